@@ -1,0 +1,191 @@
+"""Reading a job file: YAML 1.2 scalars, `-s key=value` overrides, errors that say where."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from hpcncf import plan as planning
+from hpcncf.errors import UsageError, nearest
+from hpcncf.ncf.data import manifest
+from hpcncf.plan import Plan
+from hpcncf.spec import JobSpec
+
+M = TypeVar("M", bound=BaseModel)
+
+
+class Loader(yaml.SafeLoader):
+    """Safe YAML whose scalars mean what they say: `1e-3` is a number, `no` and `1:30` are text.
+
+    PyYAML speaks YAML 1.1, where it is the other way round. Keys given twice are refused.
+    """
+
+    yaml_implicit_resolvers = {}  # noqa: RUF012
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if isinstance(key, list | dict):
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"a key must be plain text, came {key!r}", key_node.start_mark
+                )
+            if key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key {key!r} is given twice", key_node.start_mark
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+for tag, pattern, first in (
+    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("null", r"~|null|Null|NULL|", "~nN"),
+    ("int", r"[-+]?[0-9]+", "-+0123456789"),
+    ("float", r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?", "-+0123456789."),
+):
+    Loader.add_implicit_resolver(
+        f"tag:yaml.org,2002:{tag}",
+        re.compile(rf"^(?:{pattern})$"),
+        [*first, ""] if tag == "null" else list(first),
+    )
+
+
+def parse(text: str, where: str) -> Any:
+    """The YAML text as plain data. Raises UsageError with `where`, line and column."""
+    try:
+        return yaml.load(text, Loader)  # a SafeLoader
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        at = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
+        raise UsageError(f"{where}{at}: not readable as YAML: {error.problem}") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise UsageError(f"{where}: not readable as YAML: {error}") from None
+
+
+def read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: not UTF-8 text: {error.reason} at byte {error.start}") from None
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def load(path: Path, overrides: Sequence[str] = ()) -> JobSpec:
+    """The job file's settings, data paths made absolute.
+
+    Raises UsageError with file, key, what came and what is possible.
+    """
+    plain = parse(read_text(path), str(path))
+    if not isinstance(plain, dict):
+        raise UsageError(
+            f"{path}: expected a mapping with the keys {', '.join(JobSpec.model_fields)}; "
+            f"came {type(plain).__name__}"
+        )
+    for override in overrides:
+        _apply(plain, override)
+    job = validated(JobSpec, plain, str(path))
+    return with_absolute_data(job, path.parent.resolve())
+
+
+def _apply(plain: dict[str, Any], override: str) -> None:
+    """Set `a.b=value` in place; the value is read as YAML."""
+    dotted, equals, text = override.partition("=")
+    if not equals or not dotted:
+        raise UsageError(
+            f"-s {override}: expected key=value, as in -s training.epochs=1 or -s repeats=3"
+        )
+    # A grid's keys are themselves dotted: grid.resources.cpus_per_task=[1,2]
+    head, _, rest = dotted.partition(".")
+    path = [head, rest] if head == "grid" else dotted.split(".")
+    at = plain
+    for part in path[:-1]:
+        if not isinstance(at.setdefault(part, {}), dict):
+            raise UsageError(f"-s {override}: {part!r} is a value, it has no keys below it")
+        at = at[part]
+    at[path[-1]] = parse(text, f"-s {override}")
+
+
+def validated(model: type[M], plain: Any, where: str) -> M:
+    """`plain` as `model`. Raises UsageError listing every problem, a line each."""
+    try:
+        return model.model_validate(plain)
+    except ValidationError as error:
+        lines = [_complaint(model, problem) for problem in error.errors()]
+        raise UsageError("\n".join(f"{where}: {line}" for line in dict.fromkeys(lines))) from None
+
+
+def _complaint(model: type[BaseModel], problem: Mapping[str, Any]) -> str:
+    loc = [part for part in problem["loc"] if part != "[key]"]
+    where = ".".join(str(part) for part in loc)
+    if problem["type"] == "extra_forbidden":
+        known = _known_keys(model, [str(part) for part in loc[:-1]])
+        section = ".".join(str(part) for part in loc[:-1])
+        prefix = f"{section}: " if section else ""
+        return (
+            f"{prefix}unknown key {loc[-1]!r}.{nearest(str(loc[-1]), known)} "
+            f"Known keys: {', '.join(known)}"
+        )
+    if problem["type"] == "missing":
+        return f"{where}: is required and not given"
+    message = str(problem["msg"]).removeprefix("Value error, ")
+    came = problem["input"]
+    return f"{where or 'the file'}: {message}; came {came!r} ({type(came).__name__})"
+
+
+def _known_keys(model: type[BaseModel], path: list[str]) -> list[str]:
+    for part in path:
+        field = model.model_fields.get(part)
+        if field is None or not isinstance(field.annotation, type):
+            return []
+        model = field.annotation
+    return list(model.model_fields)
+
+
+def with_absolute_data(job: JobSpec, folder: Path) -> JobSpec:
+    """The same job with every data path, of the grid too, made absolute from the file's folder."""
+
+    def absolute(value: Any) -> Any:
+        return (
+            str((folder / Path(value).expanduser()).resolve()) if isinstance(value, str) else value
+        )
+
+    def of_point(point: dict[str, Any]) -> dict[str, Any]:
+        return {
+            key: absolute(value) if key == "data.path" else value for key, value in point.items()
+        }
+
+    grid = {
+        key: [absolute(value) for value in values] if key == "data.path" else values
+        for key, values in job.grid.items()
+    }
+    return job.model_copy(
+        update={
+            "data": job.data.model_copy(update={"path": absolute(job.data.path)}),
+            "grid": grid,
+            "points": [of_point(point) for point in job.points],
+            "exclude": [of_point(point) for point in job.exclude],
+        }
+    )
+
+
+def data_keys(job: JobSpec) -> dict[str, str | None]:
+    """Each data path of the job -> what the prepared folder calls its content, None if absent."""
+    paths = {job.data.path} | {
+        str(point["data.path"]) for point in planning.points(job) if "data.path" in point
+    }
+    return {path: manifest.key(Path(path)) for path in sorted(paths)}
+
+
+def plan(job: JobSpec, path: Path) -> Plan:
+    """The job's plan with the data's keys. Raises UsageError naming the file."""
+    try:
+        return planning.expand(job, data_keys(job))
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None

@@ -1,0 +1,78 @@
+"""What a prepared folder says of itself. Imports neither numpy nor torch: login nodes read it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from hpcncf.errors import HpcncfError
+
+FORMAT_VERSION: Final = 1
+NAME = "manifest.json"
+
+
+class DataError(HpcncfError):
+    """Data that cannot be used, with the file and the line where there is one."""
+
+
+class Manifest(BaseModel):
+    """The prepared folder's `manifest.json`."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", use_attribute_docstrings=True)
+
+    format_version: Literal[1] = FORMAT_VERSION
+    key: str
+    """SHA-256 over the format, the input's SHA-256 and the options: equal content, equal key."""
+    dataset: str
+    """frappe, movielens, ncf, csv, parquet or synthetic."""
+    title: str
+    """One line for a report's heading; synthetic data says that it is."""
+    source: dict[str, Any]
+    """`name` and `sha256` of what it was made from; the shape for synthetic data."""
+    options: dict[str, Any]
+    """What `data prepare` was told: seed, columns, ..."""
+    users: int
+    items: int
+    rows: int
+    """Interactions after filtering: training and test."""
+    train_rows: int
+    test_rows: int
+    context_columns: list[str]
+    test_negatives: int
+    """Sampled negatives per test row."""
+
+    @property
+    def parameters(self) -> int:
+        """Of the model at its default widths: 40 per user and item, and the dense layers'."""
+        inputs = 64 + len(self.context_columns)
+        return 40 * (self.users + self.items) + 32 * inputs + 32 + 16 * 32 + 16 + 8 * 16 + 8 + 17
+
+
+def read(folder: Path) -> Manifest:
+    """Raises DataError where the folder is missing, unfinished or of another version."""
+    path = folder / NAME
+    if not path.exists():
+        raise DataError(
+            f"{folder}: no prepared data here (no {NAME}); make it with "
+            f"`hpcncf data prepare DATASET -o {folder}`"
+        )
+    try:
+        plain = json.loads(path.read_text(encoding="utf-8"))
+        version = plain.get("format_version")
+        if version != FORMAT_VERSION:
+            raise DataError(
+                f"{path}: format {version}, this hpcncf reads {FORMAT_VERSION}: prepare it again"
+            )
+        return Manifest.model_validate(plain)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+    except (ValueError, AttributeError, ValidationError) as error:
+        raise DataError(f"{path}: not a manifest of prepared data: {error}") from None
+
+
+def key(folder: Path) -> str | None:
+    """The content's key; None where nothing is prepared. Raises DataError where it is broken."""
+    return read(folder).key if (folder / NAME).exists() else None

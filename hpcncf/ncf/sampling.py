@@ -1,0 +1,171 @@
+"""Which row comes when, and which negatives it gets: pure functions of (seed, epoch, row, k).
+
+Nothing here has a state, so any number of ranks, any loader and engine, and a run resumed in the
+middle of an epoch see the same instances. Random words are Philox4x32-10 (Salmon et al. 2011,
+"Parallel random numbers: as easy as 1, 2, 3"), a counter-based generator. An epoch's order is a
+24-round Feistel bijection (Mitchell et al. 2022, "Bandwidth-optimal random shuffling for GPUs")
+on the next power of two, walked in cycles until it falls below the number of rows (Black and
+Rogaway 2002): the row at any position is computed without its neighbours, and nothing of the
+size of the data is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+
+_M0, _M1 = 0xD2511F53, 0xCD9E8D57
+_W0, _W1 = 0x9E3779B9, 0xBB67AE85
+_MASK = 0xFFFFFFFF
+_FEISTEL_M = 0xD2B74407B1CE6E93
+_FEISTEL_ROUNDS = 24
+
+# The last counter word tells the purposes apart, so that no two ever share random words.
+NEGATIVES, ORDER, HELD_OUT, TEST_NEGATIVES, SYNTHETIC = range(5)
+
+
+def philox(seed: int, purpose: int, epoch: int, rows: Ints, blocks: int = 1) -> NDArray[np.uint32]:
+    """Random 32-bit words [len(rows), 4 * blocks], block j of a row its words 4j to 4j + 3.
+
+    Counter: (row's low word, row's high word, epoch, purpose * 2^24 + block); key: the seed's
+    two words. `blocks` is at most 2^24.
+    """
+    rows = np.asarray(rows, dtype=np.uint64)
+    shape = (len(rows), blocks)
+    block = np.arange(blocks, dtype=np.uint64) + np.uint64(purpose << 24)
+    words = (
+        np.broadcast_to((rows & np.uint64(_MASK))[:, None], shape),
+        np.broadcast_to((rows >> np.uint64(32))[:, None], shape),
+        np.full(shape, epoch & _MASK, dtype=np.uint64),
+        np.broadcast_to(block, shape),
+    )
+    mixed = _rounds(words, seed)
+    return np.stack(mixed, axis=-1).reshape(len(rows), 4 * blocks).astype(np.uint32)
+
+
+def philox_block(seed: int, purpose: int, epoch: int, row: int, block: int) -> tuple[int, ...]:
+    """The four words of one block in plain Python: the same bits as `philox`."""
+    return _rounds((row & _MASK, row >> 32, epoch & _MASK, (purpose << 24) + block), seed)
+
+
+def _rounds(words: Any, seed: int) -> tuple[Any, Any, Any, Any]:
+    """Ten rounds over four words, of Python integers or of uint64 arrays holding 32 bits."""
+    c0, c1, c2, c3 = words
+    k0, k1 = seed & _MASK, seed >> 32 & _MASK
+    for _ in range(10):
+        p0, p1 = c0 * _M0, c2 * _M1
+        c0, c1, c2, c3 = (p1 >> 32) ^ c1 ^ k0, p1 & _MASK, (p0 >> 32) ^ c3 ^ k1, p0 & _MASK
+        k0, k1 = (k0 + _W0) & _MASK, (k1 + _W1) & _MASK
+    return c0, c1, c2, c3
+
+
+def below(words: NDArray[np.uint32], bound: Ints | int) -> Ints:
+    """Integers in [0, bound), uniform but for a bias under bound / 2^32 (Lemire 2019)."""
+    product = words.astype(np.uint64) * np.asarray(bound, dtype=np.uint64)
+    return (product >> np.uint64(32)).astype(np.int64)
+
+
+def epoch_rows(seed: int, epoch: int, start: int, stop: int, rows: int) -> Ints:
+    """The rows at positions start to stop of an epoch's order, a permutation of range(rows)."""
+    value = np.arange(start, stop, dtype=np.uint64)
+    if rows <= 1:
+        return value.astype(np.int64)
+    bits = max(2, (rows - 1).bit_length())
+    keys = philox(seed, ORDER, epoch, np.arange(_FEISTEL_ROUNDS), 1)[:, 0].astype(np.uint64)
+    value = _bijection(value, bits, keys)
+    outside = np.flatnonzero(value >= rows)
+    while len(outside):
+        value[outside] = _bijection(value[outside], bits, keys)
+        outside = outside[value[outside] >= rows]
+    return value.astype(np.int64)
+
+
+def _bijection(
+    value: NDArray[np.uint64], bits: int, keys: NDArray[np.uint64]
+) -> NDArray[np.uint64]:
+    """A permutation of range(2^bits): unbalanced Feistel rounds on a left and a right part."""
+    left_bits, right_bits = bits // 2, bits - bits // 2
+    left_mask, right_mask = np.uint64((1 << left_bits) - 1), np.uint64((1 << right_bits) - 1)
+    shift = np.uint64(right_bits - left_bits)
+    left, right = value >> np.uint64(right_bits), value & right_mask
+    with np.errstate(over="ignore"):  # products modulo 2^64 are meant
+        for key in keys:
+            product = left * np.uint64(_FEISTEL_M)
+            high, low = product >> np.uint64(32), product & np.uint64(_MASK)
+            low = (low << shift) | (right >> np.uint64(left_bits))
+            left, right = (high ^ key ^ right) & left_mask, low & right_mask
+    return left << np.uint64(right_bits) | right
+
+
+def shard(start: int, stop: int, rank: int, world_size: int) -> tuple[int, int]:
+    """A rank's part of positions start to stop: disjoint, complete, sizes differ by one at most."""
+    length = stop - start
+    return start + length * rank // world_size, start + length * (rank + 1) // world_size
+
+
+def negatives(
+    seed: int,
+    epoch: int,
+    rows: Ints,
+    users: Ints,
+    indptr: Ints,
+    positives: NDArray[np.int32],
+    items: int,
+    count: int,
+    purpose: int = NEGATIVES,
+) -> Ints:
+    """Items [len(rows), count] that each row's user has no training row of.
+
+    `positives[indptr[u]:indptr[u + 1]]` are user u's items, sorted, each once. Draws r below the
+    number of other items and takes the r-th of them: exact, without rejection.
+    """
+    blocks = -(-count // 4)
+    words = philox(seed, purpose, epoch, rows, blocks)[:, :count]
+    first, held = indptr[users], indptr[users + 1] - indptr[users]
+    drawn = below(words, (items - held)[:, None])
+    return _nth_absent(drawn, positives, first[:, None], held[:, None])
+
+
+def _nth_absent(nth: Ints, positives: NDArray[np.int32], first: Ints, held: Ints) -> Ints:
+    """The nth (0 is the first) item that is not among positives[first : first + held].
+
+    Below sorted positive j there are positives[j] - j absent items: the answer is nth plus the
+    number of positives with positives[j] - j <= nth, found by binary search.
+    """
+    low, high = np.zeros_like(nth), np.broadcast_to(held, nth.shape).copy()
+    for _ in range(int(held.max(initial=0)).bit_length()):
+        middle = (low + high) >> 1
+        searching = low < high
+        at = np.minimum(first + middle, len(positives) - 1)  # not read where the search is over
+        before = searching & (positives[at] - middle <= nth)
+        low = np.where(before, middle + 1, low)
+        high = np.where(searching & ~before, middle, high)
+    return nth + low
+
+
+def row_negatives(
+    seed: int, epoch: int, row: int, positives: Sequence[int], items: int, count: int
+) -> list[int]:
+    """One row's negatives, one by one in plain Python: the same as `negatives`.
+
+    `positives` are the user's items, sorted, each once.
+    """
+    drawn: list[int] = []
+    for k in range(count):
+        if k % 4 == 0:
+            words = philox_block(seed, NEGATIVES, epoch, row, k // 4)
+        nth = words[k % 4] * (items - len(positives)) >> 32
+        low, high = 0, len(positives)
+        while low < high:
+            middle = (low + high) >> 1
+            if positives[middle] - middle <= nth:
+                low = middle + 1
+            else:
+                high = middle
+        drawn.append(nth + low)
+    return drawn

@@ -1,0 +1,203 @@
+"""A job file's settings become a plan: every run with its identity, grouped into arrays."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Mapping
+from itertools import product
+from typing import Any, Final, Literal
+
+from pydantic import ValidationError
+
+from hpcncf import spec
+from hpcncf.errors import UsageError
+from hpcncf.spec import Data, JobSpec, Model, Resources, Settings, Training
+
+SCHEMA_VERSION: Final = 1
+
+
+class Run(Settings):
+    """One grid point, one repeat: all that a rank needs to know to compute it."""
+
+    id: str
+    """The first 12 hexadecimal digits of the SHA-256 of `identity`."""
+    repeat: int
+    """0 is the first."""
+    varied: dict[str, Any]
+    """The settings that this job's grid and points vary, and their values here."""
+    workload: Literal["ncf"] | dict[str, list[str]]
+    """`ncf`, or `{"command": [...]}`."""
+    resources: Resources
+    data: Data | None
+    """`path` is absolute here. None for a command."""
+    data_key: str | None
+    """What the prepared folder calls its content; None where it was not prepared yet."""
+    model: Model | None
+    training: Training | None
+    retired: bool = False
+    """No longer in the job file; kept with its results."""
+
+
+class Plan(Settings):
+    """Everything that a job file asks for. The same input gives the same plan, always."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    kind: Literal["plan"] = "plan"
+    job: str
+    """The job's name."""
+    runs: list[Run]
+    """In the order in which they should run: rounds of repeats, random within a round."""
+
+    def active(self) -> list[Run]:
+        return [run for run in self.runs if not run.retired]
+
+    def run(self, run_id: str) -> Run:
+        """The run whose id starts with `run_id`. Raises UsageError when none or several do."""
+        found = [run for run in self.runs if run.id.startswith(run_id)]
+        if len(found) == 1:
+            return found[0]
+        ids = ", ".join(run.id for run in (found or self.runs)[:10])
+        raise UsageError(
+            f"run {run_id!r}: {'several begin so' if found else 'not in the plan'}: {ids}"
+        )
+
+
+def identity(
+    workload: Any,
+    resources: Resources,
+    data_key: str | None,
+    model: Model | None,
+    training: Training | None,
+    repeat: int,
+) -> dict[str, Any]:
+    """What a run computes, as plain data: not its memory, time limit, paths or site.
+
+    A setting left at its default is left out, so that a later version which adds a setting
+    still knows the runs made before it.
+    """
+    asked = {"nodes", "tasks_per_node", "cpus_per_task", "gpus_per_node"}
+    return {
+        "workload": workload,
+        "data": data_key,
+        "resources": resources.model_dump(mode="json", include=asked),
+        "model": model.model_dump(mode="json", exclude_defaults=True) if model else None,
+        "training": _training_identity(training, resources) if training else None,
+        "repeat": repeat,
+    }
+
+
+def _training_identity(training: Training, resources: Resources) -> dict[str, Any]:
+    """Two spellings of one computation are one run: `auto` is resolved, batch sizes are one."""
+    plain = training.model_dump(
+        mode="json",
+        exclude_defaults=True,
+        exclude={"device", "backend", "global_batch_size", "batch_size_per_rank", "epochs"},
+    )
+    return plain | {
+        "epochs": training.epochs,
+        "device": training.device_for(resources),
+        "backend": training.backend_for(resources),
+        "batch": training.batch_over_ranks(resources.world_size),
+    }
+
+
+def run_id(identity: Mapping[str, Any]) -> str:
+    text = json.dumps(identity, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def points(job: JobSpec) -> list[dict[str, Any]]:
+    """Each combination of dotted settings that the job asks for, before repeats."""
+    grid = [dict(zip(job.grid, values, strict=True)) for values in product(*job.grid.values())]
+    if not job.grid and job.points:
+        grid = []  # `points` alone is the whole question; without both, the base is the one run
+    kept = [
+        point
+        for point in grid
+        if not any(
+            all(key in point and point[key] == value for key, value in combination.items())
+            for combination in job.exclude
+        )
+    ]
+    return kept + [dict(point) for point in job.points]
+
+
+def expand(job: JobSpec, data_keys: Mapping[str, str | None] | None = None) -> Plan:
+    """The plan of a job; `data_keys` maps a data path to what its folder calls its content.
+
+    Raises UsageError naming the point where settings do not go together.
+    """
+    runs: dict[str, Run] = {}
+    combinations = points(job)
+    varied = sorted({key for point in combinations for key in point})
+    for point in combinations:
+        for repeat in range(job.repeats):
+            run = _run(job, point, repeat, varied, data_keys or {})
+            runs.setdefault(run.id, run)
+    ordered = sorted(runs.values(), key=lambda run: (run.repeat, run.id))
+    return Plan(job=job.name, runs=ordered)
+
+
+def _run(
+    job: JobSpec,
+    point: Mapping[str, Any],
+    repeat: int,
+    varied: list[str],
+    data_keys: Mapping[str, str | None],
+) -> Run:
+    plain = spec.combination(job, point)
+    where = "".join(f" {key}={value}" for key, value in point.items()) or " the base"
+    try:
+        resources = Resources.model_validate(plain["resources"])
+        data = Data.model_validate(plain["data"])
+        model = Model.model_validate(plain["model"])
+        training = Training.model_validate(plain["training"])
+    except ValidationError as error:
+        raise UsageError(f"grid point{where}: {first_problem(error)}") from None
+    reasons = spec.conflicts(resources, training)
+    if reasons:
+        raise UsageError(f"grid point{where}: " + "; ".join(reasons))
+    key = data_keys.get(data.path)
+    return Run(
+        id=run_id(identity(job.workload, resources, key or data.path, model, training, repeat)),
+        repeat=repeat,
+        varied={key: plain[key.split(".")[0]][key.split(".")[1]] for key in varied},
+        workload=job.workload,
+        resources=resources,
+        data=data,
+        data_key=key,
+        model=model,
+        training=training,
+    )
+
+
+def first_problem(error: ValidationError) -> str:
+    """pydantic's first complaint as `section.key: what came, what is expected`."""
+    problem = error.errors()[0]
+    where = ".".join(str(part) for part in problem["loc"])
+    came = problem.get("input")
+    shown = "" if isinstance(came, dict) else f" (came: {came!r})"
+    message = problem["msg"].removeprefix("Value error, ")
+    return f"{where}: {message}{shown}" if where else f"{message}{shown}"
+
+
+def arrays(runs: list[Run]) -> dict[Resources, list[Run]]:
+    """Group runs into job arrays: Slurm gives every task of an array the same resources."""
+    grouped: dict[Resources, list[Run]] = defaultdict(list)
+    for run in runs:
+        grouped[run.resources].append(run)
+    return dict(grouped)
+
+
+def core_hours(runs: list[Run]) -> float:
+    """The most that these runs can cost: every one up to its time limit."""
+    return sum(run.resources.cores * run.resources.timeout_min / 60 for run in runs)
+
+
+def merged(old: Plan, new: Plan) -> Plan:
+    """The new plan, with the old one's other runs kept and marked retired."""
+    present = {run.id for run in new.runs}
+    gone = [run.model_copy(update={"retired": True}) for run in old.runs if run.id not in present]
+    return new.model_copy(update={"runs": new.runs + gone})

@@ -1,0 +1,452 @@
+"""What a run leaves behind: the records' schema and file names, written whole, read by version."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any, Final, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from hpcncf.errors import HpcncfError
+
+SCHEMA_VERSION: Final = 1
+
+Outcome = Literal["completed", "failed", "stopped"]
+
+
+class RecordError(HpcncfError):
+    """A file that is not the record it should be. Readers of many files name, skip and count it."""
+
+
+class Part(BaseModel):
+    """Base of a record's parts. Unknown keys are kept: a later minor version may add some."""
+
+    model_config = ConfigDict(extra="allow", use_attribute_docstrings=True)
+
+
+class Cores(Part):
+    """Three counts told apart: what was granted, what the process may use, what it used."""
+
+    allocated: float
+    """What Slurm (or the local launcher) granted this rank; without either, what is usable."""
+    usable: float
+    """What CPU affinity and the cgroup's quota allow this rank."""
+    used: float | None
+    """CPU seconds over elapsed seconds. Not a count of busy cores."""
+    cpus: list[int]
+    """The CPUs of the affinity mask when the rank started."""
+    affinity_changed: bool
+    """True when the mask was another at the end."""
+    quota: float | None
+    """Cores' worth of time that cgroup v1 or v2 allows (`cpu.max`); None: no limit."""
+    threads_per_core: int | None
+    on_node: int
+    """CPUs (hardware threads) that the node has."""
+
+
+class Cpu(Part):
+    """What the process tree spent: this rank, its DataLoader workers, and children that ended."""
+
+    user_s: float
+    system_s: float
+    efficiency: float | None
+    """(user_s + system_s) / (elapsed_s x cores.allocated), as seff; may exceed 1, never clipped."""
+    efficiency_peak: float | None
+    """The largest over windows of `peak_window_s`; None when the run was shorter than one."""
+    peak_window_s: float
+    context_switches_voluntary: int
+    context_switches_involuntary: int
+    threads_peak: int
+    processes_peak: int
+
+
+class Memory(Part):
+    rss_peak_mib: float
+    """Resident memory of the process tree, the largest sample; mapped data counts."""
+    anonymous_peak_mib: float | None
+    """The same without mapped files and shared memory."""
+    limit_mib: float | None
+    """The smallest limit of the cgroups above the process; None: no limit."""
+
+
+class Io(Part):
+    """Bytes that went through the process tree's read and write calls to storage."""
+
+    read_mib: float | None
+    write_mib: float | None
+
+
+class Phases(Part):
+    """Where the time of the counted steps went, in seconds; they add up to the steps' time."""
+
+    input_s: float
+    """Waiting for the next batch."""
+    forward_s: float
+    backward_s: float
+    sync_s: float
+    """The exposed wait for other ranks; DDP overlaps the rest with backward."""
+    optimizer_s: float
+    other_s: float
+
+
+class Epoch(Part):
+    epoch: int
+    """0 is the first."""
+    training_s: float
+    evaluation_s: float
+    checkpoint_s: float
+    first_batch_s: float
+    """Wait for the epoch's first batch: what starting the workers costs, once per epoch."""
+    steps: int
+    instances: int
+    """Of all ranks together: positives and sampled negatives."""
+    loss: float
+    """Mean binary cross entropy over this epoch's instances of all ranks."""
+    hr10: float | None = None
+    ndcg10: float | None = None
+    mrr: float | None = None
+    hr10_unseen: float | None = None
+    """HR@10 over the test pairs that do not occur in training."""
+
+
+class Batches(Part):
+    """The time of every `every` steps, in order, so that pauses can be seen."""
+
+    every: int
+    seconds: list[float]
+    pauses: list[dict[str, float]]
+    """`epoch`, `step`, `seconds` of the steps that took far longer than the median."""
+
+
+class TrainingRecord(Part):
+    """What one rank of the NCF workload did."""
+
+    device: str
+    backend: str
+    threads: int
+    parameters: int
+    """Trainable parameters of the model."""
+    startup_s: float
+    """From the process's start to the first step: imports, joining the group, loading."""
+    training_s: float
+    evaluation_s: float
+    checkpoint_s: float
+    steps: int
+    instances: int
+    """This rank's own."""
+    warmup_steps: int
+    """Steps at the start that neither `phases` nor the two figures below count."""
+    counted_steps: int
+    counted_instances: int
+    """This rank's own, in the counted steps."""
+    counted_s: float
+    """The time of the counted steps, evaluation and checkpoints excluded."""
+    phases: Phases
+    epochs: list[Epoch]
+    batches: Batches
+    model_sha256: str | None
+    """Of all parameters' bytes: equal bits, equal digest."""
+    resumed_epoch: int | None
+    """The first epoch that this attempt computed, when it resumed; else None."""
+    baseline: dict[str, float] | None = None
+    """`hr10` and `ndcg10` of the table of counts on the same test rows."""
+    unseen_test_rows: int | None = None
+
+
+class RankRecord(Part):
+    """What one rank leaves when it ends, however it ends."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    kind: Literal["rank"] = "rank"
+    run_id: str
+    attempt: int
+    rank: int
+    local_rank: int
+    world_size: int
+    node: str
+    node_index: int
+    pid: int
+    launched_by: Literal["local", "slurm", "torchrun", "run", "debug"]
+    slurm_job_id: str | None
+    """`123` or `123_4`."""
+    outcome: Outcome
+    exit_code: int | None
+    error: dict[str, str] | None
+    """`type`, `message`, `traceback` (its last lines)."""
+    started_at: str
+    """UTC, ISO 8601; when the process started."""
+    ended_at: str
+    elapsed_s: float
+    run: dict[str, Any]
+    """The run as planned: its settings, data key, resources."""
+    environment: dict[str, Any]
+    """Versions, code commit, CPU model, and the variables of an allowed list."""
+    cores: Cores
+    cpu: Cpu
+    memory: Memory
+    io: Io
+    training: TrainingRecord | None
+    """None for a command, and for a rank that failed before it trained."""
+    warnings: list[str]
+    """What makes this record worth less, in words."""
+
+
+class NodeRecord(Part):
+    """What one node's CPUs, memory and network did while a run was on it.
+
+    At most 600 windows; they widen as the run grows. Series are lists over windows.
+    """
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    kind: Literal["node"] = "node"
+    run_id: str
+    attempt: int
+    node: str
+    node_index: int
+    started_at: str
+    start_s: list[float]
+    """Each window's start, in seconds since `started_at`."""
+    length_s: list[float]
+    cpus: list[int]
+    """The CPUs told below, by the kernel's number."""
+    busy: list[list[float]]
+    """[cpu][window]: share of the window the CPU was busy, whoever used it."""
+    ours: list[list[float]]
+    """[cpu][window]: share that was ours. An estimate: a thread's time is given to the CPU it
+    ran on last."""
+    steal: list[float]
+    """[window]: mean share over `cpus` that the hypervisor took."""
+    others_cores: list[float]
+    """[window]: cores' worth of `cpus` that processes other than ours used."""
+    tree_cpu_s: list[float]
+    """[window]: CPU seconds of the run's process tree on this node (of local rank 0's, where the
+    ranks are not its children)."""
+    rss_mib: list[float]
+    """[window]: resident memory of the same tree at the window's end."""
+    memory_used_mib: list[float]
+    """[window]: of the whole node, at the window's end."""
+    network_mib: list[float]
+    """[window]: received and sent, all interfaces but loopback."""
+    loopback_mib: list[float]
+    disk_mib: list[float]
+    """[window]: read and written by the whole node."""
+
+
+class Progress(Part):
+    """How far a run is; rewritten whole every few seconds by rank 0."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    kind: Literal["progress"] = "progress"
+    run_id: str
+    attempt: int
+    updated_at: str
+    elapsed_s: float
+    phase: Literal["startup", "training", "evaluation", "checkpoint", "command"]
+    epoch: int
+    epochs: int
+    step: int
+    """Steps of this epoch that are done."""
+    steps_per_epoch: int
+    instances_per_s: float | None
+    cpu_efficiency: float | None
+
+
+class Claim(Part):
+    """Who runs this attempt: made with its folder, so that no second task takes the run."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    kind: Literal["claim"] = "claim"
+    run_id: str
+    attempt: int
+    node: str
+    pid: int
+    process_started: float
+    """psutil's `create_time` of `pid`: a later process of the same number is not it."""
+    claimed_at: str
+    launched_by: str
+    slurm_job_id: str | None
+
+
+class End(Part):
+    """How an attempt ended as its local launcher saw it: written after the last rank is gone."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    kind: Literal["end"] = "end"
+    run_id: str
+    attempt: int
+    reason: Literal["exited", "timeout", "cancelled"]
+    exit_codes: list[int | None]
+    """By rank; negative is the signal that ended it."""
+    ended_at: str
+
+
+R = TypeVar("R", bound=Part)
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write all of the file or none of it: others may read it meanwhile, two may write it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = NamedTemporaryFile(  # noqa: SIM115
+        "w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8"
+    )
+    try:
+        with partial:
+            partial.write(text)
+        # A temporary file is 0600; results are for the group to read.
+        os.chmod(partial.name, 0o666 & ~_umask())  # noqa: PTH101
+        Path(partial.name).replace(path)
+    except BaseException:
+        Path(partial.name).unlink(missing_ok=True)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask
+
+
+def write(path: Path, record: BaseModel) -> None:
+    """Write a record as JSON. NaN and infinity are our bug, and refused."""
+    text = json.dumps(record.model_dump(mode="json"), allow_nan=False)
+    write_text(path, text + "\n")
+
+
+def read(path: Path, kind: type[R]) -> R:
+    """Read one record.
+
+    Raises RecordError where the file is missing, torn, of a later version or something else.
+    """
+    try:
+        plain = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RecordError(f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError as error:  # JSON and UTF-8 both
+        raise RecordError(f"{path}: not JSON: {error}") from None
+    wanted = kind.model_fields["kind"].default
+    if not isinstance(plain, dict) or plain.get("kind") != wanted:
+        came = plain.get("kind") if isinstance(plain, dict) else type(plain).__name__
+        raise RecordError(f"{path}: expected a record of kind {wanted!r}, came {came!r}")
+    version = plain.get("schema_version")
+    if isinstance(version, int) and version > SCHEMA_VERSION:
+        raise RecordError(
+            f"{path}: written by a later hpcncf (schema {version}; this one reads up to "
+            f"{SCHEMA_VERSION}): upgrade hpcncf to read it"
+        )
+    try:
+        return kind.model_validate(plain)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where = ".".join(str(part) for part in problem["loc"])
+        raise RecordError(f"{path}: {where}: {problem['msg']}") from None
+
+
+@dataclass(frozen=True)
+class AttemptPaths:
+    """Where one attempt at a run keeps its files."""
+
+    folder: Path
+
+    @property
+    def number(self) -> int:
+        return int(self.folder.name.removeprefix("attempt-"))
+
+    @property
+    def claim(self) -> Path:
+        return self.folder / "claim.json"
+
+    @property
+    def progress(self) -> Path:
+        return self.folder / "progress.json"
+
+    @property
+    def end(self) -> Path:
+        return self.folder / "end.json"
+
+    def rank(self, rank: int) -> Path:
+        return self.folder / f"rank-{rank}.json"
+
+    def node(self, index: int) -> Path:
+        return self.folder / f"node-{index}.json"
+
+    def log(self, rank: int) -> Path:
+        """What a locally launched rank printed; under Slurm, logs are submitit's."""
+        return self.folder / f"rank-{rank}.log"
+
+    def ranks(self) -> list[Path]:
+        return sorted(self.folder.glob("rank-*.json"), key=_number)
+
+    def nodes(self) -> list[Path]:
+        return sorted(self.folder.glob("node-*.json"), key=_number)
+
+
+def _number(path: Path) -> int:
+    digits = re.search(r"(\d+)(?:\.\w+)?$", path.name)
+    return int(digits.group(1)) if digits else -1
+
+
+@dataclass(frozen=True)
+class RunPaths:
+    """Where one run keeps its files."""
+
+    folder: Path
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.folder / "checkpoint.pt"
+
+    def attempt(self, number: int) -> AttemptPaths:
+        return AttemptPaths(self.folder / f"attempt-{number}")
+
+    def attempts(self) -> list[AttemptPaths]:
+        """Oldest first; the first is number 1."""
+        return [AttemptPaths(folder) for folder in sorted(self._folders(), key=_number)]
+
+    def _folders(self) -> Iterator[Path]:
+        for folder in self.folder.glob("attempt-*"):
+            if re.fullmatch(r"attempt-\d+", folder.name) and folder.is_dir():
+                yield folder
+
+
+@dataclass(frozen=True)
+class ResultPaths:
+    """Where a job keeps its results. The only place that spells these names."""
+
+    folder: Path
+
+    @property
+    def job(self) -> Path:
+        return self.folder / "job.yaml"
+
+    @property
+    def plan(self) -> Path:
+        return self.folder / "plan.json"
+
+    @property
+    def submissions(self) -> Path:
+        return self.folder / "submissions"
+
+    @property
+    def tables(self) -> Path:
+        return self.folder / "tables"
+
+    @property
+    def report(self) -> Path:
+        return self.folder / "report"
+
+    def submitit(self, user: str) -> Path:
+        return self.folder / f"slurm-{user}"
+
+    def run(self, run_id: str) -> RunPaths:
+        return RunPaths(self.folder / "runs" / run_id)

@@ -1,0 +1,227 @@
+"""A job file's words: what may stand in it, what it defaults to, which settings go together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
+
+Dataset = Literal["frappe", "movielens", "ncf", "csv", "parquet", "synthetic"]
+GridKey = Annotated[str, Field(pattern=r"^(resources|data|model|training)\.[a-z_]+$")]
+Widths = Annotated[
+    tuple[PositiveInt, ...],
+    BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value),
+    Field(min_length=1),
+]
+
+
+class Settings(BaseModel):
+    """Base of everything a user may write: frozen, and unknown keys are refused."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
+    )
+
+
+class Resources(Settings):
+    """What one task asks of Slurm, in submitit's own parameter names."""
+
+    nodes: PositiveInt = 1
+    """Machines a run spreads over."""
+    tasks_per_node: PositiveInt = 1
+    """Ranks (processes of torch.distributed) on each node."""
+    cpus_per_task: PositiveInt = 1
+    """Cores of each rank."""
+    gpus_per_node: NonNegativeInt = 0
+    """GPUs on each node."""
+    mem_gb: PositiveFloat = 4.0
+    """Memory per node, in GB. Not part of a run's identity."""
+    timeout_min: PositiveInt = 30
+    """Time limit in minutes. Not part of a run's identity."""
+
+    @property
+    def world_size(self) -> int:
+        return self.nodes * self.tasks_per_node
+
+    @property
+    def cores(self) -> int:
+        """Cores that a run is allocated, over all its ranks."""
+        return self.world_size * self.cpus_per_task
+
+
+class Data(Settings):
+    """Which prepared data a run trains on (`hpcncf data prepare` makes the folder)."""
+
+    dataset: Dataset
+    """What kind of data the folder was prepared from; checked against what it says itself."""
+    path: Annotated[str, Field(min_length=1)]
+    """The prepared folder, relative to the job file."""
+
+
+class Model(Settings):
+    """Contextual NeuMF: He et al. 2017, with the context joined to the MLP's input."""
+
+    gmf_width: PositiveInt = 8
+    """Width of the MF embeddings of users and items."""
+    mlp_width: PositiveInt = 32
+    """Width of the MLP embeddings of users and items."""
+    layers: Widths = (32, 16, 8)
+    """Output widths of the MLP's layers."""
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Dropout after each of the MLP's layers."""
+    embedding_std: NonNegativeFloat = 0.01
+    """Standard deviation of the MF embeddings at the start; the rest are torch's defaults."""
+
+
+class Training(Settings):
+    """How a run trains. Every field is part of the run's identity."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """`auto`: cuda when the run has a GPU, else cpu."""
+    backend: Literal["auto", "gloo", "nccl"] = "auto"
+    """torch.distributed's backend. `auto`: nccl on cuda, else gloo."""
+    threads: Literal["auto"] | PositiveInt = "auto"
+    """Intra-op threads of each rank. `auto`: as many as the cores it may really use."""
+    epochs: PositiveInt = 3
+    """Passes over the training positives."""
+    max_steps: PositiveInt | None = None
+    """Stop after this many optimiser steps, to time shapes whose epoch takes too long."""
+    global_batch_size: PositiveInt | None = None
+    """Positives per optimiser step over all ranks. Exactly one of the two batch sizes is given;
+    neither means 256 here."""
+    batch_size_per_rank: PositiveInt | None = None
+    """Positives per optimiser step on each rank."""
+    negatives: PositiveInt = 4
+    """Items sampled per positive, among those the user has not interacted with."""
+    optimizer: Literal["adam"] = "adam"
+    """torch.optim.Adam, betas 0.9 and 0.999, eps 1e-8."""
+    lr: PositiveFloat = 0.001
+    """Learning rate."""
+    engine: Literal["reference"] = "reference"
+    """`reference`: the paper's nn.Module with four tables, torch's own optimiser."""
+    loader: Literal["per_sample", "batched", "vectorized"] = "vectorized"
+    """`per_sample`: one `__getitem__` per positive, negatives drawn one by one in Python.
+    `batched`: `__getitems__`, a batch at a time. `vectorized`: no DataLoader, tensor indexing."""
+    num_workers: NonNegativeInt = 0
+    """DataLoader worker processes of each rank (`per_sample` and `batched`)."""
+    sync: Literal["dense"] = "dense"
+    """`dense`: DistributedDataParallel all-reduces every gradient."""
+    evaluation: Literal["sampled", "full", "none"] = "sampled"
+    """Leave-one-out against the stored sampled negatives, against all items, or not at all."""
+    checkpoint_every: NonNegativeInt = 1
+    """Epochs between checkpoints; 0 writes none."""
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
+    """Seed of initialisation, order and negatives."""
+
+    @model_validator(mode="after")
+    def one_batch_size(self) -> Self:
+        if self.global_batch_size is not None and self.batch_size_per_rank is not None:
+            raise ValueError(
+                "global_batch_size and batch_size_per_rank are both given; give exactly one"
+            )
+        return self
+
+    def batch_over_ranks(self, world_size: int) -> int:
+        """Positives per optimiser step over all ranks."""
+        if self.batch_size_per_rank is not None:
+            return self.batch_size_per_rank * world_size
+        return self.global_batch_size or 256
+
+    def device_for(self, resources: Resources) -> Literal["cpu", "cuda"]:
+        if self.device == "auto":
+            return "cuda" if resources.gpus_per_node else "cpu"
+        return self.device
+
+    def backend_for(self, resources: Resources) -> Literal["gloo", "nccl"]:
+        if self.backend == "auto":
+            return "nccl" if self.device_for(resources) == "cuda" else "gloo"
+        return self.backend
+
+
+class JobSpec(Settings):
+    """One question, one experiment: a base setting and the grid around it."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+    """Names the results folder: letters, digits, dot, dash, underscore."""
+    site: str = "cpu"
+    """A file of slurm_templates/ without its ending, a path, or one in ~/.config/hpcncf/sites."""
+    workload: Literal["ncf"] = "ncf"
+    """What each run does."""
+    data: Data
+    resources: Resources = Resources()
+    model: Model = Model()
+    training: Training = Training()
+    grid: dict[GridKey, Annotated[list[Any], Field(min_length=1)]] = {}
+    """Dotted setting -> values; the runs are the cross product."""
+    points: list[dict[GridKey, Any]] = []
+    """Further single combinations, where a cross product is not the question."""
+    exclude: list[dict[GridKey, Any]] = []
+    """Combinations of the grid to leave out: every key given must match."""
+    repeats: PositiveInt = 1
+    """Each point this many times, in random order within each round."""
+    exclusive: bool = False
+    """Ask for whole nodes, so that nobody else's load disturbs the measurement."""
+
+
+def conflicts(resources: Resources, training: Training) -> list[str]:
+    """Why these settings do not go together, each with what would; empty when they do."""
+    device = training.device_for(resources)
+    backend = training.backend_for(resources)
+    ranks, batch = resources.world_size, training.batch_over_ranks(resources.world_size)
+    rules = [
+        (
+            device == "cuda" and resources.gpus_per_node == 0,
+            "training.device cuda needs a GPU: set resources.gpus_per_node",
+        ),
+        (
+            backend == "nccl" and device == "cpu",
+            "training.backend nccl moves GPU memory only: use gloo with device cpu",
+        ),
+        (
+            backend == "nccl" and resources.tasks_per_node > resources.gpus_per_node > 0,
+            "training.backend nccl refuses two ranks on one GPU: "
+            f"tasks_per_node {resources.tasks_per_node} exceeds "
+            f"gpus_per_node {resources.gpus_per_node}; use gloo or more GPUs",
+        ),
+        (
+            training.threads != "auto" and training.threads > resources.cpus_per_task,
+            f"training.threads {training.threads} exceeds resources.cpus_per_task "
+            f"{resources.cpus_per_task}: threads without a core of their own take turns and "
+            "slow each other down; ask for more cores or fewer threads",
+        ),
+        (
+            training.loader == "vectorized" and training.num_workers > 0,
+            f"training.num_workers {training.num_workers} has no meaning with loader vectorized, "
+            "which makes whole batches in the rank itself: use 0, or loader per_sample or batched",
+        ),
+        (
+            batch < ranks,
+            f"training.global_batch_size {batch} is less than the {ranks} ranks: "
+            "some would have nothing to do in every step",
+        ),
+    ]
+    return [reason for broken, reason in rules if broken]
+
+
+def combination(base: JobSpec, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The job's settings as plain data with dotted `changes` applied, not yet validated."""
+    plain = base.model_dump(mode="json", include={"resources", "data", "model", "training"})
+    for dotted, value in changes.items():
+        section, key = dotted.split(".")
+        plain[section][key] = value
+    batch = {"training.global_batch_size", "training.batch_size_per_rank"} & set(changes)
+    if len(batch) == 1:  # a point that names one batch size replaces the other
+        other = {"global_batch_size", "batch_size_per_rank"} - {batch.pop().split(".")[1]}
+        plain["training"][other.pop()] = None
+    return plain
