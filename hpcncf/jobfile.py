@@ -14,7 +14,7 @@ from hpcncf import plan as planning
 from hpcncf.errors import UsageError, nearest
 from hpcncf.ncf.data import manifest
 from hpcncf.plan import Plan
-from hpcncf.spec import JobSpec
+from hpcncf.spec import Data, JobSpec
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -186,6 +186,17 @@ def data_keys(job: JobSpec) -> dict[str, str | None]:
 def plan(job: JobSpec, path: Path) -> Plan:
     """The job's plan with the data's keys. Raises UsageError naming the file."""
     try:
-        return planning.expand(job, data_keys(job))
+        expanded = planning.expand(job, data_keys(job))
+        for data in {run.data for run in expanded.runs if run.data and run.data_key}:
+            _check_dataset(data)
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
+    return expanded
+
+
+def _check_dataset(data: Data) -> None:
+    found = manifest.read(Path(data.path)).dataset
+    if data.dataset not in (None, found):
+        raise UsageError(
+            f"data.dataset: expected {data.dataset!r}, but {data.path} was prepared from {found!r}"
+        )

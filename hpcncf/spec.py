@@ -63,10 +63,10 @@ class Resources(Settings):
 class Data(Settings):
     """Which prepared data a run trains on (`hpcncf data prepare` makes the folder)."""
 
-    dataset: Dataset
-    """What kind of data the folder was prepared from; checked against what it says itself."""
     path: Annotated[str, Field(min_length=1)]
     """The prepared folder, relative to the job file."""
+    dataset: Dataset | None = None
+    """What the folder must have been prepared from, when given; checked before submission."""
 
 
 class Model(Settings):

@@ -1,0 +1,52 @@
+# The commands of this project; `make` alone explains them.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+RUN_READY := $(VENV)/.run-ready
+DEV_READY := $(VENV)/.dev-ready
+
+.PHONY: help demo test lint typecheck format check bench schemas clean
+.DEFAULT_GOAL := help
+
+help:  ## Show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+demo: $(RUN_READY)  ## Train on this machine and open-able report: results/demo/report/report.html
+	$(BIN)/hpcncf data prepare frappe --or-synthetic -o data/frappe
+	$(BIN)/hpcncf submit jobs/demo.yaml --cluster local --wait
+	$(BIN)/hpcncf report results/demo
+
+test: $(DEV_READY)  ## Run the tests (real Frappe data: HPCNCF_DATA=folder of Mobile_Frappe.zip)
+	$(BIN)/pytest
+
+lint: $(DEV_READY)  ## Check style and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+typecheck: $(DEV_READY)  ## Check types, strictly
+	$(BIN)/mypy
+
+format: $(DEV_READY)  ## Mend style and formatting
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+check: lint typecheck test  ## All of the above that must pass before a commit
+
+bench: $(DEV_READY)  ## Measure: the monitor's agreement and cost, loaders and ranks, quality
+	$(BIN)/python -m benchmarks
+
+schemas: $(DEV_READY)  ## Write hpcncf/schemas and the generated part of docs/ again
+	$(BIN)/python -m docs.generate
+
+clean:  ## Remove what make made, results excepted
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(RUN_READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "hpcncf needs Python 3.11 or later: make PYTHON=python3.11 ...")'
+	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
+	touch $@
+
+$(DEV_READY): $(RUN_READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@
