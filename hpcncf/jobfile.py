@@ -55,6 +55,9 @@ for tag, pattern, first in (
         [*first, ""] if tag == "null" else list(first),
     )
 
+# YAML 1.1's constructor would read 010 as eight.
+Loader.add_constructor("tag:yaml.org,2002:int", lambda _, node: int(node.value))
+
 
 def parse(text: str, where: str) -> Any:
     """The YAML text as plain data. Raises UsageError with `where`, line and column."""

@@ -1,0 +1,154 @@
+"""Writes what is derived from the code: the JSON Schemas and the job file's reference."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+from hpcncf import plan, records, slurm, spec
+from hpcncf.ncf.data.manifest import Manifest
+
+ROOT = Path(__file__).parent.parent
+SCHEMAS: dict[str, type[BaseModel]] = {
+    "job": spec.JobSpec,
+    "site": slurm.Site,
+    "plan": plan.Plan,
+    "rank": records.RankRecord,
+    "node": records.NodeRecord,
+    "progress": records.Progress,
+    "claim": records.Claim,
+    "end": records.End,
+    "submission": records.Submission,
+    "manifest": Manifest,
+}
+SECTIONS: list[tuple[str, type[BaseModel], str]] = [
+    ("The file", spec.JobSpec, ""),
+    ("resources", spec.Resources, "resources."),
+    ("data", spec.Data, "data."),
+    ("model", spec.Model, "model."),
+    ("training", spec.Training, "training."),
+]
+OPENING = """\
+# The job file
+
+*Written by `make schemas` from `hpcncf/spec.py`; the examples stand in [`jobs/`](../jobs).*
+
+A job file asks one question. It is YAML: a base setting, and a `grid` around it. Unknown keys are
+refused with the known ones; every value is checked when the file is read, and every combination
+when the plan is made. Scalars are YAML 1.2's: `1e-3` is a number, `no` and `1:30` are text.
+
+Any key can be overridden on the command line with `-s key=value`, the value written as in YAML:
+
+    hpcncf plan jobs/cores.yaml -s training.epochs=1 -s 'grid.resources.cpus_per_task=[1, 2]'
+
+An editor that knows YAML schemas completes and checks a job file whose first line is
+
+    # yaml-language-server: $schema=PATH/hpcncf/schemas/job.json
+
+`hpcncf doctor` prints the PATH.
+"""
+CLOSING = """\
+## Grid, points, exclude
+
+`grid` maps dotted settings to lists of values; the runs are their cross product. `points` adds
+single combinations; when there is no grid, `points` alone are the runs, and when there is neither,
+the base setting is the one run. `exclude` leaves out those of the grid that match every key given.
+A point that names one of the two batch sizes replaces the other.
+
+## What does not go together
+
+Refused when the plan is made, with the reason:
+
+| setting | with | why |
+|---|---|---|
+| `device: cuda` | `gpus_per_node: 0` | no GPU was asked for |
+| `backend: nccl` | `device: cpu` | nccl moves GPU memory only |
+| `backend: nccl` | more ranks than GPUs on a node | nccl refuses two ranks on one GPU |
+| `threads` | fewer `cpus_per_task` | threads without a core of their own slow each other down |
+| `num_workers` above 0 | `loader: vectorized` | there is no DataLoader to give them to |
+| `global_batch_size` | more ranks than positives in a step | some would have nothing to do |
+
+## What makes two runs the same
+
+A run's id is a hash of what it computes: the prepared data's content, model and training settings,
+seed, repeat, nodes, tasks, CPUs and GPUs. Memory, time limit, site and paths are not in it, so a
+retry with more memory is the same run. A setting left at its default is left out of the hash. Runs
+no longer in the job file stay in the results, marked retired.
+"""
+
+
+def texts() -> dict[Path, str]:
+    """Every generated file and what should stand in it."""
+    schemas = {
+        ROOT / "hpcncf/schemas" / f"{name}.json": json.dumps(model.model_json_schema(), indent=1)
+        + "\n"
+        for name, model in SCHEMAS.items()
+    }
+    return schemas | {ROOT / "docs/job-file.md": job_file_reference()}
+
+
+def job_file_reference() -> str:
+    tables = [
+        f"## {title if not prefix else f'`{title}`'}\n\n{table(model, prefix)}"
+        for title, model, prefix in SECTIONS
+    ]
+    return "\n".join([OPENING, *tables, CLOSING])
+
+
+def table(model: type[BaseModel], prefix: str) -> str:
+    properties = model.model_json_schema()["properties"]
+    rows = [
+        f"| `{prefix}{name}` | {kind(properties[name])} | {default(model, name)} "
+        f"| {' '.join((field.description or '').split())} |"
+        for name, field in model.model_fields.items()
+    ]
+    return "\n".join(["| key | value | default | meaning |", "|---|---|---|---|", *rows, ""])
+
+
+def kind(schema: dict[str, Any]) -> str:
+    """A property's JSON Schema in words."""
+    if "$ref" in schema or "allOf" in schema:
+        return "a mapping, see below"
+    if "anyOf" in schema:
+        return " or ".join(kind(part) for part in schema["anyOf"] if part.get("type") != "null")
+    if "const" in schema:
+        return f"`{schema['const']}`"
+    if "enum" in schema:
+        return ", ".join(f"`{value}`" for value in schema["enum"])
+    bounds = [
+        f"{word} {schema[key]:g}"
+        for key, word in (
+            ("minimum", "from"),
+            ("exclusiveMinimum", "above"),
+            ("exclusiveMaximum", "below"),
+        )
+        if key in schema and schema[key] < 2**53
+    ]
+    words = {"array": "list", "object": "mapping", "string": "text", "boolean": "true, false"}
+    return " ".join([words.get(schema.get("type", ""), schema.get("type", "any")), *bounds])
+
+
+def default(model: type[BaseModel], name: str) -> str:
+    field = model.model_fields[name]
+    if field.is_required():
+        return "required"
+    value = field.get_default(call_default_factory=True)
+    if value is None or value is PydanticUndefined or isinstance(value, BaseModel):
+        return ""
+    return f"`{json.dumps(value)}`"
+
+
+def main() -> int:
+    for path, text in texts().items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

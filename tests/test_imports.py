@@ -1,0 +1,113 @@
+"""Imports point down, and a login node never imports what only a job needs."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+HEAVY = {"torch", "pandas", "matplotlib", "submitit", "pyarrow"}
+
+# A module may import those of lower layers, and of its own.
+LAYERS: list[set[str]] = [
+    {"hpcncf", "hpcncf.errors"},
+    {"hpcncf.spec"},
+    {"hpcncf.plan", "hpcncf.records", "hpcncf.monitor", "hpcncf.environment", "hpcncf.claims"},
+    {"hpcncf.ncf.data"},
+    {"hpcncf.jobfile", "hpcncf.slurm", "hpcncf.ncf"},
+    {"hpcncf.launch", "hpcncf.local", "hpcncf.status", "hpcncf.collect", "hpcncf.command"},
+    {"hpcncf.worker", "hpcncf_analysis"},
+    {"hpcncf.cli", "hpcncf.__main__"},
+]
+
+
+def modules() -> dict[str, Path]:
+    """Dotted name -> file, of the program and the analysis."""
+    found = {}
+    for base in (ROOT / "hpcncf", ROOT / "analysis/hpcncf_analysis"):
+        for path in sorted(base.rglob("*.py")):
+            parts = path.relative_to(base.parent).with_suffix("").parts
+            name = ".".join(part for part in parts if part != "__init__")
+            found[name] = path
+    return found
+
+
+def imported(path: Path, top_level_only: bool = False) -> set[str]:
+    """The modules a file imports, `from a import b` both as a and as a.b."""
+    tree = ast.parse(path.read_text())
+    names: set[str] = set()
+    nodes = ast.iter_child_nodes(tree) if top_level_only else ast.walk(tree)
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module)
+            names.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return names
+
+
+def layer(name: str) -> int:
+    """The layer of the longest entry that the module lies in."""
+    depths = [
+        (len(entry), number)
+        for number, layer in enumerate(LAYERS)
+        for entry in layer
+        if name == entry or name.startswith(entry + ".")
+    ]
+    assert depths, f"{name} stands in no layer: give it a place in LAYERS"
+    return max(depths)[1]
+
+
+@pytest.mark.parametrize("name", modules())
+def test_imports_point_down(name: str) -> None:
+    known = modules()
+    for other in imported(known[name]) & set(known):
+        assert layer(other) <= layer(name), f"{name} imports {other}, which stands above it"
+
+
+def test_only_the_workload_and_the_doctor_import_torch() -> None:
+    users = {
+        name
+        for name, path in modules().items()
+        if any(module.split(".")[0] == "torch" for module in imported(path))
+    }
+    assert {name for name in users if not name.startswith("hpcncf.ncf.")} <= {"hpcncf.cli.doctor"}
+    assert not any(name.startswith("hpcncf.ncf.data") for name in users)
+
+
+def test_the_analysis_imports_neither_torch_nor_submitit() -> None:
+    for name, path in modules().items():
+        if name.startswith("hpcncf_analysis"):
+            assert not {module.split(".")[0] for module in imported(path)} & {"torch", "submitit"}
+
+
+def test_modules_called_pure_know_no_clock_disk_or_process() -> None:
+    effects = {"os", "time", "pathlib", "subprocess", "datetime", "random", "socket", "psutil"}
+    for name in ("hpcncf.spec", "hpcncf.plan"):
+        assert not {module.split(".")[0] for module in imported(modules()[name])} & effects
+
+
+@pytest.mark.parametrize(
+    ("argv", "forbidden"),
+    [
+        (["--help"], HEAVY | {"numpy", "pydantic"}),
+        (["submit", "--help"], HEAVY | {"numpy", "pydantic"}),
+        (["status"], HEAVY | {"numpy"}),
+        (["plan", "jobs/demo.yaml"], HEAVY | {"numpy"}),
+    ],
+)
+def test_a_login_node_stays_light(argv: list[str], forbidden: set[str]) -> None:
+    code = (
+        "import sys\nfrom hpcncf.cli import main\n"
+        f"try:\n    main({argv!r})\nexcept SystemExit:\n    pass\n"
+        "print('\\nLOADED', *{name.split('.')[0] for name in sys.modules})"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    loaded = set(out.stdout.rpartition("LOADED")[2].split())
+    assert not loaded & forbidden

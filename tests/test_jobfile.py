@@ -1,0 +1,140 @@
+"""A job file is read strictly, and what is wrong with it is said with file, key and choices."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcncf import jobfile
+from hpcncf.errors import UsageError
+from hpcncf.spec import JobSpec
+
+MINIMAL = "name: a\ndata: {path: d}\n"
+
+
+def load(folder: Path, text: str, *overrides: str) -> JobSpec:
+    path = folder / "job.yaml"
+    path.write_text(text)
+    return jobfile.load(path, overrides)
+
+
+def refusal(folder: Path, text: str, *overrides: str) -> str:
+    with pytest.raises(UsageError) as refused:
+        jobfile.plan(load(folder, text, *overrides), folder / "job.yaml")
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-3", 0.001),
+        ("1.5", 1.5),
+        (".5", 0.5),
+        ("-3", -3),
+        ("010", 10),
+        ("1:30", "1:30"),
+        ("no", "no"),
+        ("on", "on"),
+        ("true", True),
+        ("null", None),
+        ("2026-01-01", "2026-01-01"),
+        ("", None),
+    ],
+)
+def test_scalars_mean_what_they_say(text: str, value: object) -> None:
+    assert jobfile.parse(f"key: {text}", "here") == {"key": value}
+
+
+@given(st.dictionaries(st.text("abc", min_size=1), st.floats(allow_nan=False) | st.integers()))
+def test_numbers_survive_yaml(plain: dict[str, Any]) -> None:
+    finite = {key: value for key, value in plain.items() if abs(value) < 1e300}
+    assert jobfile.parse(yaml.safe_dump(finite), "here") == finite
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    with contextlib.suppress(UsageError):
+        jobfile.parse(text, "here")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", ["expected a mapping", "NoneType"]),
+        ("[1]", ["expected a mapping", "list"]),
+        ("a: [", [":1:5", "not readable"]),
+        ("name: a\nname: b\n", [":2:1", "'name' is given twice"]),
+        ("name: !!python/object/apply:os.system [ls]\n", ["not readable"]),
+        ("name: a\n", ["data", "required"]),
+        (MINIMAL + "trainin: {}\n", ["'trainin'", "Did you mean 'training'?", "Known keys: name"]),
+        (MINIMAL + "resources: {cpu_per_task: 2}\n", ["resources:", "'cpus_per_task'?"]),
+        (MINIMAL + "resources: {nodes: two}\n", ["resources.nodes", "came 'two' (str)"]),
+        (
+            MINIMAL + "training: {loader: fast}\n",
+            ["training.loader", "'per_sample'", "came 'fast'"],
+        ),
+        (MINIMAL + "grid: {cores: [1]}\n", ["grid.cores"]),
+        (MINIMAL + "grid: {training.seed: []}\n", ["grid.training.seed"]),
+        (MINIMAL + "grid: {training.sed: [1]}\n", ["training.sed=1", "sed"]),
+        (MINIMAL + "training: {threads: 4}\n", ["threads 4", "cpus_per_task 1"]),
+    ],
+)
+def test_a_refusal_says_where_what_came_and_what_is_possible(
+    tmp_path: Path, text: str, words: list[str]
+) -> None:
+    message = refusal(tmp_path, text)
+    assert "job.yaml" in message
+    for word in words:
+        assert word in message
+
+
+def test_every_problem_of_a_file_is_told_at_once(tmp_path: Path) -> None:
+    message = refusal(tmp_path, MINIMAL + "repeats: 0\ntraining: {lr: -1}\n")
+    assert "repeats" in message
+    assert "training.lr" in message
+
+
+def test_a_missing_or_unreadable_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"nowhere\.yaml: cannot be read"):
+        jobfile.load(tmp_path / "nowhere.yaml")
+    (tmp_path / "latin.yaml").write_bytes(b"name: \xe9\n")
+    with pytest.raises(UsageError, match="not UTF-8"):
+        jobfile.load(tmp_path / "latin.yaml")
+
+
+def test_overrides_reach_any_key(tmp_path: Path) -> None:
+    job = load(
+        tmp_path,
+        MINIMAL,
+        "training.epochs=7",
+        "repeats=3",
+        "grid.resources.cpus_per_task=[1, 2]",
+        "training.lr=1e-2",
+    )
+    assert (job.training.epochs, job.repeats, job.training.lr) == (7, 3, 0.01)
+    assert job.grid == {"resources.cpus_per_task": [1, 2]}
+
+
+@pytest.mark.parametrize("override", ["epochs", "=3", "training.epoch=3", "name.x=3"])
+def test_an_override_that_cannot_be_is_refused(tmp_path: Path, override: str) -> None:
+    with pytest.raises(UsageError):
+        load(tmp_path, MINIMAL, override)
+
+
+def test_data_paths_are_relative_to_the_job_file(tmp_path: Path) -> None:
+    job = load(tmp_path, "name: a\ndata: {path: d}\ngrid: {data.path: [d, ../e]}\n")
+    assert job.data.path == str(tmp_path / "d")
+    assert job.grid["data.path"] == [str(tmp_path / "d"), str(tmp_path.parent / "e")]
+
+
+def test_data_of_another_kind_than_the_job_file_says_is_refused(
+    tmp_path: Path, tiny_data: Path
+) -> None:
+    text = f"name: a\ndata: {{dataset: frappe, path: {tiny_data}}}\n"
+    assert "prepared from 'synthetic'" in refusal(tmp_path, text)

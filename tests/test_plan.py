@@ -1,0 +1,179 @@
+"""A job becomes runs: identity, grid, rounds, arrays."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcncf import plan as planning
+from hpcncf.errors import UsageError
+from hpcncf.plan import Plan, Run
+from hpcncf.spec import JobSpec
+
+
+def job(**settings: Any) -> JobSpec:
+    return JobSpec.model_validate({"name": "a", "data": {"path": "/d"}} | settings)
+
+
+def only(**settings: Any) -> Run:
+    (run,) = planning.expand(job(**settings), {"/d": "key"}).runs
+    return run
+
+
+GRIDS = st.dictionaries(
+    st.sampled_from(["resources.cpus_per_task", "training.seed", "training.epochs"]),
+    st.lists(st.integers(1, 9), min_size=1, max_size=4, unique=True),
+    max_size=3,
+)
+
+
+@given(grid=GRIDS, repeats=st.integers(1, 3))
+def test_a_plan_holds_every_combination_once_per_repeat(
+    grid: dict[str, list[int]], repeats: int
+) -> None:
+    plan = planning.expand(job(grid=grid, repeats=repeats))
+    combinations = 1
+    for values in grid.values():
+        combinations *= len(values)
+    assert len({run.id for run in plan.runs}) == len(plan.runs) == combinations * repeats
+    assert [run.repeat for run in plan.runs] == sorted(run.repeat for run in plan.runs)
+
+
+@given(grid=GRIDS)
+def test_a_plan_survives_json(grid: dict[str, list[int]]) -> None:
+    plan = planning.expand(job(grid=grid))
+    assert Plan.model_validate_json(plan.model_dump_json()) == plan
+
+
+def test_ids_never_change_between_versions() -> None:
+    """Results on disk are found by these: a changed id orphans every finished run."""
+    assert only().id == "b89ff08bd4e7"
+    assert only(training={"seed": 7, "loader": "per_sample"}).id == "d821b019537a"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"resources": {"mem_gb": 64, "timeout_min": 600}},
+        {"site": "gpu"},
+        {"training": {"global_batch_size": 256}},
+        {"training": {"batch_size_per_rank": 256}},
+        {"training": {"device": "cpu", "backend": "gloo"}},
+        {"data": {"path": "/d", "dataset": "frappe"}},
+    ],
+)
+def test_what_does_not_change_the_computation_does_not_change_the_id(settings: Any) -> None:
+    assert only(**settings).id == only().id
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"resources": {"cpus_per_task": 2}},
+        {"resources": {"tasks_per_node": 2}},
+        {"training": {"seed": 2}},
+        {"training": {"epochs": 4}},
+        {"training": {"loader": "batched"}},
+        {"training": {"threads": 1}},
+        {"model": {"layers": [16, 8]}},
+    ],
+)
+def test_what_changes_the_computation_changes_the_id(settings: Any) -> None:
+    assert only(**settings).id != only().id
+
+
+def test_the_data_is_known_by_its_content_not_by_its_place() -> None:
+    here = planning.expand(job(), {"/d": "key"}).runs[0]
+    there = planning.expand(job(data={"path": "/e"}), {"/e": "key"}).runs[0]
+    other = planning.expand(job(), {"/d": "other"}).runs[0]
+    assert here.id == there.id != other.id
+
+
+def test_points_stand_beside_the_grid_and_alone_without_one() -> None:
+    point = {"training.seed": 9}
+    beside = planning.expand(job(grid={"training.seed": [1, 2]}, points=[point]))
+    alone = planning.expand(job(points=[point]))
+    assert Counter(run.varied["training.seed"] for run in beside.runs) == {1: 1, 2: 1, 9: 1}
+    assert [run.varied for run in alone.runs] == [point]
+
+
+def test_a_point_that_repeats_a_grid_point_is_one_run() -> None:
+    plan = planning.expand(job(grid={"training.seed": [1, 2]}, points=[{"training.seed": 2}]))
+    assert len(plan.runs) == 2
+
+
+def test_excluded_combinations_are_left_out() -> None:
+    grid = {"training.loader": ["batched", "vectorized"], "training.num_workers": [0, 1]}
+    plan = planning.expand(
+        job(grid=grid, exclude=[{"training.loader": "vectorized", "training.num_workers": 1}])
+    )
+    assert len(plan.runs) == 3
+
+
+def test_a_point_naming_one_batch_size_replaces_the_other() -> None:
+    plan = planning.expand(
+        job(
+            training={"global_batch_size": 256},
+            resources={"tasks_per_node": 2},
+            points=[{"training.batch_size_per_rank": 64}],
+        )
+    )
+    training = plan.runs[0].training
+    assert training is not None
+    assert training.batch_over_ranks(2) == 128
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"grid": {"training.lr": [0.1, "x"]}}, ["training.lr=x", "lr"]),
+        ({"grid": {"training.sped": [1]}}, ["training.sped=1", "sped"]),
+        ({"grid": {"training.threads": [1, 2]}}, ["training.threads=2", "cpus_per_task"]),
+    ],
+)
+def test_a_grid_point_that_cannot_be_is_named(settings: Any, words: list[str]) -> None:
+    with pytest.raises(UsageError) as refused:
+        planning.expand(job(**settings))
+    assert all(word in str(refused.value) for word in words)
+
+
+def test_runs_of_equal_resources_share_an_array() -> None:
+    plan = planning.expand(
+        job(grid={"resources.cpus_per_task": [1, 2], "training.seed": [1, 2, 3]})
+    )
+    arrays = planning.arrays(plan.runs)
+    assert {resources.cpus_per_task: len(runs) for resources, runs in arrays.items()} == {
+        1: 3,
+        2: 3,
+    }
+
+
+def test_core_hours_count_every_run_to_its_limit() -> None:
+    resources = {"cpus_per_task": 5, "tasks_per_node": 2, "timeout_min": 90}
+    assert planning.core_hours(planning.expand(job(resources=resources, repeats=2)).runs) == 30
+
+
+def test_a_grid_that_shrinks_retires_runs_and_keeps_them() -> None:
+    old = planning.expand(job(grid={"training.seed": [1, 2]}))
+    new = planning.expand(job(grid={"training.seed": [2, 3]}))
+    both = planning.merged(old, new)
+    assert {run.varied["training.seed"]: run.retired for run in both.runs} == {
+        1: True,
+        2: False,
+        3: False,
+    }
+    back = planning.merged(both, old)
+    assert {run.varied["training.seed"] for run in back.active()} == {1, 2}
+
+
+def test_a_run_is_found_by_the_beginning_of_its_id() -> None:
+    plan = planning.expand(job(grid={"training.seed": [1, 2]}))
+    assert plan.run(plan.runs[1].id[:8]) == plan.runs[1]
+    with pytest.raises(UsageError, match="several begin so"):
+        plan.run("")
+    with pytest.raises(UsageError, match="not in the plan"):
+        plan.run("zz")

@@ -1,0 +1,134 @@
+"""Records are written whole, read by version, and refused by name when they are something else."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from hpcncf import records
+from hpcncf.records import AttemptPaths, Progress, RecordError, ResultPaths, RunPaths
+
+SHARES = st.none() | st.floats(0, 10)
+
+
+def progress(**changes: Any) -> Progress:
+    known: dict[str, Any] = {
+        "run_id": "0123456789ab",
+        "attempt": 1,
+        "updated_at": records.now(),
+        "elapsed_s": 1.5,
+        "phase": "training",
+        "epoch": 0,
+        "epochs": 3,
+        "step": 10,
+        "steps_per_epoch": 328,
+        "instances_per_s": None,
+        "cpu_efficiency": 0.2,
+    }
+    return Progress.model_validate(known | changes)
+
+
+@given(efficiency=SHARES, rate=SHARES, step=st.integers(0, 2**40))
+def test_a_record_reads_back_as_it_was_written(
+    tmp_path_factory: pytest.TempPathFactory,
+    efficiency: float | None,
+    rate: float | None,
+    step: int,
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "progress.json"
+    record = progress(cpu_efficiency=efficiency, instances_per_s=rate, step=step)
+    records.write(path, record)
+    assert records.read(path, Progress) == record
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_number_that_json_does_not_know_is_never_written(tmp_path: Path, value: float) -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        records.write(tmp_path / "progress.json", progress(elapsed_s=value))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    class Unwritable(BaseModel):
+        text: str
+
+    path = tmp_path / "a.json"
+    records.write(path, progress())
+    before = path.read_text()
+    with pytest.raises(UnicodeEncodeError):
+        records.write_text(path, "\ud800")
+    assert path.read_text() == before
+    assert os.listdir(tmp_path) == ["a.json"]  # noqa: PTH208
+
+
+def test_records_are_for_the_group_to_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    mask = os.umask(0o027)
+    try:
+        records.write(path, progress())
+    finally:
+        os.umask(mask)
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "not JSON"),
+        (b'{"kind": "progress", "run_', "not JSON"),
+        (b"\xff\xfe", "not JSON"),
+        (b"[1, 2]", "came 'list'"),
+        (b'{"kind": "rank"}', "came 'rank'"),
+        (b'{"kind": "progress", "schema_version": 99}', "later hpcncf"),
+        (b'{"kind": "progress", "schema_version": 1}', "run_id"),
+    ],
+)
+def test_what_is_not_the_record_is_refused_by_name(
+    tmp_path: Path, content: bytes, words: str
+) -> None:
+    path = tmp_path / "progress.json"
+    path.write_bytes(content)
+    with pytest.raises(RecordError) as refused:
+        records.read(path, Progress)
+    assert str(path) in str(refused.value)
+    assert words in str(refused.value)
+
+
+def test_a_missing_record_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="No such file"):
+        records.read(tmp_path / "progress.json", Progress)
+
+
+def test_a_key_that_a_later_version_added_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "progress.json"
+    plain = progress().model_dump() | {"joules": 12.5}
+    path.write_text(json.dumps(plain))
+    assert records.read(path, Progress).model_dump()["joules"] == 12.5
+
+
+def test_attempts_and_ranks_come_in_numeric_order_and_strangers_are_ignored(
+    tmp_path: Path,
+) -> None:
+    run = RunPaths(tmp_path)
+    for name in ("attempt-10", "attempt-2", "attempt-1", "attempt-x", "notes"):
+        (tmp_path / name).mkdir()
+    assert [attempt.number for attempt in run.attempts()] == [1, 2, 10]
+    attempt = run.attempt(2)
+    for rank in (11, 2, 0):
+        attempt.rank(rank).touch()
+    assert [path.name for path in attempt.ranks()] == ["rank-0.json", "rank-2.json", "rank-11.json"]
+
+
+def test_every_file_of_a_job_lies_below_its_folder(tmp_path: Path) -> None:
+    paths = ResultPaths(tmp_path)
+    attempt: AttemptPaths = paths.run("0123456789ab").attempt(1)
+    for path in (paths.job, paths.plan, paths.tables, paths.submitit("ann"), attempt.rank(3)):
+        assert path.is_relative_to(tmp_path)
