@@ -53,10 +53,11 @@ def holder(paths: RunPaths) -> Claim | None:
         return None
     if attempts[-1].rank(0).exists():
         return None
-    return claim if _alive(claim, attempts[-1]) else None
+    return claim if alive(claim, attempts[-1]) else None
 
 
-def _alive(claim: Claim, attempt: AttemptPaths) -> bool:
+def alive(claim: Claim, attempt: AttemptPaths) -> bool:
+    """Whether the process that claimed still lives; on another machine, whether it still writes."""
     if claim.node == os.uname().nodename:
         return same_process(claim.pid, claim.process_started)
     signs = [path for path in (attempt.progress, attempt.claim) if path.exists()]
