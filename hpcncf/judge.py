@@ -1,0 +1,171 @@
+"""Where a run stands: decided from what it left behind, by rules that touch nothing."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass, field
+
+from hpcncf.plan import Run
+from hpcncf.records import Claim, End, Progress, RankRecord
+from hpcncf.slurm import JobState
+from hpcncf.submissions import State, Submission, SubmittedJob
+
+Verdict = tuple[State, str]
+
+# What a launcher sends to the other ranks when one has failed: an effect, never the cause.
+SENT_BY_US = {signal.SIGTERM, signal.SIGINT}
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What the run's last attempt left so far."""
+
+    number: int
+    claim: Claim | None
+    ranks: list[RankRecord]
+    progress: Progress | None
+    end: End | None
+    alive: bool
+    """Whether the process that claimed it lives; elsewhere, whether it still writes."""
+    problems: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Sent:
+    """The run's last submission, and what is seen of it now."""
+
+    submission: Submission
+    job: SubmittedJob | None
+    started: bool
+    """Whether the last attempt is this submission's."""
+    alive: bool | None
+    """Whether the local queue lives (before there is one: the submitter); None: cannot be seen."""
+    ahead: str = ""
+    """What a run in a living local queue waits for."""
+    cancelled_by: str | None = None
+    slurm: JobState | None = None
+    """None where Slurm was not asked or does not know the job."""
+
+
+def decide(run: Run, attempt: Attempt | None, sent: Sent | None) -> Verdict:
+    """The run's state and, where the state does not say all, why."""
+    waiting = sent is not None and not sent.started
+    if attempt and _complete(run, attempt):
+        again = waiting and sent is not None and sent.submission.again
+        verdict = _waiting(sent) if again and sent else None
+        return verdict if verdict and verdict[0] == "pending" else ("completed", "")
+    if sent and waiting:
+        return _waiting(sent)
+    if attempt is None:
+        return "planned", "not submitted"
+    return _attempted(run, attempt, sent)
+
+
+def _complete(run: Run, attempt: Attempt) -> bool:
+    whole = len(attempt.ranks) == run.resources.world_size
+    return whole and all(record.outcome == "completed" for record in attempt.ranks)
+
+
+def _waiting(sent: Sent) -> Verdict:
+    if sent.cancelled_by:
+        return "cancelled", f"by {sent.cancelled_by}, before it started"
+    if sent.submission.error:
+        return "lost", f"its submission broke off: {sent.submission.error}"
+    if sent.job is None:
+        return _being_sent(sent)
+    if sent.submission.cluster == "slurm":
+        return _in_slurm(sent.job, sent.slurm)
+    if sent.alive is None:
+        host = sent.submission.host
+        return "unknown", f"its queue is process {sent.job.id} on {host}: ask there"
+    if sent.alive:
+        return "pending", sent.ahead
+    return "lost", f"its local queue (process {sent.job.id}) is gone; it never started"
+
+
+def _being_sent(sent: Sent) -> Verdict:
+    if sent.alive is None:
+        return "unknown", f"being submitted on {sent.submission.host}, or broken off there"
+    if sent.alive:
+        return "pending", "being submitted"
+    return "lost", "its submission broke off before the cluster had it"
+
+
+def _in_slurm(job: SubmittedJob, state: JobState | None) -> Verdict:
+    if state is None:
+        return "unknown", f"neither squeue nor sacct tells of Slurm job {job.id}"
+    if state.state == "completed":
+        return "failed", f"Slurm job {job.id} is {state.word}, but the run left no record"
+    return state.state, state.reason
+
+
+def _attempted(run: Run, attempt: Attempt, sent: Sent | None) -> Verdict:
+    if attempt.end:
+        return _ended(run, attempt, attempt.end)
+    whole = len(attempt.ranks) == run.resources.world_size
+    if attempt.alive and not whole:
+        return "running", ""
+    state = sent.slurm if sent and sent.started else None
+    if state and state.state not in ("completed", "failed"):
+        return state.state, state.reason
+    if whole or _failed_rank(attempt.ranks):
+        return _from_records(attempt.ranks)
+    if state and state.state == "failed":
+        return "failed", state.reason
+    return "lost", f"its processes are gone; no record of {_missing(run, attempt)}"
+
+
+def _ended(run: Run, attempt: Attempt, end: End) -> Verdict:
+    if end.reason == "timeout":
+        return "timeout", f"stopped at its limit of {run.resources.timeout_min} min"
+    if end.reason == "cancelled":
+        return "cancelled", "while it ran"
+    killed = _killed(end.exit_codes)
+    if killed:
+        return "failed", killed
+    if any(record.outcome != "completed" for record in attempt.ranks):
+        return _from_records(attempt.ranks)
+    code = next(((rank, code) for rank, code in enumerate(end.exit_codes) if code), None)
+    if code:
+        return "failed", exit_phrase(*code)
+    return "lost", f"every rank ended well, but there is no record of {_missing(run, attempt)}"
+
+
+def _killed(exit_codes: list[int | None]) -> str | None:
+    """The first rank that a signal ended which we do not send ourselves: that is the cause."""
+    for rank, code in enumerate(exit_codes):
+        if code is not None and code < 0 and -code not in SENT_BY_US:
+            return exit_phrase(rank, code)
+    return None
+
+
+def exit_phrase(rank: int, code: int) -> str:
+    """`rank 1 was killed by signal 9 (SIGKILL)`, `rank 0 exited with code 3`."""
+    if code >= 0:
+        return f"rank {rank} exited with code {code}"
+    try:
+        name = f" ({signal.Signals(-code).name})"
+    except ValueError:
+        name = ""  # a real-time signal
+    return f"rank {rank} was killed by signal {-code}{name}"
+
+
+def _failed_rank(ranks: list[RankRecord]) -> RankRecord | None:
+    return next((record for record in ranks if record.outcome == "failed"), None)
+
+
+def _from_records(ranks: list[RankRecord]) -> Verdict:
+    failed = _failed_rank(ranks)
+    if failed is None:
+        return "stopped", "told to stop before it was done"
+    if failed.error is None:
+        return "failed", exit_phrase(failed.rank, failed.exit_code or 0)
+    message = failed.error.get("message", "").strip().splitlines()
+    first = f": {message[0]}" if message else ""
+    return "failed", f"rank {failed.rank}: {failed.error.get('type', 'error')}{first}"
+
+
+def _missing(run: Run, attempt: Attempt) -> str:
+    left = {record.rank for record in attempt.ranks}
+    gone = [str(rank) for rank in range(run.resources.world_size) if rank not in left]
+    return f"rank{'s' if len(gone) > 1 else ''} {', '.join(gone)}"

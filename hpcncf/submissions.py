@@ -1,0 +1,160 @@
+"""Who submitted which runs, where and as what: one file a submission, one a cancellation."""
+
+from __future__ import annotations
+
+import getpass
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+from uuid import uuid4
+
+import psutil
+
+from hpcncf import records
+from hpcncf.records import SCHEMA_VERSION, Part, RecordError, ResultPaths
+
+Cluster = Literal["local", "slurm", "debug"]
+State = Literal[
+    "planned",
+    "pending",
+    "running",
+    "completed",
+    "failed",
+    "stopped",
+    "cancelled",
+    "timeout",
+    "out_of_memory",
+    "node_failed",
+    "lost",
+    "unknown",
+]
+
+
+class SubmittedJob(Part):
+    """One local queue, or one element of a Slurm array, and the runs it works at."""
+
+    id: str
+    """Slurm's `123_4`, or the process id on `host`."""
+    runs: list[str]
+    process_started: float | None = None
+    """psutil's `create_time` of a local job's process; None under Slurm."""
+
+
+class Submission(Part):
+    """Written before anything is sent, and again after: a submission that broke off is known."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    kind: Literal["submission"] = "submission"
+    cluster: Cluster
+    user: str
+    host: str
+    submitted_at: str
+    submitter_pid: int
+    submitter_started: float
+    again: bool = False
+    """Completed runs were asked for once more."""
+    runs: list[str]
+    """In the order in which they should run."""
+    jobs: list[SubmittedJob]
+    """Empty until the cluster has them."""
+    error: str | None = None
+    """Why it broke off."""
+
+    def job_of(self, run_id: str) -> SubmittedJob | None:
+        return next((job for job in self.jobs if run_id in job.runs), None)
+
+
+class Cancellation(Part):
+    """Runs that somebody cancelled. The local queue looks for these while it works."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    kind: Literal["cancellation"] = "cancellation"
+    user: str
+    host: str
+    cancelled_at: str
+    runs: list[str]
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """All that a results folder knows of its submissions, oldest first."""
+
+    submissions: list[Submission]
+    cancellations: list[Cancellation]
+    problems: list[str] = field(default_factory=list)
+
+    def last(self, run_id: str) -> Submission | None:
+        return next((one for one in reversed(self.submissions) if run_id in one.runs), None)
+
+    def cancelled(self, run_id: str, since: str) -> Cancellation | None:
+        """The cancellation of the run after `since`, when its last submission was made."""
+        return next(
+            (
+                one
+                for one in reversed(self.cancellations)
+                if run_id in one.runs and one.cancelled_at >= since
+            ),
+            None,
+        )
+
+
+def begin(paths: ResultPaths, cluster: Cluster, runs: list[str], again: bool) -> Path:
+    """Write the submission before it is made; returns its file."""
+    submission = Submission(
+        cluster=cluster,
+        user=getpass.getuser(),
+        host=os.uname().nodename,
+        submitted_at=records.now(),
+        submitter_pid=os.getpid(),
+        submitter_started=psutil.Process().create_time(),
+        again=again,
+        runs=runs,
+        jobs=[],
+    )
+    path = paths.submissions / f"{_stamp(submission.submitted_at)}.json"
+    records.write(path, submission)
+    return path
+
+
+def cancel(paths: ResultPaths, runs: list[str]) -> None:
+    """Leave word that these runs shall not run (any more)."""
+    cancellation = Cancellation(
+        user=getpass.getuser(),
+        host=os.uname().nodename,
+        cancelled_at=records.now(),
+        runs=runs,
+    )
+    stamp = _stamp(cancellation.cancelled_at)
+    records.write(paths.submissions / f"{stamp}.cancelled.json", cancellation)
+
+
+def _stamp(moment: str) -> str:
+    digits = "".join(char for char in moment[:23] if char.isdigit())
+    return f"{digits[:8]}-{digits[8:14]}-{uuid4().hex[:8]}"  # two may submit in one second
+
+
+def read(paths: ResultPaths) -> Submitted:
+    """Every readable submission and cancellation; the others are named in `problems`."""
+    problems: list[str] = []
+    files = sorted(path for path in _files(paths) if not path.name.endswith(".cancelled.json"))
+    marks = sorted(path for path in _files(paths) if path.name.endswith(".cancelled.json"))
+    submissions = list(_readable(files, Submission, problems))
+    return Submitted(
+        sorted(submissions, key=lambda one: one.submitted_at),
+        list(_readable(marks, Cancellation, problems)),
+        problems,
+    )
+
+
+def _files(paths: ResultPaths) -> Iterator[Path]:
+    return paths.submissions.glob("[!.]*.json")
+
+
+def _readable(files: list[Path], kind: type[records.R], problems: list[str]) -> Iterator[records.R]:
+    for path in files:
+        try:
+            yield records.read(path, kind)
+        except RecordError as error:
+            problems.append(str(error))
