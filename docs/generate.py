@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from hpcncf import plan, records, slurm, spec
@@ -33,6 +34,39 @@ SECTIONS: list[tuple[str, type[BaseModel], str]] = [
     ("model", spec.Model, "model."),
     ("training", spec.Training, "training."),
 ]
+RECORDS: list[tuple[str, type[BaseModel]]] = [
+    ("claim.json", records.Claim),
+    ("progress.json", records.Progress),
+    ("rank-N.json", records.RankRecord),
+    ("rank-N.json: cores", records.Cores),
+    ("rank-N.json: cpu", records.Cpu),
+    ("rank-N.json: memory", records.Memory),
+    ("rank-N.json: io", records.Io),
+    ("rank-N.json: training", records.TrainingRecord),
+    ("rank-N.json: training.phases", records.Phases),
+    ("rank-N.json: training.epochs", records.Epoch),
+    ("rank-N.json: training.batches", records.Batches),
+    ("node-N.json", records.NodeRecord),
+    ("end.json", records.End),
+]
+RECORDS_OPENING = """\
+# The records
+
+*Written by `make schemas` from `hpcncf/records.py`; the JSON Schemas are in
+[`hpcncf/schemas/`](../hpcncf/schemas).*
+
+Each attempt at a run leaves JSON files in `results/<job>/runs/<run_id>/attempt-<n>/`. They are
+written whole or not at all, and readable without hpcncf:
+
+    import json
+    record = json.load(open("results/demo/runs/0123456789ab/attempt-1/rank-0.json"))
+    print(record["cores"]["used"], "of", record["cores"]["allocated"])
+
+`schema_version` is 1. A key that a later version adds does not raise it; a key that changes its
+meaning does, and an older hpcncf then refuses the file by name and goes on with the rest. Seconds
+end in `_s`, MiB in `_mib`, shares are 0 to 1 and may exceed 1 where they honestly do. What could
+not be measured is null.
+"""
 OPENING = """\
 # The job file
 
@@ -89,7 +123,38 @@ def texts() -> dict[Path, str]:
         + "\n"
         for name, model in SCHEMAS.items()
     }
-    return schemas | {ROOT / "docs/job-file.md": job_file_reference()}
+    return schemas | {
+        ROOT / "docs/job-file.md": job_file_reference(),
+        ROOT / "docs/records.md": records_reference(),
+    }
+
+
+def records_reference() -> str:
+    tables = [f"## {title}\n\n{first_line(model)}{fields(model)}" for title, model in RECORDS]
+    return "\n".join([RECORDS_OPENING, *tables])
+
+
+def first_line(model: type[BaseModel]) -> str:
+    own = (model.__doc__ or "") if model.__doc__ != records.Part.__doc__ else ""
+    return own.strip().partition("\n")[0] + "\n\n" if own else ""
+
+
+def fields(model: type[BaseModel]) -> str:
+    properties = model.model_json_schema()["properties"]
+    rows = [
+        f"| `{name}` | {kind(properties[name])}{' or null' if nullable(properties[name]) else ''} "
+        f"| {meaning(field)} |"
+        for name, field in model.model_fields.items()
+    ]
+    return "\n".join(["| key | value | meaning |", "|---|---|---|", *rows, ""])
+
+
+def nullable(schema: dict[str, Any]) -> bool:
+    return any(part.get("type") == "null" for part in schema.get("anyOf", []))
+
+
+def meaning(field: FieldInfo) -> str:
+    return " ".join((field.description or "").split()).replace("|", "\\|")
 
 
 def job_file_reference() -> str:
@@ -104,7 +169,7 @@ def table(model: type[BaseModel], prefix: str) -> str:
     properties = model.model_json_schema()["properties"]
     rows = [
         f"| `{prefix}{name}` | {kind(properties[name])} | {default(model, name)} "
-        f"| {' '.join((field.description or '').split())} |"
+        f"| {meaning(field)} |"
         for name, field in model.model_fields.items()
     ]
     return "\n".join(["| key | value | default | meaning |", "|---|---|---|---|", *rows, ""])

@@ -1,0 +1,64 @@
+"""The documents agree with the code: links resolve, verbs are named, commands parse."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import io
+import re
+import shlex
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from hpcncf import cli
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def generate() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs/generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_to_files_resolve(document: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", document.read_text()):
+        if not target.startswith("http"):
+            assert (document.parent / target).exists(), target
+
+
+def test_every_verb_is_in_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text()
+    for verb in cli.VERBS:
+        assert f"hpcncf {verb}" in readme, verb
+
+
+def commands() -> list[str]:
+    """Every `hpcncf ...` line of the documents' code blocks."""
+    lines = [line.strip() for path in DOCUMENTS for line in path.read_text().splitlines()]
+    blocks = [line.removeprefix("$ ") for line in lines]
+    return sorted({line for line in blocks if re.match(r"hpcncf [a-z]+( |$)", line)})
+
+
+@pytest.mark.parametrize("command", commands())
+def test_commands_of_the_documents_parse(command: str) -> None:
+    """Capital words stand for the reader's own; what follows two spaces explains the line."""
+    words = shlex.split(re.split(r"\s{2,}|\s#", command)[0])[1:]
+    words = [word for word in words if word not in ("|", ">", "&&")]
+    with contextlib.redirect_stderr(io.StringIO()) as complaint:
+        try:
+            cli.parser().parse_args(words)
+        except SystemExit as end:
+            assert end.code == 0, f"{command}: {complaint.getvalue()}"
+
+
+def test_generated_files_are_up_to_date() -> None:
+    for path, text in generate().texts().items():
+        assert path.read_text() == text, f"{path.name}: run `make schemas`"
