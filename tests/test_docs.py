@@ -52,11 +52,14 @@ def test_commands_of_the_documents_parse(command: str) -> None:
     """Capital words stand for the reader's own; what follows two spaces explains the line."""
     words = shlex.split(re.split(r"\s{2,}|\s#", command)[0])[1:]
     words = [word for word in words if word not in ("|", ">", "&&")]
-    with contextlib.redirect_stderr(io.StringIO()) as complaint:
+    complaint = io.StringIO()
+    code: object = 0
+    with contextlib.redirect_stderr(complaint):
         try:
             cli.parser().parse_args(words)
         except SystemExit as end:
-            assert end.code == 0, f"{command}: {complaint.getvalue()}"
+            code = end.code
+    assert code == 0, f"{command}: {complaint.getvalue()}"
 
 
 def test_generated_files_are_up_to_date() -> None:
