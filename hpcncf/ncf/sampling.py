@@ -128,10 +128,10 @@ def negatives(
     words = philox(seed, purpose, epoch, rows, blocks)[:, :count]
     first, held = indptr[users], indptr[users + 1] - indptr[users]
     drawn = below(words, (items - held)[:, None])
-    return _nth_absent(drawn, positives, first[:, None], held[:, None])
+    return nth_absent(drawn, positives, first[:, None], held[:, None])
 
 
-def _nth_absent(nth: Ints, positives: NDArray[np.int32], first: Ints, held: Ints) -> Ints:
+def nth_absent(nth: Ints, positives: NDArray[np.int32], first: Ints, held: Ints) -> Ints:
     """The nth (0 is the first) item that is not among positives[first : first + held].
 
     Below sorted positive j there are positives[j] - j absent items: the answer is nth plus the
