@@ -173,7 +173,7 @@ class RankRecord(Part):
     node: str
     node_index: int
     pid: int
-    launched_by: Literal["local", "slurm", "torchrun", "run", "debug"]
+    launched_by: Literal["local", "slurm", "torchrun", "run", "train", "debug"]
     slurm_job_id: str | None
     """`123` or `123_4`."""
     outcome: Outcome

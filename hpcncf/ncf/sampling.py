@@ -26,7 +26,7 @@ _FEISTEL_M = 0xD2B74407B1CE6E93
 _FEISTEL_ROUNDS = 24
 
 # The last counter word tells the purposes apart, so that no two ever share random words.
-NEGATIVES, ORDER, HELD_OUT, TEST_NEGATIVES, SYNTHETIC = range(5)
+NEGATIVES, ORDER, HELD_OUT, TEST_NEGATIVES, SYNTHETIC, DROPOUT = range(6)
 
 
 def philox(seed: int, purpose: int, epoch: int, rows: Ints, blocks: int = 1) -> NDArray[np.uint32]:
