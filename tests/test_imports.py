@@ -19,7 +19,15 @@ LAYERS: list[set[str]] = [
     {"hpcncf.plan", "hpcncf.records", "hpcncf.monitor", "hpcncf.environment", "hpcncf.claims"},
     {"hpcncf.ncf.data"},
     {"hpcncf.jobfile", "hpcncf.slurm", "hpcncf.ncf"},
-    {"hpcncf.launch", "hpcncf.local", "hpcncf.status", "hpcncf.collect", "hpcncf.command"},
+    {
+        "hpcncf.launch",
+        "hpcncf.local",
+        "hpcncf.status",
+        "hpcncf.account",
+        "hpcncf.rows",
+        "hpcncf.collect",
+        "hpcncf.command",
+    },
     {"hpcncf.worker", "hpcncf_analysis"},
     {"hpcncf.cli", "hpcncf.__main__"},
 ]

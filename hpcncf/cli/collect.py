@@ -1,0 +1,80 @@
+"""`hpcncf collect`: every rank's record in tables, missing runs kept and marked."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hpcncf.collect import Collected
+    from hpcncf.records import ResultPaths
+
+HELP = "gather what the runs have left so far into tables"
+EPILOG = """\
+writes RESULTS/tables/{runs,ranks,cores,epochs}.csv, whole, as often as you like, while runs still
+work; exit codes: 0 every run is complete; 3 not yet; 1 an error; 2 no results folder
+example: hpcncf collect results/demo
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("results", metavar="RESULTS", type=Path, help="a job's results folder")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+
+
+def run(args: argparse.Namespace) -> int:
+    paths, found = gather(args.results)
+    if args.json:
+        print(json.dumps(as_plain(found, paths), indent=1))
+    else:
+        print(summary(found))
+        print(f"tables: {paths.tables}/{{runs,ranks,cores,epochs}}.csv")
+    say_skipped(found)
+    return exit_code(found)
+
+
+def gather(folder: Path) -> tuple[ResultPaths, Collected]:
+    """Collect the folder and write its tables."""
+    from hpcncf import collect
+    from hpcncf.records import ResultPaths
+
+    paths = ResultPaths(folder)
+    found = collect.collect(paths)
+    collect.write(found, paths)
+    return paths, found
+
+
+def summary(found: Collected) -> str:
+    """`demo: 18 runs: 16 completed, 2 failed`."""
+    counts = found.counts()
+    states = ", ".join(f"{number} {state}" for state, number in sorted(counts.items()))
+    retired = sum(row["retired"] for row in found.runs)
+    kept = f"; {retired} retired" if retired else ""
+    total = sum(counts.values())
+    return f"{found.job}: {total} {'run' if total == 1 else 'runs'}: {states or 'none'}{kept}"
+
+
+def say_skipped(found: Collected) -> None:
+    if found.skipped:
+        number = len(found.skipped)
+        print(f"skipped {number} {'file' if number == 1 else 'files'}:", file=sys.stderr)
+        for reason in found.skipped:
+            print(f"  {reason}", file=sys.stderr)
+
+
+def as_plain(found: Collected, paths: ResultPaths) -> dict[str, object]:
+    return {
+        "job": found.job,
+        "complete": found.complete,
+        "states": found.counts(),
+        "skipped": found.skipped,
+        "tables": str(paths.tables),
+        "runs": found.runs,
+    }
+
+
+def exit_code(found: Collected) -> int:
+    return 0 if found.complete else 3

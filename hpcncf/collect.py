@@ -1,0 +1,187 @@
+"""Plan, records and states become tables: runs, ranks, cores and epochs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from hpcncf import records, rows, status
+from hpcncf.account import Row
+from hpcncf.errors import UsageError
+from hpcncf.ncf.data import manifest
+from hpcncf.ncf.data.manifest import DataError, Manifest
+from hpcncf.plan import Plan, Run
+from hpcncf.records import NodeRecord, RankRecord, RecordError, ResultPaths
+from hpcncf.status import RunState
+
+# What an attempt's folder may hold; any other JSON file there is foreign.
+KNOWN = re.compile(r"(claim|progress|end|rank-\d+|node-\d+)\.json")
+
+
+@dataclass(frozen=True)
+class Collected:
+    """The four tables as plain rows, and what could not be read."""
+
+    job: str
+    runs: list[Row]
+    """One for every planned run, retired ones too, in the plan's order."""
+    ranks: list[Row]
+    cores: list[Row]
+    epochs: list[Row]
+    skipped: list[str]
+    """Each file left out, with the reason."""
+
+    def counts(self) -> dict[str, int]:
+        """State -> runs, retired ones left out."""
+        return dict(Counter(row["state"] for row in self.runs if not row["retired"]))
+
+    @property
+    def complete(self) -> bool:
+        return set(self.counts()) <= {"completed"}
+
+
+def collect(paths: ResultPaths) -> Collected:
+    """Read everything that the job has left so far. Raises UsageError where there is no plan."""
+    plan = read_plan(paths)
+    known = Datasets()
+    found = Collected(plan.job, [], [], [], [], _strangers(paths, plan))
+    for state in status.states(paths, plan):
+        _add(found, paths, state, known)
+    return found
+
+
+def read_plan(paths: ResultPaths) -> Plan:
+    """The results' plan. Raises UsageError where the folder has none, or a broken one."""
+    try:
+        return Plan.model_validate_json(paths.plan.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UsageError(
+            f"{paths.folder}: no results here (no {paths.plan.name}); expected a folder that "
+            "`hpcncf submit` or `hpcncf run` made, such as results/demo"
+        ) from None
+    except OSError as error:
+        raise UsageError(f"{paths.plan}: cannot be read: {error.strerror}") from None
+    except (ValidationError, UnicodeDecodeError) as error:
+        first = str(error).splitlines()[0]
+        raise UsageError(f"{paths.plan}: not a plan this hpcncf can read: {first}") from None
+
+
+class Datasets:
+    """What the prepared folders say of themselves, each read once."""
+
+    def __init__(self) -> None:
+        self._read: dict[str, Manifest | None] = {}
+
+    def of(self, run: Run) -> Manifest | None:
+        """None where the folder is gone or holds other data by now."""
+        if run.data is None:
+            return None
+        if run.data.path not in self._read:
+            self._read[run.data.path] = _manifest(Path(run.data.path))
+        found = self._read[run.data.path]
+        return found if found and run.data_key in (None, found.key) else None
+
+
+def _manifest(folder: Path) -> Manifest | None:
+    try:
+        return manifest.read(folder)
+    except DataError:
+        return None
+
+
+def _strangers(paths: ResultPaths, plan: Plan) -> list[str]:
+    """Folders among the runs that the plan does not know."""
+    planned = {run.id for run in plan.runs}
+    folders = sorted((paths.folder / "runs").glob("*"))
+    return [f"{path}: not a run of this plan" for path in folders if path.name not in planned]
+
+
+def _add(found: Collected, paths: ResultPaths, state: RunState, known: Datasets) -> None:
+    ranks, skipped = _own(state)
+    skipped += state.problems
+    nodes: list[NodeRecord] = []
+    if state.attempt is not None:
+        attempt = paths.run(state.run.id).attempt(state.attempt)
+        nodes = _nodes(attempt.nodes(), state.run.id, skipped)
+        skipped += _foreign(attempt.folder)
+    found.skipped.extend(skipped)
+    found.runs.append(rows.of_run(state, ranks, known.of(state.run)))
+    found.ranks.extend(rows.of_rank(record) for record in ranks)
+    found.epochs.extend(rows.of_epochs(ranks))
+    found.cores.extend(row for node in nodes for row in rows.of_cores(node))
+
+
+def _own(state: RunState) -> tuple[list[RankRecord], list[str]]:
+    """The run's own rank records, each rank once; and why the others were left out."""
+    own: dict[int, RankRecord] = {}
+    skipped = []
+    for record in state.ranks:
+        if record.run_id != state.run.id:
+            skipped.append(f"run {state.run.id}: a rank's record of another run, {record.run_id}")
+        elif record.rank in own:
+            skipped.append(f"run {state.run.id}: a second record of rank {record.rank}")
+        else:
+            own[record.rank] = record
+    return [own[rank] for rank in sorted(own)], skipped
+
+
+def _nodes(files: Sequence[Path], run_id: str, skipped: list[str]) -> list[NodeRecord]:
+    found = []
+    for path in files:
+        try:
+            record = records.read(path, NodeRecord)
+        except RecordError as error:
+            skipped.append(str(error))
+            continue
+        if record.run_id == run_id:
+            found.append(record)
+        else:
+            skipped.append(f"{path}: of another run, {record.run_id}")
+    return found
+
+
+def _foreign(folder: Path) -> list[str]:
+    return [
+        f"{path}: not a file of a run"
+        for path in sorted(folder.glob("*.json"))
+        if not KNOWN.fullmatch(path.name) and not path.name.startswith(".")
+    ]
+
+
+def write(found: Collected, paths: ResultPaths) -> list[Path]:
+    """Write the tables as CSV, each whole: equal rows, equal bytes."""
+    written = []
+    for name in ("runs", "ranks", "cores", "epochs"):
+        path = paths.tables / f"{name}.csv"
+        records.write_text(path, as_csv(getattr(found, name), rows.COLUMNS[name]))
+        written.append(path)
+    return written
+
+
+def as_csv(table: Sequence[Row], columns: Sequence[str]) -> str:
+    """Undefined is empty, lists are joined with `; `, mappings are JSON."""
+    columns = [*columns, *sorted({name for row in table for name in row} - set(columns))]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([_cell(row.get(name)) for name in columns] for row in table)
+    return text.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        return json.dumps(value, sort_keys=True)
+    if isinstance(value, list | tuple):
+        return "; ".join(str(part) for part in value)
+    return value
