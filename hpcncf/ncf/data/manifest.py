@@ -39,6 +39,8 @@ class Manifest(BaseModel):
     rows: int
     """Interactions after filtering: training and test."""
     train_rows: int
+    train_pairs: int
+    """Distinct user-item pairs among the training rows."""
     test_rows: int
     context_columns: list[str]
     test_negatives: int

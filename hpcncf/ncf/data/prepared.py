@@ -1,0 +1,223 @@
+"""The prepared folder: a manifest and memory-mapped arrays, made once, shared by a node's ranks."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from secrets import token_hex
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcncf import records
+from hpcncf.ncf.data import manifest as manifests
+from hpcncf.ncf.data.manifest import FORMAT_VERSION, NAME, DataError, Manifest
+from hpcncf.ncf.data.rows import Floats, Int32s, Int64s, Split, distinct_pairs
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A prepared folder's content; the arrays are read-only and memory-mapped."""
+
+    manifest: Manifest
+    train_users: Int32s
+    train_items: Int32s
+    train_context: Floats
+    """[training rows, context columns]"""
+    test_users: Int32s
+    test_items: Int32s
+    test_context: Floats
+    test_negatives: Int32s
+    """[test rows, negatives]: items with no row of the test row's user at all."""
+    positives_indptr: Int64s
+    """[users + 1]"""
+    positives: Int32s
+    """Each user's training items, sorted, each once: those of user u are
+    positives[positives_indptr[u]:positives_indptr[u + 1]]."""
+
+    @cached_property
+    def test_unseen(self) -> NDArray[np.bool_]:
+        """[test rows]: the pair does not occur in training."""
+        items, held = self.manifest.items, np.diff(self.positives_indptr)
+        owners = np.repeat(np.arange(self.manifest.users, dtype=np.int64), held)
+        test = self.test_users.astype(np.int64) * items + self.test_items
+        return np.isin(test, owners * items + self.positives, invert=True)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """All that a prepared folder's content follows from: equal recipes, equal bytes."""
+
+    dataset: str
+    source: dict[str, Any]
+    """`name`, and `sha256` where there is a file."""
+    options: dict[str, Any]
+
+    @property
+    def key(self) -> str:
+        told = {
+            "format": FORMAT_VERSION,
+            "dataset": self.dataset,
+            "input": self.source.get("sha256"),
+            "options": self.options,
+        }
+        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Written:
+    manifest: Manifest
+    outcome: Literal["made", "replaced", "already there"]
+
+
+def load(folder: Path) -> Prepared:
+    """Open a prepared folder.
+
+    Raises DataError where it is missing or an array disagrees with the manifest.
+    """
+    manifest = manifests.read(folder)
+    train, test, columns = manifest.train_rows, manifest.test_rows, len(manifest.context_columns)
+    return Prepared(
+        manifest,
+        train_users=_open(folder, "train_users", np.int32, (train,)),
+        train_items=_open(folder, "train_items", np.int32, (train,)),
+        train_context=_open(folder, "train_context", np.float32, (train, columns)),
+        test_users=_open(folder, "test_users", np.int32, (test,)),
+        test_items=_open(folder, "test_items", np.int32, (test,)),
+        test_context=_open(folder, "test_context", np.float32, (test, columns)),
+        test_negatives=_open(folder, "test_negatives", np.int32, (test, manifest.test_negatives)),
+        positives_indptr=_open(folder, "positives_indptr", np.int64, (manifest.users + 1,)),
+        positives=_open(folder, "positives", np.int32, (manifest.train_pairs,)),
+    )
+
+
+def _open(folder: Path, name: str, kind: type[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    path = folder / f"{name}.npy"
+    try:
+        array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}: prepare it again") from None
+    except (ValueError, EOFError) as error:
+        raise DataError(f"{path}: not a whole .npy array: {error}: prepare it again") from None
+    if (array.dtype, array.shape) != (np.dtype(kind), shape):
+        raise DataError(
+            f"{path}: {NAME} tells of {np.dtype(kind)} {list(shape)}, the file holds "
+            f"{array.dtype} {list(array.shape)}: prepare it again"
+        )
+    return array
+
+
+def write(
+    folder: Path, recipe: Recipe, title: str, build: Callable[[], Split], force: bool = False
+) -> Written:
+    """Make the folder: built beside it under another name, then renamed, so whole or not at all.
+
+    What already holds the same content is left alone. Raises DataError where the folder holds
+    something else and `force` is not given, and where it holds no prepared data at all.
+    """
+    folder = folder.absolute()
+    try:
+        replaces = (folder / NAME).exists()
+        found = _existing(folder, force) if replaces else None
+        if found is not None and found.key == recipe.key:
+            return Written(found, "already there")
+        if not force or not replaces:
+            _refuse_to_lose(folder, found, recipe)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        partial = _beside(folder)
+        partial.mkdir()
+        try:
+            manifest = _fill(partial, recipe, title, build())
+            _swap(partial, folder)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    except OSError as error:
+        raise DataError(
+            f"{error.filename or folder}: cannot be written: {error.strerror}"
+        ) from None
+    return Written(manifest, "replaced" if replaces else "made")
+
+
+def _existing(folder: Path, force: bool) -> Manifest | None:
+    try:
+        return load(folder).manifest
+    except DataError as error:
+        if force:
+            return None
+        raise DataError(f"{error}, with --force") from None
+
+
+def _refuse_to_lose(folder: Path, found: Manifest | None, recipe: Recipe) -> None:
+    if found is not None:
+        raise DataError(
+            f"{folder}: already holds other data: {found.title} (key {found.key[:12]}), "
+            f"not {recipe.dataset} with these options (key {recipe.key[:12]}): "
+            "choose another folder with -o, or replace it with --force"
+        )
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise DataError(
+            f"{folder}: holds something that is not prepared data (no {NAME}): "
+            "choose another folder with -o"
+        )
+
+
+def _beside(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.{token_hex(4)}")
+
+
+def _swap(partial: Path, folder: Path) -> None:
+    """Put the finished folder in its place; the one it replaces is gone only afterwards."""
+    if not folder.exists() or not any(folder.iterdir()):
+        partial.rename(folder)
+        return
+    old = _beside(folder)
+    folder.rename(old)
+    partial.rename(folder)
+    shutil.rmtree(old)
+
+
+def _fill(folder: Path, recipe: Recipe, title: str, split: Split) -> Manifest:
+    train, test = split.train, split.test
+    users, items = len(train.user_names), train.item_count
+    indptr, positives = distinct_pairs(train.users, train.items, users, items)
+    arrays: dict[str, NDArray[Any]] = {
+        "train_users": train.users,
+        "train_items": train.items,
+        "train_context": train.context,
+        "test_users": test.users,
+        "test_items": test.items,
+        "test_context": test.context,
+        "test_negatives": split.test_negatives,
+        "positives_indptr": indptr,
+        "positives": positives,
+    }
+    for name, array in arrays.items():
+        np.save(folder / f"{name}.npy", array, allow_pickle=False)
+    columns = train.context_columns
+    shape = f"{len(train) + len(test):,} rows, {users:,} users, {items:,} items, " + (
+        f"{len(columns)} context columns" if columns else "no context"
+    )
+    manifest = Manifest(
+        key=recipe.key,
+        dataset=recipe.dataset,
+        title=f"{title}: {shape}",
+        source=recipe.source,
+        options=recipe.options,
+        users=users,
+        items=items,
+        rows=len(train) + len(test),
+        train_rows=len(train),
+        train_pairs=len(positives),
+        test_rows=len(test),
+        context_columns=columns,
+        test_negatives=split.test_negatives.shape[1],
+    )
+    text = json.dumps(manifest.model_dump(mode="json"), indent=2, sort_keys=True)
+    records.write_text(folder / NAME, text + "\n")
+    return manifest

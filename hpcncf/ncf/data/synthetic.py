@@ -1,0 +1,214 @@
+"""Made data of any shape, with structure that a model can learn.
+
+Items fall into clusters; within a cluster and over all items, popularity follows Zipf's law
+(1 / rank). Every user likes two clusters. A row comes from one of them, or in one case of five
+from all items. The first context column, a number, and the first one-hot group tell the row's mood
+from which cluster it came; the other columns tell nothing. Test pairs do not occur in training
+(but for users who have nearly all items).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.random import Generator, Philox
+from numpy.typing import NDArray
+
+from hpcncf.ncf.data.manifest import DataError
+from hpcncf.ncf.data.prepared import Recipe, Written, write
+from hpcncf.ncf.data.rows import Floats, Int64s, Rows, Split, distinct_pairs, draw_test_negatives
+
+CLUSTERS: Final = 16
+FROM_ALL_ITEMS: Final = 0.2
+BUSIEST: Final = 3.0
+"""The most active user against the median one: nobody may have so many items that too few are
+left for the test negatives."""
+GROUP: Final = 4
+"""Width of a one-hot group of the context."""
+TRIES: Final = 8
+"""Draws of a test item, of which the first that is new to the user is taken."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    users: int
+    items: int
+    train_rows: int
+    context: int
+    """Columns: a number, then one-hot groups of four."""
+
+
+LIKE: Final = {
+    "yelp": Shape(users=215_366, items=95_895, train_rows=3_647_614, context=21),
+    "frappe": Shape(users=654, items=1_127, train_rows=83_731, context=21),
+    "movielens": Shape(users=6_040, items=3_706, train_rows=994_169, context=0),
+}
+NAMES: Final = {"yelp": "a Yelp extract's", "frappe": "Frappe's", "movielens": "MovieLens 1M's"}
+
+
+def prepare(
+    folder: Path,
+    users: int,
+    items: int,
+    train_rows: int,
+    context: int = 0,
+    seed: int = 1,
+    test_negatives: int = 99,
+    force: bool = False,
+    say: Callable[[str], None] = lambda _: None,
+) -> Written:
+    """Prepare made data with exactly these counts, and one test row for each user."""
+    shape = Shape(users, items, train_rows, context)
+    return _prepare(folder, shape, "Synthetic data", seed, test_negatives, force, say)
+
+
+def prepare_like(
+    folder: Path,
+    like: str,
+    seed: int = 1,
+    test_negatives: int = 99,
+    force: bool = False,
+    say: Callable[[str], None] = lambda _: None,
+) -> Written:
+    """Prepare made data of a known set's shape, one of LIKE."""
+    title = f"Synthetic data of {NAMES[like]} shape (not the real data)"
+    return _prepare(folder, LIKE[like], title, seed, test_negatives, force, say)
+
+
+def _prepare(
+    folder: Path,
+    shape: Shape,
+    title: str,
+    seed: int,
+    test_negatives: int,
+    force: bool,
+    say: Callable[[str], None],
+) -> Written:
+    _check(shape)
+    options = asdict(shape) | {"seed": seed, "test_negatives": test_negatives}
+    recipe = Recipe("synthetic", {"name": "made by hpcncf"}, options)
+    return write(folder, recipe, title, lambda: make(shape, seed, test_negatives, say), force)
+
+
+def _check(shape: Shape) -> None:
+    least = max(shape.users, shape.items)
+    if min(shape.users, shape.items) < 1 or shape.context < 0:
+        raise DataError("synthetic data: needs one user and one item or more, and context >= 0")
+    if shape.train_rows < least:
+        raise DataError(
+            f"synthetic data: {shape.train_rows} rows cannot hold every one of {shape.users} "
+            f"users and {shape.items} items: give --rows {least} or more"
+        )
+
+
+def make(shape: Shape, seed: int, test_negatives: int, say: Callable[[str], None]) -> Split:
+    draws = _Draws(shape, seed)
+    say(f"drawing {shape.train_rows:,} training rows")
+    owners = draws.owners()
+    moods = draws.moods(shape.train_rows)
+    items = draws.cover(draws.items(owners, moods))
+    train = _rows(shape, owners, items, draws.context(moods))
+    say(f"drawing {shape.users:,} test rows with {test_negatives} negatives each")
+    testers = np.arange(shape.users)
+    test_moods = draws.moods(shape.users)
+    test_items = _first_new(train, [draws.items(testers, test_moods) for _ in range(TRIES)])
+    test = _rows(shape, testers, test_items, draws.context(test_moods))
+    both = _rows(
+        shape,
+        np.concatenate([owners, testers]),
+        np.concatenate([items, test_items]),
+        np.empty((0, 0), dtype=np.float32),
+    )
+    return Split(train, test, draw_test_negatives(both, test.users, seed, test_negatives))
+
+
+def _rows(shape: Shape, users: Int64s, items: Int64s, context: Floats) -> Rows:
+    names = np.arange(shape.users)
+    columns = column_names(shape.context)
+    return Rows(
+        users.astype(np.int32), items.astype(np.int32), context, columns, names, shape.items
+    )
+
+
+def column_names(context: int) -> list[str]:
+    return ["number", *(f"group{i // GROUP}={i % GROUP}" for i in range(context - 1))][:context]
+
+
+def _first_new(train: Rows, tries: list[Int64s]) -> Int64s:
+    """For each user the first of the tried items without a training row, else the last."""
+    indptr, positives = distinct_pairs(
+        train.users, train.items, len(train.user_names), train.item_count
+    )
+    users = np.arange(len(train.user_names), dtype=np.int64)
+    pairs = np.repeat(users, np.diff(indptr)) * train.item_count + positives
+    chosen = tries[-1]
+    for items in reversed(tries[:-1]):
+        seen = np.isin(users * train.item_count + items, pairs, assume_unique=True)
+        chosen = np.where(seen, chosen, items)
+    return chosen
+
+
+class _Draws:
+    """Everything random of one made data set, drawn in a fixed order from one generator."""
+
+    def __init__(self, shape: Shape, seed: int) -> None:
+        self.shape = shape
+        self.random = Generator(Philox(seed))
+        self.clusters = max(1, min(CLUSTERS, shape.items // GROUP))
+        self.by_rank = self.random.permutation(shape.items)
+        self.likes = self.random.integers(self.clusters, size=(2, shape.users))
+        self.popularity = np.cumsum(1.0 / np.arange(1, shape.items + 1))
+
+    def owners(self) -> Int64s:
+        """Each training row's user: one row for everybody, the rest unevenly; sorted."""
+        shape = self.shape
+        activity = self.random.lognormal(0.0, 1.0, shape.users).clip(max=BUSIEST)
+        drawn = self._pick(np.cumsum(activity), shape.train_rows - shape.users)
+        return np.sort(np.concatenate([np.arange(shape.users), drawn]))
+
+    def moods(self, count: int) -> Int64s:
+        return self.random.integers(2, size=count)
+
+    def items(self, users: Int64s, moods: Int64s) -> Int64s:
+        """An item for each row. The item of rank r is in cluster r % clusters."""
+        cluster = self.likes[moods, users]
+        smallest = self.shape.items // self.clusters
+        within = self._pick(self.popularity[:smallest], len(users))
+        ranks = within * self.clusters + cluster
+        anywhere = self._pick(self.popularity, len(users))
+        stray = self.random.random(len(users)) < FROM_ALL_ITEMS
+        return self.by_rank[np.where(stray, anywhere, ranks)]
+
+    def cover(self, items: Int64s) -> Int64s:
+        """Give every item that has no row one, of an item that has several."""
+        present, first = np.unique(items, return_index=True)
+        missing = np.setdiff1d(np.arange(self.shape.items), present)
+        spare = np.ones(len(items), dtype=bool)
+        spare[first] = False
+        covered = items.copy()
+        covered[self.random.permutation(np.flatnonzero(spare))[: len(missing)]] = missing
+        return covered
+
+    def context(self, moods: Int64s) -> Floats:
+        """The number is high in mood 1; group 0 tells the mood by its half; others are noise."""
+        rows, width = len(moods), self.shape.context
+        context = np.zeros((rows, width), dtype=np.float32)
+        if width:
+            context[:, 0] = (moods + self.random.random(rows)) / 2
+        for start in range(1, width, GROUP):
+            size = min(GROUP, width - start)
+            value = self.random.integers(size, size=rows)
+            if start == 1 and size == GROUP:
+                value = moods * (GROUP // 2) + value % (GROUP // 2)
+            context[np.arange(rows), start + value] = 1
+        return context
+
+    def _pick(self, cumulative: NDArray[np.float64], count: int) -> Int64s:
+        """Indices drawn by the weights whose running sum is given."""
+        drawn = self.random.random(count) * cumulative[-1]
+        found: Int64s = np.searchsorted(cumulative, drawn, side="right")
+        return found.clip(max=len(cumulative) - 1)
