@@ -1,0 +1,66 @@
+"""The whole path as a user walks it: a job file, this machine, two gloo ranks, a report."""
+
+from __future__ import annotations
+
+import csv
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpcncf.monitor.cores import usable_cpus
+
+JOB = """\
+# Does a second rank help?
+name: tiny
+data: {{path: {data}}}
+resources: {{timeout_min: 3}}
+training: {{epochs: 2, global_batch_size: 64}}
+points:
+  - {{resources.tasks_per_node: 1}}
+  - {{resources.tasks_per_node: 2}}
+"""
+
+
+def hpcncf(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "hpcncf", *args],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
+@pytest.mark.skipif(len(usable_cpus()) < 2, reason="two ranks want a core each")
+def test_a_job_file_becomes_a_report(tmp_path: Path, tiny_data: Path) -> None:
+    (tmp_path / "tiny.yaml").write_text(JOB.format(data=tiny_data))
+
+    submitted = hpcncf(tmp_path, "submit", "tiny.yaml", "--cluster", "local", "--wait")
+    assert submitted.returncode == 0, submitted.stderr
+    again = hpcncf(tmp_path, "submit", "tiny.yaml", "--cluster", "local", "--wait")
+    assert again.returncode == 0, again.stderr
+    collected = hpcncf(tmp_path, "collect", "results/tiny")
+    assert collected.returncode == 0, collected.stdout + collected.stderr
+    reported = hpcncf(tmp_path, "report", "results/tiny")
+    assert reported.returncode == 0, reported.stdout + reported.stderr
+
+    results = tmp_path / "results/tiny"
+    runs = {row["tasks_per_node"]: row for row in rows(results / "tables/runs.csv")}
+    assert {row["state"] for row in runs.values()} == {"completed"}
+    assert {row["attempt"] for row in runs.values()} == {"1"}, "submitted twice, run once"
+    # Two ranks see the same instances and sum the same gradients: the same model but for rounding.
+    assert float(runs["1"]["loss"]) == pytest.approx(float(runs["2"]["loss"]), rel=1e-3)
+    assert len(rows(results / "tables/ranks.csv")) == 3
+    assert len(rows(results / "tables/epochs.csv")) == 4
+    page = (results / "report/report.html").read_text()
+    assert "<svg" in page
+    assert "<script" not in page
+    assert (results / "report/report.md").read_text().startswith("# ")
