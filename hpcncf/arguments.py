@@ -1,0 +1,22 @@
+"""The arguments of `hpcncf train` and `python -m hpcncf.worker`, one and the same."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+
+def of_a_rank(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("source", type=Path, help="a job file, or a results folder with a plan")
+    add("--run", metavar="ID", help="which of the runs; its first letters do")
+    add(
+        "-s",
+        dest="settings",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="override a setting of the job file: -s training.epochs=1",
+    )
+    add("--results", type=Path, metavar="DIR", help="default: results/<the job's name>")
+    add("--again", action="store_true", help="train even if the run is complete already")

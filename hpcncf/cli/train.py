@@ -1,0 +1,54 @@
+"""`hpcncf train`: one run here and now, in this terminal."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from hpcncf import arguments
+
+if TYPE_CHECKING:
+    from hpcncf.records import RankRecord
+
+HELP = "train one run here, in this process"
+EPILOG = """\
+several ranks: torchrun --nproc-per-node 2 -m hpcncf.worker JOB.yaml --run ID
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    arguments.of_a_rank(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from hpcncf import records, worker
+    from hpcncf.records import RankRecord
+
+    code, paths = worker.from_arguments(args)
+    attempts = paths.attempts()
+    if code == 0 and attempts and sys.stdout.isatty():
+        print(summary(records.read(attempts[-1].rank(0), RankRecord)))
+        print(f"record: {attempts[-1].rank(0)}")
+    return code
+
+
+def summary(record: RankRecord) -> str:
+    """What a rank did, in a few lines."""
+    lines = [f"run {record.run_id} {record.outcome} in {record.elapsed_s:.1f} s"]
+    done = record.training
+    if done and done.epochs:
+        last = done.epochs[-1]
+        lines.append(f"epochs {len(done.epochs)}, loss {last.loss:.4f}")
+        if done.counted_s:
+            speed = done.counted_instances / done.counted_s
+            lines.append(f"speed {speed:,.0f} instances/s, {done.threads} threads")
+        if last.hr10 is not None and last.ndcg10 is not None:
+            lines.append(f"HR@10 {last.hr10:.3f}, NDCG@10 {last.ndcg10:.3f}")
+        if last.hr10_unseen is not None:
+            lines.append(f"HR@10 of pairs not seen in training {last.hr10_unseen:.3f}")
+    if record.cpu.efficiency is not None:
+        lines.append(
+            f"CPU efficiency {record.cpu.efficiency:.0%} of {record.cores.allocated:g} cores"
+        )
+    return "\n".join([*lines, *(f"warning: {warning}" for warning in record.warnings)])

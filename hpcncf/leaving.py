@@ -1,0 +1,179 @@
+"""A rank's record is left however the rank ends: done, failed, or stopped by a signal."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import traceback
+from contextlib import AbstractContextManager
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from hpcncf import ranks, records
+from hpcncf.environment import describe
+from hpcncf.errors import HpcncfError
+from hpcncf.monitor import Monitor
+from hpcncf.plan import Run
+from hpcncf.ranks import Place
+from hpcncf.records import AttemptPaths, Outcome, RankRecord, RecordError
+
+if TYPE_CHECKING:
+    from hpcncf.ncf.train import Trainer
+
+TRACEBACK_LINES = 12
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Stopped(BaseException):
+    """A signal asked this rank to end. No Exception, so that nothing in between handles it."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(f"stopped by {signal.Signals(signum).name}")
+        self.exit_code = 128 + signum
+
+
+class Recorded(AbstractContextManager["Recorded"]):
+    """Measures this process while the block runs, and writes its rank record at the end.
+
+    What the block raises is written down and goes no further: see `exit_code` and `error`.
+    """
+
+    def __init__(self, run: Run, place: Place, attempt: AttemptPaths) -> None:
+        self.run, self.place, self.attempt = run, place, attempt
+        self.trainer: Trainer | None = None
+        self.warnings: list[str] = []
+        self.exit_code = 0
+        self.error: BaseException | None = None
+        self.monitor = Monitor(
+            run.id,
+            attempt.number,
+            node_index=place.node_index,
+            allocated=float(run.resources.cpus_per_task),
+            node_file=attempt.node(place.node_index) if place.local_rank == 0 else None,
+            node_cpus=node_cpus(os.environ.get("HPCNCF_NODE_CPUS")),
+        )
+
+    def __enter__(self) -> Recorded:
+        self._handlers = {each: signal.signal(each, self._stop) for each in SIGNALS}
+        self._environment = describe()
+        self.monitor.start()
+        return self
+
+    def _stop(self, signum: int, _: FrameType | None) -> None:
+        self._ignore_signals()  # the record is short work: a second signal does not cut it off
+        raise Stopped(signum)
+
+    def _ignore_signals(self) -> None:
+        for each in SIGNALS:
+            signal.signal(each, signal.SIG_IGN)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        self._ignore_signals()
+        self.error = error
+        if error is not None:
+            self.exit_code = error.exit_code if isinstance(error, Stopped) else 1
+        path = self.attempt.rank(self.place.rank)
+        try:
+            records.write(path, self._record())
+        except OSError as problem:
+            raise HpcncfError(f"{path}: cannot be written: {problem.strerror}") from error
+        finally:
+            for each, handler in self._handlers.items():
+                signal.signal(each, handler)
+        return True
+
+    def _record(self) -> RankRecord:
+        measured = self.monitor.stop()
+        training = self.trainer.record() if self.trainer and self.trainer.clock.steps else None
+        told = self.trainer.warnings if self.trainer else []
+        return RankRecord(
+            run_id=self.run.id,
+            attempt=self.attempt.number,
+            rank=self.place.rank,
+            local_rank=self.place.local_rank,
+            world_size=self.place.world_size,
+            node=os.uname().nodename,
+            node_index=self.place.node_index,
+            pid=os.getpid(),
+            launched_by=ranks.launched_by(),
+            slurm_job_id=ranks.slurm_job_id(),
+            outcome=outcome(self.error),
+            exit_code=self.exit_code,
+            error=self._told_error(),
+            started_at=measured.started_at,
+            ended_at=measured.ended_at,
+            elapsed_s=measured.elapsed_s,
+            run=self.run.model_dump(mode="json"),
+            environment=self._environment,
+            cores=measured.cores,
+            cpu=measured.cpu,
+            memory=measured.memory,
+            io=measured.io,
+            training=training,
+            warnings=[*measured.warnings, *told, *self.warnings],
+        )
+
+    def _told_error(self) -> dict[str, str] | None:
+        if self.error is None:
+            return None
+        lines = "".join(traceback.format_exception(self.error)).splitlines()
+        return {
+            "type": type(self.error).__name__,
+            "message": self.explained(),
+            "traceback": "\n".join(lines[-TRACEBACK_LINES:]),
+        }
+
+    def explained(self) -> str:
+        """The error's message; where another rank's end was the cause, that is said first."""
+        message = str(self.error)
+        if self.error is None or not lost_peer(self.error):
+            return message
+        failed = [text for path in self.attempt.ranks() if (text := _failure(path))]
+        return (
+            "another rank ended while this one waited for it: "
+            + (
+                "; ".join(failed)
+                or "no rank left a record of failing yet, see the other ranks' logs"
+            )
+            + f" (torch.distributed said: {message.splitlines()[0]})"
+        )
+
+
+def _failure(path: Any) -> str | None:
+    try:
+        record = records.read(path, RankRecord)
+    except RecordError:
+        return None
+    if record.outcome == "completed" or record.error is None:
+        return None
+    return f"rank {record.rank} {record.outcome}: {record.error['type']}: {record.error['message']}"
+
+
+def outcome(error: BaseException | None) -> Outcome:
+    if error is None:
+        return "completed"
+    return "stopped" if isinstance(error, Stopped | KeyboardInterrupt) else "failed"
+
+
+def lost_peer(error: BaseException) -> bool:
+    """True for what gloo and nccl raise when another rank has gone or is silent."""
+    said = r"closed by peer|reset by peer|Broken pipe|Socket closed|recvBytes|NCCL|[Tt]imed out"
+    return isinstance(error, RuntimeError) and re.search(said, str(error)) is not None
+
+
+def node_cpus(listed: str | None) -> list[int] | None:
+    """The CPUs of the whole run on this node, as its launcher lists them: `0,1`."""
+    return [int(cpu) for cpu in listed.split(",")] if listed else None
+
+
+def started() -> float:
+    """When this process started, in seconds since the epoch."""
+    return psutil.Process().create_time()

@@ -1,0 +1,107 @@
+"""Joining the group of ranks, how many threads a rank may use, and what gloo's errors mean."""
+
+from __future__ import annotations
+
+import os
+import socket
+from datetime import timedelta
+from typing import Any
+
+import psutil
+import torch
+import torch.distributed as dist
+
+from hpcncf import ranks
+from hpcncf.errors import HpcncfError
+from hpcncf.monitor import cores
+from hpcncf.ranks import Place
+from hpcncf.spec import Resources, Training
+
+# Longer than any rank works alone (an evaluation, a checkpoint), shorter than a night of waiting.
+TIMEOUT = timedelta(minutes=10)
+
+
+def join(place: Place, resources: Resources, training: Training) -> None:
+    """Join the run's group; a run of one rank needs none.
+
+    Raises HpcncfError where the others do not come.
+    """
+    if place.world_size == 1 or dist.is_initialized():
+        return
+    os.environ.update(ranks.rendezvous())
+    if resources.nodes == 1 and "GLOO_SOCKET_IFNAME" not in os.environ:
+        _stay_on_loopback()
+    try:
+        dist.init_process_group(training.backend_for(resources), timeout=TIMEOUT)
+    except dist.DistError as error:
+        where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        raise HpcncfError(
+            f"rank {place.rank} of {place.world_size}: no group at {where}: {error}"
+        ) from error
+
+
+def leave() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _stay_on_loopback() -> None:
+    """On one node, gloo need not resolve the host's name: on laptops that often fails."""
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(each.family == socket.AF_INET and each.address == "127.0.0.1" for each in addresses):
+            os.environ["GLOO_SOCKET_IFNAME"] = name
+
+
+def gathered(value: Any, place: Place) -> list[Any]:
+    """Every rank's value, by rank."""
+    if place.world_size == 1:
+        return [value]
+    values: list[Any] = [None] * place.world_size
+    dist.all_gather_object(values, value)
+    return values
+
+
+def cores_of(mine: list[int], node: list[list[int]], quota: float | None) -> float:
+    """Cores a rank may really use: its CPUs shared among the ranks of its node whose CPUs overlap,
+    its own among them in `node`; a quota is shared by all of the node's ranks."""
+    sharing = sum(1 for cpus in node if set(cpus) & set(mine))
+    share = len(mine) / sharing
+    return share if quota is None else min(share, quota / len(node))
+
+
+def threads(asked: int | str, cpus_per_task: int, usable: float) -> int:
+    """Intra-op threads of a rank. Raises HpcncfError where more are asked for than it has cores."""
+    if asked == "auto":
+        return max(1, min(cpus_per_task, int(usable)))
+    if int(asked) > max(1.0, usable):
+        raise HpcncfError(
+            f"training.threads {asked}: this rank may use {usable:g} cores (CPU affinity, cgroup "
+            "quota, and other ranks on the same CPUs counted); threads without a core of their own "
+            "take turns and slow each other down: use auto, or start it with more cores"
+        )
+    return int(asked)
+
+
+def set_threads(training: Training, resources: Resources, place: Place) -> int:
+    """Give torch as many threads as this rank has cores for; returns their number."""
+    node = (socket.gethostname(), cores.usable_cpus(), cores.quota())
+    others = [cpus for name, cpus, _ in gathered(node, place) if name == node[0]]
+    number = threads(training.threads, resources.cpus_per_task, cores_of(node[1], others, node[2]))
+    torch.set_num_threads(number)
+    if torch.get_num_interop_threads() != 1:  # torch lets a process set it once
+        torch.set_num_interop_threads(1)
+    return number
+
+
+def device(training: Training, resources: Resources, place: Place) -> torch.device:
+    """Raises HpcncfError where a GPU is asked for and torch sees none."""
+    if training.device_for(resources) == "cpu":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise HpcncfError(
+            "training.device cuda: torch sees no GPU here (`hpcncf doctor` tells what it sees); "
+            "use device cpu, or ask for gpus_per_node"
+        )
+    chosen = torch.device("cuda", place.local_rank % torch.cuda.device_count())
+    torch.cuda.set_device(chosen)
+    return chosen

@@ -1,0 +1,63 @@
+"""Contextual NeuMF: He et al. 2017, "Neural Collaborative Filtering", with context in the MLP."""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+from torch import Tensor, nn
+
+from hpcncf.ncf.data.manifest import Manifest
+from hpcncf.spec import Model
+
+
+class NeuMF(nn.Module):
+    """GMF and an MLP over embeddings of their own, joined by one layer. Names are the paper's."""
+
+    def __init__(self, users: int, items: int, context: int, sizes: Model) -> None:
+        super().__init__()
+        self.MF_Embedding_User = nn.Embedding(users, sizes.gmf_width)
+        self.MF_Embedding_Item = nn.Embedding(items, sizes.gmf_width)
+        self.MLP_Embedding_User = nn.Embedding(users, sizes.mlp_width)
+        self.MLP_Embedding_Item = nn.Embedding(items, sizes.mlp_width)
+        self.MLP_layers = _mlp(2 * sizes.mlp_width + context, sizes)
+        self.predict_layer = nn.Linear(sizes.gmf_width + sizes.layers[-1], 1)
+        nn.init.normal_(self.MF_Embedding_User.weight, std=sizes.embedding_std)
+        nn.init.normal_(self.MF_Embedding_Item.weight, std=sizes.embedding_std)
+
+    def forward(self, users: Tensor, items: Tensor, context: Tensor) -> Tensor:
+        """Logits [n] of users [n] with items [n] in context [n, columns]."""
+        gmf = self.MF_Embedding_User(users) * self.MF_Embedding_Item(items)
+        embedded = [self.MLP_Embedding_User(users), self.MLP_Embedding_Item(items), context]
+        mlp = self.MLP_layers(torch.cat(embedded, dim=1))
+        logits: Tensor = self.predict_layer(torch.cat([gmf, mlp], dim=1))
+        return logits.squeeze(1)
+
+
+def _mlp(inputs: int, sizes: Model) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for width in sizes.layers:
+        layers += [nn.Linear(inputs, width), nn.ReLU()]
+        if sizes.dropout:
+            layers.append(nn.Dropout(sizes.dropout))
+        inputs = width
+    return nn.Sequential(*layers)
+
+
+def initial(manifest: Manifest, sizes: Model, seed: int) -> NeuMF:
+    """The model before its first step: the same bits for the same seed. Seeds torch."""
+    torch.manual_seed(seed)
+    return NeuMF(manifest.users, manifest.items, len(manifest.context_columns), sizes)
+
+
+def parameters(model: nn.Module) -> int:
+    return sum(each.numel() for each in model.parameters() if each.requires_grad)
+
+
+def sha256(model: nn.Module) -> str:
+    """Of all parameters' bytes, in the order of their names: equal bits, equal digest."""
+    digest = hashlib.sha256()
+    for name, values in sorted(model.named_parameters()):
+        digest.update(name.encode())
+        digest.update(values.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()

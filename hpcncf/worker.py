@@ -1,0 +1,191 @@
+"""One rank of a run, start to end: claim or learn the attempt, join the others, train, record.
+
+    python -m hpcncf.worker SOURCE [--run ID] [-s key=value] [--results DIR] [--again]
+
+SOURCE is a job file or a results folder. Ranks come from torchrun, the local launcher or srun.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpcncf import arguments, claims, ranks, records, source
+from hpcncf.errors import HpcncfError, UsageError
+from hpcncf.leaving import Recorded, started
+from hpcncf.plan import Run
+from hpcncf.ranks import Place
+from hpcncf.records import AttemptPaths, Progress, RankRecord, RecordError, ResultPaths, RunPaths
+
+if TYPE_CHECKING:
+    from hpcncf.ncf.train import Position
+
+
+def work(results: Path, run_id: str | None = None, again: bool = False) -> int:
+    """Be one rank of a planned run; returns its exit code."""
+    paths = ResultPaths(results)
+    return be_rank(source.chosen(source.read_plan(paths), run_id), paths, again)
+
+
+def be_rank(run: Run, results: ResultPaths, again: bool = False) -> int:
+    """The same for a run at hand. What fails is in the record and on stderr.
+
+    Raises HpcncfError where the run cannot be begun: another process is at it, or the number of
+    ranks is not the planned one.
+    """
+    place, paths = ranks.place(), results.run(run.id)
+    _check_size(run, place)
+    claimed = os.environ.get("HPCNCF_ATTEMPT")
+    if claimed is None and not again and any(complete(each) for each in paths.attempts()):
+        sys.stderr.write(f"run {run.id} is complete already; --again runs it once more\n")
+        return 0
+    try:
+        attempt = paths.attempt(int(claimed)) if claimed else _take(run, paths, place)
+        with Recorded(run, place, attempt) as recorded:
+            _train(recorded, paths, tells_attempt=claimed is None and place.rank == 0)
+    finally:
+        _leave_group()
+    if recorded.error is not None:
+        _show(recorded)
+    elif complete(attempt):  # for the last of the ranks it is
+        paths.checkpoint.unlink(missing_ok=True)
+    return recorded.exit_code
+
+
+def _check_size(run: Run, place: Place) -> None:
+    wanted = run.resources
+    if place.world_size != wanted.world_size:
+        raise UsageError(
+            f"run {run.id}: planned for {wanted.world_size} ranks (nodes {wanted.nodes} x "
+            f"tasks_per_node {wanted.tasks_per_node}), started with {place.world_size}: "
+            f"torchrun --nnodes {wanted.nodes} --nproc-per-node {wanted.tasks_per_node} "
+            f"-m hpcncf.worker ... --run {run.id}, or hpcncf submit"
+        )
+
+
+def complete(attempt: AttemptPaths) -> bool:
+    """True when every rank left a record and all say completed."""
+    left = [_read(path) for path in attempt.ranks()]
+    done = [record for record in left if record and record.outcome == "completed"]
+    return bool(done) and len(done) == done[0].world_size
+
+
+def _read(path: Path) -> RankRecord | None:
+    try:
+        return records.read(path, RankRecord)
+    except RecordError:
+        return None
+
+
+def _take(run: Run, paths: RunPaths, place: Place) -> AttemptPaths:
+    """Rank 0 takes the next attempt; the others join it first, to be told."""
+    if place.rank != 0:
+        from hpcncf.ncf import distributed
+
+        assert run.training is not None
+        distributed.join(place, run.resources, run.training)
+        number: int = distributed.gathered(None, place)[0]
+        return paths.attempt(number)
+    holder = claims.holder(paths)
+    if holder is not None:
+        raise HpcncfError(
+            f"run {run.id}: process {holder.pid} on {holder.node} works at it since "
+            f"{holder.claimed_at} (attempt {holder.attempt}): wait for it, or `hpcncf cancel`"
+        )
+    try:
+        return claims.take(paths, ranks.launched_by(), ranks.slurm_job_id())
+    except OSError as error:
+        raise HpcncfError(f"{error.filename}: cannot be written: {error.strerror}") from None
+
+
+def _train(recorded: Recorded, paths: RunPaths, tells_attempt: bool) -> None:
+    run, place = recorded.run, recorded.place
+    if run.training is None or run.data is None:
+        raise HpcncfError(f"run {run.id}: workload {run.workload}: only ncf is run by ranks")
+    tell = _teller(recorded, run.training.epochs)
+    from hpcncf.ncf import distributed
+    from hpcncf.ncf.data import prepared
+    from hpcncf.ncf.train import Position, Trainer
+
+    if place.rank == 0:
+        tell(Position("startup", 0, 0, 0, None))
+    distributed.join(place, run.resources, run.training)
+    if tells_attempt:
+        distributed.gathered(recorded.attempt.number, place)
+    data = prepared.load(Path(run.data.path))
+    if run.data_key not in (None, data.manifest.key):
+        raise HpcncfError(
+            f"{run.data.path}: holds other data than when the run was planned (key "
+            f"{data.manifest.key[:12]}, planned {str(run.data_key)[:12]}): plan it again"
+        )
+    recorded.trainer = Trainer(run, data, place, paths, tell)
+    recorded.trainer.train()
+
+
+def _teller(recorded: Recorded, epochs: int) -> Callable[[Position], None]:
+    """What rewrites progress.json."""
+    began = started()
+
+    def tell(position: Position) -> None:
+        progress = Progress(
+            run_id=recorded.run.id,
+            attempt=recorded.attempt.number,
+            updated_at=records.now(),
+            elapsed_s=time.time() - began,
+            phase=position.phase,
+            epoch=position.epoch,
+            epochs=epochs,
+            step=position.step,
+            steps_per_epoch=position.steps_per_epoch,
+            instances_per_s=position.instances_per_s,
+            cpu_efficiency=recorded.monitor.efficiency(),
+        )
+        records.write(recorded.attempt.progress, progress)
+
+    return tell
+
+
+def _leave_group() -> None:
+    if "torch" in sys.modules:
+        from hpcncf.ncf import distributed
+
+        distributed.leave()
+
+
+def _show(recorded: Recorded) -> None:
+    """The reason on stderr, which is the rank's log; a traceback where it is our bug."""
+    assert recorded.error is not None
+    if isinstance(recorded.error, Exception) and not isinstance(recorded.error, HpcncfError):
+        traceback.print_exception(recorded.error)
+    rank = f"rank {recorded.place.rank}: " if recorded.place.world_size > 1 else ""
+    sys.stderr.write(f"hpcncf: {rank}{recorded.explained()}\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m hpcncf.worker", description=__doc__)
+    arguments.of_a_rank(parser)
+    args = parser.parse_args(argv)
+    try:
+        return from_arguments(args)[0]
+    except HpcncfError as error:
+        sys.stderr.write(f"hpcncf: {error}\n")
+        return 2 if isinstance(error, UsageError) else 1
+
+
+def from_arguments(args: argparse.Namespace) -> tuple[int, RunPaths]:
+    """Work as asked; returns the exit code and where the run keeps its files."""
+    results, plan = source.opened(args.source, args.settings, args.results)
+    run = source.chosen(plan, args.run)
+    if ranks.place().rank == 0 and not args.source.is_dir():
+        source.leave(results, plan, args.source, run)
+    return be_rank(run, results, args.again), results.run(run.id)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
