@@ -1,0 +1,207 @@
+"""What a node's CPUs, memory, network and disks did between two samples, ours told from others'."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from hpcncf.monitor import procfs
+from hpcncf.monitor.tree import Sample, Tree
+from hpcncf.monitor.windows import Window
+
+SECTOR_MIB = 512 / 2**20
+
+
+@dataclass(frozen=True)
+class Counters:
+    """The node's counters at one moment; all but `memory_used_mib` only grow."""
+
+    at_s: float
+    busy_s: dict[int, float]
+    steal_s: dict[int, float]
+    memory_used_mib: float
+    network_mib: float
+    loopback_mib: float
+    disk_mib: float
+
+
+def read_counters() -> Counters:
+    at_s = time.monotonic()
+    busy_s, steal_s = cpu_times() if procfs.LINUX else _cpu_times_elsewhere()
+    network, loopback = _network_mib()
+    memory = psutil.virtual_memory()
+    return Counters(
+        at_s,
+        busy_s,
+        steal_s,
+        (memory.total - memory.available) / 2**20,
+        network,
+        loopback,
+        _disk_mib() if procfs.LINUX else 0.0,
+    )
+
+
+def cpu_times(text: bytes | None = None) -> tuple[dict[int, float], dict[int, float]]:
+    """Busy and stolen seconds of each CPU since boot, from /proc/stat (proc(5)).
+
+    Busy is user, nice, system, irq and softirq: not waiting for disks, not what the hypervisor
+    took. Guests are within user.
+    """
+    busy_s, steal_s = {}, {}
+    for line in (procfs.read("/proc/stat") if text is None else text).splitlines():
+        words = line.split()
+        if words and words[0].startswith(b"cpu") and words[0] != b"cpu":
+            cpu, ticks = int(words[0][3:]), [int(word) for word in words[1:9]]
+            busy_s[cpu] = (ticks[0] + ticks[1] + ticks[2] + ticks[5] + ticks[6]) * procfs.TICK_S
+            steal_s[cpu] = ticks[7] * procfs.TICK_S
+    return busy_s, steal_s
+
+
+def _cpu_times_elsewhere() -> tuple[dict[int, float], dict[int, float]]:
+    times = psutil.cpu_times(percpu=True)
+    busy_s = {cpu: sum(each) - each.idle for cpu, each in enumerate(times)}
+    return busy_s, dict.fromkeys(busy_s, 0.0)
+
+
+def _network_mib() -> tuple[float, float]:
+    """Received and sent over all interfaces but loopback, and received over loopback."""
+    if not procfs.LINUX:
+        counters = psutil.net_io_counters(pernic=True)
+        local = {name for name in counters if name.startswith("lo")}
+        sums = [
+            sum(
+                c.bytes_recv + c.bytes_sent for name, c in counters.items() if (name in local) == lo
+            )
+            for lo in (False, True)
+        ]
+        return sums[0] / 2**20, sums[1] / 2 / 2**20
+    network = loopback = 0
+    for line in procfs.read("/proc/net/dev").splitlines()[2:]:
+        name, _, counts = line.partition(b":")
+        words = counts.split()
+        if name.strip() == b"lo":  # what is sent there is received there
+            loopback += int(words[0])
+        else:
+            network += int(words[0]) + int(words[8])
+    return network / 2**20, loopback / 2**20
+
+
+def _disk_mib() -> float:
+    """Read and written by whole disks: a partition's or a mapping's bytes are its disk's too."""
+    sectors = 0
+    for line in procfs.read("/proc/diskstats").splitlines():
+        words = line.split()
+        if words[2].decode() in _DISKS:
+            sectors += int(words[5]) + int(words[9])
+    return sectors * SECTOR_MIB
+
+
+def _disks() -> frozenset[str]:
+    virtual = ("loop", "ram", "zram", "dm-", "md", "sr", "fd")
+    folder = Path("/sys/block")
+    names = os.listdir(folder) if folder.is_dir() else []  # noqa: PTH208
+    return frozenset(name for name in names if not name.startswith(virtual))
+
+
+_DISKS = _disks()
+
+
+class Node:
+    """The node seen from one rank: `trees` are the run's ranks on it, `cpus` those it may use."""
+
+    def __init__(self, tree: Tree, cpus: list[int]) -> None:
+        self.cpus = cpus
+        self._trees = {tree.root: tree}
+        self._cpu_s: dict[int, float] = {}
+        self._threads: dict[tuple[int, int], float] = {}
+        self._started_s = time.monotonic()
+        self._last = read_counters()
+        self._follow_siblings()
+        self._grown_s(self._samples(tree.sample()))
+        self._ran_on()
+
+    def sample(self, own: Sample) -> Window:
+        """What happened since the last sample; `own` is this rank's tree now."""
+        self._follow_siblings()
+        samples = self._samples(own)
+        tree_cpu_s = self._grown_s(samples)
+        ran = self._ran_on()
+        now, last = read_counters(), self._last
+        self._last = now
+        busy_s = tuple(now.busy_s.get(c, 0.0) - last.busy_s.get(c, 0.0) for c in self.cpus)
+        return Window(
+            start_s=last.at_s - self._started_s,
+            length_s=now.at_s - last.at_s,
+            busy_s=busy_s,
+            ours_s=shared_out(tuple(ran.get(c, 0.0) for c in self.cpus), busy_s, tree_cpu_s),
+            steal_s=sum(now.steal_s.get(c, 0.0) - last.steal_s.get(c, 0.0) for c in self.cpus),
+            tree_cpu_s=tree_cpu_s,
+            network_mib=now.network_mib - last.network_mib,
+            loopback_mib=now.loopback_mib - last.loopback_mib,
+            disk_mib=now.disk_mib - last.disk_mib,
+            rss_mib=sum(sample.rss_mib for sample in samples.values()),
+            memory_used_mib=now.memory_used_mib,
+        )
+
+    def _follow_siblings(self) -> None:
+        for pid in siblings():
+            if pid not in self._trees:
+                self._trees[pid] = Tree(pid)
+
+    def _samples(self, own: Sample) -> dict[int, Sample]:
+        first, *others = self._trees
+        return {first: own} | {pid: self._trees[pid].sample() for pid in others}
+
+    def _grown_s(self, samples: dict[int, Sample]) -> float:
+        """CPU seconds since the last call; of a rank just found, from now on."""
+        grown = sum(
+            sample.cpu_s - self._cpu_s.get(pid, sample.cpu_s) for pid, sample in samples.items()
+        )
+        self._cpu_s = {pid: sample.cpu_s for pid, sample in samples.items()}
+        return grown
+
+    def _ran_on(self) -> dict[int, float]:
+        """CPU seconds by CPU since the last call: each thread's, on the CPU it ran on last."""
+        ran: dict[int, float] = {}
+        threads: dict[tuple[int, int], float] = {}
+        for tree in self._trees.values():
+            for pid, thread in tree.threads():
+                stat = procfs.stat(f"/proc/{pid}/task/{thread}")
+                if stat is not None:
+                    total = stat.user_s + stat.system_s
+                    threads[pid, thread] = total
+                    spent = max(0.0, total - self._threads.get((pid, thread), 0.0))
+                    ran[stat.processor] = ran.get(stat.processor, 0.0) + spent
+        self._threads = threads
+        return ran
+
+
+def siblings() -> list[int]:
+    """The run's other ranks on this node: same parent, same command line.
+
+    So it is under our launcher, srun and torchrun alike, which start them all alike.
+    """
+    parent, this = os.getppid(), os.getpid()
+    command = procfs.read("/proc/self/cmdline")
+    found = procfs.children(parent, procfs.thread_ids(parent)) if procfs.HAS_CHILDREN else []
+    return [pid for pid in found if pid != this and procfs.read(f"/proc/{pid}/cmdline") == command]
+
+
+def shared_out(
+    ran_s: tuple[float, ...], busy_s: tuple[float, ...], tree_cpu_s: float
+) -> tuple[float, ...]:
+    """Our seconds on each CPU: what was seen to run there, and a share of what was not seen.
+
+    Processes that came and went between two samples left no trace of where they ran: their time
+    is given to the CPUs by how much of their busy time nobody is known to have used.
+    """
+    seen = tuple(min(ran, busy) for ran, busy in zip(ran_s, busy_s, strict=True))
+    rest = tuple(busy - ran for ran, busy in zip(seen, busy_s, strict=True))
+    unseen = max(0.0, min(tree_cpu_s - sum(seen), sum(rest)))
+    if unseen == 0.0:
+        return seen
+    return tuple(ran + unseen * free / sum(rest) for ran, free in zip(seen, rest, strict=True))

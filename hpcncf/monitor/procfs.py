@@ -1,0 +1,142 @@
+"""Files of Linux's /proc, read so that a busy rank does not feel it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+LINUX = Path("/proc/self/stat").exists()
+# A kernel may be built without CONFIG_PROC_CHILDREN.
+HAS_CHILDREN = bool(list(Path("/proc/self/task").glob("*/children")))
+TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+PAGE_MIB = os.sysconf("SC_PAGE_SIZE") / 2**20
+
+# PyDLL keeps the GIL during the call. Python's own read() gives it up, and a thread that does so
+# beside one that computes waits 5 ms to get it back: a sample of 100 files took half a second,
+# and each handover cost the computing thread a switch. These reads take microseconds each.
+_libc = ctypes.PyDLL(None, use_errno=True)
+
+
+def read(path: str) -> bytes:
+    """The file's bytes; empty where there is none (any more) or it may not be read."""
+    descriptor = _libc.open(path.encode(), os.O_RDONLY | os.O_CLOEXEC)
+    if descriptor < 0:
+        return b""
+    try:
+        return b"".join(iter(lambda: _chunk(descriptor), b""))
+    finally:
+        _libc.close(descriptor)
+
+
+def _chunk(descriptor: int) -> bytes:
+    buffer = ctypes.create_string_buffer(16384)
+    count = _libc.read(descriptor, buffer, len(buffer))
+    return ctypes.string_at(buffer, count) if count > 0 else b""
+
+
+class Stat(NamedTuple):
+    """What /proc/<pid>/stat and /proc/<pid>/task/<tid>/stat tell, in seconds (proc(5))."""
+
+    parent: int
+    user_s: float
+    system_s: float
+    waited_user_s: float
+    """Of the children that ended and were waited for, and of theirs."""
+    waited_system_s: float
+    threads: int
+    started: int
+    """Ticks since boot: with the number it names a process for good."""
+    processor: int
+    """The CPU it ran on last."""
+
+
+def stat(folder: str) -> Stat | None:
+    """`folder` is `/proc/<pid>` or `/proc/<pid>/task/<tid>`; None when it is gone."""
+    text = read(f"{folder}/stat")
+    # The name in parentheses may hold blanks and parentheses itself.
+    words = text[text.rfind(b")") + 2 :].split()
+    if len(words) < 37:
+        return None
+    return Stat(
+        int(words[1]),
+        int(words[11]) * TICK_S,
+        int(words[12]) * TICK_S,
+        int(words[13]) * TICK_S,
+        int(words[14]) * TICK_S,
+        int(words[17]),
+        int(words[19]),
+        int(words[36]),
+    )
+
+
+def thread_ids(pid: int) -> list[int]:
+    try:
+        return [int(name) for name in os.listdir(f"/proc/{pid}/task")]  # noqa: PTH208
+    except OSError:
+        return []
+
+
+def memory_mib(pid: int) -> tuple[float, float]:
+    """Resident memory, and of it what is neither file nor shared memory; zero for a zombie."""
+    words = read(f"/proc/{pid}/statm").split()
+    if len(words) < 3:
+        return 0.0, 0.0
+    resident, shared = int(words[1]), int(words[2])
+    return resident * PAGE_MIB, (resident - shared) * PAGE_MIB
+
+
+def children(pid: int, threads: list[int]) -> list[int]:
+    """Processes that these threads of `pid` started or, as subreaper, inherited."""
+    found: list[int] = []
+    for thread in threads:
+        found += map(int, read(f"/proc/{pid}/task/{thread}/children").split())
+    return found
+
+
+def children_by_scan() -> Callable[[int, list[int]], list[int]]:
+    """The same as `children`, from one reading of every process on the machine: slow."""
+    by_parent: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):  # noqa: PTH208
+        found = stat(f"/proc/{name}") if name.isdigit() else None
+        if found is not None:
+            by_parent.setdefault(found.parent, []).append(int(name))
+    return lambda pid, _threads: by_parent.get(pid, [])
+
+
+def context_switches(pid: int) -> tuple[int, int]:
+    """Voluntary and involuntary, over the process's living threads."""
+    voluntary = involuntary = 0
+    for thread in thread_ids(pid):
+        for line in read(f"/proc/{pid}/task/{thread}/status").splitlines():
+            if line.startswith(b"voluntary_ctxt_switches"):
+                voluntary += int(line.split()[1])
+            elif line.startswith(b"nonvoluntary_ctxt_switches"):
+                involuntary += int(line.split()[1])
+    return voluntary, involuntary
+
+
+def storage_bytes(pid: int) -> tuple[int, int] | None:
+    """Read from and written to storage, waited-for children included; None when not ours to see."""
+    values = dict(line.split(b": ") for line in read(f"/proc/{pid}/io").splitlines())
+    if b"read_bytes" not in values:
+        return None
+    return int(values[b"read_bytes"]), int(values[b"write_bytes"])
+
+
+def age_s(pid: int) -> float:
+    """Seconds since the process started, to a tick; of one that is gone: 0.
+
+    psutil's create_time is off by up to a second: it adds a boot time in whole seconds.
+    """
+    if not LINUX:
+        return max(0.0, time.time() - psutil.Process(pid).create_time())
+    found = stat(f"/proc/{pid}")
+    if found is None:
+        return 0.0
+    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - found.started * TICK_S)

@@ -1,0 +1,220 @@
+"""The thread that samples beside a rank or a command, and what is left when it stops."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from hpcncf import records
+from hpcncf.monitor import cores, measured, procfs, tree
+from hpcncf.monitor.measured import PEAK_WINDOW_S, Measured, Peak
+from hpcncf.monitor.node import Node
+from hpcncf.monitor.tree import Sample, Spent, Tree
+from hpcncf.monitor.windows import Window, Windows
+from hpcncf.records import Cores, Cpu, Io, Memory
+
+# A short run is seen too: the first samples come this fast, then ever slower to the interval.
+FIRST_S = 0.05
+WRITE_EVERY_S = 10.0
+# Writing the series may cost a rank no more than this share of its time.
+WRITE_SHARE = 0.002
+
+
+class Monitor:
+    """Samples this process (`pid` None), or its children: `pid` is the one that counts.
+
+    Elapsed and CPU seconds count from the process's own start, imports included. With a `pid`,
+    everything that becomes a child of this process is counted too: a command's orphans are, where
+    this process is their subreaper. With a `node_file` this one samples the node as well, and
+    rewrites the file every 10 s, so that a run that is killed leaves its series.
+    """
+
+    def __init__(
+        self,
+        run_id: str,
+        attempt: int,
+        node_index: int = 0,
+        pid: int | None = None,
+        allocated: float | None = None,
+        node_file: Path | None = None,
+        node_cpus: list[int] | None = None,
+        interval_s: float = 1.0,
+    ) -> None:
+        self._run_id, self._attempt, self._node_index = run_id, attempt, node_index
+        self._pid = pid or os.getpid()
+        self._interval_s = interval_s
+        self._clock = Clock(self._pid)
+        self._tree = Tree(os.getpid()) if pid is None else Tree(os.getpid(), False, tree.waited())
+        self._cpus = self._mask = cores.usable_cpus(self._pid)
+        self._quota = cores.quota()
+        self._usable = min(float(len(self._cpus)), self._quota or float("inf"))
+        self._allocated = allocated or slurm_cpus_per_task() or self._usable
+        self._highest = Highest()
+        self._last = Sample()
+        self._node_file = node_file
+        self._node_cpus = node_cpus or self._cpus
+        self._node: Node | None = None
+        self._windows = Windows(interval_s)
+        self._write_at_s = WRITE_EVERY_S
+        self._problems: list[str] = []
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="hpcncf-monitor", daemon=True)
+
+    def start(self) -> None:
+        self._highest.peak.add(0.0, 0.0)
+        if self._node_file is not None:
+            self._node_started_at = records.now()
+            self._node = Node(self._tree, self._node_cpus)
+        self._sample()
+        self._thread.start()
+
+    def efficiency(self) -> float | None:
+        """Of the CPU so far; None before the first tick."""
+        elapsed_s = self._clock.elapsed_s()
+        return self._last.cpu_s / (elapsed_s * self._allocated) if elapsed_s > 0 else None
+
+    def stop(self) -> Measured:
+        """Stop sampling and tell what was measured. Only once."""
+        self._stopping.set()
+        self._thread.join()
+        self._sample()
+        elapsed_s = self._clock.elapsed_s()
+        self._write_node()
+        return self._measured(elapsed_s, self._tree.spent())
+
+    def windows(self) -> list[Window]:
+        """The node's series so far; empty where this one does not sample the node."""
+        return self._windows.all()
+
+    def _run(self) -> None:
+        wait_s = min(FIRST_S, self._interval_s)
+        while not self._stopping.wait(wait_s):
+            self._sample()
+            if self._clock.elapsed_s() >= self._write_at_s:
+                self._write_node()
+            wait_s = min(2 * wait_s, self._interval_s)
+
+    def _sample(self) -> None:
+        self._last = self._tree.sample()
+        self._highest.add(self._clock.elapsed_s(), self._last)
+        self._mask = _mask(self._pid) or self._mask
+        if self._node is not None:
+            self._windows.add(self._node.sample(self._last))
+
+    def _write_node(self) -> None:
+        if self._node_file is None:
+            return
+        begun_s = time.monotonic()
+        try:
+            records.write(self._node_file, self._node_record())
+        except OSError as error:  # a full disk must not end the run that we watch
+            self._problems.append(f"{self._node_file}: not written: {error.strerror}")
+        took_s = time.monotonic() - begun_s
+        pause_s = max(WRITE_EVERY_S, took_s / WRITE_SHARE)
+        self._write_at_s = self._clock.elapsed_s() + pause_s
+
+    def _node_record(self) -> records.NodeRecord:
+        return measured.node_record(
+            self._run_id,
+            self._attempt,
+            os.uname().nodename,
+            self._node_index,
+            self._node_started_at,
+            self._node_cpus,
+            self.windows(),
+        )
+
+    def _measured(self, elapsed_s: float, spent: Spent) -> Measured:
+        granted, highest = self._granted(elapsed_s, spent), self._highest
+        memory = Memory(
+            rss_peak_mib=highest.rss_mib,
+            anonymous_peak_mib=highest.anonymous_mib if procfs.LINUX else None,
+            limit_mib=limit.value if (limit := cores.memory_limit()) else None,
+        )
+        told = measured.warnings(granted, memory, elapsed_s, self.windows(), self._node_cpus)
+        return Measured(
+            started_at=self._clock.started_at,
+            ended_at=self._clock.at(elapsed_s),
+            elapsed_s=elapsed_s,
+            cores=granted,
+            cpu=self._cpu(elapsed_s, spent),
+            memory=memory,
+            io=Io(read_mib=spent.read_bytes / 2**20, write_mib=spent.write_bytes / 2**20),
+            warnings=told + self._problems[:1],
+        )
+
+    def _granted(self, elapsed_s: float, spent: Spent) -> Cores:
+        return Cores(
+            allocated=self._allocated,
+            usable=self._usable,
+            used=spent.cpu_s / elapsed_s if elapsed_s > 0 else None,
+            cpus=self._cpus,
+            affinity_changed=self._mask != self._cpus,
+            quota=self._quota,
+            threads_per_core=cores.threads_per_core(),
+            on_node=cores.on_node(),
+        )
+
+    def _cpu(self, elapsed_s: float, spent: Spent) -> Cpu:
+        peak = self._highest.peak.cores
+        return Cpu(
+            user_s=spent.user_s,
+            system_s=spent.system_s,
+            efficiency=spent.cpu_s / (elapsed_s * self._allocated) if elapsed_s > 0 else None,
+            efficiency_peak=None if peak is None else peak / self._allocated,
+            peak_window_s=PEAK_WINDOW_S,
+            context_switches_voluntary=spent.voluntary,
+            context_switches_involuntary=spent.involuntary,
+            threads_peak=self._highest.threads,
+            processes_peak=self._highest.processes,
+        )
+
+
+class Highest:
+    """The largest of what was sampled."""
+
+    def __init__(self) -> None:
+        self.peak = Peak()
+        self.rss_mib = self.anonymous_mib = 0.0
+        self.threads = self.processes = 0
+
+    def add(self, at_s: float, sample: Sample) -> None:
+        self.peak.add(at_s, sample.cpu_s)
+        self.rss_mib = max(self.rss_mib, sample.rss_mib)
+        self.anonymous_mib = max(self.anonymous_mib, sample.anonymous_mib)
+        self.threads = max(self.threads, sample.threads)
+        self.processes = max(self.processes, len(sample.pids))
+
+
+class Clock:
+    """Time since a process started; the wall clock is asked once, it may be set meanwhile."""
+
+    def __init__(self, pid: int) -> None:
+        self._age_s = procfs.age_s(pid)
+        self._read_s = time.monotonic()
+        self._started = datetime.now(UTC) - timedelta(seconds=self._age_s)
+        self.started_at = self.at(0.0)
+
+    def elapsed_s(self) -> float:
+        return self._age_s + time.monotonic() - self._read_s
+
+    def at(self, elapsed_s: float) -> str:
+        """UTC, ISO 8601."""
+        return (self._started + timedelta(seconds=elapsed_s)).isoformat(timespec="milliseconds")
+
+
+def slurm_cpus_per_task() -> float | None:
+    """What Slurm granted each task; it sets this only where the job asked with -c."""
+    text = os.environ.get("SLURM_CPUS_PER_TASK", "")
+    return float(text) if text.isdigit() and int(text) > 0 else None
+
+
+def _mask(pid: int) -> list[int]:
+    """The affinity mask; empty when the process is gone."""
+    try:
+        return cores.usable_cpus(pid)
+    except ProcessLookupError:
+        return []
