@@ -50,7 +50,7 @@ class Sent:
 def decide(run: Run, attempt: Attempt | None, sent: Sent | None) -> Verdict:
     """The run's state and, where the state does not say all, why."""
     waiting = sent is not None and not sent.started
-    if attempt and _complete(run, attempt):
+    if attempt and complete(run, attempt):
         again = waiting and sent is not None and sent.submission.again
         verdict = _waiting(sent) if again and sent else None
         return verdict if verdict and verdict[0] == "pending" else ("completed", "")
@@ -61,7 +61,7 @@ def decide(run: Run, attempt: Attempt | None, sent: Sent | None) -> Verdict:
     return _attempted(run, attempt, sent)
 
 
-def _complete(run: Run, attempt: Attempt) -> bool:
+def complete(run: Run, attempt: Attempt) -> bool:
     whole = len(attempt.ranks) == run.resources.world_size
     return whole and all(record.outcome == "completed" for record in attempt.ranks)
 

@@ -36,9 +36,16 @@ def load(name: str, job_folder: Path) -> Site:
     return jobfile.validated(Site, {} if plain is None else plain, str(path))
 
 
+def absolute(name: str, job_folder: Path) -> str:
+    """The name, or where it is a path the absolute one, to be kept apart from the job file."""
+    is_path = "/" in name or name.endswith(ENDING)
+    return str((job_folder / Path(name).expanduser()).resolve()) if is_path else name
+
+
 def _find(name: str, job_folder: Path) -> Path:
-    if "/" in name or name.endswith(ENDING):
-        return job_folder / Path(name).expanduser()
+    named = absolute(name, job_folder)
+    if named != name or Path(name).is_absolute():
+        return Path(named)
     known = _known()
     if name not in known:
         raise UsageError(

@@ -1,0 +1,222 @@
+"""A plan is submitted: to Slurm as one array per shape of resources, or to a queue here."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import getpass
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import yaml
+
+from hpcncf import jobfile, local, records, sites, slurm, status, submissions
+from hpcncf import plan as planning
+from hpcncf.collect import read_plan
+from hpcncf.errors import HpcncfError, UsageError
+from hpcncf.ncf.data import manifest
+from hpcncf.plan import Plan, Run
+from hpcncf.records import ResultPaths
+from hpcncf.spec import JobSpec
+from hpcncf.status import RunState
+from hpcncf.submissions import Cluster, Submission, SubmittedJob
+
+# What another submission, or somebody's torchrun, is at already.
+TAKEN = ("pending", "running")
+
+
+class JobDumper(yaml.SafeDumper):
+    """Quotes exactly the text that our own loader would take for a number or a truth value."""
+
+    yaml_implicit_resolvers = jobfile.Loader.yaml_implicit_resolvers
+
+
+@dataclass(frozen=True)
+class Launched:
+    """What became of a request to submit."""
+
+    runs: list[Run]
+    """Those submitted."""
+    skipped: list[RunState]
+    """Complete, running or queued already."""
+    refused: dict[str, str]
+    """Run id -> why this machine cannot run it."""
+
+
+def choose_cluster(asked: Literal["auto"] | Cluster) -> Cluster:
+    if asked != "auto":
+        return asked
+    return "slurm" if shutil.which("sbatch") else "local"
+
+
+def site_parameters(job: JobSpec, run: Run, folder: Path) -> dict[str, object]:
+    """What submitit is told about the array that the run is in; `folder` is the job file's."""
+    site = sites.load(job.site, folder)
+    return slurm.parameters(run.resources, site, job.name, exclusive=job.exclusive)
+
+
+def prepare_results(paths: ResultPaths, job: JobSpec, plan: Plan, folder: Path) -> Plan:
+    """Write job.yaml and plan.json; runs of an earlier plan stay, as retired.
+
+    Raises UsageError where the folder holds another job's results.
+    """
+    if paths.plan.exists():
+        earlier = read_plan(paths)
+        if earlier.job != job.name:
+            raise UsageError(
+                f"{paths.folder}: holds the results of job {earlier.job!r}, this job is "
+                f"{job.name!r}: give another folder with --results"
+            )
+        plan = planning.merged(earlier, plan)
+    kept = job.model_copy(update={"site": sites.absolute(job.site, folder)})
+    plain = kept.model_dump(mode="json")
+    text = yaml.dump(plain, Dumper=JobDumper, sort_keys=False, allow_unicode=True)
+    with writing(paths.folder):
+        records.write_text(paths.job, text)
+        records.write_text(paths.plan, json.dumps(plan.model_dump(mode="json"), indent=1) + "\n")
+    return plan
+
+
+@contextlib.contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """A full disk or a folder that is not ours is for the user to mend."""
+    try:
+        yield
+    except OSError as error:
+        where = error.filename or folder
+        raise HpcncfError(f"{where}: cannot be written: {error.strerror}") from None
+
+
+def check_data(runs: list[Run]) -> None:
+    """Raises UsageError where data is not prepared, or was prepared anew since it was planned."""
+    for path, key, dataset in {
+        (run.data.path, run.data_key, run.data.dataset) for run in runs if run.data
+    }:
+        found = manifest.key(Path(path))
+        if found is None:
+            raise UsageError(
+                f"data.path: {path} holds no prepared data: make it with "
+                f"`hpcncf data prepare {dataset or 'DATASET'} -o {path}` and submit again"
+            )
+        if found != key:
+            raise UsageError(
+                f"data.path: {path} holds other data than when this was planned: "
+                "submit the job file again, so that its runs are planned anew"
+            )
+
+
+@contextlib.contextmanager
+def submitting(paths: ResultPaths) -> Iterator[None]:
+    """One submission to a results folder at a time: the next one sees what this one took."""
+    with writing(paths.folder):
+        paths.submissions.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(paths.submissions, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks; claims still hold
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def submit(
+    paths: ResultPaths,
+    job: JobSpec,
+    plan: Plan,
+    cluster: Cluster,
+    again: bool = False,
+    folder: Path = Path(),
+) -> Launched:
+    """Submit what the plan wants and nobody is at yet; completed runs only when asked `again`.
+
+    Raises UsageError where none of them can run here, HpcncfError where the cluster refuses.
+    """
+    with submitting(paths):
+        now = [state for state in status.states(paths, plan) if not state.run.retired]
+        done = TAKEN if again else (*TAKEN, "completed")
+        open_runs = [state.run for state in now if state.state not in done]
+        refused = refusals(open_runs, cluster)
+        runs = [run for run in open_runs if run.id not in refused]
+        check_data(runs)
+        if runs:
+            send(paths, job, runs, cluster, again, folder)
+    return Launched(runs, [state for state in now if state.state in done], refused)
+
+
+def refusals(runs: list[Run], cluster: Cluster) -> dict[str, str]:
+    """Run id -> why it cannot run here. Raises UsageError where that holds for all of them."""
+    reasons = {run.id: _refusal(run, cluster) for run in runs}
+    refused = {run_id: reason for run_id, reason in reasons.items() if reason}
+    if refused and len(refused) == len(runs):
+        raise UsageError("\n".join(f"run {run}: {why}" for run, why in refused.items()))
+    return refused
+
+
+def _refusal(run: Run, cluster: Cluster) -> str | None:
+    if cluster == "slurm":
+        return None
+    if cluster == "debug" and run.resources.world_size > 1:
+        return (
+            f"has {run.resources.world_size} ranks; --cluster debug runs one, in this process, "
+            "so that a debugger can follow: use --cluster local"
+        )
+    return local.refusal(run)
+
+
+def send(
+    paths: ResultPaths, job: JobSpec, runs: list[Run], cluster: Cluster, again: bool, folder: Path
+) -> None:
+    """Tell the cluster. The submission's file says before and after what was meant and done."""
+    with writing(paths.folder):
+        file = submissions.begin(paths, cluster, [run.id for run in runs], again)
+    try:
+        if cluster == "slurm":
+            to_slurm(paths, job, runs, file, folder)
+        elif cluster == "local":
+            local.start(paths, file)
+    except HpcncfError as error:
+        broken = records.read(file, Submission).model_copy(update={"error": str(error)})
+        records.write(file, broken)
+        raise
+
+
+def to_slurm(paths: ResultPaths, job: JobSpec, runs: list[Run], file: Path, folder: Path) -> None:
+    """One array for each shape of resources; each is noted as soon as Slurm has it."""
+    import submitit
+
+    logs = paths.submitit(getpass.getuser())
+    logs.mkdir(mode=0o700, exist_ok=True)
+    for array in planning.arrays(runs).values():
+        submission = records.read(file, Submission)
+        ids = [run.id for run in array]
+        results, again = [str(paths.folder)] * len(ids), [submission.again] * len(ids)
+        try:
+            executor = submitit.AutoExecutor(logs, cluster="slurm")
+            executor.update_parameters(**site_parameters(job, array[0], folder))
+            sent = executor.map_array(task, results, ids, again)
+        except RuntimeError as error:  # what sbatch said, or that there is no srun
+            raise HpcncfError(f"Slurm did not take the array: {str(error).strip()}") from None
+        jobs = [SubmittedJob(id=one.job_id, runs=[run]) for one, run in zip(sent, ids, strict=True)]
+        records.write(file, submission.model_copy(update={"jobs": submission.jobs + jobs}))
+
+
+def task(results: str, run_id: str, again: bool) -> None:
+    """What each rank of a Slurm task calls; Slurm is to see a failure as one."""
+    from hpcncf import worker
+
+    code = worker.work(Path(results), run_id, again)
+    if code:
+        raise SystemExit(code)
+
+
+def debug(paths: ResultPaths, runs: list[Run], again: bool) -> list[int]:
+    """Run one rank after another in this process, where a debugger can follow."""
+    from hpcncf import worker
+
+    os.environ["HPCNCF_LAUNCHED_BY"] = "debug"
+    return [worker.work(paths.folder, run.id, again) for run in runs]

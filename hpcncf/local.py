@@ -1,0 +1,150 @@
+"""Submitting to this machine: what fits, whose turn it is, and starting the queue."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, Literal
+
+import psutil
+
+from hpcncf import claims, records
+from hpcncf.errors import HpcncfError
+from hpcncf.monitor import cores
+from hpcncf.plan import Run
+from hpcncf.records import SCHEMA_VERSION, Part, RecordError, ResultPaths
+from hpcncf.submissions import Submission, SubmittedJob
+
+# The queue ends each run at its own limit; submitit's must never come first, however long the
+# queue waits for its turn.
+SLACK_MIN: Final = 60 * 24 * 30
+POLL_S: Final = 0.5
+
+
+class Turn(Part):
+    """Which local queue works on this machine now, for those that wait to read."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    kind: Literal["turn"] = "turn"
+    results: str
+    submission: str
+    pid: int
+    process_started: float
+
+
+def refusal(run: Run) -> str | None:
+    """Why this machine cannot run it, and what can be done; None where it can."""
+    asked = run.resources
+    if asked.nodes > 1:
+        return f"needs {asked.nodes} nodes, this machine is one: submit it with --cluster slurm"
+    if asked.gpus_per_node > len(gpus()):
+        return f"needs {asked.gpus_per_node} GPUs, this machine lets you use {len(gpus())}"
+    usable = cores.usable()
+    if asked.cores <= usable:
+        return None
+    fewer = max(int(usable) // asked.world_size, 1)
+    instead = f"-s resources.cpus_per_task={fewer}, or " if fewer < asked.cpus_per_task else ""
+    return (
+        f"needs {asked.cores} cores, this machine lets you use {usable:g}: {instead}--cluster slurm"
+    )
+
+
+def gpus() -> list[int]:
+    """The NVIDIA GPUs that this process may use, by number."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is not None and re.fullmatch(r"[\d,]*", named):
+        return [int(number) for number in named.split(",") if number]
+    devices = (re.fullmatch(r"nvidia(\d+)", path.name) for path in Path("/dev").glob("nvidia*"))
+    return sorted(int(device.group(1)) for device in devices if device)
+
+
+def start(paths: ResultPaths, submission_file: Path) -> None:
+    """Start the queue in a session of its own, so that it outlives the terminal.
+
+    Raises HpcncfError with what the starter said where it did not come to life.
+    """
+    command = [sys.executable, "-m", "hpcncf.local_queue", str(paths.folder), submission_file.name]
+    # The queue itself computes nothing; a rank is told its own number of threads.
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    log = paths.submissions / f".{submission_file.stem}.log"
+    with log.open("w+") as said:
+        code = subprocess.run(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=said,
+            start_new_session=True,
+            check=False,
+        ).returncode
+        said.seek(0)
+        last = said.read().strip().splitlines()[-1:] or [f"exit code {code}"]
+    log.unlink()
+    if code != 0:
+        raise HpcncfError(f"{paths.folder}: the local queue did not start: {last[0]}")
+
+
+def started(submission: Submission, pid: int) -> Submission:
+    """The submission with the process that works through it."""
+    since = psutil.Process(pid).create_time()
+    job = SubmittedJob(id=str(pid), runs=submission.runs, process_started=since)
+    return submission.model_copy(update={"jobs": [job]})
+
+
+def turn_file() -> Path:
+    """One per user and machine; the home folder may be shared by many machines."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "hpcncf" / f"queue-{os.uname().nodename}.json"
+
+
+def turn() -> Turn | None:
+    """Whose turn it is on this machine; None when no queue works."""
+    try:
+        found = records.read(turn_file(), Turn)
+    except RecordError:
+        return None
+    return found if claims.same_process(found.pid, found.process_started) else None
+
+
+@contextmanager
+def taking_turns(
+    paths: ResultPaths, submission: str, told_to_stop: Callable[[], bool]
+) -> Iterator[bool]:
+    """Wait until no other local queue of this user works here: two would share the cores.
+
+    False when told to stop before its turn came.
+    """
+    lock = turn_file().with_suffix(".lock")
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("w") as held:
+        while not _locked(held.fileno()):
+            if told_to_stop():
+                yield False
+                return
+            time.sleep(POLL_S)
+        mine = Turn(
+            results=str(paths.folder),
+            submission=submission,
+            pid=os.getpid(),
+            process_started=psutil.Process().create_time(),
+        )
+        records.write(turn_file(), mine)
+        try:
+            yield True
+        finally:
+            turn_file().unlink(missing_ok=True)
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -1,0 +1,124 @@
+"""The local queue: one submitit job that works through its runs, one after another.
+
+`python -m hpcncf.local_queue RESULTS SUBMISSION` starts it and returns; `work` is the job.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from hpcncf import claims, judge, local, processes, records, status, submissions
+from hpcncf.collect import read_plan
+from hpcncf.monitor import cores
+from hpcncf.plan import Run
+from hpcncf.records import AttemptPaths, End, ResultPaths
+from hpcncf.submissions import Submission
+
+
+def main(argv: list[str]) -> None:
+    """Hand `work` to submitit and note its process in the submission."""
+    import submitit
+
+    paths, name = ResultPaths(Path(argv[0])), argv[1]
+    submission = records.read(paths.submissions / name, Submission)
+    runs = _runs(paths, submission)
+    folder = paths.submitit(getpass.getuser())
+    folder.mkdir(mode=0o700, exist_ok=True)
+    executor = submitit.LocalExecutor(folder)
+    visible = local.gpus()
+    executor.update_parameters(
+        timeout_min=sum(run.resources.timeout_min for run in runs) + local.SLACK_MIN,
+        gpus_per_node=len(visible),
+        visible_gpus=visible,
+    )
+    job = executor.submit(work, str(paths.folder), name)
+    records.write(paths.submissions / name, local.started(submission, int(job.job_id)))
+
+
+def work(results: str, name: str) -> None:
+    """Run what the submission names, each run on its own cores, until all are done or told off."""
+    processes.end_with_parent()
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
+        signal.signal(number, lambda *_: stop.set())
+    paths = ResultPaths(Path(results))
+    submission = records.read(paths.submissions / name, Submission)
+    cancelled = Cancelled(paths, submission)
+    with local.taking_turns(paths, name, lambda: stop.is_set() or cancelled.all()) as ours:
+        for run in _runs(paths, submission) if ours else []:
+            told_to_stop = partial(_told_to_stop, stop, cancelled, run)
+            if not told_to_stop() and wanted(paths, run, submission):
+                execute(paths, run, told_to_stop)
+
+
+def _runs(paths: ResultPaths, submission: Submission) -> list[Run]:
+    plan = read_plan(paths)
+    return [plan.run(run_id) for run_id in submission.runs]
+
+
+def _told_to_stop(stop: threading.Event, cancelled: Cancelled, run: Run) -> bool:
+    return stop.is_set() or run.id in cancelled.runs()
+
+
+class Cancelled:
+    """The submission's runs that were cancelled; read again only when the folder has changed,
+    for it is asked several times a second beside a run that is being measured."""
+
+    def __init__(self, paths: ResultPaths, submission: Submission) -> None:
+        self._paths, self._submission = paths, submission
+        self._changed_ns, self._runs = -1, set[str]()
+
+    def runs(self) -> set[str]:
+        changed_ns = self._paths.submissions.stat().st_mtime_ns
+        if changed_ns != self._changed_ns:
+            known, since = submissions.read(self._paths), self._submission.submitted_at
+            self._runs = {run for run in self._submission.runs if known.cancelled(run, since)}
+            self._changed_ns = changed_ns
+        return self._runs
+
+    def all(self) -> bool:
+        return self.runs() == set(self._submission.runs)
+
+
+def wanted(paths: ResultPaths, run: Run, submission: Submission) -> bool:
+    """Whether the run still has to be run: another queue, or a person, may have been at it."""
+    if claims.holder(paths.run(run.id)):
+        return False
+    attempt = status.last_attempt(paths, run)
+    if attempt is None or not judge.complete(run, attempt):
+        return True
+    since = attempt.claim.claimed_at if attempt.claim else ""
+    return submission.again and since < submission.submitted_at
+
+
+def execute(paths: ResultPaths, run: Run, told_to_stop: Callable[[], bool]) -> AttemptPaths:
+    """One attempt at the run, start to end; how it ended stands in its `end.json`."""
+    attempt = claims.take(paths.run(run.id), "local")
+    cpus = cores.usable_cpus()[: run.resources.cores]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    gpus = ",".join(visible[: run.resources.gpus_per_node])
+    ranks = processes.start(paths.folder, run, attempt, cpus, gpus)
+    reason = processes.watch(ranks, run.resources.timeout_min * 60, told_to_stop)
+    end = End(
+        run_id=run.id,
+        attempt=attempt.number,
+        reason=reason,
+        exit_codes=[rank.returncode for rank in ranks],
+        ended_at=records.now(),
+    )
+    records.write(attempt.end, end)
+    return attempt
+
+
+if __name__ == "__main__":
+    # By its importable name: submitit pickles functions of `__main__` by value.
+    from hpcncf import local_queue
+
+    local_queue.main(sys.argv[1:])
