@@ -63,7 +63,7 @@ def prepare(
 ) -> Written:
     """Prepare made data with exactly these counts, and one test row for each user."""
     shape = Shape(users, items, train_rows, context)
-    return _prepare(folder, shape, "Synthetic data", seed, test_negatives, force, say)
+    return _prepare(folder, shape, None, seed, test_negatives, force, say)
 
 
 def prepare_like(
@@ -75,23 +75,25 @@ def prepare_like(
     say: Callable[[str], None] = lambda _: None,
 ) -> Written:
     """Prepare made data of a known set's shape, one of LIKE."""
-    title = f"Synthetic data of {NAMES[like]} shape (not the real data)"
-    return _prepare(folder, LIKE[like], title, seed, test_negatives, force, say)
+    return _prepare(folder, LIKE[like], like, seed, test_negatives, force, say)
 
 
 def _prepare(
     folder: Path,
     shape: Shape,
-    title: str,
+    like: str | None,
     seed: int,
     test_negatives: int,
     force: bool,
     say: Callable[[str], None],
 ) -> Written:
     _check(shape)
-    options = asdict(shape) | {"seed": seed, "test_negatives": test_negatives}
+    options = asdict(shape) | {"like": like, "seed": seed, "test_negatives": test_negatives}
+    of = f" of {NAMES[like]} shape (not the real data)" if like else ""
     recipe = Recipe("synthetic", {"name": "made by hpcncf"}, options)
-    return write(folder, recipe, title, lambda: make(shape, seed, test_negatives, say), force)
+    return write(
+        folder, recipe, f"Synthetic data{of}", lambda: make(shape, seed, test_negatives, say), force
+    )
 
 
 def _check(shape: Shape) -> None:

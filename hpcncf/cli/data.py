@@ -1,0 +1,235 @@
+"""`hpcncf data`: prepare a data set once, before runs share it, and tell what a folder holds."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpcncf.errors import UsageError
+
+if TYPE_CHECKING:
+    from hpcncf.ncf.data.manifest import Manifest
+    from hpcncf.ncf.data.prepared import Written
+
+HELP = "prepare a data set, or tell what a prepared folder holds"
+EPILOG = """\
+examples:
+  hpcncf data prepare frappe -o data/frappe
+  hpcncf data prepare movielens --source ml-1m/ratings.dat -o data/ml-1m
+  hpcncf data prepare csv --source a.csv --user user --item shop --context hour,weather -o data/a
+  hpcncf data prepare synthetic --like yelp -o data/yelp
+  hpcncf data info data/frappe
+"""
+DATASETS = {
+    "frappe": "app use in context: 654 users, 1,127 apps, 21 context columns",
+    "movielens": "ratings.dat or u.data, or the folder of one",
+    "ncf": "*.train.rating, *.test.rating, *.test.negative of the NCF paper's code",
+    "csv": "a CSV file with a header (.tsv: separated by tabs)",
+    "parquet": "a Parquet file; only the named columns are read",
+    "synthetic": "made data of a shape you say",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    prepare = actions.add_parser("prepare", help="make a prepared folder from a data set")
+    datasets = prepare.add_subparsers(dest="dataset", metavar="DATASET", required=True)
+    for name, about in DATASETS.items():
+        dataset = datasets.add_parser(name, help=about, description=about)
+        _add_common(dataset, name)
+        if name in _ADD_OWN:
+            _ADD_OWN[name](dataset)
+    info = actions.add_parser("info", help="tell what a prepared folder holds")
+    info.add_argument("folder", type=Path)
+    info.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _add_common(parser: argparse.ArgumentParser, name: str) -> None:
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FOLDER")
+    if name != "synthetic":
+        parser.add_argument(
+            "--source", type=Path, required=name != "frappe", help="the file, or its folder"
+        )
+    if name != "ncf":
+        parser.add_argument("--seed", type=int, default=1, help="of the data set (default: 1)")
+        parser.add_argument(
+            "--test-negatives", type=int, default=99, metavar="N", help="per test row (default: 99)"
+        )
+    parser.add_argument("--force", action="store_true", help="replace other data in the folder")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _add_frappe(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--or-synthetic",
+        action="store_true",
+        help="where Frappe cannot be had, make data of its shape and say so",
+    )
+
+
+def _add_table(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--user", required=True, metavar="COLUMN")
+    parser.add_argument("--item", required=True, metavar="COLUMN")
+    parser.add_argument(
+        "--context", default="", metavar="A,B,C", help="numbers are kept, text becomes one-hot"
+    )
+    parser.add_argument(
+        "--time", metavar="COLUMN", help="hold out each user's latest row, not a random one"
+    )
+
+
+def _add_synthetic(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--like", choices=("yelp", "frappe", "movielens"), help="a known shape")
+    parser.add_argument("--users", type=int)
+    parser.add_argument("--items", type=int)
+    parser.add_argument("--rows", type=int, help="training rows")
+    parser.add_argument("--context", type=int, help="context columns (default: 0)")
+
+
+_ADD_OWN: dict[str, Callable[[argparse.ArgumentParser], None]] = {
+    "frappe": _add_frappe,
+    "csv": _add_table,
+    "parquet": _add_table,
+    "synthetic": _add_synthetic,
+}
+
+
+def run(args: argparse.Namespace) -> int:
+    return _info(args) if args.action == "info" else _prepare(args)
+
+
+def _prepare(args: argparse.Namespace) -> int:
+    _check(args)
+    written = _PREPARE[args.dataset](args)
+    if args.json:
+        print(json.dumps({"outcome": written.outcome} | _told(args.output, written.manifest)))
+    else:
+        print(f"{args.output}: {written.outcome}: {written.manifest.title}")
+        print(_shape(written.manifest))
+    return 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    if args.dataset == "ncf":
+        return
+    if not 0 <= args.seed < 2**63:
+        raise UsageError(f"--seed {args.seed}: expected 0 to 2^63 - 1")
+    if args.test_negatives < 1:
+        raise UsageError(f"--test-negatives {args.test_negatives}: expected 1 or more")
+
+
+def _frappe(args: argparse.Namespace) -> Written:
+    from hpcncf.ncf.data import frappe, frappe_source
+
+    if args.source or not args.or_synthetic:
+        source = args.source or frappe_source.find(_say)
+        return frappe.prepare(args.output, source, args.seed, args.test_negatives, args.force)
+    written, reason = frappe_source.prepare_or_stand_in(
+        args.output, args.seed, args.test_negatives, args.force, _say
+    )
+    if reason:
+        print(f"hpcncf: {reason}", file=sys.stderr)
+    return written
+
+
+def _movielens(args: argparse.Namespace) -> Written:
+    from hpcncf.ncf.data import movielens
+
+    return movielens.prepare(args.output, args.source, args.seed, args.test_negatives, args.force)
+
+
+def _ncf(args: argparse.Namespace) -> Written:
+    from hpcncf.ncf.data import ncf_format
+
+    return ncf_format.prepare(args.output, args.source, args.force)
+
+
+def _table(args: argparse.Namespace) -> Written:
+    from hpcncf.ncf.data import tables
+
+    context = tuple(name.strip() for name in args.context.split(",") if name.strip())
+    columns = tables.Columns(args.user, args.item, context, args.time)
+    return tables.prepare(
+        args.output,
+        args.source,
+        args.dataset,
+        columns,
+        args.seed,
+        args.test_negatives,
+        args.force,
+    )
+
+
+def _synthetic(args: argparse.Namespace) -> Written:
+    from hpcncf.ncf.data import synthetic
+
+    shape = (args.users, args.items, args.rows)
+    own = {"seed": args.seed, "test_negatives": args.test_negatives, "force": args.force}
+    if args.like:
+        if shape != (None, None, None) or args.context is not None:
+            raise UsageError("--like is a whole shape: give it, or --users, --items and --rows")
+        return synthetic.prepare_like(args.output, args.like, say=_say, **own)
+    if None in shape:
+        raise UsageError("synthetic data needs --like, or all of --users, --items and --rows")
+    return synthetic.prepare(args.output, *shape, context=args.context or 0, say=_say, **own)
+
+
+_PREPARE: dict[str, Callable[[argparse.Namespace], Written]] = {
+    "frappe": _frappe,
+    "movielens": _movielens,
+    "ncf": _ncf,
+    "csv": _table,
+    "parquet": _table,
+    "synthetic": _synthetic,
+}
+
+
+def _say(what: str) -> None:
+    """Progress, for who looks on."""
+    if sys.stderr.isatty():
+        print(f"{what} ...", file=sys.stderr)
+
+
+def _info(args: argparse.Namespace) -> int:
+    from hpcncf.ncf.data import prepared
+
+    data = prepared.load(args.folder)
+    manifest, unseen = data.manifest, int(data.test_unseen.sum())
+    sizes = {path.name: path.stat().st_size for path in sorted(args.folder.glob("*.npy"))}
+    if args.json:
+        told = _told(args.folder, manifest)
+        print(json.dumps(told | {"unseen_test_rows": unseen, "bytes": sizes}))
+        return 0
+    print(f"{manifest.title}\n{_shape(manifest)}")
+    print(f"test pairs that training does not have: {unseen:,} of {manifest.test_rows:,}")
+    print(f"context: {', '.join(manifest.context_columns) or 'none'}")
+    print(f"made from: {' '.join(map(str, manifest.source.values()))}")
+    print(f"options: {_options(manifest)}")
+    print(f"key: {manifest.key}")
+    print(f"size: {sum(sizes.values()) / 2**20:,.1f} MiB")
+    return 0
+
+
+def _options(manifest: Manifest) -> str:
+    return (
+        ", ".join(f"{name} {value}" for name, value in manifest.options.items() if value) or "none"
+    )
+
+
+def _told(folder: Path, manifest: Manifest) -> dict[str, Any]:
+    return {"folder": str(folder), "parameters": manifest.parameters} | manifest.model_dump(
+        mode="json"
+    )
+
+
+def _shape(manifest: Manifest) -> str:
+    """Columns of a training row: user, item, label and the context."""
+    return (
+        f"{manifest.train_rows:,} training rows x {3 + len(manifest.context_columns)} columns "
+        f"({manifest.train_pairs:,} user-item pairs), {manifest.test_rows:,} test rows with "
+        f"{manifest.test_negatives} negatives, {manifest.parameters:,} parameters"
+    )
