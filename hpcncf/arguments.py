@@ -9,7 +9,8 @@ from pathlib import Path
 def of_a_rank(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("source", type=Path, help="a job file, or a results folder with a plan")
-    add("--run", metavar="ID", help="which of the runs; its first letters do")
+    # torchrun on Python 3.11 refuses `--run`, ours or not: it begins two of its own options.
+    add("--run", "--run-id", metavar="ID", help="which of the runs; its first letters do")
     add(
         "-s",
         dest="settings",

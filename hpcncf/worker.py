@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcncf import arguments, claims, ranks, records, source
+from hpcncf.collect import read_plan
 from hpcncf.errors import HpcncfError, UsageError
 from hpcncf.leaving import Recorded, started
 from hpcncf.plan import Run
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 def work(results: Path, run_id: str | None = None, again: bool = False) -> int:
     """Be one rank of a planned run; returns its exit code."""
     paths = ResultPaths(results)
-    return be_rank(source.chosen(source.read_plan(paths), run_id), paths, again)
+    return be_rank(source.chosen(read_plan(paths), run_id), paths, again)
 
 
 def be_rank(run: Run, results: ResultPaths, again: bool = False) -> int:
@@ -65,7 +66,7 @@ def _check_size(run: Run, place: Place) -> None:
             f"run {run.id}: planned for {wanted.world_size} ranks (nodes {wanted.nodes} x "
             f"tasks_per_node {wanted.tasks_per_node}), started with {place.world_size}: "
             f"torchrun --nnodes {wanted.nodes} --nproc-per-node {wanted.tasks_per_node} "
-            f"-m hpcncf.worker ... --run {run.id}, or hpcncf submit"
+            f"-m hpcncf.worker ... --run-id {run.id}, or hpcncf submit"
         )
 
 
@@ -180,10 +181,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def from_arguments(args: argparse.Namespace) -> tuple[int, RunPaths]:
     """Work as asked; returns the exit code and where the run keeps its files."""
-    results, plan = source.opened(args.source, args.settings, args.results)
-    run = source.chosen(plan, args.run)
-    if ranks.place().rank == 0 and not args.source.is_dir():
-        source.leave(results, plan, args.source, run)
+    run, results = source.find(
+        args.source, args.run, args.settings, args.results, leave_plan=ranks.place().rank == 0
+    )
     return be_rank(run, results, args.again), results.run(run.id)
 
 

@@ -28,7 +28,7 @@ LAYERS: list[set[str]] = [
         "hpcncf.collect",
         "hpcncf.command",
     },
-    {"hpcncf.worker", "hpcncf_analysis"},
+    {"hpcncf.worker", "hpcncf.source", "hpcncf.leaving", "hpcncf_analysis"},
     {"hpcncf.cli", "hpcncf.__main__"},
 ]
 

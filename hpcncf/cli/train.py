@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 HELP = "train one run here, in this process"
 EPILOG = """\
-several ranks: torchrun --nproc-per-node 2 -m hpcncf.worker JOB.yaml --run ID
+several ranks: torchrun --nproc-per-node 2 -m hpcncf.worker JOB.yaml --run-id ID
 """
 
 
