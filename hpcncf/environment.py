@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 import sys
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
@@ -90,15 +91,22 @@ VARIABLES: Final = (
 
 
 def describe() -> dict[str, Any]:
-    """Versions, machine, code and settings, as plain data. Imports no torch."""
+    """Versions by package, machine, code and settings, as plain data. Imports no torch.
+
+    `commit` and `dirty` are of the code that runs, `folder_commit` and `folder_dirty` of the
+    current folder; null where there is no git checkout.
+    """
+    code, folder = commit(Path(__file__).parent), commit(Path.cwd())
     return {
+        **versions(),
         "python": platform.python_version(),
         "executable": sys.executable,
-        "versions": versions(),
         "platform": platform.platform(),
         "cpu_model": cpu_model(),
-        "code": commit(Path(__file__).parent),
-        "folder": commit(Path.cwd()),
+        "commit": code.commit,
+        "dirty": code.dirty,
+        "folder_commit": folder.commit,
+        "folder_dirty": folder.dirty,
         "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
     }
 
@@ -128,17 +136,23 @@ def cpu_model(root: Path = Path("/")) -> str:
     return platform.processor() or platform.machine()
 
 
-def commit(folder: Path) -> dict[str, Any] | None:
-    """The commit of the git checkout that `folder` is in, and whether files differ from it.
+@dataclass(frozen=True)
+class Checkout:
+    """Of a git checkout; both None where there is none."""
 
-    None where it is in none. A folder that git ignores (an environment inside somebody else's
-    checkout) is in none either.
-    """
+    commit: str | None = None
+    dirty: bool | None = None
+    """Whether tracked files differ from the commit."""
+
+
+def commit(folder: Path) -> Checkout:
+    """The checkout that `folder` is in. A folder that git ignores is in none: an environment
+    inside somebody else's checkout is not that code."""
     head = _git(folder, "rev-parse", "HEAD")
     if head is None or _git(folder, "check-ignore", "--quiet", ".") is not None:
-        return None
+        return Checkout()
     changes = _git(folder, "status", "--porcelain", "--untracked-files=no")
-    return {"commit": head, "dirty": None if changes is None else bool(changes)}
+    return Checkout(head, None if changes is None else bool(changes))
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
