@@ -54,11 +54,24 @@ def decide(run: Run, attempt: Attempt | None, sent: Sent | None) -> Verdict:
         again = waiting and sent is not None and sent.submission.again
         verdict = _waiting(sent) if again and sent else None
         return verdict if verdict and verdict[0] == "pending" else ("completed", "")
-    if sent and waiting:
+    at_work = attempt is not None and attempt.alive and attempt.end is None
+    if sent and waiting and not at_work:  # somebody else may be at it: then ours passes it over
         return _waiting(sent)
     if attempt is None:
         return "planned", "not submitted"
     return _attempted(run, attempt, sent)
+
+
+def stale(run: Run, ranks: list[RankRecord], commit: str | None) -> str | None:
+    """Why a finished run may not answer today's question; None where nothing is known against it."""
+    for record in ranks:
+        of_then = record.run.get("data_key")
+        if of_then != run.data_key:
+            return f"made from other data ({str(of_then)[:12]}, now {str(run.data_key)[:12]})"
+        made_by = record.environment.get("commit")
+        if commit and made_by and made_by != commit:
+            return f"made by other code ({made_by[:7]}, now {commit[:7]})"
+    return None
 
 
 def complete(run: Run, attempt: Attempt) -> bool:

@@ -22,7 +22,7 @@ from hpcncf.errors import HpcncfError, UsageError
 from hpcncf.ncf.data import manifest
 from hpcncf.plan import Plan, Run
 from hpcncf.records import ResultPaths
-from hpcncf.spec import JobSpec
+from hpcncf.spec import Data, JobSpec
 from hpcncf.status import RunState
 from hpcncf.submissions import Cluster, Submission, SubmittedJob
 
@@ -94,20 +94,22 @@ def writing(folder: Path) -> Iterator[None]:
 
 def check_data(runs: list[Run]) -> None:
     """Raises UsageError where data is not prepared, or was prepared anew since it was planned."""
-    for path, key, dataset in {
-        (run.data.path, run.data_key, run.data.dataset) for run in runs if run.data
-    }:
-        found = manifest.key(Path(path))
+    for data, key in {(run.data, run.data_key) for run in runs if run.data}:
+        found = manifest.key(Path(data.path))
         if found is None:
             raise UsageError(
-                f"data.path: {path} holds no prepared data: make it with "
-                f"`hpcncf data prepare {dataset or 'DATASET'} -o {path}` and submit again"
+                f"data.path: {data.path} holds no prepared data: make it with "
+                f"`{prepare_command(data)}` and submit again"
             )
         if found != key:
             raise UsageError(
-                f"data.path: {path} holds other data than when this was planned: "
+                f"data.path: {data.path} holds other data than when this was planned: "
                 "submit the job file again, so that its runs are planned anew"
             )
+
+
+def prepare_command(data: Data) -> str:
+    return f"hpcncf data prepare {data.dataset or 'DATASET'} -o {data.path}"
 
 
 @contextlib.contextmanager

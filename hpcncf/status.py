@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from hpcncf import claims, judge, records, submissions
+from hpcncf import claims, cluster, environment, judge, local, records, submissions
 from hpcncf.judge import Attempt, Sent
 from hpcncf.plan import Plan, Run
 from hpcncf.records import (
@@ -52,29 +52,79 @@ class RunState:
 
 
 def states(paths: ResultPaths, plan: Plan) -> list[RunState]:
-    """Every run of the plan, retired ones included, in the plan's order."""
+    """Every run of the plan, retired ones included, in the plan's order.
+
+    What concerns no single run (a broken submission file, Slurm's silence) stands in the
+    problems of the first.
+    """
     submitted = submissions.read(paths)
     attempts = {run.id: last_attempt(paths, run) for run in plan.runs}
-    slurm_states: dict[str, JobState] = {}
-    return [_state(run, attempts[run.id], submitted, slurm_states) for run in plan.runs]
+    sent = {run.id: submitted.last(run.id) for run in plan.runs}
+    problems = list(submitted.problems)
+    asked = _slurm_jobs(plan.runs, attempts, sent)
+    seen = Seen(
+        submitted=submitted,
+        slurm=cluster.job_states(asked, problems),
+        ahead=_ahead(paths, plan.runs, attempts, sent),
+        commit=_commit() if _any_complete(plan.runs, attempts) else None,
+    )
+    found = [_state(run, attempts[run.id], sent[run.id], seen) for run in plan.runs]
+    if problems and found:
+        found[0] = replace(found[0], problems=problems + found[0].problems)
+    return found
+
+
+def _any_complete(runs: list[Run], attempts: Mapping[str, Attempt | None]) -> bool:
+    last = ((run, attempts[run.id]) for run in runs)
+    return any(attempt is not None and judge.complete(run, attempt) for run, attempt in last)
+
+
+def _commit() -> str | None:
+    return environment.commit(Path(__file__).parent).commit
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What is asked once for all runs."""
+
+    submitted: Submitted
+    slurm: dict[str, JobState]
+    ahead: dict[str, str]
+    commit: str | None
+
+
+def _slurm_jobs(
+    runs: list[Run],
+    attempts: Mapping[str, Attempt | None],
+    sent: Mapping[str, Submission | None],
+) -> list[str]:
+    """The jobs of those runs whose records do not tell the end."""
+    ids: list[str] = []
+    for run in runs:
+        attempt, submission = attempts[run.id], sent[run.id]
+        whole = attempt is not None and judge.complete(run, attempt)
+        if submission is None or submission.cluster != "slurm" or (whole and not submission.again):
+            continue
+        job = submission.job_of(run.id)
+        ids += [job.id] if job else []
+    return ids
 
 
 def _state(
-    run: Run,
-    attempt: Attempt | None,
-    submitted: Submitted,
-    slurm_states: Mapping[str, JobState],
+    run: Run, attempt: Attempt | None, submission: Submission | None, seen: Seen
 ) -> RunState:
-    sent = _sent(run, attempt, submitted, slurm_states)
+    sent = _sent(run, attempt, submission, seen) if submission else None
     state, reason = judge.decide(run, attempt, sent)
+    ranks = attempt.ranks if attempt else []
     return RunState(
         run=run,
         state=state,
         reason=reason,
         attempt=attempt.number if attempt else None,
-        ranks=attempt.ranks if attempt else [],
+        ranks=ranks,
         progress=attempt.progress if attempt else None,
         problems=attempt.problems if attempt else [],
+        stale=judge.stale(run, ranks, seen.commit) if state == "completed" else None,
         job=sent.job if sent else None,
     )
 
@@ -110,25 +160,42 @@ def _just_made(attempt: AttemptPaths) -> bool:
     return time.time() - attempt.folder.stat().st_mtime < CLAIMING_S
 
 
-def _sent(
-    run: Run,
-    attempt: Attempt | None,
-    submitted: Submitted,
-    slurm_states: Mapping[str, JobState],
-) -> Sent | None:
-    submission = submitted.last(run.id)
-    if submission is None:
-        return None
+def _sent(run: Run, attempt: Attempt | None, submission: Submission, seen: Seen) -> Sent:
     job = submission.job_of(run.id)
-    cancelled = submitted.cancelled(run.id, submission.submitted_at)
+    cancelled = seen.submitted.cancelled(run.id, submission.submitted_at)
     return Sent(
         submission=submission,
         job=job,
         started=_started(attempt, submission, job),
         alive=_alive(submission, job),
+        ahead=seen.ahead.get(run.id, ""),
         cancelled_by=cancelled.user if cancelled else None,
-        slurm=slurm_states.get(job.id) if job else None,
+        slurm=seen.slurm.get(job.id) if job else None,
     )
+
+
+def _ahead(
+    paths: ResultPaths,
+    runs: list[Run],
+    attempts: Mapping[str, Attempt | None],
+    sent: Mapping[str, Submission | None],
+) -> dict[str, str]:
+    """Run -> what it waits for in a local queue: another queue's turn, or runs before it."""
+    found, waiting = dict[str, str](), dict[str, int]()
+    turn = local.turn()
+    for run in runs:
+        submission = sent[run.id]
+        if submission is None or submission.cluster != "local":
+            continue
+        job, since = submission.job_of(run.id), submission.submitted_at
+        if _started(attempts[run.id], submission, job):
+            continue
+        before = waiting.get(since, 0)
+        waiting[since] = before + 1
+        found[run.id] = "next" if before == 0 else f"{before} before it"
+        if turn and Path(turn.results) != paths.folder.resolve():
+            found[run.id] = f"waits for the local queue of {Path(turn.results).name}"
+    return found
 
 
 def _started(attempt: Attempt | None, submission: Submission, job: SubmittedJob | None) -> bool:

@@ -1,0 +1,106 @@
+"""`hpcncf plan`: what a job file asks for, and touches nothing."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hpcncf.plan import Plan, Run
+    from hpcncf.spec import JobSpec
+
+HELP = "show runs, arrays, submitit's parameters and core-hours of a job file; touches nothing"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    job_arguments(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+
+
+def job_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("job", type=Path, metavar="JOB.yaml", help="the job file")
+    parser.add_argument(
+        "-s",
+        dest="settings",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="override a setting, as in -s training.epochs=1; may be repeated",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    import json
+
+    from hpcncf import jobfile
+
+    job = jobfile.load(args.job, args.settings)
+    plan = jobfile.plan(job, args.job)
+    if args.json:
+        print(json.dumps(_plain(args, job, plan), indent=2))
+    else:
+        _show(args, job, plan)
+    return 0
+
+
+def _arrays(args: argparse.Namespace, job: JobSpec, plan: Plan) -> list[dict[str, Any]]:
+    from hpcncf import launch
+    from hpcncf.plan import arrays
+
+    return [
+        {
+            "tasks": len(runs),
+            "parameters": launch.site_parameters(job, runs[0], args.job.parent),
+            "runs": [run.id for run in runs],
+        }
+        for runs in arrays(plan.active()).values()
+    ]
+
+
+def _plain(args: argparse.Namespace, job: JobSpec, plan: Plan) -> dict[str, Any]:
+    from hpcncf.plan import core_hours
+
+    return {
+        "job": job.name,
+        "runs": [run.model_dump(mode="json") for run in plan.active()],
+        "arrays": _arrays(args, job, plan),
+        "core_hours_at_most": core_hours(plan.active()),
+        "data_missing": _unprepared(plan),
+    }
+
+
+def _unprepared(plan: Plan) -> list[str]:
+    """The command that makes each folder of data which is not there yet."""
+    from hpcncf.launch import prepare_command
+
+    missing = [run.data for run in plan.active() if run.data and run.data_key is None]
+    return list(dict.fromkeys(prepare_command(data) for data in missing))
+
+
+def _show(args: argparse.Namespace, job: JobSpec, plan: Plan) -> None:
+    from hpcncf.cli import layout
+    from hpcncf.plan import core_hours
+
+    runs = plan.active()
+    print(f"job {job.name}: {len(runs)} runs, at most {core_hours(runs):.2f} core-hours\n")
+    rows = [[run.id[: layout.ID], layout.varies(run), _resources(run)] for run in runs]
+    print(layout.table(["run", "varies", "resources"], rows))
+    for number, array in enumerate(_arrays(args, job, plan), start=1):
+        print(f"\narray {number}: {array['tasks']} tasks, submitit parameters")
+        for key, value in array["parameters"].items():
+            print(f"  {key}: {value}")
+    for command in _unprepared(plan):
+        print(f"\nthe data is not prepared, so the runs' ids are provisional: {command}")
+
+
+def _resources(run: Run) -> str:
+    asked = run.resources
+    parts = [
+        f"{asked.nodes} nodes" if asked.nodes > 1 else "",
+        f"{asked.world_size} rank{'s' * (asked.world_size > 1)} x "
+        f"{asked.cpus_per_task} core{'s' * (asked.cpus_per_task > 1)}",
+        f"{asked.gpus_per_node} GPUs per node" if asked.gpus_per_node else "",
+        f"{asked.mem_gb:g} GB, {asked.timeout_min} min",
+    ]
+    return ", ".join(part for part in parts if part)

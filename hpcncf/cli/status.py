@@ -1,0 +1,74 @@
+"""`hpcncf status`: what runs, what waits and why, what failed and why."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    pass
+
+HELP = "what runs, what waits and why, what failed and why"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "results",
+        nargs="*",
+        type=Path,
+        metavar="RESULTS",
+        help="results folders; without any, all in ./results",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+
+
+def run(args: argparse.Namespace) -> int:
+    import json
+
+    folders = args.results or found_here()
+    if args.json:
+        print(json.dumps({"jobs": [_plain(folder) for folder in folders]}, indent=2))
+        return 0
+    if not folders:
+        print("no results in ./results: `hpcncf submit JOB.yaml` makes some")
+    for folder in folders:
+        _show(folder)
+    return 0
+
+
+def found_here() -> list[Path]:
+    """Every results folder below ./results."""
+    return sorted(path.parent for path in Path("results").glob("*/plan.json"))
+
+
+def _plain(folder: Path) -> dict[str, Any]:
+    from hpcncf.cli import progress
+
+    job, states = _states(folder)
+    return {
+        "job": job,
+        "results": str(folder),
+        "runs": [progress.plain(state) for state in states],
+    }
+
+
+def _states(folder: Path) -> tuple[str, Any]:
+    from hpcncf import status
+    from hpcncf.collect import read_plan
+    from hpcncf.records import ResultPaths
+
+    paths = ResultPaths(folder)
+    plan = read_plan(paths)
+    return plan.job, status.states(paths, plan)
+
+
+def _show(folder: Path) -> None:
+    from hpcncf.cli import layout, progress
+
+    job, states = _states(folder)
+    print(f"{job} ({folder})")
+    print(progress.table(states))
+    for problem in (problem for state in states for problem in state.problems):
+        print(f"skipped {problem}")
+    print(f"{layout.counts(states)}\n")
