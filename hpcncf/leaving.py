@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 TRACEBACK_LINES = 12
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# DataLoader raises from its SIGCHLD handler: a signal to the whole group, workers included, would
+# be told as a worker's death, or cut off the record.
+RESTORED = (*SIGNALS, signal.SIGCHLD)
 
 
 class Stopped(BaseException):
@@ -57,7 +60,9 @@ class Recorded(AbstractContextManager["Recorded"]):
         )
 
     def __enter__(self) -> Recorded:
-        self._handlers = {each: signal.signal(each, self._stop) for each in SIGNALS}
+        self._handlers = {each: signal.getsignal(each) for each in RESTORED}
+        for each in SIGNALS:
+            signal.signal(each, self._stop)
         self._environment = describe()
         self.monitor.start()
         return self
@@ -69,6 +74,7 @@ class Recorded(AbstractContextManager["Recorded"]):
     def _ignore_signals(self) -> None:
         for each in SIGNALS:
             signal.signal(each, signal.SIG_IGN)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
     def __exit__(
         self,

@@ -83,11 +83,13 @@ class StepClock:
         return Batches(every=every, seconds=sums, pauses=self._pauses())
 
     def _pauses(self) -> list[dict[str, float]]:
-        """Steps over ten times the median and over 50 ms; of more than 200, the longest."""
-        if not self._seconds:
+        """Counted steps over ten times the median and over 50 ms; of more than 200, the longest."""
+        counted = range(self.warmup_steps, self.steps)
+        if not counted:
             return []
-        limit = max(PAUSE_FACTOR * statistics.median(self._seconds), PAUSE_S)
-        found = [at for at, seconds in enumerate(self._seconds) if seconds > limit]
+        median = statistics.median(self._seconds[at] for at in counted)
+        limit = max(PAUSE_FACTOR * median, PAUSE_S)
+        found = [at for at in counted if self._seconds[at] > limit]
         kept = sorted(sorted(found, key=lambda at: -self._seconds[at])[:MOST_PAUSES])
         return [self._pause(at) for at in kept]
 

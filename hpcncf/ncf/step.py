@@ -40,13 +40,13 @@ class Stepper:
     def _distributed(self) -> nn.Module:
         ids = [self._device] if self._device.type == "cuda" else None
         parallel = DistributedDataParallel(self.model, device_ids=ids)
-        parallel.register_comm_hook(None, self._all_reduce)
+        # A lambda: DDP takes annotations for types, and ours are text until somebody asks.
+        parallel.register_comm_hook(None, lambda group, bucket: self._all_reduce(group, bucket))
         return parallel
 
-    def _all_reduce(self, state: object, bucket: Any) -> torch.futures.Future[Any]:
+    def _all_reduce(self, group: Any, bucket: Any) -> torch.futures.Future[Any]:
         """What DDP does without a hook, and a note of when: the last bucket's time stays."""
         self._gradients_ready_at = time.perf_counter()
-        group: Any = state  # None is the group of all ranks
         return allreduce_hook(group, bucket)
 
     def step(self, batches: Iterator[Batch], instances: int) -> tuple[float, int]:

@@ -88,21 +88,17 @@ class Trainer:
 
     def _checkpoint(self) -> checkpoint.Checkpoint | None:
         """What all ranks can resume from; None, with a warning, where one of them cannot."""
-        if not self.paths.checkpoint.exists() and self.place.world_size == 1:
-            return None
-        found, problem = None, ""
-        try:
-            found = checkpoint.load(self.paths.checkpoint, self.run)
-        except checkpoint.Unusable as error:
-            problem = str(error)
+        path, found, problem = self.paths.checkpoint, None, "not all ranks can read the same"
+        if path.exists():
+            try:
+                found = checkpoint.load(path, self.run)
+            except checkpoint.Unusable as error:
+                problem = str(error)
         steps = distributed.gathered(found.step if found else None, self.place)
-        if found and all(step == found.step for step in steps):
+        if found and steps == [found.step] * len(steps):
             return found
-        if self.paths.checkpoint.exists():
-            self.warnings.append(
-                f"{self.paths.checkpoint}: not used, training started again: "
-                f"{problem or 'not all ranks can read the same'}"
-            )
+        if path.exists():
+            self.warnings.append(f"{path}: not used, training started again: {problem}")
         return None
 
     def train(self) -> None:
