@@ -26,6 +26,7 @@ LAYERS: list[set[str]] = [
         "hpcncf.account",
         "hpcncf.rows",
         "hpcncf.collect",
+        "hpcncf.child",
         "hpcncf.command",
     },
     {"hpcncf.worker", "hpcncf.source", "hpcncf.leaving", "hpcncf_analysis"},

@@ -116,6 +116,7 @@ class Node:
     def __init__(self, tree: Tree, cpus: list[int]) -> None:
         self.cpus = cpus
         self._trees = {tree.root: tree}
+        self._of_a_rank = tree.count_root
         self._cpu_s: dict[int, float] = {}
         self._threads: dict[tuple[int, int], float] = {}
         self._started_s = time.monotonic()
@@ -148,7 +149,7 @@ class Node:
         )
 
     def _follow_siblings(self) -> None:
-        for pid in siblings():
+        for pid in siblings() if self._of_a_rank else ():
             if pid not in self._trees:
                 self._trees[pid] = Tree(pid)
 

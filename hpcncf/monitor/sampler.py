@@ -13,8 +13,8 @@ from hpcncf.monitor import cores, measured, procfs, tree
 from hpcncf.monitor.measured import PEAK_WINDOW_S, Measured, Peak
 from hpcncf.monitor.node import Node
 from hpcncf.monitor.tree import Sample, Spent, Tree
-from hpcncf.monitor.windows import Window, Windows
-from hpcncf.records import Cores, Cpu, Io, Memory
+from hpcncf.monitor.windows import Windows
+from hpcncf.records import Cores, Cpu, Io, Memory, NodeRecord
 
 # A short run is seen too: the first samples come this fast, then ever slower to the interval.
 FIRST_S = 0.05
@@ -57,6 +57,7 @@ class Monitor:
         self._node_file = node_file
         self._node_cpus = node_cpus or self._cpus
         self._node: Node | None = None
+        self._node_started_at = self._clock.started_at
         self._windows = Windows(interval_s)
         self._write_at_s = WRITE_EVERY_S
         self._problems: list[str] = []
@@ -76,6 +77,9 @@ class Monitor:
         elapsed_s = self._clock.elapsed_s()
         return self._last.cpu_s / (elapsed_s * self._allocated) if elapsed_s > 0 else None
 
+    def elapsed_s(self) -> float:
+        return self._clock.elapsed_s()
+
     def stop(self) -> Measured:
         """Stop sampling and tell what was measured. Only once."""
         self._stopping.set()
@@ -85,9 +89,17 @@ class Monitor:
         self._write_node()
         return self._measured(elapsed_s, self._tree.spent())
 
-    def windows(self) -> list[Window]:
-        """The node's series so far; empty where this one does not sample the node."""
-        return self._windows.all()
+    def node_record(self) -> NodeRecord:
+        """The node's series so far; without windows where this one does not sample the node."""
+        return measured.node_record(
+            self._run_id,
+            self._attempt,
+            os.uname().nodename,
+            self._node_index,
+            self._node_started_at,
+            self._node_cpus,
+            self._windows.all(),
+        )
 
     def _run(self) -> None:
         wait_s = min(FIRST_S, self._interval_s)
@@ -109,23 +121,12 @@ class Monitor:
             return
         begun_s = time.monotonic()
         try:
-            records.write(self._node_file, self._node_record())
+            records.write(self._node_file, self.node_record())
         except OSError as error:  # a full disk must not end the run that we watch
             self._problems.append(f"{self._node_file}: not written: {error.strerror}")
         took_s = time.monotonic() - begun_s
         pause_s = max(WRITE_EVERY_S, took_s / WRITE_SHARE)
         self._write_at_s = self._clock.elapsed_s() + pause_s
-
-    def _node_record(self) -> records.NodeRecord:
-        return measured.node_record(
-            self._run_id,
-            self._attempt,
-            os.uname().nodename,
-            self._node_index,
-            self._node_started_at,
-            self._node_cpus,
-            self.windows(),
-        )
 
     def _measured(self, elapsed_s: float, spent: Spent) -> Measured:
         granted, highest = self._granted(elapsed_s, spent), self._highest
@@ -134,7 +135,7 @@ class Monitor:
             anonymous_peak_mib=highest.anonymous_mib if procfs.LINUX else None,
             limit_mib=limit.value if (limit := cores.memory_limit()) else None,
         )
-        told = measured.warnings(granted, memory, elapsed_s, self.windows(), self._node_cpus)
+        told = measured.warnings(granted, memory, elapsed_s, self._windows.all(), self._node_cpus)
         return Measured(
             started_at=self._clock.started_at,
             ended_at=self._clock.at(elapsed_s),

@@ -1,0 +1,134 @@
+"""A command as our child: nothing between it and its terminal, its signals and end passed on."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from shutil import which
+from typing import Final
+
+from hpcncf.errors import HpcncfError
+
+FORWARDED: Final = (
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGHUP,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+)
+# The signals that end a command unless it minds.
+ENDING: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+_WAITED_FOR: Final = {*FORWARDED, signal.SIGCHLD}
+
+# As a shell has it.
+NOT_FOUND: Final = 127
+NOT_EXECUTABLE: Final = 126
+
+_PR_SET_CHILD_SUBREAPER = 36
+# siginfo's si_code of a key pressed at the terminal, which signals the whole foreground group.
+_SI_KERNEL = 0x80
+
+
+class CannotStart(HpcncfError):
+    """The command itself is wrong; `exit_code` as a shell would give."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+def check(command: Sequence[str]) -> None:
+    """Raise CannotStart where the command's program is not there or not executable."""
+    program = command[0]
+    if which(program):
+        return
+    if "/" not in program:
+        raise CannotStart(f"{program}: command not found in PATH", NOT_FOUND)
+    if not Path(program).exists():
+        raise CannotStart(f"{program}: no such file", NOT_FOUND)
+    reason = "is a folder" if Path(program).is_dir() else "is not executable (chmod +x?)"
+    raise CannotStart(f"{program}: {reason}", NOT_EXECUTABLE)
+
+
+class Child:
+    """The running command. From its start on this process waits for signals in `wait` only."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        """Raises CannotStart."""
+        _adopt_orphans()
+        # Inherited as ignored, the kernel would wait for children itself and keep no account.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)
+        try:
+            # Only this thread runs yet, so that code between fork and exec is safe.
+            self._process = subprocess.Popen(command, preexec_fn=_unblock)
+        except OSError as error:  # a script without #!, a binary of another machine
+            _unblock()
+            raise CannotStart(
+                f"{command[0]}: cannot be executed: {error.strerror}", NOT_EXECUTABLE
+            ) from None
+        self.pid = self._process.pid
+        self.told_to_end = False
+
+    def wait(self, meanwhile: Callable[[], None], every_s: float = 2.0) -> int:
+        """Wait for its end, calling `meanwhile` now and then: its exit code, or minus the signal.
+
+        Signals that reach us go to the child.
+        """
+        while (code := self._reap()) is None:
+            number = self._next_signal(every_s)
+            if number is None:
+                meanwhile()
+            elif number != signal.SIGCHLD:
+                self._forward(number)
+        self._process.returncode = code
+        return code
+
+    def _next_signal(self, within_s: float) -> int | None:
+        """The signal that came and is to be handled; None after `within_s`."""
+        if sys.platform == "darwin":  # it has sigwait only: ^C is the group's there
+            return signal.sigwait(_WAITED_FOR - {signal.SIGINT})
+        info = signal.sigtimedwait(_WAITED_FOR, within_s)
+        if info is None:
+            return None
+        if info.si_code == _SI_KERNEL and info.si_signo != signal.SIGCHLD:
+            self.told_to_end |= info.si_signo in ENDING
+            return signal.SIGCHLD  # the child got it from the terminal as we did
+        return info.si_signo
+
+    def _forward(self, number: int) -> None:
+        self.told_to_end |= number in ENDING
+        # Not reaped yet, so the number is still its own.
+        os.kill(self.pid, number)
+
+    def _reap(self) -> int | None:
+        """Wait for whoever ended, orphans too; the command's exit code when it did."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                raise AssertionError("the command was reaped by somebody else") from None
+            if pid == self.pid:
+                return os.waitstatus_to_exitcode(status)
+            if pid == 0:
+                return None
+
+
+def shell_code(code: int) -> int:
+    """The exit code to pass on: a shell tells death by signal n as 128 + n."""
+    return code if code >= 0 else 128 - code
+
+
+def _adopt_orphans() -> None:
+    """Become the parent of orphaned descendants, so that their time is counted (Linux only)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _unblock() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _WAITED_FOR)

@@ -1,0 +1,88 @@
+"""hpcncf run: any command, measured."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpcncf.errors import UsageError
+
+if TYPE_CHECKING:
+    from hpcncf.command import Recorded
+
+HELP = "run any command and tell what its cores really did"
+EPILOG = """\
+The command keeps its terminal, input, output, signals and exit code; the summary
+comes on standard error. 126: not executable; 127: not found; 128+n: ended by signal n.
+
+example: hpcncf run -- python train.py --epochs 3
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--results",
+        type=Path,
+        default=Path("results/run"),
+        metavar="DIR",
+        help="where the record goes, beside those of earlier commands (default: %(default)s)",
+    )
+    parser.add_argument("--name", help="what tables call this run (default: the command)")
+    parser.add_argument("--quiet", action="store_true", help="no summary at the end")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write the summary's figures there as JSON"
+    )
+    parser.add_argument(
+        "command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="the command to run"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from hpcncf import command
+    from hpcncf.child import CannotStart, shell_code
+
+    words = args.command[1:] if args.command[:1] == ["--"] else args.command
+    if not words:
+        raise UsageError("run: no command given, as in: hpcncf run -- python train.py")
+    try:
+        recorded = command.record(words, args.results, args.name)
+    except CannotStart as error:
+        print(f"hpcncf: {error}", file=sys.stderr)
+        return error.exit_code
+    if not args.quiet:
+        show(recorded)
+    if recorded.problem:
+        print(f"hpcncf: {recorded.problem}", file=sys.stderr)
+    if args.json:
+        write_json(args.json, recorded)
+    return shell_code(recorded.exit_code)
+
+
+def show(recorded: Recorded) -> None:
+    from hpcncf.monitor import summary
+
+    encoding = (sys.stderr.encoding or "").lower()
+    marks = summary.BLOCKS if encoding.startswith("utf") else summary.PLAIN
+    text = summary.lines(recorded.rank, recorded.node, str(recorded.folder), marks)
+    print("", *text, sep="\n", file=sys.stderr)
+
+
+def write_json(path: Path, recorded: Recorded) -> None:
+    """The rank's and the node's record in one file; it cannot change how the command ended."""
+    import json
+
+    from hpcncf import records
+    from hpcncf.monitor import summary
+
+    plain = {
+        "folder": str(recorded.folder),
+        "conclusion": summary.conclusion(recorded.rank),
+        "rank": recorded.rank.model_dump(mode="json"),
+        "node": recorded.node.model_dump(mode="json"),
+    }
+    try:
+        records.write_text(path, json.dumps(plain, indent=1, allow_nan=False) + "\n")
+    except OSError as error:
+        print(f"hpcncf: {path}: not written: {error.strerror}", file=sys.stderr)

@@ -1,0 +1,211 @@
+"""`hpcncf run`: any command, recorded in a results folder as our own runs are."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from hpcncf import claims, environment, records
+from hpcncf import plan as planning
+from hpcncf.child import CannotStart, Child, check
+from hpcncf.errors import HpcncfError, UsageError
+from hpcncf.monitor import Measured, Monitor
+from hpcncf.monitor.cores import usable
+from hpcncf.plan import Plan, Run
+from hpcncf.records import AttemptPaths, End, NodeRecord, Progress, RankRecord, ResultPaths
+from hpcncf.spec import Resources
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A command that ended, and what it left."""
+
+    exit_code: int
+    """Negative is the signal that ended it."""
+    folder: Path
+    rank: RankRecord
+    node: NodeRecord
+    problem: str | None
+    """Why the record could not be written."""
+
+
+def record(command: Sequence[str], results: Path, name: str | None = None) -> Recorded:
+    """Run the command to its end and leave its record in `results`.
+
+    Raises CannotStart, and UsageError where the folder holds something else.
+    """
+    check(command)
+    paths = ResultPaths(results)
+    allocated = allocated_cores(os.environ)
+    run = planned(command, allocated or usable(), name)
+    described = environment.describe()
+    try:
+        merge_into_plan(paths, run)
+        attempt = claims.take(paths.run(run.id), "run", slurm_job_id(os.environ))
+    except OSError as error:
+        raise HpcncfError(f"{results}: cannot be written to: {error.strerror}") from None
+    return _record(command, attempt, run, described, allocated)
+
+
+def _record(
+    command: Sequence[str],
+    attempt: AttemptPaths,
+    run: Run,
+    described: dict[str, Any],
+    allocated: float | None,
+) -> Recorded:
+    try:
+        child = Child(command)
+    except CannotStart as error:
+        records.write(attempt.end, _end(run, attempt, error.exit_code, "exited"))
+        raise
+    monitor = Monitor(
+        run.id, attempt.number, pid=child.pid, allocated=allocated, node_file=attempt.node(0)
+    )
+    monitor.start()
+    code = child.wait(lambda: _write_progress(attempt, run, monitor))
+    measured = monitor.stop()
+    rank = _rank_record(child, code, attempt, run, described, measured)
+    problem = _leave(child, code, attempt, run, rank)
+    return Recorded(code, attempt.folder, rank, monitor.node_record(), problem)
+
+
+def _leave(
+    child: Child, code: int, attempt: AttemptPaths, run: Run, rank: RankRecord
+) -> str | None:
+    """Write what is left; a full disk must not hide how the command ended."""
+    told = child.told_to_end and code != 0
+    try:
+        records.write(attempt.rank(0), rank)
+        records.write(attempt.end, _end(run, attempt, code, "cancelled" if told else "exited"))
+    except OSError as error:
+        return f"{attempt.folder}: the record is not written: {error.strerror}"
+    return None
+
+
+def planned(command: Sequence[str], cores: float, name: str | None) -> Run:
+    """Each start of a command is a run of its own: nobody knows what it depends on."""
+    workload = {"command": list(command)}
+    started = {"workload": workload, "host": os.uname().nodename, "started": records.now()}
+    return Run(
+        id=planning.run_id(started),
+        repeat=0,
+        varied={"command": name or shlex.join(command)},
+        workload=workload,
+        resources=Resources(cpus_per_task=max(1, round(cores))),
+        data=None,
+        data_key=None,
+        model=None,
+        training=None,
+    )
+
+
+def merge_into_plan(paths: ResultPaths, run: Run) -> None:
+    """Add the run to the folder's plan; those there stay as they are."""
+    for _ in range(20):  # two commands may start at once, and the later plan would win
+        plan = _plan(paths)
+        if any(each.id == run.id for each in plan.runs):
+            return
+        merged = plan.model_copy(update={"runs": [*plan.runs, run]})
+        text = json.dumps(merged.model_dump(mode="json"), indent=1)
+        records.write_text(paths.plan, text + "\n")
+
+
+def _plan(paths: ResultPaths) -> Plan:
+    if not paths.plan.exists():
+        return Plan(job=paths.folder.resolve().name, runs=[])
+    try:
+        plan = Plan.model_validate_json(paths.plan.read_text(encoding="utf-8"))
+    except (ValidationError, UnicodeDecodeError):
+        raise UsageError(
+            f"{paths.plan}: not a plan that this hpcncf reads; choose another folder (--results)"
+        ) from None
+    if any(isinstance(run.workload, str) for run in plan.runs):
+        raise UsageError(
+            f"{paths.folder}: holds the results of the job {plan.job!r}; expected a folder of "
+            "commands or a new one: choose another with --results"
+        )
+    return plan
+
+
+def allocated_cores(variables: Mapping[str, str]) -> float | None:
+    """What Slurm granted: a step's task has its own share, a batch script the node's."""
+    names = ["SLURM_CPUS_ON_NODE"]
+    if "SLURM_STEP_ID" in variables:
+        names.insert(0, "SLURM_CPUS_PER_TASK")
+    found = [variables[name] for name in names if variables.get(name, "").isdigit()]
+    return float(found[0]) if found and int(found[0]) > 0 else None
+
+
+def slurm_job_id(variables: Mapping[str, str]) -> str | None:
+    """`123`, or `123_4` in an array."""
+    array, task = variables.get("SLURM_ARRAY_JOB_ID"), variables.get("SLURM_ARRAY_TASK_ID")
+    return f"{array}_{task}" if array and task else variables.get("SLURM_JOB_ID")
+
+
+def _write_progress(attempt: AttemptPaths, run: Run, monitor: Monitor) -> None:
+    progress = Progress(
+        run_id=run.id,
+        attempt=attempt.number,
+        updated_at=records.now(),
+        elapsed_s=monitor.elapsed_s(),
+        phase="command",
+        epoch=0,
+        epochs=0,
+        step=0,
+        steps_per_epoch=0,
+        instances_per_s=None,
+        cpu_efficiency=monitor.efficiency(),
+    )
+    # Without it, `status` says less; the command goes on.
+    with suppress(OSError):
+        records.write(attempt.progress, progress)
+
+
+def _rank_record(
+    child: Child,
+    code: int,
+    attempt: AttemptPaths,
+    run: Run,
+    described: dict[str, Any],
+    measured: Measured,
+) -> RankRecord:
+    ended_so = f"ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    failed = {"type": "command", "message": f"the command {ended_so}", "traceback": ""}
+    return RankRecord(
+        run_id=run.id,
+        attempt=attempt.number,
+        rank=0,
+        local_rank=0,
+        world_size=1,
+        node=os.uname().nodename,
+        node_index=0,
+        pid=child.pid,
+        launched_by="run",
+        slurm_job_id=slurm_job_id(os.environ),
+        outcome="completed" if code == 0 else "stopped" if child.told_to_end else "failed",
+        exit_code=code,
+        error=failed if code else None,
+        run=run.model_dump(mode="json"),
+        environment=described,
+        training=None,
+        **{field.name: getattr(measured, field.name) for field in fields(measured)},
+    )
+
+
+def _end(run: Run, attempt: AttemptPaths, code: int, reason: Literal["exited", "cancelled"]) -> End:
+    return End(
+        run_id=run.id,
+        attempt=attempt.number,
+        reason=reason,
+        exit_codes=[code],
+        ended_at=records.now(),
+    )
