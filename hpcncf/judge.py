@@ -63,7 +63,7 @@ def decide(run: Run, attempt: Attempt | None, sent: Sent | None) -> Verdict:
 
 
 def stale(run: Run, ranks: list[RankRecord], commit: str | None) -> str | None:
-    """Why a finished run may not answer today's question; None where nothing is known against it."""
+    """Why a finished run may not answer today's question; None where nothing speaks against it."""
     for record in ranks:
         of_then = record.run.get("data_key")
         if of_then != run.data_key:

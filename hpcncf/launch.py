@@ -46,6 +46,7 @@ class Launched:
     """Complete, running or queued already."""
     refused: dict[str, str]
     """Run id -> why this machine cannot run it."""
+    again: bool
 
 
 def choose_cluster(asked: Literal["auto"] | Cluster) -> Cluster:
@@ -54,13 +55,13 @@ def choose_cluster(asked: Literal["auto"] | Cluster) -> Cluster:
     return "slurm" if shutil.which("sbatch") else "local"
 
 
-def site_parameters(job: JobSpec, run: Run, folder: Path) -> dict[str, object]:
-    """What submitit is told about the array that the run is in; `folder` is the job file's."""
-    site = sites.load(job.site, folder)
+def site_parameters(job: JobSpec, run: Run) -> dict[str, object]:
+    """What submitit is told about the array that the run is in."""
+    site = sites.load(job.site)
     return slurm.parameters(run.resources, site, job.name, exclusive=job.exclusive)
 
 
-def prepare_results(paths: ResultPaths, job: JobSpec, plan: Plan, folder: Path) -> Plan:
+def prepare_results(paths: ResultPaths, job: JobSpec, plan: Plan) -> Plan:
     """Write job.yaml and plan.json; runs of an earlier plan stay, as retired.
 
     Raises UsageError where the folder holds another job's results.
@@ -73,8 +74,7 @@ def prepare_results(paths: ResultPaths, job: JobSpec, plan: Plan, folder: Path) 
                 f"{job.name!r}: give another folder with --results"
             )
         plan = planning.merged(earlier, plan)
-    kept = job.model_copy(update={"site": sites.absolute(job.site, folder)})
-    plain = kept.model_dump(mode="json")
+    plain = job.model_dump(mode="json")
     text = yaml.dump(plain, Dumper=JobDumper, sort_keys=False, allow_unicode=True)
     with writing(paths.folder):
         records.write_text(paths.job, text)
@@ -90,6 +90,12 @@ def writing(folder: Path) -> Iterator[None]:
     except OSError as error:
         where = error.filename or folder
         raise HpcncfError(f"{where}: cannot be written: {error.strerror}") from None
+
+
+def check(runs: list[Run], cluster: Cluster) -> None:
+    """Raises UsageError where nothing of it could run, before anything is written."""
+    refused = refusals(runs, cluster)
+    check_data([run for run in runs if run.id not in refused])
 
 
 def check_data(runs: list[Run]) -> None:
@@ -132,7 +138,6 @@ def submit(
     plan: Plan,
     cluster: Cluster,
     again: bool = False,
-    folder: Path = Path(),
 ) -> Launched:
     """Submit what the plan wants and nobody is at yet; completed runs only when asked `again`.
 
@@ -146,8 +151,8 @@ def submit(
         runs = [run for run in open_runs if run.id not in refused]
         check_data(runs)
         if runs:
-            send(paths, job, runs, cluster, again, folder)
-    return Launched(runs, [state for state in now if state.state in done], refused)
+            send(paths, job, runs, cluster, again)
+    return Launched(runs, [state for state in now if state.state in done], refused, again)
 
 
 def refusals(runs: list[Run], cluster: Cluster) -> dict[str, str]:
@@ -170,24 +175,24 @@ def _refusal(run: Run, cluster: Cluster) -> str | None:
     return local.refusal(run)
 
 
-def send(
-    paths: ResultPaths, job: JobSpec, runs: list[Run], cluster: Cluster, again: bool, folder: Path
-) -> None:
+def send(paths: ResultPaths, job: JobSpec, runs: list[Run], cluster: Cluster, again: bool) -> None:
     """Tell the cluster. The submission's file says before and after what was meant and done."""
     with writing(paths.folder):
         file = submissions.begin(paths, cluster, [run.id for run in runs], again)
     try:
         if cluster == "slurm":
-            to_slurm(paths, job, runs, file, folder)
+            to_slurm(paths, job, runs, file)
         elif cluster == "local":
             local.start(paths, file)
+        else:
+            records.write(file, local.started(records.read(file, Submission), os.getpid()))
     except HpcncfError as error:
         broken = records.read(file, Submission).model_copy(update={"error": str(error)})
         records.write(file, broken)
         raise
 
 
-def to_slurm(paths: ResultPaths, job: JobSpec, runs: list[Run], file: Path, folder: Path) -> None:
+def to_slurm(paths: ResultPaths, job: JobSpec, runs: list[Run], file: Path) -> None:
     """One array for each shape of resources; each is noted as soon as Slurm has it."""
     import submitit
 
@@ -199,7 +204,7 @@ def to_slurm(paths: ResultPaths, job: JobSpec, runs: list[Run], file: Path, fold
         results, again = [str(paths.folder)] * len(ids), [submission.again] * len(ids)
         try:
             executor = submitit.AutoExecutor(logs, cluster="slurm")
-            executor.update_parameters(**site_parameters(job, array[0], folder))
+            executor.update_parameters(**site_parameters(job, array[0]))
             sent = executor.map_array(task, results, ids, again)
         except RuntimeError as error:  # what sbatch said, or that there is no srun
             raise HpcncfError(f"Slurm did not take the array: {str(error).strip()}") from None

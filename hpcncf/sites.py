@@ -9,6 +9,7 @@ from typing import Final
 from hpcncf import jobfile
 from hpcncf.errors import UsageError, nearest
 from hpcncf.slurm import Site
+from hpcncf.spec import JobSpec
 
 ENDING: Final = ".yaml"
 
@@ -25,27 +26,30 @@ def personal() -> Path:
     return Path(config) / "hpcncf/sites"
 
 
-def load(name: str, job_folder: Path) -> Site:
-    """The site that a job file names: a path from the job file's folder, or a known name.
+def anchored(job: JobSpec, folder: Path) -> JobSpec:
+    """The job with its site, where that is a path, made absolute from the job file's folder."""
+    if not _is_path(job.site):
+        return job
+    site = (folder / Path(job.site).expanduser()).resolve()
+    return job.model_copy(update={"site": str(site)})
+
+
+def load(name: str) -> Site:
+    """The site that a job names: a path, or a known name.
 
     A user's own file wins over the template of the same name. Raises UsageError.
     """
-    path = _find(name, job_folder)
+    path = Path(name) if _is_path(name) else _known_file(name)
     plain = jobfile.parse(jobfile.read_text(path), str(path))
     # A file of nothing but comments asks for nothing.
     return jobfile.validated(Site, {} if plain is None else plain, str(path))
 
 
-def absolute(name: str, job_folder: Path) -> str:
-    """The name, or where it is a path the absolute one, to be kept apart from the job file."""
-    is_path = "/" in name or name.endswith(ENDING)
-    return str((job_folder / Path(name).expanduser()).resolve()) if is_path else name
+def _is_path(name: str) -> bool:
+    return "/" in name or name.endswith(ENDING)
 
 
-def _find(name: str, job_folder: Path) -> Path:
-    named = absolute(name, job_folder)
-    if named != name or Path(name).is_absolute():
-        return Path(named)
+def _known_file(name: str) -> Path:
     known = _known()
     if name not in known:
         raise UsageError(

@@ -33,38 +33,38 @@ def job_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import json
 
-    from hpcncf import jobfile
+    from hpcncf import jobfile, sites
 
-    job = jobfile.load(args.job, args.settings)
+    job = sites.anchored(jobfile.load(args.job, args.settings), args.job.parent)
     plan = jobfile.plan(job, args.job)
     if args.json:
-        print(json.dumps(_plain(args, job, plan), indent=2))
+        print(json.dumps(_plain(job, plan), indent=2))
     else:
-        _show(args, job, plan)
+        _show(job, plan)
     return 0
 
 
-def _arrays(args: argparse.Namespace, job: JobSpec, plan: Plan) -> list[dict[str, Any]]:
+def _arrays(job: JobSpec, plan: Plan) -> list[dict[str, Any]]:
     from hpcncf import launch
     from hpcncf.plan import arrays
 
     return [
         {
             "tasks": len(runs),
-            "parameters": launch.site_parameters(job, runs[0], args.job.parent),
+            "parameters": launch.site_parameters(job, runs[0]),
             "runs": [run.id for run in runs],
         }
         for runs in arrays(plan.active()).values()
     ]
 
 
-def _plain(args: argparse.Namespace, job: JobSpec, plan: Plan) -> dict[str, Any]:
+def _plain(job: JobSpec, plan: Plan) -> dict[str, Any]:
     from hpcncf.plan import core_hours
 
     return {
         "job": job.name,
         "runs": [run.model_dump(mode="json") for run in plan.active()],
-        "arrays": _arrays(args, job, plan),
+        "arrays": _arrays(job, plan),
         "core_hours_at_most": core_hours(plan.active()),
         "data_missing": _unprepared(plan),
     }
@@ -78,7 +78,7 @@ def _unprepared(plan: Plan) -> list[str]:
     return list(dict.fromkeys(prepare_command(data) for data in missing))
 
 
-def _show(args: argparse.Namespace, job: JobSpec, plan: Plan) -> None:
+def _show(job: JobSpec, plan: Plan) -> None:
     from hpcncf.cli import layout
     from hpcncf.plan import core_hours
 
@@ -86,7 +86,7 @@ def _show(args: argparse.Namespace, job: JobSpec, plan: Plan) -> None:
     print(f"job {job.name}: {len(runs)} runs, at most {core_hours(runs):.2f} core-hours\n")
     rows = [[run.id[: layout.ID], layout.varies(run), _resources(run)] for run in runs]
     print(layout.table(["run", "varies", "resources"], rows))
-    for number, array in enumerate(_arrays(args, job, plan), start=1):
+    for number, array in enumerate(_arrays(job, plan), start=1):
         print(f"\narray {number}: {array['tasks']} tasks, submitit parameters")
         for key, value in array["parameters"].items():
             print(f"  {key}: {value}")

@@ -1,0 +1,44 @@
+"""`hpcncf retry`: what failed or is missing once more, and nothing else."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpcncf.cli.submit import sending_arguments
+
+if TYPE_CHECKING:
+    from hpcncf.records import ResultPaths
+    from hpcncf.spec import JobSpec
+
+HELP = "submit once more what failed or is missing, and nothing else"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("results", type=Path, metavar="RESULTS", help="the results folder")
+    sending_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from hpcncf import launch
+    from hpcncf.cli import submit
+    from hpcncf.collect import read_plan
+    from hpcncf.records import ResultPaths
+
+    paths = ResultPaths(args.results.resolve())
+    plan, job = read_plan(paths), _job(paths)
+    cluster = launch.choose_cluster(args.cluster)
+    return submit.tell(args, paths, launch.submit(paths, job, plan, cluster), cluster)
+
+
+def _job(paths: ResultPaths) -> JobSpec:
+    from hpcncf import jobfile
+    from hpcncf.errors import UsageError
+
+    if not paths.job.exists():
+        raise UsageError(
+            f"{paths.folder}: has no {paths.job.name}, so it is not from `hpcncf submit`: "
+            "run the command again instead"
+        )
+    return jobfile.load(paths.job)

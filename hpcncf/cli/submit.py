@@ -1,0 +1,107 @@
+"""`hpcncf submit`: a job file's runs to Slurm, or to a queue on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpcncf.cli.plan import job_arguments
+
+if TYPE_CHECKING:
+    from hpcncf.launch import Launched
+    from hpcncf.records import ResultPaths
+    from hpcncf.submissions import Cluster
+
+HELP = "submit the runs of a job file that are not complete, queued or running"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    job_arguments(parser)
+    sending_arguments(parser)
+    parser.add_argument("--again", action="store_true", help="run complete runs once more, too")
+    parser.add_argument(
+        "--results", type=Path, metavar="DIR", help="default: results/<the job's name>"
+    )
+
+
+def sending_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--cluster",
+        choices=["auto", "local", "slurm", "debug"],
+        default="auto",
+        help="auto: slurm where there is sbatch, else local (default: %(default)s)",
+    )
+    parser.add_argument("--wait", action="store_true", help="return when the runs have ended")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of sentences")
+
+
+def run(args: argparse.Namespace) -> int:
+    from hpcncf import jobfile, launch, sites
+    from hpcncf.records import ResultPaths
+
+    job = sites.anchored(jobfile.load(args.job, args.settings), args.job.parent)
+    plan = jobfile.plan(job, args.job)
+    cluster = launch.choose_cluster(args.cluster)
+    launch.check(plan.active(), cluster)
+    paths = ResultPaths((args.results or Path("results") / job.name).resolve())
+    plan = launch.prepare_results(paths, job, plan)
+    launched = launch.submit(paths, job, plan, cluster, args.again)
+    return tell(args, paths, launched, cluster)
+
+
+def tell(args: argparse.Namespace, paths: ResultPaths, launched: Launched, cluster: Cluster) -> int:
+    """Say what was submitted, wait for it when asked, and return the exit code."""
+    from hpcncf import launch
+    from hpcncf.cli import waiting
+
+    for run_id, reason in launched.refused.items():
+        print(f"hpcncf: run {run_id} left out: {reason}", file=sys.stderr)
+    if not args.json:
+        print(_sentences(paths, launched, cluster))
+    asked = [run.id for run in launched.runs]
+    if cluster == "debug":
+        launch.debug(paths, launched.runs, launched.again)
+    waited = args.wait or cluster == "debug"
+    if waited:
+        # What was running already is part of the question, too.
+        asked += [state.run.id for state in launched.skipped]
+        code = waiting.wait(paths, asked, quiet=args.json)
+        code = 3 if launched.refused else code
+    if args.json:
+        print(_json(paths, launched, cluster, asked))
+    return code if waited else 0
+
+
+def _sentences(paths: ResultPaths, launched: Launched, cluster: Cluster) -> str:
+    from hpcncf.cli import layout
+
+    there = layout.shown(paths.folder)
+    where = {"local": "to this machine", "slurm": "to Slurm", "debug": "in this process"}[cluster]
+    number = len(launched.runs)
+    lines = [f"{number} run{'s' * (number != 1)} submitted {where}; results in {there}"]
+    states = [state.state for state in launched.skipped]
+    lines += [f"{states.count(word)} {word} already" for word in dict.fromkeys(states)]
+    if number and cluster != "debug":
+        lines.append(f"look with: hpcncf status {there}")
+    return "\n".join(lines)
+
+
+def _json(paths: ResultPaths, launched: Launched, cluster: Cluster, asked: list[str]) -> str:
+    import json
+
+    from hpcncf import status
+    from hpcncf.cli import progress
+    from hpcncf.collect import read_plan
+
+    states = status.states(paths, read_plan(paths))
+    told = {
+        "results": str(paths.folder),
+        "cluster": cluster,
+        "submitted": [run.id for run in launched.runs],
+        "skipped": {state.run.id: state.state for state in launched.skipped},
+        "refused": launched.refused,
+        "runs": [progress.plain(state) for state in states if state.run.id in asked],
+    }
+    return json.dumps(told, indent=2)
