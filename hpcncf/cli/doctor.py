@@ -1,0 +1,236 @@
+"""hpcncf doctor: what this machine and installation offer, in a form for a ticket."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+HELP = "show what this machine and installation offer, in a form to paste into a ticket"
+
+NEEDED: Final = ("torch", "numpy", "submitit", "pandas", "psutil", "pydantic", "matplotlib")
+SLURM: Final = ("sbatch", "srun", "squeue", "sacct", "scancel", "sinfo", "seff")
+# DataLoader workers hand batches over through it.
+SMALL_SHM_GIB: Final = 0.25
+
+Section = dict[str, str]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    torch, torch_problem = about_torch()
+    sections = {
+        "hpcncf": software(),
+        "torch": torch,
+        "cores": cores(),
+        "memory": memory(),
+        "Slurm": slurm(),
+        "data": data(),
+        "settings": settings(),
+    }
+    problems = [*missing(), *([torch_problem] if torch_problem else [])]
+    if args.json:
+        print(json.dumps(sections | {"problems": problems, "advice": advice()}, indent=1))
+    else:
+        print("\n".join(lines(sections, problems, advice())))
+    return 1 if problems else 0
+
+
+def lines(sections: dict[str, Section], problems: list[str], advised: list[str]) -> list[str]:
+    """Sections of `key  value`, then what is broken and what could be better."""
+    found = []
+    for title, section in sections.items():
+        found += [title, *(f"  {key:<18} {value}" for key, value in section.items()), ""]
+    found += [f"advice: {text}" for text in advised]
+    found += [f"BROKEN: {text}" for text in problems]
+    return [*found, "nothing essential is broken" if not problems else "see BROKEN above"]
+
+
+def software() -> Section:
+    from hpcncf import environment
+
+    about = environment.describe()
+    code = about["commit"] or "no git checkout"
+    return {
+        "version": f"{about['hpcncf'] or 'not installed'}",
+        "code": f"{code}{', with changes' if about['dirty'] else ''}",
+        "Python": f"{about['python']} ({about['executable']})",
+        "host": os.uname().nodename,
+        "platform": about["platform"],
+        "CPU": about["cpu_model"],
+        "packages": ", ".join(
+            f"{name} {about[name] or 'missing'}"
+            for name in environment.PACKAGES
+            if name not in ("hpcncf", "torch")
+        ),
+    }
+
+
+def missing() -> list[str]:
+    from hpcncf import environment
+
+    return [
+        f"{name} is not installed: pip install hpcncf again"
+        for name in NEEDED
+        if environment.version(name) is None
+    ]
+
+
+def about_torch() -> tuple[Section, str | None]:
+    """What torch tells, and why it cannot be used where it cannot."""
+    try:
+        import torch
+        import torch.distributed as distributed
+    # A broken torch fails in many ways: a library that does not load, a symbol, a missing file.
+    except (ImportError, OSError, AttributeError, RuntimeError) as error:
+        return {"usable": f"no: {type(error).__name__}: {error}"}, f"torch does not import: {error}"
+    backends = {
+        "gloo": distributed.is_available() and distributed.is_gloo_available(),
+        "nccl": distributed.is_available() and distributed.is_nccl_available(),
+        "mpi": distributed.is_available() and distributed.is_mpi_available(),
+    }
+    gpus = [torch.cuda.get_device_name(gpu) for gpu in range(torch.cuda.device_count())]
+    built_for = torch.version.cuda or torch.version.hip
+    return {
+        "version": str(torch.__version__),
+        "threads": f"{torch.get_num_threads()} intra-op, "
+        f"{torch.get_num_interop_threads()} inter-op",
+        "backends": ", ".join(f"{name} {_yes(have)}" for name, have in backends.items()),
+        "CUDA": f"{built_for}, GPUs: {', '.join(gpus) or 'none'}"
+        if built_for
+        else "not built in (a CPU-only torch)",
+    }, None
+
+
+def _yes(have: bool) -> str:
+    return "yes" if have else "no"
+
+
+def cores() -> Section:
+    from hpcncf.monitor import cores as kernel
+
+    cpus, limit, threads = kernel.usable_cpus(), kernel.cpu_limit(), kernel.threads_per_core()
+    quota = "none" if limit is None else f"{limit.value:g} cores ({limit.file})"
+    cpuset = kernel.cpuset()
+    return {
+        "on the node": f"{kernel.on_node()} CPUs, {threads or '?'} hardware thread(s) per core",
+        "allocated": _allocated(),
+        "usable": f"{kernel.usable():g} ({_reason(len(cpus), limit.value if limit else None)})",
+        "affinity mask": kernel.cpu_list(cpus),
+        "cgroup": kernel.cgroup_version() or "none",
+        "cgroup cpuset": kernel.cpu_list(cpuset) if cpuset else "none",
+        "cgroup quota": quota,
+    }
+
+
+def _allocated() -> str:
+    from hpcncf.command import allocated_cores
+
+    granted = allocated_cores(os.environ)
+    return "not in a Slurm job" if granted is None else f"{granted:g} by Slurm"
+
+
+def _reason(cpus: int, quota: float | None) -> str:
+    if quota is not None and quota < cpus:
+        return "the cgroup's quota limits it"
+    whole = cpus >= (os.cpu_count() or 1)
+    return "nothing limits it" if whole else "the affinity mask or cpuset limits it"
+
+
+def memory() -> Section:
+    import psutil
+
+    from hpcncf.monitor import cores as kernel
+
+    node, limit = psutil.virtual_memory(), kernel.memory_limit()
+    shm, here = _disk(Path("/dev/shm")), _disk(Path.cwd())
+    return {
+        "on the node": f"{node.total / 2**30:.1f} GiB, {node.available / 2**30:.1f} available",
+        "cgroup limit": f"{limit.value / 1024:.1f} GiB ({limit.file})" if limit else "none",
+        "/dev/shm": shm or "none",
+        "this folder": here or "unknown",
+    }
+
+
+def _disk(path: Path) -> str | None:
+    if not path.is_dir():
+        return None
+    usage = shutil.disk_usage(path)
+    return f"{usage.total / 2**30:.1f} GiB, {usage.free / 2**30:.1f} free"
+
+
+def slurm() -> Section:
+    found = {name: shutil.which(name) for name in SLURM}
+    have = [name for name, path in found.items() if path]
+    lack = [name for name, path in found.items() if not path]
+    return {
+        "found": ", ".join(have) or "no command",
+        "not found": ", ".join(lack) or "none",
+        "version": _version("sinfo") if found["sinfo"] else "no sinfo",
+        "job": os.environ.get("SLURM_JOB_ID", "not in one"),
+    }
+
+
+def _version(program: str) -> str:
+    try:
+        done = subprocess.run(
+            [program, "--version"],
+            capture_output=True, text=True, timeout=10, check=False, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{program} --version failed: {error}"
+    if done.returncode:
+        return (
+            f"{program} --version failed: {done.stderr.strip() or f'exit code {done.returncode}'}"
+        )
+    return done.stdout.strip()
+
+
+def data() -> Section:
+    """Prepared folders below data/ here, and where downloads are looked for."""
+    from hpcncf.ncf.data import manifest
+
+    folders = sorted(Path("data").iterdir()) if Path("data").is_dir() else []
+    prepared = [str(folder) for folder in folders if manifest.key(folder) is not None]
+    source = os.environ.get("HPCNCF_DATA")
+    return {
+        "prepared": ", ".join(prepared) or "none in data/ here",
+        "HPCNCF_DATA": _source(Path(source)) if source else "not set",
+    }
+
+
+def _source(folder: Path) -> str:
+    if not folder.is_dir():
+        return f"{folder}: no such folder"
+    names = sorted(path.name for path in folder.iterdir())
+    return f"{folder}: {', '.join(names[:8]) or 'empty'}{', ...' if len(names) > 8 else ''}"
+
+
+def settings() -> Section:
+    """The allowed variables that are set."""
+    from hpcncf import environment
+
+    found: Section = environment.describe()["variables"]
+    return found or {"none set": "of those that decide speed (OMP_NUM_THREADS, ...)"}
+
+
+def advice() -> list[str]:
+    """What works but could hurt."""
+    shm = Path("/dev/shm")
+    found = []
+    if sys.platform == "linux" and (
+        not shm.is_dir() or shutil.disk_usage(shm).free < SMALL_SHM_GIB * 2**30
+    ):
+        found.append(
+            "/dev/shm is small: DataLoader workers may die with 'bus error'; use num_workers 0, "
+            "or ask for a larger one (containers: --shm-size)"
+        )
+    return found
