@@ -1,0 +1,109 @@
+"""Cancelling: word is left, then whoever works at a run is told to end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from hpcncf import claims, cluster, records, status, submissions
+from hpcncf.plan import Plan, Run
+from hpcncf.processes import GRACE_S
+from hpcncf.records import Claim, RecordError, ResultPaths
+from hpcncf.status import RunState
+from hpcncf.submissions import Submission
+
+UNDER_WAY: Final = ("pending", "running", "unknown")
+POLL_S: Final = 0.2
+
+
+def cancel(paths: ResultPaths, plan: Plan, runs: Sequence[Run]) -> list[RunState]:
+    """Cancel those of the runs that are under way; returns how these stood before.
+
+    Raises HpcncfError where Slurm refuses.
+    """
+    asked = {run.id for run in runs}
+    found = [
+        state
+        for state in status.states(paths, plan)
+        if state.run.id in asked and state.state in UNDER_WAY
+    ]
+    if not found:
+        return []
+    submissions.cancel(paths, [state.run.id for state in found])
+    slurm = _slurm_jobs(paths, found)
+    if slurm:
+        cluster.cancel(slurm)
+    _end_local(paths, found)
+    return found
+
+
+def _slurm_jobs(paths: ResultPaths, states: Sequence[RunState]) -> list[str]:
+    submitted = submissions.read(paths)
+    sent = [(state, submitted.last(state.run.id)) for state in states]
+    return [state.job.id for state, by in sent if state.job and by and by.cluster == "slurm"]
+
+
+def _end_local(paths: ResultPaths, states: Sequence[RunState]) -> None:
+    """The local queue reads the word left and ends its ranks; others are sent SIGTERM.
+
+    A queue that does not answer is killed with all its processes.
+    """
+    for state in states:
+        claim = _claim(paths, state)
+        if claim and claim.launched_by not in ("local", "slurm") and _here(claim):
+            os.kill(claim.pid, signal.SIGTERM)
+    idle = [state for state in states if state.state == "running"]
+    if _within(GRACE_S + 5, lambda: not any(_at_work(paths, state) for state in idle)):
+        _let_queues_end(paths, states)
+        return
+    for state in idle:
+        claim = _claim(paths, state)
+        if claim and claim.launched_by == "local" and _here(claim):
+            os.killpg(os.getpgid(claim.pid), signal.SIGKILL)
+
+
+def _let_queues_end(paths: ResultPaths, states: Sequence[RunState]) -> None:
+    """A queue whose every run is cancelled ends by itself; a moment later `status` agrees."""
+    submitted = submissions.read(paths)
+    asked = {state.run.id for state in states}
+    queues = [one for one in submitted.submissions if one.cluster == "local"]
+    ending = [one for one in queues if set(one.runs) <= asked]
+    _within(5, lambda: not any(_queue_lives(one) for one in ending))
+
+
+def _queue_lives(submission: Submission) -> bool:
+    return submission.host == os.uname().nodename and any(
+        claims.same_process(int(job.id), job.process_started or 0.0) for job in submission.jobs
+    )
+
+
+def _at_work(paths: ResultPaths, state: RunState) -> bool:
+    claim = _claim(paths, state)
+    return claim is not None and _here(claim) and claims.holder(paths.run(state.run.id)) is not None
+
+
+def _claim(paths: ResultPaths, state: RunState) -> Claim | None:
+    if state.state != "running" or state.attempt is None:
+        return None
+    try:
+        return records.read(paths.run(state.run.id).attempt(state.attempt).claim, Claim)
+    except RecordError:
+        return None
+
+
+def _here(claim: Claim) -> bool:
+    return claim.node == os.uname().nodename and claims.same_process(
+        claim.pid, claim.process_started
+    )
+
+
+def _within(seconds: float, done: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + seconds
+    while not done():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(POLL_S)
+    return True

@@ -1,0 +1,69 @@
+"""`hpcncf cancel`: end runs, queued or running, here or in Slurm."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hpcncf.plan import Plan, Run
+    from hpcncf.records import ResultPaths
+
+HELP = "end runs, queued or running; what they recorded stays"
+EPILOG = """\
+one run, found in ./results by its first letters:   hpcncf cancel 4f2a1b9c
+everything of a job:                                hpcncf cancel --all results/demo
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "what",
+        nargs="+",
+        metavar="RUN|RESULTS",
+        help="runs by their first letters; with --all, folders",
+    )
+    parser.add_argument("--all", action="store_true", help="all runs of these results folders")
+    parser.add_argument("--results", type=Path, metavar="DIR", help="where to look for the runs")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of sentences")
+
+
+def run(args: argparse.Namespace) -> int:
+    import json
+
+    from hpcncf import cancel
+
+    ended = [
+        (paths, state)
+        for paths, plan, runs in _asked(args)
+        for state in cancel.cancel(paths, plan, runs)
+    ]
+    if args.json:
+        told = [
+            {"results": str(paths.folder), "id": state.run.id, "was": state.state}
+            for paths, state in ended
+        ]
+        print(json.dumps({"cancelled": told}, indent=2))
+        return 0
+    for _, state in ended:
+        print(f"{state.run.id} cancelled (was {state.state})")
+    if not ended:
+        print("nothing to cancel: none of these runs is queued or running")
+    return 0
+
+
+def _asked(args: argparse.Namespace) -> list[tuple[ResultPaths, Plan, list[Run]]]:
+    """The runs meant, by results folder."""
+    from hpcncf.cli import finding
+    from hpcncf.collect import read_plan
+    from hpcncf.records import ResultPaths
+
+    if args.all:
+        folders = [ResultPaths(Path(name).resolve()) for name in args.what]
+        return [(paths, plan := read_plan(paths), plan.runs) for paths in folders]
+    grouped: dict[Path, tuple[ResultPaths, Plan, list[Run]]] = {}
+    for run_id in args.what:
+        paths, plan, run = finding.run(run_id, args.results)
+        grouped.setdefault(paths.folder, (paths, plan, []))[2].append(run)
+    return list(grouped.values())
