@@ -1,0 +1,103 @@
+"""Labels beside their points, moved until they cover neither points nor each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.transforms import Bbox
+
+# Points to the right, left, above and below, then further and further out: (x, y, alignment).
+OFFSETS: Final = [
+    (dx * far, dy * far, side)
+    for far in (1.0, 1.8, 3.0, 4.5)
+    for dx, dy, side in (
+        (9, 0, "left"),
+        (-9, 0, "right"),
+        (7, 9, "left"),
+        (7, -9, "left"),
+        (-7, 9, "right"),
+        (-7, -9, "right"),
+        (0, 12, "center"),
+        (0, -12, "center"),
+    )
+]
+
+
+@dataclass(frozen=True)
+class Label:
+    """A text for the point (x, y), in data coordinates."""
+
+    x: float
+    y: float
+    text: str
+    colour: str
+
+
+def place(axes: Axes, labels: Sequence[Label], points: Sequence[tuple[float, float]]) -> None:
+    """Draw every label where it covers least; far ones get a line to their point."""
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    figure.set_layout_engine("none")  # what is placed now must not move when the figure is saved
+    marks = [_around(axes, x, y) for x, y in points]
+    taken: list[Bbox] = []
+    for label in labels:
+        best = min(OFFSETS, key=lambda at: _cost(axes, canvas, label, at, marks + taken))
+        taken.append(_drawn(axes, canvas, label, best, keep=True))
+
+
+def _around(axes: Axes, x: float, y: float) -> Bbox:
+    at = axes.transData.transform((x, y))
+    half = 4.0 * axes.figure.dpi / 72
+    return Bbox.from_extents(at[0] - half, at[1] - half, at[0] + half, at[1] + half)
+
+
+def _cost(
+    axes: Axes,
+    canvas: FigureCanvasAgg,
+    label: Label,
+    at: tuple[float, float, str],
+    taken: Sequence[Bbox],
+) -> float:
+    """Square pixels covered, those outside the axes ten times; nearer wins where all are free."""
+    box = _drawn(axes, canvas, label, at, keep=False)
+    covered = sum(_overlap(box, other) for other in taken)
+    outside = box.width * box.height - _overlap(box, axes.get_window_extent())
+    return covered + 10 * outside + (abs(at[0]) + abs(at[1])) / 10
+
+
+def _overlap(one: Bbox, other: Bbox) -> float:
+    both = Bbox.intersection(one, other)
+    return float(both.width * both.height) if both else 0.0
+
+
+def _drawn(
+    axes: Axes,
+    canvas: FigureCanvasAgg,
+    label: Label,
+    at: tuple[float, float, str],
+    keep: bool,
+) -> Bbox:
+    dx, dy, side = at
+    far = abs(dx) + abs(dy) > 20
+    line = {"arrowstyle": "-", "color": label.colour, "lw": 0.6, "alpha": 0.6}
+    text = axes.annotate(
+        label.text,
+        (label.x, label.y),
+        xytext=(dx, dy),
+        textcoords="offset points",
+        ha=side,
+        va="center",
+        color=label.colour,
+        arrowprops=line if far and keep else None,
+        bbox={"facecolor": "w", "alpha": 0.75, "edgecolor": "none", "pad": 0.3},
+    )
+    box = text.get_window_extent(canvas.get_renderer())
+    if not keep:
+        text.remove()
+    return box

@@ -1,0 +1,288 @@
+"""The figures of a report; each returns None where the runs leave it nothing to show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import log10
+from typing import Final
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import (
+    FixedLocator,
+    FuncFormatter,
+    LogLocator,
+    MultipleLocator,
+    NullLocator,
+    PercentFormatter,
+)
+
+from hpcncf_analysis import placing, style
+from hpcncf_analysis.placing import Label
+from hpcncf_analysis.scaling import Scaled, by_series, scales
+from hpcncf_analysis.style import FAINT, GREY, INK
+from hpcncf_analysis.summary import Configuration
+
+PHASES: Final = tuple(style.PHASES)
+
+
+def efficiency_against_speed(configurations: Sequence[Configuration]) -> Figure | None:
+    """CPU efficiency over speed, and under it what that speed costs in cores.
+
+    Core-seconds per epoch depend on speed and cores, not on efficiency: their iso-lines are
+    straight in the lower panel (cores over speed, both logarithmic) and could only be drawn in the
+    upper one for each number of cores anew. Both panels share the speed, so a point is found in
+    the other straight above or below it. In the lower panel a ring is what the configuration is
+    allocated, a dot what it used, and the line between them is the waste.
+    """
+    shown = [one for one in configurations if one.speed and one.median("cpu_efficiency")]
+    if not shown or len({one.is_command for one in shown}) > 1:
+        return None
+    with style.styled():
+        figure = style.blank(7.4)
+        upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[1.25, 1])
+        colours = style.colours(one.series for one in configurations)
+        _speed_axis(lower, shown)
+        _efficiencies(upper, shown, colours)
+        _costs(lower, shown, colours)
+        _label_points(upper, shown, colours)
+    return figure
+
+
+def _speed_axis(axes: Axes, shown: Sequence[Configuration]) -> None:
+    speeds = [_run_speed(one, row) for one in shown for row in one.rows]
+    low, high = min(speeds), max(speeds)
+    room = max((high / low) ** 0.12, 1.25)
+    axes.set_xscale("log")
+    axes.set_xlim(low / room, high * room)
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(style.thousands))
+    unit = "runs per hour" if shown[0].is_command else "instances per second, all ranks"
+    axes.set_xlabel(f"speed ({unit}; logarithmic)")
+
+
+def _run_speed(one: Configuration, row: Mapping[str, float]) -> float:
+    return 3600 / row["elapsed_s"] if one.is_command else row["instances_per_s"]
+
+
+def _efficiencies(axes: Axes, shown: Sequence[Configuration], colours: Mapping[str, str]) -> None:
+    for one in shown:
+        colour = colours[one.series]
+        speeds = [_run_speed(one, row) for row in one.rows]
+        axes.plot(speeds, [row["cpu_efficiency"] for row in one.rows], ".", color=colour, alpha=0.4)
+        axes.plot(
+            one.speed, one.median("cpu_efficiency"), _marker(one), ms=9, mec="w", color=colour
+        )
+    highest = max(row["cpu_efficiency"] for one in shown for row in one.rows)
+    axes.set_ylim(0, max(1.15, highest * 1.12))
+    axes.axhline(1, color=GREY, lw=1, ls=":")
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    axes.yaxis.set_major_locator(MultipleLocator(0.2))
+    axes.set_title("CPU efficiency: busy share of the cores allocated")
+    style.quiet_grid(axes)
+
+
+def _marker(one: Configuration) -> str:
+    """A circle for one rank, a square for several."""
+    return "o" if one.ranks == 1 else "s"
+
+
+def _costs(axes: Axes, shown: Sequence[Configuration], colours: Mapping[str, str]) -> None:
+    counts = sorted({one.cores for one in shown})
+    used = [one.median("cores_used") or one.cores for one in shown]
+    axes.set_yscale("log", base=2)
+    axes.set_ylim(min(*counts, *used) / 1.5, max(*counts, *used) * 1.5)
+    _iso_lines(axes, shown)
+    for one, busy in zip(shown, used, strict=True):
+        colour, marker = colours[one.series], _marker(one)
+        axes.plot([one.speed] * 2, [busy, one.cores], color=colour, lw=2, alpha=0.5)
+        axes.plot(one.speed, busy, marker, ms=5, color=colour)
+        axes.plot(one.speed, one.cores, marker, ms=10, mfc="none", mew=1.8, color=colour)
+    axes.yaxis.set_major_locator(FixedLocator(counts))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    what = "run" if shown[0].is_command else "epoch"
+    axes.set_title(f"Cores (○ allocated, • used); lines: core-seconds per {what}")
+
+
+def _iso_lines(axes: Axes, shown: Sequence[Configuration]) -> None:
+    """Where cores x seconds per epoch are equal; none where epochs differ in size."""
+    work = work_per_epoch(shown)
+    if work is None:
+        return
+    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
+    for cost in nice_between(low * work / right, high * work / left):
+        speeds = [left, right]
+        axes.plot(speeds, [cost * speed / work for speed in speeds], color=FAINT, lw=1, zorder=0)
+        speed = min(right, high * work / cost) / 1.02
+        at_top = speed < right / 1.05
+        axes.annotate(
+            f"{cost:g}",
+            (speed, cost * speed / work),
+            xytext=(-3, -3) if at_top else (-2, 2),
+            textcoords="offset points",
+            ha="right",
+            va="top" if at_top else "bottom",
+            size=9,
+            color=GREY,
+        )
+    axes.set_xlim(left, right)
+    axes.set_ylim(low, high)
+
+
+def work_per_epoch(shown: Sequence[Configuration]) -> float | None:
+    """Speed x seconds of an epoch (or of a command's run), when all agree within 5 %."""
+    if shown[0].is_command:
+        return 3600.0
+    seconds = [(one.speed, one.median("seconds_per_epoch")) for one in shown]
+    work = [speed * each for speed, each in seconds if speed and each]
+    if not work or max(work) > 1.05 * min(work):
+        return None
+    return sorted(work)[len(work) // 2]
+
+
+def nice_between(low: float, high: float) -> list[float]:
+    """1, 2, 5, 10, ... between two bounds; only 1, 10, 100 where those would crowd."""
+    powers = range(int(log10(low)) - 2, int(log10(high)) + 2)
+    nice = [step * 10.0**power for power in powers for step in (1, 2, 5)]
+    inside = [value for value in nice if low < value < high]
+    return inside if len(inside) <= 9 else [v for v in inside if f"{v:e}".startswith("1.0")]
+
+
+def _label_points(axes: Axes, shown: Sequence[Configuration], colours: Mapping[str, str]) -> None:
+    labels = [
+        Label(one.speed or 0.0, one.median("cpu_efficiency") or 0.0, one.label, colours[one.series])
+        for one in shown
+    ]
+    points = [(_run_speed(one, row), row["cpu_efficiency"]) for one in shown for row in one.rows]
+    placing.place(axes, labels, points)
+
+
+def speedup(configurations: Sequence[Configuration], scale: Mapping[str, Scaled]) -> Figure | None:
+    """Speed-up over cores for each series, with the ideal line.
+
+    A full line joins sizes of as many ranks as the base (more cores each), a dashed one those of
+    the base's cores per rank (more ranks); other shapes stand alone.
+    """
+    series = {name: found for name, found in by_series(configurations).items() if scales(found)}
+    if not series:
+        return None
+    with style.styled():
+        figure = style.blank(4.6)
+        axes = figure.subplots()
+        colours = style.colours(one.series for one in configurations)
+        shown = [one for found in series.values() for one in found]
+        _ideal(axes, shown, scale)
+        ends = [
+            Label(one.cores, scale[one.key].speedup, one.label, colours[name])
+            for name, found in series.items()
+            for one in _series_lines(axes, found, scale, colours[name])
+        ]
+        placing.place(axes, ends, _along_lines(shown, scale))
+    return figure
+
+
+def _series_lines(
+    axes: Axes, found: Sequence[Configuration], scale: Mapping[str, Scaled], colour: str
+) -> list[Configuration]:
+    """Draw one series; what to label: the end of each line, and shapes on neither."""
+    base = found[0]
+    more_cores = [one for one in found if one.ranks == base.ranks]
+    more_ranks = [one for one in found if one.cores / one.ranks == base.cores / base.ranks]
+    for line, dashes in ((more_cores, "-"), (more_ranks, "--")):
+        gains = [scale[one.key].speedup for one in line]
+        axes.plot([one.cores for one in line], gains, dashes, color=colour, lw=1.8)
+    for one in found:
+        axes.plot(one.cores, scale[one.key].speedup, _marker(one), ms=8, mec="w", color=colour)
+    ends = [line[-1] for line in (more_cores, more_ranks) if len(line) > 1]
+    return ends + [one for one in found if one not in more_cores and one not in more_ranks]
+
+
+def _along_lines(
+    shown: Sequence[Configuration], scale: Mapping[str, Scaled]
+) -> list[tuple[float, float]]:
+    """Points that labels should leave free: the measured ones, and some between them and 1."""
+    fewest = min(one.cores for one in shown)
+    return [
+        (fewest + part * (one.cores - fewest), 1 + part * (scale[one.key].speedup - 1))
+        for one in shown
+        for part in (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+    ]
+
+
+def _ideal(axes: Axes, shown: Sequence[Configuration], scale: Mapping[str, Scaled]) -> None:
+    counts = sorted({one.cores for one in shown})
+    most, fewest = counts[-1], counts[0]
+    axes.plot([fewest, most], [1, most / fewest], color=GREY, lw=1, ls=":")
+    axes.annotate(
+        "ideal",
+        (most, most / fewest),
+        xytext=(9, 4),
+        textcoords="offset points",
+        color=GREY,
+    )
+    top = max(most / fewest, *(scale[one.key].speedup for one in shown))
+    axes.set_ylim(0, top * 1.12)
+    span = most - fewest
+    axes.set_xlim(fewest - 0.12 * span, most + 0.85 * span)  # the lines' labels stand to the right
+    axes.xaxis.set_major_locator(FixedLocator(counts))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.set_xlabel("cores allocated")
+    axes.set_title("Speed-up against the fewest cores of the same series")
+    style.quiet_grid(axes)
+
+
+def step_time(configurations: Sequence[Configuration]) -> Figure | None:
+    """Where the time goes: milliseconds of wall time per 1000 instances, by phase.
+
+    A bar is as long as 1 / speed; its parts are the phases' shares over all ranks.
+    """
+    shown = [one for one in configurations if one.speed and one.median("input_share") is not None]
+    if not shown:
+        return None
+    with style.styled():
+        figure = style.blank(1.3 + 0.62 * len(shown))
+        axes = figure.subplots()
+        for row, one in enumerate(shown):
+            _bar(axes, row, one)
+        longest = max(1e6 / (one.speed or 1.0) for one in shown)
+        axes.set_xlim(0, longest * 1.16)
+        axes.set_ylim(len(shown) - 0.4, -0.75)
+        axes.yaxis.set_visible(False)
+        axes.spines["left"].set_visible(False)
+        axes.set_xlabel("milliseconds per 1000 instances")
+        _phase_key(figure, shown)
+    return figure
+
+
+def _bar(axes: Axes, row: int, one: Configuration) -> None:
+    total_ms, left = 1e6 / (one.speed or 1.0), 0.0
+    for phase in PHASES:
+        width = total_ms * (one.median(f"{phase}_share") or 0.0)
+        axes.barh(row, width, 0.46, left, color=style.PHASES[phase], edgecolor="w", lw=0.4)
+        left += width
+    axes.text(0, row - 0.27, one.label, va="bottom", size=10)
+    axes.annotate(
+        f"{total_ms:.3g} ms",
+        (left, row),
+        xytext=(4, 0),
+        textcoords="offset points",
+        va="center",
+        size=10,
+        color=INK,
+    )
+
+
+def _phase_key(figure: Figure, shown: Sequence[Configuration]) -> None:
+    present = [p for p in PHASES if any(one.median(f"{p}_share") for one in shown)]
+    handles = [figure.axes[0].barh(0, 0, color=style.PHASES[phase]) for phase in present]
+    figure.legend(
+        handles,
+        present,
+        loc="outside upper left",
+        ncols=3,
+        frameon=False,
+        columnspacing=1.2,
+        handlelength=1.0,
+    )

@@ -1,0 +1,89 @@
+"""How every figure looks: colour-blind-safe (Okabe, Ito 2008), large type, text kept as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from io import BytesIO, StringIO
+from typing import Final
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+BLUE, VERMILION, GREEN, PURPLE = "#0072B2", "#D55E00", "#007A5A", "#AA4A84"
+SERIES: Final = [VERMILION, BLUE, GREEN, PURPLE, "#8A6100", "#2A7FA8", "#333333"]
+PHASES: Final = {
+    "input": "#D55E00",
+    "forward": "#0072B2",
+    "backward": "#56B4E9",
+    "sync": "#CC79A7",
+    "optimizer": "#009E73",
+    "other": "#B5B5B5",
+}
+INK, GREY, FAINT = "#222222", "#6B6B6B", "#D9D9D9"
+WIDTH_IN: Final = 6.4
+
+SETTINGS: Final = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans", "Arial", "sans-serif"],
+    "font.size": 11,
+    "axes.titlesize": 12,
+    "axes.titlelocation": "left",
+    "axes.edgecolor": GREY,
+    "axes.labelcolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "text.color": INK,
+    "xtick.color": GREY,
+    "ytick.color": GREY,
+    "svg.fonttype": "none",
+    "figure.dpi": 100,
+}
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    with mpl.rc_context(SETTINGS):
+        yield
+
+
+def blank(height_in: float) -> Figure:
+    figure = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def colours(series: Iterable[str]) -> dict[str, str]:
+    """Each series its own colour, the same in every figure of a report."""
+    names = sorted(set(series))
+    return {name: SERIES[number % len(SERIES)] for number, name in enumerate(names)}
+
+
+def quiet_grid(axes: Axes) -> None:
+    axes.grid(visible=True, color=FAINT, lw=0.6)
+    axes.set_axisbelow(True)
+
+
+def thousands(value: float, _position: object = None) -> str:
+    """`500`, `2k`, `1.5M`: what stands at a tick of instances per second."""
+    for size, letter in ((1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:g}{letter}"
+    return f"{value:g}"
+
+
+def as_svg(figure: Figure, name: str) -> str:
+    """The same figure gives the same text: no date, ids salted with the figure's name."""
+    text = StringIO()
+    with mpl.rc_context(SETTINGS | {"svg.hashsalt": name}):
+        figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
+    return text.getvalue()
+
+
+def as_png(figure: Figure) -> bytes:
+    image = BytesIO()
+    with mpl.rc_context(SETTINGS):
+        figure.savefig(image, format="png", dpi=160, metadata={"Software": None})
+    return image.getvalue()

@@ -1,0 +1,166 @@
+"""The report's tables: rows of ready texts, told apart from how a page shows them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from hpcncf_analysis import words
+from hpcncf_analysis.scaling import Scaled
+from hpcncf_analysis.summary import Configuration
+from hpcncf_analysis.words import NONE
+
+Row = Mapping[str, Any]
+
+ENVIRONMENT: Final = ("node", "cpu_model", "commit", "device", "backend", "parameters")
+
+
+@dataclass(frozen=True)
+class Table:
+    """A heading for each column, then rows as wide; the first column is text."""
+
+    columns: list[str]
+    rows: list[list[str]]
+
+
+def main_table(shown: Sequence[Configuration], scales: Mapping[str, Scaled]) -> Table:
+    """Speed, what it cost, and the quality beside it; without training, time for speed."""
+    if all(one.is_command for one in shown):
+        columns = ["configuration", "elapsed", *_CORE_COLUMNS, "core-hours"]
+        return Table(columns, [_command_row(one) for one in shown])
+    columns = [
+        "configuration",
+        "instances/s",
+        "speed-up",
+        "parallel efficiency",
+        *_CORE_COLUMNS,
+        "s/epoch",
+        "core-s/epoch",
+        "HR@10",
+        "NDCG@10",
+    ]
+    return Table(columns, [_main_row(one, scales.get(one.key)) for one in shown])
+
+
+_CORE_COLUMNS: Final = ["cores allocated / usable / used", "CPU efficiency", "peak"]
+
+
+def _core_cells(one: Configuration) -> list[str]:
+    counts = (one.median(f"cores_{which}") for which in ("allocated", "usable", "used"))
+    efficiency = one.median("cpu_efficiency")
+    flag = " !" if efficiency is not None and efficiency > 1 else ""
+    return [
+        " / ".join(words.cores(count) for count in counts),
+        words.percent(efficiency) + flag,
+        words.percent(one.median("cpu_efficiency_peak")),
+    ]
+
+
+def _main_row(one: Configuration, scaled: Scaled | None) -> list[str]:
+    return [
+        one.label,
+        with_interval(one, "instances_per_s"),
+        words.times(scaled.speedup if scaled else None),
+        words.percent(scaled.parallel_efficiency if scaled else None),
+        *_core_cells(one),
+        words.number(one.median("seconds_per_epoch")) + _extrapolated(one),
+        words.number(one.median("core_s_per_epoch")) + _extrapolated(one),
+        words.score(one.median("hr10")),
+        words.score(one.median("ndcg10")),
+    ]
+
+
+def _extrapolated(one: Configuration) -> str:
+    return " (extrapolated)" if one.rows[0]["epoch_extrapolated"] else ""
+
+
+def _command_row(one: Configuration) -> list[str]:
+    elapsed = words.duration(one.median("elapsed_s"))
+    return [one.label, elapsed, *_core_cells(one), words.number(one.median("core_hours"))]
+
+
+def with_interval(one: Configuration, name: str) -> str:
+    found = one.figures.get(name)
+    return f"{words.number(one.median(name))} {words.interval(found, words.number)}".strip()
+
+
+def quality_table(shown: Sequence[Configuration]) -> Table | None:
+    """HR@10 and NDCG@10 beside what a table of counts reaches; None where none was evaluated."""
+    judged = [one for one in shown if one.median("hr10") is not None]
+    if not judged:
+        return None
+    names = ("hr10", "ndcg10", "hr10_unseen", "loss")
+    rows = [[one.label, *(words.score(one.median(name)) for name in names)] for one in judged]
+    baseline = [words.score(judged[0].median(f"baseline_{name}")) for name in ("hr10", "ndcg10")]
+    if baseline[0] != NONE:
+        rows.append(["count table (no training)", *baseline, NONE, NONE])
+    return Table(["configuration", "HR@10", "NDCG@10", "HR@10 unseen", "loss"], rows)
+
+
+def quality_note(runs: Sequence[Row]) -> str | None:
+    """What the data set can tell about recommendation, where its own figures say it."""
+    known = [row for row in runs if row["unseen_test_rows"] is not None and row["test_rows"]]
+    if not known:
+        return None
+    row = known[0]
+    seen = 1 - row["unseen_test_rows"] / row["test_rows"]
+    if seen <= 0.5:
+        return None
+    baseline, reached = row["baseline_hr10"], row["hr10"]
+    beats = baseline is not None and reached is not None and baseline >= reached
+    table = " A table of the user's own counts already does better than the model." if beats else ""
+    return (
+        f"{words.percent(seen)} of the {row['test_rows']:,} test pairs also occur in training, so "
+        f"HR@10 here is mostly memory.{table} This data set measures speed well and recommendation "
+        "badly: look at HR@10 unseen, and judge recommendation on data with a real task."
+    )
+
+
+def epoch_table(epochs: Sequence[Row], shown: Sequence[Configuration]) -> Table | None:
+    """The course of each configuration's first completed run."""
+    labels = {one.rows[0]["run_id"]: one.label for one in shown}
+    rows = [
+        [
+            labels[row["run_id"]],
+            str(row["epoch"] + 1),
+            words.number(row["training_s"]),
+            words.number(row["evaluation_s"]),
+            words.score(row["loss"]),
+            *(words.score(row[name]) for name in ("hr10", "ndcg10", "hr10_unseen")),
+        ]
+        for row in epochs
+        if row["run_id"] in labels
+    ]
+    columns = ["configuration", "epoch", "training s", "evaluation s", "loss"]
+    columns += ["HR@10", "NDCG@10", "HR@10 unseen"]
+    return Table(columns, rows) if rows else None
+
+
+def run_table(runs: Sequence[Row]) -> Table:
+    """Every planned run, whatever became of it."""
+    columns = ["run", "settings", "repeat", "state", "elapsed", "CPU efficiency", "what happened"]
+    return Table(columns, [_run_row(row) for row in runs])
+
+
+def _run_row(row: Row) -> list[str]:
+    varied = ", ".join(f"{key.split('.')[-1]}: {value}" for key, value in row["varied"].items())
+    told = [row["reason"], row["progress"], row["stale"], *row["warnings"]]
+    return [
+        row["run_id"],
+        varied or row["command"] or "the base setting",
+        str(row["repeat"]),
+        row["state"] + (" (retired)" if row["retired"] else ""),
+        words.duration(row["elapsed_s"]),
+        words.percent(row["cpu_efficiency"]),
+        "; ".join(text for text in told if text),
+    ]
+
+
+def environment(runs: Sequence[Row]) -> list[tuple[str, str]]:
+    """What the runs ran on, each value once."""
+    named = [
+        (name, sorted({str(row.get(name)) for row in runs if row.get(name)}))
+        for name in ENVIRONMENT
+    ]
+    return [(name.replace("_", " "), "; ".join(values)) for name, values in named if values]

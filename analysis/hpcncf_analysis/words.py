@@ -1,0 +1,53 @@
+"""How numbers are written for a reader. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hpcncf_analysis.summary import Spread
+
+NONE = "–"
+THIN = "\u202f"
+
+
+def percent(value: float | None) -> str:
+    return NONE if value is None else f"{value:.0%}".replace("%", f"{THIN}%")
+
+
+def number(value: float | None) -> str:
+    """Three significant digits, thousands apart: `96,100`, `12.4`, `0.031`."""
+    if value is None:
+        return NONE
+    if abs(value) >= 100:
+        digits = 3 - len(f"{abs(value):.0f}")
+        return f"{round(value, min(digits, 0)):,.0f}"
+    return f"{value:.3g}"
+
+
+def times(value: float | None) -> str:
+    return NONE if value is None else f"{value:.2f}×" if value < 10 else f"{value:.0f}×"
+
+
+def score(value: float | None) -> str:
+    return NONE if value is None else f"{value:.3f}"
+
+
+def cores(value: float | None) -> str:
+    return NONE if value is None else f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def duration(value: float | None) -> str:
+    if value is None:
+        return NONE
+    if value < 100:
+        return f"{value:.3g}{THIN}s"
+    minutes, seconds = divmod(round(value), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02} min"
+
+
+def interval(spread: Spread | None, show: Callable[[float | None], str]) -> str:
+    """`[low – high]`; nothing where one repeat gives none."""
+    if spread is None or spread.low is None:
+        return ""
+    return f"[{show(spread.low)} – {show(spread.high)}]"

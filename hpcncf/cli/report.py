@@ -1,0 +1,41 @@
+"""`hpcncf report`: collects, then writes one page that says what to ask for."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from hpcncf.cli import collect
+
+HELP = "collect, then write one page of tables, figures and what to ask for"
+EPILOG = """\
+writes RESULTS/report/report.html (one file, no network needed), report.md and figures/; works for
+partial results; exit codes: 0 every run is complete; 3 not yet; 1 an error; 2 no results folder
+example: hpcncf report results/demo
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("results", metavar="RESULTS", type=Path, help="a job's results folder")
+    parser.add_argument(
+        "--open",
+        choices=("yes", "no"),
+        default="no",
+        help="open the page in this machine's browser (default: no)",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    paths, found = collect.gather(args.results)
+    collect.say_skipped(found)
+    from hpcncf_analysis import report
+
+    written = report.write(found, paths)
+    print(collect.summary(found))
+    print(f"\n{written.conclusion.sentence}\n")
+    print(f"report: {written.html}")
+    if args.open == "yes":
+        import webbrowser
+
+        webbrowser.open(written.html.resolve().as_uri())
+    return collect.exit_code(found)
