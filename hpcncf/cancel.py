@@ -81,8 +81,12 @@ def _queue_lives(submission: Submission) -> bool:
 
 
 def _at_work(paths: ResultPaths, state: RunState) -> bool:
-    claim = _claim(paths, state)
-    return claim is not None and _here(claim) and claims.holder(paths.run(state.run.id)) is not None
+    claim, run = _claim(paths, state), paths.run(state.run.id)
+    if claim is None or not _here(claim):
+        return False
+    if claim.launched_by == "local":  # the queue lives on; it has let go when it has said how
+        return not run.attempt(claim.attempt).end.exists()
+    return claims.holder(run) is not None
 
 
 def _claim(paths: ResultPaths, state: RunState) -> Claim | None:

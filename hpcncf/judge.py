@@ -59,7 +59,10 @@ def decide(run: Run, attempt: Attempt | None, sent: Sent | None) -> Verdict:
         return _waiting(sent)
     if attempt is None:
         return "planned", "not submitted"
-    return _attempted(run, attempt, sent)
+    verdict = _attempted(run, attempt, sent)
+    if sent and sent.cancelled_by and verdict[0] in ("stopped", "lost", "cancelled"):
+        return "cancelled", f"by {sent.cancelled_by}, while it ran"
+    return verdict
 
 
 def stale(run: Run, ranks: list[RankRecord], commit: str | None) -> str | None:
