@@ -1,0 +1,42 @@
+"""Small data and runs for the tests of training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hpcncf.ncf.data import prepared, synthetic
+from hpcncf.ncf.data.prepared import Prepared
+from hpcncf.plan import Run
+from hpcncf.ranks import Place
+from hpcncf.records import RunPaths
+from hpcncf.spec import Data, Model, Resources, Training
+
+
+def tiny(folder: Path) -> Prepared:
+    """1,501 training rows: with a batch of 50, the last step has one row only."""
+    synthetic.prepare(folder, users=40, items=150, train_rows=1501, context=9)
+    return prepared.load(folder)
+
+
+def planned(folder: Path, ranks: int = 1, model: Model | None = None, **training: Any) -> Run:
+    settings = {"threads": 1, "epochs": 2, "global_batch_size": 50} | training
+    return Run(
+        id="0123456789ab",
+        repeat=0,
+        varied={},
+        workload="ncf",
+        resources=Resources(tasks_per_node=ranks),
+        data=Data(path=str(folder)),
+        data_key=prepared.load(folder).manifest.key,
+        model=model or Model(),
+        training=Training(**settings),
+    )
+
+
+def trainer(run: Run, results: Path, place: Place | None = None) -> Any:
+    from hpcncf.ncf.train import Trainer
+
+    assert run.data is not None
+    data = prepared.load(Path(run.data.path))
+    return Trainer(run, data, place or Place(), RunPaths(results), lambda _: None)

@@ -1,0 +1,117 @@
+"""Three ways to make a batch give the same instances, whatever ranks, workers and start."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from make_runs import tiny
+
+from hpcncf.ncf import sampling
+from hpcncf.ncf.data.prepared import Prepared
+from hpcncf.ncf.loaders import Batch, Loader, Order, Schedule, Source
+from hpcncf.spec import Training
+
+LOADERS = ("per_sample", "batched", "vectorized")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+    return tiny(tmp_path_factory.mktemp("data") / "tiny")
+
+
+def batches(
+    data: Prepared, epoch: int = 1, steps: range | None = None, place: tuple[int, int] = (0, 1),
+    **training: Any,
+) -> list[Batch]:  # fmt: skip
+    schedule = Schedule(data.manifest.train_rows, 50, *place)
+    loader = Loader(data, Training(seed=5, **training), schedule)
+    return list(loader.epoch(epoch, steps or range(schedule.steps)))
+
+
+def assert_same(ours: list[Batch], theirs: list[Batch]) -> None:
+    assert len(ours) == len(theirs)
+    for one, other in zip(ours, theirs, strict=True):
+        for left, right in zip(one, other, strict=True):
+            assert left.dtype == right.dtype
+            assert torch.equal(left, right)
+
+
+@pytest.mark.parametrize("loader", ["per_sample", "batched"])
+@pytest.mark.parametrize("negatives", [1, 4, 5])
+def test_all_loaders_give_the_same_instances(data: Prepared, loader: str, negatives: int) -> None:
+    expected = batches(data, loader="vectorized", negatives=negatives)
+    assert_same(batches(data, loader=loader, negatives=negatives), expected)
+
+
+@pytest.mark.parametrize("loader", ["per_sample", "batched"])
+def test_workers_change_nothing_in_any_epoch(data: Prepared, loader: Any) -> None:
+    schedule = Schedule(data.manifest.train_rows, 50)
+    with_workers = Loader(data, Training(seed=5, loader=loader, num_workers=2), schedule)
+    for epoch in (0, 1):
+        found = list(with_workers.epoch(epoch, range(schedule.steps)))
+        assert_same(found, batches(data, epoch, loader="vectorized"))
+
+
+@pytest.mark.parametrize(("loader", "world"), [*product(LOADERS, [2, 3])])
+def test_the_ranks_parts_of_a_step_make_up_the_step(
+    data: Prepared, loader: str, world: int
+) -> None:
+    whole = batches(data, loader="vectorized")
+    parts = [batches(data, place=(rank, world), loader=loader) for rank in range(world)]
+    joined = [
+        Batch(*(torch.cat(same) for same in zip(*step, strict=True)))
+        for step in zip(*parts, strict=True)
+    ]
+    assert_same(joined, whole)
+    # 1,501 rows in steps of 50: the last step's one row leaves the other ranks with none.
+    assert sorted(len(part[-1].labels) for part in parts) == [0] * (world - 1) + [5]
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_an_epoch_may_be_taken_up_at_any_step(data: Prepared, loader: str) -> None:
+    expected = batches(data, loader="vectorized")[17:23]
+    assert_same(batches(data, steps=range(17, 23), loader=loader), expected)
+
+
+def test_an_epoch_has_every_row_once_each_with_its_own_negatives(data: Prepared) -> None:
+    whole = Batch(*(torch.cat(same) for same in zip(*batches(data), strict=True)))
+    positive = whole.labels == 1
+    assert int(positive.sum()) == data.manifest.train_rows
+    assert len(whole.labels) == 5 * data.manifest.train_rows
+    order = sampling.epoch_rows(5, 1, 0, 1501, 1501)
+    assert whole.users[positive].tolist() == data.train_users[order].tolist()
+    assert whole.items[positive].tolist() == data.train_items[order].tolist()
+    assert np.array_equal(whole.context[positive].numpy(), data.train_context[order])
+    pairs = set(zip(data.train_users.tolist(), data.train_items.tolist(), strict=True))
+    negatives = zip(whole.users[~positive].tolist(), whole.items[~positive].tolist(), strict=True)
+    assert not pairs & set(negatives)
+
+
+def test_the_order_in_chunks_is_the_order() -> None:
+    rows = 150_000  # more than two chunks
+    order, expected = Order(3, 2, rows), sampling.epoch_rows(3, 2, 0, rows, rows)
+    for start in range(0, rows, 20_000):
+        stop = min(start + 20_000, rows)
+        assert np.array_equal(order.between(start, stop), expected[start:stop])
+    assert np.array_equal(order.between(10, 20), expected[10:20])
+
+
+def test_batches_are_plain_tensors_of_fixed_types(data: Prepared) -> None:
+    batch = batches(data)[0]
+    assert [each.dtype for each in batch] == [
+        torch.int64,
+        torch.int64,
+        torch.float32,
+        torch.float32,
+    ]
+    assert [tuple(each.shape) for each in batch] == [(250,), (250,), (250, 9), (250,)]
+
+
+def test_prepared_data_stays_a_map_of_the_file(tmp_path: Path) -> None:
+    data = tiny(tmp_path / "tiny")
+    assert np.shares_memory(Source(data, Training()).train_context, data.train_context)

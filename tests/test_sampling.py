@@ -1,0 +1,143 @@
+"""The order of an epoch and the negatives: exact, reproducible, the same one by one and at once."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcncf.ncf import sampling
+
+FULL = 0xFFFFFFFF
+
+
+@pytest.mark.parametrize(
+    ("counter", "key", "expected"),
+    [
+        ((0, 0, 0, 0), (0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
+        ((FULL,) * 4, (FULL, FULL), (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
+        (
+            (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344),
+            (0xA4093822, 0x299F31D0),
+            (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1),
+        ),
+    ],
+)
+def test_philox_gives_the_known_answers_of_its_authors(
+    counter: tuple[int, ...], key: tuple[int, int], expected: tuple[int, ...]
+) -> None:
+    seed, row = key[1] << 32 | key[0], counter[1] << 32 | counter[0]
+    purpose, block = counter[3] >> 24, counter[3] & 0xFFFFFF
+    assert sampling.philox_block(seed, purpose, counter[2], row, block) == expected
+
+
+@given(
+    seed=st.integers(0, 2**63 - 1),
+    epoch=st.integers(0, 2**32 - 1),
+    row=st.integers(0, 2**62),
+    blocks=st.integers(1, 5),
+)
+def test_philox_is_the_same_at_once_and_one_by_one(
+    seed: int, epoch: int, row: int, blocks: int
+) -> None:
+    words = sampling.philox(seed, sampling.ORDER, epoch, np.array([row]), blocks)[0].tolist()
+    single = [sampling.philox_block(seed, sampling.ORDER, epoch, row, b) for b in range(blocks)]
+    assert words == [word for block in single for word in block]
+
+
+@given(rows=st.integers(0, 3000), seed=st.integers(0, 2**63 - 1), epoch=st.integers(0, 10_000))
+def test_an_epochs_order_is_a_permutation(rows: int, seed: int, epoch: int) -> None:
+    order = sampling.epoch_rows(seed, epoch, 0, rows, rows)
+    assert sorted(order.tolist()) == list(range(rows))
+
+
+def test_the_order_is_another_in_every_epoch_and_for_every_seed() -> None:
+    orders = {
+        tuple(sampling.epoch_rows(seed, epoch, 0, 50, 50))
+        for seed in range(5)
+        for epoch in range(5)
+    }
+    assert len(orders) == 25
+
+
+@given(st.lists(st.integers(0, 777), min_size=0, max_size=6))
+def test_the_order_in_pieces_is_the_order_at_once(cuts: list[int]) -> None:
+    bounds = sorted({0, 777, *cuts})
+    pieces = [sampling.epoch_rows(3, 1, start, stop, 777) for start, stop in pairwise(bounds)]
+    assert np.concatenate(pieces).tolist() == sampling.epoch_rows(3, 1, 0, 777, 777).tolist()
+
+
+@st.composite
+def users_of_items(draw: st.DrawFn) -> tuple[int, list[list[int]]]:
+    """A number of items, and each user's, sorted; nobody has all of them."""
+    items = draw(st.integers(2, 60))
+    one = st.sets(st.integers(0, items - 1), min_size=1, max_size=items - 1).map(sorted)
+    return items, draw(st.lists(one, min_size=1, max_size=6))
+
+
+@given(
+    data=users_of_items(),
+    seed=st.integers(0, 2**63 - 1),
+    epoch=st.integers(0, 1000),
+    count=st.integers(1, 11),
+)
+def test_negatives_are_the_same_at_once_and_one_by_one_and_never_positive(
+    data: tuple[int, list[list[int]]], seed: int, epoch: int, count: int
+) -> None:
+    items, held = data
+    indptr = np.cumsum([0, *map(len, held)])
+    positives = np.array([item for mine in held for item in mine], dtype=np.int32)
+    users = np.arange(len(held))
+    rows = users * 1000 + 7
+    drawn = sampling.negatives(seed, epoch, rows, users, indptr, positives, items, count)
+    for user, mine in enumerate(held):
+        single = sampling.row_negatives(seed, epoch, int(rows[user]), mine, items, count)
+        assert drawn[user].tolist() == single
+        assert not set(single) & set(mine)
+        assert all(0 <= item < items for item in single)
+
+
+@pytest.mark.parametrize(
+    ("positives", "absent"),
+    [
+        ([0], [1, 2, 3, 4]),
+        ([4], [0, 1, 2, 3]),
+        ([0, 1, 2, 3], [4]),
+        ([1, 2, 3, 4], [0]),
+        ([0, 1, 3, 4], [2]),
+        ([0, 2, 4], [1, 3]),
+    ],
+)
+def test_every_absent_item_is_drawn_equally_often(positives: list[int], absent: list[int]) -> None:
+    rows = np.arange(5000)
+    users = np.zeros_like(rows)
+    indptr = np.array([0, len(positives)])
+    drawn = sampling.negatives(1, 0, rows, users, indptr, np.array(positives, np.int32), 5, 4)
+    found, times = np.unique(drawn, return_counts=True)
+    assert found.tolist() == absent
+    expected = drawn.size / len(absent)
+    # Four standard deviations of a binomial count.
+    assert abs(times - expected).max() <= 4 * np.sqrt(expected)
+
+
+def test_a_rows_negatives_do_not_depend_on_what_is_drawn_beside_it() -> None:
+    indptr, positives = np.array([0, 2, 5]), np.array([1, 3, 0, 2, 9], dtype=np.int32)
+    rows, users = np.array([4, 8, 15]), np.array([0, 1, 0])
+    together = sampling.negatives(5, 2, rows, users, indptr, positives, 20, 6)
+    alone = sampling.negatives(5, 2, rows[1:2], users[1:2], indptr, positives, 20, 4)
+    assert together[1, :4].tolist() == alone[0].tolist()
+
+
+@given(start=st.integers(0, 100), length=st.integers(0, 100), world=st.integers(1, 17))
+def test_shards_are_disjoint_complete_and_differ_by_one_at_most(
+    start: int, length: int, world: int
+) -> None:
+    shards = [sampling.shard(start, start + length, rank, world) for rank in range(world)]
+    assert [position for first, last in shards for position in range(first, last)] == list(
+        range(start, start + length)
+    )
+    sizes = [last - first for first, last in shards]
+    assert max(sizes) - min(sizes) <= 1
