@@ -73,9 +73,10 @@ def _keep(content: bytes, to: Path) -> None:
     partial = to.with_name(f".{to.name}.{token_hex(4)}")
     try:
         to.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_bytes(content)
-        partial.replace(to)
+        try:
+            partial.write_bytes(content)
+            partial.replace(to)
+        finally:
+            partial.unlink(missing_ok=True)
     except OSError as error:
-        raise DataError(f"{to}: cannot be written: {error.strerror}") from None
-    finally:
-        partial.unlink(missing_ok=True)
+        raise Unavailable(f"{to}: cannot be written: {error.strerror}") from None

@@ -123,10 +123,11 @@ def draw_test_negatives(rows: Rows, users: Int32s, seed: int, count: int) -> Int
     candidates = rows.item_count - np.diff(indptr)[users]
     if len(users) and candidates.min() < count:
         worst = int(candidates.argmin())
+        fewest = candidates[worst]
         raise DataError(
             f"user {rows.user_names[users[worst]]}: needs {count} test negatives, but has no row "
-            f"of only {candidates[worst]} of the {rows.item_count} items: give "
-            f"--test-negatives {candidates.min()} or fewer"
+            f"of only {fewest} of the {rows.item_count} items: "
+            + (f"give --test-negatives {fewest} or fewer" if fewest else "leave the user out")
         )
     drawn = np.empty((len(users), count), dtype=np.int32)
     for start in range(0, len(users), _USERS_AT_ONCE):

@@ -3,8 +3,8 @@
 Items fall into clusters; within a cluster and over all items, popularity follows Zipf's law
 (1 / rank). Every user likes two clusters. A row comes from one of them, or in one case of five
 from all items. The first context column, a number, and the first one-hot group tell the row's mood
-from which cluster it came; the other columns tell nothing. Test pairs do not occur in training
-(but for users who have nearly all items).
+from which cluster it came; the other columns tell nothing. Test pairs are new to their users, but
+for the few where eight tries find no such item.
 """
 
 from __future__ import annotations

@@ -40,6 +40,8 @@ def records(
             raise DataError(f"{name}: no column {missing[0]!r}; its columns: {', '.join(header)}")
         at = [header.index(column) for column in columns]
         for row in reader:
+            if not row:  # a blank line, as many a file ends with
+                continue
             if len(row) != len(header):
                 raise DataError(
                     f"{name}:{reader.line_num}: expected {len(header)} columns, came {len(row)}"

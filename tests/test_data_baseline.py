@@ -1,0 +1,67 @@
+"""The table of counts, against one worked out by hand."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+import pytest
+
+from hpcncf.ncf.data import frappe, movielens, ncf_format, synthetic
+from hpcncf.ncf.data.baseline import counts_baseline
+from hpcncf.ncf.data.manifest import DataError
+from hpcncf.ncf.data.prepared import load
+
+
+def scored(folder: Path, train: list[tuple[int, int]], test: list[list[int]]) -> dict[str, float]:
+    """`test`: user, positive, negatives."""
+    (folder / "a.train.rating").write_text("".join(f"{u}\t{i}\n" for u, i in train))
+    (folder / "a.test.rating").write_text("".join(f"{u}\t{i}\n" for u, i, *_ in test))
+    lines = [f"({u},{i})\t" + "\t".join(map(str, rest)) for u, i, *rest in test]
+    (folder / "a.test.negative").write_text("\n".join(lines))
+    ncf_format.prepare(folder / "out", folder)
+    return counts_baseline(load(folder / "out"))
+
+
+def test_the_users_own_count_comes_before_popularity(tmp_path: Path) -> None:
+    train = [(0, 1), (1, 2), (2, 2), (3, 2)]
+    assert scored(tmp_path, train, [[0, 1, 2, 3]]) == {"hr10": 1.0, "ndcg10": 1.0}
+
+
+def test_an_item_more_popular_comes_before_the_positive(tmp_path: Path) -> None:
+    train = [(0, 9), (1, 1), (1, 2), (2, 2)]
+    assert scored(tmp_path, train, [[0, 1, 2, 3]])["ndcg10"] == pytest.approx(1 / math.log2(3))
+
+
+def test_ties_count_against_the_positive(tmp_path: Path) -> None:
+    train = [(0, 50), *((1, item) for item in range(11))]
+    nine, ten = list(range(1, 10)), list(range(1, 11))
+    (tmp_path / "nine").mkdir()
+    (tmp_path / "ten").mkdir()
+    assert scored(tmp_path / "nine", train, [[0, 0, *nine]])["hr10"] == 1.0
+    assert scored(tmp_path / "ten", train, [[0, 0, *ten]]) == {"hr10": 0.0, "ndcg10": 0.0}
+
+
+def test_made_data_is_not_solved_by_counting(tmp_path: Path) -> None:
+    synthetic.prepare(tmp_path / "data", users=300, items=600, train_rows=15_000, context=5)
+    assert 0.1 < counts_baseline(load(tmp_path / "data"))["hr10"] < 0.85
+
+
+def test_data_without_test_rows_has_no_baseline(tmp_path: Path) -> None:
+    (tmp_path / "u.data").write_text("1\t5\t3\t100\n")
+    movielens.prepare(tmp_path / "out", tmp_path)
+    with pytest.raises(DataError, match="nothing to rank"):
+        counts_baseline(load(tmp_path / "out"))
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_on_real_frappe_counting_scores_what_is_known(tmp_path: Path, seed: int) -> None:
+    folder = os.environ.get("HPCNCF_DATA")
+    if not folder or not (Path(folder) / frappe.ZIP).is_file():
+        pytest.skip(f"needs {frappe.ZIP} in the folder HPCNCF_DATA")
+    frappe.prepare(tmp_path / "data", Path(folder), seed)
+    baseline = counts_baseline(load(tmp_path / "data"))
+    # 654 test rows: one standard deviation is 0.012 around the known 0.89 to 0.905.
+    assert 0.878 < baseline["hr10"] < 0.917
+    assert baseline["ndcg10"] == pytest.approx(0.84, abs=0.02)

@@ -1,0 +1,132 @@
+"""`hpcncf data` as a user types it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from hpcncf.cli import data
+from hpcncf.errors import UsageError
+from hpcncf.ncf.data.manifest import DataError
+
+TINY = ["synthetic", "--users", "9", "--items", "40", "--rows", "70", "--test-negatives", "9"]
+
+
+def hpcncf_data(*words: object) -> int:
+    parser = argparse.ArgumentParser()
+    data.add_arguments(parser)
+    return data.run(parser.parse_args([str(word) for word in words]))
+
+
+def test_prepare_tells_what_it_made_and_info_tells_it_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "out"
+    assert hpcncf_data("prepare", *TINY, "--context", 5, "-o", folder) == 0
+    made = capsys.readouterr()
+    assert "made: Synthetic data: 79 rows, 9 users, 40 items, 5 context columns" in made.out
+    assert "70 training rows x 8 columns" in made.out
+    assert made.err == ""  # progress is for terminals
+    assert hpcncf_data("prepare", *TINY, "--context", 5, "-o", folder) == 0
+    assert "already there" in capsys.readouterr().out
+    assert hpcncf_data("info", folder) == 0
+    told = capsys.readouterr().out
+    assert "9 test rows with 9 negatives, 4,881 parameters" in told
+    assert "context: number, group0=0, group0=1, group0=2, group0=3" in told
+
+
+def test_json_holds_the_counts_the_key_and_the_sizes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hpcncf_data("prepare", *TINY, "-o", tmp_path / "out", "--json")
+    made = json.loads(capsys.readouterr().out)
+    assert (made["outcome"], made["users"], made["parameters"]) == ("made", 9, 4721)
+    hpcncf_data("info", tmp_path / "out", "--json")
+    told = json.loads(capsys.readouterr().out)
+    assert told["key"] == made["key"]
+    assert told["bytes"]["train_users.npy"] == 128 + 4 * 70
+    assert told["unseen_test_rows"] <= told["test_rows"] == 9
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["synthetic"], "--like, or all of --users, --items and --rows"),
+        (["synthetic", "--users", "9", "--items", "40"], "--like, or all of"),
+        (["synthetic", "--like", "yelp", "--users", "9"], "--like is a whole shape"),
+        (["synthetic", "--like", "yelp", "--context", "0"], "--like is a whole shape"),
+        ([*TINY, "--seed", "-1"], "--seed -1: expected 0 to"),
+        (["synthetic", "--like", "frappe", "--test-negatives", "0"], "--test-negatives 0"),
+    ],
+)
+def test_a_request_that_makes_no_sense_is_refused(
+    tmp_path: Path, words: list[str], complaint: str
+) -> None:
+    with pytest.raises(UsageError, match=complaint):
+        hpcncf_data("prepare", *words, "-o", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_every_data_set_is_prepared_through_its_verb(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "a.csv"
+    table.write_text("u,i,h,t\n1,a,2.5,1\n1,b,3.5,2\n2,c,1.5,1\n2,d,1,2\n")
+    named = ["--user", "u", "--item", "i", "--context", "h, t", "--time", "t"]
+    one = ["--test-negatives", 1]
+    ratings = tmp_path / "u.data"
+    ratings.write_text("1\t5\t3\t100\n1\t6\t3\t101\n2\t7\t3\t100\n")
+    for kind, text in (("train.rating", "0\t0\n"), ("test.rating", "0\t1\n")):
+        (tmp_path / f"x.{kind}").write_text(text)
+    (tmp_path / "x.test.negative").write_text("(0,1)\t2\n")
+    hpcncf_data("prepare", "csv", "--source", table, *named, *one, "-o", tmp_path / "c")
+    hpcncf_data("prepare", "movielens", "--source", ratings, *one, "-o", tmp_path / "m")
+    hpcncf_data("prepare", "ncf", "--source", tmp_path / "x", "-o", tmp_path / "n")
+    titles = [line for line in capsys.readouterr().out.splitlines() if "made:" in line]
+    assert [title.split("made: ")[1].split(":")[0] for title in titles] == [
+        "a.csv",
+        "MovieLens u.data",
+        "NCF files x",
+    ]
+    hpcncf_data("info", tmp_path / "c")
+    assert "context: h, t\n" in capsys.readouterr().out
+
+
+def test_parquet_is_prepared_through_its_verb(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pyarrow = pytest.importorskip("pyarrow", reason="needs the extra parquet")
+    from pyarrow import parquet
+
+    rows = {"u": [1, 1, 2], "i": ["a", "b", "c"]}
+    parquet.write_table(pyarrow.table(rows), tmp_path / "a.parquet")
+    words = ["--user", "u", "--item", "i", "--test-negatives", 1, "-o", tmp_path / "out"]
+    hpcncf_data("prepare", "parquet", "--source", tmp_path / "a.parquet", *words)
+    assert "a.parquet: 3 rows, 2 users, 3 items" in capsys.readouterr().out
+
+
+def test_a_source_that_is_given_but_missing_is_an_error_even_or_synthetic(tmp_path: Path) -> None:
+    words = ["--source", tmp_path / "x.zip", "--or-synthetic", "-o", tmp_path / "out"]
+    with pytest.raises(DataError, match=r"x\.zip: cannot be read: No such file"):
+        hpcncf_data("prepare", "frappe", *words)
+
+
+def test_a_folder_without_prepared_data_says_how_to_make_it(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="hpcncf data prepare"):
+        hpcncf_data("info", tmp_path)
+
+
+def test_real_frappe_is_found_through_the_environment(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if not (Path(os.environ.get("HPCNCF_DATA") or "nowhere") / "Mobile_Frappe.zip").is_file():
+        pytest.skip("needs Mobile_Frappe.zip in the folder HPCNCF_DATA")
+    hpcncf_data("prepare", "frappe", "-o", tmp_path / "out")
+    told = capsys.readouterr().out
+    assert "Frappe (real): 84,385 rows, 654 users, 1,127 items, 21 context columns" in told
+    assert "83,731 training rows x 24 columns" in told
+    assert "74,673 parameters" in told

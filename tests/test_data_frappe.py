@@ -1,0 +1,177 @@
+"""Frappe: the published counts on the real file, the filters and broken rows on small ones."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hpcncf.ncf.data import frappe, frappe_source
+from hpcncf.ncf.data.download import Unavailable
+from hpcncf.ncf.data.manifest import DataError
+from hpcncf.ncf.data.prepared import Prepared, load
+
+HEADER = "user\titem\tcnt\tdaytime\tweekday\tisweekend\thomework\tcost\tweather\tcountry\tcity"
+NOWHERE = "http://127.0.0.1:9/Mobile_Frappe.zip"
+
+
+def log(user: int, item: int, count: object = 1, weather: str = "sunny") -> str:
+    day = "morning\tsunday\tweekend\tunknown\tfree"
+    return f"{user}\t{item}\t{count}\t{day}\t{weather}\tSpain\t0"
+
+
+def zipped(folder: Path, logs: list[str], rated: dict[int, str]) -> Path:
+    folder.mkdir(exist_ok=True)
+    meta = ["item\tpackage\trating", *(f"{item}\tcom.x\t{text}" for item, text in rated.items())]
+    with zipfile.ZipFile(folder / frappe.ZIP, "w") as archive:
+        archive.writestr("Mobile_Frappe/frappe/frappe.csv", "\n".join([HEADER, *logs]))
+        archive.writestr("Mobile_Frappe/frappe/meta.csv", "\n".join(meta))
+    return folder / frappe.ZIP
+
+
+def grid(users: range, items: range) -> list[str]:
+    return [log(user, item) for user in users for item in items]
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+    folder = os.environ.get("HPCNCF_DATA")
+    if not folder or not (Path(folder) / frappe.ZIP).is_file():
+        pytest.skip(f"needs {frappe.ZIP} in the folder HPCNCF_DATA")
+    made = tmp_path_factory.mktemp("frappe") / "data"
+    frappe.prepare(made, Path(folder))
+    return load(made)
+
+
+def test_the_published_file_gives_exactly_the_known_counts(real: Prepared) -> None:
+    told = real.manifest
+    assert (told.rows, told.users, told.items) == (84_385, 654, 1_127)
+    assert (told.train_rows, told.test_rows, told.parameters) == (83_731, 654, 74_673)
+    assert real.train_context.shape == (83_731, 21)
+    assert told.title == "Frappe (real): 84,385 rows, 654 users, 1,127 items, 21 context columns"
+    logged = set(zip(real.train_users.tolist(), real.train_items.tolist(), strict=True))
+    tested = set(zip(real.test_users.tolist(), real.test_items.tolist(), strict=True))
+    assert len(logged | tested) == 13_989
+
+
+def test_the_context_is_a_scaled_count_and_four_one_hot_groups(real: Prepared) -> None:
+    columns = real.manifest.context_columns
+    groups = [name.split("=")[0] for name in columns]
+    sizes = {name: groups.count(name) for name in frappe.CATEGORIES}
+    assert sizes == {"daytime": 7, "weather": 8, "isweekend": 2, "homework": 3}
+    both = np.concatenate([real.train_context, real.test_context])
+    assert (both[:, 0].min(), both[:, 0].max()) == (0.0, 1.0)
+    for name in sizes:
+        chosen = both[:, [group == name for group in groups]]
+        assert set(np.unique(chosen)) == {0.0, 1.0}
+        assert (chosen.sum(axis=1) == 1).all()
+
+
+def test_most_real_test_pairs_occur_in_training_too(real: Prepared) -> None:
+    assert 1 - real.test_unseen.mean() == pytest.approx(0.77, abs=0.03)
+
+
+def test_rare_items_and_users_go_until_none_is_left_then_unrated_apps(tmp_path: Path) -> None:
+    kept = grid(range(6), range(7))  # 7 rows a user, 6 an item
+    rare_item = [log(user, 50) for user in (0, 1, 2, 3, 9)]
+    # User 9 has six rows only while item 50 is there: both must go, in two rounds.
+    falls_with_it = [log(9, item) for item in (0, 1, 2, 3, 4)]
+    source = zipped(
+        tmp_path,
+        kept + rare_item + falls_with_it,
+        {item: "unknown" if item == 3 else "4.5" for item in range(60)},
+    )
+    rows = frappe.read(source)
+    assert (len(rows), len(rows.user_names), rows.item_count) == (36, 6, 6)
+
+
+def test_the_count_is_scaled_from_the_least_to_the_most(tmp_path: Path) -> None:
+    logs = grid(range(6), range(5)) + [log(user, 5, count=9**user) for user in range(6)]
+    rows = frappe.read(zipped(tmp_path, logs, dict.fromkeys(range(6), "4")))
+    scaled = rows.context[-6:, 0]
+    expected = np.log10((9.0 ** np.arange(6) + 1) / 2) / np.log10((9.0**5 + 1) / 2)
+    assert scaled == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("row", "complaint"),
+    [
+        ("1\t2\t3", r"frappe.csv:38: expected 11 columns, came 3"),
+        (log(1, 2, count="many"), r"frappe.csv:38: cnt: expected a whole number of 1 or more"),
+        (log(1, 2, count=0), r"frappe.csv:38: cnt: .* came '0'"),
+        (log(-1, 2), r"frappe.csv:38: user: .* came '-1'"),
+    ],
+)
+def test_a_broken_row_is_told_with_its_line_and_nothing_is_written(
+    tmp_path: Path, row: str, complaint: str
+) -> None:
+    logs = [*grid(range(6), range(6)), row]
+    source = zipped(tmp_path / "in", logs, dict.fromkeys(range(6), "4"))
+    with pytest.raises(DataError, match=complaint):
+        frappe.prepare(tmp_path / "out", source)
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+def test_a_file_that_is_no_zip_or_lacks_the_table_is_told(tmp_path: Path) -> None:
+    (tmp_path / "a.zip").write_text("hello")
+    with pytest.raises(DataError, match="not a whole zip file"):
+        frappe.prepare(tmp_path / "out", tmp_path / "a.zip")
+    with zipfile.ZipFile(tmp_path / "b.zip", "w") as archive:
+        archive.writestr("readme.txt", "no table")
+    with pytest.raises(DataError, match=r"no frappe\.csv inside"):
+        frappe.prepare(tmp_path / "out", tmp_path / "b.zip")
+    with pytest.raises(DataError, match="No such file"):
+        frappe.prepare(tmp_path / "out", tmp_path / "missing.zip")
+
+
+def test_a_file_that_is_not_the_published_one_is_not_called_real(tmp_path: Path) -> None:
+    source = zipped(tmp_path, grid(range(6), range(8)), dict.fromkeys(range(8), "4"))
+    made = frappe.prepare(tmp_path / "out", source, test_negatives=0)
+    assert "not the published file: 48 rows" in made.manifest.title
+
+
+def test_the_zip_is_found_in_hpcncf_data_then_in_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("HPCNCF_DATA", str(tmp_path / "data"))
+    said: list[str] = []
+    with pytest.raises(Unavailable, match=r"--source") as told:
+        frappe_source.find(said.append, NOWHERE)
+    for word in (NOWHERE, str(tmp_path / "data"), str(tmp_path / "cache" / "hpcncf")):
+        assert word in str(told.value)
+    assert said == [f"downloading {NOWHERE}"]
+    (tmp_path / "cache").mkdir()
+    cached = zipped(tmp_path / "cache" / "hpcncf", [], {})
+    assert frappe_source.find(said.append, NOWHERE) == cached
+    given = zipped(tmp_path / "data", [], {})
+    assert frappe_source.find(said.append, NOWHERE) == given
+
+
+def test_where_frappe_cannot_be_had_a_stand_in_is_made_which_makes_way_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("HPCNCF_DATA", raising=False)
+    folder = tmp_path / "out"
+
+    def prepare() -> tuple[str, str, bool]:
+        made, reason = frappe_source.prepare_or_stand_in(
+            folder, 1, 2, False, lambda _: None, NOWHERE
+        )
+        return made.outcome, made.manifest.dataset, reason is None
+
+    assert prepare() == ("made", "synthetic", False)
+    assert prepare() == ("already there", "synthetic", False)
+    (tmp_path / "cache").mkdir()
+    cached = zipped(
+        tmp_path / "cache" / "hpcncf",
+        grid(range(6), range(8)) + [log(7, item) for item in range(8, 14) for _ in range(6)],
+        dict.fromkeys(range(14), "4"),
+    )
+    assert prepare() == ("replaced", "frappe", True)
+    cached.unlink()
+    assert prepare() == ("already there", "frappe", False)

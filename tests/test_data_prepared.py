@@ -1,0 +1,181 @@
+"""The prepared folder: whole or not at all, checked when opened, never lost by accident."""
+
+from __future__ import annotations
+
+import os
+import resource
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hpcncf.ncf.data import manifest, movielens, synthetic
+from hpcncf.ncf.data.manifest import DataError
+from hpcncf.ncf.data.prepared import Recipe, Written, load, write
+from hpcncf.ncf.data.rows import Split
+
+
+def prepare(folder: Path, seed: int = 1, force: bool = False) -> Written:
+    return synthetic.prepare(
+        folder,
+        users=8,
+        items=60,
+        train_rows=90,
+        context=3,
+        seed=seed,
+        test_negatives=9,
+        force=force,
+    )
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_what_is_loaded_is_what_the_manifest_tells(tmp_path: Path) -> None:
+    written = prepare(tmp_path / "data")
+    data = load(tmp_path / "data")
+    assert data.manifest == written.manifest
+    assert written.outcome == "made"
+    assert data.train_context.shape == (90, 3)
+    assert data.test_negatives.shape == (8, 9)
+    assert data.manifest.rows == 98
+
+
+def test_the_arrays_cannot_be_changed(tmp_path: Path) -> None:
+    prepare(tmp_path / "data")
+    with pytest.raises(ValueError, match="read-only"):
+        load(tmp_path / "data").train_items[0] = 1
+
+
+def test_unseen_tells_the_test_pairs_that_training_does_not_have(tmp_path: Path) -> None:
+    prepare(tmp_path / "data")
+    data = load(tmp_path / "data")
+    trained = set(zip(data.train_users.tolist(), data.train_items.tolist(), strict=True))
+    tested = zip(data.test_users.tolist(), data.test_items.tolist(), strict=True)
+    assert data.test_unseen.tolist() == [pair not in trained for pair in tested]
+
+
+def test_the_same_input_gives_the_same_bytes_and_another_seed_another_key(tmp_path: Path) -> None:
+    one, two = prepare(tmp_path / "one"), prepare(tmp_path / "two")
+    other = prepare(tmp_path / "other", seed=2)
+    assert content(tmp_path / "one") == content(tmp_path / "two")
+    assert one.manifest.key == two.manifest.key != other.manifest.key
+
+
+def test_the_key_follows_from_the_input_not_from_its_file_name() -> None:
+    def key(name: str, sha256: str, seed: int) -> str:
+        return Recipe("csv", {"name": name, "sha256": sha256}, {"seed": seed}).key
+
+    assert key("a.csv", "00", 1) == key("b.csv", "00", 1)
+    assert len({key("a.csv", "00", 1), key("a.csv", "01", 1), key("a.csv", "00", 2)}) == 3
+
+
+def test_the_same_data_is_left_alone(tmp_path: Path) -> None:
+    prepare(tmp_path / "data")
+    before = (tmp_path / "data" / manifest.NAME).stat().st_mtime_ns
+    assert prepare(tmp_path / "data").outcome == "already there"
+    assert (tmp_path / "data" / manifest.NAME).stat().st_mtime_ns == before
+
+
+def test_other_data_is_refused_and_replaced_only_by_force(tmp_path: Path) -> None:
+    prepare(tmp_path / "data")
+    before = content(tmp_path / "data")
+    with pytest.raises(DataError, match=r"already holds other data.*--force"):
+        prepare(tmp_path / "data", seed=2)
+    assert content(tmp_path / "data") == before
+    assert prepare(tmp_path / "data", seed=2, force=True).outcome == "replaced"
+    assert load(tmp_path / "data").manifest.options["seed"] == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_folder_of_something_else_is_never_replaced(tmp_path: Path, force: bool) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(DataError, match="not prepared data"):
+        prepare(tmp_path, force=force)
+    assert (tmp_path / "thesis.tex").read_text() == "years of work"
+
+
+def test_an_empty_folder_may_be_filled(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    assert prepare(tmp_path / "data").outcome == "made"
+
+
+def test_nothing_is_left_when_building_fails(tmp_path: Path) -> None:
+    def build() -> Split:
+        raise DataError("a.csv:7: broken")
+
+    with pytest.raises(DataError, match=r"a\.csv:7"):
+        write(tmp_path / "data", Recipe("csv", {"name": "a.csv"}, {}), "A", build)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["train_users", "test_negatives", "positives", "train_context"])
+def test_an_array_of_another_shape_is_told(tmp_path: Path, name: str) -> None:
+    prepare(tmp_path / "data")
+    path = tmp_path / "data" / f"{name}.npy"
+    np.save(path, np.load(path)[:-1])
+    with pytest.raises(DataError, match=rf"{name}\.npy: manifest\.json tells of"):
+        load(tmp_path / "data")
+
+
+@pytest.mark.parametrize("broken", [b"", b"\x93NUMPY\x01\x00", b"not an array at all"])
+def test_a_torn_array_is_told_and_mended_by_force(tmp_path: Path, broken: bytes) -> None:
+    prepare(tmp_path / "data")
+    whole = content(tmp_path / "data")
+    (tmp_path / "data" / "train_items.npy").write_bytes(broken)
+    with pytest.raises(DataError, match=r"train_items\.npy"):
+        load(tmp_path / "data")
+    with pytest.raises(DataError, match="--force"):
+        prepare(tmp_path / "data")
+    assert prepare(tmp_path / "data", force=True).outcome == "replaced"
+    assert content(tmp_path / "data") == whole
+
+
+def test_a_cut_array_is_told(tmp_path: Path) -> None:
+    prepare(tmp_path / "data")
+    path = tmp_path / "data" / "train_context.npy"
+    path.write_bytes(path.read_bytes()[:-4])
+    with pytest.raises(DataError, match=r"train_context\.npy: not a whole"):
+        load(tmp_path / "data")
+
+
+def test_a_missing_array_is_told(tmp_path: Path) -> None:
+    prepare(tmp_path / "data")
+    (tmp_path / "data" / "positives.npy").unlink()
+    with pytest.raises(DataError, match=r"positives\.npy: cannot be read"):
+        load(tmp_path / "data")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_may_not_be_written_is_told(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(DataError, match=r"cannot be written: Permission denied"):
+        prepare(tmp_path / "data")
+
+
+def test_a_disk_that_is_full_is_told_and_nothing_is_left(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        with pytest.raises(DataError, match=r"data: cannot be written: disk full\? .*written"):
+            synthetic.prepare(tmp_path / "data", users=8, items=600, train_rows=9000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_parent_that_is_a_file_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match="cannot be written"):
+        prepare(tmp_path / "file" / "data")
+
+
+def test_data_without_context_or_test_rows_loads(tmp_path: Path) -> None:
+    source = tmp_path / "u.data"
+    source.write_text("1\t5\t3\t100\n2\t6\t3\t100\n")
+    movielens.prepare(tmp_path / "data", source)
+    data = load(tmp_path / "data")
+    assert (data.train_context.shape, data.test_negatives.shape) == ((2, 0), (0, 99))
+    assert len(data.test_unseen) == 0
