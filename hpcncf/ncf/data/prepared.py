@@ -138,9 +138,9 @@ def write(
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     except OSError as error:
-        raise DataError(
-            f"{error.filename or folder}: cannot be written: {error.strerror}"
-        ) from None
+        # numpy's own error for a full disk has no strerror: "9000 requested and 992 written".
+        where, why = error.filename or folder, error.strerror or f"disk full? {error}"
+        raise DataError(f"{where}: cannot be written: {why}") from None
     return Written(manifest, "replaced" if replaces else "made")
 
 
@@ -183,10 +183,21 @@ def _swap(partial: Path, folder: Path) -> None:
 
 
 def _fill(folder: Path, recipe: Recipe, title: str, split: Split) -> Manifest:
+    arrays = _arrays(split)
+    for name, array in arrays.items():
+        np.save(folder / f"{name}.npy", array, allow_pickle=False)
+    manifest = _manifest(recipe, title, split, len(arrays["positives"]))
+    text = json.dumps(manifest.model_dump(mode="json"), indent=2, sort_keys=True)
+    records.write_text(folder / NAME, text + "\n")
+    return manifest
+
+
+def _arrays(split: Split) -> dict[str, NDArray[Any]]:
     train, test = split.train, split.test
-    users, items = len(train.user_names), train.item_count
-    indptr, positives = distinct_pairs(train.users, train.items, users, items)
-    arrays: dict[str, NDArray[Any]] = {
+    indptr, positives = distinct_pairs(
+        train.users, train.items, len(train.user_names), train.item_count
+    )
+    return {
         "train_users": train.users,
         "train_items": train.items,
         "train_context": train.context,
@@ -197,27 +208,24 @@ def _fill(folder: Path, recipe: Recipe, title: str, split: Split) -> Manifest:
         "positives_indptr": indptr,
         "positives": positives,
     }
-    for name, array in arrays.items():
-        np.save(folder / f"{name}.npy", array, allow_pickle=False)
-    columns = train.context_columns
-    shape = f"{len(train) + len(test):,} rows, {users:,} users, {items:,} items, " + (
-        f"{len(columns)} context columns" if columns else "no context"
-    )
-    manifest = Manifest(
+
+
+def _manifest(recipe: Recipe, title: str, split: Split, train_pairs: int) -> Manifest:
+    train, rows = split.train, len(split.train) + len(split.test)
+    users, items, columns = len(train.user_names), train.item_count, train.context_columns
+    context = f"{len(columns)} context columns" if columns else "no context"
+    return Manifest(
         key=recipe.key,
         dataset=recipe.dataset,
-        title=f"{title}: {shape}",
+        title=f"{title}: {rows:,} rows, {users:,} users, {items:,} items, {context}",
         source=recipe.source,
         options=recipe.options,
         users=users,
         items=items,
-        rows=len(train) + len(test),
+        rows=rows,
         train_rows=len(train),
-        train_pairs=len(positives),
-        test_rows=len(test),
+        train_pairs=train_pairs,
+        test_rows=len(split.test),
         context_columns=columns,
         test_negatives=split.test_negatives.shape[1],
     )
-    text = json.dumps(manifest.model_dump(mode="json"), indent=2, sort_keys=True)
-    records.write_text(folder / NAME, text + "\n")
-    return manifest
