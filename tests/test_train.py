@@ -1,0 +1,179 @@
+"""Training gives the same model for the same seed, whole or resumed, on one rank or on two."""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from make_runs import planned, tiny, trainer
+
+from hpcncf.errors import HpcncfError
+from hpcncf.spec import Model
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data") / "tiny"
+    tiny(folder)
+    return folder
+
+
+def trained(data: Path, results: Path, **training: Any) -> Any:
+    rank = trainer(planned(data, **training), results)
+    rank.train()
+    return rank
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_does_not(data: Path, tmp_path: Path) -> None:
+    digests = [
+        trained(data, tmp_path / str(number), seed=seed, epochs=1).record().model_sha256
+        for number, seed in enumerate([3, 3, 4])
+    ]
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_all_loaders_train_the_same_bits(data: Path, tmp_path: Path) -> None:
+    digests = {
+        trained(data, tmp_path / loader, loader=loader, epochs=1).record().model_sha256
+        for loader in ("per_sample", "batched", "vectorized")
+    }
+    assert len(digests) == 1
+
+
+def test_the_model_learns(data: Path, tmp_path: Path) -> None:
+    record = trained(data, tmp_path, epochs=8, lr=0.01, checkpoint_every=0).record()
+    losses = [epoch.loss for epoch in record.epochs]
+    assert losses[-1] < losses[0] < 0.8
+    assert record.epochs[-1].hr10 > 0.2  # a tenth by chance
+
+
+def test_the_first_loss_is_the_mean_over_all_instances(data: Path, tmp_path: Path) -> None:
+    """With a learning rate that changes nothing, every step has the model of the start."""
+    rank = trainer(planned(data, epochs=1, lr=1e-30, evaluation="none"), tmp_path)
+    losses = []
+    for batch in rank.loader.epoch(0, range(rank.schedule.steps)):
+        logits = rank.model(batch.users, batch.items, batch.context).detach()
+        losses.append(
+            torch.nn.functional.binary_cross_entropy_with_logits(
+                logits, batch.labels, reduction="none"
+            )
+        )
+    rank.train()
+    assert rank.epochs[0].loss == pytest.approx(float(torch.cat(losses).mean()), rel=1e-5)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_a_resumed_run_has_the_bits_of_one_never_interrupted(
+    data: Path, tmp_path: Path, dropout: float
+) -> None:
+    model = Model(dropout=dropout)
+    whole = trained(data, tmp_path / "whole", model=model, epochs=3).record()
+    trained(data, tmp_path / "cut", model=model, epochs=1)
+    resumed = trained(data, tmp_path / "cut", model=model, epochs=3).record()
+    assert resumed.model_sha256 == whole.model_sha256
+    assert resumed.resumed_epoch == 1
+    assert [epoch.epoch for epoch in resumed.epochs] == [0, 1, 2]
+    assert [epoch.loss for epoch in resumed.epochs] == [epoch.loss for epoch in whole.epochs]
+    assert resumed.steps == 2 * 31
+    assert whole.resumed_epoch is None
+
+
+def test_a_torn_checkpoint_is_said_and_training_starts_again(data: Path, tmp_path: Path) -> None:
+    whole = trained(data, tmp_path, epochs=1).record()
+    checkpoint = tmp_path / "checkpoint.pt"
+    checkpoint.write_bytes(checkpoint.read_bytes()[:5000])
+    again = trained(data, tmp_path, epochs=1)
+    assert again.record().model_sha256 == whole.model_sha256
+    assert again.record().resumed_epoch is None
+    assert [warning for warning in again.warnings if "training started again" in warning]
+
+
+def test_max_steps_end_a_run_within_an_epoch(data: Path, tmp_path: Path) -> None:
+    record = trained(data, tmp_path, epochs=3, max_steps=40).record()
+    assert record.steps == 40
+    assert [epoch.steps for epoch in record.epochs] == [31, 9]
+    assert [epoch.instances for epoch in record.epochs] == [1501 * 5, 9 * 250]
+    assert record.epochs[1].hr10 is not None
+
+
+def test_the_record_adds_up(data: Path, tmp_path: Path) -> None:
+    record = trained(data, tmp_path, epochs=2).record()
+    assert (record.steps, record.instances) == (62, 2 * 1501 * 5)
+    assert (record.warmup_steps, record.counted_steps) == (6, 56)
+    assert record.counted_instances == record.instances - 6 * 250
+    assert sum(record.phases.model_dump().values()) == pytest.approx(record.counted_s)
+    assert record.training_s == pytest.approx(sum(epoch.training_s for epoch in record.epochs))
+    assert record.parameters == 40 * (40 + 150) + 3433 - 32 * 12  # 9 context columns, not 21
+    assert record.phases.sync_s == 0.0
+    assert record.baseline is not None
+    assert record.checkpoint_s > 0
+
+
+def test_without_evaluation_there_are_no_metrics(data: Path, tmp_path: Path) -> None:
+    record = trained(data, tmp_path, epochs=1, evaluation="none").record()
+    assert record.epochs[0].hr10 is None
+    assert (record.evaluation_s, record.baseline) == (0.0, None)
+
+
+def test_a_diverging_loss_is_an_error_and_not_a_number_in_a_record(
+    data: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(HpcncfError, match=r"the loss became nan: .* training.lr is 1e\+30"):
+        trained(data, tmp_path, lr=1e30)
+
+
+@pytest.fixture(scope="module")
+def two_ranks(data: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What each of two gloo ranks has after two epochs of 31 steps, the last with one row."""
+    out = tmp_path_factory.mktemp("two")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    script = str(Path(__file__).with_name("train_two_ranks.py"))
+    processes = []
+    for rank in ("0", "1"):
+        env = os.environ | {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2"}
+        env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, script, str(data), str(out)]
+        processes.append(subprocess.Popen(command, env=env))
+    try:
+        assert [process.wait(timeout=120) for process in processes] == [0, 0]
+    finally:
+        for process in processes:
+            process.kill()
+    return [torch.load(out / f"rank-{rank}.pt", weights_only=True) for rank in (0, 1)]
+
+
+def test_two_ranks_end_with_one_model(two_ranks: list[dict[str, Any]]) -> None:
+    first, second = two_ranks
+    assert first["record"]["model_sha256"] == second["record"]["model_sha256"]
+
+
+def test_two_ranks_compute_what_one_computes(
+    data: Path, tmp_path: Path, two_ranks: list[dict[str, Any]]
+) -> None:
+    one = trained(data, tmp_path, evaluation="full")
+    for name, values in one.model.state_dict().items():
+        # Sums in another order differ in the last bits, which Adam's first steps blow up.
+        torch.testing.assert_close(two_ranks[0]["model"][name], values, rtol=1e-3, atol=1e-4)
+    theirs, ours = two_ranks[0]["record"]["epochs"], one.record().epochs
+    for epoch, expected in zip(theirs, ours, strict=True):
+        assert epoch["loss"] == pytest.approx(expected.loss, rel=1e-5)
+        assert epoch["instances"] == expected.instances
+        assert epoch["mrr"] == pytest.approx(expected.mrr, rel=0.02)
+
+
+def test_two_ranks_share_the_work_and_wait_for_each_other(two_ranks: list[dict[str, Any]]) -> None:
+    records = [told["record"] for told in two_ranks]
+    assert [record["instances"] for record in records] == [2 * 750 * 5, 2 * 751 * 5]
+    assert all(record["phases"]["sync_s"] > 0 for record in records)
+    assert all(math.isfinite(record["counted_s"]) for record in records)
+    assert [epoch["checkpoint_s"] > 0 for epoch in records[0]["epochs"]] == [True, True]
+    assert [epoch["checkpoint_s"] for epoch in records[1]["epochs"]] == [0.0, 0.0]
