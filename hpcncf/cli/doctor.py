@@ -188,9 +188,8 @@ def _version(program: str) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"{program} --version failed: {error}"
     if done.returncode:
-        return (
-            f"{program} --version failed: {done.stderr.strip() or f'exit code {done.returncode}'}"
-        )
+        said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        return f"{program} --version failed: {said[-1]}"
     return done.stdout.strip()
 
 
