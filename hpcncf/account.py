@@ -30,6 +30,8 @@ MEASURED: Final = (
     "node",
     "cpu_model",
     "commit",
+    "python",
+    "torch",
 )
 TRAINED: Final = (
     "instances_per_s",
@@ -98,8 +100,10 @@ def _measured(run: Run, ranks: Sequence[RankRecord]) -> Row:
         "memory_efficiency": memory_mib / (asked.mem_gb * 1024) if asked else None,
         "time_efficiency": elapsed_s / (asked.timeout_min * 60) if asked else None,
         "node": _distinct(record.node for record in ranks),
-        "cpu_model": _distinct(record.environment.get("cpu_model") for record in ranks),
-        "commit": _distinct(record.environment.get("commit") for record in ranks),
+        **{
+            name: _distinct(record.environment.get(name) for record in ranks)
+            for name in ("cpu_model", "commit", "python", "torch")
+        },
     }
 
 

@@ -8,13 +8,13 @@ import json
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from hpcncf import records, rows, status
+from hpcncf import account, records, rows, status
 from hpcncf.account import Row
 from hpcncf.errors import UsageError
 from hpcncf.ncf.data import manifest
@@ -107,6 +107,8 @@ def _strangers(paths: ResultPaths, plan: Plan) -> list[str]:
 
 def _add(found: Collected, paths: ResultPaths, state: RunState, known: Datasets) -> None:
     ranks, skipped = _own(state)
+    if skipped and state.state == "completed" and not account.is_whole(ranks):
+        state = replace(state, state="unknown", reason="the records in its folder are not its own")
     skipped += state.problems
     nodes: list[NodeRecord] = []
     if state.attempt is not None:

@@ -139,7 +139,7 @@ def _idle_cores(one: Configuration) -> list[str]:
     if fewer >= one.cores:
         return []
     return [
-        f"The time of about {words.cores(round(one.cores - used, 1))} of {_cores(one)} went unused: "
+        f"About {words.cores(round(one.cores - used, 1))} of {_cores(one)} went unused: "
         f"measure the same with {counted(fewer, 'core')}."
     ]
 

@@ -20,7 +20,7 @@ DEFINITIONS: Final[list[tuple[str, str]]] = [
         "Speed-up over the ratio of cores to the base's: 100 % means that each core does as much.",
     ),
     (
-        "allocated / usable / used",
+        "cores allocated, usable, used",
         "Cores that were granted / that affinity and the cgroup allow / CPU seconds over elapsed "
         "seconds. Used is not a count of busy cores: one migrating thread makes two half busy.",
     ),
@@ -53,7 +53,7 @@ DEFINITIONS: Final[list[tuple[str, str]]] = [
         "alone reaches.",
     ),
     (
-        "median [smallest – largest]",
+        "median [smallest–largest]",
         "Over the repeats of a configuration. One repeat has no interval.",
     ),
 ]

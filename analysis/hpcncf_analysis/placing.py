@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.transforms import Bbox
 
 # Points to the right, left, above and below, then further and further out: (x, y, alignment).
@@ -41,14 +40,13 @@ def place(axes: Axes, labels: Sequence[Label], points: Sequence[tuple[float, flo
     """Draw every label where it covers least; far ones get a line to their point."""
     figure = axes.get_figure(root=True)
     assert figure is not None
-    canvas = FigureCanvasAgg(figure)
-    canvas.draw()
+    figure.draw_without_rendering()
     figure.set_layout_engine("none")  # what is placed now must not move when the figure is saved
     marks = [_around(axes, x, y) for x, y in points]
     taken: list[Bbox] = []
     for label in labels:
-        best = min(OFFSETS, key=lambda at: _cost(axes, canvas, label, at, marks + taken))
-        taken.append(_drawn(axes, canvas, label, best, keep=True))
+        best = min(OFFSETS, key=lambda at: _cost(axes, label, at, marks + taken))
+        taken.append(_drawn(axes, label, best, keep=True))
 
 
 def _around(axes: Axes, x: float, y: float) -> Bbox:
@@ -59,13 +57,12 @@ def _around(axes: Axes, x: float, y: float) -> Bbox:
 
 def _cost(
     axes: Axes,
-    canvas: FigureCanvasAgg,
     label: Label,
     at: tuple[float, float, str],
     taken: Sequence[Bbox],
 ) -> float:
     """Square pixels covered, those outside the axes ten times; nearer wins where all are free."""
-    box = _drawn(axes, canvas, label, at, keep=False)
+    box = _drawn(axes, label, at, keep=False)
     covered = sum(_overlap(box, other) for other in taken)
     outside = box.width * box.height - _overlap(box, axes.get_window_extent())
     return covered + 10 * outside + (abs(at[0]) + abs(at[1])) / 10
@@ -78,7 +75,6 @@ def _overlap(one: Bbox, other: Bbox) -> float:
 
 def _drawn(
     axes: Axes,
-    canvas: FigureCanvasAgg,
     label: Label,
     at: tuple[float, float, str],
     keep: bool,
@@ -97,7 +93,7 @@ def _drawn(
         arrowprops=line if far and keep else None,
         bbox={"facecolor": "w", "alpha": 0.75, "edgecolor": "none", "pad": 0.3},
     )
-    box = text.get_window_extent(canvas.get_renderer())
+    box = text.get_window_extent()
     if not keep:
         text.remove()
     return box

@@ -8,6 +8,7 @@ from typing import Final
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 from matplotlib.ticker import (
     FixedLocator,
     FuncFormatter,
@@ -71,9 +72,8 @@ def _efficiencies(axes: Axes, shown: Sequence[Configuration], colours: Mapping[s
         colour = colours[one.series]
         speeds = [_run_speed(one, row) for row in one.rows]
         axes.plot(speeds, [row["cpu_efficiency"] for row in one.rows], ".", color=colour, alpha=0.4)
-        axes.plot(
-            one.speed, one.median("cpu_efficiency"), _marker(one), ms=9, mec="w", color=colour
-        )
+        at = (one.speed or 0.0, one.median("cpu_efficiency") or 0.0)
+        axes.plot(*at, _marker(one), ms=9, mec="w", color=colour)
     highest = max(row["cpu_efficiency"] for one in shown for row in one.rows)
     axes.set_ylim(0, max(1.15, highest * 1.12))
     axes.axhline(1, color=GREY, lw=1, ls=":")
@@ -95,10 +95,10 @@ def _costs(axes: Axes, shown: Sequence[Configuration], colours: Mapping[str, str
     axes.set_ylim(min(*counts, *used) / 1.5, max(*counts, *used) * 1.5)
     _iso_lines(axes, shown)
     for one, busy in zip(shown, used, strict=True):
-        colour, marker = colours[one.series], _marker(one)
-        axes.plot([one.speed] * 2, [busy, one.cores], color=colour, lw=2, alpha=0.5)
-        axes.plot(one.speed, busy, marker, ms=5, color=colour)
-        axes.plot(one.speed, one.cores, marker, ms=10, mfc="none", mew=1.8, color=colour)
+        colour, marker, speed = colours[one.series], _marker(one), one.speed or 0.0
+        axes.plot([speed] * 2, [busy, one.cores], color=colour, lw=2, alpha=0.5)
+        axes.plot(speed, busy, marker, ms=5, color=colour)
+        axes.plot(speed, one.cores, marker, ms=10, mfc="none", mew=1.8, color=colour)
     axes.yaxis.set_major_locator(FixedLocator(counts))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -276,10 +276,9 @@ def _bar(axes: Axes, row: int, one: Configuration) -> None:
 
 def _phase_key(figure: Figure, shown: Sequence[Configuration]) -> None:
     present = [p for p in PHASES if any(one.median(f"{p}_share") for one in shown)]
-    handles = [figure.axes[0].barh(0, 0, color=style.PHASES[phase]) for phase in present]
+    handles = [Patch(color=style.PHASES[phase], label=phase) for phase in present]
     figure.legend(
-        handles,
-        present,
+        handles=handles,
         loc="outside upper left",
         ncols=3,
         frameon=False,

@@ -52,23 +52,23 @@ class Report:
 CAPTIONS: Final = {
     "efficiency_speed": (
         "Efficiency against speed",
-        "Each run is a small point, each configuration's median a labelled one (a circle: one rank, "
-        "a square: several); a rank has one thread for each core unless the label says otherwise. "
-        "Best is the upper right. Below, at the same speeds, the price: a ring at the cores "
-        "allocated, a dot at the cores used, the line between them is waste. Core-seconds per epoch "
-        "follow from speed and cores, so their iso-lines are straight there; each costs less than "
-        "the one to its left.",
+        "Each run is a small point, each configuration's median a labelled one (a circle: one "
+        "rank, a square: several); a rank has one thread for each core unless the label says "
+        "otherwise. Best is the upper right. Below, at the same speeds, the price: a ring at the "
+        "cores allocated, a dot at the cores used; the line between them is waste. Core-seconds "
+        "per epoch follow from speed and cores, so their iso-lines are straight there; each costs "
+        "less than the one to its left.",
     ),
     "speedup": (
         "Speed-up over cores",
-        "Full lines: more cores for each rank. Dashed: more ranks. Dotted: ideal, each core does as "
-        "much as the first.",
+        "Full lines: more cores for each rank. Dashed: more ranks. Dotted: ideal, each core does "
+        "as much as the first.",
     ),
     "core_heatmap": (
         "What the cores did",
         "A row for each core the run was on, time to the right; colours mix in the shares of idle, "
-        "this run and others. Which share was ours is an estimate: the kernel tells only where a "
-        "thread ran last.",
+        "this run and others. Which share was the run's is an estimate: the kernel tells only "
+        "where a thread ran last.",
     ),
     "step_time": (
         "Where a step's time goes",

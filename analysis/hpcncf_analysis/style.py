@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from io import BytesIO, StringIO
-from typing import Final
+from typing import Any, Final
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -25,7 +25,7 @@ PHASES: Final = {
 INK, GREY, FAINT = "#222222", "#6B6B6B", "#D9D9D9"
 WIDTH_IN: Final = 6.4
 
-SETTINGS: Final = {
+SETTINGS: Final[Any] = {  # matplotlib's stubs know its keys as literals only
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans", "Arial", "sans-serif"],
     "font.size": 11,

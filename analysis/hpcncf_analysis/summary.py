@@ -1,4 +1,4 @@
-"""Runs become configurations: repeats of one setting together, medians with their interval. Pure."""
+"""Runs become configurations: repeats of one setting together, with their medians. Pure."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from hpcncf_analysis.words import NONE
 
 Row = Mapping[str, Any]
 
-ENVIRONMENT: Final = ("node", "cpu_model", "commit", "device", "backend", "parameters")
+ENVIRONMENT: Final = ("node", "cpu_model", "commit", "python", "torch", "device", "backend", "parameters")
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def main_table(shown: Sequence[Configuration], scales: Mapping[str, Scaled]) -> 
     return Table(columns, [_main_row(one, scales.get(one.key)) for one in shown])
 
 
-_CORE_COLUMNS: Final = ["cores allocated / usable / used", "CPU efficiency", "peak"]
+_CORE_COLUMNS: Final = ["cores allocated", "usable", "used", "CPU efficiency", "peak"]
 
 
 def _core_cells(one: Configuration) -> list[str]:
@@ -51,7 +51,7 @@ def _core_cells(one: Configuration) -> list[str]:
     efficiency = one.median("cpu_efficiency")
     flag = " !" if efficiency is not None and efficiency > 1 else ""
     return [
-        " / ".join(words.cores(count) for count in counts),
+        *(words.cores(count) for count in counts),
         words.percent(efficiency) + flag,
         words.percent(one.median("cpu_efficiency_peak")),
     ]
@@ -82,7 +82,7 @@ def _command_row(one: Configuration) -> list[str]:
 
 def with_interval(one: Configuration, name: str) -> str:
     found = one.figures.get(name)
-    return f"{words.number(one.median(name))} {words.interval(found, words.number)}".strip()
+    return f"{words.number(one.median(name))}\n{words.interval(found, words.number)}".strip()
 
 
 def quality_table(shown: Sequence[Configuration]) -> Table | None:

@@ -11,7 +11,7 @@ THIN = "\u202f"
 
 
 def percent(value: float | None) -> str:
-    return NONE if value is None else f"{value:.0%}".replace("%", f"{THIN}%")
+    return NONE if value is None else f"{100 * value:.0f}{THIN}%"
 
 
 def number(value: float | None) -> str:
@@ -47,7 +47,7 @@ def duration(value: float | None) -> str:
 
 
 def interval(spread: Spread | None, show: Callable[[float | None], str]) -> str:
-    """`[low – high]`; nothing where one repeat gives none."""
+    """`[low–high]`; nothing where one repeat gives none."""
     if spread is None or spread.low is None:
         return ""
-    return f"[{show(spread.low)} – {show(spread.high)}]"
+    return f"[{show(spread.low)}–{show(spread.high)}]"

@@ -5,8 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from hpcncf.errors import HpcncfError
 
 if TYPE_CHECKING:
     from hpcncf.collect import Collected
@@ -43,8 +47,19 @@ def gather(folder: Path) -> tuple[ResultPaths, Collected]:
 
     paths = ResultPaths(folder)
     found = collect.collect(paths)
-    collect.write(found, paths)
+    with writing(paths.tables):
+        collect.write(found, paths)
     return paths, found
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Raises HpcncfError where the disk is full or may not be written."""
+    try:
+        yield
+    except OSError as error:
+        where = error.filename or folder
+        raise HpcncfError(f"{where}: cannot be written: {error.strerror}") from None
 
 
 def summary(found: Collected) -> str:

@@ -30,7 +30,8 @@ def run(args: argparse.Namespace) -> int:
     collect.say_skipped(found)
     from hpcncf_analysis import report
 
-    written = report.write(found, paths)
+    with collect.writing(paths.report):
+        written = report.write(found, paths)
     print(collect.summary(found))
     print(f"\n{written.conclusion.sentence}\n")
     print(f"report: {written.html}")
