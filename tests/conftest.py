@@ -1,0 +1,104 @@
+"""What several tests share: tiny prepared data, a job file on it, and a Slurm that is not one."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+FAKE_SLURM = Path(__file__).parent / "fake_slurm"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The tests' local queues wait for one another, not for the user's."""
+    before = os.environ.get("XDG_CACHE_HOME")
+    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+    yield
+    os.environ.pop("XDG_CACHE_HOME")
+    if before is not None:
+        os.environ["XDG_CACHE_HOME"] = before
+
+
+@pytest.fixture(scope="session")
+def tiny_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A prepared folder of made data that an epoch takes a fraction of a second on."""
+    from hpcncf.ncf.data import synthetic
+
+    folder = tmp_path_factory.mktemp("data") / "tiny"
+    synthetic.prepare(folder, users=60, items=200, train_rows=2000, context=9)
+    return folder
+
+
+JOB = """\
+name: tiny
+data: {{path: {data}}}
+resources: {{mem_gb: 1, timeout_min: 2}}
+training: {{epochs: 1, global_batch_size: 100}}
+"""
+
+
+@pytest.fixture
+def job_file(tmp_path: Path, tiny_data: Path) -> Callable[[str], Path]:
+    """Writes job.yaml: a tiny job, and what the test adds."""
+
+    def write(more: str = "") -> Path:
+        path = tmp_path / "job.yaml"
+        path.write_text(JOB.format(data=tiny_data) + more)
+        return path
+
+    return write
+
+
+@dataclass(frozen=True)
+class FakeSlurm:
+    """Scripts on PATH that keep what they were given, and answer what a test tells them to."""
+
+    folder: Path
+
+    @property
+    def submitted(self) -> list[str]:
+        """Every script that sbatch got, in order."""
+        files = sorted(self.folder.glob("*.sbatch"), key=lambda path: int(path.stem))
+        return [path.read_text() for path in files]
+
+    @property
+    def calls(self) -> list[str]:
+        """Every command line, sbatch's apart."""
+        log = self.folder / "calls"
+        return log.read_text().splitlines() if log.exists() else []
+
+    def answer(self, command: str, text: str) -> None:
+        """What squeue or sacct prints from now on."""
+        (self.folder / f"{command}.says").write_text(text)
+
+    def refuse(self, text: str) -> None:
+        """sbatch takes nothing from now on, and says why."""
+        (self.folder / "refuse").write_text(text)
+
+    def run_jobs(self) -> None:
+        """From now on sbatch runs each array element at once, srun all its ranks."""
+        (self.folder / "run").touch()
+
+
+@pytest.fixture
+def fake_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
+    folder = tmp_path / "slurm"
+    folder.mkdir()
+    monkeypatch.setenv("FAKE_SLURM", str(folder))
+    monkeypatch.setenv("PATH", f"{FAKE_SLURM}{os.pathsep}{os.environ['PATH']}")
+    return FakeSlurm(folder)
+
+
+def within(seconds: float, happened: Callable[[], bool]) -> bool:
+    """Whether it happened before the seconds were over."""
+    deadline = time.monotonic() + seconds
+    while not happened():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True

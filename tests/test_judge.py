@@ -1,0 +1,155 @@
+"""Where a run stands, decided from plain values."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import pytest
+from make_results import claim, rank_record
+
+from hpcncf import judge
+from hpcncf import plan as planning
+from hpcncf.judge import Attempt, Sent, decide
+from hpcncf.plan import Run
+from hpcncf.records import End
+from hpcncf.slurm import state_of
+from hpcncf.spec import Data, JobSpec, Resources
+from hpcncf.submissions import Submission, SubmittedJob
+
+
+def run_of(ranks: int = 2) -> Run:
+    job = JobSpec(name="a", data=Data(path="/d"), resources=Resources(tasks_per_node=ranks))
+    return planning.expand(job, {"/d": "key"}).runs[0]
+
+
+def attempt(run: Run, ranks: int = 0, alive: bool = False, **changes: Any) -> Attempt:
+    """An attempt whose first `ranks` ranks left a record, all alike."""
+    left = [rank_record(run, rank).model_copy(update=changes) for rank in range(ranks)]
+    return Attempt(1, claim(run), left, None, None, alive)
+
+
+def ended(
+    run: Run, reason: Any = "exited", codes: tuple[int, ...] = (0, 0), **more: Any
+) -> Attempt:
+    end = End(run_id=run.id, attempt=1, reason=reason, exit_codes=list(codes), ended_at="")
+    whole = attempt(run, **more)
+    return Attempt(1, whole.claim, whole.ranks, None, end, alive=True)
+
+
+def sent(run: Run, cluster: Any = "local", job: bool = True, **changes: Any) -> Sent:
+    again, error = changes.pop("again", False), changes.pop("error", None)
+    one = SubmittedJob(id="12_3", runs=[run.id])
+    submission = Submission(
+        cluster=cluster,
+        user="ann",
+        host="login1",
+        submitted_at="2026-01-05T12:00:00+00:00",
+        submitter_pid=1,
+        submitter_started=0.0,
+        again=again,
+        runs=[run.id],
+        jobs=[one] if job else [],
+        error=error,
+    )
+    plain: dict[str, Any] = {"started": False, "alive": True}
+    return Sent(submission, one if job else None, **plain | changes)
+
+
+RUN = run_of()
+FAILED = {"outcome": "failed", "error": {"type": "ValueError", "message": "bad row\nmore"}}
+
+
+@pytest.mark.parametrize(
+    ("last", "by", "state", "reason"),
+    [
+        (None, None, "planned", "not submitted"),
+        (None, sent(RUN, ahead="2 before it"), "pending", "2 before it"),
+        (None, sent(RUN, alive=False), "lost", "local queue (process 12_3) is gone"),
+        (None, sent(RUN, alive=None), "unknown", "on login1"),
+        (None, sent(RUN, job=False), "pending", "being submitted"),
+        (None, sent(RUN, job=False, alive=False), "lost", "broke off"),
+        (None, sent(RUN, error="no space"), "lost", "broke off: no space"),
+        (None, sent(RUN, cancelled_by="bob"), "cancelled", "by bob, before it started"),
+        (attempt(RUN, 2), None, "completed", ""),
+        (attempt(RUN, 2), sent(RUN, alive=False), "completed", ""),
+        (attempt(RUN, 2), sent(RUN, again=True, ahead="next"), "pending", "next"),
+        (attempt(RUN, 2), sent(RUN, again=True, alive=False), "completed", ""),
+        (attempt(RUN, 1, alive=True), None, "running", ""),
+        (attempt(RUN, 0, alive=True), sent(RUN, alive=False), "running", ""),
+        (attempt(RUN, 1), None, "lost", "no record of rank 1"),
+        (attempt(RUN, 0), None, "lost", "no record of ranks 0, 1"),
+        (attempt(RUN, 2, **FAILED), None, "failed", "rank 0: ValueError: bad row"),
+        (attempt(RUN, 2, outcome="stopped"), None, "stopped", "told to stop"),
+        (attempt(RUN, 2, outcome="stopped"), sent(RUN, started=True, cancelled_by="bob"),
+         "cancelled", "by bob, while it ran"),
+        (ended(RUN, "timeout", (-15, -9)), None, "timeout", "limit of 30 min"),
+        (ended(RUN, "cancelled", (143, 143)), None, "cancelled", "while it ran"),
+        (ended(RUN, codes=(-15, -9)), None, "failed", "rank 1 was killed by signal 9 (SIGKILL)"),
+        (ended(RUN, codes=(1, -11), ranks=1, **FAILED), None, "failed", "signal 11 (SIGSEGV)"),
+        (ended(RUN, codes=(1, -15), ranks=1, **FAILED), None, "failed", "ValueError: bad row"),
+        (ended(RUN, codes=(0, 3)), None, "failed", "rank 1 exited with code 3"),
+        (ended(RUN, codes=(0, 0), ranks=1), None, "lost", "no record of rank 1"),
+        (ended(RUN, ranks=2), None, "completed", ""),
+    ],
+)  # fmt: skip
+def test_a_run_stands_where(last: Attempt | None, by: Sent | None, state: str, reason: str) -> None:
+    found, why = decide(RUN, last, by)
+    assert found == state
+    assert reason in why
+    assert bool(reason) == bool(why)
+
+
+@pytest.mark.parametrize(
+    ("word", "started", "state", "reason"),
+    [
+        ("PENDING", False, "pending", "PENDING (Priority)"),
+        ("RUNNING", False, "running", ""),
+        ("COMPLETED", False, "failed", "left no record"),
+        ("TIMEOUT", True, "timeout", "TIMEOUT"),
+        ("OUT_OF_MEMORY", True, "out_of_memory", "OUT_OF_MEMORY"),
+        ("NODE_FAIL", True, "node_failed", "NODE_FAIL"),
+        ("CANCELLED by 0", True, "cancelled", "CANCELLED"),
+        ("RUNNING", True, "running", ""),
+        ("FAILED", True, "failed", "FAILED"),
+        ("COMPLETED", True, "lost", "no record of rank 1"),
+    ],
+)
+def test_under_slurm_its_word_counts_where_records_are_missing(
+    word: str, started: bool, state: str, reason: str
+) -> None:
+    detail = "Priority" if word == "PENDING" else ""
+    by = sent(RUN, "slurm", started=started, slurm=state_of(word, "12_3", detail))
+    found, why = decide(RUN, attempt(RUN, 1) if started else None, by)
+    assert found == state
+    assert reason in why
+
+
+def test_a_job_that_slurm_does_not_know_is_said_to_be_unknown() -> None:
+    assert decide(RUN, None, sent(RUN, "slurm"))[0] == "unknown"
+
+
+def test_records_that_are_whole_stand_above_slurms_word() -> None:
+    by = sent(RUN, "slurm", started=True, slurm=state_of("FAILED", "12_3"))
+    assert decide(RUN, attempt(RUN, 2), by) == ("completed", "")
+
+
+@pytest.mark.parametrize(
+    ("code", "phrase"),
+    [
+        (3, "rank 1 exited with code 3"),
+        (-signal.SIGKILL, "rank 1 was killed by signal 9 (SIGKILL)"),
+        (-63, "rank 1 was killed by signal 63"),
+    ],
+)
+def test_an_exit_code_in_words(code: int, phrase: str) -> None:
+    assert judge.exit_phrase(1, code) == phrase
+
+
+def test_what_other_code_or_other_data_made_is_stale() -> None:
+    whole = attempt(RUN, 2).ranks
+    assert judge.stale(RUN, whole, "abc1234") is None
+    assert judge.stale(RUN, whole, None) is None
+    assert judge.stale(RUN, whole, "fffffff0") == "made by other code (abc1234, now fffffff)"
+    other = RUN.model_copy(update={"data_key": "other"})
+    assert "other data (key, now other)" in (judge.stale(other, whole, None) or "")

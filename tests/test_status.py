@@ -1,0 +1,148 @@
+"""The state of every run, read from a results folder."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import make_results
+import psutil
+import pytest
+from conftest import FakeSlurm
+from make_results import plan_of
+
+from hpcncf import claims, records, status, submissions
+from hpcncf.records import ResultPaths
+from hpcncf.status import RunState
+from hpcncf.submissions import Submission, SubmittedJob
+
+
+def states(paths: ResultPaths) -> list[RunState]:
+    return status.states(paths, plan_of(paths))
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> ResultPaths:
+    return make_results.demo(tmp_path, repeats=1)
+
+
+def finished(paths: ResultPaths) -> None:
+    """Every run completed on another machine, some time ago."""
+    make_results.complete(paths)
+    for run in plan_of(paths).runs:
+        os.utime(paths.run(run.id).attempt(1).claim, (0, 0))
+
+
+def test_a_plan_alone_is_planned(paths: ResultPaths) -> None:
+    assert {state.state for state in states(paths)} == {"planned"}
+
+
+def test_every_rank_of_the_last_attempt_must_have_completed(paths: ResultPaths) -> None:
+    finished(paths)
+    (first, *_) = [run for run in plan_of(paths).runs if run.resources.world_size == 2]
+    paths.run(first.id).attempt(1).rank(1).unlink()
+    found = {state.run.id: state.state for state in states(paths)}
+    assert found.pop(first.id) == "lost"
+    assert set(found.values()) == {"completed"}
+
+
+def test_a_later_attempt_stands_above_an_earlier_one(paths: ResultPaths) -> None:
+    finished(paths)
+    run = plan_of(paths).runs[0]
+    claims.take(paths.run(run.id), "train")
+    (now,) = [state for state in states(paths) if state.run.id == run.id]
+    assert (now.state, now.attempt, now.ranks) == ("running", 2, [])
+
+
+def test_a_corrupt_record_is_named_and_the_rest_is_told(paths: ResultPaths) -> None:
+    finished(paths)
+    run = plan_of(paths).runs[2]
+    broken = paths.run(run.id).attempt(1).rank(0)
+    broken.write_text("{torn")
+    found = {state.run.id: state for state in states(paths)}
+    (problem,) = found[run.id].problems
+    assert problem.startswith(f"{broken}: not JSON")
+    assert found.pop(run.id).state == "lost"
+    assert {state.state for state in found.values()} == {"completed"}
+
+
+def test_a_corrupt_submission_is_named(paths: ResultPaths) -> None:
+    records.write_text(paths.submissions / "20260105.json", "[]")
+    (problem,) = states(paths)[0].problems
+    assert "20260105.json: expected a record of kind 'submission'" in problem
+
+
+def submitted(paths: ResultPaths, pid: int, started: float) -> None:
+    """As after `hpcncf submit --cluster local`, its queue being the process `pid`."""
+    runs = [run.id for run in plan_of(paths).runs]
+    file = submissions.begin(paths, "local", runs, again=False)
+    job = SubmittedJob(id=str(pid), runs=runs, process_started=started)
+    known = records.read(file, Submission).model_copy(update={"jobs": [job]})
+    records.write(file, known)
+
+
+def test_runs_wait_in_their_order_while_the_queue_lives(paths: ResultPaths) -> None:
+    submitted(paths, os.getpid(), psutil.Process().create_time())
+    assert [(state.state, state.reason) for state in states(paths)][:3] == [
+        ("pending", "next"),
+        ("pending", "1 before it"),
+        ("pending", "2 before it"),
+    ]
+
+
+def test_a_queue_is_known_by_its_start_time_too(paths: ResultPaths) -> None:
+    submitted(paths, os.getpid(), psutil.Process().create_time() - 100)
+    assert {state.state for state in states(paths)} == {"lost"}
+
+
+def test_a_cancelled_run_is_cancelled_until_it_is_submitted_again(paths: ResultPaths) -> None:
+    me = psutil.Process()
+    submitted(paths, me.pid, me.create_time())
+    run = plan_of(paths).runs[1].id
+    submissions.cancel(paths, [run])
+    assert [state.state for state in states(paths)][:3] == ["pending", "cancelled", "pending"]
+    submitted(paths, me.pid, me.create_time())
+    assert states(paths)[1].state == "pending"
+
+
+def test_a_submission_that_broke_off_is_lost(paths: ResultPaths) -> None:
+    file = submissions.begin(paths, "local", [run.id for run in plan_of(paths).runs], False)
+    assert {state.reason for state in states(paths)} == {"being submitted"}
+    gone = records.read(file, Submission).model_copy(update={"submitter_started": 1.0})
+    records.write(file, gone)
+    assert {state.state for state in states(paths)} == {"lost"}
+
+
+def in_slurm(paths: ResultPaths) -> None:
+    runs = [run.id for run in plan_of(paths).runs]
+    file = submissions.begin(paths, "slurm", runs, again=False)
+    jobs = [SubmittedJob(id=f"8_{number}", runs=[run]) for number, run in enumerate(runs)]
+    records.write(file, records.read(file, Submission).model_copy(update={"jobs": jobs}))
+
+
+def test_slurm_is_asked_once_for_all_runs(paths: ResultPaths, fake_slurm: FakeSlurm) -> None:
+    in_slurm(paths)
+    fake_slurm.answer("squeue", "8_0|RUNNING|None\n8_1|PENDING|Priority\n")
+    fake_slurm.answer("sacct", "8_2|TIMEOUT|0:0\n8_3|NODE_FAIL|0:0\n8_4|CANCELLED by 0|0:0\n")
+    found = [state.state for state in states(paths)]
+    assert found == ["running", "pending", "timeout", "node_failed", "cancelled", "unknown"]
+    assert [call.split()[0] for call in fake_slurm.calls] == ["squeue", "sacct"]
+
+
+def test_slurm_is_not_asked_about_what_the_records_tell(
+    paths: ResultPaths, fake_slurm: FakeSlurm
+) -> None:
+    in_slurm(paths)
+    finished(paths)
+    assert {state.state for state in states(paths)} == {"completed"}
+    assert fake_slurm.calls == []
+
+
+def test_without_slurm_at_hand_its_jobs_are_unknown_and_it_is_said(
+    paths: ResultPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_slurm(paths)
+    monkeypatch.setenv("PATH", "")
+    found = states(paths)
+    assert {state.state for state in found} == {"unknown"}
+    assert "squeue: not found" in found[0].problems[0]
