@@ -1,0 +1,145 @@
+"""The summary at the end of `hpcncf run`, for a terminal of 80 columns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hpcncf.monitor import summary
+from hpcncf.records import Cores, Cpu, Io, Memory, NodeRecord, RankRecord
+
+TIME = "2026-01-01T00:00:00.000+00:00"
+
+
+def rank(used: float = 1.0, allocated: float = 5.0, **changes: Any) -> RankRecord:
+    plain: dict[str, Any] = {
+        "run_id": "abc",
+        "attempt": 1,
+        "rank": 0,
+        "local_rank": 0,
+        "world_size": 1,
+        "node": "n1",
+        "node_index": 0,
+        "pid": 7,
+        "launched_by": "run",
+        "slurm_job_id": None,
+        "outcome": "completed",
+        "exit_code": 0,
+        "error": None,
+        "started_at": TIME,
+        "ended_at": TIME,
+        "elapsed_s": 100.0,
+        "run": {"workload": {"command": ["python", "train.py", "--name", "a b"]}},
+        "environment": {},
+        "cores": Cores(
+            allocated=allocated,
+            usable=changes.pop("usable", allocated),
+            used=used,
+            cpus=list(range(int(allocated))),
+            affinity_changed=False,
+            quota=None,
+            threads_per_core=2,
+            on_node=64,
+        ),
+        "cpu": Cpu(
+            user_s=used * 99,
+            system_s=used,
+            efficiency=used / allocated,
+            efficiency_peak=changes.pop("peak", used / allocated),
+            peak_window_s=10.0,
+            context_switches_voluntary=1234567,
+            context_switches_involuntary=89,
+            threads_peak=12,
+            processes_peak=4,
+        ),
+        "memory": Memory(rss_peak_mib=512.0, anonymous_peak_mib=400.0, limit_mib=1024.0),
+        "io": Io(read_mib=1.0, write_mib=None),
+        "training": None,
+        "warnings": [],
+    }
+    return RankRecord.model_validate(plain | changes)
+
+
+def node(busy: list[float], ours: list[float]) -> NodeRecord:
+    zeros = [0.0]
+    return NodeRecord(
+        run_id="abc", attempt=1, node="n1", node_index=0, started_at=TIME,
+        start_s=zeros, length_s=[100.0], cpus=list(range(len(busy))),
+        busy=[[share] for share in busy], ours=[[share] for share in ours],
+        steal=zeros, others_cores=zeros, tree_cpu_s=zeros, rss_mib=zeros, memory_used_mib=zeros,
+        network_mib=zeros, loopback_mib=zeros, disk_mib=zeros,
+    )  # fmt: skip
+
+
+def test_it_says_what_seff_says_and_what_it_cannot() -> None:
+    text = "\n".join(summary.lines(rank(peak=0.2017), node([1.0, 0.0], [1.0, 0.0]), "results/run"))
+    for said in (
+        "python train.py --name 'a b'",
+        "0 after 100.0 s",
+        "5 allocated, 5 usable, 1.00 used",
+        "20.0% on average, 20.2% at the peak of 10 s",
+        "512 MiB resident at the peak, 50.0% of 1,024 MiB",
+        "1,234,567 waiting, 89 forced",
+        "storage    not measured",
+        "GPU        not measured",
+        "One of 5 cores did the work",
+        "results/run",
+    ):
+        assert said in text
+
+
+def test_no_line_is_wider_than_a_terminal() -> None:
+    warned = rank(warnings=["a warning of many words " * 20])
+    warned.run["workload"]["command"] += ["word"] * 50
+    lines = summary.lines(warned, node([0.5] * 64, [0.25] * 64), "results/run", summary.BLOCKS)
+    assert max(map(len, lines)) <= 80
+    assert not any("\x1b" in line for line in lines)
+
+
+def test_a_bar_shows_ours_others_and_idle() -> None:
+    line, *_ = summary.cpu_lines(node([0.75], [0.5]), summary.PLAIN)
+    assert "##########+++++....." in line
+    assert "75% busy: 50% ours, 25% others" in line
+
+
+def test_of_many_cpus_the_busiest_are_shown() -> None:
+    busy = [0.1] * 40
+    busy[33] = 1.0
+    lines = summary.cpu_lines(node(busy, busy), summary.PLAIN)
+    assert len(lines) == summary.MOST_CPUS + 2
+    assert any("CPU 33" in line for line in lines)
+    assert "and 24 more, 10% busy on average" in lines[-2]
+
+
+@pytest.mark.parametrize(
+    ("record", "said"),
+    [
+        (rank(1.0, 5.0), "One of 5 cores did the work: ask for 1 core"),
+        (rank(2.1, 5.0), "2 of 5 cores did the work: ask for 2 cores"),
+        (rank(1.0, 5.0, peak=0.8), "(at its peak 4.0)"),
+        (rank(4.9, 5.0), "All 5 cores were at work"),
+        (rank(0.99, 1.0), "Its one core was at work"),
+        (rank(0.5, 1.0), "It used 0.5 of 1 cores: it waits part of the time"),
+        (rank(0.1, 5.0), "It mostly waited: 0.10 of 5 cores"),
+        (rank(1.0, 5.0, usable=1.0), "1 usable of 5 allocated cores did all the work"),
+        (rank(1.0, 5.0, elapsed_s=0.4), "Too short to say"),
+    ],
+)
+def test_the_conclusion_fits_the_figures(record: RankRecord, said: str) -> None:
+    assert said in summary.conclusion(record)
+
+
+def test_a_run_without_a_whole_window_says_so() -> None:
+    short = rank()
+    short.cpu.efficiency_peak = None
+    text = "\n".join(summary.lines(short, node([1.0], [1.0]), "r"))
+    assert "no peak: shorter than its 10 s window" in text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0.123, "0.12 s"), (73.14, "73.1 s"), (600, "10 min"), (8340, "2 h 19 min")],
+)
+def test_durations_read_as_a_person_says_them(seconds: float, said: str) -> None:
+    assert summary.duration(seconds) == said
