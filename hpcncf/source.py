@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpcncf import jobfile, launch
+from hpcncf import jobfile, launch, sites
 from hpcncf.collect import read_plan
 from hpcncf.errors import UsageError
 from hpcncf.plan import Plan, Run
@@ -37,7 +37,7 @@ def find(
     run = chosen(plan, run_id)
     paths = ResultPaths(results or Path("results") / job.name)
     if leave_plan and not _knows(paths, plan, run):
-        launch.prepare_results(paths, job, plan, source.parent.resolve())
+        launch.prepare_results(paths, sites.anchored(job, source.parent), plan)
     return run, paths
 
 
