@@ -8,8 +8,9 @@ from datetime import datetime
 from statistics import median
 from typing import Any, Final
 
+from hpcncf import watched
 from hpcncf.plan import Run
-from hpcncf.records import RankRecord, TrainingRecord
+from hpcncf.records import NodeRecord, RankRecord, TrainingRecord
 
 Row = dict[str, Any]
 
@@ -23,6 +24,8 @@ MEASURED: Final = (
     "cpu_efficiency",
     "cpu_efficiency_peak",
     "peak_window_s",
+    "cpu_efficiency_training",
+    "others_cores",
     "core_hours",
     "memory_peak_mib",
     "memory_efficiency",
@@ -37,6 +40,7 @@ TRAINED: Final = (
     "instances_per_s",
     "seconds_per_epoch",
     "core_s_per_epoch",
+    "instances_per_epoch",
     "epoch_extrapolated",
     "startup_s",
     "training_s",
@@ -60,7 +64,12 @@ TRAINED: Final = (
 )
 
 
-def settle(run: Run, ranks: Sequence[RankRecord], epoch_instances: int | None) -> Row:
+def settle(
+    run: Run,
+    ranks: Sequence[RankRecord],
+    epoch_instances: int | None,
+    nodes: Sequence[NodeRecord] = (),
+) -> Row:
     """The run's figures; all None unless every one of its ranks left a record.
 
     `epoch_instances` is a full epoch's, positives and negatives, where the data is known.
@@ -68,7 +77,10 @@ def settle(run: Run, ranks: Sequence[RankRecord], epoch_instances: int | None) -
     if not is_whole(ranks):
         nothing: Row = dict.fromkeys((*MEASURED, *TRAINED))
         return nothing | {"cores_allocated": None if is_command(run) else run.resources.cores}
-    measured = _measured(run, ranks)
+    measured = _measured(run, ranks) | {
+        "cpu_efficiency_training": watched.efficiency_in_training(ranks, nodes),
+        "others_cores": watched.others_cores(nodes),
+    }
     return measured | _trained(run, ranks, measured["cores_allocated"], epoch_instances)
 
 
@@ -90,9 +102,9 @@ def _measured(run: Run, ranks: Sequence[RankRecord]) -> Row:
         "elapsed_s": elapsed_s,
         "cores_allocated": allocated,
         "cores_usable": usable(ranks),
-        "cores_used": ratio(cpu_s, elapsed_s),
+        "cores_used": watched.ratio(cpu_s, elapsed_s),
         "cpu_s": cpu_s,
-        "cpu_efficiency": ratio(cpu_s, elapsed_s * allocated),
+        "cpu_efficiency": watched.ratio(cpu_s, elapsed_s * allocated),
         "cpu_efficiency_peak": peak(ranks),
         "peak_window_s": max(record.cpu.peak_window_s for record in ranks),
         "core_hours": allocated * elapsed_s / 3600,
@@ -140,7 +152,7 @@ def peak(ranks: Sequence[RankRecord]) -> float | None:
     ]
     if len(weighted) < len(ranks):
         return None
-    return ratio(sum(weighted), sum(record.cores.allocated for record in ranks))
+    return watched.ratio(sum(weighted), sum(record.cores.allocated for record in ranks))
 
 
 def memory_peak(ranks: Sequence[RankRecord]) -> float:
@@ -157,7 +169,7 @@ def _trained(
     trained = [record.training for record in ranks if record.training]
     if len(trained) < len(ranks):
         return dict.fromkeys(TRAINED)
-    rate = ratio(
+    rate = watched.ratio(
         sum(part.counted_instances for part in trained), max(part.counted_s for part in trained)
     )
     seconds, extrapolated = _epoch_s(run, trained, rate, epoch_instances)
@@ -165,6 +177,7 @@ def _trained(
         "instances_per_s": rate,
         "seconds_per_epoch": seconds,
         "core_s_per_epoch": None if seconds is None else cores * seconds,
+        "instances_per_epoch": epoch_instances if extrapolated else _instances(trained[0]),
         "epoch_extrapolated": extrapolated,
         **{
             name: max(getattr(part, name) for part in trained)
@@ -187,13 +200,17 @@ def _epoch_s(
     return (median(slowest) if slowest else None), False
 
 
+def _instances(first: TrainingRecord) -> int | None:
+    return first.epochs[0].instances if first.epochs else None
+
+
 def phase_shares(trained: Sequence[TrainingRecord]) -> Row:
     """Each phase's share of the counted steps' time, over all ranks."""
     seconds = {
         phase: sum(getattr(part.phases, f"{phase}_s") for part in trained) for phase in PHASES
     }
     total = sum(seconds.values())
-    return {f"{phase}_share": ratio(spent, total) for phase, spent in seconds.items()}
+    return {f"{phase}_share": watched.ratio(spent, total) for phase, spent in seconds.items()}
 
 
 def _quality(first: TrainingRecord) -> Row:
@@ -241,10 +258,6 @@ def _findings(ranks: Sequence[RankRecord], figures: Row) -> list[tuple[bool, str
         ),
         (len(digests) > 1, "the ranks ended with different parameters"),
     ]
-
-
-def ratio(part: float, whole: float) -> float | None:
-    return part / whole if whole > 0 else None
 
 
 def _distinct(values: Iterable[Any]) -> str | None:

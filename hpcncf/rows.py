@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from operator import mul
 from typing import Any, Final
 
-from hpcncf import account, plan
+from hpcncf import account, plan, watched
 from hpcncf.account import MEASURED, PHASES, TRAINED, Row
 from hpcncf.ncf.data.manifest import Manifest
 from hpcncf.plan import Run
@@ -89,10 +89,15 @@ COLUMNS: Final[dict[str, list[str]]] = {
 }
 
 
-def of_run(state: RunState, ranks: Sequence[RankRecord], data: Manifest | None) -> Row:
+def of_run(
+    state: RunState,
+    ranks: Sequence[RankRecord],
+    nodes: Sequence[NodeRecord],
+    data: Manifest | None,
+) -> Row:
     """One planned run: its settings, its state, and its figures as far as there are any."""
     run = state.run
-    figures = account.settle(run, ranks, _epoch_instances(run, data))
+    figures = account.settle(run, ranks, _epoch_instances(run, data), nodes)
     return (
         {
             "run_id": run.id,
@@ -223,4 +228,4 @@ def of_cores(node: NodeRecord) -> Iterator[Row]:
 
 def _mean(shares: Sequence[float], lengths: Sequence[float]) -> float | None:
     """Weighted by the windows' lengths: they widen as a run grows."""
-    return account.ratio(sum(map(mul, shares, lengths)), sum(lengths))
+    return watched.ratio(sum(map(mul, shares, lengths)), sum(lengths))

@@ -34,6 +34,7 @@ LAYERS: list[set[str]] = [
         "hpcncf.local_queue",
         "hpcncf.status",
         "hpcncf.cancel",
+        "hpcncf.watched",
         "hpcncf.account",
         "hpcncf.rows",
         "hpcncf.collect",

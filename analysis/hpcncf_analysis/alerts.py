@@ -12,6 +12,8 @@ Row = Mapping[str, Any]
 
 # A larger share of start-up than this says more about imports than about training.
 STARTUP: Final = 0.2
+# Others on more than this share of a run's cores are worth a word.
+OTHERS: Final = 0.1
 
 
 def alerts(runs: Sequence[Row], shown: Sequence[Configuration]) -> list[str]:
@@ -19,9 +21,9 @@ def alerts(runs: Sequence[Row], shown: Sequence[Configuration]) -> list[str]:
     checks: list[Callable[[Sequence[Row], Sequence[Configuration]], str | None]] = [
         _usable,
         _above_one,
+        _others,
         _cpu_models,
-        _commits,
-        _stale,
+        _code,
         _startup,
         _repeats,
     ]
@@ -63,16 +65,31 @@ def _cpu_models(runs: Sequence[Row], _: Sequence[Configuration]) -> str | None:
     return f"The runs had different CPU models ({'; '.join(models)}): speeds do not compare."
 
 
-def _commits(runs: Sequence[Row], _: Sequence[Configuration]) -> str | None:
-    commits = sorted({row["commit"] for row in runs if row["commit"]})
-    return f"The runs are of different code: {', '.join(commits)}." if len(commits) > 1 else None
+def _code(runs: Sequence[Row], _: Sequence[Configuration]) -> str | None:
+    """Different code among the runs, or older than what is installed now."""
+    commits = sorted({row["commit"][:7] for row in runs if row["commit"]})
+    stale = [row["stale"] for row in runs if row["stale"]]
+    if len(commits) > 1:
+        return f"The runs are of different code: commits {', '.join(commits)}."
+    if stale:
+        return f"{counted(len(stale), 'run')} may be out of date: {stale[0]}."
+    return None
 
 
-def _stale(runs: Sequence[Row], _: Sequence[Configuration]) -> str | None:
-    stale = [row for row in runs if row["stale"]]
-    if not stale:
+def _others(runs: Sequence[Row], _: Sequence[Configuration]) -> str | None:
+    """Whoever shares the cores slows the run and takes none of the blame."""
+    disturbed = [
+        row for row in runs if (row["others_cores"] or 0) > OTHERS * row["cores_allocated"]
+    ]
+    if not disturbed:
         return None
-    return f"{counted(len(stale), 'run')} may be out of date: {stale[0]['stale']}."
+    worst = max(disturbed, key=lambda row: row["others_cores"] / row["cores_allocated"])
+    return (
+        f"In {counted(len(disturbed), 'run')} other processes were busy on the same cores "
+        f"({words.cores(worst['others_cores'])} of {worst['cores_allocated']:g} cores in run "
+        f"{worst['run_id']}): speed and efficiency are lower than the runs' own doing. Repeat "
+        "when the machine is quiet, or with exclusive: true."
+    )
 
 
 def _startup(runs: Sequence[Row], _: Sequence[Configuration]) -> str | None:
@@ -81,7 +98,7 @@ def _startup(runs: Sequence[Row], _: Sequence[Configuration]) -> str | None:
         return None
     return (
         f"Start-up takes up to {words.percent(max(shares))} of a run's time, and CPU efficiency "
-        "counts it: train more epochs to see the training alone."
+        "counts it; the column `in training` does not. More epochs make it matter less."
     )
 
 

@@ -31,6 +31,11 @@ DEFINITIONS: Final[list[tuple[str, str]]] = [
         "and evaluation included. May exceed 100 %, and is then flagged, never clipped.",
     ),
     (
+        "in training",
+        "CPU efficiency without start-up: over the seconds from the first step to the last, "
+        "evaluation included, from the node's series; none where that is under a few seconds.",
+    ),
+    (
         "peak",
         "The same over the busiest window; of several ranks the mean of their peaks, an upper "
         "bound, since they need not coincide.",

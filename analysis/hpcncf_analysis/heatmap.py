@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import to_rgb
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from hpcncf.records import NodeRecord
 from hpcncf_analysis import style
 
-IDLE, OURS, OTHERS = "#ECECEC", style.BLUE, "#E69F00"
-ROW_IN: Final = 0.3
+IDLE, OURS, OTHERS = "#F0F0F0", style.BLUE, "#D55E00"
+ROW_IN: Final = 0.34
+# Of a core's row the run's strip takes this much, others' the rest but for a gap.
+STRIPS: Final = (0.62, 0.92)
 MOST_TICKS: Final = 16
+
+Shares = np.ndarray[Any, np.dtype[np.float64]]
 
 
 @dataclass(frozen=True)
@@ -31,8 +35,8 @@ class Watched:
 def core_heatmap(runs: Sequence[Watched]) -> Figure | None:
     """A row for each core, time to the right.
 
-    A cell mixes grey, blue and orange in the shares of its time that were idle, ours (an
-    estimate) and others'.
+    The upper strip of a row is the share of the time that was this run's (an estimate), the
+    narrow one below it that of all others: the darker, the more; idle is pale.
     """
     shown = [run for run in runs if any(node.cpus and node.start_s for node in run.nodes)]
     if not shown:
@@ -55,30 +59,53 @@ def _panel(axes: Axes, run: Watched) -> None:
         count = len(node.cpus)
         edges = [*node.start_s, node.start_s[-1] + node.length_s[-1]] if node.start_s else []
         if edges and count:
-            rows = np.arange(top, top + count + 1)
-            axes.pcolormesh(edges, rows, colours(node), rasterized=True, linewidth=0)
+            ours, others = shares(node)
+            _strips(axes, edges, top, ours, OURS, (0.0, STRIPS[0]))
+            _strips(axes, edges, top, others, OTHERS, STRIPS)
         prefix = f"{node.node} " if len(run.nodes) > 1 else ""
         names += [f"{prefix}CPU {cpu}" for cpu in node.cpus]
         top += count
     axes.set_ylim(top, 0)
     every = -(-len(names) // MOST_TICKS)
-    axes.set_yticks([row + 0.5 for row in range(0, top, every)], names[::every])
+    axes.set_yticks([row + STRIPS[1] / 2 for row in range(0, top, every)], names[::every])
     axes.tick_params(axis="y", length=0)
     axes.set_title(run.title)
 
 
-def colours(node: NodeRecord) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    """[cpu, window, 3]: the shares' mixture of the three colours."""
+def shares(node: NodeRecord) -> tuple[Shares, Shares]:
+    """[cpu, window]: this run's share of each core, and that of all others."""
     busy = np.clip(np.array(node.busy, dtype=float), 0, 1)
     ours = np.minimum(np.clip(np.array(node.ours, dtype=float), 0, 1), busy)
-    shares = np.stack([1 - busy, ours, busy - ours], axis=-1)
-    return np.asarray(shares @ np.array([to_rgb(IDLE), to_rgb(OURS), to_rgb(OTHERS)]))
+    return ours, busy - ours
+
+
+def _strips(
+    axes: Axes,
+    edges: Sequence[float],
+    top: int,
+    values: Shares,
+    colour: str,
+    within: tuple[float, float],
+) -> None:
+    """One strip in each core's row, from `within[0]` to `within[1]` of the row's height."""
+    scale = LinearSegmentedColormap.from_list(colour, [IDLE, colour])
+    for row, series in enumerate(values, start=top):
+        axes.pcolormesh(
+            edges,
+            [row + within[0], row + within[1]],
+            series[np.newaxis, :],
+            cmap=scale,
+            vmin=0,
+            vmax=1,
+            rasterized=True,
+            linewidth=0,
+        )
 
 
 def _key(figure: Figure) -> None:
     patches = [
         Patch(color=colour, label=name)
-        for colour, name in ((OURS, "this run"), (OTHERS, "others"), (IDLE, "idle"))
+        for colour, name in ((OURS, "this run"), (OTHERS, "others (narrow strip)"), (IDLE, "idle"))
     ]
     figure.legend(
         handles=patches, loc="outside upper left", ncols=3, frameon=False, handlelength=1.0

@@ -132,14 +132,11 @@ def _iso_lines(axes: Axes, shown: Sequence[Configuration]) -> None:
 
 
 def work_per_epoch(shown: Sequence[Configuration]) -> float | None:
-    """Speed x seconds of an epoch (or of a command's run), when all agree within 5 %."""
+    """Instances of an epoch, when all agree; of a command the unit of speed, runs per hour."""
     if shown[0].is_command:
         return 3600.0
-    seconds = [(one.speed, one.median("seconds_per_epoch")) for one in shown]
-    work = [speed * each for speed, each in seconds if speed and each]
-    if not work or max(work) > 1.05 * min(work):
-        return None
-    return sorted(work)[len(work) // 2]
+    sizes = {one.median("instances_per_epoch") for one in shown}
+    return sizes.pop() if len(sizes) == 1 else None
 
 
 def nice_between(low: float, high: float) -> list[float]:

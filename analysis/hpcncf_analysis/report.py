@@ -66,9 +66,9 @@ CAPTIONS: Final = {
     ),
     "core_heatmap": (
         "What the cores did",
-        "A row for each core the run was on, time to the right; colours mix in the shares of idle, "
-        "this run and others. Which share was the run's is an estimate: the kernel tells only "
-        "where a thread ran last.",
+        "A row for each core the run was on, time to the right. The wide strip is the share of "
+        "time that was this run's, the narrow one below it that of all others; pale is idle. Which "
+        "share was the run's is an estimate: the kernel tells only where a thread ran last.",
     ),
     "step_time": (
         "Where a step's time goes",

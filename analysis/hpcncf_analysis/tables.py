@@ -13,7 +13,16 @@ from hpcncf_analysis.words import NONE
 
 Row = Mapping[str, Any]
 
-ENVIRONMENT: Final = ("node", "cpu_model", "commit", "python", "torch", "device", "backend", "parameters")
+ENVIRONMENT: Final = (
+    "node",
+    "cpu_model",
+    "commit",
+    "python",
+    "torch",
+    "device",
+    "backend",
+    "parameters",
+)
 
 
 @dataclass(frozen=True)
@@ -43,7 +52,14 @@ def main_table(shown: Sequence[Configuration], scales: Mapping[str, Scaled]) -> 
     return Table(columns, [_main_row(one, scales.get(one.key)) for one in shown])
 
 
-_CORE_COLUMNS: Final = ["cores allocated", "usable", "used", "CPU efficiency", "peak"]
+_CORE_COLUMNS: Final = [
+    "cores allocated",
+    "usable",
+    "used",
+    "CPU efficiency",
+    "in training",
+    "peak",
+]
 
 
 def _core_cells(one: Configuration) -> list[str]:
@@ -53,6 +69,7 @@ def _core_cells(one: Configuration) -> list[str]:
     return [
         *(words.cores(count) for count in counts),
         words.percent(efficiency) + flag,
+        words.percent(one.median("cpu_efficiency_training")),
         words.percent(one.median("cpu_efficiency_peak")),
     ]
 
