@@ -207,7 +207,7 @@ def _info(args: argparse.Namespace) -> int:
     print(f"{manifest.title}\n{_shape(manifest)}")
     print(f"test pairs that training does not have: {unseen:,} of {manifest.test_rows:,}")
     print(f"context: {', '.join(manifest.context_columns) or 'none'}")
-    print(f"made from: {' '.join(map(str, manifest.source.values()))}")
+    print(f"source: {' '.join(map(str, manifest.source.values()))}")
     print(f"options: {_options(manifest)}")
     print(f"key: {manifest.key}")
     print(f"size: {sum(sizes.values()) / 2**20:,.1f} MiB")

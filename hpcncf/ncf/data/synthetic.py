@@ -1,10 +1,10 @@
 """Made data of any shape, with structure that a model can learn.
 
 Items fall into clusters; within a cluster and over all items, popularity follows Zipf's law
-(1 / rank). Every user likes two clusters. A row comes from one of them, or in one case of five
-from all items. The first context column, a number, and the first one-hot group tell the row's mood
-from which cluster it came; the other columns tell nothing. Test pairs are new to their users, but
-for the few where eight tries find no such item.
+(1 / rank). Every user likes two clusters: the row's mood says which of them its item is drawn from,
+but for one row in ten, whose item comes from anywhere. The first context column, a number, and the
+first one-hot group tell the mood; the other columns tell nothing. A training pair may come several
+times. Test pairs are new to their users, but for the few where eight tries find no such item.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from hpcncf.ncf.data.manifest import DataError
 from hpcncf.ncf.data.prepared import Recipe, Written, write
 from hpcncf.ncf.data.rows import Floats, Int64s, Rows, Split, distinct_pairs, draw_test_negatives
 
-CLUSTERS: Final = 16
-FROM_ALL_ITEMS: Final = 0.2
+CLUSTERS: Final = 8
+FROM_ALL_ITEMS: Final = 0.1
 BUSIEST: Final = 3.0
 """The most active user against the median one: nobody may have so many items that too few are
 left for the test negatives."""
@@ -90,7 +90,7 @@ def _prepare(
     _check(shape)
     options = asdict(shape) | {"like": like, "seed": seed, "test_negatives": test_negatives}
     of = f" of {NAMES[like]} shape (not the real data)" if like else ""
-    recipe = Recipe("synthetic", {"name": "made by hpcncf"}, options)
+    recipe = Recipe("synthetic", {"name": "hpcncf (generated)"}, options)
     return write(
         folder, recipe, f"Synthetic data{of}", lambda: make(shape, seed, test_negatives, say), force
     )
