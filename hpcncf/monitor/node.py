@@ -33,12 +33,11 @@ def read_counters() -> Counters:
     at_s = time.monotonic()
     busy_s, steal_s = cpu_times() if procfs.LINUX else _cpu_times_elsewhere()
     network, loopback = _network_mib()
-    memory = psutil.virtual_memory()
     return Counters(
         at_s,
         busy_s,
         steal_s,
-        (memory.total - memory.available) / 2**20,
+        _memory_used_mib(),
         network,
         loopback,
         _disk_mib() if procfs.LINUX else 0.0,
@@ -65,6 +64,16 @@ def _cpu_times_elsewhere() -> tuple[dict[int, float], dict[int, float]]:
     times = psutil.cpu_times(percpu=True)
     busy_s = {cpu: sum(each) - each.idle for cpu, each in enumerate(times)}
     return busy_s, dict.fromkeys(busy_s, 0.0)
+
+
+def _memory_used_mib() -> float:
+    """What is not available to a new process: caches that can be dropped are."""
+    if not procfs.LINUX:
+        memory = psutil.virtual_memory()
+        return (memory.total - memory.available) / 2**20
+    lines = procfs.read("/proc/meminfo").splitlines()
+    kib = {name: int(value.split()[0]) for name, value in (line.split(b":") for line in lines)}
+    return (kib[b"MemTotal"] - kib[b"MemAvailable"]) / 1024
 
 
 def _network_mib() -> tuple[float, float]:
@@ -116,7 +125,9 @@ class Node:
     def __init__(self, tree: Tree, cpus: list[int]) -> None:
         self.cpus = cpus
         self._trees = {tree.root: tree}
+        self._pid = tree.root
         self._of_a_rank = tree.count_root
+        self._parents_threads: list[int] = []
         self._cpu_s: dict[int, float] = {}
         self._threads: dict[tuple[int, int], float] = {}
         self._started_s = time.monotonic()
@@ -149,8 +160,18 @@ class Node:
         )
 
     def _follow_siblings(self) -> None:
-        for pid in siblings() if self._of_a_rank else ():
-            if pid not in self._trees:
+        """Find the run's other ranks on this node: same parent, same command line.
+
+        So it is under our launcher, srun and torchrun alike, which start them all alike.
+        """
+        parent = os.getppid()
+        stat = procfs.stat(f"/proc/{parent}")
+        if not self._of_a_rank or stat is None:
+            return
+        if len(self._parents_threads) != stat.threads:
+            self._parents_threads = procfs.thread_ids(parent)
+        for pid in procfs.children(parent, self._parents_threads):
+            if pid not in self._trees and procfs.command(pid) == procfs.command(self._pid):
                 self._trees[pid] = Tree(pid)
 
     def _samples(self, own: Sample) -> dict[int, Sample]:
@@ -179,17 +200,6 @@ class Node:
                     ran[stat.processor] = ran.get(stat.processor, 0.0) + spent
         self._threads = threads
         return ran
-
-
-def siblings() -> list[int]:
-    """The run's other ranks on this node: same parent, same command line.
-
-    So it is under our launcher, srun and torchrun alike, which start them all alike.
-    """
-    parent, this = os.getppid(), os.getpid()
-    command = procfs.read("/proc/self/cmdline")
-    found = procfs.children(parent, procfs.thread_ids(parent)) if procfs.HAS_CHILDREN else []
-    return [pid for pid in found if pid != this and procfs.read(f"/proc/{pid}/cmdline") == command]
 
 
 def shared_out(

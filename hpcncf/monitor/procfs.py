@@ -91,6 +91,11 @@ def memory_mib(pid: int) -> tuple[float, float]:
     return resident * PAGE_MIB, (resident - shared) * PAGE_MIB
 
 
+def command(pid: int) -> bytes:
+    """Its arguments, each ended by a zero byte."""
+    return read(f"/proc/{pid}/cmdline")
+
+
 def children(pid: int, threads: list[int]) -> list[int]:
     """Processes that these threads of `pid` started or, as subreaper, inherited."""
     found: list[int] = []
