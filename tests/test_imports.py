@@ -24,7 +24,7 @@ LAYERS: list[set[str]] = [
         "hpcncf.claims",
         "hpcncf.submissions",
     },
-    {"hpcncf.ncf.data"},
+    {"hpcncf.ncf.data", "hpcncf.ncf.sampling"},
     {"hpcncf.jobfile", "hpcncf.slurm", "hpcncf.sites", "hpcncf.ncf"},
     {
         "hpcncf.judge",
