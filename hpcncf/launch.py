@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import getpass
 import json
 import os
 import shutil
@@ -196,7 +195,7 @@ def to_slurm(paths: ResultPaths, job: JobSpec, runs: list[Run], file: Path) -> N
     """One array for each shape of resources; each is noted as soon as Slurm has it."""
     import submitit
 
-    logs = paths.submitit(getpass.getuser())
+    logs = paths.submitit(submissions.user())
     logs.mkdir(mode=0o700, exist_ok=True)
     for array in planning.arrays(runs).values():
         submission = records.read(file, Submission)

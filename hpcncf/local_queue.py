@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import signal
 import sys
@@ -29,7 +28,7 @@ def main(argv: list[str]) -> None:
     paths, name = ResultPaths(Path(argv[0])), argv[1]
     submission = records.read(paths.submissions / name, Submission)
     runs = _runs(paths, submission)
-    folder = paths.submitit(getpass.getuser())
+    folder = paths.submitit(submissions.user())
     folder.mkdir(mode=0o700, exist_ok=True)
     executor = submitit.LocalExecutor(folder)
     visible = local.gpus()

@@ -100,33 +100,39 @@ def end_with_parent() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def watch(ranks: Ranks, limit_s: float, told_to_stop: Callable[[], bool]) -> Reason:
+def watch(
+    ranks: Ranks,
+    limit_s: float,
+    told_to_stop: Callable[[], bool],
+    leave_s: float = LEAVE_S,
+    grace_s: float = GRACE_S,
+) -> Reason:
     """Wait until every rank is gone; end them all at the limit, when told, or after one failed."""
     deadline, failed_at = time.monotonic() + limit_s, None
-    while any(rank.poll() is None for rank in ranks):
+    while None in (codes := [rank.poll() for rank in ranks]):
         now = time.monotonic()
         if told_to_stop():
-            stop(ranks)
+            stop(ranks, grace_s)
             return "cancelled"
         if now > deadline:
-            stop(ranks)
+            stop(ranks, grace_s)
             return "timeout"
-        if failed_at is None and any(rank.returncode for rank in ranks):
+        if failed_at is None and any(codes):
             failed_at = now
-        if failed_at is not None and now > failed_at + LEAVE_S:
-            stop(ranks)
+        if failed_at is not None and now > failed_at + leave_s:
+            stop(ranks, grace_s)
             return "exited"
         time.sleep(POLL_S)
     return "exited"
 
 
-def stop(ranks: Ranks) -> None:
+def stop(ranks: Ranks, grace_s: float = GRACE_S) -> None:
     """SIGTERM, and after a grace SIGKILL to what is left, workers included."""
     for rank in ranks:
         if rank.poll() is None:
             rank.terminate()
-    deadline = time.monotonic() + GRACE_S
-    while any(rank.poll() is None for rank in ranks) and time.monotonic() < deadline:
+    deadline = time.monotonic() + grace_s
+    while None in [rank.poll() for rank in ranks] and time.monotonic() < deadline:
         time.sleep(POLL_S)
     for rank in ranks:
         if rank.poll() is None:

@@ -100,11 +100,15 @@ class Submitted:
         )
 
 
+def user() -> str:
+    return getpass.getuser()
+
+
 def begin(paths: ResultPaths, cluster: Cluster, runs: list[str], again: bool) -> Path:
     """Write the submission before it is made; returns its file."""
     submission = Submission(
         cluster=cluster,
-        user=getpass.getuser(),
+        user=user(),
         host=os.uname().nodename,
         submitted_at=records.now(),
         submitter_pid=os.getpid(),
@@ -121,7 +125,7 @@ def begin(paths: ResultPaths, cluster: Cluster, runs: list[str], again: bool) ->
 def cancel(paths: ResultPaths, runs: list[str]) -> None:
     """Leave word that these runs shall not run (any more)."""
     cancellation = Cancellation(
-        user=getpass.getuser(),
+        user=user(),
         host=os.uname().nodename,
         cancelled_at=records.now(),
         runs=runs,

@@ -1,0 +1,204 @@
+"""Submitting: what is written, what is refused, and what Slurm is given."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import FakeSlurm, within
+
+from hpcncf import jobfile, launch, local, records, sites, status, submissions
+from hpcncf.collect import read_plan
+from hpcncf.errors import HpcncfError, UsageError
+from hpcncf.monitor import cores
+from hpcncf.plan import Plan
+from hpcncf.records import ResultPaths
+from hpcncf.spec import JobSpec, Resources
+from hpcncf.submissions import Submission
+
+JobFile = Callable[[str], Path]
+SWEEP = """\
+grid:
+  resources.cpus_per_task: [1, 2]
+  training.seed: [1, 2, 3]
+"""
+
+
+def prepared(path: Path) -> tuple[ResultPaths, JobSpec, Plan]:
+    job = jobfile.load(path)
+    paths = ResultPaths(path.parent / "results" / job.name)
+    return paths, job, launch.prepare_results(paths, job, jobfile.plan(job, path))
+
+
+def test_a_results_folder_holds_the_job_and_the_plan(job_file: JobFile) -> None:
+    paths, job, plan = prepared(job_file(SWEEP))
+    assert jobfile.load(paths.job) == job
+    assert read_plan(paths) == plan
+
+
+def test_text_that_looks_like_a_number_stays_text_in_job_yaml(job_file: JobFile) -> None:
+    path = job_file("")
+    job = jobfile.load(path, ["name='1e3'"])
+    paths = ResultPaths(path.parent / "results")
+    launch.prepare_results(paths, job, jobfile.plan(job, path))
+    assert jobfile.load(paths.job).name == "1e3"
+
+
+def test_a_folder_of_another_job_is_refused_and_left_alone(job_file: JobFile) -> None:
+    path = job_file("")
+    paths, job, _ = prepared(path)
+    before = paths.plan.read_text(), paths.job.read_text()
+    other = job.model_copy(update={"name": "other"})
+    with pytest.raises(UsageError, match=r"job 'tiny', this job is 'other'.*--results"):
+        launch.prepare_results(paths, other, jobfile.plan(other, path))
+    assert (paths.plan.read_text(), paths.job.read_text()) == before
+
+
+def test_points_no_longer_asked_for_are_retired_and_come_back(job_file: JobFile) -> None:
+    _, _, whole = prepared(job_file(SWEEP))
+    _, _, less = prepared(job_file(SWEEP.replace("[1, 2, 3]", "[1]")))
+    assert len(less.active()) == 2
+    assert {run.id for run in less.runs} == {run.id for run in whole.runs}
+    _, _, again = prepared(job_file(SWEEP))
+    assert len(again.active()) == 6
+
+
+def test_an_unwritable_folder_is_one_message(job_file: JobFile) -> None:
+    path = job_file("")
+    (path.parent / "results").write_text("a file, not a folder")
+    with pytest.raises(HpcncfError, match="cannot be written: Not a directory"):
+        prepared(path)
+
+
+def test_data_that_is_not_prepared_is_told_with_the_command(job_file: JobFile) -> None:
+    path = job_file("")
+    job = jobfile.load(path, ["data.path=elsewhere", "data.dataset=frappe"])
+    plan = jobfile.plan(job, path)
+    command = rf"`hpcncf data prepare frappe -o {path.parent}/elsewhere`"
+    with pytest.raises(UsageError, match=command):
+        launch.check(plan.active(), "local")
+    assert sorted(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ({"nodes": 2}, "needs 2 nodes, this machine is one"),
+        ({"cpus_per_task": 4096}, r"needs 4096 cores, this machine lets you use [\d.]+: "
+                                  r"-s resources.cpus_per_task=\d+, or --cluster slurm"),
+        ({"tasks_per_node": 4096}, r"needs 4096 cores.*use [\d.]+: --cluster slurm"),
+        ({"gpus_per_node": 99}, r"needs 99 GPUs, this machine lets you use \d+"),
+    ],
+)  # fmt: skip
+def test_what_this_machine_cannot_do_is_refused_with_counts(
+    job_file: JobFile, asked: dict[str, int], why: str
+) -> None:
+    path = job_file("")
+    job = jobfile.load(path, [f"resources.{key}={value}" for key, value in asked.items()])
+    if "tasks_per_node" in asked:
+        job = jobfile.load(
+            path,
+            [
+                "resources.tasks_per_node=4096",
+                "training.batch_size_per_rank=1",
+                "training.global_batch_size=null",
+            ],
+        )
+    with pytest.raises(UsageError, match=why):
+        launch.check(jobfile.plan(job, path).active(), "local")
+
+
+def test_what_fits_is_what_this_machine_lets_us_use() -> None:
+    run = launch_run(Resources(cpus_per_task=max(int(cores.usable()), 1)))
+    assert local.refusal(run) is None
+
+
+def launch_run(resources: Resources) -> object:
+    from hpcncf import plan as planning
+    from hpcncf.spec import Data
+
+    return planning.expand(JobSpec(name="a", data=Data(path="/d"), resources=resources)).runs[0]
+
+
+def test_the_debug_cluster_runs_one_rank_only(job_file: JobFile) -> None:
+    path = job_file("")
+    plan = jobfile.plan(jobfile.load(path, ["resources.tasks_per_node=2"]), path)
+    with pytest.raises(UsageError, match="has 2 ranks; --cluster debug runs one"):
+        launch.check(plan.active(), "debug")
+
+
+def test_a_sweep_over_cores_becomes_one_array_per_size(
+    job_file: JobFile, fake_slurm: FakeSlurm
+) -> None:
+    paths, job, plan = prepared(job_file(SWEEP))
+    launched = launch.submit(paths, job, plan, "slurm")
+    assert [run.id for run in launched.runs] == [run.id for run in plan.runs]
+    arrays = [
+        line for text in fake_slurm.submitted for line in text.splitlines() if "array" in line
+    ]
+    assert arrays == ["#SBATCH --array=0-2%3", "#SBATCH --array=0-2%3"]
+    (submission,) = submissions.read(paths).submissions
+    assert sorted(one.id for one in submission.jobs) == [
+        f"{j}_{t}" for j in (100, 101) for t in range(3)
+    ]
+    assert {run for one in submission.jobs for run in one.runs} == {run.id for run in plan.runs}
+
+
+def test_the_whole_script_that_sbatch_gets(job_file: JobFile, fake_slurm: FakeSlurm) -> None:
+    site = Path(job_file("site: lab.yaml\n").parent / "lab.yaml")
+    site.write_text("partition: short\naccount: lab\nsetup: [module load python]\n")
+    path = job_file("site: lab.yaml\nexclusive: true\nrepeats: 2\n")
+    job = sites.anchored(jobfile.load(path, ["resources.cpus_per_task=3"]), path.parent)
+    paths = ResultPaths(path.parent / "results")
+    plan = launch.prepare_results(paths, job, jobfile.plan(job, path))
+    launch.submit(paths, job, plan, "slurm")
+    (script,) = fake_slurm.submitted
+    logs = paths.submitit(submissions.user())
+    shown = script.replace(str(logs), "LOGS").replace(sys.executable, "PYTHON")
+    assert shown == (Path(__file__).parent / "data/sbatch.sh").read_text()
+    assert logs.stat().st_mode & 0o777 == 0o700
+
+
+def test_what_sbatch_says_reaches_the_user_and_the_submission(
+    job_file: JobFile, fake_slurm: FakeSlurm
+) -> None:
+    fake_slurm.refuse("sbatch: error: Invalid account\n")
+    paths, job, plan = prepared(job_file(""))
+    with pytest.raises(HpcncfError, match="Invalid account"):
+        launch.submit(paths, job, plan, "slurm")
+    (state,) = status.states(paths, plan)
+    assert state.state == "lost"
+    assert "Invalid account" in state.reason
+
+
+def test_runs_that_slurm_has_are_not_submitted_again(
+    job_file: JobFile, fake_slurm: FakeSlurm
+) -> None:
+    paths, job, plan = prepared(job_file("repeats: 2\n"))
+    launch.submit(paths, job, plan, "slurm")
+    fake_slurm.answer("squeue", "100_0|RUNNING|None\n")
+    fake_slurm.answer("sacct", "100_1|TIMEOUT|0:0\n")
+    launched = launch.submit(paths, job, plan, "slurm")
+    assert [run.id for run in launched.runs] == [plan.runs[1].id], "only the one that timed out"
+    assert [state.state for state in launched.skipped] == ["running"]
+
+
+def test_a_slurm_task_trains_and_records(job_file: JobFile, fake_slurm: FakeSlurm) -> None:
+    """The real submitit and worker; only sbatch and srun are ours."""
+    fake_slurm.run_jobs()
+    paths, job, plan = prepared(job_file("points: [{resources.tasks_per_node: 2}]\n"))
+    launch.submit(paths, job, plan, "slurm")
+    assert within(60, lambda: status.states(paths, plan)[0].state == "completed")
+    (state,) = status.states(paths, plan)
+    assert {record.launched_by for record in state.ranks} == {"slurm"}
+    assert {record.slurm_job_id for record in state.ranks} == {"100"}
+
+
+def test_a_broken_submission_leaves_a_file_that_says_what_was_meant(job_file: JobFile) -> None:
+    paths, _, plan = prepared(job_file(""))
+    with launch.submitting(paths):
+        file = submissions.begin(paths, "slurm", [plan.runs[0].id], again=False)
+    written = records.read(file, Submission)
+    assert (written.runs, written.jobs) == ([plan.runs[0].id], [])

@@ -1,0 +1,106 @@
+"""The ranks of a run as processes: bound, watched, and ended by every means there is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from conftest import within
+
+from hpcncf import processes
+from hpcncf.monitor.cores import usable_cpus
+from hpcncf.processes import Ranks, watch
+
+SLEEPS = "import time; time.sleep(60)"
+# Says when its handler stands; then SIGTERM is not enough.
+STUBBORN = (
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
+    "print('ready', flush=True); time.sleep(60)"
+)
+
+
+def start(*codes: str) -> Ranks:
+    return [
+        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, process_group=0)
+        for code in codes
+    ]
+
+
+def codes(ranks: Ranks) -> list[int | None]:
+    for rank in ranks:
+        assert rank.stdout is not None
+        rank.stdout.close()
+    return [rank.returncode for rank in ranks]
+
+
+def test_ranks_that_end_are_waited_for() -> None:
+    ranks = start("pass", "import time; time.sleep(0.3)")
+    assert watch(ranks, 30, lambda: False) == "exited"
+    assert codes(ranks) == [0, 0]
+
+
+def test_when_one_fails_the_others_are_ended() -> None:
+    ranks = start(SLEEPS, "raise SystemExit(3)")
+    assert watch(ranks, 30, lambda: False, leave_s=0.3) == "exited"
+    assert codes(ranks) == [-signal.SIGTERM, 3]
+
+
+def test_a_rank_that_ended_well_does_not_end_the_others() -> None:
+    ranks = start("pass", "import time; time.sleep(1.5)")
+    assert watch(ranks, 30, lambda: False, leave_s=0.3) == "exited"
+    assert codes(ranks) == [0, 0]
+
+
+def test_the_time_limit_ends_a_run_that_ignores_sigterm() -> None:
+    ranks = start(STUBBORN)
+    assert ranks[0].stdout is not None
+    assert ranks[0].stdout.readline() == b"ready\n"
+    assert watch(ranks, 0.1, lambda: False, grace_s=0.5) == "timeout"
+    assert codes(ranks) == [-signal.SIGKILL]
+
+
+def test_told_to_stop_it_ends_them_all() -> None:
+    ranks = start(SLEEPS, SLEEPS)
+    asked = iter([False, True])
+    assert watch(ranks, 30, lambda: next(asked)) == "cancelled"
+    assert codes(ranks) == [-signal.SIGTERM, -signal.SIGTERM]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux binds processes to cores")
+def test_what_is_started_while_bound_stays_on_those_cores() -> None:
+    cpu = usable_cpus()[-1]
+    with processes.bound_to([cpu]):
+        said = subprocess.run(
+            [sys.executable, "-c", "import os; print(*os.sched_getaffinity(0))"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    assert said.stdout.split() == [str(cpu)]
+    assert len(usable_cpus()) == len(os.sched_getaffinity(0)), "and this process is free again"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells of a parent's death")
+def test_no_rank_outlives_the_process_that_started_it() -> None:
+    starter = (
+        "import subprocess, sys, time; from hpcncf import processes;"
+        f"p = subprocess.Popen([sys.executable, '-c', {SLEEPS!r}],"
+        " preexec_fn=processes.end_with_parent);"
+        "print(p.pid, flush=True); time.sleep(60)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", starter], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    parent.stdout.close()
+    parent.kill()
+    parent.wait()
+    assert within(5, lambda: not alive(child))
+
+
+def alive(pid: int) -> bool:
+    import psutil
+
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
