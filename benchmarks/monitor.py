@@ -81,10 +81,10 @@ def agreement() -> list[Agreement]:
         tree_s = float(worker.stdout.readline())
         time.sleep(1.5)  # it idles now: one more sample sees all it did
         alive_s = sum(monitor.node_record().tree_cpu_s)
-        node = monitor.node_record()
-        busy_kernel_s, length_s = busy_s() - busy_before_s, time.monotonic() - begun_s
         worker.communicate("\n")
         measured = monitor.stop()
+        busy_kernel_s, length_s = busy_s() - busy_before_s, time.monotonic() - begun_s
+        node = monitor.node_record()
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     ended_s = measured.cpu.user_s + measured.cpu.system_s
     share = busy_kernel_s / length_s / len(usable_cpus())

@@ -1,0 +1,249 @@
+"""`hpcncf run`: the command is not disturbed, and its record reads as our own runs' do."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hpcncf import child, command, records
+from hpcncf.plan import Plan
+from hpcncf.records import AttemptPaths, Claim, End, NodeRecord, RankRecord, ResultPaths
+
+START = (
+    "import argparse, sys\nfrom hpcncf.cli import run\n"
+    "parser = argparse.ArgumentParser()\nrun.add_arguments(parser)\n"
+    "sys.exit(run.run(parser.parse_args(sys.argv[1:])))\n"
+)
+SPIN = "import time\nwhile time.process_time() < {seconds}: pass\n"
+
+
+def hpcncf_run(folder: Path, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", START, *words],
+        cwd=folder,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def python(code: str) -> list[str]:
+    return ["--", sys.executable, "-c", code]
+
+
+def attempts(folder: Path) -> list[AttemptPaths]:
+    paths = ResultPaths(folder)
+    plan = Plan.model_validate_json(paths.plan.read_text())
+    return [attempt for run in plan.active() for attempt in paths.run(run.id).attempts()]
+
+
+def only(folder: Path) -> AttemptPaths:
+    (attempt,) = attempts(folder / "results/run")
+    return attempt
+
+
+def test_a_command_leaves_the_records_of_a_run(tmp_path: Path) -> None:
+    done = hpcncf_run(tmp_path, *python(SPIN.format(seconds=0.4)))
+    assert done.returncode == 0, done.stderr
+    attempt = only(tmp_path)
+    rank = records.read(attempt.rank(0), RankRecord)
+    node = records.read(attempt.node(0), NodeRecord)
+    claim = records.read(attempt.claim, Claim)
+    end = records.read(attempt.end, End)
+
+    assert rank.launched_by == claim.launched_by == "run"
+    assert rank.outcome == "completed"
+    assert rank.run["workload"]["command"][0] == sys.executable
+    assert 0.4 <= rank.cpu.user_s + rank.cpu.system_s < 1.0
+    assert rank.cpu.user_s + rank.cpu.system_s <= rank.elapsed_s * rank.cores.on_node + 0.1
+    assert rank.memory.rss_peak_mib > 1
+    assert rank.environment["python"]
+    assert sum(node.tree_cpu_s) > 0
+    assert (end.reason, end.exit_codes) == ("exited", [0])
+
+
+def test_the_commands_output_and_input_are_its_own(tmp_path: Path) -> None:
+    code = "import sys; print(sys.stdin.read().upper()); print('told', file=sys.stderr)"
+    done = hpcncf_run(tmp_path, *python(code), stdin="words")
+    assert done.stdout == "WORDS\n"
+    assert done.stderr.startswith("told\n")
+    assert "CPU" in done.stderr
+    assert "\x1b" not in done.stderr, "no terminal, no escape codes"
+
+
+def test_quiet_says_nothing(tmp_path: Path) -> None:
+    done = hpcncf_run(tmp_path, "--quiet", *python("pass"))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert only(tmp_path).rank(0).exists()
+
+
+def test_the_figures_can_be_had_as_json(tmp_path: Path) -> None:
+    done = hpcncf_run(tmp_path, "--json", "out.json", *python("pass"))
+    plain = json.loads((tmp_path / "out.json").read_text())
+    assert done.returncode == 0
+    assert plain["rank"]["kind"] == "rank"
+    assert plain["conclusion"] in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("code", "expected", "recorded"),
+    [
+        ("raise SystemExit(3)", 3, 3),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", 128 + 9, -9),
+    ],
+)
+def test_the_exit_code_is_passed_on(
+    tmp_path: Path, code: str, expected: int, recorded: int
+) -> None:
+    assert hpcncf_run(tmp_path, *python(code)).returncode == expected
+    rank = records.read(only(tmp_path).rank(0), RankRecord)
+    assert (rank.outcome, rank.exit_code) == ("failed", recorded)
+    assert rank.error is not None
+    assert records.read(only(tmp_path).end, End).exit_codes == [recorded]
+
+
+def test_a_command_that_is_not_there_is_said_and_not_recorded(tmp_path: Path) -> None:
+    done = hpcncf_run(tmp_path, "--", "no-such-program")
+    assert done.returncode == 127
+    assert done.stderr == "hpcncf: no-such-program: command not found in PATH\n"
+    assert hpcncf_run(tmp_path, "--", "./absent").returncode == 127
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_file_that_cannot_be_executed_is_126(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("")
+    done = hpcncf_run(tmp_path, "--", "./text")
+    assert done.returncode == 126
+    assert "not executable" in done.stderr
+    (tmp_path / "text").chmod(0o755)
+    (tmp_path / "text").write_bytes(b"\x7fELF nonsense")
+    assert hpcncf_run(tmp_path, "--", "./text").returncode == 126
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2])
+def test_signals_reach_the_command(tmp_path: Path, number: signal.Signals) -> None:
+    code = (
+        "import signal, sys\n"
+        f"signal.signal({number}, lambda *_: (print('got it', flush=True), sys.exit(7)))\n"
+        "print('ready', flush=True)\nsignal.pause()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", START, *python(code)],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(number)
+        assert process.stdout.readline() == "got it\n"
+        assert process.wait(timeout=20) == 7
+    ends = number in child.ENDING
+    rank = records.read(only(tmp_path).rank(0), RankRecord)
+    assert rank.outcome == ("stopped" if ends else "failed")
+    assert records.read(only(tmp_path).end, End).reason == ("cancelled" if ends else "exited")
+
+
+def test_the_commands_signals_are_as_if_nobody_stood_between(tmp_path: Path) -> None:
+    code = (
+        "import signal\nprint(sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])),"
+        " signal.getsignal(signal.SIGTERM).name)"
+    )
+    assert hpcncf_run(tmp_path, *python(code)).stdout == "[] SIG_DFL\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has subreapers")
+def test_an_orphans_time_is_counted(tmp_path: Path) -> None:
+    grandchild = SPIN.format(seconds=0.5) + "open('done', 'w')"
+    middle = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {grandchild!r}])"
+    code = (
+        "import subprocess, sys, time, pathlib\n"
+        f"subprocess.run([sys.executable, '-c', {middle!r}])\n"
+        "while not pathlib.Path('done').exists(): time.sleep(0.02)\n"
+        "time.sleep(0.3)\n"
+    )
+    assert hpcncf_run(tmp_path, *python(code)).returncode == 0
+    rank = records.read(only(tmp_path).rank(0), RankRecord)
+    assert rank.cpu.user_s + rank.cpu.system_s >= 0.5
+
+
+def test_earlier_commands_of_the_folder_stay_active(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        hpcncf_run(tmp_path, "--quiet", "--results", "here", "--name", name, *python("pass"))
+    plan = Plan.model_validate_json((tmp_path / "here/plan.json").read_text())
+    assert [run.varied["command"] for run in plan.active()] == ["first", "second"]
+    assert len(attempts(tmp_path / "here")) == 2
+
+
+def test_a_running_command_tells_its_progress_and_a_killed_one_leaves_its_series(
+    tmp_path: Path,
+) -> None:
+    code = "import time; print('up', flush=True); time.sleep(60)"
+    process = subprocess.Popen(
+        [sys.executable, "-c", START, *python(code)],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.readline() == "up\n"
+    attempt = only(tmp_path)
+    deadline = time.monotonic() + 20
+    while not attempt.progress.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    progress = records.read(attempt.progress, records.Progress)
+    process.terminate()
+    process.wait(timeout=20)
+    assert progress.phase == "command"
+    assert progress.elapsed_s > 0
+
+
+def test_another_jobs_results_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results/plan.json").write_text("{}")
+    done = subprocess.run(
+        [sys.executable, "-c", START, "--results", "results", "--", "true"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert "not a plan that this hpcncf reads" in done.stderr
+    assert not (tmp_path / "results/runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("variables", "cores"),
+    [
+        ({}, None),
+        ({"SLURM_CPUS_ON_NODE": "8", "SLURM_CPUS_PER_TASK": "2"}, 8),
+        ({"SLURM_CPUS_ON_NODE": "8", "SLURM_CPUS_PER_TASK": "2", "SLURM_STEP_ID": "0"}, 2),
+        ({"SLURM_CPUS_ON_NODE": "8", "SLURM_STEP_ID": "0"}, 8),
+        ({"SLURM_CPUS_ON_NODE": ""}, None),
+    ],
+)
+def test_slurm_grants_a_step_its_share_and_a_script_the_node(
+    variables: dict[str, str], cores: float | None
+) -> None:
+    assert command.allocated_cores(variables) == cores
+
+
+def test_an_array_task_is_named_by_its_array() -> None:
+    array = {"SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "3", "SLURM_JOB_ID": "15"}
+    assert command.slurm_job_id(array) == "12_3"
+    assert command.slurm_job_id({"SLURM_JOB_ID": "15"}) == "15"
+    assert command.slurm_job_id({}) is None
+
+
+def test_a_folder_that_cannot_be_written_is_said_before_the_command_starts(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = hpcncf_run(tmp_path, "--results", "file/below", *python("print('started')"))
+    assert done.returncode != 0
+    assert "started" not in done.stdout
+    assert "file/below: cannot be written to" in done.stderr
+
+
+def test_without_a_command_it_says_how(tmp_path: Path) -> None:
+    assert "hpcncf run -- python train.py" in hpcncf_run(tmp_path, "--quiet", "--").stderr

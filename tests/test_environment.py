@@ -1,0 +1,94 @@
+"""What a record says of its software and machine, and what it must never say."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpcncf import environment
+
+
+def git(folder: Path, *arguments: str) -> str:
+    identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    done = subprocess.run(
+        ["git", *identity, "-C", str(folder), *arguments],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    git(tmp_path, "init", "--quiet")
+    (tmp_path / "code.py").write_text("a = 1\n")
+    (tmp_path / ".gitignore").write_text("ignored/\n")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "--quiet", "-m", "first")
+    return tmp_path
+
+
+def test_it_is_plain_data_with_versions_and_machine() -> None:
+    about = environment.describe()
+    json.dumps(about, allow_nan=False)
+    assert about["python"].count(".") == 2
+    assert about["torch"]
+    assert about["cpu_model"]
+    assert {"commit", "dirty", "variables", "platform"} <= set(about)
+
+
+def test_only_allowed_variables_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET_TOKEN", "hush-hush")
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    about = environment.describe()
+    assert about["variables"]["OMP_NUM_THREADS"] == "3"
+    assert "hush-hush" not in json.dumps(about)
+
+
+def test_torch_is_not_imported() -> None:
+    code = "import sys; from hpcncf.environment import describe; describe()\n"
+    code += "print('torch' in sys.modules)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout == "False\n"
+
+
+def test_a_package_that_is_missing_has_no_version() -> None:
+    assert environment.version("no-such-package-hpcncf") is None
+
+
+def test_a_checkout_has_a_commit_and_says_whether_files_differ(checkout: Path) -> None:
+    clean = environment.commit(checkout)
+    assert clean.commit == git(checkout, "rev-parse", "HEAD")
+    assert clean.dirty is False
+    (checkout / "results.json").write_text("{}")
+    assert environment.commit(checkout).dirty is False, "what git does not track is not the code"
+    (checkout / "code.py").write_text("a = 2\n")
+    assert environment.commit(checkout).dirty is True
+
+
+def test_an_ignored_folder_and_no_checkout_have_none(checkout: Path, tmp_path: Path) -> None:
+    (checkout / "ignored").mkdir()
+    assert environment.commit(checkout / "ignored").commit is None
+    assert environment.commit(tmp_path / "absent").commit is None
+
+
+@pytest.mark.parametrize(
+    ("text", "model"),
+    [
+        ("processor\t: 0\nmodel name\t: EPYC 7763\n", "EPYC 7763"),
+        ("cpu\t\t: POWER9, altivec supported\n", "POWER9, altivec supported"),
+    ],
+)
+def test_the_cpu_model_is_read_as_the_kernel_names_it(
+    tmp_path: Path, text: str, model: str
+) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/cpuinfo").write_text(text)
+    assert environment.cpu_model(tmp_path) == model
+
+
+def test_without_cpuinfo_the_machine_is_named(tmp_path: Path) -> None:
+    assert environment.cpu_model(tmp_path)
