@@ -1,0 +1,178 @@
+"""Real submissions to this machine: one queue, its runs one after another, each run once."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from conftest import within
+
+from hpcncf import local, records, status, submissions
+from hpcncf.collect import read_plan
+from hpcncf.monitor.cores import usable_cpus
+from hpcncf.records import Claim, ResultPaths
+from hpcncf.status import RunState
+
+JobFile = Callable[[str], Path]
+two_cores = pytest.mark.skipif(len(usable_cpus()) < 2, reason="two ranks want a core each")
+# Trains until somebody ends it.
+ENDLESS = """\
+points:
+  - {training.max_steps: 100000000, training.epochs: 10000000, training.evaluation: none,
+     training.checkpoint_every: 0, resources.tasks_per_node: %d}
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Path]:
+    """The user's folder. No queue outlives the test, whatever became of it."""
+    yield tmp_path
+    for paths in (ResultPaths(plan.parent) for plan in tmp_path.glob("results/*/plan.json")):
+        for job in (job for one in submissions.read(paths).submissions for job in one.jobs):
+            for process in family(int(job.id)):
+                process.kill()
+
+
+def family(pid: int) -> list[psutil.Process]:
+    if not psutil.pid_exists(pid):
+        return []
+    process = psutil.Process(pid)
+    return [process, *process.children(recursive=True)]
+
+
+def hpcncf(here: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "hpcncf", *args]
+    return subprocess.run(
+        command, cwd=here, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def states(here: Path) -> list[RunState]:
+    paths = ResultPaths(here / "results/tiny")
+    return status.states(paths, read_plan(paths))
+
+
+def trains(here: Path) -> bool:
+    """Whether a run is under way, past its start."""
+    return any(one.progress and one.progress.step for one in states(here) if one.state == "running")
+
+
+def queue_ends(here: Path) -> bool:
+    paths = ResultPaths(here / "results/tiny")
+    jobs = [job for one in submissions.read(paths).submissions for job in one.jobs]
+    return within(30, lambda: not any(family(int(job.id)) for job in jobs))
+
+
+@two_cores
+def test_two_submits_at_the_same_moment_run_everything_once(here: Path, job_file: JobFile) -> None:
+    job_file("points: [{resources.tasks_per_node: 1}, {resources.tasks_per_node: 2}]\n")
+    command = [sys.executable, "-m", "hpcncf", "submit", "job.yaml", "--cluster", "local", "--wait"]
+    both = [subprocess.Popen(command, cwd=here, stdout=subprocess.PIPE, text=True) for _ in "12"]
+    said = [process.communicate(timeout=120)[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+    assert [(state.state, state.attempt) for state in states(here)] == [("completed", 1)] * 2
+
+    later = hpcncf(here, "submit", "job.yaml", "--cluster", "local", "--wait")
+    assert later.returncode == 0
+    assert "0 runs submitted" in later.stdout
+    assert "2 completed already" in later.stdout
+    assert [state.attempt for state in states(here)] == [1, 1]
+
+    (pair,) = [state for state in states(here) if state.run.resources.world_size == 2]
+    assert [record.cores.cpus for record in pair.ranks] == [[cpu] for cpu in usable_cpus()[:2]]
+    assert [record.cores.allocated for record in pair.ranks] == [1, 1]
+    log = hpcncf(here, "logs", pair.run.id[:6], "--rank", "1", "--json")
+    (file,) = json.loads(log.stdout)["files"]
+    assert Path(file).name == "rank-1.log"
+    assert queue_ends(here)
+
+
+@two_cores
+def test_a_killed_rank_is_told_by_its_signal_and_retried_alone(
+    here: Path, job_file: JobFile
+) -> None:
+    job_file(ENDLESS % 2 + "  - {resources.tasks_per_node: 1}\n")
+    assert hpcncf(here, "submit", "job.yaml", "--cluster", "local").returncode == 0
+    assert within(60, lambda: trains(here))
+    (running,) = [state for state in states(here) if state.state == "running"]
+    (queue,) = {state.job.id for state in states(here) if state.job}
+    ranks = [one for one in family(int(queue)) if "hpcncf.worker" in one.cmdline()]
+    (second,) = [one for one in ranks if one.environ()["RANK"] == "1"]
+    second.kill()
+    assert queue_ends(here)
+
+    found = {state.run.id: state for state in states(here)}
+    failed = found.pop(running.run.id)
+    assert (failed.state, failed.reason) == ("failed", "rank 1 was killed by signal 9 (SIGKILL)")
+    assert [state.state for state in found.values()] == ["completed"]
+    assert not any(one.is_running() for one in ranks), "its peer was ended, too"
+
+    retried = hpcncf(here, "retry", "results/tiny", "--cluster", "local", "--json")
+    assert json.loads(retried.stdout)["submitted"] == [running.run.id]
+    assert within(60, lambda: trains(here))
+    cancelled = hpcncf(here, "cancel", running.run.id[:7], "--json")
+    assert json.loads(cancelled.stdout)["cancelled"][0]["was"] == "running"
+    assert queue_ends(here)
+    (again,) = [state for state in states(here) if state.run.id == running.run.id]
+    assert (again.state, again.attempt) == ("cancelled", 2)
+    assert {record.outcome for record in again.ranks} == {"stopped"}, "a record all the same"
+
+
+def test_nothing_outlives_a_killed_queue_and_status_says_so(here: Path, job_file: JobFile) -> None:
+    job_file(ENDLESS % 1 + "repeats: 2\n")
+    assert hpcncf(here, "submit", "job.yaml", "--cluster", "local").returncode == 0
+    assert within(60, lambda: trains(here))
+    first, waiting = states(here)
+    assert (waiting.state, waiting.reason) == ("pending", "next")
+    assert first.attempt
+    claim = records.read(
+        ResultPaths(here / "results/tiny").run(first.run.id).attempt(1).claim, Claim
+    )
+    os.kill(claim.pid, signal.SIGKILL)
+    assert queue_ends(here)
+    assert within(20, lambda: states(here)[0].state == "stopped"), states(here)[0]
+    assert states(here)[1].state == "lost"
+    assert "is gone; it never started" in states(here)[1].reason
+
+
+def test_the_debug_cluster_runs_in_the_same_process(here: Path, job_file: JobFile) -> None:
+    job_file("")
+    done = hpcncf(here, "submit", "job.yaml", "--cluster", "debug")
+    assert done.returncode == 0, done.stderr
+    (state,) = states(here)
+    assert state.state == "completed"
+    assert state.ranks[0].launched_by == "debug"
+    (submission,) = submissions.read(ResultPaths(here / "results/tiny")).submissions
+    assert state.ranks[0].pid == submission.submitter_pid
+
+
+def test_a_second_queue_waits_for_its_turn(tmp_path: Path) -> None:
+    one, two = ResultPaths(tmp_path / "one"), ResultPaths(tmp_path / "two")
+    with local.taking_turns(one, "a.json", lambda: False) as ours:
+        assert ours
+        turn = local.turn()
+        assert turn is not None
+        assert (turn.results, turn.pid) == (str(one.folder), os.getpid())
+        with local.taking_turns(two, "b.json", lambda: True) as theirs:
+            assert not theirs, "told to stop before its turn came"
+        assert local.turn() == turn
+    assert local.turn() is None
+    with local.taking_turns(two, "b.json", lambda: False) as theirs:
+        assert theirs
+
+
+@pytest.mark.parametrize(
+    ("named", "numbers"), [("", []), ("0", [0]), ("2,3", [2, 3])], ids=["none", "one", "two"]
+)
+def test_the_gpus_are_those_that_the_user_left_visible(
+    named: str, numbers: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+    assert local.gpus() == numbers
