@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -148,6 +149,29 @@ def test_signals_reach_the_command(tmp_path: Path, number: signal.Signals) -> No
     rank = records.read(only(tmp_path).rank(0), RankRecord)
     assert rank.outcome == ("stopped" if ends else "failed")
     assert records.read(only(tmp_path).end, End).reason == ("cancelled" if ends else "exited")
+
+
+def test_a_key_at_the_terminal_signals_the_command_once(tmp_path: Path) -> None:
+    code = (
+        "import signal, time\ncame = []\nsignal.signal(signal.SIGINT, lambda *_: came.append(1))\n"
+        "print('ready', flush=True)\nwhile not came: time.sleep(0.01)\n"
+        "time.sleep(0.3)\nprint('came', len(came), flush=True)\n"
+    )
+    pid, terminal = os.forkpty()
+    if pid == 0:
+        os.chdir(tmp_path)
+        os.execv(sys.executable, [sys.executable, "-c", START, "--quiet", *python(code)])
+    said = b""
+    while b"ready" not in said:
+        said += os.read(terminal, 1000)
+    os.write(terminal, b"\x03")
+    while b"came" not in said or not said.endswith(b"\n"):
+        said += os.read(terminal, 1000)
+    _, status = os.waitpid(pid, 0)
+    os.close(terminal)
+    assert b"came 1" in said
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert records.read(only(tmp_path).rank(0), RankRecord).outcome == "completed"
 
 
 def test_the_commands_signals_are_as_if_nobody_stood_between(tmp_path: Path) -> None:

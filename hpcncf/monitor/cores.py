@@ -34,6 +34,14 @@ def usable_cpus(pid: int = 0) -> list[int]:
     return list(range(on_node()))
 
 
+def mask(pid: int) -> list[int]:
+    """The CPUs a process may use; empty when it is gone."""
+    try:
+        return usable_cpus(pid)
+    except ProcessLookupError:
+        return []
+
+
 def quota() -> float | None:
     """Cores' worth of time that the cgroups above this process allow; None: no limit."""
     limit = cpu_limit()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from hpcncf.monitor import procfs
+from hpcncf.monitor import cores, procfs
 from hpcncf.monitor.tree import Sample, Tree
 from hpcncf.monitor.windows import Window
 
@@ -120,19 +120,20 @@ _DISKS = _disks()
 
 
 class Node:
-    """The node seen from one rank: `trees` are the run's ranks on it, `cpus` those it may use."""
+    """The node seen from one rank: its tree, those of the run's other ranks, and their CPUs."""
 
-    def __init__(self, tree: Tree, cpus: list[int]) -> None:
-        self.cpus = cpus
-        self._trees = {tree.root: tree}
+    def __init__(self, tree: Tree, cpus: list[int] | None = None) -> None:
+        """`cpus` None: those that the ranks here may use together."""
         self._pid = tree.root
         self._of_a_rank = tree.count_root
-        self._parents_threads: list[int] = []
+        self._trees = {tree.root: tree}
         self._cpu_s: dict[int, float] = {}
         self._threads: dict[tuple[int, int], float] = {}
+        self._parents_threads: list[int] = []
         self._started_s = time.monotonic()
         self._last = read_counters()
         self._follow_siblings()
+        self.cpus = cpus or sorted(set().union(*map(cores.mask, self._trees)))
         self._grown_s(self._samples(tree.sample()))
         self._ran_on()
 

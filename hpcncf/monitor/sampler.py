@@ -55,7 +55,7 @@ class Monitor:
         self._highest = Highest()
         self._last = Sample()
         self._node_file = node_file
-        self._node_cpus = node_cpus or self._cpus
+        self._node_cpus = node_cpus
         self._node: Node | None = None
         self._node_started_at = self._clock.started_at
         self._windows = Windows(interval_s)
@@ -82,10 +82,10 @@ class Monitor:
 
     def stop(self) -> Measured:
         """Stop sampling and tell what was measured. Only once."""
+        elapsed_s = self._clock.elapsed_s()
         self._stopping.set()
         self._thread.join()
         self._sample()
-        elapsed_s = self._clock.elapsed_s()
         self._write_node()
         return self._measured(elapsed_s, self._tree.spent())
 
@@ -97,7 +97,7 @@ class Monitor:
             os.uname().nodename,
             self._node_index,
             self._node_started_at,
-            self._node_cpus,
+            self._node.cpus if self._node else [],
             self._windows.all(),
         )
 
@@ -112,20 +112,19 @@ class Monitor:
     def _sample(self) -> None:
         self._last = self._tree.sample()
         self._highest.add(self._clock.elapsed_s(), self._last)
-        self._mask = _mask(self._pid) or self._mask
+        self._mask = cores.mask(self._pid) or self._mask
         if self._node is not None:
             self._windows.add(self._node.sample(self._last))
 
     def _write_node(self) -> None:
         if self._node_file is None:
             return
-        begun_s = time.monotonic()
+        begun_s = time.thread_time()
         try:
             records.write(self._node_file, self.node_record())
         except OSError as error:  # a full disk must not end the run that we watch
             self._problems.append(f"{self._node_file}: not written: {error.strerror}")
-        took_s = time.monotonic() - begun_s
-        pause_s = max(WRITE_EVERY_S, took_s / WRITE_SHARE)
+        pause_s = max(WRITE_EVERY_S, (time.thread_time() - begun_s) / WRITE_SHARE)
         self._write_at_s = self._clock.elapsed_s() + pause_s
 
     def _measured(self, elapsed_s: float, spent: Spent) -> Measured:
@@ -135,7 +134,8 @@ class Monitor:
             anonymous_peak_mib=highest.anonymous_mib if procfs.LINUX else None,
             limit_mib=limit.value if (limit := cores.memory_limit()) else None,
         )
-        told = measured.warnings(granted, memory, elapsed_s, self._windows.all(), self._node_cpus)
+        cpus = self._node.cpus if self._node else []
+        told = measured.warnings(granted, memory, elapsed_s, self._windows.all(), cpus)
         return Measured(
             started_at=self._clock.started_at,
             ended_at=self._clock.at(elapsed_s),
@@ -211,11 +211,3 @@ def slurm_cpus_per_task() -> float | None:
     """What Slurm granted each task; it sets this only where the job asked with -c."""
     text = os.environ.get("SLURM_CPUS_PER_TASK", "")
     return float(text) if text.isdigit() and int(text) > 0 else None
-
-
-def _mask(pid: int) -> list[int]:
-    """The affinity mask; empty when the process is gone."""
-    try:
-        return cores.usable_cpus(pid)
-    except ProcessLookupError:
-        return []

@@ -86,6 +86,8 @@ def _efficiency(rank: RankRecord) -> str:
 
 def _memory(rank: RankRecord) -> str:
     memory = rank.memory
+    if memory.rss_peak_mib == 0:
+        return "not measured: it ended before the first sample"
     peak = f"{memory.rss_peak_mib:,.0f} MiB resident at the peak"
     if memory.limit_mib is None:
         return f"{peak}, no limit set"
