@@ -124,6 +124,12 @@ def shell_code(code: int) -> int:
     return code if code >= 0 else 128 - code
 
 
+def signal_name(number: int) -> str:
+    """`9 (SIGKILL)`; real-time signals have no name."""
+    known = {each.value: each.name for each in signal.Signals}
+    return f"{number} ({known[number]})" if number in known else str(number)
+
+
 def _adopt_orphans() -> None:
     """Become the parent of orphaned descendants, so that their time is counted (Linux only)."""
     if sys.platform == "linux":

@@ -98,7 +98,7 @@ def planned(command: Sequence[str], cores: float, name: str | None) -> Run:
     return Run(
         id=planning.run_id(started),
         repeat=0,
-        varied={"command": name or shlex.join(command)},
+        varied={"run.command": name or shlex.join(command)},
         workload=workload,
         resources=Resources(cpus_per_task=max(1, round(cores))),
         data=None,
@@ -178,8 +178,6 @@ def _rank_record(
     described: dict[str, Any],
     measured: Measured,
 ) -> RankRecord:
-    ended_so = f"ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
-    failed = {"type": "command", "message": f"the command {ended_so}", "traceback": ""}
     return RankRecord(
         run_id=run.id,
         attempt=attempt.number,
@@ -193,7 +191,7 @@ def _rank_record(
         slurm_job_id=slurm_job_id(os.environ),
         outcome="completed" if code == 0 else "stopped" if child.told_to_end else "failed",
         exit_code=code,
-        error=failed if code else None,
+        error=_error(code),
         run=run.model_dump(mode="json"),
         environment=described,
         training=None,

@@ -95,19 +95,20 @@ def test_the_figures_can_be_had_as_json(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "expected", "recorded"),
+    ("code", "expected", "recorded", "said"),
     [
-        ("raise SystemExit(3)", 3, 3),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", 128 + 9, -9),
+        ("raise SystemExit(3)", 3, 3, "3"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", 128 + 9, -9, "9 (SIGKILL)"),
     ],
 )
 def test_the_exit_code_is_passed_on(
-    tmp_path: Path, code: str, expected: int, recorded: int
+    tmp_path: Path, code: str, expected: int, recorded: int, said: str
 ) -> None:
     assert hpcncf_run(tmp_path, *python(code)).returncode == expected
     rank = records.read(only(tmp_path).rank(0), RankRecord)
     assert (rank.outcome, rank.exit_code) == ("failed", recorded)
     assert rank.error is not None
+    assert rank.error["message"] == said
     assert records.read(only(tmp_path).end, End).exit_codes == [recorded]
 
 
@@ -201,7 +202,7 @@ def test_earlier_commands_of_the_folder_stay_active(tmp_path: Path) -> None:
     for name in ("first", "second"):
         hpcncf_run(tmp_path, "--quiet", "--results", "here", "--name", name, *python("pass"))
     plan = Plan.model_validate_json((tmp_path / "here/plan.json").read_text())
-    assert [run.varied["command"] for run in plan.active()] == ["first", "second"]
+    assert [run.varied["run.command"] for run in plan.active()] == ["first", "second"]
     assert len(attempts(tmp_path / "here")) == 2
 
 

@@ -63,7 +63,9 @@ def _facts(rank: RankRecord) -> list[str]:
 
 
 def _ended(code: int | None) -> str:
-    return f"signal {-code}" if code is not None and code < 0 else f"{code}"
+    if code is not None and code < 0:
+        return f"ended by signal {-code} ({128 - code} to the shell)"
+    return f"{code}"
 
 
 def _cores(rank: RankRecord) -> str:
