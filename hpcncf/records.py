@@ -434,6 +434,11 @@ class ResultPaths:
         return self.folder / "plan.json"
 
     @property
+    def lock(self) -> Path:
+        """Held by whoever changes plan or submissions; a file, for NFS locks no folders."""
+        return self.folder / ".lock"
+
+    @property
     def submissions(self) -> Path:
         return self.folder / "submissions"
 
