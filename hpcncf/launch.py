@@ -49,9 +49,13 @@ class Launched:
 
 
 def choose_cluster(asked: Literal["auto"] | Cluster) -> Cluster:
+    """Raises UsageError where Slurm is asked for and not there."""
+    there = shutil.which("sbatch") is not None
+    if asked == "slurm" and not there:
+        raise UsageError("--cluster slurm: no sbatch on this machine; local runs jobs here")
     if asked != "auto":
         return asked
-    return "slurm" if shutil.which("sbatch") else "local"
+    return "slurm" if there else "local"
 
 
 def site_parameters(job: JobSpec, run: Run) -> dict[str, object]:
@@ -65,20 +69,24 @@ def prepare_results(paths: ResultPaths, job: JobSpec, plan: Plan) -> Plan:
 
     Raises UsageError where the folder holds another job's results.
     """
-    if paths.plan.exists():
-        earlier = read_plan(paths)
-        if earlier.job != job.name:
-            raise UsageError(
-                f"{paths.folder}: holds the results of job {earlier.job!r}, this job is "
-                f"{job.name!r}: give another folder with --results"
-            )
-        plan = planning.merged(earlier, plan)
     plain = job.model_dump(mode="json")
     text = yaml.dump(plain, Dumper=JobDumper, sort_keys=False, allow_unicode=True)
-    with writing(paths.folder):
+    with writing(paths.folder), locked(paths):
+        if paths.plan.exists():
+            plan = _joined(paths, job, plan)
         records.write_text(paths.job, text)
         records.write_text(paths.plan, json.dumps(plan.model_dump(mode="json"), indent=1) + "\n")
     return plan
+
+
+def _joined(paths: ResultPaths, job: JobSpec, plan: Plan) -> Plan:
+    earlier = read_plan(paths)
+    if earlier.job != job.name:
+        raise UsageError(
+            f"{paths.folder}: holds the results of job {earlier.job!r}, this job is "
+            f"{job.name!r}: give another folder with --results"
+        )
+    return planning.merged(earlier, plan)
 
 
 @contextlib.contextmanager
@@ -118,17 +126,13 @@ def prepare_command(data: Data) -> str:
 
 
 @contextlib.contextmanager
-def submitting(paths: ResultPaths) -> Iterator[None]:
-    """One submission to a results folder at a time: the next one sees what this one took."""
-    with writing(paths.folder):
-        paths.submissions.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(paths.submissions, os.O_RDONLY)
-    try:
+def locked(paths: ResultPaths) -> Iterator[None]:
+    """One at a time changes a results folder: the next submission sees what this one took."""
+    paths.folder.mkdir(parents=True, exist_ok=True)
+    with paths.lock.open("w") as lock:
         with contextlib.suppress(OSError):  # a file system without locks; claims still hold
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            fcntl.flock(lock, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(descriptor)
 
 
 def submit(
@@ -142,7 +146,7 @@ def submit(
 
     Raises UsageError where none of them can run here, HpcncfError where the cluster refuses.
     """
-    with submitting(paths):
+    with writing(paths.folder), locked(paths):
         now = [state for state in status.states(paths, plan) if not state.run.retired]
         done = TAKEN if again else (*TAKEN, "completed")
         open_runs = [state.run for state in now if state.state not in done]
@@ -176,8 +180,7 @@ def _refusal(run: Run, cluster: Cluster) -> str | None:
 
 def send(paths: ResultPaths, job: JobSpec, runs: list[Run], cluster: Cluster, again: bool) -> None:
     """Tell the cluster. The submission's file says before and after what was meant and done."""
-    with writing(paths.folder):
-        file = submissions.begin(paths, cluster, [run.id for run in runs], again)
+    file = submissions.begin(paths, cluster, [run.id for run in runs], again)
     try:
         if cluster == "slurm":
             to_slurm(paths, job, runs, file)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -198,7 +199,26 @@ def test_a_slurm_task_trains_and_records(job_file: JobFile, fake_slurm: FakeSlur
 
 def test_a_broken_submission_leaves_a_file_that_says_what_was_meant(job_file: JobFile) -> None:
     paths, _, plan = prepared(job_file(""))
-    with launch.submitting(paths):
-        file = submissions.begin(paths, "slurm", [plan.runs[0].id], again=False)
+    file = submissions.begin(paths, "slurm", [plan.runs[0].id], again=False)
     written = records.read(file, Submission)
     assert (written.runs, written.jobs) == ([plan.runs[0].id], [])
+
+
+def test_slurm_where_there_is_none_is_a_wrong_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(UsageError, match="no sbatch on this machine"):
+        launch.choose_cluster("slurm")
+    assert launch.choose_cluster("auto") == "local"
+
+
+def test_plans_that_are_joined_at_the_same_moment_lose_no_run(job_file: JobFile) -> None:
+    path = job_file("")
+    paths = ResultPaths(path.parent / "results")
+
+    def join(seed: int) -> None:
+        job = jobfile.load(path, [f"training.seed={seed}"])
+        launch.prepare_results(paths, job, jobfile.plan(job, path))
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(join, range(12)))
+    assert len(read_plan(paths).runs) == 12

@@ -5,15 +5,19 @@ from __future__ import annotations
 import shutil
 import textwrap
 from collections.abc import Sequence
+from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from hpcncf.plan import Run
     from hpcncf.status import RunState
 
 # A run's first letters, as git's: enough to tell it in any command.
-ID = 8
+ID: Final = 8
+# The fewest letters that a table's last and its widest column are cut to.
+LAST: Final = 36
+WIDEST: Final = 20
 
 
 def varies(run: Run) -> str:
@@ -32,26 +36,39 @@ def width() -> int:
     return max(shutil.get_terminal_size((100, 24)).columns, 60)
 
 
+def filled(sentence: str) -> str:
+    """The sentence in lines of the terminal's width."""
+    return textwrap.fill(sentence, width(), break_on_hyphens=False, break_long_words=False)
+
+
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns as wide as they need; the last one wraps into what is left of the line."""
-    columns = list(zip(heads, *rows, strict=True))
-    widths = [max(len(cell) for cell in column) for column in columns[:-1]]
-    lines = [_line(widths, heads)]
-    for row in rows:
-        lines += _wrapped(widths, row)
-    return "\n".join(lines)
+    """Columns as wide as they need; the widest and the last wrap where the line is too short."""
+    natural = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+    widths = _fitted(natural, width() - 2 * (len(heads) - 1))
+    return "\n".join(line for row in [heads, *rows] for line in _wrapped(widths, row))
 
 
-def _line(widths: Sequence[int], cells: Sequence[str]) -> str:
-    padded = [cell.ljust(wide) for cell, wide in zip(cells, widths, strict=False)]
-    return "  ".join([*padded, cells[-1]]).rstrip()
+def _fitted(natural: Sequence[int], room: int) -> list[int]:
+    """The widths, those of the last column and the widest other one cut to the room there is."""
+    *others, last = natural
+    if not others:
+        return [min(last, room)]
+    widest = max(range(len(others)), key=others.__getitem__)
+    spare = room - min(last, LAST) - (sum(others) - others[widest])
+    others[widest] = min(others[widest], max(spare, WIDEST))
+    return [*others, max(room - sum(others), LAST // 2)]
 
 
 def _wrapped(widths: Sequence[int], row: Sequence[str]) -> list[str]:
-    used = sum(widths) + 2 * len(widths)
-    room = max(width() - used, 24)
-    first, *more = textwrap.wrap(row[-1], room, break_on_hyphens=False) or [""]
-    return [_line(widths, [*row[:-1], first]), *(" " * used + line for line in more)]
+    cells = [
+        textwrap.wrap(cell, wide or 1, break_on_hyphens=False)
+        for cell, wide in zip(row, widths, strict=True)
+    ]
+    lines = zip_longest(*cells, fillvalue="") if any(cells) else [("",) * len(widths)]
+    return [
+        "  ".join(part.ljust(wide) for part, wide in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    ]
 
 
 def counts(states: Sequence[RunState]) -> str:

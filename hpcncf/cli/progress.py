@@ -46,7 +46,7 @@ def sentence(state: RunState) -> str:
         parts.append(f"{told['instances_per_s']:,.0f} instances/s")
     if told["cpu_efficiency"] is not None:
         parts.append(f"CPU {100 * told['cpu_efficiency']:.0f} %")
-    parts += [text for text in (state.reason, state.stale) if text]
+    parts.append(state.reason)
     return ", ".join(part for part in parts if part)
 
 
@@ -73,3 +73,13 @@ def table(states: list[RunState]) -> str:
         for state in states
     ]
     return layout.table(heads, rows)
+
+
+def stale(states: list[RunState]) -> list[str]:
+    """A line for each cause that makes completed runs answer another question than today's."""
+    causes = [state.stale for state in states if state.stale]
+    return [
+        f"{causes.count(cause)} completed run{'s' * (causes.count(cause) != 1)} {cause}: "
+        "`hpcncf submit --again` runs them once more"
+        for cause in dict.fromkeys(causes)
+    ]

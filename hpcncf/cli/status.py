@@ -71,4 +71,6 @@ def _show(folder: Path) -> None:
     print(progress.table(states))
     for problem in (problem for state in states for problem in state.problems):
         print(f"skipped {problem}")
-    print(f"{layout.counts(states)}\n")
+    for line in [*progress.stale(states), layout.counts(states)]:
+        print(layout.filled(line))
+    print()

@@ -20,6 +20,18 @@ POLL_S: Final = 1.0
 
 def wait(paths: ResultPaths, run_ids: Sequence[str], quiet: bool = False) -> int:
     """Return when none of the runs is under way: 0 when all are complete, else 3."""
+    try:
+        states = _watch(paths, run_ids, quiet)
+    except KeyboardInterrupt:
+        there = layout.shown(paths.folder)
+        print(f"\nthe runs go on; to end them: hpcncf cancel --all {there}", file=sys.stderr)
+        raise
+    if not quiet:
+        _outcome(states)
+    return 0 if all(state.state == "completed" for state in states) else 3
+
+
+def _watch(paths: ResultPaths, run_ids: Sequence[str], quiet: bool) -> list[RunState]:
     terminal, told = sys.stdout.isatty() and not quiet, dict[str, str]()
     states = _of(paths, run_ids)
     while any(state.state in UNFINISHED for state in states):
@@ -33,9 +45,7 @@ def wait(paths: ResultPaths, run_ids: Sequence[str], quiet: bool = False) -> int
         print("\r\033[K", end="")
     elif not quiet:
         _changes(states, told)
-    if not quiet:
-        _outcome(states)
-    return 0 if all(state.state == "completed" for state in states) else 3
+    return states
 
 
 def _of(paths: ResultPaths, run_ids: Sequence[str]) -> list[RunState]:

@@ -1,0 +1,253 @@
+"""Verbs as a user types them: what they print, what they touch, and their exit codes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import make_results
+import pytest
+from conftest import FakeSlurm
+from make_results import plan_of
+
+from hpcncf import cli, records, submissions
+from hpcncf.cli import layout
+from hpcncf.records import ResultPaths
+
+JobFile = Callable[[str], Path]
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "90")
+    return tmp_path
+
+
+@pytest.fixture
+def said(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Exit code, stdout and stderr of a command."""
+
+    def run(*argv: str) -> tuple[int, str, str]:
+        code = cli.main(list(argv))
+        out = capsys.readouterr()
+        return code, out.out, out.err
+
+    return run
+
+
+Said = Callable[..., tuple[int, str, str]]
+
+
+def demo(here: Path) -> ResultPaths:
+    """Results in ./results/demo, two of six runs complete."""
+    made = make_results.demo(here / "made", repeats=1)
+    make_results.complete(made, plan_of(made).runs[:2])
+    (here / "results").mkdir()
+    made.folder.rename(here / "results/demo")
+    return ResultPaths(here / "results/demo")
+
+
+def files(folder: Path) -> set[Path]:
+    return set(folder.rglob("*"))
+
+
+def test_plan_touches_nothing(here: Path, job_file: JobFile, said: Said) -> None:
+    job_file("grid: {resources.cpus_per_task: [1, 2]}\nrepeats: 3\n")
+    before = files(here)
+    code, out, _ = said("plan", "job.yaml")
+    assert code == 0
+    assert files(here) == before
+    assert "6 runs, at most 0.30 core-hours" in out
+    assert "cpus_per_task=2 repeat=1" in out
+    assert out.count("3 tasks, submitit parameters") == 2
+    assert "--cpus-per-task=2" in out
+    assert max(len(line) for line in out.splitlines() if "slurm_" not in line) <= 90
+
+
+def test_plan_as_json_holds_runs_arrays_and_cost(job_file: JobFile, said: Said) -> None:
+    job_file("grid: {resources.cpus_per_task: [1, 2]}\n")
+    told = json.loads(said("plan", "job.yaml", "-s", "repeats=2", "--json")[1])
+    assert len(told["runs"]) == 4
+    assert [array["tasks"] for array in told["arrays"]] == [2, 2]
+    assert told["core_hours_at_most"] == pytest.approx(2 * (1 + 2) * 2 / 60)
+    assert told["data_missing"] == []
+
+
+def test_plan_says_when_data_is_missing_and_how_to_make_it(job_file: JobFile, said: Said) -> None:
+    job_file("")
+    code, out, _ = said("plan", "job.yaml", "-s", "data.path=nowhere", "-s", "data.dataset=ncf")
+    assert code == 0
+    assert "ids are provisional: hpcncf data prepare ncf -o" in out
+
+
+def test_submit_without_data_is_refused_before_anything_is_written(
+    here: Path, job_file: JobFile, said: Said
+) -> None:
+    job_file("")
+    before = files(here)
+    code, _, err = said("submit", "job.yaml", "-s", "data.path=nowhere", "--cluster", "local")
+    assert code == 2
+    assert "holds no prepared data: make it with `hpcncf data prepare" in err
+    assert files(here) == before
+
+
+def test_submit_of_more_than_fits_is_refused_before_anything_is_written(
+    here: Path, job_file: JobFile, said: Said
+) -> None:
+    job_file("")
+    before = files(here)
+    code, _, err = said(
+        "submit", "job.yaml", "-s", "resources.cpus_per_task=512", "--cluster", "local"
+    )
+    assert code == 2
+    assert "needs 512 cores, this machine lets you use" in err
+    assert files(here) == before
+
+
+@pytest.mark.usefixtures("fake_slurm")
+def test_submit_goes_to_slurm_where_there_is_sbatch(job_file: JobFile, said: Said) -> None:
+    job_file("repeats: 2\n")
+    told = json.loads(said("submit", "job.yaml", "--json")[1])
+    assert told["cluster"] == "slurm"
+    assert [run["job_id"] for run in told["runs"]] == ["100_0", "100_1"]
+    assert set(told["submitted"]) == {run["id"] for run in told["runs"]}
+
+
+def test_status_finds_the_results_here(here: Path, said: Said) -> None:
+    demo(here)
+    code, out, _ = said("status")
+    assert code == 0
+    assert "demo (results/demo)" in out
+    assert "6 runs: 2 completed, 4 planned" in out
+    assert "38,220 instances/s, CPU 96 %" in out
+    assert max(map(len, out.splitlines())) <= 90
+
+
+def test_status_without_results_says_how_to_get_some(said: Said) -> None:
+    code, out, _ = said("status")
+    assert code == 0
+    assert "no results in ./results" in out
+    assert json.loads(said("status", "--json")[1]) == {"jobs": []}
+
+
+def test_status_as_json_tells_each_run(here: Path, said: Said) -> None:
+    paths = demo(here)
+    (job,) = json.loads(said("status", "results/demo", "--json")[1])["jobs"]
+    assert [run["id"] for run in job["runs"]] == [run.id for run in plan_of(paths).runs]
+    first, *_, last = job["runs"]
+    assert (first["state"], first["attempt"]) == ("completed", 1)
+    assert first["instances_per_s"] > 0
+    assert (last["state"], last["reason"], last["progress"]) == ("planned", "not submitted", None)
+
+
+def test_status_of_a_folder_without_a_plan_is_a_wrong_request(here: Path, said: Said) -> None:
+    code, _, err = said("status", str(here))
+    assert code == 2
+    assert "no results here" in err
+
+
+def test_status_names_a_corrupt_file_and_goes_on(here: Path, said: Said) -> None:
+    paths = demo(here)
+    broken = paths.run(plan_of(paths).runs[0].id).attempt(1).rank(0)
+    broken.write_text("torn")
+    code, out, _ = said("status")
+    assert code == 0
+    assert "rank-0.json: not JSON" in out
+    assert "1 completed" in out
+
+
+def test_logs_prints_what_a_rank_printed(here: Path, said: Said) -> None:
+    paths = demo(here)
+    run = plan_of(paths).runs[0]
+    paths.run(run.id).attempt(1).log(0).write_text("hello\n")
+    assert said("logs", run.id[:6]) == (0, "hello\n", "")
+    assert said("logs", run.id[:6], "--results", "results/demo", "--attempt", "1")[1] == "hello\n"
+
+
+@pytest.mark.parametrize(
+    ("more", "complaint"),
+    [
+        (["--rank", "7"], "no log of rank 7; there are: rank-0"),
+        (["--attempt", "3"], "no attempt 3; there are: 1"),
+    ],
+)
+def test_logs_that_are_not_there_name_those_that_are(
+    here: Path, said: Said, more: list[str], complaint: str
+) -> None:
+    paths = demo(here)
+    run = plan_of(paths).runs[0]
+    paths.run(run.id).attempt(1).log(0).touch()
+    code, _, err = said("logs", run.id, *more)
+    assert code == 2
+    assert complaint in err
+
+
+def test_logs_of_a_slurm_task_are_submitits(here: Path, said: Said) -> None:
+    paths = demo(here)
+    run = plan_of(paths).runs[0]
+    claim = make_results.claim(run).model_copy(update={"slurm_job_id": "8_0"})
+    records.write(paths.run(run.id).attempt(1).claim, claim)
+    for ending, text in (("out", "said\n"), ("err", "warned\n")):
+        records.write_text(paths.submitit("ann") / f"8_0_0_log.{ending}", text)
+    assert said("logs", run.id)[1] == "warned\nsaid\n"
+
+
+def test_an_unknown_run_is_a_wrong_request(here: Path, said: Said) -> None:
+    demo(here)
+    code, _, err = said("logs", "zzz")
+    assert code == 2
+    assert "not in results/demo; `hpcncf status` lists the runs" in err
+
+
+def test_letters_that_begin_several_runs_are_not_enough(here: Path, said: Said) -> None:
+    demo(here)
+    code, _, err = said("cancel", "")
+    assert code == 2
+    assert "several begin so" in err
+
+
+def test_cancel_in_slurm_is_one_scancel(here: Path, said: Said, fake_slurm: FakeSlurm) -> None:
+    paths = demo(here)
+    runs = [run.id for run in plan_of(paths).runs]
+    file = submissions.begin(paths, "slurm", runs, again=False)
+    jobs = [submissions.SubmittedJob(id=f"8_{task}", runs=[run]) for task, run in enumerate(runs)]
+    sent = records.read(file, submissions.Submission).model_copy(update={"jobs": jobs})
+    records.write(file, sent)
+    fake_slurm.answer("squeue", "8_2|RUNNING|None\n8_3|PENDING|Priority\n")
+    fake_slurm.answer("sacct", "8_4|TIMEOUT|0:0\n8_5|FAILED|1:0\n")
+    told = json.loads(said("cancel", "--all", "results/demo", "--json")[1])["cancelled"]
+    assert [(one["id"], one["was"]) for one in told] == [(runs[2], "running"), (runs[3], "pending")]
+    assert "scancel 8_2 8_3" in fake_slurm.calls
+    (job,) = json.loads(said("status", "--json")[1])["jobs"]
+    assert [run["state"] for run in job["runs"]][2:4] == ["cancelled", "cancelled"]
+
+
+def test_cancel_of_nothing_says_so(here: Path, said: Said) -> None:
+    demo(here)
+    code, out, _ = said("cancel", "--all", "results/demo")
+    assert code == 0
+    assert "nothing to cancel" in out
+
+
+def test_retry_needs_results_of_submit(here: Path, said: Said) -> None:
+    demo(here)
+    code, _, err = said("retry", "results/demo", "--cluster", "local")
+    assert code == 2
+    assert "has no job.yaml" in err
+
+
+def test_a_table_wraps_its_last_column_into_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    text = layout.table(["a", "why"], [["x" * 20, "word " * 20], ["y", ""]])
+    assert max(map(len, text.splitlines())) <= 60
+    assert text.count("word") == 20
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "jobs").glob("*.yaml")), ids=lambda path: path.name)
+def test_every_job_of_ours_plans(path: Path, said: Said) -> None:
+    code, out, err = said("plan", str(path))
+    assert code == 0, err
+    assert "core-hours" in out
