@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from hpcncf import claims, environment, records
 from hpcncf import plan as planning
-from hpcncf.child import CannotStart, Child, check
+from hpcncf.child import CannotStart, Child, check, signal_name
 from hpcncf.errors import HpcncfError, UsageError
 from hpcncf.monitor import Measured, Monitor
 from hpcncf.monitor.cores import usable
@@ -197,6 +197,14 @@ def _rank_record(
         training=None,
         **{field.name: getattr(measured, field.name) for field in fields(measured)},
     )
+
+
+def _error(code: int) -> dict[str, str] | None:
+    if code == 0:
+        return None
+    if code < 0:
+        return {"type": "signal", "message": signal_name(-code), "traceback": ""}
+    return {"type": "exit code", "message": str(code), "traceback": ""}
 
 
 def _end(run: Run, attempt: AttemptPaths, code: int, reason: Literal["exited", "cancelled"]) -> End:
