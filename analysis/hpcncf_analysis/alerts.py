@@ -68,7 +68,7 @@ def _cpu_models(runs: Sequence[Row], _: Sequence[Configuration]) -> str | None:
 def _code(runs: Sequence[Row], _: Sequence[Configuration]) -> str | None:
     """Different code among the runs, or older than what is installed now."""
     commits = sorted({row["commit"][:7] for row in runs if row["commit"]})
-    stale = [row["stale"] for row in runs if row["stale"]]
+    stale = [row["stale"] for row in runs if row["stale"] and row["workload"] != "command"]
     if len(commits) > 1:
         return f"The runs are of different code: commits {', '.join(commits)}."
     if stale:
@@ -98,12 +98,12 @@ def _startup(runs: Sequence[Row], _: Sequence[Configuration]) -> str | None:
         return None
     return (
         f"Start-up takes up to {words.percent(max(shares))} of a run's time, and CPU efficiency "
-        "counts it; the column `in training` does not. More epochs make it matter less."
+        "counts it; the column “in training” does not. More epochs make it matter less."
     )
 
 
 def _repeats(_: Sequence[Row], shown: Sequence[Configuration]) -> str | None:
-    single = sum(len(one.rows) == 1 for one in shown)
+    single = sum(len(one.rows) == 1 and not one.is_command for one in shown)
     if not single:
         return None
     which = "Every configuration" if single == len(shown) else f"{single} of {len(shown)}"

@@ -55,14 +55,10 @@ def _nothing(counts: Mapping[str, int]) -> str:
 def recommended(
     configurations: Sequence[Configuration], scales: Mapping[str, Scaled]
 ) -> Configuration | None:
-    """The fastest worth its cores: in the series of the fastest whose quality holds."""
+    """The fastest of those whose quality holds and whose cores each do enough of their series'."""
     sound = [one for one in configurations if one.speed and holds_quality(one, configurations)]
-    if not sound:
-        return None
-    fastest = max(sound, key=lambda one: one.speed or 0.0)
-    series = [one for one in sound if one.series == fastest.series]
-    worth = [one for one in series if scales[one.key].parallel_efficiency >= WORTH] or [fastest]
-    return max(worth, key=lambda one: one.speed or 0.0)
+    worth = [one for one in sound if scales[one.key].parallel_efficiency >= WORTH] or sound
+    return max(worth, key=lambda one: one.speed or 0.0, default=None)
 
 
 def holds_quality(one: Configuration, all_of_them: Sequence[Configuration]) -> bool:

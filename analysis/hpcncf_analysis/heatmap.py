@@ -42,7 +42,7 @@ def core_heatmap(runs: Sequence[Watched]) -> Figure | None:
     if not shown:
         return None
     rows = [sum(len(node.cpus) for node in run.nodes) for run in shown]
-    heights = [min(max(ROW_IN * each, 0.6), 4.0) for each in rows]
+    heights = [min(max(ROW_IN * each, 0.45), 4.0) for each in rows]
     with style.styled():
         figure = style.blank(sum(heights) + 0.85 * len(shown) + 0.5)
         panels = figure.subplots(len(shown), 1, squeeze=False, height_ratios=heights)[:, 0]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from matplotlib.axes import Axes
+from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
 # Points to the right, left, above and below, then further and further out: (x, y, alignment).
@@ -93,7 +94,8 @@ def _drawn(
         arrowprops=line if far and keep else None,
         bbox={"facecolor": "w", "alpha": 0.75, "edgecolor": "none", "pad": 0.3},
     )
-    box = text.get_window_extent()
+    text.get_window_extent()  # moves it to its place; what it returns holds the line as well
+    box = Text.get_window_extent(text).padded(3)
     if not keep:
         text.remove()
     return box

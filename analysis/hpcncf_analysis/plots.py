@@ -22,7 +22,7 @@ from hpcncf_analysis import placing, style
 from hpcncf_analysis.placing import Label
 from hpcncf_analysis.scaling import Scaled, by_series, scales
 from hpcncf_analysis.style import FAINT, GREY, INK
-from hpcncf_analysis.summary import Configuration
+from hpcncf_analysis.summary import Configuration, marks
 
 PHASES: Final = tuple(style.PHASES)
 
@@ -39,6 +39,8 @@ def efficiency_against_speed(configurations: Sequence[Configuration]) -> Figure 
     shown = [one for one in configurations if one.speed and one.median("cpu_efficiency")]
     if not shown or len({one.is_command for one in shown}) > 1:
         return None
+    if shown[0].is_command and len(shown) == 1:
+        return None  # one point of a command says no more than its row in the table
     with style.styled():
         figure = style.blank(7.4)
         upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[1.25, 1])
@@ -46,7 +48,7 @@ def efficiency_against_speed(configurations: Sequence[Configuration]) -> Figure 
         _speed_axis(lower, shown)
         _efficiencies(upper, shown, colours)
         _costs(lower, shown, colours)
-        _label_points(upper, shown, colours)
+        _label_points(upper, shown, colours, marks(configurations))
     return figure
 
 
@@ -116,6 +118,8 @@ def _iso_lines(axes: Axes, shown: Sequence[Configuration]) -> None:
         speeds = [left, right]
         axes.plot(speeds, [cost * speed / work for speed in speeds], color=FAINT, lw=1, zorder=0)
         speed = min(right, high * work / cost) / 1.02
+        if speed < left * 1.2:
+            continue  # the corner has no room for its label
         at_top = speed < right / 1.05
         axes.annotate(
             f"{cost:g}",
@@ -147,9 +151,19 @@ def nice_between(low: float, high: float) -> list[float]:
     return inside if len(inside) <= 9 else [v for v in inside if f"{v:e}".startswith("1.0")]
 
 
-def _label_points(axes: Axes, shown: Sequence[Configuration], colours: Mapping[str, str]) -> None:
+def _label_points(
+    axes: Axes,
+    shown: Sequence[Configuration],
+    colours: Mapping[str, str],
+    names: Mapping[str, str],
+) -> None:
     labels = [
-        Label(one.speed or 0.0, one.median("cpu_efficiency") or 0.0, one.label, colours[one.series])
+        Label(
+            one.speed or 0.0,
+            one.median("cpu_efficiency") or 0.0,
+            names[one.key],
+            colours[one.series],
+        )
         for one in shown
     ]
     points = [(_run_speed(one, row), row["cpu_efficiency"]) for one in shown for row in one.rows]
@@ -169,10 +183,11 @@ def speedup(configurations: Sequence[Configuration], scale: Mapping[str, Scaled]
         figure = style.blank(4.6)
         axes = figure.subplots()
         colours = style.colours(one.series for one in configurations)
+        names = marks(configurations)
         shown = [one for found in series.values() for one in found]
         _ideal(axes, shown, scale)
         ends = [
-            Label(one.cores, scale[one.key].speedup, one.label, colours[name])
+            Label(one.cores, scale[one.key].speedup, names[one.key], colours[name])
             for name, found in series.items()
             for one in _series_lines(axes, found, scale, colours[name])
         ]

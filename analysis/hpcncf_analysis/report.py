@@ -54,10 +54,11 @@ CAPTIONS: Final = {
         "Efficiency against speed",
         "Each run is a small point, each configuration's median a labelled one (a circle: one "
         "rank, a square: several); a rank has one thread for each core unless the label says "
-        "otherwise. Best is the upper right. Below, at the same speeds, the price: a ring at the "
-        "cores allocated, a dot at the cores used; the line between them is waste. Core-seconds "
-        "per epoch follow from speed and cores, so their iso-lines are straight there; each costs "
-        "less than the one to its left.",
+        "otherwise. Where many labels would meet, numbers stand for the table's rows. Best is the "
+        "upper right. Below, at the same speeds, the price: a ring at the cores allocated, a dot "
+        "at the cores used; the line between them is waste. Core-seconds per epoch follow from "
+        "speed and cores, so their iso-lines are straight there; each costs less than the one to "
+        "its left.",
     ),
     "speedup": (
         "Speed-up over cores",

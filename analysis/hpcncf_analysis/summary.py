@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -34,6 +35,9 @@ NAMED: Final = (
     "data_title",
     "command",
 )
+LONGEST: Final = 48
+# With more configurations than this, figures name them by number: labels would cover each other.
+CROWD: Final = 8
 BARE: Final = {"loader", "engine", "data_title", "command"}
 FIGURES: Final = (
     "instances_per_s",
@@ -71,8 +75,10 @@ class Spread:
 
 
 def spread(values: Iterable[float | None]) -> Spread | None:
-    known = sorted(value for value in values if value is not None)
-    if not known:
+    """None where any repeat lacks the figure: the others' median would not stand for all."""
+    found = list(values)
+    known = sorted(value for value in found if value is not None)
+    if not known or len(known) < len(found):
         return None
     several = len(known) > 1
     return Spread(
@@ -121,6 +127,15 @@ class Configuration:
         return 3600 / elapsed_s if elapsed_s else None
 
 
+def marks(configurations: Sequence[Configuration]) -> dict[str, str]:
+    """Configuration key -> what a figure calls it: its label, or its number in the table."""
+    crowded = len(configurations) > CROWD
+    return {
+        one.key: str(number) if crowded else one.label
+        for number, one in enumerate(configurations, start=1)
+    }
+
+
 def completed(runs: Iterable[Row]) -> list[Row]:
     """The runs that count: complete, and still asked for."""
     return [row for row in runs if row["state"] == "completed" and not row["retired"]]
@@ -158,13 +173,15 @@ def _configuration(key: str, rows: Sequence[Row], varying: Sequence[str]) -> Con
 
 
 def _says(name: str, row: Row, varying: Sequence[str]) -> bool:
-    always = name in {"loader", "command"} or (name == "num_workers" and row.get(name))
-    return row.get(name) is not None and bool(always or name in varying)
+    if row.get(name) is None or (name == "num_workers" and row.get("loader") == "vectorized"):
+        return False
+    always = name in {"loader", "command"} or (name == "num_workers" and row[name] > 0)
+    return bool(always or name in varying)
 
 
 def _word(name: str, value: Any) -> str:
     if name in BARE:
-        return str(value)
+        return textwrap.shorten(str(value), LONGEST, placeholder="…")
     if name == "num_workers":
         return counted(value, "worker")
     shown = (

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from hpcncf_analysis import words
 from hpcncf_analysis.scaling import Scaled
-from hpcncf_analysis.summary import Configuration
+from hpcncf_analysis.summary import CROWD, Configuration
 from hpcncf_analysis.words import NONE
 
 Row = Mapping[str, Any]
@@ -25,6 +25,9 @@ ENVIRONMENT: Final = (
 )
 
 
+LENGTHS: Final = {"commit": 10}
+
+
 @dataclass(frozen=True)
 class Table:
     """A heading for each column, then rows as wide; the first column is text."""
@@ -37,19 +40,27 @@ def main_table(shown: Sequence[Configuration], scales: Mapping[str, Scaled]) -> 
     """Speed, what it cost, and the quality beside it; without training, time for speed."""
     if all(one.is_command for one in shown):
         columns = ["configuration", "elapsed", *_CORE_COLUMNS, "core-hours"]
-        return Table(columns, [_command_row(one) for one in shown])
+        return _numbered(Table(columns, [_command_row(one) for one in shown]))
     columns = [
         "configuration",
         "instances/s",
+        "HR@10",
+        "NDCG@10",
         "speed-up",
         "parallel efficiency",
         *_CORE_COLUMNS,
         "s/epoch",
         "core-s/epoch",
-        "HR@10",
-        "NDCG@10",
     ]
-    return Table(columns, [_main_row(one, scales.get(one.key)) for one in shown])
+    return _numbered(Table(columns, [_main_row(one, scales.get(one.key)) for one in shown]))
+
+
+def _numbered(table: Table) -> Table:
+    """The same with the numbers by which crowded figures name the configurations."""
+    if len(table.rows) <= CROWD:
+        return table
+    rows = [[f"{number}: {row[0]}", *row[1:]] for number, row in enumerate(table.rows, start=1)]
+    return Table(table.columns, rows)
 
 
 _CORE_COLUMNS: Final = [
@@ -78,13 +89,13 @@ def _main_row(one: Configuration, scaled: Scaled | None) -> list[str]:
     return [
         one.label,
         with_interval(one, "instances_per_s"),
+        words.score(one.median("hr10")),
+        words.score(one.median("ndcg10")),
         words.times(scaled.speedup if scaled else None),
         words.percent(scaled.parallel_efficiency if scaled else None),
         *_core_cells(one),
         words.number(one.median("seconds_per_epoch")) + _extrapolated(one),
         words.number(one.median("core_s_per_epoch")) + _extrapolated(one),
-        words.score(one.median("hr10")),
-        words.score(one.median("ndcg10")),
     ]
 
 
@@ -175,9 +186,9 @@ def _run_row(row: Row) -> list[str]:
 
 
 def environment(runs: Sequence[Row]) -> list[tuple[str, str]]:
-    """What the runs ran on, each value once."""
+    """What the runs ran on, each value once; a commit by its first letters."""
     named = [
-        (name, sorted({str(row.get(name)) for row in runs if row.get(name)}))
+        (name, sorted({str(row.get(name))[: LENGTHS.get(name)] for row in runs if row.get(name)}))
         for name in ENVIRONMENT
     ]
     return [(name.replace("_", " "), "; ".join(values)) for name, values in named if values]

@@ -1,0 +1,167 @@
+"""Figures: what they show, that their labels stay apart, and that equal runs give equal bytes."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import make_results
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.text import Annotation, Text
+from test_scaling import row
+
+from hpcncf.collect import collect
+from hpcncf_analysis import heatmap, plots, scaling, style, summary
+from hpcncf_analysis.heatmap import Watched
+from hpcncf_analysis.summary import Configuration
+
+
+@pytest.fixture
+def demo(tmp_path: Path) -> list[Configuration]:
+    paths = make_results.demo(tmp_path)
+    make_results.complete(paths)
+    return summary.configurations(collect(paths).runs)
+
+
+def labels(figure: Figure, shown: list[Configuration]) -> list[Annotation]:
+    wanted = {one.label for one in shown}
+    found = [text for axes in figure.axes for text in axes.texts if text.get_text() in wanted]
+    return [text for text in found if isinstance(text, Annotation)]
+
+
+def test_every_configuration_is_labelled_and_no_label_covers_another(
+    demo: list[Configuration],
+) -> None:
+    figure = plots.efficiency_against_speed(demo)
+    assert figure is not None
+    found = labels(figure, demo)
+    assert sorted(text.get_text() for text in found) == sorted(one.label for one in demo)
+    figure.draw_without_rendering()
+    boxes = [Text.get_window_extent(text) for text in found]  # without the line to the point
+    assert not any(bool(one.overlaps(other)) for one, other in combinations(boxes, 2))
+    frame = figure.axes[0].get_window_extent()
+    assert all(frame.x0 - 1 <= box.x0 and box.x1 <= frame.x1 + 1 for box in boxes)
+
+
+def test_every_run_is_a_point(demo: list[Configuration]) -> None:
+    figure = plots.efficiency_against_speed(demo)
+    assert figure is not None
+    points = [line for line in figure.axes[0].lines if line.get_marker() == "."]
+    assert sum(np.size(line.get_xdata()) for line in points) == 18
+
+
+def test_an_iso_line_holds_equal_core_seconds(demo: list[Configuration]) -> None:
+    """At 1 core and 1,000 instances/s an epoch of 10,000 instances costs 10 core-seconds."""
+    assert plots.work_per_epoch(demo) == 5 * make_results.TRAIN_ROWS
+    shown = [
+        row(cores=1, instances_per_s=1000.0, instances_per_epoch=10_000, seconds_per_epoch=10.0),
+        row(cores=4, instances_per_s=4000.0, instances_per_epoch=10_000, seconds_per_epoch=2.5),
+    ]
+    figure = plots.efficiency_against_speed(summary.configurations(shown))
+    assert figure is not None
+    (ten,) = [text for text in figure.axes[1].texts if text.get_text() == "10"]
+    assert isinstance(ten, Annotation)
+    speed, cores = ten.xy
+    assert cores * 10_000 / speed == pytest.approx(10)
+
+
+def test_epochs_of_different_sizes_have_no_common_iso_lines() -> None:
+    shown = [row(instances_per_epoch=10), row("batched", instances_per_epoch=20)]
+    assert plots.work_per_epoch(summary.configurations(shown)) is None
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "values"),
+    [(1.5, 30, [2, 5, 10, 20]), (0.04, 0.3, [0.05, 0.1, 0.2]), (3, 4, [])],
+)
+def test_nice_values_between_bounds(low: float, high: float, values: list[float]) -> None:
+    assert plots.nice_between(low, high) == pytest.approx(values)
+
+
+def test_an_efficiency_above_one_is_inside_the_figure() -> None:
+    shown = summary.configurations([row(cpu_efficiency=1.8), row("batched")])
+    figure = plots.efficiency_against_speed(shown)
+    assert figure is not None
+    assert figure.axes[0].get_ylim()[1] > 1.8
+
+
+def test_speedup_needs_two_sizes_of_a_series() -> None:
+    lone = summary.configurations([row(), row("batched", cores=2)])
+    assert plots.speedup(lone, scaling.scaled(lone)) is None
+    pair = summary.configurations([row(), row(cores=2, instances_per_s=150.0)])
+    figure = plots.speedup(pair, scaling.scaled(pair))
+    assert figure is not None
+    assert [text.get_text() for text in labels(figure, pair)] == ["2 cores · vectorized"]
+    drawn = [np.array(line.get_data()).tolist() for line in figure.axes[0].lines]
+    assert [[1, 2], [1, 1.5]] in drawn, "measured"
+    assert [[1, 2], [1, 2]] in drawn, "ideal"
+
+
+def test_a_bar_is_as_long_as_the_inverse_of_speed(demo: list[Configuration]) -> None:
+    figure = plots.step_time(demo)
+    assert figure is not None
+    ends: dict[int, float] = {}
+    for patch in figure.axes[0].patches:
+        y = round(patch.get_y() + patch.get_height() / 2)  # type: ignore[attr-defined]
+        right = patch.get_x() + patch.get_width()  # type: ignore[attr-defined]
+        ends[y] = max(ends.get(y, 0.0), right)
+    assert [ends[number] for number in range(6)] == pytest.approx(
+        [1e6 / (one.speed or 1) for one in demo]
+    )
+
+
+def test_others_are_what_was_busy_and_not_ours(tmp_path: Path) -> None:
+    run = make_results.plan_of(make_results.demo(tmp_path, repeats=1)).runs[0]
+    node = make_results.node_record(run, windows=2).model_copy(
+        update={"cpus": [3], "busy": [[1.0, 0.5]], "ours": [[0.25, 0.6]]}
+    )
+    ours, others = heatmap.shares(node)
+    assert ours.tolist() == [[0.25, 0.5]], "never more than the core was busy"
+    assert others.tolist() == [[0.75, 0.0]]
+
+
+def test_the_heat_map_has_a_row_for_each_core(tmp_path: Path) -> None:
+    paths = make_results.demo(tmp_path, points=[{"resources.cpus_per_task": 8}], repeats=1)
+    node = make_results.node_record(make_results.plan_of(paths).runs[0])
+    figure = heatmap.core_heatmap([Watched("a", [node]), Watched("b", [node])])
+    assert figure is not None
+    names = [tick.get_text() for tick in figure.axes[0].get_yticklabels()]
+    assert names == [f"CPU {number}" for number in range(8)]
+    assert len(figure.axes) == 2
+
+
+def test_a_node_that_left_no_series_has_no_heat_map(tmp_path: Path) -> None:
+    paths = make_results.demo(tmp_path, repeats=1)
+    node = make_results.node_record(make_results.plan_of(paths).runs[0])
+    empty = node.model_copy(update={"start_s": [], "length_s": [], "busy": [[]], "ours": [[]]})
+    assert heatmap.core_heatmap([Watched("a", [empty]), Watched("b", [])]) is None
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [plots.efficiency_against_speed, plots.step_time, lambda shown: plots.speedup(shown, {})],
+)
+def test_no_runs_draw_nothing(draw: Any) -> None:
+    assert draw([]) is None
+
+
+def test_the_same_runs_give_the_same_figure_with_its_text_as_text(
+    demo: list[Configuration],
+) -> None:
+    def drawn() -> str:
+        figure = plots.efficiency_against_speed(demo)
+        assert figure is not None
+        return style.as_svg(figure, "a")
+
+    first = drawn()
+    assert drawn() == first
+    assert "2 ranks × 1 core · vectorized</text>" in first
+
+
+def test_figures_of_two_series_never_share_a_colour() -> None:
+    found = style.colours(["b", "a", "b"])
+    assert list(found) == ["a", "b"]
+    assert found["a"] != found["b"]

@@ -1,0 +1,165 @@
+"""The report: one file that needs nothing, whatever the runs are, and says what they show."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import make_results
+import pytest
+
+from hpcncf.cli import main
+from hpcncf.records import ResultPaths
+
+EVIL = "<script>alert('x')</script> | a\nb"
+
+
+def reported(paths: ResultPaths, code: int = 0) -> tuple[str, str]:
+    """report.html and report.md, made by the command."""
+    assert main(["report", str(paths.folder)]) == code
+    html = (paths.report / "report.html").read_text()
+    return html, (paths.report / "report.md").read_text()
+
+
+def test_a_whole_job_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = make_results.demo(tmp_path)
+    make_results.complete(paths)
+    html, markdown = reported(paths)
+    out = capsys.readouterr().out
+    sentence = "2 ranks × 1 core · vectorized trains 7.77× as fast as 2 cores · per_sample"
+    assert sentence in html
+    assert sentence in out
+    assert "report.html" in out
+    assert "Frappe: 84,385 rows" in html
+    assert "also occur in training" in html
+    for name in ("efficiency_speed", "speedup", "core_heatmap", "step_time"):
+        assert f"](figures/{name}.svg)" in markdown
+        svg, png = (paths.report / "figures" / f"{name}.{end}" for end in ("svg", "png"))
+        assert svg.read_text().startswith("<?xml")
+        assert png.read_bytes().startswith(b"\x89PNG")
+    assert html.index('class="sentence"') < html.index("<table") < html.index("<svg")
+
+
+def test_the_page_needs_no_network_and_no_script(tmp_path: Path) -> None:
+    paths = make_results.demo(tmp_path)
+    make_results.complete(paths)
+    html, _ = reported(paths)
+    assert "<script" not in html
+    assert not re.search(r"(src|href)\s*=\s*[\"']?\s*(https?:)?//", html)
+    assert not re.search(r"@import|url\(\s*[\"']?(https?:)?//", html)
+    targets = set(re.findall(r"href=\"#([^\"]+)\"", html)) | set(
+        re.findall(r"url\(#([^)]+)\)", html)
+    )
+    ids = re.findall(r"\bid=\"([^\"]+)\"", html)
+    assert targets <= set(ids)
+    assert len(ids) == len(set(ids))
+
+
+def test_what_a_user_wrote_is_text_never_markup(tmp_path: Path) -> None:
+    paths = make_results.command_plan(tmp_path, ["echo", EVIL])
+    make_results.complete(paths)
+    html, markdown = reported(paths)
+    assert "<script" not in html
+    assert "&lt;script&gt;" in html
+    assert "<script" not in markdown.replace("\\<script", "")
+
+
+def test_a_reason_is_text_never_markup(tmp_path: Path) -> None:
+    paths = make_results.demo(tmp_path, repeats=1)
+    plan = make_results.plan_of(paths)
+    make_results.complete(paths, plan.runs[1:])
+    make_results.leave(
+        paths,
+        plan.runs[0],
+        outcome="failed",
+        exit_code=1,
+        error={"type": "ValueError", "message": EVIL, "traceback": ""},
+    )
+    html, markdown = reported(paths, code=3)
+    assert "<script" not in html
+    assert "&lt;script&gt;" in html
+    rows = [line for line in markdown.splitlines() if plan.runs[0].id in line]
+    assert rows
+    assert all(len(re.findall(r"(?<!\\)\|", line)) == 8 for line in rows)
+
+
+def test_equal_results_give_equal_reports(tmp_path: Path) -> None:
+    paths = make_results.demo(tmp_path, repeats=1)
+    make_results.complete(paths)
+    assert reported(paths) == reported(paths)
+
+
+def test_no_complete_run_is_said_and_is_no_error(tmp_path: Path) -> None:
+    paths = make_results.demo(tmp_path)
+    html, markdown = reported(paths, code=3)
+    assert "No run is complete yet (18 planned of 18 runs)" in html
+    assert html.count("<svg") == 0
+    for run in make_results.plan_of(paths).runs:
+        assert run.id in html
+        assert run.id in markdown
+
+
+def test_a_partial_job_shows_what_is_there_and_what_is_not(tmp_path: Path) -> None:
+    paths = make_results.demo(tmp_path)
+    plan = make_results.plan_of(paths)
+    make_results.complete(paths, plan.runs[:6])
+    html, _ = reported(paths, code=3)
+    assert "6 completed, 12 planned" in html
+    assert "Not all runs are complete" in html
+    assert html.count("<svg") == 4
+    assert all(run.id in html for run in plan.runs)
+
+
+def test_one_run_is_told_with_what_it_left_idle(tmp_path: Path) -> None:
+    point = {"resources.cpus_per_task": 2, "training.loader": "per_sample"}
+    paths = make_results.demo(tmp_path, points=[point], repeats=1)
+    make_results.complete(paths)
+    html, _ = reported(paths)
+    assert "nothing stands beside it to compare" in html
+    assert "measure the same with 1 core" in html
+    assert "no interval" in html
+
+
+def test_a_command_is_reported_without_training(tmp_path: Path) -> None:
+    paths = make_results.command_plan(tmp_path)
+    make_results.complete(paths)
+    html, _ = reported(paths)
+    assert "The command kept 20" in html
+    assert "About 4 of 5 cores went unused" in html
+    assert "instances/s</th>" not in html
+    assert html.count("<svg") == 1, "what its cores did"
+
+
+def test_cores_that_could_not_be_used_are_told_before_the_table(tmp_path: Path) -> None:
+    paths = make_results.demo(tmp_path)
+    make_results.complete(paths)
+    run = next(r for r in make_results.plan_of(paths).runs if r.resources.cpus_per_task == 2)
+    cores = make_results.rank_record(run, 0).cores.model_copy(update={"cpus": [0]})
+    make_results.leave(paths, run, cores=cores)
+    html, markdown = reported(paths)
+    for page in (html, markdown):
+        assert page.index("was allocated 2 and could use 1") < page.index("Speed, cores")
+
+
+def test_a_heat_map_too_heavy_for_a_page_is_a_picture() -> None:
+    from hpcncf_analysis.report import HEAVY, Drawn, inline
+
+    drawn = Drawn("a", "A <b>", "", "<svg>" + "x" * HEAVY + "</svg>", b"png")
+    assert inline(drawn).startswith('<img alt="A &lt;b&gt;" src="data:image/png;base64,')
+
+
+@pytest.mark.parametrize("verb", ["collect", "report"])
+def test_a_folder_that_is_not_there_is_a_usage_error(
+    tmp_path: Path, verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([verb, str(tmp_path / "nowhere")]) == 2
+    assert "nowhere" in capsys.readouterr().err
+
+
+def test_a_report_that_cannot_be_written_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = make_results.demo(tmp_path, repeats=1)
+    paths.report.write_text("in the way")
+    assert main(["report", str(paths.folder)]) == 1
+    assert "cannot be written" in capsys.readouterr().err

@@ -1,0 +1,263 @@
+"""Medians, speed-up, parallel efficiency and the sentence, against numbers worked by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcncf_analysis import conclude, scaling, summary, tables, words
+from hpcncf_analysis.alerts import alerts
+from hpcncf_analysis.conclude import Conclusion
+from hpcncf_analysis.summary import Configuration
+
+
+def row(loader: str = "vectorized", ranks: int = 1, cores: int = 1, **changes: Any) -> Any:
+    """A completed run of `ranks` with `cores` each, 100 instances/s and 90 % efficiency."""
+    rate = changes.get("instances_per_s", 100.0)
+    plain = {
+        "run_id": "0123456789ab",
+        "config": f"{loader}-{ranks}-{cores}-{changes.get('num_workers', 0)}",
+        "state": "completed",
+        "retired": False,
+        "stale": None,
+        "workload": "ncf",
+        "command": None,
+        "nodes": 1,
+        "tasks_per_node": ranks,
+        "cpus_per_task": cores,
+        "gpus_per_node": 0,
+        "world_size": ranks,
+        "threads": cores,
+        "loader": loader,
+        "num_workers": 0,
+        "batch": 256,
+        "batch_size_per_rank": None,
+        "cores_allocated": float(ranks * cores),
+        "cores_usable": float(ranks * cores),
+        "cores_used": 0.9 * ranks * cores,
+        "cpu_efficiency": 0.9,
+        "cpu_model": "Example CPU",
+        "commit": "abc",
+        "others_cores": 0.0,
+        "elapsed_s": 100.0,
+        "startup_s": 1.0,
+        "instances_per_s": rate,
+        "seconds_per_epoch": 1000 / rate if rate else None,
+        "core_s_per_epoch": ranks * cores * 1000 / rate if rate else None,
+        "hr10": 0.87,
+        "epoch_extrapolated": False,
+        "unseen_test_rows": 150,
+        "test_rows": 654,
+        "baseline_hr10": 0.9,
+    }
+    return plain | changes
+
+
+def concluded(*rows: Any) -> Conclusion:
+    shown = summary.configurations(rows)
+    return conclude.conclude(shown, scaling.scaled(shown), {"completed": len(rows)})
+
+
+def by_label(*rows: Any) -> dict[str, Configuration]:
+    return {one.label: one for one in summary.configurations(rows)}
+
+
+@pytest.mark.parametrize(
+    ("values", "median", "low", "high"),
+    [
+        ([3.0, 1.0, 2.0], 2.0, 1.0, 3.0),
+        ([4.0, 1.0], 2.5, 1.0, 4.0),
+        ([7.0], 7.0, None, None),
+    ],
+)
+def test_a_median_has_an_interval_from_two_repeats_on(
+    values: list[float], median: float, low: float | None, high: float | None
+) -> None:
+    found = summary.spread(values)
+    assert found == summary.Spread(median, low, high, len(values))
+
+
+@pytest.mark.parametrize("values", [[], [None], [1.0, None]])
+def test_a_figure_that_a_repeat_lacks_has_no_median(values: list[float | None]) -> None:
+    assert summary.spread(values) is None
+
+
+@given(st.lists(st.floats(0.1, 1e6), min_size=1, max_size=9))
+def test_a_median_lies_in_its_interval(values: list[float]) -> None:
+    found = summary.spread(values)
+    assert found is not None
+    if found.low is not None and found.high is not None:
+        assert found.low <= found.median <= found.high
+
+
+def test_speedup_and_parallel_efficiency_by_hand() -> None:
+    """From 2 cores at 100/s to 8 cores at 300/s: 3 times as fast on 4 times the cores."""
+    assert scaling.speedup(300, 100) == 3
+    assert scaling.parallel_efficiency(3, cores=8, base_cores=2) == 0.75
+
+
+def test_the_base_is_the_fewest_cores_of_the_same_series() -> None:
+    shown = summary.configurations(
+        [
+            row(cores=4, instances_per_s=320.0),
+            row(cores=2, instances_per_s=200.0),
+            row("per_sample", cores=1, instances_per_s=10.0),
+            row("per_sample", ranks=2, instances_per_s=18.0),
+        ]
+    )
+    scales = scaling.scaled(shown)
+    found = {one.label: scales[one.key] for one in shown}
+    assert found["4 cores · vectorized"] == scaling.Scaled(1.6, 0.8, "2 cores · vectorized")
+    assert found["2 cores · vectorized"].speedup == 1
+    assert found["2 ranks × 1 core · per_sample"].parallel_efficiency == pytest.approx(0.9)
+    assert found["2 ranks × 1 core · per_sample"].base == "1 core · per_sample"
+
+
+def test_repeats_become_one_configuration_with_the_median() -> None:
+    (one,) = summary.configurations([row(instances_per_s=rate) for rate in (90.0, 100.0, 140.0)])
+    assert one.median("instances_per_s") == 100
+    assert one.figures["instances_per_s"].high == 140
+    assert tables.with_interval(one, "instances_per_s") == "100\n[90–140]"
+
+
+@pytest.mark.parametrize("changes", [{"state": "failed"}, {"state": "running"}, {"retired": True}])
+def test_only_completed_runs_that_are_still_asked_for_count(changes: dict[str, Any]) -> None:
+    assert summary.configurations([row(**changes)]) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "label"),
+    [
+        ({}, "1 core · vectorized"),
+        ({"cpus_per_task": 4, "threads": 4}, "4 cores · vectorized"),
+        ({"cpus_per_task": 4, "threads": 1}, "4 cores · 1 thread · vectorized"),
+        ({"tasks_per_node": 2, "world_size": 2}, "2 ranks × 1 core · vectorized"),
+        (
+            {"nodes": 2, "tasks_per_node": 2, "world_size": 4},
+            "2 nodes × 2 ranks × 1 core · vectorized",
+        ),
+        ({"gpus_per_node": 1}, "1 core + 1 GPU · vectorized"),
+        ({"loader": "batched", "num_workers": 2}, "1 core · batched · 2 workers"),
+    ],
+)
+def test_a_label_names_cores_ranks_threads_loader_and_workers(
+    changes: dict[str, Any], label: str
+) -> None:
+    assert list(by_label(row(**changes))) == [label]
+
+
+def test_a_label_names_what_else_varies() -> None:
+    found = by_label(row(config="a", batch=256), row(config="b", batch=1024))
+    assert set(found) == {"1 core · vectorized · batch 256", "1 core · vectorized · batch 1024"}
+
+
+def test_a_batch_that_grows_with_the_ranks_stays_in_its_series() -> None:
+    one = row(batch=256, batch_size_per_rank=256)
+    two = row(ranks=2, batch=512, batch_size_per_rank=256)
+    shown = summary.configurations([one, two])
+    assert {found.series for found in shown} == {"vectorized"}
+
+
+def test_many_configurations_are_named_by_number() -> None:
+    few = summary.configurations([row(cores=cores) for cores in range(1, 9)])
+    many = summary.configurations([row(cores=cores) for cores in range(1, 11)])
+    assert set(summary.marks(few).values()) == {one.label for one in few}
+    assert list(summary.marks(many).values()) == [str(number) for number in range(1, 11)]
+    table = tables.main_table(many, scaling.scaled(many))
+    assert table.rows[9][0] == "10: 10 cores · vectorized"
+
+
+def test_more_cores_are_asked_for_only_while_they_deliver() -> None:
+    slow = row("per_sample", instances_per_s=20.0, cpu_efficiency=0.5)
+    one = row(instances_per_s=100.0)
+    worth = row(ranks=2, instances_per_s=180.0)
+    waste = row(cores=4, instances_per_s=190.0)
+    told = concluded(slow, one, worth, waste)
+    assert told.sentence.startswith("2 ranks × 1 core · vectorized trains 9.00× as fast as")
+    assert "ask for tasks_per_node: 2, cpus_per_task: 1, loader: vectorized" in told.sentence
+    assert any("4 cores is 1.90× as fast (48" in fact for fact in told.facts)
+
+
+def test_speed_never_goes_without_quality() -> None:
+    same = concluded(row(instances_per_s=50.0), row("batched"))
+    assert "at equal quality (HR@10 0.870 and 0.870)" in same.sentence
+    unknown = concluded(row(instances_per_s=50.0, hr10=None), row("batched", hr10=None))
+    assert "quality not evaluated" in unknown.sentence
+
+
+def test_what_is_fast_and_bad_is_not_recommended() -> None:
+    told = concluded(row(), row("batched", instances_per_s=900.0, hr10=0.60))
+    assert "loader: vectorized" in told.sentence
+    assert any("Not recommended" in fact and "0.600" in fact for fact in told.facts)
+
+
+def test_nothing_complete_concludes_nothing() -> None:
+    told = conclude.conclude([], {}, {"planned": 2, "failed": 1})
+    assert told.sentence.startswith("No run is complete yet (1 failed, 2 planned of 3 runs)")
+
+
+def test_one_configuration_is_told_without_comparison() -> None:
+    told = concluded(row(cores=5, cpu_efficiency=0.2, cores_used=1.0))
+    assert "keeps 20" in told.sentence
+    assert "1 used, 5 usable" in told.sentence
+    assert told.facts == ["About 4 of 5 cores went unused: measure the same with 1 core."]
+
+
+def test_runs_without_a_speed_are_not_compared() -> None:
+    told = concluded(row(instances_per_s=None), row("batched", instances_per_s=None))
+    assert "nothing can be compared" in told.sentence
+
+
+def warned(*rows: Any) -> str:
+    return "\n".join(alerts(rows, summary.configurations(rows)))
+
+
+@pytest.mark.parametrize(
+    ("rows", "words_in_it"),
+    [
+        ([row(cores=5, cores_usable=1.0)], "allocated 5 and could use 1"),
+        ([row(cpu_efficiency=1.3)], "130"),
+        ([row(), row(cpu_model="Other CPU")], "different CPU models"),
+        ([row(), row(commit="def")], "different code"),
+        ([row(stale="made by other code")], "made by other code"),
+        ([row(startup_s=50.0)], "Start-up takes up to 50"),
+        ([row(cores=2, others_cores=1.5)], "1.5 of 2 cores"),
+        ([row()], "ran once"),
+    ],
+)
+def test_what_makes_figures_worth_less_is_said(rows: list[Any], words_in_it: str) -> None:
+    assert words_in_it in warned(*rows)
+
+
+def test_quiet_repeated_runs_raise_no_alert() -> None:
+    assert warned(row(), row(), row()) == ""
+
+
+def test_the_data_sets_weakness_is_said_only_where_it_shows() -> None:
+    note = tables.quality_note([row()])
+    assert note is not None
+    assert "77" in note
+    assert "already does better" in note
+    assert tables.quality_note([row(unseen_test_rows=600)]) is None
+    assert tables.quality_note([row(unseen_test_rows=None)]) is None
+    better = tables.quality_note([row(baseline_hr10=0.5)])
+    assert better is not None
+    assert "already does better" not in better
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "–"), (96_123.4, "96,100"), (123.4, "123"), (12.36, "12.4"), (0.0314, "0.0314")],
+)
+def test_numbers_have_three_digits(value: float | None, text: str) -> None:
+    assert words.number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(None, "–"), (12.34, "12.3\u202fs"), (130, "2:10 min"), (3700, "1:01:40")]
+)
+def test_durations_are_readable(seconds: float | None, text: str) -> None:
+    assert words.duration(seconds) == text
