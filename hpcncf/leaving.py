@@ -10,8 +10,6 @@ from contextlib import AbstractContextManager
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
-import psutil
-
 from hpcncf import ranks, records
 from hpcncf.environment import describe
 from hpcncf.errors import HpcncfError
@@ -178,8 +176,3 @@ def lost_peer(error: BaseException) -> bool:
 def node_cpus(listed: str | None) -> list[int] | None:
     """The CPUs of the whole run on this node, as its launcher lists them: `0,1`."""
     return [int(cpu) for cpu in listed.split(",")] if listed else None
-
-
-def started() -> float:
-    """When this process started, in seconds since the epoch."""
-    return psutil.Process().create_time()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import time
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,7 +18,8 @@ from typing import TYPE_CHECKING
 from hpcncf import arguments, claims, ranks, records, source
 from hpcncf.collect import read_plan
 from hpcncf.errors import HpcncfError, UsageError
-from hpcncf.leaving import Recorded, started
+from hpcncf.leaving import Recorded
+from hpcncf.monitor import procfs
 from hpcncf.plan import Run
 from hpcncf.ranks import Place
 from hpcncf.records import AttemptPaths, Progress, RankRecord, RecordError, ResultPaths, RunPaths
@@ -131,14 +131,13 @@ def _train(recorded: Recorded, paths: RunPaths, tells_attempt: bool) -> None:
 
 def _teller(recorded: Recorded, epochs: int) -> Callable[[Position], None]:
     """What rewrites progress.json."""
-    began = started()
 
     def tell(position: Position) -> None:
         progress = Progress(
             run_id=recorded.run.id,
             attempt=recorded.attempt.number,
             updated_at=records.now(),
-            elapsed_s=time.time() - began,
+            elapsed_s=procfs.age_s(os.getpid()),
             phase=position.phase,
             epoch=position.epoch,
             epochs=epochs,

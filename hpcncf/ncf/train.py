@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-import psutil
 import torch
 import torch.distributed as dist
 
 from hpcncf.errors import HpcncfError
+from hpcncf.monitor import procfs
 from hpcncf.ncf import checkpoint, distributed, model, sampling
 from hpcncf.ncf.data.baseline import counts_baseline
 from hpcncf.ncf.data.prepared import Prepared
@@ -103,7 +104,7 @@ class Trainer:
 
     def train(self) -> None:
         """From where the checkpoint stands to the end. Raises HpcncfError where it diverges."""
-        self.startup_s = time.time() - psutil.Process().create_time()
+        self.startup_s = procfs.age_s(os.getpid())
         first = self.done // self.schedule.steps
         for epoch in range(first, -(-self.total_steps // self.schedule.steps)):
             self._epoch(epoch)

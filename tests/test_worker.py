@@ -1,0 +1,262 @@
+"""A rank leaves its record however it ends, and is started by whatever starts ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from make_runs import tiny
+
+from hpcncf import claims, records, worker
+from hpcncf.collect import read_plan
+from hpcncf.jobfile import load, plan
+from hpcncf.plan import Run
+from hpcncf.records import AttemptPaths, NodeRecord, Progress, RankRecord, ResultPaths
+
+JOB = """\
+name: small
+data: {{path: {data}}}
+training: {{threads: 1, epochs: 2, global_batch_size: 50}}
+grid: {{resources.tasks_per_node: {ranks}}}
+"""
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data") / "tiny"
+    tiny(folder)
+    return folder
+
+
+@pytest.fixture
+def job(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A job file of one run, in the folder that we are in; no launcher's variables around."""
+    for name in [*os.environ]:
+        if name.startswith(("SLURM_", "HPCNCF_ATTEMPT", "HPCNCF_LAUNCHED_BY", "TORCHELASTIC_")):
+            monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    return write_job(tmp_path, data)
+
+
+def write_job(folder: Path, data: Path, ranks: str = "[1]") -> Path:
+    path = folder / "small.yaml"
+    path.write_text(JOB.format(data=data, ranks=ranks))
+    return path
+
+
+def runs(job: Path, *settings: str) -> list[Run]:
+    return plan(load(job, settings), job).runs
+
+
+def attempt_of(run: Run, number: int = 1) -> AttemptPaths:
+    return ResultPaths(Path("results/small")).run(run.id).attempt(number)
+
+
+def rank_of(run: Run, rank: int = 0, attempt: int = 1) -> RankRecord:
+    return records.read(attempt_of(run, attempt).rank(rank), RankRecord)
+
+
+def test_one_rank_by_hand_leaves_plan_record_series_and_progress(job: Path) -> None:
+    assert worker.main([str(job)]) == 0
+    [run] = runs(job)
+    record = rank_of(run)
+    assert (record.outcome, record.exit_code, record.error) == ("completed", 0, None)
+    assert record.launched_by == "train"
+    assert record.training is not None
+    assert len(record.training.epochs) == 2
+    assert 0 < record.training.startup_s < record.elapsed_s
+    assert record.run["id"] == run.id
+    assert read_plan(ResultPaths(Path("results/small"))).runs == [run]
+    assert records.read(attempt_of(run).node(0), NodeRecord).attempt == 1
+    assert records.read(attempt_of(run).progress, Progress).epochs == 2
+    assert not (attempt_of(run).folder.parent / "checkpoint.pt").exists()
+
+
+def test_a_complete_run_is_run_again_only_when_asked(job: Path) -> None:
+    assert worker.main([str(job)]) == 0
+    assert worker.main([str(job)]) == 0
+    [run] = runs(job)
+    assert not attempt_of(run, 2).folder.exists()
+    assert worker.main([str(job), "--again"]) == 0
+    assert rank_of(run, attempt=2).outcome == "completed"
+    again, first = rank_of(run, attempt=2).training, rank_of(run).training
+    assert again is not None
+    assert first is not None
+    assert again.model_sha256 == first.model_sha256
+
+
+def test_a_results_folder_is_a_source_too(job: Path) -> None:
+    assert worker.main([str(job)]) == 0
+    assert worker.work(Path("results/small"), runs(job)[0].id[:6], again=True) == 0
+
+
+def test_which_of_several_runs_must_be_said(
+    job: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_job(job.parent, data, "[1, 2]")
+    assert worker.main([str(job)]) == 2
+    told = capsys.readouterr().err
+    for run in runs(job):
+        assert f"{run.id}  tasks_per_node={run.resources.tasks_per_node} repeat=0" in told
+    assert not Path("results").exists()
+
+
+def test_a_run_of_two_ranks_is_not_begun_with_one(
+    job: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_job(job.parent, data, "[2]")
+    assert worker.main([str(job)]) == 2
+    assert "planned for 2 ranks" in (told := capsys.readouterr().err)
+    assert "torchrun --nnodes 1 --nproc-per-node 2" in told
+
+
+def test_a_run_that_another_process_holds_is_not_begun(
+    job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [run] = runs(job)
+    claims.take(ResultPaths(Path("results/small")).run(run.id), "local")
+    assert worker.main([str(job)]) == 1
+    assert f"process {os.getpid()} on" in capsys.readouterr().err
+    assert not attempt_of(run, 2).folder.exists()
+
+
+def test_a_launchers_claim_is_used(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    [run] = runs(job)
+    taken = claims.take(ResultPaths(Path("results/small")).run(run.id), "local")
+    monkeypatch.setenv("HPCNCF_ATTEMPT", str(taken.number))
+    monkeypatch.setenv("HPCNCF_LAUNCHED_BY", "local")
+    assert worker.main([str(job)]) == 0
+    assert rank_of(run).launched_by == "local"
+
+
+def test_a_failing_run_leaves_a_record_that_says_why(
+    job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert worker.main([str(job), "-s", "training.lr=1e30"]) == 1
+    [run] = runs(job, "training.lr=1e30")
+    record = rank_of(run)
+    assert (record.outcome, record.exit_code) == ("failed", 1)
+    assert record.error is not None
+    assert record.error["type"] == "HpcncfError"
+    assert "the loss became nan" in record.error["message"]
+    assert "train.py" in record.error["traceback"]
+    assert record.training is not None, "what was measured until then"
+    assert "the loss became nan" in capsys.readouterr().err
+
+
+def test_data_made_anew_since_the_plan_is_refused(job: Path, data: Path, tmp_path: Path) -> None:
+    moved = tmp_path / "moved"
+    shutil.copytree(data, moved)
+    write_job(job.parent, moved)
+    [run] = runs(job)
+    manifest = moved / "manifest.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"key": "f" * 64}))
+    results = ResultPaths(Path("results/small"))
+    assert worker.be_rank(run, results) == 1
+    error = rank_of(run).error
+    assert error is not None
+    assert "holds other data than when the run was planned" in error["message"]
+
+
+def test_a_run_stopped_by_a_signal_leaves_its_record_and_its_checkpoint(job: Path) -> None:
+    process = subprocess.Popen(command(job, "training.epochs=5000"), stderr=subprocess.PIPE)
+    [run] = runs(job, "training.epochs=5000")
+    checkpoint = attempt_of(run).folder.parent / "checkpoint.pt"
+    try:
+        wait_for(checkpoint.exists, process)
+        process.send_signal(signal.SIGTERM)
+        _, told = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 128 + signal.SIGTERM
+    record = rank_of(run)
+    assert (record.outcome, record.exit_code) == ("stopped", 143)
+    assert b"stopped by SIGTERM" in told
+    assert record.training is not None
+    assert record.training.epochs
+    assert checkpoint.exists()
+
+
+def command(job: Path, *settings: str) -> list[str]:
+    overrides = [part for setting in settings for part in ("-s", setting)]
+    return [sys.executable, "-m", "hpcncf.worker", str(job), *overrides]
+
+
+def wait_for(happened: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+    until = time.monotonic() + 60
+    while not happened():
+        assert process.poll() is None, "ended too early"
+        assert time.monotonic() < until, "did not happen"
+        time.sleep(0.05)
+
+
+def two_ranks(job: Path, run: Run, *settings: str) -> list[subprocess.Popen[bytes]]:
+    """As our local launcher starts them, but for the claim."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    env = os.environ | {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+    env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    return [
+        subprocess.Popen(
+            [*command(job, *settings), "--run", run.id],
+            env=env | {"RANK": rank, "LOCAL_RANK": rank},
+            stderr=subprocess.PIPE,
+        )
+        for rank in ("0", "1")
+    ]
+
+
+def test_a_rank_whose_peer_died_ends_and_says_so(job: Path, data: Path) -> None:
+    write_job(job.parent, data, "[2]")
+    settings = ("training.epochs=5000", "training.checkpoint_every=0")
+    [run] = runs(job, *settings)
+    first, second = two_ranks(job, run, *settings)
+
+    def trains() -> bool:
+        path = attempt_of(run).progress
+        return path.exists() and records.read(path, Progress).phase == "training"
+
+    try:
+        wait_for(trains, first)
+        second.kill()
+        _, told = first.communicate(timeout=60)
+    finally:
+        first.kill()
+        second.kill()
+    assert first.returncode == 1
+    assert b"another rank ended while this one waited for it" in told
+    record = rank_of(run)
+    assert record.outcome == "failed"
+    assert record.error is not None
+    assert record.error["message"].startswith("another rank ended while this one waited for it")
+
+
+def test_torchrun_leaves_the_same_records(job: Path, data: Path) -> None:
+    write_job(job.parent, data, "[1, 2]")
+    one, two = sorted(runs(job), key=lambda run: run.resources.world_size)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    subprocess.run(
+        [*torchrun, "-m", "hpcncf.worker", str(job), "--run-id", two.id],
+        check=True,
+        timeout=120,
+        capture_output=True,
+    )
+    assert worker.main([str(job), "--run", one.id]) == 0
+    alone, first, second = rank_of(one), rank_of(two, 0), rank_of(two, 1)
+    assert [record.launched_by for record in (first, second)] == ["torchrun", "torchrun"]
+    assert [record.attempt for record in (first, second)] == [1, 1]
+    assert set(alone.model_dump()) == set(first.model_dump()) == set(second.model_dump())
+    trainings = [record.training for record in (alone, first, second)]
+    losses = [training.epochs[-1].loss for training in trainings if training]
+    assert losses == [pytest.approx(losses[0], rel=1e-4)] * 3
+    assert [path.name for path in attempt_of(two).nodes()] == ["node-0.json"]
