@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from shutil import which
@@ -18,11 +19,12 @@ FORWARDED: Final = (
     signal.SIGTERM,
     signal.SIGINT,
     signal.SIGHUP,
+    signal.SIGQUIT,
     signal.SIGUSR1,
     signal.SIGUSR2,
 )
 # The signals that end a command unless it minds.
-ENDING: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+ENDING: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
 _WAITED_FOR: Final = {*FORWARDED, signal.SIGCHLD}
 
 # As a shell has it.
@@ -91,8 +93,12 @@ class Child:
 
     def _next_signal(self, within_s: float) -> int | None:
         """The signal that came and is to be handled; None after `within_s`."""
-        if sys.platform == "darwin":  # it has sigwait only: ^C is the group's there
-            return signal.sigwait(_WAITED_FOR - {signal.SIGINT})
+        if sys.platform == "darwin":  # which has no sigtimedwait and no sender's code
+            pending = signal.sigpending() & _WAITED_FOR - {signal.SIGINT}
+            if pending:
+                return signal.sigwait(pending)
+            time.sleep(0.1)
+            return signal.SIGCHLD
         info = signal.sigtimedwait(_WAITED_FOR, within_s)
         if info is None:
             return None

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from hpcncf.monitor import procfs, tree
+from hpcncf.monitor import elsewhere, procfs, tree
 from hpcncf.monitor.tree import Spent, Tree
 
 pytestmark = pytest.mark.skipif(not procfs.LINUX, reason="reads /proc")
@@ -207,3 +207,14 @@ def test_a_process_is_as_old_as_its_start_says() -> None:
         told_s(root)
         age_s = procfs.age_s(root.pid)
     assert 0 < age_s <= time.monotonic() - begun_s + ticks(2)
+
+
+def test_psutil_tells_the_living_where_there_is_no_proc() -> None:
+    with program(SPIN.format(seconds=0.3) + TELL) as child:
+        said_s = told_s(child)
+        user_s, system_s, rss_mib, threads, pids = elsewhere.tree(os.getpid(), count_root=False)
+    assert user_s + system_s == pytest.approx(said_s, abs=ticks(10))
+    assert pids == [child.pid]
+    assert threads == 1
+    assert rss_mib > 1
+    assert os.getpid() in elsewhere.tree(os.getpid(), count_root=True)[4]

@@ -16,7 +16,7 @@ import resource
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass, field, replace
 
-from hpcncf.monitor import procfs
+from hpcncf.monitor import elsewhere, procfs
 from hpcncf.monitor.procfs import Stat
 
 # Each clock is cut to a tick, so a child's account may exceed what its parent's grew by.
@@ -98,6 +98,8 @@ class Tree:
 
     def sample(self) -> Sample:
         account = self._account()  # before any child is read: see the module's opening
+        if not procfs.LINUX:
+            return self._sample_elsewhere(account or Spent())
         last, self._known = self._known, self._walk()
         self._keep_lost(last)
         user_s, system_s = self._sum(account)
@@ -110,6 +112,13 @@ class Tree:
             rss, anonymous = rss + resident, anonymous + private
         threads = sum(self._known[pid].stat.threads for pid in pids)
         return Sample(self._total[0], self._total[1], rss, anonymous, threads, pids)
+
+    def _sample_elsewhere(self, account: Spent) -> Sample:
+        user_s, system_s, rss_mib, threads, pids = elsewhere.tree(self.root, self.count_root)
+        user_s, system_s = account.user_s + user_s, account.system_s + system_s
+        if user_s + system_s > sum(self._total):
+            self._total = [user_s, system_s]
+        return Sample(self._total[0], self._total[1], rss_mib, 0.0, threads, tuple(pids))
 
     def spent(self) -> Spent:
         """The whole account, living descendants' switches and storage included. Not every second:
