@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -79,6 +80,7 @@ def _any_complete(runs: list[Run], attempts: Mapping[str, Attempt | None]) -> bo
     return any(attempt is not None and judge.complete(run, attempt) for run, attempt in last)
 
 
+@cache
 def _commit() -> str | None:
     return environment.commit(Path(__file__).parent).commit
 

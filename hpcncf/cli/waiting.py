@@ -15,7 +15,7 @@ from hpcncf.status import RunState
 
 # `unknown`: Slurm's accounting is some seconds behind, and may not know a new job yet.
 UNFINISHED: Final = ("pending", "running", "unknown")
-POLL_S: Final = 1.0
+POLL_S: Final = 2.0
 
 
 def wait(paths: ResultPaths, run_ids: Sequence[str], quiet: bool = False) -> int:
@@ -32,25 +32,29 @@ def wait(paths: ResultPaths, run_ids: Sequence[str], quiet: bool = False) -> int
 
 
 def _watch(paths: ResultPaths, run_ids: Sequence[str], quiet: bool) -> list[RunState]:
+    """Only what is under way is read again: a local run is being measured meanwhile."""
     terminal, told = sys.stdout.isatty() and not quiet, dict[str, str]()
-    states = _of(paths, run_ids)
-    while any(state.state in UNFINISHED for state in states):
+    found, open_ids = dict[str, RunState](), set(run_ids)
+    while open_ids:
+        now = _of(paths, open_ids)
+        found |= {state.run.id: state for state in now}
+        open_ids = {state.run.id for state in now if state.state in UNFINISHED}
+        states = [found[run_id] for run_id in run_ids if run_id in found]
         if terminal:
             _moving_line(states)
         elif not quiet:
             _changes(states, told)
-        time.sleep(POLL_S)
-        states = _of(paths, run_ids)
+        if open_ids:
+            time.sleep(POLL_S)
     if terminal:
         print("\r\033[K", end="")
-    elif not quiet:
-        _changes(states, told)
-    return states
+    return [found[run_id] for run_id in run_ids if run_id in found]
 
 
-def _of(paths: ResultPaths, run_ids: Sequence[str]) -> list[RunState]:
-    asked = set(run_ids)
-    return [state for state in status.states(paths, read_plan(paths)) if state.run.id in asked]
+def _of(paths: ResultPaths, run_ids: set[str]) -> list[RunState]:
+    plan = read_plan(paths)
+    asked = [run for run in plan.runs if run.id in run_ids]
+    return status.states(paths, plan.model_copy(update={"runs": asked}))
 
 
 def _moving_line(states: Sequence[RunState]) -> None:
@@ -63,13 +67,14 @@ def _moving_line(states: Sequence[RunState]) -> None:
 
 
 def _changes(states: Sequence[RunState], told: dict[str, str]) -> None:
-    for number, state in enumerate(states, start=1):
+    done = sum(state.state not in UNFINISHED for state in states)
+    for state in states:
         if state.state in ("pending", "unknown") or told.get(state.run.id) == state.state:
             continue
         told[state.run.id] = state.state
         what = f"{state.run.id[: layout.ID]} {layout.varies(state.run)}".rstrip()
         said = "" if state.state == "running" else progress.sentence(state)
-        line = f"{number}/{len(states)}  {what}: {state.state}{', ' * bool(said)}{said}"
+        line = f"[{done}/{len(states)}] {what}: {state.state}{', ' * bool(said)}{said}"
         print(line, flush=True)
 
 
