@@ -167,6 +167,7 @@ def test_one_rank_is_accounted_as_seff_does(tmp_path: Path) -> None:
     assert found["cpu_efficiency"] == pytest.approx(0.51)
     assert found["cores_used"] == pytest.approx(1.02)
     assert found["core_hours"] == pytest.approx(2 * 100 / 3600)
+    assert found["core_hours_wasted"] == pytest.approx((200 - 102) / 3600)
     assert found["time_efficiency"] == pytest.approx(100 / 1800)
     assert found["memory_efficiency"] == pytest.approx(400 / 4096)
 

@@ -80,7 +80,7 @@ def test_a_reason_is_text_never_markup(tmp_path: Path) -> None:
     assert "&lt;script&gt;" in html
     rows = [line for line in markdown.splitlines() if plan.runs[0].id in line]
     assert rows
-    assert all(len(re.findall(r"(?<!\\)\|", line)) == 8 for line in rows)
+    assert all(len(re.findall(r"(?<!\\)\|", line)) == 11 for line in rows)
 
 
 def test_equal_results_give_equal_reports(tmp_path: Path) -> None:

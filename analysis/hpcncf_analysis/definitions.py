@@ -32,7 +32,7 @@ DEFINITIONS: Final[list[tuple[str, str]]] = [
     ),
     (
         "in training",
-        "CPU efficiency without start-up: over the seconds from the first step to the last, "
+        "CPU efficiency of the training, without start-up: over the seconds from the first step to the last, "
         "evaluation included, from the node's series; none where that is under a few seconds.",
     ),
     (
@@ -46,6 +46,11 @@ DEFINITIONS: Final[list[tuple[str, str]]] = [
         "apart. Where max_steps cut the epoch short: the epoch's instances / instances/s.",
     ),
     ("core-s/epoch", "Cores allocated × s/epoch: what an epoch costs."),
+    (
+        "of the limit, of what was asked",
+        "Elapsed / time limit; the largest sum of the ranks' peak resident memory on a node, an "
+        "upper bound, / memory asked for.",
+    ),
     (
         "HR@10, NDCG@10",
         "Of the last epoch, leave-one-out: is the held-out item among the first 10 of itself and "

@@ -158,7 +158,7 @@ def context(
     titles = {row["data_title"] for row in found.runs if row["data_title"]}
     return {
         "job": found.job,
-        "data": "; ".join(sorted(titles)),
+        "data": "; ".join(sorted(titles)) or _no_title(found.runs),
         "conclusion": conclusion,
         "alerts": alerts(runs, shown),
         "counts": found.counts(),
@@ -177,6 +177,12 @@ def context(
         "definitions": DEFINITIONS,
         "figures": figures,
     }
+
+
+def _no_title(runs: Sequence[Row]) -> str:
+    if all(row["workload"] == "command" for row in runs):
+        return "a command"
+    return "the prepared data is not here any more: its title is not known"
 
 
 def _render(name: str, page: Mapping[str, Any]) -> str:

@@ -35,7 +35,7 @@ NAMED: Final = (
     "data_title",
     "command",
 )
-LONGEST: Final = 48
+LONGEST: Final = 32
 # With more configurations than this, figures name them by number: labels would cover each other.
 CROWD: Final = 8
 BARE: Final = {"loader", "engine", "data_title", "command"}

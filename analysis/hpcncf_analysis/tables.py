@@ -49,6 +49,7 @@ def main_table(shown: Sequence[Configuration], scales: Mapping[str, Scaled]) -> 
         "speed-up",
         "parallel efficiency",
         *_CORE_COLUMNS,
+        "in training",
         "s/epoch",
         "core-s/epoch",
     ]
@@ -63,14 +64,7 @@ def _numbered(table: Table) -> Table:
     return Table(table.columns, rows)
 
 
-_CORE_COLUMNS: Final = [
-    "cores allocated",
-    "usable",
-    "used",
-    "CPU efficiency",
-    "in training",
-    "peak",
-]
+_CORE_COLUMNS: Final = ["cores allocated", "usable", "used", "CPU efficiency", "peak"]
 
 
 def _core_cells(one: Configuration) -> list[str]:
@@ -80,7 +74,6 @@ def _core_cells(one: Configuration) -> list[str]:
     return [
         *(words.cores(count) for count in counts),
         words.percent(efficiency) + flag,
-        words.percent(one.median("cpu_efficiency_training")),
         words.percent(one.median("cpu_efficiency_peak")),
     ]
 
@@ -94,6 +87,7 @@ def _main_row(one: Configuration, scaled: Scaled | None) -> list[str]:
         words.times(scaled.speedup if scaled else None),
         words.percent(scaled.parallel_efficiency if scaled else None),
         *_core_cells(one),
+        words.percent(one.median("cpu_efficiency_training")),
         words.number(one.median("seconds_per_epoch")) + _extrapolated(one),
         words.number(one.median("core_s_per_epoch")) + _extrapolated(one),
     ]
@@ -167,7 +161,8 @@ def epoch_table(epochs: Sequence[Row], shown: Sequence[Configuration]) -> Table 
 
 def run_table(runs: Sequence[Row]) -> Table:
     """Every planned run, whatever became of it."""
-    columns = ["run", "settings", "repeat", "state", "elapsed", "CPU efficiency", "what happened"]
+    columns = ["run", "settings", "repeat", "state", "elapsed", "of the limit"]
+    columns += ["CPU efficiency", "peak memory", "of what was asked", "what happened"]
     return Table(columns, [_run_row(row) for row in runs])
 
 
@@ -180,7 +175,10 @@ def _run_row(row: Row) -> list[str]:
         str(row["repeat"]),
         row["state"] + (" (retired)" if row["retired"] else ""),
         words.duration(row["elapsed_s"]),
+        words.percent(row["time_efficiency"]),
         words.percent(row["cpu_efficiency"]),
+        words.mebibytes(row["memory_peak_mib"]),
+        words.percent(row["memory_efficiency"]),
         "; ".join(text for text in told if text),
     ]
 

@@ -46,6 +46,10 @@ def duration(value: float | None) -> str:
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02} min"
 
 
+def mebibytes(value: float | None) -> str:
+    return NONE if value is None else f"{value:,.0f}{THIN}MiB"
+
+
 def interval(spread: Spread | None, show: Callable[[float | None], str]) -> str:
     """`[low–high]`; nothing where one repeat gives none."""
     if spread is None or spread.low is None:
