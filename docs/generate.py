@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from hpcncf import plan, records, slurm, spec
+from hpcncf import plan, records, slurm, spec, submissions
 from hpcncf.ncf.data.manifest import Manifest
 
 ROOT = Path(__file__).parent.parent
@@ -24,7 +24,7 @@ SCHEMAS: dict[str, type[BaseModel]] = {
     "progress": records.Progress,
     "claim": records.Claim,
     "end": records.End,
-    "submission": records.Submission,
+    "submission": submissions.Submission,
     "manifest": Manifest,
 }
 SECTIONS: list[tuple[str, type[BaseModel], str]] = [
