@@ -14,7 +14,7 @@ from matplotlib.text import Annotation, Text
 from test_scaling import row
 
 from hpcncf.collect import collect
-from hpcncf_analysis import heatmap, plots, scaling, style, summary
+from hpcncf_analysis import efficiency, heatmap, plots, scaling, style, summary
 from hpcncf_analysis.heatmap import Watched
 from hpcncf_analysis.summary import Configuration
 
@@ -35,7 +35,7 @@ def labels(figure: Figure, shown: list[Configuration]) -> list[Annotation]:
 def test_every_configuration_is_labelled_and_no_label_covers_another(
     demo: list[Configuration],
 ) -> None:
-    figure = plots.efficiency_against_speed(demo)
+    figure = efficiency.efficiency_against_speed(demo)
     assert figure is not None
     found = labels(figure, demo)
     assert sorted(text.get_text() for text in found) == sorted(one.label for one in demo)
@@ -47,7 +47,7 @@ def test_every_configuration_is_labelled_and_no_label_covers_another(
 
 
 def test_every_run_is_a_point(demo: list[Configuration]) -> None:
-    figure = plots.efficiency_against_speed(demo)
+    figure = efficiency.efficiency_against_speed(demo)
     assert figure is not None
     points = [line for line in figure.axes[0].lines if line.get_marker() == "."]
     assert sum(np.size(line.get_xdata()) for line in points) == 18
@@ -55,12 +55,12 @@ def test_every_run_is_a_point(demo: list[Configuration]) -> None:
 
 def test_an_iso_line_holds_equal_core_seconds(demo: list[Configuration]) -> None:
     """At 1 core and 1,000 instances/s an epoch of 10,000 instances costs 10 core-seconds."""
-    assert plots.work_per_epoch(demo) == 5 * make_results.TRAIN_ROWS
+    assert efficiency.work_per_epoch(demo) == 5 * make_results.TRAIN_ROWS
     shown = [
         row(cores=1, instances_per_s=1000.0, instances_per_epoch=10_000, seconds_per_epoch=10.0),
         row(cores=4, instances_per_s=4000.0, instances_per_epoch=10_000, seconds_per_epoch=2.5),
     ]
-    figure = plots.efficiency_against_speed(summary.configurations(shown))
+    figure = efficiency.efficiency_against_speed(summary.configurations(shown))
     assert figure is not None
     (ten,) = [text for text in figure.axes[1].texts if text.get_text() == "10"]
     assert isinstance(ten, Annotation)
@@ -70,7 +70,7 @@ def test_an_iso_line_holds_equal_core_seconds(demo: list[Configuration]) -> None
 
 def test_epochs_of_different_sizes_have_no_common_iso_lines() -> None:
     shown = [row(instances_per_epoch=10), row("batched", instances_per_epoch=20)]
-    assert plots.work_per_epoch(summary.configurations(shown)) is None
+    assert efficiency.work_per_epoch(summary.configurations(shown)) is None
 
 
 @pytest.mark.parametrize(
@@ -78,12 +78,12 @@ def test_epochs_of_different_sizes_have_no_common_iso_lines() -> None:
     [(1.5, 30, [2, 5, 10, 20]), (0.04, 0.3, [0.05, 0.1, 0.2]), (3, 4, [])],
 )
 def test_nice_values_between_bounds(low: float, high: float, values: list[float]) -> None:
-    assert plots.nice_between(low, high) == pytest.approx(values)
+    assert efficiency.nice_between(low, high) == pytest.approx(values)
 
 
 def test_an_efficiency_above_one_is_inside_the_figure() -> None:
     shown = summary.configurations([row(cpu_efficiency=1.8), row("batched")])
-    figure = plots.efficiency_against_speed(shown)
+    figure = efficiency.efficiency_against_speed(shown)
     assert figure is not None
     assert figure.axes[0].get_ylim()[1] > 1.8
 
@@ -142,7 +142,7 @@ def test_a_node_that_left_no_series_has_no_heat_map(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "draw",
-    [plots.efficiency_against_speed, plots.step_time, lambda shown: plots.speedup(shown, {})],
+    [efficiency.efficiency_against_speed, plots.step_time, lambda shown: plots.speedup(shown, {})],
 )
 def test_no_runs_draw_nothing(draw: Any) -> None:
     assert draw([]) is None
@@ -152,7 +152,7 @@ def test_the_same_runs_give_the_same_figure_with_its_text_as_text(
     demo: list[Configuration],
 ) -> None:
     def drawn() -> str:
-        figure = plots.efficiency_against_speed(demo)
+        figure = efficiency.efficiency_against_speed(demo)
         assert figure is not None
         return style.as_svg(figure, "a")
 

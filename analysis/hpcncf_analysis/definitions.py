@@ -32,8 +32,8 @@ DEFINITIONS: Final[list[tuple[str, str]]] = [
     ),
     (
         "in training",
-        "CPU efficiency of the training, without start-up: over the seconds from the first step to the last, "
-        "evaluation included, from the node's series; none where that is under a few seconds.",
+        "CPU efficiency of the training, without start-up: over the seconds from the first step to "
+        "the last, evaluation included, from the node's series; none where those are too few.",
     ),
     (
         "peak",

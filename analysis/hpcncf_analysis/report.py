@@ -16,7 +16,17 @@ from matplotlib.figure import Figure
 from hpcncf import records
 from hpcncf.collect import Collected
 from hpcncf.records import NodeRecord, RecordError, ResultPaths
-from hpcncf_analysis import conclude, heatmap, plots, scaling, style, summary, tables, words
+from hpcncf_analysis import (
+    conclude,
+    efficiency,
+    heatmap,
+    plots,
+    scaling,
+    style,
+    summary,
+    tables,
+    words,
+)
 from hpcncf_analysis.alerts import alerts
 from hpcncf_analysis.conclude import Conclusion
 from hpcncf_analysis.definitions import DEFINITIONS
@@ -102,7 +112,7 @@ def draw(
 ) -> list[Drawn]:
     """The figures that the runs leave something to show in, in reading order."""
     drawn: dict[str, Figure | None] = {
-        "efficiency_speed": plots.efficiency_against_speed(shown),
+        "efficiency_speed": efficiency.efficiency_against_speed(shown),
         "speedup": plots.speedup(shown, scales),
         "core_heatmap": heatmap.core_heatmap(extremes(found.runs, shown, paths)),
         "step_time": plots.step_time(shown),

@@ -61,6 +61,11 @@ def colours(series: Iterable[str]) -> dict[str, str]:
     return {name: SERIES[number % len(SERIES)] for number, name in enumerate(names)}
 
 
+def marker(ranks: int) -> str:
+    """A circle for one rank, a square for several."""
+    return "o" if ranks == 1 else "s"
+
+
 def quiet_grid(axes: Axes) -> None:
     axes.grid(visible=True, color=FAINT, lw=0.6)
     axes.set_axisbelow(True)

@@ -1,0 +1,160 @@
+"""Efficiency against speed: the figure that shows what the cores bought."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import log10
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import (
+    FixedLocator,
+    FuncFormatter,
+    LogLocator,
+    MultipleLocator,
+    NullLocator,
+    PercentFormatter,
+)
+
+from hpcncf_analysis import placing, style
+from hpcncf_analysis.placing import Label
+from hpcncf_analysis.style import FAINT, GREY
+from hpcncf_analysis.summary import Configuration, marks
+
+
+def efficiency_against_speed(configurations: Sequence[Configuration]) -> Figure | None:
+    """CPU efficiency over speed, and under it what that speed costs in cores.
+
+    Core-seconds per epoch depend on speed and cores, not on efficiency: their iso-lines are
+    straight in the lower panel (cores over speed, both logarithmic) and could only be drawn in the
+    upper one for each number of cores anew. Both panels share the speed, so a point is found in
+    the other straight above or below it. In the lower panel a ring is what the configuration is
+    allocated, a dot what it used, and the line between them is the waste.
+    """
+    shown = [one for one in configurations if one.speed and one.median("cpu_efficiency")]
+    if not shown or len({one.is_command for one in shown}) > 1:
+        return None
+    if shown[0].is_command and len(shown) == 1:
+        return None  # one point of a command says no more than its row in the table
+    with style.styled():
+        figure = style.blank(7.4)
+        upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[1.25, 1])
+        colours = style.colours(one.series for one in configurations)
+        _speed_axis(lower, shown)
+        _efficiencies(upper, shown, colours)
+        _costs(lower, shown, colours)
+        _label_points(upper, shown, colours, marks(configurations))
+    return figure
+
+
+def _speed_axis(axes: Axes, shown: Sequence[Configuration]) -> None:
+    speeds = [_run_speed(one, row) for one in shown for row in one.rows]
+    low, high = min(speeds), max(speeds)
+    room = max((high / low) ** 0.12, 1.25)
+    axes.set_xscale("log")
+    axes.set_xlim(low / room, high * room)
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(style.thousands))
+    unit = "runs per hour" if shown[0].is_command else "instances per second, all ranks"
+    axes.set_xlabel(f"speed ({unit}; logarithmic)")
+
+
+def _run_speed(one: Configuration, row: Mapping[str, float]) -> float:
+    return 3600 / row["elapsed_s"] if one.is_command else row["instances_per_s"]
+
+
+def _efficiencies(axes: Axes, shown: Sequence[Configuration], colours: Mapping[str, str]) -> None:
+    for one in shown:
+        colour = colours[one.series]
+        speeds = [_run_speed(one, row) for row in one.rows]
+        axes.plot(speeds, [row["cpu_efficiency"] for row in one.rows], ".", color=colour, alpha=0.4)
+        at = (one.speed or 0.0, one.median("cpu_efficiency") or 0.0)
+        axes.plot(*at, style.marker(one.ranks), ms=9, mec="w", color=colour)
+    highest = max(row["cpu_efficiency"] for one in shown for row in one.rows)
+    axes.set_ylim(0, max(1.15, highest * 1.12))
+    axes.axhline(1, color=GREY, lw=1, ls=":")
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    axes.yaxis.set_major_locator(MultipleLocator(0.2))
+    axes.set_title("CPU efficiency: busy share of the cores allocated")
+    style.quiet_grid(axes)
+
+
+def _costs(axes: Axes, shown: Sequence[Configuration], colours: Mapping[str, str]) -> None:
+    counts = sorted({one.cores for one in shown})
+    used = [one.median("cores_used") or one.cores for one in shown]
+    axes.set_yscale("log", base=2)
+    axes.set_ylim(min(*counts, *used) / 1.5, max(*counts, *used) * 1.5)
+    _iso_lines(axes, shown)
+    for one, busy in zip(shown, used, strict=True):
+        colour, marker, speed = colours[one.series], style.marker(one.ranks), one.speed or 0.0
+        axes.plot([speed] * 2, [busy, one.cores], color=colour, lw=2, alpha=0.5)
+        axes.plot(speed, busy, marker, ms=5, color=colour)
+        axes.plot(speed, one.cores, marker, ms=10, mfc="none", mew=1.8, color=colour)
+    axes.yaxis.set_major_locator(FixedLocator(counts))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    what = "run" if shown[0].is_command else "epoch"
+    axes.set_title(f"Cores (○ allocated, • used); lines: core-seconds per {what}")
+
+
+def _iso_lines(axes: Axes, shown: Sequence[Configuration]) -> None:
+    """Where cores x seconds per epoch are equal; none where epochs differ in size."""
+    work = work_per_epoch(shown)
+    if work is None:
+        return
+    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
+    for cost in nice_between(low * work / right, high * work / left):
+        speeds = [left, right]
+        axes.plot(speeds, [cost * speed / work for speed in speeds], color=FAINT, lw=1, zorder=0)
+        speed = min(right, high * work / cost) / 1.02
+        if speed < left * 1.2:
+            continue  # the corner has no room for its label
+        at_top = speed < right / 1.05
+        axes.annotate(
+            f"{cost:g}",
+            (speed, cost * speed / work),
+            xytext=(-3, -3) if at_top else (-2, 2),
+            textcoords="offset points",
+            ha="right",
+            va="top" if at_top else "bottom",
+            size=9,
+            color=GREY,
+        )
+    axes.set_xlim(left, right)
+    axes.set_ylim(low, high)
+
+
+def work_per_epoch(shown: Sequence[Configuration]) -> float | None:
+    """Instances of an epoch, when all agree; of a command the unit of speed, runs per hour."""
+    if shown[0].is_command:
+        return 3600.0
+    sizes = {one.median("instances_per_epoch") for one in shown}
+    return sizes.pop() if len(sizes) == 1 else None
+
+
+def nice_between(low: float, high: float) -> list[float]:
+    """1, 2, 5, 10, ... between two bounds; only 1, 10, 100 where those would crowd."""
+    powers = range(int(log10(low)) - 2, int(log10(high)) + 2)
+    nice = [step * 10.0**power for power in powers for step in (1, 2, 5)]
+    inside = [value for value in nice if low < value < high]
+    return inside if len(inside) <= 9 else [v for v in inside if f"{v:e}".startswith("1.0")]
+
+
+def _label_points(
+    axes: Axes,
+    shown: Sequence[Configuration],
+    colours: Mapping[str, str],
+    names: Mapping[str, str],
+) -> None:
+    labels = [
+        Label(
+            one.speed or 0.0,
+            one.median("cpu_efficiency") or 0.0,
+            names[one.key],
+            colours[one.series],
+        )
+        for one in shown
+    ]
+    points = [(_run_speed(one, row), row["cpu_efficiency"]) for one in shown for row in one.rows]
+    placing.place(axes, labels, points)
