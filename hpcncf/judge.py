@@ -86,7 +86,7 @@ def _waiting(sent: Sent) -> Verdict:
     if sent.cancelled_by:
         return "cancelled", f"by {sent.cancelled_by}, before it started"
     if sent.submission.error:
-        return "lost", f"its submission broke off: {sent.submission.error}"
+        return "lost", f"its submission broke off: {sent.submission.error.splitlines()[0]}"
     if sent.job is None:
         return _being_sent(sent)
     if sent.submission.cluster == "slurm":
