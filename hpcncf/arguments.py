@@ -10,7 +10,7 @@ def of_a_rank(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("source", type=Path, help="a job file, or a results folder with a plan")
     # torchrun on Python 3.11 refuses `--run`, ours or not: it begins two of its own options.
-    add("--run", "--run-id", metavar="ID", help="which of the runs; its first letters do")
+    add("--run", "--run-id", dest="run_id", metavar="ID", help="which run; its first letters do")
     add(
         "-s",
         dest="settings",

@@ -181,7 +181,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def from_arguments(args: argparse.Namespace) -> tuple[int, RunPaths]:
     """Work as asked; returns the exit code and where the run keeps its files."""
     run, results = source.find(
-        args.source, args.run, args.settings, args.results, leave_plan=ranks.place().rank == 0
+        args.source, args.run_id, args.settings, args.results, leave_plan=ranks.place().rank == 0
     )
     return be_rank(run, results, args.again), results.run(run.id)
 

@@ -14,9 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from make_runs import tiny
+from make_runs import tiny, trainer
 
-from hpcncf import claims, records, worker
+from hpcncf import claims, cli, records, worker
+from hpcncf.cli.train import summary
 from hpcncf.collect import read_plan
 from hpcncf.jobfile import load, plan
 from hpcncf.plan import Run
@@ -184,6 +185,38 @@ def test_a_run_stopped_by_a_signal_leaves_its_record_and_its_checkpoint(job: Pat
     assert record.training is not None
     assert record.training.epochs
     assert checkpoint.exists()
+
+
+def test_the_next_attempt_resumes_and_lists_every_epoch(job: Path) -> None:
+    [run] = runs(job)
+    assert run.training is not None
+    folder = attempt_of(run).folder.parent
+    cut = run.model_copy(update={"training": run.training.model_copy(update={"epochs": 1})})
+    trainer(cut, folder).train()
+    assert (folder / "checkpoint.pt").exists()
+    assert worker.main([str(job)]) == 0
+    resumed = rank_of(run).training
+    assert resumed is not None
+    assert resumed.resumed_epoch == 1
+    assert [epoch.epoch for epoch in resumed.epochs] == [0, 1]
+    assert not (folder / "checkpoint.pt").exists()
+    assert worker.main([str(job), "--again"]) == 0
+    whole = rank_of(run, attempt=2).training
+    assert whole is not None
+    assert whole.model_sha256 == resumed.model_sha256
+
+
+def test_the_summary_of_hpcncf_train_says_what_was_reached(job: Path) -> None:
+    assert worker.main([str(job)]) == 0
+    told = summary(rank_of(runs(job)[0]))
+    for part in ("completed in", "epochs 2, loss 0.", "instances/s", "HR@10 0.", "CPU efficiency"):
+        assert part in told
+
+
+def test_hpcncf_train_is_the_same_by_hand(job: Path) -> None:
+    [run] = runs(job)
+    assert cli.main(["train", str(job), "--run", run.id]) == 0
+    assert rank_of(run).outcome == "completed"
 
 
 def command(job: Path, *settings: str) -> list[str]:
