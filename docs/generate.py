@@ -84,7 +84,7 @@ An editor that knows YAML schemas completes and checks a job file whose first li
 
     # yaml-language-server: $schema=PATH/hpcncf/schemas/job.json
 
-`hpcncf doctor` prints the PATH.
+where PATH is the checkout, or the folder that `pip show -f hpcncf` calls Location.
 """
 CLOSING = """\
 ## Grid, points, exclude

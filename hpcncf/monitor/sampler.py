@@ -160,12 +160,14 @@ class Monitor:
         )
 
     def _cpu(self, elapsed_s: float, spent: Spent) -> Cpu:
+        efficiency = spent.cpu_s / (elapsed_s * self._allocated) if elapsed_s > 0 else None
         peak = self._highest.peak.cores
         return Cpu(
             user_s=spent.user_s,
             system_s=spent.system_s,
-            efficiency=spent.cpu_s / (elapsed_s * self._allocated) if elapsed_s > 0 else None,
-            efficiency_peak=None if peak is None else peak / self._allocated,
+            efficiency=efficiency,
+            # The average has the kernel's last word, the samples do not: a peak is no less.
+            efficiency_peak=None if peak is None else max(peak / self._allocated, efficiency or 0),
             peak_window_s=PEAK_WINDOW_S,
             context_switches_voluntary=spent.voluntary,
             context_switches_involuntary=spent.involuntary,
