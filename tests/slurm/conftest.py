@@ -1,0 +1,132 @@
+"""A real Slurm for the session's tests, and hpcncf on it as a user types it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CLUSTER = Path(__file__).with_name("cluster.py")
+ENDED = {"completed", "failed", "stopped", "cancelled", "timeout", "lost", "out_of_memory"}
+
+
+@dataclass(frozen=True)
+class Cluster:
+    folder: Path
+
+    def run(self, *command: str | Path, cwd: Path | None = None) -> str:
+        """What the command prints, started where Slurm's commands talk to this cluster."""
+        done = self.attempt(*command, cwd=cwd)
+        assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    def attempt(
+        self, *command: str | Path, cwd: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command,
+            cwd=cwd or self.folder,
+            env=os.environ | {"SLURM_CONF": str(self.folder / "etc/slurm.conf")},
+            capture_output=True,
+            text=True,
+            timeout=90,
+            check=False,
+        )
+
+
+@contextmanager
+def started(*options: str) -> Iterator[Cluster]:
+    """A cluster of its own; what goes wrong in starting or ending it is a failure."""
+    folder = Path(tempfile.mkdtemp(prefix="hpcncf-test-", dir="/tmp"))
+    try:
+        _cluster("start", folder, *options)
+        yield Cluster(folder)
+    finally:
+        _cluster("stop", folder)
+
+
+def _cluster(verb: str, folder: Path, *options: str) -> None:
+    command = [sys.executable, CLUSTER, verb, "--dir", folder, *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    if done.returncode != 0:
+        pytest.fail(f"cluster.py {verb}: {done.stdout}{done.stderr}", pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    if os.environ.get("HPCNCF_TEST_SLURM") != "1":
+        pytest.skip("`make test-slurm` starts a real Slurm for it (HPCNCF_TEST_SLURM=1)")
+    if os.geteuid() != 0:
+        pytest.skip("starting a Slurm needs root")
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that it is ended, too
+    try:
+        with started() as cluster:
+            yield cluster
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@dataclass(frozen=True)
+class User:
+    """Someone who types hpcncf in a folder that the nodes see."""
+
+    cluster: Cluster
+    folder: Path
+
+    def attempt(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        hpcncf = Path(sys.executable).with_name("hpcncf")
+        return self.cluster.attempt(hpcncf, *arguments, cwd=self.folder)
+
+    def types(self, *arguments: str | Path) -> str:
+        done = self.attempt(*arguments)
+        assert done.returncode == 0, f"hpcncf {arguments}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    def submits(self, job: str) -> None:
+        (self.folder / "job.yaml").write_text(job)
+        self.types("submit", "job.yaml", "--cluster", "slurm")
+
+    def runs(self) -> list[dict[str, Any]]:
+        """What `hpcncf status` says of each run."""
+        said = json.loads(self.types("status", "--json"))
+        runs: list[dict[str, Any]] = said["jobs"][0]["runs"]
+        return runs
+
+    def waits(self, seconds: float, seen: Callable[[list[str]], bool]) -> list[dict[str, Any]]:
+        """The runs as soon as their states are what is waited for."""
+        deadline = time.monotonic() + seconds
+        while True:
+            runs = self.runs()
+            if seen([run["state"] for run in runs]):
+                return runs
+            assert time.monotonic() < deadline, f"after {seconds:g} s: {runs}{self._logs()}"
+            time.sleep(0.5)
+
+    def ends(self, seconds: float = 90) -> list[dict[str, Any]]:
+        return self.waits(seconds, lambda states: set(states) <= ENDED)
+
+    def records(self, pattern: str) -> list[dict[str, Any]]:
+        files = sorted(self.folder.glob(f"results/*/runs/*/attempt-*/{pattern}"))
+        return [json.loads(file.read_text()) for file in files]
+
+    def _logs(self) -> str:
+        logs = self.folder.glob("results/*/slurm-*/*_log.err")
+        return "".join(f"\n--- {log.name}\n{log.read_text()}" for log in logs)
+
+
+@pytest.fixture
+def user(cluster: Cluster, tmp_path: Path) -> User:
+    """His site file asks for nothing but the partition."""
+    (tmp_path / "site.yaml").write_text("partition: cpu\n")
+    return User(cluster, tmp_path)

@@ -1,0 +1,115 @@
+"""The cluster's processes: each part is one `unshare`, marked with the cluster's folder."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+# Found again in /proc/PID/environ: no file can be stale, and no number can be another process's.
+FOLDER: Final = "HPCNCF_TEST_SLURM_FOLDER"
+NAME: Final = "HPCNCF_TEST_SLURM_PART"
+PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+class ClusterError(Exception):
+    """What the one who starts a cluster is told."""
+
+
+@dataclass(frozen=True)
+class Part:
+    pid: int
+    folder: Path
+    name: str
+
+
+def start(
+    folder: Path,
+    name: str,
+    command: Sequence[str],
+    namespaces: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+    before: Callable[[], None] | None = None,
+) -> int:
+    """Start the command as process 1 of its own; returns the pid of its `unshare`.
+
+    Whoever kills that, kills everything inside. `before` runs in the new process.
+    """
+    marked = {"PATH": PATH, "LANG": "C.UTF-8", FOLDER: str(folder), NAME: name}
+    with (folder / "log" / f"{name}.log").open("ab") as log:
+        process = subprocess.Popen(
+            ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", *namespaces, *command],
+            env=marked | dict(environment or {}),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd="/",
+            start_new_session=True,
+            preexec_fn=before,
+        )
+    return process.pid
+
+
+def running(folder: Path | None = None) -> list[Part]:
+    """The processes of this cluster, or of all."""
+    found = [_part(file) for file in Path("/proc").glob("[0-9]*/environ")]
+    return [part for part in found if part and folder in (None, part.folder)]
+
+
+def _part(environ: Path) -> Part | None:
+    try:
+        lines = environ.read_bytes().split(b"\0")
+    except OSError:  # gone, or not ours to read
+        return None
+    variables = dict(os.fsdecode(line).partition("=")[::2] for line in lines)
+    if FOLDER not in variables or NAME not in variables:
+        return None
+    return Part(int(environ.parent.name), Path(variables[FOLDER]), variables[NAME])
+
+
+def kill(folder: Path) -> None:
+    """As if the power went. Raises ClusterError where some process stays."""
+
+    def gone() -> bool:
+        for part in running(folder):
+            _kill(part.pid)
+        return not running(folder)
+
+    wait(15, f"the end of the processes of {folder}", gone)
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, 9)
+    except ProcessLookupError:
+        return
+
+
+def wait(seconds: float, what: str, happened: Callable[[], bool]) -> None:
+    """Raises ClusterError where it has not happened before the seconds were over."""
+    deadline = time.monotonic() + seconds
+    while not happened():
+        if time.monotonic() > deadline:
+            raise ClusterError(f"waited {seconds:g} s in vain for {what}")
+        time.sleep(0.05)
+
+
+def answers(command: Sequence[str], environment: Mapping[str, str] | None = None) -> str | None:
+    """What the command prints; None where it fails."""
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    return done.stdout if done.returncode == 0 else None
+
+
+def run(command: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
+    """What the command prints. Raises ClusterError with what it said where it fails."""
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        said = (done.stderr or done.stdout).strip()
+        raise ClusterError(f"{' '.join(command)}: {said or f'exit code {done.returncode}'}")
+    return done.stdout
