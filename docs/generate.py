@@ -34,6 +34,15 @@ SECTIONS: list[tuple[str, type[BaseModel], str]] = [
     ("model", spec.Model, "model."),
     ("training", spec.Training, "training."),
 ]
+SITE_OPENING = """\
+# The site file
+
+*Written by `make schemas` from `hpcncf/slurm.py`; the patterns stand in
+[`slurm_templates/`](../slurm_templates).*
+
+What differs between clusters, as YAML. A job file names it with `site:`: a file of `slurm_templates/`
+or of `~/.config/hpcncf/sites/` without its ending, or a path.
+"""
 RECORDS: list[tuple[str, type[BaseModel]]] = [
     ("claim.json", records.Claim),
     ("progress.json", records.Progress),
@@ -126,6 +135,7 @@ def texts() -> dict[Path, str]:
     return schemas | {
         ROOT / "docs/job-file.md": job_file_reference(),
         ROOT / "docs/records.md": records_reference(),
+        ROOT / "docs/site-file.md": f"{SITE_OPENING}\n{table(slurm.Site, '')}",
     }
 
 
