@@ -40,8 +40,8 @@ SITE_OPENING = """\
 *Written by `make schemas` from `hpcncf/slurm.py`; the patterns stand in
 [`slurm_templates/`](../slurm_templates).*
 
-What differs between clusters, as YAML. A job file names it with `site:`: a file of `slurm_templates/`
-or of `~/.config/hpcncf/sites/` without its ending, or a path.
+What differs between clusters, as YAML. A job file names it with `site:`: a file of
+`slurm_templates/` or of `~/.config/hpcncf/sites/` without its ending, or a path.
 """
 RECORDS: list[tuple[str, type[BaseModel]]] = [
     ("claim.json", records.Claim),

@@ -45,6 +45,14 @@ class Cluster:
         )
 
 
+def eventually(seconds: float, happened: Callable[[], bool]) -> None:
+    """Slurm's accounting tells of a job some seconds after its end."""
+    deadline = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < deadline, f"not within {seconds:g} s"
+        time.sleep(0.2)
+
+
 @contextmanager
 def started(*options: str) -> Iterator[Cluster]:
     """A cluster of its own; what goes wrong in starting or ending it is a failure."""
@@ -93,9 +101,10 @@ class User:
         assert done.returncode == 0, f"hpcncf {arguments}: {done.stdout}{done.stderr}"
         return done.stdout
 
-    def submits(self, job: str) -> None:
+    def submits(self, job: str, *settings: str) -> str:
         (self.folder / "job.yaml").write_text(job)
-        self.types("submit", "job.yaml", "--cluster", "slurm")
+        given = [word for setting in settings for word in ("-s", setting)]
+        return self.types("submit", "job.yaml", "--cluster", "slurm", *given)
 
     def runs(self) -> list[dict[str, Any]]:
         """What `hpcncf status` says of each run."""
