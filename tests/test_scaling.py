@@ -166,6 +166,11 @@ def test_many_configurations_are_named_by_number() -> None:
     many = summary.configurations([row(cores=cores) for cores in range(1, 11)])
     assert set(summary.marks(few).values()) == {one.label for one in few}
     assert list(summary.marks(many).values()) == [str(number) for number in range(1, 11)]
+    crowd = summary.configurations(
+        [row(cores=cores, instances_per_s=100.0 + cores) for cores in range(1, 41)]
+    )
+    assert len(summary.marks(crowd)) == summary.MOST
+    assert "40" in summary.marks(crowd).values(), "the fastest"
     table = tables.main_table(many, scaling.scaled(many))
     assert table.rows[9][0] == "10: 10 cores · vectorized"
 

@@ -155,6 +155,7 @@ def _label_points(
             colours[one.series],
         )
         for one in shown
+        if one.key in names
     ]
     points = [(_run_speed(one, row), row["cpu_efficiency"]) for one in shown for row in one.rows]
     placing.place(axes, labels, points)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
@@ -27,6 +28,10 @@ OFFSETS: Final = [
 ]
 
 
+# [box, (x0, y0, x1, y1)] in pixels.
+Boxes = np.ndarray[Any, np.dtype[np.float64]]
+
+
 @dataclass(frozen=True)
 class Label:
     """A text for the point (x, y), in data coordinates."""
@@ -43,11 +48,11 @@ def place(axes: Axes, labels: Sequence[Label], points: Sequence[tuple[float, flo
     assert figure is not None
     figure.draw_without_rendering()
     figure.set_layout_engine("none")  # what is placed now must not move when the figure is saved
-    marks = [_around(axes, x, y) for x, y in points]
-    taken: list[Bbox] = []
+    taken = np.array([_around(axes, x, y).extents for x, y in points]).reshape(-1, 4)
     for label in labels:
-        best = min(OFFSETS, key=lambda at: _cost(axes, label, at, marks + taken))
-        taken.append(_drawn(axes, label, best, keep=True))
+        costs = [_cost(axes, label, at, taken) for at in OFFSETS]
+        best = OFFSETS[costs.index(min(costs))]
+        taken = np.vstack([taken, _drawn(axes, label, best, keep=True).extents])
 
 
 def _around(axes: Axes, x: float, y: float) -> Bbox:
@@ -60,18 +65,21 @@ def _cost(
     axes: Axes,
     label: Label,
     at: tuple[float, float, str],
-    taken: Sequence[Bbox],
+    taken: Boxes,
 ) -> float:
     """Square pixels covered, those outside the axes ten times; nearer wins where all are free."""
     box = _drawn(axes, label, at, keep=False)
-    covered = sum(_overlap(box, other) for other in taken)
-    outside = box.width * box.height - _overlap(box, axes.get_window_extent())
+    frame = np.array([axes.get_window_extent().extents])
+    outside = box.width * box.height - _overlap(box, frame)
+    covered = _overlap(box, taken)
     return covered + 10 * outside + (abs(at[0]) + abs(at[1])) / 10
 
 
-def _overlap(one: Bbox, other: Bbox) -> float:
-    both = Bbox.intersection(one, other)
-    return float(both.width * both.height) if both else 0.0
+def _overlap(box: Bbox, others: Boxes) -> float:
+    """Square pixels of the box under each of the others, summed."""
+    wide = np.minimum(box.x1, others[:, 2]) - np.maximum(box.x0, others[:, 0])
+    high = np.minimum(box.y1, others[:, 3]) - np.maximum(box.y0, others[:, 1])
+    return float((np.clip(wide, 0, None) * np.clip(high, 0, None)).sum())
 
 
 def _drawn(

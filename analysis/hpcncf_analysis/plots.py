@@ -17,7 +17,7 @@ from hpcncf_analysis import placing, style
 from hpcncf_analysis.placing import Label
 from hpcncf_analysis.scaling import Scaled, by_series, scales
 from hpcncf_analysis.style import GREY, INK
-from hpcncf_analysis.summary import Configuration, marks
+from hpcncf_analysis.summary import Configuration, fastest, marks
 
 PHASES: Final = tuple(style.PHASES)
 
@@ -42,6 +42,7 @@ def speedup(configurations: Sequence[Configuration], scale: Mapping[str, Scaled]
             Label(one.cores, scale[one.key].speedup, names[one.key], colours[name])
             for name, found in series.items()
             for one in _series_lines(axes, found, scale, colours[name])
+            if one.key in names
         ]
         placing.place(axes, ends, _along_lines(shown, scale))
     return figure
@@ -104,7 +105,8 @@ def step_time(configurations: Sequence[Configuration]) -> Figure | None:
 
     A bar is as long as 1 / speed; its parts are the phases' shares over all ranks.
     """
-    shown = [one for one in configurations if one.speed and one.median("input_share") is not None]
+    told = [one for one in configurations if one.speed and one.median("input_share") is not None]
+    shown = fastest(told)
     if not shown:
         return None
     with style.styled():

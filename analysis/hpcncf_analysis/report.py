@@ -64,11 +64,11 @@ CAPTIONS: Final = {
         "Efficiency against speed",
         "Each run is a small point, each configuration's median a labelled one (a circle: one "
         "rank, a square: several); a rank has one thread for each core unless the label says "
-        "otherwise. Where many labels would meet, numbers stand for the table's rows. Best is the "
-        "upper right. Below, at the same speeds, the price: a ring at the cores allocated, a dot "
-        "at the cores used; the line between them is waste. Core-seconds per epoch follow from "
-        "speed and cores, so their iso-lines are straight there; each costs less than the one to "
-        "its left.",
+        "otherwise. Where many labels would meet, numbers stand for the table's rows; of very many "
+        "only the fastest are named. Best is the upper right. Below, at the same speeds, the "
+        "price: a ring at the cores allocated, a dot at the cores used; the line between them is "
+        "waste. Core-seconds per epoch follow from speed and cores, so their iso-lines are "
+        "straight there; each costs less than the one to its left.",
     ),
     "speedup": (
         "Speed-up over cores",
@@ -83,9 +83,9 @@ CAPTIONS: Final = {
     ),
     "step_time": (
         "Where a step's time goes",
-        "Wall time per 1000 instances: a shorter bar is a faster configuration. input: waiting for "
-        "the next batch; sync: the exposed wait for other ranks. Warm-up, evaluation, checkpoints "
-        "and start-up are not in it.",
+        "Wall time per 1000 instances, of the fastest where there are very many: a shorter bar is "
+        "a faster configuration. input: waiting for the next batch; sync: the exposed wait for "
+        "other ranks. Warm-up, evaluation, checkpoints and start-up are not in it.",
     ),
 }
 

@@ -38,6 +38,7 @@ NAMED: Final = (
 LONGEST: Final = 32
 # With more configurations than this, figures name them by number: labels would cover each other.
 CROWD: Final = 8
+MOST: Final = 24
 BARE: Final = {"loader", "engine", "data_title", "command"}
 FIGURES: Final = (
     "instances_per_s",
@@ -128,12 +129,24 @@ class Configuration:
 
 
 def marks(configurations: Sequence[Configuration]) -> dict[str, str]:
-    """Configuration key -> what a figure calls it: its label, or its number in the table."""
+    """Configuration key -> what a figure calls it: its label, or its number in the table.
+
+    Of very many only the fastest are named.
+    """
     crowded = len(configurations) > CROWD
+    named = {one.key for one in fastest(configurations)}
     return {
         one.key: str(number) if crowded else one.label
         for number, one in enumerate(configurations, start=1)
+        if one.key in named
     }
+
+
+def fastest(configurations: Sequence[Configuration]) -> list[Configuration]:
+    """At most `MOST` of them, in the order given: what a figure has room for."""
+    quick = sorted(configurations, key=lambda one: one.speed or 0.0, reverse=True)[:MOST]
+    named = {one.key for one in quick}
+    return [one for one in configurations if one.key in named]
 
 
 def completed(runs: Iterable[Row]) -> list[Row]:
