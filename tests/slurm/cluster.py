@@ -29,6 +29,7 @@ from settings import NODES, Settings
 HERE = Path(__file__).resolve().parent
 # A Unix socket's whole path has room for 107 characters.
 LONGEST = 60
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def start(folder: Path | None, accounting: bool) -> int:
@@ -41,8 +42,11 @@ def start(folder: Path | None, accounting: bool) -> int:
         settings = configuration.chosen(folder, accounting)
         configuration.write(settings)
         bring_up(settings)
-    except BaseException:  # Ctrl-C and SIGTERM, too
-        _tell_logs(folder)
+    except BaseException as error:  # Ctrl-C and SIGTERM, too
+        for each in SIGNALS:  # an impatient second one would leave half of it behind
+            signal.signal(each, signal.SIG_IGN)
+        if isinstance(error, ClusterError):
+            _tell_logs(folder)
         take_down(folder)
         raise
     held = "cgroup v1" if settings.cgroups else "affinity alone: memory is not limited"
@@ -216,7 +220,8 @@ def main() -> int:
     parser.add_argument("--dir", type=Path, help="the cluster's own")
     parser.add_argument("--no-accounting", action="store_true", help="no slurmdbd: sacct is mute")
     args = parser.parse_args()
-    signal.signal(signal.SIGTERM, _interrupted)
+    for each in SIGNALS:
+        signal.signal(each, _interrupted)
     try:
         if os.geteuid() != 0:
             raise ClusterError("a cluster needs root")

@@ -66,9 +66,15 @@ def started(*options: str) -> Iterator[Cluster]:
 
 def _cluster(verb: str, folder: Path, *options: str) -> None:
     command = [sys.executable, CLUSTER, verb, "--dir", folder, *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-    if done.returncode != 0:
-        pytest.fail(f"cluster.py {verb}: {done.stdout}{done.stderr}", pytrace=False)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        try:
+            said, _ = process.communicate(timeout=600)
+        except BaseException:
+            process.terminate()  # not killed: it cleans up behind itself
+            process.communicate()
+            raise
+    if process.returncode != 0:
+        pytest.fail(f"cluster.py {verb}: {said.decode()}", pytrace=False)
 
 
 @pytest.fixture(scope="session")
@@ -135,7 +141,8 @@ class User:
 
 
 @pytest.fixture
-def user(cluster: Cluster, tmp_path: Path) -> User:
-    """His site file asks for nothing but the partition."""
+def user(cluster: Cluster, tmp_path: Path) -> Iterator[User]:
+    """With a site file that asks for nothing but the partition."""
     (tmp_path / "site.yaml").write_text("partition: cpu\n")
-    return User(cluster, tmp_path)
+    yield User(cluster, tmp_path)
+    cluster.run("scancel", "--me")

@@ -13,6 +13,7 @@ from typing import Final
 
 import cgroups
 import network
+from parts import ClusterError
 
 TEMPLATES: Final = Path(__file__).parent / "templates"
 NODES: Final = ("node1", "node2", "node3", "node4")
@@ -73,6 +74,9 @@ def file(folder: Path) -> Path:
 
 
 def load(folder: Path) -> Settings:
+    """Raises ClusterError where the folder is no cluster's."""
+    if not file(folder).exists():
+        raise ClusterError(f"{folder}: holds no cluster")
     return Settings(**json.loads(file(folder).read_text()))
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import signal
 import socket
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from slurm import parts
-from slurm.conftest import Cluster, eventually, started
+from slurm.conftest import CLUSTER, Cluster, eventually, started
 
 pytestmark = pytest.mark.slurm
 
@@ -43,8 +47,9 @@ def test_a_job_of_one_core_is_held_to_it(cluster: Cluster) -> None:
     assert cluster.run("srun", "-n1", "nproc") == "1\n"
 
 
-@pytest.mark.skipif(not Path("/sys/fs/cgroup/memory").is_dir(), reason="needs cgroup v1")
 def test_a_job_that_takes_more_memory_than_asked_is_killed(cluster: Cluster) -> None:
+    if not json.loads((cluster.folder / "cluster.json").read_text())["cgroups"]:
+        pytest.skip("this machine has no cgroup v1 to limit memory with")
     done = cluster.attempt("srun", "--mem=100", sys.executable, "-c", "bytearray(300 << 20)")
     assert done.returncode != 0
     assert "Out Of Memory" in done.stderr
@@ -69,6 +74,20 @@ def test_a_second_cluster_without_accounting_stands_beside_and_leaves_nothing(
         assert traces() > before
     assert traces() == before
     assert not second.folder.exists()
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_start_that_is_interrupted_leaves_nothing() -> None:
+    before = traces()
+    folder = Path(tempfile.mkdtemp(prefix="hpcncf-test-", dir="/tmp"))
+    command = [sys.executable, CLUSTER, "start", "--no-accounting", "--dir", folder]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as starting:
+        eventually(10, lambda: any(part.name == "node2" for part in parts.running(folder)))
+        starting.terminate()
+        starting.wait(timeout=30)
+    assert starting.returncode == 128 + signal.SIGTERM
+    assert traces() == before
+    assert not folder.exists()
 
 
 def traces() -> set[str]:
