@@ -16,7 +16,7 @@ from hpcncf.ncf.data import frappe, prepared
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.train import Trainer
 from hpcncf.plan import Run
-from hpcncf.ranks import Place
+from hpcncf.rank.launcher import Place
 from hpcncf.records import RunPaths, TrainingRecord
 from hpcncf.spec import Data, Model, Resources, Training
 

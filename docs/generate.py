@@ -11,13 +11,14 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from hpcncf import plan, records, slurm, spec, submissions
+from hpcncf import plan, records, spec, submissions
 from hpcncf.ncf.data.manifest import Manifest
+from hpcncf.slurm import request
 
 ROOT = Path(__file__).parent.parent
 SCHEMAS: dict[str, type[BaseModel]] = {
     "job": spec.JobSpec,
-    "site": slurm.Site,
+    "site": request.Site,
     "plan": plan.Plan,
     "rank": records.RankRecord,
     "node": records.NodeRecord,
@@ -135,7 +136,7 @@ def texts() -> dict[Path, str]:
     return schemas | {
         ROOT / "docs/job-file.md": job_file_reference(),
         ROOT / "docs/records.md": records_reference(),
-        ROOT / "docs/site-file.md": f"{SITE_OPENING}\n{table(slurm.Site, '')}",
+        ROOT / "docs/site-file.md": f"{SITE_OPENING}\n{table(request.Site, '')}",
     }
 
 

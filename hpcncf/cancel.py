@@ -8,10 +8,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from hpcncf import claims, cluster, records, status, submissions
+from hpcncf import claims, records, status, submissions
+from hpcncf.local.processes import GRACE_S
 from hpcncf.plan import Plan, Run
-from hpcncf.processes import GRACE_S
 from hpcncf.records import Claim, RecordError, ResultPaths
+from hpcncf.slurm import commands
 from hpcncf.status import RunState
 from hpcncf.submissions import Submission
 
@@ -35,7 +36,7 @@ def cancel(paths: ResultPaths, plan: Plan, runs: Sequence[Run]) -> list[RunState
     submissions.cancel(paths, [state.run.id for state in found])
     slurm = _slurm_jobs(paths, found)
     if slurm:
-        cluster.cancel(slurm)
+        commands.cancel(slurm)
     _end_local(paths, found)
     return found
 

@@ -12,16 +12,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
-from hpcncf import account, records, rows, status
-from hpcncf.account import Row
-from hpcncf.errors import UsageError
+from hpcncf import records, results, status
 from hpcncf.ncf.data import manifest
 from hpcncf.ncf.data.manifest import DataError, Manifest
 from hpcncf.plan import Plan, Run
 from hpcncf.records import NodeRecord, RankRecord, RecordError, ResultPaths
 from hpcncf.status import RunState
+from hpcncf.tables import account, rows
+from hpcncf.tables.account import Row
 
 # What an attempt's folder may hold; any other JSON file there is foreign.
 KNOWN = re.compile(r"(claim|progress|end|rank-\d+|node-\d+)\.json")
@@ -51,28 +49,12 @@ class Collected:
 
 def collect(paths: ResultPaths) -> Collected:
     """Read everything that the job has left so far. Raises UsageError where there is no plan."""
-    plan = read_plan(paths)
+    plan = results.read_plan(paths)
     known = Datasets()
     found = Collected(plan.job, [], [], [], [], _strangers(paths, plan))
     for state in status.states(paths, plan):
         _add(found, paths, state, known)
     return found
-
-
-def read_plan(paths: ResultPaths) -> Plan:
-    """The results' plan. Raises UsageError where the folder has none, or a broken one."""
-    try:
-        return Plan.model_validate_json(paths.plan.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UsageError(
-            f"{paths.folder}: no results here (no {paths.plan.name}); expected a folder that "
-            "`hpcncf submit` or `hpcncf run` made, such as results/demo"
-        ) from None
-    except OSError as error:
-        raise UsageError(f"{paths.plan}: cannot be read: {error.strerror}") from None
-    except (ValidationError, UnicodeDecodeError) as error:
-        first = str(error).splitlines()[0]
-        raise UsageError(f"{paths.plan}: not a plan this hpcncf can read: {first}") from None
 
 
 class Datasets:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 from collections.abc import Mapping, Sequence
@@ -11,15 +10,13 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import ValidationError
-
-from hpcncf import claims, environment, records
+from hpcncf import claims, environment, records, results
 from hpcncf import plan as planning
 from hpcncf.child import CannotStart, Child, check, signal_name
-from hpcncf.errors import HpcncfError, UsageError
 from hpcncf.monitor import Measured, Monitor
 from hpcncf.monitor.cores import usable
-from hpcncf.plan import Plan, Run
+from hpcncf.plan import Run
+from hpcncf.rank import launcher
 from hpcncf.records import AttemptPaths, End, NodeRecord, Progress, RankRecord, ResultPaths
 from hpcncf.spec import Resources
 
@@ -37,21 +34,19 @@ class Recorded:
     """Why the record could not be written."""
 
 
-def record(command: Sequence[str], results: Path, name: str | None = None) -> Recorded:
-    """Run the command to its end and leave its record in `results`.
+def record(command: Sequence[str], folder: Path, name: str | None = None) -> Recorded:
+    """Run the command to its end and leave its record in the results folder.
 
     Raises CannotStart, and UsageError where the folder holds something else.
     """
     check(command)
-    paths = ResultPaths(results)
+    paths = ResultPaths(folder)
     allocated = allocated_cores(os.environ)
     run = planned(command, allocated or usable(), name)
     described = environment.describe()
-    try:
-        merge_into_plan(paths, run)
-        attempt = claims.take(paths.run(run.id), "run", slurm_job_id(os.environ))
-    except OSError as error:
-        raise HpcncfError(f"{results}: cannot be written to: {error.strerror}") from None
+    results.add_command(paths, run)
+    with results.writing(folder):
+        attempt = claims.take(paths.run(run.id), "run", launcher.slurm_job_id())
     return _record(command, attempt, run, described, allocated)
 
 
@@ -108,34 +103,6 @@ def planned(command: Sequence[str], cores: float, name: str | None) -> Run:
     )
 
 
-def merge_into_plan(paths: ResultPaths, run: Run) -> None:
-    """Add the run to the folder's plan; those there stay as they are."""
-    for _ in range(20):  # two commands may start at once, and the later plan would win
-        plan = _plan(paths)
-        if any(each.id == run.id for each in plan.runs):
-            return
-        merged = plan.model_copy(update={"runs": [*plan.runs, run]})
-        text = json.dumps(merged.model_dump(mode="json"), indent=1)
-        records.write_text(paths.plan, text + "\n")
-
-
-def _plan(paths: ResultPaths) -> Plan:
-    if not paths.plan.exists():
-        return Plan(job=paths.folder.resolve().name, runs=[])
-    try:
-        plan = Plan.model_validate_json(paths.plan.read_text(encoding="utf-8"))
-    except (ValidationError, UnicodeDecodeError):
-        raise UsageError(
-            f"{paths.plan}: not a plan that this hpcncf reads; choose another folder (--results)"
-        ) from None
-    if any(isinstance(run.workload, str) for run in plan.runs):
-        raise UsageError(
-            f"{paths.folder}: holds the results of the job {plan.job!r}; expected a folder of "
-            "commands or a new one: choose another with --results"
-        )
-    return plan
-
-
 def allocated_cores(variables: Mapping[str, str]) -> float | None:
     """What Slurm granted: a step's task has its own share, a batch script the node's."""
     names = ["SLURM_CPUS_ON_NODE"]
@@ -143,12 +110,6 @@ def allocated_cores(variables: Mapping[str, str]) -> float | None:
         names.insert(0, "SLURM_CPUS_PER_TASK")
     found = [variables[name] for name in names if variables.get(name, "").isdigit()]
     return float(found[0]) if found and int(found[0]) > 0 else None
-
-
-def slurm_job_id(variables: Mapping[str, str]) -> str | None:
-    """`123`, or `123_4` in an array."""
-    array, task = variables.get("SLURM_ARRAY_JOB_ID"), variables.get("SLURM_ARRAY_TASK_ID")
-    return f"{array}_{task}" if array and task else variables.get("SLURM_JOB_ID")
 
 
 def _write_progress(attempt: AttemptPaths, run: Run, monitor: Monitor) -> None:
@@ -188,7 +149,7 @@ def _rank_record(
         node_index=0,
         pid=child.pid,
         launched_by="run",
-        slurm_job_id=slurm_job_id(os.environ),
+        slurm_job_id=launcher.slurm_job_id(),
         outcome="completed" if code == 0 else "stopped" if child.told_to_end else "failed",
         exit_code=code,
         error=_error(code),

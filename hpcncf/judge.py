@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from hpcncf.plan import Run
 from hpcncf.records import Claim, End, Progress, RankRecord
-from hpcncf.slurm import JobState
+from hpcncf.slurm.states import JobState
 from hpcncf.submissions import State, Submission, SubmittedJob
 
 Verdict = tuple[State, str]

@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import json
 import os
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import yaml
-
-from hpcncf import jobfile, local, records, sites, slurm, status, submissions
 from hpcncf import plan as planning
-from hpcncf.collect import read_plan
+from hpcncf import records, results, status, submissions
 from hpcncf.errors import HpcncfError, UsageError
+from hpcncf.local import machine
 from hpcncf.ncf.data import manifest
 from hpcncf.plan import Plan, Run
 from hpcncf.records import ResultPaths
+from hpcncf.slurm import request, sites
 from hpcncf.spec import Data, JobSpec
 from hpcncf.status import RunState
 from hpcncf.submissions import Cluster, Submission, SubmittedJob
 
 # What another submission, or somebody's torchrun, is at already.
 TAKEN = ("pending", "running")
-
-
-class JobDumper(yaml.SafeDumper):
-    """Quotes exactly the text that our own loader would take for a number or a truth value."""
-
-    yaml_implicit_resolvers = jobfile.Loader.yaml_implicit_resolvers
 
 
 @dataclass(frozen=True)
@@ -61,42 +50,7 @@ def choose_cluster(asked: Literal["auto"] | Cluster) -> Cluster:
 def site_parameters(job: JobSpec, run: Run) -> dict[str, object]:
     """What submitit is told about the array that the run is in."""
     site = sites.load(job.site)
-    return slurm.parameters(run.resources, site, job.name, exclusive=job.exclusive)
-
-
-def prepare_results(paths: ResultPaths, job: JobSpec, plan: Plan) -> Plan:
-    """Write job.yaml and plan.json; runs of an earlier plan stay, as retired.
-
-    Raises UsageError where the folder holds another job's results.
-    """
-    plain = job.model_dump(mode="json")
-    text = yaml.dump(plain, Dumper=JobDumper, sort_keys=False, allow_unicode=True)
-    with writing(paths.folder), locked(paths):
-        if paths.plan.exists():
-            plan = _joined(paths, job, plan)
-        records.write_text(paths.job, text)
-        records.write_text(paths.plan, json.dumps(plan.model_dump(mode="json"), indent=1) + "\n")
-    return plan
-
-
-def _joined(paths: ResultPaths, job: JobSpec, plan: Plan) -> Plan:
-    earlier = read_plan(paths)
-    if earlier.job != job.name:
-        raise UsageError(
-            f"{paths.folder}: holds the results of job {earlier.job!r}, this job is "
-            f"{job.name!r}: give another folder with --results"
-        )
-    return planning.merged(earlier, plan)
-
-
-@contextlib.contextmanager
-def writing(folder: Path) -> Iterator[None]:
-    """A full disk or a folder that is not ours is for the user to mend."""
-    try:
-        yield
-    except OSError as error:
-        where = error.filename or folder
-        raise HpcncfError(f"{where}: cannot be written: {error.strerror}") from None
+    return request.parameters(run.resources, site, job.name, exclusive=job.exclusive)
 
 
 def check(runs: list[Run], cluster: Cluster) -> None:
@@ -125,16 +79,6 @@ def prepare_command(data: Data) -> str:
     return f"hpcncf data prepare {data.dataset or 'DATASET'} -o {data.path}"
 
 
-@contextlib.contextmanager
-def locked(paths: ResultPaths) -> Iterator[None]:
-    """One at a time changes a results folder: the next submission sees what this one took."""
-    paths.folder.mkdir(parents=True, exist_ok=True)
-    with paths.lock.open("w") as lock:
-        with contextlib.suppress(OSError):  # a file system without locks; claims still hold
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
 def submit(
     paths: ResultPaths,
     job: JobSpec,
@@ -146,7 +90,7 @@ def submit(
 
     Raises UsageError where none of them can run here, HpcncfError where the cluster refuses.
     """
-    with writing(paths.folder), locked(paths):
+    with results.writing(paths.folder), results.locked(paths):
         now = [state for state in status.states(paths, plan) if not state.run.retired]
         done = TAKEN if again else (*TAKEN, "completed")
         open_runs = [state.run for state in now if state.state not in done]
@@ -175,7 +119,7 @@ def _refusal(run: Run, cluster: Cluster) -> str | None:
             f"has {run.resources.world_size} ranks; --cluster debug runs one, in this process, "
             "so that a debugger can follow: use --cluster local"
         )
-    return local.refusal(run)
+    return machine.refusal(run)
 
 
 def send(paths: ResultPaths, job: JobSpec, runs: list[Run], cluster: Cluster, again: bool) -> None:
@@ -185,9 +129,9 @@ def send(paths: ResultPaths, job: JobSpec, runs: list[Run], cluster: Cluster, ag
         if cluster == "slurm":
             to_slurm(paths, job, runs, file)
         elif cluster == "local":
-            local.start(paths, file)
+            machine.start(paths, file)
         else:
-            records.write(file, local.started(records.read(file, Submission), os.getpid()))
+            records.write(file, machine.started(records.read(file, Submission), os.getpid()))
     except HpcncfError as error:
         broken = records.read(file, Submission).model_copy(update={"error": str(error)})
         records.write(file, broken)

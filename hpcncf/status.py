@@ -10,8 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from hpcncf import claims, cluster, environment, judge, local, records, submissions
+from hpcncf import claims, environment, judge, records, submissions
 from hpcncf.judge import Attempt, Sent
+from hpcncf.local import machine
 from hpcncf.plan import Plan, Run
 from hpcncf.records import (
     AttemptPaths,
@@ -23,7 +24,8 @@ from hpcncf.records import (
     RecordError,
     ResultPaths,
 )
-from hpcncf.slurm import JobState
+from hpcncf.slurm import commands
+from hpcncf.slurm.states import JobState
 from hpcncf.submissions import State, Submission, Submitted, SubmittedJob
 
 __all__ = ["RunState", "State", "states"]
@@ -65,7 +67,7 @@ def states(paths: ResultPaths, plan: Plan) -> list[RunState]:
     asked = _slurm_jobs(plan.runs, attempts, sent)
     seen = Seen(
         submitted=submitted,
-        slurm=cluster.job_states(asked, problems),
+        slurm=commands.job_states(asked, problems),
         ahead=_ahead(paths, plan.runs, attempts, sent),
         commit=_commit() if _any_complete(plan.runs, attempts) else None,
     )
@@ -184,7 +186,7 @@ def _ahead(
 ) -> dict[str, str]:
     """Run -> what it waits for in a local queue: another queue's turn, or runs before it."""
     found, waiting = dict[str, str](), dict[str, int]()
-    turn = local.turn()
+    turn = machine.turn()
     for run in runs:
         submission = sent[run.id]
         if submission is None or submission.cluster != "local":

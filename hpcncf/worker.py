@@ -15,14 +15,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcncf import arguments, claims, ranks, records, source
-from hpcncf.collect import read_plan
+from hpcncf import claims, records
 from hpcncf.errors import HpcncfError, UsageError
-from hpcncf.leaving import Recorded
 from hpcncf.monitor import procfs
 from hpcncf.plan import Run
-from hpcncf.ranks import Place
+from hpcncf.rank import arguments, launcher, source
+from hpcncf.rank.launcher import Place
+from hpcncf.rank.leaving import Recorded
 from hpcncf.records import AttemptPaths, Progress, RankRecord, RecordError, ResultPaths, RunPaths
+from hpcncf.results import read_plan
 
 if TYPE_CHECKING:
     from hpcncf.ncf.train import Position
@@ -40,7 +41,7 @@ def be_rank(run: Run, results: ResultPaths, again: bool = False) -> int:
     Raises HpcncfError where the run cannot be begun: another process is at it, or the number of
     ranks is not the planned one.
     """
-    place, paths = ranks.place(), results.run(run.id)
+    place, paths = launcher.place(), results.run(run.id)
     _check_size(run, place)
     claimed = os.environ.get("HPCNCF_ATTEMPT")
     if claimed is None and not again and any(complete(each) for each in paths.attempts()):
@@ -100,7 +101,7 @@ def _take(run: Run, paths: RunPaths, place: Place) -> AttemptPaths:
             f"{holder.claimed_at} (attempt {holder.attempt}): wait for it, or `hpcncf cancel`"
         )
     try:
-        return claims.take(paths, ranks.launched_by(), ranks.slurm_job_id())
+        return claims.take(paths, launcher.launched_by(), launcher.slurm_job_id())
     except OSError as error:
         raise HpcncfError(f"{error.filename}: cannot be written: {error.strerror}") from None
 
@@ -181,7 +182,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def from_arguments(args: argparse.Namespace) -> tuple[int, RunPaths]:
     """Work as asked; returns the exit code and where the run keeps its files."""
     run, results = source.find(
-        args.source, args.run_id, args.settings, args.results, leave_plan=ranks.place().rank == 0
+        args.source, args.run_id, args.settings, args.results, leave_plan=launcher.place().rank == 0
     )
     return be_rank(run, results, args.again), results.run(run.id)
 

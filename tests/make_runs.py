@@ -8,7 +8,7 @@ from typing import Any
 from hpcncf.ncf.data import prepared, synthetic
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.plan import Run
-from hpcncf.ranks import Place
+from hpcncf.rank.launcher import Place
 from hpcncf.records import RunPaths
 from hpcncf.spec import Data, Model, Resources, Training
 

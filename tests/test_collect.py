@@ -11,13 +11,14 @@ from typing import Any
 import make_results
 import pytest
 
-from hpcncf import account, records
 from hpcncf import plan as planning
+from hpcncf import records
 from hpcncf.cli import main
 from hpcncf.collect import Collected, as_csv, collect, write
 from hpcncf.errors import UsageError
 from hpcncf.plan import Plan, Run
 from hpcncf.records import RankRecord, ResultPaths
+from hpcncf.tables import account
 
 TABLES = ("runs", "ranks", "cores", "epochs")
 

@@ -7,7 +7,7 @@ import torch
 
 from hpcncf.errors import HpcncfError
 from hpcncf.ncf import distributed
-from hpcncf.ranks import Place
+from hpcncf.rank.launcher import Place
 from hpcncf.spec import Resources, Training
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from hpcncf.ncf.data import prepared, synthetic
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.evaluate import Quality, evaluate
-from hpcncf.ranks import Place
+from hpcncf.rank.launcher import Place
 
 CPU = torch.device("cpu")
 

@@ -13,7 +13,7 @@ from hpcncf import plan as planning
 from hpcncf.judge import Attempt, Sent, decide
 from hpcncf.plan import Run
 from hpcncf.records import End
-from hpcncf.slurm import state_of
+from hpcncf.slurm.states import state_of
 from hpcncf.spec import Data, JobSpec, Resources
 from hpcncf.submissions import Submission, SubmittedJob
 

@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 from conftest import FakeSlurm, within
 
-from hpcncf import jobfile, launch, local, records, sites, status, submissions
-from hpcncf.collect import read_plan
+from hpcncf import jobfile, launch, records, results, status, submissions
 from hpcncf.errors import HpcncfError, UsageError
+from hpcncf.local import machine
 from hpcncf.monitor import cores
 from hpcncf.plan import Plan
 from hpcncf.records import ResultPaths
+from hpcncf.results import read_plan
+from hpcncf.slurm import sites
 from hpcncf.spec import JobSpec, Resources
 from hpcncf.submissions import Submission
 
@@ -30,7 +32,7 @@ grid:
 def prepared(path: Path) -> tuple[ResultPaths, JobSpec, Plan]:
     job = jobfile.load(path)
     paths = ResultPaths(path.parent / "results" / job.name)
-    return paths, job, launch.prepare_results(paths, job, jobfile.plan(job, path))
+    return paths, job, results.leave_plan(paths, job, jobfile.plan(job, path))
 
 
 def test_a_results_folder_holds_the_job_and_the_plan(job_file: JobFile) -> None:
@@ -43,7 +45,7 @@ def test_text_that_looks_like_a_number_stays_text_in_job_yaml(job_file: JobFile)
     path = job_file("")
     job = jobfile.load(path, ["name='1e3'"])
     paths = ResultPaths(path.parent / "results")
-    launch.prepare_results(paths, job, jobfile.plan(job, path))
+    results.leave_plan(paths, job, jobfile.plan(job, path))
     assert jobfile.load(paths.job).name == "1e3"
 
 
@@ -53,7 +55,7 @@ def test_a_folder_of_another_job_is_refused_and_left_alone(job_file: JobFile) ->
     before = paths.plan.read_text(), paths.job.read_text()
     other = job.model_copy(update={"name": "other"})
     with pytest.raises(UsageError, match=r"job 'tiny', this job is 'other'.*--results"):
-        launch.prepare_results(paths, other, jobfile.plan(other, path))
+        results.leave_plan(paths, other, jobfile.plan(other, path))
     assert (paths.plan.read_text(), paths.job.read_text()) == before
 
 
@@ -113,7 +115,7 @@ def test_what_this_machine_cannot_do_is_refused_with_counts(
 
 def test_what_fits_is_what_this_machine_lets_us_use() -> None:
     run = launch_run(Resources(cpus_per_task=max(int(cores.usable()), 1)))
-    assert local.refusal(run) is None
+    assert machine.refusal(run) is None
 
 
 def launch_run(resources: Resources) -> object:
@@ -153,7 +155,7 @@ def test_the_whole_script_that_sbatch_gets(job_file: JobFile, fake_slurm: FakeSl
     path = job_file("site: lab.yaml\nexclusive: true\nrepeats: 2\n")
     job = sites.anchored(jobfile.load(path, ["resources.cpus_per_task=3"]), path.parent)
     paths = ResultPaths(path.parent / "results")
-    plan = launch.prepare_results(paths, job, jobfile.plan(job, path))
+    plan = results.leave_plan(paths, job, jobfile.plan(job, path))
     launch.submit(paths, job, plan, "slurm")
     (script,) = fake_slurm.submitted
     logs = paths.submitit(submissions.user())
@@ -217,7 +219,7 @@ def test_plans_that_are_joined_at_the_same_moment_lose_no_run(job_file: JobFile)
 
     def join(seed: int) -> None:
         job = jobfile.load(path, [f"training.seed={seed}"])
-        launch.prepare_results(paths, job, jobfile.plan(job, path))
+        results.leave_plan(paths, job, jobfile.plan(job, path))
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(join, range(12)))

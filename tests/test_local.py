@@ -14,10 +14,11 @@ import psutil
 import pytest
 from conftest import within
 
-from hpcncf import local, records, status, submissions
-from hpcncf.collect import read_plan
+from hpcncf import records, status, submissions
+from hpcncf.local import machine
 from hpcncf.monitor.cores import usable_cpus
 from hpcncf.records import Claim, ResultPaths
+from hpcncf.results import read_plan
 from hpcncf.status import RunState
 
 JobFile = Callable[[str], Path]
@@ -154,16 +155,16 @@ def test_the_debug_cluster_runs_in_the_same_process(here: Path, job_file: JobFil
 
 def test_a_second_queue_waits_for_its_turn(tmp_path: Path) -> None:
     one, two = ResultPaths(tmp_path / "one"), ResultPaths(tmp_path / "two")
-    with local.taking_turns(one, "a.json", lambda: False) as ours:
+    with machine.taking_turns(one, "a.json", lambda: False) as ours:
         assert ours
-        turn = local.turn()
+        turn = machine.turn()
         assert turn is not None
         assert (turn.results, turn.pid) == (str(one.folder), os.getpid())
-        with local.taking_turns(two, "b.json", lambda: True) as theirs:
+        with machine.taking_turns(two, "b.json", lambda: True) as theirs:
             assert not theirs, "told to stop before its turn came"
-        assert local.turn() == turn
-    assert local.turn() is None
-    with local.taking_turns(two, "b.json", lambda: False) as theirs:
+        assert machine.turn() == turn
+    assert machine.turn() is None
+    with machine.taking_turns(two, "b.json", lambda: False) as theirs:
         assert theirs
 
 
@@ -174,4 +175,4 @@ def test_the_gpus_are_those_that_the_user_left_visible(
     named: str, numbers: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
-    assert local.gpus() == numbers
+    assert machine.gpus() == numbers

@@ -10,9 +10,9 @@ import sys
 import pytest
 from conftest import within
 
-from hpcncf import processes
+from hpcncf.local import processes
+from hpcncf.local.processes import Ranks, watch
 from hpcncf.monitor.cores import usable_cpus
-from hpcncf.processes import Ranks, watch
 
 SLEEPS = "import time; time.sleep(60)"
 # Says when its handler stands; then SIGTERM is not enough.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hpcncf import ranks
 from hpcncf.errors import UsageError
-from hpcncf.ranks import Place
+from hpcncf.rank import launcher
+from hpcncf.rank.launcher import Place
 
 TORCHRUN = {
     "RANK": "5",
@@ -30,31 +30,31 @@ STEP = {
 
 
 def test_torchs_variables_come_first() -> None:
-    assert ranks.place(STEP | TORCHRUN) == Place(5, 1, 8, 4, 1)
+    assert launcher.place(STEP | TORCHRUN) == Place(5, 1, 8, 4, 1)
 
 
 def test_our_local_launcher_gives_torchs_variables_without_a_group() -> None:
     env = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-    assert ranks.place(env) == Place(1, 1, 2, 2, 0)
+    assert launcher.place(env) == Place(1, 1, 2, 2, 0)
 
 
 def test_a_step_of_slurm_is_known_by_its_tasks() -> None:
-    assert ranks.place(STEP) == Place(3, 1, 4, 2, 1)
+    assert launcher.place(STEP) == Place(3, 1, 4, 2, 1)
 
 
 def test_a_batch_script_outside_of_srun_is_one_rank() -> None:
     batch = {"SLURM_JOB_ID": "4711", "SLURM_PROCID": "0", "SLURM_NTASKS": "4"}
-    assert ranks.place(batch) == Place()
-    assert ranks.place({}) == Place()
+    assert launcher.place(batch) == Place()
+    assert launcher.place({}) == Place()
 
 
 def test_a_variable_that_is_no_number_is_named() -> None:
     with pytest.raises(UsageError, match="WORLD_SIZE: expected a number, came 'two'"):
-        ranks.place({"RANK": "0", "WORLD_SIZE": "two"})
+        launcher.place({"RANK": "0", "WORLD_SIZE": "two"})
 
 
 def test_under_slurm_the_first_host_is_the_meeting_point() -> None:
-    found = ranks.rendezvous(STEP)
+    found = launcher.rendezvous(STEP)
     assert found == {
         "RANK": "3",
         "WORLD_SIZE": "4",
@@ -64,7 +64,7 @@ def test_under_slurm_the_first_host_is_the_meeting_point() -> None:
 
 
 def test_a_meeting_point_that_is_given_stays() -> None:
-    assert ranks.rendezvous(TORCHRUN) == {"RANK": "5", "WORLD_SIZE": "8"}
+    assert launcher.rendezvous(TORCHRUN) == {"RANK": "5", "WORLD_SIZE": "8"}
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_a_meeting_point_that_is_given_stays() -> None:
     ],
 )
 def test_the_first_host_of_a_compressed_list(nodelist: str, first: str) -> None:
-    assert ranks.first_host(nodelist) == first
+    assert launcher.first_host(nodelist) == first
 
 
 @pytest.mark.parametrize(
@@ -91,16 +91,16 @@ def test_the_first_host_of_a_compressed_list(nodelist: str, first: str) -> None:
     ],
 )
 def test_who_launched_is_known(env: dict[str, str], expected: str) -> None:
-    assert ranks.launched_by(env) == expected
+    assert launcher.launched_by(env) == expected
 
 
 def test_an_unknown_launcher_is_refused() -> None:
     with pytest.raises(UsageError, match="expected one of local, slurm"):
-        ranks.launched_by({"HPCNCF_LAUNCHED_BY": "cron"})
+        launcher.launched_by({"HPCNCF_LAUNCHED_BY": "cron"})
 
 
 def test_a_slurm_array_task_has_both_numbers() -> None:
     env = {"SLURM_JOB_ID": "9", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "2"}
-    assert ranks.slurm_job_id(env) == "7_2"
-    assert ranks.slurm_job_id({"SLURM_JOB_ID": "9"}) == "9"
-    assert ranks.slurm_job_id({}) is None
+    assert launcher.slurm_job_id(env) == "7_2"
+    assert launcher.slurm_job_id({"SLURM_JOB_ID": "9"}) == "9"
+    assert launcher.slurm_job_id({}) is None

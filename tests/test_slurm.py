@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from hpcncf import sites, slurm
 from hpcncf.errors import UsageError
-from hpcncf.slurm import STATES, Site, parameters, read_sacct, read_squeue
+from hpcncf.slurm import sites, states
+from hpcncf.slurm.request import Site, parameters
+from hpcncf.slurm.states import STATES, read_sacct, read_squeue
 from hpcncf.spec import Data, JobSpec, Resources
 
 TEMPLATES = sorted(sites.templates().glob("*.yaml"))
@@ -129,11 +130,11 @@ def test_a_sites_path_counts_from_the_job_file(tmp_path: Path) -> None:
     ],
 )
 def test_slurms_words_are_ours(word: str, state: str) -> None:
-    assert slurm.state_of(word, "1").state == state
+    assert states.state_of(word, "1").state == state
 
 
 def test_an_unknown_word_is_said() -> None:
-    assert "SOMETHING_NEW" in slurm.state_of("SOMETHING_NEW", "7").reason
+    assert "SOMETHING_NEW" in states.state_of("SOMETHING_NEW", "7").reason
 
 
 def test_a_waiting_job_says_why() -> None:

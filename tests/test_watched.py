@@ -8,8 +8,8 @@ from pathlib import Path
 import make_results
 import pytest
 
-from hpcncf import watched
 from hpcncf.records import NodeRecord, RankRecord
+from hpcncf.tables import watched
 
 
 @pytest.fixture

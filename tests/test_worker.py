@@ -18,10 +18,10 @@ from make_runs import tiny, trainer
 
 from hpcncf import claims, cli, records, worker
 from hpcncf.cli.train import summary
-from hpcncf.collect import read_plan
 from hpcncf.jobfile import load, plan
 from hpcncf.plan import Run
 from hpcncf.records import AttemptPaths, NodeRecord, Progress, RankRecord, ResultPaths
+from hpcncf.results import read_plan
 
 JOB = """\
 name: small

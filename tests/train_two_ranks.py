@@ -8,11 +8,11 @@ from pathlib import Path
 import torch
 from make_runs import planned, trainer
 
-from hpcncf import ranks
 from hpcncf.ncf import distributed
+from hpcncf.rank import launcher
 
 if __name__ == "__main__":
-    data, out, place = Path(sys.argv[1]), Path(sys.argv[2]), ranks.place()
+    data, out, place = Path(sys.argv[1]), Path(sys.argv[2]), launcher.place()
     run = planned(data, ranks=2, evaluation="full")
     assert run.training is not None
     distributed.join(place, run.resources, run.training)

@@ -56,8 +56,8 @@ def run(args: argparse.Namespace) -> int:
 def _asked(args: argparse.Namespace) -> list[tuple[ResultPaths, Plan, list[Run]]]:
     """The runs meant, by results folder."""
     from hpcncf.cli import finding
-    from hpcncf.collect import read_plan
     from hpcncf.records import ResultPaths
+    from hpcncf.results import read_plan
 
     if args.all:
         folders = [ResultPaths(Path(name).resolve()) for name in args.what]

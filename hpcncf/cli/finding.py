@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from hpcncf.cli.status import found_here
-from hpcncf.collect import read_plan
 from hpcncf.errors import UsageError
 from hpcncf.plan import Plan, Run
 from hpcncf.records import ResultPaths
+from hpcncf.results import read_plan
 
 Found = tuple[ResultPaths, Plan, Run]
 

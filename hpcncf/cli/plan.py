@@ -33,7 +33,8 @@ def job_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import json
 
-    from hpcncf import jobfile, sites
+    from hpcncf import jobfile
+    from hpcncf.slurm import sites
 
     job = sites.anchored(jobfile.load(args.job, args.settings), args.job.parent)
     plan = jobfile.plan(job, args.job)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from hpcncf import account
 from hpcncf.cli import layout
 from hpcncf.status import RunState
+from hpcncf.tables import account
 
 
 def plain(state: RunState) -> dict[str, Any]:

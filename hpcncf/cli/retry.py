@@ -23,8 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from hpcncf import launch
     from hpcncf.cli import submit
-    from hpcncf.collect import read_plan
     from hpcncf.records import ResultPaths
+    from hpcncf.results import read_plan
 
     paths = ResultPaths(args.results.resolve())
     plan, job = read_plan(paths), _job(paths)

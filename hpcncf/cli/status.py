@@ -55,8 +55,8 @@ def _plain(folder: Path) -> dict[str, Any]:
 
 def _states(folder: Path) -> tuple[str, Any]:
     from hpcncf import status
-    from hpcncf.collect import read_plan
     from hpcncf.records import ResultPaths
+    from hpcncf.results import read_plan
 
     paths = ResultPaths(folder)
     plan = read_plan(paths)

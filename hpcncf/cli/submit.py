@@ -38,15 +38,16 @@ def sending_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from hpcncf import jobfile, launch, sites
+    from hpcncf import jobfile, launch, results
     from hpcncf.records import ResultPaths
+    from hpcncf.slurm import sites
 
     job = sites.anchored(jobfile.load(args.job, args.settings), args.job.parent)
     plan = jobfile.plan(job, args.job)
     cluster = launch.choose_cluster(args.cluster)
     launch.check(plan.active(), cluster)
     paths = ResultPaths((args.results or Path("results") / job.name).resolve())
-    plan = launch.prepare_results(paths, job, plan)
+    plan = results.leave_plan(paths, job, plan)
     launched = launch.submit(paths, job, plan, cluster, args.again)
     return tell(args, paths, launched, cluster)
 
@@ -93,7 +94,7 @@ def _json(paths: ResultPaths, launched: Launched, cluster: Cluster, asked: list[
 
     from hpcncf import status
     from hpcncf.cli import progress
-    from hpcncf.collect import read_plan
+    from hpcncf.results import read_plan
 
     states = status.states(paths, read_plan(paths))
     told = {

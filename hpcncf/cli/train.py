@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from hpcncf import arguments
+from hpcncf.rank import arguments
 
 if TYPE_CHECKING:
     from hpcncf.records import RankRecord

@@ -9,8 +9,8 @@ from typing import Final
 
 from hpcncf import status
 from hpcncf.cli import layout, progress
-from hpcncf.collect import read_plan
 from hpcncf.records import ResultPaths
+from hpcncf.results import read_plan
 from hpcncf.status import RunState
 
 # `unknown`: Slurm's accounting is some seconds behind, and may not know a new job yet.

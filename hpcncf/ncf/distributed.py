@@ -11,10 +11,10 @@ import psutil
 import torch
 import torch.distributed as dist
 
-from hpcncf import ranks
 from hpcncf.errors import HpcncfError
 from hpcncf.monitor import cores
-from hpcncf.ranks import Place
+from hpcncf.rank import launcher
+from hpcncf.rank.launcher import Place
 from hpcncf.spec import Resources, Training
 
 # Longer than any rank works alone (an evaluation, a checkpoint), shorter than a night of waiting.
@@ -28,7 +28,7 @@ def join(place: Place, resources: Resources, training: Training) -> None:
     """
     if place.world_size == 1 or dist.is_initialized():
         return
-    os.environ.update(ranks.rendezvous())
+    os.environ.update(launcher.rendezvous())
     if resources.nodes == 1 and "GLOO_SOCKET_IFNAME" not in os.environ:
         _stay_on_loopback()
     try:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from hpcncf.ncf import sampling
 from hpcncf.ncf.data.prepared import Prepared
-from hpcncf.ranks import Place
+from hpcncf.rank.launcher import Place
 
 CUTOFF = 10
 PAIRS = 65_536  # scored at once: the widest layer's values stay near the cache

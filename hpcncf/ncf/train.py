@@ -22,7 +22,7 @@ from hpcncf.ncf.loaders import Loader, Schedule
 from hpcncf.ncf.phases import StepClock
 from hpcncf.ncf.step import Stepper
 from hpcncf.plan import Run
-from hpcncf.ranks import Place
+from hpcncf.rank.launcher import Place
 from hpcncf.records import Epoch, RunPaths, TrainingRecord
 
 TELL_EVERY_S = 2.0

@@ -70,7 +70,7 @@ def start(paths: ResultPaths, submission_file: Path) -> None:
 
     Raises HpcncfError with what the starter said where it did not come to life.
     """
-    command = [sys.executable, "-m", "hpcncf.local_queue", str(paths.folder), submission_file.name]
+    command = [sys.executable, "-m", "hpcncf.local.queue", str(paths.folder), submission_file.name]
     # The queue itself computes nothing; a rank is told its own number of threads.
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     log = paths.submissions / f".{submission_file.stem}.log"

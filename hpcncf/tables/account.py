@@ -8,9 +8,9 @@ from datetime import datetime
 from statistics import median
 from typing import Any, Final
 
-from hpcncf import watched
 from hpcncf.plan import Run
 from hpcncf.records import NodeRecord, RankRecord, TrainingRecord
+from hpcncf.tables import watched
 
 Row = dict[str, Any]
 

@@ -1,6 +1,6 @@
 """The local queue: one submitit job that works through its runs, one after another.
 
-`python -m hpcncf.local_queue RESULTS SUBMISSION` starts it and returns; `work` is the job.
+`python -m hpcncf.local.queue RESULTS SUBMISSION` starts it and returns; `work` is the job.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from hpcncf import claims, judge, local, processes, records, status, submissions
-from hpcncf.collect import read_plan
+from hpcncf import claims, judge, records, status, submissions
+from hpcncf.local import machine, processes
 from hpcncf.monitor import cores
 from hpcncf.plan import Run
 from hpcncf.records import AttemptPaths, End, ResultPaths
+from hpcncf.results import read_plan
 from hpcncf.submissions import Submission
 
 
@@ -31,14 +32,14 @@ def main(argv: list[str]) -> None:
     folder = paths.submitit(submissions.user())
     folder.mkdir(mode=0o700, exist_ok=True)
     executor = submitit.LocalExecutor(folder)
-    visible = local.gpus()
+    visible = machine.gpus()
     executor.update_parameters(
-        timeout_min=sum(run.resources.timeout_min for run in runs) + local.SLACK_MIN,
+        timeout_min=sum(run.resources.timeout_min for run in runs) + machine.SLACK_MIN,
         gpus_per_node=len(visible),
         visible_gpus=visible,
     )
     job = executor.submit(work, str(paths.folder), name)
-    records.write(paths.submissions / name, local.started(submission, int(job.job_id)))
+    records.write(paths.submissions / name, machine.started(submission, int(job.job_id)))
 
 
 def work(results: str, name: str) -> None:
@@ -50,7 +51,7 @@ def work(results: str, name: str) -> None:
     paths = ResultPaths(Path(results))
     submission = records.read(paths.submissions / name, Submission)
     cancelled = Cancelled(paths, submission)
-    with local.taking_turns(paths, name, lambda: stop.is_set() or cancelled.all()) as ours:
+    with machine.taking_turns(paths, name, lambda: stop.is_set() or cancelled.all()) as ours:
         for run in _runs(paths, submission) if ours else []:
             told_to_stop = partial(_told_to_stop, stop, cancelled, run)
             if not told_to_stop() and wanted(paths, run, submission):
@@ -118,6 +119,6 @@ def execute(paths: ResultPaths, run: Run, told_to_stop: Callable[[], bool]) -> A
 
 if __name__ == "__main__":
     # By its importable name: submitit pickles functions of `__main__` by value.
-    from hpcncf import local_queue
+    from hpcncf.local import queue
 
-    local_queue.main(sys.argv[1:])
+    queue.main(sys.argv[1:])

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpcncf import jobfile, launch, sites
-from hpcncf.collect import read_plan
+from hpcncf import jobfile
+from hpcncf import results as folders
 from hpcncf.errors import UsageError
 from hpcncf.plan import Plan, Run
 from hpcncf.records import ResultPaths
+from hpcncf.slurm import sites
 
 
 def find(
@@ -31,20 +32,20 @@ def find(
                 "job file"
             )
         paths = ResultPaths(source)
-        return chosen(read_plan(paths), run_id), paths
+        return chosen(folders.read_plan(paths), run_id), paths
     job = jobfile.load(source, overrides)
     plan = jobfile.plan(job, source)
     run = chosen(plan, run_id)
     paths = ResultPaths(results or Path("results") / job.name)
     if leave_plan and not _knows(paths, plan, run):
-        launch.prepare_results(paths, sites.anchored(job, source.parent), plan)
+        folders.leave_plan(paths, sites.anchored(job, source.parent), plan)
     return run, paths
 
 
 def _knows(paths: ResultPaths, plan: Plan, run: Run) -> bool:
     if not paths.plan.exists():
         return False
-    there = read_plan(paths)
+    there = folders.read_plan(paths)
     return there.job == plan.job and any(known.id == run.id for known in there.runs)
 
 

@@ -6,13 +6,14 @@ from collections.abc import Iterator, Sequence
 from operator import mul
 from typing import Any, Final
 
-from hpcncf import account, plan, watched
-from hpcncf.account import MEASURED, PHASES, TRAINED, Row
+from hpcncf import plan
 from hpcncf.ncf.data.manifest import Manifest
 from hpcncf.plan import Run
 from hpcncf.records import Epoch, NodeRecord, Part, Progress, RankRecord, TrainingRecord
 from hpcncf.spec import Model, Resources, Training
 from hpcncf.status import RunState
+from hpcncf.tables import account, watched
+from hpcncf.tables.account import MEASURED, PHASES, TRAINED, Row
 
 IDENTITY: Final = (
     "run_id",

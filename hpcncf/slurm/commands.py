@@ -7,9 +7,9 @@ import subprocess
 from collections.abc import Sequence
 from typing import Final
 
-from hpcncf import slurm
 from hpcncf.errors import HpcncfError
-from hpcncf.slurm import JobState
+from hpcncf.slurm import states
+from hpcncf.slurm.states import JobState
 
 # A busy controller answers late; `status` says `unknown` rather than hang.
 TIMEOUT_S: Final = 30
@@ -23,19 +23,19 @@ def job_states(ids: Sequence[str], problems: list[str]) -> dict[str, JobState]:
     masters = ",".join(sorted({job_id.split("_")[0] for job_id in ids}))
     if not masters:
         return {}
-    queue = ["squeue", "--array", "--noheader", f"--format={slurm.SQUEUE_FORMAT}", "-j", masters]
-    found = slurm.read_squeue(_said(queue, problems))
+    queue = ["squeue", "--array", "--noheader", f"--format={states.SQUEUE_FORMAT}", "-j", masters]
+    found = states.read_squeue(_said(queue, problems))
     if set(ids) <= set(found):
         return found
     account = [
         "sacct",
         "--noheader",
         "--parsable2",
-        f"--format={slurm.SACCT_FIELDS}",
+        f"--format={states.SACCT_FIELDS}",
         "-j",
         masters,
     ]
-    return slurm.read_sacct(_said(account, problems)) | found
+    return states.read_sacct(_said(account, problems)) | found
 
 
 def _said(command: list[str], problems: list[str]) -> str:

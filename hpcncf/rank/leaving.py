@@ -10,12 +10,13 @@ from contextlib import AbstractContextManager
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
-from hpcncf import ranks, records
+from hpcncf import records
 from hpcncf.environment import describe
 from hpcncf.errors import HpcncfError
 from hpcncf.monitor import Monitor
 from hpcncf.plan import Run
-from hpcncf.ranks import Place
+from hpcncf.rank import launcher
+from hpcncf.rank.launcher import Place
 from hpcncf.records import AttemptPaths, Outcome, RankRecord, RecordError
 
 if TYPE_CHECKING:
@@ -107,8 +108,8 @@ class Recorded(AbstractContextManager["Recorded"]):
             node=os.uname().nodename,
             node_index=self.place.node_index,
             pid=os.getpid(),
-            launched_by=ranks.launched_by(),
-            slurm_job_id=ranks.slurm_job_id(),
+            launched_by=launcher.launched_by(),
+            slurm_job_id=launcher.slurm_job_id(),
             outcome=outcome(self.error),
             exit_code=self.exit_code,
             error=self._told_error(),

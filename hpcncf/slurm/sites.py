@@ -8,7 +8,7 @@ from typing import Final
 
 from hpcncf import jobfile
 from hpcncf.errors import UsageError, nearest
-from hpcncf.slurm import Site
+from hpcncf.slurm.request import Site
 from hpcncf.spec import JobSpec
 
 ENDING: Final = ".yaml"
@@ -16,7 +16,7 @@ ENDING: Final = ".yaml"
 
 def templates() -> Path:
     """slurm_templates/: inside the installed package, or beside it in a checkout."""
-    package = Path(__file__).parent
+    package = Path(__file__).parent.parent
     installed = package / "slurm_templates"
     return installed if installed.is_dir() else package.parent / "slurm_templates"
 

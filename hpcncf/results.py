@@ -1,0 +1,106 @@
+"""A job's results folder: its plan and job file, joined with what comes, one writer at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import yaml
+from pydantic import ValidationError
+
+from hpcncf import jobfile, records
+from hpcncf import plan as planning
+from hpcncf.errors import HpcncfError, UsageError
+from hpcncf.plan import Plan, Run
+from hpcncf.records import ResultPaths
+from hpcncf.spec import JobSpec
+
+
+class JobDumper(yaml.SafeDumper):
+    """Quotes exactly the text that our own loader would take for a number or a truth value."""
+
+    yaml_implicit_resolvers = jobfile.Loader.yaml_implicit_resolvers
+
+
+def read_plan(paths: ResultPaths) -> Plan:
+    """The results' plan. Raises UsageError where the folder has none, or a broken one."""
+    try:
+        return Plan.model_validate_json(paths.plan.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UsageError(
+            f"{paths.folder}: no results here (no {paths.plan.name}); expected a folder that "
+            "`hpcncf submit` or `hpcncf run` made, such as results/demo"
+        ) from None
+    except OSError as error:
+        raise UsageError(f"{paths.plan}: cannot be read: {error.strerror}") from None
+    except (ValidationError, UnicodeDecodeError) as error:
+        first = str(error).splitlines()[0]
+        raise UsageError(f"{paths.plan}: not a plan this hpcncf can read: {first}") from None
+
+
+def leave_plan(paths: ResultPaths, job: JobSpec, plan: Plan) -> Plan:
+    """Write job.yaml and plan.json; runs of an earlier plan stay, as retired.
+
+    Raises UsageError where the folder holds another job's results.
+    """
+    plain = job.model_dump(mode="json")
+    text = yaml.dump(plain, Dumper=JobDumper, sort_keys=False, allow_unicode=True)
+    with writing(paths.folder), locked(paths):
+        if paths.plan.exists():
+            plan = _joined(paths, job, plan)
+        records.write_text(paths.job, text)
+        _write_plan(paths, plan)
+    return plan
+
+
+def _joined(paths: ResultPaths, job: JobSpec, plan: Plan) -> Plan:
+    earlier = read_plan(paths)
+    if earlier.job != job.name:
+        raise UsageError(
+            f"{paths.folder}: holds the results of job {earlier.job!r}, this job is "
+            f"{job.name!r}: give another folder with --results"
+        )
+    return planning.merged(earlier, plan)
+
+
+def add_command(paths: ResultPaths, run: Run) -> None:
+    """Add a command's run to the folder's plan; those there stay as they are.
+
+    Raises UsageError where the folder holds a job's results.
+    """
+    with writing(paths.folder), locked(paths):
+        there = paths.plan.exists()
+        plan = read_plan(paths) if there else Plan(job=paths.folder.resolve().name, runs=[])
+        if any(isinstance(each.workload, str) for each in plan.runs):
+            raise UsageError(
+                f"{paths.folder}: holds the results of the job {plan.job!r}; expected a folder of "
+                "commands or a new one: choose another with --results"
+            )
+        _write_plan(paths, plan.model_copy(update={"runs": [*plan.runs, run]}))
+
+
+def _write_plan(paths: ResultPaths, plan: Plan) -> None:
+    records.write_text(paths.plan, json.dumps(plan.model_dump(mode="json"), indent=1) + "\n")
+
+
+@contextlib.contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """A full disk or a folder that is not ours is for the user to mend."""
+    try:
+        yield
+    except OSError as error:
+        where = error.filename or folder
+        raise HpcncfError(f"{where}: cannot be written: {error.strerror}") from None
+
+
+@contextlib.contextmanager
+def locked(paths: ResultPaths) -> Iterator[None]:
+    """One at a time changes a results folder: the next submission sees what this one took."""
+    paths.folder.mkdir(parents=True, exist_ok=True)
+    with paths.lock.open("w") as lock:
+        with contextlib.suppress(OSError):  # a file system without locks; claims still hold
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

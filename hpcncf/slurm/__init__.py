@@ -1,0 +1,1 @@
+"""Slurm: what it is asked for, what its words mean, the commands that ask it."""
