@@ -86,7 +86,7 @@ def test_what_is_started_while_bound_stays_on_those_cores() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells of a parent's death")
 def test_no_rank_outlives_the_process_that_started_it() -> None:
     starter = (
-        "import subprocess, sys, time; from hpcncf import processes;"
+        "import subprocess, sys, time; from hpcncf.local import processes;"
         f"p = subprocess.Popen([sys.executable, '-c', {SLEEPS!r}],"
         " preexec_fn=processes.end_with_parent);"
         "print(p.pid, flush=True); time.sleep(60)"
