@@ -11,10 +11,9 @@ DEV_READY := $(VENV)/.dev-ready
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
-demo: $(RUN_READY)  ## Train on this machine and open-able report: results/demo/report/report.html
+demo: $(RUN_READY)  ## Train on this machine, two minutes or three, to results/demo/report/report.html
 	$(BIN)/hpcncf data prepare frappe --or-synthetic -o data/frappe
-	$(BIN)/hpcncf submit jobs/demo.yaml --cluster local --wait
-	$(BIN)/hpcncf report results/demo
+	$(BIN)/hpcncf submit jobs/demo.yaml --cluster local --wait; $(BIN)/hpcncf report results/demo
 
 test: $(DEV_READY)  ## Run the tests (real Frappe data: HPCNCF_DATA=folder of Mobile_Frappe.zip)
 	$(BIN)/pytest
