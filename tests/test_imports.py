@@ -104,7 +104,8 @@ def test_the_analysis_imports_neither_torch_nor_submitit() -> None:
 
 def test_modules_called_pure_know_no_clock_disk_or_process() -> None:
     effects = {"os", "time", "pathlib", "subprocess", "datetime", "random", "socket", "psutil"}
-    for name in ("hpcncf.spec", "hpcncf.plan"):
+    pure = ("spec", "plan", "judge", "slurm.request", "slurm.states")
+    for name in (f"hpcncf.{module}" for module in pure):
         assert not {module.split(".")[0] for module in imported(modules()[name])} & effects
 
 
