@@ -54,7 +54,7 @@ def decide(run: Run, attempt: Attempt | None, sent: Sent | None) -> Verdict:
         again = waiting and sent is not None and sent.submission.again
         verdict = _waiting(sent) if again and sent else None
         return verdict if verdict and verdict[0] == "pending" else ("completed", "")
-    at_work = attempt is not None and attempt.alive and attempt.end is None
+    at_work = attempt is not None and attempt.alive and not _over(run, attempt, sent)
     if sent and waiting and not at_work:  # somebody else may be at it: then ours passes it over
         return _waiting(sent)
     if attempt is None:
@@ -115,13 +115,22 @@ def _in_slurm(job: SubmittedJob, state: JobState | None) -> Verdict:
     return state.state, state.reason
 
 
+def _over(run: Run, attempt: Attempt, sent: Sent | None) -> bool:
+    """Whether it has ended, as its launcher or a later submission says."""
+    known = sent.submission.over.get(run.id, 0) if sent else 0
+    return attempt.end is not None or attempt.number <= known
+
+
 def _attempted(run: Run, attempt: Attempt, sent: Sent | None) -> Verdict:
     if attempt.end:
         return _ended(run, attempt, attempt.end)
     whole = len(attempt.ranks) == run.resources.world_size
-    if attempt.alive and not whole:
-        return "running", ""
     state = sent.slurm if sent and sent.started else None
+    # A rank that was killed looks alive for a while. One that Slurm calls completed may be as well:
+    # its record need not have reached this machine yet.
+    gone = state is not None and state.state not in ("running", "completed", "unknown")
+    if attempt.alive and not whole and not gone:
+        return "running", ""
     if state and state.state not in ("completed", "failed"):
         return state.state, state.reason
     if whole or _failed_rank(attempt.ranks):
@@ -173,7 +182,8 @@ def _failed_rank(ranks: list[RankRecord]) -> RankRecord | None:
 def _from_records(ranks: list[RankRecord]) -> Verdict:
     failed = _failed_rank(ranks)
     if failed is None:
-        return "stopped", "told to stop before it was done"
+        told = next((record.error["message"] for record in ranks if record.error), "told to stop")
+        return "stopped", f"{told}, before it was done"
     if failed.error is None:
         return "failed", exit_phrase(failed.rank, failed.exit_code or 0)
     message = failed.error.get("message", "").strip().splitlines()

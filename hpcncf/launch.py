@@ -98,7 +98,10 @@ def submit(
         runs = [run for run in open_runs if run.id not in refused]
         check_data(runs)
         if runs:
-            send(paths, job, runs, cluster, again)
+            ids = [run.id for run in runs]
+            over = {s.run.id: s.attempt for s in now if s.attempt and s.run.id in ids}
+            file = submissions.begin(paths, cluster, ids, again, over)
+            send(paths, job, runs, file)
     return Launched(runs, [state for state in now if state.state in done], refused, again)
 
 
@@ -122,9 +125,9 @@ def _refusal(run: Run, cluster: Cluster) -> str | None:
     return machine.refusal(run)
 
 
-def send(paths: ResultPaths, job: JobSpec, runs: list[Run], cluster: Cluster, again: bool) -> None:
+def send(paths: ResultPaths, job: JobSpec, runs: list[Run], file: Path) -> None:
     """Tell the cluster. The submission's file says before and after what was meant and done."""
-    file = submissions.begin(paths, cluster, [run.id for run in runs], again)
+    cluster = records.read(file, Submission).cluster
     try:
         if cluster == "slurm":
             to_slurm(paths, job, runs, file)
@@ -148,21 +151,22 @@ def to_slurm(paths: ResultPaths, job: JobSpec, runs: list[Run], file: Path) -> N
         submission = records.read(file, Submission)
         ids = [run.id for run in array]
         results, again = [str(paths.folder)] * len(ids), [submission.again] * len(ids)
+        over = [submission.over.get(run_id, 0) for run_id in ids]
         try:
             executor = submitit.AutoExecutor(logs, cluster="slurm")
             executor.update_parameters(**site_parameters(job, array[0]))
-            sent = executor.map_array(task, results, ids, again)
+            sent = executor.map_array(task, results, ids, again, over)
         except RuntimeError as error:  # what sbatch said, or that there is no srun
             raise HpcncfError(f"Slurm did not take the array: {str(error).strip()}") from None
         jobs = [SubmittedJob(id=one.job_id, runs=[run]) for one, run in zip(sent, ids, strict=True)]
         records.write(file, submission.model_copy(update={"jobs": submission.jobs + jobs}))
 
 
-def task(results: str, run_id: str, again: bool) -> None:
+def task(results: str, run_id: str, again: bool, over: int = 0) -> None:
     """What each rank of a Slurm task calls; Slurm is to see a failure as one."""
     from hpcncf import worker
 
-    code = worker.work(Path(results), run_id, again)
+    code = worker.work(Path(results), run_id, again, over)
     if code:
         raise SystemExit(code)
 

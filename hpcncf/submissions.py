@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import getpass
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal
 from uuid import uuid4
 
@@ -57,6 +58,8 @@ class Submission(Part):
     """Completed runs were asked for once more."""
     runs: list[str]
     """In the order in which they should run."""
+    over: dict[str, int] = {}  # noqa: RUF012  pydantic copies it
+    """Run -> the last attempt it had: that one has ended, or this would not have been submitted."""
     jobs: list[SubmittedJob]
     """Empty until the cluster has them."""
     error: str | None = None
@@ -104,7 +107,13 @@ def user() -> str:
     return getpass.getuser()
 
 
-def begin(paths: ResultPaths, cluster: Cluster, runs: list[str], again: bool) -> Path:
+def begin(
+    paths: ResultPaths,
+    cluster: Cluster,
+    runs: list[str],
+    again: bool,
+    over: Mapping[str, int] = MappingProxyType({}),
+) -> Path:
     """Write the submission before it is made; returns its file."""
     submission = Submission(
         cluster=cluster,
@@ -115,6 +124,7 @@ def begin(paths: ResultPaths, cluster: Cluster, runs: list[str], again: bool) ->
         submitter_started=psutil.Process().create_time(),
         again=again,
         runs=runs,
+        over=dict(over),
         jobs=[],
     )
     path = paths.submissions / f"{_stamp(submission.submitted_at)}.json"

@@ -29,13 +29,16 @@ if TYPE_CHECKING:
     from hpcncf.ncf.train import Position
 
 
-def work(results: Path, run_id: str | None = None, again: bool = False) -> int:
-    """Be one rank of a planned run; returns its exit code."""
+def work(results: Path, run_id: str | None = None, again: bool = False, over: int = 0) -> int:
+    """Be one rank of a planned run; returns its exit code.
+
+    Attempts up to number `over` are known to have ended, whatever signs of life they left.
+    """
     paths = ResultPaths(results)
-    return be_rank(source.chosen(read_plan(paths), run_id), paths, again)
+    return be_rank(source.chosen(read_plan(paths), run_id), paths, again, over)
 
 
-def be_rank(run: Run, results: ResultPaths, again: bool = False) -> int:
+def be_rank(run: Run, results: ResultPaths, again: bool = False, over: int = 0) -> int:
     """The same for a run at hand. What fails is in the record and on stderr.
 
     Raises HpcncfError where the run cannot be begun: another process is at it, or the number of
@@ -48,7 +51,7 @@ def be_rank(run: Run, results: ResultPaths, again: bool = False) -> int:
         sys.stderr.write(f"run {run.id} is complete already; --again runs it once more\n")
         return 0
     try:
-        attempt = paths.attempt(int(claimed)) if claimed else _take(run, paths, place)
+        attempt = paths.attempt(int(claimed)) if claimed else _take(run, paths, place, over)
         with Recorded(run, place, attempt) as recorded:
             _train(recorded, paths, tells_attempt=claimed is None and place.rank == 0)
     finally:
@@ -85,7 +88,7 @@ def _read(path: Path) -> RankRecord | None:
         return None
 
 
-def _take(run: Run, paths: RunPaths, place: Place) -> AttemptPaths:
+def _take(run: Run, paths: RunPaths, place: Place, over: int) -> AttemptPaths:
     """Rank 0 takes the next attempt; the others join it first, to be told."""
     if place.rank != 0:
         from hpcncf.ncf import distributed
@@ -95,7 +98,7 @@ def _take(run: Run, paths: RunPaths, place: Place) -> AttemptPaths:
         number: int = distributed.gathered(None, place)[0]
         return paths.attempt(number)
     holder = claims.holder(paths)
-    if holder is not None:
+    if holder is not None and holder.attempt > over and not launcher.requeued(holder.slurm_job_id):
         raise HpcncfError(
             f"run {run.id}: process {holder.pid} on {holder.node} works at it since "
             f"{holder.claimed_at} (attempt {holder.attempt}): wait for it, or `hpcncf cancel`"

@@ -39,6 +39,7 @@ def ended(
 
 def sent(run: Run, cluster: Any = "local", job: bool = True, **changes: Any) -> Sent:
     again, error = changes.pop("again", False), changes.pop("error", None)
+    over = changes.pop("over", {})
     one = SubmittedJob(id="12_3", runs=[run.id])
     submission = Submission(
         cluster=cluster,
@@ -49,6 +50,7 @@ def sent(run: Run, cluster: Any = "local", job: bool = True, **changes: Any) -> 
         submitter_started=0.0,
         again=again,
         runs=[run.id],
+        over=over,
         jobs=[one] if job else [],
         error=error,
     )
@@ -80,7 +82,7 @@ FAILED = {"outcome": "failed", "error": {"type": "ValueError", "message": "bad r
         (attempt(RUN, 1), None, "lost", "no record of rank 1"),
         (attempt(RUN, 0), None, "lost", "no record of ranks 0, 1"),
         (attempt(RUN, 2, **FAILED), None, "failed", "rank 0: ValueError: bad row"),
-        (attempt(RUN, 2, outcome="stopped"), None, "stopped", "told to stop"),
+        (attempt(RUN, 2, outcome="stopped"), None, "stopped", "told to stop, before it was done"),
         (attempt(RUN, 2, outcome="stopped"), sent(RUN, started=True, cancelled_by="bob"),
          "cancelled", "by bob, while it ran"),
         (ended(RUN, "timeout", (-15, -9)), None, "timeout", "limit of 30 min"),
@@ -123,6 +125,32 @@ def test_under_slurm_its_word_counts_where_records_are_missing(
     found, why = decide(RUN, attempt(RUN, 1) if started else None, by)
     assert found == state
     assert reason in why
+
+
+@pytest.mark.parametrize(
+    ("word", "state"),
+    [
+        ("RUNNING", "running"),
+        ("COMPLETED", "running"),
+        ("WORD_OF_A_LATER_SLURM", "running"),
+        ("PENDING", "pending"),
+        ("FAILED", "failed"),
+        ("OUT_OF_MEMORY", "out_of_memory"),
+        ("CANCELLED by 0", "cancelled"),
+    ],
+)
+def test_slurm_knows_of_an_end_before_the_signs_of_life_grow_old(word: str, state: str) -> None:
+    by = sent(RUN, "slurm", started=True, slurm=state_of(word, "12_3"))
+    assert decide(RUN, attempt(RUN, 1, alive=True), by)[0] == state
+
+
+def test_what_was_over_when_it_was_submitted_again_is_not_at_work() -> None:
+    pending = state_of("PENDING", "12_3")
+    for left in (attempt(RUN, 0, alive=True), attempt(RUN, 2, alive=True, **FAILED)):
+        known = sent(RUN, "slurm", slurm=pending, over={RUN.id: 1})
+        assert decide(RUN, left, known)[0] == "pending"
+    other = sent(RUN, "slurm", slurm=pending, over={RUN.id: 0})
+    assert decide(RUN, attempt(RUN, 0, alive=True), other)[0] == "running"
 
 
 def test_a_job_that_slurm_does_not_know_is_said_to_be_unknown() -> None:

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from conftest import FakeSlurm, within
 
-from hpcncf import jobfile, launch, records, results, status, submissions
+from hpcncf import claims, jobfile, launch, records, results, status, submissions
 from hpcncf.errors import HpcncfError, UsageError
 from hpcncf.local import machine
 from hpcncf.monitor import cores
 from hpcncf.plan import Plan
-from hpcncf.records import ResultPaths
+from hpcncf.records import End, ResultPaths
 from hpcncf.results import read_plan
 from hpcncf.slurm import sites
 from hpcncf.spec import JobSpec, Resources
@@ -197,6 +197,21 @@ def test_a_slurm_task_trains_and_records(job_file: JobFile, fake_slurm: FakeSlur
     (state,) = status.states(paths, plan)
     assert {record.launched_by for record in state.ranks} == {"slurm"}
     assert {record.slurm_job_id for record in state.ranks} == {"100"}
+
+
+def test_a_submission_says_which_attempts_were_over(
+    job_file: JobFile, fake_slurm: FakeSlurm
+) -> None:
+    paths, job, plan = prepared(job_file("repeats: 2\n"))
+    attempt = claims.take(paths.run(plan.runs[0].id), "slurm", "7")
+    records.write(
+        attempt.end,
+        End(run_id=plan.runs[0].id, attempt=1, reason="exited", exit_codes=[1], ended_at=""),
+    )
+    launch.submit(paths, job, plan, "slurm")
+    assert len(fake_slurm.submitted) == 1
+    (written,) = submissions.read(paths).submissions
+    assert written.over == {plan.runs[0].id: 1}
 
 
 def test_a_broken_submission_leaves_a_file_that_says_what_was_meant(job_file: JobFile) -> None:

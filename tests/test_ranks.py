@@ -104,3 +104,11 @@ def test_a_slurm_array_task_has_both_numbers() -> None:
     assert launcher.slurm_job_id(env) == "7_2"
     assert launcher.slurm_job_id({"SLURM_JOB_ID": "9"}) == "9"
     assert launcher.slurm_job_id({}) is None
+
+
+def test_a_requeued_job_knows_its_own_earlier_claims() -> None:
+    env = {"SLURM_JOB_ID": "9", "SLURM_RESTART_COUNT": "1"}
+    assert launcher.requeued("9", env)
+    assert not launcher.requeued("8", env)
+    assert not launcher.requeued("9", {"SLURM_JOB_ID": "9"}), "a second srun of the first start"
+    assert not launcher.requeued(None, {"SLURM_RESTART_COUNT": "1"})

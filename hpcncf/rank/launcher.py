@@ -102,6 +102,11 @@ def launched_by(env: Mapping[str, str] = os.environ) -> LaunchedBy:
     return "slurm" if "SLURM_STEP_NUM_TASKS" in env else "train"
 
 
+def requeued(job_id: str | None, env: Mapping[str, str] = os.environ) -> bool:
+    """Whether this job is a later start of that job: Slurm ended the earlier one first."""
+    return "SLURM_RESTART_COUNT" in env and job_id is not None and job_id == slurm_job_id(env)
+
+
 def slurm_job_id(env: Mapping[str, str] = os.environ) -> str | None:
     """`123_4` in an array, `123` outside of one, None outside of Slurm."""
     if "SLURM_ARRAY_JOB_ID" in env and "SLURM_ARRAY_TASK_ID" in env:
