@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from hpcncf import jobfile
+from hpcncf import jobfile, records
+from hpcncf.plan import Run
+from hpcncf.records import RankRecord, ResultPaths
 
 JOBS = sorted((Path(__file__).parent.parent / "jobs").glob("*.yaml"))
 
@@ -22,3 +26,26 @@ def test_a_job_file_opens_with_its_question_and_plans(path: Path) -> None:
 def test_job_names_are_distinct() -> None:
     names = [jobfile.load(path).name for path in JOBS]
     assert len(names) == len(set(names))
+
+
+def smallest(path: Path, overrides: list[str]) -> Run:
+    """The run of one rank with the fewest cores and threads."""
+    runs = jobfile.plan(jobfile.load(path, overrides), path).active()
+    alone = [run for run in runs if run.resources.world_size == 1]
+    return min(alone, key=lambda run: (run.resources.cores, str(run.varied)))
+
+
+@pytest.mark.parametrize("path", JOBS, ids=lambda path: path.stem)
+def test_a_job_files_smallest_run_trains_on_tiny_data(
+    path: Path, tiny_data: Path, tmp_path: Path
+) -> None:
+    """Every question can be asked: what its file says, but the data and how long it trains."""
+    overrides = [f"data={{path: '{tiny_data}'}}", "training.epochs=1", "training.max_steps=20"]
+    run = smallest(path, overrides)
+    settings = [word for override in overrides for word in ("-s", override)]
+    worker = [sys.executable, "-m", "hpcncf.worker", str(path), "--run", run.id, *settings]
+    subprocess.run([*worker, "--results", str(tmp_path)], check=True, timeout=120)
+    record = records.read(ResultPaths(tmp_path).run(run.id).attempt(1).rank(0), RankRecord)
+    assert record.outcome == "completed"
+    assert record.training is not None
+    assert record.training.steps <= 20
