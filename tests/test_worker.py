@@ -18,9 +18,10 @@ from make_runs import tiny, trainer
 
 from hpcncf import claims, cli, records, worker
 from hpcncf.cli.train import summary
+from hpcncf.errors import HpcncfError
 from hpcncf.jobfile import load, plan
 from hpcncf.plan import Run
-from hpcncf.records import AttemptPaths, NodeRecord, Progress, RankRecord, ResultPaths
+from hpcncf.records import AttemptPaths, Claim, NodeRecord, Progress, RankRecord, ResultPaths
 from hpcncf.results import read_plan
 
 JOB = """\
@@ -93,6 +94,19 @@ def test_a_complete_run_is_run_again_only_when_asked(job: Path) -> None:
     assert again is not None
     assert first is not None
     assert again.model_sha256 == first.model_sha256
+
+
+def test_what_looks_alive_elsewhere_is_left_alone_unless_it_is_known_to_be_over(job: Path) -> None:
+    [run] = runs(job)
+    assert worker.main([str(job)]) == 0
+    ended = claims.take(ResultPaths(Path("results/small")).run(run.id), "slurm", "7")
+    shutil.rmtree(attempt_of(run).folder)
+    claim = records.read(ended.claim, Claim)
+    records.write(ended.claim, claim.model_copy(update={"node": "node9"}))
+    with pytest.raises(HpcncfError, match="on node9 works at it"):
+        worker.work(Path("results/small"), run.id, over=1)
+    assert worker.work(Path("results/small"), run.id, over=2) == 0
+    assert rank_of(run, attempt=3).outcome == "completed"
 
 
 def test_a_results_folder_is_a_source_too(job: Path) -> None:
@@ -168,20 +182,23 @@ def test_data_made_anew_since_the_plan_is_refused(job: Path, data: Path, tmp_pat
     assert "holds other data than when the run was planned" in error["message"]
 
 
-def test_a_run_stopped_by_a_signal_leaves_its_record_and_its_checkpoint(job: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2], ids=["term", "usr2"])
+def test_a_run_stopped_by_a_signal_leaves_its_record_and_its_checkpoint(
+    job: Path, number: signal.Signals
+) -> None:
     process = subprocess.Popen(command(job, "training.epochs=5000"), stderr=subprocess.PIPE)
     [run] = runs(job, "training.epochs=5000")
     checkpoint = attempt_of(run).folder.parent / "checkpoint.pt"
     try:
         wait_for(checkpoint.exists, process)
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(number)
         _, told = process.communicate(timeout=60)
     finally:
         process.kill()
-    assert process.returncode == 128 + signal.SIGTERM
+    assert process.returncode == 128 + number
     record = rank_of(run)
-    assert (record.outcome, record.exit_code) == ("stopped", 143)
-    assert b"stopped by SIGTERM" in told
+    assert (record.outcome, record.exit_code) == ("stopped", 128 + number)
+    assert f"stopped by {number.name}".encode() in told
     assert record.training is not None
     assert record.training.epochs
     assert checkpoint.exists()

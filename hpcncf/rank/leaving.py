@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from hpcncf.ncf.train import Trainer
 
 TRACEBACK_LINES = 12
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# SIGUSR2 is what jobs for Slurm ask to be warned by (submitit's handler would end the rank as
+# failed, and take every warning for a timeout).
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)
+MEANING = {signal.SIGUSR2: ", Slurm's warning of the time limit or of preemption"}
 # DataLoader raises from its SIGCHLD handler: a signal to the whole group, workers included, would
 # be told as a worker's death, or cut off the record.
 RESTORED = (*SIGNALS, signal.SIGCHLD)
@@ -33,7 +36,8 @@ class Stopped(BaseException):
     """A signal asked this rank to end. No Exception, so that nothing in between handles it."""
 
     def __init__(self, signum: int) -> None:
-        super().__init__(f"stopped by {signal.Signals(signum).name}")
+        meant = MEANING.get(signal.Signals(signum), "")
+        super().__init__(f"stopped by {signal.Signals(signum).name}{meant}")
         self.exit_code = 128 + signum
 
 
