@@ -1,0 +1,161 @@
+"""What a user does on a login node, on a real Slurm."""
+
+from __future__ import annotations
+
+import csv
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcncf.slurm.request import Site, parameters
+from hpcncf.spec import Resources
+from slurm.conftest import Cluster, User, eventually
+
+pytestmark = pytest.mark.slurm
+
+JOB = """\
+name: tiny
+data: {{path: {data}}}
+site: site.yaml
+resources: {{mem_gb: 1, timeout_min: 2}}
+training: {{epochs: 1, global_batch_size: 64}}
+"""
+
+
+def states(runs: list[dict[str, Any]]) -> list[str]:
+    return [run["state"] for run in runs]
+
+
+def table(user: User, name: str) -> list[dict[str, str]]:
+    with (user.folder / f"results/tiny/tables/{name}.csv").open(newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
+def test_one_run_is_submitted_watched_and_collected(user: User, tiny_data: Path) -> None:
+    user.submits(JOB.format(data=tiny_data))
+    assert states(user.ends()) == ["completed"]
+    user.types("collect", "results/tiny")
+    (run,) = table(user, "runs")
+    assert (run["state"], run["attempt"]) == ("completed", "1")
+    assert "1 completed already" in user.submits(JOB.format(data=tiny_data))
+    (rank,) = user.records("rank-*.json")
+    assert rank["launched_by"] == "slurm"
+
+
+def test_each_shape_of_resources_becomes_an_array(user: User, tiny_data: Path) -> None:
+    grid = "grid: {resources.cpus_per_task: [1, 2], training.lr: [0.001, 0.002]}\n"
+    user.submits(JOB.format(data=tiny_data) + grid)
+    assert states(user.ends(120)) == ["completed"] * 4
+    user.types("collect", "results/tiny")
+    may_use = {row["run_id"]: float(row["cores_usable"]) for row in table(user, "runs")}
+    assert sorted(may_use.values()) == [1, 1, 2, 2]
+    arrays = {claim["slurm_job_id"].split("_")[0] for claim in user.records("claim.json")}
+    assert len(arrays) == 2
+
+
+def test_ranks_over_two_nodes_train_one_model(user: User, tiny_data: Path) -> None:
+    shape = ["resources.nodes=2", "resources.tasks_per_node=2"]
+    user.submits(JOB.format(data=tiny_data), *shape)
+    assert states(user.ends(120)) == ["completed"]
+    ranks = user.records("rank-*.json")
+    assert [rank["rank"] for rank in ranks] == [0, 1, 2, 3]
+    assert [rank["node_index"] for rank in ranks] == [0, 0, 1, 1]
+    assert len({rank["node"] for rank in ranks}) == 2
+    assert len({rank["training"]["model_sha256"] for rank in ranks}) == 1
+    user.types("collect", "results/tiny")
+
+
+def test_a_run_is_cancelled_and_its_core_free_again(user: User, tiny_data: Path) -> None:
+    user.submits(JOB.format(data=tiny_data), "training.epochs=100000")
+    (run,) = user.waits(60, lambda states: states == ["running"])
+    user.types("cancel", run["id"])
+    (run,) = user.ends(60)
+    assert run["state"] == "cancelled"
+    eventually(30, lambda: not user.cluster.run("squeue", "--noheader", "--me"))
+    assert user.attempt("collect", "results/tiny").returncode == 3
+
+
+def test_a_run_whose_data_the_node_does_not_see_fails_and_says_why(
+    user: User, tiny_data: Path, tmp_path: Path
+) -> None:
+    data = shutil.copytree(tiny_data, tmp_path / "data")
+    (tmp_path / "site.yaml").write_text(f"setup: ['mv {data} {data}.elsewhere']\n")
+    user.submits(JOB.format(data=data))
+    (run,) = user.ends()
+    assert run["state"] == "failed"
+    assert str(data) in run["reason"]
+    assert str(data) in user.types("logs", run["id"])
+    asked = ["sacct", "-n", "-X", "-j", run["job_id"], "--format=State"]
+    eventually(20, lambda: "FAILED" in user.cluster.run(*asked))
+    assert user.attempt("collect", "results/tiny").returncode == 3
+    Path(f"{data}.elsewhere").rename(data)
+    (user.folder / "site.yaml").write_text("partition: cpu\n")
+    user.types("retry", "results/tiny", "--cluster", "slurm", "--wait")
+    assert [(run["state"], run["attempt"]) for run in user.runs()] == [("completed", 2)]
+
+
+def test_a_job_that_ends_before_its_ranks_start_is_a_failure(user: User, tiny_data: Path) -> None:
+    (user.folder / "site.yaml").write_text("setup: ['exit 7']\n")
+    user.submits(JOB.format(data=tiny_data))
+    (run,) = user.ends()
+    assert run["state"] == "failed"
+    assert "7" in run["reason"]
+
+
+def test_a_rank_that_is_killed_is_told_at_once_and_submitted_again_to_another_node(
+    user: User, tiny_data: Path
+) -> None:
+    """Its last words are fresh for two minutes; Slurm knows better."""
+    user.submits(JOB.format(data=tiny_data), "training.epochs=1000")
+    (run,) = user.waits(60, lambda states: states == ["running"])
+    eventually(30, lambda: user.records("progress.json") != [])
+    (first,) = user.records("claim.json")
+    ranks = rf"^[^ ]*python[^ ]* -u -m submitit.core._submit {user.folder}"
+    subprocess.run(["pkill", "-KILL", "--full", ranks], check=True)
+    (run,) = user.ends(40)
+    assert (run["state"], user.records("rank-*.json")) == ("failed", [])
+    assert "Slurm job" in run["reason"]
+    elsewhere = {"node1": "node2"}.get(first["node"], "node1")
+    (user.folder / "site.yaml").write_text(f"additional_parameters: {{nodelist: {elsewhere}}}\n")
+    user.submits(JOB.format(data=tiny_data), "training.epochs=1000")
+    assert user.runs()[0]["state"] in ("pending", "unknown", "running")
+    user.waits(60, lambda states: states == ["running"] and len(user.records("claim.json")) == 2)
+    assert [claim["node"] for claim in user.records("claim.json")] == [first["node"], elsewhere]
+
+
+def test_a_run_that_slurm_warns_of_its_limit_stops_and_keeps_its_checkpoint(
+    user: User, tiny_data: Path
+) -> None:
+    user.submits(JOB.format(data=tiny_data), "training.epochs=1000")
+    eventually(60, lambda: list(user.folder.glob("results/*/runs/*/checkpoint.pt")) != [])
+    user.cluster.run("scancel", "--signal=USR2", user.runs()[0]["job_id"])
+    (run,) = user.ends(40)
+    assert run["state"] == "stopped"
+    assert "Slurm's warning of the time limit" in run["reason"]
+    assert list(user.folder.glob("results/*/runs/*/checkpoint.pt")) != []
+
+
+def test_every_allocated_core_can_be_used(user: User, tiny_data: Path) -> None:
+    user.submits(JOB.format(data=tiny_data), "resources.cpus_per_task=2")
+    user.ends()
+    (rank,) = user.records("rank-*.json")
+    assert rank["cores"]["allocated"] == rank["cores"]["usable"] == 2
+    assert rank["training"]["threads"] == 2
+
+
+@pytest.mark.parametrize("binding", ["--cpu-bind=cores", "--exact"])
+def test_the_srun_trap_takes_a_core_without_our_parameters(
+    cluster: Cluster, tmp_path: Path, binding: str
+) -> None:
+    ours = parameters(Resources(cpus_per_task=2), Site(srun_args=[binding]), "trap")
+    steps = [["srun", binding, "nproc"], ["srun", *ours["slurm_srun_args"], "nproc"]]
+    script = "; ".join(shlex.join(step) for step in steps)
+    job = ["sbatch", "--wait", "--nodes=1", "--ntasks=1", "--cpus-per-task=2"]
+    cluster.run(*job, f"--output={tmp_path}/cores", f"--wrap={script}")
+    version = cluster.run("srun", "--version").split()[1].rpartition(".")[0]
+    trapped = version in ("22.05", "23.02")  # later ones learn it from sbatch's environment
+    assert (tmp_path / "cores").read_text().split() == ["1" if trapped else "2", "2"]
