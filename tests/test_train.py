@@ -39,9 +39,11 @@ def test_the_same_seed_gives_the_same_bits_and_another_does_not(data: Path, tmp_
     assert digests[0] == digests[1] != digests[2]
 
 
-def test_all_loaders_train_the_same_bits(data: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_all_loaders_train_the_same_bits(data: Path, tmp_path: Path, dropout: float) -> None:
+    model = Model(dropout=dropout)
     digests = {
-        trained(data, tmp_path / loader, loader=loader, epochs=1).record().model_sha256
+        trained(data, tmp_path / loader, model=model, loader=loader, epochs=1).record().model_sha256
         for loader in ("per_sample", "batched", "vectorized")
     }
     assert len(digests) == 1
@@ -69,14 +71,17 @@ def test_the_first_loss_is_the_mean_over_all_instances(data: Path, tmp_path: Pat
     assert rank.epochs[0].loss == pytest.approx(float(torch.cat(losses).mean()), rel=1e-5)
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.3])
+@pytest.mark.parametrize(
+    ("dropout", "loader", "workers"),
+    [(0.0, "vectorized", 0), (0.3, "vectorized", 0), (0.3, "batched", 1)],
+)
 def test_a_resumed_run_has_the_bits_of_one_never_interrupted(
-    data: Path, tmp_path: Path, dropout: float
+    data: Path, tmp_path: Path, dropout: float, loader: str, workers: int
 ) -> None:
-    model = Model(dropout=dropout)
-    whole = trained(data, tmp_path / "whole", model=model, epochs=3).record()
-    trained(data, tmp_path / "cut", model=model, epochs=1)
-    resumed = trained(data, tmp_path / "cut", model=model, epochs=3).record()
+    settings = {"model": Model(dropout=dropout), "loader": loader, "num_workers": workers}
+    whole = trained(data, tmp_path / "whole", epochs=3, **settings).record()
+    trained(data, tmp_path / "cut", epochs=1, **settings)
+    resumed = trained(data, tmp_path / "cut", epochs=3, **settings).record()
     assert resumed.model_sha256 == whole.model_sha256
     assert resumed.resumed_epoch == 1
     assert [epoch.epoch for epoch in resumed.epochs] == [0, 1, 2]

@@ -221,6 +221,8 @@ class Loader:
             "num_workers": workers,
             "persistent_workers": workers > 0,
             "worker_init_fn": _quiet_worker,
+            # It draws a seed for its workers: not from the generator that the model's dropout uses.
+            "generator": torch.Generator(),
             # A forked worker shares the mapped data; any other start would send it through a pipe.
             "multiprocessing_context": "fork" if workers else None,
         }
