@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import torch
 from make_runs import planned, trainer
@@ -11,12 +13,22 @@ from make_runs import planned, trainer
 from hpcncf.ncf import distributed
 from hpcncf.rank import launcher
 
+SLOW_S = 1.0
+
+
+def slow_disk(position: Any) -> None:
+    """The first epoch's checkpoint, which the first rank alone writes, takes a second more."""
+    if (position.phase, position.epoch) == ("checkpoint", 0):
+        time.sleep(SLOW_S)
+
+
 if __name__ == "__main__":
     data, out, place = Path(sys.argv[1]), Path(sys.argv[2]), launcher.place()
     run = planned(data, ranks=2, evaluation="full")
     assert run.training is not None
     distributed.join(place, run.resources, run.training)
     rank = trainer(run, out / "run", place)
+    rank.tell = slow_disk
     rank.train()
     told = {"model": rank.model.state_dict(), "record": rank.record().model_dump(mode="json")}
     torch.save(told, out / f"rank-{place.rank}.pt")

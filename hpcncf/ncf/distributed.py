@@ -52,6 +52,11 @@ def _stay_on_loopback() -> None:
             os.environ["GLOO_SOCKET_IFNAME"] = name
 
 
+def wait_for_all(place: Place) -> None:
+    if place.world_size > 1:
+        dist.barrier()
+
+
 def gathered(value: Any, place: Place) -> list[Any]:
     """Every rank's value, by rank."""
     if place.world_size == 1:
