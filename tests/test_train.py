@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 import torch
 from make_runs import planned, tiny, trainer
+from train_two_ranks import SLOW_S
 
 from hpcncf.errors import HpcncfError
+from hpcncf.ncf.data import tables
 from hpcncf.spec import Model
 
 
@@ -182,3 +184,21 @@ def test_two_ranks_share_the_work_and_wait_for_each_other(two_ranks: list[dict[s
     assert all(math.isfinite(record["counted_s"]) for record in records)
     assert [epoch["checkpoint_s"] > 0 for epoch in records[0]["epochs"]] == [True, True]
     assert [epoch["checkpoint_s"] for epoch in records[1]["epochs"]] == [0.0, 0.0]
+
+
+def test_a_rank_that_waits_for_the_others_checkpoint_is_not_training(
+    two_ranks: list[dict[str, Any]],
+) -> None:
+    """The ranks take every step together, so their times differ by that wait or by very little."""
+    first, second = (told["record"]["epochs"][1]["training_s"] for told in two_ranks)
+    assert abs(second - first) < SLOW_S / 2
+
+
+def test_data_without_test_rows_is_refused_before_an_epoch_is_spent(tmp_path: Path) -> None:
+    source = tmp_path / "rows.csv"
+    source.write_text("user,item\n" + "".join(f"{user},{user % 7}\n" for user in range(30)))
+    folder = tmp_path / "data"
+    tables.prepare(folder, source, "csv", tables.Columns("user", "item"))
+    with pytest.raises(HpcncfError, match=r"no test row.* use evaluation: none"):
+        trainer(planned(folder), tmp_path)
+    assert trained(folder, tmp_path, evaluation="none", epochs=1).record().steps == 1

@@ -24,6 +24,7 @@ from hpcncf.ncf.step import Stepper
 from hpcncf.plan import Run
 from hpcncf.rank.launcher import Place
 from hpcncf.records import Epoch, RunPaths, TrainingRecord
+from hpcncf.spec import Training
 
 TELL_EVERY_S = 2.0
 
@@ -41,6 +42,14 @@ class Position:
     instances_per_s: float | None
 
 
+def _refuse_untested(training: Training, data: Prepared) -> None:
+    if training.evaluation != "none" and not data.manifest.test_rows:
+        raise HpcncfError(
+            f"training.evaluation {training.evaluation}: {data.manifest.title} has no test row, "
+            "because no user has two rows; use evaluation: none, or other data"
+        )
+
+
 class Trainer:
     """Trains a run's model on this rank. `record` tells what was done so far, at any time."""
 
@@ -54,6 +63,7 @@ class Trainer:
     ) -> None:
         assert run.training is not None
         assert run.model is not None
+        _refuse_untested(run.training, data)
         self.run, self.data, self.place, self.paths, self.tell = run, data, place, paths, tell
         self.training = run.training
         self.threads = distributed.set_threads(run.training, run.resources, place)
@@ -114,6 +124,8 @@ class Trainer:
     def _epoch(self, epoch: int) -> None:
         steps = min(self.schedule.steps, self.total_steps - epoch * self.schedule.steps)
         before, self.stepper.loss = self.clock.training_s, torch.zeros_like(self.stepper.loss)
+        # The first rank still writes the checkpoint: its wait is not the others' training.
+        distributed.wait_for_all(self.place)
         first_batch_s, instances = self._steps(epoch, steps)
         self.epochs.append(
             Epoch(
