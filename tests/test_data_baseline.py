@@ -49,7 +49,7 @@ def test_made_data_is_not_solved_by_counting(tmp_path: Path) -> None:
 
 
 def test_data_without_test_rows_has_no_baseline(tmp_path: Path) -> None:
-    (tmp_path / "u.data").write_text("1\t5\t3\t100\n")
+    (tmp_path / "u.data").write_text("1\t5\t3\t100\n2\t6\t3\t100\n")
     movielens.prepare(tmp_path / "out", tmp_path)
     with pytest.raises(DataError, match="nothing to rank"):
         counts_baseline(load(tmp_path / "out"))

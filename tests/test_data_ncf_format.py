@@ -57,6 +57,12 @@ def test_broken_files_are_told_with_their_line(
     assert not (tmp_path / "out").exists()
 
 
+def test_a_user_of_all_items_leaves_no_negative_to_draw(tmp_path: Path) -> None:
+    every = "".join(f"0\t{item}\n" for item in range(6))
+    with pytest.raises(DataError, match="user 0: has a training row of each of the 6 items"):
+        ncf_format.prepare(tmp_path / "out", files(tmp_path / "in", train=every))
+
+
 def test_a_folder_of_two_data_sets_asks_which(tmp_path: Path) -> None:
     folder = files(tmp_path / "in")
     (folder / "pinterest-20.train.rating").write_text(TRAIN)

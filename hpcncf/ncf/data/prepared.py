@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from hpcncf import records
 from hpcncf.ncf.data import manifest as manifests
 from hpcncf.ncf.data.manifest import FORMAT_VERSION, NAME, DataError, Manifest
-from hpcncf.ncf.data.rows import Floats, Int32s, Int64s, Split, distinct_pairs
+from hpcncf.ncf.data.rows import Floats, Int32s, Int64s, Rows, Split, distinct_pairs
 
 
 @dataclass(frozen=True)
@@ -197,6 +197,7 @@ def _arrays(split: Split) -> dict[str, NDArray[Any]]:
     indptr, positives = distinct_pairs(
         train.users, train.items, len(train.user_names), train.item_count
     )
+    _refuse_insatiable(train, indptr)
     return {
         "train_users": train.users,
         "train_items": train.items,
@@ -208,6 +209,15 @@ def _arrays(split: Split) -> dict[str, NDArray[Any]]:
         "positives_indptr": indptr,
         "positives": positives,
     }
+
+
+def _refuse_insatiable(train: Rows, indptr: Int64s) -> None:
+    everything = np.flatnonzero(np.diff(indptr) == train.item_count)
+    if len(everything):
+        raise DataError(
+            f"user {train.user_names[everything[0]]}: has a training row of each of the "
+            f"{train.item_count} items, so that no negative can be drawn: leave the user out"
+        )
 
 
 def _manifest(recipe: Recipe, title: str, split: Split, train_pairs: int) -> Manifest:
