@@ -15,3 +15,14 @@ def nearest(word: str, known: list[str]) -> str:
 
     close = difflib.get_close_matches(word, known, n=1)
     return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def shown(value: object) -> str:
+    """What came, as Python spells it, short: a whole file or a nest of lists helps nobody."""
+    import reprlib
+
+    short = reprlib.Repr()
+    short.maxlevel, short.maxlist, short.maxdict = 3, 4, 4
+    short.maxstring = short.maxother = short.maxlong = 100
+    text = short.repr(value)
+    return text if len(text) <= 200 else f"{text[:197]}..."

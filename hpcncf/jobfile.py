@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,7 +11,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from hpcncf import plan as planning
-from hpcncf.errors import UsageError, nearest
+from hpcncf.errors import UsageError, nearest, shown
 from hpcncf.ncf.data import manifest
 from hpcncf.plan import Plan
 from hpcncf.spec import Data, JobSpec
@@ -26,6 +26,12 @@ class Loader(yaml.SafeLoader):
     """
 
     yaml_implicit_resolvers = {}  # noqa: RUF012
+    # YAML 1.2's own tags only: no dates, sets, bytes.
+    yaml_constructors = {  # noqa: RUF012
+        tag: construct
+        for tag, construct in yaml.SafeLoader.yaml_constructors.items()
+        if tag is None or tag.rpartition(":")[2] in ("map", "seq", "str")
+    }
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
@@ -33,7 +39,7 @@ class Loader(yaml.SafeLoader):
             key = self.construct_object(key_node, deep=True)
             if isinstance(key, list | dict):
                 raise yaml.constructor.ConstructorError(
-                    None, None, f"a key must be plain text, came {key!r}", key_node.start_mark
+                    None, None, f"a key must be plain text, came {shown(key)}", key_node.start_mark
                 )
             if key in seen:
                 raise yaml.constructor.ConstructorError(
@@ -43,20 +49,41 @@ class Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-for tag, pattern, first in (
-    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
-    ("null", r"~|null|Null|NULL|", "~nN"),
-    ("int", r"[-+]?[0-9]+", "-+0123456789"),
-    ("float", r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?", "-+0123456789."),
+def _scalar(convert: Callable[[str], Any]) -> Callable[[Loader, yaml.ScalarNode], Any]:
+    """A constructor that says where the text is which an explicit tag (`!!int abc`) got wrong."""
+
+    def construct(loader: Loader, node: yaml.ScalarNode) -> Any:
+        text = str(loader.construct_scalar(node))
+        try:
+            return convert(text)
+        except (ValueError, LookupError):
+            kind = node.tag.rpartition(":")[2]
+            raise yaml.constructor.ConstructorError(
+                None, None, f"not of type {kind}: {shown(text)}", node.start_mark
+            ) from None
+
+    return construct
+
+
+TRUTH = {"true": True, "false": False}
+
+for tag, pattern, first, convert in (
+    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF", lambda text: TRUTH[text.lower()]),
+    ("null", r"~|null|Null|NULL|", "~nN", lambda _: None),
+    ("int", r"[-+]?[0-9]+", "-+0123456789", int),  # YAML 1.1's own would read 010 as eight
+    (
+        "float",
+        r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?",
+        "-+0123456789.",
+        float,
+    ),
 ):
     Loader.add_implicit_resolver(
         f"tag:yaml.org,2002:{tag}",
         re.compile(rf"^(?:{pattern})$"),
         [*first, ""] if tag == "null" else list(first),
     )
-
-# YAML 1.1's constructor would read 010 as eight.
-Loader.add_constructor("tag:yaml.org,2002:int", lambda _, node: int(node.value))
+    Loader.add_constructor(f"tag:yaml.org,2002:{tag}", _scalar(convert))
 
 
 def parse(text: str, where: str) -> Any:
@@ -67,8 +94,10 @@ def parse(text: str, where: str) -> Any:
         mark = error.problem_mark
         at = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
         raise UsageError(f"{where}{at}: not readable as YAML: {error.problem}") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except yaml.YAMLError as error:
         raise UsageError(f"{where}: not readable as YAML: {error}") from None
+    except RecursionError:
+        raise UsageError(f"{where}: not readable as YAML: nested too deeply") from None
 
 
 def read_text(path: Path) -> str:
@@ -94,7 +123,10 @@ def load(path: Path, overrides: Sequence[str] = ()) -> JobSpec:
     for override in overrides:
         _apply(plain, override)
     job = validated(JobSpec, plain, str(path))
-    return with_absolute_data(job, path.parent.resolve())
+    try:
+        return with_absolute_data(job, path.parent.resolve())
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None
 
 
 def _apply(plain: dict[str, Any], override: str) -> None:
@@ -106,7 +138,7 @@ def _apply(plain: dict[str, Any], override: str) -> None:
         )
     # A grid's keys are themselves dotted: grid.resources.cpus_per_task=[1,2]
     head, _, rest = dotted.partition(".")
-    path = [head, rest] if head == "grid" else dotted.split(".")
+    path = [head, rest] if head == "grid" and rest else dotted.split(".")
     at = plain
     for part in path[:-1]:
         if not isinstance(at.setdefault(part, {}), dict):
@@ -139,7 +171,7 @@ def _complaint(model: type[BaseModel], problem: Mapping[str, Any]) -> str:
         return f"{where}: is required and not given"
     message = str(problem["msg"]).removeprefix("Value error, ")
     came = problem["input"]
-    return f"{where or 'the file'}: {message}; came {came!r} ({type(came).__name__})"
+    return f"{where or 'the file'}: {message}; came {shown(came)} ({type(came).__name__})"
 
 
 def _known_keys(model: type[BaseModel], path: list[str]) -> list[str]:
@@ -155,9 +187,12 @@ def with_absolute_data(job: JobSpec, folder: Path) -> JobSpec:
     """The same job with every data path, of the grid too, made absolute from the file's folder."""
 
     def absolute(value: Any) -> Any:
-        return (
-            str((folder / Path(value).expanduser()).resolve()) if isinstance(value, str) else value
-        )
+        if not isinstance(value, str) or not value:
+            return value  # the plan says what is wrong with it
+        try:
+            return str((folder / Path(value).expanduser()).resolve())
+        except (ValueError, OSError, RuntimeError) as error:  # a NUL byte, a loop, ~nobody
+            raise UsageError(f"data.path: {shown(value)} is no path: {error}") from None
 
     def of_point(point: dict[str, Any]) -> dict[str, Any]:
         return {

@@ -7,15 +7,18 @@ import json
 from collections import defaultdict
 from collections.abc import Mapping
 from itertools import product
+from math import prod
 from typing import Any, Final, Literal
 
 from pydantic import ValidationError
 
 from hpcncf import spec
-from hpcncf.errors import UsageError
+from hpcncf.errors import UsageError, shown
 from hpcncf.spec import Data, JobSpec, Model, Resources, Settings, Training
 
 SCHEMA_VERSION: Final = 1
+# Far more than anybody waits for; a plan is read as a whole, by every verb.
+MOST_RUNS: Final = 100_000
 
 
 class Run(Settings):
@@ -109,7 +112,16 @@ def run_id(identity: Mapping[str, Any]) -> str:
 
 
 def points(job: JobSpec) -> list[dict[str, Any]]:
-    """Each combination of dotted settings that the job asks for, before repeats."""
+    """Each combination of dotted settings that the job asks for, before repeats.
+
+    Raises UsageError where they are too many to be meant.
+    """
+    asked = job.repeats * (prod(map(len, job.grid.values())) + len(job.points))
+    if asked > MOST_RUNS:
+        raise UsageError(
+            f"grid and repeats: ask for {asked:,} runs, more than {MOST_RUNS:,}: "
+            "vary less at a time, or split the question into several jobs"
+        )
     grid = [dict(zip(job.grid, values, strict=True)) for values in product(*job.grid.values())]
     if not job.grid and job.points:
         grid = []  # `points` alone is the whole question; without both, the base is the one run
@@ -131,6 +143,8 @@ def expand(job: JobSpec, data_keys: Mapping[str, str | None] | None = None) -> P
     """
     runs: dict[str, Run] = {}
     combinations = points(job)
+    if not combinations:
+        raise UsageError("exclude: leaves no run: every combination of the grid is excluded")
     varied = sorted({key for point in combinations for key in point})
     for point in combinations:
         for repeat in range(job.repeats):
@@ -148,7 +162,7 @@ def _run(
     data_keys: Mapping[str, str | None],
 ) -> Run:
     plain = spec.combination(job, point)
-    where = "".join(f" {key}={value}" for key, value in point.items()) or " the base"
+    where = "".join(f" {key}={_told(value)}" for key, value in point.items()) or " the base"
     try:
         resources = Resources.model_validate(plain["resources"])
         data = Data.model_validate(plain["data"])
@@ -173,14 +187,16 @@ def _run(
     )
 
 
+def _told(value: Any) -> str:
+    return value if isinstance(value, str) and len(value) < 100 else shown(value)
+
+
 def first_problem(error: ValidationError) -> str:
     """pydantic's first complaint as `section.key: what came, what is expected`."""
     problem = error.errors()[0]
-    where = ".".join(str(part) for part in problem["loc"])
-    came = problem.get("input")
-    shown = "" if isinstance(came, dict) else f" (came: {came!r})"
+    where = ".".join(str(part) for part in [error.title.lower(), *problem["loc"]])
     message = problem["msg"].removeprefix("Value error, ")
-    return f"{where}: {message}{shown}" if where else f"{message}{shown}"
+    return f"{where}: {message} (came: {shown(problem['input'])})" if problem["loc"] else message
 
 
 def arrays(runs: list[Run]) -> dict[Resources, list[Run]]:

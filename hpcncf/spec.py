@@ -3,24 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
     NonNegativeFloat,
-    NonNegativeInt,
     PositiveFloat,
-    PositiveInt,
     model_validator,
 )
 
+from hpcncf.errors import nearest
+
 Dataset = Literal["frappe", "movielens", "ncf", "csv", "parquet", "synthetic"]
-GridKey = Annotated[str, Field(pattern=r"^(resources|data|model|training)\.[a-z_]+$")]
+
+
+def _countable(number: int) -> int:
+    """More than 2^31 of anything is a typing error; torch, Slurm and clocks each fail at it."""
+    if number >= 2**31:
+        raise ValueError("expected less than 2^31")
+    return number
+
+
+Count = Annotated[int, Field(gt=0), AfterValidator(_countable)]
+Whole = Annotated[int, Field(ge=0), AfterValidator(_countable)]
+
+
+def _known_setting(dotted: str) -> str:
+    section, key = dotted.split(".")
+    known = list(SECTIONS[section].model_fields)
+    if key not in known:
+        raise ValueError(
+            f"unknown key {key!r} of {section}.{nearest(key, known)} Known keys: {', '.join(known)}"
+        )
+    return dotted
+
+
+GridKey = Annotated[
+    str,
+    Field(pattern=r"^(resources|data|model|training)\.[a-z_]+$"),
+    AfterValidator(_known_setting),
+]
 Widths = Annotated[
-    tuple[PositiveInt, ...],
+    tuple[Count, ...],
     BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value),
     Field(min_length=1),
 ]
@@ -30,24 +58,28 @@ class Settings(BaseModel):
     """Base of everything a user may write: frozen, and unknown keys are refused."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
     )
 
 
 class Resources(Settings):
     """What one task asks of Slurm, in submitit's own parameter names."""
 
-    nodes: PositiveInt = 1
+    nodes: Count = 1
     """Machines a run spreads over."""
-    tasks_per_node: PositiveInt = 1
+    tasks_per_node: Count = 1
     """Ranks (processes of torch.distributed) on each node."""
-    cpus_per_task: PositiveInt = 1
+    cpus_per_task: Count = 1
     """Cores of each rank."""
-    gpus_per_node: NonNegativeInt = 0
+    gpus_per_node: Whole = 0
     """GPUs on each node."""
     mem_gb: PositiveFloat = 4.0
     """Memory per node, in GB. Not part of a run's identity."""
-    timeout_min: PositiveInt = 30
+    timeout_min: Count = 30
     """Time limit in minutes. Not part of a run's identity."""
 
     @property
@@ -72,9 +104,9 @@ class Data(Settings):
 class Model(Settings):
     """Contextual NeuMF: He et al. 2017, with the context joined to the MLP's input."""
 
-    gmf_width: PositiveInt = 8
+    gmf_width: Count = 8
     """Width of the MF embeddings of users and items."""
-    mlp_width: PositiveInt = 32
+    mlp_width: Count = 32
     """Width of the MLP embeddings of users and items."""
     layers: Widths = (32, 16, 8)
     """Output widths of the MLP's layers."""
@@ -91,18 +123,18 @@ class Training(Settings):
     """`auto`: cuda when the run has a GPU, else cpu."""
     backend: Literal["auto", "gloo", "nccl"] = "auto"
     """torch.distributed's backend. `auto`: nccl on cuda, else gloo."""
-    threads: Literal["auto"] | PositiveInt = "auto"
+    threads: Literal["auto"] | Count = "auto"
     """Intra-op threads of each rank. `auto`: as many as the cores it may really use."""
-    epochs: PositiveInt = 3
+    epochs: Count = 3
     """Passes over the training positives."""
-    max_steps: PositiveInt | None = None
+    max_steps: Count | None = None
     """Stop after this many optimiser steps, to time shapes whose epoch takes too long."""
-    global_batch_size: PositiveInt | None = None
+    global_batch_size: Count | None = None
     """Positives per optimiser step over all ranks. Exactly one of the two batch sizes is given;
     neither means 256 here."""
-    batch_size_per_rank: PositiveInt | None = None
+    batch_size_per_rank: Count | None = None
     """Positives per optimiser step on each rank."""
-    negatives: PositiveInt = 4
+    negatives: Count = 4
     """Items sampled per positive, among those the user has not interacted with."""
     optimizer: Literal["adam"] = "adam"
     """torch.optim.Adam, betas 0.9 and 0.999, eps 1e-8."""
@@ -113,13 +145,13 @@ class Training(Settings):
     loader: Literal["per_sample", "batched", "vectorized"] = "vectorized"
     """`per_sample`: one `__getitem__` per positive, negatives drawn one by one in Python.
     `batched`: `__getitems__`, a batch at a time. `vectorized`: no DataLoader, tensor indexing."""
-    num_workers: NonNegativeInt = 0
+    num_workers: Whole = 0
     """DataLoader worker processes of each rank (`per_sample` and `batched`)."""
     sync: Literal["dense"] = "dense"
     """`dense`: DistributedDataParallel all-reduces every gradient."""
     evaluation: Literal["sampled", "full", "none"] = "sampled"
     """Leave-one-out against the stored sampled negatives, against all items, or not at all."""
-    checkpoint_every: NonNegativeInt = 1
+    checkpoint_every: Whole = 1
     """Epochs between checkpoints; 0 writes none."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
     """Seed of initialisation, order and negatives."""
@@ -149,6 +181,14 @@ class Training(Settings):
         return self.backend
 
 
+SECTIONS: Final[dict[str, type[Settings]]] = {
+    "resources": Resources,
+    "data": Data,
+    "model": Model,
+    "training": Training,
+}
+
+
 class JobSpec(Settings):
     """One question, one experiment: a base setting and the grid around it."""
 
@@ -168,7 +208,7 @@ class JobSpec(Settings):
     """Further single combinations, where a cross product is not the question."""
     exclude: list[dict[GridKey, Any]] = []
     """Combinations of the grid to leave out: every key given must match."""
-    repeats: PositiveInt = 1
+    repeats: Count = 1
     """Each point this many times, in random order within each round."""
     exclusive: bool = False
     """Ask for whole nodes, so that nobody else's load disturbs the measurement."""
@@ -216,7 +256,7 @@ def conflicts(resources: Resources, training: Training) -> list[str]:
 
 def combination(base: JobSpec, changes: Mapping[str, Any]) -> dict[str, Any]:
     """The job's settings as plain data with dotted `changes` applied, not yet validated."""
-    plain = base.model_dump(mode="json", include={"resources", "data", "model", "training"})
+    plain = base.model_dump(mode="json", include=set(SECTIONS))
     for dotted, value in changes.items():
         section, key = dotted.split(".")
         plain[section][key] = value

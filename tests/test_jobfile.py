@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcncf import jobfile
-from hpcncf.errors import UsageError
+from hpcncf.errors import HpcncfError, UsageError
 from hpcncf.spec import JobSpec
 
 MINIMAL = "name: a\ndata: {path: d}\n"
@@ -81,7 +81,21 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         ),
         (MINIMAL + "grid: {cores: [1]}\n", ["grid.cores"]),
         (MINIMAL + "grid: {training.seed: []}\n", ["grid.training.seed"]),
-        (MINIMAL + "grid: {training.sed: [1]}\n", ["training.sed=1", "sed"]),
+        (MINIMAL + "grid: {training.sed: [1]}\n", ["grid.training.sed", "'seed'?"]),
+        (MINIMAL + "grid: {training: [1]}\n", ["grid.training", "pattern"]),
+        (MINIMAL + "exclude: [{training.sed: 1}]\n", ["exclude.0.training.sed", "'seed'?"]),
+        (MINIMAL + "grid: {training.seed: [1]}\nexclude: [{training.seed: 1}]\n", ["no run"]),
+        (MINIMAL + "grid: {training.seed: [{a: 1}]}\n", ["training.seed: ", "came: {'a': 1}"]),
+        (MINIMAL + "grid: {data.path: ['']}\n", ["data.path", "at least 1 character"]),
+        (MINIMAL + "repeats: 100001\n", ["100,001 runs", "100,000"]),
+        (MINIMAL + "training: {lr: 1e999}\n", ["training.lr", "finite", "came inf"]),
+        (MINIMAL + "resources: {timeout_min: 99999999999}\n", ["timeout_min", "less than 2^31"]),
+        (MINIMAL + "exclusive: !!bool maybe\n", [":3:12", "not of type bool: 'maybe'"]),
+        (MINIMAL + "site: !!timestamp 1\n", [":3:7", "tag"]),
+        (MINIMAL + f"repeats: {'9' * 5000}\n", [":3:10", "not of type int"]),
+        (MINIMAL + "grid: " + "[" * 5000, ["nested too deeply"]),
+        ('name: a\ndata: {path: "a\\0b"}\n', ["data.path: 'a\\x00b'", "null"]),
+        ("name: a\ndata: {path: ~nobody-of-that-name/d}\n", ["data.path", "~nobody"]),
         (MINIMAL + "training: {threads: 4}\n", ["threads 4", "cpus_per_task 1"]),
     ],
 )
@@ -92,6 +106,26 @@ def test_a_refusal_says_where_what_came_and_what_is_possible(
     assert "job.yaml" in message
     for word in words:
         assert word in message
+
+
+def test_what_came_is_told_short(tmp_path: Path) -> None:
+    bomb = "&a [x, x, x]" + "".join(
+        f", &{b} [*{a}, *{a}, *{a}]"
+        for a, b in zip("abcdefghijklmnopqrs", "bcdefghijklmnopqrst", strict=True)
+    )
+    assert len(refusal(tmp_path, MINIMAL + f"site: [{bomb}]\n")) < 600
+    assert len(refusal(tmp_path, MINIMAL + f"site: [{'x' * 100_000}]\n")) < 600
+
+
+def test_an_override_may_replace_the_whole_grid(tmp_path: Path) -> None:
+    assert load(tmp_path, MINIMAL, "grid={training.seed: [1, 2]}").grid == {"training.seed": [1, 2]}
+
+
+def test_a_data_path_that_no_file_can_have_is_named(tmp_path: Path) -> None:
+    with pytest.raises(HpcncfError, match=r"d{300}: cannot be read: File name too long"):
+        jobfile.plan(
+            load(tmp_path, f"name: a\ndata: {{path: {'d' * 300}}}\n"), tmp_path / "job.yaml"
+        )
 
 
 def test_every_problem_of_a_file_is_told_at_once(tmp_path: Path) -> None:

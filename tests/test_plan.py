@@ -131,7 +131,7 @@ def test_a_point_naming_one_batch_size_replaces_the_other() -> None:
     ("settings", "words"),
     [
         ({"grid": {"training.lr": [0.1, "x"]}}, ["training.lr=x", "lr"]),
-        ({"grid": {"training.sped": [1]}}, ["training.sped=1", "sped"]),
+        ({"grid": {"training.seed": [1]}, "exclude": [{}]}, ["exclude", "no run"]),
         ({"grid": {"training.threads": [1, 2]}}, ["training.threads=2", "cpus_per_task"]),
     ],
 )

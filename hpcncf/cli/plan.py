@@ -83,11 +83,11 @@ def _show(job: JobSpec, plan: Plan) -> None:
     from hpcncf.cli import layout
     from hpcncf.plan import core_hours
 
-    runs = plan.active()
+    runs, arrays = plan.active(), _arrays(job, plan)  # a site that is wrong is told before all
     print(f"job {job.name}: {len(runs)} runs, at most {core_hours(runs):.2f} core-hours\n")
     rows = [[run.id[: layout.ID], layout.varies(run), _resources(run)] for run in runs]
     print(layout.table(["run", "varies", "resources"], rows))
-    for number, array in enumerate(_arrays(job, plan), start=1):
+    for number, array in enumerate(arrays, start=1):
         print(f"\narray {number}: {array['tasks']} tasks, submitit parameters")
         for key, value in array["parameters"].items():
             print(f"  {key}: {value}")

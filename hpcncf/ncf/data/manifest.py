@@ -56,7 +56,7 @@ class Manifest(BaseModel):
 def read(folder: Path) -> Manifest:
     """Raises DataError where the folder is missing, unfinished or of another version."""
     path = folder / NAME
-    if not path.exists():
+    if not is_there(folder):
         raise DataError(
             f"{folder}: no prepared data here (no {NAME}); make it with "
             f"`hpcncf data prepare DATASET -o {folder}`"
@@ -77,4 +77,12 @@ def read(folder: Path) -> Manifest:
 
 def key(folder: Path) -> str | None:
     """The content's key; None where nothing is prepared. Raises DataError where it is broken."""
-    return read(folder).key if (folder / NAME).exists() else None
+    return read(folder).key if is_there(folder) else None
+
+
+def is_there(folder: Path) -> bool:
+    """Whether something was prepared there. Raises DataError where we may not look."""
+    try:
+        return (folder / NAME).exists()
+    except OSError as error:  # no permission, a name too long
+        raise DataError(f"{folder}: cannot be read: {error.strerror}") from None
