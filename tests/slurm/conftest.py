@@ -140,9 +140,13 @@ class User:
         return "".join(f"\n--- {log.name}\n{log.read_text()}" for log in logs)
 
 
+def user_of(cluster: Cluster, folder: Path) -> User:
+    """With a site file that asks for nothing but the partition."""
+    (folder / "site.yaml").write_text("partition: cpu\n")
+    return User(cluster, folder)
+
+
 @pytest.fixture
 def user(cluster: Cluster, tmp_path: Path) -> Iterator[User]:
-    """With a site file that asks for nothing but the partition."""
-    (tmp_path / "site.yaml").write_text("partition: cpu\n")
-    yield User(cluster, tmp_path)
+    yield user_of(cluster, tmp_path)
     cluster.run("scancel", "--me")

@@ -13,7 +13,7 @@ import pytest
 
 from hpcncf.slurm.request import Site, parameters
 from hpcncf.spec import Resources
-from slurm.conftest import Cluster, User, eventually
+from slurm.conftest import Cluster, User, eventually, started, user_of
 
 pytestmark = pytest.mark.slurm
 
@@ -27,7 +27,8 @@ training: {{epochs: 1, global_batch_size: 64}}
 
 
 def states(runs: list[dict[str, Any]]) -> list[str]:
-    return [run["state"] for run in runs]
+    """Each with its reason, where it needs one."""
+    return [": ".join(filter(None, [run["state"], run["reason"]])) for run in runs]
 
 
 def table(user: User, name: str) -> list[dict[str, str]]:
@@ -137,6 +138,23 @@ def test_a_run_that_slurm_warns_of_its_limit_stops_and_keeps_its_checkpoint(
     assert run["state"] == "stopped"
     assert "Slurm's warning of the time limit" in run["reason"]
     assert list(user.folder.glob("results/*/runs/*/checkpoint.pt")) != []
+
+
+@pytest.mark.usefixtures("cluster")
+def test_without_accounting_records_tell_and_what_they_do_not_is_unknown(
+    tiny_data: Path, tmp_path: Path
+) -> None:
+    with started("--no-accounting") as cluster:
+        user = user_of(cluster, tmp_path)
+        user.submits(JOB.format(data=tiny_data))
+        assert states(user.ends()) == ["completed"]
+        user.types("collect", "results/tiny")
+        (tmp_path / "site.yaml").write_text("setup: ['exit 7']\n")
+        user.submits(JOB.format(data=tiny_data), "training.seed=2")
+        eventually(30, lambda: not cluster.run("squeue", "--noheader"))
+        (run,) = [run for run in user.runs() if not run["retired"]]
+    assert run["state"] == "unknown"
+    assert "neither squeue nor sacct tells" in run["reason"]
 
 
 def test_every_allocated_core_can_be_used(user: User, tiny_data: Path) -> None:
