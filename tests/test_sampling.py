@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from hpcncf.ncf import sampling
 
@@ -61,6 +62,25 @@ def test_the_order_is_another_in_every_epoch_and_for_every_seed() -> None:
         for epoch in range(5)
     }
     assert len(orders) == 25
+
+
+def chi_square(counts: NDArray[np.int64]) -> float:
+    return float(((counts - counts.mean()) ** 2 / counts.mean()).sum())
+
+
+@pytest.mark.parametrize("rows", [2, 3, 5, 20, 65])
+def test_every_row_comes_at_every_position_equally_often(rows: int) -> None:
+    orders = np.array([sampling.epoch_rows(7, epoch, 0, rows, rows) for epoch in range(500)])
+    counts = np.stack([np.bincount(orders[:, at], minlength=rows) for at in range(rows)])
+    freedom = (rows - 1) ** 2
+    assert chi_square(counts) < freedom + 4 * np.sqrt(2 * freedom)
+
+
+def test_every_row_follows_every_other_equally_often() -> None:
+    orders = np.array([sampling.epoch_rows(7, epoch, 0, 20, 20) for epoch in range(1000)])
+    follows = np.bincount((orders[:, :-1] * 20 + orders[:, 1:]).ravel(), minlength=400)
+    counts = follows.reshape(20, 20)[~np.eye(20, dtype=bool)]
+    assert chi_square(counts) < 379 + 4 * np.sqrt(2 * 379)
 
 
 @given(st.lists(st.integers(0, 777), min_size=0, max_size=6))

@@ -75,7 +75,7 @@ def epoch_rows(seed: int, epoch: int, start: int, stop: int, rows: int) -> Ints:
     value = np.arange(start, stop, dtype=np.uint64)
     if rows <= 1:
         return value.astype(np.int64)
-    bits = max(2, (rows - 1).bit_length())
+    bits = max(4, (rows - 1).bit_length())  # on fewer, some orders would come far too often
     keys = philox(seed, ORDER, epoch, np.arange(_FEISTEL_ROUNDS), 1)[:, 0].astype(np.uint64)
     value = _bijection(value, bits, keys)
     outside = np.flatnonzero(value >= rows)
