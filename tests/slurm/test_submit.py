@@ -140,6 +140,24 @@ def test_a_run_that_slurm_warns_of_its_limit_stops_and_keeps_its_checkpoint(
     assert list(user.folder.glob("results/*/runs/*/checkpoint.pt")) != []
 
 
+def at_work(user: User) -> list[dict[str, Any]]:
+    """The attempts' progress, once they train."""
+    return [now for now in user.records("progress.json") if now["phase"] != "startup"]
+
+
+def test_a_requeued_run_goes_on_where_its_checkpoint_was(user: User, tiny_data: Path) -> None:
+    user.submits(JOB.format(data=tiny_data), "training.epochs=1000")
+    eventually(60, lambda: any(now["epoch"] >= 5 for now in at_work(user)))
+    (run,) = user.runs()
+    user.cluster.run("scontrol", "requeue", run["job_id"])
+    user.waits(30, lambda states: states == ["pending"])
+    # Slurm starts it again after some nine seconds, when the old step is surely gone.
+    eventually(60, lambda: any(now["attempt"] == 2 for now in at_work(user)))
+    assert user.records("progress.json")[1]["epoch"] >= 5
+    first, second = user.records("claim.json")
+    assert first["slurm_job_id"] == second["slurm_job_id"] == run["job_id"]
+
+
 @pytest.mark.usefixtures("cluster")
 def test_without_accounting_records_tell_and_what_they_do_not_is_unknown(
     tiny_data: Path, tmp_path: Path
