@@ -19,7 +19,7 @@ from hpcncf.plan import Plan, Run
 from hpcncf.records import NodeRecord, RankRecord, RecordError, ResultPaths
 from hpcncf.status import RunState
 from hpcncf.tables import account, rows
-from hpcncf.tables.account import Row
+from hpcncf.tables.trained import Row
 
 # What an attempt's folder may hold; any other JSON file there is foreign.
 KNOWN = re.compile(r"(claim|progress|end|rank-\d+|node-\d+)\.json")

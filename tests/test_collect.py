@@ -18,7 +18,7 @@ from hpcncf.collect import Collected, as_csv, collect, write
 from hpcncf.errors import UsageError
 from hpcncf.plan import Plan, Run
 from hpcncf.records import RankRecord, ResultPaths
-from hpcncf.tables import account
+from hpcncf.tables import account, trained
 
 TABLES = ("runs", "ranks", "cores", "epochs")
 
@@ -217,6 +217,35 @@ def test_an_epoch_cut_short_is_extrapolated_and_says_so(tmp_path: Path) -> None:
     assert account.settle(run, [record], None)["seconds_per_epoch"] is None
 
 
+def test_whole_epochs_before_the_cut_are_measured_not_extrapolated(tmp_path: Path) -> None:
+    paths = make_results.demo(tmp_path, repeats=1, training={"max_steps": 400})
+    run = shaped(paths, tasks=1)
+    record = make_results.rank_record(run, 0)
+    assert record.training
+    first, *rest = record.training.epochs
+    first.training_s = 7.0
+    for epoch in rest:
+        epoch.instances = 10
+    found = account.settle(run, [record], epoch_instances=first.instances)
+    assert (found["seconds_per_epoch"], found["epoch_extrapolated"]) == (7.0, False)
+    assert found["instances_per_epoch"] == first.instances
+    assert account.settle(run, [record], None)["instances_per_epoch"] is None, (
+        "only a part is known"
+    )
+
+
+def test_a_resumed_runs_epoch_is_that_of_the_attempt_that_has_the_other_figures(
+    tmp_path: Path,
+) -> None:
+    run, ranks = two_ranks(tmp_path)
+    for record in ranks:
+        assert record.training
+        record.training.resumed_epoch = 1
+        for epoch, seconds in zip(record.training.epochs, (100.0, 3.0, 5.0), strict=True):
+            epoch.training_s = seconds
+    assert account.settle(run, ranks, None)["seconds_per_epoch"] == 4
+
+
 @pytest.mark.parametrize(
     ("masks", "nodes", "quota", "usable"),
     [
@@ -262,7 +291,7 @@ def test_an_efficiency_above_one_is_kept_and_flagged(tmp_path: Path) -> None:
 
 def test_phase_shares_add_up_to_one(tmp_path: Path) -> None:
     _, ranks = two_ranks(tmp_path)
-    shares = account.phase_shares([record.training for record in ranks if record.training])
+    shares = trained.phase_shares([record.training for record in ranks if record.training])
     assert sum(shares.values()) == pytest.approx(1)
     assert shares["sync_share"] > 0
 

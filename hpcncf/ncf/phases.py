@@ -13,7 +13,7 @@ PAUSE_FACTOR = 10.0
 PAUSE_S = 0.05
 MOST_PAUSES = 200
 
-NAMES = ("input", "forward", "backward", "sync", "optimizer", "other")
+NAMES = tuple(name.removesuffix("_s") for name in Phases.model_fields)
 
 
 def warmup(steps: int) -> int:

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from statistics import median
 from typing import Any, Final
 
 from hpcncf.plan import Run
-from hpcncf.records import NodeRecord, RankRecord, TrainingRecord
-from hpcncf.tables import watched
+from hpcncf.records import NodeRecord, RankRecord
+from hpcncf.tables import trained, watched
+from hpcncf.tables.trained import TRAINED, Row
 
-Row = dict[str, Any]
-
-PHASES: Final = ("input", "forward", "backward", "sync", "optimizer", "other")
 MEASURED: Final = (
     "elapsed_s",
     "cores_allocated",
@@ -37,32 +34,6 @@ MEASURED: Final = (
     "python",
     "torch",
 )
-TRAINED: Final = (
-    "instances_per_s",
-    "seconds_per_epoch",
-    "core_s_per_epoch",
-    "instances_per_epoch",
-    "epoch_extrapolated",
-    "startup_s",
-    "training_s",
-    "evaluation_s",
-    "checkpoint_s",
-    *(f"{phase}_share" for phase in PHASES),
-    "parameters",
-    "warmup_steps",
-    "loss",
-    "hr10",
-    "ndcg10",
-    "mrr",
-    "hr10_unseen",
-    "hr10_best",
-    "ndcg10_best",
-    "baseline_hr10",
-    "baseline_ndcg10",
-    "unseen_test_rows",
-    "resumed_epoch",
-    "model_sha256",
-)
 
 
 def settle(
@@ -82,7 +53,7 @@ def settle(
         "cpu_efficiency_training": watched.efficiency_in_training(ranks, nodes),
         "others_cores": watched.others_cores(nodes),
     }
-    return measured | _trained(run, ranks, measured["cores_allocated"], epoch_instances)
+    return measured | trained.figures(run, ranks, measured["cores_allocated"], epoch_instances)
 
 
 def is_whole(ranks: Sequence[RankRecord]) -> bool:
@@ -163,76 +134,6 @@ def memory_peak(ranks: Sequence[RankRecord]) -> float:
     for record in ranks:
         nodes[record.node_index] += record.memory.rss_peak_mib
     return max(nodes.values())
-
-
-def _trained(
-    run: Run, ranks: Sequence[RankRecord], cores: float, epoch_instances: int | None
-) -> Row:
-    trained = [record.training for record in ranks if record.training]
-    if len(trained) < len(ranks):
-        return dict.fromkeys(TRAINED)
-    rate = watched.ratio(
-        sum(part.counted_instances for part in trained), max(part.counted_s for part in trained)
-    )
-    seconds, extrapolated = _epoch_s(run, trained, rate, epoch_instances)
-    return {
-        "instances_per_s": rate,
-        "seconds_per_epoch": seconds,
-        "core_s_per_epoch": None if seconds is None else cores * seconds,
-        "instances_per_epoch": epoch_instances if extrapolated else _instances(trained[0]),
-        "epoch_extrapolated": extrapolated,
-        **{
-            name: max(getattr(part, name) for part in trained)
-            for name in ("startup_s", "training_s", "evaluation_s", "checkpoint_s")
-        },
-        **phase_shares(trained),
-        **_quality(trained[0]),
-    }
-
-
-def _epoch_s(
-    run: Run, trained: Sequence[TrainingRecord], rate: float | None, epoch_instances: int | None
-) -> tuple[float | None, bool]:
-    """Seconds of a whole epoch's training, and whether they are extrapolated from a part of it."""
-    if run.training is not None and run.training.max_steps is not None:
-        whole = epoch_instances / rate if epoch_instances and rate else None
-        return whole, whole is not None
-    epochs = zip(*(part.epochs for part in trained), strict=False)
-    slowest = [max(epoch.training_s for epoch in ranks) for ranks in epochs]
-    return (median(slowest) if slowest else None), False
-
-
-def _instances(first: TrainingRecord) -> int | None:
-    return first.epochs[0].instances if first.epochs else None
-
-
-def phase_shares(trained: Sequence[TrainingRecord]) -> Row:
-    """Each phase's share of the counted steps' time, over all ranks."""
-    seconds = {
-        phase: sum(getattr(part.phases, f"{phase}_s") for part in trained) for phase in PHASES
-    }
-    total = sum(seconds.values())
-    return {f"{phase}_share": watched.ratio(spent, total) for phase, spent in seconds.items()}
-
-
-def _quality(first: TrainingRecord) -> Row:
-    last = first.epochs[-1] if first.epochs else None
-    baseline = first.baseline or {}
-    return {
-        "parameters": first.parameters,
-        "warmup_steps": first.warmup_steps,
-        **{
-            name: getattr(last, name, None)
-            for name in ("loss", "hr10", "ndcg10", "mrr", "hr10_unseen")
-        },
-        "hr10_best": max((e.hr10 for e in first.epochs if e.hr10 is not None), default=None),
-        "ndcg10_best": max((e.ndcg10 for e in first.epochs if e.ndcg10 is not None), default=None),
-        "baseline_hr10": baseline.get("hr10"),
-        "baseline_ndcg10": baseline.get("ndcg10"),
-        "unseen_test_rows": first.unseen_test_rows,
-        "resumed_epoch": first.resumed_epoch,
-        "model_sha256": first.model_sha256,
-    }
 
 
 def warnings(ranks: Sequence[RankRecord], figures: Row) -> list[str]:

@@ -13,7 +13,8 @@ from hpcncf.records import Epoch, NodeRecord, Part, Progress, RankRecord, Traini
 from hpcncf.spec import Model, Resources, Training
 from hpcncf.status import RunState
 from hpcncf.tables import account, watched
-from hpcncf.tables.account import MEASURED, PHASES, TRAINED, Row
+from hpcncf.tables.account import MEASURED
+from hpcncf.tables.trained import PHASES, TRAINED, Row
 
 IDENTITY: Final = (
     "run_id",

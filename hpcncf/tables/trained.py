@@ -1,0 +1,129 @@
+"""What the ranks' training adds up to: speed, where the time went, and the quality reached. Pure.
+
+Times are those of the run's last attempt alone: what an earlier one did, perhaps on another node,
+is in its checkpoint but not in this one's speed. Quality is the model's, whoever trained it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+from typing import Any, Final
+
+from hpcncf.plan import Run
+from hpcncf.records import Epoch, Phases, RankRecord, TrainingRecord
+from hpcncf.tables import watched
+
+Row = dict[str, Any]
+
+PHASES: Final = tuple(name.removesuffix("_s") for name in Phases.model_fields)
+TRAINED: Final = (
+    "instances_per_s",
+    "seconds_per_epoch",
+    "core_s_per_epoch",
+    "instances_per_epoch",
+    "epoch_extrapolated",
+    "startup_s",
+    "training_s",
+    "evaluation_s",
+    "checkpoint_s",
+    *(f"{phase}_share" for phase in PHASES),
+    "parameters",
+    "warmup_steps",
+    "loss",
+    "hr10",
+    "ndcg10",
+    "mrr",
+    "hr10_unseen",
+    "hr10_best",
+    "ndcg10_best",
+    "baseline_hr10",
+    "baseline_ndcg10",
+    "unseen_test_rows",
+    "resumed_epoch",
+    "model_sha256",
+)
+
+
+def figures(run: Run, ranks: Sequence[RankRecord], cores: float, full_epoch: int | None) -> Row:
+    """All of TRAINED; each None unless every rank trained.
+
+    `full_epoch`: the instances of a whole epoch, where the data is known.
+    """
+    trained = [record.training for record in ranks if record.training]
+    if len(trained) < len(ranks):
+        return dict.fromkeys(TRAINED)
+    counted_s = max(part.counted_s for part in trained)
+    speed = watched.ratio(sum(part.counted_instances for part in trained), counted_s)
+    return {
+        "instances_per_s": speed,
+        **_epoch(run, trained, cores, speed, full_epoch),
+        **{
+            name: max(getattr(part, name) for part in trained)
+            for name in ("startup_s", "training_s", "evaluation_s", "checkpoint_s")
+        },
+        **phase_shares(trained),
+        **_quality(trained[0]),
+    }
+
+
+def _epoch(
+    run: Run,
+    trained: Sequence[TrainingRecord],
+    cores: float,
+    speed: float | None,
+    full_epoch: int | None,
+) -> Row:
+    """A whole epoch's training: measured, or where max_steps cut every one short, extrapolated."""
+    cut = run.training is not None and run.training.max_steps is not None
+    whole = [
+        epochs
+        for epochs in zip(*map(_own_epochs, trained), strict=False)
+        if not cut or epochs[0].instances == full_epoch
+    ]
+    if whole:
+        seconds: float | None = median(max(each.training_s for each in epochs) for epochs in whole)
+        instances: int | None = whole[0][0].instances
+    else:
+        seconds = full_epoch / speed if cut and full_epoch and speed else None
+        instances = full_epoch
+    return {
+        "seconds_per_epoch": seconds,
+        "core_s_per_epoch": None if seconds is None else cores * seconds,
+        "instances_per_epoch": instances,
+        "epoch_extrapolated": seconds is not None and not whole,
+    }
+
+
+def _own_epochs(part: TrainingRecord) -> list[Epoch]:
+    """Without those that an earlier attempt computed."""
+    return [epoch for epoch in part.epochs if epoch.epoch >= (part.resumed_epoch or 0)]
+
+
+def phase_shares(trained: Sequence[TrainingRecord]) -> Row:
+    """Each phase's share of the counted steps' time, over all ranks."""
+    seconds = {
+        phase: sum(getattr(part.phases, f"{phase}_s") for part in trained) for phase in PHASES
+    }
+    total = sum(seconds.values())
+    return {f"{phase}_share": watched.ratio(spent, total) for phase, spent in seconds.items()}
+
+
+def _quality(first: TrainingRecord) -> Row:
+    last = first.epochs[-1] if first.epochs else None
+    baseline = first.baseline or {}
+    return {
+        "parameters": first.parameters,
+        "warmup_steps": first.warmup_steps,
+        **{
+            name: getattr(last, name, None)
+            for name in ("loss", "hr10", "ndcg10", "mrr", "hr10_unseen")
+        },
+        "hr10_best": max((e.hr10 for e in first.epochs if e.hr10 is not None), default=None),
+        "ndcg10_best": max((e.ndcg10 for e in first.epochs if e.ndcg10 is not None), default=None),
+        "baseline_hr10": baseline.get("hr10"),
+        "baseline_ndcg10": baseline.get("ndcg10"),
+        "unseen_test_rows": first.unseen_test_rows,
+        "resumed_epoch": first.resumed_epoch,
+        "model_sha256": first.model_sha256,
+    }
