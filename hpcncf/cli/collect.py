@@ -5,12 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from hpcncf.errors import HpcncfError
 
 if TYPE_CHECKING:
     from hpcncf.collect import Collected
@@ -42,24 +38,14 @@ def run(args: argparse.Namespace) -> int:
 
 def gather(folder: Path) -> tuple[ResultPaths, Collected]:
     """Collect the folder and write its tables."""
-    from hpcncf import collect
+    from hpcncf import collect, results
     from hpcncf.records import ResultPaths
 
     paths = ResultPaths(folder)
     found = collect.collect(paths)
-    with writing(paths.tables):
+    with results.writing(paths.tables):
         collect.write(found, paths)
     return paths, found
-
-
-@contextmanager
-def writing(folder: Path) -> Iterator[None]:
-    """Raises HpcncfError where the disk is full or may not be written."""
-    try:
-        yield
-    except OSError as error:
-        where = error.filename or folder
-        raise HpcncfError(f"{where}: cannot be written: {error.strerror}") from None
 
 
 def summary(found: Collected) -> str:

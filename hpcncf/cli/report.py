@@ -28,9 +28,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     paths, found = collect.gather(args.results)
     collect.say_skipped(found)
+    from hpcncf import results
     from hpcncf_analysis import report
 
-    with collect.writing(paths.report):
+    with results.writing(paths.report):
         written = report.write(found, paths)
     print(collect.summary(found))
     print(f"\n{written.conclusion.sentence}\n")
