@@ -117,7 +117,7 @@ def test_a_broken_row_is_told_with_its_line_and_nothing_is_written(
 
 def test_a_file_that_is_no_zip_or_lacks_the_table_is_told(tmp_path: Path) -> None:
     (tmp_path / "a.zip").write_text("hello")
-    with pytest.raises(DataError, match="not a whole zip file"):
+    with pytest.raises(DataError, match="not a zip file that can be read"):
         frappe.prepare(tmp_path / "out", tmp_path / "a.zip")
     with zipfile.ZipFile(tmp_path / "b.zip", "w") as archive:
         archive.writestr("readme.txt", "no table")
@@ -125,6 +125,15 @@ def test_a_file_that_is_no_zip_or_lacks_the_table_is_told(tmp_path: Path) -> Non
         frappe.prepare(tmp_path / "out", tmp_path / "b.zip")
     with pytest.raises(DataError, match="No such file"):
         frappe.prepare(tmp_path / "out", tmp_path / "missing.zip")
+
+
+def test_an_encrypted_zip_is_told(tmp_path: Path) -> None:
+    path = zipped(tmp_path / "source", [log(1, 1)], {1: "4.0"})
+    content = bytearray(path.read_bytes())
+    content[content.index(b"PK\x01\x02") + 8] |= 1
+    path.write_bytes(content)
+    with pytest.raises(DataError, match="encrypted"):
+        frappe.prepare(tmp_path / "data", path)
 
 
 def test_a_file_that_is_not_the_published_one_is_not_called_real(tmp_path: Path) -> None:

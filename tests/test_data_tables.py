@@ -148,3 +148,29 @@ def test_a_file_that_is_not_parquet_is_told(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_text("who,shop\n")
     with pytest.raises(DataError, match="cannot be read as Parquet"):
         tables.prepare(tmp_path / "out", tmp_path / "a.parquet", "parquet", COLUMNS)
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"who,shop\n1,a\n2,\xff\n", r"visits.csv:3: not UTF-8 text: invalid start byte"),
+        (b'who,shop\n1,a\n2,b,"c\nd"\n', r"visits.csv:3: expected 2 columns, came 3"),
+        (b"who,who,shop\n1,2,a\n", r"visits.csv: 2 columns are called 'who'"),
+    ],
+)
+def test_a_csv_that_is_broken_as_a_text_is_told_with_its_line(
+    tmp_path: Path, content: bytes, complaint: str
+) -> None:
+    path = tmp_path / "visits.csv"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=complaint):
+        tables.prepare(tmp_path / "data", path, "csv", Columns("who", "shop"))
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_number_too_large_for_the_context_is_told_with_its_row(
+    tmp_path: Path, kind: Kind
+) -> None:
+    path = table(tmp_path, kind, ROWS | {"hour": [9.5, 10, 1e39, 12, 13]})
+    with pytest.raises(DataError, match=r"row 3: hour: 1e\+39 is more than single precision"):
+        tables.prepare(tmp_path / "data", path, kind, COLUMNS, test_negatives=1)

@@ -9,7 +9,6 @@ has no time: the row held out for each user is drawn at random.
 
 from __future__ import annotations
 
-import io
 import zipfile
 import zlib
 from pathlib import Path
@@ -76,10 +75,10 @@ def _table(source: Path, member: str, columns: list[str]) -> list[tuple[str, lis
             if not found:
                 raise DataError(f"{source}: no {member} inside; expected Frappe's {ZIP}")
             with archive.open(found[0]) as raw:
-                file = io.TextIOWrapper(raw, encoding="utf-8", newline="")
-                return list(text.records(file, f"{source}/{member}", columns, "\t"))
-    except (zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(f"{source}: not a whole zip file: {error}") from None
+                return list(text.records(raw, f"{source}/{member}", columns, "\t"))
+    # RuntimeError: encrypted; NotImplementedError: compressed in a way that Python cannot read.
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
+        raise DataError(f"{source}: not a zip file that can be read: {error}") from None
     except OSError as error:
         raise DataError(f"{source}: cannot be read: {error.strerror}") from None
 

@@ -141,6 +141,8 @@ def write(
         # numpy's own error for a full disk has no strerror: "9000 requested and 992 written".
         where, why = error.filename or folder, error.strerror or f"disk full? {error}"
         raise DataError(f"{where}: cannot be written: {why}") from None
+    except MemoryError as error:
+        raise DataError(f"{folder}: not enough memory to make it: {error}") from None
     return Written(manifest, "replaced" if replaces else "made")
 
 

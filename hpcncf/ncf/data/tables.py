@@ -89,6 +89,12 @@ def _rows(source: Path, table: Table) -> Rows:
 
 def _block(source: Path, name: str, values: NDArray[Any]) -> tuple[Floats, list[str]]:
     if values.dtype.kind == "f":
+        too_large = np.flatnonzero(np.abs(values) > np.finfo(np.float32).max)
+        if len(too_large):
+            raise DataError(
+                f"{source}: row {too_large[0] + 1}: {name}: {values[too_large[0]]} is more than "
+                "single precision holds: scale the column, or leave it out"
+            )
         return values.astype(np.float32)[:, None], [name]
     distinct = len(np.unique(values))
     if distinct > MOST_VALUES:
@@ -103,7 +109,7 @@ def read_csv(source: Path, columns: Columns) -> Table:
     delimiter = "\t" if source.suffix == ".tsv" else ","
     names = columns.names()
     try:
-        with source.open(encoding="utf-8-sig", newline="") as file:
+        with source.open("rb") as file:
             places, rows = [], []
             for where, row in text.records(file, str(source), names, delimiter):
                 places.append(where)

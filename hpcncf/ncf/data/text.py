@@ -7,7 +7,7 @@ import hashlib
 import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,39 +18,47 @@ from hpcncf.ncf.data.manifest import DataError
 def lines(path: Path) -> Iterator[tuple[str, str]]:
     """Each line that is not blank, without its end, after where it is: `FILE:LINE`."""
     try:
-        with path.open(encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
+        with path.open("rb") as file:
+            for number, line in enumerate(decoded(file, str(path)), 1):
                 if line.strip():
                     yield f"{path}:{number}", line.rstrip("\r\n")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8 text: {error.reason} near byte {error.start}") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from None
 
 
+def decoded(file: Iterable[bytes], name: str) -> Iterator[str]:
+    """Each line as text, a byte order mark left out: read by line, so that a bad one is named."""
+    for number, line in enumerate(file, 1):
+        try:
+            yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise DataError(f"{name}:{number}: not UTF-8 text: {error.reason}") from None
+
+
 def records(
-    file: IO[str], name: str, columns: list[str], delimiter: str
+    file: Iterable[bytes], name: str, columns: list[str], delimiter: str
 ) -> Iterator[tuple[str, list[str]]]:
-    """The named columns of each row of a CSV file with a header, after where the row is."""
-    reader = csv.reader(file, delimiter=delimiter)
+    """The named columns of each row of a CSV file with a header, after where the row begins."""
+    reader = csv.reader(decoded(file, name), delimiter=delimiter)
     try:
         header = next(reader, [])
-        missing = [column for column in columns if column not in header]
-        if missing:
-            raise DataError(f"{name}: no column {missing[0]!r}; its columns: {', '.join(header)}")
-        at = [header.index(column) for column in columns]
+        at = [_place(column, header, name) for column in columns]
+        line = reader.line_num + 1
         for row in reader:
-            if not row:  # a blank line, as many a file ends with
-                continue
-            if len(row) != len(header):
-                raise DataError(
-                    f"{name}:{reader.line_num}: expected {len(header)} columns, came {len(row)}"
-                )
-            yield f"{name}:{reader.line_num}", [row[column] for column in at]
-    except UnicodeDecodeError as error:
-        raise DataError(f"{name}: not UTF-8 text: {error.reason}") from None
+            if row and len(row) != len(header):
+                raise DataError(f"{name}:{line}: expected {len(header)} columns, came {len(row)}")
+            if row:  # else a blank line, as many a file ends with
+                yield f"{name}:{line}", [row[column] for column in at]
+            line = reader.line_num + 1
     except csv.Error as error:
         raise DataError(f"{name}:{reader.line_num}: not readable as CSV: {error}") from None
+
+
+def _place(column: str, header: list[str], name: str) -> int:
+    if header.count(column) != 1:
+        why = f"{header.count(column)} columns are called" if column in header else "no column"
+        raise DataError(f"{name}: {why} {column!r}; its columns: {', '.join(header)[:200]}")
+    return header.index(column)
 
 
 def integer(text: str, where: str, what: str, least: int = 0) -> int:
