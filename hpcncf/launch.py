@@ -107,11 +107,21 @@ def submit(
 
 def refusals(runs: list[Run], cluster: Cluster) -> dict[str, str]:
     """Run id -> why it cannot run here. Raises UsageError where that holds for all of them."""
-    reasons = {run.id: _refusal(run, cluster) for run in runs}
-    refused = {run_id: reason for run_id, reason in reasons.items() if reason}
+    shapes = {run.resources: run for run in runs}
+    reasons = {shape: _refusal(run, cluster) for shape, run in shapes.items()}
+    refused = {run.id: reason for run in runs if (reason := reasons[run.resources])}
     if refused and len(refused) == len(runs):
-        raise UsageError("\n".join(f"run {run}: {why}" for run, why in refused.items()))
+        raise UsageError("\n".join(told(refused)))
     return refused
+
+
+def told(refused: dict[str, str]) -> list[str]:
+    """A line for each reason, not for each of thousands of runs."""
+    runs: dict[str, list[str]] = {}
+    for run_id, reason in refused.items():
+        runs.setdefault(reason, []).append(run_id)
+    more = {reason: f" and {len(ids) - 1} more" * (len(ids) > 1) for reason, ids in runs.items()}
+    return [f"run {ids[0]}{more[reason]}: {reason}" for reason, ids in runs.items()]
 
 
 def _refusal(run: Run, cluster: Cluster) -> str | None:

@@ -85,6 +85,13 @@ def test_data_that_is_not_prepared_is_told_with_the_command(job_file: JobFile) -
     assert sorted(path.parent.iterdir()) == [path]
 
 
+def test_runs_refused_for_one_reason_are_told_in_one_line() -> None:
+    assert launch.told({"a1": "too large", "b2": "no GPU", "c3": "too large"}) == [
+        "run a1 and 1 more: too large",
+        "run b2: no GPU",
+    ]
+
+
 @pytest.mark.parametrize(
     ("asked", "why"),
     [

@@ -57,8 +57,8 @@ def tell(args: argparse.Namespace, paths: ResultPaths, launched: Launched, clust
     from hpcncf import launch
     from hpcncf.cli import waiting
 
-    for run_id, reason in launched.refused.items():
-        print(f"hpcncf: run {run_id} left out: {reason}", file=sys.stderr)
+    for line in launch.told(launched.refused):
+        print(f"hpcncf: left out: {line}", file=sys.stderr)
     if not args.json:
         print(_sentences(paths, launched, cluster))
     asked = [run.id for run in launched.runs]

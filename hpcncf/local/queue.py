@@ -9,9 +9,11 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from hpcncf import claims, judge, records, status, submissions
 from hpcncf.local import machine, processes
@@ -20,6 +22,8 @@ from hpcncf.plan import Run
 from hpcncf.records import AttemptPaths, End, ResultPaths
 from hpcncf.results import read_plan
 from hpcncf.submissions import Submission
+
+TICK_NS: Final = 1_000_000_000
 
 
 def main(argv: list[str]) -> None:
@@ -55,12 +59,16 @@ def work(results: str, name: str) -> None:
         for run in _runs(paths, submission) if ours else []:
             told_to_stop = partial(_told_to_stop, stop, cancelled, run)
             if not told_to_stop() and wanted(paths, run, submission):
-                execute(paths, run, told_to_stop)
+                # One run that cannot be begun, or leave its end, must not end those after it.
+                try:
+                    execute(paths, run, submission.over.get(run.id, 0), told_to_stop)
+                except (claims.Taken, OSError) as problem:
+                    sys.stderr.write(f"run {run.id}: {problem}\n")
 
 
 def _runs(paths: ResultPaths, submission: Submission) -> list[Run]:
-    plan = read_plan(paths)
-    return [plan.run(run_id) for run_id in submission.runs]
+    planned = {run.id: run for run in read_plan(paths).runs}
+    return [planned[run_id] for run_id in submission.runs]
 
 
 def _told_to_stop(stop: threading.Event, cancelled: Cancelled, run: Run) -> bool:
@@ -77,7 +85,8 @@ class Cancelled:
 
     def runs(self) -> set[str]:
         changed_ns = self._paths.submissions.stat().st_mtime_ns
-        if changed_ns != self._changed_ns:
+        # Two changes within one tick of the file system's clock look like one.
+        if changed_ns != self._changed_ns or time.time_ns() - changed_ns < TICK_NS:
             known, since = submissions.read(self._paths), self._submission.submitted_at
             self._runs = {run for run in self._submission.runs if known.cancelled(run, since)}
             self._changed_ns = changed_ns
@@ -89,7 +98,8 @@ class Cancelled:
 
 def wanted(paths: ResultPaths, run: Run, submission: Submission) -> bool:
     """Whether the run still has to be run: another queue, or a person, may have been at it."""
-    if claims.holder(paths.run(run.id)):
+    held = claims.holder(paths.run(run.id))
+    if held is not None and held.attempt > submission.over.get(run.id, 0):
         return False
     attempt = status.last_attempt(paths, run)
     if attempt is None or not judge.complete(run, attempt):
@@ -98,9 +108,11 @@ def wanted(paths: ResultPaths, run: Run, submission: Submission) -> bool:
     return submission.again and since < submission.submitted_at
 
 
-def execute(paths: ResultPaths, run: Run, told_to_stop: Callable[[], bool]) -> AttemptPaths:
+def execute(
+    paths: ResultPaths, run: Run, over: int, told_to_stop: Callable[[], bool]
+) -> AttemptPaths:
     """One attempt at the run, start to end; how it ended stands in its `end.json`."""
-    attempt = claims.take(paths.run(run.id), "local")
+    attempt = claims.take(paths.run(run.id), "local", over=over)
     cpus = cores.usable_cpus()[: run.resources.cores]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     gpus = ",".join(visible[: run.resources.gpus_per_node])
