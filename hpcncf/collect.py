@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpcncf import records, results, status
 from hpcncf.ncf.data import manifest
@@ -20,6 +20,9 @@ from hpcncf.records import NodeRecord, RankRecord, RecordError, ResultPaths
 from hpcncf.status import RunState
 from hpcncf.tables import account, rows
 from hpcncf.tables.trained import Row
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # What an attempt's folder may hold; any other JSON file there is foreign.
 KNOWN = re.compile(r"(claim|progress|end|rank-\d+|node-\d+)\.json")
@@ -41,6 +44,20 @@ class Collected:
     def counts(self) -> dict[str, int]:
         """State -> runs, retired ones left out."""
         return dict(Counter(row["state"] for row in self.runs if not row["retired"]))
+
+    def frames(self) -> dict[str, pd.DataFrame]:
+        """The same tables for a notebook; what is not known is NaN."""
+        import pandas as pd
+
+        frames = {}
+        for name, table in self.tables().items():
+            frame = pd.DataFrame(table, columns=rows.COLUMNS[name])
+            unknown = frame.columns[frame.isna().all()]
+            frames[name] = frame.astype(dict.fromkeys(unknown, float))  # None alone has no type
+        return frames
+
+    def tables(self) -> dict[str, list[Row]]:
+        return {"runs": self.runs, "ranks": self.ranks, "cores": self.cores, "epochs": self.epochs}
 
     @property
     def complete(self) -> bool:
@@ -144,9 +161,9 @@ def _foreign(folder: Path) -> list[str]:
 def write(found: Collected, paths: ResultPaths) -> list[Path]:
     """Write the tables as CSV, each whole: equal rows, equal bytes."""
     written = []
-    for name in ("runs", "ranks", "cores", "epochs"):
+    for name, table in found.tables().items():
         path = paths.tables / f"{name}.csv"
-        records.write_text(path, as_csv(getattr(found, name), rows.COLUMNS[name]))
+        records.write_text(path, as_csv(table, rows.COLUMNS[name]))
         written.append(path)
     return written
 

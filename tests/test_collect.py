@@ -18,7 +18,7 @@ from hpcncf.collect import Collected, as_csv, collect, write
 from hpcncf.errors import UsageError
 from hpcncf.plan import Plan, Run
 from hpcncf.records import RankRecord, ResultPaths
-from hpcncf.tables import account, trained
+from hpcncf.tables import account, rows, trained
 
 TABLES = ("runs", "ranks", "cores", "epochs")
 
@@ -357,6 +357,21 @@ def test_a_cell_is_plain_text() -> None:
     assert as_csv(table, ["a", "b", "c", "d", "e"]) == (
         'a,b,c,d,e,z\n,x; y,true,"{""k"": 1}",0.1,1\n'
     )
+
+
+def test_a_notebook_gets_the_tables_as_frames(tmp_path: Path) -> None:
+    paths = make_results.demo(tmp_path, repeats=2)
+    make_results.complete(paths, make_results.plan_of(paths).runs[:7])
+    found = collect(paths)
+    frames = found.frames()
+    assert list(frames) == list(TABLES)
+    for name in TABLES:
+        assert list(frames[name].columns) == rows.COLUMNS[name]
+    runs = frames["runs"]
+    assert len(runs) == 12
+    assert runs["instances_per_s"].count() == 7
+    assert runs["max_steps"].dtype == float, "a column that nobody filled is no column of objects"
+    assert set(runs["loader"]) == {"per_sample", "vectorized"}
 
 
 def test_the_exit_code_tells_complete_from_incomplete(

@@ -14,7 +14,7 @@ from matplotlib.text import Annotation, Text
 from test_scaling import row
 
 from hpcncf.collect import collect
-from hpcncf_analysis import efficiency, heatmap, plots, scaling, style, summary
+from hpcncf_analysis import efficiency, heatmap, plots, style, summary
 from hpcncf_analysis.heatmap import Watched
 from hpcncf_analysis.summary import Configuration
 
@@ -90,9 +90,9 @@ def test_an_efficiency_above_one_is_inside_the_figure() -> None:
 
 def test_speedup_needs_two_sizes_of_a_series() -> None:
     lone = summary.configurations([row(), row("batched", cores=2)])
-    assert plots.speedup(lone, scaling.scaled(lone)) is None
+    assert plots.speedup(lone) is None
     pair = summary.configurations([row(), row(cores=2, instances_per_s=150.0)])
-    figure = plots.speedup(pair, scaling.scaled(pair))
+    figure = plots.speedup(pair)
     assert figure is not None
     assert [text.get_text() for text in labels(figure, pair)] == ["2 cores · vectorized"]
     drawn = [np.array(line.get_data()).tolist() for line in figure.axes[0].lines]
@@ -142,7 +142,7 @@ def test_a_node_that_left_no_series_has_no_heat_map(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "draw",
-    [efficiency.efficiency_against_speed, plots.step_time, lambda shown: plots.speedup(shown, {})],
+    [efficiency.efficiency_against_speed, plots.step_time, plots.speedup],
 )
 def test_no_runs_draw_nothing(draw: Any) -> None:
     assert draw([]) is None

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -58,11 +61,18 @@ def row(loader: str = "vectorized", ranks: int = 1, cores: int = 1, **changes: A
 
 def concluded(*rows: Any) -> Conclusion:
     shown = summary.configurations(rows)
-    return conclude.conclude(shown, scaling.scaled(shown), {"completed": len(rows)})
+    return conclude.conclude(shown, {"completed": len(rows)})
 
 
 def by_label(*rows: Any) -> dict[str, Configuration]:
     return {one.label: one for one in summary.configurations(rows)}
+
+
+def spread_of(values: Sequence[float | None]) -> tuple[float | None, ...]:
+    """Median, low and high of one configuration's repeats."""
+    rows = [{"config": "a", "loss": value} for value in values]
+    (known,) = summary.spread(pd.DataFrame(rows))[["loss", "loss_low", "loss_high"]].to_numpy()
+    return tuple(None if np.isnan(value) else float(value) for value in known)
 
 
 @pytest.mark.parametrize(
@@ -76,27 +86,38 @@ def by_label(*rows: Any) -> dict[str, Configuration]:
 def test_a_median_has_an_interval_from_two_repeats_on(
     values: list[float], median: float, low: float | None, high: float | None
 ) -> None:
-    found = summary.spread(values)
-    assert found == summary.Spread(median, low, high, len(values))
+    assert spread_of(values) == (median, low, high)
 
 
-@pytest.mark.parametrize("values", [[], [None], [1.0, None]])
+@pytest.mark.parametrize("values", [[None], [1.0, None], [None, 1.0, 2.0]])
 def test_a_figure_that_a_repeat_lacks_has_no_median(values: list[float | None]) -> None:
-    assert summary.spread(values) is None
+    assert spread_of(values) == (None, None, None)
 
 
 @given(st.lists(st.floats(0.1, 1e6), min_size=1, max_size=9))
 def test_a_median_lies_in_its_interval(values: list[float]) -> None:
-    found = summary.spread(values)
-    assert found is not None
-    if found.low is not None and found.high is not None:
-        assert found.low <= found.median <= found.high
+    middle, low, high = spread_of(values)
+    assert middle is not None
+    if low is not None and high is not None:
+        assert low <= middle <= high
 
 
 def test_speedup_and_parallel_efficiency_by_hand() -> None:
     """From 2 cores at 100/s to 8 cores at 300/s: 3 times as fast on 4 times the cores."""
-    assert scaling.speedup(300, 100) == 3
-    assert scaling.parallel_efficiency(3, cores=8, base_cores=2) == 0.75
+    table = pd.DataFrame(
+        {
+            "series": ["a", "a", "b"],
+            "label": ["eight", "two", "other"],
+            "cores": [8, 2, 1],
+            "ranks": [1, 1, 1],
+            "speed": [300.0, 100.0, None],
+        }
+    )
+    scaled = scaling.with_scaling(table).set_index("label")
+    assert scaled["speedup"]["eight"] == 3
+    assert scaled["parallel_efficiency"]["eight"] == 0.75
+    assert scaled["base"]["eight"] == "two"
+    assert scaled["speedup"].isna()["other"], "nothing was measured"
 
 
 def test_the_base_is_the_fewest_cores_of_the_same_series() -> None:
@@ -108,18 +129,19 @@ def test_the_base_is_the_fewest_cores_of_the_same_series() -> None:
             row("per_sample", ranks=2, instances_per_s=18.0),
         ]
     )
-    scales = scaling.scaled(shown)
-    found = {one.label: scales[one.key] for one in shown}
-    assert found["4 cores · vectorized"] == scaling.Scaled(1.6, 0.8, "2 cores · vectorized")
-    assert found["2 cores · vectorized"].speedup == 1
-    assert found["2 ranks × 1 core · per_sample"].parallel_efficiency == pytest.approx(0.9)
-    assert found["2 ranks × 1 core · per_sample"].base == "1 core · per_sample"
+    found = {one.label: one for one in shown}
+    assert found["4 cores · vectorized"].median("speedup") == 1.6
+    assert found["4 cores · vectorized"].median("parallel_efficiency") == 0.8
+    assert found["2 cores · vectorized"].median("speedup") == 1
+    two_ranks = found["2 ranks × 1 core · per_sample"]
+    assert two_ranks.median("parallel_efficiency") == pytest.approx(0.9)
+    assert summary.by_series(shown)["per_sample"][0].label == "1 core · per_sample"
 
 
 def test_repeats_become_one_configuration_with_the_median() -> None:
     (one,) = summary.configurations([row(instances_per_s=rate) for rate in (90.0, 100.0, 140.0)])
     assert one.median("instances_per_s") == 100
-    assert one.figures["instances_per_s"].high == 140
+    assert one.figures["instances_per_s_high"] == 140
     assert tables.with_interval(one, "instances_per_s") == "100\n[90–140]"
 
 
@@ -171,7 +193,7 @@ def test_many_configurations_are_named_by_number() -> None:
     )
     assert len(summary.marks(crowd)) == summary.MOST
     assert "40" in summary.marks(crowd).values(), "the fastest"
-    table = tables.main_table(many, scaling.scaled(many))
+    table = tables.main_table(many)
     assert table.rows[9][0] == "10: 10 cores · vectorized"
 
 
@@ -200,7 +222,7 @@ def test_what_is_fast_and_bad_is_not_recommended() -> None:
 
 
 def test_nothing_complete_concludes_nothing() -> None:
-    told = conclude.conclude([], {}, {"planned": 2, "failed": 1})
+    told = conclude.conclude([], {"planned": 2, "failed": 1})
     assert told.sentence.startswith("No run is complete yet (1 failed, 2 planned of 3 runs)")
 
 
@@ -217,7 +239,7 @@ def test_runs_without_a_speed_are_not_compared() -> None:
 
 
 def warned(*rows: Any) -> str:
-    return "\n".join(alerts(rows, summary.configurations(rows)))
+    return "\n".join(alerts(pd.DataFrame(rows), summary.configurations(rows)))
 
 
 @pytest.mark.parametrize(

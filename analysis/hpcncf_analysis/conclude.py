@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Final
 
-from hpcncf_analysis import scaling, words
-from hpcncf_analysis.scaling import Scaled
-from hpcncf_analysis.summary import Configuration, counted
+from hpcncf_analysis import words
+from hpcncf_analysis.labels import counted
+from hpcncf_analysis.summary import Configuration, by_series
 
 # More cores are worth asking for while each delivers this share of what the base's cores do.
 WORTH: Final = 0.7
@@ -25,22 +25,20 @@ class Conclusion:
     facts: list[str]
 
 
-def conclude(
-    configurations: Sequence[Configuration], scales: Mapping[str, Scaled], counts: Mapping[str, int]
-) -> Conclusion:
+def conclude(configurations: Sequence[Configuration], counts: Mapping[str, int]) -> Conclusion:
     """`counts`: state -> runs."""
     if not configurations:
         return Conclusion(_nothing(counts), [])
     if len(configurations) == 1:
         return Conclusion(_alone(configurations[0]), _idle_cores(configurations[0]))
-    best = recommended(configurations, scales)
+    best = recommended(configurations)
     if best is None:
         return Conclusion("The completed runs measured no speed: nothing can be compared.", [])
     others = [one for one in configurations if one is not best and one.speed]
     if not others:
         return Conclusion(_alone(best), _idle_cores(best))
     idlest = min(others, key=lambda one: (one.median("cpu_efficiency") or 0.0, one.speed or 0.0))
-    facts = [*_against_base(best, configurations, scales), *_cheapest(configurations)]
+    facts = [*_against_base(best, configurations), *_cheapest(configurations)]
     return Conclusion(_compared(best, idlest), facts + _rejected(configurations))
 
 
@@ -52,12 +50,10 @@ def _nothing(counts: Mapping[str, int]) -> str:
     )
 
 
-def recommended(
-    configurations: Sequence[Configuration], scales: Mapping[str, Scaled]
-) -> Configuration | None:
+def recommended(configurations: Sequence[Configuration]) -> Configuration | None:
     """The fastest of those whose quality holds and whose cores each do enough of their series'."""
     sound = [one for one in configurations if one.speed and holds_quality(one, configurations)]
-    worth = [one for one in sound if scales[one.key].parallel_efficiency >= WORTH] or sound
+    worth = [one for one in sound if (one.median("parallel_efficiency") or 0.0) >= WORTH] or sound
     return max(worth, key=lambda one: one.speed or 0.0, default=None)
 
 
@@ -140,15 +136,13 @@ def _idle_cores(one: Configuration) -> list[str]:
     ]
 
 
-def _against_base(
-    best: Configuration, configurations: Sequence[Configuration], scales: Mapping[str, Scaled]
-) -> list[str]:
-    series = scaling.by_series(configurations).get(best.series, [])
+def _against_base(best: Configuration, configurations: Sequence[Configuration]) -> list[str]:
+    series = by_series(configurations).get(best.series, [])
     if len(series) < 2:
         return ["It has no other size of its series beside it, so no speed-up is known."]
     gains = [
-        f"{one.shape} is {words.times(scales[one.key].speedup)} as fast "
-        f"({words.percent(scales[one.key].parallel_efficiency)} parallel efficiency)"
+        f"{one.shape} is {words.times(one.median('speedup'))} as fast "
+        f"({words.percent(one.median('parallel_efficiency'))} parallel efficiency)"
         for one in series[1:]
     ]
     return [f"Against {series[0].label}: {', '.join(gains)}."]

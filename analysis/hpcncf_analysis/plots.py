@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -13,22 +12,24 @@ from matplotlib.ticker import (
     FuncFormatter,
 )
 
+from hpcncf.tables.trained import PHASES
 from hpcncf_analysis import placing, style
 from hpcncf_analysis.placing import Label
-from hpcncf_analysis.scaling import Scaled, by_series, scales
 from hpcncf_analysis.style import GREY, INK
-from hpcncf_analysis.summary import Configuration, fastest, marks
-
-PHASES: Final = tuple(style.PHASES)
+from hpcncf_analysis.summary import Configuration, by_series, fastest, marks
 
 
-def speedup(configurations: Sequence[Configuration], scale: Mapping[str, Scaled]) -> Figure | None:
+def speedup(configurations: Sequence[Configuration]) -> Figure | None:
     """Speed-up over cores for each series, with the ideal line.
 
     A full line joins sizes of as many ranks as the base (more cores each), a dashed one those of
     the base's cores per rank (more ranks); other shapes stand alone.
     """
-    series = {name: found for name, found in by_series(configurations).items() if scales(found)}
+    series = {
+        name: found
+        for name, found in by_series(configurations).items()
+        if len({one.cores for one in found}) > 1
+    }
     if not series:
         return None
     with style.styled():
@@ -37,48 +38,46 @@ def speedup(configurations: Sequence[Configuration], scale: Mapping[str, Scaled]
         colours = style.colours(one.series for one in configurations)
         names = marks(configurations)
         shown = [one for found in series.values() for one in found]
-        _ideal(axes, shown, scale)
+        _ideal(axes, shown)
         ends = [
-            Label(one.cores, scale[one.key].speedup, names[one.key], colours[name])
+            Label(one.cores, _gain(one), names[one.key], colours[name])
             for name, found in series.items()
-            for one in _series_lines(axes, found, scale, colours[name])
+            for one in _series_lines(axes, found, colours[name])
             if one.key in names
         ]
-        placing.place(axes, ends, _along_lines(shown, scale))
+        placing.place(axes, ends, _along_lines(shown))
     return figure
 
 
-def _series_lines(
-    axes: Axes, found: Sequence[Configuration], scale: Mapping[str, Scaled], colour: str
-) -> list[Configuration]:
+def _gain(one: Configuration) -> float:
+    return one.median("speedup") or 0.0
+
+
+def _series_lines(axes: Axes, found: Sequence[Configuration], colour: str) -> list[Configuration]:
     """Draw one series; what to label: the end of each line, and shapes on neither."""
     base = found[0]
     more_cores = [one for one in found if one.ranks == base.ranks]
     more_ranks = [one for one in found if one.cores / one.ranks == base.cores / base.ranks]
     for line, dashes in ((more_cores, "-"), (more_ranks, "--")):
-        gains = [scale[one.key].speedup for one in line]
+        gains = [_gain(one) for one in line]
         axes.plot([one.cores for one in line], gains, dashes, color=colour, lw=1.8)
     for one in found:
-        axes.plot(
-            one.cores, scale[one.key].speedup, style.marker(one.ranks), ms=8, mec="w", color=colour
-        )
+        axes.plot(one.cores, _gain(one), style.marker(one.ranks), ms=8, mec="w", color=colour)
     ends = [line[-1] for line in (more_cores, more_ranks) if len(line) > 1]
     return ends + [one for one in found if one not in more_cores and one not in more_ranks]
 
 
-def _along_lines(
-    shown: Sequence[Configuration], scale: Mapping[str, Scaled]
-) -> list[tuple[float, float]]:
+def _along_lines(shown: Sequence[Configuration]) -> list[tuple[float, float]]:
     """Points that labels should leave free: the measured ones, and some between them and 1."""
     fewest = min(one.cores for one in shown)
     return [
-        (fewest + part * (one.cores - fewest), 1 + part * (scale[one.key].speedup - 1))
+        (fewest + part * (one.cores - fewest), 1 + part * (_gain(one) - 1))
         for one in shown
         for part in (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
     ]
 
 
-def _ideal(axes: Axes, shown: Sequence[Configuration], scale: Mapping[str, Scaled]) -> None:
+def _ideal(axes: Axes, shown: Sequence[Configuration]) -> None:
     counts = sorted({one.cores for one in shown})
     most, fewest = counts[-1], counts[0]
     axes.plot([fewest, most], [1, most / fewest], color=GREY, lw=1, ls=":")
@@ -89,7 +88,7 @@ def _ideal(axes: Axes, shown: Sequence[Configuration], scale: Mapping[str, Scale
         textcoords="offset points",
         color=GREY,
     )
-    top = max(most / fewest, *(scale[one.key].speedup for one in shown))
+    top = max(most / fewest, *(_gain(one) for one in shown))
     axes.set_ylim(0, top * 1.12)
     span = most - fewest
     axes.set_xlim(fewest - 0.12 * span, most + 0.85 * span)  # the lines' labels stand to the right

@@ -21,7 +21,6 @@ from hpcncf_analysis import (
     efficiency,
     heatmap,
     plots,
-    scaling,
     style,
     summary,
     tables,
@@ -31,7 +30,6 @@ from hpcncf_analysis.alerts import alerts
 from hpcncf_analysis.conclude import Conclusion
 from hpcncf_analysis.definitions import DEFINITIONS
 from hpcncf_analysis.heatmap import Watched
-from hpcncf_analysis.scaling import Scaled
 from hpcncf_analysis.summary import Configuration
 
 Row = Mapping[str, Any]
@@ -93,10 +91,9 @@ CAPTIONS: Final = {
 def write(found: Collected, paths: ResultPaths) -> Report:
     """Write the report of what was collected, each file whole."""
     shown = summary.configurations(found.runs)
-    scales = scaling.scaled(shown)
-    conclusion = conclude.conclude(shown, scales, found.counts())
-    figures = draw(found, paths, shown, scales)
-    page = context(found, shown, scales, conclusion, figures)
+    conclusion = conclude.conclude(shown, found.counts())
+    figures = draw(found, paths, shown)
+    page = context(found, shown, conclusion, figures)
     html, markdown = paths.report / "report.html", paths.report / "report.md"
     files = [file for drawn in figures for file in _write_figure(drawn, paths.report / "figures")]
     records.write_text(html, _render("report.html.j2", page))
@@ -108,12 +105,11 @@ def draw(
     found: Collected,
     paths: ResultPaths,
     shown: Sequence[Configuration],
-    scales: Mapping[str, Scaled],
 ) -> list[Drawn]:
     """The figures that the runs leave something to show in, in reading order."""
     drawn: dict[str, Figure | None] = {
         "efficiency_speed": efficiency.efficiency_against_speed(shown),
-        "speedup": plots.speedup(shown, scales),
+        "speedup": plots.speedup(shown),
         "core_heatmap": heatmap.core_heatmap(extremes(found.runs, shown, paths)),
         "step_time": plots.step_time(shown),
     }
@@ -159,22 +155,21 @@ def _nodes(paths: ResultPaths, row: Row) -> list[NodeRecord]:
 def context(
     found: Collected,
     shown: Sequence[Configuration],
-    scales: Mapping[str, Scaled],
     conclusion: Conclusion,
     figures: Sequence[Drawn],
 ) -> dict[str, Any]:
     """Everything that the templates show, under the names they use."""
-    runs = summary.completed(found.runs)
+    runs, frame = summary.completed(found.runs), found.frames()["runs"]
     titles = {row["data_title"] for row in found.runs if row["data_title"]}
     return {
         "job": found.job,
         "data": "; ".join(sorted(titles)) or _no_title(found.runs),
         "conclusion": conclusion,
-        "alerts": alerts(runs, shown),
+        "alerts": alerts(frame[frame["run_id"].isin([row["run_id"] for row in runs])], shown),
         "counts": found.counts(),
         "complete": found.complete,
         "repeats": max((len(one.rows) for one in shown), default=0),
-        "main": tables.main_table(shown, scales) if shown else None,
+        "main": tables.main_table(shown) if shown else None,
         "quality": tables.quality_table(shown),
         "quality_note": tables.quality_note(runs),
         "epochs": tables.epoch_table(found.epochs, shown),

@@ -2,44 +2,21 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from statistics import median
+from dataclasses import dataclass, replace
 from typing import Any, Final
+
+import pandas as pd
+
+from hpcncf.tables.trained import PHASES
+from hpcncf_analysis import labels
+from hpcncf_analysis.scaling import with_scaling
 
 Row = Mapping[str, Any]
 
-# Settings in the order in which a label names them; loader always, the others where they vary.
-NAMED: Final = (
-    "loader",
-    "num_workers",
-    "engine",
-    "sync",
-    "optimizer",
-    "batch",
-    "negatives",
-    "lr",
-    "epochs",
-    "max_steps",
-    "device",
-    "backend",
-    "evaluation",
-    "checkpoint_every",
-    "gmf_width",
-    "mlp_width",
-    "layers",
-    "dropout",
-    "embedding_std",
-    "seed",
-    "data_title",
-    "command",
-)
-LONGEST: Final = 32
 # With more configurations than this, figures name them by number: labels would cover each other.
 CROWD: Final = 8
 MOST: Final = 24
-BARE: Final = {"loader", "engine", "data_title", "command"}
 FIGURES: Final = (
     "instances_per_s",
     "seconds_per_epoch",
@@ -61,33 +38,22 @@ FIGURES: Final = (
     "hr10_unseen",
     "baseline_hr10",
     "baseline_ndcg10",
-    *(f"{phase}_share" for phase in ("input", "forward", "backward", "sync", "optimizer", "other")),
+    *(f"{phase}_share" for phase in PHASES),
 )
 
 
-@dataclass(frozen=True)
-class Spread:
-    """The median over repeats, and the smallest and largest; those are None for one repeat."""
+def spread(runs: pd.DataFrame) -> pd.DataFrame:
+    """Of each `config` over its repeats: every figure's median, and `<figure>_low` and `_high`.
 
-    median: float
-    low: float | None
-    high: float | None
-    repeats: int
-
-
-def spread(values: Iterable[float | None]) -> Spread | None:
-    """None where any repeat lacks the figure: the others' median would not stand for all."""
-    found = list(values)
-    known = sorted(value for value in found if value is not None)
-    if not known or len(known) < len(found):
-        return None
-    several = len(known) > 1
-    return Spread(
-        median=median(known),
-        low=known[0] if several else None,
-        high=known[-1] if several else None,
-        repeats=len(known),
-    )
+    Empty where any repeat lacks the figure: the others' median would not stand for all. One repeat
+    has no low and no high.
+    """
+    figures = runs.reindex(columns=list(FIGURES)).astype(float).groupby(runs["config"], sort=False)
+    told = figures.count()
+    whole = told.eq(figures.size(), axis=0)
+    low, high = (ends.where(whole & (told > 1)) for ends in (figures.min(), figures.max()))
+    medians = figures.median().where(whole)
+    return pd.concat([medians, low.add_suffix("_low"), high.add_suffix("_high")], axis=1)
 
 
 @dataclass(frozen=True)
@@ -101,11 +67,11 @@ class Configuration:
     """What is compared over cores: all that the label says but shape and threads."""
     label: str
     rows: Sequence[Row]
-    figures: Mapping[str, Spread]
+    figures: Mapping[str, float]
+    """Those known of `spread`'s columns, and of its scaling."""
 
     def median(self, name: str) -> float | None:
-        found = self.figures.get(name)
-        return found.median if found else None
+        return self.figures.get(name)
 
     @property
     def cores(self) -> float:
@@ -159,70 +125,57 @@ def configurations(runs: Iterable[Row]) -> list[Configuration]:
     grouped: dict[str, list[Row]] = {}
     for row in completed(runs):
         grouped.setdefault(row["config"], []).append(row)
-    varying = _varying([rows[0] for rows in grouped.values()])
-    found = [_configuration(key, rows, varying) for key, rows in grouped.items()]
-    return sorted(found, key=lambda one: (one.series, one.cores, one.ranks, one.label))
+    if not grouped:
+        return []
+    told = labels.varying([rows[0] for rows in grouped.values()])
+    figures = _known(spread(pd.DataFrame([row for rows in grouped.values() for row in rows])))
+    found = [
+        _configuration(key, rows, told, known)
+        for (key, rows), known in zip(grouped.items(), figures, strict=True)
+    ]
+    return _scaled(sorted(found, key=lambda one: (one.series, one.cores, one.ranks, one.label)))
 
 
-def _varying(rows: Sequence[Row]) -> list[str]:
-    """The named settings that tell these rows apart."""
-    return [name for name in NAMED if len({repr(row.get(name)) for row in rows}) > 1]
+def _known(table: pd.DataFrame) -> list[dict[str, float]]:
+    """Each row's figures, without those that are empty."""
+    return [
+        {str(name): float(value) for name, value in row.dropna().items()}
+        for _, row in table.iterrows()
+    ]
 
 
-def _configuration(key: str, rows: Sequence[Row], varying: Sequence[str]) -> Configuration:
+def _scaled(found: Sequence[Configuration]) -> list[Configuration]:
+    """The same, `speedup` and `parallel_efficiency` among their figures."""
+    names = ("series", "label", "cores", "ranks", "speed")
+    table = pd.DataFrame({name: [getattr(one, name) for one in found] for name in names})
+    gains = _known(with_scaling(table)[["speedup", "parallel_efficiency"]])
+    return [
+        replace(one, figures={**one.figures, **gained})
+        for one, gained in zip(found, gains, strict=True)
+    ]
+
+
+def _configuration(
+    key: str, rows: Sequence[Row], told: Sequence[str], figures: Mapping[str, float]
+) -> Configuration:
     first = rows[0]
-    words = {name: _word(name, first.get(name)) for name in NAMED if _says(name, first, varying)}
+    words = labels.settings(first, told)
     per_rank = first.get("batch_size_per_rank") is not None  # then the batch follows the ranks
     series = [word for name, word in words.items() if not (name == "batch" and per_rank)]
-    figures = {name: spread(row.get(name) for row in rows) for name in FIGURES}
     return Configuration(
         key=key,
-        shape=shape(first),
+        shape=labels.shape(first),
         series=" · ".join(series),
-        label=" · ".join([shape(first), *_threads(first), *words.values()]),
+        label=" · ".join([labels.shape(first), *labels.threads(first), *words.values()]),
         rows=rows,
-        figures={name: value for name, value in figures.items() if value},
+        figures=figures,
     )
 
 
-def _says(name: str, row: Row, varying: Sequence[str]) -> bool:
-    if row.get(name) is None or (name == "num_workers" and row.get("loader") == "vectorized"):
-        return False
-    always = name in {"loader", "command"} or (name == "num_workers" and row[name] > 0)
-    return bool(always or name in varying)
-
-
-def _word(name: str, value: Any) -> str:
-    if name in BARE:
-        return textwrap.shorten(str(value), LONGEST, placeholder="…")
-    if name == "num_workers":
-        return counted(value, "worker")
-    shown = (
-        "-".join(map(str, value))
-        if isinstance(value, list | tuple)
-        else (str(value) if isinstance(value, str) else f"{value:g}")
-    )
-    return f"{name.replace('_', ' ')} {shown}"
-
-
-def shape(row: Row) -> str:
-    """The resources in words: `2 cores`, `2 nodes × 4 ranks × 1 core`, `1 core + 1 GPU`."""
-    if row["workload"] == "command":
-        return counted(row["cores_allocated"], "core")
-    words = [counted(row["cpus_per_task"], "core")]
-    if row["world_size"] > 1:
-        words.insert(0, counted(row["tasks_per_node"], "rank"))
-    if row["nodes"] > 1:
-        words.insert(0, counted(row["nodes"], "node"))
-    gpus = [counted(row["gpus_per_node"], "GPU")] if row["gpus_per_node"] else []
-    return " + ".join([" × ".join(words), *gpus])
-
-
-def _threads(row: Row) -> list[str]:
-    """Only where a rank's threads are not one for each of its cores."""
-    threads = row.get("threads")
-    return [] if threads in (None, row["cpus_per_task"]) else [counted(threads, "thread")]
-
-
-def counted(number: float, noun: str) -> str:
-    return f"{number:g} {noun}" if number == 1 else f"{number:g} {noun}s"
+def by_series(configurations: Iterable[Configuration]) -> dict[str, list[Configuration]]:
+    """Those with a speed, in order of cores; the first of each series is its base."""
+    grouped: dict[str, list[Configuration]] = {}
+    for one in sorted(configurations, key=lambda one: (one.cores, one.ranks, one.label)):
+        if one.speed:
+            grouped.setdefault(one.series, []).append(one)
+    return grouped

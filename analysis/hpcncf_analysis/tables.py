@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from hpcncf_analysis import words
-from hpcncf_analysis.scaling import Scaled
 from hpcncf_analysis.summary import CROWD, Configuration
 from hpcncf_analysis.words import NONE
 
@@ -36,7 +35,7 @@ class Table:
     rows: list[list[str]]
 
 
-def main_table(shown: Sequence[Configuration], scales: Mapping[str, Scaled]) -> Table:
+def main_table(shown: Sequence[Configuration]) -> Table:
     """Speed, what it cost, and the quality beside it; without training, time for speed."""
     if all(one.is_command for one in shown):
         columns = ["configuration", "elapsed", *_CORE_COLUMNS, "core-hours"]
@@ -53,7 +52,7 @@ def main_table(shown: Sequence[Configuration], scales: Mapping[str, Scaled]) -> 
         "s/epoch",
         "core-s/epoch",
     ]
-    return _numbered(Table(columns, [_main_row(one, scales.get(one.key)) for one in shown]))
+    return _numbered(Table(columns, [_main_row(one) for one in shown]))
 
 
 def _numbered(table: Table) -> Table:
@@ -78,14 +77,14 @@ def _core_cells(one: Configuration) -> list[str]:
     ]
 
 
-def _main_row(one: Configuration, scaled: Scaled | None) -> list[str]:
+def _main_row(one: Configuration) -> list[str]:
     return [
         one.label,
         with_interval(one, "instances_per_s"),
         words.score(one.median("hr10")),
         words.score(one.median("ndcg10")),
-        words.times(scaled.speedup if scaled else None),
-        words.percent(scaled.parallel_efficiency if scaled else None),
+        words.times(one.median("speedup")),
+        words.percent(one.median("parallel_efficiency")),
         *_core_cells(one),
         words.percent(one.median("cpu_efficiency_training")),
         words.number(one.median("seconds_per_epoch")) + _extrapolated(one),
@@ -103,8 +102,8 @@ def _command_row(one: Configuration) -> list[str]:
 
 
 def with_interval(one: Configuration, name: str) -> str:
-    found = one.figures.get(name)
-    return f"{words.number(one.median(name))}\n{words.interval(found, words.number)}".strip()
+    low, high = (one.figures.get(f"{name}_{end}") for end in ("low", "high"))
+    return f"{words.number(one.median(name))}\n{words.interval(low, high, words.number)}".strip()
 
 
 def quality_table(shown: Sequence[Configuration]) -> Table | None:

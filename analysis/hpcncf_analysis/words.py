@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hpcncf_analysis.summary import Spread
-
 NONE = "–"
 THIN = "\u202f"
 
@@ -50,8 +48,6 @@ def mebibytes(value: float | None) -> str:
     return NONE if value is None else f"{value:,.0f}{THIN}MiB"
 
 
-def interval(spread: Spread | None, show: Callable[[float | None], str]) -> str:
+def interval(low: float | None, high: float | None, show: Callable[[float | None], str]) -> str:
     """`[low–high]`; nothing where one repeat gives none."""
-    if spread is None or spread.low is None:
-        return ""
-    return f"[{show(spread.low)}–{show(spread.high)}]"
+    return "" if low is None or high is None else f"[{show(low)}–{show(high)}]"

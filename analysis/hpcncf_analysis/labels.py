@@ -1,0 +1,90 @@
+"""What a configuration is called: its resources, and the settings that tell it apart. Pure."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+Row = Mapping[str, Any]
+
+# Settings in the order in which a label names them; loader always, the others where they vary.
+NAMED: Final = (
+    "loader",
+    "num_workers",
+    "engine",
+    "sync",
+    "optimizer",
+    "batch",
+    "negatives",
+    "lr",
+    "epochs",
+    "max_steps",
+    "device",
+    "backend",
+    "evaluation",
+    "checkpoint_every",
+    "gmf_width",
+    "mlp_width",
+    "layers",
+    "dropout",
+    "embedding_std",
+    "seed",
+    "data_title",
+    "command",
+)
+LONGEST: Final = 32
+BARE: Final = {"loader", "engine", "data_title", "command"}
+
+
+def varying(rows: Sequence[Row]) -> list[str]:
+    """The named settings that tell these rows apart."""
+    return [name for name in NAMED if len({repr(row.get(name)) for row in rows}) > 1]
+
+
+def settings(row: Row, told: Sequence[str]) -> dict[str, str]:
+    """Setting -> words, of those told apart by and those always named, in a label's order."""
+    return {name: _word(name, row.get(name)) for name in NAMED if _says(name, row, told)}
+
+
+def _says(name: str, row: Row, told: Sequence[str]) -> bool:
+    if row.get(name) is None or (name == "num_workers" and row.get("loader") == "vectorized"):
+        return False
+    always = name in {"loader", "command"} or (name == "num_workers" and row[name] > 0)
+    return bool(always or name in told)
+
+
+def _word(name: str, value: Any) -> str:
+    if name in BARE:
+        return textwrap.shorten(str(value), LONGEST, placeholder="…")
+    if name == "num_workers":
+        return counted(value, "worker")
+    shown = (
+        "-".join(map(str, value))
+        if isinstance(value, list | tuple)
+        else (str(value) if isinstance(value, str) else f"{value:g}")
+    )
+    return f"{name.replace('_', ' ')} {shown}"
+
+
+def shape(row: Row) -> str:
+    """The resources in words: `2 cores`, `2 nodes × 4 ranks × 1 core`, `1 core + 1 GPU`."""
+    if row["workload"] == "command":
+        return counted(row["cores_allocated"], "core")
+    words = [counted(row["cpus_per_task"], "core")]
+    if row["world_size"] > 1:
+        words.insert(0, counted(row["tasks_per_node"], "rank"))
+    if row["nodes"] > 1:
+        words.insert(0, counted(row["nodes"], "node"))
+    gpus = [counted(row["gpus_per_node"], "GPU")] if row["gpus_per_node"] else []
+    return " + ".join([" × ".join(words), *gpus])
+
+
+def threads(row: Row) -> list[str]:
+    """Only where a rank's threads are not one for each of its cores."""
+    threads = row.get("threads")
+    return [] if threads in (None, row["cpus_per_task"]) else [counted(threads, "thread")]
+
+
+def counted(number: float, noun: str) -> str:
+    return f"{number:g} {noun}" if number == 1 else f"{number:g} {noun}s"
