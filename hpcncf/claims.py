@@ -2,32 +2,45 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import time
+from pathlib import Path
+from uuid import uuid4
 
 import psutil
 
 from hpcncf import records
+from hpcncf.errors import HpcncfError
 from hpcncf.records import AttemptPaths, Claim, RunPaths
 
-# A rank rewrites progress.json every few seconds; on another machine silence this long is death.
+# While it trains a rank rewrites progress.json every few seconds, and all along node-N.json every
+# ten; on another machine silence this long is death.
 SILENT_S = 120.0
 
 
-def take(paths: RunPaths, launched_by: str, slurm_job_id: str | None = None) -> AttemptPaths:
-    """Take the run's next attempt for this process: making its folder is the claim.
+class Taken(HpcncfError):
+    """Another process works at the run, or was faster to begin."""
 
-    Whether an earlier attempt is still at work is for the caller to ask (`holder`).
+
+def take(
+    paths: RunPaths, launched_by: str, slurm_job_id: str | None = None, over: int = 0
+) -> AttemptPaths:
+    """Take the run's next attempt for this process.
+
+    Attempts up to number `over` are known to have ended, whatever signs of life they left. The
+    attempt's folder appears with its claim inside, and only where no other has taken that number:
+    of any number of processes at once, one gets it. Raises Taken in all others.
     """
-    paths.folder.mkdir(parents=True, exist_ok=True)
-    while True:
-        taken = paths.attempts()
-        attempt = paths.attempt(taken[-1].number + 1 if taken else 1)
-        try:
-            attempt.folder.mkdir()
-        except FileExistsError:
-            continue  # another process was faster: that number is theirs
-        break
+    attempts = paths.attempts()
+    held = holder(paths)
+    if held is not None and held.attempt > over:
+        raise Taken(
+            f"run {held.run_id}: process {held.pid} on {held.node} works at it since "
+            f"{held.claimed_at} (attempt {held.attempt}): wait for it, or `hpcncf cancel`"
+        )
+    attempt = paths.attempt(attempts[-1].number + 1 if attempts else 1)
     claim = Claim(
         run_id=paths.folder.name,
         attempt=attempt.number,
@@ -38,7 +51,16 @@ def take(paths: RunPaths, launched_by: str, slurm_job_id: str | None = None) -> 
         launched_by=launched_by,
         slurm_job_id=slurm_job_id,
     )
-    records.write(attempt.claim, claim)
+    made = AttemptPaths(paths.folder / f".{uuid4().hex}")
+    records.write(made.claim, claim)
+    try:
+        made.folder.chmod(0o777 & ~records.umask())
+        made.folder.rename(attempt.folder)  # refused where that folder is and holds a claim
+    except OSError as error:
+        shutil.rmtree(made.folder)
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            raise Taken(f"run {claim.run_id}: another process just began it") from None
+        raise
     return attempt
 
 
@@ -60,8 +82,15 @@ def alive(claim: Claim, attempt: AttemptPaths) -> bool:
     """Whether the process that claimed still lives; on another machine, whether it still writes."""
     if claim.node == os.uname().nodename:
         return same_process(claim.pid, claim.process_started)
-    signs = [path for path in (attempt.progress, attempt.claim) if path.exists()]
-    return any(time.time() - path.stat().st_mtime < SILENT_S for path in signs)
+    signs = [attempt.progress, attempt.claim, *attempt.nodes()]
+    return any(time.time() - changed < SILENT_S for changed in map(_changed, signs) if changed)
+
+
+def _changed(path: Path) -> float | None:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return None
 
 
 def same_process(pid: int, started: float) -> bool:

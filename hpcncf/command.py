@@ -87,9 +87,16 @@ def _leave(
 
 
 def planned(command: Sequence[str], cores: float, name: str | None) -> Run:
-    """Each start of a command is a run of its own: nobody knows what it depends on."""
+    """Each start of a command is a run of its own: nobody knows what it depends on.
+
+    Several may start on one host within a millisecond: the process tells them apart.
+    """
     workload = {"command": list(command)}
-    started = {"workload": workload, "host": os.uname().nodename, "started": records.now()}
+    started = {
+        "workload": workload,
+        "host": f"{os.uname().nodename}:{os.getpid()}",
+        "started": records.now(),
+    }
     return Run(
         id=planning.run_id(started),
         repeat=0,

@@ -85,7 +85,7 @@ def complete(run: Run, attempt: Attempt) -> bool:
 def _waiting(sent: Sent) -> Verdict:
     if sent.cancelled_by:
         return "cancelled", f"by {sent.cancelled_by}, before it started"
-    if sent.submission.error:
+    if sent.submission.error and sent.job is None:
         return "lost", f"its submission broke off: {sent.submission.error.splitlines()[0]}"
     if sent.job is None:
         return _being_sent(sent)

@@ -149,9 +149,17 @@ def expand(job: JobSpec, data_keys: Mapping[str, str | None] | None = None) -> P
     for point in combinations:
         for repeat in range(job.repeats):
             run = _run(job, point, repeat, varied, data_keys or {})
-            runs.setdefault(run.id, run)
+            _check_told_apart(runs.setdefault(run.id, run), run)
     ordered = sorted(runs.values(), key=lambda run: (run.repeat, run.id))
     return Plan(job=job.name, runs=ordered)
+
+
+def _check_told_apart(first: Run, second: Run) -> None:
+    if first.resources != second.resources:
+        raise UsageError(
+            "grid: memory and time limit do not tell runs apart: "
+            f"{first.varied} and {second.varied} compute the same; vary something else with them"
+        )
 
 
 def _run(

@@ -304,14 +304,14 @@ def write_text(path: Path, text: str) -> None:
         with partial:
             partial.write(text)
         # A temporary file is 0600; results are for the group to read.
-        os.chmod(partial.name, 0o666 & ~_umask())  # noqa: PTH101
+        os.chmod(partial.name, 0o666 & ~umask())  # noqa: PTH101
         Path(partial.name).replace(path)
     except BaseException:
         Path(partial.name).unlink(missing_ok=True)
         raise
 
 
-def _umask() -> int:
+def umask() -> int:
     mask = os.umask(0o022)
     os.umask(mask)
     return mask

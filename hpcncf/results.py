@@ -50,20 +50,31 @@ def leave_plan(paths: ResultPaths, job: JobSpec, plan: Plan) -> Plan:
     text = yaml.dump(plain, Dumper=JobDumper, sort_keys=False, allow_unicode=True)
     with writing(paths.folder), locked(paths):
         if paths.plan.exists():
-            plan = _joined(paths, job, plan)
+            plan = planning.merged(_plan_of(paths, job.name), plan)
         records.write_text(paths.job, text)
         _write_plan(paths, plan)
     return plan
 
 
-def _joined(paths: ResultPaths, job: JobSpec, plan: Plan) -> Plan:
-    earlier = read_plan(paths)
-    if earlier.job != job.name:
+def _plan_of(paths: ResultPaths, job: str) -> Plan:
+    plan = read_plan(paths)
+    if plan.job != job:
         raise UsageError(
-            f"{paths.folder}: holds the results of job {earlier.job!r}, this job is "
-            f"{job.name!r}: give another folder with --results"
+            f"{paths.folder}: holds the results of job {plan.job!r}, this job is {job!r}: "
+            "give another folder with --results"
         )
-    return planning.merged(earlier, plan)
+    return plan
+
+
+def add_run(paths: ResultPaths, job: str, run: Run) -> None:
+    """Add a job's run to the plan that is there, if it is new; the others stay as they are.
+
+    Raises UsageError where the folder holds another job's results.
+    """
+    with writing(paths.folder), locked(paths):
+        plan = _plan_of(paths, job)
+        if all(known.id != run.id for known in plan.runs):
+            _write_plan(paths, plan.model_copy(update={"runs": [*plan.runs, run]}))
 
 
 def add_command(paths: ResultPaths, run: Run) -> None:

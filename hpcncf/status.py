@@ -209,6 +209,8 @@ def _started(attempt: Attempt | None, submission: Submission, job: SubmittedJob 
         return attempt is not None
     if claim.slurm_job_id is not None and job is not None:
         return claim.slurm_job_id == job.id
+    if (submission.cluster == "local") != (claim.launched_by == "local"):
+        return False  # somebody's torchrun meanwhile: the queue has yet to come to it
     return claim.claimed_at >= submission.submitted_at
 
 

@@ -8,6 +8,7 @@ SOURCE is a job file or a results folder. Ranks come from torchrun, the local la
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 import traceback
@@ -47,7 +48,7 @@ def be_rank(run: Run, results: ResultPaths, again: bool = False, over: int = 0) 
     place, paths = launcher.place(), results.run(run.id)
     _check_size(run, place)
     claimed = os.environ.get("HPCNCF_ATTEMPT")
-    if claimed is None and not again and any(complete(each) for each in paths.attempts()):
+    if claimed is None and not again and any(complete(each) for each in paths.attempts()[-1:]):
         sys.stderr.write(f"run {run.id} is complete already; --again runs it once more\n")
         return 0
     try:
@@ -98,13 +99,10 @@ def _take(run: Run, paths: RunPaths, place: Place, over: int) -> AttemptPaths:
         number: int = distributed.gathered(None, place)[0]
         return paths.attempt(number)
     holder = claims.holder(paths)
-    if holder is not None and holder.attempt > over and not launcher.requeued(holder.slurm_job_id):
-        raise HpcncfError(
-            f"run {run.id}: process {holder.pid} on {holder.node} works at it since "
-            f"{holder.claimed_at} (attempt {holder.attempt}): wait for it, or `hpcncf cancel`"
-        )
+    if holder is not None and launcher.requeued(holder.slurm_job_id):
+        over = max(over, holder.attempt)
     try:
-        return claims.take(paths, launcher.launched_by(), launcher.slurm_job_id())
+        return claims.take(paths, launcher.launched_by(), launcher.slurm_job_id(), over)
     except OSError as error:
         raise HpcncfError(f"{error.filename}: cannot be written: {error.strerror}") from None
 
@@ -150,7 +148,9 @@ def _teller(recorded: Recorded, epochs: int) -> Callable[[Position], None]:
             instances_per_s=position.instances_per_s,
             cpu_efficiency=recorded.monitor.efficiency(),
         )
-        records.write(recorded.attempt.progress, progress)
+        # Without it, `status` says less; the training goes on.
+        with contextlib.suppress(OSError):
+            records.write(recorded.attempt.progress, progress)
 
     return tell
 

@@ -4,25 +4,81 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
+import pytest
 
 from hpcncf import claims, records
 from hpcncf.records import Claim, End, RunPaths
 
+TAKE = """\
+import sys
+from pathlib import Path
+from hpcncf import claims, records
+sys.stdin.read()  # all begin at once, when the test closes this
+try:
+    print(claims.take(records.RunPaths(Path(sys.argv[1])), "local").number, flush=True)
+except claims.Taken as taken:
+    print("taken:", taken, flush=True)
+sys.stdout.close()
+import time
+time.sleep(float(sys.argv[2]))
+"""
+
+
+def ended(run: RunPaths, number: int) -> None:
+    end = End(
+        run_id=run.folder.name,
+        attempt=number,
+        reason="exited",
+        exit_codes=[0],
+        ended_at=records.now(),
+    )
+    records.write(run.attempt(number).end, end)
+
 
 def test_attempts_are_numbered_from_one(tmp_path: Path) -> None:
     run = RunPaths(tmp_path / "0123456789ab")
-    assert [claims.take(run, "local").number for _ in range(3)] == [1, 2, 3]
+    for number in (1, 2, 3):
+        assert claims.take(run, "local").number == number
+        ended(run, number)
 
 
-def test_two_who_claim_at_once_get_different_attempts(tmp_path: Path) -> None:
+def test_of_many_who_claim_at_once_one_gets_the_run(tmp_path: Path) -> None:
+    for trial in range(3):
+        run = RunPaths(tmp_path / f"{trial:012x}")
+        many = [
+            subprocess.Popen(
+                [sys.executable, "-c", TAKE, str(run.folder), "60"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for _ in range(6)
+        ]
+        for process in many:
+            assert process.stdin is not None
+            process.stdin.close()
+        said = [process.stdout.read() for process in many if process.stdout]
+        for process in many:
+            process.kill()
+            process.wait()
+        assert sorted(said)[0] == "1\n"
+        assert all(each.startswith("taken:") for each in sorted(said)[1:])
+        assert [attempt.number for attempt in run.attempts()] == [1]
+        assert run.attempts()[0].claim.exists()
+        assert len(list(run.folder.iterdir())) == 1, "those who lost leave nothing"
+
+
+def test_a_run_that_is_held_is_not_taken_unless_its_holder_is_known_to_have_ended(
+    tmp_path: Path,
+) -> None:
     run = RunPaths(tmp_path / "0123456789ab")
-    with ThreadPoolExecutor(8) as pool:
-        taken = list(pool.map(lambda _: claims.take(run, "local").number, range(40)))
-    assert sorted(taken) == list(range(1, 41))
+    claims.take(run, "local")
+    with pytest.raises(claims.Taken, match=r"works at it since .* \(attempt 1\)"):
+        claims.take(run, "local")
+    assert claims.take(run, "local", over=1).number == 2
 
 
 def test_a_living_process_holds_its_run_until_the_attempt_ended(tmp_path: Path) -> None:
@@ -31,14 +87,7 @@ def test_a_living_process_holds_its_run_until_the_attempt_ended(tmp_path: Path) 
     held = claims.holder(run)
     assert held is not None
     assert held.attempt == 1
-    end = End(
-        run_id="0123456789ab",
-        attempt=1,
-        reason="exited",
-        exit_codes=[0],
-        ended_at=records.now(),
-    )
-    records.write(attempt.end, end)
+    ended(run, attempt.number)
     assert claims.holder(run) is None
 
 

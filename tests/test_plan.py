@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hpcncf import plan as planning
 from hpcncf.errors import UsageError
 from hpcncf.plan import Plan, Run
-from hpcncf.spec import JobSpec
+from hpcncf.spec import JobSpec, Model, Training
 
 
 def job(**settings: Any) -> JobSpec:
@@ -53,6 +53,42 @@ def test_ids_never_change_between_versions() -> None:
     """Results on disk are found by these: a changed id orphans every finished run."""
     assert only().id == "b89ff08bd4e7"
     assert only(training={"seed": 7, "loader": "per_sample"}).id == "d821b019537a"
+
+
+def test_defaults_never_change() -> None:
+    """An id leaves out what is at its default: with another default, two computations share it.
+
+    Settings may be added here, none may change.
+    """
+    training = Training().model_dump(mode="json")
+    known = {
+        "device": "auto",
+        "backend": "auto",
+        "threads": "auto",
+        "epochs": 3,
+        "max_steps": None,
+        "global_batch_size": None,
+        "batch_size_per_rank": None,
+        "negatives": 4,
+        "optimizer": "adam",
+        "lr": 0.001,
+        "engine": "reference",
+        "loader": "vectorized",
+        "num_workers": 0,
+        "sync": "dense",
+        "evaluation": "sampled",
+        "checkpoint_every": 1,
+        "seed": 1,
+    }
+    assert {key: training[key] for key in known} == known
+    assert Model().model_dump(mode="json") == {
+        "gmf_width": 8,
+        "mlp_width": 32,
+        "layers": [32, 16, 8],
+        "dropout": 0.0,
+        "embedding_std": 0.01,
+    }
+    assert Training().batch_over_ranks(1) == 256
 
 
 @pytest.mark.parametrize(
@@ -133,6 +169,7 @@ def test_a_point_naming_one_batch_size_replaces_the_other() -> None:
         ({"grid": {"training.lr": [0.1, "x"]}}, ["training.lr=x", "lr"]),
         ({"grid": {"training.seed": [1]}, "exclude": [{}]}, ["exclude", "no run"]),
         ({"grid": {"training.threads": [1, 2]}}, ["training.threads=2", "cpus_per_task"]),
+        ({"grid": {"resources.mem_gb": [2, 4]}}, ["resources.mem_gb", "do not tell runs apart"]),
     ],
 )
 def test_a_grid_point_that_cannot_be_is_named(settings: Any, words: list[str]) -> None:

@@ -30,7 +30,9 @@ def finished(paths: ResultPaths) -> None:
     """Every run completed on another machine, some time ago."""
     make_results.complete(paths)
     for run in plan_of(paths).runs:
-        os.utime(paths.run(run.id).attempt(1).claim, (0, 0))
+        attempt = paths.run(run.id).attempt(1)
+        for sign in (attempt.claim, *attempt.nodes()):
+            os.utime(sign, (0, 0))
 
 
 def test_a_plan_alone_is_planned(paths: ResultPaths) -> None:

@@ -72,7 +72,7 @@ def rendezvous(env: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The variables torch's `env://` reads, made up where Slurm alone started the ranks."""
     here = place(env)
     known = {"RANK": str(here.rank), "WORLD_SIZE": str(here.world_size)}
-    if "MASTER_ADDR" in env:
+    if "RANK" in env and "MASTER_ADDR" in env:  # the latter alone leaks from login shells
         return known
     hosts = env.get("SLURM_STEP_NODELIST", "127.0.0.1")
     # Runs that share a node are of other jobs: their numbers keep their ports apart.

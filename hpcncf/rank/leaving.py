@@ -101,8 +101,10 @@ class Recorded(AbstractContextManager["Recorded"]):
 
     def _record(self) -> RankRecord:
         measured = self.monitor.stop()
-        training = self.trainer.record() if self.trainer and self.trainer.clock.steps else None
-        told = self.trainer.warnings if self.trainer else []
+        trainer = self.trainer
+        # One resumed behind its last step has no steps of its own, and yet epochs to tell of.
+        training = trainer.record() if trainer and (trainer.clock.steps or trainer.epochs) else None
+        told = trainer.warnings if trainer else []
         return RankRecord(
             run_id=self.run.id,
             attempt=self.attempt.number,

@@ -22,7 +22,7 @@ def find(
 ) -> tuple[Run, ResultPaths]:
     """The run, and the folder of its results: results/<the job's name> for a job file.
 
-    `leave_plan`: write plan and job file there, unless the plan there knows the run already.
+    `leave_plan`: write plan and job file there; a plan that is there gets the run, if it is new.
     Raises UsageError where it is not clear which run is meant.
     """
     if source.is_dir():
@@ -37,16 +37,11 @@ def find(
     plan = jobfile.plan(job, source)
     run = chosen(plan, run_id)
     paths = ResultPaths(results or Path("results") / job.name)
-    if leave_plan and not _knows(paths, plan, run):
+    if leave_plan and paths.plan.exists():
+        folders.add_run(paths, plan.job, run)
+    elif leave_plan:
         folders.leave_plan(paths, sites.anchored(job, source.parent), plan)
     return run, paths
-
-
-def _knows(paths: ResultPaths, plan: Plan, run: Run) -> bool:
-    if not paths.plan.exists():
-        return False
-    there = folders.read_plan(paths)
-    return there.job == plan.job and any(known.id == run.id for known in there.runs)
 
 
 def chosen(plan: Plan, run_id: str | None) -> Run:
