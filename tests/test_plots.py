@@ -68,6 +68,15 @@ def test_an_iso_line_holds_equal_core_seconds(demo: list[Configuration]) -> None
     assert cores * 10_000 / speed == pytest.approx(10)
 
 
+def test_the_waste_is_told_beside_its_band() -> None:
+    shown = summary.configurations([row(cores=4, cores_used=1.3), row("batched", cores_used=0.95)])
+    figure = efficiency.efficiency_against_speed(shown)
+    assert figure is not None
+    assert [t.get_text() for t in figure.axes[1].texts if "unused" in t.get_text()] == [
+        "2.7 unused"
+    ]
+
+
 def test_epochs_of_different_sizes_have_no_common_iso_lines() -> None:
     shown = [row(instances_per_epoch=10), row("batched", instances_per_epoch=20)]
     assert efficiency.work_per_epoch(summary.configurations(shown)) is None

@@ -138,6 +138,23 @@ def test_the_base_is_the_fewest_cores_of_the_same_series() -> None:
     assert summary.by_series(shown)["per_sample"][0].label == "1 core · per_sample"
 
 
+def test_what_a_table_leaves_open_stands_under_it() -> None:
+    quick = row("batched", cpu_efficiency_peak=None, peak_window_s=10.0)
+    notes = " ".join(
+        tables.main_notes(summary.configurations([row(cpu_efficiency_peak=1.0), quick]))
+    )
+    assert "One run each" in notes
+    assert "No peak where a run was shorter than its window, 10" in notes
+    several = summary.configurations([row(cpu_efficiency_peak=1.0), row(cpu_efficiency_peak=0.9)])
+    notes = " ".join(tables.main_notes(several))
+    assert "up to 2 repeats" in notes
+    assert "peak" not in notes
+    many = summary.configurations([row(cores=cores) for cores in range(1, 31)])
+    assert "numbers stand for the rows. The figures show the 24 fastest only." in " ".join(
+        tables.main_notes(many)
+    )
+
+
 def test_repeats_become_one_configuration_with_the_median() -> None:
     (one,) = summary.configurations([row(instances_per_s=rate) for rate in (90.0, 100.0, 140.0)])
     assert one.median("instances_per_s") == 100

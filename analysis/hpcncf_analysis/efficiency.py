@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import log10
+from math import log10, sqrt
+from typing import Final
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -19,7 +20,10 @@ from matplotlib.ticker import (
 from hpcncf_analysis import placing, style
 from hpcncf_analysis.placing import Label
 from hpcncf_analysis.style import FAINT, GREY
-from hpcncf_analysis.summary import Configuration, marks
+from hpcncf_analysis.summary import CROWD, Configuration, marks
+
+# Less than this many cores unused is not worth a word in a figure.
+TOLD: Final = 0.1
 
 
 def efficiency_against_speed(configurations: Sequence[Configuration]) -> Figure | None:
@@ -44,6 +48,7 @@ def efficiency_against_speed(configurations: Sequence[Configuration]) -> Figure 
         _efficiencies(upper, shown, colours)
         _costs(lower, shown, colours)
         _label_points(upper, shown, colours, marks(configurations))
+        _label_waste(lower, shown, colours)
     return figure
 
 
@@ -68,9 +73,11 @@ def _efficiencies(axes: Axes, shown: Sequence[Configuration], colours: Mapping[s
     for one in shown:
         colour = colours[one.series]
         speeds = [_run_speed(one, row) for row in one.rows]
-        axes.plot(speeds, [row["cpu_efficiency"] for row in one.rows], ".", color=colour, alpha=0.4)
+        axes.plot(
+            speeds, [row["cpu_efficiency"] for row in one.rows], ".", ms=5, color=colour, alpha=0.4
+        )
         at = (one.speed or 0.0, one.median("cpu_efficiency") or 0.0)
-        axes.plot(*at, style.marker(one.ranks), ms=9, mec="w", color=colour)
+        axes.plot(*at, style.marker(one.ranks), ms=10, mec="w", color=colour)
     highest = max(row["cpu_efficiency"] for one in shown for row in one.rows)
     axes.set_ylim(0, max(1.15, highest * 1.12))
     axes.axhline(1, color=GREY, lw=1, ls=":")
@@ -88,14 +95,16 @@ def _costs(axes: Axes, shown: Sequence[Configuration], colours: Mapping[str, str
     _iso_lines(axes, shown)
     for one, busy in zip(shown, used, strict=True):
         colour, marker, speed = colours[one.series], style.marker(one.ranks), one.speed or 0.0
-        axes.plot([speed] * 2, [busy, one.cores], color=colour, lw=2, alpha=0.5)
-        axes.plot(speed, busy, marker, ms=5, color=colour)
-        axes.plot(speed, one.cores, marker, ms=10, mfc="none", mew=1.8, color=colour)
+        axes.plot(
+            [speed] * 2, [busy, one.cores], color=colour, lw=7, alpha=0.3, solid_capstyle="butt"
+        )
+        axes.plot(speed, busy, marker, ms=6, color=colour)
+        axes.plot(speed, one.cores, marker, ms=11, mfc="none", mew=1.8, color=colour)
     axes.yaxis.set_major_locator(FixedLocator(counts))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     what = "run" if shown[0].is_command else "epoch"
-    axes.set_title(f"Cores (○ allocated, • used); lines: core-seconds per {what}")
+    axes.set_title(f"Cores allocated (○) and used (•); grey: core-seconds per {what}")
 
 
 def _iso_lines(axes: Axes, shown: Sequence[Configuration]) -> None:
@@ -158,4 +167,20 @@ def _label_points(
         if one.key in names
     ]
     points = [(_run_speed(one, row), row["cpu_efficiency"]) for one in shown for row in one.rows]
+    placing.place(axes, labels, points)
+
+
+def _label_waste(axes: Axes, shown: Sequence[Configuration], colours: Mapping[str, str]) -> None:
+    """How many cores each left unused; of very many the figure has no room for it."""
+    spans = [(one, one.median("cores_used") or one.cores) for one in shown]
+    labels = [
+        Label(one.speed or 0.0, busy, f"{one.cores - busy:.1f} unused", colours[one.series])
+        for one, busy in spans
+        if one.cores - busy >= TOLD and len(shown) <= CROWD
+    ]
+    points = [
+        (one.speed or 0.0, at)
+        for one, busy in spans
+        for at in (busy, sqrt(busy * one.cores), one.cores)
+    ]
     placing.place(axes, labels, points)

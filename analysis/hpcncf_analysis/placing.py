@@ -11,10 +11,13 @@ from matplotlib.axes import Axes
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
+# What a label leaves free around its own kind of point and around a single run's, in points.
+MARKER: Final = 5.0
+DOT: Final = 2.5
 # Points to the right, left, above and below, then further and further out: (x, y, alignment).
 OFFSETS: Final = [
     (dx * far, dy * far, side)
-    for far in (1.0, 1.8, 3.0, 4.5)
+    for far in (1.0, 1.4, 1.8, 2.3, 3.0, 4.5)
     for dx, dy, side in (
         (9, 0, "left"),
         (-9, 0, "right"),
@@ -48,16 +51,18 @@ def place(axes: Axes, labels: Sequence[Label], points: Sequence[tuple[float, flo
     assert figure is not None
     figure.draw_without_rendering()
     figure.set_layout_engine("none")  # what is placed now must not move when the figure is saved
-    taken = np.array([_around(axes, x, y).extents for x, y in points]).reshape(-1, 4)
+    markers = [_around(axes, label.x, label.y, MARKER).extents for label in labels]
+    dots = [_around(axes, x, y, DOT).extents for x, y in points]
+    taken = np.array([*markers, *dots]).reshape(-1, 4)
     for label in labels:
         costs = [_cost(axes, label, at, taken) for at in OFFSETS]
         best = OFFSETS[costs.index(min(costs))]
         taken = np.vstack([taken, _drawn(axes, label, best, keep=True).extents])
 
 
-def _around(axes: Axes, x: float, y: float) -> Bbox:
+def _around(axes: Axes, x: float, y: float, radius: float) -> Bbox:
     at = axes.transData.transform((x, y))
-    half = 4.0 * axes.figure.dpi / 72
+    half = radius * axes.figure.dpi / 72
     return Bbox.from_extents(at[0] - half, at[1] - half, at[0] + half, at[1] + half)
 
 
@@ -100,7 +105,7 @@ def _drawn(
         va="center",
         color=label.colour,
         arrowprops=line if far and keep else None,
-        bbox={"facecolor": "w", "alpha": 0.75, "edgecolor": "none", "pad": 0.3},
+        bbox={"facecolor": "w", "alpha": 0.85, "edgecolor": "none", "pad": 0.3},
     )
     text.get_window_extent()  # moves it to its place; what it returns holds the line as well
     box = Text.get_window_extent(text).padded(3)

@@ -94,6 +94,7 @@ def _ideal(axes: Axes, shown: Sequence[Configuration]) -> None:
     axes.set_xlim(fewest - 0.12 * span, most + 0.85 * span)  # the lines' labels stand to the right
     axes.xaxis.set_major_locator(FixedLocator(counts))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
     axes.set_xlabel("cores allocated")
     axes.set_title("Speed-up against the fewest cores of the same series")
     style.quiet_grid(axes)

@@ -60,13 +60,10 @@ class Report:
 CAPTIONS: Final = {
     "efficiency_speed": (
         "Efficiency against speed",
-        "Each run is a small point, each configuration's median a labelled one (a circle: one "
-        "rank, a square: several); a rank has one thread for each core unless the label says "
-        "otherwise. Where many labels would meet, numbers stand for the table's rows; of very many "
-        "only the fastest are named. Best is the upper right. Below, at the same speeds, the "
-        "price: a ring at the cores allocated, a dot at the cores used; the line between them is "
-        "waste. Core-seconds per epoch follow from speed and cores, so their iso-lines are "
-        "straight there; each costs less than the one to its left.",
+        "Best is the upper right. Large points are medians (a circle: one rank, a square: "
+        "several), small ones single runs. Below, at the same speeds, the price: the band from the "
+        "cores used up to the cores allocated is waste, and along a grey line an epoch costs the "
+        "same, less than along the one to its left.",
     ),
     "speedup": (
         "Speed-up over cores",
@@ -75,15 +72,14 @@ CAPTIONS: Final = {
     ),
     "core_heatmap": (
         "What the cores did",
-        "A row for each core the run was on, time to the right. The wide strip is the share of "
-        "time that was this run's, the narrow one below it that of all others; pale is idle. Which "
-        "share was the run's is an estimate: the kernel tells only where a thread ran last.",
+        "A row for each core, time to the right: the darker, the busier. Wide strip: this run (an "
+        "estimate: the kernel tells only where a thread ran last). Narrow strip: all others.",
     ),
     "step_time": (
         "Where a step's time goes",
-        "Wall time per 1000 instances, of the fastest where there are very many: a shorter bar is "
-        "a faster configuration. input: waiting for the next batch; sync: the exposed wait for "
-        "other ranks. Warm-up, evaluation, checkpoints and start-up are not in it.",
+        "A shorter bar is a faster configuration. input: waiting for the next batch; sync: the "
+        "exposed wait for other ranks. Warm-up, evaluation, checkpoints and start-up are not in "
+        "it.",
     ),
 }
 
@@ -135,7 +131,8 @@ def extremes(
         named = [("The run", ordered[0])]
     return [
         Watched(
-            f"{name}: {labels[row['config']]}, {words.percent(row['cpu_efficiency'])} busy",
+            f"{name}: {labels[row['config']]}, "
+            f"CPU efficiency {words.percent(row['cpu_efficiency'])}",
             _nodes(paths, row),
         )
         for name, row in named
@@ -168,8 +165,8 @@ def context(
         "alerts": alerts(frame[frame["run_id"].isin([row["run_id"] for row in runs])], shown),
         "counts": found.counts(),
         "complete": found.complete,
-        "repeats": max((len(one.rows) for one in shown), default=0),
         "main": tables.main_table(shown) if shown else None,
+        "main_notes": tables.main_notes(shown),
         "quality": tables.quality_table(shown),
         "quality_note": tables.quality_note(runs),
         "epochs": tables.epoch_table(found.epochs, shown),

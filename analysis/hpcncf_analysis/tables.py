@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from hpcncf_analysis import words
-from hpcncf_analysis.summary import CROWD, Configuration
+from hpcncf_analysis.summary import CROWD, MOST, Configuration
 from hpcncf_analysis.words import NONE
 
 Row = Mapping[str, Any]
@@ -55,6 +55,26 @@ def main_table(shown: Sequence[Configuration]) -> Table:
     return _numbered(Table(columns, [_main_row(one) for one in shown]))
 
 
+def main_notes(shown: Sequence[Configuration]) -> list[str]:
+    """What a reader of the main table may ask."""
+    several = max((len(one.rows) for one in shown), default=0)
+    notes = [f"Medians over up to {several} repeats, [smallest–largest]."]
+    if several < 2:
+        notes = ["One run each: no interval."]
+    if any(one.median("speedup") for one in shown) and not all(one.is_command for one in shown):
+        notes.append("Speed-up is against the fewest cores with otherwise equal settings.")
+    without = [one for one in shown if one.median("cpu_efficiency_peak") is None]
+    if without:
+        windows = [row.get("peak_window_s") for one in without for row in one.rows]
+        longest = max((window for window in windows if window), default=None)
+        notes.append(f"No peak where a run was shorter than its window, {words.duration(longest)}.")
+    if len(shown) > CROWD:
+        notes.append("In the figures, numbers stand for the rows.")
+    if len(shown) > MOST:
+        notes.append(f"The figures show the {MOST} fastest only.")
+    return notes
+
+
 def _numbered(table: Table) -> Table:
     """The same with the numbers by which crowded figures name the configurations."""
     if len(table.rows) <= CROWD:
@@ -67,11 +87,11 @@ _CORE_COLUMNS: Final = ["cores allocated", "usable", "used", "CPU efficiency", "
 
 
 def _core_cells(one: Configuration) -> list[str]:
-    counts = (one.median(f"cores_{which}") for which in ("allocated", "usable", "used"))
     efficiency = one.median("cpu_efficiency")
     flag = " !" if efficiency is not None and efficiency > 1 else ""
     return [
-        *(words.cores(count) for count in counts),
+        *(words.cores(one.median(f"cores_{which}")) for which in ("allocated", "usable")),
+        words.hundredths(one.median("cores_used")),
         words.percent(efficiency) + flag,
         words.percent(one.median("cpu_efficiency_peak")),
     ]

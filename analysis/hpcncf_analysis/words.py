@@ -34,6 +34,11 @@ def cores(value: float | None) -> str:
     return NONE if value is None else f"{value:.2f}".rstrip("0").rstrip(".")
 
 
+def hundredths(value: float | None) -> str:
+    """Figures that stand below each other, `1.00` above `1.31`."""
+    return NONE if value is None else f"{value:.2f}"
+
+
 def duration(value: float | None) -> str:
     if value is None:
         return NONE
