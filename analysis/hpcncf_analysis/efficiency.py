@@ -23,7 +23,7 @@ from hpcncf_analysis.style import FAINT, GREY
 from hpcncf_analysis.summary import CROWD, Configuration, marks
 
 # Less than this many cores unused is not worth a word in a figure.
-TOLD: Final = 0.1
+TOLD: Final = 0.15
 
 
 def efficiency_against_speed(configurations: Sequence[Configuration]) -> Figure | None:

@@ -31,6 +31,9 @@ OFFSETS: Final = [
 ]
 
 
+# Where a label's line begins, 0 at its left end and 1 at its right.
+NEAR_END: Final = {"left": 0.0, "center": 0.5, "right": 1.0}
+
 # [box, (x0, y0, x1, y1)] in pixels.
 Boxes = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -46,7 +49,10 @@ class Label:
 
 
 def place(axes: Axes, labels: Sequence[Label], points: Sequence[tuple[float, float]]) -> None:
-    """Draw every label where it covers least; far ones get a line to their point."""
+    """Draw every label where it covers least; far ones get a line to their point.
+
+    From the right to the left: those at the edge have the fewest places to go.
+    """
     figure = axes.get_figure(root=True)
     assert figure is not None
     figure.draw_without_rendering()
@@ -54,7 +60,7 @@ def place(axes: Axes, labels: Sequence[Label], points: Sequence[tuple[float, flo
     markers = [_around(axes, label.x, label.y, MARKER).extents for label in labels]
     dots = [_around(axes, x, y, DOT).extents for x, y in points]
     taken = np.array([*markers, *dots]).reshape(-1, 4)
-    for label in labels:
+    for label in sorted(labels, key=lambda label: label.x, reverse=True):
         costs = [_cost(axes, label, at, taken) for at in OFFSETS]
         best = OFFSETS[costs.index(min(costs))]
         taken = np.vstack([taken, _drawn(axes, label, best, keep=True).extents])
@@ -95,7 +101,7 @@ def _drawn(
 ) -> Bbox:
     dx, dy, side = at
     far = abs(dx) + abs(dy) > 20
-    line = {"arrowstyle": "-", "color": label.colour, "lw": 0.6, "alpha": 0.6}
+    line = {"arrowstyle": "-", "color": label.colour, "lw": 0.8, "relpos": (NEAR_END[side], 0.5)}
     text = axes.annotate(
         label.text,
         (label.x, label.y),
