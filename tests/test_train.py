@@ -129,6 +129,14 @@ def test_without_evaluation_there_are_no_metrics(data: Path, tmp_path: Path) -> 
     assert (record.evaluation_s, record.baseline) == (0.0, None)
 
 
+def test_a_table_of_counts_among_sampled_negatives_stands_beside_no_full_ranking(
+    data: Path, tmp_path: Path
+) -> None:
+    record = trained(data, tmp_path, epochs=1, max_steps=1, evaluation="full").record()
+    assert record.epochs[0].hr10 is not None
+    assert record.baseline is None
+
+
 def test_a_diverging_loss_is_an_error_and_not_a_number_in_a_record(
     data: Path, tmp_path: Path
 ) -> None:

@@ -40,7 +40,8 @@ DEFINITIONS: Final[list[tuple[str, str]]] = [
     (
         "HR@10, NDCG@10",
         "After the last epoch, leave-one-out: is the held-out item among the first 10 of itself "
-        "and the sampled negatives, and how far up (He et al. 2017).",
+        "and the sampled negatives (evaluation: full, of all items), and how far up (He et al. "
+        "2017).",
     ),
     ("HR@10 unseen", "The same over test pairs that do not occur in training."),
     (

@@ -133,9 +133,9 @@ def quality_table(shown: Sequence[Configuration]) -> Table | None:
         return None
     names = ("hr10", "ndcg10", "hr10_unseen", "loss")
     rows = [[one.label, *(words.score(one.median(name)) for name in names)] for one in judged]
-    baseline = [words.score(judged[0].median(f"baseline_{name}")) for name in ("hr10", "ndcg10")]
-    if baseline[0] != NONE:
-        rows.append(["count table (no training)", *baseline, NONE, NONE])
+    for one in [one for one in judged if one.median("baseline_hr10") is not None][:1]:
+        counts = (words.score(one.median(f"baseline_{name}")) for name in ("hr10", "ndcg10"))
+        rows.append(["count table (no training)", *counts, NONE, NONE])
     return Table(["configuration", "HR@10", "NDCG@10", "HR@10 unseen", "loss"], rows)
 
 
