@@ -18,10 +18,7 @@ example: hpcncf report results/demo
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("results", metavar="RESULTS", type=Path, help="a job's results folder")
     parser.add_argument(
-        "--open",
-        choices=("yes", "no"),
-        default="no",
-        help="open the page in this machine's browser (default: no)",
+        "--open", action="store_true", help="open the page in this machine's browser"
     )
 
 
@@ -36,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     print(collect.summary(found))
     print(f"\n{written.conclusion.sentence}\n")
     print(f"report: {written.html}")
-    if args.open == "yes":
+    if args.open:
         import webbrowser
 
         webbrowser.open(written.html.resolve().as_uri())

@@ -60,8 +60,8 @@ class StepClock:
         self._step[phase] += passed
         return passed
 
-    def end_step(self, instances: int) -> float:
-        """Close the step at its last lap; returns its seconds."""
+    def end_step(self, instances: int) -> None:
+        """Close the step at its last lap."""
         seconds = sum(self._step.values())
         self._seconds.append(seconds)
         if self.steps > self.warmup_steps:
@@ -70,7 +70,6 @@ class StepClock:
             for phase, value in self._step.items():
                 self._totals[phase] += value
         self._step = dict.fromkeys(NAMES, 0.0)
-        return seconds
 
     def phases(self) -> Phases:
         return Phases(**{f"{phase}_s": value for phase, value in self._totals.items()})

@@ -68,8 +68,7 @@ def _rank_columns() -> list[str]:
         for part in RANK_PARTS
         for name in _fields(RankRecord.model_fields[part].annotation)
     ]
-    training = [name for name in TrainingRecord.model_fields if name not in TRAINING_LISTS]
-    return [*RANK, *parts, *training, *(f"{phase}_s" for phase in PHASES), "warnings"]
+    return [*RANK, *parts, *_scalars(), *(f"{phase}_s" for phase in PHASES), "warnings"]
 
 
 def _fields(kind: Any) -> list[str]:
