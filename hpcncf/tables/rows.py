@@ -62,6 +62,10 @@ RANK_PARTS: Final = ("cores", "cpu", "memory", "io")
 TRAINING_LISTS: Final = {"phases", "epochs", "batches", "baseline"}
 
 
+def _scalars() -> list[str]:
+    return [name for name in TrainingRecord.model_fields if name not in TRAINING_LISTS]
+
+
 def _rank_columns() -> list[str]:
     parts = [
         f"{part}_{name}"
@@ -186,10 +190,6 @@ def of_rank(record: RankRecord) -> Row:
         row |= {name: getattr(told, name) for name in _scalars()}
         row |= {f"{phase}_s": getattr(told.phases, f"{phase}_s") for phase in PHASES}
     return row | {"warnings": record.warnings}
-
-
-def _scalars() -> list[str]:
-    return [name for name in TrainingRecord.model_fields if name not in TRAINING_LISTS]
 
 
 def of_epochs(ranks: Sequence[RankRecord]) -> Iterator[Row]:
