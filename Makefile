@@ -5,18 +5,21 @@ BIN := $(VENV)/bin
 RUN_READY := $(VENV)/.run-ready
 DEV_READY := $(VENV)/.dev-ready
 
-.PHONY: help demo test lint typecheck format check bench schemas clean
+.PHONY: help demo test test-slurm lint typecheck format check bench schemas clean
 .DEFAULT_GOAL := help
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
-demo: $(RUN_READY)  ## Train on this machine, two minutes or three, to results/demo/report/report.html
+demo: $(RUN_READY)  ## Train on this machine, minutes, to results/demo/report/report.html
 	$(BIN)/hpcncf data prepare frappe --or-synthetic -o data/frappe
 	$(BIN)/hpcncf submit jobs/demo.yaml --cluster local --wait; $(BIN)/hpcncf report results/demo
 
 test: $(DEV_READY)  ## Run the tests (real Frappe data: HPCNCF_DATA=folder of Mobile_Frappe.zip)
 	$(BIN)/pytest
+
+test-slurm: $(DEV_READY)  ## Run the launcher on a real Slurm, started for it (root, Debian; installs what is missing)
+	HPCNCF_TEST_SLURM=1 $(BIN)/pytest -m slurm tests/slurm
 
 lint: $(DEV_READY)  ## Check style and formatting
 	$(BIN)/ruff check .

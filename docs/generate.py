@@ -38,7 +38,7 @@ SECTIONS: list[tuple[str, type[BaseModel], str]] = [
 SITE_OPENING = """\
 # The site file
 
-*Written by `make schemas` from `hpcncf/slurm.py`; the patterns stand in
+*Written by `make schemas` from `hpcncf/slurm/request.py`; the patterns stand in
 [`slurm_templates/`](../slurm_templates).*
 
 What differs between clusters, as YAML. A job file names it with `site:`: a file of

@@ -34,6 +34,27 @@ def test_links_to_files_resolve(document: Path) -> None:
             assert (document.parent / target).exists(), target
 
 
+def test_files_named_in_documents_exist() -> None:
+    for document in DOCUMENTS:
+        text = document.read_text()
+        for named in re.findall(
+            r"`((?:hpcncf|analysis|jobs|tests|docs|slurm_templates)/[^`*<]*)`", text
+        ):
+            assert (ROOT / named.split("#")[0]).exists(), f"{document.name}: {named}"
+
+
+def test_no_document_has_a_place_left_to_fill() -> None:
+    for document in DOCUMENTS:
+        assert not re.findall(r"(?m)^[A-Z]+(?:_[A-Z]+)+$|TODO|TBD", document.read_text()), document
+
+
+def test_make_targets_named_in_documents_exist() -> None:
+    targets = set(re.findall(r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text()))
+    for document in DOCUMENTS:
+        named = set(re.findall(r"(?:`| {4})(?:sudo )?make ([a-z-]+)", document.read_text()))
+        assert named <= targets, document.name
+
+
 def test_every_verb_is_in_the_readme() -> None:
     readme = (ROOT / "README.md").read_text()
     for verb in cli.VERBS:
