@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from hpcncf import plan as planning
 from hpcncf.errors import UsageError, nearest, shown
 from hpcncf.ncf.data import manifest
+from hpcncf.overrides import override
 from hpcncf.plan import Plan
 from hpcncf.spec import Data, JobSpec
 
@@ -120,8 +121,8 @@ def load(path: Path, overrides: Sequence[str] = ()) -> JobSpec:
             f"{path}: expected a mapping with the keys {', '.join(JobSpec.model_fields)}; "
             f"came {type(plain).__name__}"
         )
-    for override in overrides:
-        _apply(plain, override)
+    for setting in overrides:
+        _apply(plain, setting)
     job = validated(JobSpec, plain, str(path))
     try:
         return with_absolute_data(job, path.parent.resolve())
@@ -129,22 +130,14 @@ def load(path: Path, overrides: Sequence[str] = ()) -> JobSpec:
         raise UsageError(f"{path}: {error}") from None
 
 
-def _apply(plain: dict[str, Any], override: str) -> None:
+def _apply(plain: dict[str, Any], setting: str) -> None:
     """Set `a.b=value` in place; the value is read as YAML."""
-    dotted, equals, text = override.partition("=")
+    dotted, equals, text = setting.partition("=")
     if not equals or not dotted:
         raise UsageError(
-            f"-s {override}: expected key=value, as in -s training.epochs=1 or -s repeats=3"
+            f"-s {setting}: expected key=value, as in -s training.epochs=1 or -s repeats=3"
         )
-    # A grid's keys are themselves dotted: grid.resources.cpus_per_task=[1,2]
-    head, _, rest = dotted.partition(".")
-    path = [head, rest] if head == "grid" and rest else dotted.split(".")
-    at = plain
-    for part in path[:-1]:
-        if not isinstance(at.setdefault(part, {}), dict):
-            raise UsageError(f"-s {override}: {part!r} is a value, it has no keys below it")
-        at = at[part]
-    at[path[-1]] = parse(text, f"-s {override}")
+    override(plain, dotted, parse(text, f"-s {setting}"))
 
 
 def validated(model: type[M], plain: Any, where: str) -> M:

@@ -25,7 +25,7 @@ LAYERS: list[set[str]] = [
         "hpcncf.submissions",
     },
     {"hpcncf.ncf.data", "hpcncf.ncf.sampling"},
-    {"hpcncf.jobfile", "hpcncf.ncf", "hpcncf.rank"},
+    {"hpcncf.overrides", "hpcncf.jobfile", "hpcncf.ncf", "hpcncf.rank"},
     {"hpcncf.results", "hpcncf.slurm", "hpcncf.rank.source", "hpcncf.rank.leaving"},
     {
         "hpcncf.judge",

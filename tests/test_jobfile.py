@@ -155,6 +155,56 @@ def test_overrides_reach_any_key(tmp_path: Path) -> None:
     assert job.grid == {"resources.cpus_per_task": [1, 2]}
 
 
+VARIED = """\
+grid: {training.loader: [per_sample, batched], training.global_batch_size: [64, 128]}
+points: [{training.loader: batched, training.epochs: 9}, {training.batch_size_per_rank: 16}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("override", "grid", "points"),
+    [
+        (
+            "training.loader=vectorized",
+            {"training.loader": ["vectorized"], "training.global_batch_size": [64, 128]},
+            [
+                {"training.loader": "vectorized", "training.epochs": 9},
+                {"training.batch_size_per_rank": 16},
+            ],
+        ),
+        (
+            "training.batch_size_per_rank=32",
+            {
+                "training.loader": ["per_sample", "batched"],
+                "training.batch_size_per_rank": [32],
+            },
+            [
+                {"training.loader": "batched", "training.epochs": 9},
+                {"training.batch_size_per_rank": 32},
+            ],
+        ),
+    ],
+)
+def test_an_override_replaces_what_the_grid_and_points_vary(
+    tmp_path: Path, override: str, grid: object, points: object
+) -> None:
+    job = load(tmp_path, MINIMAL + VARIED, override)
+    assert (job.grid, job.points) == (grid, points)
+
+
+def test_an_override_of_an_axis_leaves_each_run_once(tmp_path: Path) -> None:
+    text = MINIMAL + "grid: {resources.cpus_per_task: [1, 2, 4]}\nrepeats: 2\n"
+    job = load(tmp_path, text, "resources.cpus_per_task=2")
+    runs = jobfile.plan(job, tmp_path / "job.yaml").runs
+    assert [run.resources.cpus_per_task for run in runs] == [2, 2]
+
+
+def test_an_override_of_one_batch_size_replaces_the_other(tmp_path: Path) -> None:
+    text = MINIMAL + "training: {global_batch_size: 64}\n"
+    training = load(tmp_path, text, "training.batch_size_per_rank=8").training
+    assert (training.global_batch_size, training.batch_size_per_rank) == (None, 8)
+
+
 @pytest.mark.parametrize("override", ["epochs", "=3", "training.epoch=3", "name.x=3"])
 def test_an_override_that_cannot_be_is_refused(tmp_path: Path, override: str) -> None:
     with pytest.raises(UsageError):
