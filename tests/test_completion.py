@@ -1,8 +1,12 @@
-"""Shells complete verbs and options."""
+"""Shells complete verbs, options and paths."""
 
 from __future__ import annotations
 
+import os
+import pty
+import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -22,3 +26,59 @@ def test_bash_takes_the_script(capsys: pytest.CaptureFixture[str]) -> None:
     cli.main(["completion", "bash"])
     script = capsys.readouterr().out
     subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+
+
+def typed(folder: Path, keys: str) -> str:
+    """What a line becomes in an interactive bash when these keys are pressed there."""
+    ours, theirs = pty.openpty()
+    shell = subprocess.Popen(
+        ["bash", "--norc", "--noprofile", "-i"],
+        stdin=theirs, stdout=theirs, stderr=theirs, cwd=folder, start_new_session=True,
+        env={"PATH": os.environ["PATH"], "PS1": "READY>", "TERM": "dumb", "INPUTRC": os.devnull},
+    )  # fmt: skip
+    os.close(theirs)
+    read_until(ours, "READY>")
+    os.write(ours, b"source ./script\r")
+    read_until(ours, "READY>")
+    # Ctrl-A: to the line's beginning, where it becomes what is printed.
+    os.write(ours, keys.encode() + b"\x01printf '<%s>' \r")
+    told = read_until(ours, ">READY>")  # the prompt alone is drawn again, too
+    os.close(ours)
+    shell.kill()
+    shell.wait()
+    words = told.rpartition("\n")[2].removesuffix("READY>")
+    return words.strip("<>").replace("><", " ")
+
+
+def read_until(terminal: int, mark: str) -> str:
+    text = ""
+    while not text.endswith(mark):
+        text += os.read(terminal, 1024).decode()
+    return text
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+@pytest.mark.parametrize(
+    ("line", "completed"),
+    [
+        ("hpcncf subm\t jo\t", "hpcncf submit job.yaml"),
+        ("hpcncf submit job.yaml --results res\t", "hpcncf submit job.yaml --results results/"),
+        ("hpcncf report results/d\t", "hpcncf report results/demo/"),
+        ("hpcncf cancel --all results/d\t", "hpcncf cancel --all results/demo/"),
+        (
+            "hpcncf data prepare csv --source da\t -o ou\t",
+            "hpcncf data prepare csv --source data.csv -o out/",
+        ),
+        ("hpcncf run -- python tr\t", "hpcncf run -- python train.py"),
+    ],
+)
+def test_bash_completes_paths(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str, completed: str
+) -> None:
+    cli.main(["completion", "bash"])
+    (tmp_path / "script").write_text(capsys.readouterr().out)
+    (tmp_path / "results/demo").mkdir(parents=True)
+    (tmp_path / "out").mkdir()
+    for name in ("job.yaml", "data.csv", "train.py", "result.txt"):
+        (tmp_path / name).touch()
+    assert typed(tmp_path, line) == completed

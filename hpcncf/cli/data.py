@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         if name in _ADD_OWN:
             _ADD_OWN[name](dataset)
     info = actions.add_parser("info", help="tell what a prepared folder holds")
-    info.add_argument("folder", type=Path)
+    info.add_argument("folder", type=Path, metavar="FOLDER")
     info.add_argument("--json", action="store_true", help="print JSON")
 
 
