@@ -193,6 +193,16 @@ def test_a_label_names_what_else_varies() -> None:
     assert set(found) == {"1 core · vectorized · batch 256", "1 core · vectorized · batch 1024"}
 
 
+def test_other_data_is_another_series_even_when_its_folder_is_gone() -> None:
+    one = row(config="a", data_key="1" * 64, data_title=None)
+    other = row(config="b", cores=2, data_key="2" * 64, data_title=None)
+    shown = summary.configurations([one, other])
+    assert [found.series for found in shown] == [
+        "vectorized · data 11111111",
+        "vectorized · data 22222222",
+    ]
+
+
 def test_a_batch_that_grows_with_the_ranks_stays_in_its_series() -> None:
     one = row(batch=256, batch_size_per_rank=256)
     two = row(ranks=2, batch=512, batch_size_per_rank=256)

@@ -31,6 +31,7 @@ NAMED: Final = (
     "embedding_std",
     "seed",
     "data_title",
+    "data_key",
     "command",
 )
 LONGEST: Final = 32
@@ -38,8 +39,9 @@ BARE: Final = {"loader", "engine", "data_title", "command"}
 
 
 def varying(rows: Sequence[Row]) -> list[str]:
-    """The named settings that tell these rows apart."""
-    return [name for name in NAMED if len({repr(row.get(name)) for row in rows}) > 1]
+    """The named settings that tell these rows apart; the data's key only where no title does."""
+    told = [name for name in NAMED if len({repr(row.get(name)) for row in rows}) > 1]
+    return [name for name in told if name != "data_key" or "data_title" not in told]
 
 
 def settings(row: Row, told: Sequence[str]) -> dict[str, str]:
@@ -57,6 +59,8 @@ def _says(name: str, row: Row, told: Sequence[str]) -> bool:
 def _word(name: str, value: Any) -> str:
     if name in BARE:
         return textwrap.shorten(str(value), LONGEST, placeholder="…")
+    if name == "data_key":
+        return f"data {value[:8]}"
     if name == "num_workers":
         return counted(value, "worker")
     shown = (
