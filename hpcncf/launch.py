@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import shutil
 from dataclasses import dataclass
@@ -45,6 +47,12 @@ def choose_cluster(asked: Literal["auto"] | Cluster) -> Cluster:
     if asked != "auto":
         return asked
     return "slurm" if there else "local"
+
+
+def last_cluster(paths: ResultPaths) -> Literal["auto"] | Cluster:
+    """Where something of these results was submitted last; `auto` where nothing was."""
+    known = submissions.read(paths).submissions
+    return known[-1].cluster if known else "auto"
 
 
 def site_parameters(job: JobSpec, run: Run) -> dict[str, object]:
@@ -165,11 +173,21 @@ def to_slurm(paths: ResultPaths, job: JobSpec, runs: list[Run], file: Path) -> N
         try:
             executor = submitit.AutoExecutor(logs, cluster="slurm")
             executor.update_parameters(**site_parameters(job, array[0]))
-            sent = executor.map_array(task, results, ids, again, over)
+            with contextlib.redirect_stderr(io.StringIO()):  # submitit prints what it raises
+                sent = executor.map_array(task, results, ids, again, over)
         except RuntimeError as error:  # what sbatch said, or that there is no srun
-            raise HpcncfError(f"Slurm did not take the array: {str(error).strip()}") from None
+            raise HpcncfError(
+                f"Slurm did not take the array: {_briefly(str(error))}; mend that, "
+                "or --cluster local to run on this machine"
+            ) from None
         jobs = [SubmittedJob(id=one.job_id, runs=[run]) for one, run in zip(sent, ids, strict=True)]
         records.write(file, submission.model_copy(update={"jobs": submission.jobs + jobs}))
+
+
+def _briefly(said: str) -> str:
+    """A fatal line says what those before it led to; else each may be the reason."""
+    lines = said.strip().splitlines()
+    return "\n".join([line for line in lines if ": fatal: " in line][-1:] or lines)
 
 
 def task(results: str, run_id: str, again: bool, over: int = 0) -> None:

@@ -239,6 +239,19 @@ def test_retry_needs_results_of_submit(here: Path, said: Said) -> None:
     assert "has no job.yaml" in err
 
 
+@pytest.mark.parametrize("cluster", ["local", "slurm"])
+def test_retry_goes_where_it_was_submitted_last(
+    job_file: JobFile, said: Said, fake_slurm: FakeSlurm, cluster: str
+) -> None:
+    job_file("")
+    fake_slurm.refuse("sbatch: error: no\n")
+    said("submit", "job.yaml", "--cluster", "slurm")
+    said("submit", "job.yaml", "--cluster", cluster)
+    said("cancel", "--all", "results/tiny")
+    code, _, err = said("retry", "results/tiny", "--wait")
+    assert (code, "did not take" in err) == ((1, True) if cluster == "slurm" else (0, False))
+
+
 def test_a_table_wraps_its_last_column_into_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     text = layout.table(["a", "why"], [["x" * 20, "word " * 20], ["y", ""]])

@@ -65,18 +65,29 @@ def test_a_broken_torch_is_said_and_the_rest_still_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("exit_code", "version"), [(0, "slurm 22.05.8"), (1, "sinfo --version failed: no slurm.conf")]
+    ("exit_code", "version", "cluster"),
+    [
+        (0, "slurm 22.05.8", "answers; partitions: short, long"),
+        (
+            1,
+            "sinfo --version failed: no slurm.conf",
+            "commands are installed, but no cluster answers: use --cluster local "
+            "(sinfo --noheader --format=%R failed: no slurm.conf)",
+        ),
+    ],
 )
 def test_slurm_that_answers_or_fails_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exit_code: int, version: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exit_code: int, version: str, cluster: str
 ) -> None:
     sinfo = tmp_path / "sinfo"
     sinfo.write_text(
-        f"#!/bin/sh\necho 'slurm 22.05.8'; echo 'no slurm.conf' >&2; exit {exit_code}\n"
+        "#!/bin/sh\n[ $1 = --version ] && echo 'slurm 22.05.8' || printf 'short\\nlong\\n'\n"
+        f"echo 'no slurm.conf' >&2; exit {exit_code}\n"
     )
     sinfo.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     assert doctor.slurm()["version"] == version
+    assert doctor.slurm()["cluster"] == cluster
 
 
 def test_without_slurm_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -183,6 +183,37 @@ def test_what_sbatch_says_reaches_the_user_and_the_submission(
     assert "Invalid account" in state.reason
 
 
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (
+            "sbatch: error: Unknown host\nsbatch: error: no config\nsbatch: fatal: no source\n",
+            "sbatch: fatal: no source",
+        ),
+        (
+            "sbatch: error: name a project\nsbatch: error: submission failed\n",
+            "sbatch: error: name a project\nsbatch: error: submission failed",
+        ),
+    ],
+)
+def test_a_refusal_of_slurm_is_told_once_and_short_with_the_way_out(
+    job_file: JobFile,
+    fake_slurm: FakeSlurm,
+    capsys: pytest.CaptureFixture[str],
+    said: str,
+    told: str,
+) -> None:
+    fake_slurm.refuse(said)
+    paths, job, plan = prepared(job_file(""))
+    with pytest.raises(HpcncfError) as refused:
+        launch.submit(paths, job, plan, "slurm")
+    assert str(refused.value) == (
+        f"Slurm did not take the array: {told}; mend that, "
+        "or --cluster local to run on this machine"
+    )
+    assert capsys.readouterr().err == ""
+
+
 def test_runs_that_slurm_has_are_not_submitted_again(
     job_file: JobFile, fake_slurm: FakeSlurm
 ) -> None:
@@ -213,7 +244,13 @@ def test_a_submission_says_which_attempts_were_over(
     attempt = claims.take(paths.run(plan.runs[0].id), "slurm", "7")
     records.write(
         attempt.end,
-        End(run_id=plan.runs[0].id, attempt=1, reason="exited", exit_codes=[1], ended_at=""),
+        End(
+            run_id=plan.runs[0].id,
+            attempt=1,
+            reason="exited",
+            exit_codes=[1],
+            ended_at=records.now(),
+        ),
     )
     launch.submit(paths, job, plan, "slurm")
     assert len(fake_slurm.submitted) == 1

@@ -174,22 +174,32 @@ def slurm() -> Section:
     return {
         "found": ", ".join(have) or "no command",
         "not found": ", ".join(lack) or "none",
-        "version": _version("sinfo") if found["sinfo"] else "no sinfo",
+        "version": _said("sinfo", "--version") if found["sinfo"] else "no sinfo",
+        "cluster": _cluster() if found["sinfo"] else "none here: use --cluster local",
         "job": os.environ.get("SLURM_JOB_ID", "not in one"),
     }
 
 
-def _version(program: str) -> str:
+def _cluster() -> str:
+    said = _said("sinfo", "--noheader", "--format=%R")
+    if "failed: " in said:
+        return f"commands are installed, but no cluster answers: use --cluster local ({said})"
+    return f"answers; partitions: {', '.join(said.split()) or 'none'}"
+
+
+def _said(*command: str) -> str:
+    """What the command printed, or that it failed and why."""
+    told = " ".join(command)
     try:
         done = subprocess.run(
-            [program, "--version"],
+            command,
             capture_output=True, text=True, timeout=10, check=False, stdin=subprocess.DEVNULL,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
-        return f"{program} --version failed: {error}"
+        return f"{told} failed: {error}"
     if done.returncode:
         said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        return f"{program} --version failed: {said[-1]}"
+        return f"{told} failed: {said[-1]}"
     return done.stdout.strip()
 
 

@@ -17,7 +17,7 @@ HELP = "submit once more what failed or is missing, and nothing else"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("results", type=Path, metavar="RESULTS", help="the results folder")
-    sending_arguments(parser)
+    sending_arguments(parser, None, "default: where it was submitted last")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
 
     paths = ResultPaths(args.results.resolve())
     plan, job = read_plan(paths), _job(paths)
-    cluster = launch.choose_cluster(args.cluster)
+    cluster = launch.choose_cluster(args.cluster or launch.last_cluster(paths))
     return submit.tell(args, paths, launch.submit(paths, job, plan, cluster), cluster)
 
 

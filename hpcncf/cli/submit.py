@@ -19,21 +19,22 @@ HELP = "submit the runs of a job file that are not complete, queued or running"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     job_arguments(parser)
-    sending_arguments(parser)
+    sending_arguments(parser, "auto", "auto: slurm where there is sbatch, else local (default)")
     parser.add_argument("--again", action="store_true", help="run complete runs once more, too")
     parser.add_argument(
         "--results", type=Path, metavar="DIR", help="default: results/<the job's name>"
     )
 
 
-def sending_arguments(parser: argparse.ArgumentParser) -> None:
+def sending_arguments(parser: argparse.ArgumentParser, default: str | None, told: str) -> None:
     parser.add_argument(
-        "--cluster",
-        choices=["auto", "local", "slurm", "debug"],
-        default="auto",
-        help="auto: slurm where there is sbatch, else local (default: %(default)s)",
+        "--cluster", choices=["auto", "local", "slurm", "debug"], default=default, help=told
     )
-    parser.add_argument("--wait", action="store_true", help="return when the runs have ended")
+    parser.add_argument(
+        "--wait",
+        action="store_true",
+        help="return when the runs have ended; exit code 3 when one of them is not complete",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of sentences")
 
 
