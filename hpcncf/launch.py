@@ -84,7 +84,7 @@ def check_data(runs: list[Run]) -> None:
 
 
 def prepare_command(data: Data) -> str:
-    return f"hpcncf data prepare {data.dataset or 'DATASET'} -o {data.path}"
+    return manifest.prepare_command(data.dataset, Path(data.path))
 
 
 def submit(

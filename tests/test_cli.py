@@ -80,7 +80,7 @@ def test_plan_says_when_data_is_missing_and_how_to_make_it(job_file: JobFile, sa
     job_file("")
     code, out, _ = said("plan", "job.yaml", "-s", "data.path=nowhere", "-s", "data.dataset=ncf")
     assert code == 0
-    assert "ids are provisional: hpcncf data prepare ncf -o" in out
+    assert "ids are provisional: hpcncf data prepare ncf --source FOLDER -o" in out
 
 
 def test_submit_without_data_is_refused_before_anything_is_written(

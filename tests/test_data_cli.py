@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 from pathlib import Path
 
 import pytest
 
+from hpcncf import cli
 from hpcncf.cli import data
 from hpcncf.errors import UsageError
+from hpcncf.ncf.data import manifest
 from hpcncf.ncf.data.manifest import DataError
 
 TINY = ["synthetic", "--users", "9", "--items", "40", "--rows", "70", "--test-negatives", "9"]
@@ -118,6 +121,47 @@ def test_a_source_that_is_given_but_missing_is_an_error_even_or_synthetic(tmp_pa
 def test_a_folder_without_prepared_data_says_how_to_make_it(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="hpcncf data prepare"):
         hpcncf_data("info", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "complaint"),
+    [
+        ("prepare csv --source a.csv --user usr --item i -o out", 2, "no column 'usr'"),
+        ("prepare csv --source no.csv --user u --item i -o out", 2, "No such file"),
+        ("prepare movielens --source . -o out", 2, "holds neither"),
+        ("prepare ncf --source . -o out", 2, "expected one *.train.rating"),
+        ("prepare ncf --source no -o out", 2, "No such file"),
+        ("prepare synthetic --users 9 --items 9 --rows 1 -o out", 2, "--rows 9 or more"),
+        ("prepare synthetic --like frappe -o .", 2, "choose another folder"),
+        ("info .", 2, "no prepared data here"),
+        ("info no", 2, "no prepared data here"),
+        ("prepare csv --source broken.csv --user u --item i -o out", 1, "expected 2 columns"),
+        ("info torn", 1, "not a manifest"),
+    ],
+)
+def test_a_wrong_request_ends_with_2_and_broken_content_with_1(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: str,
+    code: int,
+    complaint: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.csv").write_text("u,i\n1,a\n")
+    Path("broken.csv").write_text("u,i\n1,a,3\n")
+    Path("torn").mkdir()
+    Path("torn/manifest.json").write_text("{")
+    assert cli.main(["data", *words.split()]) == code
+    assert complaint in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("dataset", data.DATASETS)
+def test_what_is_advised_for_missing_data_parses_once_filled_in(dataset: str) -> None:
+    advised = manifest.prepare_command(dataset, Path("a folder"))
+    filled = shlex.split(advised.replace("yelp|frappe|movielens", "yelp"))
+    args = cli.parser().parse_args(filled[1:])
+    assert (args.dataset, args.output) == (dataset, Path("a folder"))
 
 
 def test_real_frappe_is_found_through_the_environment(

@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from hpcncf.errors import HpcncfError
+from hpcncf.errors import HpcncfError, UsageError
 
 FORMAT_VERSION: Final = 1
 NAME = "manifest.json"
+# What `data prepare` cannot know of each data set; the user fills in.
+MUST_SAY: Final = {
+    "frappe": "",
+    "movielens": " --source FILE",
+    "ncf": " --source FOLDER",
+    "csv": " --source FILE --user COLUMN --item COLUMN",
+    "parquet": " --source FILE --user COLUMN --item COLUMN",
+    "synthetic": " --like yelp|frappe|movielens",
+}
 
 
 class DataError(HpcncfError):
     """Data that cannot be used, with the file and the line where there is one."""
+
+
+class WrongRequest(DataError, UsageError):
+    """What was asked for is not there or cannot be: a file, a folder, a column, a shape."""
 
 
 class Manifest(BaseModel):
@@ -57,9 +71,9 @@ def read(folder: Path) -> Manifest:
     """Raises DataError where the folder is missing, unfinished or of another version."""
     path = folder / NAME
     if not is_there(folder):
-        raise DataError(
+        raise WrongRequest(
             f"{folder}: no prepared data here (no {NAME}); make it with "
-            f"`hpcncf data prepare DATASET -o {folder}`"
+            f"`{prepare_command(None, folder)}`"
         )
     try:
         plain = json.loads(path.read_text(encoding="utf-8"))
@@ -73,6 +87,12 @@ def read(folder: Path) -> Manifest:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from None
     except (ValueError, AttributeError, ValidationError) as error:
         raise DataError(f"{path}: not a manifest of prepared data: {error}") from None
+
+
+def prepare_command(dataset: str | None, folder: Path) -> str:
+    """What makes the folder; capitals and `...` are for the user to fill in."""
+    told = f"{dataset}{MUST_SAY[dataset]}" if dataset else "DATASET ..."
+    return f"hpcncf data prepare {told} -o {shlex.quote(str(folder))}"
 
 
 def key(folder: Path) -> str | None:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcncf.ncf.data import text
-from hpcncf.ncf.data.manifest import DataError
+from hpcncf.ncf.data.manifest import DataError, WrongRequest
 from hpcncf.ncf.data.prepared import Recipe, Written, write
 from hpcncf.ncf.data.rows import Rows, Split, leave_one_out, numbered
 
@@ -39,7 +39,7 @@ def _file(source: Path) -> Path:
         return source
     found = [source / name for name in SEPARATORS if (source / name).is_file()]
     if not found:
-        raise DataError(f"{source}: holds neither {' nor '.join(SEPARATORS)}")
+        raise WrongRequest(f"{source}: holds neither {' nor '.join(SEPARATORS)}")
     return found[0]
 
 

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from hpcncf.ncf.data import text
-from hpcncf.ncf.data.manifest import DataError
+from hpcncf.ncf.data.manifest import DataError, WrongRequest
 from hpcncf.ncf.data.prepared import Recipe, Written, write
 from hpcncf.ncf.data.rows import Int64s, Rows, Split
 
@@ -32,7 +32,7 @@ def _files(source: Path) -> list[Path]:
         found = sorted(source.glob(f"*{ENDINGS[0]}"))
         if len(found) != 1:
             names = ", ".join(path.name for path in found) or "none"
-            raise DataError(
+            raise WrongRequest(
                 f"{source}: expected one *{ENDINGS[0]}, came {names}; "
                 "give the path up to the data set's name, as in --source Data/ml-1m"
             )

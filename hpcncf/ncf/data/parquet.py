@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcncf.ncf.data.manifest import DataError
+from hpcncf.ncf.data.manifest import DataError, WrongRequest
 from hpcncf.ncf.data.tables import Columns, Table
 
 
@@ -28,15 +28,13 @@ def _table(source: Path, names: list[str]) -> Any:
         import pyarrow
         from pyarrow import parquet
     except ImportError:
-        raise DataError(
-            f"{source}: reading Parquet needs pyarrow: pip install 'hpcncf[parquet]'"
-        ) from None
+        raise DataError(f"{source}: reading Parquet needs pyarrow: pip install pyarrow") from None
     try:
         with parquet.ParquetFile(source) as file:
             known = file.schema_arrow.names
             missing = [name for name in names if name not in known]
             if missing:
-                raise DataError(
+                raise WrongRequest(
                     f"{source}: no column {missing[0]!r}; its columns: {', '.join(known)}"
                 )
             return file.read(columns=names)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from hpcncf import records
 from hpcncf.ncf.data import manifest as manifests
-from hpcncf.ncf.data.manifest import FORMAT_VERSION, NAME, DataError, Manifest
+from hpcncf.ncf.data.manifest import FORMAT_VERSION, NAME, DataError, Manifest, WrongRequest
 from hpcncf.ncf.data.rows import Floats, Int32s, Int64s, Rows, Split, distinct_pairs
 
 
@@ -157,13 +157,13 @@ def _existing(folder: Path, force: bool) -> Manifest | None:
 
 def _refuse_to_lose(folder: Path, found: Manifest | None, recipe: Recipe) -> None:
     if found is not None:
-        raise DataError(
+        raise WrongRequest(
             f"{folder}: already holds other data: {found.title} (key {found.key[:12]}), "
             f"not {recipe.dataset} with these options (key {recipe.key[:12]}): "
             "choose another folder with -o, or replace it with --force"
         )
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise DataError(
+        raise WrongRequest(
             f"{folder}: holds something that is not prepared data (no {NAME}): "
             "choose another folder with -o"
         )

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.random import Generator, Philox
 from numpy.typing import NDArray
 
-from hpcncf.ncf.data.manifest import DataError
+from hpcncf.ncf.data.manifest import WrongRequest
 from hpcncf.ncf.data.prepared import Recipe, Written, write
 from hpcncf.ncf.data.rows import Floats, Int64s, Rows, Split, distinct_pairs, draw_test_negatives
 
@@ -99,9 +99,9 @@ def _prepare(
 def _check(shape: Shape) -> None:
     least = max(shape.users, shape.items)
     if min(shape.users, shape.items) < 1 or shape.context < 0:
-        raise DataError("synthetic data: needs one user and one item or more, and context >= 0")
+        raise WrongRequest("synthetic data: needs one user and one item or more, and context >= 0")
     if shape.train_rows < least:
-        raise DataError(
+        raise WrongRequest(
             f"synthetic data: {shape.train_rows} rows cannot hold every one of {shape.users} "
             f"users and {shape.items} items: give --rows {least} or more"
         )

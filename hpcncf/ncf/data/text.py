@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcncf.ncf.data.manifest import DataError
+from hpcncf.ncf.data.manifest import DataError, WrongRequest
 
 
 def lines(path: Path) -> Iterator[tuple[str, str]]:
@@ -57,7 +57,7 @@ def records(
 def _place(column: str, header: list[str], name: str) -> int:
     if header.count(column) != 1:
         why = f"{header.count(column)} columns are called" if column in header else "no column"
-        raise DataError(f"{name}: {why} {column!r}; its columns: {', '.join(header)[:200]}")
+        raise WrongRequest(f"{name}: {why} {column!r}; its columns: {', '.join(header)[:200]}")
     return header.index(column)
 
 
@@ -92,6 +92,8 @@ def sha256(path: Path) -> str:
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+        raise WrongRequest(f"{path}: cannot be read: {error.strerror}") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from None
 
