@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import signal
+import sys
 import traceback
 from contextlib import AbstractContextManager
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from hpcncf import records
@@ -17,28 +17,13 @@ from hpcncf.monitor import Monitor
 from hpcncf.plan import Run
 from hpcncf.rank import launcher
 from hpcncf.rank.launcher import Place
+from hpcncf.rank.stopping import Stopped, StopSignals
 from hpcncf.records import AttemptPaths, Outcome, RankRecord, RecordError
 
 if TYPE_CHECKING:
     from hpcncf.ncf.train import Trainer
 
 TRACEBACK_LINES = 12
-# SIGUSR2 is what jobs for Slurm ask to be warned by (submitit's handler would end the rank as
-# failed, and take every warning for a timeout).
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)
-MEANING = {signal.SIGUSR2: ", Slurm's warning of the time limit or of preemption"}
-# DataLoader raises from its SIGCHLD handler: a signal to the whole group, workers included, would
-# be told as a worker's death, or cut off the record.
-RESTORED = (*SIGNALS, signal.SIGCHLD)
-
-
-class Stopped(BaseException):
-    """A signal asked this rank to end. No Exception, so that nothing in between handles it."""
-
-    def __init__(self, signum: int) -> None:
-        meant = MEANING.get(signal.Signals(signum), "")
-        super().__init__(f"stopped by {signal.Signals(signum).name}{meant}")
-        self.exit_code = 128 + signum
 
 
 class Recorded(AbstractContextManager["Recorded"]):
@@ -61,23 +46,15 @@ class Recorded(AbstractContextManager["Recorded"]):
             node_file=attempt.node(place.node_index) if place.local_rank == 0 else None,
             node_cpus=node_cpus(os.environ.get("HPCNCF_NODE_CPUS")),
         )
+        self._environment: dict[str, Any] = {}
+        quiet = {Recorded.__enter__.__code__, Recorded.__exit__.__code__}
+        self._signals = StopSignals(quiet, self._leave_at_once)
 
     def __enter__(self) -> Recorded:
-        self._handlers = {each: signal.getsignal(each) for each in RESTORED}
-        for each in SIGNALS:
-            signal.signal(each, self._stop)
-        self._environment = describe()
         self.monitor.start()
+        self._signals.begin()
+        self._environment = describe()
         return self
-
-    def _stop(self, signum: int, _: FrameType | None) -> None:
-        self._ignore_signals()  # the record is short work: a second signal does not cut it off
-        raise Stopped(signum)
-
-    def _ignore_signals(self) -> None:
-        for each in SIGNALS:
-            signal.signal(each, signal.SIG_IGN)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
     def __exit__(
         self,
@@ -85,7 +62,14 @@ class Recorded(AbstractContextManager["Recorded"]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool:
-        self._ignore_signals()
+        self._signals.end()
+        try:
+            self._leave(self._signals.cause(error))
+        finally:
+            self._signals.restore()
+        return True
+
+    def _leave(self, error: BaseException | None) -> None:
         self.error = error
         if error is not None:
             self.exit_code = error.exit_code if isinstance(error, Stopped) else 1
@@ -94,10 +78,15 @@ class Recorded(AbstractContextManager["Recorded"]):
             records.write(path, self._record())
         except OSError as problem:
             raise HpcncfError(f"{path}: cannot be written: {problem.strerror}") from error
+
+    def _leave_at_once(self, stopped: Stopped) -> None:
+        """From another thread than the main one, which may never wake."""
+        try:
+            self._leave(stopped)
+            sys.stderr.write(f"hpcncf: {stopped}\n")
+            sys.stderr.flush()
         finally:
-            for each, handler in self._handlers.items():
-                signal.signal(each, handler)
-        return True
+            os._exit(stopped.exit_code)
 
     def _record(self) -> RankRecord:
         measured = self.monitor.stop()

@@ -1,0 +1,129 @@
+"""A stop signal is heard wherever it lands, and the record is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hpcncf import records
+from hpcncf.command import planned
+from hpcncf.rank.launcher import Place
+from hpcncf.rank.leaving import Recorded
+from hpcncf.rank.stopping import Stopped
+from hpcncf.records import AttemptPaths, RankRecord, RunPaths
+
+WAITS_IN_C = """\
+import ctypes, sys
+from pathlib import Path
+from test_stopping import recorded
+lock, mutex = ctypes.CDLL(None).pthread_mutex_lock, ctypes.create_string_buffer(64)
+with recorded(Path(sys.argv[1])):
+    lock(mutex)
+    print("ready", flush=True)
+    lock(mutex)
+"""
+
+
+def attempt(folder: Path) -> AttemptPaths:
+    return RunPaths(folder).attempt(1)
+
+
+def recorded(folder: Path) -> Recorded:
+    attempt(folder).folder.mkdir(parents=True, exist_ok=True)
+    return Recorded(planned(["train"], 1, None), Place(), attempt(folder))
+
+
+def record(folder: Path) -> RankRecord:
+    return records.read(attempt(folder).rank(0), RankRecord)
+
+
+class StoppedWhileDropped:
+    """The signal lands in `__del__`: Python drops what a handler raises there."""
+
+    def __del__(self) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        for _ in range(100):
+            pass
+
+
+def work(seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        time.sleep(0.01)
+    raise AssertionError("the signal was not heard")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_signal_that_lands_in_a_del_still_ends_the_rank(tmp_path: Path) -> None:
+    dropped = StoppedWhileDropped()
+    with recorded(tmp_path) as rank:
+        del dropped
+        work(seconds=10)
+    assert isinstance(rank.error, Stopped)
+    left = record(tmp_path)
+    assert (left.outcome, left.exit_code) == ("stopped", 128 + signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL, "as it was before"
+
+
+def test_of_two_signals_the_first_is_the_reason(tmp_path: Path) -> None:
+    with recorded(tmp_path):
+        try:
+            os.kill(os.getpid(), signal.SIGUSR2)
+            work(seconds=10)
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+    assert record(tmp_path).exit_code == 128 + signal.SIGUSR2
+
+
+def test_what_breaks_after_a_signal_broke_because_of_it(tmp_path: Path) -> None:
+    with recorded(tmp_path):
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            work(seconds=10)
+        except Stopped:
+            raise RuntimeError("Connection closed by peer") from None
+    error = record(tmp_path).error
+    assert error is not None
+    assert error["message"] == "stopped by SIGTERM"
+    assert "Connection closed by peer" in error["traceback"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="blocks in glibc's pthread_mutex_lock")
+def test_a_rank_that_waits_in_c_leaves_its_record_too(tmp_path: Path) -> None:
+    """Torch waits so for other ranks: no handler runs until they come."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", WAITS_IN_C, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=Path(__file__).parent,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        process.terminate()
+        _, told = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 128 + signal.SIGTERM
+    assert b"stopped by SIGTERM" in told
+    left = record(tmp_path)
+    assert left.outcome == "stopped"
+    assert left.error is not None
+    assert "runs no Python" in left.error["traceback"]
+
+
+def test_a_forked_worker_leaves_the_signal_to_its_rank(tmp_path: Path) -> None:
+    with recorded(tmp_path) as rank:
+        worker = os.fork()
+        if worker == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+            os._exit(0)
+        assert os.waitpid(worker, 0)[1] == 0
+        time.sleep(1)
+    assert rank.error is None
