@@ -19,13 +19,13 @@ from hpcncf.rank.stopping import Stopped
 from hpcncf.records import AttemptPaths, RankRecord, RunPaths
 
 WAITS_IN_C = """\
-import ctypes, sys
+import ctypes, sys, threading
 from pathlib import Path
 from test_stopping import recorded
 lock, mutex = ctypes.CDLL(None).pthread_mutex_lock, ctypes.create_string_buffer(64)
 with recorded(Path(sys.argv[1])):
     lock(mutex)
-    print("ready", flush=True)
+    threading.Timer(0.5, print, ["waits"], {"flush": True}).start()
     lock(mutex)
 """
 
@@ -105,7 +105,7 @@ def test_a_rank_that_waits_in_c_leaves_its_record_too(tmp_path: Path) -> None:
     )
     try:
         assert process.stdout is not None
-        assert process.stdout.readline() == b"ready\n"
+        assert process.stdout.readline() == b"waits\n"
         process.terminate()
         _, told = process.communicate(timeout=60)
     finally:
