@@ -48,7 +48,12 @@ class Sent:
 
 
 def decide(run: Run, attempt: Attempt | None, sent: Sent | None) -> Verdict:
-    """The run's state and, where the state does not say all, why."""
+    """The run's state and, where the state does not say all, why, and what helps."""
+    state, reason = _stands(run, attempt, sent)
+    return state, reason + _remedy(run, state)
+
+
+def _stands(run: Run, attempt: Attempt | None, sent: Sent | None) -> Verdict:
     waiting = sent is not None and not sent.started
     if attempt and complete(run, attempt):
         again = waiting and sent is not None and sent.submission.again
@@ -63,6 +68,15 @@ def decide(run: Run, attempt: Attempt | None, sent: Sent | None) -> Verdict:
     if sent and sent.cancelled_by and verdict[0] in ("stopped", "lost", "cancelled"):
         return "cancelled", f"by {sent.cancelled_by}, while it ran"
     return verdict
+
+
+def _remedy(run: Run, state: State) -> str:
+    """Where more of what the run was given helps: what `hpcncf retry` is to be told."""
+    key = {"timeout": "resources.timeout_min", "out_of_memory": "resources.mem_gb"}.get(state)
+    if key is None or run.training is None:
+        return ""
+    then = "resumes at its last checkpoint" if run.training.checkpoint_every else "begins anew"
+    return f"; retry -s {key}=N {then}"
 
 
 def stale(run: Run, ranks: list[RankRecord], commit: str | None) -> str | None:

@@ -52,7 +52,7 @@ def leave_plan(paths: ResultPaths, job: JobSpec, plan: Plan) -> Plan:
         if paths.plan.exists():
             plan = planning.merged(_plan_of(paths, job.name), plan)
         records.write_text(paths.job, text)
-        _write_plan(paths, plan)
+        write_plan(paths, plan)
     return plan
 
 
@@ -74,7 +74,7 @@ def add_run(paths: ResultPaths, job: str, run: Run) -> None:
     with writing(paths.folder), locked(paths):
         plan = _plan_of(paths, job)
         if all(known.id != run.id for known in plan.runs):
-            _write_plan(paths, plan.model_copy(update={"runs": [*plan.runs, run]}))
+            write_plan(paths, plan.model_copy(update={"runs": [*plan.runs, run]}))
 
 
 def add_command(paths: ResultPaths, run: Run) -> None:
@@ -90,10 +90,11 @@ def add_command(paths: ResultPaths, run: Run) -> None:
                 f"{paths.folder}: holds the results of the job {plan.job!r}; expected a folder of "
                 "commands or a new one: choose another with --results"
             )
-        _write_plan(paths, plan.model_copy(update={"runs": [*plan.runs, run]}))
+        write_plan(paths, plan.model_copy(update={"runs": [*plan.runs, run]}))
 
 
-def _write_plan(paths: ResultPaths, plan: Plan) -> None:
+def write_plan(paths: ResultPaths, plan: Plan) -> None:
+    """To be called while `locked`."""
     records.write_text(paths.plan, json.dumps(plan.model_dump(mode="json"), indent=1) + "\n")
 
 

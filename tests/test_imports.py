@@ -31,6 +31,7 @@ LAYERS: list[set[str]] = [
         "hpcncf.judge",
         "hpcncf.local",
         "hpcncf.status",
+        "hpcncf.amend",
         "hpcncf.cancel",
         "hpcncf.tables",
         "hpcncf.collect",

@@ -104,6 +104,25 @@ def test_a_run_stands_where(last: Attempt | None, by: Sent | None, state: str, r
 
 
 @pytest.mark.parametrize(
+    ("word", "every", "remedy"),
+    [
+        ("TIMEOUT", 1, "; retry -s resources.timeout_min=N resumes at its last checkpoint"),
+        ("TIMEOUT", 0, "; retry -s resources.timeout_min=N begins anew"),
+        ("OUT_OF_MEMORY", 1, "; retry -s resources.mem_gb=N resumes at its last checkpoint"),
+        ("NODE_FAIL", 1, "NODE_FAIL"),
+    ],
+)
+def test_where_more_time_or_memory_helps_the_reason_says_how(
+    word: str, every: int, remedy: str
+) -> None:
+    assert RUN.training is not None
+    training = RUN.training.model_copy(update={"checkpoint_every": every})
+    run = RUN.model_copy(update={"training": training})
+    by = sent(RUN, "slurm", started=True, slurm=state_of(word, "12_3"))
+    assert decide(run, attempt(RUN, 1), by)[1].endswith(remedy)
+
+
+@pytest.mark.parametrize(
     ("word", "started", "state", "reason"),
     [
         ("PENDING", False, "pending", "PENDING (Priority)"),

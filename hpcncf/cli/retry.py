@@ -17,17 +17,25 @@ HELP = "submit once more what failed or is missing, and nothing else"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("results", type=Path, metavar="RESULTS", help="the results folder")
+    parser.add_argument(
+        "-s",
+        dest="settings",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="resources.mem_gb or resources.timeout_min of what is sent now and later retried",
+    )
     sending_arguments(parser, None, "default: where it was submitted last")
 
 
 def run(args: argparse.Namespace) -> int:
-    from hpcncf import launch
+    from hpcncf import amend, launch
     from hpcncf.cli import submit
     from hpcncf.records import ResultPaths
-    from hpcncf.results import read_plan
 
     paths = ResultPaths(args.results.resolve())
-    plan, job = read_plan(paths), _job(paths)
+    job = _job(paths)
+    plan = amend.amend(paths, args.settings)
     cluster = launch.choose_cluster(args.cluster or launch.last_cluster(paths))
     return submit.tell(args, paths, launch.submit(paths, job, plan, cluster), cluster)
 

@@ -1,0 +1,44 @@
+"""What is sent once more may get more memory or time, and nothing that makes it another run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import make_results
+import pytest
+from make_results import plan_of
+
+from hpcncf import amend
+from hpcncf.errors import UsageError
+from hpcncf.records import ResultPaths
+from hpcncf.results import read_plan
+
+
+def test_runs_still_to_be_sent_get_it_and_the_plan_keeps_it(tmp_path: Path) -> None:
+    paths = make_results.demo(tmp_path, repeats=1)
+    before = plan_of(paths).runs
+    make_results.complete(paths, before[:2])
+    told = ["resources.mem_gb=7", "resources.timeout_min=99"]
+    plan = amend.amend(ResultPaths(paths.folder), told)
+    assert read_plan(paths) == plan
+    assert plan.runs[:2] == before[:2]
+    assert {(run.resources.mem_gb, run.resources.timeout_min) for run in plan.runs[2:]} == {(7, 99)}
+    assert [run.id for run in plan.runs] == [run.id for run in before]
+
+
+@pytest.mark.parametrize(
+    ("setting", "complaint"),
+    [
+        ("training.epochs=9", r"would be another run.*resources\.mem_gb and resources\.timeout"),
+        ("resources.cpus_per_task=2", "submit the job file with it"),
+        ("resources.timeout_min", "expected key=value"),
+        ("resources.timeout_min=0", "timeout_min: .*greater than 0; came 0"),
+        ("resources.mem_gb=much", "mem_gb: .*came 'much'"),
+    ],
+)
+def test_what_would_change_the_run_is_refused(tmp_path: Path, setting: str, complaint: str) -> None:
+    paths = make_results.demo(tmp_path, repeats=1)
+    before = paths.plan.read_text()
+    with pytest.raises(UsageError, match=complaint):
+        amend.amend(paths, [setting])
+    assert paths.plan.read_text() == before
