@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def show(recorded: Recorded) -> None:
-    from hpcncf.monitor import summary
+    from hpcncf.cli import summary
 
     encoding = (sys.stderr.encoding or "").lower()
     marks = summary.BLOCKS if encoding.startswith("utf") else summary.PLAIN
@@ -74,11 +74,11 @@ def write_json(path: Path, recorded: Recorded) -> None:
     import json
 
     from hpcncf import records
-    from hpcncf.monitor import summary
+    from hpcncf.cli import summary
 
     plain = {
         "folder": str(recorded.folder),
-        "conclusion": summary.conclusion(recorded.rank),
+        "conclusion": summary.conclusion(recorded.rank, recorded.node),
         "rank": recorded.rank.model_dump(mode="json"),
         "node": recorded.node.model_dump(mode="json"),
     }

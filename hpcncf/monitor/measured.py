@@ -105,7 +105,7 @@ def _of_node(windows: list[Window], cpus: list[int]) -> list[str]:
     if others > OTHERS_CORES:
         found.append(
             f"a neighbour used {others:.1f} of your {len(cpus)} cores: speed measured here is too "
-            "low; ask for whole nodes (--exclusive) or measure again"
+            "low; measure again when the cores are yours alone"
         )
     if steal > STEAL_SHARE:
         found.append(

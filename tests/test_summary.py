@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hpcncf.monitor import summary
+from hpcncf.cli import summary
 from hpcncf.records import Cores, Cpu, Io, Memory, NodeRecord, RankRecord
 
 TIME = "2026-01-01T00:00:00.000+00:00"
@@ -61,13 +61,13 @@ def rank(used: float = 1.0, allocated: float = 5.0, **changes: Any) -> RankRecor
     return RankRecord.model_validate(plain | changes)
 
 
-def node(busy: list[float], ours: list[float]) -> NodeRecord:
+def node(busy: list[float], ours: list[float], others: float = 0.0) -> NodeRecord:
     zeros = [0.0]
     return NodeRecord(
         run_id="abc", attempt=1, node="n1", node_index=0, started_at=TIME,
         start_s=zeros, length_s=[100.0], cpus=list(range(len(busy))),
         busy=[[share] for share in busy], ours=[[share] for share in ours],
-        steal=zeros, others_cores=zeros, tree_cpu_s=zeros, rss_mib=zeros, memory_used_mib=zeros,
+        steal=zeros, others_cores=[others], tree_cpu_s=zeros, rss_mib=zeros, memory_used_mib=zeros,
         network_mib=zeros, loopback_mib=zeros, disk_mib=zeros,
     )  # fmt: skip
 
@@ -123,11 +123,27 @@ def test_of_many_cpus_the_busiest_are_shown() -> None:
         (rank(0.5, 1.0), "It used 0.5 of 1 cores: it waits part of the time"),
         (rank(0.1, 5.0), "It mostly waited: 0.10 of 5 cores"),
         (rank(1.0, 5.0, usable=1.0), "1 usable of 5 allocated cores did all the work"),
-        (rank(1.0, 5.0, elapsed_s=0.4), "Too short to say"),
+        (rank(1.0, 5.0, elapsed_s=4.9), "Too short to say"),
     ],
 )
 def test_the_conclusion_fits_the_figures(record: RankRecord, said: str) -> None:
-    assert said in summary.conclusion(record)
+    assert said in summary.conclusion(record, node([0.5], [0.5], others=0.4))
+
+
+@pytest.mark.parametrize(
+    ("job_id", "advice"),
+    [(None, "Measure again when they rest."), ("7", "on a node of its own (--exclusive).")],
+)
+def test_beside_neighbours_no_request_is_advised(job_id: str | None, advice: str) -> None:
+    said = summary.conclusion(rank(0.9, 2.0, slurm_job_id=job_id), node([1.0], [0.5], others=1.3))
+    assert "cannot be told: others held 1.3 of its 2 cores" in said
+    assert advice in said
+    assert "ask for" not in said
+
+
+def test_what_was_too_short_is_not_blamed_on_neighbours() -> None:
+    short = rank(0.9, 2.0, elapsed_s=2.0)
+    assert "Too short" in summary.conclusion(short, node([1.0], [0.5], others=1.3))
 
 
 def test_a_run_without_a_whole_window_says_so() -> None:

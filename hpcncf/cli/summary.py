@@ -1,4 +1,4 @@
-"""What a recorded command did, in lines for a terminal: what seff says, and what it cannot."""
+"""The summary of `hpcncf run`, for a terminal: what seff says, and what it cannot."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import textwrap
 from dataclasses import dataclass
 from typing import Final
 
+from hpcncf.monitor.measured import TOO_SHORT_S
 from hpcncf.records import NodeRecord, RankRecord
 
 WIDTH: Final = 80
@@ -16,6 +17,8 @@ MOST_CPUS: Final = 16
 
 FULL_SHARE: Final = 0.85
 IDLE_CORES: Final = 0.3
+# With so much taken by others, what a command used does not tell what it needs.
+DISTURBED_CORES: Final = 0.5
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ def lines(rank: RankRecord, node: NodeRecord, folder: str, marks: Marks = PLAIN)
         "",
         *cpu_lines(node, marks),
         "",
-        *_wrapped(conclusion(rank), ""),
+        *_wrapped(conclusion(rank, node), ""),
         *(line for warning in rank.warnings for line in _wrapped(f"! {warning}", "  ")),
         f"record: {folder}",
     ]
@@ -133,11 +136,14 @@ def _cpu_line(cpu: int, ours: float, busy: float, marks: Marks) -> str:
     return f"  CPU {cpu:<4}   {bar}  {busy:4.0%} busy: {ours:.0%} ours, {others:.0%} others"
 
 
-def conclusion(rank: RankRecord) -> str:
+def conclusion(rank: RankRecord, node: NodeRecord) -> str:
     """One sentence: what the figures mean for the next request."""
     cores, used = rank.cores, rank.cores.used
-    if used is None or rank.elapsed_s < 1:
+    if used is None or rank.elapsed_s < TOO_SHORT_S:
         return "Too short to say how it uses its cores."
+    others = _mean(node.others_cores, node.length_s) if sum(node.length_s) else 0.0
+    if others >= DISTURBED_CORES:
+        return _disturbed(rank, others)
     if cores.usable < cores.allocated and used >= FULL_SHARE * cores.usable:
         return (
             f"The {cores.usable:g} usable of {cores.allocated:g} allocated cores did all the work: "
@@ -151,6 +157,14 @@ def conclusion(rank: RankRecord) -> str:
             "its disk, network, locks and sleeps, not at its cores."
         )
     return _partly(cores.allocated, used, rank)
+
+
+def _disturbed(rank: RankRecord, others: float) -> str:
+    alone = "when they rest" if rank.slurm_job_id is None else "on a node of its own (--exclusive)"
+    return (
+        f"How many cores it needs cannot be told: others held {others:.1f} of its "
+        f"{rank.cores.usable:g} cores, and it may have waited for them. Measure again {alone}."
+    )
 
 
 def _all_of(allocated: float) -> str:
