@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections import defaultdict
 from collections.abc import Mapping
 from itertools import product
 from math import prod
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import ValidationError
+from pydantic import AfterValidator, ValidationError
 
 from hpcncf import spec
 from hpcncf.errors import UsageError, shown
@@ -21,10 +22,17 @@ SCHEMA_VERSION: Final = 1
 MOST_RUNS: Final = 100_000
 
 
+def _names_a_folder(run_id: str) -> str:
+    """A plan comes from a folder that others may write: its ids must not lead out of it."""
+    if not re.fullmatch(r"[0-9A-Za-z_-]{1,64}", run_id):
+        raise ValueError(f"expected a run's id, came {shown(run_id)}")
+    return run_id
+
+
 class Run(Settings):
     """One grid point, one repeat: all that a rank needs to know to compute it."""
 
-    id: str
+    id: Annotated[str, AfterValidator(_names_a_folder)]
     """The first 12 hexadecimal digits of the SHA-256 of `identity`."""
     repeat: int
     """0 is the first."""

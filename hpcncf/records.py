@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, model_validator
 
 from hpcncf.errors import HpcncfError
 
@@ -25,16 +25,41 @@ class RecordError(HpcncfError):
     """A file that is not the record it should be. Readers of many files name, skip and count it."""
 
 
+def _moment(text: str) -> str:
+    """ValueError where it is none; with its zone, for moments of several hosts are compared."""
+    if datetime.fromisoformat(text).tzinfo is None:
+        raise ValueError("expected a moment with its time zone, as 2026-01-31T12:00:00+00:00")
+    return text
+
+
+def _process_id(number: int) -> int:
+    if not 0 < number < 2**31:
+        raise ValueError(f"expected a process id, came {number}")
+    return number
+
+
+def _some(number: float) -> float:
+    if number <= 0:
+        raise ValueError(f"expected more than 0, came {number}")
+    return number
+
+
+# Checked here, so that a broken file is named where it is read; the schema's types stay plain.
+Moment = Annotated[str, AfterValidator(_moment)]
+ProcessId = Annotated[int, AfterValidator(_process_id)]
+Some = Annotated[float, AfterValidator(_some)]
+
+
 class Part(BaseModel):
     """Base of a record's parts. Unknown keys are kept: a later minor version may add some."""
 
-    model_config = ConfigDict(extra="allow", use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="allow", allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 class Cores(Part):
     """Three counts told apart: what was granted, what the process may use, what it used."""
 
-    allocated: float
+    allocated: Some
     """What Slurm (or the local launcher) granted this rank; without either, what is usable."""
     usable: float
     """What CPU affinity and the cgroup's quota allow this rank."""
@@ -172,7 +197,7 @@ class RankRecord(Part):
     world_size: int
     node: str
     node_index: int
-    pid: int
+    pid: ProcessId
     launched_by: Literal["local", "slurm", "torchrun", "run", "train", "debug"]
     slurm_job_id: str | None
     """`123` or `123_4`."""
@@ -180,9 +205,9 @@ class RankRecord(Part):
     exit_code: int | None
     error: dict[str, str] | None
     """`type`, `message`, `traceback` (its last lines)."""
-    started_at: str
+    started_at: Moment
     """UTC, ISO 8601; when the process started."""
-    ended_at: str
+    ended_at: Moment
     elapsed_s: float
     run: dict[str, Any]
     """The run as planned: its settings, data key, resources."""
@@ -210,7 +235,7 @@ class NodeRecord(Part):
     attempt: int
     node: str
     node_index: int
-    started_at: str
+    started_at: Moment
     start_s: list[float]
     """Each window's start, in seconds since `started_at`."""
     length_s: list[float]
@@ -238,6 +263,18 @@ class NodeRecord(Part):
     disk_mib: list[float]
     """[window]: read and written by the whole node."""
 
+    @model_validator(mode="after")
+    def every_series_is_whole(self) -> Self:
+        windows = len(self.start_s)
+        series = [self.length_s, self.steal, self.others_cores, self.tree_cpu_s, self.rss_mib]
+        series += [self.memory_used_mib, self.network_mib, self.loopback_mib, self.disk_mib]
+        series += [*self.busy, *self.ours]
+        if any(len(each) != windows for each in series):
+            raise ValueError(f"a series is not of {windows} windows, as start_s is")
+        if not len(self.busy) == len(self.ours) == len(self.cpus):
+            raise ValueError(f"busy and ours are not of {len(self.cpus)} CPUs, as cpus is")
+        return self
+
 
 class Progress(Part):
     """How far a run is; rewritten whole every few seconds by rank 0."""
@@ -246,7 +283,7 @@ class Progress(Part):
     kind: Literal["progress"] = "progress"
     run_id: str
     attempt: int
-    updated_at: str
+    updated_at: Moment
     elapsed_s: float
     phase: Literal["startup", "training", "evaluation", "checkpoint", "command"]
     epoch: int
@@ -266,10 +303,10 @@ class Claim(Part):
     run_id: str
     attempt: int
     node: str
-    pid: int
+    pid: ProcessId
     process_started: float
     """psutil's `create_time` of `pid`: a later process of the same number is not it."""
-    claimed_at: str
+    claimed_at: Moment
     launched_by: str
     slurm_job_id: str | None
 
@@ -284,7 +321,7 @@ class End(Part):
     reason: Literal["exited", "timeout", "cancelled"]
     exit_codes: list[int | None]
     """By rank; negative is the signal that ended it."""
-    ended_at: str
+    ended_at: Moment
 
 
 R = TypeVar("R", bound=Part)
@@ -298,7 +335,12 @@ def write_text(path: Path, text: str) -> None:
     """Write all of the file or none of it: others may read it meanwhile, two may write it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = NamedTemporaryFile(  # noqa: SIM115
-        "w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8"
+        "w",
+        dir=path.parent,
+        prefix=f".{path.name}.",
+        delete=False,
+        encoding="utf-8",
+        errors="backslashreplace",  # a file's name that is not UTF-8
     )
     try:
         with partial:
@@ -329,9 +371,13 @@ def read(path: Path, kind: type[R]) -> R:
     Raises RecordError where the file is missing, torn, of a later version or something else.
     """
     try:
+        if path.is_fifo():
+            raise RecordError(f"{path}: a pipe, not a file")
         plain = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise RecordError(f"{path}: cannot be read: {error.strerror}") from None
+    except RecursionError:
+        raise RecordError(f"{path}: not a record: nested too deeply") from None
     except ValueError as error:  # JSON and UTF-8 both
         raise RecordError(f"{path}: not JSON: {error}") from None
     wanted = kind.model_fields["kind"].default
@@ -349,7 +395,8 @@ def read(path: Path, kind: type[R]) -> R:
     except ValidationError as error:
         problem = error.errors()[0]
         where = ".".join(str(part) for part in problem["loc"])
-        raise RecordError(f"{path}: {where}: {problem['msg']}") from None
+        message = problem["msg"].removeprefix("Value error, ")
+        raise RecordError(f"{path}: {where}: {message}") from None
 
 
 @dataclass(frozen=True)
@@ -415,7 +462,7 @@ class RunPaths:
 
     def _folders(self) -> Iterator[Path]:
         for folder in self.folder.glob("attempt-*"):
-            if re.fullmatch(r"attempt-\d+", folder.name) and folder.is_dir():
+            if re.fullmatch(r"attempt-[1-9]\d{0,5}", folder.name) and folder.is_dir():
                 yield folder
 
 

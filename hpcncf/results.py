@@ -36,9 +36,15 @@ def read_plan(paths: ResultPaths) -> Plan:
         ) from None
     except OSError as error:
         raise UsageError(f"{paths.plan}: cannot be read: {error.strerror}") from None
-    except (ValidationError, UnicodeDecodeError) as error:
-        first = str(error).splitlines()[0]
-        raise UsageError(f"{paths.plan}: not a plan this hpcncf can read: {first}") from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{paths.plan}: not UTF-8 text: {error.reason}") from None
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where = "".join(f"{part}: " for part in problem["loc"])
+        raise UsageError(
+            f"{paths.plan}: not a plan this hpcncf can read (torn, or written by another "
+            f"version): {where}{problem['msg']}"
+        ) from None
 
 
 def leave_plan(paths: ResultPaths, job: JobSpec, plan: Plan) -> Plan:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import getpass
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, Self
 from uuid import uuid4
 
 import psutil
+from pydantic import model_validator
 
 from hpcncf import records
-from hpcncf.records import SCHEMA_VERSION, Part, RecordError, ResultPaths
+from hpcncf.records import SCHEMA_VERSION, Moment, Part, ProcessId, RecordError, ResultPaths
 
 Cluster = Literal["local", "slurm", "debug"]
 State = Literal[
@@ -42,6 +44,12 @@ class SubmittedJob(Part):
     process_started: float | None = None
     """psutil's `create_time` of a local job's process; None under Slurm."""
 
+    @model_validator(mode="after")
+    def a_local_job_is_a_process(self) -> Self:
+        if self.process_started is not None and not re.fullmatch(r"[1-9]\d{0,9}", self.id):
+            raise ValueError(f"expected the id of a process, came {self.id!r}")
+        return self
+
 
 class Submission(Part):
     """Written before anything is sent, and again after: a submission that broke off is known."""
@@ -51,8 +59,8 @@ class Submission(Part):
     cluster: Cluster
     user: str
     host: str
-    submitted_at: str
-    submitter_pid: int
+    submitted_at: Moment
+    submitter_pid: ProcessId
     submitter_started: float
     again: bool = False
     """Completed runs were asked for once more."""
@@ -76,7 +84,7 @@ class Cancellation(Part):
     kind: Literal["cancellation"] = "cancellation"
     user: str
     host: str
-    cancelled_at: str
+    cancelled_at: Moment
     runs: list[str]
 
 

@@ -314,7 +314,7 @@ def test_core_means_are_weighted_by_the_windows_lengths(tmp_path: Path) -> None:
     paths = make_results.demo(tmp_path, repeats=1)
     run = shaped(paths, tasks=1)
     make_results.leave(paths, run)
-    node = make_results.node_record(run).model_copy(
+    node = make_results.node_record(run, windows=2).model_copy(
         update={
             "start_s": [0.0, 1.0],
             "length_s": [1.0, 3.0],
@@ -350,6 +350,7 @@ def test_a_command_is_accounted_without_training(tmp_path: Path) -> None:
     assert found["cpu_efficiency"] == pytest.approx(0.2)
     assert found["instances_per_s"] is None
     assert found["memory_efficiency"] is None, "nobody asked for memory"
+    assert (found["mem_gb"], found["timeout_min"]) == (None, None), "nor for a time limit"
 
 
 def test_a_cell_is_plain_text() -> None:
@@ -423,3 +424,14 @@ def test_a_plan_of_nothing_is_complete(tmp_path: Path) -> None:
 def test_read_plan_names_what_makes_a_results_folder(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="hpcncf submit"):
         collect(ResultPaths(tmp_path))
+
+
+def test_a_node_whose_series_differ_in_length_is_named_and_skipped(tmp_path: Path) -> None:
+    paths = make_results.demo(tmp_path, repeats=1)
+    run = shaped(paths, tasks=1)
+    make_results.leave(paths, run)
+    node = make_results.node_record(run, windows=3).model_copy(update={"steal": [0.0]})
+    records.write(paths.run(run.id).attempt(1).node(0), node)
+    found = collect(paths)
+    assert found.cores == []
+    assert any("node-0.json" in told and "not of 3 windows" in told for told in found.skipped)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from hpcncf import plan as planning
 from hpcncf.errors import UsageError
@@ -214,3 +215,11 @@ def test_a_run_is_found_by_the_beginning_of_its_id() -> None:
         plan.run("")
     with pytest.raises(UsageError, match="not in the plan"):
         plan.run("zz")
+
+
+@pytest.mark.parametrize("run_id", ["../../etc", "", "a/b", "."])
+def test_an_id_that_would_lead_out_of_the_results_is_refused(run_id: str) -> None:
+    plain = planning.expand(job()).model_dump(mode="json")
+    plain["runs"][0]["id"] = run_id
+    with pytest.raises(ValidationError, match="expected a run's id"):
+        Plan.model_validate(plain)

@@ -56,7 +56,8 @@ def _epoch(state: RunState) -> str:
         return "starting"
     if now.phase == "command":
         return f"{now.elapsed_s:,.0f} s"
-    done = f" {100 * now.step / now.steps_per_epoch:.0f} %" if now.phase == "training" else ""
+    told = now.phase == "training" and now.steps_per_epoch > 0
+    done = f" {100 * now.step / now.steps_per_epoch:.0f} %" if told else ""
     return f"{now.phase}, epoch {min(now.epoch + 1, now.epochs)}/{now.epochs}{done}"
 
 

@@ -19,7 +19,7 @@ from hpcncf import claims, records
 from hpcncf.errors import HpcncfError
 from hpcncf.monitor import cores
 from hpcncf.plan import Run
-from hpcncf.records import SCHEMA_VERSION, Part, RecordError, ResultPaths
+from hpcncf.records import SCHEMA_VERSION, Part, ProcessId, RecordError, ResultPaths
 from hpcncf.submissions import Submission, SubmittedJob
 
 # The queue ends each run at its own limit; submitit's must never come first, however long the
@@ -35,7 +35,7 @@ class Turn(Part):
     kind: Literal["turn"] = "turn"
     results: str
     submission: str
-    pid: int
+    pid: ProcessId
     process_started: float
 
 
