@@ -32,7 +32,8 @@ def attempt(run: Run, ranks: int = 0, alive: bool = False, **changes: Any) -> At
 def ended(
     run: Run, reason: Any = "exited", codes: tuple[int, ...] = (0, 0), **more: Any
 ) -> Attempt:
-    end = End(run_id=run.id, attempt=1, reason=reason, exit_codes=list(codes), ended_at="2026-01-31T12:00:00+00:00")
+    moment = "2026-01-31T12:00:00+00:00"
+    end = End(run_id=run.id, attempt=1, reason=reason, exit_codes=list(codes), ended_at=moment)
     whole = attempt(run, **more)
     return Attempt(1, whole.claim, whole.ranks, None, end, alive=True)
 
