@@ -91,7 +91,9 @@ def planned(command: Sequence[str], cores: float, name: str | None) -> Run:
 
     Several may start on one host within a millisecond: the process tells them apart.
     """
-    workload = {"command": list(command)}
+    # Linux passes any bytes as an argument; JSON keeps text.
+    words = [os.fsencode(word).decode("utf-8", "backslashreplace") for word in command]
+    workload = {"command": words}
     started = {
         "workload": workload,
         "host": f"{os.uname().nodename}:{os.getpid()}",
@@ -100,7 +102,7 @@ def planned(command: Sequence[str], cores: float, name: str | None) -> Run:
     return Run(
         id=planning.run_id(started),
         repeat=0,
-        varied={"run.command": name or shlex.join(command)},
+        varied={"run.command": name or shlex.join(words)},
         workload=workload,
         resources=Resources(cpus_per_task=max(1, round(cores))),
         data=None,

@@ -252,6 +252,10 @@ def test_retry_goes_where_it_was_submitted_last(
     assert (code, "did not take" in err) == ((1, True) if cluster == "slurm" else (0, False))
 
 
+def test_a_table_passes_no_escape_sequence_to_the_terminal() -> None:
+    assert layout.table(["run"], [["\x1b[31mred\x07\x00"]]).splitlines()[1] == "?[31mred??"
+
+
 def test_a_table_wraps_its_last_column_into_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     text = layout.table(["a", "why"], [["x" * 20, "word " * 20], ["y", ""]])

@@ -265,3 +265,15 @@ def test_a_folder_that_cannot_be_written_is_said_before_the_command_starts(tmp_p
 
 def test_without_a_command_it_says_how(tmp_path: Path) -> None:
     assert "hpcncf run -- python train.py" in hpcncf_run(tmp_path, "--quiet", "--").stderr
+
+
+def test_an_argument_that_is_not_utf_8_is_passed_on_and_leaves_readable_results(
+    tmp_path: Path,
+) -> None:
+    shown = python("import os, sys; print(os.fsencode(sys.argv[1]))")
+    done = hpcncf_run(tmp_path, *shown, os.fsdecode(b"a\xff"))
+    assert done.stdout.strip() == str(b"a\xff")
+    assert hpcncf_run(tmp_path, *python("")).returncode == 0
+    first, _ = Plan.model_validate_json((tmp_path / "results/run/plan.json").read_text()).runs
+    assert isinstance(first.workload, dict)
+    assert first.workload["command"][-1] == r"a\xff"

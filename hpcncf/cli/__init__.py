@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import errno
+import io
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -58,14 +61,46 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    _open_streams()
     args = parser().parse_args(argv)
     try:
-        return int(args.run(args))
+        code = int(args.run(args))
+        sys.stdout.flush()
+        return code
     except HpcncfError as error:
         print(f"hpcncf: {error}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
-    except BrokenPipeError:  # `hpcncf status | head`
-        sys.stderr.close()
-        return 1
+    except OSError as error:
+        return _unprintable(error)
     except KeyboardInterrupt:
         return 130
+
+
+def _open_streams() -> None:
+    """Started without one of the three, the first file we open would become it: a record would
+    take what a command prints. And a name that the terminal's encoding lacks is no reason to end.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _unprintable(error: OSError) -> int:
+    """`hpcncf status | head` ends in silence, a full disk under `hpcncf status > FILE` does not.
+
+    Any other OSError that got here is our bug.
+    """
+    if error.filename is not None or error.errno not in (errno.EPIPE, errno.ENOSPC, errno.EDQUOT):
+        raise error
+    if error.errno != errno.EPIPE:
+        print(f"hpcncf: standard output: cannot be written: {error.strerror}", file=sys.stderr)
+    # Python writes out at its end what is left, and would tell of it once more.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 1

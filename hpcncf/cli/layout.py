@@ -43,9 +43,15 @@ def filled(sentence: str) -> str:
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns as wide as they need; the widest and the last wrap where the line is too short."""
+    rows = [[printable(cell) for cell in row] for row in rows]
     natural = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
     widths = _fitted(natural, width() - 2 * (len(heads) - 1))
     return "\n".join(line for row in [heads, *rows] for line in _wrapped(widths, row))
+
+
+def printable(text: str) -> str:
+    """A command's words and its errors are not to move the cursor or colour the terminal."""
+    return "".join(char if char.isprintable() or char.isspace() else "?" for char in text)
 
 
 def _fitted(natural: Sequence[int], room: int) -> list[int]:

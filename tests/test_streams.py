@@ -1,0 +1,47 @@
+"""What the command line does where a terminal's streams are closed, full or of another encoding."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HPCNCF = f"{sys.executable} -m hpcncf"
+
+
+def shell(line: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", "-c", line],
+        cwd=folder,
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's /dev/full")
+def test_a_full_disk_under_the_output_is_told_in_one_line(tmp_path: Path) -> None:
+    done = shell(f"{HPCNCF} completion bash > /dev/full", tmp_path)
+    assert done.returncode == 1
+    assert done.stderr == ("hpcncf: standard output: cannot be written: No space left on device\n")
+
+
+def test_a_reader_that_leaves_is_no_error_to_tell(tmp_path: Path) -> None:
+    done = shell(f"{HPCNCF} completion bash | true; echo ${{PIPESTATUS[0]}}", tmp_path)
+    assert done.stderr == ""
+
+
+def test_a_command_keeps_its_exit_code_where_our_streams_are_closed(tmp_path: Path) -> None:
+    line = f"{HPCNCF} run -- sh -c 'echo lost; echo lost >&2; exit 7' <&- >&- 2>&-; echo $?"
+    assert shell(line, tmp_path).stdout == "7\n"
+    assert shell(f"{HPCNCF} collect results/run; grep -r lost .", tmp_path).stderr == ""
+
+
+def test_a_name_that_the_encoding_lacks_is_escaped(tmp_path: Path) -> None:
+    done = shell(f"{HPCNCF} plan ünknown.yaml", tmp_path, PYTHONIOENCODING="ascii")
+    assert done.stderr == ("hpcncf: \\xfcnknown.yaml: cannot be read: No such file or directory\n")
