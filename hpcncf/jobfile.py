@@ -15,7 +15,7 @@ from hpcncf.errors import UsageError, nearest, shown
 from hpcncf.ncf.data import manifest
 from hpcncf.overrides import override
 from hpcncf.plan import Plan
-from hpcncf.spec import Data, JobSpec
+from hpcncf.spec import SECTIONS, Data, JobSpec
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -162,9 +162,26 @@ def _complaint(model: type[BaseModel], problem: Mapping[str, Any]) -> str:
         )
     if problem["type"] == "missing":
         return f"{where}: is required and not given"
-    message = str(problem["msg"]).removeprefix("Value error, ")
     came = problem["input"]
+    if problem["type"] == "string_pattern_mismatch":
+        message = _of_the_pattern(where, str(came))
+    else:
+        message = str(problem["msg"]).removeprefix("Value error, ")
     return f"{where or 'the file'}: {message}; came {shown(came)} ({type(came).__name__})"
+
+
+def _of_the_pattern(where: str, came: str) -> str:
+    """What is possible in words, for the name and the grid's keys."""
+    if where == "name":
+        return (
+            "expected letters, digits, dot, dash and underscore, a letter or digit first, "
+            "at most 64 in all"
+        )
+    dotted = [f"{section}.{key}" for section in SECTIONS for key in SECTIONS[section].model_fields]
+    meant = [each for each in dotted if each.split(".")[1] == came.rpartition(".")[2]]
+    if meant:
+        return f"write {meant[0]}"
+    return f"expected section.key, as in resources.cpus_per_task.{nearest(came, dotted)}"
 
 
 def _known_keys(model: type[BaseModel], path: list[str]) -> list[str]:
