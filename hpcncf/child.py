@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -50,11 +51,18 @@ def check(command: Sequence[str]) -> None:
     if which(program):
         return
     if "/" not in program:
-        raise CannotStart(f"{program}: command not found in PATH", NOT_FOUND)
+        raise CannotStart(f"{program}: command not found in PATH{_hint(program)}", NOT_FOUND)
     if not Path(program).exists():
-        raise CannotStart(f"{program}: no such file", NOT_FOUND)
+        raise CannotStart(f"{program}: no such file{_hint(program)}", NOT_FOUND)
     reason = "is a folder" if Path(program).is_dir() else "is not executable (chmod +x?)"
     raise CannotStart(f"{program}: {reason}", NOT_EXECUTABLE)
+
+
+def _hint(program: str) -> str:
+    """A whole line of shell in quotes, where one program is expected."""
+    if not set(program) & set(" |&;<>$"):
+        return ""
+    return f"; a pipeline or other line of a shell needs one: bash -c {shlex.quote(program)}"
 
 
 class Child:

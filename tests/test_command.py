@@ -120,6 +120,13 @@ def test_a_command_that_is_not_there_is_said_and_not_recorded(tmp_path: Path) ->
     assert not (tmp_path / "results").exists()
 
 
+@pytest.mark.parametrize("line", ["echo a | wc", "cat /proc/stat | wc"])
+def test_a_line_of_shell_as_one_word_is_told_to_need_a_shell(tmp_path: Path, line: str) -> None:
+    done = hpcncf_run(tmp_path, line)
+    assert done.returncode == 127
+    assert f"needs one: bash -c '{line}'\n" in done.stderr
+
+
 def test_a_file_that_cannot_be_executed_is_126(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("")
     done = hpcncf_run(tmp_path, "--", "./text")
