@@ -11,7 +11,7 @@ import pytest
 from conftest import FakeSlurm
 from make_results import plan_of
 
-from hpcncf import cli, records, submissions
+from hpcncf import cli, jobfile, records, results, submissions
 from hpcncf.cli import layout
 from hpcncf.records import ResultPaths
 
@@ -76,6 +76,37 @@ def test_plan_as_json_holds_runs_arrays_and_cost(job_file: JobFile, said: Said) 
     assert told["data_missing"] == []
 
 
+def test_plan_says_what_is_complete_and_what_is_left(
+    here: Path, job_file: JobFile, said: Said
+) -> None:
+    job_file("repeats: 3\n")
+    paths = ResultPaths(here / "results/tiny")
+    job = jobfile.load(here / "job.yaml")
+    plan = results.leave_plan(paths, job, jobfile.plan(job, here / "job.yaml"))
+    make_results.complete(paths, plan.runs[:2])
+    out = said("plan", "job.yaml")[1]
+    assert "job tiny: 3 runs, at most 0.10 core-hours\n" in out
+    assert "complete in results/tiny: 2; left: at most 0.03 core-hours\n" in out
+    told = json.loads(said("plan", "job.yaml", "--json")[1])
+    assert told["complete"] == [run.id for run in plan.runs[:2]]
+
+
+def test_retry_tells_of_what_it_waits_for_and_not_of_what_was_complete(
+    here: Path, job_file: JobFile, said: Said
+) -> None:
+    job_file("repeats: 2\n")
+    paths = ResultPaths(here / "results/tiny")
+    job = jobfile.load(here / "job.yaml")
+    plan = results.leave_plan(paths, job, jobfile.plan(job, here / "job.yaml"))
+    done, missing = (run.id[: layout.ID] for run in plan.runs)
+    make_results.complete(paths, plan.runs[:1])
+    code, out, _ = said("retry", "results/tiny", "--wait", "--cluster", "local")
+    assert code == 0
+    assert "1 completed already" in out
+    assert missing in out
+    assert done not in out
+
+
 def test_plan_says_when_data_is_missing_and_how_to_make_it(job_file: JobFile, said: Said) -> None:
     job_file("")
     code, out, _ = said("plan", "job.yaml", "-s", "data.path=nowhere", "-s", "data.dataset=ncf")
@@ -123,6 +154,7 @@ def test_status_finds_the_results_here(here: Path, said: Said) -> None:
     assert "demo (results/demo)" in out
     assert "6 runs: 2 completed, 4 planned" in out
     assert "38,220 instances/s, CPU 96 %" in out
+    assert "state      try  details" in out
     assert max(map(len, out.splitlines())) <= 90
 
 
@@ -223,6 +255,14 @@ def test_cancel_in_slurm_is_one_scancel(here: Path, said: Said, fake_slurm: Fake
     assert "scancel 8_2 8_3" in fake_slurm.calls
     (job,) = json.loads(said("status", "--json")[1])["jobs"]
     assert [run["state"] for run in job["runs"]][2:4] == ["cancelled", "cancelled"]
+
+
+@pytest.mark.parametrize("there", ["results/demo", "results/typo"])
+def test_cancel_of_a_folder_needs_all(here: Path, said: Said, there: str) -> None:
+    demo(here)
+    code, _, err = said("cancel", there)
+    assert code == 2
+    assert f"a folder needs --all: hpcncf cancel --all {there}" in err
 
 
 def test_cancel_of_nothing_says_so(here: Path, said: Said) -> None:

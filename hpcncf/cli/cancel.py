@@ -56,12 +56,16 @@ def run(args: argparse.Namespace) -> int:
 def _asked(args: argparse.Namespace) -> list[tuple[ResultPaths, Plan, list[Run]]]:
     """The runs meant, by results folder."""
     from hpcncf.cli import finding
+    from hpcncf.errors import UsageError
     from hpcncf.records import ResultPaths
     from hpcncf.results import read_plan
 
     if args.all:
         folders = [ResultPaths(Path(name).resolve()) for name in args.what]
         return [(paths, plan := read_plan(paths), plan.runs) for paths in folders]
+    for name in args.what:
+        if "/" in name or (Path(name) / "plan.json").exists():
+            raise UsageError(f"{name}: a folder needs --all: hpcncf cancel --all {name}")
     grouped: dict[Path, tuple[ResultPaths, Plan, list[Run]]] = {}
     for run_id in args.what:
         paths, plan, run = finding.run(run_id, args.results)

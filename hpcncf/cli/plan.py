@@ -67,8 +67,19 @@ def _plain(job: JobSpec, plan: Plan) -> dict[str, Any]:
         "runs": [run.model_dump(mode="json") for run in plan.active()],
         "arrays": _arrays(job, plan),
         "core_hours_at_most": core_hours(plan.active()),
+        "complete": [run.id for run in _complete(job, plan)],
         "data_missing": _unprepared(plan),
     }
+
+
+def _complete(job: JobSpec, plan: Plan) -> list[Run]:
+    """Those whose records are in results/<the job's name>."""
+    from hpcncf import judge, status
+    from hpcncf.records import ResultPaths
+
+    paths = ResultPaths(Path("results") / job.name)
+    last = [(run, status.last_attempt(paths, run)) for run in plan.active()]
+    return [run for run, attempt in last if attempt and judge.complete(run, attempt)]
 
 
 def _unprepared(plan: Plan) -> list[str]:
@@ -84,7 +95,13 @@ def _show(job: JobSpec, plan: Plan) -> None:
     from hpcncf.plan import core_hours
 
     runs, arrays = plan.active(), _arrays(job, plan)  # a site that is wrong is told before all
-    print(f"job {job.name}: {len(runs)} runs, at most {core_hours(runs):.2f} core-hours\n")
+    asked = f"{len(runs)} run{'s' * (len(runs) != 1)}"
+    print(f"job {job.name}: {asked}, at most {core_hours(runs):.2f} core-hours")
+    done = _complete(job, plan)
+    if done:
+        left = core_hours(runs) - core_hours(done)
+        print(f"complete in results/{job.name}: {len(done)}; left: at most {left:.2f} core-hours")
+    print()
     rows = [[run.id[: layout.ID], layout.varies(run), _resources(run)] for run in runs]
     print(layout.table(["run", "varies", "resources"], rows))
     for number, array in enumerate(arrays, start=1):

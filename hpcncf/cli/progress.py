@@ -62,7 +62,7 @@ def _epoch(state: RunState) -> str:
 
 
 def table(states: list[RunState]) -> str:
-    heads = ["run", "varies", "state", "try", ""]
+    heads = ["run", "varies", "state", "try", "details"]
     rows = [
         [
             state.run.id[: layout.ID],

@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     from hpcncf.spec import JobSpec
 
 HELP = "submit once more what failed or is missing, and nothing else"
+EPILOG = """\
+what timed out, with more time: hpcncf retry results/demo -s resources.timeout_min=60
+exit codes: 0 submitted, and with --wait all complete; 1 an error; 2 the request is wrong;
+3 with --wait when some did not complete
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

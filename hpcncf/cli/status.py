@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     pass
 
 HELP = "what runs, what waits and why, what failed and why"
+EPILOG = """\
+exit codes: 0 told, whatever the runs' state; 2 no results folder
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from hpcncf.submissions import Cluster
 
 HELP = "submit the runs of a job file that are not complete, queued or running"
+EPILOG = """\
+exit codes: 0 submitted, and with --wait all complete; 1 an error; 2 the request is wrong;
+3 with --wait when some did not complete
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +37,7 @@ def sending_arguments(parser: argparse.ArgumentParser, default: str | None, told
     parser.add_argument(
         "--wait",
         action="store_true",
-        help="return when the runs have ended; exit code 3 when one of them is not complete",
+        help="return when the runs have ended: 0 when all are complete, else 3",
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of sentences")
 
@@ -62,17 +66,17 @@ def tell(args: argparse.Namespace, paths: ResultPaths, launched: Launched, clust
         print(f"hpcncf: left out: {line}", file=sys.stderr)
     if not args.json:
         print(_sentences(paths, launched, cluster))
-    asked = [run.id for run in launched.runs]
+    # What was running already is part of the question, too.
+    waited_for = [run.id for run in launched.runs]
+    waited_for += [state.run.id for state in launched.skipped if state.state != "completed"]
     if cluster == "debug":
         launch.debug(paths, launched.runs, launched.again)
     waited = args.wait or cluster == "debug"
     if waited:
-        # What was running already is part of the question, too.
-        asked += [state.run.id for state in launched.skipped]
-        code = waiting.wait(paths, asked, quiet=args.json)
+        code = waiting.wait(paths, waited_for, quiet=args.json)
         code = 3 if launched.refused else code
     if args.json:
-        print(_json(paths, launched, cluster, asked))
+        print(_json(paths, launched, cluster, waited))
     return code if waited else 0
 
 
@@ -90,13 +94,16 @@ def _sentences(paths: ResultPaths, launched: Launched, cluster: Cluster) -> str:
     return "\n".join(lines)
 
 
-def _json(paths: ResultPaths, launched: Launched, cluster: Cluster, asked: list[str]) -> str:
+def _json(paths: ResultPaths, launched: Launched, cluster: Cluster, waited: bool) -> str:
     import json
 
     from hpcncf import status
     from hpcncf.cli import progress
     from hpcncf.results import read_plan
 
+    asked = {run.id for run in launched.runs}
+    if waited:
+        asked |= {state.run.id for state in launched.skipped}
     states = status.states(paths, read_plan(paths))
     told = {
         "results": str(paths.folder),
