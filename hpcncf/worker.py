@@ -66,10 +66,12 @@ def be_rank(run: Run, results: ResultPaths, again: bool = False, over: int = 0) 
 
 def _check_size(run: Run, place: Place) -> None:
     wanted = run.resources
-    if place.world_size != wanted.world_size:
+    planned = (wanted.world_size, wanted.tasks_per_node)
+    if (place.world_size, place.local_world_size) != planned:
         raise UsageError(
             f"run {run.id}: planned for {wanted.world_size} ranks (nodes {wanted.nodes} x "
-            f"tasks_per_node {wanted.tasks_per_node}), started with {place.world_size}: "
+            f"tasks_per_node {wanted.tasks_per_node}), started with {place.world_size}, "
+            f"{place.local_world_size} of them on this node: "
             f"torchrun --nnodes {wanted.nodes} --nproc-per-node {wanted.tasks_per_node} "
             f"-m hpcncf.worker ... --run-id {run.id}, or hpcncf submit"
         )

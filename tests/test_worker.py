@@ -134,6 +134,17 @@ def test_a_run_of_two_ranks_is_not_begun_with_one(
     assert "torchrun --nnodes 1 --nproc-per-node 2" in told
 
 
+def test_ranks_spread_over_other_nodes_than_planned_are_refused(
+    job: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"RANK": 0, "WORLD_SIZE": 4, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 4}.items():
+        monkeypatch.setenv(name, str(value))
+    settings = ["-s", "resources.nodes=2", "-s", "resources.tasks_per_node=2"]
+    assert worker.main([str(job), *settings]) == 2
+    told = capsys.readouterr().err
+    assert "(nodes 2 x tasks_per_node 2), started with 4, 4 of them on this node" in told
+
+
 def test_a_run_that_another_process_holds_is_not_begun(
     job: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
