@@ -26,7 +26,9 @@ def test_a_whole_job_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[s
     make_results.complete(paths)
     html, markdown = reported(paths)
     out = capsys.readouterr().out
-    sentence = "2 ranks × 1 core · vectorized trains 7.77× as fast as 2 cores · per_sample"
+    sentence = (
+        "2 ranks × 1 core · vectorized trains 7.77× as fast as the dearest, 2 cores · per_sample"
+    )
     assert sentence in html
     assert sentence in out
     assert "report.html" in out

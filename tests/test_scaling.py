@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcncf_analysis import conclude, scaling, summary, tables, words
+from hpcncf_analysis import conclude, recommend, scaling, summary, tables, words
 from hpcncf_analysis.alerts import alerts
 from hpcncf_analysis.conclude import Conclusion
 from hpcncf_analysis.summary import Configuration
@@ -230,9 +230,75 @@ def test_more_cores_are_asked_for_only_while_they_deliver() -> None:
     worth = row(ranks=2, instances_per_s=180.0)
     waste = row(cores=4, instances_per_s=190.0)
     told = concluded(slow, one, worth, waste)
-    assert told.sentence.startswith("2 ranks × 1 core · vectorized trains 9.00× as fast as")
-    assert "ask for tasks_per_node: 2, cpus_per_task: 1, loader: vectorized" in told.sentence
+    assert told.sentence.startswith(
+        "2 ranks × 1 core · vectorized gives 4.50× as much per core as the dearest, "
+        "1 core · per_sample"
+    )
+    assert (
+        "the fastest is 4 cores · vectorized (190 instances/s, 1.06× as fast, but gives "
+        "53\u202f% as much per core)" in told.sentence
+    )
+    assert "ask for tasks_per_node: 2, cpus_per_task: 1, loader: vectorized, unless you need" in (
+        told.sentence
+    )
     assert any("4 cores is 1.90× as fast (48" in fact for fact in told.facts)
+
+
+def test_the_fastest_is_asked_for_without_a_but_where_its_cores_deliver() -> None:
+    told = concluded(row("per_sample", instances_per_s=20.0), row(), row(ranks=2, config="c"))
+    assert told.sentence.startswith("1 core · vectorized trains 5.00× as fast as the dearest, 1 c")
+    assert "it is the fastest (100 instances/s): ask for" in told.sentence
+    assert "unless" not in told.sentence
+
+
+def test_the_fastest_that_is_the_dearest_is_named_once() -> None:
+    told = concluded(row(), row(cores=4, instances_per_s=150.0))
+    assert "2.67× as much per core as the dearest, 4 cores · vectorized" in told.sentence
+    assert "the fastest is that one (150 instances/s, 1.50× as fast)" in told.sentence
+
+
+def repeated(rates: Sequence[float], loader: str = "vectorized", **changes: Any) -> list[Any]:
+    return [row(loader, instances_per_s=rate, **changes) for rate in rates]
+
+
+def test_speeds_whose_ranges_overlap_settle_nothing() -> None:
+    told = concluded(*repeated([50.0, 60.0, 110.0], "per_sample"), *repeated([100.0, 120.0]))
+    assert told.sentence.startswith("Not settled: 1 core · vectorized trains 0.91× to 2.40× as")
+    assert "the repeats' speeds overlap: repeat before you ask for" in told.sentence
+    apart = concluded(*repeated([50.0, 60.0, 90.0], "per_sample"), *repeated([100.0, 120.0]))
+    assert "1.83× as fast" in apart.sentence
+
+
+@pytest.mark.parametrize(("others", "settled"), [(0.05, True), (0.5, False)])
+def test_neighbours_of_most_runs_settle_nothing(others: float, settled: bool) -> None:
+    slow = repeated([10.0, 20.0], "per_sample", others_cores=others)
+    told = concluded(*slow, *repeated([100.0, 120.0], others_cores=others))
+    assert told.sentence.startswith("Not settled: ") is not settled
+    assert ("5.00× to 12×" in told.sentence) is not settled
+    quiet = concluded(*slow, *repeated([100.0, 110.0, 120.0], others_cores=0.0))
+    assert not quiet.sentence.startswith("Not settled"), "two of five are not most"
+
+
+def test_a_single_disturbed_run_has_no_range_to_give() -> None:
+    told = concluded(row("per_sample", instances_per_s=20.0, others_cores=1), row(others_cores=1))
+    assert told.sentence.startswith("Not settled: 1 core · vectorized trains 5.00× as fast")
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"batch": 1024, "global_batch_size": 1024}, "global_batch_size: 1024"),
+        ({"batch": 1024, "batch_size_per_rank": 1024}, "batch_size_per_rank: 1024"),
+        ({"layers": [64, 8]}, "layers: [64, 8]"),
+        ({"varied": {"training.threads": 3}}, "threads: 3"),
+    ],
+)
+def test_what_is_asked_for_names_every_varied_setting(changes: dict[str, Any], key: str) -> None:
+    base = row(config="a", global_batch_size=256, layers=[8])
+    quick: dict[str, Any] = {"global_batch_size": 256, "layers": [8]} | changes
+    told = concluded(base, row(config="b", instances_per_s=900.0, **quick))
+    assert key in told.sentence
+    assert " batch: " not in told.sentence
 
 
 def test_speed_never_goes_without_quality() -> None:
@@ -246,6 +312,25 @@ def test_what_is_fast_and_bad_is_not_recommended() -> None:
     told = concluded(row(), row("batched", instances_per_s=900.0, hr10=0.60))
     assert "loader: vectorized" in told.sentence
     assert any("Not recommended" in fact and "0.600" in fact for fact in told.facts)
+
+
+def test_a_difference_that_chance_explains_rejects_nothing() -> None:
+    """9 against 11 hits of 60: the standard error of the difference is 6.8 points."""
+    good = row(hr10=11 / 60, test_rows=60)
+    told = concluded(good, row("batched", instances_per_s=900.0, hr10=9 / 60, test_rows=60))
+    assert "loader: batched" in told.sentence
+    assert "at a quality within chance (HR@10 0.150 and 0.183)" in told.sentence
+    assert any("within chance on 60 test rows" in fact for fact in told.facts)
+
+
+def test_two_standard_errors_by_hand() -> None:
+    """Both 0.5 of 200: sqrt(0.00125 + 0.00125) = 0.05, twice that is 0.1."""
+    one, other = summary.configurations(
+        [row(hr10=0.5, test_rows=200), row("batched", hr10=0.5, test_rows=200)]
+    )
+    assert recommend.chance(one, other) == pytest.approx(0.1)
+    unknown = summary.configurations([row(test_rows=None)])[0]
+    assert recommend.chance(one, unknown) is None
 
 
 def test_nothing_complete_concludes_nothing() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import pandas as pd
@@ -10,6 +10,8 @@ import pandas as pd
 from hpcncf_analysis import words
 from hpcncf_analysis.labels import counted
 from hpcncf_analysis.summary import Configuration
+
+Row = Mapping[str, Any]
 
 # A larger share of start-up than this says more about imports than about training.
 STARTUP: Final = 0.2
@@ -53,6 +55,12 @@ def _above_one(runs: pd.DataFrame) -> str | None:
     )
 
 
+def disturbed(row: Row) -> bool:
+    """Whether others were busy on more of the run's cores than a speed can bear."""
+    others, allocated = row["others_cores"], row["cores_allocated"]
+    return bool(others is not None and allocated and others / allocated > OTHERS)
+
+
 def _others(runs: pd.DataFrame) -> str | None:
     """Whoever shares the cores slows the run and takes none of the blame."""
     number, worst = _most(runs, runs["others_cores"] / runs["cores_allocated"], OTHERS)
@@ -60,8 +68,8 @@ def _others(runs: pd.DataFrame) -> str | None:
         return None
     return (
         f"In {counted(number, 'run')} other processes were busy on the same cores "
-        f"({words.cores(worst['others_cores'])} of {worst['cores_allocated']:g} cores in run "
-        f"{worst['run_id']}): speed and efficiency are lower than the runs' own doing. Repeat "
+        f"({words.cores(worst['others_cores'])} of {counted(worst['cores_allocated'], 'core')} in "
+        f"run {worst['run_id']}): speed and efficiency are lower than the runs' own doing. Repeat "
         "when the machine is quiet, or with exclusive: true."
     )
 

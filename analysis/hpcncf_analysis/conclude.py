@@ -9,12 +9,22 @@ from typing import Final
 
 from hpcncf_analysis import words
 from hpcncf_analysis.labels import counted
+from hpcncf_analysis.recommend import (
+    QUALITY_SLACK,
+    Ratio,
+    best_quality,
+    is_worse,
+    mostly_disturbed,
+    of_cores,
+    of_speeds,
+    per_core,
+    quality_gap,
+    recommended,
+    sound_ones,
+)
+from hpcncf_analysis.request import asked
 from hpcncf_analysis.summary import Configuration, by_series
 
-# More cores are worth asking for while each delivers this share of what the base's cores do.
-WORTH: Final = 0.7
-# HR@10 over some hundred test users is uncertain by about 0.014: less apart is not told apart.
-QUALITY_SLACK: Final = 0.02
 # Below this share of its cores a single run is told to try fewer.
 IDLE: Final = 0.8
 
@@ -32,14 +42,14 @@ def conclude(configurations: Sequence[Configuration], counts: Mapping[str, int])
     if len(configurations) == 1:
         return Conclusion(_alone(configurations[0]), _idle_cores(configurations[0]))
     best = recommended(configurations)
+    others = [one for one in configurations if one is not best and one.speed]
     if best is None:
         return Conclusion("The completed runs measured no speed: nothing can be compared.", [])
-    others = [one for one in configurations if one is not best and one.speed]
     if not others:
         return Conclusion(_alone(best), _idle_cores(best))
-    idlest = min(others, key=lambda one: (one.median("cpu_efficiency") or 0.0, one.speed or 0.0))
     facts = [*_against_base(best, configurations), *_cheapest(configurations)]
-    return Conclusion(_compared(best, idlest), facts + _rejected(configurations))
+    facts += _lower_quality(configurations)
+    return Conclusion(_compared(best, others, configurations), facts)
 
 
 def _nothing(counts: Mapping[str, int]) -> str:
@@ -50,34 +60,79 @@ def _nothing(counts: Mapping[str, int]) -> str:
     )
 
 
-def recommended(configurations: Sequence[Configuration]) -> Configuration | None:
-    """The fastest of those whose quality holds and whose cores each do enough of their series'."""
-    sound = [one for one in configurations if one.speed and holds_quality(one, configurations)]
-    worth = [one for one in sound if (one.median("parallel_efficiency") or 0.0) >= WORTH] or sound
-    return max(worth, key=lambda one: one.speed or 0.0, default=None)
-
-
-def holds_quality(one: Configuration, all_of_them: Sequence[Configuration]) -> bool:
-    reached = [hr10 for other in all_of_them if (hr10 := other.median("hr10")) is not None]
-    own = one.median("hr10")
-    return own is None or own >= max(reached) - QUALITY_SLACK
-
-
-def _compared(best: Configuration, idlest: Configuration) -> str:
-    assert best.speed
-    assert idlest.speed
-    ratio = best.speed / idlest.speed
-    pace = f"{words.times(ratio)} as fast as" if ratio >= 1 else "slower than"
+def _compared(
+    best: Configuration, others: Sequence[Configuration], all_of_them: Sequence[Configuration]
+) -> str:
+    """What the best gains over the worst waste, and what the fastest would cost."""
+    dearest = min(others, key=per_core)
+    quickest = max(sound_ones(all_of_them), key=lambda one: one.speed or 0.0)
+    doubt = _doubt(best, dearest, quickest)
+    gain = _as_fast(best, dearest, doubt) if best is quickest else _per_core(best, dearest, doubt)
+    fastest = f"it is the fastest ({_speed(best)})"
+    if best is not quickest:
+        fastest = _faster(best, dearest, quickest, doubt)
+    told = f"{gain}{_quality(best, dearest)}; {fastest}"
+    ask = f"ask for {asked(best, all_of_them)}"
+    if best is not quickest:
+        ask += ", unless you need the time"
     return (
-        f"{best.label} {_verb(best)} {pace} {idlest.label} and keeps "
-        f"{words.percent(best.median('cpu_efficiency'))} of its {_cores(best)} busy against "
-        f"{words.percent(idlest.median('cpu_efficiency'))} of {_cores(idlest)}"
-        f"{_quality(best, idlest)}: ask for {asked(best)}."
+        f"Not settled: {told}, but {doubt}: repeat before you {ask}."
+        if doubt
+        else (f"{told}: {ask}.")
     )
 
 
-def _verb(one: Configuration) -> str:
-    return "runs" if one.is_command else "trains"
+def _doubt(best: Configuration, dearest: Configuration, quickest: Configuration) -> str:
+    """Why the ratio may be another the next time; nothing where it is settled."""
+    gain = (of_speeds if best is quickest else of_cores)(best, dearest)
+    if mostly_disturbed([best, dearest, *([quickest] if quickest not in (best, dearest) else [])]):
+        return "neighbours disturbed most of these runs"
+    return "the repeats' speeds overlap" if gain.overlaps else ""
+
+
+def _as_fast(best: Configuration, dearest: Configuration, doubt: str) -> str:
+    verb = "runs" if best.is_command else "trains"
+    return (
+        f"{best.label} {verb} {_times(of_speeds(best, dearest), doubt)} as fast as the dearest, "
+        f"{dearest.label}, and keeps {_busy(best)} busy against {_busy(dearest)}"
+    )
+
+
+def _per_core(best: Configuration, dearest: Configuration, doubt: str) -> str:
+    return (
+        f"{best.label} gives {_times(of_cores(best, dearest), doubt)} as much per core as the "
+        f"dearest, {dearest.label}, and keeps {_busy(best)} busy against {_busy(dearest)}"
+    )
+
+
+def _faster(
+    best: Configuration, dearest: Configuration, quickest: Configuration, doubt: str
+) -> str:
+    which = "that one" if quickest is dearest else quickest.label
+    faster = of_speeds(quickest, best)
+    less = (
+        ""
+        if quickest is dearest
+        else (f", but gives {words.percent(per_core(quickest) / per_core(best))} as much per core")
+    )
+    return (
+        f"the fastest is {which} ({_speed(quickest)}, "
+        f"{_times(faster, doubt or faster.overlaps)} as fast{less})"
+    )
+
+
+def _times(ratio: Ratio, doubt: str | bool) -> str:
+    if not doubt or ratio.low is None or ratio.high is None:
+        return words.times(ratio.value)
+    return f"{words.times(ratio.low)} to {words.times(ratio.high)}"
+
+
+def _speed(one: Configuration) -> str:
+    return f"{words.number(one.speed)} {'runs an hour' if one.is_command else 'instances/s'}"
+
+
+def _busy(one: Configuration) -> str:
+    return f"{words.percent(one.median('cpu_efficiency'))} of {_cores(one)}"
 
 
 def _cores(one: Configuration) -> str:
@@ -90,20 +145,14 @@ def _quality(best: Configuration, other: Configuration) -> str:
     ours, theirs = best.median("hr10"), other.median("hr10")
     if ours is None or theirs is None:
         return ", quality not evaluated"
-    equal = "equal" if abs(ours - theirs) <= QUALITY_SLACK else "UNEQUAL"
-    return f", at {equal} quality (HR@10 {words.score(ours)} and {words.score(theirs)})"
+    return f", {_alike(best, other)} (HR@10 {words.score(ours)} and {words.score(theirs)})"
 
 
-def asked(one: Configuration) -> str:
-    """The settings of a job file that make this configuration."""
-    row = one.rows[0]
-    if one.is_command:
-        return counted(one.cores, "core")
-    names = ["nodes"] if row["nodes"] > 1 else []
-    names += ["tasks_per_node", "cpus_per_task"]
-    names += ["gpus_per_node"] if row["gpus_per_node"] else []
-    names += ["loader", *(["num_workers"] if row.get("num_workers") else [])]
-    return ", ".join(f"{name}: {row[name]}" for name in names)
+def _alike(one: Configuration, other: Configuration) -> str:
+    if abs(quality_gap(one, other) or 0.0) <= QUALITY_SLACK:
+        return "at equal quality"
+    apart = is_worse(one, other) or is_worse(other, one)
+    return "at UNEQUAL quality" if apart else "at a quality within chance"
 
 
 def _alone(one: Configuration) -> str:
@@ -161,10 +210,18 @@ def _cheapest(configurations: Sequence[Configuration]) -> list[str]:
     ]
 
 
-def _rejected(configurations: Sequence[Configuration]) -> list[str]:
-    worse = [one for one in configurations if not holds_quality(one, configurations)]
-    return [
-        f"Not recommended, however fast: {one.label} reaches only HR@10 "
-        f"{words.score(one.median('hr10'))}."
-        for one in worse
-    ]
+def _lower_quality(configurations: Sequence[Configuration]) -> list[str]:
+    """Those below the best by more than the slack: whether chance explains it."""
+    best = best_quality(configurations)
+    if best is None:
+        return []
+    lower = [one for one in configurations if (quality_gap(one, best) or 0.0) > QUALITY_SLACK]
+    return [_lower(one, best) for one in lower]
+
+
+def _lower(one: Configuration, best: Configuration) -> str:
+    reached, rows = words.score(one.median("hr10")), one.rows[0]["test_rows"]
+    against = f"HR@10 {reached} against {words.score(best.median('hr10'))} of {best.label}"
+    if is_worse(one, best):
+        return f"Not recommended, however fast: {one.label} reaches only {against}."
+    return f"{one.label} reaches {against}: within chance on {counted(rows, 'test row')}."
