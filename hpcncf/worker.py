@@ -20,7 +20,7 @@ from hpcncf import claims, records
 from hpcncf.errors import HpcncfError, UsageError
 from hpcncf.monitor import procfs
 from hpcncf.plan import Run
-from hpcncf.rank import arguments, launcher, source
+from hpcncf.rank import arguments, launcher, log, source
 from hpcncf.rank.launcher import Place
 from hpcncf.rank.leaving import Recorded
 from hpcncf.records import AttemptPaths, Progress, RankRecord, RecordError, ResultPaths, RunPaths
@@ -59,9 +59,12 @@ def be_rank(run: Run, results: ResultPaths, again: bool = False, over: int = 0) 
         _leave_group()
     if recorded.error is not None:
         _show(recorded)
-    elif complete(attempt):  # for the last of the ranks it is
+        return recorded.exit_code
+    if place.rank == 0:
+        log.say(log.of_end(attempt.rank(0)))
+    if complete(attempt):  # for the last of the ranks it is
         paths.checkpoint.unlink(missing_ok=True)
-    return recorded.exit_code
+    return 0
 
 
 def _check_size(run: Run, place: Place) -> None:
@@ -113,7 +116,8 @@ def _train(recorded: Recorded, paths: RunPaths, tells_attempt: bool) -> None:
     run, place = recorded.run, recorded.place
     if run.training is None or run.data is None:
         raise HpcncfError(f"run {run.id}: workload {run.workload}: only ncf is run by ranks")
-    tell = _teller(recorded, run.training.epochs)
+    epochs = run.training.epochs
+    tell = _teller(recorded, epochs)
     from hpcncf.ncf import distributed
     from hpcncf.ncf.data import prepared
     from hpcncf.ncf.train import Position, Trainer
@@ -129,7 +133,9 @@ def _train(recorded: Recorded, paths: RunPaths, tells_attempt: bool) -> None:
             f"{run.data.path}: holds other data than when the run was planned (key "
             f"{data.manifest.key[:12]}, planned {str(run.data_key)[:12]}): plan it again"
         )
-    recorded.trainer = Trainer(run, data, place, paths, tell)
+    recorded.trainer = Trainer(
+        run, data, place, paths, tell, lambda epoch: log.say(log.of_epoch(epoch, epochs))
+    )
     recorded.trainer.train()
 
 

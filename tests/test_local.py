@@ -144,8 +144,10 @@ def test_nothing_outlives_a_killed_queue_and_status_says_so(here: Path, job_file
 
 def test_the_debug_cluster_runs_in_the_same_process(here: Path, job_file: JobFile) -> None:
     job_file("")
-    done = hpcncf(here, "submit", "job.yaml", "--cluster", "debug")
+    done = hpcncf(here, "submit", "job.yaml", "--cluster", "debug", "--json")
     assert done.returncode == 0, done.stderr
+    assert len(json.loads(done.stdout)["submitted"]) == 1, "JSON alone, the run's own lines apart"
+    assert "epoch 1/" in done.stderr
     (state,) = states(here)
     assert state.state == "completed"
     assert state.ranks[0].launched_by == "debug"

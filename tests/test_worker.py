@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -241,10 +242,37 @@ def test_the_summary_of_hpcncf_train_says_what_was_reached(job: Path) -> None:
         assert part in told
 
 
-def test_hpcncf_train_is_the_same_by_hand(job: Path) -> None:
+def test_hpcncf_train_is_the_same_by_hand_and_says_what_came_out(
+    job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     [run] = runs(job)
     assert cli.main(["train", str(job), "--run", run.id]) == 0
     assert rank_of(run).outcome == "completed"
+    told = capsys.readouterr().out
+    assert f"record: {attempt_of(run).rank(0)}\n" in told
+    assert told.endswith("look with: hpcncf report results/small\n")
+    for figure in ("loss 0.", "HR@10 0.", "instances/s", "CPU efficiency"):
+        assert figure in told
+
+
+def test_the_log_has_a_line_for_each_epoch_and_where_the_record_is(
+    job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert worker.main([str(job)]) == 0
+    [run] = runs(job)
+    first, second, end = capsys.readouterr().out.splitlines()
+    said = (
+        r"epoch 1/2: loss 0\.\d{4}, HR@10 0\.\d{3}, NDCG@10 0\.\d{3}, [\d,]+ instances/s, [\d.]+ s"
+    )
+    assert re.fullmatch(said, first)
+    assert second.startswith("epoch 2/2: ")
+    assert end == f"completed; record: {attempt_of(run).rank(0)}"
+
+
+def test_a_log_that_cannot_be_written_does_not_end_the_run(job: Path) -> None:
+    with Path("/dev/full").open("wb") as full:
+        subprocess.run(command(job), stdout=full, timeout=60, check=False)
+    assert rank_of(runs(job)[0]).outcome == "completed"
 
 
 def command(job: Path, *settings: str) -> list[str]:

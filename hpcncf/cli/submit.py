@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -70,7 +71,9 @@ def tell(args: argparse.Namespace, paths: ResultPaths, launched: Launched, clust
     waited_for = [run.id for run in launched.runs]
     waited_for += [state.run.id for state in launched.skipped if state.state != "completed"]
     if cluster == "debug":
-        launch.debug(paths, launched.runs, launched.again)
+        # JSON is to be alone on the standard output: what the runs print goes beside it.
+        with contextlib.redirect_stdout(sys.stderr if args.json else sys.stdout):
+            launch.debug(paths, launched.runs, launched.again)
     waited = args.wait or cluster == "debug"
     if waited:
         code = waiting.wait(paths, waited_for, quiet=args.json)

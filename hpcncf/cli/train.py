@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import TYPE_CHECKING
 
 from hpcncf.rank import arguments
@@ -23,13 +22,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from hpcncf import records, worker
+    from hpcncf.cli import layout
+    from hpcncf.rank import launcher
     from hpcncf.records import RankRecord
 
     code, paths = worker.from_arguments(args)
     attempts = paths.attempts()
-    if code == 0 and attempts and sys.stdout.isatty():
+    if code == 0 and attempts and launcher.place().rank == 0:
         print(summary(records.read(attempts[-1].rank(0), RankRecord)))
-        print(f"record: {attempts[-1].rank(0)}")
+        print(f"look with: hpcncf report {layout.shown(paths.folder.parent.parent)}")
     return code
 
 

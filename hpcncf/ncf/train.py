@@ -60,11 +60,13 @@ class Trainer:
         place: Place,
         paths: RunPaths,
         tell: Callable[[Position], None],
+        tell_epoch: Callable[[Epoch], None] = lambda _: None,
     ) -> None:
         assert run.training is not None
         assert run.model is not None
         _refuse_untested(run.training, data)
         self.run, self.data, self.place, self.paths, self.tell = run, data, place, paths, tell
+        self.tell_epoch = tell_epoch
         self.training = run.training
         self.threads = distributed.set_threads(run.training, run.resources, place)
         self.device = distributed.device(run.training, run.resources, place)
@@ -142,6 +144,8 @@ class Trainer:
         )
         self._evaluate(epoch, steps)
         self._save(epoch, steps)
+        if self.place.rank == 0:
+            self.tell_epoch(self.epochs[-1])
 
     def _steps(self, epoch: int, steps: int) -> tuple[float, int]:
         """The seconds waited for the first batch, and the instances of all ranks."""
