@@ -61,7 +61,17 @@ class Collected:
 
     @property
     def complete(self) -> bool:
-        return set(self.counts()) <= {"completed"}
+        """Whether nothing is missing that could still come.
+
+        A command that `hpcncf run` started has told all once it ended, however: nothing sends it
+        once more.
+        """
+        return all(_told(row) for row in self.runs if not row["retired"])
+
+
+def _told(row: Row) -> bool:
+    ended = row["workload"] == "command" and row["state"] not in ("running", "unknown")
+    return ended or row["state"] == "completed"
 
 
 def collect(paths: ResultPaths) -> Collected:

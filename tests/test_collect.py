@@ -11,8 +11,8 @@ from typing import Any
 import make_results
 import pytest
 
+from hpcncf import claims, records
 from hpcncf import plan as planning
-from hpcncf import records
 from hpcncf.cli import main
 from hpcncf.collect import Collected, as_csv, collect, write
 from hpcncf.errors import UsageError
@@ -384,6 +384,22 @@ def test_the_exit_code_tells_complete_from_incomplete(
     make_results.complete(paths)
     assert main(["collect", str(paths.folder)]) == 0
     assert "6 completed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("outcome", ["failed", "stopped"])
+def test_a_command_that_ended_badly_has_told_all(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], outcome: str
+) -> None:
+    paths = make_results.command_plan(tmp_path)
+    make_results.leave(paths, make_results.plan_of(paths).runs[0], outcome=outcome, exit_code=3)
+    assert main(["collect", str(paths.folder)]) == 0
+    assert f"1 {outcome}" in capsys.readouterr().out
+
+
+def test_a_command_that_still_runs_has_not(tmp_path: Path) -> None:
+    paths = make_results.command_plan(tmp_path)
+    claims.take(paths.run(make_results.plan_of(paths).runs[0].id), "run")
+    assert main(["collect", str(paths.folder)]) == 3
 
 
 def test_json_output_is_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,8 @@ from hpcncf.cli import collect
 HELP = "collect, then write one page of tables, figures and what to ask for"
 EPILOG = """\
 writes RESULTS/report/report.html (one file, no network needed), report.md and figures/; works for
-partial results; exit codes: 0 every run is complete; 3 not yet; 1 an error; 2 no results folder
+partial results; exit codes: 0 every run is complete (a command: has ended); 3 not yet;
+1 an error; 2 no results folder
 example: hpcncf report results/demo
 """
 
