@@ -227,6 +227,34 @@ def test_logs_of_a_slurm_task_are_submitits(here: Path, said: Said) -> None:
     assert said("logs", run.id)[1] == "warned\nsaid\n"
 
 
+def test_a_log_without_a_line_says_so(here: Path, said: Said) -> None:
+    paths = demo(here)
+    run = plan_of(paths).runs[0]
+    paths.run(run.id).attempt(1).log(0).touch()
+    assert said("logs", run.id) == (0, "", "hpcncf: rank 0 printed nothing\n")
+
+
+def submitted_to_slurm(paths: ResultPaths, run_id: str, job_id: str) -> None:
+    file = submissions.begin(paths, "slurm", [run_id], again=False)
+    jobs = [submissions.SubmittedJob(id=job_id, runs=[run_id])]
+    sent = records.read(file, submissions.Submission).model_copy(update={"jobs": jobs})
+    records.write(file, sent)
+    records.write_text(paths.submitit("ann") / f"{job_id}_0_log.err", f"of job {job_id}\n")
+
+
+def test_logs_of_a_job_that_took_no_attempt_are_submitits(here: Path, said: Said) -> None:
+    paths = demo(here)
+    complete, *_, never_begun = plan_of(paths).runs
+    assert "has not started" in said("logs", never_begun.id)[2]
+    submitted_to_slurm(paths, never_begun.id, "9_0")
+    assert said("logs", never_begun.id)[1] == "of job 9_0\n"
+    assert json.loads(said("logs", never_begun.id, "--json")[1])["attempt"] is None
+    submitted_to_slurm(paths, complete.id, "10_0")
+    paths.run(complete.id).attempt(1).log(0).write_text("of attempt 1\n")
+    assert said("logs", complete.id)[1] == "of job 10_0\n", "it came after the attempt"
+    assert said("logs", complete.id, "--attempt", "1")[1] == "of attempt 1\n"
+
+
 def test_an_unknown_run_is_a_wrong_request(here: Path, said: Said) -> None:
     demo(here)
     code, _, err = said("logs", "zzz")
