@@ -151,6 +151,8 @@ def settings(run: Run, ranks: Sequence[RankRecord]) -> Row:
     """Every setting of the run; threads as the ranks really had them, once they tell."""
     resources: Row = run.resources.model_dump(mode="json")
     row = resources | {"world_size": run.resources.world_size}
+    if account.is_command(run):  # it asked for neither: these are the plan's defaults
+        row |= {"mem_gb": None, "timeout_min": None}
     if run.training is None:
         return row
     row |= run.training.model_dump(mode="json")
