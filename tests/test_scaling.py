@@ -55,6 +55,9 @@ def row(loader: str = "vectorized", ranks: int = 1, cores: int = 1, **changes: A
         "unseen_test_rows": 150,
         "test_rows": 654,
         "baseline_hr10": 0.9,
+        "mem_gb": 2.0,
+        "memory_peak_mib": 400.0,
+        "memory_efficiency": 400 / 2048,
     }
     return plain | changes
 
@@ -342,7 +345,17 @@ def test_one_configuration_is_told_without_comparison() -> None:
     told = concluded(row(cores=5, cpu_efficiency=0.2, cores_used=1.0))
     assert "keeps 20" in told.sentence
     assert "1 used, 5 usable" in told.sentence
-    assert told.facts == ["About 4 of 5 cores went unused: measure the same with 1 core."]
+    assert told.facts[0] == "About 4 of 5 cores went unused: measure the same with 1 core."
+
+
+def test_the_memory_to_ask_for_is_the_largest_repeats_and_a_quarter() -> None:
+    """1,000 MiB x 1.25 are 1.22 GB."""
+    told = concluded(*(row(memory_peak_mib=peak) for peak in (1000.0, 300.0)))
+    assert any("mem_gb: 1.3 is enough" in fact for fact in told.facts)
+    both = concluded(row(memory_peak_mib=1000.0), row("per_sample", instances_per_s=1.0))
+    assert any("mem_gb: 1.3 is enough" in fact for fact in both.facts)
+    unknown = concluded(row(memory_peak_mib=None))
+    assert not any("mem_gb" in fact for fact in unknown.facts)
 
 
 def test_runs_without_a_speed_are_not_compared() -> None:
@@ -362,6 +375,10 @@ def warned(*rows: Any) -> str:
         ([row(), row(cpu_model="Other CPU")], "different CPU models"),
         ([row(), row(commit="def")], "different code"),
         ([row(stale="made by other code")], "made by other code"),
+        (
+            [row(memory_peak_mib=324.0, mem_gb=0.05, memory_efficiency=6.33)],
+            "mem_gb: 0.05, run 0123456789ab): nothing held it to that here",
+        ),
         ([row(startup_s=50.0)], "Start-up takes up to 50"),
         ([row(cores=2, others_cores=1.5)], "1.5 of 2 cores"),
         ([row()], "ran once"),

@@ -9,6 +9,7 @@ import pandas as pd
 
 from hpcncf_analysis import words
 from hpcncf_analysis.labels import counted
+from hpcncf_analysis.request import memory_gb
 from hpcncf_analysis.summary import Configuration
 
 Row = Mapping[str, Any]
@@ -23,7 +24,7 @@ def alerts(runs: pd.DataFrame, shown: Sequence[Configuration]) -> list[str]:
     """`runs`: the completed ones; the gravest first."""
     if runs.empty:
         return []
-    checks = (_usable, _above_one, _others, _cpu_models, _code, _startup)
+    checks = (_usable, _above_one, _memory, _others, _cpu_models, _code, _startup)
     told = [*(check(runs) for check in checks), _repeats(shown)]
     return [text for text in told if text]
 
@@ -52,6 +53,18 @@ def _above_one(runs: pd.DataFrame) -> str | None:
     return (
         f"{counted(number, 'run')} used more cores than allocated (CPU efficiency up to "
         f"{words.percent(most['cpu_efficiency'])}, run {most['run_id']}): nothing bound them."
+    )
+
+
+def _memory(runs: pd.DataFrame) -> str | None:
+    number, most = _most(runs, runs["memory_efficiency"], 1)
+    if not number:
+        return None
+    return (
+        f"{counted(number, 'run')} used more memory than was asked for "
+        f"({words.mebibytes(most['memory_peak_mib'])} of mem_gb: {most['mem_gb']:g}, run "
+        f"{most['run_id']}): nothing held it to that here; where a scheduler does, it is killed. "
+        f"Ask for mem_gb: {memory_gb(most['memory_peak_mib']):g}."
     )
 
 

@@ -22,7 +22,7 @@ from hpcncf_analysis.recommend import (
     recommended,
     sound_ones,
 )
-from hpcncf_analysis.request import asked
+from hpcncf_analysis.request import asked, memory
 from hpcncf_analysis.summary import Configuration, by_series
 
 # Below this share of its cores a single run is told to try fewer.
@@ -40,16 +40,20 @@ def conclude(configurations: Sequence[Configuration], counts: Mapping[str, int])
     if not configurations:
         return Conclusion(_nothing(counts), [])
     if len(configurations) == 1:
-        return Conclusion(_alone(configurations[0]), _idle_cores(configurations[0]))
+        return _of_one(configurations[0])
     best = recommended(configurations)
     others = [one for one in configurations if one is not best and one.speed]
     if best is None:
         return Conclusion("The completed runs measured no speed: nothing can be compared.", [])
     if not others:
-        return Conclusion(_alone(best), _idle_cores(best))
+        return _of_one(best)
     facts = [*_against_base(best, configurations), *_cheapest(configurations)]
-    facts += _lower_quality(configurations)
+    facts += [*_lower_quality(configurations), *memory(best)]
     return Conclusion(_compared(best, others, configurations), facts)
+
+
+def _of_one(one: Configuration) -> Conclusion:
+    return Conclusion(_alone(one), [*_idle_cores(one), *memory(one)])
 
 
 def _nothing(counts: Mapping[str, int]) -> str:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil
 from typing import Any, Final
 
+from hpcncf_analysis import words
 from hpcncf_analysis.labels import counted, varying
 from hpcncf_analysis.summary import Configuration
 
 # Columns that stand for no key of a job file, or for one of another name.
 NO_KEYS: Final = {"batch", "data_title", "data_key", "command"}
+# A later run may need a little more than the most that any repeat did.
+MEMORY_MARGIN: Final = 0.25
 
 
 def asked(one: Configuration, among: Sequence[Configuration]) -> str:
@@ -40,3 +44,19 @@ def _yaml(value: Any) -> str:
     if value is None:
         return "null"
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def memory(one: Configuration) -> list[str]:
+    """The memory to ask for; nothing where none was measured."""
+    peaks = [row["memory_peak_mib"] for row in one.rows if row["memory_peak_mib"]]
+    if not peaks:
+        return []
+    return [
+        f"Memory: mem_gb: {memory_gb(max(peaks)):g} is enough (a node's peak, "
+        f"{words.mebibytes(max(peaks))}, and {words.percent(MEMORY_MARGIN)} more)."
+    ]
+
+
+def memory_gb(peak_mib: float) -> float:
+    """The peak with its margin, rounded up to a tenth; Slurm's GB has 1024 MiB."""
+    return ceil(peak_mib * (1 + MEMORY_MARGIN) / 1024 * 10) / 10
