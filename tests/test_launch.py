@@ -283,3 +283,16 @@ def test_plans_that_are_joined_at_the_same_moment_lose_no_run(job_file: JobFile)
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(join, range(12)))
     assert len(read_plan(paths).runs) == 12
+
+
+def test_a_cache_that_cannot_be_written_is_told_where_the_queue_would_fail_unheard(
+    job_file: JobFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cache").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    path = job_file("")
+    job = jobfile.load(path)
+    plan, paths = jobfile.plan(job, path), ResultPaths(tmp_path / "results")
+    results.leave_plan(paths, job, plan)
+    with pytest.raises(HpcncfError, match=r"cannot be written: .*set XDG_CACHE_HOME"):
+        launch.submit(paths, job, plan, "local")

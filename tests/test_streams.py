@@ -1,4 +1,5 @@
-"""What the command line does where a terminal's streams are closed, full or of another encoding."""
+"""What the command line does where a terminal's streams are closed, full or of another
+encoding, or its folder is gone."""
 
 from __future__ import annotations
 
@@ -45,3 +46,9 @@ def test_a_command_keeps_its_exit_code_where_our_streams_are_closed(tmp_path: Pa
 def test_a_name_that_the_encoding_lacks_is_escaped(tmp_path: Path) -> None:
     done = shell(f"{HPCNCF} plan ünknown.yaml", tmp_path, PYTHONIOENCODING="ascii")
     assert done.stderr == ("hpcncf: \\xfcnknown.yaml: cannot be read: No such file or directory\n")
+
+
+def test_a_folder_that_is_gone_is_told(tmp_path: Path) -> None:
+    done = shell(f"mkdir gone; cd gone; rmdir ../gone; {HPCNCF} run -- true", tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("hpcncf: the current folder: No such file or directory;")

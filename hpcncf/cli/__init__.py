@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 
 from hpcncf import __version__
 from hpcncf.errors import HpcncfError, UsageError
@@ -62,8 +63,9 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     _open_streams()
-    args = parser().parse_args(argv)
     try:
+        args = parser().parse_args(argv)
+        _check_folder()
         code = int(args.run(args))
         sys.stdout.flush()
         return code
@@ -90,6 +92,16 @@ def _open_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+
+def _check_folder() -> None:
+    try:
+        Path.cwd()
+    except OSError as error:
+        raise UsageError(
+            f"the current folder: {error.strerror}; it was removed or may not be read: "
+            "change to another and try again"
+        ) from None
 
 
 def _unprintable(error: OSError) -> int:

@@ -70,6 +70,7 @@ def start(paths: ResultPaths, submission_file: Path) -> None:
 
     Raises HpcncfError with what the starter said where it did not come to life.
     """
+    _check_turn_folder()
     command = [sys.executable, "-m", "hpcncf.local.queue", str(paths.folder), submission_file.name]
     # The queue itself computes nothing; a rank is told its own number of threads.
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -89,6 +90,19 @@ def start(paths: ResultPaths, submission_file: Path) -> None:
     log.unlink()
     if code != 0:
         raise HpcncfError(f"{paths.folder}: the local queue did not start: {last[0]}")
+
+
+def _check_turn_folder() -> None:
+    """The queue would fail there as well, but nobody would hear of it."""
+    lock = turn_file().with_suffix(".lock")
+    try:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        lock.open("a").close()
+    except OSError as error:
+        raise HpcncfError(
+            f"{lock}: cannot be written: {error.strerror}; local queues take turns with it: "
+            "set XDG_CACHE_HOME to a folder of yours"
+        ) from None
 
 
 def started(submission: Submission, pid: int) -> Submission:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Final
@@ -60,5 +61,7 @@ def _known_file(name: str) -> Path:
 
 
 def _known() -> dict[str, Path]:
-    files = [*templates().glob(f"*{ENDING}"), *personal().glob(f"*{ENDING}")]
+    files = list(templates().glob(f"*{ENDING}"))
+    with contextlib.suppress(OSError):  # a configuration folder that we may not read holds none
+        files += personal().glob(f"*{ENDING}")
     return {path.stem: path for path in files}
