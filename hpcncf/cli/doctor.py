@@ -78,7 +78,7 @@ def missing() -> list[str]:
     from hpcncf import environment
 
     return [
-        f"{name} is not installed: pip install hpcncf again"
+        f"{name} is not installed: pip install {name}"
         for name in NEEDED
         if environment.version(name) is None
     ]
