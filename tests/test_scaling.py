@@ -15,6 +15,7 @@ from hpcncf_analysis import conclude, recommend, scaling, summary, tables, words
 from hpcncf_analysis.alerts import alerts
 from hpcncf_analysis.conclude import Conclusion
 from hpcncf_analysis.summary import Configuration
+from hpcncf_analysis.table import Table
 
 
 def row(loader: str = "vectorized", ranks: int = 1, cores: int = 1, **changes: Any) -> Any:
@@ -150,12 +151,44 @@ def test_what_a_table_leaves_open_stands_under_it() -> None:
     assert "No peak where a run was shorter than its window, 10" in notes
     several = summary.configurations([row(cpu_efficiency_peak=1.0), row(cpu_efficiency_peak=0.9)])
     notes = " ".join(tables.main_notes(several))
-    assert "up to 2 repeats" in notes
+    assert "Medians over 2 repeats" in notes
     assert "peak" not in notes
     many = summary.configurations([row(cores=cores) for cores in range(1, 31)])
     assert "numbers stand for the rows. The figures show the 24 fastest only." in " ".join(
         tables.main_notes(many)
     )
+
+
+def test_repeats_of_different_number_are_said_to_be_up_to_the_most() -> None:
+    notes = tables.main_notes(summary.configurations([row(), row(), row("batched")]))
+    assert notes[0].startswith("Medians over up to 2 repeats")
+
+
+def test_columns_of_a_group_stand_under_its_name() -> None:
+    table = Table(["configuration", "cores: allocated", "cores: used", "loss"], [])
+    assert table.groups == [("", 1), ("cores", 2), ("", 1)]
+    assert table.names == ["configuration", "allocated", "used", "loss"]
+
+
+def test_a_size_alone_in_its_series_has_no_speedup() -> None:
+    alone = tables.main_table(summary.configurations([row(), row("batched")]))
+    assert "speed-up" not in alone.columns
+    pair = [row(), row(cores=2, instances_per_s=150.0), row("batched")]
+    table = tables.main_table(summary.configurations(pair))
+    gains = {cells[0]: cells[table.columns.index("speed-up")] for cells in table.rows}
+    assert gains == {
+        "1 core · batched": "–",
+        "1 core · vectorized": "1.00×",
+        "2 cores · vectorized": "1.50×",
+    }
+
+
+@pytest.mark.parametrize(
+    ("core_hours", "text"),
+    [(4.39e-5, "0.158\u202fcore-s"), (2.5, "2.5\u202fcore-h"), (None, "–")],
+)
+def test_core_time_is_readable(core_hours: float | None, text: str) -> None:
+    assert words.core_time(core_hours) == text
 
 
 def test_repeats_become_one_configuration_with_the_median() -> None:
@@ -406,7 +439,15 @@ def test_the_data_sets_weakness_is_said_only_where_it_shows() -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(None, "–"), (96_123.4, "96,100"), (123.4, "123"), (12.36, "12.4"), (0.0314, "0.0314")],
+    [
+        (None, "–"),
+        (96_123.4, "96,100"),
+        (123.4, "123"),
+        (12.36, "12.4"),
+        (0.0314, "0.0314"),
+        (4.39e-5, "0.0000439"),
+        (0.0, "0"),
+    ],
 )
 def test_numbers_have_three_digits(value: float | None, text: str) -> None:
     assert words.number(value) == text

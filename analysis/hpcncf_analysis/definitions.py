@@ -16,17 +16,18 @@ DEFINITIONS: Final[list[tuple[str, str]]] = [
         "cores: at 100 % each core does as much.",
     ),
     (
-        "cores allocated, usable, used",
+        "cores: allocated, usable, used",
         "Granted; what affinity and the cgroup allow; CPU seconds over elapsed seconds. Used is no "
         "count of busy cores: one migrating thread makes two half busy.",
     ),
     (
-        "CPU efficiency",
+        "CPU efficiency: whole run",
         "CPU seconds of all the run's processes / (elapsed seconds × cores allocated), as seff: "
         "start-up and evaluation included. Above 100 % it is flagged, never clipped.",
     ),
-    ("peak", "The same in the busiest window; of several ranks an upper bound."),
-    ("in training", "The same from the first step to the last, without start-up."),
+    ("CPU efficiency: peak", "The same in the busiest window; of several ranks an upper bound."),
+    ("CPU efficiency: in training", "The same from the first step to the last, without start-up."),
+    ("core time", "Elapsed time × cores allocated."),
     (
         "s/epoch, core-s/epoch",
         "Median over epochs of the slowest rank's training time; times the cores allocated: what "

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, Final
 
 from hpcncf_analysis import words
-from hpcncf_analysis.summary import CROWD, MOST, Configuration
+from hpcncf_analysis.summary import CROWD, MOST, Configuration, by_series
+from hpcncf_analysis.table import Table
 from hpcncf_analysis.words import NONE
 
 Row = Mapping[str, Any]
@@ -24,44 +25,42 @@ ENVIRONMENT: Final = (
 )
 
 
+# As the monitor says it.
+TOO_SHORT: Final = "too short to judge"
+RUN_TEXTS: Final = frozenset({"settings", "state", "what happened"})
+SCALING: Final = ("speed-up", "parallel efficiency")
 LENGTHS: Final = {"commit": 10}
-
-
-@dataclass(frozen=True)
-class Table:
-    """A heading for each column, then rows as wide; the first column is text."""
-
-    columns: list[str]
-    rows: list[list[str]]
 
 
 def main_table(shown: Sequence[Configuration]) -> Table:
     """Speed, what it cost, and the quality beside it; without training, time for speed."""
     if all(one.is_command for one in shown):
-        columns = ["configuration", "elapsed", *_CORE_COLUMNS, "core-hours"]
+        columns = ["configuration", "elapsed", *_CORE_COLUMNS, "core time"]
         return _numbered(Table(columns, [_command_row(one) for one in shown]))
+    compared = compared_sizes(shown)
     columns = [
         "configuration",
         "instances/s",
         "HR@10",
         "NDCG@10",
-        "speed-up",
-        "parallel efficiency",
+        *(SCALING if compared else []),
         *_CORE_COLUMNS,
-        "in training",
+        "CPU efficiency: in training",
         "s/epoch",
         "core-s/epoch",
     ]
-    return _numbered(Table(columns, [_main_row(one) for one in shown]))
+    return _numbered(Table(columns, [_main_row(one, compared) for one in shown]))
+
+
+def compared_sizes(shown: Sequence[Configuration]) -> set[str]:
+    """The series of two sizes or more: elsewhere a speed-up compares a size with itself."""
+    return {name for name, sizes in by_series(shown).items() if len(sizes) > 1}
 
 
 def main_notes(shown: Sequence[Configuration]) -> list[str]:
     """What a reader of the main table may ask."""
-    several = max((len(one.rows) for one in shown), default=0)
-    notes = [f"Medians over up to {several} repeats, [smallest–largest]."]
-    if several < 2:
-        notes = ["One run each: no interval."]
-    if any(one.median("speedup") for one in shown) and not all(one.is_command for one in shown):
+    notes = [_repeats_note({len(one.rows) for one in shown})]
+    if compared_sizes(shown) and not all(one.is_command for one in shown):
         notes.append("Speed-up is against the fewest cores with otherwise equal settings.")
     without = [one for one in shown if one.median("cpu_efficiency_peak") is None]
     if without:
@@ -75,15 +74,28 @@ def main_notes(shown: Sequence[Configuration]) -> list[str]:
     return notes
 
 
+def _repeats_note(repeats: set[int]) -> str:
+    if repeats <= {1}:
+        return "One run each: no interval."
+    up_to = "up to " if len(repeats) > 1 else ""
+    return f"Medians over {up_to}{max(repeats)} repeats, [smallest–largest]."
+
+
 def _numbered(table: Table) -> Table:
     """The same with the numbers by which crowded figures name the configurations."""
     if len(table.rows) <= CROWD:
         return table
     rows = [[f"{number}: {row[0]}", *row[1:]] for number, row in enumerate(table.rows, start=1)]
-    return Table(table.columns, rows)
+    return replace(table, rows=rows)
 
 
-_CORE_COLUMNS: Final = ["cores allocated", "usable", "used", "CPU efficiency", "peak"]
+_CORE_COLUMNS: Final = [
+    "cores: allocated",
+    "cores: usable",
+    "cores: used",
+    "CPU efficiency: whole run",
+    "CPU efficiency: peak",
+]
 
 
 def _core_cells(one: Configuration) -> list[str]:
@@ -97,14 +109,19 @@ def _core_cells(one: Configuration) -> list[str]:
     ]
 
 
-def _main_row(one: Configuration) -> list[str]:
+def _scaling_cells(one: Configuration, compared: set[str]) -> list[str]:
+    if one.series not in compared:
+        return [NONE, NONE]
+    return [words.times(one.median("speedup")), words.percent(one.median("parallel_efficiency"))]
+
+
+def _main_row(one: Configuration, compared: set[str]) -> list[str]:
     return [
         one.label,
         with_interval(one, "instances_per_s"),
         words.score(one.median("hr10")),
         words.score(one.median("ndcg10")),
-        words.times(one.median("speedup")),
-        words.percent(one.median("parallel_efficiency")),
+        *(_scaling_cells(one, compared) if compared else []),
         *_core_cells(one),
         words.percent(one.median("cpu_efficiency_training")),
         words.number(one.median("seconds_per_epoch")) + _extrapolated(one),
@@ -118,7 +135,7 @@ def _extrapolated(one: Configuration) -> str:
 
 def _command_row(one: Configuration) -> list[str]:
     elapsed = words.duration(one.median("elapsed_s"))
-    return [one.label, elapsed, *_core_cells(one), words.number(one.median("core_hours"))]
+    return [one.label, elapsed, *_core_cells(one), words.core_time(one.median("core_hours"))]
 
 
 def with_interval(one: Configuration, name: str) -> str:
@@ -182,12 +199,12 @@ def run_table(runs: Sequence[Row]) -> Table:
     """Every planned run, whatever became of it."""
     columns = ["run", "settings", "repeat", "state", "elapsed", "of the limit"]
     columns += ["CPU efficiency", "peak memory", "of what was asked", "what happened"]
-    return Table(columns, [_run_row(row) for row in runs])
+    return Table(columns, [_run_row(row) for row in runs], RUN_TEXTS)
 
 
 def _run_row(row: Row) -> list[str]:
     varied = ", ".join(f"{key.split('.')[-1]}: {value}" for key, value in row["varied"].items())
-    told = [row["reason"], row["progress"], row["stale"], *row["warnings"]]
+    told = [row["reason"], row["progress"], row["stale"], *_warnings(row)]
     return [
         row["run_id"],
         varied or row["command"] or "the base setting",
@@ -200,6 +217,12 @@ def _run_row(row: Row) -> list[str]:
         words.percent(row["memory_efficiency"]),
         "; ".join(text for text in told if text),
     ]
+
+
+def _warnings(row: Row) -> list[str]:
+    """Without the word on how little was measured where the run's end is what matters."""
+    ended_well = row["state"] == "completed"
+    return [text for text in row["warnings"] if ended_well or TOO_SHORT not in text]
 
 
 def environment(runs: Sequence[Row]) -> list[tuple[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import floor, log10
 
 NONE = "–"
 THIN = "\u202f"
@@ -19,6 +20,8 @@ def number(value: float | None) -> str:
     if abs(value) >= 100:
         digits = 3 - len(f"{abs(value):.0f}")
         return f"{round(value, min(digits, 0)):,.0f}"
+    if 0 < abs(value) < 1e-4:
+        return f"{value:.{2 - floor(log10(abs(value)))}f}"  # never 4.39e-05
     return f"{value:.3g}"
 
 
@@ -47,6 +50,15 @@ def duration(value: float | None) -> str:
     minutes, seconds = divmod(round(value), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02} min"
+
+
+def core_time(core_hours: float | None) -> str:
+    """In core-seconds below a tenth of a core-hour."""
+    if core_hours is None:
+        return NONE
+    if core_hours < 0.1:
+        return f"{number(3600 * core_hours)}{THIN}core-s"
+    return f"{number(core_hours)}{THIN}core-h"
 
 
 def mebibytes(value: float | None) -> str:

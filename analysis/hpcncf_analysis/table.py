@@ -1,0 +1,37 @@
+"""A table of ready texts, told apart from how a page shows it. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import groupby
+
+
+@dataclass(frozen=True)
+class Table:
+    """A heading for each column, then rows as wide; the first column is text.
+
+    Headings `group: name` of neighbours belong together.
+    """
+
+    columns: list[str]
+    rows: list[list[str]]
+    texts: frozenset[str] = frozenset()
+    """The other columns of text, not of figures."""
+
+    @property
+    def groups(self) -> list[tuple[str, int]]:
+        """Each group's heading and how many columns it spans; a column of none is its own."""
+        named = [(self._parts(name)[0], name) for name in self.columns]
+        runs = groupby(named, key=lambda pair: pair[0] or pair[1])
+        counted = [(group, [name for _, name in members]) for group, members in runs]
+        return [(group if ": " in names[0] else "", len(names)) for group, names in counted]
+
+    @property
+    def names(self) -> list[str]:
+        """The headings without their groups."""
+        return [self._parts(name)[1] for name in self.columns]
+
+    @staticmethod
+    def _parts(column: str) -> tuple[str, str]:
+        group, _, name = column.rpartition(": ")
+        return group, name
