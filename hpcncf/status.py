@@ -155,9 +155,16 @@ def _read(path: Path, kind: type[R], problems: list[str]) -> R | None:
     try:
         return records.read(path, kind)
     except RecordError as error:
-        if path.exists():
+        if not _missing(path):
             problems.append(str(error))
         return None
+
+
+def _missing(path: Path) -> bool:
+    try:
+        return not path.exists()
+    except PermissionError:  # a folder that we may not look into
+        return False
 
 
 def _just_made(attempt: AttemptPaths) -> bool:

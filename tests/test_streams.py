@@ -4,6 +4,7 @@ encoding, or its folder is gone."""
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -52,3 +53,12 @@ def test_a_folder_that_is_gone_is_told(tmp_path: Path) -> None:
     done = shell(f"mkdir gone; cd gone; rmdir ../gone; {HPCNCF} run -- true", tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith("hpcncf: the current folder: No such file or directory;")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everywhere")
+def test_results_that_may_not_be_read_are_named(tmp_path: Path) -> None:
+    shell(f"{HPCNCF} run -- true", tmp_path)
+    done = shell(f"chmod 0 results/run/runs; {HPCNCF} status results/run", tmp_path)
+    (tmp_path / "results/run/runs").chmod(0o700)
+    assert done.returncode == 1
+    assert re.fullmatch(r"hpcncf: .*: cannot be used: Permission denied\n", done.stderr)

@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"hpcncf: {error}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
     except OSError as error:
-        return _unprintable(error)
+        return _untold(error)
     except KeyboardInterrupt:
         return 130
 
@@ -104,11 +104,15 @@ def _check_folder() -> None:
         ) from None
 
 
-def _unprintable(error: OSError) -> int:
-    """`hpcncf status | head` ends in silence, a full disk under `hpcncf status > FILE` does not.
+def _untold(error: OSError) -> int:
+    """What no reader or writer told: a folder that we may not look into, or our own output.
 
+    `hpcncf status | head` ends in silence, a full disk under `hpcncf status > FILE` does not.
     Any other OSError that got here is our bug.
     """
+    if error.filename is not None and error.errno in (errno.EACCES, errno.EPERM, errno.ESTALE):
+        print(f"hpcncf: {error.filename}: cannot be used: {error.strerror}", file=sys.stderr)
+        return 1
     if error.filename is not None or error.errno not in (errno.EPIPE, errno.ENOSPC, errno.EDQUOT):
         raise error
     if error.errno != errno.EPIPE:
