@@ -126,7 +126,7 @@ def test_a_command_is_reported_without_training(tmp_path: Path) -> None:
     paths = make_results.command_plan(tmp_path)
     make_results.complete(paths)
     html, _ = reported(paths)
-    assert "The command kept 20" in html
+    assert "The command had 5 cores allocated, 5 usable, 1.00 used, CPU efficiency 20" in html
     assert "About 4 of 5 cores went unused" in html
     assert "instances/s</th>" not in html
     assert html.count("<svg") == 1, "what its cores did"

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcncf_analysis import conclude, recommend, scaling, summary, tables, words
+from hpcncf_analysis import conclude, efficiency, plots, recommend, scaling, summary, tables, words
 from hpcncf_analysis.alerts import alerts
 from hpcncf_analysis.conclude import Conclusion
 from hpcncf_analysis.summary import Configuration
@@ -379,6 +379,68 @@ def test_one_configuration_is_told_without_comparison() -> None:
     assert "keeps 20" in told.sentence
     assert "1 used, 5 usable" in told.sentence
     assert told.facts[0] == "About 4 of 5 cores went unused: measure the same with 1 core."
+
+
+def command(text: str, cores: int = 2, name: str | None = None, **changes: Any) -> Any:
+    """A recorded command of 100 s that used 1 core; by default it bears no name but its own."""
+    plain = {
+        "workload": "command",
+        "command": text,
+        "varied": {"run.command": name or text},
+        "config": f"{text}-{cores}",
+        "loader": None,
+        "num_workers": None,
+        "instances_per_s": None,
+        "hr10": None,
+        "cores_used": 1.0,
+        "cpu_efficiency": 1 / cores,
+    }
+    return row(cores=cores, **(plain | changes))
+
+
+def test_different_commands_are_told_each_for_itself() -> None:
+    told = concluded(
+        command("python a.py"), command("python b.py", name="b"), command("sleep 2", elapsed_s=2.0)
+    )
+    assert told.sentence == (
+        "3 different commands, each told for itself; 1 ended too soon to judge."
+    )
+    assert told.facts[0].startswith(
+        "2 cores · b: 2 cores allocated, 2 usable, 1.00 used, CPU efficiency 50"
+    )
+    assert told.facts[2] == "Too short to judge: 2 cores · sleep 2."
+    assert not any("fast" in fact for fact in told.facts)
+
+
+def test_a_command_at_several_sizes_is_compared() -> None:
+    told = concluded(command("a", cores=1), command("a", cores=2, elapsed_s=55.0))
+    assert told.sentence.startswith("2 cores · a runs 1.82× as fast as the dearest, 1 core · a")
+    same_name = [command("a 1", cores=1, name="n"), command("a 2", cores=2, name="n")]
+    shown = summary.configurations(same_name)
+    assert [one.label for one in shown] == ["1 core · n · a 1", "2 cores · n · a 2"]
+    assert len({one.series for one in shown}) == 1
+
+
+def test_commands_that_begin_alike_are_no_series() -> None:
+    long = "python train.py --with-a-very-long-list-of-options "
+    shown = summary.configurations([command(long + "1"), command(long + "2", cores=4)])
+    assert len({one.series for one in shown}) == 2
+    assert plots.speedup(shown) is None
+    assert efficiency.efficiency_against_speed(shown) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "words_in_it"),
+    [
+        ({"elapsed_s": 0.1}, "ended too soon to judge"),
+        ({"others_cores": 1.5}, "neighbours held its cores"),
+        ({}, "The command had 2 cores allocated"),
+    ],
+)
+def test_one_command_is_told_as_far_as_it_can_be(changes: dict[str, Any], words_in_it: str) -> None:
+    told = concluded(command("a", **changes))
+    assert words_in_it in told.sentence
+    assert bool(told.facts) is not bool(changes), "fewer cores are advised only where it is known"
 
 
 def test_the_memory_to_ask_for_is_the_largest_repeats_and_a_quarter() -> None:

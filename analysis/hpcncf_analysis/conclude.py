@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Final
 
-from hpcncf_analysis import words
+from hpcncf_analysis import commands, words
 from hpcncf_analysis.labels import counted
 from hpcncf_analysis.recommend import (
     QUALITY_SLACK,
@@ -39,8 +39,28 @@ def conclude(configurations: Sequence[Configuration], counts: Mapping[str, int])
     """`counts`: state -> runs."""
     if not configurations:
         return Conclusion(_nothing(counts), [])
-    if len(configurations) == 1:
+    if len(configurations) == 1 and not configurations[0].is_command:
         return _of_one(configurations[0])
+    if all(one.is_command for one in configurations):
+        return _of_commands(configurations)
+    return _of_comparable(configurations)
+
+
+def _of_commands(configurations: Sequence[Configuration]) -> Conclusion:
+    """Compared where all are the same command at different sizes."""
+    judged = [one for one in configurations if not commands.is_short(one)]
+    if len(judged) > 1 and len(commands.by_name(configurations)) == 1:
+        return _of_comparable(judged)
+    return Conclusion(
+        commands.sentence(configurations),
+        [
+            *commands.facts(configurations),
+            *(_idle_cores(judged[0]) if len(configurations) == len(judged) == 1 else []),
+        ],
+    )
+
+
+def _of_comparable(configurations: Sequence[Configuration]) -> Conclusion:
     best = recommended(configurations)
     others = [one for one in configurations if one is not best and one.speed]
     if best is None:
@@ -161,8 +181,6 @@ def _alike(one: Configuration, other: Configuration) -> str:
 
 def _alone(one: Configuration) -> str:
     efficiency = words.percent(one.median("cpu_efficiency"))
-    if one.is_command:
-        return f"The command kept {efficiency} of its {_cores(one)} busy{_use(one)}."
     return (
         f"{one.label} trains {words.number(one.speed)} instances/s and keeps {efficiency} of its "
         f"{_cores(one)} busy{_use(one)}; nothing stands beside it to compare."
@@ -178,7 +196,7 @@ def _use(one: Configuration) -> str:
 
 def _idle_cores(one: Configuration) -> list[str]:
     used, efficiency = one.median("cores_used"), one.median("cpu_efficiency")
-    if used is None or efficiency is None or efficiency >= IDLE or one.cores <= 1:
+    if used is None or efficiency is None or efficiency >= IDLE or mostly_disturbed([one]):
         return []
     fewer = max(ceil(used - 0.1), 1)
     if fewer >= one.cores:

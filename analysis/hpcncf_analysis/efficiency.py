@@ -38,8 +38,8 @@ def efficiency_against_speed(configurations: Sequence[Configuration]) -> Figure 
     shown = [one for one in configurations if one.speed and one.median("cpu_efficiency")]
     if not shown or len({one.is_command for one in shown}) > 1:
         return None
-    if shown[0].is_command and len(shown) == 1:
-        return None  # one point of a command says no more than its row in the table
+    if shown[0].is_command and (len(shown) == 1 or len({one.command for one in shown}) > 1):
+        return None  # one point says no more than its row; other commands do other work
     with style.styled():
         figure = style.blank(7.4)
         upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[1.25, 1])

@@ -38,15 +38,33 @@ LONGEST: Final = 32
 BARE: Final = {"loader", "engine", "data_title", "command"}
 
 
+def command_name(row: Row) -> str:
+    """What the user called the command, or all of it; only equal ones do the same work."""
+    return str((row.get("varied") or {}).get("run.command") or row.get("command") or "")
+
+
 def varying(rows: Sequence[Row]) -> list[str]:
     """The named settings that tell these rows apart; the data's key only where no title does."""
     told = [name for name in NAMED if len({repr(row.get(name)) for row in rows}) > 1]
+    if len({(command_name(row), row.get("command")) for row in rows}) == len(
+        {command_name(row) for row in rows}
+    ):
+        told = [name for name in told if name != "command"]
     return [name for name in told if name != "data_key" or "data_title" not in told]
 
 
 def settings(row: Row, told: Sequence[str]) -> dict[str, str]:
     """Setting -> words, of those told apart by and those always named, in a label's order."""
-    return {name: _word(name, row.get(name)) for name in NAMED if _says(name, row, told)}
+    words = {name: _word(name, row.get(name)) for name in NAMED if _says(name, row, told)}
+    if "command" in words:
+        words["command"] = _command(row, "command" in told)
+    return words
+
+
+def _command(row: Row, ambiguous: bool) -> str:
+    """Its name; where commands of one name differ, what was run as well."""
+    texts = [command_name(row), *([row["command"]] if ambiguous else [])]
+    return " · ".join(_word("command", text) for text in texts)
 
 
 def _says(name: str, row: Row, told: Sequence[str]) -> bool:

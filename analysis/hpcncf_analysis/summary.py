@@ -86,6 +86,11 @@ class Configuration:
         return bool(self.rows[0]["workload"] == "command")
 
     @property
+    def command(self) -> str:
+        """Its name, or all of it: the label shortens it."""
+        return labels.command_name(self.rows[0])
+
+    @property
     def speed(self) -> float | None:
         """Instances per second; for a command, runs per hour."""
         if not self.is_command:
@@ -161,7 +166,9 @@ def _configuration(
     first = rows[0]
     words = labels.settings(first, told)
     per_rank = first.get("batch_size_per_rank") is not None  # then the batch follows the ranks
-    series = [word for name, word in words.items() if not (name == "batch" and per_rank)]
+    # Of a command the whole: a label shortens it, and others may begin alike.
+    whole = words | ({"command": labels.command_name(first)} if "command" in words else {})
+    series = [word for name, word in whole.items() if not (name == "batch" and per_rank)]
     return Configuration(
         key=key,
         shape=labels.shape(first),

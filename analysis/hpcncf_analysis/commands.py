@@ -1,0 +1,73 @@
+"""What recorded commands did: each for itself, for different commands do not compare. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from hpcncf.monitor.measured import TOO_SHORT_S
+from hpcncf_analysis import words
+from hpcncf_analysis.labels import counted
+from hpcncf_analysis.recommend import mostly_disturbed
+from hpcncf_analysis.request import memory_gb
+from hpcncf_analysis.summary import Configuration
+
+# A command is told once; the table has the rest.
+MOST: Final = 12
+
+
+def by_name(commands: Sequence[Configuration]) -> dict[str, list[Configuration]]:
+    """Only those of one name (given, or the command itself) do the same work."""
+    grouped: dict[str, list[Configuration]] = {}
+    for one in commands:
+        grouped.setdefault(one.command, []).append(one)
+    return grouped
+
+
+def sentence(commands: Sequence[Configuration]) -> str:
+    short = sum(map(is_short, commands))
+    if len(commands) == short:
+        which = "The command" if len(commands) == 1 else f"All {len(commands)} commands"
+        return f"{which} ended too soon to judge: nothing to conclude from."
+    if len(commands) == 1:
+        return f"The command had {used(commands[0])}"
+    left = f"; {short} ended too soon to judge" if short else ""
+    return f"{len(commands)} different commands, each told for itself{left}."
+
+
+def facts(commands: Sequence[Configuration]) -> list[str]:
+    if len(commands) == 1:
+        return []
+    told = [f"{one.label}: {used(one)}" for one in commands if not is_short(one)]
+    more = len(told) - MOST
+    short = [one.label for one in commands if is_short(one)]
+    return [
+        *told[:MOST],
+        *([f"And {counted(more, 'command')} more, in the table."] if more > 0 else []),
+        *([f"Too short to judge: {'; '.join(short)}."] if short else []),
+    ]
+
+
+def is_short(one: Configuration) -> bool:
+    """Start-up and the clock's ticks are most of what was measured."""
+    return (one.median("elapsed_s") or 0.0) < TOO_SHORT_S
+
+
+def used(one: Configuration) -> str:
+    """In the words that `hpcncf run` printed."""
+    cores = (
+        f"{counted(one.cores, 'core')} allocated, {words.cores(one.median('cores_usable'))} "
+        f"usable, {words.hundredths(one.median('cores_used'))} used"
+    )
+    kept = f"CPU efficiency {words.percent(one.median('cpu_efficiency'))}"
+    doubt = ""
+    if mostly_disturbed([one]):
+        doubt = "; neighbours held its cores, so how many it needs cannot be told"
+    return f"{cores}, {kept}{_memory(one)}{doubt}."
+
+
+def _memory(one: Configuration) -> str:
+    peaks = [row["memory_peak_mib"] for row in one.rows if row["memory_peak_mib"]]
+    if not peaks:
+        return ""
+    return f", {words.mebibytes(max(peaks))} at the peak (ask for {memory_gb(max(peaks)):g} GB)"
