@@ -179,3 +179,11 @@ def test_data_without_context_or_test_rows_loads(tmp_path: Path) -> None:
     data = load(tmp_path / "data")
     assert (data.train_context.shape, data.test_negatives.shape) == ((2, 0), (0, 99))
     assert len(data.test_unseen) == 0
+
+
+def test_a_manifest_with_a_wrong_value_is_told_in_one_line(tmp_path: Path) -> None:
+    prepare(tmp_path / "data")
+    path = tmp_path / "data" / manifest.NAME
+    path.write_text(path.read_text().replace('"users": 8', '"users": "eight"'))
+    with pytest.raises(DataError, match=r"manifest.json: users: .*came 'eight': prepare it again$"):
+        load(tmp_path / "data")

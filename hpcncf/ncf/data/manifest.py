@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from hpcncf.errors import HpcncfError, UsageError
+from hpcncf.errors import HpcncfError, UsageError, shown
 
 FORMAT_VERSION: Final = 1
 NAME = "manifest.json"
@@ -85,7 +85,13 @@ def read(folder: Path) -> Manifest:
         return Manifest.model_validate(plain)
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from None
-    except (ValueError, AttributeError, ValidationError) as error:
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where = ".".join(str(part) for part in problem["loc"])
+        raise DataError(
+            f"{path}: {where}: {problem['msg']}; came {shown(problem['input'])}: prepare it again"
+        ) from None
+    except (ValueError, AttributeError, RecursionError) as error:
         raise DataError(f"{path}: not a manifest of prepared data: {error}") from None
 
 
