@@ -46,6 +46,40 @@ def test_every_configuration_is_labelled_and_no_label_covers_another(
     assert all(frame.x0 - 1 <= box.x0 and box.x1 <= frame.x1 + 1 for box in boxes)
 
 
+def test_no_label_lies_over_another_configurations_median() -> None:
+    """Close together, and a fast one whose label would reach over its neighbours to the left."""
+    shown = summary.configurations(
+        [
+            row(cores=cores, instances_per_s=rate, cpu_efficiency=busy, batch=batch, config=f"{at}")
+            for at, (cores, rate, busy, batch) in enumerate(
+                [
+                    (1, 100.0, 0.9, 256),
+                    (2, 104.0, 0.88, 256),
+                    (1, 118.0, 0.9, 1024),
+                    (2, 130.0, 0.87, 1024),
+                    (4, 140.0, 0.52, 256),
+                    (4, 150.0, 0.5, 1024),
+                ]
+            )
+        ]
+    )
+    figure = efficiency.efficiency_against_speed(shown)
+    assert figure is not None
+    figure.draw_without_rendering()
+    axes = figure.axes[0]
+    for text in labels(figure, shown):
+        box = Text.get_window_extent(text)
+        others = [one for one in shown if one.label != text.get_text()]
+        at = [(one.speed or 0.0, one.median("cpu_efficiency") or 0.0) for one in others]
+        inside = [box.contains(*axes.transData.transform(point)) for point in at]
+        assert not any(inside), text.get_text()
+
+
+def test_the_cores_used_can_be_read_between_the_counts() -> None:
+    assert efficiency.between((0.45, 3.0), [1, 2]) == pytest.approx([0.5, 0.7, 1.5])
+    assert efficiency.between((0.15, 6.0), [1, 4]) == pytest.approx([0.2, 0.5, 2, 5])
+
+
 def test_every_run_is_a_point(demo: list[Configuration]) -> None:
     figure = efficiency.efficiency_against_speed(demo)
     assert figure is not None

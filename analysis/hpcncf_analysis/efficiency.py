@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import log10, sqrt
+from math import log2, log10, sqrt
 from typing import Final
 
 from matplotlib.axes import Axes
@@ -24,6 +24,8 @@ from hpcncf_analysis.summary import CROWD, Configuration, marks
 
 # Less than this many cores unused is not worth a word in a figure.
 TOLD: Final = 0.15
+# Over so many times the smallest number of cores, an axis has room for fine steps.
+FINE: Final = 16
 
 
 def efficiency_against_speed(configurations: Sequence[Configuration]) -> Figure | None:
@@ -101,10 +103,21 @@ def _costs(axes: Axes, shown: Sequence[Configuration], colours: Mapping[str, str
         axes.plot(speed, busy, marker, ms=6, color=colour)
         axes.plot(speed, one.cores, marker, ms=11, mfc="none", mew=1.8, color=colour)
     axes.yaxis.set_major_locator(FixedLocator(counts))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_locator(FixedLocator(between(axes.get_ylim(), counts)))
+    for formatted in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+        formatted(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.tick_params(axis="y", which="minor", labelsize=8, labelcolor=GREY)
     what = "run" if shown[0].is_command else "epoch"
     axes.set_title(f"Cores allocated (○) and used (•); grey: core-seconds per {what}")
+
+
+def between(bounds: tuple[float, float], counts: Sequence[float]) -> list[float]:
+    """1, 2, 5, 10, ... inside the bounds, finer where these are close; none at a count's tick."""
+    low, high = bounds
+    steps = (1, 2, 5) if high / low > FINE else (1, 1.5, 2, 3, 5, 7)
+    nice = [step * 10.0**power for power in range(-3, 5) for step in steps]
+    inside = [value for value in nice if low < value < high]
+    return [value for value in inside if all(abs(log2(value / count)) > 0.3 for count in counts)]
 
 
 def _iso_lines(axes: Axes, shown: Sequence[Configuration]) -> None:
@@ -167,7 +180,8 @@ def _label_points(
         if one.key in names
     ]
     points = [(_run_speed(one, row), row["cpu_efficiency"]) for one in shown for row in one.rows]
-    placing.place(axes, labels, points)
+    medians = [(one.speed or 0.0, one.median("cpu_efficiency") or 0.0) for one in shown]
+    placing.place(axes, labels, points, medians)
 
 
 def _label_waste(axes: Axes, shown: Sequence[Configuration], colours: Mapping[str, str]) -> None:
@@ -178,9 +192,6 @@ def _label_waste(axes: Axes, shown: Sequence[Configuration], colours: Mapping[st
         for one, busy in spans
         if one.cores - busy >= TOLD and len(shown) <= CROWD
     ]
-    points = [
-        (one.speed or 0.0, at)
-        for one, busy in spans
-        for at in (busy, sqrt(busy * one.cores), one.cores)
-    ]
-    placing.place(axes, labels, points)
+    bands = [(one.speed or 0.0, sqrt(busy * one.cores)) for one, busy in spans]
+    ends = [(one.speed or 0.0, at) for one, busy in spans for at in (busy, one.cores)]
+    placing.place(axes, labels, bands, ends)

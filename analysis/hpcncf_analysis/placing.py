@@ -17,7 +17,7 @@ DOT: Final = 2.5
 # Points to the right, left, above and below, then further and further out: (x, y, alignment).
 OFFSETS: Final = [
     (dx * far, dy * far, side)
-    for far in (1.0, 1.4, 1.8, 2.3, 3.0, 4.5)
+    for far in (1.0, 1.4, 1.8, 2.3, 3.0, 3.7, 4.5, 6.0)
     for dx, dy, side in (
         (9, 0, "left"),
         (-9, 0, "right"),
@@ -48,20 +48,28 @@ class Label:
     colour: str
 
 
-def place(axes: Axes, labels: Sequence[Label], points: Sequence[tuple[float, float]]) -> None:
+def place(
+    axes: Axes,
+    labels: Sequence[Label],
+    points: Sequence[tuple[float, float]],
+    medians: Sequence[tuple[float, float]] = (),
+) -> None:
     """Draw every label where it covers least; far ones get a line to their point.
 
-    From the right to the left: those at the edge have the fewest places to go.
+    A label over another's median would name the wrong one: that weighs most. `medians` are those
+    without a label of their own. From the right to the left: those at the edge have the fewest
+    places to go.
     """
     figure = axes.get_figure(root=True)
     assert figure is not None
     figure.draw_without_rendering()
     figure.set_layout_engine("none")  # what is placed now must not move when the figure is saved
-    markers = [_around(axes, label.x, label.y, MARKER).extents for label in labels]
+    places = [*((label.x, label.y) for label in labels), *medians]
+    markers = np.array([_around(axes, *place, MARKER).extents for place in places]).reshape(-1, 4)
     dots = [_around(axes, x, y, DOT).extents for x, y in points]
     taken = np.array([*markers, *dots]).reshape(-1, 4)
     for label in sorted(labels, key=lambda label: label.x, reverse=True):
-        costs = [_cost(axes, label, at, taken) for at in OFFSETS]
+        costs = [_cost(axes, label, at, taken, markers) for at in OFFSETS]
         best = OFFSETS[costs.index(min(costs))]
         taken = np.vstack([taken, _drawn(axes, label, best, keep=True).extents])
 
@@ -77,13 +85,17 @@ def _cost(
     label: Label,
     at: tuple[float, float, str],
     taken: Boxes,
+    markers: Boxes,
 ) -> float:
-    """Square pixels covered, those outside the axes ten times; nearer wins where all are free."""
+    """Square pixels covered, those outside the axes and of medians ten times.
+
+    Nearer wins where all are free.
+    """
     box = _drawn(axes, label, at, keep=False)
     frame = np.array([axes.get_window_extent().extents])
     outside = box.width * box.height - _overlap(box, frame)
     covered = _overlap(box, taken)
-    return covered + 10 * outside + (abs(at[0]) + abs(at[1])) / 10
+    return covered + 10 * (outside + _overlap(box, markers)) + (abs(at[0]) + abs(at[1])) / 10
 
 
 def _overlap(box: Bbox, others: Boxes) -> float:
