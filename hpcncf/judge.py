@@ -67,6 +67,8 @@ def _stands(run: Run, attempt: Attempt | None, sent: Sent | None) -> Verdict:
     verdict = _attempted(run, attempt, sent)
     if sent and sent.cancelled_by and verdict[0] in ("stopped", "lost", "cancelled"):
         return "cancelled", f"by {sent.cancelled_by}, while it ran"
+    if sent and sent.started and verdict[0] == "cancelled" and sent.submission.cluster == "local":
+        return "stopped", "its local queue was ended while it ran"  # and nobody cancelled the run
     return verdict
 
 

@@ -89,6 +89,7 @@ FAILED = {"outcome": "failed", "error": {"type": "ValueError", "message": "bad r
          "cancelled", "by bob, while it ran"),
         (ended(RUN, "timeout", (-15, -9)), None, "timeout", "limit of 30 min"),
         (ended(RUN, "cancelled", (143, 143)), None, "cancelled", "while it ran"),
+        (ended(RUN, "cancelled", (143, 143)), sent(RUN, started=True), "stopped", "queue was ended"),
         (ended(RUN, codes=(-15, -9)), None, "failed", "rank 1 was killed by signal 9 (SIGKILL)"),
         (ended(RUN, codes=(1, -11), ranks=1, **FAILED), None, "failed", "signal 11 (SIGSEGV)"),
         (ended(RUN, codes=(1, -15), ranks=1, **FAILED), None, "failed", "ValueError: bad row"),
