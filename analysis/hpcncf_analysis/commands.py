@@ -12,7 +12,7 @@ from hpcncf_analysis.recommend import mostly_disturbed
 from hpcncf_analysis.request import memory_gb
 from hpcncf_analysis.summary import Configuration
 
-# A command is told once; the table has the rest.
+# More sentences than these nobody reads: the table has the rest.
 MOST: Final = 12
 
 
