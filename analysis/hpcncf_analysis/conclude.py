@@ -18,6 +18,7 @@ from hpcncf_analysis.recommend import (
     of_cores,
     of_speeds,
     per_core,
+    price,
     quality_gap,
     recommended,
     sound_ones,
@@ -88,7 +89,7 @@ def _compared(
     best: Configuration, others: Sequence[Configuration], all_of_them: Sequence[Configuration]
 ) -> str:
     """What the best gains over the worst waste, and what the fastest would cost."""
-    dearest = min(others, key=per_core)
+    dearest = max(others, key=price(others))
     quickest = max(sound_ones(all_of_them), key=lambda one: one.speed or 0.0)
     doubt = _doubt(best, dearest, quickest)
     gain = _as_fast(best, dearest, doubt) if best is quickest else _per_core(best, dearest, doubt)
@@ -97,13 +98,9 @@ def _compared(
         fastest = _faster(best, dearest, quickest, doubt)
     told = f"{gain}{_quality(best, dearest)}; {fastest}"
     ask = f"ask for {asked(best, all_of_them)}"
-    if best is not quickest:
-        ask += ", unless you need the time"
-    return (
-        f"Not settled: {told}, but {doubt}: repeat before you {ask}."
-        if doubt
-        else (f"{told}: {ask}.")
-    )
+    if doubt:
+        return f"Not settled: {doubt}; {told}: repeat before you {ask}."
+    return f"{told}: {ask}{'' if best is quickest else ', unless you need the time'}."
 
 
 def _doubt(best: Configuration, dearest: Configuration, quickest: Configuration) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import sqrt
 from typing import Final
@@ -58,6 +58,13 @@ def speed_range(one: Configuration) -> tuple[float, float]:
 
 def per_core(one: Configuration) -> float:
     return (one.speed or 0.0) / one.cores
+
+
+def price(among: Sequence[Configuration]) -> Callable[[Configuration], float]:
+    """What one costs: core-seconds for an epoch where all know it, else for an instance."""
+    if all(one.median("core_s_per_epoch") for one in among):
+        return lambda one: one.median("core_s_per_epoch") or 0.0
+    return lambda one: 1 / per_core(one)
 
 
 def recommended(configurations: Sequence[Configuration]) -> Configuration | None:
