@@ -1,4 +1,7 @@
-"""`make bench`: every benchmark, one after another, as Markdown on standard output."""
+"""`make bench`: every benchmark, one after another, as Markdown on standard output.
+
+`python -m benchmarks NAME...` runs those named.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,9 @@ def main() -> int:
     """Run them all, each in a namespace of its own; exit code 1 when one fails."""
     about = environment.describe()
     print(f"# Benchmarks\n\n{about['cpu_model']}, torch {about['torch']}\n")
-    failed = [name for name in BENCHMARKS if not passed(name)]
+    asked = sys.argv[1:] or list(BENCHMARKS)
+    del sys.argv[1:]  # a benchmark has arguments of its own
+    failed = [name for name in asked if not passed(name)]
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
