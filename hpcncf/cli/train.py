@@ -43,7 +43,7 @@ def summary(record: RankRecord) -> str:
         lines.append(f"epochs {len(done.epochs)}, loss {last.loss:.4f}")
         if done.counted_s:
             speed = done.counted_instances / done.counted_s
-            lines.append(f"speed {speed:,.0f} instances/s, {done.threads} threads")
+            lines.append(f"speed {speed:,.0f} instances/s, threads {done.threads}")
         if last.hr10 is not None and last.ndcg10 is not None:
             lines.append(f"HR@10 {last.hr10:.3f}, NDCG@10 {last.ndcg10:.3f}")
         if last.hr10_unseen is not None:
