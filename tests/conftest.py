@@ -8,7 +8,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+# No test is timed: a busy machine is not a failure.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 FAKE_SLURM = Path(__file__).parent / "fake_slurm"
 
