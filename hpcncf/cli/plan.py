@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hpcncf.rank import arguments
+
 if TYPE_CHECKING:
     from hpcncf.plan import Plan, Run
     from hpcncf.spec import JobSpec
@@ -20,14 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def job_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("job", type=Path, metavar="JOB.yaml", help="the job file")
-    parser.add_argument(
-        "-s",
-        dest="settings",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="override a setting, as in -s training.epochs=1; may be repeated",
-    )
+    arguments.settings(parser, "override a setting, as in -s training.epochs=1; may be repeated")
 
 
 def run(args: argparse.Namespace) -> int:

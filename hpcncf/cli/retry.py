@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcncf.cli.submit import sending_arguments
+from hpcncf.rank import arguments
 
 if TYPE_CHECKING:
     from hpcncf.records import ResultPaths
@@ -22,13 +23,8 @@ exit codes: 0 submitted, and with --wait all complete; 1 an error; 2 the request
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("results", type=Path, metavar="RESULTS", help="the results folder")
-    parser.add_argument(
-        "-s",
-        dest="settings",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="resources.mem_gb or resources.timeout_min of what is sent now and later retried",
+    arguments.settings(
+        parser, "resources.mem_gb or resources.timeout_min of what is sent now and later retried"
     )
     sending_arguments(parser, None, "default: where it was submitted last")
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    pass
+from typing import Any
 
 HELP = "what runs, what waits and why, what failed and why"
 EPILOG = """\
