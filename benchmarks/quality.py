@@ -16,9 +16,10 @@ from pathlib import Path
 from hpcncf.ncf.data import frappe, prepared, synthetic
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.train import Trainer
+from hpcncf.paths import RunPaths
 from hpcncf.plan import Run
 from hpcncf.rank.launcher import Place
-from hpcncf.records import RunPaths, TrainingRecord
+from hpcncf.records import TrainingRecord
 from hpcncf.spec import Data, Model, Resources, Training
 
 SEEDS = (0, 1, 2)

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from hpcncf import jobfile, results, status
 from hpcncf.errors import UsageError
+from hpcncf.paths import ResultPaths
 from hpcncf.plan import Plan, Run
-from hpcncf.records import ResultPaths
 from hpcncf.spec import Resources
 
 FREE: Final = ("resources.mem_gb", "resources.timeout_min")

@@ -10,8 +10,9 @@ from typing import Final
 
 from hpcncf import claims, records, status, submissions
 from hpcncf.local.processes import GRACE_S
+from hpcncf.paths import ResultPaths
 from hpcncf.plan import Plan, Run
-from hpcncf.records import Claim, RecordError, ResultPaths
+from hpcncf.records import Claim, RecordError
 from hpcncf.slurm import commands
 from hpcncf.status import RunState
 from hpcncf.submissions import Submission

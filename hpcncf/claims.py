@@ -13,7 +13,8 @@ import psutil
 
 from hpcncf import records
 from hpcncf.errors import HpcncfError
-from hpcncf.records import AttemptPaths, Claim, RunPaths
+from hpcncf.paths import AttemptPaths, RunPaths
+from hpcncf.records import Claim
 
 # While it trains a rank rewrites progress.json every few seconds, and all along node-N.json every
 # ten; on another machine silence this long is death.

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 from hpcncf import records, results, status
 from hpcncf.ncf.data import manifest
 from hpcncf.ncf.data.manifest import DataError, Manifest
+from hpcncf.paths import ResultPaths
 from hpcncf.plan import Plan, Run
-from hpcncf.records import NodeRecord, RankRecord, RecordError, ResultPaths
+from hpcncf.records import NodeRecord, RankRecord, RecordError
 from hpcncf.status import RunState
 from hpcncf.tables import account, rows
 from hpcncf.tables.trained import Row

@@ -15,9 +15,10 @@ from hpcncf import plan as planning
 from hpcncf.child import CannotStart, Child, check, signal_name
 from hpcncf.monitor import Measured, Monitor
 from hpcncf.monitor.cores import usable
+from hpcncf.paths import AttemptPaths, ResultPaths
 from hpcncf.plan import Run
 from hpcncf.rank import launcher
-from hpcncf.records import AttemptPaths, End, NodeRecord, Progress, RankRecord, ResultPaths
+from hpcncf.records import End, NodeRecord, Progress, RankRecord
 from hpcncf.spec import Resources
 
 

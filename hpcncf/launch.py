@@ -15,8 +15,9 @@ from hpcncf import records, results, status, submissions
 from hpcncf.errors import HpcncfError, UsageError
 from hpcncf.local import machine
 from hpcncf.ncf.data import manifest
+from hpcncf.paths import ResultPaths
 from hpcncf.plan import Plan, Run
-from hpcncf.records import ResultPaths
+from hpcncf.rank import task
 from hpcncf.slurm import request, sites
 from hpcncf.spec import Data, JobSpec
 from hpcncf.status import RunState
@@ -168,19 +169,22 @@ def to_slurm(paths: ResultPaths, job: JobSpec, runs: list[Run], file: Path) -> N
     for array in planning.arrays(runs).values():
         submission = records.read(file, Submission)
         ids = [run.id for run in array]
-        results, again = [str(paths.folder)] * len(ids), [submission.again] * len(ids)
-        over = [submission.over.get(run_id, 0) for run_id in ids]
+        tasks = [[run_id] for run_id in ids]
+        results, again = [str(paths.folder)] * len(tasks), [submission.again] * len(tasks)
+        over = [{run: submission.over.get(run, 0) for run in runs} for runs in tasks]
         try:
             executor = submitit.AutoExecutor(logs, cluster="slurm")
             executor.update_parameters(**site_parameters(job, array[0]))
             with contextlib.redirect_stderr(io.StringIO()):  # submitit prints what it raises
-                sent = executor.map_array(task, results, ids, again, over)
+                sent = executor.map_array(task.work, results, tasks, again, over)
         except RuntimeError as error:  # what sbatch said, or that there is no srun
             raise HpcncfError(
                 f"Slurm did not take the array: {_briefly(str(error))}; mend that, "
                 "or --cluster local to run on this machine"
             ) from None
-        jobs = [SubmittedJob(id=one.job_id, runs=[run]) for one, run in zip(sent, ids, strict=True)]
+        jobs = [
+            SubmittedJob(id=one.job_id, runs=runs) for one, runs in zip(sent, tasks, strict=True)
+        ]
         records.write(file, submission.model_copy(update={"jobs": submission.jobs + jobs}))
 
 
@@ -188,15 +192,6 @@ def _briefly(said: str) -> str:
     """A fatal line says what those before it led to; else each may be the reason."""
     lines = said.strip().splitlines()
     return "\n".join([line for line in lines if ": fatal: " in line][-1:] or lines)
-
-
-def task(results: str, run_id: str, again: bool, over: int = 0) -> None:
-    """What each rank of a Slurm task calls; Slurm is to see a failure as one."""
-    from hpcncf import worker
-
-    code = worker.work(Path(results), run_id, again, over)
-    if code:
-        raise SystemExit(code)
 
 
 def debug(paths: ResultPaths, runs: list[Run], again: bool) -> list[int]:

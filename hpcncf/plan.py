@@ -89,6 +89,8 @@ def identity(
     still knows the runs made before it.
     """
     asked = {"nodes", "tasks_per_node", "cpus_per_task", "gpus_per_node"}
+    if resources.launcher != "srun":
+        asked.add("launcher")
     return {
         "workload": workload,
         "data": data_key,

@@ -1,12 +1,9 @@
-"""What a run leaves behind: the records' schema and file names, written whole, read by version."""
+"""What a run leaves behind: the records' schema, written whole, read by version."""
 
 from __future__ import annotations
 
 import json
 import os
-import re
-from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -397,108 +394,3 @@ def read(path: Path, kind: type[R]) -> R:
         where = ".".join(str(part) for part in problem["loc"])
         message = problem["msg"].removeprefix("Value error, ")
         raise RecordError(f"{path}: {where}: {message}") from None
-
-
-@dataclass(frozen=True)
-class AttemptPaths:
-    """Where one attempt at a run keeps its files."""
-
-    folder: Path
-
-    @property
-    def number(self) -> int:
-        return int(self.folder.name.removeprefix("attempt-"))
-
-    @property
-    def claim(self) -> Path:
-        return self.folder / "claim.json"
-
-    @property
-    def progress(self) -> Path:
-        return self.folder / "progress.json"
-
-    @property
-    def end(self) -> Path:
-        return self.folder / "end.json"
-
-    def rank(self, rank: int) -> Path:
-        return self.folder / f"rank-{rank}.json"
-
-    def node(self, index: int) -> Path:
-        return self.folder / f"node-{index}.json"
-
-    def log(self, rank: int) -> Path:
-        """What a locally launched rank printed; under Slurm, logs are submitit's."""
-        return self.folder / f"rank-{rank}.log"
-
-    def ranks(self) -> list[Path]:
-        return sorted(self.folder.glob("rank-*.json"), key=_number)
-
-    def nodes(self) -> list[Path]:
-        return sorted(self.folder.glob("node-*.json"), key=_number)
-
-
-def _number(path: Path) -> int:
-    digits = re.search(r"(\d+)(?:\.\w+)?$", path.name)
-    return int(digits.group(1)) if digits else -1
-
-
-@dataclass(frozen=True)
-class RunPaths:
-    """Where one run keeps its files."""
-
-    folder: Path
-
-    @property
-    def checkpoint(self) -> Path:
-        return self.folder / "checkpoint.pt"
-
-    def attempt(self, number: int) -> AttemptPaths:
-        return AttemptPaths(self.folder / f"attempt-{number}")
-
-    def attempts(self) -> list[AttemptPaths]:
-        """Oldest first; the first is number 1."""
-        return [AttemptPaths(folder) for folder in sorted(self._folders(), key=_number)]
-
-    def _folders(self) -> Iterator[Path]:
-        for folder in self.folder.glob("attempt-*"):
-            if re.fullmatch(r"attempt-[1-9]\d{0,5}", folder.name) and folder.is_dir():
-                yield folder
-
-
-@dataclass(frozen=True)
-class ResultPaths:
-    """Where a job keeps its results. The only place that spells these names."""
-
-    folder: Path
-
-    @property
-    def job(self) -> Path:
-        return self.folder / "job.yaml"
-
-    @property
-    def plan(self) -> Path:
-        return self.folder / "plan.json"
-
-    @property
-    def lock(self) -> Path:
-        """Held by whoever changes plan or submissions; a file, for NFS locks no folders."""
-        return self.folder / ".lock"
-
-    @property
-    def submissions(self) -> Path:
-        return self.folder / "submissions"
-
-    @property
-    def tables(self) -> Path:
-        return self.folder / "tables"
-
-    @property
-    def report(self) -> Path:
-        return self.folder / "report"
-
-    def submitit(self, user: str) -> Path:
-        return self.folder / f"slurm-{user}"
-
-    def run(self, run_id: str) -> RunPaths:
-        return RunPaths(self.folder / "runs" / run_id)

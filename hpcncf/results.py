@@ -14,8 +14,8 @@ from pydantic import ValidationError
 from hpcncf import jobfile, records
 from hpcncf import plan as planning
 from hpcncf.errors import HpcncfError, UsageError
+from hpcncf.paths import ResultPaths
 from hpcncf.plan import Plan, Run
-from hpcncf.records import ResultPaths
 from hpcncf.spec import JobSpec
 
 

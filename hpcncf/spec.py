@@ -80,7 +80,15 @@ class Resources(Settings):
     mem_gb: PositiveFloat = 4.0
     """Memory per node, in GB. Not part of a run's identity."""
     timeout_min: Count = 30
-    """Time limit in minutes. Not part of a run's identity."""
+    """Time limit of a run in minutes. Not part of a run's identity."""
+    runs_per_task: Count = 1
+    """Runs that one Slurm task works through, one after another, where a site limits the number
+    of jobs. Not part of a run's identity."""
+    requeues: Whole = 3
+    """How often a run that reaches its time limit is put back into Slurm's queue, to go on from
+    its checkpoint. Not part of a run's identity."""
+    launcher: Literal["srun", "torchrun"] = "srun"
+    """Under Slurm: `srun` starts each rank, or one `torchrun` on each node does."""
 
     @property
     def world_size(self) -> int:

@@ -13,17 +13,9 @@ from typing import Final
 from hpcncf import claims, environment, judge, records, submissions
 from hpcncf.judge import Attempt, Sent
 from hpcncf.local import machine
+from hpcncf.paths import AttemptPaths, ResultPaths
 from hpcncf.plan import Plan, Run
-from hpcncf.records import (
-    AttemptPaths,
-    Claim,
-    End,
-    Progress,
-    R,
-    RankRecord,
-    RecordError,
-    ResultPaths,
-)
+from hpcncf.records import Claim, End, Progress, R, RankRecord, RecordError
 from hpcncf.slurm import commands
 from hpcncf.slurm.states import JobState
 from hpcncf.submissions import State, Submission, Submitted, SubmittedJob

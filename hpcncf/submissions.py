@@ -16,7 +16,8 @@ import psutil
 from pydantic import model_validator
 
 from hpcncf import records
-from hpcncf.records import SCHEMA_VERSION, Moment, Part, ProcessId, RecordError, ResultPaths
+from hpcncf.paths import ResultPaths
+from hpcncf.records import SCHEMA_VERSION, Moment, Part, ProcessId, RecordError
 
 Cluster = Literal["local", "slurm", "debug"]
 State = Literal[

@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING
 from hpcncf import claims, records
 from hpcncf.errors import HpcncfError, UsageError
 from hpcncf.monitor import procfs
+from hpcncf.paths import AttemptPaths, ResultPaths, RunPaths
 from hpcncf.plan import Run
 from hpcncf.rank import arguments, launcher, log, source
 from hpcncf.rank.launcher import Place
 from hpcncf.rank.leaving import Recorded
-from hpcncf.records import AttemptPaths, Progress, RankRecord, RecordError, ResultPaths, RunPaths
+from hpcncf.records import Progress, RankRecord, RecordError
 from hpcncf.results import read_plan
 
 if TYPE_CHECKING:

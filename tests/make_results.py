@@ -11,6 +11,7 @@ from typing import Any
 from hpcncf import plan as planning
 from hpcncf import records
 from hpcncf.ncf.data.manifest import Manifest
+from hpcncf.paths import ResultPaths
 from hpcncf.plan import Plan, Run
 from hpcncf.records import (
     Batches,
@@ -23,7 +24,6 @@ from hpcncf.records import (
     NodeRecord,
     Phases,
     RankRecord,
-    ResultPaths,
     TrainingRecord,
 )
 from hpcncf.spec import JobSpec, Resources

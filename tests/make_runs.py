@@ -7,9 +7,9 @@ from typing import Any
 
 from hpcncf.ncf.data import prepared, synthetic
 from hpcncf.ncf.data.prepared import Prepared
+from hpcncf.paths import RunPaths
 from hpcncf.plan import Run
 from hpcncf.rank.launcher import Place
-from hpcncf.records import RunPaths
 from hpcncf.spec import Data, Model, Resources, Training
 
 

@@ -10,7 +10,7 @@ from make_results import plan_of
 
 from hpcncf import amend
 from hpcncf.errors import UsageError
-from hpcncf.records import ResultPaths
+from hpcncf.paths import ResultPaths
 from hpcncf.results import read_plan
 
 

@@ -10,15 +10,16 @@ import psutil
 import pytest
 
 from hpcncf import claims, records
-from hpcncf.records import Claim, End, RunPaths
+from hpcncf.paths import RunPaths
+from hpcncf.records import Claim, End
 
 TAKE = """\
 import os, sys, time
 from pathlib import Path
-from hpcncf import claims, records
+from hpcncf import claims, paths
 sys.stdin.read()  # all begin at once, when the test closes this
 try:
-    print(claims.take(records.RunPaths(Path(sys.argv[1])), "local").number, flush=True)
+    print(claims.take(paths.RunPaths(Path(sys.argv[1])), "local").number, flush=True)
 except claims.Taken as taken:
     print("taken:", taken, flush=True)
 os.close(1)  # the test need not wait for our end to read what we said
@@ -93,8 +94,8 @@ def test_a_living_process_holds_its_run_until_the_attempt_ended(tmp_path: Path) 
 def test_a_dead_process_holds_nothing(tmp_path: Path) -> None:
     run = RunPaths(tmp_path / "0123456789ab")
     code = (
-        "import sys; from pathlib import Path; from hpcncf import claims, records;"
-        "claims.take(records.RunPaths(Path(sys.argv[1])), 'local')"
+        "import sys; from pathlib import Path; from hpcncf import claims, paths;"
+        "claims.take(paths.RunPaths(Path(sys.argv[1])), 'local')"
     )
     subprocess.run([sys.executable, "-c", code, str(run.folder)], check=True)
     assert run.attempts()[0].claim.exists()

@@ -13,7 +13,7 @@ from make_results import plan_of
 
 from hpcncf import cli, jobfile, records, results, submissions
 from hpcncf.cli import layout
-from hpcncf.records import ResultPaths
+from hpcncf.paths import ResultPaths
 
 JobFile = Callable[[str], Path]
 ROOT = Path(__file__).parent.parent

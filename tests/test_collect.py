@@ -16,8 +16,9 @@ from hpcncf import plan as planning
 from hpcncf.cli import main
 from hpcncf.collect import Collected, as_csv, collect, write
 from hpcncf.errors import UsageError
+from hpcncf.paths import ResultPaths
 from hpcncf.plan import Plan, Run
-from hpcncf.records import RankRecord, ResultPaths
+from hpcncf.records import RankRecord
 from hpcncf.tables import account, rows, trained
 
 TABLES = ("runs", "ranks", "cores", "epochs")

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from hpcncf import child, command, records
+from hpcncf.paths import AttemptPaths, ResultPaths
 from hpcncf.plan import Plan
-from hpcncf.records import AttemptPaths, Claim, End, NodeRecord, RankRecord, ResultPaths
+from hpcncf.records import Claim, End, NodeRecord, RankRecord
 
 START = (
     "import argparse, sys\nfrom hpcncf.cli import run\n"

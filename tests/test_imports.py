@@ -18,6 +18,7 @@ LAYERS: list[set[str]] = [
     {"hpcncf.spec"},
     {
         "hpcncf.plan",
+        "hpcncf.paths",
         "hpcncf.records",
         "hpcncf.monitor",
         "hpcncf.environment",
@@ -38,7 +39,7 @@ LAYERS: list[set[str]] = [
         "hpcncf.child",
         "hpcncf.command",
     },
-    {"hpcncf.launch", "hpcncf.worker", "hpcncf_analysis"},
+    {"hpcncf.launch", "hpcncf.worker", "hpcncf.rank.task", "hpcncf_analysis"},
     {"hpcncf.cli", "hpcncf.__main__"},
 ]
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from hpcncf import jobfile, records
+from hpcncf.paths import ResultPaths
 from hpcncf.plan import Run
-from hpcncf.records import RankRecord, ResultPaths
+from hpcncf.records import RankRecord
 
 JOBS = sorted((Path(__file__).parent.parent / "jobs").glob("*.yaml"))
 

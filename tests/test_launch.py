@@ -14,8 +14,9 @@ from hpcncf import claims, jobfile, launch, records, results, status, submission
 from hpcncf.errors import HpcncfError, UsageError
 from hpcncf.local import machine
 from hpcncf.monitor import cores
+from hpcncf.paths import ResultPaths
 from hpcncf.plan import Plan
-from hpcncf.records import End, ResultPaths
+from hpcncf.records import End
 from hpcncf.results import read_plan
 from hpcncf.slurm import sites
 from hpcncf.spec import JobSpec, Resources

@@ -17,7 +17,8 @@ from conftest import within
 from hpcncf import records, status, submissions
 from hpcncf.local import machine
 from hpcncf.monitor.cores import usable_cpus
-from hpcncf.records import Claim, ResultPaths
+from hpcncf.paths import ResultPaths
+from hpcncf.records import Claim
 from hpcncf.results import read_plan
 from hpcncf.status import RunState
 

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcncf import records
-from hpcncf.records import AttemptPaths, Claim, Progress, RecordError, ResultPaths, RunPaths
+from hpcncf.paths import AttemptPaths, ResultPaths, RunPaths
+from hpcncf.records import Claim, Progress, RecordError
 
 SHARES = st.none() | st.floats(0, 10)
 

@@ -9,7 +9,7 @@ import make_results
 import pytest
 
 from hpcncf.cli import main
-from hpcncf.records import ResultPaths
+from hpcncf.paths import ResultPaths
 
 EVIL = "<script>alert('x')</script> | a\nb"
 

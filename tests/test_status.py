@@ -12,7 +12,7 @@ from conftest import FakeSlurm
 from make_results import plan_of
 
 from hpcncf import claims, records, status, submissions
-from hpcncf.records import ResultPaths
+from hpcncf.paths import ResultPaths
 from hpcncf.status import RunState
 from hpcncf.submissions import Submission, SubmittedJob
 

@@ -13,10 +13,11 @@ import pytest
 
 from hpcncf import records
 from hpcncf.command import planned
+from hpcncf.paths import AttemptPaths, RunPaths
 from hpcncf.rank.launcher import Place
 from hpcncf.rank.leaving import Recorded
 from hpcncf.rank.stopping import Stopped
-from hpcncf.records import AttemptPaths, RankRecord, RunPaths
+from hpcncf.records import RankRecord
 
 WAITS_IN_C = """\
 import ctypes, sys, threading

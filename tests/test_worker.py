@@ -21,8 +21,9 @@ from hpcncf import claims, cli, records, worker
 from hpcncf.cli.train import summary
 from hpcncf.errors import HpcncfError
 from hpcncf.jobfile import load, plan
+from hpcncf.paths import AttemptPaths, ResultPaths
 from hpcncf.plan import Run
-from hpcncf.records import AttemptPaths, Claim, NodeRecord, Progress, RankRecord, ResultPaths
+from hpcncf.records import Claim, NodeRecord, Progress, RankRecord
 from hpcncf.results import read_plan
 
 JOB = """\

@@ -15,7 +15,8 @@ from matplotlib.figure import Figure
 
 from hpcncf import records
 from hpcncf.collect import Collected
-from hpcncf.records import NodeRecord, RecordError, ResultPaths
+from hpcncf.paths import ResultPaths
+from hpcncf.records import NodeRecord, RecordError
 from hpcncf_analysis import (
     conclude,
     efficiency,

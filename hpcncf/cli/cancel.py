@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from hpcncf.paths import ResultPaths
     from hpcncf.plan import Plan, Run
-    from hpcncf.records import ResultPaths
 
 HELP = "end runs, queued or running; what they recorded stays"
 EPILOG = """\
@@ -57,7 +57,7 @@ def _asked(args: argparse.Namespace) -> list[tuple[ResultPaths, Plan, list[Run]]
     """The runs meant, by results folder."""
     from hpcncf.cli import finding
     from hpcncf.errors import UsageError
-    from hpcncf.records import ResultPaths
+    from hpcncf.paths import ResultPaths
     from hpcncf.results import read_plan
 
     if args.all:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hpcncf.collect import Collected
-    from hpcncf.records import ResultPaths
+    from hpcncf.paths import ResultPaths
 
 HELP = "gather what the runs have left so far into tables"
 EPILOG = """\
@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
 def gather(folder: Path) -> tuple[ResultPaths, Collected]:
     """Collect the folder and write its tables."""
     from hpcncf import collect, results
-    from hpcncf.records import ResultPaths
+    from hpcncf.paths import ResultPaths
 
     paths = ResultPaths(folder)
     found = collect.collect(paths)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from hpcncf.cli.status import found_here
 from hpcncf.errors import UsageError
+from hpcncf.paths import ResultPaths
 from hpcncf.plan import Plan, Run
-from hpcncf.records import ResultPaths
 from hpcncf.results import read_plan
 
 Found = tuple[ResultPaths, Plan, Run]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from hpcncf.records import AttemptPaths, ResultPaths
+    from hpcncf.paths import AttemptPaths, ResultPaths
 
 HELP = "print what a run's rank printed"
 POLL_S: Final = 0.5

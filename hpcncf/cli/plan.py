@@ -70,7 +70,7 @@ def _plain(job: JobSpec, plan: Plan) -> dict[str, Any]:
 def _complete(job: JobSpec, plan: Plan) -> list[Run]:
     """Those whose records are in results/<the job's name>."""
     from hpcncf import judge, status
-    from hpcncf.records import ResultPaths
+    from hpcncf.paths import ResultPaths
 
     paths = ResultPaths(Path("results") / job.name)
     last = [(run, status.last_attempt(paths, run)) for run in plan.active()]

@@ -10,7 +10,7 @@ from hpcncf.cli.submit import sending_arguments
 from hpcncf.rank import arguments
 
 if TYPE_CHECKING:
-    from hpcncf.records import ResultPaths
+    from hpcncf.paths import ResultPaths
     from hpcncf.spec import JobSpec
 
 HELP = "submit once more what failed or is missing, and nothing else"
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from hpcncf import amend, launch
     from hpcncf.cli import submit
-    from hpcncf.records import ResultPaths
+    from hpcncf.paths import ResultPaths
 
     paths = ResultPaths(args.results.resolve())
     job = _job(paths)

@@ -55,7 +55,7 @@ def _plain(folder: Path) -> dict[str, Any]:
 
 def _states(folder: Path) -> tuple[str, Any]:
     from hpcncf import status
-    from hpcncf.records import ResultPaths
+    from hpcncf.paths import ResultPaths
     from hpcncf.results import read_plan
 
     paths = ResultPaths(folder)

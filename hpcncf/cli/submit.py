@@ -12,7 +12,7 @@ from hpcncf.cli.plan import job_arguments
 
 if TYPE_CHECKING:
     from hpcncf.launch import Launched
-    from hpcncf.records import ResultPaths
+    from hpcncf.paths import ResultPaths
     from hpcncf.submissions import Cluster
 
 HELP = "submit the runs of a job file that are not complete, queued or running"
@@ -45,7 +45,7 @@ def sending_arguments(parser: argparse.ArgumentParser, default: str | None, told
 
 def run(args: argparse.Namespace) -> int:
     from hpcncf import jobfile, launch, results
-    from hpcncf.records import ResultPaths
+    from hpcncf.paths import ResultPaths
     from hpcncf.slurm import sites
 
     job = sites.anchored(jobfile.load(args.job, args.settings), args.job.parent)

@@ -9,7 +9,7 @@ from typing import Final
 
 from hpcncf import status
 from hpcncf.cli import layout, progress
-from hpcncf.records import ResultPaths
+from hpcncf.paths import ResultPaths
 from hpcncf.results import read_plan
 from hpcncf.status import RunState
 

@@ -18,8 +18,9 @@ import psutil
 from hpcncf import claims, records
 from hpcncf.errors import HpcncfError
 from hpcncf.monitor import cores
+from hpcncf.paths import ResultPaths
 from hpcncf.plan import Run
-from hpcncf.records import SCHEMA_VERSION, Part, ProcessId, RecordError, ResultPaths
+from hpcncf.records import SCHEMA_VERSION, Part, ProcessId, RecordError
 from hpcncf.submissions import Submission, SubmittedJob
 
 # The queue ends each run at its own limit; submitit's must never come first, however long the

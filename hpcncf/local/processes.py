@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, Literal
 
+from hpcncf.paths import AttemptPaths
 from hpcncf.plan import Run
-from hpcncf.records import AttemptPaths
 
 Reason = Literal["exited", "timeout", "cancelled"]
 Ranks = list[subprocess.Popen[bytes]]

@@ -18,8 +18,9 @@ from typing import Final
 from hpcncf import claims, judge, records, status, submissions
 from hpcncf.local import machine, processes
 from hpcncf.monitor import cores
+from hpcncf.paths import AttemptPaths, ResultPaths
 from hpcncf.plan import Run
-from hpcncf.records import AttemptPaths, End, ResultPaths
+from hpcncf.records import End
 from hpcncf.results import read_plan
 from hpcncf.submissions import Submission
 

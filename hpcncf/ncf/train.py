@@ -21,9 +21,10 @@ from hpcncf.ncf.evaluate import evaluate
 from hpcncf.ncf.loaders import Loader, Schedule
 from hpcncf.ncf.phases import StepClock
 from hpcncf.ncf.step import Stepper
+from hpcncf.paths import RunPaths
 from hpcncf.plan import Run
 from hpcncf.rank.launcher import Place
-from hpcncf.records import Epoch, RunPaths, TrainingRecord
+from hpcncf.records import Epoch, TrainingRecord
 from hpcncf.spec import Training
 
 TELL_EVERY_S = 2.0

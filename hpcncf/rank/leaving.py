@@ -14,11 +14,12 @@ from hpcncf import records
 from hpcncf.environment import describe
 from hpcncf.errors import HpcncfError
 from hpcncf.monitor import Monitor
+from hpcncf.paths import AttemptPaths
 from hpcncf.plan import Run
 from hpcncf.rank import launcher
 from hpcncf.rank.launcher import Place
 from hpcncf.rank.stopping import Stopped, StopSignals
-from hpcncf.records import AttemptPaths, Outcome, RankRecord, RecordError
+from hpcncf.records import Outcome, RankRecord, RecordError
 
 if TYPE_CHECKING:
     from hpcncf.ncf.train import Trainer

@@ -8,8 +8,8 @@ from pathlib import Path
 from hpcncf import jobfile
 from hpcncf import results as folders
 from hpcncf.errors import UsageError
+from hpcncf.paths import ResultPaths
 from hpcncf.plan import Plan, Run
-from hpcncf.records import ResultPaths
 from hpcncf.slurm import sites
 
 
