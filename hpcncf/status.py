@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Final
 
-from hpcncf import claims, environment, judge, records, submissions
+from hpcncf import claims, environment, judge, submissions
+from hpcncf.attempts import last_attempt
 from hpcncf.judge import Attempt, Sent
 from hpcncf.local import machine
-from hpcncf.paths import AttemptPaths, ResultPaths
+from hpcncf.paths import ResultPaths
 from hpcncf.plan import Plan, Run
-from hpcncf.records import Claim, End, Progress, R, RankRecord, RecordError
+from hpcncf.records import Progress, RankRecord
 from hpcncf.slurm import commands
 from hpcncf.slurm.states import JobState
 from hpcncf.submissions import State, Submission, Submitted, SubmittedJob
 
 __all__ = ["RunState", "State", "states"]
-
-# Between making an attempt's folder and writing its claim lies an instant; on NFS, some seconds.
-CLAIMING_S: Final = 30.0
 
 
 @dataclass(frozen=True)
@@ -53,7 +49,7 @@ def states(paths: ResultPaths, plan: Plan) -> list[RunState]:
     problems of the first.
     """
     submitted = submissions.read(paths)
-    attempts = {run.id: last_attempt(paths, run) for run in plan.runs}
+    attempts = {run.id: last_attempt(paths.run(run.id)) for run in plan.runs}
     sent = {run.id: submitted.last(run.id) for run in plan.runs}
     problems = list(submitted.problems)
     asked = _slurm_jobs(plan.runs, attempts, sent)
@@ -123,44 +119,6 @@ def _state(
         stale=judge.stale(run, ranks, seen.commit) if state == "completed" else None,
         job=sent.job if sent else None,
     )
-
-
-def last_attempt(paths: ResultPaths, run: Run) -> Attempt | None:
-    attempts = paths.run(run.id).attempts()
-    if not attempts:
-        return None
-    files, problems = attempts[-1], list[str]()
-    claim = _read(files.claim, Claim, problems)
-    ranks = [_read(path, RankRecord, problems) for path in files.ranks()]
-    return Attempt(
-        number=files.number,
-        claim=claim,
-        ranks=[record for record in ranks if record],
-        progress=_read(files.progress, Progress, problems),
-        end=_read(files.end, End, problems),
-        alive=claims.alive(claim, files) if claim else _just_made(files),
-        problems=problems,
-    )
-
-
-def _read(path: Path, kind: type[R], problems: list[str]) -> R | None:
-    try:
-        return records.read(path, kind)
-    except RecordError as error:
-        if not _missing(path):
-            problems.append(str(error))
-        return None
-
-
-def _missing(path: Path) -> bool:
-    try:
-        return not path.exists()
-    except PermissionError:  # a folder that we may not look into
-        return False
-
-
-def _just_made(attempt: AttemptPaths) -> bool:
-    return time.time() - attempt.folder.stat().st_mtime < CLAIMING_S
 
 
 def _sent(run: Run, attempt: Attempt | None, submission: Submission, seen: Seen) -> Sent:

@@ -29,6 +29,7 @@ LAYERS: list[set[str]] = [
     {"hpcncf.overrides", "hpcncf.jobfile", "hpcncf.ncf", "hpcncf.rank"},
     {"hpcncf.results", "hpcncf.slurm", "hpcncf.rank.source", "hpcncf.rank.leaving"},
     {
+        "hpcncf.attempts",
         "hpcncf.judge",
         "hpcncf.local",
         "hpcncf.status",

@@ -69,11 +69,12 @@ def _plain(job: JobSpec, plan: Plan) -> dict[str, Any]:
 
 def _complete(job: JobSpec, plan: Plan) -> list[Run]:
     """Those whose records are in results/<the job's name>."""
-    from hpcncf import judge, status
+    from hpcncf import judge
+    from hpcncf.attempts import last_attempt
     from hpcncf.paths import ResultPaths
 
     paths = ResultPaths(Path("results") / job.name)
-    last = [(run, status.last_attempt(paths, run)) for run in plan.active()]
+    last = [(run, last_attempt(paths.run(run.id))) for run in plan.active()]
     return [run for run, attempt in last if attempt and judge.complete(run, attempt)]
 
 

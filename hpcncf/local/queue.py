@@ -15,7 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from hpcncf import claims, judge, records, status, submissions
+from hpcncf import claims, judge, records, submissions
+from hpcncf.attempts import last_attempt
 from hpcncf.local import machine, processes
 from hpcncf.monitor import cores
 from hpcncf.paths import AttemptPaths, ResultPaths
@@ -102,7 +103,7 @@ def wanted(paths: ResultPaths, run: Run, submission: Submission) -> bool:
     held = claims.holder(paths.run(run.id))
     if held is not None and held.attempt > submission.over.get(run.id, 0):
         return False
-    attempt = status.last_attempt(paths, run)
+    attempt = last_attempt(paths.run(run.id))
     if attempt is None or not judge.complete(run, attempt):
         return True
     since = attempt.claim.claimed_at if attempt.claim else ""

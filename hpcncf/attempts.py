@@ -1,0 +1,55 @@
+"""What a run's attempts left so far, read from their folders."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Final
+
+from hpcncf import claims, records
+from hpcncf.judge import Attempt
+from hpcncf.paths import AttemptPaths, RunPaths
+from hpcncf.records import Claim, End, Progress, R, RankRecord, RecordError
+
+# Between making an attempt's folder and writing its claim lies an instant; on NFS, some seconds.
+CLAIMING_S: Final = 30.0
+
+
+def last_attempt(run: RunPaths) -> Attempt | None:
+    attempts = run.attempts()
+    return read(attempts[-1]) if attempts else None
+
+
+def read(files: AttemptPaths) -> Attempt:
+    problems = list[str]()
+    claim = _read(files.claim, Claim, problems)
+    ranks = [_read(path, RankRecord, problems) for path in files.ranks()]
+    return Attempt(
+        number=files.number,
+        claim=claim,
+        ranks=[record for record in ranks if record],
+        progress=_read(files.progress, Progress, problems),
+        end=_read(files.end, End, problems),
+        alive=claims.alive(claim, files) if claim else _just_made(files),
+        problems=problems,
+    )
+
+
+def _read(path: Path, kind: type[R], problems: list[str]) -> R | None:
+    try:
+        return records.read(path, kind)
+    except RecordError as error:
+        if not _missing(path):
+            problems.append(str(error))
+        return None
+
+
+def _missing(path: Path) -> bool:
+    try:
+        return not path.exists()
+    except PermissionError:  # a folder that we may not look into
+        return False
+
+
+def _just_made(attempt: AttemptPaths) -> bool:
+    return time.time() - attempt.folder.stat().st_mtime < CLAIMING_S
