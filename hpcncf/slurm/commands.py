@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 from hpcncf.errors import HpcncfError
@@ -24,7 +26,7 @@ def job_states(ids: Sequence[str], problems: list[str]) -> dict[str, JobState]:
     if not masters:
         return {}
     queue = ["squeue", "--array", "--noheader", f"--format={states.SQUEUE_FORMAT}", "-j", masters]
-    found = states.read_squeue(_said(queue, problems))
+    found = states.read_squeue(said(queue, problems))
     if set(ids) <= set(found):
         return found
     account = [
@@ -35,16 +37,24 @@ def job_states(ids: Sequence[str], problems: list[str]) -> dict[str, JobState]:
         "-j",
         masters,
     ]
-    return states.read_sacct(_said(account, problems)) | found
+    return states.read_sacct(said(account, problems)) | found
 
 
-def _said(command: list[str], problems: list[str]) -> str:
+def said(
+    command: list[str], problems: list[str], variables: Mapping[str, str] = MappingProxyType({})
+) -> str:
+    """What the command prints, with these variables set; what goes wrong is told in `problems`."""
     if shutil.which(command[0]) is None:
         problems.append(f"{command[0]}: not found on this machine, so Slurm cannot be asked")
         return ""
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+            command,
+            env=os.environ | variables,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         problems.append(f"{command[0]}: no answer within {TIMEOUT_S} s")
