@@ -14,11 +14,12 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
 import cgroups
+import daemons
+import faults
 import network
 import packages
 import parts
@@ -32,16 +33,18 @@ LONGEST = 60
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-def start(folder: Path | None, accounting: bool) -> int:
+def start(asked: argparse.Namespace) -> int:
     began = time.monotonic()
-    folder = _new_folder(folder)
+    folder = _new_folder(asked.dir and asked.dir.resolve())
+    accounting = not asked.no_accounting
     try:
-        check_machine()
+        check_machine(asked.cpus)
         for package in packages.install(accounting):
             print(f"installed {package}")
-        settings = configuration.chosen(folder, accounting)
+        cpus = asked.cpus or configuration.CPUS
+        settings = configuration.chosen(folder, accounting, cpus, asked.max_array_size)
         configuration.write(settings)
-        bring_up(settings)
+        daemons.bring_up(settings)
     except BaseException as error:  # Ctrl-C and SIGTERM, too
         for each in SIGNALS:  # an impatient second one would leave half of it behind
             signal.signal(each, signal.SIG_IGN)
@@ -49,11 +52,16 @@ def start(folder: Path | None, accounting: bool) -> int:
             _tell_logs(folder)
         take_down(folder)
         raise
-    held = "cgroup v1" if settings.cgroups else "affinity alone: memory is not limited"
-    print(f"{len(NODES)} nodes up after {time.monotonic() - began:.1f} s, held by {held}")
+    print(f"{len(NODES)} nodes up after {time.monotonic() - began:.1f} s, {_held(settings)}")
     print(f'talk to it:  eval "$({_typed("env", folder)})"; sinfo')
     print(f"end it:      {_typed('stop', folder)}")
     return 0
+
+
+def _held(settings: Settings) -> str:
+    if not settings.bound:
+        return "jobs bound to no cores: there are fewer than Slurm counts"
+    return "held by " + ("cgroup v1" if settings.cgroups else "affinity: memory is not limited")
 
 
 def _typed(verb: str, folder: Path) -> str:
@@ -73,89 +81,13 @@ def _new_folder(folder: Path | None) -> Path:
     return folder
 
 
-def check_machine() -> None:
+def check_machine(cpus: int | None) -> None:
     number = os.cpu_count() or 1
-    if number < configuration.CPUS:
-        raise ClusterError(f"nodes have {configuration.CPUS} CPUs, this machine has {number}")
-
-
-def bring_up(settings: Settings) -> None:
-    folder = Path(settings.folder)
-    network.start(folder, settings.controller)
-    start_munge(settings)
-    if settings.accounting:
-        start_mariadb(settings)
-        start_slurmdbd(settings)
-    start_slurmctld(settings)
-    for node in NODES:
-        start_node(settings, node)
-    parts.wait(40, "all nodes to be idle", lambda: idle(settings) == set(NODES))
-
-
-def start_munge(settings: Settings) -> None:
-    at = settings.path("munge")
-    files = {"socket": "socket", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
-    given = [f"--{option}={at / name}" for option, name in files.items()]
-    key = f"--key-file={settings.path('etc/munge.key')}"
-    parts.start(at.parent, "munged", ["munged", "--foreground", key, *given])
-    parts.wait(10, "munged", answering(settings, "munge", "-n", "-S", str(at / "socket")))
-
-
-def start_mariadb(settings: Settings) -> None:
-    at, socket = settings.path("mariadb"), settings.path("mariadb.socket")
-    given = ["--no-defaults", "--user=root", f"--datadir={at}"]
-    root = ["--auth-root-authentication-method=socket", "--auth-root-socket-user=root"]
-    parts.run(["mariadb-install-db", *given, *root, "--skip-test-db", "--skip-name-resolve"])
-    pid = f"--pid-file={settings.path('mariadb.pid')}"
-    server = ["mariadbd", *given, f"--socket={socket}", "--skip-networking", pid]
-    parts.start(at.parent, "mariadbd", server)
-    client = ["mariadb", "--no-defaults", f"--socket={socket}", "--execute=select 1"]
-    parts.wait(30, "mariadbd", answering(settings, *client))
-
-
-def start_slurmdbd(settings: Settings) -> None:
-    database = {"MYSQL_UNIX_PORT": str(settings.path("mariadb.socket"))}
-    parts.start(
-        Path(settings.folder),
-        "slurmdbd",
-        ["slurmdbd", "-D"],
-        environment=settings.environment | database,
-    )
-    parts.wait(60, "slurmdbd", answering(settings, "sacctmgr", "-n", "list", "cluster"))
-    name = network.bridge(Path(settings.folder))
-    environment = os.environ | settings.environment
-    parts.run(["sacctmgr", "-i", "-Q", "add", "cluster", name], environment)
-
-
-def start_slurmctld(settings: Settings) -> None:
-    parts.start(
-        Path(settings.folder), "slurmctld", ["slurmctld", "-D"], environment=settings.environment
-    )
-    parts.wait(30, "slurmctld", answering(settings, "scontrol", "ping"))
-
-
-def start_node(settings: Settings, node: str) -> None:
-    folder, group = Path(settings.folder), f"{settings.group}/{node}"
-    kinds = ["--mount", "--uts", "--ipc", "--net", "--cgroup"]
-    if settings.cgroups:
-        cgroups.make(group)
-    init = [sys.executable, str(HERE / "node.py"), str(folder), node, settings.address(node)]
-    before = (lambda: cgroups.enter(group)) if settings.cgroups else None
-    outer = parts.start(folder, node, init, kinds, before=before)
-    children = Path(f"/proc/{outer}/task/{outer}/children")
-    parts.wait(5, f"{node}'s namespaces", lambda: bool(children.read_text().split()))
-    network.connect(folder, NODES.index(node) + 1, int(children.read_text().split()[0]))
-
-
-def answering(settings: Settings, *command: str) -> Callable[[], bool]:
-    environment = os.environ | settings.environment
-    return lambda: parts.answers(command, environment) is not None
-
-
-def idle(settings: Settings) -> set[str]:
-    asked = ["sinfo", "--noheader", "--Node", "--format=%N %t"]
-    rows = (parts.answers(asked, os.environ | settings.environment) or "").splitlines()
-    return {row.split()[0] for row in rows if row.split()[1] == "idle"}
+    if cpus is None and number < configuration.CPUS:
+        raise ClusterError(
+            f"nodes have {configuration.CPUS} CPUs, this machine has {number}; "
+            f"--cpus {configuration.CPUS} counts as many all the same, and binds no job to them"
+        )
 
 
 def take_down(folder: Path) -> None:
@@ -186,15 +118,20 @@ def status(folder: Path) -> int:
     """Exit code 0 when every part runs and every node answers."""
     settings = configuration.load(folder)
     alive = {part.name for part in parts.running(folder)}
-    daemons = ["munged", *(["mariadbd", "slurmdbd"] if settings.accounting else []), "slurmctld"]
-    gone = [name for name in (*daemons, *NODES) if name not in alive]
-    for name in (*daemons, *NODES):
+    wanted = [*daemons.named(settings), *NODES]
+    gone = [name for name in wanted if name not in alive]
+    for name in wanted:
         print(f"{name}: {'gone' if name in gone else 'runs'}")
     environment = os.environ | settings.environment
     said = parts.answers(["sinfo", "-N", "-o", "%N %P %t %C %m %G %E"], environment)
     print(said or "slurmctld does not answer")
     silent = [row for row in (said or "").splitlines()[1:] if row.split()[2].endswith("*")]
     return 0 if said and not gone and not silent else 1
+
+
+def mend(folder: Path) -> int:
+    faults.mend(configuration.load(folder))
+    return 0
 
 
 def env(folder: Path) -> int:
@@ -214,21 +151,51 @@ def the_folder(asked: Path | None) -> Path:
     return found[0]
 
 
-def main() -> int:
+def act(asked: argparse.Namespace) -> int:
+    if asked.verb == "start":
+        return start(asked)
+    folder = the_folder(asked.dir)
+    if asked.verb in VERBS:
+        return VERBS[asked.verb](folder)
+    settings = configuration.load(folder)
+    if asked.verb == "node":
+        faults.NODE[asked.fault](settings, asked.name)
+    else:
+        faults.DAEMON[asked.fault](settings, DAEMONS[asked.verb])
+    return 0
+
+
+def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("verb", choices=["start", "stop", "status", "env"])
-    parser.add_argument("--dir", type=Path, help="the cluster's own")
-    parser.add_argument("--no-accounting", action="store_true", help="no slurmdbd: sacct is mute")
-    args = parser.parse_args()
+    where = argparse.ArgumentParser(add_help=False)
+    where.add_argument("--dir", type=Path, help="the cluster's own")
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    start = verbs.add_parser("start", parents=[where])
+    start.add_argument("--no-accounting", action="store_true", help="no slurmdbd: sacct is mute")
+    start.add_argument("--cpus", type=int, help="of each node; more than there are bind no job")
+    start.add_argument("--max-array-size", type=int, default=1001, help="Slurm's own is 1001")
+    for verb in VERBS:
+        verbs.add_parser(verb, parents=[where])
+    node = verbs.add_parser("node", parents=[where])
+    node.add_argument("name", choices=NODES)
+    node.add_argument("fault", choices=faults.NODE)
+    for daemon in DAEMONS:
+        verbs.add_parser(daemon, parents=[where]).add_argument("fault", choices=faults.DAEMON)
+    return parser
+
+
+VERBS = {"stop": stop, "status": status, "env": env, "mend": mend}
+DAEMONS = {"slurmctld": "slurmctld", "dbd": "slurmdbd"}
+
+
+def main() -> int:
+    asked = arguments().parse_args()
     for each in SIGNALS:
         signal.signal(each, _interrupted)
     try:
         if os.geteuid() != 0:
             raise ClusterError("a cluster needs root")
-        if args.verb == "start":
-            return start(args.dir and args.dir.resolve(), not args.no_accounting)
-        verbs = {"stop": stop, "status": status, "env": env}
-        return verbs[args.verb](the_folder(args.dir))
+        return act(asked)
     except (ClusterError, OSError) as error:
         sys.stderr.write(f"cluster.py: {error}\n")
         return 1

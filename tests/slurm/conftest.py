@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -43,6 +43,41 @@ class Cluster:
             timeout=90,
             check=False,
         )
+
+    def crash(self, node: str) -> None:
+        """Every process of the node dies at once. Slurm notices after some twenty seconds."""
+        self._control("node", node, "crash")
+
+    def boot(self, node: str) -> None:
+        self._control("node", node, "boot")
+
+    def kill_slurmd(self, node: str) -> None:
+        """Its jobs run on."""
+        self._control("node", node, "kill-slurmd")
+
+    def start_slurmd(self, node: str) -> None:
+        self._control("node", node, "start-slurmd")
+
+    def net_down(self, node: str) -> None:
+        """Nobody reaches the node, nor it anybody; its files it shares all the same."""
+        self._control("node", node, "net-down")
+
+    def net_up(self, node: str) -> None:
+        self._control("node", node, "net-up")
+
+    def slurmctld(self, fault: Literal["stop", "start", "restart"]) -> None:
+        self._control("slurmctld", fault)
+
+    def dbd(self, fault: Literal["stop", "start", "restart"]) -> None:
+        """Without it sacct says nothing; what ends meanwhile, slurmctld tells it later."""
+        self._control("dbd", fault)
+
+    def mend(self) -> None:
+        """Everything runs again, and every node takes jobs."""
+        self._control("mend")
+
+    def _control(self, *words: str) -> None:
+        self.run(sys.executable, CLUSTER, *words, "--dir", self.folder)
 
 
 def eventually(seconds: float, happened: Callable[[], bool]) -> None:
@@ -89,6 +124,14 @@ def cluster() -> Iterator[Cluster]:
             yield cluster
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture
+def breakable(cluster: Cluster) -> Iterator[Cluster]:
+    """The session's cluster for a test that breaks something of it: it is mended afterwards."""
+    yield cluster
+    cluster.mend()
+    cluster.run("scancel", "--me")
 
 
 @dataclass(frozen=True)

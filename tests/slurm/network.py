@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import socket
 from ipaddress import IPv4Network, ip_network
 from pathlib import Path
+from typing import Literal
 
 import parts
 
@@ -40,10 +42,23 @@ def _routed() -> list[IPv4Network]:
     return [ip_network(target) for target in targets if target[0].isdigit()]
 
 
-def free_port() -> int:
+def free_ports(folder: Path, number: int) -> list[int]:
+    """Below those that the kernel gives to whoever connects: none is taken before its daemon."""
+    first = int(tag(folder), 16)
+    around = (20000 + (first + step) % 10000 for step in range(10000))
+    found = list(itertools.islice(filter(_free, around), number))
+    if len(found) < number:
+        raise parts.ClusterError("no ports are free between 20000 and 30000")
+    return found
+
+
+def _free(port: int) -> bool:
     with socket.socket() as listening:
-        listening.bind(("", 0))
-        return int(listening.getsockname()[1])
+        try:
+            listening.bind(("", port))
+        except OSError:
+            return False
+        return True
 
 
 def start(folder: Path, address: str) -> None:
@@ -58,6 +73,15 @@ def connect(folder: Path, number: int, pid: int) -> None:
     end = ["peer", "name", "eth0", "netns", str(pid)]
     parts.run(["ip", "link", "add", ours, "type", "veth", *end])
     parts.run(["ip", "link", "set", ours, "master", bridge(folder), "up"])
+
+
+def disconnect(folder: Path, number: int) -> None:
+    """A cable goes with its node's namespace, but not at once."""
+    parts.answers(["ip", "link", "delete", cable(folder, number)])
+
+
+def switch(folder: Path, number: int, state: Literal["up", "down"]) -> None:
+    parts.run(["ip", "link", "set", cable(folder, number), state])
 
 
 def stop(folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -17,9 +18,14 @@ def main(folder: Path, name: str, address: str) -> None:
     socket.sethostname(name)
     mount(folder)
     join_network(address)
+    signal.signal(signal.SIGHUP, lambda *_: start_slurmd(folder, name))  # after one was killed
+    start_slurmd(folder, name)
+    reap()
+
+
+def start_slurmd(folder: Path, name: str) -> None:
     command = ["slurmd", "-D", "-N", name, "-f", f"{folder}/etc/slurm.conf"]
     subprocess.Popen(command, start_new_session=True, env={"PATH": parts.PATH, "LANG": "C.UTF-8"})
-    reap()
 
 
 def mount(folder: Path) -> None:

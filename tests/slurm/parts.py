@@ -71,15 +71,47 @@ def _part(environ: Path) -> Part | None:
     return Part(int(environ.parent.name), Path(variables[FOLDER]), variables[NAME])
 
 
-def kill(folder: Path) -> None:
-    """As if the power went. Raises ClusterError where some process stays."""
+def first(folder: Path, name: str) -> int:
+    """The part's process 1, by its number on the machine. Raises ClusterError where none runs."""
+    for part in running(folder):
+        if part.name == name and _numbers(part.pid)[1:] == [1]:
+            return part.pid
+    raise ClusterError(f"{name} does not run in {folder}")
+
+
+def _numbers(pid: int) -> list[int]:
+    """What the process is called here and in each namespace within."""
+    lines = _read(Path(f"/proc/{pid}/status")).splitlines()
+    found = [line.split()[1:] for line in lines if line.startswith("NSpid:")]
+    return [int(number) for number in (found[0] if found else [])]
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in _read(Path(f"/proc/{pid}/task/{pid}/children")).split()]
+
+
+def command(pid: int) -> str:
+    return _read(Path(f"/proc/{pid}/comm")).strip()
+
+
+def _read(file: Path) -> str:
+    """Nothing of a process that is gone."""
+    try:
+        return file.read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def kill(folder: Path, name: str | None = None) -> None:
+    """As if the power went, for the cluster or one part. ClusterError where some process stays."""
 
     def gone() -> bool:
-        for part in running(folder):
+        left = [part for part in running(folder) if name in (None, part.name)]
+        for part in left:
             _kill(part.pid)
-        return not running(folder)
+        return not left
 
-    wait(15, f"the end of the processes of {folder}", gone)
+    wait(15, f"the end of {name or 'the processes'} of {folder}", gone)
 
 
 def _kill(pid: int) -> None:

@@ -30,6 +30,13 @@ class Settings:
     subnet: str
     slurmctld_port: int
     slurmdbd_port: int
+    cpus: int
+    """Of each node. Above what the machine has, Slurm counts them but binds nothing to them."""
+    max_array_size: int
+
+    @property
+    def bound(self) -> bool:
+        return self.cpus <= (os.cpu_count() or 1)
 
     @property
     def controller(self) -> str:
@@ -56,15 +63,20 @@ def group(folder: Path) -> str:
     return f"hpcncf-{network.tag(folder)}"
 
 
-def chosen(folder: Path, accounting: bool) -> Settings:
+def chosen(
+    folder: Path, accounting: bool = True, cpus: int = CPUS, max_array_size: int = 1001
+) -> Settings:
     """Ports and a subnet that nobody uses here."""
+    slurmctld_port, slurmdbd_port = network.free_ports(folder, 2)
     return Settings(
         folder=str(folder),
         accounting=accounting,
         cgroups=cgroups.usable(),
         subnet=str(network.free_subnet(folder)),
-        slurmctld_port=network.free_port(),
-        slurmdbd_port=network.free_port(),
+        slurmctld_port=slurmctld_port,
+        slurmdbd_port=slurmdbd_port,
+        cpus=cpus,
+        max_array_size=max_array_size,
     )
 
 
@@ -121,7 +133,8 @@ def _values(settings: Settings) -> dict[str, object]:
         "hostname": hostname(),
         "name": f"hpc{network.tag(Path(settings.folder))}",
         "proctrack": "proctrack/cgroup" if held else "proctrack/linuxproc",
-        "task_plugin": "task/cgroup,task/affinity" if held else "task/affinity",
+        "task_plugin": _task_plugin(settings),
+        "overrides": "" if settings.bound else "SlurmdParameters=config_overrides",
         "gather": "jobacct_gather/cgroup" if held else "jobacct_gather/linux",
         # A step of Slurm's own holds the job's cgroup, as on most sites.
         "prolog": "PrologFlags=Contain" if held else "",
@@ -129,6 +142,11 @@ def _values(settings: Settings) -> dict[str, object]:
         "nodes": "\n".join(_node(settings, node) for node in NODES),
         "gpu_node": GPU_NODE,
     }
+
+
+def _task_plugin(settings: Settings) -> str:
+    affinity = ["task/affinity"] if settings.bound else []
+    return ",".join([*(["task/cgroup"] if settings.cgroups else []), *affinity]) or "task/none"
 
 
 def _accounting(settings: Settings) -> str:
@@ -146,7 +164,8 @@ def _accounting(settings: Settings) -> str:
 
 
 def _node(settings: Settings, node: str) -> str:
-    shape = f"CPUs={CPUS} Boards=1 SocketsPerBoard=1 CoresPerSocket={CPUS} ThreadsPerCore=1"
+    cpus = settings.cpus
+    shape = f"CPUs={cpus} Boards=1 SocketsPerBoard=1 CoresPerSocket={cpus} ThreadsPerCore=1"
     gpu = " Gres=gpu:1" if node == GPU_NODE else ""
     address = settings.address(node)
     return f"NodeName={node} NodeHostname={node} NodeAddr={address} {shape} RealMemory=4000{gpu}"

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from ipaddress import IPv4Network
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,54 @@ def test_accounting_knows_what_ran(cluster: Cluster) -> None:
     asked = ["sacct", "-n", "-P", "-j", job, "--format=JobID,State,AllocCPUS"]
     wanted = {f"{job}|COMPLETED|1", f"{job}.0|COMPLETED|1"}
     eventually(20, lambda: wanted <= set(cluster.run(*asked).splitlines()))
+
+
+def test_a_node_that_crashed_boots_and_works_again(breakable: Cluster) -> None:
+    breakable.crash("node1")
+    assert not [part for part in parts.running(breakable.folder) if part.name == "node1"]
+    breakable.boot("node1")
+    assert breakable.run("srun", "-w", "node1", "hostname") == "node1\n"
+
+
+def test_a_job_outlives_its_nodes_slurmd(breakable: Cluster, tmp_path: Path) -> None:
+    line = f"--wrap=until [ -e {tmp_path}/go ]; do sleep 0.1; done; touch {tmp_path}/done"
+    breakable.run("sbatch", "-w", "node2", "--output=/dev/null", line)
+    eventually(20, lambda: "R" in breakable.run("squeue", "--noheader", "--format=%t"))
+    breakable.kill_slurmd("node2")
+    (tmp_path / "go").touch()
+    eventually(10, (tmp_path / "done").exists)
+    breakable.start_slurmd("node2")
+    eventually(20, lambda: not breakable.run("squeue", "--noheader"))
+
+
+def test_an_unplugged_node_is_not_reached_until_it_is_plugged_in(breakable: Cluster) -> None:
+    subnet = json.loads((breakable.folder / "cluster.json").read_text())["subnet"]
+    slurmd = (str(IPv4Network(subnet)[12]), 6818)
+
+    def reached() -> bool:
+        with socket.socket() as asking:
+            asking.settimeout(1)
+            return asking.connect_ex(slurmd) == 0
+
+    breakable.net_down("node3")
+    assert not reached()
+    breakable.net_up("node3")
+    eventually(10, reached)
+
+
+def test_jobs_go_on_while_the_controller_is_away_and_the_accounting_learns_it_later(
+    breakable: Cluster, tmp_path: Path
+) -> None:
+    line = f"--wrap=touch {tmp_path}/began; sleep 3"
+    job = breakable.run("sbatch", "--parsable", "--output=/dev/null", line).strip()
+    eventually(20, (tmp_path / "began").exists)
+    breakable.dbd("stop")
+    breakable.slurmctld("restart")
+    eventually(30, lambda: not breakable.run("squeue", "--noheader"))
+    assert breakable.attempt("sacct").returncode != 0
+    breakable.dbd("start")
+    asked = ["sacct", "-n", "-X", "-j", job, "--format=State"]
+    eventually(30, lambda: "COMPLETED" in breakable.run(*asked))
 
 
 def test_a_second_cluster_without_accounting_stands_beside_and_leaves_nothing(
