@@ -23,6 +23,7 @@ import faults
 import network
 import packages
 import parts
+import people
 import settings as configuration
 from parts import ClusterError
 from settings import NODES, Settings
@@ -158,6 +159,9 @@ def act(asked: argparse.Namespace) -> int:
     if asked.verb in VERBS:
         return VERBS[asked.verb](folder)
     settings = configuration.load(folder)
+    if asked.verb == "as":
+        os.environ |= settings.environment
+        os.execvp("unshare", people.acting(folder, asked.name, asked.command))
     if asked.verb == "node":
         faults.NODE[asked.fault](settings, asked.name)
     else:
@@ -176,6 +180,9 @@ def arguments() -> argparse.ArgumentParser:
     start.add_argument("--max-array-size", type=int, default=1001, help="Slurm's own is 1001")
     for verb in VERBS:
         verbs.add_parser(verb, parents=[where])
+    acting = verbs.add_parser("as", parents=[where])
+    acting.add_argument("name", choices=people.PEOPLE)
+    acting.add_argument("command", nargs="+")
     node = verbs.add_parser("node", parents=[where])
     node.add_argument("name", choices=NODES)
     node.add_argument("fault", choices=faults.NODE)

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +18,9 @@ from typing import Any, Literal
 
 import pytest
 
+from slurm.people import GROUP, PEOPLE
+
+CHECKOUT = Path(__file__).parents[2]
 CLUSTER = Path(__file__).with_name("cluster.py")
 ENDED = {"completed", "failed", "stopped", "cancelled", "timeout", "lost", "out_of_memory"}
 
@@ -140,10 +144,15 @@ class User:
 
     cluster: Cluster
     folder: Path
+    hpcncf: tuple[str | Path, ...] = (Path(sys.executable).with_name("hpcncf"),)
+    before: tuple[str | Path, ...] = ()
+    """What makes a command that of one of the cluster's people; else it is root's."""
 
     def attempt(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-        hpcncf = Path(sys.executable).with_name("hpcncf")
-        return self.cluster.attempt(hpcncf, *arguments, cwd=self.folder)
+        return self.shell(*self.hpcncf, *arguments)
+
+    def shell(self, *command: str | Path) -> subprocess.CompletedProcess[str]:
+        return self.cluster.attempt(*self.before, *command, cwd=self.folder)
 
     def types(self, *arguments: str | Path) -> str:
         done = self.attempt(*arguments)
@@ -193,3 +202,28 @@ def user_of(cluster: Cluster, folder: Path) -> User:
 def user(cluster: Cluster, tmp_path: Path) -> Iterator[User]:
     yield user_of(cluster, tmp_path)
     cluster.run("scancel", "--me")
+
+
+@pytest.fixture
+def people(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[User]]:
+    """Ada and Ben, who share a folder, and neither of whom is root."""
+    folder = cluster.folder / f"shared/{tmp_path_factory.mktemp('people').name}"
+    folder.mkdir(parents=True)
+    os.chown(folder, 0, GROUP[1])
+    folder.chmod(0o2775)
+    two = [acting(user_of(cluster, folder), who) for who in PEOPLE]
+    yield two
+    for one in two:
+        one.shell("scancel", "--me")
+
+
+def acting(user: User, who: str) -> User:
+    """As `user`, but typed by one of the cluster's people, with a Python that they may run."""
+    path = os.pathsep.join([sysconfig.get_path("purelib"), str(CHECKOUT), f"{CHECKOUT}/analysis"])
+    become = [sys.executable, CLUSTER, "as", "--dir", user.cluster.folder, who, "--"]
+    before = (*become, "env", f"PYTHONPATH={path}")
+    for python in (sys.executable, f"/usr/bin/python3.{sys.version_info.minor}"):
+        one = User(user.cluster, user.folder, (python, "-m", "hpcncf"), before)
+        if one.shell(python, "-c", "import hpcncf, torch, submitit").returncode == 0:
+            return one
+    pytest.skip(f"no Python here that {who} may run: neither this one nor Debian's")

@@ -11,6 +11,7 @@ from typing import Final
 import cgroups
 import network
 import parts
+import people
 from settings import NODES, Settings
 
 HERE = Path(__file__).resolve().parent
@@ -57,12 +58,9 @@ def start_mariadb(settings: Settings) -> None:
 
 def start_slurmdbd(settings: Settings) -> None:
     database = {"MYSQL_UNIX_PORT": str(settings.path("mariadb.socket"))}
-    parts.start(
-        Path(settings.folder),
-        "slurmdbd",
-        ["slurmdbd", "-D"],
-        environment=settings.environment | database,
-    )
+    folder = Path(settings.folder)
+    command = people.known_to(folder, ["slurmdbd", "-D"])
+    parts.start(folder, "slurmdbd", command, environment=settings.environment | database)
     parts.wait(60, "slurmdbd", answering(settings, "sacctmgr", "-n", "list", "cluster"))
 
 
@@ -72,15 +70,17 @@ def enroll(settings: Settings) -> None:
         ["add", "cluster", network.bridge(Path(settings.folder))],
         ["add", "qos", FEW, f"MaxSubmitJobsPerUser={FEW_JOBS}"],
         ["modify", "account", "root", "set", f"qos+={FEW}"],
+        ["add", "account", people.GROUP[0]],
+        ["add", "user", *people.PEOPLE, f"account={people.GROUP[0]}"],
     ]
     for words in told:
         parts.run(["sacctmgr", "-i", "-Q", *words], os.environ | settings.environment)
 
 
 def start_slurmctld(settings: Settings) -> None:
-    parts.start(
-        Path(settings.folder), "slurmctld", ["slurmctld", "-D"], environment=settings.environment
-    )
+    folder = Path(settings.folder)
+    command = people.known_to(folder, ["slurmctld", "-D"])
+    parts.start(folder, "slurmctld", command, environment=settings.environment)
     parts.wait(30, "slurmctld", answering(settings, "scontrol", "ping"))
 
 

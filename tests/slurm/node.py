@@ -32,7 +32,8 @@ def mount(folder: Path) -> None:
     if cgroups.usable():
         cgroups.mount_own()
     parts.run(["mount", "-t", "tmpfs", "-o", "mode=1777", "shm", "/dev/shm"])
-    _bind(folder / "etc/hosts", Path("/etc/hosts"))
+    for name in ("hosts", "passwd", "group"):
+        _bind(folder / "etc" / name, Path("/etc", name))
     # A node reaches no name server; asked for one's IPv6 address, gloo waits 20 s for an answer.
     _bind(folder / "etc/resolv.conf", Path("/etc/resolv.conf"))
 

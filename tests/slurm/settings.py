@@ -13,6 +13,7 @@ from typing import Final
 
 import cgroups
 import network
+import people
 from parts import ClusterError
 
 TEMPLATES: Final = Path(__file__).parent / "templates"
@@ -100,6 +101,7 @@ def write(settings: Settings) -> None:
     for name in ("etc", "log", "state", "munge", "dev", *(f"nodes/{node}" for node in NODES)):
         (folder / name).mkdir(parents=True, mode=0o755)
     os.mknod(folder / "dev/gpu0", 0o20666, os.makedev(1, 3))  # a /dev/null that passes for a GPU
+    people.write(folder)
     _write_key(folder / "etc/munge.key")
     (folder / "etc/hosts").write_text(_hosts(settings))
     (folder / "etc/resolv.conf").write_text("# empty on purpose\n")

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from slurm import parts
-from slurm.conftest import CLUSTER, Cluster, eventually, started
+from slurm.conftest import CLUSTER, Cluster, User, eventually, started
+from slurm.people import GROUP
 
 pytestmark = pytest.mark.slurm
 
@@ -112,13 +113,32 @@ def test_jobs_go_on_while_the_controller_is_away_and_the_accounting_learns_it_la
     eventually(30, lambda: "COMPLETED" in breakable.run(*asked))
 
 
+def test_two_people_share_a_folder_and_cannot_end_each_others_jobs(people: list[User]) -> None:
+    ada, ben = people
+    assert ada.shell("id", "-un").stdout == "ada\n"
+    job = ["sbatch", "--parsable", "--output=from-%u", "--wrap=id -un; sleep 60"]
+    said = ada.shell(*job).stdout.strip()
+    eventually(20, lambda: (ada.folder / "from-ada").exists())
+    assert "denied" in ben.shell("scancel", said).stderr
+    assert ben.shell("cp", "from-ada", "from-ben").returncode == 0
+    assert (ben.folder / "from-ben").stat().st_gid == ada.folder.stat().st_gid == GROUP[1]
+    assert ada.attempt("--version").stdout.startswith("hpcncf")
+
+
+def test_a_quality_of_service_takes_few_jobs(cluster: Cluster) -> None:
+    job = ["sbatch", "--qos=few", "--output=/dev/null", "--array=0-4", "--wrap=true"]
+    assert "QOSMaxSubmitJobPerUserLimit" in cluster.attempt(*job).stderr
+
+
 def test_a_second_cluster_without_accounting_stands_beside_and_leaves_nothing(
     cluster: Cluster,
 ) -> None:
     before = traces()
-    with started("--no-accounting") as second:
+    with started("--no-accounting", "--cpus", "4", "--max-array-size", "5") as second:
         assert len(second.run("srun", "-N2", "hostname").split()) == 2
         assert "disabled" in second.attempt("sacct").stderr
+        assert len(second.run("srun", "-N1", "-n4", "hostname").split()) == 4
+        assert "Invalid job array" in second.attempt("sbatch", "-a5", "--wrap=true").stderr
         assert len(cluster.run("srun", "-N2", "hostname").split()) == 2
         assert traces() > before
     assert traces() == before
