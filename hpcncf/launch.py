@@ -18,7 +18,7 @@ from hpcncf.ncf.data import manifest
 from hpcncf.paths import ResultPaths
 from hpcncf.plan import Plan, Run
 from hpcncf.rank import task
-from hpcncf.slurm import request, sites
+from hpcncf.slurm import request, scripts, sites
 from hpcncf.spec import Data, JobSpec
 from hpcncf.status import RunState
 from hpcncf.submissions import Cluster, Submission, SubmittedJob
@@ -162,8 +162,6 @@ def send(paths: ResultPaths, job: JobSpec, runs: list[Run], file: Path) -> None:
 
 def to_slurm(paths: ResultPaths, job: JobSpec, runs: list[Run], file: Path) -> None:
     """One array for each shape of resources; each is noted as soon as Slurm has it."""
-    import submitit
-
     logs = paths.submitit(submissions.user())
     logs.mkdir(mode=0o700, exist_ok=True)
     for array in planning.arrays(runs).values():
@@ -173,8 +171,7 @@ def to_slurm(paths: ResultPaths, job: JobSpec, runs: list[Run], file: Path) -> N
         results, again = [str(paths.folder)] * len(tasks), [submission.again] * len(tasks)
         over = [{run: submission.over.get(run, 0) for run in runs} for runs in tasks]
         try:
-            executor = submitit.AutoExecutor(logs, cluster="slurm")
-            executor.update_parameters(**site_parameters(job, array[0]))
+            executor = scripts.executor(logs, job, array[0].resources)
             with contextlib.redirect_stderr(io.StringIO()):  # submitit prints what it raises
                 sent = executor.map_array(task.work, results, tasks, again, over)
         except RuntimeError as error:  # what sbatch said, or that there is no srun

@@ -38,19 +38,13 @@ def test_a_site_and_a_job_ask_together() -> None:
     site = Site(
         partition="short",
         account="lab",
-        setup=["module load python"],
-        environment={"GREETING": "two words"},
-        additional_parameters={"no-requeue": True},
+        reservation="course",
+        additional_parameters={"no-requeue": True, "contiguous": False},
+        mail_user="me@lab.org",
+        mail_type=["END", "FAIL"],
     )
     resources = Resources(nodes=2, tasks_per_node=4, gpus_per_node=4, mem_gb=8, timeout_min=5)
     told = parameters(resources, site, "a", array_parallelism=7, exclusive=True)
-    assert told["slurm_setup"] == [
-        "module load python",
-        "export OMP_NUM_THREADS=1",
-        "export MKL_NUM_THREADS=1",
-        "export HPCNCF_LAUNCHED_BY=slurm",
-        "export GREETING='two words'",
-    ]
     assert (
         told
         | {
@@ -63,10 +57,55 @@ def test_a_site_and_a_job_ask_together() -> None:
             "slurm_account": "lab",
             "slurm_exclusive": True,
             "slurm_array_parallelism": 7,
-            "slurm_additional_parameters": {"no-requeue": True},
+            "slurm_additional_parameters": {"no-requeue": True, "reservation": "course"},
+            "slurm_mail_user": "me@lab.org",
+            "slurm_mail_type": "END,FAIL",
         }
         == told
     )
+
+
+@pytest.mark.parametrize(
+    ("form", "mem_gb", "asked"),
+    [
+        ("mem", 8, {"mem_gb": 8.0}),
+        ("mem", 0.0001, {"mem_gb": 1 / 1024}),  # 0 would ask for the whole node's
+        ("mem", 1.0001, {"mem_gb": 1025 / 1024}),
+        ("mem_per_cpu", 1, {"slurm_mem_per_cpu": "171MB"}),
+        ("mem_per_gpu", 1, {"slurm_mem_per_gpu": "342MB"}),
+        ("none", 1, {}),
+    ],
+)
+def test_memory_is_asked_for_in_the_form_that_a_site_takes(
+    form: str, mem_gb: float, asked: dict[str, object]
+) -> None:
+    shape = Resources(tasks_per_node=3, cpus_per_task=2, gpus_per_node=3, mem_gb=mem_gb)
+    told = parameters(shape, Site.model_validate({"memory": form}), "a")
+    assert {key: value for key, value in told.items() if "mem" in key} == asked
+
+
+def test_memory_per_gpu_without_a_gpu_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"asks for no GPU: set resources\.gpus_per_node"):
+        parameters(Resources(), Site(memory="mem_per_gpu"), "a")
+
+
+def test_one_torchrun_has_the_cores_of_all_its_ranks() -> None:
+    shape = Resources(nodes=2, tasks_per_node=4, cpus_per_task=3, launcher="torchrun")
+    told = parameters(shape, Site(), "a")
+    assert (told["nodes"], told["tasks_per_node"], told["cpus_per_task"]) == (2, 1, 12)
+    assert "--cpus-per-task=12" in told["slurm_srun_args"]
+    assert "export OMP_NUM_THREADS=3" in told["slurm_setup"]
+
+
+@pytest.mark.parametrize(
+    ("limit_min", "runs", "asked_s", "told_s"), [(1, 1, 30, 15), (2, 1, 30, 30), (1, 4, 90, 60)]
+)
+def test_slurm_warns_within_the_time_that_all_runs_of_a_task_have(
+    limit_min: int, runs: int, asked_s: int, told_s: int
+) -> None:
+    shape = Resources(timeout_min=limit_min, runs_per_task=runs)
+    told = parameters(shape, Site(signal_delay_s=asked_s), "a")
+    assert (told["timeout_min"], told["slurm_signal_delay_s"]) == (limit_min * runs, told_s)
 
 
 @pytest.mark.usefixtures("fake_slurm")

@@ -1,0 +1,229 @@
+"""The batch script of an array: what is printed is what is sent, and values stay values."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import FakeSlurm
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from hpcncf import jobfile, launch, results, submissions
+from hpcncf.errors import UsageError
+from hpcncf.paths import ResultPaths
+from hpcncf.slurm import request, scripts, shell, sites
+from hpcncf.slurm.request import Site
+from hpcncf.spec import JobSpec, Resources
+
+JobFile = Callable[[str], Path]
+DATA = Path(__file__).parent / "data"
+EVERYTHING = """\
+partition: short,long
+account: lab
+qos: high
+constraint: intel&avx512
+reservation: the course
+memory: mem_per_cpu
+modules: [gcc/12.2, python]
+venv: ~/env s/hpcncf
+setup: ['ulimit -n 4096']
+teardown: ['rm -rf "$TMPDIR/cache"']
+environment: {GREETING: "it's $(two) words"}
+container: apptainer exec --nv '/images/my image.sif'
+srun_args: [--cpu-bind=cores]
+additional_parameters: {no-requeue: true, comment: 'a "b" #c'}
+array_parallelism: 7
+signal_delay_s: 90
+mail_user: me@lab.org
+mail_type: [END, FAIL]
+interface: ib0
+"""
+
+
+def sent(path: Path, folder: Path) -> tuple[JobSpec, ResultPaths]:
+    job = sites.anchored(jobfile.load(path), path.parent)
+    paths = ResultPaths(folder)
+    plan = results.leave_plan(paths, job, jobfile.plan(job, path))
+    launch.submit(paths, job, plan, "slurm")
+    return job, paths
+
+
+@pytest.mark.parametrize("repeats", [1, 3])
+@pytest.mark.parametrize("folder", ["results", "it's $(touch pwned) here"])
+def test_what_is_printed_is_sent_byte_by_byte(
+    job_file: JobFile, fake_slurm: FakeSlurm, repeats: int, folder: str
+) -> None:
+    path = job_file(f"site: ./all.yaml\nrepeats: {repeats}\n")
+    (path.parent / "all.yaml").write_text(EVERYTHING)
+    job, paths = sent(path, path.parent / folder)
+    logs = paths.submitit(submissions.user())
+    assert fake_slurm.submitted == [scripts.text(logs, job, job.resources, repeats)]
+
+
+def test_the_script_of_a_site_that_sets_everything(job_file: JobFile) -> None:
+    path = job_file("site: ./all.yaml\n")
+    (path.parent / "all.yaml").write_text(EVERYTHING)
+    job = sites.anchored(jobfile.load(path), path.parent)
+    assert (
+        scripts.text(Path("/shared/results"), job, job.resources, 2)
+        == (DATA / "site.sh").read_text()
+    )
+
+
+def test_a_script_is_printed_where_there_is_no_slurm(
+    job_file: JobFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = jobfile.load(job_file(""))
+    monkeypatch.setenv("PATH", "")
+    assert scripts.text(Path("/nowhere"), job, job.resources, 1).startswith("#!/bin/bash\n")
+
+
+@pytest.mark.parametrize("folder", ["50%", "back\\slash", "two\nlines"])
+def test_a_folder_whose_name_slurm_reads_otherwise_is_refused(
+    job_file: JobFile, tmp_path: Path, folder: str
+) -> None:
+    job = jobfile.load(job_file(""))
+    with pytest.raises(UsageError, match=r"Slurm writes logs below it.*choose --results"):
+        scripts.text(tmp_path / folder, job, job.resources, 1)
+
+
+VALUES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.dictionaries(st.from_regex(r"V[A-Z0-9_]{1,8}", fullmatch=True), VALUES, max_size=4),
+)
+def test_no_value_of_a_variable_breaks_out_into_the_shell(variables: dict[str, str]) -> None:
+    lines = request.setup(Resources(), Site(environment=variables))
+    shown = bash("\n".join([*lines, "env -0"]))
+    found = dict(entry.split("=", 1) for entry in shown.split("\0") if "=" in entry)
+    assert {name: found.get(name) for name in variables} == variables
+
+
+PATHS = st.text(
+    st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=20
+)
+
+
+@settings(max_examples=20, deadline=None)
+@given(PATHS, PATHS)
+def test_no_path_or_container_breaks_out_into_the_shell(name: str, image: str) -> None:
+    site = Site(venv=f"/{name}", container=shlex.join(["apptainer", "exec", image]))
+    shown = bash(f"printf '%s\\0' {request.python(site)}")
+    assert shown.split("\0") == ["apptainer", "exec", image, f"/{name}/bin/python", ""]
+
+
+def bash(script: str, **variables: str) -> str:
+    """What it prints, with nothing in its environment but these."""
+    done = subprocess.run(
+        ["bash", "-c", script],
+        env={"PATH": os.environ["PATH"], **variables},
+        capture_output=True,
+        check=True,
+    )
+    return done.stdout.decode()
+
+
+def test_a_path_below_home_is_of_whoever_runs_it() -> None:
+    site = Site(venv="~/my env")
+    assert (
+        bash(f"printf %s {request.python(site)}", HOME="/home/me") == "/home/me/my env/bin/python"
+    )
+
+
+def test_what_the_submitting_shell_knew_of_another_job_is_forgotten() -> None:
+    leaked = {
+        "RANK": "3",
+        "MASTER_ADDR": "elsewhere",
+        "HPCNCF_ATTEMPT": "2",
+        "SRUN_CPUS_PER_TASK": "1",
+        "SLURM_CPU_BIND": "mask_cpu:0x1",
+        "SLURM_CPU_BIND_TYPE": "mask_cpu:",
+        "SLURM_STEP_NUM_TASKS": "4",
+        "SLURM_MEM_PER_CPU": "500",
+        "SLURM_TRES_PER_TASK": "cpu:1",
+        "SLURM_EXPORT_ENV": "NONE",
+        "SUBMITIT_EXECUTOR": "local",
+    }
+    kept = {"SLURM_JOB_ID": "7", "SLURM_MEM_PER_NODE": "1024", "MINE": "1"}
+    lines = request.setup(Resources(), Site())
+    shown = bash("\n".join([*lines, "env"]), **leaked, **kept).splitlines()
+    names = {line.partition("=")[0] for line in shown}
+    assert names & set(leaked) == set()
+    assert set(kept) <= names
+
+
+def test_what_the_site_asks_of_slurm_is_not_forgotten() -> None:
+    asked = request.setup(Resources(), Site(additional_parameters={"hint": "nomultithread"}))
+    assert "SLURM_HINT" not in " ".join(asked)
+    assert "SLURM_HINT" in " ".join(request.setup(Resources(), Site()))
+
+
+@pytest.mark.parametrize("lines", [["true"], ["false", "true"]])
+def test_a_job_ends_as_its_ranks_did_whatever_comes_after(lines: list[str]) -> None:
+    script = "\n".join(["(exit 5)", *shell.teardown(lines)])
+    assert subprocess.run(["bash", "-c", script], check=False).returncode == 5
+
+
+def test_a_module_that_cannot_be_loaded_ends_the_job() -> None:
+    lines = shell.modules(["gcc/12"])
+    script = "\n".join(["module() { [ $1 = purge ]; }", *lines, "echo started"])
+    done = subprocess.run(["bash", "-c", script], capture_output=True, check=False)
+    assert (done.returncode, done.stdout) == (1, b"")
+
+
+@pytest.mark.parametrize(
+    ("site", "why"),
+    [
+        ({"partition": "a\n#SBATCH --uid=0"}, "one line without control characters"),
+        ({"account": "back\\slash"}, "backslashes"),
+        ({"additional_parameters": {"comment": "a\nb"}}, "one line"),
+        ({"additional_parameters": {"cpus_per_task": 1}}, "cpus-per-task comes from the job file"),
+        ({"additional_parameters": {"partition": "p"}}, "key of its own: partition"),
+        ({"additional_parameters": {"a b": "c"}}, "pattern"),
+        ({"srun_args": ["-c1"]}, "-c comes from the job file's resources and is passed to srun"),
+        ({"srun_args": ["-c", "1"]}, "-c comes from"),
+        ({"srun_args": ["--cpus-per-task=1"]}, "--cpus-per-task comes from"),
+        ({"srun_args": ["--cpus-per=1"]}, "--cpus-per-task comes from"),
+        ({"srun_args": ["--output=x"]}, "looks for the logs"),
+        ({"environment": {"A B": "c"}}, "pattern"),
+        ({"environment": {"RANK": "0"}}, "RANK is set by Slurm or the launcher"),
+        ({"environment": {"SRUN_CPUS_PER_TASK": "1"}}, "is set by Slurm"),
+        ({"venv": "env"}, "absolute path"),
+        ({"container": "apptainer 'exec"}, "not readable as a command: No closing quotation"),
+        ({"container": " "}, "expected a command"),
+        ({"conda": "a", "venv": "/b"}, "conda and venv both say"),
+        ({"conda": "a", "container": "b"}, "conda and container both say"),
+        ({"mail_user": "me"}, "not when to write"),
+        ({"mail_type": ["SOMETIMES"]}, "'BEGIN', 'END'"),
+        ({"modules": ["a b"]}, "pattern"),
+        ({"interface": "ib0; rm"}, "pattern"),
+        ({"memory": "mem_per_core"}, "'mem_per_cpu'"),
+    ],
+)  # fmt: skip
+def test_what_contradicts_or_breaks_a_line_is_refused(site: dict[str, object], why: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        Site.model_validate(site)
+    assert why in str(refused.value)
+
+
+@pytest.mark.parametrize("argument", ["--cpu-bind=cores", "--exact", "--nodelist=n1", "--mpi=pmi2"])
+def test_srun_may_be_told_what_does_not_contradict(argument: str) -> None:
+    assert (
+        argument
+        in request.parameters(Resources(), Site(srun_args=[argument]), "a")["slurm_srun_args"]
+    )
+
+
+def test_the_python_that_submits_starts_the_ranks_unless_the_site_says_otherwise() -> None:
+    assert request.python(Site()) == shlex.quote(sys.executable)
+    assert request.python(Site(conda="ncf")) == "python3"
+    assert request.python(Site(container="podman run image")) == "podman run image python3"
