@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from hpcncf import plan, records, spec, submissions
+from hpcncf import plan, records, spec, submissions, workload
 from hpcncf.ncf.data.manifest import Manifest
 from hpcncf.slurm import request
 
@@ -30,6 +30,7 @@ SCHEMAS: dict[str, type[BaseModel]] = {
 }
 SECTIONS: list[tuple[str, type[BaseModel], str]] = [
     ("The file", spec.JobSpec, ""),
+    ("workload", workload.Program, "workload."),
     ("resources", spec.Resources, "resources."),
     ("data", spec.Data, "data."),
     ("model", spec.Model, "model."),
@@ -103,6 +104,9 @@ CLOSING = """\
 single combinations; when there is no grid, `points` alone are the runs, and when there is neither,
 the base setting is the one run. `exclude` leaves out those of the grid that match every key given.
 A point that names one of the two batch sizes replaces the other.
+
+A program of your own (`workload: {command: [...]}`) has `parameters` to vary: a key of the grid
+that has no dot is one of them. [any-program.md](any-program.md) tells how to bring one.
 
 ## What does not go together
 
@@ -190,6 +194,8 @@ def kind(schema: dict[str, Any]) -> str:
     """A property's JSON Schema in words."""
     if "$ref" in schema or "allOf" in schema:
         return "a mapping, see below"
+    if "oneOf" in schema:
+        return " or ".join(map(kind, schema["oneOf"]))
     if "anyOf" in schema:
         return " or ".join(kind(part) for part in schema["anyOf"] if part.get("type") != "null")
     if "const" in schema:

@@ -71,7 +71,7 @@ class Collected:
 
 
 def _told(row: Row) -> bool:
-    ended = row["workload"] == "command" and row["state"] not in ("running", "unknown")
+    ended = row["by_hand"] and row["state"] not in ("running", "unknown")
     return ended or row["state"] == "completed"
 
 

@@ -20,6 +20,7 @@ from hpcncf.plan import Run
 from hpcncf.rank import launcher
 from hpcncf.records import End, NodeRecord, Progress, RankRecord
 from hpcncf.spec import Resources
+from hpcncf.workload import Program
 
 
 @dataclass(frozen=True)
@@ -94,9 +95,8 @@ def planned(command: Sequence[str], cores: float, name: str | None) -> Run:
     """
     # Linux passes any bytes as an argument; JSON keeps text.
     words = [os.fsencode(word).decode("utf-8", "backslashreplace") for word in command]
-    workload = {"command": words}
     started = {
-        "workload": workload,
+        "workload": {"command": words},
         "host": f"{os.uname().nodename}:{os.getpid()}",
         "started": records.now(),
     }
@@ -104,7 +104,8 @@ def planned(command: Sequence[str], cores: float, name: str | None) -> Run:
         id=planning.run_id(started),
         repeat=0,
         varied={"run.command": name or shlex.join(words)},
-        workload=workload,
+        workload=Program(command=words),
+        by_hand=True,
         resources=Resources(cpus_per_task=max(1, round(cores))),
         data=None,
         data_key=None,

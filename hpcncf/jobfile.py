@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -13,9 +13,10 @@ from pydantic import BaseModel, ValidationError
 from hpcncf import plan as planning
 from hpcncf.errors import UsageError, nearest, shown
 from hpcncf.ncf.data import manifest
-from hpcncf.overrides import override
+from hpcncf.overrides import full_name, override, spelled_out
 from hpcncf.plan import Plan
 from hpcncf.spec import SECTIONS, Data, JobSpec
+from hpcncf.workload import Program
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -121,11 +122,13 @@ def load(path: Path, overrides: Sequence[str] = ()) -> JobSpec:
             f"{path}: expected a mapping with the keys {', '.join(JobSpec.model_fields)}; "
             f"came {type(plain).__name__}"
         )
+    spelled_out(plain)
     for setting in overrides:
         _apply(plain, setting)
+    spelled_out(plain)
     job = validated(JobSpec, plain, str(path))
     try:
-        return with_absolute_data(job, path.parent.resolve())
+        return with_absolute_paths(job, path.parent.resolve())
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
 
@@ -137,7 +140,7 @@ def _apply(plain: dict[str, Any], setting: str) -> None:
         raise UsageError(
             f"-s {setting}: expected key=value, as in -s training.epochs=1 or -s repeats=3"
         )
-    override(plain, dotted, parse(text, f"-s {setting}"))
+    override(plain, full_name(plain, dotted), parse(text, f"-s {setting}"))
 
 
 def validated(model: type[M], plain: Any, where: str) -> M:
@@ -151,6 +154,10 @@ def validated(model: type[M], plain: Any, where: str) -> M:
 
 def _complaint(model: type[BaseModel], problem: Mapping[str, Any]) -> str:
     loc = [part for part in problem["loc"] if part != "[key]"]
+    if loc[:1] == ["workload"]:
+        del loc[1:2]  # which of its two forms was meant
+    elif loc[:1] == ["parameters"]:
+        del loc[2:]  # and which kind of scalar
     where = ".".join(str(part) for part in loc)
     if problem["type"] == "extra_forbidden":
         known = _known_keys(model, [str(part) for part in loc[:-1]])
@@ -163,6 +170,8 @@ def _complaint(model: type[BaseModel], problem: Mapping[str, Any]) -> str:
     if problem["type"] == "missing":
         return f"{where}: is required and not given"
     came = problem["input"]
+    if not loc and problem["type"] == "value_error":  # of several keys, which it names itself
+        return str(problem["msg"]).removeprefix("Value error, ")
     if problem["type"] == "string_pattern_mismatch":
         message = _of_the_pattern(where, str(came))
     else:
@@ -177,6 +186,8 @@ def _of_the_pattern(where: str, came: str) -> str:
             "expected letters, digits, dot, dash and underscore, a letter or digit first, "
             "at most 64 in all"
         )
+    if where.startswith("parameters"):
+        return "expected a name of letters, digits and single underscores, a letter first"
     dotted = [f"{section}.{key}" for section in SECTIONS for key in SECTIONS[section].model_fields]
     meant = [each for each in dotted if each.split(".")[1] == came.rpartition(".")[2]]
     if meant:
@@ -187,22 +198,42 @@ def _of_the_pattern(where: str, came: str) -> str:
 def _known_keys(model: type[BaseModel], path: list[str]) -> list[str]:
     for part in path:
         field = model.model_fields.get(part)
-        if field is None or not isinstance(field.annotation, type):
+        below = _model_in(field.annotation) if field else None
+        if below is None:
             return []
-        model = field.annotation
+        model = below
     return list(model.model_fields)
 
 
-def with_absolute_data(job: JobSpec, folder: Path) -> JobSpec:
-    """The same job with every data path, of the grid too, made absolute from the file's folder."""
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """The first model among an annotation's alternatives."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for part in get_args(annotation) if (found := _model_in(part))), None)
+
+
+def with_absolute_paths(job: JobSpec, folder: Path) -> JobSpec:
+    """The same job with its program's folder, and every data path, made absolute from `folder`."""
+    if isinstance(job.workload, Program):
+        at = _absolute(folder, job.workload.folder, "workload.folder")
+        return job.model_copy(update={"workload": job.workload.model_copy(update={"folder": at})})
+    return _with_absolute_data(job, folder)
+
+
+def _absolute(folder: Path, value: Any, key: str) -> Any:
+    if not isinstance(value, str) or not value:
+        return value  # the plan says what is wrong with it
+    try:
+        return str((folder / Path(value).expanduser()).resolve())
+    except (ValueError, OSError, RuntimeError) as error:  # a NUL byte, a loop, ~nobody
+        raise UsageError(f"{key}: {shown(value)} is no path: {error}") from None
+
+
+def _with_absolute_data(job: JobSpec, folder: Path) -> JobSpec:
+    """The grid's too."""
 
     def absolute(value: Any) -> Any:
-        if not isinstance(value, str) or not value:
-            return value  # the plan says what is wrong with it
-        try:
-            return str((folder / Path(value).expanduser()).resolve())
-        except (ValueError, OSError, RuntimeError) as error:  # a NUL byte, a loop, ~nobody
-            raise UsageError(f"data.path: {shown(value)} is no path: {error}") from None
+        return _absolute(folder, value, "data.path")
 
     def of_point(point: dict[str, Any]) -> dict[str, Any]:
         return {
@@ -213,6 +244,7 @@ def with_absolute_data(job: JobSpec, folder: Path) -> JobSpec:
         key: [absolute(value) for value in values] if key == "data.path" else values
         for key, values in job.grid.items()
     }
+    assert job.data is not None
     return job.model_copy(
         update={
             "data": job.data.model_copy(update={"path": absolute(job.data.path)}),
@@ -225,6 +257,8 @@ def with_absolute_data(job: JobSpec, folder: Path) -> JobSpec:
 
 def data_keys(job: JobSpec) -> dict[str, str | None]:
     """Each data path of the job -> what the prepared folder calls its content, None if absent."""
+    if job.data is None:
+        return {}
     paths = {job.data.path} | {
         str(point["data.path"]) for point in planning.points(job) if "data.path" in point
     }

@@ -5,8 +5,38 @@ from __future__ import annotations
 from typing import Any, Final
 
 from hpcncf.errors import UsageError
+from hpcncf.spec import JobSpec
 
 BATCH_SIZES: Final = frozenset({"training.global_batch_size", "training.batch_size_per_rank"})
+
+
+def spelled_out(plain: dict[str, Any]) -> None:
+    """A command's `lr` in grid, points and exclude becomes `parameters.lr`, in place.
+
+    Its data need not be valid.
+    """
+    for section in ("grid", "points", "exclude"):
+        if section in plain:
+            plain[section] = _spelled_out(plain, plain[section])
+
+
+def _spelled_out(plain: dict[str, Any], part: Any) -> Any:
+    if isinstance(part, list):
+        return [_spelled_out(plain, each) if isinstance(each, dict) else each for each in part]
+    if not isinstance(part, dict):
+        return part
+    return {full_name(plain, key): value for key, value in part.items()}
+
+
+def full_name(plain: dict[str, Any], key: Any) -> Any:
+    """`lr` as `parameters.lr`, where the workload is a command."""
+    if not isinstance(plain.get("workload"), dict) or not isinstance(key, str):
+        return key
+    head, _, rest = key.partition(".")
+    if head == "grid" and rest and "." not in rest:
+        return f"grid.parameters.{rest}"
+    bare = not rest and key not in JobSpec.model_fields
+    return f"parameters.{key}" if bare else key
 
 
 def override(plain: dict[str, Any], dotted: str, value: Any) -> None:

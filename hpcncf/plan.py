@@ -11,11 +11,14 @@ from itertools import product
 from math import prod
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, ValidationError
+from pydantic import AfterValidator, ValidationError, model_validator
 
 from hpcncf import spec
+from hpcncf import workload as programs
 from hpcncf.errors import UsageError, shown
-from hpcncf.spec import Data, JobSpec, Model, Resources, Settings, Training
+from hpcncf.settings import Settings
+from hpcncf.spec import Data, JobSpec, Model, Resources, Training
+from hpcncf.workload import Parameters, Program, Workload
 
 SCHEMA_VERSION: Final = 1
 # Far more than anybody waits for; a plan is read as a whole, by every verb.
@@ -38,8 +41,12 @@ class Run(Settings):
     """0 is the first."""
     varied: dict[str, Any]
     """The settings that this job's grid and points vary, and their values here."""
-    workload: Literal["ncf"] | dict[str, list[str]]
-    """`ncf`, or `{"command": [...]}`."""
+    workload: Workload
+    """`ncf`, or `{"command": [...]}`: with placeholders, unless `by_hand`."""
+    by_hand: bool = False
+    """Started by `hpcncf run`: nobody asked Slurm for its resources, and nothing sends it again."""
+    parameters: Parameters = {}  # noqa: RUF012
+    """Of a command from a job file: what its placeholders stand for."""
     resources: Resources
     data: Data | None
     """`path` is absolute here. None for a command."""
@@ -49,6 +56,25 @@ class Run(Settings):
     training: Training | None
     retired: bool = False
     """No longer in the job file; kept with its results."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def once_every_command_was_by_hand(cls, plain: Any) -> Any:
+        """Plans of before commands could stand in a job file do not say."""
+        if isinstance(plain, dict) and "by_hand" not in plain and plain.get("workload") != "ncf":
+            return {**plain, "by_hand": True}
+        return plain
+
+    @property
+    def words(self) -> list[str]:
+        """How a command is called, but for what is known only when it runs; none for ncf."""
+        if not isinstance(self.workload, Program):
+            return []
+        if self.by_hand:
+            return list(self.workload.command or [])
+        known = self.resources.model_dump(mode="json")
+        values = programs.values(self.parameters, known, self.repeat)
+        return programs.called(self.workload, values)
 
 
 class Plan(Settings):
@@ -88,17 +114,39 @@ def identity(
     A setting left at its default is left out, so that a later version which adds a setting
     still knows the runs made before it.
     """
-    asked = {"nodes", "tasks_per_node", "cpus_per_task", "gpus_per_node"}
-    if resources.launcher != "srun":
-        asked.add("launcher")
     return {
         "workload": workload,
         "data": data_key,
-        "resources": resources.model_dump(mode="json", include=asked),
+        "resources": _resources_identity(resources),
         "model": model.model_dump(mode="json", exclude_defaults=True) if model else None,
         "training": _training_identity(training, resources) if training else None,
         "repeat": repeat,
     }
+
+
+def _resources_identity(resources: Resources) -> dict[str, Any]:
+    asked = {"nodes", "tasks_per_node", "cpus_per_task", "gpus_per_node"}
+    if resources.launcher != "srun":
+        asked.add("launcher")
+    return resources.model_dump(mode="json", include=asked)
+
+
+def command_identity(
+    program: Program, parameters: Mapping[str, Any], resources: Resources, repeat: int
+) -> dict[str, Any]:
+    """The same of a command: its words with all values in them but the memory and the time."""
+    open_ = {name: f"{{resources.{name}}}" for name in Resources.model_fields}
+    known = open_ | _resources_identity(resources)
+    words = programs.called(program, programs.values(parameters, known, repeat))
+    return identity({"command": words}, resources, None, None, None, repeat)
+
+
+def configuration(run: Run) -> str:
+    """Names what repeats of one point have in common, as a run's id does for the run."""
+    if isinstance(run.workload, Program) and not run.by_hand:
+        return run_id(command_identity(run.workload, run.parameters, run.resources, 0))
+    plain = {"command": run.words} if run.by_hand else run.workload
+    return run_id(identity(plain, run.resources, run.data_key, run.model, run.training, 0))
 
 
 def _training_identity(training: Training, resources: Resources) -> dict[str, Any]:
@@ -106,7 +154,8 @@ def _training_identity(training: Training, resources: Resources) -> dict[str, An
     plain = training.model_dump(
         mode="json",
         exclude_defaults=True,
-        exclude={"device", "backend", "global_batch_size", "batch_size_per_rank", "epochs"},
+        exclude={"device", "backend", "global_batch_size", "batch_size_per_rank", "epochs"}
+        | {"checkpoint_every_min"},
     )
     return plain | {
         "epochs": training.epochs,
@@ -181,6 +230,9 @@ def _run(
 ) -> Run:
     plain = spec.combination(job, point)
     where = "".join(f" {key}={_told(value)}" for key, value in point.items()) or " the base"
+    told = {key: plain[key.split(".")[0]].get(key.split(".")[1]) for key in varied}
+    if isinstance(job.workload, Program):
+        return _command_run(job.workload, plain, repeat, told, where)
     try:
         resources = Resources.model_validate(plain["resources"])
         data = Data.model_validate(plain["data"])
@@ -195,13 +247,44 @@ def _run(
     return Run(
         id=run_id(identity(job.workload, resources, key or data.path, model, training, repeat)),
         repeat=repeat,
-        varied={key: plain[key.split(".")[0]][key.split(".")[1]] for key in varied},
+        varied=told,
         workload=job.workload,
         resources=resources,
         data=data,
         data_key=key,
         model=model,
         training=training,
+    )
+
+
+class _Parameters(Settings):
+    parameters: Parameters
+
+
+def _command_run(
+    program: Program, plain: Mapping[str, Any], repeat: int, told: dict[str, Any], where: str
+) -> Run:
+    try:
+        resources = Resources.model_validate(plain["resources"])
+        parameters = _Parameters(parameters=plain["parameters"]).parameters
+    except ValidationError as error:
+        raise UsageError(f"grid point{where}: {first_problem(error)}") from None
+    known = programs.values(parameters, resources.model_dump(mode="json"), repeat)
+    problem = programs.problems(program, parameters, known)
+    if problem:
+        raise UsageError(f"grid point{where}: {problem}")
+    return Run(
+        id=run_id(command_identity(program, parameters, resources, repeat)),
+        repeat=repeat,
+        varied=told,
+        workload=program,
+        by_hand=False,
+        parameters=parameters,
+        resources=resources,
+        data=None,
+        data_key=None,
+        model=None,
+        training=None,
     )
 
 

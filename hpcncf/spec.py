@@ -7,9 +7,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     NonNegativeFloat,
     PositiveFloat,
@@ -17,6 +15,8 @@ from pydantic import (
 )
 
 from hpcncf.errors import nearest
+from hpcncf.settings import Settings as Settings
+from hpcncf.workload import PARAMETER, Parameters, Program, Workload, checked
 
 Dataset = Literal["frappe", "movielens", "ncf", "csv", "parquet", "synthetic"]
 
@@ -34,6 +34,8 @@ Whole = Annotated[int, Field(ge=0), AfterValidator(_countable)]
 
 def _known_setting(dotted: str) -> str:
     section, key = dotted.split(".")
+    if section == "parameters":
+        return dotted
     known = list(SECTIONS[section].model_fields)
     if key not in known:
         raise ValueError(
@@ -44,7 +46,7 @@ def _known_setting(dotted: str) -> str:
 
 GridKey = Annotated[
     str,
-    Field(pattern=r"^(resources|data|model|training)\.[a-z_]+$"),
+    Field(pattern=rf"^((resources|data|model|training)\.[a-z_]+|parameters\.{PARAMETER})$"),
     AfterValidator(_known_setting),
 ]
 Widths = Annotated[
@@ -52,18 +54,6 @@ Widths = Annotated[
     BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value),
     Field(min_length=1),
 ]
-
-
-class Settings(BaseModel):
-    """Base of everything a user may write: frozen, and unknown keys are refused."""
-
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        strict=True,
-        allow_inf_nan=False,
-        use_attribute_docstrings=True,
-    )
 
 
 class Resources(Settings):
@@ -125,7 +115,7 @@ class Model(Settings):
 
 
 class Training(Settings):
-    """How a run trains. Every field is part of the run's identity."""
+    """How a run trains. Every field is part of the run's identity, unless it says otherwise."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto`: cuda when the run has a GPU, else cpu."""
@@ -160,7 +150,10 @@ class Training(Settings):
     evaluation: Literal["sampled", "full", "none"] = "sampled"
     """Leave-one-out against the stored sampled negatives, against all items, or not at all."""
     checkpoint_every: Whole = 1
-    """Epochs between checkpoints; 0 writes none."""
+    """Epochs between checkpoints; 0 writes none, but for the one when a signal stops the run."""
+    checkpoint_every_min: NonNegativeFloat = 10.0
+    """Minutes after which a checkpoint is written in mid-epoch, unless `checkpoint_every` is 0;
+    0 writes those of whole epochs only. Not part of a run's identity: the bits are the same."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
     """Seed of initialisation, order and negatives."""
 
@@ -204,22 +197,45 @@ class JobSpec(Settings):
     """Names the results folder: letters, digits, dot, dash, underscore."""
     site: str = "cpu"
     """A file of slurm_templates/ without its ending, a path, or one in ~/.config/hpcncf/sites."""
-    workload: Literal["ncf"] = "ncf"
-    """What each run does."""
-    data: Data
+    workload: Workload = "ncf"
+    """What each run does: train our NCF, or run a program of your own, `{command: [...]}`."""
+    parameters: Parameters = {}  # noqa: RUF012
+    """For a program of your own: name -> number, text or truth value, for `{name}` in its words."""
+    data: Data | None = None
+    """Required for ncf."""
     resources: Resources = Resources()
     model: Model = Model()
     training: Training = Training()
-    grid: dict[GridKey, Annotated[list[Any], Field(min_length=1)]] = {}
-    """Dotted setting -> values; the runs are the cross product."""
-    points: list[dict[GridKey, Any]] = []
+    grid: dict[GridKey, Annotated[list[Any], Field(min_length=1)]] = {}  # noqa: RUF012
+    """Dotted setting -> values; the runs are the cross product. A program's `parameters.lr` may be
+    written `lr`."""
+    points: list[dict[GridKey, Any]] = []  # noqa: RUF012
     """Further single combinations, where a cross product is not the question."""
-    exclude: list[dict[GridKey, Any]] = []
+    exclude: list[dict[GridKey, Any]] = []  # noqa: RUF012
     """Combinations of the grid to leave out: every key given must match."""
     repeats: Count = 1
     """Each point this many times, in random order within each round."""
     exclusive: bool = False
     """Ask for whole nodes, so that nobody else's load disturbs the measurement."""
+
+    @model_validator(mode="after")
+    def sections_belong_to_the_workload(self) -> Self:
+        varied = {key.split(".")[0] for each in [self.grid, *self.points] for key in each}
+        if isinstance(self.workload, Program):
+            checked(self.workload)
+            given = (("data", None), ("model", Model()), ("training", Training()))
+            foreign = [name for name, default in given if getattr(self, name) != default]
+            foreign += sorted(varied & {"data", "model", "training"})
+            if foreign:
+                raise ValueError(
+                    f"{foreign[0]}: belongs to workload ncf; a command is told its own settings "
+                    "as parameters"
+                )
+        elif self.parameters or "parameters" in varied:
+            raise ValueError("parameters: are for the words of a command; this workload is ncf")
+        elif self.data is None:
+            raise ValueError("data: is required and not given")
+        return self
 
 
 def conflicts(resources: Resources, training: Training) -> list[str]:
@@ -264,7 +280,7 @@ def conflicts(resources: Resources, training: Training) -> list[str]:
 
 def combination(base: JobSpec, changes: Mapping[str, Any]) -> dict[str, Any]:
     """The job's settings as plain data with dotted `changes` applied, not yet validated."""
-    plain = base.model_dump(mode="json", include=set(SECTIONS))
+    plain = base.model_dump(mode="json", include={*SECTIONS, "parameters"})
     for dotted, value in changes.items():
         section, key = dotted.split(".")
         plain[section][key] = value

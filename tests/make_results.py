@@ -27,6 +27,7 @@ from hpcncf.records import (
     TrainingRecord,
 )
 from hpcncf.spec import JobSpec, Resources
+from hpcncf.workload import Program
 
 START = datetime(2026, 1, 5, 12, 0, tzinfo=UTC)
 TRAIN_ROWS = 83_731
@@ -74,13 +75,14 @@ def planned(folder: Path, plan: Plan) -> ResultPaths:
 
 def command_plan(folder: Path, command: Sequence[str] = ("python", "train.py")) -> ResultPaths:
     """What `hpcncf run` leaves before its command ends."""
-    workload = {"command": list(command)}
+    workload = Program(command=list(command))
     resources = Resources(cpus_per_task=5)
     run = Run(
-        id=planning.run_id(planning.identity(workload, resources, None, None, None, 0)),
+        id="0123456789ab",
         repeat=0,
         varied={},
         workload=workload,
+        by_hand=True,
         resources=resources,
         data=None,
         data_key=None,

@@ -15,7 +15,7 @@ HEAVY = {"torch", "pandas", "matplotlib", "submitit", "pyarrow"}
 # A module may import those of lower layers, and of its own.
 LAYERS: list[set[str]] = [
     {"hpcncf", "hpcncf.errors"},
-    {"hpcncf.spec"},
+    {"hpcncf.spec", "hpcncf.settings", "hpcncf.placeholders", "hpcncf.workload"},
     {
         "hpcncf.plan",
         "hpcncf.paths",
@@ -107,7 +107,7 @@ def test_the_analysis_imports_neither_torch_nor_submitit() -> None:
 
 def test_modules_called_pure_know_no_clock_disk_or_process() -> None:
     effects = {"os", "time", "pathlib", "subprocess", "datetime", "random", "socket", "psutil"}
-    pure = ("spec", "plan", "judge", "slurm.request", "slurm.states")
+    pure = ("spec", "workload", "placeholders", "plan", "judge", "slurm.request", "slurm.states")
     for name in (f"hpcncf.{module}" for module in pure):
         assert not {module.split(".")[0] for module in imported(modules()[name])} & effects
 

@@ -48,7 +48,7 @@ def settle(
     """
     if not is_whole(ranks):
         nothing: Row = dict.fromkeys((*MEASURED, *TRAINED))
-        return nothing | {"cores_allocated": None if is_command(run) else run.resources.cores}
+        return nothing | {"cores_allocated": None if run.by_hand else run.resources.cores}
     measured = _measured(run, ranks) | {
         "cpu_efficiency_training": watched.efficiency_in_training(ranks, nodes),
         "others_cores": watched.others_cores(nodes),
@@ -60,16 +60,12 @@ def is_whole(ranks: Sequence[RankRecord]) -> bool:
     return bool(ranks) and {record.rank for record in ranks} == set(range(ranks[0].world_size))
 
 
-def is_command(run: Run) -> bool:
-    return not isinstance(run.workload, str)
-
-
 def _measured(run: Run, ranks: Sequence[RankRecord]) -> Row:
     elapsed_s = elapsed(ranks)
     allocated = sum(record.cores.allocated for record in ranks)
     cpu_s = sum(record.cpu.user_s + record.cpu.system_s for record in ranks)
     memory_mib = memory_peak(ranks)
-    asked = None if is_command(run) else run.resources  # nobody asked Slurm for a plain command
+    asked = None if run.by_hand else run.resources  # nobody asked Slurm for a plain command
     return {
         "elapsed_s": elapsed_s,
         "cores_allocated": allocated,

@@ -29,6 +29,7 @@ IDENTITY: Final = (
     "varied",
     "workload",
     "command",
+    "by_hand",
 )
 DATA: Final = ("data_title", "data_key", "test_rows")
 RANK: Final = (
@@ -113,10 +114,11 @@ def of_run(
             "retired": run.retired,
             "attempt": state.attempt,
             "progress": _progress(state.progress) if state.state == "running" else None,
-            "config": configuration(run),
+            "config": plan.configuration(run),
             "varied": run.varied,
             "workload": run.workload if isinstance(run.workload, str) else "command",
-            "command": None if isinstance(run.workload, str) else _command(run),
+            "command": " ".join(run.words) or None,
+            "by_hand": run.by_hand,
         }
         | settings(run, ranks)
         | {
@@ -126,18 +128,6 @@ def of_run(
         }
         | figures
         | {"warnings": account.warnings(ranks, figures)}
-    )
-
-
-def _command(run: Run) -> str:
-    assert isinstance(run.workload, dict)
-    return " ".join(run.workload.get("command", []))
-
-
-def configuration(run: Run) -> str:
-    """Names what repeats of one point have in common, as a run's id does for the run."""
-    return plan.run_id(
-        plan.identity(run.workload, run.resources, run.data_key, run.model, run.training, 0)
     )
 
 
@@ -151,7 +141,7 @@ def settings(run: Run, ranks: Sequence[RankRecord]) -> Row:
     """Every setting of the run; threads as the ranks really had them, once they tell."""
     resources: Row = run.resources.model_dump(mode="json")
     row = resources | {"world_size": run.resources.world_size}
-    if account.is_command(run):  # it asked for neither: these are the plan's defaults
+    if run.by_hand:  # it asked for neither: these are the plan's defaults
         row |= {"mem_gb": None, "timeout_min": None}
     if run.training is None:
         return row
