@@ -22,17 +22,21 @@ def last_attempt(run: RunPaths) -> Attempt | None:
 
 def read(files: AttemptPaths) -> Attempt:
     problems = list[str]()
-    claim = _read(files.claim, Claim, problems)
+    taken = _read(files.claim, Claim, problems)
     ranks = [_read(path, RankRecord, problems) for path in files.ranks()]
     return Attempt(
         number=files.number,
-        claim=claim,
+        claim=taken,
         ranks=[record for record in ranks if record],
         progress=_read(files.progress, Progress, problems),
         end=_read(files.end, End, problems),
-        alive=claims.alive(claim, files) if claim else _just_made(files),
+        alive=claims.alive(taken, files) if taken else _just_made(files),
         problems=problems,
     )
+
+
+def claim(files: AttemptPaths) -> Claim | None:
+    return _read(files.claim, Claim, [])
 
 
 def _read(path: Path, kind: type[R], problems: list[str]) -> R | None:

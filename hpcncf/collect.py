@@ -7,19 +7,22 @@ import io
 import json
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpcncf import records, results, status
+from hpcncf import attempts, records, results, status
+from hpcncf.judge import Attempt
 from hpcncf.ncf.data import manifest
 from hpcncf.ncf.data.manifest import DataError, Manifest
 from hpcncf.paths import ResultPaths
 from hpcncf.plan import Plan, Run
 from hpcncf.records import NodeRecord, RankRecord, RecordError
+from hpcncf.slurm import accounting
+from hpcncf.slurm.accounting import Account
 from hpcncf.status import RunState
-from hpcncf.tables import account, rows
+from hpcncf.tables import account, history, rows
 from hpcncf.tables.trained import Row
 
 if TYPE_CHECKING:
@@ -31,16 +34,20 @@ KNOWN = re.compile(r"(claim|progress|end|rank-\d+|node-\d+)\.json")
 
 @dataclass(frozen=True)
 class Collected:
-    """The four tables as plain rows, and what could not be read."""
+    """The tables as plain rows, and what could not be read."""
 
     job: str
     runs: list[Row]
     """One for every planned run, retired ones too, in the plan's order."""
+    attempts: list[Row]
+    """Every start of every run, oldest first."""
     ranks: list[Row]
     cores: list[Row]
     epochs: list[Row]
     skipped: list[str]
     """Each file left out, with the reason."""
+    unaccounted: list[str]
+    """Why Slurm's own accounting says nothing."""
 
     def counts(self) -> dict[str, int]:
         """State -> runs, retired ones left out."""
@@ -58,7 +65,7 @@ class Collected:
         return frames
 
     def tables(self) -> dict[str, list[Row]]:
-        return {"runs": self.runs, "ranks": self.ranks, "cores": self.cores, "epochs": self.epochs}
+        return {name: getattr(self, name) for name in rows.COLUMNS}
 
     @property
     def complete(self) -> bool:
@@ -78,11 +85,42 @@ def _told(row: Row) -> bool:
 def collect(paths: ResultPaths) -> Collected:
     """Read everything that the job has left so far. Raises UsageError where there is no plan."""
     plan = results.read_plan(paths)
-    known = Datasets()
-    found = Collected(plan.job, [], [], [], [], _strangers(paths, plan))
-    for state in status.states(paths, plan):
-        _add(found, paths, state, known)
+    known, problems = Datasets(), list[str]()
+    found = Collected(plan.job, [], [], [], [], [], _strangers(paths, plan), problems)
+    states = status.states(paths, plan)
+    tried = {state.run.id: _tried(paths, state) for state in states}
+    slurm = accounting.accounts(_slurm_jobs(tried), problems)
+    for state in states:
+        _add(found, paths, state, known, _of_attempts(state.run, tried[state.run.id], slurm))
     return found
+
+
+def _tried(paths: ResultPaths, state: RunState) -> list[Attempt]:
+    """All attempts at the run; the last one's records are read already."""
+    if state.attempt is None:
+        return []
+    *earlier, last = paths.run(state.run.id).attempts()
+    known = Attempt(
+        number=state.attempt,
+        claim=attempts.claim(last),
+        ranks=_own(state)[0],
+        progress=state.progress,
+        end=None,
+        alive=state.state == "running",
+    )
+    # Whatever signs of life they left: a later one began.
+    return [*(replace(attempts.read(files), alive=False) for files in earlier), known]
+
+
+def _slurm_jobs(tried: Mapping[str, Sequence[Attempt]]) -> list[str]:
+    claims = [attempt.claim for made in tried.values() for attempt in made]
+    return [claim.slurm_job_id for claim in claims if claim and claim.slurm_job_id]
+
+
+def _of_attempts(
+    run: Run, tried: Sequence[Attempt], slurm: Mapping[str, Sequence[Account]]
+) -> list[Row]:
+    return [history.of_attempt(run, one, history.step_of(one, slurm)) for one in tried]
 
 
 class Datasets:
@@ -115,7 +153,9 @@ def _strangers(paths: ResultPaths, plan: Plan) -> list[str]:
     return [f"{path}: not a run of this plan" for path in folders if path.name not in planned]
 
 
-def _add(found: Collected, paths: ResultPaths, state: RunState, known: Datasets) -> None:
+def _add(
+    found: Collected, paths: ResultPaths, state: RunState, known: Datasets, tried: list[Row]
+) -> None:
     ranks, skipped = _own(state)
     if skipped and state.state == "completed" and not account.is_whole(ranks):
         state = replace(state, state="unknown", reason="the records in its folder are not its own")
@@ -126,7 +166,8 @@ def _add(found: Collected, paths: ResultPaths, state: RunState, known: Datasets)
         nodes = _nodes(attempt.nodes(), state.run.id, skipped)
         skipped += _foreign(attempt.folder)
     found.skipped.extend(skipped)
-    found.runs.append(rows.of_run(state, ranks, nodes, known.of(state.run)))
+    found.runs.append(rows.of_run(state, ranks, nodes, known.of(state.run), tried))
+    found.attempts.extend(tried)
     found.ranks.extend(rows.of_rank(record) for record in ranks)
     found.epochs.extend(rows.of_epochs(ranks))
     found.cores.extend(row for node in nodes for row in rows.of_cores(node))

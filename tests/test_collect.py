@@ -21,7 +21,7 @@ from hpcncf.plan import Plan, Run
 from hpcncf.records import RankRecord
 from hpcncf.tables import account, rows, trained
 
-TABLES = ("runs", "ranks", "cores", "epochs")
+TABLES = ("runs", "attempts", "ranks", "cores", "epochs")
 
 
 def bytes_of(paths: ResultPaths) -> dict[str, bytes]:

@@ -46,6 +46,7 @@ def row(loader: str = "vectorized", ranks: int = 1, cores: int = 1, **changes: A
         "cpu_model": "Example CPU",
         "commit": "abc",
         "others_cores": 0.0,
+        "slurm_differs": None,
         "elapsed_s": 100.0,
         "startup_s": 1.0,
         "instances_per_s": rate,

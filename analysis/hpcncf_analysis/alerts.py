@@ -24,7 +24,7 @@ def alerts(runs: pd.DataFrame, shown: Sequence[Configuration]) -> list[str]:
     """`runs`: the completed ones; the gravest first."""
     if runs.empty:
         return []
-    checks = (_usable, _above_one, _memory, _others, _cpu_models, _code, _startup)
+    checks = (_usable, _above_one, _accounting, _memory, _others, _cpu_models, _code, _startup)
     told = [*(check(runs) for check in checks), _repeats(shown)]
     return [text for text in told if text]
 
@@ -41,8 +41,8 @@ def _usable(runs: pd.DataFrame) -> str | None:
     return (
         f"{counted(number, 'run')} could not use all allocated cores: run {worst['run_id']} "
         f"was allocated {worst['cores_allocated']:g} and could use {worst['cores_usable']:g}. "
-        "CPU affinity or a cgroup limit held it back. Under Slurm 22.05 to 23.02, srun does not "
-        "inherit --cpus-per-task: set SRUN_CPUS_PER_TASK."
+        "CPU affinity or a cgroup limit held it back. From Slurm 22.05 to 23.02, an srun in a "
+        "script of your own does not inherit --cpus-per-task: give it -c, as hpcncf does."
     )
 
 
@@ -53,6 +53,18 @@ def _above_one(runs: pd.DataFrame) -> str | None:
     return (
         f"{counted(number, 'run')} used more cores than allocated (CPU efficiency up to "
         f"{words.percent(most['cpu_efficiency'])}, run {most['run_id']}): nothing bound them."
+    )
+
+
+def _accounting(runs: pd.DataFrame) -> str | None:
+    """Two who measured the same and differ: one of them is wrong."""
+    differ = runs[runs["slurm_differs"].notna()]
+    if differ.empty:
+        return None
+    first = differ.iloc[0]
+    return (
+        f"Slurm's accounting says otherwise in {counted(len(differ), 'run')}, as in run "
+        f"{first['run_id']}: {first['slurm_differs']}."
     )
 
 

@@ -21,6 +21,7 @@ from hpcncf_analysis import (
     conclude,
     efficiency,
     heatmap,
+    history,
     plots,
     style,
     summary,
@@ -167,7 +168,10 @@ def context(
         "counts": found.counts(),
         "complete": found.complete,
         "main": tables.main_table(shown) if shown else None,
-        "main_notes": tables.main_notes(shown),
+        "main_notes": [
+            *tables.main_notes(shown),
+            *_told(history.accounting(runs, found.unaccounted)),
+        ],
         "quality": tables.quality_table(shown),
         "quality_note": tables.quality_note(runs),
         "epochs": tables.epoch_table(found.epochs, shown),
@@ -175,11 +179,17 @@ def context(
         "unfinished": tables.run_table(
             [row for row in found.runs if row["state"] != "completed" and not row["retired"]]
         ),
+        "attempts": history.attempt_table(found.attempts),
+        "attempts_price": history.price(runs),
         "skipped": found.skipped,
         "environment": tables.environment(runs),
         "definitions": DEFINITIONS,
         "figures": figures,
     }
+
+
+def _told(text: str | None) -> list[str]:
+    return [text] if text else []
 
 
 def _no_title(runs: Sequence[Row]) -> str:

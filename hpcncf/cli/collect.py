@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 HELP = "gather what the runs have left so far into tables"
 EPILOG = """\
-writes RESULTS/tables/{runs,ranks,cores,epochs}.csv, whole, as often as you like, while runs still
+writes RESULTS/tables/{runs,attempts,ranks,cores,epochs}.csv, whole, as often as you like, while runs still
 work; exit codes: 0 every run is complete (a command: has ended); 3 not yet; 1 an error;
 2 no results folder
 example: hpcncf collect results/demo
@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(as_plain(found, paths), indent=1))
     else:
         print(summary(found))
-        print(f"tables: {paths.tables}/{{runs,ranks,cores,epochs}}.csv")
+        print(f"tables: {paths.tables}/{{runs,attempts,ranks,cores,epochs}}.csv")
     say_skipped(found)
     return exit_code(found)
 

@@ -80,9 +80,9 @@ def _measured(run: Run, ranks: Sequence[RankRecord]) -> Row:
         "memory_peak_mib": memory_mib,
         "memory_efficiency": memory_mib / (asked.mem_gb * 1024) if asked else None,
         "time_efficiency": elapsed_s / (asked.timeout_min * 60) if asked else None,
-        "node": _distinct(record.node for record in ranks),
+        "node": distinct(record.node for record in ranks),
         **{
-            name: _distinct(record.environment.get(name) for record in ranks)
+            name: distinct(record.environment.get(name) for record in ranks)
             for name in ("cpu_model", "commit", "python", "torch")
         },
     }
@@ -159,6 +159,6 @@ def _findings(ranks: Sequence[RankRecord], figures: Row) -> list[tuple[bool, str
     ]
 
 
-def _distinct(values: Iterable[Any]) -> str | None:
+def distinct(values: Iterable[Any]) -> str | None:
     """Each value once, in order; None where there is none."""
     return ", ".join(dict.fromkeys(str(value) for value in values if value)) or None

@@ -12,8 +12,9 @@ from hpcncf.plan import Run
 from hpcncf.records import Epoch, NodeRecord, Part, Progress, RankRecord, TrainingRecord
 from hpcncf.spec import Model, Resources, Training
 from hpcncf.status import RunState
-from hpcncf.tables import account, watched
+from hpcncf.tables import account, history, watched
 from hpcncf.tables.account import MEASURED
+from hpcncf.tables.history import TOTALS
 from hpcncf.tables.trained import PHASES, TRAINED, Row
 
 IDENTITY: Final = (
@@ -88,7 +89,8 @@ def _settings_columns() -> list[str]:
 
 
 COLUMNS: Final[dict[str, list[str]]] = {
-    "runs": [*IDENTITY, *_settings_columns(), *DATA, *MEASURED, *TRAINED, "warnings"],
+    "runs": [*IDENTITY, *_settings_columns(), *DATA, *MEASURED, *TOTALS, *TRAINED, "warnings"],
+    "attempts": list(history.ATTEMPT),
     "ranks": _rank_columns(),
     "cores": list(CORE),
     "epochs": list(EPOCH),
@@ -100,8 +102,12 @@ def of_run(
     ranks: Sequence[RankRecord],
     nodes: Sequence[NodeRecord],
     data: Manifest | None,
+    tried: Sequence[Row] = (),
 ) -> Row:
-    """One planned run: its settings, its state, and its figures as far as there are any."""
+    """One planned run: its settings, its state, and its figures as far as there are any.
+
+    `tried`: a row for each of its attempts.
+    """
     run = state.run
     figures = account.settle(run, ranks, _epoch_instances(run, data), nodes)
     return (
@@ -127,7 +133,8 @@ def of_run(
             "test_rows": data.test_rows if data else None,
         }
         | figures
-        | {"warnings": account.warnings(ranks, figures)}
+        | history.totals(tried)
+        | {"warnings": account.warnings(ranks, figures) + history.silent(tried)}
     )
 
 

@@ -1,0 +1,118 @@
+"""Slurm's accounting of steps, as sacct printed it on a real Slurm 22.05."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import make_results
+import pytest
+
+from hpcncf.records import RankRecord
+from hpcncf.slurm.accounting import Account, at, mebibytes, read, seconds
+from hpcncf.tables.agreement import disagreements
+
+# `sacct --duplicates`: an array of two, whose first element was requeued once.
+SAID = """\
+1_0|REQUEUED|1795279771|1795279800|29|00:20.163|
+1_0.batch|CANCELLED|1795279771|1795279801|30|00:00.017|3896K
+1_0.0|CANCELLED|1795279772|1795279801|29|00:20.146|150000K
+1_0|COMPLETED|1795279871|1795279893|22|00:19.163|
+1_0.extern|COMPLETED|1795279871|1795279893|22|00:00.001|0
+1_0.0|COMPLETED|1795279872|1795279893|21|00:19.144|153364K
+1_1|RUNNING|1795279871|Unknown|21|00:00:00|
+1_1.0|RUNNING|1795279872|Unknown|20|00:00:00|
+2||Unknown|Unknown|0|00:00:00|
+"""
+
+
+def test_only_the_steps_of_srun_count_each_start_of_them() -> None:
+    found = read(SAID)
+    assert set(found) == {"1_0", "1_1"}
+    assert [step.state for step in found["1_0"]] == ["CANCELLED", "COMPLETED"]
+    assert [step.cpu_s for step in found["1_0"]] == [20.146, 19.144]
+    assert found["1_0"][1].max_rss_mib == pytest.approx(149.77, abs=0.01)
+
+
+def test_a_step_that_runs_has_no_end_and_no_memory_yet() -> None:
+    (step,) = read(SAID)["1_1"]
+    assert (step.ended, step.max_rss_mib) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("moment", "cpu_s"), [(1795279773.5, 20.146), (1795279874.0, 19.144), (1795279860.0, 19.144)]
+)
+def test_an_attempt_belongs_to_the_start_that_held_it(moment: float, cpu_s: float) -> None:
+    step = at(read(SAID)["1_0"], moment)
+    assert step is not None
+    assert step.cpu_s == cpu_s
+
+
+def test_an_attempt_long_before_every_step_belongs_to_none() -> None:
+    assert at(read(SAID)["1_0"], 1795270000.0) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("00:19.144", 19.144), ("01:02:03", 3723), ("2-01:00:00", 176400), ("", None)],
+)
+def test_times_of_every_form_are_read(text: str, expected: float | None) -> None:
+    assert seconds(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("2048K", 2), ("1.5M", 1.5), ("2G", 2048), ("0", None), ("16?", None)]
+)
+def test_memory_of_every_form_is_read_and_none_is_not_zero(
+    text: str, expected: float | None
+) -> None:
+    assert mebibytes(text) == expected
+
+
+def step(**changes: object) -> Account:
+    known = {"state": "COMPLETED", "started": 0.0, "ended": 100.0, "elapsed_s": 100.0}
+    return Account(**(known | {"cpu_s": 100.0, "max_rss_mib": 250.0} | changes))  # type: ignore[arg-type]
+
+
+def ranks(folder: Path, cpu_s: float, memory_mib: float, number: int = 2) -> list[RankRecord]:
+    """Of the largest rank, and smaller others."""
+    record = make_results.rank_record(make_results.plan_of(make_results.demo(folder)).runs[0], 0)
+    return [
+        record.model_copy(
+            update={
+                "cpu": record.cpu.model_copy(update={"user_s": cpu_s / number, "system_s": 0.0}),
+                "memory": record.memory.model_copy(
+                    update={"anonymous_peak_mib": memory_mib / (rank + 1)}
+                ),
+            }
+        )
+        for rank in range(number)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("cpu_s", "memory_mib", "said"),
+    [
+        (100.0, 250.0, []),
+        (101.9, 270.0, []),
+        (98.1, 230.0, []),
+        (103.0, 250.0, ["103.0 CPU seconds in the records, 100.0 in Slurm's accounting"]),
+        (100.0, 280.0, ["280.0 MiB of memory in the records, 250.0 in Slurm's accounting"]),
+    ],
+)
+def test_two_who_measured_the_same_are_compared(
+    tmp_path: Path, cpu_s: float, memory_mib: float, said: list[str]
+) -> None:
+    assert disagreements(ranks(tmp_path, cpu_s, memory_mib), step()) == said
+
+
+def test_a_second_of_cpu_time_is_no_difference_however_little_there_was(tmp_path: Path) -> None:
+    assert disagreements(ranks(tmp_path, 3.9, 250.0), step(cpu_s=3.0)) == []
+    assert disagreements(ranks(tmp_path, 4.2, 250.0), step(cpu_s=3.0)) != []
+
+
+@pytest.mark.parametrize("changes", [{"elapsed_s": 59.0}, {"cpu_s": None}])
+def test_what_is_short_or_unknown_is_not_compared(
+    tmp_path: Path, changes: dict[str, object]
+) -> None:
+    assert disagreements(ranks(tmp_path, 1.0, 1.0), step(**changes)) is None
+    assert disagreements([], step()) is None
