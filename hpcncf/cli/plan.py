@@ -3,21 +3,37 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcncf.rank import arguments
 
 if TYPE_CHECKING:
+    from hpcncf.paths import ResultPaths
     from hpcncf.plan import Plan, Run
     from hpcncf.spec import JobSpec
 
+SCRIPTS = {
+    "--sbatch": "print exactly what sbatch will get, of every array or of that one",
+    "--by-hand": "print plain batch scripts, to be submitted by hand",
+}
 HELP = "show runs, arrays, submitit's parameters and core-hours of a job file; touches nothing"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     job_arguments(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    shown = parser.add_mutually_exclusive_group()
+    shown.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    for name, told in SCRIPTS.items():
+        shown.add_argument(name, nargs="?", type=int, const=0, metavar="ARRAY", help=told)
+    parser.add_argument(
+        "--results",
+        type=Path,
+        metavar="DIR",
+        help="where the runs' records are, or will be (default: results/<the job's name>)",
+    )
 
 
 def job_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,15 +45,68 @@ def run(args: argparse.Namespace) -> int:
     import json
 
     from hpcncf import jobfile
+    from hpcncf.paths import ResultPaths
     from hpcncf.slurm import sites
 
     job = sites.anchored(jobfile.load(args.job, args.settings), args.job.parent)
     plan = jobfile.plan(job, args.job)
-    if args.json:
-        print(json.dumps(_plain(job, plan), indent=2))
+    paths = ResultPaths((args.results or Path("results") / job.name).resolve())
+    if args.sbatch is not None or args.by_hand is not None:
+        _print_scripts(args, job, plan, paths)
+    elif args.json:
+        print(json.dumps(_plain(job, plan, paths), indent=2))
     else:
-        _show(job, plan)
+        _show(job, plan, paths)
     return 0
+
+
+def _print_scripts(args: argparse.Namespace, job: JobSpec, plan: Plan, paths: ResultPaths) -> None:
+    """Of the runs that `submit` would send now. One script alone is printed byte by byte."""
+    from hpcncf.errors import UsageError
+
+    scripts = list(
+        _sent(job, plan, paths) if args.by_hand is None else _by_hand(args, job, plan, paths)
+    )
+    number = args.by_hand or args.sbatch or 0
+    if not 0 <= number <= len(scripts):
+        raise UsageError(f"array {number}: there are {len(scripts)}, counted from 1")
+    for command in _unprepared(plan):
+        sys.stderr.write(f"the data is not prepared, so the runs' ids are provisional: {command}\n")
+    if len(scripts) == 1 or number:
+        sys.stdout.write(scripts[number - 1])
+        return
+    for count, script in enumerate(scripts, start=1):
+        print(f"==> array {count} of {len(scripts)} <==\n{script}")
+
+
+def _sent(job: JobSpec, plan: Plan, paths: ResultPaths) -> Iterator[str]:
+    from hpcncf import submissions
+    from hpcncf.plan import arrays
+    from hpcncf.slurm import scripts
+
+    for runs in arrays(_open(plan, paths)).values():
+        yield scripts.text(paths.submitit(submissions.user()), job, runs[0].resources, len(runs))
+
+
+def _by_hand(
+    args: argparse.Namespace, job: JobSpec, plan: Plan, paths: ResultPaths
+) -> Iterator[str]:
+    from hpcncf.plan import arrays
+    from hpcncf.slurm import byhand, sites
+
+    source = byhand.Source(args.job.resolve(), paths.folder, args.settings)
+    site = sites.load(job.site)
+    for runs in arrays(_open(plan, paths)).values():
+        yield byhand.text(job, site, runs, source)
+
+
+def _open(plan: Plan, paths: ResultPaths) -> list[Run]:
+    """Those that are neither complete nor taken."""
+    from hpcncf import launch, status
+
+    done = (*launch.TAKEN, "completed")
+    states = status.states(paths, plan)
+    return [now.run for now in states if not now.run.retired and now.state not in done]
 
 
 def _arrays(job: JobSpec, plan: Plan) -> list[dict[str, Any]]:
@@ -54,7 +123,7 @@ def _arrays(job: JobSpec, plan: Plan) -> list[dict[str, Any]]:
     ]
 
 
-def _plain(job: JobSpec, plan: Plan) -> dict[str, Any]:
+def _plain(job: JobSpec, plan: Plan, paths: ResultPaths) -> dict[str, Any]:
     from hpcncf.plan import core_hours
 
     return {
@@ -62,18 +131,16 @@ def _plain(job: JobSpec, plan: Plan) -> dict[str, Any]:
         "runs": [run.model_dump(mode="json") for run in plan.active()],
         "arrays": _arrays(job, plan),
         "core_hours_at_most": core_hours(plan.active()),
-        "complete": [run.id for run in _complete(job, plan)],
+        "complete": [run.id for run in _complete(plan, paths)],
         "data_missing": _unprepared(plan),
     }
 
 
-def _complete(job: JobSpec, plan: Plan) -> list[Run]:
-    """Those whose records are in results/<the job's name>."""
+def _complete(plan: Plan, paths: ResultPaths) -> list[Run]:
+    """Those whose records are in the results folder."""
     from hpcncf import judge
     from hpcncf.attempts import last_attempt
-    from hpcncf.paths import ResultPaths
 
-    paths = ResultPaths(Path("results") / job.name)
     last = [(run, last_attempt(paths.run(run.id))) for run in plan.active()]
     return [run for run, attempt in last if attempt and judge.complete(run, attempt)]
 
@@ -86,17 +153,18 @@ def _unprepared(plan: Plan) -> list[str]:
     return list(dict.fromkeys(prepare_command(data) for data in missing))
 
 
-def _show(job: JobSpec, plan: Plan) -> None:
+def _show(job: JobSpec, plan: Plan, paths: ResultPaths) -> None:
     from hpcncf.cli import layout
     from hpcncf.plan import core_hours
 
     runs, arrays = plan.active(), _arrays(job, plan)  # a site that is wrong is told before all
     asked = f"{len(runs)} run{'s' * (len(runs) != 1)}"
     print(f"job {job.name}: {asked}, at most {core_hours(runs):.2f} core-hours")
-    done = _complete(job, plan)
+    done = _complete(plan, paths)
     if done:
         left = core_hours(runs) - core_hours(done)
-        print(f"complete in results/{job.name}: {len(done)}; left: at most {left:.2f} core-hours")
+        where = layout.shown(paths.folder)
+        print(f"complete in {where}: {len(done)}; left: at most {left:.2f} core-hours")
     print()
     rows = [[run.id[: layout.ID], layout.varies(run), _resources(run)] for run in runs]
     print(layout.table(["run", "varies", "resources"], rows))

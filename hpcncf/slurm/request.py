@@ -134,7 +134,7 @@ def parameters(
         "slurm_signal_delay_s": min(site.signal_delay_s, limit_min * 60 // 4),
         "slurm_array_parallelism": array_parallelism or site.array_parallelism,
         "slurm_additional_parameters": _further(site) or None,
-        "slurm_setup": setup(resources, site),
+        "slurm_setup": [*setup(resources, site), "export HPCNCF_LAUNCHED_BY=slurm"],
         "slurm_teardown": shell.teardown(site.teardown) or None,
         "slurm_srun_args": _srun_args(cpus, site),
     }
@@ -190,7 +190,6 @@ def setup(resources: Resources, site: Site) -> list[str]:
         *shell.activate(site.conda, outside),
         *shell.exports(ours | site.environment),
         *site.setup,
-        "export HPCNCF_LAUNCHED_BY=slurm",
     ]
 
 
