@@ -6,7 +6,7 @@ import contextlib
 import io
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -18,7 +18,8 @@ from hpcncf.ncf.data import manifest
 from hpcncf.paths import ResultPaths
 from hpcncf.plan import Plan, Run
 from hpcncf.rank import task
-from hpcncf.slurm import request, scripts, sites
+from hpcncf.slurm import private, request, scripts, sites
+from hpcncf.slurm.limits import Limits
 from hpcncf.spec import Data, JobSpec
 from hpcncf.status import RunState
 from hpcncf.submissions import Cluster, Submission, SubmittedJob
@@ -38,6 +39,8 @@ class Launched:
     refused: dict[str, str]
     """Run id -> why this machine cannot run it."""
     again: bool
+    notes: list[str] = field(default_factory=list)
+    """What the user should know: what could not be checked, what looks doubtful."""
 
 
 def choose_cluster(asked: Literal["auto"] | Cluster) -> Cluster:
@@ -62,9 +65,14 @@ def site_parameters(job: JobSpec, run: Run) -> dict[str, object]:
     return request.parameters(run.resources, site, job.name, exclusive=job.exclusive)
 
 
-def check(runs: list[Run], cluster: Cluster) -> None:
+def limits_of(job: JobSpec, cluster: Cluster) -> Limits | None:
+    """What the site's jobs may ask for, by Slurm's word; None where Slurm is not meant."""
+    return Limits.of(sites.load(job.site), submissions.user()) if cluster == "slurm" else None
+
+
+def check(runs: list[Run], cluster: Cluster, limits: Limits | None = None) -> None:
     """Raises UsageError where nothing of it could run, before anything is written."""
-    refused = refusals(runs, cluster)
+    refused = refusals(runs, cluster, limits)
     check_data([run for run in runs if run.id not in refused])
 
 
@@ -94,6 +102,7 @@ def submit(
     plan: Plan,
     cluster: Cluster,
     again: bool = False,
+    limits: Limits | None = None,
 ) -> Launched:
     """Submit what the plan wants and nobody is at yet; completed runs only when asked `again`.
 
@@ -103,7 +112,8 @@ def submit(
         now = [state for state in status.states(paths, plan) if not state.run.retired]
         done = TAKEN if again else (*TAKEN, "completed")
         open_runs = [state.run for state in now if state.state not in done]
-        refused = refusals(open_runs, cluster)
+        limits = limits or limits_of(job, cluster)
+        refused = refusals(open_runs, cluster, limits)
         runs = [run for run in open_runs if run.id not in refused]
         check_data(runs)
         if runs:
@@ -111,13 +121,14 @@ def submit(
             over = {s.run.id: s.attempt for s in now if s.attempt and s.run.id in ids}
             file = submissions.begin(paths, cluster, ids, again, over)
             send(paths, job, runs, file)
-    return Launched(runs, [state for state in now if state.state in done], refused, again)
+    skipped = [state for state in now if state.state in done]
+    return Launched(runs, skipped, refused, again, limits.notes() if limits and runs else [])
 
 
-def refusals(runs: list[Run], cluster: Cluster) -> dict[str, str]:
+def refusals(runs: list[Run], cluster: Cluster, limits: Limits | None = None) -> dict[str, str]:
     """Run id -> why it cannot run here. Raises UsageError where that holds for all of them."""
     shapes = {run.resources: run for run in runs}
-    reasons = {shape: _refusal(run, cluster) for shape, run in shapes.items()}
+    reasons = {shape: _refusal(run, cluster, limits) for shape, run in shapes.items()}
     refused = {run.id: reason for run in runs if (reason := reasons[run.resources])}
     if refused and len(refused) == len(runs):
         raise UsageError("\n".join(told(refused)))
@@ -133,9 +144,9 @@ def told(refused: dict[str, str]) -> list[str]:
     return [f"run {ids[0]}{more[reason]}: {reason}" for reason, ids in runs.items()]
 
 
-def _refusal(run: Run, cluster: Cluster) -> str | None:
+def _refusal(run: Run, cluster: Cluster, limits: Limits | None) -> str | None:
     if cluster == "slurm":
-        return None
+        return limits.refusal(run.resources) if limits else None
     if cluster == "debug" and run.resources.world_size > 1:
         return (
             f"has {run.resources.world_size} ranks; --cluster debug runs one, in this process, "
@@ -163,7 +174,7 @@ def send(paths: ResultPaths, job: JobSpec, runs: list[Run], file: Path) -> None:
 def to_slurm(paths: ResultPaths, job: JobSpec, runs: list[Run], file: Path) -> None:
     """One array for each shape of resources; each is noted as soon as Slurm has it."""
     logs = paths.submitit(submissions.user())
-    logs.mkdir(mode=0o700, exist_ok=True)
+    private.make(logs)
     for array in planning.arrays(runs).values():
         submission = records.read(file, Submission)
         ids = [run.id for run in array]

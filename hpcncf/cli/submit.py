@@ -25,6 +25,11 @@ exit codes: 0 submitted, and with --wait all complete; 1 an error; 2 the request
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     job_arguments(parser)
     sending_arguments(parser, "auto", "auto: slurm where there is sbatch, else local (default)")
+    parser.add_argument(
+        "--no-preflight",
+        action="store_true",
+        help="submit without a look at the partition's limits, also what would wait for ever",
+    )
     parser.add_argument("--again", action="store_true", help="run complete runs once more, too")
     parser.add_argument(
         "--results", type=Path, metavar="DIR", help="default: results/<the job's name>"
@@ -47,14 +52,16 @@ def run(args: argparse.Namespace) -> int:
     from hpcncf import jobfile, launch, results
     from hpcncf.paths import ResultPaths
     from hpcncf.slurm import sites
+    from hpcncf.slurm.limits import Limits
 
     job = sites.anchored(jobfile.load(args.job, args.settings), args.job.parent)
     plan = jobfile.plan(job, args.job)
     cluster = launch.choose_cluster(args.cluster)
-    launch.check(plan.active(), cluster)
+    limits = Limits.unknown() if args.no_preflight else launch.limits_of(job, cluster)
+    launch.check(plan.active(), cluster, limits)
     paths = ResultPaths((args.results or Path("results") / job.name).resolve())
     plan = results.leave_plan(paths, job, plan)
-    launched = launch.submit(paths, job, plan, cluster, args.again)
+    launched = launch.submit(paths, job, plan, cluster, args.again, limits)
     return tell(args, paths, launched, cluster)
 
 
@@ -65,6 +72,8 @@ def tell(args: argparse.Namespace, paths: ResultPaths, launched: Launched, clust
 
     for line in launch.told(launched.refused):
         print(f"hpcncf: left out: {line}", file=sys.stderr)
+    for line in launched.notes:
+        print(f"hpcncf: {line}", file=sys.stderr)
     if not args.json:
         print(_sentences(paths, launched, cluster))
     # What was running already is part of the question, too.
