@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import platform
-import subprocess
 import sys
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
+
+from hpcncf import git
 
 PACKAGES: Final = (
     "hpcncf",
@@ -136,6 +137,9 @@ def cpu_model(root: Path = Path("/")) -> str:
     return platform.processor() or platform.machine()
 
 
+STATUS: Final = ("status", "--porcelain", "--untracked-files=no", "--ignore-submodules=dirty")
+
+
 @dataclass(frozen=True)
 class Checkout:
     """Of a git checkout; both None where there is none."""
@@ -148,21 +152,8 @@ class Checkout:
 def commit(folder: Path) -> Checkout:
     """The checkout that `folder` is in. A folder that git ignores is in none: an environment
     inside somebody else's checkout is not that code."""
-    head = _git(folder, "rev-parse", "HEAD")
-    if head is None or _git(folder, "check-ignore", "--quiet", ".") is not None:
+    head = git.said(folder, "rev-parse", "HEAD")
+    if head is None or git.said(folder, "check-ignore", "--quiet", ".") is not None:
         return Checkout()
-    changes = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    changes = git.said(folder, *STATUS)
     return Checkout(head, None if changes is None else bool(changes))
-
-
-def _git(folder: Path, *arguments: str) -> str | None:
-    """What git prints; None when it fails, is missing or takes too long (a slow file system)."""
-    # Not to be rewritten by us: `status` refreshes the index, which another git may hold.
-    command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=5, stdin=subprocess.DEVNULL
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None

@@ -62,6 +62,11 @@ class RunPaths:
     def checkpoint(self) -> Path:
         return self.folder / "checkpoint.pt"
 
+    @property
+    def checkpoint_before(self) -> Path:
+        """The one before it, for when that one is torn."""
+        return self.folder / "checkpoint-before.pt"
+
     def attempt(self, number: int) -> AttemptPaths:
         return AttemptPaths(self.folder / f"attempt-{number}")
 
@@ -97,6 +102,10 @@ class ResultPaths:
     @property
     def submissions(self) -> Path:
         return self.folder / "submissions"
+
+    def code(self, submission: Path) -> Path:
+        """What a submission's file keeps of the code: only its submitter may read that."""
+        return submission.with_suffix(".code")
 
     @property
     def tables(self) -> Path:

@@ -14,14 +14,16 @@ HEAVY = {"torch", "pandas", "matplotlib", "submitit", "pyarrow"}
 
 # A module may import those of lower layers, and of its own.
 LAYERS: list[set[str]] = [
-    {"hpcncf", "hpcncf.errors"},
+    {"hpcncf", "hpcncf.errors", "hpcncf.endings"},
     {"hpcncf.spec", "hpcncf.settings", "hpcncf.placeholders", "hpcncf.workload"},
     {
         "hpcncf.plan",
         "hpcncf.paths",
         "hpcncf.records",
         "hpcncf.monitor",
+        "hpcncf.git",
         "hpcncf.environment",
+        "hpcncf.snapshot",
         "hpcncf.claims",
         "hpcncf.submissions",
     },
@@ -30,6 +32,9 @@ LAYERS: list[set[str]] = [
     {"hpcncf.results", "hpcncf.slurm", "hpcncf.rank.source", "hpcncf.rank.leaving"},
     {
         "hpcncf.attempts",
+        "hpcncf.evidence",
+        "hpcncf.queued",
+        "hpcncf.turns",
         "hpcncf.judge",
         "hpcncf.local",
         "hpcncf.status",

@@ -1,0 +1,65 @@
+"""Asking git of a checkout that may be large or slow or foreign: bounded, and it starts nothing.
+
+A repository's own configuration names programs (a file watcher, hooks, external diffs). git itself
+refuses repositories of other users; these options keep it from starting any in our own, either.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from threading import Timer
+from typing import Final
+
+TIMEOUT_S: Final = 5
+OPTIONS: Final = (
+    "--no-optional-locks",  # `status` would rewrite the index, which another git may hold
+    "--no-pager",
+    *("-c", "core.fsmonitor=false"),
+    *("-c", "core.hooksPath=/dev/null"),
+    *("-c", "protocol.allow=never"),  # a partial clone would ask its server for what it lacks
+)
+# A git that called us (a hook, an alias) would send ours to its own repository.
+OF_OTHERS: Final = (
+    "GIT_COMMON_DIR",
+    "GIT_DIR",
+    "GIT_EXTERNAL_DIFF",
+    "GIT_INDEX_FILE",
+    "GIT_NAMESPACE",
+    "GIT_OBJECT_DIRECTORY",
+    "GIT_PREFIX",
+    "GIT_WORK_TREE",
+)
+
+
+def said(folder: Path, *arguments: str) -> str | None:
+    """What git prints; None when it fails, is missing or takes too long (a slow file system)."""
+    text = read(folder, *arguments)
+    return None if text is None else text.decode(errors="backslashreplace").strip()
+
+
+def read(folder: Path, *arguments: str, at_most: int = 10_000_000) -> bytes | None:
+    """The same as bytes; None, too, where there are more than `at_most`."""
+    command = ["git", *OPTIONS, "-C", str(folder), *arguments]
+    environment = {key: value for key, value in os.environ.items() if key not in OF_OTHERS}
+    environment |= {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
+    try:
+        git = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+    except OSError:
+        return None
+    timer = Timer(TIMEOUT_S, git.kill)
+    timer.start()
+    with git:
+        assert git.stdout is not None
+        text = git.stdout.read(at_most + 1)
+        if len(text) > at_most:
+            git.kill()
+    timer.cancel()
+    return text if git.returncode == 0 else None
