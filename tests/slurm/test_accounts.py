@@ -1,0 +1,34 @@
+"""What ranks record of themselves, beside what Slurm's accounting says of their step."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+from slurm.conftest import User, eventually
+from slurm.test_submit import JOB
+
+pytestmark = pytest.mark.slurm
+
+
+def attempts(user: User) -> list[dict[str, str]]:
+    user.attempt("collect", "results/tiny")
+    with (user.folder / "results/tiny/tables/attempts.csv").open(newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
+def test_records_and_accounting_agree_over_a_minute_of_two_ranks(
+    user: User, tiny_data: Path
+) -> None:
+    shape = ["resources.tasks_per_node=2", "resources.requeues=0"]
+    user.submits(JOB.format(data=tiny_data), "training.epochs=100000", *shape)
+    eventually(120, lambda: any(now["elapsed_s"] > 65 for now in user.records("progress.json")))
+    user.cluster.run("scancel", "--signal=USR2", user.runs()[0]["job_id"])
+    user.ends(60)
+    # Slurm inserts the last figures of a step up to five seconds after its end.
+    eventually(30, lambda: attempts(user)[0]["slurm_cpu_s"] != "")
+    (row,) = attempts(user)
+    assert (row["slurm_agrees"], row["slurm_differs"]) == ("true", "")
+    assert float(row["slurm_cpu_s"]) > 30
+    assert float(row["slurm_max_rss_mib"]) > 50
