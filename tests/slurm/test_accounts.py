@@ -6,6 +6,7 @@ import csv
 from pathlib import Path
 
 import pytest
+
 from slurm.conftest import User, eventually
 from slurm.test_submit import JOB
 
