@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import shlex
@@ -9,10 +10,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from shutil import which
 from typing import Final
+
+import psutil
 
 from hpcncf.errors import HpcncfError
 
@@ -33,6 +36,7 @@ NOT_FOUND: Final = 127
 NOT_EXECUTABLE: Final = 126
 
 _PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_PDEATHSIG = 1
 # siginfo's si_code of a key pressed at the terminal, which signals the whole foreground group.
 _SI_KERNEL = 0x80
 
@@ -66,9 +70,21 @@ def _hint(program: str) -> str:
 
 
 class Child:
-    """The running command. From its start on this process waits for signals in `wait` only."""
+    """The running command. From its start on this process waits for signals in `wait` only.
 
-    def __init__(self, command: Sequence[str]) -> None:
+    With an `output`, it is a rank's: its standard output goes there, and it ends when we are
+    killed. A shell is passed signals as a terminal would: to what it started, too.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        folder: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        output: int | None = None,
+        is_shell: bool = False,
+    ) -> None:
         """Raises CannotStart."""
         _adopt_orphans()
         # Inherited as ignored, the kernel would wait for children itself and keep no account.
@@ -76,14 +92,26 @@ class Child:
         signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)
         try:
             # Only this thread runs yet, so that code between fork and exec is safe.
-            self._process = subprocess.Popen(command, preexec_fn=_unblock)
+            self._process = subprocess.Popen(
+                command,
+                cwd=folder,
+                env=env,
+                stdout=output,
+                preexec_fn=_unblock if output is None else _end_with_parent,
+            )
         except OSError as error:  # a script without #!, a binary of another machine
             _unblock()
             raise CannotStart(
                 f"{command[0]}: cannot be executed: {error.strerror}", NOT_EXECUTABLE
             ) from None
         self.pid = self._process.pid
-        self.told_to_end = False
+        self._is_shell = is_shell
+        self.signals = set[int]()
+        """What it was passed, or got from the terminal as we did."""
+
+    @property
+    def told_to_end(self) -> bool:
+        return bool(self.signals & ENDING)
 
     def wait(self, meanwhile: Callable[[], None], every_s: float = 2.0) -> int:
         """Wait for its end, calling `meanwhile` now and then: its exit code, or minus the signal.
@@ -111,14 +139,20 @@ class Child:
         if info is None:
             return None
         if info.si_code == _SI_KERNEL and info.si_signo != signal.SIGCHLD:
-            self.told_to_end |= info.si_signo in ENDING
+            self.signals.add(info.si_signo)
             return signal.SIGCHLD  # the child got it from the terminal as we did
         return info.si_signo
 
     def _forward(self, number: int) -> None:
-        self.told_to_end |= number in ENDING
-        # Not reaped yet, so the number is still its own.
-        os.kill(self.pid, number)
+        self.signals.add(number)
+        # Only what it runs knows what to do with a warning; of others it dies once that has.
+        below = psutil.Process(self.pid).children() if self._is_shell else []
+        for process in below:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(number)
+        if not below or number in ENDING:
+            # Not reaped yet, so the number is still its own.
+            os.kill(self.pid, number)
 
     def _reap(self) -> int | None:
         """Wait for whoever ended, orphans too; the command's exit code when it did."""
@@ -138,16 +172,17 @@ def shell_code(code: int) -> int:
     return code if code >= 0 else 128 - code
 
 
-def signal_name(number: int) -> str:
-    """`9 (SIGKILL)`; real-time signals have no name."""
-    known = {each.value: each.name for each in signal.Signals}
-    return f"{number} ({known[number]})" if number in known else str(number)
-
-
 def _adopt_orphans() -> None:
     """Become the parent of orphaned descendants, so that their time is counted (Linux only)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _end_with_parent() -> None:
+    """A rank that is killed takes its program along (Linux only)."""
+    _unblock()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _unblock() -> None:

@@ -12,13 +12,15 @@ from typing import Any, Literal
 
 from hpcncf import claims, environment, records, results
 from hpcncf import plan as planning
-from hpcncf.child import CannotStart, Child, check, signal_name
+from hpcncf.child import CannotStart, Child, check
+from hpcncf.endings import signal_name
 from hpcncf.monitor import Measured, Monitor
 from hpcncf.monitor.cores import usable
 from hpcncf.paths import AttemptPaths, ResultPaths
 from hpcncf.plan import Run
 from hpcncf.rank import launcher
-from hpcncf.records import End, NodeRecord, Progress, RankRecord
+from hpcncf.rank.launcher import Place
+from hpcncf.records import End, NodeRecord, Outcome, Progress, RankRecord, Reported
 from hpcncf.spec import Resources
 from hpcncf.workload import Program
 
@@ -34,6 +36,69 @@ class Recorded:
     node: NodeRecord
     problem: str | None
     """Why the record could not be written."""
+
+
+@dataclass(frozen=True)
+class Started:
+    """A command at work, as which rank of which run."""
+
+    run: Run
+    attempt: AttemptPaths
+    place: Place
+    pid: int
+    environment: Mapping[str, Any]
+    launched_by: launcher.LaunchedBy
+
+    def record(
+        self,
+        measured: Measured,
+        code: int,
+        outcome: Outcome,
+        reported: Reported | None = None,
+        problems: Sequence[str] = (),
+    ) -> RankRecord:
+        figures = {field.name: getattr(measured, field.name) for field in fields(measured)}
+        figures["warnings"] = [*measured.warnings, *problems]
+        return RankRecord(
+            run_id=self.run.id,
+            attempt=self.attempt.number,
+            rank=self.place.rank,
+            local_rank=self.place.local_rank,
+            world_size=self.place.world_size,
+            node=os.uname().nodename,
+            node_index=self.place.node_index,
+            pid=self.pid,
+            launched_by=self.launched_by,
+            slurm_job_id=launcher.slurm_job_id(),
+            outcome=outcome,
+            exit_code=code,
+            error=_error(code),
+            run=self.run.model_dump(mode="json"),
+            environment=dict(self.environment),
+            training=None,
+            reported=reported or {},
+            **figures,
+        )
+
+    def write_progress(self, monitor: Monitor, reported: Reported) -> None:
+        speed = reported.get("instances_per_s")
+        progress = Progress(
+            run_id=self.run.id,
+            attempt=self.attempt.number,
+            updated_at=records.now(),
+            elapsed_s=monitor.elapsed_s(),
+            phase="command",
+            epoch=0,
+            epochs=0,
+            step=0,
+            steps_per_epoch=0,
+            reported=reported,
+            instances_per_s=speed if isinstance(speed, int | float) else None,
+            cpu_efficiency=monitor.efficiency(),
+        )
+        # Without it, `status` says less; the command goes on.
+        with suppress(OSError):
+            records.write(self.attempt.progress, progress)
 
 
 def record(command: Sequence[str], folder: Path, name: str | None = None) -> Recorded:
@@ -67,10 +132,10 @@ def _record(
     monitor = Monitor(
         run.id, attempt.number, pid=child.pid, allocated=allocated, node_file=attempt.node(0)
     )
+    started = Started(run, attempt, Place(), child.pid, described, "run")
     monitor.start()
-    code = child.wait(lambda: _write_progress(attempt, run, monitor))
-    measured = monitor.stop()
-    rank = _rank_record(child, code, attempt, run, described, measured)
+    code = child.wait(lambda: started.write_progress(monitor, {}))
+    rank = started.record(monitor.stop(), code, _outcome(child, code))
     problem = _leave(child, code, attempt, run, rank)
     return Recorded(code, attempt.folder, rank, monitor.node_record(), problem)
 
@@ -123,60 +188,20 @@ def allocated_cores(variables: Mapping[str, str]) -> float | None:
     return float(found[0]) if found and int(found[0]) > 0 else None
 
 
-def _write_progress(attempt: AttemptPaths, run: Run, monitor: Monitor) -> None:
-    progress = Progress(
-        run_id=run.id,
-        attempt=attempt.number,
-        updated_at=records.now(),
-        elapsed_s=monitor.elapsed_s(),
-        phase="command",
-        epoch=0,
-        epochs=0,
-        step=0,
-        steps_per_epoch=0,
-        instances_per_s=None,
-        cpu_efficiency=monitor.efficiency(),
-    )
-    # Without it, `status` says less; the command goes on.
-    with suppress(OSError):
-        records.write(attempt.progress, progress)
-
-
-def _rank_record(
-    child: Child,
-    code: int,
-    attempt: AttemptPaths,
-    run: Run,
-    described: dict[str, Any],
-    measured: Measured,
-) -> RankRecord:
-    return RankRecord(
-        run_id=run.id,
-        attempt=attempt.number,
-        rank=0,
-        local_rank=0,
-        world_size=1,
-        node=os.uname().nodename,
-        node_index=0,
-        pid=child.pid,
-        launched_by="run",
-        slurm_job_id=launcher.slurm_job_id(),
-        outcome="completed" if code == 0 else "stopped" if child.told_to_end else "failed",
-        exit_code=code,
-        error=_error(code),
-        run=run.model_dump(mode="json"),
-        environment=described,
-        training=None,
-        **{field.name: getattr(measured, field.name) for field in fields(measured)},
-    )
+def _outcome(child: Child, code: int) -> Outcome:
+    return "completed" if code == 0 else "stopped" if child.told_to_end else "failed"
 
 
 def _error(code: int) -> dict[str, str] | None:
     if code == 0:
         return None
-    if code < 0:
-        return {"type": "signal", "message": signal_name(-code), "traceback": ""}
-    return {"type": "exit code", "message": str(code), "traceback": ""}
+    kind, _, message = told(code).rpartition(": ")
+    return {"type": kind, "message": message, "traceback": ""}
+
+
+def told(code: int) -> str:
+    """`exit code: 3`, `signal: 9 (SIGKILL)`."""
+    return f"exit code: {code}" if code >= 0 else f"signal: {signal_name(-code)}"
 
 
 def _end(run: Run, attempt: AttemptPaths, code: int, reason: Literal["exited", "cancelled"]) -> End:

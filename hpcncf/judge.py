@@ -3,57 +3,36 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass, field
 
+from hpcncf import queued
+from hpcncf.endings import exit_phrase
+from hpcncf.evidence import Attempt, Sent, complete, completed, missing
 from hpcncf.plan import Run
-from hpcncf.records import Claim, End, Progress, RankRecord
+from hpcncf.queued import Verdict
+from hpcncf.records import End, RankRecord
 from hpcncf.slurm.states import JobState
-from hpcncf.submissions import State, Submission, SubmittedJob
+from hpcncf.submissions import State
 
-Verdict = tuple[State, str]
+__all__ = ["Attempt", "Sent", "complete", "completed", "decide", "stale"]
 
 # What a launcher sends to the other ranks when one has failed: an effect, never the cause.
 SENT_BY_US = {signal.SIGTERM, signal.SIGINT}
 
 
-@dataclass(frozen=True)
-class Attempt:
-    """What the run's last attempt left so far."""
+def decide(
+    run: Run, attempt: Attempt | None, sent: Sent | None, by_hand: JobState | None = None
+) -> Verdict:
+    """The run's state and, where the state does not say all, why, and what helps.
 
-    number: int
-    claim: Claim | None
-    ranks: list[RankRecord]
-    progress: Progress | None
-    end: End | None
-    alive: bool
-    """Whether the process that claimed it lives; elsewhere, whether it still writes."""
-    problems: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Sent:
-    """The run's last submission, and what is seen of it now."""
-
-    submission: Submission
-    job: SubmittedJob | None
-    started: bool
-    """Whether the last attempt is this submission's."""
-    alive: bool | None
-    """Whether the local queue lives (before there is one: the submitter); None: cannot be seen."""
-    ahead: str = ""
-    """What a run in a living local queue waits for."""
-    cancelled_by: str | None = None
-    slurm: JobState | None = None
-    """None where Slurm was not asked or does not know the job."""
-
-
-def decide(run: Run, attempt: Attempt | None, sent: Sent | None) -> Verdict:
-    """The run's state and, where the state does not say all, why, and what helps."""
-    state, reason = _stands(run, attempt, sent)
+    `by_hand`: of the Slurm job that took the last attempt, where no submission did.
+    """
+    state, reason = _stands(run, attempt, sent, by_hand)
     return state, reason + _remedy(run, state)
 
 
-def _stands(run: Run, attempt: Attempt | None, sent: Sent | None) -> Verdict:
+def _stands(
+    run: Run, attempt: Attempt | None, sent: Sent | None, by_hand: JobState | None
+) -> Verdict:
     waiting = sent is not None and not sent.started
     if attempt and complete(run, attempt):
         again = waiting and sent is not None and sent.submission.again
@@ -64,7 +43,7 @@ def _stands(run: Run, attempt: Attempt | None, sent: Sent | None) -> Verdict:
         return _waiting(sent)
     if attempt is None:
         return "planned", "not submitted"
-    verdict = _attempted(run, attempt, sent)
+    verdict = _attempted(run, attempt, sent, by_hand)
     if sent and sent.cancelled_by and verdict[0] in ("stopped", "lost", "cancelled"):
         return "cancelled", f"by {sent.cancelled_by}, while it ran"
     if sent and sent.started and verdict[0] == "cancelled" and sent.submission.cluster == "local":
@@ -93,11 +72,6 @@ def stale(run: Run, ranks: list[RankRecord], commit: str | None) -> str | None:
     return None
 
 
-def complete(run: Run, attempt: Attempt) -> bool:
-    whole = len(attempt.ranks) == run.resources.world_size
-    return whole and all(record.outcome == "completed" for record in attempt.ranks)
-
-
 def _waiting(sent: Sent) -> Verdict:
     if sent.cancelled_by:
         return "cancelled", f"by {sent.cancelled_by}, before it started"
@@ -106,7 +80,7 @@ def _waiting(sent: Sent) -> Verdict:
     if sent.job is None:
         return _being_sent(sent)
     if sent.submission.cluster == "slurm":
-        return _in_slurm(sent.job, sent.slurm)
+        return queued.not_begun(sent, sent.job)
     if sent.alive is None:
         host = sent.submission.host
         return "unknown", f"its queue is process {sent.job.id} on {host}: ask there"
@@ -123,37 +97,33 @@ def _being_sent(sent: Sent) -> Verdict:
     return "lost", "its submission broke off before the cluster had it"
 
 
-def _in_slurm(job: SubmittedJob, state: JobState | None) -> Verdict:
-    if state is None:
-        return "unknown", f"neither squeue nor sacct tells of Slurm job {job.id}"
-    if state.state == "completed":
-        return "failed", f"Slurm job {job.id} is {state.word}, but the run left no record"
-    return state.state, state.reason
-
-
 def _over(run: Run, attempt: Attempt, sent: Sent | None) -> bool:
     """Whether it has ended, as its launcher or a later submission says."""
     known = sent.submission.over.get(run.id, 0) if sent else 0
     return attempt.end is not None or attempt.number <= known
 
 
-def _attempted(run: Run, attempt: Attempt, sent: Sent | None) -> Verdict:
+def _attempted(run: Run, attempt: Attempt, sent: Sent | None, by_hand: JobState | None) -> Verdict:
     if attempt.end:
         return _ended(run, attempt, attempt.end)
     whole = len(attempt.ranks) == run.resources.world_size
-    state = sent.slurm if sent and sent.started else None
-    # A rank that was killed looks alive for a while. One that Slurm calls completed may be as well:
-    # its record need not have reached this machine yet.
-    gone = state is not None and state.state not in ("running", "completed", "unknown")
-    if attempt.alive and not whole and not gone:
-        return "running", ""
-    if state and state.state not in ("completed", "failed"):
-        return state.state, state.reason
+    state = sent.slurm if sent and sent.started else by_hand
+    passed = sent is not None and sent.started and sent.passed
+    verdict = queued.begun(attempt, state, whole, passed)
+    if verdict:
+        return verdict
     if whole or _failed_rank(attempt.ranks):
         return _from_records(attempt.ranks)
     if state and state.state == "failed":
         return "failed", state.reason
-    return "lost", f"its processes are gone; no record of {_missing(run, attempt)}"
+    if state and state.state == "completed":
+        return (
+            "failed",
+            f"{state.reason} with exit code 0, but no record of {missing(run, attempt)}",
+        )
+    if passed:
+        return "lost", f"its task went on without it; no record of {missing(run, attempt)}"
+    return "lost", f"its processes are gone; no record of {missing(run, attempt)}"
 
 
 def _ended(run: Run, attempt: Attempt, end: End) -> Verdict:
@@ -169,7 +139,7 @@ def _ended(run: Run, attempt: Attempt, end: End) -> Verdict:
     code = next(((rank, code) for rank, code in enumerate(end.exit_codes) if code), None)
     if code:
         return "failed", exit_phrase(*code)
-    return "lost", f"every rank ended well, but there is no record of {_missing(run, attempt)}"
+    return "lost", f"every rank ended well, but there is no record of {missing(run, attempt)}"
 
 
 def _killed(exit_codes: list[int | None]) -> str | None:
@@ -178,17 +148,6 @@ def _killed(exit_codes: list[int | None]) -> str | None:
         if code is not None and code < 0 and -code not in SENT_BY_US:
             return exit_phrase(rank, code)
     return None
-
-
-def exit_phrase(rank: int, code: int) -> str:
-    """`rank 1 was killed by signal 9 (SIGKILL)`, `rank 0 exited with code 3`."""
-    if code >= 0:
-        return f"rank {rank} exited with code {code}"
-    try:
-        name = f" ({signal.Signals(-code).name})"
-    except ValueError:
-        name = ""  # a real-time signal
-    return f"rank {rank} was killed by signal {-code}{name}"
 
 
 def _failed_rank(ranks: list[RankRecord]) -> RankRecord | None:
@@ -205,9 +164,3 @@ def _from_records(ranks: list[RankRecord]) -> Verdict:
     message = failed.error.get("message", "").strip().splitlines()
     first = f": {message[0]}" if message else ""
     return "failed", f"rank {failed.rank}: {failed.error.get('type', 'error')}{first}"
-
-
-def _missing(run: Run, attempt: Attempt) -> str:
-    left = {record.rank for record in attempt.ranks}
-    gone = [str(rank) for rank in range(run.resources.world_size) if rank not in left]
-    return f"rank{'s' if len(gone) > 1 else ''} {', '.join(gone)}"

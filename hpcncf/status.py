@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Final
 
-from hpcncf import claims, environment, judge, submissions
+from hpcncf import claims, environment, judge, submissions, turns
 from hpcncf.attempts import last_attempt
-from hpcncf.judge import Attempt, Sent
-from hpcncf.local import machine
+from hpcncf.evidence import Attempt, Sent
 from hpcncf.paths import ResultPaths
 from hpcncf.plan import Plan, Run
 from hpcncf.records import Progress, RankRecord
@@ -19,7 +19,10 @@ from hpcncf.slurm import commands
 from hpcncf.slurm.states import JobState
 from hpcncf.submissions import State, Submission, Submitted, SubmittedJob
 
-__all__ = ["RunState", "State", "states"]
+__all__ = ["UNDER_WAY", "RunState", "State", "states"]
+
+# `unknown`: Slurm does not answer, or its accounting is some seconds behind.
+UNDER_WAY: Final = ("pending", "running", "unknown")
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,10 @@ class RunState:
     """Why a finished run may not answer today's question: other code made it, or other data."""
     job: SubmittedJob | None = None
     """What the run was last submitted as."""
+    slurm: JobState | None = None
+    """What Slurm says of the job that works at it, or will."""
+    node: str = ""
+    """Where it runs or ran: Slurm's list, else the first rank's."""
 
 
 def states(paths: ResultPaths, plan: Plan) -> list[RunState]:
@@ -52,12 +59,14 @@ def states(paths: ResultPaths, plan: Plan) -> list[RunState]:
     attempts = {run.id: last_attempt(paths.run(run.id)) for run in plan.runs}
     sent = {run.id: submitted.last(run.id) for run in plan.runs}
     problems = list(submitted.problems)
-    asked = _slurm_jobs(plan.runs, attempts, sent)
+    complete = {run.id for run in plan.runs if _complete(run, attempts[run.id])}
+    asked = _slurm_jobs(plan.runs, attempts, sent, complete)
     seen = Seen(
         submitted=submitted,
         slurm=commands.job_states(asked, problems),
-        ahead=_ahead(paths, plan.runs, attempts, sent),
-        commit=_commit() if _any_complete(plan.runs, attempts) else None,
+        waiting=turns.local(paths, plan.runs, attempts, sent)
+        | turns.in_tasks(plan.runs, attempts, submitted, complete),
+        commit=_commit() if complete else None,
     )
     found = [_state(run, attempts[run.id], sent[run.id], seen) for run in plan.runs]
     if problems and found:
@@ -65,9 +74,8 @@ def states(paths: ResultPaths, plan: Plan) -> list[RunState]:
     return found
 
 
-def _any_complete(runs: list[Run], attempts: Mapping[str, Attempt | None]) -> bool:
-    last = ((run, attempts[run.id]) for run in runs)
-    return any(attempt is not None and judge.complete(run, attempt) for run, attempt in last)
+def _complete(run: Run, attempt: Attempt | None) -> bool:
+    return attempt is not None and judge.complete(run, attempt)
 
 
 @cache
@@ -81,7 +89,7 @@ class Seen:
 
     submitted: Submitted
     slurm: dict[str, JobState]
-    ahead: dict[str, str]
+    waiting: dict[str, turns.Turn]
     commit: str | None
 
 
@@ -89,25 +97,33 @@ def _slurm_jobs(
     runs: list[Run],
     attempts: Mapping[str, Attempt | None],
     sent: Mapping[str, Submission | None],
+    complete: set[str],
 ) -> list[str]:
-    """The jobs of those runs whose records do not tell the end."""
-    ids: list[str] = []
+    """The jobs of those runs whose records do not tell the end, submitted or started by hand."""
+    ids: dict[str, None] = {}
     for run in runs:
         attempt, submission = attempts[run.id], sent[run.id]
-        whole = attempt is not None and judge.complete(run, attempt)
-        if submission is None or submission.cluster != "slurm" or (whole and not submission.again):
-            continue
-        job = submission.job_of(run.id)
-        ids += [job.id] if job else []
-    return ids
+        if submission and submission.cluster == "slurm":
+            job = submission.job_of(run.id)
+            if job and (run.id not in complete or submission.again):
+                ids[job.id] = None
+        if run.id not in complete and (by := _slurm_job(attempt)):
+            ids[by] = None
+    return list(ids)
+
+
+def _slurm_job(attempt: Attempt | None) -> str | None:
+    return attempt.claim.slurm_job_id if attempt and attempt.claim else None
 
 
 def _state(
     run: Run, attempt: Attempt | None, submission: Submission | None, seen: Seen
 ) -> RunState:
     sent = _sent(run, attempt, submission, seen) if submission else None
-    state, reason = judge.decide(run, attempt, sent)
+    by_hand = seen.slurm.get(_slurm_job(attempt) or "")
+    state, reason = judge.decide(run, attempt, sent, by_hand)
     ranks = attempt.ranks if attempt else []
+    told = sent.slurm if sent and sent.slurm else by_hand
     return RunState(
         run=run,
         state=state,
@@ -118,57 +134,34 @@ def _state(
         problems=attempt.problems if attempt else [],
         stale=judge.stale(run, ranks, seen.commit) if state == "completed" else None,
         job=sent.job if sent else None,
+        slurm=told,
+        node=_node(attempt, told, state),
     )
+
+
+def _node(attempt: Attempt | None, slurm: JobState | None, state: State) -> str:
+    if state in ("planned", "pending"):
+        return ""
+    if slurm and slurm.node:
+        return slurm.node
+    return attempt.claim.node if attempt and attempt.claim else ""
 
 
 def _sent(run: Run, attempt: Attempt | None, submission: Submission, seen: Seen) -> Sent:
     job = submission.job_of(run.id)
     cancelled = seen.submitted.cancelled(run.id, submission.submitted_at)
+    turn = seen.waiting.get(run.id, turns.Turn())
     return Sent(
         submission=submission,
         job=job,
-        started=_started(attempt, submission, job),
+        started=turns.started(attempt, submission, job),
         alive=_alive(submission, job),
-        ahead=seen.ahead.get(run.id, ""),
+        ahead=turn.ahead,
         cancelled_by=cancelled.user if cancelled else None,
-        slurm=seen.slurm.get(job.id) if job else None,
+        slurm=seen.slurm.get(job.id) if job and submission.cluster == "slurm" else None,
+        before=turn.before,
+        passed=turn.passed,
     )
-
-
-def _ahead(
-    paths: ResultPaths,
-    runs: list[Run],
-    attempts: Mapping[str, Attempt | None],
-    sent: Mapping[str, Submission | None],
-) -> dict[str, str]:
-    """Run -> what it waits for in a local queue: another queue's turn, or runs before it."""
-    found, waiting = dict[str, str](), dict[str, int]()
-    turn = machine.turn()
-    for run in runs:
-        submission = sent[run.id]
-        if submission is None or submission.cluster != "local":
-            continue
-        job, since = submission.job_of(run.id), submission.submitted_at
-        if _started(attempts[run.id], submission, job):
-            continue
-        before = waiting.get(since, 0)
-        waiting[since] = before + 1
-        found[run.id] = "next" if before == 0 else f"{before} before it"
-        if turn and Path(turn.results) != paths.folder.resolve():
-            found[run.id] = f"waits for the local queue of {Path(turn.results).name}"
-    return found
-
-
-def _started(attempt: Attempt | None, submission: Submission, job: SubmittedJob | None) -> bool:
-    """Whether the last attempt is this submission's; clocks of two hosts may differ."""
-    claim = attempt.claim if attempt else None
-    if claim is None:
-        return attempt is not None
-    if claim.slurm_job_id is not None and job is not None:
-        return claim.slurm_job_id == job.id
-    if (submission.cluster == "local") != (claim.launched_by == "local"):
-        return False  # somebody's torchrun meanwhile: the queue has yet to come to it
-    return claim.claimed_at >= submission.submitted_at
 
 
 def _alive(submission: Submission, job: SubmittedJob | None) -> bool | None:

@@ -1,4 +1,4 @@
-"""Sites become submitit's parameters; what squeue and sacct print becomes our words."""
+"""Sites become submitit's parameters."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from hpcncf.errors import UsageError
-from hpcncf.slurm import sites, states
+from hpcncf.slurm import sites
 from hpcncf.slurm.request import Site, parameters
-from hpcncf.slurm.states import STATES, read_sacct, read_squeue
 from hpcncf.spec import Data, JobSpec, Resources
 
 TEMPLATES = sorted(sites.templates().glob("*.yaml"))
@@ -152,56 +151,3 @@ def test_a_sites_path_counts_from_the_job_file(tmp_path: Path) -> None:
     assert sites.anchored(job, tmp_path).site == str(tmp_path / "site.yaml")
     named = JobSpec(name="a", site="cpu", data=Data(path="d"))
     assert sites.anchored(named, tmp_path) == named
-
-
-@pytest.mark.parametrize(
-    ("word", "state"),
-    [
-        ("COMPLETED", "completed"),
-        ("CANCELLED by 1000", "cancelled"),
-        ("CANCELLED+", "cancelled"),
-        ("OUT_OF_ME+", "unknown"),
-        ("TIMEOUT", "timeout"),
-        ("NODE_FAIL", "node_failed"),
-        ("PREEMPTED", "stopped"),
-        ("SOMETHING_NEW", "unknown"),
-        ("", "unknown"),
-    ],
-)
-def test_slurms_words_are_ours(word: str, state: str) -> None:
-    assert states.state_of(word, "1").state == state
-
-
-def test_an_unknown_word_is_said() -> None:
-    assert "SOMETHING_NEW" in states.state_of("SOMETHING_NEW", "7").reason
-
-
-def test_a_waiting_job_says_why() -> None:
-    found = read_squeue("8_0|RUNNING|None\n8_1|PENDING|Resources\n\nnonsense\n")
-    assert {job: (one.state, one.reason) for job, one in found.items()} == {
-        "8_0": ("running", ""),
-        "8_1": ("pending", "Slurm job 8_1: PENDING (Resources)"),
-    }
-
-
-def test_the_steps_tell_what_the_job_does_not() -> None:
-    """Rows as sacct of Slurm 22.05 prints them: a job row FAILED, its step OUT_OF_MEMORY."""
-    found = read_sacct(
-        "66_0|COMPLETED|0:0\n66_0.batch|COMPLETED|0:0\n66_0.0|COMPLETED|0:0\n"
-        "66_1|FAILED|1:0\n66_1.batch|FAILED|1:0\n66_1.0|OUT_OF_MEMORY|0:125\n"
-        "66_2|FAILED|11:0\n66_2.0|CANCELLED|0:11\n"
-        "66_3|CANCELLED by 0|0:0\n66_[4-5%2]|PENDING|0:0\n"
-    )
-    assert {job: one.state for job, one in found.items()} == {
-        "66_0": "completed",
-        "66_1": "out_of_memory",
-        "66_2": "failed",
-        "66_3": "cancelled",
-        "66_[4-5%2]": "pending",
-    }
-    assert found["66_2"].reason == "Slurm job 66_2: FAILED (exit code 11)"
-
-
-def test_every_state_that_slurm_documents_has_a_word_of_ours() -> None:
-    assert len(STATES) >= 24
-    assert "unknown" not in STATES.values()

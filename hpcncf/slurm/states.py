@@ -1,14 +1,14 @@
-"""What Slurm says of its jobs: its state words and ours, and the text of squeue and sacct."""
+"""Every state that Slurm gives a job, and our word for it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from hpcncf.submissions import State
 
-# Every state word of squeue and sacct (Slurm 22.05 to 25.05). One that is not here is `unknown`.
+# The states and flags of slurm.schedmd.com/job_state_codes.html (Slurm 22.05 to 25.05) and of the
+# manuals of squeue and sacct before it. One that is not here is `unknown`.
 STATES: Final[dict[str, State]] = {
     "BOOT_FAIL": "node_failed",
     "CANCELLED": "cancelled",
@@ -16,6 +16,7 @@ STATES: Final[dict[str, State]] = {
     "COMPLETING": "running",
     "CONFIGURING": "pending",
     "DEADLINE": "timeout",
+    "EXPEDITING": "pending",
     "FAILED": "failed",
     "LAUNCH_FAILED": "failed",
     "NODE_FAIL": "node_failed",
@@ -37,10 +38,11 @@ STATES: Final[dict[str, State]] = {
     "STOPPED": "running",
     "SUSPENDED": "running",
     "TIMEOUT": "timeout",
+    "UPDATE_DB": "running",
 }
 
-SQUEUE_FORMAT: Final = "%i|%T|%r"
-SACCT_FIELDS: Final = "JobID,State,ExitCode"
+# Those in which the job is still Slurm's, or will be again.
+UNDER_WAY: Final = ("pending", "running")
 
 
 @dataclass(frozen=True)
@@ -49,55 +51,27 @@ class JobState:
 
     state: State
     word: str
-    """Slurm's own word."""
+    """Slurm's own word; empty where Slurm did not answer."""
     reason: str
+    """Why it waits, or how it ended, in words."""
+    node: str = ""
+    """Slurm's list of its nodes: `cpu[03-05,9]`."""
+    starts: str = ""
+    """When Slurm expects a pending job to start, this machine's time: `2026-01-31T14:05:00`."""
+    ended: str = ""
+    """When it ended, likewise."""
+    ended_ago_s: float | None = None
+    """How long ago that was, when Slurm was asked."""
+    elapsed_s: float | None = None
+    restarts: int = 0
+    """How often Slurm put it back into its queue."""
 
 
 def state_of(word: str, job_id: str, detail: str = "") -> JobState:
     """Our word for Slurm's; sacct writes "CANCELLED by 1000" and "CANCELLED+" too."""
     plain = word.split()[0].rstrip("+") if word.split() else "nothing"
     state: State = STATES.get(plain, "unknown")
-    said = f"Slurm job {job_id}: {plain}" + (f" ({detail})" if detail else "")
-    quiet = state == "running" and plain == "RUNNING"
-    return JobState(state, plain, "" if quiet else said)
-
-
-def read_squeue(text: str) -> dict[str, JobState]:
-    """`squeue --array --noheader --format=SQUEUE_FORMAT`: job id -> state."""
-    rows = [line.split("|") for line in text.splitlines() if line.count("|") == 2]
-    return {
-        job_id.strip(): state_of(word, job_id.strip(), "" if reason == "None" else reason.strip())
-        for job_id, word, reason in rows
-    }
-
-
-def read_sacct(text: str) -> dict[str, JobState]:
-    """`sacct --noheader --parsable2 --format=SACCT_FIELDS`: job id -> state.
-
-    A step that ran out of memory leaves its job FAILED, or even COMPLETED: the steps tell.
-    """
-    found: dict[str, JobState] = {}
-    starved: set[str] = set()
-    for job_id, word, exit_code in _sacct_rows(text):
-        if "." not in job_id:
-            found[job_id] = state_of(word, job_id, _exit_detail(word, exit_code))
-        elif word.startswith("OUT_OF_ME"):
-            starved.add(job_id.split(".")[0])
-    for job_id in starved & set(found):
-        found[job_id] = state_of("OUT_OF_MEMORY", job_id)
-    return found
-
-
-def _sacct_rows(text: str) -> Iterator[tuple[str, str, str]]:
-    for line in text.splitlines():
-        cells = line.split("|")
-        if len(cells) == 3 and cells[0]:
-            yield cells[0], cells[1], cells[2]
-
-
-def _exit_detail(word: str, exit_code: str) -> str:
-    """sacct's `code:signal` where it tells more than the state."""
-    code, _, by_signal = exit_code.partition(":")
-    if not word.startswith("FAILED"):
-        return ""
-    return f"signal {by_signal}" if by_signal not in ("", "0") else f"exit code {code}"
+    if state == "pending" and plain == "PENDING":
+        return JobState(state, plain, detail)
+    said = f"Slurm job {job_id}: {word.rstrip('+') or plain}" + (f" ({detail})" if detail else "")
+    return JobState(state, plain, "" if plain == "RUNNING" else said)

@@ -1,0 +1,101 @@
+"""What Slurm's word on a job means for one of the runs that the job was to work at."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from hpcncf.evidence import ARRIVING_S, Attempt, Sent
+from hpcncf.slurm.states import UNDER_WAY, JobState
+from hpcncf.submissions import State, SubmittedJob
+
+Verdict = tuple[State, str]
+
+ARRIVING: Final = "its record may be on its way"
+
+
+def not_begun(sent: Sent, job: SubmittedJob) -> Verdict:
+    """Of a run that has no attempt by this job."""
+    state = sent.slurm
+    if state is None:
+        return "unknown", _not_listed(job)
+    if state.state == "running" and sent.before:
+        where = f" on {state.node}" if state.node else ""
+        return "pending", f"{sent.before} before it in its task (Slurm job {job.id}{where})"
+    lately = state.ended_ago_s is not None and state.ended_ago_s < ARRIVING_S
+    if state.state == "completed" and lately:
+        return "running", f"{state.reason}: {ARRIVING}"
+    if state.state in (*UNDER_WAY, "unknown", "cancelled"):
+        return state.state, state.reason
+    if sent.before:
+        return "lost", f"its task ended before its turn: {state.reason}"
+    if state.state == "completed":
+        return "failed", f"Slurm job {job.id} is {state.word} with exit code 0, but left no record"
+    return state.state, state.reason
+
+
+def _not_listed(job: SubmittedJob) -> str:
+    hint = " (an element that is cancelled before it starts vanishes so)" if "_" in job.id else ""
+    return f"neither squeue nor sacct tells of Slurm job {job.id}{hint}"
+
+
+def begun(attempt: Attempt, state: JobState | None, whole: bool, passed: bool) -> Verdict | None:
+    """Of a run with an attempt by this job; None where its records are to tell.
+
+    `passed`: the job's task has gone on to a later run, so that the job's end is not this run's.
+    """
+    if passed:
+        starved = state is not None and state.state == "out_of_memory" and not whole
+        return _told(state) if state and starved else None
+    if state is None:
+        return ("running", "") if attempt.alive and not whole else None
+    if state.state == "pending":
+        return "pending", requeued(attempt, state)
+    if state.state in ("running", "unknown"):
+        return None if whole else _at_work(attempt, state)
+    if state.state == "completed":
+        return None if whole else _on_its_way(attempt, state)
+    return None if state.state == "failed" else _told(state)
+
+
+def _told(state: JobState) -> Verdict:
+    return state.state, state.reason
+
+
+def _at_work(attempt: Attempt, state: JobState) -> Verdict | None:
+    if attempt.alive:
+        return "running", ""
+    if state.state == "running":
+        return "running", "but its first rank shows no sign of life"
+    # Slurm did not answer, or with a word that we do not know: whether the job lives is unknown.
+    return None if _failed(attempt) else _told(state)
+
+
+def _on_its_way(attempt: Attempt, state: JobState) -> Verdict | None:
+    """A record written lately need not have reached this machine."""
+    if _failed(attempt):
+        return None
+    waits = attempt.alive if state.ended_ago_s is None else state.ended_ago_s < ARRIVING_S
+    return ("running", f"{state.reason}: {ARRIVING}") if waits else None
+
+
+def _failed(attempt: Attempt) -> bool:
+    return any(record.outcome == "failed" for record in attempt.ranks)
+
+
+def requeued(attempt: Attempt, state: JobState) -> str:
+    """`requeued, 2nd time, stopped by ...; it had reached epoch 3/10, step 120`."""
+    times = f", {_ordinal(state.restarts)} time" if state.restarts > 1 else ""
+    why = next((f": {record.error['message']}" for record in attempt.ranks if record.error), "")
+    return f"requeued{times}{why}{_reached(attempt)}"
+
+
+def _reached(attempt: Attempt) -> str:
+    now = attempt.progress
+    if now is None or not now.epochs or now.phase == "startup":
+        return ""
+    return f"; it had reached epoch {min(now.epoch + 1, now.epochs)}/{now.epochs}, step {now.step}"
+
+
+def _ordinal(number: int) -> str:
+    teens = 10 <= number % 100 <= 20
+    return f"{number}{'th' if teens else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"

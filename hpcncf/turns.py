@@ -1,0 +1,102 @@
+"""Whose turn it is among runs that wait for one another: in a local queue, in one Slurm task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcncf.evidence import Attempt
+from hpcncf.local import machine
+from hpcncf.paths import ResultPaths
+from hpcncf.plan import Run
+from hpcncf.submissions import Submission, Submitted, SubmittedJob
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A run's place among those that are worked at one after another."""
+
+    ahead: str = ""
+    """What a run in a local queue waits for."""
+    before: int = 0
+    """Runs of its Slurm task that come before it and are not done."""
+    passed: bool = False
+    """Whether its Slurm task has gone on to a later run."""
+
+
+def local(
+    paths: ResultPaths,
+    runs: Sequence[Run],
+    attempts: Mapping[str, Attempt | None],
+    sent: Mapping[str, Submission | None],
+) -> dict[str, Turn]:
+    """What the runs of local queues wait for: another queue's turn, or runs before them."""
+    found, waiting = dict[str, Turn](), dict[str, int]()
+    turn = machine.turn()
+    for run in runs:
+        submission = sent[run.id]
+        if submission is None or submission.cluster != "local":
+            continue
+        job, since = submission.job_of(run.id), submission.submitted_at
+        if started(attempts[run.id], submission, job):
+            continue
+        before = waiting.get(since, 0)
+        waiting[since] = before + 1
+        ahead = "next" if before == 0 else f"{before} before it"
+        if turn and Path(turn.results) != paths.folder.resolve():
+            ahead = f"waits for the local queue of {Path(turn.results).name}"
+        found[run.id] = Turn(ahead=ahead)
+    return found
+
+
+def in_tasks(
+    runs: Sequence[Run],
+    attempts: Mapping[str, Attempt | None],
+    submitted: Submitted,
+    complete: set[str],
+) -> dict[str, Turn]:
+    """The turns of runs that share a Slurm task with others."""
+    known = {run.id for run in runs}
+    found: dict[str, Turn] = {}
+    for submission in submitted.submissions:
+        if submission.cluster == "slurm":
+            for job in submission.jobs:
+                if len(job.runs) > 1:
+                    found |= _in_task(submission, job, attempts, submitted, complete & known)
+    return found
+
+
+def _in_task(
+    submission: Submission,
+    job: SubmittedJob,
+    attempts: Mapping[str, Attempt | None],
+    submitted: Submitted,
+    complete: set[str],
+) -> dict[str, Turn]:
+    begun = [started(attempts.get(run_id), submission, job) for run_id in job.runs]
+    latest = max((number for number, has in enumerate(begun) if has), default=-1)
+    turns, before = dict[str, Turn](), 0
+    for number, run_id in enumerate(job.runs):
+        turns[run_id] = Turn(before=before, passed=begun[number] and number < latest)
+        skipped = submitted.cancelled(run_id, submission.submitted_at) and not begun[number]
+        over = number < latest or run_id in complete or skipped
+        before += 0 if over or (begun[number] and _left(attempts.get(run_id))) else 1
+    return turns
+
+
+def _left(attempt: Attempt | None) -> bool:
+    """Whether a rank's record tells that the attempt is over."""
+    return attempt is not None and bool(attempt.ranks)
+
+
+def started(attempt: Attempt | None, submission: Submission, job: SubmittedJob | None) -> bool:
+    """Whether the last attempt is this submission's; clocks of two hosts may differ."""
+    claim = attempt.claim if attempt else None
+    if claim is None:
+        return attempt is not None
+    if claim.slurm_job_id is not None and job is not None:
+        return claim.slurm_job_id == job.id
+    if (submission.cluster == "local") != (claim.launched_by == "local"):
+        return False  # somebody's torchrun meanwhile: the queue has yet to come to it
+    return claim.claimed_at >= submission.submitted_at
