@@ -62,4 +62,4 @@ def read(folder: Path, *arguments: str, at_most: int = 10_000_000) -> bytes | No
         if len(text) > at_most:
             git.kill()
     timer.cancel()
-    return text if git.returncode == 0 else None
+    return text if git.returncode == 0 and len(text) <= at_most else None

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from hpcncf import plan as planning
-from hpcncf import records, results, status, submissions
+from hpcncf import records, results, snapshot, status, submissions
 from hpcncf.errors import HpcncfError, UsageError
 from hpcncf.local import machine
 from hpcncf.ncf.data import manifest
@@ -120,9 +120,17 @@ def submit(
             ids = [run.id for run in runs]
             over = {s.run.id: s.attempt for s in now if s.attempt and s.run.id in ids}
             file = submissions.begin(paths, cluster, ids, again, over)
+            keep_code(paths, file)
             send(paths, job, runs, file)
     skipped = [state for state in now if state.state in done]
     return Launched(runs, skipped, refused, again, limits.notes() if limits and runs else [])
+
+
+def keep_code(paths: ResultPaths, file: Path) -> None:
+    """Note in the submission what its runs would run if they started now."""
+    code = snapshot.take(paths.code(file), Path.cwd())
+    submission = records.read(file, Submission)
+    records.write(file, submission.model_copy(update={"code": code}))
 
 
 def refusals(runs: list[Run], cluster: Cluster, limits: Limits | None = None) -> dict[str, str]:

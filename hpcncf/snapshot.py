@@ -113,7 +113,7 @@ def _of_checkout(of: Literal["hpcncf", "folder"], root: Path, kept: Path) -> Cod
         of=of,
         folder=str(root),
         commit=found.commit,
-        dirty=None if found.diff is None else bool(found.diff),
+        dirty=bool(found.diff) if found.diff is not None else environment.commit(root).dirty,
         sha256=found.sha256(),
         diff=name,
         untracked=found.untracked[:MOST_UNTRACKED],

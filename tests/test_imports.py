@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
+PREFLIGHT = ("slurm.capacity", "slurm.allowed", "slurm.preflight")
 HEAVY = {"torch", "pandas", "matplotlib", "submitit", "pyarrow"}
 
 # A module may import those of lower layers, and of its own.
@@ -29,7 +30,13 @@ LAYERS: list[set[str]] = [
     },
     {"hpcncf.ncf.data", "hpcncf.ncf.sampling"},
     {"hpcncf.overrides", "hpcncf.jobfile", "hpcncf.ncf", "hpcncf.rank"},
-    {"hpcncf.results", "hpcncf.slurm", "hpcncf.rank.source", "hpcncf.rank.leaving"},
+    {
+        "hpcncf.results",
+        "hpcncf.slurm",
+        "hpcncf.rank.source",
+        "hpcncf.rank.code",
+        "hpcncf.rank.leaving",
+    },
     {
         "hpcncf.attempts",
         "hpcncf.evidence",

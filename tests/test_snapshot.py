@@ -1,0 +1,188 @@
+"""The code at a submission: what is kept of it, and that a later edit is noticed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import within
+
+from hpcncf import git, jobfile, launch, records, results, snapshot, status, submissions
+from hpcncf.paths import ResultPaths
+from hpcncf.submissions import Submission
+
+PACKAGE = Path(snapshot.__file__).parent
+
+
+def run_git(folder: Path, *arguments: str) -> None:
+    person = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+    subprocess.run(["git", "-C", str(folder), *person, *arguments], check=True, capture_output=True)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's repository with one commit, and the user in it."""
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    run_git(folder, "init", "-q")
+    (folder / "train.py").write_text("lr = 1\n")
+    run_git(folder, "add", "train.py")
+    run_git(folder, "commit", "-q", "-m", "first")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def taken(tmp_path: Path, folder: Path) -> snapshot.Code:
+    """Of the checkout that the folder is in."""
+    return snapshot.take(tmp_path / "kept", folder)[-1]
+
+
+def test_a_clean_checkout_is_its_commit_and_nothing_is_kept(tmp_path: Path, checkout: Path) -> None:
+    code = taken(tmp_path, checkout)
+    assert (code.of, code.folder, code.dirty) == ("folder", str(checkout), False)
+    assert code.commit == git.said(checkout, "rev-parse", "HEAD")
+    assert (code.diff, code.untracked) == (None, [])
+    assert not (tmp_path / "kept/folder.diff").exists()
+
+
+def test_changes_are_kept_so_that_they_can_be_applied_again(tmp_path: Path, checkout: Path) -> None:
+    (checkout / "train.py").write_text("lr = 2\n")
+    (checkout / "model.bin").write_bytes(bytes(range(256)))
+    run_git(checkout, "add", "model.bin")
+    (checkout / "notes.txt").write_text("untracked")
+    code = taken(tmp_path, checkout)
+    assert (code.dirty, code.diff, code.untracked) == (True, "folder.diff", ["notes.txt"])
+    run_git(checkout, "stash", "-q")
+    run_git(checkout, "apply", str(tmp_path / "kept/folder.diff"))
+    assert (checkout / "train.py").read_text() == "lr = 2\n"
+    assert (checkout / "model.bin").read_bytes() == bytes(range(256))
+
+
+def test_only_the_submitter_can_read_the_changes(tmp_path: Path, checkout: Path) -> None:
+    (checkout / "train.py").write_text("token = 'secret'\n")
+    taken(tmp_path, checkout)
+    assert (tmp_path / "kept").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "kept/folder.diff").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    ("edit", "noticed"),
+    [
+        (lambda folder: (folder / "train.py").write_text("lr = 3\n"), True),
+        (lambda folder: (folder / "new.py").write_text("untracked code"), True),
+        (lambda folder: run_git(folder, "commit", "-q", "--allow-empty", "-m", "second"), True),
+        (lambda folder: (folder / "result.json").write_text("no code"), False),
+        (lambda folder: os.utime(folder / "train.py"), False),
+    ],
+)
+def test_an_edit_of_the_checkout_is_noticed_where_the_run_uses_it(
+    tmp_path: Path, checkout: Path, edit: Callable[[Path], None], noticed: bool
+) -> None:
+    then = snapshot.take(tmp_path / "kept", checkout)
+    assert snapshot.changed(then, checkouts=True) == []
+    edit(checkout)
+    told = snapshot.changed(then, checkouts=True)
+    assert bool(told) is noticed
+    assert all(f"({checkout}, commit " in line for line in told)
+    assert snapshot.changed(then, checkouts=False) == []
+
+
+def test_our_own_source_is_compared_by_content(tmp_path: Path) -> None:
+    copy = shutil.copytree(PACKAGE / "slurm", tmp_path / "slurm")
+    assert snapshot.of_sources(copy) == snapshot.of_sources(PACKAGE / "slurm")
+    with (copy / "sites.py").open("a") as source:
+        source.write("\n")
+    assert snapshot.of_sources(copy) != snapshot.of_sources(PACKAGE / "slurm")
+
+
+def test_other_source_of_ours_is_told_whatever_the_workload(tmp_path: Path) -> None:
+    (ours, *_) = snapshot.take(tmp_path / "kept", tmp_path)
+    assert snapshot.changed([ours], checkouts=False) == []
+    edited = ours.model_copy(update={"sha256": "0" * 64})
+    (told,) = snapshot.changed([edited], checkouts=False)
+    assert told.startswith("the code changed after this run was submitted: hpcncf (")
+
+
+def test_outside_a_checkout_there_is_only_our_own_code(tmp_path: Path) -> None:
+    assert [code.of for code in snapshot.take(tmp_path / "kept", tmp_path)] == ["hpcncf"]
+
+
+def test_without_git_the_commit_is_unknown_and_the_source_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (ours,) = snapshot.take(tmp_path / "kept", Path.cwd())
+    assert (ours.commit, ours.dirty, ours.diff) == (None, None, None)
+    assert ours.sha256 == snapshot.of_sources(PACKAGE)
+
+
+def test_changes_too_large_to_keep_are_not_compared(
+    tmp_path: Path, checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot, "MOST_DIFF", 50)
+    (checkout / "train.py").write_text("lr = 2\n" * 100)
+    code = taken(tmp_path, checkout)
+    assert (code.diff, code.dirty, code.sha256) == (None, True, None)
+    assert snapshot.changed([code], checkouts=True) == []
+
+
+def test_a_repository_cannot_make_us_start_a_program(tmp_path: Path, checkout: Path) -> None:
+    """Each of these is run by a plain `git status` or `git diff` there."""
+    trap = tmp_path / "trap"
+    trap.write_text(f"#!/bin/sh\ntouch {tmp_path}/sprung\n")
+    trap.chmod(0o755)
+    (checkout / ".gitattributes").write_text("*.py diff=mine\n")
+    for key in ("core.fsmonitor", "diff.external", "diff.mine.command", "diff.mine.textconv"):
+        run_git(checkout, "config", key, str(trap))
+    (checkout / ".git/hooks/post-index-change").write_text(trap.read_text())
+    (checkout / ".git/hooks/post-index-change").chmod(0o755)
+    (checkout / "train.py").write_text("lr = 2\n")
+    assert taken(tmp_path, checkout).dirty
+    assert not (tmp_path / "sprung").exists()
+    subprocess.run(["git", "diff", "HEAD"], cwd=checkout, check=False, capture_output=True)
+    assert (tmp_path / "sprung").exists(), "the trap works"
+
+
+def test_a_git_that_called_us_does_not_lead_us_astray(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
+    assert git.said(checkout, "rev-parse", "--show-toplevel") == str(checkout)
+
+
+def test_a_git_that_hangs_is_given_up(
+    tmp_path: Path, checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = tmp_path / "bin/git"
+    slow.parent.mkdir()
+    slow.write_text("#!/bin/sh\nexec sleep 60\n")
+    slow.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{slow.parent}:{os.environ['PATH']}")
+    monkeypatch.setattr(git, "TIMEOUT_S", 0.2)
+    assert git.said(checkout, "status") is None
+
+
+def test_a_submission_keeps_the_code_and_a_run_of_other_code_says_so(
+    job_file: Callable[[str], Path], checkout: Path
+) -> None:
+    path = job_file("repeats: 1\n")
+    job = jobfile.load(path)
+    paths = ResultPaths(path.parent / "results")
+    plan = results.leave_plan(paths, job, jobfile.plan(job, path))
+    file = submissions.begin(paths, "debug", [plan.runs[0].id], again=False)
+    launch.keep_code(paths, file)
+    written = records.read(file, Submission)
+    assert {code.of: code.folder for code in written.code}["folder"] == str(checkout)
+    other = [code.model_copy(update={"sha256": "0" * 64}) for code in written.code]
+    records.write(file, written.model_copy(update={"code": other}))
+    launch.debug(paths, [plan.runs[0]], again=False)
+    assert within(30, lambda: status.states(paths, plan)[0].state == "completed")
+    (rank,) = status.states(paths, plan)[0].ranks
+    assert [
+        text for text in rank.warnings if "changed after this run was submitted: hpcncf" in text
+    ]
+    assert not [text for text in rank.warnings if "checkout" in text], "it runs none of it"
