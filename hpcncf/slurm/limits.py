@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Self, TypeVar
 
-from hpcncf.slurm import capacity, preflight
+from hpcncf.slurm import capacity, commands, preflight
 from hpcncf.slurm.capacity import Capacity
 from hpcncf.slurm.request import Site
 from hpcncf.spec import Resources
-
-# A controller that does not answer must not keep anybody from submitting.
-TIMEOUT_S: Final = 15
 
 SHOW: Final = ("scontrol", "--all", "--oneliner", "show")
 LIST: Final = ("sacctmgr", "--noheader", "--parsable2", "show")
@@ -52,7 +47,7 @@ def _ask(site: Site, user: str) -> Capacity:
     problems: list[str] = []
 
     def said(read: Callable[[str], T], *command: str) -> T | None:
-        text = _said(list(command), problems)
+        text = commands.said(list(command), problems)
         return read(text) if text else None
 
     if {"clusters", "M"} & set(site.additional_parameters):
@@ -71,28 +66,3 @@ def _ask(site: Site, user: str) -> Capacity:
     if wants.reservation:
         reservations = said(capacity.reservations, *SHOW, "reservation")
     return Capacity(partitions, nodes, accounts or None, qos or None, reservations, problems)
-
-
-def _said(command: list[str], problems: list[str]) -> str:
-    """Nothing where it failed, and why in `problems`."""
-    name = command[0]
-    if shutil.which(name) is None:
-        problems.append(f"{name}: not found on this machine")
-        return ""
-    try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
-    except subprocess.TimeoutExpired:
-        problems.append(f"{name}: no answer within {TIMEOUT_S} s")
-        return ""
-    if done.returncode != 0:
-        said = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
-        problems.append(said[0] if said[0].startswith(name) else f"{name}: {said[0]}")
-        return ""
-    return done.stdout
