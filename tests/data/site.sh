@@ -24,7 +24,7 @@
 #SBATCH --wckey=submitit
 
 # setup
-if [ ! -O LOGS ] || [ -L LOGS ]; then echo 'hpcncf: LOGS: is not this user'"'"'s own folder any more: not started' >&2; exit 1; fi
+if [ ! -O /shared/results ] || [ -L /shared/results ]; then echo 'hpcncf: /shared/results: is not this user'"'"'s own folder any more: not started' >&2; exit 1; fi
 unset RANK LOCAL_RANK GROUP_RANK ROLE_RANK WORLD_SIZE LOCAL_WORLD_SIZE ROLE_WORLD_SIZE GROUP_WORLD_SIZE MASTER_ADDR MASTER_PORT HPCNCF_ATTEMPT HPCNCF_LAUNCHED_BY HPCNCF_NODE_CPUS
 unset SLURM_EXPORT_ENV SLURM_EXACT SLURM_OVERLAP SLURM_WHOLE SLURM_TRES_PER_TASK SLURM_GPU_BIND SLURM_MEM_BIND SLURM_DISTRIBUTION SLURM_HINT SLURM_THREADS_PER_CORE SLURM_CPUS_PER_GPU SLURM_GPUS SLURM_GPUS_PER_TASK SLURM_NTASKS_PER_GPU SLURM_NTASKS_PER_CORE SLURM_NTASKS_PER_SOCKET SLURM_MEM_PER_NODE SLURM_MEM_PER_GPU
 unset "${!SRUN_@}" "${!SUBMITIT_@}" "${!TORCHELASTIC_@}" "${!SLURM_STEP_@}" "${!SLURM_CPU_BIND@}"
