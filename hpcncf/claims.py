@@ -26,7 +26,11 @@ class Taken(HpcncfError):
 
 
 def take(
-    paths: RunPaths, launched_by: str, slurm_job_id: str | None = None, over: int = 0
+    paths: RunPaths,
+    launched_by: str,
+    slurm_job_id: str | None = None,
+    over: int = 0,
+    slurm_restart: int | None = None,
 ) -> AttemptPaths:
     """Take the run's next attempt for this process.
 
@@ -51,6 +55,7 @@ def take(
         claimed_at=records.now(),
         launched_by=launched_by,
         slurm_job_id=slurm_job_id,
+        slurm_restart=slurm_restart,
     )
     made = AttemptPaths(paths.folder / f".{uuid4().hex}")
     records.write(made.claim, claim)

@@ -108,7 +108,7 @@ def record(command: Sequence[str], folder: Path, name: str | None = None) -> Rec
     """
     check(command)
     paths = ResultPaths(folder)
-    allocated = allocated_cores(os.environ)
+    allocated = launcher.granted_cores()
     run = planned(command, allocated or usable(), name)
     described = environment.describe()
     results.add_command(paths, run)
@@ -177,15 +177,6 @@ def planned(command: Sequence[str], cores: float, name: str | None) -> Run:
         model=None,
         training=None,
     )
-
-
-def allocated_cores(variables: Mapping[str, str]) -> float | None:
-    """What Slurm granted: a step's task has its own share, a batch script the node's."""
-    names = ["SLURM_CPUS_ON_NODE"]
-    if "SLURM_STEP_ID" in variables:
-        names.insert(0, "SLURM_CPUS_PER_TASK")
-    found = [variables[name] for name in names if variables.get(name, "").isdigit()]
-    return float(found[0]) if found and int(found[0]) > 0 else None
 
 
 def _outcome(child: Child, code: int) -> Outcome:

@@ -40,6 +40,11 @@ class AttemptPaths:
         """What a locally launched rank printed; under Slurm, logs are submitit's."""
         return self.folder / f"rank-{rank}.log"
 
+    @property
+    def output(self) -> Path:
+        """Where a user's own program may leave files."""
+        return self.folder / "output"
+
     def ranks(self) -> list[Path]:
         return sorted(self.folder.glob("rank-*.json"), key=_number)
 
@@ -66,6 +71,11 @@ class RunPaths:
     def checkpoint_before(self) -> Path:
         """The one before it, for when that one is torn."""
         return self.folder / "checkpoint-before.pt"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where a user's own program may leave what its next attempt goes on from."""
+        return self.folder / "checkpoints"
 
     def attempt(self, number: int) -> AttemptPaths:
         return AttemptPaths(self.folder / f"attempt-{number}")

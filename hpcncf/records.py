@@ -16,6 +16,7 @@ from hpcncf.errors import HpcncfError
 SCHEMA_VERSION: Final = 1
 
 Outcome = Literal["completed", "failed", "stopped"]
+Reported = dict[str, bool | int | float | str]
 
 
 class RecordError(HpcncfError):
@@ -216,6 +217,8 @@ class RankRecord(Part):
     io: Io
     training: TrainingRecord | None
     """None for a command, and for a rank that failed before it trained."""
+    reported: Reported = {}
+    """What a command told of itself: the last value of each key."""
     warnings: list[str]
     """What makes this record worth less, in words."""
 
@@ -288,6 +291,8 @@ class Progress(Part):
     step: int
     """Steps of this epoch that are done."""
     steps_per_epoch: int
+    reported: Reported = {}
+    """What a command told of itself so far."""
     instances_per_s: float | None
     cpu_efficiency: float | None
 
@@ -306,6 +311,8 @@ class Claim(Part):
     claimed_at: Moment
     launched_by: str
     slurm_job_id: str | None
+    slurm_restart: int | None = None
+    """Which start of that job: 0 is the first, a requeue begins the next."""
 
 
 class End(Part):

@@ -16,12 +16,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcncf import claims, records
+from hpcncf import claims, program, records
 from hpcncf.errors import HpcncfError, UsageError
 from hpcncf.monitor import procfs
 from hpcncf.paths import AttemptPaths, ResultPaths, RunPaths
 from hpcncf.plan import Run
-from hpcncf.rank import arguments, launcher, log, source
+from hpcncf.rank import agreeing, arguments, launcher, log, source
 from hpcncf.rank.launcher import Place
 from hpcncf.rank.leaving import Recorded
 from hpcncf.records import Progress, RankRecord, RecordError
@@ -54,6 +54,8 @@ def be_rank(run: Run, results: ResultPaths, again: bool = False, over: int = 0) 
         return 0
     try:
         attempt = paths.attempt(int(claimed)) if claimed else _take(run, paths, place, over)
+        if run.training is None:
+            return program.rank(run, place, attempt)
         with Recorded(run, place, attempt) as recorded:
             _train(recorded, paths, tells_attempt=claimed is None and place.rank == 0)
     finally:
@@ -97,6 +99,8 @@ def _read(path: Path) -> RankRecord | None:
 
 def _take(run: Run, paths: RunPaths, place: Place, over: int) -> AttemptPaths:
     """Rank 0 takes the next attempt; the others join it first, to be told."""
+    if place.rank != 0 and run.training is None:
+        return agreeing.joined(paths, place.rank)
     if place.rank != 0:
         from hpcncf.ncf import distributed
 
@@ -108,7 +112,9 @@ def _take(run: Run, paths: RunPaths, place: Place, over: int) -> AttemptPaths:
     if holder is not None and launcher.requeued(holder.slurm_job_id):
         over = max(over, holder.attempt)
     try:
-        return claims.take(paths, launcher.launched_by(), launcher.slurm_job_id(), over)
+        return claims.take(
+            paths, launcher.launched_by(), launcher.slurm_job_id(), over, agreeing.restart()
+        )
     except OSError as error:
         raise HpcncfError(f"{error.filename}: cannot be written: {error.strerror}") from None
 
@@ -116,7 +122,7 @@ def _take(run: Run, paths: RunPaths, place: Place, over: int) -> AttemptPaths:
 def _train(recorded: Recorded, paths: RunPaths, tells_attempt: bool) -> None:
     run, place = recorded.run, recorded.place
     if run.training is None or run.data is None:
-        raise HpcncfError(f"run {run.id}: workload {run.workload}: only ncf is run by ranks")
+        raise AssertionError("a command is run elsewhere")
     epochs = run.training.epochs
     tell = _teller(recorded, epochs)
     from hpcncf.ncf import distributed

@@ -1,0 +1,63 @@
+"""Which attempt a command's ranks are: the first one takes it, the others read its claim.
+
+Ours are told through torch.distributed; a user's program need not have torch.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from typing import Final
+
+from hpcncf import claims, records
+from hpcncf.errors import HpcncfError
+from hpcncf.paths import AttemptPaths, RunPaths
+from hpcncf.rank import launcher
+from hpcncf.records import Claim, RecordError
+
+POLL_S: Final = 0.2
+# A shared file system may take a minute to show a new folder to another node.
+WITHIN_S: Final = 300.0
+
+
+def restart(env: Mapping[str, str] = os.environ) -> int | None:
+    """Which start of the Slurm job this is."""
+    return int(env.get("SLURM_RESTART_COUNT", "0")) if "SLURM_JOB_ID" in env else None
+
+
+def joined(paths: RunPaths, rank: int, within_s: float = WITHIN_S) -> AttemptPaths:
+    """The attempt that this start's first rank took, as soon as it is seen here.
+
+    Raises HpcncfError where it does not appear.
+    """
+    start, deadline = (launcher.slurm_job_id(), restart()), time.monotonic() + within_s
+    while True:
+        for attempt in paths.attempts()[-1:]:
+            if _is_of(start, attempt) and not attempt.rank(rank).exists():
+                return attempt
+        if time.monotonic() > deadline:
+            raise HpcncfError(
+                f"{paths.folder}: rank 0 has begun no attempt within {within_s:g} s: it failed "
+                "(see its log), or this folder is not the same on all nodes"
+            )
+        time.sleep(POLL_S)
+
+
+def _is_of(start: tuple[str | None, int | None], attempt: AttemptPaths) -> bool:
+    try:
+        claim = records.read(attempt.claim, Claim)
+    except RecordError:
+        return False
+    same = (claim.slurm_job_id, claim.slurm_restart) == start
+    return same and (start[0] is not None or claims.alive(claim, attempt))
+
+
+def all_left(attempt: AttemptPaths, world_size: int, within_s: float) -> bool:
+    """Wait until every rank has left its record; False where one did not in time."""
+    deadline = time.monotonic() + within_s
+    while len(attempt.ranks()) < world_size:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(POLL_S)
+    return True
