@@ -1,4 +1,4 @@
-"""Writes what is derived from the code: the JSON Schemas and the job file's reference."""
+"""Writes what is derived from the code: JSON Schemas, references, examples of batch scripts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pydantic_core import PydanticUndefined
 
 from hpcncf import plan, records, spec, submissions, workload
 from hpcncf.ncf.data.manifest import Manifest
-from hpcncf.slurm import request
+from hpcncf.slurm import examples, request
 
 ROOT = Path(__file__).parent.parent
 SCHEMAS: dict[str, type[BaseModel]] = {
@@ -140,6 +140,7 @@ def texts() -> dict[Path, str]:
     return schemas | {
         ROOT / "docs/job-file.md": job_file_reference(),
         ROOT / "docs/records.md": records_reference(),
+        **{ROOT / "slurm_templates" / name: text for name, text in examples.texts().items()},
         ROOT / "docs/site-file.md": f"{SITE_OPENING}\n{table(request.Site, '')}",
     }
 

@@ -18,9 +18,10 @@ from pydantic import ValidationError
 from hpcncf import jobfile, launch, results, submissions
 from hpcncf.errors import UsageError
 from hpcncf.paths import ResultPaths
-from hpcncf.slurm import request, scripts, shell, sites
+from hpcncf.plan import Run, expand
+from hpcncf.slurm import byhand, examples, request, scripts, shell, sites
 from hpcncf.slurm.request import Site
-from hpcncf.spec import JobSpec, Resources
+from hpcncf.spec import Data, JobSpec, Resources
 
 JobFile = Callable[[str], Path]
 DATA = Path(__file__).parent / "data"
@@ -227,3 +228,80 @@ def test_the_python_that_submits_starts_the_ranks_unless_the_site_says_otherwise
     assert request.python(Site()) == shlex.quote(sys.executable)
     assert request.python(Site(conda="ncf")) == "python3"
     assert request.python(Site(container="podman run image")) == "podman run image python3"
+
+
+def planned(asked: dict[str, object], repeats: int = 1) -> tuple[JobSpec, list[Run]]:
+    job = JobSpec(
+        name="tiny",
+        data=Data(path="/d"),
+        resources=Resources.model_validate(asked),
+        repeats=repeats,
+    )
+    return job, expand(job, {}).runs
+
+
+def by_hand(asked: dict[str, object], site: Site, repeats: int = 1) -> str:
+    job, runs = planned(asked, repeats)
+    return byhand.text(job, site, runs, byhand.Source(Path("/j.yaml"), Path("/r")))
+
+
+def flags(script: str) -> set[str]:
+    return {line for line in script.splitlines() if line.startswith("#SBATCH")}
+
+
+def test_by_hand_slurm_is_asked_for_the_same(tmp_path: Path) -> None:
+    (tmp_path / "all.yaml").write_text(EVERYTHING)
+    asked: dict[str, object] = {"nodes": 2, "gpus_per_node": 1, "mem_gb": 0.5}
+    job, _ = planned(asked)
+    job = job.model_copy(update={"site": str(tmp_path / "all.yaml"), "exclusive": True})
+    for repeats in (1, 3):
+        runs = expand(job.model_copy(update={"repeats": repeats}), {}).runs
+        source = byhand.Source(Path("/j.yaml"), Path("/r"))
+        plain = flags(byhand.text(job, sites.load(job.site), runs, source))
+        ours = flags(scripts.text(tmp_path, job, job.resources, repeats))
+        files = ("#SBATCH --output", "#SBATCH --error", "#SBATCH --wckey")
+        assert {line for line in plain if not line.startswith(files)} == {
+            line for line in ours if not line.startswith(files)
+        }
+
+
+def test_by_hand_memory_per_node_is_the_same_amount() -> None:
+    assert "#SBATCH --mem=1536M" in by_hand({"mem_gb": 1.5}, Site())
+
+
+def test_by_hand_each_task_of_an_array_has_a_run_of_its_own() -> None:
+    script = by_hand({}, Site(), repeats=3)
+    _, runs = planned({}, repeats=3)
+    chosen = script[script.index("runs=(") : script.index("srun")]
+    found = [bash(f"SLURM_ARRAY_TASK_ID={n}\n{chosen}\necho $run").strip() for n in range(3)]
+    assert found == [run.id for run in runs]
+
+
+def test_by_hand_a_value_in_a_comment_stays_on_its_line() -> None:
+    job, (run,) = planned({})
+    varied = run.model_copy(update={"varied": {"data.path": "/a\nrm -rf ~"}})
+    source = byhand.Source(Path("/j.yaml"), Path("/r"))
+    script = byhand.text(job, Site(), [varied, varied], source)
+    assert f"    {run.id}  # path=/a?rm -rf ~ repeat=0\n" in script
+
+
+@settings(max_examples=20, deadline=None)
+@given(PATHS, PATHS, PATHS)
+def test_by_hand_no_path_or_setting_breaks_out_into_the_shell(
+    file: str, results: str, setting: str
+) -> None:
+    job, runs = planned({})
+    source = byhand.Source(Path("/j", file), Path("/r", results), [setting])
+    script = byhand.text(job, Site(container="env"), runs, source)
+    shown = bash("srun() { printf '%s\\0' \"$@\"; }\n" + script).split("\0")
+    assert shown[shown.index("-m") + 1 :] == [
+        *("hpcncf.worker", str(Path("/j", file)), "--run-id", runs[0].id),
+        *("--results", str(Path("/r", results)), "-s", setting, ""),
+    ]
+
+
+def test_every_example_of_a_plain_script_is_read_by_bash() -> None:
+    found = sorted(sites.templates().glob("*.sbatch"))
+    assert {path.stem for path in found} == set(examples.EXAMPLES)
+    for path in found:
+        subprocess.run(["bash", "-n", path], check=True)

@@ -21,6 +21,12 @@ NO_FLAGS: Final = (
 FREE_PORT: Final = '"$head:$((20000 + SLURM_JOB_ID % 20000))"'
 
 
+NOTE: Final = (
+    "# Made by `hpcncf plan --by-hand`. Submit it with sbatch; watch it with squeue, and with "
+    "`hpcncf status` once it runs."
+)
+
+
 @dataclass(frozen=True)
 class Source:
     """Where the ranks find their run, and where its records go."""
@@ -28,11 +34,9 @@ class Source:
     job_file: Path
     results: Path
     settings: Sequence[str] = ()
-    python: str | None = None
-    """Shell words that start Python; None where the site says it."""
 
 
-def text(job: JobSpec, site: Site, runs: list[Run], source: Source) -> str:
+def text(job: JobSpec, site: Site, runs: list[Run], source: Source, note: str = NOTE) -> str:
     """The script of one run, or of an array of runs with equal resources.
 
     Raises UsageError as `request.parameters` does.
@@ -43,7 +47,7 @@ def text(job: JobSpec, site: Site, runs: list[Run], source: Source) -> str:
     parts = [
         [
             "#!/bin/bash",
-            "# Made by `hpcncf plan --by-hand`.",
+            note,
             *_flags(_own_names(asked), len(runs)),
         ],
         request.setup(resources, site),
@@ -98,10 +102,10 @@ def _meeting(resources: Resources) -> list[str]:
 
 
 def _command(
-    asked: dict[str, Any], resources: Resources, source: Source, of_site: str
+    asked: dict[str, Any], resources: Resources, source: Source, python: str
 ) -> Iterator[str]:
     yield shlex.join(["srun", *asked["slurm_srun_args"]])
-    yield f"{source.python or of_site} -u"
+    yield f"{python} -u"
     if resources.launcher == "torchrun":
         yield f"-m torch.distributed.run --nnodes {resources.nodes}"
         yield f"--nproc-per-node {resources.tasks_per_node} --rdzv-backend c10d"

@@ -38,7 +38,11 @@ def unset(asked: Collection[str], memory: str) -> list[str]:
     own = [name for name in OF_SRUN.split() if _option(name) not in asked]
     others = [name for form, name in MEMORY.items() if memory in MEMORY and form != memory]
     prefixed = [f'"${{!{prefix}@}}"' for prefix in PREFIXES]
-    return [" ".join(["unset", *names]) for names in (OF_RANKS.split(), own + others, prefixed)]
+    groups = (OF_RANKS.split(), own + others, prefixed)
+    return [
+        "# what the submitting shell knew of other jobs",
+        *(" ".join(["unset", *names]) for names in groups),
+    ]
 
 
 def _option(variable: str) -> str:
