@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcncf import child, command, records
+from hpcncf import child, records
 from hpcncf.paths import AttemptPaths, ResultPaths
 from hpcncf.plan import Plan
 from hpcncf.records import Claim, End, NodeRecord, RankRecord
@@ -245,22 +245,6 @@ def test_another_jobs_results_are_refused(tmp_path: Path) -> None:
     assert done.returncode != 0
     assert "not a plan this hpcncf can read" in done.stderr
     assert not (tmp_path / "results/runs").exists()
-
-
-@pytest.mark.parametrize(
-    ("variables", "cores"),
-    [
-        ({}, None),
-        ({"SLURM_CPUS_ON_NODE": "8", "SLURM_CPUS_PER_TASK": "2"}, 8),
-        ({"SLURM_CPUS_ON_NODE": "8", "SLURM_CPUS_PER_TASK": "2", "SLURM_STEP_ID": "0"}, 2),
-        ({"SLURM_CPUS_ON_NODE": "8", "SLURM_STEP_ID": "0"}, 8),
-        ({"SLURM_CPUS_ON_NODE": ""}, None),
-    ],
-)
-def test_slurm_grants_a_step_its_share_and_a_script_the_node(
-    variables: dict[str, str], cores: float | None
-) -> None:
-    assert command.allocated_cores(variables) == cores
 
 
 def test_a_folder_that_cannot_be_written_is_said_before_the_command_starts(tmp_path: Path) -> None:

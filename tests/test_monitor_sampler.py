@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hpcncf import records
-from hpcncf.monitor import Monitor, procfs, sampler, tree
+from hpcncf.monitor import Monitor, procfs, tree
 from hpcncf.monitor.cores import usable_cpus
 from hpcncf.records import NodeRecord
 
@@ -117,12 +117,7 @@ def test_more_allocated_than_usable_is_warned_of() -> None:
     assert any("of 1000 allocated cores" in warning for warning in found.warnings)
 
 
-def test_slurm_tells_what_was_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "6")
-    assert sampler.slurm_cpus_per_task() == 6
-    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "")
-    assert sampler.slurm_cpus_per_task() is None
-    monkeypatch.delenv("SLURM_CPUS_PER_TASK")
+def test_without_a_grant_what_can_be_used_is_what_was_allocated() -> None:
     monitor = Monitor("run", 1)
     monitor.start()
     cores = monitor.stop().cores

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hpcncf.errors import UsageError
-from hpcncf.rank import launcher
+from hpcncf.rank import hosts, launcher
 from hpcncf.rank.launcher import Place
 
 TORCHRUN = {
@@ -59,7 +61,7 @@ def test_under_slurm_the_first_host_is_the_meeting_point() -> None:
         "RANK": "3",
         "WORLD_SIZE": "4",
         "MASTER_ADDR": "cpu03",
-        "MASTER_PORT": str(20000 + 4711),
+        "MASTER_PORT": str(launcher.candidates("4711 - - -")[0]),
     }
 
 
@@ -67,18 +69,73 @@ def test_a_meeting_point_that_is_given_stays() -> None:
     assert launcher.rendezvous(TORCHRUN) == {"RANK": "5", "WORLD_SIZE": "8"}
 
 
-@pytest.mark.parametrize(
-    ("nodelist", "first"),
-    [
-        ("node7", "node7"),
-        ("cpu[03-05,9],gpu1", "cpu03"),
-        ("cpu[9,11]", "cpu9"),
-        ("a,b", "a"),
-        ("r1n[2-3]-ib", "r1n2-ib"),
-    ],
-)
-def test_the_first_host_of_a_compressed_list(nodelist: str, first: str) -> None:
-    assert launcher.first_host(nodelist) == first
+def test_on_one_node_ranks_meet_on_loopback() -> None:
+    step = STEP | {"SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_NODELIST": "cpu03"}
+    assert launcher.rendezvous(step)["MASTER_ADDR"] == "127.0.0.1"
+
+
+def test_an_uneven_step_counts_its_own_nodes_ranks() -> None:
+    step = STEP | {"SLURM_STEP_NUM_TASKS": "3", "SLURM_STEP_TASKS_PER_NODE": "2,1"}
+    assert launcher.place(step | {"SLURM_NODEID": "1"}).local_world_size == 1
+    assert launcher.place(step | {"SLURM_NODEID": "0"}).local_world_size == 2
+
+
+# As seen in steps of Slurm 22.05.
+GRANTED = [
+    ({}, None),
+    ({"SLURM_CPUS_ON_NODE": "8", "SLURM_CPUS_PER_TASK": "2"}, 8),  # a batch script
+    ({"SLURM_CPUS_ON_NODE": ""}, None),
+    ("2 2 2 1", 2),
+    ("2 1 2 1", 2),  # srun --exact without -c: the job asked for two
+    ("- 1 2 1", 2),  # a whole node, and srun without -c
+    ("- 2 2 2", 1),
+    ("1 1 1 4", 0.25),  # srun --overcommit
+    ("8 8 8(x2) 1(x2)", 8),
+    ("1 2 2,1 2,1", 1),
+    ("- 8 - -", 8),
+]
+
+
+@pytest.mark.parametrize(("variables", "cores"), GRANTED)
+def test_what_slurm_granted_a_rank(variables: str | dict[str, str], cores: float | None) -> None:
+    assert launcher.granted_cores(step_of(variables)) == cores
+
+
+def step_of(variables: str | dict[str, str]) -> dict[str, str]:
+    """CPUS_PER_TASK, CPUS_ON_NODE, JOB_CPUS_PER_NODE, STEP_TASKS_PER_NODE, `-` where not set."""
+    if isinstance(variables, dict):
+        return variables
+    names = ("CPUS_PER_TASK", "CPUS_ON_NODE", "JOB_CPUS_PER_NODE", "STEP_TASKS_PER_NODE")
+    given = zip(names, variables.split(), strict=True)
+    found = {f"SLURM_{name}": value for name, value in given if value != "-"}
+    nodes = len(hosts.per_node(found.get("SLURM_STEP_TASKS_PER_NODE", "1")))
+    return found | {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_NODES": str(nodes)}
+
+
+def test_torchruns_ranks_share_their_tasks_grant() -> None:
+    env = step_of("4 4 4 1") | {"TORCHELASTIC_RUN_ID": "x", "LOCAL_WORLD_SIZE": "2"}
+    assert launcher.granted_cores(env) == 2
+
+
+def test_a_queue_of_our_own_inside_a_job_shares_out_itself() -> None:
+    assert launcher.granted_cores(step_of("4 4 4 1") | {"HPCNCF_LAUNCHED_BY": "local"}) is None
+
+
+def test_every_start_of_ranks_has_ports_of_its_own() -> None:
+    starts = [
+        launcher.start_of_ranks(STEP | {name: value})
+        for name, value in [("SLURM_JOB_ID", "8"), ("SLURM_STEP_ID", "1"),
+                            ("SLURM_RESTART_COUNT", "1"), ("SLURM_PROCID", "0")]
+    ]  # fmt: skip
+    assert len(set(starts)) == 4
+    assert starts[3] == launcher.start_of_ranks(STEP), "all of its ranks agree"
+
+
+@given(st.text())
+def test_no_port_is_one_that_the_kernel_gives_away_or_a_service_owns(start: str) -> None:
+    ports = launcher.candidates(start)
+    assert len(ports) == 16
+    assert all(12000 <= port < 32000 for port in ports)
 
 
 @pytest.mark.parametrize(

@@ -132,9 +132,9 @@ def cores() -> Section:
 
 
 def _allocated() -> str:
-    from hpcncf.command import allocated_cores
+    from hpcncf.rank import launcher
 
-    granted = allocated_cores(os.environ)
+    granted = launcher.granted_cores()
     return "not in a Slurm job" if granted is None else f"{granted:g} by Slurm"
 
 

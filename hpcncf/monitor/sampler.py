@@ -51,7 +51,7 @@ class Monitor:
         self._cpus = self._mask = cores.usable_cpus(self._pid)
         self._quota = cores.quota()
         self._usable = min(float(len(self._cpus)), self._quota or float("inf"))
-        self._allocated = allocated or slurm_cpus_per_task() or self._usable
+        self._allocated = allocated or self._usable
         self._highest = Highest()
         self._last = Sample()
         self._node_file = node_file
@@ -79,6 +79,10 @@ class Monitor:
 
     def elapsed_s(self) -> float:
         return self._clock.elapsed_s()
+
+    def cpu_s(self) -> float:
+        """CPU seconds so far, as of the last sample."""
+        return self._last.cpu_s
 
     def stop(self) -> Measured:
         """Stop sampling and tell what was measured. Only once."""
@@ -207,9 +211,3 @@ class Clock:
     def at(self, elapsed_s: float) -> str:
         """UTC, ISO 8601."""
         return (self._started + timedelta(seconds=elapsed_s)).isoformat(timespec="milliseconds")
-
-
-def slurm_cpus_per_task() -> float | None:
-    """What Slurm granted each task; it sets this only where the job asked with -c."""
-    text = os.environ.get("SLURM_CPUS_PER_TASK", "")
-    return float(text) if text.isdigit() and int(text) > 0 else None

@@ -7,49 +7,83 @@ import socket
 from datetime import timedelta
 from typing import Any
 
-import psutil
 import torch
 import torch.distributed as dist
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from hpcncf.errors import HpcncfError
 from hpcncf.monitor import cores
-from hpcncf.rank import launcher
+from hpcncf.rank import launcher, meeting
 from hpcncf.rank.launcher import Place
+from hpcncf.rank.meeting import Meeting
 from hpcncf.spec import Resources, Training
 
 # Longer than any rank works alone (an evaluation, a checkpoint), shorter than a night of waiting.
 TIMEOUT = timedelta(minutes=10)
 
 
-def join(place: Place, resources: Resources, training: Training) -> None:
+def join(place: Place, resources: Resources, training: Training, run_id: str = "") -> None:
     """Join the run's group; a run of one rank needs none.
 
     Raises HpcncfError where the others do not come.
     """
     if place.world_size == 1 or dist.is_initialized():
         return
-    os.environ.update(launcher.rendezvous())
-    if resources.nodes == 1 and "GLOO_SOCKET_IFNAME" not in os.environ:
-        _stay_on_loopback()
     try:
-        dist.init_process_group(training.backend_for(resources), timeout=TIMEOUT)
+        store = None if _agents_store() else _store(place, meeting.of_run(run_id))
+        dist.init_process_group(
+            training.backend_for(resources),
+            timeout=TIMEOUT,
+            store=store,
+            # With a store torch reads no environment; without one, nothing else.
+            rank=place.rank if store else -1,
+            world_size=place.world_size if store else -1,
+        )
     except dist.DistError as error:
-        where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         raise HpcncfError(
-            f"rank {place.rank} of {place.world_size}: no group at {where}: {error}"
+            f"rank {place.rank} of {place.world_size}: no group of ranks: {error}"
         ) from error
+
+
+def _agents_store() -> bool:
+    """torchrun's own, which its ranks are to use; it listens on all of the host's addresses."""
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return False
+    meeting.choose_interface(meeting.resolved(launcher.master()))
+    return True
+
+
+def _store(place: Place, at: Meeting) -> TCPStore:
+    """Rank 0's, which listens on the one address that leads to the other ranks."""
+    if place.rank != 0:
+        address = meeting.resolved(at.host)
+        meeting.choose_interface(address)
+        port = meeting.found_store(at, address, TIMEOUT.total_seconds())
+        return _tcp_store(address, port, place)
+    address = meeting.own_address(at.host)
+    meeting.choose_interface(address)
+    desk, ours = meeting.listening(address, at.ports), meeting.listening(address, [0])
+    port = ours.getsockname()[1]
+    store = _tcp_store(address, port, place, ours.detach())
+    meeting.host_others(at, desk, port, place.world_size - 1)
+    return store
+
+
+def _tcp_store(address: str, port: int, place: Place, socket: int | None = None) -> TCPStore:
+    return TCPStore(
+        address,
+        port,
+        place.world_size,
+        is_master=place.rank == 0,
+        timeout=TIMEOUT,
+        wait_for_workers=False,
+        master_listen_fd=socket,
+    )
 
 
 def leave() -> None:
     if dist.is_initialized():
         dist.destroy_process_group()
-
-
-def _stay_on_loopback() -> None:
-    """On one node, gloo need not resolve the host's name: on laptops that often fails."""
-    for name, addresses in psutil.net_if_addrs().items():
-        if any(each.family == socket.AF_INET and each.address == "127.0.0.1" for each in addresses):
-            os.environ["GLOO_SOCKET_IFNAME"] = name
 
 
 def wait_for_all(place: Place) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Final, Literal, get_args
 
 from hpcncf.errors import UsageError
+from hpcncf.rank.hosts import first_host, per_node
 
 LaunchedBy = Literal["local", "slurm", "torchrun", "run", "debug", "train"]
+
+FIRST_PORT: Final = 12000
+PORTS: Final = 20000
 
 
 @dataclass(frozen=True)
@@ -49,11 +53,12 @@ def _of_torch(env: Mapping[str, str]) -> Place:
 def _of_slurm(env: Mapping[str, str]) -> Place:
     world = _number(env, "SLURM_STEP_NUM_TASKS")
     nodes = int(env.get("SLURM_STEP_NUM_NODES", "1"))
+    tasks = _on_this_node(env, "SLURM_STEP_TASKS_PER_NODE")
     return Place(
         rank=_number(env, "SLURM_PROCID"),
         local_rank=_number(env, "SLURM_LOCALID"),
         world_size=world,
-        local_world_size=-(-world // nodes),
+        local_world_size=tasks[0] if tasks else -(-world // nodes),
         node_index=int(env.get("SLURM_NODEID", "0")),
     )
 
@@ -69,22 +74,84 @@ def _number(env: Mapping[str, str], *names: str) -> int:
 
 
 def rendezvous(env: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The variables torch's `env://` reads, made up where Slurm alone started the ranks."""
+    """The variables torch's `env://` reads, made up where Slurm alone started the ranks.
+
+    For programs that are not ours: our own ranks meet by `rank.meeting`.
+    """
     here = place(env)
     known = {"RANK": str(here.rank), "WORLD_SIZE": str(here.world_size)}
     if "RANK" in env and "MASTER_ADDR" in env:  # the latter alone leaks from login shells
         return known
-    hosts = env.get("SLURM_STEP_NODELIST", "127.0.0.1")
-    # Runs that share a node are of other jobs: their numbers keep their ports apart.
-    port = 20000 + int(env.get("SLURM_JOB_ID", "0")) % 20000
-    return known | {"MASTER_ADDR": first_host(hosts), "MASTER_PORT": str(port)}
+    port = candidates(start_of_ranks(env))[0]
+    return known | {"MASTER_ADDR": master(env), "MASTER_PORT": str(port)}
 
 
-def first_host(nodelist: str) -> str:
-    """The first of Slurm's compressed host list: `cpu[03-05,9],gpu1` -> `cpu03`."""
-    found = re.match(r"([^\[,]+)(?:\[([^\],-]+)[^\]]*\]([^,]*))?", nodelist)
-    assert found, nodelist
-    return "".join(part or "" for part in found.groups())
+def master(env: Mapping[str, str] = os.environ) -> str:
+    """The host of rank 0; on one node nobody outside needs to reach it."""
+    if "RANK" in env and "MASTER_ADDR" in env:
+        return env["MASTER_ADDR"]
+    if env.get("SLURM_STEP_NUM_NODES", "1") == "1":
+        return "127.0.0.1"
+    return first_host(env["SLURM_STEP_NODELIST"])
+
+
+def start_of_ranks(env: Mapping[str, str] = os.environ) -> str:
+    """What all ranks that start together know of it, and no others: not a requeued job's either."""
+    names = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT", "MASTER_PORT")
+    return " ".join(env.get(name, "-") for name in names)
+
+
+def candidates(start: str) -> list[int]:
+    """The ports at which rank 0 of this start may be found, best first.
+
+    Below the range from which Linux and macOS give ports away by themselves.
+    """
+    words = hashlib.sha256(start.encode()).digest()
+    drawn = (int.from_bytes(words[at : at + 2], "big") for at in range(0, len(words), 2))
+    return [FIRST_PORT + number % PORTS for number in drawn]
+
+
+def granted_cores(env: Mapping[str, str] = os.environ) -> float | None:
+    """CPUs that Slurm granted this process: the one place that reads it; None outside of a job.
+
+    A rank's are what its step asked for each task. A step that did not ask passes on what the job
+    asked; where the job did not ask either (a whole node), the ranks share what it got there. So
+    they do where they are more than its CPUs (--overcommit). A batch script has its node's.
+    """
+    if env.get("HPCNCF_LAUNCHED_BY") == "local":  # our own queue shares out what it got
+        return None
+    # torchrun's ranks share its one task.
+    ranks = int(env.get("LOCAL_WORLD_SIZE", "1")) if "TORCHELASTIC_RUN_ID" in env else 1
+    task = _of_task(env) if "SLURM_STEP_ID" in env else _cpus(env, "SLURM_CPUS_ON_NODE")
+    return None if task is None else task / ranks
+
+
+def _of_task(env: Mapping[str, str]) -> float | None:
+    task, node = _cpus(env, "SLURM_CPUS_PER_TASK"), _cpus_of_job(env)
+    tasks = (_on_this_node(env, "SLURM_STEP_TASKS_PER_NODE") or [1])[0]
+    known = [cpus for cpus in (task, node and node / tasks) if cpus]
+    return min(known, default=None)
+
+
+def _cpus(env: Mapping[str, str], name: str) -> float | None:
+    text = env.get(name, "")
+    return float(text) if text.isdecimal() and int(text) > 0 else None
+
+
+def _cpus_of_job(env: Mapping[str, str]) -> float | None:
+    """The job's CPUs on this node; a step may have been given fewer of them."""
+    found = _on_this_node(env, "SLURM_JOB_CPUS_PER_NODE")
+    return float(found[0]) if found else _cpus(env, "SLURM_CPUS_ON_NODE")
+
+
+def _on_this_node(env: Mapping[str, str], name: str) -> list[int]:
+    """The list's entry for this node, or none where it cannot be told which one that is."""
+    every = per_node(env.get(name, ""))
+    at = int(env.get("SLURM_NODEID", "0"))
+    if len(set(every)) == 1:
+        return every[:1]
+    whole = str(len(every)) == env.get("SLURM_STEP_NUM_NODES")
+    return every[at : at + 1] if whole else []
 
 
 def launched_by(env: Mapping[str, str] = os.environ) -> LaunchedBy:
