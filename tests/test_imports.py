@@ -37,6 +37,7 @@ LAYERS: list[set[str]] = [
         "hpcncf.rank.source",
         "hpcncf.rank.code",
         "hpcncf.rank.leaving",
+        "hpcncf.rank.requeue",
     },
     {
         "hpcncf.attempts",
@@ -53,8 +54,9 @@ LAYERS: list[set[str]] = [
         "hpcncf.child",
         "hpcncf.command",
         "hpcncf.program",
+        "hpcncf.program",
     },
-    {"hpcncf.launch", "hpcncf.worker", "hpcncf.rank.task", "hpcncf_analysis"},
+    {"hpcncf.check_node", "hpcncf.launch", "hpcncf.worker", "hpcncf.rank.task", "hpcncf_analysis"},
     {"hpcncf.cli", "hpcncf.__main__"},
 ]
 

@@ -13,18 +13,31 @@ from hpcncf.cli.plan import job_arguments
 if TYPE_CHECKING:
     from hpcncf.launch import Launched
     from hpcncf.paths import ResultPaths
+    from hpcncf.plan import Plan
+    from hpcncf.spec import JobSpec
     from hpcncf.submissions import Cluster
 
 HELP = "submit the runs of a job file that are not complete, queued or running"
 EPILOG = """\
 exit codes: 0 submitted, and with --wait all complete; 1 an error; 2 the request is wrong;
 3 with --wait when some did not complete
+what --check-node finds wrong is exit code 1, and nothing is submitted
 """
+CHECK_S = 300.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     job_arguments(parser)
     sending_arguments(parser, "auto", "auto: slurm where there is sbatch, else local (default)")
+    parser.add_argument(
+        "--check-node",
+        type=float,
+        nargs="?",
+        const=CHECK_S,
+        metavar="SECONDS",
+        help="first see in one short job whether a compute node sees results, data and the same "
+        f"Python, and submit only then; waits at most so long (default {CHECK_S:g})",
+    )
     parser.add_argument(
         "--no-preflight",
         action="store_true",
@@ -61,8 +74,28 @@ def run(args: argparse.Namespace) -> int:
     launch.check(plan.active(), cluster, limits)
     paths = ResultPaths((args.results or Path("results") / job.name).resolve())
     plan = results.leave_plan(paths, job, plan)
+    if args.check_node is not None:
+        _check_node(args, paths, job, plan, cluster)
     launched = launch.submit(paths, job, plan, cluster, args.again, limits)
     return tell(args, paths, launched, cluster)
+
+
+def _check_node(
+    args: argparse.Namespace, paths: ResultPaths, job: JobSpec, plan: Plan, cluster: Cluster
+) -> None:
+    from hpcncf import check_node
+    from hpcncf.errors import UsageError
+
+    if cluster != "slurm":
+        raise UsageError(f"--check-node asks a node of Slurm; --cluster {cluster} has none")
+    told = check_node.check(paths, job, plan.active(), args.check_node)
+    cores = f"{told.usable:g} core{'s' * (told.usable != 1)}"
+    memory = f", {told.limit_mib / 1024:.3g} GiB" if told.limit_mib else ""
+    print(
+        f"node {told.node} sees results and data, and runs Python {told.python} with the same "
+        f"packages; {cores}{memory} for a rank",
+        file=sys.stderr,
+    )
 
 
 def tell(args: argparse.Namespace, paths: ResultPaths, launched: Launched, cluster: Cluster) -> int:

@@ -1,0 +1,149 @@
+"""One short job before the many: does a compute node see what the runs will need?"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+from uuid import uuid4
+
+from hpcncf import environment, records, submissions
+from hpcncf.errors import HpcncfError
+from hpcncf.paths import ResultPaths
+from hpcncf.plan import Run
+from hpcncf.records import RecordError
+from hpcncf.slurm import commands, node_view, private, scripts
+from hpcncf.slurm.node_view import ANSWER, QUESTION, Answer, Question
+from hpcncf.slurm.states import UNDER_WAY, JobState
+from hpcncf.spec import JobSpec, Resources
+
+POLL_S: Final = 1.0
+# How long a file may take from a node to here after its job has ended (NFS caches folders).
+VISIBLE_S: Final = 15
+LIMIT_MIN: Final = 10
+MOST_WORDS: Final = 200
+
+
+def check(paths: ResultPaths, job: JobSpec, runs: list[Run], wait_s: float) -> Answer:
+    """What a node answers. Raises HpcncfError where it sees something else, or never answers."""
+    asked = question(runs)
+    logs = paths.submitit(submissions.user())
+    private.make(logs)
+    folder = logs / f"check-{asked.nonce}"
+    private.make(folder)
+    records.write(folder / QUESTION, asked)
+    job_id = _send(folder, job, shape(runs[0].resources))
+    try:
+        told = _wait(folder, job_id, wait_s)
+    except BaseException:  # Ctrl-C, too: the job is of use to nobody
+        with contextlib.suppress(HpcncfError):
+            commands.cancel([job_id])
+        raise
+    problems = list(node_view.differences(asked, told, environment.versions()))
+    if problems:
+        raise HpcncfError("\n".join([*problems, "nothing is submitted"]))
+    shutil.rmtree(folder, ignore_errors=True)
+    return told
+
+
+def question(runs: list[Run]) -> Question:
+    commands = [run.words for run in runs if run.data is None]
+    words = dict.fromkeys(word for command in commands for word in command[1:])
+    return Question(
+        nonce=uuid4().hex[:12],
+        data={run.data.path: run.data_key for run in runs if run.data},
+        programs=list(dict.fromkeys(command[0] for command in commands))[:MOST_WORDS],
+        files=[word for word in words if Path(word).is_file()][:MOST_WORDS],
+        torch=any(run.training for run in runs),
+    )
+
+
+def shape(resources: Resources) -> Resources:
+    """One rank of it, for some minutes."""
+    changes = {"nodes": 1, "tasks_per_node": 1, "runs_per_task": 1, "timeout_min": LIMIT_MIN}
+    shorter = min(resources.timeout_min, LIMIT_MIN)
+    return resources.model_copy(update=changes | {"timeout_min": shorter, "launcher": "srun"})
+
+
+def _send(folder: Path, job: JobSpec, resources: Resources) -> str:
+    try:
+        executor = scripts.executor(folder, job, resources)
+        with contextlib.redirect_stderr(io.StringIO()):  # submitit prints what it raises
+            return str(executor.submit(node_view.answer, str(folder)).job_id)
+    except RuntimeError as error:
+        said = str(error).strip().splitlines()[-1]
+        raise HpcncfError(f"Slurm did not take the check's job: {said}") from None
+
+
+def _wait(folder: Path, job_id: str, wait_s: float) -> Answer:
+    deadline = time.monotonic() + wait_s
+    state: JobState | None = None
+    while time.monotonic() < deadline:
+        told = _answer(folder)
+        if told:
+            return told
+        state = commands.job_states([job_id], []).get(job_id)
+        if state and state.state not in (*UNDER_WAY, "unknown"):
+            return _last(folder, state, job_id)
+        time.sleep(POLL_S)
+    why = f": {state.reason}" if state and state.reason else ""
+    raise HpcncfError(
+        f"no node answered within {wait_s:g} s; job {job_id} is "
+        f"{state.state if state else 'unknown to Slurm'}{why}. It is cancelled and nothing is "
+        "submitted: --check-node SECONDS waits longer, without it the runs are queued unchecked"
+    )
+
+
+def _answer(folder: Path) -> Answer | None:
+    list(folder.iterdir())  # NFS: look at the folder anew
+    try:
+        return records.read(folder / ANSWER, Answer)
+    except RecordError:
+        return None
+
+
+def _last(folder: Path, state: JobState, job_id: str) -> Answer:
+    """The job has ended; its file may be on its way."""
+    seconds = VISIBLE_S if state.state == "completed" else 2 * POLL_S
+    told = _first(lambda: _answer(folder), seconds)
+    if told is None:
+        raise HpcncfError(f"{explained(state, _log(folder), folder)} (job {job_id})")
+    return told
+
+
+def _first(found: Callable[[], Answer | None], seconds: float) -> Answer | None:
+    deadline = time.monotonic() + seconds
+    while True:
+        told = found()
+        if told or time.monotonic() > deadline:
+            return told
+        time.sleep(POLL_S)
+
+
+def _log(folder: Path) -> str:
+    logs = sorted(folder.glob("*_log.err"))
+    return "".join(log.read_text(errors="replace") for log in logs)
+
+
+def explained(state: JobState, log: str, folder: Path) -> str:
+    """Why the check's job ended without an answer, as far as its traces tell."""
+    lines = log.strip().splitlines()
+    node = f"the node {state.node}" if state.node else "the node"
+    missing = next((line for line in lines if "execve()" in line), None)
+    if missing:
+        what = missing.partition("execve(): ")[2] or missing
+        return (
+            f"{node} cannot start Python: {what}. Is the environment on a file system that "
+            "compute nodes share? Or name one there: venv in the site file. Nothing is submitted"
+        )
+    if not lines:
+        return (
+            f"{node} does not see {folder}, or not the same folder: its job ended ({state.reason}) "
+            "and left no log here. Results must lie on a file system that compute nodes share: "
+            "--results DIR. Nothing is submitted"
+        )
+    return f"{node} ended the check ({state.reason}): {lines[-1]}; log in {folder}"
