@@ -84,6 +84,25 @@ def holder(paths: RunPaths) -> Claim | None:
     return claim if alive(claim, attempts[-1]) else None
 
 
+def of_start(paths: RunPaths, slurm_job_id: str | None, restart: int | None) -> AttemptPaths | None:
+    """The attempt that the first rank of this start of a job took, for one that was not told."""
+    attempts = paths.attempts()
+    if slurm_job_id is None or not attempts:
+        return None
+    try:
+        claim = records.read(attempts[-1].claim, Claim)
+    except records.RecordError:
+        return None
+    theirs = (claim.slurm_job_id, claim.slurm_restart)
+    return attempts[-1] if theirs == (slurm_job_id, restart) else None
+
+
+def overtaken(paths: RunPaths, attempt: AttemptPaths) -> int | None:
+    """The number of a later attempt, if there is one: whoever began it took this one for ended."""
+    last = paths.attempts()[-1:]
+    return last[0].number if last and last[0].number > attempt.number else None
+
+
 def alive(claim: Claim, attempt: AttemptPaths) -> bool:
     """Whether the process that claimed still lives; on another machine, whether it still writes."""
     if claim.node == os.uname().nodename:

@@ -178,6 +178,8 @@ class TrainingRecord(Part):
     """Of all parameters' bytes: equal bits, equal digest."""
     resumed_epoch: int | None
     """The first epoch that this attempt computed, when it resumed; else None."""
+    resumed_step: int | None = None
+    """How many steps of that epoch earlier attempts had done; None when it did not resume."""
     baseline: dict[str, float] | None = None
     """`hr10` and `ndcg10` of the table of counts on the same test rows."""
     unseen_test_rows: int | None = None
@@ -295,6 +297,8 @@ class Progress(Part):
     """What a command told of itself so far."""
     instances_per_s: float | None
     cpu_efficiency: float | None
+    cpu_s: float | None = None
+    """CPU seconds of rank 0's process tree so far: all that is known of an attempt killed hard."""
 
 
 class Claim(Part):

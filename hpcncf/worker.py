@@ -14,21 +14,25 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from hpcncf import claims, program, records
 from hpcncf.errors import HpcncfError, UsageError
 from hpcncf.monitor import procfs
+from hpcncf.monitor.cores import usable
 from hpcncf.paths import AttemptPaths, ResultPaths, RunPaths
 from hpcncf.plan import Run
-from hpcncf.rank import agreeing, arguments, launcher, log, source
+from hpcncf.rank import agreeing, arguments, launcher, log, requeue, source
 from hpcncf.rank.launcher import Place
 from hpcncf.rank.leaving import Recorded
-from hpcncf.records import Progress, RankRecord, RecordError
+from hpcncf.rank.stopping import Stopped
+from hpcncf.records import Claim, Progress, RankRecord, RecordError
 from hpcncf.results import read_plan
 
 if TYPE_CHECKING:
-    from hpcncf.ncf.train import Position
+    from hpcncf.ncf.position import Position
+
+R = TypeVar("R", Claim, RankRecord)
 
 
 def work(results: Path, run_id: str | None = None, again: bool = False, over: int = 0) -> int:
@@ -49,25 +53,50 @@ def be_rank(run: Run, results: ResultPaths, again: bool = False, over: int = 0) 
     place, paths = launcher.place(), results.run(run.id)
     _check_size(run, place)
     claimed = os.environ.get("HPCNCF_ATTEMPT")
-    if claimed is None and not again and any(complete(each) for each in paths.attempts()[-1:]):
+    if claimed is None and _done(paths, again):
         sys.stderr.write(f"run {run.id} is complete already; --again runs it once more\n")
         return 0
     try:
-        attempt = paths.attempt(int(claimed)) if claimed else _take(run, paths, place, over)
         if run.training is None:
+            attempt = paths.attempt(int(claimed)) if claimed else _take(run, paths, place, over)
             return program.rank(run, place, attempt)
-        with Recorded(run, place, attempt) as recorded:
+        with Recorded(run, place, found=lambda: _found(paths, place)) as recorded:
+            attempt = paths.attempt(int(claimed)) if claimed else _take(run, paths, place, over)
+            recorded.begin(attempt)
             _train(recorded, paths, tells_attempt=claimed is None and place.rank == 0)
     finally:
         _leave_group()
     if recorded.error is not None:
         _show(recorded)
-        return recorded.exit_code
+        return _exit_code(recorded)
     if place.rank == 0:
-        log.say(log.of_end(attempt.rank(0)))
-    if complete(attempt):  # for the last of the ranks it is
-        paths.checkpoint.unlink(missing_ok=True)
+        log.say(log.of_end(recorded.attempt.rank(0)))
+    if complete(recorded.attempt):  # for the last of the ranks it is
+        for path in (paths.checkpoint, paths.checkpoint_before):
+            path.unlink(missing_ok=True)
     return 0
+
+
+def _done(paths: RunPaths, again: bool) -> bool:
+    """What was asked for again is done where an earlier start of this very job did it."""
+    last = paths.attempts()[-1:]
+    if not last or not complete(last[0]):
+        return False
+    claim = _read(last[0].claim, Claim)
+    return not again or (claim is not None and launcher.requeued(claim.slurm_job_id))
+
+
+def _found(paths: RunPaths, place: Place) -> AttemptPaths | None:
+    """The attempt of a rank that ends before it was told which."""
+    found = claims.of_start(paths, launcher.slurm_job_id(), requeue.restart())
+    return None if found is None or found.rank(place.rank).exists() else found
+
+
+def _exit_code(recorded: Recorded) -> int:
+    """Slurm ends a step as soon as one of its ranks fails: the ranks that stopped together leave
+    it to the first to say so, which has the job put back before."""
+    together = recorded.place.rank != 0 and "SLURM_STEP_ID" in os.environ
+    return 0 if together and isinstance(recorded.error, Stopped) else recorded.exit_code
 
 
 def _check_size(run: Run, place: Place) -> None:
@@ -85,38 +114,56 @@ def _check_size(run: Run, place: Place) -> None:
 
 def complete(attempt: AttemptPaths) -> bool:
     """True when every rank left a record and all say completed."""
-    left = [_read(path) for path in attempt.ranks()]
+    left = [_read(path, RankRecord) for path in attempt.ranks()]
     done = [record for record in left if record and record.outcome == "completed"]
     return bool(done) and len(done) == done[0].world_size
 
 
-def _read(path: Path) -> RankRecord | None:
+def _read(path: Path, kind: type[R]) -> R | None:
     try:
-        return records.read(path, RankRecord)
+        return records.read(path, kind)
     except RecordError:
         return None
 
 
 def _take(run: Run, paths: RunPaths, place: Place, over: int) -> AttemptPaths:
-    """Rank 0 takes the next attempt; the others join it first, to be told."""
+    """Rank 0 takes the next attempt; the others join it first, to be told which, or why none."""
     if place.rank != 0 and run.training is None:
         return agreeing.joined(paths, place.rank)
     if place.rank != 0:
-        from hpcncf.ncf import distributed
-
-        assert run.training is not None
-        distributed.join(place, run.resources, run.training)
-        number: int = distributed.gathered(None, place)[0]
-        return paths.attempt(number)
+        told = _told_by_first(None, run, place)
+        if isinstance(told, str):
+            raise HpcncfError(told)
+        return paths.attempt(told)
     holder = claims.holder(paths)
     if holder is not None and launcher.requeued(holder.slurm_job_id):
         over = max(over, holder.attempt)
+    launched = (launcher.launched_by(), launcher.slurm_job_id())
     try:
-        return claims.take(
-            paths, launcher.launched_by(), launcher.slurm_job_id(), over, agreeing.restart()
-        )
+        return claims.take(paths, *launched, over, requeue.restart())
     except OSError as error:
-        raise HpcncfError(f"{error.filename}: cannot be written: {error.strerror}") from None
+        raise _refused(
+            f"{error.filename}: cannot be written: {error.strerror}", run, place
+        ) from None
+    except claims.Taken as taken:
+        raise _refused(str(taken), run, place) from None
+
+
+def _refused(problem: str, run: Run, place: Place) -> HpcncfError:
+    """Without a word the other ranks would wait for the first for minutes."""
+    if place.world_size > 1 and run.training is not None:
+        _told_by_first(problem, run, place)
+    return HpcncfError(problem)
+
+
+def _told_by_first(value: str | None, run: Run, place: Place) -> int | str:
+    """The attempt's number, or why there is none."""
+    from hpcncf.ncf import distributed
+
+    assert run.training is not None
+    distributed.join(place, run.resources, run.training, run.id)
+    told: int | str = distributed.gathered(value, place)[0]
+    return told
 
 
 def _train(recorded: Recorded, paths: RunPaths, tells_attempt: bool) -> None:
@@ -124,14 +171,15 @@ def _train(recorded: Recorded, paths: RunPaths, tells_attempt: bool) -> None:
     if run.training is None or run.data is None:
         raise AssertionError("a command is run elsewhere")
     epochs = run.training.epochs
-    tell = _teller(recorded, epochs)
+    tell = _teller(recorded, paths, epochs)
     from hpcncf.ncf import distributed
     from hpcncf.ncf.data import prepared
-    from hpcncf.ncf.train import Position, Trainer
+    from hpcncf.ncf.position import Position
+    from hpcncf.ncf.train import Trainer
 
     if place.rank == 0:
         tell(Position("startup", 0, 0, 0, None))
-    distributed.join(place, run.resources, run.training)
+    distributed.join(place, run.resources, run.training, run.id)
     if tells_attempt:
         distributed.gathered(recorded.attempt.number, place)
     data = prepared.load(Path(run.data.path))
@@ -141,15 +189,27 @@ def _train(recorded: Recorded, paths: RunPaths, tells_attempt: bool) -> None:
             f"{data.manifest.key[:12]}, planned {str(run.data_key)[:12]}): plan it again"
         )
     recorded.trainer = Trainer(
-        run, data, place, paths, tell, lambda epoch: log.say(log.of_epoch(epoch, epochs))
+        run,
+        data,
+        place,
+        paths,
+        tell,
+        lambda epoch: log.say(log.of_epoch(epoch, epochs)),
+        recorded.stop,
     )
     recorded.trainer.train()
 
 
-def _teller(recorded: Recorded, epochs: int) -> Callable[[Position], None]:
-    """What rewrites progress.json."""
+def _teller(recorded: Recorded, paths: RunPaths, epochs: int) -> Callable[[Position], None]:
+    """What rewrites progress.json. It raises HpcncfError where this attempt was taken for ended."""
 
     def tell(position: Position) -> None:
+        later = claims.overtaken(paths, recorded.attempt)
+        if later is not None:
+            raise HpcncfError(
+                f"attempt {later} works at this run: attempt {recorded.attempt.number} was silent, "
+                "or its node was, and taken for ended"
+            )
         progress = Progress(
             run_id=recorded.run.id,
             attempt=recorded.attempt.number,
@@ -162,6 +222,9 @@ def _teller(recorded: Recorded, epochs: int) -> Callable[[Position], None]:
             steps_per_epoch=position.steps_per_epoch,
             instances_per_s=position.instances_per_s,
             cpu_efficiency=recorded.monitor.efficiency(),
+            cores_usable=usable(),
+            cores_allocated=float(recorded.run.resources.cpus_per_task),
+            cpu_s=recorded.monitor.cpu_s(),
         )
         # Without it, `status` says less; the training goes on.
         with contextlib.suppress(OSError):
@@ -189,20 +252,22 @@ def _show(recorded: Recorded) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m hpcncf.worker", description=__doc__)
     arguments.of_a_rank(parser)
+    over = "attempts up to this number are known to have ended"
+    parser.add_argument("--over", type=int, metavar="N", default=0, help=over)
     args = parser.parse_args(argv)
     try:
-        return from_arguments(args)[0]
+        return from_arguments(args, args.over)[0]
     except HpcncfError as error:
         sys.stderr.write(f"hpcncf: {error}\n")
         return 2 if isinstance(error, UsageError) else 1
 
 
-def from_arguments(args: argparse.Namespace) -> tuple[int, RunPaths]:
+def from_arguments(args: argparse.Namespace, over: int = 0) -> tuple[int, RunPaths]:
     """Work as asked; returns the exit code and where the run keeps its files."""
     run, results = source.find(
         args.source, args.run_id, args.settings, args.results, leave_plan=launcher.place().rank == 0
     )
-    return be_rank(run, results, args.again), results.run(run.id)
+    return be_rank(run, results, args.again, over), results.run(run.id)
 
 
 if __name__ == "__main__":

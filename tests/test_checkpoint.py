@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from pathlib import Path
 
@@ -10,8 +11,9 @@ import torch
 from make_runs import planned, tiny
 
 from hpcncf.ncf import checkpoint
-from hpcncf.ncf.checkpoint import Unusable
+from hpcncf.ncf.checkpoint import Checkpoint, EpochSoFar, NotSaved, Unusable
 from hpcncf.ncf.model import NeuMF
+from hpcncf.paths import RunPaths
 from hpcncf.plan import Run
 from hpcncf.records import Epoch
 from hpcncf.spec import Model
@@ -26,13 +28,18 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 @pytest.fixture
 def saved(run: Run, tmp_path: Path) -> Path:
-    path = tmp_path / "run" / "checkpoint.pt"
+    paths = RunPaths(tmp_path / "run")
+    checkpoint.save(paths, run, state())
+    return paths.checkpoint
+
+
+def state(step: int = 31, so_far: EpochSoFar | None = None) -> Checkpoint:
     model = NeuMF(4, 5, 2, Model())
     optimizer = torch.optim.Adam(model.parameters())
     model(torch.tensor([1]), torch.tensor([2]), torch.zeros(1, 2)).sum().backward()
     optimizer.step()
-    checkpoint.save(path, run, 31, [EPOCH], model, optimizer)
-    return path
+    whole = (model.state_dict(), optimizer.state_dict(), [EPOCH])
+    return Checkpoint(step, *whole, so_far or EpochSoFar())
 
 
 EPOCH = Epoch(
@@ -49,9 +56,42 @@ EPOCH = Epoch(
 
 def test_what_is_saved_is_loaded(run: Run, saved: Path) -> None:
     found = checkpoint.load(saved, run)
-    assert (found.epoch, found.step, found.epochs) == (1, 31, [EPOCH])
+    assert (found.step, found.epochs, found.so_far) == (31, [EPOCH], EpochSoFar())
     assert set(found.model) == set(NeuMF(4, 5, 2, Model()).state_dict())
     assert found.optimizer["state"][0]["step"] == 1
+
+
+def test_an_epoch_in_progress_is_kept_to_the_last_bit(run: Run, tmp_path: Path) -> None:
+    so_far = EpochSoFar(7, 1.5, 0.1, 0.2, [0.1 + 0.2, 1 / 3], [torch.get_rng_state()])
+    paths = RunPaths(tmp_path)
+    checkpoint.save(paths, run, state(38, so_far))
+    found = checkpoint.load(paths.checkpoint, run).so_far
+    assert (found.steps, found.losses) == (7, [0.1 + 0.2, 1 / 3])
+    assert torch.equal(found.generators[0], so_far.generators[0])
+
+
+def test_the_one_before_is_kept(run: Run, saved: Path) -> None:
+    paths = RunPaths(saved.parent)
+    checkpoint.save(paths, run, state(62))
+    steps = [checkpoint.load(path, run).step for path in checkpoint.candidates(paths)]
+    assert steps == [62, 31]
+
+
+def test_what_cannot_be_written_leaves_the_one_that_is_there(run: Run, saved: Path) -> None:
+    paths = RunPaths(saved.parent)
+    full = Path(f"{saved.parent}/.checkpoint.pt.{os.uname().nodename}.{os.getpid()}")
+    full.symlink_to("/dev/full")
+    with pytest.raises(NotSaved, match=r"No space left|writ"):
+        checkpoint.save(paths, run, state(62))
+    assert checkpoint.load(saved, run).step == 31
+
+
+def test_a_byte_that_changed_is_noticed(run: Run, saved: Path) -> None:
+    content = bytearray(saved.read_bytes())
+    content[len(content) // 2] ^= 1
+    saved.write_bytes(content)
+    with pytest.raises(Unusable):
+        checkpoint.load(saved, run)
 
 
 def test_nothing_but_the_checkpoint_is_left(saved: Path) -> None:

@@ -28,7 +28,7 @@ if __name__ == "__main__":
     assert run.training is not None
     distributed.join(place, run.resources, run.training)
     rank = trainer(run, out / "run", place)
-    rank.tell = slow_disk
+    rank.tell.tell = slow_disk
     rank.train()
     told = {"model": rank.model.state_dict(), "record": rank.record().model_dump(mode="json")}
     torch.save(told, out / f"rank-{place.rank}.pt")

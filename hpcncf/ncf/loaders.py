@@ -24,6 +24,7 @@ from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.spec import Training
 
 ORDER_CHUNK = 65_536
+TERMINATED_S = 10
 
 Key = tuple[int, int]  # epoch, row
 Rows = tuple[Tensor, Tensor, Tensor]  # users [b], items [b, 1 + negatives], context [b, columns]
@@ -169,9 +170,14 @@ class Keys:
 
 
 def _quiet_worker(_: int) -> None:
-    """One thread, and no part in how its rank handles signals."""
+    """One thread, and no part in how its rank handles signals.
+
+    Slurm signals every process of a step: a rank that stops at its next step needs its worker
+    until then. So SIGTERM, by which torch ends a worker that does not end by itself, ends it later.
+    """
     torch.set_num_threads(1)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, lambda *_: signal.alarm(TERMINATED_S))
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 

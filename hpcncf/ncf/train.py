@@ -6,41 +6,27 @@ import math
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
 
 import torch
-import torch.distributed as dist
 
 from hpcncf.errors import HpcncfError
 from hpcncf.monitor import procfs
 from hpcncf.ncf import checkpoint, distributed, model, sampling
+from hpcncf.ncf.agreement import Agreed, Agreement
+from hpcncf.ncf.checkpoint import Checkpoint, EpochSoFar
 from hpcncf.ncf.data.baseline import counts_baseline
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.evaluate import evaluate
 from hpcncf.ncf.loaders import Loader, Schedule
 from hpcncf.ncf.phases import StepClock
+from hpcncf.ncf.position import Position, Teller
 from hpcncf.ncf.step import Stepper
 from hpcncf.paths import RunPaths
 from hpcncf.plan import Run
 from hpcncf.rank.launcher import Place
+from hpcncf.rank.stopping import Request, Stopped
 from hpcncf.records import Epoch, TrainingRecord
 from hpcncf.spec import Training
-
-TELL_EVERY_S = 2.0
-
-Phase = Literal["startup", "training", "evaluation", "checkpoint"]
-
-
-@dataclass(frozen=True)
-class Position:
-    """Where training stands, for `progress.json`."""
-
-    phase: Phase
-    epoch: int
-    step: int
-    steps_per_epoch: int
-    instances_per_s: float | None
 
 
 def _refuse_untested(training: Training, data: Prepared) -> None:
@@ -62,12 +48,13 @@ class Trainer:
         paths: RunPaths,
         tell: Callable[[Position], None],
         tell_epoch: Callable[[Epoch], None] = lambda _: None,
+        stop: Request | None = None,
     ) -> None:
         assert run.training is not None
         assert run.model is not None
         _refuse_untested(run.training, data)
-        self.run, self.data, self.place, self.paths, self.tell = run, data, place, paths, tell
-        self.tell_epoch = tell_epoch
+        self.run, self.data, self.place, self.paths = run, data, place, paths
+        self.tell_epoch, self.stop = tell_epoch, stop or Request()
         self.training = run.training
         self.threads = distributed.set_threads(run.training, run.resources, place)
         self.device = distributed.device(run.training, run.resources, place)
@@ -76,23 +63,28 @@ class Trainer:
         self.loader = Loader(data, run.training, self.schedule)
         self.warnings: list[str] = []
         self.epochs: list[Epoch] = []
+        self.so_far = EpochSoFar()
         self.resumed_epoch: int | None = None
+        self.resumed_step: int | None = None
         self.done = 0
         self.instances = 0
-        self.startup_s = 0.0
+        self.startup_s = self.evaluation_s = self.checkpoint_s = 0.0
         self.baseline: dict[str, float] | None = None
-        self._told_at = 0.0
         self.model = model.initial(data.manifest, run.model, run.training.seed).to(self.device)
         found = self._checkpoint()
         if found:
             self.model.load_state_dict(found.model)
-            self.epochs, self.done, self.resumed_epoch = found.epochs, found.step, found.epoch
+            self.epochs, self.done, self.so_far = found.epochs, found.step, found.so_far
+            self.resumed_epoch, self.resumed_step = len(found.epochs), found.so_far.steps
         self.clock = StepClock(self.total_steps - self.done, self.schedule.steps, self.done)
         self.stepper = Stepper(
             self.model, run.training.lr, place.world_size, self.device, self.clock
         )
         if found:
             self.stepper.optimizer.load_state_dict(found.optimizer)
+        self.tell = Teller(tell, place, self.clock, self.schedule.steps)
+        every_min = run.training.checkpoint_every_min if run.training.checkpoint_every else 0.0
+        self.agreement = Agreement(place.world_size, self.device, self.stop, every_min)
 
     @property
     def total_steps(self) -> int:
@@ -100,81 +92,104 @@ class Trainer:
         all_epochs = self.training.epochs * self.schedule.steps
         return min(all_epochs, self.training.max_steps or all_epochs)
 
-    def _checkpoint(self) -> checkpoint.Checkpoint | None:
-        """What all ranks can resume from; None, with a warning, where one of them cannot."""
-        path, found, problem = self.paths.checkpoint, None, "not all ranks can read the same"
-        if path.exists():
+    def _checkpoint(self) -> Checkpoint | None:
+        """The newest that all ranks can resume from; a warning for each that one of them cannot."""
+        for path in checkpoint.candidates(self.paths):
+            found, problem = None, "not all ranks can read the same"
             try:
-                found = checkpoint.load(path, self.run)
+                found = checkpoint.load(path, self.run) if path.exists() else None
             except checkpoint.Unusable as error:
                 problem = str(error)
-        steps = distributed.gathered(found.step if found else None, self.place)
-        if found and steps == [found.step] * len(steps):
-            return found
-        if path.exists():
-            self.warnings.append(f"{path}: not used, training started again: {problem}")
+            steps = distributed.gathered(found.step if found else None, self.place)
+            if found and steps == [found.step] * len(steps):
+                return found
+            if path.exists():
+                self.warnings.append(f"{path}: not used: {problem}")
+        if self.warnings:
+            self.warnings.append("no checkpoint could be used: training started again")
         return None
 
     def train(self) -> None:
-        """From where the checkpoint stands to the end. Raises HpcncfError where it diverges."""
+        """From where the checkpoint stands to the end. Raises HpcncfError where it diverges, and
+        Stopped where all ranks agreed to: the checkpoint is written then."""
         self.startup_s = procfs.age_s(os.getpid())
-        first = self.done // self.schedule.steps
-        for epoch in range(first, -(-self.total_steps // self.schedule.steps)):
-            self._epoch(epoch)
+        with self.stop.doing("deferred"):
+            for epoch in range(len(self.epochs), -(-self.total_steps // self.schedule.steps)):
+                self._epoch(epoch)
         # It ranks the sampled negatives: beside a full ranking it would flatter the table.
         if self.place.rank == 0 and self.training.evaluation == "sampled":
             self.baseline = counts_baseline(self.data)
 
     def _epoch(self, epoch: int) -> None:
         steps = min(self.schedule.steps, self.total_steps - epoch * self.schedule.steps)
-        before, self.stepper.loss = self.clock.training_s, torch.zeros_like(self.stepper.loss)
+        self._begin(epoch)
         # The first rank still writes the checkpoint: its wait is not the others' training.
         distributed.wait_for_all(self.place)
-        first_batch_s, instances = self._steps(epoch, steps)
+        self._steps(epoch, steps)
+        loss = self._mean_loss(epoch, steps)
+        quality = self._evaluate(epoch, steps)
         self.epochs.append(
             Epoch(
                 epoch=epoch,
-                training_s=self.clock.training_s - before,
-                evaluation_s=0.0,
-                checkpoint_s=0.0,
-                first_batch_s=first_batch_s,
+                training_s=self.so_far.training_s,
+                checkpoint_s=self.so_far.checkpoint_s,
+                first_batch_s=self.so_far.first_batch_s,
                 steps=steps,
-                instances=instances,
-                loss=self._mean_loss(epoch, instances),
+                instances=self._instances(steps),
+                loss=loss,
+                **quality,
             )
         )
-        self._evaluate(epoch, steps)
-        self._save(epoch, steps)
+        self.so_far = EpochSoFar()
+        self._save_whole(epoch, steps)
         if self.place.rank == 0:
             self.tell_epoch(self.epochs[-1])
 
-    def _steps(self, epoch: int, steps: int) -> tuple[float, int]:
-        """The seconds waited for the first batch, and the instances of all ranks."""
-        if self.run.model and self.run.model.dropout:
+    def _begin(self, epoch: int) -> None:
+        """Where the epoch was left: what it summed up to, and where its dropout's draws are."""
+        rank, so_far = self.place.rank, self.so_far
+        self.stepper.loss.fill_(so_far.losses[rank] if so_far.losses else 0.0)
+        if so_far.generators:
+            self._set_generator(so_far.generators[rank])
+        elif self.run.model and self.run.model.dropout:
             high, low, *_ = sampling.philox_block(
-                self.training.seed, sampling.DROPOUT, epoch, self.place.rank, 0
+                self.training.seed, sampling.DROPOUT, epoch, rank, 0
             )
             torch.manual_seed(high << 32 | low)
+
+    def _steps(self, epoch: int, steps: int) -> None:
+        so_far, before_s = self.so_far, self.clock.training_s
         self.clock.start()
-        batches = self.loader.epoch(epoch, range(steps))
-        first_batch_s, total = 0.0, 0
-        for step in range(steps):
-            instances = self.schedule.positives(step) * (1 + self.training.negatives)
-            waited, mine = self.stepper.step(batches, instances)
-            first_batch_s = first_batch_s or waited
-            total += instances
+        batches = self.loader.epoch(epoch, range(so_far.steps, steps))
+        first = True
+        for step in range(so_far.steps, steps):
+            waited, mine = self.stepper.step(batches, self._instances_of(step))
+            if first:
+                so_far.first_batch_s += waited
+                first = False
             self.instances += mine
             self.done += 1
-            self._tell("training", epoch, step + 1)
+            so_far.steps += 1
+            self.tell("training", epoch, step + 1)
+            agreed = self.agreement.after_step()
             self.clock.lap("other")
             self.clock.end_step(mine)
-        return first_batch_s, total
+            if agreed:
+                so_far.training_s += self.clock.training_s - before_s
+                before_s = self.clock.training_s
+                self._pause(epoch, agreed)
+        so_far.training_s += self.clock.training_s - before_s
+        so_far.losses = distributed.gathered(float(self.stepper.loss), self.place)
 
-    def _mean_loss(self, epoch: int, instances: int) -> float:
-        total = self.stepper.loss.clone()
-        if self.place.world_size > 1:
-            dist.all_reduce(total)
-        loss = float(total) / instances
+    def _instances_of(self, step: int) -> int:
+        """Of all ranks."""
+        return self.schedule.positives(step) * (1 + self.training.negatives)
+
+    def _instances(self, steps: int) -> int:
+        return sum(self._instances_of(step) for step in range(steps))
+
+    def _mean_loss(self, epoch: int, steps: int) -> float:
+        loss = sum(self.so_far.losses) / self._instances(steps)
         if not math.isfinite(loss):
             raise HpcncfError(
                 f"epoch {epoch}: the loss became {loss}: training diverged; "
@@ -182,50 +197,82 @@ class Trainer:
             )
         return loss
 
-    def _evaluate(self, epoch: int, steps: int) -> None:
+    def _evaluate(self, epoch: int, steps: int) -> dict[str, float]:
+        """The epoch's part of the record. Stopped meanwhile, it is all that is to be repeated."""
         if self.training.evaluation == "none":
-            return
-        self._tell("evaluation", epoch, steps)
+            return {"evaluation_s": 0.0}
+        self.tell("evaluation", epoch, steps)
         began = time.perf_counter()
-        quality = evaluate(self.model, self.data, self.place, self.device, self.training.evaluation)
-        self._complete_epoch(evaluation_s=time.perf_counter() - began, **vars(quality))
+        try:
+            with self.stop.doing("at_once"):
+                quality = evaluate(
+                    self.model, self.data, self.place, self.device, self.training.evaluation
+                )
+        except (Stopped, RuntimeError):  # the latter, where another rank was stopped first
+            self._save(epoch)
+            raise
+        took_s = time.perf_counter() - began
+        self.evaluation_s += took_s
+        return {"evaluation_s": took_s, **vars(quality)}
 
-    def _save(self, epoch: int, steps: int) -> None:
+    def _pause(self, epoch: int, agreed: Agreed) -> None:
+        """Every rank is here, in mid-epoch, after the same step."""
+        with self.stop.doing("undisturbed"):
+            self.so_far.losses = distributed.gathered(float(self.stepper.loss), self.place)
+            if self.run.model and self.run.model.dropout:
+                self.so_far.generators = distributed.gathered(self._generator(), self.place)
+            took_s = self._save(epoch)
+            distributed.wait_for_all(self.place)
+        self.so_far.checkpoint_s += took_s
+        if agreed.signum:
+            raise Stopped(agreed.signum)
+        self.clock.start()
+
+    def _generator(self) -> torch.Tensor:
+        if self.device.type == "cuda":
+            return torch.cuda.get_rng_state(self.device)
+        return torch.get_rng_state()
+
+    def _set_generator(self, state: torch.Tensor) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.set_rng_state(state, self.device)
+        else:
+            torch.set_rng_state(state)
+
+    def _save_whole(self, epoch: int, steps: int) -> None:
         every = self.training.checkpoint_every
-        if self.place.rank != 0 or not every or (epoch + 1) % every or steps < self.schedule.steps:
+        if not every or (epoch + 1) % every or steps < self.schedule.steps:
             return
-        self._tell("checkpoint", epoch, steps)
-        began = time.perf_counter()
-        checkpoint.save(
-            self.paths.checkpoint,
-            self.run,
-            self.done,
-            self.epochs,
-            self.model,
-            self.stepper.optimizer,
+        took_s = self._save(epoch)
+        self.epochs[-1] = self.epochs[-1].model_copy(
+            update={"checkpoint_s": self.epochs[-1].checkpoint_s + took_s}
         )
-        self._complete_epoch(checkpoint_s=time.perf_counter() - began)
 
-    def _complete_epoch(self, **fields: float | None) -> None:
-        self.epochs[-1] = self.epochs[-1].model_copy(update=fields)
-
-    def _tell(self, phase: Phase, epoch: int, step: int) -> None:
-        """Of training at most every two seconds: a step may take one millisecond."""
-        now = time.perf_counter()
-        if self.place.rank != 0 or (phase == "training" and now - self._told_at < TELL_EVERY_S):
-            return
-        self._told_at = now
-        self.tell(Position(phase, epoch, step, self.schedule.steps, self._instances_per_s()))
-
-    def _instances_per_s(self) -> float | None:
-        """Over all ranks, which share every step alike."""
-        if not self.clock.counted_s:
-            return None
-        return self.clock.counted_instances * self.place.world_size / self.clock.counted_s
+    def _save(self, epoch: int) -> float:
+        """The first rank writes what all have alike; returns the seconds that took."""
+        self.agreement.saved()
+        if self.place.rank != 0:
+            return 0.0
+        self.tell("checkpoint", epoch, self.so_far.steps or self.schedule.steps)
+        began = time.perf_counter()
+        state = Checkpoint(
+            self.done,
+            self.model.state_dict(),
+            self.stepper.optimizer.state_dict(),
+            self.epochs,
+            self.so_far,
+        )
+        try:
+            with self.stop.doing("undisturbed"):
+                checkpoint.save(self.paths, self.run, state)
+        except checkpoint.NotSaved as error:  # what is trained is worth more than the checkpoint
+            self.warnings.append(str(error))
+        took_s = time.perf_counter() - began
+        self.checkpoint_s += took_s
+        return took_s
 
     def record(self) -> TrainingRecord:
         """What this attempt did on this rank; `epochs` holds those of earlier attempts too."""
-        ours = [each for each in self.epochs if each.epoch >= (self.resumed_epoch or 0)]
         return TrainingRecord(
             device=str(self.device),
             backend=self.training.backend_for(self.run.resources),
@@ -233,8 +280,8 @@ class Trainer:
             parameters=model.parameters(self.model),
             startup_s=self.startup_s,
             training_s=self.clock.training_s,
-            evaluation_s=sum(each.evaluation_s for each in ours),
-            checkpoint_s=sum(each.checkpoint_s for each in ours),
+            evaluation_s=self.evaluation_s,
+            checkpoint_s=self.checkpoint_s,
             steps=self.clock.steps,
             instances=self.instances,
             warmup_steps=self.clock.warmup_steps,
@@ -246,6 +293,7 @@ class Trainer:
             batches=self.clock.batches(),
             model_sha256=model.sha256(self.model),
             resumed_epoch=self.resumed_epoch,
+            resumed_step=self.resumed_step,
             baseline=self.baseline,
             unseen_test_rows=int(self.data.test_unseen.sum()),
         )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 import sys
+import time
 import traceback
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -16,7 +18,7 @@ from hpcncf.errors import HpcncfError
 from hpcncf.monitor import Monitor
 from hpcncf.paths import AttemptPaths
 from hpcncf.plan import Run
-from hpcncf.rank import launcher
+from hpcncf.rank import code, launcher, requeue
 from hpcncf.rank.launcher import Place
 from hpcncf.rank.stopping import Stopped, StopSignals
 from hpcncf.records import Outcome, RankRecord, RecordError
@@ -25,37 +27,67 @@ if TYPE_CHECKING:
     from hpcncf.ncf.train import Trainer
 
 TRACEBACK_LINES = 12
+# Ranks that agreed to stop leave their records within a second of one another.
+OTHERS_S = 10.0
 
 
 class Recorded(AbstractContextManager["Recorded"]):
     """Measures this process while the block runs, and writes its rank record at the end.
 
-    What the block raises is written down and goes no further: see `exit_code` and `error`.
+    What the block raises is written down and goes no further: see `exit_code` and `error`. Before
+    `begin` there is an attempt only if `found` knows it; else there is no place for a record, and
+    the error goes on.
     """
 
-    def __init__(self, run: Run, place: Place, attempt: AttemptPaths) -> None:
-        self.run, self.place, self.attempt = run, place, attempt
+    def __init__(
+        self,
+        run: Run,
+        place: Place,
+        attempt: AttemptPaths | None = None,
+        found: Callable[[], AttemptPaths | None] = lambda: None,
+    ) -> None:
+        self.run, self.place, self._attempt, self._found = run, place, attempt, found
         self.trainer: Trainer | None = None
         self.warnings: list[str] = []
         self.exit_code = 0
         self.error: BaseException | None = None
-        self.monitor = Monitor(
-            run.id,
-            attempt.number,
-            node_index=place.node_index,
-            allocated=float(run.resources.cpus_per_task),
-            node_file=attempt.node(place.node_index) if place.local_rank == 0 else None,
-            node_cpus=node_cpus(os.environ.get("HPCNCF_NODE_CPUS")),
-        )
+        self._monitor: Monitor | None = None
         self._environment: dict[str, Any] = {}
         quiet = {Recorded.__enter__.__code__, Recorded.__exit__.__code__}
-        self._signals = StopSignals(quiet, self._leave_at_once)
+        self._signals = StopSignals(quiet, self._leave_at_once, requeue.graceful())
+        self.stop = self._signals.request
+
+    @property
+    def attempt(self) -> AttemptPaths:
+        assert self._attempt is not None
+        return self._attempt
+
+    @property
+    def monitor(self) -> Monitor:
+        assert self._monitor is not None
+        return self._monitor
 
     def __enter__(self) -> Recorded:
-        self.monitor.start()
+        if self._attempt is not None:
+            self.begin(self._attempt)
         self._signals.begin()
         self._environment = describe()
         return self
+
+    def begin(self, attempt: AttemptPaths) -> None:
+        """The attempt is known now."""
+        self._attempt = attempt
+        self._monitor = Monitor(
+            self.run.id,
+            attempt.number,
+            node_index=self.place.node_index,
+            allocated=launcher.granted_cores() or float(self.run.resources.cpus_per_task),
+            node_file=attempt.node(self.place.node_index) if self.place.local_rank == 0 else None,
+            node_cpus=node_cpus(os.environ.get("HPCNCF_NODE_CPUS")),
+        )
+        self._monitor.start()
+        if self.place.local_rank == 0:
+            self.warnings += code.changes(self.run, attempt)
 
     def __exit__(
         self,
@@ -65,20 +97,58 @@ class Recorded(AbstractContextManager["Recorded"]):
     ) -> bool:
         self._signals.end()
         try:
-            self._leave(self._signals.cause(error))
+            return self._leave(self._cause(error))
         finally:
             self._signals.restore()
-        return True
 
-    def _leave(self, error: BaseException | None) -> None:
+    def _cause(self, error: BaseException | None) -> BaseException | None:
+        """A signal leaves the ranks together: one that lost another then lost it to something
+        else, unless the signal cut them off."""
+        if error and self.stop.came_in in ("deferred", "undisturbed") and lost_peer(error):
+            return error
+        return self._signals.cause(error)
+
+    def _leave(self, error: BaseException | None) -> bool:
+        """False where there is nowhere to write it down."""
         self.error = error
         if error is not None:
             self.exit_code = error.exit_code if isinstance(error, Stopped) else 1
+        if self._monitor is None:
+            attempt = self._attempt or self._found()
+            if attempt is None:
+                return isinstance(error, Stopped)
+            self.begin(attempt)
+        decision = self._decision()
+        record = self._record()
+        self._write(record)
+        if decision.job_id is not None:
+            self._put_back(decision.job_id, record)
+        return True
+
+    def _decision(self) -> requeue.Decision:
+        if not isinstance(self.error, Stopped) or self.place.rank != 0:
+            return requeue.Decision(None, "")
+        decision = requeue.decide(self.error.signum, self.run.resources.requeues)
+        self.error.fate = decision.told
+        return decision
+
+    def _put_back(self, job_id: str, record: RankRecord) -> None:
+        """Slurm kills what is left of the job then: the other ranks come first."""
+        assert isinstance(self.error, Stopped)
+        until = time.monotonic() + OTHERS_S
+        while len(self.attempt.ranks()) < self.place.world_size and time.monotonic() < until:
+            time.sleep(0.05)
+        refused = requeue.put_back(job_id)
+        if refused is not None:
+            self.error.fate = f"; not put back into the queue: {refused}"
+            self._write(record.model_copy(update={"error": self._told_error()}))
+
+    def _write(self, record: RankRecord) -> None:
         path = self.attempt.rank(self.place.rank)
         try:
-            records.write(path, self._record())
+            records.write(path, record)
         except OSError as problem:
-            raise HpcncfError(f"{path}: cannot be written: {problem.strerror}") from error
+            raise HpcncfError(f"{path}: cannot be written: {problem.strerror}") from self.error
 
     def _leave_at_once(self, stopped: Stopped) -> None:
         """From another thread than the main one, which may never wake."""

@@ -1,8 +1,10 @@
 """A signal that asks a rank to end is heard, wherever it lands.
 
-Raising from the handler is not enough. Python drops what is raised in a `__del__` or in a weakref's
-callback, so it is raised again until the rank is on its way out. And a main thread that waits in
-C++ for other ranks runs no handler at all: another thread hears the signal and ends the rank.
+Training stops at a step that all ranks agree on: there the signal only leaves a `Request`. Anywhere
+else it raises, and raising from the handler is not enough. Python drops what is raised in a
+`__del__` or in a weakref's callback, so it is raised again until the rank is on its way out. And a
+main thread that waits in C++ for other ranks runs no handler at all: another thread hears the
+signal and ends the rank.
 """
 
 from __future__ import annotations
@@ -12,17 +14,22 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from types import CodeType, FrameType
-from typing import Final
+from typing import Final, Literal
 
 # SIGUSR2 is what jobs for Slurm ask to be warned by (submitit's handler would end the rank as
 # failed, and take every warning for a timeout).
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)
 MEANING: Final = {signal.SIGUSR2: ", Slurm's warning of the time limit or of preemption"}
 AGAIN_S: Final = 0.5
-# Less than the grace before SIGKILL: ours is 15 s, Slurm's (KillWait) 30 s.
-DEAF_S: Final = 5.0
+
+Mode = Literal["at_once", "deferred", "undisturbed"]
+# How long after a signal the rank may still be at work; then another thread ends it. All but the
+# last are less than the grace before SIGKILL: ours is 15 s, Slurm's (KillWait) 30 s. A checkpoint
+# of a large model on a slow disk takes longer, and a kill leaves the one before.
+PATIENCE_S: Final[dict[Mode, float]] = {"at_once": 5.0, "deferred": 10.0, "undisturbed": 120.0}
 _ENDED: Final = 0  # no signal has this number
 
 # A DataLoader worker inherits the pipe: what is sent to it is not for its rank.
@@ -33,22 +40,79 @@ class Stopped(BaseException):
     """A signal asked this rank to end. No Exception, so that nothing in between handles it."""
 
     def __init__(self, signum: int) -> None:
-        meant = MEANING.get(signal.Signals(signum), "")
-        super().__init__(f"stopped by {signal.Signals(signum).name}{meant}")
+        super().__init__(signum)
+        self.signum = signum
         self.exit_code = 128 + signum
+        self.fate = ""
+        """What becomes of the run, once that is known."""
+
+    def __str__(self) -> str:
+        meant = MEANING.get(signal.Signals(self.signum), "")
+        return f"stopped by {signal.Signals(self.signum).name}{meant}{self.fate}"
+
+
+class Request:
+    """That this rank is to stop; whether its work chooses the moment (`deferred`), must not be
+    disturbed (a checkpoint being written), or is cut off `at_once`."""
+
+    def __init__(self) -> None:
+        self.signum: int | None = None
+        self.mode: Mode = "at_once"
+        self.came_in: Mode | None = None
+        """The mode when the signal came."""
+
+    def note(self, signum: int) -> bool:
+        """Note the first; True where it is for the work to stop."""
+        if self.signum is None:
+            self.signum, self.came_in = signum, self.mode
+        return self.mode != "at_once"
+
+    @contextmanager
+    def doing(self, mode: Mode) -> Iterator[None]:
+        """Raises Stopped where what begins can be cut off and is not wanted any more."""
+        before, self.mode = self.mode, mode
+        try:
+            if mode == "at_once" and self.signum is not None:
+                raise Stopped(self.signum)
+            yield
+        finally:
+            self.mode = before
+
+
+class Held:
+    """Handles a signal that comes before there is anything to stop: it is told later."""
+
+    def __init__(self) -> None:
+        self.came = False
+
+    def __call__(self, _signum: int, _frame: FrameType | None) -> None:
+        self.came = True
+
+
+def hold(signals: Collection[signal.Signals] = SIGNALS) -> None:
+    """From now on these signals wait for `StopSignals.begin`, whoever handled them before."""
+    for each in signals:
+        signal.signal(each, Held())
 
 
 class StopSignals:
     """From `begin` to `end`, a stop signal raises Stopped in the main thread until it works.
 
-    It is not raised below the functions `quiet`, where it would cut off what it must not. `deaf` is
-    called in another thread when the main one did not come to `end` within five seconds.
+    Those of `graceful` leave a `request` instead, where the work defers. Nothing is raised below
+    the functions `quiet`, where it would cut off what it must not. `deaf` is called in another
+    thread when the main one did not come to `end` in time.
     """
 
-    def __init__(self, quiet: Collection[CodeType], deaf: Callable[[Stopped], None]) -> None:
-        self._quiet, self._deaf = quiet, deaf
+    def __init__(
+        self,
+        quiet: Collection[CodeType],
+        deaf: Callable[[Stopped], None],
+        graceful: Collection[int] = (),
+    ) -> None:
+        self._quiet, self._deaf, self._graceful = quiet, deaf, graceful
         self._pid = os.getpid()
         self._signum: int | None = None
+        self.request = Request()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._listen, name="hpcncf-stop", daemon=True)
 
@@ -61,6 +125,9 @@ class StopSignals:
         self._before = {each: signal.getsignal(each) for each in (*SIGNALS, signal.SIGCHLD)}
         for each in SIGNALS:
             signal.signal(each, self._stop)
+        for each, handler in self._before.items():
+            if isinstance(handler, Held) and handler.came:
+                os.kill(os.getpid(), each)
 
     def end(self) -> None:
         """Ignore them from now on: the record is short work, and nothing is to cut it off."""
@@ -91,6 +158,8 @@ class StopSignals:
             return
         self._signum = self._signum or signum
         _forget_workers()
+        if signum in self._graceful and self.request.note(signum):
+            return
         while frame is not None:
             if frame.f_code in self._quiet:
                 return
@@ -103,13 +172,15 @@ class StopSignals:
             signum = os.read(self._reading, 1)[0]
         main = threading.main_thread().ident
         assert main is not None
-        for _ in range(round(DEAF_S / AGAIN_S)):
+        waited_s = 0.0
+        while waited_s < PATIENCE_S[self.request.mode]:
             if self._ended.wait(AGAIN_S):
                 return
+            waited_s += AGAIN_S
             signal.pthread_kill(main, signum)
         stopped = Stopped(signum)
         waiting = traceback.format_stack(sys._current_frames()[main])
-        stopped.add_note("the main thread runs no Python, it waits here:\n" + "".join(waiting))
+        stopped.add_note("the main thread did not stop, it is here:\n" + "".join(waiting))
         self._deaf(stopped)
 
 

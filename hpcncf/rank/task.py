@@ -1,9 +1,35 @@
-"""What each rank of a Slurm task calls: the task's runs, one after another."""
+"""What each rank of a Slurm task calls: the task's runs, one after another.
+
+One run is run in this process. Each of several is run in a process of its own, so that its record
+measures it alone; this one waits, passes signals on, and ends the run at its time limit. The ranks
+of a run go through the list in step, for each run waits for all its ranks.
+"""
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import FrameType
+from typing import Final
+
+from hpcncf import claims, records
+from hpcncf.local.processes import end_with_parent
+from hpcncf.paths import ResultPaths
+from hpcncf.plan import Run
+from hpcncf.rank import launcher, requeue, stopping
+from hpcncf.records import End
+from hpcncf.results import read_plan
+
+POLL_S: Final = 0.2
+# From the run's limit, at which it is to stop with a checkpoint, to SIGKILL.
+GRACE_S: Final = 60.0
+
+Child = subprocess.Popen[bytes]
 
 
 def work(results: str, run_ids: Sequence[str], again: bool, over: Mapping[str, int]) -> None:
@@ -11,8 +37,108 @@ def work(results: str, run_ids: Sequence[str], again: bool, over: Mapping[str, i
 
     `over`: run -> the attempt up to which all are known to have ended.
     """
-    from hpcncf import worker
+    stopping.hold((*stopping.SIGNALS, signal.SIGCONT))  # submitit's handlers end here
+    signal.signal(signal.SIGCONT, signal.SIG_DFL)
+    if len(run_ids) == 1:
+        from hpcncf import worker
 
-    codes = [worker.work(Path(results), run, again, over.get(run, 0)) for run in run_ids]
-    if any(codes):
-        raise SystemExit(max(codes))
+        code = worker.work(Path(results), run_ids[0], again, over.get(run_ids[0], 0))
+    else:
+        code = _Several(ResultPaths(Path(results)), again, over).work(run_ids)
+    if code:
+        raise SystemExit(code)
+
+
+class _Several:
+    """The runs of one task, as one of its ranks sees them."""
+
+    def __init__(self, paths: ResultPaths, again: bool, over: Mapping[str, int]) -> None:
+        self._paths, self._again, self._over = paths, again, over
+        self._rank = launcher.place().rank
+        self._child: Child | None = None
+        self._told: int | None = None
+        for each in (signal.SIGTERM, signal.SIGUSR2):
+            held = signal.getsignal(each)
+            signal.signal(each, self._pass_on)
+            if isinstance(held, stopping.Held) and held.came:
+                self._told = each
+
+    def work(self, run_ids: Sequence[str]) -> int:
+        """The exit code. A run that fails does not keep the next from being run; a signal does."""
+        planned = {run.id: run for run in read_plan(self._paths).runs}
+        codes = []
+        for run_id in run_ids:
+            if self._told is None:
+                codes.append(self._run(planned[run_id]))
+        if self._told is not None:
+            return self._stopped(planned[run_ids[0]].resources.requeues)
+        return max(codes)
+
+    def _run(self, run: Run) -> int:
+        known = {requeue.BY_TASK: "1", "HPCNCF_RUN": run.id}
+        self._child = subprocess.Popen(
+            self._command(run.id),
+            env=os.environ | known,
+            preexec_fn=end_with_parent if sys.platform == "linux" else None,
+        )
+        deadline = time.monotonic() + run.resources.timeout_min * 60
+        code, timed_out = _wait(self._child, deadline), False
+        if code is None:
+            timed_out = self._told is None
+            self._child.terminate()
+            code = _wait(self._child, time.monotonic() + GRACE_S)
+        if code is None:
+            self._child.kill()
+            code = self._child.wait()
+        self._child = None
+        if timed_out and self._rank == 0:
+            self._leave_end(run, code)
+        return code if code >= 0 else 128 - code
+
+    def _command(self, run_id: str) -> list[str]:
+        command = [sys.executable, "-u", "-m", "hpcncf.worker", str(self._paths.folder)]
+        command += ["--run", run_id, "--over", str(self._over.get(run_id, 0))]
+        return command + ["--again"] * self._again
+
+    def _leave_end(self, run: Run, code: int) -> None:
+        """The run's own record says that it was told to stop; here stands why."""
+        attempt = claims.of_start(
+            self._paths.run(run.id), launcher.slurm_job_id(), requeue.restart()
+        )
+        if attempt is None:
+            return
+        others: list[int | None] = [None] * (run.resources.world_size - 1)
+        end = End(
+            run_id=run.id,
+            attempt=attempt.number,
+            reason="timeout",
+            exit_codes=[code, *others],
+            ended_at=records.now(),
+        )
+        records.write(attempt.end, end)
+
+    def _pass_on(self, signum: int, _frame: FrameType | None) -> None:
+        self._told = self._told or signum
+        if self._child is not None and self._child.poll() is None:
+            self._child.send_signal(signum)
+
+    def _stopped(self, allowed: int) -> int:
+        """The first rank has the task put back, to go on with the runs that are not complete."""
+        assert self._told is not None
+        if self._rank != 0:
+            return 0
+        decision = requeue.decide(self._told, allowed)
+        told = decision.told
+        if decision.job_id is not None:
+            refused = requeue.put_back(decision.job_id)
+            told = f"; not put back into the queue: {refused}" if refused else told
+        name = signal.Signals(self._told).name
+        sys.stderr.write(f"hpcncf: this task's runs were stopped by {name}{told}\n")
+        return 128 + self._told
+
+
+def _wait(child: Child, deadline: float) -> int | None:
+    """Its exit code, or None where it still runs at the deadline."""
+    while (code := child.poll()) is None and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+    return code
