@@ -46,7 +46,7 @@ def begun(attempt: Attempt, state: JobState | None, whole: bool, passed: bool) -
     if passed:
         starved = state is not None and state.state == "out_of_memory" and not whole
         return _told(state) if state and starved else None
-    if state is None:
+    if state is None or (state.remembered and attempt.alive):
         return ("running", "") if attempt.alive and not whole else None
     if state.state == "pending":
         return "pending", requeued(attempt, state)

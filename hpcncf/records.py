@@ -297,6 +297,10 @@ class Progress(Part):
     """What a command told of itself so far."""
     instances_per_s: float | None
     cpu_efficiency: float | None
+    cores_usable: float | None = None
+    """Cores that rank 0 may use, by affinity and quota."""
+    cores_allocated: float | None = None
+    """Cores that rank 0 was granted."""
     cpu_s: float | None = None
     """CPU seconds of rank 0's process tree so far: all that is known of an attempt killed hard."""
 

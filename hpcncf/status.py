@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -49,11 +49,14 @@ class RunState:
     """Where it runs or ran: Slurm's list, else the first rank's."""
 
 
-def states(paths: ResultPaths, plan: Plan) -> list[RunState]:
+Ask = Callable[[Sequence[str], list[str]], dict[str, JobState]]
+
+
+def states(paths: ResultPaths, plan: Plan, ask: Ask = commands.job_states) -> list[RunState]:
     """Every run of the plan, retired ones included, in the plan's order.
 
-    What concerns no single run (a broken submission file, Slurm's silence) stands in the
-    problems of the first.
+    `ask` asks Slurm. What concerns no single run (a broken submission file, Slurm's silence)
+    stands in the problems of the first.
     """
     submitted = submissions.read(paths)
     attempts = {run.id: last_attempt(paths.run(run.id)) for run in plan.runs}
@@ -63,7 +66,7 @@ def states(paths: ResultPaths, plan: Plan) -> list[RunState]:
     asked = _slurm_jobs(plan.runs, attempts, sent, complete)
     seen = Seen(
         submitted=submitted,
-        slurm=commands.job_states(asked, problems),
+        slurm=ask(asked, problems),
         waiting=turns.local(paths, plan.runs, attempts, sent)
         | turns.in_tasks(plan.runs, attempts, submitted, complete),
         commit=_commit() if complete else None,

@@ -45,6 +45,7 @@ LAYERS: list[set[str]] = [
         "hpcncf.evidence",
         "hpcncf.queued",
         "hpcncf.turns",
+        "hpcncf.printed",
         "hpcncf.judge",
         "hpcncf.local",
         "hpcncf.status",

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Final
 
-from hpcncf.cli import layout
+from hpcncf.cli import arrays, layout
+from hpcncf.cli.summary import duration
+from hpcncf.evidence import whole
 from hpcncf.status import RunState
 from hpcncf.tables import account
+
+NAMED: Final = 3
 
 
 def plain(state: RunState) -> dict[str, Any]:
@@ -21,6 +26,8 @@ def plain(state: RunState) -> dict[str, Any]:
         "retired": state.run.retired,
         "resources": state.run.resources.model_dump(mode="json"),
         "job_id": state.job.id if state.job else None,
+        "slurm": _slurm(state),
+        "node": state.node or None,
         "progress": state.progress.model_dump(mode="json") if state.progress else None,
         **figures(state),
         "stale": state.stale,
@@ -28,26 +35,82 @@ def plain(state: RunState) -> dict[str, Any]:
     }
 
 
+FIGURES: Final = (
+    "elapsed_s",
+    "instances_per_s",
+    "cpu_efficiency",
+    "cores_usable",
+    "cores_allocated",
+)
+
+
+def _slurm(state: RunState) -> dict[str, Any] | None:
+    if state.slurm is None:
+        return None
+    return {
+        "state": state.slurm.word or None,
+        "told": state.slurm.reason or None,
+        "expected_start": state.slurm.starts or None,
+        "restarts": state.slurm.restarts,
+    }
+
+
 def figures(state: RunState) -> dict[str, float | None]:
-    """Speed and CPU efficiency: of the whole run once it is complete, else so far."""
+    """Of the whole run once every rank left a record, else of what runs so far."""
     source: dict[str, Any] = {}
-    if state.state == "completed":
+    if whole(state.ranks) and state.state not in ("pending", "running"):
         source = account.settle(state.run, state.ranks, None)
-    elif state.state == "running" and state.progress:
-        source = state.progress.model_dump()
-    return {name: source.get(name) for name in ("instances_per_s", "cpu_efficiency")}
+    elif state.state == "running":
+        source = {"elapsed_s": state.slurm.elapsed_s if state.slurm else None}
+        source |= state.progress.model_dump() if state.progress else {}
+    return {name: source.get(name) for name in FIGURES}
 
 
 def sentence(state: RunState) -> str:
-    """`epoch 2/3, 51,234 instances/s, CPU 98 %`, or why there is nothing of the kind."""
-    parts = [_epoch(state)] if state.state == "running" else []
+    """`node1, 3 min, training, epoch 2/3, 51,234 instances/s, CPU 98 %`, or why there is none."""
     told = figures(state)
+    parts = [state.node, _lasted(told), _epoch(state)] if state.state == "running" else []
     if told["instances_per_s"] is not None:
         parts.append(f"{told['instances_per_s']:,.0f} instances/s")
     if told["cpu_efficiency"] is not None:
         parts.append(f"CPU {100 * told['cpu_efficiency']:.0f} %")
-    parts.append(state.reason)
+    parts += [_too_few_cores(state), state.reason]
+    if state.state == "pending" and state.slurm and state.slurm.starts:
+        parts.append(f"expected to start {arrays.when(state.slurm.starts)}")
     return ", ".join(part for part in parts if part)
+
+
+def _lasted(told: dict[str, float | None]) -> str:
+    return "" if told["elapsed_s"] is None else duration(told["elapsed_s"])
+
+
+def _too_few_cores(state: RunState) -> str:
+    usable, allocated = _cores(state)
+    if usable is None or allocated is None or usable >= allocated:
+        return ""
+    return f"! only {usable:g} of {allocated:g} allocated cores usable"
+
+
+def _cores(state: RunState) -> tuple[float | None, float | None]:
+    """Usable and allocated."""
+    if whole(state.ranks):
+        return account.usable(state.ranks), sum(rank.cores.allocated for rank in state.ranks)
+    if state.state != "running" or state.progress is None:
+        return None, None
+    return state.progress.cores_usable, state.progress.cores_allocated
+
+
+def too_few_cores(states: Sequence[RunState]) -> list[str]:
+    """A loud line for each shape of run that cannot use what Slurm gave it."""
+    runs: dict[str, list[str]] = {}
+    for state in states:
+        if told := _too_few_cores(state):
+            runs.setdefault(told, []).append(state.run.id[: layout.ID])
+    return [
+        f"{told} in {len(ids)} run{'s' * (len(ids) != 1)} ({', '.join(ids[:NAMED])}"
+        f"{', ...' * (len(ids) > NAMED)}): see how srun binds them (docs/your-cluster.md)"
+        for told, ids in runs.items()
+    ]
 
 
 def _epoch(state: RunState) -> str:
@@ -61,7 +124,7 @@ def _epoch(state: RunState) -> str:
     return f"{now.phase}, epoch {min(now.epoch + 1, now.epochs)}/{now.epochs}{done}"
 
 
-def table(states: list[RunState]) -> str:
+def table(states: Sequence[RunState]) -> str:
     heads = ["run", "varies", "state", "try", "details"]
     rows = [
         [
@@ -76,7 +139,7 @@ def table(states: list[RunState]) -> str:
     return layout.table(heads, rows)
 
 
-def stale(states: list[RunState]) -> list[str]:
+def stale(states: Sequence[RunState]) -> list[str]:
     """A line for each cause that makes completed runs answer another question than today's."""
     causes = [state.stale for state in states if state.stale]
     return [

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import argparse
+import sys
+import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from hpcncf.status import Ask, RunState
 
 HELP = "what runs, what waits and why, what failed and why"
 EPILOG = """\
+look again every 15 s until nothing is under way:   hpcncf status --watch
+what failed alone, equal failures once:             hpcncf status --failures
 exit codes: 0 told, whatever the runs' state; 2 no results folder
 """
+# More runs than that are told by numbers, and only those at work by a line each.
+SHORT: Final = 40
+# Slurm is asked every 15 s at most; records are read as often as is wished.
+EVERY_S: Final = 15.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,20 +32,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="RESULTS",
         help="results folders; without any, all in ./results",
     )
+    parser.add_argument("--all", action="store_true", help=f"a line for every run, above {SHORT}")
+    parser.add_argument("--failures", action="store_true", help="only what failed, and why")
+    parser.add_argument(
+        "--watch",
+        nargs="?",
+        type=_seconds,
+        const=EVERY_S,
+        metavar="S",
+        help="look again every S seconds (15) until no run is under way",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
 
 
-def run(args: argparse.Namespace) -> int:
-    import json
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 1 <= seconds <= 86400:
+        raise argparse.ArgumentTypeError(f"expected 1 to 86400 seconds, came {text}")
+    return seconds
 
+
+def run(args: argparse.Namespace) -> int:
     folders = args.results or found_here()
+    if args.watch and not args.json:
+        return _watch(args, folders)
+    from hpcncf.slurm.commands import job_states
+
     if args.json:
+        import json
+
         print(json.dumps({"jobs": [_plain(folder) for folder in folders]}, indent=2))
         return 0
     if not folders:
         print("no results in ./results: `hpcncf submit JOB.yaml` makes some")
     for folder in folders:
-        _show(folder)
+        print(_told(folder, *_states(folder, job_states), args))
     return 0
 
 
@@ -42,35 +75,80 @@ def found_here() -> list[Path]:
     return sorted(path.parent for path in Path("results").glob("*/plan.json"))
 
 
-def _plain(folder: Path) -> dict[str, Any]:
-    from hpcncf.cli import progress
+def _watch(args: argparse.Namespace, folders: Sequence[Path]) -> int:
+    """Redraws a terminal; a log gets a new page only where something but the time has changed."""
+    from hpcncf.slurm.gently import Gently
+    from hpcncf.status import UNDER_WAY
 
-    job, states = _states(folder)
+    asks = {folder: Gently() for folder in folders}
+    terminal, before = sys.stdout.isatty(), ""
+    while True:
+        pages, counted, under_way = list[str](), list[str](), False
+        for folder in folders:
+            job, states = _states(folder, asks[folder])
+            pages.append(_told(folder, job, states, args))
+            counted.append(f"{job}: {_counts(states)}")
+            under_way |= any(state.state in UNDER_WAY for state in states)
+        if terminal:
+            print("\033[H\033[2J" + "\n".join(pages), flush=True)
+        elif before != (before := "; ".join(counted)) and under_way:
+            print(f"{time.strftime('%H:%M:%S')} {before}", flush=True)
+        if not under_way:
+            if not terminal:
+                print("\n".join(pages), flush=True)
+            return 0
+        time.sleep(args.watch)
+
+
+def _counts(states: Sequence[RunState]) -> str:
+    from hpcncf.cli import layout
+
+    return layout.counts(states)
+
+
+def _plain(folder: Path) -> dict[str, Any]:
+    from hpcncf.cli import arrays, failures, progress
+    from hpcncf.paths import ResultPaths
+    from hpcncf.slurm.commands import job_states
+
+    job, states = _states(folder, job_states)
     return {
         "job": job,
         "results": str(folder),
         "runs": [progress.plain(state) for state in states],
+        "arrays": arrays.plain(states),
+        "failures": failures.plain(ResultPaths(folder), states),
     }
 
 
-def _states(folder: Path) -> tuple[str, Any]:
+def _states(folder: Path, ask: Ask) -> tuple[str, list[RunState]]:
     from hpcncf import status
     from hpcncf.paths import ResultPaths
     from hpcncf.results import read_plan
 
     paths = ResultPaths(folder)
     plan = read_plan(paths)
-    return plan.job, status.states(paths, plan)
+    return plan.job, status.states(paths, plan, ask)
 
 
-def _show(folder: Path) -> None:
-    from hpcncf.cli import layout, progress
+def _told(folder: Path, job: str, states: Sequence[RunState], args: argparse.Namespace) -> str:
+    from hpcncf.cli import arrays, failures, layout, progress
+    from hpcncf.paths import ResultPaths
 
-    job, states = _states(folder)
-    print(f"{job} ({folder})")
-    print(progress.table(states))
-    for problem in (problem for state in states for problem in state.problems):
-        print(f"skipped {problem}")
-    for line in [*progress.stale(states), layout.counts(states)]:
-        print(layout.filled(line))
-    print()
+    problems = [f"skipped {problem}" for state in states for problem in state.problems]
+    failed = failures.page(ResultPaths(folder), states)
+    if args.failures:
+        return "\n".join([*problems, failed or "no run failed"])
+    short = len(states) <= SHORT or args.all
+    shown = states if short else [state for state in states if state.state == "running"][:SHORT]
+    parts = [
+        f"{job} ({folder})",
+        *map(layout.filled, arrays.lines(states)),
+        progress.table(shown) if shown else "",
+        *problems,
+        failed,
+        *map(layout.filled, progress.too_few_cores(states)),
+        *map(layout.filled, progress.stale(states)),
+        layout.filled(layout.counts(states) + ("" if short else "; every run: --all")),
+    ]
+    return "\n".join(part for part in parts if part) + "\n"

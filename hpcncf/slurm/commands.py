@@ -39,7 +39,7 @@ def job_states(ids: Sequence[str], problems: list[str]) -> dict[str, JobState]:
     problems += silent
     if any(said.startswith("squeue") for said in silent):
         found = _unanswered(ids, silent) | found
-    return {job_id: _dated(_named(state)) for job_id, state in found.items()}
+    return {job_id: dated(_named(state)) for job_id, state in found.items()}
 
 
 # squeue tells of ended jobs, too, for MinJobAge (300 s unless the site says otherwise).
@@ -137,7 +137,8 @@ def _named(state: JobState) -> JobState:
     return replace(state, reason=state.reason.replace(found.group(), f"CANCELLED by {user}"))
 
 
-def _dated(state: JobState) -> JobState:
+def dated(state: JobState) -> JobState:
+    """With how long ago it ended."""
     ended = replies.moment(state.ended)
     return replace(state, ended_ago_s=time.time() - ended.timestamp()) if ended else state
 

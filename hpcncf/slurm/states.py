@@ -65,6 +65,8 @@ class JobState:
     elapsed_s: float | None = None
     restarts: int = 0
     """How often Slurm put it back into its queue."""
+    remembered: bool = False
+    """Whether this is what Slurm said some seconds ago."""
 
 
 def state_of(word: str, job_id: str, detail: str = "") -> JobState:

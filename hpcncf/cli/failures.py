@@ -1,0 +1,109 @@
+"""All failures on one page: equal ones once, with the end of a traceback or of a log."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from hpcncf import printed
+from hpcncf.cli import layout
+from hpcncf.paths import ResultPaths
+from hpcncf.status import RunState
+
+FAILED: Final = ("failed", "timeout", "out_of_memory", "node_failed", "lost", "stopped")
+LINES: Final = 6
+NAMED: Final = 6
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Runs that failed alike."""
+
+    runs: list[RunState]
+    traceback: list[str]
+    """The last lines, where a rank told."""
+
+    @property
+    def first(self) -> RunState:
+        return self.runs[0]
+
+
+def grouped(states: Sequence[RunState]) -> list[Failure]:
+    """The most frequent first."""
+    groups: dict[tuple[str, str], list[RunState]] = {}
+    for state in states:
+        if state.state in FAILED and not state.run.retired:
+            groups.setdefault((state.state, _alike(state.reason)), []).append(state)
+    found = [Failure(runs, _traceback(runs[0])) for runs in groups.values()]
+    return sorted(found, key=lambda failure: -len(failure.runs))
+
+
+def _alike(reason: str) -> str:
+    """Without what tells one job, rank or process from another."""
+    return re.sub(r"(Slurm job |rank |process |port |pid )[\d_]+", r"\1N", reason)
+
+
+def _traceback(state: RunState) -> list[str]:
+    told = [record.error for record in state.ranks if record.outcome == "failed" and record.error]
+    text = told[0].get("traceback", "") if told else ""
+    return text.rstrip().splitlines()[-LINES:]
+
+
+def page(paths: ResultPaths, states: Sequence[RunState]) -> str:
+    """Empty where nothing failed."""
+    return "\n".join(line for failure in grouped(states) for line in _lines(paths, failure))
+
+
+def _lines(paths: ResultPaths, failure: Failure) -> Iterator[str]:
+    first, number = failure.first, len(failure.runs)
+    word = first.state.replace("_", " ")
+    yield layout.filled(f"{number} run{'s' * (number != 1)} {word}: {first.reason}")
+    log = log_of(paths, first)
+    for line in failure.traceback or _tail(log):
+        yield "    " + layout.printable(line)[: layout.width() - 4]
+    ids = [state.run.id[: layout.ID] for state in failure.runs]
+    more = f" and {number - NAMED} more" if number > NAMED else ""
+    yield layout.filled(f"  runs {', '.join(ids[:NAMED])}{more}")
+    if log:
+        yield f"  log of {ids[0]}: {layout.shown(log)}"
+
+
+def log_of(paths: ResultPaths, state: RunState) -> Path | None:
+    """Where the cause most likely stands: what the failed rank printed, or the first."""
+    rank = next((record.rank for record in state.ranks if record.outcome == "failed"), 0)
+    files = list[Path]()
+    if state.attempt is not None:
+        by = state.job.id if state.job else None
+        job_id = state.ranks[0].slurm_job_id if state.ranks else by
+        attempt = paths.run(state.run.id).attempt(state.attempt)
+        files = printed.of_attempt(paths, attempt, job_id, rank)
+    elif state.job is not None:
+        files = printed.of_slurm(paths, state.job.id, rank)
+    told = [file for file in files if file.stat().st_size]
+    return min(told, key=lambda file: file.suffix != ".err", default=None)
+
+
+def _tail(log: Path | None) -> list[str]:
+    if log is None:
+        return []
+    try:
+        return printed.tail(log, LINES)
+    except OSError:
+        return []
+
+
+def plain(paths: ResultPaths, states: Sequence[RunState]) -> list[dict[str, Any]]:
+    """For `--json`."""
+    return [
+        {
+            "state": failure.first.state,
+            "reason": failure.first.reason,
+            "traceback": failure.traceback,
+            "runs": [state.run.id for state in failure.runs],
+            "log": str(log) if (log := log_of(paths, failure.first)) else None,
+        }
+        for failure in grouped(states)
+    ]
