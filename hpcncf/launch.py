@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import os
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from hpcncf import plan as planning
-from hpcncf import records, results, snapshot, status, submissions
+from hpcncf import arrays, records, results, snapshot, status, submissions
+from hpcncf.arrays import Given
 from hpcncf.errors import HpcncfError, UsageError
 from hpcncf.local import machine
 from hpcncf.ncf.data import manifest
 from hpcncf.paths import ResultPaths
 from hpcncf.plan import Plan, Run
-from hpcncf.rank import task
-from hpcncf.slurm import private, request, scripts, sites
+from hpcncf.slurm import quotas, request, sites
 from hpcncf.slurm.limits import Limits
 from hpcncf.spec import Data, JobSpec
 from hpcncf.status import RunState
-from hpcncf.submissions import Cluster, Submission, SubmittedJob
+from hpcncf.submissions import Cluster, Submission
 
 # What another submission, or somebody's torchrun, is at already.
 TAKEN = ("pending", "running")
@@ -41,6 +38,10 @@ class Launched:
     again: bool
     notes: list[str] = field(default_factory=list)
     """What the user should know: what could not be checked, what looks doubtful."""
+    held: list[RunState] = field(default_factory=list)
+    """Not submitted, since nobody knows whether they still are in a queue or run."""
+    given: Given = field(default_factory=lambda: Given([]))
+    """What Slurm had no room for."""
 
 
 def choose_cluster(asked: Literal["auto"] | Cluster) -> Cluster:
@@ -103,27 +104,57 @@ def submit(
     cluster: Cluster,
     again: bool = False,
     limits: Limits | None = None,
+    force: bool = False,
+    report: bool = False,
 ) -> Launched:
     """Submit what the plan wants and nobody is at yet; completed runs only when asked `again`.
 
-    Raises UsageError where none of them can run here, HpcncfError where the cluster refuses.
+    Runs of which nobody knows whether they still run are held back, unless `force`. Raises
+    UsageError where none of them can run here, HpcncfError where the cluster refuses.
     """
     with results.writing(paths.folder), results.locked(paths):
         now = [state for state in status.states(paths, plan) if not state.run.retired]
-        done = TAKEN if again else (*TAKEN, "completed")
-        open_runs = [state.run for state in now if state.state not in done]
+        owed = submissions.read(paths).owed()
+        done = [state for state in now if _done(state, again or state.run.id in owed)]
+        held = [] if force else _unclear(now)
+        passed = {state.run.id for state in (*done, *held)}
+        open_runs = [state.run for state in now if state.run.id not in passed]
         limits = limits or limits_of(job, cluster)
         refused = refusals(open_runs, cluster, limits)
         runs = [run for run in open_runs if run.id not in refused]
         check_data(runs)
+        given = Given([])
         if runs:
             ids = [run.id for run in runs]
             over = {s.run.id: s.attempt for s in now if s.attempt and s.run.id in ids}
-            file = submissions.begin(paths, cluster, ids, again, over)
+            asked_again = again or not owed.isdisjoint(ids)
+            file = submissions.begin(paths, cluster, ids, asked_again, over, report)
             keep_code(paths, file)
-            send(paths, job, runs, file)
-    skipped = [state for state in now if state.state in done]
-    return Launched(runs, skipped, refused, again, limits.notes() if limits and runs else [])
+            given = send(paths, job, runs, file)
+    unsent = {run.id for run in given.left}
+    return Launched(
+        runs=[run for run in runs if run.id not in unsent],
+        skipped=done,
+        refused=refused,
+        again=again,
+        notes=limits.notes() if limits and runs else [],
+        held=held,
+        given=given,
+    )
+
+
+def _done(state: RunState, again: bool) -> bool:
+    return state.state in TAKEN or (state.state == "completed" and not again)
+
+
+def _unclear(states: list[RunState]) -> list[RunState]:
+    """Those that may still be queued or run. What squeue has no more, does neither."""
+    unknown = [state for state in states if state.state == "unknown"]
+    jobs = [s.job.id for s in unknown if s.job and s.job.process_started is None]
+    there = quotas.queued(jobs) if jobs else set()
+    return [
+        s for s in unknown if there is None or s.job is None or s.job.id not in set(jobs) - there
+    ]
 
 
 def keep_code(paths: ResultPaths, file: Path) -> None:
@@ -163,13 +194,13 @@ def _refusal(run: Run, cluster: Cluster, limits: Limits | None) -> str | None:
     return machine.refusal(run)
 
 
-def send(paths: ResultPaths, job: JobSpec, runs: list[Run], file: Path) -> None:
+def send(paths: ResultPaths, job: JobSpec, runs: list[Run], file: Path) -> Given:
     """Tell the cluster. The submission's file says before and after what was meant and done."""
     cluster = records.read(file, Submission).cluster
     try:
         if cluster == "slurm":
-            to_slurm(paths, job, runs, file)
-        elif cluster == "local":
+            return arrays.give(paths, job, runs, file)
+        if cluster == "local":
             machine.start(paths, file)
         else:
             records.write(file, machine.started(records.read(file, Submission), os.getpid()))
@@ -177,37 +208,7 @@ def send(paths: ResultPaths, job: JobSpec, runs: list[Run], file: Path) -> None:
         broken = records.read(file, Submission).model_copy(update={"error": str(error)})
         records.write(file, broken)
         raise
-
-
-def to_slurm(paths: ResultPaths, job: JobSpec, runs: list[Run], file: Path) -> None:
-    """One array for each shape of resources; each is noted as soon as Slurm has it."""
-    logs = paths.submitit(submissions.user())
-    private.make(logs)
-    for array in planning.arrays(runs).values():
-        submission = records.read(file, Submission)
-        ids = [run.id for run in array]
-        tasks = [[run_id] for run_id in ids]
-        results, again = [str(paths.folder)] * len(tasks), [submission.again] * len(tasks)
-        over = [{run: submission.over.get(run, 0) for run in runs} for runs in tasks]
-        try:
-            executor = scripts.executor(logs, job, array[0].resources)
-            with contextlib.redirect_stderr(io.StringIO()):  # submitit prints what it raises
-                sent = executor.map_array(task.work, results, tasks, again, over)
-        except RuntimeError as error:  # what sbatch said, or that there is no srun
-            raise HpcncfError(
-                f"Slurm did not take the array: {_briefly(str(error))}; mend that, "
-                "or --cluster local to run on this machine"
-            ) from None
-        jobs = [
-            SubmittedJob(id=one.job_id, runs=runs) for one, runs in zip(sent, tasks, strict=True)
-        ]
-        records.write(file, submission.model_copy(update={"jobs": submission.jobs + jobs}))
-
-
-def _briefly(said: str) -> str:
-    """A fatal line says what those before it led to; else each may be the reason."""
-    lines = said.strip().splitlines()
-    return "\n".join([line for line in lines if ": fatal: " in line][-1:] or lines)
+    return Given([])
 
 
 def debug(paths: ResultPaths, runs: list[Run], again: bool) -> list[int]:

@@ -7,9 +7,10 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal, Self
+from typing import Any, Literal, Self
 from uuid import uuid4
 
 import psutil
@@ -18,6 +19,7 @@ from pydantic import model_validator
 from hpcncf import records
 from hpcncf.paths import ResultPaths
 from hpcncf.records import SCHEMA_VERSION, Moment, Part, ProcessId, RecordError
+from hpcncf.snapshot import Code
 
 Cluster = Literal["local", "slurm", "debug"]
 State = Literal[
@@ -73,9 +75,29 @@ class Submission(Part):
     """Empty until the cluster has them."""
     error: str | None = None
     """Why it broke off."""
+    code: list[Code] = []  # noqa: RUF012
+    """As it was then: a rank that runs other code warns in its record."""
+    sending: list[list[str]] = []  # noqa: RUF012
+    """Runs, by task, of the array that Slurm was being given: it may have it under an unknown id."""
+    left: list[str] = []  # noqa: RUF012
+    """Runs asked for that Slurm would not take now; the next submission sends them."""
+    report: bool = False
+    """When all have ended, their records are collected and reported."""
+    report_job: str | None = None
+    """Slurm's job that does it."""
+
+    @cached_property
+    def _job_of(self) -> dict[str, SubmittedJob]:
+        return {run: job for job in self.jobs for run in job.runs}
 
     def job_of(self, run_id: str) -> SubmittedJob | None:
-        return next((job for job in self.jobs if run_id in job.runs), None)
+        return self._job_of.get(run_id)
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """As pydantic's, but the copy looks its own jobs up."""
+        copy = super().model_copy(update=update, deep=deep)
+        copy.__dict__.pop("_job_of", None)
+        return copy
 
 
 class Cancellation(Part):
@@ -97,19 +119,29 @@ class Submitted:
     cancellations: list[Cancellation]
     problems: list[str] = field(default_factory=list)
 
+    @cached_property
+    def _last(self) -> dict[str, Submission]:
+        return {run: one for one in self.submissions for run in one.runs}
+
+    @cached_property
+    def _cancelled(self) -> dict[str, Cancellation]:
+        in_order = sorted(self.cancellations, key=lambda one: one.cancelled_at)
+        return {run: one for one in in_order for run in one.runs}
+
     def last(self, run_id: str) -> Submission | None:
-        return next((one for one in reversed(self.submissions) if run_id in one.runs), None)
+        return self._last.get(run_id)
 
     def cancelled(self, run_id: str, since: str) -> Cancellation | None:
         """The cancellation of the run after `since`, when its last submission was made."""
-        return next(
-            (
-                one
-                for one in reversed(self.cancellations)
-                if run_id in one.runs and one.cancelled_at >= since
-            ),
-            None,
-        )
+        last = self._cancelled.get(run_id)
+        return last if last and last.cancelled_at >= since else None
+
+    def owed(self) -> set[str]:
+        """Runs asked for `again` that Slurm had no room for, and that were not sent since."""
+        owed: set[str] = set()
+        for one in self.submissions:
+            owed = owed.difference(one.runs).union(one.left if one.again else [])
+        return owed
 
 
 def user() -> str:
@@ -122,6 +154,7 @@ def begin(
     runs: list[str],
     again: bool,
     over: Mapping[str, int] = MappingProxyType({}),
+    report: bool = False,
 ) -> Path:
     """Write the submission before it is made; returns its file."""
     submission = Submission(
@@ -135,6 +168,7 @@ def begin(
         runs=runs,
         over=dict(over),
         jobs=[],
+        report=report,
     )
     path = paths.submissions / f"{_stamp(submission.submitted_at)}.json"
     records.write(path, submission)

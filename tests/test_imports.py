@@ -38,7 +38,6 @@ LAYERS: list[set[str]] = [
         "hpcncf.rank.code",
         "hpcncf.rank.leaving",
         "hpcncf.rank.requeue",
-        "hpcncf.rank.requeue",
     },
     {
         "hpcncf.attempts",
@@ -58,7 +57,16 @@ LAYERS: list[set[str]] = [
         "hpcncf.program",
         "hpcncf.program",
     },
-    {"hpcncf.check_node", "hpcncf.launch", "hpcncf.worker", "hpcncf.rank.task", "hpcncf_analysis"},
+    {
+        "hpcncf.arrays",
+        "hpcncf.check_node",
+        "hpcncf.ending",
+        "hpcncf.launch",
+        "hpcncf.packing",
+        "hpcncf.rank.task",
+        "hpcncf.worker",
+        "hpcncf_analysis",
+    },
     {"hpcncf.cli", "hpcncf.__main__"},
 ]
 
