@@ -95,6 +95,17 @@ def test_a_folder_whose_name_slurm_reads_otherwise_is_refused(
         scripts.text(tmp_path / folder, job, job.resources, 1)
 
 
+def test_a_submission_may_change_what_is_asked(job_file: JobFile, fake_slurm: FakeSlurm) -> None:
+    path = job_file("site: ./all.yaml\n")
+    (path.parent / "all.yaml").write_text(EVERYTHING)
+    job = sites.anchored(jobfile.load(path), path.parent)
+    changes = {"name": "tiny-report", "slurm_mail_type": None, "slurm_dependency": "afterany:1"}
+    made = scripts.executor(path.parent, job, job.resources, changes)
+    found = {key: made.parameters.get(key) for key in ("job_name", "mail_type", "dependency")}
+    assert found == {"job_name": "tiny-report", "mail_type": None, "dependency": "afterany:1"}
+    assert fake_slurm.calls == []
+
+
 VALUES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
 
 
@@ -154,7 +165,7 @@ def test_what_the_submitting_shell_knew_of_another_job_is_forgotten() -> None:
         "SLURM_EXPORT_ENV": "NONE",
         "SUBMITIT_EXECUTOR": "local",
     }
-    kept = {"SLURM_JOB_ID": "7", "SLURM_MEM_PER_NODE": "1024", "MINE": "1"}
+    kept = {"SLURM_JOB_ID": "7", "SLURM_CPUS_ON_NODE": "2", "MINE": "1"}
     lines = request.setup(Resources(), Site())
     shown = bash("\n".join([*lines, "env"]), **leaked, **kept).splitlines()
     names = {line.partition("=")[0] for line in shown}

@@ -185,7 +185,7 @@ def setup(resources: Resources, site: Site) -> list[str]:
         ours |= {"GLOO_SOCKET_IFNAME": site.interface, "NCCL_SOCKET_IFNAME": site.interface}
     outside = None if site.container is not None else site.venv
     return [
-        *shell.unset(_further(site), site.memory),
+        *shell.unset(_further(site)),
         *shell.modules(site.modules),
         *shell.activate(site.conda, outside),
         *shell.exports(ours | site.environment),

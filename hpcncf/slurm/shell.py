@@ -16,29 +16,21 @@ OF_RANKS: Final = (
 PREFIXES: Final = ("SRUN_", "SUBMITIT_", "TORCHELASTIC_", "SLURM_STEP_", "SLURM_CPU_BIND")
 # What srun takes for its own options. SLURM_EXPORT_ENV=NONE, which sbatch --export=NONE leaves,
 # would keep from the ranks what this script exports; from 23.11 on SLURM_TRES_PER_TASK that
-# differs from --cpus-per-task ends srun at once.
+# differs from --cpus-per-task ends srun at once, and so do two forms of memory. Asked for none, a
+# step has all of its job's.
 OF_SRUN: Final = (
     "SLURM_EXPORT_ENV SLURM_EXACT SLURM_OVERLAP SLURM_WHOLE SLURM_TRES_PER_TASK SLURM_GPU_BIND "
     "SLURM_MEM_BIND SLURM_DISTRIBUTION SLURM_HINT SLURM_THREADS_PER_CORE SLURM_CPUS_PER_GPU "
     "SLURM_GPUS SLURM_GPUS_PER_TASK SLURM_NTASKS_PER_GPU SLURM_NTASKS_PER_CORE "
-    "SLURM_NTASKS_PER_SOCKET"
+    "SLURM_NTASKS_PER_SOCKET SLURM_MEM_PER_NODE SLURM_MEM_PER_CPU SLURM_MEM_PER_GPU"
 )
-MEMORY: Final = {
-    "mem": "SLURM_MEM_PER_NODE",
-    "mem_per_cpu": "SLURM_MEM_PER_CPU",
-    "mem_per_gpu": "SLURM_MEM_PER_GPU",
-}
 
 
-def unset(asked: Collection[str], memory: str) -> list[str]:
-    """Forget what the submitting shell knew of another job, but not what `asked` makes Slurm set.
-
-    Two forms of memory at once end srun; with `none` it cannot be told which of them is the job's.
-    """
+def unset(asked: Collection[str]) -> list[str]:
+    """Forget what the submitting shell knew of other jobs, but not what `asked` makes Slurm set."""
     own = [name for name in OF_SRUN.split() if _option(name) not in asked]
-    others = [name for form, name in MEMORY.items() if memory in MEMORY and form != memory]
     prefixed = [f'"${{!{prefix}@}}"' for prefix in PREFIXES]
-    groups = (OF_RANKS.split(), own + others, prefixed)
+    groups = (OF_RANKS.split(), own, prefixed)
     return [
         "# what the submitting shell knew of other jobs",
         *(" ".join(["unset", *names]) for names in groups),
