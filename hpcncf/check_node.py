@@ -51,7 +51,7 @@ def check(paths: ResultPaths, job: JobSpec, runs: list[Run], wait_s: float) -> A
 
 
 def question(runs: list[Run]) -> Question:
-    commands = [run.words for run in runs if run.data is None]
+    commands = [run.words for run in runs if run.training is None]
     words = dict.fromkeys(word for command in commands for word in command[1:])
     return Question(
         nonce=uuid4().hex[:12],

@@ -1,0 +1,287 @@
+"""Each sentence of `Security` in docs/your-cluster.md, held to."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import make_results
+import pytest
+import yaml
+from conftest import FakeSlurm
+from pydantic import ValidationError
+
+from hpcncf import jobfile, launch, records, results, snapshot, submissions
+from hpcncf.cli import main
+from hpcncf.errors import HpcncfError, UsageError
+from hpcncf.paths import ResultPaths
+from hpcncf.plan import Run
+from hpcncf.records import RankRecord
+from hpcncf.slurm import private, sites
+
+ROOT = Path(__file__).parent.parent
+SOURCES = [*(ROOT / "hpcncf").rglob("*.py"), *(ROOT / "analysis").rglob("*.py")]
+EVIL = "<script>alert('x')</script>\"'&<img src=x onerror=y>"
+SECRET = "hush-hush-0451"
+
+# What executes what it reads.
+LOADERS = {
+    "pickle": {"load", "loads", "Unpickler"},
+    "marshal": {"load", "loads"},
+    "shelve": {"open"},
+    "cloudpickle": {"load", "loads"},
+    "joblib": {"load"},
+    "yaml": {"unsafe_load", "full_load", "unsafe_load_all", "full_load_all", "load_all"},
+    "os": {"system", "popen"},
+    "pd": {"read_pickle"},
+}
+MODULES = {"dill", "cloudpickle", "joblib", "shelve", "marshal"}
+
+
+def problems(source: str) -> Iterator[str]:
+    """What in a module's text executes data, or leaves it to a shell."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = {alias.name.split(".")[0] for alias in node.names}
+            if isinstance(node, ast.ImportFrom) and node.module:
+                names.add(node.module.split(".")[0])
+            yield from (f"import {name}" for name in names & MODULES)
+        elif isinstance(node, ast.Call):
+            yield from _call(node)
+
+
+def _call(node: ast.Call) -> Iterator[str]:
+    called = ast.unparse(node.func)
+    given = {one.arg: ast.unparse(one.value) for one in node.keywords}
+    module, _, name = called.rpartition(".")
+    if called in ("eval", "exec", "compile") or name in LOADERS.get(module, ()):
+        yield called
+    if called == "torch.load" and given.get("weights_only") != "True":
+        yield "torch.load without weights_only"
+    if called == "np.load" and given.get("allow_pickle") != "False":
+        yield "np.load without allow_pickle"
+    if called == "yaml.load" and [ast.unparse(each) for each in node.args[1:]] != ["Loader"]:
+        yield "yaml.load without our Loader"
+    if module == "subprocess" and given.get("shell", "False") != "False":
+        yield f"{called} with a shell"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_our_code_executes_nothing_that_it_reads(path: Path) -> None:
+    assert list(problems(path.read_text())) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "eval(x)",
+        "pickle.load(f)",
+        "import dill",
+        "from joblib import load",
+        "torch.load(f)",
+        "torch.load(f, weights_only=False)",
+        "np.load(f)",
+        "yaml.load(f, yaml.Loader)",
+        "yaml.full_load(f)",
+        "subprocess.run(x, shell=True)",
+        "os.system(x)",
+    ],
+)
+def test_what_would_is_found(line: str) -> None:
+    assert len(list(problems(line))) == 1
+
+
+def test_yaml_is_read_by_a_safe_loader(tmp_path: Path) -> None:
+    assert issubclass(jobfile.Loader, yaml.SafeLoader)
+    evil = f"!!python/object/apply:os.system ['touch {tmp_path}/done']\n"
+    for name, read in (("job.yaml", jobfile.load), ("site.yaml", lambda p: sites.load(str(p)))):
+        path = tmp_path / name
+        path.write_text(f"name: {evil}")
+        with pytest.raises(UsageError, match="not readable as YAML"):
+            read(path)
+    assert not (tmp_path / "done").exists()
+
+
+def folder_of(tmp_path: Path) -> Path:
+    (tmp_path / "results").mkdir(mode=0o755)
+    folder = tmp_path / "results/slurm-me"
+    private.make(folder)
+    return folder
+
+
+def test_submitits_folder_is_ours_alone(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    private.make(folder)
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o702, 0o750, 0o777])
+def test_one_that_others_may_use_is_refused(tmp_path: Path, mode: int) -> None:
+    folder = folder_of(tmp_path)
+    folder.chmod(mode)
+    with pytest.raises(HpcncfError, match=rf"others may use it \(mode {mode:04o}"):
+        private.make(folder)
+
+
+def test_a_link_in_its_place_is_refused(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path)
+    folder.rename(tmp_path / "moved")
+    folder.symlink_to(tmp_path / "moved")
+    with pytest.raises(HpcncfError, match=r"a link or a file.*nothing is submitted"):
+        private.make(folder)
+
+
+def test_a_parent_that_everybody_may_write_to_is_refused_but_one_like_tmp(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path)
+    folder.parent.chmod(0o1777)
+    private.make(folder)
+    folder.parent.chmod(0o777)
+    with pytest.raises(HpcncfError, match="everybody may rename what is in it"):
+        private.make(folder)
+
+
+def test_people_who_share_results_may_share_a_group(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path)
+    folder.parent.chmod(0o2775)
+    private.make(folder)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_a_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path)
+    os.chown(folder, 12345, 12345)
+    with pytest.raises(HpcncfError, match=r"belongs to another user \(id 12345\)"):
+        private.make(folder)
+
+
+def guarded(folder: Path) -> int:
+    script = f"{private.guard(folder)}\nexit 42"
+    return subprocess.run(["bash", "-c", script], check=False, capture_output=True).returncode
+
+
+@pytest.mark.parametrize("name", ["slurm-me", "it's $(touch pwned)", "two words"])
+def test_a_job_starts_only_with_its_users_own_folder(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / name
+    folder.mkdir()
+    assert guarded(folder) == 42
+    folder.rename(tmp_path / "moved")
+    assert guarded(folder) == 1
+    folder.symlink_to(tmp_path / "moved")
+    assert guarded(folder) == 1
+    assert not list(tmp_path.glob("**/pwned"))
+
+
+def test_nothing_is_sent_from_a_folder_that_others_may_use(
+    job_file: Callable[[str], Path], fake_slurm: FakeSlurm
+) -> None:
+    path = job_file("")
+    job, paths = jobfile.load(path), ResultPaths(path.parent / "results")
+    plan = results.leave_plan(paths, job, jobfile.plan(job, path))
+    paths.submitit(submissions.user()).mkdir(mode=0o777)
+    paths.submitit(submissions.user()).chmod(0o777)
+    with pytest.raises(HpcncfError, match="others may use it"):
+        launch.submit(paths, job, plan, "slurm")
+    assert fake_slurm.submitted == []
+    (submission,) = submissions.read(paths).submissions
+    assert "others may use it" in str(submission.error)
+
+
+def test_files_are_named_by_hashes_whatever_the_values_are(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(
+        "name: a\nworkload: {command: [echo, '{x}']}\nparameters: {x: a}\n"
+        "grid: {parameters.x: ['../../../etc/passwd', 'a b', '$(id)', '/']}\n"
+    )
+    plan = jobfile.plan(jobfile.load(path), path)
+    assert len({run.id for run in plan.runs}) == 4
+    assert all(re.fullmatch("[0-9a-f]{12}", run.id) for run in plan.runs)
+
+
+@pytest.mark.parametrize("name", ["../up", "a/b", "", ".hidden", "a\nb", "$(id)"])
+def test_names_that_lead_elsewhere_are_refused(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(f"name: {json.dumps(name)}\ndata: {{path: x}}\n")
+    with pytest.raises(UsageError, match="name"):
+        jobfile.load(path)
+    plain = make_results.plan_of(make_results.demo(tmp_path)).runs[0].model_dump()
+    with pytest.raises(ValidationError):
+        Run.model_validate(plain | {"id": name.replace(".hidden", "..")})
+
+
+def test_a_report_shows_whatever_a_record_says_as_text(tmp_path: Path) -> None:
+    """Everything in a record can be written by whoever may write to the results."""
+    paths = make_results.demo(tmp_path, repeats=1)
+    runs = make_results.plan_of(paths).runs
+    make_results.complete(paths, runs[1:])
+    for run in runs[1:]:
+        for file in paths.run(run.id).attempt(1).ranks():
+            record = records.read(file, RankRecord)
+            about = {"cpu_model": EVIL, "commit": EVIL, "python": EVIL, "torch": EVIL}
+            changes = {"node": EVIL, "warnings": [EVIL], "environment": about}
+            records.write(file, record.model_copy(update=changes))
+    failed = {"type": EVIL, "message": EVIL, "traceback": EVIL}
+    make_results.leave(paths, runs[0], outcome="failed", exit_code=1, error=failed, node=EVIL)
+    manifest = make_results.manifest(title=EVIL)
+    (tmp_path / "data/manifest.json").write_text(manifest.model_dump_json())
+    assert main(["report", str(paths.folder)]) == 3
+    html = (paths.report / "report.html").read_text()
+    assert "<script" not in html
+    assert "<img src=x" not in html
+    assert html.count("&lt;script&gt;") >= 3
+    markdown = (paths.report / "report.md").read_text()
+    assert not re.search(r"(?<!\\)<(script|img)", markdown)
+    for svg in (paths.report / "figures").glob("*.svg"):
+        assert "<script" not in svg.read_text()
+
+
+def holding(folder: Path, secret: str) -> list[str]:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert files
+    return [str(path.relative_to(folder)) for path in files if secret in path.read_text("latin-1")]
+
+
+def test_a_secret_in_the_environment_is_nowhere_in_the_results(
+    job_file: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that a local submission, its ranks and the report leave."""
+    for name in ("WANDB_API_KEY", "SLURM_JWT", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, SECRET)
+    path = job_file("")
+    hpcncf = [sys.executable, "-m", "hpcncf"]
+    for command in (["submit", path, "--cluster", "local", "--wait"], ["report", "results/tiny"]):
+        subprocess.run([*hpcncf, *command], cwd=path.parent, check=True, capture_output=True)
+    assert list((path.parent / "results").rglob("rank-0.json"))
+    assert holding(path.parent / "results", SECRET) == []
+
+
+def test_a_secret_in_the_environment_is_not_in_what_slurm_gets(
+    job_file: Callable[[str], Path], fake_slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", SECRET)
+    path = job_file("")
+    job, paths = jobfile.load(path), ResultPaths(path.parent / "results")
+    plan = results.leave_plan(paths, job, jobfile.plan(job, path))
+    launch.submit(paths, job, plan, "slurm")
+    assert fake_slurm.submitted
+    assert holding(path.parent, SECRET) == []
+
+
+def test_what_may_hold_a_secret_is_for_its_user_alone(
+    job_file: Callable[[str], Path], fake_slurm: FakeSlurm
+) -> None:
+    """Batch scripts (a site's `environment`), logs, pickles; the changes in a checkout."""
+    path = job_file("")
+    job, paths = jobfile.load(path), ResultPaths(path.parent / "results")
+    plan = results.leave_plan(paths, job, jobfile.plan(job, path))
+    launch.submit(paths, job, plan, "slurm")
+    assert fake_slurm.submitted
+    assert paths.submitit(submissions.user()).stat().st_mode & 0o077 == 0
+    kept = [folder for folder in paths.submissions.glob("*.code") if folder.is_dir()]
+    assert all(folder.stat().st_mode & 0o077 == 0 for folder in kept)
+    assert bool(kept) is any(code.diff for code in snapshot.take(path.parent / "again", ROOT))
