@@ -34,8 +34,7 @@ def not_begun(sent: Sent, job: SubmittedJob) -> Verdict:
 
 
 def _not_listed(job: SubmittedJob) -> str:
-    hint = " (an element that is cancelled before it starts vanishes so)" if "_" in job.id else ""
-    return f"neither squeue nor sacct tells of Slurm job {job.id}{hint}"
+    return f"neither squeue nor sacct tells of Slurm job {job.id}"
 
 
 def begun(attempt: Attempt, state: JobState | None, whole: bool, passed: bool) -> Verdict | None:
@@ -51,14 +50,22 @@ def begun(attempt: Attempt, state: JobState | None, whole: bool, passed: bool) -
     if state.state == "pending":
         return "pending", requeued(attempt, state)
     if state.state in ("running", "unknown"):
-        return None if whole else _at_work(attempt, state)
+        return _ending(attempt, state) if whole else _at_work(attempt, state)
     if state.state == "completed":
         return None if whole else _on_its_way(attempt, state)
-    return None if state.state == "failed" else _told(state)
+    return None if state.state in ("failed", "lost") else _told(state)
 
 
 def _told(state: JobState) -> Verdict:
     return state.state, state.reason
+
+
+def _ending(attempt: Attempt, state: JobState) -> Verdict | None:
+    """Every rank has stopped, but Slurm has the job yet: it may be about to be requeued."""
+    if state.state != "running" or _failed(attempt):
+        return None
+    why = next((record.error["message"] for record in attempt.ranks if record.error), "")
+    return "running", f"ending: {why}" if why else "ending"
 
 
 def _at_work(attempt: Attempt, state: JobState) -> Verdict | None:

@@ -127,7 +127,7 @@ def test_slurm_is_asked_once_for_all_runs(paths: ResultPaths, fake_slurm: FakeSl
     fake_slurm.answer("squeue", "8_0|RUNNING|None\n8_1|PENDING|Priority\n")
     fake_slurm.answer("sacct", "8_2|TIMEOUT|0:0\n8_3|NODE_FAIL|0:0\n8_4|CANCELLED by 0|0:0\n")
     found = [state.state for state in states(paths)]
-    assert found == ["running", "pending", "timeout", "node_failed", "cancelled", "unknown"]
+    assert found == ["running", "pending", "timeout", "node_failed", "cancelled", "lost"]
     assert [call.split()[0] for call in fake_slurm.calls] == ["squeue", "sacct"]
 
 

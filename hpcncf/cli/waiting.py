@@ -5,23 +5,35 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from hpcncf import status
 from hpcncf.cli import layout, progress
 from hpcncf.paths import ResultPaths
 from hpcncf.results import read_plan
-from hpcncf.status import RunState
+from hpcncf.slurm.gently import Gently
+from hpcncf.slurm.reasons import FOR_EVER
+from hpcncf.status import UNDER_WAY, RunState
 
-# `unknown`: Slurm's accounting is some seconds behind, and may not know a new job yet.
-UNFINISHED: Final = ("pending", "running", "unknown")
 POLL_S: Final = 2.0
+# slurmctld may restart, and NFS be slow; but what nobody can tell is not waited for without end.
+PATIENCE_S: Final = 600.0
 
 
-def wait(paths: ResultPaths, run_ids: Sequence[str], quiet: bool = False) -> int:
-    """Return when none of the runs is under way: 0 when all are complete, else 3."""
+def wait(
+    paths: ResultPaths,
+    run_ids: Sequence[str],
+    quiet: bool = False,
+    patience_s: float = PATIENCE_S,
+) -> int:
+    """Return when none of the runs is under way: 0 when all are complete, else 3.
+
+    Neither is it waited any longer when for `patience_s` nobody can tell of any of them.
+    """
+    watch = Watch(paths, run_ids, quiet, patience_s)
     try:
-        states = _watch(paths, run_ids, quiet)
+        states = watch.to_the_end()
     except KeyboardInterrupt:
         there = layout.shown(paths.folder)
         print(f"\nthe runs go on; to end them: hpcncf cancel --all {there}", file=sys.stderr)
@@ -31,45 +43,78 @@ def wait(paths: ResultPaths, run_ids: Sequence[str], quiet: bool = False) -> int
     return 0 if all(state.state == "completed" for state in states) else 3
 
 
-def _watch(paths: ResultPaths, run_ids: Sequence[str], quiet: bool) -> list[RunState]:
+@dataclass
+class Watch:
     """Only what is under way is read again: a local run is being measured meanwhile."""
-    terminal, told = sys.stdout.isatty() and not quiet, dict[str, str]()
-    found, open_ids = dict[str, RunState](), set(run_ids)
-    while open_ids:
-        now = _of(paths, open_ids)
-        found |= {state.run.id: state for state in now}
-        open_ids = {state.run.id for state in now if state.state in UNFINISHED}
-        states = [found[run_id] for run_id in run_ids if run_id in found]
+
+    paths: ResultPaths
+    run_ids: Sequence[str]
+    quiet: bool
+    patience_s: float
+    ask: Gently = field(default_factory=Gently)
+    found: dict[str, RunState] = field(default_factory=dict)
+    told: dict[str, str] = field(default_factory=dict)
+    known_at: float = field(default_factory=time.monotonic)
+
+    def to_the_end(self) -> list[RunState]:
+        terminal = sys.stdout.isatty() and not self.quiet
+        open_ids = set(self.run_ids)
+        while open_ids and not self._gave_up(open_ids):
+            now = self._look(open_ids)
+            open_ids = {state.run.id for state in now if state.state in UNDER_WAY}
+            if terminal:
+                _moving_line(self._states())
+            elif not self.quiet:
+                _changes(self._states(), self.told)
+            if open_ids:
+                time.sleep(min(POLL_S, self.patience_s))
         if terminal:
-            _moving_line(states)
-        elif not quiet:
-            _changes(states, told)
-        if open_ids:
-            time.sleep(POLL_S)
-    if terminal:
-        print("\r\033[K", end="")
-    return [found[run_id] for run_id in run_ids if run_id in found]
+            print("\r\033[K", end="")
+        return self._states()
 
+    def _look(self, run_ids: set[str]) -> list[RunState]:
+        plan = read_plan(self.paths)
+        asked = [run for run in plan.runs if run.id in run_ids]
+        now = status.states(self.paths, plan.model_copy(update={"runs": asked}), self.ask)
+        self.found |= {state.run.id: state for state in now}
+        if any(state.state != "unknown" for state in now):
+            self.known_at = time.monotonic()
+        return now
 
-def _of(paths: ResultPaths, run_ids: set[str]) -> list[RunState]:
-    plan = read_plan(paths)
-    asked = [run for run in plan.runs if run.id in run_ids]
-    return status.states(paths, plan.model_copy(update={"runs": asked}))
+    def _gave_up(self, open_ids: set[str]) -> bool:
+        silent_s = time.monotonic() - self.known_at
+        if silent_s < self.patience_s or not self.found:
+            return False
+        first = self.found[min(open_ids)]
+        print(
+            f"hpcncf: no longer waiting: for {silent_s:.0f} s nobody could tell of {len(open_ids)} "
+            f"run{'s' * (len(open_ids) != 1)} ({first.reason})",
+            file=sys.stderr,
+        )
+        return True
+
+    def _states(self) -> list[RunState]:
+        return [self.found[run_id] for run_id in self.run_ids if run_id in self.found]
 
 
 def _moving_line(states: Sequence[RunState]) -> None:
-    done = sum(state.state not in UNFINISHED for state in states)
-    bar = "#" * (20 * done // len(states))
+    done = sum(state.state not in UNDER_WAY for state in states)
+    bar = "#" * (20 * done // len(states)) if states else ""
     line = f"[{bar:20}] {done}/{len(states)}"
-    for state in [state for state in states if state.state == "running"][:1]:
+    shown = [state for state in states if state.state == "running"] or [
+        state for state in states if state.state in UNDER_WAY
+    ]
+    for state in shown[:1]:
         line += f"  {layout.varies(state.run)}: {progress.sentence(state)}"
     print(f"\r\033[K{line[: layout.width() - 1]}", end="", flush=True)
 
 
 def _changes(states: Sequence[RunState], told: dict[str, str]) -> None:
-    done = sum(state.state not in UNFINISHED for state in states)
+    done = sum(state.state not in UNDER_WAY for state in states)
     for state in states:
-        if state.state in ("pending", "unknown") or told.get(state.run.id) == state.state:
+        # What waits is told where it waits for something that will not come by itself.
+        quiet = state.state in ("pending", "unknown") and FOR_EVER not in state.reason
+        if quiet or told.get(state.run.id) == state.state:
             continue
         told[state.run.id] = state.state
         what = f"{state.run.id[: layout.ID]} {layout.varies(state.run)}".rstrip()

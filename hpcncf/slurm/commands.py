@@ -39,6 +39,8 @@ def job_states(ids: Sequence[str], problems: list[str]) -> dict[str, JobState]:
     problems += silent
     if any(said.startswith("squeue") for said in silent):
         found = _unanswered(ids, silent) | found
+    elif not silent:
+        found = _dropped(ids, found) | found
     return {job_id: dated(_named(state)) for job_id, state in found.items()}
 
 
@@ -58,6 +60,22 @@ def _told_more_by_sacct(state: JobState | None) -> bool:
 
 def _unanswered(ids: Sequence[str], silent: Sequence[str]) -> dict[str, JobState]:
     return dict.fromkeys(ids, JobState("unknown", "", "; ".join(silent)))
+
+
+def _dropped(ids: Sequence[str], found: Mapping[str, JobState]) -> dict[str, JobState]:
+    """Elements of arrays that both know, and that neither lists (any more)."""
+    arrays = {job_id.split("_")[0] for job_id in found}
+    return {
+        job_id: JobState(
+            "lost",
+            "",
+            f"Slurm knows array {master}, but its element {element} no "
+            "longer: cancelled before it started, most likely",
+        )
+        for job_id in ids
+        for master, _, element in [job_id.partition("_")]
+        if master in arrays and element and job_id not in found
+    }
 
 
 def _asked(command: tuple[str, ...], ids: Sequence[str], problems: list[str]) -> str:
