@@ -59,7 +59,7 @@ class Collected:
 
         frames = {}
         for name, table in self.tables().items():
-            frame = pd.DataFrame(table, columns=rows.COLUMNS[name])
+            frame = pd.DataFrame(table, columns=_columns(rows.COLUMNS[name], table))
             unknown = frame.columns[frame.isna().all()]
             frames[name] = frame.astype(dict.fromkeys(unknown, float))  # None alone has no type
         return frames
@@ -220,9 +220,14 @@ def write(found: Collected, paths: ResultPaths) -> list[Path]:
     return written
 
 
+def _columns(always: Sequence[str], table: Sequence[Row]) -> list[str]:
+    """With those that only the rows know: what a command was told, and tells."""
+    return [*always, *sorted({key for row in table for key in row} - set(always))]
+
+
 def as_csv(table: Sequence[Row], columns: Sequence[str]) -> str:
     """Undefined is empty, lists are joined with `; `, mappings are JSON."""
-    columns = [*columns, *sorted({name for row in table for name in row} - set(columns))]
+    columns = _columns(columns, table)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)

@@ -10,44 +10,38 @@ from typing import Final
 
 from hpcncf import command, environment, records, reported
 from hpcncf import workload as programs
-from hpcncf.child import ENDING, CannotStart, Child, check, shell_code
+from hpcncf.child import CannotStart, Child, check, shell_code
 from hpcncf.command import Started
 from hpcncf.errors import HpcncfError
 from hpcncf.monitor import Monitor
 from hpcncf.paths import AttemptPaths, RunPaths
 from hpcncf.plan import Run
-from hpcncf.rank import launcher, leaving, log
+from hpcncf.rank import agreeing, launcher, leaving, log, requeue
 from hpcncf.rank.launcher import Place
 from hpcncf.rank.output import Output
+from hpcncf.rank.requeue import Decision
+from hpcncf.rank.stopping import Held, Stopped
 from hpcncf.records import Outcome, RankRecord
 from hpcncf.reported import Report
 from hpcncf.workload import Program
 
-STOPPING: Final = (*ENDING, signal.SIGUSR2)
+# Where several came, the first of these counts: who ends a job does not want it back.
+STOPPING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR2)
+# Each rank's program may take its time to write a checkpoint, as long as Slurm lets it.
+OTHERS_S: Final = 60.0
 
 
 def rank(run: Run, place: Place, attempt: AttemptPaths) -> int:
     """Be this rank: run the program to its end and leave its record. Returns the exit code."""
-    try:
-        words, folder = _call(run, attempt)
-    except CannotStart as error:
-        return _not_started(run, place, attempt, error)
-    for made in (attempt.output, _run_paths(attempt).checkpoints):
-        made.mkdir(exist_ok=True)
+    described = environment.describe()
     told = Report()
     output = Output(told.read)
-    started = environment.describe()
     try:
-        child = Child(
-            words,
-            folder=folder,
-            env=variables(run, place, attempt),
-            output=output.writing,
-            is_shell=_program(run).shell is not None,
-        )
-    except CannotStart as error:
+        _stop_if_told()
+        child = _start(run, place, attempt, output)
+    except (CannotStart, Stopped) as error:
         return _not_started(run, place, attempt, error)
-    begun = Started(run, attempt, place, child.pid, started, launcher.launched_by())
+    begun = Started(run, attempt, place, child.pid, described, launcher.launched_by())
     monitor = _monitor(begun)
     monitor.start()
     output.start()
@@ -57,8 +51,34 @@ def rank(run: Run, place: Place, attempt: AttemptPaths) -> int:
     told.end()
     if place.rank == 0:
         told.read_file(attempt.output / reported.FILE)
-    record = begun.record(measured, code, outcome(child, code), told.values, told.problems)
-    return _leave(record, attempt, child, code)
+    stopped = _stopped(child)
+    outcome: Outcome = "stopped" if stopped else "completed" if code == 0 else "failed"
+    record = begun.record(measured, code, outcome, told.values, told.problems)
+    if stopped:
+        return _leave_stopped(record, run, attempt, stopped)
+    return _leave(record, attempt, output.ended_a_line)
+
+
+def _stop_if_told() -> None:
+    """A signal that came before there was a program to pass it on to. Raises Stopped."""
+    for each in STOPPING:
+        held = signal.getsignal(each)
+        if isinstance(held, Held) and held.came:
+            raise Stopped(each)
+
+
+def _start(run: Run, place: Place, attempt: AttemptPaths, output: Output) -> Child:
+    """Raises CannotStart."""
+    words, folder = _call(run, attempt)
+    for made in (attempt.output, _run_paths(attempt).checkpoints):
+        made.mkdir(exist_ok=True)
+    return Child(
+        words,
+        folder=folder,
+        env=variables(run, place, attempt),
+        output=output.writing,
+        is_shell=_program(run).shell is not None,
+    )
 
 
 def _program(run: Run) -> Program:
@@ -135,29 +155,66 @@ def _progress(begun: Started, monitor: Monitor, told: Report) -> None:
         begun.write_progress(monitor, dict(told.values))
 
 
-def outcome(child: Child, code: int) -> Outcome:
-    """Told to stop, it did what it could until then: whether that was all, its code cannot tell."""
-    if child.signals & set(STOPPING):
-        return "stopped"
-    return "completed" if code == 0 else "failed"
+def _stopped(child: Child) -> Stopped | None:
+    """Told to stop, it did what it could until then; whether that was all, its code cannot tell."""
+    signals = [each for each in STOPPING if each in child.signals]
+    return Stopped(signals[0]) if signals else None
 
 
-def _leave(record: RankRecord, attempt: AttemptPaths, child: Child, code: int) -> int:
+def _leave(record: RankRecord, attempt: AttemptPaths, on_a_new_line: bool) -> int:
+    _write(record, attempt)
+    code = record.exit_code or 0
+    if code == 0:
+        if record.rank == 0:
+            log.say("\n" * (not on_a_new_line) + log.of_end(attempt.rank(record.rank)))
+        return 0
+    sys.stderr.write(f"hpcncf: {_rank(record)}{command.told(code)}\n")
+    return shell_code(code)
+
+
+def _leave_stopped(record: RankRecord, run: Run, attempt: AttemptPaths, stopped: Stopped) -> int:
+    """As our own ranks: the first has the job put back, once the others have left, too.
+
+    Slurm ends a step as soon as one of its ranks fails, so the others do not say that they did.
+    """
+    ended = f", and the program ended ({command.told(record.exit_code or 0)})"
+    decision = Decision(None, "")
+    if record.rank == 0:
+        decision = requeue.decide(stopped.signum, run.resources.requeues)
+    stopped.fate = ended + decision.told
+    record = _with_fate(record, stopped)
+    _write(record, attempt)
+    if record.rank != 0 and "SLURM_STEP_ID" in os.environ:
+        return 0
+    agreeing.all_left(attempt, record.world_size, OTHERS_S)
+    refused = requeue.put_back(decision.job_id) if decision.job_id else None
+    if refused:
+        stopped.fate = f"{ended}; not put back into the queue: {refused}"
+        _write(_with_fate(record, stopped), attempt)
+    sys.stderr.write(f"hpcncf: {_rank(record)}{stopped}\n")
+    return stopped.exit_code
+
+
+def _with_fate(record: RankRecord, stopped: Stopped) -> RankRecord:
+    told = {"type": "Stopped", "message": str(stopped), "traceback": ""}
+    return record.model_copy(update={"error": told})
+
+
+def _rank(record: RankRecord) -> str:
+    return f"rank {record.rank}: " if record.world_size > 1 else ""
+
+
+def _write(record: RankRecord, attempt: AttemptPaths) -> None:
     path = attempt.rank(record.rank)
     try:
         records.write(path, record)
     except OSError as problem:
         raise HpcncfError(f"{path}: cannot be written: {problem.strerror}") from None
-    if record.outcome == "completed":
-        if record.rank == 0:
-            log.say(log.of_end(path))
-        return 0
-    rank = f"rank {record.rank}: " if record.world_size > 1 else ""
-    sys.stderr.write(f"hpcncf: {rank}{record.outcome}: {command.told(code)}\n")
-    return shell_code(code) or 128 + next(iter(child.signals & set(STOPPING)))
 
 
-def _not_started(run: Run, place: Place, attempt: AttemptPaths, error: CannotStart) -> int:
+def _not_started(
+    run: Run, place: Place, attempt: AttemptPaths, error: CannotStart | Stopped
+) -> int:
     """There is no program to measure: the record is of this process."""
     with leaving.Recorded(run, place, attempt):
         raise error

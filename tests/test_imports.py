@@ -38,6 +38,7 @@ LAYERS: list[set[str]] = [
         "hpcncf.rank.code",
         "hpcncf.rank.leaving",
         "hpcncf.rank.requeue",
+        "hpcncf.rank.agreeing",
     },
     {
         "hpcncf.attempts",

@@ -28,6 +28,7 @@ def row(loader: str = "vectorized", ranks: int = 1, cores: int = 1, **changes: A
         "retired": False,
         "stale": None,
         "workload": "ncf",
+        "by_hand": False,
         "command": None,
         "nodes": 1,
         "tasks_per_node": ranks,
@@ -388,6 +389,7 @@ def command(text: str, cores: int = 2, name: str | None = None, **changes: Any) 
     """A recorded command of 100 s that used 1 core; by default it bears no name but its own."""
     plain = {
         "workload": "command",
+        "by_hand": True,
         "command": text,
         "varied": {"run.command": name or text},
         "config": f"{text}-{cores}",

@@ -149,7 +149,7 @@ def _times(ratio: Ratio, doubt: str | bool) -> str:
 
 
 def _speed(one: Configuration) -> str:
-    return f"{words.number(one.speed)} {'runs an hour' if one.is_command else 'instances/s'}"
+    return f"{words.number(one.speed)} {'runs an hour' if one.by_time else 'instances/s'}"
 
 
 def _busy(one: Configuration) -> str:
@@ -161,10 +161,10 @@ def _cores(one: Configuration) -> str:
 
 
 def _quality(best: Configuration, other: Configuration) -> str:
-    if best.is_command:
-        return ""
     ours, theirs = best.median("hr10"), other.median("hr10")
     if ours is None or theirs is None:
+        if best.is_command:
+            return ""
         return ", quality not evaluated"
     return f", {_alike(best, other)} (HR@10 {words.score(ours)} and {words.score(theirs)})"
 
@@ -177,10 +177,11 @@ def _alike(one: Configuration, other: Configuration) -> str:
 
 
 def _alone(one: Configuration) -> str:
+    does = "does" if one.by_time else "trains"
     efficiency = words.percent(one.median("cpu_efficiency"))
     return (
-        f"{one.label} trains {words.number(one.speed)} instances/s and keeps {efficiency} of its "
-        f"{_cores(one)} busy{_use(one)}; nothing stands beside it to compare."
+        f"{one.label} {does} {_speed(one)} and keeps {efficiency} of its {_cores(one)} "
+        f"busy{_use(one)}; nothing stands beside it to compare."
     )
 
 

@@ -4,6 +4,18 @@ from __future__ import annotations
 
 from typing import Final
 
+# What only our own training has; a command's report does without.
+OF_TRAINING: Final = frozenset(
+    {
+        "instances/s",
+        "speed-up, parallel efficiency",
+        "CPU efficiency: in training",
+        "s/epoch, core-s/epoch",
+        "HR@10, NDCG@10",
+        "HR@10 unseen",
+        "count table",
+    }
+)
 DEFINITIONS: Final[list[tuple[str, str]]] = [
     (
         "instances/s",

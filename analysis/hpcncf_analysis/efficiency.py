@@ -63,12 +63,12 @@ def _speed_axis(axes: Axes, shown: Sequence[Configuration]) -> None:
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(style.thousands))
-    unit = "runs per hour" if shown[0].is_command else "instances per second, all ranks"
+    unit = "runs per hour" if shown[0].by_time else "instances per second, all ranks"
     axes.set_xlabel(f"speed ({unit}; logarithmic)")
 
 
 def _run_speed(one: Configuration, row: Mapping[str, float]) -> float:
-    return 3600 / row["elapsed_s"] if one.is_command else row["instances_per_s"]
+    return 3600 / row["elapsed_s"] if one.by_time else row["instances_per_s"]
 
 
 def _efficiencies(axes: Axes, shown: Sequence[Configuration], colours: Mapping[str, str]) -> None:
@@ -107,8 +107,9 @@ def _costs(axes: Axes, shown: Sequence[Configuration], colours: Mapping[str, str
     for formatted in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
         formatted(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.tick_params(axis="y", which="minor", labelsize=8, labelcolor=GREY)
-    what = "run" if shown[0].is_command else "epoch"
-    axes.set_title(f"Cores allocated (○) and used (•); grey: core-seconds per {what}")
+    grey = f"; grey: core-seconds per {'run' if shown[0].by_time else 'epoch'}"
+    known = work_per_epoch(shown) is not None
+    axes.set_title(f"Cores allocated (○) and used (•){grey if known else ''}")
 
 
 def between(bounds: tuple[float, float], counts: Sequence[float]) -> list[float]:
@@ -149,7 +150,7 @@ def _iso_lines(axes: Axes, shown: Sequence[Configuration]) -> None:
 
 def work_per_epoch(shown: Sequence[Configuration]) -> float | None:
     """Instances of an epoch, when all agree; of a command the unit of speed, runs per hour."""
-    if shown[0].is_command:
+    if shown[0].by_time:
         return 3600.0
     sizes = {one.median("instances_per_epoch") for one in shown}
     return sizes.pop() if len(sizes) == 1 else None

@@ -6,6 +6,8 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from hpcncf.tables.told import METRIC, PARAMETER
+
 Row = Mapping[str, Any]
 
 # Settings in the order in which a label names them; loader always, the others where they vary.
@@ -39,13 +41,18 @@ BARE: Final = {"loader", "engine", "data_title", "command"}
 
 
 def command_name(row: Row) -> str:
-    """What the user called the command, or all of it; only equal ones do the same work."""
+    """What the user called the command, or all of it; only equal ones do the same work.
+
+    A job's command is one and the same at each of its points: no name.
+    """
+    if not row["by_hand"]:
+        return ""
     return str((row.get("varied") or {}).get("run.command") or row.get("command") or "")
 
 
 def varying(rows: Sequence[Row]) -> list[str]:
     """The named settings that tell these rows apart; the data's key only where no title does."""
-    told = [name for name in NAMED if len({repr(row.get(name)) for row in rows}) > 1]
+    told = [name for name in _named(rows[0]) if len({repr(row.get(name)) for row in rows}) > 1]
     if len({(command_name(row), row.get("command")) for row in rows}) == len(
         {command_name(row) for row in rows}
     ):
@@ -53,9 +60,15 @@ def varying(rows: Sequence[Row]) -> list[str]:
     return [name for name in told if name != "data_key" or "data_title" not in told]
 
 
+def _named(row: Row) -> list[str]:
+    """The names in a label's order; a job's command has its parameters for one."""
+    settings = [name for name in NAMED if name != "command" or row["by_hand"]]
+    return settings + sorted(name for name in row if name.startswith(PARAMETER))
+
+
 def settings(row: Row, told: Sequence[str]) -> dict[str, str]:
     """Setting -> words, of those told apart by and those always named, in a label's order."""
-    words = {name: _word(name, row.get(name)) for name in NAMED if _says(name, row, told)}
+    words = {name: _word(name, row.get(name)) for name in _named(row) if _says(name, row, told)}
     if "command" in words:
         words["command"] = _command(row, "command" in told)
     return words
@@ -81,17 +94,21 @@ def _word(name: str, value: Any) -> str:
         return f"data {value[:8]}"
     if name == "num_workers":
         return counted(value, "worker")
-    shown = (
-        "-".join(map(str, value))
-        if isinstance(value, list | tuple)
-        else (str(value) if isinstance(value, str) else f"{value:g}")
-    )
-    return f"{name.replace('_', ' ')} {shown}"
+    if isinstance(value, bool | str):
+        text = str(value).lower() if isinstance(value, bool) else value
+        return textwrap.shorten(f"{called(name)} {text}", LONGEST, placeholder="…")
+    shown = "-".join(map(str, value)) if isinstance(value, list | tuple) else f"{value:g}"
+    return f"{called(name)} {shown}"
+
+
+def called(column: str) -> str:
+    """A column's name as a label and a heading have it."""
+    return column.removeprefix(PARAMETER).removeprefix(METRIC).replace("_", " ")
 
 
 def shape(row: Row) -> str:
     """The resources in words: `2 cores`, `2 nodes × 4 ranks × 1 core`, `1 core + 1 GPU`."""
-    if row["workload"] == "command":
+    if row["by_hand"]:
         return counted(row["cores_allocated"], "core")
     words = [counted(row["cpus_per_task"], "core")]
     if row["world_size"] > 1:

@@ -50,9 +50,9 @@ def of_cores(one: Configuration, other: Configuration) -> Ratio:
 
 def speed_range(one: Configuration) -> tuple[float, float]:
     """The slowest and the fastest repeat."""
-    name = "elapsed_s" if one.is_command else "instances_per_s"
+    name = "elapsed_s" if one.by_time else "instances_per_s"
     ends = [one.figures.get(f"{name}_{end}", one.median(name)) for end in ("low", "high")]
-    low, high = sorted(3600 / end if one.is_command else end for end in ends if end)
+    low, high = sorted(3600 / end if one.by_time else end for end in ends if end)
     return low, high
 
 

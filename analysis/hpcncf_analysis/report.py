@@ -30,7 +30,7 @@ from hpcncf_analysis import (
 )
 from hpcncf_analysis.alerts import alerts
 from hpcncf_analysis.conclude import Conclusion
-from hpcncf_analysis.definitions import DEFINITIONS
+from hpcncf_analysis.definitions import DEFINITIONS, OF_TRAINING
 from hpcncf_analysis.heatmap import Watched
 from hpcncf_analysis.summary import Configuration
 
@@ -183,13 +183,18 @@ def context(
         "attempts_price": history.price(runs),
         "skipped": found.skipped,
         "environment": tables.environment(runs),
-        "definitions": DEFINITIONS,
+        "definitions": _definitions(found.runs),
         "figures": figures,
     }
 
 
 def _told(text: str | None) -> list[str]:
     return [text] if text else []
+
+
+def _definitions(runs: Sequence[Row]) -> list[tuple[str, str]]:
+    trained = any(row["workload"] == "ncf" for row in runs)
+    return [each for each in DEFINITIONS if trained or each[0] not in OF_TRAINING]
 
 
 def _no_title(runs: Sequence[Row]) -> str:

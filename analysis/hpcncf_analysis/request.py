@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from math import ceil
 from typing import Any, Final
 
+from hpcncf.tables.told import PARAMETER
 from hpcncf_analysis import words
 from hpcncf_analysis.labels import counted, varying
 from hpcncf_analysis.summary import Configuration
@@ -18,7 +19,7 @@ MEMORY_MARGIN: Final = 0.25
 
 def asked(one: Configuration, among: Sequence[Configuration]) -> str:
     """The settings of a job file that make this configuration: every one that varies among them."""
-    if one.is_command:
+    if one.by_hand:
         return counted(one.cores, "core")
     return ", ".join(f"{key}: {_yaml(value)}" for key, value in _keys(one, among).items())
 
@@ -28,10 +29,11 @@ def _keys(one: Configuration, among: Sequence[Configuration]) -> dict[str, Any]:
     names = ["nodes"] if row["nodes"] > 1 else []
     names += ["tasks_per_node", "cpus_per_task"]
     names += ["gpus_per_node"] if row["gpus_per_node"] else []
-    names += ["loader", *(["num_workers"] if row.get("num_workers") else [])]
+    names += [name for name in ("loader", "num_workers") if row.get(name)]
     told = [name for name in varying([other.rows[0] for other in among]) if name in row]
     per_rank = row.get("batch_size_per_rank") is not None
     batch = "batch_size_per_rank" if per_rank else "global_batch_size"
+    told = [name for name in told if not name.startswith(PARAMETER)]
     values = {name: row[name] for name in [*names, *told] if name not in NO_KEYS}
     values |= {batch: row[batch if per_rank else "batch"]} if "batch" in told else {}
     planned = row.get("varied") or {}

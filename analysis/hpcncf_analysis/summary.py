@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import pandas as pd
 
+from hpcncf.tables.told import METRIC, is_number
 from hpcncf.tables.trained import PHASES
 from hpcncf_analysis import labels
 from hpcncf_analysis.scaling import with_scaling
@@ -48,12 +49,24 @@ def spread(runs: pd.DataFrame) -> pd.DataFrame:
     Empty where any repeat lacks the figure: the others' median would not stand for all. One repeat
     has no low and no high.
     """
-    figures = runs.reindex(columns=list(FIGURES)).astype(float).groupby(runs["config"], sort=False)
+    rows = [{str(name): value for name, value in row.items()} for _, row in runs.iterrows()]
+    names = [*FIGURES, *metrics(rows)]
+    figures = runs.reindex(columns=names).astype(float).groupby(runs["config"], sort=False)
     told = figures.count()
     whole = told.eq(figures.size(), axis=0)
     low, high = (ends.where(whole & (told > 1)) for ends in (figures.min(), figures.max()))
     medians = figures.median().where(whole)
     return pd.concat([medians, low.add_suffix("_low"), high.add_suffix("_high")], axis=1)
+
+
+def metrics(rows: Iterable[Row]) -> list[str]:
+    """Columns of what commands reported that are numbers wherever they are known."""
+    numbers: dict[str, bool] = {}
+    for row in rows:
+        for name, value in row.items():
+            if name.startswith(METRIC) and value is not None and value == value:  # no NaN
+                numbers[name] = numbers.get(name, True) and is_number(value)
+    return sorted(name for name, all_are in numbers.items() if all_are)
 
 
 @dataclass(frozen=True)
@@ -69,6 +82,8 @@ class Configuration:
     rows: Sequence[Row]
     figures: Mapping[str, float]
     """Those known of `spread`'s columns, and of its scaling."""
+    tells_speed: bool = True
+    """Whether instances per second are known, of all that it is compared with, too."""
 
     def median(self, name: str) -> float | None:
         return self.figures.get(name)
@@ -86,14 +101,24 @@ class Configuration:
         return bool(self.rows[0]["workload"] == "command")
 
     @property
+    def by_hand(self) -> bool:
+        """A command that `hpcncf run` started."""
+        return bool(self.rows[0]["by_hand"])
+
+    @property
+    def by_time(self) -> bool:
+        """Its speed is in runs per hour: nobody counted instances."""
+        return self.is_command and not self.tells_speed
+
+    @property
     def command(self) -> str:
         """Its name, or all of it: the label shortens it."""
         return labels.command_name(self.rows[0])
 
     @property
     def speed(self) -> float | None:
-        """Instances per second; for a command, runs per hour."""
-        if not self.is_command:
+        """Instances per second; for a command that reports none, runs per hour."""
+        if not self.by_time:
             return self.median("instances_per_s")
         elapsed_s = self.median("elapsed_s")
         return 3600 / elapsed_s if elapsed_s else None
@@ -138,6 +163,8 @@ def configurations(runs: Iterable[Row]) -> list[Configuration]:
         _configuration(key, rows, told, known)
         for (key, rows), known in zip(grouped.items(), figures, strict=True)
     ]
+    tells_speed = all(row["instances_per_s"] for rows in grouped.values() for row in rows)
+    found = [replace(one, tells_speed=tells_speed) for one in found]
     return _scaled(sorted(found, key=lambda one: (one.series, one.cores, one.ranks, one.label)))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from hpcncf_analysis import words
+from hpcncf_analysis import labels, summary, words
 from hpcncf_analysis.summary import CROWD, MOST, Configuration, by_series
 from hpcncf_analysis.table import Table
 from hpcncf_analysis.words import NONE
@@ -25,6 +25,14 @@ ENVIRONMENT: Final = (
 )
 
 
+# What a command may report that our own training has, too, and its heading here.
+TOLD: Final = {
+    "instances_per_s": "instances/s",
+    "loss": "loss",
+    "hr10": "HR@10",
+    "ndcg10": "NDCG@10",
+}
+MOST_TOLD: Final = 8
 # As the monitor says it.
 TOO_SHORT: Final = "too short to judge"
 RUN_TEXTS: Final = frozenset({"settings", "state", "what happened"})
@@ -35,8 +43,10 @@ LENGTHS: Final = {"commit": 10}
 def main_table(shown: Sequence[Configuration]) -> Table:
     """Speed, what it cost, and the quality beside it; without training, time for speed."""
     if all(one.is_command for one in shown):
-        columns = ["configuration", "elapsed", *_CORE_COLUMNS, "core time"]
-        return _numbered(Table(columns, [_command_row(one) for one in shown]))
+        told = reported(shown)
+        heads = [TOLD.get(name, labels.called(name)) for name in told]
+        columns = ["configuration", "elapsed", *heads, *_CORE_COLUMNS, "core time"]
+        return _numbered(Table(columns, [_command_row(one, told) for one in shown]))
     compared = compared_sizes(shown)
     columns = [
         "configuration",
@@ -133,9 +143,21 @@ def _extrapolated(one: Configuration) -> str:
     return " (extrapolated)" if one.rows[0]["epoch_extrapolated"] else ""
 
 
-def _command_row(one: Configuration) -> list[str]:
-    elapsed = words.duration(one.median("elapsed_s"))
-    return [one.label, elapsed, *_core_cells(one), words.core_time(one.median("core_hours"))]
+def reported(shown: Sequence[Configuration]) -> list[str]:
+    """The figures that commands told of themselves, as many as a table has room for."""
+    known = {name for one in shown for name in one.figures}
+    metrics = summary.metrics(row for one in shown for row in one.rows)
+    return [name for name in [*TOLD, *metrics] if name in known][:MOST_TOLD]
+
+
+def _command_row(one: Configuration, told: Sequence[str]) -> list[str]:
+    return [
+        one.label,
+        words.duration(one.median("elapsed_s")),
+        *(words.number(one.median(name)) for name in told),
+        *_core_cells(one),
+        words.core_time(one.median("core_hours")),
+    ]
 
 
 def with_interval(one: Configuration, name: str) -> str:

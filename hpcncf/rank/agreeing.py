@@ -5,15 +5,13 @@ Ours are told through torch.distributed; a user's program need not have torch.
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Mapping
 from typing import Final
 
 from hpcncf import claims, records
 from hpcncf.errors import HpcncfError
 from hpcncf.paths import AttemptPaths, RunPaths
-from hpcncf.rank import launcher
+from hpcncf.rank import launcher, requeue
 from hpcncf.records import Claim, RecordError
 
 POLL_S: Final = 0.2
@@ -21,17 +19,12 @@ POLL_S: Final = 0.2
 WITHIN_S: Final = 300.0
 
 
-def restart(env: Mapping[str, str] = os.environ) -> int | None:
-    """Which start of the Slurm job this is."""
-    return int(env.get("SLURM_RESTART_COUNT", "0")) if "SLURM_JOB_ID" in env else None
-
-
 def joined(paths: RunPaths, rank: int, within_s: float = WITHIN_S) -> AttemptPaths:
     """The attempt that this start's first rank took, as soon as it is seen here.
 
     Raises HpcncfError where it does not appear.
     """
-    start, deadline = (launcher.slurm_job_id(), restart()), time.monotonic() + within_s
+    start, deadline = (launcher.slurm_job_id(), requeue.restart()), time.monotonic() + within_s
     while True:
         for attempt in paths.attempts()[-1:]:
             if _is_of(start, attempt) and not attempt.rank(rank).exists():

@@ -22,6 +22,7 @@ class Output:
         self._reading, self.writing = os.pipe()
         self._ended, self._ending = os.pipe()
         self._to = _descriptor()
+        self.ended_a_line = True
         self._thread = threading.Thread(target=self._pass_on, name="hpcncf-output", daemon=True)
 
     def start(self) -> None:
@@ -59,6 +60,7 @@ class Output:
             while rest:
                 rest = rest[os.write(self._to, rest) :]
         self._seen(chunk)
+        self.ended_a_line = chunk.endswith(b"\n") if chunk else self.ended_a_line
         return len(chunk)
 
 
@@ -71,6 +73,5 @@ def _descriptor() -> int:
 
 def _capacity(pipe: int) -> int:
     """The most that can have been in the pipe when its writer ended."""
-    if sys.platform == "linux":
-        return fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ)
-    return CHUNK
+    of_linux = getattr(fcntl, "F_GETPIPE_SZ", None)
+    return CHUNK if of_linux is None else fcntl.fcntl(pipe, of_linux)

@@ -15,6 +15,7 @@ from hpcncf.status import RunState
 from hpcncf.tables import account, history, watched
 from hpcncf.tables.account import MEASURED
 from hpcncf.tables.history import TOTALS
+from hpcncf.tables.told import columns as told_columns
 from hpcncf.tables.trained import PHASES, TRAINED, Row
 
 IDENTITY: Final = (
@@ -60,6 +61,8 @@ CORE: Final = (
     *(f"{whose}_{what}" for whose in ("busy", "ours", "others") for what in ("mean", "peak")),
 )
 EPOCH: Final = ("run_id", "attempt", *Epoch.model_fields)
+# More of what a command reported do not fit a line.
+MOST_REPORTED: Final = 5
 RANK_PARTS: Final = ("cores", "cpu", "memory", "io")
 TRAINING_LISTS: Final = {"phases", "epochs", "batches", "baseline"}
 
@@ -133,6 +136,7 @@ def of_run(
             "test_rows": data.test_rows if data else None,
         }
         | figures
+        | told_columns(run, ranks)
         | history.totals(tried)
         | {"warnings": account.warnings(ranks, figures) + history.silent(tried)}
     )
@@ -171,9 +175,21 @@ def _progress(progress: Progress | None) -> str | None:
     if progress is None:
         return None
     if progress.phase == "command":
-        return f"{progress.elapsed_s:.0f} s"
+        return ", ".join([f"{progress.elapsed_s:.0f} s", *reports(progress)])
     steps = f"step {progress.step} of {progress.steps_per_epoch}"
     return f"epoch {progress.epoch + 1} of {progress.epochs}, {progress.phase}, {steps}"
+
+
+def reports(progress: Progress) -> list[str]:
+    """What a command told of itself so far: `epoch 3/10`, `loss 0.25`."""
+    shown = dict(progress.reported)
+    epoch, epochs = shown.pop("epoch", None), shown.pop("epochs", None)
+    shown.pop("instances_per_s", None)
+    first = [] if epoch is None else [f"epoch {epoch}" + (f"/{epochs}" if epochs else "")]
+    return first + [
+        f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}"
+        for key, value in list(shown.items())[:MOST_REPORTED]
+    ]
 
 
 def of_rank(record: RankRecord) -> Row:
