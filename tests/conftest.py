@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -10,12 +12,13 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from fake_slurm import settings
 
 # No test is timed: a busy machine is not a failure.
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
 
-FAKE_SLURM = Path(__file__).parent / "fake_slurm"
+FAKE_SLURM = Path(__file__).parent / "fake_slurm/bin"
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -61,13 +64,13 @@ def job_file(tmp_path: Path, tiny_data: Path) -> Callable[[str], Path]:
 
 @dataclass(frozen=True)
 class FakeSlurm:
-    """Scripts on PATH that keep what they were given, and answer what a test tells them to."""
+    """Slurm's commands on PATH, and a small controller behind them. Unasked, it starts no job."""
 
     folder: Path
 
     @property
     def submitted(self) -> list[str]:
-        """Every script that sbatch got, in order."""
+        """Every script that sbatch took, in order."""
         files = sorted(self.folder.glob("*.sbatch"), key=lambda path: int(path.stem))
         return [path.read_text() for path in files]
 
@@ -78,7 +81,7 @@ class FakeSlurm:
         return log.read_text().splitlines() if log.exists() else []
 
     def answer(self, command: str, text: str) -> None:
-        """What squeue or sacct prints from now on."""
+        """What this command prints from now on, whatever the controller knows."""
         (self.folder / f"{command}.says").write_text(text)
 
     def refuse(self, text: str) -> None:
@@ -86,17 +89,48 @@ class FakeSlurm:
         (self.folder / "refuse").write_text(text)
 
     def run_jobs(self) -> None:
-        """From now on sbatch runs each array element at once, srun all its ranks."""
-        (self.folder / "run").touch()
+        """From now on jobs start, each rank a process of this machine."""
+        self.set(running=True)
+
+    def set(self, **of_the_cluster: object) -> None:
+        """Change some of fake_slurm.settings.Settings: its nodes, limits, what answers."""
+        settings.change(self.folder, **of_the_cluster)
+
+    def fail_node(self, node: str) -> None:
+        """It is dead, and Slurm knows."""
+        self._fault("fail-node", node)
+
+    def mend_node(self, node: str) -> None:
+        self._fault("mend-node", node)
+
+    def preempt(self, job: str) -> None:
+        self._fault("preempt", job)
+
+    def starve(self, job: str, rank: int = 0) -> None:
+        """This rank of its running step takes more memory than was asked for."""
+        self._fault("starve", job, str(rank))
+
+    def end(self) -> None:
+        if (self.folder / "controller.socket").exists():
+            self._fault("end")
+
+    def _fault(self, *words: str) -> None:
+        client = [sys.executable, "-IS", FAKE_SLURM.parent / "client.py", "fault", *words]
+        told = os.environ | {"FAKE_SLURM": str(self.folder)}
+        subprocess.run(client, env=told, check=True)
 
 
 @pytest.fixture
-def fake_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
+def fake_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeSlurm]:
     folder = tmp_path / "slurm"
     folder.mkdir()
     monkeypatch.setenv("FAKE_SLURM", str(folder))
+    monkeypatch.setenv("FAKE_SLURM_PYTHON", sys.executable)
     monkeypatch.setenv("PATH", f"{FAKE_SLURM}{os.pathsep}{os.environ['PATH']}")
-    return FakeSlurm(folder)
+    fake = FakeSlurm(folder)
+    fake.set(owner=os.getpid())
+    yield fake
+    fake.end()
 
 
 def within(seconds: float, happened: Callable[[], bool]) -> bool:
