@@ -14,10 +14,9 @@ from hpcncf.paths import ResultPaths
 from hpcncf.plan import Plan, Run
 from hpcncf.records import Claim, RecordError
 from hpcncf.slurm import commands
-from hpcncf.status import RunState
+from hpcncf.status import UNDER_WAY, RunState
 from hpcncf.submissions import Submission
 
-UNDER_WAY: Final = ("pending", "running", "unknown")
 POLL_S: Final = 0.2
 
 
@@ -27,25 +26,43 @@ def cancel(paths: ResultPaths, plan: Plan, runs: Sequence[Run]) -> list[RunState
     Raises HpcncfError where Slurm refuses.
     """
     asked = {run.id for run in runs}
-    found = [
-        state
-        for state in status.states(paths, plan)
-        if state.run.id in asked and state.state in UNDER_WAY
-    ]
+    states = status.states(paths, plan)
+    found = [state for state in states if state.run.id in asked and state.state in UNDER_WAY]
     if not found:
         return []
     submissions.cancel(paths, [state.run.id for state in found])
-    slurm = _slurm_jobs(paths, found)
+    slurm = _slurm_jobs(paths, states, found)
     if slurm:
         commands.cancel(slurm)
     _end_local(paths, found)
     return found
 
 
-def _slurm_jobs(paths: ResultPaths, states: Sequence[RunState]) -> list[str]:
-    submitted = submissions.read(paths)
-    sent = [(state, submitted.last(state.run.id)) for state in states]
-    return [state.job.id for state, by in sent if state.job and by and by.cluster == "slurm"]
+def _slurm_jobs(
+    paths: ResultPaths, states: Sequence[RunState], found: Sequence[RunState]
+) -> list[str]:
+    """The jobs that have nothing left to do; a task of several runs passes over a cancelled one.
+
+    With the last of a submission goes the job that would report on it.
+    """
+    submitted, cancelled = submissions.read(paths), {state.run.id for state in found}
+    left = {state.run.id for state in states if state.state in UNDER_WAY} - cancelled
+    ids = dict.fromkeys(_started_by_hand(paths, found))
+    for one in submitted.submissions:
+        if one.cluster != "slurm" or not cancelled & set(one.runs):
+            continue
+        mine = {run_id for run_id in one.runs if submitted.last(run_id) is one}
+        idle = [job for job in one.jobs if mine & cancelled & set(job.runs)]
+        ids |= {job.id: None for job in idle if not left & mine & set(job.runs)}
+        if one.report_job and not left & mine:
+            ids[one.report_job] = None
+    return list(ids)
+
+
+def _started_by_hand(paths: ResultPaths, found: Sequence[RunState]) -> list[str]:
+    """Jobs that somebody gave to sbatch himself, one run each."""
+    taken = [_claim(paths, state) for state in found if state.job is None]
+    return [claim.slurm_job_id for claim in taken if claim and claim.slurm_job_id]
 
 
 def _end_local(paths: ResultPaths, states: Sequence[RunState]) -> None:

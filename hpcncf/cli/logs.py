@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from hpcncf.paths import AttemptPaths, ResultPaths
+    from hpcncf.plan import Run
 
 HELP = "print what a run's rank printed"
 POLL_S: Final = 0.5
+# How often it is looked whether the run still goes on.
+GOES_ON_S: Final = 2.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +32,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import json
 
-    from hpcncf import claims
     from hpcncf.cli import finding
 
     paths, _, found = finding.run(args.run_id, args.results)
@@ -39,19 +41,28 @@ def run(args: argparse.Namespace) -> int:
         told = {"run": found.id, "attempt": attempt, "rank": args.rank, "files": named}
         print(json.dumps(told, indent=2))
         return 0
-    here = paths.run(found.id)
-    printed = [
-        _print(file, lambda: args.follow and claims.holder(here) is not None) for file in files
-    ]
-    if not any(printed):
+    printed = _print(files, _goes_on(paths, found) if args.follow else lambda: False)
+    if not printed:
         print(f"hpcncf: rank {args.rank} printed nothing", file=sys.stderr)
+    elif number := _in_one_log(paths, found.id, files):
+        print(f"hpcncf: {number} runs of one Slurm task printed this", file=sys.stderr)
     return 0
+
+
+def _in_one_log(paths: ResultPaths, run_id: str, files: list[Path]) -> int:
+    """How many runs share the log; 0 where it is this one's alone."""
+    from hpcncf import submissions
+
+    last = submissions.read(paths).last(run_id)
+    job = last.job_of(run_id) if last and last.cluster == "slurm" else None
+    shared = job is not None and any(file.name.startswith(f"{job.id}_") for file in files)
+    return len(job.runs) if job and shared and len(job.runs) > 1 else 0
 
 
 def _chosen(
     paths: ResultPaths, run_id: str, number: int | None, rank: int
 ) -> tuple[int | None, list[Path]]:
-    """The attempt and its files; no attempt where the last Slurm job ended before it took one."""
+    """The attempt and its files; no attempt where the last Slurm job took none (yet)."""
     if number is None and (left := _of_no_attempt(paths, run_id, rank)):
         return None, left
     attempt = _attempt(paths, run_id, number)
@@ -60,28 +71,21 @@ def _chosen(
 
 def _of_no_attempt(paths: ResultPaths, run_id: str, rank: int) -> list[Path]:
     """Why it failed that early (a broken `setup`, no hpcncf on the node) stands nowhere else."""
-    from hpcncf import submissions
+    from hpcncf import printed, submissions
 
     last = submissions.read(paths).last(run_id)
     job = last.job_of(run_id) if last and last.cluster == "slurm" else None
     attempts = paths.run(run_id).attempts()
     if job is None or any(_slurm_job_id(attempt) == job.id for attempt in attempts):
         return []
-    return _of_submitit(paths, job.id, rank)
+    return printed.of_slurm(paths, job.id, rank)
 
 
 def _slurm_job_id(attempt: AttemptPaths) -> str | None:
-    from hpcncf import records
-    from hpcncf.records import Claim, RecordError
+    from hpcncf import attempts
 
-    try:
-        return records.read(attempt.claim, Claim).slurm_job_id
-    except RecordError:
-        return None
-
-
-def _of_submitit(paths: ResultPaths, job_id: str, rank: int) -> list[Path]:
-    return sorted(paths.folder.glob(f"slurm-*/{job_id}_{rank}_log.*"))
+    claim = attempts.claim(attempt)
+    return claim.slurm_job_id if claim else None
 
 
 def _attempt(paths: ResultPaths, run_id: str, number: int | None) -> AttemptPaths:
@@ -89,7 +93,9 @@ def _attempt(paths: ResultPaths, run_id: str, number: int | None) -> AttemptPath
 
     attempts = paths.run(run_id).attempts()
     if not attempts:
-        raise UsageError(f"run {run_id}: has not started, so there is no log")
+        raise UsageError(
+            f"run {run_id}: has not started, so there is no log{_waits(paths, run_id)}"
+        )
     chosen = [attempt for attempt in attempts if number in (None, attempt.number)]
     if not chosen:
         known = ", ".join(str(attempt.number) for attempt in attempts)
@@ -97,14 +103,24 @@ def _attempt(paths: ResultPaths, run_id: str, number: int | None) -> AttemptPath
     return chosen[-1]
 
 
+def _waits(paths: ResultPaths, run_id: str) -> str:
+    """`; it is pending: others are before it (Priority)`."""
+    from hpcncf import status
+    from hpcncf.results import read_plan
+
+    plan = read_plan(paths)
+    only = plan.model_copy(update={"runs": [run for run in plan.runs if run.id == run_id]})
+    (state,) = status.states(paths, only)
+    return f"; it is {state.state}" + (f": {state.reason}" if state.reason else "")
+
+
 def _files(paths: ResultPaths, attempt: AttemptPaths, rank: int) -> list[Path]:
     """The local launcher's log, or submitit's two of a Slurm task."""
+    from hpcncf import printed
     from hpcncf.errors import UsageError
 
-    if attempt.log(rank).exists():
-        return [attempt.log(rank)]
-    job_id = _slurm_job_id(attempt)
-    if job_id and (files := _of_submitit(paths, job_id, rank)):
+    files = printed.of_attempt(paths, attempt, _slurm_job_id(attempt), rank)
+    if files:
         return files
     ranks = ", ".join(sorted(path.stem for path in attempt.folder.glob("rank-*.log")))
     raise UsageError(
@@ -113,16 +129,40 @@ def _files(paths: ResultPaths, attempt: AttemptPaths, rank: int) -> list[Path]:
     )
 
 
-def _print(file: Path, more_to_come: Callable[[], bool]) -> bool:
-    """Whether there was anything."""
+def _goes_on(paths: ResultPaths, run: Run) -> Callable[[], bool]:
+    """Whether the run is under way: by its claim, and now and then by all that is known."""
+    from hpcncf import status
+    from hpcncf.results import read_plan
+    from hpcncf.slurm.gently import Gently
+
+    only = read_plan(paths).model_copy(update={"runs": [run]})
+    ask, last = Gently(), (0.0, True)
+
+    def goes_on() -> bool:
+        nonlocal last
+        if time.monotonic() - last[0] > GOES_ON_S or not last[0]:
+            (state,) = status.states(paths, only, ask)
+            last = time.monotonic(), state.state in status.UNDER_WAY
+        return last[1]
+
+    return goes_on
+
+
+def _print(files: list[Path], more_to_come: Callable[[], bool]) -> bool:
+    """All files, those that grow side by side; whether there was anything."""
     printed = False
-    with file.open(errors="replace") as log:
+    logs = [file.open(errors="replace") for file in files]
+    try:
         while True:
             going_on = more_to_come()
-            for line in log:
-                sys.stdout.write(line)
-                printed = True
+            for log in logs:
+                for line in log:
+                    sys.stdout.write(line)
+                    printed = True
             sys.stdout.flush()
             if not going_on:
                 return printed
             time.sleep(POLL_S)
+    finally:
+        for log in logs:
+            log.close()
