@@ -22,7 +22,7 @@ from hpcncf.monitor import procfs
 from hpcncf.monitor.cores import usable
 from hpcncf.paths import AttemptPaths, ResultPaths, RunPaths
 from hpcncf.plan import Run
-from hpcncf.rank import agreeing, arguments, launcher, log, requeue, source
+from hpcncf.rank import agreeing, arguments, launcher, log, requeue, source, torchrun
 from hpcncf.rank.launcher import Place
 from hpcncf.rank.leaving import Recorded
 from hpcncf.rank.stopping import Stopped
@@ -255,6 +255,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     over = "attempts up to this number are known to have ended"
     parser.add_argument("--over", type=int, metavar="N", default=0, help=over)
     args = parser.parse_args(argv)
+    torchrun.bind()
     try:
         return from_arguments(args, args.over)[0]
     except HpcncfError as error:

@@ -72,7 +72,7 @@ class Request:
         """Raises Stopped where what begins can be cut off and is not wanted any more."""
         before, self.mode = self.mode, mode
         try:
-            if mode == "at_once" and self.signum is not None:
+            if mode == "at_once" and self.came_in is not None and self.signum is not None:
                 raise Stopped(self.signum)
             yield
         finally:
@@ -125,6 +125,7 @@ class StopSignals:
         self._before = {each: signal.getsignal(each) for each in (*SIGNALS, signal.SIGCHLD)}
         for each in SIGNALS:
             signal.signal(each, self._stop)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # see rank.torchrun
         for each, handler in self._before.items():
             if isinstance(handler, Held) and handler.came:
                 os.kill(os.getpid(), each)

@@ -21,7 +21,7 @@ from hpcncf import claims, records
 from hpcncf.local.processes import end_with_parent
 from hpcncf.paths import ResultPaths
 from hpcncf.plan import Run
-from hpcncf.rank import launcher, requeue, stopping
+from hpcncf.rank import launcher, requeue, stopping, torchrun
 from hpcncf.records import End
 from hpcncf.results import read_plan
 
@@ -39,12 +39,14 @@ def work(results: str, run_ids: Sequence[str], again: bool, over: Mapping[str, i
     """
     stopping.hold((*stopping.SIGNALS, signal.SIGCONT))  # submitit's handlers end here
     signal.signal(signal.SIGCONT, signal.SIG_DFL)
-    if len(run_ids) == 1:
+    planned = {run.id: run for run in read_plan(ResultPaths(Path(results))).runs}
+    if len(run_ids) == 1 and planned[run_ids[0]].resources.launcher == "srun":
         from hpcncf import worker
 
         code = worker.work(Path(results), run_ids[0], again, over.get(run_ids[0], 0))
     else:
-        code = _Several(ResultPaths(Path(results)), again, over).work(run_ids)
+        several = _Several(ResultPaths(Path(results)), again, over)
+        code = several.work([planned[run_id] for run_id in run_ids])
     if code:
         raise SystemExit(code)
 
@@ -57,35 +59,36 @@ class _Several:
         self._rank = launcher.place().rank
         self._child: Child | None = None
         self._told: int | None = None
+        self._by_torchrun = False
         for each in (signal.SIGTERM, signal.SIGUSR2):
             held = signal.getsignal(each)
             signal.signal(each, self._pass_on)
             if isinstance(held, stopping.Held) and held.came:
                 self._told = each
 
-    def work(self, run_ids: Sequence[str]) -> int:
+    def work(self, runs: Sequence[Run]) -> int:
         """The exit code. A run that fails does not keep the next from being run; a signal does."""
-        planned = {run.id: run for run in read_plan(self._paths).runs}
         codes = []
-        for run_id in run_ids:
+        for run in runs:
             if self._told is None:
-                codes.append(self._run(planned[run_id]))
+                codes.append(self._run(run))
         if self._told is not None:
-            return self._stopped(planned[run_ids[0]].resources.requeues)
+            return self._stopped(runs[0].resources.requeues)
         return max(codes)
 
     def _run(self, run: Run) -> int:
+        self._by_torchrun = run.resources.launcher == "torchrun"
         known = {requeue.BY_TASK: "1", "HPCNCF_RUN": run.id}
         self._child = subprocess.Popen(
-            self._command(run.id),
+            self._command(run),
             env=os.environ | known,
-            preexec_fn=end_with_parent if sys.platform == "linux" else None,
+            preexec_fn=torchrun.prepare if self._by_torchrun else _prepare,
         )
         deadline = time.monotonic() + run.resources.timeout_min * 60
         code, timed_out = _wait(self._child, deadline), False
         if code is None:
             timed_out = self._told is None
-            self._child.terminate()
+            self._send(self._child, signal.SIGTERM)
             code = _wait(self._child, time.monotonic() + GRACE_S)
         if code is None:
             self._child.kill()
@@ -95,10 +98,12 @@ class _Several:
             self._leave_end(run, code)
         return code if code >= 0 else 128 - code
 
-    def _command(self, run_id: str) -> list[str]:
-        command = [sys.executable, "-u", "-m", "hpcncf.worker", str(self._paths.folder)]
-        command += ["--run", run_id, "--over", str(self._over.get(run_id, 0))]
-        return command + ["--again"] * self._again
+    def _command(self, run: Run) -> list[str]:
+        given = [str(self._paths.folder), "--run-id", run.id]
+        given += ["--over", str(self._over.get(run.id, 0)), *["--again"] * self._again]
+        if self._by_torchrun:
+            return torchrun.command(run, ["hpcncf.worker", *given])
+        return [sys.executable, "-u", "-m", "hpcncf.worker", *given]
 
     def _leave_end(self, run: Run, code: int) -> None:
         """The run's own record says that it was told to stop; here stands why."""
@@ -120,7 +125,13 @@ class _Several:
     def _pass_on(self, signum: int, _frame: FrameType | None) -> None:
         self._told = self._told or signum
         if self._child is not None and self._child.poll() is None:
-            self._child.send_signal(signum)
+            self._send(self._child, signum)
+
+    def _send(self, child: Child, signum: int) -> None:
+        if self._by_torchrun:
+            torchrun.pass_on(child, signum)
+        else:
+            child.send_signal(signum)
 
     def _stopped(self, allowed: int) -> int:
         """The first rank has the task put back, to go on with the runs that are not complete."""
@@ -135,6 +146,11 @@ class _Several:
         name = signal.Signals(self._told).name
         sys.stderr.write(f"hpcncf: this task's runs were stopped by {name}{told}\n")
         return 128 + self._told
+
+
+def _prepare() -> None:
+    if sys.platform == "linux":
+        end_with_parent()
 
 
 def _wait(child: Child, deadline: float) -> int | None:
