@@ -1,0 +1,141 @@
+"""One job before the many: what it asks, what its answers mean, how it ends."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import FakeSlurm
+
+from hpcncf import check_node, environment, jobfile, records
+from hpcncf.cli import main
+from hpcncf.slurm import node_view
+from hpcncf.slurm.node_view import ANSWER, QUESTION, Answer, Question
+from hpcncf.slurm.states import JobState
+from hpcncf.spec import Resources
+
+JobFile = Callable[[str], Path]
+
+
+def asked(path: Path) -> Question:
+    return check_node.question(jobfile.plan(jobfile.load(path), path).active())
+
+
+def answered(path: Path, tmp_path: Path, **changes: Any) -> list[str]:
+    """What is wrong with this machine's own answer, but for the changes."""
+    question = asked(path)
+    # Importing it takes seconds.
+    records.write(tmp_path / QUESTION, question.model_copy(update={"torch": False}))
+    node_view.answer(str(tmp_path))
+    told = records.read(tmp_path / ANSWER, Answer).model_copy(update=changes)
+    return list(node_view.differences(question, told, environment.versions()))
+
+
+def test_this_machine_sees_what_it_sees(job_file: JobFile, tmp_path: Path) -> None:
+    assert answered(job_file(""), tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"python": "3.9.0"}, "runs Python 3.9.0, here it is " + platform.python_version()),
+        ({"versions": {}}, "has hpcncf not installed, here it is "),
+        ({"torch_problem": "no libgomp"}, "cannot import torch: no libgomp"),
+        ({"missing": ["train.py"]}, "does not see train.py: is it on a file system that"),
+        ({"data": {}}, "/tiny: is it on a file system that compute nodes share?"),
+        ({"allocated": 4.0, "usable": 1.0}, "allocated 4 cores, but the job may use 1"),
+    ],
+)
+def test_what_a_node_sees_otherwise_is_told(
+    job_file: JobFile, tmp_path: Path, changes: dict[str, Any], told: str
+) -> None:
+    said = answered(job_file(""), tmp_path, node="node3", **changes)
+    assert told in said[0]
+    assert said[0].startswith("the node node3 ")
+
+
+def test_other_data_under_the_same_name_is_told(job_file: JobFile, tmp_path: Path) -> None:
+    path = job_file("")
+    (folder,) = asked(path).data
+    (told,) = answered(path, tmp_path, data={folder: "another"})
+    assert f"sees other data in {folder}" in told
+
+
+def test_of_a_command_its_program_and_files_are_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("")
+    Path("job.yaml").write_text(
+        "name: a\nworkload: {command: [no-such-program, train.py, '{x}', gone.py]}\n"
+        "parameters: {x: 1}\ngrid: {parameters.x: [1, 2, 3]}\n"
+    )
+    question = asked(Path("job.yaml"))
+    assert (question.programs, question.files) == (["no-such-program"], ["train.py"])
+    assert (question.data, question.torch) == ({}, False)
+    Path("train.py").unlink()
+    records.write(tmp_path / QUESTION, question)
+    node_view.answer(str(tmp_path))
+    assert records.read(tmp_path / ANSWER, Answer).missing == ["no-such-program", "train.py"]
+
+
+def test_the_check_is_one_rank_for_a_short_time() -> None:
+    wants = Resources(nodes=4, tasks_per_node=2, cpus_per_task=3, timeout_min=600, runs_per_task=9)
+    small = check_node.shape(wants)
+    assert (small.world_size, small.cpus_per_task, small.runs_per_task) == (1, 3, 1)
+    assert small.timeout_min == check_node.LIMIT_MIN
+
+
+@pytest.mark.parametrize(
+    ("log", "told"),
+    [
+        ("slurmstepd: error: execve(): /env/bin/python: No such file or directory\n",
+         "the node node3 cannot start Python: /env/bin/python: No such file or directory. Is the "
+         "environment on a file system that compute nodes share?"),
+        ("", "the node node3 does not see /results, or not the same folder: its job ended "
+             "(signal 53) and left no log here"),
+        ("Traceback\nModuleNotFoundError: No module named 'np'\n",
+         "the node node3 ended the check (signal 53): ModuleNotFoundError: No module named 'np'"),
+    ],
+)  # fmt: skip
+def test_a_check_that_dies_is_explained_by_its_traces(log: str, told: str) -> None:
+    state = JobState("failed", "FAILED", "signal 53", "node3")
+    assert check_node.explained(state, log, Path("/results")).startswith(told)
+
+
+def test_a_node_that_answers_is_told_and_the_runs_are_submitted(
+    job_file: JobFile, fake_slurm: FakeSlurm, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The real submitit and Python; only sbatch and srun are ours."""
+    fake_slurm.run_jobs()
+    path = job_file("")
+    results = ["--results", str(path.parent / "results")]
+    assert main(["submit", str(path), "--cluster", "slurm", "--check-node", "60", *results]) == 0
+    said = capsys.readouterr()
+    assert "sees results and data, and runs Python" in said.err
+    assert "1 run submitted to Slurm" in said.out
+    assert len(fake_slurm.submitted) == 2
+    assert not list((path.parent / "results").glob("slurm-*/check-*")), "it cleans up"
+
+
+def test_a_check_that_waits_too_long_is_cancelled_and_nothing_is_submitted(
+    job_file: JobFile, fake_slurm: FakeSlurm, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = job_file("")
+    results = ["--results", str(path.parent / "results")]
+    assert main(["submit", str(path), "--cluster", "slurm", "--check-node", "0.1", *results]) == 1
+    assert "no node answered within 0.1 s" in capsys.readouterr().err
+    assert len(fake_slurm.submitted) == 1
+    assert [call for call in fake_slurm.calls if call.startswith("scancel 100")]
+
+
+def test_where_there_is_no_slurm_there_is_no_node_to_check(
+    job_file: JobFile, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = job_file("")
+    results = ["--results", str(path.parent / "results")]
+    assert main(["submit", str(path), "--cluster", "local", "--check-node", *results]) == 2
+    assert "--check-node asks a node of Slurm" in capsys.readouterr().err
