@@ -97,7 +97,7 @@ def test_one_torchrun_has_the_cores_of_all_its_ranks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("limit_min", "runs", "asked_s", "told_s"), [(1, 1, 30, 15), (2, 1, 30, 30), (1, 4, 90, 60)]
+    ("limit_min", "runs", "asked_s", "told_s"), [(1, 1, 30, 10), (3, 1, 30, 30), (1, 4, 90, 40)]
 )
 def test_slurm_warns_within_the_time_that_all_runs_of_a_task_have(
     limit_min: int, runs: int, asked_s: int, told_s: int

@@ -78,8 +78,8 @@ class Site(Settings):
     array_parallelism: PositiveInt = 256
     """At most this many tasks of an array run at a time."""
     signal_delay_s: PositiveInt = 30
-    """Seconds before the time limit at which Slurm warns the ranks, at most a quarter of the
-    limit. Slurm may warn up to a minute earlier."""
+    """Seconds before the time limit at which Slurm warns the ranks; at most a sixth of the limit,
+    for Slurm may warn up to a minute earlier."""
     mail_user: Line | None = None
     """Whom Slurm writes to, where it sends mail; left out, the user who submits."""
     mail_type: list[MailType] = []  # noqa: RUF012
@@ -131,7 +131,7 @@ def parameters(
         "slurm_exclusive": exclusive or None,
         "slurm_mail_user": site.mail_user,
         "slurm_mail_type": ",".join(site.mail_type) or None,
-        "slurm_signal_delay_s": min(site.signal_delay_s, limit_min * 60 // 4),
+        "slurm_signal_delay_s": min(site.signal_delay_s, limit_min * 10),
         "slurm_array_parallelism": array_parallelism or site.array_parallelism,
         "slurm_additional_parameters": _further(site) or None,
         "slurm_setup": [*setup(resources, site), "export HPCNCF_LAUNCHED_BY=slurm"],

@@ -13,7 +13,7 @@
 #SBATCH --open-mode=append
 #SBATCH --output=LOGS/%A_%a_0_log.out
 #SBATCH --partition=short
-#SBATCH --signal=USR2@30
+#SBATCH --signal=USR2@20
 #SBATCH --time=2
 #SBATCH --wckey=submitit
 

@@ -19,7 +19,7 @@
 #SBATCH --partition=short,long
 #SBATCH --qos=high
 #SBATCH --reservation='the course'
-#SBATCH --signal=USR2@30
+#SBATCH --signal=USR2@20
 #SBATCH --time=2
 #SBATCH --wckey=submitit
 
