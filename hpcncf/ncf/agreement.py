@@ -32,7 +32,7 @@ class Agreement:
         self, world_size: int, device: torch.device, stop: Request, checkpoint_every_min: float
     ) -> None:
         """`checkpoint_every_min` 0: none is due, ever."""
-        self._alone, self._device, self._stop = world_size == 1, device, stop
+        self._alone, self._device, self.stop = world_size == 1, device, stop
         self._checkpoint_every_s = checkpoint_every_min * 60
         self._saved_s = self._asked_s = time.perf_counter()
         self._every = self._left = 1
@@ -41,16 +41,16 @@ class Agreement:
         """A checkpoint was written, at a step that all ranks know."""
         self._saved_s = time.perf_counter()
 
-    def after_step(self) -> Agreed | None:
-        """To be called by every rank after every step; None: go on."""
+    def after_step(self, last: bool) -> Agreed | None:
+        """To be called by every rank after every step, `last` of the epoch; None: go on."""
         if self._alone:
-            return self._decided(self._stop.signum or 0, self._due())
+            return self._decided(self.stop.signum or 0, self._due())
         self._left -= 1
-        if self._left:
+        if self._left > 0 and not last:
             return None
         passed_s = time.perf_counter() - self._asked_s
         # Of the three the largest, which is the same on all ranks to the last bit: a sum need not.
-        told = [float(self._stop.signum or 0), float(self._due()), passed_s]
+        told = [float(self.stop.signum or 0), float(self._due()), passed_s]
         all_told = torch.tensor(told, dtype=torch.float64, device=self._device)
         dist.all_reduce(all_told, op=dist.ReduceOp.MAX)
         signum, due, passed_s = all_told.tolist()

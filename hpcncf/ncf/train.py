@@ -171,7 +171,7 @@ class Trainer:
             self.done += 1
             so_far.steps += 1
             self.tell("training", epoch, step + 1)
-            agreed = self.agreement.after_step()
+            agreed = self.agreement.after_step(last=step + 1 == steps)
             self.clock.lap("other")
             self.clock.end_step(mine)
             if agreed:

@@ -1,0 +1,173 @@
+"""A run that is stopped in mid-epoch goes on to the bits of one never interrupted."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from interrupted import Asked, attempts
+from make_runs import planned, tiny, trainer
+
+from hpcncf.ncf import checkpoint
+from hpcncf.ncf.position import Position
+from hpcncf.paths import RunPaths
+from hpcncf.rank.stopping import Stopped
+from hpcncf.spec import Model
+
+LOADERS = ["per_sample", "batched", "vectorized"]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data") / "tiny"
+    tiny(folder)
+    return folder
+
+
+def assert_same(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
+    """But for the times, which no two runs share."""
+    assert ours["model_sha256"] == theirs["model_sha256"]
+    told = ("epoch", "steps", "instances", "loss", "hr10", "ndcg10", "mrr", "hr10_unseen")
+    assert [{key: epoch[key] for key in told} for epoch in ours["epochs"]] == [
+        {key: epoch[key] for key in told} for epoch in theirs["epochs"]
+    ]
+    assert ours["baseline"] == theirs["baseline"]
+
+
+@pytest.mark.parametrize("stops", [[0], [7, 7, 7], [30], [31], [32, 1], [1, 2, 3, 5, 8, 13]])
+def test_wherever_and_however_often_it_is_stopped(
+    data: Path, tmp_path: Path, stops: list[int]
+) -> None:
+    """An epoch has 31 steps, and each looks once."""
+    whole = attempts(planned(data), tmp_path / "whole", []).record().model_dump()
+    last = attempts(planned(data), tmp_path / "cut", stops)
+    assert_same(last.record().model_dump(), whole)
+    assert (last.resumed_epoch or 0) * 31 + last.resumed_step + last.clock.steps == 62
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+@pytest.mark.parametrize(("loader", "workers"), [*((each, 0) for each in LOADERS), ("batched", 1)])
+def test_with_every_loader_and_with_dropout(
+    data: Path, tmp_path: Path, loader: str, workers: int, dropout: float
+) -> None:
+    run = planned(data, model=Model(dropout=dropout), loader=loader, num_workers=workers)
+    whole = attempts(run, tmp_path / "whole", []).record().model_dump()
+    last = attempts(run, tmp_path / "cut", [11, 30])
+    assert_same(last.record().model_dump(), whole)
+
+
+def test_two_ranks_stop_at_one_step_though_one_alone_is_told(data: Path, tmp_path: Path) -> None:
+    whole = two_ranks(data, tmp_path / "whole", [])
+    cut = two_ranks(data, tmp_path / "cut", [2, 4, 3])
+    for ours, theirs in zip(cut, whole, strict=True):
+        assert_same(ours, theirs)
+    assert cut[0]["resumed_step"] == cut[1]["resumed_step"]
+    assert cut[0]["model_sha256"] == cut[1]["model_sha256"]
+    assert cut[0]["steps"] == cut[1]["steps"] < 62
+
+
+def two_ranks(data: Path, out: Path, stops: list[int]) -> list[dict[str, Any]]:
+    out.mkdir()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    script = [sys.executable, str(Path(__file__).with_name("interrupted.py"))]
+    told = [str(word) for word in (data, out, "batched", 0.3, *stops)]
+    env = os.environ | {"WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+    env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    ranks = [
+        subprocess.Popen([*script, *told], env=env | {"RANK": rank, "LOCAL_RANK": rank})
+        for rank in ("0", "1")
+    ]
+    try:
+        assert [rank.wait(timeout=120) for rank in ranks] == [0, 0]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    return [torch.load(out / f"rank-{rank}.pt", weights_only=True) for rank in (0, 1)]
+
+
+def test_an_attempt_that_is_killed_goes_on_from_the_last_checkpoint_in_mid_epoch(
+    data: Path, tmp_path: Path
+) -> None:
+    often = planned(data, checkpoint_every_min=1e-6)
+    killed = trainer(often, tmp_path / "cut")
+    killed.stop = killed.agreement.stop = Asked(12)
+    with pytest.raises(Stopped):
+        killed.train()
+    path = RunPaths(tmp_path / "cut").checkpoint
+    path.unlink()  # as if the kill had come before the last was written
+    last = attempts(often, tmp_path / "cut", [])
+    assert 0 < last.resumed_step < killed.so_far.steps
+    whole = attempts(often, tmp_path / "whole", []).record().model_dump()
+    assert_same(last.record().model_dump(), whole)
+    assert whole["checkpoint_s"] == pytest.approx(
+        sum(epoch["checkpoint_s"] for epoch in whole["epochs"])
+    )
+
+
+def test_stopped_while_it_evaluates_it_has_only_that_to_repeat(data: Path, tmp_path: Path) -> None:
+    whole = attempts(planned(data), tmp_path / "whole", []).record().model_dump()
+    cut = trainer(planned(data), tmp_path / "cut")
+
+    def at_evaluation(position: Position) -> None:
+        if position.phase == "evaluation":
+            os.kill(os.getpid(), signal.SIGUSR2)
+
+    cut.tell.tell = at_evaluation
+    before = signal.signal(signal.SIGUSR2, lambda signum, _: bool(cut.stop.note(signum)))
+    with pytest.raises(Stopped):
+        cut.train()
+    signal.signal(signal.SIGUSR2, before)
+    last = attempts(planned(data), tmp_path / "cut", [])
+    assert (last.resumed_epoch, last.resumed_step) == (0, 31)
+    assert_same(last.record().model_dump(), whole)
+
+
+def test_a_torn_checkpoint_gives_way_to_the_one_before(data: Path, tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path)
+    whole = attempts(planned(data), tmp_path / "whole", []).record().model_dump()
+    attempts(planned(data, epochs=1), tmp_path, [9])
+    paths.checkpoint.write_bytes(paths.checkpoint.read_bytes()[:4000])
+    last = attempts(planned(data), tmp_path, [])
+    assert (last.resumed_epoch, last.resumed_step) == (0, 10)
+    (warning,) = last.warnings
+    assert warning.startswith(f"{paths.checkpoint}: not used: ")
+    assert_same(last.record().model_dump(), whole)
+
+
+def test_with_both_torn_training_starts_again(data: Path, tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path)
+    attempts(planned(data, epochs=1), tmp_path, [9])
+    for path in checkpoint.candidates(paths):
+        path.write_bytes(b"torn")
+    last = attempts(planned(data), tmp_path, [])
+    assert last.resumed_epoch is None
+    assert last.warnings[-1] == "no checkpoint could be used: training started again"
+
+
+def test_of_a_disk_that_is_full_a_warning_is_all(data: Path, tmp_path: Path) -> None:
+    partial = tmp_path / f".checkpoint.pt.{os.uname().nodename}.{os.getpid()}"
+    partial.symlink_to("/dev/full")
+    whole = attempts(planned(data, epochs=1), tmp_path, [])
+    assert [warning for warning in whole.warnings if "not written" in warning]
+    assert len(whole.epochs) == 1
+
+
+def test_no_checkpoint_in_mid_epoch_where_none_is_wanted(data: Path, tmp_path: Path) -> None:
+    never = planned(data, checkpoint_every=0, checkpoint_every_min=1e-6)
+    assert attempts(never, tmp_path, []).checkpoint_s == 0
+    assert not RunPaths(tmp_path).checkpoint.exists()
+    stopped = trainer(never, tmp_path)
+    stopped.stop = stopped.agreement.stop = Asked(3)
+    with pytest.raises(Stopped) as raised:
+        stopped.train()
+    assert raised.value.signum == signal.SIGUSR2
+    assert RunPaths(tmp_path).checkpoint.exists(), "but for the one when a signal stops the run"
