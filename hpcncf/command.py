@@ -95,6 +95,9 @@ class Started:
             reported=reported,
             instances_per_s=speed if isinstance(speed, int | float) else None,
             cpu_efficiency=monitor.efficiency(),
+            cores_usable=usable(),
+            cores_allocated=float(self.run.resources.cpus_per_task),
+            cpu_s=monitor.cpu_s(),
         )
         # Without it, `status` says less; the command goes on.
         with suppress(OSError):

@@ -62,6 +62,8 @@ def _remedy(run: Run, state: State) -> str:
 
 def stale(run: Run, ranks: list[RankRecord], commit: str | None) -> str | None:
     """Why a finished run may not answer today's question; None where nothing speaks against it."""
+    if run.training is None:  # of a command's own code its commit tells nothing
+        return None
     for record in ranks:
         of_then = record.run.get("data_key")
         if of_then != run.data_key:

@@ -9,7 +9,7 @@ from hpcncf.cli import arrays, layout
 from hpcncf.cli.summary import duration
 from hpcncf.evidence import whole
 from hpcncf.status import RunState
-from hpcncf.tables import account
+from hpcncf.tables import account, rows
 
 NAMED: Final = 3
 
@@ -118,7 +118,7 @@ def _epoch(state: RunState) -> str:
     if now is None or now.phase == "startup":
         return "starting"
     if now.phase == "command":
-        return f"{now.elapsed_s:,.0f} s"
+        return ", ".join(rows.reports(now))
     told = now.phase == "training" and now.steps_per_epoch > 0
     done = f" {100 * now.step / now.steps_per_epoch:.0f} %" if told else ""
     return f"{now.phase}, epoch {min(now.epoch + 1, now.epochs)}/{now.epochs}{done}"

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from hpcncf.plan import Run
 from hpcncf.records import NodeRecord, RankRecord
-from hpcncf.tables import trained, watched
+from hpcncf.tables import told, trained, watched
 from hpcncf.tables.trained import TRAINED, Row
 
 MEASURED: Final = (
@@ -48,12 +48,14 @@ def settle(
     """
     if not is_whole(ranks):
         nothing: Row = dict.fromkeys((*MEASURED, *TRAINED))
-        return nothing | {"cores_allocated": None if run.by_hand else run.resources.cores}
+        nothing |= {"cores_allocated": None if run.by_hand else run.resources.cores}
+        return nothing | told.columns(run, ranks)
     measured = _measured(run, ranks) | {
         "cpu_efficiency_training": watched.efficiency_in_training(ranks, nodes),
         "others_cores": watched.others_cores(nodes),
     }
-    return measured | trained.figures(run, ranks, measured["cores_allocated"], epoch_instances)
+    figures = trained.figures(run, ranks, measured["cores_allocated"], epoch_instances)
+    return measured | figures | told.columns(run, ranks)
 
 
 def is_whole(ranks: Sequence[RankRecord]) -> bool:

@@ -15,7 +15,6 @@ from hpcncf.status import RunState
 from hpcncf.tables import account, history, watched
 from hpcncf.tables.account import MEASURED
 from hpcncf.tables.history import TOTALS
-from hpcncf.tables.told import columns as told_columns
 from hpcncf.tables.trained import PHASES, TRAINED, Row
 
 IDENTITY: Final = (
@@ -136,7 +135,6 @@ def of_run(
             "test_rows": data.test_rows if data else None,
         }
         | figures
-        | told_columns(run, ranks)
         | history.totals(tried)
         | {"warnings": account.warnings(ranks, figures) + history.silent(tried)}
     )
