@@ -11,7 +11,7 @@ from hpcncf.paths import ResultPaths
 from hpcncf.plan import Plan, Run
 from hpcncf.spec import Resources
 
-FREE: Final = ("resources.mem_gb", "resources.timeout_min")
+FREE: Final = ("resources.mem_gb", "resources.timeout_min", "resources.runs_per_task")
 # The others keep what they had, or have.
 KEPT: Final = ("completed", "running", "pending")
 
@@ -46,7 +46,7 @@ def _changes(settings: Sequence[str]) -> dict[str, Any]:
         if dotted not in FREE:
             raise UsageError(
                 f"-s {setting}: would be another run, not this one once more: submit the job file "
-                f"with it; retry takes {' and '.join(FREE)}"
+                f"with it; retry takes {', '.join(FREE)}"
             )
         plain[dotted.split(".")[1]] = jobfile.parse(text, f"-s {setting}")
     return jobfile.validated(Resources, plain, "-s").model_dump(include=set(plain))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -20,6 +21,7 @@ from hpcncf.slurm.limits import Limits
 from hpcncf.spec import Data, JobSpec
 from hpcncf.status import RunState
 from hpcncf.submissions import Cluster, Submission
+from hpcncf.workload import Program
 
 # What another submission, or somebody's torchrun, is at already.
 TAKEN = ("pending", "running")
@@ -106,15 +108,18 @@ def submit(
     limits: Limits | None = None,
     force: bool = False,
     report: bool = False,
+    without: Collection[str] = (),
 ) -> Launched:
     """Submit what the plan wants and nobody is at yet; completed runs only when asked `again`.
 
-    Runs of which nobody knows whether they still run are held back, unless `force`. Raises
-    UsageError where none of them can run here, HpcncfError where the cluster refuses.
+    Runs of which nobody knows whether they still run are held back, unless `force`; those
+    `without` are left alone. Raises UsageError where none of them can run here, HpcncfError where
+    the cluster refuses.
     """
     with results.writing(paths.folder), results.locked(paths):
-        now = [state for state in status.states(paths, plan) if not state.run.retired]
-        owed = submissions.read(paths).owed()
+        gone = {run.id for run in plan.runs if run.retired}.union(without)
+        now = [state for state in status.states(paths, plan) if state.run.id not in gone]
+        owed = submissions.read(paths).unsent(again=True)
         done = [state for state in now if _done(state, again or state.run.id in owed)]
         held = [] if force else _unclear(now)
         passed = {state.run.id for state in (*done, *held)}
@@ -129,7 +134,7 @@ def submit(
             over = {s.run.id: s.attempt for s in now if s.attempt and s.run.id in ids}
             asked_again = again or not owed.isdisjoint(ids)
             file = submissions.begin(paths, cluster, ids, asked_again, over, report)
-            keep_code(paths, file)
+            keep_code(paths, file, runs)
             given = send(paths, job, runs, file)
     unsent = {run.id for run in given.left}
     return Launched(
@@ -157,9 +162,11 @@ def _unclear(states: list[RunState]) -> list[RunState]:
     ]
 
 
-def keep_code(paths: ResultPaths, file: Path) -> None:
+def keep_code(paths: ResultPaths, file: Path, runs: list[Run]) -> None:
     """Note in the submission what its runs would run if they started now."""
-    code = snapshot.take(paths.code(file), Path.cwd())
+    program = runs[0].workload
+    folder = Path(program.folder) if isinstance(program, Program) else Path.cwd()
+    code = snapshot.take(paths.code(file), folder)
     submission = records.read(file, Submission)
     records.write(file, submission.model_copy(update={"code": code}))
 

@@ -78,7 +78,7 @@ class Submission(Part):
     code: list[Code] = []  # noqa: RUF012
     """As it was then: a rank that runs other code warns in its record."""
     sending: list[list[str]] = []  # noqa: RUF012
-    """Runs, by task, of the array that Slurm was being given: it may have it under an unknown id."""
+    """Runs by task of the array that Slurm was being given: it may have it, under an id unknown."""
     left: list[str] = []  # noqa: RUF012
     """Runs asked for that Slurm would not take now; the next submission sends them."""
     report: bool = False
@@ -136,12 +136,12 @@ class Submitted:
         last = self._cancelled.get(run_id)
         return last if last and last.cancelled_at >= since else None
 
-    def owed(self) -> set[str]:
-        """Runs asked for `again` that Slurm had no room for, and that were not sent since."""
-        owed: set[str] = set()
+    def unsent(self, again: bool = False) -> set[str]:
+        """Runs that Slurm had no room for, not sent since; all, or those asked for `again`."""
+        unsent: set[str] = set()
         for one in self.submissions:
-            owed = owed.difference(one.runs).union(one.left if one.again else [])
-        return owed
+            unsent = unsent.difference(one.runs).union(one.left if one.again or not again else [])
+        return unsent
 
 
 def user() -> str:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hpcncf.cli.plan import job_arguments
 
@@ -20,7 +22,8 @@ if TYPE_CHECKING:
 HELP = "submit the runs of a job file that are not complete, queued or running"
 EPILOG = """\
 exit codes: 0 submitted, and with --wait all complete; 1 an error; 2 the request is wrong;
-3 with --wait when some did not complete
+3 when Slurm had no room for all (the command for the rest is printed), when it is not known whether
+some still run, and with --wait when some did not complete
 what --check-node finds wrong is exit code 1, and nothing is submitted
 """
 CHECK_S = 300.0
@@ -58,13 +61,21 @@ def sending_arguments(parser: argparse.ArgumentParser, default: str | None, told
         action="store_true",
         help="return when the runs have ended: 0 when all are complete, else 3",
     )
+    parser.add_argument(
+        "--report", action="store_true", help="collect and report when all of these have ended"
+    )
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="submit runs, too, of which Slurm does not tell whether they still run",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of sentences")
 
 
 def run(args: argparse.Namespace) -> int:
     from hpcncf import jobfile, launch, results
     from hpcncf.paths import ResultPaths
-    from hpcncf.slurm import sites
+    from hpcncf.slurm import mounts, sites
     from hpcncf.slurm.limits import Limits
 
     job = sites.anchored(jobfile.load(args.job, args.settings), args.job.parent)
@@ -76,8 +87,18 @@ def run(args: argparse.Namespace) -> int:
     plan = results.leave_plan(paths, job, plan)
     if args.check_node is not None:
         _check_node(args, paths, job, plan, cluster)
-    launched = launch.submit(paths, job, plan, cluster, args.again, limits)
-    return tell(args, paths, launched, cluster)
+    elif cluster == "slurm" and (doubt := mounts.doubt(paths.folder)):
+        print(f"hpcncf: {doubt}", file=sys.stderr)
+    launched = launch.submit(paths, job, plan, cluster, args.again, limits, args.force, args.report)
+    return tell(args, paths, launched, cluster, _same(args))
+
+
+def _same(args: argparse.Namespace) -> list[str]:
+    """The command that submits what this one leaves."""
+    settings = [word for setting in args.settings for word in ("-s", setting)]
+    where = [] if args.results is None else ["--results", str(args.results)]
+    cluster = [] if args.cluster == "auto" else ["--cluster", args.cluster]
+    return ["hpcncf", "submit", str(args.job), *settings, *where, *cluster]
 
 
 def _check_node(
@@ -98,10 +119,19 @@ def _check_node(
     )
 
 
-def tell(args: argparse.Namespace, paths: ResultPaths, launched: Launched, cluster: Cluster) -> int:
-    """Say what was submitted, wait for it when asked, and return the exit code."""
-    from hpcncf import launch
-    from hpcncf.cli import waiting
+def tell(
+    args: argparse.Namespace,
+    paths: ResultPaths,
+    launched: Launched,
+    cluster: Cluster,
+    command: Sequence[str],
+) -> int:
+    """Say what was submitted, wait for it when asked, and return the exit code.
+
+    `command` submits what is left.
+    """
+    from hpcncf import ending, launch
+    from hpcncf.cli import leftover, waiting
 
     for line in launch.told(launched.refused):
         print(f"hpcncf: left out: {line}", file=sys.stderr)
@@ -109,6 +139,8 @@ def tell(args: argparse.Namespace, paths: ResultPaths, launched: Launched, clust
         print(f"hpcncf: {line}", file=sys.stderr)
     if not args.json:
         print(_sentences(paths, launched, cluster))
+    for line in leftover.sentences(launched, command):
+        print(f"hpcncf: {line}", file=sys.stderr)
     # What was running already is part of the question, too.
     waited_for = [run.id for run in launched.runs]
     waited_for += [state.run.id for state in launched.skipped if state.state != "completed"]
@@ -116,13 +148,17 @@ def tell(args: argparse.Namespace, paths: ResultPaths, launched: Launched, clust
         # JSON is to be alone on the standard output: what the runs print goes beside it.
         with contextlib.redirect_stdout(sys.stderr if args.json else sys.stdout):
             launch.debug(paths, launched.runs, launched.again)
+            if args.report:
+                ending.report(str(paths.folder))
     waited = args.wait or cluster == "debug"
     if waited:
         code = waiting.wait(paths, waited_for, quiet=args.json)
         code = 3 if launched.refused else code
     if args.json:
-        print(_json(paths, launched, cluster, waited))
-    return code if waited else 0
+        told = _plain(paths, launched, cluster, waited) | leftover.plain(launched, command)
+        print(json.dumps(told, indent=2))
+    left = bool(launched.given.left or launched.held)
+    return code if waited and code else 3 * left
 
 
 def _sentences(paths: ResultPaths, launched: Launched, cluster: Cluster) -> str:
@@ -139,9 +175,9 @@ def _sentences(paths: ResultPaths, launched: Launched, cluster: Cluster) -> str:
     return "\n".join(lines)
 
 
-def _json(paths: ResultPaths, launched: Launched, cluster: Cluster, waited: bool) -> str:
-    import json
-
+def _plain(
+    paths: ResultPaths, launched: Launched, cluster: Cluster, waited: bool
+) -> dict[str, Any]:
     from hpcncf import status
     from hpcncf.cli import progress
     from hpcncf.results import read_plan
@@ -150,7 +186,7 @@ def _json(paths: ResultPaths, launched: Launched, cluster: Cluster, waited: bool
     if waited:
         asked |= {state.run.id for state in launched.skipped}
     states = status.states(paths, read_plan(paths))
-    told = {
+    return {
         "results": str(paths.folder),
         "cluster": cluster,
         "submitted": [run.id for run in launched.runs],
@@ -158,4 +194,3 @@ def _json(paths: ResultPaths, launched: Launched, cluster: Cluster, waited: bool
         "refused": launched.refused,
         "runs": [progress.plain(state) for state in states if state.run.id in asked],
     }
-    return json.dumps(told, indent=2)

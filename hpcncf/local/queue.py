@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from hpcncf import claims, judge, records, submissions
+from hpcncf import claims, ending, judge, records, submissions
 from hpcncf.attempts import last_attempt
 from hpcncf.local import machine, processes
 from hpcncf.monitor import cores
@@ -66,6 +66,8 @@ def work(results: str, name: str) -> None:
                     execute(paths, run, submission.over.get(run.id, 0), told_to_stop)
                 except (claims.Taken, OSError) as problem:
                     sys.stderr.write(f"run {run.id}: {problem}\n")
+        if ours and submission.report and not stop.is_set() and not cancelled.all():
+            ending.report(results)
 
 
 def _runs(paths: ResultPaths, submission: Submission) -> list[Run]:
