@@ -29,6 +29,22 @@ def test_cores_are_shared_with_ranks_on_the_same_cpus_and_under_one_quota(
 
 
 @pytest.mark.parametrize(
+    ("mine", "node", "wanted", "told"),
+    [
+        ([0], [[0], [1]], 1, False),
+        ([0, 1], [[0, 1], [0, 1]], 1, False),
+        ([0], [[0]] * 4, 1, True),  # --overcommit
+        ([0, 1], [[0, 1], [0, 1]], 2, True),
+        ([0], [[0], [1]], 2, False),  # too few of its own: the record tells why
+    ],
+)
+def test_ranks_that_take_turns_are_told(
+    mine: list[int], node: list[list[int]], wanted: int, told: bool
+) -> None:
+    assert (distributed.shared(mine, node, wanted) is not None) == told
+
+
+@pytest.mark.parametrize(
     ("asked", "cpus_per_task", "usable", "expected"),
     [
         ("auto", 4, 4.0, 4),

@@ -111,6 +111,26 @@ def test_what_is_broken_stands_at_the_end() -> None:
     assert doctor.lines({}, [], [])[-1] == "nothing essential is broken"
 
 
+def test_in_a_job_that_may_not_use_its_cores_it_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_STEP_ID", "0")
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "1000")
+    monkeypatch.setenv("SLURM_CPUS_ON_NODE", "1000")
+    monkeypatch.setenv("SLURM_JOB_CPUS_PER_NODE", "1000")
+    [told] = doctor.trapped()
+    assert "of 1000 allocated cores" in told
+    monkeypatch.delenv("SLURM_STEP_ID")
+    monkeypatch.delenv("SLURM_CPUS_ON_NODE")
+    assert doctor.trapped() == []
+
+
+def test_it_tells_where_ranks_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert doctor.ranks()["meet at"] == "127.0.0.1 (127.0.0.1)"
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("MASTER_ADDR", "nowhere.invalid")
+    assert "nowhere.invalid" in doctor.ranks()["meet"]
+
+
 def test_its_arguments_parse() -> None:
     parser = argparse.ArgumentParser()
     doctor.add_arguments(parser)

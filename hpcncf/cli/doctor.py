@@ -33,10 +33,11 @@ def run(args: argparse.Namespace) -> int:
         "cores": cores(),
         "memory": memory(),
         "Slurm": slurm(),
+        "ranks": ranks(),
         "data": data(),
         "settings": settings(),
     }
-    problems = [*missing(), *([torch_problem] if torch_problem else [])]
+    problems = [*missing(), *([torch_problem] if torch_problem else []), *trapped()]
     if args.json:
         print(json.dumps(sections | {"problems": problems, "advice": advice()}, indent=1))
     else:
@@ -136,6 +137,41 @@ def _allocated() -> str:
 
     granted = launcher.granted_cores()
     return "not in a Slurm job" if granted is None else f"{granted:g} by Slurm"
+
+
+def trapped() -> list[str]:
+    """That Slurm granted more cores than can be used here."""
+    from hpcncf.monitor import cores as kernel
+    from hpcncf.monitor import shortage
+    from hpcncf.rank import launcher
+
+    granted = launcher.granted_cores()
+    if granted is None:
+        return []
+    told = shortage.told(granted, kernel.usable(), kernel.usable_cpus(), kernel.quota())
+    return [told] if told else []
+
+
+def ranks() -> Section:
+    """Which rank this would be, and how it would talk to the others."""
+    from hpcncf.errors import HpcncfError
+    from hpcncf.rank import launcher, meeting
+
+    try:
+        place, host = launcher.place(), launcher.master()
+        address = meeting.own_address(host) if place.rank == 0 else meeting.resolved(host)
+        chosen: dict[str, str] = {}
+        meeting.choose_interface(address, chosen)
+    except HpcncfError as error:
+        return {"meet": f"not possible: {error}"}
+    by_hand = os.environ.get("GLOO_SOCKET_IFNAME")
+    return {
+        "this one": f"rank {place.rank} of {place.world_size}",
+        "meet at": f"{host} ({address})",
+        "interface": f"{by_hand} (GLOO_SOCKET_IFNAME)"
+        if by_hand
+        else chosen.get("GLOO_SOCKET_IFNAME", "none holds the address: gloo chooses"),
+    }
 
 
 def _reason(cpus: int, quota: float | None) -> str:

@@ -6,6 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
+from hpcncf.monitor import shortage
 from hpcncf.monitor.cores import cpu_list
 from hpcncf.monitor.windows import Window
 from hpcncf.records import Cores, Cpu, Io, Memory, NodeRecord
@@ -61,17 +62,9 @@ def warnings(
 
 def _of_cores(cores: Cores) -> list[str]:
     found = []
-    if cores.usable < cores.allocated:
-        limit = (
-            f"the cgroup's quota is {cores.quota:g} cores"
-            if cores.quota is not None and cores.quota < len(cores.cpus)
-            else f"its affinity mask is {cpu_list(cores.cpus)}"
-        )
-        found.append(
-            f"only {cores.usable:g} of {cores.allocated:g} allocated cores could be used: {limit}. "
-            "Under Slurm, give srun the cores too (srun --cpus-per-task="
-            f"{cores.allocated:g}, or --cpu-bind=none); it does not take them from sbatch"
-        )
+    short = shortage.told(cores.allocated, cores.usable, cores.cpus, cores.quota)
+    if short is not None:
+        found.append(short)
     if cores.affinity_changed:
         found.append(
             f"the affinity mask was {cpu_list(cores.cpus)} at the start and another at the end: "

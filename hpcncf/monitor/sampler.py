@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from hpcncf import records
-from hpcncf.monitor import cores, measured, procfs, tree
+from hpcncf.monitor import cores, measured, procfs, shortage, tree
 from hpcncf.monitor.measured import PEAK_WINDOW_S, Measured, Peak
 from hpcncf.monitor.node import Node
 from hpcncf.monitor.tree import Sample, Spent, Tree
@@ -76,6 +76,10 @@ class Monitor:
         """Of the CPU so far; None before the first tick."""
         elapsed_s = self._clock.elapsed_s()
         return self._last.cpu_s / (elapsed_s * self._allocated) if elapsed_s > 0 else None
+
+    def shortage(self) -> str | None:
+        """Why fewer cores than the allocated can be used, where that is so."""
+        return shortage.told(self._allocated, self._usable, self._cpus, self._quota)
 
     def elapsed_s(self) -> float:
         return self._clock.elapsed_s()

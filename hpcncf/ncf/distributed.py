@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from datetime import timedelta
 from typing import Any
 
@@ -125,11 +126,26 @@ def set_threads(training: Training, resources: Resources, place: Place) -> int:
     """Give torch as many threads as this rank has cores for; returns their number."""
     node = (socket.gethostname(), cores.usable_cpus(), cores.quota())
     others = [cpus for name, cpus, _ in gathered(node, place) if name == node[0]]
-    number = threads(training.threads, resources.cpus_per_task, cores_of(node[1], others, node[2]))
+    usable = cores_of(node[1], others, node[2])
+    if sharing := shared(node[1], others, resources.cpus_per_task):
+        sys.stderr.write(f"hpcncf: WARNING: rank {place.rank}: {sharing}\n")
+    number = threads(training.threads, resources.cpus_per_task, usable)
     torch.set_num_threads(number)
     if torch.get_num_interop_threads() != 1:  # torch lets a process set it once
         torch.set_num_interop_threads(1)
     return number
+
+
+def shared(mine: list[int], node: list[list[int]], wanted: int) -> str | None:
+    """What to know where ranks of a node take turns on too few CPUs; `mine` is in `node`."""
+    every = {cpu for cpus in node for cpu in cpus}
+    if len(mine) < wanted or len(every) >= wanted * len(node):
+        return None
+    return (
+        f"{len(node)} ranks share the CPUs {cores.cpu_list(sorted(every))} of this node, where "
+        f"each was to have {wanted} of its own: they take turns. Give each rank its CPUs "
+        f"(srun --cpus-per-task={wanted}, no --overcommit, no --overlap)"
+    )
 
 
 def device(training: Training, resources: Resources, place: Place) -> torch.device:

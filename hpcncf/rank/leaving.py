@@ -86,6 +86,8 @@ class Recorded(AbstractContextManager["Recorded"]):
             node_cpus=node_cpus(os.environ.get("HPCNCF_NODE_CPUS")),
         )
         self._monitor.start()
+        if short := self._monitor.shortage():
+            sys.stderr.write(f"hpcncf: WARNING: rank {self.place.rank}: {short}\n")
         if self.place.local_rank == 0:
             self.warnings += code.changes(self.run, attempt)
 
