@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import shutil
 import time
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from hpcncf.slurm import commands, node_view, private, scripts
 from hpcncf.slurm.node_view import ANSWER, QUESTION, Answer, Question
 from hpcncf.slurm.states import UNDER_WAY, JobState
 from hpcncf.spec import JobSpec, Resources
+from hpcncf.workload import Program
 
 POLL_S: Final = 1.0
 # How long a file may take from a node to here after its job has ended (NFS caches folders).
@@ -51,15 +53,30 @@ def check(paths: ResultPaths, job: JobSpec, runs: list[Run], wait_s: float) -> A
 
 
 def question(runs: list[Run]) -> Question:
-    commands = [run.words for run in runs if run.training is None]
-    words = dict.fromkeys(word for command in commands for word in command[1:])
+    programs = [run for run in runs if isinstance(run.workload, Program)]
     return Question(
         nonce=uuid4().hex[:12],
         data={run.data.path: run.data_key for run in runs if run.data},
-        programs=list(dict.fromkeys(command[0] for command in commands))[:MOST_WORDS],
-        files=[word for word in words if Path(word).is_file()][:MOST_WORDS],
+        programs=list(dict.fromkeys(_program(run) for run in programs))[:MOST_WORDS],
+        files=list(dict.fromkeys(file for run in programs for file in _files(run)))[:MOST_WORDS],
         torch=any(run.training for run in runs),
     )
+
+
+def _folder(run: Run) -> Path:
+    assert isinstance(run.workload, Program)
+    return Path(run.workload.folder)
+
+
+def _program(run: Run) -> str:
+    first = run.words[0]
+    return str(_folder(run) / first) if "/" in first else first
+
+
+def _files(run: Run) -> list[str]:
+    """Where the program runs, and those of its words that are files there."""
+    words = (_folder(run) / word for word in run.words[1:])
+    return [str(_folder(run)), *(str(path) for path in words if os.access(path, os.R_OK))]
 
 
 def shape(resources: Resources) -> Resources:

@@ -16,7 +16,7 @@ from hpcncf.errors import HpcncfError
 from hpcncf.monitor import Monitor
 from hpcncf.paths import AttemptPaths, RunPaths
 from hpcncf.plan import Run
-from hpcncf.rank import agreeing, launcher, leaving, log, requeue
+from hpcncf.rank import agreeing, code, launcher, leaving, log, requeue
 from hpcncf.rank.launcher import Place
 from hpcncf.rank.output import Output
 from hpcncf.rank.requeue import Decision
@@ -34,6 +34,7 @@ OTHERS_S: Final = 60.0
 def rank(run: Run, place: Place, attempt: AttemptPaths) -> int:
     """Be this rank: run the program to its end and leave its record. Returns the exit code."""
     described = environment.describe()
+    edited = code.changes(run, attempt) if place.local_rank == 0 else []
     told = Report()
     output = Output(told.read)
     try:
@@ -45,15 +46,15 @@ def rank(run: Run, place: Place, attempt: AttemptPaths) -> int:
     monitor = _monitor(begun)
     monitor.start()
     output.start()
-    code = child.wait(lambda: _progress(begun, monitor, told))
+    ended = child.wait(lambda: _progress(begun, monitor, told))
     output.end()
     measured = monitor.stop()
     told.end()
     if place.rank == 0:
         told.read_file(attempt.output / reported.FILE)
     stopped = _stopped(child)
-    outcome: Outcome = "stopped" if stopped else "completed" if code == 0 else "failed"
-    record = begun.record(measured, code, outcome, told.values, told.problems)
+    outcome: Outcome = "stopped" if stopped else "completed" if ended == 0 else "failed"
+    record = begun.record(measured, ended, outcome, told.values, [*told.problems, *edited])
     if stopped:
         return _leave_stopped(record, run, attempt, stopped)
     return _leave(record, attempt, output.ended_a_line)

@@ -74,12 +74,13 @@ def test_of_a_command_its_program_and_files_are_looked_for(
         "parameters: {x: 1}\ngrid: {parameters.x: [1, 2, 3]}\n"
     )
     question = asked(Path("job.yaml"))
-    assert (question.programs, question.files) == (["no-such-program"], ["train.py"])
+    there = [str(tmp_path), str(tmp_path / "train.py")]
+    assert (question.programs, question.files) == (["no-such-program"], there)
     assert (question.data, question.torch) == ({}, False)
     Path("train.py").unlink()
     records.write(tmp_path / QUESTION, question)
     node_view.answer(str(tmp_path))
-    assert records.read(tmp_path / ANSWER, Answer).missing == ["no-such-program", "train.py"]
+    assert records.read(tmp_path / ANSWER, Answer).missing == ["no-such-program", there[1]]
 
 
 def test_the_check_is_one_rank_for_a_short_time() -> None:

@@ -174,7 +174,7 @@ def test_a_submission_keeps_the_code_and_a_run_of_other_code_says_so(
     paths = ResultPaths(path.parent / "results")
     plan = results.leave_plan(paths, job, jobfile.plan(job, path))
     file = submissions.begin(paths, "debug", [plan.runs[0].id], again=False)
-    launch.keep_code(paths, file)
+    launch.keep_code(paths, file, plan.runs)
     written = records.read(file, Submission)
     assert {code.of: code.folder for code in written.code}["folder"] == str(checkout)
     other = [code.model_copy(update={"sha256": "0" * 64}) for code in written.code]
