@@ -67,6 +67,50 @@ def test_plan_touches_nothing(here: Path, job_file: JobFile, said: Said) -> None
     assert max(len(line) for line in out.splitlines() if "slurm_" not in line) <= 90
 
 
+def test_plan_prints_the_scripts_that_submit_sends(
+    here: Path, job_file: JobFile, said: Said, fake_slurm: FakeSlurm
+) -> None:
+    fake_slurm.set(max_array_size=2)
+    job_file("grid: {resources.cpus_per_task: [1, 2], training.seed: [1, 2, 3, 4, 5]}\n")
+    job = ("job.yaml", "-s", "resources.runs_per_task=2")
+    code, out, _ = said("plan", *job, "--sbatch")
+    printed = [said("plan", *job, "--sbatch", str(number))[1] for number in range(1, 5)]
+    assert code == 0
+    assert not (here / "results").exists()
+    assert all(script in out for script in printed)
+    assert said("submit", *job, "--cluster", "slurm")[0] == 0
+    assert fake_slurm.submitted == printed
+    assert said("plan", *job, "--sbatch", "5")[0] == 2
+
+
+def test_plan_says_which_variables_go_before_the_script(
+    job_file: JobFile, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_file("")
+    monkeypatch.setenv("SBATCH_PARTITION", "other")
+    code, out, err = said("plan", "job.yaml", "--sbatch")
+    assert (code, out[:11]) == (0, "#!/bin/bash")
+    assert "before #SBATCH lines: SBATCH_PARTITION" in err
+
+
+def test_plan_prints_plain_scripts_of_what_is_left(
+    here: Path, job_file: JobFile, said: Said
+) -> None:
+    job_file("repeats: 3\n")
+    job = jobfile.load(here / "job.yaml")
+    paths = ResultPaths(here / "elsewhere")
+    plan = results.leave_plan(paths, job, jobfile.plan(job, here / "job.yaml"))
+    make_results.complete(paths, plan.runs[:1])
+    code, out, _ = said("plan", "job.yaml", "-s", "site=gpu", "--results", "elsewhere", "--by-hand")
+    assert code == 0
+    assert "#SBATCH --array=0-1%2" in out
+    assert plan.runs[0].id not in out
+    assert all(run.id in out for run in plan.runs[1:])
+    assert f"hpcncf.worker {here}/job.yaml" in out
+    assert f'--run-id "$run" --results {here}/elsewhere' in out
+    assert "-s site=gpu" in out
+
+
 def test_plan_as_json_holds_runs_arrays_and_cost(job_file: JobFile, said: Said) -> None:
     job_file("grid: {resources.cpus_per_task: [1, 2]}\n")
     told = json.loads(said("plan", "job.yaml", "-s", "repeats=2", "--json")[1])

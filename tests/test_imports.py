@@ -147,6 +147,7 @@ def test_modules_called_pure_know_no_clock_disk_or_process() -> None:
         (["submit", "--help"], HEAVY | {"numpy", "pydantic"}),
         (["status"], HEAVY | {"numpy"}),
         (["plan", "jobs/demo.yaml"], HEAVY | {"numpy"}),
+        (["plan", "jobs/demo.yaml", "--sbatch"], (HEAVY | {"numpy"}) - {"submitit"}),
     ],
 )
 def test_a_login_node_stays_light(argv: list[str], forbidden: set[str]) -> None:

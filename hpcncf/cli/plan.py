@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +44,7 @@ def run(args: argparse.Namespace) -> int:
     import json
 
     from hpcncf import jobfile
+    from hpcncf.cli import scripts
     from hpcncf.paths import ResultPaths
     from hpcncf.slurm import sites
 
@@ -52,7 +52,8 @@ def run(args: argparse.Namespace) -> int:
     plan = jobfile.plan(job, args.job)
     paths = ResultPaths((args.results or Path("results") / job.name).resolve())
     if args.sbatch is not None or args.by_hand is not None:
-        _print_scripts(args, job, plan, paths)
+        _warn(plan)
+        scripts.show(args, job, plan, paths)
     elif args.json:
         print(json.dumps(_plain(job, plan, paths), indent=2))
     else:
@@ -60,53 +61,9 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _print_scripts(args: argparse.Namespace, job: JobSpec, plan: Plan, paths: ResultPaths) -> None:
-    """Of the runs that `submit` would send now. One script alone is printed byte by byte."""
-    from hpcncf.errors import UsageError
-
-    scripts = list(
-        _sent(job, plan, paths) if args.by_hand is None else _by_hand(args, job, plan, paths)
-    )
-    number = args.by_hand or args.sbatch or 0
-    if not 0 <= number <= len(scripts):
-        raise UsageError(f"array {number}: there are {len(scripts)}, counted from 1")
+def _warn(plan: Plan) -> None:
     for command in _unprepared(plan):
         sys.stderr.write(f"the data is not prepared, so the runs' ids are provisional: {command}\n")
-    if len(scripts) == 1 or number:
-        sys.stdout.write(scripts[number - 1])
-        return
-    for count, script in enumerate(scripts, start=1):
-        print(f"==> array {count} of {len(scripts)} <==\n{script}")
-
-
-def _sent(job: JobSpec, plan: Plan, paths: ResultPaths) -> Iterator[str]:
-    from hpcncf import submissions
-    from hpcncf.plan import arrays
-    from hpcncf.slurm import scripts
-
-    for runs in arrays(_open(plan, paths)).values():
-        yield scripts.text(paths.submitit(submissions.user()), job, runs[0].resources, len(runs))
-
-
-def _by_hand(
-    args: argparse.Namespace, job: JobSpec, plan: Plan, paths: ResultPaths
-) -> Iterator[str]:
-    from hpcncf.plan import arrays
-    from hpcncf.slurm import byhand, sites
-
-    source = byhand.Source(args.job.resolve(), paths.folder, args.settings)
-    site = sites.load(job.site)
-    for runs in arrays(_open(plan, paths)).values():
-        yield byhand.text(job, site, runs, source)
-
-
-def _open(plan: Plan, paths: ResultPaths) -> list[Run]:
-    """Those that are neither complete nor taken."""
-    from hpcncf import launch, status
-
-    done = (*launch.TAKEN, "completed")
-    states = status.states(paths, plan)
-    return [now.run for now in states if not now.run.retired and now.state not in done]
 
 
 def _arrays(job: JobSpec, plan: Plan) -> list[dict[str, Any]]:
@@ -171,7 +128,9 @@ def _show(job: JobSpec, plan: Plan, paths: ResultPaths) -> None:
     for number, array in enumerate(arrays, start=1):
         print(f"\narray {number}: {array['tasks']} tasks, submitit parameters")
         for key, value in array["parameters"].items():
-            print(f"  {key}: {value}")
+            if key != "slurm_setup":
+                print(f"  {key}: {value}")
+    print("\n--sbatch prints the whole scripts")
     for command in _unprepared(plan):
         print(f"\nthe data is not prepared, so the runs' ids are provisional: {command}")
 

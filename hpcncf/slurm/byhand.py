@@ -37,10 +37,7 @@ class Source:
 
 
 def text(job: JobSpec, site: Site, runs: list[Run], source: Source, note: str = NOTE) -> str:
-    """The script of one run, or of an array of runs with equal resources.
-
-    Raises UsageError as `request.parameters` does.
-    """
+    """The script of one run, or of an array of runs with equal resources."""
     resources = runs[0].resources
     alone = resources.model_copy(update={"runs_per_task": 1})
     asked = request.parameters(alone, site, job.name, exclusive=job.exclusive)

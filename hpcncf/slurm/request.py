@@ -8,7 +8,6 @@ from typing import Any, Literal, Self
 
 from pydantic import PositiveInt, model_validator
 
-from hpcncf.errors import UsageError
 from hpcncf.slurm import shell
 from hpcncf.slurm.checks import (
     Command,
@@ -55,7 +54,7 @@ class Site(Settings):
     """A reservation to run in (`--reservation`)."""
     memory: Literal["mem", "mem_per_cpu", "mem_per_gpu", "none"] = "mem"
     """How `resources.mem_gb`, the memory per node, is asked for: per node, divided by the CPUs or
-    by the GPUs asked for on each node, or not at all. Whole MB, rounded up."""
+    by the GPUs asked for on each node (without GPUs, not), or not at all. Whole MB, rounded up."""
     modules: list[Word] = []  # noqa: RUF012  pydantic copies it
     """`module load` of each, after `module purge`; one that cannot be loaded ends the job."""
     conda: Line | None = None
@@ -110,10 +109,7 @@ def parameters(
     array_parallelism: int | None = None,
     exclusive: bool = False,
 ) -> dict[str, Any]:
-    """What submitit's AutoExecutor is told, in its own words; what is not asked is left out.
-
-    Raises UsageError where the site's form of memory does not go with the resources.
-    """
+    """What submitit's AutoExecutor is told, in its own words; what is not asked is left out."""
     limit_min = resources.timeout_min * resources.runs_per_task
     tasks, cpus = _tasks(resources)
     asked: dict[str, Any] = {
@@ -161,12 +157,7 @@ def _memory(resources: Resources, site: Site) -> dict[str, Any]:
     if site.memory == "mem_per_cpu":
         cpus = resources.tasks_per_node * resources.cpus_per_task
         return {"slurm_mem_per_cpu": f"{-(-whole // cpus)}MB"}
-    if site.memory == "mem_per_gpu":
-        if not resources.gpus_per_node:
-            raise UsageError(
-                "site: memory: mem_per_gpu, but the run asks for no GPU: set "
-                "resources.gpus_per_node, or choose a site with another form of memory"
-            )
+    if site.memory == "mem_per_gpu" and resources.gpus_per_node:
         return {"slurm_mem_per_gpu": f"{-(-whole // resources.gpus_per_node)}MB"}
     return {}
 

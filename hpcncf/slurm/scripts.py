@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hpcncf.slurm import private, request, sites
 from hpcncf.slurm.checks import folder_for_slurm
@@ -15,16 +13,9 @@ if TYPE_CHECKING:
     from submitit.slurm.slurm import SlurmExecutor
 
 
-def executor(
-    folder: Path,
-    job: JobSpec,
-    resources: Resources,
-    changes: Mapping[str, Any] = MappingProxyType({}),
-    sends: bool = True,
-) -> SlurmExecutor:
+def executor(folder: Path, job: JobSpec, resources: Resources, sends: bool = True) -> SlurmExecutor:
     """submitit's executor for an array of runs with these resources; makes no folder.
 
-    `changes` go before what `request.parameters` asks, in the same words; None asks for nothing.
     Raises UsageError where Slurm could not do as the site or the folder says, RuntimeError where
     it is to send and there is no Slurm.
     """
@@ -41,7 +32,6 @@ def executor(
     asked = request.parameters(resources, site, job.name, exclusive=job.exclusive)
     kind = slurm.SlurmExecutor if sends else Printing
     made = kind(folder_for_slurm(folder), python=request.python(site))
-    asked = {key: value for key, value in {**asked, **changes}.items() if value is not None}
     own = {key.removeprefix("slurm_"): value for key, value in asked.items()}
     own["setup"] = [private.guard(folder), *own["setup"]]
     made.update_parameters(**made._convert_parameters(own))

@@ -1,0 +1,72 @@
+"""What `hpcncf plan --sbatch` and `--by-hand` print: the runs that `submit` would send now."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator
+
+from hpcncf import launch, packing, status, submissions
+from hpcncf.errors import UsageError
+from hpcncf.paths import ResultPaths
+from hpcncf.plan import Plan, Run
+from hpcncf.slurm import byhand, quotas, scripts, sites
+from hpcncf.slurm.quotas import Quota
+from hpcncf.spec import JobSpec
+
+
+def show(args: argparse.Namespace, job: JobSpec, plan: Plan, paths: ResultPaths) -> None:
+    """One script alone is printed byte by byte. Raises UsageError for a number not there."""
+    runs = _open(plan, paths)
+    printed = list(
+        _sent(job, runs, paths) if args.by_hand is None else _by_hand(args, job, runs, paths)
+    )
+    number = args.by_hand or args.sbatch or 0
+    if not 0 <= number <= len(printed):
+        raise UsageError(f"array {number}: there are {len(printed)}, counted from 1")
+    _say_what_overrides()
+    if len(printed) == 1 or number:
+        sys.stdout.write(printed[number - 1])
+        return
+    for count, script in enumerate(printed, start=1):
+        print(f"==> array {count} of {len(printed)} <==\n{script}")
+
+
+def _open(plan: Plan, paths: ResultPaths) -> list[Run]:
+    """Those that are neither complete nor taken."""
+    done = (*launch.TAKEN, "completed")
+    states = status.states(paths, plan)
+    return [now.run for now in states if not now.run.retired and now.state not in done]
+
+
+def _sent(job: JobSpec, runs: list[Run], paths: ResultPaths) -> Iterator[str]:
+    folder = paths.submitit(submissions.user())
+    for array in _arrays(packing.tasks(runs), quotas.quota(sites.load(job.site))):
+        yield scripts.text(folder, job, array[0][0].resources, len(array))
+
+
+def _by_hand(
+    args: argparse.Namespace, job: JobSpec, runs: list[Run], paths: ResultPaths
+) -> Iterator[str]:
+    site = sites.load(job.site)
+    source = byhand.Source(args.job.resolve(), paths.folder, args.settings)
+    alone = [[run] for run in runs]
+    for array in _arrays(alone, Quota(array=quotas.quota(site).array)):
+        yield byhand.text(job, site, [run for (run,) in array], source)
+
+
+def _arrays(tasks: list[packing.Task], quota: Quota) -> list[list[packing.Task]]:
+    """As `submit` cuts them."""
+    arrays: list[list[packing.Task]] = []
+    packing.fit(tasks, quota, arrays.append)
+    left = len(tasks) - sum(map(len, arrays))
+    if left:
+        sys.stderr.write(f"{left} of {len(tasks)} tasks are left out: {quota.limit}\n")
+    return arrays
+
+
+def _say_what_overrides() -> None:
+    names = sorted(name for name in os.environ if name.startswith("SBATCH_"))
+    if names:
+        sys.stderr.write(f"in your environment, and before #SBATCH lines: {', '.join(names)}\n")
