@@ -11,7 +11,7 @@ from itertools import product
 from math import prod
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, ValidationError, model_validator
+from pydantic import AfterValidator, ConfigDict, RootModel, ValidationError, model_validator
 
 from hpcncf import spec
 from hpcncf import workload as programs
@@ -257,8 +257,10 @@ def _run(
     )
 
 
-class _Parameters(Settings):
-    parameters: Parameters
+class _Given(RootModel[Parameters]):
+    """A point's parameters, by the name that errors call them."""
+
+    model_config = ConfigDict(title="parameters", strict=True)
 
 
 def _command_run(
@@ -266,7 +268,7 @@ def _command_run(
 ) -> Run:
     try:
         resources = Resources.model_validate(plain["resources"])
-        parameters = _Parameters(parameters=plain["parameters"]).parameters
+        parameters = _Given.model_validate(plain["parameters"]).root
     except ValidationError as error:
         raise UsageError(f"grid point{where}: {first_problem(error)}") from None
     known = programs.values(parameters, resources.model_dump(mode="json"), repeat)

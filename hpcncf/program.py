@@ -218,6 +218,6 @@ def _not_started(
 ) -> int:
     """There is no program to measure: the record is of this process."""
     with leaving.Recorded(run, place, attempt):
-        raise error
+        raise error.with_traceback(None)
     sys.stderr.write(f"hpcncf: {error}\n")
     return error.exit_code

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, Self
@@ -23,6 +24,14 @@ from hpcncf.settings import Settings
 LATER: Final = ("run_id", "output", "checkpoints")
 RESERVED: Final = (*LATER, "repeat")
 PARAMETER: Final = r"[A-Za-z](?:_?[A-Za-z0-9]){0,39}"
+
+
+def _scalar(value: Any) -> Any:
+    if not isinstance(value, bool | int | float | str):
+        raise ValueError("expected a number, text or a truth value")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("expected a finite number")
+    return value
 
 
 def _passable(text: str) -> str:
@@ -49,6 +58,8 @@ def _words(value: Any) -> Any:
             "expected a list of words, as [python, train.py]; a line for a shell is written "
             "{shell: python train.py > log}"
         )
+    if value == []:
+        raise ValueError("expected the program and its arguments, a word each")
     return value
 
 
@@ -73,7 +84,7 @@ def _not_reserved(name: str) -> str:
 Passable = Annotated[str, AfterValidator(_passable)]
 Word = Annotated[Passable, BeforeValidator(_word)]
 Line = Annotated[Passable, Field(min_length=1), AfterValidator(_one_line)]
-Scalar = bool | int | float | Passable
+Scalar = Annotated[bool | int | float | Passable, BeforeValidator(_scalar)]
 ParameterName = Annotated[str, Field(pattern=f"^{PARAMETER}$"), AfterValidator(_not_reserved)]
 Parameters = dict[ParameterName, Scalar]
 
@@ -81,7 +92,7 @@ Parameters = dict[ParameterName, Scalar]
 class Program(Settings):
     """A program of one's own, run as each rank of a run."""
 
-    command: Annotated[list[Word], BeforeValidator(_words), Field(min_length=1)] | None = None
+    command: Annotated[list[Word], BeforeValidator(_words)] | None = None
     """The program and its arguments, a word each, with placeholders: `[python, train.py, --lr,
     "{lr}"]`. No shell reads them."""
     shell: Line | None = None
@@ -114,7 +125,7 @@ Workload = Annotated[
     Discriminator(
         _kind,
         custom_error_type="workload",
-        custom_error_message="expected ncf, or {{command: [program, argument, ...]}}",
+        custom_error_message="expected ncf, or {command: [program, argument, ...]}",
     ),
 ]
 
@@ -136,10 +147,10 @@ def values(
     """Placeholder -> text. What is known later stands for itself."""
     named = {name: text(value) for name, value in parameters.items()}
     return {
-        **{name: f"{{{name}}}" for name in LATER},
-        "repeat": text(repeat),
-        **{f"resources.{name}": text(value) for name, value in resources.items()},
         **named,
+        "repeat": text(repeat),
+        **{name: f"{{{name}}}" for name in LATER},
+        **{f"resources.{name}": text(value) for name, value in resources.items()},
         **{f"parameters.{name}": value for name, value in named.items()},
     }
 
@@ -164,9 +175,10 @@ def problems(program: Program, parameters: Mapping[str, Any], known: Mapping[str
     used = [name for word in program.texts for name in placeholders.names(word)]
     for name in used:
         if name not in known:
+            shown = [each for each in known if not each.startswith("parameters.")]
             return (
-                f"workload: unknown placeholder {{{name}}}.{nearest(name, list(known))} Known: "
-                f"{', '.join(known)}; a brace itself is written {{{{ or }}}}"
+                f"workload: unknown placeholder {{{name}}}.{nearest(name, shown)} Known: "
+                f"{', '.join(shown)}; a brace itself is written {{{{ or }}}}"
             )
     idle = [name for name in parameters if not {name, f"parameters.{name}"} & set(used)]
     return (
