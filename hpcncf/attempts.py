@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from hpcncf import claims, records
-from hpcncf.judge import Attempt
+from hpcncf.evidence import Attempt, completed
 from hpcncf.paths import AttemptPaths, RunPaths
 from hpcncf.records import Claim, End, Progress, R, RankRecord, RecordError
 
@@ -21,16 +21,20 @@ def last_attempt(run: RunPaths) -> Attempt | None:
 
 
 def read(files: AttemptPaths) -> Attempt:
-    problems = list[str]()
+    problems, there = list[str](), files.names()
     taken = _read(files.claim, Claim, problems)
-    ranks = [_read(path, RankRecord, problems) for path in files.ranks()]
+    found = [_read(path, RankRecord, problems) for path in files.ranks()]
+    ranks = [record for record in found if record]
     return Attempt(
         number=files.number,
         claim=taken,
-        ranks=[record for record in ranks if record],
-        progress=_read(files.progress, Progress, problems),
-        end=_read(files.end, End, problems),
-        alive=claims.alive(taken, files) if taken else _just_made(files),
+        ranks=ranks,
+        # Of thousands of runs most lack these, and to open what is not there takes its time.
+        progress=_read(files.progress, Progress, problems)
+        if files.progress.name in there
+        else None,
+        end=_read(files.end, End, problems) if files.end.name in there else None,
+        alive=not completed(ranks) and _alive(taken, files),
         problems=problems,
     )
 
@@ -53,6 +57,10 @@ def _missing(path: Path) -> bool:
         return not path.exists()
     except PermissionError:  # a folder that we may not look into
         return False
+
+
+def _alive(taken: Claim | None, files: AttemptPaths) -> bool:
+    return claims.alive(taken, files) if taken else _just_made(files)
 
 
 def _just_made(attempt: AttemptPaths) -> bool:

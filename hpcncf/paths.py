@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -45,11 +47,22 @@ class AttemptPaths:
         """Where a user's own program may leave files."""
         return self.folder / "output"
 
+    def names(self) -> set[str]:
+        """Of all files that are there; empty for a folder that cannot be looked into."""
+        with contextlib.suppress(OSError), os.scandir(self.folder) as there:
+            return {entry.name for entry in there}
+        return set()
+
     def ranks(self) -> list[Path]:
-        return sorted(self.folder.glob("rank-*.json"), key=_number)
+        return self._numbered("rank")
 
     def nodes(self) -> list[Path]:
-        return sorted(self.folder.glob("node-*.json"), key=_number)
+        return self._numbered("node")
+
+    def _numbered(self, kind: str) -> list[Path]:
+        pattern = re.compile(rf"{kind}-.*\.json")
+        found = (self.folder / name for name in self.names() if pattern.fullmatch(name))
+        return sorted(found, key=_number)
 
 
 def _number(path: Path) -> int:
@@ -85,9 +98,11 @@ class RunPaths:
         return [AttemptPaths(folder) for folder in sorted(self._folders(), key=_number)]
 
     def _folders(self) -> Iterator[Path]:
-        for folder in self.folder.glob("attempt-*"):
-            if re.fullmatch(r"attempt-[1-9]\d{0,5}", folder.name) and folder.is_dir():
-                yield folder
+        # Not glob: `status` looks into thousands of these.
+        with contextlib.suppress(OSError), os.scandir(self.folder) as there:
+            for entry in there:
+                if re.fullmatch(r"attempt-[1-9]\d{0,5}", entry.name) and entry.is_dir():
+                    yield Path(entry.path)
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,9 @@ def _ending(attempt: Attempt, state: JobState) -> Verdict | None:
     """Every rank has stopped, but Slurm has the job yet: it may be about to be requeued."""
     if state.state != "running" or _failed(attempt):
         return None
+    restart = attempt.claim.slurm_restart if attempt.claim else None
+    if state.restarts > (restart or 0):
+        return "running", f"starting again: {requeued(attempt, state)}"
     why = next((record.error["message"] for record in attempt.ranks if record.error), "")
     return "running", f"ending: {why}" if why else "ending"
 
