@@ -1,0 +1,166 @@
+"""Before it queues, on a real Slurm: what waits for ever, what nodes do not see, what changed."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from slurm.conftest import User, eventually
+
+pytestmark = pytest.mark.slurm
+
+JOB = """\
+name: tiny
+data: {{path: {data}}}
+site: site.yaml
+resources: {{mem_gb: 1, timeout_min: 2}}
+training: {{epochs: 1, global_batch_size: 64}}
+"""
+
+
+def submitted(user: User, data: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """`hpcncf submit`, whatever comes of it."""
+    (user.folder / "job.yaml").write_text(JOB.format(data=data))
+    return user.attempt("submit", "job.yaml", "--cluster", "slurm", *words)
+
+
+@pytest.mark.parametrize(
+    ("site", "setting", "told"),
+    [
+        ("partition: short", "resources.timeout_min=60", "partition short allows 5 min"),
+        ("partition: cpu", "resources.nodes=9", "asks for 9 nodes"),
+        ("partition: gpu", "resources.gpus_per_node=4", "asks for 4 GPUs on each node"),
+        ("qos: nope", "training.epochs=1", "qos 'nope' is not one that you may use here"),
+        ("account: nope", "training.epochs=1", "account 'nope' is not one"),
+        ("reservation: nope", "training.epochs=1", "reservation 'nope' is not one"),
+        ("constraint: nope", "training.epochs=1", "the feature nope; partition cpu has 0 such"),
+    ],
+)
+def test_what_would_wait_for_ever_is_refused_and_nothing_is_written(
+    user: User, tiny_data: Path, site: str, setting: str, told: str
+) -> None:
+    (user.folder / "site.yaml").write_text(f"{site}\n")
+    done = submitted(user, tiny_data, "-s", setting)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert told in done.stderr
+    assert not (user.folder / "results").exists()
+    assert user.cluster.run("squeue", "--noheader") == ""
+
+
+def test_slurm_itself_takes_what_can_never_start(user: User, tiny_data: Path) -> None:
+    (user.folder / "site.yaml").write_text("partition: short\n")
+    words = ["--no-preflight", "-s", "resources.timeout_min=60"]
+    assert submitted(user, tiny_data, *words).returncode == 0
+    reasons = lambda: user.cluster.run("squeue", "--noheader", "--format=%r")  # noqa: E731
+    eventually(10, lambda: "PartitionTimeLimit" in reasons())
+
+
+def test_shapes_that_fit_are_submitted_and_the_others_named(user: User, tiny_data: Path) -> None:
+    (user.folder / "grid.yaml").write_text(
+        JOB.format(data=tiny_data) + "grid: {resources.cpus_per_task: [1, 9]}\n"
+    )
+    done = user.attempt("submit", "grid.yaml", "--cluster", "slurm")
+    assert "1 run submitted to Slurm" in done.stdout
+    assert "left out: run " in done.stderr
+    assert "asks for 9 cores on each node" in done.stderr
+
+
+def test_a_node_that_sees_everything_lets_the_runs_go(user: User, tiny_data: Path) -> None:
+    done = submitted(user, tiny_data, "--check-node")
+    assert done.returncode == 0, done.stderr
+    assert "sees results and data, and runs Python" in done.stderr
+    assert [run["state"] for run in user.ends()] == ["completed"]
+
+
+@pytest.fixture
+def private_results() -> Iterator[Path]:
+    """A folder in this machine's /dev/shm, which the nodes have one of their own of."""
+    folder = Path("/dev/shm/hpcncf-preflight")
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_results_that_the_node_does_not_see_are_told(
+    user: User, tiny_data: Path, private_results: Path
+) -> None:
+    done = submitted(user, tiny_data, "--check-node", "--results", str(private_results))
+    assert done.returncode == 1
+    assert "does not see /dev/shm/hpcncf-preflight" in done.stderr
+    assert "--results DIR. Nothing is submitted" in done.stderr
+
+
+def test_a_python_that_the_node_does_not_have_is_told(user: User, tiny_data: Path) -> None:
+    (user.folder / "env/bin").mkdir(parents=True)
+    (user.folder / "env/bin/activate").write_text("")
+    (user.folder / "site.yaml").write_text(f"venv: {user.folder}/env\n")
+    done = submitted(user, tiny_data, "--check-node")
+    assert done.returncode == 1
+    assert f"cannot start Python: {user.folder}/env/bin/python: No such file" in done.stderr
+
+
+def test_data_that_the_node_does_not_see_is_told(user: User, tiny_data: Path) -> None:
+    data = shutil.copytree(tiny_data, user.folder / "data")
+    (user.folder / "site.yaml").write_text(f"setup: ['mv {data} {data}.elsewhere']\n")
+    done = submitted(user, data, "--check-node")
+    assert done.returncode == 1
+    assert f"does not see {data}: is it on a file system that compute nodes share?" in done.stderr
+    assert user.cluster.run("squeue", "--noheader") == ""
+
+
+def test_a_check_that_finds_no_node_says_why_and_leaves_nothing(
+    user: User, tiny_data: Path
+) -> None:
+    (user.folder / "site.yaml").write_text("additional_parameters: {hold: true}\n")
+    done = submitted(user, tiny_data, "--check-node", "2")
+    assert done.returncode == 1
+    assert "no node answered within 2 s" in done.stderr
+    assert "held" in done.stderr
+    eventually(20, lambda: user.cluster.run("squeue", "--noheader") == "")
+
+
+def held(user: User) -> None:
+    (user.folder / "site.yaml").write_text("additional_parameters: {hold: true}\n")
+
+
+def release(user: User) -> None:
+    (run,) = user.runs()
+    user.cluster.run("scontrol", "release", run["job_id"].split("_")[0])
+
+
+def test_a_job_whose_folder_was_exchanged_while_it_waited_does_not_start(
+    user: User, tiny_data: Path
+) -> None:
+    held(user)
+    assert submitted(user, tiny_data).returncode == 0
+    (folder,) = user.folder.glob("results/tiny/slurm-*")
+    folder.rename(folder.with_name("moved"))
+    folder.symlink_to("moved")
+    release(user)
+    (run,) = user.ends(60)
+    assert run["state"] == "failed"
+    said = "".join(log.read_text() for log in folder.glob("*_log.err"))
+    assert "is not this user's own folder any more: not started" in said
+    assert user.records("claim.json") == []
+
+
+def test_an_edit_between_submission_and_start_is_in_the_record(user: User) -> None:
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    (user.folder / "train.py").write_text("print('hello')\n")
+    (user.folder / ".gitignore").write_text("results\n")
+    for words in (["init", "-q"], ["add", "train.py"], ["commit", "-qm", "first"]):
+        subprocess.run([*git, *words], cwd=user.folder, check=True)
+    held(user)
+    user.submits(
+        "name: mine\nsite: site.yaml\nworkload: {command: [python3, train.py]}\n"
+        "resources: {mem_gb: 1, timeout_min: 2}\n"
+    )
+    (user.folder / "train.py").write_text("print('edited')\n")
+    release(user)
+    assert [run["state"] for run in user.ends(60)] == ["completed"]
+    (rank,) = user.records("rank-*.json")
+    (told,) = [text for text in rank["warnings"] if "changed after this run was submitted" in text]
+    assert f"the checkout ({user.folder}" in told
