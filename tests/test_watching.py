@@ -1,0 +1,239 @@
+"""What `status` prints of many runs: arrays, failures once each, cores that cannot be used."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import make_results
+import pytest
+from conftest import FakeSlurm
+from make_results import plan_of
+
+from hpcncf import cancel, cli, records, status, submissions
+from hpcncf.cli import waiting
+from hpcncf.paths import ResultPaths
+from hpcncf.submissions import Submission, SubmittedJob
+
+FAILED: dict[str, Any] = {
+    "outcome": "failed",
+    "error": {"type": "ValueError", "message": "bad row", "traceback": "in load\nValueError: bad"},
+}
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> ResultPaths:
+    """Six runs, of which four have one rank."""
+    return make_results.demo(tmp_path, repeats=1)
+
+
+def sent(paths: ResultPaths, per_task: int = 1) -> list[str]:
+    """As after a submission of all runs to Slurm, `per_task` in each element of array 8."""
+    runs = [run.id for run in plan_of(paths).runs]
+    file = submissions.begin(paths, "slurm", runs, again=False)
+    jobs = [
+        SubmittedJob(id=f"8_{number}", runs=runs[first : first + per_task])
+        for number, first in enumerate(range(0, len(runs), per_task))
+    ]
+    known = records.read(file, Submission)
+    records.write(file, known.model_copy(update={"jobs": jobs, "report_job": "9"}))
+    return runs
+
+
+def leave(paths: ResultPaths, number: int, job: str, **changes: Any) -> None:
+    """The run with this number has been worked at by that job."""
+    run = plan_of(paths).runs[number]
+    make_results.leave(paths, run, slurm_job_id=job, **changes)
+    taken = make_results.claim(run).model_copy(
+        update={"slurm_job_id": job, "launched_by": "slurm", "node": "elsewhere"}
+    )
+    records.write(paths.run(run.id).attempt(1).claim, taken)
+
+
+def begin(paths: ResultPaths, number: int, job: str) -> None:
+    leave(paths, number, job)
+    for rank in paths.run(plan_of(paths).runs[number].id).attempt(1).ranks():
+        rank.unlink()
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
+    assert cli.main([str(word) for word in arguments]) == 0
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_an_array_is_summed_up_in_a_line(
+    paths: ResultPaths, fake_slurm: FakeSlurm, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sent(paths)
+    leave(paths, 0, "8_0")
+    rows = [f"8_{n}|PENDING|Priority|2026-01-05T14:05:00||||0|0|" for n in range(2, 6)]
+    fake_slurm.answer("squeue", "\n".join(["8_1|RUNNING|None|||0:03|node[1-2]|0|0|", *rows]))
+    told = printed(capsys, "status", paths.folder)
+    assert "array 8: 1 of 6 done, 1 running, 4 pending: others are before it (Priority)" in told
+    assert "the next expected on Jan 5 at 14:05" in told
+    assert "node[1-2], 3.00 s" in told
+
+
+def test_equal_failures_are_told_once_with_the_end_of_their_traceback(
+    paths: ResultPaths, fake_slurm: FakeSlurm, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = sent(paths)
+    for number in range(4):
+        leave(paths, number, f"8_{number}", **FAILED)
+    fake_slurm.answer("squeue", "8_4|TIMEOUT|TimeLimit\n8_5|RUNNING|None\n")
+    told = printed(capsys, "status", "--failures", paths.folder)
+    assert "4 runs failed: rank 0: ValueError: bad row in load ValueError: bad runs" in told
+    assert "1 run timeout: Slurm job 8_4: TIMEOUT" in told
+    assert runs[4][:8] in told
+
+
+def test_where_no_record_tells_the_logs_end_does(
+    paths: ResultPaths, fake_slurm: FakeSlurm, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sent(paths)
+    logs = paths.submitit("ann")
+    logs.mkdir()
+    (logs / "8_0_0_log.err").write_text("module: command not found\n\n")
+    fake_slurm.answer("squeue", "8_0|FAILED|NonZeroExitCode||||node1|32512|0|\n")
+    told = printed(capsys, "status", "--failures", paths.folder)
+    assert "failed: Slurm job 8_0: FAILED (exit code 127) module: command not found" in told
+    assert "8_0_0_log.err" in told
+
+
+def test_cores_that_cannot_be_used_are_told_loudly(
+    paths: ResultPaths, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = plan_of(paths).runs[0]
+    cores = make_results.rank_record(run, 0).cores
+    fewer = cores.model_copy(update={"allocated": 5.0, "cpus": [0]})
+    for each in plan_of(paths).runs:
+        if each.resources.world_size == 1:
+            make_results.leave(paths, each, cores=fewer)
+    told = printed(capsys, "status", paths.folder)
+    assert "! only 1 of 5 allocated cores usable in 4 runs" in told
+
+
+def test_many_runs_are_told_by_numbers_unless_all_are_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = make_results.demo(tmp_path, repeats=10)
+    assert len(printed(capsys, "status", paths.folder)) < 200
+    told = printed(capsys, "status", "--all", paths.folder)
+    assert all(run.id[:8] in told for run in plan_of(paths).runs)
+
+
+def test_json_tells_arrays_failures_and_slurms_words(
+    paths: ResultPaths, fake_slurm: FakeSlurm, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sent(paths)
+    leave(paths, 0, "8_0", **FAILED)
+    fake_slurm.answer("squeue", "8_1|PENDING|Priority|2026-11-21T14:05:00|||||1|\n")
+    (job,) = json.loads(printed(capsys, "status", "--json", paths.folder))["jobs"]
+    assert job["arrays"][0]["states"]["failed"] == 1
+    assert job["failures"][0]["traceback"] == ["in load", "ValueError: bad"]
+    slurm = job["runs"][1]["slurm"]
+    assert (slurm["state"], slurm["expected_start"]) == ("PENDING", "2026-11-21T14:05:00")
+
+
+def found(paths: ResultPaths) -> list[tuple[str, str]]:
+    states = status.states(paths, plan_of(paths))
+    return [(state.state, state.reason) for state in states]
+
+
+def test_runs_of_one_task_wait_for_one_another(paths: ResultPaths, fake_slurm: FakeSlurm) -> None:
+    sent(paths, per_task=3)
+    leave(paths, 0, "8_0")
+    begin(paths, 1, "8_0")
+    fake_slurm.answer("squeue", "8_0|RUNNING|None|||1:00|node1|0|0|\n8_1|PENDING|Priority\n")
+    states = found(paths)
+    assert [state for state, _ in states] == ["completed", "running"] + ["pending"] * 4
+    assert states[2][1] == "1 before it in its task (Slurm job 8_0 on node1)"
+
+
+def test_runs_whose_task_ended_before_their_turn_are_lost(
+    paths: ResultPaths, fake_slurm: FakeSlurm
+) -> None:
+    sent(paths, per_task=3)
+    begin(paths, 0, "8_0")
+    fake_slurm.answer("squeue", "8_0|TIMEOUT|TimeLimit|||1:00|node1|0|0|\n8_1|PENDING|Priority\n")
+    states = found(paths)
+    assert [state for state, _ in states[:3]] == ["timeout", "lost", "lost"]
+    assert "its task ended before its turn" in states[1][1]
+
+
+def test_what_failed_in_a_task_that_went_on_is_not_what_ended_the_task(
+    paths: ResultPaths, fake_slurm: FakeSlurm
+) -> None:
+    sent(paths, per_task=3)
+    leave(paths, 0, "8_0", **FAILED)
+    begin(paths, 1, "8_0")
+    begin(paths, 2, "8_0")
+    fake_slurm.answer("squeue", "8_0|NODE_FAIL|NodeDown|||1:00|node1|0|0|\n")
+    states = found(paths)
+    assert [state for state, _ in states[:3]] == ["failed", "lost", "node_failed"]
+    assert "its task went on without it" in states[1][1]
+
+
+def test_a_job_started_by_hand_is_asked_for_too(paths: ResultPaths, fake_slurm: FakeSlurm) -> None:
+    begin(paths, 0, "77")
+    fake_slurm.answer("squeue", "77|OUT_OF_MEMORY|OutOfMemory|||1:00|node1|0|0|\n")
+    assert found(paths)[0][0] == "out_of_memory"
+
+
+def test_a_requeued_run_tells_how_often_and_how_far_it_was(
+    paths: ResultPaths, fake_slurm: FakeSlurm
+) -> None:
+    sent(paths)
+    begin(paths, 0, "8_0")
+    fake_slurm.answer("squeue", "8_0|PENDING|BeginTime|2026-11-21T14:05:00||||0|2|\n")
+    assert found(paths)[0] == ("pending", "requeued, 2nd time")
+
+
+def test_slurm_that_does_not_answer_leaves_unknown_what_records_do_not_tell(
+    paths: ResultPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent(paths)
+    leave(paths, 0, "8_0")
+    silent = tmp_path / "bin"
+    silent.mkdir()
+    for name in ("squeue", "sacct"):
+        words = f"{name}: error: Unable to contact slurm controller (connect failure)"
+        (silent / name).write_text(f"#!/bin/sh\necho '{words}' >&2\nexit 1\n")
+        (silent / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{silent}:/usr/bin:/bin")
+    states = found(paths)
+    assert [state for state, _ in states] == ["completed"] + ["unknown"] * 5
+    assert "Unable to contact slurm controller" in states[1][1]
+
+
+def test_waiting_ends_where_nobody_can_tell(
+    paths: ResultPaths, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = sent(paths)
+    monkeypatch.setenv("PATH", "")
+    assert waiting.wait(paths, runs, patience_s=0.01) == 3
+    assert "nobody could tell of 6 runs" in capsys.readouterr().err
+
+
+def test_a_task_of_several_runs_is_cancelled_with_its_last(
+    paths: ResultPaths, fake_slurm: FakeSlurm
+) -> None:
+    sent(paths, per_task=3)
+    fake_slurm.answer("squeue", "8_0|PENDING|Priority\n8_1|PENDING|Priority\n")
+    plan = plan_of(paths)
+    cancel.cancel(paths, plan, plan.runs[:2])
+    assert not [call for call in fake_slurm.calls if call.startswith("scancel")]
+    assert [state for state, _ in found(paths)[:3]] == ["cancelled", "cancelled", "pending"]
+    cancel.cancel(paths, plan, plan.runs[2:3])
+    assert fake_slurm.calls[-1] == "scancel 8_0"
+    cancel.cancel(paths, plan, plan.runs[3:])
+    assert fake_slurm.calls[-1] == "scancel 8_1 9"
+
+
+def test_watching_a_log_ends_when_nothing_is_under_way(
+    paths: ResultPaths, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_results.complete(paths)
+    told = printed(capsys, "status", "--watch", "1", paths.folder)
+    assert told.count("6 runs: 6 completed") == 1
