@@ -25,7 +25,7 @@ from hpcncf.submissions import Submission, SubmittedJob
 # QOSMaxSubmitJobPerUserLimit, AssocGrpSubmitJobsLimit, ...
 NO_ROOM: Final = re.compile(r"\b(?:Assoc|QOS)\w*Submit\w*Limit\b")
 # Of the job that collects and reports.
-REPORTING: Final = Resources(mem_gb=4, timeout_min=30)
+REPORTING: Final = Resources(mem_gb=1, timeout_min=30)
 # What submitit wrote for an array before it asked sbatch.
 UNTAKEN: Final = re.compile(r"[0-9a-f]{32}\.pkl|\.submission_file_[0-9a-f]{32}\.sh")
 
@@ -40,6 +40,8 @@ class Given:
     """Why not, in words."""
     tasks: int = 0
     """So many were taken."""
+    no_report: str = ""
+    """Why Slurm did not take the job that was to report."""
 
 
 def give(paths: ResultPaths, job: JobSpec, runs: Sequence[Run], file: Path) -> Given:
@@ -47,7 +49,9 @@ def give(paths: ResultPaths, job: JobSpec, runs: Sequence[Run], file: Path) -> G
 
     Raises HpcncfError with what sbatch said.
     """
-    quota, giver = quotas.quota(sites.load(job.site)), Giver(paths, job, file)
+    giver = Giver(paths, job, file)
+    submission = giver.submission()
+    quota = quotas.quota(sites.load(job.site)).without(int(submission.report))
     said = packing.fit(packing.tasks(runs), quota, giver.array)
     submission = giver.submission()
     left = [run for run in runs if submission.job_of(run.id) is None]
@@ -55,9 +59,8 @@ def give(paths: ResultPaths, job: JobSpec, runs: Sequence[Run], file: Path) -> G
         sent = [run for run in submission.runs if submission.job_of(run)]
         submission = submission.model_copy(update={"runs": sent, "left": [run.id for run in left]})
         records.write(file, submission)
-    if submission.report and submission.jobs:
-        giver.report()
-    return Given(left, said or quota.limit, len(submission.jobs))
+    no_report = giver.report() if submission.report and submission.jobs else ""
+    return Given(left, said or quota.limit, len(submission.jobs), no_report)
 
 
 @dataclass(frozen=True)
@@ -88,9 +91,15 @@ class Giver:
             known = before.model_copy(update={"jobs": [*before.jobs, *jobs]})
             records.write(self.file, known)
 
-    def report(self) -> None:
-        """A job that waits for all the others, however they end."""
-        submission = self.submission()
+    def report(self) -> str:
+        """A job that waits for all the others, however they end; why Slurm did not take it."""
+        try:
+            self._report(self.submission())
+        except HpcncfError as error:
+            return str(error)
+        return ""
+
+    def _report(self, submission: Submission) -> None:
         masters = dict.fromkeys(job.id.split("_")[0] for job in submission.jobs)
         with undisturbed(), refusals_told():
             executor = scripts.executor(self._logs(), self.job, REPORTING)

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import psutil
 
-from hpcncf import records
+from hpcncf import records, sharing
 from hpcncf.errors import HpcncfError
 from hpcncf.paths import AttemptPaths, RunPaths
 from hpcncf.records import Claim
@@ -60,7 +60,7 @@ def take(
     made = AttemptPaths(paths.folder / f".{uuid4().hex}")
     records.write(made.claim, claim)
     try:
-        made.folder.chmod(0o777 & ~records.umask())
+        made.folder.chmod(0o777 & ~sharing.umask())
         made.folder.rename(attempt.folder)  # refused where that folder is and holds a claim
     except OSError as error:
         shutil.rmtree(made.folder)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -11,6 +10,7 @@ from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, model_validator
 
+from hpcncf import sharing
 from hpcncf.errors import HpcncfError
 
 SCHEMA_VERSION: Final = 1
@@ -345,7 +345,7 @@ def now() -> str:
 
 def write_text(path: Path, text: str) -> None:
     """Write all of the file or none of it: others may read it meanwhile, two may write it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    sharing.make(path.parent)
     partial = NamedTemporaryFile(  # noqa: SIM115
         "w",
         dir=path.parent,
@@ -357,18 +357,11 @@ def write_text(path: Path, text: str) -> None:
     try:
         with partial:
             partial.write(text)
-        # A temporary file is 0600; results are for the group to read.
-        os.chmod(partial.name, 0o666 & ~umask())  # noqa: PTH101
+            sharing.share(partial.fileno(), path.parent)  # a temporary file is 0600
         Path(partial.name).replace(path)
     except BaseException:
         Path(partial.name).unlink(missing_ok=True)
         raise
-
-
-def umask() -> int:
-    mask = os.umask(0o022)
-    os.umask(mask)
-    return mask
 
 
 def write(path: Path, record: BaseModel) -> None:

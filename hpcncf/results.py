@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import yaml
 from pydantic import ValidationError
 
-from hpcncf import jobfile, records
+from hpcncf import jobfile, records, sharing
 from hpcncf import plan as planning
 from hpcncf.errors import HpcncfError, UsageError
 from hpcncf.paths import ResultPaths
@@ -57,7 +58,7 @@ def leave_plan(paths: ResultPaths, job: JobSpec, plan: Plan) -> Plan:
     with writing(paths.folder), locked(paths):
         if paths.plan.exists():
             plan = planning.merged(_plan_of(paths, job.name), plan)
-        records.write_text(paths.job, text)
+        _write(paths.job, text)
         write_plan(paths, plan)
     return plan
 
@@ -101,7 +102,15 @@ def add_command(paths: ResultPaths, run: Run) -> None:
 
 def write_plan(paths: ResultPaths, plan: Plan) -> None:
     """To be called while `locked`."""
-    records.write_text(paths.plan, json.dumps(plan.model_dump(mode="json"), indent=1) + "\n")
+    _write(paths.plan, json.dumps(plan.model_dump(mode="json"), indent=1) + "\n")
+
+
+def _write(path: Path, text: str) -> None:
+    """With the sticky bit nobody may replace another's file; what says the same stays."""
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        if path.read_text(encoding="utf-8") == text:
+            return
+    records.write_text(path, text)
 
 
 @contextlib.contextmanager
@@ -117,8 +126,11 @@ def writing(folder: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def locked(paths: ResultPaths) -> Iterator[None]:
     """One at a time changes a results folder: the next submission sees what this one took."""
-    paths.folder.mkdir(parents=True, exist_ok=True)
-    with paths.lock.open("w") as lock:
+    sharing.make(paths.folder)
+    lock = sharing.open_lock(paths.lock)
+    try:
         with contextlib.suppress(OSError):  # a file system without locks; claims still hold
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+    finally:
+        os.close(lock)

@@ -21,6 +21,7 @@ LAYERS: list[set[str]] = [
         "hpcncf.plan",
         "hpcncf.paths",
         "hpcncf.records",
+        "hpcncf.sharing",
         "hpcncf.monitor",
         "hpcncf.git",
         "hpcncf.environment",

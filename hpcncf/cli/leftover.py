@@ -22,6 +22,8 @@ def sentences(launched: Launched, command: Sequence[str]) -> list[str]:
             f"or all at once, {packed} runs in a task, when the above have ended: "
             f"{shlex.join(_in_tasks(command, packed))}"
         )
+    if given.no_report:
+        told.append(f"the runs are submitted, but nothing will report them: {given.no_report}")
     if held:
         told.append(
             f"{_runs(len(held))} held back, for whether they are queued or run is not known: "
@@ -38,6 +40,7 @@ def plain(launched: Launched, command: Sequence[str]) -> dict[str, Any]:
         "limit": launched.given.limit if launched.given.left else None,
         "command_for_the_rest": shlex.join(command) if launched.given.left else None,
         "command_for_all_at_once": shlex.join(_in_tasks(command, packed)) if packed else None,
+        "no_report": launched.given.no_report or None,
         "held": {state.run.id: state.reason for state in launched.held},
         "command_for_held": shlex.join(_forced(command)) if launched.held else None,
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import getpass
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from hpcncf.slurm import commands
@@ -27,6 +27,10 @@ class Quota:
     """Most elements that may be added to the queue now; None: no limit is known."""
     limit: str = ""
     """What sets `left`, in words."""
+
+    def without(self, elements: int) -> Quota:
+        """What it leaves beside so many others."""
+        return self if self.left is None else replace(self, left=max(self.left - elements, 0))
 
 
 def quota(site: Site) -> Quota:

@@ -1,0 +1,116 @@
+"""Two people use one results folder: what one makes the other may use, and nothing tears."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hpcncf import records, sharing
+
+GROUP, FIRST, SECOND = 4242, 4243, 4244
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="being two users needs root")
+ADD = """\
+import os, sys
+from pathlib import Path
+from hpcncf import launch, plan, results, submissions
+from hpcncf.paths import ResultPaths
+from hpcncf.spec import JobSpec
+# Only then: the interpreter may lie where the others may not read.
+os.setgroups([{group}]); os.setgid({user}); os.setuid({user}); os.umask(0o022)
+paths = ResultPaths(Path(sys.argv[1]))
+for number in range(8):
+    job = JobSpec.model_validate(
+        dict(name="shared", data=dict(path="/data"), training=dict(seed={user} * 100 + number))
+    )
+    plan_now = results.leave_plan(paths, job, plan.expand(job))
+    with results.locked(paths):
+        submissions.begin(paths, "slurm", [plan_now.active()[0].id], again=False)
+"""
+
+
+@pytest.fixture(autouse=True)
+def usual_umask() -> Iterator[None]:
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+@pytest.fixture
+def group_folder(tmp_path: Path) -> Path:
+    """As an administrator makes it for a group; its members see the way to it."""
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder.stat().st_uid == 0 and str(folder) != folder.anchor:
+            folder.chmod(folder.stat().st_mode | 0o011)
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    os.chown(shared, 0, GROUP)
+    shared.chmod(0o2770)
+    return shared
+
+
+@needs_root
+def test_two_users_submit_into_one_folder_at_once_and_nothing_is_lost(group_folder: Path) -> None:
+    results = group_folder / "results"
+    users = [
+        subprocess.Popen(
+            [sys.executable, "-c", ADD.format(group=GROUP, user=user), results],
+            env=os.environ | {"LOGNAME": f"user{user}"},
+            stderr=subprocess.PIPE,
+        )
+        for user in (FIRST, SECOND)
+    ]
+    for user in users:
+        _, said = user.communicate(timeout=300)
+        assert user.returncode == 0, said.decode()[-2000:]
+    from hpcncf import submissions
+    from hpcncf.paths import ResultPaths
+    from hpcncf.results import read_plan
+
+    known = submissions.read(ResultPaths(results))
+    assert len(read_plan(ResultPaths(results)).runs) == 16
+    assert (len(known.submissions), known.problems) == (16, [])
+    assert {path.stat().st_mode & stat.S_IWGRP for path in results.rglob("*")} == {stat.S_IWGRP}
+
+
+@needs_root
+def test_a_lock_that_only_its_owner_may_write_is_locked_all_the_same(tmp_path: Path) -> None:
+    lock = tmp_path / ".lock"
+    lock.touch(mode=0o644)
+    os.chown(lock, FIRST, FIRST)
+    tmp_path.chmod(0o755)
+    child = os.fork()
+    if child == 0:
+        os.setgid(SECOND)
+        os.setuid(SECOND)
+        os._exit(0 if os.read(sharing.open_lock(lock), 1) == b"" else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.parametrize(
+    ("mode", "made"),
+    [(0o755, 0o755), (0o770, 0o775), (0o777, 0o755), (0o1777, 0o755)],
+)
+def test_a_new_folder_is_for_the_group_where_the_one_above_is(
+    tmp_path: Path, mode: int, made: int
+) -> None:
+    above = tmp_path / "above"
+    above.mkdir()
+    above.chmod(mode)
+    sharing.make(above / "a/b")
+    modes = [stat.S_IMODE(path.stat().st_mode) for path in (above / "a", above / "a/b")]
+    assert modes == [made, made]
+
+
+@pytest.mark.parametrize(("mode", "made"), [(0o755, 0o644), (0o770, 0o664)])
+def test_a_new_file_is_for_the_group_where_its_folder_is(
+    tmp_path: Path, mode: int, made: int
+) -> None:
+    tmp_path.chmod(mode)
+    records.write_text(tmp_path / "file", "")
+    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == made
