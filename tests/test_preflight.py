@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from hpcncf.slurm import capacity, preflight
 from hpcncf.slurm.allowed import has_features
 from hpcncf.slurm.capacity import Capacity, Partition
+from hpcncf.slurm.limits import Limits
 from hpcncf.slurm.request import Site
 from hpcncf.spec import Resources
 
@@ -134,6 +136,27 @@ def test_without_a_default_a_partition_has_to_be_named() -> None:
     assert "the cluster has no default" in str(refusal(known=known))
 
 
+@pytest.mark.parametrize(
+    ("config", "routed"),
+    [
+        ("JobRequeue = 1\nJobSubmitPlugins        = (null)\nKeepAliveTime = 9\n", False),
+        ("JobSubmitPlugins        = lua\n", True),
+        ("", False),
+    ],
+)
+def test_a_plugin_may_choose_the_partition(config: str, routed: bool) -> None:
+    assert capacity.routed(config) is routed
+    known = replace(
+        KNOWN, partitions=[partition("short", default=True), partition("cpu", default=False)]
+    )
+    said = refusal(known=replace(known, routed=capacity.routed(config)), timeout_min=30)
+    assert (said is None) is routed
+
+
+def test_where_a_plugin_chooses_what_fits_nowhere_is_refused() -> None:
+    assert "asks for 300 min" in str(refusal(known=replace(KNOWN, routed=True), timeout_min=300))
+
+
 def test_sbatchs_own_variables_go_before_the_site() -> None:
     site = Site(partition="cpu")
     assert "'nope' does not exist" in str(refusal(site, variables={"SBATCH_PARTITION": "nope"}))
@@ -225,6 +248,62 @@ def test_memory_that_is_not_asked_for_is_not_checked() -> None:
 )
 def test_features_are_matched_where_that_is_simple(constraint: str, fits: bool) -> None:
     assert has_features(constraint, frozenset("ab")) is fits
+
+
+ANSWERS = {
+    "show partition": f"cat {DATA}/scontrol_partitions.txt",
+    "show node": f"cat {DATA}/scontrol_nodes.txt",
+    "show reservation": "echo No reservations in the system",
+    "show config": "echo 'JobSubmitPlugins = (null)'",
+    "show associations": "echo lab",
+    "show qos": "echo 'normal||'",
+}
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
+    """scontrol and sacctmgr that answer as a cluster did; the calls they got."""
+    cases = "".join(f'*"{words}"*) {answer};;\n' for words, answer in ANSWERS.items())
+    for name in ("scontrol", "sacctmgr"):
+        script = tmp_path / "bin" / name
+        script.parent.mkdir(exist_ok=True)
+        script.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/calls\ncase "$*" in\n{cases}esac\n')
+        script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    return lambda: (tmp_path / "calls").read_text().splitlines()
+
+
+def test_slurm_is_asked_twice_and_once_for_each_name(asked: Callable[[], list[str]]) -> None:
+    limits = Limits.of(Site(partition="short"), "me")
+    assert len(asked()) == 2
+    assert "partition short allows 5 min" in str(limits.refusal(Resources(timeout_min=60)))
+    assert limits.notes() == []
+    named = Limits.of(Site(account="lap", qos="normal", reservation="r"), "me")
+    assert len(asked()) == 2 + 6
+    said = str(named.refusal(Resources(mem_gb=1)))
+    assert "Did you mean 'lab'?" in said
+    assert "reservation 'r' is not one that you may use here" in said
+
+
+@pytest.mark.parametrize("broken", ["#!/bin/sh\necho 'scontrol: error: down' >&2\nexit 1\n", None])
+def test_a_cluster_that_does_not_answer_blocks_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str | None
+) -> None:
+    if broken is not None:
+        (tmp_path / "scontrol").write_text(broken)
+        (tmp_path / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}")
+    limits = Limits.of(Site(partition="short", account="lap"), "me")
+    assert limits.refusal(Resources(timeout_min=60)) is None
+    (note,) = limits.notes()
+    assert note.startswith("not checked against the cluster's limits: scontrol: ")
+
+
+@pytest.mark.usefixtures("asked")
+def test_a_site_that_sends_its_jobs_elsewhere_is_not_held_to_this_cluster() -> None:
+    limits = Limits.of(Site(partition="x", additional_parameters={"clusters": "other"}), "me")
+    assert limits.refusal(Resources()) is None
+    assert "sends its jobs to other clusters" in limits.notes()[0]
 
 
 @given(st.text())

@@ -55,6 +55,8 @@ class Capacity:
     accounts: frozenset[str] | None = None
     qos: dict[str, Qos] | None = None
     reservations: frozenset[str] | None = None
+    routed: bool = False
+    """Whether a plugin of the site may choose the partition of a job that names none."""
     problems: list[str] = field(default_factory=list)
     """Why something could not be asked."""
 
@@ -108,6 +110,12 @@ def gpus(gres: str) -> int:
 def reservations(text: str) -> frozenset[str]:
     """`scontrol --all --oneliner show reservation`."""
     return frozenset(row["ReservationName"] for row in _rows(text, "ReservationName"))
+
+
+def routed(text: str) -> bool:
+    """`scontrol show config`; most of what sites load there is a script of their own."""
+    found = re.search(r"^JobSubmitPlugins\s*=\s*(\S+)", text, re.MULTILINE)
+    return found is not None and found[1] != "(null)"
 
 
 def accounts(text: str) -> frozenset[str]:

@@ -58,6 +58,7 @@ def _ask(site: Site, user: str) -> Capacity:
     nodes = said(capacity.nodes, *SHOW, "node")
     wants = preflight.asked(Resources(), site, os.environ)
     accounts = qos = reservations = None
+    routed = not wants.partition and said(capacity.routed, "scontrol", "show", "config")
     if wants.account:
         asked = ("associations", "where", f"user={user}", "format=account")
         accounts = said(capacity.accounts, *LIST, *asked)
@@ -65,4 +66,6 @@ def _ask(site: Site, user: str) -> Capacity:
         qos = said(capacity.qos, *LIST, "qos", "format=name,flags,maxwall")
     if wants.reservation:
         reservations = said(capacity.reservations, *SHOW, "reservation")
-    return Capacity(partitions, nodes, accounts or None, qos or None, reservations, problems)
+    return Capacity(
+        partitions, nodes, accounts or None, qos or None, reservations, bool(routed), problems
+    )

@@ -54,7 +54,7 @@ def _among(name: str, there: Collection[str]) -> bool:
 def _partition_reasons(asked: Asked, known: Capacity) -> list[str]:
     if known.partitions is None:
         return []
-    chosen = _chosen(asked, known.partitions)
+    chosen = _chosen(asked, known.partitions, known.routed)
     if isinstance(chosen, str):
         return [chosen]
     each = [list(against(asked, partition, known)) for partition in chosen]
@@ -63,10 +63,12 @@ def _partition_reasons(asked: Asked, known: Capacity) -> list[str]:
     return [f"{'; '.join(each[0])}{_elsewhere(asked, chosen, known.partitions, known)}"]
 
 
-def _chosen(asked: Asked, there: list[Partition]) -> list[Partition] | str:
+def _chosen(asked: Asked, there: list[Partition], routed: bool) -> list[Partition] | str:
     """Those that the job is sent to, or why there are none."""
     names = [partition.name for partition in there]
     listed = f"There are: {', '.join(names) or 'none'}"
+    if asked.partition is None and routed:
+        return there
     if asked.partition is None:
         default = [partition for partition in there if partition.default]
         return default or (
