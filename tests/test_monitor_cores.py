@@ -119,6 +119,18 @@ def test_a_v1_cpuset_is_read(tmp_path: Path, name: str) -> None:
     assert cores.cpuset(root) == [0, 1, 8]
 
 
+def test_the_processes_of_a_slurm_step_are_those_of_its_tasks(tmp_path: Path) -> None:
+    tasks = {f"job_1/step_0/user/task_{n}/cgroup.procs": f"{n}1\n{n}2\n" for n in (0, 1)}
+    root = v2(tmp_path, "/job_1/step_0/user/task_0", tasks | {"job_1/cgroup.procs": "9\n"})
+    step = cores.step(root)
+    assert step == root / "sys/fs/cgroup/job_1/step_0"
+    assert sorted(cores.processes(step)) == [1, 2, 11, 12]
+
+
+def test_outside_of_a_slurm_step_there_is_none(tmp_path: Path) -> None:
+    assert cores.step(v1(tmp_path, "/user", {})) is None
+
+
 def test_without_cgroups_nothing_limits(tmp_path: Path) -> None:
     assert cores.cpu_limit(tmp_path) is None
     assert cores.memory_limit(tmp_path) is None

@@ -102,6 +102,20 @@ def cpuset(root: Path = ROOT) -> list[int] | None:
     return None
 
 
+def step(root: Path = ROOT) -> Path | None:
+    """The cgroup of the Slurm step that this process belongs to; None where Slurm keeps none."""
+    for controller in (None, "cpuset", "memory", "devices", "freezer"):
+        for folder in _cgroup_and_above(controller, root):
+            if folder.name.startswith("step_"):
+                return folder
+    return None
+
+
+def processes(cgroup: Path) -> list[int]:
+    """Those of the cgroup and of all below it."""
+    return [int(pid) for file in cgroup.rglob("cgroup.procs") for pid in _text(file).split()]
+
+
 def cgroup_version(root: Path = ROOT) -> str | None:
     """`v1`, `v2`, or `hybrid` where v1 controllers stand beside a v2 tree; None without any."""
     mounts = list(_mounts(root))

@@ -130,6 +130,7 @@ class Node:
         self._cpu_s: dict[int, float] = {}
         self._threads: dict[tuple[int, int], float] = {}
         self._parents_threads: list[int] = []
+        self._step = cores.step()
         self._started_s = time.monotonic()
         self._last = read_counters()
         self._follow_siblings()
@@ -163,7 +164,9 @@ class Node:
     def _follow_siblings(self) -> None:
         """Find the run's other ranks on this node: same parent, same command line.
 
-        So it is under our launcher, srun and torchrun alike, which start them all alike.
+        So it is under our launcher, srun and torchrun alike, which start them all alike. Under
+        Slurm a rank may have a parent of its own (a container, a script, a task of several runs):
+        there those of the same step count as well.
         """
         parent = os.getppid()
         stat = procfs.stat(f"/proc/{parent}")
@@ -171,7 +174,8 @@ class Node:
             return
         if len(self._parents_threads) != stat.threads:
             self._parents_threads = procfs.thread_ids(parent)
-        for pid in procfs.children(parent, self._parents_threads):
+        of_step = cores.processes(self._step) if self._step else []
+        for pid in [*procfs.children(parent, self._parents_threads), *of_step]:
             if pid not in self._trees and procfs.command(pid) == procfs.command(self._pid):
                 self._trees[pid] = Tree(pid)
 

@@ -30,6 +30,9 @@ def join(place: Place, resources: Resources, training: Training, run_id: str = "
     """
     if place.world_size == 1 or dist.is_initialized():
         return
+    # For a line of its log, torch asks the name service whose address that of each other rank is:
+    # one that cannot be reached held every rank up for ten seconds. glibc reads this.
+    os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
     try:
         store = None if _agents_store() else _store(place, meeting.of_run(run_id))
         dist.init_process_group(

@@ -69,13 +69,22 @@ def own_address(host: str, env: Mapping[str, str] = os.environ) -> str:
 def resolved(host: str) -> str:
     """IPv4 where there is one. Raises HpcncfError."""
     try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        return _looked_up(host, socket.AF_INET)
+    except socket.gaierror:
+        pass
+    try:
+        return _looked_up(host, socket.AF_UNSPEC)
     except socket.gaierror as error:
         raise HpcncfError(
             f"{os.uname().nodename}: host {host}, where rank 0 is, has no address here: "
             f"{error.strerror}; the nodes' names must be known on each of them"
         ) from None
-    return str(min(found, key=lambda each: each[0] != socket.AF_INET)[4][0])
+
+
+def _looked_up(host: str, family: socket.AddressFamily) -> str:
+    """Asked for any family, a host known from /etc/hosts is sought in the name service as well:
+    where that does not answer, for ten seconds and more."""
+    return str(socket.getaddrinfo(host, None, family, socket.SOCK_STREAM)[0][4][0])
 
 
 def source_address(address: str) -> str:
