@@ -22,7 +22,7 @@ JOB = """\
 name: tiny
 data: {{path: {data}}}
 site: site.yaml
-resources: {{mem_gb: 1, timeout_min: 2}}
+resources: {{mem_gb: 1, timeout_min: 10}}
 training: {{epochs: {epochs}, global_batch_size: 64}}
 """
 
@@ -30,7 +30,7 @@ training: {{epochs: {epochs}, global_batch_size: 64}}
 def completed(user: User, data: Path, *settings: str) -> list[dict[str, Any]]:
     """The records of the only run's ranks."""
     user.submits(JOB.format(data=data, epochs=1), *settings)
-    runs = user.ends(240)
+    runs = user.ends(400)
     assert [run["state"] for run in runs] == ["completed"], runs
     return user.records("rank-*.json")
 
@@ -51,7 +51,7 @@ def test_torchruns_ranks_leave_the_records_that_sruns_leave(user: User, tiny_dat
     grid = "grid: {resources.launcher: [srun, torchrun]}\n"
     user.submits(JOB.format(data=tiny_data, epochs=1) + grid,
                  "resources.nodes=2", "resources.tasks_per_node=2")  # fmt: skip
-    assert [run["state"] for run in user.ends(240)] == ["completed"] * 2
+    assert [run["state"] for run in user.ends(400)] == ["completed"] * 2
     ranks = user.records("rank-*.json")
     one, other = ranks[:4], ranks[4:]
     assert {each["run"]["resources"].get("launcher", "srun") for each in (one[0], other[0])} == {
@@ -70,7 +70,7 @@ def test_torchruns_ranks_leave_the_records_that_sruns_leave(user: User, tiny_dat
 def test_torchruns_ranks_hear_slurms_warning(user: User, tiny_data: Path) -> None:
     user.submits(JOB.format(data=tiny_data, epochs=100_000), "resources.tasks_per_node=2",
                  "resources.launcher=torchrun", "resources.requeues=0")  # fmt: skip
-    eventually(90, lambda: any(p["phase"] == "training" for p in user.records("progress.json")))
+    eventually(180, lambda: any(p["phase"] == "training" for p in user.records("progress.json")))
     user.cluster.run("scancel", "--signal=USR2", user.runs()[0]["job_id"])
     [run] = user.ends(90)
     assert run["state"] == "stopped"
@@ -176,7 +176,7 @@ def _listening(pid: int) -> set[str]:
 
 def test_ranks_over_nodes_listen_on_the_jobs_interface_alone(user: User, tiny_data: Path) -> None:
     user.submits(JOB.format(data=tiny_data, epochs=100_000), "resources.nodes=2")
-    eventually(90, lambda: any(p["phase"] == "training" for p in user.records("progress.json")))
+    eventually(180, lambda: any(p["phase"] == "training" for p in user.records("progress.json")))
     nodes = dict(
         line.split()[::-1] for line in (user.cluster.folder / "etc/hosts").read_text().splitlines()
     )
@@ -197,7 +197,7 @@ def test_two_runs_on_the_same_nodes_at_once_meet_their_own_ranks(
         "partition: cpu\nadditional_parameters: {nodelist: 'node[1-2]'}\n"
     )
     user.submits(JOB.format(data=tiny_data, epochs=3) + grid, "resources.nodes=2")
-    assert [run["state"] for run in user.ends(240)] == ["completed"] * 2
+    assert [run["state"] for run in user.ends(400)] == ["completed"] * 2
     ranks = user.records("rank-*.json")
     digests = [rank["training"]["model_sha256"] for rank in ranks]
     assert digests[0] == digests[1] != digests[2] == digests[3]
