@@ -1,0 +1,102 @@
+"""A Slurm task of several runs: one after another, each in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from conftest import within
+from make_runs import tiny
+
+from hpcncf import records, results
+from hpcncf.jobfile import load, plan
+from hpcncf.paths import ResultPaths
+from hpcncf.plan import Plan
+from hpcncf.records import RankRecord
+
+JOB = """\
+name: several
+data: {{path: {data}}}
+training: {{threads: 1, epochs: {epochs}, global_batch_size: 50}}
+resources: {{runs_per_task: 3}}
+grid: {{training.lr: {rates}}}
+"""
+WORK = """\
+import json, sys
+task.work(sys.argv[1], json.loads(sys.argv[2]), False, {})
+"""
+
+
+def planned(folder: Path, rates: str, epochs: int = 1) -> tuple[ResultPaths, Plan]:
+    tiny(folder / "data")
+    job = folder / "several.yaml"
+    job.write_text(JOB.format(data=folder / "data", rates=rates, epochs=epochs))
+    paths, made = ResultPaths(folder / "results"), plan(load(job), job)
+    results.leave_plan(paths, load(job), made)
+    return paths, made
+
+
+def started(paths: ResultPaths, made: Plan, restart: int = 0) -> subprocess.Popen[bytes]:
+    """As a task of a Slurm step, with a scontrol that notes what it is told."""
+    command = paths.folder.parent / "bin/scontrol"
+    command.parent.mkdir(exist_ok=True)
+    command.write_text(f'#!/bin/sh\necho "$*" >> {command.parent}/calls\n')
+    command.chmod(0o755)
+    known = {"SLURM_JOB_ID": "9", "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"}
+    known |= {"SLURM_LOCALID": "0", "SLURM_STEP_ID": "0", "HPCNCF_LAUNCHED_BY": "slurm"}
+    known |= {"SLURM_RESTART_COUNT": str(restart)} if restart else {}
+    known["PATH"] = f"{command.parent}:{os.environ['PATH']}"
+    ids = json.dumps([run.id for run in made.runs])
+    return subprocess.Popen(
+        [sys.executable, "-c", WORK, str(paths.folder), ids], env=os.environ | known
+    )
+
+
+def left(paths: ResultPaths, made: Plan) -> dict[float, list[RankRecord]]:
+    """Learning rate -> the records of its attempts."""
+    return {
+        run.varied["training.lr"]: [
+            records.read(path, RankRecord)
+            for attempt in paths.run(run.id).attempts()
+            for path in attempt.ranks()
+        ]
+        for run in made.runs
+    }
+
+
+def test_a_run_that_fails_does_not_keep_the_next_from_being_run(tmp_path: Path) -> None:
+    paths, made = planned(tmp_path, "[1.0e30, 0.001]")
+    process = started(paths, made)
+    assert process.wait(timeout=120) == 1
+    told = left(paths, made)
+    assert [record.outcome for record in told[1e30]] == ["failed"]
+    assert [record.outcome for record in told[0.001]] == ["completed"]
+    assert len({record.pid for each in told.values() for record in each} - {process.pid}) == 2
+
+
+def test_told_to_stop_it_begins_no_further_run_and_goes_on_when_it_is_put_back(
+    tmp_path: Path,
+) -> None:
+    paths, made = planned(tmp_path, "[0.001, 0.002]", epochs=40)
+    first = started(paths, made)
+    progress = paths.run(made.runs[0].id).attempt(1).progress
+
+    def trains() -> bool:
+        return progress.exists() and json.loads(progress.read_text())["phase"] != "startup"
+
+    assert within(60, trains)
+    first.send_signal(signal.SIGUSR2)
+    assert first.wait(timeout=60) == 128 + signal.SIGUSR2
+    (record,) = [record for each in left(paths, made).values() for record in each]
+    assert record.outcome == "stopped"
+    assert record.error is not None
+    assert record.error["message"].endswith("; put back into the queue, time 1 of 3")
+    assert (tmp_path / "bin/calls").read_text() == "requeue 9\n"
+    assert started(paths, made, restart=1).wait(timeout=120) == 0
+    told = left(paths, made)
+    outcomes = sorted([record.outcome for record in each] for each in told.values())
+    assert outcomes == [["completed"], ["stopped", "completed"]]
