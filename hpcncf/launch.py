@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from hpcncf import arrays, records, results, snapshot, status, submissions
+from hpcncf import arrays, broken, records, results, snapshot, status, submissions
 from hpcncf.arrays import Given
 from hpcncf.errors import HpcncfError, UsageError
 from hpcncf.local import machine
@@ -117,6 +117,8 @@ def submit(
     the cluster refuses.
     """
     with results.writing(paths.folder), results.locked(paths):
+        if cluster == "slurm":
+            broken.mend(paths)
         gone = {run.id for run in plan.runs if run.retired}.union(without)
         now = [state for state in status.states(paths, plan) if state.run.id not in gone]
         owed = submissions.read(paths).unsent(again=True)

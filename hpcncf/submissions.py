@@ -195,14 +195,18 @@ def _stamp(moment: str) -> str:
 def read(paths: ResultPaths) -> Submitted:
     """Every readable submission and cancellation; the others are named in `problems`."""
     problems: list[str] = []
-    files = sorted(path for path in _files(paths) if not path.name.endswith(".cancelled.json"))
     marks = sorted(path for path in _files(paths) if path.name.endswith(".cancelled.json"))
-    submissions = list(_readable(files, Submission, problems))
+    submissions = list(_readable(files(paths), Submission, problems))
     return Submitted(
         sorted(submissions, key=lambda one: one.submitted_at),
         list(_readable(marks, Cancellation, problems)),
         problems,
     )
+
+
+def files(paths: ResultPaths) -> list[Path]:
+    """Those of submissions, not of cancellations."""
+    return sorted(path for path in _files(paths) if not path.name.endswith(".cancelled.json"))
 
 
 def _files(paths: ResultPaths) -> Iterator[Path]:

@@ -62,6 +62,7 @@ LAYERS: list[set[str]] = [
     },
     {
         "hpcncf.arrays",
+        "hpcncf.broken",
         "hpcncf.check_node",
         "hpcncf.launch",
         "hpcncf.packing",

@@ -1,0 +1,71 @@
+"""A submission that ended while Slurm was given an array, which Slurm may have and nobody noted."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from hpcncf import claims, records, submissions
+from hpcncf.paths import ResultPaths
+from hpcncf.records import RecordError
+from hpcncf.slurm import commands, quotas
+from hpcncf.submissions import Submission, SubmittedJob
+
+# The array's id, and the script that it was made from: submitit's, in the user's own folder.
+QUEUE = "%F|%o"
+
+
+def mend(paths: ResultPaths) -> None:
+    """Note what Slurm has of it; where its tasks lack what they need to start, cancel them.
+
+    To be called while locked: what is being sent just now is no orphan.
+    """
+    for file, submission in _broken(paths):
+        for master in _orphans(paths):
+            jobs = _whole(paths, master, submission.sending)
+            if not jobs:
+                commands.cancel([master])
+                continue
+            noted = {"jobs": [*submission.jobs, *jobs], "sending": []}
+            submission = submission.model_copy(update=noted)
+        records.write(file, submission.model_copy(update={"sending": []}))
+
+
+def _broken(paths: ResultPaths) -> Iterator[tuple[Path, Submission]]:
+    """This user's, whose process was on this machine and is gone."""
+    me, host = submissions.user(), os.uname().nodename
+    if not any(one.sending for one in submissions.read(paths).submissions):
+        return
+    for file in submissions.files(paths):
+        try:
+            one = records.read(file, Submission)
+        except RecordError:
+            continue
+        ended = not claims.same_process(one.submitter_pid, one.submitter_started)
+        if one.sending and (one.user, one.host) == (me, host) and ended:
+            yield file, one
+
+
+def _orphans(paths: ResultPaths) -> list[str]:
+    """Arrays in the queue that come from this folder and that no submission knows."""
+    known = submissions.read(paths).submissions
+    noted = {job.id.split("_")[0] for one in known for job in one.jobs}
+    noted |= {one.report_job for one in known if one.report_job}
+    mine = f"--user={submissions.user()}"
+    said = quotas.answer("squeue", "--noheader", mine, f"--format={QUEUE}") or ""
+    folder = f"{paths.submitit(submissions.user())}{os.sep}"
+    rows = (line.strip().partition("|") for line in said.splitlines())
+    found = dict.fromkeys(master for master, _, script in rows if script.startswith(folder))
+    return [master for master in found if master not in noted]
+
+
+def _whole(paths: ResultPaths, master: str, tasks: list[list[str]]) -> list[SubmittedJob]:
+    """The array's jobs, where each task finds what it is to do; else none."""
+    ids = [f"{master}_{index}" for index in range(len(tasks))] if len(tasks) > 1 else [master]
+    logs = paths.submitit(submissions.user())
+    there = all((logs / f"{job}_submitted.pkl").exists() for job in ids)
+    more = (logs / f"{master}_{len(tasks)}_submitted.pkl").exists()
+    if not there or more or not tasks:
+        return []
+    return [SubmittedJob(id=job, runs=runs) for job, runs in zip(ids, tasks, strict=True)]
