@@ -21,6 +21,7 @@ from hpcncf.plan import Run
 from hpcncf.rank import launcher
 from hpcncf.rank.launcher import Place
 from hpcncf.records import End, NodeRecord, Outcome, Progress, RankRecord, Reported
+from hpcncf.reported import FILE, Report
 from hpcncf.spec import Resources
 from hpcncf.workload import Program
 
@@ -117,6 +118,7 @@ def record(command: Sequence[str], folder: Path, name: str | None = None) -> Rec
     results.add_command(paths, run)
     with results.writing(folder):
         attempt = claims.take(paths.run(run.id), "run", launcher.slurm_job_id())
+        attempt.output.mkdir()
     return _record(command, attempt, run, described, allocated)
 
 
@@ -127,8 +129,9 @@ def _record(
     described: dict[str, Any],
     allocated: float | None,
 ) -> Recorded:
+    variables = {**os.environ, "HPCNCF_OUTPUT": str(attempt.output.absolute())}
     try:
-        child = Child(command)
+        child = Child(command, env=variables)
     except CannotStart as error:
         records.write(attempt.end, _end(run, attempt, error.exit_code, "exited"))
         raise
@@ -138,7 +141,10 @@ def _record(
     started = Started(run, attempt, Place(), child.pid, described, "run")
     monitor.start()
     code = child.wait(lambda: started.write_progress(monitor, {}))
-    rank = started.record(monitor.stop(), code, _outcome(child, code))
+    measured = monitor.stop()
+    told = Report()
+    told.read_file(attempt.output / FILE)
+    rank = started.record(measured, code, _outcome(child, code), told.values, told.problems)
     problem = _leave(child, code, attempt, run, rank)
     return Recorded(code, attempt.folder, rank, monitor.node_record(), problem)
 

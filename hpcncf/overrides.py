@@ -16,27 +16,32 @@ def spelled_out(plain: dict[str, Any]) -> None:
     Its data need not be valid.
     """
     for section in ("grid", "points", "exclude"):
-        if section in plain:
-            plain[section] = _spelled_out(plain, plain[section])
+        if section in plain and _is_command(plain):
+            plain[section] = _spelled_out(plain[section])
 
 
-def _spelled_out(plain: dict[str, Any], part: Any) -> Any:
+def _is_command(plain: dict[str, Any]) -> bool:
+    return isinstance(plain.get("workload"), dict)
+
+
+def _spelled_out(part: Any) -> Any:
     if isinstance(part, list):
-        return [_spelled_out(plain, each) if isinstance(each, dict) else each for each in part]
+        return [_spelled_out(each) if isinstance(each, dict) else each for each in part]
     if not isinstance(part, dict):
         return part
-    return {full_name(plain, key): value for key, value in part.items()}
+    return {_parameter(key): value for key, value in part.items()}
 
 
-def full_name(plain: dict[str, Any], key: Any) -> Any:
-    """`lr` as `parameters.lr`, where the workload is a command."""
-    if not isinstance(plain.get("workload"), dict) or not isinstance(key, str):
-        return key
-    head, _, rest = key.partition(".")
-    if head == "grid" and rest and "." not in rest:
-        return f"grid.parameters.{rest}"
-    bare = not rest and key not in JobSpec.model_fields
-    return f"parameters.{key}" if bare else key
+def _parameter(key: Any) -> Any:
+    return key if not isinstance(key, str) or "." in key else f"parameters.{key}"
+
+
+def full_name(plain: dict[str, Any], dotted: str) -> str:
+    """`lr` of a command as `parameters.lr`: not where a key of the file has that name."""
+    if not _is_command(plain) or dotted in JobSpec.model_fields:
+        return dotted
+    head, dot, rest = dotted.partition(".")
+    return f"{head}{dot}{_parameter(rest)}" if head == "grid" else str(_parameter(dotted))
 
 
 def override(plain: dict[str, Any], dotted: str, value: Any) -> None:

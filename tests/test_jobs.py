@@ -13,6 +13,7 @@ from hpcncf.paths import ResultPaths
 from hpcncf.plan import Run
 from hpcncf.records import RankRecord
 
+ANY = "any_program"
 JOBS = sorted((Path(__file__).parent.parent / "jobs").glob("*.yaml"))
 
 
@@ -36,17 +37,32 @@ def smallest(path: Path, overrides: list[str]) -> Run:
     return min(alone, key=lambda run: (run.resources.cores, str(run.varied)))
 
 
-@pytest.mark.parametrize("path", JOBS, ids=lambda path: path.stem)
+def left_by_smallest(path: Path, overrides: list[str], results: Path) -> RankRecord:
+    run = smallest(path, overrides)
+    settings = [word for override in overrides for word in ("-s", override)]
+    worker = [sys.executable, "-m", "hpcncf.worker", str(path), "--run", run.id, *settings]
+    subprocess.run([*worker, "--results", str(results)], check=True, timeout=120)
+    record = records.read(ResultPaths(results).run(run.id).attempt(1).rank(0), RankRecord)
+    assert record.outcome == "completed"
+    return record
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in JOBS if path.stem != ANY], ids=lambda path: path.stem
+)
 def test_a_job_files_smallest_run_trains_on_tiny_data(
     path: Path, tiny_data: Path, tmp_path: Path
 ) -> None:
     """Every question can be asked: what its file says, but the data and how long it trains."""
     overrides = [f"data={{path: '{tiny_data}'}}", "training.epochs=1", "training.max_steps=20"]
-    run = smallest(path, overrides)
-    settings = [word for override in overrides for word in ("-s", override)]
-    worker = [sys.executable, "-m", "hpcncf.worker", str(path), "--run", run.id, *settings]
-    subprocess.run([*worker, "--results", str(tmp_path)], check=True, timeout=120)
-    record = records.read(ResultPaths(tmp_path).run(run.id).attempt(1).rank(0), RankRecord)
-    assert record.outcome == "completed"
+    record = left_by_smallest(path, overrides, tmp_path)
     assert record.training is not None
     assert record.training.steps <= 20
+
+
+def test_the_example_of_any_program_runs_and_reports(tmp_path: Path) -> None:
+    (path,) = (path for path in JOBS if path.stem == ANY)
+    record = left_by_smallest(path, ["throws=20000"], tmp_path)
+    assert record.reported["epoch"] == record.reported["epochs"] == 10
+    assert record.reported["hands"] == 1
+    assert 3 < float(record.reported["pi"]) < 3.3

@@ -107,9 +107,10 @@ def _cpu_models(runs: pd.DataFrame) -> str | None:
 
 
 def _code(runs: pd.DataFrame) -> str | None:
-    """Different code among the runs, or older than what is installed now."""
+    """Different code among the runs, or older than what is installed now; not of commands."""
+    runs = runs[runs["workload"] == "ncf"]
     commits = sorted({commit[:7] for commit in runs["commit"].dropna()})
-    stale = runs.loc[runs["workload"] != "command", "stale"].dropna()
+    stale = runs["stale"].dropna()
     if len(commits) > 1:
         return f"The runs are of different code: commits {', '.join(commits)}."
     if len(stale):

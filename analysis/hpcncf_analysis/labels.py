@@ -97,6 +97,8 @@ def _word(name: str, value: Any) -> str:
     if isinstance(value, bool | str):
         text = str(value).lower() if isinstance(value, bool) else value
         return textwrap.shorten(f"{called(name)} {text}", LONGEST, placeholder="…")
+    if isinstance(value, int):
+        return f"{called(name)} {value}"
     shown = "-".join(map(str, value)) if isinstance(value, list | tuple) else f"{value:g}"
     return f"{called(name)} {shown}"
 

@@ -32,6 +32,8 @@ TOLD: Final = {
     "hr10": "HR@10",
     "ndcg10": "NDCG@10",
 }
+# These say how far a command was, not what came of it.
+HOW_FAR: Final = {"metric_epoch", "metric_epochs", "metric_step"}
 MOST_TOLD: Final = 8
 # As the monitor says it.
 TOO_SHORT: Final = "too short to judge"
@@ -147,14 +149,14 @@ def reported(shown: Sequence[Configuration]) -> list[str]:
     """The figures that commands told of themselves, as many as a table has room for."""
     known = {name for one in shown for name in one.figures}
     metrics = summary.metrics(row for one in shown for row in one.rows)
-    return [name for name in [*TOLD, *metrics] if name in known][:MOST_TOLD]
+    return [name for name in [*TOLD, *metrics] if name in known - HOW_FAR][:MOST_TOLD]
 
 
 def _command_row(one: Configuration, told: Sequence[str]) -> list[str]:
     return [
         one.label,
         words.duration(one.median("elapsed_s")),
-        *(words.number(one.median(name)) for name in told),
+        *(words.metric(one.median(name)) for name in told),
         *_core_cells(one),
         words.core_time(one.median("core_hours")),
     ]

@@ -25,6 +25,11 @@ def number(value: float | None) -> str:
     return f"{value:.3g}"
 
 
+def metric(value: float | None) -> str:
+    """Of a meaning not known here: four significant digits, so that near ones differ."""
+    return number(value) if value is None or abs(value) >= 1000 else f"{value:.4g}"
+
+
 def times(value: float | None) -> str:
     return NONE if value is None else f"{value:.2f}×" if value < 10 else f"{value:.0f}×"
 
