@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcncf import attempts, records, results, status
+from hpcncf.evidence import whole
 from hpcncf.judge import Attempt
 from hpcncf.ncf.data import manifest
 from hpcncf.ncf.data.manifest import DataError, Manifest
@@ -22,7 +23,7 @@ from hpcncf.records import NodeRecord, RankRecord, RecordError
 from hpcncf.slurm import accounting
 from hpcncf.slurm.accounting import Account
 from hpcncf.status import RunState
-from hpcncf.tables import account, history, rows
+from hpcncf.tables import history, rows
 from hpcncf.tables.trained import Row
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ def _add(
     found: Collected, paths: ResultPaths, state: RunState, known: Datasets, tried: list[Row]
 ) -> None:
     ranks, skipped = _own(state)
-    if skipped and state.state == "completed" and not account.is_whole(ranks):
+    if skipped and state.state == "completed" and not whole(ranks):
         state = replace(state, state="unknown", reason="the records in its folder are not its own")
     skipped += state.problems
     nodes: list[NodeRecord] = []

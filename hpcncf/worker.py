@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from hpcncf import claims, program, records
 from hpcncf.errors import HpcncfError, UsageError
+from hpcncf.evidence import completed
 from hpcncf.monitor import procfs
 from hpcncf.monitor.cores import usable
 from hpcncf.paths import AttemptPaths, ResultPaths, RunPaths
@@ -115,8 +116,7 @@ def _check_size(run: Run, place: Place) -> None:
 def complete(attempt: AttemptPaths) -> bool:
     """True when every rank left a record and all say completed."""
     left = [_read(path, RankRecord) for path in attempt.ranks()]
-    done = [record for record in left if record and record.outcome == "completed"]
-    return bool(done) and len(done) == done[0].world_size
+    return completed([record for record in left if record])
 
 
 def _read(path: Path, kind: type[R]) -> R | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, Final
 
+from hpcncf.evidence import whole
 from hpcncf.plan import Run
 from hpcncf.records import NodeRecord, RankRecord
 from hpcncf.tables import told, trained, watched
@@ -46,7 +47,7 @@ def settle(
 
     `epoch_instances` is a full epoch's, positives and negatives, where the data is known.
     """
-    if not is_whole(ranks):
+    if not whole(ranks):
         nothing: Row = dict.fromkeys((*MEASURED, *TRAINED))
         nothing |= {"cores_allocated": None if run.by_hand else run.resources.cores}
         return nothing | told.columns(run, ranks)
@@ -56,10 +57,6 @@ def settle(
     }
     figures = trained.figures(run, ranks, measured["cores_allocated"], epoch_instances)
     return measured | figures | told.columns(run, ranks)
-
-
-def is_whole(ranks: Sequence[RankRecord]) -> bool:
-    return bool(ranks) and {record.rank for record in ranks} == set(range(ranks[0].world_size))
 
 
 def _measured(run: Run, ranks: Sequence[RankRecord]) -> Row:
@@ -137,7 +134,7 @@ def memory_peak(ranks: Sequence[RankRecord]) -> float:
 def warnings(ranks: Sequence[RankRecord], figures: Row) -> list[str]:
     """What makes the run's figures worth less: the ranks' own warnings, and what they show."""
     said = [warning for record in ranks for warning in record.warnings]
-    if is_whole(ranks):
+    if whole(ranks):
         said += [text for holds, text in _findings(ranks, figures) if holds]
     return list(dict.fromkeys(said))
 

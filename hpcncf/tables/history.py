@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
+from hpcncf.evidence import whole
 from hpcncf.judge import Attempt
 from hpcncf.plan import Run
 from hpcncf.records import Progress, RankRecord
@@ -56,7 +57,7 @@ def of_attempt(run: Run, attempt: Attempt, slurm: Account | None) -> Row:
     if claim is not None:
         row |= {"launched_by": claim.launched_by, "slurm_job_id": claim.slurm_job_id}
         row |= {"node": claim.node, "started_at": claim.claimed_at}
-    if account.is_whole(attempt.ranks):
+    if whole(attempt.ranks):
         row |= _of_records(attempt.ranks)
     elif attempt.progress is not None and not attempt.alive:
         row |= _of_progress(run, attempt.progress)
@@ -75,7 +76,7 @@ def step_of(attempt: Attempt, slurm: Mapping[str, Sequence[Account]]) -> Account
 def _of_slurm(run: Run, attempt: Attempt, slurm: Account) -> Row:
     told: Row = {f"slurm_{name}": value for name, value in slurm.figures().items()}
     # Where several runs share a step, its figures are those of all of them.
-    alone = run.resources.runs_per_task == 1 and account.is_whole(attempt.ranks)
+    alone = run.resources.runs_per_task == 1 and whole(attempt.ranks)
     differ = agreement.disagreements(attempt.ranks, slurm) if alone else None
     if differ is None:
         return told
@@ -87,7 +88,7 @@ def _outcome(attempt: Attempt) -> str:
     if not attempt.ranks:
         return "running" if attempt.alive else "lost"
     said = [record.outcome for record in attempt.ranks]
-    if not account.is_whole(attempt.ranks):
+    if not whole(attempt.ranks):
         return "running" if attempt.alive else "lost"
     return next((word for word in ("failed", "stopped") if word in said), "completed")
 
