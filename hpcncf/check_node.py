@@ -9,7 +9,7 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 from uuid import uuid4
 
 from hpcncf import environment, records, submissions
@@ -28,6 +28,8 @@ POLL_S: Final = 1.0
 VISIBLE_S: Final = 15
 LIMIT_MIN: Final = 10
 MOST_WORDS: Final = 200
+GOING: Final = (*UNDER_WAY, "unknown")
+T = TypeVar("T")
 
 
 def check(paths: ResultPaths, job: JobSpec, runs: list[Run], wait_s: float) -> Answer:
@@ -45,10 +47,11 @@ def check(paths: ResultPaths, job: JobSpec, runs: list[Run], wait_s: float) -> A
         with contextlib.suppress(HpcncfError):
             commands.cancel([job_id])
         raise
+    if _first(lambda: _ended(job_id), VISIBLE_S):  # until then, submitit writes there
+        shutil.rmtree(folder, ignore_errors=True)
     problems = list(node_view.differences(asked, told, environment.versions()))
     if problems:
         raise HpcncfError("\n".join([*problems, "nothing is submitted"]))
-    shutil.rmtree(folder, ignore_errors=True)
     return told
 
 
@@ -104,7 +107,7 @@ def _wait(folder: Path, job_id: str, wait_s: float) -> Answer:
         if told:
             return told
         state = commands.job_states([job_id], []).get(job_id)
-        if state and state.state not in (*UNDER_WAY, "unknown"):
+        if state and state.state not in GOING:
             return _last(folder, state, job_id)
         time.sleep(POLL_S)
     why = f": {state.reason}" if state and state.reason else ""
@@ -113,6 +116,11 @@ def _wait(folder: Path, job_id: str, wait_s: float) -> Answer:
         f"{state.state if state else 'unknown to Slurm'}{why}. It is cancelled and nothing is "
         "submitted: --check-node SECONDS waits longer, without it the runs are queued unchecked"
     )
+
+
+def _ended(job_id: str) -> bool:
+    state = commands.job_states([job_id], []).get(job_id)
+    return state is None or state.state not in GOING
 
 
 def _answer(folder: Path) -> Answer | None:
@@ -132,7 +140,8 @@ def _last(folder: Path, state: JobState, job_id: str) -> Answer:
     return told
 
 
-def _first(found: Callable[[], Answer | None], seconds: float) -> Answer | None:
+def _first(found: Callable[[], T], seconds: float) -> T:
+    """As soon as there is something, or whatever there is in the end."""
     deadline = time.monotonic() + seconds
     while True:
         told = found()
