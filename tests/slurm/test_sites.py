@@ -122,7 +122,7 @@ def test_plain_scripts_leave_the_records_that_submitted_jobs_leave(
         (folder / f"{name}.sbatch").write_text(user.types("plan", "my job.yaml", *asked))
         cluster.run("sbatch", f"{name}.sbatch", cwd=folder)
     ours = ["squeue", "--me", "--noheader", "--name=tiny"]
-    eventually(150, lambda: not cluster.run(*ours))
+    eventually(300, lambda: not cluster.run(*ours))
     logs = "".join(log.read_text() for log in sorted(folder.glob("*.out")))
     for name in BY_HAND:
         found = runs(user, f"results/{name}")
