@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -194,3 +195,41 @@ def test_what_other_code_or_other_data_made_is_stale() -> None:
     assert judge.stale(RUN, whole, "fffffff0") == "made by other code (abc1234, now fffffff)"
     other = RUN.model_copy(update={"data_key": "other"})
     assert "other data (key, now other)" in (judge.stale(other, whole, None) or "")
+
+
+@pytest.mark.parametrize(
+    ("started", "ended_ago_s", "state"),
+    [
+        (False, 5.0, "running"),
+        (False, 90.0, "failed"),
+        (False, None, "failed"),
+        (True, 5.0, "running"),
+        (True, 90.0, "failed"),
+    ],
+)
+def test_a_record_has_a_minute_to_arrive_from_a_job_that_ended_well(
+    started: bool, ended_ago_s: float | None, state: str
+) -> None:
+    """However lately its signs of life were written."""
+    over = replace(state_of("COMPLETED", "12_3"), ended_ago_s=ended_ago_s)
+    by = sent(RUN, "slurm", started=started, slurm=over)
+    assert decide(RUN, attempt(RUN, 1, alive=started) if started else None, by)[0] == state
+
+
+def test_a_run_that_stopped_still_runs_until_slurm_has_put_it_back_or_ended_it() -> None:
+    left = attempt(RUN, 2, outcome="stopped", error={"type": "Stopped", "message": "warned"})
+    running = sent(RUN, "slurm", started=True, slurm=state_of("RUNNING", "12_3"))
+    assert decide(RUN, left, running) == ("running", "ending: warned")
+    ended_by = sent(RUN, "slurm", started=True, slurm=state_of("TIMEOUT", "12_3"))
+    assert decide(RUN, left, ended_by)[0] == "timeout"
+
+
+def test_an_old_answer_does_not_call_a_run_pending_that_has_begun() -> None:
+    old = replace(state_of("PENDING", "12_3"), remembered=True)
+    by = sent(RUN, "slurm", started=True, slurm=old)
+    assert decide(RUN, attempt(RUN, 0, alive=True), by)[0] == "running"
+
+
+def test_a_job_started_by_hand_is_judged_by_slurms_word_too() -> None:
+    gone = state_of("OUT_OF_MEMORY", "77")
+    assert decide(RUN, attempt(RUN, 0, alive=True), None, gone)[0] == "out_of_memory"

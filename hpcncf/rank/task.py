@@ -12,16 +12,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Final
+from typing import Final, Literal
 
 from hpcncf import claims, records
 from hpcncf.local.processes import end_with_parent
 from hpcncf.paths import ResultPaths
 from hpcncf.plan import Run
 from hpcncf.rank import launcher, requeue, stopping, torchrun
+from hpcncf.rank.word import Word
 from hpcncf.records import End
 from hpcncf.results import read_plan
 
@@ -30,6 +31,7 @@ POLL_S: Final = 0.2
 GRACE_S: Final = 60.0
 
 Child = subprocess.Popen[bytes]
+EndReason = Literal["timeout", "cancelled"]
 
 
 def work(results: str, run_ids: Sequence[str], again: bool, over: Mapping[str, int]) -> None:
@@ -60,6 +62,7 @@ class _Several:
         self._child: Child | None = None
         self._told: int | None = None
         self._by_torchrun = False
+        self._word = Word(paths)
         for each in (signal.SIGTERM, signal.SIGUSR2):
             held = signal.getsignal(each)
             signal.signal(each, self._pass_on)
@@ -70,11 +73,11 @@ class _Several:
         """The exit code. A run that fails does not keep the next from being run; a signal does."""
         codes = []
         for run in runs:
-            if self._told is None:
+            if self._told is None and not self._word.against(run.id):
                 codes.append(self._run(run))
         if self._told is not None:
             return self._stopped(runs[0].resources.requeues)
-        return max(codes)
+        return max(codes, default=0)
 
     def _run(self, run: Run) -> int:
         self._by_torchrun = run.resources.launcher == "torchrun"
@@ -85,17 +88,19 @@ class _Several:
             preexec_fn=torchrun.prepare if self._by_torchrun else _prepare,
         )
         deadline = time.monotonic() + run.resources.timeout_min * 60
-        code, timed_out = _wait(self._child, deadline), False
+        code = _wait(self._child, deadline, lambda: self._word.against(run.id))
+        reason: EndReason | None = None
         if code is None:
-            timed_out = self._told is None
+            cancelled = self._word.against(run.id)
+            reason = None if self._told else "cancelled" if cancelled else "timeout"
             self._send(self._child, signal.SIGTERM)
             code = _wait(self._child, time.monotonic() + GRACE_S)
         if code is None:
             self._child.kill()
             code = self._child.wait()
         self._child = None
-        if timed_out and self._rank == 0:
-            self._leave_end(run, code)
+        if reason and self._rank == 0:
+            self._leave_end(run, reason, code)
         return code if code >= 0 else 128 - code
 
     def _command(self, run: Run) -> list[str]:
@@ -105,7 +110,7 @@ class _Several:
             return torchrun.command(run, ["hpcncf.worker", *given])
         return [sys.executable, "-u", "-m", "hpcncf.worker", *given]
 
-    def _leave_end(self, run: Run, code: int) -> None:
+    def _leave_end(self, run: Run, reason: EndReason, code: int) -> None:
         """The run's own record says that it was told to stop; here stands why."""
         attempt = claims.of_start(
             self._paths.run(run.id), launcher.slurm_job_id(), requeue.restart()
@@ -116,7 +121,7 @@ class _Several:
         end = End(
             run_id=run.id,
             attempt=attempt.number,
-            reason="timeout",
+            reason=reason,
             exit_codes=[code, *others],
             ended_at=records.now(),
         )
@@ -153,8 +158,10 @@ def _prepare() -> None:
         end_with_parent()
 
 
-def _wait(child: Child, deadline: float) -> int | None:
-    """Its exit code, or None where it still runs at the deadline."""
-    while (code := child.poll()) is None and time.monotonic() < deadline:
+def _wait(
+    child: Child, deadline: float, cancelled: Callable[[], bool] = lambda: False
+) -> int | None:
+    """Its exit code, or None where it still runs at the deadline, or when it is cancelled."""
+    while (code := child.poll()) is None and time.monotonic() < deadline and not cancelled():
         time.sleep(POLL_S)
     return code

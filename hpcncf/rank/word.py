@@ -1,0 +1,40 @@
+"""Whether somebody has left word that a run shall not run, asked beside a run being measured."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from hpcncf import submissions
+from hpcncf.paths import ResultPaths
+
+# A shared file system is asked for the folder's time this often, and read when it has changed.
+EVERY_S: Final = 5.0
+
+
+class Word:
+    """The cancellations of a results folder, as one rank of a task hears of them."""
+
+    def __init__(self, paths: ResultPaths, every_s: float = EVERY_S) -> None:
+        self._paths, self._every_s = paths, every_s
+        self._looked_at, self._changed_ns = 0.0, -1
+        self._submitted = submissions.Submitted([], [])
+
+    def against(self, run_id: str) -> bool:
+        """Whether the run was cancelled after it was submitted last."""
+        self._look()
+        last = self._submitted.last(run_id)
+        return last is not None and bool(self._submitted.cancelled(run_id, last.submitted_at))
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        if self._looked_at and now - self._looked_at < self._every_s:
+            return
+        self._looked_at = now
+        try:
+            changed_ns = self._paths.submissions.stat().st_mtime_ns
+        except OSError:  # no submission, or a file server that is away: none is known of
+            return
+        # A change within the clock's tick before the last look would be missed: look once more.
+        if changed_ns != self._changed_ns or time.time_ns() - changed_ns < 2e9 * self._every_s:
+            self._changed_ns, self._submitted = changed_ns, submissions.read(self._paths)

@@ -1,0 +1,108 @@
+"""What `status`, `logs` and `cancel` say of runs that end in every way, on a real Slurm."""
+
+from __future__ import annotations
+
+import getpass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm.conftest import User, eventually, started, user_of
+
+pytestmark = pytest.mark.slurm
+
+JOB = """\
+name: tiny
+data: {{path: {data}}}
+site: site.yaml
+resources: {{mem_gb: 0.5, timeout_min: 2}}
+training: {{epochs: 100000, global_batch_size: 64}}
+grid: {{training.seed: {seeds}}}
+"""
+LEAST_S = 60  # what a record may take to arrive
+
+
+def job(data: Path, runs: int = 1) -> str:
+    return JOB.format(data=data, seeds=list(range(1, runs + 1)))
+
+
+def by_element(user: User) -> dict[str, dict[str, Any]]:
+    return {run["job_id"].partition("_")[2]: run for run in user.runs()}
+
+
+def test_each_way_to_end_is_told_apart(user: User, tiny_data: Path) -> None:
+    """Out of memory, cancelled by somebody, killed, ended well without a record."""
+    hog = 'python3 -c "x = bytearray(900 << 20)"'
+    user_site = user.folder / "site.yaml"
+    user_site.write_text(
+        "setup:\n"
+        "  - 'case $SLURM_ARRAY_TASK_ID in'\n"
+        f"  - '0) srun --ntasks=1 {hog}; exit 1;;'\n"
+        "  - '1) echo the module is missing >&2; exit 7;;'\n"
+        "  - '2) exit 0;;'\n"
+        "  - 'esac'\n"
+    )
+    user.submits(job(tiny_data, 4))
+    user.waits(60, lambda states: states.count("running") >= 1)
+    eventually(60, lambda: by_element(user)["3"]["state"] == "running")
+    user.cluster.run("scancel", by_element(user)["3"]["job_id"])
+    eventually(60, lambda: by_element(user)["3"]["state"] == "cancelled")
+    eventually(20, lambda: by_element(user)["0"]["state"] == "out_of_memory")
+    eventually(20, lambda: getpass.getuser() in by_element(user)["3"]["reason"])
+    failed = by_element(user)["1"]
+    assert (failed["state"], "exit code 7" in failed["reason"]) == ("failed", True)
+    page = user.types("status", "--failures")
+    assert "the module is missing" in page
+    eventually(LEAST_S + 30, lambda: by_element(user)["2"]["state"] == "failed")
+    assert "with exit code 0, but left no record" in by_element(user)["2"]["reason"]
+
+
+def test_what_waits_says_why(user: User, tiny_data: Path) -> None:
+    (user.folder / "site.yaml").write_text("additional_parameters: {hold: true}\n")
+    user.submits(job(tiny_data, 2))
+    eventually(20, lambda: "held by its user" in str(user.runs()[0]["reason"]))
+    told = " ".join(user.types("status").split())
+    assert "0 of 2 done, 2 pending: held by its user" in told
+    user.types("cancel", "--all", "results/tiny")
+    assert {run["state"] for run in user.runs()} == {"cancelled"}
+    eventually(20, lambda: not user.cluster.run("squeue", "--noheader", "--me"))
+
+
+def test_one_run_of_a_task_is_cancelled_and_the_others_go_on(user: User, tiny_data: Path) -> None:
+    user.submits(job(tiny_data, 3), "resources.runs_per_task=3", "resources.timeout_min=10")
+    first, second, third = user.waits(60, lambda states: states[0] == "running")
+    assert [second["state"], third["state"]] == ["pending", "pending"]
+    eventually(60, lambda: user.records("progress.json") != [])
+    user.types("cancel", first["id"], second["id"])
+    user.waits(60, lambda states: states == ["cancelled", "cancelled", "running"])
+    user.types("cancel", third["id"])
+    user.waits(60, lambda states: states == ["cancelled"] * 3)
+
+
+def test_while_slurmctld_and_slurmdbd_are_down_records_speak(
+    user: User, breakable: Any, tiny_data: Path
+) -> None:
+    user.submits(job(tiny_data))
+    user.waits(60, lambda states: states == ["running"])
+    eventually(30, lambda: user.records("progress.json") != [])
+    breakable.dbd("stop")
+    assert [run["state"] for run in user.runs()] == ["running"]
+    breakable.slurmctld("stop")
+    said = user.types("status")
+    assert "1 running" in said
+    assert "squeue: " in said
+    breakable.slurmctld("start")
+    breakable.dbd("start")
+    user.types("cancel", "--all", "results/tiny")
+    assert [run["state"] for run in user.ends(60)] == ["cancelled"]
+
+
+@pytest.mark.usefixtures("cluster")
+def test_without_accounting_squeue_tells_how_a_job_ended(tiny_data: Path, tmp_path: Path) -> None:
+    with started("--no-accounting") as cluster:
+        user = user_of(cluster, tmp_path)
+        (tmp_path / "site.yaml").write_text("setup: ['exit 7']\n")
+        user.submits(job(tiny_data))
+        (run,) = user.ends(60)
+        assert (run["state"], "exit code 7" in run["reason"]) == ("failed", True)
