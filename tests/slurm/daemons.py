@@ -45,7 +45,9 @@ def start_munge(settings: Settings) -> None:
 
 def start_mariadb(settings: Settings) -> None:
     at, socket = settings.path("mariadb"), settings.path("mariadb.socket")
-    given = ["--no-defaults", "--user=root", f"--datadir={at}"]
+    # Two that start at once would take each other's temporary tables in /tmp.
+    own = f"--tmpdir={settings.folder}"
+    given = ["--no-defaults", "--user=root", f"--datadir={at}", own]
     root = ["--auth-root-authentication-method=socket", "--auth-root-socket-user=root"]
     if not at.exists():
         parts.run(["mariadb-install-db", *given, *root, "--skip-test-db", "--skip-name-resolve"])
