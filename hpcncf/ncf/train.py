@@ -7,11 +7,9 @@ import os
 import time
 from collections.abc import Callable
 
-import torch
-
 from hpcncf.errors import HpcncfError
 from hpcncf.monitor import procfs
-from hpcncf.ncf import checkpoint, distributed, model, sampling
+from hpcncf.ncf import checkpoint, distributed, dropout, model, resuming
 from hpcncf.ncf.agreement import Agreed, Agreement
 from hpcncf.ncf.checkpoint import Checkpoint, EpochSoFar
 from hpcncf.ncf.data.baseline import counts_baseline
@@ -68,10 +66,11 @@ class Trainer:
         self.resumed_step: int | None = None
         self.done = 0
         self.instances = 0
+        self._drops_out = run.model.dropout > 0
         self.startup_s = self.evaluation_s = self.checkpoint_s = 0.0
         self.baseline: dict[str, float] | None = None
         self.model = model.initial(data.manifest, run.model, run.training.seed).to(self.device)
-        found = self._checkpoint()
+        found = resuming.newest(paths, run, place, self.warnings)
         if found:
             self.model.load_state_dict(found.model)
             self.epochs, self.done, self.so_far = found.epochs, found.step, found.so_far
@@ -91,23 +90,6 @@ class Trainer:
         """Of the whole run, earlier attempts included."""
         all_epochs = self.training.epochs * self.schedule.steps
         return min(all_epochs, self.training.max_steps or all_epochs)
-
-    def _checkpoint(self) -> Checkpoint | None:
-        """The newest that all ranks can resume from; a warning for each that one of them cannot."""
-        for path in checkpoint.candidates(self.paths):
-            found, problem = None, "not all ranks can read the same"
-            try:
-                found = checkpoint.load(path, self.run) if path.exists() else None
-            except checkpoint.Unusable as error:
-                problem = str(error)
-            steps = distributed.gathered(found.step if found else None, self.place)
-            if found and steps == [found.step] * len(steps):
-                return found
-            if path.exists():
-                self.warnings.append(f"{path}: not used: {problem}")
-        if self.warnings:
-            self.warnings.append("no checkpoint could be used: training started again")
-        return None
 
     def train(self) -> None:
         """From where the checkpoint stands to the end. Raises HpcncfError where it diverges, and
@@ -150,12 +132,9 @@ class Trainer:
         rank, so_far = self.place.rank, self.so_far
         self.stepper.loss.fill_(so_far.losses[rank] if so_far.losses else 0.0)
         if so_far.generators:
-            self._set_generator(so_far.generators[rank])
-        elif self.run.model and self.run.model.dropout:
-            high, low, *_ = sampling.philox_block(
-                self.training.seed, sampling.DROPOUT, epoch, rank, 0
-            )
-            torch.manual_seed(high << 32 | low)
+            dropout.restore(self.device, so_far.generators[rank])
+        elif self._drops_out:
+            dropout.begin(self.training.seed, epoch, rank)
 
     def _steps(self, epoch: int, steps: int) -> None:
         so_far, before_s = self.so_far, self.clock.training_s
@@ -219,25 +198,15 @@ class Trainer:
         """Every rank is here, in mid-epoch, after the same step."""
         with self.stop.doing("undisturbed"):
             self.so_far.losses = distributed.gathered(float(self.stepper.loss), self.place)
-            if self.run.model and self.run.model.dropout:
-                self.so_far.generators = distributed.gathered(self._generator(), self.place)
+            if self._drops_out:
+                mine = dropout.state(self.device)
+                self.so_far.generators = distributed.gathered(mine, self.place)
             took_s = self._save(epoch)
             distributed.wait_for_all(self.place)
         self.so_far.checkpoint_s += took_s
         if agreed.signum:
             raise Stopped(agreed.signum)
         self.clock.start()
-
-    def _generator(self) -> torch.Tensor:
-        if self.device.type == "cuda":
-            return torch.cuda.get_rng_state(self.device)
-        return torch.get_rng_state()
-
-    def _set_generator(self, state: torch.Tensor) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.set_rng_state(state, self.device)
-        else:
-            torch.set_rng_state(state)
 
     def _save_whole(self, epoch: int, steps: int) -> None:
         every = self.training.checkpoint_every

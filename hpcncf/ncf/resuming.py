@@ -1,0 +1,27 @@
+"""Which checkpoint an attempt resumes from: one that all of its ranks can read."""
+
+from __future__ import annotations
+
+from hpcncf.ncf import checkpoint, distributed
+from hpcncf.ncf.checkpoint import Checkpoint
+from hpcncf.paths import RunPaths
+from hpcncf.plan import Run
+from hpcncf.rank.launcher import Place
+
+
+def newest(paths: RunPaths, run: Run, place: Place, warnings: list[str]) -> Checkpoint | None:
+    """The newest that all ranks can resume from; `warnings` get why a newer one is not used."""
+    for path in checkpoint.candidates(paths):
+        found, problem = None, "not all ranks can read the same"
+        try:
+            found = checkpoint.load(path, run) if path.exists() else None
+        except checkpoint.Unusable as error:
+            problem = str(error)
+        steps = distributed.gathered(found.step if found else None, place)
+        if found and steps == [found.step] * len(steps):
+            return found
+        if path.exists():
+            warnings.append(f"{path}: not used: {problem}")
+    if warnings:
+        warnings.append("no checkpoint could be used: training started again")
+    return None
