@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from hpcncf import claims, environment, records, results
+from hpcncf import claims, environment, records, results, sharing
 from hpcncf import plan as planning
 from hpcncf.child import CannotStart, Child, check
 from hpcncf.endings import signal_name
@@ -118,7 +118,7 @@ def record(command: Sequence[str], folder: Path, name: str | None = None) -> Rec
     results.add_command(paths, run)
     with results.writing(folder):
         attempt = claims.take(paths.run(run.id), "run", launcher.slurm_job_id())
-        attempt.output.mkdir()
+        sharing.make(attempt.output)
     return _record(command, attempt, run, described, allocated)
 
 

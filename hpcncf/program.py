@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from hpcncf import command, environment, records, reported
+from hpcncf import command, environment, records, reported, sharing
 from hpcncf import workload as programs
 from hpcncf.child import CannotStart, Child, check, shell_code
 from hpcncf.command import Started
@@ -72,7 +72,7 @@ def _start(run: Run, place: Place, attempt: AttemptPaths, output: Output) -> Chi
     """Raises CannotStart."""
     words, folder = _call(run, attempt)
     for made in (attempt.output, _run_paths(attempt).checkpoints):
-        made.mkdir(exist_ok=True)
+        sharing.make(made)
     return Child(
         words,
         folder=folder,
