@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from hpcncf.errors import UsageError
+
 if TYPE_CHECKING:
     from hpcncf.status import Ask, RunState
 
@@ -54,7 +56,9 @@ def _seconds(text: str) -> float:
 
 def run(args: argparse.Namespace) -> int:
     folders = args.results or found_here()
-    if args.watch and not args.json:
+    if args.watch and args.json:
+        raise UsageError("--watch and --json do not go together: call it again for newer JSON")
+    if args.watch:
         return _watch(args, folders)
     from hpcncf.slurm.commands import job_states
 

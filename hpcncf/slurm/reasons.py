@@ -7,6 +7,7 @@ not here is shown as Slurm spells it.
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Final
 
 FOR_EVER: Final = "pends for ever"
@@ -107,6 +108,7 @@ MEASURES: Final[dict[str, str]] = {
 }
 
 
+@cache  # thousands of elements wait for one reason
 def in_words(reason: str) -> str:
     """`others are before it (Priority)`; Slurm's own word where none is known."""
     # "ReqNodeNotAvail, UnavailableNodes:node3" and "...,_UnavailableNodes:node3" name the nodes.
