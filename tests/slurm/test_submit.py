@@ -159,7 +159,7 @@ def test_a_requeued_run_goes_on_where_its_checkpoint_was(user: User, tiny_data: 
 
 
 @pytest.mark.usefixtures("cluster")
-def test_without_accounting_records_tell_and_what_they_do_not_is_unknown(
+def test_without_accounting_records_tell_and_squeue_how_a_job_ended(
     tiny_data: Path, tmp_path: Path
 ) -> None:
     with started("--no-accounting") as cluster:
@@ -171,8 +171,8 @@ def test_without_accounting_records_tell_and_what_they_do_not_is_unknown(
         user.submits(JOB.format(data=tiny_data), "training.seed=2")
         eventually(30, lambda: not cluster.run("squeue", "--noheader"))
         (run,) = [run for run in user.runs() if not run["retired"]]
-    assert run["state"] == "unknown"
-    assert "neither squeue nor sacct tells" in run["reason"]
+    assert run["state"] == "failed"  # squeue knows an ended job for five minutes
+    assert "exit code 7" in run["reason"]
 
 
 def test_every_allocated_core_can_be_used(user: User, tiny_data: Path) -> None:

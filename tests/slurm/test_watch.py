@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from slurm.conftest import User, eventually, started, user_of
+from slurm.conftest import Cluster, User, eventually
 
 pytestmark = pytest.mark.slurm
 
@@ -81,7 +81,7 @@ def test_one_run_of_a_task_is_cancelled_and_the_others_go_on(user: User, tiny_da
 
 
 def test_while_slurmctld_and_slurmdbd_are_down_records_speak(
-    user: User, breakable: Any, tiny_data: Path
+    user: User, breakable: Cluster, tiny_data: Path
 ) -> None:
     user.submits(job(tiny_data))
     user.waits(60, lambda states: states == ["running"])
@@ -98,11 +98,14 @@ def test_while_slurmctld_and_slurmdbd_are_down_records_speak(
     assert [run["state"] for run in user.ends(60)] == ["cancelled"]
 
 
-@pytest.mark.usefixtures("cluster")
-def test_without_accounting_squeue_tells_how_a_job_ended(tiny_data: Path, tmp_path: Path) -> None:
-    with started("--no-accounting") as cluster:
-        user = user_of(cluster, tmp_path)
-        (tmp_path / "site.yaml").write_text("setup: ['exit 7']\n")
-        user.submits(job(tiny_data))
-        (run,) = user.ends(60)
-        assert (run["state"], "exit code 7" in run["reason"]) == ("failed", True)
+def test_a_node_that_dies_fails_the_run_that_may_not_be_put_back(
+    user: User, breakable: Cluster, tiny_data: Path
+) -> None:
+    (user.folder / "site.yaml").write_text("additional_parameters: {no-requeue: true}\n")
+    user.submits(job(tiny_data), "resources.timeout_min=10")
+    (run,) = user.waits(60, lambda states: states == ["running"])
+    eventually(60, lambda: user.records("progress.json") != [])
+    breakable.crash(run["node"])
+    (run,) = user.waits(120, lambda states: states == ["node_failed"])
+    assert "NODE_FAIL" in run["reason"]
+    assert "1 run node failed: " in user.types("status", "--failures")
