@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,6 +70,15 @@ class FakeSlurm:
     folder: Path
 
     @property
+    def environment(self) -> dict[str, str]:
+        """What a process needs to talk to it."""
+        return {
+            "FAKE_SLURM": str(self.folder),
+            "FAKE_SLURM_PYTHON": sys.executable,
+            "PATH": f"{FAKE_SLURM}{os.pathsep}{os.environ['PATH']}",
+        }
+
+    @property
     def submitted(self) -> list[str]:
         """Every script that sbatch took, in order."""
         files = sorted(self.folder.glob("*.sbatch"), key=lambda path: int(path.stem))
@@ -116,21 +126,27 @@ class FakeSlurm:
 
     def _fault(self, *words: str) -> None:
         client = [sys.executable, "-IS", FAKE_SLURM.parent / "client.py", "fault", *words]
-        told = os.environ | {"FAKE_SLURM": str(self.folder)}
-        subprocess.run(client, env=told, check=True)
+        subprocess.run(client, env=os.environ | self.environment, check=True)
+
+
+@contextmanager
+def pretended(folder: Path) -> Iterator[FakeSlurm]:
+    """A fake Slurm in the folder, for whoever takes over its `environment`."""
+    folder.mkdir()
+    fake = FakeSlurm(folder)
+    fake.set(owner=os.getpid())
+    try:
+        yield fake
+    finally:
+        fake.end()
 
 
 @pytest.fixture
 def fake_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeSlurm]:
-    folder = tmp_path / "slurm"
-    folder.mkdir()
-    monkeypatch.setenv("FAKE_SLURM", str(folder))
-    monkeypatch.setenv("FAKE_SLURM_PYTHON", sys.executable)
-    monkeypatch.setenv("PATH", f"{FAKE_SLURM}{os.pathsep}{os.environ['PATH']}")
-    fake = FakeSlurm(folder)
-    fake.set(owner=os.getpid())
-    yield fake
-    fake.end()
+    with pretended(tmp_path / "slurm") as fake:
+        for name, value in fake.environment.items():
+            monkeypatch.setenv(name, value)
+        yield fake
 
 
 def within(seconds: float, happened: Callable[[], bool]) -> bool:

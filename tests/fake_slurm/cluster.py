@@ -33,6 +33,9 @@ class Cluster:
         for live in [live for live in self.steps if live.poll()]:
             live.step.ended = time.time()
             self.steps.remove(live)
+        for live in self.steps:
+            if live.doomed and time.time() > live.doomed + self._kill_wait_s:
+                processes.kill(live.marks | self._here)
         for job in self.queue.running():
             self._look_after(job)
         if self.queue.settings.running:
@@ -56,7 +59,7 @@ class Cluster:
         failed = code or number or starved
         job.steps[0].exit_code = job.exit_code
         state = "OUT_OF_MEMORY" if starved else "FAILED" if failed else "COMPLETED"
-        self._close_batch(job, state)
+        self._close_batch(job, "CANCELLED" if number else state)
         self.end(job, state)
 
     def _close_batch(self, job: Job, state: str) -> None:
@@ -82,17 +85,21 @@ class Cluster:
         """To its steps, or to its batch script alone."""
         if script:
             if job.number in self.scripts:
-                self.scripts[job.number].popen.send_signal(number)
+                self.scripts[job.number].send(number)
             return
         for live in self.steps:
             if live.job is job:
-                processes.send(number, live.marks | self._here)
+                live.send(number)
 
     @property
-    def _here(self) -> dict[str, str | None]:
+    def _kill_wait_s(self) -> float:
+        return self.queue.settings.kill_wait_s * self.queue.settings.second_s
+
+    @property
+    def _here(self) -> dict[str, str]:
         return {"FAKE_SLURM": str(self.queue.folder)}
 
-    def _marks(self, job: Job) -> dict[str, str | None]:
+    def _marks(self, job: Job) -> dict[str, str]:
         return {"SLURM_JOB_ID": str(job.number), **self._here}
 
     def end(self, job: Job, state: str, again: bool = False, by: int | None = None) -> None:
@@ -102,11 +109,12 @@ class Cluster:
         if not job.nodes:
             return
         job.completing = True
-        job.deadline = job.ended + self.queue.settings.kill_wait_s * self.queue.settings.second_s
+        job.deadline = job.ended + self._kill_wait_s
         if job.steps[0].ended is None:
             job.steps[0].exit_code = (0, signal.SIGTERM)
             for number in (signal.SIGCONT, signal.SIGTERM):
-                processes.send(number, self._marks(job))
+                self.signal(job, number)
+                self.signal(job, number, script=True)
 
     def _clear(self, job: Job) -> None:
         """Once nothing of it runs, its nodes are free."""
@@ -121,7 +129,6 @@ class Cluster:
             return
         if job.steps[0].ended is None:
             self._close_batch(job, "CANCELLED")
-        job.derived = max((step.exit_code for step in job.steps[2:]), default=(0, 0), key=sum)
         self.scripts.pop(job.number, None)
         job.completing, self.changed = False, True
         if job.again:
@@ -169,8 +176,8 @@ class Cluster:
                     steps.named(asked.error, job), request.folder, asked.open_mode
                 )
         except OSError:  # as where the folder of the logs is missing
-            job.exit_code = (0, 53)
-            job.steps[0].ended = time.time()
+            job.exit_code = job.steps[0].exit_code = (0, 53)
+            self._close_batch(job, "CANCELLED")
             self.end(job, "FAILED")
             return
         command = [str(script), *request.arguments]

@@ -80,7 +80,6 @@ class Job:
     nodes: list[str] = field(default_factory=list)
     restarts: int = 0
     exit_code: tuple[int, int] = (0, 0)
-    derived: tuple[int, int] = (0, 0)
     steps: list[Step] = field(default_factory=list)
     earlier: list[Run] = field(default_factory=list)
     by: int | None = None

@@ -29,6 +29,11 @@ class Process:
         self.cpu_s, self.max_rss_kib = used.ru_utime + used.ru_stime, used.ru_maxrss
         return True
 
+    def send(self, number: int) -> None:
+        """Slurm signals the tasks that it started itself, not their children; SIGKILL apart."""
+        if not self.ended():
+            os.kill(self.popen.pid, number)
+
     @property
     def exit_code(self) -> tuple[int, int]:
         """Code and signal."""
@@ -62,20 +67,15 @@ def opened(path: str, folder: str, mode: str | None) -> int:
     return os.open(Path(folder, path), os.O_WRONLY | os.O_CREAT | how, 0o666)
 
 
-def send(number: int, marks: Mapping[str, str | None]) -> None:
-    """To every process whose environment has these marks; None: does not have that variable."""
-    for pid in found(marks):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
+def kill(marks: Mapping[str, str]) -> None:
+    """All processes whose environment has these; until none is left: one may start another."""
+    while pids := list(found(marks)):
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
-def kill(marks: Mapping[str, str | None]) -> None:
-    """Until none is left: one may start another meanwhile."""
-    while any(True for _ in found(marks)):
-        send(signal.SIGKILL, marks)
-
-
-def found(marks: Mapping[str, str | None]) -> Iterator[int]:
+def found(marks: Mapping[str, str]) -> Iterator[int]:
     for file in Path("/proc").glob("[0-9]*/environ"):
         try:
             words = file.read_bytes().split(b"\0")

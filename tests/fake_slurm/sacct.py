@@ -151,7 +151,6 @@ FIELDS: Final[dict[str, Callable[[Row], str]]] = {
     "reqcpus": lambda row: str(row.cpus),
     "state": lambda row: row.state,
     "exitcode": lambda row: _exit(row.step.exit_code if row.step else row.run.exit_code),
-    "derivedexitcode": _of_job(lambda row: _exit(row.job.derived)),
     "nodelist": lambda row: (
         folded(row.step.nodes if row.step else row.run.nodes) or "None assigned"
     ),

@@ -81,7 +81,8 @@ class Queue:
 
     def _check_nodes(self, request: Request) -> None:
         partition = self.settings.partitions[request.asked.partition or "cpu"]
-        if request.mem_mib > self.settings.mem_mib:
+        explicit = request.asked.mem or request.asked.mem_per_cpu
+        if explicit and request.mem_mib > self.settings.mem_mib:
             first = "sbatch: error: Memory specification can not be satisfied\n"
             raise Refused(first + failed(UNAVAILABLE))
         if request.gpus > max(self.settings.gpus_of(node) for node in partition.nodes):

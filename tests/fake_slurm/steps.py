@@ -6,6 +6,7 @@ import argparse
 import os
 import shutil
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,11 +54,13 @@ class LiveStep:
     seen: set[int] = field(default_factory=set)
     """Ranks whose end was told."""
     killed: bool = False
+    doomed: float | None = None
+    """When it was told to end."""
     starved: set[int] = field(default_factory=set)
     """Ranks that a test lets run out of memory."""
 
     @property
-    def marks(self) -> dict[str, str | None]:
+    def marks(self) -> dict[str, str]:
         return {"SLURM_JOB_ID": str(self.job.number), "SLURM_STEP_ID": self.step.name}
 
     def say(self, text: str) -> None:
@@ -93,7 +96,12 @@ class LiveStep:
             self.say(
                 f"launch/slurm: _step_signal: Terminating StepId={self.job.number}.{self.step.name}"
             )
-            processes.send(signal.SIGTERM, self.marks)
+            self.send(signal.SIGTERM)
+            self.doomed = time.time()
+
+    def send(self, number: int) -> None:
+        for task in self.tasks:
+            task.send(number)
 
     def _close(self) -> None:
         codes = [task.exit_code for task in self.tasks]
@@ -133,9 +141,11 @@ def start(
     except SystemExit:
         raise Refused("srun: error: invalid arguments\n") from None
     step = _step(job, asked, variables)
+    job.steps.append(step)
     live = LiveStep(job, step, asked, os.dup(files[2]), done)
     program = asked.command[0] if asked.command else ""
     if not shutil.which(program, path=variables.get("PATH")):
+        step.state, step.exit_code, step.ended = "FAILED", (2, 0), step.began
         said = f"slurmstepd: error: execve(): {program}: No such file or directory\n"
         raise Refused(said, code=2)
     for rank in range(step.tasks):
@@ -146,7 +156,6 @@ def start(
         )
         for opened in set(outputs) - set(files):
             os.close(opened)
-    job.steps.append(step)
     return live
 
 
