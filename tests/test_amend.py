@@ -18,11 +18,12 @@ def test_runs_still_to_be_sent_get_it_and_the_plan_keeps_it(tmp_path: Path) -> N
     paths = make_results.demo(tmp_path, repeats=1)
     before = plan_of(paths).runs
     make_results.complete(paths, before[:2])
-    told = ["resources.mem_gb=7", "resources.timeout_min=99"]
+    told = ["resources.mem_gb=7", "resources.timeout_min=99", "resources.runs_per_task=4"]
     plan = amend.amend(ResultPaths(paths.folder), told)
     assert read_plan(paths) == plan
     assert plan.runs[:2] == before[:2]
-    assert {(run.resources.mem_gb, run.resources.timeout_min) for run in plan.runs[2:]} == {(7, 99)}
+    given = [run.resources for run in plan.runs[2:]]
+    assert {(one.mem_gb, one.timeout_min, one.runs_per_task) for one in given} == {(7, 99, 4)}
     assert [run.id for run in plan.runs] == [run.id for run in before]
 
 

@@ -297,3 +297,93 @@ def test_a_cache_that_cannot_be_written_is_told_where_the_queue_would_fail_unhea
     results.leave_plan(paths, job, plan)
     with pytest.raises(HpcncfError, match=r"cannot be written: .*set XDG_CACHE_HOME"):
         launch.submit(paths, job, plan, "local")
+
+
+def test_what_slurm_has_room_for_is_submitted_and_the_rest_next_time(
+    job_file: JobFile, fake_slurm: FakeSlurm
+) -> None:
+    fake_slurm.set(max_submit=4)
+    paths, job, plan = prepared(job_file("repeats: 7\n"))
+    first = launch.submit(paths, job, plan, "slurm")
+    assert (len(first.runs), len(first.given.left)) == (4, 3)
+    assert first.given.limit == "Slurm said AssocMaxSubmitJobLimit"
+    states = [state.state for state in status.states(paths, plan)]
+    assert states == ["pending"] * 4 + ["planned"] * 3
+    fake_slurm.set(max_submit=7)
+    second = launch.submit(paths, job, plan, "slurm")
+    assert [run.id for run in second.runs] == [run.id for run in first.given.left]
+
+
+def test_the_room_is_found_and_nothing_stays_of_what_was_refused(
+    job_file: JobFile, fake_slurm: FakeSlurm
+) -> None:
+    fake_slurm.set(max_submit=3)
+    paths, job, plan = prepared(job_file("repeats: 20\n"))
+    launched = launch.submit(paths, job, plan, "slurm")
+    assert (len(launched.runs), len(launched.given.left)) == (3, 17)
+    left_over = [path.name for path in paths.submitit(submissions.user()).glob("*.pkl")]
+    assert len(left_over) == 3, "of refused arrays nothing stays"
+
+
+def test_arrays_are_no_larger_than_slurm_takes(job_file: JobFile, fake_slurm: FakeSlurm) -> None:
+    fake_slurm.set(max_array_size=3)
+    paths, job, plan = prepared(job_file("repeats: 7\n"))
+    launch.submit(paths, job, plan, "slurm")
+    arrays = [
+        line for text in fake_slurm.submitted for line in text.splitlines() if "--array" in line
+    ]
+    assert arrays == ["#SBATCH --array=0-2%3", "#SBATCH --array=0-2%3"]  # one element is no array
+    (submission,) = submissions.read(paths).submissions
+    assert [one.runs for one in submission.jobs] == [[run.id] for run in plan.runs]
+
+
+@pytest.mark.usefixtures("fake_slurm")
+def test_several_runs_share_a_task(job_file: JobFile) -> None:
+    path = job_file("repeats: 5\n")
+    path.write_text(path.read_text().replace("mem_gb: 1,", "mem_gb: 1, runs_per_task: 2,"))
+    paths, job, plan = prepared(path)
+    launch.submit(paths, job, plan, "slurm")
+    (submission,) = submissions.read(paths).submissions
+    assert [len(one.runs) for one in submission.jobs] == [2, 2, 1]
+
+
+def test_a_report_waits_for_every_array(job_file: JobFile, fake_slurm: FakeSlurm) -> None:
+    paths, job, plan = prepared(job_file(SWEEP))
+    launch.submit(paths, job, plan, "slurm", report=True)
+    (submission,) = submissions.read(paths).submissions
+    arrays = dict.fromkeys(one.id.split("_")[0] for one in submission.jobs)
+    assert submission.report_job is not None
+    assert f"#SBATCH --dependency=afterany:{':'.join(arrays)}" in fake_slurm.submitted[-1]
+
+
+def test_mail_belongs_to_the_report_where_there_is_one(
+    job_file: JobFile, fake_slurm: FakeSlurm
+) -> None:
+    Path(job_file("").parent / "lab.yaml").write_text("mail_user: me@lab\nmail_type: [END]\n")
+    path = job_file("site: lab.yaml\n")
+    job = sites.anchored(jobfile.load(path), path.parent)
+    paths = ResultPaths(path.parent / "results")
+    plan = results.leave_plan(paths, job, jobfile.plan(job, path))
+    launch.submit(paths, job, plan, "slurm", report=True)
+    assert ["--mail-user=me@lab" in script for script in fake_slurm.submitted] == [False, True]
+
+
+def test_runs_that_slurm_cannot_tell_of_are_held_back_unless_forced(
+    job_file: JobFile, fake_slurm: FakeSlurm
+) -> None:
+    paths, job, plan = prepared(job_file("repeats: 2\n"))
+    launch.submit(paths, job, plan, "slurm")
+    fake_slurm.set(controller=False, accounting=False)
+    held = launch.submit(paths, job, plan, "slurm").held
+    assert [state.run.id for state in held] == [run.id for run in plan.runs]
+    assert launch.submit(paths, job, plan, "local", force=True).held == []
+
+
+def test_five_thousand_runs_take_a_call_for_each_array(
+    job_file: JobFile, fake_slurm: FakeSlurm
+) -> None:
+    paths, job, plan = prepared(job_file("repeats: 5000\n"))
+    launched = launch.submit(paths, job, plan, "slurm")
+    assert (len(launched.runs), len(fake_slurm.submitted)) == (5000, 5)
+    again = launch.submit(paths, job, plan, "slurm")
+    assert (again.runs, len(again.skipped)) == ([], 5000)

@@ -1,0 +1,79 @@
+"""Runs become tasks and arrays, and all the room that there is gets used."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcncf import packing
+from hpcncf import plan as planning
+from hpcncf.packing import NoRoom, Task
+from hpcncf.plan import Run
+from hpcncf.slurm.quotas import Quota
+from hpcncf.spec import Data, JobSpec, Resources
+
+
+def runs(number: int, runs_per_task: int = 1, cpus: tuple[int, ...] = (1,)) -> list[Run]:
+    job = JobSpec(
+        name="a",
+        data=Data(path="/d"),
+        resources=Resources(runs_per_task=runs_per_task),
+        grid={"resources.cpus_per_task": list(cpus)},
+        repeats=number,
+    )
+    return planning.expand(job).runs
+
+
+@given(st.integers(1, 40), st.integers(1, 9))
+def test_tasks_hold_every_run_once_in_order_and_no_more_than_asked(number: int, each: int) -> None:
+    wanted = runs(number, each, (1, 2))
+    tasks = packing.tasks(wanted)
+    assert {len({run.resources for run in task}) for task in tasks} == {1}
+    assert max(map(len, tasks)) == min(number, each)
+    for shape in packing.shapes(tasks):
+        in_order = [run for task in shape for run in task]
+        assert in_order == [run for run in wanted if run.resources == in_order[0].resources]
+
+
+class Slurm:
+    """Takes arrays until its room is full."""
+
+    def __init__(self, room: int) -> None:
+        self.room, self.calls = room, 0
+        self.taken: list[list[Task]] = []
+
+    def give(self, array: list[Task]) -> None:
+        self.calls += 1
+        if len(array) > self.room:
+            raise NoRoom("full")
+        self.room -= len(array)
+        self.taken.append(array)
+
+
+@given(st.integers(1, 60), st.integers(0, 150), st.booleans(), st.integers(1, 50))
+def test_all_room_is_used_whether_or_not_it_is_told(
+    number: int, room: int, told: bool, array: int
+) -> None:
+    slurm, wanted = Slurm(room), packing.tasks(runs(number, cpus=(1, 2)))
+    said = packing.fit(wanted, Quota(array, room if told else None), slurm.give)
+    assert sum(map(len, slurm.taken)) == min(room, 2 * number)
+    assert all(len(each) <= array for each in slurm.taken)
+    assert bool(said) == (not told and room < 2 * number)
+
+
+def test_an_unknown_room_is_found_in_few_calls() -> None:
+    slurm, wanted = Slurm(37), packing.tasks(runs(1000))
+    packing.fit(wanted, Quota(1001), slurm.give)
+    assert sum(map(len, slurm.taken)) == 37
+    assert slurm.calls <= 12
+
+
+@pytest.mark.parametrize(
+    ("number", "cpus", "room", "each"),
+    [(90, (1,), 10, 9), (91, (1,), 10, 10), (5, (1, 2), 4, 3), (5, (1, 2), 1, None)],
+)
+def test_so_many_runs_in_a_task_leave_none(
+    number: int, cpus: tuple[int, ...], room: int, each: int | None
+) -> None:
+    assert packing.runs_per_task(runs(number, cpus=cpus), room) == each
