@@ -124,7 +124,8 @@ def test_what_was_printed_last_is_not_lost_and_an_orphan_does_not_hold_the_rank(
 def test_it_runs_in_the_job_files_folder_and_its_children_are_measured(own: Own) -> None:
     (own.folder / "here.txt").write_text("")
     spin = "import time\\nwhile time.process_time() < 0.5: pass"
-    code = f"import subprocess, sys; open('here.txt'); subprocess.run([sys.executable, '-c', '{spin}'])"
+    code = f"import subprocess, sys\nopen('here.txt')\nspin = '{spin}'\n"
+    code += "subprocess.run([sys.executable, '-c', spin])"
     run = own.writes(code)
     assert own.ends(run)[0] == 0
     cpu = own.record(run).cpu

@@ -1,4 +1,4 @@
-"""A program of one's own on a real Slurm: ranks over nodes, values as they are, failure, the end."""
+"""A program of one's own on a real Slurm: ranks over nodes, values kept, failure, the end."""
 
 from __future__ import annotations
 
