@@ -23,7 +23,7 @@ from hpcncf.monitor import procfs
 from hpcncf.monitor.cores import usable
 from hpcncf.paths import AttemptPaths, ResultPaths, RunPaths
 from hpcncf.plan import Run
-from hpcncf.rank import agreeing, arguments, launcher, log, requeue, source, torchrun
+from hpcncf.rank import arguments, launcher, log, source, taking, torchrun
 from hpcncf.rank.launcher import Place
 from hpcncf.rank.leaving import Recorded
 from hpcncf.rank.stopping import Stopped
@@ -57,13 +57,15 @@ def be_rank(run: Run, results: ResultPaths, again: bool = False, over: int = 0) 
     if claimed is None and _done(paths, again):
         sys.stderr.write(f"run {run.id} is complete already; --again runs it once more\n")
         return 0
+
+    def attempt() -> AttemptPaths:
+        return paths.attempt(int(claimed)) if claimed else taking.take(run, paths, place, over)
+
     try:
         if run.training is None:
-            attempt = paths.attempt(int(claimed)) if claimed else _take(run, paths, place, over)
-            return program.rank(run, place, attempt)
-        with Recorded(run, place, found=lambda: _found(paths, place)) as recorded:
-            attempt = paths.attempt(int(claimed)) if claimed else _take(run, paths, place, over)
-            recorded.begin(attempt)
+            return program.rank(run, place, attempt())
+        with Recorded(run, place, found=lambda: taking.found(paths, place)) as recorded:
+            recorded.begin(attempt())
             _train(recorded, paths, tells_attempt=claimed is None and place.rank == 0)
     finally:
         _leave_group()
@@ -85,12 +87,6 @@ def _done(paths: RunPaths, again: bool) -> bool:
         return False
     claim = _read(last[0].claim, Claim)
     return not again or (claim is not None and launcher.requeued(claim.slurm_job_id))
-
-
-def _found(paths: RunPaths, place: Place) -> AttemptPaths | None:
-    """The attempt of a rank that ends before it was told which."""
-    found = claims.of_start(paths, launcher.slurm_job_id(), requeue.restart())
-    return None if found is None or found.rank(place.rank).exists() else found
 
 
 def _exit_code(recorded: Recorded) -> int:
@@ -124,46 +120,6 @@ def _read(path: Path, kind: type[R]) -> R | None:
         return records.read(path, kind)
     except RecordError:
         return None
-
-
-def _take(run: Run, paths: RunPaths, place: Place, over: int) -> AttemptPaths:
-    """Rank 0 takes the next attempt; the others join it first, to be told which, or why none."""
-    if place.rank != 0 and run.training is None:
-        return agreeing.joined(paths, place.rank)
-    if place.rank != 0:
-        told = _told_by_first(None, run, place)
-        if isinstance(told, str):
-            raise HpcncfError(told)
-        return paths.attempt(told)
-    holder = claims.holder(paths)
-    if holder is not None and launcher.requeued(holder.slurm_job_id):
-        over = max(over, holder.attempt)
-    launched = (launcher.launched_by(), launcher.slurm_job_id())
-    try:
-        return claims.take(paths, *launched, over, requeue.restart())
-    except OSError as error:
-        raise _refused(
-            f"{error.filename}: cannot be written: {error.strerror}", run, place
-        ) from None
-    except claims.Taken as taken:
-        raise _refused(str(taken), run, place) from None
-
-
-def _refused(problem: str, run: Run, place: Place) -> HpcncfError:
-    """Without a word the other ranks would wait for the first for minutes."""
-    if place.world_size > 1 and run.training is not None:
-        _told_by_first(problem, run, place)
-    return HpcncfError(problem)
-
-
-def _told_by_first(value: str | None, run: Run, place: Place) -> int | str:
-    """The attempt's number, or why there is none."""
-    from hpcncf.ncf import distributed
-
-    assert run.training is not None
-    distributed.join(place, run.resources, run.training, run.id)
-    told: int | str = distributed.gathered(value, place)[0]
-    return told
 
 
 def _train(recorded: Recorded, paths: RunPaths, tells_attempt: bool) -> None:

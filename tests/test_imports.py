@@ -39,6 +39,7 @@ LAYERS: list[set[str]] = [
         "hpcncf.rank.code",
         "hpcncf.rank.leaving",
         "hpcncf.rank.requeue",
+        "hpcncf.rank.taking",
         "hpcncf.rank.agreeing",
     },
     {
