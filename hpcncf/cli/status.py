@@ -139,7 +139,7 @@ def _told(folder: Path, job: str, states: Sequence[RunState], args: argparse.Nam
     from hpcncf.cli import arrays, failures, layout, progress
     from hpcncf.paths import ResultPaths
 
-    problems = [f"skipped {problem}" for state in states for problem in state.problems]
+    problems = [_problem(problem) for state in states for problem in state.problems]
     failed = failures.page(ResultPaths(folder), states)
     if args.failures:
         return "\n".join([*problems, failed or "no run failed"])
@@ -156,3 +156,8 @@ def _told(folder: Path, job: str, states: Sequence[RunState], args: argparse.Nam
         layout.filled(layout.counts(states) + ("" if short else "; every run: --all")),
     ]
     return "\n".join(part for part in parts if part) + "\n"
+
+
+def _problem(told: str) -> str:
+    """Slurm's silence, or a file that could not be read and was passed over."""
+    return told if told.startswith(("squeue:", "sacct:")) else f"skipped {told}"
