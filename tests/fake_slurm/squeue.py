@@ -161,6 +161,7 @@ LETTERS: Final[dict[str, Field]] = {
     "i": lambda _, name: name,
     "j": lambda job, _: job.title,
     "l": lambda job, _: clock(int(job.limit_min * 60)),
+    "o": lambda job, _: job.request.command or "(null)",
     "q": lambda job, _: job.request.asked.qos or "normal",
     "r": _reason,
     "t": lambda job, _: SHORT.get(job.shown, job.shown),

@@ -1,0 +1,63 @@
+"""What Slurm had taken when its submission was killed is neither lost nor sent twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import FakeSlurm
+
+from hpcncf import jobfile, launch, records, results, submissions
+from hpcncf.paths import ResultPaths
+from hpcncf.plan import Plan
+from hpcncf.spec import JobSpec
+from hpcncf.submissions import Submission
+
+JobFile = Callable[[str], Path]
+SWEEP = "grid: {resources.cpus_per_task: [1, 2], training.seed: [1, 2, 3]}\n"
+
+
+@pytest.fixture
+def killed(job_file: JobFile, fake_slurm: FakeSlurm) -> tuple[ResultPaths, JobSpec, Plan]:
+    """A submission of two arrays of three, as killed between Slurm's second answer and its note."""
+    path = job_file(SWEEP)
+    job = jobfile.load(path)
+    paths = ResultPaths(path.parent / "results/tiny")
+    plan = results.leave_plan(paths, job, jobfile.plan(job, path))
+    launch.submit(paths, job, plan, "slurm")
+    (file,) = submissions.files(paths)
+    whole = records.read(file, Submission)
+    sending = [one.runs for one in whole.jobs[3:]]
+    gone = {"submitter_pid": 2**22 - 1, "jobs": whole.jobs[:3], "sending": sending}
+    records.write(file, whole.model_copy(update=gone))
+    assert len(fake_slurm.submitted) == 2
+    return paths, job, plan
+
+
+def noted(paths: ResultPaths) -> list[int]:
+    return [len(one.jobs) for one in submissions.read(paths).submissions]
+
+
+def test_the_next_submission_notes_what_slurm_has(
+    killed: tuple[ResultPaths, JobSpec, Plan], fake_slurm: FakeSlurm
+) -> None:
+    paths, job, plan = killed
+    assert noted(paths) == [3]
+    launched = launch.submit(paths, job, plan, "slurm")
+    assert (len(launched.runs), len(fake_slurm.submitted), noted(paths)) == (0, 2, [6])
+
+
+def test_an_array_whose_tasks_could_not_start_is_cancelled_and_its_runs_sent_again(
+    killed: tuple[ResultPaths, JobSpec, Plan], fake_slurm: FakeSlurm
+) -> None:
+    paths, job, plan = killed
+    (submission,) = submissions.read(paths).submissions
+    known = submission.jobs[0].id.split("_")[0]
+    for pickle in paths.submitit(submissions.user()).glob("*_2_submitted.pkl"):
+        if not pickle.name.startswith(f"{known}_"):
+            pickle.unlink()
+    launched = launch.submit(paths, job, plan, "slurm")
+    assert {run.id for run in launched.runs} == {run for runs in submission.sending for run in runs}
+    assert len(fake_slurm.submitted) == 3
+    assert any(call.startswith("scancel") for call in fake_slurm.calls)
