@@ -119,8 +119,8 @@ def test_an_srun_without_its_cores_is_told_by_the_rank(
 @contextmanager
 def in_nodes(user: User, script: str, undo: str) -> Iterator[None]:
     """A shell line in the namespaces of each node, as its root; `$NODE` is its name."""
-    _each_node(user, script)
     try:
+        _each_node(user, script)
         yield
     finally:
         _each_node(user, undo)
@@ -132,7 +132,8 @@ def _each_node(user: User, script: str) -> None:
         words = process.info["cmdline"] or []
         if len(words) > 3 and words[1].endswith("node.py") and words[2] == folder:
             enter = ["nsenter", "--target", str(process.pid), "--mount", "--net", "--uts"]
-            environment = os.environ | {"NODE": words[3], "SCRATCH": f"{folder}/{words[3]}.hosts"}
+            files = {"SCRATCH": f"{folder}/{words[3]}.hosts", "HOSTS": f"{folder}/etc/hosts"}
+            environment = os.environ | files | {"NODE": words[3]}
             subprocess.run([*enter, "sh", "-ec", script], check=True, env=environment)
 
 
@@ -140,9 +141,11 @@ def _each_node(user: User, script: str) -> None:
 ODD = """
 sed "s/^[0-9.]* $NODE$/127.0.1.1 $NODE/" /etc/hosts > $SCRATCH
 mount --bind $SCRATCH /etc/hosts
-ip link add aside type dummy && ip addr add 10.127.77.7/24 dev aside && ip link set aside up
+ip link add aside type veth peer name beside
+ip addr add 10.127.77.7/24 dev aside
+ip link set aside up
 """
-EVEN = "umount /etc/hosts; ip link delete aside"
+EVEN = "cat $HOSTS > $SCRATCH; ip link delete aside"
 
 
 def test_a_host_that_is_127_0_1_1_to_itself_and_a_second_network_do_not_matter(
@@ -157,7 +160,8 @@ def listening(user: User) -> set[str]:
     found: set[str] = set()
     for process in psutil.process_iter(["cmdline"]):
         words = process.info["cmdline"] or []
-        if "submitit.core._submit" in words and str(user.folder) in " ".join(words):
+        ours = words and "python" in words[0]  # srun has all of these words, too
+        if ours and "submitit.core._submit" in words and str(user.folder) in " ".join(words):
             found |= _listening(process.pid)
     return found
 
