@@ -35,6 +35,7 @@ class Word:
             changed_ns = self._paths.submissions.stat().st_mtime_ns
         except OSError:  # no submission, or a file server that is away: none is known of
             return
-        # A change within the clock's tick before the last look would be missed: look once more.
-        if changed_ns != self._changed_ns or time.time_ns() - changed_ns < 2e9 * self._every_s:
+        # Two changes within one tick of the file system's clock look like one: look once more.
+        lately = time.time_ns() - changed_ns < 2e9 * max(self._every_s, 1.0)
+        if changed_ns != self._changed_ns or lately:
             self._changed_ns, self._submitted = changed_ns, submissions.read(self._paths)
