@@ -16,7 +16,7 @@ from hpcncf.command import planned
 from hpcncf.paths import AttemptPaths, RunPaths
 from hpcncf.rank.launcher import Place
 from hpcncf.rank.leaving import Recorded
-from hpcncf.rank.stopping import Stopped
+from hpcncf.rank.stopping import Stopped, hold
 from hpcncf.records import RankRecord
 
 WAITS_IN_C = """\
@@ -128,3 +128,38 @@ def test_a_forked_worker_leaves_the_signal_to_its_rank(tmp_path: Path) -> None:
         assert os.waitpid(worker, 0)[1] == 0
         time.sleep(1)
     assert rank.error is None
+
+
+def test_where_the_work_defers_a_graceful_signal_waits_for_it(tmp_path: Path) -> None:
+    with recorded(tmp_path) as rank:
+        with rank.stop.doing("deferred"):
+            os.kill(os.getpid(), signal.SIGUSR2)
+            time.sleep(0.1)
+            assert rank.stop.signum == signal.SIGUSR2
+            with pytest.raises(Stopped), rank.stop.doing("at_once"):
+                raise AssertionError("not begun")
+        raise Stopped(rank.stop.signum)
+    assert record(tmp_path).exit_code == 128 + signal.SIGUSR2
+
+
+def test_a_peer_lost_on_the_way_to_the_agreed_step_is_the_reason(tmp_path: Path) -> None:
+    """A signal leaves the ranks together: one that went before did not go because of it."""
+    with recorded(tmp_path) as rank, rank.stop.doing("deferred"):
+        os.kill(os.getpid(), signal.SIGUSR2)
+        raise RuntimeError("Connection closed by peer [127.0.0.1]:1234")
+    left = record(tmp_path)
+    assert left.outcome == "failed"
+    assert left.error is not None
+    assert left.error["message"].startswith("another rank ended while this one waited for it")
+
+
+def test_a_signal_that_came_before_there_was_anything_to_stop_is_told_later(
+    tmp_path: Path,
+) -> None:
+    before = signal.getsignal(signal.SIGUSR2)
+    hold([signal.SIGUSR2])
+    os.kill(os.getpid(), signal.SIGUSR2)
+    with recorded(tmp_path):
+        work(seconds=10)
+    signal.signal(signal.SIGUSR2, before)
+    assert record(tmp_path).exit_code == 128 + signal.SIGUSR2
