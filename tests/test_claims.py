@@ -132,3 +132,20 @@ def test_a_zombie_is_not_alive() -> None:
     assert not claims.same_process(child.pid, started)
     child.wait()
     assert not claims.same_process(child.pid, started)
+
+
+def test_the_attempt_of_one_start_of_a_job_is_not_an_earlier_starts(tmp_path: Path) -> None:
+    run = RunPaths(tmp_path / "0123456789ab")
+    attempt = claims.take(run, "slurm", "7_2", 0, 0)
+    assert claims.of_start(run, "7_2", 0) == attempt
+    assert claims.of_start(run, "7_2", 1) is None
+    assert claims.of_start(run, "7_3", 0) is None
+    assert claims.of_start(run, None, None) is None
+
+
+def test_an_attempt_knows_when_a_later_one_was_begun(tmp_path: Path) -> None:
+    run = RunPaths(tmp_path / "0123456789ab")
+    first = claims.take(run, "slurm", "7", 0, 0)
+    assert claims.overtaken(run, first) is None
+    claims.take(run, "slurm", "7", 1, 1)
+    assert claims.overtaken(run, first) == 2
