@@ -27,6 +27,7 @@ grid: {{training.lr: {rates}}}
 """
 WORK = """\
 import json, sys
+from hpcncf.rank import task
 task.work(sys.argv[1], json.loads(sys.argv[2]), False, {})
 """
 

@@ -122,8 +122,3 @@ def candidates(paths: RunPaths) -> Iterator[Path]:
     """The newest first."""
     yield paths.checkpoint
     yield paths.checkpoint_before
-
-
-def remove(paths: RunPaths) -> None:
-    for path in candidates(paths):
-        path.unlink(missing_ok=True)
