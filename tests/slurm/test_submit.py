@@ -128,18 +128,6 @@ def test_a_rank_that_is_killed_is_told_at_once_and_submitted_again_to_another_no
     assert [claim["node"] for claim in user.records("claim.json")] == [first["node"], elsewhere]
 
 
-def test_a_run_that_slurm_warns_of_its_limit_stops_and_keeps_its_checkpoint(
-    user: User, tiny_data: Path
-) -> None:
-    user.submits(JOB.format(data=tiny_data), "training.epochs=1000")
-    eventually(60, lambda: list(user.folder.glob("results/*/runs/*/checkpoint.pt")) != [])
-    user.cluster.run("scancel", "--signal=USR2", user.runs()[0]["job_id"])
-    (run,) = user.ends(40)
-    assert run["state"] == "stopped"
-    assert "Slurm's warning of the time limit" in run["reason"]
-    assert list(user.folder.glob("results/*/runs/*/checkpoint.pt")) != []
-
-
 def at_work(user: User) -> list[dict[str, Any]]:
     """The attempts' progress, once they train."""
     return [now for now in user.records("progress.json") if now["phase"] != "startup"]
