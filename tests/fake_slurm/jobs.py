@@ -88,6 +88,8 @@ class Job:
     warned: bool = False
     numbered: bool = False
     """Whether `number` is its own, not its array's."""
+    nameless: bool = False
+    """Cancelled by its element's number before it started: Slurm forgets which it was."""
     completing: bool = False
     """It has ended, some of its processes have not."""
     again: bool = False
@@ -97,7 +99,22 @@ class Job:
 
     @property
     def name(self) -> str:
-        return f"{self.array}_{self.element}" if self.array is not None else str(self.number)
+        if self.array is None or self.nameless:
+            return str(self.number)
+        return f"{self.array}_{self.element}"
+
+    @property
+    def forgotten(self) -> bool:
+        """Of those that Slurm cannot name, the last stands for all, once no other waits.
+
+        Unless the array's number, under which it stands, is that of an element that started.
+        """
+        if not self.nameless:
+            return False
+        if any(one.numbered and one.number == self.array for one in self.group):
+            return True
+        left = [one for one in self.group if not one.numbered and (one.nameless or not one.over)]
+        return self is not left[-1] or any(not one.over for one in left)
 
     @property
     def over(self) -> bool:

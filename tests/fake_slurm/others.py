@@ -26,6 +26,7 @@ def scancel(cluster: Cluster, words: list[str], user: int) -> str:
     options.add_argument("jobs", nargs="*")
     asked = options.parse_intermixed_args(words)
     named = [job for word in asked.jobs for job in cluster.queue.find(word)]
+    elements = [job for word in asked.jobs if "_" in word for job in cluster.queue.find(word)]
     for job in list(cluster.queue.jobs) if asked.me or asked.user or asked.name else named:
         if asked.name not in (None, job.title) or asked.state not in (None, job.state):
             continue
@@ -33,6 +34,8 @@ def scancel(cluster: Cluster, words: list[str], user: int) -> str:
             cluster.signal(job, signal_number(asked.signal), script=asked.batch)
         else:
             cluster.cancel(job, user)
+    for job in elements:
+        job.nameless = job.state == "CANCELLED" and not job.numbered
     return ""
 
 

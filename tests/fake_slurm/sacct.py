@@ -109,7 +109,9 @@ def _jobs(cluster: Cluster, asked: list[str] | None) -> list[Job]:
 def _rows(jobs: list[Job], asked: argparse.Namespace, form: str | None) -> Iterator[Row]:
     told: set[tuple[int | None, str]] = set()
     for job in jobs:
-        if job.array is not None and not job.numbered:
+        if job.forgotten:
+            continue
+        if job.array is not None and not (job.numbered or job.nameless):
             yield from _waiting(job, told, form)
             continue
         for run in [*(job.earlier if asked.duplicates else []), job.run()]:
@@ -122,7 +124,8 @@ def _waiting(job: Job, told: set[tuple[int | None, str]], form: str | None) -> I
     """Elements that never started share a row."""
     if (job.array, job.state) not in told:
         told.add((job.array, job.state))
-        same = [one.element for one in job.group if not one.numbered and one.state == job.state]
+        unnamed = [one for one in job.group if not (one.numbered or one.nameless)]
+        same = [one.element for one in unnamed if one.state == job.state]
         elements = spanned([element for element in same if element is not None])
         throttle = f"%{job.request.throttle}" if job.request.throttle else ""
         yield Row(job, f"{job.array}_[{elements}{throttle}]", job.run(), None, form)

@@ -59,7 +59,7 @@ def _asked_for(cluster: Cluster, asked: argparse.Namespace) -> list[Job]:
 
 
 def _remembered(job: Job) -> bool:
-    if job.over and job.array is not None and not job.numbered:
+    if job.forgotten:
         return False
     return job.ended is None or time.time() - job.ended < SHOWN_S
 

@@ -54,7 +54,15 @@ CASES: dict[str, Case] = {
 
 
 @pytest.fixture(scope="module")
-def jobs(slurm: Slurm) -> dict[str, str]:
+def limited(slurm: Slurm) -> str:
+    """A job that takes longer than its minute; submitted first, looked at last."""
+    task = "trap 'echo USR2' USR2; echo began; while :; do sleep 0.1; done"
+    return slurm.submit(f'srun sh -c "{task}"; echo after', "--time=1", "--signal=USR2@30")
+
+
+@pytest.fixture(scope="module")
+def jobs(slurm: Slurm, limited: str) -> dict[str, str]:
+    assert limited
     submitted = {
         case: slurm.submit(script, *options) for case, (script, options, _) in CASES.items()
     }
@@ -111,13 +119,11 @@ def test_a_signal_goes_to_the_tasks_and_not_to_the_script(slurm: Slurm) -> None:
     slurm.soon(job, "COMPLETED")
 
 
-def test_the_time_limit_warns_and_then_ends_the_job(slurm: Slurm) -> None:
+def test_the_time_limit_warns_and_then_ends_the_job(slurm: Slurm, limited: str) -> None:
     """Slurm looks at the time every 30 s: it warns early, and ends the job a little late."""
-    task = "trap 'echo USR2' USR2; echo began; while :; do sleep 0.1; done"
-    job = slurm.submit(f'srun sh -c "{task}"; echo after', "--time=1", "--signal=USR2@30")
-    wait(60, lambda: "USR2" in slurm.said(job), lambda: slurm.said(job))
-    assert slurm.queued(job, "%T") == ["RUNNING"]
-    wait(90, lambda: slurm.queued(job, "%T") == ["TIMEOUT"], lambda: slurm.queued(job))
-    rows = [f"{job}|TIMEOUT|0:0", f"{job}.batch|CANCELLED|0:15"]
-    wait(30, lambda: slurm.accounted(job)[:2] == rows, lambda: slurm.accounted(job))
-    assert "after" not in slurm.said(job)
+    wait(60, lambda: "USR2" in slurm.said(limited), lambda: slurm.said(limited))
+    wait(90, lambda: slurm.queued(limited, "%T") == ["TIMEOUT"], lambda: slurm.queued(limited))
+    rows = [f"{limited}|TIMEOUT|0:0", f"{limited}.batch|CANCELLED|0:15"]
+    wait(30, lambda: slurm.accounted(limited)[:2] == rows, lambda: slurm.accounted(limited))
+    assert slurm.said(limited)[:2] == ["began", "USR2"]
+    assert "after" not in slurm.said(limited)

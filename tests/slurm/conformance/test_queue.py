@@ -8,11 +8,11 @@ import pytest
 
 from slurm.conformance.conftest import Slurm, wait
 
+ME = os.getuid()
 PRINT = "env | grep ^SLURM_ | sort > {name}"
 
 
 def test_a_throttled_array_runs_some_and_says_why_the_rest_waits(slurm: Slurm) -> None:
-    """An element that is cancelled before its start is forgotten by squeue, not by sacct."""
     job = slurm.submit("until [ -e go ]; do sleep 0.1; done", "--array=0-3%2", "--output=/dev/null")
     (slurm.folder / "go").unlink(missing_ok=True)
     waits = "JobArrayTaskLimit"
@@ -26,8 +26,25 @@ def test_a_throttled_array_runs_some_and_says_why_the_rest_waits(slurm: Slurm) -
     ended = {f"{job}_{element}|COMPLETED" for element in range(3)}
     wait(30, lambda: set(slurm.queued(job, "%i|%T")) == ended, lambda: slurm.queued(job))
     accounted = {f"{job}_{element}|COMPLETED|0:0" for element in range(3)}
-    accounted.add(f"{job}_3|CANCELLED by {os.getuid()}|0:0")
     wait(30, lambda: accounted <= set(slurm.accounted(job, "-X")), lambda: slurm.accounted(job))
+
+
+def test_a_whole_array_that_is_cancelled_before_it_starts_keeps_its_elements(slurm: Slurm) -> None:
+    job = slurm.submit("true", "--array=0-3%2", "--hold")
+    slurm.run("scancel", job)
+    assert slurm.queued(job, "%i|%T") == [f"{job}_{element}|CANCELLED" for element in range(4)]
+    rows = [f"{job}_[0-3%2]|CANCELLED by {ME}|0:0"]
+    wait(30, lambda: slurm.accounted(job) == rows, lambda: slurm.accounted(job))
+
+
+def test_elements_that_are_cancelled_before_they_start_lose_their_names(slurm: Slurm) -> None:
+    job = slurm.submit("true", "--array=0-3", "--hold")
+    slurm.run("scancel", f"{job}_2")
+    assert slurm.queued(job, "%i|%T") == [f"{job}_{element}|PENDING" for element in (0, 1, 3)]
+    slurm.run("scancel", f"{job}_[0-1,3]")
+    assert slurm.queued(job, "%i|%T") == [f"{job}|CANCELLED"]
+    rows = [f"{job}|CANCELLED by {ME}|0:0"]
+    wait(30, lambda: slurm.accounted(job) == rows, lambda: slurm.accounted(job))
 
 
 def test_an_elements_own_number_is_its_jobs_id_and_the_last_has_the_arrays(slurm: Slurm) -> None:
