@@ -157,7 +157,7 @@ def act(asked: argparse.Namespace) -> int:
         return start(asked)
     folder = the_folder(asked.dir)
     if asked.verb in VERBS:
-        return VERBS[asked.verb](folder)
+        return VERBS[asked.verb][0](folder)
     settings = configuration.load(folder)
     if asked.verb == "as":
         os.environ |= settings.environment
@@ -174,24 +174,30 @@ def arguments() -> argparse.ArgumentParser:
     where = argparse.ArgumentParser(add_help=False)
     where.add_argument("--dir", type=Path, help="the cluster's own")
     verbs = parser.add_subparsers(dest="verb", required=True)
-    start = verbs.add_parser("start", parents=[where])
+    start = verbs.add_parser("start", parents=[where], help="start one, or leave nothing behind")
     start.add_argument("--no-accounting", action="store_true", help="no slurmdbd: sacct is mute")
     start.add_argument("--cpus", type=int, help="of each node; more than there are bind no job")
     start.add_argument("--max-array-size", type=int, default=1001, help="Slurm's own is 1001")
-    for verb in VERBS:
-        verbs.add_parser(verb, parents=[where])
-    acting = verbs.add_parser("as", parents=[where])
+    for verb, (_, told) in VERBS.items():
+        verbs.add_parser(verb, parents=[where], help=told)
+    acting = verbs.add_parser("as", parents=[where], help="type a command as one of two people")
     acting.add_argument("name", choices=people.PEOPLE)
     acting.add_argument("command", nargs="+")
-    node = verbs.add_parser("node", parents=[where])
+    node = verbs.add_parser("node", parents=[where], help="break a node, and mend it")
     node.add_argument("name", choices=NODES)
     node.add_argument("fault", choices=faults.NODE)
-    for daemon in DAEMONS:
-        verbs.add_parser(daemon, parents=[where]).add_argument("fault", choices=faults.DAEMON)
+    for short, name in DAEMONS.items():
+        daemon = verbs.add_parser(short, parents=[where], help=f"stop and start {name}")
+        daemon.add_argument("fault", choices=faults.DAEMON)
     return parser
 
 
-VERBS = {"stop": stop, "status": status, "env": env, "mend": mend}
+VERBS = {
+    "stop": (stop, "end it and remove what is left of it"),
+    "status": (status, "which parts run; exit code 1 when one is gone"),
+    "env": (env, "what a shell needs to talk to it"),
+    "mend": (mend, "start whatever was broken, and wait until every node takes jobs"),
+}
 DAEMONS = {"slurmctld": "slurmctld", "dbd": "slurmdbd"}
 
 
