@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 HELP = "gather what the runs have left so far into tables"
 EPILOG = """\
-writes RESULTS/tables/{runs,attempts,ranks,cores,epochs}.csv, whole, as often as you like, while runs still
-work; exit codes: 0 every run is complete (a command: has ended); 3 not yet; 1 an error;
+writes RESULTS/tables/{runs,attempts,ranks,cores,epochs}.csv, whole, as often as you like, while
+runs still work; exit codes: 0 every run is complete (a command: has ended); 3 not yet; 1 an error;
 2 no results folder
 example: hpcncf collect results/demo
 """
