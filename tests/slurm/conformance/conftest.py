@@ -87,7 +87,7 @@ def wait(seconds: float, happened: object, shown: object = None) -> None:
         time.sleep(0.1)
 
 
-@pytest.fixture(scope="module", params=["fake", pytest.param("real", marks=pytest.mark.slurm)])
+@pytest.fixture(scope="session", params=["fake", pytest.param("real", marks=pytest.mark.slurm)])
 def slurm(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Slurm]:
@@ -100,3 +100,10 @@ def slurm(
     with pretended(folder / "slurm") as fake:
         fake.set(**LIKE_THE_REAL)
         yield Slurm(folder, fake.environment, fake)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def limited(slurm: Slurm) -> str:
+    """A job that takes longer than its minute: submitted first, looked at by the last module."""
+    task = "trap 'echo USR2' USR2; echo began; while :; do sleep 0.1; done"
+    return slurm.submit(f'srun sh -c "{task}"; echo after', "--time=1", "--signal=USR2@30")
