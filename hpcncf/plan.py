@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections import defaultdict
 from collections.abc import Mapping
 from itertools import product
 from math import prod
@@ -300,14 +299,6 @@ def first_problem(error: ValidationError) -> str:
     where = ".".join(str(part) for part in [error.title.lower(), *problem["loc"]])
     message = problem["msg"].removeprefix("Value error, ")
     return f"{where}: {message} (came: {shown(problem['input'])})" if problem["loc"] else message
-
-
-def arrays(runs: list[Run]) -> dict[Resources, list[Run]]:
-    """Group runs into job arrays: Slurm gives every task of an array the same resources."""
-    grouped: dict[Resources, list[Run]] = defaultdict(list)
-    for run in runs:
-        grouped[run.resources].append(run)
-    return dict(grouped)
 
 
 def core_hours(runs: list[Run]) -> float:

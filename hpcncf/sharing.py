@@ -13,7 +13,7 @@ def make(folder: Path) -> None:
     """The folder and those above it that are missing."""
     if folder.is_dir():
         return
-    if folder.exists():
+    if folder.exists() and not folder.is_dir():  # asked again: another may just have made it
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
     make(folder.parent)
     if not shared(folder.parent, _group_in(folder.parent)):

@@ -120,6 +120,14 @@ def test_plan_as_json_holds_runs_arrays_and_cost(job_file: JobFile, said: Said) 
     assert told["data_missing"] == []
 
 
+def test_plan_counts_tasks_of_several_runs(job_file: JobFile, said: Said) -> None:
+    job_file("")
+    packed = ["-s", "repeats=5", "-s", "resources.runs_per_task=2"]
+    (array,) = json.loads(said("plan", "job.yaml", *packed, "--json")[1])["arrays"]
+    assert (array["tasks"], len(array["runs"])) == (3, 5)
+    assert "array 1: 3 tasks of 5 runs, " in said("plan", "job.yaml", *packed)[1]
+
+
 def test_plan_says_what_is_complete_and_what_is_left(
     here: Path, job_file: JobFile, said: Said
 ) -> None:

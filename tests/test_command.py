@@ -252,7 +252,7 @@ def test_a_folder_that_cannot_be_written_is_said_before_the_command_starts(tmp_p
     done = hpcncf_run(tmp_path, "--results", "file/below", *python("print('started')"))
     assert done.returncode != 0
     assert "started" not in done.stdout
-    assert "file/below: cannot be written" in done.stderr
+    assert "HpcncfError: file: cannot be written: Not a directory" in done.stderr
 
 
 def test_without_a_command_it_says_how(tmp_path: Path) -> None:

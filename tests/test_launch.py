@@ -376,7 +376,7 @@ def test_runs_that_slurm_cannot_tell_of_are_held_back_unless_forced(
     fake_slurm.set(controller=False, accounting=False)
     held = launch.submit(paths, job, plan, "slurm").held
     assert [state.run.id for state in held] == [run.id for run in plan.runs]
-    assert launch.submit(paths, job, plan, "local", force=True).held == []
+    assert launch.submit(paths, job, plan, "debug", force=True).held == []
 
 
 def test_five_thousand_runs_take_a_call_for_each_array(

@@ -179,17 +179,6 @@ def test_a_grid_point_that_cannot_be_is_named(settings: Any, words: list[str]) -
     assert all(word in str(refused.value) for word in words)
 
 
-def test_runs_of_equal_resources_share_an_array() -> None:
-    plan = planning.expand(
-        job(grid={"resources.cpus_per_task": [1, 2], "training.seed": [1, 2, 3]})
-    )
-    arrays = planning.arrays(plan.runs)
-    assert {resources.cpus_per_task: len(runs) for resources, runs in arrays.items()} == {
-        1: 3,
-        2: 3,
-    }
-
-
 def test_core_hours_count_every_run_to_its_limit() -> None:
     resources = {"cpus_per_task": 5, "tasks_per_node": 2, "timeout_min": 90}
     assert planning.core_hours(planning.expand(job(resources=resources, repeats=2)).runs) == 30

@@ -67,16 +67,15 @@ def _warn(plan: Plan) -> None:
 
 
 def _arrays(job: JobSpec, plan: Plan) -> list[dict[str, Any]]:
-    from hpcncf import launch
-    from hpcncf.plan import arrays
+    from hpcncf import launch, packing
 
     return [
         {
-            "tasks": len(runs),
-            "parameters": launch.site_parameters(job, runs[0]),
-            "runs": [run.id for run in runs],
+            "tasks": len(tasks),
+            "parameters": launch.site_parameters(job, tasks[0][0]),
+            "runs": [run.id for task in tasks for run in task],
         }
-        for runs in arrays(plan.active()).values()
+        for tasks in packing.shapes(packing.tasks(plan.active()))
     ]
 
 
@@ -126,7 +125,9 @@ def _show(job: JobSpec, plan: Plan, paths: ResultPaths) -> None:
     rows = [[run.id[: layout.ID], layout.varies(run), _resources(run)] for run in runs]
     print(layout.table(["run", "varies", "resources"], rows))
     for number, array in enumerate(arrays, start=1):
-        print(f"\narray {number}: {array['tasks']} tasks, submitit parameters")
+        several = len(array["runs"]) > array["tasks"]
+        packed = f" of {len(array['runs'])} runs" if several else ""
+        print(f"\narray {number}: {array['tasks']} tasks{packed}, submitit parameters")
         for key, value in array["parameters"].items():
             if key != "slurm_setup":
                 print(f"  {key}: {value}")
