@@ -1,7 +1,8 @@
-"""Asking git of a checkout that may be large or slow or foreign: bounded, and it starts nothing.
+"""Asking git of a checkout that may be large or slow or foreign: bounded.
 
 A repository's own configuration names programs (a file watcher, hooks, external diffs). git itself
-refuses repositories of other users; these options keep it from starting any in our own, either.
+refuses repositories of other users; these options keep it from starting those in our own, either.
+The clean filters of `git diff` (git-lfs) still run: without them every file would look changed.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from hpcncf import queued
+from hpcncf import queued, snapshot
 from hpcncf.endings import exit_phrase
 from hpcncf.evidence import Attempt, Sent, complete, completed, missing
 from hpcncf.plan import Run
@@ -62,6 +62,9 @@ def _remedy(run: Run, state: State) -> str:
 
 def stale(run: Run, ranks: list[RankRecord], commit: str | None) -> str | None:
     """Why a finished run may not answer today's question; None where nothing speaks against it."""
+    for warning in (warning for record in ranks for warning in record.warnings):
+        if warning.startswith(snapshot.CHANGED):
+            return f"ran other code than was submitted: {warning.removeprefix(snapshot.CHANGED)}"
     if run.training is None:  # of a command's own code its commit tells nothing
         return None
     for record in ranks:

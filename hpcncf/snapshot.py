@@ -17,6 +17,7 @@ MOST_DIFF: Final = 5_000_000
 MOST_UNTRACKED: Final = 1000
 # What runs. Results and data lie about in checkouts, too, and change while the runs run.
 CODE: Final = (".py", ".sh", ".pyx", ".c", ".cc", ".cpp", ".cu", ".h", ".jl", ".R")
+CHANGED: Final = "the code changed after this run was submitted: "
 DIFF: Final = (
     *("diff", "HEAD", "--binary", "--no-ext-diff", "--no-textconv", "--no-color"),
     "--ignore-submodules=dirty",
@@ -59,7 +60,7 @@ def take(kept: Path, folder: Path) -> list[Code]:
 def changed(then: list[Code], checkouts: bool) -> list[str]:
     """What of it is not as it was, in words; the checkouts only where a run uses them."""
     return [
-        f"the code changed after this run was submitted: {_named(one)} is not what it was"
+        f"{CHANGED}{_named(one)} is not what it was"
         for one in then
         if one.sha256 is not None
         and (one.of == "hpcncf" or checkouts)

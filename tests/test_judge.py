@@ -14,6 +14,7 @@ from hpcncf.judge import Attempt, Sent, decide
 from hpcncf.plan import Run
 from hpcncf.records import End
 from hpcncf.slurm.states import state_of
+from hpcncf.snapshot import CHANGED
 from hpcncf.spec import Data, JobSpec, Resources
 from hpcncf.submissions import Submission, SubmittedJob
 
@@ -193,6 +194,9 @@ def test_what_other_code_or_other_data_made_is_stale() -> None:
     assert judge.stale(RUN, whole, "abc1234") is None
     assert judge.stale(RUN, whole, None) is None
     assert judge.stale(RUN, whole, "fffffff0") == "made by other code (abc1234, now fffffff)"
+    warned = [whole[0].model_copy(update={"warnings": [f"{CHANGED}hpcncf (/here) is not"]})]
+    told = "ran other code than was submitted: hpcncf (/here) is not"
+    assert judge.stale(RUN, warned, None) == told
     other = RUN.model_copy(update={"data_key": "other"})
     assert "other data (key, now other)" in (judge.stale(other, whole, None) or "")
 

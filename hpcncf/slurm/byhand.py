@@ -18,7 +18,7 @@ NO_FLAGS: Final = (
     *("setup", "teardown", "srun_args", "additional_parameters"),
     *("array_parallelism", "signal_delay_s"),
 )
-FREE_PORT: Final = '"$head:$((20000 + SLURM_JOB_ID % 20000))"'
+FREE_PORT: Final = '"$head:$((12000 + SLURM_JOB_ID % 20000))"'
 
 
 NOTE: Final = (
