@@ -23,7 +23,7 @@ from hpcncf.monitor import procfs
 from hpcncf.monitor.cores import usable
 from hpcncf.paths import AttemptPaths, ResultPaths, RunPaths
 from hpcncf.plan import Run
-from hpcncf.rank import arguments, launcher, log, source, taking, torchrun
+from hpcncf.rank import arguments, launcher, log, source, stopping, taking, torchrun
 from hpcncf.rank.launcher import Place
 from hpcncf.rank.leaving import Recorded
 from hpcncf.rank.stopping import Stopped
@@ -212,11 +212,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--over", type=int, metavar="N", default=0, help=over)
     args = parser.parse_args(argv)
     torchrun.bind()
+    if "SLURM_STEP_ID" in os.environ:
+        stopping.hold()
     try:
-        return from_arguments(args, args.over)[0]
+        code = from_arguments(args, args.over)[0]
     except HpcncfError as error:
         sys.stderr.write(f"hpcncf: {error}\n")
         return 2 if isinstance(error, UsageError) else 1
+    if "SLURM_STEP_ID" in os.environ:  # in front of a terminal, Ctrl-C means it
+        stopping.ignore()
+    return code
 
 
 def from_arguments(args: argparse.Namespace, over: int = 0) -> tuple[int, RunPaths]:

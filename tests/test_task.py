@@ -32,6 +32,13 @@ task.work(sys.argv[1], json.loads(sys.argv[2]), False, {})
 """
 
 
+BY_HAND = """\
+import sys
+from hpcncf import worker
+worker.main([sys.argv[1]])
+"""
+
+
 def planned(folder: Path, rates: str, epochs: int = 1) -> tuple[ResultPaths, Plan]:
     tiny(folder / "data")
     job = folder / "several.yaml"
@@ -41,7 +48,9 @@ def planned(folder: Path, rates: str, epochs: int = 1) -> tuple[ResultPaths, Pla
     return paths, made
 
 
-def started(paths: ResultPaths, made: Plan, restart: int = 0) -> subprocess.Popen[bytes]:
+def started(
+    paths: ResultPaths, made: Plan, restart: int = 0, work: str = WORK
+) -> subprocess.Popen[bytes]:
     """As a task of a Slurm step, with a scontrol that notes what it is told."""
     command = paths.folder.parent / "bin/scontrol"
     command.parent.mkdir(exist_ok=True)
@@ -53,7 +62,7 @@ def started(paths: ResultPaths, made: Plan, restart: int = 0) -> subprocess.Pope
     known["PATH"] = f"{command.parent}:{os.environ['PATH']}"
     ids = json.dumps([run.id for run in made.runs])
     return subprocess.Popen(
-        [sys.executable, "-c", WORK, str(paths.folder), ids], env=os.environ | known
+        [sys.executable, "-c", work, str(paths.folder), ids], env=os.environ | known
     )
 
 
@@ -89,9 +98,9 @@ def test_told_to_stop_it_begins_no_further_run_and_goes_on_when_it_is_put_back(
     def trains() -> bool:
         return progress.exists() and json.loads(progress.read_text())["phase"] != "startup"
 
-    assert within(60, trains)
+    assert within(120, trains)
     first.send_signal(signal.SIGUSR2)
-    assert first.wait(timeout=60) == 128 + signal.SIGUSR2
+    assert first.wait(timeout=120) == 128 + signal.SIGUSR2
     (record,) = [record for each in left(paths, made).values() for record in each]
     assert record.outcome == "stopped"
     assert record.error is not None
@@ -101,3 +110,14 @@ def test_told_to_stop_it_begins_no_further_run_and_goes_on_when_it_is_put_back(
     told = left(paths, made)
     outcomes = sorted([record.outcome for record in each] for each in told.values())
     assert outcomes == [["completed"], ["stopped", "completed"]]
+
+
+def test_a_warning_that_comes_when_all_is_done_makes_no_failure_of_it(tmp_path: Path) -> None:
+    """While Python ends, a signal that it handled would kill it."""
+    paths, made = planned(tmp_path, "[0.001]")
+    warned = "\nimport os\nos.system('(while kill -USR2 $PPID; do :; done) 2>/dev/null &')\n"
+    for work in (WORK + warned, BY_HAND + warned):
+        process = started(paths, made, work=work)
+        assert process.wait(timeout=120) == 0
+    (records,) = left(paths, made).values()
+    assert [record.outcome for record in records] == ["completed"]

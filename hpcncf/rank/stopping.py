@@ -95,6 +95,13 @@ def hold(signals: Collection[signal.Signals] = SIGNALS) -> None:
         signal.signal(each, Held())
 
 
+def ignore() -> None:
+    """The work is done and told of: no signal makes a failure of it while Python ends, when it
+    gives every signal that it handled its own way again."""
+    for each in SIGNALS:
+        signal.signal(each, signal.SIG_IGN)
+
+
 class StopSignals:
     """From `begin` to `end`, a stop signal raises Stopped in the main thread until it works.
 
@@ -132,8 +139,7 @@ class StopSignals:
 
     def end(self) -> None:
         """Ignore them from now on: the record is short work, and nothing is to cut it off."""
-        for each in SIGNALS:
-            signal.signal(each, signal.SIG_IGN)
+        ignore()
         _forget_workers()
         signal.set_wakeup_fd(self._fd_before)
         self._ended.set()

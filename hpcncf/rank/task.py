@@ -49,6 +49,7 @@ def work(results: str, run_ids: Sequence[str], again: bool, over: Mapping[str, i
     else:
         several = _Several(ResultPaths(Path(results)), again, over)
         code = several.work([planned[run_id] for run_id in run_ids])
+    stopping.ignore()
     if code:
         raise SystemExit(code)
 
