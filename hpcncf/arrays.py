@@ -17,7 +17,7 @@ from hpcncf.packing import NoRoom, Task
 from hpcncf.paths import ResultPaths
 from hpcncf.plan import Run
 from hpcncf.rank import task
-from hpcncf.slurm import private, quotas, scripts, sites
+from hpcncf.slurm import ids, private, quotas, scripts, sites
 from hpcncf.spec import JobSpec, Resources
 from hpcncf.submissions import Submission, SubmittedJob
 
@@ -76,17 +76,18 @@ class Giver:
 
     def array(self, array: list[Task]) -> None:
         """Raises NoRoom, or HpcncfError with what else sbatch said."""
-        before, ids = self.submission(), [[run.id for run in task] for task in array]
-        over = [{run: before.over.get(run, 0) for run in runs} for runs in ids]
-        folder, again = [str(self.paths.folder)] * len(ids), [before.again] * len(ids)
+        before, tasks = self.submission(), [[run.id for run in task] for task in array]
+        over = [{run: before.over.get(run, 0) for run in runs} for runs in tasks]
+        folder, again = [str(self.paths.folder)] * len(tasks), [before.again] * len(tasks)
         with undisturbed(), refusals_told():
             executor = scripts.executor(self._logs(), self.job, array[0][0].resources)
             if before.report:  # Slurm mails once an array; the end of all is the report's
                 _drop_mail(executor)
-            records.write(self.file, before.model_copy(update={"sending": ids}))
-            given = self._given(lambda: executor.map_array(task.work, folder, ids, again, over))
+            records.write(self.file, before.model_copy(update={"sending": tasks}))
+            given = self._given(lambda: executor.map_array(task.work, folder, tasks, again, over))
             jobs = [
-                SubmittedJob(id=one.job_id, runs=runs) for one, runs in zip(given, ids, strict=True)
+                SubmittedJob(id=one.job_id, runs=runs)
+                for one, runs in zip(given, tasks, strict=True)
             ]
             known = before.model_copy(update={"jobs": [*before.jobs, *jobs]})
             records.write(self.file, known)
@@ -100,7 +101,7 @@ class Giver:
         return ""
 
     def _report(self, submission: Submission) -> None:
-        masters = dict.fromkeys(job.id.split("_")[0] for job in submission.jobs)
+        masters = ids.masters(job.id for job in submission.jobs)
         with undisturbed(), refusals_told():
             executor = scripts.executor(self._logs(), self.job, REPORTING)
             executor.update_parameters(
@@ -157,7 +158,7 @@ def refusals_told() -> Iterator[None]:
         if full:
             raise NoRoom(f"Slurm said {full.group()}") from None
         raise HpcncfError(
-            f"Slurm did not take the array: {_briefly(said)}; mend that, "
+            f"Slurm did not take the job: {_briefly(said)}; mend that, "
             "or --cluster local to run on this machine"
         ) from None
 

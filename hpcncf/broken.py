@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hpcncf import claims, records, submissions
+from hpcncf.errors import HpcncfError
 from hpcncf.paths import ResultPaths
 from hpcncf.records import RecordError
-from hpcncf.slurm import commands, quotas
+from hpcncf.slurm import commands, ids
 from hpcncf.submissions import Submission, SubmittedJob
 
 # The array's id, and the script that it was made from: submitit's, in the user's own folder.
@@ -48,12 +49,21 @@ def _broken(paths: ResultPaths) -> Iterator[tuple[Path, Submission]]:
 
 
 def _orphans(paths: ResultPaths) -> list[str]:
-    """Arrays in the queue that come from this folder and that no submission knows."""
+    """Arrays in the queue that come from this folder and that no submission knows.
+
+    Raises HpcncfError where Slurm does not tell: what it has could then be sent a second time.
+    """
     known = submissions.read(paths).submissions
-    noted = {job.id.split("_")[0] for one in known for job in one.jobs}
+    noted = set(ids.masters(job.id for one in known for job in one.jobs))
     noted |= {one.report_job for one in known if one.report_job}
     mine = f"--user={submissions.user()}"
-    said = quotas.answer("squeue", "--noheader", mine, f"--format={QUEUE}") or ""
+    problems = list[str]()
+    said = commands.said(["squeue", "--noheader", mine, f"--format={QUEUE}"], problems)
+    if problems:
+        raise HpcncfError(
+            f"{problems[0]}; a submission from here broke off while Slurm was given an array, and "
+            "whether it has it is not known: submit again when Slurm answers"
+        )
     folder = f"{paths.submitit(submissions.user())}{os.sep}"
     rows = (line.strip().partition("|") for line in said.splitlines())
     found = dict.fromkeys(master for master, _, script in rows if script.startswith(folder))
@@ -62,10 +72,10 @@ def _orphans(paths: ResultPaths) -> list[str]:
 
 def _whole(paths: ResultPaths, master: str, tasks: list[list[str]]) -> list[SubmittedJob]:
     """The array's jobs, where each task finds what it is to do; else none."""
-    ids = [f"{master}_{index}" for index in range(len(tasks))] if len(tasks) > 1 else [master]
+    names = [f"{master}_{index}" for index in range(len(tasks))] if len(tasks) > 1 else [master]
     logs = paths.submitit(submissions.user())
-    there = all((logs / f"{job}_submitted.pkl").exists() for job in ids)
+    there = all((logs / f"{job}_submitted.pkl").exists() for job in names)
     more = (logs / f"{master}_{len(tasks)}_submitted.pkl").exists()
     if not there or more or not tasks:
         return []
-    return [SubmittedJob(id=job, runs=runs) for job, runs in zip(ids, tasks, strict=True)]
+    return [SubmittedJob(id=job, runs=runs) for job, runs in zip(names, tasks, strict=True)]

@@ -52,9 +52,10 @@ def _slurm_jobs(
         if one.cluster != "slurm" or not cancelled & set(one.runs):
             continue
         mine = {run_id for run_id in one.runs if submitted.last(run_id) is one}
-        idle = [job for job in one.jobs if mine & cancelled & set(job.runs)]
-        ids |= {job.id: None for job in idle if not left & mine & set(job.runs)}
-        if one.report_job and not left & mine:
+        gone, wanted = mine & cancelled, mine & left
+        idle = (job for job in one.jobs if wanted.isdisjoint(job.runs))
+        ids |= {job.id: None for job in idle if not gone.isdisjoint(job.runs)}
+        if one.report_job and not wanted:
             ids[one.report_job] = None
     return list(ids)
 

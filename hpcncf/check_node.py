@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import shutil
 import time
@@ -13,13 +12,14 @@ from typing import Final, TypeVar
 from uuid import uuid4
 
 from hpcncf import environment, records, submissions
+from hpcncf.arrays import refusals_told
 from hpcncf.errors import HpcncfError
 from hpcncf.paths import ResultPaths
 from hpcncf.plan import Run
 from hpcncf.records import RecordError
 from hpcncf.slurm import commands, node_view, private, scripts
 from hpcncf.slurm.node_view import ANSWER, QUESTION, Answer, Question
-from hpcncf.slurm.states import UNDER_WAY, JobState
+from hpcncf.slurm.states import NOT_OVER, JobState
 from hpcncf.spec import JobSpec, Resources
 from hpcncf.workload import Program
 
@@ -28,7 +28,7 @@ POLL_S: Final = 1.0
 VISIBLE_S: Final = 15
 LIMIT_MIN: Final = 10
 MOST_WORDS: Final = 200
-GOING: Final = (*UNDER_WAY, "unknown")
+GOING: Final = (*NOT_OVER, "unknown")
 T = TypeVar("T")
 
 
@@ -84,19 +84,15 @@ def _files(run: Run) -> list[str]:
 
 def shape(resources: Resources) -> Resources:
     """One rank of it, for some minutes."""
-    changes = {"nodes": 1, "tasks_per_node": 1, "runs_per_task": 1, "timeout_min": LIMIT_MIN}
+    one = {"nodes": 1, "tasks_per_node": 1, "runs_per_task": 1, "launcher": "srun"}
     shorter = min(resources.timeout_min, LIMIT_MIN)
-    return resources.model_copy(update=changes | {"timeout_min": shorter, "launcher": "srun"})
+    return resources.model_copy(update=one | {"timeout_min": shorter})
 
 
 def _send(folder: Path, job: JobSpec, resources: Resources) -> str:
-    try:
+    with refusals_told():
         executor = scripts.executor(folder, job, resources)
-        with contextlib.redirect_stderr(io.StringIO()):  # submitit prints what it raises
-            return str(executor.submit(node_view.answer, str(folder)).job_id)
-    except RuntimeError as error:
-        said = str(error).strip().splitlines()[-1]
-        raise HpcncfError(f"Slurm did not take the check's job: {said}") from None
+        return str(executor.submit(node_view.answer, str(folder)).job_id)
 
 
 def _wait(folder: Path, job_id: str, wait_s: float) -> Answer:

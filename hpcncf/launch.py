@@ -133,7 +133,8 @@ def submit(
         given = Given([])
         if runs:
             ids = [run.id for run in runs]
-            over = {s.run.id: s.attempt for s in now if s.attempt and s.run.id in ids}
+            tried = {state.run.id: state.attempt or 0 for state in now}
+            over = {run_id: tried[run_id] for run_id in ids if tried[run_id]}
             asked_again = again or not owed.isdisjoint(ids)
             file = submissions.begin(paths, cluster, ids, asked_again, over, report)
             keep_code(paths, file, runs)
@@ -157,11 +158,10 @@ def _done(state: RunState, again: bool) -> bool:
 def _unclear(states: list[RunState]) -> list[RunState]:
     """Those that may still be queued or run. What squeue has no more, does neither."""
     unknown = [state for state in states if state.state == "unknown"]
-    jobs = [s.job.id for s in unknown if s.job and s.job.process_started is None]
-    there = quotas.queued(jobs) if jobs else set()
-    return [
-        s for s in unknown if there is None or s.job is None or s.job.id not in set(jobs) - there
-    ]
+    jobs = {s.job.id for s in unknown if s.job and s.job.process_started is None}
+    there = quotas.queued(sorted(jobs)) if jobs else set()
+    gone = set() if there is None else jobs - there
+    return [state for state in unknown if state.job is None or state.job.id not in gone]
 
 
 def keep_code(paths: ResultPaths, file: Path, runs: list[Run]) -> None:

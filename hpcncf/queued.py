@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from hpcncf.evidence import ARRIVING_S, Attempt, Sent
-from hpcncf.slurm.states import UNDER_WAY, JobState
+from hpcncf.slurm.states import NOT_OVER, JobState
 from hpcncf.submissions import State, SubmittedJob
 
 Verdict = tuple[State, str]
@@ -24,7 +24,7 @@ def not_begun(sent: Sent, job: SubmittedJob) -> Verdict:
     lately = state.ended_ago_s is not None and state.ended_ago_s < ARRIVING_S
     if state.state == "completed" and lately:
         return "running", f"{state.reason}: {ARRIVING}"
-    if state.state in (*UNDER_WAY, "unknown", "cancelled"):
+    if state.state in (*NOT_OVER, "unknown", "cancelled"):
         return state.state, state.reason
     if sent.before:
         return "lost", f"its task ended before its turn: {state.reason}"

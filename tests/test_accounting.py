@@ -8,7 +8,7 @@ import make_results
 import pytest
 
 from hpcncf.records import RankRecord
-from hpcncf.slurm.accounting import Account, at, mebibytes, read, seconds
+from hpcncf.slurm.accounting import Account, at, mebibytes, read
 from hpcncf.tables.agreement import disagreements
 
 # `sacct --duplicates`: an array of two, whose first element was requeued once.
@@ -49,14 +49,6 @@ def test_an_attempt_belongs_to_the_start_that_held_it(moment: float, cpu_s: floa
 
 def test_an_attempt_long_before_every_step_belongs_to_none() -> None:
     assert at(read(SAID)["1_0"], 1795270000.0) is None
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("00:19.144", 19.144), ("01:02:03", 3723), ("2-01:00:00", 176400), ("", None)],
-)
-def test_times_of_every_form_are_read(text: str, expected: float | None) -> None:
-    assert seconds(text) == expected
 
 
 @pytest.mark.parametrize(

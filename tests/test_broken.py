@@ -9,6 +9,7 @@ import pytest
 from conftest import FakeSlurm
 
 from hpcncf import jobfile, launch, records, results, submissions
+from hpcncf.errors import HpcncfError
 from hpcncf.paths import ResultPaths
 from hpcncf.plan import Plan
 from hpcncf.spec import JobSpec
@@ -61,3 +62,15 @@ def test_an_array_whose_tasks_could_not_start_is_cancelled_and_its_runs_sent_aga
     assert {run.id for run in launched.runs} == {run for runs in submission.sending for run in runs}
     assert len(fake_slurm.submitted) == 3
     assert any(call.startswith("scancel") for call in fake_slurm.calls)
+
+
+def test_nothing_is_sent_while_slurm_does_not_tell_what_it_has(
+    killed: tuple[ResultPaths, JobSpec, Plan], fake_slurm: FakeSlurm
+) -> None:
+    paths, job, plan = killed
+    fake_slurm.set(controller=False)
+    with pytest.raises(HpcncfError, match="submit again when Slurm answers"):
+        launch.submit(paths, job, plan, "slurm")
+    fake_slurm.set(controller=True)
+    launched = launch.submit(paths, job, plan, "slurm")
+    assert (len(launched.runs), len(fake_slurm.submitted), noted(paths)) == (0, 2, [6])

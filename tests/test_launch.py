@@ -209,8 +209,7 @@ def test_a_refusal_of_slurm_is_told_once_and_short_with_the_way_out(
     with pytest.raises(HpcncfError) as refused:
         launch.submit(paths, job, plan, "slurm")
     assert str(refused.value) == (
-        f"Slurm did not take the array: {told}; mend that, "
-        "or --cluster local to run on this machine"
+        f"Slurm did not take the job: {told}; mend that, or --cluster local to run on this machine"
     )
     assert capsys.readouterr().err == ""
 
@@ -232,7 +231,7 @@ def test_a_slurm_task_trains_and_records(job_file: JobFile, fake_slurm: FakeSlur
     fake_slurm.run_jobs()
     paths, job, plan = prepared(job_file("points: [{resources.tasks_per_node: 2}]\n"))
     launch.submit(paths, job, plan, "slurm")
-    assert within(60, lambda: status.states(paths, plan)[0].state == "completed")
+    assert within(120, lambda: status.states(paths, plan)[0].state == "completed")
     (state,) = status.states(paths, plan)
     assert {record.launched_by for record in state.ranks} == {"slurm"}
     assert {record.slurm_job_id for record in state.ranks} == {"100"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcncf.slurm import replies, states
+from hpcncf.slurm import states
 from hpcncf.slurm.replies import merged, read_sacct, read_squeue
 from hpcncf.slurm.states import STATES, JobState
 
@@ -129,14 +129,6 @@ def test_a_late_sacct_does_not_undo_an_end_that_squeue_tells() -> None:
 def test_a_bare_number_is_not_its_elements() -> None:
     """Seen for some seconds after an array's end, before its elements have rows."""
     assert "66_0" not in merged({}, read_sacct(ACCOUNT))
-
-
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [("0:03", 3), ("1:02:03", 3723), ("2-00:00:01", 172801), ("INVALID", None), ("", None)],
-)
-def test_durations_are_read(text: str, number: float | None) -> None:
-    assert replies.seconds(text) == number
 
 
 def test_a_torn_or_odd_row_is_passed_over() -> None:

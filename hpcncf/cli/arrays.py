@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from hpcncf.slurm import replies
+from hpcncf.slurm import times
 from hpcncf.status import RunState
 
 
@@ -53,7 +53,7 @@ def _line(array: dict[str, Any]) -> str:
 
 def when(text: str) -> str:
     """`at 14:05`, or with the day where it is not today."""
-    moment = replies.moment(text)
+    moment = times.moment(text)
     if moment is None:
         return f"at {text}"
     today = moment.date() == datetime.now().astimezone().date()

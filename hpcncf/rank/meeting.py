@@ -28,7 +28,6 @@ from hpcncf.rank.hosts import hosts
 ANSWER_S: Final = 2.0
 AGAIN_S: Final = 0.1
 LONGEST: Final = 512
-INTERFACES: Final = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from hpcncf.slurm import commands
+from hpcncf.slurm.times import seconds
 
 FIELDS: Final = "JobID,State,Start,End,ElapsedRaw,TotalCPU,MaxRSS"
 # Seconds since 1970: sacct's own times have no zone.
@@ -46,11 +47,8 @@ class Account:
 
 def accounts(job_ids: Sequence[str], problems: list[str]) -> dict[str, list[Account]]:
     """Job or array element -> its steps, every start of them; why there are none in `problems`."""
-    masters = ",".join(sorted({job_id.split("_")[0] for job_id in job_ids}))
-    if not masters:
-        return {}
-    options = ["--duplicates", "--noheader", "--parsable2", f"--format={FIELDS}", "-j", masters]
-    return read(commands.said(["sacct", *options], problems, TIMES))
+    options = ("--duplicates", "--noheader", "--parsable2", f"--format={FIELDS}")
+    return read(commands.of_jobs(["sacct", *options], job_ids, problems, TIMES))
 
 
 def read(text: str) -> dict[str, list[Account]]:
@@ -84,15 +82,6 @@ def at(steps: Sequence[Account], moment: float) -> Account | None:
         if step.started - SLACK_S <= moment and (step.ended is None or moment <= step.ended)
     ]
     return max(held, key=lambda step: step.started, default=None)
-
-
-def seconds(text: str) -> float | None:
-    """sacct's `[DD-[HH:]]MM:SS[.mmm]`."""
-    found = re.fullmatch(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+(?:\.\d+)?)", text)
-    if found is None:
-        return None
-    days, hours, minutes, rest = (float(part or 0) for part in found.groups())
-    return ((days * 24 + hours) * 60 + minutes) * 60 + rest
 
 
 def mebibytes(text: str) -> float | None:

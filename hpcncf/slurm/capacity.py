@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from hpcncf.slurm.times import seconds
+
 
 @dataclass(frozen=True)
 class Partition:
@@ -134,11 +136,8 @@ def qos(text: str) -> dict[str, Qos]:
 
 def minutes(time: str) -> int | None:
     """`1-12:00:00`, `05:00`, `UNLIMITED`: whole minutes, None without a limit."""
-    found = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", time)
-    if found is None:
-        return None
-    days, hours, left, _ = (int(part or 0) for part in found.groups())
-    return (days * 24 + hours) * 60 + left
+    found = seconds(time)
+    return None if found is None else int(found // 60)
 
 
 def _rows(text: str, first: str) -> Iterator[dict[str, str]]:

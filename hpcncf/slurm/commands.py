@@ -14,8 +14,8 @@ from types import MappingProxyType
 from typing import Final
 
 from hpcncf.errors import HpcncfError
-from hpcncf.slurm import replies
-from hpcncf.slurm.states import UNDER_WAY, JobState
+from hpcncf.slurm import ids, replies, times
+from hpcncf.slurm.states import NOT_OVER, JobState
 
 # A busy controller answers late; `status` says `unknown` rather than hang.
 TIMEOUT_S: Final = 30
@@ -23,24 +23,24 @@ TIMEOUT_S: Final = 30
 LONGEST: Final = 100_000
 
 
-def job_states(ids: Sequence[str], problems: list[str]) -> dict[str, JobState]:
+def job_states(job_ids: Sequence[str], problems: list[str]) -> dict[str, JobState]:
     """Job or array element -> what Slurm says of it; those it does not know are left out.
 
     Whatever cannot be asked is told in `problems`; the jobs it left open are `unknown`.
     """
-    if not ids:
+    if not job_ids:
         return {}
     silent = list[str]()
-    queue = replies.read_squeue(_asked(SQUEUE, ids, silent))
+    queue = replies.read_squeue(_asked(SQUEUE, job_ids, silent))
     found = queue
-    if any(_told_more_by_sacct(queue.get(job_id)) for job_id in ids):
-        account = replies.read_sacct(_asked(SACCT, ids, silent))
+    if any(_told_more_by_sacct(queue.get(job_id)) for job_id in job_ids):
+        account = replies.read_sacct(_asked(SACCT, job_ids, silent))
         found = replies.merged(queue, account)
     problems += silent
     if any(said.startswith("squeue") for said in silent):
-        found = _unanswered(ids, silent) | found
+        found = _unanswered(job_ids, silent) | found
     elif not silent:
-        found = _dropped(ids, found) | found
+        found = _dropped(job_ids, found) | found
     return {job_id: dated(_named(state)) for job_id, state in found.items()}
 
 
@@ -55,16 +55,16 @@ FORMATS: Final = {
 
 def _told_more_by_sacct(state: JobState | None) -> bool:
     """Who cancelled it, which step ran out of memory; and whatever squeue has forgotten."""
-    return state is None or state.state not in (*UNDER_WAY, "completed")
+    return state is None or state.state not in (*NOT_OVER, "completed")
 
 
-def _unanswered(ids: Sequence[str], silent: Sequence[str]) -> dict[str, JobState]:
-    return dict.fromkeys(ids, JobState("unknown", "", "; ".join(silent)))
+def _unanswered(job_ids: Sequence[str], silent: Sequence[str]) -> dict[str, JobState]:
+    return dict.fromkeys(job_ids, JobState("unknown", "", "; ".join(silent)))
 
 
-def _dropped(ids: Sequence[str], found: Mapping[str, JobState]) -> dict[str, JobState]:
+def _dropped(job_ids: Sequence[str], found: Mapping[str, JobState]) -> dict[str, JobState]:
     """Elements of arrays that both know, and that neither lists (any more)."""
-    arrays = {job_id.split("_")[0] for job_id in found}
+    arrays = set(ids.masters(found))
     return {
         job_id: JobState(
             "lost",
@@ -72,18 +72,28 @@ def _dropped(ids: Sequence[str], found: Mapping[str, JobState]) -> dict[str, Job
             f"Slurm knows array {master}, but its element {element} no "
             "longer: cancelled before it started, most likely",
         )
-        for job_id in ids
+        for job_id in job_ids
         for master, _, element in [job_id.partition("_")]
         if master in arrays and element and job_id not in found
     }
 
 
-def _asked(command: tuple[str, ...], ids: Sequence[str], problems: list[str]) -> str:
-    masters = sorted({job_id.split("_")[0] for job_id in ids})
+def _asked(command: tuple[str, ...], job_ids: Sequence[str], problems: list[str]) -> str:
+    return of_jobs([*command, FORMATS[command[0]]], job_ids, problems)
+
+
+def of_jobs(
+    command: Sequence[str],
+    job_ids: Sequence[str],
+    problems: list[str],
+    variables: Mapping[str, str] = MappingProxyType({}),
+) -> str:
+    """What the command prints of these jobs and arrays, in as few calls as can name them."""
     texts = list[str]()
-    for part in _parts(masters):
-        texts.append(said([*command, FORMATS[command[0]], "-j", ",".join(part)], problems))
-        if problems and problems[-1].startswith(command[0]):
+    for part in _parts(ids.masters(job_ids)):
+        before = len(problems)
+        texts.append(said([*command, "-j", ",".join(part)], problems, variables))
+        if len(problems) > before:
             break
     return "".join(texts)
 
@@ -157,39 +167,14 @@ def _named(state: JobState) -> JobState:
 
 def dated(state: JobState) -> JobState:
     """With how long ago it ended."""
-    ended = replies.moment(state.ended)
+    ended = times.moment(state.ended)
     return replace(state, ended_ago_s=time.time() - ended.timestamp()) if ended else state
 
 
-def cancel(ids: Sequence[str]) -> None:
-    """Raises HpcncfError with what scancel said."""
-    if shutil.which("scancel") is None:
-        raise HpcncfError("scancel: not found on this machine: cancel where Slurm is")
-    for part in _parts(whole_arrays(ids)):
-        done = subprocess.run(["scancel", *part], capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise HpcncfError(f"scancel: {done.stderr.strip() or f'exit code {done.returncode}'}")
-
-
-def whole_arrays(ids: Sequence[str]) -> list[str]:
-    """`12_[0-3,7]` for the elements of an array: few words for thousands of jobs."""
-    arrays: dict[str, list[int]] = {}
-    for job_id in dict.fromkeys(ids):
-        master, _, element = job_id.partition("_")
-        arrays.setdefault(master, []).extend([int(element)] if element.isdecimal() else [])
-    return [
-        word
-        for master, numbers in arrays.items()
-        for word in (_elements(master, sorted(numbers)) if numbers else [master])
-    ]
-
-
-def _elements(master: str, numbers: Sequence[int]) -> list[str]:
-    spans: list[tuple[int, int]] = []
-    for number in numbers:
-        if spans and spans[-1][1] == number - 1:
-            spans[-1] = (spans[-1][0], number)
-        else:
-            spans.append((number, number))
-    texts = [str(first) if first == last else f"{first}-{last}" for first, last in spans]
-    return [f"{master}_{texts[0]}"] if len(numbers) == 1 else [f"{master}_[{','.join(texts)}]"]
+def cancel(job_ids: Sequence[str]) -> None:
+    """Those that have ended meanwhile need none. Raises HpcncfError with what scancel said."""
+    problems = list[str]()
+    for part in _parts(ids.together(job_ids)):
+        said(["scancel", *part], problems)
+    if problems:
+        raise HpcncfError("; ".join(problems))

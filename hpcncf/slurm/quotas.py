@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import getpass
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from hpcncf.slurm import commands
 from hpcncf.slurm.request import Site
+from hpcncf.submissions import user
 
 # Slurm's own MaxArraySize, where nobody tells; it caps the index, so an array holds as many.
 USUAL_ARRAY: Final = 1001
@@ -36,13 +36,13 @@ class Quota:
 def quota(site: Site) -> Quota:
     """Asked of this cluster, in at most four calls; what cannot be asked sets no limit."""
     config = parse_config(answer("scontrol", "show", "config") or "")
-    queue = answer("squeue", "--noheader", "--array", f"--user={_me()}", f"--format={QUEUE}") or ""
+    queue = answer("squeue", "--noheader", "--array", f"--user={user()}", f"--format={QUEUE}") or ""
     bounds = [_of_cluster(config, queue)]
     if "limits" in config.get("AccountingStorageEnforce", ""):
         shown = ["sacctmgr", "--noheader", "--parsable2", "show"]
-        rows = answer(*shown, "assoc", f"user={_me()}", f"format={','.join(ASSOCIATION)}") or ""
+        rows = answer(*shown, "assoc", f"user={user()}", f"format={','.join(ASSOCIATION)}") or ""
         levels = answer(*shown, "qos", f"format={','.join(QOS)}") or ""
-        account = site.account or (answer(*shown, "user", _me(), "format=defaultaccount") or "")
+        account = site.account or (answer(*shown, "user", user(), "format=defaultaccount") or "")
         bounds.append(of_account(rows, levels, queue, account.strip(), site))
     left, limit = min((bound for bound in bounds if bound), default=(None, ""))
     return Quota(int(config.get("MaxArraySize", USUAL_ARRAY)), left, limit)
@@ -81,9 +81,9 @@ def _bound(most: int, used: int, name: str) -> tuple[int, str]:
 
 def queued(ids: Sequence[str]) -> set[str] | None:
     """Which of these jobs are in the queue; None where Slurm cannot be asked."""
-    masters = ",".join(sorted({job.split("_")[0] for job in ids}))
-    said = answer("squeue", "--noheader", "--array", "--format=%i", "-j", masters)
-    return None if said is None else set(said.split()) & set(ids)
+    problems = list[str]()
+    said = commands.of_jobs(["squeue", "--noheader", "--array", "--format=%i"], ids, problems)
+    return None if problems else set(said.split()) & set(ids)
 
 
 def parse_config(text: str) -> dict[str, str]:
@@ -106,7 +106,3 @@ def _rows(text: str, columns: int) -> list[list[str]]:
 
 def _lines(text: str) -> int:
     return len(text.split())
-
-
-def _me() -> str:
-    return getpass.getuser()

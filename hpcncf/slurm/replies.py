@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import datetime
 from typing import Final
 
+from hpcncf.slurm import ids
 from hpcncf.slurm.reasons import in_words
-from hpcncf.slurm.states import STATES, UNDER_WAY, JobState, state_of
+from hpcncf.slurm.states import NOT_OVER, STATES, JobState, state_of
+from hpcncf.slurm.times import seconds
 
 SQUEUE_FIELDS: Final = (
     "JobArrayID",
@@ -62,7 +63,7 @@ def _queued(
         state_of(word, job_id, detail),
         node=_some(node),
         starts=_some(starts) if ours == "pending" else "",
-        ended="" if ours in UNDER_WAY else _some(ends),
+        ended="" if ours in NOT_OVER else _some(ends),
         elapsed_s=seconds(used),
         restarts=int(restarts) if restarts.isdecimal() else 0,
     )
@@ -98,7 +99,7 @@ def read_sacct(text: str) -> dict[str, JobState]:
             ended=_some(ended),
             elapsed_s=seconds(elapsed),
         )
-        found |= dict.fromkeys(elements(job_id), told)
+        found |= dict.fromkeys(ids.elements(job_id), told)
     for job_id in starved & set(found):
         told = state_of("OUT_OF_MEMORY", job_id)
         found[job_id] = replace(found[job_id], state=told.state, word=told.word, reason=told.reason)
@@ -113,19 +114,6 @@ def _of_pair(word: str, exit_code: str) -> str:
     return _how(int(code), int(by_signal) if by_signal.isdecimal() else 0)
 
 
-def elements(job_id: str) -> list[str]:
-    """`66_[2-4,7%2]` -> 66_2, 66_3, 66_4, 66_7: those that never started share a row."""
-    found = re.fullmatch(r"(\d+)_\[([\d,-]+)(?:%\d+)?\]", job_id)
-    if not found:
-        return [job_id]
-    spans = [span.partition("-") for span in found.group(2).split(",") if span]
-    return [
-        f"{found.group(1)}_{number}"
-        for first, _, last in spans
-        for number in range(int(first), int(last or first) + 1)
-    ]
-
-
 def merged(queue: dict[str, JobState], account: dict[str, JobState]) -> dict[str, JobState]:
     """squeue knows best what is under way; of what has ended sacct tells more, some seconds late.
 
@@ -138,13 +126,13 @@ def merged(queue: dict[str, JobState], account: dict[str, JobState]) -> dict[str
             word="",
             reason=f"sacct last knew Slurm job {job_id} as {state.word}",
         )
-        if state.state in UNDER_WAY
+        if state.state in NOT_OVER
         else state
         for job_id, state in account.items()
     }
     for job_id, state in queue.items():
         known = found.get(job_id)
-        if known is None or state.state in UNDER_WAY or known.state == "unknown":
+        if known is None or state.state in NOT_OVER or known.state == "unknown":
             found[job_id] = state
         else:
             found[job_id] = replace(known, restarts=state.restarts)
@@ -153,20 +141,3 @@ def merged(queue: dict[str, JobState], account: dict[str, JobState]) -> dict[str
 
 def _some(text: str) -> str:
     return "" if text in NOTHING else text
-
-
-def seconds(text: str) -> float | None:
-    """`1-02:03:04`, `02:03:04` or `3:04`, as Slurm writes durations."""
-    found = re.fullmatch(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)", text)
-    if not found:
-        return None
-    days, hours, minutes, rest = (int(part or 0) for part in found.groups())
-    return float(((days * 24 + hours) * 60 + minutes) * 60 + rest)
-
-
-def moment(text: str) -> datetime | None:
-    """Slurm's local time; None where there is none."""
-    try:
-        return datetime.fromisoformat(text).astimezone()
-    except ValueError:
-        return None

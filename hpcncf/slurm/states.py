@@ -42,7 +42,7 @@ STATES: Final[dict[str, State]] = {
 }
 
 # Those in which the job is still Slurm's, or will be again.
-UNDER_WAY: Final = ("pending", "running")
+NOT_OVER: Final = ("pending", "running")
 
 
 @dataclass(frozen=True)
