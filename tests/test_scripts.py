@@ -308,3 +308,11 @@ def test_every_example_of_a_plain_script_is_read_by_bash() -> None:
     assert {path.stem for path in found} == set(examples.EXAMPLES)
     for path in found:
         subprocess.run(["bash", "-n", path], check=True)
+
+
+def test_a_warning_does_not_end_a_python_that_is_still_starting() -> None:
+    """Preempted so early a job is Slurm's to put back; ended by the signal it would have failed."""
+    early = "import os, signal; os.kill(os.getpid(), signal.SIGUSR2); print('alive')"
+    line = f"{shell.DEAF_AT_FIRST} {shlex.join([sys.executable, '-c', early])}"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "alive\n")

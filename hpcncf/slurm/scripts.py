@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcncf.slurm import private, request, sites
+from hpcncf.slurm import private, request, shell, sites
 from hpcncf.slurm.checks import folder_for_slurm
 from hpcncf.spec import JobSpec, Resources
 
@@ -31,7 +31,7 @@ def executor(folder: Path, job: JobSpec, resources: Resources, sends: bool = Tru
     site = sites.load(job.site)
     asked = request.parameters(resources, site, job.name, exclusive=job.exclusive)
     kind = slurm.SlurmExecutor if sends else Printing
-    made = kind(folder_for_slurm(folder), python=request.python(site))
+    made = kind(folder_for_slurm(folder), python=f"{shell.DEAF_AT_FIRST} {request.python(site)}")
     own = {key.removeprefix("slurm_"): value for key, value in asked.items()}
     own["setup"] = [private.guard(folder), *own["setup"]]
     made.update_parameters(**made._convert_parameters(own))

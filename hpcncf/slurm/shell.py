@@ -25,6 +25,10 @@ OF_SRUN: Final = (
     "SLURM_NTASKS_PER_SOCKET SLURM_MEM_PER_NODE SLURM_MEM_PER_CPU SLURM_MEM_PER_GPU"
 )
 
+# Slurm's warning would end a Python that is still being imported, and with it the job as failed.
+# What is preempted so early has nothing to save: Slurm puts it back by itself.
+DEAF_AT_FIRST: Final = """sh -c 'trap "" USR2; exec "$@"' sh"""
+
 
 def unset(asked: Collection[str]) -> list[str]:
     """Forget what the submitting shell knew of other jobs, but not what `asked` makes Slurm set."""
