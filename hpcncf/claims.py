@@ -58,12 +58,12 @@ def take(
         slurm_restart=slurm_restart,
     )
     made = AttemptPaths(paths.folder / f".{uuid4().hex}")
-    records.write(made.claim, claim)
     try:
+        records.write(made.claim, claim)
         made.folder.chmod(0o777 & ~sharing.umask())
         made.folder.rename(attempt.folder)  # refused where that folder is and holds a claim
     except OSError as error:
-        shutil.rmtree(made.folder)
+        shutil.rmtree(made.folder, ignore_errors=True)
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
             raise Taken(f"run {claim.run_id}: another process just began it") from None
         raise

@@ -208,7 +208,7 @@ def _rank(record: RankRecord) -> str:
 def _write(record: RankRecord, attempt: AttemptPaths) -> None:
     path = attempt.rank(record.rank)
     try:
-        records.write(path, record)
+        records.write_last(path, record)
     except OSError as problem:
         raise HpcncfError(f"{path}: cannot be written: {problem.strerror}") from None
 

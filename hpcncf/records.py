@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -14,6 +16,10 @@ from hpcncf import sharing
 from hpcncf.errors import HpcncfError
 
 SCHEMA_VERSION: Final = 1
+# A record that tells a run's end is worth waiting for room on the disk; and again and again.
+FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+FULL_S: Final = 180.0
+AGAIN_S: Final = 1.0
 
 Outcome = Literal["completed", "failed", "stopped"]
 Reported = dict[str, bool | int | float | str]
@@ -402,3 +408,15 @@ def read(path: Path, kind: type[R]) -> R:
         where = ".".join(str(part) for part in problem["loc"])
         message = problem["msg"].removeprefix("Value error, ")
         raise RecordError(f"{path}: {where}: {message}") from None
+
+
+def write_last(path: Path, record: BaseModel, patience_s: float = FULL_S) -> None:
+    """As `write`; a full disk is waited for, since nothing else tells what the process did."""
+    until = time.monotonic() + patience_s
+    while True:
+        try:
+            return write(path, record)
+        except OSError as error:
+            if error.errno not in FULL or time.monotonic() > until:
+                raise
+        time.sleep(AGAIN_S)

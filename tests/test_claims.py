@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -149,3 +151,15 @@ def test_an_attempt_knows_when_a_later_one_was_begun(tmp_path: Path) -> None:
     assert claims.overtaken(run, first) is None
     claims.take(run, "slurm", "7", 1, 1)
     assert claims.overtaken(run, first) == 2
+
+
+def test_on_a_full_disk_no_half_of_a_claim_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(records, "NamedTemporaryFile", full)
+    with pytest.raises(OSError, match="No space left"):
+        claims.take(RunPaths(tmp_path), "shell")
+    assert list(tmp_path.iterdir()) == []

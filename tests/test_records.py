@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -174,3 +176,32 @@ def test_a_nest_without_end_is_refused(tmp_path: Path) -> None:
 def test_a_name_that_is_not_utf_8_can_be_written_of(tmp_path: Path) -> None:
     records.write_text(tmp_path / "text", "x\udcff")
     assert (tmp_path / "text").read_text() == "x\\udcff"
+
+
+def a_full_disk(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    """The next so many files have no room."""
+    left = [OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))] * times
+    made = tempfile.NamedTemporaryFile
+
+    def make(*given: Any, **named: Any) -> Any:
+        if left:
+            raise left.pop()
+        return made(*given, **named)
+
+    monkeypatch.setattr(records, "NamedTemporaryFile", make)
+    monkeypatch.setattr(records, "AGAIN_S", 0.01)
+
+
+def test_the_record_of_an_end_waits_for_room_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_full_disk(monkeypatch, times=3)
+    record = progress()
+    records.write_last(tmp_path / "last.json", record)
+    assert records.read(tmp_path / "last.json", Progress) == record
+
+
+def test_a_disk_that_stays_full_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    a_full_disk(monkeypatch, times=1000)
+    with pytest.raises(OSError, match="No space left"):
+        records.write_last(tmp_path / "last.json", progress(), patience_s=0.1)

@@ -148,7 +148,7 @@ class Recorded(AbstractContextManager["Recorded"]):
     def _write(self, record: RankRecord) -> None:
         path = self.attempt.rank(self.place.rank)
         try:
-            records.write(path, record)
+            records.write_last(path, record)
         except OSError as problem:
             raise HpcncfError(f"{path}: cannot be written: {problem.strerror}") from self.error
 

@@ -126,7 +126,7 @@ class _Several:
             exit_codes=[code, *others],
             ended_at=records.now(),
         )
-        records.write(attempt.end, end)
+        records.write_last(attempt.end, end)
 
     def _pass_on(self, signum: int, _frame: FrameType | None) -> None:
         self._told = self._told or signum
