@@ -20,6 +20,7 @@ from pydantic import ValidationError
 from hpcncf import jobfile, launch, records, results, snapshot, submissions
 from hpcncf.cli import main
 from hpcncf.errors import HpcncfError, UsageError
+from hpcncf.local import machine
 from hpcncf.paths import ResultPaths
 from hpcncf.plan import Run
 from hpcncf.records import RankRecord
@@ -158,6 +159,15 @@ def test_a_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
     os.chown(folder, 12345, 12345)
     with pytest.raises(HpcncfError, match=r"belongs to another user \(id 12345\)"):
         private.make(folder)
+
+
+def test_a_local_queue_unpickles_nothing_from_such_a_folder_either(tmp_path: Path) -> None:
+    paths = ResultPaths(tmp_path / "results")
+    paths.submitit(submissions.user()).mkdir(parents=True, mode=0o770)
+    paths.submitit(submissions.user()).chmod(0o770)
+    file = submissions.begin(paths, "local", ["0123456789ab"], False)
+    with pytest.raises(HpcncfError, match="others may use it"):
+        machine.start(paths, file)
 
 
 def guarded(folder: Path) -> int:

@@ -21,7 +21,8 @@ from hpcncf.monitor import cores
 from hpcncf.paths import ResultPaths
 from hpcncf.plan import Run
 from hpcncf.records import SCHEMA_VERSION, Part, ProcessId, RecordError
-from hpcncf.submissions import Submission, SubmittedJob
+from hpcncf.slurm import private
+from hpcncf.submissions import Submission, SubmittedJob, user
 
 # The queue ends each run at its own limit; submitit's must never come first, however long the
 # queue waits for its turn.
@@ -72,6 +73,7 @@ def start(paths: ResultPaths, submission_file: Path) -> None:
     Raises HpcncfError with what the starter said where it did not come to life.
     """
     _check_turn_folder()
+    private.make(paths.submitit(user()))
     command = [sys.executable, "-m", "hpcncf.local.queue", str(paths.folder), submission_file.name]
     # The queue itself computes nothing; a rank is told its own number of threads.
     environment = os.environ | {"OMP_NUM_THREADS": "1"}

@@ -36,7 +36,6 @@ def main(argv: list[str]) -> None:
     submission = records.read(paths.submissions / name, Submission)
     runs = _runs(paths, submission)
     folder = paths.submitit(submissions.user())
-    folder.mkdir(mode=0o700, exist_ok=True)
     executor = submitit.LocalExecutor(folder)
     visible = machine.gpus()
     executor.update_parameters(

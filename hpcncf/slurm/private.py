@@ -18,7 +18,7 @@ def make(folder: Path) -> None:
     problem = danger(folder)
     if problem is not None:
         raise HpcncfError(
-            f"{problem}; Slurm's tasks would execute what others put into {folder}: nothing is "
+            f"{problem}; jobs would execute what others put into {folder}: nothing is "
             "submitted. Remove it (its logs go with it), or use another folder with --results"
         )
 

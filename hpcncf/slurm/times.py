@@ -7,7 +7,7 @@ from datetime import datetime
 
 
 def seconds(text: str) -> float | None:
-    """`[DD-[HH:]]MM:SS[.mmm]`: `1-02:03:04`, `3:04`, `00:01.250`; of UNLIMITED and the like, None."""
+    """`[DD-[HH:]]MM:SS[.mmm]`: `1-02:03:04`, `3:04`, `00:01.250`; None for UNLIMITED, say."""
     found = re.fullmatch(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+(?:\.\d+)?)", text)
     if found is None:
         return None
