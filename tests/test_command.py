@@ -32,7 +32,7 @@ def hpcncf_run(folder: Path, *words: str, stdin: str = "") -> subprocess.Complet
         input=stdin,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
 
@@ -153,7 +153,7 @@ def test_signals_reach_the_command(tmp_path: Path, number: signal.Signals) -> No
         assert process.stdout.readline() == "ready\n"
         process.send_signal(number)
         assert process.stdout.readline() == "got it\n"
-        assert process.wait(timeout=20) == 7
+        assert process.wait(timeout=120) == 7
     ends = number in child.ENDING
     rank = records.read(only(tmp_path).rank(0), RankRecord)
     assert rank.outcome == ("stopped" if ends else "failed")
@@ -225,12 +225,12 @@ def test_a_running_command_tells_its_progress_and_a_killed_one_leaves_its_series
     assert process.stdout is not None
     assert process.stdout.readline() == "up\n"
     attempt = only(tmp_path)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while not attempt.progress.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     progress = records.read(attempt.progress, records.Progress)
     process.terminate()
-    process.wait(timeout=20)
+    process.wait(timeout=120)
     assert progress.phase == "command"
     assert progress.elapsed_s > 0
 

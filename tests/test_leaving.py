@@ -57,9 +57,9 @@ def test_a_rank_that_waits_for_the_first_leaves_its_record_in_the_attempt_of_its
     attempt = claims.take(run, "slurm", "9", 0, 0)
     second = rank(paths, 1, 2)
     try:
-        assert within(60, lambda: hears(second))
+        assert within(120, lambda: hears(second))
         second.terminate()
-        second.communicate(timeout=60)
+        second.communicate(timeout=120)
     finally:
         second.kill()
     left = records.read(attempt.rank(1), RankRecord)
@@ -84,9 +84,9 @@ def test_an_attempt_that_was_taken_for_ended_ends_when_it_sees_that(tmp_path: Pa
     paths, run = planned(tmp_path, ranks=1, epochs=100_000)
     silent = rank(paths, 0, 1)
     try:
-        assert within(60, run.checkpoint.exists)
+        assert within(120, run.checkpoint.exists)
         run.attempt(2).folder.mkdir()
-        silent.communicate(timeout=60)
+        silent.communicate(timeout=120)
     finally:
         silent.kill()
     left = records.read(run.attempt(1).rank(0), RankRecord)

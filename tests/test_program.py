@@ -61,7 +61,7 @@ class Own:
 
     def ends(self, run: Run) -> tuple[int, bytes, str]:
         with self.begins(run) as rank:
-            out, err = rank.communicate(timeout=60)
+            out, err = rank.communicate(timeout=120)
         return rank.returncode, out, err.decode()
 
     def attempt(self, run: Run) -> AttemptPaths:
@@ -78,7 +78,7 @@ def own(tmp_path: Path) -> Own:
 
 def finish(ranks: Sequence[subprocess.Popen[bytes]]) -> list[int]:
     for rank in ranks:
-        rank.communicate(timeout=60)
+        rank.communicate(timeout=120)
     return [rank.returncode for rank in ranks]
 
 
@@ -186,9 +186,9 @@ time.sleep(60)
 def test_a_program_that_knows_no_signal_is_stopped_by_it(own: Own, signum: int) -> None:
     run = own.writes(WAITS)
     with own.begins(run) as rank:
-        assert within(60, (own.folder / "begun").exists)
+        assert within(120, (own.folder / "begun").exists)
         rank.send_signal(signum)
-        rank.communicate(timeout=30)
+        rank.communicate(timeout=120)
     record = own.record(run)
     assert rank.returncode == 128 + signum
     assert (record.outcome, record.exit_code) == ("stopped", -signum)
@@ -197,9 +197,9 @@ def test_a_program_that_knows_no_signal_is_stopped_by_it(own: Own, signum: int) 
 def test_a_program_that_saves_itself_when_warned_goes_on_from_there(own: Own) -> None:
     run = own.writes(SAVES)
     with own.begins(run) as rank:
-        assert within(60, (own.folder / "begun").exists)
+        assert within(120, (own.folder / "begun").exists)
         rank.send_signal(signal.SIGUSR2)
-        rank.communicate(timeout=30)
+        rank.communicate(timeout=120)
     record = own.record(run)
     assert (record.outcome, record.exit_code) == ("stopped", 0)
     assert own.ends(run)[0] == 0
@@ -214,9 +214,9 @@ def test_a_signal_reaches_what_a_shells_line_runs(own: Own) -> None:
     (own.folder / "job.yaml").write_text(f"name: own\nworkload: {{shell: '{line}'}}\n")
     (run,) = own.planned()
     with own.begins(run) as rank:
-        assert within(60, (own.folder / "begun").exists)
+        assert within(120, (own.folder / "begun").exists)
         rank.send_signal(signal.SIGUSR2)
-        rank.communicate(timeout=30)
+        rank.communicate(timeout=120)
     assert own.record(run).outcome == "stopped"
     assert own.record(run).reported == {"code": 0}
 
@@ -226,20 +226,20 @@ def test_a_rank_that_is_killed_takes_its_program_along(own: Own) -> None:
     run = own.writes(f"{code}\ntime.sleep(60)")
     begun = own.folder / "begun"
     with own.begins(run) as rank:
-        assert within(60, lambda: begun.exists() and begun.read_text() != "")
+        assert within(120, lambda: begun.exists() and begun.read_text() != "")
         rank.kill()
     program = Path(f"/proc/{begun.read_text()}/stat")
-    assert within(30, lambda: not program.exists() or ") Z" in program.read_text())
+    assert within(120, lambda: not program.exists() or ") Z" in program.read_text())
 
 
 def test_while_it_runs_its_progress_tells_what_it_reported(own: Own) -> None:
     code = "import time\nprint('hpcncf: epoch=2 epochs=9 instances_per_s=50')\ntime.sleep(60)"
     run = own.writes(code)
     with own.begins(run) as rank:
-        assert within(60, lambda: bool(own.paths.run(run.id).attempts()))
-        assert within(60, own.attempt(run).progress.exists)
+        assert within(120, lambda: bool(own.paths.run(run.id).attempts()))
+        assert within(120, own.attempt(run).progress.exists)
         rank.terminate()
-        rank.communicate(timeout=30)
+        rank.communicate(timeout=120)
     told = records.read(own.attempt(run).progress, Progress)
     assert told.reported == {"epoch": 2, "epochs": 9, "instances_per_s": 50}
     assert told.instances_per_s == 50

@@ -180,7 +180,7 @@ def test_a_submission_keeps_the_code_and_a_run_of_other_code_says_so(
     other = [code.model_copy(update={"sha256": "0" * 64}) for code in written.code]
     records.write(file, written.model_copy(update={"code": other}))
     launch.debug(paths, [plan.runs[0]], again=False)
-    assert within(30, lambda: status.states(paths, plan)[0].state == "completed")
+    assert within(120, lambda: status.states(paths, plan)[0].state == "completed")
     (rank,) = status.states(paths, plan)[0].ranks
     assert [
         text for text in rank.warnings if "changed after this run was submitted: hpcncf" in text

@@ -108,7 +108,7 @@ def test_a_rank_that_waits_in_c_leaves_its_record_too(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == b"waits\n"
         process.terminate()
-        _, told = process.communicate(timeout=60)
+        _, told = process.communicate(timeout=120)
     finally:
         process.kill()
     assert process.returncode == 128 + signal.SIGTERM

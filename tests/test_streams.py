@@ -21,7 +21,7 @@ def shell(line: str, folder: Path, **variables: str) -> subprocess.CompletedProc
         env=os.environ | variables,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
 

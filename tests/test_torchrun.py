@@ -119,7 +119,7 @@ def test_a_warning_reaches_the_ranks_and_leaves_torchrun_alone(tmp_path: Path) -
         assert agent.poll() is None
     os.kill(agent.pid, signal.SIGUSR2)  # as Slurm may
     torchrun.pass_on(agent, signal.SIGUSR2)
-    said, _ = agent.communicate(timeout=60)
+    said, _ = agent.communicate(timeout=120)
     assert (agent.returncode, said.strip()) == (0, str(-signal.SIGUSR2).encode())
 
 

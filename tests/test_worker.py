@@ -205,7 +205,7 @@ def test_a_run_stopped_by_a_signal_leaves_its_record_and_its_checkpoint(
     try:
         wait_for(checkpoint.exists, process)
         process.send_signal(number)
-        _, told = process.communicate(timeout=60)
+        _, told = process.communicate(timeout=120)
     finally:
         process.kill()
     assert process.returncode == 128 + number
@@ -272,7 +272,7 @@ def test_the_log_has_a_line_for_each_epoch_and_where_the_record_is(
 
 def test_a_log_that_cannot_be_written_does_not_end_the_run(job: Path) -> None:
     with Path("/dev/full").open("wb") as full:
-        subprocess.run(command(job), stdout=full, timeout=60, check=False)
+        subprocess.run(command(job), stdout=full, timeout=120, check=False)
     assert rank_of(runs(job)[0]).outcome == "completed"
 
 
@@ -282,7 +282,7 @@ def command(job: Path, *settings: str) -> list[str]:
 
 
 def wait_for(happened: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
-    until = time.monotonic() + 60
+    until = time.monotonic() + 120
     while not happened():
         assert process.poll() is None, "ended too early"
         assert time.monotonic() < until, "did not happen"
@@ -319,7 +319,7 @@ def test_a_rank_whose_peer_died_ends_and_says_so(job: Path, data: Path) -> None:
     try:
         wait_for(trains, first)
         second.kill()
-        _, told = first.communicate(timeout=60)
+        _, told = first.communicate(timeout=120)
     finally:
         first.kill()
         second.kill()
