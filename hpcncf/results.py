@@ -31,9 +31,11 @@ def read_plan(paths: ResultPaths) -> Plan:
     try:
         return Plan.model_validate_json(paths.plan.read_text(encoding="utf-8"))
     except FileNotFoundError:
+        meant = Path("results") / paths.folder.name
+        nearby = f". Did you mean {meant}?" if (meant / paths.plan.name).exists() else ""
         raise UsageError(
             f"{paths.folder}: no results here (no {paths.plan.name}); expected a folder that "
-            "`hpcncf submit` or `hpcncf run` made, such as results/demo"
+            f"`hpcncf submit` or `hpcncf run` made, such as results/demo{nearby}"
         ) from None
     except OSError as error:
         raise UsageError(f"{paths.plan}: cannot be read: {error.strerror}") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -111,6 +112,20 @@ def test_plan_prints_plain_scripts_of_what_is_left(
     assert "-s site=gpu" in out
 
 
+@pytest.mark.parametrize("option", ["--sbatch", "--by-hand"])
+def test_plan_says_when_no_script_is_left(
+    here: Path, job_file: JobFile, said: Said, option: str
+) -> None:
+    job_file("")
+    job = jobfile.load(here / "job.yaml")
+    paths = ResultPaths(here / "elsewhere")
+    plan = results.leave_plan(paths, job, jobfile.plan(job, here / "job.yaml"))
+    make_results.complete(paths, plan.runs)
+    code, out, err = said("plan", "job.yaml", "--results", "elsewhere", option)
+    assert (code, out) == (0, "")
+    assert "nothing to submit" in err
+
+
 def test_plan_as_json_holds_runs_arrays_and_cost(job_file: JobFile, said: Said) -> None:
     job_file("grid: {resources.cpus_per_task: [1, 2]}\n")
     told = json.loads(said("plan", "job.yaml", "-s", "repeats=2", "--json")[1])
@@ -118,6 +133,15 @@ def test_plan_as_json_holds_runs_arrays_and_cost(job_file: JobFile, said: Said) 
     assert [array["tasks"] for array in told["arrays"]] == [2, 2]
     assert told["core_hours_at_most"] == pytest.approx(2 * (1 + 2) * 2 / 60)
     assert told["data_missing"] == []
+
+
+def test_plan_says_what_is_excluded_in_vain(job_file: JobFile, said: Said) -> None:
+    job_file("grid: {training.seed: [1, 2]}\nexclude: [{training.seed: 3}]\n")
+    code, _, err = said("plan", "job.yaml")
+    assert (code, err.strip()) == (
+        0,
+        "hpcncf: exclude: leaves nothing out: training.seed=3, but the grid has 1, 2",
+    )
 
 
 def test_plan_counts_tasks_of_several_runs(job_file: JobFile, said: Said) -> None:
@@ -190,6 +214,17 @@ def test_submit_of_more_than_fits_is_refused_before_anything_is_written(
     assert files(here) == before
 
 
+def test_submit_of_some_that_do_not_fit_leaves_them_out_and_is_3(
+    job_file: JobFile, said: Said
+) -> None:
+    job_file("")
+    sizes = ["-s", "grid.resources.cpus_per_task=[1, 512]", "--cluster", "debug"]
+    code, out, err = said("submit", "job.yaml", *sizes)
+    assert code == 3
+    assert "1 run submitted" in out
+    assert "left out: run" in err
+
+
 @pytest.mark.usefixtures("fake_slurm")
 def test_submit_goes_to_slurm_where_there_is_sbatch(job_file: JobFile, said: Said) -> None:
     job_file("repeats: 2\n")
@@ -231,6 +266,13 @@ def test_status_of_a_folder_without_a_plan_is_a_wrong_request(here: Path, said: 
     code, _, err = said("status", str(here))
     assert code == 2
     assert "no results here" in err
+
+
+def test_a_jobs_name_in_place_of_its_folder_gets_the_folder(here: Path, said: Said) -> None:
+    demo(here)
+    code, _, err = said("status", "demo")
+    assert code == 2
+    assert "Did you mean results/demo?" in err
 
 
 def test_status_names_a_corrupt_file_and_goes_on(here: Path, said: Said) -> None:
@@ -319,6 +361,22 @@ def test_letters_that_begin_several_runs_are_not_enough(here: Path, said: Said) 
     code, _, err = said("cancel", "")
     assert code == 2
     assert "several begin so" in err
+    assert "more letters" in err
+
+
+def test_the_same_run_in_two_folders_wants_the_folder(here: Path, said: Said) -> None:
+    first = plan_of(demo(here)).runs[0].id
+    shutil.copytree(here / "results/demo", here / "results/copy")
+    code, _, err = said("logs", first)
+    assert code == 2
+    assert err.endswith("in demo; --results DIR\n")
+
+
+def test_logs_of_a_folder_say_where_its_runs_are_listed(here: Path, said: Said) -> None:
+    demo(here)
+    code, _, err = said("logs", "results/demo")
+    assert code == 2
+    assert "is a results folder, not a run: `hpcncf status results/demo` lists its runs" in err
 
 
 def test_cancel_in_slurm_is_one_scancel(here: Path, said: Said, fake_slurm: FakeSlurm) -> None:

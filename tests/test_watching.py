@@ -85,6 +85,8 @@ def test_equal_failures_are_told_once_with_the_end_of_their_traceback(
     told = printed(capsys, "status", "--failures", paths.folder)
     assert "4 runs failed: rank 0: ValueError: bad row in load ValueError: bad runs" in told
     assert "1 run timeout: Slurm job 8_4: TIMEOUT" in told
+    assert f"min; again with twice that: hpcncf retry {paths.folder} --escalate" in told
+    assert told.startswith(f"demo ({paths.folder})")
     assert runs[4][:8] in told
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from hpcncf import printed
+from hpcncf import escalate, printed
 from hpcncf.cli import layout
 from hpcncf.paths import ResultPaths
 from hpcncf.status import RunState
@@ -69,6 +69,11 @@ def _lines(paths: ResultPaths, failure: Failure) -> Iterator[str]:
     yield layout.filled(f"  runs {', '.join(ids[:NAMED])}{more}")
     if log:
         yield f"  log of {ids[0]}: {layout.shown(log)}"
+    if key := escalate.ran_out_of(first) if first.job else None:
+        had = getattr(first.run.resources, key)
+        unit = {"mem_gb": "GB", "timeout_min": "min"}[key]
+        way = f"hpcncf retry {layout.shown(paths.folder)} --escalate"
+        yield layout.filled(f"  had {had:g} {unit}; again with twice that: {way}")
 
 
 def log_of(paths: ResultPaths, state: RunState) -> Path | None:

@@ -24,7 +24,13 @@ def run(run_id: str, results: Path | None) -> Found:
     if len(found) == 1:
         return found[0]
     where = ", ".join(str(folder) for folder in folders) or "./results (which has no results)"
+    if not found and (Path(run_id) / "plan.json").exists():
+        raise UsageError(
+            f"{run_id} is a results folder, not a run: `hpcncf status {run_id}` lists its runs"
+        )
     if not found:
         raise UsageError(f"run {run_id!r}: not in {where}; `hpcncf status` lists the runs")
     several = ", ".join(f"{run.id} in {paths.folder.name}" for paths, _, run in found[:6])
-    raise UsageError(f"run {run_id!r}: several begin so: {several}; more letters, or --results DIR")
+    alike = len({run.id for _, _, run in found}) == 1
+    way = "--results DIR" if alike else "more letters, or --results DIR"
+    raise UsageError(f"run {run_id!r}: several begin so: {several}; {way}")

@@ -35,6 +35,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def warn(job: JobSpec) -> None:
+    from hpcncf.plan import idle_excludes
+
+    for line in idle_excludes(job):
+        print(f"hpcncf: {line}", file=sys.stderr)
+
+
 def job_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("job", type=Path, metavar="JOB.yaml", help="the job file")
     arguments.settings(parser, "override a setting, as in -s training.epochs=1; may be repeated")
@@ -50,6 +57,7 @@ def run(args: argparse.Namespace) -> int:
 
     job = sites.anchored(jobfile.load(args.job, args.settings), args.job.parent)
     plan = jobfile.plan(job, args.job)
+    warn(job)
     paths = ResultPaths((args.results or Path("results") / job.name).resolve())
     if args.sbatch is not None or args.by_hand is not None:
         _warn(plan)
@@ -127,7 +135,8 @@ def _show(job: JobSpec, plan: Plan, paths: ResultPaths) -> None:
     for number, array in enumerate(arrays, start=1):
         several = len(array["runs"]) > array["tasks"]
         packed = f" of {len(array['runs'])} runs" if several else ""
-        print(f"\narray {number}: {array['tasks']} tasks{packed}, submitit parameters")
+        tasks = f"{array['tasks']} task{'s' * (array['tasks'] != 1)}"
+        print(f"\narray {number}: {tasks}{packed}, submitit parameters")
         for key, value in array["parameters"].items():
             if key != "slurm_setup":
                 print(f"  {key}: {value}")

@@ -25,6 +25,9 @@ def show(args: argparse.Namespace, job: JobSpec, plan: Plan, paths: ResultPaths)
     number = args.by_hand or args.sbatch or 0
     if not 0 <= number <= len(printed):
         raise UsageError(f"array {number}: there are {len(printed)}, counted from 1")
+    if not runs:
+        sys.stderr.write("nothing to submit: all runs are complete, queued or running\n")
+        return
     _say_what_overrides()
     if len(printed) == 1 or number:
         sys.stdout.write(printed[number - 1])

@@ -142,7 +142,7 @@ def _told(folder: Path, job: str, states: Sequence[RunState], args: argparse.Nam
     problems = [_problem(problem) for state in states for problem in state.problems]
     failed = failures.page(ResultPaths(folder), states)
     if args.failures:
-        return "\n".join([*problems, failed or "no run failed"])
+        return "\n".join([f"{job} ({folder})", *problems, failed or "no run failed"]) + "\n"
     short = len(states) <= SHORT or args.all
     shown = states if short else [state for state in states if state.state == "running"][:SHORT]
     parts = [

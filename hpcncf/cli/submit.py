@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpcncf.cli.plan import job_arguments
+from hpcncf.cli.plan import job_arguments, warn
 
 if TYPE_CHECKING:
     from hpcncf.launch import Launched
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 HELP = "submit the runs of a job file that are not complete, queued or running"
 EPILOG = """\
 exit codes: 0 submitted, and with --wait all complete; 1 an error; 2 the request is wrong;
-3 when Slurm had no room for all (the command for the rest is printed), when it is not known whether
-some still run, and with --wait when some did not complete
+3 when Slurm had no room for all (the command for the rest is printed), when some ask for more than
+there is (left out, with the reason), when it is not known whether some still run, and with --wait
+when some did not complete
 what --check-node finds wrong is exit code 1, and nothing is submitted
 """
 CHECK_S = 300.0
@@ -80,6 +81,7 @@ def run(args: argparse.Namespace) -> int:
 
     job = sites.anchored(jobfile.load(args.job, args.settings), args.job.parent)
     plan = jobfile.plan(job, args.job)
+    warn(job)
     cluster = launch.choose_cluster(args.cluster)
     limits = Limits.unknown() if args.no_preflight else launch.limits_of(job, cluster)
     launch.check(plan.active(), cluster, limits)
@@ -157,7 +159,7 @@ def tell(
     if args.json:
         told = _plain(paths, launched, cluster, waited) | leftover.plain(launched, command)
         print(json.dumps(told, indent=2))
-    left = bool(launched.given.left or launched.held)
+    left = bool(launched.given.left or launched.held or launched.refused)
     return code if waited and code else 3 * left
 
 
