@@ -14,7 +14,7 @@ from pydantic import AfterValidator, ConfigDict, RootModel, ValidationError, mod
 
 from hpcncf import spec
 from hpcncf import workload as programs
-from hpcncf.errors import UsageError, shown
+from hpcncf.errors import UsageError, nearest, shown
 from hpcncf.settings import Settings
 from hpcncf.spec import Data, JobSpec, Model, Resources, Training
 from hpcncf.workload import Parameters, Program, Workload
@@ -192,6 +192,22 @@ def points(job: JobSpec) -> list[dict[str, Any]]:
         )
     ]
     return kept + [dict(point) for point in job.points]
+
+
+def idle_excludes(job: JobSpec) -> list[str]:
+    """What `exclude` names and the grid has nowhere. It is no error: `-s` narrows grids."""
+    return [
+        f"exclude: leaves nothing out: {key}={_told(value)}, but the grid has {_there(job, key)}"
+        for combination in job.exclude
+        for key, value in combination.items()
+        if value not in job.grid.get(key, [])
+    ]
+
+
+def _there(job: JobSpec, key: str) -> str:
+    if key not in job.grid:
+        return f"no {key}.{nearest(key, list(job.grid))}"
+    return f"{', '.join(map(_told, job.grid[key]))}"
 
 
 def expand(job: JobSpec, data_keys: Mapping[str, str | None] | None = None) -> Plan:

@@ -141,6 +141,27 @@ def test_a_cut_array_is_told(tmp_path: Path) -> None:
         load(tmp_path / "data")
 
 
+@pytest.mark.parametrize(
+    ("name", "at", "value", "told"),
+    [
+        ("train_users", (3,), 8, r"ids from 0 to 7, came 8 in row 3"),
+        ("train_items", (89,), -1, r"ids from 0 to 59, came -1 in row 89"),
+        ("test_negatives", (1, 4), 60, r"ids from 0 to 59, came 60 in row 1"),
+        ("positives_indptr", (2,), 900, r"bounds from 0 to \d+ that never fall"),
+    ],
+)
+def test_an_edited_array_is_told_with_its_value(
+    tmp_path: Path, name: str, at: tuple[int, ...], value: int, told: str
+) -> None:
+    prepare(tmp_path / "data")
+    path = tmp_path / f"data/{name}.npy"
+    array = np.load(path)
+    array[at] = value
+    np.save(path, array)
+    with pytest.raises(DataError, match=rf"{name}\.npy: expected {told}: prepare it again"):
+        load(tmp_path / "data")
+
+
 def test_a_missing_array_is_told(tmp_path: Path) -> None:
     prepare(tmp_path / "data")
     (tmp_path / "data" / "positives.npy").unlink()

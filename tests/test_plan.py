@@ -143,6 +143,23 @@ def test_a_point_that_repeats_a_grid_point_is_one_run() -> None:
     assert len(plan.runs) == 2
 
 
+def test_an_exclusion_that_leaves_nothing_out_is_told() -> None:
+    grid = {"training.loader": ["vectorized", "batched"], "training.seed": [1, 2]}
+    excluded = [
+        {"training.loader": "batched", "training.seed": 2},
+        {"training.loader": "vectorised"},
+        {"training.sed": 1},
+    ]
+    assert planning.idle_excludes(job(grid=grid, exclude=excluded[:1])) == []
+    given = job(grid=grid).model_copy(update={"exclude": excluded})
+    assert planning.idle_excludes(given) == [
+        "exclude: leaves nothing out: training.loader=vectorised, but the grid has vectorized, "
+        "batched",
+        "exclude: leaves nothing out: training.sed=1, but the grid has no training.sed. "
+        "Did you mean 'training.seed'?",
+    ]
+
+
 def test_excluded_combinations_are_left_out() -> None:
     grid = {"training.loader": ["batched", "vectorized"], "training.num_workers": [0, 1]}
     plan = planning.expand(

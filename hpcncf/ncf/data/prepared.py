@@ -83,7 +83,7 @@ def load(folder: Path) -> Prepared:
     """
     manifest = manifests.read(folder)
     train, test, columns = manifest.train_rows, manifest.test_rows, len(manifest.context_columns)
-    return Prepared(
+    prepared = Prepared(
         manifest,
         train_users=_open(folder, "train_users", np.int32, (train,)),
         train_items=_open(folder, "train_items", np.int32, (train,)),
@@ -95,6 +95,37 @@ def load(folder: Path) -> Prepared:
         positives_indptr=_open(folder, "positives_indptr", np.int64, (manifest.users + 1,)),
         positives=_open(folder, "positives", np.int32, (manifest.train_pairs,)),
     )
+    _check_ids(folder, prepared)
+    return prepared
+
+
+def _check_ids(folder: Path, data: Prepared) -> None:
+    """Tens of milliseconds for millions of rows; torch would end a rank with no word of the file.
+
+    Seen as unsigned, what is negative is too large.
+    """
+    below = {
+        "train_users": data.manifest.users,
+        "train_items": data.manifest.items,
+        "test_users": data.manifest.users,
+        "test_items": data.manifest.items,
+        "test_negatives": data.manifest.items,
+        "positives": data.manifest.items,
+    }
+    for name, end in below.items():
+        ids: Int32s = getattr(data, name)
+        if ids.size and ids.view(np.uint32).max() >= end:
+            at = np.unravel_index(ids.view(np.uint32).argmax(), ids.shape)
+            raise DataError(
+                f"{folder / name}.npy: expected ids from 0 to {end - 1:,}, came {ids[at]} in row "
+                f"{at[0]:,}: prepare it again"
+            )
+    ends = data.positives_indptr
+    if ends[0] != 0 or ends[-1] != len(data.positives) or (ends[1:] < ends[:-1]).any():
+        raise DataError(
+            f"{folder / 'positives_indptr'}.npy: expected bounds from 0 to "
+            f"{len(data.positives):,} that never fall: prepare it again"
+        )
 
 
 def _open(folder: Path, name: str, kind: type[Any], shape: tuple[int, ...]) -> NDArray[Any]:
