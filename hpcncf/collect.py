@@ -12,9 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpcncf import attempts, records, results, status
-from hpcncf.evidence import whole
-from hpcncf.judge import Attempt
+from hpcncf import records, results
 from hpcncf.ncf.data import manifest
 from hpcncf.ncf.data.manifest import DataError, Manifest
 from hpcncf.paths import ResultPaths
@@ -22,7 +20,10 @@ from hpcncf.plan import Plan, Run
 from hpcncf.records import NodeRecord, RankRecord, RecordError
 from hpcncf.slurm import accounting
 from hpcncf.slurm.accounting import Account
-from hpcncf.status import RunState
+from hpcncf.state import attempts, status
+from hpcncf.state.evidence import whole
+from hpcncf.state.judge import Attempt
+from hpcncf.state.status import RunState
 from hpcncf.tables import history, rows
 from hpcncf.tables.trained import Row
 

@@ -16,19 +16,20 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from hpcncf import claims, program, records
+from hpcncf import claims, records
 from hpcncf.errors import HpcncfError, UsageError
-from hpcncf.evidence import completed
 from hpcncf.monitor import procfs
 from hpcncf.monitor.cores import usable
 from hpcncf.paths import AttemptPaths, ResultPaths, RunPaths
 from hpcncf.plan import Run
+from hpcncf.program import rank as own_program
 from hpcncf.rank import arguments, launcher, log, source, stopping, taking, torchrun
 from hpcncf.rank.launcher import Place
 from hpcncf.rank.leaving import Recorded
 from hpcncf.rank.stopping import Stopped
 from hpcncf.records import Claim, Progress, RankRecord, RecordError
 from hpcncf.results import read_plan
+from hpcncf.state.evidence import completed
 
 if TYPE_CHECKING:
     from hpcncf.ncf.position import Position
@@ -63,7 +64,7 @@ def be_rank(run: Run, results: ResultPaths, again: bool = False, over: int = 0) 
 
     try:
         if run.training is None:
-            return program.rank(run, place, attempt())
+            return own_program.rank(run, place, attempt())
         with Recorded(run, place, found=lambda: taking.found(paths, place)) as recorded:
             recorded.begin(attempt())
             _train(recorded, paths, tells_attempt=claimed is None and place.rank == 0)

@@ -8,10 +8,10 @@ import make_results
 import pytest
 from make_results import plan_of
 
-from hpcncf import amend
 from hpcncf.errors import UsageError
 from hpcncf.paths import ResultPaths
 from hpcncf.results import read_plan
+from hpcncf.submit import amend
 
 
 def test_runs_still_to_be_sent_get_it_and_the_plan_keeps_it(tmp_path: Path) -> None:

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 from conftest import FakeSlurm
 
-from hpcncf import jobfile, launch, records, results, submissions
+from hpcncf import jobfile, records, results, submissions
 from hpcncf.errors import HpcncfError
 from hpcncf.paths import ResultPaths
 from hpcncf.plan import Plan
 from hpcncf.spec import JobSpec
 from hpcncf.submissions import Submission
+from hpcncf.submit import launch
 
 JobFile = Callable[[str], Path]
 SWEEP = "grid: {resources.cpus_per_task: [1, 2], training.seed: [1, 2, 3]}\n"

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from conftest import FakeSlurm
 
-from hpcncf import check_node, environment, jobfile, records
+from hpcncf import environment, jobfile, records
 from hpcncf.cli import main
 from hpcncf.slurm import node_view
 from hpcncf.slurm.node_view import ANSWER, QUESTION, Answer, Question
 from hpcncf.slurm.states import JobState
 from hpcncf.spec import Resources
+from hpcncf.submit import check_node
 
 JobFile = Callable[[str], Path]
 

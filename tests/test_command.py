@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from hpcncf import child, records
+from hpcncf import records
 from hpcncf.paths import AttemptPaths, ResultPaths
 from hpcncf.plan import Plan
+from hpcncf.program import child
 from hpcncf.records import Claim, End, NodeRecord, RankRecord
 
 START = (

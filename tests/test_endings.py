@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from hpcncf.endings import exit_phrase
+from hpcncf.exits import exit_phrase
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,13 @@ from pathlib import Path
 import make_results
 from make_results import plan_of
 
-from hpcncf import claims, escalate, records, submissions
-from hpcncf.escalate import Change
+from hpcncf import claims, records, submissions
 from hpcncf.paths import ResultPaths
 from hpcncf.records import End
 from hpcncf.spec import Data, JobSpec, Resources
 from hpcncf.submissions import Submission
+from hpcncf.submit import escalate
+from hpcncf.submit.escalate import Change
 
 JOB = JobSpec(name="demo", data=Data(path="/d"), resources=Resources(timeout_min=30))
 

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from make_results import claim, rank_record
 
-from hpcncf import judge
 from hpcncf import plan as planning
-from hpcncf.judge import Attempt, Sent, decide
 from hpcncf.plan import Run
 from hpcncf.records import End
 from hpcncf.slurm.states import state_of
 from hpcncf.snapshot import CHANGED
 from hpcncf.spec import Data, JobSpec, Resources
+from hpcncf.state import judge
+from hpcncf.state.judge import Attempt, Sent, decide
 from hpcncf.submissions import Submission, SubmittedJob
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import FakeSlurm, within
 
-from hpcncf import claims, jobfile, launch, records, results, status, submissions
+from hpcncf import claims, jobfile, records, results, submissions
 from hpcncf.errors import HpcncfError, UsageError
 from hpcncf.local import machine
 from hpcncf.monitor import cores
@@ -20,7 +20,9 @@ from hpcncf.records import End
 from hpcncf.results import read_plan
 from hpcncf.slurm import sites
 from hpcncf.spec import JobSpec, Resources
+from hpcncf.state import status
 from hpcncf.submissions import Submission
+from hpcncf.submit import launch
 
 JobFile = Callable[[str], Path]
 SWEEP = """\

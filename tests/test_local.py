@@ -15,13 +15,14 @@ import psutil
 import pytest
 from conftest import within
 
-from hpcncf import records, status, submissions
+from hpcncf import records, submissions
 from hpcncf.local import machine
 from hpcncf.monitor.cores import usable_cpus
 from hpcncf.paths import ResultPaths
 from hpcncf.records import Claim
 from hpcncf.results import read_plan
-from hpcncf.status import RunState
+from hpcncf.state import status
+from hpcncf.state.status import RunState
 
 JobFile = Callable[[str], Path]
 two_cores = pytest.mark.skipif(len(usable_cpus()) < 2, reason="two ranks want a core each")

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcncf import packing
 from hpcncf import plan as planning
-from hpcncf.packing import NoRoom, Task
 from hpcncf.plan import Run
 from hpcncf.slurm.quotas import Quota
 from hpcncf.spec import Data, JobSpec, Resources
+from hpcncf.submit import packing
+from hpcncf.submit.packing import NoRoom, Task
 
 
 def runs(number: int, runs_per_task: int = 1, cpus: tuple[int, ...] = (1,)) -> list[Run]:

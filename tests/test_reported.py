@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcncf.reported import LONGEST_LINE, MOST_KEYS, Report
+from hpcncf.program.reported import LONGEST_LINE, MOST_KEYS, Report
 
 
 def report(*chunks: bytes) -> Report:

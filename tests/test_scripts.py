@@ -16,13 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from hpcncf import jobfile, launch, results, submissions
+from hpcncf import jobfile, results, submissions
 from hpcncf.errors import UsageError
 from hpcncf.paths import ResultPaths
 from hpcncf.plan import Run, expand
 from hpcncf.slurm import byhand, examples, request, scripts, shell, sites
 from hpcncf.slurm.request import Site
 from hpcncf.spec import Data, JobSpec, Resources
+from hpcncf.submit import launch
 
 JobFile = Callable[[str], Path]
 DATA = Path(__file__).parent / "data"

@@ -17,7 +17,7 @@ import yaml
 from conftest import FakeSlurm
 from pydantic import ValidationError
 
-from hpcncf import jobfile, launch, records, results, snapshot, submissions
+from hpcncf import jobfile, records, results, snapshot, submissions
 from hpcncf.cli import main
 from hpcncf.errors import HpcncfError, UsageError
 from hpcncf.local import machine
@@ -25,6 +25,7 @@ from hpcncf.paths import ResultPaths
 from hpcncf.plan import Run
 from hpcncf.records import RankRecord
 from hpcncf.slurm import private, sites
+from hpcncf.submit import launch
 
 ROOT = Path(__file__).parent.parent
 SOURCES = [*(ROOT / "hpcncf").rglob("*.py"), *(ROOT / "analysis").rglob("*.py")]

@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 from conftest import within
 
-from hpcncf import git, jobfile, launch, records, results, snapshot, status, submissions
+from hpcncf import git, jobfile, records, results, snapshot, submissions
 from hpcncf.paths import ResultPaths
+from hpcncf.state import status
 from hpcncf.submissions import Submission
+from hpcncf.submit import launch
 
 PACKAGE = Path(snapshot.__file__).parent
 

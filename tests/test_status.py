@@ -11,9 +11,10 @@ import pytest
 from conftest import FakeSlurm
 from make_results import plan_of
 
-from hpcncf import claims, records, status, submissions
+from hpcncf import claims, records, submissions
 from hpcncf.paths import ResultPaths
-from hpcncf.status import RunState
+from hpcncf.state import status
+from hpcncf.state.status import RunState
 from hpcncf.submissions import Submission, SubmittedJob
 
 

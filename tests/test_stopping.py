@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from hpcncf import records
-from hpcncf.command import planned
 from hpcncf.paths import AttemptPaths, RunPaths
+from hpcncf.program.by_hand import planned
 from hpcncf.rank.launcher import Place
 from hpcncf.rank.leaving import Recorded
 from hpcncf.rank.stopping import Stopped, hold

@@ -11,10 +11,12 @@ import pytest
 from conftest import FakeSlurm
 from make_results import plan_of
 
-from hpcncf import cancel, cli, records, status, submissions
+from hpcncf import cli, records, submissions
 from hpcncf.cli import waiting
 from hpcncf.paths import ResultPaths
+from hpcncf.state import status
 from hpcncf.submissions import Submission, SubmittedJob
+from hpcncf.submit import cancel
 
 FAILED: dict[str, Any] = {
     "outcome": "failed",

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from hpcncf.slurm import times
-from hpcncf.status import RunState
+from hpcncf.state.status import RunState
 
 
 def lines(states: Sequence[RunState]) -> list[str]:

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import json
 
-    from hpcncf import cancel
+    from hpcncf.submit import cancel
 
     ended = [
         (paths, state)

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from hpcncf import escalate, printed
 from hpcncf.cli import layout
 from hpcncf.paths import ResultPaths
-from hpcncf.status import RunState
+from hpcncf.state import logs
+from hpcncf.state.status import RunState
+from hpcncf.submit import escalate
 
 FAILED: Final = ("failed", "timeout", "out_of_memory", "node_failed", "lost", "stopped")
 LINES: Final = 6
@@ -84,9 +85,9 @@ def log_of(paths: ResultPaths, state: RunState) -> Path | None:
         by = state.job.id if state.job else None
         job_id = state.ranks[0].slurm_job_id if state.ranks else by
         attempt = paths.run(state.run.id).attempt(state.attempt)
-        files = printed.of_attempt(paths, attempt, job_id, rank)
+        files = logs.of_attempt(paths, attempt, job_id, rank)
     elif state.job is not None:
-        files = printed.of_slurm(paths, state.job.id, rank)
+        files = logs.of_slurm(paths, state.job.id, rank)
     told = [file for file in files if file.stat().st_size]
     return min(told, key=lambda file: file.suffix != ".err", default=None)
 
@@ -95,7 +96,7 @@ def _tail(log: Path | None) -> list[str]:
     if log is None:
         return []
     try:
-        return printed.tail(log, LINES)
+        return logs.tail(log, LINES)
     except OSError:
         return []
 

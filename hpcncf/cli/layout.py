@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from hpcncf.plan import Run
-    from hpcncf.status import RunState
+    from hpcncf.state.status import RunState
 
 # A run's first letters, as git's: enough to tell it in any command.
 ID: Final = 8

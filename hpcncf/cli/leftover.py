@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hpcncf.launch import Launched
+    from hpcncf.submit.launch import Launched
 
 
 def sentences(launched: Launched, command: Sequence[str]) -> list[str]:
@@ -48,7 +48,7 @@ def plain(launched: Launched, command: Sequence[str]) -> dict[str, Any]:
 
 def _packed(launched: Launched) -> int | None:
     """How many runs in a task would leave none, where that is more than now."""
-    from hpcncf import packing
+    from hpcncf.submit import packing
 
     given = launched.given
     if not given.left:

@@ -71,18 +71,19 @@ def _chosen(
 
 def _of_no_attempt(paths: ResultPaths, run_id: str, rank: int) -> list[Path]:
     """Why it failed that early (a broken `setup`, no hpcncf on the node) stands nowhere else."""
-    from hpcncf import printed, submissions
+    from hpcncf import submissions
+    from hpcncf.state import logs
 
     last = submissions.read(paths).last(run_id)
     job = last.job_of(run_id) if last and last.cluster == "slurm" else None
     attempts = paths.run(run_id).attempts()
     if job is None or any(_slurm_job_id(attempt) == job.id for attempt in attempts):
         return []
-    return printed.of_slurm(paths, job.id, rank)
+    return logs.of_slurm(paths, job.id, rank)
 
 
 def _slurm_job_id(attempt: AttemptPaths) -> str | None:
-    from hpcncf import attempts
+    from hpcncf.state import attempts
 
     claim = attempts.claim(attempt)
     return claim.slurm_job_id if claim else None
@@ -105,8 +106,8 @@ def _attempt(paths: ResultPaths, run_id: str, number: int | None) -> AttemptPath
 
 def _waits(paths: ResultPaths, run_id: str) -> str:
     """`; it is pending: others are before it (Priority)`."""
-    from hpcncf import status
     from hpcncf.results import read_plan
+    from hpcncf.state import status
 
     plan = read_plan(paths)
     only = plan.model_copy(update={"runs": [run for run in plan.runs if run.id == run_id]})
@@ -116,10 +117,10 @@ def _waits(paths: ResultPaths, run_id: str) -> str:
 
 def _files(paths: ResultPaths, attempt: AttemptPaths, rank: int) -> list[Path]:
     """The local launcher's log, or submitit's two of a Slurm task."""
-    from hpcncf import printed
     from hpcncf.errors import UsageError
+    from hpcncf.state import logs
 
-    files = printed.of_attempt(paths, attempt, _slurm_job_id(attempt), rank)
+    files = logs.of_attempt(paths, attempt, _slurm_job_id(attempt), rank)
     if files:
         return files
     ranks = ", ".join(sorted(path.stem for path in attempt.folder.glob("rank-*.log")))
@@ -131,9 +132,9 @@ def _files(paths: ResultPaths, attempt: AttemptPaths, rank: int) -> list[Path]:
 
 def _goes_on(paths: ResultPaths, run: Run) -> Callable[[], bool]:
     """Whether the run is under way: by its claim, and now and then by all that is known."""
-    from hpcncf import status
     from hpcncf.results import read_plan
     from hpcncf.slurm.gently import Gently
+    from hpcncf.state import status
 
     only = read_plan(paths).model_copy(update={"runs": [run]})
     ask, last = Gently(), (0.0, True)

@@ -75,7 +75,7 @@ def _warn(plan: Plan) -> None:
 
 
 def _arrays(job: JobSpec, plan: Plan) -> list[dict[str, Any]]:
-    from hpcncf import launch, packing
+    from hpcncf.submit import launch, packing
 
     return [
         {
@@ -102,8 +102,8 @@ def _plain(job: JobSpec, plan: Plan, paths: ResultPaths) -> dict[str, Any]:
 
 def _complete(plan: Plan, paths: ResultPaths) -> list[Run]:
     """Those whose records are in the results folder."""
-    from hpcncf import judge
-    from hpcncf.attempts import last_attempt
+    from hpcncf.state import judge
+    from hpcncf.state.attempts import last_attempt
 
     last = [(run, last_attempt(paths.run(run.id))) for run in plan.active()]
     return [run for run, attempt in last if attempt and judge.complete(run, attempt)]
@@ -111,7 +111,7 @@ def _complete(plan: Plan, paths: ResultPaths) -> list[Run]:
 
 def _unprepared(plan: Plan) -> list[str]:
     """The command that makes each folder of data which is not there yet."""
-    from hpcncf.launch import prepare_command
+    from hpcncf.submit.launch import prepare_command
 
     missing = [run.data for run in plan.active() if run.data and run.data_key is None]
     return list(dict.fromkeys(prepare_command(data) for data in missing))

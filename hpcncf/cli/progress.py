@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from hpcncf.cli import arrays, layout
 from hpcncf.cli.summary import duration
-from hpcncf.evidence import whole
-from hpcncf.status import RunState
+from hpcncf.state.evidence import whole
+from hpcncf.state.status import RunState
 from hpcncf.tables import account, rows
 
 NAMED: Final = 3

@@ -11,11 +11,11 @@ from hpcncf.cli.submit import sending_arguments
 from hpcncf.rank import arguments
 
 if TYPE_CHECKING:
-    from hpcncf.escalate import Change
     from hpcncf.paths import ResultPaths
     from hpcncf.plan import Plan
     from hpcncf.slurm.limits import Limits
     from hpcncf.spec import JobSpec
+    from hpcncf.submit.escalate import Change
 
 HELP = "submit once more what failed or is missing, and nothing else"
 EPILOG = """\
@@ -43,9 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from hpcncf import amend, launch
     from hpcncf.cli import submit
     from hpcncf.paths import ResultPaths
+    from hpcncf.submit import amend, launch
 
     paths = ResultPaths(args.results.resolve())
     job = _job(paths)
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _escalate(paths: ResultPaths, job: JobSpec, limits: Limits | None) -> tuple[Plan, set[str]]:
     """The plan with more for what ran out, and the runs that get no more."""
-    from hpcncf import escalate
+    from hpcncf.submit import escalate
 
     plan, changes = escalate.escalate(paths, job, limits.refusal if limits else lambda _: None)
     for change, runs in changes.items():

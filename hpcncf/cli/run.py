@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from hpcncf.errors import UsageError
 
 if TYPE_CHECKING:
-    from hpcncf.command import Recorded
+    from hpcncf.program.by_hand import Recorded
 
 HELP = "run any command and tell what its cores really did"
 EPILOG = """\
@@ -40,14 +40,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from hpcncf import command
-    from hpcncf.child import CannotStart, shell_code
+    from hpcncf.program import by_hand
+    from hpcncf.program.child import CannotStart, shell_code
 
     words = args.command[1:] if args.command[:1] == ["--"] else args.command
     if not words:
         raise UsageError("run: no command given, as in: hpcncf run -- python train.py")
     try:
-        recorded = command.record(words, args.results, args.name)
+        recorded = by_hand.record(words, args.results, args.name)
     except CannotStart as error:
         print(f"hpcncf: {error}", file=sys.stderr)
         return error.exit_code

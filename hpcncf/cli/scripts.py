@@ -7,13 +7,15 @@ import os
 import sys
 from collections.abc import Iterator
 
-from hpcncf import launch, packing, status, submissions
+from hpcncf import submissions
 from hpcncf.errors import UsageError
 from hpcncf.paths import ResultPaths
 from hpcncf.plan import Plan, Run
 from hpcncf.slurm import byhand, quotas, scripts, sites
 from hpcncf.slurm.quotas import Quota
 from hpcncf.spec import JobSpec
+from hpcncf.state import status
+from hpcncf.submit import launch, packing
 
 
 def show(args: argparse.Namespace, job: JobSpec, plan: Plan, paths: ResultPaths) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from hpcncf.errors import UsageError
 
 if TYPE_CHECKING:
-    from hpcncf.status import Ask, RunState
+    from hpcncf.state.status import Ask, RunState
 
 HELP = "what runs, what waits and why, what failed and why"
 EPILOG = """\
@@ -82,7 +82,7 @@ def found_here() -> list[Path]:
 def _watch(args: argparse.Namespace, folders: Sequence[Path]) -> int:
     """Redraws a terminal; a log gets a new page only where something but the time has changed."""
     from hpcncf.slurm.gently import Gently
-    from hpcncf.status import UNDER_WAY
+    from hpcncf.state.status import UNDER_WAY
 
     asks = {folder: Gently() for folder in folders}
     terminal, before = sys.stdout.isatty(), ""
@@ -126,9 +126,9 @@ def _plain(folder: Path) -> dict[str, Any]:
 
 
 def _states(folder: Path, ask: Ask) -> tuple[str, list[RunState]]:
-    from hpcncf import status
     from hpcncf.paths import ResultPaths
     from hpcncf.results import read_plan
+    from hpcncf.state import status
 
     paths = ResultPaths(folder)
     plan = read_plan(paths)

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from hpcncf.cli.plan import job_arguments, warn
 
 if TYPE_CHECKING:
-    from hpcncf.launch import Launched
     from hpcncf.paths import ResultPaths
     from hpcncf.plan import Plan
     from hpcncf.spec import JobSpec
     from hpcncf.submissions import Cluster
+    from hpcncf.submit.launch import Launched
 
 HELP = "submit the runs of a job file that are not complete, queued or running"
 EPILOG = """\
@@ -74,10 +74,11 @@ def sending_arguments(parser: argparse.ArgumentParser, default: str | None, told
 
 
 def run(args: argparse.Namespace) -> int:
-    from hpcncf import jobfile, launch, results
+    from hpcncf import jobfile, results
     from hpcncf.paths import ResultPaths
     from hpcncf.slurm import mounts, sites
     from hpcncf.slurm.limits import Limits
+    from hpcncf.submit import launch
 
     job = sites.anchored(jobfile.load(args.job, args.settings), args.job.parent)
     plan = jobfile.plan(job, args.job)
@@ -106,8 +107,8 @@ def _same(args: argparse.Namespace) -> list[str]:
 def _check_node(
     args: argparse.Namespace, paths: ResultPaths, job: JobSpec, plan: Plan, cluster: Cluster
 ) -> None:
-    from hpcncf import check_node
     from hpcncf.errors import UsageError
+    from hpcncf.submit import check_node
 
     if cluster != "slurm":
         raise UsageError(f"--check-node asks a node of Slurm; --cluster {cluster} has none")
@@ -132,8 +133,9 @@ def tell(
 
     `command` submits what is left.
     """
-    from hpcncf import ending, launch
+    from hpcncf import final_report
     from hpcncf.cli import leftover, waiting
+    from hpcncf.submit import launch
 
     for line in launch.told(launched.refused):
         print(f"hpcncf: left out: {line}", file=sys.stderr)
@@ -151,7 +153,7 @@ def tell(
         with contextlib.redirect_stdout(sys.stderr if args.json else sys.stdout):
             launch.debug(paths, launched.runs, launched.again)
             if args.report:
-                ending.report(str(paths.folder))
+                final_report.report(str(paths.folder))
     waited = args.wait or cluster == "debug"
     if waited:
         code = waiting.wait(paths, waited_for, quiet=args.json)
@@ -180,9 +182,9 @@ def _sentences(paths: ResultPaths, launched: Launched, cluster: Cluster) -> str:
 def _plain(
     paths: ResultPaths, launched: Launched, cluster: Cluster, waited: bool
 ) -> dict[str, Any]:
-    from hpcncf import status
     from hpcncf.cli import progress
     from hpcncf.results import read_plan
+    from hpcncf.state import status
 
     asked = {run.id for run in launched.runs}
     if waited:

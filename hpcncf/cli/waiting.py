@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from hpcncf import status
 from hpcncf.cli import layout, progress
 from hpcncf.paths import ResultPaths
 from hpcncf.results import read_plan
 from hpcncf.slurm.gently import Gently
 from hpcncf.slurm.reasons import FOR_EVER
-from hpcncf.status import UNDER_WAY, RunState
+from hpcncf.state import status
+from hpcncf.state.status import UNDER_WAY, RunState
 
 POLL_S: Final = 2.0
 # slurmctld may restart, and NFS be slow; but what nobody can tell is not waited for without end.

@@ -15,14 +15,15 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from hpcncf import claims, ending, judge, records, submissions
-from hpcncf.attempts import last_attempt
+from hpcncf import claims, final_report, records, submissions
 from hpcncf.local import machine, processes
 from hpcncf.monitor import cores
 from hpcncf.paths import AttemptPaths, ResultPaths
 from hpcncf.plan import Run
 from hpcncf.records import End
 from hpcncf.results import read_plan
+from hpcncf.state import judge
+from hpcncf.state.attempts import last_attempt
 from hpcncf.submissions import Submission
 
 TICK_NS: Final = 1_000_000_000
@@ -66,7 +67,7 @@ def work(results: str, name: str) -> None:
                 except (claims.Taken, OSError) as problem:
                     sys.stderr.write(f"run {run.id}: {problem}\n")
         if ours and submission.report and not stop.is_set() and not cancelled.all():
-            ending.report(results)
+            final_report.report(results)
 
 
 def _runs(paths: ResultPaths, submission: Submission) -> list[Run]:

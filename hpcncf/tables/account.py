@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from hpcncf.evidence import whole
 from hpcncf.plan import Run
 from hpcncf.records import NodeRecord, RankRecord
+from hpcncf.state.evidence import whole
 from hpcncf.tables import told, trained, watched
 from hpcncf.tables.trained import TRAINED, Row
 

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
-from hpcncf.evidence import whole
-from hpcncf.judge import Attempt
 from hpcncf.plan import Run
 from hpcncf.records import Progress, RankRecord
 from hpcncf.slurm import accounting
 from hpcncf.slurm.accounting import Account
+from hpcncf.state.evidence import whole
+from hpcncf.state.judge import Attempt
 from hpcncf.tables import account, agreement, watched
 from hpcncf.tables.trained import Row
 

@@ -11,7 +11,7 @@ from hpcncf.ncf.data.manifest import Manifest
 from hpcncf.plan import Run
 from hpcncf.records import Epoch, NodeRecord, Part, Progress, RankRecord, TrainingRecord
 from hpcncf.spec import Model, Resources, Training
-from hpcncf.status import RunState
+from hpcncf.state.status import RunState
 from hpcncf.tables import account, history, watched
 from hpcncf.tables.account import MEASURED
 from hpcncf.tables.history import TOTALS

@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from hpcncf import results, status, submissions
+from hpcncf import results, submissions
 from hpcncf.paths import ResultPaths
 from hpcncf.plan import Plan, Run
 from hpcncf.spec import JobSpec, Resources
-from hpcncf.status import RunState
+from hpcncf.state import status
+from hpcncf.state.status import RunState
 
 Key = Literal["mem_gb", "timeout_min"]
 MORE: Final = 2

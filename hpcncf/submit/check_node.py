@@ -12,7 +12,6 @@ from typing import Final, TypeVar
 from uuid import uuid4
 
 from hpcncf import environment, records, submissions
-from hpcncf.arrays import refusals_told
 from hpcncf.errors import HpcncfError
 from hpcncf.paths import ResultPaths
 from hpcncf.plan import Run
@@ -21,6 +20,7 @@ from hpcncf.slurm import commands, node_view, private, scripts
 from hpcncf.slurm.node_view import ANSWER, QUESTION, Answer, Question
 from hpcncf.slurm.states import NOT_OVER, JobState
 from hpcncf.spec import JobSpec, Resources
+from hpcncf.submit.arrays import refusals_told
 from hpcncf.workload import Program
 
 POLL_S: Final = 1.0

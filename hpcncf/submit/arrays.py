@@ -11,15 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from hpcncf import ending, packing, records, submissions
+from hpcncf import final_report, records, submissions
 from hpcncf.errors import HpcncfError
-from hpcncf.packing import NoRoom, Task
 from hpcncf.paths import ResultPaths
 from hpcncf.plan import Run
 from hpcncf.rank import task
 from hpcncf.slurm import ids, private, quotas, scripts, sites
 from hpcncf.spec import JobSpec, Resources
 from hpcncf.submissions import Submission, SubmittedJob
+from hpcncf.submit import packing
+from hpcncf.submit.packing import NoRoom, Task
 
 # sbatch's words for a queue that is full for this user: AssocMaxSubmitJobLimit,
 # QOSMaxSubmitJobPerUserLimit, AssocGrpSubmitJobsLimit, ...
@@ -107,7 +108,8 @@ class Giver:
             executor.update_parameters(
                 job_name=f"{self.job.name}-report", dependency=":".join(["afterany", *masters])
             )
-            given = self._given(lambda: executor.submit(ending.report, str(self.paths.folder)))
+            asked = (final_report.report, str(self.paths.folder))
+            given = self._given(lambda: executor.submit(*asked))
             noted = submission.model_copy(update={"report_job": given.job_id})
             records.write(self.file, noted)
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from hpcncf import arrays, broken, records, results, snapshot, status, submissions
-from hpcncf.arrays import Given
+from hpcncf import records, results, snapshot, submissions
 from hpcncf.errors import HpcncfError, UsageError
 from hpcncf.local import machine
 from hpcncf.ncf.data import manifest
@@ -19,8 +18,11 @@ from hpcncf.plan import Plan, Run
 from hpcncf.slurm import quotas, request, sites
 from hpcncf.slurm.limits import Limits
 from hpcncf.spec import Data, JobSpec
-from hpcncf.status import RunState
+from hpcncf.state import status
+from hpcncf.state.status import RunState
 from hpcncf.submissions import Cluster, Submission
+from hpcncf.submit import arrays, broken
+from hpcncf.submit.arrays import Given
 from hpcncf.workload import Program
 
 # What another submission, or somebody's torchrun, is at already.

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import signal
 
-from hpcncf import queued, snapshot
-from hpcncf.endings import exit_phrase
-from hpcncf.evidence import Attempt, Sent, complete, completed, missing
+from hpcncf import snapshot
+from hpcncf.exits import exit_phrase
 from hpcncf.plan import Run
-from hpcncf.queued import Verdict
 from hpcncf.records import End, RankRecord
 from hpcncf.slurm.states import JobState
+from hpcncf.state import by_slurm
+from hpcncf.state.by_slurm import Verdict
+from hpcncf.state.evidence import Attempt, Sent, complete, completed, missing
 from hpcncf.submissions import State
 
 __all__ = ["Attempt", "Sent", "complete", "completed", "decide", "stale"]
@@ -85,7 +86,7 @@ def _waiting(sent: Sent) -> Verdict:
     if sent.job is None:
         return _being_sent(sent)
     if sent.submission.cluster == "slurm":
-        return queued.not_begun(sent, sent.job)
+        return by_slurm.not_begun(sent, sent.job)
     if sent.alive is None:
         host = sent.submission.host
         return "unknown", f"its queue is process {sent.job.id} on {host}: ask there"
@@ -114,7 +115,7 @@ def _attempted(run: Run, attempt: Attempt, sent: Sent | None, by_hand: JobState 
     whole = len(attempt.ranks) == run.resources.world_size
     state = sent.slurm if sent and sent.started else by_hand
     passed = sent is not None and sent.started and sent.passed
-    verdict = queued.begun(attempt, state, whole, passed)
+    verdict = by_slurm.begun(attempt, state, whole, passed)
     if verdict:
         return verdict
     if whole or _failed_rank(attempt.ranks):

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from hpcncf import jobfile, results, status
+from hpcncf import jobfile, results
 from hpcncf.errors import UsageError
 from hpcncf.paths import ResultPaths
 from hpcncf.plan import Plan, Run
 from hpcncf.spec import Resources
+from hpcncf.state import status
 
 FREE: Final = ("resources.mem_gb", "resources.timeout_min", "resources.runs_per_task")
 # The others keep what they had, or have.

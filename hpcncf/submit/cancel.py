@@ -8,13 +8,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from hpcncf import claims, records, status, submissions
+from hpcncf import claims, records, submissions
 from hpcncf.local.processes import GRACE_S
 from hpcncf.paths import ResultPaths
 from hpcncf.plan import Plan, Run
 from hpcncf.records import Claim, RecordError
 from hpcncf.slurm import commands
-from hpcncf.status import UNDER_WAY, RunState
+from hpcncf.state import status
+from hpcncf.state.status import UNDER_WAY, RunState
 from hpcncf.submissions import Submission
 
 POLL_S: Final = 0.2

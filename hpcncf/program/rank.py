@@ -8,21 +8,22 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from hpcncf import command, environment, records, reported, sharing
+from hpcncf import environment, records, sharing
 from hpcncf import workload as programs
-from hpcncf.child import CannotStart, Child, check, shell_code
-from hpcncf.command import Started
 from hpcncf.errors import HpcncfError
 from hpcncf.monitor import Monitor
 from hpcncf.paths import AttemptPaths, RunPaths
 from hpcncf.plan import Run
+from hpcncf.program import by_hand, reported
+from hpcncf.program.by_hand import Started
+from hpcncf.program.child import CannotStart, Child, check, shell_code
+from hpcncf.program.reported import Report
 from hpcncf.rank import agreeing, code, launcher, leaving, log, requeue
 from hpcncf.rank.launcher import Place
 from hpcncf.rank.output import Output
 from hpcncf.rank.requeue import Decision
 from hpcncf.rank.stopping import Held, Stopped
 from hpcncf.records import Outcome, RankRecord
-from hpcncf.reported import Report
 from hpcncf.workload import Program
 
 # Where several came, the first of these counts: who ends a job does not want it back.
@@ -169,7 +170,7 @@ def _leave(record: RankRecord, attempt: AttemptPaths, on_a_new_line: bool) -> in
         if record.rank == 0:
             log.say("\n" * (not on_a_new_line) + log.of_end(attempt.rank(record.rank)))
         return 0
-    sys.stderr.write(f"hpcncf: {_rank(record)}{command.told(code)}\n")
+    sys.stderr.write(f"hpcncf: {_rank(record)}{by_hand.told(code)}\n")
     return shell_code(code)
 
 
@@ -178,7 +179,7 @@ def _leave_stopped(record: RankRecord, run: Run, attempt: AttemptPaths, stopped:
 
     Slurm ends a step as soon as one of its ranks fails, so the others do not say that they did.
     """
-    ended = f", and the program ended ({command.told(record.exit_code or 0)})"
+    ended = f", and the program ended ({by_hand.told(record.exit_code or 0)})"
     decision = Decision(None, "")
     if record.rank == 0:
         decision = requeue.decide(stopped.signum, run.resources.requeues)

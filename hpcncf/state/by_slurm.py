@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from hpcncf.evidence import ARRIVING_S, Attempt, Sent
 from hpcncf.slurm.states import NOT_OVER, JobState
+from hpcncf.state.evidence import ARRIVING_S, Attempt, Sent
 from hpcncf.submissions import State, SubmittedJob
 
 Verdict = tuple[State, str]

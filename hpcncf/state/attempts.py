@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Final
 
 from hpcncf import claims, records
-from hpcncf.evidence import Attempt, completed
 from hpcncf.paths import AttemptPaths, RunPaths
 from hpcncf.records import Claim, End, Progress, R, RankRecord, RecordError
+from hpcncf.state.evidence import Attempt, completed
 
 # Between making an attempt's folder and writing its claim lies an instant; on NFS, some seconds.
 CLAIMING_S: Final = 30.0

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcncf.evidence import Attempt
 from hpcncf.local import machine
 from hpcncf.paths import ResultPaths
 from hpcncf.plan import Run
+from hpcncf.state.evidence import Attempt
 from hpcncf.submissions import Submission, Submitted, SubmittedJob
 
 

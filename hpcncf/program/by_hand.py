@@ -12,16 +12,16 @@ from typing import Any, Literal
 
 from hpcncf import claims, environment, records, results, sharing
 from hpcncf import plan as planning
-from hpcncf.child import CannotStart, Child, check
-from hpcncf.endings import signal_name
+from hpcncf.exits import signal_name
 from hpcncf.monitor import Measured, Monitor
 from hpcncf.monitor.cores import usable
 from hpcncf.paths import AttemptPaths, ResultPaths
 from hpcncf.plan import Run
+from hpcncf.program.child import CannotStart, Child, check
+from hpcncf.program.reported import FILE, Report
 from hpcncf.rank import launcher
 from hpcncf.rank.launcher import Place
 from hpcncf.records import End, NodeRecord, Outcome, Progress, RankRecord, Reported
-from hpcncf.reported import FILE, Report
 from hpcncf.spec import Resources
 from hpcncf.workload import Program
 

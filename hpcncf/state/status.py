@@ -9,14 +9,15 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from hpcncf import claims, environment, judge, submissions, turns
-from hpcncf.attempts import last_attempt
-from hpcncf.evidence import Attempt, Sent
+from hpcncf import claims, environment, submissions
 from hpcncf.paths import ResultPaths
 from hpcncf.plan import Plan, Run
 from hpcncf.records import Progress, RankRecord
 from hpcncf.slurm import commands
 from hpcncf.slurm.states import JobState
+from hpcncf.state import judge, turns
+from hpcncf.state.attempts import last_attempt
+from hpcncf.state.evidence import Attempt, Sent
 from hpcncf.submissions import State, Submission, Submitted, SubmittedJob
 
 __all__ = ["UNDER_WAY", "RunState", "State", "states"]

@@ -1,0 +1,1 @@
+"""Runs are sent, to Slurm or to this machine; sent once more; cancelled."""
