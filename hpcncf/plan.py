@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from collections.abc import Mapping
 from itertools import product
@@ -12,7 +10,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, ConfigDict, RootModel, ValidationError, model_validator
 
-from hpcncf import spec
+from hpcncf import identity, spec
 from hpcncf import workload as programs
 from hpcncf.errors import UsageError, nearest, shown
 from hpcncf.settings import Settings
@@ -100,73 +98,14 @@ class Plan(Settings):
         )
 
 
-def identity(
-    workload: Any,
-    resources: Resources,
-    data_key: str | None,
-    model: Model | None,
-    training: Training | None,
-    repeat: int,
-) -> dict[str, Any]:
-    """What a run computes, as plain data: not its memory, time limit, paths or site.
-
-    A setting left at its default is left out, so that a later version which adds a setting
-    still knows the runs made before it.
-    """
-    return {
-        "workload": workload,
-        "data": data_key,
-        "resources": _resources_identity(resources),
-        "model": model.model_dump(mode="json", exclude_defaults=True) if model else None,
-        "training": _training_identity(training, resources) if training else None,
-        "repeat": repeat,
-    }
-
-
-def _resources_identity(resources: Resources) -> dict[str, Any]:
-    asked = {"nodes", "tasks_per_node", "cpus_per_task", "gpus_per_node"}
-    if resources.launcher != "srun":
-        asked.add("launcher")
-    return resources.model_dump(mode="json", include=asked)
-
-
-def command_identity(
-    program: Program, parameters: Mapping[str, Any], resources: Resources, repeat: int
-) -> dict[str, Any]:
-    """The same of a command: its words with all values in them but the memory and the time."""
-    open_ = {name: f"{{resources.{name}}}" for name in Resources.model_fields}
-    known = open_ | _resources_identity(resources)
-    words = programs.called(program, programs.values(parameters, known, repeat))
-    return identity({"command": words}, resources, None, None, None, repeat)
-
-
 def configuration(run: Run) -> str:
     """Names what repeats of one point have in common, as a run's id does for the run."""
     if isinstance(run.workload, Program) and not run.by_hand:
-        return run_id(command_identity(run.workload, run.parameters, run.resources, 0))
-    plain = {"command": run.words} if run.by_hand else run.workload
-    return run_id(identity(plain, run.resources, run.data_key, run.model, run.training, 0))
-
-
-def _training_identity(training: Training, resources: Resources) -> dict[str, Any]:
-    """Two spellings of one computation are one run: `auto` is resolved, batch sizes are one."""
-    plain = training.model_dump(
-        mode="json",
-        exclude_defaults=True,
-        exclude={"device", "backend", "global_batch_size", "batch_size_per_rank", "epochs"}
-        | {"checkpoint_every_min"},
-    )
-    return plain | {
-        "epochs": training.epochs,
-        "device": training.device_for(resources),
-        "backend": training.backend_for(resources),
-        "batch": training.batch_over_ranks(resources.world_size),
-    }
-
-
-def run_id(identity: Mapping[str, Any]) -> str:
-    text = json.dumps(identity, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+        first = identity.of_command(run.workload, run.parameters, run.resources, 0)
+    else:
+        plain = {"command": run.words} if run.by_hand else run.workload
+        first = identity.of(plain, run.resources, run.data_key, run.model, run.training, 0)
+    return identity.run_id(first)
 
 
 def points(job: JobSpec) -> list[dict[str, Any]]:
@@ -260,7 +199,9 @@ def _run(
         raise UsageError(f"grid point{where}: " + "; ".join(reasons))
     key = data_keys.get(data.path)
     return Run(
-        id=run_id(identity(job.workload, resources, key or data.path, model, training, repeat)),
+        id=identity.run_id(
+            identity.of(job.workload, resources, key or data.path, model, training, repeat)
+        ),
         repeat=repeat,
         varied=told,
         workload=job.workload,
@@ -291,7 +232,7 @@ def _command_run(
     if problem:
         raise UsageError(f"grid point{where}: {problem}")
     return Run(
-        id=run_id(command_identity(program, parameters, resources, repeat)),
+        id=identity.run_id(identity.of_command(program, parameters, resources, repeat)),
         repeat=repeat,
         varied=told,
         workload=program,

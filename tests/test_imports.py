@@ -17,6 +17,7 @@ LAYERS: list[set[str]] = [
     {"hpcncf", "hpcncf.errors", "hpcncf.exits", "hpcncf.final_report"},
     {"hpcncf.spec", "hpcncf.settings", "hpcncf.placeholders", "hpcncf.workload"},
     {
+        "hpcncf.identity",
         "hpcncf.plan",
         "hpcncf.paths",
         "hpcncf.records",
@@ -113,6 +114,7 @@ def test_modules_called_pure_know_no_clock_disk_or_process() -> None:
         "spec",
         "workload",
         "placeholders",
+        "identity",
         "plan",
         "state.judge",
         "slurm.request",

@@ -10,8 +10,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from hpcncf import claims, environment, records, results, sharing
-from hpcncf import plan as planning
+from hpcncf import claims, environment, identity, records, results, sharing
 from hpcncf.exits import signal_name
 from hpcncf.monitor import Measured, Monitor
 from hpcncf.monitor.cores import usable
@@ -175,7 +174,7 @@ def planned(command: Sequence[str], cores: float, name: str | None) -> Run:
         "started": records.now(),
     }
     return Run(
-        id=planning.run_id(started),
+        id=identity.run_id(started),
         repeat=0,
         varied={"run.command": name or shlex.join(words)},
         workload=Program(command=words),
