@@ -53,15 +53,16 @@ class AttemptPaths:
             return {entry.name for entry in there}
         return set()
 
-    def ranks(self) -> list[Path]:
-        return self._numbered("rank")
+    def ranks(self, there: set[str] | None = None) -> list[Path]:
+        """`there`: the names, where they are known already."""
+        return self._numbered("rank", self.names() if there is None else there)
 
     def nodes(self) -> list[Path]:
-        return self._numbered("node")
+        return self._numbered("node", self.names())
 
-    def _numbered(self, kind: str) -> list[Path]:
+    def _numbered(self, kind: str, there: set[str]) -> list[Path]:
         pattern = re.compile(rf"{kind}-.*\.json")
-        found = (self.folder / name for name in self.names() if pattern.fullmatch(name))
+        found = (self.folder / name for name in there if pattern.fullmatch(name))
         return sorted(found, key=_number)
 
 
@@ -84,6 +85,11 @@ class RunPaths:
     def checkpoint_before(self) -> Path:
         """The one before it, for when that one is torn."""
         return self.folder / "checkpoint-before.pt"
+
+    def partial(self) -> list[Path]:
+        """What was being written by a process that was killed, if nobody works at the run now."""
+        places = (self.folder, *(attempt.folder for attempt in self.attempts()))
+        return [file for place in places for file in place.glob(".*") if file.is_file()]
 
     @property
     def checkpoints(self) -> Path:

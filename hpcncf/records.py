@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import time
@@ -384,7 +385,12 @@ def read(path: Path, kind: type[R]) -> R:
     try:
         if path.is_fifo():
             raise RecordError(f"{path}: a pipe, not a file")
-        plain = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_bytes()
+        with contextlib.suppress(ValidationError):  # what is wrong with it is told below
+            record = kind.model_validate_json(text)
+            if "kind" in record.model_fields_set:
+                return record
+        plain = json.loads(text.decode())
     except OSError as error:
         raise RecordError(f"{path}: cannot be read: {error.strerror}") from None
     except RecursionError:

@@ -49,6 +49,18 @@ def test_every_rank_of_the_last_attempt_must_have_completed(paths: ResultPaths) 
     assert set(found.values()) == {"completed"}
 
 
+def test_a_run_whose_folder_cannot_be_read_is_not_taken_for_one_never_begun(
+    paths: ResultPaths,
+) -> None:
+    run = plan_of(paths).runs[0]
+    folder = paths.run(run.id).folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.write_text("")  # root may look into any folder
+    (now,) = [state for state in states(paths) if state.run.id == run.id]
+    assert (now.state, now.reason) == ("unknown", "its folder cannot be read")
+    assert now.problems == [f"{folder}: cannot be read: Not a directory"]
+
+
 def test_a_later_attempt_stands_above_an_earlier_one(paths: ResultPaths) -> None:
     finished(paths)
     run = plan_of(paths).runs[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Final
@@ -20,10 +21,21 @@ def last_attempt(run: RunPaths) -> Attempt | None:
     return read(attempts[-1]) if attempts else None
 
 
+def unreadable(run: RunPaths) -> str | None:
+    """Why nobody can tell whether the run has attempts; None where its folder tells, or is none."""
+    try:
+        os.scandir(run.folder).close()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return f"{run.folder}: cannot be read: {error.strerror}"
+    return None
+
+
 def read(files: AttemptPaths) -> Attempt:
     problems, there = list[str](), files.names()
     taken = _read(files.claim, Claim, problems)
-    found = [_read(path, RankRecord, problems) for path in files.ranks()]
+    found = [_read(path, RankRecord, problems) for path in files.ranks(there)]
     ranks = [record for record in found if record]
     return Attempt(
         number=files.number,

@@ -16,7 +16,7 @@ from hpcncf.records import Progress, RankRecord
 from hpcncf.slurm import commands
 from hpcncf.slurm.states import JobState
 from hpcncf.state import judge, turns
-from hpcncf.state.attempts import last_attempt
+from hpcncf.state.attempts import last_attempt, unreadable
 from hpcncf.state.evidence import Attempt, Sent
 from hpcncf.submissions import State, Submission, Submitted, SubmittedJob
 
@@ -72,7 +72,17 @@ def states(paths: ResultPaths, plan: Plan, ask: Ask = commands.job_states) -> li
         | turns.in_tasks(plan.runs, attempts, submitted, complete),
         commit=_commit() if complete else None,
     )
-    found = [_state(run, attempts[run.id], sent[run.id], seen) for run in plan.runs]
+    closed = {
+        run.id: why
+        for run in plan.runs
+        if attempts[run.id] is None and (why := unreadable(paths.run(run.id)))
+    }
+    found = [
+        _closed(run, closed[run.id])
+        if run.id in closed
+        else _state(run, attempts[run.id], sent[run.id], seen)
+        for run in plan.runs
+    ]
     if problems and found:
         found[0] = replace(found[0], problems=problems + found[0].problems)
     return found
@@ -118,6 +128,10 @@ def _slurm_jobs(
 
 def _slurm_job(attempt: Attempt | None) -> str | None:
     return attempt.claim.slurm_job_id if attempt and attempt.claim else None
+
+
+def _closed(run: Run, why: str) -> RunState:
+    return RunState(run, "unknown", "its folder cannot be read", None, [], None, [why])
 
 
 def _state(
