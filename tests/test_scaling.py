@@ -231,6 +231,14 @@ def test_a_label_names_what_else_varies() -> None:
     assert set(found) == {"1 core · vectorized · batch 256", "1 core · vectorized · batch 1024"}
 
 
+def test_a_label_names_the_launcher_where_it_varies() -> None:
+    found = by_label(row(config="a", launcher="srun"), row(config="b", launcher="torchrun"))
+    assert set(found) == {
+        "1 core · vectorized · launcher srun",
+        "1 core · vectorized · launcher torchrun",
+    }
+
+
 def test_other_data_is_another_series_even_when_its_folder_is_gone() -> None:
     one = row(config="a", data_key="1" * 64, data_title=None)
     other = row(config="b", cores=2, data_key="2" * 64, data_title=None)
@@ -352,6 +360,23 @@ def test_what_is_fast_and_bad_is_not_recommended() -> None:
     told = concluded(row(), row("batched", instances_per_s=900.0, hr10=0.60))
     assert "loader: vectorized" in told.sentence
     assert any("Not recommended" in fact and "0.600" in fact for fact in told.facts)
+
+
+def test_many_that_are_bad_are_told_in_one_line() -> None:
+    bad = [row(config=f"{n}", lr=n / 1000, hr10=0.60 + n / 1000) for n in range(1, 8)]
+    told = concluded(row(config="a", lr=0.5), *bad)
+    (fact,) = (fact for fact in told.facts if "Not recommended" in fact)
+    assert "7 configurations reach only HR@10 0.601 to 0.607 against 0.870 of" in fact
+
+
+def test_programs_that_reported_another_loss_are_said_to_be_compared_by_speed_alone() -> None:
+    plain = {"workload": "command", "loader": None, "hr10": None, "metrics": {}}
+    rows = [row(config=f"{n}", parameter_lr=n / 10, loss=n / 100, **plain) for n in (1, 2, 3)]
+    told = concluded(*rows)
+    assert "Speed alone is compared here; the loss goes from 0.01 (1 core · lr 0.1) to 0.03" in (
+        " ".join(told.facts)
+    )
+    assert "Speed alone" not in " ".join(concluded(*rows[:1]).facts)
 
 
 def test_a_difference_that_chance_explains_rejects_nothing() -> None:

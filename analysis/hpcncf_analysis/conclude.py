@@ -28,6 +28,8 @@ from hpcncf_analysis.summary import Configuration, by_series
 
 # Below this share of its cores a single run is told to try fewer.
 IDLE: Final = 0.8
+# More configurations than that are told by their number.
+FEW: Final = 3
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ def _of_comparable(configurations: Sequence[Configuration]) -> Conclusion:
     if not others:
         return _of_one(best)
     facts = [*_against_base(best, configurations), *_cheapest(configurations)]
-    facts += [*_lower_quality(configurations), *memory(best)]
+    facts += [*_lower_quality(configurations), *_losses(configurations), *memory(best)]
     return Conclusion(_compared(best, others, configurations), facts)
 
 
@@ -236,7 +238,30 @@ def _lower_quality(configurations: Sequence[Configuration]) -> list[str]:
     if best is None:
         return []
     lower = [one for one in configurations if (quality_gap(one, best) or 0.0) > QUALITY_SLACK]
-    return [_lower(one, best) for one in lower]
+    worse = [one for one in lower if is_worse(one, best)]
+    if len(worse) <= FEW:
+        return [_lower(one, best) for one in lower]
+    told = [_lower(one, best) for one in lower if one not in worse]
+    return [_many_worse(worse, best), *told]
+
+
+def _many_worse(worse: Sequence[Configuration], best: Configuration) -> str:
+    scores = [one.median("hr10") or 0.0 for one in worse]
+    return (
+        f"Not recommended, however fast: {len(worse)} configurations reach only HR@10 "
+        f"{words.score(min(scores))} to {words.score(max(scores))} against "
+        f"{words.score(best.median('hr10'))} of {best.label}; the table tells which."
+    )
+
+
+def _losses(configurations: Sequence[Configuration]) -> list[str]:
+    """Of a program of the user's, whose quality we do not know: only that speed is not all."""
+    known = [(one.median("loss"), one.label) for one in configurations if one.is_command]
+    told = sorted((loss, label) for loss, label in known if loss is not None)
+    if not told or told[0][0] == told[-1][0]:
+        return []
+    least, most = (f"{words.metric(loss)} ({label})" for loss, label in (told[0], told[-1]))
+    return [f"Speed alone is compared here; the loss goes from {least} to {most}."]
 
 
 def _lower(one: Configuration, best: Configuration) -> str:

@@ -43,7 +43,7 @@ DEFINITIONS: Final[list[tuple[str, str]]] = [
     (
         "s/epoch, core-s/epoch",
         "Median over epochs of the slowest rank's training time; times the cores allocated: what "
-        "an epoch costs. Extrapolated from the speed where max_steps cut every epoch short.",
+        "an epoch costs. ≈: extrapolated from the speed where max_steps cut every epoch short.",
     ),
     (
         "of the limit, of what was asked",

@@ -24,6 +24,7 @@ NAMED: Final = (
     "max_steps",
     "device",
     "backend",
+    "launcher",
     "evaluation",
     "checkpoint_every",
     "gmf_width",

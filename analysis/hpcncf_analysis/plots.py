@@ -13,7 +13,7 @@ from matplotlib.ticker import (
 )
 
 from hpcncf.tables.trained import PHASES
-from hpcncf_analysis import placing, style
+from hpcncf_analysis import placing, style, words
 from hpcncf_analysis.placing import Label
 from hpcncf_analysis.style import GREY, INK
 from hpcncf_analysis.summary import Configuration, by_series, fastest, marks
@@ -132,7 +132,7 @@ def _bar(axes: Axes, row: int, one: Configuration) -> None:
         left += width
     axes.text(0, row - 0.27, one.label, va="bottom", size=10)
     axes.annotate(
-        f"{total_ms:.3g} ms",
+        f"{words.number(total_ms)} ms",
         (left, row),
         xytext=(4, 0),
         textcoords="offset points",

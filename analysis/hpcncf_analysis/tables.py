@@ -79,6 +79,8 @@ def main_notes(shown: Sequence[Configuration]) -> list[str]:
         windows = [row.get("peak_window_s") for one in without for row in one.rows]
         longest = max((window for window in windows if window), default=None)
         notes.append(f"No peak where a run was shorter than its window, {words.duration(longest)}.")
+    if any(one.rows[0].get("epoch_extrapolated") for one in shown):
+        notes.append("≈: an epoch extrapolated from the speed, for max_steps cut all short.")
     if len(shown) > CROWD:
         notes.append("In the figures, numbers stand for the rows.")
     if len(shown) > MOST:
@@ -136,13 +138,13 @@ def _main_row(one: Configuration, compared: set[str]) -> list[str]:
         *(_scaling_cells(one, compared) if compared else []),
         *_core_cells(one),
         words.percent(one.median("cpu_efficiency_training")),
-        words.number(one.median("seconds_per_epoch")) + _extrapolated(one),
-        words.number(one.median("core_s_per_epoch")) + _extrapolated(one),
+        _about(one) + words.number(one.median("seconds_per_epoch")),
+        _about(one) + words.number(one.median("core_s_per_epoch")),
     ]
 
 
-def _extrapolated(one: Configuration) -> str:
-    return " (extrapolated)" if one.rows[0]["epoch_extrapolated"] else ""
+def _about(one: Configuration) -> str:
+    return f"≈{words.THIN}" if one.rows[0]["epoch_extrapolated"] else ""
 
 
 def reported(shown: Sequence[Configuration]) -> list[str]:
