@@ -76,8 +76,9 @@ def be_rank(run: Run, results: ResultPaths, again: bool = False, over: int = 0) 
     if place.rank == 0:
         log.say(log.of_end(recorded.attempt.rank(0)))
     if complete(recorded.attempt):  # for the last of the ranks it is
-        for path in (paths.checkpoint, paths.checkpoint_before):
-            path.unlink(missing_ok=True)
+        for path in (paths.checkpoint, paths.checkpoint_before, *paths.partial()):
+            with contextlib.suppress(OSError):  # what stays costs room, and the run is complete
+                path.unlink()
     return 0
 
 
@@ -155,18 +156,14 @@ def _train(recorded: Recorded, paths: RunPaths, tells_attempt: bool) -> None:
         recorded.stop,
     )
     recorded.trainer.train()
+    _still_ours(recorded, paths)
 
 
 def _teller(recorded: Recorded, paths: RunPaths, epochs: int) -> Callable[[Position], None]:
     """What rewrites progress.json. It raises HpcncfError where this attempt was taken for ended."""
 
     def tell(position: Position) -> None:
-        later = claims.overtaken(paths, recorded.attempt)
-        if later is not None:
-            raise HpcncfError(
-                f"attempt {later} works at this run: attempt {recorded.attempt.number} was silent, "
-                "or its node was, and taken for ended"
-            )
+        _still_ours(recorded, paths)
         progress = Progress(
             run_id=recorded.run.id,
             attempt=recorded.attempt.number,
@@ -188,6 +185,15 @@ def _teller(recorded: Recorded, paths: RunPaths, epochs: int) -> Callable[[Posit
             records.write(recorded.attempt.progress, progress)
 
     return tell
+
+
+def _still_ours(recorded: Recorded, paths: RunPaths) -> None:
+    later = claims.overtaken(paths, recorded.attempt)
+    if later is not None:
+        raise HpcncfError(
+            f"attempt {later} works at this run: attempt {recorded.attempt.number} was silent, "
+            "or its node was, and taken for ended"
+        )
 
 
 def _leave_group() -> None:

@@ -166,6 +166,30 @@ def test_a_launchers_claim_is_used(job: Path, monkeypatch: pytest.MonkeyPatch) -
     assert rank_of(run).launched_by == "local"
 
 
+def test_an_attempt_that_was_taken_for_ended_does_not_complete(
+    job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [run] = runs(job)
+    attempt_of(run).folder.mkdir(parents=True)
+    attempt_of(run, 2).folder.mkdir()
+    monkeypatch.setenv("HPCNCF_ATTEMPT", "1")
+    assert worker.main([str(job)]) == 1
+    assert "attempt 2 works at this run" in str(rank_of(run).error)
+
+
+def test_what_a_killed_process_left_half_written_goes_when_the_run_is_complete(job: Path) -> None:
+    [run] = runs(job)
+    left = [
+        attempt_of(run).folder / ".progress.json.ab12",
+        attempt_of(run).folder.parent / ".checkpoint.pt.n.1",
+    ]
+    for file in left:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    assert worker.main([str(job)]) == 0
+    assert not any(file.exists() for file in left)
+
+
 def test_a_failing_run_leaves_a_record_that_says_why(
     job: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -350,3 +374,12 @@ def test_torchrun_leaves_the_same_records(job: Path, data: Path) -> None:
     losses = [training.epochs[-1].loss for training in trainings if training]
     assert losses == [pytest.approx(losses[0], rel=1e-4)] * 3
     assert [path.name for path in attempt_of(two).nodes()] == ["node-0.json"]
+
+
+def test_a_folder_where_the_checkpoint_should_be_does_not_fail_a_run(job: Path) -> None:
+    [run] = runs(job)
+    (attempt_of(run).folder.parent / "checkpoint.pt" / "file").mkdir(parents=True)
+    assert worker.main([str(job)]) == 0
+    record = rank_of(run)
+    assert record.outcome == "completed"
+    assert any("checkpoint.pt: not used" in warning for warning in record.warnings)
