@@ -213,12 +213,13 @@ def _foreign(folder: Path) -> list[str]:
 
 
 def write(found: Collected, paths: ResultPaths) -> list[Path]:
-    """Write the tables as CSV, each whole: equal rows, equal bytes."""
+    """Write the tables as CSV, each whole, all of them of one look: equal rows, equal bytes."""
     written = []
-    for name, table in found.tables().items():
-        path = paths.tables / f"{name}.csv"
-        records.write_text(path, as_csv(table, rows.COLUMNS[name]))
-        written.append(path)
+    with results.locked(paths):
+        for name, table in found.tables().items():
+            path = paths.tables / f"{name}.csv"
+            records.write_text(path, as_csv(table, rows.COLUMNS[name]))
+            written.append(path)
     return written
 
 

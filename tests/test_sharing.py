@@ -18,7 +18,8 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="being two users needs
 ADD = """\
 import os, sys
 from pathlib import Path
-from hpcncf import launch, plan, results, submissions
+from hpcncf.submit import launch
+from hpcncf import plan, results, submissions
 from hpcncf.paths import ResultPaths
 from hpcncf.spec import JobSpec
 # Only then: the interpreter may lie where the others may not read.
@@ -31,6 +32,20 @@ for number in range(8):
     plan_now = results.leave_plan(paths, job, plan.expand(job))
     with results.locked(paths):
         submissions.begin(paths, "slurm", [plan_now.active()[0].id], again=False)
+"""
+
+COLLECT = """\
+import os, sys
+from pathlib import Path
+from hpcncf import collect
+from hpcncf.paths import ResultPaths
+from hpcncf.tables import rows
+os.setgroups([{group}]); os.setgid({user}); os.setuid({user}); os.umask(0o022)
+paths = ResultPaths(Path(sys.argv[1]))
+for number in range(20):
+    of = {user} % 2 * 20 + 40 + number
+    table = {{name: [dict.fromkeys(rows.COLUMNS[name], of)] * of for name in rows.COLUMNS}}
+    collect.write(collect.Collected("shared", **table, skipped=[], unaccounted=[]), paths)
 """
 
 
@@ -54,12 +69,11 @@ def group_folder(tmp_path: Path) -> Path:
     return shared
 
 
-@needs_root
-def test_two_users_submit_into_one_folder_at_once_and_nothing_is_lost(group_folder: Path) -> None:
-    results = group_folder / "results"
+def at_once(program: str, results: Path) -> None:
+    """Two users of the group."""
     users = [
         subprocess.Popen(
-            [sys.executable, "-c", ADD.format(group=GROUP, user=user), results],
+            [sys.executable, "-c", program.format(group=GROUP, user=user), results],
             env=os.environ | {"LOGNAME": f"user{user}"},
             stderr=subprocess.PIPE,
         )
@@ -68,6 +82,22 @@ def test_two_users_submit_into_one_folder_at_once_and_nothing_is_lost(group_fold
     for user in users:
         _, said = user.communicate(timeout=300)
         assert user.returncode == 0, said.decode()[-2000:]
+
+
+@needs_root
+def test_two_users_collect_at_once_and_all_tables_are_of_one_of_them(group_folder: Path) -> None:
+    """Each collects another number of runs, as at another moment."""
+    at_once(COLLECT, group_folder / "results")
+    tables = group_folder / "results/tables"
+    lines = {path.name: path.read_text().count("\n") for path in tables.iterdir()}
+    assert lines["runs.csv"] == lines["ranks.csv"] == lines["epochs.csv"] > 40, lines
+    assert {path.stat().st_mode & stat.S_IWGRP for path in tables.iterdir()} == {stat.S_IWGRP}
+
+
+@needs_root
+def test_two_users_submit_into_one_folder_at_once_and_nothing_is_lost(group_folder: Path) -> None:
+    results = group_folder / "results"
+    at_once(ADD, results)
     from hpcncf import submissions
     from hpcncf.paths import ResultPaths
     from hpcncf.results import read_plan
