@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import make_results
 import pytest
 from conftest import FakeSlurm, within
 
@@ -313,6 +314,21 @@ def test_what_slurm_has_room_for_is_submitted_and_the_rest_next_time(
     fake_slurm.set(max_submit=7)
     second = launch.submit(paths, job, plan, "slurm")
     assert [run.id for run in second.runs] == [run.id for run in first.given.left]
+
+
+def test_complete_runs_asked_for_again_that_did_not_fit_go_with_the_next_plain_submission(
+    job_file: JobFile, fake_slurm: FakeSlurm
+) -> None:
+    fake_slurm.set(max_submit=2)
+    paths, job, plan = prepared(job_file("repeats: 5\n"))
+    make_results.complete(paths, plan.runs)
+    assert launch.submit(paths, job, plan, "slurm").runs == []
+    asked = launch.submit(paths, job, plan, "slurm", again=True)
+    assert (len(asked.runs), len(asked.given.left)) == (2, 3)
+    fake_slurm.set(max_submit=9)
+    later = launch.submit(paths, job, plan, "slurm")
+    assert [run.id for run in later.runs] == [run.id for run in asked.given.left]
+    assert launch.submit(paths, job, plan, "slurm").runs == []
 
 
 def test_the_room_is_found_and_nothing_stays_of_what_was_refused(
