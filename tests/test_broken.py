@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import FakeSlurm
+from conftest import FAKE_SLURM, FakeSlurm
 
 from hpcncf import jobfile, records, results, submissions
 from hpcncf.errors import HpcncfError
@@ -75,3 +78,52 @@ def test_nothing_is_sent_while_slurm_does_not_tell_what_it_has(
     fake_slurm.set(controller=True)
     launched = launch.submit(paths, job, plan, "slurm")
     assert (len(launched.runs), len(fake_slurm.submitted), noted(paths)) == (0, 2, [6])
+
+
+# Slurm takes the second array, and then the results' disk is full.
+FILLING = """\
+#!/bin/sh
+{sbatch} "$@" || exit
+echo >> {folder}/asked
+[ $(wc -l < {folder}/asked) -ne 2 ] || dd if=/dev/zero of={disk}/hog bs=4k 2> /dev/null
+exit 0
+"""
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A small one of its own."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=24m", "small", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("needs to mount a file system")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_what_slurm_had_when_the_disk_became_full_is_known_to_the_next_submission(
+    job_file: JobFile, fake_slurm: FakeSlurm, disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = job_file(SWEEP)
+    commands = disk.parent / "bin"
+    commands.mkdir()
+    of_it = {"sbatch": FAKE_SLURM / "sbatch", "folder": commands, "disk": disk}
+    (commands / "sbatch").write_text(FILLING.format(**of_it))
+    (commands / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{commands}{os.pathsep}{os.environ['PATH']}")
+    submit = [sys.executable, "-m", "hpcncf", "submit", path.name, "--results", "disk/tiny"]
+
+    full = subprocess.run(submit, cwd=path.parent, capture_output=True, text=True, check=False)
+    assert (full.returncode, "No space left on device" in full.stderr) == (1, True), full.stderr
+    assert "Traceback" not in full.stderr
+    paths = ResultPaths(disk / "tiny")
+    assert noted(paths) == [3]
+    (disk / "hog").unlink()
+    again = subprocess.run(submit, cwd=path.parent, capture_output=True, text=True, check=False)
+    assert again.returncode == 0, again.stderr
+    (first, *later) = submissions.read(paths).submissions
+    sent = [run for one in (first, *later) for job in one.jobs for run in job.runs]
+    assert sorted(sent) == sorted(run.id for run in results.read_plan(paths).runs)
+    cancelled = sum(call.startswith("scancel") for call in fake_slurm.calls)
+    assert len(fake_slurm.submitted) == 2 + cancelled, "nothing is sent twice"
