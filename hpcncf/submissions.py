@@ -175,16 +175,17 @@ def begin(
     return path
 
 
-def cancel(paths: ResultPaths, runs: list[str]) -> None:
-    """Leave word that these runs shall not run (any more)."""
+def cancel(paths: ResultPaths, runs: list[str]) -> Path:
+    """Leave word that these runs shall not run (any more); returns its file."""
     cancellation = Cancellation(
         user=user(),
         host=os.uname().nodename,
         cancelled_at=records.now(),
         runs=runs,
     )
-    stamp = _stamp(cancellation.cancelled_at)
-    records.write(paths.submissions / f"{stamp}.cancelled.json", cancellation)
+    path = paths.submissions / f"{_stamp(cancellation.cancelled_at)}.cancelled.json"
+    records.write(path, cancellation)
+    return path
 
 
 def _stamp(moment: str) -> str:

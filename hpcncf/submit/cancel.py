@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from hpcncf import claims, records, submissions
+from hpcncf import claims, records, results, submissions
 from hpcncf.local.processes import GRACE_S
 from hpcncf.paths import ResultPaths
 from hpcncf.plan import Plan, Run
@@ -27,14 +27,18 @@ def cancel(paths: ResultPaths, plan: Plan, runs: Sequence[Run]) -> list[RunState
     Raises HpcncfError where Slurm refuses.
     """
     asked = {run.id for run in runs}
-    states = status.states(paths, plan)
-    found = [state for state in states if state.run.id in asked and state.state in UNDER_WAY]
-    if not found:
-        return []
-    submissions.cancel(paths, [state.run.id for state in found])
-    slurm = _slurm_jobs(paths, states, found)
-    if slurm:
-        commands.cancel(slurm)
+    # What is being submitted just now has its jobs when the lock is free.
+    with results.writing(paths.folder), results.locked(paths):
+        states = status.states(paths, plan)
+        found = [state for state in states if state.run.id in asked and state.state in UNDER_WAY]
+        if not found:
+            return []
+        word = submissions.cancel(paths, [state.run.id for state in found])
+        try:
+            commands.cancel(_slurm_jobs(paths, states, found))
+        except BaseException:  # Ctrl-C, too: what Slurm still has is not to be told as cancelled
+            word.unlink()
+            raise
     _end_local(paths, found)
     return found
 

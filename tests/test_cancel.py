@@ -1,0 +1,52 @@
+"""Cancelling: what is told as cancelled is so, and nothing is sent twice for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from conftest import FakeSlurm
+
+from hpcncf import jobfile, results, submissions
+from hpcncf.errors import HpcncfError
+from hpcncf.paths import ResultPaths
+from hpcncf.plan import Plan
+from hpcncf.spec import JobSpec
+from hpcncf.submit import cancel, launch
+
+JobFile = Callable[[str], Path]
+SWEEP = "grid: {training.seed: [1, 2, 3]}\n"
+
+
+def planned(job_file: JobFile) -> tuple[ResultPaths, JobSpec, Plan]:
+    path = job_file(SWEEP)
+    job, paths = jobfile.load(path), ResultPaths(path.parent / "results/tiny")
+    return paths, job, results.leave_plan(paths, job, jobfile.plan(job, path))
+
+
+def test_what_slurm_did_not_cancel_is_not_told_as_cancelled(
+    job_file: JobFile, fake_slurm: FakeSlurm
+) -> None:
+    """Else `retry` would send once more what is queued all the same."""
+    paths, job, plan = planned(job_file)
+    launch.submit(paths, job, plan, "slurm")
+    fake_slurm.set(controller=False)
+    with pytest.raises(HpcncfError, match="Unable to contact slurm controller"):
+        cancel.cancel(paths, plan, plan.runs)
+    assert submissions.read(paths).cancellations == []
+    fake_slurm.set(controller=True)
+    assert launch.submit(paths, job, plan, "slurm").runs == []
+    assert len(fake_slurm.submitted) == 1
+
+
+@pytest.mark.usefixtures("fake_slurm")
+def test_who_cancels_while_somebody_submits_waits_for_the_jobs(job_file: JobFile) -> None:
+    paths, _, plan = planned(job_file)
+    with ThreadPoolExecutor() as other:
+        with results.locked(paths):
+            cancelling = other.submit(cancel.cancel, paths, plan, plan.runs)
+            with pytest.raises(TimeoutError):
+                cancelling.result(timeout=0.5)
+        assert cancelling.result() == []
