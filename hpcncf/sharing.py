@@ -6,7 +6,11 @@ import errno
 import os
 import stat
 from pathlib import Path
+from threading import Lock
+from typing import Final
 from uuid import uuid4
+
+ASKING: Final = Lock()
 
 
 def make(folder: Path) -> None:
@@ -66,6 +70,8 @@ def open_lock(path: Path) -> int:
 
 
 def umask() -> int:
-    mask = os.umask(0o022)
-    os.umask(mask)
+    """To ask for it is to set it: two threads at once (the monitor writes, too) would mix it up."""
+    with ASKING:
+        mask = os.umask(0o022)
+        os.umask(mask)
     return mask

@@ -39,10 +39,9 @@ def show(args: argparse.Namespace, job: JobSpec, plan: Plan, paths: ResultPaths)
 
 
 def _open(plan: Plan, paths: ResultPaths) -> list[Run]:
-    """Those that are neither complete nor taken."""
-    done = (*launch.TAKEN, "completed")
-    states = status.states(paths, plan)
-    return [now.run for now in states if not now.run.retired and now.state not in done]
+    """Those that `submit` would send."""
+    states = [state for state in status.states(paths, plan) if not state.run.retired]
+    return [state.run for state in states if not launch.passed_over(state)]
 
 
 def _sent(job: JobSpec, runs: list[Run], paths: ResultPaths) -> Iterator[str]:

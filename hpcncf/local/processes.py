@@ -45,7 +45,7 @@ def start(results: Path, run: Run, attempt: AttemptPaths, cpus: list[int], gpus:
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     process_group=0,  # so that a killed rank's DataLoader workers go with it
-                    preexec_fn=end_with_parent if sys.platform == "linux" else None,
+                    preexec_fn=end_with_parent,
                 )
             )
     return ranks
@@ -97,7 +97,8 @@ def bound_to(cpus: list[int]) -> Iterator[None]:
 
 def end_with_parent() -> None:
     """Linux sends this process SIGTERM when its parent dies: no rank outlives its queue."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def watch(

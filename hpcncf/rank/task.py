@@ -82,11 +82,10 @@ class _Several:
 
     def _run(self, run: Run) -> int:
         self._by_torchrun = run.resources.launcher == "torchrun"
-        known = {requeue.BY_TASK: "1", "HPCNCF_RUN": run.id}
         self._child = subprocess.Popen(
             self._command(run),
-            env=os.environ | known,
-            preexec_fn=torchrun.prepare if self._by_torchrun else _prepare,
+            env=os.environ | {requeue.BY_TASK: "1"},
+            preexec_fn=torchrun.prepare if self._by_torchrun else end_with_parent,
         )
         deadline = time.monotonic() + run.resources.timeout_min * 60
         code = _wait(self._child, deadline, lambda: self._word.against(run.id))
@@ -152,11 +151,6 @@ class _Several:
         name = signal.Signals(self._told).name
         sys.stderr.write(f"hpcncf: this task's runs were stopped by {name}{told}\n")
         return 128 + self._told
-
-
-def _prepare() -> None:
-    if sys.platform == "linux":
-        end_with_parent()
 
 
 def _wait(

@@ -57,8 +57,7 @@ def prepare() -> None:
     Slurm may send its warning to every process of the step, and torchrun would end by it. Blocked,
     it waits; torchrun's ranks inherit that, and open up for it when they can handle it.
     """
-    if sys.platform == "linux":
-        end_with_parent()
+    end_with_parent()
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
 
 

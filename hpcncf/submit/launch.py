@@ -124,7 +124,7 @@ def submit(
         gone = {run.id for run in plan.runs if run.retired}.union(without)
         now = [state for state in status.states(paths, plan) if state.run.id not in gone]
         owed = submissions.read(paths).unsent(again=True)
-        done = [state for state in now if _done(state, again or state.run.id in owed)]
+        done = [state for state in now if passed_over(state, again or state.run.id in owed)]
         held = [] if force else _unclear(now)
         passed = {state.run.id for state in (*done, *held)}
         open_runs = [state.run for state in now if state.run.id not in passed]
@@ -153,7 +153,8 @@ def submit(
     )
 
 
-def _done(state: RunState, again: bool) -> bool:
+def passed_over(state: RunState, again: bool = False) -> bool:
+    """Whether nobody need send it: it is complete, or somebody is at it."""
     return state.state in TAKEN or (state.state == "completed" and not again)
 
 
