@@ -9,6 +9,7 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -145,8 +146,11 @@ class Recorded(AbstractContextManager["Recorded"]):
             self.error.fate = f"; not put back into the queue: {refused}"
             self._write(record.model_copy(update={"error": self._told_error()}))
 
+    def _own(self) -> Path:
+        return self.attempt.rank(self.place.rank)
+
     def _write(self, record: RankRecord) -> None:
-        path = self.attempt.rank(self.place.rank)
+        path = self._own()
         try:
             records.write_last(path, record)
         except OSError as problem:
@@ -209,7 +213,8 @@ class Recorded(AbstractContextManager["Recorded"]):
         message = str(self.error)
         if self.error is None or not lost_peer(self.error):
             return message
-        failed = [text for path in self.attempt.ranks() if (text := _failure(path))]
+        others = [path for path in self.attempt.ranks() if path != self._own()]
+        failed = [text for path in others if (text := _failure(path))]
         return (
             "another rank ended while this one waited for it: "
             + (
