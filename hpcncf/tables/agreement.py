@@ -11,11 +11,12 @@ from hpcncf.slurm.accounting import Account
 # Below it, a step's start and end weigh more than what is measured.
 SHORTEST_S: Final = 60.0
 CPU_SHARE: Final = 0.02
-# Of each rank: Slurm counts its Python's start, too, and the process beside a command.
-CPU_S: Final = 2.0
+CPU_S: Final = 1.0
 # Slurm looks every 30 s by default, and may miss a peak.
 MEMORY_SHARE: Final = 0.10
-MEMORY_MIB: Final = 64.0
+# A command's record is of the command alone; Slurm counts our process beside it, on every rank.
+BESIDE_S: Final = 2.0
+BESIDE_MIB: Final = 64.0
 
 
 def disagreements(ranks: Sequence[RankRecord], slurm: Account) -> list[str] | None:
@@ -24,16 +25,15 @@ def disagreements(ranks: Sequence[RankRecord], slurm: Account) -> list[str] | No
         return None
     said = []
     cpu_s = sum(record.cpu.user_s + record.cpu.system_s for record in ranks)
-    if abs(cpu_s - slurm.cpu_s) > max(CPU_SHARE * slurm.cpu_s, CPU_S * len(ranks)):
+    beside = sum(record.training is None for record in ranks)
+    if abs(cpu_s - slurm.cpu_s) > max(CPU_SHARE * slurm.cpu_s, CPU_S) + BESIDE_S * beside:
         said.append(_differ("CPU seconds", cpu_s, slurm.cpu_s))
     ours, theirs = anonymous_mib(ranks), slurm.max_rss_mib
-    if ours is not None and theirs is not None and _apart(ours, theirs):
-        said.append(_differ("MiB of memory", ours, theirs))
+    if ours is not None and theirs is not None:
+        allowed = MEMORY_SHARE * theirs + (BESIDE_MIB if beside else 0.0)
+        if abs(ours - theirs) > allowed:
+            said.append(_differ("MiB of memory", ours, theirs))
     return said
-
-
-def _apart(ours: float, theirs: float) -> bool:
-    return abs(ours - theirs) > max(MEMORY_SHARE * theirs, MEMORY_MIB)
 
 
 def _differ(what: str, ours: float, theirs: float) -> str:
