@@ -21,8 +21,7 @@ from hpcncf.records import NodeRecord, RankRecord, RecordError
 from hpcncf.slurm import accounting
 from hpcncf.slurm.accounting import Account
 from hpcncf.state import attempts, status
-from hpcncf.state.evidence import whole
-from hpcncf.state.judge import Attempt
+from hpcncf.state.evidence import Attempt, whole
 from hpcncf.state.status import RunState
 from hpcncf.tables import history, rows
 from hpcncf.tables.trained import Row

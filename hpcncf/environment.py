@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
@@ -97,7 +96,7 @@ def describe() -> dict[str, Any]:
     `commit` and `dirty` are of the code that runs, `folder_commit` and `folder_dirty` of the
     current folder; null where there is no git checkout.
     """
-    code, folder = commit(Path(__file__).parent), commit(Path.cwd())
+    code, folder = git.checkout(Path(__file__).parent), git.checkout(Path.cwd())
     return {
         **versions(),
         "python": platform.python_version(),
@@ -135,25 +134,3 @@ def cpu_model(root: Path = Path("/")) -> str:
         if told.get(key):
             return told[key]
     return platform.processor() or platform.machine()
-
-
-STATUS: Final = ("status", "--porcelain", "--untracked-files=no", "--ignore-submodules=dirty")
-
-
-@dataclass(frozen=True)
-class Checkout:
-    """Of a git checkout; both None where there is none."""
-
-    commit: str | None = None
-    dirty: bool | None = None
-    """Whether tracked files differ from the commit."""
-
-
-def commit(folder: Path) -> Checkout:
-    """The checkout that `folder` is in. A folder that git ignores is in none: an environment
-    inside somebody else's checkout is not that code."""
-    head = git.said(folder, "rev-parse", "HEAD")
-    if head is None or git.said(folder, "check-ignore", "--quiet", ".") is not None:
-        return Checkout()
-    changes = git.said(folder, *STATUS)
-    return Checkout(head, None if changes is None else bool(changes))

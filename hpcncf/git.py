@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Timer
 from typing import Final
@@ -32,6 +33,7 @@ OF_OTHERS: Final = (
     "GIT_PREFIX",
     "GIT_WORK_TREE",
 )
+STATUS: Final = ("status", "--porcelain", "--untracked-files=no", "--ignore-submodules=dirty")
 
 
 def said(folder: Path, *arguments: str) -> str | None:
@@ -64,3 +66,22 @@ def read(folder: Path, *arguments: str, at_most: int = 10_000_000) -> bytes | No
             git.kill()
     timer.cancel()
     return text if git.returncode == 0 and len(text) <= at_most else None
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """Of a git checkout; both None where there is none."""
+
+    commit: str | None = None
+    dirty: bool | None = None
+    """Whether tracked files differ from the commit."""
+
+
+def checkout(folder: Path) -> Checkout:
+    """The checkout that `folder` is in. A folder that git ignores is in none: an environment
+    inside somebody else's checkout is not that code."""
+    head = said(folder, "rev-parse", "HEAD")
+    if head is None or said(folder, "check-ignore", "--quiet", ".") is not None:
+        return Checkout()
+    changes = said(folder, *STATUS)
+    return Checkout(head, None if changes is None else bool(changes))

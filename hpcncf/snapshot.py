@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, Self
 
-from hpcncf import environment, git
+from hpcncf import git
 from hpcncf.records import Part
 
 # More than this of changes is data in a checkout, not code: it is neither kept nor compared.
@@ -99,7 +99,7 @@ def _ours(kept: Path) -> Code:
 
 def _root(folder: Path) -> Path | None:
     """Of the checkout that the folder is in and that does not ignore it."""
-    if environment.commit(folder).commit is None:
+    if git.checkout(folder).commit is None:
         return None
     top = git.said(folder, "rev-parse", "--show-toplevel")
     return Path(top) if top else None
@@ -114,7 +114,7 @@ def _of_checkout(of: Literal["hpcncf", "folder"], root: Path, kept: Path) -> Cod
         of=of,
         folder=str(root),
         commit=found.commit,
-        dirty=bool(found.diff) if found.diff is not None else environment.commit(root).dirty,
+        dirty=bool(found.diff) if found.diff is not None else git.checkout(root).dirty,
         sha256=found.sha256(),
         diff=name,
         untracked=found.untracked[:MOST_UNTRACKED],

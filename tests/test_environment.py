@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpcncf import environment
+from hpcncf.git import checkout as checkout_of
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -60,19 +61,19 @@ def test_a_package_that_is_missing_has_no_version() -> None:
 
 
 def test_a_checkout_has_a_commit_and_says_whether_files_differ(checkout: Path) -> None:
-    clean = environment.commit(checkout)
+    clean = checkout_of(checkout)
     assert clean.commit == git(checkout, "rev-parse", "HEAD")
     assert clean.dirty is False
     (checkout / "results.json").write_text("{}")
-    assert environment.commit(checkout).dirty is False, "what git does not track is not the code"
+    assert checkout_of(checkout).dirty is False, "what git does not track is not the code"
     (checkout / "code.py").write_text("a = 2\n")
-    assert environment.commit(checkout).dirty is True
+    assert checkout_of(checkout).dirty is True
 
 
 def test_an_ignored_folder_and_no_checkout_have_none(checkout: Path, tmp_path: Path) -> None:
     (checkout / "ignored").mkdir()
-    assert environment.commit(checkout / "ignored").commit is None
-    assert environment.commit(tmp_path / "absent").commit is None
+    assert checkout_of(checkout / "ignored").commit is None
+    assert checkout_of(tmp_path / "absent").commit is None
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,8 @@ from hpcncf.slurm.states import state_of
 from hpcncf.snapshot import CHANGED
 from hpcncf.spec import Data, JobSpec, Resources
 from hpcncf.state import judge
-from hpcncf.state.judge import Attempt, Sent, decide
+from hpcncf.state.evidence import Attempt, Sent
+from hpcncf.state.judge import decide
 from hpcncf.submissions import Submission, SubmittedJob
 
 

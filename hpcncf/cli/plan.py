@@ -102,11 +102,11 @@ def _plain(job: JobSpec, plan: Plan, paths: ResultPaths) -> dict[str, Any]:
 
 def _complete(plan: Plan, paths: ResultPaths) -> list[Run]:
     """Those whose records are in the results folder."""
-    from hpcncf.state import judge
+    from hpcncf.state import evidence
     from hpcncf.state.attempts import last_attempt
 
     last = [(run, last_attempt(paths.run(run.id))) for run in plan.active()]
-    return [run for run, attempt in last if attempt and judge.complete(run, attempt)]
+    return [run for run, attempt in last if attempt and evidence.complete(run, attempt)]
 
 
 def _unprepared(plan: Plan) -> list[str]:

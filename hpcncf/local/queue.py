@@ -22,7 +22,7 @@ from hpcncf.paths import AttemptPaths, ResultPaths
 from hpcncf.plan import Run
 from hpcncf.records import End
 from hpcncf.results import read_plan
-from hpcncf.state import judge
+from hpcncf.state import evidence
 from hpcncf.state.attempts import last_attempt
 from hpcncf.submissions import Submission
 
@@ -106,7 +106,7 @@ def wanted(paths: ResultPaths, run: Run, submission: Submission) -> bool:
     if held is not None and held.attempt > submission.over.get(run.id, 0):
         return False
     attempt = last_attempt(paths.run(run.id))
-    if attempt is None or not judge.complete(run, attempt):
+    if attempt is None or not evidence.complete(run, attempt):
         return True
     since = attempt.claim.claimed_at if attempt.claim else ""
     return submission.again and since < submission.submitted_at

@@ -11,10 +11,8 @@ from hpcncf.records import End, RankRecord
 from hpcncf.slurm.states import JobState
 from hpcncf.state import by_slurm
 from hpcncf.state.by_slurm import Verdict
-from hpcncf.state.evidence import Attempt, Sent, complete, completed, missing
+from hpcncf.state.evidence import Attempt, Sent, complete, missing
 from hpcncf.submissions import State
-
-__all__ = ["Attempt", "Sent", "complete", "completed", "decide", "stale"]
 
 # What a launcher sends to the other ranks when one has failed: an effect, never the cause.
 SENT_BY_US = {signal.SIGTERM, signal.SIGINT}

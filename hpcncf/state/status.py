@@ -9,18 +9,16 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from hpcncf import claims, environment, submissions
+from hpcncf import claims, git, submissions
 from hpcncf.paths import ResultPaths
 from hpcncf.plan import Plan, Run
 from hpcncf.records import Progress, RankRecord
 from hpcncf.slurm import commands
 from hpcncf.slurm.states import JobState
-from hpcncf.state import judge, turns
+from hpcncf.state import evidence, judge, turns
 from hpcncf.state.attempts import last_attempt, unreadable
 from hpcncf.state.evidence import Attempt, Sent
 from hpcncf.submissions import State, Submission, Submitted, SubmittedJob
-
-__all__ = ["UNDER_WAY", "RunState", "State", "states"]
 
 # `unknown`: Slurm does not answer, or its accounting is some seconds behind.
 UNDER_WAY: Final = ("pending", "running", "unknown")
@@ -89,12 +87,12 @@ def states(paths: ResultPaths, plan: Plan, ask: Ask = commands.job_states) -> li
 
 
 def _complete(run: Run, attempt: Attempt | None) -> bool:
-    return attempt is not None and judge.complete(run, attempt)
+    return attempt is not None and evidence.complete(run, attempt)
 
 
 @cache
 def _commit() -> str | None:
-    return environment.commit(Path(__file__).parent).commit
+    return git.checkout(Path(__file__).parent).commit
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,7 @@ from hpcncf.plan import Run
 from hpcncf.records import Progress, RankRecord
 from hpcncf.slurm import accounting
 from hpcncf.slurm.accounting import Account
-from hpcncf.state.evidence import whole
-from hpcncf.state.judge import Attempt
+from hpcncf.state.evidence import Attempt, whole
 from hpcncf.tables import account, agreement, watched
 from hpcncf.tables.trained import Row
 
