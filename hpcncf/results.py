@@ -12,7 +12,7 @@ from pathlib import Path
 import yaml
 from pydantic import ValidationError
 
-from hpcncf import jobfile, records, sharing
+from hpcncf import plain_yaml, records, sharing
 from hpcncf import plan as planning
 from hpcncf.errors import HpcncfError, UsageError
 from hpcncf.paths import ResultPaths
@@ -23,7 +23,7 @@ from hpcncf.spec import JobSpec
 class JobDumper(yaml.SafeDumper):
     """Quotes exactly the text that our own loader would take for a number or a truth value."""
 
-    yaml_implicit_resolvers = jobfile.Loader.yaml_implicit_resolvers
+    yaml_implicit_resolvers = plain_yaml.Loader.yaml_implicit_resolvers
 
 
 def read_plan(paths: ResultPaths) -> Plan:

@@ -15,7 +15,13 @@ HEAVY = {"torch", "pandas", "matplotlib", "submitit", "pyarrow"}
 # A module may import those of lower layers, and of its own.
 LAYERS: list[set[str]] = [
     {"hpcncf", "hpcncf.errors", "hpcncf.exits", "hpcncf.final_report"},
-    {"hpcncf.spec", "hpcncf.settings", "hpcncf.placeholders", "hpcncf.workload"},
+    {
+        "hpcncf.spec",
+        "hpcncf.settings",
+        "hpcncf.plain_yaml",
+        "hpcncf.placeholders",
+        "hpcncf.workload",
+    },
     {
         "hpcncf.identity",
         "hpcncf.plan",

@@ -11,7 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcncf import jobfile
+from hpcncf import jobfile, plain_yaml
 from hpcncf.errors import HpcncfError, UsageError
 from hpcncf.spec import JobSpec
 
@@ -48,19 +48,19 @@ def refusal(folder: Path, text: str, *overrides: str) -> str:
     ],
 )
 def test_scalars_mean_what_they_say(text: str, value: object) -> None:
-    assert jobfile.parse(f"key: {text}", "here") == {"key": value}
+    assert plain_yaml.parse(f"key: {text}", "here") == {"key": value}
 
 
 @given(st.dictionaries(st.text("abc", min_size=1), st.floats(allow_nan=False) | st.integers()))
 def test_numbers_survive_yaml(plain: dict[str, Any]) -> None:
     finite = {key: value for key, value in plain.items() if abs(value) < 1e300}
-    assert jobfile.parse(yaml.safe_dump(finite), "here") == finite
+    assert plain_yaml.parse(yaml.safe_dump(finite), "here") == finite
 
 
 @given(st.text(max_size=200))
 def test_any_text_is_read_or_refused(text: str) -> None:
     with contextlib.suppress(UsageError):
-        jobfile.parse(text, "here")
+        plain_yaml.parse(text, "here")
 
 
 @pytest.mark.parametrize(

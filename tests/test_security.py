@@ -17,7 +17,7 @@ import yaml
 from conftest import FakeSlurm
 from pydantic import ValidationError
 
-from hpcncf import jobfile, records, results, snapshot, submissions
+from hpcncf import jobfile, plain_yaml, records, results, snapshot, submissions
 from hpcncf.cli import main
 from hpcncf.errors import HpcncfError, UsageError
 from hpcncf.local import machine
@@ -100,7 +100,7 @@ def test_what_would_is_found(line: str) -> None:
 
 
 def test_yaml_is_read_by_a_safe_loader(tmp_path: Path) -> None:
-    assert issubclass(jobfile.Loader, yaml.SafeLoader)
+    assert issubclass(plain_yaml.Loader, yaml.SafeLoader)
     evil = f"!!python/object/apply:os.system ['touch {tmp_path}/done']\n"
     for name, read in (("job.yaml", jobfile.load), ("site.yaml", lambda p: sites.load(str(p)))):
         path = tmp_path / name

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from hpcncf import jobfile
+from hpcncf import jobfile, plain_yaml
 from hpcncf.errors import UsageError, nearest
 from hpcncf.slurm.request import Site
 from hpcncf.spec import JobSpec
@@ -41,7 +41,7 @@ def load(name: str) -> Site:
     A user's own file wins over the template of the same name. Raises UsageError.
     """
     path = Path(name) if _is_path(name) else _known_file(name)
-    plain = jobfile.parse(jobfile.read_text(path), str(path))
+    plain = plain_yaml.parse(plain_yaml.read_text(path), str(path))
     # A file of nothing but comments asks for nothing.
     return jobfile.validated(Site, {} if plain is None else plain, str(path))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from hpcncf import jobfile, results
+from hpcncf import jobfile, plain_yaml, results
 from hpcncf.errors import UsageError
 from hpcncf.paths import ResultPaths
 from hpcncf.plan import Plan, Run
@@ -49,5 +49,5 @@ def _changes(settings: Sequence[str]) -> dict[str, Any]:
                 f"-s {setting}: would be another run, not this one once more: submit the job file "
                 f"with it; retry takes {', '.join(FREE)}"
             )
-        plain[dotted.split(".")[1]] = jobfile.parse(text, f"-s {setting}")
+        plain[dotted.split(".")[1]] = plain_yaml.parse(text, f"-s {setting}")
     return jobfile.validated(Resources, plain, "-s").model_dump(include=set(plain))
