@@ -70,7 +70,7 @@ def ranks_of(queue: int) -> dict[str, psutil.Process]:
 
 
 def hpcncf(here: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "hpcncf", *args]
+    command = [sys.executable, "-P", "-m", "hpcncf", *args]  # as the installed command
     return subprocess.run(
         command, cwd=here, capture_output=True, text=True, timeout=120, check=False
     )
@@ -113,6 +113,14 @@ def test_two_submits_at_the_same_moment_run_everything_once(here: Path, job_file
     (file,) = json.loads(log.stdout)["files"]
     assert Path(file).name == "rank-1.log"
     assert queue_ends(here)
+
+
+def test_of_a_checkout_that_submits_the_ranks_take_no_code(here: Path, job_file: JobFile) -> None:
+    """It may be another version than the one installed."""
+    job_file("")
+    (here / "hpcncf.py").write_text("raise SystemExit('not the installed one')\n")
+    said = hpcncf(here, "submit", "job.yaml", "--cluster", "local", "--wait")
+    assert said.returncode == 0, said.stdout + said.stderr
 
 
 @two_cores

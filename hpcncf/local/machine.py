@@ -74,7 +74,8 @@ def start(paths: ResultPaths, submission_file: Path) -> None:
     """
     _check_turn_folder()
     private.make(paths.submitit(user()))
-    command = [sys.executable, "-m", "hpcncf.local.queue", str(paths.folder), submission_file.name]
+    name = submission_file.name
+    command = [sys.executable, "-P", "-m", "hpcncf.local.queue", str(paths.folder), name]
     # The queue itself computes nothing; a rank is told its own number of threads.
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     log = paths.submissions / f".{submission_file.stem}.log"

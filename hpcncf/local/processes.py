@@ -31,7 +31,7 @@ PR_SET_PDEATHSIG: Final = 1
 
 def start(results: Path, run: Run, attempt: AttemptPaths, cpus: list[int], gpus: str) -> Ranks:
     """Start every rank of the run. `cpus` are the run's, shared out evenly in their order."""
-    command = [sys.executable, "-u", "-m", "hpcncf.worker", str(results), "--run", run.id]
+    command = [sys.executable, "-P", "-u", "-m", "hpcncf.worker", str(results), "--run", run.id]
     known = _environment(run, attempt, cpus, gpus)
     share, ranks = run.resources.cpus_per_task, Ranks()
     for rank in range(run.resources.world_size):

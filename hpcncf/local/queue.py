@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -37,7 +38,7 @@ def main(argv: list[str]) -> None:
     submission = records.read(paths.submissions / name, Submission)
     runs = _runs(paths, submission)
     folder = paths.submitit(submissions.user())
-    executor = submitit.LocalExecutor(folder)
+    executor = submitit.LocalExecutor(folder, python=f"{shlex.quote(sys.executable)} -P")
     visible = machine.gpus()
     executor.update_parameters(
         timeout_min=sum(run.resources.timeout_min for run in runs) + machine.SLACK_MIN,

@@ -108,7 +108,7 @@ class _Several:
         given += ["--over", str(self._over.get(run.id, 0)), *["--again"] * self._again]
         if self._by_torchrun:
             return torchrun.command(run, ["hpcncf.worker", *given])
-        return [sys.executable, "-u", "-m", "hpcncf.worker", *given]
+        return [sys.executable, "-P", "-u", "-m", "hpcncf.worker", *given]
 
     def _leave_end(self, run: Run, reason: EndReason, code: int) -> None:
         """The run's own record says that it was told to stop; here stands why."""

@@ -28,11 +28,11 @@ def command(run: Run, worker: Sequence[str], env: Mapping[str, str] = os.environ
     """What each node's task starts; the tasks agree on a port first. `worker`: behind `-m`."""
     address, port = _agreed(run.id, launcher.place(env), env)
     return [
-        *(sys.executable, "-u", "-m", "torch.distributed.run"),
+        *(sys.executable, "-P", "-u", "-m", "torch.distributed.run"),
         *("--nnodes", str(run.resources.nodes), "--node-rank", env.get("SLURM_NODEID", "0")),
         *("--nproc-per-node", str(run.resources.tasks_per_node), "--max-restarts", "0"),
         *("--master-addr", address, "--master-port", str(port)),
-        *("-m", *worker),
+        *("--no-python", sys.executable, "-P", "-u", "-m", *worker),
     ]
 
 

@@ -102,7 +102,7 @@ def _command(
     asked: dict[str, Any], resources: Resources, source: Source, python: str
 ) -> Iterator[str]:
     yield shlex.join(["srun", *asked["slurm_srun_args"]])
-    yield f"{python} -u"
+    yield f"{python} -P -u"
     if resources.launcher == "torchrun":
         yield f"-m torch.distributed.run --nnodes {resources.nodes}"
         yield f"--nproc-per-node {resources.tasks_per_node} --rdzv-backend c10d"

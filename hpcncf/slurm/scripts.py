@@ -31,7 +31,9 @@ def executor(folder: Path, job: JobSpec, resources: Resources, sends: bool = Tru
     site = sites.load(job.site)
     asked = request.parameters(resources, site, job.name, exclusive=job.exclusive)
     kind = slurm.SlurmExecutor if sends else Printing
-    made = kind(folder_for_slurm(folder), python=f"{shell.DEAF_AT_FIRST} {request.python(site)}")
+    # -P: the folder that submits is not on Python's path; a checkout there may be another version.
+    python = f"{shell.DEAF_AT_FIRST} {request.python(site)} -P"
+    made = kind(folder_for_slurm(folder), python=python)
     own = {key.removeprefix("slurm_"): value for key, value in asked.items()}
     own["setup"] = [private.guard(folder), *own["setup"]]
     made.update_parameters(**made._convert_parameters(own))

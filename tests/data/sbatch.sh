@@ -30,4 +30,4 @@ export HPCNCF_LAUNCHED_BY=slurm
 
 # command
 export SUBMITIT_EXECUTOR=slurm
-srun --unbuffered --output LOGS/%A_%a_%t_log.out --error LOGS/%A_%a_%t_log.err --cpus-per-task=3 --kill-on-bad-exit=1 sh -c 'trap "" USR2; exec "$@"' sh PYTHON -u -m submitit.core._submit LOGS
+srun --unbuffered --output LOGS/%A_%a_%t_log.out --error LOGS/%A_%a_%t_log.err --cpus-per-task=3 --kill-on-bad-exit=1 sh -c 'trap "" USR2; exec "$@"' sh PYTHON -P -u -m submitit.core._submit LOGS

@@ -43,7 +43,7 @@ export HPCNCF_LAUNCHED_BY=slurm
 
 # command
 export SUBMITIT_EXECUTOR=slurm
-srun --unbuffered --output /shared/results/%A_%a_%t_log.out --error /shared/results/%A_%a_%t_log.err --cpus-per-task=1 --kill-on-bad-exit=1 --cpu-bind=cores sh -c 'trap "" USR2; exec "$@"' sh apptainer exec --nv '/images/my image.sif' "$HOME"/'env s/hpcncf'/bin/python -u -m submitit.core._submit /shared/results
+srun --unbuffered --output /shared/results/%A_%a_%t_log.out --error /shared/results/%A_%a_%t_log.err --cpus-per-task=1 --kill-on-bad-exit=1 --cpu-bind=cores sh -c 'trap "" USR2; exec "$@"' sh apptainer exec --nv '/images/my image.sif' "$HOME"/'env s/hpcncf'/bin/python -P -u -m submitit.core._submit /shared/results
 
 
 # teardown
