@@ -13,11 +13,11 @@ from make_runs import planned, trainer
 from hpcncf.ncf import distributed
 from hpcncf.rank import launcher
 
-SLOW_S = 1.0
+SLOW_S = 4.0
 
 
 def slow_disk(position: Any) -> None:
-    """The first epoch's checkpoint, which the first rank alone writes, takes a second more."""
+    """The first epoch's checkpoint, which the first rank alone writes, takes some seconds more."""
     if (position.phase, position.epoch) == ("checkpoint", 0):
         time.sleep(SLOW_S)
 
