@@ -130,6 +130,14 @@ def test_where_more_time_or_memory_helps_the_reason_says_how(
     assert decide(run, attempt(RUN, 1), by)[1].endswith(remedy)
 
 
+def test_the_rank_that_was_killed_is_the_one_that_left_no_record() -> None:
+    """srun ends the others by SIGTERM, so that they tell of nothing else."""
+    by = sent(RUN, "slurm", started=True, slurm=state_of("FAILED", "12_3"))
+    told = {"outcome": "stopped", "exit_code": 143, "error": None}
+    state, why = decide(RUN, attempt(RUN, 1, **told), by)
+    assert (state, why.endswith("; no record of rank 1")) == ("failed", True)
+
+
 @pytest.mark.parametrize(
     ("word", "started", "state", "reason"),
     [

@@ -119,7 +119,8 @@ def _attempted(run: Run, attempt: Attempt, sent: Sent | None, by_hand: JobState 
     if whole or _failed_rank(attempt.ranks):
         return _from_records(attempt.ranks)
     if state and state.state == "failed":
-        return "failed", state.reason
+        gone = f"; no record of {missing(run, attempt)}" if attempt.ranks else ""
+        return "failed", f"{state.reason}{gone}"
     if state and state.state == "completed":
         return (
             "failed",
