@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 RUN_READY := $(VENV)/.run-ready
 DEV_READY := $(VENV)/.dev-ready
 
-.PHONY: help demo test test-slurm lint typecheck format check bench schemas clean
+.PHONY: help demo test test-slurm chaos lint typecheck format check bench schemas clean
 .DEFAULT_GOAL := help
 
 help:  ## Show this list
@@ -20,6 +20,9 @@ test: $(DEV_READY)  ## Run the tests (real Frappe data: HPCNCF_DATA=folder of Mo
 
 test-slurm: $(DEV_READY)  ## Run the launcher on a real Slurm, started for it (root, Debian; installs what is missing)
 	HPCNCF_TEST_SLURM=1 $(BIN)/pytest -m slurm tests/slurm
+
+chaos: $(DEV_READY)  ## Break a real Slurm at random under sixty runs (CHAOS_RUNS=60 CHAOS_SEED=... CHAOS_FAULTS=40)
+	HPCNCF_TEST_SLURM=1 CHAOS_RUNS=$(or $(CHAOS_RUNS),60) $(BIN)/pytest -s -m slurm tests/slurm/chaos
 
 lint: $(DEV_READY)  ## Check style and formatting
 	$(BIN)/ruff check .

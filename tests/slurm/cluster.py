@@ -19,6 +19,7 @@ from types import FrameType
 
 import cgroups
 import daemons
+import disk
 import faults
 import network
 import packages
@@ -94,6 +95,7 @@ def check_machine(cpus: int | None) -> None:
 def take_down(folder: Path) -> None:
     """End what runs and remove what it left; does so as well after a part of it was done before."""
     parts.kill(folder)
+    disk.unmount(folder)
     network.stop(folder)
     cgroups.remove(configuration.group(folder))
     if configuration.file(folder).exists():
@@ -164,6 +166,8 @@ def act(asked: argparse.Namespace) -> int:
         os.execvp("unshare", people.acting(folder, asked.name, asked.command))
     if asked.verb == "node":
         faults.NODE[asked.fault](settings, asked.name)
+    elif asked.verb == "disk":
+        faults.DISK[asked.fault](settings)
     else:
         faults.DAEMON[asked.fault](settings, DAEMONS[asked.verb])
     return 0
@@ -186,6 +190,8 @@ def arguments() -> argparse.ArgumentParser:
     node = verbs.add_parser("node", parents=[where], help="break a node, and mend it")
     node.add_argument("name", choices=NODES)
     node.add_argument("fault", choices=faults.NODE)
+    disks = verbs.add_parser("disk", parents=[where], help="fill the folder small/, and free it")
+    disks.add_argument("fault", choices=faults.DISK)
     for short, name in DAEMONS.items():
         daemon = verbs.add_parser(short, parents=[where], help=f"stop and start {name}")
         daemon.add_argument("fault", choices=faults.DAEMON)

@@ -76,6 +76,14 @@ class Cluster:
         """Without it sacct says nothing; what ends meanwhile, slurmctld tells it later."""
         self._control("dbd", fault)
 
+    @property
+    def small(self) -> Path:
+        """A folder that all nodes share, and that can be filled."""
+        return self.folder / "small"
+
+    def disk(self, fault: Literal["fill", "free"]) -> None:
+        self._control("disk", fault)
+
     def mend(self) -> None:
         """Everything runs again, and every node takes jobs."""
         self._control("mend")

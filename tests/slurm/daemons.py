@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 import cgroups
+import disk
 import network
 import parts
 import people
@@ -21,6 +22,7 @@ FEW, FEW_JOBS = "few", 4
 
 def bring_up(settings: Settings) -> None:
     folder = Path(settings.folder)
+    disk.mount(folder)
     network.start(folder, settings.controller)
     start_munge(settings)
     if settings.accounting:

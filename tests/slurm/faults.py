@@ -10,6 +10,7 @@ from typing import Final
 
 import cgroups
 import daemons
+import disk
 import network
 import parts
 from parts import ClusterError
@@ -87,6 +88,7 @@ def restart(settings: Settings, daemon: str) -> None:
 
 def mend(settings: Settings) -> None:
     """Start what is gone, plug in what is pulled, and wait until every node takes jobs again."""
+    disk.free(settings)
     folder = Path(settings.folder)
     for daemon in daemons.named(settings):
         if not _runs(folder, daemon):
@@ -118,6 +120,7 @@ NODE: Final[dict[str, Callable[[Settings, str], None]]] = {
     "net-down": net_down,
     "net-up": net_up,
 }
+DISK: Final[dict[str, Callable[[Settings], None]]] = {"fill": disk.fill, "free": disk.free}
 DAEMON: Final[dict[str, Callable[[Settings, str], None]]] = {
     "stop": stop,
     "start": start,
