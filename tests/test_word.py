@@ -16,8 +16,10 @@ def test_a_run_cancelled_since_it_was_submitted_is_heard_of(tmp_path: Path) -> N
     submissions.begin(paths, "slurm", ["a", "b"], again=False)
     submissions.cancel(paths, ["a"])
     assert [word.against(run) for run in "ab"] == [True, False]
+    first = submissions.read(paths).submissions[0]
     submissions.begin(paths, "slurm", ["a"], again=False)
     assert not word.against("a")
+    assert word.against("a", first.submitted_at), "the earlier submission is not to run it"
 
 
 def test_the_folder_is_not_looked_into_all_the_time(tmp_path: Path) -> None:

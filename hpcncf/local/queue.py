@@ -10,24 +10,21 @@ import shlex
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 from hpcncf import claims, final_report, records, submissions
 from hpcncf.local import machine, processes
 from hpcncf.monitor import cores
 from hpcncf.paths import AttemptPaths, ResultPaths
 from hpcncf.plan import Run
+from hpcncf.rank.word import Word
 from hpcncf.records import End
 from hpcncf.results import read_plan
 from hpcncf.state import evidence
 from hpcncf.state.attempts import last_attempt
 from hpcncf.submissions import Submission
-
-TICK_NS: Final = 1_000_000_000
 
 
 def main(argv: list[str]) -> None:
@@ -57,17 +54,24 @@ def work(results: str, name: str) -> None:
         signal.signal(number, lambda *_: stop.set())
     paths = ResultPaths(Path(results))
     submission = records.read(paths.submissions / name, Submission)
-    cancelled = Cancelled(paths, submission)
-    with machine.taking_turns(paths, name, lambda: stop.is_set() or cancelled.all()) as ours:
+    word = Word(paths, every_s=0.0)
+
+    def cancelled(run_id: str) -> bool:
+        return word.against(run_id, submission.submitted_at)
+
+    def ended() -> bool:
+        return stop.is_set() or all(map(cancelled, submission.runs))
+
+    with machine.taking_turns(paths, name, ended) as ours:
         for run in _runs(paths, submission) if ours else []:
-            told_to_stop = partial(_told_to_stop, stop, cancelled, run)
+            told_to_stop = partial(_told_to_stop, stop, cancelled, run.id)
             if not told_to_stop() and wanted(paths, run, submission):
                 # One run that cannot be begun, or leave its end, must not end those after it.
                 try:
                     execute(paths, run, submission.over.get(run.id, 0), told_to_stop)
                 except (claims.Taken, OSError) as problem:
                     sys.stderr.write(f"run {run.id}: {problem}\n")
-        if ours and submission.report and not stop.is_set() and not cancelled.all():
+        if ours and submission.report and not ended():
             final_report.report(results)
 
 
@@ -76,29 +80,8 @@ def _runs(paths: ResultPaths, submission: Submission) -> list[Run]:
     return [planned[run_id] for run_id in submission.runs]
 
 
-def _told_to_stop(stop: threading.Event, cancelled: Cancelled, run: Run) -> bool:
-    return stop.is_set() or run.id in cancelled.runs()
-
-
-class Cancelled:
-    """The submission's runs that were cancelled; read again only when the folder has changed,
-    for it is asked several times a second beside a run that is being measured."""
-
-    def __init__(self, paths: ResultPaths, submission: Submission) -> None:
-        self._paths, self._submission = paths, submission
-        self._changed_ns, self._runs = -1, set[str]()
-
-    def runs(self) -> set[str]:
-        changed_ns = self._paths.submissions.stat().st_mtime_ns
-        # Two changes within one tick of the file system's clock look like one.
-        if changed_ns != self._changed_ns or time.time_ns() - changed_ns < TICK_NS:
-            known, since = submissions.read(self._paths), self._submission.submitted_at
-            self._runs = {run for run in self._submission.runs if known.cancelled(run, since)}
-            self._changed_ns = changed_ns
-        return self._runs
-
-    def all(self) -> bool:
-        return self.runs() == set(self._submission.runs)
+def _told_to_stop(stop: threading.Event, cancelled: Callable[[str], bool], run_id: str) -> bool:
+    return stop.is_set() or cancelled(run_id)
 
 
 def wanted(paths: ResultPaths, run: Run, submission: Submission) -> bool:

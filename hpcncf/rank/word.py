@@ -13,18 +13,19 @@ EVERY_S: Final = 5.0
 
 
 class Word:
-    """The cancellations of a results folder, as one rank of a task hears of them."""
+    """The cancellations of a results folder, as a rank of a task or a local queue hears of them."""
 
     def __init__(self, paths: ResultPaths, every_s: float = EVERY_S) -> None:
         self._paths, self._every_s = paths, every_s
         self._looked_at, self._changed_ns = 0.0, -1
         self._submitted = submissions.Submitted([], [])
 
-    def against(self, run_id: str) -> bool:
-        """Whether the run was cancelled after it was submitted last."""
+    def against(self, run_id: str, since: str | None = None) -> bool:
+        """Whether the run was cancelled since then, or after it was submitted last."""
         self._look()
         last = self._submitted.last(run_id)
-        return last is not None and bool(self._submitted.cancelled(run_id, last.submitted_at))
+        since = since or (last.submitted_at if last else None)
+        return since is not None and self._submitted.cancelled(run_id, since) is not None
 
     def _look(self) -> None:
         now = time.monotonic()
