@@ -246,3 +246,11 @@ def test_an_old_answer_does_not_call_a_run_pending_that_has_begun() -> None:
 def test_a_job_started_by_hand_is_judged_by_slurms_word_too() -> None:
     gone = state_of("OUT_OF_MEMORY", "77")
     assert decide(RUN, attempt(RUN, 0, alive=True), None, gone)[0] == "out_of_memory"
+
+
+def test_what_slurm_was_being_given_is_not_told_as_lost() -> None:
+    given = sent(RUN, "slurm", job=False, alive=False)
+    assert decide(RUN, None, given)[0] == "lost"
+    submission = given.submission.model_copy(update={"sending": [[RUN.id]]})
+    state, why = decide(RUN, None, replace(given, submission=submission))
+    assert (state, "while Slurm was given it" in why) == ("unknown", True)

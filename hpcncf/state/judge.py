@@ -35,11 +35,11 @@ def _stands(
     waiting = sent is not None and not sent.started
     if attempt and complete(run, attempt):
         again = waiting and sent is not None and sent.submission.again
-        verdict = _waiting(sent) if again and sent else None
+        verdict = _waiting(run, sent) if again and sent else None
         return verdict if verdict and verdict[0] == "pending" else ("completed", "")
     at_work = attempt is not None and attempt.alive and not _over(run, attempt, sent)
     if sent and waiting and not at_work:  # somebody else may be at it: then ours passes it over
-        return _waiting(sent)
+        return _waiting(run, sent)
     if attempt is None:
         return "planned", "not submitted"
     verdict = _attempted(run, attempt, sent, by_hand)
@@ -76,13 +76,13 @@ def stale(run: Run, ranks: list[RankRecord], commit: str | None) -> str | None:
     return None
 
 
-def _waiting(sent: Sent) -> Verdict:
+def _waiting(run: Run, sent: Sent) -> Verdict:
     if sent.cancelled_by:
         return "cancelled", f"by {sent.cancelled_by}, before it started"
     if sent.submission.error and sent.job is None:
         return "lost", f"its submission broke off: {sent.submission.error.splitlines()[0]}"
     if sent.job is None:
-        return _being_sent(sent)
+        return _being_sent(run, sent)
     if sent.submission.cluster == "slurm":
         return by_slurm.not_begun(sent, sent.job)
     if sent.alive is None:
@@ -93,11 +93,13 @@ def _waiting(sent: Sent) -> Verdict:
     return "lost", f"its local queue (process {sent.job.id}) is gone; it never started"
 
 
-def _being_sent(sent: Sent) -> Verdict:
+def _being_sent(run: Run, sent: Sent) -> Verdict:
     if sent.alive is None:
         return "unknown", f"being submitted on {sent.submission.host}, or broken off there"
     if sent.alive:
         return "pending", "being submitted"
+    if any(run.id in task for task in sent.submission.sending):
+        return "unknown", "its submission broke off while Slurm was given it: `submit` finds out"
     return "lost", "its submission broke off before the cluster had it"
 
 
