@@ -91,7 +91,8 @@ def ranks(
         (101.9, 270.0, []),
         (98.1, 230.0, []),
         (103.0, 250.0, ["103.0 CPU seconds in the records, 100.0 in Slurm's accounting"]),
-        (100.0, 280.0, ["280.0 MiB of memory in the records, 250.0 in Slurm's accounting"]),
+        (100.0, 220.0, ["220.0 MiB of memory in the records, 250.0 in Slurm's accounting"]),
+        (100.0, 300.0, []),
     ],
 )
 def test_two_who_measured_the_same_are_compared(

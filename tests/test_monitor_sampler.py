@@ -65,6 +65,37 @@ def test_a_child_is_measured_without_its_parent_and_the_parents_past() -> None:
     assert found.elapsed_s < 60
 
 
+GROW = """\
+import sys
+sys.stdin.readline()
+taken = b"x" * (200 << 20)
+print("taken", flush=True)
+sys.stdin.readline()
+del taken
+print("given back", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_memory_that_is_given_back_before_the_next_sample_is_seen() -> None:
+    command = [sys.executable, "-c", GROW]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as one:
+        assert one.stdin is not None
+        assert one.stdout is not None
+        monitor = Monitor("run", 1, pid=one.pid, interval_s=60.0)
+        monitor.start()
+        time.sleep(4.0)  # the samples have grown rare: the next come after 6.35 and 12.75 s
+        print(file=one.stdin, flush=True)
+        assert one.stdout.readline() == "taken\n"
+        time.sleep(1.0)
+        print(file=one.stdin, flush=True)
+        assert one.stdout.readline() == "given back\n"
+        found = monitor.stop()
+        print(file=one.stdin, flush=True)
+    assert found.memory.rss_peak_mib > 200
+    assert found.memory.anonymous_peak_mib is None or found.memory.anonymous_peak_mib > 200
+
+
 def test_the_node_file_tells_the_same_seconds_as_the_record(tmp_path: Path) -> None:
     file = tmp_path / "attempt-1" / "node-0.json"
     monitor = Monitor("run", 1, node_file=file, interval_s=0.1)

@@ -18,6 +18,7 @@ from hpcncf.records import Cores, Cpu, Io, Memory, NodeRecord
 
 # A short run is seen too: the first samples come this fast, then ever slower to the interval.
 FIRST_S = 0.05
+MEMORY_S = 0.2
 WRITE_EVERY_S = 10.0
 # Writing the series may cost a rank no more than this share of its time.
 WRITE_SHARE = 0.002
@@ -111,11 +112,21 @@ class Monitor:
 
     def _run(self) -> None:
         wait_s = min(FIRST_S, self._interval_s)
-        while not self._stopping.wait(wait_s):
+        while not self._waits(wait_s):
             self._sample()
             if self._clock.elapsed_s() >= self._write_at_s:
                 self._write_node()
             wait_s = min(2 * wait_s, self._interval_s)
+
+    def _waits(self, seconds: float) -> bool:
+        """Until the next sample, with an eye on memory: what an evaluation or a checkpoint takes is
+        given back within a second. True when told to stop."""
+        slices = max(1, round(seconds / MEMORY_S))
+        for _ in range(slices):
+            if self._stopping.wait(seconds / slices):
+                return True
+            self._highest.add_memory(*self._tree.memory_mib())
+        return False
 
     def _sample(self) -> None:
         self._last = self._tree.sample()
@@ -194,10 +205,13 @@ class Highest:
 
     def add(self, at_s: float, sample: Sample) -> None:
         self.peak.add(at_s, sample.cpu_s)
-        self.rss_mib = max(self.rss_mib, sample.rss_mib)
-        self.anonymous_mib = max(self.anonymous_mib, sample.anonymous_mib)
+        self.add_memory(sample.rss_mib, sample.anonymous_mib)
         self.threads = max(self.threads, sample.threads)
         self.processes = max(self.processes, len(sample.pids))
+
+    def add_memory(self, rss_mib: float, anonymous_mib: float) -> None:
+        self.rss_mib = max(self.rss_mib, rss_mib)
+        self.anonymous_mib = max(self.anonymous_mib, anonymous_mib)
 
 
 class Clock:

@@ -105,13 +105,20 @@ class Tree:
         user_s, system_s = self._sum(account)
         if user_s + system_s > sum(self._total):
             self._total = [user_s, system_s]
+        pids = self._counted()
+        threads = sum(self._known[pid].stat.threads for pid in pids)
+        return Sample(self._total[0], self._total[1], *self.memory_mib(), threads, pids)
+
+    def _counted(self) -> tuple[int, ...]:
+        return tuple(pid for pid in self._known if self.count_root or pid != self.root)
+
+    def memory_mib(self) -> tuple[float, float]:
+        """Resident, and that without mapped files, of the processes that the last sample found."""
         rss = anonymous = 0.0
-        pids = tuple(pid for pid in self._known if self.count_root or pid != self.root)
-        for pid in pids:
+        for pid in self._counted():
             resident, private = procfs.memory_mib(pid)
             rss, anonymous = rss + resident, anonymous + private
-        threads = sum(self._known[pid].stat.threads for pid in pids)
-        return Sample(self._total[0], self._total[1], rss, anonymous, threads, pids)
+        return rss, anonymous
 
     def _sample_elsewhere(self, account: Spent) -> Sample:
         user_s, system_s, rss_mib, threads, pids = elsewhere.tree(self.root, self.count_root)

@@ -46,6 +46,7 @@ def work(results: str, run_ids: Sequence[str], again: bool, over: Mapping[str, i
         from hpcncf import worker
 
         code = worker.work(Path(results), run_ids[0], again, over.get(run_ids[0], 0))
+        worker.leave_objects()
     else:
         several = _Several(ResultPaths(Path(results)), again, over)
         code = several.work([planned[run_id] for run_id in run_ids])
