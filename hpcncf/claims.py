@@ -59,7 +59,7 @@ def take(
     )
     made = AttemptPaths(paths.folder / f".{uuid4().hex}")
     try:
-        records.write(made.claim, claim)
+        records.write_last(made.claim, claim)
         made.folder.chmod(0o777 & ~sharing.umask())
         made.folder.rename(attempt.folder)  # refused where that folder is and holds a claim
     except OSError as error:

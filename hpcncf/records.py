@@ -17,7 +17,7 @@ from hpcncf import sharing
 from hpcncf.errors import HpcncfError
 
 SCHEMA_VERSION: Final = 1
-# A record that tells a run's end is worth waiting for room on the disk; and again and again.
+# What a run cannot begin or end without is worth waiting for room on the disk.
 FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 FULL_S: Final = 180.0
 AGAIN_S: Final = 1.0
@@ -416,9 +416,9 @@ def read(path: Path, kind: type[R]) -> R:
         raise RecordError(f"{path}: {where}: {message}") from None
 
 
-def write_last(path: Path, record: BaseModel, patience_s: float = FULL_S) -> None:
-    """As `write`; a full disk is waited for, since nothing else tells what the process did."""
-    until = time.monotonic() + patience_s
+def write_last(path: Path, record: BaseModel) -> None:
+    """As `write`; a full disk is waited for, since a run would fail for want of it."""
+    until = time.monotonic() + FULL_S
     while True:
         try:
             return write(path, record)

@@ -160,6 +160,7 @@ def test_on_a_full_disk_no_half_of_a_claim_is_left(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(records, "NamedTemporaryFile", full)
+    monkeypatch.setattr(records, "FULL_S", 0.0)
     with pytest.raises(OSError, match="No space left"):
         claims.take(RunPaths(tmp_path), "shell")
     assert list(tmp_path.iterdir()) == []

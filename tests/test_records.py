@@ -203,5 +203,6 @@ def test_the_record_of_an_end_waits_for_room_on_the_disk(
 
 def test_a_disk_that_stays_full_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     a_full_disk(monkeypatch, times=1000)
+    monkeypatch.setattr(records, "FULL_S", 0.1)
     with pytest.raises(OSError, match="No space left"):
-        records.write_last(tmp_path / "last.json", progress(), patience_s=0.1)
+        records.write_last(tmp_path / "last.json", progress())

@@ -24,6 +24,7 @@ class Job:
     names: frozenset[str]
     """Its own number, and that of its array and element."""
     number: str
+    """For Slurm's commands; the own number of an array's last element is that of the array."""
     nodes: str
 
 
@@ -51,7 +52,7 @@ class Scene:
         asked = ["squeue", "--noheader", "--me", "--states=running", "--partition=short"]
         lines = self.cluster.attempt(*asked, "--format=%i %A %N").stdout.splitlines()
         rows = [line.split() for line in lines]
-        return [Job(frozenset(row[:2]), row[1], row[2]) for row in rows if len(row) == 3]
+        return [Job(frozenset(row[:2]), row[0], row[2]) for row in rows if len(row) == 3]
 
     def a_job(self) -> Job | None:
         jobs = self.jobs()
