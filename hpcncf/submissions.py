@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import getpass
 import os
+import pwd
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from uuid import uuid4
 import psutil
 from pydantic import model_validator
 
-from hpcncf import records
+from hpcncf import claims, records
 from hpcncf.paths import ResultPaths
 from hpcncf.records import SCHEMA_VERSION, Moment, Part, ProcessId, RecordError
 from hpcncf.snapshot import Code
@@ -93,6 +93,14 @@ class Submission(Part):
     def job_of(self, run_id: str) -> SubmittedJob | None:
         return self._job_of.get(run_id)
 
+    def broke_off(self) -> bool:
+        """Whether runs that have no job by now get none of it, as far as can be seen from here."""
+        if self.error is not None:
+            return True
+        if self.sending or self.host != os.uname().nodename:
+            return False
+        return not claims.same_process(self.submitter_pid, self.submitter_started)
+
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """As pydantic's, but the copy looks its own jobs up."""
         copy = super().model_copy(update=update, deep=deep)
@@ -109,6 +117,13 @@ class Cancellation(Part):
     host: str
     cancelled_at: Moment
     runs: list[str]
+    submissions: list[str] | None = None
+    """When those were made that it is meant for: hosts' clocks differ. None: all before it."""
+
+    def meant_for(self, submitted_at: str) -> bool:
+        if self.submissions is None:
+            return self.cancelled_at >= submitted_at
+        return submitted_at in self.submissions
 
 
 @dataclass(frozen=True)
@@ -121,20 +136,32 @@ class Submitted:
 
     @cached_property
     def _last(self) -> dict[str, Submission]:
-        return {run: one for one in self.submissions for run in one.runs}
+        found = dict[str, Submission]()
+        for one in self.submissions:
+            unsent = {run for run in one.runs if one.job_of(run) is None}
+            kept = unsent if unsent and one.broke_off() else set()
+            for run in one.runs:
+                if run not in kept or run not in found or found[run].job_of(run) is None:
+                    found[run] = one
+        return found
 
     @cached_property
-    def _cancelled(self) -> dict[str, Cancellation]:
-        in_order = sorted(self.cancellations, key=lambda one: one.cancelled_at)
-        return {run: one for one in in_order for run in one.runs}
+    def _cancelled(self) -> dict[str, list[Cancellation]]:
+        found: dict[str, list[Cancellation]] = {}
+        for one in sorted(self.cancellations, key=lambda one: one.cancelled_at):
+            for run in one.runs:
+                found.setdefault(run, []).append(one)
+        return found
 
     def last(self, run_id: str) -> Submission | None:
+        """The run's last; where that broke off before it had a job for it, the last that had one:
+        Slurm may have that job yet."""
         return self._last.get(run_id)
 
-    def cancelled(self, run_id: str, since: str) -> Cancellation | None:
-        """The cancellation of the run after `since`, when its last submission was made."""
-        last = self._cancelled.get(run_id)
-        return last if last and last.cancelled_at >= since else None
+    def cancelled(self, run_id: str, submitted_at: str) -> Cancellation | None:
+        """The last cancellation of the run that is meant for its submission of then."""
+        meant = (one for one in self._cancelled.get(run_id, []) if one.meant_for(submitted_at))
+        return max(meant, key=lambda one: one.cancelled_at, default=None)
 
     def unsent(self, again: bool = False) -> set[str]:
         """Runs that Slurm had no room for, not sent since; all, or those asked for `again`."""
@@ -145,7 +172,11 @@ class Submitted:
 
 
 def user() -> str:
-    return getpass.getuser()
+    """Whom Slurm takes us for: it goes by the number, whatever $LOGNAME says."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
 
 
 def begin(
@@ -182,6 +213,7 @@ def cancel(paths: ResultPaths, runs: list[str]) -> Path:
         host=os.uname().nodename,
         cancelled_at=records.now(),
         runs=runs,
+        submissions=[one.submitted_at for one in read(paths).submissions],
     )
     path = paths.submissions / f"{_stamp(cancellation.cancelled_at)}.cancelled.json"
     records.write(path, cancellation)

@@ -128,6 +128,21 @@ def test_a_submission_that_broke_off_is_lost(paths: ResultPaths) -> None:
     assert {state.state for state in states(paths)} == {"lost"}
 
 
+@pytest.mark.parametrize(
+    "broken", [{"error": "slurmctld is down"}, {"submitter_started": 1.0}, {"over": {"x": 1}}]
+)
+def test_what_an_earlier_submission_left_in_the_queue_outlives_one_that_broke_off(
+    paths: ResultPaths, fake_slurm: FakeSlurm, broken: dict[str, object]
+) -> None:
+    in_slurm(paths)
+    fake_slurm.answer("squeue", "".join(f"8_{n}|PENDING|Priority\n" for n in range(6)))
+    file = submissions.begin(paths, "slurm", [run.id for run in plan_of(paths).runs], False)
+    records.write(file, records.read(file, Submission).model_copy(update=broken))
+    assert {state.state for state in states(paths)} == {"pending"}
+    being_sent = {state.reason == "being submitted" for state in states(paths)}
+    assert being_sent == {"over" in broken}
+
+
 def in_slurm(paths: ResultPaths) -> None:
     runs = [run.id for run in plan_of(paths).runs]
     file = submissions.begin(paths, "slurm", runs, again=False)

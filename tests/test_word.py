@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import pwd
+from datetime import datetime, timedelta
 from pathlib import Path
 
-from hpcncf import submissions
+import pytest
+
+from hpcncf import records, submissions
 from hpcncf.paths import ResultPaths
 from hpcncf.rank.word import Word
+from hpcncf.submissions import Submission
 
 
 def test_a_run_cancelled_since_it_was_submitted_is_heard_of(tmp_path: Path) -> None:
@@ -20,6 +26,23 @@ def test_a_run_cancelled_since_it_was_submitted_is_heard_of(tmp_path: Path) -> N
     submissions.begin(paths, "slurm", ["a"], again=False)
     assert not word.against("a")
     assert word.against("a", first.submitted_at), "the earlier submission is not to run it"
+
+
+def test_a_submitter_whose_clock_is_ahead_does_not_make_deaf(tmp_path: Path) -> None:
+    paths = ResultPaths(tmp_path)
+    file = submissions.begin(paths, "slurm", ["a"], again=False)
+    sent = records.read(file, Submission)
+    ahead = datetime.fromisoformat(sent.submitted_at) + timedelta(minutes=10)
+    records.write(file, sent.model_copy(update={"submitted_at": ahead.isoformat()}))
+    submissions.cancel(paths, ["a"])
+    assert Word(paths, every_s=0.0).against("a")
+    file = submissions.begin(paths, "slurm", ["a"], again=False)
+    assert not Word(paths).against("a", records.read(file, Submission).submitted_at)
+
+
+def test_the_user_is_whom_slurm_takes_us_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGNAME", "somebody-else")
+    assert submissions.user() == pwd.getpwuid(os.getuid()).pw_name
 
 
 def test_the_folder_is_not_looked_into_all_the_time(tmp_path: Path) -> None:
