@@ -81,6 +81,8 @@ class Submission(Part):
     """Runs by task of the array that Slurm was being given: it may have it, under an id unknown."""
     left: list[str] = []  # noqa: RUF012
     """Runs asked for that Slurm would not take now; the next submission sends them."""
+    refused: dict[str, str] = {}  # noqa: RUF012
+    """Run -> why it was left out: it asks for more than there is."""
     report: bool = False
     """When all have ended, their records are collected and reported."""
     report_job: str | None = None
@@ -163,6 +165,15 @@ class Submitted:
         meant = (one for one in self._cancelled.get(run_id, []) if one.meant_for(submitted_at))
         return max(meant, key=lambda one: one.cancelled_at, default=None)
 
+    @cached_property
+    def refused(self) -> dict[str, str]:
+        """Why runs were left out, of those not sent since."""
+        refused: dict[str, str] = {}
+        for one in self.submissions:
+            refused = {run: why for run, why in refused.items() if run not in one.runs}
+            refused |= one.refused
+        return refused
+
     def unsent(self, again: bool = False) -> set[str]:
         """Runs that Slurm had no room for, not sent since; all, or those asked for `again`."""
         unsent: set[str] = set()
@@ -186,6 +197,7 @@ def begin(
     again: bool,
     over: Mapping[str, int] = MappingProxyType({}),
     report: bool = False,
+    refused: Mapping[str, str] = MappingProxyType({}),
 ) -> Path:
     """Write the submission before it is made; returns its file."""
     submission = Submission(
@@ -200,6 +212,7 @@ def begin(
         over=dict(over),
         jobs=[],
         report=report,
+        refused=dict(refused),
     )
     path = paths.submissions / f"{_stamp(submission.submitted_at)}.json"
     records.write(path, submission)

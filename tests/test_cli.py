@@ -223,6 +223,8 @@ def test_submit_of_some_that_do_not_fit_leaves_them_out_and_is_3(
     assert code == 3
     assert "1 run submitted" in out
     assert "left out: run" in err
+    assert "1 run (" in (told := " ".join(said("status")[1].split()))
+    assert ") not submitted: needs 512 cores, this machine" in told
 
 
 @pytest.mark.usefixtures("fake_slurm")
@@ -318,7 +320,7 @@ def test_logs_of_a_slurm_task_are_submitits(here: Path, said: Said) -> None:
     records.write(paths.run(run.id).attempt(1).claim, claim)
     for ending, text in (("out", "said\n"), ("err", "warned\n")):
         records.write_text(paths.submitit("ann") / f"8_0_0_log.{ending}", text)
-    assert said("logs", run.id)[1] == "warned\nsaid\n"
+    assert said("logs", run.id)[1] == "said\nwarned\n", "a traceback is what comes last"
 
 
 def test_a_log_without_a_line_says_so(here: Path, said: Said) -> None:

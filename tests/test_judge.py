@@ -77,7 +77,7 @@ FAILED: dict[str, Any] = {
         (None, sent(RUN, alive=None), "unknown", "on login1"),
         (None, sent(RUN, job=False), "pending", "being submitted"),
         (None, sent(RUN, job=False, alive=False), "lost", "broke off"),
-        (None, sent(RUN, job=False, error="no space"), "lost", "broke off: no space"),
+        (None, sent(RUN, job=False, error="no space"), "failed", "not submitted: no space"),
         (None, sent(RUN, error="no space"), "pending", ""),  # of what Slurm took before it broke
         (None, sent(RUN, cancelled_by="bob"), "cancelled", "by bob, before it started"),
         (attempt(RUN, 2), None, "completed", ""),

@@ -12,6 +12,7 @@ import pytest
 from conftest import FakeSlurm, within
 
 from hpcncf import claims, jobfile, records, results, submissions
+from hpcncf.cli import failures, progress
 from hpcncf.errors import HpcncfError, UsageError
 from hpcncf.local import machine
 from hpcncf.monitor import cores
@@ -179,12 +180,25 @@ def test_what_sbatch_says_reaches_the_user_and_the_submission(
     job_file: JobFile, fake_slurm: FakeSlurm
 ) -> None:
     fake_slurm.refuse("sbatch: error: Invalid account\n")
-    paths, job, plan = prepared(job_file(""))
+    paths, job, plan = prepared(job_file("repeats: 2\n"))
     with pytest.raises(HpcncfError, match="Invalid account"):
         launch.submit(paths, job, plan, "slurm")
-    (state,) = status.states(paths, plan)
-    assert state.state == "lost"
-    assert "Invalid account" in state.reason
+    states = status.states(paths, plan)
+    assert [state.state for state in states] == ["failed", "failed"]
+    assert "Invalid account" not in progress.table(states)
+    told = "2 runs failed: not submitted: Slurm did not take the job: sbatch: error: Invalid"
+    assert failures.page(paths, states).startswith(told)
+    (fake_slurm.folder / "refuse").unlink()
+    assert len(launch.submit(paths, job, plan, "slurm").runs) == 2
+
+
+def test_a_run_left_out_says_why_until_it_is_sent(tmp_path: Path) -> None:
+    paths = make_results.demo(tmp_path, repeats=1)
+    run = make_results.plan_of(paths).runs[-1].id
+    submissions.begin(paths, "slurm", [], False, refused={run: "needs 512 cores"})
+    assert submissions.read(paths).refused == {run: "needs 512 cores"}
+    submissions.begin(paths, "slurm", [run], False)
+    assert submissions.read(paths).refused == {}
 
 
 @pytest.mark.parametrize(

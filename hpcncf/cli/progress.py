@@ -8,6 +8,7 @@ from typing import Any, Final
 from hpcncf.cli import arrays, layout
 from hpcncf.cli.summary import duration
 from hpcncf.state.evidence import whole
+from hpcncf.state.judge import NOT_SENT
 from hpcncf.state.status import RunState
 from hpcncf.tables import account, rows
 
@@ -74,7 +75,7 @@ def sentence(state: RunState) -> str:
         parts.append(f"{told['instances_per_s']:,.0f} instances/s")
     if told["cpu_efficiency"] is not None:
         parts.append(f"CPU {100 * told['cpu_efficiency']:.0f} %")
-    parts += [_too_few_cores(state), state.reason]
+    parts += [_too_few_cores(state), NOT_SENT if _why_not_sent(state) else state.reason]
     if state.state == "pending" and state.slurm and state.slurm.starts:
         parts.append(f"expected to start {arrays.when(state.slurm.starts)}")
     return ", ".join(part for part in parts if part)
@@ -102,14 +103,13 @@ def _cores(state: RunState) -> tuple[float | None, float | None]:
 
 def too_few_cores(states: Sequence[RunState]) -> list[str]:
     """A loud line for each shape of run that cannot use what Slurm gave it."""
-    runs: dict[str, list[str]] = {}
+    runs: dict[str, list[RunState]] = {}
     for state in states:
         if told := _too_few_cores(state):
-            runs.setdefault(told, []).append(state.run.id[: layout.ID])
+            runs.setdefault(told, []).append(state)
     return [
-        f"{told} in {len(ids)} run{'s' * (len(ids) != 1)} ({', '.join(ids[:NAMED])}"
-        f"{', ...' * (len(ids) > NAMED)}): see how srun binds them (docs/your-cluster.md)"
-        for told, ids in runs.items()
+        f"{told} in {_named(few)}: see how srun binds them (docs/your-cluster.md)"
+        for told, few in runs.items()
     ]
 
 
@@ -137,6 +137,28 @@ def table(states: Sequence[RunState]) -> str:
         for state in states
     ]
     return layout.table(heads, rows)
+
+
+def _why_not_sent(state: RunState) -> str:
+    """Told once for all runs that it holds for, not in each one's line."""
+    told, _, why = state.reason.partition(": ")
+    return why if told == NOT_SENT else ""
+
+
+def refused(states: Sequence[RunState]) -> list[str]:
+    """A line for each reason why `submit` left runs out; what failed has its own page."""
+    runs: dict[str, list[RunState]] = {}
+    for state in states:
+        if state.state == "planned" and not state.run.retired and (why := _why_not_sent(state)):
+            runs.setdefault(why, []).append(state)
+    return [f"{_named(left)} not submitted: {why}" for why, left in runs.items()]
+
+
+def _named(states: Sequence[RunState]) -> str:
+    """`5 runs (1a2b3c4d, 5e6f7a8b, 9c0d1e2f, ...)`."""
+    ids = [state.run.id[: layout.ID] for state in states[:NAMED]]
+    more = ", ..." * (len(states) > NAMED)
+    return f"{len(states)} run{'s' * (len(states) != 1)} ({', '.join(ids)}{more})"
 
 
 def stale(states: Sequence[RunState]) -> list[str]:

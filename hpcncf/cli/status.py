@@ -151,6 +151,7 @@ def _told(folder: Path, job: str, states: Sequence[RunState], args: argparse.Nam
         progress.table(shown) if shown else "",
         *problems,
         failed,
+        *map(layout.filled, progress.refused(states)),
         *map(layout.filled, progress.too_few_cores(states)),
         *map(layout.filled, progress.stale(states)),
         layout.filled(layout.counts(states) + ("" if short else "; every run: --all")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from typing import Final
 
 from hpcncf import snapshot
 from hpcncf.exits import exit_phrase
@@ -16,16 +17,24 @@ from hpcncf.submissions import State
 
 # What a launcher sends to the other ranks when one has failed: an effect, never the cause.
 SENT_BY_US = {signal.SIGTERM, signal.SIGINT}
+NOT_SENT: Final = "not submitted"
 
 
 def decide(
-    run: Run, attempt: Attempt | None, sent: Sent | None, by_hand: JobState | None = None
+    run: Run,
+    attempt: Attempt | None,
+    sent: Sent | None,
+    by_hand: JobState | None = None,
+    refused: str = "",
 ) -> Verdict:
     """The run's state and, where the state does not say all, why, and what helps.
 
-    `by_hand`: of the Slurm job that took the last attempt, where no submission did.
+    `by_hand`: of the Slurm job that took the last attempt, where no submission did. `refused`: why
+    the last submission left it out.
     """
     state, reason = _stands(run, attempt, sent, by_hand)
+    if state == "planned" and refused:
+        reason = f"{NOT_SENT}: {refused}"
     return state, reason + _remedy(run, state)
 
 
@@ -41,7 +50,7 @@ def _stands(
     if sent and waiting and not at_work:  # somebody else may be at it: then ours passes it over
         return _waiting(run, sent)
     if attempt is None:
-        return "planned", "not submitted"
+        return "planned", NOT_SENT
     verdict = _attempted(run, attempt, sent, by_hand)
     if sent and sent.cancelled_by and verdict[0] in ("stopped", "lost", "cancelled"):
         return "cancelled", f"by {sent.cancelled_by}, while it ran"
@@ -80,7 +89,7 @@ def _waiting(run: Run, sent: Sent) -> Verdict:
     if sent.cancelled_by:
         return "cancelled", f"by {sent.cancelled_by}, before it started"
     if sent.submission.error and sent.job is None:
-        return "lost", f"its submission broke off: {sent.submission.error.splitlines()[0]}"
+        return "failed", f"{NOT_SENT}: {sent.submission.error.splitlines()[0]}"
     if sent.job is None:
         return _being_sent(run, sent)
     if sent.submission.cluster == "slurm":

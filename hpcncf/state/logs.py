@@ -10,8 +10,9 @@ LONGEST_TAIL = 64 * 1024
 
 
 def of_slurm(paths: ResultPaths, job_id: str, rank: int) -> list[Path]:
-    """submitit's two files; a requeued job goes on in the same ones."""
-    return sorted(paths.folder.glob(f"slurm-*/{job_id}_{rank}_log.*"))
+    """submitit's two files, the one of errors last; a requeued job goes on in the same ones."""
+    found = paths.folder.glob(f"slurm-*/{job_id}_{rank}_log.*")
+    return sorted(found, key=lambda file: (file.suffix == ".err", file))
 
 
 def of_attempt(

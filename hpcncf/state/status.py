@@ -137,7 +137,9 @@ def _state(
 ) -> RunState:
     sent = _sent(run, attempt, submission, seen) if submission else None
     by_hand = seen.slurm.get(_slurm_job(attempt) or "")
-    state, reason = judge.decide(run, attempt, sent, by_hand)
+    state, reason = judge.decide(
+        run, attempt, sent, by_hand, seen.submitted.refused.get(run.id, "")
+    )
     ranks = attempt.ranks if attempt else []
     told = sent.slurm if sent and sent.slurm else by_hand
     return RunState(

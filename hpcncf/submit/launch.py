@@ -138,7 +138,7 @@ def submit(
             tried = {state.run.id: state.attempt or 0 for state in now}
             over = {run_id: tried[run_id] for run_id in ids if tried[run_id]}
             asked_again = again or not owed.isdisjoint(ids)
-            file = submissions.begin(paths, cluster, ids, asked_again, over, report)
+            file = submissions.begin(paths, cluster, ids, asked_again, over, report, refused)
             keep_code(paths, file, runs)
             given = send(paths, job, runs, file)
     unsent = {run.id for run in given.left}
