@@ -18,7 +18,8 @@ from hpcncf.errors import HpcncfError
 
 SCHEMA_VERSION: Final = 1
 # What a run cannot begin or end without is worth waiting for room on the disk.
-FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+# So is a file server that is away for a moment, or came back read-only.
+PASSING: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ESTALE, errno.EIO)
 FULL_S: Final = 180.0
 AGAIN_S: Final = 1.0
 
@@ -417,12 +418,12 @@ def read(path: Path, kind: type[R]) -> R:
 
 
 def write_last(path: Path, record: BaseModel) -> None:
-    """As `write`; a full disk is waited for, since a run would fail for want of it."""
+    """As `write`; what may pass is waited for, since a run would fail for want of it."""
     until = time.monotonic() + FULL_S
     while True:
         try:
             return write(path, record)
         except OSError as error:
-            if error.errno not in FULL or time.monotonic() > until:
+            if error.errno not in PASSING or time.monotonic() > until:
                 raise
         time.sleep(AGAIN_S)

@@ -6,6 +6,7 @@ import errno
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -120,6 +121,22 @@ def test_another_nodes_claim_holds_while_it_gives_signs_of_life(tmp_path: Path) 
     attempt = claims.take(run, "slurm", "123_4")
     claim = records.read(attempt.claim, Claim)
     records.write(attempt.claim, claim.model_copy(update={"node": "another-node"}))
+    assert claims.holder(run) is not None
+    old = attempt.claim.stat().st_mtime - claims.SILENT_S - 1
+    os.utime(attempt.claim, (old, old))
+    assert claims.holder(run) is None
+
+
+@pytest.mark.parametrize("ahead_s", [-600, 600])
+def test_a_clock_that_is_minutes_off_neither_kills_nor_revives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead_s: int
+) -> None:
+    run = RunPaths(tmp_path / "0123456789ab")
+    attempt = claims.take(run, "slurm", "123_4")
+    claim = records.read(attempt.claim, Claim)
+    records.write(attempt.claim, claim.model_copy(update={"node": "another-node"}))
+    ours = time.time
+    monkeypatch.setattr(time, "time", lambda: ours() + ahead_s)
     assert claims.holder(run) is not None
     old = attempt.claim.stat().st_mtime - claims.SILENT_S - 1
     os.utime(attempt.claim, (old, old))

@@ -178,9 +178,9 @@ def test_a_name_that_is_not_utf_8_can_be_written_of(tmp_path: Path) -> None:
     assert (tmp_path / "text").read_text() == "x\\udcff"
 
 
-def a_full_disk(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+def a_full_disk(monkeypatch: pytest.MonkeyPatch, times: int, problem: int = errno.ENOSPC) -> None:
     """The next so many files have no room."""
-    left = [OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))] * times
+    left = [OSError(problem, os.strerror(problem))] * times
     made = tempfile.NamedTemporaryFile
 
     def make(*given: Any, **named: Any) -> Any:
@@ -192,10 +192,11 @@ def a_full_disk(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
     monkeypatch.setattr(records, "AGAIN_S", 0.01)
 
 
+@pytest.mark.parametrize("problem", [errno.ENOSPC, errno.EROFS, errno.ESTALE, errno.EIO])
 def test_the_record_of_an_end_waits_for_room_on_the_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: int
 ) -> None:
-    a_full_disk(monkeypatch, times=3)
+    a_full_disk(monkeypatch, 3, problem)
     record = progress()
     records.write_last(tmp_path / "last.json", record)
     assert records.read(tmp_path / "last.json", Progress) == record

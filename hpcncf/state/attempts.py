@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 from typing import Final
 
@@ -76,4 +75,5 @@ def _alive(taken: Claim | None, files: AttemptPaths) -> bool:
 
 
 def _just_made(attempt: AttemptPaths) -> bool:
-    return time.time() - attempt.folder.stat().st_mtime < CLAIMING_S
+    now = claims.server_time(attempt.folder.parents[1])
+    return now - attempt.folder.stat().st_mtime < CLAIMING_S
