@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -114,6 +115,20 @@ def test_the_checkpoint_of_another_run_is_refused(run: Run, saved: Path) -> None
 def test_the_checkpoint_of_other_data_is_refused(run: Run, saved: Path) -> None:
     with pytest.raises(Unusable, match="expected 0123456789ab, other"):
         checkpoint.load(saved, run.model_copy(update={"data_key": "other"}))
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
+def test_what_is_no_file_is_refused_at_once_and_put_aside(
+    run: Run, tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    paths = RunPaths(tmp_path)
+    for path in checkpoint.candidates(paths):
+        make(path)
+        with pytest.raises(Unusable, match="not a file"):
+            checkpoint.load(path, run)
+    checkpoint.save(paths, run, state(31))
+    checkpoint.save(paths, run, state(62))
+    assert [checkpoint.load(path, run).step for path in checkpoint.candidates(paths)] == [62, 31]
 
 
 class Trap:

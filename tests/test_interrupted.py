@@ -143,6 +143,20 @@ def test_a_torn_checkpoint_gives_way_to_the_one_before(data: Path, tmp_path: Pat
     assert_same(last.record().model_dump(), whole)
 
 
+def test_a_torn_checkpoint_never_takes_the_place_of_the_one_before(
+    data: Path, tmp_path: Path
+) -> None:
+    paths = RunPaths(tmp_path)
+    attempts(planned(data, epochs=1), tmp_path, [9])
+    paths.checkpoint.write_bytes(b"torn")
+    first = trainer(planned(data), tmp_path)
+    assert first.resumed_step == 10
+    assert not paths.checkpoint.exists()
+    first._save(0)
+    steps = [checkpoint.load(path, planned(data)).step for path in checkpoint.candidates(paths)]
+    assert steps == [10, 10]
+
+
 def test_with_both_torn_training_starts_again(data: Path, tmp_path: Path) -> None:
     paths = RunPaths(tmp_path)
     attempts(planned(data, epochs=1), tmp_path, [9])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import time
 import zipfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -77,6 +78,9 @@ def save(paths: RunPaths, run: Run, state: Checkpoint) -> None:
             torch.save(content, file)
             file.flush()
             os.fsync(file.fileno())  # renamed before its bytes are on the disk, it could be empty
+        for path in candidates(paths):
+            if path.exists() and not path.is_file():
+                put_aside(path)
         if paths.checkpoint.exists():
             paths.checkpoint.replace(paths.checkpoint_before)
         partial.replace(paths.checkpoint)
@@ -89,6 +93,8 @@ def save(paths: RunPaths, run: Run, state: Checkpoint) -> None:
 def load(path: Path, run: Run) -> Checkpoint:
     """Raises Unusable, saying why, where it is not a whole checkpoint of this run."""
     try:
+        if not path.is_file():  # a pipe would be waited for
+            raise Unusable("not a file")
         _check_whole(path)
         content = torch.load(path, map_location="cpu", weights_only=True)
         if content["format"] not in READABLE:
@@ -116,6 +122,14 @@ def _check_whole(path: Path) -> None:
         broken = archive.testzip()
     if broken is not None:
         raise Unusable(f"{broken} in it is not what was written")
+
+
+def put_aside(path: Path) -> None:
+    """So that the next one saved does not make it the one before, in place of a good one.
+
+    Raises OSError.
+    """
+    path.rename(path.with_name(f".{path.name}.unusable.{time.time_ns()}"))
 
 
 def candidates(paths: RunPaths) -> Iterator[Path]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from hpcncf.ncf import checkpoint, distributed
 from hpcncf.ncf.checkpoint import Checkpoint
 from hpcncf.paths import RunPaths
@@ -12,16 +14,19 @@ from hpcncf.rank.launcher import Place
 def newest(paths: RunPaths, run: Run, place: Place, warnings: list[str]) -> Checkpoint | None:
     """The newest that all ranks can resume from; `warnings` get why a newer one is not used."""
     for path in checkpoint.candidates(paths):
-        found, problem = None, "not all ranks can read the same"
+        there, found, problem = path.exists(), None, "not all ranks can read the same"
         try:
-            found = checkpoint.load(path, run) if path.exists() else None
+            found = checkpoint.load(path, run) if there else None
         except checkpoint.Unusable as error:
             problem = str(error)
         steps = distributed.gathered(found.step if found else None, place)
         if found and steps == [found.step] * len(steps):
             return found
-        if path.exists():
+        if there:
             warnings.append(f"{path}: not used: {problem}")
+            if found is None and place.rank == 0:  # every rank has looked at it
+                with contextlib.suppress(OSError):
+                    checkpoint.put_aside(path)
     if warnings:
         warnings.append("no checkpoint could be used: training started again")
     return None
