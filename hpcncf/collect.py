@@ -92,7 +92,7 @@ def collect(paths: ResultPaths) -> Collected:
     tried = {state.run.id: _tried(paths, state) for state in states}
     slurm = accounting.accounts(_slurm_jobs(tried), problems)
     for state in states:
-        _add(found, paths, state, known, _of_attempts(state.run, tried[state.run.id], slurm))
+        _add(found, paths, state, known, _of_attempts(paths, state.run, tried[state.run.id], slurm))
     return found
 
 
@@ -119,9 +119,21 @@ def _slurm_jobs(tried: Mapping[str, Sequence[Attempt]]) -> list[str]:
 
 
 def _of_attempts(
-    run: Run, tried: Sequence[Attempt], slurm: Mapping[str, Sequence[Account]]
+    paths: ResultPaths,
+    run: Run,
+    tried: Sequence[Attempt],
+    slurm: Mapping[str, Sequence[Account]],
 ) -> list[Row]:
-    return [history.of_attempt(run, one, history.step_of(one, slurm)) for one in tried]
+    return [
+        history.of_attempt(run, one, history.step_of(one, slurm), _seen_of(paths, run, one))
+        for one in tried
+    ]
+
+
+def _seen_of(paths: ResultPaths, run: Run, attempt: Attempt) -> list[NodeRecord]:
+    if not history.killed(attempt):
+        return []
+    return _nodes(paths.run(run.id).attempt(attempt.number).nodes(), run.id, [])
 
 
 class Datasets:

@@ -88,6 +88,20 @@ def test_a_killed_attempt_is_accounted_from_its_last_sign_of_life(paths: ResultP
     assert row["warnings"] == []
 
 
+def test_of_a_killed_attempt_the_nodes_saw_every_rank(paths: ResultPaths) -> None:
+    run = next(run for run in make_results.plan_of(paths).runs if run.resources.world_size > 1)
+    leave_attempt(paths, run, 1, "killed")
+    attempt = paths.run(run.id).attempt(1)
+    known = progress(run, 1).model_copy(update={"cpu_s": 7.0})
+    records.write(attempt.progress, known)
+    leave_attempt(paths, run, 2, "completed")
+    ranks = run.resources.world_size
+    assert collect(paths).attempts[0]["cpu_s"] == pytest.approx(7.0 * ranks)
+    node = make_results.node_record(run)
+    records.write(attempt.node(0), node)
+    assert collect(paths).attempts[0]["cpu_s"] == pytest.approx(sum(node.tree_cpu_s))
+
+
 def test_an_attempt_that_left_nothing_is_said_to_be_missing_from_the_sum(
     paths: ResultPaths,
 ) -> None:

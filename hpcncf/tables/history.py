@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Final
 
 from hpcncf.plan import Run
-from hpcncf.records import Progress, RankRecord
+from hpcncf.records import NodeRecord, Progress, RankRecord
 from hpcncf.slurm import accounting
 from hpcncf.slurm.accounting import Account
 from hpcncf.state.evidence import Attempt, whole
@@ -48,8 +48,16 @@ TOTALS: Final = (
 )
 
 
-def of_attempt(run: Run, attempt: Attempt, slurm: Account | None) -> Row:
-    """One attempt: from its ranks' records, else from the last progress before it was killed."""
+def killed(attempt: Attempt) -> bool:
+    """Whether the last signs of life are all that tells of it."""
+    return not whole(attempt.ranks) and not attempt.alive
+
+
+def of_attempt(
+    run: Run, attempt: Attempt, slurm: Account | None, nodes: Sequence[NodeRecord] = ()
+) -> Row:
+    """One attempt: from its ranks' records, else from the last progress before it was killed, and
+    from what its `nodes` saw until then."""
     claim = attempt.claim
     row: Row = dict.fromkeys(ATTEMPT)
     row |= {"run_id": run.id, "attempt": attempt.number, "outcome": _outcome(attempt)}
@@ -58,8 +66,8 @@ def of_attempt(run: Run, attempt: Attempt, slurm: Account | None) -> Row:
         row |= {"node": claim.node, "started_at": claim.claimed_at}
     if whole(attempt.ranks):
         row |= _of_records(attempt.ranks)
-    elif attempt.progress is not None and not attempt.alive:
-        row |= _of_progress(run, attempt.progress)
+    elif attempt.progress is not None and killed(attempt):
+        row |= _of_progress(run, attempt.progress, nodes)
     return row | _of_slurm(run, attempt, slurm) if slurm else row
 
 
@@ -110,11 +118,15 @@ def _of_records(ranks: Sequence[RankRecord]) -> Row:
     }
 
 
-def _of_progress(run: Run, progress: Progress) -> Row:
-    """The last seconds before the kill are missing, and so is what nobody measured."""
+def _of_progress(run: Run, progress: Progress, nodes: Sequence[NodeRecord]) -> Row:
+    """An estimate: the last seconds before the kill are missing, and so is what nobody measured."""
     cores = run.resources.cores
     cpu_s = None
-    if progress.cpu_efficiency is not None:
+    if len(nodes) == run.resources.nodes:
+        cpu_s = sum(sum(node.tree_cpu_s) for node in nodes)
+    elif progress.cpu_s is not None:  # the other ranks' are taken for equal
+        cpu_s = progress.cpu_s * run.resources.world_size
+    elif progress.cpu_efficiency is not None:
         cpu_s = progress.cpu_efficiency * progress.elapsed_s * cores
     return _shares(progress.elapsed_s, cpu_s, cores) | {
         "ended_at": progress.updated_at,
