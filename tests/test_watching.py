@@ -220,6 +220,15 @@ def test_waiting_ends_where_nobody_can_tell(
     assert "nobody could tell of 6 runs" in capsys.readouterr().err
 
 
+def test_waiting_reads_a_plan_again_where_it_has_changed(paths: ResultPaths) -> None:
+    watch = waiting.Watch(paths, [], quiet=True, patience_s=1.0)
+    plan = watch._plan()
+    assert watch._plan() is plan
+    changed = plan.model_copy(update={"job": "another"})
+    records.write_text(paths.plan, changed.model_dump_json())
+    assert watch._plan().job == "another"
+
+
 def test_a_task_of_several_runs_is_cancelled_with_its_last(
     paths: ResultPaths, fake_slurm: FakeSlurm
 ) -> None:

@@ -10,6 +10,7 @@ from typing import Final
 
 from hpcncf.cli import layout, progress
 from hpcncf.paths import ResultPaths
+from hpcncf.plan import Plan
 from hpcncf.results import read_plan
 from hpcncf.slurm.gently import Gently
 from hpcncf.slurm.reasons import FOR_EVER
@@ -17,6 +18,8 @@ from hpcncf.state import status
 from hpcncf.state.status import UNDER_WAY, RunState
 
 POLL_S: Final = 2.0
+# Of a login node's core a look takes a tenth at most.
+SHARE: Final = 9.0
 # slurmctld may restart, and NFS be slow; but what nobody can tell is not waited for without end.
 PATIENCE_S: Final = 600.0
 
@@ -55,31 +58,43 @@ class Watch:
     found: dict[str, RunState] = field(default_factory=dict)
     told: dict[str, str] = field(default_factory=dict)
     known_at: float = field(default_factory=time.monotonic)
+    plan: Plan | None = None
+    plan_of: tuple[int, int] = (0, 0)
+    """The plan's file when it was read: where it says the same, thousands of runs need not be."""
 
     def to_the_end(self) -> list[RunState]:
         terminal = sys.stdout.isatty() and not self.quiet
         open_ids = set(self.run_ids)
         while open_ids and not self._gave_up(open_ids):
+            began = time.monotonic()
             now = self._look(open_ids)
+            took_s = time.monotonic() - began
             open_ids = {state.run.id for state in now if state.state in UNDER_WAY}
             if terminal:
                 _moving_line(self._states())
             elif not self.quiet:
                 _changes(self._states(), self.told)
             if open_ids:
-                time.sleep(min(POLL_S, self.patience_s))
+                time.sleep(min(max(POLL_S, SHARE * took_s), self.patience_s))
         if terminal:
             print("\r\033[K", end="")
         return self._states()
 
     def _look(self, run_ids: set[str]) -> list[RunState]:
-        plan = read_plan(self.paths)
+        plan = self._plan()
         asked = [run for run in plan.runs if run.id in run_ids]
         now = status.states(self.paths, plan.model_copy(update={"runs": asked}), self.ask)
         self.found |= {state.run.id: state for state in now}
         if any(state.state != "unknown" for state in now):
             self.known_at = time.monotonic()
         return now
+
+    def _plan(self) -> Plan:
+        there = self.paths.plan.stat() if self.paths.plan.exists() else None
+        now = (there.st_mtime_ns, there.st_ino) if there else (0, 0)
+        if self.plan is None or now != self.plan_of:
+            self.plan, self.plan_of = read_plan(self.paths), now
+        return self.plan
 
     def _gave_up(self, open_ids: set[str]) -> bool:
         silent_s = time.monotonic() - self.known_at
