@@ -64,6 +64,7 @@ def test_plan_touches_nothing(here: Path, job_file: JobFile, said: Said) -> None
     assert "6 runs, at most 0.30 core-hours" in out
     assert "cpus_per_task=2 repeat=1" in out
     assert out.count("3 tasks, submitit parameters") == 2
+    assert out.count("  launcher: srun starts each rank\n") == 2
     assert "--cpus-per-task=2" in out
     assert max(len(line) for line in out.splitlines() if "slurm_" not in line) <= 90
 
@@ -110,6 +111,19 @@ def test_plan_prints_plain_scripts_of_what_is_left(
     assert f"hpcncf.worker {here}/job.yaml" in out
     assert f'--run-id "$run" --results {here}/elsewhere' in out
     assert "-s site=gpu" in out
+
+
+def test_plain_scripts_of_several_arrays_are_printed_one_by_one(
+    job_file: JobFile, said: Said
+) -> None:
+    job_file("grid: {resources.cpus_per_task: [1, 2]}\n")
+    code, out, err = said("plan", "job.yaml", "--by-hand")
+    assert (code, out) == (2, "")
+    assert "2 arrays need a script each" in err
+    assert err.endswith("--by-hand 1, --by-hand 2\n")
+    for number in ("1", "2"):
+        code, out, _ = said("plan", "job.yaml", "--by-hand", number)
+        assert (code, out.partition("\n")[0]) == (0, "#!/bin/bash")
 
 
 @pytest.mark.parametrize("option", ["--sbatch", "--by-hand"])

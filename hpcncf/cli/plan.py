@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 
 SCRIPTS = {
     "--sbatch": "print exactly what sbatch will get, of every array or of that one",
-    "--by-hand": "print plain batch scripts, to be submitted by hand",
+    "--by-hand": "print a plain batch script for sbatch; of several arrays, that one's",
+}
+LAUNCHERS = {
+    "srun": "srun starts each rank",
+    "torchrun": "srun starts one torchrun on each node, which starts the ranks",
 }
 HELP = "show runs, arrays, submitit's parameters and core-hours of a job file; touches nothing"
 
@@ -80,6 +84,7 @@ def _arrays(job: JobSpec, plan: Plan) -> list[dict[str, Any]]:
     return [
         {
             "tasks": len(tasks),
+            "launcher": tasks[0][0].resources.launcher,
             "parameters": launch.site_parameters(job, tasks[0][0]),
             "runs": [run.id for task in tasks for run in task],
         }
@@ -140,6 +145,7 @@ def _show(job: JobSpec, plan: Plan, paths: ResultPaths) -> None:
         for key, value in array["parameters"].items():
             if key != "slurm_setup":
                 print(f"  {key}: {value}")
+        print(f"  launcher: {LAUNCHERS[array['launcher']]}")
     print("\n--sbatch prints the whole scripts")
     for command in _unprepared(plan):
         print(f"\nthe data is not prepared, so the runs' ids are provisional: {command}")

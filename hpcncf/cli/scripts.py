@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Iterator
+from typing import Final
 
 from hpcncf import submissions
 from hpcncf.errors import UsageError
@@ -17,9 +18,15 @@ from hpcncf.spec import JobSpec
 from hpcncf.state import status
 from hpcncf.submit import launch, packing
 
+# So many of the numbers to choose from are told.
+MOST: Final = 4
+
 
 def show(args: argparse.Namespace, job: JobSpec, plan: Plan, paths: ResultPaths) -> None:
-    """One script alone is printed byte by byte. Raises UsageError for a number not there."""
+    """One script alone is printed byte by byte, and plain ones only so: they are for sbatch.
+
+    Raises UsageError for a number not there, and where it is to say which.
+    """
     runs = _open(plan, paths)
     printed = list(
         _sent(job, runs, paths) if args.by_hand is None else _by_hand(args, job, runs, paths)
@@ -34,6 +41,13 @@ def show(args: argparse.Namespace, job: JobSpec, plan: Plan, paths: ResultPaths)
     if len(printed) == 1 or number:
         sys.stdout.write(printed[number - 1])
         return
+    if args.by_hand is not None:
+        ways = [f"--by-hand {count}" for count in range(1, len(printed) + 1)]
+        more = ["..."] * (len(printed) > MOST)
+        raise UsageError(
+            f"--by-hand: {len(printed)} arrays need a script each, for sbatch takes one: "
+            + ", ".join(ways[:MOST] + more)
+        )
     for count, script in enumerate(printed, start=1):
         print(f"==> array {count} of {len(printed)} <==\n{script}")
 
