@@ -18,6 +18,8 @@ MOST_UNTRACKED: Final = 1000
 # What runs. Results and data lie about in checkouts, too, and change while the runs run.
 CODE: Final = (".py", ".sh", ".pyx", ".c", ".cc", ".cpp", ".cu", ".h", ".jl", ".R")
 CHANGED: Final = "the code changed after this run was submitted: "
+# Of a rank that another installation of hpcncf ran.
+ELSEWHERE: Final = "ranks imported hpcncf from "
 DIFF: Final = (
     *("diff", "HEAD", "--binary", "--no-ext-diff", "--no-textconv", "--no-color"),
     "--ignore-submodules=dirty",
@@ -60,12 +62,19 @@ def take(kept: Path, folder: Path) -> list[Code]:
 def changed(then: list[Code], checkouts: bool) -> list[str]:
     """What of it is not as it was, in words; the checkouts only where a run uses them."""
     return [
-        f"{CHANGED}{_named(one)} is not what it was"
+        _difference(one)
         for one in then
         if one.sha256 is not None
         and (one.of == "hpcncf" or checkouts)
         and _now(one) not in (None, one.sha256)
     ]
+
+
+def _difference(then: Code) -> str:
+    here = str(_package())
+    if then.of == "hpcncf" and then.folder != here:
+        return f"{ELSEWHERE}{here}, and were submitted by {_named(then)}, which differs"
+    return f"{CHANGED}{_named(then)} is not what it was"
 
 
 def _named(code: Code) -> str:

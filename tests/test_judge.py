@@ -12,7 +12,7 @@ from hpcncf import plan as planning
 from hpcncf.plan import Run
 from hpcncf.records import End
 from hpcncf.slurm.states import state_of
-from hpcncf.snapshot import CHANGED
+from hpcncf.snapshot import CHANGED, ELSEWHERE
 from hpcncf.spec import Data, JobSpec, Resources
 from hpcncf.state import judge
 from hpcncf.state.evidence import Attempt, Sent
@@ -203,6 +203,10 @@ def test_what_other_code_or_other_data_made_is_stale() -> None:
     assert judge.stale(RUN, whole, "abc1234") is None
     assert judge.stale(RUN, whole, None) is None
     assert judge.stale(RUN, whole, "fffffff0") == "made by other code (abc1234, now fffffff)"
+    elsewhere = f"{ELSEWHERE}/there, and were submitted by hpcncf (/here)"
+    by_others = whole[0].model_copy(update={"warnings": [elsewhere]})
+    told = judge.stale(RUN, [by_others], "abc1234")
+    assert told == f"ran other code than was submitted: {elsewhere}"
     warned = [whole[0].model_copy(update={"warnings": [f"{CHANGED}hpcncf (/here) is not"]})]
     told = "ran other code than was submitted: hpcncf (/here) is not"
     assert judge.stale(RUN, warned, None) == told

@@ -192,6 +192,15 @@ def test_what_sbatch_says_reaches_the_user_and_the_submission(
     assert len(launch.submit(paths, job, plan, "slurm").runs) == 2
 
 
+def test_where_a_slurm_job_began_a_run_compute_nodes_see_the_folder(tmp_path: Path) -> None:
+    paths = make_results.demo(tmp_path, repeats=1)
+    plan = make_results.plan_of(paths)
+    assert not launch.reached(paths, plan)
+    taken = make_results.claim(plan.runs[0]).model_copy(update={"slurm_job_id": "8_0"})
+    records.write(paths.run(plan.runs[0].id).attempt(1).claim, taken)
+    assert launch.reached(paths, plan)
+
+
 def test_a_run_left_out_says_why_until_it_is_sent(tmp_path: Path) -> None:
     paths = make_results.demo(tmp_path, repeats=1)
     run = make_results.plan_of(paths).runs[-1].id

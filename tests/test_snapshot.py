@@ -109,6 +109,16 @@ def test_other_source_of_ours_is_told_whatever_the_workload(tmp_path: Path) -> N
     assert told.startswith("the code changed after this run was submitted: hpcncf (")
 
 
+def test_another_installation_is_named_beside_the_submitters(tmp_path: Path) -> None:
+    (ours, *_) = snapshot.take(tmp_path / "kept", tmp_path)
+    there = ours.model_copy(update={"sha256": "0" * 64, "folder": "/login/hpcncf"})
+    (told,) = snapshot.changed([there], checkouts=False)
+    assert told.startswith(
+        f"ranks imported hpcncf from {PACKAGE}, and were submitted by hpcncf (/log"
+    )
+    assert snapshot.changed([there.model_copy(update={"sha256": ours.sha256})], False) == []
+
+
 def test_outside_a_checkout_there_is_only_our_own_code(tmp_path: Path) -> None:
     assert [code.of for code in snapshot.take(tmp_path / "kept", tmp_path)] == ["hpcncf"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from hpcncf import snapshot
 from hpcncf.cli import arrays, layout
 from hpcncf.cli.summary import duration
 from hpcncf.state.evidence import whole
@@ -13,6 +14,9 @@ from hpcncf.state.status import RunState
 from hpcncf.tables import account, rows
 
 NAMED: Final = 3
+SAME_FIRST: Final = (
+    "let the site's `venv` or `conda` be the submitter's, or submit from that; then "
+)
 
 
 def plain(state: RunState) -> dict[str, Any]:
@@ -166,6 +170,7 @@ def stale(states: Sequence[RunState]) -> list[str]:
     causes = [state.stale for state in states if state.stale]
     return [
         f"{causes.count(cause)} completed run{'s' * (causes.count(cause) != 1)} {cause}: "
-        "`hpcncf submit --again` runs them once more"
+        + (SAME_FIRST * (snapshot.ELSEWHERE in cause))
+        + "`hpcncf submit --again` runs them once more"
         for cause in dict.fromkeys(causes)
     ]

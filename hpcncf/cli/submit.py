@@ -90,7 +90,11 @@ def run(args: argparse.Namespace) -> int:
     plan = results.leave_plan(paths, job, plan)
     if args.check_node is not None:
         _check_node(args, paths, job, plan, cluster)
-    elif cluster == "slurm" and (doubt := mounts.doubt(paths.folder)):
+    elif (
+        cluster == "slurm"
+        and (doubt := mounts.doubt(paths.folder))
+        and not launch.reached(paths, plan)
+    ):
         print(f"hpcncf: {doubt}", file=sys.stderr)
     launched = launch.submit(paths, job, plan, cluster, args.again, limits, args.force, args.report)
     return tell(args, paths, launched, cluster, _same(args))

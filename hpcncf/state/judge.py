@@ -71,6 +71,8 @@ def _remedy(run: Run, state: State) -> str:
 def stale(run: Run, ranks: list[RankRecord], commit: str | None) -> str | None:
     """Why a finished run may not answer today's question; None where nothing speaks against it."""
     for warning in (warning for record in ranks for warning in record.warnings):
+        if warning.startswith(snapshot.ELSEWHERE):
+            return f"ran other code than was submitted: {warning}"
         if warning.startswith(snapshot.CHANGED):
             return f"ran other code than was submitted: {warning.removeprefix(snapshot.CHANGED)}"
     if run.training is None:  # of a command's own code its commit tells nothing

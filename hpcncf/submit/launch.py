@@ -18,7 +18,7 @@ from hpcncf.plan import Plan, Run
 from hpcncf.slurm import quotas, request, sites
 from hpcncf.slurm.limits import Limits
 from hpcncf.spec import Data, JobSpec
-from hpcncf.state import status
+from hpcncf.state import attempts, status
 from hpcncf.state.status import RunState
 from hpcncf.submissions import Cluster, Submission
 from hpcncf.submit import arrays, broken
@@ -95,6 +95,13 @@ def check_data(runs: list[Run]) -> None:
                 f"data.path: {data.path} holds other data than when this was planned: "
                 "submit the job file again, so that its runs are planned anew"
             )
+
+
+def reached(paths: ResultPaths, plan: Plan) -> bool:
+    """Whether a Slurm job has begun one of the runs: then compute nodes see the folder."""
+    tried = (attempt for run in plan.runs for attempt in paths.run(run.id).attempts())
+    claims = (attempts.claim(attempt) for attempt in tried)
+    return any(claim and claim.slurm_job_id for claim in claims)
 
 
 def prepare_command(data: Data) -> str:
