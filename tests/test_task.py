@@ -12,11 +12,11 @@ from pathlib import Path
 from conftest import within
 from make_runs import tiny
 
-from hpcncf import records, results
+from hpcncf import records, results, submissions
 from hpcncf.jobfile import load, plan
 from hpcncf.paths import ResultPaths
-from hpcncf.plan import Plan
-from hpcncf.records import RankRecord
+from hpcncf.plan import Plan, Run
+from hpcncf.records import End, RankRecord
 
 JOB = """\
 name: several
@@ -32,6 +32,26 @@ task.work(sys.argv[1], json.loads(sys.argv[2]), False, {})
 """
 
 
+# One run, and yet in a process of its own.
+SEVERAL = """\
+import sys, json
+from pathlib import Path
+from hpcncf.paths import ResultPaths
+from hpcncf.rank import task
+from hpcncf.results import read_plan
+paths = ResultPaths(Path(sys.argv[1]))
+several = task._Several(paths, False, {})
+"""
+# The signal comes behind the last run.
+WARNED_LATE = (
+    SEVERAL
+    + """
+import os, signal
+run_it = several._run
+several._run = lambda run: (run_it(run), os.kill(os.getpid(), signal.SIGUSR2))[0]
+"""
+)
+WORK_SEVERAL = "sys.exit(several.work(read_plan(paths).runs))\n"
 BY_HAND = """\
 import sys
 from hpcncf import worker
@@ -110,6 +130,29 @@ def test_told_to_stop_it_begins_no_further_run_and_goes_on_when_it_is_put_back(
     told = left(paths, made)
     outcomes = sorted([record.outcome for record in each] for each in told.values())
     assert outcomes == [["completed"], ["stopped", "completed"]]
+
+
+def trains(paths: ResultPaths, run: Run) -> bool:
+    progress = paths.run(run.id).attempt(1).progress
+    return progress.exists() and json.loads(progress.read_text())["phase"] != "startup"
+
+
+def test_what_a_user_cancelled_is_no_failure_of_its_task(tmp_path: Path) -> None:
+    paths, made = planned(tmp_path, "[0.001]", epochs=2000)
+    submissions.begin(paths, "slurm", [made.runs[0].id], again=False)
+    process = started(paths, made, work=SEVERAL + WORK_SEVERAL)
+    assert within(120, lambda: trains(paths, made.runs[0]))
+    submissions.cancel(paths, [made.runs[0].id])
+    assert process.wait(timeout=120) == 0
+    end = records.read(paths.run(made.runs[0].id).attempt(1).end, End)
+    assert end.reason == "cancelled"
+
+
+def test_a_task_with_nothing_left_to_do_is_not_put_back(tmp_path: Path) -> None:
+    paths, made = planned(tmp_path, "[0.001]")
+    process = started(paths, made, work=WARNED_LATE + WORK_SEVERAL)
+    assert process.wait(timeout=120) == 0
+    assert not (tmp_path / "bin/calls").exists()
 
 
 def test_a_warning_that_comes_when_all_is_done_makes_no_failure_of_it(tmp_path: Path) -> None:

@@ -25,6 +25,8 @@ from hpcncf.rank import launcher, requeue, stopping, torchrun
 from hpcncf.rank.word import Word
 from hpcncf.records import End
 from hpcncf.results import read_plan
+from hpcncf.state.attempts import last_attempt
+from hpcncf.state.evidence import complete
 
 POLL_S: Final = 0.2
 # From the run's limit, at which it is to stop with a checkpoint, to SIGKILL.
@@ -73,15 +75,27 @@ class _Several:
 
     def work(self, runs: Sequence[Run]) -> int:
         """The exit code. A run that fails does not keep the next from being run; a signal does."""
-        codes = []
+        codes, left = [0], False
         for run in runs:
-            if self._told is None and not self._word.against(run.id):
-                codes.append(self._run(run))
-        if self._told is not None:
-            return self._stopped(runs[0].resources.requeues)
-        return max(codes, default=0)
+            if self._word.against(run.id):
+                continue
+            if self._was_told():
+                left |= not self._done(run)
+                continue
+            codes.append(self._run(run))
+            left |= codes[-1] != 0 and self._was_told()
+        return self._stopped(runs[0].resources.requeues) if left else max(codes)
+
+    def _was_told(self) -> bool:
+        return self._told is not None
+
+    def _done(self, run: Run) -> bool:
+        """By an earlier start of this task, say."""
+        attempt = last_attempt(self._paths.run(run.id))
+        return not self._again and attempt is not None and complete(run, attempt)
 
     def _run(self, run: Run) -> int:
+        """The exit code; 0 where the run was cancelled, for nothing went wrong then."""
         self._by_torchrun = run.resources.launcher == "torchrun"
         self._child = subprocess.Popen(
             self._command(run),
@@ -100,8 +114,13 @@ class _Several:
             self._child.kill()
             code = self._child.wait()
         self._child = None
+        # Another rank may have heard of it first: ours then failed for want of it.
+        if code and reason is None and Word(self._paths, every_s=0.0).against(run.id):
+            reason = "cancelled"
         if reason and self._rank == 0:
             self._leave_end(run, reason, code)
+        if reason == "cancelled":
+            return 0
         return code if code >= 0 else 128 - code
 
     def _command(self, run: Run) -> list[str]:
