@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -192,7 +193,9 @@ def _to_a_job(scene: Scene, *command: str) -> Done | None:
     job = scene.a_job()
     if job is None:
         return None
-    scene.cluster.attempt(*command, job.number)  # it may just have ended
+    # It may just have ended; and a step that stands still keeps who signals it waiting.
+    with suppress(subprocess.TimeoutExpired):
+        scene.cluster.attempt(*command, job.number)
     return Done(f"job {_told(job.names)}", job.names)
 
 
