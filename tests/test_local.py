@@ -118,7 +118,8 @@ def test_two_submits_at_the_same_moment_run_everything_once(here: Path, job_file
 def test_of_a_checkout_that_submits_the_ranks_take_no_code(here: Path, job_file: JobFile) -> None:
     """It may be another version than the one installed."""
     job_file("")
-    (here / "hpcncf.py").write_text("raise SystemExit('not the installed one')\n")
+    for name in ("hpcncf.py", "logging.py"):
+        (here / name).write_text("raise SystemExit('not the installed one')\n")
     said = hpcncf(here, "submit", "job.yaml", "--cluster", "local", "--wait")
     assert said.returncode == 0, said.stdout + said.stderr
 

@@ -281,6 +281,22 @@ def test_by_hand_each_task_of_an_array_has_a_run_of_its_own() -> None:
     assert found == [run.id for run in runs]
 
 
+@pytest.mark.parametrize(
+    ("site", "agent", "rank"),
+    [
+        (Site(), sys.executable, sys.executable),
+        (Site(venv="/env"), "/env/bin/python", "/env/bin/python"),
+        (Site(container="box run"), "box run python3", "python3"),
+    ],
+)
+def test_by_hand_torchruns_ranks_take_no_module_of_the_folder_they_start_in(
+    site: Site, agent: str, rank: str
+) -> None:
+    script = by_hand({"tasks_per_node": 2, "launcher": "torchrun"}, site)
+    assert f"    {agent} -P -u \\\n    -m torch.distributed.run" in script
+    assert f"    --no-python {rank} -P -u \\\n    -m hpcncf.worker" in script
+
+
 def test_by_hand_a_value_in_a_comment_stays_on_its_line() -> None:
     job, (run,) = planned({})
     varied = run.model_copy(update={"varied": {"data.path": "/a\nrm -rf ~"}})

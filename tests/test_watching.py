@@ -12,9 +12,11 @@ from conftest import FakeSlurm
 from make_results import plan_of
 
 from hpcncf import cli, records, submissions
-from hpcncf.cli import waiting
+from hpcncf.cli import progress, waiting
 from hpcncf.paths import ResultPaths
+from hpcncf.records import Claim, Progress
 from hpcncf.state import status
+from hpcncf.state.status import RunState
 from hpcncf.submissions import Submission, SubmittedJob
 from hpcncf.submit import cancel
 
@@ -153,6 +155,51 @@ def test_runs_of_one_task_wait_for_one_another(paths: ResultPaths, fake_slurm: F
     states = found(paths)
     assert [state for state, _ in states] == ["completed", "running"] + ["pending"] * 4
     assert states[2][1] == "1 before it in its task (Slurm job 8_0 on node1)"
+
+
+def test_a_run_of_a_task_tells_its_own_time_and_not_its_jobs(
+    paths: ResultPaths, fake_slurm: FakeSlurm
+) -> None:
+    sent(paths, per_task=3)
+    leave(paths, 0, "8_0")
+    begin(paths, 1, "8_0")
+    taken = paths.run(plan_of(paths).runs[1].id).attempt(1).claim
+    now = records.read(taken, Claim).model_copy(update={"claimed_at": records.now()})
+    records.write(taken, now)
+    fake_slurm.answer("squeue", "8_0|RUNNING|None|||1:00:00|node1|0|0|\n8_1|RUNNING|None|||5:00\n")
+    states = status.states(paths, plan_of(paths))
+    assert 0 <= (progress.figures(states[1])["elapsed_s"] or -1) < 600
+
+
+@pytest.mark.parametrize(
+    ("most", "epoch", "told"),
+    [
+        (None, 0, "epoch 1/3 10 %"),
+        (20, 0, "epoch 1/1 50 %"),
+        (120, 1, "epoch 2/2 50 %"),
+        (900, 1, "epoch 2/3 10 %"),
+    ],
+)
+def test_per_cent_are_of_the_steps_that_will_be_done(
+    paths: ResultPaths, most: int | None, epoch: int, told: str
+) -> None:
+    run = plan_of(paths).runs[0]
+    assert run.training is not None
+    cut = run.model_copy(update={"training": run.training.model_copy(update={"max_steps": most})})
+    now = Progress(
+        run_id=run.id,
+        attempt=1,
+        updated_at=records.now(),
+        elapsed_s=5.0,
+        phase="training",
+        epoch=epoch,
+        epochs=3,
+        step=10,
+        steps_per_epoch=100,
+        instances_per_s=None,
+        cpu_efficiency=None,
+    )
+    assert told in progress.sentence(RunState(cut, "running", "", 1, [], now, []))
 
 
 def test_runs_whose_task_ended_before_their_turn_are_lost(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from hpcncf import snapshot
 from hpcncf.cli import arrays, layout
 from hpcncf.cli.summary import duration
+from hpcncf.plan import Run
+from hpcncf.records import Progress
 from hpcncf.state.evidence import whole
 from hpcncf.state.judge import NOT_SENT
 from hpcncf.state.status import RunState
@@ -66,9 +69,18 @@ def figures(state: RunState) -> dict[str, float | None]:
     if whole(state.ranks) and state.state not in ("pending", "running"):
         source = account.settle(state.run, state.ranks, None)
     elif state.state == "running":
-        source = {"elapsed_s": state.slurm.elapsed_s if state.slurm else None}
+        source = {"elapsed_s": _at_work_s(state)}
         source |= state.progress.model_dump() if state.progress else {}
     return {name: source.get(name) for name in FIGURES}
+
+
+def _at_work_s(state: RunState) -> float | None:
+    """The run's own time, for its Slurm job may have worked at others before."""
+    if state.begun_at is not None:
+        since = datetime.now(UTC) - datetime.fromisoformat(state.begun_at)
+        return max(since.total_seconds(), 0.0)  # the node's clock may be ahead
+    alone = state.job is None or len(state.job.runs) == 1
+    return state.slurm.elapsed_s if state.slurm and alone else None
 
 
 def sentence(state: RunState) -> str:
@@ -123,9 +135,19 @@ def _epoch(state: RunState) -> str:
         return "starting"
     if now.phase == "command":
         return ", ".join(rows.reports(now))
-    told = now.phase == "training" and now.steps_per_epoch > 0
-    done = f" {100 * now.step / now.steps_per_epoch:.0f} %" if told else ""
-    return f"{now.phase}, epoch {min(now.epoch + 1, now.epochs)}/{now.epochs}{done}"
+    epochs, steps = _to_do(state.run, now)
+    told = now.phase == "training" and steps > 0
+    done = f" {100 * now.step / steps:.0f} %" if told else ""
+    return f"{now.phase}, epoch {min(now.epoch + 1, epochs)}/{epochs}{done}"
+
+
+def _to_do(run: Run, now: Progress) -> tuple[int, int]:
+    """Epochs, and steps of this one, that will be done: `max_steps` may come before."""
+    most = run.training.max_steps if run.training else None
+    if most is None or not now.steps_per_epoch:
+        return now.epochs, now.steps_per_epoch
+    epochs = min(now.epochs, -(-most // now.steps_per_epoch))
+    return epochs, min(now.steps_per_epoch, most - now.epoch * now.steps_per_epoch)
 
 
 def table(states: Sequence[RunState]) -> str:

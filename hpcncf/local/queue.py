@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from hpcncf import claims, final_report, records, submissions
 from hpcncf.local import machine, processes
@@ -26,6 +27,9 @@ from hpcncf.state import evidence
 from hpcncf.state.attempts import last_attempt
 from hpcncf.submissions import Submission
 
+# Of PYTHONSAFEPATH, where it is ours and not the user's: any value has Python's -P.
+SAFE: Final = "hpcncf"
+
 
 def main(argv: list[str]) -> None:
     """Hand `work` to submitit and note its process in the submission."""
@@ -36,6 +40,8 @@ def main(argv: list[str]) -> None:
     runs = _runs(paths, submission)
     folder = paths.submitit(submissions.user())
     executor = submitit.LocalExecutor(folder, python=f"{shlex.quote(sys.executable)} -P")
+    # submitit's controller is started without -P.
+    os.environ["PYTHONSAFEPATH"] = os.environ.get("PYTHONSAFEPATH") or SAFE
     visible = machine.gpus()
     executor.update_parameters(
         timeout_min=sum(run.resources.timeout_min for run in runs) + machine.SLACK_MIN,
@@ -49,6 +55,8 @@ def main(argv: list[str]) -> None:
 def work(results: str, name: str) -> None:
     """Run what the submission names, each run on its own cores, until all are done or told off."""
     processes.end_with_parent()
+    if os.environ.get("PYTHONSAFEPATH") == SAFE:  # a user's own program may need its neighbours
+        del os.environ["PYTHONSAFEPATH"]
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
         signal.signal(number, lambda *_: stop.set())

@@ -51,7 +51,7 @@ def text(job: JobSpec, site: Site, runs: list[Run], source: Source, note: str = 
         _chosen(runs),
         [
             *_meeting(resources),
-            " \\\n    ".join(_command(asked, resources, source, request.python(site))),
+            " \\\n    ".join(_command(asked, resources, source, site)),
         ],
         asked.get("slurm_teardown", []),
     ]
@@ -99,14 +99,15 @@ def _meeting(resources: Resources) -> list[str]:
 
 
 def _command(
-    asked: dict[str, Any], resources: Resources, source: Source, python: str
+    asked: dict[str, Any], resources: Resources, source: Source, site: Site
 ) -> Iterator[str]:
     yield shlex.join(["srun", *asked["slurm_srun_args"]])
-    yield f"{python} -P -u"
+    yield f"{request.python(site)} -P -u"
     if resources.launcher == "torchrun":
         yield f"-m torch.distributed.run --nnodes {resources.nodes}"
         yield f"--nproc-per-node {resources.tasks_per_node} --rdzv-backend c10d"
         yield f'--rdzv-id "$SLURM_JOB_ID" --rdzv-endpoint {FREE_PORT}'
+        yield f"--no-python {request.python_of_ranks(site)} -P -u"  # torchrun's own lacks the -P
     yield f"-m hpcncf.worker {shlex.quote(str(source.job_file))}"
     yield f'--run-id "$run" --results {shlex.quote(str(source.results))}'
     yield from (f"-s {shlex.quote(setting)}" for setting in source.settings)

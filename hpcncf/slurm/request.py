@@ -142,6 +142,11 @@ def python(site: Site) -> str:
     return shell.python(site.conda, site.venv, site.container, sys.executable)
 
 
+def python_of_ranks(site: Site) -> str:
+    """The same for what a Python on a node starts itself."""
+    return shell.inside(site.conda, site.venv, site.container, sys.executable)
+
+
 def _tasks(resources: Resources) -> tuple[int, int]:
     """Tasks on each node and CPUs of each: one torchrun has the cores of all its ranks."""
     if resources.launcher == "torchrun":

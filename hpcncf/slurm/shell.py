@@ -76,12 +76,15 @@ def exports(variables: Mapping[str, str]) -> list[str]:
 
 def python(conda: str | None, venv: str | None, container: str | None, ours: str) -> str:
     """The command that starts Python on a node; `ours` where the site names none."""
-    inside = shlex.quote(ours)
+    there = inside(conda, venv, container, ours)
+    return f"{shlex.join(shlex.split(container))} {there}" if container is not None else there
+
+
+def inside(conda: str | None, venv: str | None, container: str | None, ours: str) -> str:
+    """Python alone, as one that runs in the container already calls it."""
     if venv is not None:
-        inside = f"{path(venv)}/bin/python"
-    elif conda is not None or container is not None:
-        inside = "python3"
-    return f"{shlex.join(shlex.split(container))} {inside}" if container is not None else inside
+        return f"{path(venv)}/bin/python"
+    return "python3" if conda is not None or container is not None else shlex.quote(ours)
 
 
 def path(text: str) -> str:

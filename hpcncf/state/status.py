@@ -46,6 +46,8 @@ class RunState:
     """What Slurm says of the job that works at it, or will."""
     node: str = ""
     """Where it runs or ran: Slurm's list, else the first rank's."""
+    begun_at: str | None = None
+    """When the last submission's attempt was taken; None where it has taken none."""
 
 
 Ask = Callable[[Sequence[str], list[str]], dict[str, JobState]]
@@ -154,7 +156,13 @@ def _state(
         job=sent.job if sent else None,
         slurm=told,
         node=_node(attempt, told, state),
+        begun_at=_begun_at(attempt, sent),
     )
+
+
+def _begun_at(attempt: Attempt | None, sent: Sent | None) -> str | None:
+    ours = sent is None or sent.started
+    return attempt.claim.claimed_at if ours and attempt and attempt.claim else None
 
 
 def _node(attempt: Attempt | None, slurm: JobState | None, state: State) -> str:
