@@ -63,6 +63,8 @@ class Submission(Part):
     user: str
     host: str
     submitted_at: Moment
+    number: int = 0
+    """Its place among the folder's submissions: the clocks of two hosts may tell another order."""
     submitter_pid: ProcessId
     submitter_started: float
     again: bool = False
@@ -160,6 +162,11 @@ class Submitted:
         Slurm may have that job yet."""
         return self._last.get(run_id)
 
+    def holding(self, job_id: str | None) -> Submission | None:
+        """The submission that Slurm's job is of."""
+        held = (one for one in self.submissions if any(job.id == job_id for job in one.jobs))
+        return next(held, None)
+
     def cancelled(self, run_id: str, submitted_at: str) -> Cancellation | None:
         """The last cancellation of the run that is meant for its submission of then."""
         meant = (one for one in self._cancelled.get(run_id, []) if one.meant_for(submitted_at))
@@ -205,6 +212,7 @@ def begin(
         user=user(),
         host=os.uname().nodename,
         submitted_at=records.now(),
+        number=1 + max((one.number for one in read(paths).submissions), default=0),
         submitter_pid=os.getpid(),
         submitter_started=psutil.Process().create_time(),
         again=again,
@@ -244,7 +252,7 @@ def read(paths: ResultPaths) -> Submitted:
     marks = sorted(path for path in _files(paths) if path.name.endswith(".cancelled.json"))
     submissions = list(_readable(files(paths), Submission, problems))
     return Submitted(
-        sorted(submissions, key=lambda one: one.submitted_at),
+        sorted(submissions, key=lambda one: (one.number, one.submitted_at)),
         list(_readable(marks, Cancellation, problems)),
         problems,
     )

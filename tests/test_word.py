@@ -12,7 +12,7 @@ import pytest
 from hpcncf import records, submissions
 from hpcncf.paths import ResultPaths
 from hpcncf.rank.word import Word
-from hpcncf.submissions import Submission
+from hpcncf.submissions import Submission, SubmittedJob
 
 
 def test_a_run_cancelled_since_it_was_submitted_is_heard_of(tmp_path: Path) -> None:
@@ -38,6 +38,25 @@ def test_a_submitter_whose_clock_is_ahead_does_not_make_deaf(tmp_path: Path) -> 
     assert Word(paths, every_s=0.0).against("a")
     file = submissions.begin(paths, "slurm", ["a"], again=False)
     assert not Word(paths).against("a", records.read(file, Submission).submitted_at)
+
+
+def test_a_task_hears_what_is_said_of_its_own_submission(tmp_path: Path) -> None:
+    """Whatever the clocks of the two submitters say."""
+    paths = ResultPaths(tmp_path)
+    for number, minutes in enumerate((10, 0), start=1):
+        file = submissions.begin(paths, "slurm", ["a"], again=False)
+        sent = records.read(file, Submission)
+        at = datetime.fromisoformat(sent.submitted_at) + timedelta(minutes=minutes)
+        job = SubmittedJob(id=str(number), runs=["a"])
+        told = {"submitted_at": at.isoformat(), "jobs": [job]}
+        records.write(file, sent.model_copy(update=told))
+        if number == 1:
+            submissions.cancel(paths, ["a"])
+    heard = [Word(paths, job_id=job).against("a") for job in ("1", "2", None)]
+    assert heard == [True, False, False]
+    last = submissions.read(paths).last("a")
+    assert last is not None
+    assert last.number == 2
 
 
 def test_the_user_is_whom_slurm_takes_us_for(monkeypatch: pytest.MonkeyPatch) -> None:

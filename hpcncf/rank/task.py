@@ -66,7 +66,7 @@ class _Several:
         self._child: Child | None = None
         self._told: int | None = None
         self._by_torchrun = False
-        self._word = Word(paths)
+        self._word = Word(paths, job_id=launcher.slurm_job_id())
         for each in (signal.SIGTERM, signal.SIGUSR2):
             held = signal.getsignal(each)
             signal.signal(each, self._pass_on)
@@ -85,6 +85,9 @@ class _Several:
             codes.append(self._run(run))
             left |= codes[-1] != 0 and self._was_told()
         return self._stopped(runs[0].resources.requeues) if left else max(codes)
+
+    def _told_off(self, run: Run) -> bool:
+        return Word(self._paths, 0.0, launcher.slurm_job_id()).against(run.id)
 
     def _was_told(self) -> bool:
         return self._told is not None
@@ -115,7 +118,7 @@ class _Several:
             code = self._child.wait()
         self._child = None
         # Another rank may have heard of it first: ours then failed for want of it.
-        if code and reason is None and Word(self._paths, every_s=0.0).against(run.id):
+        if code and reason is None and self._told_off(run):
             reason = "cancelled"
         if reason and self._rank == 0:
             self._leave_end(run, reason, code)
