@@ -37,7 +37,7 @@ format: $(DEV_READY)  ## Mend style and formatting
 
 check: lint typecheck test  ## All of the above that must pass before a commit
 
-bench: $(DEV_READY)  ## Measure: the monitor's agreement and cost, loaders and ranks, quality
+bench: $(DEV_READY)  ## Measure: the monitor's agreement and cost, loaders and ranks, engines, quality
 	$(BIN)/python -m benchmarks
 
 schemas: $(DEV_READY)  ## Write hpcncf/schemas and the generated part of docs/ again

@@ -15,6 +15,7 @@ BENCHMARKS = {
     "cli_start": "The login node's wait",
     "monitor": "The monitor: agreement with the kernel, and cost",
     "speed": "Loaders, cores and ranks",
+    "engines": "The ladder of engines and optimizers",
     "quality": "Quality on Frappe",
 }
 

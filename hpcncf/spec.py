@@ -134,12 +134,22 @@ class Training(Settings):
     """Positives per optimiser step on each rank."""
     negatives: Count = 4
     """Items sampled per positive, among those the user has not interacted with."""
-    optimizer: Literal["adam"] = "adam"
-    """torch.optim.Adam, betas 0.9 and 0.999, eps 1e-8."""
+    optimizer: Literal["adam", "lazy_adam", "sgd"] = "adam"
+    """`adam`: torch.optim.Adam, betas 0.9 and 0.999, eps 1e-8. `lazy_adam`: the embedding tables by
+    torch.optim.SparseAdam's rule (a row moves only when a batch has it), the layers by Adam. `sgd`:
+    gradient descent without momentum."""
     lr: PositiveFloat = 0.001
     """Learning rate."""
-    engine: Literal["reference"] = "reference"
-    """`reference`: the paper's nn.Module with four tables, torch's own optimiser."""
+    weight_decay: NonNegativeFloat = 0.0
+    """Times a parameter, added to its gradient (L2). Not where rows without a gradient wait."""
+    adam: Literal["default", "foreach", "fused"] = "default"
+    """Which of torch's implementations of Adam engine `reference` uses: the same mathematics."""
+    sparse: bool = False
+    """Engine `reference`: the tables' gradients hold only the rows that a batch has, as torch's
+    `nn.Embedding(sparse=True)` makes them; for `lazy_adam` and `sgd`."""
+    engine: Literal["reference", "rowwise"] = "reference"
+    """`reference`: the paper's nn.Module with four tables, torch's own optimisers. `rowwise`: the
+    same model and mathematics, but a step touches only its own rows (docs/engines.md)."""
     loader: Literal["per_sample", "batched", "vectorized"] = "vectorized"
     """`per_sample`: one `__getitem__` per positive, negatives drawn one by one in Python.
     `batched`: `__getitems__`, a batch at a time. `vectorized`: no DataLoader, tensor indexing."""
@@ -240,6 +250,10 @@ class JobSpec(Settings):
 
 def conflicts(resources: Resources, training: Training) -> list[str]:
     """Why these settings do not go together, each with what would; empty when they do."""
+    return _resource_conflicts(resources, training) + _engine_conflicts(resources, training)
+
+
+def _resource_conflicts(resources: Resources, training: Training) -> list[str]:
     device = training.device_for(resources)
     backend = training.backend_for(resources)
     ranks, batch = resources.world_size, training.batch_over_ranks(resources.world_size)
@@ -273,6 +287,54 @@ def conflicts(resources: Resources, training: Training) -> list[str]:
             batch < ranks,
             f"training.global_batch_size {batch} is less than the {ranks} ranks: "
             "some would have nothing to do in every step",
+        ),
+    ]
+    return [reason for broken, reason in rules if broken]
+
+
+def _engine_conflicts(resources: Resources, training: Training) -> list[str]:
+    rowwise, optimizer = training.engine == "rowwise", training.optimizer
+    rules = [
+        (
+            rowwise and resources.world_size > 1,
+            f"training.engine rowwise trains in one rank, not in {resources.world_size}: sync "
+            "dense exchanges whole tables' gradients, which it never makes; use engine reference, "
+            "or one rank with more threads",
+        ),
+        (
+            rowwise and training.sparse,
+            "training.sparse says what torch's own gradients look like; engine rowwise has none of "
+            "whole tables: leave it out, or use engine reference",
+        ),
+        (
+            training.adam != "default" and (rowwise or optimizer != "adam"),
+            f"training.adam {training.adam} is one of torch's implementations of Adam, for engine "
+            f"reference with optimizer adam; this is engine {training.engine} with optimizer "
+            f"{optimizer}: leave it out",
+        ),
+        (
+            not rowwise and training.sparse and optimizer == "adam",
+            "training.sparse with optimizer adam: Adam moves every row in every step, so torch's "
+            "refuses sparse gradients; use optimizer lazy_adam or sgd, or engine rowwise, which "
+            "catches idle rows up when they are next read",
+        ),
+        (
+            not rowwise and optimizer == "lazy_adam" and not training.sparse,
+            "training.optimizer lazy_adam is torch's SparseAdam in engine reference, which takes "
+            "sparse gradients only: set sparse: true, or use engine rowwise",
+        ),
+        (
+            training.sparse
+            and resources.world_size > 1
+            and training.backend_for(resources) == "nccl",
+            "training.sparse with backend nccl: nccl exchanges dense gradients only; use gloo, or "
+            "one rank",
+        ),
+        (
+            training.weight_decay > 0 and (rowwise or training.sparse or optimizer == "lazy_adam"),
+            f"training.weight_decay {training.weight_decay:g} pulls at every row in every step; "
+            "rows that no batch has would not feel it here (engine rowwise, sparse: true and "
+            "lazy_adam leave them): use engine reference with adam or sgd, or 0",
         ),
     ]
     return [reason for broken, reason in rules if broken]

@@ -24,10 +24,12 @@ from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.spec import Training
 
 ORDER_CHUNK = 65_536
+GATHERED = 4_096  # rows at once, of several steps where these are short: numpy's calls cost alike
 TERMINATED_S = 10
 
 Key = tuple[int, int]  # epoch, row
-Rows = tuple[Tensor, Tensor, Tensor]  # users [b], items [b, 1 + negatives], context [b, columns]
+# Users [b], items [b, 1 + negatives] with the positive first, context [b, columns].
+Rows = tuple[Tensor, Tensor, Tensor]
 
 
 class Batch(NamedTuple):
@@ -195,17 +197,26 @@ class Loader:
 
     def epoch(self, epoch: int, steps: range) -> Iterator[Batch]:
         """One batch for each of these steps of the epoch, empty where the rank has no row."""
+        return map(batch_of, self.rows(epoch, steps))
+
+    def rows(self, epoch: int, steps: range) -> Iterator[Rows]:
+        """The same, each positive's user and context once."""
         kinds: dict[str, Callable[[int, range], Iterator[Rows]]] = {
             "per_sample": self._loaded,
             "batched": self._loaded,
             "vectorized": self._vectorized,
         }
-        return map(batch_of, kinds[self._training.loader](epoch, steps))
+        return kinds[self._training.loader](epoch, steps)
 
     def _vectorized(self, epoch: int, steps: range) -> Iterator[Rows]:
         order = Order(self._training.seed, epoch, self._schedule.rows)
-        for step in steps:
-            yield self._source.gather(epoch, order.between(*self._schedule.positions(step)))
+        at_once = max(1, GATHERED // self._schedule.batch)
+        for first in range(steps.start, steps.stop, at_once):
+            some = range(first, min(first + at_once, steps.stop))
+            mine = [order.between(*self._schedule.positions(step)) for step in some]
+            lengths = [len(rows) for rows in mine]
+            parts = self._source.gather(epoch, np.concatenate(mine))
+            yield from zip(*(torch.split(part, lengths) for part in parts), strict=True)
 
     def _loaded(self, epoch: int, steps: range) -> Iterator[Rows]:
         self._keys.epoch, self._keys.steps = epoch, steps

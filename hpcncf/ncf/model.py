@@ -33,6 +33,19 @@ class NeuMF(nn.Module):
         logits: Tensor = self.predict_layer(torch.cat([gmf, mlp], dim=1))
         return logits.squeeze(1)
 
+    def tables(self) -> list[nn.Embedding]:
+        """Where a step reads a few rows of many."""
+        return [
+            self.MF_Embedding_User,
+            self.MF_Embedding_Item,
+            self.MLP_Embedding_User,
+            self.MLP_Embedding_Item,
+        ]
+
+    def layers(self) -> list[nn.Module]:
+        """All but the tables: a step uses every parameter of theirs."""
+        return [self.MLP_layers, self.predict_layer]
+
 
 def _mlp(inputs: int, sizes: Model) -> nn.Sequential:
     layers: list[nn.Module] = []

@@ -1,4 +1,4 @@
-"""One optimiser step of one rank, timed phase by phase.
+"""The reference engine: one optimiser step of one rank as torch does it, timed phase by phase.
 
 The loss is the sum over this rank's instances, scaled so that DDP's mean over ranks is the mean
 over all ranks' instances: shards may differ by a row, and may be empty. The exposed wait for
@@ -15,24 +15,32 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.nn.parallel import DistributedDataParallel
 
-from hpcncf.ncf.loaders import Batch
+from hpcncf.ncf import optimizers
+from hpcncf.ncf.loaders import Batch, Loader
+from hpcncf.ncf.model import NeuMF
 from hpcncf.ncf.phases import StepClock
+from hpcncf.spec import Training
 
 
-class Stepper:
-    """The reference engine: the model as it stands, torch's Adam, DistributedDataParallel."""
+class Reference:
+    """The model as it stands, torch's optimisers, DistributedDataParallel."""
 
     def __init__(
-        self, model: nn.Module, lr: float, world_size: int, device: torch.device, clock: StepClock
+        self,
+        model: NeuMF,
+        training: Training,
+        world_size: int,
+        device: torch.device,
+        clock: StepClock,
     ) -> None:
         self.model, self.clock = model, clock
-        self.optimizer = torch.optim.Adam(model.parameters(), lr=lr)
-        self.loss = torch.zeros((), dtype=torch.float64, device=device)
+        self.optimizer = optimizers.chosen(model, training)
+        self.loss: Tensor = torch.zeros((), dtype=torch.float64, device=device)
         self._device, self._world_size = device, world_size
         self._gradients_ready_at: float | None = None
         self._parallel = self._distributed() if world_size > 1 else model
@@ -49,12 +57,11 @@ class Stepper:
         self._gradients_ready_at = time.perf_counter()
         return allreduce_hook(group, bucket)
 
-    def step(self, batches: Iterator[Batch], instances: int) -> tuple[float, int]:
-        """Take the next batch, of `instances` over all ranks.
+    def batches(self, loader: Loader, epoch: int, steps: range) -> Iterator[Batch]:
+        return loader.epoch(epoch, steps)
 
-        Returns the seconds waited for it and this rank's share of the instances. The sum of the
-        losses grows in `loss`, which stays a tensor: reading it would wait for a GPU.
-        """
+    def step(self, batches: Iterator[Batch], instances: int) -> tuple[float, int]:
+        """The loss stays a tensor: reading it would wait for a GPU."""
         clock = self.clock
         batch = next(batches).to(self._device)
         waited = clock.lap("input")
@@ -70,3 +77,12 @@ class Stepper:
         clock.lap("optimizer")
         self.loss += loss.detach()
         return waited, len(batch.labels)
+
+    def settle(self) -> None:
+        """Nothing lags behind: torch moves every row in every step, or never."""
+
+    def state(self) -> dict[str, Any]:
+        return self.optimizer.state_dict()
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.optimizer.load_state_dict(state)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from hpcncf.errors import HpcncfError
 from hpcncf.monitor import procfs
-from hpcncf.ncf import checkpoint, distributed, dropout, model, resuming
+from hpcncf.ncf import checkpoint, distributed, dropout, engine, model, resuming
 from hpcncf.ncf.agreement import Agreed, Agreement
 from hpcncf.ncf.checkpoint import Checkpoint, EpochSoFar
 from hpcncf.ncf.data.baseline import counts_baseline
@@ -18,7 +18,6 @@ from hpcncf.ncf.evaluate import evaluate
 from hpcncf.ncf.loaders import Loader, Schedule
 from hpcncf.ncf.phases import StepClock
 from hpcncf.ncf.position import Position, Teller
-from hpcncf.ncf.step import Stepper
 from hpcncf.paths import RunPaths
 from hpcncf.plan import Run
 from hpcncf.rank.launcher import Place
@@ -76,11 +75,11 @@ class Trainer:
             self.epochs, self.done, self.so_far = found.epochs, found.step, found.so_far
             self.resumed_epoch, self.resumed_step = len(found.epochs), found.so_far.steps
         self.clock = StepClock(self.total_steps - self.done, self.schedule.steps, self.done)
-        self.stepper = Stepper(
-            self.model, run.training.lr, place.world_size, self.device, self.clock
+        self.engine = engine.made(
+            self.model, run.training, place.world_size, self.device, self.clock
         )
         if found:
-            self.stepper.optimizer.load_state_dict(found.optimizer)
+            self.engine.load(found.optimizer)
         self.tell = Teller(tell, place, self.clock, self.schedule.steps)
         every_min = run.training.checkpoint_every_min if run.training.checkpoint_every else 0.0
         self.agreement = Agreement(place.world_size, self.device, self.stop, every_min)
@@ -130,7 +129,7 @@ class Trainer:
     def _begin(self, epoch: int) -> None:
         """Where the epoch was left: what it summed up to, and where its dropout's draws are."""
         rank, so_far = self.place.rank, self.so_far
-        self.stepper.loss.fill_(so_far.losses[rank] if so_far.losses else 0.0)
+        self.engine.loss.fill_(so_far.losses[rank] if so_far.losses else 0.0)
         if so_far.generators:
             dropout.restore(self.device, so_far.generators[rank])
         elif self._drops_out:
@@ -139,10 +138,13 @@ class Trainer:
     def _steps(self, epoch: int, steps: int) -> None:
         so_far, before_s = self.so_far, self.clock.training_s
         self.clock.start()
-        batches = self.loader.epoch(epoch, range(so_far.steps, steps))
+        batches = self.engine.batches(self.loader, epoch, range(so_far.steps, steps))
         first = True
         for step in range(so_far.steps, steps):
-            waited, mine = self.stepper.step(batches, self._instances_of(step))
+            waited, mine = self.engine.step(batches, self._instances_of(step))
+            if step + 1 == steps:  # in the step's time: it is part of what the training costs
+                self.engine.settle()
+                self.clock.lap("optimizer")
             if first:
                 so_far.first_batch_s += waited
                 first = False
@@ -158,7 +160,7 @@ class Trainer:
                 before_s = self.clock.training_s
                 self._pause(epoch, agreed)
         so_far.training_s += self.clock.training_s - before_s
-        so_far.losses = distributed.gathered(float(self.stepper.loss), self.place)
+        so_far.losses = distributed.gathered(float(self.engine.loss), self.place)
 
     def _instances_of(self, step: int) -> int:
         """Of all ranks."""
@@ -197,7 +199,7 @@ class Trainer:
     def _pause(self, epoch: int, agreed: Agreed) -> None:
         """Every rank is here, in mid-epoch, after the same step."""
         with self.stop.doing("undisturbed"):
-            self.so_far.losses = distributed.gathered(float(self.stepper.loss), self.place)
+            self.so_far.losses = distributed.gathered(float(self.engine.loss), self.place)
             if self._drops_out:
                 mine = dropout.state(self.device)
                 self.so_far.generators = distributed.gathered(mine, self.place)
@@ -227,7 +229,7 @@ class Trainer:
         state = Checkpoint(
             self.done,
             self.model.state_dict(),
-            self.stepper.optimizer.state_dict(),
+            self.engine.state(),
             self.epochs,
             self.so_far,
         )

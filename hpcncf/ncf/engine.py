@@ -1,0 +1,58 @@
+"""What the trainer asks of an engine, whichever one trains: steps, and state in and out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from hpcncf.ncf.loaders import Loader
+from hpcncf.ncf.model import NeuMF
+from hpcncf.ncf.phases import StepClock
+from hpcncf.ncf.rowwise import Rowwise
+from hpcncf.ncf.step import Reference
+from hpcncf.spec import Training
+
+
+class Engine(Protocol):
+    """Takes the training's steps, one after another, and laps each one's phases on the clock."""
+
+    @property
+    def model(self) -> NeuMF:
+        """Its parameters are the engine's own: current after every step, but for rows that
+        `settle` has not yet caught up."""
+
+    @property
+    def loss(self) -> Tensor:
+        """Summed over this rank's instances so far; float64, filled anew for each epoch."""
+
+    def batches(self, loader: Loader, epoch: int, steps: range) -> Iterator[Any]:
+        """What `step` takes, in the form that suits the engine."""
+
+    def step(self, batches: Iterator[Any], instances: int) -> tuple[float, int]:
+        """Take the next batch, of `instances` over all ranks; add its loss to `loss`.
+
+        Returns the seconds waited for it and this rank's share of the instances.
+        """
+
+    def settle(self) -> None:
+        """Catch every row up to the last step. The trainer does it at the end of each epoch and
+        of the training and nowhere else: where it is done is part of what is computed."""
+
+    def state(self) -> dict[str, Any]:
+        """Tensors and numbers that, with the model's parameters as they are, settled or not, make
+        the next steps the same to the last bit."""
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on from such a state; the parameters that belong to it are in the model already."""
+
+
+def made(
+    model: NeuMF, training: Training, world_size: int, device: torch.device, clock: StepClock
+) -> Engine:
+    """The engine that the settings name, which takes over the model's parameters."""
+    if training.engine == "rowwise":
+        return Rowwise(model, training, device, clock)
+    return Reference(model, training, world_size, device, clock)

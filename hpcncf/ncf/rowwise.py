@@ -1,0 +1,93 @@
+"""The row-wise engine: a step costs what its own rows cost, however large the tables are.
+
+The four tables are one: a row holds the MF part and the MLP part, users first, then items. What
+the instances of one positive share, its user and its context, goes through the first layer once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hpcncf.ncf import rows
+from hpcncf.ncf.grouped import Grouped
+from hpcncf.ncf.layers import Layers
+from hpcncf.ncf.loaders import Loader
+from hpcncf.ncf.loaders import Rows as Read
+from hpcncf.ncf.model import NeuMF
+from hpcncf.ncf.phases import StepClock
+from hpcncf.spec import Training
+
+RULES: dict[str, Callable[[Tensor, float], rows.Rows]] = {
+    "adam": rows.Adam,
+    "lazy_adam": rows.LazyAdam,
+    "sgd": rows.Sgd,
+}
+
+
+class Rowwise:
+    """Plain torch, any layer widths, one rank. The model's parameters become views of its table."""
+
+    def __init__(
+        self, model: NeuMF, training: Training, device: torch.device, clock: StepClock
+    ) -> None:
+        self.model, self.clock, self._device = model, clock, device
+        self.loss = torch.zeros((), dtype=torch.float64, device=device)
+        self._users = model.MF_Embedding_User.num_embeddings
+        self._rows: rows.Rows = RULES[training.optimizer](merged(model), training.lr)
+        adopt(model, self._rows.values)
+        self._layers, self._grouped = Layers(model, training), Grouped(model)
+
+    def batches(self, loader: Loader, epoch: int, steps: range) -> Iterator[Read]:
+        return loader.rows(epoch, steps)
+
+    @torch.no_grad()
+    def step(self, batches: Iterator[Read], instances: int) -> tuple[float, int]:
+        clock = self.clock
+        users, items, context = (each.to(self._device) for each in next(batches))
+        waited = clock.lap("input")
+        ids, where = torch.unique(
+            torch.cat([users, (items + self._users).reshape(-1)]), return_inverse=True
+        )
+        read = self._rows.read(ids)
+        loss = self._grouped.loss(read.index_select(0, where), context, items.shape[1])
+        clock.lap("forward")
+        gradient = self._grouped.backward(instances)
+        clock.lap("backward")
+        self._rows.update(torch.zeros_like(read).index_add_(0, where, gradient))
+        self._layers.update()
+        clock.lap("optimizer")
+        self.loss += loss
+        return waited, items.numel()
+
+    @torch.no_grad()
+    def settle(self) -> None:
+        self._rows.settle()
+
+    def state(self) -> dict[str, Any]:
+        return {"rows": self._rows.state(), "layers": self._layers.state()}
+
+    def load(self, state: dict[str, Any]) -> None:
+        self._rows.load(state["rows"])
+        self._layers.load(state["layers"])
+
+
+def merged(model: NeuMF) -> Tensor:
+    """All embeddings [users + items, mf + mlp]."""
+    mf_user, mf_item, mlp_user, mlp_item = (table.weight.detach() for table in model.tables())
+    users, items = torch.cat([mf_user, mlp_user], dim=1), torch.cat([mf_item, mlp_item], dim=1)
+    return torch.cat([users, items])
+
+
+def adopt(model: NeuMF, values: Tensor) -> None:
+    """Make the model's embeddings views of `values`, laid out as `merged` does."""
+    mf_user, mf_item, mlp_user, mlp_item = model.tables()
+    users, items = torch.split(values, [mf_user.num_embeddings, mf_item.num_embeddings])
+    mf = mf_user.embedding_dim
+    for table, part in ((mf_user, users[:, :mf]), (mlp_user, users[:, mf:])):
+        table.weight = nn.Parameter(part)
+    for table, part in ((mf_item, items[:, :mf]), (mlp_item, items[:, mf:])):
+        table.weight = nn.Parameter(part)

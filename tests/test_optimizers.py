@@ -1,0 +1,83 @@
+"""torch's optimisers by their settings: versions agree, and lazy rows stay where they are."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from hpcncf.ncf import optimizers
+from hpcncf.ncf.model import NeuMF
+from hpcncf.spec import Model, Training
+
+
+def stepped(times: int = 3, **settings: Any) -> tuple[NeuMF, Any]:
+    """A model of 6 users after steps of which users 0 and 1 alone are part."""
+    torch.manual_seed(1)
+    model = NeuMF(6, 9, 2, Model())
+    optimizer = optimizers.chosen(model, Training(lr=0.01, **settings))
+    for _ in range(times):
+        step(model, optimizer)
+    return model, optimizer
+
+
+def step(model: NeuMF, optimizer: Any) -> None:
+    users, items = torch.tensor([0, 1, 1]), torch.tensor([2, 3, 4])
+    optimizer.zero_grad()
+    model(users, items, torch.ones(3, 2)).sum().backward()
+    optimizer.step()
+
+
+def user(model: NeuMF, number: int) -> Tensor:
+    return model.MLP_Embedding_User.weight[number].detach().clone()
+
+
+@pytest.mark.parametrize("adam", ["foreach", "fused"])
+def test_torchs_versions_of_adam_agree(adam: str) -> None:
+    default, other = stepped()[0], stepped(adam=adam)[0]
+    for name, values in default.state_dict().items():
+        torch.testing.assert_close(other.state_dict()[name], values, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("settings", "moves"),
+    [
+        ({}, True),
+        ({"optimizer": "lazy_adam", "sparse": True}, False),
+        ({"optimizer": "sgd"}, False),
+        ({"optimizer": "sgd", "sparse": True}, False),
+        ({"optimizer": "sgd", "weight_decay": 0.1}, True),
+    ],
+)
+def test_a_row_that_no_batch_has_any_more_moves_by_adam_and_by_decay_only(
+    settings: dict[str, Any], moves: bool
+) -> None:
+    model, optimizer = stepped(**settings)
+    before = user(model, 0)
+    optimizer.zero_grad()
+    model(torch.tensor([3]), torch.tensor([5]), torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    assert torch.equal(user(model, 0), before) != moves
+
+
+@pytest.mark.parametrize(
+    "settings", [{"optimizer": "lazy_adam", "sparse": True}, {"adam": "fused"}]
+)
+def test_a_state_goes_on_to_the_same_bits(settings: dict[str, Any]) -> None:
+    model, optimizer = stepped(**settings)
+    again, fresh = stepped(0, **settings)
+    again.load_state_dict(model.state_dict())
+    fresh.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    step(model, optimizer)
+    step(again, fresh)
+    for name, values in model.state_dict().items():
+        assert torch.equal(again.state_dict()[name], values)
+
+
+def test_sparse_gradients_are_the_same_mathematics() -> None:
+    dense, sparse = stepped(optimizer="sgd")[0], stepped(optimizer="sgd", sparse=True)[0]
+    for name, values in dense.state_dict().items():
+        torch.testing.assert_close(sparse.state_dict()[name], values)
