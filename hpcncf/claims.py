@@ -70,6 +70,8 @@ def take(
         shutil.rmtree(made.folder, ignore_errors=True)
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
             raise Taken(f"run {claim.run_id}: another process just began it") from None
+        if error.errno == errno.ENOENT:  # who completes a run clears away what is half made
+            raise Taken(f"run {claim.run_id}: another process just completed it") from None
         raise
     return attempt
 

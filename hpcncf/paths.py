@@ -87,9 +87,10 @@ class RunPaths:
         return self.folder / "checkpoint-before.pt"
 
     def partial(self) -> list[Path]:
-        """What was being written by a process that was killed, if nobody works at the run now."""
+        """What a process that was killed left half made, if nobody works at the run now: files
+        that it was writing, folders of attempts that it had not yet taken."""
         places = (self.folder, *(attempt.folder for attempt in self.attempts()))
-        return [file for place in places for file in place.glob(".*") if file.is_file()]
+        return [path for place in places for path in place.glob(".*")]
 
     @property
     def checkpoints(self) -> Path:

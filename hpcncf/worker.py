@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import gc
 import os
+import shutil
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -78,9 +79,17 @@ def be_rank(run: Run, results: ResultPaths, again: bool = False, over: int = 0) 
         log.say(log.of_end(recorded.attempt.rank(0)))
     if complete(recorded.attempt):  # for the last of the ranks it is
         for path in (paths.checkpoint, paths.checkpoint_before, *paths.partial()):
-            with contextlib.suppress(OSError):  # what stays costs room, and the run is complete
-                path.unlink()
+            _remove(path)
     return 0
+
+
+def _remove(path: Path) -> None:
+    """Or let it stay: it costs room, and the run is complete."""
+    if path.is_dir() and not path.is_symlink() and path.name.startswith("."):
+        shutil.rmtree(path, ignore_errors=True)
+        return
+    with contextlib.suppress(OSError):
+        path.unlink()
 
 
 def _done(paths: RunPaths, again: bool) -> bool:

@@ -182,12 +182,14 @@ def test_what_a_killed_process_left_half_written_goes_when_the_run_is_complete(j
     left = [
         attempt_of(run).folder / ".progress.json.ab12",
         attempt_of(run).folder.parent / ".checkpoint.pt.n.1",
+        attempt_of(run).folder.parent / ".0123456789abcdef" / "claim.json",
     ]
     for file in left:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.touch()
     assert worker.main([str(job)]) == 0
     assert not any(file.exists() for file in left)
+    assert not left[-1].parent.exists(), "an attempt that was not yet taken"
 
 
 def test_a_failing_run_leaves_a_record_that_says_why(
