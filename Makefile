@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 RUN_READY := $(VENV)/.run-ready
 DEV_READY := $(VENV)/.dev-ready
 
-.PHONY: help demo test test-slurm chaos lint typecheck format check bench schemas clean
+.PHONY: help demo test test-slurm chaos lint typecheck format check sanitize bench schemas clean
 .DEFAULT_GOAL := help
 
 help:  ## Show this list
@@ -36,6 +36,14 @@ format: $(DEV_READY)  ## Mend style and formatting
 	$(BIN)/ruff format .
 
 check: lint typecheck test  ## All of the above that must pass before a commit
+
+sanitize: $(VENV)/native-driver  ## Throw bad input at engine native under address and undefined-behaviour sanitizers
+	$<
+
+$(VENV)/native-driver: tests/native/driver.cpp $(wildcard hpcncf/ncf/native/src/*)
+	mkdir -p $(VENV)
+	$(CXX) -std=c++17 -O1 -g -Wall -Wextra -Werror -Wno-psabi -pthread -Ihpcncf/ncf/native/src \
+		-fsanitize=address,undefined -fno-sanitize-recover=all $< -o $@
 
 bench: $(DEV_READY)  ## Measure: the monitor's agreement and cost, loaders and ranks, engines, quality
 	$(BIN)/python -m benchmarks

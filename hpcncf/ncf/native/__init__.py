@@ -1,0 +1,1 @@
+"""`engine: native`: one compiled step that samples, gathers, learns and updates rows."""

@@ -1,0 +1,150 @@
+"""The native engine: the model's embeddings are views of the kernel's tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from hpcncf.ncf.data.prepared import Prepared
+from hpcncf.ncf.loaders import Schedule
+from hpcncf.ncf.model import NeuMF
+from hpcncf.ncf.native.kernel import NOTHING, Kernel
+from hpcncf.ncf.native.library import Span
+from hpcncf.ncf.phases import StepClock
+from hpcncf.spec import Model, Training
+
+PAD = 8
+
+
+def padded(width: int) -> int:
+    return -(-width // PAD) * PAD
+
+
+class Native:
+    """One rank, any number of threads, no dropout. It draws its own instances."""
+
+    def __init__(
+        self,
+        model: NeuMF,
+        data: Prepared,
+        sizes: Model,
+        training: Training,
+        schedule: Schedule,
+        threads: int,
+        clock: StepClock,
+        build: str | None = None,
+    ) -> None:
+        """The model's parameters become the engine's. One of doubles is trained in doubles."""
+        doubles = model.predict_layer.weight.dtype == torch.float64
+        self.model, self.clock, self._schedule = model, clock, schedule
+        self.loss = torch.zeros((), dtype=torch.float64)
+        most = min(schedule.batch, max(1, schedule.rows))
+        self.kernel = Kernel(data, sizes, training, threads, most, doubles, build)
+        self._layers = Layers(self.kernel, model)
+        self._layers.write()
+        adopt(model, self.kernel)
+
+    def batches(self, epoch: int, steps: range) -> Iterator[tuple[Span, Span]]:
+        """Each step's positions of the epoch's order, and those of the step after it."""
+        spans = [Span(epoch, *self._schedule.positions(step)) for step in steps]
+        return zip(spans, [*spans[1:], NOTHING], strict=True)
+
+    def step(self, batches: Iterator[tuple[Span, Span]], instances: int) -> tuple[float, int]:
+        """Take the next batch, of `instances` over all ranks; nothing is waited for."""
+        span, following = next(batches)
+        self.loss += self.kernel.step(span, 1 / instances, following)
+        self.clock.lap("optimizer")
+        return 0.0, (span.stop - span.start) * (1 + self.kernel.negatives)
+
+    def settle(self) -> None:
+        self.kernel.settle()
+        self._layers.read()
+
+    def state(self) -> dict[str, Any]:
+        """Views, so that a checkpoint that holds the model too has the tables once."""
+        kernel = self.kernel
+        tables = {"users": kernel.users, "items": kernel.items}
+        parts = {f"dense{which}": each for which, each in enumerate(kernel.dense)}
+        self._layers.read()
+        return {
+            "steps": kernel.steps,
+            **{name: torch.from_numpy(each) for name, each in {**tables, **parts}.items()},
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        kernel = self.kernel
+        kernel.steps = state["steps"]
+        for mine, name in ((kernel.users, "users"), (kernel.items, "items")):
+            mine[:] = state[name].numpy()
+        for which, mine in enumerate(kernel.dense):
+            mine[:] = state[f"dense{which}"].numpy()
+        kernel.dense_changed()
+        self._layers.read()
+
+
+def adopt(model: NeuMF, kernel: Kernel) -> None:
+    """Make the model's embeddings views of the kernel's tables, with the values they have."""
+    mf, mlp = kernel.sizes.gmf_width, kernel.sizes.mlp_width
+    at = padded(mlp)
+    for table, name, columns in (
+        (kernel.users, "MF_Embedding_User", slice(at, at + mf)),
+        (kernel.items, "MF_Embedding_Item", slice(at, at + mf)),
+        (kernel.users, "MLP_Embedding_User", slice(0, mlp)),
+        (kernel.items, "MLP_Embedding_Item", slice(0, mlp)),
+    ):
+        embedding = getattr(model, name)
+        table[:, columns] = embedding.weight.detach().numpy()
+        embedding.weight = nn.Parameter(torch.from_numpy(table)[:, columns])
+
+
+class Layers:
+    """The dense layers, which kernel and torch lay out each in its own way."""
+
+    def __init__(self, kernel: Kernel, model: NeuMF) -> None:
+        self._kernel = kernel
+        linear = [each for each in model.MLP_layers if isinstance(each, nn.Linear)]
+        mlp, context = kernel.sizes.mlp_width, kernel.context
+        # The kernel has the context between the two embeddings: what a positive shares with its
+        # negatives is then one matrix.
+        columns = np.arange(2 * mlp + context)
+        self._order = np.concatenate([columns[:mlp], columns[2 * mlp :], columns[mlp : 2 * mlp]])
+        self._pairs: list[tuple[NDArray[Any], Tensor]] = []
+        flat, at = kernel.dense[0], 0
+        for depth, layer in enumerate(linear):
+            ins, outs = layer.in_features, layer.out_features
+            width = padded(outs)
+            weights = flat[at : at + ins * width].reshape(ins, width)[:, :outs].T
+            at += ins * width
+            self._pairs.append((weights, layer.weight))
+            self._pairs.append((flat[at : at + outs], layer.bias))
+            at += width
+            if depth == 0:
+                self._first = weights
+        mf, last, output = kernel.sizes.gmf_width, linear[-1].out_features, model.predict_layer
+        parts = [slice(at, at + mf), slice(at + padded(mf), at + padded(mf) + last)]
+        at += padded(mf) + padded(last)
+        self._pairs.append((flat[parts[0]], output.weight[0, :mf]))
+        self._pairs.append((flat[parts[1]], output.weight[0, mf:]))
+        self._pairs.append((flat[at : at + 1], output.bias))
+
+    def write(self) -> None:
+        """The model's values into the kernel."""
+        for mine, theirs in self._pairs:
+            values = theirs.detach().numpy()
+            mine[:] = values[:, self._order] if mine is self._first else values
+        self._kernel.dense_changed()
+
+    @torch.no_grad()
+    def read(self) -> None:
+        """The kernel's values into the model."""
+        for mine, theirs in self._pairs:
+            values = theirs.detach().numpy()
+            if mine is self._first:
+                values[:, self._order] = mine
+            else:
+                values[:] = mine

@@ -1,0 +1,178 @@
+"""The compiled engine as an object: numpy arrays in and out, nothing of torch."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from ctypes import byref, c_double, c_int32, c_int64
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcncf.errors import HpcncfError
+from hpcncf.ncf.data.prepared import Prepared
+from hpcncf.ncf.native import library
+from hpcncf.ncf.native.library import RULES, AdamSettings, Data, Settings, Span, Test
+from hpcncf.spec import Model, Training
+
+NOTHING = Span(0, 0, 0)
+
+
+def _pointer(array: NDArray[Any], kind: Any) -> Any:
+    return array.ctypes.data_as(ctypes.POINTER(kind))
+
+
+class Kernel:
+    """Tables and dense layers in the library's memory, zero at first; one step at a time."""
+
+    def __init__(
+        self,
+        data: Prepared,
+        sizes: Model,
+        training: Training,
+        threads: int,
+        most_positives: int,
+        doubles: bool = False,
+        build: str | None = None,
+    ) -> None:
+        """Raises NotBuilt where the library is not there, HpcncfError where data is not as it
+        must be."""
+        self._library = library.load(build)
+        self._kind: type[Any] = np.float64 if doubles else np.float32
+        self.sizes, self.context = sizes, len(data.manifest.context_columns)
+        # The library keeps the addresses: so must we keep the arrays.
+        self._kept = [
+            np.ascontiguousarray(data.train_users, dtype=np.int32),
+            np.ascontiguousarray(data.train_items, dtype=np.int32),
+            np.ascontiguousarray(data.train_context, dtype=np.float32),
+            np.ascontiguousarray(data.positives_indptr, dtype=np.int64),
+            np.ascontiguousarray(data.positives, dtype=np.int32),
+        ]
+        manifest = data.manifest
+        lengths = [len(each) for each in self._kept[:4]]
+        if lengths != [manifest.train_rows] * 3 + [manifest.users + 1]:
+            raise HpcncfError(f"engine native: arrays of {lengths} rows do not fit {manifest.title}")
+        settings = _settings(sizes, training, self.context, threads, most_positives)
+        told = Data(
+            manifest.users,
+            manifest.items,
+            manifest.train_rows,
+            len(self._kept[-1]),
+            *(each.ctypes.data for each in self._kept),
+        )
+        self._engine = self._library.hpcncf_new(byref(settings), byref(told), int(doubles))
+        if not self._engine:
+            raise HpcncfError(f"engine native: {self._library.hpcncf_problem().decode()}")
+        weakref.finalize(self, self._library.hpcncf_free, self._engine)
+        self.users = self._rows(0, manifest.users)
+        self.items = self._rows(1, manifest.items)
+        self.dense = [self._dense(which) for which in range(3)]
+        self.negatives = training.negatives
+
+    def _rows(self, which: int, count: int) -> NDArray[Any]:
+        """A table [rows, stride]: parameters, both moments, the step they are of, unused rest."""
+        stride = c_int64()
+        address = self._library.hpcncf_rows(self._engine, which, byref(stride))
+        return self._array(address, count * stride.value).reshape(count, stride.value)
+
+    def _dense(self, which: int) -> NDArray[Any]:
+        """The dense layers' parameters (0), first (1) and second (2) moments, flat."""
+        count = c_int64()
+        address = self._library.hpcncf_dense(self._engine, which, byref(count))
+        return self._array(address, count.value)
+
+    def _array(self, address: int, count: int) -> NDArray[Any]:
+        memory = (ctypes.c_byte * (count * np.dtype(self._kind).itemsize)).from_address(address)
+        memory.kernel = self  # the array's memory is ours: we live as long as it does
+        return np.frombuffer(memory, dtype=self._kind)
+
+    @property
+    def steps(self) -> int:
+        return int(self._library.hpcncf_steps(self._engine))
+
+    @steps.setter
+    def steps(self, value: int) -> None:
+        self._library.hpcncf_set_steps(self._engine, value)
+
+    def dense_changed(self) -> None:
+        """To be called after writing to `dense`."""
+        self._library.hpcncf_dense_changed(self._engine)
+
+    def step(self, span: Span, scale: float, following: Span = NOTHING) -> float:
+        """One optimiser step; returns the sum of the losses. `scale` is 1 / instances of all ranks;
+        the instances of `following` are drawn meanwhile."""
+        loss = c_double()
+        status = self._library.hpcncf_step(
+            self._engine, byref(span), scale, byref(following), byref(loss)
+        )
+        library.checked(self._library, status)
+        return loss.value
+
+    def settle(self) -> None:
+        library.checked(self._library, self._library.hpcncf_settle(self._engine))
+
+    def draw(self, span: Span) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+        """Rows [n], users [n] and items [n, 1 + negatives] of a step."""
+        count = max(0, span.stop - span.start)
+        rows = np.zeros(count, dtype=np.int64)
+        users = np.zeros(count, dtype=np.int32)
+        items = np.zeros((count, 1 + self.negatives), dtype=np.int32)
+        status = self._library.hpcncf_draw(
+            self._engine,
+            byref(span),
+            _pointer(rows, c_int64),
+            _pointer(users, c_int32),
+            _pointer(items, c_int32),
+        )
+        library.checked(self._library, status)
+        return rows, users, items
+
+    def ranks(
+        self,
+        users: NDArray[Any],
+        items: NDArray[Any],
+        context: NDArray[Any],
+        negatives: NDArray[Any] | None,
+    ) -> NDArray[np.int32]:
+        """How many candidates do not score strictly less than each row's own item: of its
+        `negatives` [rows, n], or of all items but the user's other training items."""
+        users, items = (np.ascontiguousarray(each, dtype=np.int32) for each in (users, items))
+        context = np.ascontiguousarray(context, dtype=np.float32)
+        if not len(users) == len(items) == len(context) or context.shape[1:] != (self.context,):
+            raise HpcncfError("engine native: users, items and context of different lengths")
+        width, address = 0, None
+        if negatives is not None:
+            negatives = np.ascontiguousarray(negatives, dtype=np.int32)
+            width, address = negatives.shape[1], negatives.ctypes.data
+        ranks = np.zeros(len(users), dtype=np.int32)
+        told = [users.ctypes.data, items.ctypes.data, context.ctypes.data, address]
+        test = Test(len(users), *told, width)
+        status = self._library.hpcncf_evaluate(self._engine, byref(test), _pointer(ranks, c_int32))
+        library.checked(self._library, status)
+        return ranks
+
+
+def _settings(
+    sizes: Model, training: Training, context: int, threads: int, most_positives: int
+) -> Settings:
+    if sizes.dropout:
+        raise HpcncfError(
+            f"model.dropout {sizes.dropout:g}: engine native has no dropout; use engine rowwise, "
+            "or 0"
+        )
+    if len(sizes.layers) > library.MOST_LAYERS:
+        raise HpcncfError(f"model.layers: engine native takes at most {library.MOST_LAYERS}")
+    return Settings(
+        sizes.gmf_width,
+        sizes.mlp_width,
+        context,
+        training.negatives,
+        len(sizes.layers),
+        threads,
+        (ctypes.c_int * library.MOST_LAYERS)(*sizes.layers),
+        RULES[training.optimizer],
+        AdamSettings(training.lr, 0.9, 0.999, 1e-8),
+        training.seed,
+        most_positives,
+    )

@@ -1,0 +1,142 @@
+"""The compiled library: which of its builds this machine can run, and what it offers to Python."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, Structure, byref, c_double, c_int, c_int32, c_int64, c_uint64, c_void_p
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from hpcncf.errors import HpcncfError
+
+INTERFACE: Final = 2
+MOST_LAYERS: Final = 16
+RULES: Final = {"adam": 0, "lazy_adam": 1, "sgd": 2}
+
+# The fastest first, each with what /proc/cpuinfo must list. Nothing is compiled for the machine it
+# is built on: a login node and the compute nodes differ.
+BUILDS: Final = {
+    "avx512": {"avx512f", "avx512dq", "avx512bw", "avx512vl", "avx2", "fma"},
+    "avx2": {"avx2", "fma"},
+    "baseline": set[str](),
+}
+
+
+class NotBuilt(HpcncfError):
+    """There was no compiler when hpcncf was installed, or none that could build it."""
+
+
+class AdamSettings(Structure):
+    _fields_ = [(name, c_double) for name in ("lr", "b1", "b2", "eps")]
+
+
+class Settings(Structure):
+    _fields_ = [
+        *((name, c_int) for name in ("gmf", "mlp", "context", "negatives", "depth", "threads")),
+        ("widths", c_int * MOST_LAYERS),
+        ("rule", c_int),
+        ("adam", AdamSettings),
+        ("seed", c_uint64),
+        ("most_positives", c_int64),
+    ]
+
+
+class Data(Structure):
+    _fields_ = [
+        *((name, c_int64) for name in ("users", "items", "rows", "pairs")),
+        *(
+            (name, c_void_p)
+            for name in ("train_users", "train_items", "train_context", "indptr", "positives")
+        ),
+    ]
+
+
+class Span(Structure):
+    """Positions of an epoch's order; stop <= start: none."""
+
+    _fields_ = [(name, c_int64) for name in ("epoch", "start", "stop")]
+
+
+class Test(Structure):
+    _fields_ = [
+        ("rows", c_int64),
+        *((name, c_void_p) for name in ("users", "items", "context", "negatives")),
+        ("each", c_int64),
+    ]
+
+
+def folder() -> Path:
+    return Path(__file__).parent
+
+
+def built() -> dict[str, Path]:
+    """The builds that were installed."""
+    found = {name: sorted(folder().glob(f"_{name}.*so")) for name in BUILDS}
+    return {name: paths[0] for name, paths in found.items() if paths}
+
+
+def cpu_flags() -> set[str]:
+    """Of the CPU and its kernel; empty where there is no /proc/cpuinfo or it says them otherwise."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return set()
+    return next((set(line.split()[2:]) for line in lines if line.startswith("flags")), set())
+
+
+def best(builds: dict[str, Path], flags: set[str]) -> str | None:
+    return next((name for name, needs in BUILDS.items() if name in builds and needs <= flags), None)
+
+
+@cache
+def load(name: str | None = None) -> ctypes.CDLL:
+    """The best build for this machine, or the named one. Raises NotBuilt where there is none."""
+    builds = built()
+    name = name or best(builds, cpu_flags())
+    if name is None or name not in builds:
+        raise NotBuilt(
+            "engine native was not built: there was no C++ compiler when hpcncf was installed; "
+            "engine rowwise gives the same results, slower; or install g++ and hpcncf again"
+        )
+    try:
+        library = ctypes.CDLL(str(builds[name]))
+    except OSError as error:
+        raise NotBuilt(f"engine native cannot be loaded: {error}; use engine rowwise") from None
+    if library.hpcncf_interface() != INTERFACE:
+        raise NotBuilt(f"{builds[name]}: of another version of hpcncf: install it again")
+    _declare(library)
+    return library
+
+
+def _declare(library: ctypes.CDLL) -> None:
+    signatures: dict[str, tuple[Any, list[Any]]] = {
+        "problem": (ctypes.c_char_p, []),
+        "new": (c_void_p, [POINTER(Settings), POINTER(Data), c_int]),
+        "free": (None, [c_void_p]),
+        "step": (c_int, [c_void_p, POINTER(Span), c_double, POINTER(Span), POINTER(c_double)]),
+        "settle": (c_int, [c_void_p]),
+        "evaluate": (c_int, [c_void_p, POINTER(Test), POINTER(c_int32)]),
+        "draw": (
+            c_int,
+            [c_void_p, POINTER(Span), POINTER(c_int64), POINTER(c_int32), POINTER(c_int32)],
+        ),
+        "rows": (c_void_p, [c_void_p, c_int, POINTER(c_int64)]),
+        "dense": (c_void_p, [c_void_p, c_int, POINTER(c_int64)]),
+        "dense_changed": (None, [c_void_p]),
+        "steps": (c_int64, [c_void_p]),
+        "set_steps": (None, [c_void_p, c_int64]),
+    }
+    for name, (result, arguments) in signatures.items():
+        function = getattr(library, f"hpcncf_{name}")
+        function.restype, function.argtypes = result, arguments
+
+
+def checked(library: ctypes.CDLL, status: int | None) -> None:
+    """Raises HpcncfError with what the library says where a call failed."""
+    if status:
+        raise HpcncfError(f"engine native: {library.hpcncf_problem().decode()}")
+
+
+def reference(structure: Structure) -> Any:
+    return byref(structure)

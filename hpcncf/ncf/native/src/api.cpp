@@ -1,0 +1,153 @@
+// What Python calls. Everything is checked here, once, so that no inner loop has to.
+
+#include <algorithm>
+#include <exception>
+#include <stdexcept>
+#include <string>
+
+#include "checks.h"
+#include "engine.h"
+#include "evaluate.h"
+
+#define HPCNCF_EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+using namespace hpcncf;
+
+// The two engines behind one face: float to train, double to be compared with.
+struct Face {
+  virtual ~Face() = default;
+  virtual double step(const Span& span, double scale, const Span& next) = 0;
+  virtual void settle() = 0;
+  virtual void evaluate(const Test& test, int32_t* ranks) = 0;
+  virtual void draw(const Span& span, int64_t* rows, int32_t* users, int32_t* items) = 0;
+  virtual void* rows(int which, int64_t* stride) = 0;
+  virtual void* dense(int which, int64_t* count) = 0;
+  virtual void dense_changed() = 0;
+  virtual int64_t& steps() = 0;
+  virtual const Settings& settings() const = 0;
+  virtual const Data& data() const = 0;
+};
+
+template <class S>
+struct Of final : Face {
+  Engine<S> engine;
+  Of(const Settings& settings, const Data& data) : engine(settings, data) {}
+
+  double step(const Span& span, double scale, const Span& next) override {
+    return engine.step(span, S(scale), next);
+  }
+  void settle() override { engine.settle(); }
+  void evaluate(const Test& test, int32_t* ranks) override {
+    Evaluation<S>(engine).run(test, ranks);
+  }
+  void draw(const Span& span, int64_t* rows, int32_t* users, int32_t* items) override {
+    Batch<S>& batch = engine.batch();
+    engine.draw(batch, span);
+    const size_t count = size_t(batch.positives()), each = size_t(engine.shape().each());
+    std::copy_n(batch.rows.begin(), count, rows);
+    std::copy_n(batch.users.begin(), count, users);
+    std::copy_n(batch.items.begin(), count * each, items);
+  }
+  void* rows(int which, int64_t* stride) override {
+    *stride = engine.table(which).stride();
+    return engine.table(which).row(0);
+  }
+  void* dense(int which, int64_t* count) override {
+    auto& dense = engine.dense;
+    Numbers<S>* parts[] = {&dense.parameters, &dense.first, &dense.second};
+    *count = int64_t(engine.shape().parameters);
+    return parts[which]->data();
+  }
+  void dense_changed() override { engine.dense.transpose(); }
+  int64_t& steps() override { return engine.steps; }
+  const Settings& settings() const override { return engine.settings(); }
+  const Data& data() const override { return engine.data(); }
+};
+
+thread_local std::string problem;
+
+// Nothing may be thrown through C: 0, or -1 with the reason in `problem`.
+template <class Body>
+int guarded(Body body) {
+  try {
+    body();
+    return 0;
+  } catch (const std::exception& error) {
+    problem = error.what();
+  }
+  return -1;
+}
+
+}  // namespace
+
+HPCNCF_EXPORT int hpcncf_interface() { return 2; }
+
+HPCNCF_EXPORT const char* hpcncf_problem() { return problem.c_str(); }
+
+HPCNCF_EXPORT void* hpcncf_new(const Settings* settings, const Data* data, int doubles) {
+  Face* made = nullptr;
+  guarded([&] {
+    check(*settings);
+    check(*data, *settings);
+    if (doubles)
+      made = new Of<double>(*settings, *data);
+    else
+      made = new Of<float>(*settings, *data);
+  });
+  return made;
+}
+
+HPCNCF_EXPORT void hpcncf_free(void* engine) { delete static_cast<Face*>(engine); }
+
+HPCNCF_EXPORT int hpcncf_step(void* engine, const Span* span, double scale, const Span* next,
+                              double* loss) {
+  return guarded([&] {
+    auto& face = *static_cast<Face*>(engine);
+    check(*span, face.data(), face.settings());
+    check(*next, face.data(), face.settings());
+    *loss = face.step(*span, scale, *next);
+  });
+}
+
+HPCNCF_EXPORT int hpcncf_settle(void* engine) {
+  return guarded([&] { static_cast<Face*>(engine)->settle(); });
+}
+
+HPCNCF_EXPORT int hpcncf_evaluate(void* engine, const Test* test, int32_t* ranks) {
+  return guarded([&] {
+    auto& face = *static_cast<Face*>(engine);
+    check(*test, face.data());
+    face.evaluate(*test, ranks);
+  });
+}
+
+HPCNCF_EXPORT int hpcncf_draw(void* engine, const Span* span, int64_t* rows, int32_t* users,
+                              int32_t* items) {
+  return guarded([&] {
+    auto& face = *static_cast<Face*>(engine);
+    check(*span, face.data(), face.settings());
+    face.draw(*span, rows, users, items);
+  });
+}
+
+// The memory of users (0) or items (1), rows `stride` numbers apart.
+HPCNCF_EXPORT void* hpcncf_rows(void* engine, int which, int64_t* stride) {
+  return static_cast<Face*>(engine)->rows(which, stride);
+}
+
+// The memory of the dense parameters (0), first (1) or second (2) moments.
+HPCNCF_EXPORT void* hpcncf_dense(void* engine, int which, int64_t* count) {
+  return static_cast<Face*>(engine)->dense(which, count);
+}
+
+HPCNCF_EXPORT void hpcncf_dense_changed(void* engine) {
+  static_cast<Face*>(engine)->dense_changed();
+}
+
+HPCNCF_EXPORT int64_t hpcncf_steps(void* engine) { return static_cast<Face*>(engine)->steps(); }
+
+HPCNCF_EXPORT void hpcncf_set_steps(void* engine, int64_t steps) {
+  static_cast<Face*>(engine)->steps() = steps;
+}

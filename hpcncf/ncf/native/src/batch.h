@@ -1,0 +1,159 @@
+// A step's instances, and which rows they share: all that does not depend on the parameters.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "memory.h"
+#include "sampling.h"
+#include "shape.h"
+
+namespace hpcncf {
+
+// The prepared data, read-only and owned by Python.
+struct Data {
+  int64_t users, items, rows, pairs;  // pairs: of `positives`
+  const int32_t *train_users, *train_items;
+  const float* train_context;  // [rows][context columns]
+  const int64_t* indptr;
+  const int32_t* positives;
+};
+
+// Which rows of a table a batch has, each once and in their order, and where each occurs.
+class Distinct {
+ public:
+  std::vector<int32_t> ids;         // sorted
+  std::vector<int32_t> begin;       // ids[n] is at places order[begin[n]] to order[begin[n + 1]]
+  std::vector<int32_t> order;
+  std::vector<int32_t> slot;        // [place]: n with ids[n] the row at that place
+
+  // `most` places of ids below `bound`.
+  void reserve(size_t most, int64_t bound) {
+    ids.resize(most);
+    begin.resize(most + 1);
+    order.resize(most);
+    slot.resize(most);
+    keys_.resize(most);
+    other_.resize(most);
+    int bits = 1;
+    while ((bound - 1) >> bits) ++bits;
+    passes_ = (bits + 9) / 10;
+    digit_ = (bits + passes_ - 1) / passes_;
+    counts_.resize(size_t(1) << digit_);
+  }
+
+  void find(const int32_t* at_place, int places) {
+    for (int place = 0; place < places; ++place)
+      keys_[place] = uint64_t(at_place[place]) << 32 | uint32_t(place);
+    for (int pass = 0; pass < passes_; ++pass) sort_by_digit(32 + pass * digit_, places);
+    count_ = 0;
+    int32_t before = -1;
+    for (int n = 0; n < places; ++n) {
+      int32_t id = int32_t(keys_[n] >> 32);
+      order[n] = int32_t(uint32_t(keys_[n]));
+      if (id != before) {
+        ids[count_] = before = id;
+        begin[count_++] = n;
+      }
+      slot[order[n]] = count_ - 1;
+    }
+    begin[count_] = places;
+  }
+
+  int count() const { return count_; }
+
+ private:
+  // One pass of a radix sort; it is stable, so that a row's places stay in their order.
+  void sort_by_digit(int shift, int places) {
+    const uint64_t mask = (uint64_t(1) << digit_) - 1;
+    std::fill(counts_.begin(), counts_.end(), 0);
+    for (int n = 0; n < places; ++n) ++counts_[keys_[n] >> shift & mask];
+    int32_t total = 0;
+    for (auto& count : counts_) {
+      int32_t mine = count;
+      count = total;
+      total += mine;
+    }
+    for (int n = 0; n < places; ++n) other_[counts_[keys_[n] >> shift & mask]++] = keys_[n];
+    keys_.swap(other_);
+  }
+
+  std::vector<uint64_t> keys_, other_;
+  std::vector<int32_t> counts_;
+  int passes_ = 1, digit_ = 1, count_ = 0;
+};
+
+// Positions `start` to `stop` of an epoch's order: the rows there, with their negatives.
+template <class S>
+class Batch {
+ public:
+  int64_t epoch = -1, start = 0, stop = 0;
+  std::vector<int64_t> rows;
+  std::vector<int32_t> users, items;  // [positive], [positive][1 + negatives]
+  Numbers<S> inputs;                  // [positive][shared]: the user's part is filled in later
+  Distinct distinct_users, distinct_items;
+
+  Batch(const Shape& shape, const Data& data, int64_t most) : shape_(shape), data_(data) {
+    rows.resize(most);
+    users.resize(most);
+    items.resize(most * shape.each());
+    inputs.resize((most + BLOCK) * shape.shared());
+    distinct_users.reserve(most, data.users);
+    distinct_items.reserve(most * shape.each(), data.items);
+  }
+
+  int positives() const { return int(stop - start); }
+  bool is(int64_t an_epoch, int64_t from, int64_t to) const {
+    return epoch == an_epoch && start == from && stop == to;
+  }
+
+  // Each loop asks for what the next one reads: their waits for memory overlap.
+  void draw(uint64_t seed, const Order& order, int64_t from, int64_t to) {
+    epoch = order.epoch, start = from, stop = to;
+    const int count = positives(), each = shape_.each(), context = shape_.context;
+    order.at(start, count, rows.data());
+    for (int p = 0; p < count; ++p) {
+      __builtin_prefetch(data_.train_users + rows[p]);
+      __builtin_prefetch(data_.train_items + rows[p]);
+      prefetch_lines(data_.train_context + rows[p] * context, context * sizeof(float));
+    }
+    for (int p = 0; p < count; ++p) {
+      users[p] = data_.train_users[rows[p]];
+      items[size_t(p) * each] = data_.train_items[rows[p]];
+      __builtin_prefetch(data_.indptr + users[p]);
+    }
+    for (int p = 0; p < count; ++p) {
+      const float* from_row = data_.train_context + rows[p] * context;
+      S* to_row = inputs.data() + size_t(p) * shape_.shared() + shape_.mlp;
+      for (int n = 0; n < context; ++n) to_row[n] = S(from_row[n]);
+      int64_t first = data_.indptr[users[p]], held = data_.indptr[users[p] + 1] - first;
+      prefetch_lines(data_.positives + first, size_t(held < 64 ? held : 64) * sizeof(int32_t));
+    }
+    for (int p = 0; p < count; ++p) draw_negatives(seed, p);
+    distinct_users.find(users.data(), count);
+    distinct_items.find(items.data(), count * each);
+  }
+
+ private:
+  void draw_negatives(uint64_t seed, int p) {
+    const int64_t first = data_.indptr[users[p]], held = data_.indptr[users[p] + 1] - first;
+    const int32_t* positives = data_.positives + first;
+    int32_t* drawn = items.data() + size_t(p) * shape_.each() + 1;
+    const auto others = uint32_t(data_.items - held);
+    for (int k = 0; k < shape_.negatives; k += 4) {
+      Words words = philox(seed, NEGATIVES, uint32_t(epoch), uint64_t(rows[p]), k / 4);
+      for (auto& word : words.word) word = below(word, others);
+      const int some = shape_.negatives - k;
+      if (some >= 4)
+        nth_absent<4>(words.word, positives, held, drawn + k);
+      else
+        for (int n = 0; n < some; ++n) nth_absent<1>(words.word + n, positives, held, drawn + k + n);
+    }
+  }
+
+  const Shape& shape_;
+  const Data& data_;
+};
+
+}  // namespace hpcncf

@@ -1,0 +1,72 @@
+// What must hold of settings and data, said where it does not.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+#include "engine.h"
+#include "evaluate.h"
+
+namespace hpcncf {
+
+inline void demand(bool holds, const std::string& what) {
+  if (!holds) throw std::invalid_argument(what);
+}
+
+inline void check(const Settings& of) {
+  demand(of.gmf > 0 && of.mlp > 0 && of.context >= 0 && of.negatives >= 0,
+         "gmf and mlp must be above 0, context and negatives not below");
+  demand(of.depth > 0 && of.depth <= MOST_LAYERS,
+         "from 1 to " + std::to_string(MOST_LAYERS) + " layers, not " + std::to_string(of.depth));
+  for (int l = 0; l < of.depth; ++l) demand(of.widths[l] > 0, "a layer's width must be above 0");
+  demand(of.threads > 0 && of.threads <= 4096, "threads must be from 1 to 4096");
+  demand(of.most_positives > 0, "a step must have room for one positive");
+}
+
+inline void check_ids(const int32_t* ids, int64_t count, int64_t bound, const char* what) {
+  for (int64_t n = 0; n < count; ++n)
+    demand(ids[n] >= 0 && ids[n] < bound,
+           std::string(what) + " " + std::to_string(ids[n]) + " at " + std::to_string(n) +
+               ": expected 0 to " + std::to_string(bound - 1));
+}
+
+inline void check(const Data& of, const Settings& settings) {
+  demand(of.users > 0 && of.items > 0 && of.rows >= 0, "data needs a user and an item");
+  check_ids(of.train_users, of.rows, of.users, "user");
+  check_ids(of.train_items, of.rows, of.items, "item");
+  demand(of.indptr[0] == 0, "the positives' offsets do not start at 0");
+  for (int64_t user = 0; user < of.users; ++user)  // first: they say how much may be read
+    demand(of.indptr[user] <= of.indptr[user + 1],
+           "user " + std::to_string(user) + ": offsets of positives fall");
+  demand(of.indptr[of.users] == of.pairs,
+         "the positives' offsets end at " + std::to_string(of.indptr[of.users]) + ", there are " +
+             std::to_string(of.pairs));
+  for (int64_t user = 0; user < of.users; ++user) {
+    const int64_t first = of.indptr[user], end = of.indptr[user + 1];
+    check_ids(of.positives + first, end - first, of.items, "positive");
+    for (int64_t n = first + 1; n < end; ++n)
+      demand(of.positives[n - 1] < of.positives[n],
+             "user " + std::to_string(user) + ": positives are not sorted");
+    demand(settings.negatives == 0 || end - first < of.items,
+           "user " + std::to_string(user) + " has all " + std::to_string(of.items) +
+               " items: no negative can be drawn");
+  }
+}
+
+inline void check(const Span& of, const Data& data, const Settings& settings) {
+  if (of.stop <= of.start) return;
+  demand(of.start >= 0 && of.stop <= data.rows && of.epoch >= 0,
+         "positions " + std::to_string(of.start) + " to " + std::to_string(of.stop) +
+             ": expected within 0 to " + std::to_string(data.rows));
+  demand(of.stop - of.start <= settings.most_positives,
+         std::to_string(of.stop - of.start) + " positives in a step: made for at most " +
+             std::to_string(settings.most_positives));
+}
+
+inline void check(const Test& of, const Data& data) {
+  check_ids(of.users, of.rows, data.users, "user");
+  check_ids(of.items, of.rows, data.items, "item");
+  if (of.negatives) check_ids(of.negatives, of.rows * of.each, data.items, "negative");
+}
+
+}  // namespace hpcncf

@@ -1,0 +1,94 @@
+// The dense layers: their parameters and moments, and the transposed weights that backward reads.
+#pragma once
+
+#include "shape.h"
+#include "table.h"
+
+namespace hpcncf {
+
+template <class S>
+class Dense {
+ public:
+  Numbers<S> parameters, first, second;  // each laid out as Shape says
+
+  explicit Dense(const Shape& shape)
+      : parameters(shape.parameters),
+        first(shape.parameters),
+        second(shape.parameters),
+        shape_(shape) {
+    const auto& layers = shape.layers;
+    transposed_.push_back(0);
+    size_t at = 0;
+    for (size_t l = 1; l < layers.size(); ++l) {
+      transposed_.push_back(at);
+      at += size_t(layers[l].out) * layers[l - 1].out;
+    }
+    user_ = at;
+    item_ = at + size_t(layers[0].out) * padded(shape.mlp);
+    turned_.resize(item_ + size_t(layers[0].out) * padded(shape.mlp));
+  }
+
+  const S* weights(int layer) const { return parameters.data() + shape_.layers[layer].weights; }
+  const S* bias(int layer) const { return parameters.data() + shape_.layers[layer].bias; }
+  const S* item_weights() const { return weights(0) + shape_.item_weights(); }
+  const S* output() const { return parameters.data() + shape_.output; }
+
+  // [out][out of the layer below], layer 1 and up; [out][padded mlp] of the first layer.
+  const S* transposed(int layer) const { return turned_.data() + transposed_[layer]; }
+  const S* transposed_user() const { return turned_.data() + user_; }
+  const S* transposed_item() const { return turned_.data() + item_; }
+
+  // The step is split into pieces of so many numbers, for threads to share.
+  static constexpr size_t PIECE = 1024;
+  int pieces() const { return int((shape_.parameters + PIECE - 1) / PIECE); }
+
+  // Sums the groups' gradients of one piece, in their order, and steps it.
+  void step(int piece, const Update<S>& by, const S* gradients, size_t stride, int groups) {
+    const size_t from = piece * PIECE;
+    const size_t to = from + PIECE < shape_.parameters ? from + PIECE : shape_.parameters;
+    alignas(64) S sum[PIECE] = {};
+    const size_t count = to - from;
+    for (int group = 0; group < groups; ++group) {
+      const S* more = gradients + group * stride + from;
+      for (size_t n = 0; n < count; ++n) sum[n] += more[n];
+    }
+    S* __restrict p = parameters.data() + from;
+    S* __restrict m = first.data() + from;
+    S* __restrict v = second.data() + from;
+    if (by.rule == Rule::SGD) {
+      for (size_t n = 0; n < count; ++n) p[n] -= by.rate * sum[n];
+      return;
+    }
+    for (size_t n = 0; n < count; ++n) {
+      m[n] = by.b1 * m[n] + by.take1 * sum[n];
+      v[n] = by.b2 * v[n] + by.take2 * sum[n] * sum[n];
+      p[n] -= by.rate * m[n] / (std::sqrt(v[n]) + by.floor);
+    }
+  }
+
+  // To be called when the parameters have changed.
+  void transpose() {
+    const auto& layers = shape_.layers;
+    for (size_t l = 1; l < layers.size(); ++l)
+      turn(weights(int(l)), layers[l].in, layers[l].out, turned_.data() + transposed_[l],
+           layers[l - 1].out);
+    const int width = padded(shape_.mlp), out = layers[0].out;
+    turn(weights(0), shape_.mlp, out, turned_.data() + user_, width);
+    turn(item_weights(), shape_.mlp, out, turned_.data() + item_, width);
+  }
+
+ private:
+  static void turn(const S* from, int rows, int columns, S* to, int stride) {
+    for (int first = 0; first < rows; first += PAD)  // pieces that stay in the nearest cache
+      for (int column = 0; column < columns; ++column)
+        for (int row = first; row < rows && row < first + PAD; ++row)
+          to[size_t(column) * stride + row] = from[size_t(row) * columns + column];
+  }
+
+  const Shape& shape_;
+  std::vector<size_t> transposed_;
+  size_t user_, item_;
+  Numbers<S> turned_;
+};
+
+}  // namespace hpcncf

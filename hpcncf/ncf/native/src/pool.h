@@ -1,0 +1,129 @@
+// One pool of threads: parts of a task are taken one by one, so that a slow core holds up nobody.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace hpcncf {
+
+// A waiting thread looks this often before it sleeps. Longer than the gap between two tasks of a
+// step, far shorter than a scheduler's time slice: a neighbour on our core gets it, and a thread of
+// ours that lost its core can move to that of one that sleeps.
+constexpr int LOOKS = 4000;
+
+inline void pause_briefly() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// A task ends when its parts are done, not when all threads have come: a thread that lost its core
+// between two parts is not waited for.
+class Pool {
+ public:
+  explicit Pool(int threads) {
+    for (int number = 1; number < threads; ++number)
+      workers_.emplace_back([this, number] { serve(number); });
+  }
+
+  ~Pool() {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      ending_ = true;
+      ticket_ += uint64_t(1) << TASK_SHIFT;
+    }
+    called_.notify_all();
+    for (auto& worker : workers_) worker.join();
+  }
+
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+
+  int threads() const { return int(workers_.size()) + 1; }
+
+  // Calls work(part, thread) for each part below `parts`, at most 2^20 - threads, and returns when
+  // all are done.
+  template <class Work>
+  void run(int parts, Work work) {
+    if (workers_.empty() || parts == 1) {
+      for (int part = 0; part < parts; ++part) work(part, 0);
+      return;
+    }
+    work_ = &work;
+    call_ = [](void* body, int part, int thread) { (*static_cast<Work*>(body))(part, thread); };
+    done_.store(0, std::memory_order_relaxed);
+    uint64_t task = (ticket_.load() >> TASK_SHIFT) + 1;
+    ticket_.store(task << TASK_SHIFT | uint64_t(parts) << PARTS_SHIFT);
+    wake(called_, sleepers_);
+    while (take(0)) {
+    }
+    wait(finished_, waiting_, [&] { return done_.load() == parts; });
+  }
+
+ private:
+  // A ticket: the task's number, how many parts it has, the next part. In one word, so that a
+  // thread that comes late takes a part of the present task or none.
+  static constexpr int PARTS_SHIFT = 20, TASK_SHIFT = 40;
+  static constexpr uint64_t PART_MASK = (uint64_t(1) << PARTS_SHIFT) - 1;
+
+  bool take(int thread) {
+    uint64_t seen = ticket_.load();
+    int parts = int(seen >> PARTS_SHIFT & PART_MASK);
+    if (int(seen & PART_MASK) >= parts) return false;
+    uint64_t mine = ticket_.fetch_add(1);
+    int part = int(mine & PART_MASK);
+    parts = int(mine >> PARTS_SHIFT & PART_MASK);
+    if (part >= parts) return false;
+    call_(work_, part, thread);
+    if (done_.fetch_add(1) + 1 == parts) wake(finished_, waiting_);
+    return true;
+  }
+
+  void serve(int thread) {
+    while (!ending_) {
+      uint64_t before = ticket_.load() >> TASK_SHIFT;
+      while (take(thread)) {
+      }
+      wait(called_, sleepers_,
+           [&] { return ticket_.load() >> TASK_SHIFT != before || ending_.load(); });
+    }
+  }
+
+  template <class Ready>
+  void wait(std::condition_variable& condition, std::atomic<int>& asleep, Ready ready) {
+    for (int look = 0; look < LOOKS; ++look) {
+      if (ready()) return;
+      pause_briefly();
+    }
+    std::unique_lock<std::mutex> lock(mutex_);
+    ++asleep;
+    condition.wait(lock, ready);
+    --asleep;
+  }
+
+  // All is sequentially consistent: either we see the sleeper, or it sees what we did before.
+  void wake(std::condition_variable& condition, std::atomic<int>& asleep) {
+    if (asleep.load() == 0) return;
+    { std::lock_guard<std::mutex> lock(mutex_); }
+    condition.notify_all();
+  }
+
+  std::vector<std::thread> workers_;
+  std::mutex mutex_;
+  std::condition_variable called_, finished_;
+  alignas(64) std::atomic<uint64_t> ticket_{0};
+  alignas(64) std::atomic<int> done_{0};
+  alignas(64) std::atomic<int> sleepers_{0};
+  std::atomic<int> waiting_{0};
+  std::atomic<bool> ending_{false};
+  void* work_ = nullptr;
+  void (*call_)(void*, int, int) = nullptr;
+};
+
+}  // namespace hpcncf

@@ -1,0 +1,376 @@
+"""The compiled engine against torch: the same instances, gradients and updates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from hpcncf.errors import HpcncfError
+from hpcncf.ncf import evaluate, sampling
+from hpcncf.ncf.data import synthetic
+from hpcncf.ncf.data.prepared import Prepared, load
+from hpcncf.ncf.loaders import Loader, Schedule
+from hpcncf.ncf.model import NeuMF, initial
+from hpcncf.ncf.native import library
+from hpcncf.ncf.native.engine import Native
+from hpcncf.ncf.native.library import Span
+from hpcncf.ncf.phases import StepClock
+from hpcncf.spec import Model, Training
+
+USERS, ITEMS, ROWS, CONTEXT, BATCH = 50, 70, 2000, 5, 64
+BUILDS = [
+    name
+    for name in library.built()
+    if library.best({name: library.built()[name]}, library.cpu_flags())
+]
+
+pytestmark = pytest.mark.skipif(not BUILDS, reason="engine native was not built here")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+    folder = tmp_path_factory.mktemp("native") / "made"
+    synthetic.prepare(folder, USERS, ITEMS, ROWS, CONTEXT, test_negatives=20)
+    return load(folder)
+
+
+def settings(**changes: Any) -> Training:
+    # As the job file will say them; validated where it is read.
+    return Training(global_batch_size=BATCH).model_copy(update=changes)
+
+
+def engine(
+    data: Prepared,
+    model: NeuMF,
+    sizes: Model,
+    training: Training,
+    threads: int = 1,
+    build: str | None = None,
+) -> Native:
+    schedule = Schedule(data.manifest.train_rows, training.global_batch_size or 256)
+    clock = StepClock(1, schedule.steps)
+    return Native(model, data, sizes, training, schedule, threads, clock, build)
+
+
+def fresh(data: Prepared, sizes: Model, doubles: bool = False) -> NeuMF:
+    model = initial(data.manifest, sizes, 1)
+    return model.double() if doubles else model
+
+
+def take(native: Native, steps: int) -> None:
+    per_epoch, taken, epoch = native._schedule.steps, 0, 0
+    while taken < steps:
+        some = range(min(per_epoch, steps - taken))
+        batches = native.batches(epoch, some)
+        for step in some:
+            native.step(batches, native._schedule.positives(step) * (1 + native.kernel.negatives))
+        taken, epoch = taken + len(some), epoch + 1
+
+
+def batches(data: Prepared, training: Training, steps: int) -> Iterator[Any]:
+    schedule = Schedule(data.manifest.train_rows, training.global_batch_size or 256)
+    loader, epoch = Loader(data, training.model_copy(update={"optimizer": "adam"}), schedule), 0
+    while steps > 0:
+        some = range(min(steps, schedule.steps))
+        yield from loader.epoch(epoch, some)
+        steps, epoch = steps - len(some), epoch + 1
+
+
+def reference(
+    data: Prepared, model: NeuMF, training: Training, steps: int, make: Callable[..., Any]
+) -> float:
+    """torch's own steps on the same instances; returns the sum of the losses."""
+    optimizers, total = make(model), 0.0
+    kind = model.predict_layer.weight.dtype
+    for batch in batches(data, training, steps):
+        logits = model(batch.users, batch.items, batch.context.to(kind))
+        loss = binary_cross_entropy_with_logits(logits, batch.labels.to(kind), reduction="sum")
+        (loss / len(batch.labels)).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+        model.zero_grad()
+        total += float(loss.detach())
+    return total
+
+
+def adam(model: NeuMF) -> list[Any]:
+    return [torch.optim.Adam(model.parameters(), lr=0.001)]
+
+
+def furthest(ours: NeuMF, theirs: NeuMF) -> float:
+    pairs = zip(ours.parameters(), theirs.parameters(), strict=True)
+    return max(float((mine.double() - other.double()).abs().max().detach()) for mine, other in pairs)
+
+
+SHAPES = [
+    Model(),
+    Model(layers=(64, 32, 16, 8)),
+    Model(gmf_width=5, mlp_width=11, layers=(13,)),
+    Model(gmf_width=16, mlp_width=24, layers=(40, 9)),
+]
+
+
+@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("negatives", [1, 4, 6])
+def test_the_instances_are_those_of_every_loader(
+    data: Prepared, negatives: int, build: str
+) -> None:
+    training = settings(negatives=negatives, seed=2**40 + 7)
+    native = engine(data, fresh(data, Model()), Model(), training, build=build)
+    for epoch, start, stop in [(0, 0, BATCH), (3, 100, 163), (2, ROWS - 5, ROWS), (0, 7, 7)]:
+        rows, users, items = native.kernel.draw(Span(epoch, start, stop))
+        expected = sampling.epoch_rows(training.seed, epoch, start, stop, ROWS)
+        assert rows.tolist() == expected.tolist()
+        owners = np.asarray(data.train_users)[rows].astype(np.int64)
+        assert users.tolist() == owners.tolist()
+        assert items[:, 0].tolist() == data.train_items[rows].tolist()
+        drawn = sampling.negatives(
+            training.seed,
+            epoch,
+            expected,
+            owners,
+            np.asarray(data.positives_indptr),
+            np.asarray(data.positives),
+            ITEMS,
+            negatives,
+        )
+        assert items[:, 1:].tolist() == drawn.tolist()
+
+
+@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("sizes", SHAPES)
+def test_one_step_is_torchs(data: Prepared, sizes: Model, build: str) -> None:
+    """In doubles, with sgd: the difference of the parameters is the gradient."""
+    training = settings(optimizer="sgd", lr=1.0, negatives=3)
+    ours, theirs = fresh(data, sizes, True), fresh(data, sizes, True)
+    native = engine(data, ours, sizes, training, build=build)
+    take(native, 2)
+    native.settle()
+    loss = reference(
+        data, theirs, training, 2, lambda model: [torch.optim.SGD(model.parameters(), lr=1.0)]
+    )
+    assert furthest(ours, theirs) < 1e-13
+    assert float(native.loss) == pytest.approx(loss, rel=1e-13)
+
+
+def test_500_steps_in_doubles_are_those_of_torchs_adam(data: Prepared) -> None:
+    """The only difference is the quadrature over idle steps: a row idles a few steps here."""
+    ours, theirs = fresh(data, Model(), True), fresh(data, Model(), True)
+    native = engine(data, ours, Model(), settings())
+    take(native, 500)
+    native.settle()
+    loss = reference(data, theirs, settings(), 500, adam)
+    assert furthest(ours, theirs) < 1e-4
+    assert float(native.loss) == pytest.approx(loss, rel=1e-6)
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_in_floats_adam_drifts_no_further_than_torchs(data: Prepared, build: str) -> None:
+    ours, single, double = fresh(data, Model()), fresh(data, Model()), fresh(data, Model(), True)
+    native = engine(data, ours, Model(), settings(), build=build)
+    take(native, 200)
+    native.settle()
+    reference(data, single, settings(), 200, adam)
+    reference(data, double, settings(), 200, adam)
+    assert furthest(ours, double) < 2 * furthest(single, double)
+
+
+def test_lazy_adam_is_torchs_sparse_adam(data: Prepared) -> None:
+    def split(model: NeuMF) -> list[Any]:
+        tables = [each for each in model.modules() if isinstance(each, torch.nn.Embedding)]
+        for table in tables:
+            table.sparse = True
+        rows = [table.weight for table in tables]
+        dense = [*model.MLP_layers.parameters(), *model.predict_layer.parameters()]
+        return [torch.optim.SparseAdam(rows, lr=0.001), torch.optim.Adam(dense, lr=0.001)]
+
+    ours, theirs = fresh(data, Model(), True), fresh(data, Model(), True)
+    native = engine(data, ours, Model(), settings(optimizer="lazy_adam"))
+    take(native, 100)
+    native.settle()
+    reference(data, theirs, settings(), 100, split)
+    assert furthest(ours, theirs) < 1e-10
+
+
+def test_any_number_of_threads_gives_the_same_bits_twice(data: Prepared) -> None:
+    def trained(threads: int) -> list[bytes]:
+        model = fresh(data, Model())
+        native = engine(data, model, Model(), settings(), threads)
+        take(native, 60)
+        native.settle()
+        values = [each.detach().contiguous().numpy().tobytes() for each in model.parameters()]
+        return [*values, float(native.loss).hex().encode()]
+
+    one = trained(1)
+    assert all(trained(threads) == one for threads in (1, 2, 2, 5))
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "lazy_adam", "sgd"])
+def test_a_resumed_training_has_the_same_bits(data: Prepared, optimizer: str) -> None:
+    training = settings(optimizer=optimizer)
+    whole = engine(data, fresh(data, Model()), Model(), training)
+    take(whole, 20)
+    state = {
+        name: each.clone() if isinstance(each, torch.Tensor) else each
+        for name, each in whole.state().items()
+    }
+    again = engine(data, fresh(data, Model()), Model(), training)
+    again.load(state)
+    for native in (whole, again):
+        take(native, 15)
+        native.settle()
+    assert furthest(whole.model, again.model) == 0
+
+
+@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("idle", [1, 3, 40, 300, 2000])
+@pytest.mark.parametrize("touched", [1, 2, 9, 30])
+def test_an_idle_row_moves_as_adam_moves_it(
+    data: Prepared, touched: int, idle: int, build: str
+) -> None:
+    """Within 1 % of the recurrence in doubles, whatever the size of the gradient."""
+    native = engine(data, fresh(data, Model()), Model(), settings(), build=build)
+    kernel, gradients = native.kernel, 10.0 ** np.linspace(-10, -2, 40)
+    kernel.users[0, :40] = 0
+    kernel.users[0, 40:80], kernel.users[0, 80:120] = 0.1 * gradients, 0.001 * gradients**2
+    kernel.users[0, 120:122] = np.array([touched]).view(np.float32)
+    kernel.steps = touched + idle
+    kernel.settle()
+    moment, square, moved = 0.1 * gradients, 0.001 * gradients**2, np.zeros(40)
+    for step in range(touched + 1, touched + idle + 1):
+        moment, square = 0.9 * moment, 0.999 * square
+        rate = 0.001 * np.sqrt(1 - 0.999**step) / (1 - 0.9**step)
+        moved -= rate * moment / (np.sqrt(square) + 1e-8 * np.sqrt(1 - 0.999**step))
+    np.testing.assert_allclose(kernel.users[0, :40], moved, rtol=0.01)
+    np.testing.assert_allclose(kernel.users[0, 40:80], moment, rtol=1e-4, atol=1e-37)
+    np.testing.assert_allclose(kernel.users[0, 80:120], square, rtol=1e-4)
+
+
+@pytest.mark.parametrize("candidates", ["sampled", "full"])
+@pytest.mark.parametrize("sizes", SHAPES)
+def test_ranks_are_those_of_torch(data: Prepared, candidates: Any, sizes: Model) -> None:
+    model = fresh(data, sizes, True)
+    native = engine(data, model, sizes, settings(), threads=2)
+    given = data.test_negatives if candidates == "sampled" else None
+    ours = native.kernel.ranks(data.test_users, data.test_items, data.test_context, given)
+    wanted = replace(data, test_context=np.asarray(data.test_context, dtype=np.float64))
+    rows = len(data.test_users)
+    theirs = evaluate._ranks(model, wanted, torch.device("cpu"), candidates, 0, rows)
+    assert ours.tolist() == theirs.tolist()
+
+
+def test_a_score_that_is_no_number_counts_against_the_model(data: Prepared) -> None:
+    model = fresh(data, Model())
+    native = engine(data, model, Model(), settings())
+    native.kernel.users[:] = np.nan
+    ranks = native.kernel.ranks(
+        data.test_users, data.test_items, data.test_context, data.test_negatives
+    )
+    assert set(ranks.tolist()) == {20}
+
+
+def test_a_context_that_is_no_number_shows_in_the_loss(data: Prepared) -> None:
+    context = np.array(data.train_context)
+    context[:, 2] = np.nan
+    model = fresh(data, Model())
+    native = engine(replace(data, train_context=context), model, Model(), settings())
+    take(native, 1)
+    assert np.isnan(float(native.loss))
+
+
+def with_positives(data: Prepared, held: list[list[int]]) -> Prepared:
+    """Data in which each user has just these items, each once."""
+    users = np.repeat(np.arange(len(held)), [len(each) for each in held]).astype(np.int32)
+    items = np.array(sum(held, []), dtype=np.int32)
+    manifest = data.manifest.model_copy(
+        update={"users": len(held), "train_rows": len(users), "train_pairs": len(users)}
+    )
+    return replace(
+        data,
+        manifest=manifest,
+        train_users=users,
+        train_items=items,
+        train_context=np.zeros((len(users), CONTEXT), dtype=np.float32),
+        positives_indptr=np.concatenate([[0], np.cumsum([len(each) for each in held])]),
+        positives=items,
+    )
+
+
+def test_a_user_with_one_positive_and_one_with_all_items_but_one(data: Prepared) -> None:
+    made = with_positives(data, [[3], [item for item in range(ITEMS) if item != 17]])
+    native = engine(made, fresh(made, Model()), Model(), settings())
+    rows, users, items = native.kernel.draw(Span(0, 0, 60))
+    assert set(items[users == 1, 1:].ravel().tolist()) == {17}
+    assert 3 not in items[users == 0, 1:]
+    take(native, 3)
+
+
+def test_a_user_with_no_negatives_left_is_named(data: Prepared) -> None:
+    made = with_positives(data, [[3], list(range(ITEMS))])
+    with pytest.raises(HpcncfError, match=f"user 1 has all {ITEMS} items"):
+        engine(made, fresh(made, Model()), Model(), settings())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"train_users": np.full(ROWS, USERS, dtype=np.int32)}, "user 50 at 0: expected 0 to 49"),
+        ({"train_items": np.full(ROWS, -1, dtype=np.int32)}, "item -1 at 0"),
+    ],
+)
+def test_ids_out_of_range_are_refused(
+    data: Prepared, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(HpcncfError, match=message):
+        engine(replace(data, **changes), fresh(data, Model()), Model(), settings())
+
+
+def test_positions_out_of_range_are_refused(data: Prepared) -> None:
+    native = engine(data, fresh(data, Model()), Model(), settings())
+    with pytest.raises(HpcncfError, match="expected within 0 to 2000"):
+        native.kernel.step(Span(0, ROWS - 3, ROWS + 1), 1.0)
+    with pytest.raises(HpcncfError, match="made for at most 64"):
+        native.kernel.step(Span(0, 0, BATCH + 1), 1.0)
+
+
+def test_an_empty_batch_moves_what_idles(data: Prepared) -> None:
+    native = engine(data, fresh(data, Model()), Model(), settings())
+    take(native, 3)
+    assert native.kernel.step(Span(0, 5, 5), 1.0) == 0
+    native.settle()
+    assert native.kernel.steps == 4
+
+
+def test_dropout_is_refused_with_the_reason(data: Prepared) -> None:
+    sizes = Model(dropout=0.1)
+    with pytest.raises(HpcncfError, match=r"dropout 0\.1: engine native has no dropout"):
+        engine(data, fresh(data, sizes), sizes, settings())
+
+
+def test_the_best_build_that_the_cpu_can_run_is_chosen() -> None:
+    builds = dict.fromkeys(library.BUILDS, Path("somewhere"))
+    assert library.best(builds, {"avx2", "fma", "sse2"}) == "avx2"
+    assert library.best(builds, set()) == "baseline"
+    assert library.best(builds, library.BUILDS["avx512"]) == "avx512"
+    assert library.best({}, library.BUILDS["avx512"]) is None
+
+
+def test_without_a_build_one_line_says_what_serves() -> None:
+    with pytest.raises(library.NotBuilt, match="engine rowwise gives the same results") as caught:
+        library.load("none")
+    assert "\n" not in str(caught.value)
