@@ -114,7 +114,9 @@ def adam(model: NeuMF) -> list[Any]:
 
 def furthest(ours: NeuMF, theirs: NeuMF) -> float:
     pairs = zip(ours.parameters(), theirs.parameters(), strict=True)
-    return max(float((mine.double() - other.double()).abs().max().detach()) for mine, other in pairs)
+    return max(
+        float((mine.double() - other.double()).abs().max().detach()) for mine, other in pairs
+    )
 
 
 SHAPES = [
@@ -296,7 +298,7 @@ def test_a_context_that_is_no_number_shows_in_the_loss(data: Prepared) -> None:
 def with_positives(data: Prepared, held: list[list[int]]) -> Prepared:
     """Data in which each user has just these items, each once."""
     users = np.repeat(np.arange(len(held)), [len(each) for each in held]).astype(np.int32)
-    items = np.array(sum(held, []), dtype=np.int32)
+    items = np.array([item for each in held for item in each], dtype=np.int32)
     manifest = data.manifest.model_copy(
         update={"users": len(held), "train_rows": len(users), "train_pairs": len(users)}
     )
@@ -314,7 +316,7 @@ def with_positives(data: Prepared, held: list[list[int]]) -> Prepared:
 def test_a_user_with_one_positive_and_one_with_all_items_but_one(data: Prepared) -> None:
     made = with_positives(data, [[3], [item for item in range(ITEMS) if item != 17]])
     native = engine(made, fresh(made, Model()), Model(), settings())
-    rows, users, items = native.kernel.draw(Span(0, 0, 60))
+    _, users, items = native.kernel.draw(Span(0, 0, 60))
     assert set(items[users == 1, 1:].ravel().tolist()) == {17}
     assert 3 not in items[users == 0, 1:]
     take(native, 3)

@@ -23,6 +23,10 @@ def _pointer(array: NDArray[Any], kind: Any) -> Any:
     return array.ctypes.data_as(ctypes.POINTER(kind))
 
 
+class Owner:
+    """Frees the engine when neither a kernel nor an array of its memory is left."""
+
+
 class Kernel:
     """Tables and dense layers in the library's memory, zero at first; one step at a time."""
 
@@ -42,7 +46,7 @@ class Kernel:
         self._kind: type[Any] = np.float64 if doubles else np.float32
         self.sizes, self.context = sizes, len(data.manifest.context_columns)
         # The library keeps the addresses: so must we keep the arrays.
-        self._kept = [
+        self._kept: list[NDArray[Any]] = [
             np.ascontiguousarray(data.train_users, dtype=np.int32),
             np.ascontiguousarray(data.train_items, dtype=np.int32),
             np.ascontiguousarray(data.train_context, dtype=np.float32),
@@ -52,7 +56,9 @@ class Kernel:
         manifest = data.manifest
         lengths = [len(each) for each in self._kept[:4]]
         if lengths != [manifest.train_rows] * 3 + [manifest.users + 1]:
-            raise HpcncfError(f"engine native: arrays of {lengths} rows do not fit {manifest.title}")
+            raise HpcncfError(
+                f"engine native: arrays of {lengths} rows do not fit {manifest.title}"
+            )
         settings = _settings(sizes, training, self.context, threads, most_positives)
         told = Data(
             manifest.users,
@@ -64,7 +70,8 @@ class Kernel:
         self._engine = self._library.hpcncf_new(byref(settings), byref(told), int(doubles))
         if not self._engine:
             raise HpcncfError(f"engine native: {self._library.hpcncf_problem().decode()}")
-        weakref.finalize(self, self._library.hpcncf_free, self._engine)
+        self._owner = Owner()
+        weakref.finalize(self._owner, self._library.hpcncf_free, self._engine)
         self.users = self._rows(0, manifest.users)
         self.items = self._rows(1, manifest.items)
         self.dense = [self._dense(which) for which in range(3)]
@@ -83,9 +90,12 @@ class Kernel:
         return self._array(address, count.value)
 
     def _array(self, address: int, count: int) -> NDArray[Any]:
-        memory = (ctypes.c_byte * (count * np.dtype(self._kind).itemsize)).from_address(address)
-        memory.kernel = self  # the array's memory is ours: we live as long as it does
-        return np.frombuffer(memory, dtype=self._kind)
+        memory: Any = (ctypes.c_byte * (count * np.dtype(self._kind).itemsize)).from_address(
+            address
+        )
+        memory.owner = self._owner  # the array's memory is the engine's: it lives as long
+        array: NDArray[Any] = np.frombuffer(memory, dtype=self._kind)
+        return array
 
     @property
     def steps(self) -> int:

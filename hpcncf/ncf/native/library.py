@@ -77,7 +77,7 @@ def built() -> dict[str, Path]:
 
 
 def cpu_flags() -> set[str]:
-    """Of the CPU and its kernel; empty where there is no /proc/cpuinfo or it says them otherwise."""
+    """Of the CPU and its kernel; empty where /proc/cpuinfo does not list them."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -1,4 +1,5 @@
-// Ranks of held-out items. The item half of layer 1 is computed once for all items.
+// Ranks of held-out items. The item half of layer 1 is computed once for all items, and lies with
+// the item's GMF embedding: all that a pair needs of its item is in one place.
 #pragma once
 
 #include <algorithm>
@@ -28,12 +29,22 @@ struct NothingBetween {
 template <class S>
 class Scorer {
  public:
-  Scorer(const Shape& shape, const Dense<S>& dense, const Table<S>& items, const S* halves)
-      : shape_(shape), dense_(dense), items_(items), halves_(halves) {
+  Scorer(const Shape& shape, const Dense<S>& dense, const S* halves)
+      : shape_(shape), dense_(dense), halves_(halves), stride_(half_stride(shape)) {
     inputs_.resize(size_t(BLOCK) * shape.shared());
     mine_.resize(size_t(BLOCK) * shape.layers[0].out);
     for (const Layer& layer : shape.layers)
       outputs_.push_back(std::make_unique<Numbers<S>>(size_t(TILE) * layer.out));
+  }
+
+  static int half_stride(const Shape& shape) {
+    return shape.layers[0].out + padded(shape.gmf);
+  }
+
+  // Has the candidates fetched that are to be scored after the present ones.
+  void ask(const int32_t* candidates, int64_t count) const {
+    for (int64_t n = 0; n < count; ++n)
+      prefetch_lines(halves_ + size_t(candidates[n]) * stride_, stride_ * sizeof(S));
   }
 
   // The part of layer 1 that all candidates share.
@@ -82,7 +93,7 @@ class Scorer {
     const int columns = shape_.layers[0].out;
     S* output = outputs_[0]->data();
     for (int n = 0; n < count; ++n) {
-      const S* half = halves_ + size_t(candidates[n]) * columns;
+      const S* half = halves_ + size_t(candidates[n]) * stride_;
       for (int c = 0; c < columns; c += PAD)
         store(output + size_t(n) * columns + c,
               relu(load<V>(mine_.data() + c) + load<V>(half + c)));
@@ -90,7 +101,8 @@ class Scorer {
   }
 
   S logit(int32_t candidate, int n) const {
-    const S *weights = dense_.output(), *item = items_.row(candidate) + shape_.gmf_at();
+    const S *weights = dense_.output();
+    const S* item = halves_ + size_t(candidate) * stride_ + shape_.layers[0].out;
     const int gmf = padded(shape_.gmf), last = shape_.layers.back().out;
     const S *user = user_ + shape_.gmf_at(), *top = outputs_.back()->data() + size_t(n) * last;
     V sum{};
@@ -102,8 +114,8 @@ class Scorer {
 
   const Shape& shape_;
   const Dense<S>& dense_;
-  const Table<S>& items_;
   const S* halves_;
+  const int stride_;
   const S* user_ = nullptr;
   Numbers<S> inputs_, mine_;
   std::vector<std::unique_ptr<Numbers<S>>> outputs_;
@@ -113,8 +125,11 @@ template <class S>
 class Evaluation {
  public:
   // All rows must have been settled.
-  explicit Evaluation(Engine<S>& engine) : engine_(engine), shape_(engine.shape()) {
-    halves_.resize((engine.items.rows() + BLOCK) * shape_.layers[0].out);
+  explicit Evaluation(Engine<S>& engine)
+      : engine_(engine),
+        shape_(engine.shape()),
+        stride_(Scorer<S>::half_stride(shape_)),
+        halves_(size_t(engine.items.rows()) * stride_) {
     const int64_t parts = (engine.items.rows() + ITEMS - 1) / ITEMS;
     engine.pool().run(int(parts), [&](int part, int) { item_halves(int64_t(part) * ITEMS); });
     all_.resize(engine.items.rows());
@@ -129,8 +144,7 @@ class Evaluation {
     std::vector<Numbers<S>> scores(threads);
     std::vector<std::vector<int32_t>> candidates(threads);
     for (int thread = 0; thread < threads; ++thread) {
-      scorers.push_back(std::make_unique<Scorer<S>>(shape_, engine_.dense, engine_.items,
-                                                    halves_.data()));
+      scorers.push_back(std::make_unique<Scorer<S>>(shape_, engine_.dense, halves_.data()));
       scores[thread].resize(most);
       candidates[thread].resize(test.each + 1);
     }
@@ -139,6 +153,8 @@ class Evaluation {
       const int64_t last = std::min(test.rows, (part + 1) * rows_each);
       for (int64_t row = part * rows_each; row < last; ++row) {
         const int64_t user = test.users[row];
+        if (test.negatives && row + 1 < last)
+          scorers[thread]->ask(test.negatives + (row + 1) * test.each, test.each);
         scorers[thread]->begin(engine_.users.row(user), test.context + row * shape_.context);
         ranks[row] = test.negatives
                          ? among_negatives(test, row, *scorers[thread], candidates[thread].data(),
@@ -155,13 +171,19 @@ class Evaluation {
     const int columns = shape_.layers[0].out;
     const int rows = int(std::min(ITEMS, engine_.items.rows() - first));
     const Table<S>& items = engine_.items;
-    S* halves = halves_.data() + first * columns;
+    const int stride = stride_, gmf = padded(shape_.gmf);
+    S* halves = halves_.data() + first * stride;
+    for (int n = 0; n < rows; ++n)
+      std::memcpy(halves + size_t(n) * stride + columns, items.row(first + n) + shape_.gmf_at(),
+                  gmf * sizeof(S));
     NothingBetween none;
     rows_product<S>(
         rows, shape_.mlp, engine_.dense.item_weights(), columns,
         [&](int n) { return items.row(first + (n < rows ? n : 0)); },
         [](auto v, int, int) { return v; },
-        [=](int n, int column, auto sum) { store(halves + size_t(n) * columns + column, sum); },
+        [=](int n, int column, auto sum) {
+          if (n < rows) store(halves + size_t(n) * stride + column, sum);
+        },
         none);
   }
 
@@ -192,7 +214,8 @@ class Evaluation {
 
   Engine<S>& engine_;
   const Shape& shape_;
-  Numbers<S> halves_;
+  const int stride_;
+  Pages<S> halves_;
   std::vector<int32_t> all_;
 };
 
