@@ -13,6 +13,12 @@ inline void demand(bool holds, const std::string& what) {
   if (!holds) throw std::invalid_argument(what);
 }
 
+// Where millions are looked at: the text is made only when it is needed.
+template <class What>
+void demand_each(bool holds, What what) {
+  if (!holds) throw std::invalid_argument(what());
+}
+
 inline void check(const Settings& of) {
   demand(of.gmf > 0 && of.mlp > 0 && of.context >= 0 && of.negatives >= 0,
          "gmf and mlp must be above 0, context and negatives not below");
@@ -25,9 +31,10 @@ inline void check(const Settings& of) {
 
 inline void check_ids(const int32_t* ids, int64_t count, int64_t bound, const char* what) {
   for (int64_t n = 0; n < count; ++n)
-    demand(ids[n] >= 0 && ids[n] < bound,
-           std::string(what) + " " + std::to_string(ids[n]) + " at " + std::to_string(n) +
-               ": expected 0 to " + std::to_string(bound - 1));
+    demand_each(ids[n] >= 0 && ids[n] < bound, [&] {
+      return std::string(what) + " " + std::to_string(ids[n]) + " at " + std::to_string(n) +
+             ": expected 0 to " + std::to_string(bound - 1);
+    });
 }
 
 inline void check(const Data& of, const Settings& settings) {
@@ -36,8 +43,8 @@ inline void check(const Data& of, const Settings& settings) {
   check_ids(of.train_items, of.rows, of.items, "item");
   demand(of.indptr[0] == 0, "the positives' offsets do not start at 0");
   for (int64_t user = 0; user < of.users; ++user)  // first: they say how much may be read
-    demand(of.indptr[user] <= of.indptr[user + 1],
-           "user " + std::to_string(user) + ": offsets of positives fall");
+    demand_each(of.indptr[user] <= of.indptr[user + 1],
+                [&] { return "user " + std::to_string(user) + ": offsets of positives fall"; });
   demand(of.indptr[of.users] == of.pairs,
          "the positives' offsets end at " + std::to_string(of.indptr[of.users]) + ", there are " +
              std::to_string(of.pairs));
@@ -45,11 +52,13 @@ inline void check(const Data& of, const Settings& settings) {
     const int64_t first = of.indptr[user], end = of.indptr[user + 1];
     check_ids(of.positives + first, end - first, of.items, "positive");
     for (int64_t n = first + 1; n < end; ++n)
-      demand(of.positives[n - 1] < of.positives[n],
-             "user " + std::to_string(user) + ": positives are not sorted");
-    demand(settings.negatives == 0 || end - first < of.items,
-           "user " + std::to_string(user) + " has all " + std::to_string(of.items) +
-               " items: no negative can be drawn");
+      demand_each(of.positives[n - 1] < of.positives[n], [&] {
+        return "user " + std::to_string(user) + ": positives are not sorted";
+      });
+    demand_each(settings.negatives == 0 || end - first < of.items, [&] {
+      return "user " + std::to_string(user) + " has all " + std::to_string(of.items) +
+             " items: no negative can be drawn";
+    });
   }
 }
 
