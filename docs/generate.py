@@ -120,13 +120,14 @@ Refused when the plan is made, with the reason:
 | `threads` | fewer `cpus_per_task` | threads without a core of their own slow each other down |
 | `num_workers` above 0 | `loader: vectorized` | there is no DataLoader to give them to |
 | `global_batch_size` | more ranks than positives in a step | some would have nothing to do |
-| `engine: rowwise` | more than one rank | `dense` exchanges whole tables' gradients |
-| `engine: rowwise` | `sparse`, `adam` | both choose among torch's own ways |
+| `engine: native` | another `loader`, `cuda`, dropout | it draws for itself, on CPUs |
+| `engine: rowwise`, `native` | more than one rank | `dense` exchanges whole tables' gradients |
+| `engine: rowwise`, `native` | `sparse`, `adam` | both choose among torch's own ways |
 | `adam: foreach`, `fused` | another `optimizer` | they are versions of torch's Adam |
 | `sparse: true` | `optimizer: adam` | Adam moves every row in every step |
 | `optimizer: lazy_adam` | no `sparse: true` | torch's SparseAdam takes no dense gradients |
 | `sparse: true` | several ranks over nccl | nccl exchanges dense gradients only |
-| `weight_decay` | `rowwise`, `sparse`, `lazy_adam` | rows that no batch has would not decay |
+| `weight_decay` | all but plain `reference` | rows that no batch has would not decay |
 
 ## What makes two runs the same
 

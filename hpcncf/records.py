@@ -125,6 +125,8 @@ class Phases(Part):
     """The exposed wait for other ranks; DDP overlaps the rest with backward."""
     optimizer_s: float
     other_s: float
+    fused_s: float = 0.0
+    """All of a step in one compiled call (engine native), which cannot be told apart."""
 
 
 class Epoch(Part):

@@ -147,9 +147,10 @@ class Training(Settings):
     sparse: bool = False
     """Engine `reference`: the tables' gradients hold only the rows that a batch has, as torch's
     `nn.Embedding(sparse=True)` makes them; for `lazy_adam` and `sgd`."""
-    engine: Literal["reference", "rowwise"] = "reference"
+    engine: Literal["reference", "rowwise", "native"] = "reference"
     """`reference`: the paper's nn.Module with four tables, torch's own optimisers. `rowwise`: the
-    same model and mathematics, but a step touches only its own rows (docs/engines.md)."""
+    same model and mathematics, but a step touches only its own rows. `native`: that in one
+    compiled step, where hpcncf was installed with a C++ compiler (docs/engines.md)."""
     loader: Literal["per_sample", "batched", "vectorized"] = "vectorized"
     """`per_sample`: one `__getitem__` per positive, negatives drawn one by one in Python.
     `batched`: `__getitems__`, a batch at a time. `vectorized`: no DataLoader, tensor indexing."""
@@ -293,33 +294,43 @@ def _resource_conflicts(resources: Resources, training: Training) -> list[str]:
 
 
 def _engine_conflicts(resources: Resources, training: Training) -> list[str]:
-    rowwise, optimizer = training.engine == "rowwise", training.optimizer
+    by_rows, optimizer = training.engine != "reference", training.optimizer
+    native = training.engine == "native"
     rules = [
         (
-            rowwise and resources.world_size > 1,
-            f"training.engine rowwise trains in one rank, not in {resources.world_size}: sync "
-            "dense exchanges whole tables' gradients, which it never makes; use engine reference, "
-            "or one rank with more threads",
+            native and training.loader != "vectorized",
+            f"training.loader {training.loader} with engine native, which draws its instances "
+            "itself, the same ones: leave the loader out",
         ),
         (
-            rowwise and training.sparse,
-            "training.sparse says what torch's own gradients look like; engine rowwise has none of "
-            "whole tables: leave it out, or use engine reference",
+            native and training.device_for(resources) == "cuda",
+            "training.engine native runs on CPUs: set training.device cpu, or use engine rowwise",
         ),
         (
-            training.adam != "default" and (rowwise or optimizer != "adam"),
+            by_rows and resources.world_size > 1,
+            f"training.engine {training.engine} trains in one rank, not in "
+            f"{resources.world_size}: sync dense exchanges whole tables' gradients, which it never "
+            "makes; use engine reference, or one rank with more threads",
+        ),
+        (
+            by_rows and training.sparse,
+            f"training.sparse says what torch's own gradients look like; engine {training.engine} "
+            "has none of whole tables: leave it out, or use engine reference",
+        ),
+        (
+            training.adam != "default" and (by_rows or optimizer != "adam"),
             f"training.adam {training.adam} is one of torch's implementations of Adam, for engine "
             f"reference with optimizer adam; this is engine {training.engine} with optimizer "
             f"{optimizer}: leave it out",
         ),
         (
-            not rowwise and training.sparse and optimizer == "adam",
+            not by_rows and training.sparse and optimizer == "adam",
             "training.sparse with optimizer adam: Adam moves every row in every step, so torch's "
             "refuses sparse gradients; use optimizer lazy_adam or sgd, or engine rowwise, which "
             "catches idle rows up when they are next read",
         ),
         (
-            not rowwise and optimizer == "lazy_adam" and not training.sparse,
+            not by_rows and optimizer == "lazy_adam" and not training.sparse,
             "training.optimizer lazy_adam is torch's SparseAdam in engine reference, which takes "
             "sparse gradients only: set sparse: true, or use engine rowwise",
         ),
@@ -331,10 +342,10 @@ def _engine_conflicts(resources: Resources, training: Training) -> list[str]:
             "one rank",
         ),
         (
-            training.weight_decay > 0 and (rowwise or training.sparse or optimizer == "lazy_adam"),
+            training.weight_decay > 0 and (by_rows or training.sparse or optimizer == "lazy_adam"),
             f"training.weight_decay {training.weight_decay:g} pulls at every row in every step; "
-            "rows that no batch has would not feel it here (engine rowwise, sparse: true and "
-            "lazy_adam leave them): use engine reference with adam or sgd, or 0",
+            "rows that no batch has would not feel it here (engines rowwise and native, sparse: "
+            "true and lazy_adam leave them): use engine reference with adam or sgd, or 0",
         ),
     ]
     return [reason for broken, reason in rules if broken]

@@ -16,6 +16,7 @@ from interrupted import Asked, attempts
 from make_runs import planned, tiny, trainer
 
 from hpcncf.ncf import checkpoint
+from hpcncf.ncf.native import library
 from hpcncf.ncf.position import Position
 from hpcncf.paths import RunPaths
 from hpcncf.rank.stopping import Stopped
@@ -50,6 +51,21 @@ def test_wherever_and_however_often_it_is_stopped(
     last = attempts(planned(data), tmp_path / "cut", stops)
     assert_same(last.record().model_dump(), whole)
     assert (last.resumed_epoch or 0) * 31 + last.resumed_step + last.clock.steps == 62
+
+
+@pytest.mark.skipif(not library.built(), reason="engine native was not built here")
+@pytest.mark.parametrize("optimizer", ["adam", "lazy_adam", "sgd"])
+def test_with_the_native_engine(data: Path, tmp_path: Path, optimizer: str) -> None:
+    run = planned(data, engine="native", optimizer=optimizer)
+    whole = attempts(run, tmp_path / "whole", []).record().model_dump()
+    last = attempts(run, tmp_path / "cut", [7, 31, 3])
+    assert_same(last.record().model_dump(), whole)
+    assert whole["phases"]["fused_s"] > 0
+    reference = attempts(planned(data, optimizer="adam"), tmp_path / "ref", []).record()
+    if optimizer == "adam":
+        assert [each["loss"] for each in whole["epochs"]] == pytest.approx(
+            [each.loss for each in reference.epochs], rel=1e-4
+        )
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])

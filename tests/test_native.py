@@ -31,6 +31,8 @@ BUILDS = [
     if library.best({name: library.built()[name]}, library.cpu_flags())
 ]
 
+NO_LOADER: Any = None
+
 pytestmark = pytest.mark.skipif(not BUILDS, reason="engine native was not built here")
 
 
@@ -76,7 +78,7 @@ def take(native: Native, steps: int) -> None:
     per_epoch, taken, epoch = native._schedule.steps, 0, 0
     while taken < steps:
         some = range(min(per_epoch, steps - taken))
-        batches = native.batches(epoch, some)
+        batches = native.batches(NO_LOADER, epoch, some)
         for step in some:
             native.step(batches, native._schedule.positives(step) * (1 + native.kernel.negatives))
         taken, epoch = taken + len(some), epoch + 1

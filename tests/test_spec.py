@@ -70,6 +70,10 @@ def test_auto_means_the_gpu_and_nccl_only_when_a_gpu_is_asked_for() -> None:
         (Resources(), Training(loader="vectorized", num_workers=1), "num_workers"),
         (Resources(tasks_per_node=4), Training(global_batch_size=3), "4 ranks"),
         (Resources(tasks_per_node=2), Training(engine="rowwise"), "one rank"),
+        (Resources(tasks_per_node=2), Training(engine="native"), "native trains in one rank"),
+        (Resources(), Training(engine="native", loader="batched"), "draws its instances itself"),
+        (Resources(gpus_per_node=1), Training(engine="native"), "native runs on CPUs"),
+        (Resources(), Training(engine="native", weight_decay=0.1), "every row in every step"),
         (Resources(), Training(engine="rowwise", optimizer="sgd", sparse=True), "whole tables"),
         (Resources(), Training(engine="rowwise", adam="fused"), "engine rowwise"),
         (Resources(), Training(optimizer="sgd", adam="foreach"), "optimizer sgd"),
@@ -102,7 +106,11 @@ def test_settings_that_go_together_have_no_conflict() -> None:
         Training(optimizer="sgd", weight_decay=0.01),
         Training(optimizer="sgd", sparse=True),
         Training(optimizer="lazy_adam", sparse=True),
-        *(Training(engine="rowwise", optimizer=each) for each in ("adam", "lazy_adam", "sgd")),
+        *(
+            Training(engine=engine, optimizer=each)
+            for engine in ("rowwise", "native")
+            for each in ("adam", "lazy_adam", "sgd")
+        ),
     ],
 )
 def test_an_optimizer_that_an_engine_has_is_no_conflict(training: Training) -> None:

@@ -21,6 +21,7 @@ PHASES: Final = {
     "sync": "#CC79A7",
     "optimizer": "#009E73",
     "other": "#B5B5B5",
+    "fused": "#8A6100",
 }
 INK, GREY, FAINT = "#222222", "#6B6B6B", "#D9D9D9"
 WIDTH_IN: Final = 6.4

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from hpcncf.ncf.loaders import Loader
+from hpcncf.ncf.data.prepared import Prepared
+from hpcncf.ncf.loaders import Loader, Schedule
 from hpcncf.ncf.model import NeuMF
 from hpcncf.ncf.phases import StepClock
 from hpcncf.ncf.rowwise import Rowwise
 from hpcncf.ncf.step import Reference
-from hpcncf.spec import Training
+from hpcncf.spec import Model, Training
 
 
 class Engine(Protocol):
@@ -49,10 +51,35 @@ class Engine(Protocol):
         """Go on from such a state; the parameters that belong to it are in the model already."""
 
 
+@dataclass(frozen=True)
+class Ground:
+    """What an engine that draws its own instances stands on."""
+
+    data: Prepared
+    sizes: Model
+    schedule: Schedule
+    threads: int
+
+
 def made(
-    model: NeuMF, training: Training, world_size: int, device: torch.device, clock: StepClock
+    model: NeuMF,
+    training: Training,
+    world_size: int,
+    device: torch.device,
+    clock: StepClock,
+    ground: Ground | None = None,
 ) -> Engine:
-    """The engine that the settings name, which takes over the model's parameters."""
+    """The engine that the settings name, which takes over the model's parameters.
+
+    Raises NotBuilt where the native one is asked for and was not compiled.
+    """
+    if training.engine == "native":
+        from hpcncf.ncf.native.engine import Native  # where it was not built, nobody needs it
+
+        assert ground is not None
+        return Native(
+            model, ground.data, ground.sizes, training, ground.schedule, ground.threads, clock
+        )
     if training.engine == "rowwise":
         return Rowwise(model, training, device, clock)
     return Reference(model, training, world_size, device, clock)

@@ -75,8 +75,9 @@ class Trainer:
             self.epochs, self.done, self.so_far = found.epochs, found.step, found.so_far
             self.resumed_epoch, self.resumed_step = len(found.epochs), found.so_far.steps
         self.clock = StepClock(self.total_steps - self.done, self.schedule.steps, self.done)
+        ground = engine.Ground(data, run.model, self.schedule, self.threads)
         self.engine = engine.made(
-            self.model, run.training, place.world_size, self.device, self.clock
+            self.model, run.training, place.world_size, self.device, self.clock, ground
         )
         if found:
             self.engine.load(found.optimizer)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hpcncf.ncf.data.prepared import Prepared
-from hpcncf.ncf.loaders import Schedule
+from hpcncf.ncf.loaders import Loader, Schedule
 from hpcncf.ncf.model import NeuMF
 from hpcncf.ncf.native.kernel import NOTHING, Kernel
 from hpcncf.ncf.native.library import Span
@@ -49,7 +49,12 @@ class Native:
         self._layers.write()
         adopt(model, self.kernel)
 
-    def batches(self, epoch: int, steps: range) -> Iterator[tuple[Span, Span]]:
+    def batches(
+        self,
+        loader: Loader,  # noqa: ARG002  it draws its own
+        epoch: int,
+        steps: range,
+    ) -> Iterator[tuple[Span, Span]]:
         """Each step's positions of the epoch's order, and those of the step after it."""
         spans = [Span(epoch, *self._schedule.positions(step)) for step in steps]
         return zip(spans, [*spans[1:], NOTHING], strict=True)
@@ -58,7 +63,7 @@ class Native:
         """Take the next batch, of `instances` over all ranks; nothing is waited for."""
         span, following = next(batches)
         self.loss += self.kernel.step(span, 1 / instances, following)
-        self.clock.lap("optimizer")
+        self.clock.lap("fused")
         return 0.0, (span.stop - span.start) * (1 + self.kernel.negatives)
 
     def settle(self) -> None:
