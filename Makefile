@@ -54,7 +54,7 @@ schemas: $(DEV_READY)  ## Write hpcncf/schemas and the generated part of docs/ a
 clean:  ## Remove what make made, results excepted
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-$(RUN_READY): pyproject.toml constraints.txt
+$(RUN_READY): pyproject.toml setup.py constraints.txt $(wildcard hpcncf/ncf/native/src/*)
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "hpcncf needs Python 3.11 or later: make PYTHON=python3.11 ...")'
 	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
