@@ -6,7 +6,10 @@ Ours are told through torch.distributed; a user's program need not have torch.
 from __future__ import annotations
 
 import time
+from datetime import datetime
 from typing import Final
+
+import psutil
 
 from hpcncf import claims, records
 from hpcncf.errors import HpcncfError
@@ -43,7 +46,12 @@ def _is_of(start: tuple[str | None, int | None], attempt: AttemptPaths) -> bool:
     except RecordError:
         return False
     same = (claim.slurm_job_id, claim.slurm_restart) == start
-    return same and (start[0] is not None or claims.alive(claim, attempt))
+    return same and (start[0] is not None or claims.alive(claim, attempt) or _since_we_began(claim))
+
+
+def _since_we_began(claim: Claim) -> bool:
+    """A program may be over, and the first rank gone, before another has looked for its attempt."""
+    return datetime.fromisoformat(claim.claimed_at).timestamp() >= psutil.Process().create_time()
 
 
 def all_left(attempt: AttemptPaths, world_size: int, within_s: float) -> bool:
