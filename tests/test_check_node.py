@@ -97,6 +97,10 @@ def test_the_check_is_one_rank_for_a_short_time() -> None:
         ("slurmstepd: error: execve(): /env/bin/python: No such file or directory\n",
          "the node node3 cannot start Python: /env/bin/python: No such file or directory. Is the "
          "environment on a file system that compute nodes share?"),
+        *((f"{said}\n", "the node node3 cannot start Python: /env/bin/python: No such file")
+          for said in ("sh: 1: exec: /env/bin/python: not found",
+                       "sh: line 1: /env/bin/python: No such file or directory",
+                       "sh: line 1: exec: /env/bin/python: not found")),
         ("", "the node node3 does not see /results, or not the same folder: its job ended "
              "(signal 53) and left no log here"),
         ("Traceback\nModuleNotFoundError: No module named 'np'\n",

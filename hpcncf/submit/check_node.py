@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable
@@ -151,16 +152,22 @@ def _log(folder: Path) -> str:
     return "".join(log.read_text(errors="replace") for log in logs)
 
 
+# What slurmstepd says of a program that is not there, and the shells that start Python for it.
+_NO_PROGRAM: Final = re.compile(
+    r"(?:execve\(\): |^sh: \d+: exec: |^sh: line \d+: (?:exec: )?)"
+    r"(.+?): (?:No such file or directory|not found)"
+)
+
+
 def explained(state: JobState, log: str, folder: Path) -> str:
     """Why the check's job ended without an answer, as far as its traces tell."""
     lines = log.strip().splitlines()
     node = f"the node {state.node}" if state.node else "the node"
-    missing = next((line for line in lines if "execve()" in line), None)
+    missing = next((found[1] for line in lines if (found := _NO_PROGRAM.search(line))), None)
     if missing:
-        what = missing.partition("execve(): ")[2] or missing
         return (
-            f"{node} cannot start Python: {what}. Is the environment on a file system that "
-            "compute nodes share? Or name one there: venv in the site file. Nothing is submitted"
+            f"{node} cannot start Python: {missing}: No such file or directory. Is the "
+            "environment on a file system that compute nodes share? Or name one there: venv in the site file. Nothing is submitted"
         )
     if not lines:
         return (
