@@ -167,7 +167,8 @@ def explained(state: JobState, log: str, folder: Path) -> str:
     if missing:
         return (
             f"{node} cannot start Python: {missing}: No such file or directory. Is the "
-            "environment on a file system that compute nodes share? Or name one there: venv in the site file. Nothing is submitted"
+            "environment on a file system that compute nodes share? Or name one there: venv in "
+            "the site file. Nothing is submitted"
         )
     if not lines:
         return (
