@@ -115,7 +115,7 @@ def test_a_rank_that_is_killed_is_told_at_once_and_submitted_again_to_another_no
     (run,) = user.waits(60, lambda states: states == ["running"])
     eventually(30, lambda: user.records("progress.json") != [])
     (first,) = user.records("claim.json")
-    ranks = rf"^[^ ]*python[^ ]* -u -m submitit.core._submit {user.folder}"
+    ranks = rf"^[^ ]*python[^ ]* -P -u -m submitit.core._submit {user.folder}"
     subprocess.run(["pkill", "-KILL", "--full", ranks], check=True)
     (run,) = user.ends(40)
     assert (run["state"], user.records("rank-*.json")) == ("failed", [])
