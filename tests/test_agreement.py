@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,3 +45,17 @@ def test_a_checkpoint_is_due_again_and_again() -> None:
     later = Agreement(1, torch.device("cpu"), Request(), checkpoint_every_min=60)
     later.saved()
     assert later.after_step(last=False) is None
+
+
+def test_epochs_of_few_steps_do_not_make_the_ranks_deaf(tmp_path: Path) -> None:
+    """The end of an epoch asks, too: what was planned beyond it was not taken."""
+    store = dist.FileStore(str(tmp_path / "store"), 1)
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        agreement = Agreement(2, torch.device("cpu"), Request(), 0)
+        for _ in range(2000):
+            agreement.after_step(last=False)
+            agreement.after_step(last=True)
+    finally:
+        dist.destroy_process_group()
+    assert agreement._every <= 4

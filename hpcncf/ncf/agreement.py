@@ -54,7 +54,8 @@ class Agreement:
         all_told = torch.tensor(told, dtype=torch.float64, device=self._device)
         dist.all_reduce(all_told, op=dist.ReduceOp.MAX)
         signum, due, passed_s = all_told.tolist()
-        self._every = self._left = steps_until_next(self._every, passed_s)
+        taken = self._every - self._left  # fewer than planned at an epoch's end
+        self._every = self._left = steps_until_next(taken, passed_s)
         self._asked_s = time.perf_counter()
         return self._decided(int(signum), bool(due))
 
@@ -66,10 +67,10 @@ class Agreement:
         return every_s > 0 and time.perf_counter() - self._saved_s >= every_s
 
 
-def steps_until_next(every: int, passed_s: float) -> int:
-    """So many that they take half a second, if each takes as long as the last `every` did.
+def steps_until_next(taken: int, passed_s: float) -> int:
+    """So many that they take half a second, if each takes as long as the last `taken` did.
 
     At most twice as many as before: a burst of fast steps must not make the ranks deaf.
     """
-    fitting = int(every * EVERY_S / max(passed_s, 1e-9))
-    return max(1, min(2 * every, fitting))
+    fitting = int(taken * EVERY_S / max(passed_s, 1e-9))
+    return max(1, min(2 * taken, fitting))
