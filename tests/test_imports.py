@@ -43,6 +43,7 @@ LAYERS: list[set[str]] = [
         "hpcncf.rank.source",
         "hpcncf.rank.code",
         "hpcncf.rank.leaving",
+        "hpcncf.rank.record",
         "hpcncf.rank.requeue",
         "hpcncf.rank.taking",
         "hpcncf.rank.agreeing",

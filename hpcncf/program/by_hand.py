@@ -6,7 +6,7 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +20,7 @@ from hpcncf.program.child import CannotStart, Child, check
 from hpcncf.program.reported import FILE, Report
 from hpcncf.rank import launcher
 from hpcncf.rank.launcher import Place
+from hpcncf.rank.record import of_rank
 from hpcncf.records import End, NodeRecord, Outcome, Progress, RankRecord, Reported
 from hpcncf.spec import Resources
 from hpcncf.workload import Program
@@ -57,27 +58,20 @@ class Started:
         reported: Reported | None = None,
         problems: Sequence[str] = (),
     ) -> RankRecord:
-        figures = {field.name: getattr(measured, field.name) for field in fields(measured)}
-        figures["warnings"] = [*measured.warnings, *problems]
-        return RankRecord(
-            run_id=self.run.id,
-            attempt=self.attempt.number,
-            rank=self.place.rank,
-            local_rank=self.place.local_rank,
-            world_size=self.place.world_size,
-            node=os.uname().nodename,
-            node_index=self.place.node_index,
+        return of_rank(
+            self.run,
+            self.place,
+            self.attempt,
+            measured,
             pid=self.pid,
             launched_by=self.launched_by,
-            slurm_job_id=launcher.slurm_job_id(),
             outcome=outcome,
             exit_code=code,
             error=_error(code),
-            run=self.run.model_dump(mode="json"),
             environment=dict(self.environment),
             training=None,
             reported=reported or {},
-            **figures,
+            warnings=problems,
         )
 
     def write_progress(self, monitor: Monitor, reported: Reported) -> None:

@@ -21,6 +21,7 @@ from hpcncf.paths import AttemptPaths
 from hpcncf.plan import Run
 from hpcncf.rank import code, launcher, requeue
 from hpcncf.rank.launcher import Place
+from hpcncf.rank.record import of_rank
 from hpcncf.rank.stopping import Stopped, StopSignals
 from hpcncf.records import Outcome, RankRecord, RecordError
 
@@ -171,31 +172,19 @@ class Recorded(AbstractContextManager["Recorded"]):
         # One resumed behind its last step has no steps of its own, and yet epochs to tell of.
         training = trainer.record() if trainer and (trainer.clock.steps or trainer.epochs) else None
         told = trainer.warnings if trainer else []
-        return RankRecord(
-            run_id=self.run.id,
-            attempt=self.attempt.number,
-            rank=self.place.rank,
-            local_rank=self.place.local_rank,
-            world_size=self.place.world_size,
-            node=os.uname().nodename,
-            node_index=self.place.node_index,
+        return of_rank(
+            self.run,
+            self.place,
+            self.attempt,
+            measured,
             pid=os.getpid(),
             launched_by=launcher.launched_by(),
-            slurm_job_id=launcher.slurm_job_id(),
             outcome=outcome(self.error),
             exit_code=self.exit_code,
             error=self._told_error(),
-            started_at=measured.started_at,
-            ended_at=measured.ended_at,
-            elapsed_s=measured.elapsed_s,
-            run=self.run.model_dump(mode="json"),
             environment=self._environment,
-            cores=measured.cores,
-            cpu=measured.cpu,
-            memory=measured.memory,
-            io=measured.io,
             training=training,
-            warnings=[*measured.warnings, *told, *self.warnings],
+            warnings=[*told, *self.warnings],
         )
 
     def _told_error(self) -> dict[str, str] | None:
