@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import gc
 import os
 import shutil
 import sys
@@ -25,7 +24,7 @@ from hpcncf.monitor.cores import usable
 from hpcncf.paths import AttemptPaths, ResultPaths, RunPaths
 from hpcncf.plan import Run
 from hpcncf.program import rank as own_program
-from hpcncf.rank import arguments, launcher, log, source, stopping, taking, torchrun
+from hpcncf.rank import arguments, ending, launcher, log, source, stopping, taking, torchrun
 from hpcncf.rank.launcher import Place
 from hpcncf.rank.leaving import Recorded
 from hpcncf.rank.stopping import Stopped
@@ -249,14 +248,5 @@ def from_arguments(args: argparse.Namespace, over: int = 0) -> tuple[int, RunPat
     return be_rank(run, results, args.again, over), results.run(run.id)
 
 
-def leave_objects() -> None:
-    """Python's end would visit every object of torch's: most of a second of CPU time, which Slurm
-    counts and no record can tell."""
-    gc.disable()
-    gc.freeze()
-
-
 if __name__ == "__main__":
-    code = main()
-    leave_objects()
-    sys.exit(code)
+    ending.at_once(main())

@@ -14,7 +14,7 @@ from make_runs import planned, trainer
 
 from hpcncf.ncf import distributed
 from hpcncf.plan import Run
-from hpcncf.rank import launcher
+from hpcncf.rank import ending, launcher
 from hpcncf.rank.launcher import Place
 from hpcncf.rank.stopping import Request, Stopped
 from hpcncf.spec import Model
@@ -66,3 +66,4 @@ def main(data: Path, out: Path, loader: str, dropout: float, stops: list[int]) -
 if __name__ == "__main__":
     main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], float(sys.argv[4]),
          [int(word) for word in sys.argv[5:]])  # fmt: skip
+    ending.at_once(0)

@@ -11,7 +11,7 @@ import torch
 from make_runs import planned, trainer
 
 from hpcncf.ncf import distributed
-from hpcncf.rank import launcher
+from hpcncf.rank import ending, launcher
 
 SLOW_S = 4.0
 
@@ -33,3 +33,4 @@ if __name__ == "__main__":
     told = {"model": rank.model.state_dict(), "record": rank.record().model_dump(mode="json")}
     torch.save(told, out / f"rank-{place.rank}.pt")
     distributed.leave()
+    ending.at_once(0)

@@ -21,7 +21,7 @@ from hpcncf import claims, records
 from hpcncf.local.processes import end_with_parent
 from hpcncf.paths import ResultPaths
 from hpcncf.plan import Run
-from hpcncf.rank import launcher, requeue, stopping, torchrun
+from hpcncf.rank import ending, launcher, requeue, stopping, torchrun
 from hpcncf.rank.word import Word
 from hpcncf.records import End
 from hpcncf.results import read_plan
@@ -48,11 +48,11 @@ def work(results: str, run_ids: Sequence[str], again: bool, over: Mapping[str, i
         from hpcncf import worker
 
         code = worker.work(Path(results), run_ids[0], again, over.get(run_ids[0], 0))
-        worker.leave_objects()
     else:
         several = _Several(ResultPaths(Path(results)), again, over)
         code = several.work([planned[run_id] for run_id in run_ids])
     stopping.ignore()
+    ending.in_the_end(code)
     if code:
         raise SystemExit(code)
 
