@@ -1,4 +1,4 @@
-"""A job file's words: what may stand in it, what it defaults to, which settings go together."""
+"""A job file's words: what may stand in it, and what it defaults to."""
 
 from __future__ import annotations
 
@@ -247,108 +247,6 @@ class JobSpec(Settings):
         elif self.data is None:
             raise ValueError("data: is required and not given")
         return self
-
-
-def conflicts(resources: Resources, training: Training) -> list[str]:
-    """Why these settings do not go together, each with what would; empty when they do."""
-    return _resource_conflicts(resources, training) + _engine_conflicts(resources, training)
-
-
-def _resource_conflicts(resources: Resources, training: Training) -> list[str]:
-    device = training.device_for(resources)
-    backend = training.backend_for(resources)
-    ranks, batch = resources.world_size, training.batch_over_ranks(resources.world_size)
-    rules = [
-        (
-            device == "cuda" and resources.gpus_per_node == 0,
-            "training.device cuda needs a GPU: set resources.gpus_per_node",
-        ),
-        (
-            backend == "nccl" and device == "cpu",
-            "training.backend nccl moves GPU memory only: use gloo with device cpu",
-        ),
-        (
-            backend == "nccl" and resources.tasks_per_node > resources.gpus_per_node > 0,
-            "training.backend nccl refuses two ranks on one GPU: "
-            f"tasks_per_node {resources.tasks_per_node} exceeds "
-            f"gpus_per_node {resources.gpus_per_node}; use gloo or more GPUs",
-        ),
-        (
-            training.threads != "auto" and training.threads > resources.cpus_per_task,
-            f"training.threads {training.threads} exceeds resources.cpus_per_task "
-            f"{resources.cpus_per_task}: threads without a core of their own take turns and "
-            "slow each other down; ask for more cores or fewer threads",
-        ),
-        (
-            training.loader == "vectorized" and training.num_workers > 0,
-            f"training.num_workers {training.num_workers} has no meaning with loader vectorized, "
-            "which makes whole batches in the rank itself: use 0, or loader per_sample or batched",
-        ),
-        (
-            batch < ranks,
-            f"training.global_batch_size {batch} is less than the {ranks} ranks: "
-            "some would have nothing to do in every step",
-        ),
-    ]
-    return [reason for broken, reason in rules if broken]
-
-
-def _engine_conflicts(resources: Resources, training: Training) -> list[str]:
-    by_rows, optimizer = training.engine != "reference", training.optimizer
-    native = training.engine == "native"
-    rules = [
-        (
-            native and training.loader != "vectorized",
-            f"training.loader {training.loader} with engine native, which draws its instances "
-            "itself, the same ones: leave the loader out",
-        ),
-        (
-            native and training.device_for(resources) == "cuda",
-            "training.engine native runs on CPUs: set training.device cpu, or use engine rowwise",
-        ),
-        (
-            by_rows and resources.world_size > 1,
-            f"training.engine {training.engine} trains in one rank, not in "
-            f"{resources.world_size}: sync dense exchanges whole tables' gradients, which it never "
-            "makes; use engine reference, or one rank with more threads",
-        ),
-        (
-            by_rows and training.sparse,
-            f"training.sparse says what torch's own gradients look like; engine {training.engine} "
-            "has none of whole tables: leave it out, or use engine reference",
-        ),
-        (
-            training.adam != "default" and (by_rows or optimizer != "adam"),
-            f"training.adam {training.adam} is one of torch's implementations of Adam, for engine "
-            f"reference with optimizer adam; this is engine {training.engine} with optimizer "
-            f"{optimizer}: leave it out",
-        ),
-        (
-            not by_rows and training.sparse and optimizer == "adam",
-            "training.sparse with optimizer adam: Adam moves every row in every step, so torch's "
-            "refuses sparse gradients; use optimizer lazy_adam or sgd, or engine rowwise, which "
-            "catches idle rows up when they are next read",
-        ),
-        (
-            not by_rows and optimizer == "lazy_adam" and not training.sparse,
-            "training.optimizer lazy_adam is torch's SparseAdam in engine reference, which takes "
-            "sparse gradients only: set sparse: true, or use engine rowwise",
-        ),
-        (
-            training.sparse
-            and resources.world_size > 1
-            and training.backend_for(resources) == "nccl",
-            "training.sparse with backend nccl: nccl exchanges dense gradients only; use gloo, or "
-            "one rank",
-        ),
-        (
-            training.weight_decay > 0 and (by_rows or training.sparse or optimizer == "lazy_adam"),
-            f"training.weight_decay {training.weight_decay:g} pulls at every row in every step; "
-            "rows that no batch has would not feel it here (engines rowwise and native, sparse: "
-            "true and lazy_adam leave them): use engine reference with adam or sgd, or 0",
-        ),
-    ]
-    return [reason for broken, reason in rules if broken]
 
 
 def combination(base: JobSpec, changes: Mapping[str, Any]) -> dict[str, Any]:

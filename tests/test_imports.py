@@ -24,6 +24,7 @@ LAYERS: list[set[str]] = [
     },
     {
         "hpcncf.identity",
+        "hpcncf.conflicts",
         "hpcncf.plan",
         "hpcncf.paths",
         "hpcncf.records",
@@ -119,6 +120,7 @@ def test_modules_called_pure_know_no_clock_disk_or_process() -> None:
     effects = {"os", "time", "pathlib", "subprocess", "datetime", "random", "socket", "psutil"}
     pure = (
         "spec",
+        "conflicts",
         "workload",
         "placeholders",
         "identity",

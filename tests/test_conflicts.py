@@ -1,0 +1,65 @@
+"""What does not go together is refused with the reason; what does is not."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpcncf.conflicts import conflicts
+from hpcncf.spec import Resources, Training
+
+
+@pytest.mark.parametrize(
+    ("resources", "training", "word"),
+    [
+        (Resources(), Training(device="cuda"), "gpus_per_node"),
+        (Resources(), Training(backend="nccl"), "gloo"),
+        (Resources(gpus_per_node=1, tasks_per_node=2), Training(), "two ranks on one GPU"),
+        (Resources(cpus_per_task=2), Training(threads=3), "cpus_per_task 2"),
+        (Resources(), Training(loader="vectorized", num_workers=1), "num_workers"),
+        (Resources(tasks_per_node=4), Training(global_batch_size=3), "4 ranks"),
+        (Resources(tasks_per_node=2), Training(engine="rowwise"), "one rank"),
+        (Resources(tasks_per_node=2), Training(engine="native"), "native trains in one rank"),
+        (Resources(), Training(engine="native", loader="batched"), "draws its instances itself"),
+        (Resources(gpus_per_node=1), Training(engine="native"), "native runs on CPUs"),
+        (Resources(), Training(engine="native", weight_decay=0.1), "every row in every step"),
+        (Resources(), Training(engine="rowwise", optimizer="sgd", sparse=True), "whole tables"),
+        (Resources(), Training(engine="rowwise", adam="fused"), "engine rowwise"),
+        (Resources(), Training(optimizer="sgd", adam="foreach"), "optimizer sgd"),
+        (Resources(), Training(sparse=True), "moves every row"),
+        (Resources(), Training(optimizer="lazy_adam"), "sparse: true"),
+        (
+            Resources(gpus_per_node=2, tasks_per_node=2),
+            Training(optimizer="lazy_adam", sparse=True),
+            "nccl exchanges",
+        ),
+        (Resources(), Training(engine="rowwise", weight_decay=0.1), "every row in every step"),
+        (Resources(), Training(optimizer="sgd", sparse=True, weight_decay=0.1), "sparse: true"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_told_with_the_reason(
+    resources: Resources, training: Training, word: str
+) -> None:
+    (reason,) = conflicts(resources, training)
+    assert word in reason
+
+
+def test_settings_that_go_together_have_no_conflict() -> None:
+    assert conflicts(Resources(cpus_per_task=4), Training(loader="per_sample", num_workers=3)) == []
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        Training(adam="fused", weight_decay=0.01),
+        Training(optimizer="sgd", weight_decay=0.01),
+        Training(optimizer="sgd", sparse=True),
+        Training(optimizer="lazy_adam", sparse=True),
+        *(
+            Training(engine=engine, optimizer=each)
+            for engine in ("rowwise", "native")
+            for each in ("adam", "lazy_adam", "sgd")
+        ),
+    ],
+)
+def test_an_optimizer_that_an_engine_has_is_no_conflict(training: Training) -> None:
+    assert conflicts(Resources(), training) == []
