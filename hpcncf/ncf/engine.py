@@ -15,6 +15,7 @@ from hpcncf.ncf.model import NeuMF
 from hpcncf.ncf.phases import StepClock
 from hpcncf.ncf.rowwise import Rowwise
 from hpcncf.ncf.step import Reference
+from hpcncf.ncf.sync.transport import Transport
 from hpcncf.spec import Model, Training
 
 
@@ -53,12 +54,14 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class Ground:
-    """What an engine that draws its own instances stands on."""
+    """What an engine stands on, beside the model: one that draws its own instances, all of it."""
 
     data: Prepared
     sizes: Model
     schedule: Schedule
     threads: int
+    transport: Transport | None = None
+    """To the other ranks, where they exchange rows."""
 
 
 def made(
