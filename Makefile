@@ -45,8 +45,8 @@ $(VENV)/native-driver: tests/native/driver.cpp $(wildcard hpcncf/ncf/native/src/
 	$(CXX) -std=c++17 -O1 -g -Wall -Wextra -Werror -Wno-psabi -pthread -Ihpcncf/ncf/native/src \
 		-fsanitize=address,undefined -fno-sanitize-recover=all $< -o $@
 
-bench: $(DEV_READY)  ## Measure: the monitor's agreement and cost, loaders and ranks, engines, quality
-	$(BIN)/python -m benchmarks
+bench: $(DEV_READY)  ## Measure all that docs/results.md tells, and write it there (HPCNCF_DATA as for test)
+	$(BIN)/python -m benchmarks --write
 
 schemas: $(DEV_READY)  ## Write hpcncf/schemas and the generated part of docs/ again
 	$(BIN)/python -m docs.generate

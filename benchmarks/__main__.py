@@ -1,44 +1,71 @@
 """`make bench`: every benchmark, one after another, as Markdown on standard output.
 
-`python -m benchmarks NAME...` runs those named.
+`python -m benchmarks NAME...` runs those named, each in a process of its own. With `--write` what
+each prints also goes into docs/results.md, under a line that says where it comes from; what a
+failed one printed does not.
 """
 
 from __future__ import annotations
 
-import runpy
+import argparse
+import subprocess
 import sys
-from pathlib import Path
+import time
 
+from benchmarks import results
 from hpcncf import environment
 
 BENCHMARKS = {
-    "cli_start": "The login node's wait",
-    "monitor": "The monitor: agreement with the kernel, and cost",
-    "speed": "Loaders, cores and ranks",
+    "cli_start": "The login node",
+    "monitor": "The monitor",
+    "speed": "Loaders and workers",
     "engines": "The ladder of engines and optimizers",
-    "quality": "Quality on Frappe",
+    "roofline": "The fraction of the roofline",
+    "quality": "Quality",
+    "time_to_quality": "Time to quality",
 }
+WHEN_WRITING = {"engines": ("--figure", "docs/images/ladder.png")}
+
+
+def parser() -> argparse.ArgumentParser:
+    asking = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    asking.add_argument("--write", action="store_true", help="into docs/results.md, too")
+    asking.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
+    return asking
 
 
 def main() -> int:
-    """Run them all, each in a namespace of its own; exit code 1 when one fails."""
-    about = environment.describe()
-    print(f"# Benchmarks\n\n{about['cpu_model']}, torch {about['torch']}\n")
-    asked = sys.argv[1:] or list(BENCHMARKS)
-    del sys.argv[1:]  # a benchmark has arguments of its own
-    failed = [name for name in asked if not passed(name)]
+    """Run them all; exit code 1 when one fails, 2 when there is none of that name."""
+    asked = parser().parse_args()
+    if unknown := set(asked.names) - set(BENCHMARKS):
+        parser().error(f"no benchmark {', '.join(sorted(unknown))}; there are {[*BENCHMARKS]}")
+    about = environment.describe()  # before anything is written: of the code that is measured
+    failed = []
+    for name in asked.names or BENCHMARKS:
+        print(f"\n## {BENCHMARKS[name]}\n", flush=True)
+        began = time.monotonic()
+        code, said = ran(name, *(WHEN_WRITING.get(name, ()) if asked.write else ()))
+        origin = results.origin(about, name, time.monotonic() - began)
+        print(f"\n{origin}", flush=True)
+        if code:
+            failed.append(name)
+        elif asked.write:
+            results.write(name, BENCHMARKS[name], f"{origin}\n\n{said}")
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
 
 
-def passed(name: str) -> bool:
-    print(f"\n## {BENCHMARKS[name]}\n", flush=True)
-    try:
-        runpy.run_path(str(Path(__file__).parent / f"{name}.py"), run_name="__main__")
-    except SystemExit as end:
-        return not end.code
-    return True
+def ran(name: str, *arguments: str) -> tuple[int, str]:
+    """A benchmark's exit code, and what it printed: passed on line by line."""
+    command = [sys.executable, "-m", f"benchmarks.{name}", *arguments]
+    lines = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as benchmark:
+        assert benchmark.stdout is not None
+        for line in benchmark.stdout:
+            print(line, end="", flush=True)
+            lines.append(line)
+    return benchmark.returncode, "".join(lines)
 
 
 if __name__ == "__main__":

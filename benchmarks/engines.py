@@ -7,7 +7,7 @@ three epochs of Frappe, real where HPCNCF_DATA names the folder of its zip, else
 
 from __future__ import annotations
 
-import os
+import argparse
 import statistics
 import sys
 import tempfile
@@ -19,19 +19,19 @@ from typing import Any
 
 import torch
 
+from benchmarks import ladder
+from benchmarks.ladder import Step
+from benchmarks.training import real_frappe, trainer
 from hpcncf.ncf import engine, model
-from hpcncf.ncf.data import frappe, prepared, synthetic
+from hpcncf.ncf.data import prepared, synthetic
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.loaders import Loader, Schedule
 from hpcncf.ncf.phases import StepClock
-from hpcncf.ncf.train import Trainer
-from hpcncf.paths import RunPaths
-from hpcncf.plan import Run
-from hpcncf.rank.launcher import Place
 from hpcncf.records import TrainingRecord
-from hpcncf.spec import Data, Model, Resources, Training
+from hpcncf.spec import Model, Training
 
 ROUNDS = 5
+ROUNDS_OF_EPOCHS = 3
 EPOCHS = 3
 WARMUP_STEPS = 20
 FULL_SIZE = Path(__file__).parent.parent / "data/yelp"
@@ -46,14 +46,15 @@ class Rung:
 
     @property
     def training(self) -> Training:
-        settings = {"epochs": EPOCHS, "threads": 1, "checkpoint_every": 0} | self.settings
+        settings = {"threads": 1, "checkpoint_every": 0} | self.settings
         return Training.model_validate(settings)
 
 
 LADDER = (
     Rung("naive: one sample at a time, torch's Adam", {"loader": "per_sample"}, 20),
     Rung("vectorized loader", {}, 20),
-    Rung("and fused Adam", {"adam": "fused"}, 60),
+    Rung("and foreach Adam", {"adam": "foreach"}, 20),
+    Rung("or fused Adam", {"adam": "fused"}, 60),
     Rung("or sparse gradients, SparseAdam", {"sparse": True, "optimizer": "lazy_adam"}, 300),
     Rung("row-wise, exact Adam", {"engine": "rowwise"}, 400),
     Rung("row-wise, lazy Adam", {"engine": "rowwise", "optimizer": "lazy_adam"}, 400),
@@ -91,11 +92,18 @@ class Climber:
         return steps * instances / (time.perf_counter() - began)
 
 
-def speeds(data: Prepared, rounds: int) -> list[float]:
+def full_size() -> Prepared:
+    """Made data of the Yelp extract's shape, which is kept: making it takes a while."""
+    if not FULL_SIZE.exists():
+        synthetic.prepare_like(FULL_SIZE, "yelp")
+    return prepared.load(FULL_SIZE)
+
+
+def speeds(data: Prepared) -> list[float]:
     """Each rung's median."""
     climbers = [Climber(rung, data) for rung in LADDER]
     found: list[list[float]] = [[] for _ in climbers]
-    for number in range(rounds):
+    for number in range(ROUNDS):
         order = list(enumerate(climbers))
         for at, climber in order if number % 2 == 0 else reversed(order):
             found[at].append(climber.window(climber.rung.steps))
@@ -103,33 +111,22 @@ def speeds(data: Prepared, rounds: int) -> list[float]:
 
 
 def trained(rung: Rung, data: Prepared, folder: Path) -> TrainingRecord:
-    run = Run(
-        id="ladder",
-        repeat=0,
-        varied={},
-        workload="ncf",
-        resources=Resources(cpus_per_task=2),
-        data=Data(path=str(folder)),
-        data_key=data.manifest.key,
-        model=Model(),
-        training=rung.training,
-    )
-    trainer = Trainer(run, data, Place(), RunPaths(folder / run.id), lambda _: None)
-    trainer.train()
-    return trainer.record()
+    training = trainer(data, folder, rung.settings | {"epochs": EPOCHS})
+    training.train()
+    return training.record()
 
 
-def quality(rounds: int) -> list[tuple[float, float]]:
+def quality() -> list[tuple[float, float]]:
     """Each rung's instances per second on Frappe, the median, and its HR@10 after three epochs."""
     with tempfile.TemporaryDirectory() as temporary:
-        folder, source = Path(temporary) / "frappe", os.environ.get("HPCNCF_DATA")
-        if source:
-            frappe.prepare(folder, Path(source))
-        else:
+        folder = Path(temporary) / "frappe"
+        data = real_frappe(folder)
+        if data is None:
             synthetic.prepare_like(folder, "frappe")
-        data = prepared.load(folder)
-        print(f"Quality: {data.manifest.title}.\n", flush=True)
-        records = [[trained(rung, data, folder) for rung in LADDER] for _ in range(rounds)]
+            data = prepared.load(folder)
+        print(f"Quality: {data.manifest.title}, {EPOCHS} epochs.\n", flush=True)
+        rounds = range(ROUNDS_OF_EPOCHS)
+        records = [[trained(rung, data, folder) for rung in LADDER] for _ in rounds]
     return [
         (
             statistics.median(told.counted_instances / told.counted_s for told in of_rung),
@@ -139,21 +136,35 @@ def quality(rounds: int) -> list[tuple[float, float]]:
     ]
 
 
-def main(rounds: int = ROUNDS) -> int:
-    """Print the ladder."""
+def climbed() -> list[Step]:
+    data = full_size()
+    print(f"Speed: {data.manifest.title}, batch 256; medians of {ROUNDS} rounds.", flush=True)
+    fast, good = speeds(data), quality()
+    return [
+        Step(rung.name, per_s, *of_frappe)
+        for rung, per_s, of_frappe in zip(LADDER, fast, good, strict=True)
+    ]
+
+
+def main() -> int:
+    """Print the ladder, and draw it where `--figure` says."""
+    asking = argparse.ArgumentParser()
+    asking.add_argument("--figure", type=Path, help="a PNG to write")
+    figure = asking.parse_args().figure
     torch.set_num_threads(1)
-    if not FULL_SIZE.exists():
-        synthetic.prepare_like(FULL_SIZE, "yelp")
-    data = prepared.load(FULL_SIZE)
-    print(f"Speed: {data.manifest.title}; medians of {rounds} rounds.")
-    fast, good = speeds(data, rounds), quality(rounds)
-    print(f"| 256 positives | instances/s | | Frappe | | HR@10, {EPOCHS} epochs |")
+    steps = climbed()
+    first = steps[0]
+    print("| 256 positives | instances/s | | Frappe | | HR@10 |")
     print("|---|---:|---:|---:|---:|---:|")
-    for rung, per_s, (small_per_s, hr10) in zip(LADDER, fast, good, strict=True):
+    for step in steps:
         print(
-            f"| {rung.name} | {per_s:,.0f} | {per_s / fast[0]:.1f}× "
-            f"| {small_per_s:,.0f} | {small_per_s / good[0][0]:.1f}× | {hr10:.4f} |"
+            f"| {step.name} | {step.per_s:,.0f} | {step.per_s / first.per_s:.1f}× | "
+            f"{step.small_per_s:,.0f} | {step.small_per_s / first.small_per_s:.1f}× | "
+            f"{step.hr10:.4f} |"
         )
+    if figure:
+        figure.write_bytes(ladder.png(steps))
+        print(f"\n![The ladder: instances per second and HR@10](images/{figure.name})")
     return 0
 
 

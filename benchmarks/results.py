@@ -1,0 +1,53 @@
+"""Puts what a benchmark printed into docs/results.md, between the markers that bear its name."""
+
+from __future__ import annotations
+
+import re
+from datetime import date
+from pathlib import Path
+from typing import Any, Final
+
+from hpcncf.monitor.cores import usable_cpus
+
+DOCUMENT: Final = Path(__file__).parent.parent / "docs/results.md"
+END: Final = "<!-- /bench -->"
+
+
+def placed(document: str, name: str, title: str, body: str) -> str:
+    """The document with `body` between the markers, or with a section more where it has none.
+
+    Raises ValueError where a section has a beginning and no end.
+    """
+    begin = f"<!-- bench: {name} -->"
+    section = f"{begin}\n{body.strip()}\n{END}"
+    before, found, rest = document.partition(begin)
+    if not found:
+        return f"{document.rstrip()}\n\n## {title}\n\n{section}\n"
+    old, ended, after = rest.partition(END)
+    if not ended or "<!-- bench:" in old:
+        raise ValueError(f"docs/results.md: {begin} has no {END} behind it")
+    return before + section + after
+
+
+def origin(about: dict[str, Any], name: str, seconds: float) -> str:
+    """The line above a section: where, with what and how it was measured."""
+    changed = " with changes" if about["dirty"] else ""
+    parts = [
+        f"{about['cpu_model']}, {len(usable_cpus())} cores usable",
+        *(f"{package} {about[package]}" for package in ("python", "torch", "numpy")),
+        f"commit {str(about['commit'])[:7]}{changed}",
+        f"{date.today():%Y-%m-%d}",
+        f"`python -m benchmarks {name}`",
+        f"{seconds:.0f} s",
+    ]
+    return f"*{', '.join(parts)}.*"
+
+
+def write(name: str, title: str, body: str) -> None:
+    DOCUMENT.write_text(placed(DOCUMENT.read_text(), name, title, body))
+
+
+def first_table(markdown: str) -> str:
+    """The lines of the first table of a page."""
+    found = re.search(r"(?m)^(\|.*\n)+", markdown)
+    return found.group() if found else ""

@@ -1,0 +1,195 @@
+"""How much of the machine's arithmetic the engines use: their products against its sgemm.
+
+What counts are the matrix products that NeuMF's forward and backward need, at the least: those of
+the user and the context once for each positive. All else an engine does (drawing negatives, reading
+and moving rows, activations, the loss) is no arithmetic of this account, and so lowers its share.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from benchmarks.engines import Climber, Rung, full_size
+from hpcncf.ncf.data import prepared, synthetic
+from hpcncf.ncf.data.manifest import Manifest
+from hpcncf.spec import Model, Training
+
+ROUNDS: Final = 5
+WINDOW_S: Final = 0.2
+LARGE: Final = 2048
+COPIED_MIB: Final = 256
+ROW: Final = 128
+"""Numbers in a row of the native engine's table at the model's default widths: three times 40
+and the step, filled up to a cache line."""
+RUNGS: Final = (
+    Rung("rowwise", {"engine": "rowwise"}, 200),
+    Rung("native", {"engine": "native"}, 1000),
+    Rung("native, two threads", {"engine": "native", "threads": 2}, 2000),
+)
+
+
+@dataclass(frozen=True)
+class Product:
+    """Of matrices [rows, inner] and [inner, columns]."""
+
+    rows: int
+    inner: int
+    columns: int
+
+    @property
+    def flop(self) -> int:
+        """A multiplication and an addition for each pair."""
+        return 2 * self.rows * self.inner * self.columns
+
+
+def products(sizes: Model, context: int, positives: int, negatives: int) -> list[Product]:
+    """Of a step: forward, the weights' gradients, the inputs' gradients; the last layer too.
+
+    The first layer's half of user and context is one row for each positive. The context needs no
+    gradient. The element-wise product of the GMF part is left out.
+    """
+    mlp, first, instances = sizes.mlp_width, sizes.layers[0], positives * (1 + negatives)
+    of_positives = Product(positives, mlp + context, first)
+    rest = [
+        Product(instances, mlp, first),
+        *(Product(instances, *each) for each in pairwise(sizes.layers)),
+        Product(instances, sizes.gmf_width + sizes.layers[-1], 1),
+    ]
+    forward = [of_positives, *rest]
+    to_weights = [Product(each.inner, each.rows, each.columns) for each in forward]
+    without_context = Product(positives, mlp, first)
+    to_inputs = [Product(each.rows, each.columns, each.inner) for each in (without_context, *rest)]
+    return [*forward, *to_weights, *to_inputs]
+
+
+def flop_per_instance(sizes: Model, context: int, negatives: int) -> float:
+    return sum(each.flop for each in products(sizes, context, 1, negatives)) / (1 + negatives)
+
+
+def repeated(work: Callable[[], object]) -> float:
+    """Seconds that it takes, the mean over a window."""
+    times, began = 0, time.perf_counter()
+    while (passed := time.perf_counter() - began) < WINDOW_S:
+        work()
+        times += 1
+    return passed / times
+
+
+def multiplied(product: Product) -> float:
+    """Seconds of torch's mm in float32."""
+    left = torch.rand(product.rows, product.inner)
+    right = torch.rand(product.inner, product.columns)
+    result = torch.empty(product.rows, product.columns)
+    torch.mm(left, right, out=result)
+    return repeated(lambda: torch.mm(left, right, out=result))
+
+
+def copied() -> float:
+    """Bytes a second, read and written."""
+    source = torch.rand(COPIED_MIB << 18)
+    target = torch.empty_like(source)
+    return 2 * source.nbytes / repeated(lambda: target.copy_(source))
+
+
+def gathered(manifest: Manifest, rows: int) -> float:
+    """Rows a second, read at random from a table of all users and items."""
+    table = torch.rand(manifest.users + manifest.items, ROW)
+    asked = [torch.randint(len(table), (rows,)) for _ in range(64)]
+    result = torch.empty(rows, ROW)
+    turn = iter(asked * 10_000)
+    return rows / repeated(lambda: torch.index_select(table, 0, next(turn), out=result))
+
+
+class Machine:
+    """What it can do, measured again in each round."""
+
+    def __init__(self, manifest: Manifest, threads: int) -> None:
+        self.manifest, self.threads = manifest, threads
+        self.of_step = products(Model(), len(manifest.context_columns), 256, 4)
+        self.rounds: list[dict[str, float]] = []
+
+    def measure(self) -> None:
+        torch.set_num_threads(self.threads)
+        large = Product(LARGE, LARGE, LARGE)
+        step_s = sum(multiplied(each) for each in self.of_step)
+        self.rounds.append(
+            {
+                "sgemm": large.flop / multiplied(large),
+                "step": sum(each.flop for each in self.of_step) / step_s,
+                "copied": copied(),
+                "gathered": gathered(self.manifest, 256 * 6),
+            }
+        )
+        torch.set_num_threads(1)
+
+    def median(self, name: str) -> float:
+        return statistics.median(each[name] for each in self.rounds)
+
+
+def measured(data: list[prepared.Prepared]) -> tuple[list[Machine], dict[tuple[str, str], float]]:
+    """The machine on one thread and on two, and each rung's instances a second by data: medians,
+    all in turn."""
+    machines = [Machine(data[0].manifest, threads) for threads in (1, 2)]
+    climbers = {
+        (rung.name, of.manifest.title): (Climber(rung, of), rung.steps)
+        for of in data
+        for rung in RUNGS
+    }
+    found: dict[tuple[str, str], list[float]] = {name: [] for name in climbers}
+    for _ in range(ROUNDS):
+        for machine in machines:
+            machine.measure()
+        for name, (climber, steps) in climbers.items():
+            found[name].append(climber.window(steps))
+    return machines, {name: statistics.median(each) for name, each in found.items()}
+
+
+def show_machine(machines: list[Machine]) -> None:
+    print("| float32 | one thread | two threads |\n|---|---:|---:|")
+    for name, what, unit, size in (
+        ("sgemm", f"mm of {LARGE} x {LARGE} matrices, torch", "GFLOP/s", 1e9),
+        ("step", "mm of a step's own shapes, torch", "GFLOP/s", 1e9),
+        ("copied", f"copying {COPIED_MIB} MiB, read and written", "GB/s", 1e9),
+        ("gathered", f"rows of {4 * ROW} bytes read at random, torch", "million/s", 1e6),
+    ):
+        cells = [f"{each.median(name) / size:.1f} {unit}" for each in machines]
+        print(f"| {what} | {' | '.join(cells)} |")
+
+
+def show_engines(machines: list[Machine], speeds: dict[tuple[str, str], float]) -> None:
+    context = len(machines[0].manifest.context_columns)
+    flop = flop_per_instance(Model(), context, Training().negatives)
+    print(f"\nA step needs {flop:,.0f} FLOP per instance, and 1.2 rows at most.\n")
+    print("| | data | instances/s | GFLOP/s | of sgemm | of its own shapes |")
+    print("|---|---|---:|---:|---:|---:|")
+    for (name, title), per_s in speeds.items():
+        machine = machines[1 if "two" in name else 0]
+        shares = [f"{per_s * flop / machine.median(roof):.0%}" for roof in ("sgemm", "step")]
+        print(
+            f"| {name} | {title} | {per_s:,.0f} | {per_s * flop / 1e9:.1f} | {' | '.join(shares)} |"
+        )
+
+
+def main() -> int:
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary) / "small"
+        synthetic.prepare_like(folder, "frappe")
+        machines, speeds = measured([full_size(), prepared.load(folder)])
+    show_machine(machines)
+    show_engines(machines, speeds)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,66 @@
+"""Data and runs that several benchmarks train: a run in this process, as a rank has it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from hpcncf.ncf.data import frappe, prepared, synthetic
+from hpcncf.ncf.data.prepared import Prepared
+from hpcncf.ncf.train import Trainer
+from hpcncf.paths import RunPaths
+from hpcncf.plan import Run
+from hpcncf.rank.launcher import Place
+from hpcncf.records import Epoch
+from hpcncf.spec import Data, Model, Resources, Training
+
+SEEDS: Final = (0, 1, 2, 3, 4)
+LAZY: Final = {"optimizer": "lazy_adam"}
+ENGINES: Final[dict[str, dict[str, Any]]] = {
+    "reference, adam": {},
+    "rowwise, adam": {"engine": "rowwise"},
+    "native, adam": {"engine": "native"},
+    "reference, lazy_adam": LAZY | {"sparse": True},
+    "rowwise, lazy_adam": LAZY | {"engine": "rowwise"},
+    "native, lazy_adam": LAZY | {"engine": "native"},
+}
+
+
+def real_frappe(folder: Path) -> Prepared | None:
+    """Frappe of the folder that the environment variable HPCNCF_DATA names; None: it names none."""
+    source = os.environ.get("HPCNCF_DATA")
+    if source is None:
+        return None
+    frappe.prepare(folder, Path(source))
+    return prepared.load(folder)
+
+
+def made_movielens(folder: Path) -> Prepared:
+    """Made data of MovieLens 100K's shape, one of each user's rows held out. Almost all test pairs
+    are new: a task that a table of counts cannot do."""
+    synthetic.prepare(folder, users=943, items=1_682, train_rows=99_057)
+    return prepared.load(folder)
+
+
+def trainer(
+    data: Prepared,
+    folder: Path,
+    training: dict[str, Any],
+    tell_epoch: Callable[[Epoch], None] = lambda _: None,
+) -> Trainer:
+    """Of a run on one thread, unless `training` says otherwise, that leaves nothing behind."""
+    settings = {"threads": 1, "checkpoint_every": 0} | training
+    run = Run(
+        id="benchmark",
+        repeat=0,
+        varied={},
+        workload="ncf",
+        resources=Resources(cpus_per_task=settings["threads"]),
+        data=Data(path=str(folder)),
+        data_key=data.manifest.key,
+        model=Model(),
+        training=Training.model_validate(settings),
+    )
+    return Trainer(run, data, Place(), RunPaths(folder / run.id), lambda _: None, tell_epoch)

@@ -1,0 +1,138 @@
+"""What the benchmarks work out from what they measure, and how it comes into docs/results.md."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcncf.spec import Model
+
+ROOT = Path(__file__).parent.parent
+
+
+def benchmark(name: str) -> Any:
+    if str(ROOT) not in sys.path:
+        sys.path.append(str(ROOT))  # last: the package under test may be an installed one
+    return importlib.import_module(f"benchmarks.{name}")
+
+
+TINY = Model(gmf_width=2, mlp_width=3, layers=(4, 2))
+
+
+def test_the_products_of_a_step_are_those_worked_out_by_hand() -> None:
+    """Two positives with one negative each, one context column."""
+    shapes = [
+        (each.rows, each.inner, each.columns)
+        for each in benchmark("roofline").products(TINY, 1, positives=2, negatives=1)
+    ]
+    forward = [(2, 4, 4), (4, 3, 4), (4, 4, 2), (4, 4, 1)]
+    to_weights = [(4, 2, 4), (3, 4, 4), (4, 4, 2), (4, 4, 1)]
+    to_inputs = [(2, 4, 3), (4, 4, 3), (4, 2, 4), (4, 1, 4)]
+    assert shapes == forward + to_weights + to_inputs
+
+
+def test_an_instances_arithmetic_is_that_worked_out_by_hand() -> None:
+    """Of 4 instances: forward 32 + 48 + 32 + 16 pairs, the weights' gradients as many, the inputs'
+    24 + 48 + 32 + 16; two operations each."""
+    assert benchmark("roofline").flop_per_instance(TINY, 1, 1) == 2 * (128 + 128 + 120) / 4
+
+
+def test_the_models_own_arithmetic_is_the_one_measured_against() -> None:
+    assert benchmark("roofline").flop_per_instance(Model(), 21, 4) == pytest.approx(
+        11_800, rel=0.01
+    )
+
+
+def test_a_paired_difference_has_students_interval() -> None:
+    """Differences 1, 2, 3: mean 2, standard error 1 / sqrt(3), t of 2 degrees 4.303."""
+    found = benchmark("quality").difference([2.0, 4.0, 6.0], [1.0, 2.0, 3.0])
+    assert found.mean == pytest.approx(2.0)
+    assert found.within == pytest.approx(4.303 / 3**0.5)
+    assert found.verdict == "not distinguishable"
+
+
+@pytest.mark.parametrize(
+    ("theirs", "verdict"),
+    [
+        ([0.5, 0.6, 0.7], "not distinguishable"),
+        ([0.3, 0.4, 0.51], "higher"),
+        ([0.7, 0.8, 0.91], "lower"),
+    ],
+)
+def test_runs_are_compared_seed_by_seed(theirs: list[float], verdict: str) -> None:
+    assert benchmark("quality").difference([0.5, 0.6, 0.7], theirs).verdict == verdict
+
+
+def test_a_way_to_the_target_counts_training_and_evaluation() -> None:
+    from hpcncf.records import Epoch
+
+    epochs = [
+        Epoch(
+            epoch=number,
+            training_s=2.0,
+            evaluation_s=0.5,
+            checkpoint_s=9.0,
+            first_batch_s=9.0,
+            steps=1,
+            instances=1,
+            loss=1.0,
+            hr10=hr10,
+        )
+        for number, hr10 in enumerate([0.3, 0.5])
+    ]
+    way = benchmark("time_to_quality").Way
+    assert way(epochs, 0.5).seconds == 5.0
+    assert way(epochs, 0.5).arrived
+    assert not way(epochs, 0.51).arrived
+
+
+PAGE = "# Results\n\n<!-- bench: a -->\nold\n<!-- /bench -->\nprose\n"
+
+
+def test_a_benchmarks_section_is_replaced_and_nothing_else() -> None:
+    placed = benchmark("results").placed
+    assert placed(PAGE, "a", "A", "new\n") == PAGE.replace("old", "new")
+    assert placed(placed(PAGE, "a", "A", r"\1"), "a", "A", "old") == PAGE
+
+
+def test_a_new_benchmark_gets_a_section_at_the_end() -> None:
+    placed = benchmark("results").placed
+    page = placed(PAGE, "b", "Of b", "| 1 |")
+    assert page == PAGE + "\n## Of b\n\n<!-- bench: b -->\n| 1 |\n<!-- /bench -->\n"
+    assert placed(page, "b", "Of b", "| 1 |") == page
+
+
+def test_a_section_without_an_end_is_refused() -> None:
+    with pytest.raises(ValueError, match="bench: b --> has no"):
+        benchmark("results").placed("<!-- bench: b -->\n" + PAGE, "b", "B", "new")
+
+
+def test_every_benchmark_named_can_be_run() -> None:
+    for name in benchmark("__main__").BENCHMARKS:
+        assert callable(benchmark(name).main), name
+
+
+def test_every_section_of_the_results_is_a_benchmarks() -> None:
+    page = (ROOT / "docs/results.md").read_text()
+    sections = {line.split()[2] for line in page.splitlines() if line.startswith("<!-- bench:")}
+    assert sections <= set(benchmark("__main__").BENCHMARKS)
+
+
+def test_the_ladder_is_drawn_with_each_rungs_speed_and_quality() -> None:
+    ladder = benchmark("ladder")
+    figure = ladder.drawn(
+        [ladder.Step("naive", 1e4, 1e5, 0.76), ladder.Step("ours", 2e6, 3e6, 0.77)]
+    )
+    told = {each.get_text().strip() for each in figure.axes[0].texts}
+    assert {"10k · 1.0×", "2M · 200×", "0.760", "0.770"} <= told
+    assert len(figure.axes[0].patches) == 2
+
+
+def test_the_first_table_of_a_page_is_found() -> None:
+    first_table = benchmark("results").first_table
+    assert first_table("# a\n\n| x |\n|---|\n| 1 |\n\n| y |\n") == "| x |\n|---|\n| 1 |\n"
+    assert first_table("none") == ""
