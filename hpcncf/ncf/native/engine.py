@@ -16,6 +16,7 @@ from hpcncf.ncf.model import NeuMF
 from hpcncf.ncf.native.kernel import NOTHING, Kernel
 from hpcncf.ncf.native.library import Span
 from hpcncf.ncf.phases import StepClock
+from hpcncf.ncf.sync.transport import Transport
 from hpcncf.spec import Model, Training
 
 PAD = 8
@@ -26,7 +27,8 @@ def padded(width: int) -> int:
 
 
 class Native:
-    """One rank, any number of threads, no dropout. It draws its own instances."""
+    """Any number of threads, no dropout. It draws its own instances. Several ranks exchange their
+    gradients in each step, over the transport."""
 
     def __init__(
         self,
@@ -38,12 +40,14 @@ class Native:
         threads: int,
         clock: StepClock,
         build: str | None = None,
+        transport: Transport | None = None,
     ) -> None:
         """The model's parameters become the engine's. One of doubles is trained in doubles."""
         doubles = model.predict_layer.weight.dtype == torch.float64
         self.model, self.clock, self._schedule = model, clock, schedule
+        self._transport = transport
         self.loss = torch.zeros((), dtype=torch.float64)
-        most = min(schedule.batch, max(1, schedule.rows))
+        most = most_positives(schedule)
         self.kernel = Kernel(data, sizes, training, threads, most, doubles, build)
         self._layers = Layers(self.kernel, model)
         self._layers.write()
@@ -62,9 +66,20 @@ class Native:
     def step(self, batches: Iterator[tuple[Span, Span]], instances: int) -> tuple[float, int]:
         """Take the next batch, of `instances` over all ranks; nothing is waited for."""
         span, following = next(batches)
-        self.loss += self.kernel.step(span, 1 / instances, following)
+        if self._transport:
+            self.loss += self._together(self._transport, span, 1 / instances, following)
+        else:
+            self.loss += self.kernel.step(span, 1 / instances, following)
         self.clock.lap("fused")
         return 0.0, (span.stop - span.start) * (1 + self.kernel.negatives)
+
+    def _together(self, transport: Transport, span: Span, scale: float, following: Span) -> float:
+        loss, size = self.kernel.gradients(span, scale, transport.slot(), following)
+        self.clock.lap("fused")
+        messages = transport.exchange(size)
+        self.clock.lap("sync")
+        self.kernel.apply(messages)
+        return loss
 
     def settle(self) -> None:
         self.kernel.settle()
@@ -90,6 +105,11 @@ class Native:
             mine[:] = state[f"dense{which}"].numpy()
         kernel.dense_changed()
         self._layers.read()
+
+
+def most_positives(schedule: Schedule) -> int:
+    """Of a step, on the rank that has most."""
+    return -(-min(schedule.batch, max(1, schedule.rows)) // schedule.world_size)
 
 
 def adopt(model: NeuMF, kernel: Kernel) -> None:

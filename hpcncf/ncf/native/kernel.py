@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from ctypes import byref, c_double, c_int32, c_int64
+from collections.abc import Sequence
+from ctypes import byref, c_double, c_int32, c_int64, c_void_p
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from hpcncf.ncf.native.library import RULES, AdamSettings, Data, Settings, Span,
 from hpcncf.spec import Model, Training
 
 NOTHING = Span(0, 0, 0)
+Bytes = NDArray[np.uint8]
 
 
 def _pointer(array: NDArray[Any], kind: Any) -> Any:
@@ -67,6 +69,7 @@ class Kernel:
             len(self._kept[-1]),
             *(each.ctypes.data for each in self._kept),
         )
+        self.capacity = int(self._library.hpcncf_capacity(byref(settings), int(doubles)))
         self._engine = self._library.hpcncf_new(byref(settings), byref(told), int(doubles))
         if not self._engine:
             raise HpcncfError(f"engine native: {self._library.hpcncf_problem().decode()}")
@@ -119,6 +122,29 @@ class Kernel:
         library.checked(self._library, status)
         return loss.value
 
+    def gradients(
+        self, span: Span, scale: float, slot: Bytes, following: Span = NOTHING
+    ) -> tuple[float, int]:
+        """The first half of a step of several ranks: this one's gradients, as a message in `slot`,
+        which starts at a cache line; returns the sum of the losses and the message's bytes."""
+        loss, size = c_double(), c_int64()
+        status = self._library.hpcncf_gradients(
+            *(self._engine, byref(span), scale, byref(following)),
+            *(slot.ctypes.data, slot.nbytes, byref(size), byref(loss)),
+        )
+        library.checked(self._library, status)
+        return loss.value, size.value
+
+    def apply(self, messages: Sequence[Bytes]) -> None:
+        """The second half: steps by the messages of all ranks, summed in the ranks' order, so that
+        each rank's copy of the model stays the same to the bit. Raises HpcncfError, with nothing
+        changed, where one is not as `gradients` writes it."""
+        ranks = len(messages)
+        addresses = (c_void_p * ranks)(*(each.ctypes.data for each in messages))
+        sizes = (c_int64 * ranks)(*(each.nbytes for each in messages))
+        status = self._library.hpcncf_apply(self._engine, addresses, sizes, ranks)
+        library.checked(self._library, status)
+
     def settle(self) -> None:
         library.checked(self._library, self._library.hpcncf_settle(self._engine))
 
@@ -161,6 +187,13 @@ class Kernel:
         status = self._library.hpcncf_evaluate(self._engine, byref(test), _pointer(ranks, c_int32))
         library.checked(self._library, status)
         return ranks
+
+
+def capacity(sizes: Model, training: Training, context: int, most_positives: int) -> int:
+    """Bytes of the longest message of `gradients`: what ranks have to give each other room for,
+    before there is an engine. Raises NotBuilt."""
+    settings = _settings(sizes, training, context, 1, most_positives)
+    return int(library.load().hpcncf_capacity(byref(settings), 0))
 
 
 def _settings(

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from hpcncf.errors import HpcncfError
 
-INTERFACE: Final = 2
+INTERFACE: Final = 3
 MOST_LAYERS: Final = 16
 RULES: Final = {"adam": 0, "lazy_adam": 1, "sgd": 2}
 
@@ -115,6 +115,15 @@ def _declare(library: ctypes.CDLL) -> None:
         "new": (c_void_p, [POINTER(Settings), POINTER(Data), c_int]),
         "free": (None, [c_void_p]),
         "step": (c_int, [c_void_p, POINTER(Span), c_double, POINTER(Span), POINTER(c_double)]),
+        "capacity": (c_int64, [POINTER(Settings), c_int]),
+        "gradients": (
+            c_int,
+            [
+                *(c_void_p, POINTER(Span), c_double, POINTER(Span), c_void_p, c_int64),
+                *(POINTER(c_int64), POINTER(c_double)),
+            ],
+        ),
+        "apply": (c_int, [c_void_p, POINTER(c_void_p), POINTER(c_int64), c_int]),
         "settle": (c_int, [c_void_p]),
         "evaluate": (c_int, [c_void_p, POINTER(Test), POINTER(c_int32)]),
         "draw": (

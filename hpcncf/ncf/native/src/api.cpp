@@ -19,6 +19,9 @@ using namespace hpcncf;
 struct Face {
   virtual ~Face() = default;
   virtual double step(const Span& span, double scale, const Span& next) = 0;
+  virtual double gradients(const Span& span, double scale, const Span& next, void* slot,
+                           int64_t capacity, int64_t* size) = 0;
+  virtual void apply(const void* const* messages, const int64_t* sizes, int ranks) = 0;
   virtual void settle() = 0;
   virtual void evaluate(const Test& test, int32_t* ranks) = 0;
   virtual void draw(const Span& span, int64_t* rows, int32_t* users, int32_t* items) = 0;
@@ -38,6 +41,23 @@ struct Of final : Face {
   double step(const Span& span, double scale, const Span& next) override {
     return engine.step(span, S(scale), next);
   }
+  double gradients(const Span& span, double scale, const Span& next, void* slot, int64_t capacity,
+                   int64_t* size) override {
+    const int64_t most = message_capacity<S>(engine.settings());
+    demand(capacity >= most, "a slot of " + std::to_string(capacity) +
+                                 " bytes: a message may need " + std::to_string(most));
+    demand(reinterpret_cast<size_t>(slot) % 64 == 0, "a slot must start at a cache line");
+    return engine.gradients(span, S(scale), next, slot, size);
+  }
+  void apply(const void* const* messages, const int64_t* sizes, int ranks) override {
+    const int64_t bounds[2] = {engine.rows.users.rows(), engine.rows.items.rows()};
+    const Shape& shape = engine.shape();
+    std::vector<Message<S>> received;
+    for (int rank = 0; rank < ranks; ++rank)
+      received.push_back(Message<S>::received(messages[rank], sizes[rank],
+                                              int64_t(shape.parameters), bounds, shape.width()));
+    engine.apply(received);
+  }
   void settle() override { engine.settle(); }
   void evaluate(const Test& test, int32_t* ranks) override {
     Evaluation<S>(engine).run(test, ranks);
@@ -51,8 +71,8 @@ struct Of final : Face {
     std::copy_n(batch.items.begin(), count * each, items);
   }
   void* rows(int which, int64_t* stride) override {
-    *stride = engine.table(which).stride();
-    return engine.table(which).row(0);
+    *stride = engine.rows.table(which).stride();
+    return engine.rows.table(which).row(0);
   }
   void* dense(int which, int64_t* count) override {
     auto& dense = engine.dense;
@@ -82,7 +102,7 @@ int guarded(Body body) {
 
 }  // namespace
 
-HPCNCF_EXPORT int hpcncf_interface() { return 2; }
+HPCNCF_EXPORT int hpcncf_interface() { return 3; }
 
 HPCNCF_EXPORT const char* hpcncf_problem() { return problem.c_str(); }
 
@@ -109,6 +129,34 @@ HPCNCF_EXPORT int hpcncf_step(void* engine, const Span* span, double scale, cons
     check(*next, face.data(), face.settings());
     *loss = face.step(*span, scale, *next);
   });
+}
+
+// What `hpcncf_gradients` of such an engine writes at most, in bytes; -1: no such engine.
+HPCNCF_EXPORT int64_t hpcncf_capacity(const Settings* settings, int doubles) {
+  int64_t bytes = -1;
+  guarded([&] {
+    check(*settings);
+    bytes = doubles ? message_capacity<double>(*settings) : message_capacity<float>(*settings);
+  });
+  return bytes;
+}
+
+// Half a step of several ranks: a message of `*size` bytes with this one's gradients to `slot`,
+// which has room for `capacity`.
+HPCNCF_EXPORT int hpcncf_gradients(void* engine, const Span* span, double scale, const Span* next,
+                                   void* slot, int64_t capacity, int64_t* size, double* loss) {
+  return guarded([&] {
+    auto& face = *static_cast<Face*>(engine);
+    check(*span, face.data(), face.settings());
+    check(*next, face.data(), face.settings());
+    *loss = face.gradients(*span, scale, *next, slot, capacity, size);
+  });
+}
+
+// The other half: the messages of all ranks, in the ranks' order.
+HPCNCF_EXPORT int hpcncf_apply(void* engine, const void* const* messages, const int64_t* sizes,
+                               int ranks) {
+  return guarded([&] { static_cast<Face*>(engine)->apply(messages, sizes, ranks); });
 }
 
 HPCNCF_EXPORT int hpcncf_settle(void* engine) {

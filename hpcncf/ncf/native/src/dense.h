@@ -1,6 +1,8 @@
 // The dense layers: their parameters and moments, and the transposed weights that backward reads.
 #pragma once
 
+#include <algorithm>
+
 #include "shape.h"
 #include "table.h"
 
@@ -42,14 +44,20 @@ class Dense {
   static constexpr size_t PIECE = 1024;
   int pieces() const { return int((shape_.parameters + PIECE - 1) / PIECE); }
 
-  // Sums the groups' gradients of one piece, in their order, and steps it.
-  void step(int piece, const Update<S>& by, const S* gradients, size_t stride, int groups) {
-    const size_t from = piece * PIECE;
-    const size_t to = from + PIECE < shape_.parameters ? from + PIECE : shape_.parameters;
+  // The sum of several gradients, in their order, of one piece; to its place in `all`.
+  void sum(int piece, const S* const* gradients, int count, S* all) const {
+    const size_t from = size_t(piece) * PIECE, some = numbers(piece);
+    std::memset(all + from, 0, some * sizeof(S));
+    for (int which = 0; which < count; ++which)
+      for (size_t n = from; n < from + some; ++n) all[n] += gradients[which][n];
+  }
+
+  // Steps one piece by the sum of these gradients, in their order.
+  void step(int piece, const Update<S>& by, const S* const* gradients, int parts) {
+    const size_t from = size_t(piece) * PIECE, count = numbers(piece);
     alignas(64) S sum[PIECE] = {};
-    const size_t count = to - from;
-    for (int group = 0; group < groups; ++group) {
-      const S* more = gradients + group * stride + from;
+    for (int part = 0; part < parts; ++part) {
+      const S* more = gradients[part] + from;
       for (size_t n = 0; n < count; ++n) sum[n] += more[n];
     }
     S* __restrict p = parameters.data() + from;
@@ -78,6 +86,10 @@ class Dense {
   }
 
  private:
+  size_t numbers(int piece) const {
+    return std::min(PIECE, shape_.parameters - size_t(piece) * PIECE);
+  }
+
   static void turn(const S* from, int rows, int columns, S* to, int stride) {
     for (int first = 0; first < rows; first += PAD)  // pieces that stay in the nearest cache
       for (int column = 0; column < columns; ++column)

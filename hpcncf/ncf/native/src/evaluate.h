@@ -129,17 +129,17 @@ class Evaluation {
       : engine_(engine),
         shape_(engine.shape()),
         stride_(Scorer<S>::half_stride(shape_)),
-        halves_(size_t(engine.items.rows()) * stride_) {
-    const int64_t parts = (engine.items.rows() + ITEMS - 1) / ITEMS;
+        halves_(size_t(engine.rows.items.rows()) * stride_) {
+    const int64_t parts = (engine.rows.items.rows() + ITEMS - 1) / ITEMS;
     engine.pool().run(int(parts), [&](int part, int) { item_halves(int64_t(part) * ITEMS); });
-    all_.resize(engine.items.rows());
+    all_.resize(engine.rows.items.rows());
     std::iota(all_.begin(), all_.end(), 0);
   }
 
   // The number of candidates that do not score strictly less than each row's own item.
   void run(const Test& test, int32_t* ranks) {
     const int threads = engine_.pool().threads();
-    const int64_t most = test.negatives ? test.each + 1 : engine_.items.rows();
+    const int64_t most = test.negatives ? test.each + 1 : engine_.rows.items.rows();
     std::vector<std::unique_ptr<Scorer<S>>> scorers;
     std::vector<Numbers<S>> scores(threads);
     std::vector<std::vector<int32_t>> candidates(threads);
@@ -155,7 +155,7 @@ class Evaluation {
         const int64_t user = test.users[row];
         if (test.negatives && row + 1 < last)
           scorers[thread]->ask(test.negatives + (row + 1) * test.each, test.each);
-        scorers[thread]->begin(engine_.users.row(user), test.context + row * shape_.context);
+        scorers[thread]->begin(engine_.rows.users.row(user), test.context + row * shape_.context);
         ranks[row] = test.negatives
                          ? among_negatives(test, row, *scorers[thread], candidates[thread].data(),
                                            scores[thread].data())
@@ -169,8 +169,8 @@ class Evaluation {
 
   void item_halves(int64_t first) {
     const int columns = shape_.layers[0].out;
-    const int rows = int(std::min(ITEMS, engine_.items.rows() - first));
-    const Table<S>& items = engine_.items;
+    const int rows = int(std::min(ITEMS, engine_.rows.items.rows() - first));
+    const Table<S>& items = engine_.rows.items;
     const int stride = stride_, gmf = padded(shape_.gmf);
     S* halves = halves_.data() + first * stride;
     for (int n = 0; n < rows; ++n)
@@ -198,7 +198,7 @@ class Evaluation {
   }
 
   int32_t among_all(const Test& test, int64_t row, Scorer<S>& scorer, S* scores) const {
-    const int64_t count = engine_.items.rows();
+    const int64_t count = engine_.rows.items.rows();
     const int32_t own = test.items[row];
     scorer.score(all_.data(), count, scores);
     const S mine = scores[own];
