@@ -121,7 +121,8 @@ Refused when the plan is made, with the reason:
 | `num_workers` above 0 | `loader: vectorized` | there is no DataLoader to give them to |
 | `global_batch_size` | more ranks than positives in a step | some would have nothing to do |
 | `engine: native` | another `loader`, `cuda`, dropout | it draws for itself, on CPUs |
-| `engine: rowwise`, `native` | more than one rank | `dense` exchanges whole tables' gradients |
+| `engine: rowwise`, `native` | ranks with `sync: dense` | it exchanges whole tables' gradients |
+| `sync: rows` | `engine: reference` | its gradients are of whole tables |
 | `engine: rowwise`, `native` | `sparse`, `adam` | both choose among torch's own ways |
 | `adam: foreach`, `fused` | another `optimizer` | they are versions of torch's Adam |
 | `sparse: true` | `optimizer: adam` | Adam moves every row in every step |

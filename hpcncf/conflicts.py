@@ -7,7 +7,8 @@ from hpcncf.spec import Resources, Training
 
 def conflicts(resources: Resources, training: Training) -> list[str]:
     """Why these settings do not go together, each with what would; empty when they do."""
-    return _resource_conflicts(resources, training) + _engine_conflicts(resources, training)
+    rules = (_resource_conflicts, _engine_conflicts, _sync_conflicts)
+    return [reason for each in rules for reason in each(resources, training)]
 
 
 def _resource_conflicts(resources: Resources, training: Training) -> list[str]:
@@ -63,12 +64,6 @@ def _engine_conflicts(resources: Resources, training: Training) -> list[str]:
             "training.engine native runs on CPUs: set training.device cpu, or use engine rowwise",
         ),
         (
-            by_rows and resources.world_size > 1,
-            f"training.engine {training.engine} trains in one rank, not in "
-            f"{resources.world_size}: sync dense exchanges whole tables' gradients, which it never "
-            "makes; use engine reference, or one rank with more threads",
-        ),
-        (
             by_rows and training.sparse,
             f"training.sparse says what torch's own gradients look like; engine {training.engine} "
             "has none of whole tables: leave it out, or use engine reference",
@@ -102,6 +97,29 @@ def _engine_conflicts(resources: Resources, training: Training) -> list[str]:
             f"training.weight_decay {training.weight_decay:g} pulls at every row in every step; "
             "rows that no batch has would not feel it here (engines rowwise and native, sparse: "
             "true and lazy_adam leave them): use engine reference with adam or sgd, or 0",
+        ),
+    ]
+    return [reason for broken, reason in rules if broken]
+
+
+def _sync_conflicts(resources: Resources, training: Training) -> list[str]:
+    by_rows, ranks = training.engine != "reference", resources.world_size
+    rules = [
+        (
+            by_rows and training.sync == "dense" and ranks > 1,
+            f"training.engine {training.engine} in {ranks} ranks with sync dense, which exchanges "
+            "whole tables' gradients, that it never makes: use sync rows, engine reference, "
+            "or one rank with more threads",
+        ),
+        (
+            training.engine == "native" and training.sync != "dense" and ranks > 1,
+            f"training.engine native trains in one rank, not in {ranks}: use engine rowwise, or "
+            "one rank with more threads",
+        ),
+        (
+            not by_rows and training.sync == "rows",
+            "training.sync rows exchanges the gradients of the rows that a step read; engine "
+            "reference makes those of whole tables: use engine rowwise, or sync dense",
         ),
     ]
     return [reason for broken, reason in rules if broken]

@@ -156,8 +156,9 @@ class Training(Settings):
     `batched`: `__getitems__`, a batch at a time. `vectorized`: no DataLoader, tensor indexing."""
     num_workers: Whole = 0
     """DataLoader worker processes of each rank (`per_sample` and `batched`)."""
-    sync: Literal["dense"] = "dense"
-    """`dense`: DistributedDataParallel all-reduces every gradient."""
+    sync: Literal["dense", "rows"] = "dense"
+    """How ranks train one model. `dense`: DistributedDataParallel all-reduces every gradient.
+    `rows`: engines `rowwise` and `native` exchange the gradients of the rows that a step read."""
     evaluation: Literal["sampled", "full", "none"] = "sampled"
     """Leave-one-out against the stored sampled negatives, against all items, or not at all."""
     checkpoint_every: Whole = 1

@@ -84,5 +84,6 @@ def made(
             model, ground.data, ground.sizes, training, ground.schedule, ground.threads, clock
         )
     if training.engine == "rowwise":
-        return Rowwise(model, training, device, clock)
+        transport = ground.transport if ground else None
+        return Rowwise(model, training, device, clock, transport)
     return Reference(model, training, world_size, device, clock)

@@ -31,9 +31,11 @@ class StepClock:
         self.warmup_steps = warmup(steps)
         self.counted_s = 0.0
         self.counted_instances = 0
+        self.counted_exchanges = self.counted_bytes = 0
         self._planned, self._per_epoch, self._first = steps, steps_per_epoch, first_step
         self._totals = dict.fromkeys(NAMES, 0.0)
         self._step = dict.fromkeys(NAMES, 0.0)
+        self._sent: list[int] = []
         self._seconds = array("d")
         self._at = 0.0
 
@@ -60,6 +62,10 @@ class StepClock:
         self._step[phase] += passed
         return passed
 
+    def sent(self, size: int) -> None:
+        """In this step a message of so many bytes went to the other ranks."""
+        self._sent.append(size)
+
     def end_step(self, instances: int) -> None:
         """Close the step at its last lap."""
         seconds = sum(self._step.values())
@@ -67,9 +73,12 @@ class StepClock:
         if self.steps > self.warmup_steps:
             self.counted_s += seconds
             self.counted_instances += instances
+            self.counted_exchanges += len(self._sent)
+            self.counted_bytes += sum(self._sent)
             for phase, value in self._step.items():
                 self._totals[phase] += value
         self._step = dict.fromkeys(NAMES, 0.0)
+        self._sent.clear()
 
     def phases(self) -> Phases:
         return Phases(**{f"{phase}_s": value for phase, value in self._totals.items()})

@@ -19,6 +19,8 @@ from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.loaders import Rows as Read
 from hpcncf.ncf.model import NeuMF
 from hpcncf.ncf.phases import StepClock
+from hpcncf.ncf.sync.rows import Exchange
+from hpcncf.ncf.sync.transport import Transport
 from hpcncf.spec import Training
 
 RULES: dict[str, Callable[[Tensor, float], rows.Rows]] = {
@@ -29,17 +31,25 @@ RULES: dict[str, Callable[[Tensor, float], rows.Rows]] = {
 
 
 class Rowwise:
-    """Plain torch, any layer widths, one rank. The model's parameters become views of its table."""
+    """Plain torch, any layer widths. The model's parameters become views of its table."""
 
     def __init__(
-        self, model: NeuMF, training: Training, device: torch.device, clock: StepClock
+        self,
+        model: NeuMF,
+        training: Training,
+        device: torch.device,
+        clock: StepClock,
+        transport: Transport | None = None,
     ) -> None:
+        """`transport` to the ranks that take each step together with this one."""
         self.model, self.clock, self._device = model, clock, device
         self.loss = torch.zeros((), dtype=torch.float64, device=device)
         self._users = model.MF_Embedding_User.num_embeddings
         self._rows: rows.Rows = RULES[training.optimizer](merged(model), training.lr)
         adopt(model, self._rows.values)
         self._layers, self._grouped = Layers(model, training), Grouped(model)
+        sizes = len(self._layers.gradient), self._rows.values.shape[1]
+        self._exchange = Exchange(transport, *sizes) if transport else None
 
     def batches(self, loader: Loader, epoch: int, steps: range) -> Iterator[Read]:
         return loader.rows(epoch, steps)
@@ -53,15 +63,26 @@ class Rowwise:
             torch.cat([users, (items + self._users).reshape(-1)]), return_inverse=True
         )
         read = self._rows.read(ids)
-        loss = self._grouped.loss(read.index_select(0, where), context, items.shape[1])
-        clock.lap("forward")
-        gradient = self._grouped.backward(instances)
+        gradient = torch.zeros_like(read)
+        if len(users):  # a rank may have none of an epoch's last step
+            self.loss += self._grouped.loss(read.index_select(0, where), context, items.shape[1])
+            clock.lap("forward")
+            gradient.index_add_(0, where, self._grouped.backward(instances))
         clock.lap("backward")
-        self._rows.update(torch.zeros_like(read).index_add_(0, where, gradient))
+        if self._exchange:
+            gradient = self._exchanged(self._exchange, ids, gradient)
+            clock.lap("sync")
+        self._rows.update(gradient)
         self._layers.update()
         clock.lap("optimizer")
-        self.loss += loss
         return waited, items.numel()
+
+    def _exchanged(self, exchange: Exchange, ids: Tensor, gradient: Tensor) -> Tensor:
+        """The gradient of all ranks' rows, which are read now: all ranks move all of them."""
+        union, total, size = exchange.summed(self._layers.gradient, ids, gradient)
+        self._rows.read(union)
+        self.clock.sent(size)
+        return total
 
     @torch.no_grad()
     def settle(self) -> None:

@@ -18,6 +18,8 @@ from hpcncf.ncf.evaluate import evaluate
 from hpcncf.ncf.loaders import Loader, Schedule
 from hpcncf.ncf.phases import StepClock
 from hpcncf.ncf.position import Position, Teller
+from hpcncf.ncf.sync import chosen, rows
+from hpcncf.ncf.sync.transport import Transport
 from hpcncf.paths import RunPaths
 from hpcncf.plan import Run
 from hpcncf.rank.launcher import Place
@@ -75,7 +77,7 @@ class Trainer:
             self.epochs, self.done, self.so_far = found.epochs, found.step, found.so_far
             self.resumed_epoch, self.resumed_step = len(found.epochs), found.so_far.steps
         self.clock = StepClock(self.total_steps - self.done, self.schedule.steps, self.done)
-        ground = engine.Ground(data, run.model, self.schedule, self.threads)
+        ground = engine.Ground(data, run.model, self.schedule, self.threads, self._transport())
         self.engine = engine.made(
             self.model, run.training, place.world_size, self.device, self.clock, ground
         )
@@ -84,6 +86,12 @@ class Trainer:
         self.tell = Teller(tell, place, self.clock, self.schedule.steps)
         every_min = run.training.checkpoint_every_min if run.training.checkpoint_every else 0.0
         self.agreement = Agreement(place.world_size, self.device, self.stop, every_min)
+
+    def _transport(self) -> Transport | None:
+        if self.training.sync != "rows" or self.place.world_size == 1:
+            return None
+        size = rows.capacity(self.model, self.schedule, self.training.negatives)
+        return chosen.transport(self.place, size, self.device)
 
     @property
     def total_steps(self) -> int:

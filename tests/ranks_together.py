@@ -1,0 +1,50 @@
+"""Work that several ranks do together over gloo, each in a process of its own."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from hpcncf.rank import ending
+
+# A server that has imported torch once: its ranks are forked, and begin at once.
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(["hpcncf.ncf.train", "hpcncf.ncf.native.engine"])
+
+
+def together(world_size: int, work: Callable[..., Any], *args: Any) -> list[Any]:
+    """What `work(rank, *args)` returned, by rank: tensors and plain values."""
+    with tempfile.TemporaryDirectory() as folder:
+        started = [
+            CONTEXT.Process(target=_rank, args=(rank, world_size, Path(folder), work, args))
+            for rank in range(world_size)
+        ]
+        for each in started:
+            each.start()
+        for each in started:
+            each.join(timeout=120)
+        try:
+            assert [each.exitcode for each in started] == [0] * world_size
+        finally:
+            for each in started:
+                each.kill()
+        return [torch.load(Path(folder) / f"{rank}.pt") for rank in range(world_size)]
+
+
+def _rank(
+    rank: int, world_size: int, folder: Path, work: Callable[..., Any], args: tuple[Any, ...]
+) -> None:
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    store = dist.FileStore(str(folder / "store"), world_size)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
+    torch.save(work(rank, *args), folder / f"{rank}.pt")
+    dist.destroy_process_group()
+    ending.at_once(0)

@@ -1,0 +1,132 @@
+"""Ranks that train one model together compute what one rank computes alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from make_runs import tiny
+from ranks_together import together
+
+from hpcncf.ncf import engine, model
+from hpcncf.ncf.data import prepared
+from hpcncf.ncf.loaders import Loader, Schedule
+from hpcncf.ncf.phases import StepClock
+from hpcncf.ncf.sync import chosen, rows
+from hpcncf.rank.launcher import Place
+from hpcncf.spec import Model, Training
+
+# 1,501 rows in steps of ten: shards of two and three rows, and the last step has one row in all.
+BATCH, STEPS = 10, range(51, 151)
+CPU = torch.device("cpu")
+WAYS: dict[str, dict[str, Any]] = {
+    "dense": {},
+    "rows": {"engine": "rowwise", "sync": "rows"},
+    "rows, lazy": {"engine": "rowwise", "sync": "rows", "optimizer": "lazy_adam"},
+    "rows, descent": {"engine": "rowwise", "sync": "rows", "optimizer": "sgd", "lr": 0.1},
+}
+
+
+def in_doubles(batch: Any) -> Any:
+    parts = [each.double() if each.is_floating_point() else each for each in batch]
+    return type(batch)(*parts) if hasattr(batch, "_fields") else tuple(parts)
+
+
+def trained(folder: Path, place: Place, settings: dict[str, Any]) -> dict[str, Any]:
+    """A model after a hundred steps in float64, and what this rank sent meanwhile."""
+    data, training = prepared.load(folder), Training(global_batch_size=BATCH, **settings)
+    schedule = Schedule(data.manifest.train_rows, BATCH, place.rank, place.world_size)
+    start = model.initial(data.manifest, Model(), training.seed).double()
+    clock = StepClock(len(STEPS), schedule.steps)
+    transport = None
+    if training.sync == "rows" and place.world_size > 1:
+        size = rows.capacity(start, schedule, training.negatives)
+        transport = chosen.transport(place, size, CPU)
+    ground = engine.Ground(data, Model(), schedule, 1, transport)
+    made = engine.made(start, training, place.world_size, CPU, clock, ground)
+    batches = map(in_doubles, made.batches(Loader(data, training, schedule), 0, STEPS))
+    clock.start()
+    seen = 0
+    for step in STEPS:
+        seen += made.step(batches, schedule.positives(step) * (1 + training.negatives))[1]
+        clock.end_step(0)
+    made.settle()
+    values = {name: each.detach().clone() for name, each in made.model.named_parameters()}
+    sent = clock.counted_exchanges, clock.counted_bytes
+    return {"model": values, "loss": float(made.loss), "instances": seen, "sent": sent}
+
+
+def messages(place: Place) -> list[list[list[int]]]:
+    """What all told in three exchanges, each looked at after the next; rank 0 says nothing."""
+    transport = chosen.transport(place, 100, CPU)
+    told = []
+    for turn in range(3):
+        transport.slot()[: place.rank * 10] = place.rank + turn
+        told.append(transport.exchange(place.rank * 10))
+        if turn:
+            told[turn - 1] = [np.unique(each) for each in told[turn - 1]]
+    transport.close()
+    return [[each.tolist() for each in turn] for turn in told]
+
+
+def work(rank: int, world_size: int, folder: Path) -> dict[str, Any]:
+    place = Place(rank, rank, world_size, world_size)
+    found: dict[str, Any] = {name: trained(folder, place, WAYS[name]) for name in WAYS}
+    return found | {"messages": messages(place)}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data") / "tiny"
+    tiny(folder)
+    return folder
+
+
+@pytest.fixture(scope="module", params=[2, 3, 4])
+def ranks(data: Path, request: pytest.FixtureRequest) -> list[dict[str, Any]]:
+    return together(request.param, work, request.param, data)
+
+
+@pytest.fixture(scope="module")
+def alone(data: Path) -> dict[str, Any]:
+    torch.set_num_threads(1)
+    return {name: trained(data, Place(), WAYS[name]) for name in WAYS}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_uneven_and_empty_shards_end_where_one_rank_ends(
+    ranks: list[dict[str, Any]], alone: dict[str, Any], way: str
+) -> None:
+    for name, values in alone[way]["model"].items():
+        torch.testing.assert_close(ranks[0][way]["model"][name], values, rtol=1e-7, atol=1e-8)
+    losses = sum(each[way]["loss"] for each in ranks)
+    assert losses == pytest.approx(alone[way]["loss"], rel=1e-9)
+    assert sum(each[way]["instances"] for each in ranks) == alone[way]["instances"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_all_ranks_have_the_same_bits(ranks: list[dict[str, Any]], way: str) -> None:
+    for other in ranks[1:]:
+        for name, values in ranks[0][way]["model"].items():
+            assert torch.equal(other[way]["model"][name], values)
+
+
+def test_a_message_is_there_until_the_exchange_after_the_next(ranks: list[dict[str, Any]]) -> None:
+    for each in ranks:
+        *earlier, last = each["messages"]
+        assert last == [[rank + 2] * 10 * rank for rank in range(len(ranks))]
+        for turn, told in enumerate(earlier):
+            assert told == [[], *([rank + turn] for rank in range(1, len(ranks)))]
+
+
+def test_a_step_of_rows_is_one_message_as_long_as_its_rows(ranks: list[dict[str, Any]]) -> None:
+    for each in ranks:
+        exchanges, sent = each["rows"]["sent"]
+        counted = len(STEPS) - len(STEPS) // 10  # without the warm-up
+        assert exchanges == counted
+        layers, row = 3433 - 32 * 12, 8 + 8 * 40  # 9 context columns, not 21
+        most = -(-BATCH // len(ranks)) * (2 + 4)
+        assert 8 * layers < sent / counted <= 8 * layers + most * row
