@@ -241,30 +241,6 @@ def test_a_resumed_training_has_the_same_bits(data: Prepared, optimizer: str) ->
     assert furthest(whole.model, again.model) == 0
 
 
-@pytest.mark.parametrize("build", BUILDS)
-@pytest.mark.parametrize("idle", [1, 3, 40, 300, 2000])
-@pytest.mark.parametrize("touched", [1, 2, 9, 30])
-def test_an_idle_row_moves_as_adam_moves_it(
-    data: Prepared, touched: int, idle: int, build: str
-) -> None:
-    """Within 1 % of the recurrence in doubles, whatever the size of the gradient."""
-    native = engine(data, fresh(data, Model()), Model(), settings(), build=build)
-    kernel, gradients = native.kernel, 10.0 ** np.linspace(-10, -2, 40)
-    kernel.users[0, :40] = 0
-    kernel.users[0, 40:80], kernel.users[0, 80:120] = 0.1 * gradients, 0.001 * gradients**2
-    kernel.users[0, 120:122] = np.array([touched]).view(np.float32)
-    kernel.steps = touched + idle
-    kernel.settle()
-    moment, square, moved = 0.1 * gradients, 0.001 * gradients**2, np.zeros(40)
-    for step in range(touched + 1, touched + idle + 1):
-        moment, square = 0.9 * moment, 0.999 * square
-        rate = 0.001 * np.sqrt(1 - 0.999**step) / (1 - 0.9**step)
-        moved -= rate * moment / (np.sqrt(square) + 1e-8 * np.sqrt(1 - 0.999**step))
-    np.testing.assert_allclose(kernel.users[0, :40], moved, rtol=0.01)
-    np.testing.assert_allclose(kernel.users[0, 40:80], moment, rtol=1e-4, atol=1e-37)
-    np.testing.assert_allclose(kernel.users[0, 80:120], square, rtol=1e-4)
-
-
 @pytest.mark.parametrize("candidates", ["sampled", "full"])
 @pytest.mark.parametrize("sizes", SHAPES)
 def test_ranks_are_those_of_torch(data: Prepared, candidates: Any, sizes: Model) -> None:

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from interrupted import attempts
 from make_runs import planned, tiny, trainer
+from trained import POSITIVES, furthest, trained
 
-from hpcncf.ncf import dropout, engine, model
 from hpcncf.ncf.data import prepared, synthetic
 from hpcncf.ncf.data.prepared import Prepared
-from hpcncf.ncf.engine import Engine
-from hpcncf.ncf.loaders import Loader, Schedule
-from hpcncf.ncf.phases import StepClock
-from hpcncf.spec import Model, Training
-
-POSITIVES = 8
+from hpcncf.spec import Model
 
 
 @pytest.fixture(scope="module")
@@ -32,55 +26,8 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def sparse_rows(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     """Data of which a step of eight positives has few rows, so that the others idle for long."""
     folder = tmp_path_factory.mktemp("data") / "wide"
-    synthetic.prepare(folder, users=300, items=2000, train_rows=POSITIVES * 500, context=5)
+    synthetic.prepare(folder, users=300, items=2000, train_rows=POSITIVES * 250, context=5)
     return prepared.load(folder)
-
-
-def trained(
-    data: Prepared, steps: int, dtype: torch.dtype, sizes: Model | None = None, **settings: Any
-) -> dict[str, torch.Tensor]:
-    """The parameters after so many steps, settled."""
-    torch.set_num_threads(1)
-    training = Training(global_batch_size=POSITIVES, **settings)
-    schedule = Schedule(data.manifest.train_rows, POSITIVES)
-    loader = Loader(data, training, schedule)
-    start = model.initial(data.manifest, sizes or Model(), training.seed).to(dtype)
-    made: Engine = engine.made(
-        start, training, 1, torch.device("cpu"), StepClock(steps, schedule.steps)
-    )
-    dropout.begin(training.seed, 0, 0)
-    batches = (
-        type(batch)(*in_dtype) if hasattr(batch, "_fields") else in_dtype
-        for batch in made.batches(loader, 0, range(steps))
-        for in_dtype in [
-            tuple(each.to(dtype) if each.is_floating_point() else each for each in batch)
-        ]
-    )
-    for step in range(steps):
-        made.step(batches, schedule.positives(step) * (1 + training.negatives))
-    made.settle()
-    return {name: each.detach().clone() for name, each in made.model.named_parameters()}
-
-
-def drift(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> float:
-    """The largest difference of two parameters."""
-    return max(float((ours[name].double() - theirs[name].double()).abs().max()) for name in theirs)
-
-
-def test_500_steps_in_float64_end_where_torchs_adam_ends(sparse_rows: Prepared) -> None:
-    """One step moves a parameter by up to 0.001: 500 differ by less than a twentieth of one."""
-    ours = trained(sparse_rows, 500, torch.float64, engine="rowwise")
-    theirs = trained(sparse_rows, 500, torch.float64)
-    assert list(ours) == list(theirs)
-    assert drift(ours, theirs) < 5e-5
-
-
-def test_in_float32_it_drifts_no_more_than_twice_as_far_as_torch_does(
-    sparse_rows: Prepared,
-) -> None:
-    exact = trained(sparse_rows, 500, torch.float64)
-    ours = drift(trained(sparse_rows, 500, torch.float32, engine="rowwise"), exact)
-    assert ours <= 2 * drift(trained(sparse_rows, 500, torch.float32), exact)
 
 
 @pytest.mark.parametrize("optimizer", ["lazy_adam", "sgd"])
@@ -90,7 +37,7 @@ def test_rules_that_leave_idle_rows_alone_are_torchs_own(
     settings = {"optimizer": optimizer, "lr": 0.01}
     ours = trained(sparse_rows, 100, torch.float64, engine="rowwise", **settings)
     theirs = trained(sparse_rows, 100, torch.float64, sparse=True, **settings)
-    assert drift(ours, theirs) < 1e-12
+    assert furthest(ours, theirs) < 1e-12
 
 
 @pytest.mark.parametrize(
@@ -107,7 +54,7 @@ def test_any_widths_any_negatives_and_dropout_give_the_same_model(
     """Dropout too: both draw the same masks, because hidden values stand in the same order."""
     each = {"sizes": sizes, "negatives": negatives}
     ours = trained(sparse_rows, 40, torch.float64, engine="rowwise", **each)
-    assert drift(ours, trained(sparse_rows, 40, torch.float64, **each)) < 1e-5
+    assert furthest(ours, trained(sparse_rows, 40, torch.float64, **each)) < 1e-5
 
 
 @pytest.mark.parametrize(
