@@ -1,14 +1,24 @@
-"""Holding rows out and drawing test negatives."""
+"""Holding rows out and drawing test negatives, whole and in slices."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
+from hpcncf.ncf.data.columns import AT_ONCE, Column, Sliced
+from hpcncf.ncf.data.holding import held_out, user_counts
 from hpcncf.ncf.data.manifest import DataError
-from hpcncf.ncf.data.rows import Rows, distinct_pairs, draw_test_negatives, leave_one_out, numbered
+from hpcncf.ncf.data.negatives import draw_test_negatives
+from hpcncf.ncf.data.rows import Int64s, Rows, contains, distinct_pairs, numbered
+from hpcncf.ncf.data.splitting import Counts, leave_one_out
 
 PAIRS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 12)), min_size=1, max_size=60)
 SEEDS = st.integers(0, 2**63 - 1)
@@ -21,26 +31,39 @@ def rows_of(pairs: list[tuple[int, int]], item_count: int = 40) -> Rows:
     return Rows(users, items, number, ["row"], np.arange(6), item_count)
 
 
+def split(
+    rows: Rows, seed: int, negatives: int, times: Sliced | None = None
+) -> tuple[Counts, Callable[[str], NDArray[Any]]]:
+    """The counts, and what was written, by name."""
+    with TemporaryDirectory() as folder:
+        counts = leave_one_out(Path(folder), rows, seed, negatives, times)
+        arrays = {path.stem: np.load(path) for path in Path(folder).iterdir()}
+        assert len(arrays) == 9
+    return counts, arrays.__getitem__
+
+
 @given(PAIRS, SEEDS)
 def test_every_row_is_either_held_out_or_trained_on(
     pairs: list[tuple[int, int]], seed: int
 ) -> None:
-    split = leave_one_out(rows_of(pairs), seed, 20)
-    both = np.concatenate([split.train.context[:, 0], split.test.context[:, 0]])
+    counts, array = split(rows_of(pairs), seed, 20)
+    both = np.concatenate([array("train_context")[:, 0], array("test_context")[:, 0]])
     assert sorted(both) == list(range(len(pairs)))
-    users, counts = np.unique([user for user, _ in pairs], return_counts=True)
-    assert split.test.users.tolist() == users[counts > 1].tolist()
-    for rows in (split.train, split.test):
-        told = [pairs[int(at)] for at in rows.context[:, 0]]
-        assert list(zip(rows.users.tolist(), rows.items.tolist(), strict=True)) == told
+    users, times = np.unique([user for user, _ in pairs], return_counts=True)
+    assert array("test_users").tolist() == users[times > 1].tolist()
+    assert (counts.train_rows, counts.test_rows) == (len(array("train_users")), (times > 1).sum())
+    for part in ("train", "test"):
+        told = [pairs[int(at)] for at in array(f"{part}_context")[:, 0]]
+        found = array(f"{part}_users").tolist(), array(f"{part}_items").tolist()
+        assert list(zip(*found, strict=True)) == told
 
 
 @given(PAIRS, SEEDS)
 def test_a_test_negative_has_no_row_of_its_user_and_comes_once(
     pairs: list[tuple[int, int]], seed: int
 ) -> None:
-    split = leave_one_out(rows_of(pairs), seed, 20)
-    for user, drawn in zip(split.test.users, split.test_negatives, strict=True):
+    _, array = split(rows_of(pairs), seed, 20)
+    for user, drawn in zip(array("test_users"), array("test_negatives"), strict=True):
         assert len(set(drawn.tolist())) == 20
         assert not set(drawn.tolist()) & {item for owner, item in pairs if owner == user}
         assert 0 <= drawn.min() <= drawn.max() < 40
@@ -56,6 +79,16 @@ def test_distinct_pairs_are_each_users_items_sorted_and_once(pairs: list[tuple[i
         assert own == sorted({item for owner, item in pairs if owner == user})
 
 
+@given(PAIRS, PAIRS)
+def test_whether_a_user_has_an_item_is_found(
+    pairs: list[tuple[int, int]], asked: list[tuple[int, int]]
+) -> None:
+    users, items = np.array(pairs, dtype=np.int32).T
+    indptr, positives = distinct_pairs(users, items, 6, 13)
+    found = contains(positives, indptr, *np.array(asked, dtype=np.int32).T)
+    assert found.tolist() == [pair in pairs for pair in asked]
+
+
 def test_a_users_negatives_do_not_depend_on_who_else_is_tested() -> None:
     rows = rows_of([(user, item) for user in range(6) for item in (user, user + 1)])
     everybody = draw_test_negatives(rows, np.arange(6, dtype=np.int32), 7, 11)
@@ -69,6 +102,14 @@ def test_all_candidates_are_drawn_when_as_many_are_wanted() -> None:
     assert sorted(drawn[0].tolist()) == [0, 1, 3, 4, 6, 7, 8, 9]
 
 
+def test_a_user_with_all_items_but_one_gets_that_one_and_one_with_one_gets_all_others() -> None:
+    rows = rows_of([*((0, item) for item in range(9)), (1, 4), (1, 4)], item_count=10)
+    _, array = split(rows, 1, 1)
+    assert array("test_negatives")[0].tolist() == [9]
+    other = draw_test_negatives(rows, np.array([1], dtype=np.int32), 1, 9)
+    assert sorted(other[0].tolist()) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+
+
 def test_every_candidate_is_as_likely_as_every_other() -> None:
     rows = rows_of([(0, 0), (0, 1)], item_count=10)
     users = np.array([0], dtype=np.int32)
@@ -78,22 +119,62 @@ def test_every_candidate_is_as_likely_as_every_other() -> None:
     assert counts.max() < 600
 
 
+def held(rows: Rows, seed: int, times: Sliced | None = None) -> Int64s:
+    return held_out(rows.users, user_counts(rows.users, len(rows.user_names)), seed, times)
+
+
 def test_another_seed_holds_out_other_rows() -> None:
     rows = rows_of([(user, item) for user in range(6) for item in range(10)])
-    held = {tuple(leave_one_out(rows, seed, 5).test.items.tolist()) for seed in range(5)}
-    assert len(held) == 5
+    assert len({tuple(held(rows, seed).tolist()) for seed in range(5)}) == 5
+
+
+def test_every_row_of_a_user_is_held_out_equally_often() -> None:
+    users = np.tile(np.arange(2000, dtype=np.int32), 5)
+    found = held_out(users, user_counts(users, 2000), 3, None) // 2000
+    assert np.abs(np.bincount(found) - 400).max() < 4 * np.sqrt(400)
 
 
 def test_with_times_the_latest_row_is_held_out_and_of_equal_times_the_last() -> None:
     rows = rows_of([(0, 1), (0, 2), (0, 3), (1, 4), (1, 5)])
-    split = leave_one_out(rows, 1, 5, np.array([9, 30, 30, 8, 7]))
-    assert split.test.items.tolist() == [3, 4]
+    assert held(rows, 1, np.array([9, 30, 30, 8, 7])).tolist() == [2, 3]
+
+
+@pytest.mark.parametrize("timed", [False, True])
+def test_which_of_a_users_rows_is_held_out_does_not_depend_on_how_rows_lie_in_slices(
+    tmp_path: Path, timed: bool
+) -> None:
+    random = np.random.default_rng(5)
+    users = random.integers(3_000, size=2 * AT_ONCE + 9).astype(np.int32)
+    times = random.integers(1_000, size=len(users)) if timed else None
+    counts = np.bincount(users)
+    with Column(tmp_path / "users", np.int32) as column:
+        column.append(users[:1_000])
+        column.append(users[1_000:])
+        assert user_counts(column, 3_000).tolist() == counts.tolist()
+        found = held_out(column, counts, 3, times)
+    order = np.argsort(users, kind="stable")
+    by_user = held_out(users[order], counts, 3, None if times is None else times[order])
+    assert order[by_user].tolist() == found.tolist()
+    if times is not None:
+        assert found.tolist() == np.lexsort((times, users))[np.cumsum(counts) - 1].tolist()
 
 
 def test_a_user_with_too_few_negatives_is_named_with_what_to_do() -> None:
     rows = numbered(np.array(["ann", "ann", "bob", "bob"]), np.array([1, 2, 3, 3]))
     with pytest.raises(DataError, match=r"user ann: needs 2 .* --test-negatives 1 or fewer"):
-        leave_one_out(rows, 1, 2)
+        split(rows, 1, 2)
+
+
+def test_a_user_with_no_negative_left_is_named() -> None:
+    rows = numbered(np.array(["ann", "ann", "ann", "bob"]), np.array([1, 2, 2, 1]))
+    with pytest.raises(DataError, match=r"user ann: .*: leave the user out"):
+        split(rows, 1, 1)
+
+
+def test_a_single_row_of_the_only_item_leaves_no_negative() -> None:
+    rows = numbered(np.array(["ann"]), np.array([1]))
+    with pytest.raises(DataError, match="user ann: has a training row of each of the 1 items"):
+        split(rows, 1, 1)
 
 
 def test_users_and_items_are_numbered_in_the_order_of_their_names() -> None:

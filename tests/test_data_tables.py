@@ -107,7 +107,7 @@ def test_a_broken_csv_row_is_told_with_its_line(tmp_path: Path, row: str, compla
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_an_identifier_is_not_made_one_hot(tmp_path: Path, kind: Kind) -> None:
     many = {"who": [1] * 300, "shop": list(range(300)), "code": [f"c{i}" for i in range(300)]}
-    with pytest.raises(DataError, match=r"'code': 300 different texts, at most 256"):
+    with pytest.raises(DataError, match=r"25[78]: context column 'code': more than 256"):
         prepared(tmp_path, kind, Columns("who", "shop", ("code",)), many)
 
 
@@ -172,5 +172,6 @@ def test_a_number_too_large_for_the_context_is_told_with_its_row(
     tmp_path: Path, kind: Kind
 ) -> None:
     path = table(tmp_path, kind, ROWS | {"hour": [9.5, 10, 1e39, 12, 13]})
-    with pytest.raises(DataError, match=r"row 3: hour: 1e\+39 is more than single precision"):
+    place = ":4" if kind == "csv" else ": row 3"
+    with pytest.raises(DataError, match=rf"visits.{kind}{place}: hour: 1e\+39 is more than single"):
         tables.prepare(tmp_path / "data", path, kind, COLUMNS, test_negatives=1)

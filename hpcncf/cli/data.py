@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from hpcncf.errors import UsageError
 
 if TYPE_CHECKING:
     from hpcncf.ncf.data.manifest import Manifest
-    from hpcncf.ncf.data.prepared import Written
+    from hpcncf.ncf.data.writing import Written
+
+Say = Callable[[str], None]
 
 HELP = "prepare a data set, or tell what a prepared folder holds"
 EPILOG = """\
@@ -104,11 +108,14 @@ def run(args: argparse.Namespace) -> int:
 
 def _prepare(args: argparse.Namespace) -> int:
     _check(args)
-    written = _PREPARE[args.dataset](args)
+    with Telling(sys.stderr) as say:
+        written = _PREPARE[args.dataset](args, say)
     if args.json:
         print(json.dumps({"outcome": written.outcome} | _told(args.output, written.manifest)))
     else:
-        print(f"{args.output}: {written.outcome}: {written.manifest.title}")
+        same = ", made from the same input with the same options"
+        outcome = written.outcome + (same if written.outcome == "already there" else "")
+        print(f"{args.output}: {outcome}: {written.manifest.title}")
         print(_shape(written.manifest))
     return 0
 
@@ -122,33 +129,35 @@ def _check(args: argparse.Namespace) -> None:
         raise UsageError(f"--test-negatives {args.test_negatives}: expected 1 or more")
 
 
-def _frappe(args: argparse.Namespace) -> Written:
+def _frappe(args: argparse.Namespace, say: Say) -> Written:
     from hpcncf.ncf.data import frappe, frappe_source
 
     if args.source or not args.or_synthetic:
-        source = args.source or frappe_source.find(_say)
+        source = args.source or frappe_source.find(say)
         return frappe.prepare(args.output, source, args.seed, args.test_negatives, args.force)
     written, reason = frappe_source.prepare_or_stand_in(
-        args.output, args.seed, args.test_negatives, args.force, _say
+        args.output, args.seed, args.test_negatives, args.force, say
     )
     if reason:
         print(f"hpcncf: {reason}", file=sys.stderr)
     return written
 
 
-def _movielens(args: argparse.Namespace) -> Written:
+def _movielens(args: argparse.Namespace, say: Say) -> Written:
     from hpcncf.ncf.data import movielens
 
-    return movielens.prepare(args.output, args.source, args.seed, args.test_negatives, args.force)
+    return movielens.prepare(
+        args.output, args.source, args.seed, args.test_negatives, args.force, say
+    )
 
 
-def _ncf(args: argparse.Namespace) -> Written:
+def _ncf(args: argparse.Namespace, _: Say) -> Written:
     from hpcncf.ncf.data import ncf_format
 
     return ncf_format.prepare(args.output, args.source, args.force)
 
 
-def _table(args: argparse.Namespace) -> Written:
+def _table(args: argparse.Namespace, say: Say) -> Written:
     from hpcncf.ncf.data import tables
 
     context = tuple(name.strip() for name in args.context.split(",") if name.strip())
@@ -161,10 +170,11 @@ def _table(args: argparse.Namespace) -> Written:
         args.seed,
         args.test_negatives,
         args.force,
+        say,
     )
 
 
-def _synthetic(args: argparse.Namespace) -> Written:
+def _synthetic(args: argparse.Namespace, say: Say) -> Written:
     from hpcncf.ncf.data import synthetic
 
     shape = (args.users, args.items, args.rows)
@@ -172,13 +182,13 @@ def _synthetic(args: argparse.Namespace) -> Written:
     if args.like:
         if shape != (None, None, None) or args.context is not None:
             raise UsageError("--like is a whole shape: give it, or --users, --items and --rows")
-        return synthetic.prepare_like(args.output, args.like, say=_say, **own)
+        return synthetic.prepare_like(args.output, args.like, say=say, **own)
     if None in shape:
         raise UsageError("synthetic data needs --like, or all of --users, --items and --rows")
-    return synthetic.prepare(args.output, *shape, context=args.context or 0, say=_say, **own)
+    return synthetic.prepare(args.output, *shape, context=args.context or 0, say=say, **own)
 
 
-_PREPARE: dict[str, Callable[[argparse.Namespace], Written]] = {
+_PREPARE: dict[str, Callable[[argparse.Namespace, Say], Written]] = {
     "frappe": _frappe,
     "movielens": _movielens,
     "ncf": _ncf,
@@ -188,10 +198,32 @@ _PREPARE: dict[str, Callable[[argparse.Namespace], Written]] = {
 }
 
 
-def _say(what: str) -> None:
-    """Progress, for who looks on."""
-    if sys.stderr.isatty():
-        print(f"{what} ...", file=sys.stderr)
+class Telling:
+    """Progress, on one line that a terminal shows while it lasts; a log gets none."""
+
+    EVERY_S = 0.2
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream, self._seen = stream, stream.isatty()
+        self._doing, self._again_s = "", 0.0
+
+    def __call__(self, what: str) -> None:
+        doing = what.partition(":")[0]
+        if not self._seen or (doing == self._doing and time.monotonic() < self._again_s):
+            return
+        self._doing, self._again_s = doing, time.monotonic() + self.EVERY_S
+        self._write(f"{what} ..."[: shutil.get_terminal_size().columns - 1])
+
+    def _write(self, line: str) -> None:
+        self._stream.write(f"\r\x1b[K{line}")
+        self._stream.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._doing:
+            self._write("")
 
 
 def _info(args: argparse.Namespace) -> int:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
+from hpcncf.ncf.data.columns import slices
+from hpcncf.ncf.data.holding import user_counts
 from hpcncf.ncf.data.manifest import DataError
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.data.rows import Int64s
 
 TOP = 10
-_ROWS_AT_ONCE = 1 << 14
+_TEST_ROWS = 1 << 14
+_TRAIN_ROWS = 1 << 22
 
 
 def counts_baseline(prepared: Prepared) -> dict[str, float]:
@@ -26,19 +29,46 @@ def counts_baseline(prepared: Prepared) -> dict[str, float]:
     return {"hr10": float((ranks < TOP).mean()), "ndcg10": float(gains.mean())}
 
 
-def _ranks(prepared: Prepared) -> Int64s:
-    """[test rows]: how many of the negatives come before the positive."""
-    items = prepared.manifest.items
-    trained = prepared.train_users.astype(np.int64) * items + prepared.train_items
-    pairs, counts = np.unique(trained, return_counts=True)
-    popularity = np.bincount(prepared.train_items, minlength=items)
-    before = np.empty(prepared.manifest.test_rows, dtype=np.int64)
-    for start in range(0, len(before), _ROWS_AT_ONCE):
-        part = slice(start, start + _ROWS_AT_ONCE)
-        candidates = np.column_stack([prepared.test_items[part], prepared.test_negatives[part]])
-        wanted = prepared.test_users[part].astype(np.int64)[:, None] * items + candidates
-        at = np.searchsorted(pairs, wanted).clip(max=len(pairs) - 1)
-        own = np.where(pairs[at] == wanted, counts[at], 0)
-        score = own * (len(trained) + 1) + popularity[candidates]
-        before[part] = (score[:, 1:] >= score[:, :1]).sum(axis=1)
+def _ranks(prepared: Prepared, train_rows: int = _TRAIN_ROWS) -> Int64s:
+    """[test rows]: how many of the negatives come before the positive.
+
+    By ranges of users with about `train_rows` training rows each, so that the memory that it takes
+    does not grow with the data.
+    """
+    popularity = user_counts(prepared.train_items, prepared.manifest.items)
+    counts = user_counts(prepared.train_users, prepared.manifest.users)
+    before = np.zeros(prepared.manifest.test_rows, dtype=np.int64)
+    range_of = (np.cumsum(counts) - counts) // train_rows
+    for number in np.unique(range_of):
+        first, end = np.searchsorted(range_of, (number, number + 1))
+        _rank_users(prepared, int(first), int(end), popularity, before)
     return before
+
+
+def _rank_users(
+    prepared: Prepared, first: int, end: int, popularity: Int64s, before: Int64s
+) -> None:
+    """Fill in the ranks of the test rows whose users are from `first` to `end`."""
+    items = prepared.manifest.items
+    pairs, counts = np.unique(_training_pairs(prepared, first, end), return_counts=True)
+    pairs, counts = np.append(pairs, np.iinfo(np.int64).max), np.append(counts, 0)
+    tested = np.flatnonzero((prepared.test_users >= first) & (prepared.test_users < end))
+    for part in slices(len(tested), _TEST_ROWS):
+        rows = tested[part]
+        candidates = np.column_stack([prepared.test_items[rows], prepared.test_negatives[rows]])
+        wanted = prepared.test_users[rows].astype(np.int64)[:, None] * items + candidates
+        at = np.searchsorted(pairs, wanted)
+        own = np.where(pairs[at] == wanted, counts[at], 0)
+        score = own * (prepared.manifest.train_rows + 1) + popularity[candidates]
+        before[rows] = (score[:, 1:] >= score[:, :1]).sum(axis=1)
+
+
+def _training_pairs(prepared: Prepared, first: int, end: int) -> Int64s:
+    """User * items + item of each training row whose user is from `first` to `end`."""
+    found = [np.empty(0, dtype=np.int64)]
+    for part in slices(prepared.manifest.train_rows):
+        users = prepared.train_users[part]
+        mine = np.flatnonzero((users >= first) & (users < end))
+        items = prepared.train_items[part][mine]
+        found.append(users[mine].astype(np.int64) * prepared.manifest.items + items)
+    return np.concatenate(found)

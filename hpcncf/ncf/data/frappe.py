@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 
 from hpcncf.ncf.data import text
 from hpcncf.ncf.data.manifest import DataError
-from hpcncf.ncf.data.prepared import Recipe, Written, write
-from hpcncf.ncf.data.rows import Rows, Split, leave_one_out, numbered
+from hpcncf.ncf.data.rows import Rows, numbered
+from hpcncf.ncf.data.splitting import Counts, leave_one_out
+from hpcncf.ncf.data.writing import Recipe, Written, write
 
 ZIP = "Mobile_Frappe.zip"
 SHA256 = "4adc616de57170f282397f6e6e30215f97fa7ad1b7f40bd12ef5dceaaf3e9b4e"
@@ -39,10 +40,10 @@ def prepare(
     real = recipe.source["sha256"] == SHA256
     title = "Frappe (real)" if real else f"{source.name} in Frappe's format, not the published file"
 
-    def build() -> Split:
-        return leave_one_out(read(source), seed, test_negatives)
+    def fill(into: Path) -> Counts:
+        return leave_one_out(into, read(source), seed, test_negatives)
 
-    return write(folder, recipe, title, build, force)
+    return write(folder, recipe, title, fill, force)
 
 
 def read(source: Path) -> Rows:

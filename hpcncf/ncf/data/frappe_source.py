@@ -12,7 +12,8 @@ from typing import Final
 
 from hpcncf.ncf.data import frappe, manifest, synthetic
 from hpcncf.ncf.data.download import Unavailable, download
-from hpcncf.ncf.data.prepared import Written, load
+from hpcncf.ncf.data.prepared import load
+from hpcncf.ncf.data.writing import Written
 
 URL: Final = (
     "https://raw.githubusercontent.com/irecsys/CARSKit/HEAD/context-aware_data_sets/" + frappe.ZIP

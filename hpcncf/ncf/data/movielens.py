@@ -5,33 +5,40 @@ The row held out for each user is the latest; of equal times, the last in the fi
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpcncf.ncf.data import text
 from hpcncf.ncf.data.manifest import DataError, WrongRequest
-from hpcncf.ncf.data.prepared import Recipe, Written, write
-from hpcncf.ncf.data.rows import Rows, Split, leave_one_out, numbered
+from hpcncf.ncf.data.splitting import Counts, leave_one_out
+from hpcncf.ncf.data.spool import Block, spooled
+from hpcncf.ncf.data.writing import Recipe, Written, write
 
 SEPARATORS: Final = {"ratings.dat": "::", "u.data": "\t"}
 
 
 def prepare(
-    folder: Path, source: Path, seed: int = 1, test_negatives: int = 99, force: bool = False
+    folder: Path,
+    source: Path,
+    seed: int = 1,
+    test_negatives: int = 99,
+    force: bool = False,
+    say: Callable[[str], None] = lambda _: None,
 ) -> Written:
     """Prepare a ratings file, or the one in a folder."""
     source = _file(source)
     options = {"seed": seed, "test_negatives": test_negatives}
     recipe = Recipe("movielens", text.source_of([source]), options)
 
-    def build() -> Split:
-        rows, times = read(source)
-        return leave_one_out(rows, seed, test_negatives, times)
+    def fill(into: Path) -> Counts:
+        with spooled(into, source, read(source, say)) as rows:
+            return leave_one_out(into, rows, seed, test_negatives, rows.times, say)
 
-    return write(folder, recipe, f"MovieLens {source.name}", build, force)
+    return write(folder, recipe, f"MovieLens {source.name}", fill, force)
 
 
 def _file(source: Path) -> Path:
@@ -43,22 +50,34 @@ def _file(source: Path) -> Path:
     return found[0]
 
 
-def read(source: Path) -> tuple[Rows, NDArray[Any]]:
-    """The rows, and the time of each in seconds since 1970."""
+def read(source: Path, say: Callable[[str], None]) -> Iterator[Block]:
+    """The ratings, some thousands at once, with their times in seconds since 1970.
+
+    Raises DataError with the line of the first one that is broken.
+    """
     separator = SEPARATORS.get(source.name, "::" if source.suffix == ".dat" else "\t")
-    shown = separator.replace("\t", "TAB")
-    users, items, times = [], [], []
-    for where, line in text.lines(source):
-        fields = line.split(separator)
-        if len(fields) != 4:
-            raise DataError(
-                f"{where}: expected user{shown}item{shown}rating{shown}time, came {line[:80]!r}"
-            )
-        users.append(text.integer(fields[0], where, "user"))
-        items.append(text.integer(fields[1], where, "item"))
-        times.append(text.integer(fields[3], where, "time"))
-        if not text.is_number(fields[2]):
-            raise DataError(f"{where}: rating: expected a number, came {fields[2]!r}")
-    if not users:
-        raise DataError(f"{source}: has no rows")
-    return numbered(np.array(users), np.array(items)), np.array(times)
+    ratings = (_rating(where, line, separator) for where, line in text.lines(source))
+    read = 0
+    while some := list(islice(ratings, text.ROWS_AT_ONCE)):
+        users, items, seconds = (list(each) for each in zip(*some, strict=True))
+        times = np.array(seconds, dtype=np.int64)
+        yield Block(users, items, {}, times, lambda _: str(source))
+        read += len(some)
+        say(f"reading {source}: {read:,} ratings")
+
+
+def _rating(where: str, line: str, separator: str) -> tuple[int, int, int]:
+    """User, item and time."""
+    fields = line.split(separator)
+    if len(fields) != 4:
+        shown = separator.replace("\t", "TAB")
+        raise DataError(
+            f"{where}: expected user{shown}item{shown}rating{shown}time, came {line[:80]!r}"
+        )
+    if not text.is_number(fields[2]):
+        raise DataError(f"{where}: rating: expected a number, came {fields[2]!r}")
+    return (
+        text.integer(fields[0], where, "user"),
+        text.integer(fields[1], where, "item"),
+        text.integer(fields[3], where, "time"),
+    )

@@ -13,8 +13,9 @@ import numpy as np
 
 from hpcncf.ncf.data import text
 from hpcncf.ncf.data.manifest import DataError, WrongRequest
-from hpcncf.ncf.data.prepared import Recipe, Written, write
 from hpcncf.ncf.data.rows import Int64s, Rows, Split
+from hpcncf.ncf.data.splitting import save
+from hpcncf.ncf.data.writing import Recipe, Written, write
 
 ENDINGS: Final = (".train.rating", ".test.rating", ".test.negative")
 
@@ -24,7 +25,7 @@ def prepare(folder: Path, source: Path, force: bool = False) -> Written:
     files = _files(source)
     name = files[0].name.removesuffix(ENDINGS[0])
     recipe = Recipe("ncf", text.source_of(files), {})
-    return write(folder, recipe, f"NCF files {name}", lambda: read(files), force)
+    return write(folder, recipe, f"NCF files {name}", lambda into: save(into, read(files)), force)
 
 
 def _files(source: Path) -> list[Path]:

@@ -2,79 +2,94 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hpcncf.ncf.data.manifest import DataError, WrongRequest
-from hpcncf.ncf.data.tables import Columns, Table
+from hpcncf.ncf.data.spool import Block
+from hpcncf.ncf.data.tables import Columns, Say
+
+ROWS_AT_ONCE: Final = 1 << 16
+BUFFER: Final = 1 << 20
+"""Bytes of each column that are read at once: whole column chunks may be larger than memory."""
 
 
-def read_parquet(source: Path, columns: Columns) -> Table:
-    table = _table(source, columns.names())
-    values = {name: _values(source, name, table) for name in columns.names()}
-    return Table(
-        values[columns.user],
-        values[columns.item],
-        {name: _context(values[name]) for name in columns.context},
-        _times(source, columns.time, values[columns.time]) if columns.time else None,
-    )
-
-
-def _table(source: Path, names: list[str]) -> Any:
+def read_parquet(source: Path, columns: Columns, say: Say) -> Iterator[Block]:
+    """Raises DataError with the row and the column of the first value that cannot be used."""
     try:
         import pyarrow
         from pyarrow import parquet
     except ImportError:
         raise DataError(f"{source}: reading Parquet needs pyarrow: pip install pyarrow") from None
     try:
-        with parquet.ParquetFile(source) as file:
-            known = file.schema_arrow.names
-            missing = [name for name in names if name not in known]
-            if missing:
-                raise WrongRequest(
-                    f"{source}: no column {missing[0]!r}; its columns: {', '.join(known)}"
-                )
-            return file.read(columns=names)
+        with parquet.ParquetFile(source, buffer_size=BUFFER, pre_buffer=False) as file:
+            _refuse_missing(source, columns.names(), file.schema_arrow.names)
+            rows, length = 0, file.metadata.num_rows
+            for batch in file.iter_batches(ROWS_AT_ONCE, columns=columns.names()):
+                yield _block(source, columns, batch, rows)
+                rows += batch.num_rows
+                say(f"reading {source}: {rows / length:.0%}, {rows:,} rows")
     except (pyarrow.ArrowException, OSError) as error:
         raise DataError(f"{source}: cannot be read as Parquet: {error}") from None
 
 
-def _values(source: Path, name: str, table: Any) -> NDArray[Any]:
+def _refuse_missing(source: Path, names: list[str], known: list[str]) -> None:
+    missing = [name for name in names if name not in known]
+    if missing:
+        raise WrongRequest(f"{source}: no column {missing[0]!r}; its columns: {', '.join(known)}")
+
+
+def _block(source: Path, columns: Columns, batch: Any, before: int) -> Block:
+    def where(at: int) -> str:
+        return f"{source}: row {before + at + 1}"
+
+    values = {name: _values(batch[name], name, where) for name in columns.names()}
+    return Block(
+        values[columns.user].tolist(),
+        values[columns.item].tolist(),
+        {name: _context(values[name]) for name in columns.context},
+        _times(source, columns.time, values[columns.time]) if columns.time else None,
+        where,
+    )
+
+
+def _values(column: Any, name: str, where: Any) -> NDArray[Any]:
     """A column as int64, finite floats, datetime64 or text.
 
     Raises DataError at the first null or NaN.
     """
-    column = table[name]
     if column.null_count:
-        row = column.is_null().index(True).as_py() + 1
-        raise DataError(f"{source}: row {row}: {name}: is empty")
-    values: NDArray[Any] = column.to_numpy()
+        raise DataError(f"{where(column.is_null().index(True).as_py())}: {name}: is empty")
+    values: NDArray[Any] = column.to_numpy(zero_copy_only=False)
     kind = values.dtype.kind
     if kind == "f":
-        return _finite(source, name, values)
+        return _finite(values, name, where)
     if kind == "M":
         return values
     whole: NDArray[Any] = values.astype(np.int64 if kind in "biu" else np.str_)
     return whole
 
 
-def _context(values: NDArray[Any]) -> NDArray[Any]:
-    return values.astype(np.float64 if values.dtype.kind in "if" else np.str_)
+def _context(values: NDArray[Any]) -> NDArray[np.float64] | list[str]:
+    if values.dtype.kind in "if":
+        return values.astype(np.float64)
+    texts: list[str] = values.astype(np.str_).tolist()
+    return texts
 
 
 def _times(source: Path, name: str, values: NDArray[Any]) -> NDArray[Any]:
     if values.dtype.kind not in "ifM":
         raise DataError(f"{source}: {name}: expected numbers or timestamps, came text")
-    return values
+    return values.view(np.int64) if values.dtype.kind == "M" else values
 
 
-def _finite(source: Path, name: str, values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _finite(values: NDArray[np.float64], name: str, where: Any) -> NDArray[np.float64]:
     broken = np.flatnonzero(~np.isfinite(values))
     if len(broken):
-        raise DataError(
-            f"{source}: row {broken[0] + 1}: {name}: expected a number, came {values[broken[0]]}"
-        )
+        at = int(broken[0])
+        raise DataError(f"{where(at)}: {name}: expected a number, came {values[at]}")
     return values

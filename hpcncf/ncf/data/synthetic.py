@@ -19,8 +19,10 @@ from numpy.random import Generator, Philox
 from numpy.typing import NDArray
 
 from hpcncf.ncf.data.manifest import WrongRequest
-from hpcncf.ncf.data.prepared import Recipe, Written, write
-from hpcncf.ncf.data.rows import Floats, Int64s, Rows, Split, distinct_pairs, draw_test_negatives
+from hpcncf.ncf.data.negatives import draw_test_negatives
+from hpcncf.ncf.data.rows import Floats, Int64s, Rows, Split, distinct_pairs
+from hpcncf.ncf.data.splitting import Counts, save
+from hpcncf.ncf.data.writing import Recipe, Written, write
 
 CLUSTERS: Final = 8
 FROM_ALL_ITEMS: Final = 0.1
@@ -91,9 +93,11 @@ def _prepare(
     options = asdict(shape) | {"like": like, "seed": seed, "test_negatives": test_negatives}
     of = f" of {NAMES[like]} shape (not the real data)" if like else ""
     recipe = Recipe("synthetic", {"name": "hpcncf (generated)"}, options)
-    return write(
-        folder, recipe, f"Synthetic data{of}", lambda: make(shape, seed, test_negatives, say), force
-    )
+
+    def fill(into: Path) -> Counts:
+        return save(into, make(shape, seed, test_negatives, say))
+
+    return write(folder, recipe, f"Synthetic data{of}", fill, force)
 
 
 def _check(shape: Shape) -> None:

@@ -5,14 +5,19 @@ from __future__ import annotations
 import csv
 import hashlib
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, chain, islice
+from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hpcncf.ncf.data.manifest import DataError, WrongRequest
+
+ROWS_AT_ONCE: Final = 1 << 14
 
 
 def lines(path: Path) -> Iterator[tuple[str, str]]:
@@ -35,23 +40,75 @@ def decoded(file: Iterable[bytes], name: str) -> Iterator[str]:
             raise DataError(f"{name}:{number}: not UTF-8 text: {error.reason}") from None
 
 
-def records(
-    file: Iterable[bytes], name: str, columns: list[str], delimiter: str
-) -> Iterator[tuple[str, list[str]]]:
-    """The named columns of each row of a CSV file with a header, after where the row begins."""
-    reader = csv.reader(decoded(file, name), delimiter=delimiter)
+@dataclass(frozen=True)
+class Block:
+    """Some rows of a CSV file, blank lines left out."""
+
+    name: str
+    columns: list[tuple[str, ...]]
+    """The named ones, in the order in which they were named."""
+    lines: Sequence[int]
+    """In which line of the file each row begins."""
+
+    def where(self, at: int) -> str:
+        return f"{self.name}:{self.lines[at]}"
+
+
+def blocks(file: Iterable[bytes], name: str, columns: list[str], delimiter: str) -> Iterator[Block]:
+    """The named columns of a CSV file with a header, some thousand rows at once."""
+    reader = csv.reader(_decoded(file), delimiter=delimiter)
     try:
         header = next(reader, [])
         at = [_place(column, header, name) for column in columns]
-        line = reader.line_num + 1
-        for row in reader:
-            if row and len(row) != len(header):
-                raise DataError(f"{name}:{line}: expected {len(header)} columns, came {len(row)}")
-            if row:  # else a blank line, as many a file ends with
-                yield f"{name}:{line}", [row[column] for column in at]
+        while True:
             line = reader.line_num + 1
+            rows = list(islice(reader, ROWS_AT_ONCE))
+            if not rows:
+                return
+            lines = _lines(rows, line, reader.line_num)
+            if block := _block(name, rows, lines, at, len(header)):
+                yield block
     except csv.Error as error:
         raise DataError(f"{name}:{reader.line_num}: not readable as CSV: {error}") from None
+    except UnicodeDecodeError as error:
+        raise DataError(f"{name}:{reader.line_num + 1}: not UTF-8 text: {error.reason}") from None
+
+
+def _decoded(file: Iterable[bytes]) -> Iterator[str]:
+    lines = iter(file)
+    return chain((line.decode("utf-8-sig") for line in islice(lines, 1)), map(bytes.decode, lines))
+
+
+def _lines(rows: list[list[str]], first: int, last: int) -> Sequence[int]:
+    """A quoted field may hold ends of lines; a blank line is a row of no fields."""
+    if last - first + 1 == len(rows):
+        return range(first, last + 1)
+    more = [sum(field.count("\n") for field in row) for row in rows]
+    return [first + at + before for at, before in enumerate(accumulate(more, initial=0))][:-1]
+
+
+def _block(
+    name: str, rows: list[list[str]], lines: Sequence[int], at: list[int], width: int
+) -> Block | None:
+    if set(map(len, rows)) != {width}:
+        kept = [place for place, row in enumerate(rows) if row]
+        for place in kept:
+            if len(rows[place]) != width:
+                raise DataError(
+                    f"{name}:{lines[place]}: expected {width} columns, came {len(rows[place])}"
+                )
+        rows, lines = [rows[place] for place in kept], [lines[place] for place in kept]
+    columns = list(zip(*map(itemgetter(*at, at[0]), rows), strict=True))[: len(at)]
+    return Block(name, columns, lines) if rows else None
+
+
+def records(
+    file: Iterable[bytes], name: str, columns: list[str], delimiter: str
+) -> Iterator[tuple[str, list[str]]]:
+    """The same row by row, after where the row begins: `FILE:LINE`."""
+    for block in blocks(file, name, columns, delimiter):
+        for at, row in enumerate(zip(*block.columns, strict=True)):
+            yield block.where(at), list(row)
 
 
 def _place(column: str, header: list[str], name: str) -> int:

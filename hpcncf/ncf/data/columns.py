@@ -1,0 +1,83 @@
+"""Arrays that lie in files: written block by block, read in slices, never whole in memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Protocol, Self
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import DTypeLike, NDArray
+
+AT_ONCE: Final = 1 << 18
+"""Rows of a slice: tens of MB with two dozen columns."""
+HEADER: Final = 128
+"""Bytes of an .npy header, which numpy pads for a first axis of any length."""
+
+
+class Sliced(Protocol):
+    """What is read in slices: an array in memory or a column in a file."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, span: slice, /) -> NDArray[Any]: ...
+
+
+def slices(length: int, at_once: int = AT_ONCE) -> Iterator[slice]:
+    for start in range(0, length, at_once):
+        yield slice(start, min(start + at_once, length))
+
+
+class Column:
+    """An .npy file that grows at its end and may be read meanwhile. To be closed."""
+
+    def __init__(self, path: Path, kind: DTypeLike, row: tuple[int, ...] = ()) -> None:
+        """`row` is the shape of one row."""
+        self.path, self.kind, self.row = path, np.dtype(kind), row
+        self._length = 0
+        self._file = path.open("wb")
+        self._file.seek(HEADER)
+
+    def append(self, rows: Any) -> None:
+        block = np.ascontiguousarray(rows, dtype=self.kind)
+        self._file.write(block.data)
+        self._length += len(block)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, span: slice, /) -> NDArray[Any]:
+        start, stop, _ = span.indices(self._length)
+        if not self._file.closed:
+            self._file.flush()
+        count, each = max(0, stop - start), math.prod(self.row)
+        offset = HEADER + start * each * self.kind.itemsize
+        found = np.fromfile(self.path, self.kind, count * each, offset=offset)
+        return found.reshape(count, *self.row)
+
+    def close(self) -> None:
+        if self._file.closed:
+            return
+        told = {
+            "descr": npy.dtype_to_descr(self.kind),
+            "fortran_order": False,
+            "shape": (self._length, *self.row),
+        }
+        with self._file:
+            self._file.seek(0)
+            npy.write_array_header_1_0(self._file, told)
+            assert self._file.tell() == HEADER
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,211 @@
+"""Rows split into the arrays of a prepared folder, without ever being in memory as a whole.
+
+What is kept in memory is of the size of the users and of one part of them. User-item pairs are
+sorted by parts: ranges of users with so many rows together that they can be sorted in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from hpcncf.ncf.data import negatives
+from hpcncf.ncf.data.columns import Column, Sliced, slices
+from hpcncf.ncf.data.holding import held_out, user_counts
+from hpcncf.ncf.data.manifest import DataError
+from hpcncf.ncf.data.rows import Int32s, Int64s, Interactions, Split, distinct_pairs
+
+PART_ROWS: Final = 1 << 22
+"""Rows sorted at once: a few hundred MB with what sorting needs."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What a manifest tells of the arrays beside it."""
+
+    users: int
+    items: int
+    train_rows: int
+    train_pairs: int
+    test_rows: int
+    context_columns: list[str]
+    test_negatives: int
+
+
+class Arrays:
+    """The files of a prepared folder while they are written."""
+
+    def __init__(self, folder: Path, width: int, negatives: int, files: ExitStack) -> None:
+        def column(name: str, kind: DTypeLike, *row: int) -> Column:
+            return files.enter_context(Column(folder / f"{name}.npy", kind, row))
+
+        self.train = [column("train_users", np.int32), column("train_items", np.int32)]
+        self.train.append(column("train_context", np.float32, width))
+        self.test = [column("test_users", np.int32), column("test_items", np.int32)]
+        self.test.append(column("test_context", np.float32, width))
+        self.test_negatives = column("test_negatives", np.int32, negatives)
+        self.positives_indptr = column("positives_indptr", np.int64)
+        self.positives = column("positives", np.int32)
+
+
+def leave_one_out(
+    folder: Path,
+    rows: Interactions,
+    seed: int,
+    test_negatives: int,
+    times: Sliced | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> Counts:
+    """Write the arrays: of each user with two rows or more one is for testing, see `held_out`.
+
+    Needs room in `folder` for twice the pairs beside what stays. Raises DataError where a user has
+    too few items to draw negatives from.
+    """
+    say("choosing the test rows")
+    counts = user_counts(rows.users, len(rows.user_names))
+    held = held_out(rows.users, counts, seed, times)
+    width = len(rows.context_columns)
+    with ExitStack() as files:
+        arrays = Arrays(folder, width, test_negatives, files)
+        parts = Parts(folder, counts, rows.item_count, files)
+        _write_rows(arrays, parts, rows, held, say)
+        test_users = np.flatnonzero(counts > 1).astype(np.int32)
+        _write_pairs(arrays, parts, rows, test_users, seed, say)
+        made = _counts(arrays, rows)
+    parts.remove()
+    return made
+
+
+def save(folder: Path, split: Split) -> Counts:
+    """Write the arrays of what is split already. Raises DataError as `leave_one_out`."""
+    train, test = split.train, split.test
+    width, drawn = len(train.context_columns), split.test_negatives
+    indptr, positives = distinct_pairs(
+        train.users, train.items, len(train.user_names), train.item_count
+    )
+    _refuse_insatiable(train, indptr)
+    with ExitStack() as files:
+        arrays = Arrays(folder, width, drawn.shape[1], files)
+        for columns, some in ((arrays.train, train), (arrays.test, test)):
+            _append(columns, some.users, some.items, some.context)
+        arrays.test_negatives.append(drawn)
+        arrays.positives_indptr.append(indptr)
+        arrays.positives.append(positives)
+        return _counts(arrays, train)
+
+
+class Parts:
+    """Pairs in files, one for each range of users, each pair with whether its row is for testing.
+
+    A pair is user * items + item, twice that with 1 for testing.
+    """
+
+    def __init__(self, folder: Path, counts: Int64s, items: int, files: ExitStack) -> None:
+        before = np.cumsum(counts) - counts
+        part = before // PART_ROWS
+        self.starts = np.flatnonzero(np.diff(part, prepend=-1))
+        """The first user of each."""
+        self.items, self._folder = items, folder
+        self._files = [
+            files.enter_context(Column(folder / f".pairs-{number}", np.int64))
+            for number in range(len(self.starts))
+        ]
+        self.seen = files.enter_context(Column(folder / ".seen", np.int32))
+
+    def append(self, users: Int32s, items: Int32s, for_testing: Any) -> None:
+        pairs = (users.astype(np.int64) * self.items + items) * 2 + for_testing
+        part = np.searchsorted(self.starts, users, side="right") - 1
+        order = np.argsort(part, kind="stable")
+        ends = np.cumsum(np.bincount(part, minlength=len(self.starts)))[:-1]
+        for file, some in zip(self._files, np.split(pairs[order], ends), strict=True):
+            file.append(some)
+
+    def pairs(self, number: int) -> tuple[Int64s, Int64s]:
+        """Of one part, the distinct pairs of all rows, and those of training rows."""
+        marked = self._files[number][:]
+        return np.unique(marked >> 1), np.unique(marked[marked & 1 == 0] >> 1)
+
+    def remove(self) -> None:
+        for file in (*self._files, self.seen):
+            file.path.unlink()
+
+
+def _write_rows(
+    arrays: Arrays, parts: Parts, rows: Interactions, held: Int64s, say: Callable[[str], None]
+) -> None:
+    """One sweep; test rows, found in the order of the source, are then written by user."""
+    found: list[tuple[Int32s, Int32s, Any]] = []
+    length = len(rows.users)
+    held_in_order = np.sort(held)
+    for part in slices(length):
+        say(f"writing rows: {part.start / length:.0%} of {length:,}")
+        users, items, context = rows.users[part], rows.items[part], rows.context[part]
+        first, last = np.searchsorted(held_in_order, (part.start, part.stop))
+        at = held_in_order[first:last] - part.start
+        for_testing = np.zeros(len(users), dtype=np.bool_)
+        for_testing[at] = True
+        _append(arrays.train, *(each[~for_testing] for each in (users, items, context)))
+        found.append((users[at], items[at], context[at]))
+        parts.append(users, items, for_testing)
+    if found:
+        by_user = np.searchsorted(held_in_order, held)
+        _append(arrays.test, *(np.concatenate(each)[by_user] for each in zip(*found, strict=True)))
+
+
+def _append(columns: list[Column], *blocks: Any) -> None:
+    for column, block in zip(columns, blocks, strict=True):
+        column.append(block)
+
+
+def _write_pairs(
+    arrays: Arrays,
+    parts: Parts,
+    rows: Interactions,
+    test_users: Int32s,
+    seed: int,
+    say: Callable[[str], None],
+) -> None:
+    users = len(rows.user_names)
+    trained, seen = np.zeros(users + 1, dtype=np.int64), np.zeros(users + 1, dtype=np.int64)
+    for number in range(len(parts.starts)):
+        say(f"sorting pairs: part {number + 1} of {len(parts.starts)}")
+        every, training = parts.pairs(number)
+        parts.seen.append(every % parts.items)
+        arrays.positives.append(training % parts.items)
+        seen[1:] += np.bincount(every // parts.items, minlength=users)
+        trained[1:] += np.bincount(training // parts.items, minlength=users)
+    positives_indptr, indptr = np.cumsum(trained), np.cumsum(seen)
+    count = arrays.test_negatives.row[0]
+    negatives.refuse_too_few(rows.user_names, test_users, indptr, parts.items, count)
+    _refuse_insatiable(rows, positives_indptr)
+    arrays.positives_indptr.append(positives_indptr)
+    say(f"drawing {count} negatives for each of {len(test_users):,} test rows")
+    for some in negatives.drawn(test_users, indptr, parts.seen, parts.items, seed, count):
+        arrays.test_negatives.append(some)
+
+
+def _refuse_insatiable(rows: Interactions, indptr: Int64s) -> None:
+    everything = np.flatnonzero(np.diff(indptr) == rows.item_count)
+    if len(everything):
+        raise DataError(
+            f"user {rows.user_names[everything[0]]}: has a training row of each of the "
+            f"{rows.item_count} items, so that no negative can be drawn: leave the user out"
+        )
+
+
+def _counts(arrays: Arrays, rows: Interactions) -> Counts:
+    return Counts(
+        users=len(rows.user_names),
+        items=rows.item_count,
+        train_rows=len(arrays.train[0]),
+        train_pairs=len(arrays.positives),
+        test_rows=len(arrays.test[0]),
+        context_columns=rows.context_columns,
+        test_negatives=arrays.test_negatives.row[0],
+    )
