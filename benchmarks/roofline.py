@@ -22,6 +22,7 @@ import torch
 from benchmarks.engines import Climber, Rung, full_size
 from hpcncf.ncf.data import prepared, synthetic
 from hpcncf.ncf.data.manifest import Manifest
+from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.spec import Model, Training
 
 ROUNDS: Final = 5
@@ -136,13 +137,13 @@ class Machine:
         return statistics.median(each[name] for each in self.rounds)
 
 
-def measured(data: list[prepared.Prepared]) -> tuple[list[Machine], dict[tuple[str, str], float]]:
+def measured(data: dict[str, Prepared]) -> tuple[list[Machine], dict[tuple[str, str], float]]:
     """The machine on one thread and on two, and each rung's instances a second by data: medians,
-    all in turn."""
-    machines = [Machine(data[0].manifest, threads) for threads in (1, 2)]
+    all in turn. The first data's rows are those gathered."""
+    machines = [Machine(next(iter(data.values())).manifest, threads) for threads in (1, 2)]
     climbers = {
-        (rung.name, of.manifest.title): (Climber(rung, of), rung.steps)
-        for of in data
+        (rung.name, name): (Climber(rung, of), rung.steps)
+        for name, of in data.items()
         for rung in RUNGS
     }
     found: dict[tuple[str, str], list[float]] = {name: [] for name in climbers}
@@ -167,17 +168,20 @@ def show_machine(machines: list[Machine]) -> None:
 
 
 def show_engines(machines: list[Machine], speeds: dict[tuple[str, str], float]) -> None:
-    context = len(machines[0].manifest.context_columns)
-    flop = flop_per_instance(Model(), context, Training().negatives)
-    print(f"\nA step needs {flop:,.0f} FLOP per instance, and 1.2 rows at most.\n")
-    print("| | data | instances/s | GFLOP/s | of sgemm | of its own shapes |")
-    print("|---|---|---:|---:|---:|---:|")
-    for (name, title), per_s in speeds.items():
+    context, negatives = len(machines[0].manifest.context_columns), Training().negatives
+    flop, rows = flop_per_instance(Model(), context, negatives), 1 + 1 / (1 + negatives)
+    print(f"\nAn instance needs {flop:,.0f} FLOP, and {rows:g} rows where none comes twice.\n")
+    print("| | data | instances/s | GFLOP/s | of sgemm | of the step's own shapes | of the rows |")
+    print("|---|---|---:|---:|---:|---:|---:|")
+    for (name, data), per_s in speeds.items():
         machine = machines[1 if "two" in name else 0]
-        shares = [f"{per_s * flop / machine.median(roof):.0%}" for roof in ("sgemm", "step")]
-        print(
-            f"| {name} | {title} | {per_s:,.0f} | {per_s * flop / 1e9:.1f} | {' | '.join(shares)} |"
-        )
+        shares = [
+            per_s * flop / machine.median("sgemm"),
+            per_s * flop / machine.median("step"),
+            per_s * rows / machine.median("gathered"),
+        ]
+        told = " | ".join(f"{share:.0%}" for share in shares)
+        print(f"| {name} | {data} | {per_s:,.0f} | {per_s * flop / 1e9:.1f} | {told} |")
 
 
 def main() -> int:
@@ -185,7 +189,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "small"
         synthetic.prepare_like(folder, "frappe")
-        machines, speeds = measured([full_size(), prepared.load(folder)])
+        data = {"full size": full_size(), "Frappe's shape": prepared.load(folder)}
+        machines, speeds = measured(data)
     show_machine(machines)
     show_engines(machines, speeds)
     return 0

@@ -65,6 +65,23 @@ def test_an_idle_row_is_within_the_stated_bound_of_the_true_recurrence(
         assert float((wrong / expected[steps].abs()).max()) <= bound, steps
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("touched", [10, 100, 5000])
+@pytest.mark.parametrize("pieces", [[1] * 40, [3, 1, 300, 2, 1000], [1500, 1500, 1500]])
+def test_a_row_settled_in_pieces_is_where_one_settled_at_once_is(
+    touched: int, pieces: list[int], dtype: torch.dtype
+) -> None:
+    rows = touched_once(touched, dtype)
+    at, step = rows.values[:-1, 0].double().clone(), touched
+    for piece in pieces:
+        step += piece
+        rows.load(rows.state() | {"step": step})
+        rows.settle()
+    moved, expected = rows.values[:-1, 0].double() - at, recurrence(touched, sum(pieces))[-1]
+    noise = 0.0 if dtype == torch.float64 else 2e-7 * len(pieces) * at.abs()
+    assert bool(((moved - expected).abs() - noise <= 0.0031 * expected.abs()).all())
+
+
 def other(rows: Adam) -> None:
     """A step of the row behind those under test."""
     rows.read(torch.tensor([len(GRADIENTS)]))
