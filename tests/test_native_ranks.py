@@ -155,3 +155,51 @@ def test_a_slot_too_small_is_refused(data: Prepared) -> None:
     of = kernel(data)
     with pytest.raises(HpcncfError, match="a message may need"):
         of.gradients(Span(0, 0, 4), 1.0, slot(of.capacity - 1))
+
+
+def test_rows_that_moved_are_those_that_steps_read(data: Prepared) -> None:
+    of = kernel(data)
+    of.watch()
+    expected: set[int] = set()
+    for span in (Span(0, 0, 20), Span(0, 20, 30)):
+        of.step(span, 0.01)
+        _, users, items = of.draw(span)
+        expected |= set(users.tolist()) | set((items + len(of.users)).ravel().tolist())
+    assert of.moved().tolist() == sorted(expected)
+    assert of.moved().tolist() == []
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "lazy_adam", "sgd"])
+def test_replicas_that_take_their_mean_are_one_again(data: Prepared, optimizer: Any) -> None:
+    """As they would be had all rows been settled and averaged, those that nobody moved too."""
+    two, settled = ([kernel(data, optimizer) for _ in range(2)] for _ in range(2))
+    for each in two:
+        each.watch()
+    for kernels in (two, settled):
+        for rank, each in enumerate(kernels):
+            for step in range(15):
+                each.step(Span(0, (2 * step + rank) * 8, (2 * step + rank + 1) * 8), 0.02)
+    ids = np.union1d(two[0].moved(), two[1].moved())
+    mean = (two[0].take(ids) + two[1].take(ids)) / 2
+    for each in two:
+        each.put(ids, mean)
+        each.settle()
+    for each in settled:
+        each.settle()
+    width, parts = 40, two[0].row_numbers
+    for mine, theirs, first, second in (
+        (two[0].users, two[1].users, settled[0].users, settled[1].users),
+        (two[0].items, two[1].items, settled[0].items, settled[1].items),
+    ):
+        assert mine.tobytes() == theirs.tobytes()
+        np.testing.assert_allclose(mine[:, :width], (first + second)[:, :width] / 2, atol=1e-7)
+        np.testing.assert_allclose(mine[:, :parts], (first + second)[:, :parts] / 2, atol=1e-6)
+
+
+def test_ids_of_rows_that_are_not_there_are_refused(data: Prepared) -> None:
+    of = kernel(data)
+    for bad in (-1, 120):
+        with pytest.raises(HpcncfError, match=f"row {bad} at 1: expected 0 to 119"):
+            of.take(np.array([3, bad]))
+        with pytest.raises(HpcncfError, match=f"row {bad} at 1"):
+            of.put(np.array([3, bad]), np.zeros((2, of.row_numbers)))

@@ -79,6 +79,7 @@ class Kernel:
         self.items = self._rows(1, manifest.items)
         self.dense = [self._dense(which) for which in range(3)]
         self.negatives = training.negatives
+        self.row_numbers = int(self._library.hpcncf_row_numbers(self._engine))
 
     def _rows(self, which: int, count: int) -> NDArray[Any]:
         """A table [rows, stride]: parameters, both moments, the step they are of, unused rest."""
@@ -143,6 +144,34 @@ class Kernel:
         addresses = (c_void_p * ranks)(*(each.ctypes.data for each in messages))
         sizes = (c_int64 * ranks)(*(each.nbytes for each in messages))
         status = self._library.hpcncf_apply(self._engine, addresses, sizes, ranks)
+        library.checked(self._library, status)
+
+    def watch(self) -> None:
+        """From now on `moved` knows which rows steps read."""
+        library.checked(self._library, self._library.hpcncf_watch(self._engine))
+
+    def moved(self) -> NDArray[np.int64]:
+        """Ids of the rows that steps read since the last call, ascending: users, then items."""
+        ids = np.empty(len(self.users) + len(self.items), dtype=np.int64)
+        count = self._library.hpcncf_moved(self._engine, _pointer(ids, c_int64))
+        return ids[:count].copy()
+
+    def take(self, ids: NDArray[np.int64]) -> NDArray[Any]:
+        """All that steps change of these rows, brought to the last step [len(ids), n]."""
+        rows = np.empty((len(ids), self.row_numbers), dtype=self._kind)
+        status = self._library.hpcncf_take_rows(
+            self._engine, _pointer(ids, c_int64), len(ids), rows.ctypes.data
+        )
+        library.checked(self._library, status)
+        return rows
+
+    def put(self, ids: NDArray[np.int64], rows: NDArray[Any]) -> None:
+        """Go on from such rows, as of the last step; no id twice."""
+        rows = np.ascontiguousarray(rows, dtype=self._kind)
+        assert rows.shape == (len(ids), self.row_numbers)
+        status = self._library.hpcncf_put_rows(
+            self._engine, _pointer(ids, c_int64), len(ids), rows.ctypes.data
+        )
         library.checked(self._library, status)
 
     def settle(self) -> None:

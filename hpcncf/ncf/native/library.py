@@ -124,6 +124,11 @@ def _declare(library: ctypes.CDLL) -> None:
             ],
         ),
         "apply": (c_int, [c_void_p, POINTER(c_void_p), POINTER(c_int64), c_int]),
+        "watch": (c_int, [c_void_p]),
+        "moved": (c_int64, [c_void_p, POINTER(c_int64)]),
+        "row_numbers": (c_int64, [c_void_p]),
+        "take_rows": (c_int, [c_void_p, POINTER(c_int64), c_int64, c_void_p]),
+        "put_rows": (c_int, [c_void_p, POINTER(c_int64), c_int64, c_void_p]),
         "settle": (c_int, [c_void_p]),
         "evaluate": (c_int, [c_void_p, POINTER(Test), POINTER(c_int32)]),
         "draw": (

@@ -22,6 +22,11 @@ struct Face {
   virtual double gradients(const Span& span, double scale, const Span& next, void* slot,
                            int64_t capacity, int64_t* size) = 0;
   virtual void apply(const void* const* messages, const int64_t* sizes, int ranks) = 0;
+  virtual void watch() = 0;
+  virtual int64_t moved(int64_t* ids) = 0;
+  virtual int64_t rows_count() const = 0;
+  virtual int64_t row_numbers() const = 0;
+  virtual void exchange_rows(const int64_t* ids, int64_t count, void* to, const void* from) = 0;
   virtual void settle() = 0;
   virtual void evaluate(const Test& test, int32_t* ranks) = 0;
   virtual void draw(const Span& span, int64_t* rows, int32_t* users, int32_t* items) = 0;
@@ -57,6 +62,13 @@ struct Of final : Face {
       received.push_back(Message<S>::received(messages[rank], sizes[rank],
                                               int64_t(shape.parameters), bounds, shape.width()));
     engine.apply(received);
+  }
+  void watch() override { engine.watch.begin(engine.rows.count()); }
+  int64_t moved(int64_t* ids) override { return engine.watch.moved(ids); }
+  int64_t rows_count() const override { return engine.rows.count(); }
+  int64_t row_numbers() const override { return engine.rows.numbers(); }
+  void exchange_rows(const int64_t* ids, int64_t count, void* to, const void* from) override {
+    engine.exchange_rows(ids, count, static_cast<S*>(to), static_cast<const S*>(from));
   }
   void settle() override { engine.settle(); }
   void evaluate(const Test& test, int32_t* ranks) override {
@@ -157,6 +169,39 @@ HPCNCF_EXPORT int hpcncf_gradients(void* engine, const Span* span, double scale,
 HPCNCF_EXPORT int hpcncf_apply(void* engine, const void* const* messages, const int64_t* sizes,
                                int ranks) {
   return guarded([&] { static_cast<Face*>(engine)->apply(messages, sizes, ranks); });
+}
+
+// From now on the engine notes which rows its steps read.
+HPCNCF_EXPORT int hpcncf_watch(void* engine) {
+  return guarded([&] { static_cast<Face*>(engine)->watch(); });
+}
+
+// Ids of those since the last call, items behind the users, to an array with room for all.
+HPCNCF_EXPORT int64_t hpcncf_moved(void* engine, int64_t* ids) {
+  return static_cast<Face*>(engine)->moved(ids);
+}
+
+// How many numbers of a row steps change.
+HPCNCF_EXPORT int64_t hpcncf_row_numbers(void* engine) {
+  return static_cast<Face*>(engine)->row_numbers();
+}
+
+// All of those, of these rows, as of now; `hpcncf_put_rows` goes on from such.
+HPCNCF_EXPORT int hpcncf_take_rows(void* engine, const int64_t* ids, int64_t count, void* to) {
+  return guarded([&] {
+    auto& face = *static_cast<Face*>(engine);
+    check_ids(ids, count, face.rows_count(), "row");
+    face.exchange_rows(ids, count, to, nullptr);
+  });
+}
+
+HPCNCF_EXPORT int hpcncf_put_rows(void* engine, const int64_t* ids, int64_t count,
+                                  const void* from) {
+  return guarded([&] {
+    auto& face = *static_cast<Face*>(engine);
+    check_ids(ids, count, face.rows_count(), "row");
+    face.exchange_rows(ids, count, nullptr, from);
+  });
 }
 
 HPCNCF_EXPORT int hpcncf_settle(void* engine) {

@@ -29,7 +29,8 @@ inline void check(const Settings& of) {
   demand(of.most_positives > 0, "a step must have room for one positive");
 }
 
-inline void check_ids(const int32_t* ids, int64_t count, int64_t bound, const char* what) {
+template <class Id>
+void check_ids(const Id* ids, int64_t count, int64_t bound, const char* what) {
   for (int64_t n = 0; n < count; ++n)
     demand_each(ids[n] >= 0 && ids[n] < bound, [&] {
       return std::string(what) + " " + std::to_string(ids[n]) + " at " + std::to_string(n) +
