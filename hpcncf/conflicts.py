@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Final
+
 from hpcncf.spec import Resources, Training
+
+# What torch alone has a use for, and why the other engines have none.
+OF_REFERENCE: Final = {
+    "accumulate": "a step's gradients are made at once; a larger batch is the same mathematics",
+    "parallel": "no module of torch's computes there that could be copied to several GPUs",
+    "bucket_mb": "no buckets of DistributedDataParallel are exchanged there",
+    "gradient_as_bucket_view": "no buckets of DistributedDataParallel are exchanged there",
+    "static_graph": "there is no graph of torch's",
+    "compile": "its forward and backward are written out, not a module's that could be compiled",
+    "precision": "it computes in float32",
+}
+OF_DDP: Final = ("bucket_mb", "gradient_as_bucket_view", "static_graph")
 
 
 def conflicts(resources: Resources, training: Training) -> list[str]:
     """Why these settings do not go together, each with what would; empty when they do."""
-    rules = (_resource_conflicts, _engine_conflicts, _sync_conflicts)
+    rules = (_resource_conflicts, _engine_conflicts, _torch_conflicts, _sync_conflicts)
     return [reason for each in rules for reason in each(resources, training)]
 
 
@@ -100,6 +115,69 @@ def _engine_conflicts(resources: Resources, training: Training) -> list[str]:
         ),
     ]
     return [reason for broken, reason in rules if broken]
+
+
+def _given(training: Training, names: Iterable[str]) -> list[str]:
+    """Those of the settings that are not at their defaults."""
+    defaults = Training.model_fields
+    return [each for each in names if getattr(training, each) != defaults[each].default]
+
+
+def _torch_conflicts(resources: Resources, training: Training) -> list[str]:
+    if training.engine != "reference":
+        return [
+            f"training.{each} is for engine reference, not for engine {training.engine}: "
+            f"{OF_REFERENCE[each]}: leave it out"
+            for each in _given(training, OF_REFERENCE)
+        ] + _lr_conflicts(training)
+    ranks = resources.world_size
+    share = training.batch_over_ranks(ranks) // ranks
+    apart = training.sync != "dense"
+    rules = [
+        (
+            training.accumulate > max(1, share),
+            f"training.accumulate {training.accumulate} exceeds the {share} positives that each "
+            "of the ranks has in a step: some parts would be empty; use fewer, or a larger batch",
+        ),
+        (
+            training.accumulate > 1 and training.static_graph,
+            "training.static_graph with accumulate: torch's DDP fails there, or leaves gradients "
+            "out (pytorch/pytorch issue 143580): use one of the two",
+        ),
+        (
+            training.parallel == "data_parallel" and ranks > 1,
+            f"training.parallel data_parallel is one process for all GPUs, not {ranks} ranks: use "
+            "one rank, or parallel ddp",
+        ),
+        (
+            training.parallel == "data_parallel" and training.compile != "none",
+            f"training.compile {training.compile} with parallel data_parallel, which copies the "
+            "module to each GPU anew in every step: use compile none, or ranks with parallel ddp",
+        ),
+        (
+            training.compile == "inductor" and training.sparse,
+            "training.sparse with compile inductor, which makes dense gradients only: use compile "
+            "torchscript, or engine rowwise",
+        ),
+        *(
+            (
+                apart,
+                f"training.{each} is for the all-reduce of sync dense; with sync {training.sync} "
+                "no gradients are exchanged: leave it out",
+            )
+            for each in _given(training, OF_DDP)
+        ),
+    ]
+    return [reason for broken, reason in rules if broken] + _lr_conflicts(training)
+
+
+def _lr_conflicts(training: Training) -> list[str]:
+    if training.lr_scale != "none" or not _given(training, ["lr_base_batch"]):
+        return []
+    return [
+        f"training.lr_base_batch {training.lr_base_batch} has no meaning with lr_scale none: set "
+        "lr_scale linear or sqrt, or leave it out"
+    ]
 
 
 def _sync_conflicts(resources: Resources, training: Training) -> list[str]:

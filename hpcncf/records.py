@@ -166,6 +166,8 @@ class TrainingRecord(Part):
     threads: int
     parameters: int
     """Trainable parameters of the model."""
+    lr: float | None = None
+    """Learning rate of the steps, after `lr_scale`."""
     startup_s: float
     """From the process's start to the first step: imports, joining the group, loading."""
     training_s: float

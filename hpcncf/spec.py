@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -131,7 +132,11 @@ class Training(Settings):
     """Positives per optimiser step over all ranks. Exactly one of the two batch sizes is given;
     neither means 256 here."""
     batch_size_per_rank: Count | None = None
-    """Positives per optimiser step on each rank."""
+    """Positives that each rank takes through the model at once; per optimiser step `accumulate`
+    times as many."""
+    accumulate: Count = 1
+    """Engine `reference`: each rank's share of an optimiser step goes through the model in this
+    many parts, and the ranks exchange gradients after the last one only (DDP's `no_sync`)."""
     negatives: Count = 4
     """Items sampled per positive, among those the user has not interacted with."""
     optimizer: Literal["adam", "lazy_adam", "sgd"] = "adam"
@@ -140,6 +145,11 @@ class Training(Settings):
     gradient descent without momentum."""
     lr: PositiveFloat = 0.001
     """Learning rate."""
+    lr_scale: Literal["none", "linear", "sqrt"] = "none"
+    """What a batch over all ranks other than `lr_base_batch` does to `lr`: nothing, times their
+    ratio (Goyal et al. 2017, for SGD), or times its square root (Malladi et al. 2022, for Adam)."""
+    lr_base_batch: Count = 256
+    """Positives per optimiser step for which `lr` was chosen."""
     weight_decay: NonNegativeFloat = 0.0
     """Times a parameter, added to its gradient (L2). Not where rows without a gradient wait."""
     adam: Literal["default", "foreach", "fused"] = "default"
@@ -159,6 +169,22 @@ class Training(Settings):
     sync: Literal["dense", "rows"] = "dense"
     """How ranks train one model. `dense`: DistributedDataParallel all-reduces every gradient.
     `rows`: engines `rowwise` and `native` exchange the gradients of the rows that a step read."""
+    parallel: Literal["ddp", "data_parallel"] = "ddp"
+    """Engine `reference`: how it trains on more than one device. `ddp`: DistributedDataParallel
+    over the ranks. `data_parallel`: torch.nn.DataParallel over the GPUs of one rank; on CPUs, which
+    it knows nothing of, torch then runs the model itself."""
+    bucket_mb: PositiveFloat | None = None
+    """MiB of gradients that DDP all-reduces at once. None: torch's choice, 1 and then 25."""
+    gradient_as_bucket_view: bool = False
+    """DDP: gradients live in the buckets that are exchanged, so that none is copied."""
+    static_graph: bool = False
+    """DDP: tell it that each step uses the same parameters, as ours do."""
+    compile: Literal["none", "torchscript", "inductor"] = "none"
+    """Engine `reference`, the model's forward and backward: as Python calls it, by
+    torch.jit.script, or by torch.compile, which on a CPU needs a C++ compiler where it runs."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Engine `reference`: the layers' products in float32, or in bfloat16 by torch.autocast;
+    parameters, embeddings, the loss and the optimiser stay float32."""
     evaluation: Literal["sampled", "full", "none"] = "sampled"
     """Leave-one-out against the stored sampled negatives, against all items, or not at all."""
     checkpoint_every: Whole = 1
@@ -180,8 +206,14 @@ class Training(Settings):
     def batch_over_ranks(self, world_size: int) -> int:
         """Positives per optimiser step over all ranks."""
         if self.batch_size_per_rank is not None:
-            return self.batch_size_per_rank * world_size
+            return self.batch_size_per_rank * self.accumulate * world_size
         return self.global_batch_size or 256
+
+    def scaled(self, world_size: int) -> Self:
+        """With the learning rate that `lr_scale` gives the steps of so many ranks."""
+        ratio = self.batch_over_ranks(world_size) / self.lr_base_batch
+        factor = {"none": 1.0, "linear": ratio, "sqrt": math.sqrt(ratio)}[self.lr_scale]
+        return self.model_copy(update={"lr": self.lr * factor})
 
     def device_for(self, resources: Resources) -> Literal["cpu", "cuda"]:
         if self.device == "auto":

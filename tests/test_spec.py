@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from pydantic import ValidationError
 
@@ -51,6 +53,19 @@ def test_both_batch_sizes_are_refused_and_either_gives_the_batch_over_all_ranks(
         Training(global_batch_size=256, batch_size_per_rank=256)
     assert Training(global_batch_size=1024).batch_over_ranks(4) == 1024
     assert Training(batch_size_per_rank=256).batch_over_ranks(4) == 1024
+
+
+def test_a_ranks_batch_is_what_it_takes_at_once_and_the_batch_over_all_is_a_steps() -> None:
+    assert Training(batch_size_per_rank=128, accumulate=4).batch_over_ranks(2) == 1024
+    assert Training(global_batch_size=1024, accumulate=4).batch_over_ranks(2) == 1024
+
+
+@pytest.mark.parametrize(("rule", "expected"), [("none", 0.01), ("linear", 0.16), ("sqrt", 0.04)])
+def test_a_larger_batch_scales_the_learning_rate_by_the_rule_that_is_named(
+    rule: Any, expected: float
+) -> None:
+    training = Training(batch_size_per_rank=512, accumulate=2, lr=0.01, lr_scale=rule)
+    assert training.scaled(4).lr == pytest.approx(expected)
 
 
 def test_auto_means_the_gpu_and_nccl_only_when_a_gpu_is_asked_for() -> None:

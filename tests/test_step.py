@@ -1,59 +1,125 @@
-"""The reference engine over ranks: sparse gradients are averaged as dense ones are."""
+"""The reference engine: however a step is cut, spread or compiled, it computes one thing."""
 
 from __future__ import annotations
 
-import os
-import socket
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
+from ranks_together import together
+from torch import Tensor
 
 from hpcncf.ncf import engine
 from hpcncf.ncf.loaders import Batch
 from hpcncf.ncf.model import NeuMF
 from hpcncf.ncf.phases import StepClock
+from hpcncf.ncf.step import parts_of
 from hpcncf.spec import Model, Training
 
-INSTANCES, MINE = 20, (slice(0, 13), slice(13, 20))
+STEPS = 8
+# Uneven shards; the last step has one instance, so that the second rank has none.
+FIRST = 13
+WAYS: dict[str, dict[str, Any]] = {
+    "sparse, lazy Adam": {"sparse": True, "optimizer": "lazy_adam"},
+    "sparse, descent": {"sparse": True, "optimizer": "sgd"},
+    "in three parts": {"accumulate": 3},
+    "in more parts than the last step has instances": {"accumulate": 4, "bucket_mb": 0.001},
+    "small buckets": {"bucket_mb": 0.001},
+    "gradients in buckets": {"gradient_as_bucket_view": True, "accumulate": 2},
+    "static graph": {"static_graph": True},
+    "scripted": {"compile": "torchscript"},
+}
 
 
-def steps(world_size: int, part: slice, settings: dict[str, Any]) -> NeuMF:
-    """A model after eight steps of 20 instances, of which this rank has a part."""
+def batches() -> list[Batch]:
+    drawn = torch.Generator().manual_seed(1)
+    sizes = [20] * (STEPS - 1) + [1]
+    return [
+        Batch(
+            torch.randint(50, (size,), generator=drawn),
+            torch.randint(90, (size,), generator=drawn),
+            torch.rand(size, 3, generator=drawn),
+            torch.randint(2, (size,), generator=drawn).float(),
+        )
+        for size in sizes
+    ]
+
+
+def trained(
+    settings: dict[str, Any], world_size: int = 1, part: slice = slice(None), dropout: float = 0.0
+) -> dict[str, Tensor]:
+    """A model after eight steps, of whose instances this rank has a part, and the loss."""
     torch.manual_seed(1)
-    clock = StepClock(8, 8)
-    training = Training(lr=0.01, sparse=True, **settings)
-    made = engine.made(NeuMF(50, 90, 3, Model()), training, world_size, torch.device("cpu"), clock)
+    training = Training(lr=0.01, global_batch_size=4, **settings)
+    start = NeuMF(50, 90, 3, Model(layers=(8, 4), dropout=dropout))
+    clock = StepClock(STEPS, STEPS)
+    made = engine.made(start, training, world_size, torch.device("cpu"), clock)
+    torch.manual_seed(2)
     clock.start()
-    for _ in range(8):
-        users, items = torch.randint(50, (INSTANCES,)), torch.randint(90, (INSTANCES,))
-        labels = torch.randint(2, (INSTANCES,)).float()
-        batch = Batch(users, items, torch.rand(INSTANCES, 3), labels)
-        made.step(iter([Batch(*(each[part] for each in batch))]), INSTANCES)
-    return made.model
+    for batch in batches():
+        mine = Batch(*(each[part] for each in batch))
+        made.step(iter([mine]), len(batch.labels))
+    found = {name: each.detach().clone() for name, each in made.model.named_parameters()}
+    return found | {"loss": made.loss.clone()}
 
 
-def rank(number: int, port: int, out: Path, settings: dict[str, Any]) -> None:
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=number, world_size=2)
-    torch.save(steps(2, MINE[number], settings).state_dict(), out / f"{number}.pt")
-    dist.destroy_process_group()
+def of_rank(rank: int) -> dict[str, dict[str, Tensor]]:
+    part = (slice(0, FIRST), slice(FIRST, None))[rank]
+    return {name: trained(settings, 2, part) for name, settings in WAYS.items()}
 
 
-@pytest.mark.parametrize("settings", [{"optimizer": "lazy_adam"}, {"optimizer": "sgd"}])
+@pytest.fixture(scope="module")
+def two_ranks() -> list[dict[str, dict[str, Tensor]]]:
+    return together(2, of_rank)
+
+
+def close(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    for name, values in expected.items():
+        torch.testing.assert_close(found[name], values, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("way", WAYS)
 def test_two_ranks_with_uneven_shards_compute_what_one_computes(
-    tmp_path: Path, settings: dict[str, Any]
+    two_ranks: list[dict[str, dict[str, Tensor]]], way: str
 ) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    mp.spawn(rank, (port, tmp_path, settings), nprocs=2)
-    one = steps(1, slice(0, INSTANCES), settings).state_dict()
-    for number in (0, 1):
-        two = torch.load(tmp_path / f"{number}.pt", weights_only=True)
-        for name, values in one.items():
-            torch.testing.assert_close(two[name], values, rtol=1e-4, atol=1e-5)
+    optimizer = {key: WAYS[way][key] for key in ("sparse", "optimizer") if key in WAYS[way]}
+    first, second = (each[way] for each in two_ranks)
+    losses = first.pop("loss") + second.pop("loss")
+    close(first | {"loss": losses}, trained(optimizer))
+    assert all(torch.equal(second[name], values) for name, values in first.items())
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"accumulate": 2},
+        {"accumulate": 4},
+        {"compile": "torchscript"},
+        {"parallel": "data_parallel"},
+    ],
+)
+def test_a_step_in_parts_or_otherwise_computed_is_the_same_step(settings: dict[str, Any]) -> None:
+    close(trained(settings), trained({}))
+
+
+def test_a_scripted_step_draws_the_masks_that_torch_draws() -> None:
+    close(trained({"compile": "torchscript"}, dropout=0.5), trained({}, dropout=0.5))
+    assert not torch.equal(trained({}, dropout=0.5)["loss"], trained({})["loss"])
+
+
+def test_bfloat16_is_near_float32_and_is_not_it() -> None:
+    found, expected = trained({"precision": "bfloat16"}), trained({})
+    assert all(each.dtype == expected[name].dtype for name, each in found.items())
+    assert float(found["loss"]) == pytest.approx(float(expected["loss"]), rel=0.01)
+    assert not torch.equal(found["loss"], expected["loss"])
+
+
+@pytest.mark.parametrize(("instances", "parts"), [(20, 3), (2, 4), (0, 2), (7, 1)])
+def test_parts_of_a_batch_have_each_instance_once(instances: int, parts: int) -> None:
+    numbers = torch.arange(instances)
+    batch = Batch(numbers, numbers, numbers[:, None].float(), numbers.float())
+    found = parts_of(batch, parts)
+    assert len(found) == parts
+    assert torch.cat([part.users for part in found]).tolist() == numbers.tolist()
+    sizes = [len(part.labels) for part in found]
+    assert max(sizes) - min(sizes) <= 1

@@ -16,6 +16,7 @@ class NeuMF(nn.Module):
 
     def __init__(self, users: int, items: int, context: int, sizes: Model) -> None:
         super().__init__()
+        self.columns = context
         self.MF_Embedding_User = nn.Embedding(users, sizes.gmf_width)
         self.MF_Embedding_Item = nn.Embedding(items, sizes.gmf_width)
         self.MLP_Embedding_User = nn.Embedding(users, sizes.mlp_width)

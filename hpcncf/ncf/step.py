@@ -1,34 +1,31 @@
 """The reference engine: one optimiser step of one rank as torch does it, timed phase by phase.
 
 The loss is the sum over this rank's instances, scaled so that DDP's mean over ranks is the mean
-over all ranks' instances: shards may differ by a row, and may be empty. The exposed wait for
-other ranks (`sync`) lasts from the moment the last bucket of gradients is handed to the
-all-reduce, when this rank has no backward work left, until `backward()` returns with every
-gradient averaged. It holds the transfer and the wait for ranks that come later. Times are the
-host's: on a GPU a phase ends when its kernels are queued.
+over all ranks' instances: shards may differ by a row, and may be empty. So may the parts that a
+step is taken in. Times are the host's: on a GPU a phase ends when its kernels are queued.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
-from torch.nn.parallel import DistributedDataParallel
 
 from hpcncf.ncf import optimizers
+from hpcncf.ncf.forward import Forward
 from hpcncf.ncf.loaders import Batch, Loader
 from hpcncf.ncf.model import NeuMF
 from hpcncf.ncf.phases import StepClock
+from hpcncf.ncf.replicas import Replicas
+from hpcncf.ncf.sync import local
 from hpcncf.spec import Training
 
 
 class Reference:
-    """The model as it stands, torch's optimisers, DistributedDataParallel."""
+    """The model as it stands, torch's optimisers, its compilers and its DistributedDataParallel."""
 
     def __init__(
         self,
@@ -41,42 +38,45 @@ class Reference:
         self.model, self.clock = model, clock
         self.optimizer = optimizers.chosen(model, training)
         self.loss: Tensor = torch.zeros((), dtype=torch.float64, device=device)
-        self._device, self._world_size = device, world_size
-        self._gradients_ready_at: float | None = None
-        self._parallel = self._distributed() if world_size > 1 else model
-
-    def _distributed(self) -> nn.Module:
-        ids = [self._device] if self._device.type == "cuda" else None
-        parallel = DistributedDataParallel(self.model, device_ids=ids)
-        # A lambda: DDP takes annotations for types, and ours are text until somebody asks.
-        parallel.register_comm_hook(None, lambda group, bucket: self._all_reduce(group, bucket))
-        return parallel
-
-    def _all_reduce(self, group: Any, bucket: Any) -> torch.futures.Future[Any]:
-        """What DDP does without a hook, and a note of when: the last bucket's time stays."""
-        self._gradients_ready_at = time.perf_counter()
-        return allreduce_hook(group, bucket)
+        self._device, self._parts = device, training.accumulate
+        forward = Forward(model, training, world_size, device.type)
+        self._replicas = Replicas(forward, training, world_size, device, clock.sent)
+        self._shares = world_size if self._replicas.averages else 1
 
     def batches(self, loader: Loader, epoch: int, steps: range) -> Iterator[Batch]:
         return loader.epoch(epoch, steps)
 
     def step(self, batches: Iterator[Batch], instances: int) -> tuple[float, int]:
         """The loss stays a tensor: reading it would wait for a GPU."""
-        clock = self.clock
         batch = next(batches).to(self._device)
-        waited = clock.lap("input")
-        logits = self._parallel(batch.users, batch.items, batch.context)
-        loss = binary_cross_entropy_with_logits(logits, batch.labels, reduction="sum")
-        scaled = loss * (self._world_size / instances)
-        clock.lap("forward")
-        scaled.backward()  # type: ignore[no-untyped-call]
-        clock.lap("backward", until=self._gradients_ready_at)
-        clock.lap("sync" if self._world_size > 1 else "backward")
+        waited = self.clock.lap("input")
+        *before, last = parts_of(batch, self._parts)
+        for part in before:
+            with self._replicas.apart():
+                self._gradients(part, self._shares / instances)
+            self.clock.lap("backward")
+        self._gradients(last, self._shares / instances)
+        self.clock.lap("backward", until=self._replicas.gradients_ready_at)
+        self.clock.lap("sync" if self._replicas.averages else "backward")
         self.optimizer.step()
         self.optimizer.zero_grad()
-        clock.lap("optimizer")
-        self.loss += loss.detach()
+        self.clock.lap("optimizer")
         return waited, len(batch.labels)
+
+    def _gradients(self, part: Batch, scale: float) -> None:
+        """Added to those that are there."""
+        logits = self._replicas(part.users, part.items, part.context)
+        loss = binary_cross_entropy_with_logits(logits, part.labels, reduction="sum")
+        scaled = loss * scale
+        self.clock.lap("forward")
+        scaled.backward()  # type: ignore[no-untyped-call]
+        self.loss += loss.detach()
+
+    @torch.no_grad()
+    def average(self) -> None:
+        moments = optimizers.moments(self.optimizer)
+        for size in local.all_reduce([*self.model.parameters(), *moments]):
+            self.clock.sent(size)
 
     def settle(self) -> None:
         """Nothing lags behind: torch moves every row in every step, or never."""
@@ -86,3 +86,11 @@ class Reference:
 
     def load(self, state: dict[str, Any]) -> None:
         self.optimizer.load_state_dict(state)
+
+
+def parts_of(batch: Batch, number: int) -> list[Batch]:
+    """So many, of sizes that differ by one instance at most; the last ones may be empty."""
+    if number == 1:
+        return [batch]
+    split = [torch.tensor_split(each, number) for each in batch]
+    return [Batch(*parts) for parts in zip(*split, strict=True)]

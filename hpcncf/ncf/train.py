@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from hpcncf.errors import HpcncfError
 from hpcncf.monitor import procfs
-from hpcncf.ncf import checkpoint, distributed, dropout, engine, model, resuming
+from hpcncf.ncf import checkpoint, distributed, dropout, engine, model, replicas, resuming
 from hpcncf.ncf.agreement import Agreed, Agreement
 from hpcncf.ncf.checkpoint import Checkpoint, EpochSoFar
 from hpcncf.ncf.data.baseline import counts_baseline
@@ -54,13 +54,13 @@ class Trainer:
         _refuse_untested(run.training, data)
         self.run, self.data, self.place, self.paths = run, data, place, paths
         self.tell_epoch, self.stop = tell_epoch, stop or Request()
-        self.training = run.training
+        self.training = run.training.scaled(place.world_size)
         self.threads = distributed.set_threads(run.training, run.resources, place)
         self.device = distributed.device(run.training, run.resources, place)
         batch = run.training.batch_over_ranks(place.world_size)
         self.schedule = Schedule(data.manifest.train_rows, batch, place.rank, place.world_size)
         self.loader = Loader(data, run.training, self.schedule)
-        self.warnings: list[str] = []
+        self.warnings = replicas.warnings(run.training, self.device)
         self.epochs: list[Epoch] = []
         self.so_far = EpochSoFar()
         self.resumed_epoch: int | None = None
@@ -79,7 +79,7 @@ class Trainer:
         self.clock = StepClock(self.total_steps - self.done, self.schedule.steps, self.done)
         ground = engine.Ground(data, run.model, self.schedule, self.threads, self._transport())
         self.engine = engine.made(
-            self.model, run.training, place.world_size, self.device, self.clock, ground
+            self.model, self.training, place.world_size, self.device, self.clock, ground
         )
         if found:
             self.engine.load(found.optimizer)
@@ -258,6 +258,7 @@ class Trainer:
             backend=self.training.backend_for(self.run.resources),
             threads=self.threads,
             parameters=model.parameters(self.model),
+            lr=self.training.lr,
             startup_s=self.startup_s,
             training_s=self.clock.training_s,
             evaluation_s=self.evaluation_s,

@@ -1,0 +1,90 @@
+"""The model's forward and backward pass as the settings have them computed: compiled, in bfloat16.
+
+What is compiled is compiled before the first step, so that its time is the start-up's, and so that
+the code does not depend on which batch came first: a run that resumes has the same bits.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hpcncf.errors import HpcncfError
+from hpcncf.ncf.model import NeuMF
+from hpcncf.spec import Training
+
+WARM_UPS = 3  # TorchScript watches two calls, and optimises at the third
+
+INDUCTOR: dict[str, Any] = {
+    # Each rank compiles with its own core; a pool of 32 processes would stay for the whole run.
+    "compile_threads": 1,
+    # The masks of torch's own dropout, not the compiler's.
+    "fallback_random": True,
+}
+
+
+class Forward(nn.Module):
+    """Logits as the model's own `forward`; its parameters are the model's."""
+
+    def __init__(self, model: NeuMF, training: Training, world_size: int, device: str) -> None:
+        super().__init__()
+        self.model = model
+        self._device, self._bfloat16 = device, training.precision == "bfloat16"
+        self._least = least_instances(training, world_size)
+        # In a tuple: as a module of this one it would own the model's parameters once more.
+        self._compiled: tuple[Any, ...] = ()
+        if training.compile != "none":
+            self._compiled = (_compiled(model, training),)
+            self._warm_up(training)
+
+    def forward(self, users: Tensor, items: Tensor, context: Tensor) -> Tensor:
+        run = self.model
+        # An epoch's last batch is smaller: inductor would compile for it anew, for seconds.
+        if self._compiled and len(users) >= self._least:
+            run = self._compiled[0]
+        if not self._bfloat16:
+            logits: Tensor = run(users, items, context)
+            return logits
+        with torch.autocast(self._device, torch.bfloat16):
+            logits = run(users, items, context)
+        return logits.float()
+
+    def _warm_up(self, training: Training) -> None:
+        """Raises HpcncfError where the compiler is missing or fails."""
+        users = torch.zeros(self._least, dtype=torch.int64, device=self._device)
+        context = torch.zeros(self._least, self.model.columns, device=self._device)
+        try:
+            with torch.random.fork_rng():
+                for _ in range(WARM_UPS):
+                    self(users, users, context).sum().backward()
+        except RuntimeError as error:
+            raise HpcncfError(_failed(training, error)) from error
+        self.model.zero_grad()
+
+
+def least_instances(training: Training, world_size: int) -> int:
+    """What the smallest part of a whole step has, on the rank that has the fewest positives."""
+    positives = training.batch_over_ranks(world_size) // world_size
+    return max(1, positives * (1 + training.negatives) // training.accumulate)
+
+
+def _compiled(model: NeuMF, training: Training) -> Any:
+    if training.compile == "inductor":
+        return torch.compile(model, dynamic=True, options=INDUCTOR)
+    with warnings.catch_warnings():
+        # torch calls TorchScript deprecated; who asks for it by name wants to see what it does.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return torch.jit.script(model)
+
+
+def _failed(training: Training, error: RuntimeError) -> str:
+    reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+    needs = {
+        "inductor": "; torch.compile needs a C++ compiler where the run is (g++, or the one that "
+        "CXX names): load the site's compiler module in its setup lines, or use compile: none",
+        "torchscript": "; use compile: none",
+    }
+    return f"training.compile {training.compile}: {reason}{needs[training.compile]}"
