@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import shlex
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -154,6 +155,23 @@ def test_a_wrong_request_ends_with_2_and_broken_content_with_1(
     Path("torn/manifest.json").write_text("{")
     assert cli.main(["data", *words.split()]) == code
     assert complaint in capsys.readouterr().err
+
+
+class Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("stream", "shown"), [(Terminal(), True), (StringIO(), False)])
+def test_progress_is_one_line_of_a_terminal_and_nothing_in_a_log(
+    stream: StringIO, shown: bool
+) -> None:
+    with data.Telling(stream) as say:
+        say("reading a.csv: 1%")
+        say("reading a.csv: 2%")  # too soon after the first
+        say("sorting pairs: part 1 of 2")
+    told = "\r\x1b[Kreading a.csv: 1% ...\r\x1b[Ksorting pairs: part 1 of 2 ...\r\x1b[K"
+    assert stream.getvalue() == (told if shown else "")
 
 
 @pytest.mark.parametrize("dataset", data.DATASETS)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import subprocess
+import sys
 from datetime import datetime
 from pathlib import Path
+from random import Random
 from typing import Any, Literal
 
 import pytest
@@ -175,3 +179,116 @@ def test_a_number_too_large_for_the_context_is_told_with_its_row(
     place = ":4" if kind == "csv" else ": row 3"
     with pytest.raises(DataError, match=rf"visits.{kind}{place}: hour: 1e\+39 is more than single"):
         tables.prepare(tmp_path / "data", path, kind, COLUMNS, test_negatives=1)
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_row_far_into_the_file_is_told_with_its_place(tmp_path: Path, kind: Kind) -> None:
+    count = 70_000  # more than are read at once
+    hours = [*[1.5] * (count - 2), float("nan"), 1.5]
+    rows: dict[str, list[Any]] = {"who": [1] * count, "shop": ["a"] * count, "hour": hours}
+    path = table(tmp_path, kind, rows)
+    place = f":{count}" if kind == "csv" else f": row {count - 1}"
+    with pytest.raises(DataError, match=rf"visits.{kind}{place}: hour: expected a number"):
+        tables.prepare(tmp_path / "out", path, kind, Columns("who", "shop", ("hour",)))
+
+
+def test_a_line_is_counted_behind_blank_ones_and_ends_of_lines_in_quotes(tmp_path: Path) -> None:
+    source = tmp_path / "a.csv"
+    source.write_text('who,note,shop\n1,"two\r\nlines",a\n\n1,"three\n\nlines",b\n2,x,\n')
+    with pytest.raises(DataError, match=r"a.csv:8: shop: is empty"):
+        tables.prepare(tmp_path / "out", source, "csv", Columns("who", "shop"))
+
+
+def test_what_is_prepared_is_bit_for_bit_what_earlier_versions_made(tmp_path: Path) -> None:
+    """Runs on data made anew would else be compared with runs on other data of the same key."""
+    random, source = Random(3), tmp_path / "visits.csv"
+    lines = ["at,shop,who,weather,hour"]
+    for _ in range(500):
+        row = [random.randrange(50), f"s{random.randrange(40)}", f"u{random.randrange(60)}"]
+        lines.append(",".join(map(str, [*row, random.choice("abc"), round(random.random(), 4)])))
+    source.write_text("\n".join(lines) + "\n")
+    found = []
+    for number, time in enumerate(("at", None)):
+        columns = Columns("who", "shop", ("hour", "weather"), time)
+        folder = tmp_path / str(number)
+        tables.prepare(folder, source, "csv", columns, seed=5, test_negatives=7)
+        content = b"".join(path.read_bytes() for path in sorted(folder.glob("*.npy")))
+        found.append(hashlib.sha256(content).hexdigest()[:16])
+    assert found == ["cda293a9a684158a", "dea0beb0fdc19294"]
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_second_time_only_the_checksum_is_read(tmp_path: Path, kind: Kind) -> None:
+    source = table(tmp_path, kind, ROWS | {"shop": list("ababc")})
+    outcomes: list[tuple[str, bool]] = []
+    for _ in range(2):
+        columns, said = Columns("who", "shop"), list[str]()
+        made = tables.prepare(tmp_path / "out", source, kind, columns, 1, 1, False, said.append)
+        outcomes.append((made.outcome, len(said) > 1))
+    assert outcomes == [("made", True), ("already there", False)]
+    assert "checksum" in said[0]
+
+
+def test_a_column_of_a_parquet_file_that_is_not_named_is_not_read(tmp_path: Path) -> None:
+    source = tmp_path / "a.parquet"
+    notes = [Random(row).randbytes(9) for row in range(3_000)]
+    rows = {"who": list(range(3_000)), "note": notes, "shop": [i % 7 for i in range(3_000)]}
+    parquet.write_table(pyarrow.table(rows), source, use_dictionary=False)
+    chunk = parquet.ParquetFile(source).metadata.row_group(0).column(1)
+    assert chunk.path_in_schema == "note"
+    content = bytearray(source.read_bytes())
+    start = chunk.data_page_offset
+    content[start : start + chunk.total_compressed_size] = b"\xff" * chunk.total_compressed_size
+    source.write_bytes(content)
+    tables.prepare(tmp_path / "out", source, "parquet", Columns("who", "shop"))
+    with pytest.raises(DataError, match="cannot be read as Parquet"):
+        tables.prepare(tmp_path / "no", source, "parquet", Columns("who", "shop", ("note",)))
+
+
+PEAK = """
+import sys
+from pathlib import Path
+from hpcncf.ncf.data.tables import Columns, prepare
+kind, source = sys.argv[1:]
+prepare(Path(source + ".out"), Path(source), kind, Columns("who", "shop", ("hour",)))
+status = Path("/proc/self/status").read_text()
+print(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")))
+"""
+
+
+def many_rows(path: Path, kind: Kind, rows: int) -> Path:
+    at_once = 50_000
+    note = "x" * 150
+    block = {
+        "who": [f"user-{row % 977}" for row in range(at_once)],
+        "shop": [f"shop-{row * row % 1009}" for row in range(at_once)],
+        "hour": [row % 24 + 0.5 for row in range(at_once)],
+        "note": [f"{row}{note}" for row in range(at_once)],
+    }
+    if kind == "parquet":
+        one = pyarrow.table(block)
+        with parquet.ParquetWriter(path, one.schema, compression="none") as file:
+            for _ in range(rows // at_once):
+                file.write_table(one)
+        return path
+    lines = "".join(f"{','.join(map(str, row))}\n" for row in zip(*block.values(), strict=True))
+    with path.open("w") as text:
+        text.write(",".join(block) + "\n")
+        for _ in range(rows // at_once):
+            text.write(lines)
+    return path
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_the_memory_that_it_takes_does_not_grow_with_the_file(tmp_path: Path, kind: Kind) -> None:
+    """But for the pairs of a part, sorted at once: up to 50 bytes a row until that is full."""
+    sizes, peaks = [], []
+    for rows in (300_000, 600_000):
+        source = many_rows(tmp_path / f"{rows}.{kind}", kind, rows)
+        told = subprocess.run(
+            [sys.executable, "-c", PEAK, kind, source], capture_output=True, text=True, check=True
+        )
+        sizes.append(source.stat().st_size)
+        peaks.append(int(told.stdout) * 1024)
+    assert sizes[1] - sizes[0] > 45e6
+    assert peaks[1] - peaks[0] < 50 * 300_000

@@ -21,8 +21,8 @@ from hpcncf.ncf.data.holding import held_out, user_counts
 from hpcncf.ncf.data.manifest import DataError
 from hpcncf.ncf.data.rows import Int32s, Int64s, Interactions, Split, distinct_pairs
 
-PART_ROWS: Final = 1 << 22
-"""Rows sorted at once: a few hundred MB with what sorting needs."""
+PART_ROWS: Final = 1 << 21
+"""Rows sorted at once: a hundred MB with what sorting needs. Each part is an open file."""
 
 
 @dataclass(frozen=True)
