@@ -55,6 +55,7 @@ RECORDS: list[tuple[str, type[BaseModel]]] = [
     ("rank-N.json: io", records.Io),
     ("rank-N.json: training", records.TrainingRecord),
     ("rank-N.json: training.phases", records.Phases),
+    ("rank-N.json: training.sync", records.Sync),
     ("rank-N.json: training.epochs", records.Epoch),
     ("rank-N.json: training.batches", records.Batches),
     ("node-N.json", records.NodeRecord),
@@ -123,6 +124,7 @@ Refused when the plan is made, with the reason:
 | `engine: native` | another `loader`, `cuda`, dropout | it draws for itself, on CPUs |
 | `engine: rowwise`, `native` | ranks with `sync: dense` | it exchanges whole tables' gradients |
 | `sync: rows` | `engine: reference` | its gradients are of whole tables |
+| `sync_every` | another `sync` than `local_sgd` | the others exchange in every step |
 | `engine: rowwise`, `native` | `sparse`, `adam` | both choose among torch's own ways |
 | `adam: foreach`, `fused` | another `optimizer` | they are versions of torch's Adam |
 | `sparse: true` | `optimizer: adam` | Adam moves every row in every step |

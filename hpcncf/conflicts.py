@@ -102,6 +102,7 @@ def _engine_conflicts(resources: Resources, training: Training) -> list[str]:
         ),
         (
             training.sparse
+            and training.sync == "dense"
             and resources.world_size > 1
             and training.backend_for(resources) == "nccl",
             "training.sparse with backend nccl: nccl exchanges dense gradients only; use gloo, or "
@@ -186,18 +187,19 @@ def _sync_conflicts(resources: Resources, training: Training) -> list[str]:
         (
             by_rows and training.sync == "dense" and ranks > 1,
             f"training.engine {training.engine} in {ranks} ranks with sync dense, which exchanges "
-            "whole tables' gradients, that it never makes: use sync rows, engine reference, "
-            "or one rank with more threads",
-        ),
-        (
-            training.engine == "native" and training.sync != "dense" and ranks > 1,
-            f"training.engine native trains in one rank, not in {ranks}: use engine rowwise, or "
-            "one rank with more threads",
+            "whole tables' gradients, that it never makes: use sync rows or local_sgd, engine "
+            "reference, or one rank with more threads",
         ),
         (
             not by_rows and training.sync == "rows",
             "training.sync rows exchanges the gradients of the rows that a step read; engine "
             "reference makes those of whole tables: use engine rowwise, or sync dense",
+        ),
+        (
+            training.sync != "local_sgd" and training.sync_every != 16,
+            f"training.sync_every {training.sync_every} says how often sync local_sgd takes the "
+            f"mean, and sync {training.sync} exchanges in every step: leave it out, or use "
+            "local_sgd",
         ),
     ]
     return [reason for broken, reason in rules if broken]

@@ -129,6 +129,24 @@ class Phases(Part):
     """All of a step in one compiled call (engine native), which cannot be told apart."""
 
 
+class Sync(Part):
+    """What keeping the ranks one model took, in the counted steps."""
+
+    how: str
+    """`dense`, `rows` or `local_sgd`, as `training.sync`."""
+    over: str
+    """`gloo`, `nccl` or `shared memory`."""
+    every: int
+    """Steps from one exchange to the next."""
+    exchanges: int
+    """Collectives, or messages to all."""
+    bytes: int
+    """Of this rank's gradients, rows and parameters that went into them, once, to however many
+    ranks: what a network carries depends on how the library passes them on."""
+    seconds: float
+    """Exposed, as `phases.sync_s`: what overlaps with backward is not in it."""
+
+
 class Epoch(Part):
     epoch: int
     """0 is the first."""
@@ -184,6 +202,8 @@ class TrainingRecord(Part):
     counted_s: float
     """The time of the counted steps, evaluation and checkpoints excluded."""
     phases: Phases
+    sync: Sync | None = None
+    """None for one rank, which has nobody to exchange with."""
     epochs: list[Epoch]
     batches: Batches
     model_sha256: str | None

@@ -166,9 +166,12 @@ class Training(Settings):
     `batched`: `__getitems__`, a batch at a time. `vectorized`: no DataLoader, tensor indexing."""
     num_workers: Whole = 0
     """DataLoader worker processes of each rank (`per_sample` and `batched`)."""
-    sync: Literal["dense", "rows"] = "dense"
+    sync: Literal["dense", "rows", "local_sgd"] = "dense"
     """How ranks train one model. `dense`: DistributedDataParallel all-reduces every gradient.
-    `rows`: engines `rowwise` and `native` exchange the gradients of the rows that a step read."""
+    `rows`: engines `rowwise` and `native` exchange the gradients of the rows that a step read.
+    `local_sgd`: each rank steps alone, and now and then all go on from the mean of their models."""
+    sync_every: Count = 16
+    """Steps from one mean to the next with `sync: local_sgd`; an epoch ends with one, too."""
     parallel: Literal["ddp", "data_parallel"] = "ddp"
     """Engine `reference`: how it trains on more than one device. `ddp`: DistributedDataParallel
     over the ranks. `data_parallel`: torch.nn.DataParallel over the GPUs of one rank; on CPUs, which

@@ -24,6 +24,7 @@ from hpcncf.records import (
     NodeRecord,
     Phases,
     RankRecord,
+    Sync,
     TrainingRecord,
 )
 from hpcncf.spec import JobSpec, Resources
@@ -242,6 +243,7 @@ def training_record(run: Run) -> TrainingRecord:
         phases=Phases(
             **{name: share * counted_s for name, share in zip(names, shares, strict=True)}
         ),
+        sync=synchronised(run, shares[3] * counted_s) if world > 1 else None,
         epochs=[epoch(number, epoch_s, run) for number in range(run.training.epochs)],
         batches=Batches(every=100, seconds=[], pauses=[]),
         model_sha256="ab" * 32,
@@ -249,6 +251,14 @@ def training_record(run: Run) -> TrainingRecord:
         baseline={"hr10": 0.901, "ndcg10": 0.842},
         unseen_test_rows=150,
     )
+
+
+def synchronised(run: Run, seconds: float) -> Sync:
+    """All gradients of the model in each step, in one bucket."""
+    assert run.training is not None
+    steps = 328 * run.training.epochs
+    sent = 4 * 74_673 * steps
+    return Sync(how="dense", over="gloo", every=1, exchanges=steps, bytes=sent, seconds=seconds)
 
 
 def epoch(number: int, training_s: float, run: Run) -> Epoch:

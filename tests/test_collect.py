@@ -297,6 +297,26 @@ def test_phase_shares_add_up_to_one(tmp_path: Path) -> None:
     assert shares["sync_share"] > 0
 
 
+def test_what_a_step_gives_to_synchronising_is_a_mean_over_ranks(tmp_path: Path) -> None:
+    run, ranks = two_ranks(tmp_path)
+    told = [record.training for record in ranks if record.training]
+    figures = trained.figures(run, ranks, 2.0, None)
+    # All gradients of the model, float32, in each step.
+    assert (figures["sync_over"], figures["sync_bytes_per_step"]) == ("gloo", 4 * 74_673)
+    waited_s, steps = (
+        sum(part.phases.sync_s for part in told),
+        sum(part.counted_steps for part in told),
+    )
+    assert figures["sync_ms_per_step"] == pytest.approx(1000 * waited_s / steps)
+
+
+def test_one_rank_gives_nothing_to_synchronising(tmp_path: Path) -> None:
+    paths = make_results.demo(tmp_path, repeats=1)
+    run = shaped(paths, tasks=1)
+    figures = trained.figures(run, [make_results.rank_record(run, 0)], 1.0, None)
+    assert {figures[name] for name in trained.SYNC} == {None}
+
+
 def test_epochs_keep_the_slowest_ranks_time(tmp_path: Path) -> None:
     paths = make_results.demo(tmp_path, repeats=1)
     run = shaped(paths, tasks=2)

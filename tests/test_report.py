@@ -42,6 +42,18 @@ def test_a_whole_job_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert html.index('class="sentence"') < html.index("<table") < html.index("<svg")
 
 
+def test_what_ranks_cost_is_told_where_there_are_several(tmp_path: Path) -> None:
+    paths = make_results.demo(tmp_path)
+    make_results.complete(paths)
+    html, markdown = reported(paths)
+    for page in (html, markdown):
+        assert "one rank with as many threads" in page
+    section = markdown.partition("## What the ranks cost")[2].partition("\n## ")[0]
+    rows = [line for line in section.splitlines() if "gloo" in line]
+    assert rows
+    assert all("2 ranks" in row and "292" in row for row in rows)  # 74,673 parameters in KiB
+
+
 def test_the_page_needs_no_network_and_no_script(tmp_path: Path) -> None:
     paths = make_results.demo(tmp_path)
     make_results.complete(paths)

@@ -11,11 +11,13 @@ import torch
 from make_runs import tiny
 from ranks_together import together
 
-from hpcncf.ncf import engine, model
+from hpcncf.ncf import engine, model, optimizers
 from hpcncf.ncf.data import prepared
 from hpcncf.ncf.loaders import Loader, Schedule
+from hpcncf.ncf.native import library
 from hpcncf.ncf.phases import StepClock
-from hpcncf.ncf.sync import chosen, rows
+from hpcncf.ncf.step import Reference
+from hpcncf.ncf.sync import chosen, local
 from hpcncf.rank.launcher import Place
 from hpcncf.spec import Model, Training
 
@@ -28,35 +30,85 @@ WAYS: dict[str, dict[str, Any]] = {
     "rows, lazy": {"engine": "rowwise", "sync": "rows", "optimizer": "lazy_adam"},
     "rows, descent": {"engine": "rowwise", "sync": "rows", "optimizer": "sgd", "lr": 0.1},
 }
+if library.best(library.built(), library.cpu_flags()):
+    WAYS["rows, native"] = {"engine": "native", "sync": "rows"}
+
+# Eighteen steps apart in sevens: the tenth is where Adam's rows settle, the last has one row.
+OFTEN, TO_THE_END = {"sync": "local_sgd", "sync_every": 7}, range(133, 151)
+LOCAL: dict[str, dict[str, Any]] = {
+    "local": {},
+    "local, sparse": {"optimizer": "lazy_adam", "sparse": True},
+    "local by rows": {"engine": "rowwise"},
+    "local by rows, lazy": {"engine": "rowwise", "optimizer": "lazy_adam"},
+    "local by rows, descent": {"engine": "rowwise", "optimizer": "sgd", "lr": 0.1},
+}
+if "rows, native" in WAYS:
+    LOCAL["local, native"] = {"engine": "native"}
+
+
+def _is_float(each: Any) -> bool:  # engine native's batches are positions
+    return isinstance(each, torch.Tensor) and each.is_floating_point()
 
 
 def in_doubles(batch: Any) -> Any:
-    parts = [each.double() if each.is_floating_point() else each for each in batch]
+    parts = [each.double() if _is_float(each) else each for each in batch]
     return type(batch)(*parts) if hasattr(batch, "_fields") else tuple(parts)
 
 
-def trained(folder: Path, place: Place, settings: dict[str, Any]) -> dict[str, Any]:
-    """A model after a hundred steps in float64, and what this rank sent meanwhile."""
+def trained(
+    folder: Path, place: Place, settings: dict[str, Any], steps: range = STEPS
+) -> dict[str, Any]:
+    """A model after these steps of an epoch, in float64, and what this rank sent meanwhile."""
     data, training = prepared.load(folder), Training(global_batch_size=BATCH, **settings)
     schedule = Schedule(data.manifest.train_rows, BATCH, place.rank, place.world_size)
     start = model.initial(data.manifest, Model(), training.seed).double()
-    clock = StepClock(len(STEPS), schedule.steps)
-    transport = None
-    if training.sync == "rows" and place.world_size > 1:
-        size = rows.capacity(start, schedule, training.negatives)
-        transport = chosen.transport(place, size, CPU)
-    ground = engine.Ground(data, Model(), schedule, 1, transport)
+    clock = StepClock(len(steps), schedule.steps)
+    ground = engine.Ground(data, Model(), schedule, 1)
+    ground = engine.connected(ground, start, training, place, CPU, clock)
     made = engine.made(start, training, place.world_size, CPU, clock, ground)
-    batches = map(in_doubles, made.batches(Loader(data, training, schedule), 0, STEPS))
+    batches = map(in_doubles, made.batches(Loader(data, training, schedule), 0, steps))
+    apart = training.sync == "local_sgd" and place.world_size > 1
     clock.start()
     seen = 0
-    for step in STEPS:
-        seen += made.step(batches, schedule.positives(step) * (1 + training.negatives))[1]
+    for step in steps:
+        positives = share(schedule, step) if apart else schedule.positives(step)
+        seen += made.step(batches, positives * (1 + training.negatives))[1]
+        if apart and local.meets(training, place.world_size, step, steps.stop):
+            made.average()
         clock.end_step(0)
     made.settle()
     values = {name: each.detach().clone() for name, each in made.model.named_parameters()}
     sent = clock.counted_exchanges, clock.counted_bytes
     return {"model": values, "loss": float(made.loss), "instances": seen, "sent": sent}
+
+
+def share(schedule: Schedule, step: int) -> int:
+    start, stop = schedule.positions(step)
+    return max(1, stop - start)
+
+
+def apart(folder: Path, ranks: int, settings: dict[str, Any], steps: range) -> dict[str, Any]:
+    """What `local_sgd` is to compute, by torch's optimisers on all of the ranks in one process."""
+    data, training = prepared.load(folder), Training(global_batch_size=BATCH, **settings)
+    schedules = [Schedule(data.manifest.train_rows, BATCH, rank, ranks) for rank in range(ranks)]
+    engines, batches = [], []
+    for schedule in schedules:
+        start = model.initial(data.manifest, Model(), training.seed).double()
+        engines.append(Reference(start, training, 1, CPU, StepClock(len(steps), schedule.steps)))
+        loader = Loader(data, training, schedule)
+        batches.append(map(in_doubles, engines[-1].batches(loader, 0, steps)))
+    for step in steps:
+        for each, schedule, mine in zip(engines, schedules, batches, strict=True):
+            each.step(mine, share(schedule, step) * (1 + training.negatives))
+        if (step + 1) % training.sync_every == 0 or step + 1 == steps.stop:
+            every = [
+                [*each.model.parameters(), *optimizers.moments(each.optimizer)] for each in engines
+            ]
+            for values in zip(*every, strict=True):
+                mean = torch.stack([each.detach() for each in values]).mean(dim=0)
+                for each in values:
+                    each.data.copy_(mean)
+    return {name: each.detach() for name, each in engines[0].model.named_parameters()}
 
 
 def messages(place: Place) -> list[list[list[int]]]:
@@ -75,6 +127,8 @@ def messages(place: Place) -> list[list[list[int]]]:
 def work(rank: int, world_size: int, folder: Path) -> dict[str, Any]:
     place = Place(rank, rank, world_size, world_size)
     found: dict[str, Any] = {name: trained(folder, place, WAYS[name]) for name in WAYS}
+    for name in LOCAL:
+        found[name] = trained(folder, place, LOCAL[name] | OFTEN, TO_THE_END)
     return found | {"messages": messages(place)}
 
 
@@ -107,7 +161,18 @@ def test_uneven_and_empty_shards_end_where_one_rank_ends(
     assert sum(each[way]["instances"] for each in ranks) == alone[way]["instances"]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", LOCAL)
+def test_ranks_apart_go_on_from_the_mean_of_parameters_and_moments(
+    data: Path, ranks: list[dict[str, Any]], way: str
+) -> None:
+    settings = OFTEN | {key: LOCAL[way][key] for key in ("optimizer", "lr") if key in LOCAL[way]}
+    settings["sparse"] = settings.get("optimizer") == "lazy_adam"
+    expected = apart(data, len(ranks), settings, TO_THE_END)
+    for name, values in expected.items():
+        torch.testing.assert_close(ranks[0][way]["model"][name], values, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("way", [*WAYS, *LOCAL])
 def test_all_ranks_have_the_same_bits(ranks: list[dict[str, Any]], way: str) -> None:
     for other in ranks[1:]:
         for name, values in ranks[0][way]["model"].items():

@@ -16,6 +16,7 @@ NAMED: Final = (
     "num_workers",
     "engine",
     "sync",
+    "sync_every",
     "optimizer",
     "adam",
     "sparse",

@@ -86,6 +86,13 @@ CAPTIONS: Final = {
 }
 
 
+RANKS_NOTE: Final = (
+    "Exposed waiting for the other ranks, of a rank's mean step. On one node ranks exchange what "
+    "the threads of one rank simply share: one rank with as many threads as cores is to be tried "
+    "first."
+)
+
+
 def write(found: Collected, paths: ResultPaths) -> Report:
     """Write the report of what was collected, each file whole."""
     shown = summary.configurations(found.runs)
@@ -172,6 +179,8 @@ def context(
             *tables.main_notes(shown),
             *_told(history.accounting(runs, found.unaccounted)),
         ],
+        "ranks": tables.ranks_table(shown),
+        "ranks_note": RANKS_NOTE,
         "quality": tables.quality_table(shown),
         "quality_note": tables.quality_note(runs),
         "epochs": tables.epoch_table(found.epochs, shown),

@@ -40,6 +40,8 @@ FIGURES: Final = (
     "baseline_hr10",
     "baseline_ndcg10",
     *(f"{phase}_share" for phase in PHASES),
+    "sync_ms_per_step",
+    "sync_bytes_per_step",
 )
 
 

@@ -182,6 +182,23 @@ def quality_table(shown: Sequence[Configuration]) -> Table | None:
     return Table(["configuration", "HR@10", "NDCG@10", "HR@10 unseen", "loss"], rows)
 
 
+def ranks_table(shown: Sequence[Configuration]) -> Table | None:
+    """What the ranks' steps gave to synchronising; None where no run had several."""
+    several = [one for one in shown if one.median("sync_ms_per_step") is not None]
+    rows = [
+        [
+            one.label,
+            str(one.rows[0]["sync_over"]),
+            words.number(one.median("sync_ms_per_step")),
+            words.percent(one.median("sync_share")),
+            words.number((one.median("sync_bytes_per_step") or 0.0) / 1024),
+        ]
+        for one in several
+    ]
+    columns = ["configuration", "over", "ms/step", "of the step", "KiB/step of each rank"]
+    return Table(columns, rows) if rows else None
+
+
 def quality_note(runs: Sequence[Row]) -> str | None:
     """What the data set can tell about recommendation, where its own figures say it."""
     known = [row for row in runs if row["unseen_test_rows"] is not None and row["test_rows"]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -15,7 +15,10 @@ from hpcncf.ncf.model import NeuMF
 from hpcncf.ncf.phases import StepClock
 from hpcncf.ncf.rowwise import Rowwise
 from hpcncf.ncf.step import Reference
+from hpcncf.ncf.sync import chosen, local, rows
+from hpcncf.ncf.sync.counted import Counted
 from hpcncf.ncf.sync.transport import Transport
+from hpcncf.rank.launcher import Place
 from hpcncf.spec import Model, Training
 
 
@@ -35,7 +38,8 @@ class Engine(Protocol):
         """What `step` takes, in the form that suits the engine."""
 
     def step(self, batches: Iterator[Any], instances: int) -> tuple[float, int]:
-        """Take the next batch, of `instances` over all ranks; add its loss to `loss`.
+        """Take the next batch, of `instances` over the ranks that take the step together; add its
+        loss to `loss`.
 
         Returns the seconds waited for it and this rank's share of the instances.
         """
@@ -43,6 +47,9 @@ class Engine(Protocol):
     def settle(self) -> None:
         """Catch every row up to the last step. The trainer does it at the end of each epoch and
         of the training and nowhere else: where it is done is part of what is computed."""
+
+    def average(self) -> None:
+        """Go on from the mean over all ranks, which took as many steps, each of its own."""
 
     def state(self) -> dict[str, Any]:
         """Tensors and numbers that, with the model's parameters as they are, settled or not, make
@@ -64,6 +71,33 @@ class Ground:
     """To the other ranks, where they exchange rows."""
 
 
+def connected(
+    ground: Ground,
+    model: NeuMF,
+    training: Training,
+    place: Place,
+    device: torch.device,
+    clock: StepClock,
+) -> Ground:
+    """With a transport where the ranks exchange rows; each of them has to call this."""
+    if training.engine == "reference" or place.world_size == 1:
+        return ground
+    size = local.CAPACITY if training.sync == "local_sgd" else _message(ground, model, training)
+    return replace(ground, transport=Counted(chosen.transport(place, size, device), clock))
+
+
+def _message(ground: Ground, model: NeuMF, training: Training) -> int:
+    """Bytes of the longest one of a step."""
+    if training.engine == "rowwise":
+        return rows.capacity(model, ground.schedule, training.negatives)
+    from hpcncf.ncf.native import engine as native
+    from hpcncf.ncf.native import kernel
+
+    context, most = ground.data.manifest.context_columns, native.most_positives(ground.schedule)
+    doubles = model.predict_layer.weight.dtype == torch.float64
+    return kernel.capacity(ground.sizes, training, len(context), most, doubles)
+
+
 def made(
     model: NeuMF,
     training: Training,
@@ -81,7 +115,8 @@ def made(
 
         assert ground is not None
         return Native(
-            model, ground.data, ground.sizes, training, ground.schedule, ground.threads, clock
+            *(model, ground.data, ground.sizes, training, ground.schedule, ground.threads, clock),
+            transport=ground.transport,
         )
     if training.engine == "rowwise":
         transport = ground.transport if ground else None

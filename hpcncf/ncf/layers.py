@@ -18,12 +18,13 @@ class Layers:
     def __init__(self, model: NeuMF, training: Training) -> None:
         parameters = [each for part in model.layers() for each in part.parameters()]
         values = torch.cat([each.detach().reshape(-1) for each in parameters])
-        self._parts = torch.stack([values, torch.zeros_like(values), torch.zeros_like(values)])
+        # Values, and both moments behind them [3, n].
+        self.parts = torch.stack([values, torch.zeros_like(values), torch.zeros_like(values)])
         self.gradient = torch.zeros_like(values)
         self._lr, self._step = training.lr, 0
         self._descends = training.optimizer == "sgd"
         sizes = [each.numel() for each in parameters]
-        views = (torch.split(whole, sizes) for whole in (self._parts[0], self.gradient))
+        views = (torch.split(whole, sizes) for whole in (self.parts[0], self.gradient))
         for each, mine, gradient in zip(parameters, *views, strict=True):
             # backward() adds to a gradient that is there already, in place.
             each.data, each.grad = mine.view_as(each), gradient.view_as(each)
@@ -32,15 +33,15 @@ class Layers:
         """Take the step with the gradient that backward left, and make room for the next."""
         self._step += 1
         if self._descends:
-            self._parts[0].sub_(self.gradient, alpha=self._lr)
+            self.parts[0].sub_(self.gradient, alpha=self._lr)
         else:
             size, eps = idle.rates(self._step)
-            rows.move(self._parts, self.gradient, self._lr * size, eps)
+            rows.move(self.parts, self.gradient, self._lr * size, eps)
         self.gradient.zero_()
 
     def state(self) -> dict[str, Tensor | int]:
-        return {"step": self._step, "moments": self._parts[1:]}
+        return {"step": self._step, "moments": self.parts[1:]}
 
     def load(self, state: dict[str, Any]) -> None:
         self._step = state["step"]
-        self._parts[1:] = state["moments"]
+        self.parts[1:] = state["moments"]

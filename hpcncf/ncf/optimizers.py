@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import chain
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import SGD, Adam, Optimizer, SparseAdam
 
 from hpcncf.ncf.model import NeuMF
@@ -33,6 +33,9 @@ class LazyAdam:
 
     def state_dict(self) -> dict[str, Any]:
         return {name: part.state_dict() for name, part in self._parts.items()}
+
+    def moments(self) -> list[Tensor]:
+        return [each for part in self._parts.values() for each in moments(part)]
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name, part in self._parts.items():
@@ -61,3 +64,17 @@ def of(parameters: Iterable[nn.Parameter], training: Training) -> Optimizer:
         foreach=True if training.adam == "foreach" else None,
         fused=True if training.adam == "fused" else None,
     )
+
+
+def moments(optimizer: Optimizer | LazyAdam) -> list[Tensor]:
+    """What it keeps for each value of each parameter, in the parameters' order."""
+    if isinstance(optimizer, LazyAdam):
+        return optimizer.moments()
+    parameters = [each for group in optimizer.param_groups for each in group["params"]]
+    kept = [(each, optimizer.state[each]) for each in parameters if each in optimizer.state]
+    return [
+        value
+        for parameter, state in kept
+        for value in state.values()
+        if isinstance(value, Tensor) and value.shape == parameter.shape
+    ]

@@ -29,6 +29,12 @@ class Rows(Protocol):
     def update(self, gradient: Tensor) -> None:
         """Take the step with the gradient [len(ids), width] of the rows that were read."""
 
+    def whole(self, ids: Tensor) -> Tensor:
+        """All that a step changes of these rows, as of now: [parts, len(ids), width]."""
+
+    def replace(self, ids: Tensor, whole: Tensor) -> None:
+        """Go on from such rows; no id twice."""
+
     def settle(self) -> None: ...
 
     def state(self) -> dict[str, Any]: ...
@@ -48,6 +54,12 @@ class Sgd:
 
     def update(self, gradient: Tensor) -> None:
         self.values.index_add_(0, self._ids, gradient, alpha=-self._lr)
+
+    def whole(self, ids: Tensor) -> Tensor:
+        return self.values.index_select(0, ids)[None]
+
+    def replace(self, ids: Tensor, whole: Tensor) -> None:
+        put(self.values, ids, whole[0])
 
     def settle(self) -> None:
         pass
@@ -78,6 +90,14 @@ class LazyAdam:
         self._step += 1
         size, _ = idle.rates(self._step)
         move(self._read, gradient, self._lr * size, EPS)
+        self._put_back()
+
+    def whole(self, ids: Tensor) -> Tensor:
+        self.read(ids)
+        return self._read
+
+    def replace(self, ids: Tensor, whole: Tensor) -> None:
+        self._ids, self._read = ids, whole
         self._put_back()
 
     def settle(self) -> None:
@@ -121,6 +141,10 @@ class Adam(LazyAdam):
         self._last.index_fill_(0, self._ids, self._step)
         if self._step == ONE_BY_ONE:
             self.settle()
+
+    def replace(self, ids: Tensor, whole: Tensor) -> None:
+        super().replace(ids, whole)
+        self._last.index_fill_(0, ids, self._step)
 
     def settle(self) -> None:
         behind = (self._last < self._step).nonzero().squeeze(1)

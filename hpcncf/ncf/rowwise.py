@@ -19,6 +19,7 @@ from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.loaders import Rows as Read
 from hpcncf.ncf.model import NeuMF
 from hpcncf.ncf.phases import StepClock
+from hpcncf.ncf.sync import local
 from hpcncf.ncf.sync.rows import Exchange
 from hpcncf.ncf.sync.transport import Transport
 from hpcncf.spec import Training
@@ -41,7 +42,7 @@ class Rowwise:
         clock: StepClock,
         transport: Transport | None = None,
     ) -> None:
-        """`transport` to the ranks that take each step together with this one."""
+        """`transport` to the ranks that train the same model, as `training.sync` says."""
         self.model, self.clock, self._device = model, clock, device
         self.loss = torch.zeros((), dtype=torch.float64, device=device)
         self._users = model.MF_Embedding_User.num_embeddings
@@ -49,7 +50,9 @@ class Rowwise:
         adopt(model, self._rows.values)
         self._layers, self._grouped = Layers(model, training), Grouped(model)
         sizes = len(self._layers.gradient), self._rows.values.shape[1]
-        self._exchange = Exchange(transport, *sizes) if transport else None
+        self._transport, self._apart = transport, training.sync == "local_sgd"
+        self._exchange = Exchange(transport, *sizes) if transport and not self._apart else None
+        self._moved: list[Tensor] = []
 
     def batches(self, loader: Loader, epoch: int, steps: range) -> Iterator[Read]:
         return loader.rows(epoch, steps)
@@ -72,6 +75,8 @@ class Rowwise:
         if self._exchange:
             gradient = self._exchanged(self._exchange, ids, gradient)
             clock.lap("sync")
+        elif self._transport:
+            self._moved.append(ids)
         self._rows.update(gradient)
         self._layers.update()
         clock.lap("optimizer")
@@ -79,10 +84,27 @@ class Rowwise:
 
     def _exchanged(self, exchange: Exchange, ids: Tensor, gradient: Tensor) -> Tensor:
         """The gradient of all ranks' rows, which are read now: all ranks move all of them."""
-        union, total, size = exchange.summed(self._layers.gradient, ids, gradient)
+        union, total = exchange.summed(self._layers.gradient, ids, gradient)
         self._rows.read(union)
-        self.clock.sent(size)
         return total
+
+    @torch.no_grad()
+    def average(self) -> None:
+        assert self._transport
+        local.average(self, self._transport)
+
+    def moved(self) -> Tensor:
+        ids = torch.unique(torch.cat(self._moved))
+        self._moved.clear()
+        return ids
+
+    def part(self, ids: Tensor) -> Tensor:
+        return torch.cat([self._layers.parts.reshape(-1), self._rows.whole(ids).reshape(-1)])
+
+    def replace(self, ids: Tensor, part: Tensor) -> None:
+        width, layers = self._rows.values.shape[1], self._layers.parts
+        layers.copy_(part[: layers.numel()].view_as(layers))
+        self._rows.replace(ids, part[layers.numel() :].view(-1, len(ids), width))
 
     @torch.no_grad()
     def settle(self) -> None:

@@ -18,13 +18,12 @@ from hpcncf.ncf.evaluate import evaluate
 from hpcncf.ncf.loaders import Loader, Schedule
 from hpcncf.ncf.phases import StepClock
 from hpcncf.ncf.position import Position, Teller
-from hpcncf.ncf.sync import chosen, rows
-from hpcncf.ncf.sync.transport import Transport
+from hpcncf.ncf.sync import local
 from hpcncf.paths import RunPaths
 from hpcncf.plan import Run
 from hpcncf.rank.launcher import Place
 from hpcncf.rank.stopping import Request, Stopped
-from hpcncf.records import Epoch, TrainingRecord
+from hpcncf.records import Epoch, Sync, TrainingRecord
 from hpcncf.spec import Training
 
 
@@ -77,7 +76,11 @@ class Trainer:
             self.epochs, self.done, self.so_far = found.epochs, found.step, found.so_far
             self.resumed_epoch, self.resumed_step = len(found.epochs), found.so_far.steps
         self.clock = StepClock(self.total_steps - self.done, self.schedule.steps, self.done)
-        ground = engine.Ground(data, run.model, self.schedule, self.threads, self._transport())
+        ground = engine.connected(
+            engine.Ground(data, run.model, self.schedule, self.threads),
+            *(self.model, run.training, place, self.device, self.clock),
+        )
+        self.transport = ground.transport
         self.engine = engine.made(
             self.model, self.training, place.world_size, self.device, self.clock, ground
         )
@@ -86,12 +89,6 @@ class Trainer:
         self.tell = Teller(tell, place, self.clock, self.schedule.steps)
         every_min = run.training.checkpoint_every_min if run.training.checkpoint_every else 0.0
         self.agreement = Agreement(place.world_size, self.device, self.stop, every_min)
-
-    def _transport(self) -> Transport | None:
-        if self.training.sync != "rows" or self.place.world_size == 1:
-            return None
-        size = rows.capacity(self.model, self.schedule, self.training.negatives)
-        return chosen.transport(self.place, size, self.device)
 
     @property
     def total_steps(self) -> int:
@@ -150,7 +147,11 @@ class Trainer:
         batches = self.engine.batches(self.loader, epoch, range(so_far.steps, steps))
         first = True
         for step in range(so_far.steps, steps):
-            waited, mine = self.engine.step(batches, self._instances_of(step))
+            waited, mine = self.engine.step(batches, self._divisor(step))
+            meets = local.meets(self.training, self.place.world_size, step, steps)
+            if meets and self._apart:
+                self.engine.average()
+                self.clock.lap("sync")
             if step + 1 == steps:  # in the step's time: it is part of what the training costs
                 self.engine.settle()
                 self.clock.lap("optimizer")
@@ -161,7 +162,7 @@ class Trainer:
             self.done += 1
             so_far.steps += 1
             self.tell("training", epoch, step + 1)
-            agreed = self.agreement.after_step(last=step + 1 == steps)
+            agreed = self.agreement.after_step(last=step + 1 == steps) if meets else None
             self.clock.lap("other")
             self.clock.end_step(mine)
             if agreed:
@@ -170,6 +171,18 @@ class Trainer:
                 self._pause(epoch, agreed)
         so_far.training_s += self.clock.training_s - before_s
         so_far.losses = distributed.gathered(float(self.engine.loss), self.place)
+
+    @property
+    def _apart(self) -> bool:
+        return self.training.sync == "local_sgd" and self.place.world_size > 1
+
+    def _divisor(self, step: int) -> int:
+        """Instances that the step's gradient is the mean of; ranks that step apart have each its
+        own, and where one has none its layers still take the step."""
+        if not self._apart:
+            return self._instances_of(step)
+        start, stop = self.schedule.positions(step)
+        return max(1, stop - start) * (1 + self.training.negatives)
 
     def _instances_of(self, step: int) -> int:
         """Of all ranks."""
@@ -251,6 +264,19 @@ class Trainer:
         self.checkpoint_s += took_s
         return took_s
 
+    def _sync(self) -> Sync | None:
+        if self.place.world_size == 1:
+            return None
+        backend = self.training.backend_for(self.run.resources)
+        return Sync(
+            how=self.training.sync,
+            over=self.transport.name if self.transport else backend,
+            every=self.training.sync_every if self._apart else 1,
+            exchanges=self.clock.counted_exchanges,
+            bytes=self.clock.counted_bytes,
+            seconds=self.clock.phases().sync_s,
+        )
+
     def record(self) -> TrainingRecord:
         """What this attempt did on this rank; `epochs` holds those of earlier attempts too."""
         return TrainingRecord(
@@ -270,6 +296,7 @@ class Trainer:
             counted_instances=self.clock.counted_instances,
             counted_s=self.clock.counted_s,
             phases=self.clock.phases(),
+            sync=self._sync(),
             epochs=self.epochs,
             batches=self.clock.batches(),
             model_sha256=model.sha256(self.model),

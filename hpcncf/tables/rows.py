@@ -9,7 +9,7 @@ from typing import Any, Final
 from hpcncf import plan
 from hpcncf.ncf.data.manifest import Manifest
 from hpcncf.plan import Run
-from hpcncf.records import Epoch, NodeRecord, Part, Progress, RankRecord, TrainingRecord
+from hpcncf.records import Epoch, NodeRecord, Part, Progress, RankRecord, Sync, TrainingRecord
 from hpcncf.spec import Model, Resources, Training
 from hpcncf.state.status import RunState
 from hpcncf.tables import account, history, watched
@@ -63,7 +63,8 @@ EPOCH: Final = ("run_id", "attempt", *Epoch.model_fields)
 # More of what a command reported do not fit a line.
 MOST_REPORTED: Final = 5
 RANK_PARTS: Final = ("cores", "cpu", "memory", "io")
-TRAINING_LISTS: Final = {"phases", "epochs", "batches", "baseline"}
+TRAINING_LISTS: Final = {"phases", "sync", "epochs", "batches", "baseline"}
+SYNC: Final = [name for name in Sync.model_fields if name != "seconds"]
 
 
 def _scalars() -> list[str]:
@@ -76,7 +77,8 @@ def _rank_columns() -> list[str]:
         for part in RANK_PARTS
         for name in _fields(RankRecord.model_fields[part].annotation)
     ]
-    return [*RANK, *parts, *_scalars(), *(f"{phase}_s" for phase in PHASES), "warnings"]
+    times, sync = (f"{phase}_s" for phase in PHASES), (f"sync_{name}" for name in SYNC)
+    return [*RANK, *parts, *_scalars(), *times, *sync, "warnings"]
 
 
 def _fields(kind: Any) -> list[str]:
@@ -202,6 +204,7 @@ def of_rank(record: RankRecord) -> Row:
         told = record.training
         row |= {name: getattr(told, name) for name in _scalars()}
         row |= {f"{phase}_s": getattr(told.phases, f"{phase}_s") for phase in PHASES}
+        row |= {f"sync_{name}": getattr(told.sync, name, None) for name in SYNC}
     return row | {"warnings": record.warnings}
 
 

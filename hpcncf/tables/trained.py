@@ -17,6 +17,7 @@ from hpcncf.tables import watched
 Row = dict[str, Any]
 
 PHASES: Final = tuple(name.removesuffix("_s") for name in Phases.model_fields)
+SYNC: Final = ("sync_over", "sync_ms_per_step", "sync_bytes_per_step")
 TRAINED: Final = (
     "instances_per_s",
     "seconds_per_epoch",
@@ -28,6 +29,7 @@ TRAINED: Final = (
     "evaluation_s",
     "checkpoint_s",
     *(f"{phase}_share" for phase in PHASES),
+    *SYNC,
     "parameters",
     "warmup_steps",
     "loss",
@@ -63,6 +65,7 @@ def figures(run: Run, ranks: Sequence[RankRecord], cores: float, full_epoch: int
             for name in ("startup_s", "training_s", "evaluation_s", "checkpoint_s")
         },
         **phase_shares(trained),
+        **_sync(trained),
         **_quality(trained[0]),
     }
 
@@ -107,6 +110,16 @@ def phase_shares(trained: Sequence[TrainingRecord]) -> Row:
     }
     total = sum(seconds.values())
     return {f"{phase}_share": watched.ratio(spent, total) for phase, spent in seconds.items()}
+
+
+def _sync(trained: Sequence[TrainingRecord]) -> Row:
+    """What a rank's mean step gave to synchronising; None where there was nobody to do it with."""
+    told = [part.sync for part in trained if part.sync]
+    steps = sum(part.counted_steps for part in trained)
+    if not told or not steps:
+        return dict.fromkeys(SYNC)
+    seconds, sent = sum(each.seconds for each in told), sum(each.bytes for each in told)
+    return dict(zip(SYNC, (told[0].over, 1000 * seconds / steps, sent / steps), strict=True))
 
 
 def _quality(first: TrainingRecord) -> Row:

@@ -16,6 +16,7 @@ from hpcncf.ncf.model import NeuMF
 from hpcncf.ncf.native.kernel import NOTHING, Kernel
 from hpcncf.ncf.native.library import Span
 from hpcncf.ncf.phases import StepClock
+from hpcncf.ncf.sync import local
 from hpcncf.ncf.sync.transport import Transport
 from hpcncf.spec import Model, Training
 
@@ -28,7 +29,7 @@ def padded(width: int) -> int:
 
 class Native:
     """Any number of threads, no dropout. It draws its own instances. Several ranks exchange their
-    gradients in each step, over the transport."""
+    gradients in each step, or, with `sync: local_sgd`, go on from their mean now and then."""
 
     def __init__(
         self,
@@ -45,13 +46,15 @@ class Native:
         """The model's parameters become the engine's. One of doubles is trained in doubles."""
         doubles = model.predict_layer.weight.dtype == torch.float64
         self.model, self.clock, self._schedule = model, clock, schedule
-        self._transport = transport
+        self._transport, self._apart = transport, training.sync == "local_sgd"
         self.loss = torch.zeros((), dtype=torch.float64)
         most = most_positives(schedule)
         self.kernel = Kernel(data, sizes, training, threads, most, doubles, build)
         self._layers = Layers(self.kernel, model)
         self._layers.write()
         adopt(model, self.kernel)
+        if self._apart:
+            self.kernel.watch()
 
     def batches(
         self,
@@ -66,7 +69,7 @@ class Native:
     def step(self, batches: Iterator[tuple[Span, Span]], instances: int) -> tuple[float, int]:
         """Take the next batch, of `instances` over all ranks; nothing is waited for."""
         span, following = next(batches)
-        if self._transport:
+        if self._transport and not self._apart:
             self.loss += self._together(self._transport, span, 1 / instances, following)
         else:
             self.loss += self.kernel.step(span, 1 / instances, following)
@@ -80,6 +83,25 @@ class Native:
         self.clock.lap("sync")
         self.kernel.apply(messages)
         return loss
+
+    def average(self) -> None:
+        assert self._transport
+        local.average(self, self._transport)
+
+    def moved(self) -> Tensor:
+        return torch.from_numpy(self.kernel.moved())
+
+    def part(self, ids: Tensor) -> Tensor:
+        rows = self.kernel.take(ids.numpy())
+        return torch.from_numpy(np.concatenate([*self.kernel.dense, rows.reshape(-1)]))
+
+    def replace(self, ids: Tensor, part: Tensor) -> None:
+        kernel, values = self.kernel, part.numpy()
+        size = len(kernel.dense[0])
+        for which, mine in enumerate(kernel.dense):
+            mine[:] = values[which * size : (which + 1) * size]
+        kernel.dense_changed()
+        kernel.put(ids.numpy(), values[len(kernel.dense) * size :].reshape(len(ids), -1))
 
     def settle(self) -> None:
         self.kernel.settle()

@@ -218,11 +218,13 @@ class Kernel:
         return ranks
 
 
-def capacity(sizes: Model, training: Training, context: int, most_positives: int) -> int:
+def capacity(
+    sizes: Model, training: Training, context: int, most_positives: int, doubles: bool = False
+) -> int:
     """Bytes of the longest message of `gradients`: what ranks have to give each other room for,
     before there is an engine. Raises NotBuilt."""
     settings = _settings(sizes, training, context, 1, most_positives)
-    return int(library.load().hpcncf_capacity(byref(settings), 0))
+    return int(library.load().hpcncf_capacity(byref(settings), int(doubles)))
 
 
 def _settings(

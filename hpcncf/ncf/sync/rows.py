@@ -18,23 +18,15 @@ from hpcncf.ncf.model import NeuMF
 from hpcncf.ncf.sync.transport import Bytes, Transport
 
 ID = np.dtype(np.int64)
-PAD = 8
-"""Engine native's rows and layers are padded to so many values."""
 
 
 def capacity(model: NeuMF, schedule: Schedule, negatives: int) -> int:
-    """Bytes of the longest message of any engine's: as many rows as the largest shard can read."""
+    """Bytes of the longest message: as many rows as the largest shard can read."""
     largest = -(-min(schedule.batch, schedule.rows) // schedule.world_size)
-    rows = largest * (2 + negatives)
-    width = sum(_padded(table.embedding_dim) for table in model.tables()[::2])
-    parameters = [each for part in model.layers() for each in part.parameters()]
-    layers = sum(int(np.prod([_padded(size) for size in each.shape])) for each in parameters)
+    width = sum(table.embedding_dim for table in model.tables()[::2])
+    layers = sum(each.numel() for part in model.layers() for each in part.parameters())
     value = model.predict_layer.weight.element_size()
-    return rows * (ID.itemsize + value * width) + value * (layers + PAD * len(parameters))
-
-
-def _padded(size: int) -> int:
-    return -(-size // PAD) * PAD
+    return largest * (2 + negatives) * (ID.itemsize + value * width) + value * layers
 
 
 class Exchange:
@@ -43,9 +35,9 @@ class Exchange:
     def __init__(self, transport: Transport, layers: int, width: int) -> None:
         self._transport, self._layers, self._width = transport, layers, width
 
-    def summed(self, layers: Tensor, ids: Tensor, rows: Tensor) -> tuple[Tensor, Tensor, int]:
+    def summed(self, layers: Tensor, ids: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Add up all ranks' gradients: the layers' in place; of rows [n, width] with ids [n], none
-        twice, it returns the union's ids, ascending, and its gradients; and the bytes sent."""
+        twice, it returns the union's ids, ascending, and its gradients."""
         size = self._write(layers, ids, rows)
         messages = [self._read(each, layers) for each in self._transport.exchange(size)]
         union, where = torch.unique(torch.cat([ids for _, ids, _ in messages]), return_inverse=True)
@@ -56,7 +48,7 @@ class Exchange:
             layers.add_(of_layers)
             # No row twice: a GPU adds in no certain order what goes to the same one.
             total.index_add_(0, at, of_rows)
-        return union, total, size
+        return union, total
 
     def _write(self, layers: Tensor, ids: Tensor, rows: Tensor) -> int:
         parts: list[NDArray[Any]] = [each.cpu().numpy() for each in (ids, layers, rows)]

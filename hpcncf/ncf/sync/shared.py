@@ -1,0 +1,140 @@
+"""Messages through memory that the processes of one node share, without a call of the kernel.
+
+Each rank has a cache line with the number of its last exchange and the sizes of its messages, and
+three slots: it writes the next message while others may still read its last two. The memory has no
+name (memfd): nothing is left of it when its processes are gone, however they ended. A rank holds a
+lock on a byte of it, which the kernel lets go when the process ends: so the others know at once.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from ctypes import CDLL
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from hpcncf.ncf.native import library
+from hpcncf.ncf.sync.transport import Bytes, PeerLost
+
+LINE: Final = 64
+SLOTS: Final = 3
+LOOK_S: Final = 0.005
+"""So long it waits before it looks whether the others still live."""
+TIMEOUT_S: Final = 600.0
+
+Gather = Callable[[Any], list[Any]]
+"""Every rank's value, by rank; each has to call it."""
+
+
+class Shared:
+    """Of all ranks of a run, which run on one node."""
+
+    name = "shared memory"
+
+    def __init__(self, native: CDLL, file: int, rank: int, ranks: int, capacity: int) -> None:
+        """`file` is the memory, opened, with this rank's lock held."""
+        self._native, self._file, self._rank, self._turn = native, file, rank, 0
+        memory = np.frombuffer(mmap.mmap(file, _size(ranks, capacity)), dtype=np.uint8)
+        lines, slots = memory[: ranks * LINE], memory[ranks * LINE :]
+        self._lines = lines.view(np.int64).reshape(ranks, LINE // 8)  # number, sizes
+        self._slots = slots.reshape(SLOTS, ranks, -1)[:, :, :capacity]
+
+    def slot(self) -> Bytes:
+        return self._slots[(self._turn + 1) % SLOTS, self._rank]
+
+    def exchange(self, size: int) -> Sequence[Bytes]:
+        """Raises PeerLost where a rank ended, TimeoutError where one is silent for ten minutes."""
+        assert size <= self._slots.shape[2]
+        self._turn += 1
+        now = self._turn % SLOTS
+        self._lines[self._rank, 1 + now] = size
+        self._native.hpcncf_publish(self._lines[self._rank].ctypes.data, self._turn)
+        self._wait()
+        sizes = self._lines[:, 1 + now].tolist()
+        return [slot[:size] for slot, size in zip(self._slots[now], sizes, strict=True)]
+
+    def _wait(self) -> None:
+        until = time.monotonic() + TIMEOUT_S
+        while True:
+            missing = self._native.hpcncf_await(
+                self._lines.ctypes.data, len(self._lines), self._turn, LOOK_S
+            )
+            if missing < 0:
+                return
+            if not _held(self._file, missing):
+                raise PeerLost(missing)
+            if time.monotonic() > until:
+                raise TimeoutError(f"rank {missing} has sent nothing for {TIMEOUT_S:g} s")
+
+    def close(self) -> None:
+        """Messages that were returned stay readable; other ranks that still wait see it as lost."""
+        os.close(self._file)
+
+
+def joined(rank: int, ranks: int, capacity: int, gather: Gather) -> Shared | None:
+    """For messages of up to `capacity` bytes; None on every rank where one of them cannot: it is on
+    another node or in a container of its own, memory is short, or engine native was not built."""
+    native, file = _library(), None
+    if rank == 0 and native:
+        file = _made(_size(ranks, capacity))
+    # With a name that nobody else has: the same number is another process on another node.
+    told = gather(file and (os.getpid(), file, os.readlink(_link(os.getpid(), file))))[0]
+    if rank > 0 and native and told:
+        file = _opened(*told)
+    if file is not None:
+        fcntl.lockf(file, fcntl.LOCK_EX, 1, rank)
+    if all(gather(file is not None)) and native and file is not None:
+        return Shared(native, file, rank, ranks, capacity)
+    if file is not None:
+        os.close(file)
+    return None
+
+
+def _size(ranks: int, capacity: int) -> int:
+    return ranks * LINE + SLOTS * ranks * -(-capacity // LINE) * LINE
+
+
+def _library() -> CDLL | None:
+    try:
+        return library.load()
+    except library.NotBuilt:
+        return None
+
+
+def _link(process: int, file: int) -> Path:
+    return Path(f"/proc/{process}/fd/{file}")
+
+
+def _made(size: int) -> int | None:
+    """Memory of which every byte is there: one that is not would end a process that writes it."""
+    file = os.memfd_create(f"hpcncf-{secrets.token_hex(16)}")
+    try:
+        os.posix_fallocate(file, 0, size)
+    except OSError:
+        os.close(file)
+        return None
+    return file
+
+
+def _opened(process: int, file: int, name: str) -> int | None:
+    link = _link(process, file)
+    try:
+        return os.open(link, os.O_RDWR) if os.readlink(link) == name else None
+    except OSError:
+        return None
+
+
+def _held(file: int, rank: int) -> bool:
+    """Whether the rank's process still has its lock."""
+    try:
+        fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB, 1, rank)
+    except OSError:
+        return True
+    return False
