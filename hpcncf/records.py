@@ -160,6 +160,8 @@ class Epoch(Part):
     """Of all ranks together: positives and sampled negatives."""
     loss: float
     """Mean binary cross entropy over this epoch's instances of all ranks."""
+    evaluation_pairs: int | None = None
+    """Pairs of user and item that the evaluation scored, over all ranks."""
     hr10: float | None = None
     ndcg10: float | None = None
     mrr: float | None = None
@@ -324,6 +326,8 @@ class Progress(Part):
     epochs: int
     step: int
     """Steps of this epoch that are done."""
+    evaluated: float | None = None
+    """In `evaluation`: share of rank 0's test rows that are ranked."""
     steps_per_epoch: int
     reported: Reported = {}
     """What a command told of itself so far."""

@@ -184,6 +184,7 @@ def _teller(recorded: Recorded, paths: RunPaths, epochs: int) -> Callable[[Posit
             step=position.step,
             steps_per_epoch=position.steps_per_epoch,
             instances_per_s=position.instances_per_s,
+            evaluated=position.evaluated,
             cpu_efficiency=recorded.monitor.efficiency(),
             cores_usable=usable(),
             cores_allocated=float(recorded.run.resources.cpus_per_task),

@@ -13,7 +13,7 @@ import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from hpcncf.errors import HpcncfError
-from hpcncf.ncf import evaluate, sampling
+from hpcncf.ncf import ranking, sampling
 from hpcncf.ncf.data import synthetic
 from hpcncf.ncf.data.prepared import Prepared, load
 from hpcncf.ncf.loaders import Loader, Schedule
@@ -246,11 +246,9 @@ def test_a_resumed_training_has_the_same_bits(data: Prepared, optimizer: str) ->
 def test_ranks_are_those_of_torch(data: Prepared, candidates: Any, sizes: Model) -> None:
     model = fresh(data, sizes, True)
     native = engine(data, model, sizes, settings(), threads=2)
-    given = data.test_negatives if candidates == "sampled" else None
-    ours = native.kernel.ranks(data.test_users, data.test_items, data.test_context, given)
-    wanted = replace(data, test_context=np.asarray(data.test_context, dtype=np.float64))
     rows = len(data.test_users)
-    theirs = evaluate._ranks(model, wanted, torch.device("cpu"), candidates, 0, rows)
+    ours = torch.cat(list(native.ranks(data, 0, rows, candidates)))
+    theirs = torch.cat(list(ranking.ranks(model, data, 0, rows, candidates)))
     assert ours.tolist() == theirs.tolist()
 
 

@@ -101,7 +101,7 @@ def ranks(model: NeuMF, data: Prepared, candidates: Candidates) -> list[int]:
 def scores_of_pairs(model: NeuMF, data: Prepared, row: int, items: NDArray[Any]) -> Tensor:
     model.eval()
     users = torch.full((len(items),), int(data.test_users[row]))
-    context = torch.from_numpy(data.test_context[row]).to(model.predict_layer.weight)
+    context = torch.tensor(data.test_context[row]).to(model.predict_layer.weight)
     scores: Tensor = model(users, torch.from_numpy(items), context.expand(len(items), -1))
     return scores
 

@@ -125,7 +125,7 @@ def test_the_record_adds_up(data: Path, tmp_path: Path) -> None:
 
 def test_without_evaluation_there_are_no_metrics(data: Path, tmp_path: Path) -> None:
     record = trained(data, tmp_path, epochs=1, evaluation="none").record()
-    assert record.epochs[0].hr10 is None
+    assert record.epochs[0].hr10 is record.epochs[0].evaluation_pairs is None
     assert (record.evaluation_s, record.baseline) == (0.0, None)
 
 
@@ -133,6 +133,7 @@ def test_a_table_of_counts_among_sampled_negatives_stands_beside_no_full_ranking
     data: Path, tmp_path: Path
 ) -> None:
     record = trained(data, tmp_path, epochs=1, max_steps=1, evaluation="full").record()
+    assert record.epochs[0].evaluation_pairs == 40 * 150
     assert record.epochs[0].hr10 is not None
     assert record.baseline is None
 

@@ -186,20 +186,30 @@ def test_per_cent_are_of_the_steps_that_will_be_done(
     run = plan_of(paths).runs[0]
     assert run.training is not None
     cut = run.model_copy(update={"training": run.training.model_copy(update={"max_steps": most})})
-    now = Progress(
-        run_id=run.id,
-        attempt=1,
-        updated_at=records.now(),
-        elapsed_s=5.0,
-        phase="training",
-        epoch=epoch,
-        epochs=3,
-        step=10,
-        steps_per_epoch=100,
-        instances_per_s=None,
-        cpu_efficiency=None,
-    )
-    assert told in progress.sentence(RunState(cut, "running", "", 1, [], now, []))
+    assert told in progress.sentence(RunState(cut, "running", "", 1, [], at_work(epoch), []))
+
+
+def at_work(epoch: int, **changes: Any) -> Progress:
+    now: dict[str, Any] = {
+        "run_id": "0123456789ab",
+        "attempt": 1,
+        "updated_at": records.now(),
+        "elapsed_s": 5.0,
+        "phase": "training",
+        "epoch": epoch,
+        "epochs": 3,
+        "step": 10,
+        "steps_per_epoch": 100,
+        "instances_per_s": None,
+        "cpu_efficiency": None,
+    }
+    return Progress(**now | changes)
+
+
+def test_how_far_an_evaluation_is_can_be_seen(paths: ResultPaths) -> None:
+    now = at_work(1, phase="evaluation", step=100, evaluated=0.346)
+    told = progress.sentence(RunState(plan_of(paths).runs[0], "running", "", 1, [], now, []))
+    assert "evaluation, epoch 2/3 35 %" in told
 
 
 def test_runs_whose_task_ended_before_their_turn_are_lost(

@@ -136,8 +136,10 @@ def _epoch(state: RunState) -> str:
     if now.phase == "command":
         return ", ".join(rows.reports(now))
     epochs, steps = _to_do(state.run, now)
-    told = now.phase == "training" and steps > 0
-    done = f" {100 * now.step / steps:.0f} %" if told else ""
+    share = now.evaluated
+    if now.phase == "training" and steps > 0:
+        share = now.step / steps
+    done = "" if share is None else f" {100 * share:.0f} %"
     return f"{now.phase}, epoch {min(now.epoch + 1, epochs)}/{epochs}{done}"
 
 

@@ -1,4 +1,4 @@
-"""What the trainer asks of an engine, whichever one trains: steps, and state in and out."""
+"""What the trainer asks of an engine, whichever one trains: steps, ranks, and state in and out."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.loaders import Loader, Schedule
 from hpcncf.ncf.model import NeuMF
 from hpcncf.ncf.phases import StepClock
+from hpcncf.ncf.ranking import Candidates
 from hpcncf.ncf.rowwise import Rowwise
 from hpcncf.ncf.step import Reference
 from hpcncf.ncf.sync import chosen, local, rows
@@ -50,6 +51,13 @@ class Engine(Protocol):
 
     def average(self) -> None:
         """Go on from the mean over all ranks, which took as many steps, each of its own."""
+
+    def ranks(
+        self, data: Prepared, first: int, last: int, candidates: Candidates
+    ) -> Iterator[Tensor]:
+        """Of test rows first to last, by the settled parameters: how many candidates do not score
+        strictly less than the held-out item, int64. In parts of a second or less: a signal that
+        stops the run is heard between them."""
 
     def state(self) -> dict[str, Any]:
         """Tensors and numbers that, with the model's parameters as they are, settled or not, make

@@ -22,11 +22,13 @@ class Position:
     step: int
     steps_per_epoch: int
     instances_per_s: float | None
+    evaluated: float | None = None
+    """Share of the first rank's test rows."""
 
 
 class Teller:
-    """Tells the first rank's position; of training at most every two seconds, for a step may take
-    one millisecond."""
+    """Tells the first rank's position; of what is going on at most every two seconds, for a step
+    may take one millisecond."""
 
     def __init__(
         self, tell: Callable[[Position], None], place: Place, clock: StepClock, steps_per_epoch: int
@@ -35,13 +37,15 @@ class Teller:
         self._steps_per_epoch = steps_per_epoch
         self._told_at = 0.0
 
-    def __call__(self, phase: Phase, epoch: int, step: int) -> None:
+    def __call__(self, phase: Phase, epoch: int, step: int, evaluated: float | None = None) -> None:
         now = time.perf_counter()
-        too_soon = phase == "training" and now - self._told_at < TELL_EVERY_S
+        goes_on = phase == "training" or bool(evaluated)
+        too_soon = goes_on and now - self._told_at < TELL_EVERY_S
         if self._place.rank != 0 or too_soon:
             return
         self._told_at = now
-        self.tell(Position(phase, epoch, step, self._steps_per_epoch, self._instances_per_s()))
+        speed = self._instances_per_s()
+        self.tell(Position(phase, epoch, step, self._steps_per_epoch, speed, evaluated))
 
     def _instances_per_s(self) -> float | None:
         """Over all ranks, which share every step alike."""

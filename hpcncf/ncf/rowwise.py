@@ -12,13 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hpcncf.ncf import rows
+from hpcncf.ncf import ranking, rows
+from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.grouped import Grouped
 from hpcncf.ncf.layers import Layers
 from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.loaders import Rows as Read
 from hpcncf.ncf.model import NeuMF
 from hpcncf.ncf.phases import StepClock
+from hpcncf.ncf.ranking import Candidates
 from hpcncf.ncf.sync import local
 from hpcncf.ncf.sync.rows import Exchange
 from hpcncf.ncf.sync.transport import Transport
@@ -109,6 +111,11 @@ class Rowwise:
     @torch.no_grad()
     def settle(self) -> None:
         self._rows.settle()
+
+    def ranks(
+        self, data: Prepared, first: int, last: int, candidates: Candidates
+    ) -> Iterator[Tensor]:
+        return ranking.ranks(self.model, data, first, last, candidates)
 
     def state(self) -> dict[str, Any]:
         return {"rows": self._rows.state(), "layers": self._layers.state()}

@@ -14,11 +14,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from hpcncf.ncf import optimizers
+from hpcncf.ncf import optimizers, ranking
+from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.forward import Forward
 from hpcncf.ncf.loaders import Batch, Loader
 from hpcncf.ncf.model import NeuMF
 from hpcncf.ncf.phases import StepClock
+from hpcncf.ncf.ranking import Candidates
 from hpcncf.ncf.replicas import Replicas
 from hpcncf.ncf.sync import local
 from hpcncf.spec import Training
@@ -80,6 +82,11 @@ class Reference:
 
     def settle(self) -> None:
         """Nothing lags behind: torch moves every row in every step, or never."""
+
+    def ranks(
+        self, data: Prepared, first: int, last: int, candidates: Candidates
+    ) -> Iterator[Tensor]:
+        return ranking.ranks(self.model, data, first, last, candidates)
 
     def state(self) -> dict[str, Any]:
         return self.optimizer.state_dict()

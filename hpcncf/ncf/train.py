@@ -14,7 +14,7 @@ from hpcncf.ncf.agreement import Agreed, Agreement
 from hpcncf.ncf.checkpoint import Checkpoint, EpochSoFar
 from hpcncf.ncf.data.baseline import counts_baseline
 from hpcncf.ncf.data.prepared import Prepared
-from hpcncf.ncf.evaluate import evaluate
+from hpcncf.ncf.evaluate import evaluate, pairs
 from hpcncf.ncf.loaders import Loader, Schedule
 from hpcncf.ncf.phases import StepClock
 from hpcncf.ncf.position import Position, Teller
@@ -202,21 +202,27 @@ class Trainer:
 
     def _evaluate(self, epoch: int, steps: int) -> dict[str, float]:
         """The epoch's part of the record. Stopped meanwhile, it is all that is to be repeated."""
-        if self.training.evaluation == "none":
+        candidates = self.training.evaluation
+        if candidates == "none":
             return {"evaluation_s": 0.0}
-        self.tell("evaluation", epoch, steps)
+
+        def tell(done: float) -> None:
+            self.tell("evaluation", epoch, steps, done)
+
+        tell(0.0)
         began = time.perf_counter()
         try:
             with self.stop.doing("at_once"):
                 quality = evaluate(
-                    self.model, self.data, self.place, self.device, self.training.evaluation
+                    self.engine, self.data, self.place, self.device, candidates, tell
                 )
         except (Stopped, RuntimeError):  # the latter, where another rank was stopped first
             self._save(epoch)
             raise
         took_s = time.perf_counter() - began
         self.evaluation_s += took_s
-        return {"evaluation_s": took_s, **vars(quality)}
+        scored = pairs(self.data, candidates)
+        return {"evaluation_s": took_s, "evaluation_pairs": scored, **vars(quality)}
 
     def _pause(self, epoch: int, agreed: Agreed) -> None:
         """Every rank is here, in mid-epoch, after the same step."""

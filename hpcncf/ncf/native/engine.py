@@ -16,11 +16,13 @@ from hpcncf.ncf.model import NeuMF
 from hpcncf.ncf.native.kernel import NOTHING, Kernel
 from hpcncf.ncf.native.library import Span
 from hpcncf.ncf.phases import StepClock
+from hpcncf.ncf.ranking import Candidates
 from hpcncf.ncf.sync import local
 from hpcncf.ncf.sync.transport import Transport
 from hpcncf.spec import Model, Training
 
 PAD = 8
+RANKED = 2**22  # pairs in a call, which no signal interrupts: tenths of a second
 
 
 def padded(width: int) -> int:
@@ -106,6 +108,21 @@ class Native:
     def settle(self) -> None:
         self.kernel.settle()
         self._layers.read()
+
+    def ranks(
+        self, data: Prepared, first: int, last: int, candidates: Candidates
+    ) -> Iterator[Tensor]:
+        """The kernel computes what items add to layer 1 anew for each part: a hundredth of it."""
+        sampled = candidates == "sampled"
+        width = 1 + data.test_negatives.shape[1] if sampled else data.manifest.items
+        step = max(1, RANKED // width)
+        for at in range(first, last, step):
+            part = slice(at, min(at + step, last))
+            negatives = data.test_negatives[part] if sampled else None
+            ranks = self.kernel.ranks(
+                data.test_users[part], data.test_items[part], data.test_context[part], negatives
+            )
+            yield torch.from_numpy(ranks.astype(np.int64))
 
     def state(self) -> dict[str, Any]:
         """Views, so that a checkpoint that holds the model too has the tables once."""
