@@ -164,6 +164,16 @@ def test_an_edited_array_is_told_with_its_value(
         load(tmp_path / "data")
 
 
+def test_a_user_with_no_negative_left_is_named(tmp_path: Path) -> None:
+    prepare(tmp_path / "data")
+    path = tmp_path / "data/positives_indptr.npy"
+    ends = np.load(path)
+    ends[1:-1] = 60  # the first user's; there are 60 items
+    np.save(path, ends)
+    with pytest.raises(DataError, match=r"indptr\.npy: user 0 has each of the 60 items, .* again"):
+        load(tmp_path / "data")
+
+
 def test_a_missing_array_is_told(tmp_path: Path) -> None:
     prepare(tmp_path / "data")
     (tmp_path / "data" / "positives.npy").unlink()

@@ -112,7 +112,7 @@ def _check(shape: Shape) -> None:
 
 
 def make(shape: Shape, seed: int, test_negatives: int, say: Callable[[str], None]) -> Split:
-    draws = _Draws(shape, seed)
+    draws = Draws(shape, seed)
     say(f"drawing {shape.train_rows:,} training rows")
     owners = draws.owners()
     moods = draws.moods(shape.train_rows)
@@ -158,7 +158,7 @@ def _first_new(train: Rows, tries: list[Int64s]) -> Int64s:
     return chosen
 
 
-class _Draws:
+class Draws:
     """Everything random of one made data set, drawn in a fixed order from one generator."""
 
     def __init__(self, shape: Shape, seed: int) -> None:
