@@ -140,6 +140,8 @@ def _declare(library: ctypes.CDLL) -> None:
         "dense_changed": (None, [c_void_p]),
         "steps": (c_int64, [c_void_p]),
         "set_steps": (None, [c_void_p, c_int64]),
+        "publish": (None, [c_void_p, c_int64]),
+        "await": (c_int, [c_void_p, c_int, c_int64, c_double]),
     }
     for name, (result, arguments) in signatures.items():
         function = getattr(library, f"hpcncf_{name}")

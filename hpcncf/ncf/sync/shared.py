@@ -25,6 +25,8 @@ from hpcncf.ncf.sync.transport import Bytes, PeerLost
 
 LINE: Final = 64
 SLOTS: Final = 3
+MOST: Final = 2**30
+"""Bytes of the memory. What needs more takes its time on any way, and the memory is the node's."""
 LOOK_S: Final = 0.005
 """So long it waits before it looks whether the others still live."""
 TIMEOUT_S: Final = 600.0
@@ -47,7 +49,8 @@ class Shared:
         self._slots = slots.reshape(SLOTS, ranks, -1)[:, :, :capacity]
 
     def slot(self) -> Bytes:
-        return self._slots[(self._turn + 1) % SLOTS, self._rank]
+        mine: Bytes = self._slots[(self._turn + 1) % SLOTS, self._rank]
+        return mine
 
     def exchange(self, size: int) -> Sequence[Bytes]:
         """Raises PeerLost where a rank ended, TimeoutError where one is silent for ten minutes."""
@@ -84,8 +87,9 @@ def joined(rank: int, ranks: int, capacity: int, gather: Gather) -> Shared | Non
     native, file = _library(), None
     if rank == 0 and native:
         file = _made(_size(ranks, capacity))
-    # With a name that nobody else has: the same number is another process on another node.
-    told = gather(file and (os.getpid(), file, os.readlink(_link(os.getpid(), file))))[0]
+    link = None if file is None else Path(f"/proc/{os.getpid()}/fd/{file}")
+    # With a name that nobody else has: the same link may be another process's on another node.
+    told = gather(link and (link, link.readlink()))[0]
     if rank > 0 and native and told:
         file = _opened(*told)
     if file is not None:
@@ -108,12 +112,10 @@ def _library() -> CDLL | None:
         return None
 
 
-def _link(process: int, file: int) -> Path:
-    return Path(f"/proc/{process}/fd/{file}")
-
-
 def _made(size: int) -> int | None:
     """Memory of which every byte is there: one that is not would end a process that writes it."""
+    if size > MOST:
+        return None
     file = os.memfd_create(f"hpcncf-{secrets.token_hex(16)}")
     try:
         os.posix_fallocate(file, 0, size)
@@ -123,10 +125,9 @@ def _made(size: int) -> int | None:
     return file
 
 
-def _opened(process: int, file: int, name: str) -> int | None:
-    link = _link(process, file)
+def _opened(link: Path, name: Path) -> int | None:
     try:
-        return os.open(link, os.O_RDWR) if os.readlink(link) == name else None
+        return os.open(link, os.O_RDWR) if link.readlink() == name else None
     except OSError:
         return None
 

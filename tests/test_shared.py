@@ -1,0 +1,189 @@
+"""Messages through shared memory, between processes as a run has them."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import resource
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpcncf.ncf.native import library
+from hpcncf.ncf.sync import shared
+from hpcncf.ncf.sync.shared import Shared
+from hpcncf.ncf.sync.transport import PeerLost
+
+CAPACITY = 1000
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(["hpcncf.ncf.sync.shared"])
+
+pytestmark = pytest.mark.skipif(
+    library.best(library.built(), library.cpu_flags()) is None,
+    reason="engine native was not built here",
+)
+
+
+class Ranks:
+    """Processes that run `work(transport, rank, connection)`, what they gather passed by us."""
+
+    def __init__(
+        self, ranks: int, work: Callable[..., Any], most_bytes: int = resource.RLIM_INFINITY
+    ) -> None:
+        self.ends, self.started = [], []
+        for rank in range(ranks):
+            mine, theirs = CONTEXT.Pipe()
+            process = CONTEXT.Process(target=_rank, args=(rank, ranks, most_bytes, work, theirs))
+            process.start()
+            theirs.close()
+            self.ends.append(mine)
+            self.started.append(process)
+        for _ in range(2):  # `joined` gathers twice
+            told = [end.recv() for end in self.ends]
+            for end in self.ends:
+                end.send(told)
+
+    def results(self) -> list[Any]:
+        found = [end.recv() for end in self.ends]
+        for process in self.started:
+            process.join(20)
+        return found
+
+    def __enter__(self) -> Ranks:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.started:
+            process.kill()
+            process.join()
+
+
+def _rank(
+    rank: int, ranks: int, most_bytes: int, work: Callable[..., Any], end: Connection
+) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
+
+    def gather(value: Any) -> list[Any]:
+        end.send(value)
+        told: list[Any] = end.recv()
+        return told
+
+    end.send(work(shared.joined(rank, ranks, CAPACITY, gather), rank, end))
+
+
+def sent_and_read(transport: Shared, rank: int, _: Connection) -> bool:
+    """A thousand exchanges, each of other bytes and lengths, read one exchange late."""
+    before = None
+    for turn in range(1000):
+        size = (7 * turn + rank) % CAPACITY
+        transport.slot()[:size] = (turn + rank) % 251
+        received = transport.exchange(size)
+        if before and not _right(*before):
+            return False
+        before = (received, turn)
+        if turn % 100 == rank:
+            time.sleep(0.003)
+    return True
+
+
+def _right(received: Sequence[Any], turn: int) -> bool:
+    return all(
+        len(message) == (7 * turn + rank) % CAPACITY and np.all(message == (turn + rank) % 251)
+        for rank, message in enumerate(received)
+    )
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_every_rank_reads_what_each_sent_in_the_order_of_ranks(ranks: int) -> None:
+    with Ranks(ranks, sent_and_read) as started:
+        assert started.results() == [True] * ranks
+
+
+def slots_begin_at_a_cache_line(transport: Shared, *_: Any) -> bool:
+    fine = True
+    for _turn in range(4):
+        slot = transport.slot()
+        received = transport.exchange(CAPACITY)
+        fine &= slot.nbytes == CAPACITY and slot.ctypes.data % 64 == 0
+        fine &= all(each.ctypes.data % 64 == 0 for each in received)
+    return fine
+
+
+def test_messages_begin_at_a_cache_line() -> None:
+    with Ranks(2, slots_begin_at_a_cache_line) as started:
+        assert started.results() == [True, True]
+
+
+def one_more(transport: Shared, rank: int, end: Connection) -> tuple[str, float] | None:
+    """An exchange, then another as soon as it is told; rank 1 is never told."""
+    transport.exchange(0)
+    end.send("met")
+    if rank == 1:
+        time.sleep(60)
+    began = time.monotonic()
+    try:
+        transport.exchange(0)
+    except PeerLost as lost:
+        return str(lost), time.monotonic() - began
+    return None
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_a_rank_that_died_is_named_within_seconds(how: signal.Signals) -> None:
+    left = set(Path("/dev/shm").iterdir())
+    with Ranks(3, one_more) as started:
+        assert [end.recv() for end in started.ends] == ["met"] * 3
+        time.sleep(0.2)  # the others wait by now
+        os.kill(started.started[1].pid or 0, how)
+        found = [started.ends[rank].recv() for rank in (0, 2)]
+    for told, seconds in found:
+        assert told == "rank 1 ended while this one waited for it"
+        assert seconds < 5
+    assert set(Path("/dev/shm").iterdir()) <= left
+
+
+def test_a_rank_that_is_stopped_for_a_while_is_waited_for() -> None:
+    with Ranks(2, sent_and_read) as started:
+        asleep = started.started[1].pid or 0
+        os.kill(asleep, signal.SIGSTOP)
+        time.sleep(1)
+        os.kill(asleep, signal.SIGCONT)
+        assert started.results() == [True, True]
+
+
+def closed(transport: Shared, rank: int, _: Connection) -> str:
+    transport.slot()[:3] = rank
+    kept = transport.exchange(3)
+    transport.close()
+    return repr([each.tolist() for each in kept])
+
+
+def test_messages_stay_readable_when_the_transport_is_closed() -> None:
+    with Ranks(2, closed) as started:
+        assert started.results() == [repr([[0, 0, 0], [1, 1, 1]])] * 2
+
+
+def nothing(transport: Shared | None, *_: Any) -> bool:
+    return transport is None
+
+
+def test_memory_that_one_may_not_have_is_no_transport_on_any_rank() -> None:
+    with Ranks(2, nothing, most_bytes=4096) as started:
+        assert started.results() == [True, True]
+
+
+def test_another_process_of_that_number_is_not_taken_for_the_first_rank() -> None:
+    """As on another node, where the link may lead to anything."""
+    file = os.memfd_create("somebody-else")
+    link = Path(f"/proc/{os.getpid()}/fd/{file}")
+    told: Iterator[list[Any]] = iter(
+        [[(link, Path("/memfd:hpcncf-1 (deleted)")), None], [True, False]]
+    )
+    assert shared.joined(1, 2, CAPACITY, lambda _: next(told)) is None
+    os.close(file)
