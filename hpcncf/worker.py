@@ -24,7 +24,17 @@ from hpcncf.monitor.cores import usable
 from hpcncf.paths import AttemptPaths, ResultPaths, RunPaths
 from hpcncf.plan import Run
 from hpcncf.program import rank as own_program
-from hpcncf.rank import arguments, ending, launcher, log, source, stopping, taking, torchrun
+from hpcncf.rank import (
+    arguments,
+    ending,
+    launcher,
+    log,
+    peers,
+    source,
+    stopping,
+    taking,
+    torchrun,
+)
 from hpcncf.rank.launcher import Place
 from hpcncf.rank.leaving import Recorded
 from hpcncf.rank.stopping import Stopped
@@ -149,6 +159,7 @@ def _train(recorded: Recorded, paths: RunPaths, tells_attempt: bool) -> None:
     distributed.join(place, run.resources, run.training, run.id)
     if tells_attempt:
         distributed.gathered(recorded.attempt.number, place)
+    recorded.peers = distributed.gathered(peers.oneself(place), place)
     data = prepared.load(Path(run.data.path))
     if run.data_key not in (None, data.manifest.key):
         raise HpcncfError(

@@ -19,8 +19,9 @@ from hpcncf.errors import HpcncfError
 from hpcncf.monitor import Monitor
 from hpcncf.paths import AttemptPaths
 from hpcncf.plan import Run
-from hpcncf.rank import code, launcher, requeue
+from hpcncf.rank import code, launcher, peers, requeue
 from hpcncf.rank.launcher import Place
+from hpcncf.rank.peers import Peer
 from hpcncf.rank.record import of_rank
 from hpcncf.rank.stopping import Stopped, StopSignals
 from hpcncf.records import Outcome, RankRecord, RecordError
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from hpcncf.ncf.train import Trainer
 
 TRACEBACK_LINES = 12
+LOST = "another rank ended while this one waited for it"
 # Ranks that agreed to stop leave their records within a second of one another.
 OTHERS_S = 10.0
 
@@ -51,6 +53,8 @@ class Recorded(AbstractContextManager["Recorded"]):
         self.run, self.place, self._attempt, self._found = run, place, attempt, found
         self.trainer: Trainer | None = None
         self.warnings: list[str] = []
+        self.peers: list[Peer] = []
+        """All of the run's ranks, as soon as they have met."""
         self.exit_code = 0
         self.error: BaseException | None = None
         self._monitor: Monitor | None = None
@@ -202,15 +206,13 @@ class Recorded(AbstractContextManager["Recorded"]):
         message = str(self.error)
         if self.error is None or not lost_peer(self.error):
             return message
-        others = [path for path in self.attempt.ranks() if path != self._own()]
+        paths = [self.attempt.rank(rank) for rank in range(self.place.world_size)]
+        left = {rank for rank, path in enumerate(paths) if path.exists()} | {self.place.rank}
+        others = [paths[rank] for rank in sorted(left - {self.place.rank})]
         failed = [text for path in others if (text := _failure(path))]
         return (
-            "another rank ended while this one waited for it: "
-            + (
-                "; ".join(failed)
-                or "no rank left a record of failing yet, see the other ranks' logs"
-            )
-            + f" (torch.distributed said: {message.splitlines()[0]})"
+            f"{LOST}: {'; '.join(failed) or peers.lost(self.peers, left)} "
+            f"(this one was told: {message.splitlines()[0]})"
         )
 
 
@@ -220,6 +222,8 @@ def _failure(path: Any) -> str | None:
     except RecordError:
         return None
     if record.outcome == "completed" or record.error is None:
+        return None
+    if record.error["message"].startswith(LOST):  # as this one was: not the cause
         return None
     return f"rank {record.rank} {record.outcome}: {record.error['type']}: {record.error['message']}"
 
@@ -231,8 +235,10 @@ def outcome(error: BaseException | None) -> Outcome:
 
 
 def lost_peer(error: BaseException) -> bool:
-    """True for what gloo and nccl raise when another rank has gone or is silent."""
+    """True for what gloo, nccl and our own transport raise when another rank has gone or is
+    silent."""
     said = r"closed by peer|reset by peer|Broken pipe|Socket closed|recvBytes|NCCL|[Tt]imed out"
+    said += r"|^rank \d+ ended while"
     return isinstance(error, RuntimeError) and re.search(said, str(error)) is not None
 
 
