@@ -96,7 +96,7 @@ class Rowwise:
         local.average(self, self._transport)
 
     def moved(self) -> Tensor:
-        ids = torch.unique(torch.cat(self._moved))
+        ids: Tensor = torch.unique(torch.cat(self._moved))
         self._moved.clear()
         return ids
 

@@ -59,10 +59,11 @@ def union(ids: Tensor, transport: Transport) -> Tensor:
     for at in range(0, 2**62, most):
         # The last one is not full: all see when every rank's was sent.
         messages = _exchanged(ids[at : at + most], transport)
-        found += [torch.from_numpy(each).to(ids.device) for each in messages]
+        found += [torch.tensor(each, device=ids.device) for each in messages]  # a copy: they pass
         if max(len(each) for each in messages) < most:
             break
-    return torch.unique(torch.cat(found))
+    ascending: Tensor = torch.unique(torch.cat(found))
+    return ascending
 
 
 def mean(values: Tensor, transport: Transport) -> None:
