@@ -155,11 +155,6 @@ def _torch_conflicts(resources: Resources, training: Training) -> list[str]:
             f"training.compile {training.compile} with parallel data_parallel, which copies the "
             "module to each GPU anew in every step: use compile none, or ranks with parallel ddp",
         ),
-        (
-            training.compile == "inductor" and training.sparse,
-            "training.sparse with compile inductor, which makes dense gradients only: use compile "
-            "torchscript, or engine rowwise",
-        ),
         *(
             (
                 apart,

@@ -68,6 +68,18 @@ def test_with_the_native_engine(data: Path, tmp_path: Path, optimizer: str) -> N
         )
 
 
+@pytest.mark.parametrize(
+    "settings", [{"accumulate": 3}, {"compile": "torchscript"}, {"precision": "bfloat16"}]
+)
+def test_with_a_step_in_parts_or_otherwise_computed(
+    data: Path, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    run = planned(data, model=Model(dropout=0.3), evaluation="none", **settings)
+    whole = attempts(run, tmp_path / "whole", []).record().model_dump()
+    last = attempts(run, tmp_path / "cut", [11, 30])
+    assert_same(last.record().model_dump(), whole)
+
+
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 @pytest.mark.parametrize(("loader", "workers"), [*((each, 0) for each in LOADERS), ("batched", 1)])
 def test_with_every_loader_and_with_dropout(

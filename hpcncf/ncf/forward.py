@@ -54,12 +54,15 @@ class Forward(nn.Module):
 
     def _warm_up(self, training: Training) -> None:
         """Raises HpcncfError where the compiler is missing or fails."""
-        users = torch.zeros(self._least, dtype=torch.int64, device=self._device)
+        # Two tensors: inductor would compile anew for items that are not the users.
+        users, items = (
+            torch.zeros(self._least, dtype=torch.int64, device=self._device) for _ in range(2)
+        )
         context = torch.zeros(self._least, self.model.columns, device=self._device)
         try:
             with torch.random.fork_rng():
                 for _ in range(WARM_UPS):
-                    self(users, users, context).sum().backward()
+                    self(users, items, context).sum().backward()
         except RuntimeError as error:
             raise HpcncfError(_failed(training, error)) from error
         self.model.zero_grad()

@@ -59,7 +59,7 @@ class Trainer:
         batch = run.training.batch_over_ranks(place.world_size)
         self.schedule = Schedule(data.manifest.train_rows, batch, place.rank, place.world_size)
         self.loader = Loader(data, run.training, self.schedule)
-        self.warnings = replicas.warnings(run.training, self.device)
+        self.warnings: list[str] = []
         self.epochs: list[Epoch] = []
         self.so_far = EpochSoFar()
         self.resumed_epoch: int | None = None
@@ -71,6 +71,7 @@ class Trainer:
         self.baseline: dict[str, float] | None = None
         self.model = model.initial(data.manifest, run.model, run.training.seed).to(self.device)
         found = resuming.newest(paths, run, place, self.warnings)
+        self.warnings += replicas.warnings(run.training, self.device)
         if found:
             self.model.load_state_dict(found.model)
             self.epochs, self.done, self.so_far = found.epochs, found.step, found.so_far
