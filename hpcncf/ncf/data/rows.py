@@ -83,11 +83,18 @@ def numbered(
     )
 
 
+def distinct(values: Int64s) -> Int64s:
+    """Sorted values, each once. (np.unique would make a hash table, several times as large.)"""
+    first = np.ones(len(values), dtype=np.bool_)
+    first[1:] = values[1:] != values[:-1]
+    return values[first]
+
+
 def distinct_pairs(
     users: Int32s, items: Int32s, user_count: int, item_count: int
 ) -> tuple[Int64s, Int32s]:
     """`indptr` [users + 1] and the items of each user, sorted, each once."""
-    pairs = np.unique(users.astype(np.int64) * item_count + items)
+    pairs = distinct(np.sort(users.astype(np.int64) * item_count + items))
     indptr = np.searchsorted(pairs, np.arange(user_count + 1, dtype=np.int64) * item_count)
     return indptr.astype(np.int64), (pairs % item_count).astype(np.int32)
 

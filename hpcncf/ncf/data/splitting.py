@@ -19,7 +19,7 @@ from hpcncf.ncf.data import negatives
 from hpcncf.ncf.data.columns import Column, Sliced, slices
 from hpcncf.ncf.data.holding import held_out, user_counts
 from hpcncf.ncf.data.manifest import DataError
-from hpcncf.ncf.data.rows import Int32s, Int64s, Interactions, Split, distinct_pairs
+from hpcncf.ncf.data.rows import Int32s, Int64s, Interactions, Split, distinct, distinct_pairs
 
 PART_ROWS: Final = 1 << 21
 """Rows sorted at once: a hundred MB with what sorting needs. Each part is an open file."""
@@ -128,8 +128,8 @@ class Parts:
 
     def pairs(self, number: int) -> tuple[Int64s, Int64s]:
         """Of one part, the distinct pairs of all rows, and those of training rows."""
-        marked = self._files[number][:]
-        return np.unique(marked >> 1), np.unique(marked[marked & 1 == 0] >> 1)
+        marked = np.sort(self._files[number][:])
+        return distinct(marked >> 1), distinct(marked[marked & 1 == 0] >> 1)
 
     def remove(self) -> None:
         for file in (*self._files, self.seen):
