@@ -124,12 +124,23 @@ def messages(place: Place) -> list[list[list[int]]]:
     return [[each.tolist() for each in turn] for turn in told]
 
 
-def work(rank: int, world_size: int, folder: Path) -> dict[str, Any]:
-    place = Place(rank, rank, world_size, world_size)
+def in_pieces(place: Place) -> dict[str, torch.Tensor]:
+    """Ids and values of more than one message: of each rank another number, of the last none."""
+    transport = chosen.transport(place, 64, CPU)
+    count = 15 * (place.world_size - 1 - place.rank)
+    ids = torch.arange(count) * (place.rank + 1)
+    values = torch.arange(21, dtype=torch.float32) * 10**place.rank
+    local.mean(values, transport)
+    return {"union": local.union(ids, transport), "mean": values}
+
+
+def work(rank: int, world_size: int, nodes: int, folder: Path) -> dict[str, Any]:
+    place = Place(rank, rank, world_size, world_size // nodes)
     found: dict[str, Any] = {name: trained(folder, place, WAYS[name]) for name in WAYS}
     for name in LOCAL:
         found[name] = trained(folder, place, LOCAL[name] | OFTEN, TO_THE_END)
-    return found | {"messages": messages(place)}
+    over = chosen.transport(place, 64, CPU).name
+    return found | {"messages": messages(place), "pieces": in_pieces(place), "over": over}
 
 
 @pytest.fixture(scope="module")
@@ -139,9 +150,11 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module", params=[2, 3, 4])
+@pytest.fixture(scope="module", params=[(2, 1), (3, 1), (4, 2)], ids=str)
 def ranks(data: Path, request: pytest.FixtureRequest) -> list[dict[str, Any]]:
-    return together(request.param, work, request.param, data)
+    """So many, on so many nodes as they are told: two share no memory."""
+    ranks, nodes = request.param
+    return together(ranks, work, ranks, nodes, data)
 
 
 @pytest.fixture(scope="module")
@@ -179,6 +192,11 @@ def test_all_ranks_have_the_same_bits(ranks: list[dict[str, Any]], way: str) -> 
             assert torch.equal(other[way]["model"][name], values)
 
 
+def test_ranks_of_one_node_exchange_through_memory(ranks: list[dict[str, Any]]) -> None:
+    one_node = len(ranks) < 4 and "rows, native" in WAYS
+    assert {each["over"] for each in ranks} == {"shared memory" if one_node else "gloo"}
+
+
 def test_a_message_is_there_until_the_exchange_after_the_next(ranks: list[dict[str, Any]]) -> None:
     for each in ranks:
         *earlier, last = each["messages"]
@@ -195,3 +213,12 @@ def test_a_step_of_rows_is_one_message_as_long_as_its_rows(ranks: list[dict[str,
         layers, row = 3433 - 32 * 12, 8 + 8 * 40  # 9 context columns, not 21
         most = -(-BATCH // len(ranks)) * (2 + 4)
         assert 8 * layers < sent / counted <= 8 * layers + most * row
+
+
+def test_what_is_longer_than_a_message_goes_in_several(ranks: list[dict[str, Any]]) -> None:
+    last = len(ranks) - 1
+    ids = {at * (rank + 1) for rank in range(last) for at in range(15 * (last - rank))}
+    mean = torch.arange(21) * (sum(10**rank for rank in range(len(ranks))) / len(ranks))
+    for each in ranks:
+        assert each["pieces"]["union"].tolist() == sorted(ids)
+        torch.testing.assert_close(each["pieces"]["mean"], mean)
