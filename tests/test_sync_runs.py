@@ -1,0 +1,104 @@
+"""Runs of ranks that exchange rows or step apart: they learn together, stop together, go on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from interrupted import attempts
+from make_runs import planned, tiny
+from ranks_together import together
+
+from hpcncf.ncf.native import library
+from hpcncf.rank.launcher import Place
+
+RANKS, EVERY = 2, 7
+APART = {"sync": "local_sgd", "sync_every": EVERY}
+WAYS: dict[str, dict[str, Any]] = {
+    "dense": {},
+    "rows": {"engine": "rowwise", "sync": "rows"},
+    "local": APART,
+    "local by rows": {"engine": "rowwise", **APART},
+}
+if library.best(library.built(), library.cpu_flags()):
+    WAYS["rows, native"] = {"engine": "native", "sync": "rows"}
+    WAYS["local, native"] = {"engine": "native", **APART}
+
+
+def work(rank: int, folder: Path, out: Path) -> dict[str, Any]:
+    """Each way's record, of a run that nobody stopped and of the last part of one that the second
+    rank alone was told to stop, twice."""
+    place = Place(rank, rank, RANKS, RANKS)
+    found = {}
+    for way, settings in WAYS.items():
+        run = planned(folder, ranks=RANKS, **settings)
+        stops = [1, 3] if rank == 1 else [10**9] * 2
+        whole = attempts(run, out / way / "whole", [], place)
+        cut = attempts(run, out / way / "cut", stops, place)
+        found[way] = [each.record().model_dump(mode="json") for each in (whole, cut)]
+    return found
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("data") / "tiny"
+    tiny(folder)
+    return together(RANKS, work, folder, tmp_path_factory.mktemp("runs"))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_run_that_stopped_twice_has_the_bits_of_one_that_did_not(
+    records: list[dict[str, Any]], way: str
+) -> None:
+    told = [each for by_rank in records for each in by_rank[way]]
+    assert len({each["model_sha256"] for each in told}) == 1
+    quality = ("loss", "hr10", "ndcg10", "mrr", "instances")
+    kept = [[[epoch[name] for name in quality] for epoch in each["epochs"]] for each in told]
+    assert kept == [kept[0]] * 4
+    whole, cut = records[0][way]
+    assert cut["steps"] < whole["steps"]
+    assert cut["resumed_epoch"] is not None
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS if way.startswith("local")])
+def test_ranks_that_step_apart_stop_where_they_meet(
+    records: list[dict[str, Any]], way: str
+) -> None:
+    assert records[0][way][1]["resumed_step"] in (*range(0, 31, EVERY), 31)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_positive_is_seen_once_an_epoch_and_teaches(
+    records: list[dict[str, Any]], way: str
+) -> None:
+    wholes = [by_rank[way][0] for by_rank in records]
+    assert [epoch["instances"] for epoch in wholes[0]["epochs"]] == [1501 * 5] * 2
+    assert sum(whole["instances"] for whole in wholes) == 2 * 1501 * 5
+    assert wholes[0]["epochs"][1]["loss"] < wholes[0]["epochs"][0]["loss"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_record_tells_what_synchronising_took(records: list[dict[str, Any]], way: str) -> None:
+    whole = records[1][way][0]
+    sync, steps = whole["sync"], whole["counted_steps"]
+    assert sync["how"] == WAYS[way].get("sync", "dense")
+    assert sync["every"] == WAYS[way].get("sync_every", 1)
+    by_torch = "engine" not in WAYS[way] or "rows, native" not in WAYS
+    assert sync["over"] == ("gloo" if by_torch else "shared memory")
+    assert sync["seconds"] == whole["phases"]["sync_s"] > 0
+    values = 4 * whole["parameters"]  # float32
+    if way == "dense":
+        assert sync["bytes"] == steps * values
+    elif way == "local":  # parameters and two moments, at 5 means an epoch, 6 steps not counted
+        assert sync["bytes"] == 10 * 3 * values
+    else:
+        assert 0 < sync["bytes"] < steps * values
+    if sync["how"] == "rows":
+        assert sync["exchanges"] == steps
+
+
+def test_what_two_ranks_tell_is_of_their_own_messages(records: list[dict[str, Any]]) -> None:
+    dense, rows = ([each[way][0]["sync"] for each in records] for way in ("dense", "rows"))
+    assert dense[0]["bytes"] == dense[1]["bytes"]
+    assert rows[0]["bytes"] != rows[1]["bytes"]
