@@ -20,6 +20,7 @@ BENCHMARKS = {
     "monitor": "The monitor",
     "speed": "Loaders and workers",
     "engines": "The ladder of engines and optimizers",
+    "exchange": "What ranks of a node exchange",
     "roofline": "The fraction of the roofline",
     "quality": "Quality",
     "time_to_quality": "Time to quality",
