@@ -17,9 +17,11 @@ from hpcncf.ncf.step import parts_of
 from hpcncf.spec import Model, Training
 
 STEPS = 8
+SIZES = Model(layers=(8, 4))
 # Uneven shards; the last step has one instance, so that the second rank has none.
 FIRST = 13
 WAYS: dict[str, dict[str, Any]] = {
+    "as it is": {},
     "sparse, lazy Adam": {"sparse": True, "optimizer": "lazy_adam"},
     "sparse, descent": {"sparse": True, "optimizer": "sgd"},
     "in three parts": {"accumulate": 3},
@@ -48,10 +50,10 @@ def batches() -> list[Batch]:
 def trained(
     settings: dict[str, Any], world_size: int = 1, part: slice = slice(None), dropout: float = 0.0
 ) -> dict[str, Tensor]:
-    """A model after eight steps, of whose instances this rank has a part, and the loss."""
+    """A model after eight steps, of whose instances this rank has a part; the loss; bytes sent."""
     torch.manual_seed(1)
     training = Training(lr=0.01, global_batch_size=4, **settings)
-    start = NeuMF(50, 90, 3, Model(layers=(8, 4), dropout=dropout))
+    start = NeuMF(50, 90, 3, SIZES.model_copy(update={"dropout": dropout}))
     clock = StepClock(STEPS, STEPS)
     made = engine.made(start, training, world_size, torch.device("cpu"), clock)
     torch.manual_seed(2)
@@ -59,8 +61,9 @@ def trained(
     for batch in batches():
         mine = Batch(*(each[part] for each in batch))
         made.step(iter([mine]), len(batch.labels))
+        clock.end_step(0)
     found = {name: each.detach().clone() for name, each in made.model.named_parameters()}
-    return found | {"loss": made.loss.clone()}
+    return found | {"loss": made.loss.clone(), "sent": torch.tensor(clock.counted_bytes)}
 
 
 def of_rank(rank: int) -> dict[str, dict[str, Tensor]]:
@@ -74,8 +77,8 @@ def two_ranks() -> list[dict[str, dict[str, Tensor]]]:
 
 
 def close(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
-    for name, values in expected.items():
-        torch.testing.assert_close(found[name], values, rtol=1e-4, atol=1e-5)
+    for name in expected.keys() - {"sent"}:
+        torch.testing.assert_close(found[name], expected[name], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -84,9 +87,18 @@ def test_two_ranks_with_uneven_shards_compute_what_one_computes(
 ) -> None:
     optimizer = {key: WAYS[way][key] for key in ("sparse", "optimizer") if key in WAYS[way]}
     first, second = (each[way] for each in two_ranks)
-    losses = first.pop("loss") + second.pop("loss")
-    close(first | {"loss": losses}, trained(optimizer))
-    assert all(torch.equal(second[name], values) for name, values in first.items())
+    close(first | {"loss": first["loss"] + second["loss"]}, trained(optimizer))
+    for name in first.keys() - {"loss", "sent"}:
+        assert torch.equal(first[name], second[name])
+
+
+@pytest.mark.parametrize("way", ["in three parts", "gradients in buckets"])
+def test_a_step_in_parts_sends_its_gradients_once(
+    two_ranks: list[dict[str, dict[str, Tensor]]], way: str
+) -> None:
+    parameters = sum(each.numel() for each in NeuMF(50, 90, 3, SIZES).parameters())
+    for rank in two_ranks:
+        assert int(rank[way]["sent"]) == int(rank["as it is"]["sent"]) == STEPS * 4 * parameters
 
 
 @pytest.mark.parametrize(
