@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -19,8 +20,11 @@ CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["hpcncf.ncf.train", "hpcncf.ncf.native.engine"])
 
 
-def together(world_size: int, work: Callable[..., Any], *args: Any) -> list[Any]:
-    """What `work(rank, *args)` returned, by rank: tensors and plain values."""
+def together(
+    world_size: int, work: Callable[..., Any], *args: Any, killed: int | None = None
+) -> list[Any]:
+    """What `work(rank, *args)` returned, by rank: tensors and plain values. One of them may kill
+    itself meanwhile."""
     with tempfile.TemporaryDirectory() as folder:
         started = [
             CONTEXT.Process(target=_rank, args=(rank, world_size, Path(folder), work, args))
@@ -31,11 +35,13 @@ def together(world_size: int, work: Callable[..., Any], *args: Any) -> list[Any]
         for each in started:
             each.join(timeout=120)
         try:
-            assert [each.exitcode for each in started] == [0] * world_size
+            expected = [-signal.SIGKILL if rank == killed else 0 for rank in range(world_size)]
+            assert [each.exitcode for each in started] == expected
         finally:
             for each in started:
                 each.kill()
-        return [torch.load(Path(folder) / f"{rank}.pt") for rank in range(world_size)]
+        left = [rank for rank in range(world_size) if rank != killed]
+        return [torch.load(Path(folder) / f"{rank}.pt") for rank in left]
 
 
 def _rank(
@@ -46,5 +52,6 @@ def _rank(
     store = dist.FileStore(str(folder / "store"), world_size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
     torch.save(work(rank, *args), folder / f"{rank}.pt")
-    dist.destroy_process_group()
+    if dist.is_initialized():
+        dist.destroy_process_group()
     ending.at_once(0)

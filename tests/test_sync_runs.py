@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 from interrupted import attempts
-from make_runs import planned, tiny
+from make_runs import planned, tiny, trainer
 from ranks_together import together
 
 from hpcncf.ncf.native import library
 from hpcncf.rank.launcher import Place
+from hpcncf.rank.leaving import lost_peer
+from hpcncf.rank.stopping import Request
 
 RANKS, EVERY = 2, 7
 APART = {"sync": "local_sgd", "sync_every": EVERY}
@@ -24,6 +28,38 @@ WAYS: dict[str, dict[str, Any]] = {
 if library.best(library.built(), library.cpu_flags()):
     WAYS["rows, native"] = {"engine": "native", "sync": "rows"}
     WAYS["local, native"] = {"engine": "native", **APART}
+
+
+class Killed(Request):
+    """Its rank is killed in mid-epoch, in the second one."""
+
+    def __init__(self, mine: Any) -> None:
+        self._mine = mine
+        super().__init__()
+
+    @property
+    def signum(self) -> int | None:
+        if len(self._mine.epochs) == 1 and self._mine.so_far.steps > 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return None
+
+    @signum.setter
+    def signum(self, _: int | None) -> None:
+        pass
+
+
+def attempt(rank: int, folder: Path, out: Path, killed: int | None) -> dict[str, Any]:
+    """One attempt of three ranks: its record, or whether it lost another rank."""
+    run = planned(folder, ranks=3, **WAYS["rows"])
+    mine = trainer(run, out, Place(rank, rank, 3, 3))
+    if rank == killed:
+        mine.agreement.stop = Killed(mine)
+    try:
+        mine.train()
+    except RuntimeError as error:
+        return {"lost": lost_peer(error)}
+    record: dict[str, Any] = mine.record().model_dump(mode="json")
+    return record
 
 
 def work(rank: int, folder: Path, out: Path) -> dict[str, Any]:
@@ -102,3 +138,16 @@ def test_what_two_ranks_tell_is_of_their_own_messages(records: list[dict[str, An
     dense, rows = ([each[way][0]["sync"] for each in records] for way in ("dense", "rows"))
     assert dense[0]["bytes"] == dense[1]["bytes"]
     assert rows[0]["bytes"] != rows[1]["bytes"]
+
+
+def test_a_rank_that_is_killed_takes_the_others_down_and_the_run_goes_on_to_the_same_bits(
+    tmp_path: Path,
+) -> None:
+    """Gloo would wait for it for ten minutes, this test for two."""
+    data, cut = tmp_path / "data", tmp_path / "cut"
+    tiny(data)
+    assert together(3, attempt, data, cut, 2, killed=2) == [{"lost": True}] * 2
+    after = together(3, attempt, data, cut, None)
+    whole = together(3, attempt, data, tmp_path / "whole", None)
+    assert [each["resumed_epoch"] for each in after] == [1] * 3
+    assert {each["model_sha256"] for each in after} == {whole[0]["model_sha256"]}
