@@ -25,7 +25,7 @@ from hpcncf.ncf.data.manifest import Manifest
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.spec import Model, Training
 
-ROUNDS: Final = 5
+ROUNDS: Final = 3
 WINDOW_S: Final = 0.2
 LARGE: Final = 2048
 COPIED_MIB: Final = 256
