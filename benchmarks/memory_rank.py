@@ -1,0 +1,94 @@
+"""One rank of the memory benchmark: trains, then tells its memory and its speed."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Thread
+from typing import Any, Final
+
+from hpcncf.ncf import distributed
+from hpcncf.ncf.data import prepared
+from hpcncf.ncf.train import Trainer
+from hpcncf.paths import RunPaths
+from hpcncf.plan import Run
+from hpcncf.rank import ending, launcher
+from hpcncf.spec import Data, Model, Resources, Training
+
+MIB: Final = 1 << 20
+SAMPLED_S: Final = 0.02
+
+
+def mapped_mib(folder: Path, smaps: str) -> float:
+    """This process's proportional share of the folder's files: a page that n processes have mapped
+    counts for an nth (`Pss` in proc_pid_smaps(5))."""
+    kib, ours = 0, False
+    for line in smaps.splitlines():
+        if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
+            ours = str(folder) in line
+        elif ours and line.startswith("Pss:"):
+            kib += int(line.split()[1])
+    return kib / 1024
+
+
+def status_mib(name: str) -> float:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) / 1024
+    raise AssertionError(f"/proc/self/status has no {name}")
+
+
+class Anonymous(Thread):
+    """Looks how much memory the process has that is not a file's; the largest is kept."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.peak_mib = 0.0
+
+    def run(self) -> None:
+        while True:
+            self.peak_mib = max(self.peak_mib, status_mib("RssAnon"))
+            time.sleep(SAMPLED_S)
+
+
+def trained(folder: Path, settings: dict[str, Any]) -> dict[str, float]:
+    place = launcher.place()
+    training = Training.model_validate(settings)
+    run = Run(
+        id="memory",
+        repeat=0,
+        varied={},
+        workload="ncf",
+        resources=Resources(tasks_per_node=place.world_size),
+        data=Data(path=str(folder)),
+        data_key=None,
+        model=Model(),
+        training=training,
+    )
+    distributed.join(place, run.resources, training, run.id)
+    watching = Anonymous()
+    watching.start()
+    data = prepared.load(folder)
+    with TemporaryDirectory() as checkpoints:
+        trainer = Trainer(run, data, place, RunPaths(Path(checkpoints)), lambda _: None)
+        trainer.train()
+    record = trainer.record()
+    distributed.wait_for_all(place)
+    shared_mib = mapped_mib(folder, Path("/proc/self/smaps").read_text())
+    distributed.wait_for_all(place)  # until all have looked, all have the files mapped
+    distributed.leave()
+    return {
+        "data_mib": shared_mib,
+        "own_mib": watching.peak_mib,
+        "peak_mib": status_mib("VmHWM"),
+        "instances_per_s": record.counted_instances / record.counted_s,
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(trained(Path(sys.argv[1]), json.loads(sys.argv[2]))), flush=True)
+    ending.at_once(0)

@@ -1,0 +1,70 @@
+"""What ranks of a node share: the prepared arrays are used where they are mapped, never copied."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.memory_rank import mapped_mib
+from hpcncf.ncf.data.prepared import Prepared, load
+from hpcncf.ncf.loaders import Source
+from hpcncf.spec import Model, Training
+
+MAPPED = ["train_users", "train_items", "train_context", "positives_indptr", "positives"]
+
+
+@pytest.fixture(scope="module")
+def data(tiny_data: Path) -> Prepared:
+    return load(tiny_data)
+
+
+def same_memory(data: Prepared, used: list[np.ndarray[Any, Any]]) -> list[bool]:
+    return [
+        np.shares_memory(getattr(data, name), array)
+        for name, array in zip(MAPPED, used, strict=True)
+    ]
+
+
+def test_loaders_read_the_mapped_pages(data: Prepared) -> None:
+    source = Source(data, Training())
+    used = [source.train_users, source.train_items, source.train_context]
+    assert all(same_memory(data, [*used, source.indptr, source.positives]))
+
+
+def test_the_native_engine_reads_the_mapped_pages(data: Prepared) -> None:
+    from hpcncf.ncf.native import library
+    from hpcncf.ncf.native.kernel import Kernel
+
+    if not library.best(library.built(), library.cpu_flags()):
+        pytest.skip("engine native was not built here")
+    kernel = Kernel(data, Model(), Training(engine="native"), 1, 256)
+    assert all(same_memory(data, kernel._kept))
+
+
+def test_opening_the_data_maps_its_files(tiny_data: Path) -> None:
+    data = load(tiny_data)
+    smaps = Path("/proc/self/smaps").read_text()
+    for path in tiny_data.glob("*.npy"):
+        assert getattr(data, path.stem).flags.writeable is False
+        assert str(path) in smaps
+
+
+def test_the_proportional_share_is_of_the_folders_files_alone() -> None:
+    smaps = "\n".join(
+        [
+            "7f00-7f01 r--p 00000000 fe:00 12 /data/a/train_users.npy",
+            "Rss:  2048 kB",
+            "Pss:  1024 kB",
+            "Pss_Dirty:  512 kB",
+            "7f02-7f03 r--p 00000000 fe:00 13 /lib/libc.so",
+            "Pss:  4096 kB",
+            "7f04-7f05 rw-p 00000000 00:00 0",
+            "Pss:  8192 kB",
+            "7f06-7f07 r--p 00000000 fe:00 14 /data/a/positives.npy",
+            "Pss:  512 kB",
+        ]
+    )
+    assert mapped_mib(Path("/data/a"), smaps) == 1.5
