@@ -52,12 +52,16 @@ class Contestant(Protocol):
 class Ours:
     """An engine of hpcncf, without the trainer around it."""
 
-    def __init__(self, data: Prepared, training: Training) -> None:
+    def __init__(self, data: Prepared, training: Training, own_start: bool) -> None:
+        """Otherwise it starts as the peers do: the MLP's embeddings as small as those of MF."""
         self._data, self._each = data, 1 + training.negatives
         self._schedule = Schedule(data.manifest.train_rows, training.batch_over_ranks(1))
         self._loader = Loader(data, training, self._schedule)
         self._clock = StepClock(self._schedule.steps, self._schedule.steps)
         start = model.initial(data.manifest, Model(), training.seed)
+        if not own_start:
+            for table in start.tables():
+                torch.nn.init.normal_(table.weight, std=Model().embedding_std)
         ground = engine.Ground(data, Model(), self._schedule, threads=1)
         self._engine = engine.made(start, training, 1, CPU, self._clock, ground)
         self._steps = self._taken()
