@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <random>
 
 namespace {
@@ -136,6 +137,118 @@ void bad_calls() {
   hpcncf_free(engine);
 }
 
+// A message's memory: it begins at a cache line, and ends where the sanitizer looks.
+class Letter {
+ public:
+  explicit Letter(int64_t size) : size(size), bytes_(std::aligned_alloc(64, size_t(size))) {
+    std::memset(bytes_, 0, size_t(size));
+  }
+  Letter(const Letter& from, int64_t length) : Letter((length + 63) / 64 * 64) {
+    std::memcpy(bytes_, from.bytes_, size_t(std::min(length, from.size)));
+  }
+  ~Letter() { std::free(bytes_); }
+  Letter(const Letter&) = delete;
+  Letter& operator=(const Letter&) = delete;
+
+  template <class T>
+  T& at(int64_t byte) {
+    return *reinterpret_cast<T*>(static_cast<char*>(bytes_) + byte);
+  }
+  void* bytes() { return bytes_; }
+  int64_t size;
+
+ private:
+  void* bytes_;
+};
+
+int applied(void* engine, Letter& one, Letter& other, int64_t other_size) {
+  const void* messages[] = {one.bytes(), other.bytes()};
+  const int64_t sizes[] = {one.size, other_size};
+  return hpcncf_apply(engine, messages, sizes, 2);
+}
+
+// Two halves of a step in turns with a message that somebody spoilt: it is refused, or harmless.
+void messages(int doubles) {
+  const Made made(5, 9, 3, 2);
+  Settings with = settings(2);
+  with.threads = 1;
+  void* engine = made_engine(made, with, doubles);
+  const int64_t capacity = hpcncf_capacity(&with, doubles);
+  Letter room(capacity);
+  const Span some{0, 0, 9}, none{0, 0, 0};
+  int64_t size = 0;
+  double loss = 0;
+  auto gradients = [&](const Span& span, int64_t given) {
+    return hpcncf_gradients(engine, &span, 0.02, &none, room.bytes(), given, &size, &loss);
+  };
+  expect(gradients(some, capacity - 1) != 0, "a slot too small");
+  expect(gradients(Span{0, 9, 16}, capacity) != 0, "a span out of range");
+  expect(gradients(none, capacity) == 0 && size == 64, "an empty shard is a head");
+  const Letter empty(room, size);
+  expect(gradients(some, capacity) == 0 && size <= capacity, "gradients");
+  Letter good(room, size);
+  for (int64_t shorter : {int64_t(0), int64_t(63), int64_t(64), size - 64, size - 1})
+    expect(applied(engine, good, good, shorter) != 0, "a message cut short");
+  for (int64_t word = 0; word < 4; ++word)
+    for (int64_t value : {int64_t(-1), int64_t(1), INT64_MAX, INT64_MIN, int64_t(1) << 32}) {
+      Letter bad(good, size);
+      bad.at<int64_t>(8 * word) = value;
+      expect(applied(engine, good, bad, bad.size) != 0, "a head of other counts");
+    }
+  const int64_t dense = good.at<int64_t>(8), each = doubles ? 8 : 4;
+  const int64_t ids = 64 + (dense * each + 63) / 64 * 64;
+  for (int32_t id : {-1, 5, INT32_MIN, INT32_MAX}) {
+    Letter bad(good, size);
+    bad.at<int32_t>(ids) = id;
+    expect(applied(engine, good, bad, bad.size) != 0, "an id that is none");
+  }
+  std::mt19937 random(3);
+  for (int n = 0; n < 300; ++n) {
+    Letter bad(good, size);
+    for (int flips = 0; flips < 3; ++flips)
+      bad.at<uint8_t>(int64_t(random() % uint64_t(n % 2 ? size : ids + 64))) = uint8_t(random());
+    applied(engine, good, bad, bad.size);  // what is only another gradient is taken
+  }
+  Letter nan(good, size), nobody(empty, 64);
+  for (int64_t byte = 64; byte < ids; byte += each)
+    doubles ? nan.at<double>(byte) = NAN : nan.at<float>(byte) = NAN;
+  expect(applied(engine, nan, nobody, 64) == 0, "a gradient that is no number");
+  expect(hpcncf_step(engine, &some, 0.02, &none, &loss) == 0 && std::isnan(loss), "and shows");
+  hpcncf_free(engine);
+}
+
+void rows_in_and_out() {
+  const Made made(5, 9, 3, 2);
+  void* engine = made_engine(made, settings(2), 0);
+  const int64_t each = hpcncf_row_numbers(engine);
+  std::vector<float> values(size_t(3 * each));
+  std::vector<int64_t> moved(5 + 9);
+  expect(hpcncf_moved(engine, moved.data()) == 0, "nothing is known before one asks");
+  expect(hpcncf_watch(engine) == 0, "watch");
+  trained(engine, made, 7);
+  expect(hpcncf_moved(engine, moved.data()) == 14, "all rows moved");
+  for (int64_t bad : {int64_t(-1), int64_t(14), INT64_MIN, INT64_MAX}) {
+    const int64_t ids[] = {0, bad, 13};
+    expect(hpcncf_take_rows(engine, ids, 3, values.data()) != 0, "a row that is none");
+    expect(hpcncf_put_rows(engine, ids, 3, values.data()) != 0, "a row that is none");
+  }
+  const int64_t ids[] = {0, 5, 13};
+  expect(hpcncf_take_rows(engine, ids, 3, values.data()) == 0, "take");
+  expect(hpcncf_put_rows(engine, ids, 3, values.data()) == 0, "put");
+  expect(hpcncf_take_rows(engine, ids, 0, nullptr) == 0, "no row");
+  trained(engine, made, 7);
+  hpcncf_free(engine);
+}
+
+void counters() {
+  alignas(64) int64_t lines[2 * LINE_NUMBERS] = {};
+  hpcncf_publish(lines, 1);
+  expect(hpcncf_await(lines, 2, 1, 0.002) == 1, "the one that is missing");
+  std::thread other([&] { hpcncf_publish(lines + LINE_NUMBERS, 1); });
+  expect(hpcncf_await(lines, 2, 1, 10) == -1, "both are there");
+  other.join();
+}
+
 void no_number_in_the_context() {
   for (float value : {NAN, INFINITY, -INFINITY}) {
     Made made(5, 9, 3, 2);
@@ -172,6 +285,9 @@ int main() {
   bad("one item and no negative left", [](Made& made, Settings&) { made = Made(1, 1, 1, 2); });
   bad_data();
   bad_calls();
+  for (int doubles : {0, 1}) messages(doubles);
+  rows_in_and_out();
+  counters();
   no_number_in_the_context();
   random_shapes();
   std::printf("%d failures\n", failures);
