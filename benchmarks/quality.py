@@ -107,8 +107,10 @@ def row(engine: str, by_engine: dict[str, list[TrainingRecord]]) -> str:
 
 def show(data: Prepared, by_engine: dict[str, list[TrainingRecord]], epochs: int) -> None:
     print(f"{epochs} epochs, batch 256, lr 0.001, 4 negatives, {len(SEEDS)} seeds. After the last")
-    print("epoch: medians and ranges; differences by seed: means and 95 % intervals, of which one in")
-    print("twenty leaves out 0 by chance.\n")
+    print(
+        "epoch: medians and ranges; differences by seed: means and 95 % intervals, one in twenty of"
+    )
+    print("which leaves out 0 by chance.\n")
     print("| | HR@10 | NDCG@10 | against | HR@10 differs by | NDCG@10 differs by | HR@10 is |")
     print("|---|---|---|---|---:|---:|---|")
     for engine in by_engine:

@@ -122,19 +122,20 @@ class Machine:
     def measure(self) -> None:
         torch.set_num_threads(self.threads)
         large = Product(LARGE, LARGE, LARGE)
-        step_s = sum(multiplied(each) for each in self.of_step)
-        self.rounds.append(
-            {
-                "sgemm": large.flop / multiplied(large),
-                "step": sum(each.flop for each in self.of_step) / step_s,
-                "copied": copied(),
-                "gathered": gathered(self.manifest, 256 * 6),
-            }
-        )
+        found = {
+            "sgemm": large.flop / multiplied(large),
+            "copied": copied(),
+            "gathered": gathered(self.manifest, 256 * 6),
+        }
+        if self.threads == 1:  # torch's threads wait for one another longer than these take
+            step_s = sum(multiplied(each) for each in self.of_step)
+            found["step"] = sum(each.flop for each in self.of_step) / step_s
+        self.rounds.append(found)
         torch.set_num_threads(1)
 
-    def median(self, name: str) -> float:
-        return statistics.median(each[name] for each in self.rounds)
+    def median(self, name: str) -> float | None:
+        known = [each[name] for each in self.rounds if name in each]
+        return statistics.median(known) if known else None
 
 
 def measured(data: dict[str, Prepared]) -> tuple[list[Machine], dict[tuple[str, str], float]]:
@@ -163,7 +164,8 @@ def show_machine(machines: list[Machine]) -> None:
         ("copied", f"copying {COPIED_MIB} MiB, read and written", "GB/s", 1e9),
         ("gathered", f"rows of {4 * ROW} bytes read at random, torch", "million/s", 1e6),
     ):
-        cells = [f"{each.median(name) / size:.1f} {unit}" for each in machines]
+        found = [each.median(name) for each in machines]
+        cells = [f"{each / size:.1f} {unit}" if each else "–" for each in found]
         print(f"| {what} | {' | '.join(cells)} |")
 
 
@@ -175,12 +177,9 @@ def show_engines(machines: list[Machine], speeds: dict[tuple[str, str], float]) 
     print("|---|---|---:|---:|---:|---:|---:|")
     for (name, data), per_s in speeds.items():
         machine = machines[1 if "two" in name else 0]
-        shares = [
-            per_s * flop / machine.median("sgemm"),
-            per_s * flop / machine.median("step"),
-            per_s * rows / machine.median("gathered"),
-        ]
-        told = " | ".join(f"{share:.0%}" for share in shares)
+        used = {"sgemm": per_s * flop, "step": per_s * flop, "gathered": per_s * rows}
+        shares = [(each, machine.median(roof)) for roof, each in used.items()]
+        told = " | ".join(f"{each / most:.0%}" if most else "–" for each, most in shares)
         print(f"| {name} | {data} | {per_s:,.0f} | {per_s * flop / 1e9:.1f} | {told} |")
 
 
