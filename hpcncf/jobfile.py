@@ -9,6 +9,7 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 
 from hpcncf import plan as planning
+from hpcncf import serving
 from hpcncf.errors import UsageError, nearest, shown
 from hpcncf.ncf.data import manifest
 from hpcncf.overrides import full_name, override, spelled_out
@@ -177,7 +178,7 @@ def data_keys(job: JobSpec) -> dict[str, str | None]:
 def plan(job: JobSpec, path: Path) -> Plan:
     """The job's plan with the data's keys. Raises UsageError naming the file."""
     try:
-        expanded = planning.expand(job, data_keys(job))
+        expanded = planning.expand(serving.served(job, serving.problem(job)), data_keys(job))
         for data in {run.data for run in expanded.runs if run.data and run.data_key}:
             _check_dataset(data)
     except UsageError as error:

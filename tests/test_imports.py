@@ -37,7 +37,7 @@ LAYERS: list[set[str]] = [
         "hpcncf.submissions",
     },
     {"hpcncf.ncf.data", "hpcncf.ncf.sampling"},
-    {"hpcncf.overrides", "hpcncf.jobfile", "hpcncf.ncf", "hpcncf.rank"},
+    {"hpcncf.overrides", "hpcncf.jobfile", "hpcncf.serving", "hpcncf.ncf", "hpcncf.rank"},
     {
         "hpcncf.results",
         "hpcncf.slurm",

@@ -40,9 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def warn(job: JobSpec) -> None:
+    from hpcncf import serving
     from hpcncf.plan import idle_excludes
 
-    for line in idle_excludes(job):
+    reason = serving.problem(job)
+    for line in [*idle_excludes(job), *([serving.told(reason)] if reason else [])]:
         print(f"hpcncf: {line}", file=sys.stderr)
 
 

@@ -26,6 +26,13 @@ BUILDS: Final = {
 class NotBuilt(HpcncfError):
     """There was no compiler when hpcncf was installed, or none that could build it."""
 
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"{reason}; engine rowwise gives the same results, slower; or install g++ and hpcncf "
+            "again"
+        )
+        self.reason = reason
+
 
 class AdamSettings(Structure):
     _fields_ = [(name, c_double) for name in ("lr", "b1", "b2", "eps")]
@@ -96,15 +103,14 @@ def load(name: str | None = None) -> ctypes.CDLL:
     name = name or best(builds, cpu_flags())
     if name is None or name not in builds:
         raise NotBuilt(
-            "engine native was not built: there was no C++ compiler when hpcncf was installed; "
-            "engine rowwise gives the same results, slower; or install g++ and hpcncf again"
+            "engine native was not built: there was no C++ compiler when hpcncf was installed"
         )
     try:
         library = ctypes.CDLL(str(builds[name]))
     except OSError as error:
-        raise NotBuilt(f"engine native cannot be loaded: {error}; use engine rowwise") from None
+        raise NotBuilt(f"engine native cannot be loaded: {error}") from None
     if library.hpcncf_interface() != INTERFACE:
-        raise NotBuilt(f"{builds[name]}: of another version of hpcncf: install it again")
+        raise NotBuilt(f"engine native: {builds[name]} is of another version of hpcncf")
     _declare(library)
     return library
 
