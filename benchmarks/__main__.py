@@ -1,8 +1,8 @@
 """`make bench`: every benchmark, one after another, as Markdown on standard output.
 
 `python -m benchmarks NAME...` runs those named, each in a process of its own. With `--write` what
-each prints also goes into docs/results.md, under a line that says where it comes from; what a
-failed one printed does not.
+each prints also goes into docs/ (results.md or engines.md), under a line that says where it comes
+from; what a failed one printed does not.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ BENCHMARKS = {
     "monitor": "The monitor",
     "speed": "Loaders and workers",
     "engines": "The ladder of engines and optimizers",
+    "strategies": "Every strategy of the job file",
     "exchange": "What ranks of a node exchange",
     "roofline": "The fraction of the roofline",
     "quality": "Quality",
@@ -30,7 +31,7 @@ WHEN_WRITING = {"engines": ("--figure", "docs/images/ladder.png")}
 
 def parser() -> argparse.ArgumentParser:
     asking = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    asking.add_argument("--write", action="store_true", help="into docs/results.md, too")
+    asking.add_argument("--write", action="store_true", help="into docs/, too")
     asking.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
     return asking
 

@@ -1,4 +1,4 @@
-"""Puts what a benchmark printed into docs/results.md, between the markers that bear its name."""
+"""Puts what a benchmark printed into its document, between the markers that bear its name."""
 
 from __future__ import annotations
 
@@ -9,23 +9,25 @@ from typing import Any, Final
 
 from hpcncf.monitor.cores import usable_cpus
 
-DOCUMENT: Final = Path(__file__).parent.parent / "docs/results.md"
+DOCS: Final = Path(__file__).parent.parent / "docs"
+ELSEWHERE: Final = {"strategies": "engines.md"}
+"""All others' tables stand in results.md."""
 END: Final = "<!-- /bench -->"
 
 
-def placed(document: str, name: str, title: str, body: str) -> str:
+def placed(text: str, name: str, title: str, body: str) -> str:
     """The document with `body` between the markers, or with a section more where it has none.
 
     Raises ValueError where a section has a beginning and no end.
     """
     begin = f"<!-- bench: {name} -->"
     section = f"{begin}\n{body.strip()}\n{END}"
-    before, found, rest = document.partition(begin)
+    before, found, rest = text.partition(begin)
     if not found:
-        return f"{document.rstrip()}\n\n## {title}\n\n{section}\n"
+        return f"{text.rstrip()}\n\n## {title}\n\n{section}\n"
     old, ended, after = rest.partition(END)
     if not ended or "<!-- bench:" in old:
-        raise ValueError(f"docs/results.md: {begin} has no {END} behind it")
+        raise ValueError(f"{begin} has no {END} behind it")
     return before + section + after
 
 
@@ -43,8 +45,13 @@ def origin(about: dict[str, Any], name: str, seconds: float) -> str:
     return f"*{', '.join(parts)}.*"
 
 
+def document(name: str) -> Path:
+    return DOCS / ELSEWHERE.get(name, "results.md")
+
+
 def write(name: str, title: str, body: str) -> None:
-    DOCUMENT.write_text(placed(DOCUMENT.read_text(), name, title, body))
+    path = document(name)
+    path.write_text(placed(path.read_text(), name, title, body))
 
 
 def first_table(markdown: str) -> str:

@@ -126,6 +126,13 @@ Refused when the plan is made, with the reason:
 | `sync: rows` | `engine: reference` | its gradients are of whole tables |
 | `sync_every` | another `sync` than `local_sgd` | the others exchange in every step |
 | `engine: rowwise`, `native` | `sparse`, `adam` | both choose among torch's own ways |
+| `engine: rowwise`, `native` | `accumulate`, `parallel`, `compile`, `precision` | so do these |
+| `bucket_mb` and other settings of DDP | another `engine` or `sync` | there is no DDP |
+| `accumulate` | `static_graph` | torch's DDP fails (pytorch/pytorch issue 143580) |
+| `accumulate` | fewer positives of a rank in a step | some parts would be empty |
+| `parallel: data_parallel` | several ranks | it is one process for all GPUs |
+| `parallel: data_parallel` | `compile` | it copies the module in every step |
+| `lr_base_batch` | `lr_scale: none` | there is nothing to scale |
 | `adam: foreach`, `fused` | another `optimizer` | they are versions of torch's Adam |
 | `sparse: true` | `optimizer: adam` | Adam moves every row in every step |
 | `optimizer: lazy_adam` | no `sparse: true` | torch's SparseAdam takes no dense gradients |

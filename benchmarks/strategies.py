@@ -1,0 +1,216 @@
+"""Every strategy of docs/engines.md's table, measured: speed at two sizes, quality at one of them.
+
+Each run is a process for each rank, on cores of its own, so that none inherits another's memory or
+threads. In a round all strategies take turns, and the next round goes the other way, so that the
+machine's drift is nobody's gain. At full size a run is a window of steps; the small data, Frappe
+where HPCNCF_DATA names the folder of its zip, else made, is trained for three epochs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import statistics
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch.distributed as dist
+
+from benchmarks import results
+from benchmarks.strategy import STRATEGIES, Strategy
+from benchmarks.training import real_frappe
+from hpcncf.monitor.cores import usable_cpus
+from hpcncf.ncf.data import prepared, synthetic
+from hpcncf.ncf.native import library
+from hpcncf.ncf.train import Trainer
+from hpcncf.paths import RunPaths
+from hpcncf.plan import Run
+from hpcncf.rank import ending
+from hpcncf.rank.launcher import Place
+from hpcncf.records import TrainingRecord
+from hpcncf.spec import Data, Model, Resources, Training
+
+ROUNDS: Final = 3
+EPOCHS: Final = 3
+WORDS: Final = 5
+"""Columns of the table that are written by hand."""
+FULL_SIZE: Final = Path(__file__).parent.parent / "data/yelp"
+MEASURED: Final = ("full size", "×", "small", "×", "start, s", f"HR@10, {EPOCHS} epochs")
+
+# A server that has imported torch once: its ranks are forked, and begin at once.
+CONTEXT: Final = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(["hpcncf.ncf.train", "hpcncf.ncf.native.engine"])
+
+
+@dataclass(frozen=True)
+class Told:
+    """Of one run, over its ranks."""
+
+    instances_per_s: float
+    startup_s: float
+    hr10: float | None
+
+
+def planned(strategy: Strategy, data: Path, more: dict[str, Any]) -> Run:
+    settings = {"threads": strategy.cores, "checkpoint_every": 0} | more | strategy.training
+    if "num_workers" in settings:
+        settings["threads"] = 1  # the worker has the other core
+    return Run(
+        id="strategy",
+        repeat=0,
+        varied={},
+        workload="ncf",
+        resources=Resources(tasks_per_node=strategy.ranks, cpus_per_task=strategy.cores),
+        data=Data(path=str(data)),
+        data_key=prepared.load(data).manifest.key,
+        model=Model(),
+        training=Training.model_validate(settings),
+    )
+
+
+def work(rank: int, strategy: Strategy, run: Run, folder: str) -> None:
+    """One rank's process, from its start to its record."""
+    cpus = sorted(usable_cpus())
+    os.sched_setaffinity(0, cpus[rank * strategy.cores : (rank + 1) * strategy.cores])
+    if strategy.ranks > 1:
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+        where = f"file://{folder}/store"
+        dist.init_process_group("gloo", init_method=where, rank=rank, world_size=strategy.ranks)
+    assert run.data is not None
+    place = Place(rank, rank, strategy.ranks, strategy.ranks)
+    data = prepared.load(Path(run.data.path))
+    trainer = Trainer(run, data, place, RunPaths(Path(folder)), lambda _: None)
+    trainer.train()
+    Path(folder, f"{rank}.json").write_text(trainer.record().model_dump_json())
+    ending.at_once(0)
+
+
+def ran(strategy: Strategy, run: Run) -> Told:
+    """Raises ChildProcessError where a rank fails; what it says is on standard error."""
+    with tempfile.TemporaryDirectory() as folder:
+        ranks = [
+            CONTEXT.Process(target=work, args=(rank, strategy, run, folder))
+            for rank in range(strategy.ranks)
+        ]
+        for rank in ranks:
+            rank.start()
+        for rank in ranks:
+            rank.join()
+        if any(rank.exitcode for rank in ranks):
+            raise ChildProcessError(f"{strategy.name}: {[rank.exitcode for rank in ranks]}")
+        return told(
+            [
+                TrainingRecord.model_validate_json(Path(folder, f"{rank}.json").read_text())
+                for rank in range(strategy.ranks)
+            ]
+        )
+
+
+def told(ranks: list[TrainingRecord]) -> Told:
+    return Told(
+        sum(each.counted_instances for each in ranks) / max(each.counted_s for each in ranks),
+        max(each.startup_s for each in ranks),
+        ranks[0].epochs[-1].hr10,
+    )
+
+
+def measured(data: Path, rounds: int, chosen: list[Strategy], full: bool) -> dict[str, Told]:
+    """By name: medians of the speed and of the start, and the quality, which all rounds share."""
+    found: dict[str, list[Told]] = {each.name: [] for each in chosen}
+    for number in range(rounds):
+        for strategy in chosen if number % 2 == 0 else reversed(chosen):
+            window = {"max_steps": strategy.steps, "epochs": 1, "evaluation": "none"}
+            run = planned(strategy, data, window if full else {"epochs": EPOCHS})
+            found[strategy.name].append(ran(strategy, run))
+            print(f"{strategy.name}: {found[strategy.name][-1]}", file=sys.stderr, flush=True)
+    return {
+        name: Told(
+            statistics.median(each.instances_per_s for each in runs),
+            statistics.median(each.startup_s for each in runs),
+            runs[0].hr10,
+        )
+        for name, runs in found.items()
+    }
+
+
+def words(document: str) -> dict[str, list[str]]:
+    """First cell -> the cells that are written by hand, of the table between the markers."""
+    section = document.partition("<!-- bench: strategies -->")[2].partition(results.END)[0]
+    rows = [line.strip("|").split("|") for line in results.first_table(section).splitlines()]
+    return {row[0].strip(): [cell.strip() for cell in row[:WORDS]] for row in rows}
+
+
+def table(rows: dict[str, list[str]], full: dict[str, Told], small: dict[str, Told]) -> list[str]:
+    """The table's lines, with what was measured behind the words."""
+    head, _, *_ = rows.values()
+    lines = [[*head, *MEASURED], ["---"] * WORDS + ["---:"] * len(MEASURED)]
+    for strategy in STRATEGIES:
+        if strategy.name not in full:
+            continue
+        quality = small[strategy.name].hr10
+        lines.append(
+            [
+                *rows[strategy.name],
+                *speed(strategy, full),
+                *speed(strategy, small),
+                f"{small[strategy.name].startup_s:.1f}",
+                "–" if quality is None else f"{quality:.4f}",
+            ]
+        )
+    return [f"| {' | '.join(cells)} |" for cells in lines]
+
+
+def speed(strategy: Strategy, found: dict[str, Told]) -> tuple[str, str]:
+    """Instances per second, and how often that is what the row it is compared to makes."""
+    mine, base = found[strategy.name], found.get(strategy.against)
+    ratio = f"{mine.instances_per_s / base.instances_per_s:.2f}" if base else "–"
+    return f"{mine.instances_per_s:,.0f}", ratio
+
+
+def runnable(text: str) -> list[Strategy]:
+    """Those whose name has the text, and what they are compared to.
+
+    Raises SystemExit where the machine has one core.
+    """
+    if len(usable_cpus()) < 2:
+        raise SystemExit("strategies: two cores are needed, for two ranks or two threads")
+    named = [each for each in STRATEGIES if text in each.name]
+    names = {each.name for each in named} | {each.against for each in named}
+    chosen = [each for each in STRATEGIES if each.name in names]
+    if library.built():
+        return chosen
+    print("engine native was not built here: its rows are left out\n")
+    return [each for each in chosen if each.training.get("engine") != "native"]
+
+
+def main() -> int:
+    """Print the table."""
+    asking = argparse.ArgumentParser(prog="python -m benchmarks.strategies", description=__doc__)
+    asking.add_argument("--rounds", type=int, default=ROUNDS)
+    asking.add_argument("--only", metavar="TEXT", default="", help="strategies whose name has it")
+    asked = asking.parse_args()
+    chosen = runnable(asked.only)
+    if not FULL_SIZE.exists():
+        synthetic.prepare_like(FULL_SIZE, "yelp")
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary) / "small"
+        if real_frappe(folder) is None:
+            synthetic.prepare_like(folder, "frappe")
+        titles = [prepared.load(each).manifest.title for each in (FULL_SIZE, folder)]
+        print(
+            f"Instances per second, medians of {asked.rounds} rounds. Full size: {titles[0]}. "
+            f"Small: {titles[1]}. ×: against the row named beside it.\n"
+        )
+        full = measured(FULL_SIZE, asked.rounds, chosen, full=True)
+        small = measured(folder, asked.rounds, chosen, full=False)
+    rows = words(results.document("strategies").read_text())
+    print(*table(rows, full, small), sep="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,62 @@
+"""The table of strategies: each row can be run, and stands in docs/engines.md with its words."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+from hpcncf.conflicts import conflicts
+from hpcncf.spec import Resources, Training
+
+ROOT = Path(__file__).parent.parent
+
+
+def benchmark(name: str) -> Any:
+    if str(ROOT) not in sys.path:
+        sys.path.append(str(ROOT))  # last: the package under test may be an installed one
+    return importlib.import_module(f"benchmarks.{name}")
+
+
+STRATEGIES = benchmark("strategy").STRATEGIES
+
+
+def rows() -> dict[str, list[str]]:
+    found: dict[str, list[str]] = benchmark("strategies").words(
+        (ROOT / "docs/engines.md").read_text()
+    )
+    return found
+
+
+def test_every_strategy_is_explained_and_every_explained_one_can_be_run() -> None:
+    _, _, *explained = rows()
+    assert explained == [each.name for each in STRATEGIES]
+
+
+def test_each_is_compared_to_one_that_stands_above_it() -> None:
+    above = [""]
+    for each in STRATEGIES:
+        assert each.against in above
+        assert rows()[each.name][4] == (each.against or "–")
+        above.append(each.name)
+
+
+def test_no_strategys_settings_contradict_each_other() -> None:
+    for each in STRATEGIES:
+        resources = Resources(tasks_per_node=each.ranks, cpus_per_task=each.cores)
+        assert conflicts(resources, Training.model_validate(each.training)) == []
+
+
+def test_what_is_measured_stands_behind_the_words_and_replaces_what_stood_there() -> None:
+    module = benchmark("strategies")
+    first, second = STRATEGIES[0], STRATEGIES[1]
+    slow, fast = module.Told(1000.0, 1.0, 0.5), module.Told(2500.0, 2.0, None)
+    full = {first.name: slow, second.name: fast}
+    lines = module.table(rows(), full, full)
+    assert lines[2].endswith("| – | 1,000 | – | 1,000 | – | 1.0 | 0.5000 |")
+    assert lines[3].endswith(f"| {first.name} | 2,500 | 2.50 | 2,500 | 2.50 | 2.0 | – |")
+    section = "<!-- bench: strategies -->\nWhere from.\n\n" + "\n".join(lines) + "\n<!-- /bench -->"
+    again = module.words(section)
+    assert again[second.name] == rows()[second.name]
+    assert module.table(again, full, full) == lines
