@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from hpcncf.spec import Model
+from hpcncf.conflicts import conflicts
+from hpcncf.records import Epoch
+from hpcncf.spec import Model, Resources, Training
 
 ROOT = Path(__file__).parent.parent
 
@@ -68,8 +70,6 @@ def test_runs_are_compared_seed_by_seed(theirs: list[float], verdict: str) -> No
 
 
 def test_a_way_to_the_target_counts_training_and_evaluation() -> None:
-    from hpcncf.records import Epoch
-
     epochs = [
         Epoch(
             epoch=number,
@@ -120,6 +120,13 @@ def test_every_section_of_the_results_is_a_benchmarks() -> None:
     page = (ROOT / "docs/results.md").read_text()
     sections = {line.split()[2] for line in page.splitlines() if line.startswith("<!-- bench:")}
     assert sections <= set(benchmark("__main__").BENCHMARKS)
+
+
+def test_what_the_benchmarks_train_is_what_a_job_file_may_say() -> None:
+    rungs = {rung.name: rung.settings for rung in benchmark("engines").LADDER}
+    for name, settings in {**rungs, **benchmark("training").ENGINES}.items():
+        training = Training.model_validate({"threads": 1} | settings)
+        assert conflicts(Resources(cpus_per_task=2), training) == [], name
 
 
 def test_the_ladder_is_drawn_with_each_rungs_speed_and_quality() -> None:
