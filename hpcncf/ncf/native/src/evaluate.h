@@ -28,43 +28,60 @@ struct NothingBetween {
 // One thread's memory for scoring one user's candidates.
 template <class S>
 class Scorer {
+  // At once: their values and those that are fetched meanwhile stay in the first cache.
+  static constexpr int PAIRS = 3 * BLOCK;
+
  public:
-  Scorer(const Shape& shape, const Dense<S>& dense, const S* halves)
-      : shape_(shape), dense_(dense), halves_(halves), stride_(half_stride(shape)) {
+  Scorer(const Shape& shape, const Dense<S>& dense, const Table<S>& users, const S* halves)
+      : shape_(shape),
+        dense_(dense),
+        users_(users),
+        halves_(halves),
+        stride_(half_stride(shape)) {
     inputs_.resize(size_t(BLOCK) * shape.shared());
-    mine_.resize(size_t(BLOCK) * shape.layers[0].out);
+    row_halves_.resize(size_t(BLOCK) * shape.layers[0].out);
     for (const Layer& layer : shape.layers)
-      outputs_.push_back(std::make_unique<Numbers<S>>(size_t(TILE) * layer.out));
+      outputs_.push_back(std::make_unique<Numbers<S>>(size_t(PAIRS) * layer.out));
   }
 
   static int half_stride(const Shape& shape) {
     return shape.layers[0].out + padded(shape.gmf);
   }
 
-  // Has the candidates fetched that are to be scored after the present ones.
-  void ask(const int32_t* candidates, int64_t count) const {
-    for (int64_t n = 0; n < count; ++n)
-      prefetch_lines(halves_ + size_t(candidates[n]) * stride_, stride_ * sizeof(S));
+  // These candidates are scored after the present ones: they are fetched meanwhile.
+  void expect(const int32_t* candidates, int64_t count) {
+    next_ = candidates;
+    expected_ = count;
   }
 
-  // The part of layer 1 that all candidates share.
-  void begin(const S* user, const float* context) {
-    user_ = user;
-    std::memcpy(inputs_.data(), user, shape_.mlp * sizeof(S));
-    for (int n = 0; n < shape_.context; ++n) inputs_[shape_.mlp + n] = S(context[n]);
+  // Of up to BLOCK test rows, the part of layer 1 that all candidates of a row share.
+  void begin(int rows, const int32_t* users, const float* context) {
+    const int shared = shape_.shared(), columns = shape_.layers[0].out;
+    for (int n = 0; n < rows; ++n) {
+      S* input = inputs_.data() + size_t(n) * shared;
+      std::memcpy(input, users_.row(users[n]), shape_.mlp * sizeof(S));
+      for (int c = 0; c < shape_.context; ++c)
+        input[shape_.mlp + c] = S(context[size_t(n) * shape_.context + c]);
+    }
     const S *input = inputs_.data(), *bias = dense_.bias(0);
-    S* mine = mine_.data();
+    S* halves = row_halves_.data();
     NothingBetween none;
-    const int columns = shape_.layers[0].out;
     rows_product<S>(
-        1, shape_.shared(), dense_.weights(0), columns, [=](int) { return input; },
+        rows, shared, dense_.weights(0), columns, [=](int n) { return input + size_t(n) * shared; },
         [=](auto v, int, int column) { return load<decltype(v)>(bias + column); },
-        [=](int row, int column, auto sum) { store(mine + row * columns + column, sum); }, none);
+        [=](int n, int column, auto sum) { store(halves + size_t(n) * columns + column, sum); },
+        none);
+  }
+
+  // Of these, the row whose candidates are scored from now on.
+  void turn_to(int row, int32_t user) {
+    mine_ = row_halves_.data() + size_t(row) * shape_.layers[0].out;
+    user_ = users_.row(user);
   }
 
   void score(const int32_t* candidates, int64_t count, S* scores) {
-    for (int64_t from = 0; from < count; from += TILE)
-      score_tile(candidates + from, int(std::min<int64_t>(TILE, count - from)), scores + from);
+    for (int64_t from = 0; from < count; from += PAIRS)
+      score_tile(candidates + from, int(std::min<int64_t>(PAIRS, count - from)), scores + from);
   }
 
  private:
@@ -72,7 +89,9 @@ class Scorer {
 
   void score_tile(const int32_t* candidates, int count, S* scores) {
     first_layer(candidates, count);
-    NothingBetween none;
+    const int products = int(shape_.layers.size()) - 1;
+    auto between = [this, products] { fetch((BLOCK + products - 1) / products); };
+    if (products == 0) fetch(count);
     for (size_t l = 1; l < shape_.layers.size(); ++l) {
       const int columns = shape_.layers[l].out, below = shape_.layers[l - 1].out;
       const S *input = outputs_[l - 1]->data(), *bias = dense_.bias(int(l));
@@ -84,9 +103,15 @@ class Scorer {
           [=](int n, int column, auto sum) {
             store(output + size_t(n) * columns + column, relu(sum));
           },
-          none);
+          between);
     }
     for (int n = 0; n < count; ++n) scores[n] = logit(candidates[n], n);
+  }
+
+  // A few at a time: a core that asks for many lines at once does nothing else until they come.
+  void fetch(int64_t count) {
+    for (; count > 0 && expected_ > 0; --count, --expected_)
+      prefetch_lines(halves_ + size_t(*next_++) * stride_, stride_ * sizeof(S));
   }
 
   void first_layer(const int32_t* candidates, int count) {
@@ -96,7 +121,7 @@ class Scorer {
       const S* half = halves_ + size_t(candidates[n]) * stride_;
       for (int c = 0; c < columns; c += PAD)
         store(output + size_t(n) * columns + c,
-              relu(load<V>(mine_.data() + c) + load<V>(half + c)));
+              relu(load<V>(mine_ + c) + load<V>(half + c)));
     }
   }
 
@@ -114,10 +139,13 @@ class Scorer {
 
   const Shape& shape_;
   const Dense<S>& dense_;
+  const Table<S>& users_;
   const S* halves_;
   const int stride_;
-  const S* user_ = nullptr;
-  Numbers<S> inputs_, mine_;
+  const S *mine_ = nullptr, *user_ = nullptr;
+  const int32_t* next_ = nullptr;
+  int64_t expected_ = 0;
+  Numbers<S> inputs_, row_halves_;
   std::vector<std::unique_ptr<Numbers<S>>> outputs_;
 };
 
@@ -138,34 +166,44 @@ class Evaluation {
 
   // The number of candidates that do not score strictly less than each row's own item.
   void run(const Test& test, int32_t* ranks) {
-    const int threads = engine_.pool().threads();
-    const int64_t most = test.negatives ? test.each + 1 : engine_.rows.items.rows();
-    std::vector<std::unique_ptr<Scorer<S>>> scorers;
-    std::vector<Numbers<S>> scores(threads);
-    std::vector<std::vector<int32_t>> candidates(threads);
-    for (int thread = 0; thread < threads; ++thread) {
-      scorers.push_back(std::make_unique<Scorer<S>>(shape_, engine_.dense, halves_.data()));
-      scores[thread].resize(most);
-      candidates[thread].resize(test.each + 1);
-    }
-    const int64_t rows_each = std::max<int64_t>(1, test.rows / MOST_PARTS + 1);
-    engine_.pool().run(int((test.rows + rows_each - 1) / rows_each), [&](int part, int thread) {
-      const int64_t last = std::min(test.rows, (part + 1) * rows_each);
-      for (int64_t row = part * rows_each; row < last; ++row) {
-        const int64_t user = test.users[row];
-        if (test.negatives && row + 1 < last)
-          scorers[thread]->ask(test.negatives + (row + 1) * test.each, test.each);
-        scorers[thread]->begin(engine_.rows.users.row(user), test.context + row * shape_.context);
-        ranks[row] = test.negatives
-                         ? among_negatives(test, row, *scorers[thread], candidates[thread].data(),
-                                           scores[thread].data())
-                         : among_all(test, row, *scorers[thread], scores[thread].data());
-      }
+    std::vector<std::unique_ptr<Thread>> threads;
+    for (int thread = 0; thread < engine_.pool().threads(); ++thread)
+      threads.push_back(std::make_unique<Thread>(*this, test));
+    const int64_t least = test.negatives ? BLOCK : 1;  // all items of a row are work enough
+    const int64_t each = (test.rows / MOST_PARTS / least + 1) * least;
+    engine_.pool().run(int((test.rows + each - 1) / each), [&](int part, int thread) {
+      for (int64_t row = part * each; row < std::min(test.rows, (part + 1) * each); row += BLOCK)
+        block(test, row, std::min({row + BLOCK, (part + 1) * each, test.rows}), *threads[thread],
+              ranks);
     });
   }
 
  private:
   static constexpr int64_t ITEMS = 256, MOST_PARTS = 4096;
+
+  struct Thread {
+    Scorer<S> scorer;
+    Numbers<S> scores;
+    std::vector<int32_t> candidates;
+    Thread(const Evaluation& of, const Test& test)
+        : scorer(of.shape_, of.engine_.dense, of.engine_.rows.users, of.halves_.data()),
+          scores(test.negatives ? test.each + 1 : of.all_.size()),
+          candidates(test.each + 1) {}
+  };
+
+  // Test rows first to last, BLOCK at most.
+  void block(const Test& test, int64_t first, int64_t last, Thread& mine, int32_t* ranks) const {
+    const Table<S>& users = engine_.rows.users;
+    mine.scorer.begin(int(last - first), test.users + first, test.context + first * shape_.context);
+    for (int64_t row = first; row < last; ++row) {
+      if (row + BLOCK < test.rows)
+        prefetch_lines(users.row(test.users[row + BLOCK]), shape_.width() * sizeof(S));
+      if (test.negatives && row + 1 < test.rows)
+        mine.scorer.expect(test.negatives + (row + 1) * test.each, test.each);
+      mine.scorer.turn_to(int(row - first), test.users[row]);
+      ranks[row] = test.negatives ? among_negatives(test, row, mine) : among_all(test, row, mine);
+    }
+  }
 
   void item_halves(int64_t first) {
     const int columns = shape_.layers[0].out;
@@ -187,28 +225,28 @@ class Evaluation {
         none);
   }
 
-  int32_t among_negatives(const Test& test, int64_t row, Scorer<S>& scorer, int32_t* candidates,
-                          S* scores) const {
-    candidates[0] = test.items[row];
-    std::copy_n(test.negatives + row * test.each, test.each, candidates + 1);
-    scorer.score(candidates, test.each + 1, scores);
+  int32_t among_negatives(const Test& test, int64_t row, Thread& mine) const {
+    S* scores = mine.scores.data();
+    mine.candidates[0] = test.items[row];
+    std::copy_n(test.negatives + row * test.each, test.each, mine.candidates.begin() + 1);
+    mine.scorer.score(mine.candidates.data(), test.each + 1, scores);
     int32_t ahead = 0;
     for (int64_t n = 1; n <= test.each; ++n) ahead += !(scores[n] < scores[0]);
     return ahead;
   }
 
-  int32_t among_all(const Test& test, int64_t row, Scorer<S>& scorer, S* scores) const {
+  int32_t among_all(const Test& test, int64_t row, Thread& mine) const {
     const int64_t count = engine_.rows.items.rows();
+    const S* scores = mine.scores.data();
     const int32_t own = test.items[row];
-    scorer.score(all_.data(), count, scores);
-    const S mine = scores[own];
-    int32_t ahead = 0;
-    for (int64_t n = 0; n < count; ++n) ahead += !(scores[n] < mine);
-    ahead -= !(mine < mine);
+    mine.scorer.score(all_.data(), count, mine.scores.data());
+    const S bar = scores[own];
+    int32_t ahead = -1;  // the item itself
+    for (int64_t n = 0; n < count; ++n) ahead += !(scores[n] < bar);
     const Data& data = engine_.data();
     const int64_t user = test.users[row];
     for (int64_t n = data.indptr[user]; n < data.indptr[user + 1]; ++n)
-      if (data.positives[n] != own) ahead -= !(scores[data.positives[n]] < mine);
+      if (data.positives[n] != own) ahead -= !(scores[data.positives[n]] < bar);
     return ahead;
   }
 
