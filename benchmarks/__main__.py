@@ -21,6 +21,7 @@ BENCHMARKS = {
     "speed": "Loaders and workers",
     "engines": "The ladder of engines and optimizers",
     "strategies": "Every strategy of the job file",
+    "evaluate": "Evaluation",
     "exchange": "What ranks of a node exchange",
     "roofline": "The fraction of the roofline",
     "quality": "Quality",
