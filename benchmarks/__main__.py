@@ -23,6 +23,8 @@ BENCHMARKS = {
     "strategies": "Every strategy of the job file",
     "evaluate": "Evaluation",
     "exchange": "What ranks of a node exchange",
+    "sync": "Ranks",
+    "memory": "Memory of ranks",
     "roofline": "The fraction of the roofline",
     "quality": "Quality",
     "time_to_quality": "Time to quality",

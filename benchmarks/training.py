@@ -49,18 +49,21 @@ def trainer(
     folder: Path,
     training: dict[str, Any],
     tell_epoch: Callable[[Epoch], None] = lambda _: None,
+    place: Place | None = None,
 ) -> Trainer:
-    """Of a run on one thread, unless `training` says otherwise, that leaves nothing behind."""
+    """Of a rank of a run that leaves nothing behind; on one thread, unless `training` says
+    otherwise."""
+    place = place or Place()
     settings = {"threads": 1, "checkpoint_every": 0} | training
     run = Run(
         id="benchmark",
         repeat=0,
         varied={},
         workload="ncf",
-        resources=Resources(cpus_per_task=settings["threads"]),
+        resources=Resources(tasks_per_node=place.world_size, cpus_per_task=settings["threads"]),
         data=Data(path=str(folder)),
         data_key=data.manifest.key,
         model=Model(),
         training=Training.model_validate(settings),
     )
-    return Trainer(run, data, Place(), RunPaths(folder / run.id), lambda _: None, tell_epoch)
+    return Trainer(run, data, place, RunPaths(folder / run.id), lambda _: None, tell_epoch)
