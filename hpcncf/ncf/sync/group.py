@@ -14,6 +14,8 @@ import torch.distributed as dist
 
 from hpcncf.ncf.sync.transport import Bytes
 
+# torch 2.13 gave it another name, and warns of the old one; before, there is no other.
+GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 ALIGNED = 64
 LENGTH = np.dtype(np.int64).itemsize
 
@@ -22,7 +24,8 @@ class Group:
     """Over the group that was joined: gloo from the host's memory, nccl through the GPU's."""
 
     def __init__(self, capacity: int, device: torch.device) -> None:
-        self.name, self._capacity, self._device = str(dist.get_backend()), capacity, device
+        self.name, self._capacity = str(dist.get_backend()), capacity
+        self._device = device if self.name == "nccl" else torch.device("cpu")
         self._ranks = dist.get_world_size()
         # Behind the slot stands how much of it is sent.
         self._whole = -(-(capacity + LENGTH) // ALIGNED) * ALIGNED
@@ -42,10 +45,10 @@ class Group:
         mine = torch.from_numpy(self._mine)
         if self._device.type == "cuda":
             of_all = torch.empty(received.shape, dtype=received.dtype, device=self._device)
-            dist.all_gather_into_tensor(of_all, mine.to(self._device))
+            GATHER(of_all, mine.to(self._device))
             received.copy_(of_all)
         else:
-            dist.all_gather_into_tensor(received, mine)
+            GATHER(received, mine)
         messages = self._received[0].reshape(self._ranks, self._whole)
         return [each[: int(each[-LENGTH:].view(np.int64)[0])] for each in messages]
 
