@@ -310,6 +310,31 @@ def test_what_a_step_gives_to_synchronising_is_a_mean_over_ranks(tmp_path: Path)
     assert figures["sync_ms_per_step"] == pytest.approx(1000 * waited_s / steps)
 
 
+def test_the_slowest_rank_tells_how_fast_an_evaluation_is(tmp_path: Path) -> None:
+    run, ranks = two_ranks(tmp_path)
+    assert ranks[1].training
+    for number, epoch in enumerate(ranks[1].training.epochs):
+        epoch.evaluation_s = 0.5 + number  # the other rank takes 0.4
+    told = trained.figures(run, ranks, 2.0, None)
+    assert told["seconds_per_evaluation"] == 1.5
+    assert told["evaluation_pairs_per_s"] == pytest.approx(65_400 / 1.5)
+
+
+def test_of_records_that_tell_no_pairs_and_of_no_evaluation_there_is_no_speed(
+    tmp_path: Path,
+) -> None:
+    run, ranks = two_ranks(tmp_path)
+    every = [epoch for rank in ranks if rank.training for epoch in rank.training.epochs]
+    for epoch in every:
+        epoch.evaluation_pairs = None
+    told = trained.figures(run, ranks, 2.0, None)
+    assert (told["seconds_per_evaluation"], told["evaluation_pairs_per_s"]) == (0.4, None)
+    for epoch in every:
+        epoch.hr10, epoch.evaluation_s = None, 0.0
+    told = trained.figures(run, ranks, 2.0, None)
+    assert {told[name] for name in trained.EVALUATION} == {None}
+
+
 def test_one_rank_gives_nothing_to_synchronising(tmp_path: Path) -> None:
     paths = make_results.demo(tmp_path, repeats=1)
     run = shaped(paths, tasks=1)

@@ -34,6 +34,8 @@ def test_a_whole_job_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "report.html" in out
     assert "Frappe: 84,385 rows" in html
     assert "also occur in training" in html
+    assert "Where a run's time goes" in html
+    assert "| evaluation: pairs/s |" in markdown
     for name in ("efficiency_speed", "speedup", "core_heatmap", "step_time"):
         assert f"](figures/{name}.svg)" in markdown
         svg, png = (paths.report / "figures" / f"{name}.{end}" for end in ("svg", "png"))

@@ -11,6 +11,7 @@ OF_TRAINING: Final = frozenset(
         "speed-up, parallel efficiency",
         "CPU efficiency: in training",
         "s/epoch, core-s/epoch",
+        "evaluation: s/epoch, pairs/s",
         "HR@10, NDCG@10",
         "HR@10 unseen",
         "count table",
@@ -44,6 +45,11 @@ DEFINITIONS: Final[list[tuple[str, str]]] = [
         "s/epoch, core-s/epoch",
         "Median over epochs of the slowest rank's training time; times the cores allocated: what "
         "an epoch costs. ≈: extrapolated from the speed where max_steps cut every epoch short.",
+    ),
+    (
+        "evaluation: s/epoch, pairs/s",
+        "Medians over epochs: the slowest rank's time for one evaluation, and the pairs of user "
+        "and item that all ranks scored, over it.",
     ),
     (
         "of the limit, of what was asked",

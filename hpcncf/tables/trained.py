@@ -18,6 +18,7 @@ Row = dict[str, Any]
 
 PHASES: Final = tuple(name.removesuffix("_s") for name in Phases.model_fields)
 SYNC: Final = ("sync_over", "sync_ms_per_step", "sync_bytes_per_step")
+EVALUATION: Final = ("seconds_per_evaluation", "evaluation_pairs_per_s")
 TRAINED: Final = (
     "instances_per_s",
     "seconds_per_epoch",
@@ -28,6 +29,7 @@ TRAINED: Final = (
     "training_s",
     "evaluation_s",
     "checkpoint_s",
+    *EVALUATION,
     *(f"{phase}_share" for phase in PHASES),
     *SYNC,
     "parameters",
@@ -64,6 +66,7 @@ def figures(run: Run, ranks: Sequence[RankRecord], cores: float, full_epoch: int
             name: max(getattr(part, name) for part in trained)
             for name in ("startup_s", "training_s", "evaluation_s", "checkpoint_s")
         },
+        **_evaluation(trained),
         **phase_shares(trained),
         **_sync(trained),
         **_quality(trained[0]),
@@ -101,6 +104,21 @@ def _epoch(
 def _own_epochs(part: TrainingRecord) -> list[Epoch]:
     """Without those that an earlier attempt computed."""
     return [epoch for epoch in part.epochs if epoch.epoch >= (part.resumed_epoch or 0)]
+
+
+def _evaluation(trained: Sequence[TrainingRecord]) -> Row:
+    """The slowest rank's time and the pairs that all ranks scored in it: medians over the epochs.
+    None where none was evaluated, the pairs where the record does not tell them."""
+    told = [
+        (max(each.evaluation_s for each in epochs), epochs[0].evaluation_pairs)
+        for epochs in zip(*map(_own_epochs, trained), strict=False)
+        if epochs[0].hr10 is not None
+    ]
+    if not told:
+        return dict.fromkeys(EVALUATION)
+    speeds = [pairs / seconds for seconds, pairs in told if pairs and seconds]
+    figures = (median(seconds for seconds, _ in told), median(speeds) if speeds else None)
+    return dict(zip(EVALUATION, figures, strict=True))
 
 
 def phase_shares(trained: Sequence[TrainingRecord]) -> Row:

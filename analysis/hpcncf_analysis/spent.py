@@ -1,0 +1,50 @@
+"""What a run's time was spent on: beside training, start-up, evaluation and checkpoints. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from hpcncf_analysis import words
+from hpcncf_analysis.summary import Configuration
+from hpcncf_analysis.table import Table
+
+PARTS: Final = {
+    "start-up": "startup_s",
+    "training": "training_s",
+    "evaluation": "evaluation_s",
+    "checkpoints": "checkpoint_s",
+}
+QUICKER: Final = (
+    "Evaluation took longer than training in {of}: sampled candidates are fewer than all items, "
+    "and engine native ranks them fastest."
+)
+
+
+def times_table(shown: Sequence[Configuration]) -> Table | None:
+    """None where nothing was trained."""
+    rows = [
+        [
+            one.label,
+            *(words.number(one.median(name)) for name in PARTS.values()),
+            words.number(one.median("seconds_per_evaluation")),
+            words.number(one.median("evaluation_pairs_per_s")),
+        ]
+        for one in shown
+        if one.median("training_s") is not None
+    ]
+    columns = [*(f"seconds: {part}" for part in PARTS), "evaluation: s/epoch"]
+    return Table(["configuration", *columns, "evaluation: pairs/s"], rows) if rows else None
+
+
+def times_note(shown: Sequence[Configuration]) -> str | None:
+    """What to do where most of a run was evaluation."""
+    slow = [
+        one.label
+        for one in shown
+        if (one.median("evaluation_s") or 0.0) > (one.median("training_s") or 0.0)
+    ]
+    if not slow:
+        return None
+    few = len(slow) < len(shown) and len(slow) <= 3
+    return QUICKER.format(of="; ".join(slow) if few else f"{len(slow)} of {len(shown)}")

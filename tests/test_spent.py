@@ -1,0 +1,54 @@
+"""What the report says of a run's time beside its training."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import make_results
+import pytest
+
+from hpcncf.collect import collect
+from hpcncf_analysis import spent, summary
+from hpcncf_analysis.summary import Configuration
+
+
+@pytest.fixture
+def shown(tmp_path: Path) -> list[Configuration]:
+    paths = make_results.demo(tmp_path, repeats=1)
+    make_results.complete(paths)
+    return summary.configurations(collect(paths).runs)
+
+
+def evaluated(one: Configuration, seconds: float) -> Configuration:
+    return replace(one, figures={**one.figures, "evaluation_s": seconds})
+
+
+def test_evaluation_has_its_seconds_and_its_speed_beside_training(
+    shown: list[Configuration],
+) -> None:
+    table = spent.times_table(shown)
+    assert table is not None
+    for row in table.rows:
+        told = dict(zip(table.columns, row, strict=True))
+        assert told["seconds: evaluation"] == "1.2"  # three epochs of 0.4
+        assert (told["evaluation: s/epoch"], told["evaluation: pairs/s"]) == ("0.4", "164,000")
+
+
+def test_nothing_is_said_where_evaluation_is_less_than_training(
+    shown: list[Configuration],
+) -> None:
+    assert spent.times_note(shown) is None
+
+
+def test_evaluation_that_takes_longer_than_training_is_named_with_what_helps(
+    shown: list[Configuration],
+) -> None:
+    slow = evaluated(shown[0], 1e6)
+    told = spent.times_note([slow, *shown[1:]])
+    assert told is not None
+    assert slow.label in told
+    assert "engine native" in told
+    told = spent.times_note([evaluated(one, 1e6) for one in shown])
+    assert told is not None
+    assert f"{len(shown)} of {len(shown)}" in told
