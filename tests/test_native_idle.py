@@ -111,7 +111,9 @@ def test_a_row_read_by_a_step_has_been_caught_up_alike(
         touch_once(of, touched)
         of.steps = touched + idle
         of.step(Span(0, 0, ROWS), scale=0.0)
-        np.testing.assert_allclose(parts(of)[0], recurrence(touched)[idle + 1], rtol=0.01)
+        np.testing.assert_allclose(
+            parts(of)[0], recurrence(touched)[idle + 1], rtol=BOUNDS[touched]
+        )
 
 
 @given(
@@ -131,4 +133,5 @@ def test_a_row_caught_up_in_pieces_is_where_one_caught_up_at_once_is(
     for piece in pieces:
         of.steps += piece
         of.settle()
-    np.testing.assert_allclose(parts(of)[0], recurrence(touched)[sum(pieces)], rtol=0.01)
+    bound = BOUNDS[touched] + 1e-6  # and what being rounded after each piece adds
+    np.testing.assert_allclose(parts(of)[0], recurrence(touched)[sum(pieces)], rtol=bound)
