@@ -51,7 +51,7 @@ def _file(source: Path) -> Path:
 
 
 def read(source: Path, say: Callable[[str], None]) -> Iterator[Block]:
-    """The ratings, some thousands at once, with their times in seconds since 1970.
+    """The ratings, many at once, with their times in seconds since 1970.
 
     Raises DataError with the line of the first one that is broken.
     """

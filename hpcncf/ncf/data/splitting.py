@@ -1,7 +1,6 @@
 """Rows split into the arrays of a prepared folder, without ever being in memory as a whole.
 
-What is kept in memory is of the size of the users and of one part of them. User-item pairs are
-sorted by parts: ranges of users with so many rows together that they can be sorted in memory.
+What is kept in memory is of the size of the users, and one slice of rows or one part of the pairs.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -19,10 +18,8 @@ from hpcncf.ncf.data import negatives
 from hpcncf.ncf.data.columns import Column, Sliced, slices
 from hpcncf.ncf.data.holding import held_out, user_counts
 from hpcncf.ncf.data.manifest import DataError
-from hpcncf.ncf.data.rows import Int32s, Int64s, Interactions, Split, distinct, distinct_pairs
-
-PART_ROWS: Final = 1 << 21
-"""Rows sorted at once: a hundred MB with what sorting needs. Each part is an open file."""
+from hpcncf.ncf.data.pairs import Parts
+from hpcncf.ncf.data.rows import Int32s, Int64s, Interactions, Split, distinct_pairs
 
 
 @dataclass(frozen=True)
@@ -100,42 +97,6 @@ def save(folder: Path, split: Split) -> Counts:
         return _counts(arrays, train)
 
 
-class Parts:
-    """Pairs in files, one for each range of users, each pair with whether its row is for testing.
-
-    A pair is user * items + item, twice that with 1 for testing.
-    """
-
-    def __init__(self, folder: Path, counts: Int64s, items: int, files: ExitStack) -> None:
-        before = np.cumsum(counts) - counts
-        part = before // PART_ROWS
-        self.starts = np.flatnonzero(np.diff(part, prepend=-1))
-        """The first user of each."""
-        self.items, self._folder = items, folder
-        self._files = [
-            files.enter_context(Column(folder / f".pairs-{number}", np.int64))
-            for number in range(len(self.starts))
-        ]
-        self.seen = files.enter_context(Column(folder / ".seen", np.int32))
-
-    def append(self, users: Int32s, items: Int32s, for_testing: Any) -> None:
-        pairs = (users.astype(np.int64) * self.items + items) * 2 + for_testing
-        part = np.searchsorted(self.starts, users, side="right") - 1
-        order = np.argsort(part, kind="stable")
-        ends = np.cumsum(np.bincount(part, minlength=len(self.starts)))[:-1]
-        for file, some in zip(self._files, np.split(pairs[order], ends), strict=True):
-            file.append(some)
-
-    def pairs(self, number: int) -> tuple[Int64s, Int64s]:
-        """Of one part, the distinct pairs of all rows, and those of training rows."""
-        marked = np.sort(self._files[number][:])
-        return distinct(marked >> 1), distinct(marked[marked & 1 == 0] >> 1)
-
-    def remove(self) -> None:
-        for file in (*self._files, self.seen):
-            file.path.unlink()
-
-
 def _write_rows(
     arrays: Arrays, parts: Parts, rows: Interactions, held: Int64s, say: Callable[[str], None]
 ) -> None:
@@ -153,9 +114,8 @@ def _write_rows(
         _append(arrays.train, *(each[~for_testing] for each in (users, items, context)))
         found.append((users[at], items[at], context[at]))
         parts.append(users, items, for_testing)
-    if found:
-        by_user = np.searchsorted(held_in_order, held)
-        _append(arrays.test, *(np.concatenate(each)[by_user] for each in zip(*found, strict=True)))
+    by_user = np.searchsorted(held_in_order, held)
+    _append(arrays.test, *(np.concatenate(each)[by_user] for each in zip(*found, strict=True)))
 
 
 def _append(columns: list[Column], *blocks: Any) -> None:
