@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from hpcncf.spec import Resources, Training
+from hpcncf.spec import Model, Resources, Training
 
 # What torch alone has a use for, and why the other engines have none.
 OF_REFERENCE: Final = {
@@ -24,6 +24,16 @@ def conflicts(resources: Resources, training: Training) -> list[str]:
     """Why these settings do not go together, each with what would; empty when they do."""
     rules = (_resource_conflicts, _engine_conflicts, _torch_conflicts, _sync_conflicts)
     return [reason for each in rules for reason in each(resources, training)]
+
+
+def model_conflicts(training: Training, model: Model) -> list[str]:
+    """The same, of how a model trains."""
+    if training.engine != "native" or not model.dropout:
+        return []
+    return [
+        f"model.dropout {model.dropout:g} with training.engine native, which has none: use engine "
+        "rowwise, or 0"
+    ]
 
 
 def _resource_conflicts(resources: Resources, training: Training) -> list[str]:

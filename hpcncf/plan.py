@@ -12,7 +12,7 @@ from pydantic import AfterValidator, ConfigDict, RootModel, ValidationError, mod
 
 from hpcncf import identity, spec
 from hpcncf import workload as programs
-from hpcncf.conflicts import conflicts
+from hpcncf.conflicts import conflicts, model_conflicts
 from hpcncf.errors import UsageError, nearest, shown
 from hpcncf.settings import Settings
 from hpcncf.spec import Data, JobSpec, Model, Resources, Training
@@ -195,7 +195,7 @@ def _run(
         training = Training.model_validate(plain["training"])
     except ValidationError as error:
         raise UsageError(f"grid point{where}: {first_problem(error)}") from None
-    reasons = conflicts(resources, training)
+    reasons = conflicts(resources, training) + model_conflicts(training, model)
     if reasons:
         raise UsageError(f"grid point{where}: " + "; ".join(reasons))
     key = data_keys.get(data.path)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hpcncf.conflicts import conflicts
-from hpcncf.spec import Resources, Training
+from hpcncf.conflicts import conflicts, model_conflicts
+from hpcncf.spec import Model, Resources, Training
 
 
 @pytest.mark.parametrize(
@@ -76,3 +76,10 @@ def test_settings_that_go_together_have_no_conflict() -> None:
 )
 def test_an_optimizer_that_an_engine_has_is_no_conflict(training: Training) -> None:
     assert conflicts(Resources(), training) == []
+
+
+def test_dropout_is_refused_where_the_engine_has_none() -> None:
+    (reason,) = model_conflicts(Training(engine="native"), Model(dropout=0.1))
+    assert "use engine rowwise" in reason
+    assert model_conflicts(Training(engine="native"), Model()) == []
+    assert model_conflicts(Training(engine="rowwise"), Model(dropout=0.1)) == []

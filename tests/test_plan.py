@@ -187,6 +187,10 @@ def test_a_point_naming_one_batch_size_replaces_the_other() -> None:
         ({"grid": {"training.lr": [0.1, "x"]}}, ["training.lr=x", "lr"]),
         ({"grid": {"training.seed": [1]}, "exclude": [{}]}, ["exclude", "no run"]),
         ({"grid": {"training.threads": [1, 2]}}, ["training.threads=2", "cpus_per_task"]),
+        (
+            {"training": {"engine": "native"}, "grid": {"model.dropout": [0.0, 0.1]}},
+            ["model.dropout=0.1", "engine native"],
+        ),
         ({"grid": {"resources.mem_gb": [2, 4]}}, ["resources.mem_gb", "do not tell runs apart"]),
     ],
 )
