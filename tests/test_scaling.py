@@ -362,6 +362,22 @@ def test_what_is_fast_and_bad_is_not_recommended() -> None:
     assert any("Not recommended" in fact and "0.600" in fact for fact in told.facts)
 
 
+@pytest.mark.parametrize(
+    "other", [{"evaluation": "full"}, {"data_key": "other"}, {"evaluation": "full", "lr": 0.1}]
+)
+def test_qualities_of_different_tasks_are_not_compared(other: dict[str, Any]) -> None:
+    """Among all items an item is found far less often than among 99 of them."""
+    quick = row(config="b", instances_per_s=900.0, hr10=0.08, **other)
+    good = row(config="a", evaluation="sampled", data_key="one")
+    told = concluded(good, quick)
+    assert "quality not comparable" in told.sentence
+    assert not any("Not recommended" in fact for fact in told.facts)
+    worse = row(config="c", instances_per_s=950.0, hr10=0.02, test_rows=9000, **other)
+    told = concluded(good, quick, worse)
+    (fact,) = (fact for fact in told.facts if "Not recommended" in fact)
+    assert "reaches only HR@10 0.020 against 0.080 of" in fact
+
+
 def test_many_that_are_bad_are_told_in_one_line() -> None:
     bad = [row(config=f"{n}", lr=n / 1000, hr10=0.60 + n / 1000) for n in range(1, 8)]
     told = concluded(row(config="a", lr=0.5), *bad)

@@ -22,6 +22,7 @@ from hpcncf_analysis.recommend import (
     quality_gap,
     recommended,
     sound_ones,
+    task,
 )
 from hpcncf_analysis.request import asked, memory
 from hpcncf_analysis.summary import Configuration, by_series
@@ -168,6 +169,8 @@ def _quality(best: Configuration, other: Configuration) -> str:
         if best.is_command:
             return ""
         return ", quality not evaluated"
+    if task(best) != task(other):
+        return ", quality not comparable: evaluated on other candidates or data"
     return f", {_alike(best, other)} (HR@10 {words.score(ours)} and {words.score(theirs)})"
 
 
@@ -233,7 +236,16 @@ def _cheapest(configurations: Sequence[Configuration]) -> list[str]:
 
 
 def _lower_quality(configurations: Sequence[Configuration]) -> list[str]:
-    """Those below the best by more than the slack: whether chance explains it."""
+    """Those below the best of their task by more than the slack: whether chance explains it."""
+    tasks = dict.fromkeys(map(task, configurations))
+    return [
+        fact
+        for each in tasks
+        for fact in _lower_of_task([one for one in configurations if task(one) == each])
+    ]
+
+
+def _lower_of_task(configurations: Sequence[Configuration]) -> list[str]:
     best = best_quality(configurations)
     if best is None:
         return []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import sqrt
-from typing import Final
+from typing import Any, Final
 
 from hpcncf_analysis.alerts import disturbed
 from hpcncf_analysis.summary import Configuration
@@ -80,8 +80,13 @@ def sound_ones(configurations: Sequence[Configuration]) -> list[Configuration]:
 
 
 def holds_quality(one: Configuration, all_of_them: Sequence[Configuration]) -> bool:
-    best = best_quality(all_of_them)
+    best = best_quality([each for each in all_of_them if task(each) == task(one)])
     return best is None or not is_worse(one, best)
+
+
+def task(one: Configuration) -> tuple[Any, Any]:
+    """What its HR@10 is the answer to: one is low among all items that is high among 99 of them."""
+    return one.rows[0].get("evaluation"), one.rows[0].get("data_key")
 
 
 def best_quality(configurations: Sequence[Configuration]) -> Configuration | None:
@@ -97,7 +102,8 @@ def is_worse(one: Configuration, best: Configuration) -> bool:
 
 def quality_gap(one: Configuration, best: Configuration) -> float | None:
     ours, theirs = one.median("hr10"), best.median("hr10")
-    return None if ours is None or theirs is None else theirs - ours
+    known = ours is not None and theirs is not None and task(one) == task(best)
+    return (theirs or 0.0) - (ours or 0.0) if known else None
 
 
 def chance(one: Configuration, other: Configuration) -> float | None:

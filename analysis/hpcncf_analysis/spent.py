@@ -26,7 +26,8 @@ def times_table(shown: Sequence[Configuration]) -> Table | None:
     rows = [
         [
             one.label,
-            *(words.number(one.median(name)) for name in PARTS.values()),
+            # 0 is none of it: evaluation: none, checkpoint_every: 0.
+            *(words.number(one.median(name) or None) for name in PARTS.values()),
             words.number(one.median("seconds_per_evaluation")),
             words.number(one.median("evaluation_pairs_per_s")),
         ]
