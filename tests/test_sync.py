@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,11 @@ def messages(place: Place) -> list[list[list[int]]]:
     return [[each.tolist() for each in turn] for turn in told]
 
 
+def tried(ways: Iterable[str], ranks: int) -> list[str]:
+    """Adam's by any number of ranks, the other rules by three: that costs enough."""
+    return [way for way in ways if ranks == 3 or not way.endswith(("lazy", "descent", "sparse"))]
+
+
 def in_pieces(place: Place) -> dict[str, torch.Tensor]:
     """Ids and values of more than one message: of each rank another number, of the last none."""
     transport = chosen.transport(place, 64, CPU)
@@ -136,8 +142,10 @@ def in_pieces(place: Place) -> dict[str, torch.Tensor]:
 
 def work(rank: int, world_size: int, nodes: int, folder: Path) -> dict[str, Any]:
     place = Place(rank, rank, world_size, world_size // nodes)
-    found: dict[str, Any] = {name: trained(folder, place, WAYS[name]) for name in WAYS}
-    for name in LOCAL:
+    found: dict[str, Any] = {
+        name: trained(folder, place, WAYS[name]) for name in tried(WAYS, world_size)
+    }
+    for name in tried(LOCAL, world_size):
         found[name] = trained(folder, place, LOCAL[name] | OFTEN, TO_THE_END)
     over = chosen.transport(place, 64, CPU).name
     return found | {"messages": messages(place), "pieces": in_pieces(place), "over": over}
@@ -163,33 +171,38 @@ def alone(data: Path) -> dict[str, Any]:
     return {name: trained(data, Place(), WAYS[name]) for name in WAYS}
 
 
-@pytest.mark.parametrize("way", WAYS)
 def test_uneven_and_empty_shards_end_where_one_rank_ends(
-    ranks: list[dict[str, Any]], alone: dict[str, Any], way: str
+    ranks: list[dict[str, Any]], alone: dict[str, Any]
 ) -> None:
-    for name, values in alone[way]["model"].items():
-        torch.testing.assert_close(ranks[0][way]["model"][name], values, rtol=1e-7, atol=1e-8)
-    losses = sum(each[way]["loss"] for each in ranks)
-    assert losses == pytest.approx(alone[way]["loss"], rel=1e-9)
-    assert sum(each[way]["instances"] for each in ranks) == alone[way]["instances"]
+    for way in tried(WAYS, len(ranks)):
+        for name, values in alone[way]["model"].items():
+            found = ranks[0][way]["model"][name]
+            assert torch.allclose(found, values, rtol=1e-7, atol=1e-8), (way, name)
+        losses = sum(each[way]["loss"] for each in ranks)
+        assert losses == pytest.approx(alone[way]["loss"], rel=1e-9), way
+        assert sum(each[way]["instances"] for each in ranks) == alone[way]["instances"], way
 
 
-@pytest.mark.parametrize("way", LOCAL)
 def test_ranks_apart_go_on_from_the_mean_of_parameters_and_moments(
-    data: Path, ranks: list[dict[str, Any]], way: str
+    data: Path, ranks: list[dict[str, Any]]
 ) -> None:
-    settings = OFTEN | {key: LOCAL[way][key] for key in ("optimizer", "lr") if key in LOCAL[way]}
-    settings["sparse"] = settings.get("optimizer") == "lazy_adam"
-    expected = apart(data, len(ranks), settings, TO_THE_END)
-    for name, values in expected.items():
-        torch.testing.assert_close(ranks[0][way]["model"][name], values, rtol=1e-4, atol=1e-5)
+    for way in tried(LOCAL, len(ranks)):
+        rule = {key: LOCAL[way][key] for key in ("optimizer", "lr") if key in LOCAL[way]}
+        rule["sparse"] = rule.get("optimizer") == "lazy_adam"
+        expected = apart(data, len(ranks), OFTEN | rule, TO_THE_END)
+        for name, values in expected.items():
+            found = ranks[0][way]["model"][name]
+            assert torch.allclose(found, values, rtol=1e-4, atol=1e-5), (way, name)
 
 
-@pytest.mark.parametrize("way", [*WAYS, *LOCAL])
-def test_all_ranks_have_the_same_bits(ranks: list[dict[str, Any]], way: str) -> None:
-    for other in ranks[1:]:
-        for name, values in ranks[0][way]["model"].items():
-            assert torch.equal(other[way]["model"][name], values)
+def test_all_ranks_have_the_same_bits(ranks: list[dict[str, Any]]) -> None:
+    first, *others = ranks
+    for way in tried([*WAYS, *LOCAL], len(ranks)):
+        for name, values in first[way]["model"].items():
+            assert all(torch.equal(each[way]["model"][name], values) for each in others), (
+                way,
+                name,
+            )
 
 
 def test_ranks_of_one_node_exchange_through_memory(ranks: list[dict[str, Any]]) -> None:

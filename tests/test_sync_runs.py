@@ -49,9 +49,9 @@ class Killed(Request):
 
 
 def attempt(rank: int, folder: Path, out: Path, killed: int | None) -> dict[str, Any]:
-    """One attempt of three ranks: its record, or whether it lost another rank."""
-    run = planned(folder, ranks=3, **WAYS["rows"])
-    mine = trainer(run, out, Place(rank, rank, 3, 3))
+    """One attempt of the ranks: its record, or whether it lost another rank."""
+    run = planned(folder, ranks=RANKS, **WAYS["rows"])
+    mine = trainer(run, out, Place(rank, rank, RANKS, RANKS))
     if rank == killed:
         mine.agreement.stop = Killed(mine)
     try:
@@ -77,10 +77,15 @@ def work(rank: int, folder: Path, out: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def records(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data") / "tiny"
     tiny(folder)
-    return together(RANKS, work, folder, tmp_path_factory.mktemp("runs"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def records(data: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    return together(RANKS, work, data, tmp_path_factory.mktemp("runs"))
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -140,14 +145,11 @@ def test_what_two_ranks_tell_is_of_their_own_messages(records: list[dict[str, An
     assert rows[0]["bytes"] != rows[1]["bytes"]
 
 
-def test_a_rank_that_is_killed_takes_the_others_down_and_the_run_goes_on_to_the_same_bits(
-    tmp_path: Path,
+def test_a_rank_that_is_killed_takes_the_other_down_and_the_run_goes_on_to_the_same_bits(
+    data: Path, records: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     """Gloo would wait for it for ten minutes, this test for two."""
-    data, cut = tmp_path / "data", tmp_path / "cut"
-    tiny(data)
-    assert together(3, attempt, data, cut, 2, killed=2) == [{"lost": True}] * 2
-    after = together(3, attempt, data, cut, None)
-    whole = together(3, attempt, data, tmp_path / "whole", None)
-    assert [each["resumed_epoch"] for each in after] == [1] * 3
-    assert {each["model_sha256"] for each in after} == {whole[0]["model_sha256"]}
+    assert together(RANKS, attempt, data, tmp_path, 1, killed=1) == [{"lost": True}]
+    after = together(RANKS, attempt, data, tmp_path, None)
+    assert [each["resumed_epoch"] for each in after] == [1] * RANKS
+    assert {each["model_sha256"] for each in after} == {records[0]["rows"][0]["model_sha256"]}
