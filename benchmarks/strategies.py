@@ -14,6 +14,7 @@ import os
 import statistics
 import sys
 import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -22,17 +23,13 @@ import torch.distributed as dist
 
 from benchmarks import results
 from benchmarks.strategy import STRATEGIES, Strategy
-from benchmarks.training import real_frappe
+from benchmarks.training import real_frappe, trainer
 from hpcncf.monitor.cores import usable_cpus
 from hpcncf.ncf.data import prepared, synthetic
 from hpcncf.ncf.native import library
-from hpcncf.ncf.train import Trainer
-from hpcncf.paths import RunPaths
-from hpcncf.plan import Run
 from hpcncf.rank import ending
 from hpcncf.rank.launcher import Place
 from hpcncf.records import TrainingRecord
-from hpcncf.spec import Data, Model, Resources, Training
 
 ROUNDS: Final = 3
 EPOCHS: Final = 3
@@ -55,24 +52,7 @@ class Told:
     hr10: float | None
 
 
-def planned(strategy: Strategy, data: Path, more: dict[str, Any]) -> Run:
-    settings = {"threads": strategy.cores, "checkpoint_every": 0} | more | strategy.training
-    if "num_workers" in settings:
-        settings["threads"] = 1  # the worker has the other core
-    return Run(
-        id="strategy",
-        repeat=0,
-        varied={},
-        workload="ncf",
-        resources=Resources(tasks_per_node=strategy.ranks, cpus_per_task=strategy.cores),
-        data=Data(path=str(data)),
-        data_key=prepared.load(data).manifest.key,
-        model=Model(),
-        training=Training.model_validate(settings),
-    )
-
-
-def work(rank: int, strategy: Strategy, run: Run, folder: str) -> None:
+def work(rank: int, strategy: Strategy, data: Path, window: dict[str, Any], folder: str) -> None:
     """One rank's process, from its start to its record."""
     cpus = sorted(usable_cpus())
     os.sched_setaffinity(0, cpus[rank * strategy.cores : (rank + 1) * strategy.cores])
@@ -80,20 +60,18 @@ def work(rank: int, strategy: Strategy, run: Run, folder: str) -> None:
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
         where = f"file://{folder}/store"
         dist.init_process_group("gloo", init_method=where, rank=rank, world_size=strategy.ranks)
-    assert run.data is not None
     place = Place(rank, rank, strategy.ranks, strategy.ranks)
-    data = prepared.load(Path(run.data.path))
-    trainer = Trainer(run, data, place, RunPaths(Path(folder)), lambda _: None)
-    trainer.train()
-    Path(folder, f"{rank}.json").write_text(trainer.record().model_dump_json())
+    training = trainer(prepared.load(data), data, window | strategy.training, place=place)
+    training.train()
+    Path(folder, f"{rank}.json").write_text(training.record().model_dump_json())
     ending.at_once(0)
 
 
-def ran(strategy: Strategy, run: Run) -> Told:
+def ran(strategy: Strategy, data: Path, window: dict[str, Any]) -> Told:
     """Raises ChildProcessError where a rank fails; what it says is on standard error."""
     with tempfile.TemporaryDirectory() as folder:
         ranks = [
-            CONTEXT.Process(target=work, args=(rank, strategy, run, folder))
+            CONTEXT.Process(target=work, args=(rank, strategy, data, window, folder))
             for rank in range(strategy.ranks)
         ]
         for rank in ranks:
@@ -102,12 +80,8 @@ def ran(strategy: Strategy, run: Run) -> Told:
             rank.join()
         if any(rank.exitcode for rank in ranks):
             raise ChildProcessError(f"{strategy.name}: {[rank.exitcode for rank in ranks]}")
-        return told(
-            [
-                TrainingRecord.model_validate_json(Path(folder, f"{rank}.json").read_text())
-                for rank in range(strategy.ranks)
-            ]
-        )
+        records = [Path(folder, f"{rank}.json").read_text() for rank in range(strategy.ranks)]
+    return told([TrainingRecord.model_validate_json(each) for each in records])
 
 
 def told(ranks: list[TrainingRecord]) -> Told:
@@ -124,9 +98,9 @@ def measured(data: Path, rounds: int, chosen: list[Strategy], full: bool) -> dic
     for number in range(rounds):
         for strategy in chosen if number % 2 == 0 else reversed(chosen):
             window = {"max_steps": strategy.steps, "epochs": 1, "evaluation": "none"}
-            run = planned(strategy, data, window if full else {"epochs": EPOCHS})
-            found[strategy.name].append(ran(strategy, run))
-            print(f"{strategy.name}: {found[strategy.name][-1]}", file=sys.stderr, flush=True)
+            one = ran(strategy, data, window if full else {"epochs": EPOCHS})
+            found[strategy.name].append(one)
+            print(f"{strategy.name}: {one}", file=sys.stderr, flush=True)
     return {
         name: Told(
             statistics.median(each.instances_per_s for each in runs),
@@ -144,31 +118,34 @@ def words(document: str) -> dict[str, list[str]]:
     return {row[0].strip(): [cell.strip() for cell in row[:WORDS]] for row in rows}
 
 
-def table(rows: dict[str, list[str]], full: dict[str, Told], small: dict[str, Told]) -> list[str]:
+def table(
+    rows: dict[str, list[str]],
+    shown: Iterable[Strategy],
+    full: dict[str, Told],
+    small: dict[str, Told],
+) -> list[str]:
     """The table's lines, with what was measured behind the words."""
     head, _, *_ = rows.values()
     lines = [[*head, *MEASURED], ["---"] * WORDS + ["---:"] * len(MEASURED)]
-    for strategy in STRATEGIES:
-        if strategy.name not in full:
-            continue
-        quality = small[strategy.name].hr10
-        lines.append(
-            [
-                *rows[strategy.name],
-                *speed(strategy, full),
-                *speed(strategy, small),
-                f"{small[strategy.name].startup_s:.1f}",
-                "–" if quality is None else f"{quality:.4f}",
-            ]
-        )
+    for each in shown:
+        lines.append([*rows[each.name], *speed(each, full), *speed(each, small)])
+        lines[-1] += rest(small.get(each.name))
     return [f"| {' | '.join(cells)} |" for cells in lines]
 
 
-def speed(strategy: Strategy, found: dict[str, Told]) -> tuple[str, str]:
+def speed(strategy: Strategy, found: dict[str, Told]) -> list[str]:
     """Instances per second, and how often that is what the row it is compared to makes."""
-    mine, base = found[strategy.name], found.get(strategy.against)
-    ratio = f"{mine.instances_per_s / base.instances_per_s:.2f}" if base else "–"
-    return f"{mine.instances_per_s:,.0f}", ratio
+    mine, base = found.get(strategy.name), found.get(strategy.against)
+    return [
+        f"{mine.instances_per_s:,.0f}" if mine else "–",
+        f"{mine.instances_per_s / base.instances_per_s:.2f}" if mine and base else "–",
+    ]
+
+
+def rest(found: Told | None) -> list[str]:
+    if found is None:
+        return ["–", "–"]
+    return [f"{found.startup_s:.1f}", "–" if found.hr10 is None else f"{found.hr10:.4f}"]
 
 
 def runnable(text: str) -> list[Strategy]:
@@ -183,7 +160,7 @@ def runnable(text: str) -> list[Strategy]:
     chosen = [each for each in STRATEGIES if each.name in names]
     if library.built():
         return chosen
-    print("engine native was not built here: its rows are left out\n")
+    print("Engine native was not built here, and is not measured.\n")
     return [each for each in chosen if each.training.get("engine") != "native"]
 
 
@@ -203,12 +180,13 @@ def main() -> int:
         titles = [prepared.load(each).manifest.title for each in (FULL_SIZE, folder)]
         print(
             f"Instances per second, medians of {asked.rounds} rounds. Full size: {titles[0]}. "
-            f"Small: {titles[1]}. ×: against the row named beside it.\n"
+            f"Small: {titles[1]}. ×: against the row named beside it. Start: until the first step, "
+            "without imports.\n"
         )
         full = measured(FULL_SIZE, asked.rounds, chosen, full=True)
         small = measured(folder, asked.rounds, chosen, full=False)
     rows = words(results.document("strategies").read_text())
-    print(*table(rows, full, small), sep="\n")
+    print(*table(rows, chosen if asked.only else STRATEGIES, full, small), sep="\n")
     return 0
 
 

@@ -53,10 +53,11 @@ def test_what_is_measured_stands_behind_the_words_and_replaces_what_stood_there(
     first, second = STRATEGIES[0], STRATEGIES[1]
     slow, fast = module.Told(1000.0, 1.0, 0.5), module.Told(2500.0, 2.0, None)
     full = {first.name: slow, second.name: fast}
-    lines = module.table(rows(), full, full)
+    lines = module.table(rows(), STRATEGIES[:3], full, full)
     assert lines[2].endswith("| – | 1,000 | – | 1,000 | – | 1.0 | 0.5000 |")
     assert lines[3].endswith(f"| {first.name} | 2,500 | 2.50 | 2,500 | 2.50 | 2.0 | – |")
+    assert lines[4].endswith(f"| {first.name} | – | – | – | – | – | – |")
     section = "<!-- bench: strategies -->\nWhere from.\n\n" + "\n".join(lines) + "\n<!-- /bench -->"
     again = module.words(section)
     assert again[second.name] == rows()[second.name]
-    assert module.table(again, full, full) == lines
+    assert module.table(again, STRATEGIES[:3], full, full) == lines
