@@ -267,6 +267,7 @@ def test_the_summary_of_hpcncf_train_says_what_was_reached(job: Path) -> None:
     told = summary(rank_of(runs(job)[0]))
     for part in ("completed in", "epochs 2, loss 0.", "instances/s", "HR@10 0.", "CPU efficiency"):
         assert part in told
+    assert re.search(r"NDCG@10 0\.\d{3}, evaluated in [\d.]+ s\n", told)
 
 
 def test_hpcncf_train_is_the_same_by_hand_and_says_what_came_out(
@@ -289,7 +290,8 @@ def test_the_log_has_a_line_for_each_epoch_and_where_the_record_is(
     [run] = runs(job)
     first, second, end = capsys.readouterr().out.splitlines()
     said = (
-        r"epoch 1/2: loss 0\.\d{4}, HR@10 0\.\d{3}, NDCG@10 0\.\d{3}, [\d,]+ instances/s, [\d.]+ s"
+        r"epoch 1/2: loss 0\.\d{4}, HR@10 0\.\d{3}, NDCG@10 0\.\d{3}, [\d,]+ instances/s, "
+        r"[\d.]+ s, [\d.]+ s of them evaluation"
     )
     assert re.fullmatch(said, first)
     assert second.startswith("epoch 2/2: ")

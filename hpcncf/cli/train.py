@@ -45,7 +45,8 @@ def summary(record: RankRecord) -> str:
             speed = done.counted_instances / done.counted_s
             lines.append(f"speed {speed:,.0f} instances/s, threads {done.threads}")
         if last.hr10 is not None and last.ndcg10 is not None:
-            lines.append(f"HR@10 {last.hr10:.3f}, NDCG@10 {last.ndcg10:.3f}")
+            took = f"evaluated in {last.evaluation_s:.2f} s"
+            lines.append(f"HR@10 {last.hr10:.3f}, NDCG@10 {last.ndcg10:.3f}, {took}")
         if last.hr10_unseen is not None:
             lines.append(f"HR@10 of pairs not seen in training {last.hr10_unseen:.3f}")
     if record.cpu.efficiency is not None:
