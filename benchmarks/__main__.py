@@ -1,4 +1,4 @@
-"""`make bench`: every benchmark, one after another, as Markdown on standard output.
+"""`make bench`: every benchmark but `peers`, one after another, as Markdown on standard output.
 
 `python -m benchmarks NAME...` runs those named, each in a process of its own. With `--write` what
 each prints also goes into docs/ (results.md or engines.md), under a line that says where it comes
@@ -29,25 +29,28 @@ BENCHMARKS = {
     "quality": "Quality",
     "time_to_quality": "Time to quality",
 }
+# It installs two other programs, each with a torch of its own.
+WHEN_NAMED = {"peers": "RecBole and cornac"}
+TITLES = BENCHMARKS | WHEN_NAMED
 WHEN_WRITING = {"engines": ("--figure", "docs/images/ladder.png")}
 
 
 def parser() -> argparse.ArgumentParser:
     asking = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     asking.add_argument("--write", action="store_true", help="into docs/, too")
-    asking.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
+    asking.add_argument("names", nargs="*", metavar="NAME", help=", ".join(TITLES))
     return asking
 
 
 def main() -> int:
     """Run them all; exit code 1 when one fails, 2 when there is none of that name."""
     asked = parser().parse_args()
-    if unknown := set(asked.names) - set(BENCHMARKS):
-        parser().error(f"no benchmark {', '.join(sorted(unknown))}; there are {[*BENCHMARKS]}")
+    if unknown := set(asked.names) - set(TITLES):
+        parser().error(f"no benchmark {', '.join(sorted(unknown))}; there are {[*TITLES]}")
     about = environment.describe()  # before anything is written: of the code that is measured
     failed = []
     for name in asked.names or BENCHMARKS:
-        print(f"\n## {BENCHMARKS[name]}\n", flush=True)
+        print(f"\n## {TITLES[name]}\n", flush=True)
         began = time.monotonic()
         code, said = ran(name, *(WHEN_WRITING.get(name, ()) if asked.write else ()))
         origin = results.origin(about, name, time.monotonic() - began)
@@ -55,7 +58,7 @@ def main() -> int:
         if code:
             failed.append(name)
         elif asked.write:
-            results.write(name, BENCHMARKS[name], f"{origin}\n\n{said}")
+            results.write(name, TITLES[name], f"{origin}\n\n{said}")
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0

@@ -1,6 +1,6 @@
 """hpcncf beside RecBole's and cornac's NeuMF: the same data, sizes and batches, one core, in turn.
 
-`python -m benchmarks.peers` prints Markdown. README.md says what is the same and what is not.
+`python -m benchmarks peers` prints Markdown. README.md says what is the same and what is not.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count, islice
@@ -79,11 +80,10 @@ class Ours:
                 yield instances
 
     def window(self, steps: int) -> Window:
-        clock = StepClock(steps, steps)
         self._clock.start()
-        clock.start()
+        began = time.perf_counter()
         instances = sum(islice(self._steps, steps))
-        return Window(instances, clock.lap("fused"))
+        return Window(instances, time.perf_counter() - began)
 
     def quality(self) -> Quality:
         self._engine.settle()

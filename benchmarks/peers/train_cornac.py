@@ -18,14 +18,14 @@ from cornac.data import Dataset
 from cornac.models import NeuMF
 
 
-class Paced(Dataset):
+class Paced(Dataset):  # type: ignore[misc]  # cornac has no types
     """Its data set, whose batches of all epochs come in the benchmark's windows."""
 
     talk: windows.Windows
 
     def uir_iter(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
         epochs = (super(Paced, self).uir_iter(*args, **kwargs) for _ in count())
-        return self.talk.batches(epochs, lambda batch: len(batch[0]))
+        yield from self.talk.batches(epochs, lambda batch: len(batch[0]))
 
 
 def read(folder: Path, users: int, items: int, seed: int) -> Paced:
@@ -33,7 +33,8 @@ def read(folder: Path, users: int, items: int, seed: int) -> Paced:
     train = np.load(folder / "train.npy").tolist()
     known = [OrderedDict((number, number) for number in range(end)) for end in (users, items)]
     triplets = ((user, item, 1.0) for user, item in train)
-    return Paced.build(triplets, global_uid_map=known[0], global_iid_map=known[1], seed=seed)
+    data: Paced = Paced.build(triplets, global_uid_map=known[0], global_iid_map=known[1], seed=seed)
+    return data
 
 
 def main() -> None:
