@@ -22,7 +22,14 @@ OF_DDP: Final = ("bucket_mb", "gradient_as_bucket_view", "static_graph")
 
 def conflicts(resources: Resources, training: Training) -> list[str]:
     """Why these settings do not go together, each with what would; empty when they do."""
-    rules = (_resource_conflicts, _engine_conflicts, _torch_conflicts, _sync_conflicts)
+    rules = (
+        _resource_conflicts,
+        _engine_conflicts,
+        _foreign_conflicts,
+        _torch_conflicts,
+        _lr_conflicts,
+        _sync_conflicts,
+    )
     return [reason for each in rules for reason in each(resources, training)]
 
 
@@ -134,16 +141,27 @@ def _given(training: Training, names: Iterable[str]) -> list[str]:
     return [each for each in names if getattr(training, each) != defaults[each].default]
 
 
-def _torch_conflicts(resources: Resources, training: Training) -> list[str]:
+def _foreign_conflicts(_: Resources, training: Training) -> list[str]:
     if training.engine != "reference":
         return [
             f"training.{each} is for engine reference, not for engine {training.engine}: "
             f"{OF_REFERENCE[each]}: leave it out"
             for each in _given(training, OF_REFERENCE)
-        ] + _lr_conflicts(training)
+        ]
+    if training.sync != "dense":
+        return [
+            f"training.{each} is for the all-reduce of sync dense; with sync {training.sync} no "
+            "gradients are exchanged: leave it out"
+            for each in _given(training, OF_DDP)
+        ]
+    return []
+
+
+def _torch_conflicts(resources: Resources, training: Training) -> list[str]:
+    if training.engine != "reference":
+        return []
     ranks = resources.world_size
     share = training.batch_over_ranks(ranks) // ranks
-    apart = training.sync != "dense"
     rules = [
         (
             training.accumulate > max(1, share),
@@ -165,19 +183,11 @@ def _torch_conflicts(resources: Resources, training: Training) -> list[str]:
             f"training.compile {training.compile} with parallel data_parallel, which copies the "
             "module to each GPU anew in every step: use compile none, or ranks with parallel ddp",
         ),
-        *(
-            (
-                apart,
-                f"training.{each} is for the all-reduce of sync dense; with sync {training.sync} "
-                "no gradients are exchanged: leave it out",
-            )
-            for each in _given(training, OF_DDP)
-        ),
     ]
-    return [reason for broken, reason in rules if broken] + _lr_conflicts(training)
+    return [reason for broken, reason in rules if broken]
 
 
-def _lr_conflicts(training: Training) -> list[str]:
+def _lr_conflicts(_: Resources, training: Training) -> list[str]:
     if training.lr_scale != "none" or not _given(training, ["lr_base_batch"]):
         return []
     return [

@@ -45,6 +45,7 @@ from hpcncf.spec import Model, Resources, Training
         (Resources(nodes=2), Training(parallel="data_parallel"), "one process for all GPUs"),
         (Resources(), Training(parallel="data_parallel", compile="torchscript"), "anew in every"),
         (Resources(), Training(lr_base_batch=1024), "lr_scale"),
+        (Resources(nodes=2), Training(sync="local_sgd", static_graph=True), "of sync dense"),
         (Resources(), Training(engine="rowwise", weight_decay=0.1), "every row in every step"),
         (Resources(), Training(optimizer="sgd", sparse=True, weight_decay=0.1), "sparse: true"),
     ],
