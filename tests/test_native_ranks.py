@@ -42,7 +42,6 @@ def kernel(
     made.users[:, :40] = draw.normal(0, 0.1, made.users[:, :40].shape)
     made.items[:, :40] = draw.normal(0, 0.1, made.items[:, :40].shape)
     made.dense[0][:] = draw.normal(0, 0.2, made.dense[0].shape)
-    made.dense_changed()
     return made
 
 

@@ -102,7 +102,6 @@ class Native:
         size = len(kernel.dense[0])
         for which, mine in enumerate(kernel.dense):
             mine[:] = values[which * size : (which + 1) * size]
-        kernel.dense_changed()
         kernel.put(ids.numpy(), values[len(kernel.dense) * size :].reshape(len(ids), -1))
 
     def settle(self) -> None:
@@ -142,7 +141,6 @@ class Native:
             mine[:] = state[name].numpy()
         for which, mine in enumerate(kernel.dense):
             mine[:] = state[f"dense{which}"].numpy()
-        kernel.dense_changed()
         self._layers.read()
 
 
@@ -201,7 +199,6 @@ class Layers:
         for mine, theirs in self._pairs:
             values = theirs.detach().numpy()
             mine[:] = values[:, self._order] if mine is self._first else values
-        self._kernel.dense_changed()
 
     @torch.no_grad()
     def read(self) -> None:

@@ -109,10 +109,6 @@ class Kernel:
     def steps(self, value: int) -> None:
         self._library.hpcncf_set_steps(self._engine, value)
 
-    def dense_changed(self) -> None:
-        """To be called after writing to `dense`."""
-        self._library.hpcncf_dense_changed(self._engine)
-
     def step(self, span: Span, scale: float, following: Span = NOTHING) -> float:
         """One optimiser step; returns the sum of the losses. `scale` is 1 / instances of all ranks;
         the instances of `following` are drawn meanwhile."""

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from hpcncf.errors import HpcncfError
 
-INTERFACE: Final = 3
+INTERFACE: Final = 4
 MOST_LAYERS: Final = 16
 RULES: Final = {"adam": 0, "lazy_adam": 1, "sgd": 2}
 
@@ -143,7 +143,6 @@ def _declare(library: ctypes.CDLL) -> None:
         ),
         "rows": (c_void_p, [c_void_p, c_int, POINTER(c_int64)]),
         "dense": (c_void_p, [c_void_p, c_int, POINTER(c_int64)]),
-        "dense_changed": (None, [c_void_p]),
         "steps": (c_int64, [c_void_p]),
         "set_steps": (None, [c_void_p, c_int64]),
         "publish": (None, [c_void_p, c_int64]),

@@ -28,7 +28,7 @@ int guarded(Body body) {
 
 }  // namespace
 
-HPCNCF_EXPORT int hpcncf_interface() { return 3; }
+HPCNCF_EXPORT int hpcncf_interface() { return 4; }
 
 HPCNCF_EXPORT const char* hpcncf_problem() { return problem.c_str(); }
 
@@ -147,10 +147,6 @@ HPCNCF_EXPORT void* hpcncf_rows(void* engine, int which, int64_t* stride) {
 // The memory of the dense parameters (0), first (1) or second (2) moments.
 HPCNCF_EXPORT void* hpcncf_dense(void* engine, int which, int64_t* count) {
   return static_cast<Face*>(engine)->dense(which, count);
-}
-
-HPCNCF_EXPORT void hpcncf_dense_changed(void* engine) {
-  static_cast<Face*>(engine)->dense_changed();
 }
 
 HPCNCF_EXPORT int64_t hpcncf_steps(void* engine) { return static_cast<Face*>(engine)->steps(); }

@@ -74,15 +74,19 @@ class Dense {
     }
   }
 
-  // To be called when the parameters have changed.
-  void transpose() {
+  // The transposed matrices, each made anew before a backward pass: those of the layers from the
+  // second on, then the user's and the item's part of the first.
+  int matrices() const { return int(shape_.layers.size()) + 1; }
+  void turn(int matrix) {
     const auto& layers = shape_.layers;
-    for (size_t l = 1; l < layers.size(); ++l)
-      turn(weights(int(l)), layers[l].in, layers[l].out, turned_.data() + transposed_[l],
+    const int l = matrix + 1, width = padded(shape_.mlp), out = layers[0].out;
+    if (l < int(layers.size()))
+      turn(weights(l), layers[l].in, layers[l].out, turned_.data() + transposed_[l],
            layers[l - 1].out);
-    const int width = padded(shape_.mlp), out = layers[0].out;
-    turn(weights(0), shape_.mlp, out, turned_.data() + user_, width);
-    turn(item_weights(), shape_.mlp, out, turned_.data() + item_, width);
+    else if (l == int(layers.size()))
+      turn(weights(0), shape_.mlp, out, turned_.data() + user_, width);
+    else
+      turn(item_weights(), shape_.mlp, out, turned_.data() + item_, width);
   }
 
  private:

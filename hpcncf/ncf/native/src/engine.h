@@ -70,7 +70,6 @@ class Engine {
         [&](int which, int first, int last, int thread) {
           apply_rows(which, first, last, rows_by, scratch_[thread].data());
         });
-    dense.transpose();
   }
 
   // Brings every row to the last step.
@@ -163,7 +162,7 @@ class Engine {
     }
     rows.until(steps);
     run_rows(
-        0, [](int) {}, distinct(0).count(), distinct(1).count(),
+        dense.matrices(), [this](int matrix) { dense.turn(matrix); }, distinct(0).count(), distinct(1).count(),
         [this](int which, int first, int last, int) { read_rows(which, first, last); });
     return pass_.run(*batch_, scale, next_, [&] {
       if (next.stop <= next.start) return;
@@ -195,7 +194,6 @@ class Engine {
         [&](int piece) { dense.step(piece, dense_by, parts.data(), int(parts.size())); },
         distinct(0).count(), distinct(1).count(),
         [&](int which, int first, int last, int) { update_rows(which, first, last, rows_by); });
-    dense.transpose();
   }
 
   void update_rows(int which, int first, int last, const Update<S>& by) {

@@ -27,7 +27,6 @@ struct Face {
   virtual void draw(const Span& span, int64_t* rows, int32_t* users, int32_t* items) = 0;
   virtual void* rows(int which, int64_t* stride) = 0;
   virtual void* dense(int which, int64_t* count) = 0;
-  virtual void dense_changed() = 0;
   virtual int64_t& steps() = 0;
   virtual const Settings& settings() const = 0;
   virtual const Data& data() const = 0;
@@ -87,7 +86,6 @@ struct Of final : Face {
     *count = int64_t(engine.shape().parameters);
     return parts[which]->data();
   }
-  void dense_changed() override { engine.dense.transpose(); }
   int64_t& steps() override { return engine.steps; }
   const Settings& settings() const override { return engine.settings(); }
   const Data& data() const override { return engine.data(); }

@@ -1,9 +1,14 @@
 // One pool of threads: parts of a task are taken one by one, so that a slow core holds up nobody.
 #pragma once
 
+#if defined(__linux__)
+#include <sched.h>
+#endif
+
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -23,11 +28,22 @@ inline void pause_briefly() {
 #endif
 }
 
+// The core that runs this thread, or -1 where a system does not tell.
+inline int core_here() {
+#if defined(__linux__)
+  return sched_getcpu();
+#else
+  return -1;
+#endif
+}
+
 // A task ends when its parts are done, not when all threads have come: a thread that lost its core
-// between two parts is not waited for.
+// between two parts is not waited for. Nobody looks out for a thread that shares its core, for that
+// one cannot come while the core is looking.
 class Pool {
  public:
-  explicit Pool(int threads) {
+  explicit Pool(int threads) : cores_(new std::atomic<int>[size_t(threads)]) {
+    for (int number = 0; number < threads; ++number) cores_[number] = NOWHERE;
     for (int number = 1; number < threads; ++number)
       workers_.emplace_back([this, number] { serve(number); });
   }
@@ -58,12 +74,13 @@ class Pool {
     work_ = &work;
     call_ = [](void* body, int part, int thread) { (*static_cast<Work*>(body))(part, thread); };
     done_.store(0, std::memory_order_relaxed);
+    cores_[0].store(core_here(), std::memory_order_relaxed);
     uint64_t task = (ticket_.load() >> TASK_SHIFT) + 1;
     ticket_.store(task << TASK_SHIFT | uint64_t(parts) << PARTS_SHIFT);
     wake(called_, sleepers_);
     while (take(0)) {
     }
-    wait(finished_, waiting_, [&] { return done_.load() == parts; });
+    wait(finished_, waiting_, shared(), [&] { return done_.load() == parts; });
   }
 
  private:
@@ -80,7 +97,9 @@ class Pool {
     int part = int(mine & PART_MASK);
     parts = int(mine >> PARTS_SHIFT & PART_MASK);
     if (part >= parts) return false;
+    if (thread > 0) cores_[thread].store(core_here(), std::memory_order_relaxed);
     call_(work_, part, thread);
+    if (thread > 0) cores_[thread].store(NOWHERE, std::memory_order_relaxed);
     if (done_.fetch_add(1) + 1 == parts) wake(finished_, waiting_);
     return true;
   }
@@ -90,14 +109,23 @@ class Pool {
       uint64_t before = ticket_.load() >> TASK_SHIFT;
       while (take(thread)) {
       }
-      wait(called_, sleepers_,
+      wait(called_, sleepers_, cores_[0].load(std::memory_order_relaxed) == core_here(),
            [&] { return ticket_.load() >> TASK_SHIFT != before || ending_.load(); });
     }
   }
 
+  // Whether a thread that is within a part was on the caller's core when it began.
+  bool shared() const {
+    const int mine = core_here();
+    for (int thread = 1; thread < threads(); ++thread)
+      if (cores_[thread].load(std::memory_order_relaxed) == mine) return true;
+    return false;
+  }
+
   template <class Ready>
-  void wait(std::condition_variable& condition, std::atomic<int>& asleep, Ready ready) {
-    for (int look = 0; look < LOOKS; ++look) {
+  void wait(std::condition_variable& condition, std::atomic<int>& asleep, bool at_once,
+            Ready ready) {
+    for (int look = 0; look < (at_once ? 0 : LOOKS); ++look) {
       if (ready()) return;
       pause_briefly();
     }
@@ -114,6 +142,9 @@ class Pool {
     condition.notify_all();
   }
 
+  static constexpr int NOWHERE = -2;
+
+  std::unique_ptr<std::atomic<int>[]> cores_;  // the caller's, and of workers within a part
   std::vector<std::thread> workers_;
   std::mutex mutex_;
   std::condition_variable called_, finished_;
