@@ -9,7 +9,16 @@ from collections.abc import Callable
 
 from hpcncf.errors import HpcncfError
 from hpcncf.monitor import procfs
-from hpcncf.ncf import checkpoint, distributed, dropout, engine, model, replicas, resuming
+from hpcncf.ncf import (
+    checkpoint,
+    distributed,
+    dropout,
+    engine,
+    model,
+    recording,
+    replicas,
+    resuming,
+)
 from hpcncf.ncf.agreement import Agreed, Agreement
 from hpcncf.ncf.checkpoint import Checkpoint, EpochSoFar
 from hpcncf.ncf.data.baseline import counts_baseline
@@ -23,7 +32,7 @@ from hpcncf.paths import RunPaths
 from hpcncf.plan import Run
 from hpcncf.rank.launcher import Place
 from hpcncf.rank.stopping import Request, Stopped
-from hpcncf.records import Epoch, Sync, TrainingRecord
+from hpcncf.records import Epoch, TrainingRecord
 from hpcncf.spec import Training
 
 
@@ -65,6 +74,7 @@ class Trainer:
         self.resumed_epoch: int | None = None
         self.resumed_step: int | None = None
         self.done = 0
+        self.apart = local.apart(run.training, place.world_size)
         self.instances = 0
         self._drops_out = run.model.dropout > 0
         self.startup_s = self.evaluation_s = self.checkpoint_s = 0.0
@@ -107,6 +117,8 @@ class Trainer:
         # It ranks the sampled negatives: beside a full ranking it would flatter the table.
         if self.place.rank == 0 and self.training.evaluation == "sampled":
             self.baseline = counts_baseline(self.data)
+        if self.transport:
+            self.transport.close()
 
     def _epoch(self, epoch: int) -> None:
         steps = min(self.schedule.steps, self.total_steps - epoch * self.schedule.steps)
@@ -150,7 +162,7 @@ class Trainer:
         for step in range(so_far.steps, steps):
             waited, mine = self.engine.step(batches, self._divisor(step))
             meets = local.meets(self.training, self.place.world_size, step, steps)
-            if meets and self._apart:
+            if meets and self.apart:
                 self.engine.average()
                 self.clock.lap("sync")
             if step + 1 == steps:  # in the step's time: it is part of what the training costs
@@ -173,14 +185,10 @@ class Trainer:
         so_far.training_s += self.clock.training_s - before_s
         so_far.losses = distributed.gathered(float(self.engine.loss), self.place)
 
-    @property
-    def _apart(self) -> bool:
-        return self.training.sync == "local_sgd" and self.place.world_size > 1
-
     def _divisor(self, step: int) -> int:
         """Instances that the step's gradient is the mean of; ranks that step apart have each its
         own, and where one has none its layers still take the step."""
-        if not self._apart:
+        if not self.apart:
             return self._instances_of(step)
         start, stop = self.schedule.positions(step)
         return max(1, stop - start) * (1 + self.training.negatives)
@@ -271,44 +279,6 @@ class Trainer:
         self.checkpoint_s += took_s
         return took_s
 
-    def _sync(self) -> Sync | None:
-        if self.place.world_size == 1:
-            return None
-        backend = self.training.backend_for(self.run.resources)
-        return Sync(
-            how=self.training.sync,
-            over=self.transport.name if self.transport else backend,
-            every=self.training.sync_every if self._apart else 1,
-            exchanges=self.clock.counted_exchanges,
-            bytes=self.clock.counted_bytes,
-            seconds=self.clock.phases().sync_s,
-        )
-
     def record(self) -> TrainingRecord:
         """What this attempt did on this rank; `epochs` holds those of earlier attempts too."""
-        return TrainingRecord(
-            device=str(self.device),
-            backend=self.training.backend_for(self.run.resources),
-            threads=self.threads,
-            parameters=model.parameters(self.model),
-            lr=self.training.lr,
-            startup_s=self.startup_s,
-            training_s=self.clock.training_s,
-            evaluation_s=self.evaluation_s,
-            checkpoint_s=self.checkpoint_s,
-            steps=self.clock.steps,
-            instances=self.instances,
-            warmup_steps=self.clock.warmup_steps,
-            counted_steps=self.clock.counted_steps,
-            counted_instances=self.clock.counted_instances,
-            counted_s=self.clock.counted_s,
-            phases=self.clock.phases(),
-            sync=self._sync(),
-            epochs=self.epochs,
-            batches=self.clock.batches(),
-            model_sha256=model.sha256(self.model),
-            resumed_epoch=self.resumed_epoch,
-            resumed_step=self.resumed_step,
-            baseline=self.baseline,
-            unseen_test_rows=int(self.data.test_unseen.sum()),
-        )
+        return recording.of(self)

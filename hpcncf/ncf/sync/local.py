@@ -38,9 +38,14 @@ class Apart(Protocol):
         """Go on from such a vector."""
 
 
+def apart(training: Training, world_size: int) -> bool:
+    """Whether ranks take their steps each by itself."""
+    return training.sync == "local_sgd" and world_size > 1
+
+
 def meets(training: Training, world_size: int, step: int, steps: int) -> bool:
     """Whether all ranks have one model after the epoch's step number `step` of `steps`, from 0."""
-    if training.sync != "local_sgd" or world_size == 1:
+    if not apart(training, world_size):
         return True
     return (step + 1) % training.sync_every == 0 or step + 1 == steps
 

@@ -23,8 +23,8 @@ class Transport(Protocol):
     def exchange(self, size: int) -> Sequence[Bytes]:
         """Send the first `size` bytes of the slot, wait for the others', return all by rank.
 
-        What it returns is to be read before the exchange after the next. Raises PeerLost, which
-        names the rank, where one is gone.
+        What it returns is to be read before the exchange after the next. Where a rank is gone it
+        raises PeerLost, which names it, or over a group torch's RuntimeError, which does not.
         """
 
     def close(self) -> None: ...
