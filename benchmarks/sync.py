@@ -224,7 +224,8 @@ def be_rank(rank: int, folder: Path) -> int:
 
 
 def show(full: Sequence[Speed], small: Sequence[tuple[Speed, float]]) -> None:
-    print("| 256 positives | instances/s | | sync ms | KiB | small | | sync ms | KiB | HR@10 |")
+    columns = "instances/s | | sync ms/step | KiB/step"
+    print(f"| 256 positives | full size: {columns} | small: {columns} | HR@10 |")
     print("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
     rows = iter(zip(full, small, strict=True))
     for group in WAYS:

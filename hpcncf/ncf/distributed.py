@@ -26,10 +26,12 @@ TIMEOUT = timedelta(minutes=10)
 def join(place: Place, resources: Resources, training: Training, run_id: str = "") -> None:
     """Join the run's group; a run of one rank needs none.
 
-    Raises HpcncfError where the others do not come.
+    Raises HpcncfError where the others do not come, or a GPU is asked for and torch sees none.
     """
     if place.world_size == 1 or dist.is_initialized():
         return
+    if training.backend_for(resources) == "nccl":
+        device(training, resources, place)  # it sends plain values from the GPU that is current
     # For a line of its log, torch asks the name service whose address that of each other rank is:
     # one that cannot be reached held every rank up for ten seconds. glibc reads this.
     os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
