@@ -22,7 +22,7 @@ from hpcncf.ncf.sync.transport import Transport
 from hpcncf.spec import Model, Training
 
 PAD = 8
-RANKED = 2**22  # pairs in a call, which no signal interrupts: tenths of a second
+RANKED = 2**23  # pairs in a call, which no signal interrupts: tenths of a second
 
 
 def padded(width: int) -> int:
@@ -111,7 +111,7 @@ class Native:
     def ranks(
         self, data: Prepared, first: int, last: int, candidates: Candidates
     ) -> Iterator[Tensor]:
-        """The kernel computes what items add to layer 1 anew for each part: a hundredth of it."""
+        """What items add to layer 1 is computed anew for each part: hundredths of its time."""
         sampled = candidates == "sampled"
         width = 1 + data.test_negatives.shape[1] if sampled else data.manifest.items
         step = max(1, RANKED // width)

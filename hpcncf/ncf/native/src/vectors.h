@@ -51,7 +51,7 @@ HPCNCF_INLINE void store(S* to, V value) {
 
 template <class V, class S>
 HPCNCF_INLINE V broadcast(S value) {
-  return V{} + value;
+  return value - V{};  // adding 0 would be an addition: it makes a -0 a 0
 }
 
 // Not max: a NaN must stay one, as in torch, or a training that diverged would look healthy.
