@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import resource
 import subprocess
 import sys
 from datetime import datetime
@@ -243,6 +244,19 @@ def test_a_column_of_a_parquet_file_that_is_not_named_is_not_read(tmp_path: Path
     tables.prepare(tmp_path / "out", source, "parquet", Columns("who", "shop"))
     with pytest.raises(DataError, match="cannot be read as Parquet"):
         tables.prepare(tmp_path / "no", source, "parquet", Columns("who", "shop", ("note",)))
+
+
+def test_a_disk_that_is_full_while_reading_is_told_and_nothing_is_left(tmp_path: Path) -> None:
+    rows = {"who": list(range(9_000)), "shop": [row % 7 for row in range(9_000)]}
+    source = table(tmp_path, "csv", rows)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    try:
+        with pytest.raises(DataError, match="cannot be written: File too large"):
+            tables.prepare(tmp_path / "out", source, "csv", Columns("who", "shop"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list(tmp_path.iterdir()) == [source]
 
 
 PEAK = """
