@@ -22,6 +22,7 @@ BENCHMARKS = {
     "engines": "The ladder of engines and optimizers",
     "strategies": "Every strategy of the job file",
     "evaluate": "Evaluation",
+    "neighbour": "Beside a busy neighbour",
     "exchange": "What ranks of a node exchange",
     "sync": "Ranks",
     "memory": "Memory of ranks",
