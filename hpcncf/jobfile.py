@@ -15,6 +15,7 @@ from hpcncf.ncf.data import manifest
 from hpcncf.overrides import full_name, override, spelled_out
 from hpcncf.plain_yaml import parse, read_text
 from hpcncf.plan import Plan
+from hpcncf.settings import place
 from hpcncf.spec import SECTIONS, Data, JobSpec
 from hpcncf.workload import Program
 
@@ -63,7 +64,7 @@ def validated(model: type[M], plain: Any, where: str) -> M:
 
 
 def _complaint(model: type[BaseModel], problem: Mapping[str, Any]) -> str:
-    loc = [part for part in problem["loc"] if part != "[key]"]
+    loc = place(problem["loc"])
     if loc[:1] == ["workload"]:
         del loc[1:2]  # which of its two forms was meant
     elif loc[:1] == ["parameters"]:

@@ -14,7 +14,7 @@ from hpcncf import identity, spec
 from hpcncf import workload as programs
 from hpcncf.conflicts import conflicts, model_conflicts
 from hpcncf.errors import UsageError, nearest, shown
-from hpcncf.settings import Settings
+from hpcncf.settings import Settings, place
 from hpcncf.spec import Data, JobSpec, Model, Resources, Training
 from hpcncf.workload import Parameters, Program, Workload
 
@@ -254,7 +254,7 @@ def _told(value: Any) -> str:
 def first_problem(error: ValidationError) -> str:
     """pydantic's first complaint as `section.key: what came, what is expected`."""
     problem = error.errors()[0]
-    where = ".".join(str(part) for part in [error.title.lower(), *problem["loc"]])
+    where = ".".join(str(part) for part in [error.title.lower(), *place(problem["loc"])])
     message = problem["msg"].removeprefix("Value error, ")
     return f"{where}: {message} (came: {shown(problem['input'])})" if problem["loc"] else message
 

@@ -101,6 +101,8 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         (MINIMAL + "grid: " + "[" * 5000, ["nested too deeply"]),
         ('name: a\ndata: {path: "a\\0b"}\n', ["data.path: 'a\\x00b'", "null"]),
         ("name: a\ndata: {path: ~nobody-of-that-name/d}\n", ["data.path", "~nobody"]),
+        (MINIMAL + "training: {threads: 0}\n", ["training.threads: Input", "greater than 0"]),
+        (MINIMAL + "grid: {training.threads: [0]}\n", ["training.threads: Input", "came: 0"]),
         (MINIMAL + "training: {threads: 4}\n", ["threads 4", "cpus_per_task 1"]),
     ],
 )
