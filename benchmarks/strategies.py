@@ -57,7 +57,8 @@ def work(rank: int, strategy: Strategy, data: Path, window: dict[str, Any], fold
     cpus = sorted(usable_cpus())
     os.sched_setaffinity(0, cpus[rank * strategy.cores : (rank + 1) * strategy.cores])
     if strategy.ranks > 1:
-        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+        # As hpcncf's own ranks have it: a name service that is away would hold up the start.
+        os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "RES_OPTIONS": "timeout:1 attempts:1"}
         where = f"file://{folder}/store"
         dist.init_process_group("gloo", init_method=where, rank=rank, world_size=strategy.ranks)
     place = Place(rank, rank, strategy.ranks, strategy.ranks)
