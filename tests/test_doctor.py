@@ -37,6 +37,11 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> str:
     return done.stdout
 
 
+def test_it_tells_whether_engine_native_can_be_had(healthy: str) -> None:
+    (line,) = [each for each in healthy.splitlines() if "engine native" in each]
+    assert line.split()[2] in ("yes,", "no:")
+
+
 def test_it_tells_what_a_ticket_needs(healthy: str) -> None:
     for word in (
         "Python", "torch", "gloo", "nccl", "CUDA", "intra-op", "usable", "allocated", "cgroup",

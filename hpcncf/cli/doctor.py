@@ -72,7 +72,18 @@ def software() -> Section:
             for name in environment.PACKAGES
             if name not in ("hpcncf", "torch")
         ),
+        "engine native": _native(),
     }
+
+
+def _native() -> str:
+    from hpcncf.ncf.native import library
+
+    try:
+        library.load()
+    except library.NotBuilt as missing:
+        return f"no: {missing.reason}"
+    return f"yes, its {library.best(library.built(), library.cpu_flags())} build"
 
 
 def missing() -> list[str]:
