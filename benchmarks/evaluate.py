@@ -116,7 +116,7 @@ def main() -> int:
     print(f"{data.manifest.title}; one core, medians of {ROUNDS} rounds.")
     for candidates in KINDS:
         speeds = medians(each, data, candidates)
-        print(f"\n| evaluation: {candidates} | pairs/s | | all test rows would take, s | same ranks |")
+        print(f"\n| evaluation: {candidates} | pairs/s | | all rows would take, s | same ranks |")
         print("|---|---:|---:|---:|---:|", flush=True)
         for contender, speed in zip(each, speeds, strict=True):
             takes_s = pairs(data, candidates) / speed
