@@ -17,13 +17,22 @@ NAMED: Final = (
     "engine",
     "sync",
     "sync_every",
+    "parallel",
+    "bucket_mb",
+    "gradient_as_bucket_view",
+    "static_graph",
+    "compile",
+    "precision",
     "optimizer",
     "adam",
     "sparse",
     "weight_decay",
     "batch",
+    "accumulate",
     "negatives",
     "lr",
+    "lr_scale",
+    "lr_base_batch",
     "epochs",
     "max_steps",
     "device",
@@ -86,10 +95,17 @@ def _command(row: Row, ambiguous: bool) -> str:
 
 
 def _says(name: str, row: Row, told: Sequence[str]) -> bool:
-    if row.get(name) is None or (name == "num_workers" and row.get("loader") == "vectorized"):
+    if row.get(name) is None or _means_nothing(name, row):
         return False
     always = name in {"loader", "command"} or (name == "num_workers" and row[name] > 0)
     return bool(always or name in told)
+
+
+def _means_nothing(name: str, row: Row) -> bool:
+    """What only another setting's value gives a meaning."""
+    if name == "num_workers":
+        return row.get("loader") == "vectorized"
+    return name == "sync_every" and row.get("sync") != "local_sgd"
 
 
 def _word(name: str, value: Any) -> str:

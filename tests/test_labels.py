@@ -1,0 +1,52 @@
+"""What tells two configurations apart stands in their labels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hpcncf.spec import Model, Training
+from hpcncf_analysis import labels
+
+# Told in other words: a rank's threads, and the batch over all ranks.
+OTHERWISE = {"threads", "global_batch_size", "batch_size_per_rank"}
+NEVER_APART = {"checkpoint_every_min"}
+
+
+def row(**settings: Any) -> labels.Row:
+    return {"by_hand": False, "batch": 256} | Training().model_dump() | settings
+
+
+def label(rows: list[labels.Row]) -> list[str]:
+    told = labels.varying(rows)
+    return [" · ".join(labels.settings(each, told).values()) for each in rows]
+
+
+def test_every_setting_of_a_training_has_its_place_in_a_label() -> None:
+    settings = {*Training.model_fields, *Model.model_fields}
+    assert settings - OTHERWISE - NEVER_APART <= set(labels.NAMED)
+
+
+@pytest.mark.parametrize(
+    ("settings", "word"),
+    [
+        ({"compile": "torchscript"}, "compile torchscript"),
+        ({"precision": "bfloat16"}, "precision bfloat16"),
+        ({"accumulate": 3}, "accumulate 3"),
+        ({"bucket_mb": 64.0}, "bucket mb 64"),
+        ({"lr_scale": "sqrt"}, "lr scale sqrt"),
+    ],
+)
+def test_runs_that_differ_by_one_setting_have_labels_that_do(settings: Any, word: str) -> None:
+    usual, other = label([row(), row(**settings)])
+    assert usual != other
+    assert other.endswith(word)
+
+
+def test_how_often_ranks_meet_is_told_of_those_that_step_apart() -> None:
+    apart = {"sync": "local_sgd", "sync_every": 4}
+    assert label([row(sync="rows"), row(**apart)]) == [
+        "vectorized · sync rows",
+        "vectorized · sync local_sgd · sync every 4",
+    ]
