@@ -42,6 +42,7 @@ def test_the_least_that_a_part_of_a_whole_step_has(
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method:DeprecationWarning")  # torch's own
 def test_inductor_compiles_once_before_the_first_step_and_computes_the_same(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
