@@ -19,6 +19,9 @@ from fake_slurm import settings
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
 
+# For `benchmarks`. Last: the package under test may be an installed one.
+sys.path.append(str(Path(__file__).parents[1]))
+
 FAKE_SLURM = Path(__file__).parent / "fake_slurm/bin"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,6 @@ ROOT = Path(__file__).parent.parent
 
 
 def benchmark(name: str) -> Any:
-    if str(ROOT) not in sys.path:
-        sys.path.append(str(ROOT))  # last: the package under test may be an installed one
     return importlib.import_module(f"benchmarks.{name}")
 
 
