@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -14,16 +15,19 @@ from parts import ClusterError
 SLURM: Final = ["munge", "slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins"]
 ACCOUNTING: Final = ["slurmdbd", "slurm-wlm-mysql-plugin", "mariadb-server"]
 POLICY: Final = Path("/usr/sbin/policy-rc.d")
+LOCK: Final = Path("/run/lock/hpcncf-packages")
 
 
 def install(accounting: bool) -> list[str]:
     """Install what is missing; returns that. Raises ClusterError with apt-get's last words."""
     wanted = [*SLURM, "iproute2", *(ACCOUNTING if accounting else [])]
-    missing = [package for package in wanted if not _installed(package)]
-    if missing:
-        if not shutil.which("apt-get"):
-            raise ClusterError(f"no apt-get here to install {' '.join(missing)} with")
-        _without_services(missing)
+    with LOCK.open("w") as lock:  # two clusters may start at once
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        missing = [package for package in wanted if not _installed(package)]
+        if missing:
+            if not shutil.which("apt-get"):
+                raise ClusterError(f"no apt-get here to install {' '.join(missing)} with")
+            _without_services(missing)
     return missing
 
 
