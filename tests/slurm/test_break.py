@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slurm
 
 OFTEN = "training.checkpoint_every_min=0.05"
 # Still at work when it is hit on a quick machine, and done in time on a busy one.
-LONG = "training.epochs=20"
+LONG = "training.epochs=12"
 LONG_ALONE = "training.epochs=60"
 
 
