@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +25,7 @@ NEEDS_NATIVE = pytest.mark.skipif(not library.built(), reason="engine native was
 ENGINES = ["reference", "rowwise", pytest.param("native", marks=NEEDS_NATIVE)]
 EVERY = pytest.mark.parametrize("name", ENGINES)
 
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")

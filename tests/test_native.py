@@ -33,15 +33,10 @@ BUILDS = [
 
 NO_LOADER: Any = None
 
-pytestmark = pytest.mark.skipif(not BUILDS, reason="engine native was not built here")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = [
+    pytest.mark.skipif(not BUILDS, reason="engine native was not built here"),
+    pytest.mark.usefixtures("one_thread"),
+]
 
 
 @pytest.fixture(scope="module")
