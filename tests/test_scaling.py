@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcncf_analysis import conclude, efficiency, plots, recommend, scaling, summary, tables, words
+from hpcncf_analysis import efficiency, plots, scaling, summary, tables, words
+from hpcncf_analysis.advice import conclude, recommend
+from hpcncf_analysis.advice.conclude import Conclusion
 from hpcncf_analysis.alerts import alerts
-from hpcncf_analysis.conclude import Conclusion
 from hpcncf_analysis.summary import Configuration
 from hpcncf_analysis.table import Table
 

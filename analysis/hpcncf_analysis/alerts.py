@@ -8,8 +8,8 @@ from typing import Any, Final
 import pandas as pd
 
 from hpcncf_analysis import words
+from hpcncf_analysis.advice.request import memory_gb
 from hpcncf_analysis.labels import counted
-from hpcncf_analysis.request import memory_gb
 from hpcncf_analysis.summary import Configuration
 
 Row = Mapping[str, Any]

@@ -7,9 +7,9 @@ from typing import Final
 
 from hpcncf.monitor.measured import TOO_SHORT_S
 from hpcncf_analysis import words
+from hpcncf_analysis.advice.recommend import mostly_disturbed
+from hpcncf_analysis.advice.request import memory_gb
 from hpcncf_analysis.labels import counted
-from hpcncf_analysis.recommend import mostly_disturbed
-from hpcncf_analysis.request import memory_gb
 from hpcncf_analysis.summary import Configuration
 
 # More sentences than these nobody reads: the table has the rest.

@@ -18,7 +18,6 @@ from hpcncf.collect import Collected
 from hpcncf.paths import ResultPaths
 from hpcncf.records import NodeRecord, RecordError
 from hpcncf_analysis import (
-    conclude,
     efficiency,
     heatmap,
     history,
@@ -29,8 +28,9 @@ from hpcncf_analysis import (
     tables,
     words,
 )
+from hpcncf_analysis.advice import conclude
+from hpcncf_analysis.advice.conclude import Conclusion
 from hpcncf_analysis.alerts import alerts
-from hpcncf_analysis.conclude import Conclusion
 from hpcncf_analysis.definitions import DEFINITIONS, OF_TRAINING
 from hpcncf_analysis.heatmap import Watched
 from hpcncf_analysis.summary import Configuration

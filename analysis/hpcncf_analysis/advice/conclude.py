@@ -8,8 +8,7 @@ from math import ceil
 from typing import Final
 
 from hpcncf_analysis import commands, words
-from hpcncf_analysis.labels import counted
-from hpcncf_analysis.recommend import (
+from hpcncf_analysis.advice.recommend import (
     QUALITY_SLACK,
     Ratio,
     best_quality,
@@ -24,7 +23,8 @@ from hpcncf_analysis.recommend import (
     sound_ones,
     task,
 )
-from hpcncf_analysis.request import asked, memory
+from hpcncf_analysis.advice.request import asked, memory
+from hpcncf_analysis.labels import counted
 from hpcncf_analysis.summary import Configuration, by_series
 
 # Below this share of its cores a single run is told to try fewer.

@@ -1,0 +1,1 @@
+"""What to ask for next: the sentence, the request, what it costs, and how sure it is."""
