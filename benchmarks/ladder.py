@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-from hpcncf_analysis import style
+from hpcncf_analysis.figures import style
 
 NAIVE, TORCH, OURS = style.VERMILION, style.BLUE, style.GREEN
 ROW_IN: Final = 0.36

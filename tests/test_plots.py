@@ -14,8 +14,9 @@ from matplotlib.text import Annotation, Text
 from test_scaling import row
 
 from hpcncf.collect import collect
-from hpcncf_analysis import efficiency, heatmap, plots, style, summary
-from hpcncf_analysis.heatmap import Watched
+from hpcncf_analysis import summary
+from hpcncf_analysis.figures import efficiency, heatmap, plots, style
+from hpcncf_analysis.figures.heatmap import Watched
 from hpcncf_analysis.summary import Configuration
 
 

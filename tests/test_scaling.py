@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcncf_analysis import efficiency, plots, scaling, summary, tables, words
+from hpcncf_analysis import scaling, summary, tables, words
 from hpcncf_analysis.advice import conclude, recommend
 from hpcncf_analysis.advice.conclude import Conclusion
 from hpcncf_analysis.alerts import alerts
+from hpcncf_analysis.figures import efficiency, plots
 from hpcncf_analysis.summary import Configuration
 from hpcncf_analysis.table import Table
 

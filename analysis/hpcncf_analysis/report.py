@@ -18,12 +18,8 @@ from hpcncf.collect import Collected
 from hpcncf.paths import ResultPaths
 from hpcncf.records import NodeRecord, RecordError
 from hpcncf_analysis import (
-    efficiency,
-    heatmap,
     history,
-    plots,
     spent,
-    style,
     summary,
     tables,
     words,
@@ -32,7 +28,8 @@ from hpcncf_analysis.advice import conclude
 from hpcncf_analysis.advice.conclude import Conclusion
 from hpcncf_analysis.alerts import alerts
 from hpcncf_analysis.definitions import DEFINITIONS, OF_TRAINING
-from hpcncf_analysis.heatmap import Watched
+from hpcncf_analysis.figures import efficiency, heatmap, plots, style
+from hpcncf_analysis.figures.heatmap import Watched
 from hpcncf_analysis.summary import Configuration
 
 Row = Mapping[str, Any]

@@ -13,9 +13,10 @@ from matplotlib.ticker import (
 )
 
 from hpcncf.tables.trained import PHASES
-from hpcncf_analysis import placing, style, words
-from hpcncf_analysis.placing import Label
-from hpcncf_analysis.style import GREY, INK
+from hpcncf_analysis import words
+from hpcncf_analysis.figures import placing, style
+from hpcncf_analysis.figures.placing import Label
+from hpcncf_analysis.figures.style import GREY, INK
 from hpcncf_analysis.summary import Configuration, by_series, fastest, marks
 
 

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from hpcncf.records import NodeRecord
-from hpcncf_analysis import style
+from hpcncf_analysis.figures import style
 
 IDLE, OURS, OTHERS = "#F0F0F0", style.BLUE, "#D55E00"
 ROW_IN: Final = 0.34

@@ -17,9 +17,9 @@ from matplotlib.ticker import (
     PercentFormatter,
 )
 
-from hpcncf_analysis import placing, style
-from hpcncf_analysis.placing import Label
-from hpcncf_analysis.style import FAINT, GREY
+from hpcncf_analysis.figures import placing, style
+from hpcncf_analysis.figures.placing import Label
+from hpcncf_analysis.figures.style import FAINT, GREY
 from hpcncf_analysis.summary import CROWD, Configuration, marks
 
 # Less than this many cores unused is not worth a word in a figure.
