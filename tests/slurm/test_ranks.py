@@ -70,7 +70,7 @@ def test_torchruns_ranks_leave_the_records_that_sruns_leave(user: User, tiny_dat
 def test_torchruns_ranks_hear_slurms_warning(user: User, tiny_data: Path) -> None:
     user.submits(JOB.format(data=tiny_data, epochs=100_000), "resources.tasks_per_node=2",
                  "resources.launcher=torchrun", "resources.requeues=0")  # fmt: skip
-    eventually(180, lambda: any(p["phase"] == "training" for p in user.records("progress.json")))
+    eventually(180, lambda: any(p["phase"] != "startup" for p in user.records("progress.json")))
     user.cluster.run("scancel", "--signal=USR2", user.runs()[0]["job_id"])
     [run] = user.ends(90)
     assert run["state"] == "stopped"
@@ -180,7 +180,7 @@ def _listening(pid: int) -> set[str]:
 
 def test_ranks_over_nodes_listen_on_the_jobs_interface_alone(user: User, tiny_data: Path) -> None:
     user.submits(JOB.format(data=tiny_data, epochs=100_000), "resources.nodes=2")
-    eventually(180, lambda: any(p["phase"] == "training" for p in user.records("progress.json")))
+    eventually(180, lambda: any(p["phase"] != "startup" for p in user.records("progress.json")))
     nodes = dict(
         line.split()[::-1] for line in (user.cluster.folder / "etc/hosts").read_text().splitlines()
     )

@@ -1,0 +1,60 @@
+"""What the first rank tells of its position, and how often."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from hpcncf.ncf.phases import StepClock
+from hpcncf.ncf.position import EVERY_S, Phase, Position, Teller
+from hpcncf.rank.launcher import Place
+
+EPOCH: tuple[Phase, ...] = ("training", "evaluation", "checkpoint")
+
+
+class Watch:
+    """A clock that goes on when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def told(monkeypatch: pytest.MonkeyPatch, seconds: dict[Phase, float], epochs: int) -> list[str]:
+    """Which phases' beginnings are told, where each step of one takes a hundredth of it."""
+    watch, seen = Watch(), list[Position]()
+    monkeypatch.setattr(time, "perf_counter", watch)
+    place = Place(rank=0, local_rank=0, world_size=1, local_world_size=1, node_index=0)
+    tell = Teller(seen.append, place, StepClock(10, 10, 0), 100)
+    for epoch in range(epochs):
+        for phase in EPOCH:
+            for step in range(100):
+                tell(phase, epoch, step)
+                watch.now += seconds[phase] / 100
+    return [f"{each.phase} {each.epoch}" for each in seen]
+
+
+def test_every_phase_is_told_when_it_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    quick = dict.fromkeys(EPOCH, EVERY_S / 100)
+    assert told(monkeypatch, quick, 1) == ["training 0", "evaluation 0", "checkpoint 0"]
+
+
+def test_phases_that_take_no_time_are_told_every_two_seconds_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    quick: dict[Phase, float] = dict(
+        zip(EPOCH, (EVERY_S / 10, EVERY_S / 50, EVERY_S / 50), strict=True)
+    )
+    seen = told(monkeypatch, quick, 100)
+    assert len(seen) == pytest.approx(100 * sum(quick.values()) / EVERY_S, abs=4)
+    assert seen.count("training 99") + seen.count("training 98") <= 1
+    assert any(each.startswith("training") for each in seen[3:])
+
+
+def test_a_phase_that_took_long_is_told_when_it_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow: dict[Phase, float] = dict(zip(EPOCH, (0.1, 0.1, 3 * EVERY_S), strict=True))
+    seen = told(monkeypatch, slow, 3)
+    assert [seen.count(f"checkpoint {epoch}") for epoch in range(3)] == [3, 3, 3]
