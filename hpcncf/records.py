@@ -96,6 +96,22 @@ class Cpu(Part):
     context_switches_involuntary: int
     threads_peak: int
     processes_peak: int
+    main_s: float | None = None
+    """CPU seconds of the rank's own process alone; of a command's, its first process."""
+    children_s: float | None = None
+    """CPU seconds of all the others of its tree: DataLoader workers, helpers, those that ended."""
+    throttled_s: float | None = None
+    """Seconds for which a quota held its cgroup back, summed over CPUs as the kernel does
+    (`cpu.stat`, v1 and v2): of the cgroup with the most, so of the whole job. None: none tells."""
+    runnable_mean: float | None = None
+    """Mean number of the tree's threads in state R: on a CPU or ready for one. From each thread's
+    time in both (`schedstat`), so not sampled; None where the kernel keeps no such account."""
+    runqueue_s: float | None = None
+    """Thread-seconds ready to run and waiting for a CPU, over the tree: 0 where every thread had a
+    core of its own. From `schedstat`, as `runnable_mean`."""
+    iowait_s: float | None = None
+    """Thread-seconds waiting for block devices, swapping included, over the tree (field 42 of
+    /proc/<pid>/stat). None where the kernel does not count: `kernel.task_delayacct` is 0."""
 
 
 class Memory(Part):
@@ -105,6 +121,14 @@ class Memory(Part):
     """The same without mapped files and shared memory."""
     limit_mib: float | None
     """The smallest limit of the cgroups above the process; None: no limit."""
+    major_faults: int | None = None
+    """Page faults of the tree that had to read from a disk: mapped files not in the page cache,
+    pages from swap."""
+    pressure_s: float | None = None
+    """Seconds in which some thread waited for memory (PSI, `some` of `memory.pressure`), of the
+    job's cgroup, or where that keeps none (v1) of the whole node, others' threads included."""
+    swap_peak_mib: float | None = None
+    """Swapped out of the tree, the largest sample (VmSwap)."""
 
 
 class Io(Part):
@@ -112,6 +136,8 @@ class Io(Part):
 
     read_mib: float | None
     write_mib: float | None
+    pressure_s: float | None = None
+    """Seconds in which some thread waited for a disk, told as `memory.pressure_s` is."""
 
 
 class Phases(Part):
@@ -217,6 +243,14 @@ class TrainingRecord(Part):
     baseline: dict[str, float] | None = None
     """`hr10` and `ndcg10` of the table of counts on the same test rows."""
     unseen_test_rows: int | None = None
+    rows_per_step: float | None = None
+    """Mean number of distinct embedding rows, users and items, that a step of this rank reads:
+    counted over a sample of the steps that it took."""
+    table_rows: int | None = None
+    """Embedding rows that there are: users and items."""
+    waiting_s: float | None = None
+    """Waiting for other ranks outside of the steps: at an epoch's begin and end, in the evaluation,
+    and for a checkpoint. In neither `phases.sync_s` nor `training_s`; None for one rank."""
 
 
 class RankRecord(Part):
@@ -259,6 +293,39 @@ class RankRecord(Part):
     """What makes this record worth less, in words."""
 
 
+class Gpu(Part):
+    """What one GPU of a node did, by NVML; series are lists over the node's windows.
+
+    A value is None where NVML did not tell.
+    """
+
+    index: int
+    """NVML's, in the order of the PCI bus; CUDA_VISIBLE_DEVICES does not renumber it."""
+    uuid: str
+    name: str
+    memory_total_mib: float
+    busy: list[float | None]
+    """Share of the window in which a kernel was on the GPU, whoever's, however little of it it
+    filled (`nvmlDeviceGetUtilizationRates`)."""
+    ours: list[float | None]
+    """The same of the run's own processes (`nvmlDeviceGetProcessUtilization`)."""
+    memory_mib: list[float | None]
+    """In use at the window's end, whoever's."""
+    ours_memory_mib: list[float | None]
+    """Of the run's own processes."""
+    energy_j: list[float | None]
+    """Joules in the window: the GPU's own counter, or where it has none its power x time."""
+    sm_mhz: list[float | None]
+    """Clock of the multiprocessors, mean of the samples."""
+    throttled: dict[str, list[float | None]]
+    """Reason -> share of the window's samples in which it held the clocks down: `power`,
+    `thermal`, `hardware`, `other`; idle GPUs and clocks that were set so are no reason."""
+
+    def series(self) -> list[list[float | None]]:
+        told = [self.busy, self.ours, self.memory_mib, self.ours_memory_mib, self.energy_j]
+        return [*told, self.sm_mhz, *self.throttled.values()]
+
+
 class NodeRecord(Part):
     """What one node's CPUs, memory and network did while a run was on it.
 
@@ -298,6 +365,8 @@ class NodeRecord(Part):
     loopback_mib: list[float]
     disk_mib: list[float]
     """[window]: read and written by the whole node."""
+    gpus: list[Gpu] | None = None
+    """Those that the run may use; None where NVML is not there (optional extra `gpu`)."""
 
     @model_validator(mode="after")
     def every_series_is_whole(self) -> Self:
@@ -305,7 +374,9 @@ class NodeRecord(Part):
         series = [self.length_s, self.steal, self.others_cores, self.tree_cpu_s, self.rss_mib]
         series += [self.memory_used_mib, self.network_mib, self.loopback_mib, self.disk_mib]
         series += [*self.busy, *self.ours]
-        if any(len(each) != windows for each in series):
+        lengths = {len(each) for each in series}
+        lengths |= {len(each) for gpu in self.gpus or [] for each in gpu.series()}
+        if lengths != {windows}:
             raise ValueError(f"a series is not of {windows} windows, as start_s is")
         if not len(self.busy) == len(self.ours) == len(self.cpus):
             raise ValueError(f"busy and ours are not of {len(self.cpus)} CPUs, as cpus is")
