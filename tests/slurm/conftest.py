@@ -10,7 +10,7 @@ import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,6 +124,17 @@ def _cluster(verb: str, folder: Path, *options: str) -> None:
         pytest.fail(f"cluster.py {verb}: {said.decode()}", pytrace=False)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    user = getattr(item, "funcargs", {}).get("user")
+    if report.failed and report.when == "call" and isinstance(user, User):
+        report.sections.append(("what its user sees", user.sees()))
+    return report
+
+
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
     if os.environ.get("HPCNCF_TEST_SLURM") != "1":
@@ -185,7 +196,7 @@ class User:
             runs = self.runs()
             if seen([run["state"] for run in runs]):
                 return runs
-            assert time.monotonic() < deadline, f"after {seconds:g} s: {runs}{self._logs()}"
+            assert time.monotonic() < deadline, f"after {seconds:g} s: {runs}"
             time.sleep(0.5)
 
     def ends(self, seconds: float = 90) -> list[dict[str, Any]]:
@@ -195,9 +206,13 @@ class User:
         files = sorted(self.folder.glob(f"results/*/runs/*/attempt-*/{pattern}"))
         return [json.loads(file.read_text()) for file in files]
 
-    def _logs(self) -> str:
-        logs = self.folder.glob("results/*/slurm-*/*_log.err")
-        return "".join(f"\n--- {log.name}\n{log.read_text()}" for log in logs)
+    def sees(self) -> str:
+        """What there is to find out why from, when a test has failed."""
+        queue = self.cluster.attempt("squeue", "--long").stdout
+        runs = sorted(self.folder.glob("results/*/runs/*/attempt-*/progress.json"))
+        logs = sorted(self.folder.glob("results/*/slurm-*/*_log.err"))
+        told = (f"--- {file.relative_to(self.folder)}\n{file.read_text()}" for file in runs + logs)
+        return "\n".join([queue, *told])
 
 
 def user_of(cluster: Cluster, folder: Path) -> User:
