@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcncf_analysis import scaling, summary, tables, words
-from hpcncf_analysis.advice import conclude, recommend
+from hpcncf_analysis.advice import conclude, quality
 from hpcncf_analysis.advice.conclude import Conclusion
 from hpcncf_analysis.alerts import alerts
 from hpcncf_analysis.figures import efficiency, plots
@@ -411,9 +411,9 @@ def test_two_standard_errors_by_hand() -> None:
     one, other = summary.configurations(
         [row(hr10=0.5, test_rows=200), row("batched", hr10=0.5, test_rows=200)]
     )
-    assert recommend.chance(one, other) == pytest.approx(0.1)
+    assert quality.chance(one, other) == pytest.approx(0.1)
     unknown = summary.configurations([row(test_rows=None)])[0]
-    assert recommend.chance(one, unknown) is None
+    assert quality.chance(one, unknown) is None
 
 
 def test_nothing_complete_concludes_nothing() -> None:

@@ -8,20 +8,22 @@ from math import ceil
 from typing import Final
 
 from hpcncf_analysis import commands, words
-from hpcncf_analysis.advice.recommend import (
+from hpcncf_analysis.advice.quality import (
     QUALITY_SLACK,
-    Ratio,
     best_quality,
     is_worse,
+    quality_gap,
+    sound_ones,
+    task,
+)
+from hpcncf_analysis.advice.recommend import (
+    Ratio,
     mostly_disturbed,
     of_cores,
     of_speeds,
     per_core,
     price,
-    quality_gap,
     recommended,
-    sound_ones,
-    task,
 )
 from hpcncf_analysis.advice.request import asked, memory
 from hpcncf_analysis.labels import counted

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import ceil
 from typing import Any, Final
 
@@ -15,6 +16,25 @@ from hpcncf_analysis.summary import Configuration
 NO_KEYS: Final = {"batch", "data_title", "data_key", "command"}
 # A later run may need a little more than the most that any repeat did.
 MEMORY_MARGIN: Final = 0.25
+# A run that its time limit ends is lost work; a limit that is too long waits in the queue.
+TIME_MARGIN: Final = 0.5
+LEAST_MARGIN_S: Final = 120.0
+
+
+@dataclass(frozen=True)
+class Request:
+    """What one run asks of Slurm, in a job file's words, and where two of its figures are from."""
+
+    nodes: int
+    tasks_per_node: int
+    cpus_per_task: int
+    gpus_per_node: int
+    mem_gb: float
+    timeout_min: int
+    expected_s: float | None
+    """How long the run should take; None where nothing measured tells."""
+    reasons: tuple[str, ...]
+    """Where memory and time are from, a sentence each."""
 
 
 def asked(one: Configuration, among: Sequence[Configuration]) -> str:

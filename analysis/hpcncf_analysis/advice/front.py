@@ -1,0 +1,121 @@
+"""Time against cost: which configurations no other beats, and the three worth asking for. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from hpcncf_analysis.advice.quality import sound_ones
+from hpcncf_analysis.summary import Configuration
+
+# More cores are worth asking for while each delivers this share of the most that any core does.
+WORTH: Final = 0.7
+MILLION: Final = 1e6
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One configuration with the time that it takes for a unit of work, and what that costs."""
+
+    one: Configuration
+    seconds: float
+    core_h: float
+    """Core-hours allocated for a unit."""
+    gpu_h: float
+    """GPU-hours allocated for a unit."""
+    beaten_by: str | None = None
+    """The label of one that takes no longer, costs no more, and is better in one of the two."""
+
+    @property
+    def label(self) -> str:
+        return self.one.label
+
+    @property
+    def cost(self) -> tuple[float, float]:
+        """GPU-hours before core-hours: they have no common price, and GPUs are what is short."""
+        return self.gpu_h, self.core_h
+
+
+@dataclass(frozen=True)
+class Front:
+    """What there is to choose from."""
+
+    unit: str
+    """What a standing's time and cost are for: `epoch`, `run`, `million instances`."""
+    standings: tuple[Standing, ...]
+    """All whose quality holds, the quickest first."""
+    unsound: tuple[Configuration, ...]
+    """Those left out: their quality is worse than chance explains."""
+    fastest: Standing
+    cheapest: Standing
+    knee: Standing
+    """The fastest whose cost is at most 1 / `WORTH` of the cheapest's."""
+
+    @property
+    def front(self) -> tuple[Standing, ...]:
+        """Pareto's: whoever is quicker costs more."""
+        return tuple(each for each in self.standings if each.beaten_by is None)
+
+    @property
+    def dominated(self) -> tuple[Standing, ...]:
+        return tuple(each for each in self.standings if each.beaten_by is not None)
+
+
+def front(configurations: Sequence[Configuration]) -> Front | None:
+    """None where no configuration has a speed."""
+    sound = sound_ones(configurations)
+    if not sound:
+        return None
+    unit, seconds = _unit(sound)
+    found = sorted((_standing(one, seconds(one)) for one in sound), key=_quickest)
+    placed = tuple(_placed(found))
+    return Front(
+        unit=unit,
+        standings=placed,
+        unsound=tuple(one for one in configurations if one.speed and one not in sound),
+        fastest=placed[0],
+        cheapest=min(placed, key=lambda each: (each.cost, each.seconds)),
+        knee=next(each for each in placed if _is_worth(each, placed)),
+    )
+
+
+def _unit(sound: Sequence[Configuration]) -> tuple[str, Callable[[Configuration], float]]:
+    """An epoch of the same data where all know its time; else a run, or instances."""
+    datasets = {one.rows[0].get("data_key") for one in sound}
+    if len(datasets) == 1 and all(one.median("seconds_per_epoch") for one in sound):
+        return "epoch", lambda one: one.median("seconds_per_epoch") or 0.0
+    if sound[0].by_time:
+        return "run", lambda one: one.median("elapsed_s") or 0.0
+    return "million instances", lambda one: MILLION / (one.speed or 1.0)
+
+
+def _standing(one: Configuration, seconds: float) -> Standing:
+    return Standing(one, seconds, one.cores * seconds / 3600, gpus(one) * seconds / 3600)
+
+
+def gpus(one: Configuration) -> int:
+    """GPUs that a run is allocated, over all its nodes; none where nobody asked for any."""
+    return 0 if one.by_hand else int(one.rows[0]["nodes"] * one.rows[0]["gpus_per_node"])
+
+
+def _quickest(each: Standing) -> tuple[float, tuple[float, float], str]:
+    return each.seconds, each.cost, each.label
+
+
+def _placed(quickest_first: Sequence[Standing]) -> Iterator[Standing]:
+    """Each with whoever beats it: of all that are as quick the cheapest, if it costs no more."""
+    best: Standing | None = None
+    for each in quickest_first:
+        beaten = best and best.cost <= each.cost and _quickest(best)[:2] != _quickest(each)[:2]
+        yield replace(each, beaten_by=best.label if best and beaten else None)
+        if best is None or each.cost < best.cost:
+            best = each
+
+
+def _is_worth(each: Standing, among: Sequence[Standing]) -> bool:
+    """Against the cheapest of its kind: with GPUs, or without."""
+    alike = [other for other in among if bool(other.gpu_h) == bool(each.gpu_h)]
+    if each.gpu_h:
+        return WORTH * each.gpu_h <= min(other.gpu_h for other in alike)
+    return WORTH * each.core_h <= min(other.core_h for other in alike)
