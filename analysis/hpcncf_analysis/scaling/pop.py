@@ -1,0 +1,143 @@
+"""Parallel efficiency of a run's ranks in POP's factors. Pure.
+
+The multiplicative model of POP (Performance Optimisation and Productivity, pop-coe.eu) and TALP:
+parallel efficiency = load balance x communication efficiency, and with the wait for input, which
+is neither computing nor communication, as a factor of its own. Of the counted steps, whose sync
+is the exposed wait for other ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import mean, median
+from typing import Any
+
+from hpcncf.records import RankRecord
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class RankTime:
+    """Where one rank's counted steps went, in seconds."""
+
+    rank: int
+    node: str
+    cores: float
+    counted_s: float
+    input_s: float
+    sync_s: float
+    instances: int
+
+    @property
+    def busy_s(self) -> float:
+        """Not waiting for other ranks."""
+        return max(self.counted_s - self.sync_s, 0.0)
+
+    @property
+    def useful_s(self) -> float:
+        """Waiting for nobody, and not for input."""
+        return max(self.busy_s - self.input_s, 0.0)
+
+
+@dataclass(frozen=True)
+class Pop:
+    """A run's efficiencies, 0 to 1; `parallel` is the product of the three before it."""
+
+    load_balance: float
+    """mean(busy) / max(busy): what the slowest rank costs the others."""
+    communication: float
+    """max(busy) / elapsed: what even the slowest rank waits for others."""
+    input: float
+    """sum(useful) / sum(busy): what waiting for batches leaves."""
+    parallel: float
+    """mean(useful) / elapsed."""
+    slowest_rank: int
+    """The one of the longest busy time."""
+    slowest_node: str
+    slowest_by: float
+    """Its busy time over the others' median, less 1: 0.2 is a fifth more; 0 of a single rank."""
+    useful_core_s_per_instance: float
+    """Core-seconds of useful time for an instance: what `computation_scaling` compares."""
+
+
+def of_run(ranks: Iterable[RankRecord]) -> Pop | None:
+    """None where a rank did not train, or counted no step."""
+    told = [(record, record.training) for record in ranks]
+    if any(training is None for _, training in told):
+        return None
+    return of_times(
+        [
+            RankTime(
+                rank=record.rank,
+                node=record.node,
+                cores=record.cores.allocated,
+                counted_s=training.counted_s,
+                input_s=training.phases.input_s,
+                sync_s=training.phases.sync_s,
+                instances=training.counted_instances,
+            )
+            for record, training in told
+            if training is not None
+        ]
+    )
+
+
+def of_rows(rows: Iterable[Row]) -> Pop | None:
+    """The same of a run's rows in the table `ranks`."""
+    ranks = list(rows)
+    if any(row.get("counted_s") is None for row in ranks):
+        return None
+    return of_times([rank_time(row) for row in ranks])
+
+
+def rank_time(row: Row) -> RankTime:
+    """Of a row of the table `ranks`, of a rank that trained."""
+    return RankTime(
+        rank=int(row["rank"]),
+        node=str(row["node"]),
+        cores=float(row["cores_allocated"]),
+        counted_s=float(row["counted_s"]),
+        input_s=float(row["input_s"]),
+        sync_s=float(row["sync_s"]),
+        instances=int(row["counted_instances"]),
+    )
+
+
+def of_times(ranks: Sequence[RankTime]) -> Pop | None:
+    """None where nothing was counted."""
+    elapsed_s = max((one.counted_s for one in ranks), default=0.0)
+    busy_s, instances = sum(one.busy_s for one in ranks), sum(one.instances for one in ranks)
+    if elapsed_s <= 0 or busy_s <= 0 or instances <= 0:
+        return None
+    slowest = max(ranks, key=lambda one: (one.busy_s, -one.rank))
+    others = [one.busy_s for one in ranks if one is not slowest]
+    useful_s = sum(one.useful_s for one in ranks)
+    return Pop(
+        load_balance=mean(one.busy_s for one in ranks) / slowest.busy_s,
+        communication=slowest.busy_s / elapsed_s,
+        input=useful_s / busy_s,
+        parallel=useful_s / len(ranks) / elapsed_s,
+        slowest_rank=slowest.rank,
+        slowest_node=slowest.node,
+        slowest_by=_more(slowest.busy_s, others),
+        useful_core_s_per_instance=sum(one.useful_s * one.cores for one in ranks) / instances,
+    )
+
+
+def _more(slowest_s: float, others: Sequence[float]) -> float:
+    usual = median(others) if others else slowest_s
+    return slowest_s / usual - 1 if usual > 0 else 0.0
+
+
+def computation_scaling(base: Pop, this: Pop) -> float | None:
+    """Useful core-seconds for an instance, the base's over this run's: below 1 the same work takes
+    more (caches, memory bandwidth, threads that wait for one another).
+
+    POP's global efficiency is `this.parallel` times it, and over `base.parallel` that is the
+    parallel efficiency of the speeds. None where no time was useful.
+    """
+    if this.useful_core_s_per_instance <= 0:
+        return None
+    return base.useful_core_s_per_instance / this.useful_core_s_per_instance
