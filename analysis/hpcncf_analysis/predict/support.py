@@ -1,0 +1,91 @@
+"""How far the measured values of a number carry, and which runs would carry further. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from hpcncf_analysis.predict.answer import Refusal
+from hpcncf_analysis.predict.points import Point
+
+# As a fit of speed-up: never beyond four times what was measured.
+FARTHEST: Final = 4
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A number of a point, and how many of its values must have been run for one that was not."""
+
+    name: str
+    setting: str
+    value: Callable[[Point], float]
+    between: int
+    beyond: int
+
+
+THREADS = Axis("threads", "resources.cpus_per_task", lambda point: point.threads, 3, 4)
+ON_NODE = Axis(
+    "ranks on a node", "resources.tasks_per_node", lambda point: point.ranks_per_node, 3, 4
+)
+RANKS = Axis("ranks", "resources.tasks_per_node", lambda point: point.ranks, 3, 4)
+# A step's cost is a straight line in its positives: two points make one, a third tells if it is.
+SHARE = Axis("positives of a rank's step", "training.global_batch_size", lambda p: p.share, 2, 3)
+AXES: Final[dict[str, tuple[Axis, ...]]] = {
+    "compute": (THREADS, ON_NODE, SHARE),
+    "input": (ON_NODE, SHARE),
+    "sync": (RANKS,),
+    "bytes": (SHARE,),
+}
+
+
+def refusal(part: str, asked: Point, known: Sequence[Point]) -> Refusal | None:
+    """Why this part of the asked one's step cannot be told from the known ones; None: it can."""
+    if not known:
+        return _nothing(part, asked)
+    for axis in AXES[part]:
+        reason = _beyond(axis, axis.value(asked), sorted({axis.value(one) for one in known}))
+        if reason:
+            return Refusal(asked.label, reason, _runs(axis, asked))
+    return None
+
+
+def _nothing(part: str, asked: Point) -> Refusal:
+    """The settings themselves were not run."""
+    if part in ("sync", "bytes"):
+        settings = dict(asked.sync)
+        what = f"several ranks with engine {_plain(settings, 'engine')}"
+        return Refusal(asked.label, f"no run of {what} and these settings tells what they exchange")
+    settings = dict(asked.input if part == "input" else asked.compute)
+    names = ("loader", "num_workers") if part == "input" else ("engine", "optimizer")
+    what = ", ".join(f"{name} {_plain(settings, name)}" for name in names if name in settings)
+    return Refusal(asked.label, f"no run tells the {part} of {what} with otherwise these settings")
+
+
+def _plain(settings: dict[str, str], name: str) -> str:
+    return settings.get(name, "?").strip("'")
+
+
+def _beyond(axis: Axis, value: float, values: Sequence[float]) -> str | None:
+    if value in values:
+        return None
+    told = f"{axis.name} {value:g}: run were {_listed(values)}"
+    low, high = values[0], values[-1]
+    if not low / FARTHEST <= value <= FARTHEST * high:
+        return f"{told}; nothing is told beyond {FARTHEST} times what was run"
+    within = low < value < high
+    needed = axis.between if within else axis.beyond
+    if len(values) >= needed:
+        return None
+    where = "between them" if within else "beyond them"
+    return f"{told}; a value {where} needs {needed} that were run"
+
+
+def _listed(values: Iterable[float]) -> str:
+    return ", ".join(f"{value:g}" for value in values)
+
+
+def _runs(axis: Axis, asked: Point) -> tuple[str, ...]:
+    if axis is SHARE:
+        return (f"{axis.setting}={asked.batch}",)
+    return (f"{axis.setting}={axis.value(asked):g}",)
