@@ -61,7 +61,7 @@ def on_node() -> int:
 
 def threads_per_core(root: Path = ROOT) -> int | None:
     """Hardware threads of one core; None where the kernel does not tell."""
-    text = _text(root / "sys/devices/system/cpu/cpu0/topology/thread_siblings_list")
+    text = contents(root / "sys/devices/system/cpu/cpu0/topology/thread_siblings_list")
     return len(parse_cpu_list(text)) if text else None
 
 
@@ -77,10 +77,10 @@ def memory_limit(root: Path = ROOT) -> Limit | None:
     Slurm sets it on the job or the step; the task's own cgroup below has none.
     """
     files = [
-        *(folder / "memory.max" for folder in _cgroup_and_above(None, root)),
-        *(folder / "memory.limit_in_bytes" for folder in _cgroup_and_above("memory", root)),
+        *(folder / "memory.max" for folder in cgroup_and_above(None, root)),
+        *(folder / "memory.limit_in_bytes" for folder in cgroup_and_above("memory", root)),
     ]
-    found = [(_text(file), file) for file in files]
+    found = [(contents(file), file) for file in files]
     limits = [
         Limit(int(text) / 2**20, file)
         for text, file in found
@@ -95,9 +95,9 @@ def cpuset(root: Path = ROOT) -> list[int] | None:
         (None, ["cpuset.cpus.effective"]),
         ("cpuset", ["cpuset.effective_cpus", "cpuset.cpus"]),
     ):
-        for folder in _cgroup_and_above(controller, root):
+        for folder in cgroup_and_above(controller, root):
             for name in names:
-                if text := _text(folder / name):
+                if text := contents(folder / name):
                     return parse_cpu_list(text)
     return None
 
@@ -105,7 +105,7 @@ def cpuset(root: Path = ROOT) -> list[int] | None:
 def step(root: Path = ROOT) -> Path | None:
     """The cgroup of the Slurm step that this process belongs to; None where Slurm keeps none."""
     for controller in (None, "cpuset", "memory", "devices", "freezer"):
-        for folder in _cgroup_and_above(controller, root):
+        for folder in cgroup_and_above(controller, root):
             if folder.name.startswith("step_"):
                 return folder
     return None
@@ -113,7 +113,7 @@ def step(root: Path = ROOT) -> Path | None:
 
 def processes(cgroup: Path) -> list[int]:
     """Those of the cgroup and of all below it."""
-    return [int(pid) for file in cgroup.rglob("cgroup.procs") for pid in _text(file).split()]
+    return [int(pid) for file in cgroup.rglob("cgroup.procs") for pid in contents(file).split()]
 
 
 def cgroup_version(root: Path = ROOT) -> str | None:
@@ -147,21 +147,21 @@ def cpu_list(cpus: list[int]) -> str:
 
 
 def _quotas_v2(root: Path) -> Iterator[Limit]:
-    for folder in _cgroup_and_above(None, root):
-        words = _text(folder / "cpu.max").split()
+    for folder in cgroup_and_above(None, root):
+        words = contents(folder / "cpu.max").split()
         if len(words) == 2 and words[0] != "max":
             yield Limit(int(words[0]) / int(words[1]), folder / "cpu.max")
 
 
 def _quotas_v1(root: Path) -> Iterator[Limit]:
-    for folder in _cgroup_and_above("cpu", root):
-        share = _text(folder / "cpu.cfs_quota_us")
-        period = _text(folder / "cpu.cfs_period_us")
+    for folder in cgroup_and_above("cpu", root):
+        share = contents(folder / "cpu.cfs_quota_us")
+        period = contents(folder / "cpu.cfs_period_us")
         if share and period and int(share) > 0:  # -1: no limit
             yield Limit(int(share) / int(period), folder / "cpu.cfs_quota_us")
 
 
-def _cgroup_and_above(controller: str | None, root: Path) -> list[Path]:
+def cgroup_and_above(controller: str | None, root: Path) -> list[Path]:
     """This process's cgroup folder and its ancestors up to the mount; `controller` None: v2."""
     wanted = "cgroup2" if controller is None else "cgroup"
     path = _own_path(controller, root)
@@ -177,7 +177,7 @@ def _cgroup_and_above(controller: str | None, root: Path) -> list[Path]:
 
 
 def _own_path(controller: str | None, root: Path) -> str | None:
-    for line in _text(root / "proc/self/cgroup").splitlines():
+    for line in contents(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if (not controllers) if controller is None else controller in controllers.split(","):
             return path
@@ -186,7 +186,7 @@ def _own_path(controller: str | None, root: Path) -> str | None:
 
 def _mounts(root: Path) -> Iterator[tuple[str, list[str], str, Path]]:
     """Each cgroup mount's kind, options, the cgroup at its top and where it is mounted."""
-    for line in _text(root / "proc/self/mountinfo").splitlines():
+    for line in contents(root / "proc/self/mountinfo").splitlines():
         before, _, after = line.partition(" - ")
         kind, _, options = [*after.split(" ", 2), "", ""][:3]
         if kind in ("cgroup", "cgroup2"):
@@ -194,7 +194,7 @@ def _mounts(root: Path) -> Iterator[tuple[str, list[str], str, Path]]:
             yield kind, options.split(","), top, root / mount.lstrip("/")
 
 
-def _text(path: Path) -> str:
+def contents(path: Path) -> str:
     """The file's text; empty where there is none or it may not be read."""
     try:
         return path.read_text().strip()

@@ -54,6 +54,10 @@ class Stat(NamedTuple):
     """Ticks since boot: with the number it names a process for good."""
     processor: int
     """The CPU it ran on last."""
+    major_faults: int
+    """Of the whole process and the children it waited for: pages that a disk had to give."""
+    disk_wait_s: float
+    """Of one thread, a process's first: waiting for block devices, where the kernel counts that."""
 
 
 def stat(folder: str) -> Stat | None:
@@ -61,7 +65,7 @@ def stat(folder: str) -> Stat | None:
     text = read(f"{folder}/stat")
     # The name in parentheses may hold blanks and parentheses itself.
     words = text[text.rfind(b")") + 2 :].split()
-    if len(words) < 37:
+    if len(words) < 40:
         return None
     return Stat(
         int(words[1]),
@@ -72,6 +76,8 @@ def stat(folder: str) -> Stat | None:
         int(words[17]),
         int(words[19]),
         int(words[36]),
+        int(words[9]) + int(words[10]),
+        int(words[39]) * TICK_S,
     )
 
 
@@ -80,6 +86,33 @@ def thread_ids(pid: int) -> list[int]:
         return [int(name) for name in os.listdir(f"/proc/{pid}/task")]  # noqa: PTH208
     except OSError:
         return []
+
+
+def runqueue_s(pid: int, thread: int) -> float | None:
+    """Ready to run and waiting for a CPU, since the thread began (scheduler/sched-stats.rst).
+
+    None when it is gone, and where the kernel keeps no account: it tells only zeros then.
+    """
+    words = read(f"/proc/{pid}/task/{thread}/schedstat").split()
+    return int(words[1]) * 1e-9 if len(words) == 3 and int(words[2]) else None
+
+
+def counts_disk_waits() -> bool | None:
+    """Whether field 42 of a stat counts: since Linux 5.14 only where it was asked for
+    (accounting/delay-accounting.rst). None: an older kernel, which need not tell."""
+    told = read("/proc/sys/kernel/task_delayacct").strip()
+    return told == b"1" if told else None
+
+
+def has_swap() -> bool:
+    return len(read("/proc/swaps").splitlines()) > 1
+
+
+def swapped_mib(pid: int) -> float:
+    for line in read(f"/proc/{pid}/status").splitlines():
+        if line.startswith(b"VmSwap:"):
+            return int(line.split()[1]) / 1024
+    return 0.0
 
 
 def memory_mib(pid: int) -> tuple[float, float]:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import threading
 import time
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from hpcncf import records
-from hpcncf.monitor import cores, measured, procfs, shortage, tree
-from hpcncf.monitor.measured import PEAK_WINDOW_S, Measured, Peak
+from hpcncf.monitor import cores, held, measured, procfs, shortage, tree
+from hpcncf.monitor.clock import Clock
+from hpcncf.monitor.held import Held
+from hpcncf.monitor.highest import Highest
+from hpcncf.monitor.measured import PEAK_WINDOW_S, Measured
 from hpcncf.monitor.node import Node
 from hpcncf.monitor.tree import Sample, Spent, Tree
+from hpcncf.monitor.waits import Waits
 from hpcncf.monitor.windows import Windows
 from hpcncf.records import Cores, Cpu, Io, Memory, NodeRecord
 
@@ -54,6 +57,10 @@ class Monitor:
         self._usable = min(float(len(self._cpus)), self._quota or float("inf"))
         self._allocated = allocated or self._usable
         self._highest = Highest()
+        self._swaps = procfs.has_swap()
+        self._waited = Waits()
+        self._before = held.read()
+        self._main_s: float | None = None
         self._last = Sample()
         self._node_file = node_file
         self._node_cpus = node_cpus
@@ -95,8 +102,18 @@ class Monitor:
         self._stopping.set()
         self._thread.join()
         self._sample()
+        self._waited.look_closely(self._tree.threads())
+        self.see_main()
         self._write_node()
         return self._measured(elapsed_s, self._tree.spent())
+
+    def see_main(self) -> None:
+        """Note what the process itself has spent so far. A command's is to be seen before it is
+        waited for: after that only the sum with its children is known."""
+        if self._pid == os.getpid():
+            self._main_s = tree.own().cpu_s
+        elif stat := procfs.stat(f"/proc/{self._pid}"):
+            self._main_s = stat.user_s + stat.system_s
 
     def node_record(self) -> NodeRecord:
         """The node's series so far; without windows where this one does not sample the node."""
@@ -131,6 +148,9 @@ class Monitor:
     def _sample(self) -> None:
         self._last = self._tree.sample()
         self._highest.add(self._clock.elapsed_s(), self._last)
+        if self._swaps:
+            self._highest.add_swap(self._tree.swapped_mib())
+        self._waited.look(self._tree.threads())
         self._mask = cores.mask(self._pid) or self._mask
         if self._node is not None:
             self._windows.add(self._node.sample(self._last))
@@ -147,12 +167,8 @@ class Monitor:
         self._write_at_s = self._clock.elapsed_s() + pause_s
 
     def _measured(self, elapsed_s: float, spent: Spent) -> Measured:
-        granted, highest = self._granted(elapsed_s, spent), self._highest
-        memory = Memory(
-            rss_peak_mib=highest.rss_mib,
-            anonymous_peak_mib=highest.anonymous_mib if procfs.LINUX else None,
-            limit_mib=limit.value if (limit := cores.memory_limit()) else None,
-        )
+        granted, back = self._granted(elapsed_s, spent), held.between(self._before, held.read())
+        memory = self._memory(spent, back)
         cpus = self._node.cpus if self._node else []
         told = measured.warnings(granted, memory, elapsed_s, self._windows.all(), cpus)
         return Measured(
@@ -160,9 +176,13 @@ class Monitor:
             ended_at=self._clock.at(elapsed_s),
             elapsed_s=elapsed_s,
             cores=granted,
-            cpu=self._cpu(elapsed_s, spent),
+            cpu=self._cpu(elapsed_s, spent, back),
             memory=memory,
-            io=Io(read_mib=spent.read_bytes / 2**20, write_mib=spent.write_bytes / 2**20),
+            io=Io(
+                read_mib=spent.read_bytes / 2**20,
+                write_mib=spent.write_bytes / 2**20,
+                pressure_s=back.io_s,
+            ),
             warnings=told + self._problems[:1],
         )
 
@@ -178,7 +198,20 @@ class Monitor:
             on_node=cores.on_node(),
         )
 
-    def _cpu(self, elapsed_s: float, spent: Spent) -> Cpu:
+    def _memory(self, spent: Spent, back: Held) -> Memory:
+        highest = self._highest
+        return Memory(
+            rss_peak_mib=highest.rss_mib,
+            anonymous_peak_mib=highest.anonymous_mib if procfs.LINUX else None,
+            limit_mib=limit.value if (limit := cores.memory_limit()) else None,
+            major_faults=spent.major_faults,
+            pressure_s=back.memory_s,
+            swap_peak_mib=highest.swap_mib if procfs.LINUX else None,
+        )
+
+    def _cpu(self, elapsed_s: float, spent: Spent, back: Held) -> Cpu:
+        queued_s, main_s = self._waited.runqueue_s, self._main_s
+        runs = None if queued_s is None else spent.cpu_s + queued_s
         efficiency = spent.cpu_s / (elapsed_s * self._allocated) if elapsed_s > 0 else None
         peak = self._highest.peak.cores
         return Cpu(
@@ -192,40 +225,10 @@ class Monitor:
             context_switches_involuntary=spent.involuntary,
             threads_peak=self._highest.threads,
             processes_peak=self._highest.processes,
+            main_s=main_s,
+            children_s=None if main_s is None else max(0.0, spent.cpu_s - main_s),
+            throttled_s=back.throttled_s,
+            runnable_mean=runs / elapsed_s if runs is not None and elapsed_s > 0 else None,
+            runqueue_s=queued_s,
+            iowait_s=self._waited.disks_s,
         )
-
-
-class Highest:
-    """The largest of what was sampled."""
-
-    def __init__(self) -> None:
-        self.peak = Peak()
-        self.rss_mib = self.anonymous_mib = 0.0
-        self.threads = self.processes = 0
-
-    def add(self, at_s: float, sample: Sample) -> None:
-        self.peak.add(at_s, sample.cpu_s)
-        self.add_memory(sample.rss_mib, sample.anonymous_mib)
-        self.threads = max(self.threads, sample.threads)
-        self.processes = max(self.processes, len(sample.pids))
-
-    def add_memory(self, rss_mib: float, anonymous_mib: float) -> None:
-        self.rss_mib = max(self.rss_mib, rss_mib)
-        self.anonymous_mib = max(self.anonymous_mib, anonymous_mib)
-
-
-class Clock:
-    """Time since a process started; the wall clock is asked once, it may be set meanwhile."""
-
-    def __init__(self, pid: int) -> None:
-        self._age_s = procfs.age_s(pid)
-        self._read_s = time.monotonic()
-        self._started = datetime.now(UTC) - timedelta(seconds=self._age_s)
-        self.started_at = self.at(0.0)
-
-    def elapsed_s(self) -> float:
-        return self._age_s + time.monotonic() - self._read_s
-
-    def at(self, elapsed_s: float) -> str:
-        """UTC, ISO 8601."""
-        return (self._started + timedelta(seconds=elapsed_s)).isoformat(timespec="milliseconds")

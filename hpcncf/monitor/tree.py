@@ -35,6 +35,7 @@ class Spent:
     involuntary: int = 0
     read_bytes: int = 0
     write_bytes: int = 0
+    major_faults: int = 0
 
     @property
     def cpu_s(self) -> float:
@@ -120,6 +121,10 @@ class Tree:
             rss, anonymous = rss + resident, anonymous + private
         return rss, anonymous
 
+    def swapped_mib(self) -> float:
+        """Of the processes that the last sample found."""
+        return sum(procfs.swapped_mib(pid) for pid in self._counted())
+
     def _sample_elsewhere(self, account: Spent) -> Sample:
         user_s, system_s, rss_mib, threads, pids = elsewhere.tree(self.root, self.count_root)
         user_s, system_s = account.user_s + user_s, account.system_s + system_s
@@ -131,7 +136,7 @@ class Tree:
         """The whole account, living descendants' switches and storage included. Not every second:
         the switches stand in a file per thread."""
         sample = self.sample()
-        living = [_switches_and_storage(pid) for pid in sample.pids if pid != self.root]
+        living = [_of_living(pid) for pid in sample.pids if pid != self.root]
         total = sum(living, self._account() or Spent())
         return replace(total, user_s=sample.user_s, system_s=sample.system_s)
 
@@ -208,10 +213,13 @@ class Tree:
         return now.waited_user_s + now.waited_system_s - last[heir].waited_s
 
 
-def _switches_and_storage(pid: int) -> Spent:
+def _of_living(pid: int) -> Spent:
+    """All but CPU seconds."""
     voluntary, involuntary = procfs.context_switches(pid)
     read_bytes, write_bytes = procfs.storage_bytes(pid) or (0, 0)
-    return Spent(0.0, 0.0, voluntary, involuntary, read_bytes, write_bytes)
+    stat = procfs.stat(f"/proc/{pid}")
+    faults = stat.major_faults if stat else 0
+    return Spent(0.0, 0.0, voluntary, involuntary, read_bytes, write_bytes, faults)
 
 
 def own() -> Spent:
@@ -232,4 +240,5 @@ def _usage(who: int) -> Spent:
         usage.ru_nivcsw,
         usage.ru_inblock * BLOCK_BYTES,
         usage.ru_oublock * BLOCK_BYTES,
+        usage.ru_majflt,
     )

@@ -133,7 +133,7 @@ def _record(
     )
     started = Started(run, attempt, Place(), child.pid, described, "run")
     monitor.start()
-    code = child.wait(lambda: started.write_progress(monitor, {}))
+    code = child.wait(lambda: started.write_progress(monitor, {}), monitor.see_main)
     measured = monitor.stop()
     told = Report()
     told.read_file(attempt.output / FILE)

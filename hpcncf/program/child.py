@@ -113,12 +113,18 @@ class Child:
     def told_to_end(self) -> bool:
         return bool(self.signals & ENDING)
 
-    def wait(self, meanwhile: Callable[[], None], every_s: float = 2.0) -> int:
+    def wait(
+        self,
+        meanwhile: Callable[[], None],
+        look: Callable[[], None] = lambda: None,
+        every_s: float = 2.0,
+    ) -> int:
         """Wait for its end, calling `meanwhile` now and then: its exit code, or minus the signal.
 
-        Signals that reach us go to the child.
+        Signals that reach us go to the child. `look` is called before an end is taken note of:
+        until then the kernel keeps the account of who ended.
         """
-        while (code := self._reap()) is None:
+        while (code := self._reap(look)) is None:
             number = self._next_signal(every_s)
             if number is None:
                 meanwhile()
@@ -154,9 +160,10 @@ class Child:
             # Not reaped yet, so the number is still its own.
             os.kill(self.pid, number)
 
-    def _reap(self) -> int | None:
+    def _reap(self, look: Callable[[], None]) -> int | None:
         """Wait for whoever ended, orphans too; the command's exit code when it did."""
         while True:
+            look()
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:

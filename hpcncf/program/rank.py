@@ -47,7 +47,7 @@ def rank(run: Run, place: Place, attempt: AttemptPaths) -> int:
     monitor = _monitor(begun)
     monitor.start()
     output.start()
-    ended = child.wait(lambda: _progress(begun, monitor, told))
+    ended = child.wait(lambda: _progress(begun, monitor, told), monitor.see_main)
     output.end()
     measured = monitor.stop()
     told.end()
