@@ -249,7 +249,7 @@ class TrainingRecord(Part):
     table_rows: int | None = None
     """Embedding rows that there are: users and items."""
     waiting_s: float | None = None
-    """Waiting for other ranks outside of the steps: at an epoch's begin and end, in the evaluation,
+    """Waiting for other ranks outside of the steps: at an epoch's begin and end, in the evaluation
     and for a checkpoint. In neither `phases.sync_s` nor `training_s`; None for one rank."""
 
 

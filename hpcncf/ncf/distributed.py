@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -92,9 +93,12 @@ def leave() -> None:
         dist.destroy_process_group()
 
 
-def wait_for_all(place: Place) -> None:
+def wait_for_all(place: Place) -> float:
+    """Returns the seconds waited."""
+    began = time.perf_counter()
     if place.world_size > 1:
         dist.barrier()
+    return time.perf_counter() - began
 
 
 def gathered(value: Any, place: Place) -> list[Any]:

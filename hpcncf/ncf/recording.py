@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpcncf.ncf import model
+from hpcncf.ncf import model, touched
 from hpcncf.records import Sync, TrainingRecord
 
 if TYPE_CHECKING:
@@ -38,6 +38,9 @@ def of(trainer: Trainer) -> TrainingRecord:
         resumed_step=trainer.resumed_step,
         baseline=trainer.baseline,
         unseen_test_rows=int(trainer.data.test_unseen.sum()),
+        rows_per_step=trainer.rows_per_step,
+        table_rows=touched.table_rows(trainer.data),
+        waiting_s=trainer.waiting_s if trainer.place.world_size > 1 else None,
     )
 
 

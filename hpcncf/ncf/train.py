@@ -18,6 +18,7 @@ from hpcncf.ncf import (
     recording,
     replicas,
     resuming,
+    touched,
 )
 from hpcncf.ncf.agreement import Agreed, Agreement
 from hpcncf.ncf.checkpoint import Checkpoint, EpochSoFar
@@ -68,6 +69,7 @@ class Trainer:
         batch = run.training.batch_over_ranks(place.world_size)
         self.schedule = Schedule(data.manifest.train_rows, batch, place.rank, place.world_size)
         self.loader = Loader(data, run.training, self.schedule)
+        self.rows_per_step = touched.rows_per_step(data, run.training, self.schedule)
         self.warnings: list[str] = []
         self.epochs: list[Epoch] = []
         self.so_far = EpochSoFar()
@@ -78,6 +80,7 @@ class Trainer:
         self.instances = 0
         self._drops_out = run.model.dropout > 0
         self.startup_s = self.evaluation_s = self.checkpoint_s = 0.0
+        self.waiting_s = 0.0
         self.baseline: dict[str, float] | None = None
         self.model = model.initial(data.manifest, run.model, run.training.seed).to(self.device)
         found = resuming.newest(paths, run, place, self.warnings)
@@ -124,7 +127,7 @@ class Trainer:
         steps = min(self.schedule.steps, self.total_steps - epoch * self.schedule.steps)
         self._begin(epoch)
         # The first rank still writes the checkpoint: its wait is not the others' training.
-        distributed.wait_for_all(self.place)
+        self.waiting_s += distributed.wait_for_all(self.place)
         self._steps(epoch, steps)
         loss = self._mean_loss(epoch, steps)
         quality = self._evaluate(epoch, steps)
@@ -183,7 +186,9 @@ class Trainer:
                 before_s = self.clock.training_s
                 self._pause(epoch, agreed)
         so_far.training_s += self.clock.training_s - before_s
+        began = time.perf_counter()
         so_far.losses = distributed.gathered(float(self.engine.loss), self.place)
+        self.waiting_s += time.perf_counter() - began
 
     def _divisor(self, step: int) -> int:
         """Instances that the step's gradient is the mean of; ranks that step apart have each its
@@ -215,11 +220,14 @@ class Trainer:
         if candidates == "none":
             return {"evaluation_s": 0.0}
 
+        began = done_at = time.perf_counter()
+
         def tell(done: float) -> None:
+            nonlocal done_at
             self.tell("evaluation", epoch, steps, done)
+            done_at = time.perf_counter()
 
         tell(0.0)
-        began = time.perf_counter()
         try:
             with self.stop.doing("at_once"):
                 quality = evaluate(
@@ -229,6 +237,7 @@ class Trainer:
             self._save(epoch)
             raise
         took_s = time.perf_counter() - began
+        self.waiting_s += began + took_s - done_at  # its own rows were ranked by then
         self.evaluation_s += took_s
         scored = pairs(self.data, candidates)
         return {"evaluation_s": took_s, "evaluation_pairs": scored, **vars(quality)}
@@ -241,7 +250,7 @@ class Trainer:
                 mine = dropout.state(self.device)
                 self.so_far.generators = distributed.gathered(mine, self.place)
             took_s = self._save(epoch)
-            distributed.wait_for_all(self.place)
+            self.waiting_s += distributed.wait_for_all(self.place)
         self.so_far.checkpoint_s += took_s
         if agreed.signum:
             raise Stopped(agreed.signum)
