@@ -1,0 +1,132 @@
+"""What very many ranks would do if the assumptions held: simulated, never predicted. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from hpcncf_analysis.labels import counted
+from hpcncf_analysis.predict import laws, model, points
+from hpcncf_analysis.predict.answer import Refusal
+from hpcncf_analysis.predict.points import Measured, Point
+
+FLOAT_BYTES: Final = 4
+
+
+@dataclass(frozen=True)
+class Network:
+    """What lies between the ranks, assumed, never measured."""
+
+    latency_s: float
+    """Of one message."""
+    bytes_per_s: float
+    """Of each rank, out and in."""
+
+
+@dataclass(frozen=True)
+class Simulated:
+    ranks: int
+    share: float
+    """Positives of a step for each rank."""
+    phases: dict[str, float]
+    """Seconds of a step, by part."""
+    seconds_per_epoch: float
+    speedup: float
+    """Against one rank, simulated too."""
+
+    @property
+    def efficiency(self) -> float:
+        return self.speedup / self.ranks
+
+
+@dataclass(frozen=True)
+class Simulation:
+    label: str
+    assumptions: list[str]
+    sizes: list[Simulated]
+
+
+def simulate(
+    asked: Point, known: Sequence[Measured], most: int, parameters: int, network: Network
+) -> Simulation | Refusal:
+    """One rank, then twice as many again and again, then `most`.
+
+    `asked`: of any number of ranks; its batch over all ranks stays as it is. `parameters`: of the
+    model, which a dense all-reduce sends as float32. Refused where the runs do not tell a step's
+    fixed cost from that of its instances: at many ranks nothing else counts.
+    """
+    one = replace(asked, ranks=1, ranks_per_node=1, cores=asked.cores / asked.ranks)
+    if dict(asked.sync).get("sync") != repr("dense"):
+        return Refusal(asked.label, "what a dense all-reduce sends is known, other ways' is not")
+    if asked.batch < most:
+        return Refusal(asked.label, f"a batch of {asked.batch} leaves some of {most} ranks idle")
+    found = _fits(one, known, most)
+    if isinstance(found, Refusal):
+        return found
+    bytes_, epoch = FLOAT_BYTES * parameters, _instances(one, known)
+    sizes = list[Simulated]()
+    for ranks in _sizes(most):
+        phases = found.phases(replace(one, ranks=ranks)) | _sync(ranks, bytes_, network)
+        seconds = points.steps_of(epoch, one) * sum(phases.values())
+        speedup = sizes[0].seconds_per_epoch / seconds if sizes else 1.0
+        sizes.append(Simulated(ranks, one.batch / ranks, phases, seconds, speedup))
+    return Simulation(asked.label, _assumptions(one, found, bytes_, network), sizes)
+
+
+@dataclass(frozen=True)
+class Fits:
+    compute: model.Part
+    input: model.Part
+
+    def phases(self, point: Point) -> dict[str, float]:
+        found = {"compute": self.compute.fit, "input": self.input.fit}
+        return {name: fit.at(laws.LAWS[name][fit.law](point, 0.0)) for name, fit in found.items()}
+
+
+def _fits(one: Point, known: Sequence[Measured], most: int) -> Fits | Refusal:
+    """The laws of a rank alone, where they hold for the smallest share as well."""
+    found: dict[str, model.Part] = {}
+    for name in ("compute", "input"):
+        part = model.part(name, one, known)
+        if isinstance(part, Refusal):
+            return part
+        if not part.fit.knows(laws.LAWS[name][part.fit.law](replace(one, ranks=most), 0.0)):
+            return Refusal(
+                one.label,
+                f"runs of one batch size do not tell what of a step's {name} its instances cost",
+                (f"training.global_batch_size={max(one.batch // 4, 1)}",),
+            )
+        found[name] = part
+    return Fits(found["compute"], found["input"])
+
+
+def _instances(one: Point, known: Sequence[Measured]) -> float:
+    return next(each.instances_per_epoch for each in known if each.point.compute == one.compute)
+
+
+def _sizes(most: int) -> list[int]:
+    doubled = [2**power for power in range(most.bit_length()) if 2**power < most]
+    return [*doubled, most]
+
+
+def _sync(ranks: int, bytes_: float, network: Network) -> dict[str, float]:
+    """A ring: 2 (R - 1) messages that follow one another, each of 1/R of the bytes."""
+    messages = 2 * (ranks - 1)
+    seconds = messages * (network.latency_s + bytes_ / ranks / network.bytes_per_s)
+    return {"sync": seconds}
+
+
+def _assumptions(one: Point, found: Fits, bytes_: float, network: Network) -> list[str]:
+    smallest = f"compute: {found.compute.fit.law}; input: {found.input.fit.law}"
+    return [
+        f"each rank has {counted(one.cores, 'core')} of its own, as fast as those measured, and "
+        "is slowed by no other",
+        f"the batch over all ranks stays {one.batch}; a rank's step keeps to the laws fitted "
+        f"({smallest}), far below the shares that were run",
+        f"every step sends {bytes_ / 1e6:.3g} MB, all gradients as float32, through a ring of 2 "
+        "(R - 1) messages (Thakur et al. 2005), and nothing of it overlaps with computing",
+        f"a network of {1e6 * network.latency_s:g} µs a message and "
+        f"{network.bytes_per_s / 1e9:g} GB/s for each rank, assumed, not measured",
+        "no rank is ever late, no message is lost, and the file system serves all at once",
+    ]

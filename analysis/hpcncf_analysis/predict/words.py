@@ -1,0 +1,92 @@
+"""Predictions, refusals, errors and simulations, as text for a terminal. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+from hpcncf_analysis import words
+from hpcncf_analysis.predict.answer import Prediction, Refusal
+from hpcncf_analysis.predict.held_out import FEWEST, HeldOut
+from hpcncf_analysis.predict.simulate import Simulated, Simulation
+
+
+def answer(one: Prediction | Refusal, command: str) -> str:
+    """`command` submits what is asked; settings may be added to it."""
+    return _refusal(one, command) if isinstance(one, Refusal) else _prediction(one)
+
+
+def _refusal(one: Refusal, command: str) -> str:
+    added = "".join(f" -s {setting}" for setting in one.run)
+    return (
+        f"{one.label}\n  no prediction: {one.reason}\n"
+        f"  to know, run it: {command}{added if added not in command else ''}"
+    )
+
+
+def _prediction(one: Prediction) -> str:
+    told = words.interval(one.low, one.high, words.number)
+    interval = told or f"(no interval: fewer than {FEWEST} configurations to hold out)"
+    efficiency = (
+        f"parallel efficiency {words.percent(one.efficiency)} against {one.base}"
+        if one.base
+        else "no efficiency: nothing of its settings was run"
+    )
+    parts = ", ".join(f"{name} {_milliseconds(part)}" for name, part in one.phases.items())
+    lines = [
+        one.label,
+        f"  predicted: {words.number(one.seconds_per_epoch)} s/epoch {interval}, "
+        f"{words.number(one.instances_per_s)} instances/s, "
+        f"{words.number(one.core_s_per_epoch)} core-s/epoch",
+        f"  {efficiency}",
+        f"  a step: {parts}",
+        f"  fitted: {one.basis}",
+    ]
+    if one.measured is not None:
+        error = one.seconds_per_epoch / one.measured - 1
+        lines.append(
+            f"  it was run: {words.number(one.measured)} s/epoch measured, "
+            f"{error:+.0%} predicted without it"
+        )
+    return "\n".join(lines)
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{words.number(1000 * seconds)} ms"
+
+
+def errors(told: Sequence[HeldOut], refused: Sequence[Refusal]) -> str:
+    """Each configuration predicted from all others: how wrong."""
+    lines = [
+        f"{each.error:+6.0%}  {_milliseconds(each.step_s)} a step predicted, "
+        f"{_milliseconds(each.one.step_s)} measured: {each.one.point.label}"
+        for each in told
+    ]
+    if told:
+        lines.append(score(told))
+    lines += [f"refused  {one.label}: {one.reason}" for one in refused]
+    return "\n".join(lines) or "no completed run tells a speed"
+
+
+def score(told: Sequence[HeldOut]) -> str:
+    wrong = [abs(each.error) for each in told]
+    return (
+        f"half of the {len(told)} held out are predicted within {words.percent(median(wrong))}, "
+        f"the worst within {words.percent(max(wrong))}"
+    )
+
+
+def simulated(one: Simulation | Refusal) -> str:
+    if isinstance(one, Refusal):
+        added = "".join(f" -s {setting}" for setting in one.run)
+        return f"{one.label}\n  no simulation: {one.reason}" + (f"; run:{added}" if added else "")
+    lines = ["A SIMULATION, not a prediction. It assumes:"]
+    lines += [f"  - {text}" for text in one.assumptions]
+    lines += [one.label, f"{'ranks':>7} {'s/epoch':>9} {'speed-up':>9} {'efficiency':>10}  a step"]
+    return "\n".join([*lines, *map(_size, one.sizes)])
+
+
+def _size(one: Simulated) -> str:
+    parts = ", ".join(f"{name} {_milliseconds(part)}" for name, part in one.phases.items())
+    figures = f"{words.number(one.seconds_per_epoch):>9} {one.speedup:>8.2f}× "
+    return f"{one.ranks:>7} {figures}{words.percent(one.efficiency):>10}  {parts}"

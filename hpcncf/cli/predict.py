@@ -1,0 +1,168 @@
+"""`hpcncf predict`: what a configuration would do that was not run, from those that were."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from hpcncf.cli.plan import job_arguments
+
+if TYPE_CHECKING:
+    from hpcncf.plan import Plan
+    from hpcncf_analysis.predict.held_out import HeldOut
+
+HELP = "seconds per epoch of configurations that were not run, from the results of those that were"
+EPILOG = """\
+example: hpcncf predict jobs/cores.yaml -s resources.cpus_per_task=3
+how wrong it is about what was run:  hpcncf predict jobs/cores.yaml --held-out
+exit codes: 0 told; 3 some or all refused, since the results do not support it; 1 an error;
+2 the request is wrong
+"""
+# More points than that are a list nobody reads.
+MOST: Final = 200
+LATENCY_US, GB_PER_S = 25.0, 1.25
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    job_arguments(parser)
+    asked = parser.add_mutually_exclusive_group()
+    asked.add_argument(
+        "--held-out",
+        action="store_true",
+        help="predict each configuration that was run from all others, and tell the errors",
+    )
+    asked.add_argument(
+        "--simulate",
+        type=_ranks,
+        metavar="RANKS",
+        help="what up to so many ranks would do under assumptions that are printed: no prediction",
+    )
+    parser.add_argument(
+        "--latency-us",
+        type=_positive,
+        default=LATENCY_US,
+        metavar="US",
+        help=f"of a message in the simulated network ({LATENCY_US:g})",
+    )
+    parser.add_argument(
+        "--gb-per-s",
+        type=_positive,
+        default=GB_PER_S,
+        metavar="GB",
+        help=f"of each rank in the simulated network ({GB_PER_S:g}, 10 Gbit/s)",
+    )
+    parser.add_argument(
+        "--results", type=Path, metavar="DIR", help="default: results/<the job's name>"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of sentences")
+
+
+def _ranks(text: str) -> int:
+    ranks = int(text)
+    if not 2 <= ranks <= 100_000:
+        raise argparse.ArgumentTypeError(f"expected 2 to 100000 ranks, came {text}")
+    return ranks
+
+
+def _positive(text: str) -> float:
+    number = float(text)
+    if not 0 < number < 1e9:
+        raise argparse.ArgumentTypeError(f"expected a number above 0, came {text}")
+    return number
+
+
+def run(args: argparse.Namespace) -> int:
+    from hpcncf import collect, jobfile
+    from hpcncf.errors import UsageError
+    from hpcncf.paths import ResultPaths
+
+    job = jobfile.load(args.job, args.settings)
+    plan = jobfile.plan(job, args.job)
+    if job.workload != "ncf":
+        raise UsageError(f"{args.job}: predict knows the steps of workload ncf, not a command's")
+    found = collect.collect(ResultPaths(args.results or Path("results") / job.name))
+    if args.held_out:
+        return _held_out(args, found.runs)
+    if args.simulate:
+        return _simulate(args, found.runs, _settings(plan))
+    return _predict(args, found.runs, _settings(plan))
+
+
+def _settings(plan: Plan) -> list[dict[str, Any]]:
+    """Of each point of the plan, as a row of the table of runs has them. Raises UsageError."""
+    from hpcncf.errors import UsageError
+    from hpcncf.tables import rows
+
+    firsts = [run for run in plan.runs if run.repeat == 0]
+    if len(firsts) > MOST:
+        raise UsageError(
+            f"{len(firsts)} points; expected at most {MOST}: fix some axes of the grid with -s"
+        )
+    told = {"by_hand": False, "workload": "ncf", "command": None}
+    return [
+        rows.settings(run, ()) | told | {"data_key": run.data_key, "varied": run.varied}
+        for run in firsts
+    ]
+
+
+def _predict(args: argparse.Namespace, runs: list[Any], asked: list[dict[str, Any]]) -> int:
+    from dataclasses import asdict
+
+    from hpcncf_analysis.predict import Refusal, predict, words
+
+    answers = predict.predict(runs, asked)
+    if args.json:
+        plain = [asdict(each) | {"refused": isinstance(each, Refusal)} for each in answers]
+        print(json.dumps({"predictions": plain}, indent=2))
+    else:
+        command = ["hpcncf", "submit", str(args.job), *_spelled(args.settings)]
+        print("\n\n".join(words.answer(each, " ".join(command)) for each in answers))
+    return 3 if any(isinstance(each, Refusal) for each in answers) else 0
+
+
+def _spelled(settings: Sequence[str]) -> list[str]:
+    return [word for setting in settings for word in ("-s", setting)]
+
+
+def _held_out(args: argparse.Namespace, runs: list[Any]) -> int:
+    from hpcncf_analysis.predict import held_out, points, words
+    from hpcncf_analysis.summary import completed
+
+    told, refused = held_out.held_out(points.measured(completed(runs)))
+    if args.json:
+        plain = [_plain_error(each) for each in told]
+        print(json.dumps({"held_out": plain, "refused": [one.reason for one in refused]}, indent=2))
+    else:
+        print(words.errors(told, refused))
+    return 0 if told else 3
+
+
+def _plain_error(one: HeldOut) -> dict[str, Any]:
+    measured = {"label": one.one.point.label, "measured_step_s": one.one.step_s}
+    return measured | {"predicted_step_s": one.step_s, "error": one.error}
+
+
+def _simulate(args: argparse.Namespace, runs: list[Any], asked: list[dict[str, Any]]) -> int:
+    from dataclasses import asdict
+
+    from hpcncf_analysis.predict import Refusal, points, predict, simulate, words
+    from hpcncf_analysis.summary import completed
+
+    known = points.measured(completed(runs))
+    network = simulate.Network(args.latency_us / 1e6, args.gb_per_s * 1e9)
+    parameters = max((row["parameters"] or 0 for row in completed(runs)), default=0)
+    answers = [
+        simulate.simulate(point, known, args.simulate, parameters, network)
+        for point in predict.asked_points(runs, asked)
+    ]
+    if args.json:
+        print(json.dumps({"simulated": [asdict(each) for each in answers]}, indent=2))
+    else:
+        print("\n\n".join(words.simulated(each) for each in answers))
+    if refused := [each for each in answers if isinstance(each, Refusal)]:
+        print(f"hpcncf: {len(refused)} of {len(answers)} not simulated", file=sys.stderr)
+    return 3 if refused else 0
