@@ -9,5 +9,18 @@ from hpcncf_analysis.diagnosis.finding import (
     Gain,
     Verdict,
 )
+from hpcncf_analysis.diagnosis.reading import of_attempt, of_results
+from hpcncf_analysis.diagnosis.verdict import diagnose
 
-__all__ = ["CAUSES", "Cause", "CoreCounts", "Diagnosis", "Finding", "Gain", "Verdict"]
+__all__ = [
+    "CAUSES",
+    "Cause",
+    "CoreCounts",
+    "Diagnosis",
+    "Finding",
+    "Gain",
+    "Verdict",
+    "diagnose",
+    "of_attempt",
+    "of_results",
+]

@@ -1,0 +1,181 @@
+"""Rules on cores: those that cannot be used, are fought for, used by others, or idle. Pure."""
+
+from __future__ import annotations
+
+from hpcncf_analysis.diagnosis import gains, thresholds
+from hpcncf_analysis.diagnosis.evidence import Evidence
+from hpcncf_analysis.diagnosis.finding import Finding
+from hpcncf_analysis.words import cores, percent
+
+
+def one_core_confinement(evidence: Evidence) -> Finding | None:
+    """Affinity, a cgroup or its quota leave fewer cores than were allocated."""
+    allocated, usable = evidence.cores.allocated, _usable(evidence)
+    if not allocated or usable is None:
+        return None
+    short = allocated - usable
+    if short < thresholds.CONFINED_CORES or short / allocated < thresholds.WORTH:
+        return None
+    return Finding(
+        "one_core_confinement",
+        short / allocated,
+        "cores",
+        (
+            f"{cores(allocated)} cores allocated, {cores(usable)} usable",
+            *_held_back(evidence),
+        ),
+        f"Give srun -c {_per_rank(evidence)} and no --cpu-bind, and start nothing under taskset "
+        "or a smaller cgroup quota; else ask for the cores that can be used.",
+    )
+
+
+def _usable(evidence: Evidence) -> float | None:
+    """Less what a quota took away that no rank sees alone: the ranks of a job share it."""
+    usable = evidence.cores.usable
+    if usable is None or evidence.throttled_s is None or evidence.cores.used is None:
+        return usable
+    if evidence.of_elapsed(evidence.throttled_s) < thresholds.WORTH * usable:
+        return usable
+    return min(usable, evidence.cores.used)
+
+
+def _held_back(evidence: Evidence) -> list[str]:
+    told = []
+    if evidence.throttled_s:
+        told.append(f"a CPU quota held threads back for {evidence.throttled_s:.0f} s in all")
+    if evidence.affinity_changed:
+        told.append("the affinity mask at the end was not the one at the start")
+    return told
+
+
+def _per_rank(evidence: Evidence) -> str:
+    return cores((evidence.cores.allocated or 1) / evidence.world_size)
+
+
+def oversubscribed(evidence: Evidence) -> Finding | None:
+    """More of the run's own threads want to run than there are cores for them."""
+    usable, wanting = evidence.cores.usable, _wanting(evidence)
+    if not usable or wanting is None or wanting < thresholds.RUNNABLE * usable:
+        return None
+    share = 1 - usable / wanting
+    if share < thresholds.WORTH:
+        return None
+    return Finding(
+        "oversubscribed",
+        share,
+        "time",
+        (*_threads(evidence, wanting, usable), *_switches(evidence)),
+        "Run no more threads than usable cores: training.threads auto, or OMP_NUM_THREADS and the "
+        "number of workers such that their product is the cores.",
+        {"training.threads": "auto"} if _too_many_asked(evidence) else {},
+    )
+
+
+def _wanting(evidence: Evidence) -> float | None:
+    """Threads that want a core at once: measured, else as many as each rank was told to use."""
+    if evidence.runnable is not None:
+        return evidence.runnable
+    return None if evidence.threads is None else float(evidence.threads * evidence.world_size)
+
+
+def _threads(evidence: Evidence, wanting: float, usable: float) -> list[str]:
+    measured = "wanted to run at a time" if evidence.runnable is not None else "were asked for"
+    told = [f"{wanting:.1f} threads {measured} on {cores(usable)} usable cores"]
+    if evidence.threads is not None:
+        told.append(f"{evidence.threads} threads for each of {evidence.world_size} ranks")
+    return told
+
+
+def _switches(evidence: Evidence) -> list[str]:
+    if evidence.involuntary_per_s is None:
+        return []
+    return [f"{evidence.involuntary_per_s:,.0f} involuntary context switches a second"]
+
+
+def _too_many_asked(evidence: Evidence) -> bool:
+    usable = evidence.cores.usable or 0.0
+    asked = evidence.training.get("threads")
+    return isinstance(asked, int) and asked * evidence.world_size > usable
+
+
+def neighbour_load(evidence: Evidence) -> Finding | None:
+    """Others, or the hypervisor, took core time that this run's threads wanted."""
+    usable = evidence.cores.usable
+    if not usable:
+        return None
+    lost = min(evidence.others_cores or 0.0, _starved(evidence))
+    stolen = (evidence.steal or 0.0) * usable
+    share = (lost + stolen) / usable
+    if share < thresholds.WORTH:
+        return None
+    told = []
+    if lost:
+        told.append(
+            f"other processes used {cores(evidence.others_cores)} of its {cores(usable)} cores, "
+            f"while {cores(_starved(evidence))} of its own threads waited for one"
+        )
+    if stolen:
+        told.append(f"the hypervisor took {percent(evidence.steal)} of the cores' time")
+    return Finding(
+        "neighbour_load",
+        min(share, 1.0),
+        "cores",
+        tuple(told),
+        "Measure again on cores of your own: exclusive: true, or when the machine is quiet.",
+    )
+
+
+def _starved(evidence: Evidence) -> float:
+    """Threads that were ready and had no core, mean over the time; where it was not measured, those
+    that the run was told to use and did not keep busy."""
+    if evidence.runqueue_s is not None:
+        return evidence.of_elapsed(evidence.runqueue_s)
+    wanting = (evidence.threads or 1) * evidence.world_size
+    return max(0.0, min(wanting, evidence.cores.usable or 0.0) - (evidence.cores.used or 0.0))
+
+
+def serial_step(evidence: Evidence) -> Finding | None:
+    """Somebody computes all the time, on one core, and the others that could be used idle.
+
+    Cores that idle because one thread makes the input are the input's doing, not this.
+    """
+    usable, used = evidence.cores.usable, evidence.used
+    if not usable or used is None or usable / evidence.world_size < 1 + thresholds.CONFINED_CORES:
+        return None
+    if used < thresholds.ONE_THREAD * evidence.world_size:
+        return None
+    serial_input = evidence.phases.get("input", 0.0) * (1 - evidence.world_size / usable)
+    share = 1 - used / usable - serial_input
+    if share < thresholds.WORTH:
+        return None
+    return Finding(
+        "serial_step",
+        share,
+        "cores",
+        (
+            f"{cores(used)} of {cores(usable)} usable cores in use"
+            + (" while it trained" if evidence.used_in_training is not None else ""),
+            *_asked(evidence),
+        ),
+        _fewer(evidence),
+        {"resources.cpus_per_task": 1} if _can_shrink(evidence) else {},
+        gains.fewer_core_hours(1 - evidence.world_size / usable, (0.0, 0.0, 0.3))
+        if _can_shrink(evidence) and used < 1.25 * evidence.world_size
+        else None,
+    )
+
+
+def _asked(evidence: Evidence) -> list[str]:
+    if evidence.threads is None:
+        return []
+    return [f"{evidence.threads} threads compute in each of {evidence.world_size} ranks"]
+
+
+def _fewer(evidence: Evidence) -> str:
+    if evidence.threads == 1:
+        return "Ask for one core per rank, or set training.threads to auto where steps are large."
+    return "Ask for one core per rank: a step this small does not spread over more."
+
+
+def _can_shrink(evidence: Evidence) -> bool:
+    return evidence.trained and evidence.resources.get("cpus_per_task", 1) > 1

@@ -1,0 +1,245 @@
+"""A run's evidence drawn from the records that its ranks and nodes left. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import mul
+from typing import Any, Final
+
+from hpcncf.records import NodeRecord, RankRecord, TrainingRecord
+from hpcncf.tables import watched
+from hpcncf_analysis.diagnosis.evidence import Evidence, RankTimes
+from hpcncf_analysis.diagnosis.finding import CoreCounts
+from hpcncf_analysis.diagnosis.gpus import gpus
+
+PHASES: Final = ("input", "forward", "backward", "sync", "optimizer", "other", "fused")
+REPORTED: Final = ("input", "forward", "backward", "sync", "optimizer")
+
+
+def evidence(ranks: Sequence[RankRecord], nodes: Sequence[NodeRecord]) -> Evidence:
+    """Of one attempt at one run; `ranks` are not empty."""
+    assert ranks
+    parts = [_training(record) for record in ranks]
+    efficiency = watched.efficiency_in_training(ranks, nodes)
+    allocated = sum(record.cores.allocated for record in ranks)
+    return Evidence(
+        run_id=ranks[0].run_id,
+        elapsed_s=max(record.elapsed_s for record in ranks),
+        cores=CoreCounts(allocated, usable(ranks), _sum(r.cores.used for r in ranks)),
+        ranks=tuple(map(_times, ranks, parts)),
+        world_size=ranks[0].world_size,
+        used_in_training=None if efficiency is None else efficiency * allocated,
+        affinity_changed=any(record.cores.affinity_changed for record in ranks),
+        failed=_failed(ranks),
+        **_settings(ranks[0]),
+        **_spent(ranks),
+        **_seconds(parts),
+        **_tables(ranks[0], parts),
+        **_of_nodes(nodes),
+    )
+
+
+def usable(ranks: Sequence[RankRecord]) -> float:
+    """Cores that the ranks can use together: those of one node may share theirs."""
+    total = 0.0
+    for node in {record.node_index for record in ranks}:
+        there = [record.cores for record in ranks if record.node_index == node]
+        cpus = set().union(*(cores.cpus for cores in there))
+        total += min(sum(cores.usable for cores in there), len(cpus) or float("inf"))
+    return total
+
+
+def _failed(ranks: Sequence[RankRecord]) -> str | None:
+    for record in ranks:
+        if record.outcome != "completed":
+            error = record.error or {}
+            why = f": {error['type']}: {error['message']}" if "message" in error else ""
+            return f"rank {record.rank} {record.outcome}{why}"
+    return None
+
+
+def _settings(first: RankRecord) -> dict[str, Any]:
+    training = first.run.get("training") or {}
+    loads = training.get("loader", "vectorized") != "vectorized"
+    return {
+        "trained": first.training is not None,
+        "training": training,
+        "resources": first.run.get("resources") or {},
+        "threads": first.training.threads if first.training else None,
+        "workers": int(training.get("num_workers") or 0) if loads else 0,
+    }
+
+
+def _spent(ranks: Sequence[RankRecord]) -> dict[str, Any]:
+    elapsed_s = max(record.elapsed_s for record in ranks)
+    involuntary = sum(record.cpu.context_switches_involuntary for record in ranks)
+    limits = [record.memory.limit_mib for record in ranks if record.memory.limit_mib]
+    return {
+        "threads_peak": max(record.cpu.threads_peak for record in ranks),
+        "runnable": _sum(record.cpu.runnable_mean for record in ranks),
+        "runqueue_s": _sum(record.cpu.runqueue_s for record in ranks),
+        "involuntary_per_s": involuntary / elapsed_s if elapsed_s > 0 else None,
+        "throttled_s": _max(record.cpu.throttled_s for record in ranks),
+        "main_s": _sum(record.cpu.main_s for record in ranks),
+        "children_s": _sum(record.cpu.children_s for record in ranks),
+        "read_mib": _sum(record.io.read_mib for record in ranks),
+        "iowait_s": _sum(record.cpu.iowait_s for record in ranks),
+        "io_pressure_s": _max(record.io.pressure_s for record in ranks),
+        "major_faults": _sum(record.memory.major_faults for record in ranks),
+        "memory_peak_mib": sum(record.memory.rss_peak_mib for record in ranks),
+        "memory_limit_mib": min(limits, default=None),
+        "memory_pressure_s": _max(record.memory.pressure_s for record in ranks),
+        "swap_peak_mib": _sum(record.memory.swap_peak_mib for record in ranks),
+    }
+
+
+def _sum(values: Iterable[float | None]) -> Any:
+    """None unless every rank tells."""
+    told = list(values)
+    return None if None in told else sum(value for value in told if value is not None)
+
+
+def _max(values: Iterable[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+class Told:
+    """What one rank says of its steps: its training's record, or what its command reported."""
+
+    def __init__(self, phases_s: Mapping[str, float], record: RankRecord) -> None:
+        training, reported = record.training, _numbers(record)
+        self.phases_s = phases_s
+        self.steps_s = sum(phases_s.values())
+        self.record = training
+        self.instances = training.counted_instances if training else reported.get("instances")
+        self.steps = training.counted_steps if training else reported.get("steps")
+        self.seconds = {
+            name: getattr(training, name) if training else reported.get(name)
+            for name in ("startup_s", "training_s", "evaluation_s", "checkpoint_s")
+        }
+        if not training and phases_s:
+            self.seconds["training_s"] = self.steps_s
+        self.rows = {
+            name: getattr(training, name, None) if training else reported.get(name)
+            for name in ("rows_per_step", "table_rows")
+        }
+
+
+def _numbers(record: RankRecord) -> dict[str, float]:
+    """What a command reported of itself that is a number and not below 0."""
+    return {
+        key: float(value)
+        for key, value in record.reported.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+    }
+
+
+def _training(record: RankRecord) -> Told:
+    if record.training:
+        phases = record.training.phases
+        return Told({name: getattr(phases, f"{name}_s") for name in PHASES}, record)
+    reported = _numbers(record)
+    return Told(
+        {name: reported[f"{name}_s"] for name in REPORTED if f"{name}_s" in reported}, record
+    )
+
+
+def _times(record: RankRecord, told: Told) -> RankTimes:
+    known = told.steps_s > 0
+    return RankTimes(
+        rank=record.rank,
+        node=record.node,
+        steps_s=told.steps_s if known else None,
+        sync_s=told.phases_s.get("sync") if known else None,
+        instances=None if told.instances is None else int(told.instances),
+        cpu_s=record.cpu.user_s + record.cpu.system_s,
+    )
+
+
+def _seconds(parts: Sequence[Told]) -> dict[str, Any]:
+    """The slowest rank's seconds, and the phases' mean shares."""
+    told: dict[str, Any] = {
+        name: _max(part.seconds[name] for part in parts) for name in parts[0].seconds
+    }
+    whole = sum(part.steps_s for part in parts)
+    names = {name for part in parts for name in part.phases_s}
+    told["phases"] = {
+        name: sum(part.phases_s.get(name, 0.0) for part in parts) / whole
+        for name in sorted(names)
+        if whole > 0
+    }
+    steps = [part.steps for part in parts if part.steps is not None]
+    return told | {"counted_steps": int(max(steps)) if steps else None}
+
+
+def _tables(first: RankRecord, parts: Sequence[Told]) -> dict[str, Any]:
+    record = first.training
+    read, there = parts[0].rows["rows_per_step"], parts[0].rows["table_rows"]
+    estimated = record is not None and (read is None or there is None)
+    if estimated and record:
+        read, there = estimated_rows(first.run, record)
+    return {
+        "rows_per_step": read,
+        "table_rows": None if there is None else int(there),
+        "rows_estimated": estimated and read is not None,
+        **_sync(record),
+    }
+
+
+def _sync(record: TrainingRecord | None) -> dict[str, Any]:
+    told = record.sync if record else None
+    if record is None or told is None:
+        return {}
+    steps = record.counted_steps
+    return {
+        "sync_how": told.how,
+        "sync_over": told.over,
+        "sync_bytes_per_step": told.bytes / steps if steps else None,
+    }
+
+
+def estimated_rows(
+    run: Mapping[str, Any], record: TrainingRecord
+) -> tuple[float | None, float | None]:
+    """Rows a step reads at most, and rows of the tables, from the settings, for older records.
+
+    A batch of B positives with n negatives each reads B users and B (1 + n) items at most; the
+    tables have the parameters that are not the layers', whose context columns are not known here:
+    a few rows too many.
+    """
+    model, training = run.get("model"), run.get("training")
+    if not model or not training:
+        return None, None
+    width = model["gmf_width"] + model["mlp_width"]
+    inputs, layers = 2 * model["mlp_width"], 0
+    for output in model["layers"]:
+        layers, inputs = layers + (inputs + 1) * output, output
+    rows = (record.parameters - layers) / width
+    world = _world_size(run)
+    batch = training.get("batch_size_per_rank") or (
+        (training.get("global_batch_size") or 256) / world
+    )
+    return min(rows, batch * (2 + training["negatives"])), rows
+
+
+def _world_size(run: Mapping[str, Any]) -> int:
+    resources = run.get("resources") or {}
+    return int(resources.get("nodes", 1) * resources.get("tasks_per_node", 1))
+
+
+def _of_nodes(nodes: Sequence[NodeRecord]) -> dict[str, Any]:
+    return {
+        "others_cores": watched.others_cores(nodes),
+        "steal": _mean(nodes, lambda node: node.steal),
+        "gpus": gpus(nodes),
+    }
+
+
+def _mean(
+    nodes: Sequence[NodeRecord], series: Callable[[NodeRecord], Sequence[float]]
+) -> float | None:
+    """Over the windows, by their lengths."""
+    length_s = sum(sum(node.length_s) for node in nodes)
+    if length_s <= 0:
+        return None
+    return sum(sum(map(mul, series(node), node.length_s)) for node in nodes) / length_s

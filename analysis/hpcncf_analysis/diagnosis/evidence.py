@@ -1,0 +1,123 @@
+"""What the rules judge by: one run's figures drawn from its records. Pure.
+
+A figure that the records do not tell is None. Older records lack the newer fields, a command's lack
+the training; what a command reports of its phases stands in for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hpcncf_analysis.diagnosis.finding import CoreCounts
+
+
+@dataclass(frozen=True)
+class RankTimes:
+    """One rank's share of the work, in seconds of its counted steps."""
+
+    rank: int
+    node: str
+    steps_s: float | None = None
+    """All phases together."""
+    sync_s: float | None = None
+    instances: int | None = None
+    cpu_s: float | None = None
+    """CPU seconds of its whole life."""
+
+    @property
+    def useful_s(self) -> float | None:
+        """Not waiting for other ranks (POP's useful time, input included)."""
+        if self.steps_s is None or self.sync_s is None:
+            return None
+        return self.steps_s - self.sync_s
+
+
+@dataclass(frozen=True)
+class Gpus:
+    """Means over a run's GPUs and its time in training."""
+
+    number: int
+    busy: float
+    """Share of the time with a kernel of the run on the GPU."""
+    memory_mib: float | None = None
+    watts: float | None = None
+    throttled: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One run. Shares are 0.0 to 1.0; cores and seconds of CPU are sums over the ranks."""
+
+    run_id: str
+    elapsed_s: float
+    """Of the slowest rank."""
+    cores: CoreCounts
+    ranks: tuple[RankTimes, ...]
+    world_size: int = 1
+    trained: bool = False
+    """Whether it is our own training, whose settings `training` holds."""
+    training: Mapping[str, Any] = field(default_factory=dict)
+    resources: Mapping[str, Any] = field(default_factory=dict)
+    used_in_training: float | None = None
+    """Cores in use between the slowest rank's first step and its last, from the nodes' series."""
+    threads: int | None = None
+    """Threads that one rank computes with, as it was told to."""
+    threads_peak: int | None = None
+    """Threads of all kinds that one rank had at once."""
+    runnable: float | None = None
+    """Threads that ran or were ready to, mean over the time, of all ranks."""
+    runqueue_s: float | None = None
+    involuntary_per_s: float | None = None
+    affinity_changed: bool = False
+    throttled_s: float | None = None
+    startup_s: float | None = None
+    training_s: float | None = None
+    evaluation_s: float | None = None
+    checkpoint_s: float | None = None
+    phases: Mapping[str, float] = field(default_factory=dict)
+    """Phase -> share of the steps' time, mean over the ranks; empty where none are told."""
+    counted_steps: int | None = None
+    sync_how: str | None = None
+    sync_over: str | None = None
+    sync_bytes_per_step: float | None = None
+    rows_per_step: float | None = None
+    rows_estimated: bool = False
+    table_rows: int | None = None
+    workers: int = 0
+    main_s: float | None = None
+    children_s: float | None = None
+    read_mib: float | None = None
+    iowait_s: float | None = None
+    io_pressure_s: float | None = None
+    major_faults: int | None = None
+    others_cores: float | None = None
+    steal: float | None = None
+    memory_peak_mib: float | None = None
+    memory_limit_mib: float | None = None
+    memory_pressure_s: float | None = None
+    swap_peak_mib: float | None = None
+    gpus: Gpus | None = None
+    failed: str | None = None
+    """How the run ended, where it did not complete."""
+
+    @property
+    def steps(self) -> float:
+        """Share of the elapsed time that the steps took; of a command's, all that is told."""
+        if self.training_s is None or self.elapsed_s <= 0:
+            return 0.0
+        return min(1.0, self.training_s / self.elapsed_s)
+
+    def of_time(self, phase: str) -> float:
+        """A phase's share of the elapsed time; 0 where it is not told."""
+        return self.phases.get(phase, 0.0) * self.steps
+
+    def of_elapsed(self, seconds: float | None) -> float:
+        """Seconds as a share of the elapsed time; 0 where they are not told."""
+        return (seconds or 0.0) / self.elapsed_s if self.elapsed_s > 0 else 0.0
+
+    @property
+    def used(self) -> float | None:
+        """Cores in use while it trained, where that is known, else over all of its time."""
+        return self.cores.used if self.used_in_training is None else self.used_in_training

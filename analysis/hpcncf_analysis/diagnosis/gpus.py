@@ -1,0 +1,91 @@
+"""What the nodes' series tell of a run's GPUs, and whether those waited for the CPU. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from hpcncf.records import Gpu, NodeRecord
+from hpcncf_analysis.diagnosis import thresholds
+from hpcncf_analysis.diagnosis.evidence import Evidence, Gpus
+from hpcncf_analysis.diagnosis.finding import Finding
+from hpcncf_analysis.words import percent
+
+Series = Sequence[float | None]
+# With less of the steps' time in the input phase, it is not the input that a GPU waits for.
+INPUT: Final = 0.3
+
+
+def gpus(nodes: Sequence[NodeRecord]) -> Gpus | None:
+    """Means over all GPUs; `busy` is of the run's own kernels where NVML told them apart."""
+    pairs = [(gpu, node.length_s) for node in nodes for gpu in node.gpus or []]
+    busy = [share for gpu, lengths in pairs if (share := _busy(gpu, lengths)) is not None]
+    if not busy:
+        return None
+    lengths = [length for _, each in pairs for length in each]
+    joules = [value for gpu, _ in pairs for value in gpu.energy_j if value is not None]
+    return Gpus(
+        number=len(pairs),
+        busy=sum(busy) / len(busy),
+        memory_mib=_highest(pairs),
+        watts=sum(joules) / sum(lengths) if joules and sum(lengths) else None,
+        throttled=_throttled(pairs),
+    )
+
+
+def _busy(gpu: Gpu, lengths: Sequence[float]) -> float | None:
+    ours = _mean(gpu.ours, lengths)
+    return _mean(gpu.busy, lengths) if ours is None else ours
+
+
+def _mean(series: Series, lengths: Sequence[float]) -> float | None:
+    told = [(value, s) for value, s in zip(series, lengths, strict=True) if value is not None]
+    whole = sum(s for _, s in told)
+    return sum(value * s for value, s in told) / whole if whole else None
+
+
+def _highest(pairs: Sequence[tuple[Gpu, Sequence[float]]]) -> float | None:
+    told = [value for gpu, _ in pairs for value in gpu.ours_memory_mib if value is not None]
+    return max(told, default=None)
+
+
+def _throttled(pairs: Sequence[tuple[Gpu, Sequence[float]]]) -> dict[str, float]:
+    shares: dict[str, float] = {}
+    for gpu, lengths in pairs:
+        for reason, series in gpu.throttled.items():
+            shares[reason] = max(shares.get(reason, 0.0), _mean(series, lengths) or 0.0)
+    return shares
+
+
+def gpu_underused(evidence: Evidence) -> Finding | None:
+    """A GPU that waits: for input, or for the CPU to launch its many small kernels."""
+    told = evidence.gpus
+    if told is None or told.busy >= thresholds.GPU_BUSY:
+        return None
+    why, remedy = _why(evidence)
+    numbers = [
+        f"kernels of this run were on the {_of(told.number)} for {percent(told.busy)} of the time",
+        *([] if told.watts is None else [f"{told.watts:.0f} W on average, per GPU"]),
+        *why,
+    ]
+    return Finding("gpu_underused", 1 - told.busy, "time", tuple(numbers), remedy)
+
+
+def _of(number: int) -> str:
+    return "GPU" if number == 1 else f"{number} GPUs, on average,"
+
+
+def _why(evidence: Evidence) -> tuple[list[str], str]:
+    waits = evidence.phases.get("input", 0.0)
+    if not evidence.phases:
+        told = ["the record has no phases: whether it waits for input or for launches is not known"]
+        return told, "Have the program report its phases (docs/any-program.md) to know what for."
+    if waits >= INPUT:
+        told = [f"input-bound: {percent(waits)} of a step waits for the next batch"]
+        return told, "Make batches faster than the GPU takes them: training.loader vectorized."
+    told = [
+        f"launch-bound: only {percent(waits)} of a step waits for input, the rest is on the CPU"
+    ]
+    return told, (
+        "Give each launch more to do: a larger batch per rank, or several trainings on one GPU."
+    )

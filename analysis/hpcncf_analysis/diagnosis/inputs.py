@@ -1,0 +1,137 @@
+"""Rules on input: samples made in Python, waiting for files, workers that do not pay. Pure."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from hpcncf_analysis.diagnosis import gains, thresholds
+from hpcncf_analysis.diagnosis.evidence import Evidence
+from hpcncf_analysis.diagnosis.finding import Finding
+from hpcncf_analysis.words import percent
+
+VECTORIZED_LEFT: Final = (0.09, 0.03, 0.2)
+"""Of the time of a per-sample loader's input, what the vectorized loader takes for the same
+instances: `python -m benchmarks engines` and the demo measure both."""
+DEVICE_SHARE: Final = 0.15
+
+
+def python_input(evidence: Evidence) -> Finding | None:
+    """The steps wait for samples that are being computed, one by one, in Python."""
+    share = evidence.of_time("input") - waiting(evidence)
+    if share < thresholds.WORTH or not _one_by_one(evidence) or pays_less(evidence):
+        return None
+    return Finding(
+        "python_input",
+        share,
+        "time",
+        (
+            f"{percent(evidence.phases['input'])} of a step waits for the next batch, while a CPU "
+            "computes",
+            *_maker(evidence),
+        ),
+        "Make whole batches at once with tensor or array operations"
+        + (": training.loader vectorized." if evidence.trained else "."),
+        {"training.loader": "vectorized"} if evidence.trained else {},
+        gains.removed(evidence.phases["input"], VECTORIZED_LEFT) if evidence.trained else None,
+    )
+
+
+def _one_by_one(evidence: Evidence) -> bool:
+    """Of our own training the loader is known; a command's input that computes is taken for it."""
+    return not evidence.trained or evidence.training.get("loader") == "per_sample"
+
+
+def _maker(evidence: Evidence) -> list[str]:
+    if not evidence.trained:
+        return []
+    return [f"training.loader is per_sample, with {evidence.workers} workers"]
+
+
+def waiting(evidence: Evidence) -> float:
+    """Share of the elapsed time in which the input neither arrives nor is computed by anybody."""
+    if evidence.used is None:
+        return 0.0
+    idle = 1 - evidence.used / evidence.world_size - evidence.phases.get("sync", 0.0)
+    return min(evidence.of_time("input"), max(0.0, idle))
+
+
+def input_io(evidence: Evidence) -> Finding | None:
+    """The steps, or a command of which no phase is known, wait for files."""
+    device = _device(evidence)
+    share = waiting(evidence)
+    if share < thresholds.WORTH and not evidence.phases:
+        share = min(device, _idle(evidence))
+    if share < thresholds.WORTH:
+        return None
+    return Finding(
+        "input_io",
+        share,
+        "time",
+        tuple(_waits(evidence, share)),
+        "Read from a faster place (node-local disk or memory), in larger pieces, or ahead of need "
+        "by workers.",
+    )
+
+
+def _device(evidence: Evidence) -> float:
+    """Share of the time that a rank's thread waited for a disk."""
+    measured = evidence.iowait_s
+    if measured is None:
+        measured = evidence.io_pressure_s
+    return min(1.0, evidence.of_elapsed(measured) / evidence.world_size)
+
+
+def _idle(evidence: Evidence) -> float:
+    used = evidence.cores.used
+    return 0.0 if used is None else max(0.0, 1 - used / evidence.world_size)
+
+
+def _waits(evidence: Evidence, share: float) -> list[str]:
+    told = []
+    if "input" in evidence.phases:
+        told.append(f"{percent(evidence.phases['input'])} of a step waits for the next batch")
+    told.append(f"no CPU of the run computes for {percent(share)} of the time meanwhile")
+    if evidence.iowait_s:
+        told.append(f"its threads waited {evidence.iowait_s:.0f} s for disks")
+    if evidence.read_mib:
+        told.append(f"{evidence.read_mib:,.0f} MiB were read from storage")
+    if evidence.major_faults:
+        told.append(f"{evidence.major_faults:,} page faults read from a disk")
+    return told
+
+
+def worker_overhead(evidence: Evidence) -> Finding | None:
+    """DataLoader workers whose batches the steps wait for longer than making them would take."""
+    share = evidence.of_time("input")
+    if share < thresholds.WORTH or not pays_less(evidence):
+        return None
+    told = [f"{evidence.workers} workers for each rank"] if evidence.workers else []
+    told.append(
+        f"{percent(evidence.phases['input'])} of a step waits for their batches, though all of "
+        f"them together computed only {_computed(evidence):.1f} s"
+    )
+    changes: dict[str, Any] = {"training.num_workers": 0} if evidence.trained else {}
+    return Finding(
+        "worker_overhead",
+        share,
+        "time",
+        tuple(told),
+        "Make the batches in the rank's own process: num_workers 0"
+        + (", or training.loader vectorized." if evidence.trained else "."),
+        changes,
+    )
+
+
+def pays_less(evidence: Evidence) -> bool:
+    """Whether the rank would have waited less by making the batches itself.
+
+    At most it would take the CPU seconds that its workers took, which hold their overhead too.
+    """
+    if not evidence.workers or evidence.children_s is None or evidence.training_s is None:
+        return False
+    waited_s = evidence.phases.get("input", 0.0) * evidence.training_s * evidence.world_size
+    return waited_s >= _computed(evidence)
+
+
+def _computed(evidence: Evidence) -> float:
+    return evidence.children_s or 0.0

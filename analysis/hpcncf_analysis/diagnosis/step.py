@@ -1,0 +1,64 @@
+"""The rule on the step's own work: an optimiser that walks rows which no batch touched. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from hpcncf_analysis.diagnosis import gains, thresholds
+from hpcncf_analysis.diagnosis.evidence import Evidence
+from hpcncf_analysis.diagnosis.finding import Finding, Gain
+from hpcncf_analysis.words import number, percent
+
+# Engines whose step costs what its rows cost.
+OF_ROWS: Final = frozenset({"rowwise", "native"})
+
+
+def dense_optimizer(evidence: Evidence) -> Finding | None:
+    """The optimiser's time goes to rows that the step did not read: the share it could save."""
+    read, there = evidence.rows_per_step, evidence.table_rows
+    if not read or not there or read / there > thresholds.SPARSE or _walks_few(evidence):
+        return None
+    share = evidence.of_time("optimizer") * (1 - read / there)
+    if share < thresholds.WORTH:
+        return None
+    bound = "at most " if evidence.rows_estimated else ""
+    return Finding(
+        "dense_optimizer",
+        share,
+        "time",
+        (
+            f"the optimiser takes {percent(evidence.phases['optimizer'])} of a step",
+            f"a step reads {bound}{number(read)} of {number(there)} embedding rows, "
+            f"{_percent(read / there)}",
+        ),
+        "Update only the rows that a step read"
+        + (
+            ": training.engine rowwise gives the same mathematics, native the same in one compiled "
+            "step."
+            if evidence.trained
+            else ": sparse gradients with an optimiser for them."
+        ),
+        {"training.engine": "rowwise", "training.sync": "rows"}
+        if evidence.trained and evidence.world_size > 1
+        else {"training.engine": "rowwise"}
+        if evidence.trained
+        else {},
+        _gain(evidence) if evidence.trained and evidence.world_size == 1 else None,
+    )
+
+
+def _percent(share: float) -> str:
+    return percent(share) if share >= 0.01 else f"{100 * share:.2g} %"
+
+
+def _walks_few(evidence: Evidence) -> bool:
+    """Whether the step already touches its own rows only."""
+    return evidence.training.get("engine") in OF_ROWS or bool(evidence.training.get("sparse"))
+
+
+def _gain(evidence: Evidence) -> Gain:
+    """Amdahl's bound: the optimiser keeps the share of its time that the rows read are."""
+    assert evidence.rows_per_step
+    assert evidence.table_rows
+    kept = evidence.rows_per_step / evidence.table_rows
+    return gains.removed(evidence.phases["optimizer"], (kept, 0.0, min(1.0, 10 * kept)))

@@ -1,0 +1,45 @@
+"""When a figure becomes a finding: every threshold of the diagnosis, with its reason or source."""
+
+from __future__ import annotations
+
+from typing import Final
+
+WORTH: Final = 0.2
+"""Share of the time or the cores below which a cause is not worth a word: removing all of it would
+make a run 1.25 times as fast at most, and repeats on shared machines differ by a tenth."""
+
+SHORT_S: Final = 5.0
+"""Seconds after start-up that a run must have for a judgement. CPU time ticks every 10 ms and
+the monitor samples once a second: five samples. (jobstats judges nothing below 300 s.)"""
+SHORT_STEPS: Final = 10
+"""Counted steps below which their shares are those of single steps."""
+
+CONFINED_CORES: Final = 0.5
+"""Cores allocated above those usable: less is a quota that was rounded."""
+
+RUNNABLE: Final = 1.25
+"""Threads that want a core, over usable cores. torch keeps a helper or two that run for moments:
+a run with as many threads as cores was seen at up to 1.1."""
+STARTUP: Final = 1 / 3
+"""Share of start-up from which more training in one run is the first thing to ask for."""
+STARTUP_S: Final = 5.0
+"""Importing torch and joining a group take two to four seconds, which nothing shortens."""
+
+ONE_THREAD: Final = 0.75
+"""Cores' worth of CPU time from which somebody computes all the time; below, it waits."""
+BUSY: Final = 0.7
+"""Share of the usable cores that were used, below which a run without a finding is `unknown`, not
+`healthy`. jobstats marks a CPU efficiency below 65 % red and below 80 % black."""
+
+IMBALANCE: Final = 1.1
+"""The slowest rank's useful time over the mean of all, below which ranks are alike: load balance
+0.9, which POP calls good above 0.8."""
+SPARSE: Final = 0.5
+"""Share of a table's rows that a step reads, above which an update of all rows wastes little."""
+
+MEMORY_LIMIT: Final = 0.95
+"""Share of the memory limit from which the kernel takes pages away before it kills."""
+
+GPU_BUSY: Final = 0.5
+"""Share of the time with a kernel on the GPU. jobstats marks 15 % red and 25 % black, of hours in
+which a GPU is often idle on purpose; within the steps of a training half is little."""

@@ -1,0 +1,143 @@
+"""All rules together: which finding comes first, and when there is nothing to say. Pure.
+
+The costliest finding is the primary one, but for three rules of precedence:
+
+- a run too short to judge is that before anything else;
+- a cause stands before what it explains, unless that costs more than twice as much: a core that may
+  not be used idles, and whoever shares cores with a neighbour is late;
+- where nothing was found, a run that keeps its cores busy is healthy, and any other is unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from hpcncf.records import NodeRecord, RankRecord
+from hpcncf_analysis.diagnosis import thresholds
+from hpcncf_analysis.diagnosis.around import (
+    checkpoint_bound,
+    evaluation_bound,
+    startup_bound,
+    too_short_to_judge,
+)
+from hpcncf_analysis.diagnosis.cores import (
+    neighbour_load,
+    one_core_confinement,
+    oversubscribed,
+    serial_step,
+)
+from hpcncf_analysis.diagnosis.drawn import evidence
+from hpcncf_analysis.diagnosis.evidence import Evidence
+from hpcncf_analysis.diagnosis.finding import Cause, Diagnosis, Finding, Verdict
+from hpcncf_analysis.diagnosis.gpus import gpu_underused
+from hpcncf_analysis.diagnosis.inputs import input_io, python_input, worker_overhead
+from hpcncf_analysis.diagnosis.memory import memory_pressure
+from hpcncf_analysis.diagnosis.ranks import load_imbalance, straggler, sync_bound
+from hpcncf_analysis.diagnosis.step import dense_optimizer
+from hpcncf_analysis.words import percent
+
+RULES: Final[tuple[Callable[[Evidence], Finding | None], ...]] = (
+    too_short_to_judge,
+    one_core_confinement,
+    oversubscribed,
+    neighbour_load,
+    memory_pressure,
+    gpu_underused,
+    straggler,
+    load_imbalance,
+    sync_bound,
+    dense_optimizer,
+    worker_overhead,
+    python_input,
+    input_io,
+    evaluation_bound,
+    checkpoint_bound,
+    startup_bound,
+    serial_step,
+)
+# What a cause brings about: the findings that it stands before.
+EXPLAINS: Final[Mapping[Cause, frozenset[Cause]]] = {
+    "one_core_confinement": frozenset(
+        {
+            "oversubscribed",
+            "serial_step",
+            "python_input",
+            "dense_optimizer",
+            "worker_overhead",
+            "sync_bound",
+            "straggler",
+            "evaluation_bound",
+        }
+    ),
+    "oversubscribed": frozenset({"sync_bound", "straggler", "dense_optimizer", "serial_step"}),
+    "neighbour_load": frozenset({"straggler", "sync_bound", "oversubscribed"}),
+    "memory_pressure": frozenset({"input_io", "straggler", "checkpoint_bound"}),
+    "dense_optimizer": frozenset({"sync_bound"}),
+    "python_input": frozenset({"serial_step", "gpu_underused"}),
+    "input_io": frozenset({"serial_step", "gpu_underused"}),
+    "worker_overhead": frozenset({"oversubscribed"}),
+}
+TWICE: Final = 2.0
+
+
+def diagnose(ranks: Sequence[RankRecord], nodes: Sequence[NodeRecord]) -> Diagnosis:
+    """One attempt at one run, by the records that its ranks (one or more) and nodes left."""
+    return judged(evidence(ranks, nodes))
+
+
+def judged(told: Evidence) -> Diagnosis:
+    findings = ordered([found for rule in RULES if (found := rule(told))])
+    lacking = missing(told)
+    if findings:
+        first, *rest = findings
+        return Diagnosis(told.run_id, "cause", first, tuple(rest), told.cores, lacking)
+    idle = _idle(told)
+    verdict: Verdict = "unknown" if idle else "healthy"
+    return Diagnosis(told.run_id, verdict, None, (), told.cores, (*idle, *lacking))
+
+
+def ordered(findings: Sequence[Finding]) -> list[Finding]:
+    """By cost, each after what explains it."""
+    left = sorted(findings, key=lambda found: (not _is_short(found), -found.share))
+    result: list[Finding] = []
+    while left:
+        free = next((found for found in left if not _explained(found, left)), left[0])
+        left.remove(free)
+        result.append(free)
+    return result
+
+
+def _is_short(found: Finding) -> bool:
+    return found.cause == "too_short_to_judge"
+
+
+def _explained(found: Finding, others: Sequence[Finding]) -> bool:
+    return any(
+        found.cause in EXPLAINS.get(other.cause, ()) and TWICE * other.share >= found.share
+        for other in others
+    )
+
+
+def _idle(told: Evidence) -> tuple[str, ...]:
+    """Why a run in which no cause was found cannot be called healthy."""
+    usable, used = told.cores.usable, told.used
+    if not usable or used is None:
+        return ("how many cores were used",)
+    if used / usable >= thresholds.BUSY:
+        return ()
+    return (f"why {percent(1 - used / usable)} of the usable cores' time was not used",)
+
+
+def missing(told: Evidence) -> tuple[str, ...]:
+    """What the records do not tell, that a rule would have used."""
+    lacking = []
+    if len(told.ranks) < told.world_size:
+        lacking.append(f"the records of {told.world_size - len(told.ranks)} ranks")
+    if told.failed:
+        lacking.append(f"how it would have ended ({told.failed})")
+    if not told.phases:
+        lacking.append("phases of a step (a command can report them, see docs/any-program.md)")
+    if told.others_cores is None:
+        lacking.append("the node's series, and so the neighbours' load")
+    return tuple(lacking)
