@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -17,6 +18,8 @@ class Table:
     rows: list[list[str]]
     texts: frozenset[str] = frozenset()
     """The other columns of text, not of figures."""
+    keys: Sequence[Sequence[float | None]] = ()
+    """[row][column] what a column of figures is sorted by, where its texts do not tell."""
 
     @property
     def groups(self) -> list[tuple[str, int]]:
@@ -30,6 +33,14 @@ class Table:
     def names(self) -> list[str]:
         """The headings without their groups."""
         return [self._parts(name)[1] for name in self.columns]
+
+    @property
+    def wraps(self) -> bool:
+        """Whether its last column is prose."""
+        return self.columns[-1] in self.texts
+
+    def key(self, row: int, column: int) -> float | None:
+        return self.keys[row][column] if self.keys else None
 
     @staticmethod
     def _parts(column: str) -> tuple[str, str]:

@@ -35,9 +35,6 @@ TOLD: Final = {
 # These say how far a command was, not what came of it.
 HOW_FAR: Final = {"metric_epoch", "metric_epochs", "metric_step"}
 MOST_TOLD: Final = 8
-# As the monitor says it.
-TOO_SHORT: Final = "too short to judge"
-RUN_TEXTS: Final = frozenset({"settings", "state", "what happened"})
 SCALING: Final = ("speed-up", "parallel efficiency")
 LENGTHS: Final = {"commit": 10}
 
@@ -236,36 +233,6 @@ def epoch_table(epochs: Sequence[Row], shown: Sequence[Configuration]) -> Table 
     columns = ["configuration", "epoch", "training s", "evaluation s", "loss"]
     columns += ["HR@10", "NDCG@10", "HR@10 unseen"]
     return Table(columns, rows) if rows else None
-
-
-def run_table(runs: Sequence[Row]) -> Table:
-    """Every planned run, whatever became of it."""
-    columns = ["run", "settings", "repeat", "state", "elapsed", "of the limit"]
-    columns += ["CPU efficiency", "peak memory", "of what was asked", "what happened"]
-    return Table(columns, [_run_row(row) for row in runs], RUN_TEXTS)
-
-
-def _run_row(row: Row) -> list[str]:
-    varied = ", ".join(f"{key.split('.')[-1]}: {value}" for key, value in row["varied"].items())
-    told = [row["reason"], row["progress"], row["stale"], *_warnings(row)]
-    return [
-        row["run_id"],
-        varied or row["command"] or "the base setting",
-        str(row["repeat"]),
-        row["state"] + (" (retired)" if row["retired"] else ""),
-        words.duration(row["elapsed_s"]),
-        words.percent(row["time_efficiency"]),
-        words.percent(row["cpu_efficiency"]),
-        words.mebibytes(row["memory_peak_mib"]),
-        words.percent(row["memory_efficiency"]),
-        "; ".join(text for text in told if text),
-    ]
-
-
-def _warnings(row: Row) -> list[str]:
-    """Without the word on how little was measured where the run's end is what matters."""
-    ended_well = row["state"] == "completed"
-    return [text for text in row["warnings"] if ended_well or TOO_SHORT not in text]
 
 
 def environment(runs: Sequence[Row]) -> list[tuple[str, str]]:

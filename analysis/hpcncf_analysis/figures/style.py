@@ -25,6 +25,20 @@ PHASES: Final = {
 }
 INK, GREY, FAINT = "#222222", "#6B6B6B", "#D9D9D9"
 WIDTH_IN: Final = 6.4
+# What a page calls these colours, to have lighter ones on a dark ground.
+VARIABLES: Final = {
+    INK: "ink",
+    GREY: "soft",
+    FAINT: "line",
+    "#FFFFFF": "figure",
+    BLUE: "blue",
+    VERMILION: "vermilion",
+    GREEN: "green",
+    PURPLE: "purple",
+    "#8A6100": "ochre",
+    "#2A7FA8": "steel",
+    "#333333": "dark",
+}
 
 SETTINGS: Final[Any] = {  # matplotlib's stubs know its keys as literals only
     "font.family": "sans-serif",
@@ -86,6 +100,14 @@ def as_svg(figure: Figure, name: str) -> str:
     with mpl.rc_context(SETTINGS | {"svg.hashsalt": name}):
         figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
     return text.getvalue()
+
+
+def as_pdf(figure: Figure) -> bytes:
+    """For a paper: the same figure gives the same bytes, its texts stay texts."""
+    page = BytesIO()
+    with mpl.rc_context(SETTINGS | {"pdf.fonttype": 42}):
+        figure.savefig(page, format="pdf", metadata={"CreationDate": None, "Producer": None})
+    return page.getvalue()
 
 
 def as_png(figure: Figure) -> bytes:

@@ -1,0 +1,1 @@
+"""The page that a report is: its sections as values, then as HTML and Markdown."""

@@ -1,0 +1,36 @@
+"""What a page is made of: the collected tables, and what the analysis found in them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from hpcncf.collect import Collected
+from hpcncf_analysis import summary
+from hpcncf_analysis.advice.conclude import Conclusion
+from hpcncf_analysis.diagnosis import Diagnosis
+from hpcncf_analysis.page.section import Drawn
+from hpcncf_analysis.summary import Configuration
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Material:
+    found: Collected
+    shown: Sequence[Configuration]
+    conclusion: Conclusion
+    alerts: Sequence[str]
+    diagnoses: Mapping[str, Diagnosis] = field(default_factory=dict)
+    """By run."""
+    figures: Mapping[str, Drawn] = field(default_factory=dict)
+
+    @cached_property
+    def runs(self) -> list[Row]:
+        """Those that count."""
+        return summary.completed(self.found.runs)
+
+    def drawn(self, *names: str) -> list[Drawn]:
+        return [self.figures[name] for name in names if name in self.figures]

@@ -1,0 +1,68 @@
+"""The ranks of a run beside each other: who computes, who waits, and for whom. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from hpcncf_analysis import words
+from hpcncf_analysis.page.material import Material
+from hpcncf_analysis.page.section import Grid, Part
+from hpcncf_analysis.summary import Configuration
+from hpcncf_analysis.table import Table
+
+Row = Mapping[str, Any]
+
+# So many configurations show their ranks, and so many ranks each: others are in ranks.csv.
+MOST: Final = 4
+RANKS: Final = 32
+
+
+def chosen(material: Material) -> list[Configuration]:
+    """The fastest of several ranks."""
+    several = [one for one in material.shown if one.ranks > 1 and one.speed]
+    return sorted(several, key=lambda one: one.speed or 0.0, reverse=True)[:MOST]
+
+
+def of_run(ranks: Sequence[Row], one: Configuration) -> list[Row]:
+    """The ranks' rows of a configuration's first run, those that trained."""
+    run = one.rows[0]["run_id"]
+    found = [row for row in ranks if row["run_id"] == run and row.get("counted_s") is not None]
+    return found[:RANKS]
+
+
+def parts(material: Material) -> list[Part]:
+    grids: list[Part] = []
+    for one in chosen(material):
+        ranks = of_run(material.found.ranks, one)
+        if ranks:
+            grids.append(Grid(_table(ranks), title=f"{one.label}, run {one.rows[0]['run_id']}"))
+    return grids
+
+
+def busy_s(row: Row) -> float:
+    """A rank's counted steps without its waiting for other ranks."""
+    return float(row["counted_s"] - row["sync_s"])
+
+
+def _table(ranks: Sequence[Row]) -> Table:
+    slowest = max(ranks, key=busy_s)
+    columns = ["rank", "node", "steps: instances", "steps: seconds", "steps: input"]
+    columns += ["steps: computing", "steps: waiting for ranks", "cores used", "CPU efficiency"]
+    rows = [_row(row, row is slowest and len(ranks) > 1) for row in ranks]
+    return Table([*columns, "peak MiB"], rows, frozenset({"node"}))
+
+
+def _row(row: Row, slowest: bool) -> list[str]:
+    return [
+        f"{row['rank']}{' (slowest)' if slowest else ''}",
+        str(row["node"]),
+        words.number(row["counted_instances"]),
+        words.number(row["counted_s"]),
+        words.number(row["input_s"]),
+        words.number(busy_s(row) - row["input_s"]),
+        words.number(row["sync_s"]),
+        words.hundredths(row["cores_used"]),
+        words.percent(row["cpu_efficiency"]),
+        words.number(row["memory_rss_peak_mib"]),
+    ]
