@@ -36,7 +36,7 @@ LAYERS: list[set[str]] = [
         "hpcncf.claims",
         "hpcncf.submissions",
     },
-    {"hpcncf.ncf.data", "hpcncf.ncf.sampling"},
+    {"hpcncf.ncf.data", "hpcncf.ncf.sampling", "hpcncf.lint"},
     {"hpcncf.overrides", "hpcncf.jobfile", "hpcncf.serving", "hpcncf.ncf", "hpcncf.rank"},
     {
         "hpcncf.results",

@@ -28,6 +28,7 @@ VERBS = (
     "report",
     "run",
     "train",
+    "lint",
     "doctor",
     "completion",
 )

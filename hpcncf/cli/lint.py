@@ -1,0 +1,106 @@
+"""`hpcncf lint`: what costs time in Python and sbatch files, line by line."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpcncf.errors import HpcncfError, UsageError
+
+if TYPE_CHECKING:
+    from hpcncf.lint.complaint import Complaint
+
+HELP = "read Python and sbatch files for what wastes cores, line by line"
+EPILOG = """\
+runs nothing; knows an sbatch script by its #SBATCH lines; of a folder it reads *.py, *.sh, *.sbatch
+exit codes: 0 nothing found; 1 something found; 2 a file cannot be read or understood
+example: hpcncf lint train.py job.sbatch
+"""
+OURS = (".py", ".sh", ".sbatch", ".slurm")
+LARGEST_BYTES = 2_000_000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("files", metavar="FILE", type=Path, nargs="+", help="a file or a folder")
+    parser.add_argument(
+        "--cores",
+        metavar="N",
+        type=int,
+        help="cores that a rank will have; else those that an sbatch file among FILEs asks for",
+    )
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.cores is not None and args.cores < 1:
+        raise UsageError(f"--cores {args.cores}: expected at least 1")
+    texts = {path: _text(path) for path in _files(args.files)}
+    cores = args.cores or _cores_asked(list(texts.values()))
+    found = {path: _complaints(path, text, cores) for path, text in texts.items()}
+    told = [(path, each) for path, complaints in found.items() for each in complaints]
+    if args.json:
+        print(json.dumps([{"file": str(path)} | vars(each) for path, each in told], indent=1))
+    else:
+        for path, each in told:
+            print(f"{path}:{each.line}: {each.rule}: {each.message}")
+        print(_summary(len(told), len(texts)))
+    return 1 if told else 0
+
+
+def _summary(complaints: int, files: int) -> str:
+    read = f"{files} file{'s' * (files != 1)} read"
+    return f"{read}: {complaints or 'nothing'} found"
+
+
+def _files(given: Sequence[Path]) -> Iterator[Path]:
+    for path in given:
+        if not path.is_dir():
+            yield path
+            continue
+        inside = [
+            file
+            for file in path.rglob("*")
+            if file.suffix in OURS and not _hidden(file.relative_to(path)) and file.is_file()
+        ]
+        if not inside:
+            raise UsageError(f"{path}: no file in it ends in {', '.join(OURS)}")
+        yield from sorted(inside)
+
+
+def _hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
+
+
+def _text(path: Path) -> str:
+    try:
+        if path.stat().st_size > LARGEST_BYTES:
+            raise UsageError(f"{path}: {path.stat().st_size} bytes are no script")
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: not text in UTF-8: {error.reason}") from None
+
+
+def _cores_asked(texts: Sequence[str]) -> int | None:
+    """Where all sbatch scripts ask for the same."""
+    from hpcncf.lint import batch_script
+
+    asked = {batch_script.asked(text).cores for text in texts if batch_script.is_one(text)}
+    return asked.pop() if len(asked) == 1 else None
+
+
+def _complaints(path: Path, text: str, cores: int | None) -> list[Complaint]:
+    from hpcncf.lint import batch_script, python_script
+
+    if batch_script.is_one(text) and path.suffix != ".py":
+        return batch_script.complaints(text)
+    if path.suffix in OURS[1:]:  # a shell script that is not for sbatch
+        return []
+    try:
+        return python_script.complaints(text, cores)
+    except HpcncfError as error:
+        raise UsageError(f"{path}: {error}") from None

@@ -1,0 +1,189 @@
+"""What `hpcncf lint` finds in Python and sbatch files, and what it leaves alone."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcncf.cli import main
+from hpcncf.errors import HpcncfError
+from hpcncf.lint import batch_script, python_script
+from hpcncf.lint.complaint import RULES
+
+ROOT = Path(__file__).parent.parent
+DATASET = """\
+class Rows(Dataset):
+    def __init__(self):
+        self.table = frame.iloc[:10]
+        self.kept = torch.tensor([1, 2])
+
+    def __getitem__(self, index):
+        {line}
+"""
+LOOP = """\
+for batch in loader:
+    loss = criterion(model(batch))
+    loss.backward()
+    {line}
+"""
+
+
+def rules(text: str, cores: int | None = None) -> list[tuple[int, str]]:
+    return [(each.line, each.rule) for each in python_script.complaints(text, cores)]
+
+
+def asked(*lines: str) -> list[tuple[int, str]]:
+    text = "\n".join(["#!/bin/bash", *lines]) + "\n"
+    return [(each.line, each.rule) for each in batch_script.complaints(text)]
+
+
+@pytest.mark.parametrize(
+    ("line", "rule"),
+    [
+        ("return self.frame.iloc[index]", "pandas-per-sample"),
+        ("return self.frame.at[index, 'user']", "pandas-per-sample"),
+        ("return torch.tensor(self.users[index])", "tensor-per-sample"),
+        ("return LongTensor([self.users[index]])", "tensor-per-sample"),
+        ("return choice(list(set(self.items) - set(self.seen)))", "set-difference"),
+        ("return choice(tuple(self.items.difference(self.seen)))", "set-difference"),
+    ],
+)
+def test_what_a_dataset_does_for_each_sample(line: str, rule: str) -> None:
+    assert rules(DATASET.format(line=line)) == [(7, rule)]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "return self.users[index], self.items[index]",
+        "return self.tensor(index)",
+        "return self.loc(index)",
+        "return list(self.seen[index])",
+        "return self.users[index] - self.items[index]",
+    ],
+)
+def test_what_a_dataset_may_do(line: str) -> None:
+    assert rules(DATASET.format(line=line)) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "rule"),
+    [
+        ("total += loss", "kept-graph"),
+        ("total += loss * len(batch)", "kept-graph"),
+        ("total = total + loss", "kept-graph"),
+        ("losses.append(loss)", "kept-graph"),
+        ("total += loss.item()", "synchronised-step"),
+        ("others = list(items - seen)", "set-difference"),
+    ],
+)
+def test_what_a_loop_does_in_each_step(line: str, rule: str) -> None:
+    assert rules(LOOP.format(line=line)) == [(4, rule)]
+
+
+@pytest.mark.parametrize(
+    "line", ["total += loss.detach()", "total += 1", "losses.append(batch)", "mean = loss / 2"]
+)
+def test_what_a_loop_may_do(line: str) -> None:
+    assert rules(LOOP.format(line=line)) == []
+
+
+def test_loaders() -> None:
+    assert rules("DataLoader(train_set, batch_size=8)") == [(1, "no-shuffle")]
+    assert rules("DataLoader(dataset=data.train)") == [(1, "no-shuffle")]
+    assert rules("DataLoader(train_set, shuffle=True)") == []
+    assert rules("DataLoader(train_set, sampler=sampler)") == []
+    assert rules("DataLoader(train_set, **options)") == []
+    assert rules("DataLoader(test_set)") == []
+    workers = "DataLoader(test_set, num_workers=4)"
+    assert rules(workers) == rules(workers, cores=5) == []
+    assert rules(workers, cores=4) == [(1, "too-many-workers")]
+
+
+def test_a_distributed_sampler_is_told_the_epoch() -> None:
+    assert rules("sampler = DistributedSampler(data)") == [(1, "no-set-epoch")]
+    assert rules("sampler = DistributedSampler(data)\nsampler.set_epoch(1)") == []
+    assert rules("sampler = DistributedSampler(data, shuffle=False)") == []
+
+
+def test_what_is_not_python_is_said_with_its_line() -> None:
+    with pytest.raises(HpcncfError, match="line 2: not Python"):
+        python_script.complaints("a = 1\nprint 'a'\n")
+
+
+@given(st.text())
+def test_any_text_is_read_or_refused(text: str) -> None:
+    assert all(each.rule in RULES for each in batch_script.complaints(text))
+    with contextlib.suppress(HpcncfError):
+        assert all(each.rule in RULES for each in python_script.complaints(text))
+
+
+def test_a_port_that_all_tasks_of_an_array_share() -> None:
+    fixed = "export MASTER_PORT=29500"
+    assert asked("#SBATCH --array=0-9", fixed) == [(3, "fixed-port")]
+    assert asked(fixed) == []
+    assert asked("#SBATCH -a 0-9", "torchrun --master_port 29500 train.py") == [(3, "fixed-port")]
+    assert asked("#SBATCH --array=0-9", "export MASTER_PORT=$((12000 + SLURM_JOB_ID))") == []
+
+
+def test_srun_is_told_the_cores() -> None:
+    four = "#SBATCH --cpus-per-task=4"
+    assert asked(four, "srun python train.py") == [(3, "srun-without-cores")]
+    assert asked(four, "srun -c 4 python train.py") == []
+    assert asked(four, "srun \\", "  --cpus-per-task=$SLURM_CPUS_PER_TASK python train.py") == []
+    assert asked(four, "export SRUN_CPUS_PER_TASK=4", "srun python train.py") == []
+    assert asked("srun python train.py") == []
+
+
+def test_more_threads_or_workers_than_cores() -> None:
+    assert asked("#SBATCH -c 4", "export OMP_NUM_THREADS=8") == [(3, "too-many-threads")]
+    assert asked("#SBATCH -c 4", "export OMP_NUM_THREADS=4") == []
+    assert asked("#SBATCH -c4", "python train.py --num-workers 4") == [(3, "too-many-workers")]
+    assert asked("#SBATCH -c 4", "python train.py --num_workers=3") == []
+    assert asked("export OMP_NUM_THREADS=8", "#SBATCH -c 8") == [(2, "too-many-threads")]
+
+
+def test_tasks_that_nothing_starts() -> None:
+    assert asked("#SBATCH --ntasks=4", "python train.py") == [(3, "ranks-without-launcher")]
+    assert asked("#SBATCH -N 2", "python train.py") == [(3, "one-task-for-nodes")]
+    assert asked("#SBATCH -N 2", "#SBATCH --ntasks-per-node=2", "srun python train.py") == []
+    assert asked("#SBATCH --ntasks=4", "# python train.py", "torchrun train.py") == []
+
+
+def test_the_verb_names_files_and_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "train.py").write_text("DataLoader(train_set, shuffle=True, num_workers=4)\n")
+    (tmp_path / "job.sbatch").write_text("#!/bin/bash\n#SBATCH -c 2\nsrun -c 2 python train.py\n")
+    assert main(["lint", str(tmp_path)]) == 1
+    told = capsys.readouterr().out
+    assert f"{tmp_path}/train.py:1: too-many-workers: " in told  # by the script's cores
+    assert told.endswith("2 files read: 1 found\n")
+    assert main(["lint", str(tmp_path), "--cores", "5", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
+
+
+@pytest.mark.parametrize("name", ["absent.py", "latin.py", "folder", "broken.py"])
+def test_what_cannot_be_read_is_refused(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "latin.py").write_bytes(b"name = '\xe9'\n")
+    (tmp_path / "broken.py").write_text("def\n")
+    (tmp_path / "folder").mkdir()
+    assert main(["lint", str(tmp_path / name)]) == 2
+    assert f"hpcncf: {tmp_path / name}: " in capsys.readouterr().err
+
+
+def test_every_rule_is_documented_and_no_other() -> None:
+    page = (ROOT / "docs/lint.md").read_text()
+    documented = [line.split("`")[1] for line in page.splitlines() if line.startswith("| `")]
+    assert documented == list(RULES)
+
+
+def test_our_own_scripts_are_clean(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["lint", str(ROOT / "jobs/any_program.py"), str(ROOT / "slurm_templates")]) == 0, (
+        capsys.readouterr().out
+    )
