@@ -1,0 +1,58 @@
+"""Every job of tests/pathology, started and diagnosed: the cause that was made, and the one named.
+
+On two quiet cores: what else computes there meanwhile is a cause of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+TESTS = Path(__file__).parent.parent / "tests"
+
+
+def arguments() -> argparse.Namespace:
+    asking = argparse.ArgumentParser(prog="python -m benchmarks.pathology", description=__doc__)
+    asking.add_argument("--keep", type=Path, metavar="FOLDER", help="for data and results")
+    asking.add_argument("names", nargs="*", metavar="CAUSE[.WAY]", help="default: all of them")
+    return asking.parse_args()
+
+
+def main() -> int:
+    """Print the page; how far it is goes to standard error."""
+    sys.path.append(str(TESTS))
+    from pathology import beside, cases, matrix, suite
+    from pathology.start import Bench
+
+    asked = arguments()
+    wanted = [case for case in cases.CASES if _named(case.name, asked.names)]
+    can, cannot = suite.possible(wanted, beside.available())
+    print(f"{len(can)} jobs, {sum(case.seconds for case in can) / 60:.0f} min", file=sys.stderr)
+
+    def tell(result: suite.Result) -> None:
+        right = "right" if result.right else f"WRONG: {result.verdict}: {_why(result)}"
+        print(f"{result.case.name}: {right}", file=sys.stderr, flush=True)
+
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench((asked.keep or Path(folder)).resolve())
+        bench.folder.mkdir(parents=True, exist_ok=True)
+        results = list(suite.run(can, bench, tell))
+    print(*matrix.page(results, cannot), sep="\n")
+    return 0
+
+
+def _why(result: object) -> str:
+    from pathology.suite import Result
+
+    assert isinstance(result, Result)
+    return result.problem or (result.said.evidence if result.said else "")
+
+
+def _named(name: str, wanted: list[str]) -> bool:
+    return not wanted or any(name == each or name.startswith(f"{each}.") for each in wanted)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

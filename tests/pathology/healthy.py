@@ -1,0 +1,92 @@
+"""Jobs with nothing to say against: their cores work, and on what they should."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pathology.case import Case, Job, Run
+
+CASES: Final = [
+    Case(
+        "healthy",
+        "native",
+        Job({"training.engine": "native", "training.epochs": 150}, data="small"),
+        "the fastest engine on one core",
+        24,
+    ),
+    Case(
+        "healthy",
+        "native-two-cores",
+        Job(
+            {
+                "training.engine": "native",
+                "training.epochs": 250,
+                "training.global_batch_size": 4096,
+                "resources.cpus_per_task": 2,
+            },
+            data="small",
+        ),
+        "its two threads on two cores, with batches large enough for both",
+        24,
+        cores=2,
+    ),
+    Case(
+        "healthy",
+        "rowwise",
+        Job({"training.engine": "rowwise", "training.epochs": 25}, data="small"),
+        "torch's products on one core, and only the rows of the batch",
+        24,
+    ),
+    Case(
+        "healthy",
+        "large-batch",
+        Job(
+            {
+                "training.adam": "fused",
+                "training.global_batch_size": 4096,
+                "training.epochs": 40,
+            },
+            data="small",
+        ),
+        "the plain module with whole batches and tables that every step reads almost all of",
+        24,
+    ),
+    Case(
+        "healthy",
+        "command",
+        Run(("burn.py", "--seconds", "15")),
+        "one busy process on one core",
+        16,
+    ),
+    Case(
+        "healthy",
+        "command-two-cores",
+        Run(("burn.py", "--seconds", "15", "--processes", "2")),
+        "two on two",
+        16,
+        cores=2,
+    ),
+    Case(
+        "healthy",
+        "products",
+        Run(("products.py", "--seconds", "15", "--threads", "2", "--width", "1024")),
+        "two threads of torch share large products on two cores",
+        18,
+        cores=2,
+    ),
+    Case(
+        "healthy",
+        "training",
+        Run(("train.py", "--seconds", "18", "--batch", "2048")),
+        "a user's training with whole batches and small tables on one core",
+        22,
+    ),
+    Case(
+        "healthy",
+        "ranks",
+        Job({"resources.tasks_per_node": 2}, program=("burn.py", "--seconds", "15")),
+        "two ranks that need nothing of each other, each busy on its core",
+        18,
+        cores=2,
+    ),
+]

@@ -1,0 +1,184 @@
+"""Causes that lie in optimiser, evaluation, start, checkpoints, memory, or too little time."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pathology.case import Beside, Case, Job, Run
+
+NO_EVALUATION: Final = {"training.evaluation": "none", "training.checkpoint_every": 0}
+
+DENSE: Final = [
+    Case(
+        "dense_optimizer",
+        "adam",
+        Job(NO_EVALUATION | {"training.max_steps": 120}, data="wide"),
+        "Adam walks 210,000 rows in each step, of which the batch touched a thousand",
+        18,
+    ),
+    Case(
+        "dense_optimizer",
+        "fused",
+        Job(NO_EVALUATION | {"training.adam": "fused", "training.max_steps": 580}, data="wide"),
+        "torch's fastest Adam walks them as well",
+        18,
+    ),
+    Case(
+        "dense_optimizer",
+        "command",
+        Run(
+            (
+                *("train.py", "--seconds", "12", "--optimizer", "adam"),
+                *("--table", "400000", "--batch", "128", "--width", "32"),
+            )
+        ),
+        "a user's nn.Embedding of 400,000 rows, dense gradients and Adam",
+        18,
+    ),
+]
+
+EVALUATION: Final = [
+    Case(
+        "evaluation_bound",
+        "full",
+        Job(
+            {
+                "training.engine": "native",
+                "training.evaluation": "full",
+                "training.epochs": 4,
+                "training.checkpoint_every": 0,
+            },
+            data="catalogue",
+        ),
+        "each epoch ranks 40,000 items for each of 4,000 users; its training is a fraction of that",
+        20,
+    ),
+    Case(
+        "evaluation_bound",
+        "sampled",
+        Job(
+            {
+                "training.engine": "rowwise",
+                "training.epochs": 30,
+                "training.checkpoint_every": 0,
+            },
+            data="users",
+        ),
+        "an epoch of 60,000 instances ends with 600,000 pairs to rank",
+        18,
+    ),
+    Case(
+        "evaluation_bound",
+        "command",
+        Run(("train.py", "--seconds", "14", "--batch", "4096", "--evaluate", "60")),
+        "after five steps the program scores all items for user after user",
+        18,
+    ),
+]
+
+STARTUP: Final = [
+    Case(
+        "startup_bound",
+        "compiling",
+        Job(
+            NO_EVALUATION | {"training.compile": "inductor", "training.max_steps": 300},
+            data="small",
+        ),
+        "torch.compile takes longer than the steps that it makes faster",
+        40,
+        env={"TORCHINDUCTOR_CACHE_DIR": "{folder}/inductor"},
+        needs=frozenset({"compiler"}),
+    ),
+    Case(
+        "startup_bound",
+        "slow-imports",
+        Job(NO_EVALUATION | {"training.engine": "native", "training.epochs": 12}, data="small"),
+        "Python's start takes 15 s, as from an environment on a busy file server; training 2 s",
+        22,
+        env={"PYTHONPATH": "{programs}/slow_start"},
+    ),
+    Case(
+        "startup_bound",
+        "index",
+        Run(("train.py", "--seconds", "4", "--index", "16")),
+        "the program builds an index for 16 s and trains for 4 s",
+        24,
+    ),
+]
+
+CHECKPOINT: Final = [
+    Case(
+        "checkpoint_bound",
+        "native",
+        Job(
+            {
+                "training.engine": "native",
+                "training.evaluation": "none",
+                "training.negatives": 1,
+                "training.global_batch_size": 4096,
+                "training.epochs": 14,
+            },
+            data="wide",
+        ),
+        "an epoch takes a fraction of a second, and 100 MB are written after each",
+        18,
+    ),
+    Case(
+        "checkpoint_bound",
+        "wide-rows",
+        Job(
+            {
+                "training.engine": "native",
+                "training.evaluation": "none",
+                "training.negatives": 1,
+                "training.epochs": 8,
+                "model.mlp_width": 96,
+            },
+            data="wide",
+        ),
+        "the same with rows three times as wide",
+        20,
+    ),
+]
+
+MEMORY: Final = [
+    Case(
+        "memory_pressure",
+        "random",
+        Run(("mapped.py", "{file}", "--seconds", "12")),
+        "a mapped table that the machine could hold, and a memory limit of half of it: pages go "
+        "and come back",
+        14,
+        beside=Beside(memory_mib=256),
+        needs=frozenset({"memory cgroup"}),
+    ),
+    Case(
+        "memory_pressure",
+        "scanned",
+        Run(("mapped.py", "{file}", "--seconds", "12", "--scanned")),
+        "the same read from its beginning to its end, again and again",
+        14,
+        beside=Beside(memory_mib=320),
+        needs=frozenset({"memory cgroup"}),
+    ),
+]
+
+SHORT: Final = [
+    Case(
+        "too_short_to_judge",
+        "command",
+        Run(("burn.py", "--seconds", "0.3")),
+        "a third of a second says nothing of cores",
+        1,
+        short=True,
+    ),
+    Case(
+        "too_short_to_judge",
+        "products",
+        Run(("products.py", "--seconds", "0.5")),
+        "half a second of work after torch's import",
+        4,
+    ),
+]
+
+CASES: Final = [*DENSE, *EVALUATION, *STARTUP, *CHECKPOINT, *MEMORY, *SHORT]

@@ -1,0 +1,74 @@
+"""Runs cases one after another: a failing one is told and does not stop the rest."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from pathology.case import Case, Need
+from pathology.start import Bench, CaseFailed, Said
+
+TRIES: Final = 3
+DISTURBED: Final = 0.15
+"""Share of a case's cores: so much used by others makes the job another one than was meant."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a case."""
+
+    case: Case
+    said: Said | None
+    problem: str | None = None
+    """Why nothing was said."""
+    tries: int = 1
+
+    @property
+    def verdict(self) -> str:
+        return self.said.verdict if self.said else "failed"
+
+    @property
+    def right(self) -> bool:
+        return self.verdict == self.case.label
+
+    @property
+    def disturbed(self) -> bool:
+        """By processes that are none of the case's: nobody can tell them from its own neighbour."""
+        if self.said is None or self.case.beside.neighbour:
+            return False
+        return self.said.others_cores > DISTURBED * self.case.cores
+
+
+def possible(cases: Iterable[Case], here: set[Need]) -> tuple[list[Case], list[Case]]:
+    """Those that can be made with what the machine allows, and the others."""
+    cases = list(cases)
+    can = [case for case in cases if case.required <= here]
+    return can, [case for case in cases if case not in can]
+
+
+def run(cases: Iterable[Case], bench: Bench, tell: Callable[[Result], None]) -> Iterator[Result]:
+    for case in cases:
+        result = settled(case, bench)
+        tell(result)
+        yield result
+
+
+def settled(case: Case, bench: Bench) -> Result:
+    """Tried again where the machine was disturbed, and the diagnosis another than the label: a
+    busy neighbour is then the truth. What the last try says counts."""
+    for number in range(1, TRIES + 1):
+        result = replace(once(case, bench), tries=number)
+        if result.right or not result.disturbed:
+            break
+    return result
+
+
+def once(case: Case, bench: Bench) -> Result:
+    shutil.rmtree(bench.results(case), ignore_errors=True)
+    try:
+        bench.prepare(case)
+        return Result(case, bench.start(case))
+    except (CaseFailed, OSError) as problem:
+        return Result(case, None, f"{type(problem).__name__}: {problem}")

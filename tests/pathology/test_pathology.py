@@ -1,0 +1,98 @@
+"""The cases are well made, and what they are counted by is right."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from hpcncf.jobfile import validated
+from hpcncf.plan import expand
+from hpcncf.spec import JobSpec
+from hpcncf_analysis.diagnosis import CAUSES
+from pathology import matrix, suite
+from pathology.case import DATA, PROGRAMS, Beside, Case, Job, Run
+from pathology.cases import CASES, MADE, NOT_MADE
+from pathology.start import Said, job_file
+from pathology.suite import Result
+
+
+def made(label: str, verdict: str, way: str = "way", others: float = 0.0) -> Result:
+    case = Case(label, way, Run(("burn.py",)), "it is", 1)  # type: ignore[arg-type]
+    return Result(case, Said(verdict, (), "", 1.0, others))
+
+
+def test_every_cause_is_made_in_more_than_one_way_or_said_not_to_be() -> None:
+    ways = Counter(case.label for case in CASES)
+    assert {cause for cause in CAUSES if ways[cause] > 1} == set(MADE)
+    assert not set(MADE) & set(NOT_MADE)
+    assert ways["healthy"] >= 6
+
+
+def test_no_two_cases_have_one_name() -> None:
+    assert len({case.name for case in CASES}) == len(CASES)
+
+
+def test_no_case_lasts_longer_than_a_minute_and_all_together_twenty() -> None:
+    assert max(case.seconds for case in CASES) <= 60
+    assert sum(case.seconds for case in CASES) <= 20 * 60
+
+
+def test_what_cases_name_is_there() -> None:
+    for case in CASES:
+        if case.start.program:
+            assert (PROGRAMS / case.start.program[0]).is_file()
+        else:
+            assert isinstance(case.start, Job)
+            assert case.start.data in DATA
+
+
+def test_job_files_of_the_cases_are_such_as_a_user_may_write(tmp_path: Path) -> None:
+    for case in CASES:
+        if isinstance(case.start, Job):
+            plain = job_file(case, case.start, case.start.program, tmp_path)
+            [run] = expand(validated(JobSpec, plain, case.name)).runs
+            assert run.resources.cores <= case.cores
+
+
+def test_a_case_that_needs_what_is_not_here_is_left_out() -> None:
+    one, two = (Case("healthy", str(n), Run(("burn.py",)), "it is", 1, cores=n) for n in (1, 2))
+    assert suite.possible([one, two], set()) == ([one], [two])
+    assert suite.possible([one, two], {"two cores"}) == ([one, two], [])
+
+
+def test_a_job_disturbed_by_others_says_so_but_not_by_its_own_neighbour() -> None:
+    assert made("healthy", "neighbour_load", others=0.2).disturbed
+    assert not made("healthy", "healthy", others=0.1).disturbed
+    own = Case("neighbour_load", "own", Run(()), "", 1, beside=Beside(neighbour=(0,)))
+    assert not Result(own, Said("neighbour_load", (), "", 1.0, 0.5)).disturbed
+
+
+def test_the_score_counts_causes_and_false_alarms_apart() -> None:
+    results = [
+        made("sync_bound", "sync_bound"),
+        made("sync_bound", "unknown"),
+        made("straggler", "sync_bound"),
+        made("healthy", "healthy"),
+        made("healthy", "serial_step"),
+    ]
+    told = matrix.score(results)
+    assert "1 of 3 (33%) jobs with a cause" in told
+    assert "2 causes were made, 1 of them named" in told
+    assert "False alarms: 1 of 2" in told
+
+
+def test_the_matrix_counts_what_was_said_of_each_cause() -> None:
+    said = ("oversubscribed", "unknown")
+    rows = list(matrix.confusion([made("oversubscribed", verdict) for verdict in said]))
+    assert len(rows) == 3
+    cells = [cell.strip() for cell in rows[2].strip("|").split("|")]
+    assert cells[:2] == ["2 oversubscribed", "2"]
+    assert cells[3] == "**1**"
+    assert cells[-3:] == ["", "1", ""]
+    assert {row.count("|") for row in rows} == {rows[0].count("|")}
+
+
+def test_a_job_that_failed_is_told_with_its_problem() -> None:
+    failed = Result(made("sync_bound", "").case, None, "hpcncf submit: exit code 1")
+    assert "hpcncf submit: exit code 1" in "\n".join(matrix.jobs([failed]))
+    assert not failed.right
