@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 RUN_READY := $(VENV)/.run-ready
 DEV_READY := $(VENV)/.dev-ready
 
-.PHONY: help demo test test-slurm chaos lint typecheck format check sanitize bench schemas clean
+.PHONY: help demo test test-slurm chaos lint typecheck format check sanitize bench pathology schemas clean
 .DEFAULT_GOAL := help
 
 help:  ## Show this list
@@ -47,6 +47,9 @@ $(VENV)/native-driver: tests/native/driver.cpp $(wildcard hpcncf/ncf/native/src/
 
 bench: $(DEV_READY)  ## Measure all that docs/results.md tells, and write it there (HPCNCF_DATA as for test)
 	$(BIN)/python -m benchmarks --write
+
+pathology: $(DEV_READY)  ## Make each cause on purpose and see what diagnose says: 20 min of two quiet cores, to docs/results.md
+	$(BIN)/python -m benchmarks --write pathology
 
 schemas: $(DEV_READY)  ## Write hpcncf/schemas and the generated part of docs/ again
 	$(BIN)/python -m docs.generate

@@ -1,4 +1,5 @@
-"""`make bench`: every benchmark but `peers`, one after another, as Markdown on standard output.
+"""`make bench`: every benchmark but `peers` and `pathology`, one after another, as Markdown on
+standard output.
 
 `python -m benchmarks NAME...` runs those named, each in a process of its own. With `--write` what
 each prints also goes into docs/ (results.md or engines.md), under a line that says where it comes
@@ -30,8 +31,8 @@ BENCHMARKS = {
     "quality": "Quality",
     "time_to_quality": "Time to quality",
 }
-# It installs two other programs, each with a torch of its own.
-WHEN_NAMED = {"peers": "RecBole and cornac"}
+# One installs two other programs, each with a torch of its own; the other is `make pathology`.
+WHEN_NAMED = {"peers": "RecBole and cornac", "pathology": "Causes made on purpose"}
 TITLES = BENCHMARKS | WHEN_NAMED
 WHEN_WRITING = {"engines": ("--figure", "docs/images/ladder.png")}
 
