@@ -23,7 +23,7 @@ from hpcncf.slurm.accounting import Account
 from hpcncf.state import attempts, status
 from hpcncf.state.evidence import Attempt, whole
 from hpcncf.state.status import RunState
-from hpcncf.tables import history, rows
+from hpcncf.tables import history, outliers, rows
 from hpcncf.tables.trained import Row
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def collect(paths: ResultPaths) -> Collected:
     slurm = accounting.accounts(_slurm_jobs(tried), problems)
     for state in states:
         _add(found, paths, state, known, _of_attempts(paths, state.run, tried[state.run.id], slurm))
-    return found
+    return replace(found, runs=outliers.marked(found.runs))
 
 
 def _tried(paths: ResultPaths, state: RunState) -> list[Attempt]:

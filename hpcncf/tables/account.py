@@ -10,7 +10,7 @@ from typing import Any, Final
 from hpcncf.plan import Run
 from hpcncf.records import NodeRecord, RankRecord
 from hpcncf.state.evidence import whole
-from hpcncf.tables import told, trained, watched
+from hpcncf.tables import steady, told, trained, watched
 from hpcncf.tables.trained import TRAINED, Row
 
 MEASURED: Final = (
@@ -26,6 +26,7 @@ MEASURED: Final = (
     "others_cores",
     "core_hours",
     "core_hours_wasted",
+    "gpu_hours",
     "memory_peak_mib",
     "memory_efficiency",
     "time_efficiency",
@@ -76,6 +77,7 @@ def _measured(run: Run, ranks: Sequence[RankRecord]) -> Row:
         "peak_window_s": max(record.cpu.peak_window_s for record in ranks),
         "core_hours": allocated * elapsed_s / 3600,
         "core_hours_wasted": max(allocated * elapsed_s - cpu_s, 0.0) / 3600,
+        "gpu_hours": asked.gpus_per_node * asked.nodes * elapsed_s / 3600 if asked else None,
         "memory_peak_mib": memory_mib,
         "memory_efficiency": memory_mib / (asked.mem_gb * 1024) if asked else None,
         "time_efficiency": elapsed_s / (asked.timeout_min * 60) if asked else None,
@@ -136,6 +138,7 @@ def warnings(ranks: Sequence[RankRecord], figures: Row) -> list[str]:
     said = [warning for record in ranks for warning in record.warnings]
     if whole(ranks):
         said += [text for holds, text in _findings(ranks, figures) if holds]
+        said += steady.unsteady(figures)
     return list(dict.fromkeys(said))
 
 

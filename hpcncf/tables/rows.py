@@ -93,7 +93,16 @@ def _settings_columns() -> list[str]:
 
 
 COLUMNS: Final[dict[str, list[str]]] = {
-    "runs": [*IDENTITY, *_settings_columns(), *DATA, *MEASURED, *TOTALS, *TRAINED, "warnings"],
+    "runs": [
+        *IDENTITY,
+        *_settings_columns(),
+        *DATA,
+        *MEASURED,
+        *TOTALS,
+        *TRAINED,
+        "outlier",
+        "warnings",
+    ],
     "attempts": list(history.ATTEMPT),
     "ranks": _rank_columns(),
     "cores": list(CORE),

@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from hpcncf.plan import Run
 from hpcncf.records import Epoch, Phases, RankRecord, TrainingRecord
-from hpcncf.tables import watched
+from hpcncf.tables import steady, watched
+from hpcncf.tables.steady import STEADY
 
 Row = dict[str, Any]
 
@@ -23,6 +24,8 @@ TRAINED: Final = (
     "instances_per_s",
     "seconds_per_epoch",
     "core_s_per_epoch",
+    "core_h_per_epoch",
+    "gpu_h_per_epoch",
     "instances_per_epoch",
     "epoch_extrapolated",
     "startup_s",
@@ -32,6 +35,7 @@ TRAINED: Final = (
     *EVALUATION,
     *(f"{phase}_share" for phase in PHASES),
     *SYNC,
+    *STEADY,
     "parameters",
     "warmup_steps",
     "loss",
@@ -69,6 +73,7 @@ def figures(run: Run, ranks: Sequence[RankRecord], cores: float, full_epoch: int
         **_evaluation(trained),
         **phase_shares(trained),
         **_sync(trained),
+        **steady.figures(trained),
         **_quality(trained[0]),
     }
 
@@ -81,6 +86,7 @@ def _epoch(
     full_epoch: int | None,
 ) -> Row:
     """A whole epoch's training: measured, or where max_steps cut every one short, extrapolated."""
+    gpus = run.resources.gpus_per_node * run.resources.nodes
     cut = run.training is not None and run.training.max_steps is not None
     whole = [
         epochs
@@ -96,6 +102,8 @@ def _epoch(
     return {
         "seconds_per_epoch": seconds,
         "core_s_per_epoch": None if seconds is None else cores * seconds,
+        "core_h_per_epoch": None if seconds is None else cores * seconds / 3600,
+        "gpu_h_per_epoch": None if seconds is None else gpus * seconds / 3600,
         "instances_per_epoch": instances,
         "epoch_extrapolated": seconds is not None and not whole,
     }
