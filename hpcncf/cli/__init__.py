@@ -26,6 +26,7 @@ VERBS = (
     "retry",
     "collect",
     "report",
+    "diagnose",
     "run",
     "train",
     "lint",

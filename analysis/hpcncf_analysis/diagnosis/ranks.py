@@ -104,7 +104,7 @@ def _remedy(evidence: Evidence, sparse: bool) -> str:
 
 
 def _rows(evidence: Evidence) -> dict[str, Any]:
-    if not evidence.trained or evidence.sync_how != "dense":
+    if not evidence.trained or evidence.training.get("sync", "dense") != "dense":
         return {}
     return {"training.engine": "rowwise", "training.sync": "rows"}
 

@@ -1,0 +1,69 @@
+"""A diagnosis in words, for the terminal and the report. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hpcncf_analysis.diagnosis.finding import CoreCounts, Diagnosis, Finding, Gain
+from hpcncf_analysis.words import THIN, cores, percent, times
+
+
+def counts(counted: CoreCounts) -> str:
+    """`5 cores allocated, 5 usable, 1.02 used`."""
+    told = (cores(each) for each in (counted.allocated, counted.usable, counted.used))
+    return "{} cores allocated, {} usable, {} used".format(*told)
+
+
+def cost(finding: Finding) -> str:
+    """`58 % of the time`."""
+    return f"{percent(finding.share)} of the {finding.of}"
+
+
+def gain(expected: Gain) -> str:
+    """`2.82× the instances per second (2.31× to 3.21×)`."""
+    what = "instances per second" if expected.what == "instances_per_s" else "core-hours"
+    between = f"{times(expected.low)} to {times(expected.high)}"
+    return f"{times(expected.factor)} the {what} ({between})"
+
+
+def settings(changes: Mapping[str, Any]) -> str:
+    """`-s training.loader=vectorized`, to be given to plan, submit or predict."""
+    return " ".join(f"-s {key}={_yaml(value)}" for key, value in changes.items())
+
+
+def _yaml(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def verdict(told: Diagnosis) -> str:
+    """One line: the cause and its cost, or that there is none."""
+    if told.primary and told.primary.cause == "too_short_to_judge":
+        return f"{told.primary.cause}: {told.primary.evidence[0]}"
+    if told.primary:
+        return f"{told.primary.cause}: costs {cost(told.primary)}"
+    if told.verdict == "healthy":
+        return "healthy: nothing costs a fifth of the time or of the cores"
+    return f"unknown: the records do not tell {told.missing[0]}"
+
+
+def plain(told: Diagnosis) -> dict[str, Any]:
+    """For JSON."""
+    return {
+        "run_id": told.run_id,
+        "cores": vars(told.cores),
+        "verdict": told.verdict,
+        "primary": _finding(told.primary) if told.primary else None,
+        "secondary": [_finding(each) for each in told.secondary],
+        "missing": list(told.missing),
+    }
+
+
+def _finding(found: Finding) -> dict[str, Any]:
+    expected = vars(found.gain) if found.gain else None
+    return {
+        **vars(found),
+        "evidence": [each.replace(THIN, " ") for each in found.evidence],
+        "changes": dict(found.changes),
+        "gain": expected,
+    }
