@@ -36,9 +36,16 @@ def width() -> int:
     return max(shutil.get_terminal_size((100, 24)).columns, 60)
 
 
-def filled(sentence: str) -> str:
+def filled(sentence: str, indent: str = "") -> str:
     """The sentence in lines of the terminal's width."""
-    return textwrap.fill(sentence, width(), break_on_hyphens=False, break_long_words=False)
+    return textwrap.fill(
+        sentence,
+        width(),
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

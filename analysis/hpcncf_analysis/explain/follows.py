@@ -1,0 +1,219 @@
+"""What follows from a job's figures, what they leave open, and what would tell. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from hpcncf_analysis import words
+from hpcncf_analysis.explain.job import OUT_OF_MEMORY, OUT_OF_TIME, Job
+from hpcncf_analysis.labels import counted
+
+RUN: Final = "hpcncf run -- COMMAND"
+FIELDS: Final = (
+    "JobID,State,NNodes,AllocCPUS,Elapsed,Timelimit,TotalCPU,NTasks,MaxRSS,ReqMem,ExitCode"
+)
+# This close to a whole number of cores is called exact: the figures have two digits.
+EXACT: Final = 0.02
+# From here to here one core was busy, start-up and pauses included.
+ONE: Final = (0.85, 1.15)
+# LSF's CPU_PEAK_SAMPLE_DURATION.
+SAMPLE: Final = "60 s unless the site says otherwise"
+BUSY: Final = 0.9
+HARDLY: Final = 0.5
+# Below this a job's start says more than its work (jobstats judges none under 300 s).
+SHORT_S: Final = 60.0
+# What a request needs above the peak that was seen.
+ROOM: Final = 1.25
+# More memory or time than this share of what was asked for is no waste worth a word.
+MODEST: Final = 0.5
+
+
+@dataclass(frozen=True)
+class Explanation:
+    job: Job
+    follows: tuple[str, ...]
+    unknown: tuple[str, ...]
+    """What these figures leave open."""
+    command: str
+    """The one that would tell; empty where there is nothing to ask."""
+    why: str
+    """What that command tells."""
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON: the job's figures as they were read, and what was derived."""
+        derived = ("efficiency", "cores_used", "cores_at_peak", "memory_efficiency")
+        more = ("time_efficiency", "core_hours_idle")
+        told = {name: value for name, value in asdict(self.job).items() if "told_" not in name}
+        return {
+            **told,
+            **{name: getattr(self.job, name) for name in (*derived, *more)},
+            "follows": list(self.follows),
+            "unknown": list(self.unknown),
+            "command": self.command,
+        }
+
+
+def explain(job: Job) -> Explanation:
+    checks: Sequence[Callable[[Job], list[str]]] = (_cores, _peak, _idle, _memory, _time, _end)
+    follows = [text for check in checks for text in check(job)]
+    command, why = _command(job)
+    return Explanation(job, (*follows, *_limits(job)), tuple(_unknown(job)), command, why)
+
+
+def _two(value: float | None) -> str:
+    """A share as the schedulers print it: `20.00 %`."""
+    return words.NONE if value is None else f"{100 * value:.2f}{words.THIN}%"
+
+
+def _cores(job: Job) -> list[str]:
+    used, cores, efficiency = job.cores_used, job.cores, job.efficiency
+    if efficiency is None:
+        return []
+    if cores is None or used is None:
+        return _without_cores(efficiency)
+    said = f"{used:.2f} of {counted(cores, 'core')} used on average ({_two(efficiency)})"
+    return [f"{said}: {_pattern(used, cores)}"]
+
+
+def _pattern(used: float, cores: int) -> str:
+    """What the number of cores used looks like."""
+    if used > cores * (1 + EXACT):
+        return "more than it was given: nothing held it to its cores, or threads share them"
+    if used >= BUSY * cores:
+        return "the cores were busy"
+    if abs(used - 1) <= EXACT and cores > 1:
+        return f"exactly one core busy, 1/{cores} of what was reserved"
+    if cores > 1 and ONE[0] <= used <= ONE[1]:
+        return f"about one core busy, {counted(cores - 1, 'core')} idle"
+    if used < HARDLY:
+        return "hardly a core: it waited, or its work was counted elsewhere"
+    if cores % 2 == 0 and abs(used - cores / 2) <= EXACT * cores:
+        return "half of them; where a core counts as two hardware threads, each core had one"
+    return "some of them idle, or all of them some of the time"
+
+
+def _without_cores(efficiency: float) -> list[str]:
+    said = f"{_two(efficiency)} of the cores reserved"
+    cores = round(1 / efficiency) if efficiency > 0 else 0
+    if 2 <= cores <= 256 and abs(efficiency * cores - 1) <= EXACT:
+        return [f"{said}: with {cores} cores this is one core busy, 1/{cores}"]
+    return [f"{said} were used"]
+
+
+def _peak(job: Job) -> list[str]:
+    peak, at_peak = job.peak_efficiency, job.cores_at_peak
+    if peak is None:
+        return []
+    if at_peak is None:
+        return [f"at its busiest {_two(peak)}"]
+    said = f"at its busiest {at_peak:.2f} cores ({_two(peak)}, a mean over {SAMPLE})"
+    alone = job.cores and job.cores > 1 and at_peak <= ONE[1]
+    return [f"{said}: never a second core" if alone else said]
+
+
+def _idle(job: Job) -> list[str]:
+    idle = job.core_hours_idle
+    if not idle or job.is_at_work:
+        return []
+    return [f"{words.core_time(idle)} reserved and not used"]
+
+
+def _memory(job: Job) -> list[str]:
+    used, asked, share = job.memory_mib, job.memory_asked_mib, job.memory_efficiency
+    if used is None and share is None:
+        return []
+    if used is None:
+        return [f"memory: {_two(share)} of what was asked for"]
+    said = f"memory: {words.mebibytes(used)} at most"
+    if not asked or share is None:
+        return [said]
+    said += f" of {words.mebibytes(asked)} asked for ({_two(share)})"
+    if share < MODEST and job.state not in OUT_OF_MEMORY and not job.is_at_work:
+        said += f"; {words.mebibytes(ROOM * used)} would do, a quarter above the peak"
+    return [said]
+
+
+def _time(job: Job) -> list[str]:
+    if job.elapsed_s is None and job.time_efficiency is None:
+        return []
+    said = f"time: {words.duration(job.elapsed_s)}" if job.elapsed_s is not None else "time:"
+    if job.time_efficiency is not None:
+        limit = f" of {words.duration(job.limit_s)}" if job.limit_s else ""
+        said += f"{limit} ({_two(job.time_efficiency)} of the limit)"
+    if job.elapsed_s is not None and job.elapsed_s < SHORT_S and not job.is_at_work:
+        said += "; too short to judge: start-up counts as much as the work"
+    return [said]
+
+
+def _end(job: Job) -> list[str]:
+    if job.state in OUT_OF_MEMORY:
+        return [f"{job.state}: it was killed for its memory; the peak it needed is not known"]
+    if job.state in OUT_OF_TIME:
+        return [f"{job.state}: it reached its time limit; how long it needed is not known"]
+    if job.is_waiting:
+        return [f"{job.state}: it has not started, there is nothing to judge"]
+    if job.is_at_work:
+        return [f"{job.state}: it has not ended, the figures are those so far"]
+    return [f"{job.state}: how it ended"] if job.source == "log" and job.state else []
+
+
+def _limits(job: Job) -> list[str]:
+    return [f"mind: {note}" for note in job.notes]
+
+
+def _unknown(job: Job) -> list[str]:
+    if job.is_waiting:
+        return []
+    efficiency, used = job.efficiency, job.cores_used
+    if efficiency is None:
+        return ["how many of its cores it used: the text does not tell CPU time and elapsed time"]
+    asked = ["how many cores it had: --cores N tells"] if job.cores is None else []
+    several = ["which node or rank waited for which"] if job.nodes and job.nodes > 1 else []
+    return [*asked, *_open(efficiency, used, job.cores), *several]
+
+
+def _open(efficiency: float, used: float | None, cores: int | None) -> list[str]:
+    if cores == 1:
+        return ["whether a second core would make it faster"]
+    if efficiency >= BUSY:
+        return [
+            "whether the busy cores did useful work: threads that wait for one another spin, and "
+            "the kernel counts that as work",
+            "how fast it was, and whether fewer cores would be as fast",
+        ]
+    one = used is None or used <= ONE[1]
+    return [
+        "whether the job was held to fewer cores (affinity, cgroup, srun without "
+        "--cpus-per-task) or its work is done by one thread"
+        if one
+        else "whether some ranks or threads work while others wait, or all pause together",
+        "if it was not held: whether input, the training step, evaluation or waiting takes the time"
+        if one
+        else "where the time goes: input, the training step, synchronisation, evaluation",
+        "whether others were busy on the same cores",
+    ]
+
+
+def _command(job: Job) -> tuple[str, str]:
+    if job.is_waiting:
+        return "", ""
+    if job.efficiency is None and job.source in ("sacct", "seff", "log", "reportseff") and job.id:
+        return asked_of_sacct([job.id]), "CPU time, memory and time of the job's steps"
+    return RUN, (
+        "in the job script, where COMMAND stands now: cores allocated, usable and used, each core "
+        "over time, memory and neighbours"
+    )
+
+
+def command_for(explanations: Sequence[Explanation]) -> tuple[str, str]:
+    """The one command for all of them: sacct's where it is the first thing missing."""
+    asked = [each for each in explanations if each.command.startswith("sacct")]
+    if asked:
+        return asked_of_sacct([each.job.id for each in asked]), asked[0].why
+    return next(((each.command, each.why) for each in explanations if each.command), ("", ""))
+
+
+def asked_of_sacct(ids: Sequence[str]) -> str:
+    return f"sacct -j {','.join(ids)} --parsable2 --format={FIELDS} | hpcncf explain -"

@@ -1,0 +1,193 @@
+"""`hpcncf explain`: what follows from a scheduler's summary, and what would tell the rest."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpcncf.errors import HpcncfError, UsageError
+
+if TYPE_CHECKING:
+    from hpcncf_analysis.explain.follows import Explanation
+    from hpcncf_analysis.explain.reading import Reading
+
+HELP = "say what follows from seff, reportseff, sacct, LSF's or PBS's summary"
+EPILOG = """\
+reads a file, a folder of Slurm's logs, or standard input (`-`, or nothing: paste, then Ctrl-D);
+asks no scheduler; exit codes: 0 understood; 2 there is no summary in it
+example: seff 123456 | hpcncf explain
+"""
+# Summaries are short; of a log the end is what the scheduler wrote.
+MOST_BYTES = 4 * 2**20
+TAIL_BYTES = 64 * 1024
+MOST_FILES = 2000
+SHOWN = 5
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "file",
+        metavar="FILE",
+        nargs="?",
+        default="-",
+        help="a file, a folder of logs, or - (default: standard input)",
+    )
+    parser.add_argument(
+        "--cores", type=int, metavar="N", help="cores the job had, where the text does not say"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.cores is not None and args.cores < 1:
+        raise UsageError(f"--cores: expected 1 or more, came {args.cores}")
+    path = Path(args.file)
+    if args.file != "-" and (path / "plan.json").exists():
+        return _ours(path, args.json)
+    found = _read(args.file)
+    if not found.jobs:
+        raise UsageError(_nothing(args.file, found))
+    explanations = _explained(found, args.cores)
+    if args.json:
+        print(json.dumps(_plain(explanations, found.problems), indent=1, allow_nan=False))
+    else:
+        _show(explanations)
+    for problem in found.problems:
+        print(f"not understood: {problem}", file=sys.stderr)
+    return 0
+
+
+def _ours(path: Path, as_json: bool) -> int:
+    """A results folder holds more than any summary."""
+    command = f"hpcncf diagnose {path}"
+    if as_json:
+        print(json.dumps({"jobs": [], "not_understood": [], "command": command}, indent=1))
+    else:
+        print(f"{path} holds hpcncf's own records, which tell more than any summary:\n  {command}")
+    return 0
+
+
+def _read(name: str) -> Reading:
+    from hpcncf_analysis.explain import logs, reading
+
+    if name == "-":
+        return reading.of_text(sys.stdin.buffer.read(MOST_BYTES).decode(errors="replace"))
+    path = Path(name)
+    if not path.exists():
+        raise UsageError(f"{name}: no such file or folder; - reads standard input")
+    if path.is_dir():
+        return reading.of_files({each.name: _tail(each) for each in _logs(path)})
+    text = _tail(path, MOST_BYTES)
+    found = reading.of_text(text)
+    return found if found.jobs or not logs.of_name(path.name) else reading.of_files({name: text})
+
+
+def _logs(folder: Path) -> list[Path]:
+    """The newest, where there are very many."""
+    try:
+        files = [path for path in folder.iterdir() if path.is_file()]
+    except OSError as error:
+        raise HpcncfError(f"{folder}: cannot be read: {error.strerror}") from None
+    files.sort(key=lambda path: path.stat().st_mtime, reverse=True)
+    return sorted(files[:MOST_FILES])
+
+
+def _tail(path: Path, most: int = TAIL_BYTES) -> str:
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(size - most, 0))
+            return file.read(most).decode(errors="replace")
+    except OSError as error:
+        raise HpcncfError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def _nothing(name: str, found: Reading) -> str:
+    from hpcncf_analysis.explain.reading import POSSIBLE
+
+    where = "standard input" if name == "-" else name
+    why = f": {'; '.join(found.problems)}" if found.problems else ""
+    return f"{where}: no summary of a job in it{why}; understood are {POSSIBLE}"
+
+
+def _explained(found: Reading, cores: int | None) -> list[Explanation]:
+    from dataclasses import replace
+
+    from hpcncf_analysis.explain import follows
+
+    jobs = [replace(job, cores=cores) if cores and not job.cores else job for job in found.jobs]
+    return [follows.explain(job) for job in jobs]
+
+
+def _plain(explanations: Sequence[Explanation], problems: Sequence[str]) -> dict[str, Any]:
+    from hpcncf_analysis.explain.follows import command_for
+
+    return {
+        "jobs": [each.plain() for each in explanations],
+        "not_understood": list(problems),
+        "command": command_for(explanations)[0],
+    }
+
+
+def _show(explanations: Sequence[Explanation]) -> None:
+    """Each job; of very many a table, and the one that idled most."""
+    from hpcncf.cli import layout
+    from hpcncf_analysis.explain.follows import command_for
+
+    shown = explanations
+    if len(explanations) > SHOWN:
+        _table(explanations)
+        shown = [max(explanations, key=lambda each: each.job.core_hours_idle or 0.0)]
+        print("\nthe one that idled most:")
+    for number, each in enumerate(shown):
+        print("\n" * (number > 0) + _title(each))
+        _list("what follows", each.follows)
+        _list("what it cannot tell", each.unknown)
+    command, why = command_for(explanations)
+    if command:
+        print(f"  what would tell\n    {command}")
+        print(layout.filled(why, indent="    "))
+
+
+def _title(each: Explanation) -> str:
+    job = each.job
+    named = f"{job.source}, job {job.id}" if job.id else job.source
+    return f"{named}, {job.state}" if job.state else named
+
+
+def _list(title: str, lines: Sequence[str]) -> None:
+    from hpcncf.cli import layout
+
+    if lines:
+        print(f"  {title}")
+    for line in lines:
+        print(layout.filled(layout.printable(line), indent="    "))
+
+
+def _table(explanations: Sequence[Explanation]) -> None:
+    from hpcncf.cli import layout
+    from hpcncf_analysis import words
+
+    rows = [
+        [
+            each.job.id,
+            each.job.state,
+            words.cores(each.job.cores),
+            words.hundredths(each.job.cores_used),
+            words.percent(each.job.efficiency),
+            words.percent(each.job.memory_efficiency),
+            words.percent(each.job.time_efficiency),
+            words.core_time(each.job.core_hours_idle),
+        ]
+        for each in explanations
+    ]
+    heads = ["job", "state", "cores", "used", "CPU", "memory", "time", "idle"]
+    print(layout.table(heads, rows))
+    known = [each.job.core_hours_idle for each in explanations]
+    idle = [hours for hours in known if hours is not None]
+    if idle:
+        print(f"\n{words.core_time(sum(idle))} reserved and not used, all together")

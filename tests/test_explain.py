@@ -1,0 +1,308 @@
+"""What follows from a scheduler's summary: each format, one pattern after the other, any text."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcncf import cli
+from hpcncf_analysis.explain import amounts, follows, reading
+from hpcncf_analysis.explain.job import Job
+
+DATA = Path(__file__).parent / "data/explain"
+TEXTS = {path.stem: path.read_text() for path in sorted(DATA.glob("*.txt"))}
+
+
+def jobs(name: str) -> list[Job]:
+    return list(reading.of_text(TEXTS[name]).jobs)
+
+
+def figures(job: Job) -> tuple[Any, ...]:
+    used = job.cores_used
+    return job.id, job.state, job.cores, used and round(used, 2), job.elapsed_s
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("seff", [("3431290", "COMPLETED", 5, 1.0, 7200)]),
+        (
+            "seff_array",
+            [("500_12", "OUT_OF_MEMORY", 32, 30.4, 3600), ("513", "RUNNING", 1, 0.0, 600)],
+        ),
+        ("seff_pending", [("514", "PENDING", 4, None, None)]),
+        ("reportseff_0", [("24371789", "COMPLETED", None, None, 11283)]),
+        ("sacct", [("2", "COMPLETED", 5, None, None), ("3_[1-4]", "PENDING", 5, None, None)]),
+        # 600 s of CPU in 600 s; the steps' 02.00 and 09:58 stand in the job's row already.
+        (
+            "sacct_format",
+            [("70_1", "COMPLETED", 5, 1.0, 600), ("71", "OUT_OF_MEMORY", 4, 3.02, 20)],
+        ),
+        # 10 s x 1 task + 600 s x 5 tasks, in 3000 s.
+        ("sacct_long", [("88", "COMPLETED", 5, 1.0, 3000)]),
+        ("sacct_parsable", [("90", "COMPLETED", 8, None, 3600)]),
+        ("lsf_forum", [("", "", None, None, None)]),
+        ("lsf_bjobs", [("78856", "RUN", 5, 1.0, None)]),
+        ("lsf_report", [("6559253", "TERM_MEMLIMIT", 8, 1.0, 3600)]),
+        ("pbs", [("1871052.server", "F", 4, 2.0, 1800)]),
+        ("pbs_torque", [("55.server", "R", 20, 10.0, 36000)]),
+    ],
+)
+def test_each_format_gives_the_jobs_figures(name: str, expected: list[Any]) -> None:
+    assert [figures(job) for job in jobs(name)] == expected
+
+
+def test_reportseff_tells_shares_and_what_it_does_not_know_is_none() -> None:
+    first, second, running = jobs("reportseff")
+    assert (first.efficiency, first.memory_efficiency) == pytest.approx((0.2, 0.334))
+    assert first.time_efficiency == pytest.approx(0.179)
+    assert second.elapsed_s == 86400
+    assert (running.state, running.efficiency, running.memory_efficiency) == ("RUNNING", None, None)
+
+
+def test_memory_is_of_the_whole_job() -> None:
+    """sacct's is the largest task's: twice 1 GiB; 2 GiB a core on 4 cores, 4 GiB a node on one."""
+    first, second = jobs("sacct_format")
+    assert (first.memory_mib, first.memory_asked_mib) == (2048, 8192)
+    assert (second.memory_mib, second.memory_asked_mib) == (8192, 8192)
+    assert jobs("seff")[0].memory_efficiency == pytest.approx(0.1875)
+    assert jobs("pbs")[0].memory_efficiency == pytest.approx(0.25)
+    assert jobs("lsf_bjobs")[0].memory_mib == 982
+
+
+def test_time_limits_are_read_in_each_schedulers_way() -> None:
+    assert jobs("lsf_bjobs")[0].limit_s == 7200
+    assert jobs("lsf_report")[0].limit_s == 7200
+    assert jobs("pbs")[0].limit_s == 3600
+    assert [job.limit_s for job in jobs("sacct_format")] == [3600, 86400]
+
+
+@pytest.mark.parametrize(
+    ("name", "note"),
+    [
+        ("seff_array", "an estimate"),
+        ("sacct_parsable", "-X"),
+        ("sacct_long", "AveCPU"),
+        ("lsf_bjobs", "asked for no memory"),
+        ("pbs_torque", "further nodes"),
+    ],
+)
+def test_what_makes_a_figure_worth_less_is_said(name: str, note: str) -> None:
+    assert any(note in said for job in jobs(name) for said in job.notes)
+
+
+def test_lsf_tells_the_cores_by_its_peak_where_nothing_else_does() -> None:
+    """5.89 cores are 98.15 %: of 6."""
+    text = "CPU PEAK: 5.89 ;\nCPU AVERAGE EFFICIENCY: 42.81% ;  CPU PEAK EFFICIENCY: 98.15%"
+    (job,) = reading.of_text(text).jobs
+    assert job.cores == 6
+    assert job.notes
+
+
+def test_lsf_that_has_not_looked_yet_is_not_called_idle() -> None:
+    text = "CPU PEAK DURATION: 0 second(s)\n CPU AVERAGE EFFICIENCY: 0.00%"
+    (job,) = reading.of_text(text).jobs
+    assert job.efficiency is None
+    assert job.notes
+
+
+def test_the_forums_two_lines_on_five_cores_are_one_core_busy() -> None:
+    told = follows.explain(replace(jobs("lsf_forum")[0], cores=5))
+    assert told.follows[0].startswith("1.00 of 5 cores used")
+    assert "exactly one core busy, 1/5" in told.follows[0]
+    assert "never a second core" in told.follows[1]
+    assert any("held to fewer cores" in text and "one thread" in text for text in told.unknown)
+    assert told.command == "hpcncf run -- COMMAND"
+
+
+def test_without_the_number_of_cores_the_share_names_it_and_the_number_is_asked_for() -> None:
+    told = follows.explain(jobs("lsf_forum")[0])
+    assert "with 5 cores this is one core busy" in told.follows[0]
+    assert any("--cores N" in text for text in told.unknown)
+
+
+@pytest.mark.parametrize(
+    ("cpu_s", "cores", "said"),
+    [
+        (0.0, 4, "hardly a core"),
+        (100.0, 4, "exactly one core busy, 1/4"),
+        (110.0, 4, "about one core busy, 3 cores idle"),
+        (100.0, 1, "the cores were busy"),
+        (200.0, 4, "hardware threads"),
+        (270.0, 4, "some of them idle"),
+        (390.0, 4, "the cores were busy"),
+        (500.0, 4, "more than it was given"),
+    ],
+)
+def test_a_number_of_cores_used_has_its_pattern(cpu_s: float, cores: int, said: str) -> None:
+    told = follows.explain(Job("sacct", id="1", cores=cores, cpu_s=cpu_s, elapsed_s=100.0))
+    assert said in told.follows[0]
+
+
+def test_what_is_missing_is_asked_of_sacct_in_one_command() -> None:
+    told = [follows.explain(job) for job in (*jobs("sacct"), *jobs("reportseff"))]
+    command, _ = follows.command_for(told)
+    assert command.startswith("sacct -j 2,24418960 --parsable2 --format=JobID,State,")
+    assert command.endswith("| hpcncf explain -")
+
+
+def test_a_job_that_waits_leaves_nothing_to_find_out() -> None:
+    told = follows.explain(jobs("seff_pending")[0])
+    assert (told.unknown, told.command) == ((), "")
+    assert "has not started" in told.follows[-1]
+
+
+def test_a_killed_job_is_not_told_to_ask_for_less_memory() -> None:
+    job = Job("sacct", state="OUT_OF_MEMORY", memory_mib=100, memory_asked_mib=1000)
+    said = follows.explain(job).follows
+    assert not any("would do" in text for text in said)
+    assert any("killed for its memory" in text for text in said)
+
+
+def test_several_nodes_leave_open_which_waited() -> None:
+    job = Job("sacct", nodes=2, cores=8, cpu_s=400, elapsed_s=100)
+    assert "which node or rank waited for which" in follows.explain(job).unknown
+
+
+def test_a_decimal_comma_is_not_understood_and_said() -> None:
+    found = reading.of_text(TEXTS["seff"].replace("20.00%", "20,00%"))
+    assert found.jobs[0].told_efficiency is None
+    assert "decimal comma" in found.problems[0]
+    assert "LC_ALL=C" in found.problems[0]
+
+
+def test_rows_of_sacct_without_their_header_are_told_from_nothing() -> None:
+    found = reading.of_text("70|COMPLETED|5|00:10:00\n70.batch|COMPLETED|5|00:10:00\n")
+    assert not found.jobs
+    assert "header" in found.problems[0]
+
+
+def test_a_name_with_the_delimiter_in_it_costs_its_row_alone() -> None:
+    text = "JobID|JobName|State\n1|a|b|COMPLETED\n2|c|COMPLETED\n"
+    assert [job.id for job in reading.of_text(text).jobs] == ["2"]
+
+
+def test_a_folder_of_logs_gives_the_jobs_of_its_names_and_how_slurm_ended_them() -> None:
+    files = {
+        "slurm-12.out": "epoch 1\nslurmstepd: error: Detected 1 oom-kill event(s) in StepId=12.0\n",
+        "slurm-13_4.out": "*** JOB 17 ON n1 CANCELLED AT 2026-01-01T00:00:00 DUE TO TIME LIMIT ***",
+        "14_0_log.out": "fine",
+        "notes.txt": "nothing",
+        "15.out": TEXTS["seff"],
+    }
+    found = {job.id: job for job in reading.of_files(files).jobs}
+    assert {job_id: job.state for job_id, job in found.items()} == {
+        "3431290": "COMPLETED",
+        "12": "OUT_OF_MEMORY",
+        "13_4": "TIMEOUT",
+        "14_0": "",
+        "15": "",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "mib"),
+    [
+        ("153364K", 149.7695),
+        ("4.00 GB", 4096),
+        ("982 Mbytes", 982),
+        ("16777216kb", 16384),
+        ("1048576", 1),
+        ("0b", 0),
+        ("-5K", None),
+        ("4,00 GB", None),
+        ("", None),
+    ],
+)
+def test_memory_is_read_in_each_schedulers_units(text: str, mib: float | None) -> None:
+    assert amounts.mebibytes(text) == (None if mib is None else pytest.approx(mib, rel=1e-4))
+
+
+LINES = sorted({line for text in TEXTS.values() for line in text.splitlines()})
+CELLS = st.one_of(st.text(max_size=12), st.sampled_from(["|", "---", "%", "1e9", "٣", "9" * 400]))
+
+
+@given(st.lists(st.one_of(st.sampled_from(LINES), st.text(max_size=60)), max_size=25), CELLS)
+def test_no_text_crashes_it_and_what_comes_out_is_json(lines: list[str], cell: str) -> None:
+    text = "\n".join(lines)
+    for told in (text, text.replace("0", cell), text[::-1]):
+        for job in reading.of_text(told).jobs:
+            json.dumps(follows.explain(job).plain(), allow_nan=False)
+
+
+@given(st.integers(1, 512), st.integers(1, 10**6), st.integers(0, 10**8))
+def test_seffs_own_figures_are_read_back(cores: int, elapsed_s: int, cpu_s: int) -> None:
+    """Written as seff writes them; the efficiency to two digits."""
+    text = (
+        f"Job ID: 1\nState: COMPLETED (exit code 0)\nNodes: 1\nCores per node: {cores}\n"
+        f"CPU Utilized: {_slurm(cpu_s)}\n"
+        f"CPU Efficiency: {cpu_s / (elapsed_s * cores) * 100:.2f}% of "
+        f"{_slurm(elapsed_s * cores)} core-walltime\nJob Wall-clock time: {_slurm(elapsed_s)}\n"
+    )
+    (job,) = reading.of_text(text).jobs
+    assert (job.cores, job.elapsed_s, job.cpu_s) == (cores, elapsed_s, cpu_s)
+    assert job.efficiency == pytest.approx(cpu_s / (elapsed_s * cores), abs=5.1e-5)
+
+
+def _slurm(seconds: int) -> str:
+    days, rest = divmod(seconds, 86400)
+    clock = f"{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}"
+    return f"{days}-{clock}" if days else clock
+
+
+def test_the_verb_prints_the_same_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["explain", str(DATA / "lsf_forum.txt"), "--cores", "5", "--json"]) == 0
+    plain = json.loads(capsys.readouterr().out)
+    assert plain["jobs"][0]["cores_used"] == pytest.approx(1.0)
+    assert plain["command"] == "hpcncf run -- COMMAND"
+
+
+def test_very_many_jobs_are_a_table_and_the_one_that_idled_most(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [f"{job}|COMPLETED|4|01:00:00|0{job % 4}:00:00|" for job in range(10, 20)]
+    path = tmp_path / "all.txt"
+    path.write_text("\n".join(["JobID|State|AllocCPUS|Elapsed|TotalCPU|", *rows]))
+    # TotalCPU of 0 without steps is sacct -X: jobs 12 and 16 are not known.
+    assert cli.main(["explain", str(path)]) == 0
+    out = capsys.readouterr().out
+    # 13 and 17 leave 3 core-hours each, 10, 14 and 18 two, 11, 15 and 19 one.
+    assert "15\u202fcore-h reserved and not used, all together" in out
+    assert "sacct, job 13" in out
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["nowhere.txt"], "no such file"),
+        (["empty.txt"], "no summary of a job in it; understood are seff"),
+        (["comma.txt"], "no summary"),
+        (["empty.txt", "--cores", "0"], "expected 1 or more"),
+    ],
+)
+def test_what_is_no_summary_is_refused_with_what_would_be(
+    argv: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty.txt").write_text("")
+    (tmp_path / "comma.txt").write_bytes(b"\xff\xfe\x00 20,00%")
+    assert cli.main(["explain", *argv]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_results_folder_of_ours_is_sent_to_diagnose(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "plan.json").write_text("{}")
+    assert cli.main(["explain", str(tmp_path)]) == 0
+    assert f"hpcncf diagnose {tmp_path}" in capsys.readouterr().out
