@@ -27,6 +27,7 @@ VERBS = (
     "collect",
     "report",
     "diagnose",
+    "explain",
     "run",
     "train",
     "lint",
