@@ -38,6 +38,7 @@ VARIABLES: Final = {
     "#8A6100": "ochre",
     "#2A7FA8": "steel",
     "#333333": "dark",
+    "#56B4E9": "sky",
 }
 
 SETTINGS: Final[Any] = {  # matplotlib's stubs know its keys as literals only

@@ -13,7 +13,7 @@ from hpcncf_analysis.page.section import Drawn, Figures, Grid, Pairs, Part, Poin
 from hpcncf_analysis.table import Table
 
 # More rows than these are closed until somebody asks for them.
-LONG: Final = 30
+LONG: Final = 12
 SYNC_NOTE: Final = (
     "What synchronising takes of a rank's mean step. On one node ranks exchange what "
     "the threads of one rank simply share: one rank with as many threads as cores is to be tried "
