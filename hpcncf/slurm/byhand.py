@@ -58,6 +58,12 @@ def text(job: JobSpec, site: Site, runs: list[Run], source: Source, note: str = 
     return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n"
 
 
+def directives(resources: Resources, site: Site, name: str, exclusive: bool = False) -> list[str]:
+    """The #SBATCH lines for a script of one's own: what is asked for, and where."""
+    asked = _own_names(request.parameters(resources, site, name, exclusive=exclusive))
+    return list(_lines(_values(asked)))
+
+
 def _own_names(asked: dict[str, Any]) -> dict[str, Any]:
     """Slurm's names for what submitit calls otherwise."""
     theirs = {"name": "job_name", "timeout_min": "time", "tasks_per_node": "ntasks_per_node"}
@@ -68,12 +74,19 @@ def _own_names(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def _flags(asked: dict[str, Any], tasks: int) -> Iterator[str]:
-    values = {key: value for key, value in asked.items() if key not in NO_FLAGS}
-    values |= asked.get("additional_parameters", {})
-    values |= {"signal": f"USR2@{asked['signal_delay_s']}", "open-mode": "append"}
+    values = _values(asked) | {"signal": f"USR2@{asked['signal_delay_s']}", "open-mode": "append"}
     values["output"] = "%x-%A_%a.out" if tasks > 1 else "%x-%j.out"
     if tasks > 1:
         values["array"] = f"0-{tasks - 1}%{min(tasks, asked['array_parallelism'])}"
+    return _lines(values)
+
+
+def _values(asked: dict[str, Any]) -> dict[str, Any]:
+    further: dict[str, Any] = asked.get("additional_parameters", {})
+    return {key: value for key, value in asked.items() if key not in NO_FLAGS} | further
+
+
+def _lines(values: dict[str, Any]) -> Iterator[str]:
     for key, value in sorted((key.replace("_", "-"), value) for key, value in values.items()):
         yield f"#SBATCH --{key}" + ("" if value is True else f"={shlex.quote(str(value))}")
 

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final
 
-from hpcncf_analysis.advice.front import Front, Standing
-from hpcncf_analysis.advice.request import Request
+from hpcncf.plan import Run
+from hpcncf.spec import JobSpec
+from hpcncf_analysis.advice import cause, following, saving
+from hpcncf_analysis.advice.asked import Asked
+from hpcncf_analysis.advice.cause import Diagnoses
+from hpcncf_analysis.advice.change import Change, change
+from hpcncf_analysis.advice.front import Choice, Front, Standing, front
+from hpcncf_analysis.advice.request import Request, request
+from hpcncf_analysis.advice.saving import Saving
+from hpcncf_analysis.advice.sureness import Sureness, sureness
+from hpcncf_analysis.commands import by_name
+from hpcncf_analysis.summary import Configuration
 
-Sure = Literal["settled", "likely", "open", "unproven", "alone"]
-
-
-@dataclass(frozen=True)
-class Saving:
-    """What the choice saves against another for a unit of work; negative where it costs more."""
-
-    against: str
-    """The label of what was asked for."""
-    core_h: float
-    gpu_h: float
-    seconds: float
+WIDTH: Final = 98
+HEADING: Final = "Written by hpcncf report: what to ask for next."
 
 
 @dataclass(frozen=True)
@@ -27,20 +29,19 @@ class Advice:
     """The next request, ready to be submitted."""
 
     choices: Front
+    choice: Choice
     chosen: Standing
+    """What was measured of it; where something is `changed`, of the run before the change."""
     request: Request
-    """What `job_yaml` and `sbatch` ask of Slurm, with the reasons for memory and time."""
-    job_yaml: str
-    """A whole job file."""
+    """What `job` asks of Slurm, with the reasons for memory and time."""
+    job: JobSpec
     sbatch: str
-    """The same request as #SBATCH lines."""
+    """The same request as #SBATCH lines, for a script of one's own."""
     saves: Saving | None
-    """None where the choice is what was asked for."""
-    sure: Sure
-    sureness: str
-    """How sure it is, in whole sentences."""
-    changed: str
-    """What in the job file was not measured so: a remedy, fewer cores; empty where all was."""
+    """None where the choice is what was asked for, and where there is no other."""
+    sure: Sureness
+    changed: Change | None
+    """What in the job was not measured so; None where all of it was."""
 
     @property
     def fastest(self) -> Standing:
@@ -59,6 +60,76 @@ class Advice:
         return self.choices.front
 
     @property
+    def sureness(self) -> str:
+        """How sure it is, in whole sentences."""
+        return self.sure.text
+
+    @property
+    def job_yaml(self) -> str:
+        """A whole job file, with what was concluded as comments."""
+        return following.as_yaml(self.job, _wrapped([HEADING, *self.reasons]))
+
+    @property
+    def reasons(self) -> list[str]:
+        """What it costs, saves and rests on: sentences, the most important first."""
+        unit = self.choices.unit
+        return [
+            f"{self.chosen.label}: {saving.price(self.chosen, unit)}.",
+            *([saving.told(self.saves, unit)] if self.saves else []),
+            *([self.changed.text] if self.changed else []),
+            self.sureness,
+            f"Time: {self.request.time}",
+            f"Memory: {self.request.memory}",
+        ]
+
+    @property
     def cost_core_h_per_epoch(self) -> float | None:
         """None where the unit of work is no epoch."""
         return self.chosen.core_h if self.choices.unit == "epoch" else None
+
+
+def _wrapped(sentences: Sequence[str]) -> list[str]:
+    """As lines of comments: only what can be printed, no line too long."""
+    plain = (" ".join(text.split()) for text in sentences)
+    printable = ("".join(c if c.isprintable() else "?" for c in text) for text in plain)
+    return [line for text in printable for line in textwrap.wrap(text, WIDTH)]
+
+
+def advise(
+    configurations: Sequence[Configuration],
+    asked: Asked,
+    diagnoses: Diagnoses | None = None,
+    choice: Choice = "knee",
+) -> Advice | None:
+    """None where nothing was measured, or where the commands did different work."""
+    if len(by_name([one for one in configurations if one.by_hand])) > 1:
+        return None
+    choices = front(configurations)
+    if choices is None:
+        return None
+    run = asked.runs.get(choices.chosen(choice).one.rows[0]["run_id"])
+    return _advice(choices, choice, run, asked, diagnoses or {}) if run else None
+
+
+def _advice(choices: Front, choice: Choice, run: Run, asked: Asked, diagnoses: Diagnoses) -> Advice:
+    chosen = choices.chosen(choice)
+    wanted = request(chosen.one, run.resources)
+    name = following.following(asked.name, choice)
+    job = following.job(run, wanted.resources, name, asked.job)
+    changed = None
+    if len(choices.standings) == 1 and not choices.unsound:
+        found = cause.of(chosen.one, diagnoses)
+        changed = change(chosen.one, job, run.resources, wanted, found)
+    if changed:
+        job, wanted = changed.job, changed.request
+    return Advice(
+        choices=choices,
+        choice=choice,
+        chosen=chosen,
+        request=wanted,
+        job=job,
+        sbatch=following.sbatch(job, asked.site),
+        saves=saving.saving(chosen, choices, asked.base),
+        sure=sureness(choice, choices),
+        changed=changed,
+    )

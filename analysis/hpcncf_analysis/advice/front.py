@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from math import inf
+from typing import Final, Literal
 
 from hpcncf_analysis.advice.quality import sound_ones
 from hpcncf_analysis.summary import Configuration
@@ -12,6 +13,8 @@ from hpcncf_analysis.summary import Configuration
 # More cores are worth asking for while each delivers this share of the most that any core does.
 WORTH: Final = 0.7
 MILLION: Final = 1e6
+
+Choice = Literal["knee", "fastest", "cheapest"]
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,15 @@ class Standing:
     @property
     def label(self) -> str:
         return self.one.label
+
+    @property
+    def on_gpus(self) -> bool:
+        return self.gpu_h > 0
+
+    @property
+    def price(self) -> float:
+        """GPU-hours where it has GPUs, else core-hours."""
+        return self.gpu_h if self.on_gpus else self.core_h
 
     @property
     def cost(self) -> tuple[float, float]:
@@ -51,6 +63,10 @@ class Front:
     cheapest: Standing
     knee: Standing
     """The fastest whose cost is at most 1 / `WORTH` of the cheapest's."""
+
+    def chosen(self, choice: Choice) -> Standing:
+        chosen: Standing = getattr(self, choice)
+        return chosen
 
     @property
     def front(self) -> tuple[Standing, ...]:
@@ -76,7 +92,7 @@ def front(configurations: Sequence[Configuration]) -> Front | None:
         unsound=tuple(one for one in configurations if one.speed and one not in sound),
         fastest=placed[0],
         cheapest=min(placed, key=lambda each: (each.cost, each.seconds)),
-        knee=next(each for each in placed if _is_worth(each, placed)),
+        knee=worth(placed)[0],
     )
 
 
@@ -113,9 +129,9 @@ def _placed(quickest_first: Sequence[Standing]) -> Iterator[Standing]:
             best = each
 
 
-def _is_worth(each: Standing, among: Sequence[Standing]) -> bool:
-    """Against the cheapest of its kind: with GPUs, or without."""
-    alike = [other for other in among if bool(other.gpu_h) == bool(each.gpu_h)]
-    if each.gpu_h:
-        return WORTH * each.gpu_h <= min(other.gpu_h for other in alike)
-    return WORTH * each.core_h <= min(other.core_h for other in alike)
+def worth(standings: Sequence[Standing]) -> list[Standing]:
+    """Those that cost at most 1 / `WORTH` of the cheapest of their kind: with GPUs, or without."""
+    least: dict[bool, float] = {}
+    for each in standings:
+        least[each.on_gpus] = min(each.price, least.get(each.on_gpus, inf))
+    return [each for each in standings if each.price * WORTH <= least[each.on_gpus]]

@@ -1,12 +1,13 @@
-"""What to write into a job file to get a configuration again. Pure."""
+"""What one run of a configuration asks of Slurm, from what its repeats took. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import Any, Final
 
+from hpcncf.spec import Resources
 from hpcncf.tables.told import PARAMETER
 from hpcncf_analysis import words
 from hpcncf_analysis.labels import counted, varying
@@ -23,18 +24,76 @@ LEAST_MARGIN_S: Final = 120.0
 
 @dataclass(frozen=True)
 class Request:
-    """What one run asks of Slurm, in a job file's words, and where two of its figures are from."""
+    """What one run asks of Slurm, and where memory and time are from."""
 
-    nodes: int
-    tasks_per_node: int
-    cpus_per_task: int
-    gpus_per_node: int
-    mem_gb: float
-    timeout_min: int
+    resources: Resources
     expected_s: float | None
     """How long the run should take; None where nothing measured tells."""
-    reasons: tuple[str, ...]
-    """Where memory and time are from, a sentence each."""
+    memory: str
+    """Where `mem_gb` is from, in a sentence."""
+    time: str
+    """Where `timeout_min` is from, in a sentence."""
+
+    @property
+    def core_hours(self) -> float | None:
+        """What the whole run should cost, evaluation and start-up included."""
+        return None if self.expected_s is None else self.resources.cores * self.expected_s / 3600
+
+
+def request(one: Configuration, asked: Resources) -> Request:
+    """Its own nodes, tasks and cores; memory and time as measured, or else as `asked`."""
+    peak_mib, expected_s = memory_peak(one), expected(one)
+    mem_gb = asked.mem_gb if peak_mib is None else memory_gb(peak_mib)
+    timeout = asked.timeout_min if expected_s is None else timeout_min(expected_s)
+    sized = {"mem_gb": mem_gb, "timeout_min": timeout, "runs_per_task": 1}
+    return Request(
+        resources=asked.model_copy(update=sized),
+        expected_s=expected_s,
+        memory=_memory(peak_mib),
+        time=_time(one, expected_s),
+    )
+
+
+def _memory(peak_mib: float | None) -> str:
+    if peak_mib is None:
+        return "No run's memory was measured: it stays as it was."
+    return f"A node's peak, {words.mebibytes(peak_mib)}, and {words.percent(MEMORY_MARGIN)} more."
+
+
+def _time(one: Configuration, expected_s: float | None) -> str:
+    if expected_s is None:
+        return "No time of an epoch is known: the limit stays as it was."
+    row = one.rows[0]
+    what = "The longest run"
+    if row["workload"] != "command":
+        what = f"{counted(row['epochs'], 'epoch')}, with evaluation and start-up"
+    margin = f"{words.percent(TIME_MARGIN)} more, at least {words.duration(LEAST_MARGIN_S)}"
+    return f"{what}, take {words.duration(expected_s)}; {margin}.".replace("run, take", "run took")
+
+
+def timeout_min(expected_s: float) -> int:
+    """The time with its margin, in whole minutes."""
+    return ceil(max(expected_s * (1 + TIME_MARGIN), expected_s + LEAST_MARGIN_S) / 60)
+
+
+def expected(one: Configuration) -> float | None:
+    """Seconds that the slowest repeat's figures give for a whole run, start-up included."""
+    times = [_whole_run(row) for row in one.rows]
+    known = [seconds for seconds in times if seconds is not None]
+    return max(known) if len(known) == len(times) else None
+
+
+def _whole_run(row: Mapping[str, Any]) -> float | None:
+    """All its epochs, evaluated, also where `max_steps` cut the measured ones short; and what was
+    neither training nor evaluation: start-up, checkpoints, the end."""
+    elapsed_s, epoch_s = row["elapsed_s"], row["seconds_per_epoch"]
+    if row["workload"] == "command":
+        return float(elapsed_s) if elapsed_s else None
+    if epoch_s is None:
+        return None
+    rest_s = elapsed_s - row["training_s"] - row["evaluation_s"]
+    whole_s = rest_s + row["epochs"] * (epoch_s + (row["seconds_per_evaluation"] or 0.0))
+    return float(whole_s if row["max_steps"] else max(whole_s, elapsed_s))
 
 
 def asked(one: Configuration, among: Sequence[Configuration]) -> str:
@@ -70,13 +129,18 @@ def _yaml(value: Any) -> str:
 
 def memory(one: Configuration) -> list[str]:
     """The memory to ask for; nothing where none was measured."""
-    peaks = [row["memory_peak_mib"] for row in one.rows if row["memory_peak_mib"]]
-    if not peaks:
+    peak = memory_peak(one)
+    if peak is None:
         return []
     return [
-        f"Memory: mem_gb: {memory_gb(max(peaks)):g} is enough (a node's peak, "
-        f"{words.mebibytes(max(peaks))}, and {words.percent(MEMORY_MARGIN)} more)."
+        f"Memory: mem_gb: {memory_gb(peak):g} is enough (a node's peak, "
+        f"{words.mebibytes(peak)}, and {words.percent(MEMORY_MARGIN)} more)."
     ]
+
+
+def memory_peak(one: Configuration) -> float | None:
+    """MiB on the node with the most, the largest of the repeats."""
+    return max((row["memory_peak_mib"] for row in one.rows if row["memory_peak_mib"]), default=None)
 
 
 def memory_gb(peak_mib: float) -> float:

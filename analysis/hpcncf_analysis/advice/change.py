@@ -1,0 +1,137 @@
+"""What to try after a single run: its cause's remedy, or fewer cores. Not measured, and said so.
+Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from hpcncf import plan
+from hpcncf.errors import UsageError
+from hpcncf.overrides import override
+from hpcncf.spec import JobSpec, Resources
+from hpcncf_analysis import words
+from hpcncf_analysis.advice.recommend import mostly_disturbed
+from hpcncf_analysis.advice.request import Request, timeout_min
+from hpcncf_analysis.diagnosis import Diagnosis, Finding, Gain
+from hpcncf_analysis.labels import counted
+from hpcncf_analysis.summary import Configuration
+
+# Below this share of its cores a single run is told to try fewer.
+IDLE: Final = 0.8
+# As much of a core is no core: clocks tick, start-up counts.
+NO_CORE: Final = 0.1
+
+
+@dataclass(frozen=True)
+class Change:
+    """A job that differs from the run that was measured."""
+
+    job: JobSpec
+    request: Request
+    text: str
+    """What was changed, why, and what is expected of it; sentences."""
+
+
+def change(
+    one: Configuration, job: JobSpec, asked: Resources, wanted: Request, found: Diagnosis | None
+) -> Change | None:
+    """`job` as it was measured, asking what is `wanted`; None where nothing is to be changed.
+
+    Of a cause that no setting removes nothing is changed: fewer cores would hide it.
+    """
+    if found is not None and found.primary is not None:
+        return _remedied(found.primary, job, asked, wanted)
+    fewer = fewer_cores(one)
+    if fewer is None:
+        return None
+    changes: dict[str, Any] = {"resources.cpus_per_task": fewer}
+    if isinstance(job.training.threads, int) and job.training.threads > fewer:
+        changes["training.threads"] = "auto"
+    reason = f"{words.cores(one.median('cores_used'))} of {counted(one.cores, 'core')} were used"
+    return _changed(job, asked, wanted, changes, f"since {reason}", None)
+
+
+def fewer_cores(one: Configuration) -> int | None:
+    """Cores for each rank that hold what was used; None where that is no fewer, or not known."""
+    used, efficiency = one.median("cores_used"), one.median("cpu_efficiency")
+    if used is None or efficiency is None or efficiency >= IDLE or mostly_disturbed([one]):
+        return None
+    fewer = max(ceil(used / one.ranks - NO_CORE), 1)
+    return fewer if fewer * one.ranks < one.cores else None
+
+
+def _remedied(finding: Finding, job: JobSpec, asked: Resources, wanted: Request) -> Change | None:
+    if not finding.changes:
+        return None
+    why = f"the remedy of {finding.cause}"
+    return _changed(job, asked, wanted, finding.changes, why, finding.gain)
+
+
+def _changed(
+    job: JobSpec,
+    asked: Resources,
+    wanted: Request,
+    changes: Mapping[str, Any],
+    why: str,
+    gain: Gain | None,
+) -> Change | None:
+    """None where the settings do not go together, or nothing is left to change."""
+    plain = job.model_dump(mode="json")
+    told = [f"{key} {_value(plain, key)} → {value}" for key, value in changes.items()]
+    for key, value in changes.items():
+        override(plain, key, value)
+    try:
+        changed = JobSpec.model_validate(plain)
+        plan.expand(changed)
+    except (ValidationError, UsageError):
+        return None
+    if changed == job:
+        return None
+    sized = _sized(changed.resources, asked, wanted, gain)
+    text = f"Not measured so: {', '.join(told)}, {why}{_expected(gain)}."
+    return Change(changed.model_copy(update={"resources": sized.resources}), sized, text)
+
+
+def _value(plain: Mapping[str, Any], dotted: str) -> Any:
+    section, _, key = dotted.partition(".")
+    value = plain.get(section) or {}
+    return value.get(key) if isinstance(value, Mapping) else value
+
+
+def _sized(changed: Resources, asked: Resources, wanted: Request, gain: Gain | None) -> Request:
+    """Memory no less than it had, and a time that holds should the change slow it down."""
+    expected_s = wanted.expected_s
+    if expected_s is not None:
+        expected_s *= max(1.0, _slower(changed, wanted.resources, gain))
+    sized = {
+        "mem_gb": max(asked.mem_gb, wanted.resources.mem_gb),
+        "timeout_min": asked.timeout_min if expected_s is None else timeout_min(expected_s),
+    }
+    return replace(
+        wanted,
+        resources=changed.model_copy(update=sized),
+        expected_s=expected_s,
+        memory=f"{wanted.memory} No less than before: the change was not measured.",
+    )
+
+
+def _slower(changed: Resources, before: Resources, gain: Gain | None) -> float:
+    """At worst so many times the time: without a prediction, all the more for fewer cores."""
+    cores = before.cores / changed.cores
+    if gain is None:
+        return cores
+    return 1 / gain.low if gain.what == "instances_per_s" else gain.high * cores
+
+
+def _expected(gain: Gain | None) -> str:
+    if gain is None:
+        return ""
+    low, high = words.times(gain.low), words.times(gain.high)
+    if gain.what == "instances_per_s":
+        return f"; predicted: {words.times(gain.factor)} as fast ({low} to {high})"
+    return f"; predicted: {words.times(gain.factor)} the core-hours ({low} to {high})"

@@ -1,0 +1,64 @@
+"""The next job as files to be used at once: a job file, and a batch script for sbatch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, get_args
+
+from hpcncf import jobfile, records
+from hpcncf.paths import ResultPaths
+from hpcncf.slurm import byhand
+from hpcncf.slurm.byhand import Source
+from hpcncf.slurm.request import Site
+from hpcncf_analysis.advice import asked as asking
+from hpcncf_analysis.advice.advise import Advice, advise
+from hpcncf_analysis.advice.cause import Diagnoses
+from hpcncf_analysis.advice.front import Choice
+from hpcncf_analysis.summary import Configuration
+
+NOTE: Final = (
+    "# Written by `hpcncf report`: submit it with sbatch, or the job file beside it with "
+    "`hpcncf submit`."
+)
+
+
+@dataclass(frozen=True)
+class Written:
+    """One choice's advice, and where it lies."""
+
+    advice: Advice
+    job: Path
+    script: Path
+
+
+def name(choice: Choice) -> str:
+    return "next" if choice == "knee" else f"next-{choice}"
+
+
+def write(
+    configurations: Sequence[Configuration], paths: ResultPaths, diagnoses: Diagnoses
+) -> list[Written]:
+    """Each choice that differs, the knee first; what an earlier report advised goes. Nothing where
+    there is nothing to advise."""
+    asked = asking.read(paths)
+    written: list[Written] = []
+    for choice in get_args(Choice):
+        job, script = (paths.report / f"{name(choice)}.{ending}" for ending in ("yaml", "sbatch"))
+        advice = advise(configurations, asked, diagnoses, choice)
+        if advice is None or any(advice.chosen == other.advice.chosen for other in written):
+            job.unlink(missing_ok=True)
+            script.unlink(missing_ok=True)
+            continue
+        records.write_text(job, advice.job_yaml)
+        records.write_text(script, _script(job, asked.site, paths.folder.resolve().parent))
+        written.append(Written(advice, job, script))
+    return written
+
+
+def _script(path: Path, site: Site, results: Path) -> str:
+    """What `hpcncf plan --by-hand` prints of the job file."""
+    job = jobfile.load(path)
+    source = Source(path.resolve(), results / job.name)
+    return byhand.text(job, site, jobfile.plan(job, path).runs, source, NOTE)

@@ -1,0 +1,131 @@
+"""How sure a recommendation is, in words that repeats, neighbours and quality have earned. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import comb
+from typing import Final, Literal
+
+from hpcncf_analysis import words
+from hpcncf_analysis.advice.front import Choice, Front, Standing, worth
+from hpcncf_analysis.advice.quality import QUALITY_SLACK, chance, quality_gap, task
+from hpcncf_analysis.advice.recommend import Ratio, mostly_disturbed, of_cores, of_speeds
+from hpcncf_analysis.labels import counted
+from hpcncf_analysis.summary import Configuration
+
+Sure = Literal["settled", "likely", "open", "unproven", "alone"]
+# As seldom as this may chance alone put all repeats of one above all of the other.
+SELDOM: Final = 1 / 20
+OPENING: Final[dict[Sure, str]] = {
+    "settled": "Settled",
+    "likely": "Likely, not settled",
+    "open": "Open",
+    "unproven": "Unproven",
+    "alone": "Nothing to compare with",
+}
+
+
+@dataclass(frozen=True)
+class Sureness:
+    sure: Sure
+    text: str
+
+
+def sureness(choice: Choice, choices: Front) -> Sureness:
+    """Against the one that would be chosen in its stead."""
+    chosen, rival = choices.chosen(choice), runner_up(choice, choices)
+    if rival is None:
+        sure: Sure = "alone"
+        reason = "it is the only one measured, and another may be better"
+    else:
+        by_speed = choice == "fastest" or (choice == "knee" and rival in worth(choices.standings))
+        sure, reason = _against(chosen, rival, by_speed)
+    told = f"{OPENING[sure]}: {reason}."
+    return Sureness(sure, " ".join([told, *_besides(chosen.one, rival.one if rival else None)]))
+
+
+def runner_up(choice: Choice, choices: Front) -> Standing | None:
+    """The next fastest, or the next cheapest; of the knee, the next fastest that is worth its cost,
+    or where none is, the cheapest of the others."""
+    label = choices.chosen(choice).label
+    others = [each for each in choices.standings if each.label != label]
+    quick = {"knee": worth(choices.standings), "fastest": others, "cheapest": []}[choice]
+    quickest = next((each for each in quick if each.label != label), None)
+    return quickest or min(others, key=lambda each: each.cost, default=None)
+
+
+def _against(chosen: Standing, rival: Standing, by_speed: bool) -> tuple[Sure, str]:
+    both, named = [chosen.one, rival.one], f"the runner-up, {rival.label}"
+    if len(cpu_models(both)) > 1:
+        return "open", f"it and {named}, ran on different CPU models ({_models(both)})"
+    if mostly_disturbed(both):
+        return "open", f"neighbours disturbed most runs of it and of {named}"
+    if min(len(one.rows) for one in both) < 2:
+        return (
+            "unproven",
+            f"it or {named}, ran once, and nothing tells how far it scatters; {more(1)}",
+        )
+    ratio, what = (of_speeds if by_speed else of_cores)(*both), "speed" if by_speed else "cost"
+    return _by_repeats(ratio, what, named, [len(one.rows) for one in both])
+
+
+def _by_repeats(ratio: Ratio, what: str, named: str, repeats: Sequence[int]) -> tuple[Sure, str]:
+    if ratio.overlaps:
+        return "open", f"its repeats and those of {named}, overlap in {what}; {more(min(repeats))}"
+    odds = by_chance(*repeats)
+    apart = (
+        f"all its repeats lie apart from those of {named}, in {what} "
+        f"({words.times(ratio.low)} to {words.times(ratio.high)}); of {repeats[0]} and "
+        f"{repeats[1]} repeats chance alone does that once in {round(1 / odds)} times"
+    )
+    return ("settled", apart) if odds <= SELDOM else ("likely", f"{apart}; {more(min(repeats))}")
+
+
+def more(repeats: int) -> str:
+    """Three each is the fewest that can settle anything; where they did not, twice as many."""
+    return f"repeats: {3 if repeats < 3 else 2 * repeats} in the job file would tell"
+
+
+def by_chance(repeats: int, others: int) -> float:
+    """The chance that all of one lie above all of the other, were both alike: of the equally likely
+    orders of the repeats just one, 1 / C(n + m, n) (the exact one-sided rank-sum test)."""
+    return 1 / comb(repeats + others, repeats)
+
+
+def cpu_models(compared: Sequence[Configuration]) -> list[str]:
+    return sorted({row["cpu_model"] for one in compared for row in one.rows if row["cpu_model"]})
+
+
+def _models(compared: Sequence[Configuration]) -> str:
+    return "; ".join(cpu_models(compared))
+
+
+def _besides(chosen: Configuration, rival: Configuration | None) -> list[str]:
+    told = [_extrapolated(chosen), _quality(chosen, rival), _where(chosen)]
+    return [sentence for sentence in told if sentence]
+
+
+def _extrapolated(chosen: Configuration) -> str:
+    if not any(row.get("epoch_extrapolated") for row in chosen.rows):
+        return ""
+    return "Its epochs were cut short (max_steps): an epoch's time is extrapolated from its steps."
+
+
+def _quality(chosen: Configuration, rival: Configuration | None) -> str:
+    if chosen.is_command:
+        return ""
+    if chosen.median("hr10") is None:
+        return "Its quality was not evaluated."
+    if rival is None or rival.median("hr10") is None or task(chosen) != task(rival):
+        return ""
+    gap, explained = quality_gap(rival, chosen) or 0.0, chance(chosen, rival)
+    if abs(gap) <= QUALITY_SLACK or explained is None or abs(gap) > explained:
+        return ""
+    rows = counted(chosen.rows[0]["test_rows"], "test row")
+    return f"Its HR@10 differs by {words.score(abs(gap))}, within chance on {rows}."
+
+
+def _where(chosen: Configuration) -> str:
+    models = cpu_models([chosen])
+    return f"Measured on {' and '.join(models)}." if models else ""
