@@ -79,7 +79,7 @@ class Case:
     beside: Beside = Beside()
     needs: frozenset[Need] = frozenset()
     short: bool = False
-    """In CI, too: a busy machine cannot make it another case."""
+    """In CI, too."""
 
     @property
     def name(self) -> str:

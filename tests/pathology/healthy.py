@@ -54,9 +54,10 @@ CASES: Final = [
     Case(
         "healthy",
         "command",
-        Run(("burn.py", "--seconds", "15")),
+        Run(("burn.py", "--seconds", "8")),
         "one busy process on one core",
-        16,
+        9,
+        short=True,
     ),
     Case(
         "healthy",

@@ -8,7 +8,7 @@ from pathology.case import Beside, Case, Job, Run
 
 # What a step of Slurm 22.05 hands on: two cores granted to the job, one left by srun without -c.
 GRANT: Final = {"SLURM_JOB_ID": "1", "SLURM_CPUS_ON_NODE": "2"}
-BUSY: Final = ("burn.py", "--seconds", "10")
+BUSY: Final = ("burn.py", "--seconds", "8")
 TWO_BUSY: Final = (*BUSY, "--processes", "2")
 TWO_THREADS: Final = ("products.py", "--seconds", "10", "--threads", "2")
 
@@ -18,7 +18,7 @@ CONFINED: Final = [
         "srun",
         Run(TWO_BUSY),
         "Slurm granted two cores, the binding leaves one, and two processes want to work",
-        12,
+        9,
         env=GRANT,
         short=True,
     ),
@@ -44,7 +44,7 @@ CONFINED: Final = [
         "quota",
         Run(TWO_BUSY),
         "granted two cores; the control group gives two busy processes the time of one",
-        12,
+        9,
         cores=2,
         env=GRANT,
         beside=Beside(cpu_quota=1.0),
@@ -74,9 +74,8 @@ OVERSUBSCRIBED: Final = [
         "processes",
         Run((*BUSY, "--processes", "8")),
         "eight processes are always ready to run on two cores",
-        12,
+        9,
         cores=2,
-        short=True,
     ),
     Case(
         "oversubscribed",
@@ -104,7 +103,7 @@ NEIGHBOUR: Final = [
         "command",
         Run(BUSY),
         "a foreign process is busy on the one core that the command may use",
-        12,
+        9,
         beside=Beside(neighbour=(0,)),
         short=True,
     ),
@@ -113,7 +112,7 @@ NEIGHBOUR: Final = [
         "two-cores",
         Run(TWO_BUSY),
         "a foreign process is busy on one of the two cores that two processes want",
-        12,
+        9,
         cores=2,
         beside=Beside(neighbour=(1,)),
     ),
@@ -173,7 +172,7 @@ SERIAL: Final = [
         "command",
         Run(BUSY),
         "two cores are usable, and the program is one thread of Python",
-        12,
+        9,
         cores=2,
         short=True,
     ),

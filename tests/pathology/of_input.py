@@ -6,7 +6,7 @@ from typing import Final
 
 from pathology.case import Beside, Case, Job, Run
 
-LOADED: Final = ("train.py", "--seconds", "12", "--width", "64")
+LOADED: Final = ("train.py", "--seconds", "10", "--width", "64")
 
 PYTHON: Final = [
     Case(

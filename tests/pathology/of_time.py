@@ -139,6 +139,18 @@ CHECKPOINT: Final = [
         "the same with rows three times as wide",
         20,
     ),
+    Case(
+        "checkpoint_bound",
+        "command",
+        Run(
+            (
+                *("train.py", "--seconds", "14", "--batch", "20000", "--width", "64"),
+                *("--table", "800000", "--save", "{folder}/checkpoint.pt"),
+            )
+        ),
+        "after each step the program writes a table of 100 MB and syncs it",
+        18,
+    ),
 ]
 
 MEMORY: Final = [

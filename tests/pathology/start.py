@@ -89,8 +89,7 @@ class Bench:
         return read(json.loads(text), took_s, others_cores(results))
 
     def _words(self, case: Case, cpus: Sequence[int], results: Path) -> tuple[str, ...]:
-        where = {"{file}": str(self.file), "{cpu}": str(cpus[0])}
-        program = tuple(where.get(word, word) for word in case.start.program)
+        program = tuple(self._placed(word, cpus) for word in case.start.program)
         if isinstance(case.start, Run):
             words = (sys.executable, str(PROGRAMS / program[0]), *program[1:])
             return ("run", "--quiet", "--results", str(results), "--", *words)
@@ -100,13 +99,19 @@ class Bench:
         return ("submit", str(job), *to)
 
     def _env(self, case: Case, cpus: Sequence[int]) -> dict[str, str]:
-        where = {"{folder}": self.folder, "{programs}": PROGRAMS, "{cpu}": cpus[0]}
-        told = {}
-        for name, value in case.env.items():
-            for mark, place in where.items():
-                value = value.replace(mark, str(place))
-            told[name] = value
-        return self._environment(told)
+        return self._environment({key: self._placed(case.env[key], cpus) for key in case.env})
+
+    def _placed(self, word: str, cpus: Sequence[int]) -> str:
+        """With what stands for its placeholders."""
+        places = {
+            "{file}": self.file,
+            "{folder}": self.folder,
+            "{programs}": PROGRAMS,
+            "{cpu}": cpus[0],
+        }
+        for mark, place in places.items():
+            word = word.replace(mark, str(place))
+        return word
 
     def _environment(self, more: Mapping[str, str]) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
@@ -174,7 +179,7 @@ def job_file(case: Case, start: Job, program: tuple[str, ...], data: Path) -> di
 
 def read(told: Any, took_s: float, others: float) -> Said:
     """The one run's diagnosis, of what `hpcncf diagnose --json` printed."""
-    [run] = told["runs"]
+    [run] = told["diagnoses"]
     primary = run["primary"]
     return Said(
         primary["cause"] if primary else run["verdict"],

@@ -9,14 +9,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
+
 
 class Phases:
-    """Seconds of each phase, steps and instances, told when the program ends."""
+    """Seconds of each phase, steps and instances, told when the program ends; made when it is
+    ready for its first step."""
 
     def __init__(self, *phases: str) -> None:
         self.seconds = dict.fromkeys(phases, 0.0)
         self.steps = self.instances = 0
+        self.others: dict[str, float] = {}
+        """What else there is to tell, by name."""
         self._began = time.monotonic()
+        self.startup_s = time.time() - psutil.Process().create_time()
 
     @contextmanager
     def of(self, phase: str) -> Iterator[None]:
@@ -36,7 +42,8 @@ class Phases:
     def tell(self) -> None:
         """By a line for a job file's ranks, by a file for `hpcncf run`."""
         told: dict[str, float] = {f"{phase}_s": took for phase, took in self.seconds.items()}
-        told |= {"steps": self.steps, "instances": self.instances}
+        told |= {"steps": self.steps, "instances": self.instances, "startup_s": self.startup_s}
+        told |= self.others
         told["instances_per_s"] = self.instances / self.elapsed_s()
         print("hpcncf:", *(f"{key}={value}" for key, value in told.items()), flush=True)
         output = os.environ.get("HPCNCF_OUTPUT")

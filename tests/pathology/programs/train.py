@@ -8,70 +8,18 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
-import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from samples import ITEMS, ROWS, Positives, Tensors
 from told import Phases
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
-ROWS, ITEMS, BLOCK = 20_000, 5_000, 65_536
-
-
-class Positives(Dataset[tuple[int, int]]):
-    """User and item of each row; `kind` says what a sample costs."""
-
-    def __init__(self, kind: str, file: Path | None) -> None:
-        self.kind = kind
-        self.file = os.open(file, os.O_RDONLY) if file else -1
-        self.seen = {(row % ITEMS, row * 7 % ITEMS) for row in range(ROWS)}
-
-    def __len__(self) -> int:
-        return ROWS
-
-    def __getitem__(self, row: int) -> tuple[int, int]:
-        user = row % ITEMS
-        if self.kind == "drawn":
-            return user, self._drawn(user)
-        if self.kind == "parsed":
-            return user, self._parsed(row)
-        if self.kind == "remote":
-            time.sleep(0.002)  # a file server's answer
-        elif self.kind == "file":
-            self._read()
-        return user, row * 7 % ITEMS
-
-    def _drawn(self, user: int) -> int:
-        """An item that the user has not, out of a list of them, as in the forum's loader."""
-        free = [item for item in range(200) if (user, item) not in self.seen]
-        return random.choice(free)
-
-    def _parsed(self, row: int) -> int:
-        text = ",".join(str(row * number) for number in range(100))
-        return sum(int(word) for word in text.split(",")) % ITEMS
-
-    def _read(self) -> None:
-        """A block from somewhere in the file; the kernel may not keep it, as it cannot keep a
-        data set larger than memory."""
-        size = os.fstat(self.file).st_size
-        at = random.randrange(size // BLOCK) * BLOCK
-        os.pread(self.file, BLOCK, at)
-        os.posix_fadvise(self.file, at, BLOCK, os.POSIX_FADV_DONTNEED)
-
-
-class Tensors:
-    """The same rows as whole batches of tensors: what a good loader costs."""
-
-    def __init__(self, batch: int) -> None:
-        self.batch = batch
-
-    def __iter__(self) -> Iterator[list[Tensor]]:
-        for rows in torch.randperm(ROWS).split(self.batch):
-            yield [rows % ITEMS, rows * 7 % ITEMS]
+PHASES = ("input", "forward", "backward", "sync", "optimizer", "evaluation", "checkpoint")
 
 
 class Model(nn.Module):
@@ -99,6 +47,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--optimizer", choices=["adam", "sgd"], default="sgd")
     parser.add_argument("--threads", type=int, help="default: torch's own choice")
     parser.add_argument("--evaluate", type=int, default=0, metavar="USERS", help="after each epoch")
+    parser.add_argument("--save", type=Path, metavar="FILE", help="a checkpoint after each epoch")
     parser.add_argument("--twice-on", type=int, metavar="RANK", help="it computes each step twice")
     parser.add_argument("--more-on", type=int, metavar="RANK", help="its batches are three times")
     parser.add_argument(
@@ -109,13 +58,13 @@ def arguments() -> argparse.Namespace:
 
 
 class Loop:
-    def __init__(self, asked: argparse.Namespace) -> None:
-        self.asked, self.rank = asked, int(os.environ.get("RANK", 0))
-        self.ranks = int(os.environ.get("WORLD_SIZE", 1))
+    def __init__(self, asked: argparse.Namespace, ranks: int) -> None:
+        self.asked, self.rank, self.ranks = asked, int(os.environ.get("RANK", 0)), ranks
         self.model = Model(asked.table, asked.width)
         made = torch.optim.Adam if asked.optimizer == "adam" else torch.optim.SGD
         self.optimizer: torch.optim.Optimizer = made(self.model.parameters(), lr=1e-3)
-        self.phases = Phases("input", "forward", "backward", "sync", "optimizer", "evaluation")
+        self.phases = Phases(*PHASES)
+        self.phases.others["table_rows"] = asked.table + ITEMS
 
     def batches(self) -> Iterator[list[Tensor]]:
         asked = self.asked
@@ -135,6 +84,8 @@ class Loop:
                     return
             if self.asked.evaluate:
                 self._evaluate()
+            if self.asked.save:
+                self._save()
 
     def _next(self, batches: Iterator[list[Tensor]]) -> list[Tensor] | None:
         with self.phases.of("input"):
@@ -150,6 +101,8 @@ class Loop:
 
     def _step(self, batch: list[Tensor]) -> None:
         users, items = batch
+        if not self.phases.steps:
+            self.phases.others["rows_per_step"] = len(users.unique()) + len(items.unique())
         for _ in range(2 if self.rank == self.asked.twice_on else 1):
             self.optimizer.zero_grad()
             with self.phases.of("forward"):
@@ -181,6 +134,14 @@ class Loop:
             for user in range(self.asked.evaluate):
                 self.model(torch.full_like(items, user % ITEMS), items).topk(10)
 
+    def _save(self) -> None:
+        """Written to its end, as one that is to survive a node's end must be."""
+        state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        with self.phases.of("checkpoint"), self.asked.save.open("wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+
 
 def index(seconds: float) -> dict[int, list[int]]:
     """What each user has, built anew at every start, for so long."""
@@ -197,12 +158,13 @@ def main() -> None:
         torch.set_num_threads(asked.threads)
     torch.manual_seed(1)
     index(asked.index)
-    loop = Loop(asked)
-    if loop.ranks > 1:
+    ranks = int(os.environ.get("WORLD_SIZE", 1))
+    if ranks > 1:
         dist.init_process_group("gloo")
+    loop = Loop(asked, ranks)
     loop.train()
     loop.phases.tell()
-    if loop.ranks > 1:
+    if ranks > 1:
         dist.destroy_process_group()
 
 
