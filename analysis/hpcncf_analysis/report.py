@@ -12,7 +12,7 @@ from hpcncf import records
 from hpcncf.collect import Collected
 from hpcncf.paths import ResultPaths
 from hpcncf.records import NodeRecord, RecordError
-from hpcncf_analysis import summary, words
+from hpcncf_analysis import diagnosis, summary, words
 from hpcncf_analysis.advice import conclude
 from hpcncf_analysis.advice.conclude import Conclusion
 from hpcncf_analysis.alerts import alerts
@@ -63,6 +63,7 @@ def gather(found: Collected, paths: ResultPaths) -> Material:
         shown=shown,
         conclusion=conclude.conclude(shown, found.counts()),
         alerts=[*said, *([INCOMPLETE] if shown and not found.complete else [])],
+        diagnoses=diagnosis.of_results(paths, (r for r in found.runs if not r["retired"])),
         figures=drawing.draw(shown, extremes(found.runs, shown, paths)),
     )
 

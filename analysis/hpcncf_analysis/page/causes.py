@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from hpcncf_analysis import words
-from hpcncf_analysis.diagnosis import Diagnosis, Finding, Gain
+from hpcncf_analysis.diagnosis import CoreCounts, Diagnosis, Finding, telling
 from hpcncf_analysis.labels import counted
 from hpcncf_analysis.page.material import Material
 from hpcncf_analysis.page.section import Grid, Part, Words
@@ -17,12 +17,14 @@ from hpcncf_analysis.table import Table
 Row = Mapping[str, Any]
 
 TEXTS: Final = frozenset({"cause", "evidence", "predicted", "remedy"})
-COST: Final = {"time": "time", "cores": "cores"}
+# No cause of waste, and told only where there is no other.
+TOO_SHORT: Final = "too_short_to_judge"
+# So much of the evidence stands in the answer, the rest in the table.
 TOLD: Final = 2
 
 
 def answer(material: Material) -> list[tuple[str, str]]:
-    """Cause, cost and remedy of what wastes most, over all runs; empty where none was judged."""
+    """Cores, cause, cost and remedy of what wastes most over all runs; empty: none was judged."""
     judged = [row for row in material.runs if row["run_id"] in material.diagnoses]
     if not judged:
         return []
@@ -33,26 +35,15 @@ def answer(material: Material) -> list[tuple[str, str]]:
             by_cause[finding.cause].append((row, finding))
     if not by_cause:
         return [("Cause", _no_cause([material.diagnoses[row["run_id"]] for row in judged]))]
-    worst = max(by_cause.values(), key=lambda each: sum(lost(*pair) for pair in each))
-    return _worst(worst, judged)
-
-
-def _worst(found: Sequence[tuple[Row, Finding]], judged: Sequence[Row]) -> list[tuple[str, str]]:
-    row, finding = max(found, key=lambda pair: lost(*pair))
-    core_h = sum(lost(*pair) for pair in found)
-    allocated = sum(each["core_hours"] or 0.0 for each in judged)
-    where = "" if len(judged) == 1 else f" in {len(found)} of {counted(len(judged), 'run')}"
-    evidence = "; ".join(finding.evidence[:TOLD])
-    whose = "" if len(judged) == 1 else f", run {row['run_id']}"
+    told = [each for cause, each in by_cause.items() if cause != TOO_SHORT]
+    worst = max(told or by_cause.values(), key=lambda each: sum(lost(*pair) for pair in each))
+    row, finding = max(worst, key=lambda pair: lost(*pair))
+    cores = material.diagnoses[row["run_id"]].cores
     return [
-        ("Cause", f"{finding.cause}{where}: {evidence}{whose}."),
-        (
-            "Cost",
-            f"{words.percent(finding.share)} of the {COST[finding.of]}"
-            f"{'' if len(judged) == 1 else ' of that run'}; {words.core_time(core_h)} of the "
-            f"{words.core_time(allocated)} that {'it' if len(judged) == 1 else 'all runs'} took.",
-        ),
-        ("Remedy", f"{finding.remedy}{_brings(finding.gain)}"),
+        ("Cause", _cause(row, finding, worst, judged)),
+        ("Cores", _counts(row, cores)),
+        *([("Cost", _cost(finding, worst, judged))] if told else []),
+        ("Remedy", _remedy(finding)),
     ]
 
 
@@ -61,23 +52,41 @@ def lost(row: Row, finding: Finding) -> float:
     return float(finding.share * (row["core_hours"] or 0.0))
 
 
-def _brings(gain: Gain | None) -> str:
-    return f" Predicted: {predicted(gain)}." if gain else ""
+def _cause(
+    row: Row, finding: Finding, alike: Sequence[tuple[Row, Finding]], judged: Sequence[Row]
+) -> str:
+    evidence = "; ".join(finding.evidence[:TOLD])
+    if len(judged) == 1:
+        return f"{finding.cause}: {evidence}."
+    where = f"in {len(alike)} of {counted(len(judged), 'run')}"
+    return f"{finding.cause} {where}. The dearest, {row['run_id']}: {evidence}."
 
 
-def predicted(gain: Gain) -> str:
-    ends = words.interval(gain.low, gain.high, words.times)
-    what = "as fast" if gain.what == "instances_per_s" else "the core-hours"
-    return f"{words.times(gain.factor)} {what} {ends}"
+def _counts(row: Row, cores: CoreCounts) -> str:
+    return f"{telling.counts(cores)} (run {row['run_id']})."
+
+
+def _cost(finding: Finding, alike: Sequence[tuple[Row, Finding]], judged: Sequence[Row]) -> str:
+    if len(judged) == 1:
+        return f"{telling.cost(finding)}."
+    spent = words.core_time(sum(row["core_hours"] or 0.0 for row in judged))
+    wasted = words.core_time(sum(lost(*pair) for pair in alike))
+    return f"{telling.cost(finding)} of that run; {wasted} of the {spent} that all runs took."
+
+
+def _remedy(finding: Finding) -> str:
+    settings = f" Settings: {telling.settings(finding.changes)}." if finding.changes else ""
+    gain = f" Predicted: {telling.gain(finding.gain)}." if finding.gain else ""
+    return f"{finding.remedy}{settings}{gain}"
 
 
 def _no_cause(diagnoses: Sequence[Diagnosis]) -> str:
     healthy = sum(each.verdict == "healthy" for each in diagnoses)
     if healthy == len(diagnoses):
-        return f"none: {counted(healthy, 'run')}, and nothing to mend in any."
+        return f"none: nothing costs much in any of {counted(healthy, 'run')}."
     return (
-        f"unknown: nothing wrong was found, but of {len(diagnoses) - healthy} of "
-        f"{counted(len(diagnoses), 'run')} the records do not tell enough to call them healthy."
+        f"unknown: nothing was found, but the records of {len(diagnoses) - healthy} of "
+        f"{counted(len(diagnoses), 'run')} do not tell enough to call them healthy."
     )
 
 
@@ -98,15 +107,15 @@ def parts(material: Material) -> list[Part]:
 
 def _rows(one: Configuration, found: Diagnosis) -> list[list[str]]:
     if not found.findings:
-        missing = "; ".join(found.missing)
-        return [[one.label, found.verdict, words.NONE, missing, "", ""]]
+        missing = f"not told: {'; '.join(found.missing)}" if found.missing else words.NONE
+        return [[one.label, found.verdict, words.NONE, missing, words.NONE, words.NONE]]
     return [
         [
             one.label if finding is found.findings[0] else "",
             finding.cause,
-            f"{words.percent(finding.share)} of the {COST[finding.of]}",
+            telling.cost(finding),
             "; ".join(finding.evidence),
-            predicted(finding.gain) if finding.gain else words.NONE,
+            telling.gain(finding.gain) if finding.gain else words.NONE,
             finding.remedy,
         ]
         for finding in found.findings
