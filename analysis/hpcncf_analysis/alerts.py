@@ -10,6 +10,7 @@ import pandas as pd
 from hpcncf_analysis import words
 from hpcncf_analysis.advice.request import memory_gb
 from hpcncf_analysis.labels import counted
+from hpcncf_analysis.scaling.doubts import doubts
 from hpcncf_analysis.summary import Configuration
 
 Row = Mapping[str, Any]
@@ -25,7 +26,7 @@ def alerts(runs: pd.DataFrame, shown: Sequence[Configuration]) -> list[str]:
     if runs.empty:
         return []
     checks = (_usable, _above_one, _accounting, _memory, _others, _cpu_models, _code, _startup)
-    told = [*(check(runs) for check in checks), _repeats(shown)]
+    told = [*(check(runs) for check in checks), *doubts(shown), _repeats(shown)]
     return [text for text in told if text]
 
 

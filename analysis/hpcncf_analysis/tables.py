@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from hpcncf_analysis import labels, summary, words
+from hpcncf_analysis.scaling.repeats import confidence
 from hpcncf_analysis.summary import CROWD, MOST, Configuration, by_series
 from hpcncf_analysis.table import Table
 from hpcncf_analysis.words import NONE
@@ -89,7 +90,11 @@ def _repeats_note(repeats: set[int]) -> str:
     if repeats <= {1}:
         return "One run each: no interval."
     up_to = "up to " if len(repeats) > 1 else ""
-    return f"Medians over {up_to}{max(repeats)} repeats, [smallest–largest]."
+    most = max(repeats)
+    return (
+        f"Medians over {up_to}{most} repeats, [smallest–largest]; of {most} repeats that range "
+        f"holds the median of endless ones with {words.percent(confidence(most))} confidence."
+    )
 
 
 def _numbered(table: Table) -> Table:

@@ -24,3 +24,14 @@ def with_scaling(configurations: pd.DataFrame) -> pd.DataFrame:
         parallel_efficiency=speedup / (configurations["cores"] / base["cores"]),
         base=base["label"],
     )
+
+
+def karp_flatt(speedup: float, times_the_cores: float) -> float | None:
+    """Serial share that a speed-up on so many times the cores shows, (1/S - 1/p) / (1 - 1/p).
+
+    Karp, Flatt 1990. Where it grows with the cores, overhead does; where it stays, the serial part
+    is what holds. Below 0: faster than ideal. None without more cores than the base's.
+    """
+    if times_the_cores <= 1 or speedup <= 0:
+        return None
+    return (1 / speedup - 1 / times_the_cores) / (1 - 1 / times_the_cores)

@@ -1,0 +1,83 @@
+"""Time to quality: how long a run trains until its HR@10 reaches a target. Pure.
+
+As MLPerf Training counts it (Mattson et al. 2020): from the first step to the end of the first
+evaluation that reaches the target, evaluation and checkpoints included, start-up not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, isinf
+from statistics import median
+from typing import Any, Final
+
+from hpcncf_analysis.summary import Configuration
+
+Row = Mapping[str, Any]
+
+TIMED: Final = ("training_s", "evaluation_s", "checkpoint_s")
+
+
+@dataclass(frozen=True)
+class TimeToQuality:
+    """Of one configuration's runs that evaluated; seconds are None where the median never came."""
+
+    configuration: Configuration
+    target: float
+    seconds: float | None
+    """Median over the runs, one that never reached the target counting as longer than any."""
+    low: float | None
+    high: float | None
+    """The range; None of one run, and high where one never reached it."""
+    core_hours: float | None
+    epochs: float | None
+    reached: int
+    runs: int
+
+
+def to_target(epochs: Sequence[Row], target: float) -> tuple[float, int] | None:
+    """(seconds, epochs) of one run's rows of the table `epochs`, in order; None: never.
+
+    The epochs of earlier attempts count as the checkpoint kept them; work that was lost does not.
+    """
+    seconds = 0.0
+    for number, row in enumerate(epochs, start=1):
+        seconds += sum(row[name] for name in TIMED)
+        if row["hr10"] is not None and row["hr10"] >= target:
+            return seconds, number
+    return None
+
+
+def times_to_quality(
+    shown: Iterable[Configuration], epochs: Iterable[Row], target: float
+) -> list[TimeToQuality]:
+    """Of every configuration with a run that evaluated HR@10."""
+    by_run: dict[str, list[Row]] = {}
+    for row in epochs:
+        by_run.setdefault(row["run_id"], []).append(row)
+    found = [_of(one, by_run, target) for one in shown]
+    return [each for each in found if each.runs]
+
+
+def _of(one: Configuration, by_run: Mapping[str, Sequence[Row]], target: float) -> TimeToQuality:
+    courses = [by_run.get(row["run_id"], []) for row in one.rows]
+    judged = [epochs for epochs in courses if any(row["hr10"] is not None for row in epochs)]
+    ways = [to_target(epochs, target) or (inf, inf) for epochs in judged]
+    seconds = [way[0] for way in ways] or [inf]
+    middle = _finite(median(seconds))
+    return TimeToQuality(
+        configuration=one,
+        target=target,
+        seconds=middle,
+        low=_finite(min(seconds)) if len(ways) > 1 else None,
+        high=_finite(max(seconds)) if len(ways) > 1 else None,
+        core_hours=None if middle is None else middle * one.cores / 3600,
+        epochs=_finite(median(way[1] for way in ways)) if ways else None,
+        reached=sum(way[0] < inf for way in ways),
+        runs=len(ways),
+    )
+
+
+def _finite(value: float) -> float | None:
+    return None if isinf(value) else value

@@ -1,0 +1,296 @@
+"""Strong and weak scaling, quality and cost as the report tells them, worked by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_scaling import row
+
+from hpcncf_analysis import summary
+from hpcncf_analysis.scaling import tables
+from hpcncf_analysis.scaling.comparable import cautions
+from hpcncf_analysis.scaling.doubts import doubts
+from hpcncf_analysis.scaling.law import Law, relative
+from hpcncf_analysis.scaling.lines import lines
+from hpcncf_analysis.scaling.quality import times_to_quality, to_target
+from hpcncf_analysis.scaling.repeats import confidence
+from hpcncf_analysis.scaling.speedup import karp_flatt
+from hpcncf_analysis.scaling.weak import weak
+from hpcncf_analysis.table import Table
+
+
+def cells(table: Table | None, label: str) -> dict[str, str]:
+    """A row of the table, by its columns."""
+    assert table is not None
+    (found,) = [each for each in table.rows if each[0] == label]
+    return dict(zip(table.columns, found, strict=True))
+
+
+def ranked(ranks: int, rate: float, **changes: Any) -> dict[str, Any]:
+    """So many ranks of one core."""
+    return row(ranks=ranks, instances_per_s=rate, **changes)  # type: ignore[no-any-return]
+
+
+def generated(sigma: float, kappa: float, sizes: Sequence[int] = (1, 2, 4, 8)) -> list[Any]:
+    """Runs made from a known law: nobody measured them. Repeats 1 % apart."""
+    return [
+        ranked(size, 1000 * relative(size, sigma, kappa) * factor, config=f"{size}")
+        for size in sizes
+        for factor in (0.99, 1.0, 1.01)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("repeats", "sure"), [(1, None), (2, 0.5), (3, 0.75), (5, 0.9375), (6, 0.96875)]
+)
+def test_the_range_of_repeats_holds_the_median_with_a_known_confidence(
+    repeats: int, sure: float | None
+) -> None:
+    assert confidence(repeats) == sure
+
+
+@pytest.mark.parametrize(
+    ("speedup", "more", "share"),
+    [(3.0, 4.0, 1 / 9), (4.0, 4.0, 0.0), (1.0, 4.0, 1.0), (5.0, 4.0, -1 / 15), (1.0, 1.0, None)],
+)
+def test_karp_flatts_serial_share_by_hand(speedup: float, more: float, share: float | None) -> None:
+    """3 times as fast on 4 cores: (1/3 - 1/4) / (1 - 1/4) = 1/9."""
+    assert karp_flatt(speedup, more) == pytest.approx(share)
+
+
+@given(st.floats(0, 1), st.integers(2, 64))
+def test_karp_flatt_finds_amdahls_serial_share(serial: float, cores: int) -> None:
+    assert karp_flatt(relative(cores, serial, 0.0), cores) == pytest.approx(serial, abs=1e-9)
+
+
+def test_strong_scaling_names_its_base_and_has_an_interval() -> None:
+    """Two ranks 150 of 100: 75 %; repeats 90 to 110 and 150 to 160 leave 1.36 to 1.78 times."""
+    rows = [ranked(1, rate, config="a") for rate in (90.0, 100.0, 110.0)]
+    rows += [ranked(2, rate, config="b") for rate in (150.0, 150.0, 160.0)]
+    told = cells(tables.strong_table(summary.configurations(rows)), "2 ranks × 1 core · vectorized")
+    assert told["against"] == "1 core · vectorized"
+    assert told["speed-up"] == "1.50×\n[1.36×–1.78×]"
+    assert told["parallel efficiency"] == "75\u202f%"
+    assert told["serial share (Karp-Flatt)"] == "33\u202f%"
+    assert told["caution"] == ""
+
+
+def test_a_series_of_one_size_does_not_scale() -> None:
+    alone = summary.configurations([row(), row("batched")])
+    assert tables.strong_table(alone) is None
+    assert tables.weak_table(alone) is None
+    assert tables.law_table(alone) is None
+    assert tables.law_note(alone) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "caution"),
+    [
+        ({"cpu_model": "Other CPU"}, "different CPU models (Other CPU against Example CPU)"),
+        ({"hr10": 0.6}, "unequal quality (HR@10 0.600 against 0.870)"),
+        ({"hr10": None}, "the quality of one of them was not evaluated"),
+        ({"cpu_model": None}, ""),
+        ({"hr10": 0.86}, ""),
+    ],
+)
+def test_what_does_not_compare_is_never_compared_without_a_word(
+    changes: dict[str, Any], caution: str
+) -> None:
+    shown = summary.configurations([row(), ranked(2, 150.0, **changes)])
+    told = cells(tables.strong_table(shown), "2 ranks × 1 core · vectorized")
+    assert told["caution"] == caution
+
+
+def test_repeats_on_two_cpu_models_are_a_caution_of_their_own() -> None:
+    (one,) = summary.configurations([row(), row(cpu_model="Other CPU")])
+    assert "Example CPU and Other CPU" in " ".join(cautions(one, one))
+
+
+def test_doubts_stand_above_the_figures() -> None:
+    rows = [row(step_drift=0.3, pause_share=0.0), ranked(2, 150.0, hr10=0.5, outlier=0.6)]
+    quality, outlier, unsteady = doubts(summary.configurations(rows))
+    assert quality.startswith("1 speed-up compare models of unequal quality, as 2 ranks")
+    assert "(0.60× the median): marked, and left in the medians" in outlier
+    assert "unsteady: steps took 30% longer" in unsteady
+    assert doubts(summary.configurations([row(), ranked(2, 150.0)])) == []
+
+
+def test_data_that_grows_with_the_cores_is_weak_scaling() -> None:
+    """Twice the epoch on 2 cores in 12.5 s instead of 10: 80 %, and 1.6 times the work a second."""
+    rows = [
+        row(config="a", data_key="1" * 64, instances_per_epoch=1000, seconds_per_epoch=10.0),
+        ranked(2, 160.0, config="b", data_key="2" * 64, instances_per_epoch=2000),
+    ]
+    (found,) = weak(summary.configurations(rows))
+    assert found.work == "epoch"
+    assert (found.work_ratio, found.time_ratio) == (2, 1.25)
+    assert found.efficiency == pytest.approx(0.8)
+    told = cells(
+        tables.weak_table(summary.configurations(rows)),
+        "2 ranks × 1 core · vectorized · data 22222222",
+    )
+    assert told["work that grows"] == "an epoch's, with the data"
+    assert told["weak efficiency"] == "80\u202f%"
+
+
+def test_a_batch_that_grows_with_the_ranks_is_weak_scaling_of_a_step() -> None:
+    """An epoch's work stays: that is strong scaling still, and said beside it."""
+    rows = [
+        ranked(ranks, rate, batch=256 * ranks, batch_size_per_rank=256, instances_per_epoch=1000)
+        for ranks, rate in ((1, 100.0), (2, 150.0), (4, 200.0))
+    ]
+    shown = summary.configurations(rows)
+    two, four = weak(shown)
+    assert [each.work for each in (two, four)] == ["step", "step"]
+    assert four.base.label == "1 core · vectorized · batch 256"
+    assert (four.work_ratio, four.time_ratio, four.speedup) == (4, 2, 2)
+    assert (two.efficiency, four.efficiency) == (0.75, 0.5)
+    assert tables.strong_table(shown) is not None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"batch": 256},
+        {"batch": 600},
+        {"loader": "batched"},
+        {"data_key": "2" * 64},
+        {"instances_per_s": None},
+    ],
+)
+def test_other_work_is_no_weak_scaling(changes: dict[str, Any]) -> None:
+    first = row(config="a", data_key="1" * 64, batch=256, instances_per_epoch=1000)
+    plain = {"data_key": "1" * 64, "batch": 512, "instances_per_epoch": 1000}
+    rows = [first, row(ranks=2, config="b", **(plain | changes))]
+    assert weak(summary.configurations(rows)) == []
+
+
+def test_a_line_grows_in_one_way_and_holds_each_size_once() -> None:
+    rows = [
+        row(),
+        row(cores=2, config="two cores"),
+        row(ranks=2, config="two ranks"),
+        row(ranks=2, cores=2, config="both"),
+        row(cores=2, threads=1, config="two cores, a thread"),
+        row(ranks=2, nodes=2, tasks_per_node=1, config="two nodes"),
+    ]
+    found = {line.name: line for line in lines(summary.configurations(rows))}
+    assert set(found) == {
+        "1 to 2 ranks × 1 core · vectorized",
+        "1 to 2 ranks × 2 cores · vectorized",
+        "1 to 2 cores · vectorized",
+        "2 ranks × 1 to 2 cores · vectorized",
+    }
+    ranks = found["1 to 2 ranks × 1 core · vectorized"]
+    assert [one.key for one in ranks.points] == ["vectorized-1-1-0", "two ranks"]
+    assert [one.key for one in ranks.left_out] == ["two nodes"]
+    assert [one.key for one in found["1 to 2 cores · vectorized"].points][1] == "two cores"
+
+
+def test_generated_runs_of_a_known_law_show_its_parameters() -> None:
+    """sigma 0.1, kappa 0.01: N* = sqrt(0.9 / 0.01) = 9.49."""
+    shown = summary.configurations(generated(0.1, 0.01))
+    told = cells(tables.law_table(shown), "1 to 8 ranks × 1 core · vectorized")
+    assert told["USL: contention σ"].startswith("10\u202f%\n[")
+    assert told["USL: crosstalk κ"].startswith("0.01\n[")
+    assert told["USL: fastest size N*"].startswith("9.49\n[")
+    assert told["used up to"] == "32 ranks"
+    usl = lines(shown)[0].fit("usl")
+    assert isinstance(usl, Law)
+    assert usl.interval(16) is not None
+
+
+def test_no_fastest_size_is_told_where_speed_still_grows() -> None:
+    shown = summary.configurations(generated(0.1, 0.0))
+    told = cells(tables.law_table(shown), "1 to 8 ranks × 1 core · vectorized")
+    assert told["USL: fastest size N*"] == "none up to 32"
+    assert told["Amdahl: serial share"].startswith("10\u202f%")
+
+
+def test_too_few_sizes_are_refused_with_the_reason() -> None:
+    shown = summary.configurations(generated(0.1, 0.0, sizes=(1, 2)))
+    assert tables.law_table(shown) is None
+    assert tables.law_note(shown) == (
+        "No law of 1 to 2 ranks × 1 core · vectorized: a law needs 4 sizes or more; measured: 1, 2."
+    )
+
+
+def rank_row(run_id: str, rank: int, sync_s: float, **changes: Any) -> dict[str, Any]:
+    return {
+        "run_id": run_id,
+        "rank": rank,
+        "node": "node1",
+        "cores_allocated": 1,
+        "counted_s": 10.0,
+        "input_s": 0.0,
+        "sync_s": sync_s,
+        "counted_instances": 1000,
+    } | changes
+
+
+def test_ranks_are_told_by_pops_factors_and_the_slowest_by_name() -> None:
+    """Useful 5 and 9 of 10 s: 14 core-seconds for 2,000 instances, 10 for 1,000 on one rank."""
+    shown = summary.configurations([row(run_id="one"), ranked(2, 150.0, run_id="two")])
+    ranks = [rank_row("one", 0, 0.0), rank_row("two", 0, 5.0), rank_row("two", 1, 1.0)]
+    told = cells(tables.pop_table(shown, ranks), "2 ranks × 1 core · vectorized")
+    assert told["load balance"] == "78\u202f%"
+    assert told["communication"] == "90\u202f%"
+    assert told["parallel efficiency"] == "70\u202f%"
+    assert told["computation scaling"] == "143\u202f%"
+    assert told["slowest rank"] == "rank 1 on node1, 80\u202f% longer"
+
+
+@pytest.mark.parametrize("ranks", [[], [rank_row("two", 0, 5.0, counted_s=None)]])
+def test_ranks_that_did_not_train_have_no_factors(ranks: list[dict[str, Any]]) -> None:
+    shown = summary.configurations([row(run_id="one"), ranked(2, 150.0, run_id="two")])
+    assert tables.pop_table(shown, ranks) is None
+
+
+def epochs(run_id: str, *hr10: float | None) -> list[dict[str, Any]]:
+    """Epochs of 10 s and half a second of evaluation."""
+    times = {"training_s": 10.0, "evaluation_s": 0.5, "checkpoint_s": 0.0}
+    return [{"run_id": run_id, "hr10": each, **times} for each in hr10]
+
+
+def test_time_to_quality_counts_epochs_and_their_evaluation() -> None:
+    assert to_target(epochs("a", 0.7, None, 0.86, 0.9), 0.85) == (31.5, 3)
+    assert to_target(epochs("a", 0.7, 0.84), 0.85) is None
+    assert to_target([], 0.85) is None
+
+
+def test_a_run_that_never_reaches_the_target_counts_as_longer_than_any() -> None:
+    rows = [row(run_id=name) for name in "abc"]
+    told = epochs("a", 0.86) + epochs("b", 0.7, 0.86) + epochs("c", 0.7, 0.7)
+    (found,) = times_to_quality(summary.configurations(rows), told, 0.85)
+    assert (found.seconds, found.low, found.high) == (21.0, 10.5, None)
+    assert (found.reached, found.runs, found.epochs) == (2, 3, 2)
+    assert found.core_hours == pytest.approx(21 / 3600)
+    told = cells(tables.quality_table([found]), "1 core · vectorized")
+    assert told["time to quality"] == "21\u202fs\n[10.5\u202fs–never]"
+    assert told["runs that reached it"] == "2 of 3"
+
+
+def test_most_runs_that_never_arrive_have_no_time() -> None:
+    rows = [row(run_id=name) for name in "abc"]
+    told = epochs("a", 0.86) + epochs("b", 0.7) + epochs("c", 0.7)
+    (found,) = times_to_quality(summary.configurations(rows), told, 0.85)
+    assert found.seconds is None
+    assert cells(tables.quality_table([found]), "1 core · vectorized")["time to quality"] == (
+        "most never"
+    )
+    assert times_to_quality(summary.configurations(rows), epochs("a", None), 0.85) == []
+
+
+def test_an_epochs_cost_in_core_hours_and_gpu_hours() -> None:
+    plain = row(core_h_per_epoch=0.5, core_hours=2.0, gpu_hours=0.0, gpu_h_per_epoch=0.0)
+    table = tables.cost_table(summary.configurations([plain]))
+    assert cells(table, "1 core · vectorized")["an epoch: core-h"] == "0.5"
+    assert "the run: GPU-h" not in (table.columns if table else [])
+    with_gpu = row(gpu_hours=1.5, gpu_h_per_epoch=0.25)
+    told = cells(tables.cost_table(summary.configurations([with_gpu])), "1 core · vectorized")
+    assert told["the run: GPU-h"] == "1.5"
+    assert tables.cost_table(summary.configurations([row(seconds_per_epoch=None)])) is None
