@@ -147,6 +147,11 @@ class ResultPaths:
     def report(self) -> Path:
         return self.folder / "report"
 
+    @property
+    def predictions(self) -> Path:
+        """What `hpcncf diagnose --predict` expected of remedies before they were tried."""
+        return self.folder / "predictions"
+
     def submitit(self, user: str) -> Path:
         return self.folder / f"slurm-{user}"
 

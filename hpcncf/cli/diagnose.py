@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from hpcncf_analysis.diagnosis import Diagnosis, Finding
+    from hpcncf_analysis.diagnosis.predictions import Prediction
 
 HELP = "name why runs were no faster: the cause, its cost, the remedy and what that would bring"
 EPILOG = """\
 WHAT is a results folder, a run (by its first letters, or its folder), a rank's record, or what
 `hpcncf run --json FILE` wrote; exit codes: 0 told; 1 an error; 2 nothing to be found there;
 3 no run has left a record yet; the causes and their remedies: docs/diagnosis.md
+To try the remedies: --predict NEW.yaml, submit that to the same results, then diagnose again.
 example: hpcncf diagnose results/demo
 """
 # More runs than that get a line each.
@@ -28,40 +31,58 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--results", type=Path, metavar="DIR", help="the run's results folder; default: ./results/*"
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+    parser.add_argument(
+        "--predict",
+        type=Path,
+        metavar="JOB.yaml",
+        help="write the job with a point for every remedy that a setting applies, and keep what is "
+        "expected of each in RESULTS/predictions",
+    )
+
+
+@dataclass(frozen=True)
+class Told:
+    """What was asked for."""
+
+    runs: list[tuple[str, Diagnosis]]
+    """Each run's name beside its diagnosis."""
+    scores: list[dict[str, Any]] = field(default_factory=list)
+    """Of the predictions that the results folder keeps."""
 
 
 def run(args: argparse.Namespace) -> int:
-    told = _diagnoses(args.what, args.results)
+    if args.predict is not None:
+        return _predict(args.what, args.predict, args.json)
+    told = _told(args.what, args.results)
     if args.json:
         print(json.dumps(_plain(told), indent=1))
-    elif told:
+    elif told.runs:
         print(_text(told))
     else:
         print("no run has left a record yet")
-    return 0 if told else 3
+    return 0 if told.runs else 3
 
 
-def _diagnoses(what: str, results: Path | None) -> list[tuple[str, Diagnosis]]:
-    """Each run's name beside its diagnosis."""
+def _told(what: str, results: Path | None) -> Told:
     from hpcncf.cli import finding
     from hpcncf_analysis.diagnosis import targets
 
     path = Path(what)
-    if path.is_dir() and (path / "plan.json").exists():
+    if _is_results(path):
         return _of_results(path)
     if path.is_dir():
-        return _named(targets.of_folder(path))
+        return Told([("", targets.of_folder(path))])
     if path.is_file():
-        return _named(targets.of_file(path))
+        return Told([("", targets.of_file(path))])
     paths, _, found = finding.run(what, results)
-    return _named(targets.of_folder(paths.run(found.id).folder))
+    return Told([("", targets.of_folder(paths.run(found.id).folder))])
 
 
-def _named(told: Diagnosis) -> list[tuple[str, Diagnosis]]:
-    return [("", told)]
+def _is_results(path: Path) -> bool:
+    return path.is_dir() and (path / "plan.json").exists()
 
 
-def _of_results(folder: Path) -> list[tuple[str, Diagnosis]]:
+def _of_results(folder: Path) -> Told:
     from hpcncf.collect import collect
     from hpcncf.paths import ResultPaths
     from hpcncf_analysis import diagnosis, labels
@@ -71,7 +92,8 @@ def _of_results(folder: Path) -> list[tuple[str, Diagnosis]]:
     told = diagnosis.of_results(paths, rows)
     found = [row for row in rows if row["run_id"] in told]
     apart = labels.varying(found) if found else []
-    return [(_name(row, apart), told[row["run_id"]]) for row in found]
+    named = [(_name(row, apart), told[row["run_id"]]) for row in found]
+    return Told(named, diagnosis.score(paths, rows))
 
 
 def _name(row: dict[str, Any], apart: list[str]) -> str:
@@ -80,16 +102,51 @@ def _name(row: dict[str, Any], apart: list[str]) -> str:
     return " · ".join([labels.shape(row), *labels.settings(row, apart).values()])
 
 
-def _plain(told: list[tuple[str, Diagnosis]]) -> dict[str, object]:
+def _predict(what: str, path: Path, as_json: bool) -> int:
+    """Write the job file and its predictions; the runs' diagnoses are not printed."""
+    from hpcncf.errors import UsageError
+    from hpcncf.paths import ResultPaths
+    from hpcncf_analysis.diagnosis import predictions
+
+    if not _is_results(Path(what)):
+        raise UsageError(f"--predict: {what}: expected a results folder, whose job is written anew")
+    paths = ResultPaths(Path(what).resolve())
+    made = predictions.make(paths, path)
+    if as_json:
+        print(json.dumps([each.model_dump(mode="json") for each in made], indent=1))
+    elif made:
+        print(_predicted(what, path, made))
+    else:
+        print("no remedy that a setting applies and that is not measured yet: nothing was written")
+    return 0
+
+
+def _predicted(what: str, path: Path, made: Sequence[Prediction]) -> str:
+    from hpcncf_analysis.diagnosis import telling
+    from hpcncf_analysis.diagnosis.finding import Gain
+
+    lines = []
+    for each in made:
+        expected = telling.gain(Gain(each.factor, each.low, each.high, each.what))
+        lines.append(f"{each.cause}: {telling.settings(each.changes)}: {expected}")
+    lines.append(f"{path}: measure them: hpcncf submit {path} --results {what} --wait")
+    return "\n".join(lines)
+
+
+def _plain(told: Told) -> dict[str, object]:
     from hpcncf_analysis.diagnosis import telling
 
-    return {"diagnoses": [{"name": name, **telling.plain(each)} for name, each in told]}
+    runs = [{"name": name, **telling.plain(each)} for name, each in told.runs]
+    return {"runs": runs, "predictions": told.scores}
 
 
-def _text(told: list[tuple[str, Diagnosis]]) -> str:
+def _text(told: Told) -> str:
+    from hpcncf_analysis.diagnosis import telling
     from hpcncf_analysis.words import THIN
 
-    parts = [_line(*each) for each in told] if len(told) > IN_FULL else _in_full(told)
+    many = len(told.runs) > IN_FULL
+    parts = [_line(*each) for each in told.runs] if many else _in_full(told.runs)
+    parts += [telling.scored(row) for row in told.scores]
     return "\n".join(parts).replace(THIN, " ")
 
 

@@ -10,6 +10,7 @@ from hpcncf_analysis.diagnosis.finding import (
     Verdict,
 )
 from hpcncf_analysis.diagnosis.reading import of_attempt, of_results
+from hpcncf_analysis.diagnosis.scoring import score
 from hpcncf_analysis.diagnosis.verdict import diagnose
 
 __all__ = [
@@ -23,4 +24,5 @@ __all__ = [
     "diagnose",
     "of_attempt",
     "of_results",
+    "score",
 ]

@@ -22,9 +22,8 @@ def cost(finding: Finding) -> str:
 
 def gain(expected: Gain) -> str:
     """`2.82× the instances per second (2.31× to 3.21×)`."""
-    what = "instances per second" if expected.what == "instances_per_s" else "core-hours"
     between = f"{times(expected.low)} to {times(expected.high)}"
-    return f"{times(expected.factor)} the {what} ({between})"
+    return f"{times(expected.factor)} the {_what(expected.what)} ({between})"
 
 
 def settings(changes: Mapping[str, Any]) -> str:
@@ -45,6 +44,22 @@ def verdict(told: Diagnosis) -> str:
     if told.verdict == "healthy":
         return "healthy: nothing costs a fifth of the time or of the cores"
     return f"unknown: the records do not tell {told.missing[0]}"
+
+
+def scored(row: Mapping[str, Any]) -> str:
+    """A prediction in one line, beside what was measured."""
+    told = f"{row['cause']} at {row['base']}, {settings(row['changes'])}: "
+    told += f"predicted {times(row['predicted'])} the {_what(row['what'])}, "
+    if row["measured"] is None:
+        return told + "not measured yet"
+    told += f"measured {times(row['measured'])}"
+    if row["measured_low"] is not None:
+        told += f" ({times(row['measured_low'])} to {times(row['measured_high'])})"
+    return told + (": within 25 %" if row["within"] else ": not within 25 %")
+
+
+def _what(name: str) -> str:
+    return "instances per second" if name == "instances_per_s" else "core-hours"
 
 
 def plain(told: Diagnosis) -> dict[str, Any]:
