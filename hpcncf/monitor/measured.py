@@ -9,7 +9,7 @@ from typing import Final
 from hpcncf.monitor import shortage
 from hpcncf.monitor.cores import cpu_list
 from hpcncf.monitor.windows import Window
-from hpcncf.records import Cores, Cpu, Io, Memory, NodeRecord
+from hpcncf.records import Cores, Cpu, Gpu, Io, Memory, NodeRecord
 
 PEAK_WINDOW_S: Final = 10.0
 
@@ -115,7 +115,7 @@ def others_cores(windows: list[Window]) -> float | None:
 
 def node_record(
     run_id: str, attempt: int, node: str, node_index: int, started_at: str,
-    cpus: list[int], windows: list[Window],
+    cpus: list[int], windows: list[Window], gpus: list[Gpu] | None = None,
 ) -> NodeRecord:  # fmt: skip
     """The series of one node, rounded to what the clocks can tell."""
     return NodeRecord(
@@ -137,6 +137,7 @@ def node_record(
         network_mib=[round(w.network_mib, 3) for w in windows],
         loopback_mib=[round(w.loopback_mib, 3) for w in windows],
         disk_mib=[round(w.disk_mib, 3) for w in windows],
+        gpus=gpus,
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from hpcncf.monitor import cores, procfs
+from hpcncf.monitor import cores, gpu, procfs
 from hpcncf.monitor.tree import Sample, Tree
 from hpcncf.monitor.windows import Window
 
@@ -131,6 +131,7 @@ class Node:
         self._threads: dict[tuple[int, int], float] = {}
         self._parents_threads: list[int] = []
         self._step = cores.step()
+        self.gpus = gpu.found()
         self._started_s = time.monotonic()
         self._last = read_counters()
         self._follow_siblings()
@@ -146,10 +147,12 @@ class Node:
         ran = self._ran_on()
         now, last = read_counters(), self._last
         self._last = now
+        pids = {pid for sample in samples.values() for pid in sample.pids}
+        length_s = now.at_s - last.at_s
         busy_s = tuple(now.busy_s.get(c, 0.0) - last.busy_s.get(c, 0.0) for c in self.cpus)
         return Window(
             start_s=last.at_s - self._started_s,
-            length_s=now.at_s - last.at_s,
+            length_s=length_s,
             busy_s=busy_s,
             ours_s=shared_out(tuple(ran.get(c, 0.0) for c in self.cpus), busy_s, tree_cpu_s),
             steal_s=sum(now.steal_s.get(c, 0.0) - last.steal_s.get(c, 0.0) for c in self.cpus),
@@ -159,6 +162,7 @@ class Node:
             disk_mib=now.disk_mib - last.disk_mib,
             rss_mib=sum(sample.rss_mib for sample in samples.values()),
             memory_used_mib=now.memory_used_mib,
+            gpus=self.gpus.sample(pids, length_s) if self.gpus else (),
         )
 
     def _follow_siblings(self) -> None:

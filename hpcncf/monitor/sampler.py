@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from hpcncf import records
-from hpcncf.monitor import cores, held, measured, procfs, shortage, tree
+from hpcncf.monitor import cores, gpu, gpu_series, held, measured, procfs, shortage, tree
 from hpcncf.monitor.clock import Clock
 from hpcncf.monitor.held import Held
 from hpcncf.monitor.highest import Highest
@@ -16,8 +16,8 @@ from hpcncf.monitor.measured import PEAK_WINDOW_S, Measured
 from hpcncf.monitor.node import Node
 from hpcncf.monitor.tree import Sample, Spent, Tree
 from hpcncf.monitor.waits import Waits
-from hpcncf.monitor.windows import Windows
-from hpcncf.records import Cores, Cpu, Io, Memory, NodeRecord
+from hpcncf.monitor.windows import Window, Windows
+from hpcncf.records import Cores, Cpu, Gpu, Io, Memory, NodeRecord
 
 # A short run is seen too: the first samples come this fast, then ever slower to the interval.
 FIRST_S = 0.05
@@ -103,9 +103,10 @@ class Monitor:
         self._thread.join()
         self._sample()
         self._waited.look_closely(self._tree.threads())
-        self.see_main()
         self._write_node()
-        return self._measured(elapsed_s, self._tree.spent())
+        spent = self._tree.spent()
+        self.see_main()
+        return self._measured(elapsed_s, spent)
 
     def see_main(self) -> None:
         """Note what the process itself has spent so far. A command's is to be seen before it is
@@ -117,6 +118,7 @@ class Monitor:
 
     def node_record(self) -> NodeRecord:
         """The node's series so far; without windows where this one does not sample the node."""
+        windows = self._windows.all()
         return measured.node_record(
             self._run_id,
             self._attempt,
@@ -124,8 +126,16 @@ class Monitor:
             self._node_index,
             self._node_started_at,
             self._node.cpus if self._node else [],
-            self._windows.all(),
+            windows,
+            self._gpus(windows),
         )
+
+    def _gpus(self, windows: list[Window]) -> list[Gpu] | None:
+        gpus = self._node.gpus if self._node else None
+        if gpus is None:
+            return None
+        chosen = gpu.visible(gpus.identities, gpus.used)
+        return gpu_series.of_node(gpus.identities, chosen, [w.gpus for w in windows])
 
     def _run(self) -> None:
         wait_s = min(FIRST_S, self._interval_s)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from hpcncf.monitor import gpu_series
+from hpcncf.monitor.gpu_series import GpuWindow
+
 MOST: Final = 600
 
 
@@ -28,6 +31,7 @@ class Window:
     """At the end."""
     memory_used_mib: float
     """At the end."""
+    gpus: tuple[GpuWindow, ...] = ()
 
     @property
     def others_s(self) -> float:
@@ -49,6 +53,7 @@ def merge(first: Window, second: Window) -> Window:
         disk_mib=first.disk_mib + second.disk_mib,
         rss_mib=second.rss_mib,
         memory_used_mib=second.memory_used_mib,
+        gpus=tuple(map(gpu_series.merge, first.gpus, second.gpus)),
     )
 
 

@@ -1,0 +1,173 @@
+"""What the GPUs of a node do, by NVML; where nvidia-ml-py or the driver is not there, nothing.
+
+nvidia-ml-py is the optional extra `gpu`. Each GPU, driver and right leaves some questions open: the
+answer is None then, and the run goes on.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any, Final
+
+from hpcncf.monitor.gpu_series import REASONS, GpuWindow, Identity
+
+# The inode of the machine's own process namespace (PROC_PID_INIT_INO in the kernel's proc_ns.h):
+# in a container NVML tells other numbers for our processes than we do.
+HOSTS_NAMESPACE: Final = 0xEFFFFFFC
+MIB: Final = 2**20
+
+
+def found() -> Gpus | None:
+    """The GPUs here; None where nvidia-ml-py is not installed, or there is no driver or no GPU."""
+    try:
+        import pynvml
+    except ImportError:
+        return None
+    try:
+        pynvml.nvmlInit()
+        count = pynvml.nvmlDeviceGetCount()
+        return Gpus(pynvml, count, sees_pids()) if count else None
+    except pynvml.NVMLError:
+        return None
+
+
+def sees_pids(namespace: Path = Path("/proc/self/ns/pid")) -> bool:
+    """Whether a process has the same number here as on the machine."""
+    try:
+        return namespace.stat().st_ino == HOSTS_NAMESPACE
+    except OSError:
+        return False
+
+
+class Gpus:
+    """All that NVML shows to this process; which of them are the run's is told by `used`."""
+
+    def __init__(self, nvml: Any, count: int, sees_pids: bool) -> None:
+        """`nvml` is the module pynvml, initialised. Raises its NVMLError."""
+        self._devices = [Device(nvml, index, sees_pids) for index in range(count)]
+
+    @property
+    def identities(self) -> list[Identity]:
+        return [device.identity for device in self._devices]
+
+    @property
+    def used(self) -> set[int]:
+        """Indices of those on which a process of the run was seen."""
+        return {device.identity.index for device in self._devices if device.used}
+
+    def sample(self, pids: Collection[int], length_s: float) -> tuple[GpuWindow, ...]:
+        """The last `length_s` seconds; `pids` are the run's processes."""
+        return tuple(device.sample(pids, length_s) for device in self._devices)
+
+
+class Device:
+    """One GPU, asked again and again."""
+
+    def __init__(self, nvml: Any, index: int, sees_pids: bool) -> None:
+        self._nvml, self._sees_pids = nvml, sees_pids
+        self._handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        self.used = False
+        self._energy_j = self._counted_j()
+        self._newest_us = 0
+        memory = self._asked("nvmlDeviceGetMemoryInfo")
+        self.identity = Identity(
+            index,
+            self._asked("nvmlDeviceGetUUID") or "",
+            self._asked("nvmlDeviceGetName") or "",
+            memory.total / MIB if memory else 0.0,
+        )
+
+    def sample(self, pids: Collection[int], length_s: float) -> GpuWindow:
+        rates = self._asked("nvmlDeviceGetUtilizationRates")
+        memory = self._asked("nvmlDeviceGetMemoryInfo")
+        mhz = self._asked("nvmlDeviceGetClockInfo", self._nvml.NVML_CLOCK_SM)
+        reasons = self._asked("nvmlDeviceGetCurrentClocksThrottleReasons")
+        ours = self._ours_busy(pids)
+        return GpuWindow(
+            length_s=length_s,
+            busy_s=rates.gpu / 100 * length_s if rates else None,
+            ours_s=None if ours is None else ours * length_s,
+            energy_j=self._spent_j(length_s),
+            mhz_s=None if mhz is None else mhz * length_s,
+            throttled_s=tuple(
+                None if reasons is None else length_s * bool(reasons & bits)
+                for bits in REASONS.values()
+            ),
+            memory_mib=memory.used / MIB if memory else None,
+            ours_memory_mib=self._ours_memory_mib(pids),
+        )
+
+    def _asked(self, function: str, *arguments: Any) -> Any:
+        try:
+            return getattr(self._nvml, function)(self._handle, *arguments)
+        except self._nvml.NVMLError:
+            return None
+
+    def _counted_j(self) -> float | None:
+        millijoules = self._asked("nvmlDeviceGetTotalEnergyConsumption")  # from Volta on
+        return None if millijoules is None else millijoules / 1000
+
+    def _spent_j(self, length_s: float) -> float | None:
+        last, self._energy_j = self._energy_j, self._counted_j()
+        if last is not None and self._energy_j is not None:
+            return self._energy_j - last
+        milliwatts = self._asked("nvmlDeviceGetPowerUsage")
+        return None if milliwatts is None else milliwatts / 1000 * length_s
+
+    def _ours_memory_mib(self, pids: Collection[int]) -> float | None:
+        # By its version: the name without one raises something else where the driver is older.
+        running = self._asked("nvmlDeviceGetComputeRunningProcesses_v3")
+        if running is None or not self._sees_pids:
+            return None
+        ours = [process.usedGpuMemory for process in running if process.pid in pids]
+        self.used = self.used or bool(ours)
+        return None if None in ours else sum(ours) / MIB
+
+    def _ours_busy(self, pids: Collection[int]) -> float | None:
+        """Share of the time since the last call; NVML keeps samples, some for each process."""
+        samples = self._samples()
+        if samples is None or not self._sees_pids:
+            return None
+        self._newest_us = max((one.timeStamp for one in samples), default=self._newest_us)
+        shares: dict[int, list[float]] = {}
+        for one in samples:
+            if one.pid in pids:
+                shares.setdefault(one.pid, []).append(one.smUtil / 100)
+        return min(1.0, sum(sum(each) / len(each) for each in shares.values()))
+
+    def _samples(self) -> list[Any] | None:
+        nvml = self._nvml
+        try:
+            return list(nvml.nvmlDeviceGetProcessUtilization(self._handle, self._newest_us))
+        except nvml.NVMLError as error:
+            # Both mean that no process was on the GPU; pynvml raises the first one too.
+            nobody = error.value in (nvml.NVML_SUCCESS, nvml.NVML_ERROR_NOT_FOUND)
+            return [] if nobody else None
+
+
+def visible(identities: Collection[Identity], used: Collection[int]) -> list[int]:
+    """Indices of the GPUs that the run may use, by its environment, or was seen to use."""
+    return sorted({*allowed(identities, os.environ), *used})
+
+
+def allowed(identities: Collection[Identity], env: Any) -> list[int]:
+    """By CUDA_VISIBLE_DEVICES: indices or the beginnings of UUIDs, up to the first that is neither
+    (CUDA C++ Programming Guide). Without it all, but none in a Slurm job: that asked for none."""
+    named = env.get("CUDA_VISIBLE_DEVICES")
+    if named is None:
+        return [] if "SLURM_JOB_ID" in env else [one.index for one in identities]
+    chosen: list[int] = []
+    for name in named.split(","):
+        match = [one.index for one in identities if _is(one, name.strip())]
+        if len(match) != 1:
+            break
+        chosen += match
+    return chosen
+
+
+def _is(identity: Identity, name: str) -> bool:
+    if name.isdigit():
+        return int(name) == identity.index
+    return name.startswith("GPU-") and identity.uuid.startswith(name)
