@@ -1,15 +1,37 @@
-"""What the diagnoses of a configuration's repeats agree on. Pure."""
+"""Which cause to name first, in words: what wastes, how much, and what to do about it. Pure."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Final
 
-from hpcncf_analysis.diagnosis import Diagnosis
+from hpcncf_analysis import words
+from hpcncf_analysis.diagnosis import Cause, Diagnosis, Finding, telling
 from hpcncf_analysis.summary import Configuration
 
 Diagnoses = Mapping[str, Diagnosis]
 """Run id -> its diagnosis."""
+
+MEANS: Final[Mapping[Cause, str]] = {
+    "one_core_confinement": "it may use fewer cores than it was allocated",
+    "oversubscribed": "more threads want to run than it has cores",
+    "neighbour_load": "others are busy on its cores",
+    "python_input": "its samples are made in Python, while training waits",
+    "input_io": "it waits for files",
+    "worker_overhead": "its DataLoader workers cost more than they bring",
+    "dense_optimizer": "the optimiser walks rows that no batch touched",
+    "serial_step": "one thread works and the other cores idle",
+    "sync_bound": "its ranks wait for what they exchange",
+    "straggler": "all ranks wait for a slow one",
+    "load_imbalance": "its ranks have unequal shares of the data",
+    "evaluation_bound": "it evaluates where it could train",
+    "startup_bound": "it is starting up",
+    "checkpoint_bound": "it writes checkpoints",
+    "memory_pressure": "it is short of memory",
+    "too_short_to_judge": "it was too short to judge",
+    "gpu_underused": "its GPU waits for work",
+}
 
 
 def of(one: Configuration, diagnoses: Diagnoses) -> Diagnosis | None:
@@ -25,3 +47,58 @@ def of(one: Configuration, diagnoses: Diagnoses) -> Diagnosis | None:
 
 def _says(diagnosis: Diagnosis) -> str:
     return diagnosis.primary.cause if diagnosis.primary else diagnosis.verdict
+
+
+def sentence(
+    configurations: Sequence[Configuration], best: Configuration, diagnoses: Diagnoses
+) -> str | None:
+    """The costliest cause, what it costs, and where nothing measured removes it, its remedy."""
+    found = _worst(configurations, diagnoses)
+    if found is None:
+        return None
+    one, finding = found
+    whose = one.label if len(configurations) > 1 else "This run"
+    told = f"{whose} {_loses(finding)}: {MEANS[finding.cause]} ({finding.cause})."
+    return f"{told} {_remedy(finding)}" if one is best else told
+
+
+def left(
+    configurations: Sequence[Configuration], best: Configuration, diagnoses: Diagnoses
+) -> list[str]:
+    """What still costs the best one something, where the sentence is about another."""
+    worst, found = _worst(configurations, diagnoses), of(best, diagnoses)
+    if found is None or found.primary is None or (worst and worst[0] is best):
+        return []
+    finding = found.primary
+    return [
+        f"{best.label} still {_loses(finding)}: {MEANS[finding.cause]} ({finding.cause}). "
+        f"{_remedy(finding)}"
+    ]
+
+
+def _worst(
+    configurations: Sequence[Configuration], diagnoses: Diagnoses
+) -> tuple[Configuration, Finding] | None:
+    """Where a cause wastes most core-hours of a run."""
+    found = [(one, each.primary) for one in configurations if (each := of(one, diagnoses))]
+    causes = [(one, finding) for one, finding in found if finding]
+    return max(causes, key=_lost, default=None)
+
+
+def _lost(found: tuple[Configuration, Finding]) -> float:
+    one, finding = found
+    return finding.share * (one.median("core_hours") or 0.0)
+
+
+def _loses(finding: Finding) -> str:
+    if finding.cause == "too_short_to_judge":
+        return "tells little"
+    return f"loses {words.percent(finding.share)} of its {finding.of}"
+
+
+def _remedy(finding: Finding) -> str:
+    """With the settings that apply it, and what they should bring."""
+    settings = telling.settings(finding.changes)
+    brings = [settings] if settings else []
+    brings += [f"predicted: {telling.gain(finding.gain)}"] if finding.gain else []
+    return finding.remedy + (f" ({'; '.join(brings)})" if brings else "")
