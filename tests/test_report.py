@@ -14,7 +14,7 @@ import pytest
 from hpcncf.cli import main
 from hpcncf.paths import ResultPaths
 
-EVIL = "<script>alert('x')</script> | a\nb"
+EVIL = "<script>alert('x')</script> | a\n```\n<script>b"
 
 
 def reported(paths: ResultPaths, code: int = 0) -> tuple[str, str]:
@@ -84,7 +84,9 @@ def test_what_a_user_wrote_is_text_never_markup(tmp_path: Path) -> None:
     html, markdown = reported(paths)
     assert html.count("<script") == 1
     assert "&lt;script&gt;" in html
-    assert "<script" not in markdown.replace("\\<script", "")
+    outside = re.sub(r"^```.*?^```$", "", markdown, flags=re.MULTILINE | re.DOTALL)
+    assert "<script" not in outside.replace("\\<script", "")
+    assert "## What to ask for next" in outside
 
 
 def test_a_reason_is_text_never_markup(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hpcncf.collect import Collected
 from hpcncf.paths import ResultPaths
 from hpcncf.records import NodeRecord, RecordError
 from hpcncf_analysis import diagnosis, summary, words
-from hpcncf_analysis.advice import conclude
+from hpcncf_analysis.advice import conclude, files
 from hpcncf_analysis.advice.conclude import Conclusion
 from hpcncf_analysis.alerts import alerts
 from hpcncf_analysis.figures import drawing
@@ -46,10 +46,10 @@ def write(found: Collected, paths: ResultPaths) -> Report:
     page = context(material)
     html, markdown = paths.report / "report.html", paths.report / "report.md"
     folder = paths.report / "figures"
-    files = [file for drawn in material.figures.values() for file in _write_figure(drawn, folder)]
+    figures = [path for each in material.figures.values() for path in _write_figure(each, folder)]
     records.write_text(html, rendering.html(page))
     records.write_text(markdown, rendering.markdown(page))
-    return Report(material.conclusion, html, markdown, files)
+    return Report(material.conclusion, html, markdown, figures)
 
 
 def gather(found: Collected, paths: ResultPaths) -> Material:
@@ -57,13 +57,15 @@ def gather(found: Collected, paths: ResultPaths) -> Material:
     shown = summary.configurations(found.runs)
     frame = found.frames()["runs"]
     counted = [row["run_id"] for row in summary.completed(found.runs)]
+    diagnoses = diagnosis.of_results(paths, (r for r in found.runs if not r["retired"]))
     said = alerts(frame[frame["run_id"].isin(counted)], shown)
     return Material(
         found=found,
         shown=shown,
         conclusion=conclude.conclude(shown, found.counts()),
         alerts=[*said, *([INCOMPLETE] if shown and not found.complete else [])],
-        diagnoses=diagnosis.of_results(paths, (r for r in found.runs if not r["retired"])),
+        diagnoses=diagnoses,
+        written=files.write(shown, paths, diagnoses),
         figures=drawing.draw(shown, extremes(found.runs, shown, paths)),
     )
 

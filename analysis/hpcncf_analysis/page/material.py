@@ -10,6 +10,7 @@ from typing import Any
 from hpcncf.collect import Collected
 from hpcncf_analysis import summary
 from hpcncf_analysis.advice.conclude import Conclusion
+from hpcncf_analysis.advice.files import Written
 from hpcncf_analysis.diagnosis import Diagnosis
 from hpcncf_analysis.page.section import Drawn
 from hpcncf_analysis.summary import Configuration
@@ -25,6 +26,8 @@ class Material:
     alerts: Sequence[str]
     diagnoses: Mapping[str, Diagnosis] = field(default_factory=dict)
     """By run."""
+    written: Sequence[Written] = ()
+    """What is advised, the first before the others."""
     figures: Mapping[str, Drawn] = field(default_factory=dict)
 
     @cached_property

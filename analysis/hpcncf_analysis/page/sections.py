@@ -7,7 +7,7 @@ from typing import Final
 
 from hpcncf_analysis import history, spent, tables
 from hpcncf_analysis.definitions import DEFINITIONS, OF_TRAINING
-from hpcncf_analysis.page import causes, every_run, memory, ranks
+from hpcncf_analysis.page import asking, causes, every_run, memory, ranks
 from hpcncf_analysis.page.material import Material
 from hpcncf_analysis.page.section import Drawn, Figures, Grid, Pairs, Part, Points, Section, Words
 from hpcncf_analysis.table import Table
@@ -124,6 +124,10 @@ def _causes(material: Material) -> Section:
     return Section("causes", "Why the runs were no faster", causes.parts(material))
 
 
+def _next(material: Material) -> Section:
+    return Section("next", "What to ask for next", asking.parts(material.written))
+
+
 def _figures(drawn: list[Drawn]) -> list[Part]:
     return [Figures(drawn)] if drawn else []
 
@@ -156,4 +160,5 @@ BUILDERS: Final[list[Callable[[Material], Section]]] = [
     _warnings,
     _environment,
     _definitions,
+    _next,
 ]

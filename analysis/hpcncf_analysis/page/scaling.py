@@ -1,0 +1,55 @@
+"""How speed grows with cores and ranks, what an epoch costs, and when quality is reached. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from hpcncf_analysis.page.material import Material
+from hpcncf_analysis.page.section import Grid, Part, Words
+from hpcncf_analysis.scaling import tables
+from hpcncf_analysis.scaling.quality import times_to_quality
+from hpcncf_analysis.table import Table
+
+POP_NOTE: Final = (
+    "Of each configuration's first run: load balance × communication × input = parallel "
+    "efficiency, of the time that the ranks' steps took. Computation scaling is against the base: "
+    "above 100\u202f%, an instance takes fewer core-seconds than there."
+)
+
+
+def parts(material: Material) -> list[Part]:
+    shown = material.shown
+    grids = [
+        *_grid(tables.strong_table(shown), "Strong: the same work on more cores"),
+        *_grid(tables.weak_table(shown), "Weak: work that grows with the cores"),
+        *_grid(tables.law_table(shown), "Laws of the speed, fitted"),
+    ]
+    if grids:
+        grids += _words(tables.law_note(shown))
+    return [*grids, *_grid(tables.cost_table(shown), "What an epoch costs")]
+
+
+def efficiencies(material: Material) -> list[Part]:
+    """POP's factors of the ranks."""
+    table = tables.pop_table(material.shown, material.found.ranks)
+    grid = _grid(table, "Where the ranks' efficiency goes")
+    return [*grid, Words(POP_NOTE, note=True)] if grid else []
+
+
+def to_quality(material: Material) -> list[Part]:
+    """Time to the target that was asked for; nothing where none was."""
+    if material.quality is None:
+        return []
+    found = times_to_quality(material.shown, material.found.epochs, material.quality)
+    title = f"Time until HR@10 reaches {material.quality:g}"
+    return _grid(tables.quality_table(found), title) or [
+        Words(f"No run evaluated HR@10: there is no time to {material.quality:g}.")
+    ]
+
+
+def _grid(table: Table | None, title: str) -> list[Part]:
+    return [Grid(table, title=title)] if table else []
+
+
+def _words(text: str | None) -> list[Part]:
+    return [Words(text, note=True)] if text else []
