@@ -62,12 +62,17 @@ def _against(chosen: Standing, rival: Standing, by_speed: bool) -> tuple[Sure, s
     if mostly_disturbed(both):
         return "open", f"neighbours disturbed most runs of it and of {named}"
     if min(len(one.rows) for one in both) < 2:
-        return (
-            "unproven",
-            f"it or {named}, ran once, and nothing tells how far it scatters; {more(1)}",
-        )
+        told = f"{_once(both, named)}, and nothing tells how far that scatters; {more(1)}"
+        return "unproven", told
     ratio, what = (of_speeds if by_speed else of_cores)(*both), "speed" if by_speed else "cost"
     return _by_repeats(ratio, what, named, [len(one.rows) for one in both])
+
+
+def _once(both: Sequence[Configuration], named: str) -> str:
+    single = [len(one.rows) == 1 for one in both]
+    if all(single):
+        return f"it and {named}, ran once each"
+    return "it ran once" if single[0] else f"{named}, ran once"
 
 
 def _by_repeats(ratio: Ratio, what: str, named: str, repeats: Sequence[int]) -> tuple[Sure, str]:

@@ -1,0 +1,90 @@
+"""What is changed after a single run, and what then is asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from make_configurations import configuration
+
+from hpcncf.spec import JobSpec, Resources
+from hpcncf_analysis.advice.change import Change, change
+from hpcncf_analysis.advice.request import request
+from hpcncf_analysis.diagnosis import CoreCounts, Diagnosis, Finding, Gain
+
+FIVE = {"cores": 5, "cores_used": 1.02, "cpu_efficiency": 0.204}
+
+
+def changed(found: Diagnosis | None = None, job: Any = None, **row: Any) -> Change | None:
+    one = configuration("a", **(FIVE | row))
+    asked = Resources(cpus_per_task=5, mem_gb=4.0)
+    wanted = request(one, asked)
+    plain = {"name": "a-next", "data": {"path": "/data"}, "resources": wanted.resources}
+    return change(one, JobSpec.model_validate(plain | (job or {})), asked, wanted, found)
+
+
+def diagnosed(changes: dict[str, Any], gain: Gain | None = None) -> Diagnosis:
+    finding = Finding("python_input", 0.6, "time", (), "Do it.", changes, gain)
+    return Diagnosis("0123456789ab", "cause", finding, (), CoreCounts(5, 5, 1))
+
+
+def test_cores_that_idled_are_asked_for_no_more() -> None:
+    """1.02 of 5 cores were used: one is tried, for which five times the time is left."""
+    told = changed(job={"training": {"threads": 5}})
+    assert told is not None
+    assert told.job.resources.cpus_per_task == 1
+    assert told.job.training.threads == "auto"
+    assert told.request.expected_s == pytest.approx(5 * 40)
+    assert told.job.resources == told.request.resources
+    assert "resources.cpus_per_task 5 → 1" in told.text
+    assert "1.02 of 5 cores were used" in told.text
+
+
+@pytest.mark.parametrize(
+    "row",
+    [{"cpu_efficiency": 0.9, "cores_used": 4.5}, {"others_cores": 2.0}, {"cores_used": 4.2}],
+    ids=["busy", "disturbed", "no core less"],
+)
+def test_cores_that_were_needed_stay(row: dict[str, Any]) -> None:
+    assert changed(**row) is None
+
+
+def test_a_remedy_that_a_setting_applies_is_applied() -> None:
+    gain = Gain(2.5, 2.0, 3.0)
+    told = changed(
+        diagnosed({"training.loader": "vectorized"}, gain),
+        job={"training": {"loader": "per_sample"}},
+    )
+    assert told is not None
+    assert told.job.training.loader == "vectorized"
+    assert told.job.resources.cpus_per_task == 5, "one remedy at a time"
+    assert told.job.resources.mem_gb == 4.0, "no less than it had"
+    assert told.text == (
+        "Not measured so: training.loader per_sample → vectorized, the remedy of python_input; "
+        "predicted: 2.50× as fast (2.00× to 3.00×)."
+    )
+    assert told.request.expected_s == 40.0, "a gain that may not come shortens no limit"
+
+
+def test_fewer_cores_that_are_predicted_to_cost_a_third_take_longer() -> None:
+    """0.4 of the core-hours at most, on a fifth of the cores: twice the time."""
+    gain = Gain(0.3, 0.2, 0.4, "core_hours")
+    told = changed(diagnosed({"resources.cpus_per_task": 1}, gain))
+    assert told is not None
+    assert told.request.expected_s == pytest.approx(80.0)
+    assert "0.30× the core-hours" in told.text
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"training.num_workers": 2},
+        {"training.loader": "vectorized"},
+        {"training.no_such_setting": 1},
+    ],
+    ids=["none", "conflict", "the same", "unknown"],
+)
+def test_where_no_setting_helps_nothing_is_changed(changes: dict[str, Any]) -> None:
+    """Not the cores either: fewer would hide the cause."""
+    assert changed(diagnosed(changes)) is None

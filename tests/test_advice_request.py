@@ -1,0 +1,61 @@
+"""Time and memory to ask for, against figures worked by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from make_configurations import configuration, repeated, row
+
+from hpcncf.spec import Resources
+from hpcncf_analysis.advice.request import expected, request, timeout_min
+
+
+@pytest.mark.parametrize(
+    ("changes", "seconds"),
+    [
+        ({}, 40.0),  # 7 s of start-up, 3 epochs of 10 s, 3 evaluations of 1 s
+        ({"max_steps": 5, "elapsed_s": 11.0, "training_s": 2.0, "evaluation_s": 1.0}, 8 + 33.0),
+        ({"elapsed_s": 60.0, "training_s": 60.0, "evaluation_s": 0.0}, 60.0),
+        ({"seconds_per_epoch": None}, None),
+        ({"workload": "command", "elapsed_s": 95.0}, 95.0),
+    ],
+    ids=["whole", "cut short", "slower than its epochs say", "no epoch known", "command"],
+)
+def test_a_runs_time_is_put_together_from_its_parts(
+    changes: dict[str, Any], seconds: float | None
+) -> None:
+    assert expected(configuration("a", **changes)) == seconds
+
+
+def test_the_slowest_repeat_counts() -> None:
+    assert expected(repeated("a", [10.0, 20.0, 12.0])) == 70.0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "minutes"),
+    [(10.0, 3), (60.0, 3), (240.0, 6), (241.0, 7), (3600.0, 90)],
+)
+def test_the_limit_is_half_as_much_again_and_two_minutes_at_least(
+    seconds: float, minutes: int
+) -> None:
+    assert timeout_min(seconds) == minutes
+
+
+def test_what_was_not_measured_stays_as_it_was_asked_for() -> None:
+    asked = Resources(nodes=2, mem_gb=7.0, timeout_min=45, runs_per_task=3)
+    one = configuration("a", memory_peak_mib=None, seconds_per_epoch=None)
+    wanted = request(one, asked)
+    assert wanted.resources == asked.model_copy(update={"runs_per_task": 1})
+    assert "stays as it was" in wanted.memory
+    assert "stays as it was" in wanted.time
+    assert wanted.core_hours is None
+
+
+def test_a_request_tells_where_its_figures_are_from() -> None:
+    """400 MiB and a quarter are 0.49 GB; 40 s and two minutes are 2.7 min."""
+    wanted = request(configuration("a", [row(), row(memory_peak_mib=300.0)]), Resources())
+    assert (wanted.resources.mem_gb, wanted.resources.timeout_min) == (0.5, 3)
+    assert "400\u202fMiB, and 25\u202f% more" in wanted.memory
+    assert "3 epochs, with evaluation and start-up, take 40\u202fs; 50\u202f% more" in wanted.time
+    assert wanted.core_hours == pytest.approx(40 / 3600)

@@ -1,0 +1,92 @@
+"""Words of certainty, and what earns them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from make_configurations import configuration, repeated, row
+
+from hpcncf_analysis.advice.front import front
+from hpcncf_analysis.advice.sureness import Sureness, by_chance, runner_up, sureness
+from hpcncf_analysis.summary import Configuration
+
+
+def sure(*configurations: Configuration) -> Sureness:
+    found = front(configurations)
+    assert found is not None
+    return sureness("knee", found)
+
+
+@pytest.mark.parametrize(("one", "other", "odds"), [(1, 1, 2), (2, 2, 6), (3, 3, 20), (3, 5, 56)])
+def test_chance_separates_so_many_repeats_so_seldom(one: int, other: int, odds: int) -> None:
+    """3 and 3 repeats stand in 6! / (3! 3!) = 20 orders, of which one has all of one above."""
+    assert by_chance(one, other) == pytest.approx(1 / odds)
+
+
+FAST, SLOW = [10.0, 10.5, 11.0], [20.0, 20.5, 21.0]
+
+
+@pytest.mark.parametrize(
+    ("quick", "slow", "level", "words_in_it"),
+    [
+        (FAST, SLOW, "settled", "once in 20 times"),
+        (FAST[:2], SLOW[:2], "likely", "once in 6 times; repeats: 3 in the job file"),
+        (FAST[:1], SLOW, "unproven", "it ran once, and nothing tells how far that scatters"),
+        (FAST, SLOW[:1], "unproven", "the runner-up, slow, ran once"),
+        (FAST[:1], SLOW[:1], "unproven", "it and the runner-up, slow, ran once each"),
+        ([10.0, 11.0, 25.0], SLOW, "open", "overlap in cost; repeats: 6"),
+    ],
+)
+def test_repeats_earn_the_word(
+    quick: list[float], slow: list[float], level: str, words_in_it: str
+) -> None:
+    told = sure(repeated("quick", quick), repeated("slow", slow))
+    assert told.sure == level
+    assert words_in_it in told.text
+
+
+@pytest.mark.parametrize(
+    ("changes", "words_in_it"),
+    [
+        ({"others_cores": 0.5}, "neighbours disturbed most runs"),
+        ({"cpu_model": "Other CPU"}, "different CPU models (Example CPU; Other CPU)"),
+    ],
+)
+def test_what_compares_badly_stays_open(changes: dict[str, Any], words_in_it: str) -> None:
+    both = changes if "others_cores" in changes else {}
+    told = sure(repeated("quick", FAST, **changes), repeated("slow", SLOW, **both))
+    assert told.sure == "open"
+    assert words_in_it in told.text
+
+
+def test_one_alone_is_compared_with_nothing() -> None:
+    assert sure(repeated("quick", FAST)).sure == "alone"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words_in_it"),
+    [
+        ({"epoch_extrapolated": True}, "extrapolated from its steps"),
+        ({"hr10": None}, "Its quality was not evaluated."),
+        ({"hr10": 0.83}, "differs by 0.030, within chance on 654 test rows"),
+    ],
+)
+def test_what_else_is_not_certain_is_said(changes: dict[str, Any], words_in_it: str) -> None:
+    quick = configuration("quick", [row(seconds, **changes) for seconds in FAST])
+    assert words_in_it in sure(quick, repeated("slow", SLOW)).text
+
+
+def test_the_runner_up_is_whoever_would_be_chosen_in_its_stead() -> None:
+    """Core-seconds: 10, 13 and 24 in 10, 6.5 and 6 s: the knee is the second."""
+    one, two, four = (
+        configuration("one", seconds=10.0),
+        configuration("two", seconds=6.5, cores=2),
+        configuration("four", seconds=6.0, cores=4),
+    )
+    found = front([one, two, four])
+    assert found is not None
+    assert found.knee.label == "two"
+    rivals = {choice: runner_up(choice, found) for choice in ("knee", "fastest", "cheapest")}
+    named = {choice: rival.label for choice, rival in rivals.items() if rival}
+    assert named == {"knee": "one", "fastest": "two", "cheapest": "two"}
