@@ -16,6 +16,7 @@ TESTS = Path(__file__).parent.parent / "tests"
 def arguments() -> argparse.Namespace:
     asking = argparse.ArgumentParser(prog="python -m benchmarks.pathology", description=__doc__)
     asking.add_argument("--keep", type=Path, metavar="FOLDER", help="for data and results")
+    asking.add_argument("--tries", type=int, default=3, help="of one that others disturbed")
     asking.add_argument("names", nargs="*", metavar="CAUSE[.WAY]", help="default: all of them")
     return asking.parse_args()
 
@@ -38,7 +39,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench((asked.keep or Path(folder)).resolve())
         bench.folder.mkdir(parents=True, exist_ok=True)
-        results = list(suite.run(can, bench, tell))
+        results = list(suite.run(can, bench, tell, asked.tries))
     print(*matrix.page(results, cannot), sep="\n")
     return 0
 

@@ -90,55 +90,45 @@ FILES: Final = [
     ),
 ]
 
+WORKED: Final = {
+    "training.loader": "batched",
+    "training.engine": "rowwise",
+    "training.threads": 1,
+    "resources.cpus_per_task": 2,
+}
+
 WORKERS: Final = [
     Case(
         "worker_overhead",
-        "batched-one-core",
-        Job(
-            {
-                "training.loader": "batched",
-                "training.num_workers": 2,
-                "training.engine": "rowwise",
-                "training.epochs": 12,
-            },
-            data="small",
-        ),
-        "whole batches are cheap to make; to send them from two workers on the one core is not",
-        22,
+        "one",
+        Job(WORKED | {"training.num_workers": 1, "training.epochs": 10}, data="small"),
+        "the worker's batches take longer to send than to make",
+        18,
+        cores=2,
     ),
     Case(
         "worker_overhead",
-        "batched-two-cores",
-        Job(
-            {
-                "training.loader": "batched",
-                "training.num_workers": 2,
-                "training.engine": "rowwise",
-                "training.epochs": 12,
-                "resources.cpus_per_task": 2,
-                "training.threads": 1,
-            },
-            data="small",
-        ),
-        "the worker's batches cost more to send than to make",
-        20,
+        "two",
+        Job(WORKED | {"training.num_workers": 2, "training.epochs": 10}, data="small"),
+        "the same of two, which the step keeps off their cores",
+        18,
         cores=2,
     ),
     Case(
         "worker_overhead",
         "short-epochs",
         Job(
-            {
-                "training.loader": "batched",
-                "training.num_workers": 4,
+            WORKED
+            | {
+                "training.num_workers": 2,
                 "training.global_batch_size": 4096,
-                "training.epochs": 120,
+                "training.epochs": 60,
             },
             data="users",
         ),
-        "an epoch has three steps, and four workers are started for each",
-        25,
-        cores=1,
+        "an epoch has three steps, and two workers are started anew for each",
+        20,
+        cores=2,
     ),
 ]
 

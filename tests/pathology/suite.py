@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
+from benchmarks.verbs import VerbFailed
 from pathology.case import Case, Need
-from pathology.start import Bench, CaseFailed, Said
+from pathology.start import Bench, Said
 
 TRIES: Final = 3
 DISTURBED: Final = 0.15
@@ -48,17 +49,19 @@ def possible(cases: Iterable[Case], here: set[Need]) -> tuple[list[Case], list[C
     return can, [case for case in cases if case not in can]
 
 
-def run(cases: Iterable[Case], bench: Bench, tell: Callable[[Result], None]) -> Iterator[Result]:
+def run(
+    cases: Iterable[Case], bench: Bench, tell: Callable[[Result], None], tries: int = TRIES
+) -> Iterator[Result]:
     for case in cases:
-        result = settled(case, bench)
+        result = settled(case, bench, tries)
         tell(result)
         yield result
 
 
-def settled(case: Case, bench: Bench) -> Result:
+def settled(case: Case, bench: Bench, tries: int = TRIES) -> Result:
     """Tried again where the machine was disturbed, and the diagnosis another than the label: a
     busy neighbour is then the truth. What the last try says counts."""
-    for number in range(1, TRIES + 1):
+    for number in range(1, tries + 1):
         result = replace(once(case, bench), tries=number)
         if result.right or not result.disturbed:
             break
@@ -70,5 +73,5 @@ def once(case: Case, bench: Bench) -> Result:
     try:
         bench.prepare(case)
         return Result(case, bench.start(case))
-    except (CaseFailed, OSError) as problem:
+    except (VerbFailed, OSError) as problem:
         return Result(case, None, f"{type(problem).__name__}: {problem}")

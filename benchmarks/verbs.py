@@ -1,0 +1,90 @@
+"""hpcncf's own verbs, called as a user calls them, by those that measure what they say."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+HPCNCF: Final = (sys.executable, "-m", "hpcncf")
+# Variables that would make a run another one than on a machine of no scheduler.
+FOREIGN: Final = ("SLURM_", "OMP_", "MKL_", "KMP_", "GOMP_", "HPCNCF_", "RANK", "WORLD_SIZE")
+
+
+class VerbFailed(Exception):
+    """It did not end as it should."""
+
+
+@dataclass(frozen=True)
+class Verbs:
+    """Called in a folder, with a local queue that waits for no other folder's."""
+
+    folder: Path
+    limit_s: float
+
+    def __call__(
+        self,
+        *words: str,
+        env: Mapping[str, str] | None = None,
+        cpus: Sequence[int] = (),
+        enter: Callable[[], None] = lambda: None,
+    ) -> str:
+        """What the verb printed. `enter` is called by its process before its program, which is then
+        bound to the CPUs. Raises VerbFailed."""
+
+        def first() -> None:
+            if cpus:
+                os.sched_setaffinity(0, cpus)
+            enter()
+
+        with subprocess.Popen(
+            [*HPCNCF, *words],
+            env=self._environment() | dict(env or {}),
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=first,
+            start_new_session=True,
+        ) as process:
+            try:
+                out, problems = process.communicate(timeout=self.limit_s)
+            except subprocess.TimeoutExpired:
+                raise VerbFailed(f"hpcncf {words[0]}: not over in {self.limit_s:.0f} s") from None
+            finally:
+                self._end(process, words)
+        if process.returncode:
+            last = (problems or out).strip().splitlines()[-1:] or ["no word"]
+            raise VerbFailed(f"hpcncf {words[0]}: exit code {process.returncode}: {last[0]}")
+        return out
+
+    def submit(
+        self,
+        job: Path,
+        results: Path,
+        env: Mapping[str, str] | None = None,
+        cpus: Sequence[int] = (),
+        enter: Callable[[], None] = lambda: None,
+    ) -> None:
+        """To this machine, until all runs are complete. Raises VerbFailed."""
+        to = ("--cluster", "local", "--wait", "--results", str(results))
+        self("submit", str(job), *to, env=env, cpus=cpus, enter=enter)
+
+    def _environment(self) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+        return kept | {"XDG_CACHE_HOME": str(self.folder / "cache")}
+
+    def _end(self, process: subprocess.Popen[str], words: Sequence[str]) -> None:
+        """Nothing outlives it: neither the verb's processes nor a local queue's."""
+        if process.poll() is not None:
+            return
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        if words[0] == "submit":
+            self("cancel", "--all", words[-1])
