@@ -29,6 +29,8 @@ class Material:
     written: Sequence[Written] = ()
     """What is advised, the first before the others."""
     figures: Mapping[str, Drawn] = field(default_factory=dict)
+    quality: float | None = None
+    """The HR@10 to which the time is asked for."""
 
     @cached_property
     def runs(self) -> list[Row]:

@@ -7,7 +7,7 @@ from typing import Final
 
 from hpcncf_analysis import history, spent, tables
 from hpcncf_analysis.definitions import DEFINITIONS, OF_TRAINING
-from hpcncf_analysis.page import asking, causes, every_run, memory, ranks
+from hpcncf_analysis.page import asking, causes, every_run, memory, ranks, scaling
 from hpcncf_analysis.page.material import Material
 from hpcncf_analysis.page.section import Drawn, Figures, Grid, Pairs, Part, Points, Section, Words
 from hpcncf_analysis.table import Table
@@ -40,7 +40,7 @@ def _compared(material: Material) -> Section:
 
 def _speed(material: Material) -> Section:
     drawn = material.drawn("efficiency_speed", "speedup")
-    return Section("speed", "What the cores bought", _figures(drawn))
+    return Section("speed", "What the cores bought", [*_figures(drawn), *scaling.parts(material)])
 
 
 def _step(material: Material) -> Section:
@@ -57,7 +57,11 @@ def _cores(material: Material) -> Section:
 
 
 def _ranks(material: Material) -> Section:
-    parts = [*_figures(material.drawn("ranks")), *ranks.parts(material)]
+    parts = [
+        *_figures(material.drawn("ranks")),
+        *scaling.efficiencies(material),
+        *ranks.parts(material),
+    ]
     cost = tables.ranks_table(material.shown)
     if cost:
         parts += [Grid(cost, title="What the ranks cost"), Words(SYNC_NOTE, True)]
@@ -69,6 +73,7 @@ def _quality(material: Material) -> Section:
     parts = _figures(material.drawn("quality"))
     if table:
         parts = [*_words(tables.quality_note(material.runs)), *parts, Grid(table)]
+    parts += scaling.to_quality(material)
     return Section("quality", "Quality", parts)
 
 
