@@ -1,0 +1,122 @@
+"""`hpcncf compare`: what changed between two runs or studies, and whether it is real."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpcncf.errors import UsageError
+
+if TYPE_CHECKING:
+    from hpcncf_analysis.compare.comparison import Comparison
+    from hpcncf_analysis.compare.sides import Side
+
+HELP = "tell what changed between two runs or studies, and whether the difference is real"
+EPILOG = """\
+A and B are results folders, runs' ids (of --results, else of the folders in ./results), a run's
+folder, or a rank's record file; B / A above 1 is faster. With --threshold it is a check for CI:
+exit codes: 0 held; 3 open, for too few repeats tell; 4 slower by more than that, or worse; always
+2 nothing to compare; 1 an error
+example: hpcncf compare results/before results/after --threshold 0.05
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("a", metavar="A", help="what it was before")
+    parser.add_argument("b", metavar="B", help="what it is now")
+    parser.add_argument("--results", type=Path, metavar="DIR", help="where runs' ids are looked up")
+    parser.add_argument(
+        "--threshold",
+        type=float,
+        metavar="SHARE",
+        help="exit with 4 where B is slower by more than this share (0.05: 5 %%), or worse",
+    )
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print JSON instead of text")
+    form.add_argument("--markdown", action="store_true", help="print it for a pull request")
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.threshold is not None and not 0 <= args.threshold < 1:
+        raise UsageError(f"--threshold: expected a share from 0 to below 1, came {args.threshold}")
+    from hpcncf_analysis.compare import shown
+    from hpcncf_analysis.compare.comparison import compare
+
+    found = compare(_side(args.a, args.results), _side(args.b, args.results))
+    if not found.pairs:
+        raise UsageError(_nothing(found))
+    if args.json:
+        print(json.dumps(_plain(found, args.threshold), indent=1, allow_nan=False))
+    elif args.markdown:
+        print(shown.markdown(found, args.threshold), end="")
+    else:
+        _show(found, args.threshold)
+    return exit_code(found, args.threshold)
+
+
+def exit_code(found: Comparison, threshold: float | None) -> int:
+    if threshold is None:
+        return 0
+    if found.failures(threshold):
+        return 4
+    return 3 if found.open_questions(threshold) else 0
+
+
+def _side(name: str, results: Path | None) -> Side:
+    from hpcncf.paths import ResultPaths
+    from hpcncf_analysis.compare import sides
+
+    path = Path(name)
+    if path.is_file():
+        return sides.of_record(name, path)
+    if (path / "plan.json").exists():
+        return sides.of_results(name, ResultPaths(path))
+    if path.is_dir() and path.resolve().parent.name == "runs":
+        folder = path.resolve()
+        return sides.of_results(name, ResultPaths(folder.parents[1]), folder.name)
+    if path.exists() or "/" in name:
+        raise UsageError(
+            f"{name}: expected a results folder (with plan.json), one of its runs/<id>, a run's "
+            "id, or a rank's record file (rank-0.json)"
+        )
+    from hpcncf.cli import finding
+
+    paths, _, run = finding.run(name, results)
+    return sides.of_results(f"{paths.folder.name} {run.id}", paths, run.id)
+
+
+def _nothing(found: Comparison) -> str:
+    return (
+        "no configuration is in both: "
+        f"only in A: {'; '.join(found.only_a)}; only in B: {'; '.join(found.only_b)}; "
+        "give a run of each to compare those two"
+    )
+
+
+def _plain(found: Comparison, threshold: float | None) -> dict[str, object]:
+    if threshold is None:
+        return found.plain()
+    return {
+        **found.plain(),
+        "threshold": threshold,
+        "failures": found.failures(threshold),
+        "open": found.open_questions(threshold),
+    }
+
+
+def _show(found: Comparison, threshold: float | None) -> None:
+    from hpcncf.cli import layout
+    from hpcncf_analysis.compare import shown
+
+    for line in shown.above(found):
+        print(layout.filled(layout.printable(line)))
+    print(f"\n{layout.table(shown.HEADS, shown.rows(found))}")
+    notes = shown.below(found)
+    if notes:
+        print()
+    for line in notes:
+        print(layout.filled(layout.printable(line)))
+    if threshold is not None:
+        print("", *shown.verdicts(found, threshold), sep="\n")
