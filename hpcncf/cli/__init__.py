@@ -28,6 +28,7 @@ VERBS = (
     "report",
     "diagnose",
     "explain",
+    "compare",
     "run",
     "train",
     "lint",
