@@ -10,8 +10,10 @@ from typing import Any, Final
 from hpcncf.plan import Run
 from hpcncf.records import NodeRecord, RankRecord
 from hpcncf.state.evidence import whole
-from hpcncf.tables import steady, told, trained, watched
+from hpcncf.tables import gpus, steady, told, trained, waits, watched
+from hpcncf.tables.gpus import GPUS
 from hpcncf.tables.trained import TRAINED, Row
+from hpcncf.tables.waits import WAITS
 
 MEASURED: Final = (
     "elapsed_s",
@@ -30,6 +32,8 @@ MEASURED: Final = (
     "memory_peak_mib",
     "memory_efficiency",
     "time_efficiency",
+    *WAITS,
+    *GPUS,
     "node",
     "cpu_model",
     "commit",
@@ -57,7 +61,9 @@ def settle(
         "others_cores": watched.others_cores(nodes),
     }
     figures = trained.figures(run, ranks, measured["cores_allocated"], epoch_instances)
-    return measured | figures | told.columns(run, ranks)
+    spans = (measured["elapsed_s"], figures["seconds_per_epoch"], watched.training_time(ranks))
+    on_gpus = gpus.columns(run, nodes, *spans)
+    return measured | on_gpus | figures | told.columns(run, ranks)
 
 
 def _measured(run: Run, ranks: Sequence[RankRecord]) -> Row:
@@ -81,6 +87,7 @@ def _measured(run: Run, ranks: Sequence[RankRecord]) -> Row:
         "memory_peak_mib": memory_mib,
         "memory_efficiency": memory_mib / (asked.mem_gb * 1024) if asked else None,
         "time_efficiency": elapsed_s / (asked.timeout_min * 60) if asked else None,
+        **waits.columns(ranks),
         "node": distinct(record.node for record in ranks),
         **{
             name: distinct(record.environment.get(name) for record in ranks)

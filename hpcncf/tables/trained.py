@@ -48,6 +48,9 @@ TRAINED: Final = (
     "baseline_hr10",
     "baseline_ndcg10",
     "unseen_test_rows",
+    "rows_per_step",
+    "table_rows",
+    "waiting_s",
     "resumed_epoch",
     "model_sha256",
 )
@@ -74,6 +77,7 @@ def figures(run: Run, ranks: Sequence[RankRecord], cores: float, full_epoch: int
         **phase_shares(trained),
         **_sync(trained),
         **steady.figures(trained),
+        **_rows(trained),
         **_quality(trained[0]),
     }
 
@@ -146,6 +150,18 @@ def _sync(trained: Sequence[TrainingRecord]) -> Row:
         return dict.fromkeys(SYNC)
     seconds, sent = sum(each.seconds for each in told), sum(each.bytes for each in told)
     return dict(zip(SYNC, (told[0].over, 1000 * seconds / steps, sent / steps), strict=True))
+
+
+def _rows(trained: Sequence[TrainingRecord]) -> Row:
+    """Embedding rows that a rank's step reads, mean over the ranks, and that there are; and the
+    longest that a rank waited outside of the steps."""
+    read = [part.rows_per_step for part in trained if part.rows_per_step is not None]
+    waiting = [part.waiting_s for part in trained if part.waiting_s is not None]
+    return {
+        "rows_per_step": sum(read) / len(read) if read else None,
+        "table_rows": trained[0].table_rows,
+        "waiting_s": max(waiting, default=None),
+    }
 
 
 def _quality(first: TrainingRecord) -> Row:

@@ -27,7 +27,7 @@ def efficiency_in_training(
     """
     if not nodes or not _cover(ranks, nodes):
         return None
-    began, ended = _training(ranks)
+    began, ended = training_time(ranks)
     cpu_s = length_s = 0.0
     for node in nodes:
         offset = datetime.fromisoformat(node.started_at).timestamp()
@@ -44,7 +44,7 @@ def _cover(ranks: Sequence[RankRecord], nodes: Sequence[NodeRecord]) -> bool:
     return seen >= COVERED * sum(record.cpu.user_s + record.cpu.system_s for record in ranks)
 
 
-def _training(ranks: Sequence[RankRecord]) -> tuple[float, float]:
+def training_time(ranks: Sequence[RankRecord]) -> tuple[float, float]:
     """First step to last, all ranks at it, in seconds since 1970; empty without training."""
     began, ended = 0.0, 0.0
     for record in ranks:
