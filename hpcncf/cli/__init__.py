@@ -37,7 +37,8 @@ VERBS = (
 )
 
 EPILOG = """\
-exit codes: 0 done; 1 something failed; 2 the request is wrong; 3 not all runs are complete
+exit codes: 0 done; 1 something failed; 2 the request is wrong; 3 not all runs are complete;
+            4 slower or worse than before (compare)
 a first look: hpcncf run -- python train.py     what did its cores really do?
 """
 
