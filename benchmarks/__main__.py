@@ -30,6 +30,7 @@ BENCHMARKS = {
     "roofline": "The fraction of the roofline",
     "quality": "Quality",
     "time_to_quality": "Time to quality",
+    "predictions": "Predicted against measured",
 }
 # One installs two other programs, each with a torch of its own; the other is `make pathology`.
 WHEN_NAMED = {"peers": "RecBole and cornac", "pathology": "Causes made on purpose"}

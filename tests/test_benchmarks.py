@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from hpcncf.conflicts import conflicts
+from hpcncf.jobfile import validated
+from hpcncf.plan import expand
 from hpcncf.records import Epoch
-from hpcncf.spec import Model, Resources, Training
+from hpcncf.spec import JobSpec, Model, Resources, Training
 
 ROOT = Path(__file__).parent.parent
 
@@ -140,3 +142,36 @@ def test_the_first_table_of_a_page_is_found() -> None:
     first_table = benchmark("results").first_table
     assert first_table("# a\n\n| x |\n|---|\n| 1 |\n\n| y |\n") == "| x |\n|---|\n| 1 |\n"
     assert first_table("none") == ""
+
+
+def test_studies_of_the_predictions_are_jobs_a_user_may_write_on_two_shapes_each() -> None:
+    shapes: dict[str, set[str]] = {}
+    for study in benchmark("predictions").STUDIES:
+        job = validated(JobSpec, study.job | {"data": {"path": "/data"}}, study.question)
+        assert len(expand(job).runs) == 1
+        shapes.setdefault(study.question, set()).add(study.shape)
+    assert all(len(each) > 1 for each in shapes.values()), shapes
+    assert set().union(*shapes.values()) == set(benchmark("predictions").DATA)
+
+
+def test_the_score_of_predictions_counts_what_was_measured() -> None:
+    """Two measured, one of them within; one not measured; one study that failed."""
+    predictions = benchmark("predictions")
+    row = {
+        "cause": "python_input",
+        "changes": {"training.loader": "vectorized"},
+        "what": "instances_per_s",
+        **dict.fromkeys(("low", "high", "measured_low", "measured_high")),
+    }
+    rows = [
+        row | {"predicted": 2.0, "measured": 2.2, "within": True},
+        row | {"predicted": 2.0, "measured": 4.0, "within": False},
+        row | {"predicted": 2.0, "measured": None, "within": None},
+    ]
+    study = predictions.Study("loader", "wide", {})
+    failed = predictions.Outcome(study, problem="hpcncf submit: exit code 3")
+    page = list(predictions.page([predictions.Outcome(study, rows), failed]))
+    assert page[0] == "Within 25 %: 1 of 2 remedies (50%)."
+    assert "| 2.00× | 2.20× | yes |" in page[4]
+    assert page[6].endswith("| not measured |")
+    assert "exit code 3" in page[7]

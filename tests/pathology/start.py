@@ -63,7 +63,9 @@ class Bench:
         """Make the data or the file that the case reads, where it is not there yet."""
         name = case.start.data if isinstance(case.start, Job) else None
         if name is not None and not (self.data / name / "manifest.json").exists():
-            self.verbs("data", "prepare", "synthetic", *DATA[name], "-o", str(self.data / name))
+            self.verbs(
+                "data", "prepare", "synthetic", *DATA[name].split(), "-o", str(self.data / name)
+            )
         if "{file}" in case.start.program and not self.file.exists():
             write_file(self.file)
         if "{file}" in case.start.program:
