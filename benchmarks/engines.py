@@ -25,7 +25,8 @@ from benchmarks.training import real_frappe, trainer
 from hpcncf.ncf import engine, model
 from hpcncf.ncf.data import prepared, synthetic
 from hpcncf.ncf.data.prepared import Prepared
-from hpcncf.ncf.loaders import Loader, Schedule
+from hpcncf.ncf.instances import Schedule
+from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.phases import StepClock
 from hpcncf.records import TrainingRecord
 from hpcncf.spec import Model, Training

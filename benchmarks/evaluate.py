@@ -22,7 +22,7 @@ from benchmarks.engines import full_size
 from hpcncf.ncf import engine, model
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.evaluate import Ranker, pairs
-from hpcncf.ncf.loaders import Schedule
+from hpcncf.ncf.instances import Schedule
 from hpcncf.ncf.model import NeuMF
 from hpcncf.ncf.phases import StepClock
 from hpcncf.ncf.ranking import Candidates

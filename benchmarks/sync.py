@@ -30,7 +30,8 @@ from hpcncf.monitor.cores import usable_cpus
 from hpcncf.ncf import distributed, engine, model
 from hpcncf.ncf.data import prepared, synthetic
 from hpcncf.ncf.data.prepared import Prepared
-from hpcncf.ncf.loaders import Loader, Schedule
+from hpcncf.ncf.instances import Schedule
+from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.phases import StepClock
 from hpcncf.ncf.sync import local
 from hpcncf.rank import ending

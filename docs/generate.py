@@ -119,7 +119,11 @@ Refused when the plan is made, with the reason:
 | `backend: nccl` | `device: cpu` | nccl moves GPU memory only |
 | `backend: nccl` | more ranks than GPUs on a node | nccl refuses two ranks on one GPU |
 | `threads` | fewer `cpus_per_task` | threads without a core of their own slow each other down |
-| `num_workers` above 0 | `loader: vectorized` | there is no DataLoader to give them to |
+| `num_workers`, `workers`, `collate` … | `loader: vectorized` | it has no DataLoader |
+| `num_workers` | fewer `cpus_per_task` | the workers would take turns |
+| `workers`, `persistent_workers`, `prefetch_factor` | `num_workers: 0` | there is no worker |
+| `persistent_workers: false` | `workers: thread` | threads begin in no time |
+| `collate: fast` | another `loader` than `per_sample` | there are no samples to put together |
 | `global_batch_size` | more ranks than positives in a step | some would have nothing to do |
 | `engine: native` | another `loader`, `cuda`, dropout | it draws for itself, on CPUs |
 | `engine: rowwise`, `native` | ranks with `sync: dense` | it exchanges whole tables' gradients |

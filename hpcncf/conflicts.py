@@ -17,6 +17,8 @@ OF_REFERENCE: Final = {
     "compile": "its forward and backward are written out, not a module's that could be compiled",
     "precision": "it computes in float32",
 }
+OF_WORKERS: Final = ("workers", "persistent_workers", "prefetch_factor")
+OF_LOADERS: Final = ("num_workers", *OF_WORKERS, "collate")
 OF_DDP: Final = ("bucket_mb", "gradient_as_bucket_view", "static_graph")
 
 
@@ -29,6 +31,7 @@ def conflicts(resources: Resources, training: Training) -> list[str]:
         _torch_conflicts,
         _lr_conflicts,
         _sync_conflicts,
+        _loader_conflicts,
     )
     return [reason for each in rules for reason in each(resources, training)]
 
@@ -67,11 +70,6 @@ def _resource_conflicts(resources: Resources, training: Training) -> list[str]:
             f"training.threads {training.threads} exceeds resources.cpus_per_task "
             f"{resources.cpus_per_task}: threads without a core of their own take turns and "
             "slow each other down; ask for more cores or fewer threads",
-        ),
-        (
-            training.loader == "vectorized" and training.num_workers > 0,
-            f"training.num_workers {training.num_workers} has no meaning with loader vectorized, "
-            "which makes whole batches in the rank itself: use 0, or loader per_sample or batched",
         ),
         (
             batch < ranks,
@@ -215,6 +213,37 @@ def _sync_conflicts(resources: Resources, training: Training) -> list[str]:
             f"training.sync_every {training.sync_every} says how often sync local_sgd takes the "
             f"mean, and sync {training.sync} exchanges in every step: leave it out, or use "
             "local_sgd",
+        ),
+    ]
+    return [reason for broken, reason in rules if broken]
+
+
+def _loader_conflicts(resources: Resources, training: Training) -> list[str]:
+    workers, cores = training.num_workers, resources.cpus_per_task
+    if training.loader == "vectorized":
+        return [
+            f"training.{each} has no meaning with loader vectorized, which makes whole batches in "
+            "the rank itself: leave it out, or use loader per_sample or batched"
+            for each in _given(training, OF_LOADERS)
+        ]
+    given = "" if workers else ", ".join(_given(training, OF_WORKERS))
+    rules = [
+        (
+            workers > cores,
+            f"training.num_workers {workers} of each of {resources.world_size} ranks are "
+            f"{workers * resources.world_size} workers on {cores * resources.world_size} cores, "
+            f"where they take turns: at most {cores} (resources.cpus_per_task)",
+        ),
+        (given != "", f"training.{given} says how workers work, and num_workers is 0: set it"),
+        (
+            training.workers == "thread" and not training.persistent_workers,
+            "training.persistent_workers is about processes; threads (workers: thread) begin in no "
+            "time: leave it out",
+        ),
+        (
+            training.collate != "default" and training.loader != "per_sample",
+            f"training.collate {training.collate} makes batches of samples, and loader "
+            f"{training.loader} has none: use loader per_sample, or leave it out",
         ),
     ]
     return [reason for broken, reason in rules if broken]

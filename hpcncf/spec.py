@@ -165,7 +165,24 @@ class Training(Settings):
     """`per_sample`: one `__getitem__` per positive, negatives drawn one by one in Python.
     `batched`: `__getitems__`, a batch at a time. `vectorized`: no DataLoader, tensor indexing."""
     num_workers: Whole = 0
-    """DataLoader worker processes of each rank (`per_sample` and `batched`)."""
+    """DataLoader workers of each rank (`per_sample` and `batched`), no more than its cores."""
+    workers: Literal["process", "thread"] = "process"
+    """What a worker is: a process, which sends its batches through shared memory, or a thread of
+    the rank's own process, which copies nothing but waits for Python's global lock."""
+    persistent_workers: bool = True
+    """Workers that are processes outlive an epoch; else each epoch starts them anew."""
+    prefetch_factor: Count = 2
+    """Batches that each worker makes ahead."""
+    collate: Literal["default", "fast"] = "default"
+    """Loader `per_sample`: samples become a batch by torch's `default_collate`, or by three calls
+    of `torch.stack` that know what a sample is."""
+    pin_memory: bool = False
+    """Batches wait in page-locked memory, from which a GPU copies by itself; without one, nothing
+    changes."""
+    non_blocking: bool = True
+    """A batch's copy to the GPU is queued, and the rank goes on; only what is pinned is."""
+    prefetch_to_device: bool = False
+    """The next batch is copied to the GPU on a stream of its own while this one is computed."""
     sync: Literal["dense", "rows", "local_sgd"] = "dense"
     """How ranks train one model. `dense`: DistributedDataParallel all-reduces every gradient.
     `rows`: engines `rowwise` and `native` exchange the gradients of the rows that a step read.

@@ -15,7 +15,7 @@ from test_ranking import BOTH, by_forward, cases, whole_numbers
 
 from hpcncf.ncf import engine, model
 from hpcncf.ncf.data.prepared import Prepared
-from hpcncf.ncf.loaders import Schedule
+from hpcncf.ncf.instances import Schedule
 from hpcncf.ncf.native import library
 from hpcncf.ncf.phases import StepClock
 from hpcncf.ncf.ranking import Candidates

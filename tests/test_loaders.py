@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -11,9 +13,12 @@ import pytest
 import torch
 from make_runs import tiny
 
-from hpcncf.ncf import sampling
+from hpcncf.errors import HpcncfError
+from hpcncf.ncf import copying, sampling
 from hpcncf.ncf.data.prepared import Prepared
-from hpcncf.ncf.loaders import Batch, Loader, Order, Schedule, Source
+from hpcncf.ncf.fetching import check_room, shared_bytes
+from hpcncf.ncf.instances import Batch, Order, Schedule, Source
+from hpcncf.ncf.loaders import Loader
 from hpcncf.spec import Training
 
 LOADERS = ("per_sample", "batched", "vectorized")
@@ -55,6 +60,74 @@ def test_workers_change_nothing_in_any_epoch(data: Prepared, loader: Any) -> Non
     for epoch in (0, 1):
         found = list(with_workers.epoch(epoch, range(schedule.steps)))
         assert_same(found, batches(data, epoch, loader="vectorized"))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"loader": "per_sample", "workers": "thread", "num_workers": 2},
+        {"loader": "batched", "workers": "thread", "num_workers": 1, "prefetch_factor": 3},
+        {"loader": "per_sample", "collate": "fast"},
+        {"loader": "per_sample", "collate": "fast", "num_workers": 1},
+        {"loader": "batched", "num_workers": 1, "persistent_workers": False},
+    ],
+)
+def test_how_batches_are_fetched_changes_nothing(data: Prepared, settings: dict[str, Any]) -> None:
+    schedule = Schedule(data.manifest.train_rows, 50)
+    fetched = Loader(data, Training(seed=5, **settings), schedule)
+    for epoch in (0, 1):
+        found = list(fetched.epoch(epoch, range(schedule.steps)))
+        assert_same(found, batches(data, epoch, loader="vectorized"))
+
+
+def test_an_epoch_that_is_left_midway_leaves_no_thread(data: Prepared) -> None:
+    before = threading.active_count()
+    training = Training(seed=5, loader="batched", workers="thread", num_workers=2)
+    left = Loader(data, training, Schedule(data.manifest.train_rows, 50)).epoch(0, range(20))
+    next(left)
+    assert threading.active_count() > before
+    del left
+    while threading.active_count() > before:  # what is under way is made to its end
+        time.sleep(0.01)
+
+
+def test_workers_hold_batches_in_shared_memory() -> None:
+    training = Training(loader="batched", num_workers=3, prefetch_factor=4, negatives=4)
+    # 3 x 4 prefetched and 2 under way, of 100 positives of 8 + 5 x 8 + 21 x 4 bytes.
+    assert shared_bytes(training, 100, 21) == 14 * 100 * 132
+    assert shared_bytes(training.model_copy(update={"workers": "thread"}), 100, 21) == 0
+    assert shared_bytes(Training(loader="batched"), 100, 21) == 0
+
+
+def test_too_little_shared_memory_is_told_before_workers_die_of_it() -> None:
+    check_room(2**20, 2, 2**20)
+    with pytest.raises(HpcncfError, match=r"/dev/shm: 1 MiB are free, .* 2 ranks hold .* 3 MiB"):
+        check_room(3 * 2**20, 2, 2**20)
+
+
+def test_of_settings_for_a_gpu_a_cpu_says_that_they_do_nothing() -> None:
+    cpu = torch.device("cpu")
+    assert copying.warnings(Training(), cpu) == []
+    given = Training(pin_memory=True, non_blocking=False, prefetch_to_device=True)
+    told = copying.warnings(given, cpu)
+    assert [each.split()[0] for each in told] == [
+        "training.pin_memory",
+        "training.non_blocking",
+        "training.prefetch_to_device",
+    ]
+    assert copying.warnings(given, torch.device("cuda")) == []
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.parametrize("pin", [False, True])
+@pytest.mark.parametrize("ahead", [False, True])
+def test_batches_reach_the_gpu_as_they_are(data: Prepared, pin: bool, ahead: bool) -> None:
+    schedule = Schedule(data.manifest.train_rows, 50)
+    training = Training(seed=5, pin_memory=pin, prefetch_to_device=ahead)
+    loader, steps = Loader(data, training, schedule), range(schedule.steps)
+    moved = copying.on_device(loader.epoch(1, steps), training, torch.device("cuda"))
+    assert_same([Batch(*(part.cpu() for part in each)) for each in moved], batches(data))
 
 
 @pytest.mark.parametrize(("loader", "world"), [*product(LOADERS, [2, 3])])

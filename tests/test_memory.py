@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.memory_rank import mapped_mib
 from hpcncf.ncf.data.prepared import Prepared, load
-from hpcncf.ncf.loaders import Source
+from hpcncf.ncf.instances import Source
 from hpcncf.spec import Model, Training
 
 MAPPED = ["train_users", "train_items", "train_context", "positives_indptr", "positives"]

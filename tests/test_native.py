@@ -16,7 +16,8 @@ from hpcncf.errors import HpcncfError
 from hpcncf.ncf import ranking, sampling
 from hpcncf.ncf.data import synthetic
 from hpcncf.ncf.data.prepared import Prepared, load
-from hpcncf.ncf.loaders import Loader, Schedule
+from hpcncf.ncf.instances import Schedule
+from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.model import NeuMF, initial
 from hpcncf.ncf.native import library
 from hpcncf.ncf.native.engine import Native

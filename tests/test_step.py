@@ -10,7 +10,7 @@ from ranks_together import together
 from torch import Tensor
 
 from hpcncf.ncf import engine
-from hpcncf.ncf.loaders import Batch
+from hpcncf.ncf.instances import Batch
 from hpcncf.ncf.model import NeuMF
 from hpcncf.ncf.phases import StepClock
 from hpcncf.ncf.step import parts_of

@@ -14,7 +14,8 @@ from ranks_together import together
 
 from hpcncf.ncf import engine, model, optimizers
 from hpcncf.ncf.data import prepared
-from hpcncf.ncf.loaders import Loader, Schedule
+from hpcncf.ncf.instances import Schedule
+from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.native import library
 from hpcncf.ncf.phases import StepClock
 from hpcncf.ncf.step import Reference

@@ -9,7 +9,8 @@ import pytest
 from hpcncf.ncf import touched
 from hpcncf.ncf.data import prepared
 from hpcncf.ncf.data.prepared import Prepared
-from hpcncf.ncf.loaders import Loader, Schedule
+from hpcncf.ncf.instances import Schedule
+from hpcncf.ncf.loaders import Loader
 from hpcncf.spec import Training
 
 

@@ -11,7 +11,8 @@ from torch import Tensor
 from hpcncf.ncf import dropout, engine, model
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.engine import Engine, Ground
-from hpcncf.ncf.loaders import Loader, Schedule
+from hpcncf.ncf.instances import Schedule
+from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.phases import StepClock
 from hpcncf.spec import Model, Training
 

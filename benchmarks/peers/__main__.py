@@ -22,7 +22,7 @@ from hpcncf import environment
 from hpcncf.ncf.data import frappe, prepared, synthetic
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.evaluate import Quality
-from hpcncf.ncf.loaders import Schedule
+from hpcncf.ncf.instances import Schedule
 from hpcncf.spec import Model, Training
 
 ROOT = Path(__file__).parent.parent.parent

@@ -20,7 +20,8 @@ from hpcncf.errors import HpcncfError
 from hpcncf.ncf import engine, model
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.evaluate import Quality, evaluate
-from hpcncf.ncf.loaders import Loader, Schedule
+from hpcncf.ncf.instances import Schedule
+from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.phases import StepClock
 from hpcncf.rank.launcher import Place
 from hpcncf.spec import Model, Training

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from hpcncf.ncf.data.prepared import Prepared
-from hpcncf.ncf.loaders import Loader, Schedule
+from hpcncf.ncf.instances import Schedule
+from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.model import NeuMF
 from hpcncf.ncf.phases import StepClock
 from hpcncf.ncf.ranking import Candidates

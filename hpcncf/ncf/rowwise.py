@@ -6,18 +6,18 @@ the instances of one positive share, its user and its context, goes through the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from hpcncf.ncf import ranking, rows
+from hpcncf.ncf.copying import on_device
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.grouped import Grouped
 from hpcncf.ncf.layers import Layers
 from hpcncf.ncf.loaders import Loader
-from hpcncf.ncf.loaders import Rows as Read
 from hpcncf.ncf.model import NeuMF
 from hpcncf.ncf.phases import StepClock
 from hpcncf.ncf.ranking import Candidates
@@ -45,7 +45,8 @@ class Rowwise:
         transport: Transport | None = None,
     ) -> None:
         """`transport` to the ranks that train the same model, as `training.sync` says."""
-        self.model, self.clock, self._device = model, clock, device
+        self.model, self.clock = model, clock
+        self._training, self._device = training, device
         self.loss = torch.zeros((), dtype=torch.float64, device=device)
         self._users = model.MF_Embedding_User.num_embeddings
         self._rows: rows.Rows = RULES[training.optimizer](merged(model), training.lr)
@@ -56,13 +57,13 @@ class Rowwise:
         self._exchange = Exchange(transport, *sizes) if transport and not self._apart else None
         self._moved: list[Tensor] = []
 
-    def batches(self, loader: Loader, epoch: int, steps: range) -> Iterator[Read]:
-        return loader.rows(epoch, steps)
+    def batches(self, loader: Loader, epoch: int, steps: range) -> Iterator[Sequence[Tensor]]:
+        return on_device(loader.rows(epoch, steps), self._training, self._device)
 
     @torch.no_grad()
-    def step(self, batches: Iterator[Read], instances: int) -> tuple[float, int]:
+    def step(self, batches: Iterator[Sequence[Tensor]], instances: int) -> tuple[float, int]:
         clock = self.clock
-        users, items, context = (each.to(self._device) for each in next(batches))
+        users, items, context = next(batches)
         waited = clock.lap("input")
         ids, where = torch.unique(
             torch.cat([users, (items + self._users).reshape(-1)]), return_inverse=True

@@ -15,9 +15,11 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from hpcncf.ncf import optimizers, ranking
+from hpcncf.ncf.copying import on_device
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.forward import Forward
-from hpcncf.ncf.loaders import Batch, Loader
+from hpcncf.ncf.instances import Batch
+from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.model import NeuMF
 from hpcncf.ncf.phases import StepClock
 from hpcncf.ncf.ranking import Candidates
@@ -40,17 +42,18 @@ class Reference:
         self.model, self.clock = model, clock
         self.optimizer = optimizers.chosen(model, training)
         self.loss: Tensor = torch.zeros((), dtype=torch.float64, device=device)
-        self._device, self._parts = device, training.accumulate
+        self._device, self._training, self._parts = device, training, training.accumulate
         forward = Forward(model, training, world_size, device.type)
         self._replicas = Replicas(forward, training, world_size, device, clock.sent)
         self._shares = world_size if self._replicas.averages else 1
 
     def batches(self, loader: Loader, epoch: int, steps: range) -> Iterator[Batch]:
-        return loader.epoch(epoch, steps)
+        batches = on_device(loader.epoch(epoch, steps), self._training, self._device)
+        return map(Batch._make, batches)
 
     def step(self, batches: Iterator[Batch], instances: int) -> tuple[float, int]:
         """The loss stays a tensor: reading it would wait for a GPU."""
-        batch = next(batches).to(self._device)
+        batch = next(batches)
         waited = self.clock.lap("input")
         *before, last = parts_of(batch, self._parts)
         for part in before:

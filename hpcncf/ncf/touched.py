@@ -8,7 +8,7 @@ import numpy as np
 
 from hpcncf.ncf import sampling
 from hpcncf.ncf.data.prepared import Prepared
-from hpcncf.ncf.loaders import Schedule, Source
+from hpcncf.ncf.instances import Schedule, Source
 from hpcncf.spec import Training
 
 # Some milliseconds at the start of a training, whatever its batch.

@@ -11,9 +11,11 @@ from hpcncf.errors import HpcncfError
 from hpcncf.monitor import procfs
 from hpcncf.ncf import (
     checkpoint,
+    copying,
     distributed,
     dropout,
     engine,
+    fetching,
     model,
     recording,
     replicas,
@@ -25,7 +27,8 @@ from hpcncf.ncf.checkpoint import Checkpoint, EpochSoFar
 from hpcncf.ncf.data.baseline import counts_baseline
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.evaluate import evaluate, pairs
-from hpcncf.ncf.loaders import Loader, Schedule
+from hpcncf.ncf.instances import Schedule
+from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.phases import StepClock
 from hpcncf.ncf.position import Position, Teller
 from hpcncf.ncf.sync import local
@@ -68,6 +71,7 @@ class Trainer:
         self.device = distributed.device(run.training, run.resources, place)
         batch = run.training.batch_over_ranks(place.world_size)
         self.schedule = Schedule(data.manifest.train_rows, batch, place.rank, place.world_size)
+        fetching.check_shared_memory(run.training, self.schedule, data, place.local_world_size)
         self.loader = Loader(data, run.training, self.schedule)
         self.rows_per_step = touched.rows_per_step(data, run.training, self.schedule)
         self.warnings: list[str] = []
@@ -85,6 +89,7 @@ class Trainer:
         self.model = model.initial(data.manifest, run.model, run.training.seed).to(self.device)
         found = resuming.newest(paths, run, place, self.warnings)
         self.warnings += replicas.warnings(run.training, self.device)
+        self.warnings += copying.warnings(run.training, self.device)
         if found:
             self.model.load_state_dict(found.model)
             self.epochs, self.done, self.so_far = found.epochs, found.step, found.so_far

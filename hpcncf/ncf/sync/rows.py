@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hpcncf.ncf.loaders import Schedule
+from hpcncf.ncf.instances import Schedule
 from hpcncf.ncf.model import NeuMF
 from hpcncf.ncf.sync.transport import Bytes, Transport
 

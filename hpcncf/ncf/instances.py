@@ -1,0 +1,107 @@
+"""A step's instances: which rows it has, on which rank, and the arrays they are made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hpcncf.ncf import sampling
+from hpcncf.ncf.data.prepared import Prepared
+from hpcncf.spec import Training
+
+ORDER_CHUNK = 65_536
+
+# Users [b], items [b, 1 + negatives] with the positive first, context [b, columns].
+Rows = tuple[Tensor, Tensor, Tensor]
+
+
+class Batch(NamedTuple):
+    """Instances, each positive followed by its negatives; dtype int64, int64, float32, float32."""
+
+    users: Tensor
+    items: Tensor
+    context: Tensor
+    labels: Tensor
+
+
+def batch_of(rows: Rows) -> Batch:
+    """Spread users and context over each positive's 1 + negatives instances, and label them."""
+    users, items, context = rows
+    each = items.shape[1]
+    labels = torch.zeros(items.shape)
+    labels[:, 0] = 1.0
+    return Batch(
+        users.repeat_interleave(each),
+        items.reshape(-1),
+        context.repeat_interleave(each, dim=0),
+        labels.reshape(-1),
+    )
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Which positions of an epoch's order each step has, over all ranks and on this one."""
+
+    rows: int
+    batch: int
+    """Positives per step over all ranks."""
+    rank: int = 0
+    world_size: int = 1
+
+    @property
+    def steps(self) -> int:
+        return -(-self.rows // self.batch)
+
+    def positives(self, step: int) -> int:
+        """Over all ranks; fewer in an epoch's last step."""
+        return min(self.batch, self.rows - step * self.batch)
+
+    def positions(self, step: int) -> tuple[int, int]:
+        """This rank's; empty where an epoch's last step has fewer positives than ranks."""
+        start = step * self.batch
+        return sampling.shard(start, start + self.positives(step), self.rank, self.world_size)
+
+
+class Order:
+    """An epoch's order, computed in chunks: a chunk is cheap per row, a batch alone is not."""
+
+    def __init__(self, seed: int, epoch: int, rows: int) -> None:
+        self._seed, self._epoch, self._rows = seed, epoch, rows
+        self._start, self._chunk = 0, np.empty(0, dtype=np.int64)
+
+    def between(self, start: int, stop: int) -> NDArray[np.int64]:
+        """The rows at these positions."""
+        if start < self._start or stop > self._start + len(self._chunk):
+            end = min(max(start + ORDER_CHUNK, stop), self._rows)
+            self._chunk = sampling.epoch_rows(self._seed, self._epoch, start, end, self._rows)
+            self._start = start
+        return self._chunk[start - self._start : stop - self._start]
+
+
+class Source:
+    """The prepared arrays and the settings that decide an instance."""
+
+    def __init__(self, data: Prepared, training: Training) -> None:
+        self.seed, self.negatives = training.seed, training.negatives
+        self.items = data.manifest.items
+        # Indexing a memmap makes a memmap each time; the plain array of the same pages does not.
+        self.train_users = np.asarray(data.train_users)
+        self.train_items = np.asarray(data.train_items)
+        self.train_context = np.asarray(data.train_context)
+        self.indptr = np.asarray(data.positives_indptr)
+        self.positives = np.asarray(data.positives)
+
+    def gather(self, epoch: int, rows: NDArray[np.int64]) -> Rows:
+        """These rows with all their negatives at once."""
+        users = self.train_users[rows].astype(np.int64)
+        drawn = sampling.negatives(
+            self.seed, epoch, rows, users, self.indptr, self.positives, self.items, self.negatives
+        )
+        items = np.concatenate([self.train_items[rows, None], drawn], axis=1)
+        context = self.train_context[rows]
+        return torch.from_numpy(users), torch.from_numpy(items), torch.from_numpy(context)
