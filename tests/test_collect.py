@@ -65,6 +65,11 @@ def test_every_planned_run_has_a_row_whatever_became_of_it(tmp_path: Path) -> No
     assert [row["run_id"] for row in written(paths, "runs")] == [run.id for run in plan.runs]
 
 
+@pytest.mark.parametrize("table", rows.COLUMNS)
+def test_no_table_has_a_column_twice(table: str) -> None:
+    assert len(set(rows.COLUMNS[table])) == len(rows.COLUMNS[table])
+
+
 def test_nothing_changed_gives_the_same_bytes(tmp_path: Path) -> None:
     paths = make_results.demo(tmp_path)
     make_results.complete(paths, make_results.plan_of(paths).runs[:7])

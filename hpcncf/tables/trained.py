@@ -107,7 +107,7 @@ def _epoch(
         "seconds_per_epoch": seconds,
         "core_s_per_epoch": None if seconds is None else cores * seconds,
         "core_h_per_epoch": None if seconds is None else cores * seconds / 3600,
-        "gpu_h_per_epoch": None if seconds is None else gpus * seconds / 3600,
+        "gpu_h_per_epoch": gpus * seconds / 3600 if gpus and seconds is not None else None,
         "instances_per_epoch": instances,
         "epoch_extrapolated": seconds is not None and not whole,
     }
