@@ -10,7 +10,7 @@ from make_configurations import configuration
 from hpcncf.spec import JobSpec, Resources
 from hpcncf_analysis.advice.change import Change, change
 from hpcncf_analysis.advice.request import request
-from hpcncf_analysis.diagnosis import CoreCounts, Diagnosis, Finding, Gain
+from hpcncf_analysis.diagnosis import Cause, CoreCounts, Diagnosis, Finding, Gain
 
 FIVE = {"cores": 5, "cores_used": 1.02, "cpu_efficiency": 0.204}
 
@@ -23,8 +23,10 @@ def changed(found: Diagnosis | None = None, job: Any = None, **row: Any) -> Chan
     return change(one, JobSpec.model_validate(plain | (job or {})), asked, wanted, found)
 
 
-def diagnosed(changes: dict[str, Any], gain: Gain | None = None) -> Diagnosis:
-    finding = Finding("python_input", 0.6, "time", (), "Do it.", changes, gain)
+def diagnosed(
+    changes: dict[str, Any], gain: Gain | None = None, cause: Cause = "python_input"
+) -> Diagnosis:
+    finding = Finding(cause, 0.6, "time", (), "Do it.", changes, gain)
     return Diagnosis("0123456789ab", "cause", finding, (), CoreCounts(5, 5, 1))
 
 
@@ -78,13 +80,20 @@ def test_fewer_cores_that_are_predicted_to_cost_a_third_take_longer() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {},
         {"training.num_workers": 2},
         {"training.loader": "vectorized"},
         {"training.no_such_setting": 1},
     ],
-    ids=["none", "conflict", "the same", "unknown"],
+    ids=["conflict", "the same", "unknown"],
 )
 def test_where_no_setting_helps_nothing_is_changed(changes: dict[str, Any]) -> None:
-    """Not the cores either: fewer would hide the cause."""
+    """Not the cores either: one thing at a time."""
     assert changed(diagnosed(changes)) is None
+
+
+@pytest.mark.parametrize(
+    ("cause", "fewer"),
+    [("one_core_confinement", False), ("neighbour_load", False), ("serial_step", True)],
+)
+def test_idle_cores_are_given_up_unless_the_cause_hid_the_need(cause: Cause, fewer: bool) -> None:
+    assert (changed(diagnosed({}, cause=cause)) is not None) == fewer

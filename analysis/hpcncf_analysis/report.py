@@ -15,6 +15,7 @@ from hpcncf.records import NodeRecord, RecordError
 from hpcncf_analysis import diagnosis, summary, words
 from hpcncf_analysis.advice import conclude, files
 from hpcncf_analysis.advice.conclude import Conclusion
+from hpcncf_analysis.advice.files import Written
 from hpcncf_analysis.alerts import alerts
 from hpcncf_analysis.figures import drawing
 from hpcncf_analysis.figures.heatmap import Watched
@@ -38,21 +39,26 @@ class Report:
     html: Path
     markdown: Path
     figures: list[Path]
+    advised: Sequence[Written]
+    """The next job's files, the knee's first; empty where nothing can be advised."""
 
 
-def write(found: Collected, paths: ResultPaths) -> Report:
-    """Write the report of what was collected, each file whole."""
-    material = gather(found, paths)
+def write(found: Collected, paths: ResultPaths, quality: float | None = None) -> Report:
+    """Write the report of what was collected, each file whole.
+
+    `quality`: the HR@10 to which the time is told.
+    """
+    material = gather(found, paths, quality)
     page = context(material)
     html, markdown = paths.report / "report.html", paths.report / "report.md"
     folder = paths.report / "figures"
     figures = [path for each in material.figures.values() for path in _write_figure(each, folder)]
     records.write_text(html, rendering.html(page))
     records.write_text(markdown, rendering.markdown(page))
-    return Report(material.conclusion, html, markdown, figures)
+    return Report(material.conclusion, html, markdown, figures, material.written)
 
 
-def gather(found: Collected, paths: ResultPaths) -> Material:
+def gather(found: Collected, paths: ResultPaths, quality: float | None = None) -> Material:
     """What the analysis finds in the tables and, for what no table holds, in the records."""
     shown = summary.configurations(found.runs)
     frame = found.frames()["runs"]
@@ -62,11 +68,12 @@ def gather(found: Collected, paths: ResultPaths) -> Material:
     return Material(
         found=found,
         shown=shown,
-        conclusion=conclude.conclude(shown, found.counts()),
+        conclusion=conclude.conclude(shown, found.counts(), diagnoses),
         alerts=[*said, *([INCOMPLETE] if shown and not found.complete else [])],
         diagnoses=diagnoses,
         written=files.write(shown, paths, diagnoses),
         figures=drawing.draw(shown, extremes(found.runs, shown, paths)),
+        quality=quality,
     )
 
 

@@ -13,6 +13,12 @@ from hpcncf_analysis.summary import Configuration
 Diagnoses = Mapping[str, Diagnosis]
 """Run id -> its diagnosis."""
 
+# No cause of waste, and told only where there is no other.
+TOO_SHORT: Final[Cause] = "too_short_to_judge"
+# Cores that idle for one of these may be needed once it is gone.
+HIDING: Final[frozenset[Cause]] = frozenset(
+    {"one_core_confinement", "neighbour_load", "memory_pressure", TOO_SHORT}
+)
 MEANS: Final[Mapping[Cause, str]] = {
     "one_core_confinement": "it may use fewer cores than it was allocated",
     "oversubscribed": "more threads want to run than it has cores",
@@ -49,17 +55,25 @@ def _says(diagnosis: Diagnosis) -> str:
     return diagnosis.primary.cause if diagnosis.primary else diagnosis.verdict
 
 
+def hides_need(found: Diagnosis | None) -> bool:
+    """Whether idle cores tell nothing of how many are needed."""
+    return found is not None and found.primary is not None and found.primary.cause in HIDING
+
+
 def sentence(
     configurations: Sequence[Configuration], best: Configuration, diagnoses: Diagnoses
 ) -> str | None:
-    """The costliest cause, what it costs, and where nothing measured removes it, its remedy."""
+    """The costliest cause, its cost, its remedy: the best one, where that is free of it."""
     found = _worst(configurations, diagnoses)
     if found is None:
         return None
     one, finding = found
     whose = one.label if len(configurations) > 1 else "This run"
-    told = f"{whose} {_loses(finding)}: {MEANS[finding.cause]} ({finding.cause})."
-    return f"{told} {_remedy(finding)}" if one is best else told
+    told = f"{whose} {_loses(finding)}: {MEANS[finding.cause]} ({finding.cause})"
+    chosen = of(best, diagnoses)
+    if chosen and all(each.cause != finding.cause for each in chosen.findings):
+        return f"{told}; {best.label} does not."
+    return f"{told}. {_remedy(finding)}"
 
 
 def left(
@@ -67,9 +81,11 @@ def left(
 ) -> list[str]:
     """What still costs the best one something, where the sentence is about another."""
     worst, found = _worst(configurations, diagnoses), of(best, diagnoses)
-    if found is None or found.primary is None or (worst and worst[0] is best):
+    if worst is None or found is None or found.primary is None:
         return []
     finding = found.primary
+    if finding.cause in (worst[1].cause, TOO_SHORT):
+        return []
     return [
         f"{best.label} still {_loses(finding)}: {MEANS[finding.cause]} ({finding.cause}). "
         f"{_remedy(finding)}"
@@ -82,7 +98,8 @@ def _worst(
     """Where a cause wastes most core-hours of a run."""
     found = [(one, each.primary) for one in configurations if (each := of(one, diagnoses))]
     causes = [(one, finding) for one, finding in found if finding]
-    return max(causes, key=_lost, default=None)
+    told = [each for each in causes if each[1].cause != TOO_SHORT]
+    return max(told or causes, key=_lost, default=None)
 
 
 def _lost(found: tuple[Configuration, Finding]) -> float:
@@ -91,7 +108,7 @@ def _lost(found: tuple[Configuration, Finding]) -> float:
 
 
 def _loses(finding: Finding) -> str:
-    if finding.cause == "too_short_to_judge":
+    if finding.cause == TOO_SHORT:
         return "tells little"
     return f"loses {words.percent(finding.share)} of its {finding.of}"
 

@@ -15,6 +15,7 @@ from hpcncf.errors import UsageError
 from hpcncf.overrides import override
 from hpcncf.spec import JobSpec, Resources
 from hpcncf_analysis import words
+from hpcncf_analysis.advice.cause import hides_need
 from hpcncf_analysis.advice.recommend import mostly_disturbed
 from hpcncf_analysis.advice.request import Request, timeout_min
 from hpcncf_analysis.diagnosis import Diagnosis, Finding, Gain
@@ -40,13 +41,10 @@ class Change:
 def change(
     one: Configuration, job: JobSpec, asked: Resources, wanted: Request, found: Diagnosis | None
 ) -> Change | None:
-    """`job` as it was measured, asking what is `wanted`; None where nothing is to be changed.
-
-    Of a cause that no setting removes nothing is changed: fewer cores would hide it.
-    """
-    if found is not None and found.primary is not None:
+    """`job` as it was measured, asking what is `wanted`; None where nothing is to be changed."""
+    if found and found.primary and found.primary.changes:
         return _remedied(found.primary, job, asked, wanted)
-    fewer = fewer_cores(one)
+    fewer = None if hides_need(found) else fewer_cores(one)
     if fewer is None:
         return None
     changes: dict[str, Any] = {"resources.cpus_per_task": fewer}
@@ -66,8 +64,6 @@ def fewer_cores(one: Configuration) -> int | None:
 
 
 def _remedied(finding: Finding, job: JobSpec, asked: Resources, wanted: Request) -> Change | None:
-    if not finding.changes:
-        return None
     why = f"the remedy of {finding.cause}"
     return _changed(job, asked, wanted, finding.changes, why, finding.gain)
 

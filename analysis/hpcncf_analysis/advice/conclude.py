@@ -44,8 +44,8 @@ def _of_commands(configurations: Sequence[Configuration], found: Diagnoses) -> C
     told = commands.facts(configurations)
     sentence = commands.sentence(configurations)
     if len(configurations) == len(judged) == 1:
-        first = cause.sentence(judged, judged[0], found)
-        sentence, told = _after(first, sentence), [*told, *_idle_cores(judged[0], first)]
+        sentence = _after(cause.sentence(judged, judged[0], found), sentence)
+        told += _idle_cores(judged[0], found)
     return Conclusion(sentence, told)
 
 
@@ -71,14 +71,12 @@ def _of_comparable(configurations: Sequence[Configuration], found: Diagnoses) ->
 
 
 def _of_one(one: Configuration, found: Diagnoses) -> Conclusion:
-    first = cause.sentence([one], one, found)
-    told = _after(first, sentences.alone(one))
-    return Conclusion(told, [*_idle_cores(one, first), *memory(one)])
+    told = _after(cause.sentence([one], one, found), sentences.alone(one))
+    return Conclusion(told, [*_idle_cores(one, found), *memory(one)])
 
 
-def _idle_cores(one: Configuration, cause: str | None) -> list[str]:
-    """Fewer cores would hide a cause, not remove it."""
-    return [] if cause else facts.idle_cores(one)
+def _idle_cores(one: Configuration, found: Diagnoses) -> list[str]:
+    return [] if cause.hides_need(cause.of(one, found)) else facts.idle_cores(one)
 
 
 def _after(first: str | None, sentence: str) -> str:

@@ -39,10 +39,11 @@ def compared(
     if best is not quickest:
         fastest = _faster(best, dearest, quickest, doubt)
     told = f"{gain}{_quality(best, dearest)}; {fastest}"
-    ask = f"ask for {asked(best, all_of_them)}"
+    settings = asked(best, all_of_them)
     if doubt:
-        return f"Not settled: {doubt}; {told}: repeat before you {ask}."
-    return f"{told}: {ask}{'' if best is quickest else ', unless you need the time'}."
+        return f"Not settled: {doubt}; {told}: repeat before you ask for {settings}."
+    unless = "" if best is quickest else ", unless you need the time"
+    return f"Ask for {settings}{unless}: {told}."
 
 
 def _doubt(best: Configuration, dearest: Configuration, quickest: Configuration) -> str:
