@@ -10,6 +10,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from benchmarks.verbs import end_in_order
+
 TESTS = Path(__file__).parent.parent / "tests"
 
 
@@ -28,6 +30,7 @@ def main() -> int:
     from pathology.start import Bench
 
     asked = arguments()
+    end_in_order()
     wanted = [case for case in cases.CASES if _named(case.name, asked.names)]
     can, cannot = suite.possible(wanted, beside.available())
     print(f"{len(can)} jobs, {sum(case.seconds for case in can) / 60:.0f} min", file=sys.stderr)

@@ -20,6 +20,12 @@ class VerbFailed(Exception):
     """It did not end as it should."""
 
 
+def end_in_order() -> None:
+    """From now on SIGTERM is an exception as Ctrl-C is: what was started is ended, what was made
+    is removed."""
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+
+
 @dataclass(frozen=True)
 class Verbs:
     """Called in a folder, with a local queue that waits for no other folder's."""

@@ -16,6 +16,7 @@ from typing import Final
 
 import psutil
 
+from hpcncf.local.processes import end_with_parent
 from hpcncf.monitor.cores import usable_cpus
 from pathology.case import Beside, Need
 
@@ -124,7 +125,8 @@ def _signal(pid: int, number: int) -> None:
 
 @contextmanager
 def _neighbour(cpu: int) -> Iterator[None]:
-    with subprocess.Popen([sys.executable, "-c", BUSY, str(cpu)]) as process:
+    words = [sys.executable, "-c", BUSY, str(cpu)]
+    with subprocess.Popen(words, preexec_fn=end_with_parent) as process:
         try:
             yield
         finally:

@@ -20,7 +20,7 @@ from hpcncf.records import NodeRecord
 from pathology import beside
 from pathology.case import DATA, PROGRAMS, Case, Job
 
-LIMIT_S: Final = 150.0
+LIMIT_S: Final = 300.0
 FILE_MIB: Final = 512
 
 
@@ -115,7 +115,7 @@ class Bench:
 
 def job_file(case: Case, start: Job, program: tuple[str, ...], data: Path) -> dict[str, Any]:
     """The job file's sections."""
-    job: dict[str, Any] = {"name": case.way, "resources": {"mem_gb": 4, "timeout_min": 2}}
+    job: dict[str, Any] = {"name": case.way, "resources": {"mem_gb": 4, "timeout_min": 4}}
     if start.program:
         path = str(PROGRAMS / program[0])
         job["workload"] = {"command": [sys.executable, path, *program[1:]]}
