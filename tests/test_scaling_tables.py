@@ -16,7 +16,7 @@ from hpcncf_analysis.scaling.comparable import cautions
 from hpcncf_analysis.scaling.doubts import doubts
 from hpcncf_analysis.scaling.law import Law, relative
 from hpcncf_analysis.scaling.lines import lines
-from hpcncf_analysis.scaling.quality import times_to_quality, to_target
+from hpcncf_analysis.scaling.quality import sentence, times_to_quality, to_target
 from hpcncf_analysis.scaling.repeats import confidence
 from hpcncf_analysis.scaling.speedup import karp_flatt
 from hpcncf_analysis.scaling.weak import weak
@@ -215,7 +215,13 @@ def test_too_few_sizes_are_refused_with_the_reason() -> None:
     shown = summary.configurations(generated(0.1, 0.0, sizes=(1, 2)))
     assert tables.law_table(shown) is None
     assert tables.law_note(shown) == (
-        "No law of 1 to 2 ranks × 1 core · vectorized: a law needs 4 sizes or more; measured: 1, 2."
+        "No law is fitted: one needs 4 sizes or more along one line (more ranks, or more cores for "
+        "each), and 2 were measured at most."
+    )
+    longer = [*generated(0.1, 0.0), *(row("batched", cores=cores) for cores in (1, 2))]
+    note = tables.law_note(summary.configurations(longer))
+    assert note == (
+        "No law of 1 to 2 cores · batched: a law needs 4 sizes or more; measured: 1, 2."
     )
 
 
@@ -272,6 +278,10 @@ def test_a_run_that_never_reaches_the_target_counts_as_longer_than_any() -> None
     told = cells(tables.quality_table([found]), "1 core · vectorized")
     assert told["time to quality"] == "21\u202fs\n[10.5\u202fs–never]"
     assert told["runs that reached it"] == "2 of 3"
+    assert sentence([found], 0.85) == (
+        "HR@10 0.85: 1 core · vectorized gets there first, after 21\u202fs of training and "
+        "evaluation; 1 of 3 runs never."
+    )
 
 
 def test_most_runs_that_never_arrive_have_no_time() -> None:
@@ -282,7 +292,9 @@ def test_most_runs_that_never_arrive_have_no_time() -> None:
     assert cells(tables.quality_table([found]), "1 core · vectorized")["time to quality"] == (
         "most never"
     )
+    assert sentence([found], 0.85) == "HR@10 0.85: 1 of 3 runs reached it; no median."
     assert times_to_quality(summary.configurations(rows), epochs("a", None), 0.85) == []
+    assert sentence([], 0.85).startswith("No run evaluated HR@10")
 
 
 def test_an_epochs_cost_in_core_hours_and_gpu_hours() -> None:

@@ -19,7 +19,7 @@ from hpcncf_analysis.advice.files import Written
 from hpcncf_analysis.alerts import alerts
 from hpcncf_analysis.figures import drawing
 from hpcncf_analysis.figures.heatmap import Watched
-from hpcncf_analysis.page import causes, rendering
+from hpcncf_analysis.page import causes, rendering, scaling
 from hpcncf_analysis.page.material import Material
 from hpcncf_analysis.page.section import Drawn
 from hpcncf_analysis.page.sections import sections
@@ -41,6 +41,8 @@ class Report:
     figures: list[Path]
     advised: Sequence[Written]
     """The next job's files, the knee's first; empty where nothing can be advised."""
+    quality: str | None
+    """Who reaches the quality asked for first; None where none was asked for."""
 
 
 def write(found: Collected, paths: ResultPaths, quality: float | None = None) -> Report:
@@ -55,7 +57,8 @@ def write(found: Collected, paths: ResultPaths, quality: float | None = None) ->
     figures = [path for each in material.figures.values() for path in _write_figure(each, folder)]
     records.write_text(html, rendering.html(page))
     records.write_text(markdown, rendering.markdown(page))
-    return Report(material.conclusion, html, markdown, figures, material.written)
+    told = scaling.quality_sentence(material)
+    return Report(material.conclusion, html, markdown, figures, material.written, told)
 
 
 def gather(found: Collected, paths: ResultPaths, quality: float | None = None) -> Material:

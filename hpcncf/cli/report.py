@@ -52,6 +52,8 @@ def run(args: argparse.Namespace) -> int:
         written = report.write(found, paths, args.quality)
     print(collect.summary(found))
     print(f"\n{written.conclusion.sentence}\n")
+    if written.quality:
+        print(f"{written.quality}\n")
     print(f"report: {written.html}")
     _say_advised(written.advised)
     if args.open:
@@ -65,7 +67,8 @@ def _say_advised(advised: Sequence[Written]) -> None:
     if not advised:
         return
     first, *others = advised
-    print(f"next: hpcncf submit {first.job} (or sbatch {first.script})")
+    by_hand = f" (or sbatch {first.script})" if first.script else ""
+    print(f"next: hpcncf submit {first.job}{by_hand}")
     print(f"  {first.advice.sureness}")
     for other in others:
         print(f"the {other.advice.choice}, {other.advice.chosen.label}: {other.job}")

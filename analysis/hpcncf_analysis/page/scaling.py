@@ -7,7 +7,7 @@ from typing import Final
 from hpcncf_analysis.page.material import Material
 from hpcncf_analysis.page.section import Grid, Part, Words
 from hpcncf_analysis.scaling import tables
-from hpcncf_analysis.scaling.quality import times_to_quality
+from hpcncf_analysis.scaling.quality import sentence, times_to_quality
 from hpcncf_analysis.table import Table
 
 POP_NOTE: Final = (
@@ -38,13 +38,22 @@ def efficiencies(material: Material) -> list[Part]:
 
 def to_quality(material: Material) -> list[Part]:
     """Time to the target that was asked for; nothing where none was."""
-    if material.quality is None:
+    told, target = quality_sentence(material), material.quality
+    if told is None or target is None:
         return []
-    found = times_to_quality(material.shown, material.found.epochs, material.quality)
-    title = f"Time until HR@10 reaches {material.quality:g}"
-    return _grid(tables.quality_table(found), title) or [
-        Words(f"No run evaluated HR@10: there is no time to {material.quality:g}.")
+    found = times_to_quality(material.shown, material.found.epochs, target)
+    return [
+        *_grid(tables.quality_table(found), f"Time until HR@10 reaches {target:g}"),
+        Words(told),
     ]
+
+
+def quality_sentence(material: Material) -> str | None:
+    """Who reaches the target first; None where none was asked for."""
+    if material.quality is None:
+        return None
+    found = times_to_quality(material.shown, material.found.epochs, material.quality)
+    return sentence(found, material.quality)
 
 
 def _grid(table: Table | None, title: str) -> list[Part]:

@@ -12,6 +12,8 @@ from math import inf, isinf
 from statistics import median
 from typing import Any, Final
 
+from hpcncf_analysis import words
+from hpcncf_analysis.labels import counted
 from hpcncf_analysis.summary import Configuration
 
 Row = Mapping[str, Any]
@@ -34,6 +36,22 @@ class TimeToQuality:
     epochs: float | None
     reached: int
     runs: int
+
+
+def sentence(found: Sequence[TimeToQuality], target: float) -> str:
+    """Who came first to the target, and how many runs never did."""
+    if not found:
+        return f"No run evaluated HR@10: there is no time to {target:g}."
+    runs, reached = sum(each.runs for each in found), sum(each.reached for each in found)
+    timed = [each for each in found if each.seconds is not None]
+    if not timed:
+        return f"HR@10 {target:g}: {reached} of {counted(runs, 'run')} reached it; no median."
+    first = min(timed, key=lambda each: each.seconds or inf)
+    never = "all runs reached it" if reached == runs else f"{runs - reached} of {runs} runs never"
+    return (
+        f"HR@10 {target:g}: {first.configuration.label} gets there first, after "
+        f"{words.duration(first.seconds)} of training and evaluation; {never}."
+    )
 
 
 def to_target(epochs: Sequence[Row], target: float) -> tuple[float, int] | None:

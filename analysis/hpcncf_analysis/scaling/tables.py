@@ -9,7 +9,7 @@ from hpcncf_analysis import words
 from hpcncf_analysis.advice.recommend import of_speeds
 from hpcncf_analysis.scaling import pop
 from hpcncf_analysis.scaling.comparable import cautions
-from hpcncf_analysis.scaling.law import Law, Refusal
+from hpcncf_analysis.scaling.law import FEWEST_SIZES, Law, Refusal
 from hpcncf_analysis.scaling.lines import Line, lines
 from hpcncf_analysis.scaling.pop import Pop
 from hpcncf_analysis.scaling.quality import TimeToQuality
@@ -115,6 +115,12 @@ def law_note(shown: Sequence[Configuration]) -> str | None:
     told = lines(shown)
     if not told:
         return None
+    most = max(len(line.points) for line in told)
+    if most < FEWEST_SIZES:
+        return (
+            f"No law is fitted: one needs {FEWEST_SIZES} sizes or more along one line (more ranks, "
+            f"or more cores for each), and {most} were measured at most."
+        )
     refused = [(line, fit) for line in told if isinstance(fit := line.fit("usl"), Refusal)]
     parts = [f"No law of {line.name}: {fit.reason}." for line, fit in refused[:MOST]]
     if len(refused) > MOST:
