@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcncf.program.reported import LONGEST_LINE, MOST_KEYS, Report
+from hpcncf.tables.told import phases
 
 
 def report(*chunks: bytes) -> Report:
@@ -101,3 +104,14 @@ def test_without_a_file_there_is_nothing_to_say(tmp_path: Path) -> None:
     found = Report()
     found.read_file(tmp_path / "metrics.json")
     assert found.problems == []
+
+
+def test_the_loop_of_the_documents_reports_its_phases(tmp_path: Path) -> None:
+    text = (Path(__file__).parent.parent / "docs" / "any-program.md").read_text()
+    program = tmp_path / "loop.py"
+    program.write_text(text.partition("```python\n")[2].partition("```")[0])
+    ran = subprocess.run([sys.executable, str(program)], capture_output=True, check=True)
+    values = report(ran.stdout).values
+    assert (values["steps"], values["instances"]) == (2 * 1024 // 64, 2 * 1024)
+    assert set(phases(values)) == {"input_s", "forward_s", "backward_s", "optimizer_s"}
+    assert isinstance(values["evaluation_s"], float)
