@@ -15,6 +15,10 @@ OF_TRAINING: Final = frozenset(
         "HR@10, NDCG@10",
         "HR@10 unseen",
         "count table",
+        "work, time for it, weak efficiency",
+        "Amdahl, USL, N*",
+        "load balance, communication, input, computation scaling",
+        "time to quality",
     }
 )
 DEFINITIONS: Final[list[tuple[str, str]]] = [
@@ -27,6 +31,35 @@ DEFINITIONS: Final[list[tuple[str, str]]] = [
         "speed-up, parallel efficiency",
         "Speed over that of the fewest cores with otherwise equal settings; this over the ratio of "
         "cores: at 100 % each core does as much.",
+    ),
+    (
+        "serial share (Karp-Flatt)",
+        "(1/S - 1/p) / (1 - 1/p) of a speed-up S on p times the cores: where it grows with the "
+        "cores overhead does, where it stays the serial part holds the rest back (Karp, Flatt "
+        "1990).",
+    ),
+    (
+        "work, time for it, weak efficiency",
+        "Weak scaling: the work of an epoch (more data) or of a step (a larger batch) grows with "
+        "the cores. Efficiency is the base's time for its work over the time for so much more.",
+    ),
+    (
+        "Amdahl, USL, N*",
+        "Laws fitted to the medians of four sizes or more, by least squares of relative errors, "
+        "with 95 % intervals by bootstrap over the repeats: contention σ (Amdahl's serial share) "
+        "and crosstalk κ; N* is the fastest size (Gunther 2007). Never used beyond four times the "
+        "largest size measured.",
+    ),
+    (
+        "load balance, communication, input, computation scaling",
+        "POP's factors of the steps' time: mean over largest time that a rank does not wait for "
+        "others; that largest over the elapsed time; what waiting for batches leaves; the base's "
+        "useful core-seconds for an instance over these.",
+    ),
+    (
+        "time to quality",
+        "From the first step to the end of the first evaluation that reaches the HR@10 asked for, "
+        "median over the runs; one that never does counts as longer than any (MLPerf's rule).",
     ),
     (
         "cores: allocated, usable, used",
