@@ -42,6 +42,13 @@ class AttemptPaths:
         """What a locally launched rank printed; under Slurm, logs are submitit's."""
         return self.folder / f"rank-{rank}.log"
 
+    def trace(self, rank: int) -> Path:
+        """Steps that torch's profiler watched."""
+        return self.folder / f"trace-{rank}.json.gz"
+
+    def flame_graph(self, rank: int) -> Path:
+        return self.folder / f"flame-graph-{rank}.svg"
+
     @property
     def output(self) -> Path:
         """Where a user's own program may leave files."""
@@ -138,6 +145,16 @@ class ResultPaths:
     def code(self, submission: Path) -> Path:
         """What a submission's file keeps of the code: only its submitter may read that."""
         return submission.with_suffix(".code")
+
+    @property
+    def tuning(self) -> Path:
+        """What `hpcncf tune` asked for so far."""
+        return self.folder / "tuning.json"
+
+    @property
+    def best(self) -> Path:
+        """The job file that a tuning ends with."""
+        return self.folder / "best.yaml"
 
     @property
     def tables(self) -> Path:

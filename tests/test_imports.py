@@ -52,6 +52,7 @@ LAYERS: list[set[str]] = [
     {"hpcncf.state", "hpcncf.local", "hpcncf.program"},
     {"hpcncf.tables", "hpcncf.collect", "hpcncf.rank.torchrun", "hpcncf.worker"},
     {"hpcncf.rank.task", "hpcncf.submit", "hpcncf_analysis"},
+    {"hpcncf.tune"},
     {"hpcncf.cli", "hpcncf.__main__"},
 ]
 

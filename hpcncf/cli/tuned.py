@@ -1,0 +1,74 @@
+"""What `hpcncf tune` says at its end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hpcncf.cli import layout
+
+if TYPE_CHECKING:
+    from hpcncf.tune.going import Going, Now
+    from hpcncf.tune.outcome import Outcome
+
+
+def sentences(tuning: Going, now: Now, found: Outcome | None) -> str:
+    if found is None:
+        reasons = [f"  {trial.reason}" for trial in now.trials if trial.reason]
+        return "\n".join([f"{now.step.why} ({_spent(tuning, now)})", *dict.fromkeys(reasons)])
+    lines = [_best(tuning, found), *_beside(found), *([now.step.why] if now.step.why else [])]
+    return "\n".join([*lines, _spent(tuning, now), *_whole_grid(found, now), *_next(tuning, found)])
+
+
+def _best(tuning: Going, found: Outcome) -> str:
+    best = found.best
+    core_s = best.point.cores * best.epoch_s
+    over = f" over {best.runs} runs" if best.runs > 1 else ""
+    spread = f" [{best.low:.3g}-{best.high:.3g}{over}]" if best.runs > 1 else ""
+    quality = "" if found.hr10 is None else f", HR@10 {found.hr10:.3f}"
+    lines = [
+        f"{tuning.objective}: {best.point.label}",
+        f"  {best.epoch_s:.3g} s/epoch{spread}, {core_s:.3g} core-s/epoch{quality}",
+    ]
+    if found.verified and found.glimpsed_s:
+        apart = best.epoch_s / found.glimpsed_s - 1
+        lines.append(
+            f"  verified: it ran as the job file has it, {apart:+.0%} against what its longest cut "
+            "run told"
+        )
+    elif found.verified:
+        lines.append("  verified: it ran as the job file has it")
+    else:
+        lines.append("  NOT verified: it did not run as the job file has it, nor was it evaluated")
+    return "\n".join(lines)
+
+
+def _beside(found: Outcome) -> list[str]:
+    told = []
+    if found.left_open:
+        told.append(f"not told apart from: {'; '.join(found.left_open)}")
+    told += [f"left out for its quality: {label}" for label in found.unsound]
+    return told + [f"not measured: {line}" for line in found.failed]
+
+
+def _spent(tuning: Going, now: Now) -> str:
+    number = len(now.trials)
+    return (
+        f"spent: {now.spent_core_h:.3g} of {tuning.core_hours:g} core-hours on {number} "
+        f"run{'s' * (number != 1)} of {len(tuning.grid.points)} points"
+    )
+
+
+def _whole_grid(found: Outcome, now: Now) -> list[str]:
+    if not found.grid_core_h:
+        return []
+    share = now.spent_core_h / found.grid_core_h
+    return [f"each point once, whole, would cost about {found.grid_core_h:.3g} ({share:.0%} of it)"]
+
+
+def _next(tuning: Going, found: Outcome) -> list[str]:
+    there = layout.shown(tuning.paths.folder)
+    told = [f"what ran whole, side by side: hpcncf report {there}"]
+    if found.advice:
+        file = layout.shown(tuning.paths.best)
+        told = [found.advice.sureness, f"go on with: hpcncf submit {file}", *told]
+    return told

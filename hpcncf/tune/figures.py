@@ -1,0 +1,129 @@
+"""What the trials say of each point: its epoch, what runs of it cost, and which is best. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from statistics import median
+from typing import Final
+
+from hpcncf.tune.values import Ask, Objective, Point, Trial
+
+# As the report's advice: cores are worth asking for while a unit of work costs at most 1 / WORTH
+# of the cheapest.
+WORTH: Final = 0.7
+# Runs of less than this share of a point's longest training tell less than that one.
+AS_LONG: Final = 0.5
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A point's seconds for an epoch: the median over its longest runs, and their range."""
+
+    point: Point
+    epoch_s: float
+    low: float
+    high: float
+    trained_s: float
+    """Training of the longest run."""
+    runs: int
+    """That the median is of."""
+    whole: bool
+    """Whether one of them is as the job file has it: none can be longer."""
+
+    @property
+    def cost(self) -> tuple[float, float]:
+        """GPU-seconds before core-seconds of an epoch: GPUs are what is short."""
+        return self.point.gpus * self.epoch_s, self.point.cores * self.epoch_s
+
+    @property
+    def price(self) -> float:
+        gpu_s, core_s = self.cost
+        return gpu_s or core_s
+
+
+def of_points(points: Sequence[Point], trials: Iterable[Trial]) -> dict[int, Figure]:
+    """Of those with a completed trial and none that failed."""
+    grouped: dict[int, list[Trial]] = defaultdict(list)
+    failed = set[int]()
+    for trial in trials:
+        if trial.fate == "failed":
+            failed.add(trial.ask.point)
+        if trial.fate == "completed" and trial.epoch_s:
+            grouped[trial.ask.point].append(trial)
+    return {
+        point.index: _figure(point, grouped[point.index])
+        for point in points
+        if point.index in grouped and point.index not in failed
+    }
+
+
+def _figure(point: Point, trials: Sequence[Trial]) -> Figure:
+    most = max(trial.training_s for trial in trials)
+    longest = [trial for trial in trials if trial.training_s >= AS_LONG * most]
+    told = [trial.epoch_s or inf for trial in longest]
+    whole = any(trial.whole for trial in trials)
+    return Figure(point, median(told), min(told), max(told), most, len(told), whole)
+
+
+def best_first(figures: Iterable[Figure], objective: Objective) -> list[Figure]:
+    """By the objective; with `knee`, those worth their cost by time, then the others by cost."""
+    found = list(figures)
+    if objective == "cheapest":
+        return sorted(found, key=lambda one: (one.cost, one.point.index))
+    by_time = sorted(found, key=lambda one: (one.epoch_s, one.cost, one.point.index))
+    if objective == "fastest":
+        return by_time
+    least: dict[bool, float] = defaultdict(lambda: inf)
+    for one in found:
+        least[one.point.gpus > 0] = min(one.price, least[one.point.gpus > 0])
+    worth = [one for one in by_time if one.price * WORTH <= least[one.point.gpus > 0]]
+    rest = sorted((one for one in found if one not in worth), key=lambda one: one.price)
+    return worth + rest
+
+
+def compared(one: Figure, objective: Objective) -> tuple[float, float]:
+    """The range of what the objective compares."""
+    if objective == "cheapest":
+        each = one.point.gpus or one.point.cores
+        return one.low * each, one.high * each
+    return one.low, one.high
+
+
+def startup_s(trials: Iterable[Trial], otherwise: float = 0.0) -> float:
+    known = [trial.startup_s for trial in trials if trial.fate == "completed"]
+    return median(known) if known else otherwise
+
+
+def core_hours(
+    ask: Ask, points: Mapping[int, Point], figures: Mapping[int, Figure], trials: Sequence[Trial]
+) -> float | None:
+    """What a run will cost; where its point has no figure, as the dearest of those completed, and
+    None where none is."""
+    point, figure = points[ask.point], figures.get(ask.point)
+    done = [trial for trial in trials if trial.fate == "completed"]
+    if not done:
+        return None
+    if figure is None:
+        return point.cores * max(trial.elapsed_s for trial in done) / 3600
+    steps = point.whole_steps if ask.steps is None else ask.steps
+    seconds = startup_s(done) + steps * step_s(figure, done)
+    if ask.steps is None:
+        seconds += max((trial.apart_s for trial in done if trial.whole), default=0.0)
+    return point.cores * seconds / 3600
+
+
+def step_s(figure: Figure, trials: Iterable[Trial]) -> float:
+    """By the point's longest run."""
+    own = [trial for trial in trials if trial.ask.point == figure.point.index and trial.steps]
+    longest = max(own, key=lambda trial: trial.training_s)
+    return longest.training_s / longest.steps
+
+
+def by_quality(points: Iterable[Point]) -> dict[Hashable, list[Point]]:
+    grouped: dict[Hashable, list[Point]] = defaultdict(list)
+    for point in points:
+        grouped[point.quality].append(point)
+    return dict(grouped)

@@ -1,0 +1,111 @@
+"""What a tuning ends with: the best point, its verification, and the job file to go on with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hpcncf.plan import Run
+from hpcncf.slurm import sites
+from hpcncf.tune import figures, race
+from hpcncf.tune.figures import Figure
+from hpcncf.tune.going import SUFFIX, Going, Now
+from hpcncf.tune.values import Ask, Trial
+from hpcncf_analysis.advice.advise import Advice, advise
+from hpcncf_analysis.advice.asked import Asked
+from hpcncf_analysis.summary import Configuration
+
+
+@dataclass(frozen=True)
+class Outcome:
+    best: Figure
+    verified: bool
+    """Whether it ran as the job file has it."""
+    glimpsed_s: float | None
+    """Seconds of an epoch that its longest cut run told; None where it had none."""
+    hr10: float | None
+    advice: Advice | None
+    """The job file to go on with; None while it is not verified."""
+    left_open: tuple[str, ...]
+    """Points whose range overlaps its own, of equal quality: chance may have chosen."""
+    unsound: tuple[str, ...]
+    """Points left out for their quality, by the label of what ran whole."""
+    failed: tuple[str, ...]
+    """Points that could not be measured, with the reason."""
+    grid_core_h: float | None
+    """What the whole grid, each point once, would have cost: by the figures of all its points;
+    None where some have none."""
+
+
+def of(going: Going, now: Now) -> Outcome | None:
+    """None where no point could be measured."""
+    if now.step.chosen is None:
+        return None
+    known = figures.of_points(going.grid.points, now.trials)
+    best = known[now.step.chosen]
+    own = [trial for trial in now.trials if trial.ask.point == best.point.index]
+    cut = [trial for trial in own if not trial.whole and trial.epoch_s]
+    whole = dict(now.whole)
+    return Outcome(
+        best=best,
+        verified=now.step.verified,
+        glimpsed_s=max(cut, key=lambda one: one.training_s).epoch_s if cut else None,
+        hr10=whole[best.point.index].median("hr10") if now.step.verified else None,
+        advice=_advice(going, now, best) if now.step.verified else None,
+        left_open=_left_open(going, now, known, best),
+        unsound=tuple(one.label for one in _unsound(going, now)),
+        failed=_failed(going, now),
+        grid_core_h=_whole_grid(going, now, known),
+    )
+
+
+def _advice(going: Going, now: Now, best: Figure) -> Advice | None:
+    """By the report's own rule among what ran whole; of the best alone, where that says another."""
+    job, ids = going.grid.job, {run.id: run for run in _whole_runs(going, now)}
+    name = job.name.removesuffix(SUFFIX)
+    asked = Asked(name=name, runs=ids, job=job, site=sites.load(job.site))
+    chosen = dict(now.whole)[best.point.index]
+    for among in ([one for _, one in now.whole], [chosen]):
+        found = advise(among, asked, choice=going.objective)
+        if found is not None and found.chosen.one.key == chosen.key:
+            return found
+    return None
+
+
+def _whole_runs(going: Going, now: Now) -> list[Run]:
+    return [going.grid.run(trial.ask) for trial in now.trials if trial.whole]
+
+
+def _left_open(going: Going, now: Now, known: dict[int, Figure], best: Figure) -> tuple[str, ...]:
+    low, high = figures.compared(best, going.objective)
+    found = []
+    for one in known.values():
+        other_low, other_high = figures.compared(one, going.objective)
+        long = one.trained_s >= race.LONG_ENOUGH * race.SHORTEST_S
+        if one is not best and long and other_low <= high and low <= other_high:
+            found.append(one.point)
+    return tuple(one.label for one in found if str(one.quality) not in now.unsound)
+
+
+def _unsound(going: Going, now: Now) -> list[Configuration]:
+    classes = {point.index: str(point.quality) for point in going.grid.points}
+    return [one for index, one in now.whole if classes[index] in now.unsound]
+
+
+def _failed(going: Going, now: Now) -> tuple[str, ...]:
+    labels = {point.index: point.label for point in going.grid.points}
+    told = [f"{labels[one.ask.point]}: {one.reason}" for one in now.trials if _is_failed(one)]
+    return (*going.grid.left_out, *dict.fromkeys(told))
+
+
+def _is_failed(trial: Trial) -> bool:
+    return trial.fate == "failed"
+
+
+def _whole_grid(going: Going, now: Now, known: dict[int, Figure]) -> float | None:
+    points = {point.index: point for point in going.grid.points}
+    asks: Sequence[Ask] = [Ask(index, None, 0) for index in points]
+    if not set(points) <= set(known):
+        return None
+    prices = [figures.core_hours(ask, points, known, now.trials) for ask in asks]
+    return sum(price or 0.0 for price in prices)
