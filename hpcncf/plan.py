@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping
 from itertools import product
 from math import prod
@@ -104,9 +105,15 @@ def configuration(run: Run) -> str:
     if isinstance(run.workload, Program) and not run.by_hand:
         first = identity.of_command(run.workload, run.parameters, run.resources, 0)
     else:
-        plain = {"command": run.words} if run.by_hand else run.workload
+        plain = _by_hand(run) if run.by_hand else run.workload
         first = identity.of(plain, run.resources, run.data_key, run.model, run.training, 0)
     return identity.run_id(first)
+
+
+def _by_hand(run: Run) -> dict[str, Any]:
+    """Its words, and the name that the user gave it: two names are two things to compare."""
+    name, words = run.varied.get("run.command"), {"command": run.words}
+    return words if name in (None, shlex.join(run.words)) else {**words, "name": name}
 
 
 def points(job: JobSpec) -> list[dict[str, Any]]:

@@ -34,13 +34,24 @@ def test_prepare_tells_what_it_made_and_info_tells_it_again(
     made = capsys.readouterr()
     assert "made: Synthetic data: 79 rows, 9 users, 40 items, 5 context columns" in made.out
     assert "70 training rows x 8 columns" in made.out
-    assert made.err == ""  # progress is for terminals
+    assert "drawing" not in made.err  # progress is for terminals
     assert hpcncf_data("prepare", *TINY, "--context", 5, "-o", folder) == 0
     assert "already there" in capsys.readouterr().out
     assert hpcncf_data("info", folder) == 0
     told = capsys.readouterr().out
     assert "9 test rows with 9 negatives, 4,881 parameters" in told
     assert "context: number, group0=0, group0=1, group0=2, group0=3" in told
+
+
+@pytest.mark.parametrize(("negatives", "warned"), [(1, True), (9, True), (10, False)])
+def test_so_few_negatives_that_every_item_is_a_hit_are_warned_of(
+    negatives: int, warned: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ranked among nine others an item is always one of the first ten."""
+    assert hpcncf_data("prepare", *TINY[:-1], negatives, "-o", tmp_path / "out") == 0
+    told = capsys.readouterr()
+    assert ("HR@10" in told.err) == warned
+    assert f"with {negatives} negative{'s' if negatives > 1 else ''}, " in told.out
 
 
 def test_json_holds_the_counts_the_key_and_the_sizes(

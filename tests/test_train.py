@@ -16,7 +16,7 @@ from make_runs import planned, tiny, trainer
 from train_two_ranks import SLOW_S
 
 from hpcncf.errors import HpcncfError
-from hpcncf.ncf.data import tables
+from hpcncf.ncf.data import synthetic, tables
 from hpcncf.spec import Model
 
 
@@ -127,6 +127,18 @@ def test_without_evaluation_there_are_no_metrics(data: Path, tmp_path: Path) -> 
     record = trained(data, tmp_path, epochs=1, evaluation="none").record()
     assert record.epochs[0].hr10 is record.epochs[0].evaluation_pairs is None
     assert (record.evaluation_s, record.baseline) == (0.0, None)
+
+
+@pytest.mark.parametrize(("evaluation", "warned"), [("sampled", True), ("full", False)])
+def test_a_hit_rate_that_is_always_one_is_warned_of_in_the_record(
+    evaluation: str, warned: bool, tmp_path: Path
+) -> None:
+    synthetic.prepare(tmp_path / "data", users=9, items=40, train_rows=70, test_negatives=9)
+    settings: dict[str, Any] = {"epochs": 1, "max_steps": 1, "evaluation": evaluation}
+    rank = trained(tmp_path / "data", tmp_path / "results", **settings)
+    assert any("always 1" in warning for warning in rank.warnings) == warned
+    if warned:
+        assert rank.record().epochs[0].hr10 == 1
 
 
 def test_a_table_of_counts_among_sampled_negatives_stands_beside_no_full_ranking(

@@ -15,6 +15,7 @@ from hpcncf import jobfile, placeholders, workload
 from hpcncf import plan as planning
 from hpcncf.errors import UsageError
 from hpcncf.plan import Plan, Run
+from hpcncf.program import by_hand
 from hpcncf.spec import JobSpec
 from hpcncf.workload import Program
 
@@ -95,6 +96,18 @@ def test_runs_are_told_apart_by_their_words() -> None:
     assert len({run.id for run in plan.runs}) == 4
     assert len({planning.configuration(run) for run in plan.runs}) == 2
     assert Plan.model_validate_json(plan.model_dump_json()) == plan
+
+
+def test_two_names_for_one_command_are_two_things_to_compare() -> None:
+    """Without a name, and with one that is the command itself, it is the command."""
+    words = ["sleep", "1"]
+    before, again, after, plain, spelled = (
+        planning.configuration(by_hand.planned(words, 1, name))
+        for name in ("before", "before", "after", None, "sleep 1")
+    )
+    assert before == again
+    assert plain == spelled
+    assert len({before, after, plain}) == 3
 
 
 @pytest.mark.parametrize(

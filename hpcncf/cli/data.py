@@ -117,6 +117,8 @@ def _prepare(args: argparse.Namespace) -> int:
         outcome = written.outcome + (same if written.outcome == "already there" else "")
         print(f"{args.output}: {outcome}: {written.manifest.title}")
         print(_shape(written.manifest))
+    if written.manifest.caution:
+        print(f"hpcncf: warning: {written.manifest.caution}", file=sys.stderr)
     return 0
 
 
@@ -263,5 +265,5 @@ def _shape(manifest: Manifest) -> str:
     return (
         f"{manifest.train_rows:,} training rows x {3 + len(manifest.context_columns)} columns "
         f"({manifest.train_pairs:,} user-item pairs), {manifest.test_rows:,} test rows with "
-        f"{manifest.test_negatives} negatives, {manifest.parameters:,} parameters"
+        f"{manifest.negatives_told}, {manifest.parameters:,} parameters"
     )

@@ -60,12 +60,14 @@ class Trainer:
         tell: Callable[[Position], None],
         tell_epoch: Callable[[Epoch], None] = lambda _: None,
         stop: Request | None = None,
+        after_step: Callable[[], None] = lambda: None,
     ) -> None:
         assert run.training is not None
         assert run.model is not None
         _refuse_untested(run.training, data)
         self.run, self.data, self.place, self.paths = run, data, place, paths
         self.tell_epoch, self.stop = tell_epoch, stop or Request()
+        self.after_step = after_step
         self.training = run.training.scaled(place.world_size)
         self.threads = distributed.set_threads(run.training, run.resources, place)
         self.device = distributed.device(run.training, run.resources, place)
@@ -74,7 +76,8 @@ class Trainer:
         fetching.check_shared_memory(run.training, self.schedule, data, place.local_world_size)
         self.loader = Loader(data, run.training, self.schedule)
         self.rows_per_step = touched.rows_per_step(data, run.training, self.schedule)
-        self.warnings: list[str] = []
+        caution = data.manifest.caution if run.training.evaluation == "sampled" else None
+        self.warnings = [caution] if caution else []
         self.epochs: list[Epoch] = []
         self.so_far = EpochSoFar()
         self.resumed_epoch: int | None = None
@@ -186,6 +189,7 @@ class Trainer:
             agreed = self.agreement.after_step(last=step + 1 == steps) if meets else None
             self.clock.lap("other")
             self.clock.end_step(mine)
+            self.after_step()
             if agreed:
                 so_far.training_s += self.clock.training_s - before_s
                 before_s = self.clock.training_s

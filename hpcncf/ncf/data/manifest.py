@@ -13,6 +13,8 @@ from hpcncf.errors import HpcncfError, UsageError, shown
 
 FORMAT_VERSION: Final = 1
 NAME = "manifest.json"
+# A hit is to be among so many.
+TOP: Final = 10
 # What `data prepare` cannot know of each data set; the user fills in.
 MUST_SAY: Final = {
     "frappe": "",
@@ -65,6 +67,21 @@ class Manifest(BaseModel):
         """Of the model at its default widths: 40 per user and item, and the dense layers'."""
         inputs = 64 + len(self.context_columns)
         return 40 * (self.users + self.items) + 32 * inputs + 32 + 16 * 32 + 16 + 8 * 16 + 8 + 17
+
+    @property
+    def negatives_told(self) -> str:
+        return f"{self.test_negatives} negative{'s' * (self.test_negatives != 1)}"
+
+    @property
+    def caution(self) -> str | None:
+        """What makes the figures of ranking among the sampled negatives worth nothing."""
+        if self.test_negatives >= TOP or not self.test_rows:
+            return None
+        return (
+            f"HR@{TOP} among {self.negatives_told} is always 1: the held-out item is one of "
+            f"{self.test_negatives + 1}; NDCG@{TOP} and MRR still tell. Prepare the data with "
+            f"{TOP} negatives or more (99 is usual), or use evaluation: full"
+        )
 
 
 def read(folder: Path) -> Manifest:

@@ -25,8 +25,8 @@ def refuse_too_few(
     worst = int(candidates.argmin())
     fewest = candidates[worst]
     raise DataError(
-        f"user {user_names[users[worst]]}: needs {count} test negatives, but has no row "
-        f"of only {fewest} of the {item_count} items: "
+        f"user {user_names[users[worst]]}: needs {count} test negative{'s' * (count != 1)}, but "
+        f"has no row of only {fewest} of the {item_count} items: "
         + (f"give --test-negatives {fewest} or fewer" if fewest else "leave the user out")
     )
 

@@ -145,7 +145,8 @@ def _write_pairs(
     negatives.refuse_too_few(rows.user_names, test_users, indptr, parts.items, count)
     _refuse_insatiable(rows, positives_indptr)
     arrays.positives_indptr.append(positives_indptr)
-    say(f"drawing {count} negatives for each of {len(test_users):,} test rows")
+    each = f"{count} negative{'s' * (count != 1)}"
+    say(f"drawing {each} for each of {len(test_users):,} test rows")
     for some in negatives.drawn(test_users, indptr, parts.seen, parts.items, seed, count):
         arrays.test_negatives.append(some)
 

@@ -118,7 +118,8 @@ def make(shape: Shape, seed: int, test_negatives: int, say: Callable[[str], None
     moods = draws.moods(shape.train_rows)
     items = draws.cover(draws.items(owners, moods))
     train = _rows(shape, owners, items, draws.context(moods))
-    say(f"drawing {shape.users:,} test rows with {test_negatives} negatives each")
+    each = f"{test_negatives} negative{'s' * (test_negatives != 1)}"
+    say(f"drawing {shape.users:,} test rows with {each} each")
     testers = np.arange(shape.users)
     test_moods = draws.moods(shape.users)
     test_items = _first_new(train, [draws.items(testers, test_moods) for _ in range(TRIES)])
