@@ -116,19 +116,19 @@ def plan_of(paths: ResultPaths) -> Plan:
     return Plan.model_validate_json(paths.plan.read_text())
 
 
-def complete(paths: ResultPaths, only: Sequence[Run] | None = None) -> None:
+def complete(paths: ResultPaths, only: Sequence[Run] | None = None, windows: int = 60) -> None:
     """Let every run (or those given) leave what a completed run leaves."""
     for run in plan_of(paths).runs if only is None else only:
-        leave(paths, run)
+        leave(paths, run, windows)
 
 
-def leave(paths: ResultPaths, run: Run, **changes: Any) -> None:
+def leave(paths: ResultPaths, run: Run, windows: int = 60, **changes: Any) -> None:
     """One completed run's files; `changes` go to every rank's record."""
     attempt = paths.run(run.id).attempt(1)
     records.write(attempt.claim, claim(run))
     for rank in range(run.resources.world_size):
         records.write(attempt.rank(rank), rank_record(run, rank).model_copy(update=changes))
-    records.write(attempt.node(0), node_record(run))
+    records.write(attempt.node(0), node_record(run, windows))
 
 
 def claim(run: Run) -> Claim:
@@ -286,15 +286,14 @@ def node_record(run: Run, windows: int = 60) -> NodeRecord:
     length = elapsed / windows
     ours = [
         [
-            min(1.0, max(0.0, efficiency * (1.0 if len(cpus) == 1 else 2.0 - 2 * (i % 2) * 0.97)))
-            * (0.3 if w < 4 else 1.0)
+            round(_share(efficiency, i, len(cpus)) * (0.3 if w < 4 else 1.0), 3)
             for w in range(windows)
         ]
         for i in cpus
     ]
     others = [[0.5 if i == 1 and 20 <= w < 26 else 0.01 for w in range(windows)] for i in cpus]
     busy = [
-        [min(1.0, a + b) for a, b in zip(mine, other, strict=True)]
+        [round(min(1.0, a + b), 3) for a, b in zip(mine, other, strict=True)]
         for mine, other in zip(ours, others, strict=True)
     ]
     flat = [0.0] * windows
@@ -304,17 +303,22 @@ def node_record(run: Run, windows: int = 60) -> NodeRecord:
         node="node1",
         node_index=0,
         started_at=START.isoformat(),
-        start_s=[w * length for w in range(windows)],
+        start_s=[round(w * length, 3) for w in range(windows)],
         length_s=[length] * windows,
         cpus=cpus,
         busy=busy,
         ours=ours,
         steal=flat,
         others_cores=flat,
-        tree_cpu_s=[length * sum(mine[w] for mine in ours) for w in range(windows)],
+        tree_cpu_s=[round(length * sum(mine[w] for mine in ours), 3) for w in range(windows)],
         rss_mib=[400.0] * windows,
         memory_used_mib=[4000.0] * windows,
         network_mib=flat,
         loopback_mib=flat,
         disk_mib=flat,
     )
+
+
+def _share(efficiency: float, cpu: int, cpus: int) -> float:
+    uneven = 1.0 if cpus == 1 else 2.0 - 2 * (cpu % 2) * 0.97
+    return min(1.0, max(0.0, efficiency * uneven))

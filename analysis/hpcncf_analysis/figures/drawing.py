@@ -18,7 +18,8 @@ CAPTIONS: Final = {
         "Best is the upper right. Large points are medians (a circle: one rank, a square: "
         "several), small ones single runs. Below, at the same speeds, the price: the band from the "
         "cores used up to the cores allocated is waste, and along a grey line an epoch costs the "
-        "same, less than along the one to its left.",
+        "same, less than along the one to its left. Dashed, with wide rings: the Pareto front, "
+        "whom no other beats in both time and cost.",
     ),
     "speedup": (
         "Speed-up over cores",
@@ -52,5 +53,8 @@ def draw(shown: Sequence[Configuration], watched: Sequence[Watched]) -> dict[str
 
 def drawn(name: str, figure: Figure) -> Drawn:
     title, caption = CAPTIONS[name]
+    with style.styled():
+        figure.draw_without_rendering()
+    figure.set_layout_engine("none")  # laid out once, not once for each format
     svg, png, pdf = style.as_svg(figure, name), style.as_png(figure), style.as_pdf(figure)
     return Drawn(name, title, caption, svg, png, pdf)

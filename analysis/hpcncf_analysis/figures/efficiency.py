@@ -17,9 +17,11 @@ from matplotlib.ticker import (
     PercentFormatter,
 )
 
+from hpcncf_analysis.advice import front
+from hpcncf_analysis.advice.front import Standing
 from hpcncf_analysis.figures import placing, style
 from hpcncf_analysis.figures.placing import Label
-from hpcncf_analysis.figures.style import FAINT, GREY
+from hpcncf_analysis.figures.style import FAINT, GREY, INK
 from hpcncf_analysis.summary import CROWD, Configuration, marks
 
 # Less than this many cores unused is not worth a word in a figure.
@@ -35,7 +37,8 @@ def efficiency_against_speed(configurations: Sequence[Configuration]) -> Figure 
     straight in the lower panel (cores over speed, both logarithmic) and could only be drawn in the
     upper one for each number of cores anew. Both panels share the speed, so a point is found in
     the other straight above or below it. In the lower panel a ring is what the configuration is
-    allocated, a dot what it used, and the line between them is the waste.
+    allocated, a dot what it used, and the line between them is the waste; a dashed line joins the
+    Pareto front.
     """
     shown = [one for one in configurations if one.speed and one.median("cpu_efficiency")]
     if not shown or len({one.is_command for one in shown}) > 1:
@@ -71,15 +74,22 @@ def _run_speed(one: Configuration, row: Mapping[str, float]) -> float:
     return 3600 / row["elapsed_s"] if one.by_time else row["instances_per_s"]
 
 
-def _efficiencies(axes: Axes, shown: Sequence[Configuration], colours: Mapping[str, str]) -> None:
+def _alike(
+    shown: Sequence[Configuration], colours: Mapping[str, str]
+) -> dict[tuple[str, str], list[Configuration]]:
+    """(colour, marker) -> those drawn so: one call draws all of them, however many there are."""
+    grouped: dict[tuple[str, str], list[Configuration]] = {}
     for one in shown:
-        colour = colours[one.series]
-        speeds = [_run_speed(one, row) for row in one.rows]
-        axes.plot(
-            speeds, [row["cpu_efficiency"] for row in one.rows], ".", ms=5, color=colour, alpha=0.4
-        )
-        at = (one.speed or 0.0, one.median("cpu_efficiency") or 0.0)
-        axes.plot(*at, style.marker(one.ranks), ms=10, mec="w", color=colour)
+        grouped.setdefault((colours[one.series], style.marker(one.ranks)), []).append(one)
+    return grouped
+
+
+def _efficiencies(axes: Axes, shown: Sequence[Configuration], colours: Mapping[str, str]) -> None:
+    for (colour, marker), ones in _alike(shown, colours).items():
+        runs = [(_run_speed(one, row), row["cpu_efficiency"]) for one in ones for row in one.rows]
+        axes.plot(*zip(*runs, strict=True), ".", ms=5, color=colour, alpha=0.4)
+        medians = [(one.speed or 0.0, one.median("cpu_efficiency") or 0.0) for one in ones]
+        axes.plot(*zip(*medians, strict=True), marker, ms=10, mec="w", color=colour)
     highest = max(row["cpu_efficiency"] for one in shown for row in one.rows)
     axes.set_ylim(0, max(1.15, highest * 1.12))
     axes.axhline(1, color=GREY, lw=1, ls=":")
@@ -95,13 +105,13 @@ def _costs(axes: Axes, shown: Sequence[Configuration], colours: Mapping[str, str
     axes.set_yscale("log", base=2)
     axes.set_ylim(min(*counts, *used) / 1.5, max(*counts, *used) * 1.5)
     _iso_lines(axes, shown)
-    for one, busy in zip(shown, used, strict=True):
-        colour, marker, speed = colours[one.series], style.marker(one.ranks), one.speed or 0.0
-        axes.plot(
-            [speed] * 2, [busy, one.cores], color=colour, lw=7, alpha=0.3, solid_capstyle="butt"
-        )
-        axes.plot(speed, busy, marker, ms=6, color=colour)
-        axes.plot(speed, one.cores, marker, ms=11, mfc="none", mew=1.8, color=colour)
+    for (colour, marker), ones in _alike(shown, colours).items():
+        speeds, allocated = [one.speed or 0.0 for one in ones], [one.cores for one in ones]
+        busy = [one.median("cores_used") or one.cores for one in ones]
+        axes.vlines(speeds, busy, allocated, color=colour, lw=7, alpha=0.3)
+        axes.plot(speeds, busy, marker, ms=6, color=colour)
+        axes.plot(speeds, allocated, marker, ms=11, mfc="none", mew=1.8, color=colour)
+    _front_line(axes, shown)
     axes.yaxis.set_major_locator(FixedLocator(counts))
     axes.yaxis.set_minor_locator(FixedLocator(between(axes.get_ylim(), counts)))
     for formatted in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
@@ -110,6 +120,19 @@ def _costs(axes: Axes, shown: Sequence[Configuration], colours: Mapping[str, str
     grey = f"; grey: core-seconds per {'run' if shown[0].by_time else 'epoch'}"
     known = work_per_epoch(shown) is not None
     axes.set_title(f"Cores allocated (○) and used (•){grey if known else ''}")
+
+
+def _front_line(axes: Axes, shown: Sequence[Configuration]) -> None:
+    """Joins those that no other beats in both time and cost."""
+    best = [each.one for each in pareto(shown)]
+    if len(shown) > 1 and best:
+        places = sorted((one.speed or 0.0, one.cores) for one in best)
+        axes.plot(*zip(*places, strict=True), "--o", ms=16, mfc="none", color=INK, lw=1)
+
+
+def pareto(shown: Sequence[Configuration]) -> tuple[Standing, ...]:
+    choices = front.front(shown)
+    return choices.front if choices else ()
 
 
 def between(bounds: tuple[float, float], counts: Sequence[float]) -> list[float]:
@@ -192,6 +215,11 @@ def _label_waste(axes: Axes, shown: Sequence[Configuration], colours: Mapping[st
         Label(one.speed or 0.0, busy, f"{one.cores - busy:.1f} unused", colours[one.series])
         for one, busy in spans
         if one.cores - busy >= TOLD and len(shown) <= CROWD
+    ]
+    labels += [
+        Label(each.one.speed or 0.0, each.one.cores, "Pareto front", INK)
+        for each in pareto(shown)[-1:]
+        if len(shown) > 1
     ]
     bands = [(one.speed or 0.0, sqrt(busy * one.cores)) for one, busy in spans]
     ends = [(one.speed or 0.0, at) for one, busy in spans for at in (busy, one.cores)]

@@ -8,7 +8,6 @@ from typing import Any, Final
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
 # What a label leaves free around its own kind of point and around a single run's, in points.
@@ -69,9 +68,13 @@ def place(
     dots = [_around(axes, x, y, DOT).extents for x, y in points]
     taken = np.array([*markers, *dots]).reshape(-1, 4)
     for label in sorted(labels, key=lambda label: label.x, reverse=True):
-        costs = [_cost(axes, label, at, taken, markers) for at in OFFSETS]
-        best = OFFSETS[costs.index(min(costs))]
-        taken = np.vstack([taken, _drawn(axes, label, best, keep=True).extents])
+        boxes = _boxes(axes, label)
+        costs = [
+            _cost(axes, box, at, taken, markers) for box, at in zip(boxes, OFFSETS, strict=True)
+        ]
+        best = costs.index(min(costs))
+        _draw(axes, label, OFFSETS[best])
+        taken = np.vstack([taken, boxes[best].extents])
 
 
 def _around(axes: Axes, x: float, y: float, radius: float) -> Bbox:
@@ -80,18 +83,28 @@ def _around(axes: Axes, x: float, y: float, radius: float) -> Bbox:
     return Bbox.from_extents(at[0] - half, at[1] - half, at[0] + half, at[1] + half)
 
 
+def _boxes(axes: Axes, label: Label) -> list[Bbox]:
+    """Where the label would stand for each of OFFSETS, in pixels. Its size is measured once: to lay
+    out a text takes longer than all else."""
+    text = axes.text(label.x, label.y, label.text)
+    width, height = text.get_window_extent().size
+    text.remove()
+    x, y = axes.transData.transform((label.x, label.y))
+    pixels = axes.figure.dpi / 72
+    corners = [
+        (x + dx * pixels - NEAR_END[side] * width, y + dy * pixels - height / 2)
+        for dx, dy, side in OFFSETS
+    ]
+    return [Bbox.from_bounds(left, low, width, height).padded(3) for left, low in corners]
+
+
 def _cost(
-    axes: Axes,
-    label: Label,
-    at: tuple[float, float, str],
-    taken: Boxes,
-    markers: Boxes,
+    axes: Axes, box: Bbox, at: tuple[float, float, str], taken: Boxes, markers: Boxes
 ) -> float:
     """Square pixels covered, those outside the axes and of medians ten times.
 
     Nearer wins where all are free.
     """
-    box = _drawn(axes, label, at, keep=False)
     frame = np.array([axes.get_window_extent().extents])
     outside = box.width * box.height - _overlap(box, frame)
     covered = _overlap(box, taken)
@@ -105,16 +118,11 @@ def _overlap(box: Bbox, others: Boxes) -> float:
     return float((np.clip(wide, 0, None) * np.clip(high, 0, None)).sum())
 
 
-def _drawn(
-    axes: Axes,
-    label: Label,
-    at: tuple[float, float, str],
-    keep: bool,
-) -> Bbox:
+def _draw(axes: Axes, label: Label, at: tuple[float, float, str]) -> None:
     dx, dy, side = at
     far = abs(dx) + abs(dy) > 20
     line = {"arrowstyle": "-", "color": label.colour, "lw": 0.8, "relpos": (NEAR_END[side], 0.5)}
-    text = axes.annotate(
+    axes.annotate(
         label.text,
         (label.x, label.y),
         xytext=(dx, dy),
@@ -122,11 +130,6 @@ def _drawn(
         ha=side,
         va="center",
         color=label.colour,
-        arrowprops=line if far and keep else None,
+        arrowprops=line if far else None,
         bbox={"facecolor": "w", "alpha": 0.85, "edgecolor": "none", "pad": 0.3},
     )
-    text.get_window_extent()  # moves it to its place; what it returns holds the line as well
-    box = Text.get_window_extent(text).padded(3)
-    if not keep:
-        text.remove()
-    return box
