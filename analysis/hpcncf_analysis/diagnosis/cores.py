@@ -30,13 +30,23 @@ def one_core_confinement(evidence: Evidence) -> Finding | None:
 
 
 def _usable(evidence: Evidence) -> float | None:
-    """Less what a quota took away that no rank sees alone: the ranks of a job share it."""
-    usable = evidence.cores.usable
-    if usable is None or evidence.throttled_s is None or evidence.cores.used is None:
+    """Where a quota or a later binding held it back, that is what was used: no rank sees it."""
+    usable, used = evidence.cores.usable, evidence.cores.used
+    if usable is None or used is None:
         return usable
-    if evidence.of_elapsed(evidence.throttled_s) < thresholds.WORTH * usable:
-        return usable
-    return min(usable, evidence.cores.used)
+    throttled = evidence.of_elapsed(evidence.throttled_s) >= thresholds.WORTH * usable
+    return min(usable, used) if throttled or _bound_itself(evidence) else usable
+
+
+def _bound_itself(evidence: Evidence) -> bool:
+    """The mask became another one, threads wait for a core, and yet cores that were usable idle."""
+    usable, used = evidence.cores.usable or 0.0, evidence.cores.used or 0.0
+    free = usable - used - (evidence.others_cores or 0.0)
+    return (
+        evidence.affinity_changed
+        and min(free, evidence.starved) >= thresholds.WORTH * usable
+        and used <= thresholds.RUNNABLE * evidence.world_size
+    )
 
 
 def _held_back(evidence: Evidence) -> list[str]:
@@ -103,7 +113,7 @@ def neighbour_load(evidence: Evidence) -> Finding | None:
     usable = evidence.cores.usable
     if not usable:
         return None
-    lost = min(evidence.others_cores or 0.0, _starved(evidence))
+    lost = min(evidence.others_cores or 0.0, _starved_by_others(evidence))
     stolen = (evidence.steal or 0.0) * usable
     share = (lost + stolen) / usable
     if share < thresholds.WORTH:
@@ -112,9 +122,9 @@ def neighbour_load(evidence: Evidence) -> Finding | None:
     if lost:
         told.append(
             f"other processes used {cores(evidence.others_cores)} of its {cores(usable)} cores, "
-            f"while {cores(_starved(evidence))} of its own threads waited for one"
+            f"while {cores(_starved_by_others(evidence))} of its own threads waited for one"
         )
-    if stolen:
+    if (evidence.steal or 0.0) >= 0.01:
         told.append(f"the hypervisor took {percent(evidence.steal)} of the cores' time")
     return Finding(
         "neighbour_load",
@@ -125,11 +135,12 @@ def neighbour_load(evidence: Evidence) -> Finding | None:
     )
 
 
-def _starved(evidence: Evidence) -> float:
-    """Threads that were ready and had no core, mean over the time; where it was not measured, those
-    that the run was told to use and did not keep busy."""
+def _starved_by_others(evidence: Evidence) -> float:
+    """Threads that were ready and had no core, beyond those that waited for their own siblings;
+    where it was not measured, those that the run was told to use and did not keep busy."""
     if evidence.runqueue_s is not None:
-        return evidence.of_elapsed(evidence.runqueue_s)
+        of_siblings = max(0.0, (evidence.runnable or 0.0) - (evidence.cores.usable or 0.0))
+        return max(0.0, evidence.starved - of_siblings)
     wanting = (evidence.threads or 1) * evidence.world_size
     return max(0.0, min(wanting, evidence.cores.usable or 0.0) - (evidence.cores.used or 0.0))
 
@@ -139,7 +150,7 @@ def serial_step(evidence: Evidence) -> Finding | None:
 
     Cores that idle because one thread makes the input are the input's doing, not this.
     """
-    usable, used = evidence.cores.usable, evidence.used
+    usable, used = evidence.cores.usable, evidence.wanted
     if not usable or used is None or usable / evidence.world_size < 1 + thresholds.CONFINED_CORES:
         return None
     if used < thresholds.ONE_THREAD * evidence.world_size:
@@ -153,7 +164,7 @@ def serial_step(evidence: Evidence) -> Finding | None:
         share,
         "cores",
         (
-            f"{cores(used)} of {cores(usable)} usable cores in use"
+            f"{cores(used)} of {cores(usable)} usable cores in use or wanted"
             + (" while it trained" if evidence.used_in_training is not None else ""),
             *_asked(evidence),
         ),

@@ -121,3 +121,18 @@ class Evidence:
     def used(self) -> float | None:
         """Cores in use while it trained, where that is known, else over all of its time."""
         return self.cores.used if self.used_in_training is None else self.used_in_training
+
+    @property
+    def starved(self) -> float:
+        """Threads that were ready and had no core, mean over the time; 0 where not measured."""
+        return self.of_elapsed(self.runqueue_s)
+
+    @property
+    def wanted(self) -> float | None:
+        """Cores that it used or would have used, had nobody else been on them."""
+        return None if self.used is None else self.used + self.starved
+
+    @property
+    def idle(self) -> float:
+        """Share of a rank's time in which none of its threads computed or wanted to."""
+        return 0.0 if self.wanted is None else max(0.0, 1 - self.wanted / self.world_size)

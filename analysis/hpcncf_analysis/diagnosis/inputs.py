@@ -49,10 +49,9 @@ def _maker(evidence: Evidence) -> list[str]:
 
 def waiting(evidence: Evidence) -> float:
     """Share of the elapsed time in which the input neither arrives nor is computed by anybody."""
-    if evidence.used is None:
-        return 0.0
-    idle = 1 - evidence.used / evidence.world_size - evidence.phases.get("sync", 0.0)
-    return min(evidence.of_time("input"), max(0.0, idle))
+    return min(
+        evidence.of_time("input"), max(0.0, evidence.idle - evidence.phases.get("sync", 0.0))
+    )
 
 
 def input_io(evidence: Evidence) -> Finding | None:
@@ -60,7 +59,7 @@ def input_io(evidence: Evidence) -> Finding | None:
     device = _device(evidence)
     share = waiting(evidence)
     if share < thresholds.WORTH and not evidence.phases:
-        share = min(device, _idle(evidence))
+        share = min(device, evidence.idle)
     if share < thresholds.WORTH:
         return None
     return Finding(
@@ -79,11 +78,6 @@ def _device(evidence: Evidence) -> float:
     if measured is None:
         measured = evidence.io_pressure_s
     return min(1.0, evidence.of_elapsed(measured) / evidence.world_size)
-
-
-def _idle(evidence: Evidence) -> float:
-    used = evidence.cores.used
-    return 0.0 if used is None else max(0.0, 1 - used / evidence.world_size)
 
 
 def _waits(evidence: Evidence, share: float) -> list[str]:

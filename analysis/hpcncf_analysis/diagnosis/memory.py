@@ -14,7 +14,7 @@ def memory_pressure(evidence: Evidence) -> Finding | None:
     at_limit = _of_limit(evidence) >= thresholds.MEMORY_LIMIT
     swapped = evidence.swap_peak_mib or 0.0
     if waits < thresholds.WORTH and at_limit and _faults(evidence):
-        waits = max(waits, _idle(evidence))
+        waits = max(waits, evidence.idle)
     if waits < thresholds.WORTH:
         return None
     told = [f"its threads waited for memory for {percent(waits)} of the time"]
@@ -44,8 +44,3 @@ def _of_limit(evidence: Evidence) -> float:
 
 def _faults(evidence: Evidence) -> bool:
     return bool(evidence.major_faults or evidence.swap_peak_mib)
-
-
-def _idle(evidence: Evidence) -> float:
-    used = evidence.used
-    return 0.0 if used is None else max(0.0, 1 - used / evidence.world_size)

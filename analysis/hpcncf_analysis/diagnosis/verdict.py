@@ -121,7 +121,7 @@ def _explained(found: Finding, others: Sequence[Finding]) -> bool:
 
 def _idle(told: Evidence) -> tuple[str, ...]:
     """Why a run in which no cause was found cannot be called healthy."""
-    usable, used = told.cores.usable, told.used
+    usable, used = told.cores.usable, told.wanted
     if not usable or used is None:
         return ("how many cores were used",)
     if used / usable >= thresholds.BUSY:
