@@ -7,6 +7,7 @@ from typing import Final
 from pathology.case import Beside, Case, Job, Run
 
 LOADED: Final = ("train.py", "--seconds", "10", "--width", "64")
+REMOTE: Final = (*LOADED, "--samples", "remote", "--batch", "256")
 
 PYTHON: Final = [
     Case(
@@ -55,7 +56,7 @@ PYTHON: Final = [
     Case(
         "python_input",
         "parsed",
-        Run((*LOADED, "--samples", "parsed")),
+        Run((*LOADED, "--samples", "parsed", "--threads", "1")),
         "`__getitem__` writes and parses text, on one of two cores",
         16,
         cores=2,
@@ -66,7 +67,7 @@ FILES: Final = [
     Case(
         "input_io",
         "file-server",
-        Run((*LOADED, "--samples", "remote", "--batch", "256")),
+        Run(REMOTE),
         "each sample waits 2 ms, as for a file server; meanwhile the core has nothing to do",
         16,
         short=True,
@@ -74,7 +75,7 @@ FILES: Final = [
     Case(
         "input_io",
         "file-server-workers",
-        Run((*LOADED, "--samples", "remote", "--batch", "256", "--workers", "2")),
+        Run((*REMOTE, "--workers", "2", "--threads", "1")),
         "two workers wait instead; still nobody computes",
         16,
         cores=2,
@@ -121,6 +122,7 @@ WORKERS: Final = [
             WORKED
             | {
                 "training.num_workers": 2,
+                "training.evaluation": "none",
                 "training.global_batch_size": 4096,
                 "training.epochs": 60,
             },
