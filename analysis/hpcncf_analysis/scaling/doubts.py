@@ -40,7 +40,7 @@ def _outliers(shown: Sequence[Configuration]) -> str:
         return ""
     one, row = far[0]
     return (
-        f"{counted(len(far), 'run')} far from their repeats, as run {row['run_id']} of {one.label} "
+        f"Outliers among the repeats: {counted(len(far), 'run')}, as {row['run_id']} of {one.label} "
         f"({words.times(row['outlier'])} the median): marked, and left in the medians."
     )
 
