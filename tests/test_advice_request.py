@@ -52,6 +52,14 @@ def test_what_was_not_measured_stays_as_it_was_asked_for() -> None:
     assert wanted.core_hours is None
 
 
+def test_of_a_command_hpcncf_itself_is_counted_beside_each_rank() -> None:
+    """400 and 2 x 64 MiB and a quarter are 0.64 GB."""
+    one = configuration("a", workload="command")
+    wanted = request(one, Resources(tasks_per_node=2))
+    assert wanted.resources.mem_gb == 0.7
+    assert "128\u202fMiB for hpcncf beside it" in wanted.memory
+
+
 def test_a_request_tells_where_its_figures_are_from() -> None:
     """400 MiB and a quarter are 0.49 GB; 40 s and two minutes are 2.7 min."""
     wanted = request(configuration("a", [row(), row(memory_peak_mib=300.0)]), Resources())

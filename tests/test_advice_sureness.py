@@ -62,6 +62,7 @@ def test_what_compares_badly_stays_open(changes: dict[str, Any], words_in_it: st
 
 def test_one_alone_is_compared_with_nothing() -> None:
     assert sure(repeated("quick", FAST)).sure == "alone"
+    assert "neighbours disturbed it" in sure(repeated("quick", FAST, others_cores=0.5)).text
 
 
 @pytest.mark.parametrize(

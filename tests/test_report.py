@@ -35,6 +35,7 @@ def test_a_whole_job_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert sentence in html
     assert sentence in out
     assert "report.html" in out
+    assert f"next: hpcncf submit {paths.report / 'next.yaml'} (or sbatch " in out
     assert "Frappe: 84,385 rows" in html
     assert "also occur in training" in html
     assert "Where the time goes" in html

@@ -171,7 +171,7 @@ def planned(command: Sequence[str], cores: float, name: str | None) -> Run:
         id=identity.run_id(started),
         repeat=0,
         varied={"run.command": name or shlex.join(words)},
-        workload=Program(command=words),
+        workload=Program(command=words, folder=_here()),
         by_hand=True,
         resources=Resources(cpus_per_task=max(1, round(cores))),
         data=None,
@@ -179,6 +179,15 @@ def planned(command: Sequence[str], cores: float, name: str | None) -> Run:
         model=None,
         training=None,
     )
+
+
+def _here() -> str:
+    """What a job file of the same command needs; no part of what the command is."""
+    with suppress(OSError, UnicodeEncodeError):
+        folder = str(Path.cwd())
+        folder.encode()
+        return folder
+    return "."
 
 
 def _outcome(child: Child, code: int) -> Outcome:

@@ -118,4 +118,6 @@ def _remedy(finding: Finding) -> str:
     settings = telling.settings(finding.changes)
     brings = [settings] if settings else []
     brings += [f"predicted: {telling.gain(finding.gain)}"] if finding.gain else []
-    return finding.remedy + (f" ({'; '.join(brings)})" if brings else "")
+    return (
+        f"{finding.remedy.removesuffix('.')} ({'; '.join(brings)})." if brings else finding.remedy
+    )

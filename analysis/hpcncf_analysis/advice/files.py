@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final, get_args
 
 from hpcncf import jobfile, records
+from hpcncf.errors import UsageError
 from hpcncf.paths import ResultPaths
 from hpcncf.slurm import byhand
 from hpcncf.slurm.byhand import Source
@@ -30,7 +31,8 @@ class Written:
 
     advice: Advice
     job: Path
-    script: Path
+    script: Path | None
+    """None where the job file cannot be planned here: other data lies in its folder by now."""
 
 
 def name(choice: Choice) -> str:
@@ -46,19 +48,24 @@ def write(
     written: list[Written] = []
     for choice in get_args(Choice):
         job, script = (paths.report / f"{name(choice)}.{ending}" for ending in ("yaml", "sbatch"))
+        for path in (job, script):
+            path.unlink(missing_ok=True)
         advice = advise(configurations, asked, diagnoses, choice)
-        if advice is None or any(advice.chosen == other.advice.chosen for other in written):
-            job.unlink(missing_ok=True)
-            script.unlink(missing_ok=True)
-            continue
-        records.write_text(job, advice.job_yaml)
-        records.write_text(script, _script(job, asked.site, paths.folder.resolve().parent))
-        written.append(Written(advice, job, script))
+        if advice and all(advice.chosen != other.advice.chosen for other in written):
+            records.write_text(job, advice.job_yaml)
+            text = _script(job, asked.site, paths.folder.resolve().parent)
+            if text:
+                records.write_text(script, text)
+            written.append(Written(advice, job, script if text else None))
     return written
 
 
-def _script(path: Path, site: Site, results: Path) -> str:
+def _script(path: Path, site: Site, results: Path) -> str | None:
     """What `hpcncf plan --by-hand` prints of the job file."""
     job = jobfile.load(path)
     source = Source(path.resolve(), results / job.name)
-    return byhand.text(job, site, jobfile.plan(job, path).runs, source, NOTE)
+    try:
+        runs = jobfile.plan(job, path).runs
+    except UsageError:
+        return None
+    return byhand.text(job, site, runs, source, NOTE)

@@ -17,6 +17,8 @@ from hpcncf_analysis.summary import Configuration
 NO_KEYS: Final = {"batch", "data_title", "data_key", "command"}
 # A later run may need a little more than the most that any repeat did.
 MEMORY_MARGIN: Final = 0.25
+# What hpcncf itself takes beside each rank of a command; no record of the command counts it.
+BESIDE_MIB: Final = 64.0
 # A run that its time limit ends is lost work; a limit that is too long waits in the queue.
 TIME_MARGIN: Final = 0.5
 LEAST_MARGIN_S: Final = 120.0
@@ -43,21 +45,24 @@ class Request:
 def request(one: Configuration, asked: Resources) -> Request:
     """Its own nodes, tasks and cores; memory and time as measured, or else as `asked`."""
     peak_mib, expected_s = memory_peak(one), expected(one)
-    mem_gb = asked.mem_gb if peak_mib is None else memory_gb(peak_mib)
+    beside_mib = BESIDE_MIB * asked.tasks_per_node if one.is_command else 0.0
+    mem_gb = asked.mem_gb if peak_mib is None else memory_gb(peak_mib + beside_mib)
     timeout = asked.timeout_min if expected_s is None else timeout_min(expected_s)
     sized = {"mem_gb": mem_gb, "timeout_min": timeout, "runs_per_task": 1}
     return Request(
         resources=asked.model_copy(update=sized),
         expected_s=expected_s,
-        memory=_memory(peak_mib),
+        memory=_memory(peak_mib, beside_mib),
         time=_time(one, expected_s),
     )
 
 
-def _memory(peak_mib: float | None) -> str:
+def _memory(peak_mib: float | None, beside_mib: float) -> str:
     if peak_mib is None:
         return "No run's memory was measured: it stays as it was."
-    return f"A node's peak, {words.mebibytes(peak_mib)}, and {words.percent(MEMORY_MARGIN)} more."
+    beside = f", {words.mebibytes(beside_mib)} for hpcncf beside it" if beside_mib else ""
+    more = words.percent(MEMORY_MARGIN)
+    return f"A node's peak, {words.mebibytes(peak_mib)}{beside}, and {more} more."
 
 
 def _time(one: Configuration, expected_s: float | None) -> str:

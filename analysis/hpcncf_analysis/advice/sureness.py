@@ -37,7 +37,8 @@ def sureness(choice: Choice, choices: Front) -> Sureness:
     chosen, rival = choices.chosen(choice), runner_up(choice, choices)
     if rival is None:
         sure: Sure = "alone"
-        reason = "it is the only one measured, and another may be better"
+        disturbed = ", and neighbours disturbed it" if mostly_disturbed([chosen.one]) else ""
+        reason = f"it is the only one measured, and another may be better{disturbed}"
     else:
         by_speed = choice == "fastest" or (choice == "knee" and rival in worth(choices.standings))
         sure, reason = _against(chosen, rival, by_speed)

@@ -1,0 +1,63 @@
+"""What a choice costs and saves, by hand."""
+
+from __future__ import annotations
+
+from make_configurations import configuration
+
+from hpcncf_analysis.advice.front import Front, front
+from hpcncf_analysis.advice.saving import price, saving, told
+
+
+def choices(**more: object) -> Front:
+    """Core-seconds an epoch: 100 on one core, 120 on two, 800 on sixteen."""
+    found = front(
+        [
+            configuration("one", seconds=100.0, **more),
+            configuration("two", seconds=60.0, cores=2, **more),
+            configuration("sixteen", seconds=50.0, cores=16, **more),
+        ]
+    )
+    assert found is not None
+    return found
+
+
+def test_against_what_was_asked_for() -> None:
+    found = choices()
+    saves = saving(found.knee, found, "sixteen")
+    assert saves is not None
+    assert (3600 * saves.core_h, saves.seconds, saves.gpu_h) == (680.0, -10.0, 0.0)
+    assert told(saves, "epoch") == (
+        "Against what was asked for, sixteen, it saves 0.189\u202fcore-h (85\u202f%), takes "
+        "10\u202fs more (20\u202f%), for an epoch."
+    )
+
+
+def test_what_costs_more_says_so() -> None:
+    found = choices()
+    saves = saving(found.knee, found, "one")
+    assert saves is not None
+    assert told(saves, "run") == (
+        "Against what was asked for, one, it costs 20\u202fcore-s more (20\u202f%), takes "
+        "40\u202fs less (40\u202f%), for a run."
+    )
+
+
+def test_where_the_choice_was_asked_for_the_dearest_stands_beside_it() -> None:
+    found = choices()
+    saves = saving(found.knee, found, "two")
+    assert saves is not None
+    assert (saves.was_asked, saves.against.label) == (False, "sixteen")
+    alone = front([configuration("one")])
+    assert alone is not None
+    assert saving(alone.knee, alone, None) is None
+
+
+def test_gpu_hours_are_told_beside_core_hours() -> None:
+    """Each has one GPU: 60 s of it are 60 GPU-seconds."""
+    found = choices(gpus_per_node=1)
+    assert found.knee.label == "sixteen", "the least GPU time, whatever its cores"
+    (two,) = [each for each in found.standings if each.label == "two"]
+    assert price(two, "epoch") == ("60\u202fs, 120\u202fcore-s and 60\u202fGPU-s for an epoch")
+    saves = saving(found.knee, found, "two")
+    assert saves is not None
+    assert "saves 10\u202fGPU-s (17\u202f%)" in told(saves, "epoch")
