@@ -136,6 +136,7 @@ Refused when the plan is made, with the reason:
 | `accumulate` | fewer positives of a rank in a step | some parts would be empty |
 | `parallel: data_parallel` | several ranks | it is one process for all GPUs |
 | `parallel: data_parallel` | `compile` | it copies the module in every step |
+| `profile_steps` | another `profile` than `torch` | py-spy counts no steps |
 | `lr_base_batch` | `lr_scale: none` | there is nothing to scale |
 | `adam: foreach`, `fused` | another `optimizer` | they are versions of torch's Adam |
 | `sparse: true` | `optimizer: adam` | Adam moves every row in every step |

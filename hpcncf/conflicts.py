@@ -32,6 +32,7 @@ def conflicts(resources: Resources, training: Training) -> list[str]:
         _lr_conflicts,
         _sync_conflicts,
         _loader_conflicts,
+        _profile_conflicts,
     )
     return [reason for each in rules for reason in each(resources, training)]
 
@@ -247,3 +248,12 @@ def _loader_conflicts(resources: Resources, training: Training) -> list[str]:
         ),
     ]
     return [reason for broken, reason in rules if broken]
+
+
+def _profile_conflicts(_: Resources, training: Training) -> list[str]:
+    of = {"profile_steps": training.profile != "torch", "profile_ranks": training.profile == "none"}
+    return [
+        f"training.{each} has no meaning with training.profile {training.profile}: leave it out"
+        for each in _given(training, of)
+        if of[each]
+    ]

@@ -212,6 +212,13 @@ class Training(Settings):
     checkpoint_every_min: NonNegativeFloat = 10.0
     """Minutes after which a checkpoint is written in mid-epoch, unless `checkpoint_every` is 0;
     0 writes those of whole epochs only. Not part of a run's identity: the bits are the same."""
+    profile: Literal["none", "torch", "py-spy"] = "none"
+    """A look into the first rank, left beside its record: `profile_steps` steps by torch's
+    profiler as a Chrome trace, or its Python as a flame graph, by py-spy. Both cost speed."""
+    profile_steps: Count = 20
+    """Steps that `profile: torch` watches, after the first 23."""
+    profile_ranks: Literal["first", "all"] = "first"
+    """Which ranks are looked into."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
     """Seed of initialisation, order and negatives."""
 

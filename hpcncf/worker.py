@@ -149,7 +149,7 @@ def _train(recorded: Recorded, paths: RunPaths, tells_attempt: bool) -> None:
         raise AssertionError("a command is run elsewhere")
     epochs = run.training.epochs
     tell = _teller(recorded, paths, epochs)
-    from hpcncf.ncf import distributed
+    from hpcncf.ncf import distributed, profiling
     from hpcncf.ncf.data import prepared
     from hpcncf.ncf.position import Position
     from hpcncf.ncf.train import Trainer
@@ -166,16 +166,19 @@ def _train(recorded: Recorded, paths: RunPaths, tells_attempt: bool) -> None:
             f"{run.data.path}: holds other data than when the run was planned (key "
             f"{data.manifest.key[:12]}, planned {str(run.data_key)[:12]}): plan it again"
         )
-    recorded.trainer = Trainer(
-        run,
-        data,
-        place,
-        paths,
-        tell,
-        lambda epoch: log.say(log.of_epoch(epoch, epochs)),
-        recorded.stop,
-    )
-    recorded.trainer.train()
+    warn = recorded.warnings.append
+    with profiling.watching(run.training, place, recorded.attempt, warn) as watched:
+        recorded.trainer = Trainer(
+            run,
+            data,
+            place,
+            paths,
+            tell,
+            lambda epoch: log.say(log.of_epoch(epoch, epochs)),
+            recorded.stop,
+            watched,
+        )
+        recorded.trainer.train()
     _still_ours(recorded, paths)
 
 

@@ -17,6 +17,8 @@ from hpcncf.spec import Model, Resources, Training
         (Resources(cpus_per_task=2), Training(threads=3), "cpus_per_task 2"),
         (Resources(), Training(loader="vectorized", num_workers=1), "num_workers"),
         (Resources(), Training(collate="fast"), "makes whole batches"),
+        (Resources(), Training(profile="py-spy", profile_steps=5), "profile_steps has no meaning"),
+        (Resources(), Training(profile_ranks="all"), "profile none"),
         (
             Resources(tasks_per_node=3, cpus_per_task=2),
             Training(loader="batched", num_workers=4),

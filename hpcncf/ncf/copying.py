@@ -35,7 +35,7 @@ def _ahead(
     batches: Iterator[Tensors], training: Training, device: torch.device
 ) -> Iterator[Tensors]:
     """The copy of the next batch runs beside the work on this one."""
-    stream = torch.cuda.Stream(device)
+    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def started() -> Tensors | None:
         batch = next(batches, None)

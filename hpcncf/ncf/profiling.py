@@ -1,0 +1,120 @@
+"""A look into a rank while it trains: some steps by torch's profiler, its Python by py-spy."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import torch
+from torch.profiler import ProfilerActivity, profile, schedule
+
+from hpcncf.errors import HpcncfError
+from hpcncf.paths import AttemptPaths
+from hpcncf.rank.launcher import Place
+from hpcncf.spec import Training
+
+# Steps before the profiled ones: those that `phases` does not count either, and its own first.
+SKIPPED: Final = 20
+WARM_UP: Final = 3
+LARGEST_MIB: Final = 64
+"""Viewers of traces choke on more."""
+RATE_HZ: Final = 100
+ENDED_S: Final = 60.0
+# prctl(2): who may look into this process where Yama lets only its ancestors.
+PR_SET_PTRACER: Final = 0x59616D61
+PR_SET_PTRACER_ANY: Final = ctypes.c_ulong(-1)
+
+Warn = Callable[[str], None]
+Step = Callable[[], None]
+
+
+def wanted(training: Training, place: Place) -> bool:
+    return training.profile != "none" and (training.profile_ranks == "all" or place.rank == 0)
+
+
+@contextmanager
+def watching(training: Training, place: Place, attempt: AttemptPaths, warn: Warn) -> Iterator[Step]:
+    """Gives what is to be called after each step. Leaves its file when it is left, and tells by
+    `warn` what the profile does to the run's figures, or why there is none.
+
+    Raises HpcncfError where py-spy is asked for and is not installed.
+    """
+    if not wanted(training, place):
+        yield lambda: None
+    elif training.profile == "torch":
+        with _traced(training.profile_steps, attempt.trace(place.rank), warn) as step:
+            yield step
+    else:
+        with _sampled(attempt.flame_graph(place.rank), warn):
+            yield lambda: None
+
+
+@contextmanager
+def _traced(steps: int, path: Path, warn: Warn) -> Iterator[Step]:
+    """Chrome's trace format, gzipped: for chrome://tracing or ui.perfetto.dev."""
+    activities = [ProfilerActivity.CPU]
+    if torch.cuda.is_available():
+        activities.append(ProfilerActivity.CUDA)
+    phases = schedule(skip_first=SKIPPED, wait=0, warmup=WARM_UP, active=steps, repeat=1)
+    written: list[Path] = []
+
+    def write(found: profile) -> None:
+        found.export_chrome_trace(str(path))
+        written.append(path)
+
+    with profile(activities=activities, schedule=phases, on_trace_ready=write) as watched:
+        yield watched.step
+    if not written:
+        warn(f"training.profile torch: the run had no more than {SKIPPED + WARM_UP} steps")
+        return
+    warn(f"torch's profiler watched {steps} steps, which it makes slower: {path.name}")
+    if path.stat().st_size > LARGEST_MIB * 2**20:
+        path.unlink()
+        warn(f"{path.name} had more than {LARGEST_MIB} MiB and was removed: fewer profile_steps")
+
+
+@contextmanager
+def _sampled(path: Path, warn: Warn) -> Iterator[None]:
+    """py-spy beside the rank, which gives it leave to look, so that nobody's rights are needed."""
+    ctypes.CDLL(None).prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0)
+    command = [program(), "record", "--pid", str(os.getpid()), "--format", "flamegraph"]
+    command += ["--output", str(path), "--rate", str(RATE_HZ), "--nonblocking", "--threads"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as sampler:
+        try:
+            yield
+        finally:
+            sampler.send_signal(signal.SIGINT)  # it writes what it has
+            told = _ended(sampler)
+    if path.is_file():
+        warn(f"py-spy looked {RATE_HZ} times a second, and its CPU time counts: {path.name}")
+    else:
+        warn(f"py-spy left no flame graph: {told.strip().splitlines()[-1:] or 'it said nothing'}")
+
+
+def _ended(sampler: subprocess.Popen[bytes]) -> str:
+    try:
+        return sampler.communicate(timeout=ENDED_S)[0].decode(errors="replace")
+    except subprocess.TimeoutExpired:
+        sampler.kill()
+        return sampler.communicate()[0].decode(errors="replace")
+
+
+def program() -> str:
+    """py-spy beside this Python, or on PATH."""
+    places = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
+    found = shutil.which("py-spy", path=places)
+    if found is None:
+        raise HpcncfError(
+            f"training.profile py-spy: py-spy is not installed beside {sys.executable}: "
+            "pip install 'hpcncf[profile]'"
+        )
+    return found

@@ -1,0 +1,89 @@
+"""A profile of real work holds that work, and says what it costs the figures."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+import subprocess
+import sys
+import sysconfig
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from hpcncf.ncf import profiling
+from hpcncf.paths import AttemptPaths
+from hpcncf.rank.launcher import Place
+from hpcncf.spec import Training
+
+FIRST = Place(rank=0, local_rank=0, world_size=2)
+SECOND = Place(rank=1, local_rank=1, world_size=2)
+
+
+def looked_into(training: Training, folder: Path, steps: int) -> list[str]:
+    """The warnings about so many steps, of a multiplication each."""
+    told: list[str] = []
+    ones = torch.ones(64, 64)
+    with profiling.watching(training, FIRST, AttemptPaths(folder), told.append) as after_step:
+        for _ in range(steps):
+            ones @ ones
+            after_step()
+    return told
+
+
+def test_torchs_trace_has_the_steps_that_were_asked_for(tmp_path: Path) -> None:
+    [told] = looked_into(Training(profile="torch", profile_steps=5), tmp_path, 40)
+    assert told == "torch's profiler watched 5 steps, which it makes slower: trace-0.json.gz"
+    with gzip.open(tmp_path / "trace-0.json.gz", "rt") as file:
+        events = json.load(file)["traceEvents"]
+    assert sum(event.get("name") == "aten::mm" for event in events) == 5
+
+
+def test_a_run_too_short_for_a_trace_says_so(tmp_path: Path) -> None:
+    told = looked_into(Training(profile="torch"), tmp_path, profiling.SKIPPED)
+    assert told == ["training.profile torch: the run had no more than 23 steps"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def spins_for_the_flame_graph() -> None:
+    until = time.monotonic() + 2
+    while time.monotonic() < until:
+        pass
+
+
+def test_the_flame_graph_names_what_took_the_time(tmp_path: Path) -> None:
+    told: list[str] = []
+    attempt = AttemptPaths(tmp_path)
+    with profiling.watching(Training(profile="py-spy"), FIRST, attempt, told.append):
+        spins_for_the_flame_graph()
+    assert told == ["py-spy looked 100 times a second, and its CPU time counts: flame-graph-0.svg"]
+    assert "spins_for_the_flame_graph" in (tmp_path / "flame-graph-0.svg").read_text()
+
+
+def test_only_the_first_rank_is_looked_into_unless_all_are_asked_for() -> None:
+    one, all_ = Training(profile="torch"), Training(profile="torch", profile_ranks="all")
+    assert profiling.wanted(one, FIRST)
+    assert not profiling.wanted(one, SECOND)
+    assert profiling.wanted(all_, SECOND)
+    assert not profiling.wanted(Training(), FIRST)
+
+
+def test_without_py_spy_it_is_said_how_to_get_it(tmp_path: Path) -> None:
+    """Asked by a Python that has none beside it, with a PATH that has none."""
+    if shutil.which("py-spy", path=sysconfig.get_path("scripts")) is None:
+        pytest.fail("py-spy is among the development tools")
+    lonely = tmp_path / "bin"
+    lonely.mkdir()
+    asked = (
+        "import sysconfig\n"
+        f"sysconfig.get_path = lambda name: {str(lonely)!r}\n"
+        "from hpcncf.ncf import profiling\n"
+        "profiling.program()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", asked], env={"PATH": str(lonely)}, capture_output=True, text=True
+    )
+    assert "pip install 'hpcncf[profile]'" in done.stderr
