@@ -53,7 +53,7 @@ def startup_bound(evidence: Evidence) -> Finding | None:
 
 def evaluation_bound(evidence: Evidence) -> Finding | None:
     share = evidence.of_elapsed(evidence.evaluation_s)
-    if share < thresholds.WORTH:
+    if not evidence.worth(share):
         return None
     full = evidence.training.get("evaluation") == "full"
     return Finding(
@@ -75,7 +75,7 @@ def evaluation_bound(evidence: Evidence) -> Finding | None:
 
 def checkpoint_bound(evidence: Evidence) -> Finding | None:
     share = evidence.of_elapsed(evidence.checkpoint_s)
-    if share < thresholds.WORTH:
+    if not evidence.worth(share):
         return None
     return Finding(
         "checkpoint_bound",

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from hpcncf_analysis.diagnosis import thresholds
 from hpcncf_analysis.diagnosis.finding import CoreCounts
 
 
@@ -79,6 +80,8 @@ class Evidence:
     phases: Mapping[str, float] = field(default_factory=dict)
     """Phase -> share of the steps' time, mean over the ranks; empty where none are told."""
     counted_steps: int | None = None
+    first_batch_s: float | None = None
+    """Waits for an epoch's first batch, summed over the epochs of this attempt."""
     sync_how: str | None = None
     sync_over: str | None = None
     sync_bytes_per_step: float | None = None
@@ -116,6 +119,11 @@ class Evidence:
     def of_elapsed(self, seconds: float | None) -> float:
         """Seconds as a share of the elapsed time; 0 where they are not told."""
         return (seconds or 0.0) / self.elapsed_s if self.elapsed_s > 0 else 0.0
+
+    def worth(self, share: float) -> bool:
+        """Whether a share of the elapsed time is worth a word: of what came after start-up, which
+        more of the same training would not repeat."""
+        return share >= thresholds.WORTH * max(0.0, 1 - self.of_elapsed(self.startup_s))
 
     @property
     def used(self) -> float | None:

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
-
 from hpcncf_analysis.diagnosis import gains, thresholds
 from hpcncf_analysis.diagnosis.evidence import Evidence
 from hpcncf_analysis.diagnosis.finding import Finding
 from hpcncf_analysis.words import percent
 
-VECTORIZED_LEFT: Final = (0.09, 0.03, 0.2)
-"""Of the time of a per-sample loader's input, what the vectorized loader takes for the same
-instances: `python -m benchmarks engines` and the demo measure both."""
-DEVICE_SHARE: Final = 0.15
-
 
 def python_input(evidence: Evidence) -> Finding | None:
     """The steps wait for samples that are being computed, one by one, in Python."""
     share = evidence.of_time("input") - waiting(evidence)
-    if share < thresholds.WORTH or not _one_by_one(evidence) or pays_less(evidence):
+    if not evidence.worth(share) or not _one_by_one(evidence) or pays_less(evidence):
         return None
     return Finding(
         "python_input",
@@ -32,7 +25,7 @@ def python_input(evidence: Evidence) -> Finding | None:
         "Make whole batches at once with tensor or array operations"
         + (": training.loader vectorized." if evidence.trained else "."),
         {"training.loader": "vectorized"} if evidence.trained else {},
-        gains.removed(evidence.phases["input"], VECTORIZED_LEFT) if evidence.trained else None,
+        gains.vectorized(evidence.phases) if evidence.trained else None,
     )
 
 
@@ -58,9 +51,9 @@ def input_io(evidence: Evidence) -> Finding | None:
     """The steps, or a command of which no phase is known, wait for files."""
     device = _device(evidence)
     share = waiting(evidence)
-    if share < thresholds.WORTH and not evidence.phases:
+    if not evidence.worth(share) and not evidence.phases:
         share = min(device, evidence.idle)
-    if share < thresholds.WORTH:
+    if not evidence.worth(share):
         return None
     return Finding(
         "input_io",
@@ -95,16 +88,21 @@ def _waits(evidence: Evidence, share: float) -> list[str]:
 
 
 def worker_overhead(evidence: Evidence) -> Finding | None:
-    """DataLoader workers whose batches the steps wait for longer than making them would take."""
-    share = evidence.of_time("input")
-    if share < thresholds.WORTH or not pays_less(evidence):
+    """DataLoader workers that cost more than they bring: the steps wait for their batches longer
+    than making them would take, or an epoch for its workers to start."""
+    waits = evidence.of_time("input") if pays_less(evidence) else 0.0
+    starts = evidence.of_elapsed(evidence.first_batch_s) if evidence.workers else 0.0
+    share = max(waits, starts)
+    if not evidence.worth(share):
         return None
-    told = [f"{evidence.workers} workers for each rank"] if evidence.workers else []
-    told.append(
-        f"{percent(evidence.phases['input'])} of a step waits for their batches, though all of "
-        f"them together computed only {_computed(evidence):.1f} s"
-    )
-    changes: dict[str, Any] = {"training.num_workers": 0} if evidence.trained else {}
+    told = [f"{evidence.workers} workers for each of {evidence.world_size} ranks"]
+    if waits >= starts:
+        told.append(
+            f"{percent(evidence.phases['input'])} of a step waits for their batches, "
+            f"{percent(_computed(evidence))} of it would have made them"
+        )
+    if starts >= thresholds.WORTH:
+        told.append(f"{percent(starts)} of the time epochs wait for their first batch")
     return Finding(
         "worker_overhead",
         share,
@@ -112,20 +110,22 @@ def worker_overhead(evidence: Evidence) -> Finding | None:
         tuple(told),
         "Make the batches in the rank's own process: num_workers 0"
         + (", or training.loader vectorized." if evidence.trained else "."),
-        changes,
+        {"training.num_workers": 0} if evidence.trained else {},
+        gains.in_process(evidence.phases, _computed(evidence))
+        if evidence.trained and waits >= starts
+        else None,
     )
 
 
 def pays_less(evidence: Evidence) -> bool:
-    """Whether the rank would have waited less by making the batches itself.
-
-    At most it would take the CPU seconds that its workers took, which hold their overhead too.
-    """
-    if not evidence.workers or evidence.children_s is None or evidence.training_s is None:
-        return False
-    waited_s = evidence.phases.get("input", 0.0) * evidence.training_s * evidence.world_size
-    return waited_s >= _computed(evidence)
+    """Whether the rank would have waited less by making the batches itself."""
+    known = evidence.workers and evidence.children_s is not None and evidence.training_s
+    return bool(known) and evidence.phases.get("input", 0.0) >= _computed(evidence)
 
 
 def _computed(evidence: Evidence) -> float:
-    return evidence.children_s or 0.0
+    """The CPU time of all workers, their overhead too, as a share of the steps: at most so much
+    would a rank take that makes its batches itself."""
+    if not evidence.training_s:
+        return 0.0
+    return (evidence.children_s or 0.0) / (evidence.training_s * evidence.world_size)

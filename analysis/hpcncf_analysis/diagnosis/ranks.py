@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from hpcncf_analysis.diagnosis import gains, thresholds
 from hpcncf_analysis.diagnosis.evidence import Evidence, RankTimes
 from hpcncf_analysis.diagnosis.finding import Finding, Gain
 from hpcncf_analysis.words import cores, number, percent
-
-SYNC_LEFT: Final = (0.4, 0.2, 0.8)
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,7 @@ def exchange(evidence: Evidence) -> float:
 def sync_bound(evidence: Evidence) -> Finding | None:
     """The ranks' collectives dominate, though all ranks arrive together."""
     share = exchange(evidence)
-    if evidence.world_size < 2 or share < thresholds.WORTH:
+    if evidence.world_size < 2 or not evidence.worth(share):
         return None
     sparse = _dense_of_sparse(evidence)
     return Finding(
@@ -110,9 +108,7 @@ def _rows(evidence: Evidence) -> dict[str, Any]:
 
 
 def _gain(evidence: Evidence) -> Gain | None:
-    if not _rows(evidence):
-        return None
-    return gains.removed(evidence.phases["sync"], SYNC_LEFT)
+    return gains.exchanged_rows(evidence.phases) if _rows(evidence) else None
 
 
 def straggler(evidence: Evidence) -> Finding | None:
@@ -140,7 +136,7 @@ def _late(evidence: Evidence) -> Balance | None:
     found = balance(evidence.ranks)
     if found is None or found.ratio < thresholds.IMBALANCE:
         return None
-    return found if _others_wait(evidence) * evidence.steps >= thresholds.WORTH else None
+    return found if evidence.worth(_others_wait(evidence) * evidence.steps) else None
 
 
 def _others_wait(evidence: Evidence) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from hpcncf_analysis.diagnosis import gains, thresholds
 from hpcncf_analysis.diagnosis.evidence import Evidence
@@ -19,7 +19,7 @@ def dense_optimizer(evidence: Evidence) -> Finding | None:
     if not read or not there or read / there > thresholds.SPARSE or _walks_few(evidence):
         return None
     share = evidence.of_time("optimizer") * (1 - read / there)
-    if share < thresholds.WORTH:
+    if not evidence.worth(share):
         return None
     bound = "at most " if evidence.rows_estimated else ""
     return Finding(
@@ -38,12 +38,8 @@ def dense_optimizer(evidence: Evidence) -> Finding | None:
             if evidence.trained
             else ": sparse gradients with an optimiser for them."
         ),
-        {"training.engine": "rowwise", "training.sync": "rows"}
-        if evidence.trained and evidence.world_size > 1
-        else {"training.engine": "rowwise"}
-        if evidence.trained
-        else {},
-        _gain(evidence) if evidence.trained and evidence.world_size == 1 else None,
+        _changes(evidence),
+        _gain(evidence) if evidence.trained else None,
     )
 
 
@@ -57,8 +53,12 @@ def _walks_few(evidence: Evidence) -> bool:
 
 
 def _gain(evidence: Evidence) -> Gain:
-    """Amdahl's bound: the optimiser keeps the share of its time that the rows read are."""
-    assert evidence.rows_per_step
-    assert evidence.table_rows
-    kept = evidence.rows_per_step / evidence.table_rows
-    return gains.removed(evidence.phases["optimizer"], (kept, 0.0, min(1.0, 10 * kept)))
+    told = gains.rowwise if evidence.world_size == 1 else gains.exchanged_rows
+    return told(evidence.phases)
+
+
+def _changes(evidence: Evidence) -> dict[str, Any]:
+    if not evidence.trained:
+        return {}
+    rows = {"training.sync": "rows"} if evidence.world_size > 1 else {}
+    return {"training.engine": "rowwise", **rows}
