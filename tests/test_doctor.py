@@ -42,6 +42,11 @@ def test_it_tells_whether_engine_native_can_be_had(healthy: str) -> None:
     assert line.split()[2] in ("yes,", "no:")
 
 
+def test_it_tells_whether_gpus_are_watched(healthy: str) -> None:
+    (line,) = [each for each in healthy.splitlines() if "GPUs watched" in each]
+    assert line.split()[2] in ("yes,", "no:")
+
+
 def test_it_tells_what_a_ticket_needs(healthy: str) -> None:
     for word in (
         "Python", "torch", "gloo", "nccl", "CUDA", "intra-op", "usable", "allocated", "cgroup",

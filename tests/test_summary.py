@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hpcncf.cli import summary
-from hpcncf.records import Cores, Cpu, Io, Memory, NodeRecord, RankRecord
+from hpcncf.records import Cores, Cpu, Gpu, Io, Memory, NodeRecord, RankRecord
 
 TIME = "2026-01-01T00:00:00.000+00:00"
 
@@ -83,10 +83,30 @@ def test_it_says_what_seff_says_and_what_it_cannot() -> None:
         "1,234,567 waiting, 89 forced",
         "storage    not measured",
         "GPU        not measured",
+        "waited     not measured",
         "One of 5 cores did the work",
         "results/run",
     ):
         assert said in text
+
+
+def test_it_tells_what_threads_waited_for_and_what_gpus_did() -> None:
+    one = rank()
+    one.cpu.runqueue_s, one.cpu.throttled_s = 12.0, 2.5
+    watched = node([1.0], [1.0])
+    nothing: list[float | None] = [None]
+    watched.gpus = [
+        Gpu(
+            index=0, uuid="GPU-a", name="H200", memory_total_mib=2000.0, busy=[0.25], ours=nothing,
+            memory_mib=[1500.0], ours_memory_mib=nothing, energy_j=nothing, sm_mhz=nothing,
+            throttled={},
+        )
+    ]  # fmt: skip
+    text = "\n".join(summary.lines(one, watched, "results/run"))
+    assert "waited     its threads 12.0 s in all for a CPU, 2.50 s held back by the quota" in text
+    assert "GPU        1, 25% busy, whoever used it, 1,500 MiB at the peak" in text
+    watched.gpus = []
+    assert "GPU        none used" in "\n".join(summary.lines(one, watched, "results/run"))
 
 
 def test_no_line_is_wider_than_a_terminal() -> None:

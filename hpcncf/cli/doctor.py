@@ -73,7 +73,17 @@ def software() -> Section:
             if name not in ("hpcncf", "torch")
         ),
         "engine native": _native(),
+        "GPUs watched": _gpus(),
     }
+
+
+def _gpus() -> str:
+    from hpcncf.monitor import gpu
+
+    try:
+        return f"yes, by NVML: {', '.join(one.name for one in gpu.opened().identities)}"
+    except gpu.NotTold as reason:
+        return f"no: {reason}"
 
 
 def _native() -> str:

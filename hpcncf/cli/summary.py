@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from hpcncf.monitor.measured import TOO_SHORT_S
-from hpcncf.records import NodeRecord, RankRecord
+from hpcncf.records import Cpu, NodeRecord, RankRecord
+from hpcncf.tables import gpus
 
 WIDTH: Final = 80
 BAR: Final = 20
@@ -39,7 +40,7 @@ def lines(rank: RankRecord, node: NodeRecord, folder: str, marks: Marks = PLAIN)
     command = shlex.join(rank.run["workload"]["command"])
     return [
         textwrap.shorten(f"hpcncf run: {command}", WIDTH, placeholder=" ..."),
-        *_facts(rank),
+        *_facts(rank, node),
         "",
         *cpu_lines(node, marks),
         "",
@@ -49,7 +50,7 @@ def lines(rank: RankRecord, node: NodeRecord, folder: str, marks: Marks = PLAIN)
     ]
 
 
-def _facts(rank: RankRecord) -> list[str]:
+def _facts(rank: RankRecord, node: NodeRecord) -> list[str]:
     facts = {
         "exit": f"{_ended(rank.exit_code)} after {duration(rank.elapsed_s)}",
         "cores": _cores(rank),
@@ -59,8 +60,9 @@ def _facts(rank: RankRecord) -> list[str]:
         "processes": f"{rank.cpu.processes_peak} at most, with {rank.cpu.threads_peak} threads; "
         f"switches: {rank.cpu.context_switches_voluntary:,} waiting, "
         f"{rank.cpu.context_switches_involuntary:,} forced",
+        "waited": _waited(rank.cpu),
         "storage": _storage(rank),
-        "GPU": "not measured",
+        "GPU": _gpu(node),
     }
     return [f"  {label:<10} {text}" for label, text in facts.items()]
 
@@ -103,6 +105,25 @@ def _storage(rank: RankRecord) -> str:
     if rank.io.read_mib is None or rank.io.write_mib is None:
         return "not measured"
     return f"{rank.io.read_mib:,.1f} MiB read, {rank.io.write_mib:,.1f} MiB written"
+
+
+def _waited(cpu: Cpu) -> str:
+    """Its threads, for a core and for what the quota let them have."""
+    if cpu.runqueue_s is None:
+        return "not measured"
+    held = f", {duration(cpu.throttled_s)} held back by the quota" if cpu.throttled_s else ""
+    return f"its threads {duration(cpu.runqueue_s)} in all for a CPU{held}"
+
+
+def _gpu(node: NodeRecord) -> str:
+    if node.gpus is None:
+        return "not measured"
+    if not node.gpus:
+        return "none used"
+    busy = gpus.mean([node], lambda gpu: gpu.busy)
+    share = "use not told" if busy is None else f"{busy:.0%} busy, whoever used it"
+    peak = max((mib for gpu in node.gpus for mib in gpu.memory_mib if mib), default=0.0)
+    return f"{len(node.gpus)}, {share}, {peak:,.0f} MiB at the peak"
 
 
 def cpu_lines(node: NodeRecord, marks: Marks) -> list[str]:

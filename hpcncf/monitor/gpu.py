@@ -11,6 +11,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Final
 
+from hpcncf.errors import HpcncfError
 from hpcncf.monitor.gpu_series import REASONS, GpuWindow, Identity
 
 # The inode of the machine's own process namespace (PROC_PID_INIT_INO in the kernel's proc_ns.h):
@@ -19,18 +20,32 @@ HOSTS_NAMESPACE: Final = 0xEFFFFFFC
 MIB: Final = 2**20
 
 
+class NotTold(HpcncfError):
+    """Why nothing is known of GPUs here."""
+
+
 def found() -> Gpus | None:
-    """The GPUs here; None where nvidia-ml-py is not installed, or there is no driver or no GPU."""
+    """The GPUs here; None where `opened` cannot tell of them."""
+    try:
+        return opened()
+    except NotTold:
+        return None
+
+
+def opened() -> Gpus:
+    """Raises NotTold where nvidia-ml-py is not installed, or there is no driver or no GPU."""
     try:
         import pynvml
     except ImportError:
-        return None
+        raise NotTold("nvidia-ml-py is not installed: pip install 'hpcncf[gpu]'") from None
     try:
         pynvml.nvmlInit()
-        count = pynvml.nvmlDeviceGetCount()
-        return Gpus(pynvml, count, sees_pids()) if count else None
-    except pynvml.NVMLError:
-        return None
+        gpus = Gpus(pynvml, pynvml.nvmlDeviceGetCount(), sees_pids())
+    except pynvml.NVMLError as error:
+        raise NotTold(f"no driver answers: {error}") from None
+    if not gpus.identities:
+        raise NotTold("no GPU")
+    return gpus
 
 
 def sees_pids(namespace: Path = Path("/proc/self/ns/pid")) -> bool:
