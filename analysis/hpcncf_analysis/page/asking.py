@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from hpcncf_analysis import words
+from hpcncf_analysis.advice import placed
 from hpcncf_analysis.advice.advise import Advice
 from hpcncf_analysis.advice.files import Written
-from hpcncf_analysis.advice.front import Choice
+from hpcncf_analysis.advice.front import Choice, Front
 from hpcncf_analysis.page.section import Code, Grid, Part, Points, Words
 from hpcncf_analysis.table import Table
 
@@ -28,12 +29,18 @@ def parts(written: Sequence[Written]) -> list[Part]:
     return [
         Points(first.advice.reasons),
         *([Grid(_choices(written))] if len(written) > 1 else []),
+        *_placed(first.advice.choices),
         Words("As a job file, to be submitted with:"),
         Code(f"hpcncf submit {first.job}", "sh"),
         Code(first.advice.job_yaml.strip(), "yaml"),
         Words("The same for a batch script of your own:"),
         Code(first.advice.sbatch.strip(), "sh"),
     ]
+
+
+def _placed(choices: Front) -> list[Part]:
+    table = placed.table(choices)
+    return [Grid(table), Words(placed.note(choices), note=True)] if table else []
 
 
 def _choices(written: Sequence[Written]) -> Table:
