@@ -15,7 +15,7 @@ from hpcncf_analysis.scaling import tables
 from hpcncf_analysis.scaling.comparable import cautions
 from hpcncf_analysis.scaling.doubts import doubts
 from hpcncf_analysis.scaling.law import Law, relative
-from hpcncf_analysis.scaling.lines import lines
+from hpcncf_analysis.scaling.lines import lines, long_enough
 from hpcncf_analysis.scaling.quality import sentence, times_to_quality, to_target
 from hpcncf_analysis.scaling.repeats import confidence
 from hpcncf_analysis.scaling.speedup import karp_flatt
@@ -219,10 +219,29 @@ def test_too_few_sizes_are_refused_with_the_reason() -> None:
         "each), and 2 were measured at most."
     )
     longer = [*generated(0.1, 0.0), *(row("batched", cores=cores) for cores in (1, 2))]
-    note = tables.law_note(summary.configurations(longer))
-    assert note == (
-        "No law of 1 to 2 cores · batched: a law needs 4 sizes or more; measured: 1, 2."
+    assert tables.law_note(summary.configurations(longer)) == (
+        "Shorter lines, or more of them: 1, without a law."
     )
+
+
+def test_speeds_of_no_law_are_refused_by_name() -> None:
+    wild = [ranked(size, rate) for size, rate in ((1, 1.0), (2, 4.0), (4, 1.0), (8, 4.0))]
+    note = tables.law_note(summary.configurations(wild))
+    assert note is not None
+    assert note.startswith("No law of 1 to 8 ranks × 1 core · vectorized: the measurements do not")
+    assert tables.law_table(summary.configurations(wild)) is None
+
+
+def test_of_a_large_grid_the_longest_lines_have_laws() -> None:
+    grid = [
+        row(ranks=ranks, cores=cores, instances_per_s=100.0 * ranks * cores)
+        for ranks in (1, 2, 3, 4, 5)
+        for cores in range(1, 10)
+    ]
+    found = lines(summary.configurations(grid))
+    kept = long_enough(found)
+    assert (len(found), len(kept)) == (14, 12)
+    assert [len(line.points) for line in kept] == [9] * 5 + [5] * 7
 
 
 def rank_row(run_id: str, rank: int, sync_s: float, **changes: Any) -> dict[str, Any]:

@@ -40,8 +40,8 @@ def _outliers(shown: Sequence[Configuration]) -> str:
         return ""
     one, row = far[0]
     return (
-        f"Outliers among the repeats: {counted(len(far), 'run')}, as {row['run_id']} of {one.label} "
-        f"({words.times(row['outlier'])} the median): marked, and left in the medians."
+        f"Outliers among the repeats: {counted(len(far), 'run')}, as {row['run_id']} of "
+        f"{one.label} ({words.times(row['outlier'])} the median): marked, and left in the medians."
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from hpcncf_analysis import labels
 from hpcncf_analysis.scaling import law
@@ -12,6 +12,8 @@ from hpcncf_analysis.scaling.law import Law, Name, Refusal
 from hpcncf_analysis.summary import Configuration, by_series
 
 Grows = Literal["ranks", "cores per rank"]
+# A large grid has a line for every row and column of it: more laws than these nobody compares.
+MOST: Final = 12
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,12 @@ def lines(configurations: Sequence[Configuration]) -> list[Line]:
         of_series = [line for grows in kinds for line in _lines(series, members, grows)]
         found += sorted(of_series, key=lambda line: -len(line.points))
     return found
+
+
+def long_enough(found: Sequence[Line]) -> list[Line]:
+    """Those of enough sizes for a law; of very many the longest."""
+    several = [line for line in found if len(line.points) >= law.FEWEST_SIZES]
+    return sorted(several, key=lambda line: -len(line.points))[:MOST]
 
 
 def _lines(series: str, members: Sequence[Configuration], grows: Grows) -> list[Line]:

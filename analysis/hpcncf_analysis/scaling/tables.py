@@ -10,7 +10,7 @@ from hpcncf_analysis.advice.recommend import of_speeds
 from hpcncf_analysis.scaling import pop
 from hpcncf_analysis.scaling.comparable import cautions
 from hpcncf_analysis.scaling.law import FEWEST_SIZES, Law, Refusal
-from hpcncf_analysis.scaling.lines import Line, lines
+from hpcncf_analysis.scaling.lines import Line, lines, long_enough
 from hpcncf_analysis.scaling.pop import Pop
 from hpcncf_analysis.scaling.quality import TimeToQuality
 from hpcncf_analysis.scaling.speedup import karp_flatt
@@ -24,8 +24,6 @@ Interval = tuple[float, float] | None
 WORK: Final = {"epoch": "an epoch's, with the data", "step": "a step's, with the batch"}
 # A rank that computes longer than the others by less than this is not called slower.
 SLOWER: Final = 0.02
-# More refusals than these say the same.
-MOST: Final = 3
 
 
 def strong_table(shown: Sequence[Configuration]) -> Table | None:
@@ -72,8 +70,8 @@ def _weak(each: Weak) -> list[str]:
 
 
 def law_table(shown: Sequence[Configuration]) -> Table | None:
-    """Amdahl's law and the USL along every line of enough sizes; None where there is none."""
-    rows = [cells for line in lines(shown) if (cells := _laws(line))]
+    """Amdahl's law and the USL along the lines of enough sizes; None where there is none."""
+    rows = [cells for line in long_enough(lines(shown)) if (cells := _laws(line))]
     columns = ["along", "Amdahl: serial share", "USL: contention σ", "USL: crosstalk κ"]
     columns += ["USL: fastest size N*", "misfit", "used up to"]
     return Table(columns, rows) if rows else None
@@ -112,22 +110,21 @@ def knee(law: Law) -> str:
 
 def law_note(shown: Sequence[Configuration]) -> str | None:
     """Why lines have no law, and which sizes a law leaves aside."""
-    told = lines(shown)
-    if not told:
-        return None
-    most = max(len(line.points) for line in told)
-    if most < FEWEST_SIZES:
+    found = lines(shown)
+    told = long_enough(found)
+    if found and not told:
         return (
             f"No law is fitted: one needs {FEWEST_SIZES} sizes or more along one line (more ranks, "
-            f"or more cores for each), and {most} were measured at most."
+            f"or more cores for each), and {max(len(line.points) for line in found)} were measured "
+            "at most."
         )
-    refused = [(line, fit) for line in told if isinstance(fit := line.fit("usl"), Refusal)]
-    parts = [f"No law of {line.name}: {fit.reason}." for line, fit in refused[:MOST]]
-    if len(refused) > MOST:
-        parts.append(f"Nor of {len(refused) - MOST} more.")
+    fits = [(line, line.fit("usl")) for line in told]
+    parts = [f"No law of {line.name}: {f.reason}." for line, f in fits if isinstance(f, Refusal)]
     aside = {one.label for line in told for one in line.left_out}
-    if aside and len(refused) < len(told):
+    if aside:
         parts.append(f"A law takes one of each size, and not: {'; '.join(sorted(aside))}.")
+    if len(found) > len(told):
+        parts.append(f"Shorter lines, or more of them: {len(found) - len(told)}, without a law.")
     return " ".join(parts) or None
 
 
