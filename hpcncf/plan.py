@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, ConfigDict, RootModel, ValidationError, model_validator
 
-from hpcncf import identity, spec
+from hpcncf import footprint, identity, spec
 from hpcncf import workload as programs
 from hpcncf.conflicts import conflicts, model_conflicts
 from hpcncf.errors import UsageError, nearest, shown
@@ -203,6 +203,7 @@ def _run(
     except ValidationError as error:
         raise UsageError(f"grid point{where}: {first_problem(error)}") from None
     reasons = conflicts(resources, training) + model_conflicts(training, model)
+    reasons += footprint.conflicts(resources, training, model)
     if reasons:
         raise UsageError(f"grid point{where}: " + "; ".join(reasons))
     key = data_keys.get(data.path)

@@ -25,6 +25,7 @@ LAYERS: list[set[str]] = [
     {
         "hpcncf.identity",
         "hpcncf.conflicts",
+        "hpcncf.footprint",
         "hpcncf.plan",
         "hpcncf.paths",
         "hpcncf.records",
@@ -122,6 +123,7 @@ def test_modules_called_pure_know_no_clock_disk_or_process() -> None:
     pure = (
         "spec",
         "conflicts",
+        "footprint",
         "workload",
         "placeholders",
         "identity",

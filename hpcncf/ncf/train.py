@@ -16,6 +16,7 @@ from hpcncf.ncf import (
     dropout,
     engine,
     fetching,
+    fitting,
     model,
     recording,
     replicas,
@@ -89,6 +90,7 @@ class Trainer:
         self.startup_s = self.evaluation_s = self.checkpoint_s = 0.0
         self.waiting_s = 0.0
         self.baseline: dict[str, float] | None = None
+        fitting.check(run, data.manifest, place.local_world_size)
         self.model = model.initial(data.manifest, run.model, run.training.seed).to(self.device)
         found = resuming.newest(paths, run, place, self.warnings)
         self.warnings += replicas.warnings(run.training, self.device)
