@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from test_scaling import row
 
 from hpcncf_analysis import summary
+from hpcncf_analysis.figures import plots
 from hpcncf_analysis.scaling import tables
 from hpcncf_analysis.scaling.comparable import cautions
 from hpcncf_analysis.scaling.doubts import doubts
@@ -195,13 +196,21 @@ def test_generated_runs_of_a_known_law_show_its_parameters() -> None:
     """sigma 0.1, kappa 0.01: N* = sqrt(0.9 / 0.01) = 9.49."""
     shown = summary.configurations(generated(0.1, 0.01))
     told = cells(tables.law_table(shown), "1 to 8 ranks × 1 core · vectorized")
-    assert told["USL: contention σ"].startswith("10\u202f%\n[")
+    assert told["USL: contention σ"].startswith("0.1\n[")
     assert told["USL: crosstalk κ"].startswith("0.01\n[")
     assert told["USL: fastest size N*"].startswith("9.49\n[")
     assert told["used up to"] == "32 ranks"
     usl = lines(shown)[0].fit("usl")
     assert isinstance(usl, Law)
     assert usl.interval(16) is not None
+
+
+@pytest.mark.parametrize(("sizes", "bands"), [((1, 2, 4, 8), 1), ((1, 2, 4), 0)])
+def test_a_law_is_drawn_only_where_it_was_fitted(sizes: Sequence[int], bands: int) -> None:
+    drawn = plots.speedup(summary.configurations(generated(0.1, 0.01, sizes)))
+    assert drawn is not None
+    (axes,) = drawn.axes
+    assert len(axes.collections) == bands
 
 
 def test_no_fastest_size_is_told_where_speed_still_grows() -> None:

@@ -7,7 +7,8 @@ from typing import Final
 
 from matplotlib.figure import Figure
 
-from hpcncf_analysis.figures import efficiency, heatmap, plots, style
+from hpcncf.collect import Collected
+from hpcncf_analysis.figures import efficiency, heatmap, plots, quality, steps, style
 from hpcncf_analysis.figures.heatmap import Watched
 from hpcncf_analysis.page.section import Drawn
 from hpcncf_analysis.summary import Configuration
@@ -24,12 +25,27 @@ CAPTIONS: Final = {
     "speedup": (
         "Speed-up over cores",
         "Full lines: more cores for each rank. Dashed: more ranks. Dotted: ideal, each core does "
-        "as much as the first.",
+        "as much as the first. Bands, where four sizes or more were measured: the law fitted to "
+        "them, with its 95 % interval over the repeats.",
     ),
     "core_heatmap": (
         "The busiest run and the idlest",
         "A row for each core, time to the right: the darker, the busier. Wide strip: this run (an "
         "estimate: the kernel tells only where a thread ran last). Narrow strip: all others.",
+    ),
+    "waterfall": (
+        "One step, phase after phase",
+        "The configuration recommended, then the slowest. Each bar begins where the one above it "
+        "ended. input: waiting for the next batch; sync: the exposed wait for other ranks.",
+    ),
+    "ranks": (
+        "Ranks of one run",
+        "Even bars of computing are balance. A rank that computes longer makes the others wait.",
+    ),
+    "quality": (
+        "Quality over time",
+        "Of each configuration's first run. Further left is sooner; the height is what speed must "
+        "not cost.",
     ),
     "step_time": (
         "Where a step's time goes",
@@ -40,15 +56,42 @@ CAPTIONS: Final = {
 }
 
 
-def draw(shown: Sequence[Configuration], watched: Sequence[Watched]) -> dict[str, Drawn]:
-    """The figures that the runs leave something to show in, by name."""
+def draw(
+    found: Collected,
+    shown: Sequence[Configuration],
+    watched: Sequence[Watched],
+    chosen: Configuration | None,
+) -> dict[str, Drawn]:
+    """The figures that the runs leave something to show in, by name. `chosen` is recommended."""
     figures: dict[str, Figure | None] = {
         "efficiency_speed": efficiency.efficiency_against_speed(shown),
         "speedup": plots.speedup(shown),
-        "core_heatmap": heatmap.core_heatmap(watched),
+        "waterfall": steps.waterfall(_stepped(shown, chosen), found.ranks),
         "step_time": plots.step_time(shown),
+        "core_heatmap": heatmap.core_heatmap(watched),
+        "ranks": _ranks(found, shown, chosen),
+        "quality": quality.over_time(shown, found.epochs),
     }
     return {name: drawn(name, figure) for name, figure in figures.items() if figure}
+
+
+def _stepped(shown: Sequence[Configuration], chosen: Configuration | None) -> list[Configuration]:
+    """The one recommended, and the slowest of those that trained."""
+    trained = [one for one in shown if one.speed and one.median("input_share") is not None]
+    slowest = min(trained, key=lambda one: one.speed or 0.0, default=None)
+    told = [one for one in (chosen, slowest) if one in trained]
+    return list({one.key: one for one in told if one}.values())
+
+
+def _ranks(
+    found: Collected, shown: Sequence[Configuration], chosen: Configuration | None
+) -> Figure | None:
+    """Of the one recommended where it has several ranks, else of the fastest that has."""
+    several = [one for one in shown if one.ranks > 1 and one.speed]
+    if not several:
+        return None
+    one = max(several, key=lambda one: (one is chosen, one.speed or 0.0))
+    return steps.ranks_beside(steps.trained(found.ranks, one), one.label)
 
 
 def drawn(name: str, figure: Figure) -> Drawn:

@@ -14,7 +14,7 @@ from matplotlib.ticker import (
 
 from hpcncf.tables.trained import PHASES
 from hpcncf_analysis import words
-from hpcncf_analysis.figures import placing, style
+from hpcncf_analysis.figures import laws, placing, style
 from hpcncf_analysis.figures.placing import Label
 from hpcncf_analysis.figures.style import GREY, INK
 from hpcncf_analysis.summary import Configuration, by_series, fastest, marks
@@ -40,6 +40,7 @@ def speedup(configurations: Sequence[Configuration]) -> Figure | None:
         names = marks(configurations)
         shown = [one for found in series.values() for one in found]
         _ideal(axes, shown)
+        laws.draw(axes, shown, colours)
         ends = [
             Label(one.cores, _gain(one), names[one.key], colours[name])
             for name, found in series.items()

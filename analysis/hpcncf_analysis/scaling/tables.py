@@ -87,11 +87,11 @@ def _laws(line: Line) -> list[str] | None:
     return [
         line.name,
         serial,
-        with_ends(usl.sigma, usl.sigma_interval(), words.percent),
+        with_ends(usl.sigma, usl.sigma_interval(), words.number),
         with_ends(usl.kappa, usl.kappa_interval(), words.number),
         knee(usl),
         words.percent(usl.misfit),
-        f"{usl.largest:g} {line.grows}",
+        f"{usl.largest:g} {'ranks' if line.grows == 'ranks' else 'cores'}",
     ]
 
 
