@@ -31,6 +31,7 @@ VERBS = (
     "compare",
     "run",
     "train",
+    "bench",
     "lint",
     "doctor",
     "completion",

@@ -1,0 +1,48 @@
+"""The loader alone: what is timed, and what is told of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hpcncf.cli import main
+from hpcncf.ncf import loading
+from hpcncf.ncf.data import prepared
+from hpcncf.ncf.instances import Schedule
+from hpcncf.spec import Training
+
+GRID = "grid: {training.loader: [per_sample, vectorized], training.epochs: [1, 2]}\n"
+
+
+def test_each_way_to_load_is_timed_once(
+    job_file: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["bench", "loader", str(job_file(GRID)), "--seconds", "0.05"]
+    assert main([*command, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [each["loader"] for each in told] == ["per_sample", "vectorized"]
+    for each in told:
+        assert each["positives"] == 100
+        assert each["instances"] == pytest.approx(500 * each["batches"], rel=0.2)
+        assert each["seconds"] >= 0.05
+        assert each["first_batch_s"] > 0
+        assert each["next_epoch_s"] > 0
+    assert main(command) == 0
+    assert capsys.readouterr().out.splitlines()[1].startswith("per_sample")
+
+
+def test_an_epoch_of_one_batch_is_gone_through_again(tiny_data: Path) -> None:
+    data = prepared.load(tiny_data)
+    told = loading.measured(data, Training(), Schedule(data.manifest.train_rows, 10**6), 0.05)
+    assert told.instances == told.batches * data.manifest.train_rows * 5
+
+
+def test_where_nothing_loads_batches_it_is_said(
+    job_file: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["bench", "loader", str(job_file("")), "-s", "training.engine=native"]
+    assert main(asked) == 2
+    assert "draws its instances itself" in capsys.readouterr().err
