@@ -21,6 +21,8 @@ GLANCE: Final = 20_000
 FEWEST_STEPS: Final = 10
 # All points at once only where they fit though each cost so many times the dearest seen so far.
 SAFETY: Final = 3
+# Of the budget, kept from first glances: some points unseen are better than none that ran whole.
+RESERVED: Final = 0.3
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ def _glances(known: Known) -> Step | None:
         return Step("send", "a first run, to see what one costs", tuple(asks[:1]))
     if SAFETY * price > known.left_h:
         asks = asks[: len(seen)]
-    asks = list(known.fitting(asks))
+    asks = list(known.fitting(asks, known.rules.core_hours * RESERVED))
     return Step("send", "every point a few steps", tuple(asks)) if asks else None
 
 

@@ -100,19 +100,24 @@ def startup_s(trials: Iterable[Trial], otherwise: float = 0.0) -> float:
 def core_hours(
     ask: Ask, points: Mapping[int, Point], figures: Mapping[int, Figure], trials: Sequence[Trial]
 ) -> float | None:
-    """What a run will cost; where its point has no figure, as the dearest of those completed, and
-    None where none is."""
+    """What a run will cost; where its point has no figure, each positive as the slowest of those
+    completed took, and None where none is."""
     point, figure = points[ask.point], figures.get(ask.point)
-    done = [trial for trial in trials if trial.fate == "completed"]
+    done = [trial for trial in trials if trial.fate == "completed" and trial.ask.point in points]
     if not done:
         return None
-    if figure is None:
-        return point.cores * max(trial.elapsed_s for trial in done) / 3600
     steps = point.whole_steps if ask.steps is None else ask.steps
-    seconds = startup_s(done) + steps * step_s(figure, done)
+    each_s = step_s(figure, done) if figure else point.batch * _slowest(points, done)
+    seconds = startup_s(done) + steps * each_s
     if ask.steps is None:
         seconds += max((trial.apart_s for trial in done if trial.whole), default=0.0)
     return point.cores * seconds / 3600
+
+
+def _slowest(points: Mapping[int, Point], done: Iterable[Trial]) -> float:
+    """Seconds of a positive."""
+    told = [one.training_s / (one.steps * points[one.ask.point].batch) for one in done if one.steps]
+    return max(told, default=0.0)
 
 
 def step_s(figure: Figure, trials: Iterable[Trial]) -> float:

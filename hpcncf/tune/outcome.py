@@ -95,6 +95,8 @@ def _unsound(going: Going, now: Now) -> list[Configuration]:
 def _failed(going: Going, now: Now) -> tuple[str, ...]:
     labels = {point.index: point.label for point in going.grid.points}
     told = [f"{labels[one.ask.point]}: {one.reason}" for one in now.trials if _is_failed(one)]
+    unseen = set(labels) - {one.ask.point for one in now.trials}
+    told += [f"{labels[index]}: the budget had no room for it" for index in sorted(unseen)]
     return (*going.grid.left_out, *dict.fromkeys(told))
 
 

@@ -12,8 +12,8 @@ import numpy as np
 Matrix = np.ndarray[Any, np.dtype[np.float64]]
 Chosen = np.ndarray[Any, np.dtype[np.bool_]]
 
-# A step's time is not known better than that; a fit through all points is no surer.
-NOISE: Final = 0.01
+# Repeats differ by that: a law that comes nearer, as one with a term a point does, is no likelier.
+NOISE: Final = 0.05
 # Of a vector's length: what lies outside of the measured ones' span by less is rounding.
 ROUNDING: Final = 1e-6
 
@@ -41,23 +41,19 @@ class Fit:
 def fitted(
     law: str, features: Sequence[Sequence[float]], seconds: Sequence[float], scale: Sequence[float]
 ) -> tuple[Fit, float]:
-    """The fit with the least sum of squares of (error / scale), and its AICc.
+    """The fit with the least sum of squares of (error / scale), and its AIC.
 
-    Of two laws the one with the lower AICc is the likelier to tell what was not measured (Hurvich
-    and Tsai 1989); inf where there are too few points to say.
+    Of two laws the one with the lower AIC is the likelier to tell what was not measured (Akaike
+    1974); here no error counts for less than `NOISE`.
     """
     weights = 1 / np.asarray(scale, dtype=float)
     matrix = np.asarray(features, dtype=float)
     scaled, wanted = matrix * weights[:, None], np.asarray(seconds, dtype=float) * weights
     coefficients = non_negative(scaled, wanted)
     error = float(np.mean((scaled @ coefficients - wanted) ** 2))
-    points, parameters = len(wanted), int(np.linalg.matrix_rank(matrix)) + 1
-    spare = points - parameters - 1
-    likely = inf
-    if spare > 0:
-        penalty = 2 * parameters + 2 * parameters * (parameters + 1) / spare
-        likely = points * log(max(error, NOISE**2)) + penalty
-    return Fit(law, coefficients, _span(matrix)), likely
+    span = _span(matrix)
+    unlikely = len(wanted) * log(max(error, NOISE**2)) + 2 * len(span)
+    return Fit(law, coefficients, span), unlikely
 
 
 def _span(matrix: Matrix) -> Matrix:

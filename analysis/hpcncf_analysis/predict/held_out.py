@@ -2,14 +2,14 @@
 
 The interval is jackknife+ (Barber, Candès, Ramdas and Tibshirani 2021) on the logarithm: each
 configuration in turn is left out, the rest predict both it and what is asked, and its error is put
-upon that. Nine tenths of such bounds lie within; with fewer than nine, all do.
+upon that. A tenth of such bounds may lie outside at either end; of fewer than 19, none does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil, exp, floor, log
+from math import exp, log
 from typing import Final
 
 from hpcncf_analysis.predict import model
@@ -18,7 +18,8 @@ from hpcncf_analysis.predict.points import Measured, Point
 
 # Errors of fewer held-out configurations make no interval.
 FEWEST: Final = 3
-COVERED: Final = 0.9
+# Of the bounds at either end lies outside.
+ONE_IN: Final = 10
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,5 @@ def interval(
 
 def _ends(number: int) -> tuple[int, int]:
     """Which of the sorted lower and upper bounds are the interval's ends."""
-    low = floor((1 - COVERED) * (number + 1)) - 1
-    high = ceil(COVERED * (number + 1)) - 1
-    return max(low, 0), min(high, number - 1)
+    outside = max((number + 1) // ONE_IN - 1, 0)
+    return outside, number - 1 - outside

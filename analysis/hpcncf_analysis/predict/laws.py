@@ -36,6 +36,10 @@ def _crowded(point: Point, _: float) -> list[float]:
     return [1.0, _share(point), _share(point) * (point.ranks_per_node - 1)]
 
 
+def _amdahl(point: Point, bytes_: float) -> list[float]:
+    return [*_crowded(point, bytes_), _share(point) / point.threads]
+
+
 def _by_threads(point: Point, _: float) -> list[float]:
     share, threads = _share(point), point.threads
     crowd = point.ranks_per_node - 1
@@ -64,13 +68,14 @@ LAWS: Final[dict[str, dict[str, Features]]] = {
     "compute": {
         "a cost of each step and of each instance": _by_share,
         "the same, and ranks on one node in each other's way": _crowded,
-        "instances shared by the threads": _by_threads,
+        "instances shared by the threads": _amdahl,
+        "instances shared by the threads, which cost one another time": _by_threads,
         "steps and instances shared by the threads": _all_by_threads,
     },
     "input": {
         "a cost of each step and of each instance": _by_share,
         "the same, and ranks on one node in each other's way": _crowded,
-        "instances shared by the threads": _by_threads,
+        "instances shared by the threads": _amdahl,
     },
     "sync": {"latency + bytes / bandwidth": _exchange},
     "bytes": {"as many in each step": _flat, "by the rows of a step": _by_share},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
 
 from hpcncf_analysis.predict import laws, support
 from hpcncf_analysis.predict.answer import Refusal
@@ -79,7 +78,6 @@ def part(name: str, asked: Point, known: Sequence[Measured], bytes_: float = 0.0
         return Refusal(
             asked.label, f"the runs do not tell apart what its {name} depends on: too few differ"
         )
-    # Where no law has points to spare, the simplest that goes through them.
     return min(found, key=lambda each: each[:2])[2]
 
 
@@ -89,5 +87,4 @@ def _fit(
     costs = [laws.cost(name, one) for one in related]
     rows = [features(one.point, one.sync_bytes) for one in related]
     scales = [laws.scale(name, one) for one in related]
-    fit, likely = fitted(law, rows, costs, scales)
-    return fit, likely if likely < inf else inf
+    return fitted(law, rows, costs, scales)

@@ -53,7 +53,7 @@ def refusal(part: str, asked: Point, known: Sequence[Point]) -> Refusal | None:
 def _nothing(part: str, asked: Point) -> Refusal:
     """The settings themselves were not run."""
     if part in ("sync", "bytes"):
-        settings = dict(asked.sync)
+        settings = dict(asked.compute)
         what = f"several ranks with engine {_plain(settings, 'engine')}"
         return Refusal(asked.label, f"no run of {what} and these settings tells what they exchange")
     settings = dict(asked.input if part == "input" else asked.compute)

@@ -1,0 +1,251 @@
+"""Predictions from generated steps of known cost: told where the runs determine them, else not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from make_results import complete, demo
+
+from hpcncf import cli, collect
+from hpcncf_analysis.predict import Prediction, Refusal, held_out, model, points, predict
+from hpcncf_analysis.predict.fit import fitted, non_negative
+from hpcncf_analysis.predict.points import Measured, Point
+from hpcncf_analysis.predict.simulate import Network, Simulation, simulate
+
+ROWS = 10_000
+
+
+def point(threads: int = 1, ranks: int = 1, batch: int = 256, **changes: Any) -> Point:
+    plain = {"sync": (("sync", repr("dense")),), "input": (("loader", "'vectorized'"),)}
+    return Point(
+        label=f"{ranks} x {threads}, {batch}",
+        cores=float(threads * ranks),
+        threads=threads,
+        ranks=ranks,
+        ranks_per_node=ranks,
+        batch=batch,
+        negatives=4,
+        **({"compute": (("engine", repr("reference")),)} | plain | changes),
+    )
+
+
+def made(asked: Point, noise: float = 1.0) -> Measured:
+    """1 ms a step and 2 µs a positive, 1.5 of them shared by the threads; input 1 µs a positive;
+    an exchange of 1 MB with 0.1 ms latency and 1 GB/s."""
+    share = asked.share
+    compute = noise * (1e-3 + share * (0.5e-6 + 1.5e-6 / asked.threads))
+    sync = 2 * (asked.ranks - 1) * (1e-4 + 1e6 / asked.ranks / 1e9)
+    step = compute + share * 1e-6 + sync
+    steps = -(-ROWS // asked.batch)
+    return Measured(
+        point=asked,
+        step_s=step,
+        compute_s=compute,
+        input_s=share * 1e-6,
+        sync_s=sync,
+        sync_bytes=1e6 if asked.ranks > 1 else 0.0,
+        instances_per_epoch=5.0 * ROWS,
+        seconds_per_epoch=1.1 * steps * step,
+        runs=1,
+    )
+
+
+def runs_of(*sizes: tuple[int, int, int]) -> list[Measured]:
+    return [made(point(*size)) for size in sizes]
+
+
+@given(st.lists(st.lists(st.integers(0, 9), min_size=3, max_size=3), min_size=3, max_size=6))
+def test_non_negative_least_squares_beats_every_neighbour(rows: list[list[int]]) -> None:
+    matrix = np.array(rows, dtype=float)
+    wanted = np.arange(1.0, len(rows) + 1) * [1, -1][len(rows) % 2]
+    found = non_negative(matrix, wanted)
+    assert (found >= 0).all()
+    error = np.linalg.norm(matrix @ found - wanted)
+    for at in range(3):
+        for step in (-0.01, 0.01):
+            other = found.copy()
+            other[at] = max(0.0, other[at] + step)
+            assert error <= np.linalg.norm(matrix @ other - wanted) + 1e-9
+
+
+def test_a_negative_slope_is_fitted_as_a_mean() -> None:
+    """By hand: of 3, 2, 1 at 0, 1, 2 no rising line is nearer than the flat one at 2."""
+    fit, _ = fitted("", [[1, 0], [1, 1], [1, 2]], [3, 2, 1], [1, 1, 1])
+    assert fit.coefficients == pytest.approx([2, 0])
+
+
+def test_a_fit_knows_only_what_its_points_span() -> None:
+    fit, _ = fitted("", [[1, 1, 0], [1, 2, 0]], [1, 2], [1, 1])
+    assert fit.knows([1, 5, 0])
+    assert not fit.knows([1, 5, 1])
+
+
+def test_batches_between_two_are_on_the_line_through_them() -> None:
+    """By hand: 1 ms + 512 x 2 µs of compute and 512 x 1 µs of input."""
+    said = model.step(point(1, 1, 512), runs_of((1, 1, 256), (1, 1, 1024)))
+    assert isinstance(said, model.Step)
+    assert said.phases == pytest.approx({"compute": 2.024e-3, "input": 0.512e-3})
+
+
+def test_threads_that_ran_with_another_batch_are_told() -> None:
+    sizes = [(threads, 1, batch) for threads in (1, 2, 4) for batch in (256, 1024)]
+    known = runs_of(*(size for size in sizes if size != (4, 1, 1024)))
+    said = model.step(point(4, 1, 1024), known)
+    assert isinstance(said, model.Step)
+    assert said.seconds == pytest.approx(made(point(4, 1, 1024)).step_s, rel=0.02)
+
+
+def test_more_ranks_than_ran_are_told_from_four_numbers_of_them() -> None:
+    """The batch follows the ranks, so that latency and bandwidth are all that changes."""
+    known = runs_of(*((1, ranks, 256 * ranks) for ranks in (1, 2, 3, 4, 6)))
+    said = model.step(point(1, 8, 2048), known)
+    assert isinstance(said, model.Step)
+    assert said.sync is not None
+    assert said.sync.value == pytest.approx(14 * (1e-4 + 1.25e-4))
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        (point(3), "threads 3: run were 1, 2; a value beyond them needs 4"),
+        (point(9), "nothing is told beyond 4 times"),
+        (point(1, 2), "ranks on a node 2: run were 1; a value beyond them needs 4"),
+        (point(1, 1, 1024), "positives of a rank's step 1024: run were 256"),
+        (point(compute=(("engine", repr("native")),)), "no run tells the compute of engine native"),
+        (point(input=(("loader", "'batched'"),)), "no run tells the input of loader batched"),
+    ],
+)
+def test_what_the_runs_do_not_support_is_refused(asked: Point, reason: str) -> None:
+    known = [made(point(1)), made(point(2))]
+    said = model.step(asked, known)
+    assert isinstance(said, Refusal)
+    assert reason in said.reason
+
+
+def test_ranks_that_never_exchanged_anything_are_refused() -> None:
+    one_rank_a_node = [made(point(1, 1, 256)), made(point(1, 1, 512))]
+    asked = replace(point(1, 2, 512), ranks_per_node=1)
+    said = model.step(asked, one_rank_a_node)
+    assert isinstance(said, Refusal)
+    assert "no run of several ranks with engine reference" in said.reason
+
+
+def test_numbers_that_always_changed_together_give_no_interval() -> None:
+    """Without any of the runs nothing is known of its threads: no error tells how sure it is."""
+    known = runs_of((1, 1, 256), (2, 1, 1024), (4, 1, 4096))
+    errors, refused = held_out.held_out(known)
+    assert not errors
+    assert len(refused) == 3
+    assert held_out.interval(point(1, 1, 1024), known, errors) is None
+
+
+def test_the_interval_holds_the_truth_and_grows_with_the_noise() -> None:
+    sizes = [(threads, batch) for threads in (1, 2, 4) for batch in (128, 256, 512, 1024)]
+    asked = point(2, 1, 768)
+    widths = []
+    for size in (0.01, 0.1):
+        noises = [1 + size * (-1) ** at for at in range(len(sizes))]
+        known = [
+            made(point(threads, 1, batch), noise)
+            for (threads, batch), noise in zip(sizes, noises, strict=True)
+        ]
+        errors, refused = held_out.held_out(known)
+        assert not refused
+        ends = held_out.interval(asked, known, errors)
+        assert ends is not None
+        assert ends[0] < made(asked).step_s < ends[1]
+        widths.append(ends[1] / ends[0])
+    assert widths[1] > 2 * (widths[0] - 1) + 1
+
+
+def test_two_held_out_make_no_interval() -> None:
+    known = runs_of((1, 1, 256), (1, 1, 512), (1, 1, 1024))
+    errors, _ = held_out.held_out(known)
+    assert held_out.interval(point(1, 1, 768), known, errors[:2]) is None
+
+
+def test_many_bounds_leave_the_outermost_out() -> None:
+    """By hand: of 19, the second lowest and the second highest."""
+    assert held_out._ends(19) == (1, 17)
+    assert held_out._ends(4) == (0, 3)
+
+
+def test_a_simulation_is_the_sum_of_its_assumptions() -> None:
+    """By hand, 4 ranks of a batch of 1024: 1 ms + 256 x 3 µs, and 6 messages of 25 µs and 1 MB / 4
+    at 1 GB/s."""
+    known = runs_of((1, 1, 256), (1, 1, 512), (1, 1, 1024))
+    told = simulate(point(1, 1, 1024), known, 4, 250_000, Network(25e-6, 1e9))
+    assert isinstance(told, Simulation)
+    last = told.sizes[-1]
+    assert sum(last.phases.values()) == pytest.approx(1e-3 + 256 * 3e-6 + 6 * (25e-6 + 0.25e-3))
+    assert [one.ranks for one in told.sizes] == [1, 2, 4]
+    assert last.speedup == pytest.approx((1e-3 + 1024 * 3e-6) / sum(last.phases.values()))
+    assert "assumed, not measured" in " ".join(told.assumptions)
+
+
+def test_a_simulation_needs_the_fixed_cost_of_a_step() -> None:
+    told = simulate(point(), [made(point())], 4, 250_000, Network(25e-6, 1e9))
+    assert isinstance(told, Refusal)
+    assert told.run == ("training.global_batch_size=64",)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo's records, and a job file beside them."""
+    folder = tmp_path_factory.mktemp("predict")
+    paths = demo(folder)
+    complete(paths)
+    job = "name: demo\ndata: {path: data}\ngrid: {resources.cpus_per_task: [1, 2]}\n"
+    (folder / "demo.yaml").write_text(job)
+    return folder
+
+
+def test_a_tables_row_becomes_a_point_with_the_parts_of_its_step(results: Path) -> None:
+    from hpcncf.paths import ResultPaths
+
+    rows = collect.collect(ResultPaths(results / "results")).runs
+    known = points.measured(rows)
+    assert len(known) == 6, "repeats are one point"
+    first = next(one for one in known if one.point.label == "1 core · per_sample")
+    step = 256 * 5 / 21_000
+    assert first.step_s == pytest.approx(step)
+    assert (first.input_s, first.compute_s) == pytest.approx((0.71 * step, 0.29 * step))
+    assert first.epoch_factor == pytest.approx(1.0, abs=0.01)
+    said = predict.predict(rows, [])
+    assert said == []
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["-s", "resources.tasks_per_node=2", "-s", "resources.cpus_per_task=2"], 0, "predicted: "),
+        (["-s", "resources.cpus_per_task=16"], 3, "to know, run it: hpcncf submit"),
+        (["--held-out"], 0, "held out are predicted within"),
+        (["--simulate", "64"], 0, "A SIMULATION, not a prediction. It assumes:"),
+        (["--json"], 0, '"measured": '),
+    ],
+)
+def test_predict_tells_or_names_the_run_that_would(
+    results: Path, capsys: pytest.CaptureFixture[str], words: list[str], code: int, told: str
+) -> None:
+    where = ["--results", str(results / "results")]
+    assert cli.main(["predict", str(results / "demo.yaml"), *where, *words]) == code
+    out = capsys.readouterr().out
+    assert told in out
+
+
+def test_what_was_run_is_predicted_without_itself(results: Path) -> None:
+    from hpcncf.paths import ResultPaths
+
+    rows = collect.collect(ResultPaths(results / "results")).runs
+    asked = next(row for row in rows if row["loader"] == "vectorized" and row["world_size"] == 1)
+    (said,) = predict.predict(rows, [asked])
+    assert isinstance(said, Prediction)
+    assert said.measured == pytest.approx(5 * 83_731 / 96_000, rel=0.01)
+    assert said.seconds_per_epoch != said.measured

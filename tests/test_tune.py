@@ -1,0 +1,243 @@
+"""Tuning on generated speeds finds what the whole grid would, at a quarter of its core-hours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from conftest import FakeSlurm
+from made_grid import Grid, tuned
+
+from hpcncf import cli, jobfile, records, results
+from hpcncf.errors import UsageError
+from hpcncf.paths import ResultPaths
+from hpcncf.plan import Plan
+from hpcncf.tune import choose, figures, grid, race, saved, trials
+from hpcncf.tune.choose import Rules
+from hpcncf.tune.figures import Figure
+from hpcncf.tune.values import OBJECTIVES, Ask, Objective, Point, Trial
+
+
+def figure(index: int, cores: int, epoch_s: float, trained_s: float = 10.0) -> Figure:
+    point = Point(index, str(index), cores, 0, 256, 1000, "one model")
+    return Figure(point, epoch_s, epoch_s, epoch_s, trained_s, 1, False)
+
+
+def best_of_all(made: Grid, objective: Objective) -> int:
+    """By the true speeds, without the class whose quality does not hold."""
+    sound = [point for point in made.points if made.hr10[point.batch] > 0.7]
+    true = [
+        Figure(point, seconds, seconds, seconds, 1.0, 1, True)
+        for point, seconds in ((point, made.epoch_s[point.index]) for point in sound)
+    ]
+    return figures.best_first(true, objective)[0].point.index
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_the_best_of_the_grid_is_found_with_a_quarter_of_its_core_hours(
+    objective: Objective,
+) -> None:
+    for seed in range(5):
+        made = Grid(seed=seed, noise=0.01)
+        step, runs = tuned(made, made.all_core_hours() / 4, objective)
+        assert step.chosen == best_of_all(made, objective)
+        assert step.verified
+        assert sum(run.core_hours for run in runs) <= made.all_core_hours() / 4
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_where_noise_decides_the_choice_is_hardly_slower(objective: Objective) -> None:
+    for seed in range(5):
+        made = Grid(seed=seed, noise=0.03)
+        step, _ = tuned(made, made.all_core_hours() / 4, objective)
+        assert step.chosen is not None
+        best = best_of_all(made, objective)
+        assert made.epoch_s[step.chosen] <= 1.1 * made.epoch_s[best]
+
+
+def test_a_fast_class_whose_quality_does_not_hold_is_not_chosen() -> None:
+    made = Grid(noise=0.0)
+    step, runs = tuned(made, made.all_core_hours())
+    assert step.chosen is not None
+    assert made.points[step.chosen].batch != 4096
+    assert min(made.epoch_s) == made.epoch_s[made.points[step.chosen].index + 1], "it was faster"
+    assert any(run.whole and made.points[run.ask.point].batch == 4096 for run in runs)
+
+
+def test_without_evaluation_speed_alone_decides_and_only_the_best_runs_whole() -> None:
+    made = Grid(noise=0.0, epochs=200)
+    runs: list[Trial] = []
+    while (
+        step := choose.next_step(made.points, runs, Rules("fastest", 100.0, judges=False))
+    ).kind == "send":
+        runs += [made.run(ask) for ask in step.asks]
+    assert step.chosen is not None
+    assert made.epoch_s[step.chosen] == min(made.epoch_s)
+    assert {run.ask.point for run in runs if run.whole} == {step.chosen}
+
+
+def test_killed_at_any_moment_it_ends_with_the_same_runs() -> None:
+    """Nothing but the trials is remembered."""
+    made = Grid(noise=0.02)
+    hours = made.all_core_hours() / 4
+    step, runs = tuned(made, hours)
+    for kept in (1, 7, len(runs) - 2):
+        again, more = tuned(made, hours, trials=runs[:kept])
+        assert again.chosen == step.chosen
+        assert sum(run.core_hours for run in more) <= hours
+
+
+@pytest.mark.parametrize("share", [0.01, 0.05, 0.1, 0.15])
+def test_a_small_budget_is_kept_and_what_is_missing_is_told(share: float) -> None:
+    made = Grid(noise=0.02)
+    hours = share * made.all_core_hours()
+    step, runs = tuned(made, hours)
+    assert sum(run.core_hours for run in runs[:-1]) <= hours, "over by no more than a run"
+    assert step.verified or "the budget has no room" in step.why
+
+
+def test_runs_under_way_are_waited_for_and_open_ones_sent_again() -> None:
+    made = Grid()
+    rules = Rules("knee", 1.0)
+    done = made.run(Ask(0, 79, 0))
+    under_way = replace(done, ask=Ask(1, 20, 0), fate="under way")
+    assert choose.next_step(made.points, [done, under_way], rules).kind == "wait"
+    step = choose.next_step(made.points, [done, replace(under_way, fate="open")], rules)
+    assert (step.kind, step.asks) == ("send", ())
+
+
+def test_the_first_round_is_one_run_and_the_next_no_more_than_the_budget_surely_holds() -> None:
+    made = Grid()
+    first = choose.next_step(made.points, [], Rules("knee", 1.0))
+    assert len(first.asks) == 1
+    done = [made.run(ask) for ask in first.asks]
+    assert len(choose.next_step(made.points, done, Rules("knee", 9.0)).asks) == 35
+    assert len(choose.next_step(made.points, done, Rules("knee", 0.1)).asks) == 1
+
+
+def test_a_point_that_fails_is_left_out() -> None:
+    made = Grid(noise=0.0)
+    best = best_of_all(made, "fastest")
+    failed = Trial(Ask(best, 79, 0), "failed", 0.001, reason="failed")
+    step, runs = tuned(made, 1.0, "fastest", [made.run(Ask(0, 79, 0)), failed])
+    assert step.chosen not in (None, best)
+    assert sum(run.ask.point == best for run in runs) == 1
+
+
+def test_the_knee_is_the_fastest_that_costs_at_most_1_4_times_the_cheapest() -> None:
+    """By hand: 10, 13 and 16 core-seconds an epoch; 13 / 10 < 1 / 0.7 < 16 / 10."""
+    found = [figure(0, 1, 10.0), figure(1, 2, 6.5), figure(2, 4, 4.0)]
+    best = {one: figures.best_first(found, one)[0].point.index for one in OBJECTIVES}
+    assert best == {"knee": 1, "fastest": 2, "cheapest": 0}
+
+
+def test_a_third_goes_on_and_the_cheapest_with_it() -> None:
+    """By hand: of nine, three; the ninth is cheapest, on one core, and slowest."""
+    several = [figure(at, 4, 1.0 + 0.01 * at, trained_s=0.1) for at in range(8)]
+    cheapest = figure(8, 1, 2.0, trained_s=0.1)
+    left, short = race.finalists([*several, cheapest], "knee", first_s=3.0)
+    assert [one.point.index for one in left] == [8, 0, 1]
+    assert [seconds for _, seconds in short] == [3.0, 3.0, 3.0]
+    left, _ = race.finalists([*several, cheapest], "fastest", first_s=3.0)
+    assert [one.point.index for one in left] == [0, 1, 2]
+
+
+def test_overlapping_repeats_are_repeated_up_to_three_times() -> None:
+    one = replace(figure(0, 1, 1.0), low=0.95, high=1.05, runs=2)
+    near = replace(figure(1, 1, 1.04), low=1.02, high=1.06, runs=3)
+    far = replace(figure(2, 1, 1.2), low=1.1, high=1.3, runs=2)
+    assert [each.point.index for each in race.open_ones([one, near, far], "fastest")] == [0]
+    assert race.open_ones([one, far], "fastest") == []
+    single = [figure(0, 1, 1.0), figure(1, 1, 1.09), figure(2, 1, 1.2)]
+    assert [each.point.index for each in race.open_ones(single, "fastest")] == [0, 1]
+
+
+GRID = """\
+training: {epochs: 3, global_batch_size: 100}
+grid:
+  training.engine: [reference, rowwise]
+  resources.cpus_per_task: [1, 2]
+  training.lr: [0.001, 0.01]
+"""
+
+
+@pytest.fixture
+def made(job_file: Callable[[str], Path]) -> grid.Grid:
+    path = job_file("")
+    text = "\n".join(path.read_text().splitlines()[:3])
+    path.write_text(f"{text}\n{GRID}")
+    job = jobfile.load(path)
+    keys = jobfile.data_keys(job)
+    return grid.of(job, keys, dict.fromkeys(keys, 2000))
+
+
+def test_a_cut_run_is_another_run_than_the_whole_one_and_not_evaluated(made: grid.Grid) -> None:
+    whole, cut = made.run(Ask(0, None, 0)), made.run(Ask(0, 7, 0))
+    assert whole.training is not None
+    assert cut.training is not None
+    assert whole.id != cut.id
+    assert (whole.training.max_steps, whole.training.evaluation) == (None, "sampled")
+    assert (cut.training.max_steps, cut.training.evaluation) == (7, "none")
+    assert made.run(Ask(0, 7, 1)).repeat == 1
+    assert made.points[0].whole_steps == 60
+
+
+def test_engines_and_cores_are_of_one_class_and_learning_rates_are_not(made: grid.Grid) -> None:
+    classes = {point.quality for point in made.points}
+    assert len(made.points) == 8
+    assert len(classes) == 2
+
+
+def test_one_point_and_a_command_are_refused(job_file: Callable[[str], Path]) -> None:
+    job = jobfile.load(job_file(""))
+    with pytest.raises(UsageError, match="this job has one"):
+        grid.of(job, {}, {job.data.path if job.data else "": 2000})
+
+
+def test_states_become_fates_and_what_was_cut_off_thrice_is_given_up(made: grid.Grid) -> None:
+    ask = Ask(0, 7, 0)
+    run_id = made.run(ask).id
+    row = {"state": "lost", "reason": "", "attempts": 1, "core_hours_all": 0.5}
+    (once,) = trials.of(made, [ask], {run_id: row})
+    assert (once.fate, once.core_hours) == ("open", 0.5)
+    (thrice,) = trials.of(made, [ask], {run_id: row | {"attempts": 3}})
+    assert thrice.fate == "failed"
+    (unknown,) = trials.of(made, [ask], {})
+    assert unknown.fate == "open"
+    silent = {"state": "completed", "seconds_per_epoch": None, "training_s": None}
+    (mute,) = trials.of(made, [ask], {run_id: row | silent})
+    assert mute.fate == "failed"
+
+
+def test_another_grid_in_the_same_folder_is_refused(made: grid.Grid, tmp_path: Path) -> None:
+    paths = ResultPaths(tmp_path / "results")
+    saved.write(paths, saved.read(paths, made.job).then("first", [Ask(0, 7, 0)]))
+    assert saved.read(paths, made.job).asks() == [Ask(0, 7, 0)]
+    other = made.job.model_copy(update={"repeats": 2})
+    with pytest.raises(UsageError, match=r"other settings \(repeats\)"):
+        saved.read(paths, other)
+
+
+def test_without_wait_a_call_submits_and_says_how_to_go_on(
+    job_file: Callable[[str], Path],
+    fake_slurm: FakeSlurm,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = job_file("grid: {training.engine: [reference, rowwise]}\n")
+    monkeypatch.chdir(path.parent)
+    command = ["tune", "job.yaml", "--budget", "0.5"]
+    assert cli.main(command) == 3
+    out = capsys.readouterr().out
+    assert len(fake_slurm.submitted) == 1
+    assert "a first run, to see what one costs: 1 run (0 of 0.5 spent)" in out
+    assert "go on: hpcncf tune job.yaml --budget 0.5" in out
+    assert cli.main(command) == 3, "it is queued: nothing more is sent"
+    assert "runs are under way: 1 run" in capsys.readouterr().out
+    plan = results.read_plan(ResultPaths(path.parent / "results/tiny-tune"))
+    assert isinstance(plan, Plan)
+    assert len(plan.runs) == 1
+    kept = records.read(ResultPaths(path.parent / "results/tiny-tune").tuning, saved.Tuning)
+    assert len(kept.rounds) == 1
