@@ -29,6 +29,8 @@ VERBS = (
     "diagnose",
     "explain",
     "compare",
+    "predict",
+    "tune",
     "run",
     "train",
     "bench",
