@@ -11,8 +11,9 @@ from hpcncf_analysis.words import THIN, cores, percent, times
 
 def counts(counted: CoreCounts) -> str:
     """`5 cores allocated, 5 usable, 1.02 used`."""
-    told = (cores(each) for each in (counted.allocated, counted.usable, counted.used))
-    return "{} cores allocated, {} usable, {} used".format(*told)
+    noun = "core" if counted.allocated == 1 else "cores"
+    allocated, usable, used = map(cores, (counted.allocated, counted.usable, counted.used))
+    return f"{allocated} {noun} allocated, {usable} usable, {used} used"
 
 
 def cost(finding: Finding) -> str:

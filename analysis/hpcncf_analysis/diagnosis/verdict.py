@@ -71,7 +71,7 @@ EXPLAINS: Final[Mapping[Cause, frozenset[Cause]]] = {
         }
     ),
     "oversubscribed": frozenset({"sync_bound", "straggler", "dense_optimizer", "serial_step"}),
-    "neighbour_load": frozenset({"straggler", "sync_bound", "oversubscribed"}),
+    "neighbour_load": frozenset({"straggler", "sync_bound", "oversubscribed", "startup_bound"}),
     "memory_pressure": frozenset({"input_io", "straggler", "checkpoint_bound"}),
     "dense_optimizer": frozenset({"sync_bound"}),
     "python_input": frozenset({"serial_step", "gpu_underused"}),

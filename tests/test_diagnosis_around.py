@@ -1,0 +1,91 @@
+"""Start-up, evaluation, checkpoints, memory, GPUs, and runs too short to judge."""
+
+from __future__ import annotations
+
+import pytest
+from make_evidence import PHASES, command, evidence
+
+from hpcncf_analysis.diagnosis import around, gpus, memory
+from hpcncf_analysis.diagnosis.evidence import Gpus
+
+
+def test_three_seconds_after_start_up_are_too_short() -> None:
+    found = around.too_short_to_judge(evidence(elapsed_s=6.0, startup_s=3.0, training_s=3.0))
+    assert found is not None
+    assert "after" in found.evidence[0]
+    assert around.too_short_to_judge(evidence()) is None
+
+
+def test_a_command_of_four_seconds_is_too_short() -> None:
+    assert around.too_short_to_judge(command(elapsed_s=4.0)) is not None
+    assert around.too_short_to_judge(command(elapsed_s=20.0)) is None
+
+
+def test_a_long_start_up_is_said_even_where_little_follows() -> None:
+    told = evidence(elapsed_s=25.0, startup_s=22.0, training_s=3.0)
+    found = around.startup_bound(told)
+    assert found is not None
+    assert found.share == pytest.approx(0.88)
+    assert around.too_short_to_judge(told) is None
+
+
+def test_imports_of_a_short_run_are_no_start_up_to_complain_of() -> None:
+    assert around.startup_bound(evidence(elapsed_s=8.0, startup_s=4.0)) is None
+
+
+def test_a_full_evaluation_has_a_setting_against_it() -> None:
+    told = evidence(evaluation_s=50.0, training={"evaluation": "full"})
+    found = around.evaluation_bound(told)
+    assert found is not None
+    assert found.changes == {"training.evaluation": "sampled"}
+    assert found.gain is not None
+    assert (found.gain.what, found.gain.factor) == ("core_hours", pytest.approx(0.55))
+
+
+def test_a_sampled_evaluation_has_none() -> None:
+    found = around.evaluation_bound(evidence(evaluation_s=50.0))
+    assert found is not None
+    assert found.changes == {}
+
+
+def test_checkpoints_that_cost_a_third() -> None:
+    found = around.checkpoint_bound(evidence(checkpoint_s=33.0))
+    assert found is not None
+    assert found.changes == {"training.checkpoint_every": 0}
+    assert found.gain is not None
+    assert found.gain.factor == pytest.approx(0.67)
+    assert around.checkpoint_bound(evidence(checkpoint_s=5.0)) is None
+
+
+def test_waiting_for_memory_is_pressure() -> None:
+    told = evidence(memory_pressure_s=40.0, memory_peak_mib=255.0, memory_limit_mib=256.0)
+    found = memory.memory_pressure(told)
+    assert found is not None
+    assert found.share == pytest.approx(0.4)
+    assert memory.memory_pressure(evidence(memory_pressure_s=4.0)) is None
+
+
+def test_being_near_the_limit_alone_costs_nothing() -> None:
+    told = evidence(memory_peak_mib=255.0, memory_limit_mib=256.0)
+    assert memory.memory_pressure(told) is None
+
+
+def test_a_gpu_that_waits_for_batches_is_input_bound() -> None:
+    waits = {**PHASES, "input": 0.6}
+    found = gpus.gpu_underused(evidence(gpus=Gpus(1, 0.2), phases=waits))
+    assert found is not None
+    assert found.share == 0.8
+    assert any(each.startswith("input-bound") for each in found.evidence)
+
+
+def test_a_gpu_that_waits_for_small_kernels_is_launch_bound() -> None:
+    found = gpus.gpu_underused(evidence(gpus=Gpus(2, 0.2, watts=120.0)))
+    assert found is not None
+    assert any(each.startswith("launch-bound") for each in found.evidence)
+    assert gpus.gpu_underused(evidence(gpus=Gpus(1, 0.9))) is None
+
+
+def test_without_phases_it_is_not_known_what_a_gpu_waits_for() -> None:
+    found = gpus.gpu_underused(command(gpus=Gpus(1, 0.2)))
+    assert found is not None
+    assert "not known" in found.evidence[-1]

@@ -1,0 +1,119 @@
+"""Samples made in Python, waiting for files, workers that do not pay, rows that nobody read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from make_evidence import command, evidence
+
+from hpcncf_analysis.diagnosis import inputs, step
+from hpcncf_analysis.diagnosis.evidence import Evidence
+
+SLOW_INPUT = {"input": 0.7, "forward": 0.1, "backward": 0.1, "optimizer": 0.1}
+
+
+def per_sample(**changes: Any) -> Evidence:
+    training = {"loader": "per_sample", "engine": "reference", "sync": "dense"}
+    return evidence(**({"training": training, "phases": SLOW_INPUT} | changes))
+
+
+def test_samples_made_one_by_one_cost_the_time_that_steps_wait_for_them() -> None:
+    found = inputs.python_input(per_sample())
+    assert found is not None
+    assert found.share == pytest.approx(0.7 * 0.95)
+    assert found.changes == {"training.loader": "vectorized"}
+    assert found.gain is not None
+    assert found.gain.factor == pytest.approx(1 / 0.3)  # Amdahl's bound
+    assert found.gain.low == pytest.approx(1 / (1 - 0.7 * 0.8))
+
+
+def test_whole_batches_are_not_blamed_for_python() -> None:
+    assert inputs.python_input(evidence(phases=SLOW_INPUT)) is None
+
+
+def test_a_command_that_computes_its_input_makes_it_in_python() -> None:
+    found = inputs.python_input(command(phases=SLOW_INPUT, training_s=95.0))
+    assert found is not None
+    assert found.changes == {}
+    assert found.gain is None
+
+
+def test_an_input_during_which_nobody_computes_waits_for_files() -> None:
+    told = command(phases=SLOW_INPUT, training_s=95.0, used=0.35, read_mib=700.0, iowait_s=60.0)
+    assert inputs.python_input(told) is None
+    found = inputs.input_io(told)
+    assert found is not None
+    assert found.share == pytest.approx(0.65)
+    assert any("700 MiB" in each for each in found.evidence)
+
+
+def test_an_input_that_waits_for_a_core_does_not_wait_for_files() -> None:
+    told = per_sample(used=0.4, runnable=1.0, runqueue_s=60.0, others_cores=0.6)
+    assert inputs.input_io(told) is None
+    assert inputs.python_input(told) is not None
+
+
+def test_a_command_without_phases_waits_for_files_where_the_kernel_says_so() -> None:
+    found = inputs.input_io(command(used=0.3, iowait_s=60.0))
+    assert found is not None
+    assert found.share == pytest.approx(0.6)
+    assert inputs.input_io(command(used=0.3)) is None
+
+
+def test_workers_whose_batches_are_awaited_longer_than_they_take_to_make() -> None:
+    told = evidence(workers=2, children_s=19.0, phases=SLOW_INPUT)
+    found = inputs.worker_overhead(told)
+    assert found is not None
+    assert found.changes == {"training.num_workers": 0}
+    assert found.gain is not None
+    assert found.gain.factor == pytest.approx(1 / (0.3 + 0.2))
+    assert inputs.python_input(per_sample(workers=2, children_s=19.0)) is None
+
+
+def test_workers_that_compute_all_the_time_are_not_overhead() -> None:
+    told = per_sample(workers=2, children_s=150.0)
+    assert inputs.worker_overhead(told) is None
+    assert inputs.python_input(told) is not None
+
+
+def test_epochs_that_wait_for_their_workers_to_start() -> None:
+    found = inputs.worker_overhead(evidence(workers=2, children_s=1.0, first_batch_s=40.0))
+    assert found is not None
+    assert found.share == pytest.approx(0.4)
+    assert inputs.worker_overhead(evidence(first_batch_s=40.0)) is None
+
+
+HEAVY = {"input": 0.01, "forward": 0.01, "backward": 0.07, "optimizer": 0.9, "other": 0.01}
+
+
+def test_an_optimiser_that_walks_rows_nobody_read() -> None:
+    found = step.dense_optimizer(evidence(phases=HEAVY, rows_per_step=1500, table_rows=300_000))
+    assert found is not None
+    assert found.share == pytest.approx(0.9 * 0.95 * (1 - 0.005))
+    assert found.changes == {"training.engine": "rowwise"}
+    assert found.gain is not None
+    # Left: input, other, and (4 - 2.4 x 0.9) of a forward pass.
+    assert found.gain.factor == pytest.approx(1 / (0.02 + 1.84 * 0.01))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rows_per_step": 1000, "table_rows": 1700},
+        {"rows_per_step": None},
+        {"training": {"engine": "rowwise"}},
+        {"training": {"engine": "reference", "sparse": True}},
+    ],
+    ids=["most rows are read", "not known", "rowwise", "sparse gradients"],
+)
+def test_an_optimiser_is_not_blamed_without_reason(changes: dict[str, Any]) -> None:
+    told = {"phases": HEAVY, "rows_per_step": 1500, "table_rows": 300_000} | changes
+    assert step.dense_optimizer(evidence(**told)) is None
+
+
+def test_ranks_that_get_the_rowwise_engine_exchange_rows() -> None:
+    told = evidence(phases=HEAVY, rows_per_step=1500, table_rows=300_000, world_size=2)
+    found = step.dense_optimizer(told)
+    assert found is not None
+    assert found.changes == {"training.engine": "rowwise", "training.sync": "rows"}

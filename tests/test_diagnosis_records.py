@@ -1,0 +1,227 @@
+"""From records to diagnoses: new records and old ones, trainings and commands, whole folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import make_results
+import pytest
+
+from hpcncf import records
+from hpcncf.collect import collect
+from hpcncf.paths import ResultPaths
+from hpcncf.records import NodeRecord, RankRecord
+from hpcncf.spec import JobSpec
+from hpcncf_analysis import diagnosis
+from hpcncf_analysis.diagnosis import drawn, predictions, scoring, targets
+from hpcncf_analysis.diagnosis.gpus import gpus
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory: pytest.TempPathFactory) -> ResultPaths:
+    found = make_results.demo(tmp_path_factory.mktemp("demo"), repeats=1)
+    make_results.complete(found)
+    return found
+
+
+def first(paths: ResultPaths, loader: str, ranks: int = 1) -> RankRecord:
+    run = next(
+        run
+        for run in make_results.plan_of(paths).runs
+        if run.training is not None
+        and (run.training.loader, run.resources.tasks_per_node) == (loader, ranks)
+        and run.resources.cpus_per_task == 1
+    )
+    return records.read(paths.run(run.id).attempt(1).rank(0), RankRecord)
+
+
+def with_parts(record: RankRecord, **parts: dict[str, Any]) -> RankRecord:
+    """`cpu={"runnable_mean": 2.0}` changes a field of a part."""
+    changed = {
+        name: getattr(record, name).model_copy(update=fields) for name, fields in parts.items()
+    }
+    return record.model_copy(update=changed)
+
+
+def test_a_naive_loaders_record_says_python_input(paths: ResultPaths) -> None:
+    told = diagnosis.diagnose([first(paths, "per_sample")], [])
+    assert told.primary is not None
+    assert told.primary.cause == "python_input"
+    assert (told.cores.allocated, told.cores.usable) == (1, 1)
+    assert "the node's series" in told.missing[0]
+
+
+def test_every_run_of_a_folder_is_diagnosed(paths: ResultPaths) -> None:
+    rows = collect(paths).runs
+    told = diagnosis.of_results(paths, rows)
+    assert set(told) == {row["run_id"] for row in rows}
+    healthy = [row["loader"] for row in rows if told[row["run_id"]].verdict == "healthy"]
+    assert set(healthy) == {"vectorized"}
+
+
+def test_a_torn_record_is_passed_over(tmp_path: Path) -> None:
+    paths = make_results.demo(tmp_path, repeats=1)
+    make_results.complete(paths)
+    torn = make_results.plan_of(paths).runs[0]
+    for file in paths.run(torn.id).attempt(1).ranks():
+        file.write_text("{")
+    assert torn.id not in diagnosis.of_results(paths, collect(paths).runs)
+
+
+def test_ranks_that_share_a_core_cannot_use_it_twice(paths: ResultPaths) -> None:
+    record = first(paths, "vectorized", ranks=2)
+    on_one = with_parts(record, cores={"cpus": [0], "usable": 1.0})
+    assert drawn.usable([on_one, on_one]) == 1.0
+    other = with_parts(record, cores={"cpus": [1], "usable": 1.0})
+    assert drawn.usable([on_one, other]) == 2.0
+
+
+def test_what_an_old_record_lacks_is_estimated_from_its_settings(paths: ResultPaths) -> None:
+    run = {
+        "model": {"gmf_width": 8, "mlp_width": 32, "layers": [32, 16, 8]},
+        "training": {"global_batch_size": 256, "batch_size_per_rank": None, "negatives": 4},
+        "resources": {"nodes": 1, "tasks_per_node": 2},
+    }
+    layers = 65 * 32 + 33 * 16 + 17 * 8
+    record = make_results.training_record(make_results.plan_of(paths).runs[0])
+    told = drawn.estimated_rows(run, record.model_copy(update={"parameters": 40_000 + layers}))
+    # 40 parameters a row; 128 positives a rank, each with its user and 5 items.
+    assert told == (128 * 6, 1000)
+
+
+def command_record(tmp_path: Path, **reported: float) -> RankRecord:
+    paths = make_results.command_plan(tmp_path)
+    record = make_results.rank_record(make_results.plan_of(paths).runs[0], 0)
+    return record.model_copy(update={"reported": reported})
+
+
+def test_phases_that_a_command_reports_are_read(tmp_path: Path) -> None:
+    record = command_record(
+        tmp_path, input_s=60.0, forward_s=20.0, backward_s=10.0, optimizer_s=5.0, steps=500
+    )
+    told = drawn.evidence([record], [])
+    assert told.training_s == 95.0
+    assert told.phases["input"] == pytest.approx(60 / 95)
+    primary = diagnosis.diagnose([record], []).primary
+    assert primary is not None
+    assert primary.cause == "python_input"
+
+
+def test_a_command_that_reports_nothing_lacks_its_phases(tmp_path: Path) -> None:
+    told = diagnosis.diagnose([command_record(tmp_path)], [])
+    assert told.primary is not None
+    assert told.primary.cause == "serial_step"  # 1 of 5 cores, and nothing to say why
+    assert any("phases" in each for each in told.missing)
+
+
+def test_words_and_negative_numbers_that_a_command_reports_are_not_seconds(tmp_path: Path) -> None:
+    record = command_record(tmp_path)
+    odd = record.model_copy(update={"reported": {"input_s": "long", "sync_s": -3.0, "steps": True}})
+    assert drawn.evidence([odd], []).phases == {}
+
+
+def node_with_gpu(
+    paths: ResultPaths, busy: list[float | None], ours: list[float | None]
+) -> NodeRecord:
+    run = make_results.plan_of(paths).runs[0]
+    node = make_results.node_record(run, windows=2)
+    unknown: list[None] = [None, None]
+    gpu = {
+        "index": 0,
+        "uuid": "GPU-0",
+        "name": "Example",
+        "memory_total_mib": 80_000.0,
+        "busy": busy,
+        "ours": ours,
+        "memory_mib": unknown,
+        "ours_memory_mib": unknown,
+        "energy_j": unknown,
+        "sm_mhz": unknown,
+        "throttled": {},
+    }
+    return NodeRecord.model_validate(node.model_dump() | {"gpus": [gpu]})
+
+
+def test_a_gpus_own_kernels_count_where_they_are_told_apart(paths: ResultPaths) -> None:
+    apart = gpus([node_with_gpu(paths, busy=[1.0, 1.0], ours=[0.2, 0.4])])
+    assert apart is not None
+    assert apart.busy == pytest.approx(0.3)
+    whole = gpus([node_with_gpu(paths, busy=[0.6, None], ours=[None, None])])
+    assert whole is not None
+    assert whole.busy == pytest.approx(0.6)
+    assert gpus([node_with_gpu(paths, busy=[None, None], ours=[None, None])]) is None
+
+
+def test_a_file_a_folder_and_an_attempt_name_the_same_run(paths: ResultPaths) -> None:
+    run = make_results.plan_of(paths).runs[0]
+    attempt = paths.run(run.id).attempt(1)
+    told = targets.of_folder(paths.run(run.id).folder)
+    assert told == targets.of_folder(attempt.folder) == targets.of_file(attempt.rank(0))
+
+
+def naive(folder: Path) -> tuple[JobSpec, list[predictions.Remedy]]:
+    """A job of one point, a naive loader's, that was run; and its remedies."""
+    points = [{"training.loader": "per_sample"}]
+    paths = make_results.demo(folder, repeats=1, points=points)
+    make_results.complete(paths)
+    rows = collect(paths).runs
+    data = {"path": str(folder / "data")}
+    job = JobSpec.model_validate({"name": "demo", "data": data, "points": points})
+    return job, predictions.remedies(rows, diagnosis.of_results(paths, rows))
+
+
+def test_a_remedy_becomes_a_point_with_its_prediction(tmp_path: Path) -> None:
+    job, wanted = naive(tmp_path)
+    after, made = predictions.with_remedies(job, wanted, frozenset(), records.now())
+    assert after.points == [*job.points, {"training.loader": "vectorized"}]
+    assert after.repeats == 3
+    assert [each.cause for each in made] == ["python_input"]
+    # Its input takes 71 %: Amdahl's bound.
+    assert made[0].factor == pytest.approx(1 / 0.29)
+
+
+def test_what_was_measured_already_is_not_predicted(tmp_path: Path) -> None:
+    job, wanted = naive(tmp_path)
+    _, made = predictions.with_remedies(job, wanted, frozenset(), records.now())
+    measured = frozenset(each.after for each in made)
+    assert measured
+    assert predictions.with_remedies(job, wanted, measured, records.now())[1] == []
+
+
+def prediction(factor: float) -> predictions.Prediction:
+    return predictions.Prediction(
+        made_at=records.now(),
+        cause="python_input",
+        base="a",
+        after="b",
+        changes={"training.loader": "vectorized"},
+        what="instances_per_s",
+        factor=factor,
+        low=factor / 2,
+        high=factor * 2,
+    )
+
+
+def row(config: str, speed: float) -> dict[str, Any]:
+    return {"config": config, "state": "completed", "instances_per_s": speed, "core_hours": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("factor", "within"), [(3.0, True), (2.4, True), (2.2, False), (4.0, False)]
+)
+def test_a_prediction_is_right_within_a_quarter_of_what_was_measured(
+    factor: float, within: bool
+) -> None:
+    runs = [row("a", 90.0), row("a", 100.0), row("a", 110.0), row("b", 290.0), row("b", 310.0)]
+    [told] = scoring.scored([prediction(factor)], runs)
+    assert told["measured"] == pytest.approx(3.0)
+    assert told["measured_low"] == pytest.approx(290 / 110)
+    assert told["measured_high"] == pytest.approx(310 / 90)
+    assert told["within"] is within
+
+
+def test_what_is_not_measured_yet_has_no_score() -> None:
+    [told] = scoring.scored([prediction(3.0)], [row("a", 100.0)])
+    assert told["measured"] is None
+    assert told["within"] is None

@@ -1,0 +1,113 @@
+"""Which finding comes first, and when there is nothing to say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from make_evidence import command, evidence
+
+from hpcncf_analysis.diagnosis import verdict
+from hpcncf_analysis.diagnosis.finding import CAUSES, Cause, Finding
+
+SLOW_INPUT = {"input": 0.7, "forward": 0.1, "backward": 0.1, "optimizer": 0.1}
+PER_SAMPLE = {"loader": "per_sample", "engine": "reference", "sync": "dense"}
+
+
+def finding(cause: Cause, share: float) -> Finding:
+    return Finding(cause, share, "time", (), "")
+
+
+def causes(*found: Finding) -> list[str]:
+    return [each.cause for each in verdict.ordered(found)]
+
+
+def test_a_run_that_keeps_its_cores_busy_is_healthy() -> None:
+    told = verdict.judged(evidence(allocated=2))
+    assert (told.verdict, told.findings, told.missing) == ("healthy", (), ())
+
+
+def test_idle_cores_that_nothing_explains_are_unknown() -> None:
+    told = verdict.judged(command(used=0.3))
+    assert told.verdict == "unknown"
+    assert told.missing[0] == "why 70\u202f% of the usable cores' time was not used"
+
+
+def test_the_costliest_finding_is_the_primary_one() -> None:
+    assert causes(finding("evaluation_bound", 0.3), finding("python_input", 0.4)) == [
+        "python_input",
+        "evaluation_bound",
+    ]
+
+
+def test_confinement_stands_before_the_threads_that_fight_for_its_core() -> None:
+    found = [finding("oversubscribed", 0.75), finding("one_core_confinement", 0.5)]
+    assert causes(*found)[0] == "one_core_confinement"
+
+
+def test_what_costs_more_than_twice_as_much_needs_no_explaining() -> None:
+    found = [finding("oversubscribed", 0.9), finding("one_core_confinement", 0.25)]
+    assert causes(*found)[0] == "oversubscribed"
+
+
+def test_a_run_too_short_is_that_before_all_else() -> None:
+    told = verdict.judged(
+        evidence(elapsed_s=4.0, training_s=2.0, startup_s=1.5, allocated=4, usable=1)
+    )
+    assert told.primary is not None
+    assert told.primary.cause == "too_short_to_judge"
+    assert told.secondary[0].cause == "one_core_confinement"
+
+
+def test_the_forums_run_is_told_from_one_confined_to_a_core() -> None:
+    """Both used one core of five: 20 %."""
+    naive = evidence(allocated=5, used=1.0, training=PER_SAMPLE, phases=SLOW_INPUT, threads=5)
+    bound = evidence(allocated=5, usable=1, training=PER_SAMPLE, phases=SLOW_INPUT)
+    for told, cause in ((naive, "python_input"), (bound, "one_core_confinement")):
+        judged = verdict.judged(told)
+        assert judged.primary is not None
+        assert judged.primary.cause == cause
+
+
+def test_records_that_lack_a_rank_say_so() -> None:
+    told = verdict.judged(evidence(world_size=2, failed="rank 0 failed"))
+    assert "the records of 1 ranks" in told.missing
+    assert any("rank 0 failed" in each for each in told.missing)
+
+
+share = st.floats(0.0, 1.0)
+some = st.lists(st.builds(finding, st.sampled_from(CAUSES), share), max_size=6)
+
+
+@given(some)
+def test_ordering_loses_and_invents_nothing(found: list[Finding]) -> None:
+    assert sorted(map(repr, verdict.ordered(found))) == sorted(map(repr, found))
+
+
+number = st.one_of(st.none(), st.floats(0.0, 1e6))
+seconds = ("startup_s", "training_s", "evaluation_s", "checkpoint_s", "runqueue_s", "iowait_s")
+others = ("runnable", "others_cores", "throttled_s", "memory_pressure_s", "rows_per_step")
+
+
+@given(
+    st.fixed_dictionaries(dict.fromkeys((*seconds, *others), number)),
+    st.booleans(),
+    st.floats(0.0, 64.0),
+    st.sampled_from([0.0, 1e-9, 30.0]),
+)
+def test_no_record_is_too_odd_to_judge(
+    odd: dict[str, Any], trained: bool, used: float, elapsed_s: float
+) -> None:
+    told = verdict.judged(
+        evidence(allocated=8, used=used, trained=trained, elapsed_s=elapsed_s, **odd)
+    )
+    assert told.verdict in ("cause", "healthy", "unknown")
+    assert all(0 <= found.share <= 1 for found in told.findings)
+
+
+@pytest.mark.parametrize("cause", verdict.EXPLAINS)
+def test_nothing_explains_what_explains_it(cause: Cause) -> None:
+    for explained in verdict.EXPLAINS[cause]:
+        assert cause not in verdict.EXPLAINS.get(explained, ())
