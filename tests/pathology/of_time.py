@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pathology.case import Beside, Case, Job, Run
+from pathology.case import Beside, Case, Job, Need, Run
 
 NO_EVALUATION: Final = {"training.evaluation": "none", "training.checkpoint_every": 0}
 
@@ -153,25 +153,27 @@ CHECKPOINT: Final = [
     ),
 ]
 
+LIMITED: Final = Beside(memory_mib=256)
+LIMITS: Final[frozenset[Need]] = frozenset({"memory cgroup"})
+
 MEMORY: Final = [
     Case(
         "memory_pressure",
-        "random",
-        Run(("mapped.py", "{file}", "--seconds", "12")),
-        "a mapped table that the machine could hold, and a memory limit of half of it: pages go "
-        "and come back",
-        14,
-        beside=Beside(memory_mib=256),
-        needs=frozenset({"memory cgroup"}),
+        "table",
+        Run(("mapped.py", "{file}", "--seconds", "14")),
+        "a mapped table of 280 MiB under a memory limit of 256: pages go, and are wanted again",
+        15,
+        beside=LIMITED,
+        needs=LIMITS,
     ),
     Case(
         "memory_pressure",
-        "scanned",
-        Run(("mapped.py", "{file}", "--seconds", "12", "--scanned")),
-        "the same read from its beginning to its end, again and again",
-        14,
-        beside=Beside(memory_mib=320),
-        needs=frozenset({"memory cgroup"}),
+        "kept",
+        Run(("mapped.py", "{file}", "--seconds", "14", "--table", "120", "--kept", "110")),
+        "what the program keeps leaves no room for a table that alone would fit",
+        15,
+        beside=LIMITED,
+        needs=LIMITS,
     ),
 ]
 

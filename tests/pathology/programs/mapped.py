@@ -1,35 +1,34 @@
-"""Adds up pages of a mapped file: those that memory has no room for are read again."""
+"""Adds up pages of a mapped table in random order: those that memory has no room for come again."""
 
 from __future__ import annotations
 
 import argparse
-import itertools
+import mmap
 import random
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
-
-def drawn(pages: int) -> Iterator[int]:
-    chance = random.Random(1)
-    while True:
-        yield chance.randrange(pages)
+PAGE = 4096
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("file", type=Path)
-    parser.add_argument("--scanned", action="store_true", help="from begin to end, again and again")
+    parser.add_argument("--table", type=int, default=280, metavar="MIB", help="of the file")
+    parser.add_argument("--kept", type=int, default=0, metavar="MIB", help="of memory of its own")
     parser.add_argument("--seconds", type=float, default=10)
     asked = parser.parse_args()
-    table = np.memmap(asked.file, dtype=np.float32, mode="r").reshape(-1, 1024)
-    pages = itertools.cycle(range(len(table))) if asked.scanned else drawn(len(table))
-    total, until = 0.0, time.monotonic() + asked.seconds
+    kept = np.ones(asked.kept * 2**20, dtype=np.uint8)
+    with asked.file.open("rb") as file:
+        table = mmap.mmap(file.fileno(), asked.table * 2**20, access=mmap.ACCESS_READ)
+    table.madvise(mmap.MADV_RANDOM)
+    pages, chance, total = len(table) // PAGE, random.Random(1), len(kept)
+    until = time.monotonic() + asked.seconds
     while time.monotonic() < until:
-        for page in itertools.islice(pages, 1_000):
-            total += float(table[page].sum())
+        at = chance.randrange(pages) * PAGE
+        total += sum(table[at : at + PAGE : 256])
     print(total)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -166,6 +167,8 @@ def main() -> None:
     loop.phases.tell()
     if ranks > 1:
         dist.destroy_process_group()
+        sys.stdout.flush()
+        os._exit(0)  # one of gloo's threads may still hold a tensor, and abort Python's end
 
 
 if __name__ == "__main__":
