@@ -75,7 +75,9 @@ def test_one_alone_is_compared_with_nothing() -> None:
 )
 def test_what_else_is_not_certain_is_said(changes: dict[str, Any], words_in_it: str) -> None:
     quick = configuration("quick", [row(seconds, **changes) for seconds in FAST])
-    assert words_in_it in sure(quick, repeated("slow", SLOW)).text
+    told = sure(quick, repeated("slow", SLOW))
+    assert words_in_it in told.text
+    assert told.sure == ("likely" if "epoch_extrapolated" in changes else "settled")
 
 
 def test_the_runner_up_is_whoever_would_be_chosen_in_its_stead() -> None:

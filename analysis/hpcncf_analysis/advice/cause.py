@@ -68,6 +68,8 @@ def sentence(
     if found is None:
         return None
     one, finding = found
+    if finding.cause == TOO_SHORT and len(configurations) > 1:
+        return None
     whose = one.label if len(configurations) > 1 else "This run"
     told = f"{whose} {_loses(finding)}: {MEANS[finding.cause]} ({finding.cause})"
     chosen = of(best, diagnoses)

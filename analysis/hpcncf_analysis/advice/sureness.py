@@ -37,11 +37,12 @@ def sureness(choice: Choice, choices: Front) -> Sureness:
     chosen, rival = choices.chosen(choice), runner_up(choice, choices)
     if rival is None:
         sure: Sure = "alone"
-        disturbed = ", and neighbours disturbed it" if mostly_disturbed([chosen.one]) else ""
+        disturbed = "; neighbours disturbed it" if mostly_disturbed([chosen.one]) else ""
         reason = f"it is the only one measured, and another may be better{disturbed}"
     else:
         by_speed = choice == "fastest" or (choice == "knee" and rival in worth(choices.standings))
         sure, reason = _against(chosen, rival, by_speed)
+        sure = "likely" if sure == "settled" and _is_cut(chosen.one) else sure
     told = f"{OPENING[sure]}: {reason}."
     return Sureness(sure, " ".join([told, *_besides(chosen.one, rival.one if rival else None)]))
 
@@ -112,10 +113,17 @@ def _besides(chosen: Configuration, rival: Configuration | None) -> list[str]:
     return [sentence for sentence in told if sentence]
 
 
+def _is_cut(chosen: Configuration) -> bool:
+    return any(row.get("epoch_extrapolated") for row in chosen.rows)
+
+
 def _extrapolated(chosen: Configuration) -> str:
-    if not any(row.get("epoch_extrapolated") for row in chosen.rows):
+    if not _is_cut(chosen):
         return ""
-    return "Its epochs were cut short (max_steps): an epoch's time is extrapolated from its steps."
+    return (
+        "Its epochs were cut short (max_steps): an epoch's time is extrapolated from its steps, "
+        "and quality after so few steps tells little of whole epochs."
+    )
 
 
 def _quality(chosen: Configuration, rival: Configuration | None) -> str:
