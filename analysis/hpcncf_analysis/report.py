@@ -41,8 +41,8 @@ class Report:
     figures: list[Path]
     advised: Sequence[Written]
     """The next job's files, the knee's first; empty where nothing can be advised."""
-    quality: str | None
-    """Who reaches the quality asked for first; None where none was asked for."""
+    told: Sequence[str]
+    """More for a terminal: where speed peaks, and who reaches the quality asked for first."""
 
 
 def write(found: Collected, paths: ResultPaths, quality: float | None = None) -> Report:
@@ -57,7 +57,7 @@ def write(found: Collected, paths: ResultPaths, quality: float | None = None) ->
     figures = [path for each in material.figures.values() for path in _write_figure(each, folder)]
     records.write_text(html, rendering.html(page))
     records.write_text(markdown, rendering.markdown(page))
-    told = scaling.quality_sentence(material)
+    told = scaling.sentences(material)
     return Report(material.conclusion, html, markdown, figures, material.written, told)
 
 
@@ -68,14 +68,16 @@ def gather(found: Collected, paths: ResultPaths, quality: float | None = None) -
     counted = [row["run_id"] for row in summary.completed(found.runs)]
     diagnoses = diagnosis.of_results(paths, (r for r in found.runs if not r["retired"]))
     said = alerts(frame[frame["run_id"].isin(counted)], shown)
+    written = files.write(shown, paths, diagnoses)
+    chosen = written[0].advice.chosen.one if written else None
     return Material(
         found=found,
         shown=shown,
         conclusion=conclude.conclude(shown, found.counts(), diagnoses),
         alerts=[*said, *([INCOMPLETE] if shown and not found.complete else [])],
         diagnoses=diagnoses,
-        written=files.write(shown, paths, diagnoses),
-        figures=drawing.draw(shown, extremes(found.runs, shown, paths)),
+        written=written,
+        figures=drawing.draw(found, shown, extremes(found.runs, shown, paths), chosen),
         quality=quality,
     )
 

@@ -15,13 +15,14 @@ from matplotlib.ticker import (
 from hpcncf.tables.trained import PHASES
 from hpcncf_analysis import words
 from hpcncf_analysis.figures import laws, placing, style
+from hpcncf_analysis.figures.fitted import draw_laws
 from hpcncf_analysis.figures.placing import Label
 from hpcncf_analysis.figures.style import GREY, INK
 from hpcncf_analysis.summary import Configuration, by_series, fastest, marks
 
 
 def speedup(configurations: Sequence[Configuration]) -> Figure | None:
-    """Speed-up over cores for each series, with the ideal line.
+    """Speed-up over cores for each series, with the ideal line and the laws that were fitted.
 
     A full line joins sizes of as many ranks as the base (more cores each), a dashed one those of
     the base's cores per rank (more ranks); other shapes stand alone.
@@ -39,7 +40,8 @@ def speedup(configurations: Sequence[Configuration]) -> Figure | None:
         colours = style.colours(one.series for one in configurations)
         names = marks(configurations)
         shown = [one for found in series.values() for one in found]
-        _ideal(axes, shown)
+        reach = draw_laws(axes, shown, colours)
+        _ideal(axes, shown, reach)
         laws.draw(axes, shown, colours)
         ends = [
             Label(one.cores, _gain(one), names[one.key], colours[name])
@@ -79,7 +81,10 @@ def _along_lines(shown: Sequence[Configuration]) -> list[tuple[float, float]]:
     ]
 
 
-def _ideal(axes: Axes, shown: Sequence[Configuration]) -> None:
+def _ideal(
+    axes: Axes, shown: Sequence[Configuration], reach: Sequence[tuple[float, float]]
+) -> None:
+    """`reach`: where the fitted laws' curves end."""
     counts = sorted({one.cores for one in shown})
     most, fewest = counts[-1], counts[0]
     axes.plot([fewest, most], [1, most / fewest], color=GREY, lw=1, ls=":")
@@ -90,10 +95,13 @@ def _ideal(axes: Axes, shown: Sequence[Configuration]) -> None:
         textcoords="offset points",
         color=GREY,
     )
-    top = max(most / fewest, *(_gain(one) for one in shown))
+    top = max(most / fewest, *(_gain(one) for one in shown), *(gain for _, gain in reach))
     axes.set_ylim(0, top * 1.12)
-    span = most - fewest
-    axes.set_xlim(fewest - 0.12 * span, most + 0.85 * span)  # the lines' labels stand to the right
+    span, last = (
+        most - fewest,
+        max(most + 0.85 * (most - fewest), *(cores for cores, _ in reach), 0),
+    )
+    axes.set_xlim(fewest - 0.12 * span, last)  # the lines' labels stand to the right
     axes.xaxis.set_major_locator(FixedLocator(counts))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))

@@ -8,6 +8,8 @@ from typing import Any, Final
 from hpcncf_analysis import words
 from hpcncf_analysis.page.material import Material
 from hpcncf_analysis.page.section import Grid, Part
+from hpcncf_analysis.scaling import pop
+from hpcncf_analysis.scaling.tables import SLOWER
 from hpcncf_analysis.summary import Configuration
 from hpcncf_analysis.table import Table
 
@@ -45,11 +47,19 @@ def busy_s(row: Row) -> float:
     return float(row["counted_s"] - row["sync_s"])
 
 
+def slower(ranks: Sequence[Row]) -> Row | None:
+    """The rank that the others wait for; None where they are even."""
+    found = pop.of_rows(ranks)
+    if found is None or found.slowest_by < SLOWER:
+        return None
+    return next(row for row in ranks if row["rank"] == found.slowest_rank)
+
+
 def _table(ranks: Sequence[Row]) -> Table:
-    slowest = max(ranks, key=busy_s)
+    slowest = slower(ranks)
     columns = ["rank", "node", "steps: instances", "steps: seconds", "steps: input"]
     columns += ["steps: computing", "steps: waiting for ranks", "cores used", "CPU efficiency"]
-    rows = [_row(row, row is slowest and len(ranks) > 1) for row in ranks]
+    rows = [_row(row, row is slowest) for row in ranks]
     return Table([*columns, "peak MiB"], rows, frozenset({"node"}))
 
 

@@ -10,6 +10,8 @@ from hpcncf_analysis.scaling import tables
 from hpcncf_analysis.scaling.quality import sentence, times_to_quality
 from hpcncf_analysis.table import Table
 
+# More than these are on the page.
+MOST: Final = 3
 POP_NOTE: Final = (
     "Of each configuration's first run: load balance × communication × input = parallel "
     "efficiency, of the time that the ranks' steps took. Computation scaling is against the base: "
@@ -25,7 +27,7 @@ def parts(material: Material) -> list[Part]:
         *_grid(tables.law_table(shown), "Laws of the speed, fitted"),
     ]
     if grids:
-        grids += _words(tables.law_note(shown))
+        grids += _words(" ".join([*tables.peaks(shown), tables.law_note(shown) or ""]).strip())
     return [*grids, *_grid(tables.cost_table(shown), "What an epoch costs")]
 
 
@@ -60,5 +62,11 @@ def _grid(table: Table | None, title: str) -> list[Part]:
     return [Grid(table, title=title)] if table else []
 
 
-def _words(text: str | None) -> list[Part]:
+def sentences(material: Material) -> list[str]:
+    """For a terminal: the fastest sizes, and the way to the quality that was asked for."""
+    told = quality_sentence(material)
+    return [*tables.peaks(material.shown)[:MOST], *([told] if told else [])]
+
+
+def _words(text: str) -> list[Part]:
     return [Words(text, note=True)] if text else []
