@@ -110,8 +110,8 @@ class Cpu(Part):
     """Thread-seconds ready to run and waiting for a CPU, over the tree: 0 where every thread had a
     core of its own. From `schedstat`, as `runnable_mean`."""
     iowait_s: float | None = None
-    """Thread-seconds waiting for block devices, swapping included, over the tree (field 42 of
-    /proc/<pid>/stat). None where the kernel does not count: `kernel.task_delayacct` is 0."""
+    """Thread-seconds waiting for reads and writes to end, swapping included, over the tree (field
+    42 of /proc/<pid>/stat). None where the kernel does not count: `kernel.task_delayacct` is 0."""
 
 
 class Memory(Part):
@@ -138,6 +138,10 @@ class Io(Part):
     write_mib: float | None
     pressure_s: float | None = None
     """Seconds in which some thread waited for a disk, told as `memory.pressure_s` is."""
+    blocked_s: float | None = None
+    """Process-seconds in state D, over the tree: a process's first thread waiting for a disk or a
+    network file system. Sampled five times a second, and too high where CPUs are short: the
+    sampler gets one when a process begins to wait. None where there is no /proc."""
 
 
 class Phases(Part):

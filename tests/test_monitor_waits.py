@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from hpcncf.monitor import Monitor, procfs
-from hpcncf.monitor.waits import Growing, Waits
+from hpcncf.monitor.waits import Blocked, Growing, Waits
 
 BOUND = """\
 import os, sys, time
@@ -64,3 +64,13 @@ def test_two_processes_on_one_cpu_wait_for_it_in_turns() -> None:
     if cpu_s.runqueue_s is not None:
         assert cpu_s.runqueue_s > 0.3
         assert cpu_s.runnable_mean is not None
+
+
+def test_who_waits_at_a_look_has_waited_since_the_last_one() -> None:
+    blocked = Blocked()
+    blocked.look(3, 10.0)
+    assert blocked.total_s is None, "nothing is known of the time before the first look"
+    blocked.look(2, 10.5)
+    blocked.look(0, 12.0)
+    blocked.look(1, 12.25)
+    assert blocked.total_s == 2 * 0.5 + 0.25

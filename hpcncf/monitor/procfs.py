@@ -43,6 +43,9 @@ def _chunk(descriptor: int) -> bytes:
 class Stat(NamedTuple):
     """What /proc/<pid>/stat and /proc/<pid>/task/<tid>/stat tell, in seconds (proc(5))."""
 
+    state: str
+    """`R` on a CPU or ready for one, `S` asleep, `D` waiting for a disk or a file server, ...;
+    of a process, its first thread's."""
     parent: int
     user_s: float
     system_s: float
@@ -68,6 +71,7 @@ def stat(folder: str) -> Stat | None:
     if len(words) < 40:
         return None
     return Stat(
+        words[0].decode(),
         int(words[1]),
         int(words[11]) * TICK_S,
         int(words[12]) * TICK_S,

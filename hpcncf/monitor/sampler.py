@@ -15,13 +15,14 @@ from hpcncf.monitor.highest import Highest
 from hpcncf.monitor.measured import PEAK_WINDOW_S, Measured
 from hpcncf.monitor.node import Node
 from hpcncf.monitor.tree import Sample, Spent, Tree
-from hpcncf.monitor.waits import Waits
+from hpcncf.monitor.waits import Blocked, Waits
 from hpcncf.monitor.windows import Window, Windows
 from hpcncf.records import Cores, Cpu, Gpu, Io, Memory, NodeRecord
 
 # A short run is seen too: the first samples come this fast, then ever slower to the interval.
 FIRST_S = 0.05
-MEMORY_S = 0.2
+GLANCE_S = 0.2
+GLANCE_SHARE = 0.002
 WRITE_EVERY_S = 10.0
 # Writing the series may cost a rank no more than this share of its time.
 WRITE_SHARE = 0.002
@@ -58,7 +59,8 @@ class Monitor:
         self._allocated = allocated or self._usable
         self._highest = Highest()
         self._swaps = procfs.has_swap()
-        self._waited = Waits()
+        self._waited, self._blocked = Waits(), Blocked()
+        self._glance_every_s = GLANCE_S
         self._before = held.read()
         self._main_s: float | None = None
         self._last = Sample()
@@ -146,14 +148,21 @@ class Monitor:
             wait_s = min(2 * wait_s, self._interval_s)
 
     def _waits(self, seconds: float) -> bool:
-        """Until the next sample, with an eye on memory: what an evaluation or a checkpoint takes is
-        given back within a second. True when told to stop."""
-        slices = max(1, round(seconds / MEMORY_S))
+        """Until the next sample, with an eye on memory, for what an evaluation takes is given back
+        within a second, and on who waits for files. True when told to stop."""
+        slices = max(1, round(seconds / self._glance_every_s))
         for _ in range(slices):
             if self._stopping.wait(seconds / slices):
                 return True
-            self._highest.add_memory(*self._tree.memory_mib())
+            self._glance()
         return False
+
+    def _glance(self) -> None:
+        begun_s = time.thread_time()
+        self._highest.add_memory(*self._tree.memory_mib())
+        self._blocked.look(self._tree.blocked(), self._clock.elapsed_s())
+        spent_s = time.thread_time() - begun_s  # much, of hundreds of processes
+        self._glance_every_s = max(GLANCE_S, spent_s / GLANCE_SHARE)
 
     def _sample(self) -> None:
         self._last = self._tree.sample()
@@ -192,6 +201,7 @@ class Monitor:
                 read_mib=spent.read_bytes / 2**20,
                 write_mib=spent.write_bytes / 2**20,
                 pressure_s=back.io_s,
+                blocked_s=self._blocked.total_s if procfs.LINUX else None,
             ),
             warnings=told + self._problems[:1],
         )

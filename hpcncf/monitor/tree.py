@@ -121,6 +121,11 @@ class Tree:
             rss, anonymous = rss + resident, anonymous + private
         return rss, anonymous
 
+    def blocked(self) -> int:
+        """How many of the processes that the last sample found wait for a disk or a file server."""
+        stats = (procfs.stat(f"/proc/{pid}") for pid in self._counted())
+        return sum(1 for stat in stats if stat and stat.state == "D")
+
     def swapped_mib(self) -> float:
         """Of the processes that the last sample found."""
         return sum(procfs.swapped_mib(pid) for pid in self._counted())

@@ -55,6 +55,20 @@ class Waits:
         self._disks.add(disks)
 
 
+class Blocked:
+    """Process-seconds, from how many were found waiting at each look."""
+
+    def __init__(self) -> None:
+        self.total_s: float | None = None
+        self._last_s: float | None = None
+
+    def look(self, blocked: int, at_s: float) -> None:
+        """`blocked` now, at `at_s`, stands for the time since the last look."""
+        if self._last_s is not None:
+            self.total_s = (self.total_s or 0.0) + blocked * (at_s - self._last_s)
+        self._last_s = at_s
+
+
 class Growing:
     """The sum of counters that only grow, over all who were ever seen."""
 
