@@ -26,18 +26,19 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     """Print the page; how far it is goes to standard error."""
     sys.path.append(str(TESTS))
-    from pathology import beside, cases, matrix, suite
+    from pathology import beside, matrix, suite
     from pathology.start import Bench
 
     asked = arguments()
     end_in_order()
-    wanted = [case for case in cases.CASES if _named(case.name, asked.names)]
-    can, cannot = suite.possible(wanted, beside.available())
+    can, cannot = suite.possible(suite.named(asked.names), beside.available())
+    if not can + cannot:
+        print(f"no case of {' '.join(asked.names)}", file=sys.stderr)
+        return 2
     print(f"{len(can)} jobs, {sum(case.seconds for case in can) / 60:.0f} min", file=sys.stderr)
 
     def tell(result: suite.Result) -> None:
-        right = "right" if result.right else f"WRONG: {result.verdict}: {_why(result)}"
-        print(f"{result.case.name}: {right}", file=sys.stderr, flush=True)
+        print(result.line, file=sys.stderr, flush=True)
 
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench((asked.keep or Path(folder)).resolve())
@@ -45,17 +46,6 @@ def main() -> int:
         results = list(suite.run(can, bench, tell, asked.tries))
     print(*matrix.page(results, cannot), sep="\n")
     return 0
-
-
-def _why(result: object) -> str:
-    from pathology.suite import Result
-
-    assert isinstance(result, Result)
-    return result.problem or (result.said.evidence if result.said else "")
-
-
-def _named(name: str, wanted: list[str]) -> bool:
-    return not wanted or any(name == each or name.startswith(f"{each}.") for each in wanted)
 
 
 if __name__ == "__main__":

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from benchmarks.verbs import VerbFailed
 from pathology.case import Case, Need
+from pathology.cases import CASES
 from pathology.start import Bench, Said
 
 TRIES: Final = 3
@@ -35,11 +36,26 @@ class Result:
         return self.verdict == self.case.label
 
     @property
+    def line(self) -> str:
+        """How far the suite is."""
+        why = self.problem or (self.said.evidence if self.said else "")
+        return f"{self.case.name}: " + ("right" if self.right else f"WRONG: {self.verdict}: {why}")
+
+    @property
     def disturbed(self) -> bool:
         """By processes that are none of the case's: nobody can tell them from its own neighbour."""
         if self.said is None or self.case.beside.neighbour:
             return False
         return self.said.others_cores > DISTURBED * self.case.cores
+
+
+def named(words: Sequence[str]) -> list[Case]:
+    """The cases of these causes or names; of no words, all."""
+    return [
+        case
+        for case in CASES
+        if not words or any(f"{case.name}.".startswith(f"{word}.") for word in words)
+    ]
 
 
 def possible(cases: Iterable[Case], here: set[Need]) -> tuple[list[Case], list[Case]]:

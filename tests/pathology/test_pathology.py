@@ -60,6 +60,15 @@ def test_a_case_that_needs_what_is_not_here_is_left_out() -> None:
     assert suite.possible([one, two], {"two cores"}) == ([one, two], [])
 
 
+def test_cases_are_named_by_their_cause_or_their_way() -> None:
+    assert {case.label for case in suite.named(["healthy"])} == {"healthy"}
+    assert [case.name for case in suite.named(["neighbour_load.rowwise"])] == [
+        "neighbour_load.rowwise"
+    ]
+    assert suite.named(["neighbour"]) == []
+    assert suite.named([]) == CASES
+
+
 def test_a_job_disturbed_by_others_says_so_but_not_by_its_own_neighbour() -> None:
     assert made("healthy", "neighbour_load", others=0.2).disturbed
     assert not made("healthy", "healthy", others=0.1).disturbed
