@@ -200,6 +200,9 @@ def test_generated_runs_of_a_known_law_show_its_parameters() -> None:
     assert told["USL: crosstalk κ"].startswith("0.01\n[")
     assert told["USL: fastest size N*"].startswith("9.49\n[")
     assert told["used up to"] == "32 ranks"
+    (peak,) = tables.peaks(shown)
+    assert peak.startswith("1 to 8 ranks × 1 core · vectorized: fastest at 9.49 [")
+    assert peak.endswith("] ranks (USL, 95\u202f% interval); more makes it slower.")
     usl = lines(shown)[0].fit("usl")
     assert isinstance(usl, Law)
     assert usl.interval(16) is not None
@@ -217,6 +220,7 @@ def test_no_fastest_size_is_told_where_speed_still_grows() -> None:
     shown = summary.configurations(generated(0.1, 0.0))
     told = cells(tables.law_table(shown), "1 to 8 ranks × 1 core · vectorized")
     assert told["USL: fastest size N*"] == "none up to 32"
+    assert tables.peaks(shown) == []
     assert told["Amdahl: serial share"].startswith("10\u202f%")
 
 

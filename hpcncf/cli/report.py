@@ -52,8 +52,8 @@ def run(args: argparse.Namespace) -> int:
         written = report.write(found, paths, args.quality)
     print(collect.summary(found))
     print(f"\n{written.conclusion.sentence}\n")
-    if written.quality:
-        print(f"{written.quality}\n")
+    for sentence in written.told:
+        print(f"{sentence}\n")
     print(f"report: {written.html}")
     _say_advised(written.advised)
     if args.open:

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 
 from hpcncf_analysis.scaling import law
 from hpcncf_analysis.scaling.law import Law
-from hpcncf_analysis.scaling.lines import Line, lines
+from hpcncf_analysis.scaling.lines import Line, lines, long_enough
 from hpcncf_analysis.summary import Configuration, by_series
 
 # A figure that reached as far as the law may be used would press the measured part together.
@@ -24,7 +24,7 @@ def draw_laws(
     """A curve and its band for each line of enough sizes; returns their ends (cores, speed-up)."""
     bases = {series: found[0].speed or 1.0 for series, found in by_series(shown).items()}
     ends = []
-    for line in lines(shown):
+    for line in long_enough(lines(shown)):
         fitted = law.simplest(line.sizes, line.speeds())
         if isinstance(fitted, Law):
             ends.append(_draw(axes, line, fitted, bases[line.series], colours[line.series]))

@@ -14,7 +14,7 @@ from matplotlib.ticker import (
 
 from hpcncf.tables.trained import PHASES
 from hpcncf_analysis import words
-from hpcncf_analysis.figures import laws, placing, style
+from hpcncf_analysis.figures import placing, style
 from hpcncf_analysis.figures.fitted import draw_laws
 from hpcncf_analysis.figures.placing import Label
 from hpcncf_analysis.figures.style import GREY, INK
@@ -42,7 +42,6 @@ def speedup(configurations: Sequence[Configuration]) -> Figure | None:
         shown = [one for found in series.values() for one in found]
         reach = draw_laws(axes, shown, colours)
         _ideal(axes, shown, reach)
-        laws.draw(axes, shown, colours)
         ends = [
             Label(one.cores, _gain(one), names[one.key], colours[name])
             for name, found in series.items()

@@ -91,7 +91,7 @@ def _laws(line: Line) -> list[str] | None:
         with_ends(usl.kappa, usl.kappa_interval(), words.number),
         knee(usl),
         words.percent(usl.misfit),
-        f"{usl.largest:g} {'ranks' if line.grows == 'ranks' else 'cores'}",
+        f"{usl.largest:g} {unit(line)}",
     ]
 
 
@@ -106,6 +106,21 @@ def knee(law: Law) -> str:
         _ends(found.low, found.high),
         lambda end: beyond if end == float("inf") else words.number(end),
     )
+
+
+def peaks(shown: Sequence[Configuration]) -> list[str]:
+    """A sentence for each line whose speed peaks within reach: there more makes it slower."""
+    fits = [(line, line.fit("usl")) for line in long_enough(lines(shown))]
+    return [
+        f"{line.name}: fastest at {' '.join(knee(fit).split())} {unit(line)} (USL, 95\u202f% "
+        "interval); more makes it slower."
+        for line, fit in fits
+        if isinstance(fit, Law) and fit.knee
+    ]
+
+
+def unit(line: Line) -> str:
+    return "ranks" if line.grows == "ranks" else "cores"
 
 
 def law_note(shown: Sequence[Configuration]) -> str | None:
