@@ -88,6 +88,8 @@ def test_nothing_is_found_where_there_is_no_driver() -> None:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
         assert gpu.found() is None
+        with pytest.raises(gpu.NotTold):
+            gpu.opened()
 
 
 def test_a_sample_is_what_nvml_told_over_its_time() -> None:

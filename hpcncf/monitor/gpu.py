@@ -18,6 +18,8 @@ from hpcncf.monitor.gpu_series import REASONS, GpuWindow, Identity
 # in a container NVML tells other numbers for our processes than we do.
 HOSTS_NAMESPACE: Final = 0xEFFFFFFC
 MIB: Final = 2**20
+# Linux, and Linux within Windows.
+DRIVERS: Final = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
 
 
 class NotTold(HpcncfError):
@@ -33,7 +35,9 @@ def found() -> Gpus | None:
 
 
 def opened() -> Gpus:
-    """Raises NotTold where nvidia-ml-py is not installed, or there is no driver or no GPU."""
+    """Raises NotTold where there is no driver or no GPU, or nvidia-ml-py is not installed."""
+    if not any(device.exists() for device in DRIVERS):  # its import takes a while
+        raise NotTold("no NVIDIA driver is loaded")
     try:
         import pynvml
     except ImportError:
