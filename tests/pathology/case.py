@@ -31,7 +31,7 @@ class Job:
     """Dotted, as in `-s`."""
     data: str | None = None
     """One of DATA, for our own training."""
-    program: tuple[str, ...] = ()
+    program: str = ""
     """A file of `programs/` and its arguments, for a program of the user's own."""
 
 
@@ -39,10 +39,9 @@ class Job:
 class Run:
     """Started by `hpcncf run -- COMMAND`."""
 
-    program: tuple[str, ...]
-    """A file of `programs/` and its arguments; `{file}` stands for a large file."""
-    before: tuple[str, ...] = ()
-    """Words before the interpreter, as `nice`."""
+    program: str
+    """A file of `programs/` and its arguments; `{file}` stands for a large file, `{cpu}` for the
+    first CPU, `{folder}` for a folder of the suite's."""
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from pathology.case import Beside, Case, Job, Run
 
 # What a step of Slurm 22.05 hands on: two cores granted to the job, one left by srun without -c.
 GRANT: Final = {"SLURM_JOB_ID": "1", "SLURM_CPUS_ON_NODE": "2"}
-BUSY: Final = ("burn.py", "--seconds", "8")
-TWO_BUSY: Final = (*BUSY, "--processes", "2")
-TWO_THREADS: Final = ("products.py", "--seconds", "10", "--threads", "2")
+BUSY: Final = "burn.py --seconds 6.5"
+TWO_BUSY: Final = f"{BUSY} --processes 2"
+TWO_THREADS: Final = "products.py --seconds 10 --threads 2"
 
 CONFINED: Final = [
     Case(
@@ -18,14 +18,14 @@ CONFINED: Final = [
         "srun",
         Run(TWO_BUSY),
         "Slurm granted two cores, the binding leaves one, and two processes want to work",
-        9,
+        7,
         env=GRANT,
         short=True,
     ),
     Case(
         "one_core_confinement",
         "bound-itself",
-        Run((*TWO_THREADS, "--bind", "{cpu}")),
+        Run(f"{TWO_THREADS} --bind {{cpu}}"),
         "two cores are usable until the program binds itself to one; its two threads share it",
         13,
         cores=2,
@@ -44,7 +44,7 @@ CONFINED: Final = [
         "quota",
         Run(TWO_BUSY),
         "granted two cores; the control group gives two busy processes the time of one",
-        9,
+        7,
         cores=2,
         env=GRANT,
         beside=Beside(cpu_quota=1.0),
@@ -56,7 +56,7 @@ OVERSUBSCRIBED: Final = [
     Case(
         "oversubscribed",
         "threads",
-        Run(("products.py", "--seconds", "10", "--threads", "8", "--width", "256")),
+        Run("products.py --seconds 10 --threads 8 --width 256"),
         "torch is told to compute with eight threads on two cores",
         13,
         cores=2,
@@ -64,22 +64,22 @@ OVERSUBSCRIBED: Final = [
     Case(
         "oversubscribed",
         "threads-one-core",
-        Run(("products.py", "--seconds", "10", "--threads", "4", "--width", "256")),
+        Run("products.py --seconds 10 --threads 4 --width 256"),
         "four threads, as of a larger machine, where one core is usable",
         13,
     ),
     Case(
         "oversubscribed",
         "processes",
-        Run((*BUSY, "--processes", "8")),
+        Run(f"{BUSY} --processes 8"),
         "eight processes are always ready to run on two cores",
-        9,
+        7,
         cores=2,
     ),
     Case(
         "oversubscribed",
         "training",
-        Run(("train.py", "--seconds", "10", "--threads", "8")),
+        Run("train.py --seconds 10 --threads 8"),
         "a training's step is computed by eight threads on one core",
         14,
     ),
@@ -88,7 +88,7 @@ OVERSUBSCRIBED: Final = [
         "ranks",
         Job(
             {"resources.tasks_per_node": 2},
-            program=("products.py", "--seconds", "10", "--threads", "4", "--width", "256"),
+            program="products.py --seconds 10 --threads 4 --width 256",
         ),
         "each of two ranks has one core and starts four threads, whatever OMP_NUM_THREADS says",
         15,
@@ -102,7 +102,7 @@ NEIGHBOUR: Final = [
         "command",
         Run(BUSY),
         "a foreign process is busy on the one core that the command may use",
-        9,
+        7,
         beside=Beside(neighbour=(0,)),
         short=True,
     ),
@@ -111,7 +111,7 @@ NEIGHBOUR: Final = [
         "two-cores",
         Run(TWO_BUSY),
         "a foreign process is busy on one of the two cores that two processes want",
-        9,
+        7,
         cores=2,
         beside=Beside(neighbour=(1,)),
     ),
@@ -171,14 +171,14 @@ SERIAL: Final = [
         "command",
         Run(BUSY),
         "two cores are usable, and the program is one thread of Python",
-        9,
+        7,
         cores=2,
         short=True,
     ),
     Case(
         "serial_step",
         "products",
-        Run(("products.py", "--seconds", "10", "--threads", "1")),
+        Run("products.py --seconds 10 --threads 1"),
         "two cores are usable; torch is told one thread, and the step's phases are all computing",
         13,
         cores=2,

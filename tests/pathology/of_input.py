@@ -6,8 +6,8 @@ from typing import Final
 
 from pathology.case import Beside, Case, Job, Run
 
-LOADED: Final = ("train.py", "--seconds", "10", "--width", "64")
-REMOTE: Final = (*LOADED, "--samples", "remote", "--batch", "256")
+LOADED: Final = "train.py --seconds 10 --width 64"
+REMOTE: Final = "train.py --seconds 6.5 --width 64 --samples remote --batch 256"
 
 PYTHON: Final = [
     Case(
@@ -49,14 +49,14 @@ PYTHON: Final = [
     Case(
         "python_input",
         "drawn",
-        Run((*LOADED, "--samples", "drawn")),
+        Run(f"{LOADED} --samples drawn"),
         "`__getitem__` lists all items that the user has not, to draw one: work, not waiting",
         16,
     ),
     Case(
         "python_input",
         "parsed",
-        Run((*LOADED, "--samples", "parsed", "--threads", "1")),
+        Run(f"{LOADED} --samples parsed --threads 1"),
         "`__getitem__` writes and parses text, on one of two cores",
         16,
         cores=2,
@@ -69,21 +69,21 @@ FILES: Final = [
         "file-server",
         Run(REMOTE),
         "each sample waits 2 ms, as for a file server; meanwhile the core has nothing to do",
-        16,
+        11,
         short=True,
     ),
     Case(
         "input_io",
         "file-server-workers",
-        Run((*REMOTE, "--workers", "2", "--threads", "1")),
+        Run(f"{REMOTE} --workers 2 --threads 1"),
         "two workers wait instead; still nobody computes",
-        16,
+        11,
         cores=2,
     ),
     Case(
         "input_io",
         "slow-disk",
-        Run((*LOADED, "--samples", "file", "--file", "{file}", "--batch", "64")),
+        Run(f"{LOADED} --samples file --file {{file}} --batch 64"),
         "each sample reads 64 KiB that is not in memory from a disk that gives 8 MiB a second",
         16,
         beside=Beside(read_mib_per_s=8),

@@ -26,12 +26,7 @@ DENSE: Final = [
     Case(
         "dense_optimizer",
         "command",
-        Run(
-            (
-                *("train.py", "--seconds", "12", "--optimizer", "adam"),
-                *("--table", "400000", "--batch", "128", "--width", "32"),
-            )
-        ),
+        Run("train.py --seconds 12 --optimizer adam --table 400000 --batch 128 --width 32"),
         "a user's nn.Embedding of 400,000 rows, dense gradients and Adam",
         18,
     ),
@@ -70,7 +65,7 @@ EVALUATION: Final = [
     Case(
         "evaluation_bound",
         "command",
-        Run(("train.py", "--seconds", "14", "--batch", "4096", "--evaluate", "60")),
+        Run("train.py --seconds 14 --batch 4096 --evaluate 60"),
         "after five steps the program scores all items for user after user",
         18,
     ),
@@ -100,7 +95,7 @@ STARTUP: Final = [
     Case(
         "startup_bound",
         "index",
-        Run(("train.py", "--seconds", "4", "--index", "16")),
+        Run("train.py --seconds 4 --index 16"),
         "the program builds an index for 16 s and trains for 4 s",
         24,
     ),
@@ -142,12 +137,7 @@ CHECKPOINT: Final = [
     Case(
         "checkpoint_bound",
         "command",
-        Run(
-            (
-                *("train.py", "--seconds", "14", "--batch", "20000", "--width", "64"),
-                *("--table", "800000", "--save", "{folder}/checkpoint.pt"),
-            )
-        ),
+        Run("train.py --seconds 14 --batch 20000 --width 64 --table 800000 --save {folder}/saved"),
         "after each step the program writes a table of 100 MB and syncs it",
         18,
     ),
@@ -160,7 +150,7 @@ MEMORY: Final = [
     Case(
         "memory_pressure",
         "table",
-        Run(("mapped.py", "{file}", "--seconds", "14")),
+        Run("mapped.py {file} --seconds 14"),
         "a mapped table of 280 MiB under a memory limit of 256: pages go, and are wanted again",
         15,
         beside=LIMITED,
@@ -169,7 +159,7 @@ MEMORY: Final = [
     Case(
         "memory_pressure",
         "kept",
-        Run(("mapped.py", "{file}", "--seconds", "14", "--table", "120", "--kept", "110")),
+        Run("mapped.py {file} --seconds 14 --table 120 --kept 110"),
         "what the program keeps leaves no room for a table that alone would fit",
         15,
         beside=LIMITED,
@@ -181,7 +171,7 @@ SHORT: Final = [
     Case(
         "too_short_to_judge",
         "command",
-        Run(("burn.py", "--seconds", "0.3")),
+        Run("burn.py --seconds 0.3"),
         "a third of a second says nothing of cores",
         1,
         short=True,
@@ -189,7 +179,7 @@ SHORT: Final = [
     Case(
         "too_short_to_judge",
         "products",
-        Run(("products.py", "--seconds", "0.5")),
+        Run("products.py --seconds 0.5"),
         "half a second of work after torch's import",
         4,
     ),

@@ -82,7 +82,7 @@ class Bench:
         return self.said(results, time.monotonic() - began)
 
     def _run(self, case: Case, cpus: Sequence[int], results: Path, enter: beside.Enter) -> None:
-        program = tuple(self._placed(word, cpus) for word in case.start.program)
+        program = [self._placed(word, cpus) for word in case.start.program.split()]
         env = {name: self._placed(value, cpus) for name, value in case.env.items()}
         if isinstance(case.start, Job):
             job = self.folder / f"{case.name}.yaml"
@@ -113,7 +113,7 @@ class Bench:
         return word
 
 
-def job_file(case: Case, start: Job, program: tuple[str, ...], data: Path) -> dict[str, Any]:
+def job_file(case: Case, start: Job, program: Sequence[str], data: Path) -> dict[str, Any]:
     """The job file's sections."""
     job: dict[str, Any] = {"name": case.way, "resources": {"mem_gb": 4, "timeout_min": 4}}
     if start.program:

@@ -17,7 +17,7 @@ from pathology.suite import Result
 
 
 def made(label: str, verdict: str, way: str = "way", others: float = 0.0) -> Result:
-    case = Case(label, way, Run(("burn.py",)), "it is", 1)  # type: ignore[arg-type]
+    case = Case(label, way, Run("burn.py"), "it is", 1)  # type: ignore[arg-type]
     return Result(case, Said(verdict, (), "", 1.0, others))
 
 
@@ -40,7 +40,7 @@ def test_no_case_lasts_longer_than_a_minute_and_all_together_twenty() -> None:
 def test_what_cases_name_is_there() -> None:
     for case in CASES:
         if case.start.program:
-            assert (PROGRAMS / case.start.program[0]).is_file()
+            assert (PROGRAMS / case.start.program.split()[0]).is_file()
         else:
             assert isinstance(case.start, Job)
             assert case.start.data in DATA
@@ -49,13 +49,13 @@ def test_what_cases_name_is_there() -> None:
 def test_job_files_of_the_cases_are_such_as_a_user_may_write(tmp_path: Path) -> None:
     for case in CASES:
         if isinstance(case.start, Job):
-            plain = job_file(case, case.start, case.start.program, tmp_path)
+            plain = job_file(case, case.start, case.start.program.split(), tmp_path)
             [run] = expand(validated(JobSpec, plain, case.name)).runs
             assert run.resources.cores <= case.cores
 
 
 def test_a_case_that_needs_what_is_not_here_is_left_out() -> None:
-    one, two = (Case("healthy", str(n), Run(("burn.py",)), "it is", 1, cores=n) for n in (1, 2))
+    one, two = (Case("healthy", str(n), Run("burn.py"), "it is", 1, cores=n) for n in (1, 2))
     assert suite.possible([one, two], set()) == ([one], [two])
     assert suite.possible([one, two], {"two cores"}) == ([one, two], [])
 
@@ -72,7 +72,7 @@ def test_cases_are_named_by_their_cause_or_their_way() -> None:
 def test_a_job_disturbed_by_others_says_so_but_not_by_its_own_neighbour() -> None:
     assert made("healthy", "neighbour_load", others=0.2).disturbed
     assert not made("healthy", "healthy", others=0.1).disturbed
-    own = Case("neighbour_load", "own", Run(()), "", 1, beside=Beside(neighbour=(0,)))
+    own = Case("neighbour_load", "own", Run(""), "", 1, beside=Beside(neighbour=(0,)))
     assert not Result(own, Said("neighbour_load", (), "", 1.0, 0.5)).disturbed
 
 
