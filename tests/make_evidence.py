@@ -42,12 +42,13 @@ def evidence(
 
 def command(**changes: Any) -> Evidence:
     """The same of a command that told nothing of itself."""
-    unknown = dict.fromkeys(("threads", "startup_s", "training_s", "evaluation_s", "checkpoint_s"))
+    unknown: dict[str, Any] = dict.fromkeys(
+        ("threads", "startup_s", "training_s", "evaluation_s", "checkpoint_s")
+    )
     unknown |= dict.fromkeys(("counted_steps", "rows_per_step", "table_rows"))
     plain: dict[str, Any] = {"trained": False, "training": {}, "phases": {}}
-    return evidence(
-        **(unknown | plain | {"ranks": (RankTimes(0, "node1", cpu_s=100.0),)} | changes)
-    )
+    plain["ranks"] = (RankTimes(0, "node1", cpu_s=100.0),)
+    return evidence(**(unknown | plain | changes))
 
 
 def two_ranks(first: RankTimes, second: RankTimes, **changes: Any) -> Evidence:
@@ -56,5 +57,5 @@ def two_ranks(first: RankTimes, second: RankTimes, **changes: Any) -> Evidence:
     steps_s = sum(rank.steps_s or 0.0 for rank in told)
     sync = sum(rank.sync_s or 0.0 for rank in told) / steps_s if steps_s else 0.0
     phases = {**PHASES, "other": 0.0} | {"sync": sync, "backward": 0.42 - sync}
-    plain = {"world_size": 2, "ranks": (first, second), "phases": phases, "sync_how": "dense"}
-    return evidence(allocated=2.0, **(plain | {"threads": 1} | changes))
+    plain: dict[str, Any] = {"world_size": 2, "ranks": (first, second), "phases": phases}
+    return evidence(allocated=2.0, **(plain | {"threads": 1, "sync_how": "dense"} | changes))

@@ -39,7 +39,8 @@ def test_a_full_evaluation_has_a_setting_against_it() -> None:
     assert found is not None
     assert found.changes == {"training.evaluation": "sampled"}
     assert found.gain is not None
-    assert (found.gain.what, found.gain.factor) == ("core_hours", pytest.approx(0.55))
+    assert found.gain.what == "core_hours"
+    assert found.gain.factor == pytest.approx(0.55)
 
 
 def test_a_sampled_evaluation_has_none() -> None:

@@ -15,7 +15,8 @@ SLOW_INPUT = {"input": 0.7, "forward": 0.1, "backward": 0.1, "optimizer": 0.1}
 
 def per_sample(**changes: Any) -> Evidence:
     training = {"loader": "per_sample", "engine": "reference", "sync": "dense"}
-    return evidence(**({"training": training, "phases": SLOW_INPUT} | changes))
+    plain: dict[str, Any] = {"training": training, "phases": SLOW_INPUT}
+    return evidence(**(plain | changes))
 
 
 def test_samples_made_one_by_one_cost_the_time_that_steps_wait_for_them() -> None:
@@ -108,7 +109,8 @@ def test_an_optimiser_that_walks_rows_nobody_read() -> None:
     ids=["most rows are read", "not known", "rowwise", "sparse gradients"],
 )
 def test_an_optimiser_is_not_blamed_without_reason(changes: dict[str, Any]) -> None:
-    told = {"phases": HEAVY, "rows_per_step": 1500, "table_rows": 300_000} | changes
+    plain: dict[str, Any] = {"phases": HEAVY, "rows_per_step": 1500, "table_rows": 300_000}
+    told = plain | changes
     assert step.dense_optimizer(evidence(**told)) is None
 
 

@@ -36,14 +36,6 @@ def first(paths: ResultPaths, loader: str, ranks: int = 1) -> RankRecord:
     return records.read(paths.run(run.id).attempt(1).rank(0), RankRecord)
 
 
-def with_parts(record: RankRecord, **parts: dict[str, Any]) -> RankRecord:
-    """`cpu={"runnable_mean": 2.0}` changes a field of a part."""
-    changed = {
-        name: getattr(record, name).model_copy(update=fields) for name, fields in parts.items()
-    }
-    return record.model_copy(update=changed)
-
-
 def test_a_naive_loaders_record_says_python_input(paths: ResultPaths) -> None:
     told = diagnosis.diagnose([first(paths, "per_sample")], [])
     assert told.primary is not None
@@ -67,14 +59,6 @@ def test_a_torn_record_is_passed_over(tmp_path: Path) -> None:
     for file in paths.run(torn.id).attempt(1).ranks():
         file.write_text("{")
     assert torn.id not in diagnosis.of_results(paths, collect(paths).runs)
-
-
-def test_ranks_that_share_a_core_cannot_use_it_twice(paths: ResultPaths) -> None:
-    record = first(paths, "vectorized", ranks=2)
-    on_one = with_parts(record, cores={"cpus": [0], "usable": 1.0})
-    assert drawn.usable([on_one, on_one]) == 1.0
-    other = with_parts(record, cores={"cpus": [1], "usable": 1.0})
-    assert drawn.usable([on_one, other]) == 2.0
 
 
 def test_what_an_old_record_lacks_is_estimated_from_its_settings(paths: ResultPaths) -> None:

@@ -72,9 +72,13 @@ def test_the_forums_run_is_told_from_one_confined_to_a_core() -> None:
 
 
 def test_records_that_lack_a_rank_say_so() -> None:
-    told = verdict.judged(evidence(world_size=2, failed="rank 0 failed"))
-    assert "the records of 1 ranks" in told.missing
-    assert any("rank 0 failed" in each for each in told.missing)
+    assert "the records of 1 ranks" in verdict.judged(evidence(world_size=2)).missing
+
+
+def test_a_run_that_did_not_complete_is_not_called_healthy() -> None:
+    told = verdict.judged(evidence(failed="rank 0 failed: MemoryError"))
+    assert told.verdict == "unknown"
+    assert "MemoryError" in told.missing[0]
 
 
 share = st.floats(0.0, 1.0)
@@ -111,3 +115,12 @@ def test_no_record_is_too_odd_to_judge(
 def test_nothing_explains_what_explains_it(cause: Cause) -> None:
     for explained in verdict.EXPLAINS[cause]:
         assert cause not in verdict.EXPLAINS.get(explained, ())
+
+
+def test_a_run_that_never_came_to_its_first_step_was_bound_by_its_start() -> None:
+    told = verdict.judged(
+        evidence(elapsed_s=120.0, startup_s=120.0, phases={}, training_s=None, failed="stopped")
+    )
+    assert told.primary is not None
+    assert told.primary.cause == "startup_bound"
+    assert told.secondary == ()

@@ -7,7 +7,7 @@ from operator import mul
 from typing import Any, Final
 
 from hpcncf.records import NodeRecord, RankRecord, TrainingRecord
-from hpcncf.tables import watched
+from hpcncf.tables import account, watched
 from hpcncf_analysis.diagnosis.evidence import Evidence, RankTimes
 from hpcncf_analysis.diagnosis.finding import CoreCounts
 from hpcncf_analysis.diagnosis.gpus import gpus
@@ -22,31 +22,23 @@ def evidence(ranks: Sequence[RankRecord], nodes: Sequence[NodeRecord]) -> Eviden
     parts = [_training(record) for record in ranks]
     efficiency = watched.efficiency_in_training(ranks, nodes)
     allocated = sum(record.cores.allocated for record in ranks)
+    cpu_s = sum(record.cpu.user_s + record.cpu.system_s for record in ranks)
+    elapsed_s = account.elapsed(ranks)
     return Evidence(
         run_id=ranks[0].run_id,
-        elapsed_s=max(record.elapsed_s for record in ranks),
-        cores=CoreCounts(allocated, usable(ranks), _sum(r.cores.used for r in ranks)),
+        elapsed_s=elapsed_s,
+        cores=CoreCounts(allocated, account.usable(ranks), watched.ratio(cpu_s, elapsed_s)),
         ranks=tuple(map(_times, ranks, parts)),
         world_size=ranks[0].world_size,
         used_in_training=None if efficiency is None else efficiency * allocated,
         affinity_changed=any(record.cores.affinity_changed for record in ranks),
         failed=_failed(ranks),
         **_settings(ranks[0]),
-        **_spent(ranks),
+        **_spent(ranks, elapsed_s),
         **_seconds(parts),
         **_tables(ranks[0], parts),
         **_of_nodes(nodes),
     )
-
-
-def usable(ranks: Sequence[RankRecord]) -> float:
-    """Cores that the ranks can use together: those of one node may share theirs."""
-    total = 0.0
-    for node in {record.node_index for record in ranks}:
-        there = [record.cores for record in ranks if record.node_index == node]
-        cpus = set().union(*(cores.cpus for cores in there))
-        total += min(sum(cores.usable for cores in there), len(cpus) or float("inf"))
-    return total
 
 
 def _failed(ranks: Sequence[RankRecord]) -> str | None:
@@ -76,8 +68,7 @@ def _first_batches(record: TrainingRecord) -> float:
     return sum(epoch.first_batch_s for epoch in own)
 
 
-def _spent(ranks: Sequence[RankRecord]) -> dict[str, Any]:
-    elapsed_s = max(record.elapsed_s for record in ranks)
+def _spent(ranks: Sequence[RankRecord], elapsed_s: float) -> dict[str, Any]:
     involuntary = sum(record.cpu.context_switches_involuntary for record in ranks)
     limits = [record.memory.limit_mib for record in ranks if record.memory.limit_mib]
     return {
@@ -92,7 +83,7 @@ def _spent(ranks: Sequence[RankRecord]) -> dict[str, Any]:
         "iowait_s": _sum(record.cpu.iowait_s for record in ranks),
         "io_pressure_s": _max(record.io.pressure_s for record in ranks),
         "major_faults": _sum(record.memory.major_faults for record in ranks),
-        "memory_peak_mib": sum(record.memory.rss_peak_mib for record in ranks),
+        "memory_peak_mib": account.memory_peak(ranks),
         "memory_limit_mib": min(limits, default=None),
         "memory_pressure_s": _max(record.memory.pressure_s for record in ranks),
         "swap_peak_mib": _sum(record.memory.swap_peak_mib for record in ranks),
@@ -125,6 +116,8 @@ class Told:
         }
         if not training and phases_s:
             self.seconds["training_s"] = self.steps_s
+        if not training and record.run.get("training"):
+            self.seconds["startup_s"] = record.elapsed_s  # it ended before its first step
         self.rows = {
             name: getattr(training, name, None) if training else reported.get(name)
             for name in ("rows_per_step", "table_rows")

@@ -122,8 +122,8 @@ class Evidence:
 
     def worth(self, share: float) -> bool:
         """Whether a share of the elapsed time is worth a word: of what came after start-up, which
-        more of the same training would not repeat."""
-        return share >= thresholds.WORTH * max(0.0, 1 - self.of_elapsed(self.startup_s))
+        more of the same training would not repeat; of half of the time at least."""
+        return share >= thresholds.WORTH * max(0.5, 1 - self.of_elapsed(self.startup_s))
 
     @property
     def used(self) -> float | None:

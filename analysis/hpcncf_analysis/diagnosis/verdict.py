@@ -92,9 +92,9 @@ def judged(told: Evidence) -> Diagnosis:
     if findings:
         first, *rest = findings
         return Diagnosis(told.run_id, "cause", first, tuple(rest), told.cores, lacking)
-    idle = _idle(told)
-    verdict: Verdict = "unknown" if idle else "healthy"
-    return Diagnosis(told.run_id, verdict, None, (), told.cores, (*idle, *lacking))
+    doubts = _doubts(told)
+    verdict: Verdict = "unknown" if doubts else "healthy"
+    return Diagnosis(told.run_id, verdict, None, (), told.cores, (*doubts, *lacking))
 
 
 def ordered(findings: Sequence[Finding]) -> list[Finding]:
@@ -119,9 +119,11 @@ def _explained(found: Finding, others: Sequence[Finding]) -> bool:
     )
 
 
-def _idle(told: Evidence) -> tuple[str, ...]:
+def _doubts(told: Evidence) -> tuple[str, ...]:
     """Why a run in which no cause was found cannot be called healthy."""
     usable, used = told.cores.usable, told.wanted
+    if told.failed:
+        return (f"how it would have ended ({told.failed})",)
     if not usable or used is None:
         return ("how many cores were used",)
     if used / usable >= thresholds.BUSY:
@@ -134,8 +136,6 @@ def missing(told: Evidence) -> tuple[str, ...]:
     lacking = []
     if len(told.ranks) < told.world_size:
         lacking.append(f"the records of {told.world_size - len(told.ranks)} ranks")
-    if told.failed:
-        lacking.append(f"how it would have ended ({told.failed})")
     if not told.phases:
         lacking.append("phases of a step (a command can report them, see docs/any-program.md)")
     if told.others_cores is None:
