@@ -15,11 +15,18 @@ STANDARD_ERRORS: Final = 2
 
 def sound_ones(configurations: Sequence[Configuration]) -> list[Configuration]:
     """Those with a speed whose quality holds against the best of their task."""
-    return [one for one in configurations if one.speed and holds_quality(one, configurations)]
+    alike: dict[tuple[Any, Any], list[Configuration]] = {}
+    for one in configurations:
+        alike.setdefault(task(one), []).append(one)
+    best = {each: best_quality(members) for each, members in alike.items()}
+    return [one for one in configurations if one.speed and _holds(one, best[task(one)])]
 
 
 def holds_quality(one: Configuration, all_of_them: Sequence[Configuration]) -> bool:
-    best = best_quality([each for each in all_of_them if task(each) == task(one)])
+    return _holds(one, best_quality([each for each in all_of_them if task(each) == task(one)]))
+
+
+def _holds(one: Configuration, best: Configuration | None) -> bool:
     return best is None or not is_worse(one, best)
 
 
