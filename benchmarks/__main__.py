@@ -28,6 +28,8 @@ BENCHMARKS = {
     "sync": "Ranks",
     "memory": "Memory of ranks",
     "roofline": "The fraction of the roofline",
+    "predict": "Predictions of runs held out",
+    "tune": "Tuning against the whole grid",
     "quality": "Quality",
     "time_to_quality": "Time to quality",
     "predictions": "Predicted against measured",

@@ -44,6 +44,11 @@ def _best(tuning: Going, found: Outcome) -> str:
 
 def _beside(found: Outcome) -> list[str]:
     told = []
+    if found.runner_up:
+        label, epoch_s = found.runner_up
+        told.append(f"next to it: {label}, {epoch_s / found.best.epoch_s:.2f} times its seconds")
+    if found.disturbed:
+        told.append("neighbours used much of its cores: repeat on a quiet machine")
     if found.left_open:
         told.append(f"not told apart from: {'; '.join(found.left_open)}")
     told += [f"left out for its quality: {label}" for label in found.unsound]
@@ -70,5 +75,5 @@ def _next(tuning: Going, found: Outcome) -> list[str]:
     told = [f"what ran whole, side by side: hpcncf report {there}"]
     if found.advice:
         file = layout.shown(tuning.paths.best)
-        told = [found.advice.sureness, f"go on with: hpcncf submit {file}", *told]
+        told = [f"go on with: hpcncf submit {file}", *told]
     return told

@@ -13,6 +13,7 @@ from hpcncf.tune.going import SUFFIX, Going, Now
 from hpcncf.tune.values import Ask, Trial
 from hpcncf_analysis.advice.advise import Advice, advise
 from hpcncf_analysis.advice.asked import Asked
+from hpcncf_analysis.advice.recommend import mostly_disturbed
 from hpcncf_analysis.summary import Configuration
 
 
@@ -28,6 +29,10 @@ class Outcome:
     """The job file to go on with; None while it is not verified."""
     left_open: tuple[str, ...]
     """Points whose range overlaps its own, of equal quality: chance may have chosen."""
+    runner_up: tuple[str, float] | None
+    """The second best whose quality is not known to be worse, and its seconds for an epoch."""
+    disturbed: bool
+    """Whether neighbours used much of its cores, so that its figures are worth less."""
     unsound: tuple[str, ...]
     """Points left out for their quality, by the label of what ran whole."""
     failed: tuple[str, ...]
@@ -53,6 +58,8 @@ def of(going: Going, now: Now) -> Outcome | None:
         hr10=whole[best.point.index].median("hr10") if now.step.verified else None,
         advice=_advice(going, now, best) if now.step.verified else None,
         left_open=_left_open(going, now, known, best),
+        runner_up=_runner_up(going, now, known, best),
+        disturbed=now.step.verified and mostly_disturbed([whole[best.point.index]]),
         unsound=tuple(one.label for one in _unsound(going, now)),
         failed=_failed(going, now),
         grid_core_h=_whole_grid(going, now, known),
@@ -85,6 +92,14 @@ def _left_open(going: Going, now: Now, known: dict[int, Figure], best: Figure) -
         if one is not best and long and other_low <= high and low <= other_high:
             found.append(one.point)
     return tuple(one.label for one in found if str(one.quality) not in now.unsound)
+
+
+def _runner_up(
+    going: Going, now: Now, known: dict[int, Figure], best: Figure
+) -> tuple[str, float] | None:
+    sound = [one for one in known.values() if str(one.point.quality) not in now.unsound]
+    others = [one for one in figures.best_first(sound, going.objective) if one is not best]
+    return (others[0].point.label, others[0].epoch_s) if others else None
 
 
 def _unsound(going: Going, now: Now) -> list[Configuration]:
