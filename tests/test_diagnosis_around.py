@@ -71,6 +71,17 @@ def test_being_near_the_limit_alone_costs_nothing() -> None:
     assert memory.memory_pressure(told) is None
 
 
+def test_pages_read_again_and_again_at_the_limit_cost_what_is_not_computed() -> None:
+    told = evidence(
+        memory_peak_mib=240.0, memory_limit_mib=256.0, major_faults=50_000, used=0.5, system_s=20.0
+    )
+    found = memory.memory_pressure(told)
+    assert found is not None
+    assert found.share == pytest.approx(0.5 + 0.2)
+    few = evidence(memory_peak_mib=240.0, memory_limit_mib=256.0, major_faults=500, used=0.5)
+    assert memory.memory_pressure(few) is None
+
+
 def test_a_gpu_that_waits_for_batches_is_input_bound() -> None:
     waits = {**PHASES, "input": 0.6}
     found = gpus.gpu_underused(evidence(gpus=Gpus(1, 0.2), phases=waits))

@@ -91,9 +91,11 @@ class Evidence:
     workers: int = 0
     main_s: float | None = None
     children_s: float | None = None
+    system_s: float | None = None
+    """CPU seconds in the kernel."""
     read_mib: float | None = None
     iowait_s: float | None = None
-    io_pressure_s: float | None = None
+    blocked_s: float | None = None
     major_faults: int | None = None
     others_cores: float | None = None
     steal: float | None = None

@@ -69,7 +69,7 @@ def _device(evidence: Evidence) -> float:
     """Share of the time that a rank's thread waited for a disk."""
     measured = evidence.iowait_s
     if measured is None:
-        measured = evidence.io_pressure_s
+        measured = evidence.blocked_s
     return min(1.0, evidence.of_elapsed(measured) / evidence.world_size)
 
 

@@ -9,22 +9,21 @@ from hpcncf_analysis.words import mebibytes, percent
 
 
 def memory_pressure(evidence: Evidence) -> Finding | None:
-    """Its cost is the time that threads waited for memory, or at a limit, what no CPU computed."""
+    """It costs the time that threads waited for memory; at its limit, where pages are read anew all
+    the time, what no thread computed for itself."""
     waits = min(1.0, evidence.of_elapsed(evidence.memory_pressure_s))
-    at_limit = _of_limit(evidence) >= thresholds.MEMORY_LIMIT
-    swapped = evidence.swap_peak_mib or 0.0
-    if waits < thresholds.WORTH and at_limit and _faults(evidence):
-        waits = max(waits, evidence.idle)
+    if _reads_anew(evidence):
+        waits = max(waits, _not_computing(evidence))
     if waits < thresholds.WORTH:
         return None
-    told = [f"its threads waited for memory for {percent(waits)} of the time"]
+    told = [f"for {percent(waits)} of the time threads waited for memory, or the kernel made room"]
     if evidence.memory_limit_mib:
         told.append(
             f"memory peaked at {mebibytes(evidence.memory_peak_mib)} of a limit of "
             f"{mebibytes(evidence.memory_limit_mib)}"
         )
-    if swapped:
-        told.append(f"{mebibytes(swapped)} were swapped out")
+    if evidence.swap_peak_mib:
+        told.append(f"{mebibytes(evidence.swap_peak_mib)} were swapped out")
     if evidence.major_faults:
         told.append(f"{evidence.major_faults:,} page faults read from a disk")
     return Finding(
@@ -36,11 +35,17 @@ def memory_pressure(evidence: Evidence) -> Finding | None:
     )
 
 
-def _of_limit(evidence: Evidence) -> float:
-    if not evidence.memory_limit_mib or evidence.memory_peak_mib is None:
-        return 0.0
-    return evidence.memory_peak_mib / evidence.memory_limit_mib
+def _reads_anew(evidence: Evidence) -> bool:
+    """Whether what was in memory is read again and again, since the limit leaves no room for it."""
+    limit, faults = evidence.memory_limit_mib, evidence.major_faults or 0
+    if not limit or evidence.memory_peak_mib is None:
+        return False
+    near = evidence.memory_peak_mib >= thresholds.MEMORY_LIMIT * limit
+    return near and evidence.of_elapsed(faults) >= thresholds.FAULTS_PER_S
 
 
-def _faults(evidence: Evidence) -> bool:
-    return bool(evidence.major_faults or evidence.swap_peak_mib)
+def _not_computing(evidence: Evidence) -> float:
+    """Share of a rank's time in which its threads neither ran code of their own nor were kept from
+    it by others."""
+    in_kernel = evidence.of_elapsed(evidence.system_s) / evidence.world_size
+    return min(1.0, evidence.idle + in_kernel)

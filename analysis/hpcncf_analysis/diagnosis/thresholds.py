@@ -37,8 +37,11 @@ IMBALANCE: Final = 1.1
 SPARSE: Final = 0.5
 """Share of a table's rows that a step reads, above which an update of all rows wastes little."""
 
-MEMORY_LIMIT: Final = 0.95
-"""Share of the memory limit from which the kernel takes pages away before it kills."""
+MEMORY_LIMIT: Final = 0.85
+"""Share of the memory limit, held at the largest sample, from which mapped pages come and go: what
+the kernel takes away between two samples is not seen."""
+FAULTS_PER_S: Final = 100.0
+"""Page faults that read from a disk, a second: reading a data set once makes far fewer."""
 
 GPU_BUSY: Final = 0.5
 """Share of the time with a kernel on the GPU. jobstats marks 15 % red and 25 % black, of hours in

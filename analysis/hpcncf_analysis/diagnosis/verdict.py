@@ -76,7 +76,7 @@ EXPLAINS: Final[Mapping[Cause, frozenset[Cause]]] = {
     "dense_optimizer": frozenset({"sync_bound"}),
     "python_input": frozenset({"serial_step", "gpu_underused"}),
     "input_io": frozenset({"serial_step", "gpu_underused"}),
-    "worker_overhead": frozenset({"oversubscribed"}),
+    "worker_overhead": frozenset({"oversubscribed", "serial_step"}),
 }
 TWICE: Final = 2.0
 
