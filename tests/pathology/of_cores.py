@@ -173,7 +173,6 @@ SERIAL: Final = [
         "two cores are usable, and the program is one thread of Python",
         7,
         cores=2,
-        short=True,
     ),
     Case(
         "serial_step",
