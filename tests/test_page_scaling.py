@@ -1,0 +1,89 @@
+"""What the page says of scaling, ranks and time to quality, and what it leaves out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from test_scaling import row
+from test_scaling_tables import epochs, generated, rank_row, ranked
+
+from hpcncf.collect import Collected
+from hpcncf_analysis import summary
+from hpcncf_analysis.advice.conclude import Conclusion
+from hpcncf_analysis.page import scaling
+from hpcncf_analysis.page.material import Material
+from hpcncf_analysis.page.section import Grid, Part, Words
+
+
+def material(runs: Sequence[Any], quality: float | None = None, **tables: Any) -> Material:
+    parts = {"attempts": [], "ranks": [], "cores": [], "epochs": []} | tables
+    found = Collected("job", list(runs), skipped=[], unaccounted=[], **parts)
+    shown = summary.configurations(runs)
+    return Material(found, shown, Conclusion("", []), [], quality=quality)
+
+
+def titles(parts: Sequence[Part]) -> list[str]:
+    return [part.title for part in parts if isinstance(part, Grid)]
+
+
+def texts(parts: Sequence[Part]) -> str:
+    return " ".join(part.text for part in parts if isinstance(part, Words))
+
+
+def test_four_sizes_have_laws_and_a_sentence_of_the_fastest() -> None:
+    shown = material(generated(0.1, 0.01))
+    parts = scaling.parts(shown)
+    assert titles(parts) == [
+        "Strong: the same work on more cores",
+        "Laws of the speed, fitted",
+        "What an epoch costs",
+    ]
+    assert "fastest at 9.49" in texts(parts)
+    assert "fastest at 9.49" in scaling.sentences(shown)[0]
+
+
+def test_two_sizes_say_why_no_law_is_fitted() -> None:
+    parts = scaling.parts(material([row(), ranked(2, 150.0)]))
+    assert titles(parts) == ["Strong: the same work on more cores", "What an epoch costs"]
+    assert "one needs 4 sizes or more" in texts(parts)
+
+
+def test_one_size_has_its_cost_alone() -> None:
+    parts = scaling.parts(material([row()]))
+    assert titles(parts) == ["What an epoch costs"]
+    assert texts(parts) == ""
+
+
+def test_nothing_collected_says_nothing() -> None:
+    nothing = material([])
+    assert scaling.parts(nothing) == []
+    assert scaling.efficiencies(nothing) == []
+    assert scaling.sentences(nothing) == []
+
+
+def test_ranks_efficiencies_come_with_their_definition() -> None:
+    ranks = [rank_row("two", 0, 5.0), rank_row("two", 1, 1.0)]
+    parts = scaling.efficiencies(material([row(), ranked(2, 150.0, run_id="two")], ranks=ranks))
+    assert titles(parts) == ["Where the ranks' efficiency goes"]
+    assert "load balance × communication × input" in texts(parts)
+
+
+@pytest.mark.parametrize(
+    ("target", "hr10", "title", "said"),
+    [
+        (None, 0.9, [], ""),
+        (0.85, 0.9, ["Time until HR@10 reaches 0.85"], "gets there first, after 10.5"),
+        (0.95, 0.9, ["Time until HR@10 reaches 0.95"], "0 of 1 run reached it"),
+        (0.85, None, [], "No run evaluated HR@10"),
+    ],
+)
+def test_time_to_quality_is_told_where_a_target_was_given(
+    target: float | None, hr10: float | None, title: list[str], said: str
+) -> None:
+    shown = material([row(run_id="a")], target, epochs=epochs("a", hr10))
+    parts = scaling.to_quality(shown)
+    assert titles(parts) == title
+    assert said in texts(parts)
+    assert bool(scaling.sentences(shown)) is (target is not None)
