@@ -9,6 +9,7 @@ from typing import Final
 
 from hpcncf.plan import Run
 from hpcncf.spec import JobSpec
+from hpcncf_analysis import words
 from hpcncf_analysis.advice import cause, following, saving
 from hpcncf_analysis.advice.asked import Asked
 from hpcncf_analysis.advice.cause import Diagnoses
@@ -78,9 +79,13 @@ class Advice:
             *([saving.told(self.saves, unit)] if self.saves else []),
             *([self.changed.text] if self.changed else []),
             self.sureness,
-            f"Time: {self.request.time}",
+            f"Time: {self.request.time}{self._whole_run()}",
             f"Memory: {self.request.memory}",
         ]
+
+    def _whole_run(self) -> str:
+        core_hours = self.request.core_hours
+        return f" In all {words.core_time(core_hours)}." if core_hours is not None else ""
 
     @property
     def cost_core_h_per_epoch(self) -> float | None:

@@ -64,8 +64,8 @@ def as_yaml(job: JobSpec, comments: Sequence[str]) -> str:
     plain = job.model_dump(mode="json", exclude_defaults=True) | {"site": job.site}
     for section, names in ALWAYS.items():
         if section == "resources" or job.workload == "ncf":
-            always = {name: whole[section][name] for name in names}
-            plain[section] = always | plain.get(section, {})
+            said = {*names, *plain.get(section, {})}
+            plain[section] = {name: whole[section][name] for name in whole[section] if name in said}
     ordered = {name: plain[name] for name in JobSpec.model_fields if name in plain}
     text = yaml.dump(ordered, Dumper=JobDumper, sort_keys=False, allow_unicode=True)
     return "".join(f"# {line}\n" for line in comments) + text

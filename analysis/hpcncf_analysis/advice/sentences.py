@@ -23,7 +23,8 @@ def nothing(counts: Mapping[str, int]) -> str:
     total = sum(counts.values())
     states = ", ".join(f"{number} {state}" for state, number in sorted(counts.items()))
     return (
-        f"No run is complete yet ({states} of {counted(total, 'run')}): nothing to conclude from."
+        f"No run is complete yet ({states} of {counted(total, 'run')}): nothing to conclude from. "
+        "`hpcncf status` tells why."
     )
 
 
