@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from test_scaling import row
 from test_scaling_tables import epochs, generated, rank_row, ranked
 
+from hpcncf.cli import report as verb
 from hpcncf.collect import Collected
 from hpcncf_analysis import summary
 from hpcncf_analysis.advice.conclude import Conclusion
@@ -68,6 +70,27 @@ def test_ranks_efficiencies_come_with_their_definition() -> None:
     parts = scaling.efficiencies(material([row(), ranked(2, 150.0, run_id="two")], ranks=ranks))
     assert titles(parts) == ["Where the ranks' efficiency goes"]
     assert "load balance × communication × input" in texts(parts)
+
+
+def asked(*words: str) -> float | None:
+    parser = argparse.ArgumentParser()
+    verb.add_arguments(parser)
+    quality: float | None = parser.parse_args(["results", *words]).quality
+    return quality
+
+
+def test_a_quality_to_reach_is_a_share() -> None:
+    assert asked() is None
+    assert asked("--quality", "0.85") == 0.85
+
+
+@pytest.mark.parametrize("text", ["85", "0", "-0.1", "nan", "much"])
+def test_a_quality_that_none_can_reach_is_refused(
+    text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        asked(f"--quality={text}")
+    assert f"expected an HR@10 above 0, up to 1, came {text}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def test_strong_scaling_names_its_base_and_has_an_interval() -> None:
     told = cells(tables.strong_table(summary.configurations(rows)), "2 ranks × 1 core · vectorized")
     assert told["against"] == "1 core · vectorized"
     assert told["speed-up"] == "1.50×\n[1.36×–1.78×]"
-    assert told["parallel efficiency"] == "75\u202f%"
+    assert told["parallel efficiency"] == "75\u202f%\n[68\u202f%–89\u202f%]"
     assert told["serial share (Karp-Flatt)"] == "33\u202f%"
     assert told["caution"] == ""
 
@@ -95,6 +95,7 @@ def test_a_series_of_one_size_does_not_scale() -> None:
         ({"hr10": 0.6}, "unequal quality (HR@10 0.600 against 0.870)"),
         ({"hr10": None}, "the quality of one of them was not evaluated"),
         ({"cpu_model": None}, ""),
+        ({"gpu_model": "H200"}, ""),
         ({"hr10": 0.86}, ""),
     ],
 )
@@ -104,6 +105,11 @@ def test_what_does_not_compare_is_never_compared_without_a_word(
     shown = summary.configurations([row(), ranked(2, 150.0, **changes)])
     told = cells(tables.strong_table(shown), "2 ranks × 1 core · vectorized")
     assert told["caution"] == caution
+
+
+def test_gpus_of_two_models_do_not_compare_either() -> None:
+    one, base = summary.configurations([row(gpu_model="H200"), ranked(2, 150.0, gpu_model="A100")])
+    assert cautions(base, one) == ["different GPU models (A100 against H200)"]
 
 
 def test_repeats_on_two_cpu_models_are_a_caution_of_their_own() -> None:

@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from hpcncf_analysis import words
 from hpcncf_analysis.advice.quality import is_worse
 from hpcncf_analysis.summary import Configuration
 
+MODELS: Final = {"cpu_model": "CPU models", "gpu_model": "GPU models"}
+
 
 def cautions(one: Configuration, base: Configuration) -> list[str]:
     """Sentence parts; empty where nothing speaks against comparing the two."""
-    checks = (_processors(one, base), _quality(one, base))
-    return [text for text in checks if text]
+    told = (*(_models(one, base, column) for column in MODELS), _quality(one, base))
+    return [text for text in told if text]
 
 
-def _processors(one: Configuration, base: Configuration) -> str:
-    ours, theirs = models(one.rows), models(base.rows)
+def _models(one: Configuration, base: Configuration, column: str) -> str:
+    ours, theirs = distinct(one.rows, column), distinct(base.rows, column)
     if not ours or not theirs or len({*ours, *theirs}) == 1:
         return ""
-    return f"different CPU models ({' and '.join(ours)} against {' and '.join(theirs)})"
+    return f"different {MODELS[column]} ({' and '.join(ours)} against {' and '.join(theirs)})"
 
 
-def models(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The CPU models that runs had, each once."""
-    return sorted({row["cpu_model"] for row in rows if row.get("cpu_model")})
+def distinct(rows: Iterable[Mapping[str, Any]], column: str) -> list[str]:
+    """The known values that runs had, each once."""
+    return sorted({row[column] for row in rows if row.get(column)})
 
 
 def _quality(one: Configuration, base: Configuration) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from hpcncf_analysis import words
-from hpcncf_analysis.advice.recommend import of_speeds
+from hpcncf_analysis.advice.recommend import Ratio, of_cores, of_speeds
 from hpcncf_analysis.scaling import pop
 from hpcncf_analysis.scaling.comparable import cautions
 from hpcncf_analysis.scaling.law import FEWEST_SIZES, Law, Refusal
@@ -36,15 +36,19 @@ def strong_table(shown: Sequence[Configuration]) -> Table | None:
 
 
 def _strong(one: Configuration, base: Configuration) -> list[str]:
-    gain, more = of_speeds(one, base), one.cores / base.cores
+    gain = of_speeds(one, base)
     return [
         one.label,
         base.label,
-        with_ends(gain.value, _ends(gain.low, gain.high), words.times),
-        words.percent(gain.value / more),
-        words.percent(karp_flatt(gain.value, more)),
+        _ratio(gain, words.times),
+        _ratio(of_cores(one, base), words.percent),
+        words.percent(karp_flatt(gain.value, one.cores / base.cores)),
         "; ".join(cautions(one, base)),
     ]
+
+
+def _ratio(ratio: Ratio, show: Callable[[float | None], str]) -> str:
+    return with_ends(ratio.value, _ends(ratio.low, ratio.high), show)
 
 
 def weak_table(shown: Sequence[Configuration]) -> Table | None:
@@ -57,6 +61,7 @@ def weak_table(shown: Sequence[Configuration]) -> Table | None:
 
 
 def _weak(each: Weak) -> list[str]:
+    of_each = of_cores(each.one, each.base)
     return [
         each.one.label,
         each.base.label,
@@ -64,7 +69,7 @@ def _weak(each: Weak) -> list[str]:
         words.times(each.work_ratio),
         words.times(each.time_ratio),
         words.times(each.speedup),
-        words.percent(each.efficiency),
+        with_ends(each.efficiency, _ends(of_each.low, of_each.high), words.percent),
         "; ".join(cautions(each.one, each.base)),
     ]
 
