@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from hpcncf_analysis.explain import reading
+from hpcncf_analysis.explain.follows import FIELDS
 from slurm.conftest import User, eventually
 from slurm.test_submit import JOB
 
@@ -33,3 +35,9 @@ def test_records_and_accounting_agree_over_a_minute_of_two_ranks(
     assert (row["slurm_agrees"], row["slurm_differs"]) == ("true", "")
     assert float(row["slurm_cpu_s"]) > 30
     assert float(row["slurm_max_rss_mib"]) > 50
+    said = user.cluster.run("sacct", "-P", "-j", row["slurm_job_id"], f"--format={FIELDS}")
+    (told,) = reading.of_text(said).jobs
+    assert told.cores_used == pytest.approx(
+        float(row["slurm_cpu_s"]) / float(row["slurm_elapsed_s"]), rel=0.1
+    )
+    assert told.memory_mib == pytest.approx(2 * float(row["slurm_max_rss_mib"]))

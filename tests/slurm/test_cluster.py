@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from hpcncf_analysis.explain import reading
+from hpcncf_analysis.explain.follows import FIELDS
 from slurm import parts
 from slurm.conftest import CLUSTER, Cluster, User, eventually, started
 from slurm.people import GROUP
@@ -64,6 +66,10 @@ def test_accounting_knows_what_ran(cluster: Cluster) -> None:
     asked = ["sacct", "-n", "-P", "-j", job, "--format=JobID,State,AllocCPUS"]
     wanted = {f"{job}|COMPLETED|1", f"{job}.0|COMPLETED|1"}
     eventually(20, lambda: wanted <= set(cluster.run(*asked).splitlines()))
+    for form in ([], ["--long"], ["--long", "--parsable"], [f"--format={FIELDS}", "-P"]):
+        (told,) = reading.of_text(cluster.run("sacct", "-j", job, *form)).jobs
+        assert (told.id, told.state, told.cores) == (job, "COMPLETED", 1), form
+        assert (told.elapsed_s is not None) == bool(form)
 
 
 def test_a_node_that_crashed_boots_and_works_again(breakable: Cluster) -> None:
