@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
+from contextlib import redirect_stdout
+from dataclasses import dataclass
 from hashlib import sha256
 from html import unescape
+from io import StringIO
 from pathlib import Path
 
 import make_results
@@ -24,11 +27,27 @@ def reported(paths: ResultPaths, code: int = 0) -> tuple[str, str]:
     return html, (paths.report / "report.md").read_text()
 
 
-def test_a_whole_job_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    paths = make_results.demo(tmp_path)
+@dataclass(frozen=True)
+class Told:
+    paths: ResultPaths
+    html: str
+    markdown: str
+    out: str
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Told:
+    """The demo, complete, reported once: to draw takes its seconds."""
+    paths = make_results.demo(tmp_path_factory.mktemp("whole"))
     make_results.complete(paths)
-    html, markdown = reported(paths)
-    out = capsys.readouterr().out
+    out = StringIO()
+    with redirect_stdout(out):
+        html, markdown = reported(paths)
+    return Told(paths, html, markdown, out.getvalue())
+
+
+def test_a_whole_job_is_reported(whole: Told) -> None:
+    html, markdown, out, paths = whole.html, whole.markdown, whole.out, whole.paths
     sentence = (
         "2 ranks × 1 core · vectorized trains 7.77× as fast as the dearest, 2 cores · per_sample"
     )
@@ -40,7 +59,8 @@ def test_a_whole_job_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "also occur in training" in html
     assert "Where the time goes" in html
     assert "| evaluation: pairs/s |" in markdown
-    for name in ("efficiency_speed", "speedup", "core_heatmap", "step_time"):
+    names = ("efficiency_speed", "speedup", "core_heatmap", "step_time")
+    for name in (*names, "waterfall", "ranks", "quality"):
         assert f"](figures/{name}.svg)" in markdown
         file = paths.report / "figures" / name
         assert file.with_suffix(".svg").read_text().startswith("<?xml")
@@ -49,10 +69,8 @@ def test_a_whole_job_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert html.index('class="sentence"') < html.index("<table") < html.index("<svg")
 
 
-def test_what_ranks_cost_is_told_where_there_are_several(tmp_path: Path) -> None:
-    paths = make_results.demo(tmp_path)
-    make_results.complete(paths)
-    html, markdown = reported(paths)
+def test_what_ranks_cost_is_told_where_there_are_several(whole: Told) -> None:
+    html, markdown = whole.html, whole.markdown
     for page in (html, markdown):
         assert "one rank with as many threads" in page
     section = markdown.partition("## What the ranks cost")[2].partition("\n## ")[0]
@@ -61,10 +79,8 @@ def test_what_ranks_cost_is_told_where_there_are_several(tmp_path: Path) -> None
     assert all("2 ranks" in row and "292" in row for row in rows)  # 74,673 parameters in KiB
 
 
-def test_the_page_needs_no_network_and_runs_its_own_script_only(tmp_path: Path) -> None:
-    paths = make_results.demo(tmp_path)
-    make_results.complete(paths)
-    html, _ = reported(paths)
+def test_the_page_needs_no_network_and_runs_its_own_script_only(whole: Told) -> None:
+    html = whole.html
     (script,) = re.findall(r"<script>(.*?)</script>", html, re.DOTALL)
     digest = b64encode(sha256(script.encode()).digest()).decode()
     assert "default-src 'none'; style-src 'unsafe-inline'; img-src data:; " in unescape(html)
@@ -91,7 +107,7 @@ def test_what_a_user_wrote_is_text_never_markup(tmp_path: Path) -> None:
 
 
 def test_a_reason_is_text_never_markup(tmp_path: Path) -> None:
-    paths = make_results.demo(tmp_path, repeats=1)
+    paths = make_results.demo(tmp_path, points=make_results.POINTS[:2], repeats=1)
     plan = make_results.plan_of(paths)
     make_results.complete(paths, plan.runs[1:])
     make_results.leave(
@@ -110,10 +126,10 @@ def test_a_reason_is_text_never_markup(tmp_path: Path) -> None:
     assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) == 1
 
 
-def test_equal_results_give_equal_reports(tmp_path: Path) -> None:
-    paths = make_results.demo(tmp_path, repeats=1)
-    make_results.complete(paths)
-    assert reported(paths) == reported(paths)
+def test_equal_results_give_equal_reports(whole: Told) -> None:
+    figures = {file: file.read_bytes() for file in (whole.paths.report / "figures").iterdir()}
+    assert reported(whole.paths) == (whole.html, whole.markdown)
+    assert {file: file.read_bytes() for file in figures} == figures
 
 
 def test_no_complete_run_is_said_and_is_no_error(tmp_path: Path) -> None:
@@ -133,7 +149,7 @@ def test_a_partial_job_shows_what_is_there_and_what_is_not(tmp_path: Path) -> No
     html, _ = reported(paths, code=3)
     assert "6 completed, 12 planned" in html
     assert "Not all runs are complete" in html
-    assert html.count("<svg") == 4
+    assert html.count("<svg") == 7
     assert all(run.id in html for run in plan.runs)
 
 
@@ -158,7 +174,7 @@ def test_a_command_is_reported_without_training(tmp_path: Path) -> None:
 
 
 def test_cores_that_could_not_be_used_are_told_before_the_table(tmp_path: Path) -> None:
-    paths = make_results.demo(tmp_path)
+    paths = make_results.demo(tmp_path, points=make_results.POINTS[:2], repeats=1)
     make_results.complete(paths)
     run = next(r for r in make_results.plan_of(paths).runs if r.resources.cpus_per_task == 2)
     cores = make_results.rank_record(run, 0).cores.model_copy(update={"cpus": [0]})

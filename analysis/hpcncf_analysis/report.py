@@ -77,6 +77,7 @@ def gather(found: Collected, paths: ResultPaths, quality: float | None = None) -
         alerts=[*said, *([INCOMPLETE] if shown and not found.complete else [])],
         diagnoses=diagnoses,
         written=written,
+        score=diagnosis.score(paths, found.runs),
         figures=drawing.draw(found, shown, extremes(found.runs, shown, paths), chosen),
         quality=quality,
     )

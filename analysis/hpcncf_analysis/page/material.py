@@ -28,6 +28,8 @@ class Material:
     """By run."""
     written: Sequence[Written] = ()
     """What is advised, the first before the others."""
+    score: Sequence[Row] = ()
+    """Predictions, beside what was measured."""
     figures: Mapping[str, Drawn] = field(default_factory=dict)
     quality: float | None = None
     """The HR@10 to which the time is asked for."""

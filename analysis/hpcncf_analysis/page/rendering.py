@@ -18,6 +18,8 @@ from hpcncf_analysis.page.section import Drawn
 
 # More than this many bytes of drawing (a page must stay quick on a phone): the PNG stands in.
 HEAVY: Final = 600_000
+# A table of more rows than this scrolls in a frame of its own; a pull request gets these only.
+MOST_ROWS: Final = 40
 PLACES: Final = re.compile(r' (?:d|x|y|transform)="[^"]*"')
 FINER: Final = re.compile(r"(\.\d\d)\d+")
 
@@ -45,7 +47,7 @@ def _template_text(name: str) -> str:
 
 
 def _render(name: str, page: Mapping[str, Any]) -> str:
-    return _environment(name.endswith(".html.j2")).get_template(name).render(page)
+    return _environment(name.endswith(".html.j2")).get_template(name).render(page, most=MOST_ROWS)
 
 
 @cache

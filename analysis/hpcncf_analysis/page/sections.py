@@ -7,7 +7,7 @@ from typing import Final
 
 from hpcncf_analysis import history, spent, tables
 from hpcncf_analysis.definitions import DEFINITIONS, OF_TRAINING
-from hpcncf_analysis.page import asking, causes, every_run, memory, ranks, scaling
+from hpcncf_analysis.page import asking, causes, every_run, memory, ranks, scaling, scored
 from hpcncf_analysis.page.material import Material
 from hpcncf_analysis.page.section import Drawn, Figures, Grid, Pairs, Part, Points, Section, Words
 from hpcncf_analysis.table import Table
@@ -129,6 +129,11 @@ def _causes(material: Material) -> Section:
     return Section("causes", "Why the runs were no faster", causes.parts(material))
 
 
+def _scored(material: Material) -> Section:
+    labels = {one.key: one.label for one in material.shown}
+    return Section("predicted", "Predicted against measured", scored.parts(material.score, labels))
+
+
 def _next(material: Material) -> Section:
     return Section("next", "What to ask for next", asking.parts(material.written))
 
@@ -165,5 +170,6 @@ BUILDERS: Final[list[Callable[[Material], Section]]] = [
     _warnings,
     _environment,
     _definitions,
+    _scored,
     _next,
 ]
