@@ -33,7 +33,8 @@ class Tuning(Part):
     schema_version: Literal[1] = SCHEMA_VERSION
     kind: Literal["tuning"] = "tuning"
     job: dict[str, Any]
-    """The job file's settings, resolved: the grid whose places the asks name."""
+    """The job file's settings, resolved, but those at their defaults, which a later version may
+    have more of: the grid whose places the asks name."""
     rounds: list[Round] = []  # noqa: RUF012  pydantic copies it
 
     def asks(self) -> list[Ask]:
@@ -52,12 +53,13 @@ def read(paths: ResultPaths, job: JobSpec) -> Tuning:
 
     Raises UsageError where it has another grid's.
     """
-    plain = job.model_dump(mode="json")
+    plain = job.model_dump(mode="json", exclude_defaults=True)
     if not paths.tuning.exists():
         return Tuning(job=plain)
     found = records.read(paths.tuning, Tuning)
     if found.job != plain:
-        changed = sorted(key for key in plain if found.job.get(key) != plain[key])
+        keys = found.job.keys() | plain.keys()
+        changed = sorted(key for key in keys if found.job.get(key) != plain.get(key))
         raise UsageError(
             f"{paths.tuning}: of a job with other settings ({', '.join(changed)}): the tuning "
             "that is there goes on with the same job file only; give another folder with --results"
