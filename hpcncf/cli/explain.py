@@ -81,7 +81,7 @@ def _read(name: str) -> Reading:
         raise UsageError(f"{name}: no such file or folder; - reads standard input")
     if path.is_dir():
         return reading.of_files({each.name: _tail(each) for each in _logs(path)})
-    text = _tail(path, MOST_BYTES)
+    text = _tail(path, MOST_BYTES) if path.is_file() else _stream(path)
     found = reading.of_text(text)
     return found if found.jobs or not logs.of_name(path.name) else reading.of_files({name: text})
 
@@ -94,6 +94,15 @@ def _logs(folder: Path) -> list[Path]:
         raise HpcncfError(f"{folder}: cannot be read: {error.strerror}") from None
     files.sort(key=lambda path: path.stat().st_mtime, reverse=True)
     return sorted(files[:MOST_FILES])
+
+
+def _stream(path: Path) -> str:
+    """`hpcncf explain <(seff 123)`: a pipe has no end to look from."""
+    try:
+        with path.open("rb") as stream:
+            return stream.read(MOST_BYTES).decode(errors="replace")
+    except OSError as error:
+        raise HpcncfError(f"{path}: cannot be read: {error.strerror}") from None
 
 
 def _tail(path: Path, most: int = TAIL_BYTES) -> str:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from itertools import takewhile
+from itertools import zip_longest
 
 Row = dict[str, str]
 Cut = Callable[[str], list[str]]
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_DASHES = re.compile(r"\s*-{2,}(?:\s+-+)*\s*")
 
 
 def rows(text: str, is_header: Callable[[Sequence[str]], bool]) -> Iterator[Row]:
@@ -22,22 +23,23 @@ def rows(text: str, is_header: Callable[[Sequence[str]], bool]) -> Iterator[Row]
     Lines of another number of cells are passed over: a name with a `|` in it, a node's own line.
     """
     lines = [_COLOUR.sub("", line) for line in text.splitlines()]
-    for number, line in enumerate(lines):
-        dashes = lines[number + 1] if number + 1 < len(lines) else ""
-        cut = _cut(line, dashes)
-        names = cut(line)
-        if is_header(names):
-            under = lines[number + 1 + (cut is not str.split and "|" not in line) :]
-            for cells in map(cut, takewhile(str.strip, under)):
-                if len(cells) == len(names):
-                    yield dict(zip(names, cells, strict=True))
+    cut: Cut = str.split
+    names: list[str] = []
+    for line, following in zip_longest(lines, lines[1:], fillvalue=""):
+        here = _cut(line, following)
+        if is_header(here(line)):
+            cut, names = here, here(line)
+        elif not line.strip():
+            names = []
+        elif names and len(cells := cut(line)) == len(names) and not _DASHES.fullmatch(line):
+            yield dict(zip(names, cells, strict=True))
 
 
 def _cut(line: str, dashes: str) -> Cut:
     if "|" in line:
         # `--parsable2` ends a line with `|` where its last cell is empty.
         return _piped_to_the_end if line.rstrip().endswith("|") else _piped
-    if re.fullmatch(r"\s*-{2,}(?:\s+-+)*\s*", dashes):
+    if _DASHES.fullmatch(dashes):
         spans = [found.span() for found in re.finditer("-+", dashes)]
         return lambda text: _under(spans, text)
     return str.split

@@ -18,7 +18,7 @@ NOTHING_ASKED: Final = "LSF writes MEM Efficiency 0.00% where the job asked for 
 NOT_YET: Final = "LSF has not looked at it yet: its CPU peak is over 0 seconds"
 DERIVED: Final = "the number of cores is CPU PEAK over CPU PEAK EFFICIENCY: the text has none"
 
-_JOB: Final = re.compile(r"^\s*(?:Subject: )?Job <?(\d+(?:\[\d+\])?)[>:]", re.MULTILINE)
+_JOB: Final = re.compile(r"^[ \t]*(?:Subject: )?Job <?(\d+(?:\[\d+\])?)[>:]", re.MULTILINE)
 _AVERAGE: Final = r"CPU average efficiency\s*:\s*(\d+(?:\.\d+)?\s?%)"
 _PEAK: Final = r"CPU peak efficiency\s*:\s*(\d+(?:\.\d+)?\s?%)"
 _TELLS: Final = (_AVERAGE, r"Resource usage summary:", r"The CPU time used is")
@@ -27,7 +27,7 @@ _SLOTS: Final = (
     r"Allocated (\d+) Slot",
     r"Started (\d+) (?:Task|Processor)",
     r"#BSUB\s+-n\s+(\d+)",
-    r"(\d+) (?:Task\(s\)|Processors Requested)",
+    r"\b(\d+) (?:Task\(s\)|Processors Requested)",
     r"\b(\d+) (?:cores|slots|CPUs|processors)\b",
 )
 _LIMIT: Final = (r"RUNLIMIT\s+(\d+(?:\.\d+)?) min", r"#BSUB\s+-W\s+(\d+(?::\d+)?)")

@@ -28,7 +28,7 @@ def read(text: str) -> list[Job]:
 
 
 def _blocks(text: str) -> Iterator[tuple[str, str]]:
-    parts = re.split(r"^\s*Job Id:\s*(\S+)", text, flags=re.MULTILINE)
+    parts = re.split(r"^[ \t]*Job Id:[ \t]*(\S+)", text, flags=re.MULTILINE)
     yield "", parts[0]
     yield from zip(parts[1::2], parts[2::2], strict=True)
 

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from typing import Final
 
 from hpcncf_analysis.explain.amounts import mebibytes, seconds, share, whole
 from hpcncf_analysis.explain.job import Job
 
-ONLY_ENDED = (
+ONLY_ENDED: Final = (
     "seff reads Slurm's accounting, which counts the steps that have ended: of a running job "
     "it tells too little"
 )
+
+LONGEST: Final = 300
 
 
 def read(text: str) -> list[Job]:
@@ -26,7 +29,8 @@ def read(text: str) -> list[Job]:
 def _blocks(text: str) -> Iterator[dict[str, str]]:
     told: dict[str, str] = {}
     for line in text.splitlines():
-        found = re.match(r"\s*([A-Z][A-Za-z/ -]*?)\s*:\s+(\S.*?)\s*$", line)
+        # A longer line is none of seff's, and matching it would take its length squared.
+        found = re.match(r"\s*([A-Z][A-Za-z/ -]*?)\s*:\s+(\S.*?)\s*$", line[:LONGEST])
         if found and found[1] == "Job ID":
             yield told
             told = {"Job ID": found[2]}
