@@ -68,6 +68,31 @@ def test_a_remedy_that_a_setting_applies_is_applied() -> None:
     assert told.request.expected_s == 40.0, "a gain that may not come shortens no limit"
 
 
+@pytest.mark.parametrize(
+    ("changes", "training", "told"),
+    [
+        (
+            {"training.loader": "vectorized"},
+            {"loader": "per_sample", "num_workers": 2},
+            "training.num_workers 2 → 0, training.loader per_sample → vectorized",
+        ),
+        (
+            {"training.engine": "rowwise"},
+            {"adam": "fused", "seed": 3},
+            "training.adam fused → default, training.engine reference → rowwise",
+        ),
+    ],
+)
+def test_what_the_remedy_leaves_without_a_meaning_goes(
+    changes: dict[str, Any], training: dict[str, Any], told: str
+) -> None:
+    """The job file would be refused with it; what has a meaning stays."""
+    found = changed(diagnosed(changes), job={"training": training})
+    assert found is not None
+    assert told in found.text
+    assert found.job.training.seed == training.get("seed", 1)
+
+
 def test_fewer_cores_that_are_predicted_to_cost_a_third_take_longer() -> None:
     """0.4 of the core-hours at most, on a fifth of the cores: twice the time."""
     gain = Gain(0.3, 0.2, 0.4, "core_hours")

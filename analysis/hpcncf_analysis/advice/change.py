@@ -11,9 +11,10 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from hpcncf import plan
+from hpcncf.conflicts import OF_LOADERS, OF_REFERENCE, OF_WORKERS
 from hpcncf.errors import UsageError
 from hpcncf.overrides import override
-from hpcncf.spec import JobSpec, Resources
+from hpcncf.spec import JobSpec, Resources, Training
 from hpcncf_analysis import words
 from hpcncf_analysis.advice.cause import hides_need
 from hpcncf_analysis.advice.recommend import mostly_disturbed
@@ -26,6 +27,13 @@ from hpcncf_analysis.summary import Configuration
 IDLE: Final = 0.8
 # As much of a core is no core: clocks tick, start-up counts.
 NO_CORE: Final = 0.1
+# Settings that another's value may leave without a meaning: the job file is refused then.
+NEEDING: Final[Mapping[str, tuple[str, ...]]] = {
+    "training.loader": OF_LOADERS,
+    "training.num_workers": OF_WORKERS,
+    "training.engine": (*OF_REFERENCE, "adam", "sparse"),
+    "resources.cpus_per_task": ("threads",),
+}
 
 
 @dataclass(frozen=True)
@@ -47,9 +55,7 @@ def change(
     fewer = None if hides_need(found) else fewer_cores(one)
     if fewer is None:
         return None
-    changes: dict[str, Any] = {"resources.cpus_per_task": fewer}
-    if isinstance(job.training.threads, int) and job.training.threads > fewer:
-        changes["training.threads"] = "auto"
+    changes = {"resources.cpus_per_task": fewer}
     reason = f"{words.cores(one.median('cores_used'))} of {counted(one.cores, 'core')} were used"
     return _changed(job, asked, wanted, changes, f"since {reason}", None)
 
@@ -77,8 +83,26 @@ def _changed(
     gain: Gain | None,
 ) -> Change | None:
     """None where the settings do not go together, or nothing is left to change."""
+    for tried in (changes, {**_meaningless(job, changes), **changes}):
+        changed = _with(job, tried)
+        if changed is not None and changed != job:
+            told = ", ".join(f"{key} {_value(job, key)} → {tried[key]}" for key in tried)
+            sized = _sized(changed.resources, asked, wanted, gain)
+            text = f"Not measured so: {told}, {why}{_expected(gain)}."
+            return Change(changed.model_copy(update={"resources": sized.resources}), sized, text)
+    return None
+
+
+def _meaningless(job: JobSpec, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """What the job file gives that the changed settings may have no use for, at its default."""
+    names = [name for key in changes for name in NEEDING.get(key, ())]
+    plain = Training()
+    given = [name for name in names if getattr(job.training, name) != getattr(plain, name)]
+    return {f"training.{name}": getattr(plain, name) for name in given}
+
+
+def _with(job: JobSpec, changes: Mapping[str, Any]) -> JobSpec | None:
     plain = job.model_dump(mode="json")
-    told = [f"{key} {_value(plain, key)} → {value}" for key, value in changes.items()]
     for key, value in changes.items():
         override(plain, key, value)
     try:
@@ -86,17 +110,13 @@ def _changed(
         plan.expand(changed)
     except (ValidationError, UsageError):
         return None
-    if changed == job:
-        return None
-    sized = _sized(changed.resources, asked, wanted, gain)
-    text = f"Not measured so: {', '.join(told)}, {why}{_expected(gain)}."
-    return Change(changed.model_copy(update={"resources": sized.resources}), sized, text)
+    return changed
 
 
-def _value(plain: Mapping[str, Any], dotted: str) -> Any:
+def _value(job: JobSpec, dotted: str) -> Any:
     section, _, key = dotted.partition(".")
-    value = plain.get(section) or {}
-    return value.get(key) if isinstance(value, Mapping) else value
+    known = getattr(job, section)
+    return known.get(key) if isinstance(known, Mapping) else getattr(known, key) if key else known
 
 
 def _sized(changed: Resources, asked: Resources, wanted: Request, gain: Gain | None) -> Request:
