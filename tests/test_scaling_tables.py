@@ -12,7 +12,8 @@ from test_scaling import row
 
 from hpcncf_analysis import summary
 from hpcncf_analysis.figures import plots
-from hpcncf_analysis.scaling import tables
+from hpcncf_analysis.scaling import laws, tables
+from hpcncf_analysis.scaling import ranks as rank_tables
 from hpcncf_analysis.scaling.comparable import cautions
 from hpcncf_analysis.scaling.doubts import doubts
 from hpcncf_analysis.scaling.law import Law, relative
@@ -84,8 +85,8 @@ def test_a_series_of_one_size_does_not_scale() -> None:
     alone = summary.configurations([row(), row("batched")])
     assert tables.strong_table(alone) is None
     assert tables.weak_table(alone) is None
-    assert tables.law_table(alone) is None
-    assert tables.law_note(alone) is None
+    assert laws.law_table(alone) is None
+    assert laws.law_note(alone) is None
 
 
 @pytest.mark.parametrize(
@@ -201,12 +202,12 @@ def test_a_line_grows_in_one_way_and_holds_each_size_once() -> None:
 def test_generated_runs_of_a_known_law_show_its_parameters() -> None:
     """sigma 0.1, kappa 0.01: N* = sqrt(0.9 / 0.01) = 9.49."""
     shown = summary.configurations(generated(0.1, 0.01))
-    told = cells(tables.law_table(shown), "1 to 8 ranks × 1 core · vectorized")
+    told = cells(laws.law_table(shown), "1 to 8 ranks × 1 core · vectorized")
     assert told["USL: contention σ"].startswith("0.1\n[")
     assert told["USL: crosstalk κ"].startswith("0.01\n[")
     assert told["USL: fastest size N*"].startswith("9.49\n[")
     assert told["used up to"] == "32 ranks"
-    (peak,) = tables.peaks(shown)
+    (peak,) = laws.peaks(shown)
     assert peak.startswith("1 to 8 ranks × 1 core · vectorized: fastest at 9.49 [")
     assert peak.endswith("] ranks (USL, 95\u202f% interval); more makes it slower.")
     usl = lines(shown)[0].fit("usl")
@@ -224,31 +225,31 @@ def test_a_law_is_drawn_only_where_it_was_fitted(sizes: Sequence[int], bands: in
 
 def test_no_fastest_size_is_told_where_speed_still_grows() -> None:
     shown = summary.configurations(generated(0.1, 0.0))
-    told = cells(tables.law_table(shown), "1 to 8 ranks × 1 core · vectorized")
+    told = cells(laws.law_table(shown), "1 to 8 ranks × 1 core · vectorized")
     assert told["USL: fastest size N*"] == "none up to 32"
-    assert tables.peaks(shown) == []
+    assert laws.peaks(shown) == []
     assert told["Amdahl: serial share"].startswith("10\u202f%")
 
 
 def test_too_few_sizes_are_refused_with_the_reason() -> None:
     shown = summary.configurations(generated(0.1, 0.0, sizes=(1, 2)))
-    assert tables.law_table(shown) is None
-    assert tables.law_note(shown) == (
+    assert laws.law_table(shown) is None
+    assert laws.law_note(shown) == (
         "No law is fitted: one needs 4 sizes or more along one line (more ranks, or more cores for "
         "each), and 2 were measured at most."
     )
     longer = [*generated(0.1, 0.0), *(row("batched", cores=cores) for cores in (1, 2))]
-    assert tables.law_note(summary.configurations(longer)) == (
+    assert laws.law_note(summary.configurations(longer)) == (
         "Shorter lines, or more of them: 1, without a law."
     )
 
 
 def test_speeds_of_no_law_are_refused_by_name() -> None:
     wild = [ranked(size, rate) for size, rate in ((1, 1.0), (2, 4.0), (4, 1.0), (8, 4.0))]
-    note = tables.law_note(summary.configurations(wild))
+    note = laws.law_note(summary.configurations(wild))
     assert note is not None
     assert note.startswith("No law of 1 to 8 ranks × 1 core · vectorized: the measurements do not")
-    assert tables.law_table(summary.configurations(wild)) is None
+    assert laws.law_table(summary.configurations(wild)) is None
 
 
 def test_of_a_large_grid_the_longest_lines_have_laws() -> None:
@@ -280,7 +281,7 @@ def test_ranks_are_told_by_pops_factors_and_the_slowest_by_name() -> None:
     """Useful 5 and 9 of 10 s: 14 core-seconds for 2,000 instances, 10 for 1,000 on one rank."""
     shown = summary.configurations([row(run_id="one"), ranked(2, 150.0, run_id="two")])
     ranks = [rank_row("one", 0, 0.0), rank_row("two", 0, 5.0), rank_row("two", 1, 1.0)]
-    told = cells(tables.pop_table(shown, ranks), "2 ranks × 1 core · vectorized")
+    told = cells(rank_tables.pop_table(shown, ranks), "2 ranks × 1 core · vectorized")
     assert told["load balance"] == "78\u202f%"
     assert told["communication"] == "90\u202f%"
     assert told["parallel efficiency"] == "70\u202f%"
@@ -291,7 +292,7 @@ def test_ranks_are_told_by_pops_factors_and_the_slowest_by_name() -> None:
 @pytest.mark.parametrize("ranks", [[], [rank_row("two", 0, 5.0, counted_s=None)]])
 def test_ranks_that_did_not_train_have_no_factors(ranks: list[dict[str, Any]]) -> None:
     shown = summary.configurations([row(run_id="one"), ranked(2, 150.0, run_id="two")])
-    assert tables.pop_table(shown, ranks) is None
+    assert rank_tables.pop_table(shown, ranks) is None
 
 
 def epochs(run_id: str, *hr10: float | None) -> list[dict[str, Any]]:

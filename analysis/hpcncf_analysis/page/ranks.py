@@ -9,7 +9,7 @@ from hpcncf_analysis import words
 from hpcncf_analysis.page.material import Material
 from hpcncf_analysis.page.section import Grid, Part
 from hpcncf_analysis.scaling import pop
-from hpcncf_analysis.scaling.tables import SLOWER
+from hpcncf_analysis.scaling.ranks import SLOWER
 from hpcncf_analysis.summary import Configuration
 from hpcncf_analysis.table import Table
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from hpcncf_analysis.page.material import Material
 from hpcncf_analysis.page.section import Grid, Part, Words
-from hpcncf_analysis.scaling import tables
+from hpcncf_analysis.scaling import laws, ranks, tables
 from hpcncf_analysis.scaling.quality import sentence, times_to_quality
 from hpcncf_analysis.table import Table
 
@@ -24,16 +24,16 @@ def parts(material: Material) -> list[Part]:
     grids = [
         *_grid(tables.strong_table(shown), "Strong: the same work on more cores"),
         *_grid(tables.weak_table(shown), "Weak: work that grows with the cores"),
-        *_grid(tables.law_table(shown), "Laws of the speed, fitted"),
+        *_grid(laws.law_table(shown), "Laws of the speed, fitted"),
     ]
     if grids:
-        grids += _words(" ".join([*tables.peaks(shown), tables.law_note(shown) or ""]).strip())
+        grids += _words(" ".join([*laws.peaks(shown), laws.law_note(shown) or ""]).strip())
     return [*grids, *_grid(tables.cost_table(shown), "What an epoch costs")]
 
 
 def efficiencies(material: Material) -> list[Part]:
     """POP's factors of the ranks."""
-    table = tables.pop_table(material.shown, material.found.ranks)
+    table = ranks.pop_table(material.shown, material.found.ranks)
     grid = _grid(table, "Where the ranks' efficiency goes")
     return [*grid, Words(POP_NOTE, note=True)] if grid else []
 
@@ -65,7 +65,7 @@ def _grid(table: Table | None, title: str) -> list[Part]:
 def sentences(material: Material) -> list[str]:
     """For a terminal: the fastest sizes, and the way to the quality that was asked for."""
     told = quality_sentence(material)
-    return [*tables.peaks(material.shown)[:MOST], *([told] if told else [])]
+    return [*laws.peaks(material.shown)[:MOST], *([told] if told else [])]
 
 
 def _words(text: str) -> list[Part]:

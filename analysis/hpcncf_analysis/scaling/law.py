@@ -96,10 +96,6 @@ class Law:
             rate, [one * relative(size, sigma, kappa) for one, sigma, kappa in self.resamples]
         )
 
-    def speedup(self, size: float) -> float:
-        """Over the smallest size measured."""
-        return self.rate(size) / self.rate(self.sizes[0])
-
     def sigma_interval(self) -> tuple[float, float] | None:
         return _around(self.sigma, [sigma for _, sigma, _ in self.resamples])
 

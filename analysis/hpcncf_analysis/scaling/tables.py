@@ -1,17 +1,14 @@
-"""Tables of how the configurations scale: against their base, as laws, by POP's factors. Pure."""
+"""Tables of how the configurations scale, what they cost and when they are good enough. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from hpcncf_analysis import words
 from hpcncf_analysis.advice.recommend import Ratio, of_cores, of_speeds
-from hpcncf_analysis.scaling import pop
+from hpcncf_analysis.scaling.cells import Show, ends, with_ends
 from hpcncf_analysis.scaling.comparable import cautions
-from hpcncf_analysis.scaling.law import FEWEST_SIZES, Law, Refusal
-from hpcncf_analysis.scaling.lines import Line, lines, long_enough
-from hpcncf_analysis.scaling.pop import Pop
 from hpcncf_analysis.scaling.quality import TimeToQuality
 from hpcncf_analysis.scaling.speedup import karp_flatt
 from hpcncf_analysis.scaling.weak import Weak, weak
@@ -19,11 +16,8 @@ from hpcncf_analysis.summary import Configuration, by_series
 from hpcncf_analysis.table import Table
 
 Row = Mapping[str, Any]
-Interval = tuple[float, float] | None
 
 WORK: Final = {"epoch": "an epoch's, with the data", "step": "a step's, with the batch"}
-# A rank that computes longer than the others by less than this is not called slower.
-SLOWER: Final = 0.02
 
 
 def strong_table(shown: Sequence[Configuration]) -> Table | None:
@@ -47,8 +41,8 @@ def _strong(one: Configuration, base: Configuration) -> list[str]:
     ]
 
 
-def _ratio(ratio: Ratio, show: Callable[[float | None], str]) -> str:
-    return with_ends(ratio.value, _ends(ratio.low, ratio.high), show)
+def _ratio(ratio: Ratio, show: Show) -> str:
+    return with_ends(ratio.value, ends(ratio.low, ratio.high), show)
 
 
 def weak_table(shown: Sequence[Configuration]) -> Table | None:
@@ -69,131 +63,9 @@ def _weak(each: Weak) -> list[str]:
         words.times(each.work_ratio),
         words.times(each.time_ratio),
         words.times(each.speedup),
-        with_ends(each.efficiency, _ends(of_each.low, of_each.high), words.percent),
+        with_ends(each.efficiency, ends(of_each.low, of_each.high), words.percent),
         "; ".join(cautions(each.one, each.base)),
     ]
-
-
-def law_table(shown: Sequence[Configuration]) -> Table | None:
-    """Amdahl's law and the USL along the lines of enough sizes; None where there is none."""
-    rows = [cells for line in long_enough(lines(shown)) if (cells := _laws(line))]
-    columns = ["along", "Amdahl: serial share", "USL: contention σ", "USL: crosstalk κ"]
-    columns += ["USL: fastest size N*", "misfit", "used up to"]
-    return Table(columns, rows) if rows else None
-
-
-def _laws(line: Line) -> list[str] | None:
-    amdahl, usl = line.fit("amdahl"), line.fit("usl")
-    if isinstance(usl, Refusal):
-        return None
-    serial = words.NONE
-    if isinstance(amdahl, Law):
-        serial = with_ends(amdahl.sigma, amdahl.sigma_interval(), words.percent)
-    return [
-        line.name,
-        serial,
-        with_ends(usl.sigma, usl.sigma_interval(), words.number),
-        with_ends(usl.kappa, usl.kappa_interval(), words.number),
-        knee(usl),
-        words.percent(usl.misfit),
-        f"{usl.largest:g} {unit(line)}",
-    ]
-
-
-def knee(law: Law) -> str:
-    """`12.4 [9.1–17]`; where speed still grows, from where on nothing is known."""
-    found = law.knee
-    if found is None:
-        return f"none up to {law.largest:g}"
-    beyond = f"beyond {law.largest:g}"
-    return with_ends(
-        found.size,
-        _ends(found.low, found.high),
-        lambda end: beyond if end == float("inf") else words.number(end),
-    )
-
-
-def peaks(shown: Sequence[Configuration]) -> list[str]:
-    """A sentence for each line whose speed peaks within reach: there more makes it slower."""
-    fits = [(line, line.fit("usl")) for line in long_enough(lines(shown))]
-    return [
-        f"{line.name}: fastest at {' '.join(knee(fit).split())} {unit(line)} (USL, 95\u202f% "
-        "interval); more makes it slower."
-        for line, fit in fits
-        if isinstance(fit, Law) and fit.knee
-    ]
-
-
-def unit(line: Line) -> str:
-    return "ranks" if line.grows == "ranks" else "cores"
-
-
-def law_note(shown: Sequence[Configuration]) -> str | None:
-    """Why lines have no law, and which sizes a law leaves aside."""
-    found = lines(shown)
-    told = long_enough(found)
-    if found and not told:
-        return (
-            f"No law is fitted: one needs {FEWEST_SIZES} sizes or more along one line (more ranks, "
-            f"or more cores for each), and {max(len(line.points) for line in found)} were measured "
-            "at most."
-        )
-    fits = [(line, line.fit("usl")) for line in told]
-    parts = [f"No law of {line.name}: {f.reason}." for line, f in fits if isinstance(f, Refusal)]
-    aside = {one.label for line in told for one in line.left_out}
-    if aside:
-        parts.append(f"A law takes one of each size, and not: {'; '.join(sorted(aside))}.")
-    if len(found) > len(told):
-        parts.append(f"Shorter lines, or more of them: {len(found) - len(told)}, without a law.")
-    return " ".join(parts) or None
-
-
-def pop_table(shown: Sequence[Configuration], ranks: Iterable[Row]) -> Table | None:
-    """POP's factors of each configuration's first run of several ranks; None where none was.
-
-    Computation scaling is against the base of its series.
-    """
-    found = pops(shown, ranks)
-    bases = {one.key: members[0] for members in by_series(shown).values() for one in members}
-    rows = [
-        _pop(one, found[one.key], found.get(bases[one.key].key))
-        for one in shown
-        if one.ranks > 1 and one.key in found and one.key in bases
-    ]
-    columns = ["configuration", "load balance", "communication", "input", "parallel efficiency"]
-    columns += ["computation scaling", "slowest rank"]
-    return Table(columns, rows, frozenset({"slowest rank"})) if rows else None
-
-
-def pops(shown: Sequence[Configuration], ranks: Iterable[Row]) -> dict[str, Pop]:
-    """Configuration -> the factors of its first run, where it trained."""
-    by_run: dict[str, list[Row]] = {one.rows[0]["run_id"]: [] for one in shown}
-    for row in ranks:
-        if row["run_id"] in by_run:
-            by_run[row["run_id"]].append(row)
-    told = {one.key: pop.of_rows(by_run[one.rows[0]["run_id"]]) for one in shown}
-    return {key: found for key, found in told.items() if found}
-
-
-def _pop(one: Configuration, this: Pop, base: Pop | None) -> list[str]:
-    scaled = pop.computation_scaling(base, this) if base else None
-    return [
-        one.label,
-        words.percent(this.load_balance),
-        words.percent(this.communication),
-        words.percent(this.input),
-        words.percent(this.parallel),
-        words.percent(scaled),
-        slowest(this),
-    ]
-
-
-def slowest(this: Pop) -> str:
-    """`rank 1 on node2, 20 % longer`; nothing where the ranks are even."""
-    if this.slowest_by < SLOWER:
-        return "none: within 2\u202f%"
-    longer = words.percent(this.slowest_by)
-    return f"rank {this.slowest_rank} on {this.slowest_node}, {longer} longer"
 
 
 def quality_table(found: Sequence[TimeToQuality]) -> Table | None:
@@ -234,14 +106,5 @@ def cost_table(shown: Sequence[Configuration]) -> Table | None:
 
 
 def _median(one: Configuration, name: str) -> str:
-    ends = (one.figures.get(f"{name}_{end}") for end in ("low", "high"))
-    return with_ends(one.median(name), _ends(*ends), words.number)
-
-
-def _ends(low: float | None, high: float | None) -> Interval:
-    return None if low is None or high is None else (low, high)
-
-
-def with_ends(value: float | None, ends: Interval, show: Callable[[float | None], str]) -> str:
-    """`1.50×`, and below it `[1.42×–1.58×]` where there is an interval."""
-    return show(value) if ends is None else f"{show(value)}\n{words.interval(*ends, show)}"
+    low, high = (one.figures.get(f"{name}_{end}") for end in ("low", "high"))
+    return with_ends(one.median(name), ends(low, high), words.number)

@@ -1,0 +1,86 @@
+"""The laws of speed in a table, and in words where speed peaks. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hpcncf_analysis import words
+from hpcncf_analysis.scaling.cells import ends, with_ends
+from hpcncf_analysis.scaling.law import FEWEST_SIZES, Law, Refusal
+from hpcncf_analysis.scaling.lines import Line, lines, long_enough
+from hpcncf_analysis.summary import Configuration
+from hpcncf_analysis.table import Table
+
+
+def law_table(shown: Sequence[Configuration]) -> Table | None:
+    """Amdahl's law and the USL along the lines of enough sizes; None where there is none."""
+    rows = [cells for line in long_enough(lines(shown)) if (cells := _laws(line))]
+    columns = ["along", "Amdahl: serial share", "USL: contention σ", "USL: crosstalk κ"]
+    columns += ["USL: fastest size N*", "misfit", "used up to"]
+    return Table(columns, rows) if rows else None
+
+
+def _laws(line: Line) -> list[str] | None:
+    amdahl, usl = line.fit("amdahl"), line.fit("usl")
+    if isinstance(usl, Refusal):
+        return None
+    serial = words.NONE
+    if isinstance(amdahl, Law):
+        serial = with_ends(amdahl.sigma, amdahl.sigma_interval(), words.percent)
+    return [
+        line.name,
+        serial,
+        with_ends(usl.sigma, usl.sigma_interval(), words.number),
+        with_ends(usl.kappa, usl.kappa_interval(), words.number),
+        knee(usl),
+        words.percent(usl.misfit),
+        f"{usl.largest:g} {unit(line)}",
+    ]
+
+
+def knee(law: Law) -> str:
+    """`12.4 [9.1–17]`; where speed still grows, from where on nothing is known."""
+    found = law.knee
+    if found is None:
+        return f"none up to {law.largest:g}"
+    beyond = f"beyond {law.largest:g}"
+    return with_ends(
+        found.size,
+        ends(found.low, found.high),
+        lambda end: beyond if end == float("inf") else words.number(end),
+    )
+
+
+def peaks(shown: Sequence[Configuration]) -> list[str]:
+    """A sentence for each line whose speed peaks within reach: there more makes it slower."""
+    fits = [(line, line.fit("usl")) for line in long_enough(lines(shown))]
+    return [
+        f"{line.name}: fastest at {' '.join(knee(fit).split())} {unit(line)} (USL, 95\u202f% "
+        "interval); more makes it slower."
+        for line, fit in fits
+        if isinstance(fit, Law) and fit.knee
+    ]
+
+
+def unit(line: Line) -> str:
+    return "ranks" if line.grows == "ranks" else "cores"
+
+
+def law_note(shown: Sequence[Configuration]) -> str | None:
+    """Why lines have no law, and which sizes a law leaves aside."""
+    found = lines(shown)
+    told = long_enough(found)
+    if found and not told:
+        return (
+            f"No law is fitted: one needs {FEWEST_SIZES} sizes or more along one line (more ranks, "
+            f"or more cores for each), and {max(len(line.points) for line in found)} were measured "
+            "at most."
+        )
+    fits = [(line, line.fit("usl")) for line in told]
+    parts = [f"No law of {line.name}: {f.reason}." for line, f in fits if isinstance(f, Refusal)]
+    aside = {one.label for line in told for one in line.left_out}
+    if aside:
+        parts.append(f"A law takes one of each size, and not: {'; '.join(sorted(aside))}.")
+    if len(found) > len(told):
+        parts.append(f"Shorter lines, or more of them: {len(found) - len(told)}, without a law.")
+    return " ".join(parts) or None
