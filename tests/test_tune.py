@@ -98,6 +98,19 @@ def test_a_small_budget_is_kept_and_what_is_missing_is_told(share: float) -> Non
     assert step.verified or "the budget has no room" in step.why
 
 
+def test_a_best_that_ran_whole_is_chosen_before_a_better_one_that_could_not() -> None:
+    """The budget is spent: nothing vouches for the quality of the fastest, 1024 a step."""
+    made = Grid(noise=0.0)
+    fastest = best_of_all(made, "fastest")
+    runs = [made.run(Ask(point.index, 10, 0)) for point in made.points]
+    rules = Rules("fastest", sum(run.core_hours for run in runs), unsound=frozenset([4096]))
+    step = choose.next_step(made.points, runs, rules)
+    assert (step.kind, step.chosen, step.verified) == ("done", fastest, False)
+    step = choose.next_step(made.points, [*runs, made.run(Ask(fastest - 1, None, 0))], rules)
+    assert (step.kind, step.chosen, step.verified) == ("done", fastest - 1, True)
+    assert "no room for the whole run of fast easy 2 1024" in step.why
+
+
 def test_runs_under_way_are_waited_for_and_open_ones_sent_again() -> None:
     made = Grid()
     rules = Rules("knee", 1.0)

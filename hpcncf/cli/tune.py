@@ -181,7 +181,7 @@ def _end(args: argparse.Namespace, tuning: Going, now: Now, found: Outcome | Non
         print(json.dumps(_plain(tuning, now, found), indent=2))
     else:
         print(tuned.sentences(tuning, now, found))
-    return 0 if found and found.verified else 3
+    return 0 if found and found.verified and not now.step.why else 3
 
 
 def _plain(tuning: Going, now: Now, found: Outcome | None) -> dict[str, Any]:

@@ -47,6 +47,15 @@ class Known:
     left_h: float
     """Core-hours of the budget that are left."""
 
+    def classes(self, of: Sequence[Figure]) -> list[list[Figure]]:
+        """Those that train the same model together, in the order given; all, where none is
+        evaluated."""
+        grouped: dict[Hashable, list[Figure]] = {}
+        for one in of:
+            key = one.point.quality if self.rules.judges else None
+            grouped.setdefault(key, []).append(one)
+        return list(grouped.values())
+
     def price(self, asks: Sequence[Ask]) -> float | None:
         by_index = {point.index: point for point in self.points}
         each = [figures.core_hours(ask, by_index, self.of, self.trials) for ask in asks]
@@ -102,11 +111,10 @@ def _finalists(known: Known) -> tuple[list[Figure], list[tuple[Figure, float]]]:
     glances = [trial for trial in known.trials if trial.ask.repeat == 0]
     first_s = max(race.SHORTEST_S, figures.startup_s(glances[: len(known.points)]))
     left, short = list[Figure](), list[tuple[Figure, float]]()
-    for quality, members in figures.by_quality(known.points).items():
-        measured = [known.of[one.index] for one in members if one.index in known.of]
-        if quality not in known.rules.unsound and measured:
-            kept, more = race.finalists(measured, known.rules.objective, first_s)
-            left, short = left + kept, short + more
+    sound = [one for one in known.of.values() if one.point.quality not in known.rules.unsound]
+    for members in known.classes(sound):
+        kept, more = race.finalists(members, known.rules.objective, first_s)
+        left, short = left + kept, short + more
     return figures.best_first(left, known.rules.objective), short
 
 
@@ -122,7 +130,7 @@ def _races(known: Known) -> Step | None:
     )
     if asks:
         return Step("send", "the promising ones longer", asks)
-    near = [one for each in _classes(left) for one in _near(each, known)]
+    near = [one for each in known.classes(left) for one in _near(each, known)]
     asks = known.fitting([race.once_more(one, known.trials) for one in near], reserve)
     return Step("send", "repeats, for two or more are near each other", asks) if asks else None
 
@@ -134,23 +142,15 @@ def _near(members: Sequence[Figure], known: Known) -> list[Figure]:
     return race.open_ones(members, known.rules.objective)
 
 
-def _classes(left: Sequence[Figure]) -> list[list[Figure]]:
-    grouped: dict[Hashable, list[Figure]] = {}
-    for one in left:
-        grouped.setdefault(one.point.quality, []).append(one)
-    return list(grouped.values())
-
-
 def _whole_runs(known: Known) -> Step | None:
     """The best of each class as the job file has it; of all, where none is evaluated."""
     left, _ = _finalists(known)
-    leaders = [members[0] for members in _classes(left)]
-    wanted = leaders if known.rules.judges else leaders[:1]
-    missing = [one for one in wanted if not one.whole]
+    leaders = [members[0] for members in known.classes(left)]
+    missing = [one for one in leaders if not one.whole]
     asks = known.fitting([_whole(one, known.trials) for one in missing])
     if asks:
         return Step("send", "the best as the job file has them, with their quality", asks)
-    near = [] if missing else race.open_ones(wanted, known.rules.objective)
+    near = [] if missing or not leaders else race.open_ones(leaders, known.rules.objective)
     asks = known.fitting([_whole(one, known.trials) for one in near])
     return Step("send", "repeats, for the best are near each other", asks) if asks else None
 
@@ -167,9 +167,9 @@ def _done(known: Known) -> Step:
     if best.whole:
         return Step("done", "", chosen=best.point.index, verified=True)
     needed = known.price([_whole(best, known.trials)]) or 0.0
-    return Step(
-        "done",
-        f"the budget has no room for its whole run: about {needed:.2g} core-hours, "
-        f"{max(known.left_h, 0.0):.2g} are left",
-        chosen=best.point.index,
+    why = (
+        f"the budget has no room for the whole run of {best.point.label}: about {needed:.2g} "
+        f"core-hours, {max(known.left_h, 0.0):.2g} are left"
     )
+    chosen = next((one for one in left if one.whole), best)
+    return Step("done", why, chosen=chosen.point.index, verified=chosen.whole)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from statistics import median
@@ -125,10 +125,3 @@ def step_s(figure: Figure, trials: Iterable[Trial]) -> float:
     own = [trial for trial in trials if trial.ask.point == figure.point.index and trial.steps]
     longest = max(own, key=lambda trial: trial.training_s)
     return longest.training_s / longest.steps
-
-
-def by_quality(points: Iterable[Point]) -> dict[Hashable, list[Point]]:
-    grouped: dict[Hashable, list[Point]] = defaultdict(list)
-    for point in points:
-        grouped[point.quality].append(point)
-    return dict(grouped)
