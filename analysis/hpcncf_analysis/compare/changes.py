@@ -11,7 +11,7 @@ from hpcncf.spec import Model, Resources, Training
 from hpcncf.tables.told import PARAMETER
 from hpcncf_analysis.alerts import disturbed
 from hpcncf_analysis.labels import command_name, counted
-from hpcncf_analysis.scaling.comparable import models
+from hpcncf_analysis.scaling.comparable import MODELS, distinct
 
 Row = Mapping[str, Any]
 
@@ -116,11 +116,13 @@ def of_nodes(a: Sequence[Row], b: Sequence[Row]) -> list[Change]:
 def cautions(a: Sequence[Row], b: Sequence[Row], environment: Sequence[Change]) -> list[str]:
     """What makes the comparison of their speeds worth less, the gravest first."""
     found = []
-    if len(models([*a, *b])) > 1:
-        found.append(
-            f"different CPU models ({'; '.join(models([*a, *b]))}): a difference may be the "
-            "machines' and not the change's"
-        )
+    for column, called in MODELS.items():
+        there = distinct([*a, *b], column)
+        if len(there) > 1:
+            found.append(
+                f"different {called} ({'; '.join(there)}): a difference may be the machines' and "
+                "not the change's"
+            )
     troubled = sum(map(disturbed, [*a, *b]))
     if troubled:
         found.append(
