@@ -29,6 +29,13 @@ def test_a_long_start_up_is_said_even_where_little_follows() -> None:
     assert around.too_short_to_judge(told) is None
 
 
+def test_imports_that_a_neighbour_made_slow_are_not_the_starts_fault() -> None:
+    told = {"elapsed_s": 25.0, "startup_s": 12.0, "training_s": 12.0, "used": 0.25}
+    assert around.startup_bound(evidence(**told)) is not None
+    beside = {"others_cores": 0.75, "runnable": 1.0, "runqueue_s": 18.75}
+    assert around.startup_bound(evidence(**told, **beside)) is None
+
+
 def test_imports_of_a_short_run_are_no_start_up_to_complain_of() -> None:
     assert around.startup_bound(evidence(elapsed_s=8.0, startup_s=4.0)) is None
 

@@ -17,7 +17,8 @@ def too_short_to_judge(evidence: Evidence) -> Finding | None:
         and (evidence.training_s or 0.0) < thresholds.SHORT_S
         and not evaluation_bound(evidence)
     )
-    if (left_s >= thresholds.SHORT_S and not few) or startup_bound(evidence):
+    enough = (left_s >= thresholds.SHORT_S and not few) or evidence.elapsed_s >= thresholds.LONG_S
+    if enough or startup_bound(evidence):
         return None
     told = [f"{duration(max(left_s, 0.0))} were measured"]
     if evidence.startup_s:
@@ -34,10 +35,9 @@ def too_short_to_judge(evidence: Evidence) -> Finding | None:
 
 
 def startup_bound(evidence: Evidence) -> Finding | None:
-    share = evidence.of_elapsed(evidence.startup_s)
-    if not evidence.startup_s or evidence.startup_s < 2 * thresholds.STARTUP_S:
-        return None
-    if share < thresholds.STARTUP:
+    own_s = _without_neighbours(evidence, evidence.startup_s or 0.0)
+    share = evidence.of_elapsed(own_s)
+    if own_s < 2 * thresholds.STARTUP_S or share < thresholds.STARTUP:
         return None
     return Finding(
         "startup_bound",
@@ -49,6 +49,14 @@ def startup_bound(evidence: Evidence) -> Finding | None:
         ),
         "Do more in one run (more epochs), and have packages and data on a fast file system.",
     )
+
+
+def _without_neighbours(evidence: Evidence, seconds: float) -> float:
+    """What is left of the time if as much of it as of the whole run's was waiting for a core that
+    others used: imports, which compute, are as slow beside a neighbour as anything else."""
+    if not evidence.others_cores or not evidence.runqueue_s:
+        return seconds
+    return seconds * max(0.0, 1 - evidence.starved_by_others / evidence.world_size)
 
 
 def evaluation_bound(evidence: Evidence) -> Finding | None:

@@ -82,9 +82,12 @@ def oversubscribed(evidence: Evidence) -> Finding | None:
 
 
 def _wanting(evidence: Evidence) -> float | None:
-    """Threads that want a core at once: measured, else as many as each rank was told to use."""
+    """Threads that want a core at once: measured, else as many as each rank was told to use.
+
+    As many as neighbours use cores may be waiting for those: they are not counted.
+    """
     if evidence.runnable is not None:
-        return evidence.runnable
+        return evidence.runnable - (evidence.others_cores or 0.0)
     return None if evidence.threads is None else float(evidence.threads * evidence.world_size)
 
 
@@ -113,7 +116,7 @@ def neighbour_load(evidence: Evidence) -> Finding | None:
     usable = evidence.cores.usable
     if not usable:
         return None
-    lost = min(evidence.others_cores or 0.0, _starved_by_others(evidence))
+    lost = min(evidence.others_cores or 0.0, evidence.starved_by_others)
     stolen = (evidence.steal or 0.0) * usable
     share = (lost + stolen) / usable
     if share < thresholds.WORTH:
@@ -122,7 +125,7 @@ def neighbour_load(evidence: Evidence) -> Finding | None:
     if lost:
         told.append(
             f"other processes used {cores(evidence.others_cores)} of its {cores(usable)} cores, "
-            f"while {cores(_starved_by_others(evidence))} of its own threads waited for one"
+            f"while {cores(evidence.starved_by_others)} of its own threads waited for one"
         )
     if (evidence.steal or 0.0) >= 0.01:
         told.append(f"the hypervisor took {percent(evidence.steal)} of the cores' time")
@@ -133,16 +136,6 @@ def neighbour_load(evidence: Evidence) -> Finding | None:
         tuple(told),
         "Measure again on cores of your own: exclusive: true, or when the machine is quiet.",
     )
-
-
-def _starved_by_others(evidence: Evidence) -> float:
-    """Threads that were ready and had no core, beyond those that waited for their own siblings;
-    where it was not measured, those that the run was told to use and did not keep busy."""
-    if evidence.runqueue_s is not None:
-        of_siblings = max(0.0, (evidence.runnable or 0.0) - (evidence.cores.usable or 0.0))
-        return max(0.0, evidence.starved - of_siblings)
-    wanting = (evidence.threads or 1) * evidence.world_size
-    return max(0.0, min(wanting, evidence.cores.usable or 0.0) - (evidence.cores.used or 0.0))
 
 
 def serial_step(evidence: Evidence) -> Finding | None:

@@ -138,6 +138,16 @@ class Evidence:
         return self.of_elapsed(self.runqueue_s)
 
     @property
+    def starved_by_others(self) -> float:
+        """Those beyond the ones that waited for their own siblings; where it was not measured, as
+        many as the run was told to use and did not keep busy."""
+        usable = self.cores.usable or 0.0
+        if self.runqueue_s is not None:
+            return max(0.0, self.starved - max(0.0, (self.runnable or 0.0) - usable))
+        asked = min((self.threads or 1) * self.world_size, usable)
+        return max(0.0, asked - (self.cores.used or 0.0))
+
+    @property
     def wanted(self) -> float | None:
         """Cores that it used or would have used, had nobody else been on them."""
         return None if self.used is None else self.used + self.starved

@@ -11,6 +11,8 @@ make a run 1.25 times as fast at most, and repeats on shared machines differ by 
 SHORT_S: Final = 5.0
 """Seconds after start-up that a run must have for a judgement. CPU time ticks every 10 ms and
 the monitor samples once a second: five samples. (jobstats judges nothing below 300 s.)"""
+LONG_S: Final = 60.0
+"""Seconds of elapsed time that are never too short: what they were spent on is to be told."""
 SHORT_STEPS: Final = 10
 """Counted steps below which their shares are those of single steps."""
 
