@@ -80,6 +80,20 @@ def test_what_else_is_not_certain_is_said(changes: dict[str, Any], words_in_it: 
     assert told.sure == ("likely" if "epoch_extrapolated" in changes else "settled")
 
 
+def test_costs_of_gpus_are_compared_by_gpus() -> None:
+    """1 GPU for 10 s against 4 for 4 s: 1.6 times the GPU time, on as many cores."""
+    one = repeated("one", [10.0, 10.0, 10.0], cores=8, gpus_per_node=1)
+    four = repeated("four", [4.0, 4.0, 4.0], cores=8, gpus_per_node=4)
+    told = sure(one, four)
+    assert told.sure == "settled"
+    assert "in cost (1.60× to 1.60×)" in told.text
+
+
+def test_one_whose_rivals_learned_too_little_is_said_to_be() -> None:
+    told = sure(repeated("good", FAST), repeated("bad", FAST, hr10=0.1))
+    assert "the only one whose quality holds" in told.text
+
+
 def test_the_runner_up_is_whoever_would_be_chosen_in_its_stead() -> None:
     """Core-seconds: 10, 13 and 24 in 10, 6.5 and 6 s: the knee is the second."""
     one, two, four = (

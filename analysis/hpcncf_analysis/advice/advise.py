@@ -22,7 +22,7 @@ from hpcncf_analysis.commands import by_name
 from hpcncf_analysis.summary import Configuration
 
 WIDTH: Final = 98
-HEADING: Final = "Written by hpcncf report: what to ask for next."
+HEADING: Final = "What to ask for next, by hpcncf."
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ MEANS: Final[Mapping[Cause, str]] = {
 
 
 def of(one: Configuration, diagnoses: Diagnoses) -> Diagnosis | None:
-    """The first of those that most repeats share; None where most have none, or no two agree."""
+    """The first that says what more than half of the repeats say; None where there is none."""
     known = [diagnoses[row["run_id"]] for row in one.rows if row["run_id"] in diagnoses]
     if not known:
         return None

@@ -31,6 +31,11 @@ class Standing:
     """The label of one that takes no longer, costs no more, and is better in one of the two."""
 
     @property
+    def key(self) -> str:
+        """The configuration's: labels may be alike."""
+        return self.one.key
+
+    @property
     def label(self) -> str:
         return self.one.label
 
@@ -84,12 +89,13 @@ def front(configurations: Sequence[Configuration]) -> Front | None:
     if not sound:
         return None
     unit, seconds = _unit(sound)
+    kept = {one.key for one in sound}
     found = sorted((_standing(one, seconds(one)) for one in sound), key=_quickest)
     placed = tuple(_placed(found))
     return Front(
         unit=unit,
         standings=placed,
-        unsound=tuple(one for one in configurations if one.speed and one not in sound),
+        unsound=tuple(one for one in configurations if one.speed and one.key not in kept),
         fastest=placed[0],
         cheapest=min(placed, key=lambda each: (each.cost, each.seconds)),
         knee=worth(placed)[0],

@@ -22,8 +22,8 @@ def table(choices: Front) -> Table | None:
     """The quickest first; None where there is nothing to compare."""
     if len(choices.standings) < 2:
         return None
-    beaten = {each.label for each in choices.dominated[:MOST]}
-    shown = [each for each in choices.standings if not each.beaten_by or each.label in beaten]
+    beaten = {each.key for each in choices.dominated[:MOST]}
+    shown = [each for each in choices.standings if not each.beaten_by or each.key in beaten]
     on_gpus = any(each.on_gpus for each in shown)
     unit = choices.unit
     columns = ["configuration", f"s/{unit}", f"core time/{unit}"]
@@ -49,7 +49,7 @@ def _figures(each: Standing, on_gpus: bool) -> list[str]:
 
 def _place(each: Standing, choices: Front) -> str:
     named: list[str] = [
-        choice for choice in get_args(Choice) if choices.chosen(choice).label == each.label
+        choice for choice in get_args(Choice) if choices.chosen(choice).key == each.key
     ]
     if each.beaten_by:
         return "; ".join([*named, f"beaten by {each.beaten_by}"])

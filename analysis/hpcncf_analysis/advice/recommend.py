@@ -18,6 +18,10 @@ class Ratio:
     low: float | None
     high: float | None
 
+    def times(self, more: float) -> Ratio:
+        low, high = (None if end is None else end * more for end in (self.low, self.high))
+        return Ratio(self.value * more, low, high)
+
     @property
     def overlaps(self) -> bool:
         """Whether the repeats leave open which of the two does more."""
@@ -36,9 +40,7 @@ def of_speeds(one: Configuration, other: Configuration) -> Ratio:
 
 def of_cores(one: Configuration, other: Configuration) -> Ratio:
     """The same of what each core does."""
-    speeds, more = of_speeds(one, other), other.cores / one.cores
-    ends = (None if end is None else end * more for end in (speeds.low, speeds.high))
-    return Ratio(speeds.value * more, *ends)
+    return of_speeds(one, other).times(other.cores / one.cores)
 
 
 def speed_range(one: Configuration) -> tuple[float, float]:

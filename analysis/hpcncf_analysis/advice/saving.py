@@ -24,8 +24,8 @@ class Saving:
 def saving(chosen: Standing, choices: Front, base: str | None) -> Saving | None:
     """`base`: the configuration asked for; the dearest stands for it where that is not measured or
     is the choice. None where there is no other."""
-    others = [each for each in choices.standings if each.label != chosen.label]
-    asked = next((each for each in others if each.one.key == base), None)
+    others = [each for each in choices.standings if each.key != chosen.key]
+    asked = next((each for each in others if each.key == base), None)
     against = asked or max(others, key=lambda each: each.cost, default=None)
     if against is None:
         return None
@@ -39,7 +39,7 @@ def saving(chosen: Standing, choices: Front, base: str | None) -> Saving | None:
 
 
 def price(each: Standing, unit: str) -> str:
-    """`12.4 s and 0.0069 core-hours for an epoch`."""
+    """`12.4 s and 24.8 core-s for an epoch`."""
     parts = [words.duration(each.seconds), words.core_time(each.core_h)]
     parts += [gpu_time(each.gpu_h)] if each.on_gpus else []
     return f"{', '.join(parts[:-1])} and {parts[-1]} {for_a(unit)}"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from hpcncf_analysis import words
-from hpcncf_analysis.advice.quality import QUALITY_SLACK, is_worse, quality_gap, sound_ones, task
+from hpcncf_analysis.advice.front import front
+from hpcncf_analysis.advice.quality import QUALITY_SLACK, is_worse, quality_gap, task
 from hpcncf_analysis.advice.recommend import (
     Ratio,
     mostly_disturbed,
@@ -33,7 +34,8 @@ def compared(
 ) -> str:
     """What the best gains over the worst waste, and what the fastest would cost."""
     dearest = max(others, key=price(others))
-    quickest = max(sound_ones(all_of_them), key=lambda one: one.speed or 0.0)
+    choices = front(all_of_them)
+    quickest = choices.fastest.one if choices else best
     doubt = _doubt(best, dearest, quickest)
     gain = _as_fast(best, dearest, doubt) if best is quickest else _per_core(best, dearest, doubt)
     fastest = f"it is the fastest ({_speed(best)})"

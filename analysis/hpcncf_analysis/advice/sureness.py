@@ -8,7 +8,7 @@ from math import comb
 from typing import Final, Literal
 
 from hpcncf_analysis import words
-from hpcncf_analysis.advice.front import Choice, Front, Standing, worth
+from hpcncf_analysis.advice.front import Choice, Front, Standing, gpus, worth
 from hpcncf_analysis.advice.quality import QUALITY_SLACK, chance, quality_gap, task
 from hpcncf_analysis.advice.recommend import Ratio, mostly_disturbed, of_cores, of_speeds
 from hpcncf_analysis.labels import counted
@@ -37,23 +37,34 @@ def sureness(choice: Choice, choices: Front) -> Sureness:
     chosen, rival = choices.chosen(choice), runner_up(choice, choices)
     if rival is None:
         sure: Sure = "alone"
-        disturbed = "; neighbours disturbed it" if mostly_disturbed([chosen.one]) else ""
-        reason = f"it is the only one measured, and another may be better{disturbed}"
+        reason = _alone(chosen, choices)
     else:
-        by_speed = choice == "fastest" or (choice == "knee" and rival in worth(choices.standings))
-        sure, reason = _against(chosen, rival, by_speed)
+        sure, reason = _against(chosen, rival, _by_speed(choice, choices, rival))
         sure = "likely" if sure == "settled" and _is_cut(chosen.one) else sure
     told = f"{OPENING[sure]}: {reason}."
     return Sureness(sure, " ".join([told, *_besides(chosen.one, rival.one if rival else None)]))
 
 
+def _alone(chosen: Standing, choices: Front) -> str:
+    which = "whose quality holds" if choices.unsound else "measured"
+    disturbed = "; neighbours disturbed it" if mostly_disturbed([chosen.one]) else ""
+    return f"it is the only one {which}, and another may be better{disturbed}"
+
+
+def _by_speed(choice: Choice, choices: Front, rival: Standing) -> bool:
+    """Whether the two are rivals in speed; else in cost."""
+    return choice == "fastest" or (
+        choice == "knee" and any(each.key == rival.key for each in worth(choices.standings))
+    )
+
+
 def runner_up(choice: Choice, choices: Front) -> Standing | None:
     """The next fastest, or the next cheapest; of the knee, the next fastest that is worth its cost,
     or where none is, the cheapest of the others."""
-    label = choices.chosen(choice).label
-    others = [each for each in choices.standings if each.label != label]
+    key = choices.chosen(choice).key
+    others = [each for each in choices.standings if each.key != key]
     quick = {"knee": worth(choices.standings), "fastest": others, "cheapest": []}[choice]
-    quickest = next((each for each in quick if each.label != label), None)
+    quickest = next((each for each in quick if each.key != key), None)
     return quickest or min(others, key=lambda each: each.cost, default=None)
 
 
@@ -66,8 +77,16 @@ def _against(chosen: Standing, rival: Standing, by_speed: bool) -> tuple[Sure, s
     if min(len(one.rows) for one in both) < 2:
         told = f"{_once(both, named)}, and nothing tells how far that scatters; {more(1)}"
         return "unproven", told
-    ratio, what = (of_speeds if by_speed else of_cores)(*both), "speed" if by_speed else "cost"
+    ratio = of_speeds(*both) if by_speed else _of_costs(chosen, rival)
+    what = "speed" if by_speed else "cost"
     return _by_repeats(ratio, what, named, [len(one.rows) for one in both])
+
+
+def _of_costs(chosen: Standing, rival: Standing) -> Ratio:
+    """What the rival costs over what the choice does, by their GPUs where both have some."""
+    if not (chosen.on_gpus and rival.on_gpus):
+        return of_cores(chosen.one, rival.one)
+    return of_speeds(chosen.one, rival.one).times(gpus(rival.one) / gpus(chosen.one))
 
 
 def _once(both: Sequence[Configuration], named: str) -> str:

@@ -65,6 +65,6 @@ def _names(advice: Advice) -> str:
     told = [
         name
         for choice, name in CHOICES.items()
-        if advice.choices.chosen(choice).label == advice.chosen.label
+        if advice.choices.chosen(choice).key == advice.chosen.key
     ]
     return "; ".join(told)
