@@ -122,9 +122,12 @@ WORKERS: Final = [
             WORKED
             | {
                 "training.num_workers": 2,
+                "training.persistent_workers": False,
                 "training.evaluation": "none",
+                "training.negatives": 1,
                 "training.global_batch_size": 4096,
-                "training.epochs": 60,
+                "training.checkpoint_every": 0,
+                "training.epochs": 120,
             },
             data="users",
         ),
