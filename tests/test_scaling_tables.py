@@ -209,7 +209,7 @@ def test_generated_runs_of_a_known_law_show_its_parameters() -> None:
     assert told["used up to"] == "32 ranks"
     (peak,) = laws.peaks(shown)
     assert peak.startswith("1 to 8 ranks × 1 core · vectorized: fastest at 9.49 [")
-    assert peak.endswith("] ranks (USL, 95\u202f% interval); more makes it slower.")
+    assert peak.endswith("] ranks by the USL, beyond the 8 measured; more makes it slower.")
     usl = lines(shown)[0].fit("usl")
     assert isinstance(usl, Law)
     assert usl.interval(16) is not None

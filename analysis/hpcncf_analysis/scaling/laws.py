@@ -55,11 +55,15 @@ def peaks(shown: Sequence[Configuration]) -> list[str]:
     """A sentence for each line whose speed peaks within reach: there more makes it slower."""
     fits = [(line, line.fit("usl")) for line in long_enough(lines(shown))]
     return [
-        f"{line.name}: fastest at {' '.join(knee(fit).split())} {unit(line)} (USL, 95\u202f% "
-        "interval); more makes it slower."
+        f"{line.name}: fastest at {' '.join(knee(fit).split())} {unit(line)} by the USL"
+        f"{_unmeasured(fit, fit.knee.size)}; more makes it slower."
         for line, fit in fits
         if isinstance(fit, Law) and fit.knee
     ]
+
+
+def _unmeasured(fit: Law, size: float) -> str:
+    return f", beyond the {fit.sizes[-1]:g} measured" if size > fit.sizes[-1] else ""
 
 
 def unit(line: Line) -> str:
