@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -85,6 +85,7 @@ def run(args: argparse.Namespace) -> int:
     if job.workload != "ncf":
         raise UsageError(f"{args.job}: predict knows the steps of workload ncf, not a command's")
     found = collect.collect(ResultPaths(args.results or Path("results") / job.name))
+    _warn(found.runs)
     if args.held_out:
         return _held_out(args, found.runs)
     if args.simulate:
@@ -92,15 +93,28 @@ def run(args: argparse.Namespace) -> int:
     return _predict(args, found.runs, _settings(plan))
 
 
+def _warn(runs: Sequence[Mapping[str, Any]]) -> None:
+    models = sorted({row["cpu_model"] for row in runs if row["cpu_model"]})
+    if len(models) > 1:
+        told = f"the runs had different CPU models ({'; '.join(models)}): no law knows of them"
+        print(f"hpcncf: {told}", file=sys.stderr)
+
+
 def _settings(plan: Plan) -> list[dict[str, Any]]:
     """Of each point of the plan, as a row of the table of runs has them. Raises UsageError."""
     from hpcncf.errors import UsageError
+    from hpcncf.ncf.data import manifest
     from hpcncf.tables import rows
 
     firsts = [run for run in plan.runs if run.repeat == 0]
     if len(firsts) > MOST:
         raise UsageError(
             f"{len(firsts)} points; expected at most {MOST}: fix some axes of the grid with -s"
+        )
+    for data in (run.data for run in firsts if run.data and run.data_key is None):
+        raise UsageError(
+            f"data.path: {data.path} holds no prepared data, so that no run is known to be of it: "
+            f"make it with `{manifest.prepare_command(data.dataset, Path(data.path))}`"
         )
     told = {"by_hand": False, "workload": "ncf", "command": None}
     return [

@@ -72,7 +72,7 @@ def _whole_grid(found: Outcome, now: Now) -> list[str]:
 
 def _next(tuning: Going, found: Outcome) -> list[str]:
     there = layout.shown(tuning.paths.folder)
-    told = [f"what ran whole, side by side: hpcncf report {there}"]
+    told = [f"every run of it: hpcncf report {there}"]
     if found.advice:
         file = layout.shown(tuning.paths.best)
         told = [f"go on with: hpcncf submit {file}", *told]

@@ -94,6 +94,7 @@ def of_row(row: Row, label: str) -> Point:
     """`row`: of the table of runs, or `tables.rows.settings` of a run that is only planned."""
     settings = {name: row.get(name) for name in (*Training.model_fields, *Model.model_fields)}
     settings |= {name: row.get(name) for name in ("device", "backend", "data_key")}
+    settings |= {"gpus_per_rank": row["gpus_per_node"] / row["tasks_per_node"]}
     kept = {name: repr(value) for name, value in settings.items() if name not in SHAPE | COSTLESS}
     compute = {name: value for name, value in kept.items() if name not in OF_INPUT | OF_SYNC}
     sync = {name: value for name, value in kept.items() if name in OF_SYNC}
