@@ -12,7 +12,7 @@ from hpcncf_analysis.diagnosis import CAUSES
 from pathology import matrix, suite
 from pathology.case import DATA, PROGRAMS, Beside, Case, Job, Run
 from pathology.cases import CASES, MADE, NOT_MADE
-from pathology.start import Said, job_file
+from pathology.start import Said, job_file, read
 from pathology.suite import Result
 
 
@@ -74,6 +74,17 @@ def test_a_job_disturbed_by_others_says_so_but_not_by_its_own_neighbour() -> Non
     assert not made("healthy", "healthy", others=0.1).disturbed
     own = Case("neighbour_load", "own", Run(""), "", 1, beside=Beside(neighbour=(0,)))
     assert not Result(own, Said("neighbour_load", (), "", 1.0, 0.5)).disturbed
+
+
+def test_a_diagnosis_is_read_by_its_primary_cause_else_by_its_verdict() -> None:
+    found = {"cause": "sync_bound", "evidence": ["58 % of a step", "4 MiB"]}
+    also = {"cause": "serial_step", "evidence": []}
+    one = {"verdict": "cause", "primary": found, "secondary": [also]}
+    said = read({"runs": [one]}, 12.0, 0.1)
+    assert (said.verdict, said.secondary) == ("sync_bound", ("serial_step",))
+    assert said.evidence == "58 % of a step; 4 MiB"
+    well = {"verdict": "healthy", "primary": None, "secondary": []}
+    assert read({"runs": [well]}, 12.0, 0.1).verdict == "healthy"
 
 
 def test_the_score_counts_causes_and_false_alarms_apart() -> None:
