@@ -114,6 +114,35 @@ def test_an_optimiser_is_not_blamed_without_reason(changes: dict[str, Any]) -> N
     assert step.dense_optimizer(evidence(**told)) is None
 
 
+def test_what_the_rowwise_engine_knows_nothing_of_goes_back_to_its_default() -> None:
+    training = {"engine": "reference", "adam": "fused", "seed": 3}
+    told = evidence(phases=HEAVY, rows_per_step=1500, table_rows=300_000, training=training)
+    found = step.dense_optimizer(told)
+    assert found is not None
+    assert found.changes == {"training.adam": "default", "training.engine": "rowwise"}
+
+
+def test_without_workers_their_settings_go_back_to_their_defaults() -> None:
+    found = inputs.python_input(
+        per_sample(
+            training={"loader": "per_sample", "num_workers": 2, "prefetch_factor": 4},
+            workers=2,
+            children_s=150.0,
+        )
+    )
+    assert found is not None
+    assert found.changes == {
+        "training.num_workers": 0,
+        "training.prefetch_factor": 2,
+        "training.loader": "vectorized",
+    }
+
+
+def test_threads_that_make_batches_are_not_told_from_the_rank() -> None:
+    told = evidence(workers=2, children_s=0.0, phases=SLOW_INPUT, training={"workers": "thread"})
+    assert inputs.worker_overhead(told) is None
+
+
 def test_ranks_that_get_the_rowwise_engine_exchange_rows() -> None:
     told = evidence(phases=HEAVY, rows_per_step=1500, table_rows=300_000, world_size=2)
     found = step.dense_optimizer(told)

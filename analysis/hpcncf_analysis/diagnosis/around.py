@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hpcncf_analysis.diagnosis import gains, thresholds
+from hpcncf_analysis.diagnosis.changes import applied
 from hpcncf_analysis.diagnosis.evidence import Evidence
 from hpcncf_analysis.diagnosis.finding import Finding
 from hpcncf_analysis.words import duration, percent
@@ -76,7 +77,7 @@ def evaluation_bound(evidence: Evidence) -> Finding | None:
         if full
         else "Evaluate less often, or in larger batches"
         + (": training.engine native ranks fastest." if evidence.trained else "."),
-        {"training.evaluation": "sampled"} if full else {},
+        applied(evidence, evaluation="sampled") if full else {},
         gains.fewer_core_hours(share, (0.1, 0.0, 0.3)) if full else None,
     )
 
@@ -94,6 +95,6 @@ def checkpoint_bound(evidence: Evidence) -> Finding | None:
             f"{duration(evidence.elapsed_s)}, {percent(share)}",
         ),
         "Write checkpoints less often (training.checkpoint_every), or to a faster disk.",
-        {"training.checkpoint_every": 0} if evidence.trained else {},
+        applied(evidence, checkpoint_every=0),
         gains.fewer_core_hours(share, (0.0, 0.0, 0.1)) if evidence.trained else None,
     )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hpcncf_analysis.diagnosis import gains, thresholds
+from hpcncf_analysis.diagnosis.changes import applied
 from hpcncf_analysis.diagnosis.evidence import Evidence
 from hpcncf_analysis.diagnosis.finding import Finding
 from hpcncf_analysis.words import cores, percent
@@ -77,7 +80,7 @@ def oversubscribed(evidence: Evidence) -> Finding | None:
         (*_threads(evidence, wanting, usable), *_switches(evidence)),
         "Run no more threads than usable cores: training.threads auto, or OMP_NUM_THREADS and the "
         "number of workers such that their product is the cores.",
-        {"training.threads": "auto"} if _too_many_asked(evidence) else {},
+        applied(evidence, threads="auto") if _too_many_asked(evidence) else {},
     )
 
 
@@ -162,7 +165,7 @@ def serial_step(evidence: Evidence) -> Finding | None:
             *_asked(evidence),
         ),
         _fewer(evidence),
-        {"resources.cpus_per_task": 1} if _can_shrink(evidence) else {},
+        {"resources.cpus_per_task": 1, **_one_thread(evidence)} if _can_shrink(evidence) else {},
         gains.fewer_core_hours(1 - evidence.world_size / usable, (0.0, 0.0, 0.3))
         if _can_shrink(evidence) and used < 1.25 * evidence.world_size
         else None,
@@ -179,6 +182,14 @@ def _fewer(evidence: Evidence) -> str:
     if evidence.threads == 1:
         return "Ask for one core per rank, or set training.threads to auto where steps are large."
     return "Ask for one core per rank: a step this small does not spread over more."
+
+
+def _one_thread(evidence: Evidence) -> dict[str, Any]:
+    """Neither threads nor workers may be more than the cores."""
+    asked = evidence.training.get("threads")
+    threads = applied(evidence, threads="auto") if isinstance(asked, int) and asked > 1 else {}
+    workers = applied(evidence, num_workers=1) if evidence.workers > 1 else {}
+    return threads | workers
 
 
 def _can_shrink(evidence: Evidence) -> bool:

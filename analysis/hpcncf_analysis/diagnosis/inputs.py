@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hpcncf_analysis.diagnosis import gains, thresholds
+from hpcncf_analysis.diagnosis.changes import applied
 from hpcncf_analysis.diagnosis.evidence import Evidence
 from hpcncf_analysis.diagnosis.finding import Finding
 from hpcncf_analysis.words import percent
@@ -24,7 +25,7 @@ def python_input(evidence: Evidence) -> Finding | None:
         ),
         "Make whole batches at once with tensor or array operations"
         + (": training.loader vectorized." if evidence.trained else "."),
-        {"training.loader": "vectorized"} if evidence.trained else {},
+        applied(evidence, loader="vectorized"),
         gains.vectorized(evidence.phases) if evidence.trained else None,
     )
 
@@ -110,7 +111,7 @@ def worker_overhead(evidence: Evidence) -> Finding | None:
         tuple(told),
         "Make the batches in the rank's own process: num_workers 0"
         + (", or training.loader vectorized." if evidence.trained else "."),
-        {"training.num_workers": 0} if evidence.trained else {},
+        applied(evidence, num_workers=0),
         gains.in_process(evidence.phases, _computed(evidence))
         if evidence.trained and waits >= starts
         else None,
@@ -119,7 +120,11 @@ def worker_overhead(evidence: Evidence) -> Finding | None:
 
 def pays_less(evidence: Evidence) -> bool:
     """Whether the rank would have waited less by making the batches itself."""
+    # Threads that make batches spend the rank's own CPU time: nothing tells them apart.
+    threads = evidence.training.get("workers") == "thread"
     known = evidence.workers and evidence.children_s is not None and evidence.training_s
+    if threads:
+        return False
     return bool(known) and evidence.phases.get("input", 0.0) >= _computed(evidence)
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcncf_analysis.diagnosis import gains, thresholds
+from hpcncf_analysis.diagnosis.changes import applied
 from hpcncf_analysis.diagnosis.evidence import Evidence, RankTimes
 from hpcncf_analysis.diagnosis.finding import Finding, Gain
 from hpcncf_analysis.words import cores, number, percent
@@ -102,9 +103,9 @@ def _remedy(evidence: Evidence, sparse: bool) -> str:
 
 
 def _rows(evidence: Evidence) -> dict[str, Any]:
-    if not evidence.trained or evidence.training.get("sync", "dense") != "dense":
+    if evidence.training.get("sync", "dense") != "dense":
         return {}
-    return {"training.engine": "rowwise", "training.sync": "rows"}
+    return applied(evidence, engine="rowwise", sync="rows")
 
 
 def _gain(evidence: Evidence) -> Gain | None:

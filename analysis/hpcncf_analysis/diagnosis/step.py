@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from hpcncf_analysis.diagnosis import gains, thresholds
+from hpcncf_analysis.diagnosis.changes import applied
 from hpcncf_analysis.diagnosis.evidence import Evidence
 from hpcncf_analysis.diagnosis.finding import Finding, Gain
 from hpcncf_analysis.words import number, percent
@@ -58,7 +59,5 @@ def _gain(evidence: Evidence) -> Gain:
 
 
 def _changes(evidence: Evidence) -> dict[str, Any]:
-    if not evidence.trained:
-        return {}
-    rows = {"training.sync": "rows"} if evidence.world_size > 1 else {}
-    return {"training.engine": "rowwise", **rows}
+    rows = {"sync": "rows"} if evidence.world_size > 1 else {}
+    return applied(evidence, engine="rowwise", **rows)
