@@ -56,10 +56,12 @@ def _of_comparable(configurations: Sequence[Configuration], found: Diagnoses) ->
         return Conclusion("The completed runs measured no speed: nothing can be compared.", [])
     if not others:
         return _of_one(best, found)
-    told = sentences.compared(best, others, configurations)
+    compared = sentences.comparison(best, others, configurations)
+    first = cause.sentence(configurations, best, found)
     return Conclusion(
-        _after(cause.sentence(configurations, best, found), told),
+        _after(first, sentences.ask(compared, configurations)),
         [
+            *sentences.beside(compared),
             *facts.against_base(best, configurations),
             *facts.cheapest(configurations),
             *facts.lower_quality(configurations),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from hpcncf_analysis import words
 from hpcncf_analysis.advice.front import front
@@ -29,62 +30,72 @@ def nothing(counts: Mapping[str, int]) -> str:
     )
 
 
-def compared(
+@dataclass(frozen=True)
+class Comparison:
+    """The best, and what it is held against."""
+
+    best: Configuration
+    dearest: Configuration
+    quickest: Configuration
+    doubt: str
+    """Why the ratio may be another the next time; empty where it is settled."""
+
+    @property
+    def is_fastest(self) -> bool:
+        return self.best is self.quickest
+
+
+def comparison(
     best: Configuration, others: Sequence[Configuration], all_of_them: Sequence[Configuration]
-) -> str:
-    """What the best gains over the worst waste, and what the fastest would cost."""
-    dearest = max(others, key=price(others))
-    choices = front(all_of_them)
+) -> Comparison:
+    """The best against the worst waste, and against the fastest."""
+    dearest, choices = max(others, key=price(others)), front(all_of_them)
     quickest = choices.fastest.one if choices else best
-    doubt = _doubt(best, dearest, quickest)
-    gain = _as_fast(best, dearest, doubt) if best is quickest else _per_core(best, dearest, doubt)
-    fastest = f"it is the fastest ({_speed(best)})"
-    if best is not quickest:
-        fastest = _faster(best, dearest, quickest, doubt)
-    told = f"{gain}{_quality(best, dearest)}; {fastest}"
-    settings = asked(best, all_of_them)
-    if doubt:
-        return f"Not settled: {doubt}; {told}: repeat before you ask for {settings}."
-    unless = "" if best is quickest else ", unless you need the time"
-    return f"Ask for {settings}{unless}: {told}."
+    return Comparison(best, dearest, quickest, _doubt(best, dearest, quickest))
 
 
 def _doubt(best: Configuration, dearest: Configuration, quickest: Configuration) -> str:
-    """Why the ratio may be another the next time; nothing where it is settled."""
     gain = (of_speeds if best is quickest else of_cores)(best, dearest)
     if mostly_disturbed([best, dearest, *([quickest] if quickest not in (best, dearest) else [])]):
         return "neighbours disturbed most of these runs"
     return "the repeats' speeds overlap" if gain.overlaps else ""
 
 
-def _as_fast(best: Configuration, dearest: Configuration, doubt: str) -> str:
+def ask(compared: Comparison, among: Sequence[Configuration]) -> str:
+    """What to ask for, and what that gains."""
+    best, dearest, doubt = compared.best, compared.dearest, compared.doubt
+    told = f"{best.label} {_gain(compared)} the dearest, {dearest.label}{_quality(best, dearest)}"
+    settings = asked(best, among)
+    if doubt:
+        return f"Not settled: {doubt}; {told}: repeat before you ask for {settings}."
+    unless = "" if compared.is_fastest else ", unless you need the time"
+    return f"Ask for {settings}{unless}: {told}."
+
+
+def _gain(compared: Comparison) -> str:
+    best, dearest, doubt = compared.best, compared.dearest, compared.doubt
+    if not compared.is_fastest:
+        return f"gives {_times(of_cores(best, dearest), doubt)} as much per core as"
     verb = "runs" if best.is_command else "trains"
-    return (
-        f"{best.label} {verb} {_times(of_speeds(best, dearest), doubt)} as fast as the dearest, "
-        f"{dearest.label}, and keeps {_busy(best)} busy against {_busy(dearest)}"
-    )
+    return f"{verb} {_times(of_speeds(best, dearest), doubt)} as fast as"
 
 
-def _per_core(best: Configuration, dearest: Configuration, doubt: str) -> str:
-    return (
-        f"{best.label} gives {_times(of_cores(best, dearest), doubt)} as much per core as the "
-        f"dearest, {dearest.label}, and keeps {_busy(best)} busy against {_busy(dearest)}"
-    )
+def beside(compared: Comparison) -> list[str]:
+    """How busy the two keep their cores, and what the fastest would cost."""
+    best, dearest = compared.best, compared.dearest
+    return [
+        f"{best.label} keeps {_busy(best)} busy, {dearest.label} {_busy(dearest)}.",
+        f"It is the fastest ({_speed(best)})." if compared.is_fastest else _faster(compared),
+    ]
 
 
-def _faster(
-    best: Configuration, dearest: Configuration, quickest: Configuration, doubt: str
-) -> str:
-    which = "that one" if quickest is dearest else quickest.label
+def _faster(compared: Comparison) -> str:
+    best, quickest = compared.best, compared.quickest
     faster = of_speeds(quickest, best)
-    less = (
-        ""
-        if quickest is dearest
-        else (f", but gives {words.percent(per_core(quickest) / per_core(best))} as much per core")
-    )
+    times = _times(faster, compared.doubt or faster.overlaps)
     return (
-        f"the fastest is {which} ({_speed(quickest)}, "
-        f"{_times(faster, doubt or faster.overlaps)} as fast{less})"
+        f"The fastest is {quickest.label} ({_speed(quickest)}, {times} as fast), which gives "
+        f"{words.percent(per_core(quickest) / per_core(best))} as much per core."
     )
 
 
