@@ -137,6 +137,26 @@ def test_what_tells_the_sides_apart_is_the_change_and_the_rest_matches(tmp_path:
     assert len(found.pairs) == 2
 
 
+def test_the_phase_that_made_the_difference_is_named(tmp_path: Path) -> None:
+    """Vectorised: forward takes 0.29 of 1/96,000 s, and twice as much once all takes 1.29."""
+    other = study(tmp_path / "b", points=SMALL["points"][:1])
+
+    def slower(told: dict[str, Any]) -> None:
+        part = told["training"]
+        extra = part["phases"]["forward_s"]
+        part["phases"]["forward_s"] += extra
+        part["counted_s"] += extra
+
+    edit(other, slower)
+    found = compared(study(tmp_path / "a", points=SMALL["points"][:1]), other)
+    (pair,) = found.pairs
+    assert pair.moved is not None
+    assert pair.moved.phase == "forward"
+    assert pair.moved.a_us == pytest.approx(0.29 / 96_000 * 1e6)
+    assert pair.moved.b_us == pytest.approx(2 * pair.moved.a_us)
+    assert any("slower most of all in forward, 3.02 → 6.04" in line for line in shown.below(found))
+
+
 def test_configurations_of_one_side_alone_are_told(tmp_path: Path) -> None:
     less = {"points": SMALL["points"][:1]}
     found = compared(study(tmp_path / "a"), study(tmp_path / "b", **less))

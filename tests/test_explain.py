@@ -300,9 +300,11 @@ def test_what_is_no_summary_is_refused_with_what_would_be(
     assert said in capsys.readouterr().err
 
 
-def test_a_results_folder_of_ours_is_sent_to_diagnose(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("name", ["", "rank-0.json"])
+def test_what_hpcncf_recorded_itself_is_sent_to_diagnose(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "plan.json").write_text("{}")
-    assert cli.main(["explain", str(tmp_path)]) == 0
-    assert f"hpcncf diagnose {tmp_path}" in capsys.readouterr().out
+    (tmp_path / "rank-0.json").write_text("{}")
+    assert cli.main(["explain", str(tmp_path / name)]) == 0
+    assert f"hpcncf diagnose {tmp_path / name}\n" in capsys.readouterr().out

@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     if args.cores is not None and args.cores < 1:
         raise UsageError(f"--cores: expected 1 or more, came {args.cores}")
     path = Path(args.file)
-    if args.file != "-" and (path / "plan.json").exists():
+    if args.file != "-" and _is_ours(path):
         return _ours(path, args.json)
     found = _read(args.file)
     if not found.jobs:
@@ -61,13 +61,18 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _is_ours(path: Path) -> bool:
+    """A results folder, or a record of one rank."""
+    record = path.name.startswith("rank-") and path.suffix == ".json" and path.is_file()
+    return record or (path / "plan.json").exists()
+
+
 def _ours(path: Path, as_json: bool) -> int:
-    """A results folder holds more than any summary."""
     command = f"hpcncf diagnose {path}"
     if as_json:
         print(json.dumps({"jobs": [], "not_understood": [], "command": command}, indent=1))
     else:
-        print(f"{path} holds hpcncf's own records, which tell more than any summary:\n  {command}")
+        print(f"{path}: hpcncf's own records tell more than any summary:\n  {command}")
     return 0
 
 

@@ -17,6 +17,7 @@ from hpcncf_analysis.compare.changes import (
     of_settings,
     settings_of,
 )
+from hpcncf_analysis.compare.phases import Moved, moved
 from hpcncf_analysis.compare.sides import Side
 from hpcncf_analysis.summary import Configuration, configurations
 
@@ -44,6 +45,8 @@ class Pair:
     b: Configuration
     ratio: Ratio
     quality: Quality
+    moved: Moved | None
+    """What made the speed another."""
 
     @property
     def label(self) -> str:
@@ -56,6 +59,7 @@ class Pair:
             "label": self.label,
             "speed": asdict(self.ratio),
             "quality": self.quality,
+            "moved": asdict(self.moved) if self.moved else None,
             "a": _plain(self.a),
             "b": _plain(self.b),
         }
@@ -152,7 +156,8 @@ def _by_settings(side: Side, apart: set[str]) -> dict[tuple[tuple[str, str], ...
 
 
 def _pair(a: Configuration, b: Configuration, counted: bool) -> Pair:
-    return Pair(a, b, chance.of_one(_speeds(a, counted), _speeds(b, counted)), _quality(a, b))
+    ratio = chance.of_one(_speeds(a, counted), _speeds(b, counted))
+    return Pair(a, b, ratio, _quality(a, b), moved(a, b))
 
 
 def _speeds(one: Configuration, counted: bool) -> list[float]:

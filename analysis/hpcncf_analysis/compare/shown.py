@@ -65,8 +65,18 @@ def _quality(pair: Pair) -> str:
 
 
 def below(found: Comparison) -> list[str]:
-    """What was not compared, and how far to trust what was."""
-    return [*_only(found), *found.cautions, *_repeats(found)]
+    """Where the time went, what was not compared, and how far to trust what was."""
+    return [*_moved(found), *_only(found), *found.cautions, *_repeats(found)]
+
+
+def _moved(found: Comparison) -> Iterator[str]:
+    for pair in found.pairs:
+        if pair.moved and pair.ratio.verdict in ("faster", "slower"):
+            told = pair.moved
+            yield (
+                f"{pair.label}: {pair.ratio.verdict} most of all in {told.phase}, "
+                f"{words.number(told.a_us)} → {words.number(told.b_us)} µs an instance"
+            )
 
 
 def _only(found: Comparison) -> Iterator[str]:
