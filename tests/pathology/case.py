@@ -16,7 +16,7 @@ PROGRAMS: Final = Path(__file__).parent / "programs"
 
 DATA: Final[Mapping[str, str]] = {
     "small": "--like frappe",
-    "users": "--users 6000 --items 1000 --rows 12000",
+    "users": "--users 6000 --items 1000 --rows 12000 --test-negatives 300",
     "catalogue": "--users 4000 --items 40000 --rows 40000",
     "wide": "--users 150000 --items 60000 --rows 150000 --test-negatives 1",
 }

@@ -10,7 +10,14 @@ CASES: Final = [
     Case(
         "healthy",
         "native",
-        Job({"training.engine": "native", "training.epochs": 150}, data="small"),
+        Job(
+            {
+                "training.engine": "native",
+                "training.epochs": 150,
+                "training.checkpoint_every": 50,
+            },
+            data="small",
+        ),
         "the fastest engine on one core",
         24,
     ),
@@ -21,6 +28,7 @@ CASES: Final = [
             {
                 "training.engine": "native",
                 "training.epochs": 250,
+                "training.checkpoint_every": 50,
                 "training.global_batch_size": 4096,
                 "resources.cpus_per_task": 2,
             },

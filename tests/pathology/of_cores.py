@@ -56,7 +56,7 @@ OVERSUBSCRIBED: Final = [
     Case(
         "oversubscribed",
         "threads",
-        Run("products.py --seconds 10 --threads 8 --width 256"),
+        Run("products.py --seconds 10 --threads 8"),
         "torch is told to compute with eight threads on two cores",
         13,
         cores=2,

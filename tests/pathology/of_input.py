@@ -95,44 +95,44 @@ WORKED: Final = {
     "training.loader": "batched",
     "training.engine": "rowwise",
     "training.threads": 1,
+    "training.negatives": 1,
+    "training.persistent_workers": False,
+    "training.evaluation": "none",
+    "training.checkpoint_every": 0,
     "resources.cpus_per_task": 2,
 }
 
 WORKERS: Final = [
     Case(
         "worker_overhead",
-        "one",
-        Job(WORKED | {"training.num_workers": 1, "training.epochs": 10}, data="small"),
-        "the worker's batches take longer to send than to make",
-        18,
-        cores=2,
-    ),
-    Case(
-        "worker_overhead",
         "two",
-        Job(WORKED | {"training.num_workers": 2, "training.epochs": 10}, data="small"),
-        "the same of two, which the step keeps off their cores",
-        18,
-        cores=2,
-    ),
-    Case(
-        "worker_overhead",
-        "short-epochs",
         Job(
             WORKED
             | {
                 "training.num_workers": 2,
-                "training.persistent_workers": False,
-                "training.evaluation": "none",
-                "training.negatives": 1,
                 "training.global_batch_size": 4096,
-                "training.checkpoint_every": 0,
-                "training.epochs": 120,
+                "training.epochs": 100,
             },
             data="users",
         ),
         "an epoch has three steps, and two workers are started anew for each",
-        20,
+        18,
+        cores=2,
+    ),
+    Case(
+        "worker_overhead",
+        "one",
+        Job(
+            WORKED
+            | {
+                "training.num_workers": 1,
+                "training.global_batch_size": 2048,
+                "training.epochs": 100,
+            },
+            data="users",
+        ),
+        "an epoch has six steps, and takes less than its worker's start",
+        18,
         cores=2,
     ),
 ]

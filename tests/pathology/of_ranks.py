@@ -58,7 +58,7 @@ STRAGGLER: Final = [
                 "training.engine": "rowwise",
                 "training.sync": "rows",
                 "training.global_batch_size": 4096,
-                "training.epochs": 10,
+                "training.epochs": 16,
             },
             data="small",
         ),

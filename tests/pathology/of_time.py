@@ -54,12 +54,12 @@ EVALUATION: Final = [
         Job(
             {
                 "training.engine": "rowwise",
-                "training.epochs": 30,
+                "training.epochs": 16,
                 "training.checkpoint_every": 0,
             },
             data="users",
         ),
-        "an epoch of 60,000 instances ends with 600,000 pairs to rank",
+        "an epoch of 60,000 instances ends with 1,800,000 pairs to rank",
         18,
     ),
     Case(
