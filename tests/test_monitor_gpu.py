@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections import namedtuple
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from test_monitor_windows import window
 
-from hpcncf.monitor import gpu, gpu_series
+from hpcncf.monitor import Monitor, gpu, gpu_series
 from hpcncf.monitor.gpu import Gpus, allowed
 from hpcncf.monitor.gpu_series import GpuWindow, Identity, merge
 from hpcncf.monitor.windows import merge as merge_windows
@@ -174,3 +176,24 @@ def test_the_runs_gpus_are_those_that_cuda_would_show(
     env: dict[str, str], chosen: list[int]
 ) -> None:
     assert allowed(TWO, env) == chosen
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(gpu.found() is None, reason="needs a GPU, its driver and nvidia-ml-py")
+def test_a_real_gpu_tells_what_this_process_did_on_it(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    monitor = Monitor("run", 1, node_file=tmp_path / "node-0.json", interval_s=0.5)
+    monitor.start()
+    matrix, end = torch.rand(4096, 4096, device="cuda"), time.monotonic() + 5
+    while time.monotonic() < end:
+        matrix = (matrix @ matrix).clamp(0, 1)
+        torch.cuda.synchronize()
+    monitor.stop()
+    told = monitor.node_record().gpus
+    assert told
+    (busy, energy_j) = (max(each or 0.0 for each in s) for s in (told[0].busy, told[0].energy_j))
+    assert busy > 0.5
+    assert energy_j > 1
+    assert told[0].throttled.keys() == gpu_series.REASONS.keys()
+    if gpu.sees_pids():
+        assert max(each or 0.0 for each in told[0].ours_memory_mib) > 64
