@@ -11,15 +11,14 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from hpcncf import plan
-from hpcncf.conflicts import OF_LOADERS, OF_REFERENCE, OF_WORKERS
 from hpcncf.errors import UsageError
 from hpcncf.overrides import override
-from hpcncf.spec import JobSpec, Resources, Training
+from hpcncf.spec import JobSpec, Resources
 from hpcncf_analysis import words
 from hpcncf_analysis.advice.cause import hides_need
 from hpcncf_analysis.advice.recommend import mostly_disturbed
 from hpcncf_analysis.advice.request import Request, timeout_min
-from hpcncf_analysis.diagnosis import Diagnosis, Finding, Gain
+from hpcncf_analysis.diagnosis import Diagnosis, Finding, Gain, telling
 from hpcncf_analysis.labels import counted
 from hpcncf_analysis.summary import Configuration
 
@@ -27,13 +26,6 @@ from hpcncf_analysis.summary import Configuration
 IDLE: Final = 0.8
 # As much of a core is no core: clocks tick, start-up counts.
 NO_CORE: Final = 0.1
-# Settings that another's value may leave without a meaning: the job file is refused then.
-NEEDING: Final[Mapping[str, tuple[str, ...]]] = {
-    "training.loader": OF_LOADERS,
-    "training.num_workers": OF_WORKERS,
-    "training.engine": (*OF_REFERENCE, "adam", "sparse"),
-    "resources.cpus_per_task": ("threads",),
-}
 
 
 @dataclass(frozen=True)
@@ -55,7 +47,9 @@ def change(
     fewer = None if hides_need(found) else fewer_cores(one)
     if fewer is None:
         return None
-    changes = {"resources.cpus_per_task": fewer}
+    threads = job.training.threads
+    changes: dict[str, Any] = {"resources.cpus_per_task": fewer}
+    changes |= {"training.threads": "auto"} if threads != "auto" and threads > fewer else {}
     reason = f"{words.cores(one.median('cores_used'))} of {counted(one.cores, 'core')} were used"
     return _changed(job, asked, wanted, changes, f"since {reason}", None)
 
@@ -83,22 +77,14 @@ def _changed(
     gain: Gain | None,
 ) -> Change | None:
     """None where the settings do not go together, or nothing is left to change."""
-    for tried in (changes, {**_meaningless(job, changes), **changes}):
-        changed = _with(job, tried)
-        if changed is not None and changed != job:
-            told = ", ".join(f"{key} {_value(job, key)} → {tried[key]}" for key in tried)
-            sized = _sized(changed.resources, asked, wanted, gain)
-            text = f"Not measured so: {told}, {why}{_expected(gain)}."
-            return Change(changed.model_copy(update={"resources": sized.resources}), sized, text)
-    return None
-
-
-def _meaningless(job: JobSpec, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """What the job file gives that the changed settings may have no use for, at its default."""
-    names = [name for key in changes for name in NEEDING.get(key, ())]
-    plain = Training()
-    given = [name for name in names if getattr(job.training, name) != getattr(plain, name)]
-    return {f"training.{name}": getattr(plain, name) for name in given}
+    changed = _with(job, changes)
+    if changed is None or changed == job:
+        return None
+    told = ", ".join(f"{key} {_value(job, key)} → {changes[key]}" for key in changes)
+    sized = _sized(changed.resources, asked, wanted, gain)
+    expected = f"; predicted: {telling.gain(gain)}" if gain else ""
+    text = f"Not measured so: {told}, {why}{expected}."
+    return Change(changed.model_copy(update={"resources": sized.resources}), sized, text)
 
 
 def _with(job: JobSpec, changes: Mapping[str, Any]) -> JobSpec | None:
@@ -141,13 +127,6 @@ def _slower(changed: Resources, before: Resources, gain: Gain | None) -> float:
     cores = before.cores / changed.cores
     if gain is None:
         return cores
-    return 1 / gain.low if gain.what == "instances_per_s" else gain.high * cores
-
-
-def _expected(gain: Gain | None) -> str:
-    if gain is None:
-        return ""
-    low, high = words.times(gain.low), words.times(gain.high)
-    if gain.what == "instances_per_s":
-        return f"; predicted: {words.times(gain.factor)} as fast ({low} to {high})"
-    return f"; predicted: {words.times(gain.factor)} the core-hours ({low} to {high})"
+    if gain.what == "core_hours":
+        return gain.high * cores
+    return 1 / gain.low if gain.low > 0 else 1.0
