@@ -29,6 +29,8 @@ DATA: Final[Mapping[str, str]] = {
     "wide": "--users 150000 --items 60000 --rows 150000 --test-negatives 1",
     "half as wide": "--users 75000 --items 30000 --rows 100000 --test-negatives 1",
     "catalogue": "--users 3000 --items 40000 --rows 60000",
+    "few rows": "--users 6000 --items 1000 --rows 12000",
+    "fewer rows": "--users 2000 --items 2000 --rows 8000",
     "small catalogue": "--users 6000 --items 12000 --rows 60000",
 }
 """Shape of the made data -> how it is prepared."""
@@ -69,7 +71,17 @@ UNTESTED: Final = {"training.evaluation": "none"}
 BARE: Final = UNSAVED | UNTESTED
 ONE_BY_ONE: Final = UNSAVED | {"training.loader": "per_sample"}
 IDLE: Final = UNSAVED | {"resources.cpus_per_task": 2, "training.threads": 1}
-WORKED: Final = IDLE | ROWWISE | {"training.loader": "batched", "training.num_workers": 1}
+WORKED: Final = (
+    IDLE
+    | ROWWISE
+    | UNTESTED
+    | {
+        "training.loader": "batched",
+        "training.persistent_workers": False,
+        "training.global_batch_size": 4096,
+        "training.epochs": 60,
+    }
+)
 RANKS: Final = UNSAVED | {"resources.tasks_per_node": 2, "training.epochs": 1}
 FULL: Final = UNSAVED | {"training.evaluation": "full"}
 SAVED: Final = UNTESTED | NATIVE
@@ -83,8 +95,8 @@ STUDIES: Final = [
     Study("fused Adam", "half as wide", BARE | FUSED | {"training.max_steps": 500}),
     Study("idle core", "Frappe's", IDLE | NATIVE | {"training.epochs": 60}),
     Study("idle core", "MovieLens 100K's", IDLE | ROWWISE | {"training.epochs": 6}),
-    Study("workers", "Frappe's", WORKED | {"training.epochs": 5}),
-    Study("workers", "MovieLens 100K's", WORKED | {"training.epochs": 5}),
+    Study("workers", "few rows", WORKED | {"training.num_workers": 1}),
+    Study("workers", "fewer rows", WORKED | {"training.num_workers": 2}),
     Study("sync", "Frappe's", RANKS | {"training.global_batch_size": 256, "training.epochs": 2}),
     Study("sync", "MovieLens 100K's", RANKS | {"training.global_batch_size": 128}),
     Study("evaluation", "catalogue", FULL | NATIVE | {"training.epochs": 3}),
