@@ -1,0 +1,62 @@
+"""What was asked for so far, as far as the results folder tells."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import make_results
+import pytest
+
+from hpcncf import results
+from hpcncf.paths import ResultPaths
+from hpcncf.plan import configuration, expand
+from hpcncf.slurm.request import Site
+from hpcncf.spec import JobSpec
+from hpcncf_analysis.advice.asked import Asked, read
+
+
+def study(**settings: Any) -> Asked:
+    plain = {"name": "a", "data": {"path": "/d"}, **settings}
+    job = JobSpec.model_validate(plain)
+    return Asked("a", {run.id: run for run in expand(job, {"/d": "key"}).runs}, job)
+
+
+def test_the_base_is_what_stands_outside_the_grid() -> None:
+    asked = study(
+        resources={"cpus_per_task": 2}, grid={"resources.cpus_per_task": [1, 2, 4]}, repeats=3
+    )
+    of_base = {run.id for run in asked.runs.values() if run.resources.cpus_per_task == 2}
+    assert len(of_base) == 3
+    assert asked.base in {configuration(asked.runs[run_id]) for run_id in of_base}
+
+
+def test_a_base_that_is_no_run_of_its_own_is_none() -> None:
+    """Two ranks of engine rowwise need a sync, which only the grid gives."""
+    asked = study(
+        resources={"tasks_per_node": 2},
+        training={"engine": "rowwise"},
+        grid={"training.sync": ["rows"]},
+    )
+    assert asked.base is None
+    assert Asked("run", {}).base is None
+
+
+@pytest.mark.parametrize("text", ["name: [", "name: a\nno_such_key: 1\n"])
+def test_a_job_file_that_cannot_be_read_leaves_the_plan(tmp_path: Path, text: str) -> None:
+    paths = make_results.demo(tmp_path)
+    paths.job.write_text(text)
+    asked = read(paths)
+    assert (asked.name, asked.job, asked.base) == ("demo", None, None)
+    assert len(asked.runs) == 18
+
+
+def test_a_site_of_another_machine_asks_for_nothing(tmp_path: Path) -> None:
+    site = tmp_path / "site.yaml"
+    site.write_text("partition: long\n")
+    paths = ResultPaths(tmp_path / "results")
+    job = JobSpec.model_validate({"name": "a", "data": {"path": "/d"}, "site": str(site)})
+    results.leave_plan(paths, job, expand(job))
+    assert read(paths).site.partition == "long"
+    site.unlink()
+    assert read(paths).site == Site()
