@@ -250,6 +250,8 @@ def as_csv(table: Sequence[Row], columns: Sequence[str]) -> str:
 
 
 def _cell(value: Any) -> Any:
+    if value is None or type(value) in (float, str, int):  # nearly all of very many
+        return value
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, dict):

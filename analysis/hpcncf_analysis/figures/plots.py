@@ -18,7 +18,7 @@ from hpcncf_analysis.figures import placing, style
 from hpcncf_analysis.figures.fitted import draw_laws
 from hpcncf_analysis.figures.placing import Label
 from hpcncf_analysis.figures.style import GREY, INK
-from hpcncf_analysis.summary import Configuration, by_series, fastest, marks
+from hpcncf_analysis.summary import CROWD, Configuration, by_series, fastest, marks
 
 
 def speedup(configurations: Sequence[Configuration]) -> Figure | None:
@@ -27,11 +27,7 @@ def speedup(configurations: Sequence[Configuration]) -> Figure | None:
     A full line joins sizes of as many ranks as the base (more cores each), a dashed one those of
     the base's cores per rank (more ranks); other shapes stand alone.
     """
-    series = {
-        name: found
-        for name, found in by_series(configurations).items()
-        if len({one.cores for one in found}) > 1
-    }
+    series = _compared(configurations)
     if not series:
         return None
     with style.styled():
@@ -40,8 +36,7 @@ def speedup(configurations: Sequence[Configuration]) -> Figure | None:
         colours = style.colours(one.series for one in configurations)
         names = marks(configurations)
         shown = [one for found in series.values() for one in found]
-        reach = draw_laws(axes, shown, colours)
-        _ideal(axes, shown, reach)
+        _ideal(axes, shown, draw_laws(axes, shown, colours))
         ends = [
             Label(one.cores, _gain(one), names[one.key], colours[name])
             for name, found in series.items()
@@ -50,6 +45,17 @@ def speedup(configurations: Sequence[Configuration]) -> Figure | None:
         ]
         placing.place(axes, ends, _along_lines(shown))
     return figure
+
+
+def _compared(configurations: Sequence[Configuration]) -> dict[str, list[Configuration]]:
+    """The series of several sizes; of very many those with the fastest configurations."""
+    several = {
+        name: found
+        for name, found in by_series(configurations).items()
+        if len({one.cores for one in found}) > 1
+    }
+    order = sorted(several, key=lambda name: max(one.speed or 0.0 for one in several[name]))
+    return {name: found for name, found in several.items() if name in order[-CROWD:]}
 
 
 def _gain(one: Configuration) -> float:
@@ -64,8 +70,9 @@ def _series_lines(axes: Axes, found: Sequence[Configuration], colour: str) -> li
     for line, dashes in ((more_cores, "-"), (more_ranks, "--")):
         gains = [_gain(one) for one in line]
         axes.plot([one.cores for one in line], gains, dashes, color=colour, lw=1.8)
-    for one in found:
-        axes.plot(one.cores, _gain(one), style.marker(one.ranks), ms=8, mec="w", color=colour)
+    for marker in sorted({style.marker(one.ranks) for one in found}):
+        points = [(one.cores, _gain(one)) for one in found if style.marker(one.ranks) == marker]
+        axes.plot(*zip(*points, strict=True), marker, ms=8, mec="w", color=colour)
     ends = [line[-1] for line in (more_cores, more_ranks) if len(line) > 1]
     return ends + [one for one in found if one not in more_cores and one not in more_ranks]
 

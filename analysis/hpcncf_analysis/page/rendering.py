@@ -18,19 +18,23 @@ from hpcncf_analysis.page.section import Drawn
 
 # More than this many bytes of drawing (a page must stay quick on a phone): the PNG stands in.
 HEAVY: Final = 600_000
-# A table of more rows than this scrolls in a frame of its own; a pull request gets these only.
+# A table of more rows than this scrolls in a frame of its own.
 MOST_ROWS: Final = 40
+# A pull request gets this many of each: GitHub takes 65,536 characters.
+IN_MARKDOWN: Final = 20
 PLACES: Final = re.compile(r' (?:d|x|y|transform)="[^"]*"')
 FINER: Final = re.compile(r"(\.\d\d)\d+")
 
 
 def html(page: Mapping[str, Any]) -> str:
     script = _template_text("report.js")
-    return _render("report.html.j2", {**page, "script": script, "policy": policy(script)})
+    return _render(
+        "report.html.j2", {**page, "most": MOST_ROWS, "script": script, "policy": policy(script)}
+    )
 
 
 def markdown(page: Mapping[str, Any]) -> str:
-    return _render("report.md.j2", page)
+    return _render("report.md.j2", {**page, "most": IN_MARKDOWN})
 
 
 def policy(script: str) -> str:
@@ -47,7 +51,7 @@ def _template_text(name: str) -> str:
 
 
 def _render(name: str, page: Mapping[str, Any]) -> str:
-    return _environment(name.endswith(".html.j2")).get_template(name).render(page, most=MOST_ROWS)
+    return _environment(name.endswith(".html.j2")).get_template(name).render(page)
 
 
 @cache

@@ -7,7 +7,7 @@ from typing import Final
 
 from hpcncf_analysis import history, spent, tables
 from hpcncf_analysis.definitions import DEFINITIONS, OF_TRAINING
-from hpcncf_analysis.page import asking, causes, every_run, memory, ranks, scaling, scored
+from hpcncf_analysis.page import asking, causes, every_run, memory, ranks, remedies, scaling, scored
 from hpcncf_analysis.page.material import Material
 from hpcncf_analysis.page.section import Drawn, Figures, Grid, Pairs, Part, Points, Section, Words
 from hpcncf_analysis.table import Table
@@ -134,6 +134,10 @@ def _scored(material: Material) -> Section:
     return Section("predicted", "Predicted against measured", scored.parts(material.score, labels))
 
 
+def _remedies(material: Material) -> Section:
+    return Section("remedies", "What each remedy did", remedies.parts(material))
+
+
 def _next(material: Material) -> Section:
     return Section("next", "What to ask for next", asking.parts(material.written))
 
@@ -158,6 +162,7 @@ BUILDERS: Final[list[Callable[[Material], Section]]] = [
     _compared,
     _speed,
     _causes,
+    _remedies,
     _step,
     _cores,
     _ranks,
