@@ -5,6 +5,7 @@ The whole grid runs first, each point once; a quarter of what it cost is the bud
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -57,8 +58,13 @@ def whole_grid(folder: Path, tuning: Going) -> Whole:
 
 
 def tuned(tuning: Going) -> tuple[Now, Outcome]:
+    """A budget that is spent before all is known is part of what is measured."""
     command = ["tune", str(JOB), "--budget", f"{tuning.core_hours}", "--wait"]
-    hpcncf(*command, "--cluster", "local", "--results", str(tuning.paths.folder))
+    try:
+        hpcncf(*command, "--cluster", "local", "--results", str(tuning.paths.folder))
+    except subprocess.CalledProcessError as ended:
+        if ended.returncode != 3:
+            raise
     now = going.look(tuning)
     found = outcome.of(tuning, now)
     assert found is not None
@@ -96,6 +102,7 @@ def verdict(whole: Whole, now: Now, found: Outcome) -> tuple[str, bool]:
         f"The whole grid: {len(whole.rows)} runs, {whole.core_h:.3f} core-hours. Tuning: "
         f"{len(now.trials)} runs, {now.spent_core_h:.3f} core-hours, {share:.0%} of it"
     )
+    told += "" if found.verified else " and no room for a whole run of its choice"
     if chosen == best:
         return f"{told}, and the same configuration.", found.verified
     slower = whole.rows[chosen]["seconds_per_epoch"] / whole.rows[best]["seconds_per_epoch"] - 1

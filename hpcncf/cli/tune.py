@@ -25,6 +25,8 @@ example: hpcncf tune jobs/engines.yaml --budget 0.5 --wait
 exit codes: 0 the best is known and ran whole; 3 not yet (runs are under way, or the budget is
 spent); 1 an error; 2 the request is wrong
 """
+# Rounds of the same runs sent again: then something is wrong that sending does not mend.
+IN_VAIN: Final = 3
 OBJECTIVES: Final = {
     "knee": "the fastest whose epoch costs at most 1.4 times the cheapest's, as the report advises",
     "fastest": "the fewest seconds for an epoch",
@@ -75,6 +77,7 @@ def run(args: argparse.Namespace) -> int:
     told = _tell(args)
     for line in tuning.grid.left_out:
         print(f"hpcncf: left out: {line}", file=sys.stderr)
+    in_vain = 0
     while True:
         now = going.look(tuning)
         if now.step.kind == "done":
@@ -83,7 +86,8 @@ def run(args: argparse.Namespace) -> int:
             told(_sending(tuning, now))
             launched = going.send(tuning, now)
             _complain(launched)
-            if not launched.runs:
+            in_vain = 0 if now.step.asks else in_vain + 1
+            if not launched.runs or in_vain > IN_VAIN:
                 return _stuck(args, tuning, now)
         else:
             told(f"{now.step.why}: {_under_way(now)}")
@@ -145,7 +149,7 @@ def _wait(args: argparse.Namespace, tuning: Going) -> None:
 
 
 def _stuck(args: argparse.Namespace, tuning: Going, now: Now) -> int:
-    print("hpcncf: none of them could be submitted now: call it again later", file=sys.stderr)
+    print("hpcncf: they are not taken, or end without a trace: look, call again", file=sys.stderr)
     return _later(args, tuning, now)
 
 
