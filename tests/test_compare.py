@@ -232,6 +232,25 @@ def test_a_run_a_runs_folder_and_a_record_file_are_one_run(tmp_path: Path) -> No
     assert cli.main(["compare", run_id[:6], run_id[:8], "--results", str(paths.folder)]) == 0
 
 
+def test_a_named_run_brings_its_repeats_where_they_are_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two configurations of one study: the second core brings 1/8."""
+    paths = study(tmp_path)
+    one, two = (
+        next(run.id for run in make_results.plan_of(paths).runs if run.resources.cores == cores)
+        for cores in (1, 2)
+    )
+    words = ["compare", one, two, "--results", str(paths.folder)]
+    assert cli.main(words) == 0
+    assert "too few repeats" in capsys.readouterr().out
+    assert cli.main([*words, "--repeats"]) == 0
+    out = capsys.readouterr().out
+    assert "cpus_per_task: 1 → 2" in out
+    assert "3 runs" in out
+    assert "faster" in out
+
+
 def test_a_record_without_its_other_ranks_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -34,7 +34,7 @@ def figures(job: Job) -> tuple[Any, ...]:
         ("seff", [("3431290", "COMPLETED", 5, 1.0, 7200)]),
         (
             "seff_array",
-            [("500_12", "OUT_OF_MEMORY", 32, 30.4, 3600), ("513", "RUNNING", 1, 0.0, 600)],
+            [("500_12", "OUT_OF_MEMORY", 32, 30.4, 3600), ("513", "RUNNING", 1, None, 600)],
         ),
         ("seff_pending", [("514", "PENDING", 4, None, None)]),
         ("reportseff_0", [("24371789", "COMPLETED", None, None, 11283)]),
@@ -163,6 +163,30 @@ def test_a_killed_job_is_not_told_to_ask_for_less_memory() -> None:
     said = follows.explain(job).follows
     assert not any("would do" in text for text in said)
     assert any("killed for its memory" in text for text in said)
+
+
+def test_a_running_jobs_ended_steps_are_not_taken_for_all_of_it() -> None:
+    _, seff = jobs("seff_array")
+    text = "JobID|State|AllocCPUS|Elapsed|TotalCPU\n7|RUNNING|5|01:00:00|00:00:00\n"
+    (sacct,) = reading.of_text(text + "7.batch|RUNNING|5|01:00:00|00:00:01\n").jobs
+    for job in (seff, sacct):
+        told = follows.explain(job)
+        assert job.efficiency is None
+        assert any("ended steps" in note or "have ended" in note for note in job.notes)
+        assert job.memory_mib is None
+        assert told.command.startswith(f"sacct -j {job.id} ")
+        assert told.why.endswith("once it has ended")
+
+
+@pytest.mark.parametrize(
+    ("cpu_s", "cores", "said"),
+    [(99.0, 1, "a second core"), (30.0, 1, "waited for"), (10.0, 8, "waited for")],
+)
+def test_one_core_that_is_busy_and_one_that_waits_are_different_questions(
+    cpu_s: float, cores: int, said: str
+) -> None:
+    told = follows.explain(Job("sacct", cores=cores, cpu_s=cpu_s, elapsed_s=100.0))
+    assert said in told.unknown[0]
 
 
 def test_several_nodes_leave_open_which_waited() -> None:

@@ -28,6 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("b", metavar="B", help="what it is now")
     parser.add_argument("--results", type=Path, metavar="DIR", help="where runs' ids are looked up")
     parser.add_argument(
+        "--repeats", action="store_true", help="of a run that is named, take all its repeats"
+    )
+    parser.add_argument(
         "--threshold",
         type=float,
         metavar="SHARE",
@@ -44,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     from hpcncf_analysis.compare import shown
     from hpcncf_analysis.compare.comparison import compare
 
-    found = compare(_side(args.a, args.results), _side(args.b, args.results))
+    found = compare(*(_side(name, args.results, args.repeats) for name in (args.a, args.b)))
     if not found.pairs:
         raise UsageError(_nothing(found))
     if args.json:
@@ -64,7 +67,7 @@ def exit_code(found: Comparison, threshold: float | None) -> int:
     return 3 if found.open_questions(threshold) else 0
 
 
-def _side(name: str, results: Path | None) -> Side:
+def _side(name: str, results: Path | None, repeats: bool) -> Side:
     from hpcncf.paths import ResultPaths
     from hpcncf_analysis.compare import sides
 
@@ -75,7 +78,7 @@ def _side(name: str, results: Path | None) -> Side:
         return sides.of_results(name, ResultPaths(path))
     if path.is_dir() and path.resolve().parent.name == "runs":
         folder = path.resolve()
-        return sides.of_results(name, ResultPaths(folder.parents[1]), folder.name)
+        return sides.of_results(name, ResultPaths(folder.parents[1]), folder.name, repeats)
     if path.exists() or "/" in name:
         raise UsageError(
             f"{name}: expected a results folder (with plan.json), one of its runs/<id>, a run's "
@@ -84,7 +87,7 @@ def _side(name: str, results: Path | None) -> Side:
     from hpcncf.cli import finding
 
     paths, _, run = finding.run(name, results)
-    return sides.of_results(f"{paths.folder.name} {run.id}", paths, run.id)
+    return sides.of_results(f"{paths.folder.name} {run.id}", paths, run.id, repeats)
 
 
 def _nothing(found: Comparison) -> str:

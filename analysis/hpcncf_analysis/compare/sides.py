@@ -35,9 +35,12 @@ class Side:
     """Runs that are not complete, or retired."""
 
 
-def of_results(name: str, paths: ResultPaths, run_id: str | None = None) -> Side:
-    """All complete runs of a folder, or the one asked for. UsageError where there is none."""
-    found = [row for row in collect(paths).runs if run_id in (None, row["run_id"])]
+def of_results(
+    name: str, paths: ResultPaths, run_id: str | None = None, repeats: bool = False
+) -> Side:
+    """All complete runs of a folder; or the one asked for, with `repeats` those of its
+    configuration. UsageError where there is none."""
+    found = _asked(collect(paths).runs, run_id, repeats)
     counting = completed(found) if run_id is None else found  # one asked for may be retired
     complete = [row for row in counting if row["state"] == "completed" and row["elapsed_s"]]
     if not complete:
@@ -45,6 +48,14 @@ def of_results(name: str, paths: ResultPaths, run_id: str | None = None) -> Side
         raise UsageError(f"{name}: no complete run to compare ({states})")
     environments = [_environment(paths, row) for row in complete]
     return Side(name, complete, [each for each in environments if each], len(found) - len(complete))
+
+
+def _asked(runs: Sequence[Row], run_id: str | None, repeats: bool) -> Sequence[Row]:
+    if run_id is None:
+        return runs
+    one = [row for row in runs if row["run_id"] == run_id]
+    alike = {row["config"] for row in one}
+    return [row for row in runs if row["config"] in alike] if repeats else one
 
 
 def _environment(paths: ResultPaths, row: Row) -> Mapping[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from hpcncf_analysis import words
 from hpcncf_analysis.explain.job import OUT_OF_MEMORY, OUT_OF_TIME, Job
+from hpcncf_analysis.explain.questions import BUSY, HARDLY, ONE, left_open
 from hpcncf_analysis.labels import counted
 
 RUN: Final = "hpcncf run -- COMMAND"
@@ -16,12 +17,8 @@ FIELDS: Final = (
 )
 # This close to a whole number of cores is called exact: the figures have two digits.
 EXACT: Final = 0.02
-# From here to here one core was busy, start-up and pauses included.
-ONE: Final = (0.85, 1.15)
 # LSF's CPU_PEAK_SAMPLE_DURATION.
 SAMPLE: Final = "60 s unless the site says otherwise"
-BUSY: Final = 0.9
-HARDLY: Final = 0.5
 # Below this a job's start says more than its work (jobstats judges none under 300 s).
 SHORT_S: Final = 60.0
 # What a request needs above the peak that was seen.
@@ -59,7 +56,7 @@ def explain(job: Job) -> Explanation:
     checks: Sequence[Callable[[Job], list[str]]] = (_cores, _peak, _idle, _memory, _time, _end)
     follows = [text for check in checks for text in check(job)]
     command, why = _command(job)
-    return Explanation(job, (*follows, *_limits(job)), tuple(_unknown(job)), command, why)
+    return Explanation(job, (*follows, *_limits(job)), tuple(left_open(job)), command, why)
 
 
 def _two(value: float | None) -> str:
@@ -163,44 +160,12 @@ def _limits(job: Job) -> list[str]:
     return [f"mind: {note}" for note in job.notes]
 
 
-def _unknown(job: Job) -> list[str]:
-    if job.is_waiting:
-        return []
-    efficiency, used = job.efficiency, job.cores_used
-    if efficiency is None:
-        return ["how many of its cores it used: the text does not tell CPU time and elapsed time"]
-    asked = ["how many cores it had: --cores N tells"] if job.cores is None else []
-    several = ["which node or rank waited for which"] if job.nodes and job.nodes > 1 else []
-    return [*asked, *_open(efficiency, used, job.cores), *several]
-
-
-def _open(efficiency: float, used: float | None, cores: int | None) -> list[str]:
-    if cores == 1:
-        return ["whether a second core would make it faster"]
-    if efficiency >= BUSY:
-        return [
-            "whether the busy cores did useful work: threads that wait for one another spin, and "
-            "the kernel counts that as work",
-            "how fast it was, and whether fewer cores would be as fast",
-        ]
-    one = used is None or used <= ONE[1]
-    return [
-        "whether the job was held to fewer cores (affinity, cgroup, srun without "
-        "--cpus-per-task) or its work is done by one thread"
-        if one
-        else "whether some ranks or threads work while others wait, or all pause together",
-        "if it was not held: whether input, the training step, evaluation or waiting takes the time"
-        if one
-        else "where the time goes: input, the training step, synchronisation, evaluation",
-        "whether others were busy on the same cores",
-    ]
-
-
 def _command(job: Job) -> tuple[str, str]:
     if job.is_waiting:
         return "", ""
     if job.efficiency is None and job.source in ("sacct", "seff", "log", "reportseff") and job.id:
-        return asked_of_sacct([job.id]), "CPU time, memory and time of the job's steps"
+        ended = ", once it has ended" if job.is_at_work else ""
+        return asked_of_sacct([job.id]), f"CPU time, memory and time of the job's steps{ended}"
     return RUN, (
         "in the job script, where COMMAND stands now: cores allocated, usable and used, each core "
         "over time, memory and neighbours"

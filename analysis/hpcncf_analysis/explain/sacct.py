@@ -15,7 +15,9 @@ from hpcncf_analysis.explain.amounts import mebibytes, number, seconds, whole
 from hpcncf_analysis.explain.columns import Row
 from hpcncf_analysis.explain.job import Job
 
-ONLY_ENDED: Final = "sacct counts the CPU time of a running job's ended steps only"
+ONLY_ENDED: Final = (
+    "sacct counts the CPU time of a running job's ended steps only, which is left out here"
+)
 NO_STEPS: Final = "sacct -X (--allocations) leaves the steps out, and with them CPU time and memory"
 CPU_TIME: Final = "CPUTime is cores x elapsed, what was reserved and not what was used"
 MEAN: Final = "CPU seconds are the steps' AveCPU x NTasks: --long has no TotalCPU"
@@ -47,8 +49,8 @@ def _job(job_id: str, rows: Sequence[Row]) -> Job:
     cores, nodes = _cores(whole_job), _count(whole_job, "NNodes", "AllocNodes")
     cpu_s, how = _cpu(whole_job, steps)
     state = _state(whole_job, steps)
-    memory_mib, tasks = _memory(steps)
-    at_work = state == "RUNNING" and cpu_s is not None
+    at_work = state == "RUNNING"
+    memory_mib, tasks = (None, 1) if at_work else _memory(steps)
     return Job(
         source="sacct",
         id=job_id,
@@ -57,7 +59,7 @@ def _job(job_id: str, rows: Sequence[Row]) -> Job:
         cores=cores,
         elapsed_s=_elapsed(whole_job),
         limit_s=_limit(whole_job),
-        cpu_s=cpu_s,
+        cpu_s=None if at_work else cpu_s,
         memory_mib=memory_mib,
         memory_asked_mib=_asked(whole_job.get("ReqMem", ""), nodes, cores),
         notes=tuple(note for note in (how, tasks > 1 and TASKS, at_work and ONLY_ENDED) if note),

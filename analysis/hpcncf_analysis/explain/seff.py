@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from hpcncf_analysis.explain.amounts import mebibytes, seconds, share, whole
 from hpcncf_analysis.explain.job import Job
 
 ONLY_ENDED: Final = (
     "seff reads Slurm's accounting, which counts the steps that have ended: of a running job "
-    "it tells too little"
+    "it tells too little, and that is left out"
 )
 
 LONGEST: Final = 300
@@ -44,10 +44,10 @@ def _blocks(text: str) -> Iterator[dict[str, str]]:
 def _job(told: Mapping[str, str]) -> Job:
     state = told.get("State", "").split()
     elapsed_s = seconds(told.get("Job Wall-clock time", ""))
-    memory = re.split(r"\s+of\s+", told.get("Memory Efficiency", ""))
-    asked = memory[1].split("(")[0] if len(memory) > 1 else ""
+    _, _, asked = told.get("Memory Efficiency", "").partition(" of ")
     estimated = "estimated" in told.get("Memory Utilized", "")
     word = state[0] if state else ""
+    used = Used() if word == "RUNNING" else _used(told)
     return Job(
         source="seff",
         id=told.get("Array Job ID", told["Job ID"]),
@@ -55,15 +55,31 @@ def _job(told: Mapping[str, str]) -> Job:
         nodes=whole(told.get("Nodes", "1")),
         cores=_cores(told, elapsed_s),
         elapsed_s=elapsed_s,
-        cpu_s=seconds(told.get("CPU Utilized", "")),
-        told_efficiency=share(told.get("CPU Efficiency", "")),
-        memory_mib=mebibytes(told.get("Memory Utilized", "").split("(")[0]),
-        memory_asked_mib=mebibytes(asked),
-        told_memory_efficiency=share(memory[0]),
+        cpu_s=used.cpu_s,
+        told_efficiency=used.efficiency,
+        memory_mib=used.memory_mib,
+        memory_asked_mib=mebibytes(asked.split("(")[0]),
+        told_memory_efficiency=used.memory_efficiency,
         notes=(
             *([ONLY_ENDED] if word == "RUNNING" else []),
             *(["seff calls its memory an estimate"] if estimated else []),
         ),
+    )
+
+
+class Used(NamedTuple):
+    cpu_s: float | None = None
+    efficiency: float | None = None
+    memory_mib: float | None = None
+    memory_efficiency: float | None = None
+
+
+def _used(told: Mapping[str, str]) -> Used:
+    return Used(
+        seconds(told.get("CPU Utilized", "")),
+        share(told.get("CPU Efficiency", "")),
+        mebibytes(told.get("Memory Utilized", "").split("(")[0]),
+        share(told.get("Memory Efficiency", "")),
     )
 
 
