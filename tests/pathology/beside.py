@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import signal
@@ -16,6 +17,7 @@ from typing import Final
 
 import psutil
 
+from hpcncf.local.machine import gpus
 from hpcncf.local.processes import end_with_parent
 from hpcncf.monitor.cores import usable_cpus
 from pathology.case import Beside, Need
@@ -36,6 +38,8 @@ def available() -> set[Need]:
         found.add("two cores")
     if shutil.which("c++") or shutil.which("g++"):
         found.add("compiler")
+    if gpus() and importlib.util.find_spec("pynvml"):
+        found.add("gpu")
     controllers: dict[str, Need] = {
         "cpu": "cpu cgroup",
         "memory": "memory cgroup",

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 from hpcncf_analysis.diagnosis import Cause
 
 Label = Cause | Literal["healthy"]
-Need = Literal["two cores", "cpu cgroup", "memory cgroup", "blkio cgroup", "compiler"]
+Need = Literal["two cores", "cpu cgroup", "memory cgroup", "blkio cgroup", "compiler", "gpu"]
 
 PROGRAMS: Final = Path(__file__).parent / "programs"
 

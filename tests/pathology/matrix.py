@@ -8,7 +8,6 @@ from typing import Final
 
 from hpcncf_analysis.diagnosis import CAUSES
 from pathology.case import Case
-from pathology.cases import NOT_MADE
 from pathology.suite import Result
 
 OTHERWISE: Final = ("healthy", "unknown", "failed")
@@ -87,7 +86,5 @@ def _said(result: Result) -> str:
 
 
 def not_made(left_out: Sequence[Case]) -> Iterator[str]:
-    for cause, why in NOT_MADE.items():
-        yield f"- Not made: `{cause}`: {why}."
     for case in left_out:
-        yield f"- Not run here: {case.name}: it needs {' and '.join(sorted(case.required))}."
+        yield f"- Not made here: {case.name}: it needs {' and '.join(sorted(case.required))}."
