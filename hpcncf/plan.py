@@ -53,6 +53,8 @@ class Run(Settings):
     """What the prepared folder calls its content; None where it was not prepared yet."""
     model: Model | None
     training: Training | None
+    baseline: bool = False
+    """Of the point that the others are compared with."""
     retired: bool = False
     """No longer in the job file; kept with its results."""
 
@@ -171,8 +173,22 @@ def expand(job: JobSpec, data_keys: Mapping[str, str | None] | None = None) -> P
         for repeat in range(job.repeats):
             run = _run(job, point, repeat, varied, data_keys or {})
             _check_told_apart(runs.setdefault(run.id, run), run)
+    if job.baseline is not None:
+        base = _run(job, job.baseline, 0, varied, data_keys or {})
+        runs = {run.id: run for run in _with_baseline(list(runs.values()), base)}
     ordered = sorted(runs.values(), key=lambda run: (run.repeat, run.id))
     return Plan(job=job.name, runs=ordered)
+
+
+def _with_baseline(runs: list[Run], base: Run) -> list[Run]:
+    """The runs, those of the baseline's point marked."""
+    wanted = configuration(base)
+    marked = [run.model_copy(update={"baseline": configuration(run) == wanted}) for run in runs]
+    if not any(run.baseline for run in marked):
+        raise UsageError(
+            f"baseline: {_told(base.varied)} is none of the points of grid and points: add it there"
+        )
+    return marked
 
 
 def _check_told_apart(first: Run, second: Run) -> None:

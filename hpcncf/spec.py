@@ -284,6 +284,8 @@ class JobSpec(Settings):
     """Further single combinations, where a cross product is not the question."""
     exclude: list[dict[GridKey, Any]] = []  # noqa: RUF012
     """Combinations of the grid to leave out: every key given must match."""
+    baseline: dict[GridKey, Any] | None = None
+    """The point that the report compares all others with, remedy by remedy; `{}`: the base."""
     repeats: Count = 1
     """Each point this many times, in random order within each round."""
     exclusive: bool = False

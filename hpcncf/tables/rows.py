@@ -24,6 +24,7 @@ IDENTITY: Final = (
     "reason",
     "stale",
     "retired",
+    "baseline",
     "attempt",
     "progress",
     "config",
@@ -131,6 +132,7 @@ def of_run(
             "reason": state.reason,
             "stale": state.stale,
             "retired": run.retired,
+            "baseline": run.baseline,
             "attempt": state.attempt,
             "progress": _progress(state.progress) if state.state == "running" else None,
             "config": plan.configuration(run),
@@ -233,7 +235,8 @@ def of_epochs(ranks: Sequence[RankRecord]) -> Iterator[Row]:
 def of_cores(node: NodeRecord) -> Iterator[Row]:
     """One CPU's busy share, ours and others': mean over time, and its highest window."""
     for cpu, busy, ours in zip(node.cpus, node.busy, node.ours, strict=False):
-        others = [max(all_ - own, 0.0) for all_, own in zip(busy, ours, strict=False)]
+        # No max(): of thousands of cores with hundreds of windows its call took half of `collect`.
+        others = [b - own if b > own else 0.0 for b, own in zip(busy, ours, strict=False)]
         yield {
             "run_id": node.run_id,
             "attempt": node.attempt,

@@ -1,0 +1,84 @@
+"""The table of remedies, and one sentence on each. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from hpcncf_analysis import words
+from hpcncf_analysis.advice.recommend import Ratio
+from hpcncf_analysis.labels import counted
+from hpcncf_analysis.remedies.effect import MIB, Effect, Verdict
+from hpcncf_analysis.table import Table
+
+SENTENCES: Final[dict[Verdict, str]] = {
+    "gains": "gains {gain}",
+    "loses": "loses: {gain} of the speed",
+    "nothing": "does nothing here",
+    "open": "not settled: the repeats overlap",
+    "worse model": "the model is worse, whatever the speed",
+}
+COLUMNS: Final = [
+    "remedy",
+    "on top of",
+    "gain",
+    "range",
+    "against the baseline",
+    "memory, MiB more",
+    "HR@10",
+    "what it does",
+]
+
+
+def table(effects: Sequence[Effect]) -> Table | None:
+    if not effects:
+        return None
+    return Table(COLUMNS, [_row(each) for each in effects], frozenset({"on top of", COLUMNS[-1]}))
+
+
+def _row(effect: Effect) -> list[str]:
+    return [
+        named(effect.changed),
+        effect.on.label,
+        words.times(effect.gain.value),
+        words.interval(effect.gain.low, effect.gain.high, words.times),
+        words.times(effect.overall.value),
+        words.number(effect.memory_mib),
+        words.score(effect.one.median("hr10")),
+        sentence(effect),
+    ]
+
+
+def named(changed: Mapping[str, Any]) -> str:
+    """`loader: batched, num_workers: 2`."""
+    return ", ".join(f"{key.split('.')[-1]}: {_plain(value)}" for key, value in changed.items())
+
+
+def _plain(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def sentence(effect: Effect) -> str:
+    """What it does, what it costs in cores and memory, and whether once was enough to tell."""
+    told = [SENTENCES[effect.verdict].format(gain=words.times(effect.gain.value))]
+    cores = effect.one.cores - effect.on.cores
+    if cores > 0:
+        told.append(f"for {counted(cores, 'core')} more")
+    if effect.memory_mib is not None and abs(effect.memory_mib) >= MIB:
+        sign = "more" if effect.memory_mib > 0 else "less"
+        told.append(f"with {words.mebibytes(abs(effect.memory_mib))} {sign}")
+    if _measured_once(effect.gain):
+        told.append("measured once")
+    return ", ".join(told)
+
+
+def _measured_once(gain: Ratio) -> bool:
+    return gain.low is None
+
+
+def note(effects: Sequence[Effect]) -> str:
+    base = next(each.on for each in effects if each.on.rows[0].get("baseline"))
+    return (
+        f"Baseline: {base.label}. A remedy is compared with the configuration that has all of its "
+        "changes but the last; the range is from the slowest to the fastest repeats."
+    )

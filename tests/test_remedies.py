@@ -1,0 +1,116 @@
+"""What a remedy did, against the point that lacks it, and what is said of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import make_results
+import pytest
+
+from hpcncf import plan as planning
+from hpcncf.collect import collect
+from hpcncf.errors import UsageError
+from hpcncf.spec import JobSpec
+from hpcncf_analysis import summary
+from hpcncf_analysis.remedies import effect, telling
+from hpcncf_analysis.remedies.effect import Effect
+from hpcncf_analysis.summary import Configuration
+
+NAIVE = {"training.loader": "per_sample"}
+BASE: dict[str, Any] = {
+    "training.loader": "per_sample",
+    "resources.cpus_per_task": 1,
+    "resources.tasks_per_node": 1,
+}
+
+
+def effects(folder: Path, **settings: Any) -> list[Effect]:
+    """Of the demo's generated results."""
+    paths = make_results.demo(folder, **settings)
+    make_results.complete(paths)
+    return effect.effects(summary.configurations(collect(paths).runs))
+
+
+def one(rates: list[float], hr10: float = 0.8, **varied: Any) -> Configuration:
+    """A configuration of repeats at these rates."""
+    row = {"varied": {"loader": "a", **varied}, "test_rows": 10_000, "world_size": 1}
+    row |= {"baseline": not varied, "workload": "ncf", "evaluation": "sampled", "data_key": "k"}
+    figures = {"instances_per_s": sorted(rates)[len(rates) // 2], "hr10": hr10}
+    figures |= {"cores_allocated": 1.0, "memory_peak_mib": 100.0}
+    if len(rates) > 1:
+        figures |= {"instances_per_s_low": min(rates), "instances_per_s_high": max(rates)}
+    label = ", ".join(varied) or "base"
+    return Configuration(label, "1 core", label, label, [row] * len(rates), figures)
+
+
+def test_a_remedy_alone_is_compared_with_the_baseline(tmp_path: Path) -> None:
+    found = effects(tmp_path, baseline=BASE)
+    assert [each.on.rows[0]["varied"] == BASE for each in found] == [True] * 3 + [False] * 2
+    [alone] = [each for each in found if telling.named(each.changed) == "loader: vectorized"]
+    assert alone.gain.value == pytest.approx(96_000 / 21_000, rel=0.05)
+    assert alone.verdict == "gains"
+
+
+def test_a_second_remedy_is_compared_with_the_best_that_lacks_it() -> None:
+    base, first = one([100, 101, 102]), one([200, 202, 204], fused=True)
+    other, both = one([150, 151, 152], batch=2), one([240, 242, 244], fused=True, batch=2)
+    told = effect.effects([both, base, other, first])
+    assert [each.one.label for each in told] == ["fused", "batch", "fused, batch"]
+    assert told[-1].on is first
+    assert told[-1].changed == {"batch": 2}
+    assert told[-1].gain.value == pytest.approx(242 / 202)
+    assert told[-1].gain.low == pytest.approx(240 / 204)
+    assert told[-1].overall.value == pytest.approx(242 / 101)
+
+
+@pytest.mark.parametrize(
+    ("rates", "hr10", "verdict"),
+    [
+        ([150, 151, 152], 0.8, "gains"),
+        ([60, 61, 62], 0.8, "loses"),
+        ([104, 105, 106], 0.8, "nothing"),
+        ([90, 130, 150], 0.8, "open"),
+        ([500, 501, 502], 0.7, "worse model"),
+    ],
+)
+def test_what_is_said_of_it(rates: list[float], hr10: float, verdict: str) -> None:
+    [told] = effect.effects([one([100, 101, 102]), one(rates, hr10, fused=True)])
+    assert told.verdict == verdict
+    sentence = telling.SENTENCES[told.verdict].format(gain=f"{told.gain.value:.2f}×")
+    assert telling.sentence(told) == sentence
+
+
+def test_one_repeat_says_that_it_is_one() -> None:
+    [told] = effect.effects([one([100]), one([300], fused=True)])
+    assert telling.sentence(told) == "gains 3.00×, measured once"
+
+
+def test_the_table_names_the_remedy_and_what_it_stands_on() -> None:
+    told = effect.effects([one([100, 101, 102]), one([150, 151, 152], sparse=True)])
+    table = telling.table(told)
+    assert table is not None
+    assert table.rows[0][:3] == ["sparse: true", "base", "1.50×"]
+    assert telling.note(told).startswith("Baseline: base.")
+
+
+def test_without_a_baseline_there_is_no_table(tmp_path: Path) -> None:
+    assert effects(tmp_path) == []
+    assert telling.table([]) is None
+
+
+def test_a_baseline_that_was_not_run_is_refused() -> None:
+    job = JobSpec.model_validate(
+        {"name": "a", "data": {"path": "x"}, "grid": {"training.loader": ["batched"]}}
+        | {"baseline": NAIVE}
+    )
+    with pytest.raises(UsageError, match=r"baseline: .*per_sample.* none of the points"):
+        planning.expand(job)
+
+
+def test_the_baselines_repeats_are_marked() -> None:
+    job = JobSpec.model_validate(
+        {"name": "a", "data": {"path": "x"}, "points": [{}, NAIVE], "baseline": {}, "repeats": 2}
+    )
+    marked = [run.varied["training.loader"] for run in planning.expand(job).runs if run.baseline]
+    assert marked == ["vectorized"] * 2
