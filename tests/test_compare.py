@@ -281,6 +281,16 @@ def command(folder: Path, elapsed_s: float) -> ResultPaths:
     return paths
 
 
+def test_what_commands_report_is_told_and_not_judged(tmp_path: Path) -> None:
+    a, b = command(tmp_path / "a", 100.0), command(tmp_path / "b", 100.0)
+    edit(a, lambda told: told.update(reported={"accuracy": 0.91, "stage": "one"}))
+    edit(b, lambda told: told.update(reported={"accuracy": 0.5, "stage": "two"}))
+    found = compared(a, b)
+    assert found.pairs[0].metrics == [("accuracy", 0.91, 0.5)]
+    assert any("reported accuracy 0.91 → 0.5" in line for line in shown.below(found))
+    assert not found.failures(0.05)
+
+
 def test_markdown_is_one_table_and_json_the_same_figures(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
+from hpcncf.tables.told import METRIC
 from hpcncf_analysis.advice.quality import is_worse, quality_gap
 from hpcncf_analysis.compare import chance
 from hpcncf_analysis.compare.chance import Ratio
@@ -19,7 +20,7 @@ from hpcncf_analysis.compare.changes import (
 )
 from hpcncf_analysis.compare.phases import Moved, moved
 from hpcncf_analysis.compare.sides import Side
-from hpcncf_analysis.summary import Configuration, configurations
+from hpcncf_analysis.summary import Configuration, configurations, metrics
 
 Quality = Literal["worse", "better", "alike", "not compared"]
 
@@ -54,12 +55,23 @@ class Pair:
         same = self.a.shape == self.b.shape
         return self.a.label if same else f"{self.a.label} → {self.b.shape}"
 
+    @property
+    def metrics(self) -> list[tuple[str, float, float]]:
+        """What commands reported under names of their own, on both sides: medians."""
+        found = []
+        for name in metrics([*self.a.rows, *self.b.rows]):
+            a, b = self.a.median(name), self.b.median(name)
+            if a is not None and b is not None:
+                found.append((name.removeprefix(METRIC), a, b))
+        return found
+
     def plain(self) -> dict[str, Any]:
         return {
             "label": self.label,
             "speed": asdict(self.ratio),
             "quality": self.quality,
             "moved": asdict(self.moved) if self.moved else None,
+            "metrics": {name: {"a": a, "b": b} for name, a, b in self.metrics},
             "a": _plain(self.a),
             "b": _plain(self.b),
         }

@@ -66,7 +66,7 @@ def _quality(pair: Pair) -> str:
 
 def below(found: Comparison) -> list[str]:
     """Where the time went, what was not compared, and how far to trust what was."""
-    return [*_moved(found), *_only(found), *found.cautions, *_repeats(found)]
+    return [*_moved(found), *_metrics(found), *_only(found), *found.cautions, *_repeats(found)]
 
 
 def _moved(found: Comparison) -> Iterator[str]:
@@ -77,6 +77,14 @@ def _moved(found: Comparison) -> Iterator[str]:
                 f"{pair.label}: {pair.ratio.verdict} most of all in {told.phase}, "
                 f"{words.number(told.a_us)} → {words.number(told.b_us)} µs an instance"
             )
+
+
+def _metrics(found: Comparison) -> Iterator[str]:
+    """Nobody knows whether more of it is better: told, not judged."""
+    for pair in found.pairs:
+        if pair.metrics:
+            told = (f"{name} {words.metric(a)} → {words.metric(b)}" for name, a, b in pair.metrics)
+            yield f"{pair.label}: reported {', '.join(told)}"
 
 
 def _only(found: Comparison) -> Iterator[str]:
