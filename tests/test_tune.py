@@ -254,3 +254,12 @@ def test_without_wait_a_call_submits_and_says_how_to_go_on(
     assert len(plan.runs) == 1
     kept = records.read(ResultPaths(path.parent / "results/tiny-tune").tuning, saved.Tuning)
     assert len(kept.rounds) == 1
+
+
+@pytest.mark.parametrize("name", ["tune", "predict"])
+def test_the_benchmarks_job_files_make_a_grid(name: str) -> None:
+    path = Path(__file__).parent.parent / f"benchmarks/{name}.yaml"
+    job = jobfile.load(path)
+    assert job.data is not None
+    found = grid.of(job, {job.data.path: "key"}, {job.data.path: 83_731})
+    assert len(found.points) == {"tune": 20, "predict": 21}[name]
