@@ -1,0 +1,199 @@
+"""The report's parts on plain values: the answer, the ranks, memory, runs, predictions, steps."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+from test_scaling import row
+
+from hpcncf.collect import Collected
+from hpcncf_analysis import summary
+from hpcncf_analysis.advice.conclude import Conclusion
+from hpcncf_analysis.diagnosis import CoreCounts, Diagnosis, Finding
+from hpcncf_analysis.figures import quality, steps
+from hpcncf_analysis.page import causes, every_run, memory, ranks, scored
+from hpcncf_analysis.page.material import Material
+from hpcncf_analysis.page.rendering import inline
+from hpcncf_analysis.page.section import Drawn, Grid
+from hpcncf_analysis.table import Table
+
+CORES = CoreCounts(2.0, 2.0, 1.0)
+FINDING = Finding("python_input", 0.5, "time", ("71 of 100", "no workers"), "Make batches.")
+
+
+def run(name: str, **changes: Any) -> Any:
+    plain = {"run_id": name, "core_hours": 2.0, "warnings": [], "config": name}
+    return row(**{**plain, **changes})
+
+
+def material(
+    runs: list[Any], diagnoses: dict[str, Diagnosis] | None = None, of_ranks: Any = ()
+) -> Material:
+    found = Collected("job", runs, [], list(of_ranks), [], [], [], [])
+    return Material(
+        found=found,
+        shown=summary.configurations(runs),
+        conclusion=Conclusion("", []),
+        alerts=[],
+        diagnoses=diagnoses or {},
+    )
+
+
+def told(name: str, *findings: Finding, verdict: Any = "cause") -> Diagnosis:
+    primary = findings[0] if findings else None
+    return Diagnosis(name, verdict if primary else "healthy", primary, findings[1:], CORES)
+
+
+def rank(number: int, **changes: Any) -> dict[str, Any]:
+    plain = {
+        "run_id": "a",
+        "rank": number,
+        "node": "node1",
+        "counted_s": 10.0,
+        "counted_steps": 100,
+        "counted_instances": 1000,
+        "input_s": 1.0,
+        "forward_s": 2.0,
+        "backward_s": 3.0,
+        "sync_s": 2.0,
+        "optimizer_s": 2.0,
+        "other_s": 0.0,
+        "fused_s": 0.0,
+        "cores_allocated": 1.0,
+        "cores_used": 0.9,
+        "cpu_efficiency": 0.9,
+        "memory_rss_peak_mib": 300.0,
+    }
+    return plain | changes
+
+
+def grids(parts: Any) -> list[Table]:
+    return [part.table for part in parts if isinstance(part, Grid)]
+
+
+def test_the_answer_is_the_cause_that_cost_the_most_core_hours() -> None:
+    sync = Finding("sync_bound", 0.9, "time", ("waits",), "Exchange less.")
+    diagnoses = {"a": told("a", FINDING), "b": told("b", FINDING), "c": told("c", sync)}
+    runs = [run("a"), run("b", core_hours=4.0), run("c", core_hours=1.0)]
+    answer = dict(causes.answer(material(runs, diagnoses)))
+    assert answer["Cause"] == "python_input in 2 of 3 runs. The dearest, b: 71 of 100; no workers."
+    # a: 0.5 of 2, b: 0.5 of 4, of 2 + 4 + 1 core-hours
+    assert answer["Cost"].replace("\u202f", " ") == (
+        "50 % of the time of that run; 3 core-h of the 7 core-h that all runs took."
+    )
+    assert answer["Cores"] == "2 cores allocated, 2 usable, 1 used (run b)."
+    assert answer["Remedy"] == "Make batches."
+
+
+def test_a_run_too_short_to_judge_is_the_answer_only_where_there_is_no_other() -> None:
+    short = Finding("too_short_to_judge", 0.9, "time", ("3 s",), "Let it run.")
+    runs, diagnoses = [run("a"), run("b")], {"a": told("a", short), "b": told("b", FINDING)}
+    assert dict(causes.answer(material(runs, diagnoses)))["Cause"].startswith("python_input in 1")
+    only = dict(causes.answer(material(runs[:1], diagnoses)))
+    assert only["Cause"] == "too_short_to_judge: 3 s."
+    assert "Cost" not in only
+
+
+def test_healthy_and_unknown_are_told_apart() -> None:
+    runs = [run("a"), run("b")]
+    healthy = {name: told(name) for name in "ab"}
+    assert (
+        "nothing costs much in any of 2 runs"
+        in dict(causes.answer(material(runs, healthy)))["Cause"]
+    )
+    unknown = healthy | {"b": Diagnosis("b", "unknown", None, (), CORES, ("phases",))}
+    assert dict(causes.answer(material(runs, unknown)))["Cause"].startswith("unknown: ")
+    assert causes.answer(material(runs)) == []
+
+
+def test_each_cause_of_a_configuration_is_a_row_its_primary_one_first() -> None:
+    sync = Finding("sync_bound", 0.2, "time", ("waits",), "Exchange less.")
+    (table,) = grids(causes.parts(material([run("a")], {"a": told("a", FINDING, sync)})))
+    assert [cells[1] for cells in table.rows] == ["python_input", "sync_bound"]
+    assert table.rows[1][0] == ""
+
+
+def test_the_rank_that_computes_longer_is_named_and_even_ones_are_not() -> None:
+    # busy: 8 s and 9.5 s
+    uneven = [rank(0), rank(1, sync_s=0.5)]
+    slowest = ranks.slower(uneven)
+    assert slowest is not None
+    assert slowest["rank"] == 1
+    assert ranks.slower([rank(0), rank(1, sync_s=1.99)]) is None
+    (table,) = grids(ranks.parts(material([run("a", ranks=2)], of_ranks=uneven)))
+    assert [cells[0] for cells in table.rows] == ["0", "1 (slowest)"]
+    assert table.rows[0][5] == "7"  # computing: 10 - 2 sync - 1 input
+
+
+def test_a_shortage_of_memory_has_a_column_where_a_rank_tells_one() -> None:
+    lacking = rank(0, memory_swap_peak_mib=12.0, memory_limit_mib=500.0)
+    (table,) = grids(memory.parts(material([run("a")], of_ranks=[lacking])))
+    assert table.columns[-1] == "swapped MiB"
+    assert table.rows[0][-1] == "12"
+    (plain,) = grids(memory.parts(material([run("a")], of_ranks=[rank(0)])))
+    assert "swapped MiB" not in plain.columns
+
+
+def test_runs_are_sorted_by_figures_not_by_their_texts() -> None:
+    done = {"varied": {}, "repeat": 0, "reason": "", "progress": None, "time_efficiency": None}
+    table = every_run.table([run("a", **done), run("b", **done | {"elapsed_s": None})])
+    column = table.columns.index("elapsed")
+    assert [table.key(number, column) for number in (0, 1)] == [100.0, None]
+    assert table.key(0, 0) is None
+
+
+def test_a_warning_stands_once_with_the_runs_that_gave_it() -> None:
+    runs = [run(name, warnings=["hot"]) for name in "abcd"] + [run("e", warnings=["cold"])]
+    table = every_run.warnings(runs)
+    assert table is not None
+    assert table.rows == [["4 runs, as a", "hot"], ["e", "cold"]]
+    assert every_run.warnings([run("a")]) is None
+
+
+def test_predictions_are_counted_only_where_they_were_measured() -> None:
+    plain = {"base": "a", "cause": "python_input", "changes": {}, "what": "instances_per_s"}
+    figures = {"predicted": 2.0, "low": 1.5, "high": 2.5, "measured_low": None}
+    right = plain | figures | {"measured": 2.1, "measured_high": None, "within": True}
+    open_ = plain | figures | {"measured": None, "measured_high": None, "within": None}
+    summary_, grid, _ = scored.parts([right, open_], MappingProxyType({"a": "1 core"}))
+    assert "1 of 1 measured" in summary_.text  # type: ignore[union-attr]
+    assert isinstance(grid, Grid)
+    assert [cells[-1] for cells in grid.table.rows] == ["yes", "not measured yet"]
+    assert grid.table.rows[0][4] == "2.00×\n[1.50×–2.50×]"
+    assert scored.parts([], {}) == []
+
+
+def test_a_step_falls_from_phase_to_phase() -> None:
+    told_ms = steps.step_ms([rank(0), rank(1, input_s=3.0)])
+    # (1 + 3) s over 200 steps
+    assert told_ms["input"] == pytest.approx(20.0)
+    assert "other" not in told_ms
+    figure = steps.waterfall(summary.configurations([run("a")]), [rank(0)])
+    assert figure is not None
+    bars = [(bar.get_x(), bar.get_width()) for bar in figure.axes[0].patches]
+    assert [each[0] for each in bars] == pytest.approx([0, 10, 30, 60, 80])
+    assert [each[1] for each in bars] == pytest.approx([10, 20, 30, 20, 20])
+
+
+def test_one_rank_stands_beside_no_other() -> None:
+    assert steps.ranks_beside([rank(0)], "") is None
+    figure = steps.ranks_beside([rank(0), rank(1)], "two")
+    assert figure is not None
+    widths = [bar.get_width() for bar in figure.axes[0].patches[:3]]
+    assert widths == pytest.approx([1, 7, 2])  # input, computing, waiting: all of 10 s
+
+
+def test_quality_is_told_at_the_end_of_each_evaluation() -> None:
+    epoch = {"training_s": 5.0, "evaluation_s": 1.0, "checkpoint_s": 0.0, "hr10": 0.5}
+    course = quality.course([epoch, epoch | {"hr10": None}, epoch | {"hr10": 0.7}])
+    assert course == [(6.0, 0.5), (18.0, 0.7)]
+
+
+def test_a_drawing_takes_the_pages_colours_and_keeps_its_texts() -> None:
+    svg = '<svg><text x="1.23456" style="fill: #222222">0.123456</text></svg>'
+    assert inline(Drawn("a", "T", "", svg, b"", b"")) == (
+        '<svg role="img" aria-label="T"><text x="1.23" style="fill: var(--ink)">0.123456</text>'
+        "</svg>"
+    )
