@@ -36,10 +36,11 @@ class Waits:
 
     def look(self, threads: Iterable[Thread]) -> None:
         """Now, unless the last look was too dear to come again so soon."""
-        begun_s = time.monotonic()
-        if begun_s >= self._next_s:
-            self.look_closely(threads)
-            self._next_s = begun_s + (time.monotonic() - begun_s) / SHARE
+        if time.monotonic() < self._next_s:
+            return
+        begun_s = time.thread_time()  # what it costs, not how long it took among others
+        self.look_closely(threads)
+        self._next_s = time.monotonic() + (time.thread_time() - begun_s) / SHARE
 
     def look_closely(self, threads: Iterable[Thread]) -> None:
         runqueue: dict[Thread, float] = {}
