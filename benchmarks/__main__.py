@@ -2,8 +2,8 @@
 standard output.
 
 `python -m benchmarks NAME...` runs those named, each in a process of its own. With `--write` what
-each prints also goes into docs/ (results.md or engines.md), under a line that says where it comes
-from; what a failed one printed does not.
+each prints also goes into docs/ (`results.ELSEWHERE` says where), under a line that says where it
+comes from; what a failed one printed does not.
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ BENCHMARKS = {
     "speed": "Loaders and workers",
     "engines": "The ladder of engines and optimizers",
     "strategies": "Every strategy of the job file",
+    "remedies": "What each remedy did",
     "evaluate": "Evaluation",
     "neighbour": "Beside a busy neighbour",
     "exchange": "What ranks of a node exchange",
     "sync": "Ranks",
     "memory": "Memory of ranks",
     "roofline": "The fraction of the roofline",
+    "scaling": "Laws of scaling",
     "predict": "Predictions of runs held out",
     "tune": "Tuning against the whole grid",
     "quality": "Quality",

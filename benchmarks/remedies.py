@@ -1,0 +1,64 @@
+"""jobs/remedies.yaml, run as a user runs it: its report's table of what each remedy did.
+
+On Frappe where HPCNCF_DATA names the folder of its zip, else on made data of its shape.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from benchmarks.verbs import VerbFailed, Verbs, end_in_order
+from hpcncf.collect import Collected, collect
+from hpcncf.paths import ResultPaths
+from hpcncf_analysis import summary
+from hpcncf_analysis.remedies import effect, telling
+from hpcncf_analysis.table import Table
+
+JOB: Final = Path(__file__).parent.parent / "jobs/remedies.yaml"
+LIMIT_S: Final = 3600.0
+
+
+def ran(folder: Path) -> Collected:
+    """The job's results. Raises VerbFailed."""
+    verbs, data = Verbs(folder, LIMIT_S), folder / "data"
+    source = os.environ.get("HPCNCF_DATA")
+    made = ["synthetic", "--like", "frappe"]
+    verbs("data", "prepare", *(["frappe", source] if source else made), "-o", str(data))
+    job = folder / "remedies.yaml"
+    job.write_text(JOB.read_text().replace("../data/frappe", str(data)))
+    verbs.submit(job, folder / "results")
+    return collect(ResultPaths(folder / "results"))
+
+
+def markdown(table: Table) -> Iterator[str]:
+    yield f"| {' | '.join(table.columns)} |"
+    yield f"|{'|'.join('---' for _ in table.columns)}|"
+    for row in table.rows:
+        yield f"| {' | '.join(row)} |"
+
+
+def main() -> int:
+    end_in_order()
+    with tempfile.TemporaryDirectory() as temporary:
+        try:
+            found = ran(Path(temporary))
+        except VerbFailed as error:
+            print(f"remedies: {error}", file=sys.stderr)
+            return 1
+    effects = effect.effects(summary.configurations(found.runs))
+    table = telling.table(effects)
+    if table is None:
+        print(f"remedies: nothing measured: {found.counts()}", file=sys.stderr)
+        return 1
+    print(f"{found.runs[0]['data_title']}. {telling.note(effects)}\n")
+    print("\n".join(markdown(table)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
