@@ -326,6 +326,11 @@ def test_neighbours_of_most_runs_settle_nothing(others: float, settled: bool) ->
     assert not quiet.sentence.startswith("Not settled"), "two of five are not most"
 
 
+def test_speeds_of_different_cpu_models_settle_nothing() -> None:
+    told = concluded(row("per_sample", instances_per_s=20.0), row(cpu_model="Other CPU"))
+    assert told.sentence.startswith("Not settled: these runs had different CPU models; 1 core")
+
+
 def test_a_single_disturbed_run_has_no_range_to_give() -> None:
     told = concluded(row("per_sample", instances_per_s=20.0, others_cores=1), row(others_cores=1))
     assert told.sentence.startswith("Not settled: neighbours disturbed most of these runs; 1 core")

@@ -71,3 +71,8 @@ def recommended(configurations: Sequence[Configuration]) -> Configuration | None
 def mostly_disturbed(compared: Sequence[Configuration]) -> bool:
     rows = [row for one in compared for row in one.rows]
     return sum(map(disturbed, rows)) > len(rows) / 2
+
+
+def cpu_models(compared: Sequence[Configuration]) -> list[str]:
+    """Speeds on different ones do not compare."""
+    return sorted({row["cpu_model"] for one in compared for row in one.rows if row["cpu_model"]})

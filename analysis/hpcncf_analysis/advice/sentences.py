@@ -10,6 +10,7 @@ from hpcncf_analysis.advice.front import front
 from hpcncf_analysis.advice.quality import QUALITY_SLACK, is_worse, quality_gap, task
 from hpcncf_analysis.advice.recommend import (
     Ratio,
+    cpu_models,
     mostly_disturbed,
     of_cores,
     of_speeds,
@@ -56,7 +57,10 @@ def comparison(
 
 def _doubt(best: Configuration, dearest: Configuration, quickest: Configuration) -> str:
     gain = (of_speeds if best is quickest else of_cores)(best, dearest)
-    if mostly_disturbed([best, dearest, *([quickest] if quickest not in (best, dearest) else [])]):
+    compared = [best, dearest, *([quickest] if quickest not in (best, dearest) else [])]
+    if len(cpu_models(compared)) > 1:
+        return "these runs had different CPU models"
+    if mostly_disturbed(compared):
         return "neighbours disturbed most of these runs"
     return "the repeats' speeds overlap" if gain.overlaps else ""
 

@@ -10,7 +10,13 @@ from typing import Final, Literal
 from hpcncf_analysis import words
 from hpcncf_analysis.advice.front import Choice, Front, Standing, gpus, worth
 from hpcncf_analysis.advice.quality import QUALITY_SLACK, chance, quality_gap, task
-from hpcncf_analysis.advice.recommend import Ratio, mostly_disturbed, of_cores, of_speeds
+from hpcncf_analysis.advice.recommend import (
+    Ratio,
+    cpu_models,
+    mostly_disturbed,
+    of_cores,
+    of_speeds,
+)
 from hpcncf_analysis.labels import counted
 from hpcncf_analysis.summary import Configuration
 
@@ -117,10 +123,6 @@ def by_chance(repeats: int, others: int) -> float:
     """The chance that all of one lie above all of the other, were both alike: of the equally likely
     orders of the repeats just one, 1 / C(n + m, n) (the exact one-sided rank-sum test)."""
     return 1 / comb(repeats + others, repeats)
-
-
-def cpu_models(compared: Sequence[Configuration]) -> list[str]:
-    return sorted({row["cpu_model"] for one in compared for row in one.rows if row["cpu_model"]})
 
 
 def _models(compared: Sequence[Configuration]) -> str:
