@@ -32,6 +32,7 @@ BENCHMARKS = {
     "scaling": "Laws of scaling",
     "predict": "Predictions of runs held out",
     "tune": "Tuning against the whole grid",
+    "report": "A thousand runs",
     "quality": "Quality",
     "time_to_quality": "Time to quality",
     "predictions": "Predicted against measured",
