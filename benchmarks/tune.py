@@ -25,13 +25,15 @@ from hpcncf_analysis.advice.front import Front, front
 
 JOB: Final = Path(__file__).parent / "tune.yaml"
 SHARE: Final = 0.25
+# Single runs decide whether a second thread is worth its cost; which is fastest is clearer.
+OBJECTIVE: Final = "fastest"
 # A single run of each point scatters by that: nobody can say which of two so near is better.
 SCATTER: Final = 0.05
 
 
 @dataclass(frozen=True)
 class Whole:
-    """The whole grid: each point's row of the table of runs, and the best by the report's rule."""
+    """The whole grid: each point's row of the table of runs, and what the report's rule makes of it."""
 
     rows: Mapping[int, Mapping[str, Any]]
     choices: Front
@@ -42,7 +44,7 @@ class Whole:
 
     @property
     def best(self) -> int:
-        chosen = self.choices.knee.one.rows[0]["run_id"]
+        chosen = self.choices.fastest.one.rows[0]["run_id"]
         return next(index for index, row in self.rows.items() if row["run_id"] == chosen)
 
 
@@ -60,6 +62,7 @@ def whole_grid(folder: Path, tuning: Going) -> Whole:
 def tuned(tuning: Going) -> tuple[Now, Outcome]:
     """A budget that is spent before all is known is part of what is measured."""
     command = ["tune", str(JOB), "--budget", f"{tuning.core_hours}", "--wait"]
+    command += ["--objective", OBJECTIVE]
     try:
         hpcncf(*command, "--cluster", "local", "--results", str(tuning.paths.folder))
     except subprocess.CalledProcessError as ended:
@@ -118,12 +121,14 @@ def main() -> int:
         job = going.job_of(JOB, [])
         grid = going.grid_of(job, "local", None)
         paths = ResultPaths(folder / "bench-tune-tune")
-        tuning = Going(paths, grid, "knee", 0.0, "local", None)
+        tuning = Going(paths, grid, OBJECTIVE, 0.0, "local", None)
         whole = whole_grid(folder / "bench-tune", tuning)
-        tuning = Going(paths, grid, "knee", SHARE * whole.core_h, "local", None)
+        tuning = Going(paths, grid, OBJECTIVE, SHARE * whole.core_h, "local", None)
         now, found = tuned(tuning)
     told, held = verdict(whole, now, found)
-    print(f"{told} The budget was {SHARE:.0%}.\n\n{table(tuning, whole, now)}")
+    print(
+        f"Asked for: the fastest at held quality. {told} The budget was {SHARE:.0%}.\n\n{table(tuning, whole, now)}"
+    )
     return 0 if held and now.spent_core_h <= SHARE * whole.core_h else 1
 
 
