@@ -287,6 +287,11 @@ def test_the_verb_prints_the_same_as_json(capsys: pytest.CaptureFixture[str]) ->
     assert plain["command"] == "hpcncf run -- COMMAND"
 
 
+def test_the_text_itself_may_be_the_argument(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["explain", TEXTS["lsf_report"]]) == 0
+    assert "1.00 of 8 cores used" in capsys.readouterr().out
+
+
 def test_very_many_jobs_are_a_table_and_the_one_that_idled_most(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -305,6 +310,7 @@ def test_very_many_jobs_are_a_table_and_the_one_that_idled_most(
     ("argv", "said"),
     [
         (["nowhere.txt"], "no such file"),
+        (["long" * 100], "no such file"),
         (["empty.txt"], "no summary of a job in it; understood are seff"),
         (["comma.txt"], "no summary"),
         (["empty.txt", "--cores", "0"], "expected 1 or more"),

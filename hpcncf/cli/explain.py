@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         nargs="?",
         default="-",
-        help="a file, a folder of logs, or - (default: standard input)",
+        help="a file, a folder of logs, the text in quotes, or - (default: standard input)",
     )
     parser.add_argument(
         "--cores", type=int, metavar="N", help="cores the job had, where the text does not say"
@@ -61,14 +62,23 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # a name too long, a zero byte
+        return False
+
+
 def _is_ours(path: Path) -> bool:
     """A results folder, or a record of one rank."""
+    if not _is_there(path):
+        return False
     record = path.name.startswith("rank-") and path.suffix == ".json" and path.is_file()
     return record or (path / "plan.json").exists()
 
 
 def _ours(path: Path, as_json: bool) -> int:
-    command = f"hpcncf diagnose {path}"
+    command = f"hpcncf diagnose {shlex.quote(str(path))}"
     if as_json:
         print(json.dumps({"jobs": [], "not_understood": [], "command": command}, indent=1))
     else:
@@ -82,8 +92,10 @@ def _read(name: str) -> Reading:
     if name == "-":
         return reading.of_text(sys.stdin.buffer.read(MOST_BYTES).decode(errors="replace"))
     path = Path(name)
-    if not path.exists():
-        raise UsageError(f"{name}: no such file or folder; - reads standard input")
+    if not _is_there(path):
+        if (found := reading.of_text(name)).jobs:
+            return found  # the text itself, in quotes
+        raise UsageError(f"{name[:80]}: no such file or folder; - reads standard input")
     if path.is_dir():
         return reading.of_files({each.name: _tail(each) for each in _logs(path)})
     text = _tail(path, MOST_BYTES) if path.is_file() else _stream(path)
