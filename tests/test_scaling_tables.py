@@ -210,6 +210,7 @@ def test_generated_runs_of_a_known_law_show_its_parameters() -> None:
     (peak,) = laws.peaks(shown)
     assert peak.startswith("1 to 8 ranks × 1 core · vectorized: fastest at 9.49 [")
     assert peak.endswith("] ranks by the USL, beyond the 8 measured; more makes it slower.")
+    assert told["caution"] == ""
     usl = lines(shown)[0].fit("usl")
     assert isinstance(usl, Law)
     assert usl.interval(16) is not None
@@ -221,6 +222,13 @@ def test_a_law_is_drawn_only_where_it_was_fitted(sizes: Sequence[int], bands: in
     assert drawn is not None
     (axes,) = drawn.axes
     assert len(axes.collections) == bands
+
+
+def test_a_law_over_two_cpu_models_says_so() -> None:
+    runs = [each | {"cpu_model": "Other"} for each in generated(0.1, 0.01, sizes=(8,))]
+    shown = summary.configurations([*generated(0.1, 0.01, sizes=(1, 2, 4)), *runs])
+    told = cells(laws.law_table(shown), "1 to 8 ranks × 1 core · vectorized")
+    assert told["caution"] == "different CPU models (Other against Example CPU)"
 
 
 def test_no_fastest_size_is_told_where_speed_still_grows() -> None:
@@ -239,9 +247,7 @@ def test_too_few_sizes_are_refused_with_the_reason() -> None:
         "each), and 2 were measured at most."
     )
     longer = [*generated(0.1, 0.0), *(row("batched", cores=cores) for cores in (1, 2))]
-    assert laws.law_note(summary.configurations(longer)) == (
-        "Shorter lines, or more of them: 1, without a law."
-    )
+    assert laws.law_note(summary.configurations(longer)) == ("No law is fitted to 1 shorter line.")
 
 
 def test_speeds_of_no_law_are_refused_by_name() -> None:
@@ -287,6 +293,7 @@ def test_ranks_are_told_by_pops_factors_and_the_slowest_by_name() -> None:
     assert told["parallel efficiency"] == "70\u202f%"
     assert told["computation scaling"] == "143\u202f%"
     assert told["slowest rank"] == "rank 1 on node1, 80\u202f% longer"
+    assert told["caution"] == ""
 
 
 @pytest.mark.parametrize("ranks", [[], [rank_row("two", 0, 5.0, counted_s=None)]])

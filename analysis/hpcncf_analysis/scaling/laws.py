@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpcncf_analysis import words
+from hpcncf_analysis import labels, words
 from hpcncf_analysis.scaling.cells import ends, with_ends
+from hpcncf_analysis.scaling.comparable import cautions
 from hpcncf_analysis.scaling.law import FEWEST_SIZES, Law, Refusal
 from hpcncf_analysis.scaling.lines import Line, lines, long_enough
 from hpcncf_analysis.summary import Configuration
@@ -16,14 +17,15 @@ def law_table(shown: Sequence[Configuration]) -> Table | None:
     """Amdahl's law and the USL along the lines of enough sizes; None where there is none."""
     rows = [cells for line in long_enough(lines(shown)) if (cells := _laws(line))]
     columns = ["along", "Amdahl: serial share", "USL: contention σ", "USL: crosstalk κ"]
-    columns += ["USL: fastest size N*", "misfit", "used up to"]
-    return Table(columns, rows) if rows else None
+    columns += ["USL: fastest size N*", "misfit", "used up to", "caution"]
+    return Table(columns, rows, frozenset({"caution"})) if rows else None
 
 
 def _laws(line: Line) -> list[str] | None:
     amdahl, usl = line.fit("amdahl"), line.fit("usl")
     if isinstance(usl, Refusal):
         return None
+    said = [text for one in line.points for text in cautions(one, line.base)]
     serial = words.NONE
     if isinstance(amdahl, Law):
         serial = with_ends(amdahl.sigma, amdahl.sigma_interval(), words.percent)
@@ -35,6 +37,7 @@ def _laws(line: Line) -> list[str] | None:
         knee(usl),
         words.percent(usl.misfit),
         f"{usl.largest:g} {unit(line)}",
+        "; ".join(dict.fromkeys(said)),
     ]
 
 
@@ -86,5 +89,6 @@ def law_note(shown: Sequence[Configuration]) -> str | None:
     if aside:
         parts.append(f"A law takes one of each size, and not: {'; '.join(sorted(aside))}.")
     if len(found) > len(told):
-        parts.append(f"Shorter lines, or more of them: {len(found) - len(told)}, without a law.")
+        more = labels.counted(len(found) - len(told), "shorter line")
+        parts.append(f"No law is fitted to {more}.")
     return " ".join(parts) or None

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from hpcncf_analysis import words
 from hpcncf_analysis.scaling import pop
+from hpcncf_analysis.scaling.comparable import cautions
 from hpcncf_analysis.scaling.pop import Pop
 from hpcncf_analysis.summary import Configuration, by_series
 from hpcncf_analysis.table import Table
@@ -25,13 +26,16 @@ def pop_table(shown: Sequence[Configuration], ranks: Iterable[Row]) -> Table | N
     found = pops(shown, ranks)
     bases = {one.key: members[0] for members in by_series(shown).values() for one in members}
     rows = [
-        _pop(one, found[one.key], found.get(bases[one.key].key))
+        [
+            *_pop(one, found[one.key], found.get(bases[one.key].key)),
+            "; ".join(cautions(one, bases[one.key])),
+        ]
         for one in shown
         if one.ranks > 1 and one.key in found and one.key in bases
     ]
     columns = ["configuration", "load balance", "communication", "input", "parallel efficiency"]
-    columns += ["computation scaling", "slowest rank"]
-    return Table(columns, rows, frozenset({"slowest rank"})) if rows else None
+    columns += ["computation scaling", "slowest rank", "caution"]
+    return Table(columns, rows, frozenset({"slowest rank", "caution"})) if rows else None
 
 
 def pops(shown: Sequence[Configuration], ranks: Iterable[Row]) -> dict[str, Pop]:

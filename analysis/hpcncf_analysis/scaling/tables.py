@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 from hpcncf_analysis import words
 from hpcncf_analysis.advice.recommend import Ratio, of_cores, of_speeds
@@ -14,8 +14,6 @@ from hpcncf_analysis.scaling.speedup import karp_flatt
 from hpcncf_analysis.scaling.weak import Weak, weak
 from hpcncf_analysis.summary import Configuration, by_series
 from hpcncf_analysis.table import Table
-
-Row = Mapping[str, Any]
 
 WORK: Final = {"epoch": "an epoch's, with the data", "step": "a step's, with the batch"}
 
@@ -88,8 +86,8 @@ def _time(each: TimeToQuality) -> str:
     if each.seconds is None:
         return "never" if each.reached == 0 else "most never"
     high = words.duration(each.high) if each.high is not None else "never"
-    ends = "" if each.low is None else f"\n[{words.duration(each.low)}–{high}]"
-    return words.duration(each.seconds) + ends
+    interval = "" if each.low is None else f"\n[{words.duration(each.low)}–{high}]"
+    return words.duration(each.seconds) + interval
 
 
 def cost_table(shown: Sequence[Configuration]) -> Table | None:
