@@ -33,7 +33,7 @@ SCATTER: Final = 0.05
 
 @dataclass(frozen=True)
 class Whole:
-    """The whole grid: each point's row of the table of runs, and what the report's rule makes of it."""
+    """The whole grid: each point's row of the table of runs, and the report's choices."""
 
     rows: Mapping[int, Mapping[str, Any]]
     choices: Front
@@ -126,9 +126,9 @@ def main() -> int:
         tuning = Going(paths, grid, OBJECTIVE, SHARE * whole.core_h, "local", None)
         now, found = tuned(tuning)
     told, held = verdict(whole, now, found)
-    print(
-        f"Asked for: the fastest at held quality. {told} The budget was {SHARE:.0%}.\n\n{table(tuning, whole, now)}"
-    )
+    print(f"The fastest at held quality. {told} The budget was {SHARE:.0%}.
+")
+    print(table(tuning, whole, now))
     return 0 if held and now.spent_core_h <= SHARE * whole.core_h else 1
 
 
