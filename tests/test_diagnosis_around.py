@@ -47,7 +47,7 @@ def test_a_full_evaluation_has_a_setting_against_it() -> None:
     assert found.changes == {"training.evaluation": "sampled"}
     assert found.gain is not None
     assert found.gain.what == "core_hours"
-    assert found.gain.factor == pytest.approx(0.55)
+    assert found.gain.factor == pytest.approx(0.515)
 
 
 def test_a_sampled_evaluation_has_none() -> None:

@@ -68,7 +68,7 @@ def test_workers_whose_batches_are_awaited_longer_than_they_take_to_make() -> No
     assert found is not None
     assert found.changes == {"training.num_workers": 0}
     assert found.gain is not None
-    assert found.gain.factor == pytest.approx(1 / (0.3 + 0.2))
+    assert found.gain.factor == pytest.approx(1 / (0.3 + (19 - 0.06) / 95))
     assert inputs.python_input(per_sample(workers=2, children_s=19.0)) is None
 
 
@@ -76,6 +76,18 @@ def test_workers_that_compute_all_the_time_are_not_overhead() -> None:
     told = per_sample(workers=2, children_s=150.0)
     assert inputs.worker_overhead(told) is None
     assert inputs.python_input(told) is not None
+
+
+def test_starting_workers_anew_is_not_making_batches() -> None:
+    training = {"loader": "batched", "persistent_workers": False}
+    told = evidence(
+        workers=2, epochs=100, children_s=19.0, phases=SLOW_INPUT, training=training, training_s=95
+    )
+    found = inputs.worker_overhead(told)
+    assert found is not None
+    assert found.gain is not None
+    # 200 starts of 0.03 s: 13 of 95 s make batches.
+    assert found.gain.factor == pytest.approx(1 / (0.3 + 13 / 95))
 
 
 def test_epochs_that_wait_for_their_workers_to_start() -> None:

@@ -142,40 +142,35 @@ def neighbour_load(evidence: Evidence) -> Finding | None:
 
 
 def serial_step(evidence: Evidence) -> Finding | None:
-    """Somebody computes all the time, on one core, and the others that could be used idle.
-
-    Cores that idle because one thread makes the input are the input's doing, not this.
-    """
-    usable, used = evidence.cores.usable, evidence.wanted
-    if not usable or used is None or usable / evidence.world_size < 1 + thresholds.CONFINED_CORES:
+    """Somebody computes all the time, on one core, and the others that could be used idle."""
+    usable, used, share = evidence.cores.usable, evidence.wanted, _serial(evidence)
+    if usable is None or share < thresholds.WORTH:
         return None
-    if used < thresholds.ONE_THREAD * evidence.world_size:
-        return None
-    serial_input = evidence.phases.get("input", 0.0) * (1 - evidence.world_size / usable)
-    share = 1 - used / usable - serial_input
-    if share < thresholds.WORTH:
-        return None
+    changes, ranks = _one_core(evidence), evidence.world_size
+    while_training = " while it trained" if evidence.used_in_training is not None else ""
+    told = [f"{cores(used)} of {cores(usable)} usable cores in use or wanted{while_training}"]
+    if evidence.threads is not None:
+        told.append(f"{evidence.threads} threads compute in each of {ranks} ranks")
     return Finding(
         "serial_step",
         share,
         "cores",
-        (
-            f"{cores(used)} of {cores(usable)} usable cores in use or wanted"
-            + (" while it trained" if evidence.used_in_training is not None else ""),
-            *_asked(evidence),
-        ),
+        tuple(told),
         _fewer(evidence),
-        {"resources.cpus_per_task": 1, **_one_thread(evidence)} if _can_shrink(evidence) else {},
-        gains.fewer_core_hours(1 - evidence.world_size / usable, (0.0, 0.0, 0.3))
-        if _can_shrink(evidence) and used < 1.25 * evidence.world_size
-        else None,
+        changes,
+        gains.fewer_core_hours(1 - ranks / usable, (0.0, 0.0, 0.3)) if changes else None,
     )
 
 
-def _asked(evidence: Evidence) -> list[str]:
-    if evidence.threads is None:
-        return []
-    return [f"{evidence.threads} threads compute in each of {evidence.world_size} ranks"]
+def _serial(evidence: Evidence) -> float:
+    """Share of the usable cores that idle beside one that does not; 0 where every rank waits, and
+    without those that idle because one thread makes the input."""
+    usable, used, ranks = evidence.cores.usable, evidence.wanted, evidence.world_size
+    if not usable or used is None or usable / ranks < 1 + thresholds.CONFINED_CORES:
+        return 0.0
+    if used < thresholds.ONE_THREAD * ranks:
+        return 0.0
+    return 1 - used / usable - evidence.phases.get("input", 0.0) * (1 - ranks / usable)
 
 
 def _fewer(evidence: Evidence) -> str:
@@ -184,13 +179,13 @@ def _fewer(evidence: Evidence) -> str:
     return "Ask for one core per rank: a step this small does not spread over more."
 
 
-def _one_thread(evidence: Evidence) -> dict[str, Any]:
-    """Neither threads nor workers may be more than the cores."""
+def _one_core(evidence: Evidence) -> dict[str, Any]:
+    """Settings with one core per rank, where each of them uses about one: no more threads than
+    that. With workers it is not known who used it."""
+    few = (evidence.wanted or 0.0) < thresholds.RUNNABLE * evidence.world_size
+    shrinks = evidence.trained and evidence.resources.get("cpus_per_task", 1) > 1
+    if not (few and shrinks) or evidence.workers:
+        return {}
     asked = evidence.training.get("threads")
     threads = applied(evidence, threads="auto") if isinstance(asked, int) and asked > 1 else {}
-    workers = applied(evidence, num_workers=1) if evidence.workers > 1 else {}
-    return threads | workers
-
-
-def _can_shrink(evidence: Evidence) -> bool:
-    return evidence.trained and evidence.resources.get("cpus_per_task", 1) > 1
+    return {"resources.cpus_per_task": 1, **threads}

@@ -58,14 +58,14 @@ def _settings(first: RankRecord) -> dict[str, Any]:
         "training": training,
         "resources": first.run.get("resources") or {},
         "threads": first.training.threads if first.training else None,
-        "first_batch_s": _first_batches(first.training) if first.training else None,
+        **(_epochs(first.training) if first.training else {}),
         "workers": int(training.get("num_workers") or 0) if loads else 0,
     }
 
 
-def _first_batches(record: TrainingRecord) -> float:
+def _epochs(record: TrainingRecord) -> dict[str, Any]:
     own = [epoch for epoch in record.epochs if epoch.epoch >= (record.resumed_epoch or 0)]
-    return sum(epoch.first_batch_s for epoch in own)
+    return {"epochs": len(own), "first_batch_s": sum(epoch.first_batch_s for epoch in own)}
 
 
 def _spent(ranks: Sequence[RankRecord], elapsed_s: float) -> dict[str, Any]:

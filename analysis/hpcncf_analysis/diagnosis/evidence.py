@@ -80,6 +80,8 @@ class Evidence:
     phases: Mapping[str, float] = field(default_factory=dict)
     """Phase -> share of the steps' time, mean over the ranks; empty where none are told."""
     counted_steps: int | None = None
+    epochs: int = 1
+    """That this attempt computed."""
     first_batch_s: float | None = None
     """Waits for an epoch's first batch, summed over the epochs of this attempt."""
     sync_how: str | None = None

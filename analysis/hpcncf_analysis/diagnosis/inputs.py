@@ -99,8 +99,8 @@ def worker_overhead(evidence: Evidence) -> Finding | None:
     told = [f"{evidence.workers} workers for each of {evidence.world_size} ranks"]
     if waits >= starts:
         told.append(
-            f"{percent(evidence.phases['input'])} of a step waits for their batches, "
-            f"{percent(_computed(evidence))} of it would have made them"
+            f"{percent(evidence.phases['input'])} of the steps' time waits for their batches, "
+            f"{percent(_computed(evidence))} is what making them takes a CPU"
         )
     if starts >= thresholds.WORTH:
         told.append(f"{percent(starts)} of the time epochs wait for their first batch")
@@ -112,9 +112,7 @@ def worker_overhead(evidence: Evidence) -> Finding | None:
         "Make the batches in the rank's own process: num_workers 0"
         + (", or training.loader vectorized." if evidence.trained else "."),
         applied(evidence, num_workers=0),
-        gains.in_process(evidence.phases, _computed(evidence))
-        if evidence.trained and waits >= starts
-        else None,
+        gains.in_process(evidence.phases, _computed(evidence)) if evidence.trained else None,
     )
 
 
@@ -129,8 +127,11 @@ def pays_less(evidence: Evidence) -> bool:
 
 
 def _computed(evidence: Evidence) -> float:
-    """The CPU time of all workers, their overhead too, as a share of the steps: at most so much
-    would a rank take that makes its batches itself."""
+    """The CPU time of all workers but for their starts, sending included, as a share of the steps:
+    so much would a rank take at most that makes its batches itself."""
     if not evidence.training_s:
         return 0.0
-    return (evidence.children_s or 0.0) / (evidence.training_s * evidence.world_size)
+    anew = evidence.training.get("persistent_workers") is False
+    starts = evidence.workers * evidence.world_size * (evidence.epochs if anew else 1)
+    own_s = max(0.0, (evidence.children_s or 0.0) - thresholds.WORKER_START_S * starts)
+    return own_s / (evidence.training_s * evidence.world_size)
