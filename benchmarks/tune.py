@@ -126,8 +126,7 @@ def main() -> int:
         tuning = Going(paths, grid, OBJECTIVE, SHARE * whole.core_h, "local", None)
         now, found = tuned(tuning)
     told, held = verdict(whole, now, found)
-    print(f"The fastest at held quality. {told} The budget was {SHARE:.0%}.
-")
+    print(f"The fastest at held quality. {told} The budget was {SHARE:.0%}.\n")
     print(table(tuning, whole, now))
     return 0 if held and now.spent_core_h <= SHARE * whole.core_h else 1
 
