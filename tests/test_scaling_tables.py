@@ -247,7 +247,7 @@ def test_too_few_sizes_are_refused_with_the_reason() -> None:
         "each), and 2 were measured at most."
     )
     longer = [*generated(0.1, 0.0), *(row("batched", cores=cores) for cores in (1, 2))]
-    assert laws.law_note(summary.configurations(longer)) == ("No law is fitted to 1 shorter line.")
+    assert laws.law_note(summary.configurations(longer)) == ("No law is fitted to 1 further line.")
 
 
 def test_speeds_of_no_law_are_refused_by_name() -> None:

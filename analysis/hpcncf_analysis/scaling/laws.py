@@ -89,6 +89,6 @@ def law_note(shown: Sequence[Configuration]) -> str | None:
     if aside:
         parts.append(f"A law takes one of each size, and not: {'; '.join(sorted(aside))}.")
     if len(found) > len(told):
-        more = labels.counted(len(found) - len(told), "shorter line")
+        more = labels.counted(len(found) - len(told), "further line")
         parts.append(f"No law is fitted to {more}.")
     return " ".join(parts) or None
