@@ -36,6 +36,7 @@ def test_cores_that_idled_are_asked_for_no_more() -> None:
     assert told is not None
     assert told.job.resources.cpus_per_task == 1
     assert told.job.training.threads == "auto"
+    assert told.costs is None
     assert told.request.expected_s == pytest.approx(5 * 40)
     assert told.job.resources == told.request.resources
     assert "resources.cpus_per_task 5 → 1" in told.text
@@ -66,6 +67,7 @@ def test_a_remedy_that_a_setting_applies_is_applied() -> None:
         "predicted: 2.50× the instances per second (2.00× to 3.00×)."
     )
     assert told.request.expected_s == 40.0, "a gain that may not come shortens no limit"
+    assert told.costs == pytest.approx((1 / 2.5, 1 / 3, 1 / 2))
 
 
 def test_fewer_cores_that_are_predicted_to_cost_a_third_take_longer() -> None:
@@ -75,6 +77,7 @@ def test_fewer_cores_that_are_predicted_to_cost_a_third_take_longer() -> None:
     assert told is not None
     assert told.request.expected_s == pytest.approx(80.0)
     assert "0.30× the core-hours" in told.text
+    assert told.costs == (0.3, 0.2, 0.4)
 
 
 @pytest.mark.parametrize(

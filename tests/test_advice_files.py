@@ -97,7 +97,7 @@ def test_a_command_that_was_typed_becomes_a_job(
     assert run["workload"]["command"] == ["python", "train.py", "{{x}}"]
     assert run["resources"]["cpus_per_task"] == 1
     assert run["resources"]["timeout_min"] == 13, "100 s on a fifth of the cores, and half as much"
-    assert only.advice.sure.sure == "alone"
+    assert only.advice.sure.sure == "unproven", "with one core it never ran"
     assert only.advice.cost_core_h_per_epoch is None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from make_configurations import configuration
 
 from hpcncf_analysis.advice.front import Front, front
-from hpcncf_analysis.advice.saving import price, saving, told
+from hpcncf_analysis.advice.saving import predicted, price, saving, told
 
 
 def choices(**more: object) -> Front:
@@ -50,6 +50,15 @@ def test_where_the_choice_was_asked_for_the_dearest_stands_beside_it() -> None:
     alone = front([configuration("one")])
     assert alone is not None
     assert saving(alone.knee, alone, None) is None
+
+
+def test_a_prediction_is_told_with_its_interval() -> None:
+    """100 core-seconds, to become 40, or 30 to 50."""
+    (one,) = [each for each in choices().standings if each.label == "one"]
+    assert predicted(one, (0.4, 0.3, 0.5), "epoch") == (
+        "Predicted: 40\u202fcore-s (30\u202fcore-s to 50\u202fcore-s) for an epoch instead of "
+        "100\u202fcore-s."
+    )
 
 
 def test_gpu_hours_are_told_beside_core_hours() -> None:

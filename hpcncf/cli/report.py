@@ -69,6 +69,8 @@ def _say_advised(advised: Sequence[Written]) -> None:
     first, *others = advised
     by_hand = f" (or sbatch {first.script})" if first.script else ""
     print(f"next: hpcncf submit {first.job}{by_hand}")
+    if first.advice.changed:
+        print(f"  {first.advice.changed.text}")
     print(f"  {first.advice.sureness}")
     for other in others:
         print(f"the {other.advice.choice}, {other.advice.chosen.label}: {other.job}")

@@ -17,7 +17,7 @@ from hpcncf_analysis.advice.change import Change, change
 from hpcncf_analysis.advice.front import Choice, Front, Standing, front
 from hpcncf_analysis.advice.request import Request, request
 from hpcncf_analysis.advice.saving import Saving
-from hpcncf_analysis.advice.sureness import Sureness, sureness
+from hpcncf_analysis.advice.sureness import Sureness, sureness, untried
 from hpcncf_analysis.commands import by_name
 from hpcncf_analysis.summary import Configuration
 
@@ -77,10 +77,18 @@ class Advice:
         return [
             f"{self.chosen.label}: {saving.price(self.chosen, unit)}.",
             *([saving.told(self.saves, unit)] if self.saves else []),
-            *([self.changed.text] if self.changed else []),
+            *(self._change() if self.changed else []),
             self.sureness,
             f"Time: {self.request.time}{self._whole_run()}",
             f"Memory: {self.request.memory}",
+        ]
+
+    def _change(self) -> list[str]:
+        assert self.changed
+        costs, unit = self.changed.costs, self.choices.unit
+        return [
+            self.changed.text,
+            *([saving.predicted(self.chosen, costs, unit)] if costs else []),
         ]
 
     def _whole_run(self) -> str:
@@ -135,6 +143,6 @@ def _advice(choices: Front, choice: Choice, run: Run, asked: Asked, diagnoses: D
         job=job,
         sbatch=following.sbatch(job, asked.site),
         saves=saving.saving(chosen, choices, asked.base),
-        sure=sureness(choice, choices),
+        sure=untried() if changed else sureness(choice, choices),
         changed=changed,
     )

@@ -36,6 +36,9 @@ class Change:
     request: Request
     text: str
     """What was changed, why, and what is expected of it; sentences."""
+    costs: tuple[float, float, float] | None
+    """Core-hours of the same work over what they were: predicted, at best, at worst; None where
+    nothing tells, as of fewer cores that may slow it down."""
 
 
 def change(
@@ -84,7 +87,17 @@ def _changed(
     sized = _sized(changed.resources, asked, wanted, gain)
     expected = f"; predicted: {telling.gain(gain)}" if gain else ""
     text = f"Not measured so: {told}, {why}{expected}."
-    return Change(changed.model_copy(update={"resources": sized.resources}), sized, text)
+    costs = _costs(gain, changed.resources.cores / job.resources.cores) if gain else None
+    return Change(changed.model_copy(update={"resources": sized.resources}), sized, text, costs)
+
+
+def _costs(gain: Gain, cores: float) -> tuple[float, float, float] | None:
+    """`cores`: times as many as before."""
+    if gain.what == "core_hours":
+        return gain.factor, gain.low, gain.high
+    if min(gain.factor, gain.low, gain.high) <= 0:
+        return None
+    return cores / gain.factor, cores / gain.high, cores / gain.low
 
 
 def _with(job: JobSpec, changes: Mapping[str, Any]) -> JobSpec | None:

@@ -65,6 +65,13 @@ def told(saves: Saving, unit: str) -> str:
     return f"Against {which}, {before.label}, it {', '.join(parts)}, {for_a(unit)}."
 
 
+def predicted(before: Standing, costs: tuple[float, float, float], unit: str) -> str:
+    """`Predicted: 5.9 core-s (4.7 core-s to 8.8 core-s) for an epoch instead of 20 core-s.`"""
+    value, low, high = (words.core_time(before.core_h * each) for each in costs)
+    was = words.core_time(before.core_h)
+    return f"Predicted: {value} ({low} to {high}) {for_a(unit)} instead of {was}."
+
+
 def _change(
     less: float, before: float, show: Callable[[float | None], str], verbs: tuple[str, str]
 ) -> str:

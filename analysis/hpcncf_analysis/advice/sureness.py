@@ -64,6 +64,12 @@ def _by_speed(choice: Choice, choices: Front, rival: Standing) -> bool:
     )
 
 
+def untried() -> Sureness:
+    """Of what no run has shown."""
+    text = "Unproven: no run has shown it; once one has, `hpcncf compare` tells what it did."
+    return Sureness("unproven", text)
+
+
 def runner_up(choice: Choice, choices: Front) -> Standing | None:
     """The next fastest, or the next cheapest; of the knee, the next fastest that is worth its cost,
     or where none is, the cheapest of the others."""
