@@ -38,7 +38,9 @@ class Grid:
             steps = ceil(ROWS / batch)
             self.epoch_s.append(ROWS / rate + steps * 20e-6)
             label = f"{engine} {loader} {threads} {batch}"
-            self.points.append(Point(index, label, threads, 0, batch, steps * self.epochs, batch))
+            values = frozenset((engine, loader, f"{threads} threads", f"{batch} a step"))
+            whole = steps * self.epochs
+            self.points.append(Point(index, label, threads, 0, batch, whole, batch, values))
 
     def run(self, ask: Ask) -> Trial:
         """The same ask gives the same trial, as a record does."""

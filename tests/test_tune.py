@@ -130,6 +130,17 @@ def test_the_first_round_is_one_run_and_the_next_no_more_than_the_budget_surely_
     assert len(choose.next_step(made.points, done, Rules("knee", 0.1)).asks) == 1
 
 
+def test_a_budget_too_small_for_all_points_sees_some_of_every_setting() -> None:
+    made = Grid(noise=0.0)
+    step, runs = tuned(made, 0.08 * made.all_core_hours(), "fastest")
+    seen = [made.points[run.ask.point].values for run in runs]
+    assert frozenset.union(*seen) == frozenset.union(*(one.values for one in made.points))
+    assert len({run.ask.point for run in runs}) < len(made.points)
+    assert step.chosen is not None
+    assert "fast" in made.points[step.chosen].values
+    assert "no room to evaluate another model" in step.why
+
+
 def test_a_point_that_fails_is_left_out() -> None:
     made = Grid(noise=0.0)
     best = best_of_all(made, "fastest")

@@ -7,7 +7,7 @@ other. Nothing but the trials is remembered: the same trials give the same answe
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import Final
@@ -88,8 +88,7 @@ def next_step(points: Sequence[Point], trials: Sequence[Trial], rules: Rules) ->
 
 def _glances(known: Known) -> Step | None:
     seen = {trial.ask.point for trial in known.trials}
-    unseen = [point for point in known.points if point.index not in seen]
-    asks = [_glance(point) for point in sorted(unseen, key=lambda one: (one.cores, one.index))]
+    asks = [_glance(point) for point in _spread(known.points, seen)]
     if not asks:
         return None
     price = known.price(asks)
@@ -99,6 +98,23 @@ def _glances(known: Known) -> Step | None:
         asks = asks[: len(seen)]
     asks = list(known.fitting(asks, known.rules.core_hours * RESERVED))
     return Step("send", "every point a few steps", tuple(asks)) if asks else None
+
+
+def _spread(points: Sequence[Point], seen: Collection[int]) -> list[Point]:
+    """Those not seen yet, each as unlike those before it as can be, the cheaper of two first: a
+    budget that has no room for all has seen some of every setting."""
+    unseen = {one.index: len(one.values) for one in points if one.index not in seen}
+    by_index = {one.index: one for one in points}
+    found, last = [], [one for one in points if one.index in seen]
+    while unseen:
+        for index in unseen:
+            apart = [len(by_index[index].values - one.values) for one in last]
+            unseen[index] = min([unseen[index], *apart])
+        best = max(unseen, key=lambda at: (unseen[at], -by_index[at].cores, -at))
+        del unseen[best]
+        found.append(by_index[best])
+        last = [by_index[best]]
+    return found
 
 
 def _glance(point: Point) -> Ask:
@@ -165,7 +181,7 @@ def _done(known: Known) -> Step:
         return Step("done", "no point is left: those that ran at all failed")
     best = left[0]
     if best.whole:
-        return Step("done", "", chosen=best.point.index, verified=True)
+        return Step("done", _unjudged(known, left), chosen=best.point.index, verified=True)
     needed = known.price([_whole(best, known.trials)]) or 0.0
     why = (
         f"the budget has no room for the whole run of {best.point.label}: about {needed:.2g} "
@@ -173,3 +189,12 @@ def _done(known: Known) -> Step:
     )
     chosen = next((one for one in left if one.whole), best)
     return Step("done", why, chosen=chosen.point.index, verified=chosen.whole)
+
+
+def _unjudged(known: Known, left: Sequence[Figure]) -> str:
+    """Nothing where the best of each class was evaluated."""
+    leaders = [members[0] for members in known.classes(left)]
+    missing = [one.point.label for one in leaders if not one.whole]
+    if not missing:
+        return ""
+    return f"the budget has no room to evaluate another model, as of {missing[0]}: it may be better"

@@ -87,14 +87,16 @@ def _point(index: int, settings: Mapping[str, Any], run: Run, rows: Mapping[str,
     assert run.data is not None
     batch = run.training.batch_over_ranks(run.resources.world_size)
     whole = run.training.epochs * ceil(rows[run.data.path] / batch)
+    values = [f"{key.split('.')[1]}={value}" for key, value in settings.items()]
     return Point(
         index=index,
-        label=" ".join(f"{key.split('.')[1]}={value}" for key, value in settings.items()),
+        label=" ".join(values),
         cores=run.resources.cores,
         gpus=run.resources.nodes * run.resources.gpus_per_node,
         batch=batch,
         whole_steps=min(whole, run.training.max_steps or whole),
         quality=quality(run, batch),
+        values=frozenset(values),
     )
 
 

@@ -26,6 +26,8 @@ class Point:
     """Optimiser steps of a run as the job file asks for it."""
     quality: Hashable
     """Points with equal ones train the same model, however fast."""
+    values: frozenset[str] = frozenset()
+    """What the grid sets here, as `engine=native`."""
 
 
 @dataclass(frozen=True)
