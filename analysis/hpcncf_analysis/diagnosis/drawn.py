@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import mul
-from typing import Any, Final
+from typing import Any
 
 from hpcncf.records import NodeRecord, RankRecord, TrainingRecord
 from hpcncf.tables import account, watched
-from hpcncf_analysis.diagnosis.evidence import Evidence, RankTimes
+from hpcncf_analysis.diagnosis import steps
+from hpcncf_analysis.diagnosis.evidence import Evidence
 from hpcncf_analysis.diagnosis.finding import CoreCounts
 from hpcncf_analysis.diagnosis.gpus import gpus
-
-PHASES: Final = ("input", "forward", "backward", "sync", "optimizer", "other", "fused")
-REPORTED: Final = ("input", "forward", "backward", "sync", "optimizer")
+from hpcncf_analysis.diagnosis.steps import Steps
 
 
 def evidence(ranks: Sequence[RankRecord], nodes: Sequence[NodeRecord]) -> Evidence:
     """Of one attempt at one run; `ranks` are not empty."""
     assert ranks
-    parts = [_training(record) for record in ranks]
+    parts = [steps.of_rank(record) for record in ranks]
     efficiency = watched.efficiency_in_training(ranks, nodes)
     allocated = sum(record.cores.allocated for record in ranks)
     cpu_s = sum(record.cpu.user_s + record.cpu.system_s for record in ranks)
@@ -28,15 +27,15 @@ def evidence(ranks: Sequence[RankRecord], nodes: Sequence[NodeRecord]) -> Eviden
         run_id=ranks[0].run_id,
         elapsed_s=elapsed_s,
         cores=CoreCounts(allocated, account.usable(ranks), watched.ratio(cpu_s, elapsed_s)),
-        ranks=tuple(map(_times, ranks, parts)),
+        ranks=tuple(map(steps.times, ranks, parts)),
         world_size=ranks[0].world_size,
         used_in_training=None if efficiency is None else efficiency * allocated,
         affinity_changed=any(record.cores.affinity_changed for record in ranks),
         failed=_failed(ranks),
         **_settings(ranks[0]),
         **_spent(ranks, elapsed_s),
-        **_seconds(parts),
-        **_tables(ranks[0], parts),
+        **steps.together(parts),
+        **_tables(ranks[0], parts[0]),
         **_of_nodes(nodes),
     )
 
@@ -72,16 +71,14 @@ def _spent(ranks: Sequence[RankRecord], elapsed_s: float) -> dict[str, Any]:
     involuntary = sum(record.cpu.context_switches_involuntary for record in ranks)
     limits = [record.memory.limit_mib for record in ranks if record.memory.limit_mib]
     return {
-        "threads_peak": max(record.cpu.threads_peak for record in ranks),
         "runnable": _sum(record.cpu.runnable_mean for record in ranks),
         "runqueue_s": _sum(record.cpu.runqueue_s for record in ranks),
         "involuntary_per_s": involuntary / elapsed_s if elapsed_s > 0 else None,
         "throttled_s": _max(record.cpu.throttled_s for record in ranks),
-        "main_s": _sum(record.cpu.main_s for record in ranks),
         "children_s": _sum(record.cpu.children_s for record in ranks),
         "read_mib": _sum(record.io.read_mib for record in ranks),
         "iowait_s": _sum(record.cpu.iowait_s for record in ranks),
-        "blocked_s": _sum(getattr(record.io, "blocked_s", None) for record in ranks),
+        "blocked_s": _sum(record.io.blocked_s for record in ranks),
         "system_s": sum(record.cpu.system_s for record in ranks),
         "major_faults": _sum(record.memory.major_faults for record in ranks),
         "memory_peak_mib": account.memory_peak(ranks),
@@ -101,88 +98,17 @@ def _max(values: Iterable[float | None]) -> float | None:
     return max((value for value in values if value is not None), default=None)
 
 
-class Told:
-    """What one rank says of its steps: its training's record, or what its command reported."""
-
-    def __init__(self, phases_s: Mapping[str, float], record: RankRecord) -> None:
-        training, reported = record.training, _numbers(record)
-        self.phases_s = phases_s
-        self.steps_s = sum(phases_s.values())
-        self.record = training
-        self.instances = training.counted_instances if training else reported.get("instances")
-        self.steps = training.counted_steps if training else reported.get("steps")
-        self.seconds = {
-            name: getattr(training, name) if training else reported.get(name)
-            for name in ("startup_s", "training_s", "evaluation_s", "checkpoint_s")
-        }
-        if not training and phases_s:
-            self.seconds["training_s"] = self.steps_s
-        if not training and record.run.get("training"):
-            self.seconds["startup_s"] = record.elapsed_s  # it ended before its first step
-        self.rows = {
-            name: getattr(training, name, None) if training else reported.get(name)
-            for name in ("rows_per_step", "table_rows")
-        }
-
-
-def _numbers(record: RankRecord) -> dict[str, float]:
-    """What a command reported of itself that is a number and not below 0."""
-    return {
-        key: float(value)
-        for key, value in record.reported.items()
-        if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
-    }
-
-
-def _training(record: RankRecord) -> Told:
-    if record.training:
-        phases = record.training.phases
-        return Told({name: getattr(phases, f"{name}_s") for name in PHASES}, record)
-    reported = _numbers(record)
-    return Told(
-        {name: reported[f"{name}_s"] for name in REPORTED if f"{name}_s" in reported}, record
-    )
-
-
-def _times(record: RankRecord, told: Told) -> RankTimes:
-    known = told.steps_s > 0
-    return RankTimes(
-        rank=record.rank,
-        node=record.node,
-        steps_s=told.steps_s if known else None,
-        sync_s=told.phases_s.get("sync") if known else None,
-        instances=None if told.instances is None else int(told.instances),
-        cpu_s=record.cpu.user_s + record.cpu.system_s,
-    )
-
-
-def _seconds(parts: Sequence[Told]) -> dict[str, Any]:
-    """The slowest rank's seconds, and the phases' mean shares."""
-    told: dict[str, Any] = {
-        name: _max(part.seconds[name] for part in parts) for name in parts[0].seconds
-    }
-    whole = sum(part.steps_s for part in parts)
-    names = {name for part in parts for name in part.phases_s}
-    told["phases"] = {
-        name: sum(part.phases_s.get(name, 0.0) for part in parts) / whole
-        for name in sorted(names)
-        if whole > 0
-    }
-    steps = [part.steps for part in parts if part.steps is not None]
-    return told | {"counted_steps": int(max(steps)) if steps else None}
-
-
-def _tables(first: RankRecord, parts: Sequence[Told]) -> dict[str, Any]:
-    record = first.training
-    read, there = parts[0].rows["rows_per_step"], parts[0].rows["table_rows"]
-    estimated = record is not None and (read is None or there is None)
-    if estimated and record:
-        read, there = estimated_rows(first.run, record)
+def _tables(first: RankRecord, told: Steps) -> dict[str, Any]:
+    """Rows that a step reads and rows there are; where an older record does not tell, estimated."""
+    read, there = told.rows_per_step, told.table_rows
+    estimated = first.training is not None and (read is None or there is None)
+    if estimated and first.training:
+        read, there = estimated_rows(first.run, first.training)
     return {
         "rows_per_step": read,
         "table_rows": None if there is None else int(there),
         "rows_estimated": estimated and read is not None,
-        **_sync(record),
+        **_sync(first.training),
     }
 
 

@@ -42,9 +42,8 @@ class Gpus:
     number: int
     busy: float
     """Share of the time with a kernel of the run on the GPU."""
-    memory_mib: float | None = None
     watts: float | None = None
-    throttled: Mapping[str, float] = field(default_factory=dict)
+    """Of one."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +64,6 @@ class Evidence:
     """Cores in use between the slowest rank's first step and its last, from the nodes' series."""
     threads: int | None = None
     """Threads that one rank computes with, as it was told to."""
-    threads_peak: int | None = None
-    """Threads of all kinds that one rank had at once."""
     runnable: float | None = None
     """Threads that ran or were ready to, mean over the time, of all ranks."""
     runqueue_s: float | None = None
@@ -91,7 +88,6 @@ class Evidence:
     rows_estimated: bool = False
     table_rows: int | None = None
     workers: int = 0
-    main_s: float | None = None
     children_s: float | None = None
     system_s: float | None = None
     """CPU seconds in the kernel."""

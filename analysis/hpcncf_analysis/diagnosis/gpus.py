@@ -27,9 +27,7 @@ def gpus(nodes: Sequence[NodeRecord]) -> Gpus | None:
     return Gpus(
         number=len(pairs),
         busy=sum(busy) / len(busy),
-        memory_mib=_highest(pairs),
         watts=sum(joules) / sum(lengths) if joules and sum(lengths) else None,
-        throttled=_throttled(pairs),
     )
 
 
@@ -42,19 +40,6 @@ def _mean(series: Series, lengths: Sequence[float]) -> float | None:
     told = [(value, s) for value, s in zip(series, lengths, strict=True) if value is not None]
     whole = sum(s for _, s in told)
     return sum(value * s for value, s in told) / whole if whole else None
-
-
-def _highest(pairs: Sequence[tuple[Gpu, Sequence[float]]]) -> float | None:
-    told = [value for gpu, _ in pairs for value in gpu.ours_memory_mib if value is not None]
-    return max(told, default=None)
-
-
-def _throttled(pairs: Sequence[tuple[Gpu, Sequence[float]]]) -> dict[str, float]:
-    shares: dict[str, float] = {}
-    for gpu, lengths in pairs:
-        for reason, series in gpu.throttled.items():
-            shares[reason] = max(shares.get(reason, 0.0), _mean(series, lengths) or 0.0)
-    return shares
 
 
 def gpu_underused(evidence: Evidence) -> Finding | None:

@@ -100,7 +100,7 @@ def worker_overhead(evidence: Evidence) -> Finding | None:
     if waits >= starts:
         told.append(
             f"{percent(evidence.phases['input'])} of the steps' time waits for their batches, "
-            f"{percent(_computed(evidence))} is what making them takes a CPU"
+            f"making them would take {percent(_computed(evidence))} at most"
         )
     if starts >= thresholds.WORTH:
         told.append(f"{percent(starts)} of the time epochs wait for their first batch")
@@ -118,12 +118,12 @@ def worker_overhead(evidence: Evidence) -> Finding | None:
 
 def pays_less(evidence: Evidence) -> bool:
     """Whether the rank would have waited less by making the batches itself."""
-    # Threads that make batches spend the rank's own CPU time: nothing tells them apart.
-    threads = evidence.training.get("workers") == "thread"
-    known = evidence.workers and evidence.children_s is not None and evidence.training_s
-    if threads:
+    if not evidence.workers or evidence.children_s is None or not evidence.training_s:
         return False
-    return bool(known) and evidence.phases.get("input", 0.0) >= _computed(evidence)
+    # Threads that make batches spend the rank's own CPU time: nothing tells them apart.
+    if evidence.training.get("workers") == "thread":
+        return False
+    return evidence.phases.get("input", 0.0) >= _computed(evidence)
 
 
 def _computed(evidence: Evidence) -> float:

@@ -1,0 +1,97 @@
+"""What each rank says of its steps: its training's record, or what its command reported. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from hpcncf.records import RankRecord, TrainingRecord
+from hpcncf.tables import told
+from hpcncf_analysis.diagnosis.evidence import RankTimes
+
+SECONDS: Final = ("startup_s", "training_s", "evaluation_s", "checkpoint_s")
+
+
+@dataclass(frozen=True)
+class Steps:
+    """One rank's; None where it does not tell."""
+
+    phases_s: Mapping[str, float]
+    """By the phase's name; of the counted steps."""
+    seconds: Mapping[str, float | None]
+    instances: float | None
+    steps: float | None
+    rows_per_step: float | None
+    table_rows: float | None
+
+    @property
+    def steps_s(self) -> float:
+        return sum(self.phases_s.values())
+
+
+def of_rank(record: RankRecord) -> Steps:
+    return _trained(record.training) if record.training else _reported(record)
+
+
+def _trained(record: TrainingRecord) -> Steps:
+    return Steps(
+        phases_s={name.removesuffix("_s"): getattr(record.phases, name) for name in told.TIMED},
+        seconds={name: getattr(record, name) for name in SECONDS},
+        instances=record.counted_instances,
+        steps=record.counted_steps,
+        rows_per_step=record.rows_per_step,
+        table_rows=record.table_rows,
+    )
+
+
+def _reported(record: RankRecord) -> Steps:
+    phases_s = told.phases(record.reported)
+    numbers = {
+        name: float(value)
+        for name, value in record.reported.items()
+        if told.is_number(value) and value >= 0
+    }
+    seconds = {name: numbers.get(name) for name in SECONDS}
+    if phases_s:
+        seconds["training_s"] = sum(phases_s.values())
+    if record.run.get("training"):
+        seconds["startup_s"] = record.elapsed_s  # a training that ended before its first step
+    return Steps(
+        phases_s={name.removesuffix("_s"): value for name, value in phases_s.items()},
+        seconds=seconds,
+        instances=numbers.get("instances"),
+        steps=numbers.get("steps"),
+        rows_per_step=numbers.get("rows_per_step"),
+        table_rows=numbers.get("table_rows"),
+    )
+
+
+def times(record: RankRecord, steps: Steps) -> RankTimes:
+    known = steps.steps_s > 0
+    return RankTimes(
+        rank=record.rank,
+        node=record.node,
+        steps_s=steps.steps_s if known else None,
+        sync_s=steps.phases_s.get("sync") if known else None,
+        instances=None if steps.instances is None else int(steps.instances),
+        cpu_s=record.cpu.user_s + record.cpu.system_s,
+    )
+
+
+def together(parts: Sequence[Steps]) -> dict[str, Any]:
+    """The slowest rank's seconds, and the phases' shares of all ranks' steps."""
+    whole = sum(part.steps_s for part in parts)
+    names = sorted({name for part in parts for name in part.phases_s})
+    phases = {name: sum(part.phases_s.get(name, 0.0) for part in parts) for name in names}
+    counted = [part.steps for part in parts if part.steps is not None]
+    return {
+        **{name: _longest(parts, name) for name in SECONDS},
+        "phases": {name: value / whole for name, value in phases.items()} if whole > 0 else {},
+        "counted_steps": int(max(counted)) if counted else None,
+    }
+
+
+def _longest(parts: Sequence[Steps], name: str) -> float | None:
+    known = [value for part in parts if (value := part.seconds[name]) is not None]
+    return max(known, default=None)
