@@ -30,8 +30,9 @@ CAPTIONS: Final = {
     ),
     "core_heatmap": (
         "The busiest run and the idlest",
-        "A row for each core, time to the right: the darker, the busier. Wide strip: this run (an "
-        "estimate: the kernel tells only where a thread ran last). Narrow strip: all others.",
+        "A row for each core, time to the right: the fuller its colour, the busier. Wide strip: "
+        "this run (an estimate: the kernel tells only where a thread ran last). Narrow strip: all "
+        "others.",
     ),
     "waterfall": (
         "One step, phase after phase",

@@ -8,14 +8,15 @@ from typing import Any, Final
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.colors import LinearSegmentedColormap, to_rgba
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from hpcncf.records import NodeRecord
 from hpcncf_analysis.figures import style
 
-IDLE, OURS, OTHERS = "#F0F0F0", style.BLUE, "#D55E00"
+# Of middle brightness: they stand on a light page's ground and on a dark one's.
+IDLE, OURS, OTHERS = style.GROUND, "#2F87CC", "#E0742C"
 ROW_IN: Final = 0.34
 # Of a core's row the run's strip takes this much, others' the rest but for a gap.
 STRIPS: Final = (0.62, 0.92)
@@ -36,7 +37,7 @@ def core_heatmap(runs: Sequence[Watched]) -> Figure | None:
     """A row for each core, time to the right.
 
     The upper strip of a row is the share of the time that was this run's (an estimate), the
-    narrow one below it that of all others: the darker, the more; idle is pale.
+    narrow one below it that of all others: the fuller its colour, the more; idle is the ground.
     """
     shown = [run for run in runs if any(node.cpus and node.start_s for node in run.nodes)]
     if not shown:
@@ -88,7 +89,9 @@ def _strips(
     within: tuple[float, float],
 ) -> None:
     """One strip in each core's row, from `within[0]` to `within[1]` of the row's height."""
-    scale = LinearSegmentedColormap.from_list(colour, [IDLE, colour])
+    scale = LinearSegmentedColormap.from_list(colour, [to_rgba(colour, 0), to_rgba(colour, 1)])
+    rows, height = np.arange(top, top + len(values)), within[1] - within[0]
+    axes.barh(rows + within[0], edges[-1] - edges[0], height, edges[0], align="edge", color=IDLE)
     for row, series in enumerate(values, start=top):
         axes.pcolormesh(
             edges,

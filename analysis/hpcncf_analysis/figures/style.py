@@ -23,13 +23,14 @@ PHASES: Final = {
     "other": "#B5B5B5",
     "fused": "#8A6100",
 }
-INK, GREY, FAINT = "#222222", "#6B6B6B", "#D9D9D9"
+INK, GREY, FAINT, GROUND = "#222222", "#6B6B6B", "#D9D9D9", "#F0F0F0"
 WIDTH_IN: Final = 6.4
 # What a page calls these colours, to have lighter ones on a dark ground.
 VARIABLES: Final = {
     INK: "ink",
     GREY: "soft",
     FAINT: "line",
+    GROUND: "idle",
     "#FFFFFF": "figure",
     BLUE: "blue",
     VERMILION: "vermilion",
