@@ -48,16 +48,26 @@ def write(
     written: list[Written] = []
     for choice in get_args(Choice):
         job, script = (paths.report / f"{name(choice)}.{ending}" for ending in ("yaml", "sbatch"))
-        for path in (job, script):
-            path.unlink(missing_ok=True)
-        advice = advise(configurations, asked, diagnoses, choice)
-        if advice and all(advice.chosen != other.advice.chosen for other in written):
-            records.write_text(job, advice.job_yaml)
-            text = _script(job, asked.site, paths.folder.resolve().parent)
-            if text:
-                records.write_text(script, text)
+        advice = _new(advise(configurations, asked, diagnoses, choice), written)
+        _leave(job, advice.job_yaml if advice else None)
+        text = _script(job, asked.site, paths.folder.resolve().parent) if advice else None
+        _leave(script, text)
+        if advice:
             written.append(Written(advice, job, script if text else None))
     return written
+
+
+def _new(advice: Advice | None, written: Sequence[Written]) -> Advice | None:
+    """None where another choice is the same configuration."""
+    known = {each.advice.chosen.key for each in written}
+    return advice if advice and advice.chosen.key not in known else None
+
+
+def _leave(path: Path, text: str | None) -> None:
+    if text is None:
+        path.unlink(missing_ok=True)
+    else:
+        records.write_text(path, text)
 
 
 def _script(path: Path, site: Site, results: Path) -> str | None:
