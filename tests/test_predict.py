@@ -189,6 +189,22 @@ def test_a_simulation_is_the_sum_of_its_assumptions() -> None:
     assert "assumed, not measured" in " ".join(told.assumptions)
 
 
+def test_a_simulated_rank_may_keep_its_share_while_the_batch_grows() -> None:
+    """By hand, 1000 ranks of 256: 1 ms + 256 x 3 µs and 1,998 messages of 25 µs and 1 kB at 1 GB/s;
+    an epoch of 10,000 positives is one step."""
+    known = runs_of((1, 1, 256), (1, 1, 512))
+    network = Network(25e-6, 1e9)
+    told = simulate(point(1, 1, 256), known, 1000, 250_000, network, per_rank=True)
+    assert isinstance(told, Simulation)
+    last = told.sizes[-1]
+    assert (last.ranks, last.share) == (1000, 256)
+    assert last.seconds_per_epoch == pytest.approx(1e-3 + 256 * 3e-6 + 1998 * (25e-6 + 1e-6))
+    assert "the batch grows to 256,000" in " ".join(told.assumptions)
+    kept = simulate(point(1, 1, 256), known, 1000, 250_000, network)
+    assert isinstance(kept, Refusal)
+    assert "leaves some of 1000 ranks idle" in kept.reason
+
+
 def test_a_simulation_needs_the_fixed_cost_of_a_step() -> None:
     told = simulate(point(), [made(point())], 4, 250_000, Network(25e-6, 1e9))
     assert isinstance(told, Refusal)

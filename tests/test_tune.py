@@ -6,15 +6,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import make_results
 import pytest
 from conftest import FakeSlurm
 from made_grid import Grid, tuned
 
 from hpcncf import cli, jobfile, records, results
 from hpcncf.errors import UsageError
+from hpcncf.monitor.cores import usable_cpus
 from hpcncf.paths import ResultPaths
 from hpcncf.plan import Plan
-from hpcncf.tune import choose, figures, grid, race, saved, trials
+from hpcncf.tune import choose, figures, going, grid, race, saved, trials
 from hpcncf.tune.choose import Rules
 from hpcncf.tune.figures import Figure
 from hpcncf.tune.values import OBJECTIVES, Ask, Objective, Point, Trial
@@ -274,3 +276,45 @@ def test_the_benchmarks_job_files_make_a_grid(name: str) -> None:
     assert job.data is not None
     found = grid.of(job, {job.data.path: "key"}, {job.data.path: 83_731})
     assert len(found.points) == {"tune": 20, "predict": 21}[name]
+
+
+@pytest.fixture
+def demo_job(tmp_path: Path) -> Path:
+    """On the demo's data, of which there is no more than what it says of itself."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/manifest.json").write_text(make_results.manifest().model_dump_json())
+    path = tmp_path / "job.yaml"
+    path.write_text(
+        "name: recorded\ndata: {path: data}\ngrid:\n"
+        "  training.loader: [per_sample, vectorized]\n  resources.cpus_per_task: [1, 2]\n"
+    )
+    return path
+
+
+@pytest.mark.skipif(len(usable_cpus()) < 2, reason="a point asks for two cores")
+def test_recorded_rounds_end_with_a_verified_job_file(
+    demo_job: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every round's runs leave the records of the demo's speeds."""
+    monkeypatch.chdir(demo_job.parent)
+    job = going.job_of(demo_job, [])
+    found = grid.of(job, jobfile.data_keys(job), {job.data.path: 83_731} if job.data else {})
+    paths = ResultPaths(demo_job.parent / "results/recorded-tune")
+    tuning = going.Going(paths, found, "fastest", 9.0, "local", None)
+    while (now := going.look(tuning)).step.kind == "send":
+        asked = now.tuning.then(now.step.why, now.step.asks)
+        saved.write(paths, asked)
+        plan = results.leave_plan(paths, found.job, found.plan(asked.asks()))
+        make_results.complete(paths, [run for run in plan.runs if run.id not in now.rows])
+    words = ["tune", "job.yaml", "--budget", "9", "--cluster", "local", "--objective", "fastest"]
+    assert cli.main(words) == 0
+    out = capsys.readouterr().out
+    assert "fastest: loader=vectorized cpus_per_task=2" in out
+    assert "verified: it ran as the job file has it" in out
+    assert "go on with: hpcncf submit results/recorded-tune/best.yaml" in out
+    best = jobfile.load(paths.best)
+    assert (best.training.loader, best.resources.cpus_per_task) == ("vectorized", 2)
+    assert (best.training.max_steps, best.training.evaluation) == (None, "sampled")
+    assert best.name == "recorded-fastest"
+    assert cli.main([*words, "--json"]) == 0
+    assert '"verified": true' in capsys.readouterr().out

@@ -169,8 +169,9 @@ def _simulate(args: argparse.Namespace, runs: list[Any], asked: list[dict[str, A
     known = points.measured(completed(runs))
     network = simulate.Network(args.latency_us / 1e6, args.gb_per_s * 1e9)
     parameters = max((row["parameters"] or 0 for row in completed(runs)), default=0)
+    per_rank = all(row["batch_size_per_rank"] for row in asked)
     answers = [
-        simulate.simulate(point, known, args.simulate, parameters, network)
+        simulate.simulate(point, known, args.simulate, parameters, network, per_rank)
         for point in predict.asked_points(runs, asked)
     ]
     if args.json:

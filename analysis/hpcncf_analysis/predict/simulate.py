@@ -48,30 +48,47 @@ class Simulation:
 
 
 def simulate(
-    asked: Point, known: Sequence[Measured], most: int, parameters: int, network: Network
+    asked: Point,
+    known: Sequence[Measured],
+    most: int,
+    parameters: int,
+    network: Network,
+    per_rank: bool = False,
 ) -> Simulation | Refusal:
     """One rank, then twice as many again and again, then `most`.
 
-    `asked`: of any number of ranks; its batch over all ranks stays as it is. `parameters`: of the
-    model, which a dense all-reduce sends as float32. Refused where the runs do not tell a step's
-    fixed cost from that of its instances: at many ranks nothing else counts.
+    `asked`: of any number of ranks. The batch over all ranks stays as it is or, `per_rank`, each
+    rank's share of it does. `parameters`: of the model, which a dense all-reduce sends as float32.
+    Refused where the runs do not tell a step's fixed cost from that of its instances: at many ranks
+    nothing else counts.
     """
-    one = replace(asked, ranks=1, ranks_per_node=1, cores=asked.cores / asked.ranks)
+    batch = round(asked.share) if per_rank else asked.batch
+    one = replace(asked, ranks=1, ranks_per_node=1, cores=asked.cores / asked.ranks, batch=batch)
     if dict(asked.sync).get("sync") != repr("dense"):
         return Refusal(asked.label, "what a dense all-reduce sends is known, other ways' is not")
-    if asked.batch < most:
-        return Refusal(asked.label, f"a batch of {asked.batch} leaves some of {most} ranks idle")
-    found = _fits(one, known, most)
+    if one.batch < most and not per_rank:
+        return Refusal(
+            asked.label,
+            f"a batch of {one.batch} leaves some of {most} ranks idle; with batch_size_per_rank it "
+            "grows with them",
+        )
+    points_of = [_of_ranks(one, ranks, per_rank) for ranks in _sizes(most)]
+    found = _fits(one, known, points_of[-1])
     if isinstance(found, Refusal):
         return found
     bytes_, epoch = FLOAT_BYTES * parameters, _instances(one, known)
     sizes = list[Simulated]()
-    for ranks in _sizes(most):
-        phases = found.phases(replace(one, ranks=ranks)) | _sync(ranks, bytes_, network)
-        seconds = points.steps_of(epoch, one) * sum(phases.values())
+    for point in points_of:
+        phases = found.phases(point) | _sync(point.ranks, bytes_, network)
+        seconds = points.steps_of(epoch, point) * sum(phases.values())
         speedup = sizes[0].seconds_per_epoch / seconds if sizes else 1.0
-        sizes.append(Simulated(ranks, one.batch / ranks, phases, seconds, speedup))
-    return Simulation(asked.label, _assumptions(one, found, bytes_, network), sizes)
+        sizes.append(Simulated(point.ranks, point.share, phases, seconds, speedup))
+    told = _assumptions(one, points_of[-1], found, bytes_, network)
+    return Simulation(asked.label, told, sizes)
+
+
+def _of_ranks(one: Point, ranks: int, per_rank: bool) -> Point:
+    return replace(one, ranks=ranks, batch=one.batch * ranks if per_rank else one.batch)
 
 
 @dataclass(frozen=True)
@@ -84,14 +101,14 @@ class Fits:
         return {name: fit.at(laws.LAWS[name][fit.law](point, 0.0)) for name, fit in found.items()}
 
 
-def _fits(one: Point, known: Sequence[Measured], most: int) -> Fits | Refusal:
-    """The laws of a rank alone, where they hold for the smallest share as well."""
+def _fits(one: Point, known: Sequence[Measured], last: Point) -> Fits | Refusal:
+    """The laws of a rank alone, where they hold for the share of the last one as well."""
     found: dict[str, model.Part] = {}
     for name in ("compute", "input"):
         part = model.part(name, one, known)
         if isinstance(part, Refusal):
             return part
-        if not part.fit.knows(laws.LAWS[name][part.fit.law](replace(one, ranks=most), 0.0)):
+        if not part.fit.knows(laws.LAWS[name][part.fit.law](last, 0.0)):
             return Refusal(
                 one.label,
                 f"runs of one batch size do not tell what of a step's {name} its instances cost",
@@ -117,13 +134,23 @@ def _sync(ranks: int, bytes_: float, network: Network) -> dict[str, float]:
     return {"sync": seconds}
 
 
-def _assumptions(one: Point, found: Fits, bytes_: float, network: Network) -> list[str]:
-    smallest = f"compute: {found.compute.fit.law}; input: {found.input.fit.law}"
+def _assumptions(
+    one: Point, last: Point, found: Fits, bytes_: float, network: Network
+) -> list[str]:
+    fitted = f"compute: {found.compute.fit.law}; input: {found.input.fit.law}"
+    batch = (
+        f"the batch over all ranks stays {one.batch}; a rank's step keeps to the laws fitted "
+        f"({fitted}), far below the shares that were run"
+    )
+    if last.batch > one.batch:
+        batch = (
+            f"each rank's step keeps {one.batch} positives ({fitted}), so that the batch grows to "
+            f"{last.batch:,}: another training, of a quality that nobody measured"
+        )
     return [
         f"each rank has {counted(one.cores, 'core')} of its own, as fast as those measured, and "
         "is slowed by no other",
-        f"the batch over all ranks stays {one.batch}; a rank's step keeps to the laws fitted "
-        f"({smallest}), far below the shares that were run",
+        batch,
         f"every step sends {bytes_ / 1e6:.3g} MB, all gradients as float32, through a ring of 2 "
         "(R - 1) messages (Thakur et al. 2005), and nothing of it overlaps with computing",
         f"a network of {1e6 * network.latency_s:g} µs a message and "
