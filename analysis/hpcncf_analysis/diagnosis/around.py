@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from hpcncf_analysis.diagnosis import gains, thresholds
 from hpcncf_analysis.diagnosis.changes import applied
 from hpcncf_analysis.diagnosis.evidence import Evidence
 from hpcncf_analysis.diagnosis.finding import Finding
 from hpcncf_analysis.words import duration, percent
-
-SAMPLED_LEFT: Final = (0.03, 0.0, 0.15)
-"""Of a full ranking's time, what ranking 99 negatives takes: their share of thousands of items."""
 
 
 def too_short_to_judge(evidence: Evidence) -> Finding | None:
@@ -83,7 +78,7 @@ def evaluation_bound(evidence: Evidence) -> Finding | None:
         else "Evaluate less often, or in larger batches"
         + (": training.engine native ranks fastest." if evidence.trained else "."),
         applied(evidence, evaluation="sampled") if full else {},
-        gains.fewer_core_hours(share, SAMPLED_LEFT) if full else None,
+        gains.fewer_core_hours(share, gains.SAMPLED_LEFT) if full else None,
     )
 
 

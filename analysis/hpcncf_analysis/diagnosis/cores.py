@@ -130,7 +130,7 @@ def neighbour_load(evidence: Evidence) -> Finding | None:
             f"other processes used {cores(evidence.others_cores)} of its {cores(usable)} cores, "
             f"while {cores(evidence.starved_by_others)} of its own threads waited for one"
         )
-    if (evidence.steal or 0.0) >= 0.01:
+    if (evidence.steal or 0.0) >= thresholds.STEAL:
         told.append(f"the hypervisor took {percent(evidence.steal)} of the cores' time")
     return Finding(
         "neighbour_load",

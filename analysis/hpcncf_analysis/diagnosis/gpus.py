@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from hpcncf.records import Gpu, NodeRecord
 from hpcncf_analysis.diagnosis import thresholds
@@ -12,8 +11,6 @@ from hpcncf_analysis.diagnosis.finding import Finding
 from hpcncf_analysis.words import percent
 
 Series = Sequence[float | None]
-# With less of the steps' time in the input phase, it is not the input that a GPU waits for.
-INPUT: Final = 0.3
 
 
 def gpus(nodes: Sequence[NodeRecord]) -> Gpus | None:
@@ -65,7 +62,7 @@ def _why(evidence: Evidence) -> tuple[list[str], str]:
     if not evidence.phases:
         told = ["the record has no phases: whether it waits for input or for launches is not known"]
         return told, "Have the program report its phases (docs/any-program.md) to know what for."
-    if waits >= INPUT:
+    if waits >= thresholds.GPU_INPUT:
         told = [f"input-bound: {percent(waits)} of a step waits for the next batch"]
         return told, "Make batches faster than the GPU takes them: training.loader vectorized."
     told = [

@@ -52,3 +52,11 @@ and 0.030 over epochs of three batches, with one worker and with two."""
 GPU_BUSY: Final = 0.5
 """Share of the time with a kernel on the GPU. jobstats marks 15 % red and 25 % black, of hours in
 which a GPU is often idle on purpose; within the steps of a training half is little."""
+GPU_INPUT: Final = 0.3
+"""Share of a step in the input phase, below which it is not the input that a GPU waits for."""
+
+STEAL: Final = 0.01
+"""Share of the cores' time that a hypervisor took, below which it is not worth a line."""
+EXPLAINED: Final = 2.0
+"""How many times as much as its explanation a finding may cost and still stand behind it: with a
+core of two taken away, what is left takes twice as long."""

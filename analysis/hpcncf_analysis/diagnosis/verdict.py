@@ -78,7 +78,6 @@ EXPLAINS: Final[Mapping[Cause, frozenset[Cause]]] = {
     "input_io": frozenset({"serial_step", "gpu_underused"}),
     "worker_overhead": frozenset({"oversubscribed", "serial_step"}),
 }
-TWICE: Final = 2.0
 
 
 def diagnose(ranks: Sequence[RankRecord], nodes: Sequence[NodeRecord]) -> Diagnosis:
@@ -114,7 +113,8 @@ def _is_short(found: Finding) -> bool:
 
 def _explained(found: Finding, others: Sequence[Finding]) -> bool:
     return any(
-        found.cause in EXPLAINS.get(other.cause, ()) and TWICE * other.share >= found.share
+        found.cause in EXPLAINS.get(other.cause, ())
+        and thresholds.EXPLAINED * other.share >= found.share
         for other in others
     )
 
