@@ -17,9 +17,11 @@ from typing import Final
 
 import psutil
 
+from hpcncf import records
 from hpcncf.local.machine import gpus
 from hpcncf.local.processes import end_with_parent
 from hpcncf.monitor.cores import usable_cpus
+from hpcncf.records import Progress, RecordError
 from pathology.case import Beside, Need
 
 BUSY: Final = "import os, sys\nos.sched_setaffinity(0, {int(sys.argv[1])})\nwhile True: pass"
@@ -150,15 +152,25 @@ def _slowed(rank: int, folder: Path) -> Iterator[None]:
 
 
 def _halt(rank: int, folder: Path, over: threading.Event) -> None:
-    """Stop the rank for every second slice of time, from its start to its end."""
+    """Stop the rank for two of three slices of time, from its first steps to its end."""
     pid = None
     while pid is None and not over.wait(SLICE_S):
-        pid = _rank(rank, folder)
+        pid = _rank(rank, folder) if _trains(folder) else None
     while pid is not None and not over.is_set() and psutil.pid_exists(pid):
         _signal(pid, signal.SIGSTOP)
-        over.wait(SLICE_S)
+        over.wait(2 * SLICE_S)
         _signal(pid, signal.SIGCONT)
         over.wait(SLICE_S)
+
+
+def _trains(folder: Path) -> bool:
+    """Whether the job is past its start-up, as its progress tells."""
+    for path in folder.glob("runs/*/attempt-*/progress.json"):
+        try:
+            return records.read(path, Progress).phase != "startup"
+        except RecordError:
+            continue
+    return False
 
 
 def _rank(rank: int, folder: Path) -> int | None:

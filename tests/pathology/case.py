@@ -51,7 +51,7 @@ class Beside:
     neighbour: tuple[int, ...] = ()
     """Places among the case's CPUs on which a foreign process is busy all the time."""
     slowed_rank: int | None = None
-    """This rank is stopped for half of every tenth of a second."""
+    """This rank is stopped for two thirds of its time, once it trains."""
     cpu_quota: float | None = None
     """Cores' worth of time of a control group that the job is started in."""
     memory_mib: int | None = None
