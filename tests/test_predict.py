@@ -205,6 +205,24 @@ def test_a_simulated_rank_may_keep_its_share_while_the_batch_grows() -> None:
     assert "leaves some of 1000 ranks idle" in kept.reason
 
 
+def test_what_other_engines_exchange_is_not_simulated() -> None:
+    native = {"compute": (("engine", repr("native")),)}
+    known = [made(point(1, 1, 256, **native)), made(point(1, 1, 512, **native))]
+    told = simulate(point(1, 1, 256, **native), known, 4, 250_000, Network(25e-6, 1e9))
+    assert isinstance(told, Refusal)
+
+
+@pytest.mark.parametrize(
+    "words", [["--simulate", "x"], ["--simulate", "1"], ["--simulate", "9", "--gb-per-s", "none"]]
+)
+def test_arguments_that_are_no_numbers_are_told(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["predict", "job.yaml", *words])
+    assert "expected" in capsys.readouterr().err
+
+
 def test_a_simulation_needs_the_fixed_cost_of_a_step() -> None:
     told = simulate(point(), [made(point())], 4, 250_000, Network(25e-6, 1e9))
     assert isinstance(told, Refusal)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -43,14 +44,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--latency-us",
-        type=_positive,
+        type=positive,
         default=LATENCY_US,
         metavar="US",
         help=f"of a message in the simulated network ({LATENCY_US:g})",
     )
     parser.add_argument(
         "--gb-per-s",
-        type=_positive,
+        type=positive,
         default=GB_PER_S,
         metavar="GB",
         help=f"of each rank in the simulated network ({GB_PER_S:g}, 10 Gbit/s)",
@@ -62,17 +63,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _ranks(text: str) -> int:
-    ranks = int(text)
-    if not 2 <= ranks <= 100_000:
+    if not text.isdecimal() or not 2 <= int(text) <= 100_000:
         raise argparse.ArgumentTypeError(f"expected 2 to 100000 ranks, came {text}")
-    return ranks
+    return int(text)
 
 
-def _positive(text: str) -> float:
-    number = float(text)
-    if not 0 < number < 1e9:
-        raise argparse.ArgumentTypeError(f"expected a number above 0, came {text}")
-    return number
+def positive(text: str) -> float:
+    """A number above 0, of any unit."""
+    with contextlib.suppress(ValueError):
+        if 0 < float(text) < 1e9:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"expected a number above 0, came {text}")
 
 
 def run(args: argparse.Namespace) -> int:

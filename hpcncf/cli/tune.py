@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hpcncf.cli.plan import job_arguments, warn
+from hpcncf.cli.predict import positive
 
 if TYPE_CHECKING:
     from hpcncf.submit.launch import Launched
@@ -38,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     job_arguments(parser)
     parser.add_argument(
         "--budget",
-        type=_core_hours,
+        type=positive,
         required=True,
         metavar="CORE_HOURS",
         help="what all of its runs may cost together",
@@ -61,13 +62,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--results", type=Path, metavar="DIR", help="default: results/<the job's name>-tune"
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of sentences")
-
-
-def _core_hours(text: str) -> float:
-    hours = float(text)
-    if not 0 < hours < 1e9:
-        raise argparse.ArgumentTypeError(f"expected core-hours above 0, came {text}")
-    return hours
 
 
 def run(args: argparse.Namespace) -> int:
