@@ -73,7 +73,7 @@ def test_a_neighbour_costs_the_core_time_that_our_threads_waited_for() -> None:
     )
     assert found is not None
     assert found.share == pytest.approx(0.6)
-    assert "0.6 of its 1 cores" in found.evidence[0]
+    assert "0.6 of its 1 core," in found.evidence[0]
 
 
 def test_a_neighbour_on_a_core_that_we_did_not_want_costs_nothing() -> None:

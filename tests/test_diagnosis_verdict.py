@@ -72,7 +72,7 @@ def test_the_forums_run_is_told_from_one_confined_to_a_core() -> None:
 
 
 def test_records_that_lack_a_rank_say_so() -> None:
-    assert "the records of 1 ranks" in verdict.judged(evidence(world_size=2)).missing
+    assert "the record of 1 rank" in verdict.judged(evidence(world_size=2)).missing
 
 
 def test_a_run_that_did_not_complete_is_not_called_healthy() -> None:

@@ -8,6 +8,7 @@ from hpcncf_analysis.diagnosis import gains, thresholds
 from hpcncf_analysis.diagnosis.changes import applied
 from hpcncf_analysis.diagnosis.evidence import Evidence
 from hpcncf_analysis.diagnosis.finding import Finding
+from hpcncf_analysis.labels import counted
 from hpcncf_analysis.words import cores, percent
 
 
@@ -98,7 +99,8 @@ def _threads(evidence: Evidence, wanting: float, usable: float) -> list[str]:
     measured = "wanted to run at a time" if evidence.runnable is not None else "were asked for"
     told = [f"{wanting:.1f} threads {measured} on {cores(usable)} usable cores"]
     if evidence.threads is not None:
-        told.append(f"{evidence.threads} threads for each of {evidence.world_size} ranks")
+        ranks = counted(evidence.world_size, "rank")
+        told.append(f"{counted(evidence.threads, 'thread')} for each of {ranks}")
     return told
 
 
@@ -127,7 +129,7 @@ def neighbour_load(evidence: Evidence) -> Finding | None:
     told = []
     if lost:
         told.append(
-            f"other processes used {cores(evidence.others_cores)} of its {cores(usable)} cores, "
+            f"other processes used {cores(evidence.others_cores)} of its {counted(usable, 'core')}, "
             f"while {cores(evidence.starved_by_others)} of its own threads waited for one"
         )
     if (evidence.steal or 0.0) >= thresholds.STEAL:
@@ -150,7 +152,7 @@ def serial_step(evidence: Evidence) -> Finding | None:
     while_training = " while it trained" if evidence.used_in_training is not None else ""
     told = [f"{cores(used)} of {cores(usable)} usable cores in use or wanted{while_training}"]
     if evidence.threads is not None:
-        told.append(f"{evidence.threads} threads compute in each of {ranks} ranks")
+        told.append(f"it computes with {counted(evidence.threads, 'thread')} per rank")
     return Finding(
         "serial_step",
         share,

@@ -6,6 +6,7 @@ from hpcncf_analysis.diagnosis import gains, thresholds
 from hpcncf_analysis.diagnosis.changes import applied
 from hpcncf_analysis.diagnosis.evidence import Evidence
 from hpcncf_analysis.diagnosis.finding import Finding
+from hpcncf_analysis.labels import counted
 from hpcncf_analysis.words import percent
 
 
@@ -38,7 +39,7 @@ def _one_by_one(evidence: Evidence) -> bool:
 def _maker(evidence: Evidence) -> list[str]:
     if not evidence.trained:
         return []
-    return [f"training.loader is per_sample, with {evidence.workers} workers"]
+    return [f"training.loader is per_sample, with {counted(evidence.workers, 'worker')}"]
 
 
 def waiting(evidence: Evidence) -> float:
@@ -96,7 +97,7 @@ def worker_overhead(evidence: Evidence) -> Finding | None:
     share = max(waits, starts)
     if not evidence.worth(share):
         return None
-    told = [f"{evidence.workers} workers for each of {evidence.world_size} ranks"]
+    told = [f"{counted(evidence.workers, 'worker')} per rank"]
     if waits >= starts:
         told.append(
             f"{percent(evidence.phases['input'])} of the steps' time waits for their batches, "

@@ -96,6 +96,8 @@ def _remedy(evidence: Evidence, sparse: bool) -> str:
         )
     if not evidence.trained:
         return "Exchange less often or less: larger batches, fewer ranks, or local steps between."
+    if evidence.sync_how != "dense":
+        return "Exchange less often: a larger batch, more steps between, or fewer ranks."
     return (
         "Exchange less, or less often: training.sync rows or local_sgd (engines rowwise, native), "
         "a larger batch, or fewer ranks."

@@ -35,6 +35,7 @@ from hpcncf_analysis.diagnosis.inputs import input_io, python_input, worker_over
 from hpcncf_analysis.diagnosis.memory import memory_pressure
 from hpcncf_analysis.diagnosis.ranks import load_imbalance, straggler, sync_bound
 from hpcncf_analysis.diagnosis.step import dense_optimizer
+from hpcncf_analysis.labels import counted
 from hpcncf_analysis.words import percent
 
 RULES: Final[tuple[Callable[[Evidence], Finding | None], ...]] = (
@@ -135,7 +136,8 @@ def missing(told: Evidence) -> tuple[str, ...]:
     """What the records do not tell, that a rule would have used."""
     lacking = []
     if len(told.ranks) < told.world_size:
-        lacking.append(f"the records of {told.world_size - len(told.ranks)} ranks")
+        absent = counted(told.world_size - len(told.ranks), "rank")
+        lacking.append(f"the record of {absent}")
     if not told.phases:
         lacking.append("phases of a step (a command can report them, see docs/any-program.md)")
     if told.others_cores is None:
