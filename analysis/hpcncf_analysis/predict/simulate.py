@@ -67,8 +67,8 @@ def simulate(
     if not _all_reduces(asked):
         return Refusal(
             asked.label,
-            "what engine reference sends with sync dense is known for any number of ranks; the rows "
-            "that others exchange are not",
+            "what engine reference sends with sync dense is known for any number of ranks; what "
+            "others exchange is not",
         )
     if one.batch < most and not per_rank:
         return Refusal(
