@@ -15,8 +15,8 @@ from hpcncf_analysis.diagnosis import CoreCounts, Diagnosis, Finding
 from hpcncf_analysis.figures import quality, steps
 from hpcncf_analysis.page import causes, every_run, memory, ranks, scored
 from hpcncf_analysis.page.material import Material
-from hpcncf_analysis.page.rendering import inline
-from hpcncf_analysis.page.section import Drawn, Grid
+from hpcncf_analysis.page.rendering import inline, markdown
+from hpcncf_analysis.page.section import Drawn, Grid, Section
 from hpcncf_analysis.table import Table
 
 CORES = CoreCounts(2.0, 2.0, 1.0)
@@ -197,3 +197,25 @@ def test_a_drawing_takes_the_pages_colours_and_keeps_its_texts() -> None:
         '<svg role="img" aria-label="T"><text x="1.23" style="fill: var(--ink)">0.123456</text>'
         "</svg>"
     )
+
+
+def test_a_column_of_text_that_says_nothing_is_left_out() -> None:
+    table = Table(
+        ["a", "caution", "b"],
+        [["x", "", "1"], ["y", "", "2"]],
+        frozenset({"caution"}),
+        [[1, 2, 3]] * 2,
+    )
+    assert table.told.columns == ["a", "b"]
+    assert table.told.rows == [["x", "1"], ["y", "2"]]
+    assert table.told.key(1, 1) == 3
+
+
+def test_a_pull_request_gets_the_first_rows_of_a_long_table() -> None:
+    table = Table(["run"], [[f"run-{number}"] for number in range(50)])
+    page = {"job": "j", "data": "d", "counts": "", "conclusion": Conclusion("S.", []), "answer": []}
+    section = Section("runs", "Runs", [Grid(table)])
+    told = markdown({**page, "alerts": [], "sections": [section]})
+    assert "run-19" in told
+    assert "run-20" not in told
+    assert "30 more rows stand in report.html" in told

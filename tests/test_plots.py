@@ -141,6 +141,29 @@ def test_an_efficiency_above_one_is_inside_the_figure() -> None:
     assert figure.axes[0].get_ylim()[1] > 1.8
 
 
+def test_a_dashed_line_joins_those_that_none_beats_in_time_and_cost() -> None:
+    """2 cores that are no faster are beaten by 1; 4 cores are the fastest."""
+    rows = [row(cores=1), row(cores=2, instances_per_s=99.0), row(cores=4, instances_per_s=300.0)]
+    figure = efficiency.efficiency_against_speed(summary.configurations(rows))
+    assert figure is not None
+    (line,) = [line for line in figure.axes[1].lines if line.get_linestyle() == "--"]
+    assert list(zip(*line.get_data(), strict=True)) == [(100.0, 1.0), (300.0, 4.0)]
+
+
+def test_a_law_is_drawn_where_four_sizes_were_measured_and_not_far_beyond() -> None:
+    """Amdahl with a serial share of a fifth: S(N) = N / (1 + (N - 1) / 5)."""
+    rows = [row(cores=n, instances_per_s=100 * n / (1 + (n - 1) / 5)) for n in (1, 2, 4, 8)]
+    figure = plots.speedup(summary.configurations(rows))
+    assert figure is not None
+    curve = next(line for line in figure.axes[0].lines if len(line.get_data()[0]) > 10)
+    cores, gains = (np.asarray(each) for each in curve.get_data())
+    assert gains == pytest.approx(cores / (1 + (cores - 1) / 5), rel=0.01)
+    assert cores[-1] == pytest.approx(12)
+    three = plots.speedup(summary.configurations(rows[:3]))
+    assert three is not None
+    assert all(len(line.get_data()[0]) < 10 for line in three.axes[0].lines)
+
+
 def test_speedup_needs_two_sizes_of_a_series() -> None:
     lone = summary.configurations([row(), row("batched", cores=2)])
     assert plots.speedup(lone) is None

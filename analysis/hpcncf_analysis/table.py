@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 
@@ -38,6 +38,21 @@ class Table:
     def wraps(self) -> bool:
         """Whether its last column is prose."""
         return self.columns[-1] in self.texts
+
+    @property
+    def told(self) -> Table:
+        """The same without columns of text that say nothing."""
+        kept = [
+            at
+            for at, name in enumerate(self.columns)
+            if name not in self.texts or any(row[at] for row in self.rows)
+        ]
+        return replace(
+            self,
+            columns=[self.columns[at] for at in kept],
+            rows=[[row[at] for at in kept] for row in self.rows],
+            keys=[[row[at] for at in kept] for row in self.keys],
+        )
 
     def key(self, row: int, column: int) -> float | None:
         return self.keys[row][column] if self.keys else None

@@ -29,7 +29,7 @@ CAPTIONS: Final = {
         "them, with its 95 % interval over the repeats.",
     ),
     "core_heatmap": (
-        "The busiest run and the idlest",
+        "Each core over time",
         "A row for each core, time to the right: the fuller its colour, the busier. Wide strip: "
         "this run (an estimate: the kernel tells only where a thread ran last). Narrow strip: all "
         "others.",
