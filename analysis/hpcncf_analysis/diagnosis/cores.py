@@ -130,7 +130,8 @@ def neighbour_load(evidence: Evidence) -> Finding | None:
     if lost:
         told.append(
             f"other processes used {cores(evidence.others_cores)} of its "
-            f"{counted(usable, 'core')}, while {cores(evidence.starved_by_others)} of its own threads waited for one"
+            f"{counted(usable, 'core')}, while {cores(evidence.starved_by_others)} of its own "
+            "threads waited for one"
         )
     if (evidence.steal or 0.0) >= thresholds.STEAL:
         told.append(f"the hypervisor took {percent(evidence.steal)} of the cores' time")
