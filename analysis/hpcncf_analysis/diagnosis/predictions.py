@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 import yaml
 
-from hpcncf import jobfile, records
+from hpcncf import jobfile, records, serving
 from hpcncf import plan as planning
 from hpcncf.collect import collect
 from hpcncf.errors import UsageError
@@ -73,6 +73,8 @@ def make(paths: ResultPaths, path: Path) -> list[Prediction]:
     wanted = remedies(rows, of_results(paths, rows))
     begun = frozenset(row["config"] for row in rows if row["attempt"] is not None)
     job, made = with_remedies(jobfile.load(paths.job), wanted, begun, records.now())
+    known = {each.name: each for each in read(paths)}
+    made = [known.get(each.name, each) for each in made]
     if made:
         write(paths, path, job, made)
     return made
@@ -134,7 +136,8 @@ def _configuration(job: JobSpec, point: Mapping[str, Any]) -> str | None:
         update={"grid": {}, "exclude": [], "points": [dict(point)], "repeats": 1}
     )
     try:
-        return planning.configuration(planning.expand(alone, jobfile.data_keys(alone)).runs[0])
+        served = serving.served(alone, serving.problem(alone))
+        return planning.configuration(planning.expand(served, jobfile.data_keys(alone)).runs[0])
     except UsageError:
         return None
 
