@@ -13,13 +13,13 @@ CASES: Final = [
         Job(
             {
                 "training.engine": "native",
-                "training.epochs": 150,
+                "training.epochs": 110,
                 "training.checkpoint_every": 50,
             },
             data="small",
         ),
         "the fastest engine on one core",
-        24,
+        17,
     ),
     Case(
         "healthy",
@@ -27,7 +27,7 @@ CASES: Final = [
         Job(
             {
                 "training.engine": "native",
-                "training.epochs": 250,
+                "training.epochs": 170,
                 "training.checkpoint_every": 50,
                 "training.global_batch_size": 4096,
                 "resources.cpus_per_task": 2,
@@ -35,15 +35,15 @@ CASES: Final = [
             data="small",
         ),
         "its two threads on two cores, with batches large enough for both",
-        24,
+        17,
         cores=2,
     ),
     Case(
         "healthy",
         "rowwise",
-        Job({"training.engine": "rowwise", "training.epochs": 25}, data="small"),
+        Job({"training.engine": "rowwise", "training.epochs": 16}, data="small"),
         "torch's products on one core, and only the rows of the batch",
-        24,
+        17,
     ),
     Case(
         "healthy",
@@ -52,12 +52,12 @@ CASES: Final = [
             {
                 "training.adam": "fused",
                 "training.global_batch_size": 4096,
-                "training.epochs": 40,
+                "training.epochs": 25,
             },
             data="small",
         ),
         "the plain module with whole batches and tables that every step reads almost all of",
-        24,
+        17,
     ),
     Case(
         "healthy",
@@ -78,17 +78,17 @@ CASES: Final = [
     Case(
         "healthy",
         "products",
-        Run("products.py --seconds 15 --threads 2 --width 1024"),
+        Run("products.py --seconds 12 --threads 2 --width 1024"),
         "two threads of torch share large products on two cores",
-        18,
+        15,
         cores=2,
     ),
     Case(
         "healthy",
         "training",
-        Run("train.py --seconds 18 --batch 2048"),
+        Run("train.py --seconds 13 --batch 2048"),
         "a user's training with whole batches and small tables on one core",
-        22,
+        17,
     ),
     Case(
         "healthy",

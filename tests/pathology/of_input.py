@@ -13,9 +13,9 @@ PYTHON: Final = [
     Case(
         "python_input",
         "per-sample",
-        Job({"training.loader": "per_sample", "training.epochs": 5}, data="small"),
+        Job({"training.loader": "per_sample", "training.epochs": 3}, data="small"),
         "every sample is one `__getitem__` and draws its negatives in Python; the step is small",
-        22,
+        15,
     ),
     Case(
         "python_input",
@@ -23,13 +23,13 @@ PYTHON: Final = [
         Job(
             {
                 "training.loader": "per_sample",
-                "training.epochs": 5,
+                "training.epochs": 3,
                 "resources.cpus_per_task": 2,
             },
             data="small",
         ),
         "the forum's case: a second core waits for the samples that one thread of Python makes",
-        22,
+        15,
         cores=2,
     ),
     Case(
@@ -39,12 +39,12 @@ PYTHON: Final = [
             {
                 "training.loader": "per_sample",
                 "training.engine": "rowwise",
-                "training.epochs": 5,
+                "training.epochs": 3,
             },
             data="small",
         ),
         "the step is rowwise's, so that the samples are most of the time",
-        20,
+        14,
     ),
     Case(
         "python_input",
