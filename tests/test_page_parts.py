@@ -9,7 +9,7 @@ import pytest
 from test_scaling import row
 
 from hpcncf.collect import Collected
-from hpcncf_analysis import summary
+from hpcncf_analysis import summary, tables
 from hpcncf_analysis.advice.conclude import Conclusion
 from hpcncf_analysis.diagnosis import CoreCounts, Diagnosis, Finding
 from hpcncf_analysis.figures import quality, steps
@@ -142,6 +142,20 @@ def test_runs_are_sorted_by_figures_not_by_their_texts() -> None:
     column = table.columns.index("elapsed")
     assert [table.key(number, column) for number in (0, 1)] == [100.0, None]
     assert table.key(0, 0) is None
+
+
+def test_the_main_tables_keys_are_the_figures_of_its_columns() -> None:
+    rows = [run("a"), run("b", cores=2, instances_per_s=1500.0)]
+    table = tables.main_table(summary.configurations(rows))
+    assert [table.key(number, table.columns.index("instances/s")) for number in (0, 1)] == [
+        100.0,
+        1500.0,
+    ]
+    assert table.key(1, table.columns.index("cores: allocated")) == 2.0
+    assert table.key(1, table.columns.index("core-s/epoch")) == pytest.approx(2 * 1000 / 1500)
+    command = {"workload": "command", "by_hand": True, "command": "x"}
+    (one,) = tables.main_table(summary.configurations([run("a", **command)])).keys
+    assert one[1] == 100.0
 
 
 def test_a_warning_stands_once_with_the_runs_that_gave_it() -> None:

@@ -46,7 +46,8 @@ def main_table(shown: Sequence[Configuration]) -> Table:
         told = reported(shown)
         heads = [TOLD.get(name, labels.called(name)) for name in told]
         columns = ["configuration", "elapsed", *heads, *_CORE_COLUMNS, "core time"]
-        return _numbered(Table(columns, [_command_row(one, told) for one in shown]))
+        keys = _keys(shown, ["", "elapsed_s", *told, *_CORE_KEYS, "core_hours"])
+        return _numbered(Table(columns, [_command_row(one, told) for one in shown], keys=keys))
     compared = compared_sizes(shown)
     columns = [
         "configuration",
@@ -59,7 +60,26 @@ def main_table(shown: Sequence[Configuration]) -> Table:
         "s/epoch",
         "core-s/epoch",
     ]
-    return _numbered(Table(columns, [_main_row(one, compared) for one in shown]))
+    keys = ["", *_SPEED_KEYS, *(_SCALING_KEYS if compared else []), *_CORE_KEYS, *_COST_KEYS]
+    rows = [_main_row(one, compared) for one in shown]
+    return _numbered(Table(columns, rows, keys=_keys(shown, keys)))
+
+
+# The figures behind the columns, by which a reader sorts.
+_SPEED_KEYS: Final = ("instances_per_s", "hr10", "ndcg10")
+_SCALING_KEYS: Final = ("speedup", "parallel_efficiency")
+_CORE_KEYS: Final = (
+    "cores_allocated",
+    "cores_usable",
+    "cores_used",
+    "cpu_efficiency",
+    "cpu_efficiency_peak",
+)
+_COST_KEYS: Final = ("cpu_efficiency_training", "seconds_per_epoch", "core_s_per_epoch")
+
+
+def _keys(shown: Sequence[Configuration], figures: Sequence[str]) -> list[list[float | None]]:
+    return [[one.median(name) for name in figures] for one in shown]
 
 
 def compared_sizes(shown: Sequence[Configuration]) -> set[str]:

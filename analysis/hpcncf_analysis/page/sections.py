@@ -35,7 +35,7 @@ def _compared(material: Material) -> Section:
         *tables.main_notes(material.shown),
         *_some(history.accounting(material.runs, material.found.unaccounted)),
     ]
-    return Section("compared", title, [Grid(main), Words(" ".join(notes), True)])
+    return Section("compared", title, [Grid(main, sortable=True), Words(" ".join(notes), True)])
 
 
 def _speed(material: Material) -> Section:
