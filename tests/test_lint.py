@@ -79,7 +79,7 @@ def test_what_a_dataset_may_do(line: str) -> None:
         ("total = total + loss", "kept-graph"),
         ("losses.append(loss)", "kept-graph"),
         ("total += loss.item()", "synchronised-step"),
-        ("others = list(items - seen)", "set-difference"),
+        ("others = random.sample(list(items - seen), 4)", "set-difference"),
     ],
 )
 def test_what_a_loop_does_in_each_step(line: str, rule: str) -> None:
@@ -87,13 +87,35 @@ def test_what_a_loop_does_in_each_step(line: str, rule: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["total += loss.detach()", "total += 1", "losses.append(batch)", "mean = loss / 2"]
+    "line",
+    [
+        "total += loss.detach()",
+        "total += 1",
+        "losses.append(batch)",
+        "mean = loss / 2",
+        "loss = loss + penalty",
+        "loss += 0.1 * loss",
+        "if step % 100 == 0: print(loss.item())",
+        "left = sorted(items - seen)",
+        "loss = loss.detach(); losses.append(loss)",
+    ],
 )
 def test_what_a_loop_may_do(line: str) -> None:
     assert rules(LOOP.format(line=line)) == []
 
 
+def test_what_runs_once_in_an_epoch_is_not_of_a_step() -> None:
+    inner = "".join(f"    {line}\n" for line in LOOP.format(line="pass").splitlines())
+    epochs = f"for epoch in range(9):\n{inner}    print(loss.item())\n"
+    assert rules(epochs) == []
+    assert rules("for user in sorted(users - seen):\n    item = choice(items)\n") == []
+    drawn = "for user in users:\n    for item in sample(list(items - seen[user]), 4):\n        ..."
+    assert rules(drawn) == [(2, "set-difference")]
+    assert rules("[choice(list(items - seen[user])) for user in users]") == [(1, "set-difference")]
+
+
 def test_loaders() -> None:
+    assert rules("DataLoader(train_set, 8, True)") == []
     assert rules("DataLoader(train_set, batch_size=8)") == [(1, "no-shuffle")]
     assert rules("DataLoader(dataset=data.train)") == [(1, "no-shuffle")]
     assert rules("DataLoader(train_set, shuffle=True)") == []
@@ -107,7 +129,8 @@ def test_loaders() -> None:
 
 def test_a_distributed_sampler_is_told_the_epoch() -> None:
     assert rules("sampler = DistributedSampler(data)") == [(1, "no-set-epoch")]
-    assert rules("sampler = DistributedSampler(data)\nsampler.set_epoch(1)") == []
+    assert python_script.complaints("sampler = DistributedSampler(data)", epoch_is_set=True) == []
+    assert rules("sampler = DistributedSampler(val_data)") == []
     assert rules("sampler = DistributedSampler(data, shuffle=False)") == []
 
 
@@ -166,6 +189,13 @@ def test_the_verb_names_files_and_lines(tmp_path: Path, capsys: pytest.CaptureFi
     assert json.loads(capsys.readouterr().out) == []
 
 
+def test_another_file_may_set_the_epoch(tmp_path: Path) -> None:
+    (tmp_path / "data.py").write_text("sampler = DistributedSampler(data)\n")
+    assert main(["lint", str(tmp_path)]) == 1
+    (tmp_path / "train.py").write_text("sampler.set_epoch(epoch)\n")
+    assert main(["lint", str(tmp_path)]) == 0
+
+
 @pytest.mark.parametrize("name", ["absent.py", "latin.py", "folder", "broken.py"])
 def test_what_cannot_be_read_is_refused(
     tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
@@ -175,6 +205,18 @@ def test_what_cannot_be_read_is_refused(
     (tmp_path / "folder").mkdir()
     assert main(["lint", str(tmp_path / name)]) == 2
     assert f"hpcncf: {tmp_path / name}: " in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_read_hides_no_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "broken.py").write_text("def\n")
+    (tmp_path / "train.py").write_text("DataLoader(train_set)\n")
+    assert main(["lint", str(tmp_path)]) == 2
+    told = capsys.readouterr()
+    assert "train.py:1: no-shuffle" in told.out
+    assert told.out.endswith("2 files read: 1 found\n")
+    assert "broken.py: line 1: not Python" in told.err
 
 
 def test_every_rule_is_documented_and_no_other() -> None:

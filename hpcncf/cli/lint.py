@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,17 +38,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.cores is not None and args.cores < 1:
         raise UsageError(f"--cores {args.cores}: expected at least 1")
-    texts = {path: _text(path) for path in _files(args.files)}
+    texts: dict[Path, str] = {}
+    told: list[tuple[Path, Complaint]] = []
+    unread: list[str] = []
+    for path in _files(args.files):
+        with _goes_on(unread):
+            texts[path] = _text(path)
     cores = args.cores or _cores_asked(list(texts.values()))
-    found = {path: _complaints(path, text, cores) for path, text in texts.items()}
-    told = [(path, each) for path, complaints in found.items() for each in complaints]
+    epoch_is_set = any("set_epoch(" in text for text in texts.values())
+    for path, text in texts.items():
+        with _goes_on(unread):
+            told += [(path, each) for each in _complaints(path, text, cores, epoch_is_set)]
     if args.json:
         print(json.dumps([{"file": str(path)} | vars(each) for path, each in told], indent=1))
     else:
         for path, each in told:
             print(f"{path}:{each.line}: {each.rule}: {each.message}")
         print(_summary(len(told), len(texts)))
+    if unread:
+        raise UsageError("\n".join(unread))
     return 1 if told else 0
+
+
+@contextmanager
+def _goes_on(unread: list[str]) -> Iterator[None]:
+    """A file that cannot be read keeps no other from being read."""
+    try:
+        yield
+    except UsageError as error:
+        unread.append(str(error))
 
 
 def _summary(complaints: int, files: int) -> str:
@@ -93,7 +112,7 @@ def _cores_asked(texts: Sequence[str]) -> int | None:
     return asked.pop() if len(asked) == 1 else None
 
 
-def _complaints(path: Path, text: str, cores: int | None) -> list[Complaint]:
+def _complaints(path: Path, text: str, cores: int | None, epoch_is_set: bool) -> list[Complaint]:
     from hpcncf.lint import batch_script, python_script
 
     if batch_script.is_one(text) and path.suffix != ".py":
@@ -101,6 +120,6 @@ def _complaints(path: Path, text: str, cores: int | None) -> list[Complaint]:
     if path.suffix in OURS[1:]:  # a shell script that is not for sbatch
         return []
     try:
-        return python_script.complaints(text, cores)
+        return python_script.complaints(text, cores, epoch_is_set)
     except HpcncfError as error:
         raise UsageError(f"{path}: {error}") from None

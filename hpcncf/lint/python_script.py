@@ -1,12 +1,14 @@
-"""The rules for Python: what a Dataset does for each sample, and a loop for each step. Pure."""
+"""The rules for Python: what a Dataset does for each sample, how batches are asked for. Pure."""
 
 from __future__ import annotations
 
 import ast
+import warnings
 from collections.abc import Iterator
 from typing import Final
 
 from hpcncf.errors import HpcncfError
+from hpcncf.lint import calls, loops
 from hpcncf.lint.complaint import Complaint
 
 PANDAS: Final = frozenset({"iloc", "loc", "iat", "at"})
@@ -14,20 +16,25 @@ TENSORS: Final = frozenset(
     {"tensor", "as_tensor", "from_numpy", "FloatTensor", "LongTensor", "Tensor"}
 )
 OWN_ORDER: Final = frozenset({"sampler", "batch_sampler", "shuffle"})
-LOOPS: Final = (ast.For, ast.While, ast.ListComp, ast.GeneratorExp, ast.SetComp)
+SHUFFLE_AT: Final = 2  # DataLoader(dataset, batch_size, shuffle)
+EVALUATED: Final = ("test", "val", "eval")
 
 
-def complaints(text: str, cores: int | None = None) -> list[Complaint]:
-    """Of a Python file; `cores`: those that its rank will have, where they are known.
+def complaints(text: str, cores: int | None = None, epoch_is_set: bool = False) -> list[Complaint]:
+    """Of a Python file; `cores`: those that its rank will have, where they are known;
+    `epoch_is_set`: by another file of the program.
 
     Raises HpcncfError where it is not Python.
     """
     try:
-        tree = ast.parse(text)
+        with warnings.catch_warnings(action="ignore"):  # of a string's escapes: not our subject
+            tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError) as error:
         where = f"line {error.lineno}: " if isinstance(error, SyntaxError) else ""
         raise HpcncfError(f"{where}not Python of this version: {error}") from None
-    found = [*_in_datasets(tree), *_in_loops(tree), *_loaders(tree, cores), *_epochs(tree)]
+    found = [*_in_datasets(tree), *loops.complaints(tree), *_loaders(tree, cores)]
+    if not epoch_is_set:
+        found += _epochs(tree)
     return sorted(set(found))
 
 
@@ -53,23 +60,15 @@ def _per_sample(node: ast.AST) -> Iterator[Complaint]:
             f".{node.value.attr} walks through pandas for each sample: take the columns out as "
             "arrays once, in __init__ (`self.users = frame['user'].to_numpy()`)",
         )
-    if isinstance(node, ast.Call) and _called(node) in TENSORS and _is_torchs(node.func):
+    if isinstance(node, ast.Call) and calls.name(node) in TENSORS and _is_torchs(node.func):
         yield Complaint(
             node.lineno,
             "tensor-per-sample",
-            f"{_called(node)}() for each sample: index tensors that were made once, or add "
+            f"{calls.name(node)}() for each sample: index tensors that were made once, or add "
             "`__getitems__`, which makes a batch at a time",
         )
-    if isinstance(node, ast.Call) and _is_list_of_difference(node):
-        yield _difference(node)
-
-
-def _called(call: ast.Call) -> str:
-    """`tensor` of `torch.tensor(...)`."""
-    function = call.func
-    if isinstance(function, ast.Attribute):
-        return function.attr
-    return function.id if isinstance(function, ast.Name) else ""
+    if isinstance(node, ast.Call) and calls.is_list_of_difference(node):
+        yield calls.difference(node)
 
 
 def _is_torchs(function: ast.expr) -> bool:
@@ -79,100 +78,13 @@ def _is_torchs(function: ast.expr) -> bool:
     return isinstance(function.value, ast.Name) and function.value.id in ("torch", "th")
 
 
-def _is_list_of_difference(call: ast.Call) -> bool:
-    """list(a - b), list(set(a) - set(b)), list(a.difference(b)), and as much sorted or a tuple."""
-    if _called(call) not in ("list", "sorted", "tuple") or len(call.args) != 1:
-        return False
-    given = call.args[0]
-    if isinstance(given, ast.Call):
-        return isinstance(given.func, ast.Attribute) and given.func.attr == "difference"
-    return isinstance(given, ast.BinOp) and isinstance(given.op, ast.Sub)
-
-
-def _difference(call: ast.Call) -> Complaint:
-    return Complaint(
-        call.lineno,
-        "set-difference",
-        "a list of all items but the user's, each time anew, to draw a few from: draw an item and "
-        "draw again where the user has it, or search the user's sorted items (docs/engines.md)",
-    )
-
-
-def _in_loops(tree: ast.AST) -> Iterator[Complaint]:
-    for loop in ast.walk(tree):
-        if not isinstance(loop, LOOPS):
-            continue
-        losses = _losses(loop)
-        for node in ast.walk(loop):
-            if isinstance(node, ast.Call) and _is_list_of_difference(node):
-                yield _difference(node)
-            yield from _kept(node, losses)
-            if losses and isinstance(node, ast.Call) and _is_item_of(node, losses):
-                yield Complaint(
-                    node.lineno,
-                    "synchronised-step",
-                    ".item() in every step makes a GPU's launches wait for its results: sum "
-                    "`loss.detach()` and take .item() once in a while; on a CPU it costs nothing",
-                )
-
-
-def _losses(loop: ast.AST) -> set[str]:
-    """Names whose `.backward()` the loop calls."""
-    return {
-        node.func.value.id
-        for node in ast.walk(loop)
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr == "backward"
-        and isinstance(node.func.value, ast.Name)
-    }
-
-
-def _is_item_of(call: ast.Call, losses: set[str]) -> bool:
-    function = call.func
-    return (
-        isinstance(function, ast.Attribute)
-        and function.attr == "item"
-        and isinstance(function.value, ast.Name)
-        and function.value.id in losses
-    )
-
-
-def _kept(node: ast.AST, losses: set[str]) -> Iterator[Complaint]:
-    """`total += loss`, `losses.append(loss)`, `total = total + loss`: the tensor with its graph."""
-    kept: ast.expr | None = None
-    if not isinstance(node, ast.AugAssign | ast.Assign | ast.Call):
-        return
-    if isinstance(node, ast.AugAssign):
-        kept = node.value
-    elif isinstance(node, ast.Call) and _called(node) == "append" and node.args:
-        kept = node.args[0]
-    elif isinstance(node, ast.Assign) and isinstance(node.value, ast.BinOp):
-        name = node.targets[0].id if isinstance(node.targets[0], ast.Name) else None
-        sides = [node.value.left, node.value.right]
-        if any(isinstance(side, ast.Name) and side.id == name for side in sides):
-            kept = next((side for side in sides if _is_graph(side, losses)), None)
-    if kept is not None and _is_graph(kept, losses):
-        yield Complaint(
-            node.lineno,
-            "kept-graph",
-            "keeps the graph of every step, and memory grows: keep `loss.detach()`",
-        )
-
-
-def _is_graph(node: ast.AST, losses: set[str]) -> bool:
-    """The loss itself, or arithmetic with it."""
-    if isinstance(node, ast.BinOp):
-        return _is_graph(node.left, losses) or _is_graph(node.right, losses)
-    return isinstance(node, ast.Name) and node.id in losses
-
-
 def _loaders(tree: ast.AST, cores: int | None) -> Iterator[Complaint]:
     for node in ast.walk(tree):
-        if not isinstance(node, ast.Call) or _called(node) != "DataLoader":
+        if not isinstance(node, ast.Call) or calls.name(node) != "DataLoader":
             continue
         given = {word.arg: word.value for word in node.keywords}
-        if None not in given and not OWN_ORDER & set(given) and _trains(node):
+        by_place = len(node.args) > SHUFFLE_AT
+        if not by_place and not {None, *OWN_ORDER} & set(given) and _trains(node):
             yield Complaint(
                 node.lineno,
                 "no-shuffle",
@@ -192,31 +104,34 @@ def _loaders(tree: ast.AST, cores: int | None) -> Iterator[Complaint]:
 
 def _trains(loader: ast.Call) -> bool:
     """Whether its data set is called a training set: `DataLoader(train_data, ...)`."""
-    data = [*loader.args[:1], *(word.value for word in loader.keywords if word.arg == "dataset")]
-    names = [
+    return any("train" in name.lower() for name in _names_of_data(loader))
+
+
+def _names_of_data(call: ast.Call) -> list[str]:
+    data = [*call.args[:1], *(word.value for word in call.keywords if word.arg == "dataset")]
+    return [
         node.id if isinstance(node, ast.Name) else node.attr
         for each in data
         for node in ast.walk(each)
         if isinstance(node, ast.Name | ast.Attribute)
     ]
-    return any("train" in name.lower() for name in names)
 
 
 def _epochs(tree: ast.AST) -> Iterator[Complaint]:
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    if any(_called(call) == "set_epoch" for call in calls):
-        return
-    for call in calls:
-        shuffled = not any(
-            word.arg == "shuffle"
-            and isinstance(word.value, ast.Constant)
-            and word.value.value is False
-            for word in call.keywords
-        )
-        if _called(call) == "DistributedSampler" and shuffled:
-            yield Complaint(
-                call.lineno,
-                "no-set-epoch",
-                "its order is that of epoch 0 for ever: call sampler.set_epoch(epoch) before each "
-                "epoch",
-            )
+    for call in ast.walk(tree):
+        if isinstance(call, ast.Call) and calls.name(call) == "DistributedSampler":
+            names = "".join(_names_of_data(call)).lower()
+            if _may_shuffle(call) and not any(word in names for word in EVALUATED):
+                yield Complaint(
+                    call.lineno,
+                    "no-set-epoch",
+                    "its order is that of epoch 0 for ever: call sampler.set_epoch(epoch) before "
+                    "each epoch",
+                )
+
+
+def _may_shuffle(sampler: ast.Call) -> bool:
+    return not any(
+        word.arg == "shuffle" and isinstance(word.value, ast.Constant) and not word.value.value
+        for word in sampler.keywords
+    )
