@@ -171,11 +171,19 @@ def test_more_threads_or_workers_than_cores() -> None:
     assert asked("export OMP_NUM_THREADS=8", "#SBATCH -c 8") == [(2, "too-many-threads")]
 
 
+@pytest.mark.parametrize("option", ["--exclusive", "--cpus-per-gpu=8"])
+def test_cores_that_the_script_does_not_say_are_not_assumed(option: str) -> None:
+    lines = ["export OMP_NUM_THREADS=8", "python train.py --num-workers 4"]
+    assert asked(f"#SBATCH {option}", *lines) == []
+    assert [rule for _, rule in asked(*lines)] == ["too-many-threads", "too-many-workers"]
+
+
 def test_tasks_that_nothing_starts() -> None:
     assert asked("#SBATCH --ntasks=4", "python train.py") == [(3, "ranks-without-launcher")]
     assert asked("#SBATCH -N 2", "python train.py") == [(3, "one-task-for-nodes")]
     assert asked("#SBATCH -N 2", "#SBATCH --ntasks-per-node=2", "srun python train.py") == []
     assert asked("#SBATCH --ntasks=4", "# python train.py", "torchrun train.py") == []
+    assert asked("#SBATCH -n 4", "python prepare.py", "accelerate launch train.py") == []
 
 
 def test_the_verb_names_files_and_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

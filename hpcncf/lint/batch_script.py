@@ -12,7 +12,10 @@ from hpcncf.lint.complaint import Complaint
 SHORT: Final = {"c": "cpus-per-task", "n": "ntasks", "N": "nodes", "a": "array"}
 THREADS: Final = r"(?:OMP|MKL|OPENBLAS)_NUM_THREADS=[\"']?(\d+)\b"
 WORKERS: Final = r"--(?:num[-_])?workers[= ](\d+)\b"
-LAUNCHERS: Final = r"\b(?:srun|mpirun|mpiexec|torchrun|torch\.distributed\.(?:run|launch))\b"
+BY_NODE: Final = frozenset({"exclusive", "cpus-per-gpu"})
+LAUNCHERS: Final = (
+    r"\b(?:srun|mpirun|mpiexec|torchrun|torch\.distributed\.(?:run|launch)|accelerate|deepspeed)\b"
+)
 STARTS: Final = r"^\s*(?:exec\s+)?(?:python[\d.]*|\S*/python[\d.]*)\s"
 
 
@@ -29,8 +32,14 @@ class Asked:
 
     @property
     def cores(self) -> int | None:
-        """Of each task."""
+        """Of each task, where the script says it."""
         return self.number("cpus-per-task")
+
+    @property
+    def has(self) -> int | None:
+        """Cores that each task has: Slurm's one where it says none; not known where it has a
+        node's or a GPU's."""
+        return self.cores or (None if BY_NODE & set(self.values) else 1)
 
     @property
     def tasks(self) -> int:
@@ -116,7 +125,7 @@ def _sruns(number: int, line: str, options: Asked, text: str) -> Iterator[Compla
 
 
 def _threads(number: int, line: str, options: Asked) -> Iterator[Complaint]:
-    cores = options.cores or (1 if options.tasks == 1 else None)
+    cores = options.cores or (options.has if options.tasks == 1 else None)
     for threads in map(int, re.findall(THREADS, line)):
         if cores is not None and threads > cores:
             yield Complaint(
@@ -128,15 +137,15 @@ def _threads(number: int, line: str, options: Asked) -> Iterator[Complaint]:
 
 
 def _workers(number: int, line: str, options: Asked) -> Iterator[Complaint]:
-    cores = options.cores or 1
+    cores = options.has
     for workers in map(int, re.findall(WORKERS, line)):
-        if workers + 1 > cores:
+        if cores is not None and workers + 1 > cores:
             yield Complaint(
                 number,
                 "too-many-workers",
                 f"{workers} workers and the rank itself are {workers + 1} processes on the {cores} "
                 f"core{'s' * (cores != 1)} of each task: ask for --cpus-per-task={workers + 1}, or "
-                f"use at most {cores - 1} workers",
+                f"use {f'at most {cores - 1}' if cores > 1 else 'no'} workers",
             )
 
 
