@@ -119,7 +119,8 @@ Refused when the plan is made, with the reason:
 | `backend: nccl` | `device: cpu` | nccl moves GPU memory only |
 | `backend: nccl` | more ranks than GPUs on a node | nccl refuses two ranks on one GPU |
 | `threads` | fewer `cpus_per_task` | threads without a core of their own slow each other down |
-| `num_workers`, `workers`, `collate` … | `loader: vectorized` | it has no DataLoader |
+| `num_workers`, `workers`, `collate` … | `loader: vectorized`, `device` | they have no DataLoader |
+| `pin_memory`, `non_blocking`, `prefetch_to_device` | `loader: device` | no batch is copied |
 | `num_workers` | fewer `cpus_per_task` | the workers would take turns |
 | `workers`, `persistent_workers`, `prefetch_factor` | `num_workers: 0` | there is no worker |
 | `persistent_workers: false` | `workers: thread` | threads begin in no time |

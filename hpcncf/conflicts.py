@@ -19,6 +19,7 @@ OF_REFERENCE: Final = {
 }
 OF_WORKERS: Final = ("workers", "persistent_workers", "prefetch_factor")
 OF_LOADERS: Final = ("num_workers", *OF_WORKERS, "collate")
+OF_COPIES: Final = ("pin_memory", "non_blocking", "prefetch_to_device")
 OF_DDP: Final = ("bucket_mb", "gradient_as_bucket_view", "static_graph")
 
 
@@ -226,6 +227,12 @@ def _loader_conflicts(resources: Resources, training: Training) -> list[str]:
             f"training.{each} has no meaning with loader vectorized, which makes whole batches in "
             "the rank itself: leave it out, or use loader per_sample or batched"
             for each in _given(training, OF_LOADERS)
+        ]
+    if training.loader == "device":
+        return [
+            f"training.{each} has no meaning with loader device, whose batches are made where the "
+            "model trains, by the rank itself: leave it out, or use another loader"
+            for each in _given(training, (*OF_LOADERS, *OF_COPIES))
         ]
     given = "" if workers else ", ".join(_given(training, OF_WORKERS))
     rules = [

@@ -161,9 +161,10 @@ class Training(Settings):
     """`reference`: the paper's nn.Module with four tables, torch's own optimisers. `rowwise`: the
     same model and mathematics, but a step touches only its own rows. `native`: that in one
     compiled step, where hpcncf was installed with a C++ compiler (docs/engines.md)."""
-    loader: Literal["per_sample", "batched", "vectorized"] = "vectorized"
+    loader: Literal["per_sample", "batched", "vectorized", "device"] = "vectorized"
     """`per_sample`: one `__getitem__` per positive, negatives drawn one by one in Python.
-    `batched`: `__getitems__`, a batch at a time. `vectorized`: no DataLoader, tensor indexing."""
+    `batched`: `__getitems__`, a batch at a time. `vectorized`: no DataLoader, tensor indexing.
+    `device`: all training data lie where the model trains, and batches are made there."""
     num_workers: Whole = 0
     """DataLoader workers of each rank (`per_sample` and `batched`), no more than its cores."""
     workers: Literal["process", "thread"] = "process"

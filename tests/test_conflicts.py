@@ -17,6 +17,9 @@ from hpcncf.spec import Model, Resources, Training
         (Resources(cpus_per_task=2), Training(threads=3), "cpus_per_task 2"),
         (Resources(), Training(loader="vectorized", num_workers=1), "num_workers"),
         (Resources(), Training(collate="fast"), "makes whole batches"),
+        (Resources(), Training(loader="device", num_workers=1), "no meaning with loader device"),
+        (Resources(), Training(loader="device", pin_memory=True), "where the model trains"),
+        (Resources(), Training(loader="device", engine="native"), "draws its instances itself"),
         (Resources(), Training(profile="py-spy", profile_steps=5), "profile_steps has no meaning"),
         (Resources(), Training(profile_ranks="all"), "profile none"),
         (

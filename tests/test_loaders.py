@@ -1,4 +1,4 @@
-"""Three ways to make a batch give the same instances, whatever ranks, workers and start."""
+"""Four ways to make a batch give the same instances, whatever ranks, workers and start."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hpcncf.ncf.instances import Batch, Order, Schedule, Source
 from hpcncf.ncf.loaders import Loader
 from hpcncf.spec import Training
 
-LOADERS = ("per_sample", "batched", "vectorized")
+LOADERS = ("per_sample", "batched", "vectorized", "device")
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def assert_same(ours: list[Batch], theirs: list[Batch]) -> None:
             assert torch.equal(left, right)
 
 
-@pytest.mark.parametrize("loader", ["per_sample", "batched"])
+@pytest.mark.parametrize("loader", ["per_sample", "batched", "device"])
 @pytest.mark.parametrize("negatives", [1, 4, 5])
 def test_all_loaders_give_the_same_instances(data: Prepared, loader: str, negatives: int) -> None:
     expected = batches(data, loader="vectorized", negatives=negatives)

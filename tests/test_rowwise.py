@@ -73,7 +73,7 @@ def test_a_run_interrupted_anywhere_has_the_bits_of_one_never_interrupted(
     assert losses[0] == losses[1]
 
 
-@pytest.mark.parametrize("loader", ["per_sample", "batched", "vectorized"])
+@pytest.mark.parametrize("loader", ["per_sample", "batched", "device"])
 def test_all_loaders_feed_it_alike(small: Path, tmp_path: Path, loader: str) -> None:
     digests = []
     for each in (loader, "vectorized"):

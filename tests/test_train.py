@@ -46,7 +46,7 @@ def test_all_loaders_train_the_same_bits(data: Path, tmp_path: Path, dropout: fl
     model = Model(dropout=dropout)
     digests = {
         trained(data, tmp_path / loader, model=model, loader=loader, epochs=1).record().model_sha256
-        for loader in ("per_sample", "batched", "vectorized")
+        for loader in ("per_sample", "batched", "vectorized", "device")
     }
     assert len(digests) == 1
 

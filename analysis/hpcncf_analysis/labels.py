@@ -104,7 +104,7 @@ def _says(name: str, row: Row, told: Sequence[str]) -> bool:
 def _means_nothing(name: str, row: Row) -> bool:
     """What only another setting's value gives a meaning."""
     if name == "num_workers":
-        return row.get("loader") == "vectorized"
+        return row.get("loader") in ("vectorized", "device")
     return name == "sync_every" and row.get("sync") != "local_sgd"
 
 

@@ -80,6 +80,7 @@ def _measured(run: Run, seconds: float) -> Loaded:
     from hpcncf.ncf import distributed, loading
     from hpcncf.ncf.data import prepared
     from hpcncf.ncf.instances import Schedule
+    from hpcncf.ncf.loaders import CPU
     from hpcncf.rank.launcher import Place
 
     assert run.training is not None
@@ -88,9 +89,13 @@ def _measured(run: Run, seconds: float) -> Loaded:
     data = prepared.load(Path(run.data.path))
     batch = run.training.batch_over_ranks(ranks)
     schedule = Schedule(data.manifest.train_rows, batch, 0, ranks)
-    distributed.set_threads(run.training, run.resources, Place(rank=0, local_rank=0, world_size=1))
+    place = Place(rank=0, local_rank=0, world_size=1)
+    distributed.set_threads(run.training, run.resources, place)
+    # All other loaders make their batches in memory: timing them takes no GPU.
+    resident = run.training.loader == "device"
+    device = distributed.device(run.training, run.resources, place) if resident else CPU
     print(f"{_words(run)} ...", file=sys.stderr, flush=True)
-    return loading.measured(data, run.training, schedule, seconds)
+    return loading.measured(data, run.training, schedule, seconds, device)
 
 
 def _words(run: Run) -> str:

@@ -1,6 +1,7 @@
 """Batches on their way from the loader to the device that trains on them.
 
-On a CPU they are where they are needed, and nothing here does anything. Not yet run on a GPU.
+On a CPU, and with loader `device`, they are where they are needed, and nothing here does anything.
+Not yet run on a GPU.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ def on_device(
     batches: Iterator[Tensors], training: Training, device: torch.device
 ) -> Iterator[Tensors]:
     """The same tensors, in order, on the device; its current stream may use them."""
-    if device.type == "cpu":
+    if device.type == "cpu" or training.loader == "device":
         return batches
     if training.prefetch_to_device:
         return _ahead(batches, training, device)

@@ -159,7 +159,7 @@ def _quiet_worker(_: int) -> None:
 def check_shared_memory(training: Training, schedule: Schedule, data: Prepared, ranks: int) -> None:
     """Raises HpcncfError where the workers of so many ranks of a node would find no room there."""
     told = shutil.disk_usage(SHM) if Path(SHM).is_dir() else None
-    if training.loader != "vectorized" and told:
+    if training.loader in ("per_sample", "batched") and told:
         share = -(-schedule.batch // schedule.world_size)
         columns = len(data.manifest.context_columns)
         check_room(shared_bytes(training, share, columns) * ranks, ranks, told.free)

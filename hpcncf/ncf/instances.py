@@ -33,7 +33,7 @@ def batch_of(rows: Rows) -> Batch:
     """Spread users and context over each positive's 1 + negatives instances, and label them."""
     users, items, context = rows
     each = items.shape[1]
-    labels = torch.zeros(items.shape)
+    labels = torch.zeros(items.shape, device=items.device)
     labels[:, 0] = 1.0
     return Batch(
         users.repeat_interleave(each),

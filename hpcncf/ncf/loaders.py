@@ -1,6 +1,6 @@
-"""A rank's training batches, three ways: a sample, a batch, or no DataLoader at all.
+"""A rank's training batches, four ways: a sample, a batch, no DataLoader, or on the device itself.
 
-All three give the same instances in the same order, whatever the number of ranks or workers: step
+All four give the same instances in the same order, whatever the number of ranks or workers: step
 s of an epoch is positions s * B to (s + 1) * B of the epoch's order, and each rank its shard of
 those. They differ in how much Python runs for each instance, which is what they are here to show.
 """
@@ -16,15 +16,26 @@ import torch
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.fetching import Fetcher
 from hpcncf.ncf.instances import Batch, Order, Rows, Schedule, Source, batch_of
+from hpcncf.ncf.resident import Resident
 from hpcncf.spec import Training
 
+CPU = torch.device("cpu")
 GATHERED = 4_096  # rows at once, of several steps where these are short: numpy's calls cost alike
 
 
 class Loader:
     """The batches of one rank. `epoch` may begin at any step."""
 
-    def __init__(self, data: Prepared, training: Training, schedule: Schedule) -> None:
+    def __init__(
+        self,
+        data: Prepared,
+        training: Training,
+        schedule: Schedule,
+        device: torch.device = CPU,
+    ) -> None:
+        """`device` is where loader `device` makes them; all others do in the rank's own memory."""
+        resident = training.loader == "device"
+        self._resident = Resident(data, training, schedule, device) if resident else None
         self._source = Source(data, training)
         self._training, self._schedule = training, schedule
         self._empty = self._source.gather(0, np.empty(0, dtype=np.int64))
@@ -35,6 +46,8 @@ class Loader:
 
     def rows(self, epoch: int, steps: range) -> Iterator[Rows]:
         """The same, each positive's user and context once."""
+        if self._resident:
+            return self._resident.rows(epoch, steps)
         kinds: dict[str, Callable[[int, range], Iterator[Rows]]] = {
             "per_sample": self._fetched,
             "batched": self._fetched,

@@ -6,9 +6,11 @@ import itertools
 import time
 from dataclasses import dataclass
 
+import torch
+
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.instances import Schedule
-from hpcncf.ncf.loaders import Loader
+from hpcncf.ncf.loaders import CPU, Loader
 from hpcncf.spec import Training
 
 
@@ -31,11 +33,17 @@ class Loaded:
         return self.instances / self.seconds
 
 
-def measured(data: Prepared, training: Training, schedule: Schedule, seconds: float) -> Loaded:
+def measured(
+    data: Prepared,
+    training: Training,
+    schedule: Schedule,
+    seconds: float,
+    device: torch.device = CPU,
+) -> Loaded:
     """Of a rank that has rows in every step: the first batch of two epochs, then as many batches
     as come in so many seconds, through as many epochs as that takes."""
-    loader = Loader(data, training, schedule)
-    first_s, again_s = (_one_batch(loader, epoch) for epoch in range(2))
+    loader = Loader(data, training, schedule, device)
+    first_s, again_s = (_one_batch(loader, epoch, device) for epoch in range(2))
     steps = range(schedule.steps)
     batches = (batch for epoch in itertools.count(2) for batch in loader.epoch(epoch, steps))
     counted = instances = 0
@@ -43,10 +51,18 @@ def measured(data: Prepared, training: Training, schedule: Schedule, seconds: fl
     while ended - began < seconds:
         instances += len(next(batches).labels)
         counted, ended = counted + 1, time.perf_counter()
+    ended = _now(device)
     return Loaded(first_s, again_s, counted, instances, ended - began)
 
 
-def _one_batch(loader: Loader, epoch: int) -> float:
+def _one_batch(loader: Loader, epoch: int, device: torch.device) -> float:
     began = time.perf_counter()
     list(loader.epoch(epoch, range(1)))
-    return time.perf_counter() - began
+    return _now(device) - began
+
+
+def _now(device: torch.device) -> float:
+    """After all that was queued on the device is done."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()

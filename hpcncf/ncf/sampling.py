@@ -12,6 +12,7 @@ size of the data is kept.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,10 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 
-_M0, _M1 = 0xD2511F53, 0xCD9E8D57
+M0, M1 = 0xD2511F53, 0xCD9E8D57
 _W0, _W1 = 0x9E3779B9, 0xBB67AE85
 _MASK = 0xFFFFFFFF
-_FEISTEL_M = 0xD2B74407B1CE6E93
+FEISTEL_M = 0xD2B74407B1CE6E93
 _FEISTEL_ROUNDS = 24
 
 # The last counter word tells the purposes apart, so that no two ever share random words.
@@ -56,12 +57,17 @@ def philox_block(seed: int, purpose: int, epoch: int, row: int, block: int) -> t
 def _rounds(words: Any, seed: int) -> tuple[Any, Any, Any, Any]:
     """Ten rounds over four words, of Python integers or of uint64 arrays holding 32 bits."""
     c0, c1, c2, c3 = words
-    k0, k1 = seed & _MASK, seed >> 32 & _MASK
-    for _ in range(10):
-        p0, p1 = c0 * _M0, c2 * _M1
+    for k0, k1 in round_keys(seed):
+        p0, p1 = c0 * M0, c2 * M1
         c0, c1, c2, c3 = (p1 >> 32) ^ c1 ^ k0, p1 & _MASK, (p0 >> 32) ^ c3 ^ k1, p0 & _MASK
-        k0, k1 = (k0 + _W0) & _MASK, (k1 + _W1) & _MASK
     return c0, c1, c2, c3
+
+
+@lru_cache(maxsize=8)
+def round_keys(seed: int) -> tuple[tuple[int, int], ...]:
+    """Of Philox's ten rounds."""
+    k0, k1 = seed & _MASK, seed >> 32 & _MASK
+    return tuple(((k0 + at * _W0) & _MASK, (k1 + at * _W1) & _MASK) for at in range(10))
 
 
 def below(words: NDArray[np.uint32], bound: Ints | int) -> Ints:
@@ -75,14 +81,26 @@ def epoch_rows(seed: int, epoch: int, start: int, stop: int, rows: int) -> Ints:
     value = np.arange(start, stop, dtype=np.uint64)
     if rows <= 1:
         return value.astype(np.int64)
-    bits = max(4, (rows - 1).bit_length())  # on fewer, some orders would come far too often
-    keys = philox(seed, ORDER, epoch, np.arange(_FEISTEL_ROUNDS), 1)[:, 0].astype(np.uint64)
+    bits = order_bits(rows)
+    keys = np.array(order_keys(seed, epoch), dtype=np.uint64)
     value = _bijection(value, bits, keys)
     outside = np.flatnonzero(value >= rows)
     while len(outside):
         value[outside] = _bijection(value[outside], bits, keys)
         outside = outside[value[outside] >= rows]
     return value.astype(np.int64)
+
+
+def order_bits(rows: int) -> int:
+    """The order of so many rows is a bijection on this many bits, walked in cycles."""
+    return max(4, (rows - 1).bit_length())  # on fewer, some orders would come far too often
+
+
+def order_keys(seed: int, epoch: int) -> list[int]:
+    """Of the bijection's rounds."""
+    words = philox(seed, ORDER, epoch, np.arange(_FEISTEL_ROUNDS), 1)[:, 0]
+    keys: list[int] = words.tolist()
+    return keys
 
 
 def _bijection(
@@ -95,7 +113,7 @@ def _bijection(
     left, right = value >> np.uint64(right_bits), value & right_mask
     with np.errstate(over="ignore"):  # products modulo 2^64 are meant
         for key in keys:
-            product = left * np.uint64(_FEISTEL_M)
+            product = left * np.uint64(FEISTEL_M)
             high, low = product >> np.uint64(32), product & np.uint64(_MASK)
             low = (low << shift) | (right >> np.uint64(left_bits))
             left, right = (high ^ key ^ right) & left_mask, low & right_mask

@@ -20,6 +20,7 @@ from hpcncf.ncf import (
     model,
     recording,
     replicas,
+    resident,
     resuming,
     touched,
 )
@@ -75,7 +76,8 @@ class Trainer:
         batch = run.training.batch_over_ranks(place.world_size)
         self.schedule = Schedule(data.manifest.train_rows, batch, place.rank, place.world_size)
         fetching.check_shared_memory(run.training, self.schedule, data, place.local_world_size)
-        self.loader = Loader(data, run.training, self.schedule)
+        resident.check(data, run.training, self.schedule, self.device, place.local_world_size)
+        self.loader = Loader(data, run.training, self.schedule, self.device)
         self.rows_per_step = touched.rows_per_step(data, run.training, self.schedule)
         caution = data.manifest.caution if run.training.evaluation == "sampled" else None
         self.warnings = [caution] if caution else []

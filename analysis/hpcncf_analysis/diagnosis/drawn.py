@@ -51,7 +51,7 @@ def _failed(ranks: Sequence[RankRecord]) -> str | None:
 
 def _settings(first: RankRecord) -> dict[str, Any]:
     training = first.run.get("training") or {}
-    loads = training.get("loader", "vectorized") != "vectorized"
+    loads = training.get("loader", "vectorized") not in ("vectorized", "device")
     return {
         "trained": first.training is not None,
         "training": training,

@@ -1,0 +1,102 @@
+"""`sampling` as torch operations on any device: the same rows and the same negatives, to the bit.
+
+Unsigned words stand in int64: a product that wraps has the right low 64 bits, and the sign that a
+shift to the right brings in is masked away. Sizes and numbers of rounds are known beforehand and no
+value is asked for on the host, so that a GPU never waits. Tested on CPUs; not yet run on a GPU.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hpcncf.ncf import sampling
+
+_MASK = 0xFFFFFFFF
+_FEISTEL_M = sampling.FEISTEL_M - 2**64  # the same 64 bits, signed
+_AT_ONCE = 2**22
+"""Positions whose order is computed at once: six numbers of each are held meanwhile."""
+
+
+def philox(seed: int, purpose: int, epoch: int, rows: Tensor, blocks: int = 1) -> Tensor:
+    """`sampling.philox` of rows int64 [n]: words [n, 4 * blocks] below 2^32, int64."""
+    shape = (len(rows), blocks)
+    block = torch.arange(blocks, device=rows.device) + (purpose << 24)
+    c0, c1 = ((rows >> shift & _MASK)[:, None].expand(shape) for shift in (0, 32))
+    c2, c3 = torch.full_like(c0, epoch & _MASK), block.expand(shape)
+    for k0, k1 in sampling.round_keys(seed):
+        p0, p1 = c0 * sampling.M0, c2 * sampling.M1
+        c0, c1 = (p1 >> 32 & _MASK) ^ c1 ^ k0, p1 & _MASK
+        c2, c3 = (p0 >> 32 & _MASK) ^ c3 ^ k1, p0 & _MASK
+    return torch.stack((c0, c1, c2, c3), dim=-1).reshape(len(rows), 4 * blocks)
+
+
+def epoch_order(seed: int, epoch: int, rows: int, device: torch.device) -> Tensor:
+    """`sampling.epoch_rows` of a whole epoch: int64 [rows]. It holds `order_bytes` meanwhile.
+
+    A walk of a cycle from a position below `rows` meets each value outside once at most before it
+    is below again. Doubling the strides of all walks, so many values are passed in that many's
+    logarithm of rounds: exact, however the keys fall.
+    """
+    if rows <= 1:
+        return torch.arange(rows, device=device)
+    bits = sampling.order_bits(rows)
+    keys = sampling.order_keys(seed, epoch)
+    positions = torch.arange(2**bits, device=device)
+    following = torch.cat([_bijection(each, bits, keys) for each in positions.split(_AT_ONCE)])
+    walked = torch.where(positions < rows, positions, following)
+    del positions
+    for _ in range((2**bits - rows).bit_length()):
+        walked = walked.index_select(0, walked)
+    return walked.index_select(0, following[:rows])
+
+
+def order_bytes(rows: int) -> int:
+    """Of the three tables that `epoch_order` holds at once."""
+    return 3 * 8 << sampling.order_bits(rows)
+
+
+def _bijection(value: Tensor, bits: int, keys: list[int]) -> Tensor:
+    left_bits, right_bits = bits // 2, bits - bits // 2
+    left_mask, right_mask = (1 << left_bits) - 1, (1 << right_bits) - 1
+    shift = right_bits - left_bits
+    left, right = value >> right_bits, value & right_mask
+    for key in keys:
+        product = left * _FEISTEL_M
+        low = ((product & _MASK) << shift) | (right >> left_bits)
+        left, right = ((product >> 32 & _MASK) ^ key ^ right) & left_mask, low & right_mask
+    return left << right_bits | right
+
+
+def negatives(
+    seed: int,
+    epoch: int,
+    rows: Tensor,
+    users: Tensor,
+    indptr: Tensor,
+    positives: Tensor,
+    items: int,
+    count: int,
+    most: int,
+) -> Tensor:
+    """`sampling.negatives`: int64 [len(rows), count]. No user has more than `most` positives."""
+    words = philox(seed, sampling.NEGATIVES, epoch, rows, -(-count // 4))[:, :count]
+    first = indptr.index_select(0, users)
+    held = indptr.index_select(0, users + 1) - first
+    drawn = words * (items - held)[:, None] >> 32
+    return nth_absent(drawn, positives, first[:, None], held[:, None], most)
+
+
+def nth_absent(nth: Tensor, positives: Tensor, first: Tensor, held: Tensor, most: int) -> Tensor:
+    """`sampling.nth_absent`, with as many rounds as `most` positives of a user need.
+
+    Positives[j] - j never falls, so how many of them are at most nth is found bit by bit, from the
+    highest: a bit stays where so many positives there are, and the last of them is before.
+    """
+    before = torch.zeros_like(nth)
+    for bit in reversed(range(most.bit_length())):
+        tried = before + (1 << bit)
+        at = (first + (tried - 1)).clamp(max=len(positives) - 1)  # not used where there is none
+        value = positives.take(at)
+        before = torch.where((tried <= held) & (value - (tried - 1) <= nth), tried, before)
+    return nth + before

@@ -1,0 +1,112 @@
+"""All training data on the device that trains, and batches made there: nothing is copied in a step.
+
+Tested on CPUs; not yet run on a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hpcncf.errors import HpcncfError
+from hpcncf.ncf import device_sampling, fitting
+from hpcncf.ncf.data.prepared import Prepared
+from hpcncf.ncf.instances import Rows, Schedule
+from hpcncf.spec import Training
+
+MIB: Final = 2**20
+# Positives drawn at once, of several steps where these are short: a GPU's time for so few numbers
+# is that of starting its some 250 operations, and a CPU's cache holds no more.
+ON_GPU: Final = 2**18
+ON_CPU: Final = 2**12
+
+
+class Resident:
+    """The rows of one rank. Of an epoch it holds the whole order, 8 bytes a row."""
+
+    def __init__(
+        self, data: Prepared, training: Training, schedule: Schedule, device: torch.device
+    ) -> None:
+        self._training, self._schedule, self._device = training, schedule, device
+        self._items = data.manifest.items
+        self._most = int(np.diff(data.positives_indptr).max(initial=0))
+        arrays = (torch.tensor(np.asarray(each), device=device) for each in _arrays(data))
+        self._users, self._own, self._context, self._indptr, self._positives = arrays
+
+    def rows(self, epoch: int, steps: range) -> Iterator[Rows]:
+        schedule = self._schedule
+        order = device_sampling.epoch_order(self._training.seed, epoch, schedule.rows, self._device)
+        at_once = max(1, _at_once(self._device) // schedule.batch)
+        for first in range(steps.start, steps.stop, at_once):
+            some = range(first, min(first + at_once, steps.stop))
+            bounds = [schedule.positions(step) for step in some]
+            mine = torch.cat([order[start:stop] for start, stop in bounds])
+            lengths = [stop - start for start, stop in bounds]
+            parts = self._gather(epoch, mine)
+            yield from zip(*(torch.split(part, lengths) for part in parts), strict=True)
+
+    def _gather(self, epoch: int, rows: torch.Tensor) -> Rows:
+        training = self._training
+        users = self._users.index_select(0, rows).long()
+        drawn = device_sampling.negatives(
+            *(training.seed, epoch, rows, users, self._indptr, self._positives),
+            *(self._items, training.negatives, self._most),
+        )
+        own = self._own.index_select(0, rows)[:, None]
+        return users, torch.cat([own, drawn], dim=1), self._context.index_select(0, rows)
+
+
+def check(
+    data: Prepared, training: Training, schedule: Schedule, device: torch.device, ranks: int
+) -> None:
+    """Raises HpcncfError where `loader: device` surely finds no room for the data of `ranks` ranks
+    of this node."""
+    if training.loader == "device":
+        free, whose, sharing = _room(device, ranks)
+        check_room(needed(data, training, schedule, device) * sharing, sharing, free, whose)
+
+
+def needed(data: Prepared, training: Training, schedule: Schedule, device: torch.device) -> int:
+    """Bytes that one rank surely holds at once: the data, beside them an epoch's order while it is
+    made, or, made, with the rows drawn from it."""
+    drawn = min(schedule.rows, max(schedule.batch, _at_once(device)))
+    row = 8 + 8 * (1 + training.negatives) + 4 * len(data.manifest.context_columns)
+    ordered = 8 * schedule.rows + row * drawn // schedule.world_size
+    whole = sum(each.nbytes for each in _arrays(data))
+    return whole + max(device_sampling.order_bytes(schedule.rows), ordered)
+
+
+def check_room(needed: int, ranks: int, free: int, whose: str) -> None:
+    if needed > free:
+        raise HpcncfError(
+            f"training.loader device: all training data take at least {needed / MIB:,.0f} MiB, of "
+            f"{ranks} rank{'s' * (ranks != 1)}, and {free / MIB:,.0f} MiB are free in {whose}: "
+            "use loader vectorized, which copies each batch, or more memory"
+        )
+
+
+def _room(device: torch.device, ranks: int) -> tuple[int, str, int]:
+    """Bytes free, where, and how many ranks share them."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return free, f"GPU {device.index}", -(-ranks // torch.cuda.device_count())
+    there, whose = fitting.available()
+    return int(there), whose, ranks
+
+
+def _at_once(device: torch.device) -> int:
+    return ON_CPU if device.type == "cpu" else ON_GPU
+
+
+def _arrays(data: Prepared) -> list[NDArray[Any]]:
+    return [
+        data.train_users,
+        data.train_items,
+        data.train_context,
+        data.positives_indptr,
+        data.positives,
+    ]

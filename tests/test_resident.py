@@ -1,0 +1,65 @@
+"""Data that lie on the device: what they need there, and that a step waits for nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from make_runs import tiny
+
+from hpcncf.errors import HpcncfError
+from hpcncf.ncf import resident
+from hpcncf.ncf.data.prepared import Prepared
+from hpcncf.ncf.instances import Schedule, batch_of
+from hpcncf.ncf.resident import Resident
+from hpcncf.spec import Training
+
+TRAINING = Training(loader="device", negatives=4)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+    return tiny(tmp_path_factory.mktemp("data") / "tiny")
+
+
+def test_what_a_rank_holds_is_counted(data: Prepared) -> None:
+    schedule, pairs = Schedule(1501, 50), data.manifest.train_pairs
+    # A row's user, item and 9 context columns; the bounds of 40 users; all pairs once.
+    arrays = 1501 * (4 + 4 + 36) + 41 * 8 + pairs * 4
+    # The order, and every row drawn: user, 5 items, context. More than 3 tables of 2,048 numbers.
+    drawn = 8 * 1501 + 1501 * (8 + 5 * 8 + 36)
+    assert drawn > 3 * 8 * 2048
+    assert resident.needed(data, TRAINING, schedule, torch.device("cpu")) == arrays + drawn
+
+
+def test_of_little_data_the_order_is_most(data: Prepared) -> None:
+    narrow = TRAINING.model_copy(update={"negatives": 1})
+    ranks = Schedule(1501, 50, 0, 50)
+    arrays = 1501 * 44 + 41 * 8 + data.manifest.train_pairs * 4
+    assert resident.needed(data, narrow, ranks, torch.device("cpu")) == arrays + 3 * 8 * 2048
+
+
+def test_too_little_memory_is_told_with_both_sizes() -> None:
+    resident.check_room(2**20, 2, 2**20, "GPU 0")
+    with pytest.raises(HpcncfError, match=r"3 MiB, of 2 ranks, and 1 MiB are free in GPU 0"):
+        resident.check_room(3 * 2**20, 2, 2**20, "GPU 0")
+
+
+def test_no_value_of_a_batch_is_asked_for_on_the_host(data: Prepared) -> None:
+    """Tensors of device meta have none: what would make a GPU wait fails there."""
+    meta = torch.device("meta")
+    there = Resident(data, TRAINING, Schedule(1501, 50), meta)
+    batches = [batch_of(rows) for rows in there.rows(0, range(31))]
+    assert [len(each.labels) for each in batches] == [250] * 30 + [5]
+    assert {part.device for part in batches[-1]} == {meta}
+
+
+def test_the_prepared_files_are_copied_not_changed(tmp_path: Path) -> None:
+    data = tiny(tmp_path / "tiny")
+    users, _, _ = next(
+        Resident(data, TRAINING, Schedule(1501, 50), torch.device("cpu")).rows(0, range(1))
+    )
+    before = data.train_users.copy()
+    users.zero_()
+    assert (data.train_users == before).all()
