@@ -15,12 +15,17 @@ pytestmark = pytest.mark.skipif(chromium.found() is None, reason="no Chromium on
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[chromium.Page]:
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     paths = make_results.demo(tmp_path_factory.mktemp("page"))
     make_results.complete(paths)
     assert main(["report", str(paths.folder)]) == 0
+    return paths.report / "report.html"
+
+
+@pytest.fixture(scope="module")
+def page(file: Path) -> Iterator[chromium.Page]:
     with chromium.page() as opened:
-        opened.open(paths.report / "report.html")
+        opened.open(file)
         yield opened
 
 
@@ -95,3 +100,12 @@ def test_a_printed_report_has_the_parts_that_are_closed_on_the_screen(
     assert page.value("document.querySelectorAll('details:not([open])').length") > 0
     page.printed(tmp_path / "report.pdf")
     assert (tmp_path / "report.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_without_scripts_every_run_is_there_and_nothing_pretends_to_sort(file: Path) -> None:
+    with chromium.page() as opened:
+        opened.ask("Emulation.setScriptExecutionDisabled", value=True)
+        opened.open(file)
+        assert opened.value("document.querySelectorAll('#runs tbody tr').length") == 18
+        assert opened.value("document.querySelectorAll('th button').length") == 0
+        assert opened.complaints() == []
