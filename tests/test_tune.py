@@ -121,6 +121,8 @@ def test_runs_under_way_are_waited_for_and_open_ones_sent_again() -> None:
     assert choose.next_step(made.points, [done, under_way], rules).kind == "wait"
     step = choose.next_step(made.points, [done, replace(under_way, fate="open")], rules)
     assert (step.kind, step.asks) == ("send", ())
+    spent = [replace(done, core_hours=1.0), replace(under_way, fate="open")]
+    assert choose.next_step(made.points, spent, rules).kind == "done"
 
 
 def test_the_first_round_is_one_run_and_the_next_no_more_than_the_budget_surely_holds() -> None:

@@ -81,7 +81,7 @@ def next_step(points: Sequence[Point], trials: Sequence[Trial], rules: Rules) ->
     known = Known(
         points, trials, rules, figures.of_points(points, trials), rules.core_hours - spent
     )
-    if any(trial.fate == "open" for trial in trials):
+    if known.left_h > 0 and any(trial.fate == "open" for trial in trials):
         return Step("send", "runs that were asked for and did not end are sent again")
     return _glances(known) or _races(known) or _whole_runs(known) or _done(known)
 
