@@ -60,9 +60,9 @@ def main_table(shown: Sequence[Configuration]) -> Table:
         "s/epoch",
         "core-s/epoch",
     ]
-    keys = ["", *_SPEED_KEYS, *(_SCALING_KEYS if compared else []), *_CORE_KEYS, *_COST_KEYS]
+    names = ["", *_SPEED_KEYS, *(_SCALING_KEYS if compared else []), *_CORE_KEYS, *_COST_KEYS]
     rows = [_main_row(one, compared) for one in shown]
-    return _numbered(Table(columns, rows, keys=_keys(shown, keys)))
+    return _numbered(Table(columns, rows, keys=_keys(shown, names)))
 
 
 # The figures behind the columns, by which a reader sorts.
