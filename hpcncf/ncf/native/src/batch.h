@@ -128,7 +128,7 @@ class Batch {
       S* to_row = inputs.data() + size_t(p) * shape_.shared() + shape_.mlp;
       for (int n = 0; n < context; ++n) to_row[n] = S(from_row[n]);
       int64_t first = data_.indptr[users[p]], held = data_.indptr[users[p] + 1] - first;
-      prefetch_lines(data_.positives + first, size_t(held < 64 ? held : 64) * sizeof(int32_t));
+      prefetch_lines(data_.positives + first, size_t(held < 256 ? held : 256) * sizeof(int32_t));
     }
     for (int p = 0; p < count; ++p) draw_negatives(seed, p);
     distinct_users.find(users.data(), count);
