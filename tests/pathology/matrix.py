@@ -81,7 +81,7 @@ def _said(result: Result) -> str:
     if result.tries > 1:
         words += f" (try {result.tries}: others were busy on its cores)"
     if result.disturbed and not result.right:
-        words += f" (disturbed: others used {result.said.others_cores:.1f} cores)"  # type: ignore[union-attr]
+        words += f" (disturbed: others used {result.others_cores:.1f} cores)"
     return words
 
 

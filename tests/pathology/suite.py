@@ -44,9 +44,11 @@ class Result:
     @property
     def disturbed(self) -> bool:
         """By processes that are none of the case's: nobody can tell them from its own neighbour."""
-        if self.said is None or self.case.beside.neighbour:
-            return False
-        return self.said.others_cores > DISTURBED * self.case.cores
+        return not self.case.beside.neighbour and self.others_cores > DISTURBED * self.case.cores
+
+    @property
+    def others_cores(self) -> float:
+        return self.said.others_cores if self.said else 0.0
 
 
 def named(words: Sequence[str]) -> list[Case]:
