@@ -65,9 +65,9 @@ def test_negatives_are_the_same(
     users = np.arange(len(held)).repeat(3)
     rows = np.arange(len(users)) * 2**33 + 7
     expected = sampling.negatives(seed, epoch, rows, users, indptr, positives, items, count)
-    arrays = map(torch.from_numpy, (rows, users, indptr, positives))
+    at, whose, bounds, known = map(torch.from_numpy, (rows, users, indptr, positives))
     most = max(map(len, held))
-    ours = device_sampling.negatives(seed, epoch, *arrays, items, count, most)
+    ours = device_sampling.negatives(seed, epoch, at, whose, bounds, known, items, count, most)
     assert ours.tolist() == expected.tolist()
 
 

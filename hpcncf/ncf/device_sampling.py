@@ -43,7 +43,9 @@ def epoch_order(seed: int, epoch: int, rows: int, device: torch.device) -> Tenso
     bits = sampling.order_bits(rows)
     keys = sampling.order_keys(seed, epoch)
     positions = torch.arange(2**bits, device=device)
-    following = torch.cat([_bijection(each, bits, keys) for each in positions.split(_AT_ONCE)])
+    following = torch.cat(
+        [_bijection(each, bits, keys) for each in torch.split(positions, _AT_ONCE)]
+    )
     walked = torch.where(positions < rows, positions, following)
     del positions
     for _ in range((2**bits - rows).bit_length()):

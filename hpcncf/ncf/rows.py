@@ -1,7 +1,8 @@
 """Tables of embedding rows that a step reads and updates a few of, and the rules to move them by.
 
 A row lies in one piece, its optimiser's moments behind its values: reading it is one miss of the
-cache, not three.
+cache, not three. Behind the last row of a table is one of zeros, which a step may read any number
+of times: it gets no gradient and stays what it is.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ class Rows(Protocol):
     """[rows, width], a view of the table: what a step writes can be read here."""
 
     def read(self, ids: Tensor) -> Tensor:
-        """Rows [len(ids), width] as the coming step finds them; no id twice."""
+        """Rows [len(ids), width] as the coming step finds them; no id twice, but len(values), which
+        is a row of zeros that gets no gradient."""
 
     def update(self, gradient: Tensor) -> None:
         """Take the step with the gradient [len(ids), width] of the rows that were read."""
@@ -46,14 +48,15 @@ class Sgd:
     """A row without a gradient stays where it is: nothing to remember."""
 
     def __init__(self, start: Tensor, lr: float) -> None:
-        self.values, self._lr = start, lr
+        self._table = torch.cat([start, torch.zeros_like(start[:1])])
+        self.values, self._lr = self._table[:-1], lr
 
     def read(self, ids: Tensor) -> Tensor:
         self._ids = ids
-        return self.values.index_select(0, ids)
+        return self._table.index_select(0, ids)
 
     def update(self, gradient: Tensor) -> None:
-        self.values.index_add_(0, self._ids, gradient, alpha=-self._lr)
+        self._table.index_add_(0, self._ids, gradient, alpha=-self._lr)
 
     def whole(self, ids: Tensor) -> Tensor:
         return self.values.index_select(0, ids)[None]
@@ -76,8 +79,8 @@ class LazyAdam:
 
     def __init__(self, start: Tensor, lr: float) -> None:
         rows, width = start.shape
-        self._table = torch.zeros(rows, 3, width, dtype=start.dtype, device=start.device)
-        self._flat = self._table.view(rows, 3 * width)
+        whole = torch.zeros(rows + 1, 3, width, dtype=start.dtype, device=start.device)
+        self._flat, self._table = whole.view(rows + 1, 3 * width), whole[:-1]
         self._table[:, 0] = start
         self.values = self._table[:, 0]
         self._lr, self._step = lr, 0
@@ -125,7 +128,8 @@ class Adam(LazyAdam):
 
     def __init__(self, start: Tensor, lr: float) -> None:
         super().__init__(start, lr)
-        self._last = torch.zeros(len(start), dtype=torch.int64, device=start.device)
+        self._steps = torch.zeros(len(start) + 1, dtype=torch.int64, device=start.device)
+        self._last = self._steps[:-1]
         self._idle = Idle(start.device)
 
     def read(self, ids: Tensor) -> Tensor:
@@ -138,7 +142,7 @@ class Adam(LazyAdam):
         size, eps = idle.rates(self._step)
         move(self._read, gradient, self._lr * size, eps)
         self._put_back()
-        self._last.index_fill_(0, self._ids, self._step)
+        self._steps.index_fill_(0, self._ids, self._step)
         if self._step == ONE_BY_ONE:
             self.settle()
 
@@ -155,7 +159,7 @@ class Adam(LazyAdam):
         self._last.fill_(self._step)
 
     def _catch_up(self) -> None:
-        last = self._last.index_select(0, self._ids)
+        last = self._steps.index_select(0, self._ids)
         if self._step <= ONE_BY_ONE:
             idle.one_by_one(self._read, last, self._step, self._lr)
         else:

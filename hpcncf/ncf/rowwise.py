@@ -2,6 +2,9 @@
 
 The four tables are one: a row holds the MF part and the MLP part, users first, then items. What
 the instances of one positive share, its user and its context, goes through the first layer once.
+
+On CUDA the host queues steps and waits for none of them (docs/engines.md tells where it does wait).
+Not yet run on a GPU.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hpcncf.ncf import ranking, rows
+from hpcncf.ncf import distinct, ranking, rows
 from hpcncf.ncf.copying import on_device
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.grouped import Grouped
@@ -43,8 +46,11 @@ class Rowwise:
         device: torch.device,
         clock: StepClock,
         transport: Transport | None = None,
+        padded: bool | None = None,
     ) -> None:
-        """`transport` to the ranks that train the same model, as `training.sync` says."""
+        """`transport` to the ranks that train the same model, as `training.sync` says. `padded`: a
+        step reads as many rows as it could have at most; None: on CUDA without a transport, whose
+        messages wait for the rows in any case."""
         self.model, self.clock = model, clock
         self._training, self._device = training, device
         self.loss = torch.zeros((), dtype=torch.float64, device=device)
@@ -55,6 +61,8 @@ class Rowwise:
         sizes = len(self._layers.gradient), self._rows.values.shape[1]
         self._transport, self._apart = transport, training.sync == "local_sgd"
         self._exchange = Exchange(transport, *sizes) if transport and not self._apart else None
+        alone = device.type == "cuda" and transport is None
+        self._padded = alone if padded is None else padded
         self._moved: list[Tensor] = []
 
     def batches(self, loader: Loader, epoch: int, steps: range) -> Iterator[Sequence[Tensor]]:
@@ -65,9 +73,7 @@ class Rowwise:
         clock = self.clock
         users, items, context = next(batches)
         waited = clock.lap("input")
-        ids, where = torch.unique(
-            torch.cat([users, (items + self._users).reshape(-1)]), return_inverse=True
-        )
+        ids, where = self._distinct(torch.cat([users, (items + self._users).reshape(-1)]))
         read = self._rows.read(ids)
         gradient = torch.zeros_like(read)
         if len(users):  # a rank may have none of an epoch's last step
@@ -84,6 +90,11 @@ class Rowwise:
         self._layers.update()
         clock.lap("optimizer")
         return waited, items.numel()
+
+    def _distinct(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        if self._padded:
+            return distinct.padded(ids, len(self._rows.values))
+        return distinct.counted(ids)
 
     def _exchanged(self, exchange: Exchange, ids: Tensor, gradient: Tensor) -> Tensor:
         """The gradient of all ranks' rows, which are read now: all ranks move all of them."""
