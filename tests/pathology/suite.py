@@ -79,7 +79,7 @@ def run(
 def settled(case: Case, bench: Bench, tries: int = TRIES) -> Result:
     """Tried again where the machine was disturbed, and the diagnosis another than the label: a
     busy neighbour is then the truth. What the last try says counts."""
-    for number in range(1, tries + 1):
+    for number in range(1, max(1, tries) + 1):
         result = replace(once(case, bench), tries=number)
         if result.right or not result.disturbed:
             break
