@@ -44,6 +44,37 @@ def test_runs_that_differ_by_one_setting_have_labels_that_do(settings: Any, word
     assert other.endswith(word)
 
 
+@pytest.mark.parametrize(
+    ("settings", "word"),
+    [
+        ({"collate": "fast"}, "collate fast"),
+        ({"pin_memory": True}, "pin memory true"),
+        ({"num_workers": 2, "workers": "thread"}, "2 workers · workers thread"),
+    ],
+)
+def test_the_input_path_has_its_place_in_a_label(settings: Any, word: str) -> None:
+    _, other = label([row(loader="per_sample"), row(loader="per_sample", **settings)])
+    assert other.endswith(word)
+
+
+def test_of_many_settings_a_label_names_those_of_its_own() -> None:
+    changes: list[dict[str, Any]] = [
+        {"adam": "fused"},
+        {"compile": "inductor"},
+        {"precision": "bfloat16"},
+        {"accumulate": 4},
+        {"sparse": True},
+        {"engine": "native"},
+    ]
+    rows = [row(), *(row(**each) for each in changes)]
+    told = labels.varying(rows)
+    unsaid = labels.usual(rows, told)
+    words = [" · ".join(labels.settings(each, told, unsaid).values()) for each in rows]
+    assert words[:2] == ["vectorized", "vectorized · adam fused"]
+    assert len(set(words)) == len(rows)
+    assert labels.usual(rows[:3], labels.varying(rows[:3])) == {}
+
+
 def test_how_often_ranks_meet_is_told_of_those_that_step_apart() -> None:
     apart = {"sync": "local_sgd", "sync_every": 4}
     assert label([row(sync="rows"), row(**apart)]) == [

@@ -90,7 +90,7 @@ def test_the_table_names_the_remedy_and_what_it_stands_on() -> None:
     told = effect.effects([one([100, 101, 102]), one([150, 151, 152], sparse=True)])
     table = telling.table(told)
     assert table is not None
-    assert table.rows[0][:3] == ["sparse: true", "base", "1.50×"]
+    assert table.rows[0][:3] == ["sparse: true", "the baseline", "1.50×"]
     assert telling.note(told).startswith("Baseline: base.")
 
 

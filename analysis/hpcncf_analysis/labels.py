@@ -14,6 +14,13 @@ Row = Mapping[str, Any]
 NAMED: Final = (
     "loader",
     "num_workers",
+    "workers",
+    "persistent_workers",
+    "prefetch_factor",
+    "collate",
+    "pin_memory",
+    "non_blocking",
+    "prefetch_to_device",
     "engine",
     "sync",
     "sync_every",
@@ -40,6 +47,9 @@ NAMED: Final = (
     "launcher",
     "evaluation",
     "checkpoint_every",
+    "profile",
+    "profile_ranks",
+    "profile_steps",
     "gmf_width",
     "mlp_width",
     "layers",
@@ -50,7 +60,10 @@ NAMED: Final = (
     "data_key",
     "command",
 )
+OF_WORKERS: Final = {"workers", "persistent_workers", "prefetch_factor"}
 LONGEST: Final = 32
+MANY: Final = 5
+"""Where more settings than this vary, a label names those of its own alone."""
 BARE: Final = {"loader", "engine", "data_title", "command"}
 
 
@@ -74,14 +87,32 @@ def varying(rows: Sequence[Row]) -> list[str]:
     return [name for name in told if name != "data_key" or "data_title" not in told]
 
 
+def usual(rows: Sequence[Row], told: Sequence[str]) -> dict[str, Any]:
+    """Of many settings that tell rows apart, the value that most have: labels leave it unsaid."""
+    if len(told) <= MANY:
+        return {}
+    return {name: _commonest([row.get(name) for row in rows]) for name in told}
+
+
+def _commonest(values: Sequence[Any]) -> Any:
+    return max(values, key=values.count)
+
+
 def _named(row: Row) -> list[str]:
     """The names in a label's order; a job's command has its parameters for one."""
     settings = [name for name in NAMED if name != "command" or row["by_hand"]]
     return settings + sorted(name for name in row if name.startswith(PARAMETER))
 
 
-def settings(row: Row, told: Sequence[str]) -> dict[str, str]:
-    """Setting -> words, of those told apart by and those always named, in a label's order."""
+def settings(
+    row: Row, told: Sequence[str], unsaid: Mapping[str, Any] | None = None
+) -> dict[str, str]:
+    """Setting -> words, of those told apart by and those always named, in a label's order.
+
+    `unsaid`: setting -> the value that goes without saying.
+    """
+    unsaid = unsaid or {}
+    told = [name for name in told if name not in unsaid or row.get(name) != unsaid[name]]
     words = {name: _word(name, row.get(name)) for name in _named(row) if _says(name, row, told)}
     if "command" in words:
         words["command"] = _command(row, "command" in told)
@@ -105,6 +136,8 @@ def _means_nothing(name: str, row: Row) -> bool:
     """What only another setting's value gives a meaning."""
     if name == "num_workers":
         return row.get("loader") in ("vectorized", "device")
+    if name in OF_WORKERS:
+        return not row.get("num_workers")
     return name == "sync_every" and row.get("sync") != "local_sgd"
 
 

@@ -167,10 +167,12 @@ def configurations(runs: Iterable[Row]) -> list[Configuration]:
         grouped.setdefault(row["config"], []).append(row)
     if not grouped:
         return []
-    told = labels.varying([rows[0] for rows in grouped.values()])
+    firsts = [rows[0] for rows in grouped.values()]
+    told = labels.varying(firsts)
+    unsaid = labels.usual(firsts, told)
     figures = _known(spread(pd.DataFrame([row for rows in grouped.values() for row in rows])))
     found = [
-        _configuration(key, rows, told, known)
+        _configuration(key, rows, labels.settings(rows[0], told, unsaid), known)
         for (key, rows), known in zip(grouped.items(), figures, strict=True)
     ]
     tells_speed = all(row["instances_per_s"] for rows in grouped.values() for row in rows)
@@ -198,13 +200,12 @@ def _scaled(found: Sequence[Configuration]) -> list[Configuration]:
 
 
 def _configuration(
-    key: str, rows: Sequence[Row], told: Sequence[str], figures: Mapping[str, float]
+    key: str, rows: Sequence[Row], words: Mapping[str, str], figures: Mapping[str, float]
 ) -> Configuration:
     first = rows[0]
-    words = labels.settings(first, told)
     per_rank = first.get("batch_size_per_rank") is not None  # then the batch follows the ranks
     # Of a command the whole: a label shortens it, and others may begin alike.
-    whole = words | ({"command": labels.command_name(first)} if "command" in words else {})
+    whole = {**words} | ({"command": labels.command_name(first)} if "command" in words else {})
     series = [word for name, word in whole.items() if not (name == "batch" and per_rank)]
     return Configuration(
         key=key,

@@ -25,6 +25,8 @@ class Effect:
     one: Configuration
     on: Configuration
     """What it is added to."""
+    before: Settings
+    """The remedies that `on` has: what differs there from the baseline."""
     changed: Settings
     """The remedy: dotted settings that differ from `on`."""
     gain: Ratio
@@ -45,7 +47,9 @@ def effects(configurations: Sequence[Configuration]) -> list[Effect]:
         return []
     apart = {one.key: differences(one, base) for one in measured}
     found = [
-        _effect(one, _under(one, measured, apart), base) for one in measured if one is not base
+        _effect(one, _under(one, measured, apart), base, apart)
+        for one in measured
+        if one is not base
     ]
     return sorted(found, key=lambda each: (each.on is not base, -each.overall.value))
 
@@ -65,12 +69,15 @@ def _under(
     return max(below, key=lambda each: (len(apart[each.key]), each.speed or 0.0))
 
 
-def _effect(one: Configuration, on: Configuration, base: Configuration) -> Effect:
+def _effect(
+    one: Configuration, on: Configuration, base: Configuration, apart: Mapping[str, Settings]
+) -> Effect:
     gain = of_speeds(one, on)
     peaks = one.median("memory_peak_mib"), on.median("memory_peak_mib")
     more = None if None in peaks else (peaks[0] or 0.0) - (peaks[1] or 0.0)
     overall = of_speeds(one, base)
-    return Effect(one, on, differences(one, on), gain, overall, more, _verdict(one, on, gain))
+    changed, verdict = differences(one, on), _verdict(one, on, gain)
+    return Effect(one, on, apart[on.key], changed, gain, overall, more, verdict)
 
 
 def _verdict(one: Configuration, on: Configuration, gain: Ratio) -> Verdict:

@@ -39,7 +39,7 @@ def table(effects: Sequence[Effect]) -> Table | None:
 def _row(effect: Effect) -> list[str]:
     return [
         named(effect.changed),
-        effect.on.label,
+        named(effect.before) or "the baseline",
         words.times(effect.gain.value),
         words.interval(effect.gain.low, effect.gain.high, words.times),
         words.times(effect.overall.value),
