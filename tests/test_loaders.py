@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from itertools import product
@@ -89,6 +91,29 @@ def test_an_epoch_that_is_left_midway_leaves_no_thread(data: Prepared) -> None:
     del left
     while threading.active_count() > before:  # what is under way is made to its end
         time.sleep(0.01)
+
+
+LEFT = """
+import sys
+from pathlib import Path
+from hpcncf.ncf import fetching
+from hpcncf.ncf.data import prepared
+from hpcncf.ncf.instances import Schedule, Source
+from hpcncf.spec import Training
+
+fetching.TERMINATED_S = 3600
+data = prepared.load(Path(sys.argv[1]))
+training = Training(loader="batched", num_workers=1, global_batch_size=8)
+fetcher = fetching.Fetcher(Source(data, training), training, Schedule(data.manifest.train_rows, 8))
+next(fetcher.epoch(0, range(2)))
+"""
+
+
+def test_a_rank_that_ends_waits_for_no_worker(tmp_path: Path) -> None:
+    tiny(tmp_path / "tiny")
+    command = [sys.executable, "-c", LEFT, str(tmp_path / "tiny")]
+    ended = subprocess.run(command, capture_output=True, timeout=120)
+    assert (ended.returncode, ended.stderr) == (0, b"")
 
 
 def test_workers_hold_batches_in_shared_memory() -> None:

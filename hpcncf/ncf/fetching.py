@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import multiprocessing
 import shutil
 import signal
 from collections import deque
@@ -129,6 +131,8 @@ class Fetcher:
     def _made(self) -> DataLoader[Rows]:
         """One for all epochs, so that its workers may persist."""
         training, workers = self._training, self._training.num_workers
+        if workers:
+            atexit.register(_end_workers)
         return DataLoader(
             self._data,
             batch_sampler=self._keys,
@@ -142,6 +146,15 @@ class Fetcher:
             # A forked worker shares the mapped data; any other start would send it through a pipe.
             multiprocessing_context="fork" if workers else None,
         )
+
+
+def _end_workers() -> None:
+    """Those of this process that are still there when it ends, as persistent ones are: by SIGTERM,
+    which Python sends them then, they would end after `TERMINATED_S`."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler takes their end for a fault
+    for each in multiprocessing.active_children():
+        if each.daemon:
+            each.kill()
 
 
 def _quiet_worker(_: int) -> None:
