@@ -157,6 +157,12 @@ def shared(mine: list[int], node: list[list[int]], wanted: int) -> str | None:
     )
 
 
+def finished(device: torch.device) -> None:
+    """Wait for what was queued on a GPU: an epoch's last steps are in its time."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 def device(training: Training, resources: Resources, place: Place) -> torch.device:
     """Raises HpcncfError where a GPU is asked for and torch sees none."""
     if training.device_for(resources) == "cpu":

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from hpcncf.ncf import distributed
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.instances import Schedule
 from hpcncf.ncf.loaders import CPU, Loader
@@ -63,6 +64,5 @@ def _one_batch(loader: Loader, epoch: int, device: torch.device) -> float:
 
 def _now(device: torch.device) -> float:
     """After all that was queued on the device is done."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    distributed.finished(device)
     return time.perf_counter()

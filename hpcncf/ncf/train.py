@@ -182,6 +182,7 @@ class Trainer:
                 self.clock.lap("sync")
             if step + 1 == steps:  # in the step's time: it is part of what the training costs
                 self.engine.settle()
+                distributed.finished(self.device)
                 self.clock.lap("optimizer")
             if first:
                 so_far.first_batch_s += waited
