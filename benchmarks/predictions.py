@@ -120,11 +120,20 @@ def outcome(study: Study, folder: Path) -> Outcome:
         verbs("diagnose", str(results), "--predict", str(after))
         if not after.exists():
             return Outcome(study, problem=f"no remedy: {diagnosis(verbs, results)}")
-        verbs.submit(after, results)
+        problem = failure(verbs, after, results)
         told = json.loads(verbs("diagnose", str(results), "--json"))
-    except (VerbFailed, ValueError, OSError) as problem:
-        return Outcome(study, problem=str(problem))
-    return Outcome(study, told["predictions"])
+    except (VerbFailed, ValueError, OSError) as error:
+        return Outcome(study, problem=str(error))
+    return Outcome(study, told["predictions"], problem)
+
+
+def failure(verbs: Verbs, job: Path, results: Path) -> str | None:
+    """Why not all of the runs are complete; those that are can be compared."""
+    try:
+        verbs.submit(job, results)
+    except VerbFailed as problem:
+        return str(problem)
+    return None
 
 
 def diagnosis(verbs: Verbs, results: Path) -> str:
