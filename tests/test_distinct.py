@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from hpcncf.ncf.rowwise import Rowwise
 from hpcncf.spec import Model, Training
 
 STEPS = 31
+SCHEDULE = Schedule(1501, 50)
 
 
 @pytest.fixture(scope="module")
@@ -37,22 +39,28 @@ def test_padded_is_the_same_with_padding_behind(ids: list[int]) -> None:
     assert ours_where.tolist() == where.tolist()
 
 
-def rowwise(data: Prepared, device: str, padded: bool, begun: int = 0, **changes: Any) -> Rowwise:
-    """After an epoch, whose last step is a smaller one, begun with so many steps behind it."""
+def begun(
+    data: Prepared, device: str, padded: bool, taken: int = 0, **changes: Any
+) -> tuple[Rowwise, Iterator[Sequence[Tensor]]]:
+    """With so many steps behind it, and an epoch's batches."""
     torch.set_num_threads(1)
     training = Training(engine="rowwise", loader="device", global_batch_size=50, **changes)
     start = model.initial(data.manifest, Model(), 1).to(device)
     clock, place = StepClock(STEPS, STEPS), torch.device(device)
     engine = Rowwise(start, training, place, clock, padded=padded)
-    state = engine.state()
-    if begun:
+    if taken:
+        state = engine.state()
         for part in state.values():
-            part["step"] = begun
+            part["step"] = taken
         engine.load(state)
-    schedule = Schedule(1501, 50)
-    batches = engine.batches(Loader(data, training, schedule, place), 0, range(STEPS))
+    loader = Loader(data, training, SCHEDULE, place)
+    return engine, engine.batches(loader, 0, range(STEPS))
+
+
+def stepped(engine: Rowwise, batches: Iterator[Sequence[Tensor]]) -> Rowwise:
+    """After an epoch, whose last step is a smaller one."""
     for step in range(STEPS):
-        engine.step(batches, 5 * schedule.positives(step))
+        engine.step(batches, 5 * SCHEDULE.positives(step))
     return engine
 
 
@@ -62,7 +70,9 @@ def tensors(state: Any) -> list[Tensor]:
 
 @pytest.mark.parametrize("optimizer", ["adam", "lazy_adam", "sgd"])
 def test_padding_changes_no_bit_of_what_is_computed(data: Prepared, optimizer: str) -> None:
-    ours, theirs = (rowwise(data, "cpu", each, optimizer=optimizer) for each in (True, False))
+    ours, theirs = (
+        stepped(*begun(data, "cpu", each, optimizer=optimizer)) for each in (True, False)
+    )
     for engine in (ours, theirs):
         engine.settle()
     assert torch.equal(ours.loss, theirs.loss)
@@ -71,16 +81,30 @@ def test_padding_changes_no_bit_of_what_is_computed(data: Prepared, optimizer: s
         assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize(("optimizer", "begun"), [("adam", 100), ("lazy_adam", 0), ("sgd", 0)])
-def test_no_step_asks_for_a_value_on_the_host(data: Prepared, optimizer: str, begun: int) -> None:
+@pytest.mark.parametrize(("optimizer", "taken"), [("adam", 100), ("lazy_adam", 0), ("sgd", 0)])
+def test_no_step_asks_for_a_value_on_the_host(data: Prepared, optimizer: str, taken: int) -> None:
     """Tensors of device meta have none: what would make a GPU wait fails there."""
-    engine = rowwise(data, "meta", True, begun, optimizer=optimizer)
+    engine = stepped(*begun(data, "meta", True, taken, optimizer=optimizer))
     assert engine.loss.is_meta
     with pytest.raises(NotImplementedError, match="unique"):
-        rowwise(data, "meta", False, begun, optimizer=optimizer)
+        stepped(*begun(data, "meta", False, taken, optimizer=optimizer))
 
 
 def test_adam_asks_for_one_where_it_catches_all_rows_up(data: Prepared) -> None:
     """At the tenth step, and where it settles."""
     with pytest.raises(NotImplementedError, match="nonzero"):
-        rowwise(data, "meta", True, optimizer="adam")
+        stepped(*begun(data, "meta", True, optimizer="adam"))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+def test_a_gpu_is_not_waited_for_and_trains_the_same_model(data: Prepared) -> None:
+    there = begun(data, "cuda", True, optimizer="lazy_adam")
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        ours = stepped(*there)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    theirs = stepped(*begun(data, "cpu", False, optimizer="lazy_adam"))
+    for one, other in zip(ours.model.parameters(), theirs.model.parameters(), strict=True):
+        assert torch.allclose(one.cpu(), other, atol=1e-4)

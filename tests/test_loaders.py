@@ -155,6 +155,16 @@ def test_batches_reach_the_gpu_as_they_are(data: Prepared, pin: bool, ahead: boo
     assert_same([Batch(*(part.cpu() for part in each)) for each in moved], batches(data))
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+def test_a_gpu_makes_the_same_batches(data: Prepared) -> None:
+    schedule = Schedule(data.manifest.train_rows, 50)
+    there = Loader(data, Training(seed=5, loader="device"), schedule, torch.device("cuda"))
+    made = list(there.epoch(1, range(schedule.steps)))
+    assert all(part.is_cuda for each in made for part in each)
+    assert_same([Batch(*(part.cpu() for part in each)) for each in made], batches(data))
+
+
 @pytest.mark.parametrize(("loader", "world"), [*product(LOADERS, [2, 3])])
 def test_the_ranks_parts_of_a_step_make_up_the_step(
     data: Prepared, loader: str, world: int
