@@ -7,7 +7,7 @@ import io
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,8 +83,15 @@ def _told(row: Row) -> bool:
     return ended or row["state"] == "completed"
 
 
-def collect(paths: ResultPaths) -> Collected:
-    """Read everything that the job has left so far. Raises UsageError where there is no plan."""
+Seen = Callable[[Run, Sequence[RankRecord], Sequence[NodeRecord]], None]
+
+
+def collect(paths: ResultPaths, seen: Seen | None = None) -> Collected:
+    """Read everything that the job has left so far. Raises UsageError where there is no plan.
+
+    `seen` gets the records of each run's last attempt while they are at hand: they are not kept,
+    and to read them again takes as long as once.
+    """
     plan = results.read_plan(paths)
     known, problems = Datasets(), list[str]()
     found = Collected(plan.job, [], [], [], [], [], _strangers(paths, plan), problems)
@@ -92,7 +99,10 @@ def collect(paths: ResultPaths) -> Collected:
     tried = {state.run.id: _tried(paths, state) for state in states}
     slurm = accounting.accounts(_slurm_jobs(tried), problems)
     for state in states:
-        _add(found, paths, state, known, _of_attempts(paths, state.run, tried[state.run.id], slurm))
+        made = _of_attempts(paths, state.run, tried[state.run.id], slurm)
+        ranks, nodes = _add(found, paths, state, known, made)
+        if seen and ranks:
+            seen(state.run, ranks, nodes)
     return replace(found, runs=outliers.marked(found.runs))
 
 
@@ -168,7 +178,7 @@ def _strangers(paths: ResultPaths, plan: Plan) -> list[str]:
 
 def _add(
     found: Collected, paths: ResultPaths, state: RunState, known: Datasets, tried: list[Row]
-) -> None:
+) -> tuple[list[RankRecord], list[NodeRecord]]:
     ranks, skipped = _own(state)
     if skipped and state.state == "completed" and not whole(ranks):
         state = replace(state, state="unknown", reason="the records in its folder are not its own")
@@ -184,6 +194,7 @@ def _add(
     found.ranks.extend(rows.of_rank(record) for record in ranks)
     found.epochs.extend(rows.of_epochs(ranks))
     found.cores.extend(row for node in nodes for row in rows.of_cores(node))
+    return ranks, nodes
 
 
 def _own(state: RunState) -> tuple[list[RankRecord], list[str]]:

@@ -502,3 +502,12 @@ def test_a_node_whose_series_differ_in_length_is_named_and_skipped(tmp_path: Pat
     found = collect(paths)
     assert found.cores == []
     assert any("node-0.json" in told and "not of 3 windows" in told for told in found.skipped)
+
+
+def test_whoever_looks_on_gets_the_records_of_each_run_that_left_some(tmp_path: Path) -> None:
+    paths = make_results.demo(tmp_path, repeats=1)
+    plan = make_results.plan_of(paths)
+    make_results.complete(paths, plan.runs[:4])
+    seen: dict[str, tuple[int, int]] = {}
+    collect(paths, lambda run, ranks, nodes: seen.update({run.id: (len(ranks), len(nodes))}))
+    assert seen == {run.id: (run.resources.world_size, 1) for run in plan.runs[:4]}

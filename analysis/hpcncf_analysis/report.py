@@ -17,6 +17,7 @@ from hpcncf_analysis.advice import conclude, files
 from hpcncf_analysis.advice.conclude import Conclusion
 from hpcncf_analysis.advice.files import Written
 from hpcncf_analysis.alerts import alerts
+from hpcncf_analysis.diagnosis import Diagnosis
 from hpcncf_analysis.figures import drawing
 from hpcncf_analysis.figures.heatmap import Watched
 from hpcncf_analysis.page import causes, rendering, scaling
@@ -45,12 +46,20 @@ class Report:
     """More for a terminal: where speed peaks, and who reaches the quality asked for first."""
 
 
-def write(found: Collected, paths: ResultPaths, quality: float | None = None) -> Report:
+def write(
+    found: Collected,
+    paths: ResultPaths,
+    quality: float | None = None,
+    diagnoses: Mapping[str, Diagnosis] | None = None,
+) -> Report:
     """Write the report of what was collected, each file whole.
 
-    `quality`: the HR@10 to which the time is told.
+    `quality`: the HR@10 to which the time is told. `diagnoses`: by run, where they were made while
+    the records were read; else the records are read once more.
     """
-    material = gather(found, paths, quality)
+    if diagnoses is None:
+        diagnoses = diagnosis.of_results(paths, found.runs)
+    material = gather(found, paths, diagnoses, quality)
     page = context(material)
     html, markdown = paths.report / "report.html", paths.report / "report.md"
     folder = paths.report / "figures"
@@ -61,12 +70,16 @@ def write(found: Collected, paths: ResultPaths, quality: float | None = None) ->
     return Report(material.conclusion, html, markdown, figures, material.written, told)
 
 
-def gather(found: Collected, paths: ResultPaths, quality: float | None = None) -> Material:
+def gather(
+    found: Collected,
+    paths: ResultPaths,
+    diagnoses: Mapping[str, Diagnosis],
+    quality: float | None = None,
+) -> Material:
     """What the analysis finds in the tables and, for what no table holds, in the records."""
     shown = summary.configurations(found.runs)
     frame = found.frames()["runs"]
     counted = [row["run_id"] for row in summary.completed(found.runs)]
-    diagnoses = diagnosis.of_results(paths, (r for r in found.runs if not r["retired"]))
     said = alerts(frame[frame["run_id"].isin(counted)], shown)
     written = files.write(shown, paths, diagnoses)
     chosen = written[0].advice.chosen.one if written else None

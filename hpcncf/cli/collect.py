@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hpcncf.collect import Collected
+    from hpcncf.collect import Collected, Seen
     from hpcncf.paths import ResultPaths
 
 HELP = "gather what the runs have left so far into tables"
@@ -37,13 +37,13 @@ def run(args: argparse.Namespace) -> int:
     return exit_code(found)
 
 
-def gather(folder: Path) -> tuple[ResultPaths, Collected]:
+def gather(folder: Path, seen: Seen | None = None) -> tuple[ResultPaths, Collected]:
     """Collect the folder and write its tables."""
     from hpcncf import collect, results
     from hpcncf.paths import ResultPaths
 
     paths = ResultPaths(folder)
-    found = collect.collect(paths)
+    found = collect.collect(paths, seen)
     with results.writing(paths.tables):
         collect.write(found, paths)
     return paths, found

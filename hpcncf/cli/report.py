@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from hpcncf.cli import collect
 
 if TYPE_CHECKING:
+    from hpcncf.plan import Run
+    from hpcncf.records import NodeRecord, RankRecord
     from hpcncf_analysis.advice.files import Written
 
 HELP = "collect, then write one page of tables, figures and what to ask for"
@@ -43,13 +45,19 @@ def _share(text: str) -> float:
 
 
 def run(args: argparse.Namespace) -> int:
-    paths, found = collect.gather(args.results)
-    collect.say_skipped(found)
     from hpcncf import results
     from hpcncf_analysis import report
+    from hpcncf_analysis.diagnosis import Diagnosis, diagnose
 
+    diagnoses: dict[str, Diagnosis] = {}
+
+    def judge(run: Run, ranks: Sequence[RankRecord], nodes: Sequence[NodeRecord]) -> None:
+        diagnoses[run.id] = diagnose(ranks, nodes)
+
+    paths, found = collect.gather(args.results, judge)
+    collect.say_skipped(found)
     with results.writing(paths.report):
-        written = report.write(found, paths, args.quality)
+        written = report.write(found, paths, args.quality, diagnoses)
     print(collect.summary(found))
     print(f"\n{written.conclusion.sentence}\n")
     for sentence in written.told:
