@@ -103,7 +103,8 @@ def _of_the_pattern(where: str, came: str) -> str:
     meant = [each for each in dotted if each.split(".")[1] == came.rpartition(".")[2]]
     if meant:
         return f"write {meant[0]}"
-    return f"expected section.key, as in resources.cpus_per_task.{nearest(came, dotted)}"
+    close = nearest(came, dotted)
+    return f"expected section.key, as in resources.cpus_per_task{'.' if close else ''}{close}"
 
 
 def _known_keys(model: type[BaseModel], path: list[str]) -> list[str]:

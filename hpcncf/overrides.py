@@ -11,11 +11,11 @@ BATCH_SIZES: Final = frozenset({"training.global_batch_size", "training.batch_si
 
 
 def spelled_out(plain: dict[str, Any]) -> None:
-    """A command's `lr` in grid, points and exclude becomes `parameters.lr`, in place.
+    """A command's `lr` in grid, points, exclude and baseline becomes `parameters.lr`, in place.
 
     Its data need not be valid.
     """
-    for section in ("grid", "points", "exclude"):
+    for section in ("grid", "points", "exclude", "baseline"):
         if section in plain and _is_command(plain):
             plain[section] = _spelled_out(plain[section])
 

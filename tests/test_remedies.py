@@ -8,11 +8,13 @@ from typing import Any
 import make_results
 import pytest
 
+from hpcncf import jobfile
 from hpcncf import plan as planning
 from hpcncf.collect import collect
 from hpcncf.errors import UsageError
 from hpcncf.spec import JobSpec
-from hpcncf_analysis import summary
+from hpcncf_analysis import report, summary
+from hpcncf_analysis.page.remedies import UNMEASURED
 from hpcncf_analysis.remedies import effect, telling
 from hpcncf_analysis.remedies.effect import Effect
 from hpcncf_analysis.summary import Configuration
@@ -108,9 +110,27 @@ def test_a_baseline_that_was_not_run_is_refused() -> None:
         planning.expand(job)
 
 
+def test_a_programs_parameters_may_be_its_baseline(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(
+        "name: a\nworkload: {command: [echo, '{throws}']}\n"
+        "grid: {throws: [1, 2]}\nbaseline: {throws: 2}\n"
+    )
+    runs = jobfile.plan(jobfile.load(path), path).runs
+    assert [run.parameters["throws"] for run in runs if run.baseline] == [2]
+
+
 def test_the_baselines_repeats_are_marked() -> None:
     job = JobSpec.model_validate(
         {"name": "a", "data": {"path": "x"}, "points": [{}, NAIVE], "baseline": {}, "repeats": 2}
     )
     marked = [run.varied["training.loader"] for run in planning.expand(job).runs if run.baseline]
     assert marked == ["vectorized"] * 2
+
+
+def test_a_baseline_without_a_complete_run_is_told(tmp_path: Path) -> None:
+    paths = make_results.demo(tmp_path, baseline=BASE)
+    others = [run for run in make_results.plan_of(paths).runs if not run.baseline]
+    make_results.complete(paths, others)
+    report.write(collect(paths), paths)
+    assert UNMEASURED in (paths.report / "report.md").read_text()

@@ -6,8 +6,14 @@ from hpcncf_analysis.page.material import Material
 from hpcncf_analysis.page.section import Grid, Part, Words
 from hpcncf_analysis.remedies import effect, telling
 
+UNMEASURED = "No run of the job's baseline is complete: there is nothing to compare remedies with."
+
 
 def parts(material: Material) -> list[Part]:
     effects = effect.effects(material.shown)
     table = telling.table(effects)
-    return [Grid(table), Words(telling.note(effects), note=True)] if table else []
+    if table:
+        return [Grid(table), Words(telling.note(effects), note=True)]
+    named = any(row["baseline"] and not row["retired"] for row in material.found.runs)
+    measured = any(one.rows[0].get("baseline") for one in material.shown)
+    return [Words(UNMEASURED)] if named and not measured else []
