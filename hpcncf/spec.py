@@ -124,6 +124,12 @@ class Training(Settings):
     """torch.distributed's backend. `auto`: nccl on cuda, else gloo."""
     threads: Literal["auto"] | Count = "auto"
     """Intra-op threads of each rank. `auto`: as many as the cores it may really use."""
+    interop_threads: Count = 1
+    """Threads on which torch runs operations that do not depend on each other."""
+    omp_wait_policy: Literal["default", "active", "passive"] = "default"
+    """What OpenMP's threads do between torch's operations: `active`, spin on their core;
+    `passive`, sleep. `default`: as the environment says, else a while of the one, then the other.
+    Engine `native` has threads of its own."""
     epochs: Count = 3
     """Passes over the training positives."""
     max_steps: Count | None = None

@@ -29,6 +29,7 @@ from hpcncf.rank import (
     ending,
     launcher,
     log,
+    openmp,
     peers,
     source,
     stopping,
@@ -147,6 +148,7 @@ def _train(recorded: Recorded, paths: RunPaths, tells_attempt: bool) -> None:
     run, place = recorded.run, recorded.place
     if run.training is None or run.data is None:
         raise AssertionError("a command is run elsewhere")
+    recorded.warnings += openmp.tell(run.training)
     epochs = run.training.epochs
     tell = _teller(recorded, paths, epochs)
     from hpcncf.ncf import distributed, profiling

@@ -140,8 +140,8 @@ def set_threads(training: Training, resources: Resources, place: Place) -> int:
         sys.stderr.write(f"hpcncf: WARNING: rank {place.rank}: {sharing}\n")
     number = threads(training.threads, resources.cpus_per_task, usable)
     torch.set_num_threads(number)
-    if torch.get_num_interop_threads() != 1:  # torch lets a process set it once
-        torch.set_num_interop_threads(1)
+    if torch.get_num_interop_threads() != training.interop_threads:  # a process may set it once
+        torch.set_num_interop_threads(training.interop_threads)
     return number
 
 
