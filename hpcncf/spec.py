@@ -212,6 +212,9 @@ class Training(Settings):
     precision: Literal["float32", "bfloat16"] = "float32"
     """Engine `reference`: the layers' products in float32, or in bfloat16 by torch.autocast;
     parameters, embeddings, the loss and the optimiser stay float32."""
+    cudnn_benchmark: bool = False
+    """cuDNN tries its algorithms for a convolution and keeps the fastest; this model has none, and
+    the record says so."""
     evaluation: Literal["sampled", "full", "none"] = "sampled"
     """Leave-one-out against the stored sampled negatives, against all items, or not at all."""
     checkpoint_every: Whole = 1

@@ -86,6 +86,16 @@ def test_dataparallel_on_a_cpu_trains_the_same_bits_and_says_that_it_does_nothin
     assert "on a CPU torch runs the model itself" in said[0]
 
 
+def test_cudnns_benchmark_is_said_to_have_no_convolutions_to_choose_for(
+    data: Path, tmp_path: Path
+) -> None:
+    [said] = of(data, tmp_path, cudnn_benchmark=True).warnings
+    assert "convolutions, and this model has none" in said
+    assert torch.backends.cudnn.benchmark
+    assert of(data, tmp_path / "alone").warnings == []
+    assert not torch.backends.cudnn.benchmark
+
+
 def test_the_record_tells_the_learning_rate_that_a_batch_has(data: Path, tmp_path: Path) -> None:
     rank = of(data, tmp_path, global_batch_size=64, lr_scale="sqrt", optimizer="sgd", lr=0.1)
     assert rank.record().lr == pytest.approx(0.05)

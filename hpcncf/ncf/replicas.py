@@ -36,6 +36,7 @@ class Replicas:
         self.averages = world_size > 1 and training.sync == "dense"
         self.gradients_ready_at: float | None = None
         """When the last bucket was handed to the all-reduce."""
+        torch.backends.cudnn.benchmark = training.cudnn_benchmark
         self._parallel: nn.Module = module
         if training.parallel == "data_parallel" and device.type == "cuda":
             self._parallel = DataParallel(module)
@@ -76,12 +77,18 @@ class Replicas:
 
 def warnings(training: Training, device: torch.device) -> list[str]:
     """What a setting does not do here, though it is allowed, so that both can be measured."""
+    told = []
     if training.parallel == "data_parallel" and device.type == "cpu":
-        return [
+        told.append(
             "training.parallel data_parallel: DataParallel spreads batches over GPUs only; "
             "on a CPU torch runs the model itself, as if it were not asked for"
-        ]
-    return []
+        )
+    if training.cudnn_benchmark:
+        told.append(
+            "training.cudnn_benchmark has no effect: it chooses among algorithms for convolutions, "
+            "and this model has none"
+        )
+    return told
 
 
 def bytes_of(gradient: Tensor) -> int:
