@@ -37,6 +37,13 @@ def test_the_cause_its_cost_and_the_one_that_is_free_of_it() -> None:
     assert cause.left([QUICK, SLOW], QUICK, found) == []
 
 
+def test_one_that_was_too_short_to_judge_is_not_called_free_of_it() -> None:
+    short = diagnosis(finding("too_short_to_judge", 1.0))
+    told = cause.sentence([QUICK, SLOW], QUICK, {"slow": diagnosis(finding()), "quick": short})
+    assert told is not None
+    assert "does not" not in told
+
+
 def test_where_none_is_free_of_it_the_remedy_is_told_with_what_it_should_bring() -> None:
     gain = Gain(2.5, 2.0, 3.0)
     known = finding(changes={"training.loader": "vectorized"}, gain=gain)

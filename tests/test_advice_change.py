@@ -63,7 +63,7 @@ def test_a_remedy_that_a_setting_applies_is_applied() -> None:
     assert told.job.resources.cpus_per_task == 5, "one remedy at a time"
     assert told.job.resources.mem_gb == 4.0, "no less than it had"
     assert told.text == (
-        "Not measured so: training.loader per_sample → vectorized, the remedy of python_input; "
+        "Not run yet: training.loader per_sample → vectorized, the remedy of python_input; "
         "predicted: 2.50× the instances per second (2.00× to 3.00×)."
     )
     assert told.request.expected_s == 40.0, "a gain that may not come shortens no limit"

@@ -117,8 +117,9 @@ def test_an_optimiser_that_walks_rows_nobody_read() -> None:
         {"rows_per_step": None},
         {"training": {"engine": "rowwise"}},
         {"training": {"engine": "reference", "sparse": True}},
+        {"training": {"engine": "reference", "weight_decay": 0.1}},
     ],
-    ids=["most rows are read", "not known", "rowwise", "sparse gradients"],
+    ids=["most rows are read", "not known", "rowwise", "sparse gradients", "weight decay"],
 )
 def test_an_optimiser_is_not_blamed_without_reason(changes: dict[str, Any]) -> None:
     plain: dict[str, Any] = {"phases": HEAVY, "rows_per_step": 1500, "table_rows": 300_000}

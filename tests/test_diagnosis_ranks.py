@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from make_evidence import command, evidence, two_ranks
 
@@ -30,6 +32,18 @@ def test_a_dense_all_reduce_of_sparse_gradients_is_said_apart() -> None:
     assert found is not None
     assert any("dense all-reduce of sparse gradients" in each for each in found.evidence)
     assert "rows that a step read" in found.remedy
+
+
+@pytest.mark.parametrize("setting", [{"sparse": True}, {"weight_decay": 0.1}])
+def test_sparse_gradients_and_weight_decay_are_not_told_to_send_rows(
+    setting: dict[str, Any],
+) -> None:
+    known: dict[str, Any] = {"rows_per_step": 700, "table_rows": 300_000}
+    told = two_ranks(rank(0, 38.0), rank(1, 38.0), training={"sync": "dense"} | setting, **known)
+    found = ranks.sync_bound(told)
+    assert found is not None
+    dense = any("dense all-reduce of sparse" in each for each in found.evidence)
+    assert (dense, found.changes == {}) == (not setting.get("sparse"), "weight_decay" in setting)
 
 
 def test_a_slow_rank_is_named_and_the_exchange_is_not_blamed() -> None:

@@ -81,6 +81,12 @@ def test_a_run_that_did_not_complete_is_not_called_healthy() -> None:
     assert "MemoryError" in told.missing[0]
 
 
+def test_a_cause_in_a_run_that_failed_does_not_hide_the_failure() -> None:
+    told = verdict.judged(evidence(failed="rank 0 failed: MemoryError", evaluation_s=90.0))
+    assert told.verdict == "cause"
+    assert "MemoryError" in told.missing[0]
+
+
 share = st.floats(0.0, 1.0)
 some = st.lists(st.builds(finding, st.sampled_from(CAUSES), share), max_size=6)
 

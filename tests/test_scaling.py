@@ -465,9 +465,7 @@ def test_different_commands_are_told_each_for_itself() -> None:
 
 def test_a_command_at_several_sizes_is_compared() -> None:
     told = concluded(command("a", cores=1), command("a", cores=2, elapsed_s=55.0))
-    assert told.sentence.startswith(
-        "Ask for 2 cores: 2 cores · a runs 1.82× as fast as the dearest"
-    )
+    assert told.sentence.startswith("Ask for 2 cores: 2 cores · a runs 1.82× as fast as 1 core · a")
     same_name = [command("a 1", cores=1, name="n"), command("a 2", cores=2, name="n")]
     shown = summary.configurations(same_name)
     assert [one.label for one in shown] == ["1 core · n · a 1", "2 cores · n · a 2"]

@@ -17,8 +17,8 @@ HELP = "tell what changed between two runs or studies, and whether the differenc
 EPILOG = """\
 A and B are results folders, runs' ids (of --results, else of the folders in ./results), a run's
 folder, or a rank's record file; B / A above 1 is faster. With --threshold it is a check for CI:
-exit codes: 0 held; 3 open, for too few repeats tell; 4 slower by more than that, or worse; always
-2 nothing to compare; 1 an error
+exit codes: 0 held; 3 open, for the repeats are too few to be sure; 4 slower by more than that, or
+worse; always 2 nothing to compare; 1 an error
 example: hpcncf compare results/before results/after --threshold 0.05
 """
 

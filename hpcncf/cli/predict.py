@@ -20,8 +20,8 @@ HELP = "seconds per epoch of configurations that were not run, from the results 
 EPILOG = """\
 example: hpcncf predict jobs/cores.yaml -s resources.cpus_per_task=3
 how wrong it is about what was run:  hpcncf predict jobs/cores.yaml --held-out
-exit codes: 0 told; 3 some or all refused, since the results do not support it; 1 an error;
-2 the request is wrong
+exit codes: 0 told; 3 some or all refused, since the results do not support it (--held-out: all);
+1 an error; 2 the request is wrong
 """
 # More points than that are a list nobody reads.
 MOST: Final = 200

@@ -143,7 +143,11 @@ def _wait(args: argparse.Namespace, tuning: Going) -> None:
 
 
 def _stuck(args: argparse.Namespace, tuning: Going, now: Now) -> int:
-    print("hpcncf: they are not taken, or end without a trace: look, call again", file=sys.stderr)
+    print(
+        "hpcncf: these runs are not taken, or end without a record: see hpcncf status, then call "
+        "again",
+        file=sys.stderr,
+    )
     return _later(args, tuning, now)
 
 
@@ -179,6 +183,8 @@ def _end(args: argparse.Namespace, tuning: Going, now: Now, found: Outcome | Non
         print(json.dumps(_plain(tuning, now, found), indent=2))
     else:
         print(tuned.sentences(tuning, now, found))
+    if found is None:
+        return 1  # no point could be measured: calling again changes nothing
     return 0 if found and found.verified and not now.step.why else 3
 
 

@@ -46,7 +46,8 @@ def _beside(found: Outcome) -> list[str]:
     told = []
     if found.runner_up:
         label, epoch_s = found.runner_up
-        told.append(f"next to it: {label}, {epoch_s / found.best.epoch_s:.2f} times its seconds")
+        longer = epoch_s / found.best.epoch_s
+        told.append(f"second: {label}, whose epoch takes {longer:.2f} times as long")
     if found.disturbed:
         told.append("neighbours used much of its cores: repeat on a quiet machine")
     if found.left_open:
@@ -67,7 +68,10 @@ def _whole_grid(found: Outcome, now: Now) -> list[str]:
     if not found.grid_core_h:
         return []
     share = now.spent_core_h / found.grid_core_h
-    return [f"each point once, whole, would cost about {found.grid_core_h:.3g} ({share:.0%} of it)"]
+    return [
+        f"each point once, whole, would cost about {found.grid_core_h:.3g} core-hours; this tuning "
+        f"spent {share:.0%} of that"
+    ]
 
 
 def _next(tuning: Going, found: Outcome) -> list[str]:

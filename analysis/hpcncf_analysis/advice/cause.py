@@ -73,9 +73,15 @@ def sentence(
     whose = one.label if len(configurations) > 1 else "This run"
     told = f"{whose} {_loses(finding)}: {MEANS[finding.cause]} ({finding.cause})"
     chosen = of(best, diagnoses)
-    if chosen and all(each.cause != finding.cause for each in chosen.findings):
+    if chosen and _is_free(chosen, finding):
         return f"{told}; {best.label} does not."
     return f"{told}. {_remedy(finding)}"
+
+
+def _is_free(chosen: Diagnosis, finding: Finding) -> bool:
+    """Whether the run was judged, and not found to have it."""
+    causes = {each.cause for each in chosen.findings}
+    return chosen.verdict != "unknown" and not causes & {finding.cause, TOO_SHORT}
 
 
 def left(

@@ -86,7 +86,7 @@ def _changed(
     told = ", ".join(f"{key} {_value(job, key)} → {changes[key]}" for key in changes)
     sized = _sized(changed.resources, asked, wanted, gain)
     expected = f"; predicted: {telling.gain(gain)}" if gain else ""
-    text = f"Not measured so: {told}, {why}{expected}."
+    text = f"Not run yet: {told}, {why}{expected}."
     costs = _costs(gain, changed.resources.cores / job.resources.cores) if gain else None
     return Change(changed.model_copy(update={"resources": sized.resources}), sized, text, costs)
 

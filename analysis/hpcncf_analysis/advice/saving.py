@@ -56,13 +56,14 @@ def for_a(unit: str) -> str:
 
 def told(saves: Saving, unit: str) -> str:
     """`Against what was asked for, 2 cores: saves 1.2 core-h (40 %) and 3 s for an epoch.`"""
-    which = "what was asked for" if saves.was_asked else "the dearest"
+    dearer = saves.core_h > 0 or saves.gpu_h > 0
+    which = "what was asked for, " if saves.was_asked else "the dearest, " if dearer else ""
     before = saves.against
     parts = [_change(saves.core_h, before.core_h, words.core_time, ("saves", "costs"))]
     if before.on_gpus or saves.gpu_h:
         parts += [_change(saves.gpu_h, before.gpu_h, gpu_time, ("saves", "costs"))]
     parts += [_change(saves.seconds, before.seconds, words.duration, ("takes", "takes"))]
-    return f"Against {which}, {before.label}, it {', '.join(parts)}, {for_a(unit)}."
+    return f"Against {which}{before.label}, it {', '.join(parts)}, {for_a(unit)}."
 
 
 def predicted(before: Standing, costs: tuple[float, float, float], unit: str) -> str:

@@ -68,12 +68,19 @@ def _doubt(best: Configuration, dearest: Configuration, quickest: Configuration)
 def ask(compared: Comparison, among: Sequence[Configuration]) -> str:
     """What to ask for, and what that gains."""
     best, dearest, doubt = compared.best, compared.dearest, compared.doubt
-    told = f"{best.label} {_gain(compared)} the dearest, {dearest.label}{_quality(best, dearest)}"
+    told = f"{best.label} {_gain(compared)} {_other(compared)}{_quality(best, dearest)}"
     settings = asked(best, among)
     if doubt:
         return f"Not settled: {doubt}; {told}: repeat before you ask for {settings}."
     unless = "" if compared.is_fastest else ", unless you need the time"
     return f"Ask for {settings}{unless}: {told}."
+
+
+def _other(compared: Comparison) -> str:
+    """The dearest of the others, which may cost less than the best all the same."""
+    cost = price([compared.best, compared.dearest])
+    dearer = cost(compared.dearest) > cost(compared.best)
+    return f"{'the dearest, ' if dearer else ''}{compared.dearest.label}"
 
 
 def _gain(compared: Comparison) -> str:

@@ -108,7 +108,7 @@ class Comparison:
         return slower + worse
 
     def open_questions(self, threshold: float) -> list[str]:
-        """What looks too slow, and too few repeats tell."""
+        """What looks too slow, and the repeats are too few to be sure."""
         return [
             label
             for label, ratio in self._ratios()

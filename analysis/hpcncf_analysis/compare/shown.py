@@ -113,7 +113,8 @@ def verdicts(found: Comparison, threshold: float) -> list[str]:
     """How it stands to the threshold, a line for each failure and each open question."""
     failed = [f"FAILED: {text}" for text in found.failures(threshold)]
     asked = [
-        f"OPEN: {label} looks slower by more than {threshold:.0%}, and too few repeats tell"
+        f"OPEN: {label} looks slower by more than {threshold:.0%}, and the repeats are too few to "
+        "be sure"
         for label in found.open_questions(threshold)
     ]
     held = f"held: nothing is shown to be slower by more than {threshold:.0%}, or worse"

@@ -103,7 +103,7 @@ def worker_overhead(evidence: Evidence) -> Finding | None:
             f"{percent(evidence.phases['input'])} of the steps' time waits for their batches, "
             f"making them would take {percent(_computed(evidence))} at most"
         )
-    if starts >= thresholds.WORTH:
+    if evidence.worth(starts):
         told.append(f"{percent(starts)} of the time epochs wait for their first batch")
     return Finding(
         "worker_overhead",
@@ -113,7 +113,7 @@ def worker_overhead(evidence: Evidence) -> Finding | None:
         "Make the batches in the rank's own process: num_workers 0"
         + (", or training.loader vectorized." if evidence.trained else "."),
         applied(evidence, num_workers=0),
-        gains.in_process(evidence.phases, _computed(evidence)) if evidence.trained else None,
+        gains.in_process(evidence.phases, _computed(evidence)) if waits else None,
     )
 
 

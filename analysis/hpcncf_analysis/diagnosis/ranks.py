@@ -72,7 +72,7 @@ def sync_bound(evidence: Evidence) -> Finding | None:
 def _dense_of_sparse(evidence: Evidence) -> list[str]:
     """Where every gradient is all-reduced though few rows have one."""
     read, there = evidence.rows_per_step, evidence.table_rows
-    if evidence.sync_how != "dense" or not read or not there:
+    if evidence.sync_how != "dense" or evidence.training.get("sparse") or not read or not there:
         return []
     if read / there > thresholds.SPARSE:
         return []
@@ -105,7 +105,8 @@ def _remedy(evidence: Evidence, sparse: bool) -> str:
 
 
 def _rows(evidence: Evidence) -> dict[str, Any]:
-    if evidence.training.get("sync", "dense") != "dense":
+    # Weight decay moves every row in every step: engine rowwise refuses it.
+    if evidence.training.get("sync", "dense") != "dense" or evidence.training.get("weight_decay"):
         return {}
     return applied(evidence, engine="rowwise", sync="rows")
 

@@ -49,8 +49,9 @@ def _percent(share: float) -> str:
 
 
 def _walks_few(evidence: Evidence) -> bool:
-    """Whether the step already touches its own rows only."""
-    return evidence.training.get("engine") in OF_ROWS or bool(evidence.training.get("sparse"))
+    """Whether the step already touches its own rows only, or weight decay asks for all of them."""
+    told = evidence.training
+    return told.get("engine") in OF_ROWS or bool(told.get("sparse") or told.get("weight_decay"))
 
 
 def _gain(evidence: Evidence) -> Gain:

@@ -88,12 +88,12 @@ def diagnose(ranks: Sequence[RankRecord], nodes: Sequence[NodeRecord]) -> Diagno
 
 def judged(told: Evidence) -> Diagnosis:
     findings = ordered([found for rule in RULES if (found := rule(told))])
-    lacking = missing(told)
+    lacking = (*_ended(told), *missing(told))
     if findings:
         first, *rest = findings
         return Diagnosis(told.run_id, "cause", first, tuple(rest), told.cores, lacking)
     doubts = _doubts(told)
-    verdict: Verdict = "unknown" if doubts else "healthy"
+    verdict: Verdict = "unknown" if doubts or told.failed else "healthy"
     return Diagnosis(told.run_id, verdict, None, (), told.cores, (*doubts, *lacking))
 
 
@@ -120,11 +120,13 @@ def _explained(found: Finding, others: Sequence[Finding]) -> bool:
     )
 
 
+def _ended(told: Evidence) -> tuple[str, ...]:
+    return (f"how it would have ended ({told.failed})",) if told.failed else ()
+
+
 def _doubts(told: Evidence) -> tuple[str, ...]:
     """Why a run in which no cause was found cannot be called healthy."""
     usable, used = told.cores.usable, told.wanted
-    if told.failed:
-        return (f"how it would have ended ({told.failed})",)
     if not usable or used is None:
         return ("how many cores were used",)
     if used / usable >= thresholds.BUSY:

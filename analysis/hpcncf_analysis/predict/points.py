@@ -21,7 +21,10 @@ COSTLESS: Final = {
     *("epochs", "max_steps", "lr", "lr_scale", "lr_base_batch", "seed"),
     *("evaluation", "checkpoint_every", "checkpoint_every_min"),
 }
-OF_INPUT: Final = {"loader", "num_workers"}
+OF_INPUT: Final = {
+    *("loader", "num_workers", "workers", "persistent_workers", "prefetch_factor", "collate"),
+    *("pin_memory", "non_blocking", "prefetch_to_device"),
+}
 OF_SYNC: Final = {
     *("sync", "sync_every", "bucket_mb", "gradient_as_bucket_view", "static_graph", "backend"),
 }
