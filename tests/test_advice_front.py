@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from make_configurations import configuration
 
-from hpcncf_analysis.advice.front import WORTH, Front, Standing, front
+from hpcncf_analysis.advice.front import Front, Standing, front
+from hpcncf_analysis.advice.worth import WORTH
 
 
 def choices(*configurations: object) -> Front:

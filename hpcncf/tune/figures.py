@@ -10,10 +10,8 @@ from statistics import median
 from typing import Final
 
 from hpcncf.tune.values import Ask, Objective, Point, Trial
+from hpcncf_analysis.advice.worth import WORTH
 
-# As the report's advice: cores are worth asking for while a unit of work costs at most 1 / WORTH
-# of the cheapest.
-WORTH: Final = 0.7
 # Runs of less than this share of a point's longest training tell less than that one.
 AS_LONG: Final = 0.5
 

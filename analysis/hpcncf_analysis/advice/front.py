@@ -8,10 +8,9 @@ from math import inf
 from typing import Final, Literal
 
 from hpcncf_analysis.advice.quality import sound_ones
+from hpcncf_analysis.advice.worth import WORTH
 from hpcncf_analysis.summary import Configuration
 
-# More cores are worth asking for while each delivers this share of the most that any core does.
-WORTH: Final = 0.7
 MILLION: Final = 1e6
 
 Choice = Literal["knee", "fastest", "cheapest"]

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from hpcncf_analysis import words
-from hpcncf_analysis.advice.recommend import Ratio
 from hpcncf_analysis.labels import counted
 from hpcncf_analysis.remedies.effect import MIB, Effect, Verdict
 from hpcncf_analysis.table import Table
@@ -67,13 +66,9 @@ def sentence(effect: Effect) -> str:
     if effect.memory_mib is not None and abs(effect.memory_mib) >= MIB:
         sign = "more" if effect.memory_mib > 0 else "less"
         told.append(f"with {words.mebibytes(abs(effect.memory_mib))} {sign}")
-    if _measured_once(effect.gain):
+    if effect.gain.low is None:
         told.append("measured once")
     return ", ".join(told)
-
-
-def _measured_once(gain: Ratio) -> bool:
-    return gain.low is None
 
 
 def note(effects: Sequence[Effect]) -> str:
