@@ -23,6 +23,7 @@ BENCHMARKS = {
     "engines": "The ladder of engines and optimizers",
     "strategies": "Every strategy of the job file",
     "remedies": "What each remedy did",
+    "parquet": "Parquet",
     "evaluate": "Evaluation",
     "neighbour": "Beside a busy neighbour",
     "exchange": "What ranks of a node exchange",

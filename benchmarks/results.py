@@ -10,7 +10,7 @@ from typing import Any, Final
 from hpcncf.monitor.cores import usable_cpus
 
 DOCS: Final = Path(__file__).parent.parent / "docs"
-ELSEWHERE: Final = {"strategies": "engines.md", "remedies": "remedies.md"}
+ELSEWHERE: Final = {"strategies": "engines.md", "remedies": "remedies.md", "parquet": "remedies.md"}
 """All others' tables stand in results.md."""
 END: Final = "<!-- /bench -->"
 

@@ -76,6 +76,10 @@ def test_json_holds_the_counts_the_key_and_the_sizes(
         (["synthetic", "--like", "yelp", "--context", "0"], "--like is a whole shape"),
         ([*TINY, "--seed", "-1"], "--seed -1: expected 0 to"),
         (["synthetic", "--like", "frappe", "--test-negatives", "0"], "--test-negatives 0"),
+        (
+            ["parquet", "--source", "a", "--user", "u", "--item", "i", "--threads", "0"],
+            "--threads 0: expected 1 or more",
+        ),
     ],
 )
 def test_a_request_that_makes_no_sense_is_refused(

@@ -11,6 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 
 from hpcncf.ncf.data import tables
@@ -20,6 +21,8 @@ from hpcncf.ncf.data.tables import Columns
 
 pyarrow = pytest.importorskip("pyarrow", reason="needs the extra parquet")
 from pyarrow import parquet  # noqa: E402
+
+from hpcncf.ncf.data.parquet import read_parquet  # noqa: E402
 
 Kind = Literal["csv", "parquet"]
 COLUMNS = Columns("who", "shop", ("hour", "weather"), "at")
@@ -244,6 +247,50 @@ def test_a_column_of_a_parquet_file_that_is_not_named_is_not_read(tmp_path: Path
     tables.prepare(tmp_path / "out", source, "parquet", Columns("who", "shop"))
     with pytest.raises(DataError, match="cannot be read as Parquet"):
         tables.prepare(tmp_path / "no", source, "parquet", Columns("who", "shop", ("note",)))
+
+
+def broken(path: Path, rows: int, broken_from: float, **options: Any) -> Path:
+    """A Parquet file whose user column holds no readable page behind that share of its bytes."""
+    values = {"who": np.arange(rows) * 7919, "shop": np.ones(rows, dtype=np.int64)}
+    whole: dict[str, Any] = {"use_dictionary": False, "compression": "none"}
+    parquet.write_table(pyarrow.table(values), path, **whole, **options)
+    data = parquet.ParquetFile(path).metadata
+    groups = [data.row_group(number).column(0) for number in range(data.num_row_groups)]
+    length = sum(group.total_compressed_size for group in groups)
+    content, left = bytearray(path.read_bytes()), int(length * broken_from)
+    for group in groups:
+        begin = group.data_page_offset
+        end = begin + group.total_compressed_size
+        content[begin + min(left, end - begin) : end] = b"\xff" * max(0, end - begin - left)
+        left = max(0, left - (end - begin))
+    path.write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("options", [{"row_group_size": 70_000}, {"data_page_size": 1 << 12}])
+def test_no_more_of_a_parquet_file_is_read_than_a_block_needs(
+    tmp_path: Path, options: dict[str, int], threads: int
+) -> None:
+    """Neither the next row group, nor the rest of one that is larger than a block."""
+    source = broken(tmp_path / "a.parquet", 140_000, 0.7, **options)
+    blocks = read_parquet(source, Columns("who", "shop"), lambda _: None, threads)
+    assert len(next(blocks).users) == 65_536
+    with pytest.raises(DataError, match="cannot be read as Parquet"):
+        list(blocks)
+
+
+def test_threads_change_nothing_in_what_is_prepared(tmp_path: Path) -> None:
+    source = table(tmp_path, "parquet", ROWS | {"shop": list("ababc")})
+    made = []
+    for threads in (1, 3):
+        folder = tmp_path / str(threads)
+        manifest = tables.prepare(
+            folder, source, "parquet", COLUMNS, test_negatives=1, threads=threads
+        ).manifest
+        arrays = sorted(folder.glob("*.npy"))
+        made.append((manifest.key, [path.read_bytes() for path in arrays]))
+    assert made[0] == made[1]
 
 
 def test_a_disk_that_is_full_while_reading_is_told_and_nothing_is_left(tmp_path: Path) -> None:

@@ -86,6 +86,13 @@ def _add_table(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_parquet(parser: argparse.ArgumentParser) -> None:
+    _add_table(parser)
+    parser.add_argument(
+        "--threads", type=int, metavar="N", help="that decode columns (default: the usable cores)"
+    )
+
+
 def _add_synthetic(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--like", choices=("yelp", "frappe", "movielens"), help="a known shape")
     parser.add_argument("--users", type=int)
@@ -97,7 +104,7 @@ def _add_synthetic(parser: argparse.ArgumentParser) -> None:
 _ADD_OWN: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "frappe": _add_frappe,
     "csv": _add_table,
-    "parquet": _add_table,
+    "parquet": _add_parquet,
     "synthetic": _add_synthetic,
 }
 
@@ -173,7 +180,16 @@ def _table(args: argparse.Namespace, say: Say) -> Written:
         args.test_negatives,
         args.force,
         say,
+        _threads(args) if args.dataset == "parquet" else 1,
     )
+
+
+def _threads(args: argparse.Namespace) -> int:
+    from hpcncf.monitor import cores
+
+    if args.threads is not None and args.threads < 1:
+        raise UsageError(f"--threads {args.threads}: expected 1 or more")
+    return args.threads or max(1, int(cores.usable()))
 
 
 def _synthetic(args: argparse.Namespace, say: Say) -> Written:

@@ -1,4 +1,8 @@
-"""Reading a Parquet file: only the columns that are named, through pyarrow (optional)."""
+"""Reading a Parquet file: only the columns that are named, through pyarrow (optional).
+
+Row group by row group, and of one as many rows at once as a block has: neither the file nor a
+row group has to fit into memory.
+"""
 
 from __future__ import annotations
 
@@ -18,18 +22,25 @@ BUFFER: Final = 1 << 20
 """Bytes of each column that are read at once: whole column chunks may be larger than memory."""
 
 
-def read_parquet(source: Path, columns: Columns, say: Say) -> Iterator[Block]:
-    """Raises DataError with the row and the column of the first value that cannot be used."""
+def read_parquet(source: Path, columns: Columns, say: Say, threads: int = 1) -> Iterator[Block]:
+    """`threads`: of Arrow's, which decode the columns of a block at the same time.
+
+    Raises DataError with the row and the column of the first value that cannot be used.
+    """
     try:
         import pyarrow
         from pyarrow import parquet
     except ImportError:
         raise DataError(f"{source}: reading Parquet needs pyarrow: pip install pyarrow") from None
+    if threads > 1:
+        pyarrow.set_cpu_count(threads)
     try:
         with parquet.ParquetFile(source, buffer_size=BUFFER, pre_buffer=False) as file:
             _refuse_missing(source, columns.names(), file.schema_arrow.names)
             rows, length = 0, file.metadata.num_rows
-            for batch in file.iter_batches(ROWS_AT_ONCE, columns=columns.names()):
+            for batch in file.iter_batches(
+                ROWS_AT_ONCE, columns=columns.names(), use_threads=threads > 1
+            ):
                 yield _block(source, columns, batch, rows)
                 rows += batch.num_rows
                 say(f"reading {source}: {rows / length:.0%}, {rows:,} rows")

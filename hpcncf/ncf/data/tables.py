@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -41,10 +42,12 @@ def prepare(
     test_negatives: int = 99,
     force: bool = False,
     say: Say = lambda _: None,
+    threads: int = 1,
 ) -> Written:
     """Prepare a file with a header (.tsv: separated by tabs, else commas) or a Parquet file.
 
     The file is read block by block: it may be larger than memory, which holds its names only.
+    `threads`: of Arrow's, for a Parquet file; whatever their number, the folder is the same.
     """
     options = asdict(columns) | {"seed": seed, "test_negatives": test_negatives}
     options["context"] = list(columns.context)
@@ -52,17 +55,19 @@ def prepare(
     recipe = Recipe(kind, text.source_of([source]), options)
 
     def fill(into: Path) -> Counts:
-        with spooled(into, source, _reader(kind)(source, columns, say)) as rows:
+        with spooled(into, source, _reader(kind, threads)(source, columns, say)) as rows:
             return leave_one_out(into, rows, seed, test_negatives, rows.times, say)
 
     return write(folder, recipe, source.name, fill, force)
 
 
-def _reader(kind: Literal["csv", "parquet"]) -> Callable[[Path, Columns, Say], Iterator[Block]]:
+def _reader(
+    kind: Literal["csv", "parquet"], threads: int
+) -> Callable[[Path, Columns, Say], Iterator[Block]]:
     if kind == "csv":
         from hpcncf.ncf.data.csv_file import read_csv
 
         return read_csv
     from hpcncf.ncf.data.parquet import read_parquet
 
-    return read_parquet
+    return partial(read_parquet, threads=threads)
