@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import make_results
 import pytest
 from make_configurations import configuration
 
+from hpcncf import jobfile
+from hpcncf.collect import collect
+from hpcncf.paths import ResultPaths
 from hpcncf.spec import JobSpec, Resources
+from hpcncf_analysis import summary
+from hpcncf_analysis.advice import asked as asking
+from hpcncf_analysis.advice import files
+from hpcncf_analysis.advice.advise import advise
 from hpcncf_analysis.advice.change import Change, change
 from hpcncf_analysis.advice.request import request
 from hpcncf_analysis.diagnosis import Cause, CoreCounts, Diagnosis, Finding, Gain
@@ -100,3 +109,77 @@ def test_where_no_setting_helps_nothing_is_changed(changes: dict[str, Any]) -> N
 )
 def test_idle_cores_are_given_up_unless_the_cause_hid_the_need(cause: Cause, fewer: bool) -> None:
     assert (changed(diagnosed({}, cause=cause)) is not None) == fewer
+
+
+def study(tmp_path: Path, finding: Finding, **settings: Any) -> tuple[ResultPaths, dict[str, Any]]:
+    """The demo's configurations, or those given, every run with the same finding."""
+    paths = make_results.demo(tmp_path, repeats=1, **settings)
+    make_results.complete(paths)
+    runs = make_results.plan_of(paths).runs
+    cores = CoreCounts(1, 1, 1)
+    return paths, {run.id: Diagnosis(run.id, "cause", finding, (), cores) for run in runs}
+
+
+GAIN = Gain(2.0, 1.5, 2.5)
+
+
+def test_a_studys_best_is_asked_for_with_its_remedy_and_the_way_back(tmp_path: Path) -> None:
+    finding = Finding(
+        "dense_optimizer", 0.6, "time", (), "Do it.", {"training.engine": "rowwise"}, GAIN
+    )
+    alone = [point for point in make_results.POINTS if point["resources.tasks_per_node"] == 1]
+    paths, diagnoses = study(tmp_path, finding, points=alone)
+    knee, fastest = files.write(summary.configurations(collect(paths).runs), paths, diagnoses)
+    for written in (knee, fastest):
+        assert jobfile.load(written.job).training.engine == "rowwise"
+        assert written.advice.sure.sure == "unproven"
+    told = " ".join(knee.advice.reasons)
+    assert "Not run yet: training.engine reference → rowwise, the remedy of dense_optimizer" in told
+    assert "what was measured instead, submit it with -s training.engine=reference." in told
+
+
+@pytest.mark.parametrize(
+    ("changes", "gain"),
+    [
+        ({"training.loader": "vectorized"}, GAIN),
+        ({"resources.tasks_per_node": 1, "resources.cpus_per_task": 2}, GAIN),
+        ({"training.engine": "rowwise"}, None),
+    ],
+    ids=["the same", "measured, and no better", "nothing predicted"],
+)
+def test_a_studys_best_stays_as_it_is(
+    tmp_path: Path, changes: dict[str, Any], gain: Gain | None
+) -> None:
+    finding = Finding("serial_step", 0.6, "cores", (), "Do it.", changes, gain)
+    paths, diagnoses = study(tmp_path, finding)
+    written = files.write(summary.configurations(collect(paths).runs), paths, diagnoses)
+    assert all(one.advice.changed is None for one in written)
+
+
+def test_what_saves_core_hours_is_no_remedy_for_the_fastest(tmp_path: Path) -> None:
+    """Two ranks of one core are the fastest; one rank of four is dearer, and has four to give."""
+    points = [{"resources.cpus_per_task": 1}, {"resources.cpus_per_task": 4}]
+    fewer = Gain(0.5, 0.4, 0.6, "core_hours")
+    finding = Finding(
+        "serial_step", 0.6, "cores", (), "Do it.", {"resources.cpus_per_task": 2}, fewer
+    )
+    paths, diagnoses = study(tmp_path, finding, points=points)
+    configurations, asked = summary.configurations(collect(paths).runs), asking.read(paths)
+    fastest = advise(configurations, asked, diagnoses, "fastest")
+    assert fastest is not None
+    assert (fastest.job.resources.cpus_per_task, fastest.changed) == (4, None)
+    cheapest = advise(configurations, asked, diagnoses, "cheapest")
+    assert cheapest is not None
+    assert cheapest.job.resources.cpus_per_task == 2
+
+
+def test_as_measured_nothing_is_changed(tmp_path: Path) -> None:
+    """What `hpcncf tune` verified is asked for, whatever cores idled."""
+    paths = make_results.demo(tmp_path, points=[make_results.POINTS[1]])
+    make_results.complete(paths)
+    configurations, asked = summary.configurations(collect(paths).runs), asking.read(paths)
+    changed, kept = (advise(configurations, asked, as_measured=each) for each in (False, True))
+    assert changed is not None
+    assert changed.job.resources.cpus_per_task == 1
+    assert kept is not None
+    assert (kept.job.resources.cpus_per_task, kept.changed) == (2, None)

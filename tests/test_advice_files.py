@@ -98,7 +98,6 @@ def test_a_command_that_was_typed_becomes_a_job(
     assert run["resources"]["cpus_per_task"] == 1
     assert run["resources"]["timeout_min"] == 13, "100 s on a fifth of the cores, and half as much"
     assert only.advice.sure.sure == "unproven", "with one core it never ran"
-    assert only.advice.cost_core_h_per_epoch is None
 
 
 def test_where_other_data_lies_by_now_there_is_a_job_file_and_no_script(tmp_path: Path) -> None:

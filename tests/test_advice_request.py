@@ -8,7 +8,7 @@ import pytest
 from make_configurations import configuration, repeated, row
 
 from hpcncf.spec import Resources
-from hpcncf_analysis.advice.request import expected, request, timeout_min
+from hpcncf_analysis.advice.request import expected, memory, request, timeout_min
 
 
 @pytest.mark.parametrize(
@@ -54,10 +54,12 @@ def test_what_was_not_measured_stays_as_it_was_asked_for() -> None:
 
 def test_of_a_command_hpcncf_itself_is_counted_beside_each_rank() -> None:
     """400 and 2 x 64 MiB and a quarter are 0.64 GB."""
-    one = configuration("a", workload="command")
+    one = configuration("a", workload="command", tasks_per_node=2)
     wanted = request(one, Resources(tasks_per_node=2))
     assert wanted.resources.mem_gb == 0.7
     assert "128\u202fMiB for hpcncf beside it" in wanted.memory
+    (told,) = memory(one)
+    assert told.startswith("Memory: mem_gb: 0.7 is enough"), "the same in the report's facts"
 
 
 def test_a_request_tells_where_its_figures_are_from() -> None:

@@ -338,3 +338,30 @@ def test_what_hpcncf_recorded_itself_is_sent_to_diagnose(
     (tmp_path / "rank-0.json").write_text("{}")
     assert cli.main(["explain", str(tmp_path / name)]) == 0
     assert f"hpcncf diagnose {tmp_path / name}\n" in capsys.readouterr().out
+
+
+def test_a_report_without_its_cores_still_tells_how_many_were_used() -> None:
+    """By hand: 8,340 s of CPU in 8,370 s."""
+    text = "Resource usage summary:\n CPU time : 8340.00 sec.\n Run time : 8370 sec.\n"
+    (job,) = reading.of_text(text).jobs
+    told = follows.explain(job)
+    assert told.follows[0] == "1.00 cores used on average; of how many, the text does not say"
+    assert told.unknown[0] == "how many cores it had: --cores N tells"
+
+
+@pytest.mark.parametrize(
+    ("text", "end"),
+    [
+        ("Exited with exit code 130.\nResource usage summary:\n", "130, signal 2: SIGINT ended it"),
+        ("Exited with exit code 1.\nResource usage summary:\n", "1"),
+        ("resources_used.ncpus = 5\n Exit_status = 271\n", "271, signal 15: SIGTERM ended it"),
+        ("JobID|State|ExitCode\n7|FAILED|0:9\n", "137, signal 9: SIGKILL ended it"),
+        (
+            "Job ID: 7\nState: FAILED (exit code 3)\nNodes: 1\nJob Wall-clock time: 01:00:00\n",
+            "3",
+        ),
+    ],
+)
+def test_how_a_job_ended_is_told(text: str, end: str) -> None:
+    (job,) = reading.of_text(text).jobs
+    assert follows.explain(job).follows[-1] == f"it ended with exit code {end}"

@@ -239,6 +239,14 @@ def test_no_fastest_size_is_told_where_speed_still_grows() -> None:
     assert told["Amdahl: serial share"].startswith("10\u202f%")
 
 
+def test_a_peak_that_some_resamples_do_not_have_is_open() -> None:
+    """N* = sqrt(0.9 / 0.001) = 30, just within the 32 that the law is used up to."""
+    (peak,) = laws.peaks(summary.configurations(generated(0.1, 0.001)))
+    assert "open whether speed peaks: at 30 [" in peak
+    assert "–beyond 32] ranks by the USL" in peak
+    assert "more makes it slower" not in peak
+
+
 def test_too_few_sizes_are_refused_with_the_reason() -> None:
     shown = summary.configurations(generated(0.1, 0.0, sizes=(1, 2)))
     assert laws.law_table(shown) is None

@@ -16,7 +16,7 @@ from hpcncf.errors import UsageError
 from hpcncf.monitor.cores import usable_cpus
 from hpcncf.paths import ResultPaths
 from hpcncf.plan import Plan
-from hpcncf.tune import choose, figures, going, grid, race, saved, trials
+from hpcncf.tune import choose, figures, going, grid, outcome, race, saved, trials
 from hpcncf.tune.choose import Rules
 from hpcncf.tune.figures import Figure
 from hpcncf.tune.values import OBJECTIVES, Ask, Objective, Point, Trial
@@ -182,6 +182,38 @@ def test_overlapping_repeats_are_repeated_up_to_three_times() -> None:
     assert [each.point.index for each in race.open_ones(single, "fastest")] == [0, 1]
 
 
+def test_a_gpu_hour_counts_for_what_is_asked_in_budget_and_cost() -> None:
+    """By hand, at 10 core-hours for a GPU-hour: 5 cores x 2 s against (1 + 10) x 0.5 s; of an hour
+    on both 5 and 11 core-hours are charged."""
+    cpu = Figure(Point(0, "cpu", 5, 0, 256, 100, "m", gpu_hour=10.0), 2, 2, 2, 1.0, 1, False)
+    gpu = Figure(Point(1, "gpu", 1, 1, 256, 100, "m", gpu_hour=10.0), 0.5, 0.5, 0.5, 1.0, 1, False)
+    assert [cpu.price, gpu.price] == [10.0, 5.5]
+    assert [one.point.index for one in figures.best_first([cpu, gpu], "cheapest")] == [1, 0]
+    assert figures.compared(gpu, "cheapest") == (5.5, 5.5)
+    left, _ = race.finalists([cpu, gpu], "knee", first_s=1.0)
+    assert left[0] is gpu
+    done = [Trial(Ask(1, 10, 0), "completed", training_s=10.0, elapsed_s=10.0, steps=10)]
+    points = {1: gpu.point}
+    assert figures.core_hours(Ask(1, 3600, 0), points, {}, done) == pytest.approx(11.0)
+
+
+def test_grids_that_mix_gpus_and_cores_need_a_price_for_a_gpu_hour(
+    job_file: Callable[[str], Path],
+) -> None:
+    job = jobfile.load(job_file("grid: {resources.gpus_per_node: [0, 1]}\n"))
+    keys = jobfile.data_keys(job)
+    mixed = grid.of(job, keys, dict.fromkeys(keys, 2000))
+    with pytest.raises(UsageError, match=r"expected --gpu-hour CORE_HOURS"):
+        mixed.priced(0.0)
+    assert [point.charged for point in mixed.priced(8.0).points] == [1.0, 9.0]
+    alone = mixed.without({0: "no CPUs left"})
+    assert [point.price for point in alone.priced(0.0).points] == [1.0]
+    ask = Ask(1, 7, 0)
+    row = {"state": "failed", "reason": "", "attempts": 1, "core_hours_all": 0.5}
+    (trial,) = trials.of(mixed.priced(8.0), [ask], {mixed.run(ask).id: row})
+    assert trial.core_hours == 4.5
+
+
 GRID = """\
 training: {epochs: 3, global_batch_size: 100}
 grid:
@@ -314,6 +346,15 @@ def test_recorded_rounds_end_with_a_verified_job_file(
     assert "fastest: loader=vectorized cpus_per_task=2" in out
     assert "verified: it ran as the job file has it" in out
     assert "go on with: hpcncf submit results/recorded-tune/best.yaml" in out
+    point = found.points[0]
+    near = replace(point, index=9, label="near", quality="one model")
+    short = [
+        Trial(Ask(at, None, 0), "completed", epoch_s=0.5, training_s=1.5) for at in (0, near.index)
+    ]
+    both = figures.of_points([replace(point, quality="one model"), near], short)
+    assert outcome._left_open(tuning, now, both, both[0]) == ("near",), "whole, and in 1.5 s"
+    rows = {"a": {"cpu_model": "Old"}, "b": {"cpu_model": "New"}, "c": {"cpu_model": None}}
+    assert outcome._models(replace(now, rows=rows)) == ("New", "Old")
     best = jobfile.load(paths.best)
     assert (best.training.loader, best.resources.cpus_per_task) == ("vectorized", 2)
     assert (best.training.max_steps, best.training.evaluation) == (None, "sampled")

@@ -8,7 +8,7 @@ from typing import Any, Final
 import pandas as pd
 
 from hpcncf_analysis import words
-from hpcncf_analysis.advice.request import memory_gb
+from hpcncf_analysis.advice.request import enough_gb
 from hpcncf_analysis.labels import counted
 from hpcncf_analysis.scaling.doubts import doubts
 from hpcncf_analysis.summary import Configuration
@@ -77,7 +77,7 @@ def _memory(runs: pd.DataFrame) -> str | None:
         f"{counted(number, 'run')} used more memory than was asked for "
         f"({words.mebibytes(most['memory_peak_mib'])} of mem_gb: {most['mem_gb']:g}, run "
         f"{most['run_id']}): nothing held it to that here; where a scheduler does, it is killed. "
-        f"Ask for mem_gb: {memory_gb(most['memory_peak_mib']):g}."
+        f"Ask for mem_gb: {enough_gb([most]):g}."
     )
 
 

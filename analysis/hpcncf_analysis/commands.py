@@ -8,7 +8,7 @@ from typing import Final
 from hpcncf.monitor.measured import TOO_SHORT_S
 from hpcncf_analysis import words
 from hpcncf_analysis.advice.recommend import mostly_disturbed
-from hpcncf_analysis.advice.request import memory_gb
+from hpcncf_analysis.advice.request import enough_gb, memory_peak
 from hpcncf_analysis.labels import counted
 from hpcncf_analysis.summary import Configuration
 
@@ -67,7 +67,7 @@ def used(one: Configuration) -> str:
 
 
 def _memory(one: Configuration) -> str:
-    peaks = [row["memory_peak_mib"] for row in one.rows if row["memory_peak_mib"]]
-    if not peaks:
+    peak_mib, enough = memory_peak(one.rows), enough_gb(one.rows)
+    if peak_mib is None or enough is None:
         return ""
-    return f", {words.mebibytes(max(peaks))} at the peak (ask for {memory_gb(max(peaks)):g} GB)"
+    return f", {words.mebibytes(peak_mib)} at the peak (ask for {enough:g} GB)"

@@ -182,7 +182,7 @@ def _show(explanations: Sequence[Explanation]) -> None:
 def _title(each: Explanation) -> str:
     job = each.job
     named = f"{job.source}, job {job.id}" if job.id else job.source
-    return f"{named}, {job.state}" if job.state else named
+    return f"{named}, {job.state_told}" if job.state else named
 
 
 def _list(title: str, lines: Sequence[str]) -> None:
@@ -201,7 +201,7 @@ def _table(explanations: Sequence[Explanation]) -> None:
     rows = [
         [
             each.job.id,
-            each.job.state,
+            each.job.state_told,
             words.cores(each.job.cores),
             words.hundredths(each.job.cores_used),
             words.percent(each.job.efficiency),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -127,20 +128,23 @@ def _settings(plan: Plan) -> list[dict[str, Any]]:
 def _predict(args: argparse.Namespace, runs: list[Any], asked: list[dict[str, Any]]) -> int:
     from dataclasses import asdict
 
-    from hpcncf_analysis.predict import Refusal, predict, words
+    from hpcncf_analysis.predict import Ran, Refusal, predict, words
 
     answers = predict.predict(runs, asked)
     if args.json:
-        plain = [asdict(each) | {"refused": isinstance(each, Refusal)} for each in answers]
+        plain = [
+            asdict(each) | {"refused": isinstance(each, Refusal), "measured": isinstance(each, Ran)}
+            for each in answers
+        ]
         print(json.dumps({"predictions": plain}, indent=2))
     else:
-        command = ["hpcncf", "submit", str(args.job), *_spelled(args.settings)]
-        print("\n\n".join(words.answer(each, " ".join(command)) for each in answers))
+        print("\n\n".join(words.answer(each, _submit(args)) for each in answers))
     return 3 if any(isinstance(each, Refusal) for each in answers) else 0
 
 
-def _spelled(settings: Sequence[str]) -> list[str]:
-    return [word for setting in settings for word in ("-s", setting)]
+def _submit(args: argparse.Namespace) -> str:
+    settings = [word for setting in args.settings for word in ("-s", setting)]
+    return shlex.join(["hpcncf", "submit", str(args.job), *settings])
 
 
 def _held_out(args: argparse.Namespace, runs: list[Any]) -> int:
@@ -169,16 +173,15 @@ def _simulate(args: argparse.Namespace, runs: list[Any], asked: list[dict[str, A
 
     known = points.measured(completed(runs))
     network = simulate.Network(args.latency_us / 1e6, args.gb_per_s * 1e9)
-    parameters = max((row["parameters"] or 0 for row in completed(runs)), default=0)
     per_rank = all(row["batch_size_per_rank"] for row in asked)
     answers = [
-        simulate.simulate(point, known, args.simulate, parameters, network, per_rank)
+        simulate.simulate(point, known, args.simulate, network, per_rank)
         for point in predict.asked_points(runs, asked)
     ]
     if args.json:
         print(json.dumps({"simulated": [asdict(each) for each in answers]}, indent=2))
     else:
-        print("\n\n".join(words.simulated(each) for each in answers))
+        print("\n\n".join(words.simulated(each, _submit(args)) for each in answers))
     if refused := [each for each in answers if isinstance(each, Refusal)]:
         print(f"hpcncf: {len(refused)} of {len(answers)} not simulated", file=sys.stderr)
     return 3 if refused else 0

@@ -45,6 +45,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what all of its runs may cost together",
     )
     parser.add_argument(
+        "--gpu-hour",
+        type=positive,
+        default=0.0,
+        metavar="CORE_HOURS",
+        help="what an hour of a GPU counts for in the budget and in cost; needed where some points "
+        "have GPUs and others none, else the budget counts core-hours alone",
+    )
+    parser.add_argument(
         "--objective",
         choices=list(OBJECTIVES),
         default="knee",
@@ -100,7 +108,7 @@ def _going(args: argparse.Namespace) -> Going:
     cluster = launch.choose_cluster(args.cluster)
     limits = launch.limits_of(job, cluster)
     paths = ResultPaths((args.results or Path("results") / job.name).resolve())
-    grid = going.grid_of(job, cluster, limits)
+    grid = going.grid_of(job, cluster, limits, args.gpu_hour)
     return going.Going(paths, grid, args.objective, args.budget, cluster, limits)
 
 
@@ -166,6 +174,7 @@ def _same(args: argparse.Namespace) -> str:
     words = ["hpcncf", "tune", str(args.job)]
     words += [word for setting in args.settings for word in ("-s", setting)]
     words += ["--budget", f"{args.budget:g}"]
+    words += ["--gpu-hour", f"{args.gpu_hour:g}"] * (args.gpu_hour > 0)
     words += ["--objective", args.objective] * (args.objective != "knee")
     words += ["--cluster", args.cluster] * (args.cluster != "auto")
     words += ["--results", str(args.results)] * (args.results is not None)
@@ -194,6 +203,7 @@ def _plain(tuning: Going, now: Now, found: Outcome | None) -> dict[str, Any]:
         "step": now.step.kind,
         "why": now.step.why,
         "budget_core_hours": tuning.core_hours,
+        "gpu_hour_core_hours": tuning.gpu_hour,
         "spent_core_hours": now.spent_core_h,
         "runs": [_plain_trial(tuning, trial) for trial in now.trials],
     }

@@ -21,13 +21,14 @@ def sentences(tuning: Going, now: Now, found: Outcome | None) -> str:
 
 def _best(tuning: Going, found: Outcome) -> str:
     best = found.best
-    core_s = best.point.cores * best.epoch_s
+    costs = [f"{best.point.cores * best.epoch_s:.3g} core-s/epoch"]
+    costs += [f"{best.point.gpus * best.epoch_s:.3g} GPU-s/epoch"] * (best.point.gpus > 0)
     over = f" over {best.runs} runs" if best.runs > 1 else ""
     spread = f" [{best.low:.3g}-{best.high:.3g}{over}]" if best.runs > 1 else ""
     quality = "" if found.hr10 is None else f", HR@10 {found.hr10:.3f}"
     lines = [
         f"{tuning.objective}: {best.point.label}",
-        f"  {best.epoch_s:.3g} s/epoch{spread}, {core_s:.3g} core-s/epoch{quality}",
+        f"  {best.epoch_s:.3g} s/epoch{spread}, {', '.join(costs)}{quality}",
     ]
     if found.verified and found.glimpsed_s:
         apart = best.epoch_s / found.glimpsed_s - 1
@@ -50,6 +51,11 @@ def _beside(found: Outcome) -> list[str]:
         told.append(f"second: {label}, whose epoch takes {longer:.2f} times as long")
     if found.disturbed:
         told.append("neighbours used much of its cores: repeat on a quiet machine")
+    if found.models:
+        told.append(
+            f"its runs had different models of CPU or GPU ({'; '.join(found.models)}): which point "
+            "is faster may be the machines' doing; ask for one model (the site file's constraint)"
+        )
     if found.left_open:
         told.append(f"not told apart from: {'; '.join(found.left_open)}")
     told += [f"left out for its quality: {label}" for label in found.unsound]
@@ -60,8 +66,16 @@ def _spent(tuning: Going, now: Now) -> str:
     number = len(now.trials)
     return (
         f"spent: {now.spent_core_h:.3g} of {tuning.core_hours:g} core-hours on {number} "
-        f"run{'s' * (number != 1)} of {len(tuning.grid.points)} points"
+        f"run{'s' * (number != 1)} of {len(tuning.grid.points)} points{_gpus(tuning)}"
     )
+
+
+def _gpus(tuning: Going) -> str:
+    if not tuning.has_gpus:
+        return ""
+    if not tuning.gpu_hour:
+        return "; hours of its GPUs are not counted (--gpu-hour)"
+    return f"; an hour of a GPU counts as {tuning.gpu_hour:g} core-hours"
 
 
 def _whole_grid(found: Outcome, now: Now) -> list[str]:

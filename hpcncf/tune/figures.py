@@ -10,7 +10,7 @@ from statistics import median
 from typing import Final
 
 from hpcncf.tune.values import Ask, Objective, Point, Trial
-from hpcncf_analysis.advice.worth import WORTH
+from hpcncf_analysis.advice.worth import worth_it
 
 # Runs of less than this share of a point's longest training tell less than that one.
 AS_LONG: Final = 0.5
@@ -33,13 +33,12 @@ class Figure:
 
     @property
     def cost(self) -> tuple[float, float]:
-        """GPU-seconds before core-seconds of an epoch: GPUs are what is short."""
-        return self.point.gpus * self.epoch_s, self.point.cores * self.epoch_s
+        """Of an epoch: its price, and for two of equal ones the core-seconds."""
+        return self.price, self.point.cores * self.epoch_s
 
     @property
     def price(self) -> float:
-        gpu_s, core_s = self.cost
-        return gpu_s or core_s
+        return self.point.price * self.epoch_s
 
 
 def of_points(points: Sequence[Point], trials: Iterable[Trial]) -> dict[int, Figure]:
@@ -74,10 +73,7 @@ def best_first(figures: Iterable[Figure], objective: Objective) -> list[Figure]:
     by_time = sorted(found, key=lambda one: (one.epoch_s, one.cost, one.point.index))
     if objective == "fastest":
         return by_time
-    least: dict[bool, float] = defaultdict(lambda: inf)
-    for one in found:
-        least[one.point.gpus > 0] = min(one.price, least[one.point.gpus > 0])
-    worth = [one for one in by_time if one.price * WORTH <= least[one.point.gpus > 0]]
+    worth = worth_it(by_time, lambda one: one.price)
     rest = sorted((one for one in found if one not in worth), key=lambda one: one.price)
     return worth + rest
 
@@ -85,8 +81,7 @@ def best_first(figures: Iterable[Figure], objective: Objective) -> list[Figure]:
 def compared(one: Figure, objective: Objective) -> tuple[float, float]:
     """The range of what the objective compares."""
     if objective == "cheapest":
-        each = one.point.gpus or one.point.cores
-        return one.low * each, one.high * each
+        return one.low * one.point.price, one.high * one.point.price
     return one.low, one.high
 
 
@@ -98,8 +93,8 @@ def startup_s(trials: Iterable[Trial], otherwise: float = 0.0) -> float:
 def core_hours(
     ask: Ask, points: Mapping[int, Point], figures: Mapping[int, Figure], trials: Sequence[Trial]
 ) -> float | None:
-    """What a run will cost; where its point has no figure, each positive as the slowest of those
-    completed took, and None where none is."""
+    """What a run will be charged; where its point has no figure, each positive as the slowest of
+    those completed took, and None where none is."""
     point, figure = points[ask.point], figures.get(ask.point)
     done = [trial for trial in trials if trial.fate == "completed" and trial.ask.point in points]
     if not done:
@@ -109,7 +104,7 @@ def core_hours(
     seconds = startup_s(done) + steps * each_s
     if ask.steps is None:
         seconds += max((trial.apart_s for trial in done if trial.whole), default=0.0)
-    return point.cores * seconds / 3600
+    return point.charged * seconds / 3600
 
 
 def _slowest(points: Mapping[int, Point], done: Iterable[Trial]) -> float:

@@ -40,6 +40,15 @@ class Going:
     cluster: Cluster
     limits: Limits | None
 
+    @property
+    def gpu_hour(self) -> float:
+        """Core-hours that an hour of a GPU counts for."""
+        return max((point.gpu_hour for point in self.grid.points), default=0.0)
+
+    @property
+    def has_gpus(self) -> bool:
+        return any(point.gpus for point in self.grid.points)
+
 
 @dataclass(frozen=True)
 class Now:
@@ -67,9 +76,10 @@ def job_of(path: Path, settings: list[str]) -> JobSpec:
     return job.model_copy(update={"name": f"{job.name[: 64 - len(SUFFIX)]}{SUFFIX}"})
 
 
-def grid_of(job: JobSpec, cluster: Cluster, limits: Limits | None) -> Grid:
-    """Without the points that cannot run here. Raises UsageError where none can, and where data is
-    not prepared."""
+def grid_of(job: JobSpec, cluster: Cluster, limits: Limits | None, gpu_hour: float = 0.0) -> Grid:
+    """Without the points that cannot run here. `gpu_hour`: core-hours that an hour of a GPU counts
+    for. Raises UsageError where none can, where data is not prepared, and where GPUs have no price.
+    """
     job = serving.served(job, serving.problem(job))
     keys = jobfile.data_keys(job)
     for path, key in keys.items():
@@ -83,7 +93,7 @@ def grid_of(job: JobSpec, cluster: Cluster, limits: Limits | None) -> Grid:
     runs = {point.index: found.run(Ask(point.index, None, 0)) for point in found.points}
     refused = launch.refusals(list(runs.values()), cluster, limits)
     reasons = {index: refused[run.id] for index, run in runs.items() if run.id in refused}
-    return found.without(reasons)
+    return found.without(reasons).priced(gpu_hour)
 
 
 def look(going: Going) -> Now:

@@ -20,7 +20,7 @@ CUT: Final = {"training.evaluation": "none", "training.checkpoint_every": 0}
 # These change how fast a model is trained, not which one.
 SPEED_ONLY: Final = {
     *("device", "backend", "threads", "engine", "loader", "num_workers", "adam", "sparse"),
-    *("parallel", "bucket_mb", "gradient_as_bucket_view", "static_graph", "compile"),
+    *("parallel", "bucket_mb", "gradient_as_bucket_view", "static_graph", "compile", "cuda_graph"),
     *("accumulate", "global_batch_size", "batch_size_per_rank", "checkpoint_every"),
     *("checkpoint_every_min", "interop_threads", "omp_wait_policy", "cudnn_benchmark"),
     *("workers", "persistent_workers", "prefetch_factor", "collate", "pin_memory"),
@@ -54,6 +54,24 @@ class Grid:
         gone = [point for point in self.points if point.index in reasons]
         told = tuple(f"{point.label}: {reasons[point.index]}" for point in gone)
         return replace(self, points=kept, left_out=self.left_out + told)
+
+    def priced(self, gpu_hour: float) -> Grid:
+        """The same, an hour of a GPU counting for so many core-hours.
+
+        Raises UsageError where some points have GPUs, others none, and it counts for none: the
+        two have no common price.
+        """
+        on_gpus = [point for point in self.points if point.gpus]
+        if on_gpus and len(on_gpus) < len(self.points) and not gpu_hour:
+            without = next(point for point in self.points if not point.gpus)
+            raise UsageError(
+                f"grid: {on_gpus[0].label} has GPUs and {without.label} has none: expected "
+                "--gpu-hour CORE_HOURS, what an hour of a GPU counts for in the budget and in "
+                "cost (what your site bills: TRESBillingWeights of `scontrol show partition`); "
+                "or tune the two apart, with -s"
+            )
+        points = tuple(replace(point, gpu_hour=gpu_hour) for point in self.points)
+        return replace(self, points=points)
 
 
 def _run(

@@ -14,6 +14,7 @@ from hpcncf.tune.values import Ask, Trial
 from hpcncf_analysis.advice.advise import Advice, advise
 from hpcncf_analysis.advice.asked import Asked
 from hpcncf_analysis.advice.recommend import mostly_disturbed
+from hpcncf_analysis.scaling.comparable import MODELS, distinct
 from hpcncf_analysis.summary import Configuration
 
 
@@ -37,6 +38,9 @@ class Outcome:
     """Points left out for their quality, by the label of what ran whole."""
     failed: tuple[str, ...]
     """Points that could not be measured, with the reason."""
+    models: tuple[str, ...]
+    """CPU and GPU models of its runs, where they had more than one of a kind: speeds of two do not
+    compare."""
     grid_core_h: float | None
     """What the whole grid, each point once, would have cost: by the figures of all its points;
     None where some have none."""
@@ -62,18 +66,20 @@ def of(going: Going, now: Now) -> Outcome | None:
         disturbed=now.step.verified and mostly_disturbed([whole[best.point.index]]),
         unsound=tuple(one.label for one in _unsound(going, now)),
         failed=_failed(going, now),
+        models=_models(now),
         grid_core_h=_whole_grid(going, now, known),
     )
 
 
 def _advice(going: Going, now: Now, best: Figure) -> Advice | None:
-    """By the report's own rule among what ran whole; of the best alone, where that says another."""
+    """By the report's own rule among what ran whole; of the best alone, where that says another.
+    What ran is asked for, or it would not be what was verified."""
     job, ids = going.grid.job, {run.id: run for run in _whole_runs(going, now)}
     name = job.name.removesuffix(SUFFIX)
     asked = Asked(name=name, runs=ids, job=job, site=sites.load(job.site))
     chosen = dict(now.whole)[best.point.index]
     for among in ([one for _, one in now.whole], [chosen]):
-        found = advise(among, asked, choice=going.objective)
+        found = advise(among, asked, choice=going.objective, as_measured=True)
         if found is not None and found.chosen.one.key == chosen.key:
             return found
     return None
@@ -88,7 +94,7 @@ def _left_open(going: Going, now: Now, known: dict[int, Figure], best: Figure) -
     found = []
     for one in known.values():
         other_low, other_high = figures.compared(one, going.objective)
-        long = one.trained_s >= race.LONG_ENOUGH * race.SHORTEST_S
+        long = one.whole or one.trained_s >= race.LONG_ENOUGH * race.SHORTEST_S
         if one is not best and long and other_low <= high and low <= other_high:
             found.append(one.point)
     return tuple(one.label for one in found if str(one.quality) not in now.unsound)
@@ -117,6 +123,11 @@ def _failed(going: Going, now: Now) -> tuple[str, ...]:
 
 def _is_failed(trial: Trial) -> bool:
     return trial.fate == "failed"
+
+
+def _models(now: Now) -> tuple[str, ...]:
+    told = [distinct(now.rows.values(), column) for column in MODELS]
+    return tuple(model for models in told if len(models) > 1 for model in models)
 
 
 def _whole_grid(going: Going, now: Now, known: dict[int, Figure]) -> float | None:

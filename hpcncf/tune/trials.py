@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from hpcncf.tune.grid import Grid
-from hpcncf.tune.values import Ask, Fate, Trial
+from hpcncf.tune.values import Ask, Fate, Point, Trial
 from hpcncf_analysis import summary
 from hpcncf_analysis.advice.quality import holds_quality
 from hpcncf_analysis.summary import Configuration
@@ -33,17 +33,25 @@ ATTEMPTS: Final = 3
 
 def of(grid: Grid, asks: Sequence[Ask], rows: Mapping[str, Row]) -> list[Trial]:
     """`rows`: of the table of runs, by run id. In the order asked."""
-    whole = {point.index: point.whole_steps for point in grid.points}
+    points = {point.index: point for point in grid.points}
     counted = set[str]()
     found = []
     for ask in asks:
         run_id = grid.run(ask).id
         row = rows.get(run_id)
         # Two points may be one and the same run when cut: it is paid once.
-        paid = 0.0 if row is None or run_id in counted else row["core_hours_all"] or 0.0
+        paid = 0.0 if row is None or run_id in counted else _charged(row, points.get(ask.point))
         counted.add(run_id)
-        found.append(_trial(ask, row, paid, ask.steps or whole.get(ask.point, 0)))
+        whole_steps = points[ask.point].whole_steps if ask.point in points else 0
+        found.append(_trial(ask, row, paid, ask.steps or whole_steps))
     return found
+
+
+def _charged(row: Row, point: Point | None) -> float:
+    """Core-hours of all attempts, and of their GPUs as many as an hour of one counts for; None: a
+    point that cannot run here any more."""
+    core_hours = float(row["core_hours_all"] or 0.0)
+    return core_hours if point is None else core_hours * point.charged / point.cores
 
 
 def _trial(ask: Ask, row: Row | None, core_hours: float, steps: int) -> Trial:

@@ -28,6 +28,20 @@ class Point:
     """Points with equal ones train the same model, however fast."""
     values: frozenset[str] = frozenset()
     """What the grid sets here, as `engine=native`."""
+    gpu_hour: float = 0.0
+    """Core-hours that an hour of one of its GPUs counts for; 0: GPUs are compared by themselves,
+    and the budget does not count them."""
+
+    @property
+    def charged(self) -> float:
+        """Core-hours of the budget that an hour of it takes."""
+        return self.cores + self.gpu_hour * self.gpus
+
+    @property
+    def price(self) -> float:
+        """Of an hour, as points are compared: what is charged, or where GPUs have no price in
+        core-hours, GPU-hours. A grid has one of the two (`grid.Grid.priced`)."""
+        return float(self.gpus) if self.gpus and not self.gpu_hour else self.charged
 
 
 @dataclass(frozen=True)
@@ -46,7 +60,7 @@ class Trial:
     ask: Ask
     fate: Fate
     core_hours: float = 0.0
-    """Of all its attempts so far."""
+    """Charged for all its attempts so far."""
     epoch_s: float | None = None
     """Seconds of an epoch's training, extrapolated where the run was cut."""
     training_s: float = 0.0

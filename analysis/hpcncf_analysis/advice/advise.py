@@ -13,12 +13,13 @@ from hpcncf_analysis import words
 from hpcncf_analysis.advice import cause, following, saving
 from hpcncf_analysis.advice.asked import Asked
 from hpcncf_analysis.advice.cause import Diagnoses
-from hpcncf_analysis.advice.change import Change, change
+from hpcncf_analysis.advice.change import Change, change, remedied
 from hpcncf_analysis.advice.front import Choice, Front, Standing, front
-from hpcncf_analysis.advice.request import Request, request
+from hpcncf_analysis.advice.request import Request, request, spelled
 from hpcncf_analysis.advice.saving import Saving
 from hpcncf_analysis.advice.sureness import Sureness, sureness, untried
 from hpcncf_analysis.commands import by_name
+from hpcncf_analysis.diagnosis import Diagnosis
 from hpcncf_analysis.summary import Configuration
 
 WIDTH: Final = 98
@@ -89,16 +90,18 @@ class Advice:
         return [
             self.changed.text,
             *([saving.predicted(self.chosen, costs, unit)] if costs else []),
+            *([self._as_measured()] if len(self.choices.standings) > 1 else []),
         ]
+
+    def _as_measured(self) -> str:
+        """Who wants what was measured gets it with these."""
+        assert self.changed
+        told = (f"-s {key}={spelled(value)}" for key, value in self.changed.before.items())
+        return f"To ask for what was measured instead, submit it with {' '.join(told)}."
 
     def _whole_run(self) -> str:
         core_hours = self.request.core_hours
         return f" In all {words.core_time(core_hours)}." if core_hours is not None else ""
-
-    @property
-    def cost_core_h_per_epoch(self) -> float | None:
-        """None where the unit of work is no epoch."""
-        return self.chosen.core_h if self.choices.unit == "epoch" else None
 
 
 def _wrapped(sentences: Sequence[str]) -> list[str]:
@@ -113,26 +116,43 @@ def advise(
     asked: Asked,
     diagnoses: Diagnoses | None = None,
     choice: Choice = "knee",
+    as_measured: bool = False,
 ) -> Advice | None:
-    """None where nothing was measured, or where the commands did different work."""
+    """None where nothing was measured, or where the commands did different work.
+
+    `as_measured`: nothing that was not run is asked for, whatever it promises.
+    """
     if len(by_name([one for one in configurations if one.by_hand])) > 1:
         return None
     choices = front(configurations)
     if choices is None:
         return None
     run = asked.runs.get(choices.chosen(choice).one.rows[0]["run_id"])
-    return _advice(choices, choice, run, asked, diagnoses or {}) if run else None
+    found = cause.of(choices.chosen(choice).one, diagnoses or {})
+    return _advice(choices, choice, run, asked, found, as_measured) if run else None
 
 
-def _advice(choices: Front, choice: Choice, run: Run, asked: Asked, diagnoses: Diagnoses) -> Advice:
+def _advice(
+    choices: Front,
+    choice: Choice,
+    run: Run,
+    asked: Asked,
+    found: Diagnosis | None,
+    as_measured: bool,
+) -> Advice:
     chosen = choices.chosen(choice)
     wanted = request(chosen.one, run.resources)
     name = following.following(asked.name, choice)
     job = following.job(run, wanted.resources, name, asked.job)
     changed = None
-    if len(choices.standings) == 1 and not choices.unsound:
-        found = cause.of(chosen.one, diagnoses)
+    if not as_measured and len(choices.standings) == 1 and not choices.unsound:
         changed = change(chosen.one, job, run.resources, wanted, found)
+    elif not as_measured and _serves(choice, found):
+        assert found
+        assert found.primary
+        changed = remedied(found.primary, job, run.resources, wanted)
+    if changed and _was_measured(changed.job, run, choices, asked):
+        changed = None
     if changed:
         job, wanted = changed.job, changed.request
     return Advice(
@@ -146,3 +166,19 @@ def _advice(choices: Front, choice: Choice, run: Run, asked: Asked, diagnoses: D
         sure=untried() if changed else sureness(choice, choices),
         changed=changed,
     )
+
+
+def _serves(choice: Choice, found: Diagnosis | None) -> bool:
+    """Whether a study's best is asked for with its remedy: where a figure speaks for it, and no
+    fewer core-hours that take longer for the fastest."""
+    gain = found.primary.gain if found and found.primary else None
+    return gain is not None and not (choice == "fastest" and gain.what == "core_hours")
+
+
+def _was_measured(job: JobSpec, run: Run, choices: Front, asked: Asked) -> bool:
+    """Whether the study has it: then it was no better. Its epochs may have been cut short."""
+    if run.training:
+        cut = job.training.model_copy(update={"max_steps": run.training.max_steps})
+        job = job.model_copy(update={"training": cut})
+    known = {each.key for each in choices.standings} | {one.key for one in choices.unsound}
+    return asked.configuration(job) in known

@@ -1,5 +1,5 @@
-"""What to try after a single run: its cause's remedy, or fewer cores. Not measured, and said so.
-Pure."""
+"""What to try after a single run: its cause's remedy, or fewer cores; in a study the remedy of the
+best. Not measured, and said so. Pure."""
 
 from __future__ import annotations
 
@@ -36,6 +36,8 @@ class Change:
     request: Request
     text: str
     """What was changed, why, and what is expected of it; sentences."""
+    before: Mapping[str, Any]
+    """The settings as they were measured, dotted."""
     costs: tuple[float, float, float] | None
     """Core-hours of the same work over what they were: predicted, at best, at worst; None where
     nothing tells, as of fewer cores that may slow it down."""
@@ -46,7 +48,7 @@ def change(
 ) -> Change | None:
     """`job` as it was measured, asking what is `wanted`; None where nothing is to be changed."""
     if found and found.primary and found.primary.changes:
-        return _remedied(found.primary, job, asked, wanted)
+        return remedied(found.primary, job, asked, wanted)
     fewer = None if hides_need(found) else fewer_cores(one)
     if fewer is None:
         return None
@@ -66,7 +68,8 @@ def fewer_cores(one: Configuration) -> int | None:
     return fewer if fewer * one.ranks < one.cores else None
 
 
-def _remedied(finding: Finding, job: JobSpec, asked: Resources, wanted: Request) -> Change | None:
+def remedied(finding: Finding, job: JobSpec, asked: Resources, wanted: Request) -> Change | None:
+    """With the settings that remove the cause; None where none does."""
     why = f"the remedy of {finding.cause}"
     return _changed(job, asked, wanted, finding.changes, why, finding.gain)
 
@@ -83,12 +86,14 @@ def _changed(
     changed = _with(job, changes)
     if changed is None or changed == job:
         return None
-    told = ", ".join(f"{key} {_value(job, key)} → {changes[key]}" for key in changes)
+    before = {key: _value(job, key) for key in changes}
+    told = ", ".join(f"{key} {before[key]} → {changes[key]}" for key in changes)
     sized = _sized(changed.resources, asked, wanted, gain)
     expected = f"; predicted: {telling.gain(gain)}" if gain else ""
     text = f"Not run yet: {told}, {why}{expected}."
     costs = _costs(gain, changed.resources.cores / job.resources.cores) if gain else None
-    return Change(changed.model_copy(update={"resources": sized.resources}), sized, text, costs)
+    job = changed.model_copy(update={"resources": sized.resources})
+    return Change(job, sized, text, before, costs)
 
 
 def _costs(gain: Gain, cores: float) -> tuple[float, float, float] | None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import inf
 from typing import Final, Literal
 
 from hpcncf_analysis.advice.quality import sound_ones
-from hpcncf_analysis.advice.worth import WORTH
+from hpcncf_analysis.advice.worth import worth_it
 from hpcncf_analysis.summary import Configuration
 
 MILLION: Final = 1e6
@@ -66,7 +65,7 @@ class Front:
     fastest: Standing
     cheapest: Standing
     knee: Standing
-    """The fastest whose cost is at most 1 / `WORTH` of the cheapest's."""
+    """The fastest that is worth its cost (`advice.worth`)."""
 
     def chosen(self, choice: Choice) -> Standing:
         chosen: Standing = getattr(self, choice)
@@ -135,8 +134,5 @@ def _placed(quickest_first: Sequence[Standing]) -> Iterator[Standing]:
 
 
 def worth(standings: Sequence[Standing]) -> list[Standing]:
-    """Those that cost at most 1 / `WORTH` of the cheapest of their kind: with GPUs, or without."""
-    least: dict[bool, float] = {}
-    for each in standings:
-        least[each.on_gpus] = min(each.price, least.get(each.on_gpus, inf))
-    return [each for each in standings if each.price * WORTH <= least[each.on_gpus]]
+    """Those that are worth their cost among their kind: with GPUs, or without."""
+    return worth_it(standings, lambda each: each.price, lambda each: each.on_gpus)

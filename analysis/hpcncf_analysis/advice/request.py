@@ -13,6 +13,8 @@ from hpcncf_analysis import words
 from hpcncf_analysis.labels import counted, varying
 from hpcncf_analysis.summary import Configuration
 
+Row = Mapping[str, Any]
+
 # Columns that stand for no key of a job file, or for one of another name.
 NO_KEYS: Final = {"batch", "data_title", "data_key", "command"}
 # A later run may need a little more than the most that any repeat did.
@@ -44,25 +46,30 @@ class Request:
 
 def request(one: Configuration, asked: Resources) -> Request:
     """Its own nodes, tasks and cores; memory and time as measured, or else as `asked`."""
-    peak_mib, expected_s = memory_peak(one), expected(one)
-    beside_mib = BESIDE_MIB * asked.tasks_per_node if one.is_command else 0.0
-    mem_gb = asked.mem_gb if peak_mib is None else memory_gb(peak_mib + beside_mib)
+    mem_gb, expected_s = enough_gb(one.rows), expected(one)
     timeout = asked.timeout_min if expected_s is None else timeout_min(expected_s)
-    sized = {"mem_gb": mem_gb, "timeout_min": timeout, "runs_per_task": 1}
+    sized = {"mem_gb": mem_gb or asked.mem_gb, "timeout_min": timeout, "runs_per_task": 1}
     return Request(
         resources=asked.model_copy(update=sized),
         expected_s=expected_s,
-        memory=_memory(peak_mib, beside_mib),
+        memory=_memory(one.rows),
         time=_time(one, expected_s),
     )
 
 
-def _memory(peak_mib: float | None, beside_mib: float) -> str:
+def _memory(rows: Sequence[Row]) -> str:
+    told = _peak_told(rows)
+    return f"A{told}." if told else "No run's memory was measured: it stays as it was."
+
+
+def _peak_told(rows: Sequence[Row]) -> str:
+    """` node's peak, 400 MiB, and 25 % more`; empty where none was measured."""
+    peak_mib, beside_mib = memory_peak(rows), _beside_mib(rows)
     if peak_mib is None:
-        return "No run's memory was measured: it stays as it was."
+        return ""
     beside = f", {words.mebibytes(beside_mib)} for hpcncf beside it" if beside_mib else ""
     more = words.percent(MEMORY_MARGIN)
-    return f"A node's peak, {words.mebibytes(peak_mib)}{beside}, and {more} more."
+    return f" node's peak, {words.mebibytes(peak_mib)}{beside}, and {more} more"
 
 
 def _time(one: Configuration, expected_s: float | None) -> str:
@@ -88,7 +95,7 @@ def expected(one: Configuration) -> float | None:
     return max(known) if len(known) == len(times) else None
 
 
-def _whole_run(row: Mapping[str, Any]) -> float | None:
+def _whole_run(row: Row) -> float | None:
     """All its epochs, evaluated, also where `max_steps` cut the measured ones short; and what was
     neither training nor evaluation: start-up, checkpoints, the end."""
     elapsed_s, epoch_s = row["elapsed_s"], row["seconds_per_epoch"]
@@ -105,7 +112,7 @@ def asked(one: Configuration, among: Sequence[Configuration]) -> str:
     """The settings of a job file that make this configuration: every one that varies among them."""
     if one.by_hand:
         return counted(one.cores, "core")
-    return ", ".join(f"{key}: {_yaml(value)}" for key, value in _keys(one, among).items())
+    return ", ".join(f"{key}: {spelled(value)}" for key, value in _keys(one, among).items())
 
 
 def _keys(one: Configuration, among: Sequence[Configuration]) -> dict[str, Any]:
@@ -124,7 +131,8 @@ def _keys(one: Configuration, among: Sequence[Configuration]) -> dict[str, Any]:
     return values | {key.split(".")[-1]: value for key, value in planned.items()}
 
 
-def _yaml(value: Any) -> str:
+def spelled(value: Any) -> str:
+    """As a job file has it."""
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(str, value))}]"
     if value is None:
@@ -134,20 +142,27 @@ def _yaml(value: Any) -> str:
 
 def memory(one: Configuration) -> list[str]:
     """The memory to ask for; nothing where none was measured."""
-    peak = memory_peak(one)
-    if peak is None:
+    enough = enough_gb(one.rows)
+    if enough is None:
         return []
-    return [
-        f"Memory: mem_gb: {memory_gb(peak):g} is enough (a node's peak, "
-        f"{words.mebibytes(peak)}, and {words.percent(MEMORY_MARGIN)} more)."
-    ]
+    return [f"Memory: mem_gb: {enough:g} is enough (a{_peak_told(one.rows)})."]
 
 
-def memory_peak(one: Configuration) -> float | None:
+def enough_gb(rows: Sequence[Row]) -> float | None:
+    """What a node needs for a run like these: the largest peak, hpcncf's own beside a command, and
+    the margin, rounded up to a tenth; Slurm's GB has 1024 MiB. None where none was measured."""
+    peak_mib = memory_peak(rows)
+    if peak_mib is None:
+        return None
+    return ceil((peak_mib + _beside_mib(rows)) * (1 + MEMORY_MARGIN) / 1024 * 10) / 10
+
+
+def memory_peak(rows: Sequence[Row]) -> float | None:
     """MiB on the node with the most, the largest of the repeats."""
-    return max((row["memory_peak_mib"] for row in one.rows if row["memory_peak_mib"]), default=None)
+    return max((row["memory_peak_mib"] for row in rows if row["memory_peak_mib"]), default=None)
 
 
-def memory_gb(peak_mib: float) -> float:
-    """The peak with its margin, rounded up to a tenth; Slurm's GB has 1024 MiB."""
-    return ceil(peak_mib * (1 + MEMORY_MARGIN) / 1024 * 10) / 10
+def _beside_mib(rows: Sequence[Row]) -> float:
+    """On a node."""
+    row = rows[0]
+    return BESIDE_MIB * row["tasks_per_node"] if row["workload"] == "command" else 0.0

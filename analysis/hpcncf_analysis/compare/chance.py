@@ -3,8 +3,8 @@
 The ratio of the medians has a percentile bootstrap interval (Efron, Tibshirani 1993), and a
 permutation test of the difference of the mean logarithms (Fisher; Good 2005), exact where the ways
 to deal the repeats out are few enough to count. Both must agree before a difference is called real:
-with few repeats the bootstrap alone is too sure, and three against three can reach a p of 0.1 at
-best, which is one false alarm in twenty towards slower.
+with few repeats the bootstrap alone is too sure. Three against three, or two against five, can
+reach a p of 0.1, which is one false alarm in twenty towards slower; fewer are too few to tell.
 """
 
 from __future__ import annotations
@@ -72,7 +72,11 @@ def of_all(pairs: Sequence[Pair]) -> Ratio:
 
 
 def least_p(pairs: Sequence[Pair]) -> float:
-    """The smallest p that these numbers of repeats can reach, whatever they show."""
+    """The p of one dealing and of its mirror image: with fewer ways to deal, too few repeats.
+
+    With equal numbers in A and B no p is smaller. With unequal ones the mirror image may differ by
+    less, so that p is half of this; towards slower that is no rarer a chance, and not relied upon.
+    """
     ways = 1.0
     for a, b in pairs:
         ways *= comb(len(a) + len(b), len(a))

@@ -98,8 +98,8 @@ def _repeats(found: Comparison) -> Iterator[str]:
     if few:
         yield (
             f"{counted(few, 'configuration')} with too few repeats to tell a difference from "
-            "scatter: it takes three on each side (repeats: 3 in the job file; --repeats takes "
-            "all those of a run that is named)"
+            "scatter: it takes three on each side, or two against five (repeats: 3 in the job "
+            "file; --repeats takes all those of a run that is named)"
         )
     if len(found.pairs) - few >= MANY:
         chances = ALPHA * (len(found.pairs) - few)

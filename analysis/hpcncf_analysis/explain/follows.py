@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -67,7 +68,8 @@ def _two(value: float | None) -> str:
 def _cores(job: Job) -> list[str]:
     used, cores, efficiency = job.cores_used, job.cores, job.efficiency
     if efficiency is None:
-        return []
+        of_how_many = "cores used on average; of how many, the text does not say"
+        return [] if used is None or cores else [f"{used:.2f} {of_how_many}"]
     if cores is None or used is None:
         return _without_cores(efficiency)
     said = f"{used:.2f} of {counted(cores, 'core')} used on average ({_two(efficiency)})"
@@ -153,7 +155,16 @@ def _end(job: Job) -> list[str]:
         return [f"{job.state}: it has not started, there is nothing to judge"]
     if job.is_at_work:
         return [f"{job.state}: it has not ended, the figures are those so far"]
+    if job.exit_code:
+        return [f"it ended with exit code {job.exit_code}{_signal(job.exit_code)}"]
     return [f"{job.state}: how it ended"] if job.source == "log" and job.state else []
+
+
+def _signal(exit_code: int) -> str:
+    """A shell adds 128 to a signal's number, PBS 256."""
+    number = exit_code - (256 if exit_code > 256 else 128)
+    known = {each.value: each.name for each in signal.Signals}
+    return f", signal {number}: {known[number]} ended it" if number in known else ""
 
 
 def _limits(job: Job) -> list[str]:

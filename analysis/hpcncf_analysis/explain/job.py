@@ -11,6 +11,19 @@ AT_WORK: Final = ("RUNNING", "RUN", "R", "COMPLETING", "SUSPENDED", "SSUSP", "US
 # Words for one that ended because something was too small.
 OUT_OF_MEMORY: Final = ("OUT_OF_MEMORY", "TERM_MEMLIMIT")
 OUT_OF_TIME: Final = ("TIMEOUT", "TERM_RUNLIMIT")
+# qstat's letters (qstat(1B), "Job states"; C is Torque's).
+LETTERS: Final = {
+    "B": "begun",
+    "C": "completed",
+    "E": "exiting",
+    "F": "finished",
+    "H": "held",
+    "Q": "queued",
+    "R": "running",
+    "S": "suspended",
+    "W": "waiting",
+    "X": "finished",
+}
 
 
 @dataclass(frozen=True)
@@ -22,6 +35,8 @@ class Job:
     id: str = ""
     state: str = ""
     """The scheduler's own word, without what follows it."""
+    exit_code: int | None = None
+    """As the scheduler tells it; of one that a signal ended, its number and 128 (PBS: 256)."""
     nodes: int | None = None
     cores: int | None = None
     elapsed_s: float | None = None
@@ -83,6 +98,11 @@ class Job:
         if self.efficiency is None or not self.cores or not self.elapsed_s:
             return None
         return max(1 - self.efficiency, 0.0) * self.cores * self.elapsed_s / 3600
+
+    @property
+    def state_told(self) -> str:
+        """In a word that a reader knows."""
+        return LETTERS.get(self.state, self.state)
 
     @property
     def is_waiting(self) -> bool:

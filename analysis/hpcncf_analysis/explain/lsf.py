@@ -77,6 +77,7 @@ def _job(job_id: str, block: str) -> Job:
         source="LSF",
         id=job_id,
         state=_state(block),
+        exit_code=whole(_first(block, r"Exited with exit code (\d+)")),
         cores=cores,
         elapsed_s=_elapsed(block),
         limit_s=_limit(block),

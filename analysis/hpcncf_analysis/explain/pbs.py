@@ -45,6 +45,7 @@ def _job(job_id: str, used: Mapping[str, str], asked: Mapping[str, str], block: 
         source="PBS",
         id=job_id,
         state=state[1] if state else "",
+        exit_code=whole(_exit(block)),
         nodes=nodes,
         cores=_cores(used, asked),
         elapsed_s=seconds(used.get("walltime", "")),
@@ -54,6 +55,12 @@ def _job(job_id: str, used: Mapping[str, str], asked: Mapping[str, str], block: 
         memory_asked_mib=mebibytes(asked.get("mem", "")),
         notes=(ONLY_MOTHER,) if nodes and nodes > 1 else (),
     )
+
+
+def _exit(block: str) -> str:
+    """Below 0 it is PBS's own reason, and no exit code."""
+    found = re.search(r"\bExit_status\s*=\s*(\d+)", block)
+    return found[1] if found else ""
 
 
 def _cores(used: Mapping[str, str], asked: Mapping[str, str]) -> int | None:

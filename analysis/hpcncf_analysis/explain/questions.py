@@ -38,10 +38,17 @@ def left_open(job: Job) -> list[str]:
     if job.is_waiting:
         return []
     if job.efficiency is None:
-        return [NO_CPU]
+        return _without_cores(job)
     asked = [NO_CORES] if job.cores is None else []
     several = [NODES] if job.nodes and job.nodes > 1 else []
     return [*asked, *_of_cores(job, job.efficiency), *several]
+
+
+def _without_cores(job: Job) -> list[str]:
+    used = job.cores_used
+    if used is None or job.cores is not None:
+        return [NO_CPU]
+    return [NO_CORES, *(ONE_BUSY if ONE[0] <= used <= ONE[1] else ()), NEIGHBOURS]
 
 
 def _of_cores(job: Job, efficiency: float) -> list[str]:

@@ -55,6 +55,7 @@ def _job(job_id: str, rows: Sequence[Row]) -> Job:
         source="sacct",
         id=job_id,
         state=state,
+        exit_code=_exit(whole_job.get("ExitCode", "")),
         nodes=nodes,
         cores=cores,
         elapsed_s=_elapsed(whole_job),
@@ -82,6 +83,13 @@ def _state(row: Row, steps: Sequence[Row]) -> str:
     words = (row or (steps[0] if steps else {})).get("State", "").split()
     word = words[0].rstrip("+") if words else ""
     return "OUT_OF_MEMORY" if word.startswith("OUT_OF_ME") else word
+
+
+def _exit(text: str) -> int | None:
+    """`1:0` is an exit code, `0:9` a signal, which a shell tells with 128 added."""
+    code, _, signal = text.partition(":")
+    number = whole(signal)
+    return 128 + number if number else whole(code)
 
 
 def _elapsed(row: Row) -> float | None:

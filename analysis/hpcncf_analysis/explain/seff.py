@@ -52,6 +52,7 @@ def _job(told: Mapping[str, str]) -> Job:
         source="seff",
         id=told.get("Array Job ID", told["Job ID"]),
         state=word,
+        exit_code=whole(_exit(told.get("State", ""))),
         nodes=whole(told.get("Nodes", "1")),
         cores=_cores(told, elapsed_s),
         elapsed_s=elapsed_s,
@@ -65,6 +66,11 @@ def _job(told: Mapping[str, str]) -> Job:
             *(["seff calls its memory an estimate"] if estimated else []),
         ),
     )
+
+
+def _exit(state: str) -> str:
+    found = re.search(r"\(exit code (\d+)\)", state)
+    return found[1] if found else ""
 
 
 class Used(NamedTuple):

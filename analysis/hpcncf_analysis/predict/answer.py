@@ -24,8 +24,25 @@ class Prediction:
     """Seconds of a step, by part: compute, input, sync."""
     basis: str
     """What it rests on, in words."""
-    measured: float | None = None
-    """Its own seconds per epoch, where it was run after all."""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """Of one that was run after all: its own figures, medians over its runs."""
+
+    label: str
+    seconds_per_epoch: float
+    low: float | None
+    high: float | None
+    """The range of its runs; None of one run."""
+    runs: int
+    instances_per_s: float
+    core_s_per_epoch: float
+    efficiency: float | None
+    base: str | None
+    phases: dict[str, float]
+    without_it: Prediction | Refusal
+    """What the other configurations alone would have told."""
 
 
 @dataclass(frozen=True)

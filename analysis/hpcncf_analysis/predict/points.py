@@ -48,6 +48,8 @@ class Point:
     """The settings that a step's computing depends on."""
     input: Key
     sync: Key
+    batch_per_rank: int | None = None
+    """As the job file spells the batch; None: over all ranks."""
 
     @property
     def share(self) -> float:
@@ -79,7 +81,22 @@ class Measured:
     """Of each rank's step."""
     instances_per_epoch: float
     seconds_per_epoch: float
+    low: float
+    high: float
+    """The range of `seconds_per_epoch` over the runs."""
+    parameters: int
+    """Of the model; 0 where the records do not tell."""
     runs: int
+
+    @property
+    def instances_per_s(self) -> float:
+        return self.point.batch * (1 + self.point.negatives) / self.step_s
+
+    @property
+    def phases(self) -> dict[str, float]:
+        """Seconds of a step, by part."""
+        sync = {"sync": self.sync_s} if self.point.ranks > 1 else {}
+        return {"compute": self.compute_s, "input": self.input_s, **sync}
 
     @property
     def epoch_factor(self) -> float:
@@ -112,6 +129,7 @@ def of_row(row: Row, label: str) -> Point:
         compute=_key(compute),
         input=_key(_of_input(kept, compute)),
         sync=_key(compute | sync | {"across": repr(row["nodes"] > 1)}),
+        batch_per_rank=row.get("batch_size_per_rank"),
     )
 
 
@@ -158,6 +176,7 @@ def _longest(rows: Sequence[Row]) -> list[Row]:
 
 def _measured(point: Point, rows: Sequence[Row]) -> Measured:
     steps = [point.batch * (1 + point.negatives) / row["instances_per_s"] for row in rows]
+    epochs = [row["seconds_per_epoch"] for row in rows]
 
     def part(names: Sequence[str]) -> float:
         shares = [sum(row.get(name) or 0.0 for name in names) for row in rows]
@@ -171,6 +190,9 @@ def _measured(point: Point, rows: Sequence[Row]) -> Measured:
         sync_s=part(("sync_share",)),
         sync_bytes=median(row.get("sync_bytes_per_step") or 0.0 for row in rows),
         instances_per_epoch=median(row["instances_per_epoch"] for row in rows),
-        seconds_per_epoch=median(row["seconds_per_epoch"] for row in rows),
+        seconds_per_epoch=median(epochs),
+        low=min(epochs),
+        high=max(epochs),
+        parameters=max(row.get("parameters") or 0 for row in rows),
         runs=len(rows),
     )

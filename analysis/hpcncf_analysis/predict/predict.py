@@ -8,7 +8,7 @@ from typing import Any
 
 from hpcncf_analysis import labels
 from hpcncf_analysis.predict import held_out, model, points
-from hpcncf_analysis.predict.answer import Prediction, Refusal
+from hpcncf_analysis.predict.answer import Prediction, Ran, Refusal
 from hpcncf_analysis.predict.held_out import HeldOut
 from hpcncf_analysis.predict.points import Measured, Point
 from hpcncf_analysis.summary import completed
@@ -16,12 +16,17 @@ from hpcncf_analysis.summary import completed
 Row = Mapping[str, Any]
 
 
-def predict(runs: Sequence[Row], asked: Sequence[Row]) -> list[Prediction | Refusal]:
+def predict(runs: Sequence[Row], asked: Sequence[Row]) -> list[Prediction | Ran | Refusal]:
     """`runs`: the table of runs; `asked`: settings of planned runs, as `tables.rows.settings` has
     them, with `data_key`. Answers in the order asked; equal ones once."""
     known = points.measured(completed(runs))
     errors, _ = held_out.held_out(known)
-    return [answered(point, known, errors) for point in asked_points(runs, asked)]
+    itself = {one.point.key: one for one in known}
+    return [
+        _ran(itself[point.key], known, told) if point.key in itself else told
+        for point in asked_points(runs, asked)
+        for told in [answered(point, known, errors)]
+    ]
 
 
 def asked_points(runs: Sequence[Row], asked: Sequence[Row]) -> list[Point]:
@@ -33,6 +38,7 @@ def asked_points(runs: Sequence[Row], asked: Sequence[Row]) -> list[Point]:
 def answered(
     point: Point, known: Sequence[Measured], errors: Sequence[HeldOut]
 ) -> Prediction | Refusal:
+    """By the other configurations, whether it was run or not."""
     if not known:
         return Refusal(point.label, "no completed run of these results tells a speed")
     others = [one for one in known if one.point.key != point.key]
@@ -52,7 +58,6 @@ def _prediction(
     epoch_s = points.steps_of(instances, point) * factor
     speed = point.batch * (1 + point.negatives) / step.seconds
     base = _base(point, known)
-    itself = next((one for one in known if one.point.key == point.key), None)
     return Prediction(
         label=point.label,
         seconds_per_epoch=step.seconds * epoch_s,
@@ -64,7 +69,23 @@ def _prediction(
         base=base.point.label if base else None,
         phases=step.phases,
         basis=_basis(step),
-        measured=itself.seconds_per_epoch if itself else None,
+    )
+
+
+def _ran(one: Measured, known: Sequence[Measured], without_it: Prediction | Refusal) -> Ran:
+    base = _base(one.point, known)
+    return Ran(
+        label=one.point.label,
+        seconds_per_epoch=one.seconds_per_epoch,
+        low=one.low if one.runs > 1 else None,
+        high=one.high if one.runs > 1 else None,
+        runs=one.runs,
+        instances_per_s=one.instances_per_s,
+        core_s_per_epoch=one.seconds_per_epoch * one.point.cores,
+        efficiency=_efficiency(one.point, one.instances_per_s, base) if base else None,
+        base=base.point.label if base else None,
+        phases=one.phases,
+        without_it=without_it,
     )
 
 
@@ -85,8 +106,7 @@ def _base(point: Point, known: Sequence[Measured]) -> Measured | None:
 
 
 def _efficiency(point: Point, speed: float, base: Measured) -> float:
-    per_s = base.point.batch * (1 + base.point.negatives) / base.step_s
-    return speed / per_s / (point.cores / base.point.cores)
+    return speed / base.instances_per_s / (point.cores / base.point.cores)
 
 
 def _basis(step: model.Step) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from hpcncf_analysis.labels import counted
-from hpcncf_analysis.predict import laws, model, points
+from hpcncf_analysis.predict import laws, model, points, support
 from hpcncf_analysis.predict.answer import Refusal
 from hpcncf_analysis.predict.points import Measured, Point
 
@@ -51,14 +51,13 @@ def simulate(
     asked: Point,
     known: Sequence[Measured],
     most: int,
-    parameters: int,
     network: Network,
     per_rank: bool = False,
 ) -> Simulation | Refusal:
     """One rank, then twice as many again and again, then `most`.
 
     `asked`: of any number of ranks. The batch over all ranks stays as it is or, `per_rank`, each
-    rank's share of it does. `parameters`: of the model, which a dense all-reduce sends as float32.
+    rank's share of it does. The model's gradients go out as float32, all of them.
     Refused where the runs do not tell a step's fixed cost from that of its instances: at many ranks
     nothing else counts.
     """
@@ -80,7 +79,10 @@ def simulate(
     found = _fits(one, known, points_of[-1])
     if isinstance(found, Refusal):
         return found
-    bytes_, epoch = FLOAT_BYTES * parameters, _instances(one, known)
+    same = next(each for each in known if each.point.compute == one.compute)
+    bytes_, epoch = FLOAT_BYTES * same.parameters, same.instances_per_epoch
+    if not bytes_:
+        return Refusal(asked.label, "its records do not tell the number of the model's parameters")
     sizes = list[Simulated]()
     for point in points_of:
         phases = found.phases(point) | _sync(point.ranks, bytes_, network)
@@ -121,14 +123,10 @@ def _fits(one: Point, known: Sequence[Measured], last: Point) -> Fits | Refusal:
             return Refusal(
                 one.label,
                 f"runs of one batch size do not tell what of a step's {name} its instances cost",
-                (f"training.global_batch_size={max(one.batch // 4, 1)}",),
+                support.batch(one, max(one.batch // 4, 1)),
             )
         found[name] = part
     return Fits(found["compute"], found["input"])
-
-
-def _instances(one: Point, known: Sequence[Measured]) -> float:
-    return next(each.instances_per_epoch for each in known if each.point.compute == one.compute)
 
 
 def _sizes(most: int) -> list[int]:

@@ -18,19 +18,16 @@ class Axis:
     """A number of a point, and how many of its values must have been run for one that was not."""
 
     name: str
-    setting: str
     value: Callable[[Point], float]
     between: int
     beyond: int
 
 
-THREADS = Axis("threads", "resources.cpus_per_task", lambda point: point.threads, 3, 4)
-ON_NODE = Axis(
-    "ranks on a node", "resources.tasks_per_node", lambda point: point.ranks_per_node, 3, 4
-)
-RANKS = Axis("ranks", "resources.tasks_per_node", lambda point: point.ranks, 3, 4)
+THREADS = Axis("threads", lambda point: point.threads, 3, 4)
+ON_NODE = Axis("ranks on a node", lambda point: point.ranks_per_node, 3, 4)
+RANKS = Axis("ranks", lambda point: point.ranks, 3, 4)
 # A step's cost is a straight line in its positives: two points make one, a third tells if it is.
-SHARE = Axis("positives of a rank's step", "training.global_batch_size", lambda p: p.share, 2, 3)
+SHARE = Axis("positives of a rank's step", lambda point: point.share, 2, 3)
 AXES: Final[dict[str, tuple[Axis, ...]]] = {
     "compute": (THREADS, ON_NODE, SHARE),
     "input": (ON_NODE, SHARE),
@@ -86,6 +83,21 @@ def _listed(values: Iterable[float]) -> str:
 
 
 def _runs(axis: Axis, asked: Point) -> tuple[str, ...]:
+    """The settings of the job file that make this number."""
     if axis is SHARE:
-        return (f"{axis.setting}={asked.batch}",)
-    return (f"{axis.setting}={axis.value(asked):g}",)
+        return batch(asked, asked.batch)
+    if axis is THREADS:
+        cores = asked.cores / asked.ranks
+        key = "resources.cpus_per_task" if cores == asked.threads else "training.threads"
+        return (f"{key}={asked.threads}",)
+    nodes = asked.ranks // asked.ranks_per_node
+    several = (f"resources.nodes={nodes}",) if nodes > 1 else ()
+    return (*several, f"resources.tasks_per_node={asked.ranks_per_node}")
+
+
+def batch(asked: Point, positives: int) -> tuple[str, ...]:
+    """The setting for so many positives of a step over all ranks, as its job file spells it."""
+    if asked.batch_per_rank is None:
+        return (f"training.global_batch_size={positives}",)
+    parts = asked.batch // (asked.batch_per_rank * asked.ranks)  # `accumulate`
+    return (f"training.batch_size_per_rank={max(positives // (asked.ranks * parts), 1)}",)

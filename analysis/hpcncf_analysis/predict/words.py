@@ -6,49 +6,80 @@ from collections.abc import Sequence
 from statistics import median
 
 from hpcncf_analysis import words
-from hpcncf_analysis.predict.answer import Prediction, Refusal
+from hpcncf_analysis.predict.answer import Prediction, Ran, Refusal
 from hpcncf_analysis.predict.held_out import FEWEST, HeldOut
 from hpcncf_analysis.predict.simulate import Simulated, Simulation
 
 
-def answer(one: Prediction | Refusal, command: str) -> str:
+def answer(one: Prediction | Ran | Refusal, command: str) -> str:
     """`command` submits what is asked; settings may be added to it."""
+    if isinstance(one, Ran):
+        return _ran(one)
     return _refusal(one, command) if isinstance(one, Refusal) else _prediction(one)
 
 
 def _refusal(one: Refusal, command: str) -> str:
-    added = "".join(f" -s {setting}" for setting in one.run)
     return (
-        f"{one.label}\n  no prediction: {one.reason}\n"
-        f"  to know, run it: {command}{added if added not in command else ''}"
+        f"{one.label}\n  no prediction: {one.reason}\n  to know, run it: {_with(command, one.run)}"
     )
+
+
+def _with(command: str, settings: Sequence[str]) -> str:
+    """The command with those settings that it has not yet."""
+    known = command.split()
+    return " ".join([command, *(f"-s {each}" for each in settings if each not in known)])
 
 
 def _prediction(one: Prediction) -> str:
     told = words.interval(one.low, one.high, words.number)
     interval = told or f"(no interval: fewer than {FEWEST} configurations to hold out)"
-    efficiency = (
-        f"parallel efficiency {words.percent(one.efficiency)} against {one.base}"
-        if one.base
-        else "no efficiency: nothing of its settings was run"
+    return "\n".join(
+        [
+            one.label,
+            f"  predicted: {words.number(one.seconds_per_epoch)} s/epoch {interval}, {_speed(one)}",
+            *_beside(one),
+            f"  fitted: {one.basis}",
+        ]
     )
-    parts = ", ".join(f"{name} {_milliseconds(part)}" for name, part in one.phases.items())
-    lines = [
-        one.label,
-        f"  predicted: {words.number(one.seconds_per_epoch)} s/epoch {interval}, "
+
+
+def _speed(one: Prediction | Ran) -> str:
+    return (
         f"{words.number(one.instances_per_s)} instances/s, "
-        f"{words.number(one.core_s_per_epoch)} core-s/epoch",
-        f"  {efficiency}",
-        f"  a step: {parts}",
-        f"  fitted: {one.basis}",
-    ]
-    if one.measured is not None:
-        error = one.seconds_per_epoch / one.measured - 1
-        lines.append(
-            f"  it was run: {words.number(one.measured)} s/epoch measured, "
-            f"{error:+.0%} predicted without it"
+        f"{words.number(one.core_s_per_epoch)} core-s/epoch"
+    )
+
+
+def _beside(one: Prediction | Ran) -> list[str]:
+    efficiency = "no efficiency: nothing of its settings was run"
+    if one.base == one.label:
+        efficiency = "the base: nothing of its settings has fewer cores"
+    elif one.base:
+        efficiency = f"parallel efficiency {words.percent(one.efficiency)} against {one.base}"
+    parts = ", ".join(f"{name} {_milliseconds(part)}" for name, part in one.phases.items())
+    return [f"  {efficiency}", f"  a step: {parts}"]
+
+
+def _ran(one: Ran) -> str:
+    spread = words.interval(one.low, one.high, words.number)
+    told = f"{spread} over {one.runs} runs" if spread else "(one run: no interval)"
+    without = one.without_it
+    if isinstance(without, Refusal):
+        said = f"the other runs alone would not tell: {without.reason}"
+    else:
+        error = without.seconds_per_epoch / one.seconds_per_epoch - 1
+        said = (
+            f"the other runs alone would predict {words.number(without.seconds_per_epoch)} s/epoch "
+            f"({error:+.0%})"
         )
-    return "\n".join(lines)
+    return "\n".join(
+        [
+            one.label,
+            f"  it was run: {words.number(one.seconds_per_epoch)} s/epoch {told}, {_speed(one)}",
+            *_beside(one),
+            f"  {said}",
+        ]
+    )
 
 
 def _milliseconds(seconds: float) -> str:
@@ -76,10 +107,10 @@ def score(told: Sequence[HeldOut]) -> str:
     )
 
 
-def simulated(one: Simulation | Refusal) -> str:
+def simulated(one: Simulation | Refusal, command: str) -> str:
     if isinstance(one, Refusal):
-        added = "".join(f" -s {setting}" for setting in one.run)
-        return f"{one.label}\n  no simulation: {one.reason}" + (f"; run:{added}" if added else "")
+        more = f"\n  to know, run it: {_with(command, one.run)}" if one.run else ""
+        return f"{one.label}\n  no simulation: {one.reason}{more}"
     lines = ["A SIMULATION, not a prediction. It assumes:"]
     lines += [f"  - {text}" for text in one.assumptions]
     lines += [one.label, f"{'ranks':>7} {'s/epoch':>9} {'speed-up':>9} {'efficiency':>10}  a step"]

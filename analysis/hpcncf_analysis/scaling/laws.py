@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isinf
 
 from hpcncf_analysis import labels, words
 from hpcncf_analysis.scaling.cells import ends, with_ends
 from hpcncf_analysis.scaling.comparable import cautions
-from hpcncf_analysis.scaling.law import FEWEST_SIZES, Law, Refusal
+from hpcncf_analysis.scaling.law import FEWEST_SIZES, Knee, Law, Refusal
 from hpcncf_analysis.scaling.lines import Line, lines, long_enough
 from hpcncf_analysis.summary import Configuration
 from hpcncf_analysis.table import Table
@@ -55,14 +56,22 @@ def knee(law: Law) -> str:
 
 
 def peaks(shown: Sequence[Configuration]) -> list[str]:
-    """A sentence for each line whose speed peaks within reach: there more makes it slower."""
+    """A sentence for each line whose speed peaks within reach, or may: there more makes it
+    slower."""
     fits = [(line, line.fit("usl")) for line in long_enough(lines(shown))]
-    return [
-        f"{line.name}: fastest at {' '.join(knee(fit).split())} {unit(line)} by the USL"
-        f"{_unmeasured(fit, fit.knee.size)}; more makes it slower."
-        for line, fit in fits
-        if isinstance(fit, Law) and fit.knee
-    ]
+    return [_peak(line, fit, fit.knee) for line, fit in fits if isinstance(fit, Law) and fit.knee]
+
+
+def _peak(line: Line, fit: Law, found: Knee) -> str:
+    where = f"{' '.join(knee(fit).split())} {unit(line)} by the USL"
+    if found.high is not None and isinf(found.high):
+        return (
+            f"{line.name}: open whether speed peaks: at {where}, and its repeats allow that it "
+            f"grows as far as the law is used, {fit.largest:g}."
+        )
+    alone = ", without an interval (each size ran once)" if found.high is None else ""
+    beyond = _unmeasured(fit, found.size)
+    return f"{line.name}: fastest at {where}{beyond}{alone}; more makes it slower."
 
 
 def _unmeasured(fit: Law, size: float) -> str:

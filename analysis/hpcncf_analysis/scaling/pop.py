@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from statistics import mean, median
 from typing import Any
 
-from hpcncf.records import RankRecord
-
 Row = Mapping[str, Any]
 
 
@@ -62,30 +60,8 @@ class Pop:
     """Core-seconds of useful time for an instance: what `computation_scaling` compares."""
 
 
-def of_run(ranks: Iterable[RankRecord]) -> Pop | None:
-    """None where a rank did not train, or counted no step."""
-    told = [(record, record.training) for record in ranks]
-    if any(training is None for _, training in told):
-        return None
-    return of_times(
-        [
-            RankTime(
-                rank=record.rank,
-                node=record.node,
-                cores=record.cores.allocated,
-                counted_s=training.counted_s,
-                input_s=training.phases.input_s,
-                sync_s=training.phases.sync_s,
-                instances=training.counted_instances,
-            )
-            for record, training in told
-            if training is not None
-        ]
-    )
-
-
 def of_rows(rows: Iterable[Row]) -> Pop | None:
-    """The same of a run's rows in the table `ranks`."""
+    """Of a run's rows in the table `ranks`; None where a rank did not train, or counted no step."""
     ranks = list(rows)
     if any(row.get("counted_s") is None for row in ranks):
         return None
