@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import psutil
 
-from hpcncf import records, sharing
+from hpcncf import records
 from hpcncf.errors import HpcncfError
 from hpcncf.paths import AttemptPaths, RunPaths
 from hpcncf.records import Claim
@@ -64,7 +64,6 @@ def take(
     made = AttemptPaths(paths.folder / f".{uuid4().hex}")
     try:
         records.write_last(made.claim, claim)
-        made.folder.chmod(0o777 & ~sharing.umask())
         made.folder.rename(attempt.folder)  # refused where that folder is and holds a claim
     except OSError as error:
         shutil.rmtree(made.folder, ignore_errors=True)

@@ -78,6 +78,16 @@ def test_the_one_before_is_kept(run: Run, saved: Path) -> None:
     assert steps == [62, 31]
 
 
+def test_in_a_groups_folder_all_of_the_group_may_resume_from_it(run: Run, saved: Path) -> None:
+    saved.parent.chmod(0o770)
+    before = os.umask(0o077)
+    try:
+        checkpoint.save(RunPaths(saved.parent), run, state(62))
+    finally:
+        os.umask(before)
+    assert saved.stat().st_mode & 0o777 == 0o660
+
+
 def test_what_cannot_be_written_leaves_the_one_that_is_there(run: Run, saved: Path) -> None:
     paths = RunPaths(saved.parent)
     full = Path(f"{saved.parent}/.checkpoint.pt.{os.uname().nodename}.{os.getpid()}")

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcncf import records, sharing
+from hpcncf import claims, records, sharing
+from hpcncf.paths import RunPaths
 
 GROUP, FIRST, SECOND = 4242, 4243, 4244
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="being two users needs root")
@@ -144,3 +145,12 @@ def test_a_new_file_is_for_the_group_where_its_folder_is(
     tmp_path.chmod(mode)
     records.write_text(tmp_path / "file", "")
     assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == made
+
+
+@needs_root
+def test_what_an_attempt_leaves_is_for_the_group_whatever_the_umask(group_folder: Path) -> None:
+    os.umask(0o077)
+    attempt = claims.take(RunPaths(group_folder / "runs/0123456789ab"), "slurm", "7")
+    left = [attempt.folder, attempt.claim]
+    assert {path.stat().st_gid for path in left} == {GROUP}
+    assert [stat.S_IMODE(path.stat().st_mode) for path in left] == [0o2770, 0o660]

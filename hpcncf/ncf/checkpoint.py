@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hpcncf import sharing
 from hpcncf.paths import RunPaths
 from hpcncf.plan import Run
 from hpcncf.records import Epoch
@@ -75,6 +76,7 @@ def save(paths: RunPaths, run: Run, state: Checkpoint) -> None:
     partial = paths.folder / f".{paths.checkpoint.name}.{os.uname().nodename}.{os.getpid()}"
     try:
         with partial.open("wb") as file:
+            sharing.share(file.fileno(), paths.folder)
             torch.save(content, file)
             file.flush()
             os.fsync(file.fileno())  # renamed before its bytes are on the disk, it could be empty
