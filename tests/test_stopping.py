@@ -7,15 +7,19 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from hpcncf import records
 from hpcncf.paths import AttemptPaths, RunPaths
 from hpcncf.program.by_hand import planned
+from hpcncf.rank import peers
 from hpcncf.rank.launcher import Place
 from hpcncf.rank.leaving import Recorded
+from hpcncf.rank.peers import Peer
 from hpcncf.rank.stopping import Stopped, hold
 from hpcncf.records import RankRecord
 
@@ -35,13 +39,13 @@ def attempt(folder: Path) -> AttemptPaths:
     return RunPaths(folder).attempt(1)
 
 
-def recorded(folder: Path) -> Recorded:
+def recorded(folder: Path, place: Place = Place()) -> Recorded:  # noqa: B008  frozen
     attempt(folder).folder.mkdir(parents=True, exist_ok=True)
-    return Recorded(planned(["train"], 1, None), Place(), attempt(folder))
+    return Recorded(planned(["train"], 1, None), place, attempt(folder))
 
 
-def record(folder: Path) -> RankRecord:
-    return records.read(attempt(folder).rank(0), RankRecord)
+def record(folder: Path, rank: int = 0) -> RankRecord:
+    return records.read(attempt(folder).rank(rank), RankRecord)
 
 
 class StoppedWhileDropped:
@@ -93,6 +97,38 @@ def test_what_breaks_after_a_signal_broke_because_of_it(tmp_path: Path) -> None:
     assert error is not None
     assert error["message"] == "stopped by SIGTERM"
     assert "Connection closed by peer" in error["traceback"]
+
+
+def stopped(folder: Path, signum: int, *others: Peer) -> str:
+    """What rank 1 of three records when the signal ends it."""
+    with recorded(folder, Place(rank=1, local_rank=1, world_size=3, local_world_size=3)) as rank:
+        rank.peers = list(others)
+        os.kill(os.getpid(), signum)
+        work(seconds=10)
+    error = record(folder, 1).error
+    assert error is not None
+    return error["message"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
+def test_a_rank_that_is_ended_for_another_one_names_it(tmp_path: Path) -> None:
+    other = subprocess.Popen(["sleep", "600"])
+    created = psutil.Process(other.pid).create_time()
+    peer = replace(peers.oneself(Place(rank=2)), pid=other.pid, started=created)
+    alone = "stopped by SIGTERM"
+    assert stopped(tmp_path / "all live", signal.SIGTERM, peer) == alone
+    other.kill()
+    other.wait()
+    gone = f" after another rank ended: {peer} is gone and left no record: it was killed"
+    assert stopped(tmp_path / "killed", signal.SIGTERM, peer) == alone + gone
+    warned = stopped(tmp_path / "warned", signal.SIGUSR2, peer)
+    assert warned == str(Stopped(signal.SIGUSR2)), "that is sent to all"
+    for name, error in {"failed": ValueError("bad row"), "stopped": Stopped(15)}.items():
+        with recorded(tmp_path / name, Place(rank=2, world_size=3)):
+            raise error
+    told = " after another rank ended: rank 2 failed: ValueError: bad row"
+    assert stopped(tmp_path / "failed", signal.SIGTERM, peer) == alone + told
+    assert stopped(tmp_path / "stopped", signal.SIGTERM, peer) == alone, "as this one was"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="blocks in glibc's pthread_mutex_lock")

@@ -14,7 +14,7 @@ from ranks_together import together
 
 from hpcncf.ncf.native import library
 from hpcncf.rank.launcher import Place
-from hpcncf.rank.leaving import lost_peer
+from hpcncf.rank.peers import lost_peer
 from hpcncf.rank.stopping import Request
 
 RANKS, EVERY = 2, 7

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
+import signal
 import sys
 import time
 import traceback
@@ -24,13 +24,12 @@ from hpcncf.rank.launcher import Place
 from hpcncf.rank.peers import Peer
 from hpcncf.rank.record import of_rank
 from hpcncf.rank.stopping import Stopped, StopSignals
-from hpcncf.records import Outcome, RankRecord, RecordError
+from hpcncf.records import Outcome, RankRecord
 
 if TYPE_CHECKING:
     from hpcncf.ncf.train import Trainer
 
 TRACEBACK_LINES = 12
-LOST = "another rank ended while this one waited for it"
 # Ranks that agreed to stop leave their records within a second of one another.
 OTHERS_S = 10.0
 
@@ -112,7 +111,7 @@ class Recorded(AbstractContextManager["Recorded"]):
     def _cause(self, error: BaseException | None) -> BaseException | None:
         """A signal leaves the ranks together: one that lost another then lost it to something
         else, unless the signal cut them off."""
-        if error and self.stop.came_in in ("deferred", "undisturbed") and lost_peer(error):
+        if error and self.stop.came_in in ("deferred", "undisturbed") and peers.lost_peer(error):
             return error
         return self._signals.cause(error)
 
@@ -134,11 +133,24 @@ class Recorded(AbstractContextManager["Recorded"]):
         return True
 
     def _decision(self) -> requeue.Decision:
-        if not isinstance(self.error, Stopped) or self.place.rank != 0:
-            return requeue.Decision(None, "")
-        decision = requeue.decide(self.error.signum, self.run.resources.requeues)
-        self.error.fate = decision.told
+        decision = requeue.Decision(None, "")
+        if not isinstance(self.error, Stopped):
+            return decision
+        if self.place.rank == 0:
+            decision = requeue.decide(self.error.signum, self.run.resources.requeues)
+        self.error.fate = decision.told or self._after_another()
         return decision
+
+    def _after_another(self) -> str:
+        """srun, torchrun and our own queue end by SIGTERM the ranks that a failed one leaves, as
+        Slurm does those of a job that is cancelled."""
+        assert isinstance(self.error, Stopped)
+        if self.error.signum != signal.SIGTERM:
+            return ""
+        paths = [self.attempt.rank(rank) for rank in range(self.place.world_size)]
+        told = peers.ends(paths, of=["failed"])
+        told = told or peers.killed(self.peers, lambda rank: paths[rank].exists())
+        return f" after another rank ended: {told}" if told else ""
 
     def _put_back(self, job_id: str, record: RankRecord) -> None:
         """Slurm kills what is left of the job then: the other ranks come first."""
@@ -204,42 +216,21 @@ class Recorded(AbstractContextManager["Recorded"]):
     def explained(self) -> str:
         """The error's message; where another rank's end was the cause, that is said first."""
         message = str(self.error)
-        if self.error is None or not lost_peer(self.error):
+        if self.error is None or not peers.lost_peer(self.error):
             return message
         paths = [self.attempt.rank(rank) for rank in range(self.place.world_size)]
         left = {rank for rank, path in enumerate(paths) if path.exists()} | {self.place.rank}
         others = [paths[rank] for rank in sorted(left - {self.place.rank})]
-        failed = [text for path in others if (text := _failure(path))]
         return (
-            f"{LOST}: {'; '.join(failed) or peers.lost(self.peers, left)} "
+            f"{peers.LOST}: {peers.ends(others) or peers.lost(self.peers, left)} "
             f"(this one was told: {message.splitlines()[0]})"
         )
-
-
-def _failure(path: Any) -> str | None:
-    try:
-        record = records.read(path, RankRecord)
-    except RecordError:
-        return None
-    if record.outcome == "completed" or record.error is None:
-        return None
-    if record.error["message"].startswith(LOST):  # as this one was: not the cause
-        return None
-    return f"rank {record.rank} {record.outcome}: {record.error['type']}: {record.error['message']}"
 
 
 def outcome(error: BaseException | None) -> Outcome:
     if error is None:
         return "completed"
     return "stopped" if isinstance(error, Stopped | KeyboardInterrupt) else "failed"
-
-
-def lost_peer(error: BaseException) -> bool:
-    """True for what gloo, nccl and our own transport raise when another rank has gone or is
-    silent."""
-    said = r"closed by peer|reset by peer|Broken pipe|Socket closed|recvBytes|NCCL|[Tt]imed out"
-    said += r"|^rank \d+ ended while"
-    return isinstance(error, RuntimeError) and re.search(said, str(error)) is not None
 
 
 def node_cpus(listed: str | None) -> list[int] | None:

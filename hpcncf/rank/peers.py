@@ -7,18 +7,22 @@ leaves no record either: but the ranks of its node see that it is not there any 
 from __future__ import annotations
 
 import os
+import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import psutil
 
-from hpcncf import claims
+from hpcncf import claims, records
 from hpcncf.rank.launcher import Place
+from hpcncf.records import Outcome, RankRecord, RecordError
 
+LOST: Final = "another rank ended while this one waited for it"
 # A process that is killed closes its connections some moments before it is gone.
-GONE_WITHIN_S = 2.0
+GONE_WITHIN_S: Final = 2.0
 
 
 @dataclass(frozen=True)
@@ -51,11 +55,39 @@ def lost(peers: Sequence[Peer], recorded: set[int]) -> str:
             break
         time.sleep(0.05)
     if gone:
-        return "; ".join(f"{each} is gone and left no record: it was killed" for each in gone)
+        return _killed(gone)
     elsewhere = [each for each in silent if not _here(each)]
     if not elsewhere:
         return "no rank left a record of failing yet, see the other ranks' logs"
     return f"of {' or '.join(map(str, elsewhere))} nothing was heard"
+
+
+def ends(paths: Sequence[Path], of: Collection[Outcome] = ("failed", "stopped")) -> str:
+    """In words, of the ranks whose records tell such an end; empty where none does."""
+    return "; ".join(text for path in paths if (text := _end(path, of)))
+
+
+def _end(path: Path, of: Collection[Outcome]) -> str | None:
+    try:
+        record = records.read(path, RankRecord)
+    except RecordError:
+        return None
+    if record.outcome not in of or record.error is None:
+        return None
+    if record.error["message"].startswith(LOST):  # as this one was: not the cause
+        return None
+    return f"rank {record.rank} {record.outcome}: {record.error['type']}: {record.error['message']}"
+
+
+def killed(peers: Sequence[Peer], left_record: Callable[[int], bool]) -> str:
+    """In words, which of them on this node are gone without a record; empty where none is."""
+    # In this order: one that ends well leaves its record first.
+    gone = [each for each in peers if _here(each) and not _lives(each)]
+    return _killed([each for each in gone if not left_record(each.rank)])
+
+
+def _killed(gone: Sequence[Peer]) -> str:
+    return "; ".join(f"{each} is gone and left no record: it was killed" for each in gone)
 
 
 def _here(peer: Peer) -> bool:
@@ -65,3 +97,11 @@ def _here(peer: Peer) -> bool:
 
 def _lives(peer: Peer) -> bool:
     return claims.same_process(peer.pid, peer.started)
+
+
+def lost_peer(error: BaseException) -> bool:
+    """True for what gloo, nccl and our own transport raise when another rank has gone or is
+    silent."""
+    said = r"closed by peer|reset by peer|Broken pipe|Socket closed|recvBytes|NCCL|[Tt]imed out"
+    said += r"|^rank \d+ ended while"
+    return isinstance(error, RuntimeError) and re.search(said, str(error)) is not None
