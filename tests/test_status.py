@@ -13,6 +13,7 @@ from make_results import plan_of
 
 from hpcncf import claims, records, submissions
 from hpcncf.paths import ResultPaths
+from hpcncf.records import End
 from hpcncf.state import status
 from hpcncf.state.status import RunState
 from hpcncf.submissions import Submission, SubmittedJob
@@ -141,6 +142,22 @@ def test_what_an_earlier_submission_left_in_the_queue_outlives_one_that_broke_of
     assert {state.state for state in states(paths)} == {"pending"}
     being_sent = {state.reason == "being submitted" for state in states(paths)}
     assert being_sent == {"over" in broken}
+
+
+@pytest.mark.parametrize(("over", "state"), [(0, "failed"), (1, "pending")])
+def test_whose_attempt_it_was_is_told_by_its_number_and_not_by_two_hosts_clocks(
+    paths: ResultPaths, over: int, state: str
+) -> None:
+    """Who submitted has a clock that is a year ahead."""
+    first = plan_of(paths).runs[0].id
+    attempt = claims.take(paths.run(first), "local")
+    end = End(run_id=first, attempt=1, reason="exited", exit_codes=[1], ended_at=records.now())
+    records.write(attempt.end, end)
+    submitted(paths, os.getpid(), psutil.Process().create_time())
+    (file,) = submissions.files(paths)
+    ahead = {"submitted_at": "2999-01-01T00:00:00+00:00", "over": {first: over}}
+    records.write(file, records.read(file, Submission).model_copy(update=ahead))
+    assert states(paths)[0].state == state
 
 
 def in_slurm(paths: ResultPaths) -> None:

@@ -94,14 +94,13 @@ def _told_to_stop(stop: threading.Event, cancelled: Callable[[str], bool], run_i
 
 def wanted(paths: ResultPaths, run: Run, submission: Submission) -> bool:
     """Whether the run still has to be run: another queue, or a person, may have been at it."""
-    held = claims.holder(paths.run(run.id))
-    if held is not None and held.attempt > submission.over.get(run.id, 0):
+    before, held = submission.over.get(run.id, 0), claims.holder(paths.run(run.id))
+    if held is not None and held.attempt > before:
         return False
     attempt = last_attempt(paths.run(run.id))
     if attempt is None or not evidence.complete(run, attempt):
         return True
-    since = attempt.claim.claimed_at if attempt.claim else ""
-    return submission.again and since < submission.submitted_at
+    return submission.again and attempt.number <= before
 
 
 def execute(

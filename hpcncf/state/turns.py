@@ -91,12 +91,14 @@ def _left(attempt: Attempt | None) -> bool:
 
 
 def started(attempt: Attempt | None, submission: Submission, job: SubmittedJob | None) -> bool:
-    """Whether the last attempt is this submission's; clocks of two hosts may differ."""
-    claim = attempt.claim if attempt else None
+    """Whether the last attempt is this submission's; hosts' clocks differ, so no time is asked."""
+    if attempt is None:
+        return False
+    claim = attempt.claim
     if claim is None:
-        return attempt is not None
+        return True
     if claim.slurm_job_id is not None and job is not None:
         return claim.slurm_job_id == job.id
     if (submission.cluster == "local") != (claim.launched_by == "local"):
         return False  # somebody's torchrun meanwhile: the queue has yet to come to it
-    return claim.claimed_at >= submission.submitted_at
+    return attempt.number > submission.over.get(claim.run_id, 0)
