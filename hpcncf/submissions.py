@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, Self
+from typing import Any, Final, Literal, Self
 from uuid import uuid4
 
 import psutil
@@ -36,6 +36,9 @@ State = Literal[
     "lost",
     "unknown",
 ]
+
+
+NO_ROOM: Final = "Slurm had no room for more then: submit again when jobs have ended"
 
 
 class SubmittedJob(Part):
@@ -178,7 +181,7 @@ class Submitted:
         refused: dict[str, str] = {}
         for one in self.submissions:
             refused = {run: why for run, why in refused.items() if run not in one.runs}
-            refused |= one.refused
+            refused |= one.refused | dict.fromkeys(one.left, NO_ROOM)
         return refused
 
     def unsent(self, again: bool = False) -> set[str]:

@@ -149,6 +149,25 @@ def test_plan_as_json_holds_runs_arrays_and_cost(job_file: JobFile, said: Said) 
     assert told["data_missing"] == []
 
 
+@pytest.mark.usefixtures("fake_slurm")
+def test_plan_says_what_slurm_would_refuse_and_prints_no_script_for_it(
+    job_file: JobFile, said: Said
+) -> None:
+    job_file("grid: {resources.cpus_per_task: [1, 99]}\n")
+    told = json.loads(said("plan", "job.yaml", "--json")[1])
+    (large,) = [run["id"] for run in told["runs"] if run["resources"]["cpus_per_task"] == 99]
+    assert list(told["refused"]) == [large]
+    why = f"left out: run {large}: asks for 99 cores on each node; partition "
+    assert why in " ".join(said("plan", "job.yaml")[1].split())
+    _, script, err = said("plan", "job.yaml", "--sbatch")
+    assert "\n#SBATCH --cpus-per-task=1\n" in script
+    assert "cpus-per-task=99" not in script
+    assert why in err
+    code, script, err = said("plan", "job.yaml", "-s", "resources.nodes=99", "--sbatch")
+    assert (code, script) == (0, "")
+    assert err.endswith("nothing to submit: no run fits\n")
+
+
 def test_plan_says_what_is_excluded_in_vain(job_file: JobFile, said: Said) -> None:
     job_file("grid: {training.seed: [1, 2]}\nexclude: [{training.seed: 3}]\n")
     code, _, err = said("plan", "job.yaml")

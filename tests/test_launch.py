@@ -332,8 +332,11 @@ def test_what_slurm_has_room_for_is_submitted_and_the_rest_next_time(
     first = launch.submit(paths, job, plan, "slurm")
     assert (len(first.runs), len(first.given.left)) == (4, 3)
     assert first.given.limit == "Slurm said AssocMaxSubmitJobLimit"
-    states = [state.state for state in status.states(paths, plan)]
-    assert states == ["pending"] * 4 + ["planned"] * 3
+    states = status.states(paths, plan)
+    assert [state.state for state in states] == ["pending"] * 4 + ["planned"] * 3
+    assert {state.reason for state in states[4:]} == {
+        "not submitted: Slurm had no room for more then: submit again when jobs have ended"
+    }
     fake_slurm.set(max_submit=7)
     second = launch.submit(paths, job, plan, "slurm")
     assert [run.id for run in second.runs] == [run.id for run in first.given.left]

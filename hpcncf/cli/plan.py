@@ -95,6 +95,7 @@ def _arrays(job: JobSpec, plan: Plan) -> list[dict[str, Any]]:
 
 
 def _plain(job: JobSpec, plan: Plan, paths: ResultPaths) -> dict[str, Any]:
+    from hpcncf.cli import refusals
     from hpcncf.plan import core_hours
 
     return {
@@ -103,6 +104,7 @@ def _plain(job: JobSpec, plan: Plan, paths: ResultPaths) -> dict[str, Any]:
         "arrays": _arrays(job, plan),
         "core_hours_at_most": core_hours(plan.active()),
         "complete": [run.id for run in _complete(plan, paths)],
+        "refused": refusals.of(job, plan.active()),
         "data_missing": _unprepared(plan),
     }
 
@@ -125,7 +127,7 @@ def _unprepared(plan: Plan) -> list[str]:
 
 
 def _show(job: JobSpec, plan: Plan, paths: ResultPaths) -> None:
-    from hpcncf.cli import layout
+    from hpcncf.cli import layout, refusals
     from hpcncf.plan import core_hours
 
     runs, arrays = plan.active(), _arrays(job, plan)  # a site that is wrong is told before all
@@ -148,6 +150,8 @@ def _show(job: JobSpec, plan: Plan, paths: ResultPaths) -> None:
             if key != "slurm_setup":
                 print(f"  {key}: {value}")
         print(f"  launcher: {LAUNCHERS[array['launcher']]}")
+    for line in refusals.lines(refusals.of(job, runs)):
+        print(f"\n{layout.filled(line)}")
     print("\n--sbatch prints the whole scripts")
     for command in _unprepared(plan):
         print(f"\nthe data is not prepared, so the runs' ids are provisional: {command}")

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from hpcncf import submissions
+from hpcncf.cli import refusals
 from hpcncf.errors import UsageError
 from hpcncf.paths import ResultPaths
 from hpcncf.plan import Plan, Run
@@ -28,14 +29,15 @@ def show(args: argparse.Namespace, job: JobSpec, plan: Plan, paths: ResultPaths)
     Raises UsageError for a number not there, and where it is to say which.
     """
     runs = _open(plan, paths)
-    printed = list(
-        _sent(job, runs, paths) if args.by_hand is None else _by_hand(args, job, runs, paths)
-    )
+    by_hand = args.by_hand is not None
+    wanted = runs if by_hand else _taken(job, runs)
+    printed = list(_by_hand(args, job, runs, paths) if by_hand else _sent(job, wanted, paths))
     number = args.by_hand or args.sbatch or 0
     if not 0 <= number <= len(printed):
         raise UsageError(f"array {number}: there are {len(printed)}, counted from 1")
-    if not runs:
-        sys.stderr.write("nothing to submit: all runs are complete, queued or running\n")
+    if not wanted:
+        all_are = "all runs are complete, queued or running" if not runs else "no run fits"
+        sys.stderr.write(f"nothing to submit: {all_are}\n")
         return
     _say_what_overrides()
     if len(printed) == 1 or number:
@@ -53,9 +55,21 @@ def show(args: argparse.Namespace, job: JobSpec, plan: Plan, paths: ResultPaths)
 
 
 def _open(plan: Plan, paths: ResultPaths) -> list[Run]:
-    """Those that `submit` would send."""
+    """Those that nobody is at, as far as is known."""
     states = [state for state in status.states(paths, plan) if not state.run.retired]
-    return [state.run for state in states if not launch.passed_over(state)]
+    held = {state.run.id for state in launch.unclear(states)}
+    if held:
+        sys.stderr.write(f"held back, for whether they still run is not known: {len(held)}\n")
+    found = [state.run for state in states if not launch.passed_over(state)]
+    return [run for run in found if run.id not in held]
+
+
+def _taken(job: JobSpec, runs: list[Run]) -> list[Run]:
+    """Those that Slurm takes, where there is one to ask."""
+    refused = refusals.of(job, runs)
+    for line in refusals.lines(refused):
+        sys.stderr.write(f"{line}\n")
+    return [run for run in runs if run.id not in refused]
 
 
 def _sent(job: JobSpec, runs: list[Run], paths: ResultPaths) -> Iterator[str]:

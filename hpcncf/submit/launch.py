@@ -132,7 +132,7 @@ def submit(
         now = [state for state in status.states(paths, plan) if state.run.id not in gone]
         owed = submissions.read(paths).unsent(again=True)
         done = [state for state in now if passed_over(state, again or state.run.id in owed)]
-        held = [] if force else _unclear(now)
+        held = [] if force else unclear(now)
         passed = {state.run.id for state in (*done, *held)}
         open_runs = [state.run for state in now if state.run.id not in passed]
         limits = limits or limits_of(job, cluster)
@@ -165,8 +165,9 @@ def passed_over(state: RunState, again: bool = False) -> bool:
     return state.state in TAKEN or (state.state == "completed" and not again)
 
 
-def _unclear(states: list[RunState]) -> list[RunState]:
-    """Those that may still be queued or run. What squeue has no more, does neither."""
+def unclear(states: list[RunState]) -> list[RunState]:
+    """Those that may still be queued or run, and are held back. What squeue has no more, does
+    neither."""
     unknown = [state for state in states if state.state == "unknown"]
     jobs = {s.job.id for s in unknown if s.job and s.job.process_started is None}
     there = quotas.queued(sorted(jobs)) if jobs else set()
@@ -185,12 +186,17 @@ def keep_code(paths: ResultPaths, file: Path, runs: list[Run]) -> None:
 
 def refusals(runs: list[Run], cluster: Cluster, limits: Limits | None = None) -> dict[str, str]:
     """Run id -> why it cannot run here. Raises UsageError where that holds for all of them."""
-    shapes = {run.resources: run for run in runs}
-    reasons = {shape: _refusal(run, cluster, limits) for shape, run in shapes.items()}
-    refused = {run.id: reason for run in runs if (reason := reasons[run.resources])}
+    refused = left_out(runs, cluster, limits)
     if refused and len(refused) == len(runs):
         raise UsageError("\n".join(told(refused)))
     return refused
+
+
+def left_out(runs: list[Run], cluster: Cluster, limits: Limits | None = None) -> dict[str, str]:
+    """Run id -> why it cannot run here."""
+    shapes = {run.resources: run for run in runs}
+    reasons = {shape: _refusal(run, cluster, limits) for shape, run in shapes.items()}
+    return {run.id: reason for run in runs if (reason := reasons[run.resources])}
 
 
 def told(refused: dict[str, str]) -> list[str]:

@@ -1,0 +1,25 @@
+"""What of a plan this machine's Slurm would refuse or let wait for ever: told before it is sent."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from hpcncf.plan import Run
+from hpcncf.spec import JobSpec
+from hpcncf.submit import launch
+
+
+def of(job: JobSpec, runs: Sequence[Run]) -> dict[str, str]:
+    """Run id -> why; empty on a machine without Slurm. What Slurm does not tell is said."""
+    limits = launch.limits_of(job, launch.choose_cluster("auto"))
+    if limits is None:
+        return {}
+    for note in limits.notes():
+        print(f"hpcncf: {note}", file=sys.stderr)
+    return launch.left_out(list(runs), "slurm", limits)
+
+
+def lines(refused: dict[str, str]) -> list[str]:
+    """As `submit` says it, a line for each reason."""
+    return [f"left out: {line}" for line in launch.told(refused)]
