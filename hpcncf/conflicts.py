@@ -65,7 +65,12 @@ def _resource_conflicts(resources: Resources, training: Training) -> list[str]:
             backend == "nccl" and resources.tasks_per_node > resources.gpus_per_node > 0,
             "training.backend nccl refuses two ranks on one GPU: "
             f"tasks_per_node {resources.tasks_per_node} exceeds "
-            f"gpus_per_node {resources.gpus_per_node}; use gloo or more GPUs",
+            f"gpus_per_node {resources.gpus_per_node}; use backend: gloo, or more GPUs",
+        ),
+        (
+            resources.ranks_per_gpu > 1 and device == "cpu",
+            f"resources.ranks_per_gpu {resources.ranks_per_gpu} with training.device cpu, where "
+            "ranks use no GPU: leave it out, or use device cuda",
         ),
         (
             training.threads != "auto" and training.threads > resources.cpus_per_task,

@@ -37,8 +37,10 @@ def of(
 
 def _of_resources(resources: Resources) -> dict[str, Any]:
     asked = {"nodes", "tasks_per_node", "cpus_per_task", "gpus_per_node"}
-    if resources.launcher != "srun":
-        asked.add("launcher")
+    # Runs that share a node or a GPU are slower: to measure that, they must be runs of their own.
+    for setting in ("launcher", "runs_per_node", "runs_per_gpu", "ranks_per_gpu", "mps"):
+        if getattr(resources, setting) != Resources.model_fields[setting].default:
+            asked.add(setting)
     return resources.model_dump(mode="json", include=asked)
 
 

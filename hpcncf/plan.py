@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, ConfigDict, RootModel, ValidationError, model_validator
 
-from hpcncf import footprint, identity, spec
+from hpcncf import footprint, identity, placement, spec
 from hpcncf import workload as programs
 from hpcncf.conflicts import conflicts, model_conflicts
 from hpcncf.errors import UsageError, nearest, shown
@@ -218,7 +218,8 @@ def _run(
         training = Training.model_validate(plain["training"])
     except ValidationError as error:
         raise UsageError(f"grid point{where}: {first_problem(error)}") from None
-    reasons = conflicts(resources, training) + model_conflicts(training, model)
+    reasons = placement.conflicts(resources) + conflicts(resources, training)
+    reasons += model_conflicts(training, model)
     reasons += footprint.conflicts(resources, training, model)
     if reasons:
         raise UsageError(f"grid point{where}: " + "; ".join(reasons))
@@ -254,6 +255,7 @@ def _command_run(
         raise UsageError(f"grid point{where}: {first_problem(error)}") from None
     known = programs.values(parameters, resources.model_dump(mode="json"), repeat)
     problem = programs.problems(program, parameters, known)
+    problem = problem or "; ".join(placement.conflicts(resources))
     if problem:
         raise UsageError(f"grid point{where}: {problem}")
     return Run(

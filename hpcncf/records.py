@@ -264,6 +264,19 @@ class RankRecord(Part):
     kind: Literal["rank"] = "rank"
     run_id: str
     attempt: int
+class Packed(Part):
+    """The runs that were begun side by side on one node, this one among them."""
+
+    runs: list[str]
+    """Their ids."""
+    runs_per_gpu: int
+    """So many of them at most shared a GPU; 1 where they had none, or each its own."""
+    mps: bool
+    """Whether NVIDIA's Multi-Process Service ran for them."""
+    mps_missing: str | None = None
+    """Why it did not, where it was asked for."""
+
+
     rank: int
     local_rank: int
     world_size: int
@@ -300,6 +313,8 @@ class RankRecord(Part):
 class Gpu(Part):
     """What one GPU of a node did, by NVML; series are lists over the node's windows.
 
+    packed: Packed | None = None
+    """None for a run that shared its job with no other at the same time."""
     A value is None where NVML did not tell.
     """
 

@@ -80,6 +80,16 @@ class Resources(Settings):
     its checkpoint. Not part of a run's identity."""
     launcher: Literal["srun", "torchrun"] = "srun"
     """Under Slurm: `srun` starts each rank, or one `torchrun` on each node does."""
+    runs_per_node: Count = 1
+    """Runs that one job works at side by side on its node, each confined to cores of its own; the
+    job asks for the cores, GPUs and memory of all of them."""
+    runs_per_gpu: Count = 1
+    """Runs side by side that share their GPUs; without `runs_per_node`, as many as the job has."""
+    ranks_per_gpu: Count = 1
+    """Ranks of a run that share one GPU. Their backend is gloo: nccl refuses two ranks on one."""
+    mps: bool = False
+    """Runs side by side share their GPUs through NVIDIA's Multi-Process Service, which lets their
+    kernels run at the same time; the job starts one of its own. Without it they take turns."""
 
     @property
     def world_size(self) -> int:
@@ -89,6 +99,29 @@ class Resources(Settings):
     def cores(self) -> int:
         """Cores that a run is allocated, over all its ranks."""
         return self.world_size * self.cpus_per_task
+
+    @property
+    def side_by_side(self) -> int:
+        """Runs that a job works at at the same time."""
+        return max(self.runs_per_node, self.runs_per_gpu)
+
+    @property
+    def packed(self) -> bool:
+        """Whether a process of ours stands between the job and its ranks, and places them."""
+        return self.side_by_side > 1 or self.mps
+
+    @property
+    def node_cores(self) -> int:
+        """Cores on each node, of all runs side by side."""
+        return self.side_by_side * self.tasks_per_node * self.cpus_per_task
+
+    @property
+    def node_gpus(self) -> int:
+        return -(-self.side_by_side // self.runs_per_gpu) * self.gpus_per_node
+
+    @property
+    def node_mem_gb(self) -> float:
+        return self.side_by_side * self.mem_gb
 
 
 class Data(Settings):
@@ -259,7 +292,11 @@ class Training(Settings):
 
     def backend_for(self, resources: Resources) -> Literal["gloo", "nccl"]:
         if self.backend == "auto":
-            return "nccl" if self.device_for(resources) == "cuda" else "gloo"
+            # nccl refuses two ranks on one device.
+            alone = resources.ranks_per_gpu == 1 and (
+                resources.tasks_per_node <= resources.gpus_per_node
+            )
+            return "nccl" if self.device_for(resources) == "cuda" and alone else "gloo"
         return self.backend
 
 

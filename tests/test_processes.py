@@ -6,12 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from typing import Any
 
 import pytest
 from conftest import within
 
 from hpcncf.local import processes
-from hpcncf.local.processes import Ranks, watch
+from hpcncf.local.processes import Ranks, Reason, Watch
 from hpcncf.monitor.cores import usable_cpus
 
 SLEEPS = "import time; time.sleep(60)"
@@ -27,6 +29,13 @@ def start(*codes: str) -> Ranks:
         subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, process_group=0)
         for code in codes
     ]
+
+
+def watch(*args: Any, **spans: Any) -> Reason:
+    watched = Watch(*args, **spans)
+    while (reason := watched.look()) is None:
+        time.sleep(0.05)
+    return reason
 
 
 def codes(ranks: Ranks) -> list[int | None]:

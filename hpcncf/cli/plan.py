@@ -21,6 +21,7 @@ SCRIPTS = {
 LAUNCHERS = {
     "srun": "srun starts each rank",
     "torchrun": "srun starts one torchrun on each node, which starts the ranks",
+    "hpcncf": "srun starts one process, which starts runs side by side, each on its own cores",
 }
 HELP = "show runs, arrays, submitit's parameters and core-hours of a job file; touches nothing"
 
@@ -86,7 +87,8 @@ def _arrays(job: JobSpec, plan: Plan) -> list[dict[str, Any]]:
     return [
         {
             "tasks": len(tasks),
-            "launcher": tasks[0][0].resources.launcher,
+            "launcher": "hpcncf" if (asked := tasks[0][0].resources).packed else asked.launcher,
+            "side_by_side": asked.side_by_side,
             "parameters": launch.site_parameters(job, tasks[0][0]),
             "runs": [run.id for task in tasks for run in task],
         }
@@ -144,6 +146,7 @@ def _show(job: JobSpec, plan: Plan, paths: ResultPaths) -> None:
     for number, array in enumerate(arrays, start=1):
         several = len(array["runs"]) > array["tasks"]
         packed = f" of {len(array['runs'])} runs" if several else ""
+        packed += f", {array['side_by_side']} side by side" if array["side_by_side"] > 1 else ""
         tasks = f"{array['tasks']} task{'s' * (array['tasks'] != 1)}"
         print(f"\narray {number}: {tasks}{packed}, submitit parameters")
         for key, value in array["parameters"].items():

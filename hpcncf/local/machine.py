@@ -46,9 +46,14 @@ def refusal(run: Run) -> str | None:
     asked = run.resources
     if asked.nodes > 1:
         return f"needs {asked.nodes} nodes, this machine is one: submit it with --cluster slurm"
-    if asked.gpus_per_node > len(gpus()):
-        return f"needs {asked.gpus_per_node} GPUs, this machine lets you use {len(gpus())}"
+    if asked.node_gpus > len(gpus()):
+        return f"needs {asked.node_gpus} GPUs, this machine lets you use {len(gpus())}"
     usable = cores.usable()
+    if asked.side_by_side > 1 and asked.node_cores > usable >= asked.cores:
+        return (
+            f"needs {asked.node_cores} cores for {asked.side_by_side} runs side by side, this "
+            f"machine lets you use {usable:g}: {int(usable) // asked.cores} runs fit"
+        )
     if asked.cores <= usable:
         return None
     fewer = max(int(usable) // asked.world_size, 1)

@@ -10,7 +10,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
@@ -29,13 +30,24 @@ GRACE_S: Final = 15.0
 PR_SET_PDEATHSIG: Final = 1
 
 
-def start(results: Path, run: Run, attempt: AttemptPaths, cpus: list[int], gpus: str) -> Ranks:
-    """Start every rank of the run. `cpus` are the run's, shared out evenly in their order."""
+@dataclass(frozen=True)
+class Seat:
+    """What a run has of this machine."""
+
+    cpus: list[int]
+    """Shared out evenly among its ranks, in their order; empty: nothing is bound."""
+    gpus: list[str]
+    told: Mapping[str, str] = field(default_factory=dict)
+    """Further variables of its environment."""
+
+
+def start(results: Path, run: Run, attempt: AttemptPaths, seat: Seat) -> Ranks:
+    """Start every rank of the run."""
     command = [sys.executable, "-P", "-u", "-m", "hpcncf.worker", str(results), "--run", run.id]
-    known = _environment(run, attempt, cpus, gpus)
-    share, ranks = run.resources.cpus_per_task, Ranks()
+    known = _environment(run, attempt, seat)
+    share, cpus, ranks = run.resources.cpus_per_task, seat.cpus, Ranks()
     for rank in range(run.resources.world_size):
-        own = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+        own = {name: str(rank) for name in ("RANK", "LOCAL_RANK", *_slurms_rank(known))}
         with bound_to(cpus[rank * share : (rank + 1) * share]), attempt.log(rank).open("wb") as log:
             ranks.append(
                 subprocess.Popen(
@@ -51,7 +63,11 @@ def start(results: Path, run: Run, attempt: AttemptPaths, cpus: list[int], gpus:
     return ranks
 
 
-def _environment(run: Run, attempt: AttemptPaths, cpus: list[int], gpus: str) -> dict[str, str]:
+def _slurms_rank(env: Mapping[str, str]) -> list[str]:
+    return [name for name in ("SLURM_PROCID", "SLURM_LOCALID") if name in env]
+
+
+def _environment(run: Run, attempt: AttemptPaths, seat: Seat) -> dict[str, str]:
     """What all ranks are told; variables of the queue's own submitit job are not theirs."""
     threads, world = str(run.resources.cpus_per_task), str(run.resources.world_size)
     inherited = {
@@ -68,10 +84,11 @@ def _environment(run: Run, attempt: AttemptPaths, cpus: list[int], gpus: str) ->
         "GLOO_SOCKET_IFNAME": "lo" if sys.platform == "linux" else "lo0",
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
-        "CUDA_VISIBLE_DEVICES": gpus,
+        "CUDA_VISIBLE_DEVICES": ",".join(seat.gpus),
         "HPCNCF_ATTEMPT": str(attempt.number),
         "HPCNCF_LAUNCHED_BY": "local",
-        "HPCNCF_NODE_CPUS": ",".join(str(cpu) for cpu in cpus),
+        "HPCNCF_NODE_CPUS": ",".join(str(cpu) for cpu in seat.cpus),
+        **seat.told,
     }
 
 
@@ -84,7 +101,7 @@ def _free_port() -> int:
 @contextlib.contextmanager
 def bound_to(cpus: list[int]) -> Iterator[None]:
     """This thread on `cpus` only: what it starts meanwhile inherits that before its first line."""
-    if sys.platform != "linux":
+    if sys.platform != "linux" or not cpus:
         yield
         return
     before = os.sched_getaffinity(0)
@@ -101,41 +118,63 @@ def end_with_parent() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def watch(
-    ranks: Ranks,
-    limit_s: float,
-    told_to_stop: Callable[[], bool],
-    leave_s: float = LEAVE_S,
-    grace_s: float = GRACE_S,
-) -> Reason:
-    """Wait until every rank is gone; end them all at the limit, when told, or after one failed."""
-    deadline, failed_at = time.monotonic() + limit_s, None
-    while None in (codes := [rank.poll() for rank in ranks]):
-        now = time.monotonic()
-        if told_to_stop():
-            stop(ranks, grace_s)
+class Watch:
+    """The ranks of one run, looked at now and then until every one of them is gone.
+
+    They are ended at the limit, when told, or after one of them failed: by SIGTERM, and after a
+    grace by SIGKILL, workers included.
+    """
+
+    def __init__(
+        self,
+        ranks: Ranks,
+        limit_s: float,
+        told_to_stop: Callable[[], bool],
+        leave_s: float = LEAVE_S,
+        grace_s: float = GRACE_S,
+    ) -> None:
+        self._ranks, self._told_to_stop = ranks, told_to_stop
+        self._leave_s, self._grace_s = leave_s, grace_s
+        self._deadline = time.monotonic() + limit_s
+        self._failed_at: float | None = None
+        self._ending: Reason | None = None
+        self._kill_at = 0.0
+
+    def look(self) -> Reason | None:
+        """Why they ended, once all have."""
+        codes, now = [rank.poll() for rank in self._ranks], time.monotonic()
+        if None not in codes:
+            return self._ending or "exited"
+        if self._failed_at is None and any(codes):
+            self._failed_at = now
+        if self._ending is None:
+            self._ending = self._why_to_end(now)
+            if self._ending is not None:
+                self._kill_at = now + self._grace_s
+                self._send(signal.SIGTERM)
+        elif now > self._kill_at:
+            self._kill()
+        return None
+
+    def pass_on(self, signum: int) -> None:
+        """To each rank, which decides what to do."""
+        self._send(signal.Signals(signum))
+
+    def _why_to_end(self, now: float) -> Reason | None:
+        if self._told_to_stop():
             return "cancelled"
-        if now > deadline:
-            stop(ranks, grace_s)
+        if now > self._deadline:
             return "timeout"
-        if failed_at is None and any(codes):
-            failed_at = now
-        if failed_at is not None and now > failed_at + leave_s:
-            stop(ranks, grace_s)
-            return "exited"
-        time.sleep(POLL_S)
-    return "exited"
+        failed = self._failed_at is not None and now > self._failed_at + self._leave_s
+        return "exited" if failed else None
 
+    def _send(self, signum: signal.Signals) -> None:
+        for rank in self._ranks:
+            if rank.poll() is None:
+                rank.send_signal(signum)
 
-def stop(ranks: Ranks, grace_s: float = GRACE_S) -> None:
-    """SIGTERM, and after a grace SIGKILL to what is left, workers included."""
-    for rank in ranks:
-        if rank.poll() is None:
-            rank.terminate()
-    deadline = time.monotonic() + grace_s
-    while None in [rank.poll() for rank in ranks] and time.monotonic() < deadline:
-        time.sleep(POLL_S)
-    for rank in ranks:
-        if rank.poll() is None:
-            os.killpg(rank.pid, signal.SIGKILL)
-            rank.wait()
+    def _kill(self) -> None:
+        for rank in self._ranks:
+            if rank.poll() is None:
+                os.killpg(rank.pid, signal.SIGKILL)
+                rank.wait()

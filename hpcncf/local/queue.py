@@ -1,4 +1,4 @@
-"""The local queue: one submitit job that works through its runs, one after another.
+"""The local queue: one submitit job that works through its runs, pack after pack.
 
 `python -m hpcncf.local.queue RESULTS SUBMISSION` starts it and returns; `work` is the job.
 """
@@ -10,18 +10,17 @@ import shlex
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-from hpcncf import claims, final_report, records, submissions
-from hpcncf.local import machine, processes
-from hpcncf.monitor import cores
+from hpcncf import claims, final_report, packs, records, submissions
+from hpcncf.local import machine, pack, processes
+from hpcncf.monitor import cores, topology
 from hpcncf.paths import AttemptPaths, ResultPaths
 from hpcncf.plan import Run
 from hpcncf.rank.word import Word
-from hpcncf.records import End
 from hpcncf.results import read_plan
 from hpcncf.state import evidence
 from hpcncf.state.attempts import last_attempt
@@ -71,14 +70,12 @@ def work(results: str, name: str) -> None:
         return stop.is_set() or all(map(cancelled, submission.runs))
 
     with machine.taking_turns(paths, name, ended) as ours:
-        for run in _runs(paths, submission) if ours else []:
-            told_to_stop = partial(_told_to_stop, stop, cancelled, run.id)
-            if not told_to_stop() and wanted(paths, run, submission):
-                # One run that cannot be begun, or leave its end, must not end those after it.
-                try:
-                    execute(paths, run, submission.over.get(run.id, 0), told_to_stop)
-                except (claims.Taken, OSError) as problem:
-                    sys.stderr.write(f"run {run.id}: {problem}\n")
+        told_to_stop = partial(_told_to_stop, stop, cancelled)
+        for together in packs.packs(_runs(paths, submission)) if ours else []:
+            left = [run for run in together if not told_to_stop(run.id)]
+            left = [run for run in left if wanted(paths, run, submission)]
+            if left:
+                execute(paths, left, submission.over, told_to_stop)
         if ours and submission.report and not ended():
             final_report.report(results)
 
@@ -104,24 +101,24 @@ def wanted(paths: ResultPaths, run: Run, submission: Submission) -> bool:
 
 
 def execute(
-    paths: ResultPaths, run: Run, over: int, told_to_stop: Callable[[], bool]
-) -> AttemptPaths:
-    """One attempt at the run, start to end; how it ended stands in its `end.json`."""
-    attempt = claims.take(paths.run(run.id), "local", over=over)
-    cpus = cores.usable_cpus()[: run.resources.cores]
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
-    gpus = ",".join(visible[: run.resources.gpus_per_node])
-    ranks = processes.start(paths.folder, run, attempt, cpus, gpus)
-    reason = processes.watch(ranks, run.resources.timeout_min * 60, told_to_stop)
-    end = End(
-        run_id=run.id,
-        attempt=attempt.number,
-        reason=reason,
-        exit_codes=[rank.returncode for rank in ranks],
-        ended_at=records.now(),
-    )
-    records.write(attempt.end, end)
-    return attempt
+    paths: ResultPaths,
+    runs: Sequence[Run],
+    over: Mapping[str, int],
+    told_to_stop: Callable[[str], bool],
+) -> None:
+    """One attempt at each of a pack's runs, start to end; how they ended stands in `end.json`.
+
+    One that cannot be begun, or leave its end, does not end the others, nor those after it.
+    """
+
+    def take(run: Run) -> AttemptPaths:
+        return claims.take(paths.run(run.id), "local", over=over.get(run.id, 0))
+
+    cpus, wanted = cores.usable_cpus(), runs[0].resources.node_cores
+    if runs[0].resources.packed:
+        cpus = topology.spread(cpus, wanted)
+    on = pack.Machine(cpus[:wanted], pack.visible_gpus(), {})
+    pack.Working(paths, on, pack.Orders(take, told_to_stop)).work(runs)
 
 
 if __name__ == "__main__":

@@ -127,7 +127,7 @@ def granted_cores(env: Mapping[str, str] = os.environ) -> float | None:
 
 
 def _of_task(env: Mapping[str, str]) -> float | None:
-    task, node = _cpus(env, "SLURM_CPUS_PER_TASK"), _cpus_of_job(env)
+    task, node = _cpus(env, "SLURM_CPUS_PER_TASK"), cpus_of_job(env)
     tasks = (_on_this_node(env, "SLURM_STEP_TASKS_PER_NODE") or [1])[0]
     known = [cpus for cpus in (task, node and node / tasks) if cpus]
     return min(known, default=None)
@@ -138,7 +138,7 @@ def _cpus(env: Mapping[str, str], name: str) -> float | None:
     return float(text) if text.isdecimal() and int(text) > 0 else None
 
 
-def _cpus_of_job(env: Mapping[str, str]) -> float | None:
+def cpus_of_job(env: Mapping[str, str] = os.environ) -> float | None:
     """The job's CPUs on this node; a step may have been given fewer of them."""
     found = _on_this_node(env, "SLURM_JOB_CPUS_PER_NODE")
     return float(found[0]) if found else _cpus(env, "SLURM_CPUS_ON_NODE")

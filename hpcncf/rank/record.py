@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 from dataclasses import fields
-from typing import Any
+from typing import Any, Final
 
 from hpcncf.monitor import Measured
 from hpcncf.paths import AttemptPaths
 from hpcncf.plan import Run
 from hpcncf.rank import launcher
 from hpcncf.rank.launcher import Place
-from hpcncf.records import RankRecord
+from hpcncf.records import Packed, RankRecord
+
+# By it who starts runs side by side tells their ranks which these are.
+PACKED: Final = "HPCNCF_PACKED"
 
 
 def of_rank(
@@ -30,6 +33,14 @@ def of_rank(
         node_index=place.node_index,
         slurm_job_id=launcher.slurm_job_id(),
         run=run.model_dump(mode="json"),
+        packed=_packed(run.id),
         **figures,
         **told,
     )
+
+
+def _packed(run_id: str) -> Packed | None:
+    """Nothing where another's word was inherited: a command of a packed run may start runs."""
+    told = os.environ.get(PACKED)
+    packed = Packed.model_validate_json(told) if told else None
+    return packed if packed and run_id in packed.runs else None

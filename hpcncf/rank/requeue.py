@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -77,3 +78,16 @@ def put_back(job_id: str) -> str | None:
     problems: list[str] = []
     commands.said(["scontrol", "requeue", job_id], problems)
     return problems[0] if problems else None
+
+
+def stopped_task(signum: int, allowed: int) -> int:
+    """The exit code of a task of several runs that were stopped: it is put back, where it may be,
+    to go on with those that are not complete."""
+    decision = decide(signum, allowed)
+    told = decision.told
+    if decision.job_id is not None:
+        refused = put_back(decision.job_id)
+        told = f"; not put back into the queue: {refused}" if refused else told
+    name = signal.Signals(signum).name
+    sys.stderr.write(f"hpcncf: this task's runs were stopped by {name}{told}\n")
+    return 128 + signum

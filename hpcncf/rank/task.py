@@ -1,4 +1,4 @@
-"""What each rank of a Slurm task calls: the task's runs, one after another.
+"""What each rank of a Slurm task calls: the task's runs, one after another or side by side.
 
 One run is run in this process. Each of several is run in a process of its own, so that its record
 measures it alone; this one waits, passes signals on, and ends the run at its time limit. The ranks
@@ -21,7 +21,7 @@ from hpcncf import claims, records
 from hpcncf.local.processes import end_with_parent
 from hpcncf.paths import ResultPaths
 from hpcncf.plan import Run
-from hpcncf.rank import ending, launcher, requeue, stopping, torchrun
+from hpcncf.rank import ending, launcher, requeue, side_by_side, stopping, torchrun
 from hpcncf.rank.word import Word
 from hpcncf.records import End
 from hpcncf.results import read_plan
@@ -44,7 +44,10 @@ def work(results: str, run_ids: Sequence[str], again: bool, over: Mapping[str, i
     stopping.hold((*stopping.SIGNALS, signal.SIGCONT))  # submitit's handlers end here
     signal.signal(signal.SIGCONT, signal.SIG_DFL)
     planned = {run.id: run for run in read_plan(ResultPaths(Path(results))).runs}
-    if len(run_ids) == 1 and planned[run_ids[0]].resources.launcher == "srun":
+    if planned[run_ids[0]].resources.packed:
+        runs = [planned[run_id] for run_id in run_ids]
+        code = side_by_side.work(ResultPaths(Path(results)), runs, again, over)
+    elif len(run_ids) == 1 and planned[run_ids[0]].resources.launcher == "srun":
         from hpcncf import worker
 
         code = worker.work(Path(results), run_ids[0], again, over.get(run_ids[0], 0))
@@ -164,16 +167,7 @@ class _Several:
     def _stopped(self, allowed: int) -> int:
         """The first rank has the task put back, to go on with the runs that are not complete."""
         assert self._told is not None
-        if self._rank != 0:
-            return 0
-        decision = requeue.decide(self._told, allowed)
-        told = decision.told
-        if decision.job_id is not None:
-            refused = requeue.put_back(decision.job_id)
-            told = f"; not put back into the queue: {refused}" if refused else told
-        name = signal.Signals(self._told).name
-        sys.stderr.write(f"hpcncf: this task's runs were stopped by {name}{told}\n")
-        return 128 + self._told
+        return 0 if self._rank != 0 else requeue.stopped_task(self._told, allowed)
 
 
 def _wait(

@@ -39,12 +39,12 @@ class Asked:
 
     @property
     def cpus_per_node(self) -> int:
-        return self.resources.tasks_per_node * self.resources.cpus_per_task
+        return self.resources.node_cores
 
     @property
     def mem_mib(self) -> int:
         """Slurm's GB are GiB."""
-        return ceil(self.resources.mem_gb * 1024) if self.memory else 0
+        return ceil(self.resources.node_mem_gb * 1024) if self.memory else 0
 
 
 def against(asked: Asked, partition: Partition, known: Capacity) -> Iterator[str]:
@@ -137,12 +137,14 @@ def _needs(
     cpus = max(_cpus(partition, node) for node in nodes)
     memory = max(_memory(partition, node) for node in nodes)
     cores = "fewer resources.tasks_per_node or resources.cpus_per_task"
-    mem = f"-s resources.mem_gb={memory / 1024:.4g}"
+    mem = f"-s resources.mem_gb={memory / 1024 / wants.side_by_side:.4g}"
     gpus = max(node.gpus for node in nodes)
+    if wants.side_by_side > 1:
+        cores += f", or than {wants.side_by_side} runs side by side"
     return [
         ("cores", asked.cpus_per_node, cpus, cores),
         ("MiB of memory", asked.mem_mib, memory, mem),
-        ("GPUs", wants.gpus_per_node, gpus, f"resources.gpus_per_node at most {gpus}"),
+        ("GPUs", wants.node_gpus, gpus, f"resources.gpus_per_node at most {gpus}"),
     ]
 
 
@@ -160,7 +162,7 @@ def _fits(asked: Asked, partition: Partition, node: Node) -> bool:
     return (
         asked.cpus_per_node <= _cpus(partition, node)
         and asked.mem_mib <= _memory(partition, node)
-        and asked.resources.gpus_per_node <= node.gpus
+        and asked.resources.node_gpus <= node.gpus
         and has_features(asked.constraint or "", node.features)
     )
 
@@ -179,7 +181,7 @@ def _each(asked: Asked) -> str:
     parts = [
         _counted(asked.cpus_per_node, "core"),
         f"{asked.mem_mib} MiB" if asked.memory else "",
-        _counted(wants.gpus_per_node, "GPU") if wants.gpus_per_node else "",
+        _counted(wants.node_gpus, "GPU") if wants.node_gpus else "",
         f"the feature {asked.constraint}" if asked.constraint else "",
     ]
     return ", ".join(part for part in parts if part)

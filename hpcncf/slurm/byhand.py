@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from hpcncf.errors import UsageError
 from hpcncf.plan import Run
 from hpcncf.slurm import request
 from hpcncf.slurm.request import Site
@@ -37,8 +38,16 @@ class Source:
 
 
 def text(job: JobSpec, site: Site, runs: list[Run], source: Source, note: str = NOTE) -> str:
-    """The script of one run, or of an array of runs with equal resources."""
+    """The script of one run, or of an array of runs with equal resources.
+
+    Raises UsageError for runs side by side.
+    """
     resources = runs[0].resources
+    if resources.packed:
+        raise UsageError(
+            "--by-hand: a plain script starts one run, and these are to run side by side "
+            "(runs_per_node, runs_per_gpu, mps): submit the job file; --sbatch prints its script"
+        )
     alone = resources.model_copy(update={"runs_per_task": 1})
     asked = request.parameters(alone, site, job.name, exclusive=job.exclusive)
     parts = [

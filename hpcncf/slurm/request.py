@@ -118,7 +118,7 @@ def parameters(
         "nodes": resources.nodes,
         "tasks_per_node": tasks,
         "cpus_per_task": cpus,
-        "gpus_per_node": resources.gpus_per_node or None,
+        "gpus_per_node": resources.node_gpus or None,
         **_memory(resources, site),
         "slurm_partition": site.partition,
         "slurm_account": site.account,
@@ -148,22 +148,22 @@ def python_of_ranks(site: Site) -> str:
 
 
 def _tasks(resources: Resources) -> tuple[int, int]:
-    """Tasks on each node and CPUs of each: one torchrun has the cores of all its ranks."""
-    if resources.launcher == "torchrun":
-        return 1, resources.tasks_per_node * resources.cpus_per_task
+    """Tasks on each node and CPUs of each: one torchrun has the cores of all its ranks, and so has
+    what starts runs side by side."""
+    if resources.launcher == "torchrun" or resources.packed:
+        return 1, resources.node_cores
     return resources.tasks_per_node, resources.cpus_per_task
 
 
 def _memory(resources: Resources, site: Site) -> dict[str, Any]:
-    whole = math.ceil(resources.mem_gb * 1024)
+    whole = math.ceil(resources.node_mem_gb * 1024)
     if site.memory == "mem":
         # submitit rounds down, to 0 at last, which asks for the whole node's.
         return {"mem_gb": whole / 1024}
     if site.memory == "mem_per_cpu":
-        cpus = resources.tasks_per_node * resources.cpus_per_task
-        return {"slurm_mem_per_cpu": f"{-(-whole // cpus)}MB"}
-    if site.memory == "mem_per_gpu" and resources.gpus_per_node:
-        return {"slurm_mem_per_gpu": f"{-(-whole // resources.gpus_per_node)}MB"}
+        return {"slurm_mem_per_cpu": f"{-(-whole // resources.node_cores)}MB"}
+    if site.memory == "mem_per_gpu" and resources.node_gpus:
+        return {"slurm_mem_per_gpu": f"{-(-whole // resources.node_gpus)}MB"}
     return {}
 
 

@@ -121,10 +121,14 @@ def _over(run: Run, attempt: Attempt, sent: Sent | None) -> bool:
 
 
 def _attempted(run: Run, attempt: Attempt, sent: Sent | None, by_hand: JobState | None) -> Verdict:
+    state = sent.slurm if sent and sent.started else by_hand
     if attempt.end:
+        # Of runs side by side that share a job's memory, Slurm tells the job, not which was killed.
+        starved = state is not None and state.state == "out_of_memory"
+        if state and starved and _killed(attempt.end.exit_codes):
+            return state.state, state.reason
         return _ended(run, attempt, attempt.end)
     whole = len(attempt.ranks) == run.resources.world_size
-    state = sent.slurm if sent and sent.started else by_hand
     passed = sent is not None and sent.started and sent.passed
     verdict = by_slurm.begun(attempt, state, whole, passed)
     if verdict:

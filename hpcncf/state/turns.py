@@ -57,13 +57,15 @@ def in_tasks(
     complete: set[str],
 ) -> dict[str, Turn]:
     """The turns of runs that share a Slurm task with others."""
-    known = {run.id for run in runs}
+    sizes = {run.id: run.resources.side_by_side for run in runs}
     found: dict[str, Turn] = {}
     for submission in submitted.submissions:
         if submission.cluster == "slurm":
             for job in submission.jobs:
                 if len(job.runs) > 1:
-                    found |= _in_task(submission, job, attempts, submitted, complete & known)
+                    size = next((sizes[run_id] for run_id in job.runs if run_id in sizes), 1)
+                    done = complete & set(sizes)
+                    found |= _in_task(submission, job, attempts, submitted, done, size)
     return found
 
 
@@ -73,15 +75,19 @@ def _in_task(
     attempts: Mapping[str, Attempt | None],
     submitted: Submitted,
     complete: set[str],
+    size: int,
 ) -> dict[str, Turn]:
+    """`size`: so many of its runs begin side by side."""
     begun = [started(attempts.get(run_id), submission, job) for run_id in job.runs]
-    latest = max((number for number, has in enumerate(begun) if has), default=-1)
-    turns, before = dict[str, Turn](), 0
+    latest = max((number // size for number, has in enumerate(begun) if has), default=-1)
+    turns, before, undone = dict[str, Turn](), 0, 0
     for number, run_id in enumerate(job.runs):
-        turns[run_id] = Turn(before=before, passed=begun[number] and number < latest)
+        before = undone if number % size == 0 else before
+        passed = number // size < latest
+        turns[run_id] = Turn(before=before, passed=begun[number] and passed)
         skipped = submitted.cancelled(run_id, submission.submitted_at) and not begun[number]
-        over = number < latest or run_id in complete or skipped
-        before += 0 if over or (begun[number] and _left(attempts.get(run_id))) else 1
+        over = passed or run_id in complete or skipped
+        undone += 0 if over or (begun[number] and _left(attempts.get(run_id))) else 1
     return turns
 
 

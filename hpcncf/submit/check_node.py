@@ -86,6 +86,7 @@ def _files(run: Run) -> list[str]:
 def shape(resources: Resources) -> Resources:
     """One rank of it, for some minutes."""
     one = {"nodes": 1, "tasks_per_node": 1, "runs_per_task": 1, "launcher": "srun"}
+    one |= {"runs_per_node": 1, "runs_per_gpu": 1, "ranks_per_gpu": 1, "mps": False}
     shorter = min(resources.timeout_min, LIMIT_MIN)
     return resources.model_copy(update=one | {"timeout_min": shorter})
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from itertools import chain
 
+from hpcncf import packs
 from hpcncf.errors import HpcncfError
 from hpcncf.plan import Run
 from hpcncf.slurm.quotas import Quota
@@ -18,16 +20,14 @@ class NoRoom(HpcncfError):
 
 
 def tasks(runs: Sequence[Run]) -> list[Task]:
-    """Runs of equal resources share tasks, `runs_per_task` each; order is kept."""
-    packed: list[Task] = []
-    filling: dict[Resources, Task] = {}
-    for run in runs:
-        task = filling.get(run.resources)
-        if task is None or len(task) >= run.resources.runs_per_task:
-            task = filling[run.resources] = []
-            packed.append(task)
-        task.append(run)
-    return packed
+    """Runs of equal resources share tasks, `runs_per_task` packs each; order is kept."""
+    at = {run.id: number for number, run in enumerate(runs)}
+    made = [
+        list(chain.from_iterable(some))
+        for shape in packs.by_shape(runs)
+        for some in packs.cut(shape, shape[0][0].resources.runs_per_task)
+    ]
+    return sorted(made, key=lambda task: at[task[0].id])
 
 
 def shapes(tasks: Sequence[Task]) -> list[list[Task]]:

@@ -42,7 +42,8 @@ def columns(
     count = len(seen) if run.by_hand else run.resources.gpus_per_node * run.resources.nodes
     if count == 0:
         return row
-    row |= {"gpus": count, "gpu_hours": count * elapsed_s / 3600}
+    share = count / run.resources.runs_per_gpu
+    row |= {"gpus": count, "gpu_hours": share * elapsed_s / 3600}
     if not seen:
         return row
     throttled = [mean(nodes, _held_down_by(reason)) for reason in seen[0].throttled]

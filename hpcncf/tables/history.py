@@ -83,7 +83,8 @@ def step_of(attempt: Attempt, slurm: Mapping[str, Sequence[Account]]) -> Account
 def _of_slurm(run: Run, attempt: Attempt, slurm: Account) -> Row:
     told: Row = {f"slurm_{name}": value for name, value in slurm.figures().items()}
     # Where several runs share a step, its figures are those of all of them.
-    alone = run.resources.runs_per_task == 1 and whole(attempt.ranks)
+    shape = run.resources
+    alone = shape.runs_per_task == 1 and not shape.packed and whole(attempt.ranks)
     differ = agreement.disagreements(attempt.ranks, slurm) if alone else None
     if differ is None:
         return told

@@ -1,0 +1,125 @@
+"""A Slurm task whose runs are worked at side by side: each on its own cores, with its own end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import within
+from make_runs import tiny
+
+from hpcncf import records, results, submissions
+from hpcncf.jobfile import load, plan
+from hpcncf.monitor.cores import usable_cpus
+from hpcncf.paths import ResultPaths
+from hpcncf.plan import Plan, Run
+from hpcncf.records import End, RankRecord
+
+pytestmark = pytest.mark.skipif(len(usable_cpus()) < 2, reason="two runs want a core each")
+JOB = """\
+name: packed
+data: {{path: {data}}}
+training: {{epochs: {epochs}, global_batch_size: 50}}
+resources: {{runs_per_node: 2}}
+grid: {{training.lr: {rates}}}
+"""
+WORK = """\
+import json, sys
+from hpcncf.rank import task
+task.work(sys.argv[1], json.loads(sys.argv[2]), False, {})
+"""
+
+
+def planned(folder: Path, rates: str, epochs: int = 1) -> tuple[ResultPaths, Plan]:
+    tiny(folder / "data")
+    job = folder / "packed.yaml"
+    job.write_text(JOB.format(data=folder / "data", rates=rates, epochs=epochs))
+    paths, made = ResultPaths(folder / "results"), plan(load(job), job)
+    results.leave_plan(paths, load(job), made)
+    return paths, made
+
+
+def started(paths: ResultPaths, made: Plan, restart: int = 0) -> subprocess.Popen[bytes]:
+    """As the one task of a Slurm step, with a scontrol that notes what it is told."""
+    command = paths.folder.parent / "bin/scontrol"
+    command.parent.mkdir(exist_ok=True)
+    command.write_text(f'#!/bin/sh\necho "$*" >> {command.parent}/calls\n')
+    command.chmod(0o755)
+    known = {"SLURM_JOB_ID": "9", "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"}
+    known |= {"SLURM_LOCALID": "0", "SLURM_STEP_ID": "0", "HPCNCF_LAUNCHED_BY": "slurm"}
+    known |= {"SLURM_CPUS_PER_TASK": "2", "SLURM_JOB_CPUS_PER_NODE": str(len(usable_cpus()))}
+    known |= {"SLURM_RESTART_COUNT": str(restart)} if restart else {}
+    known["PATH"] = f"{command.parent}:{os.environ['PATH']}"
+    ids = json.dumps([run.id for run in made.runs])
+    return subprocess.Popen(
+        [sys.executable, "-c", WORK, str(paths.folder), ids], env=os.environ | known
+    )
+
+
+def left(paths: ResultPaths, made: Plan) -> dict[float, list[RankRecord]]:
+    """Learning rate -> the records of its attempts."""
+    return {
+        run.varied["training.lr"]: [
+            records.read(path, RankRecord)
+            for attempt in paths.run(run.id).attempts()
+            for path in attempt.ranks()
+        ]
+        for run in made.runs
+    }
+
+
+def trains(paths: ResultPaths, run: Run) -> bool:
+    progress = paths.run(run.id).attempt(1).progress
+    return progress.exists() and json.loads(progress.read_text())["phase"] != "startup"
+
+
+def test_one_that_fails_ends_no_other_and_each_has_its_own_core_record_and_log(
+    tmp_path: Path,
+) -> None:
+    paths, made = planned(tmp_path, "[1.0e30, 0.001]")
+    assert started(paths, made).wait(timeout=120) == 1
+    told = left(paths, made)
+    (failed,), (done,) = told[1e30], told[0.001]
+    assert (failed.outcome, done.outcome) == ("failed", "completed")
+    assert {len(failed.cores.cpus), len(done.cores.cpus)} == {1}
+    assert failed.cores.cpus != done.cores.cpus
+    assert (done.launched_by, done.slurm_job_id, done.cores.allocated) == ("slurm", "9", 1)
+    assert done.packed is not None
+    assert sorted(done.packed.runs) == sorted(run.id for run in made.runs)
+    log = paths.run(done.run_id).attempt(1).log(0).read_text()
+    assert "epoch 1/1" in log
+    assert records.read(paths.run(failed.run_id).attempt(1).end, End).exit_codes == [1]
+
+
+def test_warned_they_all_stop_the_job_is_put_back_once_and_they_go_on(tmp_path: Path) -> None:
+    paths, made = planned(tmp_path, "[0.001, 0.002]", epochs=30)
+    first = started(paths, made)
+    assert within(120, lambda: all(trains(paths, run) for run in made.runs))
+    first.send_signal(signal.SIGUSR2)
+    assert first.wait(timeout=120) == 128 + signal.SIGUSR2
+    stopped = [record for each in left(paths, made).values() for record in each]
+    assert {record.outcome for record in stopped} == {"stopped"}
+    assert (tmp_path / "bin/calls").read_text() == "requeue 9\n"
+    assert started(paths, made, restart=1).wait(timeout=120) == 0
+    for first_one, second in left(paths, made).values():
+        assert (first_one.outcome, second.outcome) == ("stopped", "completed")
+        assert second.training is not None
+        assert second.training.resumed_epoch is not None
+
+
+def test_one_that_is_cancelled_ends_alone_and_is_no_failure(tmp_path: Path) -> None:
+    paths, made = planned(tmp_path, "[0.001, 0.002]", epochs=30)
+    submissions.begin(paths, "slurm", [run.id for run in made.runs], again=False)
+    process = started(paths, made)
+    assert within(120, lambda: all(trains(paths, run) for run in made.runs))
+    submissions.cancel(paths, [made.runs[0].id])
+    assert process.wait(timeout=120) == 0
+    end = records.read(paths.run(made.runs[0].id).attempt(1).end, End)
+    assert end.reason == "cancelled"
+    outcomes = [record.outcome for each in left(paths, made).values() for record in each]
+    assert sorted(outcomes) == ["completed", "stopped"]
