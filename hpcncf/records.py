@@ -257,13 +257,6 @@ class TrainingRecord(Part):
     and for a checkpoint. In neither `phases.sync_s` nor `training_s`; None for one rank."""
 
 
-class RankRecord(Part):
-    """What one rank leaves when it ends, however it ends."""
-
-    schema_version: Literal[1] = SCHEMA_VERSION
-    kind: Literal["rank"] = "rank"
-    run_id: str
-    attempt: int
 class Packed(Part):
     """The runs that were begun side by side on one node, this one among them."""
 
@@ -277,6 +270,13 @@ class Packed(Part):
     """Why it did not, where it was asked for."""
 
 
+class RankRecord(Part):
+    """What one rank leaves when it ends, however it ends."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    kind: Literal["rank"] = "rank"
+    run_id: str
+    attempt: int
     rank: int
     local_rank: int
     world_size: int
@@ -306,6 +306,8 @@ class Packed(Part):
     """None for a command, and for a rank that failed before it trained."""
     reported: Reported = {}
     """What a command told of itself: the last value of each key."""
+    packed: Packed | None = None
+    """None for a run that shared its job with no other at the same time."""
     warnings: list[str]
     """What makes this record worth less, in words."""
 
@@ -313,8 +315,6 @@ class Packed(Part):
 class Gpu(Part):
     """What one GPU of a node did, by NVML; series are lists over the node's windows.
 
-    packed: Packed | None = None
-    """None for a run that shared its job with no other at the same time."""
     A value is None where NVML did not tell.
     """
 
