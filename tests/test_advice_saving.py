@@ -42,6 +42,15 @@ def test_what_costs_more_says_so() -> None:
     )
 
 
+def test_what_makes_the_comparison_worth_less_stands_behind_it() -> None:
+    found = choices()
+    saves = saving(found.knee, choices(cpu_model="Other"), "sixteen")
+    assert saves is not None
+    assert told(saves, "epoch").endswith(
+        "for an epoch. Mind: different CPU models (Example CPU against Other)."
+    )
+
+
 def test_where_the_choice_was_asked_for_the_dearest_stands_beside_it() -> None:
     found = choices()
     saves = saving(found.knee, found, "two")

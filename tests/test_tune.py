@@ -161,6 +161,17 @@ def test_the_knee_is_the_fastest_that_costs_at_most_1_4_times_the_cheapest() -> 
     assert best == {"knee": 1, "fastest": 2, "cheapest": 0}
 
 
+def test_short_whole_runs_that_are_near_are_repeated() -> None:
+    """Two points of one model within 3 % of each other, each once whole; the budget has room."""
+    points = [Point(at, str(at), 1, 0, 256, 300, "one model") for at in range(3)]
+    runs = [
+        Trial(Ask(at, None, 0), "completed", 0.001, epoch_s, 1.0, 4.0, 0.2, 300, 0.8)
+        for at, epoch_s in ((0, 1.0), (1, 1.03), (2, 1.5))
+    ]
+    step = choose.next_step(points, runs, Rules("fastest", 1.0))
+    assert (step.kind, step.asks) == ("send", (Ask(0, None, 1), Ask(1, None, 1)))
+
+
 def test_a_third_goes_on_and_the_cheapest_with_it() -> None:
     """By hand: of nine, three; the ninth is cheapest, on one core, and slowest."""
     several = [figure(at, 4, 1.0 + 0.01 * at, trained_s=0.1) for at in range(8)]

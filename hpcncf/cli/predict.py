@@ -96,10 +96,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _warn(runs: Sequence[Mapping[str, Any]]) -> None:
-    models = sorted({row["cpu_model"] for row in runs if row["cpu_model"]})
-    if len(models) > 1:
-        told = f"the runs had different CPU models ({'; '.join(models)}): no law knows of them"
-        print(f"hpcncf: {told}", file=sys.stderr)
+    from hpcncf_analysis.scaling.comparable import MODELS, distinct
+
+    for column, called in MODELS.items():
+        models = distinct(runs, column)
+        if len(models) > 1:
+            told = f"the runs had different {called} ({'; '.join(models)}): no law knows of them"
+            print(f"hpcncf: {told}", file=sys.stderr)
 
 
 def _settings(plan: Plan) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from hpcncf.cli import layout
 
 if TYPE_CHECKING:
     from hpcncf.tune.going import Going, Now
-    from hpcncf.tune.outcome import Outcome
+    from hpcncf.tune.outcome import Outcome, Worse
 
 
 def sentences(tuning: Going, now: Now, found: Outcome | None) -> str:
@@ -58,8 +58,14 @@ def _beside(found: Outcome) -> list[str]:
         )
     if found.left_open:
         told.append(f"not told apart from: {'; '.join(found.left_open)}")
-    told += [f"left out for its quality: {label}" for label in found.unsound]
+    told += [_worse(each) for each in found.unsound]
     return told + [f"not measured: {line}" for line in found.failed]
+
+
+def _worse(left: Worse) -> str:
+    more = f", and {left.points - 1} more that train the same model" if left.points > 1 else ""
+    score = "" if left.hr10 is None else f" (HR@10 {left.hr10:.3f})"
+    return f"left out for its quality{score}: {left.label}{more}"
 
 
 def _spent(tuning: Going, now: Now) -> str:

@@ -159,14 +159,16 @@ def _near(members: Sequence[Figure], known: Known) -> list[Figure]:
 
 
 def _whole_runs(known: Known) -> Step | None:
-    """The best of each class as the job file has it; of all, where none is evaluated."""
+    """The best of each class as the job file has it; of all, where none is evaluated. Then repeats
+    of whatever ran whole and is near the best."""
     left, _ = _finalists(known)
     leaders = [members[0] for members in known.classes(left)]
     missing = [one for one in leaders if not one.whole]
     asks = known.fitting([_whole(one, known.trials) for one in missing])
     if asks:
         return Step("send", "the best as the job file has them, with their quality", asks)
-    near = [] if missing or not leaders else race.open_ones(leaders, known.rules.objective)
+    whole = [one for one in left if one.whole]
+    near = [] if missing or not whole else race.open_ones(whole, known.rules.objective)
     asks = known.fitting([_whole(one, known.trials) for one in near])
     return Step("send", "repeats, for the best are near each other", asks) if asks else None
 

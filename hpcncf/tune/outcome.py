@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from hpcncf.plan import Run
 from hpcncf.slurm import sites
@@ -15,7 +16,20 @@ from hpcncf_analysis.advice.advise import Advice, advise
 from hpcncf_analysis.advice.asked import Asked
 from hpcncf_analysis.advice.recommend import mostly_disturbed
 from hpcncf_analysis.scaling.comparable import MODELS, distinct
-from hpcncf_analysis.summary import Configuration
+
+# A run cut shorter than the first race tells too little to be near another.
+FIRST_RACE_S: Final = race.LONG_ENOUGH * race.SHORTEST_S
+
+
+@dataclass(frozen=True)
+class Worse:
+    """A class whose quality does not hold."""
+
+    label: str
+    """Of the point that ran whole."""
+    hr10: float | None
+    points: int
+    """That train the same model."""
 
 
 @dataclass(frozen=True)
@@ -29,13 +43,14 @@ class Outcome:
     advice: Advice | None
     """The job file to go on with; None while it is not verified."""
     left_open: tuple[str, ...]
-    """Points whose range overlaps its own, of equal quality: chance may have chosen."""
+    """Points of equal quality whose repeats overlap its own, or single runs that are near: chance
+    may have chosen."""
     runner_up: tuple[str, float] | None
     """The second best whose quality is not known to be worse, and its seconds for an epoch."""
     disturbed: bool
     """Whether neighbours used much of its cores, so that its figures are worth less."""
-    unsound: tuple[str, ...]
-    """Points left out for their quality, by the label of what ran whole."""
+    unsound: tuple[Worse, ...]
+    """Classes left out for their quality."""
     failed: tuple[str, ...]
     """Points that could not be measured, with the reason."""
     models: tuple[str, ...]
@@ -64,7 +79,7 @@ def of(going: Going, now: Now) -> Outcome | None:
         left_open=_left_open(going, now, known, best),
         runner_up=_runner_up(going, now, known, best),
         disturbed=now.step.verified and mostly_disturbed([whole[best.point.index]]),
-        unsound=tuple(one.label for one in _unsound(going, now)),
+        unsound=_unsound(going, now),
         failed=_failed(going, now),
         models=_models(now),
         grid_core_h=_whole_grid(going, now, known),
@@ -90,14 +105,10 @@ def _whole_runs(going: Going, now: Now) -> list[Run]:
 
 
 def _left_open(going: Going, now: Now, known: dict[int, Figure], best: Figure) -> tuple[str, ...]:
-    low, high = figures.compared(best, going.objective)
-    found = []
-    for one in known.values():
-        other_low, other_high = figures.compared(one, going.objective)
-        long = one.whole or one.trained_s >= race.LONG_ENOUGH * race.SHORTEST_S
-        if one is not best and long and other_low <= high and low <= other_high:
-            found.append(one.point)
-    return tuple(one.label for one in found if str(one.quality) not in now.unsound)
+    sound = [one for one in known.values() if str(one.point.quality) not in now.unsound]
+    long = [one for one in sound if one.whole or one.trained_s >= FIRST_RACE_S]
+    rivals = [one for one in long if one is not best]
+    return tuple(one.point.label for one in rivals if race.is_open(best, one, going.objective))
 
 
 def _runner_up(
@@ -108,9 +119,16 @@ def _runner_up(
     return (others[0].point.label, others[0].epoch_s) if others else None
 
 
-def _unsound(going: Going, now: Now) -> list[Configuration]:
-    classes = {point.index: str(point.quality) for point in going.grid.points}
-    return [one for index, one in now.whole if classes[index] in now.unsound]
+def _unsound(going: Going, now: Now) -> tuple[Worse, ...]:
+    """A class each, by the first of it that ran whole."""
+    points = {point.index: point for point in going.grid.points}
+    found: dict[str, Worse] = {}
+    for index, one in now.whole:
+        of_class = str(points[index].quality)
+        alike = sum(str(point.quality) == of_class for point in points.values())
+        if of_class in now.unsound:
+            found.setdefault(of_class, Worse(points[index].label, one.median("hr10"), alike))
+    return tuple(found.values())
 
 
 def _failed(going: Going, now: Now) -> tuple[str, ...]:

@@ -61,12 +61,12 @@ def _far(one: Figure, best: Figure, objective: Objective) -> bool:
 
 def open_ones(best: Sequence[Figure], objective: Objective) -> list[Figure]:
     """Those that may be the best and lack repeats: the first of `best`, and who comes near it."""
-    rivals = [one for one in best[1:] if _open(best[0], one, objective)]
+    rivals = [one for one in best[1:] if is_open(best[0], one, objective)]
     several = [best[0], *rivals] if rivals else []
     return [one for one in several if one.runs < REPEATS]
 
 
-def _open(one: Figure, other: Figure, objective: Objective) -> bool:
+def is_open(one: Figure, other: Figure, objective: Objective) -> bool:
     """Whether their repeats overlap; where both ran once, whether they are near each other."""
     (low, high), (other_low, other_high) = compared(one, objective), compared(other, objective)
     near = CLOSE if one.runs == other.runs == 1 else 1.0

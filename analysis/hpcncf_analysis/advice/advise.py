@@ -94,10 +94,11 @@ class Advice:
         ]
 
     def _as_measured(self) -> str:
-        """Who wants what was measured gets it with these."""
+        """Who wants what was measured gets it with these settings, and is told how sure that is."""
         assert self.changed
         told = (f"-s {key}={spelled(value)}" for key, value in self.changed.before.items())
-        return f"To ask for what was measured instead, submit it with {' '.join(told)}."
+        sure = sureness(self.choice, self.choices).text
+        return f"To ask for what was measured instead, submit it with {' '.join(told)}. {sure}"
 
     def _whole_run(self) -> str:
         core_hours = self.request.core_hours
@@ -169,10 +170,12 @@ def _advice(
 
 
 def _serves(choice: Choice, found: Diagnosis | None) -> bool:
-    """Whether a study's best is asked for with its remedy: where a figure speaks for it, and no
-    fewer core-hours that take longer for the fastest."""
+    """Whether a study's best is asked for with its remedy: where it should gain at worst, and not
+    the fastest with one that saves core-hours and may take longer."""
     gain = found.primary.gain if found and found.primary else None
-    return gain is not None and not (choice == "fastest" and gain.what == "core_hours")
+    if gain is None:
+        return False
+    return gain.high < 1 and choice != "fastest" if gain.what == "core_hours" else gain.low > 1
 
 
 def _was_measured(job: JobSpec, run: Run, choices: Front, asked: Asked) -> bool:

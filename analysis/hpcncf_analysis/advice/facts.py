@@ -9,6 +9,7 @@ from hpcncf_analysis import words
 from hpcncf_analysis.advice.change import fewer_cores
 from hpcncf_analysis.advice.quality import QUALITY_SLACK, best_quality, is_worse, quality_gap, task
 from hpcncf_analysis.labels import counted
+from hpcncf_analysis.scaling.comparable import cautions
 from hpcncf_analysis.summary import Configuration, by_series
 
 # More configurations than that are told by their number.
@@ -33,10 +34,16 @@ def against_base(best: Configuration, configurations: Sequence[Configuration]) -
         return ["It has no other size of its series beside it, so no speed-up is known."]
     gains = [
         f"{one.shape} is {words.times(one.median('speedup'))} as fast "
-        f"({words.percent(one.median('parallel_efficiency'))} parallel efficiency)"
+        f"({words.percent(one.median('parallel_efficiency'))} parallel efficiency"
+        f"{_mind(one, series[0])})"
         for one in series[1:]
     ]
     return [f"Against {series[0].label}: {', '.join(gains)}."]
+
+
+def _mind(one: Configuration, base: Configuration) -> str:
+    told = cautions(one, base)
+    return f"; mind: {'; '.join(told)}" if told else ""
 
 
 def cheapest(configurations: Sequence[Configuration]) -> list[str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from hpcncf_analysis import words
 from hpcncf_analysis.advice.front import Front, Standing
+from hpcncf_analysis.scaling.comparable import cautions
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,8 @@ class Saving:
     core_h: float
     gpu_h: float
     seconds: float
+    cautions: tuple[str, ...] = ()
+    """What makes the comparison worth less."""
 
 
 def saving(chosen: Standing, choices: Front, base: str | None) -> Saving | None:
@@ -35,6 +38,7 @@ def saving(chosen: Standing, choices: Front, base: str | None) -> Saving | None:
         core_h=against.core_h - chosen.core_h,
         gpu_h=against.gpu_h - chosen.gpu_h,
         seconds=against.seconds - chosen.seconds,
+        cautions=tuple(cautions(chosen.one, against.one)),
     )
 
 
@@ -59,11 +63,12 @@ def told(saves: Saving, unit: str) -> str:
     dearer = saves.core_h > 0 or saves.gpu_h > 0
     which = "what was asked for, " if saves.was_asked else "the dearest, " if dearer else ""
     before = saves.against
+    mind = f" Mind: {'; '.join(saves.cautions)}." if saves.cautions else ""
     parts = [_change(saves.core_h, before.core_h, words.core_time, ("saves", "costs"))]
     if before.on_gpus or saves.gpu_h:
         parts += [_change(saves.gpu_h, before.gpu_h, gpu_time, ("saves", "costs"))]
     parts += [_change(saves.seconds, before.seconds, words.duration, ("takes", "takes"))]
-    return f"Against {which}{before.label}, it {', '.join(parts)}, {for_a(unit)}."
+    return f"Against {which}{before.label}, it {', '.join(parts)}, {for_a(unit)}.{mind}"
 
 
 def predicted(before: Standing, costs: tuple[float, float, float], unit: str) -> str:

@@ -22,11 +22,11 @@ def predict(runs: Sequence[Row], asked: Sequence[Row]) -> list[Prediction | Ran 
     known = points.measured(completed(runs))
     errors, _ = held_out.held_out(known)
     itself = {one.point.key: one for one in known}
-    return [
-        _ran(itself[point.key], known, told) if point.key in itself else told
-        for point in asked_points(runs, asked)
-        for told in [answered(point, known, errors)]
-    ]
+    found: list[Prediction | Ran | Refusal] = []
+    for point in asked_points(runs, asked):
+        told, one = answered(point, known, errors), itself.get(point.key)
+        found.append(_ran(one, known, told) if one else told)
+    return found
 
 
 def asked_points(runs: Sequence[Row], asked: Sequence[Row]) -> list[Point]:
