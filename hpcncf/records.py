@@ -80,6 +80,10 @@ class Cores(Part):
     threads_per_core: int | None
     on_node: int
     """CPUs (hardware threads) that the node has."""
+    pinned: str | None = None
+    """`cores` or `numa`, where the rank bound itself to `cpus` (`training.pin`)."""
+    numa_nodes: list[int] | None = None
+    """NUMA nodes that `cpus` belong to; None where the kernel tells of none."""
 
 
 class Cpu(Part):

@@ -151,7 +151,7 @@ def _train(recorded: Recorded, paths: RunPaths, tells_attempt: bool) -> None:
     recorded.warnings += openmp.tell(run.training)
     epochs = run.training.epochs
     tell = _teller(recorded, paths, epochs)
-    from hpcncf.ncf import distributed, profiling
+    from hpcncf.ncf import distributed, pinned, profiling
     from hpcncf.ncf.data import prepared
     from hpcncf.ncf.position import Position
     from hpcncf.ncf.train import Trainer
@@ -162,6 +162,9 @@ def _train(recorded: Recorded, paths: RunPaths, tells_attempt: bool) -> None:
     if tells_attempt:
         distributed.gathered(recorded.attempt.number, place)
     recorded.peers = distributed.gathered(peers.oneself(place), place)
+    if run.training.pin != "none":
+        pinned.pin(run.training.pin, run.resources.cpus_per_task, place)
+        recorded.monitor.rebound(run.training.pin)
     data = prepared.load(Path(run.data.path))
     if run.data_key not in (None, data.manifest.key):
         raise HpcncfError(

@@ -30,6 +30,7 @@ NAMED: Final = (
     "static_graph",
     "interop_threads",
     "omp_wait_policy",
+    "pin",
     "cudnn_benchmark",
     "compile",
     "precision",

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from hpcncf import records
-from hpcncf.monitor import cores, gpu, gpu_series, held, measured, procfs, shortage, tree
+from hpcncf.monitor import cores, gpu, gpu_series, held, measured, numa, procfs, shortage, tree
 from hpcncf.monitor.clock import Clock
 from hpcncf.monitor.held import Held
 from hpcncf.monitor.highest import Highest
@@ -56,6 +56,7 @@ class Monitor:
         self._cpus = self._mask = cores.usable_cpus(self._pid)
         self._quota = cores.quota()
         self._usable = min(float(len(self._cpus)), self._quota or float("inf"))
+        self._pinned: str | None = None
         self._allocated = allocated or self._usable
         self._highest = Highest()
         self._swaps = procfs.has_swap()
@@ -90,6 +91,12 @@ class Monitor:
     def shortage(self) -> str | None:
         """Why fewer cores than the allocated can be used, where that is so."""
         return shortage.told(self._allocated, self._usable, self._cpus, self._quota)
+
+    def rebound(self, how: str) -> None:
+        """This process bound itself anew: what it may use is what it may use from now on."""
+        self._cpus = self._mask = cores.usable_cpus(self._pid)
+        self._usable = min(float(len(self._cpus)), self._quota or float("inf"))
+        self._pinned = how
 
     def elapsed_s(self) -> float:
         return self._clock.elapsed_s()
@@ -216,6 +223,8 @@ class Monitor:
             quota=self._quota,
             threads_per_core=cores.threads_per_core(),
             on_node=cores.on_node(),
+            pinned=self._pinned,
+            numa_nodes=numa.nodes(self._cpus),
         )
 
     def _memory(self, spent: Spent, back: Held) -> Memory:

@@ -16,6 +16,7 @@ from typing import Final
 import psutil
 
 from hpcncf.local.processes import end_with_parent
+from hpcncf.monitor import numa
 from hpcncf.plan import Run
 from hpcncf.rank import launcher, meeting
 from hpcncf.rank.launcher import Place
@@ -86,4 +87,6 @@ def bind(env: Mapping[str, str] = os.environ) -> None:
     """On CPUs of its own a rank is as one of srun's, which binds them so."""
     if "TORCHELASTIC_RUN_ID" in env and "SLURM_STEP_ID" in env and sys.platform == "linux":
         place = launcher.place(env)
-        os.sched_setaffinity(0, own_cpus(sorted(os.sched_getaffinity(0)), place))
+        # By core: two ranks on the hardware threads of one would slow each other down.
+        usable = [cpu for core in numa.cores(os.sched_getaffinity(0)) for cpu in core.cpus]
+        os.sched_setaffinity(0, own_cpus(usable, place))
