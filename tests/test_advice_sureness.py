@@ -60,6 +60,16 @@ def test_what_compares_badly_stays_open(changes: dict[str, Any], words_in_it: st
     assert words_in_it in told.text
 
 
+def test_nothing_is_settled_while_others_ran_on_another_machine() -> None:
+    """The runner-up ran on the same; a third, slower there, may be faster here."""
+    third = repeated("third", [x + 30.0 for x in SLOW], cpu_model="Old CPU")
+    found = front([repeated("quick", FAST), repeated("slow", SLOW), third])
+    assert found is not None
+    told = sureness("cheapest", found)
+    assert told.sure == "likely"
+    assert "1 configuration ran on other CPU models (Old CPU), and may do better" in told.text
+
+
 def test_one_alone_is_compared_with_nothing() -> None:
     assert sure(repeated("quick", FAST)).sure == "alone"
     assert "neighbours disturbed it" in sure(repeated("quick", FAST, others_cores=0.5)).text

@@ -46,9 +46,11 @@ def sureness(choice: Choice, choices: Front) -> Sureness:
         reason = _alone(chosen, choices)
     else:
         sure, reason = _against(chosen, rival, _by_speed(choice, choices, rival))
-        sure = "likely" if sure == "settled" and _is_cut(chosen.one) else sure
+        less = _is_cut(chosen.one) or _elsewhere(chosen, choices)
+        sure = "likely" if sure == "settled" and less else sure
     told = f"{OPENING[sure]}: {reason}."
-    return Sureness(sure, " ".join([told, *_besides(chosen.one, rival.one if rival else None)]))
+    besides = _besides(chosen.one, rival.one if rival else None)
+    return Sureness(sure, " ".join([told, *besides, *_elsewhere(chosen, choices)]))
 
 
 def _alone(chosen: Standing, choices: Front) -> str:
@@ -142,6 +144,20 @@ def _besides(chosen: Configuration, rival: Configuration | None) -> list[str]:
 
 def _is_cut(chosen: Configuration) -> bool:
     return any(row.get("epoch_extrapolated") for row in chosen.rows)
+
+
+def _elsewhere(chosen: Standing, choices: Front) -> list[str]:
+    """That some, not the runner-up alone, were measured on another machine."""
+    own = cpu_models([chosen.one])
+    others = [each.one for each in choices.standings if cpu_models([each.one]) not in ([], own)]
+    if not own or not others:
+        return []
+    models = sorted({*cpu_models(others)} - {*own})
+    which = f" ({'; '.join(models)})" if models else ""
+    return [
+        f"{counted(len(others), 'configuration')} ran on other CPU models{which}, and may do "
+        "better on this one."
+    ]
 
 
 def _extrapolated(chosen: Configuration) -> str:
