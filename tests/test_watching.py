@@ -107,6 +107,42 @@ def test_where_no_record_tells_the_logs_end_does(
     assert "8_0_0_log.err" in told
 
 
+@pytest.mark.parametrize(
+    ("said", "state"), [("Killed", "failed"), ("Out Of Memory", "out_of_memory")]
+)
+def test_srun_names_the_rank_that_ended_and_left_no_record(
+    paths: ResultPaths, fake_slurm: FakeSlurm, said: str, state: str
+) -> None:
+    """As Slurm 22.05 writes it; sacct, which knows of memory, is not asked or has no answer."""
+    sent(paths)
+    log = paths.submitit(submissions.user()) / "8_0_0_log.err"
+    log.parent.mkdir()
+    log.write_text(
+        f"srun: error: node1: task 1: {said}\n"
+        "srun: launch/slurm: _step_signal: Terminating StepId=8.0\n"
+        "srun: error: node2: task 0: Exited with exit code 143\n"
+        "srun: Force Terminated StepId=8.0\n"
+    )
+    fake_slurm.answer("squeue", "8_0|FAILED|NonZeroExitCode||||node1|2304|0|\n")
+    first = status.states(paths, plan_of(paths))[0]
+    assert first.state == state
+    assert f"Slurm job 8_0: FAILED (exit code 9); srun: task 1 on node1: {said}" in first.reason
+    fake_slurm.answer("squeue", "8_0|FAILED|NonZeroExitCode||||node1|2304|1|\n")
+    again = status.states(paths, plan_of(paths))[0]
+    assert (again.state, "srun" in again.reason) == ("failed", False), "it may be an earlier start"
+
+
+def test_a_command_that_was_killed_is_ending_until_slurm_says_why(
+    paths: ResultPaths, fake_slurm: FakeSlurm
+) -> None:
+    sent(paths)
+    leave(paths, 0, "8_0", outcome="failed", exit_code=-9)
+    fake_slurm.answer("squeue", "8_0|RUNNING|None||||node1|0|0|\n")
+    assert status.states(paths, plan_of(paths))[0].state == "running"
+    fake_slurm.answer("squeue", "8_0|FAILED|NonZeroExitCode||||node1|35072|0|\n")
+    assert status.states(paths, plan_of(paths))[0].state == "failed"
+
+
 def test_cores_that_cannot_be_used_are_told_loudly(
     paths: ResultPaths, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -43,8 +43,9 @@ def grouped(states: Sequence[RunState]) -> list[Failure]:
 
 
 def _alike(reason: str) -> str:
-    """Without what tells one job, rank or process from another."""
-    return re.sub(r"(Slurm job |rank |process |port |pid )[\d_]+", r"\1N", reason)
+    """Without what tells one job, rank, process or node from another."""
+    plain = re.sub(r"(Slurm job |rank |task |process |port |pid )[\d_]+", r"\1N", reason)
+    return re.sub(r"(task N on )[^\s:]+", r"\1N", plain)
 
 
 def _traceback(state: RunState) -> list[str]:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import signal
+from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 from hpcncf.slurm.states import NOT_OVER, JobState
+from hpcncf.state import logs
 from hpcncf.state.evidence import ARRIVING_S, Attempt, Sent
 from hpcncf.submissions import State, SubmittedJob
 
@@ -62,7 +66,7 @@ def _told(state: JobState) -> Verdict:
 
 def _ending(attempt: Attempt, state: JobState) -> Verdict | None:
     """Every rank has stopped, but Slurm has the job yet: it may be about to be requeued."""
-    if state.state != "running" or _failed(attempt):
+    if state.state != "running" or (_failed(attempt) and not _shot(attempt)):
         return None
     restart = attempt.claim.slurm_restart if attempt.claim else None
     if state.restarts > (restart or 0):
@@ -90,6 +94,27 @@ def _on_its_way(attempt: Attempt, state: JobState) -> Verdict | None:
 
 def _failed(attempt: Attempt) -> bool:
     return any(record.outcome == "failed" for record in attempt.ranks)
+
+
+def _shot(attempt: Attempt) -> bool:
+    """Whether SIGKILL ended a command: whether for want of memory, its job's end will tell."""
+    return any(record.exit_code == -signal.SIGKILL for record in attempt.ranks)
+
+
+def explained(state: JobState, attempt: Attempt | None, log: Path) -> JobState:
+    """With what srun said of the rank that failed, where no record tells and Slurm only that the
+    job did. A requeued job's log tells of earlier starts, too."""
+    told = attempt is not None and _failed(attempt) and not _shot(attempt)
+    if state.state != "failed" or state.restarts or told:
+        return state
+    try:
+        said = logs.srun_said(log)
+    except OSError:  # somebody else's, most likely
+        return state
+    if not said:
+        return state
+    word: State = "out_of_memory" if said.endswith(logs.STARVED) else state.state
+    return replace(state, state=word, reason=f"{state.reason}; srun: {said}")
 
 
 def requeued(attempt: Attempt, state: JobState) -> str:

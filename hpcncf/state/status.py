@@ -15,7 +15,7 @@ from hpcncf.plan import Plan, Run
 from hpcncf.records import Progress, RankRecord
 from hpcncf.slurm import commands
 from hpcncf.slurm.states import JobState
-from hpcncf.state import evidence, judge, turns
+from hpcncf.state import by_slurm, evidence, judge, logs, turns
 from hpcncf.state.attempts import last_attempt, unreadable
 from hpcncf.state.evidence import Attempt, Sent
 from hpcncf.submissions import State, Submission, Submitted, SubmittedJob
@@ -66,6 +66,7 @@ def states(paths: ResultPaths, plan: Plan, ask: Ask = commands.job_states) -> li
     complete = {run.id for run in plan.runs if _complete(run, attempts[run.id])}
     asked = _slurm_jobs(plan.runs, attempts, sent, complete)
     seen = Seen(
+        paths=paths,
         submitted=submitted,
         slurm=ask(asked, problems),
         waiting=turns.local(paths, plan.runs, attempts, sent)
@@ -101,6 +102,7 @@ def _commit() -> str | None:
 class Seen:
     """What is asked once for all runs."""
 
+    paths: ResultPaths
     submitted: Submitted
     slurm: dict[str, JobState]
     waiting: dict[str, turns.Turn]
@@ -177,6 +179,10 @@ def _sent(run: Run, attempt: Attempt | None, submission: Submission, seen: Seen)
     job = submission.job_of(run.id)
     cancelled = seen.submitted.cancelled(run.id, submission.submitted_at)
     turn = seen.waiting.get(run.id, turns.Turn())
+    told = seen.slurm.get(job.id) if job and submission.cluster == "slurm" else None
+    if told and job:
+        log = logs.of_script(seen.paths, submission.user, job.id)
+        told = by_slurm.explained(told, attempt, log)
     return Sent(
         submission=submission,
         job=job,
@@ -184,7 +190,7 @@ def _sent(run: Run, attempt: Attempt | None, submission: Submission, seen: Seen)
         alive=_alive(submission, job),
         ahead=turn.ahead,
         cancelled_by=cancelled.user if cancelled else None,
-        slurm=seen.slurm.get(job.id) if job and submission.cluster == "slurm" else None,
+        slurm=told,
         before=turn.before,
         passed=turn.passed,
     )
