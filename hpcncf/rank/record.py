@@ -22,7 +22,9 @@ def of_rank(
 ) -> RankRecord:
     """`told`: the record's other fields; its warnings stand behind the measured ones."""
     figures = {field.name: getattr(measured, field.name) for field in fields(measured)}
-    figures["warnings"] = [*measured.warnings, *told.pop("warnings")]
+    packed = _packed(run.id)
+    missing = [f"mps: {packed.mps_missing}"] if packed and packed.mps_missing else []
+    figures["warnings"] = [*measured.warnings, *missing, *told.pop("warnings")]
     return RankRecord(
         run_id=run.id,
         attempt=attempt.number,
@@ -33,7 +35,7 @@ def of_rank(
         node_index=place.node_index,
         slurm_job_id=launcher.slurm_job_id(),
         run=run.model_dump(mode="json"),
-        packed=_packed(run.id),
+        packed=packed,
         **figures,
         **told,
     )

@@ -10,8 +10,9 @@ from typing import Any, Final
 from hpcncf.plan import Run
 from hpcncf.records import NodeRecord, RankRecord
 from hpcncf.state.evidence import whole
-from hpcncf.tables import gpus, steady, told, trained, waits, watched
+from hpcncf.tables import gpus, packed, steady, told, trained, waits, watched
 from hpcncf.tables.gpus import GPUS
+from hpcncf.tables.packed import PACKED
 from hpcncf.tables.trained import TRAINED, Row
 from hpcncf.tables.waits import WAITS
 
@@ -30,9 +31,11 @@ MEASURED: Final = (
     "core_hours_wasted",
     "memory_peak_mib",
     "memory_efficiency",
+    "memory_growth_mib",
     "time_efficiency",
     *WAITS,
     *GPUS,
+    *PACKED,
     "node",
     "cpu_model",
     "commit",
@@ -58,11 +61,12 @@ def settle(
     measured = _measured(run, ranks) | {
         "cpu_efficiency_training": watched.efficiency_in_training(ranks, nodes),
         "others_cores": watched.others_cores(nodes),
+        "memory_growth_mib": watched.memory_growth(nodes),
     }
     figures = trained.figures(run, ranks, measured["cores_allocated"], epoch_instances)
     spans = (measured["elapsed_s"], figures["seconds_per_epoch"], watched.training_time(ranks))
     on_gpus = gpus.columns(run, nodes, *spans)
-    return measured | on_gpus | figures | told.columns(run, ranks)
+    return measured | on_gpus | packed.columns(ranks) | figures | told.columns(run, ranks)
 
 
 def _measured(run: Run, ranks: Sequence[RankRecord]) -> Row:

@@ -8,8 +8,10 @@ from typing import Final
 from matplotlib.figure import Figure
 
 from hpcncf.collect import Collected
-from hpcncf_analysis.figures import efficiency, heatmap, plots, quality, steps, style
+from hpcncf_analysis import summary
+from hpcncf_analysis.figures import efficiency, heatmap, packing, plots, quality, steps, style
 from hpcncf_analysis.figures.heatmap import Watched
+from hpcncf_analysis.packing import curve
 from hpcncf_analysis.page.section import Drawn
 from hpcncf_analysis.summary import Configuration
 
@@ -48,6 +50,11 @@ CAPTIONS: Final = {
         "Of each configuration's first run. Further left is sooner; the height is what speed must "
         "not cost.",
     ),
+    "packing": (
+        "Runs side by side",
+        "Full: all runs together; dashed: each of them; dotted: as many times one run alone. The "
+        "ring is the number recommended.",
+    ),
     "step_time": (
         "Where a step's time goes",
         "A shorter bar is a faster configuration. input: waiting for the next batch; sync: the "
@@ -72,6 +79,7 @@ def draw(
         "core_heatmap": heatmap.core_heatmap(watched),
         "ranks": _ranks(found, shown, chosen),
         "quality": quality.over_time(shown, found.epochs),
+        "packing": packing.throughput(curve.curves(summary.completed(found.runs))),
     }
     return {name: drawn(name, figure) for name, figure in figures.items() if figure}
 

@@ -7,7 +7,17 @@ from typing import Final
 
 from hpcncf_analysis import history, spent, tables
 from hpcncf_analysis.definitions import DEFINITIONS, OF_TRAINING
-from hpcncf_analysis.page import asking, causes, every_run, memory, ranks, remedies, scaling, scored
+from hpcncf_analysis.page import (
+    asking,
+    causes,
+    every_run,
+    memory,
+    packing,
+    ranks,
+    remedies,
+    scaling,
+    scored,
+)
 from hpcncf_analysis.page.material import Material
 from hpcncf_analysis.page.section import Drawn, Figures, Grid, Pairs, Part, Points, Section, Words
 from hpcncf_analysis.table import Table
@@ -138,6 +148,10 @@ def _remedies(material: Material) -> Section:
     return Section("remedies", "What each remedy did", remedies.parts(material))
 
 
+def _packing(material: Material) -> Section:
+    return Section("packing", "Runs side by side", packing.parts(material))
+
+
 def _next(material: Material) -> Section:
     return Section("next", "What to ask for next", asking.parts(material.written))
 
@@ -163,6 +177,7 @@ BUILDERS: Final[list[Callable[[Material], Section]]] = [
     _speed,
     _causes,
     _remedies,
+    _packing,
     _step,
     _cores,
     _ranks,

@@ -1,0 +1,182 @@
+"""Throughput, memory and overlap of runs side by side, by their number. Pure.
+
+A pack counts where all of its runs are complete, of the same settings, and as many as were asked
+for: one that was short, or mixed, is the speed of no setting.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+from typing import Any, Final
+
+from hpcncf.spec import Model, Resources, Training
+from hpcncf_analysis import labels
+
+Row = Mapping[str, Any]
+
+# What says how many runs share, and what does not tell runs apart.
+PACKING: Final = ("runs_per_node", "runs_per_gpu", "mps")
+FREE: Final = ("mem_gb", "timeout_min", "runs_per_task", "requeues", "seed", "lr")
+SETTINGS: Final = [
+    name
+    for name in (*Resources.model_fields, *Training.model_fields, *Model.model_fields, "data_key")
+    if name not in (*PACKING, *FREE)
+]
+# A total this near to the greatest is as good, and fewer runs take less memory.
+NEAR: Final = 0.05
+
+
+@dataclass(frozen=True)
+class Size:
+    """So many runs side by side: medians over the packs that were measured."""
+
+    runs: int
+    total: float
+    """Instances per second of all runs together."""
+    low: float
+    high: float
+    packs: int
+    memory_mib: float | None
+    """The sum of their peaks on the node: pages that they share are counted in each."""
+    gpu_memory_mib: float | None
+    overlap: float
+    """Of the runs' time, the share in which all of them were at work; the least of the packs."""
+
+    @property
+    def each(self) -> float:
+        return self.total / self.runs
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The sizes of one setting, the smallest first."""
+
+    label: str
+    on_gpu: bool
+    """Whether they share a GPU; else a node's cores."""
+    mps: bool
+    sizes: Sequence[Size]
+
+    @property
+    def best(self) -> Size:
+        return max(self.sizes, key=lambda size: size.total)
+
+    @property
+    def recommended(self) -> Size:
+        """The fewest whose total is as good as the greatest."""
+        return next(one for one in self.sizes if one.total >= (1 - NEAR) * self.best.total)
+
+    @property
+    def falls_at(self) -> Size | None:
+        """The first size behind the best whose total is clearly less."""
+        behind = (one for one in self.sizes if one.runs > self.best.runs)
+        return next((one for one in behind if one.total < (1 - NEAR) * self.best.total), None)
+
+
+def curves(rows: Iterable[Row]) -> list[Curve]:
+    """Of the completed runs that tell a speed, one for each setting that was packed."""
+    known = [row for row in rows if row.get("instances_per_s")]
+    packs: dict[tuple[Any, ...], dict[bool, list[list[Row]]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    for pack in _packs(known):
+        packs[_settings(pack[0])][bool(pack[0].get("pack_mps"))].append(pack)
+    told = _told([found[0][0] for each in packs.values() for found in each.values()])
+    return [
+        curve
+        for each in packs.values()
+        for mps in sorted(each)
+        if (curve := _curve(each[mps] + (_alone(each[False]) if mps else []), mps, told))
+    ]
+
+
+def left_out(rows: Sequence[Row]) -> int:
+    """Packed runs whose pack counts for no curve."""
+    known = [row for row in rows if row.get("instances_per_s")]
+    counted = {id(row) for pack in _packs(known) for row in pack}
+    return sum(asked(row) > 1 and id(row) not in counted for row in rows)
+
+
+def asked(row: Row) -> int:
+    return max(row.get("runs_per_node") or 1, row.get("runs_per_gpu") or 1)
+
+
+def _settings(row: Row) -> tuple[Any, ...]:
+    return tuple(repr(row.get(name)) for name in SETTINGS)
+
+
+def _packs(rows: Sequence[Row]) -> list[list[Row]]:
+    """Those that are whole and alike; a run alone is a pack, too."""
+    together: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        together[row.get("pack") or row["run_id"]].append(row)
+    return [
+        pack
+        for pack in together.values()
+        if len(pack) == pack[0].get("pack_runs", 1) == asked(pack[0])
+        and len({_settings(row) for row in pack}) == 1
+    ]
+
+
+def _alone(packs: Sequence[list[Row]]) -> list[list[Row]]:
+    return [pack for pack in packs if len(pack) == 1]
+
+
+def _told(firsts: Sequence[Row]) -> list[str]:
+    unsaid = (*PACKING, *FREE)
+    return [name for name in labels.varying(firsts) if name not in unsaid] if firsts else []
+
+
+def _curve(packs: Sequence[list[Row]], mps: bool, told: Sequence[str]) -> Curve | None:
+    """None where nothing shared anything."""
+    by_size: dict[int, list[list[Row]]] = defaultdict(list)
+    for pack in packs:
+        by_size[_sharing(pack[0])].append(pack)
+    if max(by_size) == 1:
+        return None
+    first = packs[0][0]
+    words = [labels.shape(first), *labels.threads(first), *labels.settings(first, told).values()]
+    sizes = [_size(runs, by_size[runs]) for runs in sorted(by_size)]
+    return Curve(" · ".join(words), bool(first["gpus_per_node"]), mps, sizes)
+
+
+def _sharing(row: Row) -> int:
+    """Runs that share a GPU; without one, a node."""
+    return int(row["runs_per_gpu"]) if row["gpus_per_node"] else asked(row)
+
+
+def _size(runs: int, packs: Sequence[list[Row]]) -> Size:
+    """Of packs over several GPUs, one GPU's share."""
+    shares = [runs / len(pack) for pack in packs]
+    totals = [
+        share * sum(row["instances_per_s"] for row in pack)
+        for share, pack in zip(shares, packs, strict=True)
+    ]
+    memory = [
+        share * sum(row["memory_peak_mib"] for row in pack)
+        for share, pack in zip(shares, packs, strict=True)
+        if all(row.get("memory_peak_mib") is not None for row in pack)
+    ]
+    on_gpu = [row.get("gpu_memory_peak_mib") for pack in packs for row in pack]
+    return Size(
+        runs=runs,
+        total=median(totals),
+        low=min(totals),
+        high=max(totals),
+        packs=len(packs),
+        memory_mib=median(memory) if memory else None,
+        gpu_memory_mib=max((mib for mib in on_gpu if mib is not None), default=None),
+        overlap=min(map(overlap, packs)),
+    )
+
+
+def overlap(pack: Sequence[Row]) -> float:
+    """The time in which all were at work, over their mean time; 1 for a run alone."""
+    began = [row.get("worked_from") or 0.0 for row in pack]
+    ended = [row.get("worked_to") or 0.0 for row in pack]
+    spent = fmean(end - begin for begin, end in zip(began, ended, strict=True))
+    common = min(ended) - max(began)
+    return max(common, 0.0) / spent if len(pack) > 1 and spent > 0 else 1.0

@@ -1,0 +1,119 @@
+"""The packing curve: which packs count, how many runs are recommended, and what is said of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from test_page_parts import material
+from test_scaling import row
+
+from hpcncf_analysis.figures import packing as drawing
+from hpcncf_analysis.packing import curve, telling
+from hpcncf_analysis.page import packing
+from hpcncf_analysis.page.section import Grid, Points
+
+
+def pack(size: int, rate: float, mark: str = "", **changes: Any) -> list[dict[str, Any]]:
+    """Runs that were begun side by side, each so fast; they work from second 0 to 10."""
+    ids = [f"{size}{mark}{number}" for number in range(size)]
+    plain: dict[str, Any] = {
+        "runs_per_node": size,
+        "runs_per_gpu": 1,
+        "config": f"{size}{mark}",
+        "pack": " ".join(ids) if size > 1 else None,
+        "pack_runs": size,
+        "memory_peak_mib": 100.0,
+        "worked_from": 0.0,
+        "worked_to": 10.0,
+    } | changes
+    return [row(run_id=each, instances_per_s=rate, **plain) for each in ids]
+
+
+FALLS = [*pack(1, 100.0), *pack(2, 90.0), *pack(3, 61.0), *pack(4, 30.0)]
+
+
+def test_the_fewest_runs_within_five_per_cent_of_the_greatest_total_are_recommended() -> None:
+    (found,) = curve.curves(FALLS)
+    assert [(size.runs, size.total) for size in found.sizes] == [
+        (1, 100),
+        (2, 180),
+        (3, 183),
+        (4, 120),
+    ]
+    assert (found.recommended.runs, found.best.runs) == (2, 3)
+    assert found.falls_at is not None
+    assert found.falls_at.runs == 4
+    assert found.sizes[1].memory_mib == 200
+    (said,) = telling.sentences(found)
+    assert "2 runs on a node: 180 instances/s together, 1.80× those of one" in said
+    assert said.endswith("with 4 the total falls to 120.")
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([*pack(1, 100.0), *pack(2, 45.0)], "one run on a node is best; 2 runs bring 0.90×"),
+        ([*pack(1, 100.0), *pack(2, 95.0)], "had not stopped growing: more may be better"),
+        (pack(2, 50.0), "only 2 side by side were measured"),
+        ([*pack(1, 100.0), *pack(2, 80.0), *pack(3, 54.0)], "; more bring nothing."),
+    ],
+)
+def test_what_the_curve_says(rows: list[dict[str, Any]], said: str) -> None:
+    (found,) = curve.curves(rows)
+    assert said in next(telling.sentences(found))
+
+
+def test_packs_that_were_short_or_mixed_count_for_nothing_and_are_told() -> None:
+    short = [each | {"runs_per_node": 3} for each in pack(2, 90.0, "s")]
+    mixed = pack(2, 90.0, "m")
+    mixed[1] |= {"negatives": 8}
+    rows = [*FALLS, *short, *mixed]
+    assert [len(found.sizes) for found in curve.curves(rows)] == [4]
+    assert curve.left_out(rows) == 4
+
+
+def test_runs_that_differ_in_their_learning_rate_share_a_curve_and_engines_do_not() -> None:
+    rates = pack(2, 90.0)
+    rates[1] |= {"lr": 0.1}
+    assert len(curve.curves([*pack(1, 100.0), *rates])) == 1
+    other = [
+        each | {"engine": "native", "pack": f"native {each['pack'] or each['run_id']}"}
+        for each in FALLS
+    ]
+    assert len(curve.curves([*FALLS, *other])) == 2
+
+
+def test_on_gpus_a_curve_is_of_one_gpu_and_mps_is_beside_it_from_the_same_run_alone() -> None:
+    gpu: dict[str, Any] = {"gpus_per_node": 1, "gpu_memory_peak_mib": 900.0}
+    alone = pack(1, 100.0, **gpu)
+    shared = pack(4, 40.0, **gpu | {"runs_per_gpu": 2, "pack_mps": False})
+    served = pack(2, 80.0, "m", **gpu | {"runs_per_gpu": 2, "pack_mps": True, "mps": True})
+    plain, mps = curve.curves([*alone, *shared, *served])
+    assert [(size.runs, size.total) for size in plain.sizes] == [(1, 100), (2, 80)]
+    assert [(size.runs, size.total) for size in mps.sizes] == [(1, 100), (2, 160)]
+    assert telling.named(mps).endswith(" · MPS")
+    assert "2 runs on a GPU" in next(telling.sentences(mps))
+
+
+def test_runs_that_were_hardly_at_work_together_are_told() -> None:
+    apart = pack(2, 90.0)
+    apart[0] |= {"worked_to": 5.0}
+    (found,) = curve.curves([*pack(1, 100.0), *apart])
+    assert found.sizes[1].overlap == pytest.approx(5 / 7.5)
+    assert "67\u202f% of their time" in list(telling.sentences(found))[1]
+
+
+def test_the_page_shows_sentences_and_the_table_and_nothing_without_packs() -> None:
+    assert packing.parts(material(pack(1, 100.0))) == []
+    told, grid, _ = packing.parts(material(FALLS))
+    assert isinstance(told, Points)
+    assert isinstance(grid, Grid)
+    assert grid.table.rows[1][1:] == ["2", "180", "1.80×", "90", "90\u202f%", "200", "1"]
+
+
+def test_the_figure_is_there_where_there_is_a_curve() -> None:
+    assert drawing.throughput(curve.curves(pack(2, 50.0))) is None
+    figure = drawing.throughput(curve.curves(FALLS))
+    assert figure is not None
+    assert figure.axes[0].get_ylim()[1] > 183
