@@ -16,7 +16,7 @@ demo: $(RUN_READY)  ## Train on this machine, minutes, to results/demo/report/re
 	$(BIN)/hpcncf submit jobs/demo.yaml --cluster local --wait; $(BIN)/hpcncf report results/demo
 
 test: $(DEV_READY)  ## Run the tests (real Frappe data: HPCNCF_DATA=folder of Mobile_Frappe.zip)
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist worksteal --durations 15 -m 'not slurm'
 
 test-slurm: $(DEV_READY)  ## Run the launcher on a real Slurm, started for it (root, Debian; installs what is missing)
 	HPCNCF_TEST_SLURM=1 CHAOS_SEED=$(or $(CHAOS_SEED),6) $(BIN)/pytest -n 2 --dist worksteal --durations 15 -m slurm tests/slurm

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import secrets
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import hypothesis
 import pytest
+from alone import turn
 from fake_slurm import settings
 
 # No test is timed: a busy machine is not a failure.
@@ -23,6 +26,16 @@ hypothesis.settings.load_profile("untimed")
 sys.path.append(str(Path(__file__).parents[1]))
 
 FAKE_SLURM = Path(__file__).parent / "fake_slurm/bin"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """While a test marked `alone` runs, pytest-xdist's other workers wait."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return (yield)
+    shared = Path(item.config.option.basetemp).parent  # each worker has a folder in it
+    with turn(shared, alone=item.get_closest_marker("alone") is not None):
+        return (yield)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -161,6 +174,16 @@ def fake_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake
         for name, value in fake.environment.items():
             monkeypatch.setenv(name, value)
         yield fake
+
+
+def free_port() -> int:
+    """None of those that the kernel gives to whoever connects: nobody takes it before its server,
+    nor does a test beside this one draw it."""
+    while True:
+        port = 20000 + secrets.randbelow(10000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("", port))
+            return port
 
 
 def within(seconds: float, happened: Callable[[], bool]) -> bool:

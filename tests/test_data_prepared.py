@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -181,11 +183,25 @@ def test_a_missing_array_is_told(tmp_path: Path) -> None:
         load(tmp_path / "data")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_that_may_not_be_written_is_told(tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
-    with pytest.raises(DataError, match=r"cannot be written: Permission denied"):
-        prepare(tmp_path / "data")
+@contextmanager
+def a_user() -> Iterator[None]:
+    """Root, who may write everywhere, is somebody else meanwhile."""
+    before = os.geteuid()
+    os.seteuid(before or 65534)
+    try:
+        yield
+    finally:
+        os.seteuid(before)
+
+
+def test_a_folder_that_may_not_be_written_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # others cannot get there by its whole name
+    tmp_path.chmod(0o555)
+    denied = pytest.raises(DataError, match=r"cannot be written: Permission denied")
+    with a_user(), denied:
+        prepare(Path("data"))
 
 
 def test_a_disk_that_is_full_is_told_and_nothing_is_left(tmp_path: Path) -> None:

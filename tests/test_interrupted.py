@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import free_port
 from interrupted import Asked, attempts
 from make_runs import planned, tiny, trainer
 
@@ -103,9 +103,7 @@ def test_two_ranks_stop_at_one_step_though_one_alone_is_told(data: Path, tmp_pat
 
 def two_ranks(data: Path, out: Path, stops: list[int]) -> list[dict[str, Any]]:
     out.mkdir()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
+    port = str(free_port())
     script = [sys.executable, str(Path(__file__).with_name("interrupted.py"))]
     told = [str(word) for word in (data, out, "batched", 0.3, *stops)]
     env = os.environ | {"WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}

@@ -8,10 +8,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 
 import psutil
 import pytest
+from conftest import free_port
 
 from hpcncf.errors import HpcncfError, UsageError
 from hpcncf.rank import meeting
@@ -21,9 +22,10 @@ HERE = "127.0.0.1"
 
 
 def free_ports(number: int) -> list[int]:
-    with ExitStack() as probes:
-        ours = [probes.enter_context(meeting.listening(HERE, [0])) for _ in range(number)]
-        return [each.getsockname()[1] for each in ours]
+    found: set[int] = set()
+    while len(found) < number:
+        found.add(free_port())
+    return [*found]
 
 
 @contextmanager

@@ -60,6 +60,7 @@ def test_counters_only_grow() -> None:
 
 
 @linux
+@pytest.mark.alone  # another worker of pytest-xdist has this one's parent and command
 def test_a_busy_child_is_seen_on_the_cpu_it_was_bound_to() -> None:
     cpu = usable_cpus()[-1]
     tree = Tree(os.getpid())

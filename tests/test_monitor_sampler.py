@@ -17,7 +17,11 @@ from hpcncf.monitor import Monitor, procfs, tree
 from hpcncf.monitor.cores import usable_cpus
 from hpcncf.records import NodeRecord
 
-pytestmark = pytest.mark.skipif(not procfs.LINUX, reason="reads /proc")
+# Alone: another worker of pytest-xdist has this one's parent and command line, as a rank has.
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.skipif(not procfs.LINUX, reason="reads /proc"),
+]
 
 SPIN = "import time\nwhile time.process_time() < {seconds}: pass\n"
 

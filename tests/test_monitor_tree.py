@@ -15,7 +15,11 @@ import pytest
 from hpcncf.monitor import elsewhere, procfs, tree
 from hpcncf.monitor.tree import Spent, Tree
 
-pytestmark = pytest.mark.skipif(not procfs.LINUX, reason="reads /proc")
+# Alone: another worker of pytest-xdist has this one's parent and command line, as a rank has.
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.skipif(not procfs.LINUX, reason="reads /proc"),
+]
 
 SPIN = "import time\nwhile time.process_time() < {seconds}: pass\n"
 # CPU seconds of the whole program, printed when its work is done; then it waits for a line.

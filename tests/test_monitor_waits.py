@@ -41,6 +41,7 @@ def test_where_there_is_no_thread_nothing_is_known() -> None:
     assert waits.runqueue_s is None
 
 
+@pytest.mark.alone
 @pytest.mark.skipif(not procfs.LINUX, reason="reads /proc")
 def test_two_processes_on_one_cpu_wait_for_it_in_turns() -> None:
     cpu = min(os.sched_getaffinity(0))

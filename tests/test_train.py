@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import free_port
 from make_runs import planned, tiny, trainer
 from train_two_ranks import SLOW_S
 
@@ -161,9 +161,7 @@ def test_a_diverging_loss_is_an_error_and_not_a_number_in_a_record(
 def two_ranks(data: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each of two gloo ranks has after two epochs of 31 steps, the last with one row."""
     out = tmp_path_factory.mktemp("two")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
+    port = str(free_port())
     script = str(Path(__file__).with_name("train_two_ranks.py"))
     processes = []
     for rank in ("0", "1"):

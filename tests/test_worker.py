@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from conftest import free_port
 from make_runs import tiny, trainer
 
 from hpcncf import claims, cli, records, worker
@@ -319,9 +319,7 @@ def wait_for(happened: Callable[[], bool], process: subprocess.Popen[bytes]) -> 
 
 def two_ranks(job: Path, run: Run, *settings: str) -> list[subprocess.Popen[bytes]]:
     """As our local launcher starts them, but for the claim."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
+    port = str(free_port())
     env = os.environ | {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
     env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     return [

@@ -58,7 +58,7 @@ def ask(name: str, words: list[str]) -> int:
 
 def connected() -> socket.socket:
     """Starts a controller where none answers."""
-    for attempt in range(500):
+    for attempt in range(6000):
         controller = socket.socket(socket.AF_UNIX)
         try:
             controller.connect("controller.socket")

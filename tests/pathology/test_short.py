@@ -17,6 +17,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     return Bench(tmp_path_factory.mktemp("pathology"))
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.parametrize("case", SHORT, ids=lambda case: case.name)
 def test_the_cause_that_was_made_is_the_one_that_is_named(case: Case, bench: Bench) -> None:
