@@ -19,7 +19,7 @@ from hpcncf_analysis.advice.request import Request, request, spelled
 from hpcncf_analysis.advice.saving import Saving
 from hpcncf_analysis.advice.sureness import Sureness, sureness, untried
 from hpcncf_analysis.commands import by_name
-from hpcncf_analysis.diagnosis import Diagnosis
+from hpcncf_analysis.diagnosis import Diagnosis, Gain
 from hpcncf_analysis.summary import Configuration
 
 WIDTH: Final = 98
@@ -148,9 +148,7 @@ def _advice(
     changed = None
     if not as_measured and len(choices.standings) == 1 and not choices.unsound:
         changed = change(chosen.one, job, run.resources, wanted, found)
-    elif not as_measured and _serves(choice, found):
-        assert found
-        assert found.primary
+    elif not as_measured and found and found.primary and _serves(choice, found.primary.gain):
         changed = remedied(found.primary, job, run.resources, wanted)
     if changed and _was_measured(changed.job, run, choices, asked):
         changed = None
@@ -169,13 +167,14 @@ def _advice(
     )
 
 
-def _serves(choice: Choice, found: Diagnosis | None) -> bool:
+def _serves(choice: Choice, gain: Gain | None) -> bool:
     """Whether a study's best is asked for with its remedy: where it should gain at worst, and not
     the fastest with one that saves core-hours and may take longer."""
-    gain = found.primary.gain if found and found.primary else None
     if gain is None:
         return False
-    return gain.high < 1 and choice != "fastest" if gain.what == "core_hours" else gain.low > 1
+    if gain.what == "core_hours":
+        return gain.high < 1 and choice != "fastest"
+    return gain.low > 1
 
 
 def _was_measured(job: JobSpec, run: Run, choices: Front, asked: Asked) -> bool:
