@@ -11,10 +11,10 @@ import pytest
 from hpcncf import records
 from hpcncf.collect import collect
 from hpcncf.paths import ResultPaths
-from hpcncf.records import NodeRecord, RankRecord
+from hpcncf.records import Batches, NodeRecord, RankRecord
 from hpcncf.spec import JobSpec
 from hpcncf_analysis import diagnosis
-from hpcncf_analysis.diagnosis import drawn, predictions, scoring, targets
+from hpcncf_analysis.diagnosis import drawn, predictions, scoring, steps, targets
 from hpcncf_analysis.diagnosis.gpus import gpus
 
 
@@ -105,12 +105,47 @@ def test_words_and_negative_numbers_that_a_command_reports_are_not_seconds(tmp_p
     assert drawn.evidence([odd], []).phases == {}
 
 
+@pytest.mark.parametrize(
+    ("every", "seconds", "resumed"),
+    [
+        (1, [0.4, 0.1, 0.1] * 12, None),
+        (1, [0.1, 0.1, 0.4] * 12, 1),
+        (2, [0.5, 0.5, 0.2] * 11, None),
+    ],
+    ids=["each step told", "resumed in mid-epoch", "two steps told together"],
+)
+def test_an_epochs_first_step_is_told_from_the_others(
+    paths: ResultPaths, every: int, seconds: list[float], resumed: int | None
+) -> None:
+    record = first(paths, "vectorized").training
+    assert record is not None
+    told = record.model_copy(
+        update={
+            "batches": Batches(every=every, seconds=seconds, pauses=[]),
+            "epochs": [record.epochs[0].model_copy(update={"steps": 3})],
+            "warmup_steps": 3,
+            "counted_steps": 30,
+            "counted_s": 6.0,  # 0.2 s each
+            "resumed_step": resumed,
+        }
+    )
+    assert steps.running(told) == pytest.approx(0.1 / 0.2)
+
+
+def test_epochs_of_one_step_have_no_other(paths: ResultPaths) -> None:
+    record = first(paths, "vectorized").training
+    assert record is not None
+    alone = [record.epochs[0].model_copy(update={"steps": 1})]
+    batches = Batches(every=1, seconds=[0.4] * 40, pauses=[])
+    assert steps.running(record.model_copy(update={"batches": batches, "epochs": alone})) is None
+
+
 def node_with_gpu(
     paths: ResultPaths, busy: list[float | None], ours: list[float | None]
 ) -> NodeRecord:
     run = make_results.plan_of(paths).runs[0]
-    node = make_results.node_record(run, windows=2)
-    unknown: list[None] = [None, None]
+    node = make_results.node_record(run, windows=len(busy))
+    unknown: list[None] = [None] * len(busy)
     gpu = {
         "index": 0,
         "uuid": "GPU-0",
@@ -137,6 +172,19 @@ def test_a_gpus_own_kernels_count_where_they_are_told_apart(paths: ResultPaths) 
     assert gpus([node_with_gpu(paths, busy=[None, None], ours=[None, None])]) is None
 
 
+def test_a_gpu_that_idles_while_its_run_starts_is_not_blamed(paths: ResultPaths) -> None:
+    known: list[float | None] = [0.0, 0.9, 0.9, 0.6]
+    node = node_with_gpu(paths, busy=known, ours=known)
+    # Windows of 16 s, of a run that trains from its fourth second on.
+    told = gpus([node], [first(paths, "per_sample")])
+    assert told is not None
+    assert told.training
+    assert told.busy == pytest.approx(0.8)
+    whole = gpus([node])
+    assert whole is not None
+    assert whole.busy == pytest.approx(0.6)
+
+
 def test_a_file_a_folder_and_an_attempt_name_the_same_run(paths: ResultPaths) -> None:
     run = make_results.plan_of(paths).runs[0]
     attempt = paths.run(run.id).attempt(1)
@@ -161,8 +209,8 @@ def test_a_remedy_becomes_a_point_with_its_prediction(tmp_path: Path) -> None:
     assert after.points == [*job.points, {"training.loader": "vectorized"}]
     assert after.repeats == 3
     assert [each.cause for each in made] == ["python_input"]
-    # Its input takes 71 %: Amdahl's bound.
-    assert made[0].factor == pytest.approx(1 / 0.29)
+    # Its input takes 71 %.
+    assert made[0].factor == pytest.approx(1 / (0.04 * 0.71 + 0.29 / 1.25))
 
 
 def test_what_was_measured_already_is_not_predicted(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from itertools import compress
 from operator import mul
 from typing import Final
 
@@ -27,16 +28,24 @@ def efficiency_in_training(
     """
     if not nodes or not _cover(ranks, nodes):
         return None
-    began, ended = training_time(ranks)
     cpu_s = length_s = 0.0
     for node in nodes:
-        offset = datetime.fromisoformat(node.started_at).timestamp()
+        within = in_training(ranks, node)
         allocated = sum(r.cores.allocated for r in ranks if r.node_index == node.node_index)
-        for start, length, spent in zip(node.start_s, node.length_s, node.tree_cpu_s, strict=False):
-            if began <= offset + start and offset + start + length <= ended:
-                cpu_s += spent
-                length_s += length * allocated
+        cpu_s += sum(compress(node.tree_cpu_s, within))
+        length_s += sum(compress(node.length_s, within)) * allocated
     return ratio(cpu_s, length_s)
+
+
+def in_training(ranks: Sequence[RankRecord], node: NodeRecord) -> list[bool]:
+    """Of each window of the node's series, whether it lies whole between the slowest rank's first
+    step and its last."""
+    began, ended = training_time(ranks)
+    offset = datetime.fromisoformat(node.started_at).timestamp()
+    return [
+        began <= offset + start and offset + start + length <= ended
+        for start, length in zip(node.start_s, node.length_s, strict=False)
+    ]
 
 
 def _cover(ranks: Sequence[RankRecord], nodes: Sequence[NodeRecord]) -> bool:

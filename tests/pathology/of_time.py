@@ -54,7 +54,7 @@ EVALUATION: Final = [
         Job(
             {
                 "training.engine": "rowwise",
-                "training.epochs": 16,
+                "training.epochs": 40,
                 "training.checkpoint_every": 0,
             },
             data="users",

@@ -36,7 +36,7 @@ def evidence(ranks: Sequence[RankRecord], nodes: Sequence[NodeRecord]) -> Eviden
         **_spent(ranks, elapsed_s),
         **steps.together(parts),
         **_tables(ranks[0], parts[0]),
-        **_of_nodes(nodes),
+        **_of_nodes(nodes, ranks),
     )
 
 
@@ -64,7 +64,12 @@ def _settings(first: RankRecord) -> dict[str, Any]:
 
 def _epochs(record: TrainingRecord) -> dict[str, Any]:
     own = [epoch for epoch in record.epochs if epoch.epoch >= (record.resumed_epoch or 0)]
-    return {"epochs": len(own), "first_batch_s": sum(epoch.first_batch_s for epoch in own)}
+    return {
+        "epochs": len(own),
+        "first_batch_s": sum(epoch.first_batch_s for epoch in own),
+        "running_step": steps.running(record),
+        "parameters": record.parameters,
+    }
 
 
 def _spent(ranks: Sequence[RankRecord], elapsed_s: float) -> dict[str, Any]:
@@ -153,11 +158,11 @@ def _world_size(run: Mapping[str, Any]) -> int:
     return int(resources.get("nodes", 1) * resources.get("tasks_per_node", 1))
 
 
-def _of_nodes(nodes: Sequence[NodeRecord]) -> dict[str, Any]:
+def _of_nodes(nodes: Sequence[NodeRecord], ranks: Sequence[RankRecord]) -> dict[str, Any]:
     return {
         "others_cores": watched.others_cores(nodes),
         "steal": _mean(nodes, lambda node: node.steal),
-        "gpus": gpus(nodes),
+        "gpus": gpus(nodes, ranks),
     }
 
 

@@ -37,13 +37,15 @@ class RankTimes:
 
 @dataclass(frozen=True)
 class Gpus:
-    """Means over a run's GPUs and its time in training."""
+    """Means over a run's GPUs."""
 
     number: int
     busy: float
     """Share of the time with a kernel of the run on the GPU."""
     watts: float | None = None
     """Of one."""
+    training: bool = False
+    """Whether it is told of the time in training alone, else of the whole run's."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,11 @@ class Evidence:
     """That this attempt computed."""
     first_batch_s: float | None = None
     """Waits for an epoch's first batch, summed over the epochs of this attempt."""
+    running_step: float | None = None
+    """A step that is not an epoch's first, over the mean of the counted ones; None where the record
+    does not tell them apart."""
+    parameters: int | None = None
+    """Trainable ones, tables included."""
     sync_how: str | None = None
     sync_over: str | None = None
     sync_bytes_per_step: float | None = None
@@ -124,6 +131,11 @@ class Evidence:
         """Whether a share of the elapsed time is worth a word: of what came after start-up, which
         more of the same training would not repeat; of half of the time at least."""
         return share >= thresholds.WORTH * max(0.5, 1 - self.of_elapsed(self.startup_s))
+
+    @property
+    def first_waits(self) -> float:
+        """Waits for an epoch's first batch, as a share of the steps' time."""
+        return (self.first_batch_s or 0.0) / self.training_s if self.training_s else 0.0
 
     @property
     def used(self) -> float | None:

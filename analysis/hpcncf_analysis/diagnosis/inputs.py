@@ -5,7 +5,7 @@ from __future__ import annotations
 from hpcncf_analysis.diagnosis import gains, thresholds
 from hpcncf_analysis.diagnosis.changes import applied
 from hpcncf_analysis.diagnosis.evidence import Evidence
-from hpcncf_analysis.diagnosis.finding import Finding
+from hpcncf_analysis.diagnosis.finding import Finding, Gain
 from hpcncf_analysis.labels import counted
 from hpcncf_analysis.words import percent
 
@@ -27,7 +27,7 @@ def python_input(evidence: Evidence) -> Finding | None:
         "Make whole batches at once with tensor or array operations"
         + (": training.loader vectorized." if evidence.trained else "."),
         applied(evidence, loader="vectorized"),
-        gains.vectorized(evidence.phases) if evidence.trained else None,
+        gains.vectorized(evidence) if evidence.trained else None,
     )
 
 
@@ -113,8 +113,14 @@ def worker_overhead(evidence: Evidence) -> Finding | None:
         "Make the batches in the rank's own process: num_workers 0"
         + (", or training.loader vectorized." if evidence.trained else "."),
         applied(evidence, num_workers=0),
-        gains.in_process(evidence.phases, _computed(evidence)) if waits else None,
+        _in_process(evidence),
     )
+
+
+def _in_process(evidence: Evidence) -> Gain | None:
+    if not evidence.trained or evidence.children_s is None:
+        return None
+    return gains.in_process(evidence, _computed(evidence))
 
 
 def pays_less(evidence: Evidence) -> bool:

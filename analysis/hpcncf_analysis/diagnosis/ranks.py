@@ -26,7 +26,10 @@ class Balance:
     ratio: float
     """The slowest rank's useful time over the mean of all."""
     waited: float
-    """Share of the steps' time, mean over the ranks, that they waited for the slowest."""
+    """Share of the steps' time, mean over all ranks, that they waited for the slowest: what equal
+    work would save."""
+    others_wait: float
+    """The same, mean over the others: what would be saved if it were as fast as they are."""
 
 
 def balance(ranks: Sequence[RankTimes]) -> Balance | None:
@@ -39,7 +42,8 @@ def balance(ranks: Sequence[RankTimes]) -> Balance | None:
     whole = max(rank.steps_s or 0.0 for rank in ranks)
     if mean <= 0 or whole <= 0:
         return None
-    return Balance(slowest, longest / mean, (longest - mean) / whole)
+    waited = (longest - mean) / whole
+    return Balance(slowest, longest / mean, waited, waited * len(told) / (len(told) - 1))
 
 
 def exchange(evidence: Evidence) -> float:
@@ -112,7 +116,7 @@ def _rows(evidence: Evidence) -> dict[str, Any]:
 
 
 def _gain(evidence: Evidence) -> Gain | None:
-    return gains.exchanged_rows(evidence.phases) if _rows(evidence) else None
+    return gains.exchanged_rows(evidence) if _rows(evidence) else None
 
 
 def straggler(evidence: Evidence) -> Finding | None:
@@ -120,15 +124,17 @@ def straggler(evidence: Evidence) -> Finding | None:
     found = _late(evidence)
     if found is None or _more_work(found, evidence.ranks):
         return None
-    slow = found.slowest
+    slow, share = found.slowest, found.others_wait * evidence.steps
+    if not evidence.worth(share):
+        return None
     return Finding(
         "straggler",
-        found.waited * evidence.steps,
+        share,
         "time",
         (
             f"rank {slow.rank} on node {slow.node} needs {found.ratio:.2f} times the mean of all "
             "ranks for the same work",
-            f"the others wait for it for {percent(_others_wait(evidence))} of a step",
+            f"the others wait for it for {percent(found.others_wait)} of a step",
             *_processor(slow, evidence.ranks),
         ),
         f"Look at rank {slow.rank}'s cores on {slow.node}: a neighbour, a lower clock, a slower "
@@ -138,16 +144,7 @@ def straggler(evidence: Evidence) -> Finding | None:
 
 def _late(evidence: Evidence) -> Balance | None:
     found = balance(evidence.ranks)
-    if found is None or found.ratio < thresholds.IMBALANCE:
-        return None
-    return found if evidence.worth(_others_wait(evidence) * evidence.steps) else None
-
-
-def _others_wait(evidence: Evidence) -> float:
-    """Share of the steps that a rank other than the slowest waits for that, on average."""
-    found = balance(evidence.ranks)
-    ranks = len(evidence.ranks)
-    return found.waited * ranks / (ranks - 1) if found else 0.0
+    return found if found and found.ratio >= thresholds.IMBALANCE else None
 
 
 def _processor(slow: RankTimes, ranks: Sequence[RankTimes]) -> list[str]:
@@ -173,18 +170,19 @@ def load_imbalance(evidence: Evidence) -> Finding | None:
     found = _late(evidence)
     if found is None:
         return _unequal_cpu(evidence)
-    if not _more_work(found, evidence.ranks):
+    share = found.waited * evidence.steps
+    if not _more_work(found, evidence.ranks) or not evidence.worth(share):
         return None
     slow = found.slowest
     told = [rank.instances or 0 for rank in evidence.ranks]
     return Finding(
         "load_imbalance",
-        found.waited * evidence.steps,
+        share,
         "time",
         (
             f"rank {slow.rank} has {number(slow.instances)} instances, the mean is "
             f"{number(sum(told) / len(told))}",
-            f"the others wait for it for {percent(_others_wait(evidence))} of a step",
+            f"the others wait for it for {percent(found.others_wait)} of a step",
         ),
         "Give every rank as many instances: shard by rows, or by the cost of each.",
     )

@@ -56,7 +56,7 @@ def _walks_few(evidence: Evidence) -> bool:
 
 def _gain(evidence: Evidence) -> Gain:
     told = gains.rowwise if evidence.world_size == 1 else gains.exchanged_rows
-    return told(evidence.phases)
+    return told(evidence)
 
 
 def _changes(evidence: Evidence) -> dict[str, Any]:

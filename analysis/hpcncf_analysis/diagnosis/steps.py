@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
+from statistics import median
 from typing import Any, Final
 
 from hpcncf.records import RankRecord, TrainingRecord
 from hpcncf.tables import told
 from hpcncf_analysis.diagnosis.evidence import RankTimes
 
+FEW: Final = 10
+"""Sums of steps below which their median is that of single ones."""
 SECONDS: Final = ("startup_s", "training_s", "evaluation_s", "checkpoint_s")
 
 
@@ -90,6 +94,25 @@ def together(parts: Sequence[Steps]) -> dict[str, Any]:
         "phases": {name: value / whole for name, value in phases.items()} if whole > 0 else {},
         "counted_steps": int(max(counted)) if counted else None,
     }
+
+
+def running(record: TrainingRecord) -> float | None:
+    """A step that is not an epoch's first, over the mean of the counted ones, warm-up left out.
+
+    The median of the sums in the record that hold no first step; None where fewer than `FEW` do.
+    """
+    if not record.epochs or not record.counted_steps or record.counted_s <= 0:
+        return None
+    every, an_epoch = record.batches.every, record.epochs[0].steps
+    done = record.resumed_step or 0
+    apart = [
+        seconds / every
+        for at, seconds in zip(count(0, every), record.batches.seconds, strict=False)
+        if at >= max(1, record.warmup_steps) and -(at + done) % an_epoch >= every
+    ]
+    if len(apart) < FEW:
+        return None
+    return median(apart) * record.counted_steps / record.counted_s
 
 
 def _longest(parts: Sequence[Steps], name: str) -> float | None:
