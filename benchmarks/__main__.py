@@ -25,6 +25,7 @@ BENCHMARKS = {
     "remedies": "What each remedy did",
     "parquet": "Parquet",
     "evaluate": "Evaluation",
+    "packing": "Runs side by side",
     "neighbour": "Beside a busy neighbour",
     "exchange": "What ranks of a node exchange",
     "sync": "Ranks",

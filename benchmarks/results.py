@@ -10,7 +10,12 @@ from typing import Any, Final
 from hpcncf.monitor.cores import usable_cpus
 
 DOCS: Final = Path(__file__).parent.parent / "docs"
-ELSEWHERE: Final = {"strategies": "engines.md", "remedies": "remedies.md", "parquet": "remedies.md"}
+ELSEWHERE: Final = {
+    "strategies": "engines.md",
+    "remedies": "remedies.md",
+    "parquet": "remedies.md",
+    "packing": "packing.md",
+}
 """All others' tables stand in results.md."""
 END: Final = "<!-- /bench -->"
 

@@ -64,6 +64,13 @@ def test_what_the_curve_says(rows: list[dict[str, Any]], said: str) -> None:
     assert said in next(telling.sentences(found))
 
 
+def test_one_run_on_as_many_cores_stands_beside_it() -> None:
+    wide = [each | {"cpus_per_task": 2, "threads": 2} for each in pack(1, 130.0, "w")]
+    (found,) = curve.curves([*pack(1, 100.0), *pack(2, 90.0), *wide])
+    assert [size.instead for size in found.sizes] == [None, 130]
+    assert "one run on as many cores makes 130" in next(telling.sentences(found))
+
+
 def test_packs_that_were_short_or_mixed_count_for_nothing_and_are_told() -> None:
     short = [each | {"runs_per_node": 3} for each in pack(2, 90.0, "s")]
     mixed = pack(2, 90.0, "m")

@@ -7,7 +7,7 @@ for: one that was short, or mixed, is the speed of no setting.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any, Final
@@ -16,6 +16,7 @@ from hpcncf.spec import Model, Resources, Training
 from hpcncf_analysis import labels
 
 Row = Mapping[str, Any]
+Settings = tuple[str, ...]
 
 # What says how many runs share, and what does not tell runs apart.
 PACKING: Final = ("runs_per_node", "runs_per_gpu", "mps")
@@ -25,6 +26,8 @@ SETTINGS: Final = [
     for name in (*Resources.model_fields, *Training.model_fields, *Model.model_fields, "data_key")
     if name not in (*PACKING, *FREE)
 ]
+# What a run with more cores differs in.
+WIDTH: Final = ("cpus_per_task", "threads")
 # A total this near to the greatest is as good, and fewer runs take less memory.
 NEAR: Final = 0.05
 
@@ -44,6 +47,8 @@ class Size:
     gpu_memory_mib: float | None
     overlap: float
     """Of the runs' time, the share in which all of them were at work; the least of the packs."""
+    instead: float | None
+    """What one run made that had as many cores to itself; None on a GPU, or not measured."""
 
     @property
     def each(self) -> float:
@@ -79,17 +84,16 @@ class Curve:
 def curves(rows: Iterable[Row]) -> list[Curve]:
     """Of the completed runs that tell a speed, one for each setting that was packed."""
     known = [row for row in rows if row.get("instances_per_s")]
-    packs: dict[tuple[Any, ...], dict[bool, list[list[Row]]]] = defaultdict(
-        lambda: defaultdict(list)
-    )
+    packs: dict[Settings, dict[bool, list[list[Row]]]] = defaultdict(lambda: defaultdict(list))
     for pack in _packs(known):
         packs[_settings(pack[0])][bool(pack[0].get("pack_mps"))].append(pack)
     told = _told([found[0][0] for each in packs.values() for found in each.values()])
+    wide = _by_cores(known)
     return [
         curve
         for each in packs.values()
         for mps in sorted(each)
-        if (curve := _curve(each[mps] + (_alone(each[False]) if mps else []), mps, told))
+        if (curve := _curve(each[mps] + (_alone(each[False]) if mps else []), mps, told, wide))
     ]
 
 
@@ -104,8 +108,18 @@ def asked(row: Row) -> int:
     return max(row.get("runs_per_node") or 1, row.get("runs_per_gpu") or 1)
 
 
-def _settings(row: Row) -> tuple[Any, ...]:
-    return tuple(repr(row.get(name)) for name in SETTINGS)
+def _settings(row: Row, without: Collection[str] = ()) -> Settings:
+    return tuple(repr(row.get(name)) for name in SETTINGS if name not in without)
+
+
+def _by_cores(rows: Sequence[Row]) -> dict[tuple[Settings, int], float]:
+    """The median speed of single ranks alone, by their settings and cores."""
+    speeds: dict[tuple[Settings, int], list[float]] = defaultdict(list)
+    for row in rows:
+        if asked(row) == 1 and row["world_size"] == 1:
+            cores = int(row["cpus_per_task"])
+            speeds[_settings(row, WIDTH), cores].append(row["instances_per_s"])
+    return {key: median(found) for key, found in speeds.items()}
 
 
 def _packs(rows: Sequence[Row]) -> list[list[Row]]:
@@ -130,7 +144,12 @@ def _told(firsts: Sequence[Row]) -> list[str]:
     return [name for name in labels.varying(firsts) if name not in unsaid] if firsts else []
 
 
-def _curve(packs: Sequence[list[Row]], mps: bool, told: Sequence[str]) -> Curve | None:
+def _curve(
+    packs: Sequence[list[Row]],
+    mps: bool,
+    told: Sequence[str],
+    wide: Mapping[tuple[Settings, int], float],
+) -> Curve | None:
     """None where nothing shared anything."""
     by_size: dict[int, list[list[Row]]] = defaultdict(list)
     for pack in packs:
@@ -139,7 +158,7 @@ def _curve(packs: Sequence[list[Row]], mps: bool, told: Sequence[str]) -> Curve 
         return None
     first = packs[0][0]
     words = [labels.shape(first), *labels.threads(first), *labels.settings(first, told).values()]
-    sizes = [_size(runs, by_size[runs]) for runs in sorted(by_size)]
+    sizes = [_size(runs, by_size[runs], wide) for runs in sorted(by_size)]
     return Curve(" · ".join(words), bool(first["gpus_per_node"]), mps, sizes)
 
 
@@ -148,8 +167,12 @@ def _sharing(row: Row) -> int:
     return int(row["runs_per_gpu"]) if row["gpus_per_node"] else asked(row)
 
 
-def _size(runs: int, packs: Sequence[list[Row]]) -> Size:
+def _size(
+    runs: int, packs: Sequence[list[Row]], wide: Mapping[tuple[Settings, int], float]
+) -> Size:
     """Of packs over several GPUs, one GPU's share."""
+    first = packs[0][0]
+    cores = runs * int(first["cpus_per_task"]) if runs > 1 and not first["gpus_per_node"] else 0
     shares = [runs / len(pack) for pack in packs]
     totals = [
         share * sum(row["instances_per_s"] for row in pack)
@@ -170,6 +193,7 @@ def _size(runs: int, packs: Sequence[list[Row]]) -> Size:
         memory_mib=median(memory) if memory else None,
         gpu_memory_mib=max((mib for mib in on_gpu if mib is not None), default=None),
         overlap=min(map(overlap, packs)),
+        instead=wide.get((_settings(first, WIDTH), cores)),
     )
 
 

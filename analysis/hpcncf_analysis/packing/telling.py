@@ -20,6 +20,7 @@ COLUMNS: Final = [
     "all: against one",
     "each: instances/s",
     "each: of its speed alone",
+    "one run on as many cores",
     "MiB, all runs",
     "MiB of the GPU",
     "packs",
@@ -46,6 +47,7 @@ def _row(curve: Curve, size: Size) -> list[str]:
         words.times(size.total / one.total) if one else words.NONE,
         words.number(size.each),
         words.percent(size.each / one.total) if one else words.NONE,
+        words.number(size.instead),
         words.number(size.memory_mib),
         words.number(size.gpu_memory_mib),
         str(size.packs),
@@ -82,6 +84,8 @@ def _advice(curve: Curve) -> str:
     if one:
         told += f", {words.times(best.total / one.total)} those of one"
         told += f", each at {words.percent(best.each / one.total)} of its speed alone"
+    if best.instead:
+        told += f"; one run on as many cores makes {words.number(best.instead)}"
     return f"{told}; {_beyond(curve)}"
 
 
