@@ -77,7 +77,7 @@ def test_strong_scaling_names_its_base_and_has_an_interval() -> None:
     assert told["against"] == "1 core · vectorized"
     assert told["speed-up"] == "1.50×\n[1.36×–1.78×]"
     assert told["parallel efficiency"] == "75\u202f%\n[68\u202f%–89\u202f%]"
-    assert told["serial share (Karp-Flatt)"] == "33\u202f%"
+    assert told["serial share (Karp-Flatt)"] == "33\u202f%\n[12\u202f%–47\u202f%]"
     assert told["caution"] == ""
 
 

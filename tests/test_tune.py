@@ -100,6 +100,16 @@ def test_a_small_budget_is_kept_and_what_is_missing_is_told(share: float) -> Non
     assert step.verified or "the budget has no room" in step.why
 
 
+def test_a_budget_that_was_too_small_is_told_one_that_would_do() -> None:
+    made = Grid(noise=0.0)
+    _, runs = tuned(made, 0.05 * made.all_core_hours())
+    told = choose.enough(made.points, runs, Rules("knee", 0.05 * made.all_core_hours()))
+    assert told is not None
+    step, _ = tuned(made, 1.05 * told, trials=runs)
+    assert step.verified
+    assert choose.enough(made.points, [], Rules("knee", 1.0)) is None
+
+
 def test_a_best_that_ran_whole_is_chosen_before_a_better_one_that_could_not() -> None:
     """The budget is spent: nothing vouches for the quality of the fastest, 1024 a step."""
     made = Grid(noise=0.0)

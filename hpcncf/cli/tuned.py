@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from hpcncf.cli import layout
 
@@ -11,11 +11,15 @@ if TYPE_CHECKING:
     from hpcncf.tune.outcome import Outcome, Worse
 
 
+# Two digits of a budget may be less than it.
+ROUNDED_UP: Final = 1.05
+
+
 def sentences(tuning: Going, now: Now, found: Outcome | None) -> str:
     if found is None:
         reasons = [f"  {trial.reason}" for trial in now.trials if trial.reason]
         return "\n".join([f"{now.step.why} ({_spent(tuning, now)})", *dict.fromkeys(reasons)])
-    lines = [_best(tuning, found), *_beside(found), *([now.step.why] if now.step.why else [])]
+    lines = [_best(tuning, found), *_beside(found), *_short(tuning, now, found)]
     return "\n".join([*lines, _spent(tuning, now), *_whole_grid(found, now), *_next(tuning, found)])
 
 
@@ -60,6 +64,21 @@ def _beside(found: Outcome) -> list[str]:
         told.append(f"not told apart from: {'; '.join(found.left_open)}")
     told += [_worse(each) for each in found.unsound]
     return told + [f"not measured: {line}" for line in found.failed]
+
+
+def _short(tuning: Going, now: Now, found: Outcome) -> list[str]:
+    """What the budget was too small for, and which would do."""
+    told = []
+    if found.unseen:
+        of = f"{len(found.unseen)} of {len(tuning.grid.points)} points"
+        told.append(f"not measured, for the budget had no room: {of}, as {found.unseen[0]}")
+    told += [now.step.why] if now.step.why else []
+    if found.enough_core_h:
+        told.append(
+            f"to go on, call it again with --budget {ROUNDED_UP * found.enough_core_h:.2g} or "
+            "more: a look at every point and whole runs of the best would take that in all"
+        )
+    return told
 
 
 def _worse(left: Worse) -> str:

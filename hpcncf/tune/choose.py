@@ -77,13 +77,30 @@ def next_step(points: Sequence[Point], trials: Sequence[Trial], rules: Rules) ->
     """What to do now. Trials that are open, but for those under way, are sent again first."""
     if any(trial.fate == "under way" for trial in trials):
         return Step("wait", "runs are under way")
-    spent = sum(trial.core_hours for trial in trials)
-    known = Known(
-        points, trials, rules, figures.of_points(points, trials), rules.core_hours - spent
-    )
+    known = _known(points, trials, rules)
     if known.left_h > 0 and any(trial.fate == "open" for trial in trials):
         return Step("send", "runs that were asked for and did not end are sent again")
     return _glances(known) or _races(known) or _whole_runs(known) or _done(known)
+
+
+def _known(points: Sequence[Point], trials: Sequence[Trial], rules: Rules) -> Known:
+    left_h = rules.core_hours - sum(trial.core_hours for trial in trials)
+    return Known(points, trials, rules, figures.of_points(points, trials), left_h)
+
+
+def enough(points: Sequence[Point], trials: Sequence[Trial], rules: Rules) -> float | None:
+    """Core-hours of a budget that has room for a look at every point and for the best of each class
+    whole, by what was measured; None where nothing was. Races and repeats may take more."""
+    known = _known(points, trials, rules)
+    seen = {trial.ask.point for trial in trials}
+    looks = known.price([_glance(point) for point in points if point.index not in seen])
+    left, _ = _finalists(known)
+    leaders = [members[0] for members in known.classes(left) if not members[0].whole]
+    whole = known.price([_whole(one, trials) for one in leaders])
+    if looks is None or whole is None:
+        return None
+    spent = rules.core_hours - known.left_h
+    return max((spent + looks) / (1 - RESERVED), spent + looks + whole)
 
 
 def _glances(known: Known) -> Step | None:

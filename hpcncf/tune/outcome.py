@@ -8,9 +8,9 @@ from typing import Final
 
 from hpcncf.plan import Run
 from hpcncf.slurm import sites
-from hpcncf.tune import figures, race
+from hpcncf.tune import choose, figures, race
 from hpcncf.tune.figures import Figure
-from hpcncf.tune.going import SUFFIX, Going, Now
+from hpcncf.tune.going import SUFFIX, Going, Now, rules
 from hpcncf.tune.values import Ask, Trial
 from hpcncf_analysis.advice.advise import Advice, advise
 from hpcncf_analysis.advice.asked import Asked
@@ -53,6 +53,10 @@ class Outcome:
     """Classes left out for their quality."""
     failed: tuple[str, ...]
     """Points that could not be measured, with the reason."""
+    unseen: tuple[str, ...]
+    """Points that the budget had no room for."""
+    enough_core_h: float | None
+    """The least budget that has room for all of it; None where this one had, or nothing tells."""
     models: tuple[str, ...]
     """CPU and GPU models of its runs, where they had more than one of a kind: speeds of two do not
     compare."""
@@ -81,6 +85,8 @@ def of(going: Going, now: Now) -> Outcome | None:
         disturbed=now.step.verified and mostly_disturbed([whole[best.point.index]]),
         unsound=_unsound(going, now),
         failed=_failed(going, now),
+        unseen=_unseen(going, now),
+        enough_core_h=_enough(going, now),
         models=_models(now),
         grid_core_h=_whole_grid(going, now, known),
     )
@@ -134,9 +140,18 @@ def _unsound(going: Going, now: Now) -> tuple[Worse, ...]:
 def _failed(going: Going, now: Now) -> tuple[str, ...]:
     labels = {point.index: point.label for point in going.grid.points}
     told = [f"{labels[one.ask.point]}: {one.reason}" for one in now.trials if _is_failed(one)]
-    unseen = set(labels) - {one.ask.point for one in now.trials}
-    told += [f"{labels[index]}: the budget had no room for it" for index in sorted(unseen)]
     return (*going.grid.left_out, *dict.fromkeys(told))
+
+
+def _unseen(going: Going, now: Now) -> tuple[str, ...]:
+    seen = {one.ask.point for one in now.trials}
+    return tuple(point.label for point in going.grid.points if point.index not in seen)
+
+
+def _enough(going: Going, now: Now) -> float | None:
+    if not now.step.why:
+        return None
+    return choose.enough(going.grid.points, now.trials, rules(going, now.unsound))
 
 
 def _is_failed(trial: Trial) -> bool:

@@ -34,13 +34,21 @@ def _strong(one: Configuration, base: Configuration) -> list[str]:
         base.label,
         _ratio(gain, words.times),
         _ratio(of_cores(one, base), words.percent),
-        words.percent(karp_flatt(gain.value, one.cores / base.cores)),
+        _serial(gain, one.cores / base.cores),
         "; ".join(cautions(one, base)),
     ]
 
 
 def _ratio(ratio: Ratio, show: Show) -> str:
     return with_ends(ratio.value, ends(ratio.low, ratio.high), show)
+
+
+def _serial(gain: Ratio, times_the_cores: float) -> str:
+    """The faster, the less is serial: the interval's ends change places."""
+    low, high = (
+        None if end is None else karp_flatt(end, times_the_cores) for end in (gain.high, gain.low)
+    )
+    return with_ends(karp_flatt(gain.value, times_the_cores), ends(low, high), words.percent)
 
 
 def weak_table(shown: Sequence[Configuration]) -> Table | None:
