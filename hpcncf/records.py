@@ -381,6 +381,8 @@ class NodeRecord(Part):
     ranks are not its children)."""
     rss_mib: list[float]
     """[window]: resident memory of the same tree at the window's end."""
+    anonymous_mib: list[float] | None = None
+    """[window]: the same without mapped files and shared memory; 0 where there is no /proc."""
     memory_used_mib: list[float]
     """[window]: of the whole node, at the window's end."""
     network_mib: list[float]
@@ -397,6 +399,7 @@ class NodeRecord(Part):
         series = [self.length_s, self.steal, self.others_cores, self.tree_cpu_s, self.rss_mib]
         series += [self.memory_used_mib, self.network_mib, self.loopback_mib, self.disk_mib]
         series += [*self.busy, *self.ours]
+        series += [self.anonymous_mib] if self.anonymous_mib is not None else []
         lengths = {len(each) for each in series}
         lengths |= {len(each) for gpu in self.gpus or [] for each in gpu.series()}
         if lengths != {windows}:

@@ -29,6 +29,13 @@ def test_a_run_that_keeps_its_cores_busy_is_healthy() -> None:
     assert (told.verdict, told.findings, told.missing) == ("healthy", (), ())
 
 
+@pytest.mark.parametrize("phases", [{}, {"phases": SLOW_INPUT, "training": PER_SAMPLE}])
+def test_memory_that_grows_is_an_alert_whatever_the_verdict(phases: dict[str, Any]) -> None:
+    [told] = verdict.judged(evidence(memory_growth_mib=2048.0, **phases)).alerts
+    assert told.startswith("memory grew steadily, by 2,048")
+    assert verdict.judged(evidence(**phases)).alerts == ()
+
+
 def test_idle_cores_that_nothing_explains_are_unknown() -> None:
     told = verdict.judged(command(used=0.3))
     assert told.verdict == "unknown"

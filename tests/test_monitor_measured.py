@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -110,6 +111,15 @@ def test_a_short_run_is_too_short_to_judge() -> None:
 def test_memory_near_its_limit_is_told() -> None:
     assert "95% of its limit" in warned(used=memory(950.0, 1000.0))
     assert warned(used=memory(850.0, 1000.0)) == ""
+
+
+def test_memory_that_grows_in_every_window_is_told() -> None:
+    kept = [
+        replace(window(1.0, 1.0), start_s=10.0 * number, anonymous_mib=300.0 + 20 * number)
+        for number in range(20)
+    ]
+    assert "memory grew steadily" in warned(windows=kept)
+    assert "memory grew" not in warned(windows=[replace(each, anonymous_mib=9.0) for each in kept])
 
 
 def test_a_neighbour_on_our_cores_is_told() -> None:

@@ -57,6 +57,15 @@ def test_training_counts_the_windows_between_first_and_last_step(rank: RankRecor
     assert found == pytest.approx(6 / 12)
 
 
+def test_memory_that_grows_is_that_of_the_node_where_it_grew_most() -> None:
+    flat, steep = node([1.0] * 30), node([1.0] * 30)
+    assert watched.memory_growth([flat]) is None  # a record of before
+    flat.anonymous_mib = [900.0] * 30
+    assert watched.memory_growth([flat]) is None
+    steep.anonymous_mib = [500.0 + 10 * number for number in range(30)]
+    assert watched.memory_growth([flat, steep]) == pytest.approx(240, rel=0.05)
+
+
 def test_a_series_that_began_later_is_put_in_its_place(rank: RankRecord) -> None:
     """From second 1: whole windows inside 4-10 s are 5-7 and 7-9 s."""
     series = node([3.0, 1.0, 2.0, 1.0, 1.0], started_after_s=1.0)

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import pandas as pd
 
+from hpcncf.monitor import growth
 from hpcncf_analysis import words
 from hpcncf_analysis.advice.request import enough_gb
 from hpcncf_analysis.labels import counted
@@ -25,7 +26,8 @@ def alerts(runs: pd.DataFrame, shown: Sequence[Configuration]) -> list[str]:
     """`runs`: the completed ones; the gravest first."""
     if runs.empty:
         return []
-    checks = (_usable, _above_one, _accounting, _memory, _others, _cpu_models, _code, _startup)
+    limits = (_usable, _above_one, _accounting, _memory, _grows)
+    checks = (*limits, _others, _cpu_models, _code, _startup)
     told = [*(check(runs) for check in checks), *doubts(shown), _repeats(shown)]
     return [text for text in told if text]
 
@@ -78,6 +80,16 @@ def _memory(runs: pd.DataFrame) -> str | None:
         f"({words.mebibytes(most['memory_peak_mib'])} of mem_gb: {most['mem_gb']:g}, run "
         f"{most['run_id']}): nothing held it to that here; where a scheduler does, it is killed. "
         f"Ask for mem_gb: {enough_gb([most]):g}."
+    )
+
+
+def _grows(runs: pd.DataFrame) -> str | None:
+    number, most = _most(runs, runs["memory_growth_mib"], 0)
+    if not number:
+        return None
+    return (
+        f"In {counted(number, 'run')} memory grew as long as it ran (by "
+        f"{words.mebibytes(most['memory_growth_mib'])} in run {most['run_id']}): {growth.USUALLY}."
     )
 
 

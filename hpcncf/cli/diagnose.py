@@ -171,6 +171,7 @@ def _block(name: str, told: Diagnosis) -> Iterator[str]:
     for found in told.secondary:
         yield f"also {found.cause}: costs {telling.cost(found)}"
         yield from _finding(found)
+    yield from (f"mind: {each}" for each in told.alerts)
     if told.missing:
         yield f"not known: {'; '.join(told.missing)}"
 

@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
-from hpcncf.monitor import shortage
+from hpcncf.monitor import growth, shortage
 from hpcncf.monitor.cores import cpu_list
 from hpcncf.monitor.windows import Window
 from hpcncf.records import Cores, Cpu, Gpu, Io, Memory, NodeRecord
@@ -57,7 +57,12 @@ def warnings(
     cores: Cores, memory: Memory, elapsed_s: float, windows: list[Window], cpus: list[int]
 ) -> list[str]:
     """What a reader of these figures must know. `windows` and `cpus` are the node's, or empty."""
-    return [*_of_cores(cores), *_of_run(memory, elapsed_s), *_of_node(windows, cpus)]
+    return [
+        *_of_cores(cores),
+        *_of_run(memory, elapsed_s),
+        *_of_node(windows, cpus),
+        *_of_growth(windows),
+    ]
 
 
 def _of_cores(cores: Cores) -> list[str]:
@@ -108,6 +113,12 @@ def _of_node(windows: list[Window], cpus: list[int]) -> list[str]:
     return found
 
 
+def _of_growth(windows: list[Window]) -> list[str]:
+    ends = [window.start_s + window.length_s for window in windows]
+    found = growth.steady(ends, [window.anonymous_mib for window in windows])
+    return [str(found)] if found else []
+
+
 def others_cores(windows: list[Window]) -> float | None:
     length_s = sum(window.length_s for window in windows)
     return sum(window.others_s for window in windows) / length_s if length_s else None
@@ -133,6 +144,7 @@ def node_record(
         others_cores=[round(w.others_s / w.length_s, 3) for w in windows],
         tree_cpu_s=[round(w.tree_cpu_s, 3) for w in windows],
         rss_mib=[round(w.rss_mib, 1) for w in windows],
+        anonymous_mib=[round(w.anonymous_mib, 1) for w in windows],
         memory_used_mib=[round(w.memory_used_mib, 1) for w in windows],
         network_mib=[round(w.network_mib, 3) for w in windows],
         loopback_mib=[round(w.loopback_mib, 3) for w in windows],

@@ -161,6 +161,7 @@ class Node:
             loopback_mib=now.loopback_mib - last.loopback_mib,
             disk_mib=now.disk_mib - last.disk_mib,
             rss_mib=sum(sample.rss_mib for sample in samples.values()),
+            anonymous_mib=sum(sample.anonymous_mib for sample in samples.values()),
             memory_used_mib=now.memory_used_mib,
             gpus=self.gpus.sample(pids, length_s) if self.gpus else (),
         )

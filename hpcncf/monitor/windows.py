@@ -32,6 +32,8 @@ class Window:
     memory_used_mib: float
     """At the end."""
     gpus: tuple[GpuWindow, ...] = ()
+    anonymous_mib: float = 0.0
+    """At the end."""
 
     @property
     def others_s(self) -> float:
@@ -54,6 +56,7 @@ def merge(first: Window, second: Window) -> Window:
         rss_mib=second.rss_mib,
         memory_used_mib=second.memory_used_mib,
         gpus=tuple(map(gpu_series.merge, first.gpus, second.gpus)),
+        anonymous_mib=second.anonymous_mib,
     )
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 from itertools import compress
-from operator import mul
+from operator import add, mul
 from typing import Final
 
+from hpcncf.monitor import growth
 from hpcncf.records import NodeRecord, RankRecord
 
 # The series must hold this share of the ranks' CPU time, or it saw only some of the ranks.
@@ -64,6 +65,17 @@ def training_time(ranks: Sequence[RankRecord]) -> tuple[float, float]:
         spent = told.training_s + told.evaluation_s + told.checkpoint_s
         began, ended = max(began, first), max(ended, first + spent)
     return began, ended
+
+
+def memory_growth(nodes: Sequence[NodeRecord]) -> float | None:
+    """MiB by which the anonymous memory of the run's processes grew steadily, on the node where it
+    was most; None where on none it did."""
+    found = [
+        growth.steady(list(map(add, node.start_s, node.length_s)), node.anonymous_mib)
+        for node in nodes
+        if node.anonymous_mib
+    ]
+    return max((each.mib for each in found if each), default=None)
 
 
 def others_cores(nodes: Sequence[NodeRecord]) -> float | None:

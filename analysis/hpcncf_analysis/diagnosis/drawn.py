@@ -161,6 +161,7 @@ def _world_size(run: Mapping[str, Any]) -> int:
 def _of_nodes(nodes: Sequence[NodeRecord], ranks: Sequence[RankRecord]) -> dict[str, Any]:
     return {
         "others_cores": watched.others_cores(nodes),
+        "memory_growth_mib": watched.memory_growth(nodes),
         "steal": _mean(nodes, lambda node: node.steal),
         "gpus": gpus(nodes, ranks),
     }

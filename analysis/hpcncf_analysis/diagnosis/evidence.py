@@ -107,6 +107,8 @@ class Evidence:
     memory_peak_mib: float | None = None
     memory_limit_mib: float | None = None
     memory_pressure_s: float | None = None
+    memory_growth_mib: float | None = None
+    """Where it grew as long as the run went on."""
     swap_peak_mib: float | None = None
     gpus: Gpus | None = None
     failed: str | None = None

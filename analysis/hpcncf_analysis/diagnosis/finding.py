@@ -81,6 +81,8 @@ class Diagnosis:
     cores: CoreCounts
     missing: tuple[str, ...] = ()
     """What the records do not tell, and so could not be judged."""
+    alerts: tuple[str, ...] = ()
+    """What costs no time yet, and will end the run."""
 
     @property
     def findings(self) -> tuple[Finding, ...]:

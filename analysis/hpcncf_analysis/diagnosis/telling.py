@@ -72,6 +72,7 @@ def plain(told: Diagnosis) -> dict[str, Any]:
         "primary": _finding(told.primary) if told.primary else None,
         "secondary": [_finding(each) for each in told.secondary],
         "missing": list(told.missing),
+        "alerts": [each.replace(THIN, " ") for each in told.alerts],
     }
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from hpcncf.monitor import growth
 from hpcncf.records import NodeRecord, RankRecord
 from hpcncf_analysis.diagnosis import thresholds
 from hpcncf_analysis.diagnosis.around import (
@@ -36,7 +37,7 @@ from hpcncf_analysis.diagnosis.memory import memory_pressure
 from hpcncf_analysis.diagnosis.ranks import load_imbalance, straggler, sync_bound
 from hpcncf_analysis.diagnosis.step import dense_optimizer
 from hpcncf_analysis.labels import counted
-from hpcncf_analysis.words import percent
+from hpcncf_analysis.words import mebibytes, percent
 
 RULES: Final[tuple[Callable[[Evidence], Finding | None], ...]] = (
     too_short_to_judge,
@@ -91,10 +92,19 @@ def judged(told: Evidence) -> Diagnosis:
     lacking = (*_ended(told), *missing(told))
     if findings:
         first, *rest = findings
-        return Diagnosis(told.run_id, "cause", first, tuple(rest), told.cores, lacking)
+        rest_of_it = (tuple(rest), told.cores, lacking, _alerts(told))
+        return Diagnosis(told.run_id, "cause", first, *rest_of_it)
     doubts = _doubts(told)
     verdict: Verdict = "unknown" if doubts or told.failed else "healthy"
-    return Diagnosis(told.run_id, verdict, None, (), told.cores, (*doubts, *lacking))
+    lacking = (*doubts, *lacking)
+    return Diagnosis(told.run_id, verdict, None, (), told.cores, lacking, _alerts(told))
+
+
+def _alerts(told: Evidence) -> tuple[str, ...]:
+    grown = told.memory_growth_mib
+    if grown is None:
+        return ()
+    return (f"memory grew steadily, by {mebibytes(grown)}: {growth.USUALLY}",)
 
 
 def ordered(findings: Sequence[Finding]) -> list[Finding]:

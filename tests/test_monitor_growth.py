@@ -1,0 +1,50 @@
+"""Memory that grows with every step, told from memory that comes, goes or is loaded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+
+from hpcncf.monitor import growth
+
+
+def grown(mib: Callable[[int], float], windows: int = 60, width_s: float = 1.0) -> float | None:
+    found = growth.steady([n * width_s for n in range(windows)], [mib(n) for n in range(windows)])
+    return None if found is None else found.mib
+
+
+def test_what_every_step_keeps_is_told_with_its_size() -> None:
+    assert grown(lambda n: 500 + 4 * n) == pytest.approx(188, rel=0.05)  # 4 MiB/s for 47 s
+    assert grown(lambda n: 500 + 4 * n + 40 * (n % 10 == 0)) is not None  # with evaluations
+    assert grown(lambda n: 500 + 4 * n, windows=600, width_s=60) is not None
+
+
+@pytest.mark.parametrize(
+    "mib",
+    [
+        lambda _: 800.0,
+        lambda n: 500 + 300 * min(1, n / 10),  # loaded at the start
+        lambda n: 900 - 500 * math.exp(-n / 12),  # levels off
+        lambda n: 500 + 400 * (n > 40),  # comes in one piece
+        lambda n: 500 + 200 * (n // 15 % 2),  # comes and goes
+        lambda n: 500 + n,  # too little to tell
+        lambda n: 9_000 + 4 * n,  # of what there is, little
+        lambda n: 1_000 - 5 * n,
+    ],
+)
+def test_what_is_loaded_comes_or_goes_is_no_growth(mib: Callable[[int], float]) -> None:
+    assert grown(mib) is None
+
+
+def test_a_short_run_says_nothing() -> None:
+    assert grown(lambda n: 500 + 50 * n, windows=10) is None
+    assert grown(lambda n: 500 + 50 * n, windows=20) is None
+    assert growth.steady([], []) is None
+
+
+def test_the_warning_names_what_usually_causes_it() -> None:
+    told = str(growth.Growth(1234.5, 60))
+    assert told.startswith("memory grew steadily, by 1,234 MiB in 60 s")
+    assert "loss.item() or loss.detach()" in told
