@@ -33,6 +33,7 @@ BUILDS = [
 ]
 
 NO_LOADER: Any = None
+LENGTHS = [1, 7, 8, 9, 15, 16, 17, 31, 33, 250, 1_700, 2_990]
 
 pytestmark = [
     pytest.mark.skipif(not BUILDS, reason="engine native was not built here"),
@@ -267,12 +268,15 @@ def test_a_context_that_is_no_number_shows_in_the_loss(data: Prepared) -> None:
     assert np.isnan(float(native.loss))
 
 
-def with_positives(data: Prepared, held: list[list[int]]) -> Prepared:
+def with_positives(data: Prepared, held: list[list[int]], item_count: int = ITEMS) -> Prepared:
     """Data in which each user has just these items, each once."""
     users = np.repeat(np.arange(len(held)), [len(each) for each in held]).astype(np.int32)
     items = np.array([item for each in held for item in each], dtype=np.int32)
     manifest = data.manifest.model_copy(
-        update={"users": len(held), "train_rows": len(users), "train_pairs": len(users)}
+        update={
+            **{"users": len(held), "items": item_count},
+            **{"train_rows": len(users), "train_pairs": len(users)},
+        }
     )
     return replace(
         data,
@@ -292,6 +296,24 @@ def test_a_user_with_one_positive_and_one_with_all_items_but_one(data: Prepared)
     assert set(items[users == 1, 1:].ravel().tolist()) == {17}
     assert 3 not in items[users == 0, 1:]
     take(native, 3)
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_long_lists_of_positives_leave_the_negatives_as_they_are(
+    data: Prepared, build: str
+) -> None:
+    count, random = 3_000, np.random.default_rng(1)
+    anywhere = [sorted(random.choice(count, held, replace=False).tolist()) for held in LENGTHS]
+    together = [[*range(900)], [*range(2_000, count)], [*range(0, count, 2)]]
+    split = [[*range(40), *range(1_000, 1_400), *range(2_990, count)], [*range(1, count)]]
+    made = with_positives(data, [*anywhere, *together, *split], count)
+    training = settings(negatives=9, global_batch_size=made.manifest.train_rows)
+    native = engine(made, fresh(made, Model()), Model(), training, build=build)
+    rows, users, items = native.kernel.draw(Span(2, 0, made.manifest.train_rows))
+    ends, positives = np.asarray(made.positives_indptr), np.asarray(made.positives)
+    own = users.astype(np.int64)
+    drawn = sampling.negatives(training.seed, 2, rows, own, ends, positives, count, 9)
+    assert items[:, 1:].tolist() == drawn.tolist()
 
 
 def test_a_user_with_no_negatives_left_is_named(data: Prepared) -> None:

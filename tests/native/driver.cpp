@@ -279,6 +279,7 @@ void random_shapes() {
 int main() {
   good(Made(1, 2, 1, 3), settings(3));     // one user
   good(Made(40, 11, 10, 0), settings(0));  // all items but one, no context
+  good(Made(2, 900, 700, 1), settings(1));  // long lists of positives
   Settings none = settings(1);
   none.negatives = 0;
   good(Made(3, 1, 1, 1), none);  // one item

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absent.h"
 #include "memory.h"
 #include "sampling.h"
 #include "shape.h"
@@ -94,7 +95,8 @@ class Batch {
   Numbers<S> inputs;                  // [positive][shared]: the user's part is filled in later
   Distinct distinct_users, distinct_items;
 
-  Batch(const Shape& shape, const Data& data, int64_t most) : shape_(shape), data_(data) {
+  Batch(const Shape& shape, const Data& data, const Absent& absent, int64_t most)
+      : shape_(shape), data_(data), absent_(absent) {
     rows.resize(most);
     users.resize(most);
     items.resize(most * shape.each());
@@ -118,6 +120,7 @@ class Batch {
       __builtin_prefetch(data_.train_items + rows[p]);
       prefetch_lines(data_.train_context + rows[p] * context, context * sizeof(float));
     }
+    for (int p = 0; p < count; ++p) draw_words(seed, p);
     for (int p = 0; p < count; ++p) {
       users[p] = data_.train_users[rows[p]];
       items[size_t(p) * each] = data_.train_items[rows[p]];
@@ -127,33 +130,27 @@ class Batch {
       const float* from_row = data_.train_context + rows[p] * context;
       S* to_row = inputs.data() + size_t(p) * shape_.shared() + shape_.mlp;
       for (int n = 0; n < context; ++n) to_row[n] = S(from_row[n]);
-      int64_t first = data_.indptr[users[p]], held = data_.indptr[users[p] + 1] - first;
-      prefetch_lines(data_.positives + first, size_t(held < 256 ? held : 256) * sizeof(int32_t));
+      absent_.ask_marks(users[p], drawn(p), shape_.negatives);
     }
-    for (int p = 0; p < count; ++p) draw_negatives(seed, p);
+    for (int p = 0; p < count; ++p) absent_.ask_positives(users[p], drawn(p), shape_.negatives);
+    for (int p = 0; p < count; ++p) absent_.find(users[p], drawn(p), shape_.negatives);
     distinct_users.find(users.data(), count);
     distinct_items.find(items.data(), count * each);
   }
 
  private:
-  void draw_negatives(uint64_t seed, int p) {
-    const int64_t first = data_.indptr[users[p]], held = data_.indptr[users[p] + 1] - first;
-    const int32_t* positives = data_.positives + first;
-    int32_t* drawn = items.data() + size_t(p) * shape_.each() + 1;
-    const auto others = uint32_t(data_.items - held);
+  int32_t* drawn(int p) { return items.data() + size_t(p) * shape_.each() + 1; }
+
+  void draw_words(uint64_t seed, int p) {
     for (int k = 0; k < shape_.negatives; k += 4) {
-      Words words = philox(seed, NEGATIVES, uint32_t(epoch), uint64_t(rows[p]), k / 4);
-      for (auto& word : words.word) word = below(word, others);
-      const int some = shape_.negatives - k;
-      if (some >= 4)
-        nth_absent<4>(words.word, positives, held, drawn + k);
-      else
-        for (int n = 0; n < some; ++n) nth_absent<1>(words.word + n, positives, held, drawn + k + n);
+      const Words words = philox(seed, NEGATIVES, uint32_t(epoch), uint64_t(rows[p]), k / 4);
+      std::copy_n(words.word, std::min(4, shape_.negatives - k), drawn(p) + k);
     }
   }
 
   const Shape& shape_;
   const Data& data_;
+  const Absent& absent_;
 };
 
 }  // namespace hpcncf

@@ -17,13 +17,14 @@ class Engine {
       : settings_(settings),
         data_(data),
         shape_(shape_of(settings)),
+        absent_(data.indptr, data.positives, data.users, data.items),
         rows(settings, data.users, data.items, shape_.width()),
         dense(shape_),
         pool_(settings.threads),
         order_(settings.seed, 0, data.rows),
         pass_(shape_, dense, rows, pool_, size_t(settings.most_positives)) {
-    batch_ = std::make_unique<Batch<S>>(shape_, data_, settings.most_positives);
-    next_.batch = std::make_unique<Batch<S>>(shape_, data_, settings.most_positives);
+    batch_ = std::make_unique<Batch<S>>(shape_, data_, absent_, settings.most_positives);
+    next_.batch = std::make_unique<Batch<S>>(shape_, data_, absent_, settings.most_positives);
     for (int n = 0; n < pool_.threads(); ++n) scratch_.emplace_back(2 * size_t(shape_.width()));
   }
 
@@ -123,6 +124,7 @@ class Engine {
   const Settings settings_;
   const Data data_;
   const Shape shape_;
+  const Absent absent_;
 
  public:
   Rows<S> rows;

@@ -1,6 +1,7 @@
 // The instances of hpcncf/ncf/sampling.py, bit for bit; that module says what and why.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 namespace hpcncf {
@@ -44,61 +45,58 @@ class Order {
 
   // Fills `rows` with those at positions start to start + count.
   void at(int64_t start, int count, int64_t* rows) const {
-    for (int n = 0; n < count; ++n) rows[n] = start + n;
-    if (rows_ <= 1) return;
-    int n = 0;
-    for (; n + TOGETHER <= count; n += TOGETHER) mix<TOGETHER>(rows + n);
-    for (; n < count; ++n) mix<1>(rows + n);
-    for (n = 0; n < count; ++n)
-      while (uint64_t(rows[n]) >= rows_) mix<1>(rows + n);
+    for (int n = 0; n < count; n += CHUNK)
+      chunk(start + n, std::min(CHUNK, count - n), rows + n);
   }
 
   int64_t epoch;
 
  private:
-  static constexpr int ROUNDS = 24, TOGETHER = 16;
+  static constexpr int ROUNDS = 24, TOGETHER = 16, CHUNK = 256;
 
-  // The bijection of N values at once: a round's chain of instructions is long, N hide it.
-  template <int N>
+  // The bijection is one of a power of two: what falls outside goes on until it is inside.
+  void chunk(int64_t start, int count, int64_t* rows) const {
+    int64_t values[CHUNK] = {};
+    int places[CHUNK];
+    for (int n = 0; n < count; ++n) values[n] = start + n, places[n] = n;
+    for (int left = count; left > 0;) {
+      if (rows_ > 1)
+        for (int n = 0; n < left; n += TOGETHER) mix(values + n);
+      int outside = 0;
+      for (int n = 0; n < left; ++n) {
+        const int64_t value = values[n];
+        const int place = places[n];
+        rows[place] = value;
+        values[outside] = value, places[outside] = place;
+        outside += uint64_t(value) >= rows_;
+      }
+      left = outside;
+    }
+  }
+
+  // Of several values at once: a round's chain of instructions is long, they hide it.
   void mix(int64_t* values) const {
     const uint64_t left_mask = (uint64_t(1) << left_bits_) - 1;
     const uint64_t right_mask = (uint64_t(1) << right_bits_) - 1;
     const int shift = right_bits_ - left_bits_;
-    uint64_t left[N], right[N];
-    for (int n = 0; n < N; ++n) {
+    uint64_t left[TOGETHER], right[TOGETHER];
+    for (int n = 0; n < TOGETHER; ++n) {
       left[n] = uint64_t(values[n]) >> right_bits_;
       right[n] = uint64_t(values[n]) & right_mask;
     }
     for (int round = 0; round < ROUNDS; ++round)
-      for (int n = 0; n < N; ++n) {
+      for (int n = 0; n < TOGETHER; ++n) {
         uint64_t product = left[n] * 0xD2B74407B1CE6E93ull;
         uint64_t low = (product & 0xFFFFFFFFu) << shift | right[n] >> left_bits_;
         left[n] = ((product >> 32) ^ keys_[round] ^ right[n]) & left_mask;
         right[n] = low & right_mask;
       }
-    for (int n = 0; n < N; ++n) values[n] = int64_t(left[n] << right_bits_ | right[n]);
+    for (int n = 0; n < TOGETHER; ++n) values[n] = int64_t(left[n] << right_bits_ | right[n]);
   }
 
   uint64_t rows_;
   int left_bits_, right_bits_;
   uint64_t keys_[ROUNDS];
 };
-
-// items[k] = the nth[k]-th item (0 is the first) that is not among the `held` sorted positives, for
-// k below N. The searches run side by side and without branches: a guess would be wrong every
-// other time.
-template <int N>
-inline void nth_absent(const uint32_t* nth, const int32_t* positives, int64_t held, int32_t* items) {
-  int64_t low[N] = {};
-  for (int64_t left = held; left > 0;) {
-    const int64_t half = (left + 1) >> 1;
-    for (int k = 0; k < N; ++k) {
-      const int64_t at = low[k] + half - 1;
-      low[k] += half & -int64_t(positives[at] - at <= int64_t(nth[k]));
-    }
-    left -= half;
-  }
-  for (int k = 0; k < N; ++k) items[k] = int32_t(nth[k] + low[k]);
-}
 
 }  // namespace hpcncf
