@@ -49,6 +49,8 @@ def begun(attempt: Attempt, state: JobState | None, whole: bool, passed: bool) -
     if passed:
         starved = state is not None and state.state == "out_of_memory" and not whole
         return _told(state) if state and starved else None
+    if whole and state and state.state == "running" and _shot(attempt):
+        return _ending(attempt, state)
     if state is None or (state.remembered and attempt.alive):
         return ("running", "") if attempt.alive and not whole else None
     if state.state == "pending":
