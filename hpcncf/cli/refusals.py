@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
 from hpcncf.plan import Run
@@ -11,12 +10,8 @@ from hpcncf.submit import launch
 
 
 def of(job: JobSpec, runs: Sequence[Run]) -> dict[str, str]:
-    """Run id -> why; empty on a machine without Slurm. What Slurm does not tell is said."""
+    """Run id -> why, as far as Slurm tells; empty on a machine without it."""
     limits = launch.limits_of(job, launch.choose_cluster("auto"))
-    if limits is None:
-        return {}
-    for note in limits.notes():
-        print(f"hpcncf: {note}", file=sys.stderr)
     return launch.left_out(list(runs), "slurm", limits)
 
 
