@@ -11,6 +11,7 @@ from hpcncf import claims, records, submissions
 from hpcncf.paths import ResultPaths
 from hpcncf.records import End
 from hpcncf.spec import Data, JobSpec, Resources
+from hpcncf.state.status import RunState
 from hpcncf.submissions import Submission
 from hpcncf.submit import escalate
 from hpcncf.submit.escalate import Change
@@ -66,3 +67,17 @@ def test_runs_that_slurm_had_no_room_for_since_do_not_get_still_more(tmp_path: P
     left = {"left": [plan_of(paths).runs[0].id]}
     records.write(file, records.read(file, Submission).model_copy(update=left))
     assert grown(paths) == []
+
+
+def test_memory_that_a_site_never_asks_for_is_not_said_to_grow(tmp_path: Path) -> None:
+    paths = make_results.demo(tmp_path, repeats=1)
+    run = plan_of(paths).runs[0]
+    (tmp_path / "site.yaml").write_text("memory: none\n")
+    starved = RunState(run, "out_of_memory", "", 1, [], None, [])
+    assert escalate.ran_out_of(starved) == "mem_gb"
+    job = JOB.model_copy(update={"site": str(tmp_path / "site.yaml")})
+    change = escalate.enlarged(run, "mem_gb", job, lambda _: None)
+    assert (change.after, change.before) == (change.before, run.resources.mem_gb)
+    assert "asks Slurm for no memory" in change.why_not
+    change = escalate.enlarged(run, "mem_gb", JOB, lambda _: None)
+    assert (change.after, change.why_not) == (2 * run.resources.mem_gb, "")

@@ -49,6 +49,8 @@ def test_a_slurm_that_does_not_answer_sets_no_limit(fake_slurm: FakeSlurm) -> No
     assert quotas.queued(["1_0"]) is None
 
 
-def test_slurm_is_asked_for_its_largest_array(fake_slurm: FakeSlurm) -> None:
-    fake_slurm.set(max_array_size=7)
-    assert quotas.quota(Site()).array == 7
+@pytest.mark.parametrize(("most", "array"), [(7, 7), (0, 1)])
+def test_slurm_is_asked_for_its_largest_array(fake_slurm: FakeSlurm, most: int, array: int) -> None:
+    """0 forbids arrays, but not jobs."""
+    fake_slurm.set(max_array_size=most)
+    assert quotas.quota(Site()).array == array

@@ -45,7 +45,8 @@ def quota(site: Site) -> Quota:
         account = site.account or (answer(*shown, "user", user(), "format=defaultaccount") or "")
         bounds.append(of_account(rows, levels, queue, account.strip(), site))
     left, limit = min((bound for bound in bounds if bound), default=(None, ""))
-    return Quota(int(config.get("MaxArraySize", USUAL_ARRAY)), left, limit)
+    array = int(config.get("MaxArraySize", USUAL_ARRAY))
+    return Quota(max(array, 1), left, limit)  # 0 forbids arrays; one task is none
 
 
 def _of_cluster(config: dict[str, str], queue: str) -> tuple[int, str] | None:

@@ -167,6 +167,11 @@ def _memory(resources: Resources, site: Site) -> dict[str, Any]:
     return {}
 
 
+def asks_memory(resources: Resources, site: Site) -> bool:
+    """Whether Slurm is told of memory at all; else `resources.mem_gb` changes nothing there."""
+    return bool(_memory(resources, site))
+
+
 def _further(site: Site) -> dict[str, Any]:
     # `--key=False` would ask for it.
     asked = {key: value for key, value in site.additional_parameters.items() if value is not False}

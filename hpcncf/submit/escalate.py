@@ -9,6 +9,7 @@ from typing import Final, Literal
 from hpcncf import results, submissions
 from hpcncf.paths import ResultPaths
 from hpcncf.plan import Plan, Run
+from hpcncf.slurm import request, sites
 from hpcncf.spec import JobSpec, Resources
 from hpcncf.state import status
 from hpcncf.state.status import RunState
@@ -47,7 +48,7 @@ def escalate(
             key = None if state.run.id in unsent else ran_out_of(state)
             if key is None:
                 continue
-            change = _change(state.run, key, job, refusal)
+            change = enlarged(state.run, key, job, refusal)
             changes.setdefault(change, []).append(state.run.id)
             if not change.why_not:
                 more[state.run.id] = _with(state.run.resources, key, change.after)
@@ -73,12 +74,17 @@ def _warned_late(state: RunState) -> bool:
     return warned and any(rank.elapsed_s > limit_s / 2 for rank in state.ranks)
 
 
-def _change(run: Run, key: Key, job: JobSpec, refusal: Callable[[Resources], str | None]) -> Change:
+def enlarged(
+    run: Run, key: Key, job: JobSpec, refusal: Callable[[Resources], str | None]
+) -> Change:
+    """Twice as much, or why not."""
     asked = run.varied.get(f"resources.{key}", getattr(job.resources, key))
     before = getattr(run.resources, key)
     after = min(before * MORE, asked * MOST)
     if after <= before:
         return Change(key, before, before, f"that is {MOST} times what the job file asks")
+    if key == "mem_gb" and not request.asks_memory(run.resources, sites.load(job.site)):
+        return Change(key, before, before, f"site {job.site} asks Slurm for no memory (its memory)")
     refused = refusal(_with(run.resources, key, after))
     return Change(key, before, before if refused else after, refused or "")
 
