@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 RUN_READY := $(VENV)/.run-ready
 DEV_READY := $(VENV)/.dev-ready
 
-.PHONY: help demo test test-slurm chaos lint typecheck format check sanitize bench pathology schemas clean
+.PHONY: help demo test test-slurm chaos lint typecheck format check sanitize bench bench-gpu pathology schemas clean
 .DEFAULT_GOAL := help
 
 help:  ## Show this list
@@ -47,6 +47,9 @@ $(VENV)/native-driver: tests/native/driver.cpp $(wildcard hpcncf/ncf/native/src/
 
 bench: $(DEV_READY)  ## Measure all that docs/results.md tells, and write it there (HPCNCF_DATA as for test)
 	$(BIN)/python -m benchmarks --write
+
+bench-gpu: $(DEV_READY)  ## Measure engine rowwise on a GPU, into docs/results.md (HPCNCF_DATA as for test; fails where there is no GPU)
+	$(BIN)/python -m benchmarks --write gpu
 
 pathology: $(DEV_READY)  ## Make each cause on purpose and see what diagnose says: 20 min of two quiet cores, to docs/results.md
 	$(BIN)/python -m benchmarks --write pathology

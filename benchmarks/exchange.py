@@ -16,7 +16,6 @@ from functools import partial
 from typing import Final
 
 import numpy as np
-import torch
 import torch.distributed as dist
 
 from hpcncf.monitor.cores import usable_cpus
@@ -59,7 +58,7 @@ def ways(rank: int, size: int) -> dict[str, Transport]:
     place = Place(rank, rank, RANKS, RANKS)
     found = shared.joined(rank, RANKS, size, partial(distributed.gathered, place=place))
     assert found, "no shared memory here"
-    return {"shared memory": found, "gloo": Group(size, torch.device("cpu"))}
+    return {"shared memory": found, "gloo": Group(size)}
 
 
 def work(rank: int, folder: str) -> dict[str, list[tuple[float, float]]]:

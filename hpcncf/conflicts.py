@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from hpcncf import gpu_conflicts
 from hpcncf.spec import Model, Resources, Training
 
 # What torch alone has a use for, and why the other engines have none.
@@ -14,8 +15,12 @@ OF_REFERENCE: Final = {
     "bucket_mb": "no buckets of DistributedDataParallel are exchanged there",
     "gradient_as_bucket_view": "no buckets of DistributedDataParallel are exchanged there",
     "static_graph": "there is no graph of torch's",
+}
+# And what engine rowwise has a use for as well.
+OF_TORCH: Final = {
     "compile": "its forward and backward are written out, not a module's that could be compiled",
     "precision": "it computes in float32",
+    "tf32": "it runs on CPUs, which have none",
 }
 OF_WORKERS: Final = ("workers", "persistent_workers", "prefetch_factor")
 OF_LOADERS: Final = ("num_workers", *OF_WORKERS, "collate")
@@ -28,6 +33,7 @@ def conflicts(resources: Resources, training: Training) -> list[str]:
     rules = (
         _resource_conflicts,
         _engine_conflicts,
+        gpu_conflicts.reasons,
         _foreign_conflicts,
         _torch_conflicts,
         _lr_conflicts,
@@ -40,11 +46,21 @@ def conflicts(resources: Resources, training: Training) -> list[str]:
 
 def model_conflicts(training: Training, model: Model) -> list[str]:
     """The same, of how a model trains."""
-    if training.engine != "native" or not model.dropout:
-        return []
+    rules = [
+        (
+            training.engine == "native",
+            "training.engine native, which has none: use engine rowwise, or 0",
+        ),
+        (
+            training.cuda_graph,
+            "training.cuda_graph: a run that resumes could not go on with the masks that replays "
+            "draw; leave cuda_graph out, or use 0",
+        ),
+    ]
     return [
-        f"model.dropout {model.dropout:g} with training.engine native, which has none: use engine "
-        "rowwise, or 0"
+        f"model.dropout {model.dropout:g} with {reason}"
+        for broken, reason in rules
+        if broken and model.dropout
     ]
 
 
@@ -63,7 +79,7 @@ def _resource_conflicts(resources: Resources, training: Training) -> list[str]:
         ),
         (
             backend == "nccl" and resources.tasks_per_node > resources.gpus_per_node > 0,
-            "training.backend nccl refuses two ranks on one GPU: "
+            "nccl refuses two ranks on one device: "
             f"tasks_per_node {resources.tasks_per_node} exceeds "
             f"gpus_per_node {resources.gpus_per_node}; use backend: gloo, or more GPUs",
         ),
@@ -148,10 +164,10 @@ def _given(training: Training, names: Iterable[str]) -> list[str]:
 
 def _foreign_conflicts(_: Resources, training: Training) -> list[str]:
     if training.engine != "reference":
+        foreign = OF_REFERENCE | (OF_TORCH if training.engine == "native" else {})
         return [
-            f"training.{each} is for engine reference, not for engine {training.engine}: "
-            f"{OF_REFERENCE[each]}: leave it out"
-            for each in _given(training, OF_REFERENCE)
+            f"training.{each} is not for engine {training.engine}: {foreign[each]}: leave it out"
+            for each in _given(training, foreign)
         ]
     if training.sync != "dense":
         return [

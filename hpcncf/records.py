@@ -222,6 +222,9 @@ class TrainingRecord(Part):
     """Trainable parameters of the model."""
     lr: float | None = None
     """Learning rate of the steps, after `lr_scale`."""
+    skipped_steps: int | None = None
+    """With `precision: float16` and engine reference: steps that this attempt did not take, because
+    a gradient was not finite. None where none can be skipped."""
     startup_s: float
     """From the process's start to the first step: imports, joining the group, loading."""
     training_s: float

@@ -154,7 +154,7 @@ class Training(Settings):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto`: cuda when the run has a GPU, else cpu."""
     backend: Literal["auto", "gloo", "nccl"] = "auto"
-    """torch.distributed's backend. `auto`: nccl on cuda, else gloo."""
+    """torch.distributed's backend. `auto`: nccl where each rank has a GPU of its own, else gloo."""
     threads: Literal["auto"] | Count = "auto"
     """Intra-op threads of each rank. `auto`: as many as the cores it may really use."""
     interop_threads: Count = 1
@@ -245,10 +245,18 @@ class Training(Settings):
     """DDP: tell it that each step uses the same parameters, as ours do."""
     compile: Literal["none", "torchscript", "inductor"] = "none"
     """Engine `reference`, the model's forward and backward: as Python calls it, by
-    torch.jit.script, or by torch.compile, which on a CPU needs a C++ compiler where it runs."""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """Engine `reference`: the layers' products in float32, or in bfloat16 by torch.autocast;
-    parameters, embeddings, the loss and the optimiser stay float32."""
+    torch.jit.script, or by torch.compile, which on a CPU needs a C++ compiler where it runs. Engine
+    `rowwise`: all of a whole batch's step by torch.compile."""
+    cuda_graph: bool = False
+    """Engine `rowwise` with loader `device` on a GPU: a whole batch's step, from the rows it has to
+    the parameters it moves, is captured as a CUDA graph and replayed by one call."""
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    """The layers' products, in engine `reference` by torch.autocast, for float16 with a gradient
+    scaler; in engine `rowwise` on GPUs. Parameters, embeddings, the loss and the optimiser stay
+    float32."""
+    tf32: bool = False
+    """Products of float32 in training may round their factors to TensorFloat-32, 10 bits of
+    mantissa, on GPUs that have it."""
     cudnn_benchmark: bool = False
     """cuDNN tries its algorithms for a convolution and keeps the fastest; this model has none, and
     the record says so."""

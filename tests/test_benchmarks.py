@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from hpcncf.conflicts import conflicts
 from hpcncf.jobfile import validated
@@ -46,6 +47,29 @@ def test_the_models_own_arithmetic_is_the_one_measured_against() -> None:
     assert benchmark("roofline").flop_per_instance(Model(), 21, 4) == pytest.approx(
         11_800, rel=0.01
     )
+
+
+def test_a_step_on_a_gpu_moves_at_least_its_rows_and_its_batch() -> None:
+    """Three rows of 5 numbers with two moments each, both ways; two positives of user, item, one
+    negative and one column."""
+    moved = benchmark("gpu").moved_bytes(3, TINY, positives=2, negatives=1, context=1)
+    assert moved == 2 * 3 * 3 * 4 * 5 + 2 * (3 * 8 + 4)
+
+
+def test_a_gpus_floor_is_by_its_bytes_and_by_its_launches() -> None:
+    module = benchmark("gpu")
+    floor = module.Floor(moved_bytes=2e6, bytes_per_s=1e12, launches=50, launch_s=1e-6)
+    line = module.row(256, "eager", 1e-4, 5, floor)
+    assert line == "| 256 | eager | 100.0 | 12,800,000 | 50 | 2.0 | 50.0 |"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="here is a GPU")
+def test_without_a_gpu_its_benchmark_says_so_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert benchmark("gpu").main() == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    assert "no CUDA device" in said.err
 
 
 def test_a_paired_difference_has_students_interval() -> None:

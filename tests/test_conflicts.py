@@ -7,13 +7,20 @@ import pytest
 from hpcncf.conflicts import conflicts, model_conflicts
 from hpcncf.spec import Model, Resources, Training
 
+GPU = Resources(gpus_per_node=1)
+GRAPH = Training(engine="rowwise", loader="device", cuda_graph=True)
+
 
 @pytest.mark.parametrize(
     ("resources", "training", "word"),
     [
         (Resources(), Training(device="cuda"), "gpus_per_node"),
         (Resources(), Training(backend="nccl"), "gloo"),
-        (Resources(gpus_per_node=1, tasks_per_node=2), Training(), "two ranks on one GPU"),
+        (
+            Resources(gpus_per_node=1, tasks_per_node=2),
+            Training(backend="nccl"),
+            "two ranks on one device",
+        ),
         (Resources(cpus_per_task=2), Training(threads=3), "cpus_per_task 2"),
         (Resources(), Training(loader="vectorized", num_workers=1), "num_workers"),
         (Resources(), Training(collate="fast"), "makes whole batches"),
@@ -55,6 +62,29 @@ from hpcncf.spec import Model, Resources, Training
         (Resources(), Training(engine="rowwise", accumulate=2), "a larger batch is the same"),
         (Resources(), Training(engine="native", compile="inductor"), "written out"),
         (Resources(), Training(engine="native", precision="bfloat16"), "float32"),
+        (Resources(), Training(engine="native", tf32=True), "runs on CPUs"),
+        (Resources(), GRAPH, "trains on a CPU"),
+        (GPU, GRAPH.model_copy(update={"loader": "vectorized"}), "use loader device"),
+        (GPU, GRAPH.model_copy(update={"engine": "reference"}), "the same memory"),
+        (GPU, GRAPH.model_copy(update={"profile": "torch"}), "none of their operations"),
+        (
+            Resources(gpus_per_node=2, tasks_per_node=2),
+            GRAPH.model_copy(update={"sync": "rows"}),
+            "no part of a graph",
+        ),
+        (Resources(), Training(engine="rowwise", compile="torchscript"), "use compile inductor"),
+        (
+            Resources(tasks_per_node=2),
+            Training(engine="rowwise", compile="inductor", sync="rows"),
+            "in the midst of a step",
+        ),
+        (Resources(), Training(engine="rowwise", precision="float16"), "on a CPU"),
+        (
+            Resources(),
+            Training(precision="float16", sparse=True, optimizer="lazy_adam"),
+            "two of torch's",
+        ),
+        (GPU, Training(tf32=True, precision="bfloat16"), "products of float32"),
         (Resources(), Training(engine="rowwise", static_graph=True), "no graph"),
         (Resources(), Training(engine="rowwise", bucket_mb=1.0), "no buckets"),
         (Resources(), Training(engine="rowwise", parallel="data_parallel"), "no module"),
@@ -86,6 +116,9 @@ def test_settings_that_go_together_have_no_conflict() -> None:
         Training(optimizer="sgd", weight_decay=0.01),
         Training(optimizer="sgd", sparse=True),
         Training(optimizer="lazy_adam", sparse=True),
+        Training(engine="rowwise", compile="inductor"),
+        Training(precision="float16"),
+        Training(tf32=True),
         *(
             Training(engine=engine, optimizer=each)
             for engine in ("rowwise", "native")
@@ -97,8 +130,29 @@ def test_an_optimizer_that_an_engine_has_is_no_conflict(training: Training) -> N
     assert conflicts(Resources(), training) == []
 
 
+@pytest.mark.parametrize(
+    "training",
+    [
+        GRAPH,
+        GRAPH.model_copy(update={"compile": "inductor", "precision": "float16"}),
+        GRAPH.model_copy(update={"optimizer": "lazy_adam", "tf32": True}),
+    ],
+)
+def test_what_a_gpu_makes_faster_goes_together(training: Training) -> None:
+    assert conflicts(GPU, training) == []
+
+
+def test_ranks_that_share_a_gpu_get_gloo() -> None:
+    shared = Resources(gpus_per_node=1, tasks_per_node=2)
+    assert Training().backend_for(shared) == "gloo"
+    assert conflicts(shared, Training()) == []
+    assert Training().backend_for(Resources(gpus_per_node=2, tasks_per_node=2)) == "nccl"
+
+
 def test_dropout_is_refused_where_the_engine_has_none() -> None:
     (reason,) = model_conflicts(Training(engine="native"), Model(dropout=0.1))
     assert "use engine rowwise" in reason
+    (reason,) = model_conflicts(GRAPH, Model(dropout=0.1))
+    assert "masks that replays draw" in reason
     assert model_conflicts(Training(engine="native"), Model()) == []
     assert model_conflicts(Training(engine="rowwise"), Model(dropout=0.1)) == []

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hpcncf.ncf import idle
+from hpcncf.ncf.pace import Pace
 from hpcncf.ncf.rows import Adam
 
 LR = 1e-3
@@ -31,7 +32,8 @@ def recurrence(touched: int, steps: int) -> list[Tensor]:
 
 def touched_once(touched: int, dtype: torch.dtype) -> Adam:
     """Row i got gradient i in step `touched`; another row was in the steps before, or the last."""
-    rows = Adam(torch.zeros(len(GRADIENTS) + 1, 1, dtype=dtype), LR)
+    pace = Pace(LR)
+    rows = Adam(torch.zeros(len(GRADIENTS) + 1, 1, dtype=dtype), pace)
     always = len(GRADIENTS)
     skipped = touched - 1 if touched > 100 else 0
     rows.load(rows.state() | {"step": skipped, "last": torch.full((always + 1,), skipped)})
@@ -39,6 +41,7 @@ def touched_once(touched: int, dtype: torch.dtype) -> Adam:
         ids = torch.arange(always + 1) if step == touched else torch.tensor([always])
         rows.read(ids)
         gradient = GRADIENTS if step == touched else GRADIENTS[:0]
+        pace.advance()
         rows.update(torch.cat([gradient, torch.ones(1)]).to(dtype)[:, None])
     return rows
 
@@ -54,10 +57,11 @@ def test_an_idle_row_is_within_the_stated_bound_of_the_true_recurrence(
     at, state = start.values[:-1, 0].double().clone(), start.state()
     state = copy.deepcopy(state)
     for steps in IDLE:
-        rows = Adam(start.values.clone(), LR)
+        pace = Pace(LR)
+        rows = Adam(start.values.clone(), pace)
         rows.load(state)
         for _ in range(min(steps, max(0, idle.ONE_BY_ONE - touched))):
-            other(rows)
+            other(rows, pace)
         rows.load(rows.state() | {"step": touched + steps})  # as if the others had gone on
         moved = rows.read(torch.arange(len(GRADIENTS)))[:, 0].double() - at
         noise = 0.0 if dtype == torch.float64 else 2e-7 * at.abs()
@@ -82,9 +86,10 @@ def test_a_row_settled_in_pieces_is_where_one_settled_at_once_is(
     assert bool(((moved - expected).abs() - noise <= 0.0031 * expected.abs()).all())
 
 
-def other(rows: Adam) -> None:
+def other(rows: Adam, pace: Pace) -> None:
     """A step of the row behind those under test."""
     rows.read(torch.tensor([len(GRADIENTS)]))
+    pace.advance()
     rows.update(torch.ones(1, 1, dtype=rows.values.dtype))
 
 

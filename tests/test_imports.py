@@ -25,6 +25,7 @@ LAYERS: list[set[str]] = [
     {
         "hpcncf.identity",
         "hpcncf.conflicts",
+        "hpcncf.gpu_conflicts",
         "hpcncf.footprint",
         "hpcncf.placement",
         "hpcncf.plan",
@@ -125,6 +126,7 @@ def test_modules_called_pure_know_no_clock_disk_or_process() -> None:
     pure = (
         "spec",
         "conflicts",
+        "gpu_conflicts",
         "footprint",
         "placement",
         "packs",

@@ -19,6 +19,7 @@ from hpcncf.ncf.rowwise import Rowwise
 from hpcncf.ncf.step import Reference
 from hpcncf.ncf.sync import chosen, local, rows
 from hpcncf.ncf.sync.counted import Counted
+from hpcncf.ncf.sync.on_device import OnDevice
 from hpcncf.ncf.sync.transport import Transport
 from hpcncf.rank.launcher import Place
 from hpcncf.spec import Model, Training
@@ -76,7 +77,7 @@ class Ground:
     sizes: Model
     schedule: Schedule
     threads: int
-    transport: Transport | None = None
+    transport: Transport | OnDevice | None = None
     """To the other ranks, where they exchange rows."""
 
 
@@ -91,6 +92,8 @@ def connected(
     """With a transport where the ranks exchange rows; each of them has to call this."""
     if training.engine == "reference" or place.world_size == 1:
         return ground
+    if chosen.stays_on_device(device):
+        return replace(ground, transport=OnDevice(clock.sent))
     size = local.CAPACITY if training.sync == "local_sgd" else _message(ground, model, training)
     return replace(ground, transport=Counted(chosen.transport(place, size, device), clock))
 
@@ -123,6 +126,7 @@ def made(
         from hpcncf.ncf.native.engine import Native  # where it was not built, nobody needs it
 
         assert ground is not None
+        assert not isinstance(ground.transport, OnDevice)
         return Native(
             *(model, ground.data, ground.sizes, training, ground.schedule, ground.threads, clock),
             transport=ground.transport,

@@ -1,4 +1,4 @@
-"""The model's forward and backward pass as the settings have them computed: compiled, in bfloat16.
+"""The model's forward and backward pass as the settings have them computed: compiled, in halves.
 
 What is compiled is compiled before the first step, so that its time is the start-up's, and so that
 the code does not depend on which batch came first: a run that resumes has the same bits.
@@ -7,6 +7,7 @@ the code does not depend on which batch came first: a run that resumes has the s
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 from hpcncf.errors import HpcncfError
 from hpcncf.ncf.model import NeuMF
+from hpcncf.ncf.products import HALVES
 from hpcncf.spec import Training
 
 WARM_UPS = 3  # TorchScript watches two calls, and optimises at the third
@@ -32,7 +34,7 @@ class Forward(nn.Module):
     def __init__(self, model: NeuMF, training: Training, world_size: int, device: str) -> None:
         super().__init__()
         self.model = model
-        self._device, self._bfloat16 = device, training.precision == "bfloat16"
+        self._device, self._half = device, HALVES.get(training.precision)
         self._least = least_instances(training, world_size)
         # In a tuple: as a module of this one it would own the model's parameters once more.
         self._compiled: tuple[Any, ...] = ()
@@ -45,10 +47,10 @@ class Forward(nn.Module):
         # An epoch's last batch is smaller: inductor would compile for it anew, for seconds.
         if self._compiled and len(users) >= self._least:
             run = self._compiled[0]
-        if not self._bfloat16:
+        if self._half is None:
             logits: Tensor = run(users, items, context)
             return logits
-        with torch.autocast(self._device, torch.bfloat16):
+        with torch.autocast(self._device, self._half):
             logits = run(users, items, context)
         return logits.float()
 
@@ -72,6 +74,20 @@ def least_instances(training: Training, world_size: int) -> int:
     """What the smallest part of a whole step has, on the rank that has the fewest positives."""
     positives = training.batch_over_ranks(world_size) // world_size
     return max(1, positives * (1 + training.negatives) // training.accumulate)
+
+
+def compiled(step: Callable[..., None], training: Training) -> Callable[..., None]:
+    """By torch.compile, for arguments of one size each. Raises HpcncfError at the first call where
+    the compiler is missing or fails."""
+    inner = torch.compile(step, dynamic=False, options=INDUCTOR)
+
+    def call(*arguments: Tensor) -> None:
+        try:
+            inner(*arguments)
+        except RuntimeError as error:
+            raise HpcncfError(_failed(training, error)) from error
+
+    return call
 
 
 def _compiled(model: NeuMF, training: Training) -> Any:

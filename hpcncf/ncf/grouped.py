@@ -11,12 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from hpcncf.ncf.model import NeuMF
+from hpcncf.ncf.products import Products
 
 
 class Grouped:
     """Of the model as it stands: it reads the layers' parameters, and adds to their gradients."""
 
-    def __init__(self, model: NeuMF) -> None:
+    def __init__(self, model: NeuMF, precision: str) -> None:
+        self._products = Products(precision)
         self._linear = [each for each in model.MLP_layers if isinstance(each, nn.Linear)]
         self._predict = model.predict_layer
         self._mf, self._mlp = (table.embedding_dim for table in model.tables()[::2])
@@ -34,12 +36,12 @@ class Grouped:
         self._mlp_item = mlp[groups:]
         self._shared = torch.cat([mlp[:groups], context], dim=1)
         first = self._linear[0]
-        shared = torch.addmm(first.bias, self._shared, self._of_shared().T)
-        values = torch.mm(self._mlp_item, self._of_item(first.weight).T)
+        shared = self._products.shifted(first.bias, self._shared, self._of_shared().T)
+        values = self._products.of(self._mlp_item, self._of_item(first.weight).T)
         values.view(groups, each, -1).add_(shared[:, None])
         self._hidden = [self._activated(values)]
         for layer in self._linear[1:]:
-            values = torch.addmm(layer.bias, self._hidden[-1][0], layer.weight.T)
+            values = self._products.shifted(layer.bias, self._hidden[-1][0], layer.weight.T)
             self._hidden.append(self._activated(values))
         of_mf, of_hidden = self._of_mf_and_hidden(self._predict.weight[0])
         self._gmf = self._mf_user * self._mf_item
@@ -52,8 +54,9 @@ class Grouped:
 
     def backward(self, instances: int) -> Tensor:
         """Gradients of the loss last computed, over `instances`: of its rows, and of the layers
-        into their `grad`."""
-        wrong = self._wrong.div_(instances)
+        into their `grad`, which is zero before."""
+        late = self._products.rounds
+        wrong = self._wrong if late else self._wrong.div_(instances)
         of_mf, of_hidden = self._of_mf_and_hidden(self._predict.weight[0])
         to_mf, to_hidden = self._of_mf_and_hidden(_gradient(self._predict.weight)[0])
         to_mf.addmv_(self._gmf.view(-1, self._mf).T, wrong)
@@ -62,27 +65,36 @@ class Grouped:
         flowing = self._through(torch.outer(wrong, of_hidden), -1)
         for at in range(len(self._linear) - 1, 0, -1):
             layer = self._linear[at]
-            _gradient(layer.weight).addmm_(flowing.T, self._hidden[at - 1][0])
+            self._products.add(_gradient(layer.weight), flowing.T, self._hidden[at - 1][0])
             _gradient(layer.bias).add_(flowing.sum(dim=0))
-            flowing = self._through(torch.mm(flowing, layer.weight), at - 1)
+            flowing = self._through(self._products.of(flowing, layer.weight), at - 1)
         user, item = self._first_layer(flowing)
         gmf = wrong.view(*self._mf_item.shape[:2], 1) * of_mf
         mf_user, mf_item = (gmf * self._mf_item).sum(dim=1), gmf * self._mf_user
         of_users = torch.cat([mf_user, user], dim=1)
         of_items = torch.cat([mf_item.view(-1, self._mf), item], dim=1)
-        return torch.cat([of_users, of_items])
+        of_rows = torch.cat([of_users, of_items])
+        if late:
+            self._divide(of_rows, instances)
+        return of_rows
+
+    def _divide(self, of_rows: Tensor, instances: int) -> None:
+        of_rows.div_(instances)
+        for layer in (*self._linear, self._predict):
+            _gradient(layer.weight).div_(instances)
+            _gradient(layer.bias).div_(instances)
 
     def _first_layer(self, flowing: Tensor) -> tuple[Tensor, Tensor]:
         """The gradients of the users' and of the items' MLP parts."""
         first = self._linear[0]
         of_group = flowing.view(*self._mf_item.shape[:2], -1).sum(dim=1)
-        gradient, to_shared = _gradient(first.weight), torch.mm(of_group.T, self._shared)
-        self._of_item(gradient).addmm_(flowing.T, self._mlp_item)
+        gradient, to_shared = _gradient(first.weight), self._products.of(of_group.T, self._shared)
+        self._products.add(self._of_item(gradient), flowing.T, self._mlp_item)
         gradient[:, : self._mlp] += to_shared[:, : self._mlp]
         gradient[:, 2 * self._mlp :] += to_shared[:, self._mlp :]
         _gradient(first.bias).add_(of_group.sum(dim=0))
-        user = torch.mm(of_group, first.weight[:, : self._mlp])
-        return user, torch.mm(flowing, self._of_item(first.weight))
+        user = self._products.of(of_group, first.weight[:, : self._mlp])
+        return user, self._products.of(flowing, self._of_item(first.weight))
 
     def _activated(self, values: Tensor) -> tuple[Tensor, Tensor | None]:
         """ReLU and dropout, and what dropout multiplied by: drawn as torch's own draws it."""

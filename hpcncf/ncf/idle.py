@@ -72,8 +72,9 @@ class Idle:
         shrunk = torch.cat([ratios(), torch.tensor([BETA1])]) ** idle
         self._shrunk = shrunk.masked_fill_(shrunk < SMALLEST, 0.0).to(device)
 
-    def catch_up(self, rows: Tensor, last: Tensor, now: int, lr: float) -> None:
-        """Move rows [3, n, width] (values, m, v) in place from step `last` [n] to step `now`.
+    def catch_up(self, rows: Tensor, last: Tensor, now: int | Tensor, lr: float) -> None:
+        """Move rows [3, n, width] (values, m, v) in place from step `last` [n] to step `now`, which
+        the host need not know: then it is [1].
 
         No row's last step may be below ONE_BY_ONE, but where its m is 0.
         """
@@ -81,7 +82,7 @@ class Idle:
         idle = now - last
         shrunk = self._shrunk.index_select(0, idle.clamp(max=FORGOTTEN))
         start = self._tails.index_select(0, last.clamp(max=SETTLED))
-        moments = start - shrunk[:, :4] * self._tails[min(now, SETTLED)]
+        moments = start - shrunk[:, :4] * self._tail(now)
         a, b, p, q = (each.to(rows.dtype)[:, None] for each in quadrature(moments))
         root = second.sqrt()
         moved = torch.addcmul(b, root, a).div_(torch.addcmul(q, root, root + p))
@@ -89,6 +90,11 @@ class Idle:
         first.mul_(shrunk[:, 4:].to(rows.dtype))
         fading = torch.exp(idle.double() * math.log(BETA2))
         second.mul_(fading.masked_fill_(fading < SMALLEST, 0.0).to(rows.dtype)[:, None])
+
+    def _tail(self, now: int | Tensor) -> Tensor:
+        if isinstance(now, Tensor):
+            return self._tails.index_select(0, now.clamp(max=SETTLED))
+        return self._tails[min(now, SETTLED)]
 
 
 def quadrature(moments: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -7,22 +7,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hpcncf.ncf import idle, rows
+from hpcncf.ncf import rows
 from hpcncf.ncf.model import NeuMF
+from hpcncf.ncf.pace import Pace
 from hpcncf.spec import Training
 
 
 class Layers:
     """Adam or gradient descent of all but the tables. A step has a gradient for each of them."""
 
-    def __init__(self, model: NeuMF, training: Training) -> None:
+    def __init__(self, model: NeuMF, training: Training, pace: Pace) -> None:
         parameters = [each for part in model.layers() for each in part.parameters()]
         values = torch.cat([each.detach().reshape(-1) for each in parameters])
         # Values, and both moments behind them [3, n].
         self.parts = torch.stack([values, torch.zeros_like(values), torch.zeros_like(values)])
         self.gradient = torch.zeros_like(values)
-        self._lr, self._step = training.lr, 0
-        self._descends = training.optimizer == "sgd"
+        self._pace, self._descends = pace, training.optimizer == "sgd"
         sizes = [each.numel() for each in parameters]
         views = (torch.split(whole, sizes) for whole in (self.parts[0], self.gradient))
         for each, mine, gradient in zip(parameters, *views, strict=True):
@@ -31,17 +31,15 @@ class Layers:
 
     def update(self) -> None:
         """Take the step with the gradient that backward left, and make room for the next."""
-        self._step += 1
         if self._descends:
-            self.parts[0].sub_(self.gradient, alpha=self._lr)
+            self.parts[0].sub_(self.gradient, alpha=self._pace.lr)
         else:
-            size, eps = idle.rates(self._step)
-            rows.move(self.parts, self.gradient, self._lr * size, eps)
+            rows.move(self.parts, self.gradient, *self._pace.rates())
         self.gradient.zero_()
 
     def state(self) -> dict[str, Tensor | int]:
-        return {"step": self._step, "moments": self.parts[1:]}
+        return {"step": self._pace.step, "moments": self.parts[1:]}
 
     def load(self, state: dict[str, Any]) -> None:
-        self._step = state["step"]
+        self._pace.follow(state["step"])
         self.parts[1:] = state["moments"]

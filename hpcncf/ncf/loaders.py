@@ -35,7 +35,7 @@ class Loader:
     ) -> None:
         """`device` is where loader `device` makes them; all others do in the rank's own memory."""
         resident = training.loader == "device"
-        self._resident = Resident(data, training, schedule, device) if resident else None
+        self.resident = Resident(data, training, schedule, device) if resident else None
         self._source = Source(data, training)
         self._training, self._schedule = training, schedule
         self._empty = self._source.gather(0, np.empty(0, dtype=np.int64))
@@ -46,8 +46,8 @@ class Loader:
 
     def rows(self, epoch: int, steps: range) -> Iterator[Rows]:
         """The same, each positive's user and context once."""
-        if self._resident:
-            return self._resident.rows(epoch, steps)
+        if self.resident:
+            return self.resident.rows(epoch, steps)
         kinds: dict[str, Callable[[int, range], Iterator[Rows]]] = {
             "per_sample": self._fetched,
             "batched": self._fetched,

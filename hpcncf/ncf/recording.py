@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpcncf.ncf import model, touched
+from hpcncf.ncf.step import Reference
 from hpcncf.records import Sync, TrainingRecord
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ def of(trainer: Trainer) -> TrainingRecord:
         threads=trainer.threads,
         parameters=model.parameters(trainer.model),
         lr=training.lr,
+        skipped_steps=_skipped(trainer),
         startup_s=trainer.startup_s,
         training_s=clock.training_s,
         evaluation_s=trainer.evaluation_s,
@@ -42,6 +44,10 @@ def of(trainer: Trainer) -> TrainingRecord:
         table_rows=touched.table_rows(trainer.data),
         waiting_s=trainer.waiting_s if trainer.place.world_size > 1 else None,
     )
+
+
+def _skipped(trainer: Trainer) -> int | None:
+    return trainer.engine.skipped_steps if isinstance(trainer.engine, Reference) else None
 
 
 def _sync(trainer: Trainer) -> Sync:

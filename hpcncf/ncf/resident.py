@@ -11,9 +11,11 @@ from typing import Any, Final
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from hpcncf.errors import HpcncfError
 from hpcncf.ncf import device_sampling, fitting
+from hpcncf.ncf.captured import Window
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.instances import Rows, Schedule
 from hpcncf.spec import Training
@@ -38,18 +40,33 @@ class Resident:
         self._users, self._own, self._context, self._indptr, self._positives = arrays
 
     def rows(self, epoch: int, steps: range) -> Iterator[Rows]:
+        for lengths, parts in self.drawn(epoch, steps):
+            yield from zip(*(torch.split(part, lengths) for part in parts), strict=True)
+
+    def drawn(self, epoch: int, steps: range) -> Iterator[tuple[list[int], Rows]]:
+        """Of several steps at once: how many positives each has, and their rows one after
+        another."""
         schedule = self._schedule
         order = device_sampling.epoch_order(self._training.seed, epoch, schedule.rows, self._device)
         at_once = max(1, _at_once(self._device) // schedule.batch)
         for first in range(steps.start, steps.stop, at_once):
             some = range(first, min(first + at_once, steps.stop))
             bounds = [schedule.positions(step) for step in some]
-            mine = torch.cat([order[start:stop] for start, stop in bounds])
+            mine = self._rows_at(order, bounds)
             lengths = [stop - start for start, stop in bounds]
-            parts = self._gather(epoch, mine)
-            yield from zip(*(torch.split(part, lengths) for part in parts), strict=True)
+            yield lengths, self._gather(epoch, mine)
 
-    def _gather(self, epoch: int, rows: torch.Tensor) -> Rows:
+    def _rows_at(self, order: Tensor, bounds: list[tuple[int, int]]) -> Tensor:
+        if self._schedule.world_size == 1:  # no gaps: a slice, not one for each of many steps
+            return order[bounds[0][0] : bounds[-1][1]]
+        return torch.cat([order[start:stop] for start, stop in bounds])
+
+    def window(self) -> Window:
+        """For what `drawn` gives; of one rank."""
+        most = drawn_at_once(self._schedule, self._device)
+        return Window(self._schedule.batch, most, self._device)
+
+    def _gather(self, epoch: int, rows: Tensor) -> Rows:
         training = self._training
         users = self._users.index_select(0, rows).long()
         drawn = device_sampling.negatives(
@@ -73,11 +90,16 @@ def check(
 def needed(data: Prepared, training: Training, schedule: Schedule, device: torch.device) -> int:
     """Bytes that one rank surely holds at once: the data, beside them an epoch's order while it is
     made, or, made, with the rows drawn from it."""
-    drawn = min(schedule.rows, max(schedule.batch, _at_once(device)))
+    drawn = drawn_at_once(schedule, device)
     row = 8 + 8 * (1 + training.negatives) + 4 * len(data.manifest.context_columns)
     ordered = 8 * schedule.rows + row * drawn // schedule.world_size
     whole = sum(each.nbytes for each in _arrays(data))
     return whole + max(device_sampling.order_bytes(schedule.rows), ordered)
+
+
+def drawn_at_once(schedule: Schedule, device: torch.device) -> int:
+    """Positives of all ranks, at most."""
+    return min(schedule.rows, max(schedule.batch, _at_once(device)))
 
 
 def check_room(needed: int, ranks: int, free: int, whose: str) -> None:

@@ -7,6 +7,7 @@ of times: it gets no gradient and stays what it is.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 import torch
@@ -14,12 +15,14 @@ from torch import Tensor
 
 from hpcncf.ncf import idle
 from hpcncf.ncf.idle import BETA1, BETA2, EPS, ONE_BY_ONE, Idle
+from hpcncf.ncf.pace import Pace, Rate
 
-SETTLED_AT_ONCE = 4_096
+# Rows settled at once: what a CPU's cache holds. A GPU's time for so few is that of starting work.
+ON_CPU, ON_GPU = 2**12, 2**17
 
 
 class Rows(Protocol):
-    """A step is `read`, then `update` of the same rows."""
+    """A step is `read`, then `update` of the same rows once the pace has advanced."""
 
     values: Tensor
     """[rows, width], a view of the table: what a step writes can be read here."""
@@ -47,16 +50,16 @@ class Rows(Protocol):
 class Sgd:
     """A row without a gradient stays where it is: nothing to remember."""
 
-    def __init__(self, start: Tensor, lr: float) -> None:
+    def __init__(self, start: Tensor, pace: Pace) -> None:
         self._table = torch.cat([start, torch.zeros_like(start[:1])])
-        self.values, self._lr = self._table[:-1], lr
+        self.values, self._pace = self._table[:-1], pace
 
     def read(self, ids: Tensor) -> Tensor:
         self._ids = ids
         return self._table.index_select(0, ids)
 
     def update(self, gradient: Tensor) -> None:
-        self._table.index_add_(0, self._ids, gradient, alpha=-self._lr)
+        self._table.index_add_(0, self._ids, gradient, alpha=-self._pace.lr)
 
     def whole(self, ids: Tensor) -> Tensor:
         return self.values.index_select(0, ids)[None]
@@ -77,22 +80,21 @@ class Sgd:
 class LazyAdam:
     """SparseAdam's rule: rows without a gradient do not move, and eps is not bias-corrected."""
 
-    def __init__(self, start: Tensor, lr: float) -> None:
+    def __init__(self, start: Tensor, pace: Pace) -> None:
         rows, width = start.shape
         whole = torch.zeros(rows + 1, 3, width, dtype=start.dtype, device=start.device)
         self._flat, self._table = whole.view(rows + 1, 3 * width), whole[:-1]
         self._table[:, 0] = start
         self.values = self._table[:, 0]
-        self._lr, self._step = lr, 0
+        self._pace = pace
 
     def read(self, ids: Tensor) -> Tensor:
         self._take(ids)
         return self._read[0]
 
     def update(self, gradient: Tensor) -> None:
-        self._step += 1
-        size, _ = idle.rates(self._step)
-        move(self._read, gradient, self._lr * size, EPS)
+        size, _ = self._pace.rates()
+        move(self._read, gradient, size, EPS)
         self._put_back()
 
     def whole(self, ids: Tensor) -> Tensor:
@@ -107,10 +109,10 @@ class LazyAdam:
         pass
 
     def state(self) -> dict[str, Any]:
-        return {"step": self._step, "moments": self._table[:, 1:]}
+        return {"step": self._pace.step, "moments": self._table[:, 1:]}
 
     def load(self, state: dict[str, Any]) -> None:
-        self._step = state["step"]
+        self._pace.follow(state["step"])
         self._table[:, 1:] = state["moments"]
 
     def _take(self, ids: Tensor) -> None:
@@ -126,8 +128,8 @@ class LazyAdam:
 class Adam(LazyAdam):
     """Adam's mathematics for every row: an idle one is caught up when it is next read."""
 
-    def __init__(self, start: Tensor, lr: float) -> None:
-        super().__init__(start, lr)
+    def __init__(self, start: Tensor, pace: Pace) -> None:
+        super().__init__(start, pace)
         self._steps = torch.zeros(len(start) + 1, dtype=torch.int64, device=start.device)
         self._last = self._steps[:-1]
         self._idle = Idle(start.device)
@@ -138,32 +140,41 @@ class Adam(LazyAdam):
         return self._read[0]
 
     def update(self, gradient: Tensor) -> None:
-        self._step += 1
-        size, eps = idle.rates(self._step)
-        move(self._read, gradient, self._lr * size, eps)
+        move(self._read, gradient, *self._pace.rates())
         self._put_back()
-        self._steps.index_fill_(0, self._ids, self._step)
-        if self._step == ONE_BY_ONE:
+        taken = self._pace.taken
+        if isinstance(taken, Tensor):  # index_fill_ would ask for its value
+            self._steps.index_copy_(0, self._ids, taken.expand(len(self._ids)))
+            return
+        self._steps.index_fill_(0, self._ids, taken)
+        if taken == ONE_BY_ONE:
             self.settle()
 
     def replace(self, ids: Tensor, whole: Tensor) -> None:
         super().replace(ids, whole)
-        self._last.index_fill_(0, ids, self._step)
+        self._last.index_fill_(0, ids, self._pace.step)
 
     def settle(self) -> None:
-        behind = (self._last < self._step).nonzero().squeeze(1)
-        for ids in torch.split(behind, SETTLED_AT_ONCE):
+        for ids in self._behind():
             self._take(ids)
             self._catch_up()
             self._put_back()
-        self._last.fill_(self._step)
+        self._last.fill_(self._pace.step)
+
+    def _behind(self) -> Iterable[Tensor]:
+        """Ids of the rows to catch up. Which are behind only their device knows: a GPU catches up
+        all, which changes nothing where there is nothing to catch up, and no host waits."""
+        if self._last.device.type == "cpu":
+            behind = (self._last < self._pace.step).nonzero().squeeze(1)
+            return torch.split(behind, ON_CPU)
+        return torch.split(torch.arange(len(self._last), device=self._last.device), ON_GPU)
 
     def _catch_up(self) -> None:
-        last = self._steps.index_select(0, self._ids)
-        if self._step <= ONE_BY_ONE:
-            idle.one_by_one(self._read, last, self._step, self._lr)
+        last, now = self._steps.index_select(0, self._ids), self._pace.taken
+        if isinstance(now, int) and now <= ONE_BY_ONE:
+            idle.one_by_one(self._read, last, now, self._pace.lr)
         else:
-            self._idle.catch_up(self._read, last, self._step, self._lr)
+            self._idle.catch_up(self._read, last, now, self._pace.lr)
 
     def state(self) -> dict[str, Any]:
         return super().state() | {"last": self._last}
@@ -173,17 +184,21 @@ class Adam(LazyAdam):
         self._last.copy_(state["last"])
 
 
-def move(parts: Tensor, gradient: Tensor, size: float, eps: float) -> None:
+def move(parts: Tensor, gradient: Tensor, size: Rate, eps: Rate) -> None:
     """Adam's step on values, m and v [3, ...] in place."""
     values, first, second = parts
     first.lerp_(gradient, 1 - BETA1)
     second.mul_(BETA2).addcmul_(gradient, gradient, value=1 - BETA2)
-    values.addcdiv_(first, second.sqrt().add_(eps), value=-size)
+    root = second.sqrt().add_(eps)
+    if isinstance(size, Tensor):  # in the order in which a `value` is multiplied: the same bits
+        values.addcdiv_(first * -size, root)
+    else:
+        values.addcdiv_(first, root, value=-size)
 
 
 def put(table: Tensor, ids: Tensor, rows: Tensor) -> None:
     """table[ids] = rows, no id twice. numpy copies row by row, torch on a CPU value by value."""
-    if table.device.type == "cpu":
+    if table.device.type == "cpu" and not torch.compiler.is_compiling():
         table.numpy()[ids.numpy()] = rows.numpy()
     else:
         table.index_copy_(0, ids, rows)

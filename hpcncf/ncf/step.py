@@ -22,6 +22,7 @@ from hpcncf.ncf.instances import Batch
 from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.model import NeuMF
 from hpcncf.ncf.phases import StepClock
+from hpcncf.ncf.precision import Steps
 from hpcncf.ncf.ranking import Candidates
 from hpcncf.ncf.replicas import Replicas
 from hpcncf.ncf.sync import local
@@ -41,6 +42,7 @@ class Reference:
     ) -> None:
         self.model, self.clock = model, clock
         self.optimizer = optimizers.chosen(model, training)
+        self._steps = Steps(self.optimizer, training, device.type)
         self.loss: Tensor = torch.zeros((), dtype=torch.float64, device=device)
         self._device, self._training, self._parts = device, training, training.accumulate
         forward = Forward(model, training, world_size, device.type)
@@ -63,8 +65,7 @@ class Reference:
         self._gradients(last, self._shares / instances)
         self.clock.lap("backward", until=self._replicas.gradients_ready_at)
         self.clock.lap("sync" if self._replicas.averages else "backward")
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        self._steps.take()
         self.clock.lap("optimizer")
         return waited, len(batch.labels)
 
@@ -72,10 +73,14 @@ class Reference:
         """Added to those that are there."""
         logits = self._replicas(part.users, part.items, part.context)
         loss = binary_cross_entropy_with_logits(logits, part.labels, reduction="sum")
-        scaled = loss * scale
+        scaled = self._steps.scaled(loss * scale)
         self.clock.lap("forward")
         scaled.backward()  # type: ignore[no-untyped-call]
         self.loss += loss.detach()
+
+    @property
+    def skipped_steps(self) -> int | None:
+        return self._steps.skipped
 
     @torch.no_grad()
     def average(self) -> None:
@@ -92,10 +97,10 @@ class Reference:
         return ranking.ranks(self.model, data, first, last, candidates)
 
     def state(self) -> dict[str, Any]:
-        return self.optimizer.state_dict()
+        return self._steps.state()
 
     def load(self, state: dict[str, Any]) -> None:
-        self.optimizer.load_state_dict(state)
+        self._steps.load(state)
 
 
 def parts_of(batch: Batch, number: int) -> list[Batch]:

@@ -18,6 +18,7 @@ from hpcncf.ncf import (
     fetching,
     fitting,
     model,
+    precision,
     recording,
     replicas,
     resident,
@@ -77,6 +78,7 @@ class Trainer:
         self.schedule = Schedule(data.manifest.train_rows, batch, place.rank, place.world_size)
         fetching.check_shared_memory(run.training, self.schedule, data, place.local_world_size)
         resident.check(data, run.training, self.schedule, self.device, place.local_world_size)
+        precision.check(run.training, self.device)
         self.loader = Loader(data, run.training, self.schedule, self.device)
         self.rows_per_step = touched.rows_per_step(data, run.training, self.schedule)
         caution = data.manifest.caution if run.training.evaluation == "sampled" else None
@@ -97,6 +99,7 @@ class Trainer:
         found = resuming.newest(paths, run, place, self.warnings)
         self.warnings += replicas.warnings(run.training, self.device)
         self.warnings += copying.warnings(run.training, self.device)
+        self.warnings += precision.warnings(run.training, self.device)
         if found:
             self.model.load_state_dict(found.model)
             self.epochs, self.done, self.so_far = found.epochs, found.step, found.so_far
@@ -140,7 +143,8 @@ class Trainer:
         self._begin(epoch)
         # The first rank still writes the checkpoint: its wait is not the others' training.
         self.waiting_s += distributed.wait_for_all(self.place)
-        self._steps(epoch, steps)
+        with precision.allowed(self.training, self.device):
+            self._steps(epoch, steps)
         loss = self._mean_loss(epoch, steps)
         quality = self._evaluate(epoch, steps)
         self.epochs.append(

@@ -5,12 +5,18 @@ from __future__ import annotations
 from functools import partial
 
 import torch
+import torch.distributed as dist
 
 from hpcncf.ncf import distributed
 from hpcncf.ncf.sync import shared
 from hpcncf.ncf.sync.group import Group
 from hpcncf.ncf.sync.transport import Transport
 from hpcncf.rank.launcher import Place
+
+
+def stays_on_device(device: torch.device) -> bool:
+    """Whether the ranks' tensors go from GPU to GPU, as nccl's do."""
+    return device.type == "cuda" and dist.get_backend() == "nccl"
 
 
 def transport(place: Place, capacity: int, device: torch.device) -> Transport:
@@ -22,4 +28,4 @@ def transport(place: Place, capacity: int, device: torch.device) -> Transport:
         found = shared.joined(place.rank, place.world_size, capacity, gather)
         if found is not None:
             return found
-    return Group(capacity, device)
+    return Group(capacity)

@@ -21,11 +21,10 @@ LENGTH = np.dtype(np.int64).itemsize
 
 
 class Group:
-    """Over the group that was joined: gloo from the host's memory, nccl through the GPU's."""
+    """Over the group that was joined, of gloo, from the host's memory."""
 
-    def __init__(self, capacity: int, device: torch.device) -> None:
+    def __init__(self, capacity: int) -> None:
         self.name, self._capacity = str(dist.get_backend()), capacity
-        self._device = device if self.name == "nccl" else torch.device("cpu")
         self._ranks = dist.get_world_size()
         # Behind the slot stands how much of it is sent.
         self._whole = -(-(capacity + LENGTH) // ALIGNED) * ALIGNED
@@ -41,14 +40,7 @@ class Group:
         assert size <= self._capacity
         self._mine[-LENGTH:].view(np.int64)[0] = size
         self._received.reverse()
-        received = torch.from_numpy(self._received[0])
-        mine = torch.from_numpy(self._mine)
-        if self._device.type == "cuda":
-            of_all = torch.empty(received.shape, dtype=received.dtype, device=self._device)
-            GATHER(of_all, mine.to(self._device))
-            received.copy_(of_all)
-        else:
-            GATHER(received, mine)
+        GATHER(torch.from_numpy(self._received[0]), torch.from_numpy(self._mine))
         messages = self._received[0].reshape(self._ranks, self._whole)
         return [each[: int(each[-LENGTH:].view(np.int64)[0])] for each in messages]
 
