@@ -49,6 +49,14 @@ def test_what_is_left_out_is_counted() -> None:
     )
 
 
+def test_places_of_different_machines_are_doubted() -> None:
+    found = choices(configuration("one"), configuration("two", seconds=9.0, cpu_model="Old CPU"))
+    assert placed.note(found).endswith(
+        "They ran on different CPU models (Example CPU; Old CPU): who beats whom may be the "
+        "machines' doing."
+    )
+
+
 def test_gpu_time_stands_there_where_any_has_gpus() -> None:
     found = choices(
         configuration("gpu", seconds=1.0, gpus_per_node=2), configuration("cpu", seconds=9.0)

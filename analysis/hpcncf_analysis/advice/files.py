@@ -75,7 +75,6 @@ def _script(path: Path, site: Site, results: Path) -> str | None:
     job = jobfile.load(path)
     source = Source(path.resolve(), results / job.name)
     try:
-        runs = jobfile.plan(job, path).runs
-    except UsageError:
+        return byhand.text(job, site, jobfile.plan(job, path).runs, source, NOTE)
+    except UsageError:  # or the runs are to be side by side
         return None
-    return byhand.text(job, site, runs, source, NOTE)

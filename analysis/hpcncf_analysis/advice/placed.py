@@ -6,6 +6,7 @@ from typing import Final, get_args
 
 from hpcncf_analysis import words
 from hpcncf_analysis.advice.front import Choice, Front, Standing
+from hpcncf_analysis.advice.recommend import cpu_models
 from hpcncf_analysis.advice.saving import gpu_time
 from hpcncf_analysis.table import Table
 
@@ -39,7 +40,18 @@ def note(choices: Front) -> str:
         (len(choices.unsound), "whose quality is worse than chance explains"),
     ]
     told = [f"{number} {which}" for number, which in left if number > 0]
-    return f"{NOTE} Left out: {', '.join(told)}." if told else NOTE
+    out = [f"Left out: {', '.join(told)}."] if told else []
+    return " ".join([NOTE, *out, *_machines(choices)])
+
+
+def _machines(choices: Front) -> list[str]:
+    models = cpu_models([each.one for each in choices.standings])
+    if len(models) < 2:
+        return []
+    return [
+        f"They ran on different CPU models ({'; '.join(models)}): who beats whom may be the "
+        "machines' doing."
+    ]
 
 
 def _figures(each: Standing, on_gpus: bool) -> list[str]:
