@@ -63,6 +63,7 @@ def row(loader: str = "vectorized", ranks: int = 1, cores: int = 1, **changes: A
         "mem_gb": 2.0,
         "memory_peak_mib": 400.0,
         "memory_efficiency": 400 / 2048,
+        "memory_growth_mib": None,
     }
     return plain | changes
 
