@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import pytest
+import yaml
 from test_scaling import row
 
 from hpcncf.collect import Collected
@@ -13,11 +16,12 @@ from hpcncf_analysis import summary, tables
 from hpcncf_analysis.advice.conclude import Conclusion
 from hpcncf_analysis.diagnosis import CoreCounts, Diagnosis, Finding
 from hpcncf_analysis.figures import quality, steps
-from hpcncf_analysis.page import causes, every_run, memory, ranks, scored
+from hpcncf_analysis.page import causes, every_run, memory, ranks, remedies, scored
 from hpcncf_analysis.page.material import Material
 from hpcncf_analysis.page.rendering import inline, markdown
 from hpcncf_analysis.page.section import Drawn, Grid, Section
 from hpcncf_analysis.table import Table
+from hpcncf_analysis.words import NONE
 
 CORES = CoreCounts(2.0, 2.0, 1.0)
 FINDING = Finding("python_input", 0.5, "time", ("71 of 100", "no workers"), "Make batches.")
@@ -77,14 +81,27 @@ def test_the_answer_is_the_cause_that_cost_the_most_core_hours() -> None:
     sync = Finding("sync_bound", 0.9, "time", ("waits",), "Exchange less.")
     diagnoses = {"a": told("a", FINDING), "b": told("b", FINDING), "c": told("c", sync)}
     runs = [run("a"), run("b", core_hours=4.0), run("c", core_hours=1.0)]
-    answer = dict(causes.answer(material(runs, diagnoses)))
-    assert answer["Cause"] == "python_input in 2 of 3 runs. The dearest, b: 71 of 100; no workers."
+    told_in_order = causes.answer(material(runs, diagnoses))
+    assert [name for name, _ in told_in_order] == ["Cores", "Cause", "Cost", "Remedy"]
+    answer = dict(told_in_order)
+    assert answer["Cause"] == "python_input in 2 of 3 runs. b lost most: 71 of 100; no workers."
     # a: 0.5 of 2, b: 0.5 of 4, of 2 + 4 + 1 core-hours
     assert answer["Cost"].replace("\u202f", " ") == (
         "50 % of the time of that run; 3 core-h of the 7 core-h that all runs took."
     )
     assert answer["Cores"] == "2 cores allocated, 2 usable, 1 used (run b)."
     assert answer["Remedy"] == "Make batches."
+
+
+def test_a_remedy_that_the_conclusion_has_told_is_not_said_again() -> None:
+    found = material([run("a")], {"a": told("a", FINDING)})
+    said = replace(found, conclusion=Conclusion("It loses half. Make batches (-s x=y).", []))
+    assert "Remedy" not in dict(causes.answer(said))
+
+
+def test_columns_that_say_nothing_of_any_row_are_left_out() -> None:
+    table = Table(["run", "limit", "peak", "said"], [["a", NONE, "1", ""], ["b", NONE, NONE, ""]])
+    assert (table.told.columns, table.told.rows) == (["run", "peak"], [["a", "1"], ["b", NONE]])
 
 
 def test_a_run_too_short_to_judge_is_the_answer_only_where_there_is_no_other() -> None:
@@ -104,7 +121,9 @@ def test_healthy_and_unknown_are_told_apart() -> None:
         in dict(causes.answer(material(runs, healthy)))["Cause"]
     )
     unknown = healthy | {"b": Diagnosis("b", "unknown", None, (), CORES, ("phases",))}
-    assert dict(causes.answer(material(runs, unknown)))["Cause"].startswith("unknown: ")
+    answer = dict(causes.answer(material(runs, unknown)))
+    assert answer["Cause"].startswith("unknown: ")
+    assert answer["Cores"] == "2 cores allocated, 2 usable, 1 used (run a)."
     assert causes.answer(material(runs)) == []
 
 
@@ -233,3 +252,14 @@ def test_a_pull_request_gets_the_first_rows_of_a_long_table() -> None:
     assert "run-19" in told
     assert "run-20" not in told
     assert "30 more rows stand in report.html" in told
+
+
+def test_a_pull_request_gets_every_remedy_of_the_job_that_tries_them() -> None:
+    job = yaml.safe_load((Path(__file__).parent.parent / "jobs/remedies.yaml").read_text())
+    assert len(job["points"]) < remedies.ALL
+    table = Table(["run"], [[f"run-{number}"] for number in range(50)])
+    page = {"job": "j", "data": "d", "counts": "", "conclusion": Conclusion("S.", []), "answer": []}
+    section = Section("remedies", "Remedies", [Grid(table, in_markdown=remedies.ALL)])
+    told = markdown({**page, "alerts": [], "sections": [section]})
+    assert "run-49" in told
+    assert "more rows" not in told

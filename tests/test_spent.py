@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import make_results
 import pytest
@@ -33,6 +34,30 @@ def test_evaluation_has_its_seconds_and_its_speed_beside_training(
         told = dict(zip(table.columns, row, strict=True))
         assert told["seconds: evaluation"] == "1.2"  # three epochs of 0.4
         assert (told["evaluation: s/epoch"], told["evaluation: pairs/s"]) == ("0.4", "164,000")
+
+
+def an_epoch(run_id: str, number: int, first_batch_s: float) -> dict[str, Any]:
+    return {
+        "run_id": run_id,
+        "epoch": number,
+        "first_batch_s": first_batch_s,
+        "training_s": 10.0,
+    }
+
+
+def test_the_pause_before_an_epochs_first_batch_has_a_line_of_its_own(
+    shown: list[Configuration],
+) -> None:
+    one = shown[0]
+    run = one.rows[0]["run_id"]
+    epochs = [an_epoch(run, 0, 3.0), an_epoch(run, 1, 0.5), an_epoch(run, 2, 1.0)]
+    table = spent.first_batches([*epochs, an_epoch("another", 0, 9.0)], shown)
+    assert table is not None
+    assert table.rows == [[one.label, "3", "0.75", "15\u202f%"]]
+    table = spent.first_batches(epochs[:1], shown)
+    assert table is not None
+    assert table.rows == [[one.label, "3", "–", "30\u202f%"]]
+    assert spent.first_batches([], shown) is None
 
 
 def test_nothing_is_said_where_evaluation_is_less_than_training(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any, Final
 
 from hpcncf_analysis import words
 from hpcncf_analysis.summary import Configuration
@@ -36,6 +37,31 @@ def times_table(shown: Sequence[Configuration]) -> Table | None:
     ]
     columns = [*(f"seconds: {part}" for part in PARTS), "evaluation: s/epoch"]
     return Table(["configuration", *columns, "evaluation: pairs/s"], rows) if rows else None
+
+
+def first_batches(
+    epochs: Sequence[Mapping[str, Any]], shown: Sequence[Configuration]
+) -> Table | None:
+    """The wait for each epoch's first batch: what starting workers costs, once in each epoch.
+
+    Medians over a configuration's runs; None where no epoch is told.
+    """
+    by_run: dict[str, list[Mapping[str, Any]]] = {}
+    for epoch in epochs:
+        by_run.setdefault(epoch["run_id"], []).append(epoch)
+    rows = []
+    for one in shown:
+        runs = [each for row in one.rows if (each := by_run.get(row["run_id"]))]
+        if runs:
+            first = median(run[0]["first_batch_s"] for run in runs)
+            later = [epoch["first_batch_s"] for run in runs for epoch in run[1:]]
+            paused = sum(epoch["first_batch_s"] for run in runs for epoch in run)
+            trained = sum(epoch["training_s"] for run in runs for epoch in run)
+            share = words.percent(paused / trained if trained else None)
+            after = words.number(median(later) if later else None)
+            rows.append([one.label, words.number(first), after, share])
+    columns = ["configuration", "first epoch, s", "later epochs, s", "of the training"]
+    return Table(columns, rows) if rows else None
 
 
 def times_note(shown: Sequence[Configuration]) -> str | None:

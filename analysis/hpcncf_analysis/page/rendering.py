@@ -20,8 +20,6 @@ from hpcncf_analysis.page.section import Drawn
 HEAVY: Final = 600_000
 # A table of more rows than this scrolls in a frame of its own.
 MOST_ROWS: Final = 40
-# A pull request gets this many of each: GitHub takes 65,536 characters.
-IN_MARKDOWN: Final = 20
 PLACES: Final = re.compile(r' (?:d|x|y|transform)="[^"]*"')
 FINER: Final = re.compile(r"(\.\d\d)\d+")
 
@@ -34,7 +32,7 @@ def html(page: Mapping[str, Any]) -> str:
 
 
 def markdown(page: Mapping[str, Any]) -> str:
-    return _render("report.md.j2", {**page, "most": IN_MARKDOWN})
+    return _render("report.md.j2", page)
 
 
 def policy(script: str) -> str:

@@ -37,6 +37,8 @@ class Grid:
     table: Table
     sortable: bool = False
     title: str = ""
+    in_markdown: int = 20
+    """Rows that Markdown shows: GitHub takes 65,536 characters."""
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,9 @@ def _step(material: Material) -> Section:
     if times:
         note = spent.times_note(material.shown)
         parts += [Grid(times, title="The whole run, beside its steps"), *_words(note)]
+    pauses = spent.first_batches(material.found.epochs, material.shown)
+    if pauses:
+        parts.append(Grid(pauses, title="The pause before each epoch's first batch"))
     return Section("step", "Where the time goes", parts)
 
 
