@@ -15,6 +15,7 @@ from hpcncf import cli, records, submissions
 from hpcncf.cli import progress, waiting
 from hpcncf.paths import ResultPaths
 from hpcncf.records import Claim, Progress
+from hpcncf.slurm.states import JobState
 from hpcncf.state import status
 from hpcncf.state.status import RunState
 from hpcncf.submissions import Submission, SubmittedJob
@@ -139,6 +140,9 @@ def test_a_command_that_was_killed_is_ending_until_slurm_says_why(
     leave(paths, 0, "8_0", outcome="failed", exit_code=-9)
     fake_slurm.answer("squeue", "8_0|RUNNING|None||||node1|0|0|\n")
     assert status.states(paths, plan_of(paths))[0].state == "running"
+    before = {"8_0": JobState("pending", "PENDING", "", remembered=True)}
+    asked_then = status.states(paths, plan_of(paths), lambda _, __: before)[0]
+    assert asked_then.state == "running"
     fake_slurm.answer("squeue", "8_0|FAILED|NonZeroExitCode||||node1|35072|0|\n")
     assert status.states(paths, plan_of(paths))[0].state == "failed"
 

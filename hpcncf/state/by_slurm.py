@@ -49,8 +49,8 @@ def begun(attempt: Attempt, state: JobState | None, whole: bool, passed: bool) -
     if passed:
         starved = state is not None and state.state == "out_of_memory" and not whole
         return _told(state) if state and starved else None
-    if whole and state and state.state == "running" and _shot(attempt):
-        return _ending(attempt, state)
+    if whole and _shot(attempt) and state and _had_it(state):
+        return _ends(attempt)
     if state is None or (state.remembered and attempt.alive):
         return ("running", "") if attempt.alive and not whole else None
     if state.state == "pending":
@@ -68,13 +68,22 @@ def _told(state: JobState) -> Verdict:
 
 def _ending(attempt: Attempt, state: JobState) -> Verdict | None:
     """Every rank has stopped, but Slurm has the job yet: it may be about to be requeued."""
-    if state.state != "running" or (_failed(attempt) and not _shot(attempt)):
+    if state.state != "running" or _failed(attempt):
         return None
     restart = attempt.claim.slurm_restart if attempt.claim else None
     if state.restarts > (restart or 0):
         return "running", f"starting again: {requeued(attempt, state)}"
+    return _ends(attempt)
+
+
+def _ends(attempt: Attempt) -> Verdict:
     why = next((record.error["message"] for record in attempt.ranks if record.error), "")
     return "running", f"ending: {why}" if why else "ending"
+
+
+def _had_it(state: JobState) -> bool:
+    """Whether Slurm had the job yet when it was asked, which may be some seconds ago."""
+    return state.state == "running" or (state.remembered and state.state == "pending")
 
 
 def _at_work(attempt: Attempt, state: JobState) -> Verdict | None:
