@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
+from hpcncf_analysis import words
+
 
 @dataclass(frozen=True)
 class Table:
@@ -41,11 +43,11 @@ class Table:
 
     @property
     def told(self) -> Table:
-        """The same without columns of text that say nothing."""
+        """The same without columns that say nothing of any row."""
         kept = [
             at
-            for at, name in enumerate(self.columns)
-            if name not in self.texts or any(row[at] for row in self.rows)
+            for at in range(len(self.columns))
+            if not at or any(row[at] not in ("", words.NONE) for row in self.rows)
         ]
         return replace(
             self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Final
 
 from matplotlib.figure import Figure
@@ -13,6 +14,7 @@ from hpcncf_analysis.summary import Configuration, fastest, marks
 
 Row = Mapping[str, Any]
 
+PIECES: Final = 12
 TIMED: Final = ("training_s", "evaluation_s", "checkpoint_s")
 
 
@@ -49,5 +51,14 @@ def over_time(shown: Sequence[Configuration], epochs: Sequence[Row]) -> Figure |
         axes.set_title("HR@10 after each epoch")
         style.quiet_grid(axes)
         ends = [Label(*points[-1], names[one.key], colours[one.series]) for one, points in told]
-        placing.place(axes, ends, [point for _, points in told for point in points])
+        placing.place(axes, ends, [point for _, points in told for point in along(points)])
     return figure
+
+
+def along(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The line through them as points, each stretch in `PIECES`: a label is to leave it free."""
+    return [
+        (x0 + (x1 - x0) * at / PIECES, y0 + (y1 - y0) * at / PIECES)
+        for (x0, y0), (x1, y1) in pairwise(points)
+        for at in range(PIECES)
+    ] + [points[-1]]

@@ -34,17 +34,26 @@ def answer(material: Material) -> list[tuple[str, str]]:
         if finding:
             by_cause[finding.cause].append((row, finding))
     if not by_cause:
-        return [("Cause", _no_cause([material.diagnoses[row["run_id"]] for row in judged]))]
+        largest = max(judged, key=lambda row: row["core_hours"] or 0.0)
+        return [
+            ("Cores", _counts(largest, material.diagnoses[largest["run_id"]].cores)),
+            ("Cause", _no_cause([material.diagnoses[row["run_id"]] for row in judged])),
+        ]
     told = [each for cause, each in by_cause.items() if cause != TOO_SHORT]
     worst = max(told or by_cause.values(), key=lambda each: sum(lost(*pair) for pair in each))
     row, finding = max(worst, key=lambda pair: lost(*pair))
     cores = material.diagnoses[row["run_id"]].cores
     return [
-        ("Cause", _cause(row, finding, worst, judged)),
         ("Cores", _counts(row, cores)),
+        ("Cause", _cause(row, finding, worst, judged)),
         *([("Cost", _cost(finding, worst, judged))] if told else []),
-        ("Remedy", _remedy(finding)),
+        *([] if _is_told(finding, material) else [("Remedy", _remedy(finding))]),
     ]
+
+
+def _is_told(finding: Finding, material: Material) -> bool:
+    """Whether the conclusion, which stands right above, has said the remedy."""
+    return finding.remedy.rstrip(".") in material.conclusion.sentence
 
 
 def lost(row: Row, finding: Finding) -> float:
@@ -59,7 +68,7 @@ def _cause(
     if len(judged) == 1:
         return f"{finding.cause}: {evidence}."
     where = f"in {len(alike)} of {counted(len(judged), 'run')}"
-    return f"{finding.cause} {where}. The dearest, {row['run_id']}: {evidence}."
+    return f"{finding.cause} {where}. {row['run_id']} lost most: {evidence}."
 
 
 def _counts(row: Row, cores: CoreCounts) -> str:
