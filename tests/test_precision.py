@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from interrupted import attempts
 from make_runs import planned, tiny, trainer
 from torch import nn
 
@@ -99,10 +100,8 @@ def test_where_nothing_is_scaled_no_step_can_be_skipped() -> None:
 
 
 def test_a_run_in_float16_resumes_to_the_same_bits_and_tells_what_it_skipped(
-    data: Prepared, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
-    from interrupted import attempts
-
     tiny(tmp_path / "tiny")
     run = planned(tmp_path / "tiny", precision="float16", evaluation="none")
     whole = trainer(run, tmp_path / "whole")
@@ -110,7 +109,6 @@ def test_a_run_in_float16_resumes_to_the_same_bits_and_tells_what_it_skipped(
     cut = attempts(run, tmp_path / "cut", [4, 30])
     assert cut.record().model_sha256 == whole.record().model_sha256
     assert whole.record().skipped_steps == 0
-    assert data.manifest.train_rows == 1501
 
 
 def test_tf32_on_a_cpu_does_nothing_and_is_said_to() -> None:
