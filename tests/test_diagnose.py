@@ -50,6 +50,19 @@ def test_a_run_is_found_by_its_first_letters(
     assert said(capsys, run.id[:6], "--results", paths.folder)[0] == 0
 
 
+def test_what_is_not_known_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = make_results.command_plan(tmp_path)
+    run = make_results.plan_of(paths).runs[0]
+    idle = make_results.rank_record(run, 0).cpu.model_copy(update={"user_s": 1.0, "system_s": 0.0})
+    make_results.leave(paths, run, cpu=idle)
+    _, text = said(capsys, paths.folder)
+    assert "unknown: the records do not tell why 100 % of the usable cores' time" in text
+    assert text.count("usable cores' time") == 1
+    assert "not known: phases of a step" in text
+    _, plain = said(capsys, paths.folder, "--json")
+    assert json.loads(plain)["runs"][0]["missing"][0].startswith("why 100 % of the")
+
+
 def test_json_holds_the_whole_diagnosis(
     paths: ResultPaths, capsys: pytest.CaptureFixture[str]
 ) -> None:

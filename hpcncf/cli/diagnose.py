@@ -172,8 +172,9 @@ def _block(name: str, told: Diagnosis) -> Iterator[str]:
         yield f"also {found.cause}: costs {telling.cost(found)}"
         yield from _finding(found)
     yield from (f"mind: {each}" for each in told.alerts)
-    if told.missing:
-        yield f"not known: {'; '.join(told.missing)}"
+    unsaid = told.missing[told.verdict == "unknown" :]  # the first is the verdict's reason
+    if unsaid:
+        yield f"not known: {'; '.join(unsaid)}"
 
 
 def _finding(found: Finding) -> Iterator[str]:

@@ -71,7 +71,7 @@ def plain(told: Diagnosis) -> dict[str, Any]:
         "verdict": told.verdict,
         "primary": _finding(told.primary) if told.primary else None,
         "secondary": [_finding(each) for each in told.secondary],
-        "missing": list(told.missing),
+        "missing": [each.replace(THIN, " ") for each in told.missing],
         "alerts": [each.replace(THIN, " ") for each in told.alerts],
     }
 
