@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from pathlib import Path
 
 import make_results
@@ -61,6 +62,17 @@ def test_what_is_not_known_is_said_once(tmp_path: Path, capsys: pytest.CaptureFi
     assert "not known: phases of a step" in text
     _, plain = said(capsys, paths.folder, "--json")
     assert json.loads(plain)["runs"][0]["missing"][0].startswith("why 100 % of the")
+
+
+def test_a_run_too_short_to_judge_is_told_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = make_results.command_plan(tmp_path)
+    soon = (make_results.START + timedelta(seconds=1.5)).isoformat(timespec="milliseconds")
+    make_results.leave(paths, make_results.plan_of(paths).runs[0], ended_at=soon, elapsed_s=1.5)
+    _, text = said(capsys, paths.folder)
+    assert "too_short_to_judge: 1.5 s were measured" in text
+    assert text.count("were measured") == 1
 
 
 def test_json_holds_the_whole_diagnosis(

@@ -27,6 +27,14 @@ def test_ranks_that_arrive_together_and_wait_are_bound_by_their_exchange() -> No
     assert found.gain.factor == pytest.approx(1 / (0.04 + 5.005 * 0.3))
 
 
+def test_an_older_record_that_tells_nothing_of_its_exchange_is_taken_at_its_settings() -> None:
+    told = two_ranks(rank(0, 38.0), rank(1, 38.0), sync_how=None)
+    found = ranks.sync_bound(told)
+    assert found is not None
+    assert found.changes["training.sync"] == "rows"
+    assert "training.sync rows" in found.remedy
+
+
 def test_a_dense_all_reduce_of_sparse_gradients_is_said_apart() -> None:
     told = two_ranks(rank(0, 38.0), rank(1, 38.0), rows_per_step=700, table_rows=300_000)
     found = ranks.sync_bound(told)

@@ -167,7 +167,7 @@ def _block(name: str, told: Diagnosis) -> Iterator[str]:
     yield f"{telling.counts(told.cores)}: run {told.run_id}{named}"
     yield telling.verdict(told)
     if told.primary:
-        yield from _finding(told.primary)
+        yield from _finding(told.primary, telling.in_verdict(told.primary))
     for found in told.secondary:
         yield f"also {found.cause}: costs {telling.cost(found)}"
         yield from _finding(found)
@@ -177,10 +177,11 @@ def _block(name: str, told: Diagnosis) -> Iterator[str]:
         yield f"not known: {'; '.join(unsaid)}"
 
 
-def _finding(found: Finding) -> Iterator[str]:
+def _finding(found: Finding, said: int = 0) -> Iterator[str]:
+    """Without as much of its evidence as was said already."""
     from hpcncf_analysis.diagnosis import telling
 
-    yield from (f"  {each}" for each in found.evidence)
+    yield from (f"  {each}" for each in found.evidence[said:])
     yield f"  remedy: {found.remedy}"
     if found.changes:
         yield f"  settings: {telling.settings(found.changes)}"

@@ -100,7 +100,8 @@ def _remedy(evidence: Evidence, sparse: bool) -> str:
         )
     if not evidence.trained:
         return "Exchange less often or less: larger batches, fewer ranks, or local steps between."
-    if evidence.sync_how != "dense":
+    # An older record does not tell how it was done, only what was asked for.
+    if (evidence.sync_how or evidence.training.get("sync", "dense")) != "dense":
         return "Exchange less often: a larger batch, more steps between, or fewer ranks."
     return (
         "Exchange less, or less often: training.sync rows or local_sgd (engines rowwise, native), "

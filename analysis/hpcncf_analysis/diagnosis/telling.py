@@ -38,13 +38,18 @@ def _yaml(value: Any) -> str:
 
 def verdict(told: Diagnosis) -> str:
     """One line: the cause and its cost, or that there is none."""
-    if told.primary and told.primary.cause == "too_short_to_judge":
+    if told.primary and in_verdict(told.primary):
         return f"{told.primary.cause}: {told.primary.evidence[0]}"
     if told.primary:
         return f"{told.primary.cause}: costs {cost(told.primary)}"
     if told.verdict == "healthy":
         return "healthy: nothing costs a fifth of the time or of the cores"
     return f"unknown: the records do not tell {told.missing[0]}"
+
+
+def in_verdict(found: Finding) -> int:
+    """How much of its evidence `verdict` tells: where too little was measured, no cost."""
+    return 1 if found.cause == "too_short_to_judge" else 0
 
 
 def scored(row: Mapping[str, Any]) -> str:

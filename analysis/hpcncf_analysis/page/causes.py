@@ -125,7 +125,7 @@ def _rows(one: Configuration, found: Diagnosis) -> list[list[str]]:
             telling.cost(finding),
             "; ".join(finding.evidence),
             telling.gain(finding.gain) if finding.gain else words.NONE,
-            finding.remedy,
+            " ".join(filter(None, (finding.remedy, telling.settings(finding.changes)))),
         ]
         for finding in found.findings
     ]
