@@ -307,9 +307,11 @@ def test_long_lists_of_positives_leave_the_negatives_as_they_are(
     together = [[*range(900)], [*range(2_000, count)], [*range(0, count, 2)]]
     split = [[*range(40), *range(1_000, 1_400), *range(2_990, count)], [*range(1, count)]]
     made = with_positives(data, [*anywhere, *together, *split], count)
-    training = settings(negatives=9, global_batch_size=made.manifest.train_rows)
+    length = made.manifest.train_rows
+    training = settings(negatives=9, global_batch_size=length)
     native = engine(made, fresh(made, Model()), Model(), training, build=build)
-    rows, users, items = native.kernel.draw(Span(2, 0, made.manifest.train_rows))
+    rows, users, items = native.kernel.draw(Span(2, 0, length))
+    assert rows.tolist() == sampling.epoch_rows(training.seed, 2, 0, length, length).tolist()
     ends, positives = np.asarray(made.positives_indptr), np.asarray(made.positives)
     own = users.astype(np.int64)
     drawn = sampling.negatives(training.seed, 2, rows, own, ends, positives, count, 9)
