@@ -47,7 +47,7 @@ def _known_setting(dotted: str) -> str:
 
 GridKey = Annotated[
     str,
-    Field(pattern=rf"^((resources|data|model|training)\.[a-z_]+|parameters\.{PARAMETER})$"),
+    Field(pattern=rf"^((resources|data|model|training)\.[a-z0-9_]+|parameters\.{PARAMETER})$"),
     AfterValidator(_known_setting),
 ]
 Widths = Annotated[

@@ -12,8 +12,10 @@ from hpcncf import jobfile, records
 from hpcncf.paths import ResultPaths
 from hpcncf.plan import Run
 from hpcncf.records import RankRecord
+from hpcncf.spec import Training
 
 ANY = "any_program"
+GPU = "remedies_gpu"
 JOBS = sorted((Path(__file__).parent.parent / "jobs").glob("*.yaml"))
 
 
@@ -28,6 +30,23 @@ def test_a_job_file_opens_with_its_question_and_plans(path: Path) -> None:
 def test_job_names_are_distinct() -> None:
     names = [jobfile.load(path).name for path in JOBS]
     assert len(names) == len(set(names))
+
+
+# What a run is asked to do, and how closely it is looked at: nothing that makes it faster.
+NO_REMEDY = {
+    *("device", "backend", "epochs", "max_steps", "negatives", "lr", "lr_base_batch", "seed"),
+    *("weight_decay", "batch_size_per_rank", "sync_every", "evaluation", "checkpoint_every"),
+    *("checkpoint_every_min", "profile", "profile_steps", "profile_ranks"),
+}
+
+
+def test_every_setting_that_is_a_remedy_is_tried() -> None:
+    files = [path for path in JOBS if path.stem in ("remedies", GPU)]
+    points = [point for path in files for point in jobfile.load(path).points]
+    tried = {key.removeprefix("training.") for point in points for key in point}
+    assert set(Training.model_fields) - NO_REMEDY <= tried
+    assert {"resources.cpus_per_task", "resources.tasks_per_node"} <= tried
+    assert not tried & NO_REMEDY
 
 
 def smallest(path: Path, overrides: list[str]) -> Run:
@@ -48,7 +67,7 @@ def left_by_smallest(path: Path, overrides: list[str], results: Path) -> RankRec
 
 
 @pytest.mark.parametrize(
-    "path", [path for path in JOBS if path.stem != ANY], ids=lambda path: path.stem
+    "path", [path for path in JOBS if path.stem not in (ANY, GPU)], ids=lambda path: path.stem
 )
 def test_a_job_files_smallest_run_trains_on_tiny_data(
     path: Path, tiny_data: Path, tmp_path: Path
