@@ -28,7 +28,7 @@ class Alike:
         device: torch.device,
     ) -> None:
         compiles = training.compile == "inductor"
-        self._step = forward.compiled(step, training) if compiles else step
+        self._step = forward.CompiledStep(step, training) if compiles else step
         self._pace, self._batch = pace, training.batch_over_ranks(1)
         self._window: Window | None = None
         self._captured: Captured | None = None

@@ -76,18 +76,22 @@ def least_instances(training: Training, world_size: int) -> int:
     return max(1, positives * (1 + training.negatives) // training.accumulate)
 
 
-def compiled(step: Callable[..., None], training: Training) -> Callable[..., None]:
-    """By torch.compile, for arguments of one size each. Raises HpcncfError at the first call where
-    the compiler is missing or fails."""
-    inner = torch.compile(step, dynamic=False, options=INDUCTOR)
+class CompiledStep:
+    """A step by torch.compile, for tensors of one size each."""
 
-    def call(*arguments: Tensor) -> None:
+    def __init__(self, step: Callable[..., None], training: Training) -> None:
+        self._step = torch.compile(step, dynamic=False, options=INDUCTOR)
+        self._training, self._compiled = training, False
+
+    def __call__(self, *tensors: Tensor) -> None:
+        """Raises HpcncfError at the first call, where the compiler is missing or fails."""
         try:
-            inner(*arguments)
+            self._step(*tensors)
         except RuntimeError as error:
-            raise HpcncfError(_failed(training, error)) from error
-
-    return call
+            if self._compiled:  # this step's own
+                raise
+            raise HpcncfError(_failed(self._training, error)) from error
+        self._compiled = True
 
 
 def _compiled(model: NeuMF, training: Training) -> Any:
