@@ -67,7 +67,7 @@ def remove(name: str) -> None:
     """Raises ClusterError where some process still lives in it."""
     for hierarchy in hierarchies():
         top = hierarchy.folder(name)
-        parts.wait(10, f"{top} to be empty", lambda top=top: _removed(top))
+        parts.wait(f"{top} to be empty", lambda top=top: _removed(top))
 
 
 def _removed(top: Path) -> bool:

@@ -22,6 +22,8 @@ from slurm.people import GROUP, PEOPLE
 
 CHECKOUT = Path(__file__).parents[2]
 CLUSTER = Path(__file__).with_name("cluster.py")
+# For whatever must happen: a busy machine is slow, and a wait that ends well costs no more for it.
+PATIENCE_S = 600.0
 ENDED = {"completed", "failed", "stopped", "cancelled", "timeout", "lost", "out_of_memory"}
 
 
@@ -36,7 +38,7 @@ class Cluster:
         return done.stdout
 
     def attempt(
-        self, *command: str | Path, cwd: Path | None = None
+        self, *command: str | Path, cwd: Path | None = None, patience_s: float = PATIENCE_S
     ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             command,
@@ -44,7 +46,7 @@ class Cluster:
             env=os.environ | {"SLURM_CONF": str(self.folder / "etc/slurm.conf")},
             capture_output=True,
             text=True,
-            timeout=90,
+            timeout=patience_s,
             check=False,
         )
 
@@ -92,11 +94,11 @@ class Cluster:
         self.run(sys.executable, CLUSTER, *words, "--dir", self.folder)
 
 
-def eventually(seconds: float, happened: Callable[[], bool]) -> None:
+def eventually(happened: Callable[[], bool]) -> None:
     """Slurm's accounting tells of a job some seconds after its end."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + PATIENCE_S
     while not happened():
-        assert time.monotonic() < deadline, f"not within {seconds:g} s"
+        assert time.monotonic() < deadline, f"not within {PATIENCE_S:g} s"
         time.sleep(0.2)
 
 
@@ -154,7 +156,6 @@ def breakable(cluster: Cluster) -> Iterator[Cluster]:
     """The session's cluster for a test that breaks something of it: it is mended afterwards."""
     yield cluster
     cluster.mend()
-    cluster.run("scancel", "--me")
 
 
 @dataclass(frozen=True)
@@ -189,18 +190,35 @@ class User:
         runs: list[dict[str, Any]] = said["jobs"][0]["runs"]
         return runs
 
-    def waits(self, seconds: float, seen: Callable[[list[str]], bool]) -> list[dict[str, Any]]:
+    def waits(self, seen: Callable[[list[str]], bool]) -> list[dict[str, Any]]:
         """The runs as soon as their states are what is waited for."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + PATIENCE_S
         while True:
             runs = self.runs()
             if seen([run["state"] for run in runs]):
                 return runs
-            assert time.monotonic() < deadline, f"after {seconds:g} s: {runs}"
+            assert time.monotonic() < deadline, f"after {PATIENCE_S:g} s: {runs}"
             time.sleep(0.5)
 
-    def ends(self, seconds: float = 90) -> list[dict[str, Any]]:
-        return self.waits(seconds, lambda states: set(states) <= ENDED)
+    def begins(self) -> list[dict[str, Any]]:
+        """The runs once all have told how far they are, and status that they run."""
+        expected = len(self.runs())
+        eventually(lambda: len(self.records("progress.json")) == expected)
+        return self.waits(lambda states: set(states) == {"running"})
+
+    def ends(self) -> list[dict[str, Any]]:
+        """Slurm is asked first: `hpcncf status`, again and again, takes a core from the runs."""
+        self._is_through()
+        return self.waits(lambda states: set(states) <= ENDED)
+
+    def leaves(self) -> None:
+        """Nothing of what was submitted runs any more, for whoever comes next."""
+        self.shell("scancel", "--me")
+        self._is_through()
+
+    def _is_through(self) -> None:
+        queued = ("squeue", "--me", "--noheader")
+        eventually(lambda: (said := self.shell(*queued)).returncode == 0 and said.stdout == "")
 
     def records(self, pattern: str) -> list[dict[str, Any]]:
         files = sorted(self.folder.glob(f"results/*/runs/*/attempt-*/{pattern}"))
@@ -223,8 +241,9 @@ def user_of(cluster: Cluster, folder: Path) -> User:
 
 @pytest.fixture
 def user(cluster: Cluster, tmp_path: Path) -> Iterator[User]:
-    yield user_of(cluster, tmp_path)
-    cluster.run("scancel", "--me")
+    user = user_of(cluster, tmp_path)
+    yield user
+    user.leaves()
 
 
 @pytest.fixture
@@ -237,7 +256,7 @@ def people(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     two = [acting(user_of(cluster, folder), who) for who in PEOPLE]
     yield two
     for one in two:
-        one.shell("scancel", "--me")
+        one.leaves()
 
 
 def acting(user: User, who: str) -> User:

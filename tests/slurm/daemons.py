@@ -33,7 +33,7 @@ def bring_up(settings: Settings) -> None:
     for node in NODES:
         start_node(settings, node)
     ready = dict.fromkeys(NODES, "idle")
-    parts.wait(40, "all nodes to be idle", lambda: states(settings) == ready)
+    parts.wait("all nodes to be idle", lambda: states(settings) == ready)
 
 
 def start_munge(settings: Settings) -> None:
@@ -42,7 +42,7 @@ def start_munge(settings: Settings) -> None:
     given = [f"--{option}={at / name}" for option, name in files.items()]
     key = f"--key-file={settings.path('etc/munge.key')}"
     parts.start(at.parent, "munged", ["munged", "--foreground", key, *given])
-    parts.wait(10, "munged", answering(settings, "munge", "-n", "-S", str(at / "socket")))
+    parts.wait("munged", answering(settings, "munge", "-n", "-S", str(at / "socket")))
 
 
 def start_mariadb(settings: Settings) -> None:
@@ -57,7 +57,7 @@ def start_mariadb(settings: Settings) -> None:
     server = ["mariadbd", *given, f"--socket={socket}", "--skip-networking", pid]
     parts.start(at.parent, "mariadbd", server)
     client = ["mariadb", "--no-defaults", f"--socket={socket}", "--execute=select 1"]
-    parts.wait(30, "mariadbd", answering(settings, *client))
+    parts.wait("mariadbd", answering(settings, *client))
 
 
 def start_slurmdbd(settings: Settings) -> None:
@@ -65,7 +65,7 @@ def start_slurmdbd(settings: Settings) -> None:
     folder = Path(settings.folder)
     command = people.known_to(folder, ["slurmdbd", "-D"])
     parts.start(folder, "slurmdbd", command, environment=settings.environment | database)
-    parts.wait(60, "slurmdbd", answering(settings, "sacctmgr", "-n", "list", "cluster"))
+    parts.wait("slurmdbd", answering(settings, "sacctmgr", "-n", "list", "cluster"))
 
 
 def enroll(settings: Settings) -> None:
@@ -85,7 +85,7 @@ def start_slurmctld(settings: Settings) -> None:
     folder = Path(settings.folder)
     command = people.known_to(folder, ["slurmctld", "-D"])
     parts.start(folder, "slurmctld", command, environment=settings.environment)
-    parts.wait(30, "slurmctld", answering(settings, "scontrol", "ping"))
+    parts.wait("slurmctld", answering(settings, "scontrol", "ping"))
 
 
 def start_node(settings: Settings, node: str) -> None:
@@ -96,7 +96,7 @@ def start_node(settings: Settings, node: str) -> None:
     init = [sys.executable, str(HERE / "node.py"), str(folder), node, settings.address(node)]
     before = (lambda: cgroups.enter(group)) if settings.cgroups else None
     outer = parts.start(folder, node, init, kinds, before=before)
-    parts.wait(5, f"{node}'s namespaces", lambda: bool(parts.children(outer)))
+    parts.wait(f"{node}'s namespaces", lambda: bool(parts.children(outer)))
     network.connect(folder, NODES.index(node) + 1, parts.children(outer)[0])
 
 

@@ -35,7 +35,7 @@ def boot(settings: Settings, node: str) -> None:
 def kill_slurmd(settings: Settings, node: str) -> None:
     """Its jobs run on, without anybody to tell of them."""
     os.kill(_slurmd(settings, node) or _missing(f"{node}'s slurmd"), signal.SIGKILL)
-    parts.wait(5, f"the end of {node}'s slurmd", lambda: _slurmd(settings, node) is None)
+    parts.wait(f"the end of {node}'s slurmd", lambda: _slurmd(settings, node) is None)
 
 
 def start_slurmd(settings: Settings, node: str) -> None:
@@ -43,7 +43,7 @@ def start_slurmd(settings: Settings, node: str) -> None:
         raise ClusterError(f"{node}'s slurmd runs already")
     # Told by this signal, process 1 of the node starts it, inside its namespaces and cgroup.
     os.kill(parts.first(Path(settings.folder), node), signal.SIGHUP)
-    parts.wait(5, f"{node}'s slurmd", lambda: _slurmd(settings, node) is not None)
+    parts.wait(f"{node}'s slurmd", lambda: _slurmd(settings, node) is not None)
 
 
 def _slurmd(settings: Settings, node: str) -> int | None:
@@ -68,7 +68,7 @@ def stop(settings: Settings, daemon: str) -> None:
     """End a daemon as an administrator does: it writes down what it knows."""
     folder = Path(settings.folder)
     os.kill(parts.first(folder, daemon), signal.SIGTERM)
-    parts.wait(20, f"the end of {daemon}", lambda: not _runs(folder, daemon))
+    parts.wait(f"the end of {daemon}", lambda: not _runs(folder, daemon))
 
 
 def _runs(folder: Path, name: str) -> bool:
@@ -99,7 +99,7 @@ def mend(settings: Settings) -> None:
         elif _slurmd(settings, node) is None:
             start_slurmd(settings, node)
         net_up(settings, node)
-    parts.wait(60, "all nodes to answer", lambda: _resumed(settings))
+    parts.wait("all nodes to answer", lambda: _resumed(settings))
 
 
 def _resumed(settings: Settings) -> bool:
@@ -109,7 +109,7 @@ def _resumed(settings: Settings) -> bool:
     if lost:
         update = ["scontrol", "update", f"nodename={','.join(lost)}", "state=resume"]
         parts.answers(update, os.environ | settings.environment)
-    return set(states.values()) <= {"idle", "mix", "alloc", "comp"}
+    return set(states.values()) <= {"idle", "mix", "alloc", "comp", "plnd"}
 
 
 NODE: Final[dict[str, Callable[[Settings, str], None]]] = {

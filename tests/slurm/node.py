@@ -45,7 +45,7 @@ def _bind(ours: Path, theirs: Path) -> None:
 
 def join_network(address: str) -> None:
     """The cable's end appears when the one who started this node has plugged it in."""
-    parts.wait(10, "eth0", lambda: any(name == "eth0" for _, name in socket.if_nameindex()))
+    parts.wait("eth0", lambda: any(name == "eth0" for _, name in socket.if_nameindex()))
     parts.run(["ip", "addr", "add", f"{address}/24", "dev", "eth0"])
     for name in ("lo", "eth0"):
         parts.run(["ip", "link", "set", name, "up"])

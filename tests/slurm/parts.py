@@ -13,6 +13,8 @@ from typing import Final
 # Found again in /proc/PID/environ: no file can be stale, and no number can be another process's.
 FOLDER: Final = "HPCNCF_TEST_SLURM_FOLDER"
 NAME: Final = "HPCNCF_TEST_SLURM_PART"
+# Of a daemon on a busy machine.
+PATIENCE_S: Final = 120.0
 PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -111,7 +113,7 @@ def kill(folder: Path, name: str | None = None) -> None:
             _kill(part.pid)
         return not left
 
-    wait(15, f"the end of {name or 'the processes'} of {folder}", gone)
+    wait(f"the end of {name or 'the processes'} of {folder}", gone)
 
 
 def _kill(pid: int) -> None:
@@ -121,19 +123,19 @@ def _kill(pid: int) -> None:
         return
 
 
-def wait(seconds: float, what: str, happened: Callable[[], bool]) -> None:
-    """Raises ClusterError where it has not happened before the seconds were over."""
-    deadline = time.monotonic() + seconds
+def wait(what: str, happened: Callable[[], bool]) -> None:
+    """Raises ClusterError where it has not happened within `PATIENCE_S`."""
+    deadline = time.monotonic() + PATIENCE_S
     while not happened():
         if time.monotonic() > deadline:
-            raise ClusterError(f"waited {seconds:g} s in vain for {what}")
+            raise ClusterError(f"waited {PATIENCE_S:g} s in vain for {what}")
         time.sleep(0.05)
 
 
 def answers(command: Sequence[str], environment: Mapping[str, str] | None = None) -> str | None:
     """What the command prints; None where it fails."""
     done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=60, check=False
+        command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     return done.stdout if done.returncode == 0 else None
 

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from slurm.conftest import User
+from slurm.conftest import User, eventually
 
 pytestmark = pytest.mark.slurm
 
@@ -21,7 +21,7 @@ print("hpcncf: length=%d" % len(value))
 if mode == "fail" and os.environ["RANK"] == "3":
     sys.exit("on purpose")
 if mode != "well":
-    time.sleep(300)
+    time.sleep(900)
 """
 VALUE = "a 'b' \"c\" $(touch broken-out) `id`; {x}\\\\"
 JOB = """\
@@ -30,14 +30,16 @@ site: site.yaml
 workload: {{command: [python3, own.py, "{{mode}}", "{{value}}"]}}
 parameters: {{value: {value}}}
 grid: {{mode: [well, fail, wait]}}
-resources: {{mem_gb: 0.2, timeout_min: 2, nodes: 2, tasks_per_node: 2}}
+resources: {{mem_gb: 0.2, timeout_min: 10, nodes: 2, tasks_per_node: 2}}
 """
 
 
 def test_a_grid_of_a_users_own_program_over_two_nodes(user: User) -> None:
     (user.folder / "own.py").write_text(PROGRAM)
     user.submits(JOB.format(value=json.dumps(VALUE)))
-    runs = user.waits(90, lambda states: sorted(states) == ["completed", "failed", "running"])
+    queued = ["squeue", "--me", "--noheader", "--format=%i"]
+    eventually(lambda: len(user.cluster.run(*queued).split()) == 1)
+    runs = user.waits(lambda states: sorted(states) == ["completed", "failed", "running"])
     by_mode = {run["varied"]["parameters.mode"]: run for run in runs}
     assert "rank 3: exit code: 1" in by_mode["fail"]["reason"]
     assert "on purpose" in user.types("logs", by_mode["fail"]["id"], "--rank", "3")

@@ -52,7 +52,7 @@ def test_where_slurmd_is_killed_nothing_is_taken_for_done(
     trains(user)
     node = other_node(user)
     breakable.kill_slurmd(node)
-    eventually(120, lambda: "down" in breakable.run("sinfo", "-hNo%T", f"--nodes={node}"))
+    eventually(lambda: "down" in breakable.run("sinfo", "-hNo%T", f"--nodes={node}"))
     trains(user, attempt=2)
     told = {each["attempt"]: each["outcome"] for each in records(user, "rank-*.json")}
     assert told.get(1) != "completed"
@@ -64,9 +64,10 @@ def cramped(cluster: Cluster) -> Iterator[User]:
     """Someone whose folder can be full."""
     folder = cluster.small / "cramped"
     folder.mkdir()
-    yield user_of(cluster, folder)
+    user = user_of(cluster, folder)
+    yield user
     cluster.disk("free")
-    cluster.run("scancel", "--me")
+    user.leaves()
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -82,7 +83,7 @@ def test_on_a_disk_that_is_full_for_a_while_runs_end_as_if_it_were_not(
     assert "Traceback" not in refused.stderr
     held = cramped.cluster.run("squeue", "--me", "--noheader", "--format=%i").split()
     assert len(held) == 1, "and nothing of it is in Slurm"
-    eventually(120, lambda: _waits_for_room(cramped))
+    eventually(lambda: _waits_for_room(cramped))
     assert [run["state"] for run in cramped.runs()] == ["running"]
     cramped.cluster.disk("free")
     assert ends(cramped)["attempt"] == 1

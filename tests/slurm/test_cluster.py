@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -16,7 +17,7 @@ import pytest
 from hpcncf_analysis.explain import reading
 from hpcncf_analysis.explain.follows import FIELDS
 from slurm import parts
-from slurm.conftest import CLUSTER, Cluster, User, eventually, started
+from slurm.conftest import CLUSTER, PATIENCE_S, Cluster, User, eventually, started
 from slurm.people import GROUP
 
 pytestmark = pytest.mark.slurm
@@ -32,13 +33,11 @@ def test_two_nodes_are_two_machines(cluster: Cluster) -> None:
     spaces = "echo $SLURM_PROCID $(hostname) $(readlink /proc/self/ns/pid)"
     said = cluster.run("srun", "-N2", "-n4", "bash", "-c", spaces)
     rows = [line.split() for line in sorted(said.splitlines())]
-    assert [(rank, node) for rank, node, _ in rows] == [
-        ("0", "node1"),
-        ("1", "node1"),
-        ("2", "node2"),
-        ("3", "node2"),
-    ]
-    assert len({space for *_, space in rows}) == 2, "each node counts its own processes"
+    assert [rank for rank, *_ in rows] == ["0", "1", "2", "3"]
+    machines = [(node, space) for _, node, space in rows]
+    assert machines == [machines[0]] * 2 + [machines[2]] * 2
+    assert len({node for node, _ in machines}) == 2
+    assert len({space for _, space in machines}) == 2, "each node counts its own processes"
 
 
 def test_a_gpu_is_given_as_slurm_gives_it(cluster: Cluster) -> None:
@@ -65,7 +64,7 @@ def test_accounting_knows_what_ran(cluster: Cluster) -> None:
     job = said.strip()
     asked = ["sacct", "-n", "-P", "-j", job, "--format=JobID,State,AllocCPUS"]
     wanted = {f"{job}|COMPLETED|1", f"{job}.0|COMPLETED|1"}
-    eventually(20, lambda: wanted <= set(cluster.run(*asked).splitlines()))
+    eventually(lambda: wanted <= set(cluster.run(*asked).splitlines()))
     for form in ([], ["--long"], ["--long", "--parsable"], [f"--format={FIELDS}", "-P"]):
         (told,) = reading.of_text(cluster.run("sacct", "-j", job, *form)).jobs
         assert (told.id, told.state, told.cores) == (job, "COMPLETED", 1), form
@@ -81,13 +80,14 @@ def test_a_node_that_crashed_boots_and_works_again(breakable: Cluster) -> None:
 
 def test_a_job_outlives_its_nodes_slurmd(breakable: Cluster, tmp_path: Path) -> None:
     line = f"--wrap=until [ -e {tmp_path}/go ]; do sleep 0.1; done; touch {tmp_path}/done"
-    breakable.run("sbatch", "-w", "node2", "--output=/dev/null", line)
-    eventually(20, lambda: "R" in breakable.run("squeue", "--noheader", "--format=%t"))
+    asked = ["sbatch", "--parsable", "-w", "node2", "--output=/dev/null"]
+    queued = ["squeue", "--noheader", "--format=%t", "-j", breakable.run(*asked, line).strip()]
+    eventually(lambda: breakable.run(*queued) == "R\n")
     breakable.kill_slurmd("node2")
     (tmp_path / "go").touch()
-    eventually(10, (tmp_path / "done").exists)
+    eventually((tmp_path / "done").exists)
     breakable.start_slurmd("node2")
-    eventually(20, lambda: not breakable.run("squeue", "--noheader"))
+    eventually(lambda: not breakable.run(*queued))
 
 
 def test_an_unplugged_node_is_not_reached_until_it_is_plugged_in(breakable: Cluster) -> None:
@@ -102,7 +102,7 @@ def test_an_unplugged_node_is_not_reached_until_it_is_plugged_in(breakable: Clus
     breakable.net_down("node3")
     assert not reached()
     breakable.net_up("node3")
-    eventually(10, reached)
+    eventually(reached)
 
 
 def test_jobs_go_on_while_the_controller_is_away_and_the_accounting_learns_it_later(
@@ -110,22 +110,22 @@ def test_jobs_go_on_while_the_controller_is_away_and_the_accounting_learns_it_la
 ) -> None:
     line = f"--wrap=touch {tmp_path}/began; sleep 3"
     job = breakable.run("sbatch", "--parsable", "--output=/dev/null", line).strip()
-    eventually(20, (tmp_path / "began").exists)
+    eventually((tmp_path / "began").exists)
     breakable.dbd("stop")
     breakable.slurmctld("restart")
-    eventually(30, lambda: not breakable.run("squeue", "--noheader"))
+    eventually(lambda: not breakable.run("squeue", "--noheader"))
     assert breakable.attempt("sacct").returncode != 0
     breakable.dbd("start")
     asked = ["sacct", "-n", "-X", "-j", job, "--format=State"]
-    eventually(30, lambda: "COMPLETED" in breakable.run(*asked))
+    eventually(lambda: "COMPLETED" in breakable.run(*asked))
 
 
 def test_two_people_share_a_folder_and_cannot_end_each_others_jobs(people: list[User]) -> None:
     ada, ben = people
     assert ada.shell("id", "-un").stdout == "ada\n"
-    job = ["sbatch", "--parsable", "--output=from-%u", "--wrap=id -un; sleep 60"]
+    job = ["sbatch", "--parsable", "--output=from-%u", "--wrap=id -un; sleep 600"]
     said = ada.shell(*job).stdout.strip()
-    eventually(20, lambda: (ada.folder / "from-ada").exists())
+    eventually(lambda: (ada.folder / "from-ada").exists())
     assert "denied" in ben.shell("scancel", said).stderr
     assert ben.shell("cp", "from-ada", "from-ben").returncode == 0
     assert (ben.folder / "from-ben").stat().st_gid == ada.folder.stat().st_gid == GROUP[1]
@@ -140,38 +140,45 @@ def test_a_quality_of_service_takes_few_jobs(cluster: Cluster) -> None:
 def test_a_second_cluster_without_accounting_stands_beside_and_leaves_nothing(
     cluster: Cluster,
 ) -> None:
-    before = traces()
     with started("--no-accounting", "--cpus", "4", "--max-array-size", "5") as second:
+        tag = tag_of(second.folder)
         assert len(second.run("srun", "-N2", "hostname").split()) == 2
         assert "disabled" in second.attempt("sacct").stderr
         assert len(second.run("srun", "-N1", "-n4", "hostname").split()) == 4
         assert "Invalid job array" in second.attempt("sbatch", "-a5", "--wrap=true").stderr
         assert len(cluster.run("srun", "-N2", "hostname").split()) == 2
-        assert traces() > before
-    assert traces() == before
+        assert traces(second.folder, tag)
+    assert not traces(second.folder, tag)
     assert not second.folder.exists()
 
 
 @pytest.mark.usefixtures("cluster")
 def test_a_start_that_is_interrupted_leaves_nothing() -> None:
-    before = traces()
     folder = Path(tempfile.mkdtemp(prefix="hpcncf-test-", dir="/tmp"))
     command = [sys.executable, CLUSTER, "start", "--no-accounting", "--dir", folder]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as starting:
-        eventually(10, lambda: any(part.name == "node2" for part in parts.running(folder)))
+        eventually(lambda: any(part.name == "node1" for part in parts.running(folder)))
+        tag = tag_of(folder)
         starting.terminate()
-        starting.wait(timeout=30)
+        starting.wait(timeout=PATIENCE_S)
     assert starting.returncode == 128 + signal.SIGTERM
-    assert traces() == before
+    assert not traces(folder, tag)
     assert not folder.exists()
 
 
-def traces() -> set[str]:
-    """What clusters leave on a machine."""
+def tag_of(folder: Path) -> str:
+    """What its bridge and its groups are named after."""
+    text = (folder / "etc/slurm.conf").read_text()
+    (tag,) = re.findall("^ClusterName=hpc(.+)$", text, re.M)
+    return str(tag)
+
+
+def traces(folder: Path, tag: str) -> set[str]:
+    """What a cluster leaves on a machine, on which another worker's may start and end as well."""
     mounts = Path("/proc/mounts").read_text().splitlines()
     return {
-        *(name for _, name in socket.if_nameindex() if name.startswith("hpc")),
-        *map(str, Path("/sys/fs/cgroup").glob("*/hpcncf-*")),
-        *(mount for mount in mounts if "hpcncf" in mount),
-        *map(str, parts.running()),
+        *(name for _, name in socket.if_nameindex() if name.startswith(f"hpc{tag}")),
+        *map(str, Path("/sys/fs/cgroup").glob(f"*/hpcncf-{tag}")),
+        *(mount for mount in mounts if str(folder) in mount),
+        *map(str, parts.running(folder)),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,11 @@ def limited(cluster: Cluster, most: int) -> None:
     """Root's account takes so many jobs from now on; -1: any number."""
     asked = ["where", "name=root", "account=root", "set", f"maxsubmitjobs={most}"]
     cluster.run("sacctmgr", "-i", "modify", "user", *asked)
+    shown = ["scontrol", "--oneliner", "show", "assoc_mgr", "flags=assoc", "users=root"]
+    told = re.compile(r" UserName=root\(0\) .* MaxSubmitJobs=(\d*)")
+    wanted = [str(most) if most >= 0 else ""]
+    # slurmdbd tells slurmctld a moment later.
+    eventually(lambda: told.findall(cluster.run(*shown)) == wanted)
 
 
 def test_five_thousand_runs_are_submitted_in_few_calls(user: User, tiny_data: Path) -> None:
@@ -67,8 +73,8 @@ def test_what_an_account_allows_is_submitted_and_the_command_for_the_rest_sends_
 def test_runs_share_a_task_and_a_report_follows_them(user: User, tiny_data: Path) -> None:
     code, _ = sends(user, tiny_data, 2, "--report", "-s", "resources.runs_per_task=2")
     assert code == 0
-    runs = user.ends(120)
+    runs = user.ends()
     assert [run["state"] for run in runs] == ["completed"] * 2
     assert len({run["job_id"] for run in runs}) == 1
     page = user.folder / "results/tiny/report/report.html"
-    eventually(120, page.exists)
+    eventually(page.exists)

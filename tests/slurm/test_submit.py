@@ -21,7 +21,7 @@ JOB = """\
 name: tiny
 data: {{path: {data}}}
 site: site.yaml
-resources: {{mem_gb: 1, timeout_min: 2}}
+resources: {{mem_gb: 1, timeout_min: 10}}
 training: {{epochs: 1, global_batch_size: 64}}
 """
 
@@ -50,7 +50,7 @@ def test_one_run_is_submitted_watched_and_collected(user: User, tiny_data: Path)
 def test_each_shape_of_resources_becomes_an_array(user: User, tiny_data: Path) -> None:
     grid = "grid: {resources.cpus_per_task: [1, 2], training.lr: [0.001, 0.002]}\n"
     user.submits(JOB.format(data=tiny_data) + grid)
-    assert states(user.ends(120)) == ["completed"] * 4
+    assert states(user.ends()) == ["completed"] * 4
     user.types("collect", "results/tiny")
     may_use = {row["run_id"]: float(row["cores_usable"]) for row in table(user, "runs")}
     assert sorted(may_use.values()) == [1, 1, 2, 2]
@@ -61,7 +61,7 @@ def test_each_shape_of_resources_becomes_an_array(user: User, tiny_data: Path) -
 def test_ranks_over_two_nodes_train_one_model(user: User, tiny_data: Path) -> None:
     shape = ["resources.nodes=2", "resources.tasks_per_node=2"]
     user.submits(JOB.format(data=tiny_data), *shape)
-    assert states(user.ends(120)) == ["completed"]
+    assert states(user.ends()) == ["completed"]
     ranks = user.records("rank-*.json")
     assert [rank["rank"] for rank in ranks] == [0, 1, 2, 3]
     assert [rank["node_index"] for rank in ranks] == [0, 0, 1, 1]
@@ -72,11 +72,11 @@ def test_ranks_over_two_nodes_train_one_model(user: User, tiny_data: Path) -> No
 
 def test_a_run_is_cancelled_and_its_core_free_again(user: User, tiny_data: Path) -> None:
     user.submits(JOB.format(data=tiny_data), "training.epochs=100000")
-    (run,) = user.waits(60, lambda states: states == ["running"])
+    (run,) = user.begins()
     user.types("cancel", run["id"])
-    (run,) = user.ends(60)
+    (run,) = user.ends()
     assert run["state"] == "cancelled"
-    eventually(30, lambda: not user.cluster.run("squeue", "--noheader", "--me"))
+    eventually(lambda: not user.cluster.run("squeue", "--noheader", "--me"))
     assert user.attempt("collect", "results/tiny").returncode == 3
 
 
@@ -91,7 +91,7 @@ def test_a_run_whose_data_the_node_does_not_see_fails_and_says_why(
     assert str(data) in run["reason"]
     assert str(data) in user.types("logs", run["id"])
     asked = ["sacct", "-n", "-X", "-j", run["job_id"], "--format=State"]
-    eventually(20, lambda: "FAILED" in user.cluster.run(*asked))
+    eventually(lambda: "FAILED" in user.cluster.run(*asked))
     assert user.attempt("collect", "results/tiny").returncode == 3
     Path(f"{data}.elsewhere").rename(data)
     (user.folder / "site.yaml").write_text("partition: cpu\n")
@@ -111,20 +111,20 @@ def test_a_rank_that_is_killed_is_told_at_once_and_submitted_again_to_another_no
     user: User, tiny_data: Path
 ) -> None:
     """Its last words are fresh for two minutes; Slurm knows better."""
-    user.submits(JOB.format(data=tiny_data), "training.epochs=1000")
-    (run,) = user.waits(60, lambda states: states == ["running"])
-    eventually(30, lambda: user.records("progress.json") != [])
+    user.submits(JOB.format(data=tiny_data), "training.epochs=100000")
+    user.begins()
     (first,) = user.records("claim.json")
     ranks = rf"^[^ ]*python[^ ]* -P -u -m submitit.core._submit {user.folder}"
     subprocess.run(["pkill", "-KILL", "--full", ranks], check=True)
-    (run,) = user.ends(40)
+    (run,) = user.ends()
     assert (run["state"], user.records("rank-*.json")) == ("failed", [])
     assert "Slurm job" in run["reason"]
     elsewhere = {"node1": "node2"}.get(first["node"], "node1")
     (user.folder / "site.yaml").write_text(f"additional_parameters: {{nodelist: {elsewhere}}}\n")
-    user.submits(JOB.format(data=tiny_data), "training.epochs=1000")
+    user.submits(JOB.format(data=tiny_data), "training.epochs=100000")
     assert user.runs()[0]["state"] in ("pending", "unknown", "running")
-    user.waits(60, lambda states: states == ["running"] and len(user.records("claim.json")) == 2)
+    eventually(lambda: len(user.records("claim.json")) == 2)
+    user.waits(lambda states: states == ["running"])
     assert [claim["node"] for claim in user.records("claim.json")] == [first["node"], elsewhere]
 
 
@@ -134,13 +134,16 @@ def at_work(user: User) -> list[dict[str, Any]]:
 
 
 def test_a_requeued_run_goes_on_where_its_checkpoint_was(user: User, tiny_data: Path) -> None:
-    user.submits(JOB.format(data=tiny_data), "training.epochs=1000")
-    eventually(60, lambda: any(now["epoch"] >= 5 for now in at_work(user)))
+    user.submits(JOB.format(data=tiny_data), "training.epochs=100000")
+    eventually(lambda: any(now["epoch"] >= 5 for now in at_work(user)))
     (run,) = user.runs()
-    user.cluster.run("scontrol", "requeue", run["job_id"])
-    user.waits(30, lambda states: states == ["pending"])
+    user.cluster.run("scontrol", "requeuehold", run["job_id"])
+    held = ["squeue", "--noheader", "--format=%t", "-j", run["job_id"]]
+    eventually(lambda: user.cluster.run(*held) == "PD\n")
+    user.waits(lambda states: states == ["pending"])
+    user.cluster.run("scontrol", "release", run["job_id"])
     # Slurm starts it again after some nine seconds, when the old step is surely gone.
-    eventually(60, lambda: any(now["attempt"] == 2 for now in at_work(user)))
+    eventually(lambda: any(now["attempt"] == 2 for now in at_work(user)))
     assert user.records("progress.json")[1]["epoch"] >= 5
     first, second = user.records("claim.json")
     assert first["slurm_job_id"] == second["slurm_job_id"] == run["job_id"]
@@ -157,7 +160,7 @@ def test_without_accounting_records_tell_and_squeue_how_a_job_ended(
         user.types("collect", "results/tiny")
         (tmp_path / "site.yaml").write_text("setup: ['exit 7']\n")
         user.submits(JOB.format(data=tiny_data), "training.seed=2")
-        eventually(30, lambda: not cluster.run("squeue", "--noheader"))
+        eventually(lambda: not cluster.run("squeue", "--noheader"))
         (run,) = [run for run in user.runs() if not run["retired"]]
     assert run["state"] == "failed"  # squeue knows an ended job for five minutes
     assert "exit code 7" in run["reason"]

@@ -19,7 +19,7 @@ JOB = """\
 name: {name}
 data: {{path: {data}}}
 site: site.yaml
-resources: {{mem_gb: 1, timeout_min: 5}}
+resources: {{mem_gb: 1, timeout_min: 15}}
 training: {{epochs: 8, global_batch_size: 8, threads: 1}}
 """
 TWO_NODES = "resources.nodes=2"
@@ -34,6 +34,11 @@ def records(user: User, pattern: str, name: str = "tiny") -> list[dict[str, Any]
     return [json.loads(file.read_text()) for file in files]
 
 
+def of_first(user: User) -> list[dict[str, Any]]:
+    """What the first attempt's ranks left."""
+    return [each for each in records(user, "rank-*.json") if each["attempt"] == 1]
+
+
 def trains(user: User, attempt: int = 1) -> None:
     """Wait until it has trained a while: that it is in mid-epoch is likely, and not needed."""
 
@@ -41,7 +46,7 @@ def trains(user: User, attempt: int = 1) -> None:
         told = records(user, "progress.json")
         return any(each["attempt"] == attempt and each["step"] > 0 for each in told)
 
-    eventually(120, seen)
+    eventually(seen)
 
 
 def runs_of(user: User, name: str) -> list[dict[str, Any]]:
@@ -51,7 +56,8 @@ def runs_of(user: User, name: str) -> list[dict[str, Any]]:
 
 
 def ends(user: User, name: str = "tiny", state: str = "completed") -> dict[str, Any]:
-    eventually(400, lambda: runs_of(user, name)[0]["state"] == state)
+    user.ends()
+    eventually(lambda: runs_of(user, name)[0]["state"] == state)
     return runs_of(user, name)[0]
 
 
@@ -79,8 +85,8 @@ def test_a_warned_run_is_requeued_and_goes_on_to_the_same_bits(user: User, tiny_
     (job,) = {each["slurm_job_id"] for each in records(user, "claim.json")}
     for _ in range(2):  # the second does no harm
         user.cluster.run("scancel", "--signal=USR2", job)
-    eventually(60, lambda: len(records(user, "rank-*.json")) == 2)
-    first = records(user, "rank-*.json")
+    eventually(lambda: len(of_first(user)) == 2)
+    first = of_first(user)
     assert [each["outcome"] for each in first] == ["stopped", "stopped"]
     assert "put back into the queue, time 1 of 3" in first[0]["error"]["message"]
     assert ends(user)["attempt"] == 2
@@ -91,20 +97,20 @@ def test_a_warned_run_is_requeued_and_goes_on_to_the_same_bits(user: User, tiny_
 
 def test_a_preempted_run_goes_on_to_the_same_bits(user: User, tiny_data: Path) -> None:
     (user.folder / "site.yaml").write_text("partition: short\n")
-    submits(user, tiny_data)
+    submits(user, tiny_data, "resources.timeout_min=5")
     trains(user)
     every = ["--nodes=4", "--exclusive", "--time=1", "--partition=cpu", "--wrap=sleep 2"]
     user.cluster.run("sbatch", *every, "--output=/dev/null")
     assert ends(user)["attempt"] == 2
     assert [each["outcome"] for each in records(user, "rank-0.json")] == ["stopped", "completed"]
-    same_bits(user, tiny_data)
+    same_bits(user, tiny_data, "resources.timeout_min=5")
 
 
 def test_the_bound_of_requeues_is_kept_and_said(user: User, tiny_data: Path) -> None:
     submits(user, tiny_data, "training.epochs=1000", "resources.requeues=0")
     trains(user)
     user.cluster.run("scancel", "--signal=USR2", user.runs()[0]["job_id"])
-    (run,) = user.ends(60)
+    (run,) = user.ends()
     assert run["state"] == "stopped"
     assert "not put back into the queue: resources.requeues 0" in run["reason"]
 
@@ -124,7 +130,7 @@ def test_of_a_killed_rank_the_others_tell_at_once(user: User, tiny_data: Path) -
     trains(user)
     ranks = {rank.environ().get("SLURM_PROCID"): rank for rank in ranks_of(user)}
     os.kill(ranks["1"].pid, signal.SIGKILL)
-    (run,) = user.ends(60)
+    (run,) = user.ends()
     assert run["state"] == "failed"
     (left,) = records(user, "rank-*.json")
     assert (left["rank"], left["outcome"]) == (0, "failed")
@@ -135,7 +141,7 @@ def test_a_killed_batch_script_is_a_failure_and_retry_resumes(user: User, tiny_d
     submits(user, tiny_data, "training.checkpoint_every_min=0.01")
     trains(user)
     user.cluster.run("scancel", "--batch", "--signal=KILL", user.runs()[0]["job_id"])
-    (run,) = user.ends(60)
+    (run,) = user.ends()
     assert run["state"] in ("failed", "cancelled", "stopped")
     user.types("retry", "results/tiny", "--cluster", "slurm")
     assert ends(user)["attempt"] == 2
@@ -148,11 +154,11 @@ def test_several_runs_in_one_task_go_on_where_they_were_stopped(
     grid = "grid: {training.lr: [0.001, 0.002, 0.003]}\n"
     several = ("resources.runs_per_task=3", "training.epochs=4")
     user.submits(JOB.format(name="tiny", data=tiny_data) + grid, *several)
-    eventually(120, lambda: len(records(user, "claim.json")) == 2)  # the second has begun
+    eventually(lambda: len(records(user, "claim.json")) >= 2)  # the second has begun
     trains(user)
     (job,) = {each["slurm_job_id"] for each in records(user, "claim.json")}
     user.cluster.run("scancel", "--signal=USR2", job)
-    eventually(180, lambda: {run["state"] for run in user.runs()} == {"completed"})
+    assert {run["state"] for run in user.ends()} == {"completed"}
     told = sorted((each["run_id"], each["attempt"]) for each in records(user, "rank-0.json"))
     assert len(told) in (4, 5), "one was stopped, in its start or later"
     assert len({run for run, _ in told}) == 3
@@ -166,10 +172,10 @@ def test_at_its_own_limit_a_run_gives_way_and_at_the_tasks_limit_it_is_requeued(
     grid = "grid: {training.lr: [0.001, 0.002]}\n"
     long = ("training.epochs=100000", "resources.timeout_min=1", "resources.runs_per_task=2")
     user.submits(JOB.format(name="tiny", data=tiny_data) + grid, *long)
-    eventually(120, lambda: len(records(user, "end.json")) == 1)
+    eventually(lambda: len(records(user, "end.json")) == 1)
     (end,) = records(user, "end.json")
     assert end["reason"] == "timeout"
-    eventually(120, lambda: len(records(user, "rank-0.json")) == 2)
+    eventually(lambda: len(records(user, "rank-0.json")) == 2)
     (second,) = [each for each in records(user, "rank-0.json") if each["run_id"] != end["run_id"]]
     assert "put back into the queue, time 1 of 3" in second["error"]["message"]
-    eventually(60, lambda: 1 in [claim["slurm_restart"] for claim in records(user, "claim.json")])
+    eventually(lambda: 1 in [claim["slurm_restart"] for claim in records(user, "claim.json")])

@@ -195,7 +195,7 @@ def _to_a_job(scene: Scene, *command: str) -> Done | None:
         return None
     # It may just have ended; and a step that stands still keeps who signals it waiting.
     with suppress(subprocess.TimeoutExpired):
-        scene.cluster.attempt(*command, job.number)
+        scene.cluster.attempt(*command, job.number, patience_s=30)
     return Done(f"job {_told(job.names)}", job.names)
 
 

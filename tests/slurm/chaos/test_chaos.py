@@ -20,7 +20,7 @@ import pytest
 from slurm.chaos import checks, work
 from slurm.chaos.breaking import Breaking, Scene, shuffled
 from slurm.chaos.watching import Watching
-from slurm.conftest import Cluster, User, user_of
+from slurm.conftest import PATIENCE_S, Cluster, User, user_of
 
 pytestmark = pytest.mark.slurm
 
@@ -39,7 +39,7 @@ def user(cluster: Cluster) -> Iterator[User]:
     (folder / "site.yaml").write_text("partition: short\n")
     yield user
     cluster.mend()
-    cluster.run("scancel", "--me")
+    user.leaves()
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -77,7 +77,7 @@ def test_every_run_ends_with_one_complete_record(
 def breaks(user: User, breaking: Breaking) -> None:
     """One fault after the other, until it is enough or there is nothing to break any more."""
     scene = breaking.scene
-    work.until(user, 120, lambda states: "running" in states)
+    work.until(user, PATIENCE_S, lambda states: "running" in states)
     left = FAULTS
     while left:
         breaking.undo_what_is_due()

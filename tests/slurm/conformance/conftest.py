@@ -12,15 +12,18 @@ from pathlib import Path
 import pytest
 from conftest import FakeSlurm, pretended
 
+from slurm.conftest import PATIENCE_S
+
 LIKE_THE_REAL = {
     "running": True,
     "cpus": 2,
     "mem_mib": 4000,
     "accounts": ["root", "lab"],
-    # A second of its limits takes a twentieth of one; a requeued job waits long enough to be seen.
-    "second_s": 0.05,
-    "requeue_delay_s": 40,
-    "kill_wait_s": 40,
+    # A second of its limits takes a fifth of one; a requeued job waits long enough to be seen, and
+    # who is told to end has the time for it.
+    "second_s": 0.2,
+    "requeue_delay_s": 20,
+    "kill_wait_s": 20,
 }
 
 
@@ -38,7 +41,7 @@ class Slurm:
             env=os.environ | self.environment | variables,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE_S,
             check=False,
         )
 
@@ -68,8 +71,8 @@ class Slurm:
         return self.run(*asked).splitlines()
 
     def soon(self, job: str, *lines: str, form: str = "%T") -> None:
-        """squeue says this within half a minute."""
-        wait(30, lambda: self.queued(job, form) == list(lines), lambda: self.queued(job))
+        """squeue will say this."""
+        wait(lambda: self.queued(job, form) == list(lines), lambda: self.queued(job))
 
     def said(self, job: str) -> list[str]:
         """What the job printed, without what Slurm's own daemon adds."""
@@ -78,12 +81,14 @@ class Slurm:
         return [line for line in lines if not line.startswith("slurmstepd")]
 
 
-def wait(seconds: float, happened: object, shown: object = None) -> None:
+def wait(happened: object, shown: object = None) -> None:
     assert callable(happened)
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + PATIENCE_S
     while not happened():
         if time.monotonic() > deadline:
-            raise AssertionError(f"not within {seconds:g} s: {shown() if callable(shown) else ''}")
+            raise AssertionError(
+                f"not within {PATIENCE_S:g} s: {shown() if callable(shown) else ''}"
+            )
         time.sleep(0.1)
 
 

@@ -60,7 +60,7 @@ def jobs(slurm: Slurm) -> dict[str, str]:
         case: slurm.submit(script, *options) for case, (script, options, _) in CASES.items()
     }
     for job in submitted.values():
-        wait(60, lambda job=job: slurm.queued(job, "%T")[0] in ("COMPLETED", "FAILED"))
+        wait(lambda job=job: slurm.queued(job, "%T") in (["COMPLETED"], ["FAILED"]))
     return submitted
 
 
@@ -68,7 +68,7 @@ def jobs(slurm: Slurm) -> dict[str, str]:
 def test_a_job_that(slurm: Slurm, jobs: dict[str, str], case: str) -> None:
     job, wanted = jobs[case], CASES[case][2]
     rows = [f"{job}{row}" for row in wanted]
-    wait(30, lambda: slurm.accounted(job)[: len(rows)] == rows, lambda: slurm.accounted(job))
+    wait(lambda: slurm.accounted(job)[: len(rows)] == rows, lambda: slurm.accounted(job))
 
 
 def test_srun_names_the_rank_and_the_node_that_failed(slurm: Slurm, jobs: dict[str, str]) -> None:
@@ -86,27 +86,27 @@ def test_a_job_cancelled_before_its_start_has_no_step(slurm: Slurm) -> None:
     slurm.soon(job, f"{job}|PENDING|JobHeldUser", form="%i|%T|%r")
     slurm.run("scancel", job)
     rows = [f"{job}|CANCELLED by {ME}|0:0"]
-    wait(30, lambda: slurm.accounted(job) == rows, lambda: slurm.accounted(job))
+    wait(lambda: slurm.accounted(job) == rows, lambda: slurm.accounted(job))
 
 
 def test_cancelling_tells_the_tasks_and_the_script_before_it_kills(slurm: Slurm) -> None:
     """To a file of its own: srun, which is told as well, may pass nothing on any more."""
     task = "trap 'echo task >> told; exit' TERM; echo began; while :; do sleep 0.1; done"
     job = slurm.submit(f"trap 'echo script >> told' TERM; srun sh -c \"{task}\"")
-    wait(30, lambda: "began" in slurm.said(job))
+    wait(lambda: "began" in slurm.said(job))
     slurm.run("scancel", job)
     told = slurm.folder / "told"
-    wait(30, lambda: told.exists() and set(told.read_text().split()) == {"task", "script"})
+    wait(lambda: told.exists() and set(told.read_text().split()) == {"task", "script"})
     rows = [f"{job}|CANCELLED by {ME}|0:0"]
-    wait(30, lambda: slurm.accounted(job, "-X") == rows, lambda: slurm.accounted(job))
-    wait(30, lambda: not slurm.run("squeue", "--noheader", "--format=%i").split().count(job))
+    wait(lambda: slurm.accounted(job, "-X") == rows, lambda: slurm.accounted(job))
+    wait(lambda: not slurm.run("squeue", "--noheader", "--format=%i").split().count(job))
     assert slurm.run("scancel", job) == "", "a second time there is nothing to say"
 
 
 def test_a_signal_goes_to_the_tasks_and_not_to_the_script(slurm: Slurm) -> None:
     task = "trap 'echo USR2; exit 0' USR2; echo began; while :; do sleep 0.1; done"
     job = slurm.submit(f'srun sh -c "{task}"; echo after')
-    wait(30, lambda: "began" in slurm.said(job))
+    wait(lambda: "began" in slurm.said(job))
     slurm.run("scancel", "--signal=USR2", job)
-    wait(30, lambda: slurm.said(job) == ["began", "USR2", "after"], lambda: slurm.said(job))
+    wait(lambda: slurm.said(job) == ["began", "USR2", "after"], lambda: slurm.said(job))
     slurm.soon(job, "COMPLETED")

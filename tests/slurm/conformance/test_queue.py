@@ -10,7 +10,7 @@ import pytest
 from slurm.conformance.conftest import Slurm, wait
 
 ME = os.getuid()
-PRINT = "env | grep ^SLURM_ | sort > {name}"
+PRINT = "env | grep ^SLURM_ | sort > {name}~; mv {name}~ {name}"
 
 
 def test_a_throttled_array_runs_some_and_says_why_the_rest_waits(slurm: Slurm) -> None:
@@ -19,15 +19,15 @@ def test_a_throttled_array_runs_some_and_says_why_the_rest_waits(slurm: Slurm) -
     waits = "JobArrayTaskLimit"
     lines = {f"{job}_0|RUNNING|None", f"{job}_1|RUNNING|None"}
     lines |= {f"{job}_2|PENDING|{waits}", f"{job}_3|PENDING|{waits}"}
-    wait(30, lambda: set(slurm.queued(job)) == lines, lambda: slurm.queued(job))
+    wait(lambda: set(slurm.queued(job)) == lines, lambda: slurm.queued(job))
     collapsed = slurm.run("squeue", "--noheader", "--format=%i|%t", "-j", job).splitlines()
     assert f"{job}_[2-3%2]|PD" in collapsed
     slurm.run("scancel", f"{job}_3")
     (slurm.folder / "go").touch()
     ended = {f"{job}_{element}|COMPLETED" for element in range(3)}
-    wait(30, lambda: set(slurm.queued(job, "%i|%T")) == ended, lambda: slurm.queued(job))
+    wait(lambda: set(slurm.queued(job, "%i|%T")) == ended, lambda: slurm.queued(job))
     accounted = {f"{job}_{element}|COMPLETED|0:0" for element in range(3)}
-    wait(30, lambda: accounted <= set(slurm.accounted(job, "-X")), lambda: slurm.accounted(job))
+    wait(lambda: accounted <= set(slurm.accounted(job, "-X")), lambda: slurm.accounted(job))
 
 
 def test_a_whole_array_that_is_cancelled_before_it_starts_keeps_its_elements(slurm: Slurm) -> None:
@@ -35,7 +35,7 @@ def test_a_whole_array_that_is_cancelled_before_it_starts_keeps_its_elements(slu
     slurm.run("scancel", job)
     assert slurm.queued(job, "%i|%T") == [f"{job}_{element}|CANCELLED" for element in range(4)]
     rows = [f"{job}_[0-3%2]|CANCELLED by {ME}|0:0"]
-    wait(30, lambda: slurm.accounted(job) == rows, lambda: slurm.accounted(job))
+    wait(lambda: slurm.accounted(job) == rows, lambda: slurm.accounted(job))
 
 
 def test_elements_that_are_cancelled_before_they_start_lose_their_names(slurm: Slurm) -> None:
@@ -45,7 +45,7 @@ def test_elements_that_are_cancelled_before_they_start_lose_their_names(slurm: S
     slurm.run("scancel", f"{job}_[0-1,3]")
     assert slurm.queued(job, "%i|%T") == [f"{job}|CANCELLED"]
     rows = [f"{job}|CANCELLED by {ME}|0:0"]
-    wait(30, lambda: slurm.accounted(job) == rows, lambda: slurm.accounted(job))
+    wait(lambda: slurm.accounted(job) == rows, lambda: slurm.accounted(job))
 
 
 def test_an_elements_own_number_is_its_jobs_id_and_the_last_has_the_arrays(slurm: Slurm) -> None:
@@ -57,12 +57,12 @@ def test_an_elements_own_number_is_its_jobs_id_and_the_last_has_the_arrays(slurm
     assert first[2] != job
     raw = [f"{job}_1|{first[2]}", f"{job}_2|{job}"]
     fields = "JobID,JobIDRaw"
-    wait(30, lambda: sorted(slurm.accounted(job, "-X", fields=fields)) == raw)
+    wait(lambda: sorted(slurm.accounted(job, "-X", fields=fields)) == raw)
 
 
 def words_of(file: Path) -> list[str]:
     """What a batch script printed, once it has: either element may be the first to run."""
-    wait(30, lambda: file.exists() and file.read_text() != "")
+    wait(lambda: file.exists() and file.read_text() != "")
     return file.read_text().split()
 
 
@@ -88,7 +88,7 @@ def test_a_job_waits_for_another(
 def test_a_requeued_job_waits_a_moment_and_knows_that_it_was_restarted(slurm: Slurm) -> None:
     script = "echo ${SLURM_RESTART_COUNT-first}; [ $SLURM_RESTART_COUNT ] || sleep 60"
     job = slurm.submit(script)
-    wait(30, lambda: slurm.said(job) == ["first"])
+    wait(lambda: slurm.said(job) == ["first"])
     slurm.run("scontrol", "requeue", job)
     slurm.soon(job, "PENDING|BeginTime", form="%T|%r")
     shown = slurm.run("scontrol", "show", "job", job)
@@ -96,10 +96,10 @@ def test_a_requeued_job_waits_a_moment_and_knows_that_it_was_restarted(slurm: Sl
     assert "JobState=PENDING Reason=BeginTime " in shown
     refused = f"Job is pending execution for job {job}\n"
     assert slurm.refusal("scontrol", "requeue", job) == refused
-    wait(30, lambda: slurm.said(job) == ["first", "1"], lambda: slurm.said(job))
+    wait(lambda: slurm.said(job) == ["first", "1"], lambda: slurm.said(job))
     slurm.soon(job, "COMPLETED")
     both = [f"{job}|REQUEUED|0:0", f"{job}|COMPLETED|0:0"]
-    wait(30, lambda: slurm.accounted(job, "-X", "-D") == both, lambda: slurm.accounted(job, "-D"))
+    wait(lambda: slurm.accounted(job, "-X", "-D") == both, lambda: slurm.accounted(job, "-D"))
     assert slurm.accounted(job, "-X") == both[1:], "earlier starts are told with -D alone"
 
 
@@ -155,7 +155,7 @@ def test_each_task_of_a_step_is_told_who_it_is(slurm: Slurm) -> None:
 
 def variables(slurm: Slurm, name: str) -> dict[str, str]:
     file = slurm.folder / name
-    wait(30, lambda: file.exists() and "SLURM_TASKS_PER_NODE" in file.read_text())
+    wait(file.exists)
     return dict(line.partition("=")[::2] for line in file.read_text().splitlines())
 
 
