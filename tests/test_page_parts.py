@@ -132,6 +132,9 @@ def test_each_cause_of_a_configuration_is_a_row_its_primary_one_first() -> None:
     (table,) = grids(causes.parts(material([run("a")], {"a": told("a", FINDING, sync)})))
     assert [cells[1] for cells in table.rows] == ["python_input", "sync_bound"]
     assert table.rows[1][0] == ""
+    short = Finding("too_short_to_judge", 0.4, "time", ("3 s",), "Let it run.")
+    (table,) = grids(causes.parts(material([run("a")], {"a": told("a", short)})))
+    assert table.rows[0][2] == NONE  # its share is the start-up's: nobody's fault
 
 
 def test_the_rank_that_computes_longer_is_named_and_even_ones_are_not() -> None:

@@ -122,7 +122,7 @@ def _rows(one: Configuration, found: Diagnosis) -> list[list[str]]:
         [
             one.label if finding is found.findings[0] else "",
             finding.cause,
-            telling.cost(finding),
+            words.NONE if finding.cause == TOO_SHORT else telling.cost(finding),
             "; ".join(finding.evidence),
             telling.gain(finding.gain) if finding.gain else words.NONE,
             " ".join(filter(None, (finding.remedy, telling.settings(finding.changes)))),
