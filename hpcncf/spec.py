@@ -164,9 +164,9 @@ class Training(Settings):
     `passive`, sleep. `default`: as the environment says, else a while of the one, then the other.
     Engine `native` has threads of its own."""
     pin: Literal["none", "cores", "numa"] = "none"
-    """Each rank binds itself to `cpus_per_task` of the CPUs that it may use: `cores`, each on a core
-    that no other rank of the node has, none shared with a hyperthread; `numa`, all of them on one
-    NUMA node besides. Refused where there are too few."""
+    """Each rank binds itself to `cpus_per_task` of the CPUs that it may use: `cores`, each on a
+    core that no other rank of the node has, none shared with a hyperthread; `numa`, all of them on
+    one NUMA node besides. Refused where there are too few."""
     epochs: Count = 3
     """Passes over the training positives."""
     max_steps: Count | None = None
