@@ -89,7 +89,8 @@ def test_a_warned_run_is_requeued_and_goes_on_to_the_same_bits(user: User, tiny_
     first = of_first(user)
     assert [each["outcome"] for each in first] == ["stopped", "stopped"]
     assert "put back into the queue, time 1 of 3" in first[0]["error"]["message"]
-    assert ends(user)["attempt"] == 2
+    # On a busy machine the second may come so late that it is the next attempt which it stops.
+    assert ends(user)["attempt"] in (2, 3)
     resumed = records(user, "rank-0.json")[-1]["training"]
     assert resumed["resumed_epoch"] > 0 or resumed["resumed_step"] > 0
     same_bits(user, tiny_data, TWO_NODES)
