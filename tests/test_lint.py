@@ -104,6 +104,23 @@ def test_what_a_loop_may_do(line: str) -> None:
     assert rules(LOOP.format(line=line)) == []
 
 
+@pytest.mark.parametrize(
+    "backward",
+    [
+        "scaler.scale(loss).backward()",
+        "(loss / 4).backward()",
+        "accelerator.backward(loss)",
+        "self.manual_backward(loss)",
+        "loss.backward(torch.ones_like(loss))",
+    ],
+)
+def test_a_loss_is_one_however_it_is_differentiated(backward: str) -> None:
+    loop = LOOP.replace("loss.backward()", backward)
+    assert rules(loop.format(line="losses.append(loss)")) == [(4, "kept-graph")]
+    assert rules(loop.format(line="losses.append(loss.detach())")) == []
+    assert rules(loop.format(line="outputs.append(scaler)")) == []
+
+
 def test_what_runs_once_in_an_epoch_is_not_of_a_step() -> None:
     inner = "".join(f"    {line}\n" for line in LOOP.format(line="pass").splitlines())
     epochs = f"for epoch in range(9):\n{inner}    print(loss.item())\n"

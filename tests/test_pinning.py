@@ -70,6 +70,22 @@ def test_too_few_cores_are_refused_with_what_there_is(
         shares(tmp_path, shape, how, each, masks)
 
 
+@pytest.mark.parametrize(
+    ("shape", "how", "expected"),
+    [
+        (SIBLINGS_IN_A_ROW, "cores", [0, 2, 4, 6]),  # its first four CPUs are two cores
+        (TWO_SOCKETS, "numa", [0, 1, 4, 5]),
+        (DEALT, "numa", [0, 2, 1, 3]),
+    ],
+)
+def test_a_run_alone_on_a_machine_is_given_the_cores_that_its_ranks_will_choose(
+    tmp_path: Path, shape: Shape, how: How, expected: list[int]
+) -> None:
+    found = numa.cores(shape, machine(tmp_path, shape))
+    assert pinning.in_order(how, 2, 2, found) == expected
+    assert pinning.in_order(how, 9, 2, found) == sorted(shape)
+
+
 MASKS = st.lists(st.sets(st.integers(0, 11), min_size=1), min_size=1, max_size=4)
 
 

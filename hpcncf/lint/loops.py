@@ -12,6 +12,7 @@ from hpcncf.lint.complaint import Complaint
 COMPREHENSIONS: Final = (ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp)
 LOOPS: Final = (ast.For, ast.AsyncFor, ast.While, *COMPREHENSIONS)
 DRAWS: Final = frozenset({"choice", "choices", "sample", "shuffle", "permutation", "randperm"})
+BACKWARD: Final = frozenset({"backward", "manual_backward"})
 VALUES: Final = frozenset({"item", "detach", "tolist", "numpy"})
 
 
@@ -73,15 +74,21 @@ def _steps(turn: list[ast.AST]) -> Iterator[Complaint]:
 
 
 def _losses(nodes: list[ast.AST]) -> set[str]:
-    """Names whose `.backward()` is called."""
-    return {
-        node.func.value.id
-        for node in nodes
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr == "backward"
-        and isinstance(node.func.value, ast.Name)
-    }
+    """Names that are differentiated: `loss.backward()`, `scaler.scale(loss / 4).backward()`,
+    `accelerator.backward(loss)`."""
+    calls_ = (node for node in nodes if isinstance(node, ast.Call))
+    return {name for call in calls_ for name in _differentiated(call)}
+
+
+def _differentiated(call: ast.Call) -> set[str]:
+    function = call.func
+    if not isinstance(function, ast.Attribute) or function.attr not in BACKWARD:
+        return set()
+    if isinstance(function.value, ast.Name) and not call.args:
+        return {function.value.id}
+    # Its receiver may be the loss or who differentiates it, its argument the loss or a gradient.
+    inside = [node for part in (function.value, *call.args) for node in ast.walk(part)]
+    return {each.id for each in inside if isinstance(each, ast.Name) and "loss" in each.id}
 
 
 def _seldom(condition: ast.If) -> list[ast.AST]:

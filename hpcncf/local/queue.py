@@ -17,9 +17,10 @@ from typing import Final
 
 from hpcncf import claims, final_report, packs, records, submissions
 from hpcncf.local import machine, pack, processes
-from hpcncf.monitor import cores, topology
+from hpcncf.monitor import cores, numa, topology
 from hpcncf.paths import AttemptPaths, ResultPaths
 from hpcncf.plan import Run
+from hpcncf.rank import pinning
 from hpcncf.rank.word import Word
 from hpcncf.results import read_plan
 from hpcncf.state import evidence
@@ -117,6 +118,10 @@ def execute(
     cpus, wanted = cores.usable_cpus(), runs[0].resources.node_cores
     if runs[0].resources.packed:
         cpus = topology.spread(cpus, wanted)
+    elif (training := runs[0].training) and training.pin != "none":
+        asked = runs[0].resources
+        found = numa.cores(cpus)
+        cpus = pinning.in_order(training.pin, asked.tasks_per_node, asked.cpus_per_task, found)
     on = pack.Machine(cpus[:wanted], pack.visible_gpus(), {})
     pack.Working(paths, on, pack.Orders(take, told_to_stop)).work(runs)
 

@@ -44,6 +44,17 @@ def shares(
     ]
 
 
+def in_order(how: How, ranks: int, each: int, found: Sequence[Core]) -> list[int]:
+    """The CPUs of a run that has all these cores to choose from, rank after rank; all of them
+    where they do not suffice, which its ranks will say."""
+    cpus = [cpu for core in found for cpu in core.cpus]
+    try:
+        given_out = shares(how, [cpus] * ranks, each, found)
+    except HpcncfError:
+        return sorted(cpus)
+    return [cpu for share in given_out for cpu in share]
+
+
 def _on_one_node(
     may_use: Sequence[AbstractSet[int]], each: int, found: Sequence[Core]
 ) -> list[frozenset[int]]:
