@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from hpcncf import packs
 from hpcncf import plan as planning
+from hpcncf.local import machine
 from hpcncf.plan import Run
 from hpcncf.spec import Data, JobSpec, Resources
 from hpcncf.submit import packing
@@ -44,3 +45,8 @@ def test_repeats_share_a_pack_and_what_is_left_over_is_packed_with_others() -> N
     made = packs.packs(runs(repeats=3, size=2, rates=2))
     rates = [sorted(run.training.lr for run in pack if run.training) for pack in made]
     assert sorted(rates) == [[0.1, 0.1], [0.1, 0.2], [0.2, 0.2]]
+
+
+def test_this_machine_refuses_a_pack_with_fewer_cores_than_its_runs_need_together() -> None:
+    (one,) = runs(repeats=1, size=10_000, rates=1)
+    assert "10000 cores for 10000 runs side by side" in (machine.refusal(one) or "")

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from conftest import within
-from make_runs import tiny
 
 from hpcncf import records, results, submissions
 from hpcncf.jobfile import load, plan
@@ -21,12 +20,25 @@ from hpcncf.plan import Plan, Run
 from hpcncf.records import End, RankRecord
 
 pytestmark = pytest.mark.skipif(len(usable_cpus()) < 2, reason="two runs want a core each")
+# What waits ends when it is told to, and at once when its job is started again.
+PROGRAM = """\
+import os, pathlib, signal, sys, time
+for told in (signal.SIGUSR2, signal.SIGTERM):
+    signal.signal(told, lambda *_: sys.exit(0))
+kind = sys.argv[1]
+print("I am one that", kind)
+pathlib.Path(os.environ["HPCNCF_OUTPUT"], "begun").touch()
+if kind == "fails":
+    sys.exit(3)
+while kind != "ends" and "SLURM_RESTART_COUNT" not in os.environ:
+    time.sleep(0.05)
+"""
 JOB = """\
 name: packed
-data: {{path: {data}}}
-training: {{epochs: {epochs}, global_batch_size: 50}}
-resources: {{runs_per_node: 2}}
-grid: {{training.lr: {rates}}}
+workload: {command: [PYTHON, program.py, '{kind}']}
+parameters: {kind: ends}
+resources: {runs_per_node: 2}
+grid: {parameters.kind: [KINDS]}
 """
 WORK = """\
 import json, sys
@@ -35,10 +47,10 @@ task.work(sys.argv[1], json.loads(sys.argv[2]), False, {})
 """
 
 
-def planned(folder: Path, rates: str, epochs: int = 1) -> tuple[ResultPaths, Plan]:
-    tiny(folder / "data")
+def planned(folder: Path, *kinds: str) -> tuple[ResultPaths, Plan]:
     job = folder / "packed.yaml"
-    job.write_text(JOB.format(data=folder / "data", rates=rates, epochs=epochs))
+    job.write_text(JOB.replace("KINDS", ", ".join(kinds)).replace("PYTHON", sys.executable))
+    (folder / "program.py").write_text(PROGRAM)
     paths, made = ResultPaths(folder / "results"), plan(load(job), job)
     results.leave_plan(paths, load(job), made)
     return paths, made
@@ -61,10 +73,10 @@ def started(paths: ResultPaths, made: Plan, restart: int = 0) -> subprocess.Pope
     )
 
 
-def left(paths: ResultPaths, made: Plan) -> dict[float, list[RankRecord]]:
-    """Learning rate -> the records of its attempts."""
+def left(paths: ResultPaths, made: Plan) -> dict[str, list[RankRecord]]:
+    """Kind -> the records of its attempts."""
     return {
-        run.varied["training.lr"]: [
+        run.varied["parameters.kind"]: [
             records.read(path, RankRecord)
             for attempt in paths.run(run.id).attempts()
             for path in attempt.ranks()
@@ -73,53 +85,46 @@ def left(paths: ResultPaths, made: Plan) -> dict[float, list[RankRecord]]:
     }
 
 
-def trains(paths: ResultPaths, run: Run) -> bool:
-    progress = paths.run(run.id).attempt(1).progress
-    return progress.exists() and json.loads(progress.read_text())["phase"] != "startup"
+def begun(paths: ResultPaths, run: Run) -> bool:
+    return (paths.run(run.id).attempt(1).output / "begun").exists()
 
 
 def test_one_that_fails_ends_no_other_and_each_has_its_own_core_record_and_log(
     tmp_path: Path,
 ) -> None:
-    paths, made = planned(tmp_path, "[1.0e30, 0.001]")
-    assert started(paths, made).wait(timeout=120) == 1
+    paths, made = planned(tmp_path, "fails", "ends")
+    assert started(paths, made).wait(timeout=120) == 3
     told = left(paths, made)
-    (failed,), (done,) = told[1e30], told[0.001]
+    (failed,), (done,) = told["fails"], told["ends"]
     assert (failed.outcome, done.outcome) == ("failed", "completed")
-    assert {len(failed.cores.cpus), len(done.cores.cpus)} == {1}
+    assert [len(failed.cores.cpus), len(done.cores.cpus)] == [1, 1]
     assert failed.cores.cpus != done.cores.cpus
     assert (done.launched_by, done.slurm_job_id, done.cores.allocated) == ("slurm", "9", 1)
     assert done.packed is not None
     assert sorted(done.packed.runs) == sorted(run.id for run in made.runs)
-    log = paths.run(done.run_id).attempt(1).log(0).read_text()
-    assert "epoch 1/1" in log
-    assert records.read(paths.run(failed.run_id).attempt(1).end, End).exit_codes == [1]
+    assert paths.run(done.run_id).attempt(1).log(0).read_text().startswith("I am one that ends\n")
+    assert records.read(paths.run(failed.run_id).attempt(1).end, End).exit_codes == [3]
 
 
 def test_warned_they_all_stop_the_job_is_put_back_once_and_they_go_on(tmp_path: Path) -> None:
-    paths, made = planned(tmp_path, "[0.001, 0.002]", epochs=30)
+    paths, made = planned(tmp_path, "waits", "rests")
     first = started(paths, made)
-    assert within(120, lambda: all(trains(paths, run) for run in made.runs))
+    assert within(120, lambda: all(begun(paths, run) for run in made.runs))
     first.send_signal(signal.SIGUSR2)
     assert first.wait(timeout=120) == 128 + signal.SIGUSR2
-    stopped = [record for each in left(paths, made).values() for record in each]
-    assert {record.outcome for record in stopped} == {"stopped"}
     assert (tmp_path / "bin/calls").read_text() == "requeue 9\n"
     assert started(paths, made, restart=1).wait(timeout=120) == 0
-    for first_one, second in left(paths, made).values():
-        assert (first_one.outcome, second.outcome) == ("stopped", "completed")
-        assert second.training is not None
-        assert second.training.resumed_epoch is not None
+    outcomes = [[record.outcome for record in each] for each in left(paths, made).values()]
+    assert outcomes == [["stopped", "completed"]] * 2
 
 
 def test_one_that_is_cancelled_ends_alone_and_is_no_failure(tmp_path: Path) -> None:
-    paths, made = planned(tmp_path, "[0.001, 0.002]", epochs=30)
+    paths, made = planned(tmp_path, "waits", "ends")
     submissions.begin(paths, "slurm", [run.id for run in made.runs], again=False)
     process = started(paths, made)
-    assert within(120, lambda: all(trains(paths, run) for run in made.runs))
-    submissions.cancel(paths, [made.runs[0].id])
+    assert within(120, lambda: all(begun(paths, run) for run in made.runs))
+    (waiting,) = [run for run in made.runs if run.varied["parameters.kind"] == "waits"]
+    submissions.cancel(paths, [waiting.id])
     assert process.wait(timeout=120) == 0
-    end = records.read(paths.run(made.runs[0].id).attempt(1).end, End)
-    assert end.reason == "cancelled"
-    outcomes = [record.outcome for each in left(paths, made).values() for record in each]
-    assert sorted(outcomes) == ["completed", "stopped"]
+    assert records.read(paths.run(waiting.id).attempt(1).end, End).reason == "cancelled"
+    assert [record.outcome for record in left(paths, made)["ends"]] == ["completed"]
