@@ -147,6 +147,15 @@ def test_a_command_that_was_killed_is_ending_until_slurm_says_why(
     assert status.states(paths, plan_of(paths))[0].state == "failed"
 
 
+def test_of_a_task_with_other_runs_a_killed_command_has_failed_at_once(
+    paths: ResultPaths, fake_slurm: FakeSlurm
+) -> None:
+    sent(paths, per_task=2)
+    leave(paths, 0, "8_0", outcome="failed", exit_code=-9)
+    fake_slurm.answer("squeue", "8_0|RUNNING|None||||node1|0|0|\n")
+    assert status.states(paths, plan_of(paths))[0].state == "failed"
+
+
 def test_cores_that_cannot_be_used_are_told_loudly(
     paths: ResultPaths, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -41,15 +41,18 @@ def _not_listed(job: SubmittedJob) -> str:
     return f"neither squeue nor sacct tells of Slurm job {job.id}"
 
 
-def begun(attempt: Attempt, state: JobState | None, whole: bool, passed: bool) -> Verdict | None:
+def begun(
+    attempt: Attempt, state: JobState | None, whole: bool, passed: bool, alone: bool
+) -> Verdict | None:
     """Of a run with an attempt by this job; None where its records are to tell.
 
     `passed`: the job's task has gone on to a later run, so that the job's end is not this run's.
+    `alone`: the job has no other run.
     """
     if passed:
         starved = state is not None and state.state == "out_of_memory" and not whole
         return _told(state) if state and starved else None
-    if whole and _shot(attempt) and state and _had_it(state):
+    if alone and whole and _sigkilled(attempt) and state and _had_the_job(state):
         return _ends(attempt)
     if state is None or (state.remembered and attempt.alive):
         return ("running", "") if attempt.alive and not whole else None
@@ -81,7 +84,7 @@ def _ends(attempt: Attempt) -> Verdict:
     return "running", f"ending: {why}" if why else "ending"
 
 
-def _had_it(state: JobState) -> bool:
+def _had_the_job(state: JobState) -> bool:
     """Whether Slurm had the job yet when it was asked, which may be some seconds ago."""
     return state.state == "running" or (state.remembered and state.state == "pending")
 
@@ -107,7 +110,7 @@ def _failed(attempt: Attempt) -> bool:
     return any(record.outcome == "failed" for record in attempt.ranks)
 
 
-def _shot(attempt: Attempt) -> bool:
+def _sigkilled(attempt: Attempt) -> bool:
     """Whether SIGKILL ended a command: whether for want of memory, its job's end will tell."""
     return any(record.exit_code == -signal.SIGKILL for record in attempt.ranks)
 
@@ -115,7 +118,7 @@ def _shot(attempt: Attempt) -> bool:
 def explained(state: JobState, attempt: Attempt | None, log: Path) -> JobState:
     """With what srun said of the rank that failed, where no record tells and Slurm only that the
     job did. A requeued job's log tells of earlier starts, too."""
-    told = attempt is not None and _failed(attempt) and not _shot(attempt)
+    told = attempt is not None and _failed(attempt) and not _sigkilled(attempt)
     if state.state != "failed" or state.restarts or told:
         return state
     try:

@@ -130,7 +130,8 @@ def _attempted(run: Run, attempt: Attempt, sent: Sent | None, by_hand: JobState 
         return _ended(run, attempt, attempt.end)
     whole = len(attempt.ranks) == run.resources.world_size
     passed = sent is not None and sent.started and sent.passed
-    verdict = by_slurm.begun(attempt, state, whole, passed)
+    alone = sent is None or sent.job is None or len(sent.job.runs) == 1
+    verdict = by_slurm.begun(attempt, state, whole, passed, alone)
     if verdict:
         return verdict
     if whole or _failed_rank(attempt.ranks):
