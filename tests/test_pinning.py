@@ -43,6 +43,7 @@ def shares(
         ("cores", 1, [[0, 8], [1, 9]], [[0], [1]]),  # as srun binds to cores
         ("cores", 1, [[0, 1], [0]], [[1], [0]]),  # the first has another, the second has not
         ("numa", 2, [[2, 3, 4, 5, 6], [0, 1]], [[4, 5], [0, 1]]),
+        ("numa", 1, [[0], [1]], [[0], [1]]),  # bound already, both on one node
     ],
 )
 def test_each_rank_has_cores_of_its_own_within_what_it_may_use(

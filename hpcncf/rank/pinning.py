@@ -67,8 +67,9 @@ def _on_one_node(
         for core in sorted(mine):
             of_node.setdefault(found[core].node, set()).add(core)
         free = {node: len(its) - taken.get(node, 0) for node, its in of_node.items()}
-        best = max(free, key=lambda node: free[node], default=None)
-        if best is None or free[best] < each:
+        large = [node for node, its in of_node.items() if len(its) >= each]
+        best = max(large, key=lambda node: free[node], default=None)
+        if best is None:
             left.append(frozenset())
             continue
         taken[best] = taken.get(best, 0) + each
