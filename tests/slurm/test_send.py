@@ -57,6 +57,7 @@ def test_what_an_account_allows_is_submitted_and_the_command_for_the_rest_sends_
     user: User, tiny_data: Path
 ) -> None:
     (user.folder / "site.yaml").write_text("additional_parameters: {hold: true}\n")
+    user.leaves()  # a job of the conformance cases would count
     limited(user.cluster, 4)
     try:
         code, said = sends(user, tiny_data, 10)

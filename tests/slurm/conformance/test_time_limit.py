@@ -10,6 +10,7 @@ def test_the_time_limit_warns_and_then_ends_the_job(slurm: Slurm, limited: str) 
     wait(lambda: "USR2" in slurm.said(limited), lambda: slurm.said(limited))
     rows = [f"{limited}|TIMEOUT|0:0", f"{limited}.batch|CANCELLED|0:15"]
     wait(lambda: slurm.accounted(limited)[:2] == rows, lambda: slurm.accounted(limited))
-    assert slurm.queued(limited, "%T") in (["TIMEOUT"], []), "forgotten some minutes after its end"
+    # First it is completing, and some minutes after its end forgotten.
+    wait(lambda: slurm.queued(limited, "%T") in (["TIMEOUT"], []), lambda: slurm.queued(limited))
     assert slurm.said(limited)[:2] == ["began", "USR2"]
     assert "after" not in slurm.said(limited)
