@@ -26,8 +26,8 @@ SIZES: Final = (1, 2, 4)
 REPEATS: Final = 4
 # Some seconds of steps each: a pack's runs are to be at work together.
 ENGINES: Final = (
-    {"training.loader": "per_sample", "training.max_steps": 150},
-    {"training.engine": "native", "training.epochs": 40},
+    {"training.loader": "per_sample", "training.max_steps": 900},
+    {"training.engine": "native", "training.epochs": 60},
 )
 
 
