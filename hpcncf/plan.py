@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections import Counter
 from collections.abc import Mapping
 from itertools import product
 from math import prod
@@ -286,8 +287,13 @@ def first_problem(error: ValidationError) -> str:
 
 
 def core_hours(runs: list[Run]) -> float:
-    """The most that these runs can cost: every one up to its time limit."""
-    return sum(run.resources.cores * run.resources.timeout_min / 60 for run in runs)
+    """The most that these runs can cost: every one up to its time limit. Where they run side by
+    side, a short pack holds the cores of a whole one."""
+    minutes = (
+        -(-number // shape.side_by_side) * shape.nodes * shape.node_cores * shape.timeout_min
+        for shape, number in Counter(run.resources for run in runs).items()
+    )
+    return sum(minutes) / 60
 
 
 def merged(old: Plan, new: Plan) -> Plan:

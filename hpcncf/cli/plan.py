@@ -137,7 +137,8 @@ def _show(job: JobSpec, plan: Plan, paths: ResultPaths) -> None:
     print(f"job {job.name}: {asked}, at most {core_hours(runs):.2f} core-hours")
     done = _complete(plan, paths)
     if done:
-        left = core_hours(runs) - core_hours(done)
+        known = {run.id for run in done}
+        left = core_hours([run for run in runs if run.id not in known])
         where = layout.shown(paths.folder)
         print(f"complete in {where}: {len(done)}; left: at most {left:.2f} core-hours")
     print()

@@ -59,8 +59,8 @@ def fit(wanted: Sequence[Task], quota: Quota, give: Callable[[list[Task]], None]
 
 
 def runs_per_task(left: Sequence[Run], room: int) -> int | None:
-    """The fewest runs in a task with which those left fit into `room` tasks; None: none does."""
-    sizes = [len(each) for each in shapes([[run] for run in left])]
+    """The fewest packs in a task with which those left fit into `room` tasks; None: none does."""
+    sizes = [len(each) for each in packs.by_shape(left)]
     if len(sizes) > room:
         return None
     return next(n for n in range(1, len(left) + 1) if sum(-(-size // n) for size in sizes) <= room)
