@@ -90,7 +90,7 @@ def _epoch(
     full_epoch: int | None,
 ) -> Row:
     """A whole epoch's training: measured, or where max_steps cut every one short, extrapolated."""
-    gpus = run.resources.gpus_per_node * run.resources.nodes
+    gpus = run.resources.gpus_per_node * run.resources.nodes / run.resources.runs_per_gpu
     cut = run.training is not None and run.training.max_steps is not None
     whole = [
         epochs

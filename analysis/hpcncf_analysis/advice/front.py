@@ -114,9 +114,12 @@ def _standing(one: Configuration, seconds: float) -> Standing:
     return Standing(one, seconds, one.cores * seconds / 3600, gpus(one) * seconds / 3600)
 
 
-def gpus(one: Configuration) -> int:
-    """GPUs that a run is allocated, over all its nodes; none where nobody asked for any."""
-    return 0 if one.by_hand else int(one.rows[0]["nodes"] * one.rows[0]["gpus_per_node"])
+def gpus(one: Configuration) -> float:
+    """GPUs that a run is allocated, over all its nodes, and its part of those that it shares; none
+    where nobody asked for any."""
+    row = one.rows[0]
+    shared = row.get("runs_per_gpu") or 1
+    return 0.0 if one.by_hand else float(row["nodes"] * row["gpus_per_node"] / shared)
 
 
 def _quickest(each: Standing) -> tuple[float, tuple[float, float], str]:
