@@ -48,6 +48,7 @@ def started(wanted: bool, gpus: Sequence[str]) -> Iterator[Served]:
     try:
         problem = _start(env)
         if problem:
+            _tell("quit", env)  # it may only have been slow to answer
             sys.stderr.write(f"hpcncf: mps: {problem}: the runs share the GPU without it\n")
             yield Served(list(gpus), problem=problem)
             return

@@ -68,9 +68,9 @@ class _Task:
         attempt = last_attempt(self._paths.run(run.id))
         if attempt is None or not complete(run, attempt):
             return True
-        # What was asked for again is done where an earlier start of this very job did it.
+        # What was asked for again is done where this very job did it, in this start or an earlier.
         by = attempt.claim.slurm_job_id if attempt.claim else None
-        return self._again and not launcher.requeued(by)
+        return self._again and by != launcher.slurm_job_id()
 
     def _take(self, run: Run) -> AttemptPaths:
         return taking.take(run, self._paths.run(run.id), Place(), self._over.get(run.id, 0))
