@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcncf.monitor import topology
+from hpcncf.monitor import numa, topology
 
 
 @pytest.mark.parametrize(
@@ -17,7 +17,7 @@ def test_so_many_cpus_on_as_many_cores_as_there_are(
     tmp_path: Path, number: int, chosen: list[int]
 ) -> None:
     for cpu in range(8):
-        told = tmp_path / topology.SIBLINGS.format(cpu)
+        told = tmp_path / numa.CPU.format(cpu, "thread_siblings_list")
         told.parent.mkdir(parents=True)
         told.write_text(f"{cpu % 4},{cpu % 4 + 4}\n")
     assert topology.spread(range(8), number, tmp_path) == chosen
