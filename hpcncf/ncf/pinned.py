@@ -23,6 +23,11 @@ def pin(how: How, each: int, place: Place) -> None:
     if sys.platform != "linux":
         raise HpcncfError(f"training.pin {how}: only Linux binds processes: use pin none")
     pinning.refuse_other_binding()
+    if os.environ.get("HPCNCF_NODE_CPUS") == "":
+        raise HpcncfError(
+            f"training.pin {how}: nothing confines this job's runs, which are side by side, to "
+            "cores of their own: all would bind to the same ones: use pin none"
+        )
     mine = (socket.gethostname(), cores.usable_cpus())
     every = distributed.gathered(mine, place)
     here = [rank for rank, (name, _) in enumerate(every) if name == mine[0]]
