@@ -19,7 +19,7 @@ class Point:
     """Its place in the grid."""
     label: str
     cores: int
-    gpus: int
+    gpus: float
     batch: int
     """Positives of an optimiser step over all ranks."""
     whole_steps: int
