@@ -51,7 +51,7 @@ def ran(folder: Path) -> Collected:
     verbs, data = Verbs(folder, LIMIT_S), folder / "data"
     source = os.environ.get("HPCNCF_DATA")
     made = ["synthetic", "--like", "frappe"]
-    verbs("data", "prepare", *(["frappe", source] if source else made), "-o", str(data))
+    verbs("data", "prepare", *(["frappe", "--source", source] if source else made), "-o", str(data))
     file = folder / "packing.yaml"
     file.write_text(yaml.safe_dump(job(data, int(usable()))))
     verbs.submit(file, folder / "results")
