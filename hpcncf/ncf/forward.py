@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from hpcncf.errors import HpcncfError
+from hpcncf.ncf import precision
 from hpcncf.ncf.model import NeuMF
 from hpcncf.ncf.products import HALVES
 from hpcncf.spec import Training
@@ -62,7 +63,9 @@ class Forward(nn.Module):
         )
         context = torch.zeros(self._least, self.model.columns, device=self._device)
         try:
-            with torch.random.fork_rng():
+            # As it trains: torch.compile would compile anew where TensorFloat-32 is allowed later.
+            allowed = precision.allowed(training, torch.device(self._device))
+            with torch.random.fork_rng(), allowed:
                 for _ in range(WARM_UPS):
                     self(users, items, context).sum().backward()
         except RuntimeError as error:
