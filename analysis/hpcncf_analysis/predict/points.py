@@ -28,6 +28,8 @@ OF_INPUT: Final = {
 OF_SYNC: Final = {
     *("sync", "sync_every", "bucket_mb", "gradient_as_bucket_view", "static_graph", "backend"),
 }
+# Who shares the node or the GPU; rows older than these settings have none.
+SHARED: Final = ("runs_per_node", "runs_per_gpu", "ranks_per_gpu", "mps")
 COMPUTE: Final = ("forward_share", "backward_share", "optimizer_share", "other_share")
 # Shorter than half of its longest run a configuration's runs tell less than that one.
 LONG_ENOUGH: Final = 0.5
@@ -115,6 +117,7 @@ def of_row(row: Row, label: str) -> Point:
     settings = {name: row.get(name) for name in (*Training.model_fields, *Model.model_fields)}
     settings |= {name: row.get(name) for name in ("device", "backend", "data_key")}
     settings |= {"gpus_per_rank": row["gpus_per_node"] / row["tasks_per_node"]}
+    settings |= {name: int(row.get(name) or name != "mps") for name in SHARED}
     kept = {name: repr(value) for name, value in settings.items() if name not in SHAPE | COSTLESS}
     compute = {name: value for name, value in kept.items() if name not in OF_INPUT | OF_SYNC}
     sync = {name: value for name, value in kept.items() if name in OF_SYNC}
@@ -136,7 +139,7 @@ def of_row(row: Row, label: str) -> Point:
 def _of_input(kept: dict[str, str], compute: dict[str, str]) -> dict[str, str]:
     """Workers compute beside the engine, and engine native makes its own instances: there the time
     waited for input is that of this engine only."""
-    own = {name: kept[name] for name in (*OF_INPUT, "negatives", "data_key", "device")}
+    own = {name: kept[name] for name in (*OF_INPUT, *SHARED, "negatives", "data_key", "device")}
     apart = kept["engine"] == repr("native") or kept["num_workers"] != repr(0)
     return own | compute if apart else own
 
