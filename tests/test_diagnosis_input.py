@@ -159,11 +159,15 @@ def test_an_optimiser_is_not_blamed_without_reason(changes: dict[str, Any]) -> N
 
 
 def test_what_the_rowwise_engine_knows_nothing_of_goes_back_to_its_default() -> None:
-    training = {"engine": "reference", "adam": "fused", "seed": 3}
+    training = {"engine": "reference", "adam": "fused", "compile": "torchscript", "seed": 3}
     told = evidence(phases=HEAVY, rows_per_step=1500, table_rows=300_000, training=training)
     found = step.dense_optimizer(told)
     assert found is not None
-    assert found.changes == {"training.adam": "default", "training.engine": "rowwise"}
+    assert found.changes == {
+        "training.adam": "default",
+        "training.compile": "none",
+        "training.engine": "rowwise",
+    }
 
 
 def test_without_workers_their_settings_go_back_to_their_defaults() -> None:

@@ -16,7 +16,7 @@ from hpcncf_analysis.diagnosis.evidence import Evidence
 OVERRULED: Final[Mapping[str, tuple[str, ...]]] = {
     "training.loader": OF_LOADERS,
     "training.num_workers": OF_WORKERS,
-    "training.engine": ("adam", "sparse", *OF_REFERENCE),
+    "training.engine": ("adam", "sparse", "compile", "precision", *OF_REFERENCE),
 }
 
 
