@@ -104,6 +104,11 @@ def test_a_gpu_that_waits_for_small_kernels_is_launch_bound() -> None:
     assert gpus.gpu_underused(evidence(gpus=Gpus(1, 0.9))) is None
 
 
+def test_a_gpu_that_idles_in_a_training_of_seconds_is_no_cause() -> None:
+    short = {"elapsed_s": 25.0, "startup_s": 22.0, "training_s": 3.0, "evaluation_s": 0.0}
+    assert gpus.gpu_underused(evidence(**short, gpus=Gpus(1, 0.4, training=True))) is None
+
+
 def test_without_phases_it_is_not_known_what_a_gpu_waits_for() -> None:
     found = gpus.gpu_underused(command(gpus=Gpus(1, 0.2)))
     assert found is not None

@@ -64,6 +64,9 @@ def gpu_underused(evidence: Evidence) -> Finding | None:
     told = evidence.gpus
     if told is None or told.busy >= thresholds.GPU_BUSY:
         return None
+    share = (1 - told.busy) * (_trains(evidence) if told.training else 1.0)
+    if not evidence.worth(share):
+        return None
     why, remedy = _why(evidence)
     when = "of its training" if told.training else "of the time"
     numbers = [
@@ -71,7 +74,6 @@ def gpu_underused(evidence: Evidence) -> Finding | None:
         *([] if told.watts is None else [f"{told.watts:.0f} W on average, per GPU"]),
         *why,
     ]
-    share = (1 - told.busy) * (_trains(evidence) if told.training else 1.0)
     return Finding("gpu_underused", share, "time", tuple(numbers), remedy)
 
 
