@@ -68,7 +68,7 @@ def _of_rowwise(resources: Resources, training: Training) -> list[str]:
     return [reason for broken, reason in rules if broken]
 
 
-def _of_precision(_: Resources, training: Training) -> list[str]:
+def _of_precision(resources: Resources, training: Training) -> list[str]:
     rules = [
         (
             training.precision == "float16"
@@ -76,6 +76,14 @@ def _of_precision(_: Resources, training: Training) -> list[str]:
             and training.optimizer == "lazy_adam",
             "training.precision float16 with optimizer lazy_adam, which is two of torch's: a "
             "gradient scaler could skip one's step and take the other's; use bfloat16, or adam",
+        ),
+        (
+            training.precision == "float16"
+            and training.engine == "reference"
+            and training.sync == "local_sgd"
+            and resources.world_size > 1,
+            "training.precision float16 with sync local_sgd: a rank's gradient scaler would skip "
+            "steps that the others take; use bfloat16, or sync dense",
         ),
         (
             training.tf32 and training.precision != "float32",

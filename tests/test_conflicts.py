@@ -84,6 +84,7 @@ GRAPH = Training(engine="rowwise", loader="device", cuda_graph=True)
             Training(precision="float16", sparse=True, optimizer="lazy_adam"),
             "two of torch's",
         ),
+        (Resources(nodes=2), Training(precision="float16", sync="local_sgd"), "the others take"),
         (GPU, Training(tf32=True, precision="bfloat16"), "products of float32"),
         (Resources(), Training(engine="rowwise", static_graph=True), "no graph"),
         (Resources(), Training(engine="rowwise", bucket_mb=1.0), "no buckets"),
