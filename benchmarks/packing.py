@@ -50,8 +50,8 @@ def ran(folder: Path) -> Collected:
     """The job's results. Raises VerbFailed."""
     verbs, data = Verbs(folder, LIMIT_S), folder / "data"
     source = os.environ.get("HPCNCF_DATA")
-    made = ["synthetic", "--like", "frappe"]
-    verbs("data", "prepare", *(["frappe", "--source", source] if source else made), "-o", str(data))
+    real = ["frappe", "--source", str(Path(source).resolve())] if source else []
+    verbs("data", "prepare", *(real or ["synthetic", "--like", "frappe"]), "-o", str(data))
     file = folder / "packing.yaml"
     file.write_text(yaml.safe_dump(job(data, int(usable()))))
     verbs.submit(file, folder / "results")

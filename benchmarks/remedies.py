@@ -15,7 +15,6 @@ from typing import Final
 
 from benchmarks.verbs import VerbFailed, Verbs, end_in_order
 from hpcncf.collect import Collected, collect
-from hpcncf.ncf.data.frappe import ZIP
 from hpcncf.paths import ResultPaths
 from hpcncf_analysis import summary
 from hpcncf_analysis.remedies import effect, telling
@@ -30,7 +29,7 @@ def ran(folder: Path) -> Collected:
     """The job's results. Raises VerbFailed."""
     verbs, data = Verbs(folder, LIMIT_S), folder / "data"
     source = os.environ.get("HPCNCF_DATA")
-    real = ["frappe", "--source", str(Path(source) / ZIP)] if source else []
+    real = ["frappe", "--source", str(Path(source).resolve())] if source else []
     verbs("data", "prepare", *(real or ["synthetic", "--like", "frappe"]), "-o", str(data))
     job = folder / "remedies.yaml"
     job.write_text(JOB.read_text().replace("../data/frappe", str(data)))
