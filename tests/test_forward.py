@@ -51,6 +51,7 @@ def test_inductor_compiles_once_before_the_first_step_and_computes_the_same(
 
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
     torch._dynamo.reset()
+    counters.clear()
     rank = of(data, tmp_path, compile="inductor")
     assert counters["stats"]["unique_graphs"] == 1
     rank.train()
