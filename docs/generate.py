@@ -134,12 +134,12 @@ Refused when the plan is made, with the reason:
 | `engine: rowwise`, `native` | `accumulate`, `parallel` | so do these |
 | `engine: native` | `compile`, `precision`, `tf32` | it is compiled already, for CPUs, in float32 |
 | `engine: rowwise` | `compile: torchscript`; `inductor` in several ranks | a step is no module |
-| `engine: rowwise` | `precision` other than `float32` on a CPU | rounding costs more than it saves |
+| `engine: rowwise` | `precision` other than `float32` on a CPU | rounding costs more there |
 | `cuda_graph` | a CPU, several ranks, another `engine` or `loader` | a replay is all of a step |
 | `cuda_graph` | dropout, `profile: torch` | neither can be followed through replays |
 | `tf32` | another `precision` than `float32` | it is about products of float32 |
 | `precision: float16`, `engine: reference` | `lazy_adam` | its scaler would skip half a step |
-| `precision: float16`, `engine: reference` | ranks with `sync: local_sgd` | each has a scaler of its own |
+| `precision: float16`, `engine: reference` | ranks with `sync: local_sgd` | each skips for itself |
 | `bucket_mb` and other settings of DDP | another `engine` or `sync` | there is no DDP |
 | `accumulate` | `static_graph` | torch's DDP fails (pytorch/pytorch issue 143580) |
 | `accumulate` | fewer positives of a rank in a step | some parts would be empty |
