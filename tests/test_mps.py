@@ -10,8 +10,13 @@ from hpcncf.local import mps
 
 CONTROL = """\
 #!/bin/sh
-[ "$1" = -d ] && { echo "start $CUDA_VISIBLE_DEVICES" >> %(calls)s; exit %(code)s; }
+if [ "$1" = -d ]; then
+    echo "start $CUDA_VISIBLE_DEVICES" >> %(calls)s
+    [ %(code)s = 0 ] && { sleep 100 & echo $! > "$CUDA_MPS_PIPE_DIRECTORY/daemon"; }
+    exit %(code)s
+fi
 read command
+[ "$command" = quit ] && kill "$(cat "$CUDA_MPS_PIPE_DIRECTORY/daemon")"
 [ -d "$CUDA_MPS_PIPE_DIRECTORY" ] && echo "$command" >> %(calls)s
 """
 
@@ -49,6 +54,15 @@ def test_without_it_the_runs_share_the_gpu_and_one_line_says_why(
     (line,) = capsys.readouterr().err.splitlines()
     assert served.problem is not None
     assert served.problem in line
+
+
+def test_without_a_folder_for_its_pipes_the_runs_share_the_gpu_too(
+    calls: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(calls.parent / "no such folder"))
+    with mps.started(True, ["4"]) as served:
+        assert (served.running, served.gpus) == (False, ["4"])
+    assert "no folder for its pipes" in capsys.readouterr().err
 
 
 def test_nothing_is_started_where_nobody_asked(calls: Path) -> None:

@@ -42,15 +42,18 @@ def started(wanted: bool, gpus: Sequence[str]) -> Iterator[Served]:
     if not wanted:
         yield Served(list(gpus))
         return
-    folder = Path(tempfile.mkdtemp(prefix="hpcncf-mps-"))  # a socket's path must be short
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="hpcncf-mps-"))  # a socket's path must be short
+    except OSError as error:
+        yield _missed(gpus, f"no folder for its pipes: {error}")
+        return
     variables = {"CUDA_MPS_PIPE_DIRECTORY": str(folder), "CUDA_MPS_LOG_DIRECTORY": str(folder)}
     env = os.environ | variables | {"CUDA_VISIBLE_DEVICES": ",".join(gpus)}
     try:
         problem = _start(env)
         if problem:
             _tell("quit", env)  # it may only have been slow to answer
-            sys.stderr.write(f"hpcncf: mps: {problem}: the runs share the GPU without it\n")
-            yield Served(list(gpus), problem=problem)
+            yield _missed(gpus, problem)
             return
         try:
             yield Served([str(number) for number in range(len(gpus))], True, None, variables)
@@ -60,26 +63,34 @@ def started(wanted: bool, gpus: Sequence[str]) -> Iterator[Served]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def _missed(gpus: Sequence[str], problem: str) -> Served:
+    sys.stderr.write(f"hpcncf: mps: {problem}: the runs share the GPU without it\n")
+    return Served(list(gpus), problem=problem)
+
+
 def _start(env: Mapping[str, str]) -> str | None:
     """Why it did not; None where it answers."""
     if shutil.which(CONTROL) is None:
         return f"there is no {CONTROL} on this node"
+    # A file, for the daemon may keep what it was given to write to: a pipe would not end.
+    log = Path(env["CUDA_MPS_LOG_DIRECTORY"], "start.log")
     try:
-        said = subprocess.run(
-            [CONTROL, "-d"],
-            env=env,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=ANSWER_S,
-            check=False,
-            preexec_fn=_undisturbed,
-        )
+        with log.open("w") as said:
+            started = subprocess.run(
+                [CONTROL, "-d"],
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=subprocess.STDOUT,
+                timeout=ANSWER_S,
+                check=False,
+                preexec_fn=_undisturbed,
+            )
+        last = log.read_text(errors="replace").strip().splitlines()[-1:] or ["it gave no reason"]
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"{CONTROL} did not start: {error}"
-    if said.returncode:
-        last = (said.stdout + said.stderr).strip().splitlines()[-1:] or ["it gave no reason"]
-        return f"{CONTROL} ended with exit code {said.returncode}: {last[0]}"
+    if started.returncode:
+        return f"{CONTROL} ended with exit code {started.returncode}: {last[0]}"
     return _tell("get_server_list", env)
 
 
