@@ -55,8 +55,8 @@ ALONE: Final = (
 )
 TOGETHER: Final = (
     Case("reference", {}, 30),
-    Case("rowwise", {"engine": "rowwise", "sync": "rows"}, 4_000),
-    Case("native", {"engine": "native", "sync": "rows"}, 40_000),
+    Case("rowwise", {"engine": "rowwise", "sync": "rows"}, 3_000),
+    Case("native", {"engine": "native", "sync": "rows"}, 26_000),
 )
 
 
