@@ -27,8 +27,12 @@ def written(paths: ResultPaths) -> list[Written]:
 def planned(path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
     """What `hpcncf plan` makes of the job file: it must not complain, but that there is no cluster
     where Slurm's commands are installed alone."""
+    return planned_with(path, [], capsys)
+
+
+def planned_with(path: Path, settings: list[str], capsys: pytest.CaptureFixture[str]) -> Any:
     capsys.readouterr()
-    assert main(["plan", str(path), "--json"]) == 0
+    assert main(["plan", str(path), *settings, "--json"]) == 0
     told = capsys.readouterr()
     assert not [line for line in told.err.splitlines() if "the cluster's limits" not in line]
     return json.loads(told.out)
@@ -99,6 +103,44 @@ def test_a_command_that_was_typed_becomes_a_job(
     assert run["resources"]["cpus_per_task"] == 1
     assert run["resources"]["timeout_min"] == 13, "100 s on a fifth of the cores, and half as much"
     assert only.advice.sure.sure == "unproven", "with one core it never ran"
+
+
+def test_one_run_of_those_that_shared_a_node_asks_for_its_own_cores(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = make_results.demo(tmp_path, site="cpu", resources={"runs_per_node": 3})
+    make_results.complete(paths)
+    knee = written(paths)[0]
+    plan = planned(knee.job, capsys)
+    (run,), (array,) = plan["runs"], plan["arrays"]
+    assert run["resources"]["runs_per_node"] == 1
+    assert array["parameters"]["tasks_per_node"] == 2
+    assert array["parameters"]["mem_gb"] == 1.0
+    assert "#SBATCH --cpus-per-task=1\n" in knee.advice.sbatch
+    assert "#SBATCH --mem=1024M\n" in knee.advice.sbatch
+    assert knee.script is not None, "a plain script starts one run"
+    (told,) = [line for line in knee.advice.reasons if line.startswith("Measured with")]
+    assert told.startswith("Measured with 3 runs side by side; one alone is asked for")
+
+
+def test_runs_whose_price_is_their_part_of_a_gpu_are_asked_for_together(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shared = {"gpus_per_node": 1, "runs_per_node": 8, "runs_per_gpu": 4, "mps": True}
+    paths = make_results.demo(tmp_path, site="cpu", resources=shared, repeats=8)
+    make_results.complete(paths)
+    knee = written(paths)[0]
+    plan = planned(knee.job, capsys)
+    (array,) = plan["arrays"]
+    assert (len(plan["runs"]), array["tasks"], array["side_by_side"]) == (4, 1, 4)
+    assert array["parameters"]["gpus_per_node"] == 1
+    assert "#SBATCH --gpus-per-node=1\n" in knee.advice.sbatch
+    assert knee.advice.sbatch.endswith("# for 4 runs side by side, each on 2 cores of its own\n")
+    (told,) = [line for line in knee.advice.reasons if line.startswith("Measured with")]
+    alone = "-s repeats=1 -s resources.runs_per_gpu=1 -s resources.mps=false"
+    assert f"one alone ({alone}) pays for all of the GPU" in told
+    (run,) = planned_with(knee.job, alone.split(), capsys)["runs"]
+    assert (run["resources"]["runs_per_gpu"], run["resources"]["mps"]) == (1, False)
 
 
 def test_where_other_data_lies_by_now_there_is_a_job_file_and_no_script(tmp_path: Path) -> None:

@@ -69,3 +69,25 @@ def test_a_request_tells_where_its_figures_are_from() -> None:
     assert "400\u202fMiB, and 25\u202f% more" in wanted.memory
     assert "3 epochs, with evaluation and start-up, take 40\u202fs; 50\u202f% more" in wanted.time
     assert wanted.core_hours == pytest.approx(40 / 3600)
+
+
+@pytest.mark.parametrize(
+    ("asked", "wanted"),
+    [
+        ({"runs_per_node": 4}, {}),
+        ({"gpus_per_node": 1, "mps": True}, {"gpus_per_node": 1}),
+        ({"gpus_per_node": 1, "runs_per_node": 2, "mps": True}, {"gpus_per_node": 1}),
+        (
+            {"gpus_per_node": 1, "runs_per_node": 4, "runs_per_gpu": 2},
+            {"gpus_per_node": 1, "runs_per_gpu": 2},
+        ),
+        ({"gpus_per_node": 1, "tasks_per_node": 2, "ranks_per_gpu": 2, "mps": True}, None),
+    ],
+    ids=["a node", "MPS for nobody", "a GPU each", "two on each of two", "ranks share"],
+)
+def test_only_those_that_share_its_gpu_are_asked_for_beside_it(
+    asked: dict[str, Any], wanted: dict[str, Any] | None
+) -> None:
+    found = request(configuration("a"), Resources(**asked)).resources
+    sized = {"mem_gb": found.mem_gb, "timeout_min": found.timeout_min}
+    assert found == Resources(**(asked if wanted is None else wanted), **sized)

@@ -80,6 +80,7 @@ class Advice:
             *([saving.told(self.saves, unit)] if self.saves else []),
             *(self._change() if self.changed else []),
             self.sureness,
+            *([self.request.sharing] if self.request.sharing else []),
             f"Time: {self.request.time}{self._whole_run()}",
             f"Memory: {self.request.memory}",
         ]
@@ -101,8 +102,10 @@ class Advice:
         return f"To ask for what was measured instead, submit it with {' '.join(told)}. {sure}"
 
     def _whole_run(self) -> str:
-        core_hours = self.request.core_hours
-        return f" In all {words.core_time(core_hours)}." if core_hours is not None else ""
+        of_one = self.request.core_hours
+        return (
+            f" In all {words.core_time(of_one * self.job.repeats)}." if of_one is not None else ""
+        )
 
 
 def _wrapped(sentences: Sequence[str]) -> list[str]:

@@ -32,14 +32,14 @@ class Asked:
         """The configuration that the job file asks for outside its grid; None where it is none."""
         if self.job is None:
             return None
-        plain = {"grid": {}, "points": [], "exclude": [], "repeats": 1}
-        return self.configuration(self.job.model_copy(update=plain))
+        outside = self.job.model_copy(update={"grid": {}, "points": [], "exclude": []})
+        return self.configuration(outside)
 
     def configuration(self, job: JobSpec) -> str | None:
-        """That of a job of one run, on the data as it was planned; None where it is none."""
+        """That of a job without a grid, on the data as it was planned; None where it is none."""
         keys = {run.data.path: run.data_key for run in self.runs.values() if run.data}
         try:
-            (run,) = plan.expand(job, keys).runs
+            (run,) = plan.expand(job.model_copy(update={"repeats": 1}), keys).runs
         except UsageError:
             return None  # settings that only some point of the grid makes whole
         return plan.configuration(run)

@@ -75,7 +75,7 @@ def sentence(
     chosen = of(best, diagnoses)
     if chosen and _is_free(chosen, finding):
         return f"{told}; {best.label} does not."
-    return f"{told}. {_remedy(finding)}"
+    return f"{told}. {remedy(finding)}"
 
 
 def _is_free(chosen: Diagnosis, finding: Finding) -> bool:
@@ -96,7 +96,7 @@ def left(
         return []
     return [
         f"{best.label} still {_loses(finding)}: {MEANS[finding.cause]} ({finding.cause}). "
-        f"{_remedy(finding)}"
+        f"{remedy(finding)}"
     ]
 
 
@@ -121,7 +121,7 @@ def _loses(finding: Finding) -> str:
     return f"loses {words.percent(finding.share)} of its {finding.of}"
 
 
-def _remedy(finding: Finding) -> str:
+def remedy(finding: Finding) -> str:
     """With the settings that apply it, and what they should bring."""
     settings = telling.settings(finding.changes)
     brings = [settings] if settings else []

@@ -15,6 +15,7 @@ from hpcncf.slurm.request import Site
 from hpcncf.spec import JobSpec, Resources
 from hpcncf.workload import Program
 from hpcncf_analysis.advice.front import Choice
+from hpcncf_analysis.labels import counted
 
 # Of 64 letters; what follows the name needs some.
 LONGEST: Final = 50
@@ -26,7 +27,8 @@ ALWAYS: Final = {
 
 
 def job(run: Run, resources: Resources, name: str, base: JobSpec | None) -> JobSpec:
-    """A job of this one run, its epochs whole; where it runs is as in `base`."""
+    """A job of this one run, or of as many as share its GPU, its epochs whole; where it runs is as
+    in `base`."""
     training = run.training.model_copy(update={"max_steps": None}) if run.training else None
     sections = {"data": run.data, "model": run.model, "training": training}
     return JobSpec.model_validate(
@@ -35,6 +37,7 @@ def job(run: Run, resources: Resources, name: str, base: JobSpec | None) -> JobS
             "workload": _workload(run),
             "parameters": run.parameters,
             "resources": resources,
+            "repeats": resources.side_by_side,
             **{key: value for key, value in sections.items() if value is not None},
             **({"site": base.site, "exclusive": base.exclusive} if base else {}),
         }
@@ -74,5 +77,9 @@ def as_yaml(job: JobSpec, comments: Sequence[str]) -> str:
 def sbatch(job: JobSpec, site: Site) -> str:
     """For a script of one's own."""
     lines = byhand.directives(job.resources, site, job.name, job.exclusive)
-    cores = job.resources.cpus_per_task
-    return "\n".join([*lines, f"# and in the script: srun --cpus-per-task={cores} ..."]) + "\n"
+    cores, runs = job.resources.cpus_per_task, job.resources.side_by_side
+    script = f"# and in the script: srun --cpus-per-task={cores} ..."
+    if runs > 1:
+        each = job.resources.tasks_per_node * cores
+        script = f"# for {runs} runs side by side, each on {counted(each, 'core')} of its own"
+    return "\n".join([*lines, script]) + "\n"

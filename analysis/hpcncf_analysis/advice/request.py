@@ -1,4 +1,8 @@
-"""What one run of a configuration asks of Slurm, from what its repeats took. Pure."""
+"""What one run of a configuration asks of Slurm, from what its repeats took. Pure.
+
+Runs that shared a node alone are asked for one by one, for each had cores of its own. Those that
+shared a GPU stay together: what one costs is its part of that GPU.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,7 @@ LEAST_MARGIN_S: Final = 120.0
 
 @dataclass(frozen=True)
 class Request:
-    """What one run asks of Slurm, and where memory and time are from."""
+    """What one run asks of Slurm, or as many as share its GPU, and where the figures are from."""
 
     resources: Resources
     expected_s: float | None
@@ -37,10 +41,12 @@ class Request:
     """Where `mem_gb` is from, in a sentence."""
     time: str
     """Where `timeout_min` is from, in a sentence."""
+    sharing: str = ""
+    """What becomes of the runs that were beside it, in a sentence; empty where none were."""
 
     @property
     def core_hours(self) -> float | None:
-        """What the whole run should cost, evaluation and start-up included."""
+        """What a whole run should cost, evaluation and start-up included."""
         return None if self.expected_s is None else self.resources.cores * self.expected_s / 3600
 
 
@@ -50,10 +56,32 @@ def request(one: Configuration, asked: Resources) -> Request:
     timeout = asked.timeout_min if expected_s is None else timeout_min(expected_s)
     sized = {"mem_gb": mem_gb or asked.mem_gb, "timeout_min": timeout, "runs_per_task": 1}
     return Request(
-        resources=asked.model_copy(update=sized),
+        resources=asked.model_copy(update=sized | _beside(asked)),
         expected_s=expected_s,
         memory=_memory(one.rows),
         time=_time(one, expected_s),
+        sharing=_sharing(asked),
+    )
+
+
+def _beside(asked: Resources) -> dict[str, Any]:
+    """No more runs than share its GPU, and MPS where processes do."""
+    shared = max(asked.runs_per_gpu, asked.ranks_per_gpu) > 1
+    return {"runs_per_node": 1, "mps": asked.mps and shared}
+
+
+def _sharing(asked: Resources) -> str:
+    if asked.side_by_side == 1:
+        return ""
+    if asked.runs_per_gpu == 1:
+        return (
+            f"Measured with {asked.side_by_side} runs side by side; one alone is asked for, on "
+            "as many cores as it had."
+        )
+    alone = "-s repeats=1 -s resources.runs_per_gpu=1" + " -s resources.mps=false" * asked.mps
+    return (
+        f"Measured with {asked.runs_per_gpu} runs on a GPU, and asked for with as many repeats, "
+        f"which may be other runs as well; one alone ({alone}) pays for all of the GPU."
     )
 
 
