@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from pathlib import Path
 
 import make_results
@@ -11,7 +12,7 @@ import pytest
 from conftest import FakeSlurm
 from make_results import plan_of
 
-from hpcncf import claims, records, submissions
+from hpcncf import claims, packs, records, submissions
 from hpcncf.paths import ResultPaths
 from hpcncf.records import End
 from hpcncf.state import status
@@ -104,6 +105,19 @@ def test_runs_wait_in_their_order_while_the_queue_lives(paths: ResultPaths) -> N
         ("pending", "1 before it"),
         ("pending", "2 before it"),
     ]
+
+
+def test_runs_side_by_side_wait_for_packs(tmp_path: Path) -> None:
+    """Six points of three repeats, two at a time: of their repeats six packs, three of the rest."""
+    paths = make_results.demo(tmp_path, resources={"runs_per_node": 2})
+    submitted(paths, os.getpid(), psutil.Process().create_time())
+    waits = Counter(state.reason for state in states(paths))
+    assert waits == {"next": 2, **{f"{number} before it": 2 for number in range(1, 9)}}
+    first = packs.packs(plan_of(paths).runs)[0][0]
+    claims.take(paths.run(first.id), "local")
+    waits = Counter(state.reason for state in states(paths) if state.state == "pending")
+    assert waits["next"] == 3, "the one beside it begins with it; it is the next pack's turn"
+    assert waits["1 before it"] == 2
 
 
 def test_a_queue_is_known_by_its_start_time_too(paths: ResultPaths) -> None:

@@ -206,6 +206,16 @@ def test_runs_of_one_task_wait_for_one_another(paths: ResultPaths, fake_slurm: F
     assert states[2][1] == "1 before it in its task (Slurm job 8_0 on node1)"
 
 
+def test_packs_of_one_task_wait_for_packs(tmp_path: Path, fake_slurm: FakeSlurm) -> None:
+    paths = make_results.demo(tmp_path, repeats=1, resources={"runs_per_node": 2})
+    sent(paths, per_task=6)
+    for number in (0, 1):
+        begin(paths, number, "8_0")
+    fake_slurm.answer("squeue", "8_0|RUNNING|None|||1:00|node1|0|0|\n")
+    told = [reason.partition(" in")[0] for state, reason in found(paths) if state == "pending"]
+    assert told == ["1 before it", "1 before it", "2 before it", "2 before it"]
+
+
 def test_a_run_of_a_task_tells_its_own_time_and_not_its_jobs(
     paths: ResultPaths, fake_slurm: FakeSlurm
 ) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpcncf import packs
 from hpcncf.local import machine
 from hpcncf.paths import ResultPaths
 from hpcncf.plan import Run
@@ -20,7 +21,7 @@ class Turn:
     ahead: str = ""
     """What a run in a local queue waits for."""
     before: int = 0
-    """Runs of its Slurm task that come before it and are not done."""
+    """Runs of its Slurm task, or packs of them, that come before it and are not done."""
     passed: bool = False
     """Whether its Slurm task has gone on to a later run."""
 
@@ -31,23 +32,30 @@ def local(
     attempts: Mapping[str, Attempt | None],
     sent: Mapping[str, Submission | None],
 ) -> dict[str, Turn]:
-    """What the runs of local queues wait for: another queue's turn, or runs before them."""
-    found, waiting = dict[str, Turn](), dict[str, int]()
-    turn = machine.turn()
-    for run in runs:
-        submission = sent[run.id]
-        if submission is None or submission.cluster != "local":
-            continue
-        job, since = submission.job_of(run.id), submission.submitted_at
-        if started(attempts[run.id], submission, job):
-            continue
-        before = waiting.get(since, 0)
-        waiting[since] = before + 1
-        ahead = "next" if before == 0 else f"{before} before it"
-        if turn and Path(turn.results) != paths.folder.resolve():
-            ahead = f"waits for the local queue of {Path(turn.results).name}"
-        found[run.id] = Turn(ahead=ahead)
+    """What the runs of local queues wait for: another queue's turn, or packs before them."""
+    turn, elsewhere = machine.turn(), ""
+    if turn and Path(turn.results) != paths.folder.resolve():
+        elsewhere = f"waits for the local queue of {Path(turn.results).name}"
+    planned = {run.id: run for run in runs}
+    queues = {one.submitted_at: one for one in sent.values() if one and one.cluster == "local"}
+    found: dict[str, Turn] = {}
+    for submission in queues.values():
+        before = 0
+        for pack in packs.packs([planned[each] for each in submission.runs if each in planned]):
+            begun = [_begun(run.id, attempts, submission) for run in pack]
+            waiting = [
+                run.id
+                for run, has in zip(pack, begun, strict=True)
+                if sent[run.id] is submission and not has
+            ]
+            ahead = elsewhere or (f"{before} before it" if before else "next")
+            found |= {run_id: Turn(ahead=ahead) for run_id in waiting}
+            before += bool(waiting) and not any(begun)
     return found
+
+
+def _begun(run_id: str, attempts: Mapping[str, Attempt | None], submission: Submission) -> bool:
+    return started(attempts.get(run_id), submission, submission.job_of(run_id))
 
 
 def in_tasks(
@@ -78,16 +86,19 @@ def _in_task(
     size: int,
 ) -> dict[str, Turn]:
     """`size`: so many of its runs begin side by side."""
-    begun = [started(attempts.get(run_id), submission, job) for run_id in job.runs]
-    latest = max((number // size for number, has in enumerate(begun) if has), default=-1)
-    turns, before, undone = dict[str, Turn](), 0, 0
-    for number, run_id in enumerate(job.runs):
-        before = undone if number % size == 0 else before
-        passed = number // size < latest
-        turns[run_id] = Turn(before=before, passed=begun[number] and passed)
-        skipped = submitted.cancelled(run_id, submission.submitted_at) and not begun[number]
-        over = passed or run_id in complete or skipped
-        undone += 0 if over or (begun[number] and _left(attempts.get(run_id))) else 1
+    together = packs.cut(job.runs, size)
+    begun = {run_id for run_id in job.runs if started(attempts.get(run_id), submission, job)}
+    latest = max((number for number, pack in enumerate(together) if begun & {*pack}), default=-1)
+    turns, before = dict[str, Turn](), 0
+    for number, pack in enumerate(together):
+        passed, undone = number < latest, False
+        for run_id in pack:
+            has = run_id in begun
+            turns[run_id] = Turn(before=before, passed=has and passed)
+            skipped = submitted.cancelled(run_id, submission.submitted_at) and not has
+            over = passed or run_id in complete or skipped
+            undone |= not (over or (has and _left(attempts.get(run_id))))
+        before += undone
     return turns
 
 
