@@ -126,6 +126,21 @@ def test_plain_scripts_of_several_arrays_are_printed_one_by_one(
         assert (code, out.partition("\n")[0]) == (0, "#!/bin/bash")
 
 
+def test_runs_side_by_side_have_no_plain_script_and_are_told_what_to_do_instead(
+    here: Path, job_file: JobFile, said: Said
+) -> None:
+    job_file("repeats: 2\n")
+    packed = ["-s", "resources.runs_per_node=2"]
+    code, out, err = said("plan", "job.yaml", *packed, "--by-hand")
+    assert (code, out) == (2, "")
+    assert "in a batch script for one task with 2 cores:" in err
+    call = f"hpcncf submit {here}/job.yaml -s resources.runs_per_node=2 --cluster local --wait"
+    assert f"    {call}\n" in err
+    cli.parser().parse_args(call.split()[1:])
+    *_, alone = err.rstrip().partition("each run by itself: ")
+    assert said("plan", "job.yaml", *packed, *alone.split(), "--by-hand")[0] == 0
+
+
 @pytest.mark.parametrize("option", ["--sbatch", "--by-hand"])
 def test_plan_says_when_no_script_is_left(
     here: Path, job_file: JobFile, said: Said, option: str

@@ -44,10 +44,7 @@ def text(job: JobSpec, site: Site, runs: list[Run], source: Source, note: str = 
     """
     resources = runs[0].resources
     if resources.packed:
-        raise UsageError(
-            "--by-hand: a plain script starts one run, and these are to run side by side "
-            "(runs_per_node, runs_per_gpu, mps): submit the job file; --sbatch prints its script"
-        )
+        raise UsageError(_instead(resources, source))
     alone = resources.model_copy(update={"runs_per_task": 1})
     asked = request.parameters(alone, site, job.name, exclusive=job.exclusive)
     parts = [
@@ -65,6 +62,24 @@ def text(job: JobSpec, site: Site, runs: list[Run], source: Source, note: str = 
         asked.get("slurm_teardown", []),
     ]
     return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n"
+
+
+def _instead(resources: Resources, source: Source) -> str:
+    """Why runs side by side have no plain script, and what there is in its place."""
+    alone = {"runs_per_node": 1, "runs_per_gpu": 1, "mps": False}
+    asked = [name for name, value in alone.items() if getattr(resources, name) != value]
+    settings = " ".join(f"-s resources.{name}={str(alone[name]).lower()}" for name in asked)
+    gpus = f" and {resources.node_gpus} GPUs" if resources.node_gpus else ""
+    given = [word for setting in source.settings for word in ("-s", setting)]
+    call = ["hpcncf", "submit", str(source.job_file), *given, "--cluster", "local", "--wait"]
+    return (
+        f"--by-hand: runs side by side ({', '.join(asked)}) need a process of hpcncf's own, which "
+        "gives each its cores and GPU; a plain script has none. Instead:\n"
+        "  submit the job file; --sbatch prints the script that this sends\n"
+        f"  or call, in a batch script for one task with {resources.node_cores} cores{gpus}:\n"
+        f"    {shlex.join(call)}\n"
+        f"  or have each run by itself: {settings}"
+    )
 
 
 def directives(resources: Resources, site: Site, name: str, exclusive: bool = False) -> list[str]:
