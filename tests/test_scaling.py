@@ -190,10 +190,27 @@ def test_a_size_alone_in_its_series_has_no_speedup() -> None:
 
 @pytest.mark.parametrize(
     ("core_hours", "text"),
-    [(4.39e-5, "0.158\u202fcore-s"), (2.5, "2.5\u202fcore-h"), (None, "–")],
+    [(4.39e-5, "0.158\u202fcore-s"), (2.5, "2.5\u202fcore-h"), (0.0, "0\u202fcore-s"), (None, "–")],
 )
 def test_core_time_is_readable(core_hours: float | None, text: str) -> None:
     assert words.core_time(core_hours) == text
+
+
+def test_hours_below_each_other_have_the_unit_in_which_the_least_can_be_read() -> None:
+    assert words.unit_of_hours([2.0, 0.0008, None, 0.0]) == ("s", 3600)
+    assert words.unit_of_hours([2.0, 0.1, 0.0, None]) == ("h", 1)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.0172, "17.2 ms"), (0.1, "0.1 s"), (0.0, "0 s"), (61.0, "61 s")]
+)
+def test_less_than_a_tenth_of_a_second_is_told_in_milliseconds(seconds: float, text: str) -> None:
+    assert words.duration(seconds).replace("\u202f", " ") == text
+
+
+def test_nothing_is_less_than_none() -> None:
+    assert words.percent(-0.002) == words.percent(0.0) == "0\u202f%"
+    assert words.percent(-0.02) == "-2\u202f%"
 
 
 def test_repeats_become_one_configuration_with_the_median() -> None:

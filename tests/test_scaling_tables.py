@@ -356,6 +356,9 @@ def test_an_epochs_cost_in_core_hours_and_gpu_hours() -> None:
     table = tables.cost_table(summary.configurations([plain]))
     assert cells(table, "1 core · vectorized")["an epoch: core-h"] == "0.5"
     assert "the run: GPU-h" not in (table.columns if table else [])
+    short = row(core_h_per_epoch=0.0008, core_hours=0.15, core_h_per_epoch_low=0.0007)
+    told = cells(tables.cost_table(summary.configurations([short])), "1 core · vectorized")
+    assert (told["an epoch: core-s"], told["the run: core-h"]) == ("2.88", "0.15")
     with_gpu = row(gpu_hours=1.5, gpu_h_per_epoch=0.25)
     told = cells(tables.cost_table(summary.configurations([with_gpu])), "1 core · vectorized")
     assert told["the run: GPU-h"] == "1.5"

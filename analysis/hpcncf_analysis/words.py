@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import floor, log10
 
 NONE = "–"
@@ -10,7 +10,7 @@ THIN = "\u202f"
 
 
 def percent(value: float | None) -> str:
-    return NONE if value is None else f"{100 * value:.0f}{THIN}%"
+    return NONE if value is None else f"{100 * value:z.0f}{THIN}%"
 
 
 def number(value: float | None) -> str:
@@ -50,6 +50,8 @@ def hundredths(value: float | None) -> str:
 def duration(value: float | None) -> str:
     if value is None:
         return NONE
+    if 0 < value < 0.1:
+        return f"{1000 * value:.3g}{THIN}ms"
     if value < 100:
         return f"{value:.3g}{THIN}s"
     minutes, seconds = divmod(round(value), 60)
@@ -58,12 +60,17 @@ def duration(value: float | None) -> str:
 
 
 def core_time(core_hours: float | None) -> str:
-    """In core-seconds below a tenth of a core-hour."""
     if core_hours is None:
         return NONE
-    if core_hours < 0.1:
-        return f"{number(3600 * core_hours)}{THIN}core-s"
-    return f"{number(core_hours)}{THIN}core-h"
+    letter, of_an_hour = unit_of_hours([core_hours])
+    return f"{number(of_an_hour * core_hours)}{THIN}core-{letter}"
+
+
+def unit_of_hours(hours: Iterable[float | None]) -> tuple[str, float]:
+    """The unit in which all of them can be read, and how many make an hour: `s` where the least
+    is below a tenth of an hour, else `h`. Those of none at all have no say."""
+    least = min((each for each in hours if each), default=0.0)
+    return ("s", 3600.0) if least < 0.1 else ("h", 1.0)
 
 
 def mebibytes(value: float | None) -> str:

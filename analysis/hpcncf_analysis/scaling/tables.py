@@ -102,15 +102,24 @@ def cost_table(shown: Sequence[Configuration]) -> Table | None:
     """What an epoch costs in time, cores and GPUs; None where nothing was trained."""
     told = [one for one in shown if one.median("seconds_per_epoch") is not None]
     gpus = any(one.median("gpu_hours") for one in told)
-    columns = ["configuration", "instances/s", "an epoch: s", "an epoch: core-s"]
-    columns += ["an epoch: core-h", "the run: core-h"]
-    columns += ["an epoch: GPU-h", "the run: GPU-h"] if gpus else []
-    names = ["instances_per_s", "seconds_per_epoch", "core_s_per_epoch", "core_h_per_epoch"]
-    names += ["core_hours", *(["gpu_h_per_epoch", "gpu_hours"] if gpus else [])]
-    rows = [[one.label, *(_median(one, name) for name in names)] for one in told]
+    hours = {"an epoch: core": "core_h_per_epoch", "the run: core": "core_hours"}
+    hours |= {"an epoch: GPU": "gpu_h_per_epoch", "the run: GPU": "gpu_hours"} if gpus else {}
+    units = {name: words.unit_of_hours(one.median(name) for one in told) for name in hours.values()}
+    columns = ["configuration", "instances/s", "an epoch: s"]
+    columns += [f"{what}-{units[name][0]}" for what, name in hours.items()]
+    plain = ("instances_per_s", "seconds_per_epoch")
+    rows = [
+        [
+            one.label,
+            *(_median(one, name) for name in plain),
+            *(_median(one, name, of_an_hour) for name, (_, of_an_hour) in units.items()),
+        ]
+        for one in told
+    ]
     return Table(columns, rows) if rows else None
 
 
-def _median(one: Configuration, name: str) -> str:
-    low, high = (one.figures.get(f"{name}_{end}") for end in ("low", "high"))
-    return with_ends(one.median(name), ends(low, high), words.number)
+def _median(one: Configuration, name: str, factor: float = 1.0) -> str:
+    known = (one.figures.get(f"{name}{end}") for end in ("", "_low", "_high"))
+    value, low, high = (None if each is None else factor * each for each in known)
+    return with_ends(value, ends(low, high), words.number)
