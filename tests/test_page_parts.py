@@ -95,8 +95,19 @@ def test_the_answer_is_the_cause_that_cost_the_most_core_hours() -> None:
 
 def test_a_remedy_that_the_conclusion_has_told_is_not_said_again() -> None:
     found = material([run("a")], {"a": told("a", FINDING)})
-    said = replace(found, conclusion=Conclusion("It loses half. Make batches (-s x=y).", []))
+    said = replace(found, conclusion=Conclusion("It loses half. Make batches.", []))
     assert "Remedy" not in dict(causes.answer(said))
+
+
+def test_settings_that_the_conclusion_has_not_told_are_said() -> None:
+    """Said of another run: the same words, but what to change is another."""
+    three = replace(FINDING, changes={"training.num_workers": 3})
+    found = material([run("a")], {"a": told("a", three)})
+    for sentence in ("Make batches.", "Make batches (-s training.num_workers=33)."):
+        other = replace(found, conclusion=Conclusion(f"It loses half. {sentence}", []))
+        assert "-s training.num_workers=3." in dict(causes.answer(other))["Remedy"]
+    same = Conclusion("It loses half. Make batches (-s training.num_workers=3).", [])
+    assert "Remedy" not in dict(causes.answer(replace(found, conclusion=same)))
 
 
 def test_columns_that_say_nothing_of_any_row_are_left_out() -> None:

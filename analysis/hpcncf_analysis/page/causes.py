@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from hpcncf_analysis import words
+from hpcncf_analysis.advice import cause
 from hpcncf_analysis.diagnosis import CoreCounts, Diagnosis, Finding, telling
 from hpcncf_analysis.labels import counted
 from hpcncf_analysis.page.material import Material
@@ -39,7 +40,7 @@ def answer(material: Material) -> list[tuple[str, str]]:
             ("Cores", _counts(largest, material.diagnoses[largest["run_id"]].cores)),
             ("Cause", _no_cause([material.diagnoses[row["run_id"]] for row in judged])),
         ]
-    told = [each for cause, each in by_cause.items() if cause != TOO_SHORT]
+    told = [each for named, each in by_cause.items() if named != TOO_SHORT]
     worst = max(told or by_cause.values(), key=lambda each: sum(lost(*pair) for pair in each))
     row, finding = max(worst, key=lambda pair: lost(*pair))
     cores = material.diagnoses[row["run_id"]].cores
@@ -52,8 +53,8 @@ def answer(material: Material) -> list[tuple[str, str]]:
 
 
 def _is_told(finding: Finding, material: Material) -> bool:
-    """Whether the conclusion, which stands right above, has said the remedy."""
-    return finding.remedy.rstrip(".") in material.conclusion.sentence
+    """Whether the conclusion, which stands right above, has said the remedy, settings and all."""
+    return cause.remedy(finding) in material.conclusion.sentence
 
 
 def lost(row: Row, finding: Finding) -> float:
