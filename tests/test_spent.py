@@ -45,19 +45,21 @@ def an_epoch(run_id: str, number: int, first_batch_s: float) -> dict[str, Any]:
     }
 
 
-def test_the_pause_before_an_epochs_first_batch_has_a_line_of_its_own(
+def test_pauses_and_pace_have_a_line_for_each_configuration(
     shown: list[Configuration],
 ) -> None:
     one = shown[0]
     run = one.rows[0]["run_id"]
     epochs = [an_epoch(run, 0, 3.0), an_epoch(run, 1, 0.5), an_epoch(run, 2, 1.0)]
-    table = spent.first_batches([*epochs, an_epoch("another", 0, 9.0)], shown)
+    kept = replace(one, rows=[one.rows[0] | {"pause_share": 0.06, "step_drift": -0.002}])
+    table = spent.pauses([*epochs, an_epoch("another", 0, 9.0)], [kept])
     assert table is not None
-    assert table.rows == [[one.label, "3", "0.75", "15\u202f%"]]
-    table = spent.first_batches(epochs[:1], shown)
+    assert table.rows == [[one.label, "3", "0.75", "15\u202f%", "6\u202f%", "0\u202f%"]]
+    unknown = replace(one, rows=[one.rows[0] | {"pause_share": None, "step_drift": None}])
+    table = spent.pauses(epochs[:1], [unknown])
     assert table is not None
-    assert table.rows == [[one.label, "3", "–", "30\u202f%"]]
-    assert spent.first_batches([], shown) is None
+    assert table.rows == [[one.label, "3", "–", "30\u202f%", "–", "–"]]
+    assert spent.pauses([], shown) is None
 
 
 def test_nothing_is_said_where_evaluation_is_less_than_training(

@@ -12,6 +12,7 @@ OF_TRAINING: Final = frozenset(
         "CPU efficiency: in training",
         "s/epoch, core-s/epoch",
         "evaluation: s/epoch, pairs/s",
+        "an epoch's first batch, the steps",
         "HR@10, NDCG@10",
         "HR@10 unseen",
         "count table",
@@ -83,6 +84,12 @@ DEFINITIONS: Final[list[tuple[str, str]]] = [
         "evaluation: s/epoch, pairs/s",
         "Medians over epochs: the slowest rank's time for one evaluation, and the pairs of user "
         "and item that all ranks scored, over it.",
+    ),
+    (
+        "an epoch's first batch, the steps",
+        "The wait for the first batch of an epoch, and its share of the training's time; steps "
+        "over ten times the median (and over 50 ms), by their share of the counted steps' time; "
+        "the median step of the last third over that of the first, less 1.",
     ),
     (
         "of the limit, of what was asked",

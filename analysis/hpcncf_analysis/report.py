@@ -11,8 +11,8 @@ from typing import Any
 from hpcncf import records
 from hpcncf.collect import Collected
 from hpcncf.paths import ResultPaths
-from hpcncf.records import NodeRecord, RecordError
-from hpcncf_analysis import diagnosis, summary, words
+from hpcncf.records import NodeRecord, RankRecord, RecordError, TrainingRecord
+from hpcncf_analysis import diagnosis, summary, timeline, words
 from hpcncf_analysis.advice import conclude, files
 from hpcncf_analysis.advice.conclude import Conclusion
 from hpcncf_analysis.advice.files import Written
@@ -25,6 +25,7 @@ from hpcncf_analysis.page.material import Material
 from hpcncf_analysis.page.section import Drawn
 from hpcncf_analysis.page.sections import sections
 from hpcncf_analysis.summary import Configuration
+from hpcncf_analysis.timeline import Timeline
 
 Row = Mapping[str, Any]
 
@@ -83,6 +84,7 @@ def gather(
     said = alerts(frame[frame["run_id"].isin(counted)], shown)
     written = files.write(shown, paths, diagnoses)
     chosen = written[0].advice.chosen.one if written else None
+    watched, over_time = extremes(found.runs, shown, paths), timelines(shown, chosen, paths)
     return Material(
         found=found,
         shown=shown,
@@ -91,7 +93,8 @@ def gather(
         diagnoses=diagnoses,
         written=written,
         score=diagnosis.score(paths, found.runs),
-        figures=drawing.draw(found, shown, extremes(found.runs, shown, paths), chosen),
+        figures=drawing.draw(found, shown, watched, over_time, chosen),
+        timelines=over_time,
         quality=quality,
     )
 
@@ -116,6 +119,24 @@ def extremes(
         )
         for name, row in named
     ]
+
+
+def timelines(
+    shown: Sequence[Configuration], chosen: Configuration | None, paths: ResultPaths
+) -> dict[str, Timeline]:
+    """By label; without those of too few steps. `chosen` is recommended."""
+    rows = timeline.chosen(drawing.stepped(shown, chosen), shown)
+    found = {label: _first_rank(paths, row) for label, row in rows.items()}
+    told = {label: timeline.timeline(part) for label, part in found.items() if part}
+    return {label: each for label, each in told.items() if each}
+
+
+def _first_rank(paths: ResultPaths, row: Row) -> TrainingRecord | None:
+    record = paths.run(row["run_id"]).attempt(row["attempt"]).rank(0)
+    try:
+        return records.read(record, RankRecord).training
+    except RecordError:
+        return None  # collect has named it among the skipped
 
 
 def _nodes(paths: ResultPaths, row: Row) -> list[NodeRecord]:

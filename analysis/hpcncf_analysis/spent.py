@@ -16,6 +16,13 @@ PARTS: Final = {
     "evaluation": "evaluation_s",
     "checkpoints": "checkpoint_s",
 }
+FIRST_BATCH: Final = tuple(
+    f"an epoch's first batch: {what}" for what in ("first epoch, s", "later, s", "of the training")
+)
+STEADY: Final = {
+    "the steps: over ten times the median": "pause_share",
+    "the steps: longer in the last third": "step_drift",
+}
 QUICKER: Final = (
     "Evaluation took longer than training in {of}: sampled candidates are fewer than all items, "
     "and engine native ranks them fastest."
@@ -39,10 +46,9 @@ def times_table(shown: Sequence[Configuration]) -> Table | None:
     return Table(["configuration", *columns, "evaluation: pairs/s"], rows) if rows else None
 
 
-def first_batches(
-    epochs: Sequence[Mapping[str, Any]], shown: Sequence[Configuration]
-) -> Table | None:
-    """The wait for each epoch's first batch: what starting workers costs, once in each epoch.
+def pauses(epochs: Sequence[Mapping[str, Any]], shown: Sequence[Configuration]) -> Table | None:
+    """The wait for each epoch's first batch (what starting workers costs, once in each epoch),
+    single slow steps, and whether the others kept their pace.
 
     Medians over a configuration's runs; None where no epoch is told.
     """
@@ -59,9 +65,14 @@ def first_batches(
             trained = sum(epoch["training_s"] for run in runs for epoch in run)
             share = words.percent(paused / trained if trained else None)
             after = words.number(median(later) if later else None)
-            rows.append([one.label, words.number(first), after, share])
-    columns = ["configuration", "first epoch, s", "later epochs, s", "of the training"]
-    return Table(columns, rows) if rows else None
+            kept = [words.percent(_median(one, name)) for name in STEADY.values()]
+            rows.append([one.label, words.number(first), after, share, *kept])
+    return Table(["configuration", *FIRST_BATCH, *STEADY], rows) if rows else None
+
+
+def _median(one: Configuration, name: str) -> float | None:
+    known = [row[name] for row in one.rows if row.get(name) is not None]
+    return median(known) if known else None
 
 
 def times_note(shown: Sequence[Configuration]) -> str | None:

@@ -42,15 +42,18 @@ def pause_share(part: TrainingRecord) -> float | None:
     return watched.ratio(sum(each["seconds"] for each in part.batches.pauses), part.counted_s)
 
 
+def pace(drifted: float | None) -> str:
+    """What a drift beyond `DRIFTED` says; nothing of a smaller one."""
+    if drifted is None or abs(drifted) <= DRIFTED:
+        return ""
+    how = "longer" if drifted > 0 else "shorter"
+    return f"steps took {abs(drifted):.0%} {how} in the last third than in the first"
+
+
 def unsteady(row: Mapping[str, Any]) -> list[str]:
     """What a run's figures say against its one speed; nothing of a steady run."""
     drifted, paused = row["step_drift"], row["pause_share"]
-    told = []
-    if drifted is not None and abs(drifted) > DRIFTED:
-        pace = "longer" if drifted > 0 else "shorter"
-        told.append(
-            f"unsteady: steps took {abs(drifted):.0%} {pace} in the last third than in the first"
-        )
+    told = [f"unsteady: {pace(drifted)}"] if pace(drifted) else []
     if paused is not None and paused > PAUSED:
         told.append(
             f"unsteady: {paused:.0%} of the steps' time went to single steps of over ten times the "

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from matplotlib.figure import Figure
 
 from hpcncf.collect import Collected
 from hpcncf_analysis import summary
-from hpcncf_analysis.figures import efficiency, heatmap, packing, plots, quality, steps, style
+from hpcncf_analysis.figures import (
+    efficiency,
+    heatmap,
+    packing,
+    plots,
+    quality,
+    steps,
+    style,
+    timeline,
+)
 from hpcncf_analysis.figures.heatmap import Watched
 from hpcncf_analysis.packing import curve
 from hpcncf_analysis.page.section import Drawn
 from hpcncf_analysis.summary import Configuration
+from hpcncf_analysis.timeline import Timeline
 
 CAPTIONS: Final = {
     "efficiency_speed": (
@@ -40,6 +50,13 @@ CAPTIONS: Final = {
         "One step, phase after phase",
         "The configuration recommended, then the slowest. Each bar begins where the one above it "
         "ended. input: waiting for the next batch; sync: the exposed wait for other ranks.",
+    ),
+    "timeline": (
+        "The steps over time, and the pauses",
+        "Blue: the mean time of a few steps, one after another, of the first rank; pauses are "
+        "taken out of it and stand below, each as wide as it is long. An arrow stands for steps "
+        "beyond the panel. The configuration recommended, then the slowest, then the least steady "
+        "where a run did not keep its pace.",
     ),
     "ranks": (
         "Ranks of one run",
@@ -68,14 +85,16 @@ def draw(
     found: Collected,
     shown: Sequence[Configuration],
     watched: Sequence[Watched],
+    timelines: Mapping[str, Timeline],
     chosen: Configuration | None,
 ) -> dict[str, Drawn]:
     """The figures that the runs leave something to show in, by name. `chosen` is recommended."""
     figures: dict[str, Figure | None] = {
         "efficiency_speed": efficiency.efficiency_against_speed(shown),
         "speedup": plots.speedup(shown),
-        "waterfall": steps.waterfall(_stepped(shown, chosen), found.ranks),
+        "waterfall": steps.waterfall(stepped(shown, chosen), found.ranks),
         "step_time": plots.step_time(shown),
+        "timeline": timeline.timelines(timelines),
         "core_heatmap": heatmap.core_heatmap(watched),
         "ranks": _ranks(found, shown, chosen),
         "quality": quality.over_time(shown, found.epochs),
@@ -84,7 +103,7 @@ def draw(
     return {name: drawn(name, figure) for name, figure in figures.items() if figure}
 
 
-def _stepped(shown: Sequence[Configuration], chosen: Configuration | None) -> list[Configuration]:
+def stepped(shown: Sequence[Configuration], chosen: Configuration | None) -> list[Configuration]:
     """The one recommended, and the slowest of those that trained."""
     trained = [one for one in shown if one.speed and one.median("input_share") is not None]
     slowest = min(trained, key=lambda one: one.speed or 0.0, default=None)

@@ -44,11 +44,13 @@ def core_heatmap(runs: Sequence[Watched]) -> Figure | None:
         return None
     rows = [sum(len(node.cpus) for node in run.nodes) for run in shown]
     heights = [min(max(ROW_IN * each, 0.45), 4.0) for each in rows]
+    titles, lines_in = style.headings(run.title for run in shown)
     with style.styled():
-        figure = style.blank(sum(heights) + 0.85 * len(shown) + 0.5)
+        figure = style.blank(sum(heights) + lines_in + 0.85 * len(shown) + 0.5)
         panels = figure.subplots(len(shown), 1, squeeze=False, height_ratios=heights)[:, 0]
-        for axes, run in zip(panels, shown, strict=True):
+        for axes, title, run in zip(panels, titles, shown, strict=True):
             _panel(axes, run)
+            axes.set_title(title)
         panels[-1].set_xlabel("seconds since the run's start")
         _key(figure)
     return figure
@@ -70,7 +72,6 @@ def _panel(axes: Axes, run: Watched) -> None:
     every = -(-len(names) // MOST_TICKS)
     axes.set_yticks([row + STRIPS[1] / 2 for row in range(0, top, every)], names[::every])
     axes.tick_params(axis="y", length=0)
-    axes.set_title(run.title)
 
 
 def shares(node: NodeRecord) -> tuple[Shares, Shares]:

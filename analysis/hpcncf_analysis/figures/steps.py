@@ -42,14 +42,17 @@ def waterfall(shown: Sequence[Configuration], ranks: Sequence[Row]) -> Figure | 
     if not told:
         return None
     heights = [0.3 * len(phases) for _, phases in told]
+    titles, lines_in = style.headings(
+        f"{one.label}: {words.number(sum(phases.values()))} ms" for one, phases in told
+    )
     with style.styled():
-        figure = style.blank(sum(heights) + 0.55 * len(told) + 0.4)
+        figure = style.blank(sum(heights) + lines_in + 0.55 * len(told) + 0.4)
         panels = figure.subplots(len(told), 1, squeeze=False, sharex=True, height_ratios=heights)[
             :, 0
         ]
-        for axes, (one, phases) in zip(panels, told, strict=True):
+        for axes, title, (_, phases) in zip(panels, titles, told, strict=True):
             _falling(axes, phases)
-            axes.set_title(f"{one.label}: {words.number(sum(phases.values()))} ms")
+            axes.set_title(title)
         panels[-1].set_xlim(0, 1.14 * max(sum(phases.values()) for _, phases in told))
         panels[-1].set_xlabel("milliseconds of a step, mean over steps and ranks")
     return figure

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from io import BytesIO, StringIO
+from textwrap import fill
 from typing import Any, Final
 
 import matplotlib as mpl
@@ -25,6 +26,9 @@ PHASES: Final = {
 }
 INK, GREY, FAINT, GROUND = "#222222", "#6B6B6B", "#D9D9D9", "#F0F0F0"
 WIDTH_IN: Final = 6.4
+# Letters of a panel's title above an axes, and how high a line of it is.
+LINE: Final = 58
+LINE_IN: Final = 0.2
 # What a page calls these colours, to have lighter ones on a dark ground.
 VARIABLES: Final = {
     INK: "ink",
@@ -70,6 +74,13 @@ def blank(height_in: float) -> Figure:
     figure = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
+
+
+def headings(titles: Iterable[str]) -> tuple[list[str], float]:
+    """Panels' titles in lines that a figure has room for, and how high the lines beyond the first
+    are together, in inches."""
+    wrapped = [fill(title, LINE, break_on_hyphens=False) for title in titles]
+    return wrapped, LINE_IN * sum(title.count("\n") for title in wrapped)
 
 
 def colours(series: Iterable[str]) -> dict[str, str]:

@@ -14,6 +14,7 @@ from hpcncf_analysis.advice.files import Written
 from hpcncf_analysis.diagnosis import Diagnosis
 from hpcncf_analysis.page.section import Drawn
 from hpcncf_analysis.summary import Configuration
+from hpcncf_analysis.timeline import Timeline
 
 Row = Mapping[str, Any]
 
@@ -31,6 +32,8 @@ class Material:
     score: Sequence[Row] = ()
     """Predictions, beside what was measured."""
     figures: Mapping[str, Drawn] = field(default_factory=dict)
+    timelines: Mapping[str, Timeline] = field(default_factory=dict)
+    """By label, of the runs whose steps are shown over time."""
     quality: float | None = None
     """The HR@10 to which the time is asked for."""
 

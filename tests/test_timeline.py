@@ -1,0 +1,265 @@
+"""A run's steps over its time: where they stand, what stood still between them, in which words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.figure import Figure
+from test_scaling import row
+from test_steady import trained
+
+from hpcncf.records import Batches, Epoch, TrainingRecord
+from hpcncf_analysis import summary, timeline
+from hpcncf_analysis.figures import timeline as drawn
+from hpcncf_analysis.timeline import (
+    CHECKPOINT,
+    EVALUATION,
+    FIRST,
+    SLOW,
+    Stop,
+    Stretch,
+    Timeline,
+)
+
+
+def epoch(number: int, steps: int = 10, **changes: Any) -> Epoch:
+    plain: dict[str, Any] = {
+        "training_s": 1.0,
+        "evaluation_s": 0.5,
+        "checkpoint_s": 0.25,
+        "first_batch_s": 0.0,
+        "instances": 100,
+        "loss": 0.5,
+    }
+    return Epoch(epoch=number, steps=steps, **(plain | changes))
+
+
+def record(
+    steps: Sequence[float],
+    epochs: Sequence[Epoch],
+    every: int = 1,
+    pauses: Sequence[tuple[int, int, float]] = (),
+    **changes: Any,
+) -> TrainingRecord:
+    """A rank whose steps took so long, recorded as the training's clock does."""
+    whole = len(steps) - len(steps) % every
+    told = [{"epoch": each, "step": at, "seconds": seconds} for each, at, seconds in pauses]
+    sums = [sum(steps[at : at + every]) for at in range(0, whole, every)]
+    return trained([]).model_copy(
+        update={
+            "steps": len(steps),
+            "training_s": sum(steps),
+            "epochs": list(epochs),
+            "batches": Batches(every=every, seconds=sums, pauses=told),
+            **changes,
+        }
+    )
+
+
+def built(part: TrainingRecord) -> Timeline:
+    found = timeline.timeline(part)
+    assert found is not None
+    return found
+
+
+def test_steps_stand_where_they_were_taken_and_the_rest_between_them() -> None:
+    """Two epochs of ten steps of 0.1 s, 0.5 s of evaluation and 0.25 s of checkpoint after each."""
+    found = built(record([0.1] * 20, [epoch(0), epoch(1)]))
+    assert found.ended_s == pytest.approx(3.5)
+    assert [(stop.kind, stop.begun_s) for stop in found.stops] == [
+        (EVALUATION, pytest.approx(1.0)),
+        (CHECKPOINT, pytest.approx(1.5)),
+        (EVALUATION, pytest.approx(2.75)),
+        (CHECKPOINT, pytest.approx(3.25)),
+    ]
+    assert found.stretches[10].begun_s == pytest.approx(1.75)
+    assert {round(each.step_s, 9) for each in found.stretches} == {0.1}
+
+
+def test_the_wait_for_an_epochs_first_batch_is_a_stop_and_no_part_of_a_step() -> None:
+    slow_first = [0.9, *[0.1] * 9, 0.4, *[0.1] * 9]
+    epochs = [epoch(0, first_batch_s=0.8), epoch(1, first_batch_s=0.3)]
+    found = built(record(slow_first, epochs, every=2, pauses=[(1, 0, 0.4)]))
+    assert found.seconds(FIRST) == [0.8, 0.3]
+    assert found.seconds(SLOW) == []
+    assert found.share(FIRST) == pytest.approx(1.1 / 3.1)
+    assert {round(each.step_s, 9) for each in found.stretches} == {0.1}
+    assert found.ended_s == pytest.approx(3.1 + 1.5)
+
+
+def test_a_slow_step_is_a_stop_where_it_was_taken() -> None:
+    """The fourteenth of all; the two around it, told in the same sum, were as the others."""
+    steps = [0.01] * 13 + [2.0] + [0.01] * 6
+    found = built(record(steps, [epoch(0), epoch(1)], every=2, pauses=[(1, 3, 2.0)]))
+    (slow,) = [stop for stop in found.stops if stop.kind == SLOW]
+    assert (slow.begun_s, slow.seconds) == (pytest.approx(0.13 + 0.75), 2.0)
+    assert {round(each.step_s, 9) for each in found.stretches} == {0.01}
+
+
+def test_a_first_step_is_slow_for_what_its_wait_does_not_explain() -> None:
+    steps = [0.01] * 10 + [1.5] + [0.01] * 9
+    epochs = [epoch(0), epoch(1, first_batch_s=0.5)]
+    found = built(record(steps, epochs, pauses=[(1, 0, 1.5)]))
+    assert (found.seconds(FIRST), found.seconds(SLOW)) == ([0.5], [1.0])
+
+
+def test_the_last_steps_that_no_sum_tells_are_there() -> None:
+    """Nineteen steps by two: the last took 0.7 s."""
+    found = built(record([0.1] * 18 + [0.7], [epoch(0), epoch(1, steps=9)], every=2))
+    assert found.stretches[-1].step_s == pytest.approx(0.7)
+    assert found.ended_s == pytest.approx(2.5 + 1.5)
+
+
+def test_a_resumed_run_begins_where_its_attempt_began() -> None:
+    """Epoch 1 from its sixth step: its waits and checkpoints are sums over both attempts."""
+    epochs = [epoch(0), epoch(1, first_batch_s=0.3), epoch(2, first_batch_s=0.05)]
+    steps = [0.1] * 7 + [3.0] + [0.1] * 7
+    found = built(record(steps, epochs, pauses=[(2, 2, 3.0)], resumed_epoch=1, resumed_step=5))
+    assert [(stop.kind, stop.begun_s) for stop in found.stops] == [
+        (EVALUATION, pytest.approx(0.5)),
+        (FIRST, pytest.approx(1.0)),
+        (SLOW, pytest.approx(1.2)),
+        (EVALUATION, pytest.approx(4.9)),
+        (CHECKPOINT, pytest.approx(5.4)),
+    ]
+
+
+def test_too_few_steps_have_no_timeline() -> None:
+    assert timeline.timeline(record([0.1] * 8, [epoch(0, steps=8)])) is None
+    assert timeline.timeline(record([0.1] * 20, [])) is None
+
+
+@given(
+    st.lists(st.floats(0.001, 1.0), min_size=9, max_size=60),
+    st.integers(1, 5),
+    st.lists(st.integers(1, 30), min_size=2, max_size=8),
+    st.data(),
+)
+def test_nothing_is_lost_and_nothing_overlaps(
+    steps: list[float], every: int, sizes: list[int], data: st.DataObject
+) -> None:
+    """Whatever the epochs, waits and slow steps: the parts lie one after another, and add up."""
+    while sum(sizes) < len(steps):
+        sizes = sizes + sizes
+    epochs, left = [], len(steps)
+    for number, size in enumerate(sizes):
+        if left > 0:
+            first = data.draw(st.floats(0, steps[len(steps) - left]))
+            epochs.append(epoch(number, steps=min(size, left), first_batch_s=first))
+            left -= size
+    starts = [sum(each.steps for each in epochs[:number]) for number in range(len(epochs))]
+    slow = data.draw(st.sets(st.integers(0, len(steps) - 1)))
+    pauses = []
+    for at in sorted(slow):
+        number = max(number for number, start in enumerate(starts) if start <= at)
+        pauses.append((number, at - starts[number], steps[at]))
+    found = timeline.timeline(record(steps, epochs, every, pauses))
+    if found is None:
+        assert len(steps) // every < 9
+        return
+    parts = [(each.begun_s, each.ended_s) for each in found.stretches]
+    parts += [(stop.begun_s, stop.begun_s + stop.seconds) for stop in found.stops]
+    parts.sort()
+    assert parts[0][0] == 0
+    assert all(one[1] == pytest.approx(other[0], abs=1e-9) for one, other in pairwise(parts))
+    assert found.ended_s == pytest.approx(sum(steps) + 0.75 * len(epochs))
+
+
+STEADY = Timeline([Stretch(0.0, 10.0, 0.1)], [], training_s=10.0, drift=0.02)
+
+
+def told(*stops: tuple[str, float], **changes: Any) -> str:
+    found = replace(STEADY, stops=[Stop(kind, 0.0, each) for kind, each in stops], **changes)
+    return timeline.reading("2 cores", found).replace("\u202f", " ")
+
+
+def test_the_pause_of_each_epoch_is_told_with_its_share() -> None:
+    assert told((FIRST, 0.2), (FIRST, 0.22), (FIRST, 0.18)) == (
+        "2 cores: each epoch begins with a pause of 0.2 s: 6 % of the training."
+    )
+    assert told((FIRST, 0.9), (FIRST, 0.05), (FIRST, 0.05)) == (
+        "2 cores: the first epoch begins with a pause of 0.9 s, a later one of 50 ms: 10 % of the "
+        "training."
+    )
+    assert told((FIRST, 0.9)).startswith("2 cores: the epoch begins with a pause of 0.9 s: 9 %")
+
+
+def test_a_run_without_pauses_is_told_to_have_none() -> None:
+    none = "2 cores: no pause takes 1 % of the training"
+    assert told() == told((FIRST, 0.01), (SLOW, 0.06)) == f"{none}."
+    assert told((EVALUATION, 0.5), (EVALUATION, 0.5), (CHECKPOINT, 0.2)) == (
+        f"{none}; of the time since the first step 10 % is evaluation and 2 % is checkpoints."
+    )
+    assert told(drift=0.2) == (
+        f"{none}; steps took 20% longer in the last third than in the first."
+    )
+
+
+def test_single_slow_steps_are_counted_as_far_as_they_are_recorded() -> None:
+    assert told((SLOW, 0.3), (SLOW, 0.3)) == (
+        "2 cores: 2 single steps of over ten times the median: 6 % of the training."
+    )
+    assert "at least 200 single steps" in told(*[(SLOW, 0.02)] * 200)
+
+
+def test_the_least_steady_run_is_shown_beside_the_others() -> None:
+    """Twice the drift that is steady is less than three times the pauses."""
+    runs = [
+        row(run_id="a", step_drift=0.0, pause_share=0.0),
+        row("batched", run_id="b", step_drift=-0.2, pause_share=0.0),
+        row("per_sample", run_id="c", step_drift=0.0, pause_share=0.0, repeat=0),
+        row("per_sample", run_id="d", step_drift=None, pause_share=0.15, repeat=1),
+    ]
+    shown = summary.configurations(runs)
+    by_run = {each["run_id"]: one for one in shown for each in one.rows}
+    found = timeline.chosen([by_run["a"]], shown)
+    assert {label: each["run_id"] for label, each in found.items()} == {
+        by_run["a"].label: "a",
+        by_run["d"].label: "d",
+    }
+    steady = timeline.chosen([by_run["a"]], [by_run["a"]])
+    assert [each["run_id"] for each in steady.values()] == ["a"]
+
+
+def figure_of(**told: Timeline) -> Figure:
+    figure = drawn.timelines(told)
+    assert figure is not None
+    return figure
+
+
+def test_a_panel_has_a_lane_for_each_kind_of_stop_each_as_wide_as_it_is_long() -> None:
+    epochs = [epoch(0, first_batch_s=0.3), epoch(1, first_batch_s=0.2)]
+    one = built(record([0.5, *[0.1] * 9, 0.4, *[0.1] * 9], epochs))
+    steps, lanes = figure_of(run=one).axes
+    assert steps.get_title("left") == "run: 100 ms"
+    assert [text.get_text() for text in lanes.get_yticklabels()] == [FIRST, EVALUATION, CHECKPOINT]
+    assert steps.get_xlim() == lanes.get_xlim() == (0, one.ended_s)
+    widths = [[path.get_extents().width for path in bars.get_paths()] for bars in lanes.collections]
+    assert widths == [pytest.approx(each) for each in ([0.3, 0.2], [0.5, 0.5], [0.25, 0.25])]
+    told = [text.get_text().replace("\u202f", " ") for text in lanes.texts]
+    assert told == ["2 × 0.25 s", "2 × 0.5 s", "2 × 0.25 s"]
+    assert drawn.timelines({}) is None
+
+
+def test_few_steps_beyond_all_others_do_not_flatten_them() -> None:
+    even, one_far = [0.1] * 60, [0.1] * 59 + [9.0]
+    (steps, _) = figure_of(run=built(record(one_far, [epoch(0, steps=60)]))).axes
+    assert steps.get_ylim()[1] == pytest.approx(1.15 * 200)
+    assert [line.get_marker() for line in steps.lines] == ["None", "^"]
+    (steps, _) = figure_of(run=built(record(even, [epoch(0, steps=60)]))).axes
+    assert [line.get_marker() for line in steps.lines] == ["None"]
+
+
+def test_a_long_title_stays_within_the_figure() -> None:
+    one = built(record([0.1] * 20, [epoch(0, steps=20)]))
+    figure = figure_of(**{" · ".join(["2 ranks × 1 core"] * 8): one})
+    figure.draw_without_rendering()
+    box = figure.axes[0]._left_title.get_window_extent()  # type: ignore[attr-defined]
+    assert box.x1 <= figure.bbox.x1
+    assert box.y1 <= figure.bbox.y1
