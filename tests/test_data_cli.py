@@ -63,7 +63,7 @@ def test_json_holds_the_counts_the_key_and_the_sizes(
     hpcncf_data("info", tmp_path / "out", "--json")
     told = json.loads(capsys.readouterr().out)
     assert told["key"] == made["key"]
-    assert told["bytes"]["train_users.npy"] == 128 + 4 * 70
+    assert told["bytes"]["positives_indptr.npy"] == 128 + 8 * 10
     assert told["unseen_test_rows"] <= told["test_rows"] == 9
 
 

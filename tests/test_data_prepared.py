@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from hpcncf.ncf.data import manifest, movielens, synthetic
+from hpcncf.ncf.data.columns import slices
 from hpcncf.ncf.data.manifest import DataError
 from hpcncf.ncf.data.prepared import load
 from hpcncf.ncf.data.splitting import Counts
@@ -107,7 +108,7 @@ def test_an_empty_folder_may_be_filled(tmp_path: Path) -> None:
 
 def test_nothing_is_left_when_building_fails(tmp_path: Path) -> None:
     def fill(into: Path) -> Counts:
-        (into / "train_users.npy").write_text("half of it")
+        (into / "train_rows.npy").write_text("half of it")
         raise DataError("a.csv:7: broken")
 
     with pytest.raises(DataError, match=r"a\.csv:7"):
@@ -115,7 +116,7 @@ def test_nothing_is_left_when_building_fails(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["train_users", "test_negatives", "positives", "train_context"])
+@pytest.mark.parametrize("name", ["train_rows", "test_negatives", "positives", "test_context"])
 def test_an_array_of_another_shape_is_told(tmp_path: Path, name: str) -> None:
     prepare(tmp_path / "data")
     path = tmp_path / "data" / f"{name}.npy"
@@ -128,8 +129,8 @@ def test_an_array_of_another_shape_is_told(tmp_path: Path, name: str) -> None:
 def test_a_torn_array_is_told_and_mended_by_force(tmp_path: Path, broken: bytes) -> None:
     prepare(tmp_path / "data")
     whole = content(tmp_path / "data")
-    (tmp_path / "data" / "train_items.npy").write_bytes(broken)
-    with pytest.raises(DataError, match=r"train_items\.npy"):
+    (tmp_path / "data" / "train_rows.npy").write_bytes(broken)
+    with pytest.raises(DataError, match=r"train_rows\.npy"):
         load(tmp_path / "data")
     with pytest.raises(DataError, match="--force"):
         prepare(tmp_path / "data")
@@ -139,31 +140,40 @@ def test_a_torn_array_is_told_and_mended_by_force(tmp_path: Path, broken: bytes)
 
 def test_a_cut_array_is_told(tmp_path: Path) -> None:
     prepare(tmp_path / "data")
-    path = tmp_path / "data" / "train_context.npy"
+    path = tmp_path / "data" / "train_rows.npy"
     path.write_bytes(path.read_bytes()[:-4])
-    with pytest.raises(DataError, match=r"train_context\.npy: not a whole"):
+    with pytest.raises(DataError, match=r"train_rows\.npy: not a whole"):
         load(tmp_path / "data")
 
 
 @pytest.mark.parametrize(
-    ("name", "at", "value", "told"),
+    ("name", "field", "at", "value", "told"),
     [
-        ("train_users", (3,), 8, r"ids from 0 to 7, came 8 in row 3"),
-        ("train_items", (89,), -1, r"ids from 0 to 59, came -1 in row 89"),
-        ("test_negatives", (1, 4), 60, r"ids from 0 to 59, came 60 in row 1"),
-        ("positives_indptr", (2,), 900, r"bounds from 0 to \d+ that never fall"),
+        ("train_rows", "user", (3,), 8, r"user: expected ids from 0 to 7, came 8 in row 3"),
+        ("train_rows", "item", (89,), -1, r"item: expected ids from 0 to 59, came -1 in row 89"),
+        ("test_negatives", None, (1, 4), 60, r"expected ids from 0 to 59, came 60 in row 1"),
+        ("positives_indptr", None, (2,), 900, r"expected bounds from 0 to \d+ that never fall"),
     ],
 )
 def test_an_edited_array_is_told_with_its_value(
-    tmp_path: Path, name: str, at: tuple[int, ...], value: int, told: str
+    tmp_path: Path, name: str, field: str | None, at: tuple[int, ...], value: int, told: str
 ) -> None:
     prepare(tmp_path / "data")
     path = tmp_path / f"data/{name}.npy"
     array = np.load(path)
-    array[at] = value
+    (array[field] if field else array)[at] = value
     np.save(path, array)
-    with pytest.raises(DataError, match=rf"{name}\.npy: expected {told}: prepare it again"):
+    with pytest.raises(DataError, match=rf"{name}\.npy: {told}: prepare it again"):
         load(tmp_path / "data")
+
+
+def test_the_row_of_a_wrong_id_is_that_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpcncf.ncf.data.prepared.slices", lambda length: slices(length, 7))
+    test_an_edited_array_is_told_with_its_value(
+        tmp_path, "train_rows", "item", (89,), 60, r"item: expected .* came 60 in row 89"
+    )
 
 
 def test_a_user_with_no_negative_left_is_named(tmp_path: Path) -> None:

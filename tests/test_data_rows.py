@@ -38,7 +38,10 @@ def split(
     with TemporaryDirectory() as folder:
         counts = leave_one_out(Path(folder), rows, seed, negatives, times)
         arrays = {path.stem: np.load(path) for path in Path(folder).iterdir()}
-        assert len(arrays) == 9
+        assert len(arrays) == 7
+        rows = arrays["train_rows"]
+        arrays |= {f"train_{name}s": rows[name] for name in ("user", "item")}
+        arrays["train_context"] = rows["context"]
     return counts, arrays.__getitem__
 
 

@@ -13,7 +13,7 @@ from hpcncf.ncf.data.prepared import Prepared, load
 from hpcncf.ncf.instances import Source
 from hpcncf.spec import Model, Training
 
-MAPPED = ["train_users", "train_items", "train_context", "positives_indptr", "positives"]
+MAPPED = ["train_rows", "positives_indptr", "positives"]
 
 
 @pytest.fixture(scope="module")
@@ -30,8 +30,8 @@ def same_memory(data: Prepared, used: list[np.ndarray[Any, Any]]) -> list[bool]:
 
 def test_loaders_read_the_mapped_pages(data: Prepared) -> None:
     source = Source(data, Training())
-    used = [source.train_users, source.train_items, source.train_context]
-    assert all(same_memory(data, [*used, source.indptr, source.positives]))
+    for used in (source.train_users, source.train_items, source.train_context):
+        assert all(same_memory(data, [used, source.indptr, source.positives]))
 
 
 def test_the_native_engine_reads_the_mapped_pages(data: Prepared) -> None:
@@ -55,7 +55,7 @@ def test_opening_the_data_maps_its_files(tiny_data: Path) -> None:
 def test_the_proportional_share_is_of_the_folders_files_alone() -> None:
     smaps = "\n".join(
         [
-            "7f00-7f01 r--p 00000000 fe:00 12 /data/a/train_users.npy",
+            "7f00-7f01 r--p 00000000 fe:00 12 /data/a/train_rows.npy",
             "Rss:  2048 kB",
             "Pss:  1024 kB",
             "Pss_Dirty:  512 kB",

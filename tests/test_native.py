@@ -16,6 +16,7 @@ from hpcncf.errors import HpcncfError
 from hpcncf.ncf import ranking, sampling
 from hpcncf.ncf.data import synthetic
 from hpcncf.ncf.data.prepared import Prepared, load
+from hpcncf.ncf.data.rows import recorded
 from hpcncf.ncf.instances import Schedule
 from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.model import NeuMF, initial
@@ -260,10 +261,10 @@ def test_a_score_that_is_no_number_counts_against_the_model(data: Prepared) -> N
 
 
 def test_a_context_that_is_no_number_shows_in_the_loss(data: Prepared) -> None:
-    context = np.array(data.train_context)
-    context[:, 2] = np.nan
+    rows = np.array(data.train_rows)
+    rows["context"][:, 2] = np.nan
     model = fresh(data, Model())
-    native = engine(replace(data, train_context=context), model, Model(), settings())
+    native = engine(replace(data, train_rows=rows), model, Model(), settings())
     take(native, 1)
     assert np.isnan(float(native.loss))
 
@@ -281,9 +282,7 @@ def with_positives(data: Prepared, held: list[list[int]], item_count: int = ITEM
     return replace(
         data,
         manifest=manifest,
-        train_users=users,
-        train_items=items,
-        train_context=np.zeros((len(users), CONTEXT), dtype=np.float32),
+        train_rows=recorded(users, items, np.zeros((len(users), CONTEXT))),
         positives_indptr=np.concatenate([[0], np.cumsum([len(each) for each in held])]),
         positives=items,
     )
@@ -325,17 +324,14 @@ def test_a_user_with_no_negatives_left_is_named(data: Prepared) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"train_users": np.full(ROWS, USERS, dtype=np.int32)}, "user 50 at 0: expected 0 to 49"),
-        ({"train_items": np.full(ROWS, -1, dtype=np.int32)}, "item -1 at 0"),
-    ],
+    ("name", "value", "message"),
+    [("user", USERS, "user 50 at 7: expected 0 to 49"), ("item", -1, "item -1 at 7")],
 )
-def test_ids_out_of_range_are_refused(
-    data: Prepared, changes: dict[str, Any], message: str
-) -> None:
+def test_ids_out_of_range_are_refused(data: Prepared, name: str, value: int, message: str) -> None:
+    rows = np.array(data.train_rows)
+    rows[name][7] = value
     with pytest.raises(HpcncfError, match=message):
-        engine(replace(data, **changes), fresh(data, Model()), Model(), settings())
+        engine(replace(data, train_rows=rows), fresh(data, Model()), Model(), settings())
 
 
 def test_positions_out_of_range_are_refused(data: Prepared) -> None:

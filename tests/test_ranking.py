@@ -15,6 +15,7 @@ from torch import Tensor
 from hpcncf.ncf import ranking
 from hpcncf.ncf.data.manifest import Manifest
 from hpcncf.ncf.data.prepared import Prepared
+from hpcncf.ncf.data.rows import record
 from hpcncf.ncf.model import NeuMF
 from hpcncf.ncf.ranking import Candidates
 from hpcncf.spec import Model
@@ -65,8 +66,7 @@ def made(
             test_rows=rows,
             context_columns=[str(number) for number in range(context)],
         ),
-        *(np.empty(0, dtype=np.int32), np.empty(0, dtype=np.int32)),
-        np.empty((0, context), dtype=np.float32),
+        train_rows=np.empty(0, record(context)),
         test_users=random.integers(len(known), size=rows).astype(np.int32),
         test_items=own.astype(np.int32),
         test_context=random.integers(-2, 3, size=(rows, context)).astype(np.float32),

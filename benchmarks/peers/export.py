@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hpcncf.ncf.data.prepared import Prepared
+from hpcncf.ncf.data.rows import recorded
 from hpcncf.ncf.ranking import Candidates
 
 ROWS_AT_ONCE = 1 << 18
@@ -28,9 +29,9 @@ def plain(data: Prepared) -> Prepared:
     return replace(
         data,
         manifest=told.model_copy(update=changes),
-        train_users=np.repeat(np.arange(told.users, dtype=np.int32), held),
-        train_items=data.positives,
-        train_context=np.empty((pairs, 0), dtype=np.float32),
+        train_rows=recorded(
+            np.repeat(np.arange(told.users), held), data.positives, np.empty((pairs, 0))
+        ),
         test_context=np.empty((told.test_rows, 0), dtype=np.float32),
     )
 

@@ -15,27 +15,40 @@ namespace {
 struct Made {
   int64_t users, items, rows;
   int context;
-  std::vector<int32_t> train_users, train_items, positives;
-  std::vector<float> train_context;
+  std::vector<int32_t> positives;
+  std::vector<char> train_rows;
   std::vector<int64_t> indptr;
 
   Made(int64_t users, int64_t items, int64_t per_user, int context)
       : users(users), items(items), rows(users * per_user), context(context) {
     indptr.push_back(0);
     for (int64_t user = 0; user < users; ++user) {
-      for (int64_t n = 0; n < per_user; ++n) {
-        train_users.push_back(int32_t(user));
-        train_items.push_back(int32_t(n * items / per_user));
-        positives.push_back(train_items.back());
-      }
+      for (int64_t n = 0; n < per_user; ++n) positives.push_back(int32_t(n * items / per_user));
       indptr.push_back(int64_t(positives.size()));
     }
-    train_context.assign(size_t(rows * context), 0.5f);
+    train_rows.resize(size_t(rows) * TrainRow::bytes(context));
+    for (int64_t row = 0; row < rows; ++row) {
+      set(row, 0, int32_t(row / per_user));
+      set(row, 1, positives[row]);
+    }
+    set_context(0.5f);
+  }
+
+  // Of a training row: user, item, context.
+  template <class Number>
+  void set(int64_t row, int place, Number value) {
+    char* to = train_rows.data() + size_t(row) * TrainRow::bytes(context);
+    std::memcpy(to + size_t(place) * sizeof value, &value, sizeof value);
+  }
+
+  void set_context(float value) {
+    for (int64_t row = 0; row < rows; ++row)
+      for (int n = 0; n < context; ++n) set(row, 2 + n, value);
   }
 
   Data data() const {
-    return {users, items, rows, int64_t(positives.size()), train_users.data(), train_items.data(), train_context.data(),
-            indptr.data(), positives.data()};
+    return {users, items, rows, int64_t(positives.size()), train_rows.data(), indptr.data(),
+            positives.data()};
   }
 };
 
@@ -98,9 +111,9 @@ void bad(const char* what, Spoil spoil) {
 }
 
 void bad_data() {
-  bad("user too high", [](Made& made, Settings&) { made.train_users[3] = 5; });
-  bad("user below 0", [](Made& made, Settings&) { made.train_users[14] = -1; });
-  bad("item too high", [](Made& made, Settings&) { made.train_items[0] = 9; });
+  bad("user too high", [](Made& made, Settings&) { made.set(3, 0, 5); });
+  bad("user below 0", [](Made& made, Settings&) { made.set(14, 0, -1); });
+  bad("item too high", [](Made& made, Settings&) { made.set(0, 1, 9); });
   bad("positive below 0", [](Made& made, Settings&) { made.positives[4] = -7; });
   bad("positives unsorted", [](Made& made, Settings&) { made.positives[1] = 0; });
   bad("offsets that fall", [](Made& made, Settings&) { made.indptr[2] = 1; });
@@ -252,7 +265,7 @@ void counters() {
 void no_number_in_the_context() {
   for (float value : {NAN, INFINITY, -INFINITY}) {
     Made made(5, 9, 3, 2);
-    made.train_context.assign(made.train_context.size(), value);
+    made.set_context(value);
     void* engine = made_engine(made, settings(2), 0);
     trained(engine, made, 7);
     hpcncf_free(engine);

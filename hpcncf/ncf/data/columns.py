@@ -14,8 +14,6 @@ from numpy.typing import DTypeLike, NDArray
 
 AT_ONCE: Final = 1 << 18
 """Rows of a slice: tens of MB with two dozen columns."""
-HEADER: Final = 128
-"""Bytes of an .npy header, which numpy pads for a first axis of any length."""
 
 
 class Sliced(Protocol):
@@ -39,7 +37,7 @@ class Column:
         self.path, self.kind, self.row = path, np.dtype(kind), row
         self._length = 0
         self._file = path.open("wb")
-        self._file.seek(HEADER)
+        self._header_bytes = self._write_header()
 
     def append(self, rows: Any) -> None:
         block = np.ascontiguousarray(rows, dtype=self.kind)
@@ -54,22 +52,26 @@ class Column:
         if not self._file.closed:
             self._file.flush()
         count, each = max(0, stop - start), math.prod(self.row)
-        offset = HEADER + start * each * self.kind.itemsize
+        offset = self._header_bytes + start * each * self.kind.itemsize
         found = np.fromfile(self.path, self.kind, count * each, offset=offset)
         return found.reshape(count, *self.row)
 
     def close(self) -> None:
         if self._file.closed:
             return
+        with self._file:
+            self._file.seek(0)
+            assert self._write_header() == self._header_bytes
+
+    def _write_header(self) -> int:
+        """Returns where rows begin: numpy leaves room for a first axis of any length."""
         told = {
             "descr": npy.dtype_to_descr(self.kind),
             "fortran_order": False,
             "shape": (self._length, *self.row),
         }
-        with self._file:
-            self._file.seek(0)
-            npy.write_array_header_1_0(self._file, told)
-            assert self._file.tell() == HEADER
+        npy.write_array_header_1_0(self._file, told)
+        return self._file.tell()
 
     def __enter__(self) -> Self:
         return self

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from hpcncf.ncf.data import manifest as manifests
 from hpcncf.ncf.data.columns import slices
 from hpcncf.ncf.data.manifest import NAME, DataError, Manifest
-from hpcncf.ncf.data.rows import Floats, Int32s, Int64s, contains
+from hpcncf.ncf.data.rows import Floats, Int32s, Int64s, contains, record
 
 
 @dataclass(frozen=True)
@@ -21,10 +21,8 @@ class Prepared:
     """A prepared folder's content; the arrays are read-only and memory-mapped."""
 
     manifest: Manifest
-    train_users: Int32s
-    train_items: Int32s
-    train_context: Floats
-    """[training rows, context columns]"""
+    train_rows: NDArray[Any]
+    """[training rows], each a `rows.record`."""
     test_users: Int32s
     test_items: Int32s
     test_context: Floats
@@ -35,6 +33,19 @@ class Prepared:
     positives: Int32s
     """Each user's training items, sorted, each once: those of user u are
     positives[positives_indptr[u]:positives_indptr[u + 1]]."""
+
+    @property
+    def train_users(self) -> Int32s:
+        return self.train_rows["user"]
+
+    @property
+    def train_items(self) -> Int32s:
+        return self.train_rows["item"]
+
+    @property
+    def train_context(self) -> Floats:
+        """[training rows, context columns]"""
+        return self.train_rows["context"]
 
     @cached_property
     def test_unseen(self) -> NDArray[np.bool_]:
@@ -55,9 +66,7 @@ def load(folder: Path) -> Prepared:
     train, test, columns = manifest.train_rows, manifest.test_rows, len(manifest.context_columns)
     prepared = Prepared(
         manifest,
-        train_users=_open(folder, "train_users", np.int32, (train,)),
-        train_items=_open(folder, "train_items", np.int32, (train,)),
-        train_context=_open(folder, "train_context", np.float32, (train, columns)),
+        train_rows=_open(folder, "train_rows", record(columns), (train,)),
         test_users=_open(folder, "test_users", np.int32, (test,)),
         test_items=_open(folder, "test_items", np.int32, (test,)),
         test_context=_open(folder, "test_context", np.float32, (test, columns)),
@@ -70,26 +79,22 @@ def load(folder: Path) -> Prepared:
 
 
 def _check_ids(folder: Path, data: Prepared) -> None:
-    """Tens of milliseconds for millions of rows; torch would end a rank with no word of the file.
+    """A tenth of a second for millions of rows; torch would end a rank with no word of the file.
 
-    Seen as unsigned, what is negative is too large.
+    It also brings the rows into the page cache in their order: training reads them at random.
     """
-    below = {
-        "train_users": data.manifest.users,
-        "train_items": data.manifest.items,
-        "test_users": data.manifest.users,
-        "test_items": data.manifest.items,
-        "test_negatives": data.manifest.items,
-        "positives": data.manifest.items,
-    }
-    for name, end in below.items():
-        ids: Int32s = getattr(data, name)
-        if ids.size and ids.view(np.uint32).max() >= end:
-            at = np.unravel_index(ids.view(np.uint32).argmax(), ids.shape)
-            raise DataError(
-                f"{folder / name}.npy: expected ids from 0 to {end - 1:,}, came {ids[at]} in row "
-                f"{at[0]:,}: prepare it again"
-            )
+    users, items = data.manifest.users, data.manifest.items
+    arrays: list[tuple[str, Int32s, int]] = [
+        ("train_rows.npy: user", data.train_users, users),
+        ("train_rows.npy: item", data.train_items, items),
+        ("test_users.npy", data.test_users, users),
+        ("test_items.npy", data.test_items, items),
+        ("test_negatives.npy", data.test_negatives, items),
+        ("positives.npy", data.positives, items),
+    ]
+    for part in slices(max(len(ids) for _, ids, _ in arrays)):
+        for name, ids, end in arrays:
+            _check_part(folder, name, ids, part, end)
     ends = data.positives_indptr
     if ends[0] != 0 or ends[-1] != len(data.positives) or (ends[1:] < ends[:-1]).any():
         raise DataError(
@@ -104,7 +109,18 @@ def _check_ids(folder: Path, data: Prepared) -> None:
         )
 
 
-def _open(folder: Path, name: str, kind: type[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+def _check_part(folder: Path, name: str, ids: Int32s, part: slice, end: int) -> None:
+    """Seen as unsigned, what is negative is too large."""
+    some = ids[part].view(np.uint32)
+    if some.size and some.max() >= end:
+        at = np.unravel_index(some.argmax(), some.shape)
+        raise DataError(
+            f"{folder / name}: expected ids from 0 to {end - 1:,}, came {ids[part][at]} in row "
+            f"{part.start + at[0]:,}: prepare it again"
+        )
+
+
+def _open(folder: Path, name: str, kind: DTypeLike, shape: tuple[int, ...]) -> NDArray[Any]:
     path = folder / f"{name}.npy"
     try:
         array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)

@@ -15,6 +15,20 @@ Int64s = NDArray[np.int64]
 Floats = NDArray[np.float32]
 
 
+def record(context_columns: int) -> np.dtype[Any]:
+    """A training row as its file holds it. All of a row lies together: rows are read at random, and
+    each place costs a walk of the page table."""
+    context = ("context", np.float32, (context_columns,))
+    return np.dtype([("user", np.int32), ("item", np.int32), context])
+
+
+def recorded(users: NDArray[Any], items: NDArray[Any], context: NDArray[Any]) -> NDArray[Any]:
+    """`users` [n], `items` [n] and `context` [n, columns] as training rows [n]."""
+    rows = np.empty(len(users), record(context.shape[1]))
+    rows["user"], rows["item"], rows["context"] = users, items, context
+    return rows
+
+
 class Interactions(Protocol):
     """Rows in the order of their source, in memory or in files; users and items are numbered from
     0."""

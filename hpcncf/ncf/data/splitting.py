@@ -19,7 +19,15 @@ from hpcncf.ncf.data.columns import Column, Sliced, slices
 from hpcncf.ncf.data.holding import held_out, user_counts
 from hpcncf.ncf.data.manifest import DataError
 from hpcncf.ncf.data.pairs import Parts
-from hpcncf.ncf.data.rows import Int32s, Int64s, Interactions, Split, distinct_pairs
+from hpcncf.ncf.data.rows import (
+    Int32s,
+    Int64s,
+    Interactions,
+    Split,
+    distinct_pairs,
+    record,
+    recorded,
+)
 
 
 @dataclass(frozen=True)
@@ -42,8 +50,7 @@ class Arrays:
         def column(name: str, kind: DTypeLike, *row: int) -> Column:
             return files.enter_context(Column(folder / f"{name}.npy", kind, row))
 
-        self.train = [column("train_users", np.int32), column("train_items", np.int32)]
-        self.train.append(column("train_context", np.float32, width))
+        self.train = column("train_rows", record(width))
         self.test = [column("test_users", np.int32), column("test_items", np.int32)]
         self.test.append(column("test_context", np.float32, width))
         self.test_negatives = column("test_negatives", np.int32, negatives)
@@ -89,8 +96,8 @@ def save(folder: Path, split: Split) -> Counts:
     _refuse_insatiable(train, indptr)
     with ExitStack() as files:
         arrays = Arrays(folder, width, drawn.shape[1], files)
-        for columns, some in ((arrays.train, train), (arrays.test, test)):
-            _append(columns, some.users, some.items, some.context)
+        arrays.train.append(recorded(train.users, train.items, train.context))
+        _append(arrays.test, test.users, test.items, test.context)
         arrays.test_negatives.append(drawn)
         arrays.positives_indptr.append(indptr)
         arrays.positives.append(positives)
@@ -111,7 +118,7 @@ def _write_rows(
         at = held_in_order[first:last] - part.start
         for_testing = np.zeros(len(users), dtype=np.bool_)
         for_testing[at] = True
-        _append(arrays.train, *(each[~for_testing] for each in (users, items, context)))
+        arrays.train.append(recorded(users, items, context)[~for_testing])
         found.append((users[at], items[at], context[at]))
         parts.append(users, items, for_testing)
     by_user = np.searchsorted(held_in_order, held)
@@ -164,7 +171,7 @@ def _counts(arrays: Arrays, rows: Interactions) -> Counts:
     return Counts(
         users=len(rows.user_names),
         items=rows.item_count,
-        train_rows=len(arrays.train[0]),
+        train_rows=len(arrays.train),
         train_pairs=len(arrays.positives),
         test_rows=len(arrays.test[0]),
         context_columns=rows.context_columns,

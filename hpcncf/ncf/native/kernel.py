@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from hpcncf.errors import HpcncfError
 from hpcncf.ncf.data.prepared import Prepared
+from hpcncf.ncf.data.rows import record
 from hpcncf.ncf.native import library
 from hpcncf.ncf.native.library import RULES, AdamSettings, Data, Settings, Span, Test
 from hpcncf.spec import Model, Training
@@ -49,15 +50,13 @@ class Kernel:
         self.sizes, self.context = sizes, len(data.manifest.context_columns)
         # The library keeps the addresses: so must we keep the arrays.
         self._kept: list[NDArray[Any]] = [
-            np.ascontiguousarray(data.train_users, dtype=np.int32),
-            np.ascontiguousarray(data.train_items, dtype=np.int32),
-            np.ascontiguousarray(data.train_context, dtype=np.float32),
+            np.ascontiguousarray(data.train_rows, dtype=record(self.context)),
             np.ascontiguousarray(data.positives_indptr, dtype=np.int64),
             np.ascontiguousarray(data.positives, dtype=np.int32),
         ]
         manifest = data.manifest
-        lengths = [len(each) for each in self._kept[:4]]
-        if lengths != [manifest.train_rows] * 3 + [manifest.users + 1]:
+        lengths = [len(each) for each in self._kept[:2]]
+        if lengths != [manifest.train_rows, manifest.users + 1]:
             raise HpcncfError(
                 f"engine native: arrays of {lengths} rows do not fit {manifest.title}"
             )

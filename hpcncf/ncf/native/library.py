@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from hpcncf.errors import HpcncfError
 
-INTERFACE: Final = 4
+INTERFACE: Final = 5
 MOST_LAYERS: Final = 16
 RULES: Final = {"adam": 0, "lazy_adam": 1, "sgd": 2}
 
@@ -52,10 +52,7 @@ class Settings(Structure):
 class Data(Structure):
     _fields_ = [
         *((name, c_int64) for name in ("users", "items", "rows", "pairs")),
-        *(
-            (name, c_void_p)
-            for name in ("train_users", "train_items", "train_context", "indptr", "positives")
-        ),
+        *((name, c_void_p) for name in ("train_rows", "indptr", "positives")),
     ]
 
 

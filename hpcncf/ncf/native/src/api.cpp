@@ -28,7 +28,7 @@ int guarded(Body body) {
 
 }  // namespace
 
-HPCNCF_EXPORT int hpcncf_interface() { return 4; }
+HPCNCF_EXPORT int hpcncf_interface() { return 5; }
 
 HPCNCF_EXPORT const char* hpcncf_problem() { return problem.c_str(); }
 

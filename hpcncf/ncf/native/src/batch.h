@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 #include "absent.h"
@@ -12,13 +13,33 @@
 
 namespace hpcncf {
 
+// A training row of the prepared data: user, item, context.
+struct TrainRow {
+  const char* at;
+
+  int32_t user() const { return number(0); }
+  int32_t item() const { return number(1); }
+  const float* context() const { return reinterpret_cast<const float*>(at) + 2; }
+  static constexpr size_t bytes(int context) { return (2 + size_t(context)) * sizeof(float); }
+
+ private:
+  int32_t number(int n) const {
+    int32_t found;
+    std::memcpy(&found, at + n * sizeof found, sizeof found);
+    return found;
+  }
+};
+
 // The prepared data, read-only and owned by Python.
 struct Data {
   int64_t users, items, rows, pairs;  // pairs: of `positives`
-  const int32_t *train_users, *train_items;
-  const float* train_context;  // [rows][context columns]
+  const char* train_rows;
   const int64_t* indptr;
   const int32_t* positives;
+
+  TrainRow train_row(int64_t row, int context) const {
+    return {train_rows + size_t(row) * TrainRow::bytes(context)};
+  }
 };
 
 // Which rows of a table a batch has, each once and in their order, and where each occurs.
@@ -115,19 +136,15 @@ class Batch {
     epoch = order.epoch, start = from, stop = to;
     const int count = positives(), each = shape_.each(), context = shape_.context;
     order.at(start, count, rows.data());
-    for (int p = 0; p < count; ++p) {
-      __builtin_prefetch(data_.train_users + rows[p]);
-      __builtin_prefetch(data_.train_items + rows[p]);
-      prefetch_lines(data_.train_context + rows[p] * context, context * sizeof(float));
-    }
+    for (int p = 0; p < count; ++p) prefetch_lines(row(p).at, TrainRow::bytes(context));
     for (int p = 0; p < count; ++p) draw_words(seed, p);
     for (int p = 0; p < count; ++p) {
-      users[p] = data_.train_users[rows[p]];
-      items[size_t(p) * each] = data_.train_items[rows[p]];
+      users[p] = row(p).user();
+      items[size_t(p) * each] = row(p).item();
       __builtin_prefetch(data_.indptr + users[p]);
     }
     for (int p = 0; p < count; ++p) {
-      const float* from_row = data_.train_context + rows[p] * context;
+      const float* from_row = row(p).context();
       S* to_row = inputs.data() + size_t(p) * shape_.shared() + shape_.mlp;
       for (int n = 0; n < context; ++n) to_row[n] = S(from_row[n]);
       absent_.ask_marks(users[p], drawn(p), shape_.negatives);
@@ -139,6 +156,7 @@ class Batch {
   }
 
  private:
+  TrainRow row(int p) const { return data_.train_row(rows[p], shape_.context); }
   int32_t* drawn(int p) { return items.data() + size_t(p) * shape_.each() + 1; }
 
   void draw_words(uint64_t seed, int p) {

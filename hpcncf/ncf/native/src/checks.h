@@ -29,19 +29,25 @@ inline void check(const Settings& of) {
   demand(of.most_positives > 0, "a step must have room for one positive");
 }
 
+inline void check_id(int64_t id, int64_t at, int64_t bound, const char* what) {
+  demand_each(id >= 0 && id < bound, [&] {
+    return std::string(what) + " " + std::to_string(id) + " at " + std::to_string(at) +
+           ": expected 0 to " + std::to_string(bound - 1);
+  });
+}
+
 template <class Id>
 void check_ids(const Id* ids, int64_t count, int64_t bound, const char* what) {
-  for (int64_t n = 0; n < count; ++n)
-    demand_each(ids[n] >= 0 && ids[n] < bound, [&] {
-      return std::string(what) + " " + std::to_string(ids[n]) + " at " + std::to_string(n) +
-             ": expected 0 to " + std::to_string(bound - 1);
-    });
+  for (int64_t n = 0; n < count; ++n) check_id(ids[n], n, bound, what);
 }
 
 inline void check(const Data& of, const Settings& settings) {
   demand(of.users > 0 && of.items > 0 && of.rows >= 0, "data needs a user and an item");
-  check_ids(of.train_users, of.rows, of.users, "user");
-  check_ids(of.train_items, of.rows, of.items, "item");
+  for (int64_t n = 0; n < of.rows; ++n) {
+    const TrainRow row = of.train_row(n, settings.context);
+    check_id(row.user(), n, of.users, "user");
+    check_id(row.item(), n, of.items, "item");
+  }
   demand(of.indptr[0] == 0, "the positives' offsets do not start at 0");
   for (int64_t user = 0; user < of.users; ++user)  // first: they say how much may be read
     demand_each(of.indptr[user] <= of.indptr[user + 1],
