@@ -59,6 +59,8 @@ RECORDS: list[tuple[str, type[BaseModel]]] = [
     ("rank-N.json: training.epochs", records.Epoch),
     ("rank-N.json: training.batches", records.Batches),
     ("node-N.json", records.NodeRecord),
+    ("node-N.json: gpus", records.Gpu),
+    ("node-N.json: gpus.processes", records.GpuProcess),
     ("end.json", records.End),
 ]
 RECORDS_OPENING = """\
