@@ -16,11 +16,17 @@ COMMON = [
     *("-std=c++17", "-O3", "-pthread", "-fvisibility=hidden", "-fno-gnu-unique", "-g0"),
     *("-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-fno-wrapv", "-Wno-psabi"),
 ]
-AVX2 = ["-mavx2", "-mfma"]
+# Behind Python's own flags and the environment's, which on clusters often name the CPU that builds.
+ANY_X86 = ["-march=x86-64"]
+AVX2 = [*ANY_X86, "-mavx2", "-mfma"]
 AVX512 = [*AVX2, *(f"-mavx512{part}" for part in ("f", "dq", "bw", "vl"))]
-BUILDS = {"baseline": []}
+BUILDS: dict[str, list[str]] = {"baseline": []}
 if platform.machine() in ("x86_64", "AMD64"):
-    BUILDS |= {"avx2": AVX2, "avx512": [*AVX512, "-mprefer-vector-width=512"]}
+    BUILDS = {
+        "baseline": ANY_X86,
+        "avx2": AVX2,
+        "avx512": [*AVX512, "-mprefer-vector-width=512"],
+    }
 
 setup(
     ext_modules=[

@@ -59,6 +59,8 @@ RECORDS: list[tuple[str, type[BaseModel]]] = [
     ("rank-N.json: training.epochs", records.Epoch),
     ("rank-N.json: training.batches", records.Batches),
     ("node-N.json", records.NodeRecord),
+    ("node-N.json: gpus", records.Gpu),
+    ("node-N.json: gpus.processes", records.GpuProcess),
     ("end.json", records.End),
 ]
 RECORDS_OPENING = """\
@@ -127,6 +129,7 @@ Refused when the plan is made, with the reason:
 | `collate: fast` | another `loader` than `per_sample` | there are no samples to put together |
 | `global_batch_size` | more ranks than positives in a step | some would have nothing to do |
 | `engine: native` | another `loader`, `cuda`, dropout | it draws for itself, on CPUs |
+| `engine: native` | more than 16 `layers` | it has room for no more |
 | `engine: rowwise`, `native` | ranks with `sync: dense` | it exchanges whole tables' gradients |
 | `sync: rows` | `engine: reference` | its gradients are of whole tables |
 | `sync_every` | another `sync` than `local_sgd` | the others exchange in every step |

@@ -22,6 +22,8 @@ OF_TORCH: Final = {
     "precision": "it computes in float32",
     "tf32": "it runs on CPUs, which have none",
 }
+NATIVE_LAYERS: Final = 16
+"""So many engine native has room for."""
 OF_WORKERS: Final = ("workers", "persistent_workers", "prefetch_factor")
 OF_LOADERS: Final = ("num_workers", *OF_WORKERS, "collate")
 OF_COPIES: Final = ("pin_memory", "non_blocking", "prefetch_to_device")
@@ -57,11 +59,17 @@ def model_conflicts(training: Training, model: Model) -> list[str]:
             "draw; leave cuda_graph out, or use 0",
         ),
     ]
-    return [
+    reasons = [
         f"model.dropout {model.dropout:g} with {reason}"
         for broken, reason in rules
         if broken and model.dropout
     ]
+    if training.engine == "native" and len(model.layers) > NATIVE_LAYERS:
+        reasons.append(
+            f"model.layers has {len(model.layers)} with training.engine native, which has room for "
+            f"{NATIVE_LAYERS}: use engine rowwise, or fewer"
+        )
+    return reasons
 
 
 def _resource_conflicts(resources: Resources, training: Training) -> list[str]:

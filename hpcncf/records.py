@@ -319,6 +319,18 @@ class RankRecord(Part):
     """What makes this record worth less, in words."""
 
 
+class GpuProcess(Part):
+    """What one process did on a GPU, over the time that the node was watched."""
+
+    pid: int
+    """The machine's; in a container a process knows itself by another."""
+    ours: bool | None
+    """Whether it is one of the run's; None in a container, where that cannot be told."""
+    busy: float | None
+    """Mean share of the time; None where NVML did not tell, as under MIG."""
+    memory_peak_mib: float | None
+
+
 class Gpu(Part):
     """What one GPU of a node did, by NVML; series are lists over the node's windows.
 
@@ -346,6 +358,8 @@ class Gpu(Part):
     throttled: dict[str, list[float | None]]
     """Reason -> share of the window's samples in which it held the clocks down: `power`,
     `thermal`, `hardware`, `other`; idle GPUs and clocks that were set so are no reason."""
+    processes: list[GpuProcess] = []
+    """All that were seen on it, whoever's, the busiest first."""
 
     def series(self) -> list[list[float | None]]:
         told = [self.busy, self.ours, self.memory_mib, self.ours_memory_mib, self.energy_j]

@@ -157,3 +157,11 @@ def test_dropout_is_refused_where_the_engine_has_none() -> None:
     assert "masks that replays draw" in reason
     assert model_conflicts(Training(engine="native"), Model()) == []
     assert model_conflicts(Training(engine="rowwise"), Model(dropout=0.1)) == []
+
+
+def test_more_layers_than_engine_native_has_room_for_are_refused_before_anything_runs() -> None:
+    deep = Model(layers=(4,) * 17)
+    (reason,) = model_conflicts(Training(engine="native"), deep)
+    assert "use engine rowwise, or fewer" in reason
+    assert model_conflicts(Training(engine="native"), Model(layers=(4,) * 16)) == []
+    assert model_conflicts(Training(engine="rowwise"), deep) == []

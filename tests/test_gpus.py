@@ -27,7 +27,7 @@ def gpu(index: int, busy: list[float | None], joules: list[float | None]) -> Gpu
         memory_mib=[100.0 * (index + 1)] * len(busy),
         ours_memory_mib=nothing,
         energy_j=joules,
-        sm_mhz=nothing,
+        sm_mhz=[1000.0 * (index + 1)] * len(busy),
         throttled={"power": [0.5] * len(busy), "thermal": nothing},
     )
 
@@ -59,8 +59,27 @@ def test_a_runs_gpus_add_up(run: Run) -> None:
     assert row["gpu_ours"] is None
     assert row["gpu_energy_j"] == 610.0
     assert row["gpu_j_per_epoch"] == pytest.approx((500 + 40) / 3 * 6)
-    assert row["gpu_throttled"] == 0.5
+    assert (row["gpu_throttled"], row["gpu_throttled_by"]) == (0.5, "power")
+    assert (row["gpu_power_w"], row["gpu_sm_mhz"]) == (610 / 8, 1500.0)
     assert row["gpu_memory_peak_mib"] == 200.0
+
+
+def test_runs_that_share_a_gpu_share_its_joules(run: Run) -> None:
+    """As they do its hours: 100 W, an epoch of 6 s, three runs side by side."""
+    resources = run.resources.model_copy(update={"gpus_per_node": 1, "runs_per_gpu": 3})
+    shared = run.model_copy(update={"resources": resources})
+    told = node(shared, gpu(0, [1.0] * 3, [100.0, 100.0, 200.0]))
+    row = gpus.columns(shared, [told], 1800.0, 6.0, (BEGAN, BEGAN + 9))
+    assert (row["gpu_j_per_epoch"], row["gpu_energy_j"]) == (200.0, 400.0)
+
+
+def test_clocks_that_nothing_held_down_have_no_reason(run: Run) -> None:
+    free = gpu(0, [1.0], [1.0])
+    free.throttled = {"power": [0.0], "thermal": [0.0]}
+    told = node(run, free)
+    told.start_s, told.length_s = [0.0], [1.0]
+    row = gpus.columns(run, [told], 10.0, 6.0, (BEGAN, BEGAN + 9))
+    assert (row["gpu_throttled"], row["gpu_throttled_by"]) == (0.0, None)
 
 
 def test_energy_that_is_not_known_throughout_is_not_known(run: Run) -> None:

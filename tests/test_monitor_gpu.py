@@ -13,12 +13,15 @@ from test_monitor_windows import window
 
 from hpcncf.monitor import Monitor, gpu, gpu_series
 from hpcncf.monitor.gpu import Gpus, allowed
+from hpcncf.monitor.gpu_processes import Processes
 from hpcncf.monitor.gpu_series import GpuWindow, Identity, merge
 from hpcncf.monitor.windows import merge as merge_windows
+from hpcncf.records import GpuProcess
 
 pynvml = pytest.importorskip("pynvml")
 
 TWO = [Identity(0, "GPU-aa11", "H200", 140_000.0), Identity(1, "GPU-bb22", "H200", 140_000.0)]
+UNKNOWN: Any = {"ours": None, "busy": None, "memory_peak_mib": None}
 HALF = GpuWindow(2.0, 1.0, 0.5, 600.0, 3000.0, (1.0, 0.0, 0.0, 0.0), 900.0, 400.0)
 
 Rates = namedtuple("Rates", "gpu")
@@ -112,6 +115,38 @@ def test_a_sample_is_what_nvml_told_over_its_time() -> None:
     assert nvml.since == [0, 50], "each sample of NVML's is counted once"
 
 
+def test_processes_are_told_apart_over_all_of_the_time() -> None:
+    """7 is the run's and had 20 %, 8 is somebody's and had 60 %, in each of two samples."""
+    gpus, _ = sampled(Nvml())
+    gpus.sample({7}, 4.0)
+    assert gpus.processes[0] == [
+        GpuProcess(pid=8, ours=False, busy=0.6, memory_peak_mib=150.0),
+        GpuProcess(pid=7, ours=True, busy=0.2, memory_peak_mib=100.0),
+    ]
+
+
+def test_a_process_that_came_later_has_its_share_of_all_the_time() -> None:
+    told = Processes(sees_pids=True)
+    told.add({}, {}, {5}, 3.0)
+    told.add({5: 0.8}, {5: None}, {5}, 1.0)
+    told.add({}, {5: 20.0}, set(), 0.0)
+    assert told.told() == [GpuProcess(pid=5, ours=True, busy=0.2, memory_peak_mib=20.0)]
+
+
+def test_in_a_container_processes_are_told_but_not_whose_they_are() -> None:
+    gpus, _ = sampled(Nvml(), sees_pids=False)
+    assert [(each.pid, each.ours) for each in gpus.processes[0]] == [(8, None), (7, None)]
+
+
+def test_what_nvml_does_not_tell_of_processes_is_none() -> None:
+    (first, second) = sampled(Nvml("process utilization"))[0].processes[0]
+    assert (first.busy, second.busy, first.memory_peak_mib) == (None, None, 100.0)
+    assert [each.memory_peak_mib for each in sampled(Nvml("processes"))[0].processes[0]] == [
+        None,
+        None,
+    ]
+
+
 def test_without_an_energy_counter_it_is_power_by_time() -> None:
     assert sampled(Nvml("energy"))[1].energy_j == 500.0
 
@@ -147,7 +182,9 @@ def test_a_nodes_windows_merge_their_gpus() -> None:
 
 
 def test_a_series_tells_shares_of_the_gpus_that_are_the_runs() -> None:
-    (told,) = gpu_series.of_node(TWO, {1}, [(HALF, HALF), (HALF, merge(HALF, HALF))])
+    windows, process = [(HALF, HALF), (HALF, merge(HALF, HALF))], GpuProcess(pid=7, **UNKNOWN)
+    (told,) = gpu_series.of_node(TWO, {1}, windows, {1: [process]})
+    assert told.processes == [process]
     assert (told.index, told.uuid) == (1, "GPU-bb22")
     assert told.busy == [0.5, 0.5]
     assert told.ours == [0.25, 0.25]

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
+import platform
+import runpy
 import shutil
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
+import setuptools
+
+from hpcncf.ncf.native.library import BUILDS
 
 ROOT = Path(__file__).parent.parent
 
@@ -62,3 +68,24 @@ def test_every_module_of_the_checkout_is_in_the_wheel(wheel: list[str]) -> None:
         str(path.relative_to(ROOT / "analysis")) for path in (ROOT / "analysis").rglob("*.py")
     }
     assert program | analysis <= set(wheel)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="other CPUs have one build")
+@pytest.mark.skipif(shutil.which("g++") is None, reason="g++: not here")
+@pytest.mark.parametrize("build", BUILDS)
+def test_no_build_is_for_the_cpu_that_builds_it(
+    build: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though Python's own flags say so, as EasyBuild's do: the login node's CPU may be newer."""
+    told: dict[str, Any] = {}
+    monkeypatch.setattr(setuptools, "setup", told.update)
+    runpy.run_path(str(ROOT / "setup.py"))
+    (flags,) = (
+        each.extra_compile_args for each in told["ext_modules"] if each.name.endswith(f"._{build}")
+    )
+    command = ["g++", "-march=skylake-avx512", *flags, "-dM", "-E", "-x", "c++", "/dev/null"]
+    defined = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    macros = {line.split()[1] for line in defined.splitlines()}
+    names = {f"__{name.upper()}__": name for name in ["avx", *BUILDS["avx512"]]}
+    used = {name for macro, name in names.items() if macro in macros}
+    assert used == BUILDS[build] | ({"avx"} if BUILDS[build] else set())

@@ -7,12 +7,14 @@ answer is None then, and the run goes on.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from hpcncf.errors import HpcncfError
+from hpcncf.monitor.gpu_processes import Processes
 from hpcncf.monitor.gpu_series import REASONS, GpuWindow, Identity
+from hpcncf.records import GpuProcess
 
 # The inode of the machine's own process namespace (PROC_PID_INIT_INO in the kernel's proc_ns.h):
 # in a container NVML tells other numbers for our processes than we do.
@@ -76,6 +78,11 @@ class Gpus:
         """Indices of those on which a process of the run was seen."""
         return {device.identity.index for device in self._devices if device.used}
 
+    @property
+    def processes(self) -> dict[int, list[GpuProcess]]:
+        """All that were seen so far, by the index of their GPU."""
+        return {device.identity.index: device.processes.told() for device in self._devices}
+
     def sample(self, pids: Collection[int], length_s: float) -> tuple[GpuWindow, ...]:
         """The last `length_s` seconds; `pids` are the run's processes."""
         return tuple(device.sample(pids, length_s) for device in self._devices)
@@ -90,6 +97,7 @@ class Device:
         self.used = False
         self._energy_j = self._counted_j()
         self._newest_us = 0
+        self.processes = Processes(sees_pids)
         memory = self._asked("nvmlDeviceGetMemoryInfo")
         self.identity = Identity(
             index,
@@ -103,7 +111,9 @@ class Device:
         memory = self._asked("nvmlDeviceGetMemoryInfo")
         mhz = self._asked("nvmlDeviceGetClockInfo", self._nvml.NVML_CLOCK_SM)
         reasons = self._asked("nvmlDeviceGetCurrentClocksThrottleReasons")
-        ours = self._ours_busy(pids)
+        shares, held_mib = self._shares(), self._held_mib()
+        self.processes.add(shares, held_mib, pids, length_s)
+        ours = self._ours_busy(shares, pids)
         return GpuWindow(
             length_s=length_s,
             busy_s=rates.gpu / 100 * length_s if rates else None,
@@ -115,7 +125,7 @@ class Device:
                 for bits in REASONS.values()
             ),
             memory_mib=memory.used / MIB if memory else None,
-            ours_memory_mib=self._ours_memory_mib(pids),
+            ours_memory_mib=self._ours_memory_mib(held_mib, pids),
         )
 
     def _asked(self, function: str, *arguments: Any) -> Any:
@@ -135,26 +145,40 @@ class Device:
         milliwatts = self._asked("nvmlDeviceGetPowerUsage")
         return None if milliwatts is None else milliwatts / 1000 * length_s
 
-    def _ours_memory_mib(self, pids: Collection[int]) -> float | None:
+    def _held_mib(self) -> dict[int, float | None] | None:
+        """Each process's memory."""
         # By its version: the name without one raises something else where the driver is older.
         running = self._asked("nvmlDeviceGetComputeRunningProcesses_v3")
-        if running is None or not self._sees_pids:
+        if running is None:
             return None
-        ours = [process.usedGpuMemory for process in running if process.pid in pids]
-        self.used = self.used or bool(ours)
-        return None if None in ours else sum(ours) / MIB
+        held = {process.pid: process.usedGpuMemory for process in running}
+        return {pid: None if used is None else used / MIB for pid, used in held.items()}
 
-    def _ours_busy(self, pids: Collection[int]) -> float | None:
-        """Share of the time since the last call; NVML keeps samples, some for each process."""
+    def _ours_memory_mib(
+        self, held_mib: Mapping[int, float | None] | None, pids: Collection[int]
+    ) -> float | None:
+        if held_mib is None or not self._sees_pids:
+            return None
+        ours = [mib for pid, mib in held_mib.items() if pid in pids]
+        self.used = self.used or bool(ours)
+        known = [mib for mib in ours if mib is not None]
+        return sum(known) if len(known) == len(ours) else None
+
+    def _ours_busy(self, shares: Mapping[int, float] | None, pids: Collection[int]) -> float | None:
+        if shares is None or not self._sees_pids:
+            return None
+        return min(1.0, sum(share for pid, share in shares.items() if pid in pids))
+
+    def _shares(self) -> dict[int, float] | None:
+        """Of the time since the last call, by process; NVML keeps samples, some for each."""
         samples = self._samples()
-        if samples is None or not self._sees_pids:
+        if samples is None:
             return None
         self._newest_us = max((one.timeStamp for one in samples), default=self._newest_us)
         shares: dict[int, list[float]] = {}
         for one in samples:
-            if one.pid in pids:
-                shares.setdefault(one.pid, []).append(one.smUtil / 100)
-        return min(1.0, sum(sum(each) / len(each) for each in shares.values()))
+            shares.setdefault(one.pid, []).append(one.smUtil / 100)
+        return {pid: sum(each) / len(each) for pid, each in shares.items()}
 
     def _samples(self) -> list[Any] | None:
         nvml = self._nvml

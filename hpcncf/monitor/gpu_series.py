@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from hpcncf.records import Gpu
+from hpcncf.records import Gpu, GpuProcess
 
 # Bits of nvmlClocksEventReasons (nvml.h). Left out: an idle GPU (0x1), clocks that somebody set
 # (0x2), a display (0x100).
@@ -64,17 +64,21 @@ def _sum(a: float | None, b: float | None) -> float | None:
 
 
 def of_node(
-    identities: Sequence[Identity], chosen: Collection[int], windows: Sequence[Sequence[GpuWindow]]
+    identities: Sequence[Identity],
+    chosen: Collection[int],
+    windows: Sequence[Sequence[GpuWindow]],
+    processes: Mapping[int, list[GpuProcess]],
 ) -> list[Gpu]:
-    """The chosen GPUs' series; `windows` are [window][GPU], in the order of `identities`."""
+    """The chosen GPUs' series; `windows` are [window][GPU], in the order of `identities`;
+    `processes` by index."""
     return [
-        _of_gpu(identity, [each[at] for each in windows])
+        _of_gpu(identity, [each[at] for each in windows], processes.get(identity.index, []))
         for at, identity in enumerate(identities)
         if identity.index in chosen
     ]
 
 
-def _of_gpu(identity: Identity, windows: Sequence[GpuWindow]) -> Gpu:
+def _of_gpu(identity: Identity, windows: Sequence[GpuWindow], processes: list[GpuProcess]) -> Gpu:
     def over_time(told: Callable[[GpuWindow], float | None], digits: int) -> list[float | None]:
         return [_rounded(told(w), digits, w.length_s) for w in windows]
 
@@ -96,6 +100,7 @@ def _of_gpu(identity: Identity, windows: Sequence[GpuWindow]) -> Gpu:
             reason: [_rounded(w.throttled_s[at], 3, w.length_s) for w in windows]
             for at, reason in enumerate(REASONS)
         },
+        processes=processes,
     )
 
 

@@ -144,7 +144,8 @@ class Monitor:
         if gpus is None:
             return None
         chosen = gpu.visible(gpus.identities, gpus.used)
-        return gpu_series.of_node(gpus.identities, chosen, [w.gpus for w in windows])
+        told = [window.gpus for window in windows]
+        return gpu_series.of_node(gpus.identities, chosen, told, gpus.processes)
 
     def _run(self) -> None:
         wait_s = min(FIRST_S, self._interval_s)

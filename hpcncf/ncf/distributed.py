@@ -145,6 +145,21 @@ def set_threads(training: Training, resources: Resources, place: Place) -> int:
     return number
 
 
+def warnings(training: Training) -> list[str]:
+    """Settings of torch's threads, which do nothing where torch computes no step."""
+    if training.engine != "native":
+        return []
+    idle = {
+        "interop_threads": training.interop_threads > 1,
+        "omp_wait_policy": training.omp_wait_policy != "default",
+    }
+    return [
+        f"training.{name} has no effect: it is about torch's threads, and engine native has its own"
+        for name, given in idle.items()
+        if given
+    ]
+
+
 def shared(mine: list[int], node: list[list[int]], wanted: int) -> str | None:
     """What to know where ranks of a node take turns on too few CPUs; `mine` is in `node`."""
     every = {cpu for cpus in node for cpu in cpus}

@@ -99,6 +99,7 @@ class Trainer:
         found = resuming.newest(paths, run, place, self.warnings)
         self.warnings += replicas.warnings(run.training, self.device)
         self.warnings += copying.warnings(run.training, self.device)
+        self.warnings += distributed.warnings(run.training)
         self.warnings += precision.warnings(run.training, self.device)
         if found:
             self.model.load_state_dict(found.model)

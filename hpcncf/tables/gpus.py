@@ -17,9 +17,12 @@ GPUS: Final = (
     "gpu_busy",
     "gpu_ours",
     "gpu_memory_peak_mib",
+    "gpu_sm_mhz",
+    "gpu_power_w",
     "gpu_energy_j",
     "gpu_j_per_epoch",
     "gpu_throttled",
+    "gpu_throttled_by",
     "gpu_model",
 )
 
@@ -46,16 +49,25 @@ def columns(
     row |= {"gpus": count, "gpu_hours": share * elapsed_s / 3600}
     if not seen:
         return row
-    throttled = [mean(nodes, _held_down_by(reason)) for reason in seen[0].throttled]
+    energy_j = _energy_j(seen)
+    watched_s = sum(sum(node.length_s) * len(node.gpus or []) for node in nodes)
+    throttled = {reason: mean(nodes, _held_down_by(reason)) for reason in seen[0].throttled}
+    known = {reason: share for reason, share in throttled.items() if share is not None}
+    most = max(known, key=lambda reason: known[reason], default=None)
     return row | {
         "gpu_busy": mean(nodes, lambda gpu: gpu.busy),
         "gpu_ours": mean(nodes, lambda gpu: gpu.ours),
         "gpu_memory_peak_mib": max(
             (mib for gpu in seen for mib in gpu.memory_mib if mib is not None), default=None
         ),
-        "gpu_energy_j": _energy_j(seen),
-        "gpu_j_per_epoch": _j_per_epoch(nodes, seconds_per_epoch, training),
-        "gpu_throttled": max((share for share in throttled if share is not None), default=None),
+        "gpu_sm_mhz": mean(nodes, lambda gpu: gpu.sm_mhz),
+        "gpu_power_w": None if energy_j is None else ratio(energy_j, watched_s),
+        "gpu_energy_j": energy_j,
+        "gpu_j_per_epoch": _j_per_epoch(
+            nodes, seconds_per_epoch, training, run.resources.runs_per_gpu
+        ),
+        "gpu_throttled": known[most] if most else None,
+        "gpu_throttled_by": most if most and known[most] else None,
         "gpu_model": ", ".join(dict.fromkeys(gpu.name for gpu in seen)),
     }
 
@@ -86,14 +98,16 @@ def _j_per_epoch(
     nodes: Sequence[NodeRecord],
     seconds_per_epoch: float | None,
     training: tuple[float, float],
+    runs_per_gpu: int,
 ) -> float | None:
-    """Mean power of all GPUs over the windows within the training, times an epoch's seconds."""
+    """Mean power of all GPUs over the windows within the training, times an epoch's seconds; of
+    runs that share them, each its even part."""
     if seconds_per_epoch is None:
         return None
     powers = [power for node in nodes for power in _powers_w(node, *training)]
     if not powers or any(power is None for power in powers):
         return None
-    return sum(power for power in powers if power is not None) * seconds_per_epoch
+    return sum(power for power in powers if power is not None) * seconds_per_epoch / runs_per_gpu
 
 
 def _powers_w(node: NodeRecord, began: float, ended: float) -> Iterator[float | None]:

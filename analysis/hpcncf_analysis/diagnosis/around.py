@@ -96,5 +96,5 @@ def checkpoint_bound(evidence: Evidence) -> Finding | None:
         ),
         "Write checkpoints less often (training.checkpoint_every), or to a faster disk.",
         applied(evidence, checkpoint_every=0),
-        gains.fewer_core_hours(share, (0.0, 0.0, 0.1)) if evidence.trained else None,
+        gains.fewer_core_hours(share, gains.SAVED_LEFT) if evidence.trained else None,
     )

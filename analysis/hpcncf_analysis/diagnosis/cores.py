@@ -161,7 +161,7 @@ def serial_step(evidence: Evidence) -> Finding | None:
         tuple(told),
         _fewer(evidence),
         changes,
-        gains.fewer_core_hours(1 - ranks / usable, (0.0, 0.0, 0.3)) if changes else None,
+        gains.fewer_core_hours(1 - ranks / usable, gains.SERIAL_LEFT) if changes else None,
     )
 
 

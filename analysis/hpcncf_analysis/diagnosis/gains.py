@@ -2,7 +2,7 @@
 
 A step's phases are shares that add up to 1; what is left of them after the remedy is L, and the
 factor 1 / L. Constants are ratios of work to work, measured at sizes of their own, not times: a
-machine's speed cancels. docs/metrics.md tells why that much.
+machine's speed cancels. docs/metrics.md tells why that much; a test holds its numbers to these.
 """
 
 from __future__ import annotations
@@ -43,6 +43,10 @@ EXCHANGE: Final = 1.5
 
 SAMPLED_LEFT: Final = (0.03, 0.0, 0.15)
 """Of a full ranking's time, what ranking 99 negatives takes: their share of thousands of items."""
+SAVED_LEFT: Final = (0.0, 0.0, 0.1)
+"""Of the checkpoints' time, what stays without them."""
+SERIAL_LEFT: Final = (0.0, 0.0, 0.3)
+"""Of the core-hours that idle beside a serial step, what stays: one core may be slower."""
 
 
 def vectorized(evidence: Evidence) -> Gain:

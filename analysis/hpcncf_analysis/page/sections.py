@@ -11,6 +11,7 @@ from hpcncf_analysis.page import (
     asking,
     causes,
     every_run,
+    gpus,
     memory,
     packing,
     ranks,
@@ -70,6 +71,10 @@ def _step(material: Material) -> Section:
 
 def _cores(material: Material) -> Section:
     return Section("cores", "What the cores did", _figures(material.drawn("core_heatmap")))
+
+
+def _gpus(material: Material) -> Section:
+    return Section("gpus", "What the GPUs did", gpus.parts(material))
 
 
 def _ranks(material: Material) -> Section:
@@ -186,6 +191,7 @@ BUILDERS: Final[list[Callable[[Material], Section]]] = [
     _packing,
     _step,
     _cores,
+    _gpus,
     _ranks,
     _quality,
     _epochs,

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcncf.conflicts import NATIVE_LAYERS
 from hpcncf.errors import HpcncfError
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.data.rows import record
@@ -230,8 +231,8 @@ def _settings(
             f"model.dropout {sizes.dropout:g}: engine native has no dropout; use engine rowwise, "
             "or 0"
         )
-    if len(sizes.layers) > library.MOST_LAYERS:
-        raise HpcncfError(f"model.layers: engine native takes at most {library.MOST_LAYERS}")
+    if len(sizes.layers) > NATIVE_LAYERS:
+        raise HpcncfError(f"model.layers: engine native takes at most {NATIVE_LAYERS}")
     return Settings(
         sizes.gmf_width,
         sizes.mlp_width,
@@ -239,7 +240,7 @@ def _settings(
         training.negatives,
         len(sizes.layers),
         threads,
-        (ctypes.c_int * library.MOST_LAYERS)(*sizes.layers),
+        (ctypes.c_int * NATIVE_LAYERS)(*sizes.layers),
         RULES[training.optimizer],
         AdamSettings(training.lr, 0.9, 0.999, 1e-8),
         training.seed,

@@ -8,10 +8,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from hpcncf.conflicts import NATIVE_LAYERS
 from hpcncf.errors import HpcncfError
 
 INTERFACE: Final = 5
-MOST_LAYERS: Final = 16
 RULES: Final = {"adam": 0, "lazy_adam": 1, "sgd": 2}
 
 # The fastest first, each with what /proc/cpuinfo must list. Nothing is compiled for the machine it
@@ -41,7 +41,7 @@ class AdamSettings(Structure):
 class Settings(Structure):
     _fields_ = [
         *((name, c_int) for name in ("gmf", "mlp", "context", "negatives", "depth", "threads")),
-        ("widths", c_int * MOST_LAYERS),
+        ("widths", c_int * NATIVE_LAYERS),
         ("rule", c_int),
         ("adam", AdamSettings),
         ("seed", c_uint64),

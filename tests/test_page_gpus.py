@@ -1,0 +1,64 @@
+"""What a report's page tells of GPUs: hours and joules of an epoch among it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import make_results
+import pytest
+from test_gpus import gpu
+
+from hpcncf import records
+from hpcncf.collect import collect
+from hpcncf.paths import ResultPaths
+from hpcncf_analysis import report
+from hpcncf_analysis.page.gpus import UNTOLD
+
+
+def written(paths: ResultPaths) -> str:
+    report.write(collect(paths), paths)
+    return (paths.report / "report.md").read_text()
+
+
+def of_gpus(folder: Path) -> ResultPaths:
+    """One run on a GPU at 300 W, half of its time busy, its clocks held down by power."""
+    paths = make_results.demo(folder, repeats=1, points=POINTS, resources={"gpus_per_node": 1})
+    (run,) = make_results.plan_of(paths).runs
+    make_results.complete(paths)
+    node = make_results.node_record(run, windows=60)
+    joules = [300 * length for length in node.length_s]
+    node.gpus = [gpu(0, [0.5] * 60, [*joules])]
+    records.write(paths.run(run.id).attempt(1).node(0), node)
+    return paths
+
+
+POINTS = [{"training.loader": "vectorized", "resources.cpus_per_task": 1}]
+
+
+def test_hours_and_joules_of_an_epoch_stand_in_the_report(tmp_path: Path) -> None:
+    paths = of_gpus(tmp_path)
+    (row,) = collect(paths).runs
+    told = written(paths)
+    section = told.partition("## What the GPUs did")[2].partition("\n## ")[0]
+    heads, _, cells = (line.split(" | ") for line in section.splitlines() if line.startswith("|"))
+    of = dict(zip(heads, cells, strict=True))
+    assert of["GPUs"] == "1 H200"
+    assert of["busy"].startswith("50")
+    assert of["W of each"] == "300"
+    assert of["clocks held down"].endswith("(power)")
+    seconds = pytest.approx(row["seconds_per_epoch"], rel=0.005)
+    assert float(of["an epoch: J"].replace(",", "")) / 300 == seconds
+    assert float(of["an epoch: GPU-s"]) == seconds
+    assert "an epoch: GPU" in told.partition("What an epoch costs")[2]
+
+
+def test_where_nvml_was_not_there_the_report_says_so(tmp_path: Path) -> None:
+    paths = make_results.demo(tmp_path, repeats=1, points=POINTS, resources={"gpus_per_node": 1})
+    make_results.complete(paths)
+    assert UNTOLD.partition(" (")[0] in written(paths)
+
+
+def test_without_gpus_the_report_has_no_section_of_them(tmp_path: Path) -> None:
+    paths = make_results.demo(tmp_path, repeats=1, points=POINTS)
+    make_results.complete(paths)
+    assert "What the GPUs did" not in written(paths)
