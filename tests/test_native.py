@@ -34,7 +34,7 @@ BUILDS = [
 ]
 
 NO_LOADER: Any = None
-LENGTHS = [1, 7, 8, 9, 15, 16, 17, 31, 33, 250, 1_700, 2_990]
+LENGTHS = [1, 7, 8, 9, 17, 33, 127, 128, 129, 135, 136, 250, 1_700, 2_990]
 
 pytestmark = [
     pytest.mark.skipif(not BUILDS, reason="engine native was not built here"),

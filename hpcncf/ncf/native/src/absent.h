@@ -24,27 +24,32 @@ class Absent {
   // `drawn` holds `count` words; after `find`, the items.
   HPCNCF_INLINE void ask_marks(int64_t user, const int32_t* drawn, int count) const {
     const List list = of(user);
-    if (list.held < WINDOW) return ask(list.positives, int(list.held));
+    if (list.held < FEW) return prefetch_lines(list.positives, list.held * sizeof(int32_t));
     for (int k = 0; k < count; ++k) __builtin_prefetch(list.mark(drawn[k]));
   }
 
   HPCNCF_INLINE void ask_positives(int64_t user, const int32_t* drawn, int count) const {
     const List list = of(user);
-    if (list.held < WINDOW) return;
-    for (int k = 0; k < count; ++k) ask(list.positives + *list.mark(drawn[k]), WINDOW);
+    if (list.held < FEW) return;
+    for (int k = 0; k < count; ++k) {
+      const int32_t* from = list.positives + *list.mark(drawn[k]);
+      __builtin_prefetch(from);
+      __builtin_prefetch(from + WINDOW - 1);
+    }
   }
 
   void find(int64_t user, int32_t* drawn, int count) const {
     const List list = of(user);
     for (int k = 0; k < count; ++k) {
       const auto nth = int32_t(below(uint32_t(drawn[k]), uint32_t(list.others)));
-      drawn[k] = nth + (list.held < WINDOW ? before_of_few(list, nth)
-                                           : before_of_many(list, nth, *list.mark(drawn[k])));
+      drawn[k] = nth + (list.held < FEW ? before_of_few(list, nth)
+                                        : before_of_many(list, nth, *list.mark(drawn[k])));
     }
   }
 
  private:
   static constexpr int EACH = 8;     // positives for a mark
+  static constexpr int FEW = 128;    // positives all of which are looked at: marks would cost more
   static constexpr int WINDOW = 16;  // positives looked at together: a second look is seldom needed
 
   struct List {
@@ -59,11 +64,6 @@ class Absent {
   List of(int64_t user) const {
     const int64_t first = indptr_[user], held = indptr_[user + 1] - first;
     return {positives_ + first, marks_.data() + first / EACH, held, items_ - held};
-  }
-
-  static HPCNCF_INLINE void ask(const int32_t* from, int count) {
-    __builtin_prefetch(from);
-    __builtin_prefetch(from + count - 1);
   }
 
   static void mark(const List& list, int32_t* marks) {
