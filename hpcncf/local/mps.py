@@ -78,8 +78,8 @@ def uuids(gpus: Sequence[str]) -> list[str]:
     NVML does not tell all of them."""
     found = gpu.found()
     by_index = {one.index: one.uuid for one in found.identities} if found else {}
-    named = {"CUDA_VISIBLE_DEVICES": ",".join(gpus)}
-    indices = gpu.allowed(found.identities, named) if found else []
+    env = os.environ | {"CUDA_VISIBLE_DEVICES": ",".join(gpus)}
+    indices = gpu.allowed(found.identities, env) if found else []
     told = [by_index[index] for index in indices]
     return told if len(told) == len(gpus) and all(told) else []
 
