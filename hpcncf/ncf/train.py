@@ -68,9 +68,11 @@ def _refuse_untested(training: Training, data: Prepared) -> None:
         )
 
 
-def _warnings(training: Training, device: torch.device) -> list[str]:
-    """Of settings that do nothing here, or not what they say."""
+def _warnings(training: Training, data: Prepared, device: torch.device) -> list[str]:
+    """Of data that tell little, and of settings that do nothing here, or not what they say."""
+    caution = data.manifest.caution if training.evaluation == "sampled" else None
     return [
+        *([caution] if caution else []),
         *replicas.warnings(training, device),
         *copying.warnings(training, device),
         *distributed.warnings(training),
@@ -113,11 +115,9 @@ class Trainer:
         self.resumed_step: int | None = None
         self.startup_s = self.evaluation_s = self.checkpoint_s = self.waiting_s = 0.0
         self.baseline: dict[str, float] | None = None
-        caution = data.manifest.caution if run.training.evaluation == "sampled" else None
-        self.warnings = [caution] if caution else []
         self.model = model.initial(data.manifest, run.model, run.training.seed).to(self.device)
-        found = resuming.newest(paths, run, place, self.warnings)
-        self.warnings += _warnings(run.training, self.device)
+        found, unused = resuming.newest(paths, run, place)
+        self.warnings = [*unused, *_warnings(run.training, data, self.device)]
         if found:
             self._go_on_from(found)
         self.clock = StepClock(self.total_steps - self.done, self.schedule.steps, self.done)
