@@ -24,6 +24,7 @@ BENCHMARKS = {
     "strategies": "Every strategy of the job file",
     "remedies": "What each remedy did",
     "parquet": "Parquet",
+    "prepare": "Tables larger than memory",
     "evaluate": "Evaluation",
     "packing": "Runs side by side",
     "neighbour": "Beside a busy neighbour",

@@ -1,5 +1,6 @@
 """Engine rowwise on one GPU: a step's time as it is, captured, compiled and in halves, beside its
-floor; an epoch's; and HR@10 beside the CPU's at the same batch.
+floor; an epoch's; and HR@10 beside the CPU's at the same batch. Which goals they meet is told
+at the end.
 
 Speed is of made data of full size, all of it on the GPU. Quality is of Frappe, where HPCNCF_DATA
 names the folder of its zip. Where there is no GPU it ends with exit code 1.
@@ -7,11 +8,12 @@ names the folder of its zip. Where there is no GPU it ends with exit code 1.
 
 from __future__ import annotations
 
+import math
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
@@ -45,7 +47,14 @@ WAYS: Final[dict[str, dict[str, Any]]] = {
 WARM_UP, ROUNDS, WINDOW_POSITIVES, MOST_STEPS = 40, 5, 2**23, 2_000
 PROFILED, COPIED_MIB, TINY = 5, 1_024, 2_000
 SEEDS, EPOCHS = (0, 1, 2), 3
+SMALL, LARGE = BATCHES
+MOST_STEP_S, MOST_EPOCH_S, LEAST_INSTANCES_PER_S = 100e-6, 1.5, 100e6
+EQUAL: Final = "not distinguishable"
 NO_GPU: Final = "benchmarks gpu: torch sees no CUDA device here, and nothing else can be measured"
+
+
+Seconds = dict[tuple[int, str], float]
+"""By batch and way."""
 
 
 @dataclass(frozen=True)
@@ -102,13 +111,13 @@ class Steps:
         return timed(lambda: self.take(steps)) / steps
 
     def launches(self) -> float:
-        """Of a step: kernels, copies and fills on the GPU; mean."""
+        """Of a step: kernels, copies and fills on the GPU; mean. No number where none was seen."""
         activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
         with profile(activities=activities) as seen:
             self.take(PROFILED)
             torch.cuda.synchronize()
         on_gpu = [each for each in seen.events() if each.device_type == DeviceType.CUDA]
-        return len(on_gpu) / PROFILED
+        return len(on_gpu) / PROFILED or math.nan
 
     def epoch_s(self) -> float:
         """Of a whole one: its order, its smaller last step, and all rows caught up."""
@@ -157,8 +166,9 @@ def launch_s(device: torch.device) -> tuple[float, float]:
     return queued / TINY, replayed / TINY
 
 
-def show_steps(data: Prepared, device: torch.device) -> None:
+def show_steps(data: Prepared, device: torch.device) -> Seconds:
     """Each way at each batch, beside its floor."""
+    found: Seconds = {}
     bytes_per_s, (queued_s, replayed_s) = copied(device), launch_s(device)
     print(
         f"Memory moves {bytes_per_s / 1e9:,.0f} GB/s. An operation on one number takes "
@@ -174,6 +184,8 @@ def show_steps(data: Prepared, device: torch.device) -> None:
             step_s = statistics.median(steps.step_s() for _ in range(ROUNDS))
             floor = Floor(_bytes_of(data, steps), bytes_per_s, steps.launches(), replayed_s)
             print(row(batch, name, step_s, 1 + steps.training.negatives, floor), flush=True)
+            found[batch, name] = step_s
+    return found
 
 
 def row(batch: int, name: str, step_s: float, each: int, floor: Floor) -> str:
@@ -191,7 +203,8 @@ def _bytes_of(data: Prepared, steps: Steps) -> float:
     return moved_bytes(rows, Model(), batch, negatives, len(data.manifest.context_columns))
 
 
-def show_epochs(data: Prepared, device: torch.device) -> None:
+def show_epochs(data: Prepared, device: torch.device) -> Seconds:
+    found: Seconds = {}
     print("\n| batch | engine rowwise | s an epoch | instances/s |\n|---:|---|---:|---:|")
     for batch in BATCHES:
         for name in list(WAYS)[:4]:
@@ -201,6 +214,8 @@ def show_epochs(data: Prepared, device: torch.device) -> None:
             print(
                 f"| {batch:,} | {name} | {seconds:.2f} | {instances / seconds:,.0f} |", flush=True
             )
+            found[batch, name] = seconds
+    return found
 
 
 def hr10(data: Prepared, folder: Path, seed: int, **settings: Any) -> float:
@@ -210,22 +225,65 @@ def hr10(data: Prepared, folder: Path, seed: int, **settings: Any) -> float:
     return training.record().epochs[-1].hr10 or 0.0
 
 
-def show_quality(folder: Path) -> None:
-    """The same instances in the same order on both, so seed by seed."""
+def show_quality(folder: Path) -> dict[str, str]:
+    """The same instances in the same order on both, so seed by seed; returns each way's verdict."""
     data = real_frappe(folder)
     if data is None:
         print("\nQuality was not measured: HPCNCF_DATA names no folder of Frappe's zip.")
-        return
+        return {}
     print(f"\n{data.manifest.title}, {EPOCHS} epochs, batch 256, seeds {SEEDS}.\n")
     on_cpu = [hr10(data, folder, seed, device="cpu") for seed in SEEDS]
     print("| engine rowwise | HR@10 | against the CPU |\n|---|---:|---|")
     print(f"| CPU | {statistics.mean(on_cpu):.4f} | – |")
+    verdicts = {}
     for name, way in WAYS.items():
         found = [hr10(data, folder, seed, device="cuda", **way) for seed in SEEDS]
         against = difference(found, on_cpu)
         print(
             f"| {name} | {statistics.mean(found):.4f} | {against}: {against.verdict} |", flush=True
         )
+        verdicts[name] = against.verdict
+    return verdicts
+
+
+def goals(steps: Seconds, epochs: Seconds, verdicts: Mapping[str, str]) -> list[str]:
+    """What a GPU is to reach, what it did, and whether that is it."""
+    step_s, by = fastest(steps, SMALL)
+    epoch_s, epoch_by = fastest(epochs, SMALL)
+    large_s, large_by = fastest(steps, LARGE)
+    speed = LARGE * (1 + Training().negatives) / large_s
+    other = [name for name, verdict in verdicts.items() if verdict != EQUAL]
+    of_quality = f"{', '.join(other)} differ" if other else f"{EQUAL}, in all {len(verdicts)} ways"
+    return [
+        _goal(
+            f"a step of batch {SMALL:,} in {MOST_STEP_S * 1e6:.0f} µs at most",
+            f"{step_s * 1e6:,.1f} µs, {by}",
+            step_s <= MOST_STEP_S,
+        ),
+        _goal(
+            f"an epoch of batch {SMALL:,} in less than {MOST_EPOCH_S} s",
+            f"{epoch_s:.2f} s, {epoch_by}",
+            epoch_s < MOST_EPOCH_S,
+        ),
+        _goal(
+            f"more than {LEAST_INSTANCES_PER_S / 1e6:.0f} M instances/s at batch {LARGE:,}",
+            f"{speed / 1e6:,.1f} M, {large_by}",
+            speed > LEAST_INSTANCES_PER_S,
+        ),
+        _goal(
+            f"HR@10 over {len(SEEDS)} seeds as the CPU's at the same batch",
+            of_quality if verdicts else "not measured",
+            bool(verdicts) and not other,
+        ),
+    ]
+
+
+def fastest(found: Seconds, batch: int) -> tuple[float, str]:
+    return min((seconds, way) for (of, way), seconds in found.items() if of == batch)
+
+
+def _goal(wanted: str, found: str, met: bool) -> str:
+    return f"- Goal: {wanted}. Found: {found}. {'Met' if met else 'Not met'}."
 
 
 def main() -> int:
@@ -237,10 +295,10 @@ def main() -> int:
     print(
         f"{torch.cuda.get_device_name(device)}, CUDA {torch.version.cuda}. {data.manifest.title}."
     )
-    show_steps(data, device)
-    show_epochs(data, device)
+    steps, epochs = show_steps(data, device), show_epochs(data, device)
     with tempfile.TemporaryDirectory() as temporary:
-        show_quality(Path(temporary) / "frappe")
+        verdicts = show_quality(Path(temporary) / "frappe")
+    print("", *goals(steps, epochs, verdicts), sep="\n")
     return 0
 
 

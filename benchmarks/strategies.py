@@ -156,7 +156,7 @@ def runnable(text: str) -> list[Strategy]:
     """
     if len(usable_cpus()) < 2:
         raise SystemExit("strategies: two cores are needed, for two ranks or two threads")
-    named = [each for each in STRATEGIES if text in each.name]
+    named = [each for each in STRATEGIES if text in each.name and each.steps]
     names = {each.name for each in named} | {each.against for each in named}
     chosen = [each for each in STRATEGIES if each.name in names]
     if library.built():

@@ -25,6 +25,7 @@ PACKAGES: Final = (
 
 # What decides speed, or where a run ran. Never the whole environment: it holds tokens.
 VARIABLES: Final = (
+    "CUDA_DEVICE_ORDER",
     "CUDA_VISIBLE_DEVICES",
     "CUDA_MPS_PIPE_DIRECTORY",
     "GLOO_SOCKET_IFNAME",

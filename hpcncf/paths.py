@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,11 @@ class AttemptPaths:
 
     def rank(self, rank: int) -> Path:
         return self.folder / f"rank-{rank}.json"
+
+    def first(self, outcome: Literal["failed", "stopped"]) -> Path:
+        """A link to the record of the first rank that ended so for a reason of its own: what the
+        others look at in place of all records."""
+        return self.folder / f"first-{outcome}.json"
 
     def node(self, index: int) -> Path:
         return self.folder / f"node-{index}.json"
@@ -63,6 +69,10 @@ class AttemptPaths:
     def ranks(self, there: set[str] | None = None) -> list[Path]:
         """`there`: the names, where they are known already."""
         return self._numbered("rank", self.names() if there is None else there)
+
+    def recorded(self) -> set[int]:
+        """The ranks that left a record: one look at the folder, however many they are."""
+        return {_number(path) for path in self.ranks()}
 
     def nodes(self) -> list[Path]:
         return self._numbered("node", self.names())

@@ -34,6 +34,23 @@ def test_each_way_to_load_is_timed_once(
     assert capsys.readouterr().out.splitlines()[1].startswith("per_sample")
 
 
+def test_ways_that_differ_in_one_setting_of_the_workers_are_told_apart(
+    job_file: Callable[[str], Path],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    job = str(job_file("grid: {training.persistent_workers: [true, false]}\n"))
+    asked = ["bench", "loader", job, "--seconds", "0.05", "-s", "training.num_workers=1"]
+    given = ["-s", "training.loader=batched", "-s", "training.prefetch_factor=3"]
+    assert main([*asked, *given]) == 0
+    told = [line.partition("  ")[0] for line in capsys.readouterr().out.splitlines()[1:]]
+    assert told == [
+        "batched, 1 worker, persistent_workers false, prefetch_factor 3",
+        "batched, 1 worker, prefetch_factor 3",
+    ]
+
+
 def test_an_epoch_of_one_batch_is_gone_through_again(tiny_data: Path) -> None:
     data = prepared.load(tiny_data)
     told = loading.measured(data, Training(), Schedule(data.manifest.train_rows, 10**6), 0.05)

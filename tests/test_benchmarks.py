@@ -11,6 +11,7 @@ import torch
 
 from hpcncf.conflicts import conflicts
 from hpcncf.jobfile import validated
+from hpcncf.ncf.data import prepared
 from hpcncf.plan import expand
 from hpcncf.records import Epoch
 from hpcncf.spec import JobSpec, Model, Resources, Training
@@ -61,6 +62,20 @@ def test_a_gpus_floor_is_by_its_bytes_and_by_its_launches() -> None:
     floor = module.Floor(moved_bytes=2e6, bytes_per_s=1e12, launches=50, launch_s=1e-6)
     line = module.row(256, "eager", 1e-4, 5, floor)
     assert line == "| 256 | eager | 100.0 | 12,800,000 | 50 | 2.0 | 50.0 |"
+
+
+def test_a_gpus_goals_are_told_with_what_was_found() -> None:
+    goals, eager, graph = benchmark("gpu").goals, "eager", "`cuda_graph`"
+    steps = {(256, eager): 9e-4, (256, graph): 9e-5, (65_536, eager): 3e-3, (65_536, graph): 4e-3}
+    epochs = {(256, eager): 12.8, (256, graph): 1.6, (65_536, graph): 0.2}
+    alike = {eager: "not distinguishable", graph: "not distinguishable"}
+    found = goals(steps, epochs, alike)
+    assert [each.endswith(" Met.") for each in found] == [True, False, True, True]
+    assert "90.0 µs, `cuda_graph`" in found[0]
+    assert "1.60 s" in found[1]
+    assert "109.2 M, eager" in found[2]
+    assert goals(steps, epochs, alike | {graph: "lower"})[3].endswith("differ. Not met.")
+    assert goals(steps, epochs, {})[3].endswith("not measured. Not met.")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="here is a GPU")
@@ -210,3 +225,15 @@ def test_what_a_law_is_said_to_be_names_its_parameters_or_its_refusal() -> None:
     refused = scaling.fit([1, 2], [[1.0], [2.0]])
     assert scaling.said(refused).startswith("No law: a law needs 4 sizes or more")
     assert scaling.by(refused, 2) == "–"
+
+
+def test_a_table_is_prepared_by_the_command_and_its_peak_is_of_that_process(tmp_path: Path) -> None:
+    module = benchmark("prepare")
+    source = tmp_path / "made.csv"
+    rows = module.written(source, 1_000_000)
+    assert source.stat().st_size > 1_000_000
+    found = module.prepared(source, rows)
+    manifest = prepared.load(Path(f"{source}.prepared")).manifest
+    assert manifest.train_rows + manifest.test_rows == found.rows == rows
+    assert len(manifest.context_columns) == 21
+    assert 50e6 < found.peak_bytes < module.MOST_BYTES

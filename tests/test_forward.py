@@ -71,7 +71,7 @@ def test_without_a_compiler_inductor_is_an_error_before_training(
     monkeypatch.setattr(inductor.cpp, "cxx", (None, "no-such-compiler"))
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
     torch._dynamo.reset()
-    with pytest.raises(HpcncfError, match=r"no-such-compiler.*load the site's compiler module"):
+    with pytest.raises(HpcncfError, match=r"no-such-compiler.*load the site's modules"):
         of(data, tmp_path, compile="inductor")
 
 
@@ -104,3 +104,14 @@ def test_the_record_tells_the_learning_rate_that_a_batch_has(data: Path, tmp_pat
     same = of(data, tmp_path / "same", global_batch_size=64, optimizer="sgd", lr=0.05)
     same.train()
     assert rank.epochs[0].loss == same.epochs[0].loss
+
+
+def test_a_warm_up_begins_nothing_on_gpus_that_the_run_does_not_use(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_context(_: object) -> None:
+        raise AssertionError("a context on a GPU that is not the run's")
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", no_context)
+    of(data, tmp_path, compile="torchscript")

@@ -49,6 +49,27 @@ def test_every_setting_that_is_a_remedy_is_tried() -> None:
     assert not tried & NO_REMEDY
 
 
+def test_the_ladder_is_compared_with_its_naive_rung_one_remedy_at_a_time() -> None:
+    path = next(path for path in JOBS if path.stem == "engines")
+    runs = jobfile.plan(jobfile.load(path), path).active()
+    (naive,) = {run.training.loader for run in runs if run.baseline and run.training}
+    assert naive == "per_sample"
+    rungs = {
+        (run.training.loader, run.training.adam, run.training.sparse, run.training.engine)
+        for run in runs
+        if run.training
+    }
+    assert rungs == {
+        ("per_sample", "default", False, "reference"),
+        ("vectorized", "default", False, "reference"),
+        ("vectorized", "foreach", False, "reference"),
+        ("vectorized", "fused", False, "reference"),
+        ("vectorized", "default", True, "reference"),
+        ("vectorized", "default", False, "rowwise"),
+        ("vectorized", "default", False, "native"),
+    }
+
+
 def smallest(path: Path, overrides: list[str]) -> Run:
     """The run of one rank with the fewest cores and threads."""
     runs = jobfile.plan(jobfile.load(path, overrides), path).active()

@@ -144,6 +144,36 @@ def test_loaders() -> None:
     assert rules(workers, cores=4) == [(1, "too-many-workers")]
 
 
+LOADER = "loader = DataLoader({data}, batch_size=8)\n"
+
+
+def test_a_loader_trains_whatever_its_data_is_called() -> None:
+    assert rules(LOADER.format(data="dataset") + LOOP.format(line="pass")) == [(1, "no-shuffle")]
+    numbered = LOOP.format(line="pass").replace("loader:", "enumerate(tqdm(loader)):")
+    assert rules(LOADER.format(data="dataset") + numbered) == [(1, "no-shuffle")]
+    assert rules(LOADER.format(data="val_set") + LOOP.format(line="pass")) == []
+    assert rules(LOADER.format(data="dataset") + "for batch in loader:\n    score(batch)\n") == []
+    method = "def train_dataloader(self):\n    return DataLoader(MLDataset(), batch_size=8)\n"
+    assert rules(method) == [(2, "no-shuffle")]
+    assert rules(method.replace("train_", "test_")) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["os.environ['MASTER_PORT'] = '29500'", "init(init_method='tcp://127.0.0.1:29500', rank=0)"],
+)
+def test_a_port_in_python_that_an_array_starts(tmp_path: Path, line: str) -> None:
+    (tmp_path / "train.py").write_text(f"import os\n{line}\n")
+    (tmp_path / "job.sbatch").write_text("#!/bin/bash\n#SBATCH -c 1\npython train.py\n")
+    assert main(["lint", str(tmp_path)]) == 0
+    (tmp_path / "job.sbatch").write_text("#!/bin/bash\n#SBATCH --array=0-3\npython train.py\n")
+    assert main(["lint", str(tmp_path)]) == 1
+    found = python_script.complaints(f"import os\n{line}\n", in_array=True)
+    assert [(each.line, each.rule) for each in found] == [(2, "fixed-port")]
+    derived = "os.environ['MASTER_PORT'] = str(12000 + job)"
+    assert python_script.complaints(derived, in_array=True) == []
+
+
 def test_a_distributed_sampler_is_told_the_epoch() -> None:
     assert rules("sampler = DistributedSampler(data)") == [(1, "no-set-epoch")]
     assert python_script.complaints("sampler = DistributedSampler(data)", epoch_is_set=True) == []

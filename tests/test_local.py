@@ -199,11 +199,46 @@ def test_a_second_queue_waits_for_its_turn(tmp_path: Path) -> None:
         assert theirs
 
 
+def test_a_run_gets_the_gpu_that_the_user_named_by_its_uuid(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second run has it after the first, and no other, whatever GPUs the machine has."""
+    (here / "job.yaml").write_text(
+        "name: tiny\nworkload: {shell: 'echo $CUDA_VISIBLE_DEVICES > $PWD/{lr}'}\n"
+        "resources: {gpus_per_node: 1, timeout_min: 2}\ngrid: {lr: [1, 2]}\n"
+    )
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-aa11,GPU-bb22")
+    said = hpcncf(here, "submit", "job.yaml", "--cluster", "local", "--wait")
+    assert said.returncode == 0, said.stdout + said.stderr
+    told = [path.read_text().strip() for path in here.rglob("[12]") if path.is_file()]
+    assert told == ["GPU-aa11", "GPU-aa11"], said.stdout
+    assert queue_ends(here)
+
+
 @pytest.mark.parametrize(
-    ("named", "numbers"), [("", []), ("0", [0]), ("2,3", [2, 3])], ids=["none", "one", "two"]
+    ("named", "names"),
+    [
+        ("", []),
+        ("0", ["0"]),
+        ("2,3", ["2", "3"]),
+        ("GPU-aa11, MIG-bb22", ["GPU-aa11", "MIG-bb22"]),
+        ("1,-1,0", ["1"]),
+        ("NoDevFiles", []),
+    ],
 )
 def test_the_gpus_are_those_that_the_user_left_visible(
-    named: str, numbers: list[int], monkeypatch: pytest.MonkeyPatch
+    named: str, names: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
-    assert machine.gpus() == numbers
+    assert machine.gpus() == names
+
+
+def test_gpus_that_nobody_names_are_counted_as_cuda_counts_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container that was given the sixth of eight has its device file, and CUDA's number 0."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    for name in ("nvidia5", "nvidia7", "nvidiactl", "nvidia-uvm", "nvidia-caps"):
+        (tmp_path / name).touch()
+    assert machine.gpus(tmp_path) == ["0", "1"]
+    assert machine.gpus(tmp_path / "none") == []

@@ -215,6 +215,22 @@ def test_the_runs_gpus_are_those_that_cuda_would_show(
     assert allowed(TWO, env) == chosen
 
 
+@pytest.mark.parametrize(
+    ("env", "chosen"),
+    [
+        ({"CUDA_VISIBLE_DEVICES": "1"}, []),
+        ({"CUDA_VISIBLE_DEVICES": "1", "CUDA_DEVICE_ORDER": "FASTEST_FIRST"}, []),
+        ({"CUDA_VISIBLE_DEVICES": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, [1]),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-bb22"}, [1]),
+        ({}, [0, 1]),
+    ],
+)
+def test_of_unlike_gpus_a_number_is_nvmls_only_where_cuda_counts_by_the_bus(
+    env: dict[str, str], chosen: list[int]
+) -> None:
+    assert allowed([TWO[0], replace(TWO[1], name="T400")], env) == chosen
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(gpu.found() is None, reason="needs a GPU, its driver and nvidia-ml-py")
 def test_a_real_gpu_tells_what_this_process_did_on_it(tmp_path: Path) -> None:

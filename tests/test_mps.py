@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from pathlib import Path
 
+import psutil
 import pytest
+from test_monitor_gpu import Nvml
 
 from hpcncf.local import mps
+from hpcncf.monitor import gpu
 
 CONTROL = """\
 #!/bin/sh
+pid="$CUDA_MPS_PIPE_DIRECTORY/pid"
 if [ "$1" = -d ]; then
     echo "start $CUDA_VISIBLE_DEVICES" >> %(calls)s
-    [ %(code)s = 0 ] && { sleep 100 & echo $! > "$CUDA_MPS_PIPE_DIRECTORY/daemon"; }
+    [ %(code)s = 0 ] && { sleep 100 & echo $! | tee %(calls)s.pid > "$pid"; }
     exit %(code)s
 fi
 read command
-[ "$command" = quit ] && kill "$(cat "$CUDA_MPS_PIPE_DIRECTORY/daemon")"
+[ "$command" = quit ] && [ %(quits)s = yes ] && kill -KILL "$(cat "$pid")"
 [ -d "$CUDA_MPS_PIPE_DIRECTORY" ] && echo "$command" >> %(calls)s
 """
+
+
+class TwoGpus(Nvml):
+    def nvmlInit(self) -> None:
+        pass
+
+    def nvmlDeviceGetCount(self) -> int:
+        return 2
+
+    def nvmlDeviceGetUUID(self, index: int) -> str:
+        return ("GPU-aa11", "GPU-bb22")[index]
 
 
 @pytest.fixture
@@ -27,9 +44,9 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "calls"
 
 
-def install(calls: Path, code: int = 0) -> None:
+def install(calls: Path, code: int = 0, quits: str = "yes") -> None:
     control = calls.parent / mps.CONTROL
-    control.write_text(CONTROL % {"calls": calls, "code": code})
+    control.write_text(CONTROL % {"calls": calls, "code": code, "quits": quits})
     control.chmod(0o755)
 
 
@@ -41,6 +58,47 @@ def test_it_serves_the_jobs_gpus_under_numbers_of_its_own_and_is_ended(calls: Pa
         assert pipes.stat().st_mode & 0o777 == 0o700
     assert calls.read_text().splitlines() == ["start 4,7", "get_server_list", "quit"]
     assert not pipes.exists()
+
+
+def test_where_nvml_tells_them_gpus_go_by_uuid(
+    calls: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Numbers would be the daemon's own to its clients, and NVML's to the monitor."""
+    monkeypatch.setitem(sys.modules, "pynvml", TwoGpus())
+    monkeypatch.setattr(gpu, "DRIVERS", (calls.parent,))
+    install(calls)
+    with mps.started(True, ["1", "0"]) as served:
+        assert served.gpus == ["GPU-bb22", "GPU-aa11"]
+    assert calls.read_text().splitlines()[0] == "start GPU-bb22,GPU-aa11"
+    assert mps.uuids(["0", "7"]) == [], "NVML knows no such GPU"
+    assert mps.uuids(["GPU-bb"]) == ["GPU-bb22"]
+
+
+def daemon(calls: Path) -> psutil.Process:
+    return psutil.Process(int(calls.with_suffix(".pid").read_text()))
+
+
+@pytest.mark.parametrize("signum", [signal.SIGUSR2, signal.SIGTERM])
+def test_what_ends_the_ranks_reaches_it_only_when_they_have_ended(
+    calls: Path, signum: signal.Signals
+) -> None:
+    install(calls)
+    with mps.started(True, ["4"]):
+        here = daemon(calls)
+        here.send_signal(signum)
+        with pytest.raises(psutil.TimeoutExpired):
+            here.wait(0.3)
+    here.wait(5)
+
+
+def test_one_that_does_not_quit_is_ended_by_force(
+    calls: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mps, "ENDED_S", 0.2)
+    install(calls, quits="no")
+    with mps.started(True, ["4"]):
+        left = daemon(calls)
+    left.wait(5)
 
 
 @pytest.mark.parametrize("code", [None, 1], ids=["not installed", "does not start"])

@@ -43,7 +43,8 @@ def one(rates: list[float], hr10: float = 0.8, **varied: Any) -> Configuration:
     if len(rates) > 1:
         figures |= {"instances_per_s_low": min(rates), "instances_per_s_high": max(rates)}
     label = ", ".join(varied) or "base"
-    return Configuration(label, "1 core", label, label, [row] * len(rates), figures)
+    rows = [{**row, "instances_per_s": each} for each in rates]
+    return Configuration(label, "1 core", label, label, rows, figures)
 
 
 def test_a_remedy_alone_is_compared_with_the_baseline(tmp_path: Path) -> None:
@@ -73,6 +74,7 @@ def test_a_second_remedy_is_compared_with_the_best_that_lacks_it() -> None:
         ([60, 61, 62], 0.8, "loses"),
         ([104, 105, 106], 0.8, "nothing"),
         ([90, 130, 150], 0.8, "open"),
+        ([80, 104, 130], 0.8, "open"),  # no gain to be seen, and none to be ruled out
         ([500, 501, 502], 0.7, "worse model"),
     ],
 )
@@ -80,7 +82,40 @@ def test_what_is_said_of_it(rates: list[float], hr10: float, verdict: str) -> No
     [told] = effect.effects([one([100, 101, 102]), one(rates, hr10, fused=True)])
     assert told.verdict == verdict
     sentence = telling.SENTENCES[told.verdict].format(gain=f"{told.gain.value:.2f}×")
-    assert telling.sentence(told) == sentence
+    quality = " (HR@10 0.800 to 0.700)" if verdict == "worse model" else ""
+    assert telling.sentence(told) == sentence + quality
+
+
+@pytest.mark.parametrize(
+    ("rates", "said"),
+    [
+        ([99.0, 100.0, 101.0], "does nothing for the speed here"),
+        ([150.0, 151.0, 152.0], "gains 1.51×"),
+        ([60.0, 61.0, 62.0], "loses: 0.61× of the speed"),
+    ],
+)
+def test_a_better_model_is_said_first(rates: list[float], said: str) -> None:
+    large = one([99.0, 100.0, 101.0], 0.33)
+    (told,) = effect.effects([large, one(rates, 0.746, lr_scale="linear")])
+    assert telling.sentence(told) == f"a better model (HR@10 0.330 to 0.746); {said}"
+
+
+def test_two_repeats_that_happen_to_agree_settle_nothing_that_others_show_to_be_chance() -> None:
+    """1.12 times as fast, apart: but repeats of the other settings are as far from one another."""
+    base, pinned = one([100.0, 100.5]), one([112.0, 112.5], pin="numa")
+    told = effect.effects([base, pinned])
+    assert [each.verdict for each in told] == ["gains"]
+    unsteady = [one([100.0, 112.0 + at], number=at) for at in range(3)]
+    found = effect.effects([base, pinned, *unsteady])
+    assert {telling.named(each.changed): each.verdict for each in found}["pin: numa"] == "open"
+
+
+def test_a_gain_within_three_standard_errors_is_not_settled() -> None:
+    """The repeats lie apart, 106 above 102, and chance does as much with two of each."""
+    base, pinned = one([98.0, 102.0]), one([106.0, 117.0], pin="numa")
+    assert effect.effects([base, pinned])[0].verdict == "open"
+    sure = one([130.0, 139.0], pin="numa")
+    assert effect.effects([base, sure])[0].verdict == "gains"
 
 
 def test_one_repeat_says_that_it_is_one() -> None:

@@ -66,6 +66,8 @@ def test_a_whole_job_is_reported(whole: Told) -> None:
         assert file.with_suffix(".svg").read_text().startswith("<?xml")
         assert file.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
         assert file.with_suffix(".pdf").read_bytes().startswith(b"%PDF")
+    for label in ("2 ranks × 1 core · vectorized", "1 core · per_sample"):  # recommended, slowest
+        assert re.search(rf"<li>{label}: no pause takes 1\s% of the training", html)
     assert html.index('class="sentence"') < html.index("<table") < html.index("<svg")
 
 

@@ -131,6 +131,32 @@ def test_a_rank_that_is_ended_for_another_one_names_it(tmp_path: Path) -> None:
     assert stopped(tmp_path / "stopped", signal.SIGTERM, peer) == alone, "as this one was"
 
 
+def test_of_many_ranks_one_looks_at_the_record_of_the_first_that_failed(tmp_path: Path) -> None:
+    many = 256
+    for failed in (200, 7):
+        with recorded(tmp_path, Place(rank=failed, world_size=many)):
+            raise ValueError(f"bad row of {failed}")
+    text = attempt(tmp_path).rank(7).read_text()
+    for rank in {*range(many)} - {1, 7, 200}:
+        attempt(tmp_path).rank(rank).write_text(text)
+    opened: list[str] = []
+    listening = True
+
+    def hear(event: str, arguments: tuple[object, ...]) -> None:
+        if listening and event == "open":
+            opened.append(str(arguments[0]))
+
+    sys.addaudithook(hear)
+    told = [stopped(tmp_path, signal.SIGTERM)]
+    with recorded(tmp_path, Place(rank=1, world_size=many)):
+        raise RuntimeError("Connection closed by peer")
+    told.append((record(tmp_path, 1).error or {})["message"])
+    listening = False
+    assert all("rank 200 failed: ValueError: bad row of 200" in each for each in told)
+    assert not any("bad row of 7" in each for each in told)
+    assert sum(Path(name).name.startswith(("rank-", "first-")) for name in opened) < 10
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="blocks in glibc's pthread_mutex_lock")
 def test_a_rank_that_waits_in_c_leaves_its_record_too(tmp_path: Path) -> None:
     """Torch waits so for other ranks: no handler runs until they come."""

@@ -51,6 +51,12 @@ def test_all_loaders_train_the_same_bits(data: Path, tmp_path: Path, dropout: fl
     assert len(digests) == 1
 
 
+def test_a_caution_about_the_data_is_the_only_warning_of_a_first_attempt(tmp_path: Path) -> None:
+    synthetic.prepare(tmp_path / "few", users=40, items=150, train_rows=500, test_negatives=5)
+    first = trainer(planned(tmp_path / "few"), tmp_path / "results")
+    assert first.warnings == [first.data.manifest.caution]
+
+
 def test_the_model_learns(data: Path, tmp_path: Path) -> None:
     record = trained(data, tmp_path, epochs=8, lr=0.01, checkpoint_every=0).record()
     losses = [epoch.loss for epoch in record.epochs]

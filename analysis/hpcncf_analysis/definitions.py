@@ -87,9 +87,9 @@ DEFINITIONS: Final[list[tuple[str, str]]] = [
     ),
     (
         "an epoch's first batch, the steps",
-        "The wait for the first batch of an epoch, and its share of the training's time; steps "
-        "over ten times the median (and over 50 ms), by their share of the counted steps' time; "
-        "the median step of the last third over that of the first, less 1.",
+        "The wait for the first batch of an epoch, and its share of the training's time; slow "
+        "steps, over ten times the median (and over 50 ms), by their share of the counted steps' "
+        "time; the median step of the last third over that of the first, less 1.",
     ),
     (
         "of the limit, of what was asked",

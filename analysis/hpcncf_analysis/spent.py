@@ -20,7 +20,7 @@ FIRST_BATCH: Final = tuple(
     f"an epoch's first batch: {what}" for what in ("first epoch, s", "later, s", "of the training")
 )
 STEADY: Final = {
-    "the steps: over ten times the median": "pause_share",
+    "the steps: slow ones": "pause_share",
     "the steps: longer in the last third": "step_drift",
 }
 QUICKER: Final = (

@@ -23,7 +23,15 @@ exit codes: 0 told; 1 an error; 2 the request is wrong
 example: hpcncf bench loader jobs/loaders.yaml --seconds 3
 """
 # What a loader's speed depends on.
-OF_LOADERS: Final = ("loader", "num_workers", "workers", "prefetch_factor", "collate", "negatives")
+OF_LOADERS: Final = (
+    "loader",
+    "num_workers",
+    "workers",
+    "persistent_workers",
+    "prefetch_factor",
+    "collate",
+    "negatives",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -99,11 +107,20 @@ def _measured(run: Run, seconds: float) -> Loaded:
 
 
 def _words(run: Run) -> str:
-    way = _way(run)
+    from hpcncf.spec import Training
+
+    way, defaults = _way(run), Training.model_fields
     workers = way["num_workers"]
-    kind = "threads" if way["workers"] == "thread" else "workers"
-    words = [str(way["loader"]), *([f"{workers} {kind}"] if workers else [])]
-    return ", ".join([*words, *(["collate fast"] if way["collate"] == "fast" else [])])
+    kind = ("thread" if way["workers"] == "thread" else "worker") + "s" * (workers != 1)
+    told = [str(way["loader"]), *([f"{workers} {kind}"] if workers else [])]
+    plain = ("loader", "num_workers", "workers", "negatives", "positives")
+    others = {name: value for name, value in way.items() if name not in plain}
+    told += [
+        f"{name} {str(value).lower()}"
+        for name, value in others.items()
+        if value != defaults[name].default
+    ]
+    return ", ".join(told)
 
 
 def _table(told: Sequence[tuple[Run, Loaded]]) -> str:

@@ -6,6 +6,7 @@ import argparse
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,15 @@ OURS = (".py", ".sh", ".sbatch", ".slurm")
 LARGEST_BYTES = 2_000_000
 
 
+@dataclass(frozen=True)
+class _Around:
+    """What the other files tell of a program."""
+
+    cores: int | None
+    epoch_is_set: bool
+    in_array: bool
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", metavar="FILE", type=Path, nargs="+", help="a file or a folder")
     parser.add_argument(
@@ -36,6 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from hpcncf.lint import batch_script
+
     if args.cores is not None and args.cores < 1:
         raise UsageError(f"--cores {args.cores}: expected at least 1")
     texts: dict[Path, str] = {}
@@ -44,11 +56,14 @@ def run(args: argparse.Namespace) -> int:
     for path in _files(args.files):
         with _goes_on(unread):
             texts[path] = _text(path)
-    cores = args.cores or _cores_asked(list(texts.values()))
-    epoch_is_set = any("set_epoch(" in text for text in texts.values())
+    around = _Around(
+        args.cores or _cores_asked(list(texts.values())),
+        any("set_epoch(" in text for text in texts.values()),
+        any(map(batch_script.is_array, texts.values())),
+    )
     for path, text in texts.items():
         with _goes_on(unread):
-            told += [(path, each) for each in _complaints(path, text, cores, epoch_is_set)]
+            told += [(path, each) for each in _complaints(path, text, around)]
     if args.json:
         print(json.dumps([{"file": str(path)} | vars(each) for path, each in told], indent=1))
     else:
@@ -112,7 +127,7 @@ def _cores_asked(texts: Sequence[str]) -> int | None:
     return asked.pop() if len(asked) == 1 else None
 
 
-def _complaints(path: Path, text: str, cores: int | None, epoch_is_set: bool) -> list[Complaint]:
+def _complaints(path: Path, text: str, around: _Around) -> list[Complaint]:
     from hpcncf.lint import batch_script, python_script
 
     if batch_script.is_one(text) and path.suffix != ".py":
@@ -120,6 +135,6 @@ def _complaints(path: Path, text: str, cores: int | None, epoch_is_set: bool) ->
     if path.suffix in OURS[1:]:  # a shell script that is not for sbatch
         return []
     try:
-        return python_script.complaints(text, cores, epoch_is_set)
+        return python_script.complaints(text, around.cores, around.epoch_is_set, around.in_array)
     except HpcncfError as error:
         raise UsageError(f"{path}: {error}") from None

@@ -71,6 +71,10 @@ def _options(line: str) -> Iterator[tuple[str, str]]:
         yield SHORT.get(short, short), value
 
 
+def is_array(text: str) -> bool:
+    return is_one(text) and "array" in asked(text).values
+
+
 def is_one(text: str) -> bool:
     return "#SBATCH" in text
 
@@ -102,13 +106,16 @@ def _commands(text: str) -> Iterator[tuple[int, str]]:
 def _ports(number: int, line: str, options: Asked) -> Iterator[Complaint]:
     fixed = re.search(r"MASTER_PORT=[\"']?(\d+)\b|--master[-_]port[= ](\d+)\b", line)
     if fixed and "array" in options.values:
-        yield Complaint(
-            number,
-            "fixed-port",
-            f"port {fixed[1] or fixed[2]} for every task of the array: two on one node take each "
-            "other's ranks or fail; derive it from the job: "
-            "MASTER_PORT=$((12000 + SLURM_JOB_ID % 20000))",
-        )
+        yield fixed_port(number, fixed[1] or fixed[2])
+
+
+def fixed_port(number: int, port: str) -> Complaint:
+    return Complaint(
+        number,
+        "fixed-port",
+        f"port {port} for every task of the array: two on one node take each other's ranks or "
+        "fail; derive it from the job: MASTER_PORT=$((12000 + SLURM_JOB_ID % 20000))",
+    )
 
 
 def _sruns(number: int, line: str, options: Asked, text: str) -> Iterator[Complaint]:

@@ -24,6 +24,11 @@ def complaints(tree: ast.AST) -> Iterator[Complaint]:
             yield from _steps(turn)
 
 
+def differentiates(loop: ast.For | ast.AsyncFor) -> bool:
+    """Whether its turns are steps of a training."""
+    return bool(_losses(list(_turn(loop))))
+
+
 def _turn(loop: ast.AST) -> Iterator[ast.AST]:
     """What each turn runs; of a loop inside, which is looked at by itself, what begins it."""
     once = {id(node) for node in _begins(loop)}

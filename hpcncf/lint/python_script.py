@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
 import warnings
 from collections.abc import Iterator
 from typing import Final
 
 from hpcncf.errors import HpcncfError
-from hpcncf.lint import calls, loops
+from hpcncf.lint import batch_script, calls, loops
 from hpcncf.lint.complaint import Complaint
 
 PANDAS: Final = frozenset({"iloc", "loc", "iat", "at"})
@@ -18,11 +19,14 @@ TENSORS: Final = frozenset(
 OWN_ORDER: Final = frozenset({"sampler", "batch_sampler", "shuffle"})
 SHUFFLE_AT: Final = 2  # DataLoader(dataset, batch_size, shuffle)
 EVALUATED: Final = ("test", "val", "eval")
+LIGHTNING: Final = "train_dataloader"
 
 
-def complaints(text: str, cores: int | None = None, epoch_is_set: bool = False) -> list[Complaint]:
+def complaints(
+    text: str, cores: int | None = None, epoch_is_set: bool = False, in_array: bool = False
+) -> list[Complaint]:
     """Of a Python file; `cores`: those that its rank will have, where they are known;
-    `epoch_is_set`: by another file of the program.
+    `epoch_is_set`: by another file of the program; `in_array`: an array of jobs starts it.
 
     Raises HpcncfError where it is not Python.
     """
@@ -35,6 +39,8 @@ def complaints(text: str, cores: int | None = None, epoch_is_set: bool = False) 
     found = [*_in_datasets(tree), *loops.complaints(tree), *_loaders(tree, cores)]
     if not epoch_is_set:
         found += _epochs(tree)
+    if in_array:
+        found += _ports(tree)
     return sorted(set(found))
 
 
@@ -79,12 +85,14 @@ def _is_torchs(function: ast.expr) -> bool:
 
 
 def _loaders(tree: ast.AST, cores: int | None) -> Iterator[Complaint]:
+    trained_on = _trained_on(tree)
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call) or calls.name(node) != "DataLoader":
             continue
         given = {word.arg: word.value for word in node.keywords}
         by_place = len(node.args) > SHUFFLE_AT
-        if not by_place and not {None, *OWN_ORDER} & set(given) and _trains(node):
+        trains = _trains(node) or (id(node) in trained_on and not _evaluates(node))
+        if not by_place and not {None, *OWN_ORDER} & set(given) and trains:
             yield Complaint(
                 node.lineno,
                 "no-shuffle",
@@ -98,7 +106,8 @@ def _loaders(tree: ast.AST, cores: int | None) -> Iterator[Complaint]:
                 node.lineno,
                 "too-many-workers",
                 f"{number} workers and the rank itself are {number + 1} processes on "
-                f"{cores} core{'s' * (cores != 1)}: at most {max(cores - 1, 0)} workers",
+                f"{cores} core{'s' * (cores != 1)}: "
+                f"{f'num_workers at most {cores - 1}' if cores > 1 else 'no workers'}",
             )
 
 
@@ -107,31 +116,85 @@ def _trains(loader: ast.Call) -> bool:
     return any("train" in name.lower() for name in _names_of_data(loader))
 
 
-def _names_of_data(call: ast.Call) -> list[str]:
-    data = [*call.args[:1], *(word.value for word in call.keywords if word.arg == "dataset")]
+def _evaluates(loader: ast.Call) -> bool:
+    names = "".join(_names_of_data(loader)).lower()
+    return any(word in names for word in EVALUATED)
+
+
+def _trained_on(tree: ast.AST) -> set[int]:
+    """Calls of DataLoader, by their id, whose batches a loop differentiates, or that a function
+    such as Lightning's `train_dataloader` makes."""
+    looped = {
+        name
+        for loop in ast.walk(tree)
+        if isinstance(loop, ast.For | ast.AsyncFor) and loops.differentiates(loop)
+        for name in _names(loop.iter)
+    }
+    found: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and looped & {
+            name for target in node.targets for name in _names(target)
+        }:
+            found.add(id(node.value))
+        if isinstance(node, ast.FunctionDef) and LIGHTNING in node.name:
+            found |= {id(each) for each in ast.walk(node)}
+    return found
+
+
+def _names(tree: ast.AST) -> list[str]:
     return [
         node.id if isinstance(node, ast.Name) else node.attr
-        for each in data
-        for node in ast.walk(each)
+        for node in ast.walk(tree)
         if isinstance(node, ast.Name | ast.Attribute)
     ]
 
 
+def _names_of_data(call: ast.Call) -> list[str]:
+    data = [*call.args[:1], *(word.value for word in call.keywords if word.arg == "dataset")]
+    return [name for each in data for name in _names(each)]
+
+
 def _epochs(tree: ast.AST) -> Iterator[Complaint]:
     for call in ast.walk(tree):
-        if isinstance(call, ast.Call) and calls.name(call) == "DistributedSampler":
-            names = "".join(_names_of_data(call)).lower()
-            if _may_shuffle(call) and not any(word in names for word in EVALUATED):
-                yield Complaint(
-                    call.lineno,
-                    "no-set-epoch",
-                    "its order is that of epoch 0 for ever: call sampler.set_epoch(epoch) before "
-                    "each epoch",
-                )
+        if (
+            isinstance(call, ast.Call)
+            and calls.name(call) == "DistributedSampler"
+            and _may_shuffle(call)
+            and not _evaluates(call)
+        ):
+            yield Complaint(
+                call.lineno,
+                "no-set-epoch",
+                "its order is that of epoch 0 for ever: call sampler.set_epoch(epoch) before "
+                "each epoch",
+            )
 
 
 def _may_shuffle(sampler: ast.Call) -> bool:
     return not any(
         word.arg == "shuffle" and isinstance(word.value, ast.Constant) and not word.value.value
         for word in sampler.keywords
+    )
+
+
+def _ports(tree: ast.AST) -> Iterator[Complaint]:
+    """`os.environ["MASTER_PORT"] = "29500"`, `init_method="tcp://127.0.0.1:29500"`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and any(map(_is_port, node.targets)):
+            value: ast.expr = node.value
+        elif isinstance(node, ast.keyword) and node.arg == "init_method":
+            value = node.value
+        else:
+            continue
+        text = str(value.value) if isinstance(value, ast.Constant) else ""
+        port = re.fullmatch(r"(?:tcp://.*:)?(\d+)", text)
+        if port:
+            yield batch_script.fixed_port(value.lineno, port[1])
+
+
+def _is_port(target: ast.expr) -> bool:
+    return (
+        isinstance(target, ast.Subscript)
+        and isinstance(target.slice, ast.Constant)
+        and target.slice.value == "MASTER_PORT"
     )

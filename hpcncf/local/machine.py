@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import os
 import re
 import subprocess
@@ -28,6 +29,8 @@ from hpcncf.submissions import Submission, SubmittedJob, user
 # queue waits for its turn.
 SLACK_MIN: Final = 60 * 24 * 30
 POLL_S: Final = 0.5
+# At the first name of another kind CUDA stops reading.
+GPU_NAME: Final = re.compile(r"\d+|(GPU|MIG)-\S+")
 
 
 class Turn(Part):
@@ -63,13 +66,16 @@ def refusal(run: Run) -> str | None:
     )
 
 
-def gpus() -> list[int]:
-    """The NVIDIA GPUs that this process may use, by number."""
+def gpus(devices: Path = Path("/dev")) -> list[str]:
+    """The NVIDIA GPUs that this process may use, as it would name them in CUDA_VISIBLE_DEVICES: by
+    number, or by the UUID that somebody named them by."""
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if named is not None and re.fullmatch(r"[\d,]*", named):
-        return [int(number) for number in named.split(",") if number]
-    devices = (re.fullmatch(r"nvidia(\d+)", path.name) for path in Path("/dev").glob("nvidia*"))
-    return sorted(int(device.group(1)) for device in devices if device)
+    if named is not None:
+        names = (name.strip() for name in named.split(","))
+        return list(itertools.takewhile(GPU_NAME.fullmatch, names))
+    # CUDA counts those that are here: a container may have one alone, as nvidia5.
+    here = [path for path in devices.glob("nvidia*") if re.fullmatch(r"nvidia\d+", path.name)]
+    return [str(number) for number in range(len(here))]
 
 
 def start(paths: ResultPaths, submission_file: Path) -> None:

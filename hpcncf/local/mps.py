@@ -19,8 +19,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import psutil
+
+from hpcncf.monitor import gpu
+
 CONTROL: Final = "nvidia-cuda-mps-control"
 ANSWER_S: Final = 30.0
+ENDED_S: Final = 5.0
+OURS: Final = "HPCNCF_MPS"
+"""The variable by which the daemon and its servers are known: no client has it."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +35,7 @@ class Served:
     """What its clients are to know."""
 
     gpus: list[str]
-    """As a client names them: the daemon numbers those that it was started with anew."""
+    """As a client names them: by number, the daemon counts anew those that it was started with."""
     running: bool = False
     problem: str | None = None
     """Why there is none, where one was asked for."""
@@ -48,19 +55,33 @@ def started(wanted: bool, gpus: Sequence[str]) -> Iterator[Served]:
         yield _missed(gpus, f"no folder for its pipes: {error}")
         return
     variables = {"CUDA_MPS_PIPE_DIRECTORY": str(folder), "CUDA_MPS_LOG_DIRECTORY": str(folder)}
-    env = os.environ | variables | {"CUDA_VISIBLE_DEVICES": ",".join(gpus)}
+    named = uuids(gpus)
+    own = {"CUDA_VISIBLE_DEVICES": ",".join(named or gpus), OURS: str(folder)}
+    env = os.environ | variables | own
     try:
         problem = _start(env)
         if problem:
-            _tell("quit", env)  # it may only have been slow to answer
+            _end(env)  # it may only have been slow to answer
             yield _missed(gpus, problem)
             return
         try:
-            yield Served([str(number) for number in range(len(gpus))], True, None, variables)
+            numbers = [str(number) for number in range(len(gpus))]
+            yield Served(named or numbers, True, None, variables)
         finally:
-            _tell("quit", env)
+            _end(env)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def uuids(gpus: Sequence[str]) -> list[str]:
+    """The same GPUs by UUID, which NVML, the daemon and its clients understand alike; empty where
+    NVML does not tell all of them."""
+    found = gpu.found()
+    by_index = {one.index: one.uuid for one in found.identities} if found else {}
+    env = os.environ | {"CUDA_VISIBLE_DEVICES": ",".join(gpus)}
+    indices = gpu.allowed(found.identities, env) if found else []
+    told = [by_index[index] for index in indices]
+    return told if len(told) == len(gpus) and all(told) else []
 
 
 def _missed(gpus: Sequence[str], problem: str) -> Served:
@@ -95,9 +116,29 @@ def _start(env: Mapping[str, str]) -> str | None:
 
 
 def _undisturbed() -> None:
-    """Slurm may send its warning to every process of the step, and the ranks then write their
-    checkpoints with the daemon's help."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
+    """Slurm sends its warning, and the SIGTERM of a preemption or of scancel, to every process of
+    the step: the ranks then write their checkpoints with the daemon's help."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2, signal.SIGTERM])
+
+
+def _end(env: Mapping[str, str]) -> None:
+    """By its own command; by force where it, or a server of its, stays."""
+    _tell("quit", env)
+    _, left = psutil.wait_procs(_processes(env), timeout=ENDED_S)
+    for each in left:
+        with contextlib.suppress(psutil.Error):
+            each.kill()
+
+
+def _processes(env: Mapping[str, str]) -> list[psutil.Process]:
+    return [each for each in psutil.process_iter() if _mark(each) == env[OURS]]
+
+
+def _mark(process: psutil.Process) -> str | None:
+    try:
+        return process.environ().get(OURS)
+    except (psutil.Error, OSError):  # another user's, or gone
+        return None
 
 
 def _tell(command: str, env: Mapping[str, str]) -> str | None:

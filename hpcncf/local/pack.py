@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +10,7 @@ from functools import partial
 
 from hpcncf import placement, records
 from hpcncf.errors import HpcncfError
-from hpcncf.local import machine, mps, processes
+from hpcncf.local import mps, processes
 from hpcncf.local.processes import POLL_S, Ranks, Reason, Seat, Watch
 from hpcncf.paths import AttemptPaths, ResultPaths
 from hpcncf.plan import Run
@@ -26,6 +25,7 @@ class Machine:
     cpus: list[int]
     """Empty: nobody confines it, so it confines nobody."""
     gpus: list[str]
+    """As this job names its own; Slurm may name them by their UUIDs."""
     told: Mapping[str, str]
     """Further variables of every rank's environment."""
 
@@ -49,14 +49,6 @@ class Member:
     attempt: AttemptPaths
     ranks: Ranks
     watch: Watch
-
-
-def visible_gpus() -> list[str]:
-    """As this job names its own; Slurm may name them by their UUIDs."""
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if named is None:
-        return [str(number) for number in machine.gpus()]
-    return [name for name in named.split(",") if name]
 
 
 class Working:

@@ -29,6 +29,8 @@ from hpcncf.submissions import Submission
 
 # Of PYTHONSAFEPATH, where it is ours and not the user's: any value has Python's -P.
 SAFE: Final = "hpcncf"
+GPUS: Final = "HPCNCF_GPUS"
+"""The variable that takes the names of the GPUs past submitit, which knows numbers only."""
 
 
 def main(argv: list[str]) -> None:
@@ -42,12 +44,9 @@ def main(argv: list[str]) -> None:
     executor = submitit.LocalExecutor(folder, python=f"{shlex.quote(sys.executable)} -P")
     # submitit's controller is started without -P.
     os.environ["PYTHONSAFEPATH"] = os.environ.get("PYTHONSAFEPATH") or SAFE
-    visible = machine.gpus()
-    executor.update_parameters(
-        timeout_min=sum(run.resources.timeout_min for run in runs) + machine.SLACK_MIN,
-        gpus_per_node=len(visible),
-        visible_gpus=visible,
-    )
+    os.environ[GPUS] = ",".join(machine.gpus())
+    limit_min = sum(run.resources.timeout_min for run in runs) + machine.SLACK_MIN
+    executor.update_parameters(timeout_min=limit_min)
     job = executor.submit(work, str(paths.folder), name)
     records.write(paths.submissions / name, machine.started(submission, int(job.job_id)))
 
@@ -57,6 +56,7 @@ def work(results: str, name: str) -> None:
     processes.end_with_parent()
     if os.environ.get("PYTHONSAFEPATH") == SAFE:  # a user's own program may need its neighbours
         del os.environ["PYTHONSAFEPATH"]
+    os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.pop(GPUS)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
         signal.signal(number, lambda *_: stop.set())
@@ -122,7 +122,7 @@ def execute(
         asked = runs[0].resources
         found = numa.cores(cpus)
         cpus = pinning.in_order(training.pin, asked.tasks_per_node, asked.cpus_per_task, found)
-    on = pack.Machine(cpus[:wanted], pack.visible_gpus(), {})
+    on = pack.Machine(cpus[:wanted], machine.gpus(), {})
     pack.Working(paths, on, pack.Orders(take, told_to_stop)).work(runs)
 
 

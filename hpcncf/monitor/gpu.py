@@ -195,22 +195,29 @@ def visible(identities: Collection[Identity], used: Collection[int]) -> list[int
     return sorted({*allowed(identities, os.environ), *used})
 
 
-def allowed(identities: Collection[Identity], env: Any) -> list[int]:
+def allowed(identities: Collection[Identity], env: Mapping[str, str]) -> list[int]:
     """By CUDA_VISIBLE_DEVICES: indices or the beginnings of UUIDs, up to the first that is neither
     (CUDA C++ Programming Guide). Without it all, but none in a Slurm job: that asked for none."""
     named = env.get("CUDA_VISIBLE_DEVICES")
     if named is None:
         return [] if "SLURM_JOB_ID" in env else [one.index for one in identities]
+    numbered = _numbers_are_nvmls(identities, env)
     chosen: list[int] = []
     for name in named.split(","):
-        match = [one.index for one in identities if _is(one, name.strip())]
+        match = [one.index for one in identities if _is(one, name.strip(), numbered)]
         if len(match) != 1:
             break
         chosen += match
     return chosen
 
 
-def _is(identity: Identity, name: str) -> bool:
+def _numbers_are_nvmls(identities: Collection[Identity], env: Mapping[str, str]) -> bool:
+    """NVML counts by the PCI bus, CUDA the fastest first where nobody says otherwise."""
+    alike = len({one.name for one in identities}) <= 1
+    return alike or env.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+
+
+def _is(identity: Identity, name: str, numbered: bool) -> bool:
     if name.isdigit():
-        return int(name) == identity.index
+        return numbered and int(name) == identity.index
     return name.startswith("GPU-") and identity.uuid.startswith(name)

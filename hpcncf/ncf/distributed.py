@@ -31,8 +31,8 @@ def join(place: Place, resources: Resources, training: Training, run_id: str = "
     """
     if place.world_size == 1 or dist.is_initialized():
         return
-    if training.backend_for(resources) == "nccl":
-        device(training, resources, place)  # it sends plain values from the GPU that is current
+    nccl = training.backend_for(resources) == "nccl"
+    bound = device(training, resources, place) if nccl else None
     # For a line of its log, torch asks the name service whose address that of each other rank is:
     # one that cannot be reached held every rank up for ten seconds. glibc reads this.
     os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
@@ -45,6 +45,8 @@ def join(place: Place, resources: Resources, training: Training, run_id: str = "
             # With a store torch reads no environment; without one, nothing else.
             rank=place.rank if store else -1,
             world_size=place.world_size if store else -1,
+            # nccl then connects here, where a failure is told, and no barrier guesses a GPU.
+            device_id=bound,
         )
     except dist.DistError as error:
         raise HpcncfError(

@@ -65,7 +65,9 @@ class Forward(nn.Module):
         try:
             # As it trains: torch.compile would compile anew where TensorFloat-32 is allowed later.
             allowed = precision.allowed(training, torch.device(self._device))
-            with torch.random.fork_rng(), allowed:
+            # Of the device it trains on: to ask all would begin a context on each GPU of the node.
+            mine = [torch.cuda.current_device()] if self._device == "cuda" else []
+            with torch.random.fork_rng(mine), allowed:
                 for _ in range(WARM_UPS):
                     self(users, items, context).sum().backward()
         except RuntimeError as error:
@@ -110,7 +112,8 @@ def _failed(training: Training, error: RuntimeError) -> str:
     reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
     needs = {
         "inductor": "; torch.compile needs a C++ compiler where the run is (g++, or the one that "
-        "CXX names): load the site's compiler module in its setup lines, or use compile: none",
+        "CXX names), and on a GPU Triton, a C compiler (CC) and Python's headers: load the site's "
+        "modules of them in its setup lines, or use compile: none",
         "torchscript": "; use compile: none",
     }
     return f"training.compile {training.compile}: {reason}{needs[training.compile]}"

@@ -11,8 +11,9 @@ from hpcncf.plan import Run
 from hpcncf.rank.launcher import Place
 
 
-def newest(paths: RunPaths, run: Run, place: Place, warnings: list[str]) -> Checkpoint | None:
-    """The newest that all ranks can resume from; `warnings` get why a newer one is not used."""
+def newest(paths: RunPaths, run: Run, place: Place) -> tuple[Checkpoint | None, list[str]]:
+    """The newest that all ranks can resume from, and warnings: why a newer one is not used."""
+    warnings = list[str]()
     for path in checkpoint.candidates(paths):
         there, found, problem = path.exists(), None, "not all ranks can read the same"
         try:
@@ -21,7 +22,7 @@ def newest(paths: RunPaths, run: Run, place: Place, warnings: list[str]) -> Chec
             problem = str(error)
         steps = distributed.gathered(found.step if found else None, place)
         if found and steps == [found.step] * len(steps):
-            return found
+            return found, warnings
         if there:
             warnings.append(f"{path}: not used: {problem}")
             if found is None and place.rank == 0:  # every rank has looked at it
@@ -29,4 +30,4 @@ def newest(paths: RunPaths, run: Run, place: Place, warnings: list[str]) -> Chec
                     checkpoint.put_aside(path)
     if warnings:
         warnings.append("no checkpoint could be used: training started again")
-    return None
+    return None, warnings

@@ -190,7 +190,9 @@ def move(parts: Tensor, gradient: Tensor, size: Rate, eps: Rate) -> None:
     first.lerp_(gradient, 1 - BETA1)
     second.mul_(BETA2).addcmul_(gradient, gradient, value=1 - BETA2)
     root = second.sqrt().add_(eps)
-    if isinstance(size, Tensor):  # in the order in which a `value` is multiplied: the same bits
+    # The same bits as with a `value` on CPUs alone, which multiply it before they divide: torch on
+    # a GPU divides first.
+    if isinstance(size, Tensor):
         values.addcdiv_(first * -size, root)
     else:
         values.addcdiv_(first, root, value=-size)

@@ -7,6 +7,8 @@ import os
 import time
 from collections.abc import Callable
 
+import torch
+
 from hpcncf.errors import HpcncfError
 from hpcncf.monitor import procfs
 from hpcncf.ncf import (
@@ -29,18 +31,33 @@ from hpcncf.ncf.agreement import Agreed, Agreement
 from hpcncf.ncf.checkpoint import Checkpoint, EpochSoFar
 from hpcncf.ncf.data.baseline import counts_baseline
 from hpcncf.ncf.data.prepared import Prepared
+from hpcncf.ncf.engine import Engine
 from hpcncf.ncf.evaluate import evaluate, pairs
 from hpcncf.ncf.instances import Schedule
 from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.phases import StepClock
 from hpcncf.ncf.position import Position, Teller
 from hpcncf.ncf.sync import local
+from hpcncf.ncf.sync.on_device import OnDevice
+from hpcncf.ncf.sync.transport import Transport
 from hpcncf.paths import RunPaths
 from hpcncf.plan import Run
 from hpcncf.rank.launcher import Place
 from hpcncf.rank.stopping import Request, Stopped
 from hpcncf.records import Epoch, TrainingRecord
-from hpcncf.spec import Training
+from hpcncf.spec import Model, Training
+
+
+def _refuse(
+    run: Run, data: Prepared, schedule: Schedule, device: torch.device, ranks_here: int
+) -> None:
+    """What cannot be trained on this machine, or from these data. Raises HpcncfError."""
+    assert run.training is not None
+    _refuse_untested(run.training, data)
+    fetching.check_shared_memory(run.training, schedule, data, ranks_here)
+    resident.check(data, run.training, schedule, device, ranks_here)
+    precision.check(run.training, device)
+    fitting.check(run, data.manifest, ranks_here)
 
 
 def _refuse_untested(training: Training, data: Prepared) -> None:
@@ -49,6 +66,18 @@ def _refuse_untested(training: Training, data: Prepared) -> None:
             f"training.evaluation {training.evaluation}: {data.manifest.title} has no test row, "
             "because no user has two rows; use evaluation: none, or other data"
         )
+
+
+def _warnings(training: Training, data: Prepared, device: torch.device) -> list[str]:
+    """Of data that tell little, and of settings that do nothing here, or not what they say."""
+    caution = data.manifest.caution if training.evaluation == "sampled" else None
+    return [
+        *([caution] if caution else []),
+        *replicas.warnings(training, device),
+        *copying.warnings(training, device),
+        *distributed.warnings(training),
+        *precision.warnings(training, device),
+    ]
 
 
 class Trainer:
@@ -67,7 +96,6 @@ class Trainer:
     ) -> None:
         assert run.training is not None
         assert run.model is not None
-        _refuse_untested(run.training, data)
         self.run, self.data, self.place, self.paths = run, data, place, paths
         self.tell_epoch, self.stop = tell_epoch, stop or Request()
         self.after_step = after_step
@@ -76,49 +104,45 @@ class Trainer:
         self.device = distributed.device(run.training, run.resources, place)
         batch = run.training.batch_over_ranks(place.world_size)
         self.schedule = Schedule(data.manifest.train_rows, batch, place.rank, place.world_size)
-        fetching.check_shared_memory(run.training, self.schedule, data, place.local_world_size)
-        resident.check(data, run.training, self.schedule, self.device, place.local_world_size)
-        precision.check(run.training, self.device)
+        _refuse(run, data, self.schedule, self.device, place.local_world_size)
         self.loader = Loader(data, run.training, self.schedule, self.device)
         self.rows_per_step = touched.rows_per_step(data, run.training, self.schedule)
-        caution = data.manifest.caution if run.training.evaluation == "sampled" else None
-        self.warnings = [caution] if caution else []
+        self.apart = local.apart(run.training, place.world_size)
+        self._drops_out = run.model.dropout > 0
         self.epochs: list[Epoch] = []
-        self.so_far = EpochSoFar()
+        self.so_far, self.done, self.instances = EpochSoFar(), 0, 0
         self.resumed_epoch: int | None = None
         self.resumed_step: int | None = None
-        self.done = 0
-        self.apart = local.apart(run.training, place.world_size)
-        self.instances = 0
-        self._drops_out = run.model.dropout > 0
-        self.startup_s = self.evaluation_s = self.checkpoint_s = 0.0
-        self.waiting_s = 0.0
+        self.startup_s = self.evaluation_s = self.checkpoint_s = self.waiting_s = 0.0
         self.baseline: dict[str, float] | None = None
-        fitting.check(run, data.manifest, place.local_world_size)
         self.model = model.initial(data.manifest, run.model, run.training.seed).to(self.device)
-        found = resuming.newest(paths, run, place, self.warnings)
-        self.warnings += replicas.warnings(run.training, self.device)
-        self.warnings += copying.warnings(run.training, self.device)
-        self.warnings += distributed.warnings(run.training)
-        self.warnings += precision.warnings(run.training, self.device)
+        found, unused = resuming.newest(paths, run, place)
+        self.warnings = [*unused, *_warnings(run.training, data, self.device)]
         if found:
-            self.model.load_state_dict(found.model)
-            self.epochs, self.done, self.so_far = found.epochs, found.step, found.so_far
-            self.resumed_epoch, self.resumed_step = len(found.epochs), found.so_far.steps
+            self._go_on_from(found)
         self.clock = StepClock(self.total_steps - self.done, self.schedule.steps, self.done)
-        ground = engine.connected(
-            engine.Ground(data, run.model, self.schedule, self.threads),
-            *(self.model, run.training, place, self.device, self.clock),
-        )
-        self.transport = ground.transport
-        self.engine = engine.made(
-            self.model, self.training, place.world_size, self.device, self.clock, ground
-        )
+        self.transport, self.engine = self._connected(run.model)
         if found:
             self.engine.load(found.optimizer)
         self.tell = Teller(tell, place, self.clock, self.schedule.steps)
         every_min = run.training.checkpoint_every_min if run.training.checkpoint_every else 0.0
         self.agreement = Agreement(place.world_size, self.device, self.stop, every_min)
+
+    def _go_on_from(self, found: Checkpoint) -> None:
+        self.model.load_state_dict(found.model)
+        self.epochs, self.done, self.so_far = found.epochs, found.step, found.so_far
+        self.resumed_epoch, self.resumed_step = len(found.epochs), found.so_far.steps
+
+    def _connected(self, sizes: Model) -> tuple[Transport | OnDevice | None, Engine]:
+        """The engine, and what carries its messages to the other ranks, where it sends any."""
+        ground = engine.connected(
+            engine.Ground(self.data, sizes, self.schedule, self.threads),
+            *(self.model, self.training, self.place, self.device, self.clock),
+        )
+        made = engine.made(
+            *(self.model, self.training, self.place.world_size, self.device, self.clock, ground)
+        )
+        return ground.transport, made
 
     @property
     def total_steps(self) -> int:

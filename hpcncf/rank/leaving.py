@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -128,6 +129,7 @@ class Recorded(AbstractContextManager["Recorded"]):
         decision = self._decision()
         record = self._record()
         self._write(record)
+        self._tell_others(record)
         if decision.job_id is not None:
             self._put_back(decision.job_id, record)
         return True
@@ -147,10 +149,17 @@ class Recorded(AbstractContextManager["Recorded"]):
         assert isinstance(self.error, Stopped)
         if self.error.signum != signal.SIGTERM:
             return ""
-        paths = [self.attempt.rank(rank) for rank in range(self.place.world_size)]
-        told = peers.ends(paths, of=["failed"])
-        told = told or peers.killed(self.peers, lambda rank: paths[rank].exists())
+        told = peers.end(self.attempt.first("failed"))
+        told = told or peers.killed(self.peers, self.attempt.recorded)
         return f" after another rank ended: {told}" if told else ""
+
+    def _tell_others(self, record: RankRecord) -> None:
+        """Where this rank ended first. Of hundreds none has to read the records of all."""
+        if record.outcome == "completed" or record.error is None or self.place.world_size == 1:
+            return
+        if not record.error["message"].startswith(peers.LOST):
+            with contextlib.suppress(OSError):  # another was first, or the file system has no links
+                self.attempt.first(record.outcome).symlink_to(self._own().name)
 
     def _put_back(self, job_id: str, record: RankRecord) -> None:
         """Slurm kills what is left of the job then: the other ranks come first."""
@@ -218,13 +227,9 @@ class Recorded(AbstractContextManager["Recorded"]):
         message = str(self.error)
         if self.error is None or not peers.lost_peer(self.error):
             return message
-        paths = [self.attempt.rank(rank) for rank in range(self.place.world_size)]
-        left = {rank for rank, path in enumerate(paths) if path.exists()} | {self.place.rank}
-        others = [paths[rank] for rank in sorted(left - {self.place.rank})]
-        return (
-            f"{peers.LOST}: {peers.ends(others) or peers.lost(self.peers, left)} "
-            f"(this one was told: {message.splitlines()[0]})"
-        )
+        told = peers.end(self.attempt.first("failed")) or peers.end(self.attempt.first("stopped"))
+        told = told or peers.lost(self.peers, self.attempt.recorded() | {self.place.rank})
+        return f"{peers.LOST}: {told} (this one was told: {message.splitlines()[0]})"
 
 
 def outcome(error: BaseException | None) -> Outcome:

@@ -18,7 +18,7 @@ import psutil
 
 from hpcncf import claims, records
 from hpcncf.rank.launcher import Place
-from hpcncf.records import Outcome, RankRecord, RecordError
+from hpcncf.records import RankRecord, RecordError
 
 LOST: Final = "another rank ended while this one waited for it"
 # A process that is killed closes its connections some moments before it is gone.
@@ -62,28 +62,23 @@ def lost(peers: Sequence[Peer], recorded: set[int]) -> str:
     return f"of {' or '.join(map(str, elsewhere))} nothing was heard"
 
 
-def ends(paths: Sequence[Path], of: Collection[Outcome] = ("failed", "stopped")) -> str:
-    """In words, of the ranks whose records tell such an end; empty where none does."""
-    return "; ".join(text for path in paths if (text := _end(path, of)))
-
-
-def _end(path: Path, of: Collection[Outcome]) -> str | None:
+def end(path: Path) -> str:
+    """In words, of a rank whose record tells why it ended; empty where there is no such record."""
     try:
         record = records.read(path, RankRecord)
     except RecordError:
-        return None
-    if record.outcome not in of or record.error is None:
-        return None
-    if record.error["message"].startswith(LOST):  # as this one was: not the cause
-        return None
+        return ""
+    if record.error is None:
+        return ""
     return f"rank {record.rank} {record.outcome}: {record.error['type']}: {record.error['message']}"
 
 
-def killed(peers: Sequence[Peer], left_record: Callable[[int], bool]) -> str:
+def killed(peers: Sequence[Peer], recorded: Callable[[], Collection[int]]) -> str:
     """In words, which of them on this node are gone without a record; empty where none is."""
     # In this order: one that ends well leaves its record first.
     gone = [each for each in peers if _here(each) and not _lives(each)]
-    return _killed([each for each in gone if not left_record(each.rank)])
+    left = recorded() if gone else ()
+    return _killed([each for each in gone if each.rank not in left])
 
 
 def _killed(gone: Sequence[Peer]) -> str:

@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Final
 
 from hpcncf import packs
-from hpcncf.local import pack
+from hpcncf.local import machine
 from hpcncf.local.pack import Machine, Orders, Working
 from hpcncf.monitor import cores, topology
 from hpcncf.paths import AttemptPaths, ResultPaths
@@ -92,7 +92,7 @@ def _machine(resources: Resources) -> Machine:
             "are not bound to cores of their own, for these may be another job's\n"
         )
     cpus = topology.spread(usable, wanted) if confined else []
-    return Machine(cpus, pack.visible_gpus(), _as_a_step(resources))
+    return Machine(cpus, machine.gpus(), _as_a_step(resources))
 
 
 def _as_a_step(resources: Resources) -> dict[str, str]:

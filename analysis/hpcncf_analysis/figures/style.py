@@ -27,7 +27,7 @@ PHASES: Final = {
 INK, GREY, FAINT, GROUND = "#222222", "#6B6B6B", "#D9D9D9", "#F0F0F0"
 WIDTH_IN: Final = 6.4
 # Letters of a panel's title above an axes, and how high a line of it is.
-LINE: Final = 58
+LINE: Final = 64
 LINE_IN: Final = 0.2
 # What a page calls these colours, to have lighter ones on a dark ground.
 VARIABLES: Final = {

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import log, sqrt
+from statistics import fmean, median, variance
 from typing import Any, Final, Literal
 
 from hpcncf_analysis.advice import quality
 from hpcncf_analysis.advice.recommend import Ratio, of_speeds
 from hpcncf_analysis.summary import Configuration
 
-# Nearer to 1 is nothing: the same settings measured twice differ by as much on a shared machine.
+# Nearer to 1 is nothing, where the repeats tell as much.
 SLIGHT: Final = 0.1
+# So many standard errors are no chance: of tables with fifty remedies that do nothing, one in seven
+# says that one does something. The repeats must lie apart besides.
+ERRORS: Final = 3
 MIB: Final = 16.0
 
 Settings = Mapping[str, Any]
@@ -36,6 +41,8 @@ class Effect:
     memory_mib: float | None
     """More than `on` at its peak."""
     verdict: Verdict
+    better: bool
+    """Whether its model is better than `on`'s by more than chance explains."""
 
 
 def effects(configurations: Sequence[Configuration]) -> list[Effect]:
@@ -46,8 +53,10 @@ def effects(configurations: Sequence[Configuration]) -> list[Effect]:
     if base is None:
         return []
     apart = {one.key: differences(one, base) for one in measured}
+    variances = [each for one in measured if (each := _variance(one)) is not None]
+    usual = median(variances) if variances else None
     found = [
-        _effect(one, _under(one, measured, apart), base, apart)
+        _effect(one, _under(one, measured, apart), base, apart, usual)
         for one in measured
         if one is not base
     ]
@@ -70,21 +79,45 @@ def _under(
 
 
 def _effect(
-    one: Configuration, on: Configuration, base: Configuration, apart: Mapping[str, Settings]
+    one: Configuration,
+    on: Configuration,
+    base: Configuration,
+    apart: Mapping[str, Settings],
+    usual: float | None,
 ) -> Effect:
     gain = of_speeds(one, on)
     peaks = one.median("memory_peak_mib"), on.median("memory_peak_mib")
     more = None if None in peaks else (peaks[0] or 0.0) - (peaks[1] or 0.0)
     overall = of_speeds(one, base)
-    changed, verdict = differences(one, on), _verdict(one, on, gain)
-    return Effect(one, on, apart[on.key], changed, gain, overall, more, verdict)
+    verdict = _verdict(one, on, gain, _error(one, on, usual))
+    better, changed = quality.is_worse(on, one), differences(one, on)
+    return Effect(one, on, apart[on.key], changed, gain, overall, more, verdict, better)
 
 
-def _verdict(one: Configuration, on: Configuration, gain: Ratio) -> Verdict:
+def _verdict(one: Configuration, on: Configuration, gain: Ratio, error: float | None) -> Verdict:
+    """`error` is the standard error of the gain's logarithm; None where nothing was repeated."""
     if quality.is_worse(one, on):
         return "worse model"
     if abs(gain.value - 1) <= SLIGHT:
-        return "nothing"
-    if gain.overlaps:
+        return "nothing" if error is None or error <= SLIGHT else "open"
+    if gain.overlaps or (error is not None and abs(log(gain.value)) <= ERRORS * error):
         return "open"
     return "gains" if gain.value > 1 else "loses"
+
+
+def _error(one: Configuration, on: Configuration, usual: float | None) -> float | None:
+    """From the two's own scatter; where few repeats happen to agree, from what is usual in the job.
+
+    `usual` is the median of its configurations' variances of the speed's logarithm.
+    """
+    if usual is None:
+        return None
+    own = [each for each in (_variance(one), _variance(on)) if each is not None]
+    return sqrt(max(fmean(own or [usual]), usual) * (1 / len(one.rows) + 1 / len(on.rows)))
+
+
+def _variance(one: Configuration) -> float | None:
+    """Of the logarithm of its repeats' speeds."""
+    name = "elapsed_s" if one.by_time else "instances_per_s"
+    logs = [log(row[name]) for row in one.rows if row.get(name)]
+    return variance(logs) if len(logs) > 1 else None

@@ -7,14 +7,14 @@ from typing import Any, Final
 
 from hpcncf_analysis import words
 from hpcncf_analysis.labels import counted
-from hpcncf_analysis.remedies.effect import MIB, Effect, Verdict
+from hpcncf_analysis.remedies.effect import ERRORS, MIB, Effect, Verdict
 from hpcncf_analysis.table import Table
 
 SENTENCES: Final[dict[Verdict, str]] = {
     "gains": "gains {gain}",
     "loses": "loses: {gain} of the speed",
     "nothing": "does nothing here",
-    "open": "not settled: the repeats overlap",
+    "open": "not settled: repeats of the same settings differ by as much",
     "worse model": "the model is worse, whatever the speed",
 }
 COLUMNS: Final = [
@@ -59,7 +59,7 @@ def _plain(value: object) -> str:
 
 def sentence(effect: Effect) -> str:
     """What it does, what it costs in cores and memory, and whether once was enough to tell."""
-    told = [SENTENCES[effect.verdict].format(gain=words.times(effect.gain.value))]
+    told = [_did(effect)]
     cores = effect.one.cores - effect.on.cores
     if cores > 0:
         told.append(f"for {counted(cores, 'core')} more")
@@ -71,9 +71,24 @@ def sentence(effect: Effect) -> str:
     return ", ".join(told)
 
 
+def _did(effect: Effect) -> str:
+    """To the speed, and where the model is another, to that."""
+    speed = SENTENCES[effect.verdict].format(gain=words.times(effect.gain.value))
+    if effect.verdict != "worse model" and not effect.better:
+        return speed
+    before, after = (words.score(one.median("hr10")) for one in (effect.on, effect.one))
+    scores = f"HR@10 {before} to {after}"
+    if effect.verdict == "worse model":
+        return f"{speed} ({scores})"
+    told = "does nothing for the speed here" if effect.verdict == "nothing" else speed
+    return f"a better model ({scores}); {told}"
+
+
 def note(effects: Sequence[Effect]) -> str:
     base = next(each.on for each in effects if each.on.rows[0].get("baseline"))
     return (
         f"Baseline: {base.label}. A remedy is compared with the configuration that has all of its "
-        "changes but the last; the range is from the slowest to the fastest repeats."
+        "changes but the last; the range is from the slowest to the fastest repeats. It gains or "
+        f"loses where those lie apart and it is more than {ERRORS} standard errors from 1, by the "
+        "scatter of its repeats or what is usual in the job, if that is more."
     )

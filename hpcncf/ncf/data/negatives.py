@@ -23,11 +23,15 @@ def refuse_too_few(
     if not len(users) or candidates.min() >= count:
         return
     worst = int(candidates.argmin())
-    fewest = candidates[worst]
+    who, fewest = f"user {user_names[users[worst]]}", candidates[worst]
+    if not fewest:
+        raise DataError(
+            f"{who}: has a row of each of the {item_count} items, so that no test negative can be "
+            "drawn: leave the user out"
+        )
     raise DataError(
-        f"user {user_names[users[worst]]}: needs {count} test negative{'s' * (count != 1)}, but "
-        f"has no row of only {fewest} of the {item_count} items: "
-        + (f"give --test-negatives {fewest} or fewer" if fewest else "leave the user out")
+        f"{who}: needs {count} test negatives, but has no row of only {fewest} of the "
+        f"{item_count} items: give --test-negatives {fewest} or fewer"
     )
 
 
