@@ -1,7 +1,7 @@
 """jobs/remedies.yaml, run as a user runs it: its report's table of what each remedy did.
 
-With two epochs and two repeats, to take about ten minutes on two cores. On Frappe where HPCNCF_DATA
-names the folder of its zip, else on made data of its shape.
+With two epochs and two repeats, to take about a quarter of an hour on two cores. On Frappe where
+HPCNCF_DATA names the folder of its zip, else on made data of its shape.
 """
 
 from __future__ import annotations
