@@ -153,9 +153,11 @@ class FakeRuntime:
 
     @staticmethod
     @contextmanager
-    def graph(graph: CUDAGraph, stream: Stream, capture_error_mode: str) -> Iterator[None]:
+    def graph(
+        graph: CUDAGraph, stream: Stream | None = None, capture_error_mode: str = "global"
+    ) -> Iterator[None]:
+        assert stream is None or isinstance(stream, Stream)
         assert capture_error_mode in ("global", "thread_local", "relaxed")
-        assert isinstance(stream, Stream)
         with FakeRuntime.gpu.queued():
             yield
         graph.captured = True

@@ -3,8 +3,11 @@ host waits where none is to."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -120,6 +123,27 @@ def test_whole_batches_are_captured_once_and_replayed(
     assert (gpu.captures, gpu.replays) == (1, 24 - 10 - 3)
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method:DeprecationWarning")  # torch's own
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+def test_a_whole_batchs_step_is_one_graph_to_compile_and_to_capture(
+    gpu: FakeGpu, data: Prepared, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Up to what inductor would make kernels of, which takes a GPU that computes."""
+    asked, compiled = list[Any](), torch.compile
+
+    def traced(step: Any, options: Any, **settings: Any) -> Any:
+        asked.append(options)
+        return compiled(step, backend="aot_eager", fullgraph=True, **settings)
+
+    torch._dynamo.reset()
+    monkeypatch.setattr(torch, "compile", traced)
+    engine, loader = begun(data, cuda_graph=True, compile="inductor", precision=precision)
+    epochs(engine, loader, 2)
+    assert len(asked) == 1
+    assert (gpu.captures, gpu.replays) == (1, 24 - 10 - 3)
+
+
 @pytest.mark.parametrize("cuda_graph", [False, True])
 @pytest.mark.parametrize("optimizer", RULES)
 def test_a_checkpoint_read_into_the_hosts_memory_goes_back_to_the_gpu(
@@ -189,3 +213,28 @@ def test_every_remedy_for_a_gpu_trains_and_evaluates(
     assert told.epochs[-1].hr10 == 1.0, "what comes from this GPU are ones"
     assert bool(gpu.captures) == (settings.get("cuda_graph", False) and bool(batch))
     assert there.warnings == [w for w in there.warnings if "cudnn_benchmark" in w]
+
+
+@pytest.mark.slow
+def test_the_benchmark_for_gpus_runs(
+    gpu: FakeGpu,
+    data: Prepared,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """On few rows, in two of its ways, without torch's profiler, which finds no kernels here."""
+    module = importlib.import_module("benchmarks.gpu")
+    ways = {name: module.WAYS[name] for name in ("eager", "`cuda_graph`")}
+    small = {"BATCHES": (120, 700), "WARM_UP": 14, "ROUNDS": 1, "MOST_STEPS": 1, "TINY": 2}
+    unseen = nullcontext(SimpleNamespace(events=list))
+    others = {"WAYS": ways, "EPOCHS": 1, "COPIED_MIB": 1, "profile": lambda **_: unseen}
+    for name, value in (small | others).items():
+        monkeypatch.setattr(module, name, value)
+    steps, epochs = module.show_steps(data, DEVICE), module.show_epochs(data, DEVICE)
+    settings: dict[str, Any] = {"device": "cuda", "global_batch_size": 120, **ways["`cuda_graph`"]}
+    assert module.hr10(data, folder, 0, **settings) == 1.0
+    assert set(steps) == {(batch, way) for batch in (120, 700) for way in ways} == set(epochs)
+    assert gpu.captures
+    table = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
+    assert len(table) == len(steps) + len(epochs) + 2
