@@ -1,5 +1,5 @@
-"""`make bench`: every benchmark but `peers`, `pathology` and `gpu`, one after another, as Markdown
-on standard output.
+"""`make bench`: every benchmark but `peers`, `technology`, `pathology` and `gpu`, one after
+another, as Markdown on standard output.
 
 `python -m benchmarks NAME...` runs those named, each in a process of its own. With `--write` what
 each prints also goes into docs/ (`results.ELSEWHERE` says where), under a line that says where it
@@ -40,10 +40,11 @@ BENCHMARKS = {
     "time_to_quality": "Time to quality",
     "predictions": "Predicted against measured",
 }
-# The first installs two other programs, each with a torch of its own; the others are `make
-# pathology` and `make bench-gpu`, which needs a GPU.
+# The first two install other programs; the others are `make pathology` and `make bench-gpu`, which
+# needs a GPU.
 WHEN_NAMED = {
     "peers": "RecBole and cornac",
+    "technology": "C++ or Numba",
     "pathology": "Causes made on purpose",
     "gpu": "On a GPU",
 }

@@ -12,6 +12,7 @@ from hpcncf.monitor.cores import usable_cpus
 DOCS: Final = Path(__file__).parent.parent / "docs"
 ELSEWHERE: Final = {
     "strategies": "engines.md",
+    "technology": "engines.md",
     "remedies": "remedies.md",
     "parquet": "remedies.md",
     "packing": "packing.md",

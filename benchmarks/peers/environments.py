@@ -15,8 +15,12 @@ PEERS = ("recbole", "cornac")
 
 
 def python_of(peer: str) -> Path:
-    """Its interpreter; the environment is made anew when its requirements have changed."""
-    folder, wanted = HERE / ".venv" / peer, HERE / f"requirements-{peer}.txt"
+    """Its interpreter."""
+    return made(HERE / ".venv" / peer, HERE / f"requirements-{peer}.txt")
+
+
+def made(folder: Path, wanted: Path) -> Path:
+    """An environment's interpreter; it is made anew when its requirements have changed."""
     python, made_from = folder / "bin/python", folder / wanted.name
     if not made_from.exists() or made_from.read_text() != wanted.read_text():
         print(f"making {folder}", file=sys.stderr, flush=True)

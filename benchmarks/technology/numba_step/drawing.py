@@ -1,0 +1,154 @@
+"""A step's instances: those of hpcncf/ncf/sampling.py, which says what and why."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from prefetching import prefetch
+from sizes import CONTEXT, EACH, NEGATIVES, compiled
+
+FEW = 128  # positives all of which are looked at: halving their list would cost more
+ROUNDS = 24
+ONE, HALF, LOW = np.uint64(1), np.uint64(32), np.uint64(0xFFFFFFFF)
+M0, M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
+W0, W1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
+FEISTEL_M = np.uint64(0xD2B74407B1CE6E93)
+PURPOSE = np.uint64(24)
+DRAWN, ORDER = np.uint64(0), np.uint64(1)
+
+
+class Data(NamedTuple):
+    ids: NDArray[np.int32]
+    """[rows, 2 + context]: user and item; the rest are those of `context`, whose memory it is."""
+    context: NDArray[np.float32]
+    indptr: NDArray[np.int64]
+    positives: NDArray[np.int32]
+    items: int
+    bits: int
+    """Of the bijection that an epoch's order is."""
+
+
+class Batch(NamedTuple):
+    rows: NDArray[np.int64]
+    users: NDArray[np.int32]
+    items: NDArray[np.int32]
+    words: NDArray[np.uint64]
+    left: NDArray[np.uint64]
+    right: NDArray[np.uint64]
+    places: NDArray[np.int64]
+
+
+def opened(
+    rows: NDArray[np.void], indptr: NDArray[np.int64], positives: NDArray[np.int32], items: int
+) -> Data:
+    ids = rows.view(np.int32).reshape(len(rows), 2 + CONTEXT)
+    bits = max(4, (len(rows) - 1).bit_length())
+    return Data(ids, ids.view(np.float32), indptr, positives, items, bits)
+
+
+def room(positives: int) -> Batch:
+    def of(kind: type, *more: int) -> NDArray[np.generic]:
+        return np.zeros((positives, *more), kind)
+
+    words, order = of(np.uint64, 4), (of(np.uint64), of(np.uint64), of(np.int64))
+    return Batch(of(np.int64), of(np.int32), of(np.int32, EACH), words, *order)
+
+
+@compiled
+def philox(seed, purpose, epoch, row):
+    c0, c1, c2, c3 = row & LOW, row >> HALF, epoch, purpose << PURPOSE
+    k0, k1 = seed & LOW, seed >> HALF
+    for _ in range(10):
+        p0, p1 = c0 * M0, c2 * M1
+        c0, c1, c2, c3 = (p1 >> HALF) ^ c1 ^ k0, p1 & LOW, (p0 >> HALF) ^ c3 ^ k1, p0 & LOW
+        k0, k1 = (k0 + W0) & LOW, (k1 + W1) & LOW
+    return c0, c1, c2, c3
+
+
+@compiled
+def order_keys(seed, epoch):
+    keys = np.empty(ROUNDS, np.uint64)
+    for number in range(ROUNDS):
+        keys[number] = philox(seed, ORDER, epoch, np.uint64(number))[0]
+    return keys
+
+
+@compiled
+def bijection(left, right, count, keys, left_bits, right_bits):
+    left_mask, right_mask = (ONE << left_bits) - ONE, (ONE << right_bits) - ONE
+    shift = right_bits - left_bits
+    for number in range(ROUNDS):
+        key = keys[number]
+        for n in range(count):
+            product = left[n] * FEISTEL_M
+            low = ((product & LOW) << shift) | (right[n] >> left_bits)
+            left[n] = ((product >> HALF) ^ key ^ right[n]) & left_mask
+            right[n] = low & right_mask
+
+
+@compiled
+def order(data, batch, keys, start, count):
+    """The rows at positions start to start + count: what falls outside goes on until it is in."""
+    left_bits, right_bits = np.uint64(data.bits // 2), np.uint64(data.bits - data.bits // 2)
+    left, right, places = batch.left, batch.right, batch.places
+    for n in range(count):
+        value = np.uint64(start + n)
+        left[n], right[n] = value >> right_bits, value & ((ONE << right_bits) - ONE)
+        places[n] = n
+    while count:
+        bijection(left, right, count, keys, left_bits, right_bits)
+        outside = 0
+        for n in range(count):
+            value = (left[n] << right_bits) | right[n]
+            if value < np.uint64(data.ids.shape[0]):
+                batch.rows[places[n]] = np.int64(value)
+            else:
+                left[outside], right[outside], places[outside] = left[n], right[n], places[n]
+                outside += 1
+        count = outside
+
+
+@compiled
+def nth_absent(nth, positives):
+    """The nth item that is not among these."""
+    if len(positives) <= FEW:
+        before = 0
+        for n in range(len(positives)):
+            before += np.int64(positives[n] - n <= nth)
+        return nth + before
+    low, high = 0, len(positives)
+    while low < high:
+        middle = (low + high) >> 1
+        if positives[middle] - middle <= nth:
+            low = middle + 1
+        else:
+            high = middle
+    return nth + low
+
+
+@compiled
+def draw(data, batch, seed, epoch, keys, start, count):
+    """Each loop asks for what the next one reads."""
+    order(data, batch, keys, start, count)
+    width = data.ids.shape[1]
+    for p in range(count):
+        prefetch(data.ids, batch.rows[p] * width)
+        prefetch(data.ids, batch.rows[p] * width + width - 1)
+    for p in range(count):
+        words = philox(seed, DRAWN, epoch, np.uint64(batch.rows[p]))
+        for k in range(4):
+            batch.words[p, k] = words[k]
+    for p in range(count):
+        batch.users[p] = data.ids[batch.rows[p], 0]
+        batch.items[p, 0] = data.ids[batch.rows[p], 1]
+        prefetch(data.indptr, np.int64(batch.users[p]))
+    for p in range(count):
+        prefetch(data.positives, data.indptr[batch.users[p]])
+    for p in range(count):
+        first, last = data.indptr[batch.users[p]], data.indptr[batch.users[p] + 1]
+        others = np.uint64(data.items - (last - first))
+        for k in range(NEGATIVES):
+            nth = np.int64((batch.words[p, k] * others) >> HALF)
+            batch.items[p, 1 + k] = nth_absent(nth, data.positives[first:last])
