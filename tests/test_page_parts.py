@@ -93,6 +93,17 @@ def test_the_answer_is_the_cause_that_cost_the_most_core_hours() -> None:
     assert answer["Remedy"] == "Make batches."
 
 
+def test_the_answer_is_of_the_cause_that_the_conclusion_names() -> None:
+    """Which is the costliest of a configuration's, not of all runs together."""
+    sync = Finding("sync_bound", 0.9, "time", ("waits",), "Exchange less.")
+    runs = [run("a"), run("b"), run("c", core_hours=1.0)]
+    found = material(runs, {"a": told("a", FINDING), "b": told("b", FINDING), "c": told("c", sync)})
+    named = Conclusion("c loses 90 % of its time: its ranks wait (sync_bound).", [])
+    answer = dict(causes.answer(replace(found, conclusion=named)))
+    assert answer["Cause"] == "sync_bound in 1 of 3 runs. c lost most: waits."
+    assert answer["Cores"].endswith("(run c).")
+
+
 def test_a_remedy_that_the_conclusion_has_told_is_not_said_again() -> None:
     found = material([run("a")], {"a": told("a", FINDING)})
     said = replace(found, conclusion=Conclusion("It loses half. Make batches.", []))

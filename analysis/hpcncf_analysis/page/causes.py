@@ -25,7 +25,9 @@ TOLD: Final = 2
 
 
 def answer(material: Material) -> list[tuple[str, str]]:
-    """Cores, cause, cost and remedy of what wastes most over all runs; empty: none was judged."""
+    """Cores, cause, cost and remedy of the cause that the conclusion names, else of the one that
+    wastes most over all runs; empty: none was judged.
+    """
     judged = [row for row in material.runs if row["run_id"] in material.diagnoses]
     if not judged:
         return []
@@ -41,7 +43,10 @@ def answer(material: Material) -> list[tuple[str, str]]:
             ("Cause", _no_cause([material.diagnoses[row["run_id"]] for row in judged])),
         ]
     told = [each for named, each in by_cause.items() if named != TOO_SHORT]
-    worst = max(told or by_cause.values(), key=lambda each: sum(lost(*pair) for pair in each))
+    worst = max(
+        told or by_cause.values(),
+        key=lambda each: (_is_named(each[0][1], material), sum(lost(*pair) for pair in each)),
+    )
     row, finding = max(worst, key=lambda pair: lost(*pair))
     cores = material.diagnoses[row["run_id"]].cores
     return [
@@ -50,6 +55,10 @@ def answer(material: Material) -> list[tuple[str, str]]:
         *([("Cost", _cost(finding, worst, judged))] if told else []),
         *([] if _is_told(finding, material) else [("Remedy", _remedy(finding))]),
     ]
+
+
+def _is_named(finding: Finding, material: Material) -> bool:
+    return f"({finding.cause})" in material.conclusion.sentence
 
 
 def _is_told(finding: Finding, material: Material) -> bool:
