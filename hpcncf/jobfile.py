@@ -16,7 +16,7 @@ from hpcncf.overrides import full_name, override, spelled_out
 from hpcncf.plain_yaml import parse, read_text
 from hpcncf.plan import Plan
 from hpcncf.settings import place
-from hpcncf.spec import SECTIONS, Data, JobSpec
+from hpcncf.spec import SECTIONS, Data, JobSpec, meant
 from hpcncf.workload import Program
 
 M = TypeVar("M", bound=BaseModel)
@@ -31,7 +31,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> JobSpec:
     if not isinstance(plain, dict):
         raise UsageError(
             f"{path}: expected a mapping with the keys {', '.join(JobSpec.model_fields)}; "
-            f"came {type(plain).__name__}"
+            f"came {'nothing' if plain is None else type(plain).__name__}"
         )
     spelled_out(plain)
     for setting in overrides:
@@ -74,8 +74,9 @@ def _complaint(model: type[BaseModel], problem: Mapping[str, Any]) -> str:
         known = _known_keys(model, [str(part) for part in loc[:-1]])
         section = ".".join(str(part) for part in loc[:-1])
         prefix = f"{section}: " if section else ""
+        likely = meant if model is JobSpec else nearest
         return (
-            f"{prefix}unknown key {loc[-1]!r}.{nearest(str(loc[-1]), known)} "
+            f"{prefix}unknown key {loc[-1]!r}.{likely(str(loc[-1]), known)} "
             f"Known keys: {', '.join(known)}"
         )
     if problem["type"] == "missing":

@@ -97,10 +97,11 @@ class Plan(Settings):
         found = [run for run in self.runs if run.id.startswith(run_id)]
         if len(found) == 1:
             return found[0]
-        ids = ", ".join(run.id for run in (found or self.runs)[:10])
-        raise UsageError(
-            f"run {run_id!r}: {'several begin so' if found else 'not in the plan'}: {ids}"
-        )
+        known = found or self.runs
+        ids = ", ".join(run.id for run in known[:10])
+        more = f" and {len(known) - 10} more" if len(known) > 10 else ""
+        wrong = "several begin so" if found else "not in the plan, whose runs are"
+        raise UsageError(f"run {run_id!r}: {wrong}: {ids}{more}")
 
 
 def configuration(run: Run) -> str:

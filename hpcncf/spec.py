@@ -33,6 +33,12 @@ Count = Annotated[int, Field(gt=0), AfterValidator(_countable)]
 Whole = Annotated[int, Field(ge=0), AfterValidator(_countable)]
 
 
+def meant(key: str, known: list[str]) -> str:
+    """` Did you mean 'model.dropout'?`: a key of another section, else a close one of this."""
+    elsewhere = [section for section in SECTIONS if key in SECTIONS[section].model_fields]
+    return f" Did you mean '{elsewhere[0]}.{key}'?" if elsewhere else nearest(key, known)
+
+
 def _known_setting(dotted: str) -> str:
     section, key = dotted.split(".")
     if section == "parameters":
@@ -40,7 +46,7 @@ def _known_setting(dotted: str) -> str:
     known = list(SECTIONS[section].model_fields)
     if key not in known:
         raise ValueError(
-            f"unknown key {key!r} of {section}.{nearest(key, known)} Known keys: {', '.join(known)}"
+            f"unknown key {key!r} of {section}.{meant(key, known)} Known keys: {', '.join(known)}"
         )
     return dotted
 

@@ -465,6 +465,9 @@ def test_retry_needs_results_of_submit(here: Path, said: Said) -> None:
     code, _, err = said("retry", "results/demo", "--cluster", "local")
     assert code == 2
     assert "has no job.yaml" in err
+    code, _, err = said("retry", "results/nowhere", "--cluster", "local")
+    assert code == 2
+    assert "no results here (no plan.json)" in err
 
 
 @pytest.mark.parametrize("cluster", ["local", "slurm"])

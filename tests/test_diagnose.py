@@ -123,6 +123,15 @@ def test_what_is_no_run_is_refused(
     assert cli.main(["diagnose", *words]) in (1, 2)
 
 
+@pytest.mark.parametrize("what", ["nosuch.json", "results/nosuch"])
+def test_a_file_that_is_not_there_is_not_taken_for_a_run(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["diagnose", what]) == 2
+    assert f"{what}: no such file or folder; expected a results folder" in capsys.readouterr().err
+
+
 def test_what_run_wrote_as_json_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = make_results.command_plan(tmp_path)
     run = make_results.plan_of(found).runs[0]

@@ -66,12 +66,15 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", ["expected a mapping", "NoneType"]),
+        ("", ["expected a mapping", "came nothing"]),
         ("[1]", ["expected a mapping", "list"]),
         ("a: [", [":1:5", "not readable"]),
         ("name: a\nname: b\n", [":2:1", "'name' is given twice"]),
         ("name: !!python/object/apply:os.system [ls]\n", ["not readable"]),
         ("name: a\n", ["data", "required"]),
+        (MINIMAL + "epochs: 1\n", ["Did you mean 'training.epochs'?"]),
+        (MINIMAL + "training: {dropout: 0.5}\n", ["Did you mean 'model.dropout'?"]),
+        (MINIMAL + "grid: {training.dropout: [0.5]}\n", ["Did you mean 'model.dropout'?"]),
         (MINIMAL + "trainin: {}\n", ["'trainin'", "Did you mean 'training'?", "Known keys: name"]),
         (MINIMAL + "resources: {cpu_per_task: 2}\n", ["resources:", "'cpus_per_task'?"]),
         (MINIMAL + "resources: {nodes: two}\n", ["resources.nodes", "came 'two' (str)"]),

@@ -182,8 +182,9 @@ def test_a_distributed_sampler_is_told_the_epoch() -> None:
 
 
 def test_what_is_not_python_is_said_with_its_line() -> None:
-    with pytest.raises(HpcncfError, match="line 2: not Python"):
+    with pytest.raises(HpcncfError, match="line 2: not Python") as refused:
         python_script.complaints("a = 1\nprint 'a'\n")
+    assert str(refused.value).count("line 2") == 1
 
 
 @given(st.text())

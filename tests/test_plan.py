@@ -223,7 +223,13 @@ def test_a_run_is_found_by_the_beginning_of_its_id() -> None:
     assert plan.run(plan.runs[1].id[:8]) == plan.runs[1]
     with pytest.raises(UsageError, match="several begin so"):
         plan.run("")
-    with pytest.raises(UsageError, match="not in the plan"):
+    with pytest.raises(UsageError, match=r"not in the plan, whose runs are: [0-9a-f]{12}, "):
+        plan.run("zz")
+
+
+def test_of_many_runs_ten_are_named_and_the_rest_counted() -> None:
+    plan = planning.expand(job(grid={"training.seed": list(range(12))}))
+    with pytest.raises(UsageError, match=r"(, [0-9a-f]{12}){9} and 2 more$"):
         plan.run("zz")
 
 

@@ -65,6 +65,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _told(what: str, results: Path | None) -> Told:
     from hpcncf.cli import finding
+    from hpcncf.errors import UsageError
     from hpcncf_analysis.diagnosis import targets
 
     path = Path(what)
@@ -74,6 +75,11 @@ def _told(what: str, results: Path | None) -> Told:
         return Told([("", targets.of_folder(path))])
     if path.is_file():
         return Told([("", targets.of_file(path))])
+    if path.suffix or len(path.parts) > 1:
+        raise UsageError(
+            f"{what}: no such file or folder; expected a results folder, a run (its first letters "
+            "or its folder), a rank's record, or what `hpcncf run --json FILE` wrote"
+        )
     paths, _, found = finding.run(what, results)
     return Told([("", targets.of_folder(paths.run(found.id).folder))])
 

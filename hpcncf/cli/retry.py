@@ -92,8 +92,10 @@ def _told(change: Change, number: int) -> str:
 def _job(paths: ResultPaths) -> JobSpec:
     from hpcncf import jobfile
     from hpcncf.errors import UsageError
+    from hpcncf.results import read_plan
 
     if not paths.job.exists():
+        read_plan(paths)  # which says so where there are no results at all
         raise UsageError(
             f"{paths.folder}: has no {paths.job.name}, so it is not from `hpcncf submit`: "
             "run the command again instead"

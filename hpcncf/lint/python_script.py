@@ -34,8 +34,10 @@ def complaints(
         with warnings.catch_warnings(action="ignore"):  # of a string's escapes: not our subject
             tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError) as error:
-        where = f"line {error.lineno}: " if isinstance(error, SyntaxError) else ""
-        raise HpcncfError(f"{where}not Python of this version: {error}") from None
+        where, what = "", str(error)
+        if isinstance(error, SyntaxError):
+            where, what = f"line {error.lineno}: ", error.msg
+        raise HpcncfError(f"{where}not Python of this version: {what}") from None
     found = [*_in_datasets(tree), *loops.complaints(tree), *_loaders(tree, cores)]
     if not epoch_is_set:
         found += _epochs(tree)
