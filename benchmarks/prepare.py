@@ -39,7 +39,9 @@ class Prepared:
 def written(path: Path, size: int) -> int:
     """A table of so many bytes; returns its rows."""
     drawn = np.random.default_rng(1)
-    context = [",".join(f"{value:.4f}" for value in row) for row in drawn.random((997, SHAPE.context))]
+    context = [
+        ",".join(f"{value:.4f}" for value in row) for row in drawn.random((997, SHAPE.context))
+    ]
     rows = 0
     with path.open("w") as text:
         text.write(",".join(["user", "item", "time", *CONTEXT]) + "\n")
