@@ -12,11 +12,15 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
 from alone import turn
 from fake_slurm import settings
+
+if TYPE_CHECKING:
+    from hpcncf.ncf.data.prepared import Prepared
 
 # No test is timed: a busy machine is not a failure.
 hypothesis.settings.register_profile("untimed", deadline=None)
@@ -68,6 +72,24 @@ def tiny_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data") / "tiny"
     synthetic.prepare(folder, users=60, items=200, train_rows=2000, context=9)
     return folder
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A prepared folder whose rows no batch divides: see `make_runs.tiny`."""
+    from make_runs import tiny
+
+    path = tmp_path_factory.mktemp("data") / "tiny"
+    tiny(path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def data(folder: Path) -> Prepared:
+    """What is in it."""
+    from hpcncf.ncf.data.prepared import load
+
+    return load(folder)
 
 
 JOB = """\

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from interrupted import attempts
-from make_runs import planned, tiny, trainer
+from make_runs import planned, trainer
 
 from hpcncf.ncf import model
 from hpcncf.ncf.captured import Captured, Window
@@ -24,18 +24,6 @@ STEPS, SCHEDULE = 31, Schedule(1501, 50)
 RULES = ["adam", "lazy_adam", "sgd"]
 GRAPH: dict[str, Any] = {"engine": "rowwise", "loader": "device", "cuda_graph": True}
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("data") / "tiny"
-    tiny(path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
-    return tiny(tmp_path_factory.mktemp("data") / "tiny")
 
 
 def begun(data: Prepared, device: str = "cpu", **changes: Any) -> tuple[Rowwise, Loader]:

@@ -9,7 +9,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from make_runs import tiny
 from torch import Tensor
 
 from hpcncf.ncf import distinct, model
@@ -22,11 +21,6 @@ from hpcncf.spec import Model, Training
 
 STEPS = 31
 SCHEDULE = Schedule(1501, 50)
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
-    return tiny(tmp_path_factory.mktemp("data") / "tiny")
 
 
 @settings(max_examples=50)

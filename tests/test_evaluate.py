@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 import torch
-from make_runs import tiny
 from torch import Tensor
 
 from hpcncf.ncf.data.prepared import Prepared
@@ -35,11 +34,6 @@ class Written:
     ) -> Iterator[Tensor]:
         assert len(self.all) == len(data.test_users)
         yield from torch.split(self.all[first:last], 3)
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
-    return tiny(tmp_path_factory.mktemp("data") / "tiny")
 
 
 def one_row(data: Prepared) -> Prepared:

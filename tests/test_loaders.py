@@ -26,11 +26,6 @@ from hpcncf.spec import Training
 LOADERS = ("per_sample", "batched", "vectorized", "device")
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
-    return tiny(tmp_path_factory.mktemp("data") / "tiny")
-
-
 def batches(
     data: Prepared, epoch: int = 1, steps: range | None = None, place: tuple[int, int] = (0, 1),
     **training: Any,

@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from fake_gpu import DEVICE, FakeGpu, HostWaits, fake_gpu
-from make_runs import planned, tiny, trainer
+from make_runs import planned, trainer
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from hpcncf import jobfile
@@ -33,18 +33,6 @@ SCHEDULE = Schedule(1501, BATCH)
 RULES = ["adam", "lazy_adam", "sgd"]
 WAYS = [*((rule, "float32") for rule in RULES), ("adam", "bfloat16"), ("adam", "float16")]
 JOB = Path(__file__).parent.parent / "jobs" / "remedies_gpu.yaml"
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("data") / "tiny"
-    tiny(path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
-    return tiny(tmp_path_factory.mktemp("data") / "tiny")
 
 
 @pytest.fixture

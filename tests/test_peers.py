@@ -12,7 +12,6 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
-from make_runs import tiny
 
 from hpcncf.ncf import model
 from hpcncf.ncf.data.prepared import Prepared
@@ -37,11 +36,6 @@ def loaded(name: str) -> ModuleType:
 
 
 export, windows = loaded("export"), loaded("windows")
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
-    return tiny(tmp_path_factory.mktemp("data") / "tiny")
 
 
 def pairs(users: np.ndarray, items: np.ndarray) -> list[tuple[int, int]]:

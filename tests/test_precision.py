@@ -25,11 +25,6 @@ CPU = torch.device("cpu")
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
-    return tiny(tmp_path_factory.mktemp("data") / "tiny")
-
-
 @pytest.mark.parametrize("half", ["bfloat16", "float16"])
 def test_factors_are_rounded_and_sums_are_not(half: str) -> None:
     """4,097 ones: float16 counts by twos from 2,048 on, bfloat16 from 256 on."""

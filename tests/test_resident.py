@@ -18,11 +18,6 @@ from hpcncf.spec import Training
 TRAINING = Training(loader="device", negatives=4)
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
-    return tiny(tmp_path_factory.mktemp("data") / "tiny")
-
-
 def test_what_a_rank_holds_is_counted(data: Prepared) -> None:
     schedule, pairs = Schedule(1501, 50), data.manifest.train_pairs
     # A row's user, item and 9 context columns; the bounds of 40 users; all pairs once.

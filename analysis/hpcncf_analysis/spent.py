@@ -65,14 +65,9 @@ def pauses(epochs: Sequence[Mapping[str, Any]], shown: Sequence[Configuration]) 
             trained = sum(epoch["training_s"] for run in runs for epoch in run)
             share = words.percent(paused / trained if trained else None)
             after = words.number(median(later) if later else None)
-            kept = [words.percent(_median(one, name)) for name in STEADY.values()]
+            kept = [words.percent(one.median(name)) for name in STEADY.values()]
             rows.append([one.label, words.number(first), after, share, *kept])
     return Table(["configuration", *FIRST_BATCH, *STEADY], rows) if rows else None
-
-
-def _median(one: Configuration, name: str) -> float | None:
-    known = [row[name] for row in one.rows if row.get(name) is not None]
-    return median(known) if known else None
 
 
 def times_note(shown: Sequence[Configuration]) -> str | None:

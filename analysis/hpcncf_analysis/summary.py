@@ -47,6 +47,8 @@ FIGURES: Final = (
     "gpu_power_w",
     "gpu_j_per_epoch",
     "gpu_throttled",
+    "pause_share",
+    "step_drift",
     "memory_peak_mib",
     "loss",
     "hr10",

@@ -28,24 +28,6 @@ def add_product(w, x, y):
 
 
 @compiled
-def put_back(w, d, x):
-    """x = w.T @ d"""
-    for k in range(0, w.shape[1], 4):
-        x[k : k + 4] = 0
-        for j in range(0, w.shape[0], 4):
-            a00, a01, a02, a03 = w[j, k], w[j, k + 1], w[j, k + 2], w[j, k + 3]
-            a10, a11, a12, a13 = w[j + 1, k], w[j + 1, k + 1], w[j + 1, k + 2], w[j + 1, k + 3]
-            a20, a21, a22, a23 = w[j + 2, k], w[j + 2, k + 1], w[j + 2, k + 2], w[j + 2, k + 3]
-            a30, a31, a32, a33 = w[j + 3, k], w[j + 3, k + 1], w[j + 3, k + 2], w[j + 3, k + 3]
-            for n in range(d.shape[1]):
-                d0, d1, d2, d3 = d[j, n], d[j + 1, n], d[j + 2, n], d[j + 3, n]
-                x[k, n] += a00 * d0 + a10 * d1 + a20 * d2 + a30 * d3
-                x[k + 1, n] += a01 * d0 + a11 * d1 + a21 * d2 + a31 * d3
-                x[k + 2, n] += a02 * d0 + a12 * d1 + a22 * d2 + a32 * d3
-                x[k + 3, n] += a03 * d0 + a13 * d1 + a23 * d2 + a33 * d3
-
-
-@compiled
 def add_outer(d, x, g):
     """g += d @ x.T"""
     zero = d.dtype.type(0)
@@ -106,7 +88,8 @@ def backward(w, d, x):
     if BLAS:
         np.dot(w.T, d, x)
     else:
-        put_back(w, d, x)
+        x[:] = 0
+        add_product(w.T, d, x)
 
 
 @compiled
