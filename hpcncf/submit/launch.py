@@ -12,7 +12,7 @@ from typing import Literal
 from hpcncf import records, results, snapshot, submissions
 from hpcncf.errors import HpcncfError, UsageError
 from hpcncf.local import machine
-from hpcncf.ncf.data import manifest
+from hpcncf.ncf.data import manifest, whole
 from hpcncf.paths import ResultPaths
 from hpcncf.plan import Plan, Run
 from hpcncf.slurm import quotas, request, sites
@@ -76,13 +76,16 @@ def limits_of(job: JobSpec, cluster: Cluster) -> Limits | None:
 
 
 def check(runs: list[Run], cluster: Cluster, limits: Limits | None = None) -> None:
-    """Raises UsageError where nothing of it could run, before anything is written."""
+    """Raises UsageError where nothing of it could run, DataError where its data is damaged, before
+    anything is written."""
     refused = refusals(runs, cluster, limits)
     check_data([run for run in runs if run.id not in refused])
 
 
 def check_data(runs: list[Run]) -> None:
-    """Raises UsageError where data is not prepared, or was prepared anew since it was planned."""
+    """Raises UsageError where data is not prepared, or was prepared anew since it was planned,
+    DataError where an array of it is missing or cut: each run would fail of it.
+    """
     for data, key in {(run.data, run.data_key) for run in runs if run.data}:
         found = manifest.key(Path(data.path))
         if found is None:
@@ -95,6 +98,7 @@ def check_data(runs: list[Run]) -> None:
                 f"data.path: {data.path} holds other data than when this was planned: "
                 "submit the job file again, so that its runs are planned anew"
             )
+        whole.check(Path(data.path))
 
 
 def reached(paths: ResultPaths, plan: Plan) -> bool:

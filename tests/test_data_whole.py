@@ -1,0 +1,88 @@
+"""A damaged prepared folder is told of before anything is submitted, without reading it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hpcncf import cli
+from hpcncf.ncf.data import manifest, movielens, whole
+from hpcncf.ncf.data.manifest import DataError
+from hpcncf.ncf.data.prepared import load
+
+
+@pytest.fixture
+def damaged(tiny_data: Path, tmp_path: Path) -> Path:
+    """A copy that a test may damage."""
+    return shutil.copytree(tiny_data, tmp_path / "data")
+
+
+def test_the_bytes_told_are_those_of_the_arrays(tiny_data: Path) -> None:
+    held = {path.stem: np.load(path).nbytes for path in tiny_data.glob("*.npy")}
+    assert whole.content(manifest.read(tiny_data)) == held
+    whole.check(tiny_data)
+
+
+def test_data_without_context_or_test_rows_is_whole(tmp_path: Path) -> None:
+    source = tmp_path / "u.data"
+    source.write_text("1\t5\t3\t100\n2\t6\t3\t100\n")
+    movielens.prepare(tmp_path / "data", source)
+    whole.check(tmp_path / "data")
+
+
+@pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
+def test_each_version_of_the_format_that_numpy_reads_is_read(
+    damaged: Path, version: tuple[int, int]
+) -> None:
+    path = damaged / "positives.npy"
+    array = np.load(path)
+    with path.open("wb") as file:
+        np.lib.format.write_array(file, array, version)
+    load(damaged)
+    whole.check(damaged)
+
+
+@pytest.mark.parametrize("name", ["train_rows", "test_negatives", "positives_indptr", "positives"])
+def test_a_cut_array_is_told_with_its_file_the_bytes_and_what_to_do(
+    damaged: Path, name: str
+) -> None:
+    path = damaged / f"{name}.npy"
+    size = path.stat().st_size
+    path.write_bytes(path.read_bytes()[:-4])
+    told = (
+        rf"^{path}: expected {size:,} bytes by manifest\.json, came {size - 4:,}: "
+        rf"prepare it again: `hpcncf data prepare synthetic .* -o {damaged} --force`$"
+    )
+    with pytest.raises(DataError, match=told):
+        whole.check(damaged)
+
+
+@pytest.mark.parametrize("broken", [b"", b"\x93NUMPY\x01\x00", b"no array at all, but text"])
+def test_what_is_no_array_is_told(damaged: Path, broken: bytes) -> None:
+    (damaged / "test_users.npy").write_bytes(broken)
+    with pytest.raises(DataError, match=rf"users\.npy: not a whole .*, {len(broken)} bytes: prepa"):
+        whole.check(damaged)
+
+
+def test_a_missing_array_is_told(damaged: Path) -> None:
+    (damaged / "positives.npy").unlink()
+    with pytest.raises(DataError, match=r"positives\.npy: cannot be read: No such file"):
+        whole.check(damaged)
+
+
+def test_submit_refuses_cut_data_before_it_writes_anything(
+    damaged: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = damaged / "train_rows.npy"
+    path.write_bytes(path.read_bytes()[:1000])
+    Path("job.yaml").write_text("name: cut\ndata: {path: data}\ntraining: {epochs: 1}\n")
+    assert cli.main(["submit", "job.yaml", "--cluster", "local"]) == 1
+    assert f"hpcncf: {path}: expected " in capsys.readouterr().err
+    assert not Path("results").exists()
