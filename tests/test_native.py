@@ -222,6 +222,28 @@ def test_any_number_of_threads_gives_the_same_bits_twice(data: Prepared) -> None
     assert all(trained(threads) == one for threads in (1, 2, 2, 5))
 
 
+def test_steps_in_one_call_are_those_one_by_one(data: Prepared) -> None:
+    """The same bits and the same loss, and each step ends on the clock."""
+    sizes, training = Model(), settings()
+    one, many = (engine(data, fresh(data, sizes), sizes, training) for _ in range(2))
+    steps, instances, calls = one._schedule.steps - 1, BATCH * 5, 0
+    take(one, steps)
+    batches, left = many.batches(NO_LOADER, 0, range(steps)), steps
+    while left:
+        many.clock.start()
+        _, taken = many.step(batches, instances, left)
+        many.clock.end_step(taken[-1])
+        assert set(taken) == {instances}
+        left, calls = left - len(taken), calls + 1
+    assert calls < steps == many.clock.steps
+    assert torch.equal(one.loss, many.loss)
+    one.settle()
+    many.settle()
+    assert one.kernel.users.tobytes() == many.kernel.users.tobytes()
+    assert one.kernel.dense[0].tobytes() == many.kernel.dense[0].tobytes()
+    assert all(0 < seconds < 10 for seconds in many.clock.batches().seconds)
+
+
 @pytest.mark.parametrize("optimizer", ["adam", "lazy_adam", "sgd"])
 def test_a_resumed_training_has_the_same_bits(data: Prepared, optimizer: str) -> None:
     training = settings(optimizer=optimizer)

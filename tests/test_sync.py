@@ -74,7 +74,7 @@ def trained(
     seen = 0
     for step in steps:
         positives = share(schedule, step) if apart else schedule.positives(step)
-        seen += made.step(batches, positives * (1 + training.negatives))[1]
+        seen += sum(made.step(batches, positives * (1 + training.negatives))[1])
         if apart and local.meets(training, place.world_size, step, steps.stop):
             made.average()
         clock.end_step(0)

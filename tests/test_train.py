@@ -227,3 +227,24 @@ def test_data_without_test_rows_is_refused_before_an_epoch_is_spent(tmp_path: Pa
     with pytest.raises(HpcncfError, match=r"no test row.* use evaluation: none"):
         trainer(planned(folder), tmp_path)
     assert trained(folder, tmp_path, evaluation="none", epochs=1).record().steps == 1
+
+
+@pytest.mark.parametrize("profile", ["none", "torch"])
+def test_native_takes_several_steps_in_a_call_and_counts_each(
+    data: Path, tmp_path: Path, profile: str
+) -> None:
+    """A profile of some steps has them one by one."""
+    called = 0
+
+    def after_step() -> None:
+        nonlocal called
+        called += 1
+
+    rank = trainer(planned(data, engine="native", epochs=2, profile=profile), tmp_path)
+    rank.after_step = after_step
+    rank.train()
+    record, steps = rank.record(), 2 * rank.schedule.steps
+    assert record.steps == steps
+    assert record.instances == 2 * 5 * rank.schedule.rows
+    assert [epoch.steps for epoch in record.epochs] == [rank.schedule.steps] * 2
+    assert called == steps if profile == "torch" else called < steps

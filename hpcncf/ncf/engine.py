@@ -40,11 +40,14 @@ class Engine(Protocol):
     def batches(self, loader: Loader, epoch: int, steps: range) -> Iterator[Any]:
         """What `step` takes, in the form that suits the engine."""
 
-    def step(self, batches: Iterator[Any], instances: int) -> tuple[float, int]:
+    def step(
+        self, batches: Iterator[Any], instances: int, most: int = 1
+    ) -> tuple[float, list[int]]:
         """Take the next batch, of `instances` over the ranks that take the step together; add its
-        loss to `loss`.
+        loss to `loss`. Where steps are short, more of them, up to `most` of as many instances: all
+        but the last are ended on the clock.
 
-        Returns the seconds waited for it and this rank's share of the instances.
+        Returns the seconds waited for the first, and this rank's instances of each step taken.
         """
 
     def settle(self) -> None:

@@ -84,18 +84,23 @@ class Rowwise:
         return on_device(loader.rows(epoch, steps), self._training, self._device)
 
     @torch.no_grad()
-    def step(self, batches: Iterator[Sequence[Tensor] | None], instances: int) -> tuple[float, int]:
+    def step(
+        self,
+        batches: Iterator[Sequence[Tensor] | None],
+        instances: int,
+        most: int = 1,  # noqa: ARG002  each by itself
+    ) -> tuple[float, list[int]]:
         batch = next(batches)
         waited = self.clock.lap("input")
         if self._alike and self._alike.takes(batch):
             self._alike.take(batch)
             self.clock.lap("forward")
-            return waited, instances  # there is one rank
+            return waited, [instances]  # there is one rank
         if batch is None:
             assert self._alike
             batch = self._alike.following()
         self._take(batch, instances, self.clock.lap)
-        return waited, batch[1].numel()
+        return waited, [batch[1].numel()]
 
     def _alone(self, users: Tensor, items: Tensor, context: Tensor) -> None:
         """The step of one rank."""

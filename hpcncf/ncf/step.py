@@ -53,7 +53,12 @@ class Reference:
         batches = on_device(loader.epoch(epoch, steps), self._training, self._device)
         return map(Batch._make, batches)
 
-    def step(self, batches: Iterator[Batch], instances: int) -> tuple[float, int]:
+    def step(
+        self,
+        batches: Iterator[Batch],
+        instances: int,
+        most: int = 1,  # noqa: ARG002  each by itself
+    ) -> tuple[float, list[int]]:
         """The loss stays a tensor: reading it would wait for a GPU."""
         batch = next(batches)
         waited = self.clock.lap("input")
@@ -67,7 +72,7 @@ class Reference:
         self.clock.lap("sync" if self._replicas.averages else "backward")
         self._steps.take()
         self.clock.lap("optimizer")
-        return waited, len(batch.labels)
+        return waited, [len(batch.labels)]
 
     def _gradients(self, part: Batch, scale: float) -> None:
         """Added to those that are there."""

@@ -109,6 +109,7 @@ class Trainer:
         self.rows_per_step = touched.rows_per_step(data, run.training, self.schedule)
         self.apart = local.apart(run.training, place.world_size)
         self._drops_out = run.model.dropout > 0
+        self._traced = run.training.profile == "torch"  # step by step
         self.epochs: list[Epoch] = []
         self.so_far, self.done, self.instances = EpochSoFar(), 0, 0
         self.resumed_epoch: int | None = None
@@ -203,8 +204,10 @@ class Trainer:
         self.clock.start()
         batches = self.engine.batches(self.loader, epoch, range(so_far.steps, steps))
         first = True
-        for step in range(so_far.steps, steps):
-            waited, mine = self.engine.step(batches, self._divisor(step))
+        while so_far.steps < steps:
+            step = so_far.steps
+            waited, mine = self.engine.step(batches, self._divisor(step), self._alike(step, steps))
+            step += len(mine) - 1
             meets = local.meets(self.training, self.place.world_size, step, steps)
             if meets and self.apart:
                 self.engine.average()
@@ -216,13 +219,13 @@ class Trainer:
             if first:
                 so_far.first_batch_s += waited
                 first = False
-            self.instances += mine
-            self.done += 1
-            so_far.steps += 1
+            self.instances += sum(mine)
+            self.done += len(mine)
+            so_far.steps += len(mine)
             self.tell("training", epoch, step + 1)
             agreed = self.agreement.after_step(last=step + 1 == steps) if meets else None
             self.clock.lap("other")
-            self.clock.end_step(mine)
+            self.clock.end_step(mine[-1])
             self.after_step()
             if agreed:
                 so_far.training_s += self.clock.training_s - before_s
@@ -232,6 +235,13 @@ class Trainer:
         began = time.perf_counter()
         so_far.losses = distributed.gathered(float(self.engine.loss), self.place)
         self.waiting_s += time.perf_counter() - began
+
+    def _alike(self, step: int, steps: int) -> int:
+        """So many steps from this one on, of as many instances, ask nothing of anybody else."""
+        whole = min(steps, self.schedule.rows // self.schedule.batch) - step
+        if self.apart:
+            whole = min(whole, self.training.sync_every - step % self.training.sync_every)
+        return 1 if self._traced else max(1, whole)
 
     def _divisor(self, step: int) -> int:
         """Instances that the step's gradient is the mean of; ranks that step apart have each its

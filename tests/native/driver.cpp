@@ -69,13 +69,16 @@ void* made_engine(const Made& made, const Settings& with, int doubles) {
   return hpcncf_new(&with, &data, doubles);
 }
 
-// Steps over the data, evaluates, settles; returns the last loss.
+// Steps over the data, evaluates, settles; returns the sum of the losses.
 double trained(void* engine, const Made& made, int64_t batch) {
-  double loss = 0;
+  double loss = 0, ends[2];
   for (int64_t step = 0; step < 25; ++step) {
     const int64_t start = step * batch % made.rows, stop = std::min(start + batch, made.rows);
-    const Span span{step / 5, start, stop}, next{step / 5, 0, std::min(batch, made.rows)};
-    expect(hpcncf_step(engine, &span, 1.0 / double(batch * 5), &next, &loss) == 0, "step");
+    const Span first{step / 5, 0, std::min(batch, made.rows)};
+    const Span spans[] = {{step / 5, start, stop}, first, first};
+    const int count = 1 + int(step % 2);
+    expect(hpcncf_step(engine, spans, count, 1.0 / double(batch * 5), &loss, ends) == 0, "step");
+    expect(ends[0] > 0 && ends[count - 1] >= ends[0], "the ends of steps");
   }
   expect(hpcncf_settle(engine) == 0, "settle");
   const int32_t user = 0, item = int32_t(made.items - 1), negatives[] = {0, 0, 0};
@@ -131,14 +134,16 @@ void bad_data() {
 void bad_calls() {
   const Made made(5, 9, 3, 2);
   void* engine = made_engine(made, settings(2), 0);
-  double loss = 0;
+  double loss = 0, ends[1];
   const Span none{0, 0, 0};
   for (const Span& span : {Span{0, -1, 3}, Span{0, 0, 16}, Span{-1, 0, 3},
                            Span{0, INT64_MIN, INT64_MAX}}) {
-    expect(hpcncf_step(engine, &span, 1, &none, &loss) != 0, "a span out of range");
-    expect(hpcncf_step(engine, &none, 1, &span, &loss) != 0, "a next span out of range");
+    const Span spans[] = {span, none, span};
+    expect(hpcncf_step(engine, spans, 1, 1, &loss, ends) != 0, "a span out of range");
+    expect(hpcncf_step(engine, spans + 1, 1, 1, &loss, ends) != 0, "a next span out of range");
   }
-  expect(hpcncf_step(engine, &none, 1, &none, &loss) == 0 && loss == 0, "an empty batch");
+  const Span nones[] = {none, none};
+  expect(hpcncf_step(engine, nones, 1, 1, &loss, ends) == 0 && loss == 0, "an empty batch");
   const float context[2] = {0, 0};
   for (int32_t id : {-1, 9, INT32_MAX}) {
     int32_t zero = 0, rank;
@@ -188,9 +193,9 @@ void messages(int doubles) {
   void* engine = made_engine(made, with, doubles);
   const int64_t capacity = hpcncf_capacity(&with, doubles);
   Letter room(capacity);
-  const Span some{0, 0, 9}, none{0, 0, 0};
+  const Span some{0, 0, 9}, none{0, 0, 0}, spans[] = {some, none};
   int64_t size = 0;
-  double loss = 0;
+  double loss = 0, ends[1];
   auto gradients = [&](const Span& span, int64_t given) {
     return hpcncf_gradients(engine, &span, 0.02, &none, room.bytes(), given, &size, &loss);
   };
@@ -226,7 +231,7 @@ void messages(int doubles) {
   for (int64_t byte = 64; byte < ids; byte += each)
     doubles ? nan.at<double>(byte) = NAN : nan.at<float>(byte) = NAN;
   expect(applied(engine, nan, nobody, 64) == 0, "a gradient that is no number");
-  expect(hpcncf_step(engine, &some, 0.02, &none, &loss) == 0 && std::isnan(loss), "and shows");
+  expect(hpcncf_step(engine, spans, 1, 0.02, &loss, ends) == 0 && std::isnan(loss), "and shows");
   hpcncf_free(engine);
 }
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
-from typing import Any
+from ctypes import c_double
+from itertools import islice
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -24,6 +27,9 @@ from hpcncf.spec import Model, Training
 
 PAD = 8
 RANKED = 2**23  # pairs in a call, which no signal interrupts: tenths of a second
+AT_ONCE_S: Final = 0.01
+"""Steps of so many seconds are taken in one call: what Python does between two finds none of its
+code and data in the caches, and takes as long as a tenth or two of a step."""
 
 
 def padded(width: int) -> int:
@@ -51,6 +57,9 @@ class Native:
         self.model, self.clock, self._schedule = model, clock, schedule
         self._transport, self._apart = transport, training.sync == "local_sgd"
         self.loss = torch.zeros((), dtype=torch.float64)
+        same_memory: Any = self.loss.numpy()
+        self._loss = c_double.from_buffer(same_memory)
+        self._at_once = 1
         most = most_positives(schedule)
         self.kernel = Kernel(data, sizes, training, threads, most, doubles, build)
         self._layers = Layers(self.kernel, model)
@@ -69,15 +78,33 @@ class Native:
         spans = [Span(epoch, *self._schedule.positions(step)) for step in steps]
         return zip(spans, [*spans[1:], NOTHING], strict=True)
 
-    def step(self, batches: Iterator[tuple[Span, Span]], instances: int) -> tuple[float, int]:
-        """Take the next batch, of `instances` over all ranks; nothing is waited for."""
-        span, following = next(batches)
+    def step(
+        self, batches: Iterator[tuple[Span, Span]], instances: int, most: int = 1
+    ) -> tuple[float, list[int]]:
+        """Nothing is waited for."""
         if self._transport and not self._apart:
-            self.loss += self._together(self._transport, span, 1 / instances, following)
+            span, following = next(batches)
+            self._loss.value += self._together(self._transport, span, 1 / instances, following)
+            taken = [span]
         else:
-            self.loss += self.kernel.step(span, 1 / instances, following)
+            taken = self._several(list(islice(batches, min(most, self._at_once))), 1 / instances)
         self.clock.lap("fused")
-        return 0.0, (span.stop - span.start) * (1 + self.kernel.negatives)
+        return 0.0, [self._instances(span) for span in taken]
+
+    def _instances(self, span: Span) -> int:
+        positives: int = span.stop - span.start
+        return positives * (1 + self.kernel.negatives)
+
+    def _several(self, pairs: list[tuple[Span, Span]], scale: float) -> list[Span]:
+        """The last of these steps is still to be ended."""
+        spans = [span for span, _ in pairs]
+        began = time.perf_counter()
+        ends = self.kernel.several([*spans, pairs[-1][1]], scale, self._loss)
+        for span, end in zip(spans[:-1], ends[:-1], strict=True):
+            self.clock.lap("fused", until=began + end)
+            self.clock.end_step(self._instances(span))
+        self._at_once = max(1, min(2 * len(spans), int(AT_ONCE_S * len(spans) / ends[-1])))
+        return spans
 
     def _together(self, transport: Transport, span: Span, scale: float, following: Span) -> float:
         loss, size = self.kernel.gradients(span, scale, transport.slot(), following)

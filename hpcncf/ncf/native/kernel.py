@@ -113,11 +113,19 @@ class Kernel:
         """One optimiser step; returns the sum of the losses. `scale` is 1 / instances of all ranks;
         the instances of `following` are drawn meanwhile."""
         loss = c_double()
+        self.several([span, following], scale, loss)
+        return loss.value
+
+    def several(self, spans: Sequence[Span], scale: float, loss: c_double) -> list[float]:
+        """A step on each of these but the last, whose instances are drawn meanwhile; adds the sums
+        of the losses to `loss`. Returns the seconds from here to each step's end."""
+        steps = len(spans) - 1
+        ends = (c_double * steps)()
         status = self._library.hpcncf_step(
-            self._engine, byref(span), scale, byref(following), byref(loss)
+            self._engine, (Span * len(spans))(*spans), steps, scale, byref(loss), ends
         )
         library.checked(self._library, status)
-        return loss.value
+        return list(ends)
 
     def gradients(
         self, span: Span, scale: float, slot: Bytes, following: Span = NOTHING

@@ -11,7 +11,7 @@ from typing import Any, Final
 from hpcncf.conflicts import NATIVE_LAYERS
 from hpcncf.errors import HpcncfError
 
-INTERFACE: Final = 5
+INTERFACE: Final = 6
 RULES: Final = {"adam": 0, "lazy_adam": 1, "sgd": 2}
 
 # The fastest first, each with what /proc/cpuinfo must list. Nothing is compiled for the machine it
@@ -117,7 +117,10 @@ def _declare(library: ctypes.CDLL) -> None:
         "problem": (ctypes.c_char_p, []),
         "new": (c_void_p, [POINTER(Settings), POINTER(Data), c_int]),
         "free": (None, [c_void_p]),
-        "step": (c_int, [c_void_p, POINTER(Span), c_double, POINTER(Span), POINTER(c_double)]),
+        "step": (
+            c_int,
+            [c_void_p, POINTER(Span), c_int, c_double, POINTER(c_double), POINTER(c_double)],
+        ),
         "capacity": (c_int64, [POINTER(Settings), c_int]),
         "gradients": (
             c_int,

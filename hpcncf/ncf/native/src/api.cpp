@@ -1,5 +1,6 @@
 // What Python calls. Everything is checked here, once, so that no inner loop has to.
 
+#include <chrono>
 #include <exception>
 #include <string>
 
@@ -28,7 +29,7 @@ int guarded(Body body) {
 
 }  // namespace
 
-HPCNCF_EXPORT int hpcncf_interface() { return 5; }
+HPCNCF_EXPORT int hpcncf_interface() { return 6; }
 
 HPCNCF_EXPORT const char* hpcncf_problem() { return problem.c_str(); }
 
@@ -47,13 +48,18 @@ HPCNCF_EXPORT void* hpcncf_new(const Settings* settings, const Data* data, int d
 
 HPCNCF_EXPORT void hpcncf_free(void* engine) { delete static_cast<Face*>(engine); }
 
-HPCNCF_EXPORT int hpcncf_step(void* engine, const Span* span, double scale, const Span* next,
-                              double* loss) {
+// `count` steps, on `spans` one after another; the instances of the one behind them are drawn
+// meanwhile. Their losses are added to `loss`; `ends` are seconds from the call to each step's end.
+HPCNCF_EXPORT int hpcncf_step(void* engine, const Span* spans, int count, double scale,
+                              double* loss, double* ends) {
   return guarded([&] {
+    const auto began = std::chrono::steady_clock::now();
     auto& face = *static_cast<Face*>(engine);
-    check(*span, face.data(), face.settings());
-    check(*next, face.data(), face.settings());
-    *loss = face.step(*span, scale, *next);
+    for (int n = 0; n <= count; ++n) check(spans[n], face.data(), face.settings());
+    for (int n = 0; n < count; ++n) {
+      *loss += face.step(spans[n], scale, spans[n + 1]);
+      ends[n] = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+    }
   });
 }
 
