@@ -296,7 +296,8 @@ class RankRecord(Part):
     outcome: Outcome
     exit_code: int | None
     error: dict[str, str] | None
-    """`type`, `message`, `traceback` (its last lines)."""
+    """`type`, `message`, `traceback` (its last lines; empty where a user can mend what the message
+    says, and for a command)."""
     started_at: Moment
     """UTC, ISO 8601; when the process started."""
     ended_at: Moment

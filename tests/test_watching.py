@@ -95,6 +95,40 @@ def test_equal_failures_are_told_once_with_the_end_of_their_traceback(
     assert runs[4][:8] in told
 
 
+def test_an_error_that_a_user_can_mend_is_told_whole_and_without_a_traceback(
+    paths: ResultPaths, fake_slurm: FakeSlurm, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sent(paths)
+    message = "train_rows.npy: not a whole array: prepare it again\ndata info tells more"
+    error = {"type": "DataError", "message": message, "traceback": ""}
+    leave(paths, 0, "8_0", outcome="failed", error=error)
+    logs = paths.submitit("ann")
+    logs.mkdir()
+    (logs / "8_0_0_log.err").write_text("hpcncf: train_rows.npy: not a whole array\nsrun: error\n")
+    fake_slurm.answer("squeue", "8_0|FAILED|NonZeroExitCode||||node1|256|0|\n")
+    told = printed(capsys, "status", "--failures", paths.folder)
+    first, second = message.splitlines()
+    assert f"1 run failed: rank 0: DataError: {first} {second} runs " in told
+    assert "srun: error" not in told
+    assert "8_0_0_log.err" in told
+    (job,) = json.loads(printed(capsys, "status", "--json", paths.folder))["jobs"]
+    assert [each["traceback"] for each in job["failures"] if each["state"] == "failed"] == [[]]
+
+
+def test_where_a_command_failed_its_logs_end_tells(
+    paths: ResultPaths, fake_slurm: FakeSlurm, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sent(paths)
+    error = {"type": "exit code", "message": "5", "traceback": ""}
+    leave(paths, 0, "8_0", outcome="failed", error=error)
+    logs = paths.submitit("ann")
+    logs.mkdir()
+    (logs / "8_0_0_log.err").write_text("KeyError: 'user'\n")
+    fake_slurm.answer("squeue", "8_0|FAILED|NonZeroExitCode||||node1|1280|0|\n")
+    told = printed(capsys, "status", "--failures", paths.folder)
+    assert "1 run failed: rank 0: exit code: 5 KeyError: 'user' runs " in told
+
+
 def test_where_no_record_tells_the_logs_end_does(
     paths: ResultPaths, fake_slurm: FakeSlurm, capsys: pytest.CaptureFixture[str]
 ) -> None:

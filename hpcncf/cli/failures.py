@@ -1,9 +1,9 @@
-"""All failures on one page: equal ones once, with the end of a traceback or of a log."""
+"""All failures on one page: equal ones once, with the error, or a traceback's or a log's end."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +16,10 @@ from hpcncf.submit import escalate
 
 FAILED: Final = ("failed", "timeout", "out_of_memory", "node_failed", "lost", "stopped")
 LINES: Final = 6
+# A program's end is no error of ours: what it printed tells.
+OF_A_COMMAND: Final = ("exit code", "signal")
 NAMED: Final = 6
+INDENT: Final = "    "
 
 
 @dataclass(frozen=True)
@@ -24,12 +27,25 @@ class Failure:
     """Runs that failed alike."""
 
     runs: list[RunState]
-    traceback: list[str]
-    """The last lines, where a rank told."""
+    error: Mapping[str, str]
+    """As the record of the first rank that failed has it; empty where there is none."""
 
     @property
     def first(self) -> RunState:
         return self.runs[0]
+
+    @property
+    def traceback(self) -> list[str]:
+        """Its last lines; none where the message is all that a user needs."""
+        return self.error.get("traceback", "").rstrip().splitlines()[-LINES:]
+
+    @property
+    def unsaid(self) -> list[str] | None:
+        """Of the message what the reason leaves out; None where there is no message of ours."""
+        if not self.error or self.error.get("type") in OF_A_COMMAND:
+            return None
+        lines = self.error.get("message", "").splitlines()
+        return [line for line in lines if line.strip() not in self.first.reason]
 
 
 def grouped(states: Sequence[RunState]) -> list[Failure]:
@@ -38,7 +54,7 @@ def grouped(states: Sequence[RunState]) -> list[Failure]:
     for state in states:
         if state.state in FAILED and not state.run.retired:
             groups.setdefault((state.state, _alike(state.reason)), []).append(state)
-    found = [Failure(runs, _traceback(runs[0])) for runs in groups.values()]
+    found = [Failure(runs, _error(runs[0])) for runs in groups.values()]
     return sorted(found, key=lambda failure: -len(failure.runs))
 
 
@@ -48,10 +64,9 @@ def _alike(reason: str) -> str:
     return re.sub(r"(task N on )[^\s:]+", r"\1N", plain)
 
 
-def _traceback(state: RunState) -> list[str]:
-    told = [record.error for record in state.ranks if record.outcome == "failed" and record.error]
-    text = told[0].get("traceback", "") if told else ""
-    return text.rstrip().splitlines()[-LINES:]
+def _error(state: RunState) -> Mapping[str, str]:
+    told = (record.error for record in state.ranks if record.outcome == "failed" and record.error)
+    return next(told, {})
 
 
 def page(paths: ResultPaths, states: Sequence[RunState]) -> str:
@@ -64,8 +79,7 @@ def _lines(paths: ResultPaths, failure: Failure) -> Iterator[str]:
     word = first.state.replace("_", " ")
     yield layout.filled(f"{number} run{'s' * (number != 1)} {word}: {first.reason}")
     log = log_of(paths, first)
-    for line in failure.traceback or _tail(log):
-        yield "    " + layout.printable(line)[: layout.width() - 4]
+    yield from _told(failure, log)
     ids = [state.run.id[: layout.ID] for state in failure.runs]
     more = f" and {number - NAMED} more" if number > NAMED else ""
     yield layout.filled(f"  runs {', '.join(ids[:NAMED])}{more}")
@@ -76,6 +90,15 @@ def _lines(paths: ResultPaths, failure: Failure) -> Iterator[str]:
         unit = {"mem_gb": "GB", "timeout_min": "min"}[key]
         way = f"hpcncf retry {layout.shown(paths.folder)} --escalate"
         yield layout.filled(f"  had {had:g} {unit}; again with twice that: {way}")
+
+
+def _told(failure: Failure, log: Path | None) -> Iterator[str]:
+    """What the reason leaves out: of our own message all, of a traceback or a log the end."""
+    if failure.unsaid is not None and not failure.traceback:
+        yield from (layout.filled(layout.printable(line), INDENT) for line in failure.unsaid)
+        return
+    for line in failure.traceback or _tail(log):
+        yield INDENT + layout.printable(line)[: layout.width() - len(INDENT)]
 
 
 def log_of(paths: ResultPaths, state: RunState) -> Path | None:

@@ -215,11 +215,10 @@ class Recorded(AbstractContextManager["Recorded"]):
     def _told_error(self) -> dict[str, str] | None:
         if self.error is None:
             return None
-        lines = "".join(traceback.format_exception(self.error)).splitlines()
         return {
             "type": type(self.error).__name__,
             "message": self.explained(),
-            "traceback": "\n".join(lines[-TRACEBACK_LINES:]),
+            "traceback": "" if isinstance(self.error, HpcncfError) else _end_of(self.error),
         }
 
     def explained(self) -> str:
@@ -230,6 +229,11 @@ class Recorded(AbstractContextManager["Recorded"]):
         told = peers.end(self.attempt.first("failed")) or peers.end(self.attempt.first("stopped"))
         told = told or peers.lost(self.peers, self.attempt.recorded() | {self.place.rank})
         return f"{peers.LOST}: {told} (this one was told: {message.splitlines()[0]})"
+
+
+def _end_of(error: BaseException) -> str:
+    lines = "".join(traceback.format_exception(error)).splitlines()
+    return "\n".join(lines[-TRACEBACK_LINES:])
 
 
 def outcome(error: BaseException | None) -> Outcome:
