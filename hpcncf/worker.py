@@ -68,7 +68,9 @@ def be_rank(run: Run, results: ResultPaths, again: bool = False, over: int = 0) 
     _check_size(run, place)
     claimed = os.environ.get("HPCNCF_ATTEMPT")
     if claimed is None and _done(paths, again):
-        sys.stderr.write(f"run {run.id} is complete already; --again runs it once more\n")
+        sys.stderr.write(
+            f"run {run.id} is complete already and is not run: --again runs it once more\n"
+        )
         return 0
 
     def attempt() -> AttemptPaths:

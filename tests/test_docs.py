@@ -83,6 +83,13 @@ def test_commands_of_the_documents_parse(command: str) -> None:
     assert code == 0, f"{command}: {complaint.getvalue()}"
 
 
+def test_the_readmes_recorded_training_trains_however_often_it_is_followed() -> None:
+    words = next(line for line in commands() if line.startswith("hpcncf run -- hpcncf train"))
+    inner = shlex.split(words)[shlex.split(words).index("--") + 2 :]
+    assert cli.parser().parse_args(inner).again
+    assert f"hpcncf run: {shlex.join(['hpcncf', *inner])}\n" in (ROOT / "README.md").read_text()
+
+
 def test_generated_files_are_up_to_date() -> None:
     for path, text in generate().texts().items():
         assert path.read_text() == text, f"{path.name}: run `make schemas`"

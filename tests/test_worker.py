@@ -85,10 +85,15 @@ def test_one_rank_by_hand_leaves_plan_record_series_and_progress(job: Path) -> N
     assert not (attempt_of(run).folder.parent / "checkpoint.pt").exists()
 
 
-def test_a_complete_run_is_run_again_only_when_asked(job: Path) -> None:
+def test_a_complete_run_is_run_again_only_when_asked(
+    job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert worker.main([str(job)]) == 0
-    assert worker.main([str(job)]) == 0
+    assert "complete already" not in capsys.readouterr().err
+    assert cli.main(["train", str(job)]) == 0
     [run] = runs(job)
+    told = f"run {run.id} is complete already and is not run: --again runs it once more\n"
+    assert capsys.readouterr().err == told
     assert not attempt_of(run, 2).folder.exists()
     assert worker.main([str(job), "--again"]) == 0
     assert rank_of(run, attempt=2).outcome == "completed"
