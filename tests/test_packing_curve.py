@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 from test_page_parts import material
-from test_scaling import row
+from test_scaling import concluded, row
 
 from hpcncf_analysis.figures import packing as drawing
 from hpcncf_analysis.packing import curve, telling
 from hpcncf_analysis.page import packing
-from hpcncf_analysis.page.section import Grid, Points
+from hpcncf_analysis.page.section import Grid, Points, Words
 
 
 def pack(size: int, rate: float, mark: str = "", **changes: Any) -> list[dict[str, Any]]:
@@ -117,6 +117,16 @@ def test_the_page_shows_sentences_and_the_table_and_nothing_without_packs() -> N
     assert isinstance(told, Points)
     assert isinstance(grid, Grid)
     assert grid.table.rows[1][1:] == ["2", "180", "1.80×", "90", "90\u202f%", "200", "1"]
+
+
+def test_the_headline_and_the_section_say_that_they_answer_two_questions() -> None:
+    fact = "a single run takes and costs; how many together do most is another question: see “Runs"
+    assert any(fact in told for told in concluded(*FALLS).facts)
+    wide = pack(1, 130.0, "w", cpus_per_task=2)
+    assert not any("together" in told for told in concluded(*pack(1, 100.0), *wide).facts)
+    note = packing.parts(material(FALLS))[-1]
+    assert isinstance(note, Words)
+    assert "at the top is about what a single run takes and costs, this about how many" in note.text
 
 
 def test_the_figure_is_there_where_there_is_a_curve() -> None:

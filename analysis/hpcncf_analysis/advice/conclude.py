@@ -64,6 +64,7 @@ def _of_comparable(configurations: Sequence[Configuration], found: Diagnoses) ->
             *sentences.beside(compared),
             *facts.against_base(best, configurations),
             *facts.cheapest(configurations),
+            *facts.side_by_side(configurations),
             *facts.lower_quality(configurations),
             *facts.losses(configurations),
             *memory(best),

@@ -9,6 +9,7 @@ from hpcncf_analysis import words
 from hpcncf_analysis.advice.change import fewer_cores
 from hpcncf_analysis.advice.quality import QUALITY_SLACK, best_quality, is_worse, quality_gap, task
 from hpcncf_analysis.labels import counted
+from hpcncf_analysis.packing import curve, telling
 from hpcncf_analysis.scaling.comparable import cautions
 from hpcncf_analysis.summary import Configuration, by_series
 
@@ -56,6 +57,16 @@ def cheapest(configurations: Sequence[Configuration]) -> list[str]:
         f"Cheapest epoch: {cheapest.label}, {words.number(cheapest.median('core_s_per_epoch'))} "
         f"core-seconds; dearest: {dearest.label}, "
         f"{words.number(dearest.median('core_s_per_epoch'))}."
+    ]
+
+
+def side_by_side(configurations: Sequence[Configuration]) -> list[str]:
+    """Where packs were measured, that the comparison of single runs does not choose among them."""
+    if not curve.curves(row for one in configurations for row in one.rows):
+        return []
+    return [
+        "This is about what a single run takes and costs; how many together do most is another "
+        f"question: see “{telling.TITLE}”."
     ]
 
 

@@ -12,6 +12,8 @@ from hpcncf_analysis.table import Table
 
 # With less, part of the time the pack was smaller than it is called.
 TOGETHER: Final = 0.8
+# Of the page's section.
+TITLE: Final = "Runs side by side"
 COLUMNS: Final = [
     "configuration",
     "runs side by side",

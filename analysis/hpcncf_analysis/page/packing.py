@@ -10,9 +10,10 @@ from hpcncf_analysis.page.material import Material
 from hpcncf_analysis.page.section import Figures, Grid, Part, Points, Words
 
 NOTE: Final = (
-    "All: the runs of a pack together, median over packs. A total within 5 % of the greatest is as "
-    "good, and the fewest runs that reach it are recommended. MiB: the sum of the runs' peaks, in "
-    "which pages that they share are counted for each."
+    "The answer at the top is about what a single run takes and costs, this about how many do most "
+    "together. All: the runs of a pack together, median over packs. A total within 5 % of the "
+    "greatest is as good, and the fewest runs that reach it are recommended. MiB: the sum of the "
+    "runs' peaks, in which pages that they share are counted for each."
 )
 
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from hpcncf_analysis import history, spent, tables, timeline
 from hpcncf_analysis.definitions import DEFINITIONS, OF_TRAINING
+from hpcncf_analysis.packing import telling
 from hpcncf_analysis.page import (
     asking,
     causes,
@@ -160,7 +161,7 @@ def _remedies(material: Material) -> Section:
 
 
 def _packing(material: Material) -> Section:
-    return Section("packing", "Runs side by side", packing.parts(material))
+    return Section("packing", telling.TITLE, packing.parts(material))
 
 
 def _next(material: Material) -> Section:
