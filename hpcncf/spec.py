@@ -75,7 +75,8 @@ class Resources(Settings):
     gpus_per_node: Whole = 0
     """GPUs on each node."""
     mem_gb: PositiveFloat = 4.0
-    """Memory per node, in GB. Not part of a run's identity."""
+    """Memory per node, in GB; without Slurm nothing holds a run to it. Not part of a run's
+    identity."""
     timeout_min: Count = 30
     """Time limit of a run in minutes. Not part of a run's identity."""
     runs_per_task: Count = 1

@@ -12,12 +12,12 @@ import pytest
 from conftest import FakeSlurm, within
 
 from hpcncf import claims, jobfile, records, results, submissions
-from hpcncf.cli import failures, progress
+from hpcncf.cli import failures, main, progress
 from hpcncf.errors import HpcncfError, UsageError
 from hpcncf.local import machine
 from hpcncf.monitor import cores
 from hpcncf.paths import ResultPaths
-from hpcncf.plan import Plan
+from hpcncf.plan import Plan, Run
 from hpcncf.records import End
 from hpcncf.results import read_plan
 from hpcncf.slurm import sites
@@ -130,7 +130,44 @@ def test_what_fits_is_what_this_machine_lets_us_use() -> None:
     assert machine.refusal(run) is None
 
 
-def launch_run(resources: Resources) -> object:
+def test_more_memory_than_there_is_is_told_where_the_run_stays_here(
+    job_file: JobFile, tmp_path: Path
+) -> None:
+    there = machine.memory_gb()
+    job = jobfile.load(job_file(""), [f"resources.mem_gb={there + 900:.0f}"])
+    runs = jobfile.plan(job, tmp_path / "job.yaml").active()
+    (told,) = launch.doubts(runs, "local")
+    assert told.startswith(
+        f"run {runs[0].id}: asks for {there + 900:.0f} GB, this machine lets you use {there:.3g}: "
+    )
+    assert "-s resources.mem_gb=N where it needs less, or --cluster slurm" in told
+    assert launch.left_out(runs, "local") == {}, "nothing here holds a run to it"
+    assert launch.doubts(runs, "slurm") == []
+
+
+def test_memory_is_that_of_all_runs_side_by_side_and_as_much_as_there_is_is_no_doubt() -> None:
+    there = machine.memory_gb()
+    half = Resources(mem_gb=there / 2, runs_per_node=3)
+    assert "GB for 3 runs side by side, this machine" in str(machine.doubt(launch_run(half)))
+    assert machine.doubt(launch_run(Resources(mem_gb=there))) is None
+
+
+def test_plan_and_submit_tell_of_memory_that_is_not_there(
+    job_file: JobFile,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))  # no sbatch
+    monkeypatch.chdir(tmp_path)
+    words = [str(job_file("")), "-s", "resources.mem_gb=900000"]
+    assert main(["plan", *words]) == 0
+    assert "asks for 900000 GB, this machine lets you" in capsys.readouterr().err
+    assert main(["submit", *words, "--cluster", "debug"]) == 0
+    assert "asks for 900000 GB, this machine lets you" in capsys.readouterr().err
+
+
+def launch_run(resources: Resources) -> Run:
     from hpcncf import plan as planning
     from hpcncf.spec import Data
 

@@ -58,13 +58,15 @@ def run(args: argparse.Namespace) -> int:
     import json
 
     from hpcncf import jobfile
-    from hpcncf.cli import scripts
+    from hpcncf.cli import refusals, scripts
     from hpcncf.paths import ResultPaths
     from hpcncf.slurm import sites
 
     job = sites.anchored(jobfile.load(args.job, args.settings), args.job.parent)
     plan = jobfile.plan(job, args.job)
     warn(job)
+    for line in refusals.doubts(plan.active()):
+        print(f"hpcncf: {line}", file=sys.stderr)
     paths = ResultPaths((args.results or Path("results") / job.name).resolve())
     if args.sbatch is not None or args.by_hand is not None:
         _warn(plan)

@@ -1,4 +1,5 @@
-"""What of a plan this machine's Slurm would refuse or let wait for ever: told before it is sent."""
+"""What of a plan this machine's Slurm would refuse or let wait for ever, and what is too much for
+the machine itself: told before it is sent."""
 
 from __future__ import annotations
 
@@ -13,6 +14,11 @@ def of(job: JobSpec, runs: Sequence[Run]) -> dict[str, str]:
     """Run id -> why, as far as Slurm tells; empty on a machine without it."""
     limits = launch.limits_of(job, launch.choose_cluster("auto"))
     return launch.left_out(list(runs), "slurm", limits)
+
+
+def doubts(runs: Sequence[Run]) -> list[str]:
+    """What may end them on this machine, where it is the one that `submit` takes unasked."""
+    return launch.doubts(list(runs), launch.choose_cluster("auto"))
 
 
 def lines(refused: dict[str, str]) -> list[str]:

@@ -66,6 +66,25 @@ def refusal(run: Run) -> str | None:
     )
 
 
+def doubt(run: Run) -> str | None:
+    """What may end a run here that is not refused: nothing on this machine holds it to `mem_gb`."""
+    asked, here = run.resources, memory_gb()
+    if asked.node_mem_gb <= here:
+        return None
+    several = f" for {asked.side_by_side} runs side by side" if asked.side_by_side > 1 else ""
+    return (
+        f"asks for {asked.node_mem_gb:g} GB{several}, this machine lets you use {here:.3g}: it is "
+        "started, and killed where it takes more than there is: -s resources.mem_gb=N where it "
+        "needs less, or --cluster slurm"
+    )
+
+
+def memory_gb() -> float:
+    """What this process may use: the machine's memory, or a cgroup's limit."""
+    whole, limit = psutil.virtual_memory().total / 2**30, cores.memory_limit()
+    return min(whole, limit.value / 1024) if limit else whole
+
+
 def gpus(devices: Path = Path("/dev")) -> list[str]:
     """The NVIDIA GPUs that this process may use, as it would name them in CUDA_VISIBLE_DEVICES: by
     number, or by the UUID that somebody named them by."""

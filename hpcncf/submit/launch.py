@@ -158,7 +158,7 @@ def submit(
         skipped=done,
         refused=refused,
         again=again,
-        notes=limits.notes() if limits and runs else [],
+        notes=doubts(runs, cluster, limits),
         held=held,
         given=given,
     )
@@ -201,6 +201,13 @@ def left_out(runs: list[Run], cluster: Cluster, limits: Limits | None = None) ->
     shapes = {run.resources: run for run in runs}
     reasons = {shape: _refusal(run, cluster, limits) for shape, run in shapes.items()}
     return {run.id: reason for run in runs if (reason := reasons[run.resources])}
+
+
+def doubts(runs: list[Run], cluster: Cluster, limits: Limits | None = None) -> list[str]:
+    """What the user should know of runs that are not refused."""
+    if cluster == "slurm":
+        return limits.notes() if limits and runs else []
+    return told({run.id: reason for run in runs if (reason := machine.doubt(run))})
 
 
 def told(refused: dict[str, str]) -> list[str]:
