@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -25,7 +25,7 @@ M = TypeVar("M", bound=BaseModel)
 def load(path: Path, overrides: Sequence[str] = ()) -> JobSpec:
     """The job file's settings, data paths made absolute.
 
-    Raises UsageError with file, key, what came and what is possible.
+    Raises UsageError with file or `-s`, key, what came and what is possible.
     """
     plain = parse(read_text(path), str(path))
     if not isinstance(plain, dict):
@@ -34,24 +34,46 @@ def load(path: Path, overrides: Sequence[str] = ()) -> JobSpec:
             f"came {'nothing' if plain is None else type(plain).__name__}"
         )
     spelled_out(plain)
-    for setting in overrides:
-        _apply(plain, setting)
+    given = {_apply(plain, setting): setting for setting in overrides}
     spelled_out(plain)
-    job = validated(JobSpec, plain, str(path))
+    try:
+        job = JobSpec.model_validate(plain)
+    except ValidationError as error:
+        raise _refusal(JobSpec, error, lambda loc: _source(loc, path, given)) from None
     try:
         return with_absolute_paths(job, path.parent.resolve())
     except UsageError as error:
-        raise UsageError(f"{path}: {error}") from None
+        raise UsageError(f"{_overridden(path, overrides)}: {error}") from None
 
 
-def _apply(plain: dict[str, Any], setting: str) -> None:
-    """Set `a.b=value` in place; the value is read as YAML."""
+def _overridden(path: Path, overrides: Sequence[str]) -> str:
+    """The source of a problem that the file and what overrides it may only have together."""
+    return " -s ".join([f"{path} with", *overrides]) if overrides else str(path)
+
+
+def _source(loc: Sequence[int | str], path: Path, given: Mapping[str, str]) -> str:
+    """The file, or the override that gave what is wrong; `given`: dotted key -> `key=value`."""
+    if not loc:
+        return _overridden(path, list(given.values()))
+    dotted = ".".join(map(str, loc))
+    within = [
+        setting
+        for key, setting in given.items()
+        if f"{dotted}.".startswith(f"{key}.") or f"{key}.".startswith(f"{dotted}.")
+    ]
+    return f"-s {within[-1]}" if within else str(path)
+
+
+def _apply(plain: dict[str, Any], setting: str) -> str:
+    """Set `a.b=value` in place, the value read as YAML; returns the key's whole name."""
     dotted, equals, text = setting.partition("=")
     if not equals or not dotted:
         raise UsageError(
             f"-s {setting}: expected key=value, as in -s training.epochs=1 or -s repeats=3"
         )
-    override(plain, full_name(plain, dotted), parse(text, f"-s {setting}"))
+    key = full_name(plain, dotted)
+    override(plain, key, parse(text, f"-s {setting}"))
+    return key
 
 
 def validated(model: type[M], plain: Any, where: str) -> M:
@@ -59,16 +81,28 @@ def validated(model: type[M], plain: Any, where: str) -> M:
     try:
         return model.model_validate(plain)
     except ValidationError as error:
-        lines = [_complaint(model, problem) for problem in error.errors()]
-        raise UsageError("\n".join(f"{where}: {line}" for line in dict.fromkeys(lines))) from None
+        raise _refusal(model, error, lambda _: where) from None
 
 
-def _complaint(model: type[BaseModel], problem: Mapping[str, Any]) -> str:
+def _refusal(
+    model: type[BaseModel], error: ValidationError, where: Callable[[list[int | str]], str]
+) -> UsageError:
+    """Every problem, a line each, behind `where` its place came from."""
+    told = [(_loc(problem), problem) for problem in error.errors()]
+    lines = [f"{where(loc)}: {_complaint(model, loc, problem)}" for loc, problem in told]
+    return UsageError("\n".join(dict.fromkeys(lines)))
+
+
+def _loc(problem: Mapping[str, Any]) -> list[int | str]:
     loc = place(problem["loc"])
     if loc[:1] == ["workload"]:
         del loc[1:2]  # which of its two forms was meant
     elif loc[:1] == ["parameters"]:
         del loc[2:]  # and which kind of scalar
+    return loc
+
+
+def _complaint(model: type[BaseModel], loc: list[int | str], problem: Mapping[str, Any]) -> str:
     where = ".".join(str(part) for part in loc)
     if problem["type"] == "extra_forbidden":
         known = _known_keys(model, [str(part) for part in loc[:-1]])
@@ -178,14 +212,15 @@ def data_keys(job: JobSpec) -> dict[str, str | None]:
     return {path: manifest.key(Path(path)) for path in sorted(paths)}
 
 
-def plan(job: JobSpec, path: Path) -> Plan:
-    """The job's plan with the data's keys. Raises UsageError naming the file."""
+def plan(job: JobSpec, path: Path, overrides: Sequence[str] = ()) -> Plan:
+    """The job's plan with the data's keys. Raises UsageError naming the file, and the `overrides`
+    that the job was loaded with."""
     try:
         expanded = planning.expand(serving.served(job, serving.problem(job)), data_keys(job))
         for data in {run.data for run in expanded.runs if run.data and run.data_key}:
             _check_dataset(data)
     except UsageError as error:
-        raise UsageError(f"{path}: {error}") from None
+        raise UsageError(f"{_overridden(path, overrides)}: {error}") from None
     return expanded
 
 

@@ -26,7 +26,7 @@ def load(folder: Path, text: str, *overrides: str) -> JobSpec:
 
 def refusal(folder: Path, text: str, *overrides: str) -> str:
     with pytest.raises(UsageError) as refused:
-        jobfile.plan(load(folder, text, *overrides), folder / "job.yaml")
+        jobfile.plan(load(folder, text, *overrides), folder / "job.yaml", overrides)
     return str(refused.value)
 
 
@@ -219,6 +219,39 @@ def test_an_override_of_one_batch_size_replaces_the_other(tmp_path: Path) -> Non
 def test_an_override_that_cannot_be_is_refused(tmp_path: Path, override: str) -> None:
     with pytest.raises(UsageError):
         load(tmp_path, MINIMAL, override)
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("training.epochs=x", "-s training.epochs=x: training.epochs: Input should be a valid int"),
+        ("training.engin=native", "-s training.engin=native: training: unknown key 'engin'. Did"),
+        ("grid.training.sed=[1]", "-s grid.training.sed=[1]: grid.training.sed: unknown key 'sed'"),
+        ("a.b=3", "-s a.b=3: unknown key 'a'"),
+        ("repeats=0", "-s repeats=0: repeats: Input should be greater than 0; came 0 (int)"),
+        ("training={lr: -1}", "-s training={lr: -1}: training.lr: Input should be greater than 0"),
+        ("training.threads=9", "FILE with -s training.threads=9: grid point the base: "),
+        ("parameters.lr=1", "FILE with -s parameters.lr=1: parameters: are for the words of a "),
+        ("data.path=~nobody-of-that-name", "FILE with -s data.path=~nobody-of-that-name: data.pa"),
+    ],
+)
+def test_what_an_override_gave_is_not_told_as_the_files(
+    tmp_path: Path, override: str, told: str
+) -> None:
+    message = refusal(tmp_path, MINIMAL, override)
+    assert message.startswith(told.replace("FILE", str(tmp_path / "job.yaml")))
+
+
+def test_beside_an_override_what_the_file_has_wrong_is_told_as_the_files(tmp_path: Path) -> None:
+    wrong = MINIMAL + "training: {lr: -1, epochs: 0}\n"
+    message = refusal(tmp_path, wrong, "training.epochs=-2", "repeats=2")
+    given, files = sorted(message.splitlines())
+    assert files.startswith(f"{tmp_path / 'job.yaml'}: training.lr: ")
+    assert given.startswith("-s training.epochs=-2: training.epochs: ")
+
+
+def test_of_an_override_given_twice_the_last_is_told(tmp_path: Path) -> None:
+    assert refusal(tmp_path, MINIMAL, "repeats=1", "repeats=0").startswith("-s repeats=0: repeats")
 
 
 def test_data_paths_are_relative_to_the_job_file(tmp_path: Path) -> None:

@@ -51,7 +51,8 @@ def run(args: argparse.Namespace) -> int:
 
     if not args.seconds > 0:
         raise UsageError(f"--seconds {args.seconds:g}: expected more than 0")
-    plan = jobfile.plan(jobfile.load(args.job, args.settings), args.job)
+    job = jobfile.load(args.job, args.settings)
+    plan = jobfile.plan(job, args.job, args.settings)
     told = [(each, _measured(each, args.seconds)) for each in ways(plan.active())]
     if args.json:
         print(json.dumps([_way(each) | vars(loaded) for each, loaded in told], indent=1))

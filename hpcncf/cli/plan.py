@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     from hpcncf.slurm import sites
 
     job = sites.anchored(jobfile.load(args.job, args.settings), args.job.parent)
-    plan = jobfile.plan(job, args.job)
+    plan = jobfile.plan(job, args.job, args.settings)
     warn(job)
     for line in refusals.doubts(plan.active()):
         print(f"hpcncf: {line}", file=sys.stderr)

@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
     from hpcncf.paths import ResultPaths
 
     job = jobfile.load(args.job, args.settings)
-    plan = jobfile.plan(job, args.job)
+    plan = jobfile.plan(job, args.job, args.settings)
     if job.workload != "ncf":
         raise UsageError(f"{args.job}: predict knows the steps of workload ncf, not a command's")
     found = collect.collect(ResultPaths(args.results or Path("results") / job.name))

@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     from hpcncf.submit import launch
 
     job = sites.anchored(jobfile.load(args.job, args.settings), args.job.parent)
-    plan = jobfile.plan(job, args.job)
+    plan = jobfile.plan(job, args.job, args.settings)
     warn(job)
     cluster = launch.choose_cluster(args.cluster)
     limits = Limits.unknown() if args.no_preflight else launch.limits_of(job, cluster)

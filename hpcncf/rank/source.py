@@ -34,7 +34,7 @@ def find(
         paths = ResultPaths(source)
         return chosen(folders.read_plan(paths), run_id), paths
     job = jobfile.load(source, overrides)
-    plan = jobfile.plan(job, source)
+    plan = jobfile.plan(job, source, overrides)
     run = chosen(plan, run_id)
     paths = ResultPaths(results or Path("results") / job.name)
     if leave_plan and paths.plan.exists():
