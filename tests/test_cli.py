@@ -55,6 +55,15 @@ def files(folder: Path) -> set[Path]:
     return set(folder.rglob("*"))
 
 
+def test_without_a_verb_the_help_is_printed(said: Said, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = said()
+    assert (code, err) == (0, "")
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(["--help"])
+    assert out == capsys.readouterr().out
+    assert all(f"\n    {verb} " in out for verb in cli.VERBS)
+
+
 def test_plan_touches_nothing(here: Path, job_file: JobFile, said: Said) -> None:
     job_file("grid: {resources.cpus_per_task: [1, 2]}\nrepeats: 3\n")
     before = files(here)

@@ -54,7 +54,7 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     top.add_argument("--version", action="version", version=f"hpcncf {__version__}")
-    verbs = top.add_subparsers(dest="verb", metavar="VERB", required=True)
+    verbs = top.add_subparsers(dest="verb", metavar="VERB")
     for name in VERBS:
         module = import_module(f"hpcncf.cli.{name}")
         verb = verbs.add_parser(
@@ -72,7 +72,11 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     _open_streams()
     try:
-        args = parser().parse_args(argv)
+        top = parser()
+        args = top.parse_args(argv)
+        if args.verb is None:
+            top.print_help()
+            return 0
         _check_folder()
         code = int(args.run(args))
         sys.stdout.flush()
