@@ -61,7 +61,7 @@ def test_without_a_verb_the_help_is_printed(said: Said, capsys: pytest.CaptureFi
     with pytest.raises(SystemExit, match="0"):
         cli.main(["--help"])
     assert out == capsys.readouterr().out
-    assert all(f"\n    {verb} " in out for verb in cli.VERBS)
+    assert all(f"\n    {verb}" in out for verb in cli.VERBS)
 
 
 def test_plan_touches_nothing(here: Path, job_file: JobFile, said: Said) -> None:
