@@ -11,6 +11,19 @@ def reasons(resources: Resources, training: Training) -> list[str]:
     return [reason for each in rules for reason in each(resources, training)]
 
 
+def shared(resources: Resources, training: Training) -> str | None:
+    """That `backend: auto` is not nccl on these GPUs, and what would make it so."""
+    tasks, gpus = resources.tasks_per_node, resources.gpus_per_node
+    on_gpu = training.device_for(resources) == "cuda"
+    if training.backend != "auto" or not on_gpu or training.backend_for(resources) == "nccl":
+        return None
+    return (
+        f"{tasks} ranks share {gpus} GPU{'s' * (gpus > 1)} on each node, and nccl refuses two on "
+        "one: training.backend auto is gloo here, through the host's memory; with a rank for each "
+        "GPU it is nccl"
+    )
+
+
 def _of_graphs(resources: Resources, training: Training) -> list[str]:
     if not training.cuda_graph:
         return []

@@ -94,6 +94,27 @@ def test_plan_prints_the_scripts_that_submit_sends(
     assert said("plan", *job, "--sbatch", "5")[0] == 2
 
 
+def test_plan_and_submit_say_that_ranks_on_one_gpu_exchange_over_gloo(
+    job_file: JobFile, said: Said, fake_slurm: FakeSlurm
+) -> None:
+    job_file("")
+    sharing = (
+        "-s",
+        "resources.tasks_per_node=2",
+        "-s",
+        "resources.gpus_per_node=1",
+        "-s",
+        "site=gpu",
+    )
+    told = "2 ranks share 1 GPU on each node, and nccl refuses two on one: training.backend auto"
+    for verb in ("plan", "submit"):
+        code, _, err = said(verb, "job.yaml", *sharing)
+        assert code == 0
+        assert told in err
+    assert "nccl" not in said("plan", "job.yaml", *sharing[2:])[2]
+    assert len(fake_slurm.submitted) == 1
+
+
 def test_plan_says_which_variables_go_before_the_script(
     job_file: JobFile, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from hpcncf import gpu_conflicts
 from hpcncf.conflicts import conflicts, model_conflicts
 from hpcncf.spec import Model, Resources, Training
 
@@ -148,6 +151,24 @@ def test_ranks_that_share_a_gpu_get_gloo() -> None:
     assert Training().backend_for(shared) == "gloo"
     assert conflicts(shared, Training()) == []
     assert Training().backend_for(Resources(gpus_per_node=2, tasks_per_node=2)) == "nccl"
+
+
+@pytest.mark.parametrize(
+    ("asked", "settings", "told"),
+    [
+        ({"tasks_per_node": 2, "gpus_per_node": 1}, {}, "2 ranks share 1 GPU on each node"),
+        ({"tasks_per_node": 4, "gpus_per_node": 2, "ranks_per_gpu": 2}, {}, "4 ranks share 2 GPUs"),
+        ({"tasks_per_node": 2, "gpus_per_node": 2}, {}, None),
+        ({"tasks_per_node": 2}, {}, None),
+        ({"tasks_per_node": 2, "gpus_per_node": 1}, {"device": "cpu"}, None),
+        ({"tasks_per_node": 2, "gpus_per_node": 1}, {"backend": "gloo"}, None),
+    ],
+)
+def test_that_ranks_share_a_gpu_and_so_get_gloo_is_told_unless_it_was_asked_for(
+    asked: dict[str, int], settings: dict[str, Any], told: str | None
+) -> None:
+    said = gpu_conflicts.shared(Resources(**asked), Training(**settings))
+    assert (said is None) if told is None else (said is not None and said.startswith(told))
 
 
 def test_dropout_is_refused_where_the_engine_has_none() -> None:

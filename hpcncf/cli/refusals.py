@@ -1,5 +1,5 @@
-"""What of a plan this machine's Slurm would refuse or let wait for ever, and what is too much for
-the machine itself: told before it is sent."""
+"""What of a plan this machine's Slurm would refuse or let wait for ever, and what is doubtful of
+the rest: told before it is sent."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def of(job: JobSpec, runs: Sequence[Run]) -> dict[str, str]:
 
 
 def doubts(runs: Sequence[Run]) -> list[str]:
-    """What may end them on this machine, where it is the one that `submit` takes unasked."""
+    """What `submit` would say of them where it is not told which cluster."""
     return launch.doubts(list(runs), launch.choose_cluster("auto"))
 
 

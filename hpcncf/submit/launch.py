@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from hpcncf import records, results, snapshot, submissions
+from hpcncf import gpu_conflicts, records, results, snapshot, submissions
 from hpcncf.errors import HpcncfError, UsageError
 from hpcncf.local import machine
 from hpcncf.ncf.data import manifest, whole
@@ -205,9 +205,14 @@ def left_out(runs: list[Run], cluster: Cluster, limits: Limits | None = None) ->
 
 def doubts(runs: list[Run], cluster: Cluster, limits: Limits | None = None) -> list[str]:
     """What the user should know of runs that are not refused."""
+    lines = told({run.id: reason for run in runs if (reason := _shared_gpus(run))})
     if cluster == "slurm":
-        return limits.notes() if limits and runs else []
-    return told({run.id: reason for run in runs if (reason := machine.doubt(run))})
+        return [*lines, *(limits.notes() if limits and runs else [])]
+    return [*lines, *told({run.id: reason for run in runs if (reason := machine.doubt(run))})]
+
+
+def _shared_gpus(run: Run) -> str | None:
+    return gpu_conflicts.shared(run.resources, run.training) if run.training else None
 
 
 def told(refused: dict[str, str]) -> list[str]:
