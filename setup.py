@@ -18,7 +18,8 @@ COMMON = [
 ]
 # Behind Python's own flags and the environment's, which on clusters often name the CPU that builds.
 ANY_X86 = ["-march=x86-64"]
-AVX2 = [*ANY_X86, "-mavx2", "-mfma"]
+# What has AVX2 has PREFETCHW, or does nothing for it.
+AVX2 = [*ANY_X86, "-mavx2", "-mfma", "-mprfchw"]
 AVX512 = [*AVX2, *(f"-mavx512{part}" for part in ("f", "dq", "bw", "vl"))]
 BUILDS: dict[str, list[str]] = {"baseline": []}
 if platform.machine() in ("x86_64", "AMD64"):

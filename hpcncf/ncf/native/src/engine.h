@@ -22,9 +22,9 @@ class Engine {
         dense(shape_),
         pool_(settings.threads),
         order_(settings.seed, 0, data.rows),
-        pass_(shape_, dense, rows, pool_, size_t(settings.most_positives)) {
+        pass_(shape_, dense, pool_, size_t(settings.most_positives)) {
     batch_ = std::make_unique<Batch<S>>(shape_, data_, absent_, settings.most_positives);
-    next_.batch = std::make_unique<Batch<S>>(shape_, data_, absent_, settings.most_positives);
+    next_ = std::make_unique<Batch<S>>(shape_, data_, absent_, settings.most_positives);
     for (int n = 0; n < pool_.threads(); ++n) scratch_.emplace_back(2 * size_t(shape_.width()));
   }
 
@@ -34,7 +34,7 @@ class Engine {
     const double loss = passed(span, scale, next);
     ++steps;
     update();
-    turn();
+    batch_.swap(next_);
     return loss;
   }
 
@@ -49,7 +49,7 @@ class Engine {
     const Message<S> message(slot, head, shape_.width());
     message.write_head();
     pack(message);
-    turn();
+    batch_.swap(next_);
     *size = int64_t(message.size());
     return loss;
   }
@@ -166,17 +166,11 @@ class Engine {
     run_rows(
         dense.matrices(), [this](int matrix) { dense.turn(matrix); }, distinct(0).count(), distinct(1).count(),
         [this](int which, int first, int last, int) { read_rows(which, first, last); });
-    return pass_.run(*batch_, scale, next_, [&] {
-      if (next.stop <= next.start) return;
-      draw(*next_.batch, next);
-      next_.drawn.store(true, std::memory_order_release);
+    return pass_.run(*batch_, scale, [&] {
+      if (next.stop > next.start) draw(*next_, next);
     });
   }
 
-  void turn() {
-    std::swap(batch_, next_.batch);
-    next_.drawn = false;
-  }
 
   void read_rows(int which, int first, int last) {
     const Distinct& of = distinct(which);
@@ -204,7 +198,7 @@ class Engine {
       const Distinct& of = distinct(which);
       for (int n = first; n < last; ++n) {
         if (n + rows.AHEAD < last)
-          prefetch_lines(table.row(of.ids[n + rows.AHEAD]), table.row_bytes());
+          prefetch_lines<TO_WRITE>(table.row(of.ids[n + rows.AHEAD]), table.row_bytes());
         const S* gradient = pass_.row_gradient(width, which, of, n);
         rows.step(width, table, by, table.row(of.ids[n]), pass_.now(which, n), gradient);
       }
@@ -244,8 +238,7 @@ class Engine {
   Pool pool_;
   Order order_;
   Pass<S> pass_;
-  std::unique_ptr<Batch<S>> batch_;
-  Next<S> next_;
+  std::unique_ptr<Batch<S>> batch_, next_;  // the second is drawn while the first is computed
   Union<S> unions_[2];
   std::vector<Numbers<S>> scratch_;  // of each thread: a row and a gradient
 };

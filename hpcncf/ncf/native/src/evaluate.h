@@ -21,10 +21,6 @@ struct Test {
   int64_t each;  // negatives of a row
 };
 
-struct NothingBetween {
-  void operator()() const {}
-};
-
 // One thread's memory for scoring one user's candidates.
 template <class S>
 class Scorer {
@@ -65,12 +61,10 @@ class Scorer {
     }
     const S *input = inputs_.data(), *bias = dense_.bias(0);
     S* halves = row_halves_.data();
-    NothingBetween none;
     rows_product<S>(
         rows, shared, dense_.weights(0), columns, [=](int n) { return input + size_t(n) * shared; },
         [=](auto v, int, int column) { return load<decltype(v)>(bias + column); },
-        [=](int n, int column, auto sum) { store(halves + size_t(n) * columns + column, sum); },
-        none);
+        [=](int n, int column, auto sum) { store(halves + size_t(n) * columns + column, sum); });
   }
 
   // Of these, the row whose candidates are scored from now on.
@@ -214,15 +208,13 @@ class Evaluation {
     for (int n = 0; n < rows; ++n)
       std::memcpy(halves + size_t(n) * stride + columns, items.row(first + n) + shape_.gmf_at(),
                   gmf * sizeof(S));
-    NothingBetween none;
     rows_product<S>(
         rows, shape_.mlp, engine_.dense.item_weights(), columns,
         [&](int n) { return items.row(first + (n < rows ? n : 0)); },
         [](auto v, int, int) { return v; },
         [=](int n, int column, auto sum) {
           if (n < rows) store(halves + size_t(n) * stride + column, sum);
-        },
-        none);
+        });
   }
 
   int32_t among_negatives(const Test& test, int64_t row, Thread& mine) const {

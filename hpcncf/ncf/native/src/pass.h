@@ -13,52 +13,11 @@
 
 namespace hpcncf {
 
-// The batch that is drawn while the present one is computed.
-template <class S>
-struct Next {
-  std::unique_ptr<Batch<S>> batch;
-  std::atomic<bool> drawn{false};
-};
-
-// Asks for a share of the next batch's rows, a few at a time, while a tile computes: the memory is
-// as slow as the arithmetic, so they had better go on together.
-template <class S>
-class Ahead {
- public:
-  Ahead(Rows<S>& rows, const Next<S>& next, int tile, int tiles)
-      : tables_{&rows.users, &rows.items},
-        of_{&next.batch->distinct_users, &next.batch->distinct_items} {
-    if (!next.drawn.load(std::memory_order_acquire)) return;
-    for (int which = 0; which < 2; ++which) {
-      const int64_t count = of_[which]->count();
-      at_[which] = int(count * tile / tiles);
-      end_[which] = int(count * (tile + 1) / tiles);
-    }
-  }
-
-  void operator()() {
-    for (int which = 0; which < 2; ++which)
-      for (int n = 0; n < AT_ONCE && at_[which] < end_[which]; ++n) {
-        const Table<S>& table = *tables_[which];
-        const int64_t id = of_[which]->ids[at_[which]++];
-        const char* row = reinterpret_cast<const char*>(table.row(id));
-        for (size_t line = 0; line < table.row_bytes(); line += 64)
-          __builtin_prefetch(row + line, 0, 2);
-      }
-  }
-
- private:
-  static constexpr int AT_ONCE = 2;
-  const Table<S>* tables_[2];
-  const Distinct* of_[2];
-  int at_[2] = {0, 0}, end_[2] = {0, 0};
-};
-
 template <class S>
 class Pass {
  public:
-  Pass(const Shape& shape, const Dense<S>& dense, Rows<S>& rows, Pool& pool, size_t most)
-      : shape_(shape), dense_(dense), rows_(rows), pool_(pool) {
+  Pass(const Shape& shape, const Dense<S>& dense, Pool& pool, size_t most)
+      : shape_(shape), dense_(dense), pool_(pool) {
     for (int n = 0; n < pool.threads(); ++n) tiles_.push_back(std::make_unique<Tile<S>>(shape));
     const size_t positives = size_t(tile_positives(shape.each())), width = size_t(shape.width());
     const size_t tiles = (most + positives - 1) / positives, each = size_t(shape.each());
@@ -76,10 +35,10 @@ class Pass {
 
   // Returns the sum of the losses, which count `scale` times. One part calls `between`.
   template <class Between>
-  double run(Batch<S>& batch, S scale, const Next<S>& next, Between between) {
+  double run(Batch<S>& batch, S scale, Between between) {
     const int count = batch.positives(), positives = tile_positives(shape_.each());
     const int tiles = (count + positives - 1) / positives;
-    const int per_group = std::max(1, (tiles + MOST_GROUPS - 1) / MOST_GROUPS);
+    const int per_group = std::max(LEAST_TILES, (tiles + MOST_GROUPS - 1) / MOST_GROUPS);
     groups_ = (tiles + per_group - 1) / per_group;
     const Work<S> work{shape_,          dense_,
                        batch,           now_[0].data(),
@@ -90,9 +49,8 @@ class Pass {
       const int group = part - 1, first = group * per_group;
       double loss = 0;
       for (int tile = first; tile < std::min(tiles, first + per_group); ++tile) {
-        Ahead<S> ahead(rows_, next, tile, tiles);
         const int from = tile * positives, to = std::min(count, from + positives);
-        loss += tiles_[thread]->run(work, from, to, group_gradient(group), tile > first, ahead);
+        loss += tiles_[thread]->run(work, from, to, group_gradient(group), tile > first);
       }
       losses_[group] = loss;
     });
@@ -117,10 +75,10 @@ class Pass {
 
  private:
   static constexpr int MOST_GROUPS = 32;
+  static constexpr int LEAST_TILES = 2;  // of a group: each has dense gradients to be summed
 
   const Shape& shape_;
   const Dense<S>& dense_;
-  Rows<S>& rows_;
   Pool& pool_;
   std::vector<std::unique_ptr<Tile<S>>> tiles_;
   Numbers<S> gradients_, now_[2], row_gradients_[2];

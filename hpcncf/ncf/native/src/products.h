@@ -108,6 +108,13 @@ HPCNCF_INLINE void rows_product(int rows, int K, const S* w, int columns, Input 
                                                                        start, done, between});
 }
 
+template <class S, class Input, class Start, class Done>
+HPCNCF_INLINE void rows_product(int rows, int K, const S* w, int columns, Input input, Start start,
+                                Done done) {
+  const auto nothing = [] {};
+  rows_product<S>(rows, K, w, columns, input, start, done, nothing);
+}
+
 template <class S, class Input>
 struct OuterProduct {
   int K, n;

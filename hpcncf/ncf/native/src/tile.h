@@ -54,17 +54,16 @@ class Tile {
 
   // Positives `from` to `to` of the batch. Their dense gradients go to `gradients`, or are added to
   // what is there. Returns the sum of the losses.
-  template <class Ahead>
-  double run(const Work<S>& work, int from, int to, S* gradients, bool add, Ahead& ahead) {
+  double run(const Work<S>& work, int from, int to, S* gradients, bool add) {
     positives_ = to - from;
     instances_ = positives_ * each_;
     gather(work, from);
-    forward(work, from, ahead);
+    forward(work, from);
     score(work);
     double loss = cross_entropy(logits_.data(), instances_, each_, work.scale, slopes_.data());
     output_backward(work, from, gradients + shape_.output, add);
-    backward(work, gradients, add, ahead);
-    first_layer_backward(work, from, gradients, add, ahead);
+    backward(work, gradients, add);
+    first_layer_backward(work, from, gradients, add);
     return loss;
   }
 
@@ -87,8 +86,7 @@ class Tile {
     return work.batch.inputs.data() + size_t(positive) * shape_.shared();
   }
 
-  template <class Ahead>
-  void forward(const Work<S>& work, int from, Ahead& ahead) {
+  void forward(const Work<S>& work, int from) {
     const auto& layers = shape_.layers;
     const int columns = layers[0].out;
     const S* bias = work.dense.bias(0);
@@ -97,7 +95,7 @@ class Tile {
         positives_, shape_.shared(), work.dense.weights(0), columns,
         [&](int p) { return shared(work, from + p); },
         [=](auto v, int, int column) { return load<decltype(v)>(bias + column); },
-        [=](int p, int column, auto sum) { store(halves + size_t(p) * columns + column, sum); }, ahead);
+        [=](int p, int column, auto sum) { store(halves + size_t(p) * columns + column, sum); });
     S* output = outputs_[0]->data();
     const int* owner = owner_.data();
     rows_product<S>(
@@ -108,12 +106,11 @@ class Tile {
         },
         [=](int n, int column, auto sum) {
           store(output + size_t(n) * columns + column, relu(sum));
-        }, ahead);
-    for (size_t l = 1; l < layers.size(); ++l) layer_forward(work, int(l), ahead);
+        });
+    for (size_t l = 1; l < layers.size(); ++l) layer_forward(work, int(l));
   }
 
-  template <class Ahead>
-  void layer_forward(const Work<S>& work, int l, Ahead& ahead) {
+  void layer_forward(const Work<S>& work, int l) {
     const int columns = shape_.layers[l].out, below = shape_.layers[l - 1].out;
     const S *input = outputs_[l - 1]->data(), *bias = work.dense.bias(l);
     S* output = outputs_[l]->data();
@@ -123,7 +120,7 @@ class Tile {
         [=](auto v, int, int column) { return load<decltype(v)>(bias + column); },
         [=](int n, int column, auto sum) {
           store(output + size_t(n) * columns + column, relu(sum));
-        }, ahead);
+        });
   }
 
   void score(const Work<S>& work) {
@@ -181,8 +178,7 @@ class Tile {
     store(gradient + c, sum);
   }
 
-  template <class Ahead>
-  void backward(const Work<S>& work, S* gradients, bool add, Ahead& ahead) {
+  void backward(const Work<S>& work, S* gradients, bool add) {
     for (int l = int(shape_.layers.size()) - 1; l > 0; --l) {
       const Layer &layer = shape_.layers[l], &below = shape_.layers[l - 1];
       const S *deltas = deltas_[l]->data(), *input = outputs_[l - 1]->data();
@@ -199,7 +195,7 @@ class Tile {
           [=](int n, int column, auto sum) {
             const size_t at = size_t(n) * columns + column;
             store(result + at, gated(sum, load<decltype(sum)>(input + at)));
-          }, ahead);
+          });
     }
   }
 
@@ -211,8 +207,7 @@ class Tile {
     }
   }
 
-  template <class Ahead>
-  void first_layer_backward(const Work<S>& work, int from, S* gradients, bool add, Ahead& ahead) {
+  void first_layer_backward(const Work<S>& work, int from, S* gradients, bool add) {
     const int columns = shape_.layers[0].out, width = shape_.width(), mlp = padded(shape_.mlp);
     const S* deltas = deltas_[0]->data();
     sum_over_instances(deltas, columns);
@@ -230,11 +225,11 @@ class Tile {
     rows_product<S>(
         instances_, columns, work.dense.transposed_item(), mlp,
         [=](int n) { return deltas + size_t(n) * columns; }, [](auto v, int, int) { return v; },
-        [=](int n, int c, auto sum) { store(item_gradient + size_t(n) * width + c, sum); }, ahead);
+        [=](int n, int c, auto sum) { store(item_gradient + size_t(n) * width + c, sum); });
     rows_product<S>(
         positives_, columns, work.dense.transposed_user(), mlp,
         [=](int p) { return sums + size_t(p) * columns; }, [](auto v, int, int) { return v; },
-        [=](int p, int c, auto sum) { store(user_gradient + size_t(p) * width + c, sum); }, ahead);
+        [=](int p, int c, auto sum) { store(user_gradient + size_t(p) * width + c, sum); });
   }
 
   // A positive's part of the first layer is in all its instances' sums.
