@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from make_configurations import configuration, row
 
-from hpcncf_analysis.advice import cause
+from hpcncf_analysis.advice import cause, conclude
 from hpcncf_analysis.diagnosis import Cause, CoreCounts, Diagnosis, Finding, Gain
 from hpcncf_analysis.summary import Configuration
 
@@ -26,20 +26,25 @@ def named(label: str, **changes: Any) -> Configuration:
     return configuration(label, run_id=label, **changes)
 
 
+def opening(*asked: Any) -> str | None:
+    found = cause.named(*asked)
+    return found.sentence if found else None
+
+
 QUICK, SLOW = named("quick"), named("slow", core_hours=3.0)
 LOST = "loses 58\u202f% of its time: its samples are made in Python, while training waits"
 
 
 def test_the_cause_its_cost_and_the_one_that_is_free_of_it() -> None:
     found = {"slow": diagnosis(finding()), "quick": diagnosis()}
-    told = cause.sentence([QUICK, SLOW], QUICK, found)
+    told = opening([QUICK, SLOW], QUICK, found)
     assert told == f"slow {LOST} (python_input); quick does not."
     assert cause.left([QUICK, SLOW], QUICK, found) == []
 
 
 def test_one_that_was_too_short_to_judge_is_not_called_free_of_it() -> None:
     short = diagnosis(finding("too_short_to_judge", 1.0))
-    told = cause.sentence([QUICK, SLOW], QUICK, {"slow": diagnosis(finding()), "quick": short})
+    told = opening([QUICK, SLOW], QUICK, {"slow": diagnosis(finding()), "quick": short})
     assert told is not None
     assert "does not" not in told
 
@@ -47,7 +52,7 @@ def test_one_that_was_too_short_to_judge_is_not_called_free_of_it() -> None:
 def test_where_none_is_free_of_it_the_remedy_is_told_with_what_it_should_bring() -> None:
     gain = Gain(2.5, 2.0, 3.0)
     known = finding(changes={"training.loader": "vectorized"}, gain=gain)
-    told = cause.sentence([SLOW], SLOW, {"slow": diagnosis(known)})
+    told = opening([SLOW], SLOW, {"slow": diagnosis(known)})
     assert told == (
         f"This run {LOST} (python_input). Make whole batches (-s training.loader=vectorized; "
         "predicted: 2.50× the instances per second (2.00× to 3.00×))."
@@ -57,15 +62,27 @@ def test_where_none_is_free_of_it_the_remedy_is_told_with_what_it_should_bring()
 def test_the_cause_that_wastes_most_core_hours_comes_first() -> None:
     """58 % of 3 core-hours are more than 90 % of one; what is too short to judge is no waste."""
     found = {"slow": diagnosis(finding()), "quick": diagnosis(finding("sync_bound", 0.9))}
-    told = cause.sentence([QUICK, SLOW], QUICK, found)
+    told = opening([QUICK, SLOW], QUICK, found)
     assert told is not None
     assert told.startswith("slow ")
     (left,) = cause.left([QUICK, SLOW], QUICK, found)
     assert left.startswith("quick still loses 90\u202f% of its time: its ranks wait")
     short = {"slow": diagnosis(finding("too_short_to_judge", 1.0)), "quick": found["quick"]}
-    told = cause.sentence([QUICK, SLOW], QUICK, short)
+    told = opening([QUICK, SLOW], QUICK, short)
     assert told is not None
     assert told.startswith("quick ")
+
+
+def test_a_conclusion_carries_the_cause_that_it_names_and_the_remedy_that_it_tells() -> None:
+    found = {"slow": diagnosis(finding(changes={"training.loader": "vectorized"}))}
+    alone = conclude.conclude([SLOW], {}, found)
+    assert alone.cause == "python_input"
+    assert alone.remedy == "Make whole batches (-s training.loader=vectorized)."
+    assert alone.remedy in alone.sentence
+    free = conclude.conclude([QUICK, SLOW], {}, found | {"quick": diagnosis()})
+    assert (free.cause, free.remedy) == ("python_input", "")
+    unknown = conclude.conclude([QUICK, SLOW], {})
+    assert (unknown.cause, unknown.remedy) == (None, "")
 
 
 @pytest.mark.parametrize(
@@ -83,6 +100,6 @@ def test_most_repeats_have_to_agree_on_a_cause(known: str, agree: bool) -> None:
 
 
 def test_without_a_diagnosis_nothing_is_said() -> None:
-    assert cause.sentence([QUICK], QUICK, {}) is None
+    assert cause.named([QUICK], QUICK, {}) is None
     assert cause.left([QUICK], QUICK, {}) == []
-    assert cause.sentence([QUICK], QUICK, {"quick": diagnosis()}) is None
+    assert cause.named([QUICK], QUICK, {"quick": diagnosis()}) is None

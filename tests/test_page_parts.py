@@ -98,7 +98,7 @@ def test_the_answer_is_of_the_cause_that_the_conclusion_names() -> None:
     sync = Finding("sync_bound", 0.9, "time", ("waits",), "Exchange less.")
     runs = [run("a"), run("b"), run("c", core_hours=1.0)]
     found = material(runs, {"a": told("a", FINDING), "b": told("b", FINDING), "c": told("c", sync)})
-    named = Conclusion("c loses 90 % of its time: its ranks wait (sync_bound).", [])
+    named = Conclusion("c loses 90 % of its time: its ranks wait.", [], "sync_bound")
     answer = dict(causes.answer(replace(found, conclusion=named)))
     assert answer["Cause"] == "sync_bound in 1 of 3 runs. c lost most: waits."
     assert answer["Cores"].endswith("(run c).")
@@ -106,18 +106,20 @@ def test_the_answer_is_of_the_cause_that_the_conclusion_names() -> None:
 
 def test_a_remedy_that_the_conclusion_has_told_is_not_said_again() -> None:
     found = material([run("a")], {"a": told("a", FINDING)})
-    said = replace(found, conclusion=Conclusion("It loses half. Make batches.", []))
-    assert "Remedy" not in dict(causes.answer(said))
+    concluded = Conclusion("It loses half.", [], FINDING.cause, "Make batches.")
+    assert "Remedy" not in dict(causes.answer(replace(found, conclusion=concluded)))
+    unsaid = replace(concluded, sentence="It loses half. Make batches.", remedy="")
+    assert "Remedy" in dict(causes.answer(replace(found, conclusion=unsaid)))
 
 
 def test_settings_that_the_conclusion_has_not_told_are_said() -> None:
     """Said of another run: the same words, but what to change is another."""
     three = replace(FINDING, changes={"training.num_workers": 3})
     found = material([run("a")], {"a": told("a", three)})
-    for sentence in ("Make batches.", "Make batches (-s training.num_workers=33)."):
-        other = replace(found, conclusion=Conclusion(f"It loses half. {sentence}", []))
+    for remedy in ("Make batches.", "Make batches (-s training.num_workers=33)."):
+        other = replace(found, conclusion=Conclusion("", [], FINDING.cause, remedy))
         assert "-s training.num_workers=3." in dict(causes.answer(other))["Remedy"]
-    same = Conclusion("It loses half. Make batches (-s training.num_workers=3).", [])
+    same = Conclusion("", [], FINDING.cause, "Make batches (-s training.num_workers=3).")
     assert "Remedy" not in dict(causes.answer(replace(found, conclusion=same)))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from hpcncf_analysis import words
@@ -40,6 +41,17 @@ MEANS: Final[Mapping[Cause, str]] = {
 }
 
 
+@dataclass(frozen=True)
+class Named:
+    """The cause that a conclusion opens with."""
+
+    cause: Cause
+    sentence: str
+    """Whose it is, what it costs, and the remedy where that is told."""
+    remedy: str = ""
+    """As the sentence tells it; empty where it names one that is free of the cause instead."""
+
+
 def of(one: Configuration, diagnoses: Diagnoses) -> Diagnosis | None:
     """The first that says what more than half of the repeats say; None where there is none."""
     known = [diagnoses[row["run_id"]] for row in one.rows if row["run_id"] in diagnoses]
@@ -60,9 +72,9 @@ def hides_need(found: Diagnosis | None) -> bool:
     return found is not None and found.primary is not None and found.primary.cause in HIDING
 
 
-def sentence(
+def named(
     configurations: Sequence[Configuration], best: Configuration, diagnoses: Diagnoses
-) -> str | None:
+) -> Named | None:
     """The costliest cause, its cost, its remedy: the best one, where that is free of it."""
     found = _worst(configurations, diagnoses)
     if found is None:
@@ -74,8 +86,9 @@ def sentence(
     told = f"{whose} {_loses(finding)}: {MEANS[finding.cause]} ({finding.cause})"
     chosen = of(best, diagnoses)
     if chosen and _is_free(chosen, finding):
-        return f"{told}; {best.label} does not."
-    return f"{told}. {remedy(finding)}"
+        return Named(finding.cause, f"{told}; {best.label} does not.")
+    advised = remedy(finding)
+    return Named(finding.cause, f"{told}. {advised}", advised)
 
 
 def _is_free(chosen: Diagnosis, finding: Finding) -> bool:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from hpcncf_analysis import commands
 from hpcncf_analysis.advice import cause, facts, sentences
-from hpcncf_analysis.advice.cause import Diagnoses
+from hpcncf_analysis.advice.cause import Diagnoses, Named
 from hpcncf_analysis.advice.recommend import recommended
 from hpcncf_analysis.advice.request import memory
+from hpcncf_analysis.diagnosis import Cause
 from hpcncf_analysis.summary import Configuration
 
 
@@ -18,6 +19,10 @@ class Conclusion:
     sentence: str
     """Where a cause was found, a first sentence with it and what it costs."""
     facts: list[str]
+    cause: Cause | None = None
+    """That the sentence names."""
+    remedy: str = ""
+    """As the sentence tells it; empty where it tells none."""
 
 
 def conclude(
@@ -41,11 +46,10 @@ def _of_commands(configurations: Sequence[Configuration], found: Diagnoses) -> C
     judged = [one for one in configurations if not commands.is_short(one)]
     if len(judged) > 1 and len(commands.by_name(configurations)) == 1:
         return _of_comparable(judged, found)
-    told = commands.facts(configurations)
-    sentence = commands.sentence(configurations)
+    sentence, told = commands.sentence(configurations), commands.facts(configurations)
     if len(configurations) == len(judged) == 1:
-        sentence = _after(cause.sentence(judged, judged[0], found), sentence)
-        told += _idle_cores(judged[0], found)
+        first = cause.named(judged, judged[0], found)
+        return _after(first, sentence, [*told, *_idle_cores(judged[0], found)])
     return Conclusion(sentence, told)
 
 
@@ -57,9 +61,9 @@ def _of_comparable(configurations: Sequence[Configuration], found: Diagnoses) ->
     if not others:
         return _of_one(best, found)
     compared = sentences.comparison(best, others, configurations)
-    first = cause.sentence(configurations, best, found)
-    return Conclusion(
-        _after(first, sentences.ask(compared, configurations)),
+    return _after(
+        cause.named(configurations, best, found),
+        sentences.ask(compared, configurations),
         [
             *sentences.beside(compared),
             *facts.against_base(best, configurations),
@@ -74,13 +78,15 @@ def _of_comparable(configurations: Sequence[Configuration], found: Diagnoses) ->
 
 
 def _of_one(one: Configuration, found: Diagnoses) -> Conclusion:
-    told = _after(cause.sentence([one], one, found), sentences.alone(one))
-    return Conclusion(told, [*_idle_cores(one, found), *memory(one)])
+    told = [*_idle_cores(one, found), *memory(one)]
+    return _after(cause.named([one], one, found), sentences.alone(one), told)
 
 
 def _idle_cores(one: Configuration, found: Diagnoses) -> list[str]:
     return [] if cause.hides_need(cause.of(one, found)) else facts.idle_cores(one)
 
 
-def _after(first: str | None, sentence: str) -> str:
-    return f"{first} {sentence}" if first else sentence
+def _after(first: Named | None, sentence: str, told: list[str]) -> Conclusion:
+    if first is None:
+        return Conclusion(sentence, told)
+    return Conclusion(f"{first.sentence} {sentence}", told, first.cause, first.remedy)

@@ -18,16 +18,15 @@ from hpcncf_analysis.table import Table
 Row = Mapping[str, Any]
 
 TEXTS: Final = frozenset({"cause", "evidence", "predicted", "remedy"})
-# No cause of waste, and told only where there is no other.
-TOO_SHORT: Final = "too_short_to_judge"
 # So much of the evidence stands in the answer, the rest in the table.
 TOLD: Final = 2
 
 
 def answer(material: Material) -> list[tuple[str, str]]:
     """Cores, cause, cost and remedy of the cause that the conclusion names, else of the one that
-    wastes most over all runs; empty: none was judged.
+    wastes most over all runs; empty: none was judged. No remedy that the conclusion has told.
     """
+    above = material.conclusion
     judged = [row for row in material.runs if row["run_id"] in material.diagnoses]
     if not judged:
         return []
@@ -42,10 +41,10 @@ def answer(material: Material) -> list[tuple[str, str]]:
             ("Cores", _counts(largest, material.diagnoses[largest["run_id"]].cores)),
             ("Cause", _no_cause([material.diagnoses[row["run_id"]] for row in judged])),
         ]
-    told = [each for named, each in by_cause.items() if named != TOO_SHORT]
+    told = [each for name, each in by_cause.items() if name != cause.TOO_SHORT]
     worst = max(
         told or by_cause.values(),
-        key=lambda each: (_is_named(each[0][1], material), sum(lost(*pair) for pair in each)),
+        key=lambda each: (each[0][1].cause == above.cause, sum(lost(*pair) for pair in each)),
     )
     row, finding = max(worst, key=lambda pair: lost(*pair))
     cores = material.diagnoses[row["run_id"]].cores
@@ -53,17 +52,8 @@ def answer(material: Material) -> list[tuple[str, str]]:
         ("Cores", _counts(row, cores)),
         ("Cause", _cause(row, finding, worst, judged)),
         *([("Cost", _cost(finding, worst, judged))] if told else []),
-        *([] if _is_told(finding, material) else [("Remedy", _remedy(finding))]),
+        *([] if cause.remedy(finding) == above.remedy else [("Remedy", _remedy(finding))]),
     ]
-
-
-def _is_named(finding: Finding, material: Material) -> bool:
-    return f"({finding.cause})" in material.conclusion.sentence
-
-
-def _is_told(finding: Finding, material: Material) -> bool:
-    """Whether the conclusion, which stands right above, has said the remedy, settings and all."""
-    return cause.remedy(finding) in material.conclusion.sentence
 
 
 def lost(row: Row, finding: Finding) -> float:
@@ -132,7 +122,7 @@ def _rows(one: Configuration, found: Diagnosis) -> list[list[str]]:
         [
             one.label if finding is found.findings[0] else "",
             finding.cause,
-            words.NONE if finding.cause == TOO_SHORT else telling.cost(finding),
+            words.NONE if finding.cause == cause.TOO_SHORT else telling.cost(finding),
             "; ".join(finding.evidence),
             telling.gain(finding.gain) if finding.gain else words.NONE,
             " ".join(filter(None, (finding.remedy, telling.settings(finding.changes)))),
