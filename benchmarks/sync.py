@@ -128,14 +128,17 @@ class Walker:
 
     def window(self, steps: int) -> tuple[float, float, int]:
         """Seconds, those of them spent synchronising, and bytes sent."""
-        apart = self.training.sync == "local_sgd"
+        apart, every = self.training.sync == "local_sgd", self.training.sync_every
         positives = self.schedule.batch // (self.way.ranks if apart else 1)
         sent, waited_s = self.clock.counted_bytes, self.clock.phases().sync_s
         self.clock.start()
         began = time.perf_counter()
-        for step in range(steps):
-            self.engine.step(self.batches, positives * (1 + self.training.negatives))
-            if apart and local.meets(self.training, self.way.ranks, step, steps):
+        taken = 0
+        while taken < steps:
+            most = min(steps - taken, every - taken % every) if apart else steps - taken
+            instances = positives * (1 + self.training.negatives)
+            taken += len(self.engine.step(self.batches, instances, most)[1])
+            if apart and local.meets(self.training, self.way.ranks, taken - 1, steps):
                 self.engine.average()
                 self.clock.lap("sync")
             self.clock.end_step(0)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import count, islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -66,25 +64,31 @@ class Ours:
                 torch.nn.init.normal_(table.weight, std=Model().embedding_std)
         ground = engine.Ground(data, Model(), self._schedule, threads=1)
         self._engine = engine.made(start, training, 1, CPU, self._clock, ground)
-        self._steps = self._taken()
-
-    def _taken(self) -> Iterator[int]:
-        """Takes a step for each number of instances it yields; settles where the trainer does."""
-        schedule = self._schedule
-        for epoch in count():
-            batches = self._engine.batches(self._loader, epoch, range(schedule.steps))
-            for step in range(schedule.steps):
-                instances = schedule.positives(step) * self._each
-                self._engine.step(batches, instances)
-                if step == schedule.steps - 1:
-                    self._engine.settle()
-                yield instances
+        self._epoch = self._step = 0
 
     def window(self, steps: int) -> Window:
         self._clock.start()
-        began = time.perf_counter()
-        instances = sum(islice(self._steps, steps))
+        began, instances = time.perf_counter(), 0
+        while steps:
+            taken = self._take(steps)
+            instances += sum(taken)
+            steps -= len(taken)
         return Window(instances, time.perf_counter() - began)
+
+    def _take(self, most: int) -> list[int]:
+        """Instances of the next steps, up to so many; settles where the trainer does."""
+        schedule, step = self._schedule, self._step
+        if step == 0:
+            steps = range(schedule.steps)
+            self._batches = self._engine.batches(self._loader, self._epoch, steps)
+        whole = max(1, min(most, schedule.rows // schedule.batch - step))
+        instances = schedule.positives(step) * self._each
+        _, taken = self._engine.step(self._batches, instances, whole)
+        self._step += len(taken)
+        if self._step == schedule.steps:
+            self._engine.settle()
+            self._epoch, self._step = self._epoch + 1, 0
+        return taken
 
     def quality(self) -> Quality:
         self._engine.settle()

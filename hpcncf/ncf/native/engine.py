@@ -103,7 +103,9 @@ class Native:
         for span, end in zip(spans[:-1], ends[:-1], strict=True):
             self.clock.lap("fused", until=began + end)
             self.clock.end_step(self._instances(span))
-        self._at_once = max(1, min(2 * len(spans), int(AT_ONCE_S * len(spans) / ends[-1])))
+        self._at_once = max(
+            1, min(2 * len(spans), int(AT_ONCE_S * len(spans) / max(ends[-1], 1e-9)))
+        )
         return spans
 
     def _together(self, transport: Transport, span: Span, scale: float, following: Span) -> float:
