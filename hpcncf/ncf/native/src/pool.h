@@ -1,4 +1,5 @@
-// One pool of threads: parts of a task are taken one by one, so that a slow core holds up nobody.
+// One pool of threads: each takes its own share of a task's parts one by one, then what others have
+// not yet taken, so that a slow core holds up nobody.
 #pragma once
 
 #if defined(__linux__)
@@ -37,12 +38,16 @@ inline int core_here() {
 #endif
 }
 
-// A task ends when its parts are done, not when all threads have come: a thread that lost its core
-// between two parts is not waited for. Nobody looks out for a thread that shares its core, for that
-// one cannot come while the core is looking.
+// A thread's share is the same of each task with as many parts: what it read in one is in its core's
+// cache in the next. A task ends when its parts are done, not when all threads have come: a thread
+// that lost its core between two parts is not waited for. Nobody looks out for a thread that shares
+// its core, for that one cannot come while the core is looking.
 class Pool {
  public:
-  explicit Pool(int threads) : cores_(new std::atomic<int>[size_t(threads)]) {
+  explicit Pool(int threads)
+      : threads_(threads),
+        cores_(new std::atomic<int>[size_t(threads)]),
+        shares_(new Share[size_t(threads)]) {
     for (int number = 0; number < threads; ++number) cores_[number] = NOWHERE;
     for (int number = 1; number < threads; ++number)
       workers_.emplace_back([this, number] { serve(number); });
@@ -52,7 +57,6 @@ class Pool {
     {
       std::lock_guard<std::mutex> lock(mutex_);
       ending_ = true;
-      ticket_ += uint64_t(1) << TASK_SHIFT;
     }
     called_.notify_all();
     for (auto& worker : workers_) worker.join();
@@ -61,10 +65,9 @@ class Pool {
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
-  int threads() const { return int(workers_.size()) + 1; }
+  int threads() const { return threads_; }
 
-  // Calls work(part, thread) for each part below `parts`, at most 2^20 - threads, and returns when
-  // all are done.
+  // Calls work(part, thread) for each part below `parts`, and returns when all are done.
   template <class Work>
   void run(int parts, Work work) {
     if (workers_.empty() || parts == 1) {
@@ -73,32 +76,40 @@ class Pool {
     }
     work_ = &work;
     call_ = [](void* body, int part, int thread) { (*static_cast<Work*>(body))(part, thread); };
+    parts_ = parts;
     done_.store(0, std::memory_order_relaxed);
     cores_[0].store(core_here(), std::memory_order_relaxed);
-    uint64_t task = (ticket_.load() >> TASK_SHIFT) + 1;
-    ticket_.store(task << TASK_SHIFT | uint64_t(parts) << PARTS_SHIFT);
+    for (int64_t thread = 0; thread < threads(); ++thread)
+      shares_[thread].ticket.store(uint64_t(parts * (thread + 1) / threads()) << END_SHIFT |
+                                   uint64_t(parts * thread / threads()));
+    ++task_;
     wake(called_, sleepers_);
-    while (take(0)) {
-    }
+    take_all(0);
     wait(finished_, waiting_, shared(), [&] { return done_.load() == parts; });
   }
 
  private:
-  // A ticket: the task's number, how many parts it has, the next part. In one word, so that a
-  // thread that comes late takes a part of the present task or none.
-  static constexpr int PARTS_SHIFT = 20, TASK_SHIFT = 40;
-  static constexpr uint64_t PART_MASK = (uint64_t(1) << PARTS_SHIFT) - 1;
+  // A share's ticket: where it ends, and the next part. In one word, so that a thread that comes
+  // late takes a part of the present task or none.
+  struct alignas(64) Share {
+    std::atomic<uint64_t> ticket{0};
+  };
+  static constexpr int END_SHIFT = 32;
 
-  bool take(int thread) {
-    uint64_t seen = ticket_.load();
-    int parts = int(seen >> PARTS_SHIFT & PART_MASK);
-    if (int(seen & PART_MASK) >= parts) return false;
-    uint64_t mine = ticket_.fetch_add(1);
-    int part = int(mine & PART_MASK);
-    parts = int(mine >> PARTS_SHIFT & PART_MASK);
-    if (part >= parts) return false;
+  void take_all(int thread) {
+    for (int n = 0; n < threads(); ++n)
+      while (take(shares_[(thread + n) % threads()].ticket, thread)) {
+      }
+  }
+
+  bool take(std::atomic<uint64_t>& ticket, int thread) {
+    uint64_t seen = ticket.load();
+    if (uint32_t(seen) >= seen >> END_SHIFT) return false;
+    uint64_t mine = ticket.fetch_add(1);
+    if (uint32_t(mine) >= mine >> END_SHIFT) return false;
+    const int parts = parts_.load();
     if (thread > 0) cores_[thread].store(core_here(), std::memory_order_relaxed);
-    call_(work_, part, thread);
+    call_(work_, int(uint32_t(mine)), thread);
     if (thread > 0) cores_[thread].store(NOWHERE, std::memory_order_relaxed);
     if (done_.fetch_add(1) + 1 == parts) wake(finished_, waiting_);
     return true;
@@ -106,11 +117,10 @@ class Pool {
 
   void serve(int thread) {
     while (!ending_) {
-      uint64_t before = ticket_.load() >> TASK_SHIFT;
-      while (take(thread)) {
-      }
+      const uint64_t before = task_.load();
+      take_all(thread);
       wait(called_, sleepers_, cores_[0].load(std::memory_order_relaxed) == core_here(),
-           [&] { return ticket_.load() >> TASK_SHIFT != before || ending_.load(); });
+           [&] { return task_.load() != before || ending_.load(); });
     }
   }
 
@@ -144,14 +154,17 @@ class Pool {
 
   static constexpr int NOWHERE = -2;
 
+  const int threads_;
   std::unique_ptr<std::atomic<int>[]> cores_;  // the caller's, and of workers within a part
   std::vector<std::thread> workers_;
   std::mutex mutex_;
   std::condition_variable called_, finished_;
-  alignas(64) std::atomic<uint64_t> ticket_{0};
+  std::unique_ptr<Share[]> shares_;  // of each thread
+  alignas(64) std::atomic<uint64_t> task_{0};
   alignas(64) std::atomic<int> done_{0};
   alignas(64) std::atomic<int> sleepers_{0};
   std::atomic<int> waiting_{0};
+  std::atomic<int> parts_{0};  // of the present task
   std::atomic<bool> ending_{false};
   void* work_ = nullptr;
   void (*call_)(void*, int, int) = nullptr;
