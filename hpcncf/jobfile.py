@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -34,12 +35,13 @@ def load(path: Path, overrides: Sequence[str] = ()) -> JobSpec:
             f"came {'nothing' if plain is None else type(plain).__name__}"
         )
     spelled_out(plain)
-    given = {_apply(plain, setting): setting for setting in overrides}
+    own = deepcopy(plain)
+    given = [(_apply(plain, setting), setting) for setting in overrides]
     spelled_out(plain)
     try:
         job = JobSpec.model_validate(plain)
     except ValidationError as error:
-        raise _refusal(JobSpec, error, lambda loc: _source(loc, path, given)) from None
+        raise _refusal(JobSpec, error, lambda loc: _source(loc, path, own, given)) from None
     try:
         return with_absolute_paths(job, path.parent.resolve())
     except UsageError as error:
@@ -51,17 +53,25 @@ def _overridden(path: Path, overrides: Sequence[str]) -> str:
     return " -s ".join([f"{path} with", *overrides]) if overrides else str(path)
 
 
-def _source(loc: Sequence[int | str], path: Path, given: Mapping[str, str]) -> str:
-    """The file, or the override that gave what is wrong; `given`: dotted key -> `key=value`."""
-    if not loc:
-        return _overridden(path, list(given.values()))
+def _source(
+    loc: Sequence[int | str], path: Path, own: Any, given: Sequence[tuple[str, str]]
+) -> str:
+    """The override that gave what is wrong, the last one that did, or the file, with those that
+    gave a part of it; `own`: what the file says; `given`: dotted keys and `key=value`."""
     dotted = ".".join(map(str, loc))
-    within = [
-        setting
-        for key, setting in given.items()
-        if f"{dotted}.".startswith(f"{key}.") or f"{key}.".startswith(f"{dotted}.")
-    ]
-    return f"-s {within[-1]}" if within else str(path)
+    whole = [setting for key, setting in given if f"{dotted}.".startswith(f"{key}.")]
+    part = [setting for key, setting in given if not loc or key.startswith(f"{dotted}.")]
+    if whole or (part and not _says(own, loc)):
+        return f"-s {(whole or part)[-1]}"
+    return _overridden(path, part)
+
+
+def _says(own: Any, loc: Sequence[int | str]) -> bool:
+    for key in loc:
+        if not isinstance(own, dict) or key not in own:
+            return False
+        own = own[key]
+    return True
 
 
 def _apply(plain: dict[str, Any], setting: str) -> str:

@@ -252,6 +252,14 @@ def test_beside_an_override_what_the_file_has_wrong_is_told_as_the_files(tmp_pat
 
 def test_of_an_override_given_twice_the_last_is_told(tmp_path: Path) -> None:
     assert refusal(tmp_path, MINIMAL, "repeats=1", "repeats=0").startswith("-s repeats=0: repeats")
+    overrides = "training.lr=-1", "training={lr: -2}", "training.lr=-3"
+    assert refusal(tmp_path, MINIMAL, *overrides).startswith("-s training.lr=-3: training.lr: ")
+
+
+def test_what_a_section_has_wrong_beside_an_override_within_is_told_of_both(tmp_path: Path) -> None:
+    wrong = MINIMAL + "training: {global_batch_size: 64, batch_size_per_rank: 32}\n"
+    message = refusal(tmp_path, wrong, "training.seed=3", "repeats=2")
+    assert message.startswith(f"{tmp_path / 'job.yaml'} with -s training.seed=3: training: ")
 
 
 def test_data_paths_are_relative_to_the_job_file(tmp_path: Path) -> None:

@@ -51,11 +51,11 @@ def test_pauses_and_pace_have_a_line_for_each_configuration(
     one = shown[0]
     run = one.rows[0]["run_id"]
     epochs = [an_epoch(run, 0, 3.0), an_epoch(run, 1, 0.5), an_epoch(run, 2, 1.0)]
-    kept = replace(one, rows=[one.rows[0] | {"pause_share": 0.06, "step_drift": -0.002}])
+    kept = replace(one, figures={**one.figures, "pause_share": 0.06, "step_drift": -0.002})
     table = spent.pauses([*epochs, an_epoch("another", 0, 9.0)], [kept])
     assert table is not None
     assert table.rows == [[one.label, "3", "0.75", "15\u202f%", "6\u202f%", "0\u202f%"]]
-    unknown = replace(one, rows=[one.rows[0] | {"pause_share": None, "step_drift": None}])
+    unknown = replace(one, figures={**one.figures, "pause_share": None, "step_drift": None})
     table = spent.pauses(epochs[:1], [unknown])
     assert table is not None
     assert table.rows == [[one.label, "3", "–", "30\u202f%", "–", "–"]]

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import free_port
+from interrupted import attempts
 from make_runs import planned, tiny, trainer
 from train_two_ranks import SLOW_S
 
@@ -229,22 +230,29 @@ def test_data_without_test_rows_is_refused_before_an_epoch_is_spent(tmp_path: Pa
     assert trained(folder, tmp_path, evaluation="none", epochs=1).record().steps == 1
 
 
-@pytest.mark.parametrize("profile", ["none", "torch"])
-def test_native_takes_several_steps_in_a_call_and_counts_each(
-    data: Path, tmp_path: Path, profile: str
+def test_native_takes_several_steps_in_a_call_to_the_bits_of_one_by_one(
+    data: Path, tmp_path: Path
 ) -> None:
-    """A profile of some steps has them one by one."""
-    called = 0
+    """The epoch's last step, of one positive, is none of them; a profile has all one by one."""
+    digests, calls = set(), []
+    for profile in ("none", "torch"):
+        run = planned(data, engine="native", epochs=2, profile=profile)
+        rank = trainer(run, tmp_path / profile)
+        rank.after_step = lambda: calls.append(profile)  # noqa: B023  called in this round
+        rank.train()
+        record, steps = rank.record(), 2 * rank.schedule.steps
+        assert record.steps == steps
+        assert record.instances == 2 * 5 * rank.schedule.rows
+        assert [epoch.steps for epoch in record.epochs] == [rank.schedule.steps] * 2
+        digests.add((record.model_sha256, *(epoch.loss for epoch in record.epochs)))
+    assert len(digests) == 1
+    assert calls.count("torch") == steps > calls.count("none")
 
-    def after_step() -> None:
-        nonlocal called
-        called += 1
 
-    rank = trainer(planned(data, engine="native", epochs=2, profile=profile), tmp_path)
-    rank.after_step = after_step
-    rank.train()
-    record, steps = rank.record(), 2 * rank.schedule.steps
-    assert record.steps == steps
-    assert record.instances == 2 * 5 * rank.schedule.rows
-    assert [epoch.steps for epoch in record.epochs] == [rank.schedule.steps] * 2
-    assert called == steps if profile == "torch" else called < steps
+def test_native_stopped_in_mid_epoch_goes_on_to_the_same_bits(data: Path, tmp_path: Path) -> None:
+    run = planned(data, engine="native", epochs=2)
+    whole = trained(data, tmp_path / "whole", engine="native", epochs=2).record()
+    last = attempts(run, tmp_path / "stopped", [2, 1])
+    assert last.resumed_step
+    assert last.record().model_sha256 == whole.model_sha256
+    assert [each.loss for each in last.record().epochs] == [each.loss for each in whole.epochs]

@@ -112,7 +112,8 @@ def test_an_error_that_a_user_can_mend_is_told_whole_and_without_a_traceback(
     assert "srun: error" not in told
     assert "8_0_0_log.err" in told
     (job,) = json.loads(printed(capsys, "status", "--json", paths.folder))["jobs"]
-    assert [each["traceback"] for each in job["failures"] if each["state"] == "failed"] == [[]]
+    (failed,) = (each for each in job["failures"] if each["state"] == "failed")
+    assert (failed["traceback"], failed["message"]) == ([], message)
 
 
 def test_where_a_command_failed_its_logs_end_tells(

@@ -132,6 +132,7 @@ def plain(paths: ResultPaths, states: Sequence[RunState]) -> list[dict[str, Any]
             "state": failure.first.state,
             "reason": failure.first.reason,
             "traceback": failure.traceback,
+            "message": failure.error.get("message"),
             "runs": [state.run.id for state in failure.runs],
             "log": str(log) if (log := log_of(paths, failure.first)) else None,
         }

@@ -22,7 +22,7 @@ from hpcncf.records import Cores, Cpu, Gpu, Io, Memory, NodeRecord
 # A short run is seen too: the first samples come this fast, then ever slower to the interval.
 FIRST_S = 0.05
 GLANCE_S = 0.2
-GLANCE_SHARE = 0.002
+GLANCE_SHARE = 0.004
 WRITE_EVERY_S = 10.0
 # Writing the series may cost a rank no more than this share of its time.
 WRITE_SHARE = 0.002
@@ -61,7 +61,7 @@ class Monitor:
         self._highest = Highest()
         self._swaps = procfs.has_swap()
         self._waited, self._blocked = Waits(), Blocked()
-        self._glance_every_s = GLANCE_S
+        self._glanced_s, self._glance_every_s = 0.0, GLANCE_S
         self._before = held.read()
         self._main_s: float | None = None
         self._last = Sample()
@@ -158,19 +158,21 @@ class Monitor:
     def _waits(self, seconds: float) -> bool:
         """Until the next sample, with an eye on memory, for what an evaluation takes is given back
         within a second, and on who waits for files. True when told to stop."""
-        slices = max(1, round(seconds / self._glance_every_s))
-        for _ in range(slices):
-            if self._stopping.wait(seconds / slices):
+        while seconds > 0:
+            pause_s = min(seconds, self._glance_every_s)
+            if self._stopping.wait(pause_s):
                 return True
             self._glance()
+            seconds -= pause_s
         return False
 
     def _glance(self) -> None:
         begun_s = time.thread_time()
         self._highest.add_memory(*self._tree.memory_mib())
         self._blocked.look(self._tree.blocked(), self._clock.elapsed_s())
-        spent_s = time.thread_time() - begun_s  # much, of hundreds of processes
-        self._glance_every_s = max(GLANCE_S, spent_s / GLANCE_SHARE)
+        # Much, of hundreds of processes. Of two the lesser: one may have lost its core.
+        before_s, self._glanced_s = self._glanced_s, time.thread_time() - begun_s
+        self._glance_every_s = max(GLANCE_S, min(before_s, self._glanced_s) / GLANCE_SHARE)
 
     def _sample(self) -> None:
         self._last = self._tree.sample()

@@ -42,7 +42,8 @@ class Agreement:
         self._saved_s = time.perf_counter()
 
     def after_step(self, last: bool) -> Agreed | None:
-        """To be called by every rank after every step, `last` of the epoch; None: go on."""
+        """To be called by every rank after the same steps, of the epoch's the last or not; None: go
+        on."""
         if self._alone:
             return self._decided(self.stop.signum or 0, self._due())
         self._left -= 1

@@ -43,8 +43,9 @@ def wanted(training: Training, place: Place) -> bool:
 
 @contextmanager
 def watching(training: Training, place: Place, attempt: AttemptPaths, warn: Warn) -> Iterator[Step]:
-    """Gives what is to be called after each step. Leaves its file when it is left, and tells by
-    `warn` what the profile does to the run's figures, or why there is none.
+    """Gives what is to be called after each step that the trainer asks the engine for. Leaves its
+    file when it is left, and tells by `warn` what the profile does to the run's figures, or why
+    there is none.
 
     Raises HpcncfError where py-spy is asked for and is not installed.
     """

@@ -205,14 +205,14 @@ class Trainer:
         batches = self.engine.batches(self.loader, epoch, range(so_far.steps, steps))
         first = True
         while so_far.steps < steps:
-            step = so_far.steps
-            waited, mine = self.engine.step(batches, self._divisor(step), self._alike(step, steps))
-            step += len(mine) - 1
-            meets = local.meets(self.training, self.place.world_size, step, steps)
+            step, most = so_far.steps, self._alike_from(so_far.steps, steps)
+            waited, mine = self.engine.step(batches, self._divisor(step), most)
+            last = step + len(mine) - 1
+            meets = local.meets(self.training, self.place.world_size, last, steps)
             if meets and self.apart:
                 self.engine.average()
                 self.clock.lap("sync")
-            if step + 1 == steps:  # in the step's time: it is part of what the training costs
+            if last + 1 == steps:  # in the step's time: it is part of what the training costs
                 self.engine.settle()
                 distributed.finished(self.device)
                 self.clock.lap("optimizer")
@@ -222,8 +222,8 @@ class Trainer:
             self.instances += sum(mine)
             self.done += len(mine)
             so_far.steps += len(mine)
-            self.tell("training", epoch, step + 1)
-            agreed = self.agreement.after_step(last=step + 1 == steps) if meets else None
+            self.tell("training", epoch, last + 1)
+            agreed = self.agreement.after_step(last=last + 1 == steps) if meets else None
             self.clock.lap("other")
             self.clock.end_step(mine[-1])
             self.after_step()
@@ -236,7 +236,7 @@ class Trainer:
         so_far.losses = distributed.gathered(float(self.engine.loss), self.place)
         self.waiting_s += time.perf_counter() - began
 
-    def _alike(self, step: int, steps: int) -> int:
+    def _alike_from(self, step: int, steps: int) -> int:
         """So many steps from this one on, of as many instances, ask nothing of anybody else."""
         whole = min(steps, self.schedule.rows // self.schedule.batch) - step
         if self.apart:

@@ -292,6 +292,24 @@ void random_shapes() {
   }
 }
 
+// Each part of a task is taken once, whatever the threads and however long the parts are.
+void tasks() {
+  std::mt19937 random(5);
+  for (int threads : {1, 2, 4}) {
+    Pool pool(threads);
+    for (int task = 0; task < 2000; ++task) {
+      const int parts = int(random() % 40);
+      std::vector<int> taken(size_t(parts), 0);
+      pool.run(parts, [&](int part, int thread) {
+        for (volatile int n = 0; n < part % 7 * 200; n = n + 1) {
+        }
+        taken[size_t(part)] += thread < threads ? 1 : 99;
+      });
+      for (int part : taken) expect(part == 1, "a part of a task is taken once");
+    }
+  }
+}
+
 }  // namespace
 
 int main() {
@@ -307,6 +325,7 @@ int main() {
   for (int doubles : {0, 1}) messages(doubles);
   rows_in_and_out();
   counters();
+  tasks();
   no_number_in_the_context();
   random_shapes();
   std::printf("%d failures\n", failures);

@@ -2,8 +2,6 @@
 // one call, of several in two, between which their gradients travel.
 #pragma once
 
-#include <utility>
-
 #include "pass.h"
 #include "union.h"
 #include "watch.h"
@@ -164,13 +162,12 @@ class Engine {
     }
     rows.until(steps);
     run_rows(
-        dense.matrices(), [this](int matrix) { dense.turn(matrix); }, distinct(0).count(), distinct(1).count(),
-        [this](int which, int first, int last, int) { read_rows(which, first, last); });
+        dense.matrices(), [this](int matrix) { dense.turn(matrix); }, distinct(0).count(),
+        distinct(1).count(), [this](int which, int first, int last, int) { read_rows(which, first, last); });
     return pass_.run(*batch_, scale, [&] {
       if (next.stop > next.start) draw(*next_, next);
     });
   }
-
 
   void read_rows(int which, int first, int last) {
     const Distinct& of = distinct(which);

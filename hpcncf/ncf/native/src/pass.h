@@ -75,7 +75,7 @@ class Pass {
 
  private:
   static constexpr int MOST_GROUPS = 32;
-  static constexpr int LEAST_TILES = 2;  // of a group: each has dense gradients to be summed
+  static constexpr int LEAST_TILES = 2;  // of a group but the last: its dense gradients are summed
 
   const Shape& shape_;
   const Dense<S>& dense_;

@@ -76,8 +76,7 @@ class Pool {
     }
     work_ = &work;
     call_ = [](void* body, int part, int thread) { (*static_cast<Work*>(body))(part, thread); };
-    parts_ = parts;
-    done_.store(0, std::memory_order_relaxed);
+    left_.store(parts, std::memory_order_relaxed);
     cores_[0].store(core_here(), std::memory_order_relaxed);
     for (int64_t thread = 0; thread < threads(); ++thread)
       shares_[thread].ticket.store(uint64_t(parts * (thread + 1) / threads()) << END_SHIFT |
@@ -85,7 +84,7 @@ class Pool {
     ++task_;
     wake(called_, sleepers_);
     take_all(0);
-    wait(finished_, waiting_, shared(), [&] { return done_.load() == parts; });
+    wait(finished_, waiting_, shared(), [&] { return left_.load() == 0; });
   }
 
  private:
@@ -107,11 +106,10 @@ class Pool {
     if (uint32_t(seen) >= seen >> END_SHIFT) return false;
     uint64_t mine = ticket.fetch_add(1);
     if (uint32_t(mine) >= mine >> END_SHIFT) return false;
-    const int parts = parts_.load();
     if (thread > 0) cores_[thread].store(core_here(), std::memory_order_relaxed);
     call_(work_, int(uint32_t(mine)), thread);
     if (thread > 0) cores_[thread].store(NOWHERE, std::memory_order_relaxed);
-    if (done_.fetch_add(1) + 1 == parts) wake(finished_, waiting_);
+    if (left_.fetch_sub(1) == 1) wake(finished_, waiting_);
     return true;
   }
 
@@ -119,7 +117,8 @@ class Pool {
     while (!ending_) {
       const uint64_t before = task_.load();
       take_all(thread);
-      wait(called_, sleepers_, cores_[0].load(std::memory_order_relaxed) == core_here(),
+      const int mine = core_here();
+      wait(called_, sleepers_, mine >= 0 && mine == cores_[0].load(std::memory_order_relaxed),
            [&] { return task_.load() != before || ending_.load(); });
     }
   }
@@ -127,7 +126,7 @@ class Pool {
   // Whether a thread that is within a part was on the caller's core when it began.
   bool shared() const {
     const int mine = core_here();
-    for (int thread = 1; thread < threads(); ++thread)
+    for (int thread = 1; mine >= 0 && thread < threads(); ++thread)
       if (cores_[thread].load(std::memory_order_relaxed) == mine) return true;
     return false;
   }
@@ -161,10 +160,9 @@ class Pool {
   std::condition_variable called_, finished_;
   std::unique_ptr<Share[]> shares_;  // of each thread
   alignas(64) std::atomic<uint64_t> task_{0};
-  alignas(64) std::atomic<int> done_{0};
+  alignas(64) std::atomic<int> left_{0};  // parts of the present task that are not done
   alignas(64) std::atomic<int> sleepers_{0};
   std::atomic<int> waiting_{0};
-  std::atomic<int> parts_{0};  // of the present task
   std::atomic<bool> ending_{false};
   void* work_ = nullptr;
   void (*call_)(void*, int, int) = nullptr;
