@@ -128,14 +128,16 @@ class Walker:
 
     def window(self, steps: int) -> tuple[float, float, int]:
         """Seconds, those of them spent synchronising, and bytes sent."""
-        apart, every = self.training.sync == "local_sgd", self.training.sync_every
+        apart = self.training.sync == "local_sgd"
         positives = self.schedule.batch // (self.way.ranks if apart else 1)
         sent, waited_s = self.clock.counted_bytes, self.clock.phases().sync_s
         self.clock.start()
         began = time.perf_counter()
         taken = 0
         while taken < steps:
-            most = min(steps - taken, every - taken % every) if apart else steps - taken
+            most = steps - taken
+            if apart:
+                most = min(most, local.until_mean(self.training, taken))
             instances = positives * (1 + self.training.negatives)
             taken += len(self.engine.step(self.batches, instances, most)[1])
             if apart and local.meets(self.training, self.way.ranks, taken - 1, steps):

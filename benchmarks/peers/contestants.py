@@ -81,9 +81,11 @@ class Ours:
         if step == 0:
             steps = range(schedule.steps)
             self._batches = self._engine.batches(self._loader, self._epoch, steps)
-        whole = max(1, min(most, schedule.rows // schedule.batch - step))
-        instances = schedule.positives(step) * self._each
-        _, taken = self._engine.step(self._batches, instances, whole)
+        instances, most = (
+            schedule.positives(step) * self._each,
+            min(most, schedule.alike_from(step)),
+        )
+        _, taken = self._engine.step(self._batches, instances, most)
         self._step += len(taken)
         if self._step == schedule.steps:
             self._engine.settle()

@@ -61,6 +61,10 @@ class Schedule:
         """Over all ranks; fewer in an epoch's last step."""
         return min(self.batch, self.rows - step * self.batch)
 
+    def alike_from(self, step: int) -> int:
+        """How many steps from this one on have as many positives: an epoch's last may have fewer."""
+        return max(1, self.rows // self.batch - step)
+
     def positions(self, step: int) -> tuple[int, int]:
         """This rank's; empty where an epoch's last step has fewer positives than ranks."""
         start = step * self.batch

@@ -109,7 +109,6 @@ class Trainer:
         self.rows_per_step = touched.rows_per_step(data, run.training, self.schedule)
         self.apart = local.apart(run.training, place.world_size)
         self._drops_out = run.model.dropout > 0
-        self._traced = run.training.profile == "torch"  # step by step
         self.epochs: list[Epoch] = []
         self.so_far, self.done, self.instances = EpochSoFar(), 0, 0
         self.resumed_epoch: int | None = None
@@ -238,10 +237,10 @@ class Trainer:
 
     def _alike_from(self, step: int, steps: int) -> int:
         """So many steps from this one on, of as many instances, ask nothing of anybody else."""
-        whole = min(steps, self.schedule.rows // self.schedule.batch) - step
-        if self.apart:
-            whole = min(whole, self.training.sync_every - step % self.training.sync_every)
-        return 1 if self._traced else max(1, whole)
+        if self.training.profile == "torch":
+            return 1  # it looks at single steps
+        alike = min(steps - step, self.schedule.alike_from(step))
+        return min(alike, local.until_mean(self.training, step)) if self.apart else alike
 
     def _divisor(self, step: int) -> int:
         """Instances that the step's gradient is the mean of; ranks that step apart have each its

@@ -47,7 +47,12 @@ def meets(training: Training, world_size: int, step: int, steps: int) -> bool:
     """Whether all ranks have one model after the epoch's step number `step` of `steps`, from 0."""
     if not apart(training, world_size):
         return True
-    return (step + 1) % training.sync_every == 0 or step + 1 == steps
+    return until_mean(training, step) == 1 or step + 1 == steps
+
+
+def until_mean(training: Training, step: int) -> int:
+    """Steps from the epoch's number `step`, from 0, to that after which the mean is taken, with both."""
+    return training.sync_every - step % training.sync_every
 
 
 def average(engine: Apart, transport: Transport) -> None:
