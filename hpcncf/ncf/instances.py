@@ -62,7 +62,7 @@ class Schedule:
         return min(self.batch, self.rows - step * self.batch)
 
     def alike_from(self, step: int) -> int:
-        """How many steps from this one on have as many positives: an epoch's last may have fewer."""
+        """How many steps from this one on have as many positives; an epoch's last may have less."""
         return max(1, self.rows // self.batch - step)
 
     def positions(self, step: int) -> tuple[int, int]:

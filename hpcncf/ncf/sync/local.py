@@ -51,7 +51,7 @@ def meets(training: Training, world_size: int, step: int, steps: int) -> bool:
 
 
 def until_mean(training: Training, step: int) -> int:
-    """Steps from the epoch's number `step`, from 0, to that after which the mean is taken, with both."""
+    """Steps from number `step` of the epoch, from 0, up to and with the one before a mean."""
     return training.sync_every - step % training.sync_every
 
 
