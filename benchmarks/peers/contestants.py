@@ -81,10 +81,8 @@ class Ours:
         if step == 0:
             steps = range(schedule.steps)
             self._batches = self._engine.batches(self._loader, self._epoch, steps)
-        instances, most = (
-            schedule.positives(step) * self._each,
-            min(most, schedule.alike_from(step)),
-        )
+        instances = schedule.positives(step) * self._each
+        most = min(most, schedule.alike_from(step))
         _, taken = self._engine.step(self._batches, instances, most)
         self._step += len(taken)
         if self._step == schedule.steps:
