@@ -46,6 +46,14 @@ def sent(paths: ResultPaths, per_task: int = 1) -> list[str]:
     return runs
 
 
+def ended(paths: ResultPaths, fake_slurm: FakeSlurm, status: int, printed: str) -> None:
+    """Job 8_0 failed with this status, as `wait` has it, and had printed that on stderr."""
+    log = paths.submitit("ann") / "8_0_0_log.err"
+    log.parent.mkdir()
+    log.write_text(printed)
+    fake_slurm.answer("squeue", f"8_0|FAILED|NonZeroExitCode||||node1|{status}|0|\n")
+
+
 def leave(paths: ResultPaths, number: int, job: str, **changes: Any) -> None:
     """The run with this number has been worked at by that job."""
     run = plan_of(paths).runs[number]
@@ -102,10 +110,7 @@ def test_an_error_that_a_user_can_mend_is_told_whole_and_without_a_traceback(
     message = "train_rows.npy: not a whole array: prepare it again\ndata info tells more"
     error = {"type": "DataError", "message": message, "traceback": ""}
     leave(paths, 0, "8_0", outcome="failed", error=error)
-    logs = paths.submitit("ann")
-    logs.mkdir()
-    (logs / "8_0_0_log.err").write_text("hpcncf: train_rows.npy: not a whole array\nsrun: error\n")
-    fake_slurm.answer("squeue", "8_0|FAILED|NonZeroExitCode||||node1|256|0|\n")
+    ended(paths, fake_slurm, 256, "hpcncf: train_rows.npy: not a whole array\nsrun: error\n")
     told = printed(capsys, "status", "--failures", paths.folder)
     first, second = message.splitlines()
     assert f"1 run failed: rank 0: DataError: {first} {second} runs " in told
@@ -122,10 +127,7 @@ def test_where_a_command_failed_its_logs_end_tells(
     sent(paths)
     error = {"type": "exit code", "message": "5", "traceback": ""}
     leave(paths, 0, "8_0", outcome="failed", error=error)
-    logs = paths.submitit("ann")
-    logs.mkdir()
-    (logs / "8_0_0_log.err").write_text("KeyError: 'user'\n")
-    fake_slurm.answer("squeue", "8_0|FAILED|NonZeroExitCode||||node1|1280|0|\n")
+    ended(paths, fake_slurm, 1280, "KeyError: 'user'\n")
     told = printed(capsys, "status", "--failures", paths.folder)
     assert "1 run failed: rank 0: exit code: 5 KeyError: 'user' runs " in told
 
@@ -134,10 +136,7 @@ def test_where_no_record_tells_the_logs_end_does(
     paths: ResultPaths, fake_slurm: FakeSlurm, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sent(paths)
-    logs = paths.submitit("ann")
-    logs.mkdir()
-    (logs / "8_0_0_log.err").write_text("module: command not found\n\n")
-    fake_slurm.answer("squeue", "8_0|FAILED|NonZeroExitCode||||node1|32512|0|\n")
+    ended(paths, fake_slurm, 32512, "module: command not found\n\n")
     told = printed(capsys, "status", "--failures", paths.folder)
     assert "failed: Slurm job 8_0: FAILED (exit code 127) module: command not found" in told
     assert "8_0_0_log.err" in told
