@@ -13,6 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from hpcncf.ncf import sampling
+from hpcncf.ncf.data import placing
 from hpcncf.ncf.data.columns import AT_ONCE, Column, Sliced
 from hpcncf.ncf.data.holding import held_out, user_counts
 from hpcncf.ncf.data.manifest import DataError
@@ -185,3 +187,22 @@ def test_users_and_items_are_numbered_in_the_order_of_their_names() -> None:
     assert rows.users.tolist() == [1, 0, 1]
     assert rows.items.tolist() == [2, 0, 1]
     assert (rows.user_names.tolist(), rows.item_count) == (["a", "b"], 3)
+
+
+@pytest.mark.parametrize("at_once", [100, 1_000])
+def test_many_training_rows_lie_in_random_order_however_they_were_put_there(
+    monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    random = np.random.default_rng(3)
+    rows = rows_of(
+        list(zip(random.integers(6, size=500), random.integers(40, size=500), strict=True))
+    )
+    _, in_order = split(rows, 1, 2)
+    monkeypatch.setattr(sampling, "MANY_ROWS", 100)
+    monkeypatch.setattr(placing, "PART_ROWS", at_once)
+    _, moved = split(rows, 1, 2)
+    assert moved("train_rows").tolist() == placing.placed(in_order("train_rows")).tolist()
+    assert moved("train_rows").tolist() != in_order("train_rows").tolist()
+    assert sorted(moved("train_rows").tolist()) == sorted(in_order("train_rows").tolist())
+    for name in ("test_users", "test_context", "positives", "positives_indptr"):
+        assert moved(name).tolist() == in_order(name).tolist()

@@ -36,6 +36,15 @@ def test_an_epochs_order_is_the_same(seed: int, epoch: int, rows: int) -> None:
     assert device_sampling.epoch_order(seed, epoch, rows, CPU).tolist() == expected.tolist()
 
 
+@pytest.mark.parametrize("rows", [100, 111, 112, 2_500])
+def test_an_order_of_blocks_is_the_same(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampling, "MANY_ROWS", 100)
+    for epoch in range(3):
+        expected = sampling.epoch_rows(9, epoch, 0, rows, rows)
+        ours = device_sampling.epoch_order(9, epoch, rows, CPU)
+        assert np.array_equal(ours.numpy(), expected)
+
+
 @pytest.mark.parametrize("rows", [2, 2**13 + 1, 2**13])
 def test_an_order_is_the_same_where_walks_are_long_and_where_there_are_none(rows: int) -> None:
     """Of 2 rows on 16 values most walks are long; just above a power of two, every second walks."""

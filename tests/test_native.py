@@ -155,6 +155,20 @@ def test_the_instances_are_those_of_every_loader(
 
 
 @pytest.mark.parametrize("build", BUILDS)
+def test_many_rows_come_in_the_blocks_of_every_loader(
+    data: Prepared, build: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampling, "MANY_ROWS", 100)
+    training = settings(global_batch_size=ROWS)
+    native = engine(data, fresh(data, Model()), Model(), training, build=build)
+    spans = [(0, 0, ROWS), (1, 3, 70), (2, 64, 80), (3, 17, 18), (4, ROWS - 20, ROWS), (5, 9, 9)]
+    for epoch, start, stop in spans:
+        rows, _, _ = native.kernel.draw(Span(epoch, start, stop))
+        expected = sampling.epoch_rows(training.seed, epoch, start, stop, ROWS)
+        assert rows.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("build", BUILDS)
 @pytest.mark.parametrize("sizes", SHAPES)
 def test_one_step_is_torchs(data: Prepared, sizes: Model, build: str) -> None:
     """In doubles, with sgd: the difference of the parameters is the gradient."""

@@ -64,6 +64,46 @@ def test_the_order_is_another_in_every_epoch_and_for_every_seed() -> None:
     assert len(orders) == 25
 
 
+@pytest.fixture
+def blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred rows are many."""
+    monkeypatch.setattr(sampling, "MANY_ROWS", 100)
+
+
+@pytest.mark.usefixtures("blocks")
+@pytest.mark.parametrize("rows", [100, 111, 112, 1_000, 3_001])
+def test_many_rows_come_in_blocks_each_once_and_the_last_few_last(rows: int) -> None:
+    order = sampling.epoch_rows(7, 2, 0, rows, rows)
+    assert sorted(order.tolist()) == list(range(rows))
+    whole = rows // 16 * 16
+    blocks = order[:whole].reshape(-1, 16)
+    assert (blocks == blocks[:, :1] + np.arange(16)).all()
+    assert (np.diff(blocks[:, 0]) != 16).any()
+    assert order[whole:].tolist() == list(range(whole, rows))
+    assert order.tolist() != sampling.epoch_rows(7, 3, 0, rows, rows).tolist()
+
+
+@pytest.mark.usefixtures("blocks")
+@pytest.mark.parametrize("length", [1, 7, 16, 40, 777])
+def test_blocks_in_pieces_are_the_order_at_once(length: int) -> None:
+    rows = 777
+    starts = range(0, rows, length)
+    pieces = [sampling.epoch_rows(3, 1, at, min(at + length, rows), rows) for at in starts]
+    assert np.concatenate(pieces).tolist() == sampling.epoch_rows(3, 1, 0, rows, rows).tolist()
+    assert not len(sampling.epoch_rows(3, 1, 776, 776, rows))
+
+
+@pytest.mark.usefixtures("blocks")
+def test_many_rows_lie_in_random_order_and_few_in_their_own() -> None:
+    assert sampling.places(20, 99, 99).tolist() == list(range(20, 99))
+    at = sampling.places(0, 5_000, 5_000)
+    assert sorted(at.tolist()) == list(range(5_000))
+    assert [*sampling.places(0, 33, 5_000), *sampling.places(33, 5_000, 5_000)] == at.tolist()
+    counts, _, _ = np.histogram2d(np.arange(5_000), at, bins=10)  # from where to where
+    assert chi_square(counts) < 81 + 4 * np.sqrt(2 * 81)
+    assert abs(np.corrcoef(at[:-1], at[1:])[0, 1]) < 4 / np.sqrt(5_000)
+
+
 def chi_square(counts: NDArray[np.int64]) -> float:
     return float(((counts - counts.mean()) ** 2 / counts.mean()).sum())
 

@@ -60,18 +60,27 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
 
 def opened(data: Prepared) -> Any:
     rows = (data.train_rows, data.positives_indptr, data.positives)
-    return sys.modules["drawing"].opened(*map(np.asarray, rows), data.manifest.items)
+    each = sampling.rows_per_block(data.manifest.train_rows)
+    return sys.modules["drawing"].opened(*map(np.asarray, rows), data.manifest.items, each)
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered")
-def test_it_draws_hpcncfs_instances(numba_step: ModuleType, data: Prepared) -> None:
+@pytest.mark.parametrize(("many", "start"), [(10_000, 128), (100, 130), (100, 1_424)])
+def test_it_draws_hpcncfs_instances(
+    numba_step: ModuleType,
+    data: Prepared,
+    monkeypatch: pytest.MonkeyPatch,
+    many: int,
+    start: int,
+) -> None:
+    monkeypatch.setattr(sampling, "MANY_ROWS", many)
     held = np.diff(data.positives_indptr)
     few = sys.modules["drawing"].FEW
     assert held.min() <= few < held.max()
     batch, seed, epoch = sys.modules["drawing"].room(64), np.uint64(SEED), np.uint64(5)
     keys = numba_step.order_keys(seed, epoch)
-    numba_step.draw(opened(data), batch, seed, epoch, keys, 128, 64)
-    rows = sampling.epoch_rows(SEED, 5, 128, 192, len(data.train_rows))
+    numba_step.draw(opened(data), batch, seed, epoch, keys, start, 64)
+    rows = sampling.epoch_rows(SEED, 5, start, start + 64, len(data.train_rows))
     users = data.train_users[rows]
     drawn = sampling.negatives(
         SEED, 5, rows, users, data.positives_indptr, data.positives, data.manifest.items, 4

@@ -22,7 +22,8 @@ import torch
 
 from benchmarks.engines import WARMUP_STEPS, Climber, Rung, full_size
 from benchmarks.peers import environments
-from hpcncf.ncf import model
+from hpcncf.ncf import model, sampling
+from hpcncf.ncf.data import manifest
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.native import library
 from hpcncf.spec import Model, Training
@@ -62,6 +63,7 @@ class Numba:
         """`folder` holds the start."""
         settings = Training().model_dump(include={"lr", "seed"})
         settings["batch"] = Training().batch_over_ranks(1)
+        settings["rows_per_block"] = sampling.rows_per_block(manifest.read(FULL_SIZE).train_rows)
         told = {"PRODUCTS": products, "NUMBA_CACHE_DIR": str(cache / products)}
         script, start = HERE / "numba_step/train.py", folder / "start.npz"
         self._process = subprocess.Popen(

@@ -33,29 +33,41 @@ def philox(seed: int, purpose: int, epoch: int, rows: Tensor, blocks: int = 1) -
 
 
 def epoch_order(seed: int, epoch: int, rows: int, device: torch.device) -> Tensor:
-    """`sampling.epoch_rows` of a whole epoch: int64 [rows]. It holds `order_bytes` meanwhile.
-
-    A walk of a cycle from a position below `rows` meets each value outside once at most before it
-    is below again. Doubling the strides of all walks, so many values are passed in that many's
-    logarithm of rounds: exact, however the keys fall.
-    """
-    if rows <= 1:
-        return torch.arange(rows, device=device)
-    bits = sampling.order_bits(rows)
-    keys = sampling.order_keys(seed, epoch)
-    positions = torch.arange(2**bits, device=device)
-    parts = torch.split(positions, _ON_CPU if device.type == "cpu" else _ON_GPU)
-    following = torch.cat([_bijection(each, bits, keys) for each in parts])
-    walked = torch.where(positions < rows, positions, following)
-    del positions
-    for _ in range((2**bits - rows).bit_length()):
-        walked = walked.index_select(0, walked)
-    return walked.index_select(0, following[:rows])
+    """`sampling.epoch_rows` of a whole epoch: int64 [rows]. It holds `order_bytes` meanwhile."""
+    each, keys = sampling.rows_per_block(rows), sampling.order_keys(seed, epoch)
+    blocks = _permutation(rows // each, keys, device)
+    if each == 1:
+        return blocks
+    order = torch.arange(rows, device=device)
+    order[: len(blocks) * each].view(-1, each)[:] = blocks[:, None] * each + order[:each]
+    return order
 
 
 def order_bytes(rows: int) -> int:
-    """Of the three tables that `epoch_order` holds at once."""
-    return 3 * 8 << sampling.order_bits(rows)
+    """Of the three tables that a permutation is made from; or of the order and its blocks' rows."""
+    each = sampling.rows_per_block(rows)
+    tables = 3 * 8 << sampling.order_bits(rows // each)
+    return tables if each == 1 else max(tables, 2 * 8 * rows + 8 * (rows // each))
+
+
+def _permutation(count: int, keys: list[int], device: torch.device) -> Tensor:
+    """A permutation of range(count), whole.
+
+    A walk of a cycle from a position below `count` meets each value outside once at most before it
+    is below again. Doubling the strides of all walks, so many values are passed in that many's
+    logarithm of rounds: exact, however the keys fall.
+    """
+    if count <= 1:
+        return torch.arange(count, device=device)
+    bits = sampling.order_bits(count)
+    positions = torch.arange(2**bits, device=device)
+    parts = torch.split(positions, _ON_CPU if device.type == "cpu" else _ON_GPU)
+    following = torch.cat([_bijection(each, bits, keys) for each in parts])
+    walked = torch.where(positions < count, positions, following)
+    del positions
+    for _ in range((2**bits - count).bit_length()):
+        walked = walked.index_select(0, walked)
+    return walked.index_select(0, following[:count])
 
 
 def _bijection(value: Tensor, bits: int, keys: list[int]) -> Tensor:

@@ -7,6 +7,11 @@ middle of an epoch see the same instances. Random words are Philox4x32-10 (Salmo
 on the next power of two, walked in cycles until it falls below the number of rows (Black and
 Rogaway 2002): the row at any position is computed without its neighbours, and nothing of the
 size of the data is kept.
+
+Of data larger than the caches it is an order of blocks, each of a few rows that lie side by side: a
+row by itself costs a walk of the page table. The rows lie in random order (`places`), so that
+neighbours have no more to do with one another than any others. (Xu et al. 2022, "In-database
+machine learning with CorgiPile", orders blocks of data that lies in its own order.)
 """
 
 from __future__ import annotations
@@ -27,7 +32,11 @@ FEISTEL_M = 0xD2B74407B1CE6E93
 _FEISTEL_ROUNDS = 24
 
 # The last counter word tells the purposes apart, so that no two ever share random words.
-NEGATIVES, ORDER, HELD_OUT, TEST_NEGATIVES, SYNTHETIC, DROPOUT = range(6)
+NEGATIVES, ORDER, HELD_OUT, TEST_NEGATIVES, SYNTHETIC, DROPOUT, PLACES = range(7)
+
+ROWS_PER_BLOCK = 16
+MANY_ROWS = 1 << 20
+"""From so many on rows are read in blocks: fewer lie in the caches, where any is as near."""
 
 
 def philox(seed: int, purpose: int, epoch: int, rows: Ints, blocks: int = 1) -> NDArray[np.uint32]:
@@ -76,31 +85,62 @@ def below(words: NDArray[np.uint32], bound: Ints | int) -> Ints:
     return (product >> np.uint64(32)).astype(np.int64)
 
 
+def rows_per_block(rows: int) -> int:
+    """How many of so many rows follow one another in every epoch."""
+    return ROWS_PER_BLOCK if rows >= MANY_ROWS else 1
+
+
+def places(start: int, stop: int, rows: int) -> Ints:
+    """Where prepared data has the rows start to stop of its source: a permutation of range(rows)
+    where they are read in blocks, else they stay in their order."""
+    if rows_per_block(rows) == 1:
+        return np.arange(start, stop)
+    return _permuted(start, stop, rows, _round_words(0, PLACES, 0))
+
+
 def epoch_rows(seed: int, epoch: int, start: int, stop: int, rows: int) -> Ints:
-    """The rows at positions start to stop of an epoch's order, a permutation of range(rows)."""
+    """The rows at positions start to stop of an epoch's order, a permutation of range(rows).
+
+    The few behind the last whole block come last.
+    """
+    each, keys = rows_per_block(rows), order_keys(seed, epoch)
+    if each == 1:
+        return _permuted(start, stop, rows, keys)
+    whole = rows // each * each
+    first, end = start // each, -(-min(stop, whole) // each)
+    blocks = _permuted(first, max(first, end), rows // each, keys)
+    found = (blocks[:, None] * each + np.arange(each)).reshape(-1)[start - first * each :]
+    last = np.arange(max(start, whole), stop)
+    return np.concatenate([found, last])[: stop - start]
+
+
+def _permuted(start: int, stop: int, count: int, keys: list[int]) -> Ints:
+    """What a permutation of range(count) has at places start to stop."""
     value = np.arange(start, stop, dtype=np.uint64)
-    if rows <= 1:
+    if count <= 1:
         return value.astype(np.int64)
-    bits = order_bits(rows)
-    keys = np.array(order_keys(seed, epoch), dtype=np.uint64)
-    value = _bijection(value, bits, keys)
-    outside = np.flatnonzero(value >= rows)
+    bits, words = order_bits(count), np.array(keys, dtype=np.uint64)
+    value = _bijection(value, bits, words)
+    outside = np.flatnonzero(value >= count)
     while len(outside):
-        value[outside] = _bijection(value[outside], bits, keys)
-        outside = outside[value[outside] >= rows]
+        value[outside] = _bijection(value[outside], bits, words)
+        outside = outside[value[outside] >= count]
     return value.astype(np.int64)
 
 
-def order_bits(rows: int) -> int:
-    """The order of so many rows is a bijection on this many bits, walked in cycles."""
-    return max(4, (rows - 1).bit_length())  # on fewer, some orders would come far too often
+def order_bits(count: int) -> int:
+    """A permutation of so many is a bijection on this many bits, walked in cycles."""
+    return max(4, (count - 1).bit_length())  # on fewer, some orders would come far too often
 
 
 def order_keys(seed: int, epoch: int) -> list[int]:
     """Of the bijection's rounds."""
-    words = philox(seed, ORDER, epoch, np.arange(_FEISTEL_ROUNDS), 1)[:, 0]
-    keys: list[int] = words.tolist()
-    return keys
+    return _round_words(seed, ORDER, epoch)
+
+
+def _round_words(seed: int, purpose: int, epoch: int) -> list[int]:
+    words: list[int] = philox(seed, purpose, epoch, np.arange(_FEISTEL_ROUNDS), 1)[:, 0].tolist()
+    return words
 
 
 def _bijection(

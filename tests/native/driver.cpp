@@ -13,7 +13,7 @@ namespace {
 
 // Data of which every part can be spoilt.
 struct Made {
-  int64_t users, items, rows;
+  int64_t users, items, rows, rows_per_block = 3;
   int context;
   std::vector<int32_t> positives;
   std::vector<char> train_rows;
@@ -47,8 +47,8 @@ struct Made {
   }
 
   Data data() const {
-    return {users, items, rows, int64_t(positives.size()), train_rows.data(), indptr.data(),
-            positives.data()};
+    return {users,           items,         rows,          int64_t(positives.size()), rows_per_block,
+            train_rows.data(), indptr.data(), positives.data()};
   }
 };
 
@@ -122,6 +122,7 @@ void bad_data() {
   bad("offsets that fall", [](Made& made, Settings&) { made.indptr[2] = 1; });
   bad("offsets not from 0", [](Made& made, Settings&) { made.indptr[0] = 1; });
   bad("offsets that end late", [](Made& made, Settings&) { made.indptr[5] = 99; });
+  bad("empty blocks", [](Made& made, Settings&) { made.rows_per_block = 0; });
   bad("no users", [](Made& made, Settings&) { made.users = 0; });
   bad("no layers", [](Made&, Settings& with) { with.depth = 0; });
   bad("too many layers", [](Made&, Settings& with) { with.depth = 17; });

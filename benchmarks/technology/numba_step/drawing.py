@@ -26,12 +26,15 @@ class Data(NamedTuple):
     indptr: NDArray[np.int64]
     positives: NDArray[np.int32]
     items: int
+    each: int
+    """Rows of a block."""
     bits: int
-    """Of the bijection that an epoch's order is."""
+    """Of the bijection that an epoch's order of blocks is."""
 
 
 class Batch(NamedTuple):
     rows: NDArray[np.int64]
+    blocks: NDArray[np.int64]
     users: NDArray[np.int32]
     items: NDArray[np.int32]
     words: NDArray[np.uint64]
@@ -41,11 +44,15 @@ class Batch(NamedTuple):
 
 
 def opened(
-    rows: NDArray[np.void], indptr: NDArray[np.int64], positives: NDArray[np.int32], items: int
+    rows: NDArray[np.void],
+    indptr: NDArray[np.int64],
+    positives: NDArray[np.int32],
+    items: int,
+    each: int,
 ) -> Data:
     ids = rows.view(np.int32).reshape(len(rows), 2 + CONTEXT)
-    bits = max(4, (len(rows) - 1).bit_length())
-    return Data(ids, ids.view(np.float32), indptr, positives, items, bits)
+    bits = max(4, (len(rows) // each - 1).bit_length())
+    return Data(ids, ids.view(np.float32), indptr, positives, items, each, bits)
 
 
 def room(positives: int) -> Batch:
@@ -53,7 +60,7 @@ def room(positives: int) -> Batch:
         return np.zeros((positives, *more), kind)
 
     words, order = of(np.uint64, 4), (of(np.uint64), of(np.uint64), of(np.int64))
-    return Batch(of(np.int64), of(np.int32), of(np.int32, EACH), words, *order)
+    return Batch(of(np.int64), of(np.int64), of(np.int32), of(np.int32, EACH), words, *order)
 
 
 @compiled
@@ -90,9 +97,22 @@ def bijection(left, right, count, keys, left_bits, right_bits):
 
 @compiled
 def order(data, batch, keys, start, count):
-    """The rows at positions start to start + count: what falls outside goes on until it is in."""
+    """The rows at positions start to start + count; those behind the last whole block come last."""
+    length, each = data.ids.shape[0], data.each
+    end = min(start + count, length // each * each)
+    first = start // each
+    blocks(data, batch, keys, first, max(0, (end + each - 1) // each - first))
+    for n in range(count):
+        at = start + n
+        batch.rows[n] = batch.blocks[at // each - first] * each + at % each if at < end else at
+
+
+@compiled
+def blocks(data, batch, keys, start, count):
+    """The blocks at these places: what falls outside goes on until it is in."""
     left_bits, right_bits = np.uint64(data.bits // 2), np.uint64(data.bits - data.bits // 2)
     left, right, places = batch.left, batch.right, batch.places
+    bound = np.uint64(data.ids.shape[0] // data.each)
     for n in range(count):
         value = np.uint64(start + n)
         left[n], right[n] = value >> right_bits, value & ((ONE << right_bits) - ONE)
@@ -102,8 +122,8 @@ def order(data, batch, keys, start, count):
         outside = 0
         for n in range(count):
             value = (left[n] << right_bits) | right[n]
-            if value < np.uint64(data.ids.shape[0]):
-                batch.rows[places[n]] = np.int64(value)
+            if value < bound:
+                batch.blocks[places[n]] = np.int64(value)
             else:
                 left[outside], right[outside], places[outside] = left[n], right[n], places[n]
                 outside += 1

@@ -29,8 +29,8 @@ class Trained:
         names = ("train_rows", "positives_indptr", "positives")
         arrays = [np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r")) for name in names]
         self.model = memory.model_from(dict(np.load(start)))
-        self._data = drawing.opened(*arrays, len(self.model.items))
-        batch = settings["batch"]
+        batch, each = settings["batch"], settings["rows_per_block"]
+        self._data = drawing.opened(*arrays, len(self.model.items), each)
         self._rooms = drawing.room(batch), memory.room(batch)
         self._seed, self._lr, self._done = np.uint64(settings["seed"]), settings["lr"], 0
 

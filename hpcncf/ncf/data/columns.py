@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
@@ -83,3 +83,11 @@ class Column:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def spread(rows: NDArray[Any], parts: NDArray[np.int64], files: Sequence[Column]) -> None:
+    """Append each row to the file of its part; they stay in their order there."""
+    order = np.argsort(parts, kind="stable")
+    ends = np.cumsum(np.bincount(parts, minlength=len(files)))[:-1]
+    for file, some in zip(files, np.split(rows[order], ends), strict=True):
+        file.append(some)

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from hpcncf.errors import HpcncfError, UsageError, shown
 
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 3
 NAME = "manifest.json"
 # A hit is to be among so many.
 TOP: Final = 10
@@ -39,7 +39,7 @@ class Manifest(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="allow", use_attribute_docstrings=True)
 
-    format_version: Literal[2] = FORMAT_VERSION
+    format_version: Literal[3] = FORMAT_VERSION
     key: str
     """SHA-256 over the format, the input's SHA-256 and the options: equal content, equal key."""
     dataset: str

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from hpcncf.ncf.data.columns import Column
+from hpcncf.ncf.data.columns import Column, spread
 from hpcncf.ncf.data.rows import Int32s, Int64s, distinct
 
 PART_ROWS: Final = 1 << 21
@@ -35,11 +35,7 @@ class Parts:
 
     def append(self, users: Int32s, items: Int32s, for_testing: Any) -> None:
         pairs = (users.astype(np.int64) * self.items + items) * 2 + for_testing
-        part = np.searchsorted(self.starts, users, side="right") - 1
-        order = np.argsort(part, kind="stable")
-        ends = np.cumsum(np.bincount(part, minlength=len(self.starts)))[:-1]
-        for file, some in zip(self._files, np.split(pairs[order], ends), strict=True):
-            file.append(some)
+        spread(pairs, np.searchsorted(self.starts, users, side="right") - 1, self._files)
 
     def pairs(self, number: int) -> tuple[Int64s, Int64s]:
         """Of one part, the distinct pairs of all rows, and those of training rows."""

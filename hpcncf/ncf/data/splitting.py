@@ -19,6 +19,7 @@ from hpcncf.ncf.data.columns import Column, Sliced, slices
 from hpcncf.ncf.data.holding import held_out, user_counts
 from hpcncf.ncf.data.manifest import DataError
 from hpcncf.ncf.data.pairs import Parts
+from hpcncf.ncf.data.placing import Placing, placed
 from hpcncf.ncf.data.rows import (
     Int32s,
     Int64s,
@@ -68,8 +69,8 @@ def leave_one_out(
 ) -> Counts:
     """Write the arrays: of each user with two rows or more one is for testing, see `held_out`.
 
-    Needs room in `folder` for twice the pairs beside what stays. Raises DataError where a user has
-    too few items to draw negatives from.
+    Needs room in `folder` for twice the pairs and once the rows beside what stays. Raises DataError
+    where a user has too few items to draw negatives from.
     """
     say("choosing the test rows")
     counts = user_counts(rows.users, len(rows.user_names))
@@ -78,7 +79,8 @@ def leave_one_out(
     with ExitStack() as files:
         arrays = Arrays(folder, width, test_negatives, files)
         parts = Parts(folder, counts, rows.item_count, files)
-        _write_rows(arrays, parts, rows, held, say)
+        train = Placing(folder, arrays.train, len(rows.users) - len(held), files)
+        _write_rows(arrays, train, parts, rows, held, say)
         test_users = np.flatnonzero(counts > 1).astype(np.int32)
         _write_pairs(arrays, parts, rows, test_users, seed, say)
         made = _counts(arrays, rows)
@@ -96,7 +98,7 @@ def save(folder: Path, split: Split) -> Counts:
     _refuse_insatiable(train, indptr)
     with ExitStack() as files:
         arrays = Arrays(folder, width, drawn.shape[1], files)
-        arrays.train.append(recorded(train.users, train.items, train.context))
+        arrays.train.append(placed(recorded(train.users, train.items, train.context)))
         _append(arrays.test, test.users, test.items, test.context)
         arrays.test_negatives.append(drawn)
         arrays.positives_indptr.append(indptr)
@@ -105,7 +107,12 @@ def save(folder: Path, split: Split) -> Counts:
 
 
 def _write_rows(
-    arrays: Arrays, parts: Parts, rows: Interactions, held: Int64s, say: Callable[[str], None]
+    arrays: Arrays,
+    train: Placing,
+    parts: Parts,
+    rows: Interactions,
+    held: Int64s,
+    say: Callable[[str], None],
 ) -> None:
     """One sweep; test rows, found in the order of the source, are then written by user."""
     found: list[tuple[Int32s, Int32s, Any]] = []
@@ -118,9 +125,11 @@ def _write_rows(
         at = held_in_order[first:last] - part.start
         for_testing = np.zeros(len(users), dtype=np.bool_)
         for_testing[at] = True
-        arrays.train.append(recorded(users, items, context)[~for_testing])
+        train.append(recorded(users, items, context)[~for_testing])
         found.append((users[at], items[at], context[at]))
         parts.append(users, items, for_testing)
+    say("putting training rows in their places")
+    train.finish()
     by_user = np.searchsorted(held_in_order, held)
     _append(arrays.test, *(np.concatenate(each)[by_user] for each in zip(*found, strict=True)))
 

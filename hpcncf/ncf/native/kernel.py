@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from hpcncf.conflicts import NATIVE_LAYERS
 from hpcncf.errors import HpcncfError
+from hpcncf.ncf import sampling
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.data.rows import record
 from hpcncf.ncf.native import library
@@ -67,6 +68,7 @@ class Kernel:
             manifest.items,
             manifest.train_rows,
             len(self._kept[-1]),
+            sampling.rows_per_block(manifest.train_rows),
             *(each.ctypes.data for each in self._kept),
         )
         self.capacity = int(self._library.hpcncf_capacity(byref(settings), int(doubles)))

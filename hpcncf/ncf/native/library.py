@@ -11,7 +11,7 @@ from typing import Any, Final
 from hpcncf.conflicts import NATIVE_LAYERS
 from hpcncf.errors import HpcncfError
 
-INTERFACE: Final = 6
+INTERFACE: Final = 7
 RULES: Final = {"adam": 0, "lazy_adam": 1, "sgd": 2}
 
 # The fastest first, each with what /proc/cpuinfo must list. Nothing is compiled for the machine it
@@ -51,7 +51,7 @@ class Settings(Structure):
 
 class Data(Structure):
     _fields_ = [
-        *((name, c_int64) for name in ("users", "items", "rows", "pairs")),
+        *((name, c_int64) for name in ("users", "items", "rows", "pairs", "rows_per_block")),
         *((name, c_void_p) for name in ("train_rows", "indptr", "positives")),
     ]
 

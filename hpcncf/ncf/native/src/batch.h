@@ -33,6 +33,7 @@ struct TrainRow {
 // The prepared data, read-only and owned by Python.
 struct Data {
   int64_t users, items, rows, pairs;  // pairs: of `positives`
+  int64_t rows_per_block;             // of an epoch's order
   const char* train_rows;
   const int64_t* indptr;
   const int32_t* positives;

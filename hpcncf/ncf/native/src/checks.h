@@ -43,6 +43,7 @@ void check_ids(const Id* ids, int64_t count, int64_t bound, const char* what) {
 
 inline void check(const Data& of, const Settings& settings) {
   demand(of.users > 0 && of.items > 0 && of.rows >= 0, "data needs a user and an item");
+  demand(of.rows_per_block > 0, "a block must have a row");
   for (int64_t n = 0; n < of.rows; ++n) {
     const TrainRow row = of.train_row(n, settings.context);
     check_id(row.user(), n, of.users, "user");

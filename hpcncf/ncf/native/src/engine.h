@@ -19,7 +19,7 @@ class Engine {
         rows(settings, data.users, data.items, shape_.width()),
         dense(shape_),
         pool_(settings.threads),
-        order_(settings.seed, 0, data.rows),
+        order_(settings.seed, 0, data.rows, data.rows_per_block),
         pass_(shape_, dense, pool_, size_t(settings.most_positives)) {
     batch_ = std::make_unique<Batch<S>>(shape_, data_, absent_, settings.most_positives);
     next_ = std::make_unique<Batch<S>>(shape_, data_, absent_, settings.most_positives);
@@ -105,7 +105,8 @@ class Engine {
   }
 
   void draw(Batch<S>& batch, const Span& span) {
-    if (order_.epoch != span.epoch) order_ = Order(settings_.seed, span.epoch, data_.rows);
+    if (order_.epoch != span.epoch)
+      order_ = Order(settings_.seed, span.epoch, data_.rows, data_.rows_per_block);
     batch.draw(settings_.seed, order_, span.start, span.stop);
   }
 

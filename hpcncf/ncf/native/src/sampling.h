@@ -31,48 +31,44 @@ inline Words philox(uint64_t seed, Purpose purpose, uint32_t epoch, uint64_t row
 
 inline uint32_t below(uint32_t word, uint32_t bound) { return uint64_t(word) * bound >> 32; }
 
-// An epoch's order: `rows` at positions, each computed without its neighbours.
-class Order {
+// A permutation of 0 to count - 1, computed at any place without its neighbours.
+class Permutation {
  public:
-  Order(uint64_t seed, int64_t epoch, int64_t rows) : epoch(epoch), rows_(uint64_t(rows)) {
+  static constexpr int MOST = 256;
+
+  Permutation(uint64_t seed, Purpose purpose, uint32_t epoch, int64_t count)
+      : count_(uint64_t(count)) {
     int bits = 4;
-    while (rows > 1 && uint64_t(rows - 1) >> bits) ++bits;
+    while (count > 1 && uint64_t(count - 1) >> bits) ++bits;
     left_bits_ = bits / 2;
     right_bits_ = bits - left_bits_;
     for (int round = 0; round < ROUNDS; ++round)
-      keys_[round] = philox(seed, ORDER, uint32_t(epoch), uint64_t(round), 0).word[0];
+      keys_[round] = philox(seed, purpose, epoch, uint64_t(round), 0).word[0];
   }
 
-  // Fills `rows` with those at positions start to start + count.
-  void at(int64_t start, int count, int64_t* rows) const {
-    for (int n = 0; n < count; n += CHUNK)
-      chunk(start + n, std::min(CHUNK, count - n), rows + n);
-  }
-
-  int64_t epoch;
-
- private:
-  static constexpr int ROUNDS = 24, TOGETHER = 16, CHUNK = 256;
-
-  // The bijection is one of a power of two: what falls outside goes on until it is inside.
-  void chunk(int64_t start, int count, int64_t* rows) const {
-    int64_t values[CHUNK] = {};
-    int places[CHUNK];
+  // Fills `found` with what is at places start to start + count, MOST at most. The bijection is
+  // one of a power of two: what falls outside goes on until it is inside.
+  void at(int64_t start, int count, int64_t* found) const {
+    int64_t values[MOST] = {};
+    int places[MOST];
     for (int n = 0; n < count; ++n) values[n] = start + n, places[n] = n;
     for (int left = count; left > 0;) {
-      if (rows_ > 1)
+      if (count_ > 1)
         for (int n = 0; n < left; n += TOGETHER) mix(values + n);
       int outside = 0;
       for (int n = 0; n < left; ++n) {
         const int64_t value = values[n];
         const int place = places[n];
-        rows[place] = value;
+        found[place] = value;
         values[outside] = value, places[outside] = place;
-        outside += uint64_t(value) >= rows_;
+        outside += uint64_t(value) >= count_;
       }
       left = outside;
     }
   }
+
+ private:
+  static constexpr int ROUNDS = 24, TOGETHER = 16;
 
   // Of several values at once: a round's chain of instructions is long, they hide it.
   void mix(int64_t* values) const {
@@ -94,9 +90,40 @@ class Order {
     for (int n = 0; n < TOGETHER; ++n) values[n] = int64_t(left[n] << right_bits_ | right[n]);
   }
 
-  uint64_t rows_;
+  uint64_t count_;
   int left_bits_, right_bits_;
   uint64_t keys_[ROUNDS];
+};
+
+// An epoch's order of rows: of blocks, in each of which `each` rows that lie side by side.
+class Order {
+ public:
+  Order(uint64_t seed, int64_t epoch, int64_t rows, int64_t each)
+      : epoch(epoch), each_(each), whole_(rows / each * each),
+        blocks_(seed, ORDER, uint32_t(epoch), rows / each) {}
+
+  // Fills `rows` with those at positions start to start + count.
+  void at(int64_t start, int count, int64_t* rows) const {
+    const int64_t end = start + count, whole = std::min(end, whole_);
+    int64_t block = start / each_, within = start % each_;
+    while (start < whole) {
+      int64_t blocks[Permutation::MOST];
+      const int64_t left = (within + whole - start + each_ - 1) / each_;
+      const int some = int(std::min<int64_t>(left, Permutation::MOST));
+      blocks_.at(block, some, blocks);
+      block += some;
+      for (int n = 0; n < some; ++n, within = 0)
+        for (; within < each_ && start < whole; ++within, ++start)
+          *rows++ = blocks[n] * each_ + within;
+    }
+    while (start < end) *rows++ = start++;  // those behind the last whole block
+  }
+
+  int64_t epoch;
+
+ private:
+  int64_t each_, whole_;
+  Permutation blocks_;
 };
 
 }  // namespace hpcncf
