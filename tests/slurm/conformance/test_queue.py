@@ -48,6 +48,14 @@ def test_elements_that_are_cancelled_before_they_start_lose_their_names(slurm: S
     wait(lambda: slurm.accounted(job) == rows, lambda: slurm.accounted(job))
 
 
+def test_jobs_are_found_by_their_name(slurm: Slurm) -> None:
+    one, other = (slurm.submit("true", "--hold", f"--job-name={name}") for name in ("one", "other"))
+    asked = ["squeue", "--noheader", "--format=%i"]
+    assert slurm.run(*asked, "--name=other").split() == [other]
+    assert {one, other} <= set(slurm.run(*asked).split())
+    slurm.run("scancel", one, other)
+
+
 def test_an_elements_own_number_is_its_jobs_id_and_the_last_has_the_arrays(slurm: Slurm) -> None:
     said = "echo $SLURM_ARRAY_JOB_ID $SLURM_ARRAY_TASK_ID $SLURM_JOB_ID"
     job = slurm.submit(said, "--array=1-2", "--output=%A-%a.out")
