@@ -21,6 +21,7 @@ def attempts(user: User) -> list[dict[str, str]]:
         return list(csv.DictReader(lines))
 
 
+@pytest.mark.slow
 def test_records_and_accounting_agree_over_a_minute_of_two_ranks(
     user: User, tiny_data: Path
 ) -> None:

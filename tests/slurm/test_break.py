@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slurm
 
 OFTEN = "training.checkpoint_every_min=0.05"
 # Still at work when it is hit on a quick machine, and done in time on a busy one.
-LONG = "training.epochs=12"
+LONG = "training.epochs=6"
 LONG_ALONE = "training.epochs=60"
 
 
@@ -29,6 +29,7 @@ def other_node(user: User) -> str:
     return other
 
 
+@pytest.mark.slow
 def test_a_run_over_two_nodes_outlives_one_of_them(
     user: User, breakable: Cluster, tiny_data: Path
 ) -> None:
@@ -37,13 +38,16 @@ def test_a_run_over_two_nodes_outlives_one_of_them(
     (claim,) = records(user, "claim.json")
     second = other_node(user)
     breakable.crash(second)
+    (user.folder / "site.yaml").write_text(f"additional_parameters: {{exclude: {second}}}\n")
+    submits(user, tiny_data, TWO_NODES, OFTEN, LONG, name="whole")
     run = ends(user)
     assert run["attempt"] == 2
     assert second not in {rank["node"] for rank in records(user, "rank-*.json")}
     assert records(user, "rank-0.json")[-1]["slurm_job_id"] == claim["slurm_job_id"]
-    same_bits(user, tiny_data, TWO_NODES, OFTEN, LONG, killed=True)
+    same_bits(user, killed=True)
 
 
+@pytest.mark.slow
 def test_where_slurmd_is_killed_nothing_is_taken_for_done(
     user: User, breakable: Cluster, tiny_data: Path
 ) -> None:
@@ -71,6 +75,7 @@ def cramped(cluster: Cluster) -> Iterator[User]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.mark.slow
 def test_on_a_disk_that_is_full_for_a_while_runs_end_as_if_it_were_not(
     cramped: User, tiny_data: Path
 ) -> None:
@@ -87,7 +92,8 @@ def test_on_a_disk_that_is_full_for_a_while_runs_end_as_if_it_were_not(
     assert [run["state"] for run in cramped.runs()] == ["running"]
     cramped.cluster.disk("free")
     assert ends(cramped)["attempt"] == 1
-    same_bits(cramped, tiny_data, OFTEN, LONG_ALONE)
+    submits(cramped, tiny_data, OFTEN, LONG_ALONE, name="whole")
+    same_bits(cramped)
     assert not list(cramped.folder.glob("results/*/runs/**/.*"))
 
 
@@ -98,17 +104,19 @@ def _waits_for_room(user: User) -> bool:
     return rank.cpu_percent(1.0) < 20 and rank.cpu_times().user - before < 0.3
 
 
+@pytest.mark.slow
 def test_of_a_rank_that_stands_still_the_others_tell_when_warned(
     user: User, tiny_data: Path
 ) -> None:
-    two = ("resources.tasks_per_node=2", OFTEN)
+    two = ("resources.tasks_per_node=2", "training.epochs=4", OFTEN)
     submits(user, tiny_data, *two)
     trains(user)
     ranks = {rank.environ().get("SLURM_PROCID"): rank for rank in ranks_of(user)}
     ranks["1"].suspend()
     user.cluster.run("scancel", "--signal=USR2", user.runs()[0]["job_id"])
+    submits(user, tiny_data, *two, name="whole")
     assert ends(user)["attempt"] == 2
     (left, *_) = records(user, "rank-0.json")
     assert left["outcome"] == "stopped"
     assert "put back into the queue" in left["error"]["message"]
-    same_bits(user, tiny_data, *two, killed=True)
+    same_bits(user, killed=True)

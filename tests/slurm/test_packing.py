@@ -20,6 +20,7 @@ grid: {{training.lr: [0.001, 0.002]}}
 """
 
 
+@pytest.mark.slow
 def test_runs_of_one_job_have_cores_of_their_own_and_are_requeued_once(
     user: User, tiny_data: Path
 ) -> None:

@@ -107,9 +107,10 @@ def test_an_srun_without_its_cores_is_told_by_the_rank(
     python = sys.executable
     [run] = user.runs()
     worker = f"{python} -m hpcncf.worker results/tiny --run-id {run['id']} --again"
-    job = ["sbatch", "--wait", "--partition=cpu", "--ntasks=1", "--cpus-per-task=2"]
+    job = ["sbatch", "--partition=cpu", "--ntasks=1", "--cpus-per-task=2"]
     user.cluster.run(*job, f"--output={user.folder}/log", f"--wrap=srun {binding} {worker}",
                      cwd=user.folder)  # fmt: skip
+    user.ends()
     (rank,) = user.records("rank-*.json")
     assert rank["cores"]["allocated"] == 2
     version = user.cluster.run("srun", "--version").split()[1].rpartition(".")[0]

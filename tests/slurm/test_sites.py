@@ -108,6 +108,7 @@ BY_HAND: dict[str, list[str]] = {
 }
 
 
+@pytest.mark.slow
 def test_plain_scripts_leave_the_records_that_submitted_jobs_leave(
     cluster: Cluster, tmp_path: Path, tiny_data: Path
 ) -> None:

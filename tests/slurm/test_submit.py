@@ -133,6 +133,7 @@ def at_work(user: User) -> list[dict[str, Any]]:
     return [now for now in user.records("progress.json") if now["phase"] != "startup"]
 
 
+@pytest.mark.slow
 def test_a_requeued_run_goes_on_where_its_checkpoint_was(user: User, tiny_data: Path) -> None:
     user.submits(JOB.format(data=tiny_data), "training.epochs=100000")
     eventually(lambda: any(now["epoch"] >= 5 for now in at_work(user)))

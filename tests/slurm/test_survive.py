@@ -61,10 +61,9 @@ def ends(user: User, name: str = "tiny", state: str = "completed") -> dict[str, 
     return runs_of(user, name)[0]
 
 
-def same_bits(user: User, data: Path, *settings: str, killed: bool = False) -> None:
-    """As a run that nobody interrupted, in a job of its own. One that was killed does again what
-    it did after its last checkpoint."""
-    submits(user, data, *settings, name="whole")
+def same_bits(user: User, killed: bool = False) -> None:
+    """As the run `whole`, that nobody interrupted, in a job of its own. One that was killed does
+    again what it did after its last checkpoint."""
     ends(user, "whole")
     whole, cut = records(user, "rank-0.json", "whole"), records(user, "rank-0.json")
     told = ("epoch", "steps", "instances", "loss", "hr10", "ndcg10")
@@ -79,8 +78,10 @@ def same_bits(user: User, data: Path, *settings: str, killed: bool = False) -> N
     assert killed or sum(steps) == whole[0]["training"]["steps"], "none is done twice"
 
 
+@pytest.mark.slow
 def test_a_warned_run_is_requeued_and_goes_on_to_the_same_bits(user: User, tiny_data: Path) -> None:
-    submits(user, tiny_data, TWO_NODES)
+    two = (TWO_NODES, "training.epochs=4")
+    submits(user, tiny_data, *two)
     trains(user)
     (job,) = {each["slurm_job_id"] for each in records(user, "claim.json")}
     for _ in range(2):  # the second does no harm
@@ -89,13 +90,15 @@ def test_a_warned_run_is_requeued_and_goes_on_to_the_same_bits(user: User, tiny_
     first = of_first(user)
     assert [each["outcome"] for each in first] == ["stopped", "stopped"]
     assert "put back into the queue, time 1 of 3" in first[0]["error"]["message"]
+    submits(user, tiny_data, *two, name="whole")
     # On a busy machine the second may come so late that it is the next attempt which it stops.
     assert ends(user)["attempt"] in (2, 3)
     resumed = records(user, "rank-0.json")[-1]["training"]
     assert resumed["resumed_epoch"] > 0 or resumed["resumed_step"] > 0
-    same_bits(user, tiny_data, TWO_NODES)
+    same_bits(user)
 
 
+@pytest.mark.slow
 def test_a_preempted_run_goes_on_to_the_same_bits(user: User, tiny_data: Path) -> None:
     (user.folder / "site.yaml").write_text("partition: short\n")
     submits(user, tiny_data, "resources.timeout_min=5")
@@ -104,7 +107,8 @@ def test_a_preempted_run_goes_on_to_the_same_bits(user: User, tiny_data: Path) -
     user.cluster.run("sbatch", *every, "--output=/dev/null")
     assert ends(user)["attempt"] == 2
     assert [each["outcome"] for each in records(user, "rank-0.json")] == ["stopped", "completed"]
-    same_bits(user, tiny_data, "resources.timeout_min=5")
+    submits(user, tiny_data, "resources.timeout_min=5", name="whole")
+    same_bits(user)
 
 
 def test_the_bound_of_requeues_is_kept_and_said(user: User, tiny_data: Path) -> None:
@@ -149,6 +153,7 @@ def test_a_killed_batch_script_is_a_failure_and_retry_resumes(user: User, tiny_d
     assert records(user, "rank-0.json")[-1]["training"]["resumed_epoch"] is not None
 
 
+@pytest.mark.slow
 def test_several_runs_in_one_task_go_on_where_they_were_stopped(
     user: User, tiny_data: Path
 ) -> None:
@@ -166,6 +171,7 @@ def test_several_runs_in_one_task_go_on_where_they_were_stopped(
     assert {each["slurm_job_id"] for each in records(user, "rank-0.json")} == {job}
 
 
+@pytest.mark.slow
 def test_at_its_own_limit_a_run_gives_way_and_at_the_tasks_limit_it_is_requeued(
     user: User, tiny_data: Path
 ) -> None:

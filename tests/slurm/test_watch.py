@@ -30,6 +30,7 @@ def by_element(user: User) -> dict[str, dict[str, Any]]:
     return {run["job_id"].partition("_")[2]: run for run in user.runs()}
 
 
+@pytest.mark.slow
 def test_each_way_to_end_is_told_apart(user: User, tiny_data: Path) -> None:
     """Out of memory, cancelled by somebody, killed, ended well without a record."""
     hog = 'python3 -c "x = bytearray(900 << 20)"'

@@ -43,6 +43,7 @@ def user(cluster: Cluster) -> Iterator[User]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.mark.slow
 def test_every_run_ends_with_one_complete_record(
     user: User, tiny_data: Path, tmp_path: Path
 ) -> None:
