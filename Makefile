@@ -4,6 +4,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 RUN_READY := $(VENV)/.run-ready
 DEV_READY := $(VENV)/.dev-ready
+SOURCES := pyproject.toml setup.py constraints.txt $(wildcard hpcncf/ncf/native/src/*)
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
 .PHONY: help demo test test-slurm chaos lint typecheck format check sanitize bench bench-gpu pathology schemas clean
 .DEFAULT_GOAL := help
@@ -19,7 +21,7 @@ test: $(DEV_READY)  ## Run the tests (real Frappe data: HPCNCF_DATA=folder of Mo
 	$(BIN)/pytest -n 2 --dist worksteal --durations 15 -m 'not slurm'
 
 test-slurm: $(DEV_READY)  ## Run the launcher on a real Slurm, started for it (root, Debian; installs what is missing)
-	HPCNCF_TEST_SLURM=1 CHAOS_SEED=$(or $(CHAOS_SEED),6) $(BIN)/pytest -n 2 --dist worksteal --durations 15 -m slurm tests/slurm
+	HPCNCF_TEST_SLURM=1 CHAOS_SEED=$(or $(CHAOS_SEED),6) $(BIN)/pytest -n 2 --maxschedchunk 1 --durations 15 -m slurm tests/slurm
 
 chaos: $(DEV_READY)  ## Break a real Slurm at random under sixty runs (CHAOS_RUNS=60 CHAOS_SEED=... CHAOS_FAULTS=40)
 	HPCNCF_TEST_SLURM=1 CHAOS_RUNS=$(or $(CHAOS_RUNS),60) $(BIN)/pytest -s -m slurm tests/slurm/chaos
@@ -60,12 +62,14 @@ schemas: $(DEV_READY)  ## Write hpcncf/schemas and the generated part of docs/ a
 clean:  ## Remove what make made, results excepted
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-$(RUN_READY): pyproject.toml setup.py constraints.txt $(wildcard hpcncf/ncf/native/src/*)
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "hpcncf needs Python 3.11 or later: make PYTHON=python3.11 ...")'
-	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
+$(RUN_READY): $(SOURCES) | $(BIN)/pip
+	$(INSTALL) .
 	touch $@
 
-$(DEV_READY): $(RUN_READY)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
-	touch $@
+$(DEV_READY): $(SOURCES) | $(BIN)/pip
+	$(INSTALL) '.[dev]'
+	touch $(RUN_READY) $@
+
+$(BIN)/pip:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "hpcncf needs Python 3.11 or later: make PYTHON=python3.11 ...")'
+	$(PYTHON) -m venv $(VENV)
