@@ -37,6 +37,7 @@ BENCHMARKS = {
     "tune": "Tuning against the whole grid",
     "report": "A thousand runs",
     "quality": "Quality",
+    "blocks": "Quality in blocks",
     "time_to_quality": "Time to quality",
     "predictions": "Predicted against measured",
 }

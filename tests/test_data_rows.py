@@ -40,7 +40,7 @@ def split(
     with TemporaryDirectory() as folder:
         counts = leave_one_out(Path(folder), rows, seed, negatives, times)
         arrays = {path.stem: np.load(path) for path in Path(folder).iterdir()}
-        assert len(arrays) == 7
+        assert len(arrays) == 8
         rows = arrays["train_rows"]
         arrays |= {f"train_{name}s": rows[name] for name in ("user", "item")}
         arrays["train_context"] = rows["context"]
@@ -204,5 +204,5 @@ def test_many_training_rows_lie_in_random_order_however_they_were_put_there(
     assert moved("train_rows").tolist() == placing.placed(in_order("train_rows")).tolist()
     assert moved("train_rows").tolist() != in_order("train_rows").tolist()
     assert sorted(moved("train_rows").tolist()) == sorted(in_order("train_rows").tolist())
-    for name in ("test_users", "test_context", "positives", "positives_indptr"):
+    for name in ("test_users", "test_context", "positives", "positive_keys"):
         assert moved(name).tolist() == in_order(name).tolist()

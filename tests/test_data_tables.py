@@ -205,11 +205,10 @@ def test_a_line_is_counted_behind_blank_ones_and_ends_of_lines_in_quotes(tmp_pat
 
 
 def arrays_of(folder: Path) -> bytes:
-    """The arrays as files of format 1, which had those of the training rows one by one."""
-    rows = load(folder).train_rows
-    arrays = {
-        path.stem: np.load(path) for path in folder.glob("*.npy") if path.stem != "train_rows"
-    }
+    """The arrays as files of format 1, which had those of the training rows one by one, and no
+    keys."""
+    rows, later = load(folder).train_rows, {"train_rows", "positive_keys"}
+    arrays = {path.stem: np.load(path) for path in folder.glob("*.npy") if path.stem not in later}
     arrays |= {"train_users": rows["user"], "train_items": rows["item"]}
     arrays["train_context"] = rows["context"]
     content = BytesIO()

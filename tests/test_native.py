@@ -16,7 +16,7 @@ from hpcncf.errors import HpcncfError
 from hpcncf.ncf import ranking, sampling
 from hpcncf.ncf.data import synthetic
 from hpcncf.ncf.data.prepared import Prepared, load
-from hpcncf.ncf.data.rows import recorded
+from hpcncf.ncf.data.rows import keys, recorded
 from hpcncf.ncf.instances import Schedule
 from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.model import NeuMF, initial
@@ -34,7 +34,7 @@ BUILDS = [
 ]
 
 NO_LOADER: Any = None
-LENGTHS = [1, 7, 8, 9, 17, 33, 127, 128, 129, 135, 136, 250, 1_700, 2_990]
+LENGTHS = [1, 7, 8, 9, 17, 31, 32, 33, 64, 65, 127, 128, 129, 250, 255, 256, 257, 264, 1_700, 2_990]
 
 pytestmark = [
     pytest.mark.skipif(not BUILDS, reason="engine native was not built here"),
@@ -321,6 +321,7 @@ def with_positives(data: Prepared, held: list[list[int]], item_count: int = ITEM
         train_rows=recorded(users, items, np.zeros((len(users), CONTEXT))),
         positives_indptr=np.concatenate([[0], np.cumsum([len(each) for each in held])]),
         positives=items,
+        positive_keys=keys(users, items, item_count),
     )
 
 
@@ -333,13 +334,16 @@ def test_a_user_with_one_positive_and_one_with_all_items_but_one(data: Prepared)
     take(native, 3)
 
 
+@pytest.mark.parametrize("count", [3_000, 80_000])
 @pytest.mark.parametrize("build", BUILDS)
 def test_long_lists_of_positives_leave_the_negatives_as_they_are(
-    data: Prepared, build: str
+    data: Prepared, build: str, count: int
 ) -> None:
-    count, random = 3_000, np.random.default_rng(1)
+    """Of so many items that two share a key, too."""
+    random = np.random.default_rng(1)
     anywhere = [sorted(random.choice(count, held, replace=False).tolist()) for held in LENGTHS]
     together = [[*range(900)], [*range(2_000, count)], [*range(0, count, 2)]]
+    together += [[*range(first, first + 200)] for first in (0, 500, count - 200)]
     split = [[*range(40), *range(1_000, 1_400), *range(2_990, count)], [*range(1, count)]]
     made = with_positives(data, [*anywhere, *together, *split], count)
     length = made.manifest.train_rows

@@ -73,6 +73,7 @@ def made(
         test_negatives=others.astype(np.int32),
         positives_indptr=np.concatenate([[0], np.cumsum([len(each) for each in known])]),
         positives=np.concatenate(known).astype(np.int32),
+        positive_keys=np.empty(0, dtype=np.uint16),  # nothing is drawn
     )
 
 

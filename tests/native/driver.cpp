@@ -16,6 +16,7 @@ struct Made {
   int64_t users, items, rows, rows_per_block = 3;
   int context;
   std::vector<int32_t> positives;
+  std::vector<uint16_t> keys;
   std::vector<char> train_rows;
   std::vector<int64_t> indptr;
 
@@ -23,7 +24,10 @@ struct Made {
       : users(users), items(items), rows(users * per_user), context(context) {
     indptr.push_back(0);
     for (int64_t user = 0; user < users; ++user) {
-      for (int64_t n = 0; n < per_user; ++n) positives.push_back(int32_t(n * items / per_user));
+      for (int64_t n = 0; n < per_user; ++n) {
+        positives.push_back(int32_t(n * items / per_user));
+        keys.push_back(uint16_t((positives.back() - n) >> Absent::key_shift(items)));
+      }
       indptr.push_back(int64_t(positives.size()));
     }
     train_rows.resize(size_t(rows) * TrainRow::bytes(context));
@@ -47,8 +51,8 @@ struct Made {
   }
 
   Data data() const {
-    return {users,           items,         rows,          int64_t(positives.size()), rows_per_block,
-            train_rows.data(), indptr.data(), positives.data()};
+    return {users, items, rows, int64_t(positives.size()), rows_per_block,
+            train_rows.data(), indptr.data(), positives.data(), keys.data()};
   }
 };
 
@@ -118,6 +122,7 @@ void bad_data() {
   bad("user below 0", [](Made& made, Settings&) { made.set(14, 0, -1); });
   bad("item too high", [](Made& made, Settings&) { made.set(0, 1, 9); });
   bad("positive below 0", [](Made& made, Settings&) { made.positives[4] = -7; });
+  bad("a key of another", [](Made& made, Settings&) { ++made.keys[2]; });
   bad("positives unsorted", [](Made& made, Settings&) { made.positives[1] = 0; });
   bad("offsets that fall", [](Made& made, Settings&) { made.indptr[2] = 1; });
   bad("offsets not from 0", [](Made& made, Settings&) { made.indptr[0] = 1; });

@@ -33,6 +33,8 @@ class Prepared:
     positives: Int32s
     """Each user's training items, sorted, each once: those of user u are
     positives[positives_indptr[u]:positives_indptr[u + 1]]."""
+    positive_keys: NDArray[np.uint16]
+    """[training pairs], see `rows.keys`."""
 
     @property
     def train_users(self) -> Int32s:
@@ -73,6 +75,7 @@ def load(folder: Path) -> Prepared:
         test_negatives=_open(folder, "test_negatives", np.int32, (test, manifest.test_negatives)),
         positives_indptr=_open(folder, "positives_indptr", np.int64, (manifest.users + 1,)),
         positives=_open(folder, "positives", np.int32, (manifest.train_pairs,)),
+        positive_keys=_open(folder, "positive_keys", np.uint16, (manifest.train_pairs,)),
     )
     _check_ids(folder, prepared)
     return prepared

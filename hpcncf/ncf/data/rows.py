@@ -113,6 +113,14 @@ def distinct_pairs(
     return indptr.astype(np.int64), (pairs % item_count).astype(np.int32)
 
 
+def keys(users: Int64s, positives: Int32s, item_count: int) -> NDArray[np.uint16]:
+    """Of each positive, sorted for users that ascend, 16 bits of it less its place in its user's
+    list: half the bytes by which to find how many of them come before a negative."""
+    places = np.arange(len(users)) - np.searchsorted(users, users)
+    shift = max(0, (item_count - 1).bit_length() - 16)
+    return ((positives - places) >> shift).astype(np.uint16)
+
+
 def contains(positives: Int32s, indptr: Int64s, users: Int32s, items: Int32s) -> NDArray[np.bool_]:
     """[n]: whether each item is among its user's, positives[indptr[user] : indptr[user + 1]]."""
     if not len(positives):

@@ -26,6 +26,7 @@ from hpcncf.ncf.data.rows import (
     Interactions,
     Split,
     distinct_pairs,
+    keys,
     record,
     recorded,
 )
@@ -57,6 +58,7 @@ class Arrays:
         self.test_negatives = column("test_negatives", np.int32, negatives)
         self.positives_indptr = column("positives_indptr", np.int64)
         self.positives = column("positives", np.int32)
+        self.positive_keys = column("positive_keys", np.uint16)
 
 
 def leave_one_out(
@@ -103,6 +105,8 @@ def save(folder: Path, split: Split) -> Counts:
         arrays.test_negatives.append(drawn)
         arrays.positives_indptr.append(indptr)
         arrays.positives.append(positives)
+        owners = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
+        arrays.positive_keys.append(keys(owners, positives, train.item_count))
         return _counts(arrays, train)
 
 
@@ -153,9 +157,11 @@ def _write_pairs(
         say(f"sorting pairs: part {number + 1} of {len(parts.starts)}")
         every, training = parts.pairs(number)
         parts.seen.append(every % parts.items)
-        arrays.positives.append(training % parts.items)
+        owners, positives = np.divmod(training, parts.items)
+        arrays.positives.append(positives)
+        arrays.positive_keys.append(keys(owners, positives, parts.items))
         seen[1:] += np.bincount(every // parts.items, minlength=users)
-        trained[1:] += np.bincount(training // parts.items, minlength=users)
+        trained[1:] += np.bincount(owners, minlength=users)
     positives_indptr, indptr = np.cumsum(trained), np.cumsum(seen)
     count = arrays.test_negatives.row[0]
     negatives.refuse_too_few(rows.user_names, test_users, indptr, parts.items, count)

@@ -10,9 +10,10 @@ from hpcncf.ncf.data import manifest as manifests
 from hpcncf.ncf.data.manifest import NAME, DataError, Manifest
 
 MAGIC: Final = b"\x93NUMPY"
-# Bytes of a value: users, items, context and negatives; bounds.
+# Bytes of a value: users, items, context and negatives; bounds; keys.
 VALUE: Final = 4
 BOUND: Final = 8
+KEY: Final = 2
 
 
 def check(folder: Path) -> None:
@@ -45,6 +46,7 @@ def content(told: Manifest) -> dict[str, int]:
         "test_negatives": VALUE * told.test_rows * told.test_negatives,
         "positives_indptr": BOUND * (told.users + 1),
         "positives": VALUE * told.train_pairs,
+        "positive_keys": KEY * told.train_pairs,
     }
 
 

@@ -55,6 +55,7 @@ class Kernel:
             np.ascontiguousarray(data.train_rows, dtype=record(self.context)),
             np.ascontiguousarray(data.positives_indptr, dtype=np.int64),
             np.ascontiguousarray(data.positives, dtype=np.int32),
+            np.ascontiguousarray(data.positive_keys, dtype=np.uint16),
         ]
         manifest = data.manifest
         lengths = [len(each) for each in self._kept[:2]]
@@ -67,7 +68,7 @@ class Kernel:
             manifest.users,
             manifest.items,
             manifest.train_rows,
-            len(self._kept[-1]),
+            len(self._kept[2]),
             sampling.rows_per_block(manifest.train_rows),
             *(each.ctypes.data for each in self._kept),
         )

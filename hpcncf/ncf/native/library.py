@@ -52,7 +52,7 @@ class Settings(Structure):
 class Data(Structure):
     _fields_ = [
         *((name, c_int64) for name in ("users", "items", "rows", "pairs", "rows_per_block")),
-        *((name, c_void_p) for name in ("train_rows", "indptr", "positives")),
+        *((name, c_void_p) for name in ("train_rows", "indptr", "positives", "keys")),
     ]
 
 

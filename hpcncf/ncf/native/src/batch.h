@@ -37,6 +37,7 @@ struct Data {
   const char* train_rows;
   const int64_t* indptr;
   const int32_t* positives;
+  const uint16_t* keys;  // of each positive: see Absent
 
   TrainRow train_row(int64_t row, int context) const {
     return {train_rows + size_t(row) * TrainRow::bytes(context)};
@@ -148,7 +149,7 @@ class Batch {
       const float* from_row = row(p).context();
       S* to_row = inputs.data() + size_t(p) * shape_.shared() + shape_.mlp;
       for (int n = 0; n < context; ++n) to_row[n] = S(from_row[n]);
-      absent_.ask_marks(users[p], drawn(p), shape_.negatives);
+      absent_.ask_first(users[p], drawn(p), shape_.negatives);
     }
     for (int p = 0; p < count; ++p) absent_.ask_positives(users[p], drawn(p), shape_.negatives);
     for (int p = 0; p < count; ++p) absent_.find(users[p], drawn(p), shape_.negatives);

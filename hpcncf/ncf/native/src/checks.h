@@ -56,12 +56,17 @@ inline void check(const Data& of, const Settings& settings) {
   demand(of.indptr[of.users] == of.pairs,
          "the positives' offsets end at " + std::to_string(of.indptr[of.users]) + ", there are " +
              std::to_string(of.pairs));
+  const int shift = Absent::key_shift(of.items);
   for (int64_t user = 0; user < of.users; ++user) {
     const int64_t first = of.indptr[user], end = of.indptr[user + 1];
     check_ids(of.positives + first, end - first, of.items, "positive");
     for (int64_t n = first + 1; n < end; ++n)
       demand_each(of.positives[n - 1] < of.positives[n], [&] {
         return "user " + std::to_string(user) + ": positives are not sorted";
+      });
+    for (int64_t n = first; n < end; ++n)
+      demand_each(of.keys[n] == (of.positives[n] - (n - first)) >> shift, [&] {
+        return "user " + std::to_string(user) + ": keys are not the positives'";
       });
     demand_each(settings.negatives == 0 || end - first < of.items, [&] {
       return "user " + std::to_string(user) + " has all " + std::to_string(of.items) +

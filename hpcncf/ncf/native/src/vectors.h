@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 
@@ -41,6 +42,15 @@ template <class V, class S>
 HPCNCF_INLINE V load(const S* from) {
   V value;
   std::memcpy(&value, from, sizeof value);
+  return value;
+}
+
+// The same where memory may end before: what is behind `end` is 0.
+template <class V, class S>
+HPCNCF_INLINE V load_until(const S* from, const S* end) {
+  if (end - from >= ptrdiff_t(sizeof(V) / sizeof(S))) return load<V>(from);
+  V value = {};
+  std::memcpy(&value, from, size_t(end - from) * sizeof(S));
   return value;
 }
 
