@@ -15,7 +15,7 @@ from torch import Tensor
 from hpcncf.ncf import ranking
 from hpcncf.ncf.data.manifest import Manifest
 from hpcncf.ncf.data.prepared import Prepared
-from hpcncf.ncf.data.rows import record
+from hpcncf.ncf.data.rows import keys, record
 from hpcncf.ncf.model import NeuMF
 from hpcncf.ncf.ranking import Candidates
 from hpcncf.spec import Model
@@ -52,7 +52,12 @@ def made(
     """Test rows of users with these training items; negatives are any but the held-out item."""
     own = random.integers(items, size=rows)
     others = (own[:, None] + random.integers(1, max(items, 2), size=(rows, negatives))) % items
+    lengths = [len(each) for each in known]
     sizes = dict.fromkeys(("rows", "train_rows", "train_pairs", "test_negatives"), 0)
+    owners, positives = (
+        np.repeat(range(len(known)), lengths),
+        np.concatenate(known).astype(np.int32),
+    )
     return Prepared(
         Manifest(
             **sizes,
@@ -71,9 +76,9 @@ def made(
         test_items=own.astype(np.int32),
         test_context=random.integers(-2, 3, size=(rows, context)).astype(np.float32),
         test_negatives=others.astype(np.int32),
-        positives_indptr=np.concatenate([[0], np.cumsum([len(each) for each in known])]),
-        positives=np.concatenate(known).astype(np.int32),
-        positive_keys=np.empty(0, dtype=np.uint16),  # nothing is drawn
+        positives_indptr=np.concatenate([[0], np.cumsum(lengths)]),
+        positives=positives,
+        positive_keys=keys(owners, positives, items),
     )
 
 
