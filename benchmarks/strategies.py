@@ -172,8 +172,7 @@ def main() -> int:
     asking.add_argument("--only", metavar="TEXT", default="", help="strategies whose name has it")
     asked = asking.parse_args()
     chosen = runnable(asked.only)
-    if not FULL_SIZE.exists():
-        synthetic.prepare_like(FULL_SIZE, "yelp")
+    synthetic.prepare_like(FULL_SIZE, "yelp", force=True)  # what is the same already stays
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "small"
         if real_frappe(folder) is None:

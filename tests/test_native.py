@@ -34,7 +34,30 @@ BUILDS = [
 ]
 
 NO_LOADER: Any = None
-LENGTHS = [1, 7, 8, 9, 17, 31, 32, 33, 64, 65, 127, 128, 129, 250, 255, 256, 257, 264, 1_700, 2_990]
+LENGTHS = [
+    1,
+    7,
+    8,
+    9,
+    17,
+    31,
+    32,
+    33,
+    64,
+    65,
+    127,
+    128,
+    129,
+    250,
+    255,
+    256,
+    257,
+    511,
+    512,
+    513,
+    1_700,
+    2_990,
+]
 
 pytestmark = [
     pytest.mark.skipif(not BUILDS, reason="engine native was not built here"),
@@ -355,6 +378,13 @@ def test_long_lists_of_positives_leave_the_negatives_as_they_are(
     own = users.astype(np.int64)
     drawn = sampling.negatives(training.seed, 2, rows, own, ends, positives, count, 9)
     assert items[:, 1:].tolist() == drawn.tolist()
+
+
+def test_keys_of_other_positives_are_refused(data: Prepared) -> None:
+    for spoilt in (data.positive_keys[1:], data.positive_keys + np.uint16(1)):
+        other = replace(data, positive_keys=spoilt)
+        with pytest.raises(HpcncfError, match="keys"):
+            engine(other, fresh(other, Model()), Model(), settings())
 
 
 def test_a_user_with_no_negatives_left_is_named(data: Prepared) -> None:

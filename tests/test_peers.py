@@ -47,6 +47,7 @@ def test_plain_data_has_each_training_pair_once_and_no_context(data: Prepared) -
     trained = Counter(pairs(data.train_users, data.train_items))
     assert max(trained.values()) > 1
     assert Counter(pairs(plain.train_users, plain.train_items)) == Counter(set(trained))
+    assert (np.diff(plain.train_users) < 0).sum() > len(trained) / 3  # in no order of users
     assert plain.manifest.train_rows == len(plain.train_users) == len(trained)
     assert plain.manifest.context_columns == []
     assert plain.train_context.shape == (len(trained), 0)

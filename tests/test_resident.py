@@ -9,7 +9,7 @@ import torch
 from make_runs import tiny
 
 from hpcncf.errors import HpcncfError
-from hpcncf.ncf import resident
+from hpcncf.ncf import resident, sampling
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.instances import Schedule, batch_of
 from hpcncf.ncf.resident import Resident
@@ -33,6 +33,17 @@ def test_of_little_data_the_order_is_most(data: Prepared) -> None:
     ranks = Schedule(1501, 50, 0, 50)
     arrays = 1501 * 44 + 41 * 8 + data.manifest.train_pairs * 4
     assert resident.needed(data, narrow, ranks, torch.device("cpu")) == arrays + 3 * 8 * 2048
+
+
+def test_of_an_order_of_blocks_the_rows_and_the_blocks_are_held(
+    data: Prepared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampling, "MANY_ROWS", 1_000)
+    narrow = TRAINING.model_copy(update={"negatives": 1})
+    ranks = Schedule(1501, 50, 0, 50)
+    arrays = 1501 * 44 + 41 * 8 + data.manifest.train_pairs * 4
+    order = 8 * (1501 + 93 + 1501)
+    assert resident.needed(data, narrow, ranks, torch.device("cpu")) == arrays + order
 
 
 def test_too_little_memory_is_told_with_both_sizes() -> None:

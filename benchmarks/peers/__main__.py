@@ -184,8 +184,7 @@ def one_core() -> int:
 def main() -> int:
     for peer in environments.PEERS:
         environments.python_of(peer)
-    if not FULL_SIZE.exists():
-        synthetic.prepare_like(FULL_SIZE, "yelp")
+    synthetic.prepare_like(FULL_SIZE, "yelp", force=True)  # what is the same already stays
     core, about = one_core(), environment.describe()
     with tempfile.TemporaryDirectory() as temporary:
         folder, source = Path(temporary), os.environ.get("HPCNCF_DATA")

@@ -25,13 +25,12 @@ def plain(data: Prepared) -> Prepared:
     """
     told, pairs = data.manifest, data.manifest.train_pairs
     changes = {"train_rows": pairs, "rows": pairs + told.test_rows, "context_columns": []}
-    held = np.diff(data.positives_indptr)
+    owners = np.repeat(np.arange(told.users), np.diff(data.positives_indptr))
+    anywhere = np.random.default_rng(0).permutation(pairs)  # neighbours may share a block
     return replace(
         data,
         manifest=told.model_copy(update=changes),
-        train_rows=recorded(
-            np.repeat(np.arange(told.users), held), data.positives, np.empty((pairs, 0))
-        ),
+        train_rows=recorded(owners[anywhere], data.positives[anywhere], np.empty((pairs, 0))),
         test_context=np.empty((told.test_rows, 0), dtype=np.float32),
     )
 

@@ -44,10 +44,10 @@ def epoch_order(seed: int, epoch: int, rows: int, device: torch.device) -> Tenso
 
 
 def order_bytes(rows: int) -> int:
-    """Of the three tables that a permutation is made from; or of the order and its blocks' rows."""
-    each = sampling.rows_per_block(rows)
-    tables = 3 * 8 << sampling.order_bits(rows // each)
-    return tables if each == 1 else max(tables, 2 * 8 * rows + 8 * (rows // each))
+    """Of the three tables that a permutation is made from; in blocks, of the order, the blocks and
+    the rows they are spread to."""
+    blocks = rows // sampling.rows_per_block(rows)
+    return 3 * 8 << sampling.order_bits(rows) if blocks == rows else 8 * (2 * rows + blocks)
 
 
 def _permutation(count: int, keys: list[int], device: torch.device) -> Tensor:

@@ -36,7 +36,7 @@ NEGATIVES, ORDER, HELD_OUT, TEST_NEGATIVES, SYNTHETIC, DROPOUT, PLACES = range(7
 
 ROWS_PER_BLOCK = 16
 MANY_ROWS = 1 << 20
-"""From so many on rows are read in blocks: fewer lie in the caches, where any is as near."""
+"""From so many on rows are read in blocks: fewer lie in the caches, or nearly so."""
 
 
 def philox(seed: int, purpose: int, epoch: int, rows: Ints, blocks: int = 1) -> NDArray[np.uint32]:

@@ -49,7 +49,9 @@ def _asked_for(cluster: Cluster, asked: argparse.Namespace) -> list[Job]:
         if len(words) == 1 and not any(_remembered(job) for job in jobs):
             raise Refused("slurm_load_jobs error: Invalid job id specified\n")
     states = (asked.states or "").upper()
-    jobs = [job for job in jobs if _remembered(job) and asked.name in (None, job.title)]
+    jobs = [job for job in jobs if _remembered(job)]
+    if asked.name is not None:
+        jobs = [job for job in jobs if job.title in asked.name.split(",")]
     if states == "ALL":
         return jobs
     if states:

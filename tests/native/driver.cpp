@@ -3,6 +3,7 @@
 
 #include "api.cpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -298,6 +299,69 @@ void random_shapes() {
   }
 }
 
+// Users' lists of positives, and what a search by counting one by one finds.
+struct Lists {
+  const int64_t items;
+  std::vector<int64_t> indptr{0};
+  std::vector<int32_t> positives;
+  std::vector<uint16_t> keys;
+
+  explicit Lists(int64_t items) : items(items) {}
+
+  void add(std::vector<int32_t> list) {
+    std::sort(list.begin(), list.end());
+    list.erase(std::unique(list.begin(), list.end()), list.end());
+    for (size_t n = 0; n < list.size(); ++n) {
+      positives.push_back(list[n]);
+      keys.push_back(uint16_t((list[n] - int32_t(n)) >> Absent::key_shift(items)));
+    }
+    indptr.push_back(int64_t(positives.size()));
+  }
+
+  std::vector<int32_t> absent_of(int64_t user) const {
+    std::vector<int32_t> found;
+    int64_t next = indptr[user];
+    for (int32_t item = 0; item < items; ++item)
+      if (next < indptr[user + 1] && positives[next] == item)
+        ++next;
+      else
+        found.push_back(item);
+    return found;
+  }
+};
+
+// Every item that a user does not have is found by its number, and no other.
+void every_negative() {
+  std::mt19937 random(7);
+  for (int64_t items : {3'000, 65'536, 65'537, 300'000}) {
+    Lists lists(items);
+    const int32_t last = int32_t(items) - 1;
+    for (int held : {0, 1, 31, 33, 60, 63, 64, 65, 127, 129, 200, 256, 257, 600}) {
+      std::vector<int32_t> together, anywhere, at_the_end;
+      for (int n = 0; n < held; ++n) {
+        together.push_back(501 + n);
+        at_the_end.push_back(last - n);
+        anywhere.push_back(int32_t(random() % items));
+      }
+      lists.add(together);
+      lists.add(anywhere);
+      lists.add(at_the_end);
+    }
+    const int64_t users = int64_t(lists.indptr.size()) - 1;
+    const Absent absent(lists.indptr.data(), lists.positives.data(), lists.keys.data(), users,
+                        items);
+    for (int64_t user = 0; user < users; ++user) {
+      const std::vector<int32_t> expected = lists.absent_of(user);
+      const uint64_t others = expected.size();
+      std::vector<int32_t> drawn;
+      for (uint64_t nth = 0; nth < others; ++nth)
+        drawn.push_back(int32_t(uint32_t(((nth << 32) + others - 1) / others)));
+      absent.find(user, drawn.data(), int(others));
+      expect(drawn == expected, "each of the items that a user does not have");
+    }
+  }
+}
+
 // Each part of a task is taken once, whatever the threads and however long the parts are.
 void tasks() {
   std::mt19937 random(5);
@@ -332,6 +396,7 @@ int main() {
   rows_in_and_out();
   counters();
   tasks();
+  every_negative();
   no_number_in_the_context();
   random_shapes();
   std::printf("%d failures\n", failures);

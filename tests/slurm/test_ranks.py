@@ -112,7 +112,7 @@ def test_an_srun_without_its_cores_is_told_by_the_rank(
                      cwd=user.folder)  # fmt: skip
     user.ends()
     (rank,) = user.records("rank-*.json")
-    assert rank["cores"]["allocated"] == 2
+    assert (rank["outcome"], rank["cores"]["allocated"]) == ("completed", 2)
     version = user.cluster.run("srun", "--version").split()[1].rpartition(".")[0]
     trapped = version in ("22.05", "23.02")
     assert ("WARNING: rank 0: only 1 of 2" in (user.folder / "log").read_text()) == trapped

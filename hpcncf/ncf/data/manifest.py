@@ -96,8 +96,11 @@ def read(folder: Path) -> Manifest:
         plain = json.loads(path.read_text(encoding="utf-8"))
         version = plain.get("format_version")
         if version != FORMAT_VERSION:
+            dataset = plain.get("dataset")
+            again = prepare_command(dataset if dataset in MUST_SAY else None, folder)
             raise DataError(
-                f"{path}: format {version}, this hpcncf reads {FORMAT_VERSION}: prepare it again"
+                f"{path}: format {version}, this hpcncf reads {FORMAT_VERSION}: prepare it again: "
+                f"`{again} --force`"
             )
         return Manifest.model_validate(plain)
     except OSError as error:

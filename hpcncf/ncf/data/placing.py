@@ -12,15 +12,8 @@ from numpy.typing import NDArray
 from hpcncf.ncf.data.columns import Column, spread
 from hpcncf.ncf.sampling import places
 
-PART_ROWS: Final = 1 << 20
-"""Rows put in their order at once: a few hundred MB. Each part is an open file."""
-
-
-def placed(rows: NDArray[Any]) -> NDArray[Any]:
-    """All rows, in memory."""
-    found = np.empty_like(rows)
-    found[places(0, len(rows), len(rows))] = rows
-    return found
+PART_BYTES: Final = 1 << 26
+"""Put in their order at once. Each part is an open file."""
 
 
 class Placing:
@@ -28,24 +21,27 @@ class Placing:
     places."""
 
     def __init__(self, folder: Path, to: Column, rows: int, files: ExitStack) -> None:
+        """Of so many rows in all. Needs room in `folder` for them until `finish`."""
         self._to, self._rows, self._came = to, rows, 0
-        moved = np.dtype([("place", np.int64), ("row", to.kind)])
+        self._kind = np.dtype([("place", np.int64), ("row", to.kind)])
+        self._each = max(1, PART_BYTES // self._kind.itemsize)
         self._parts = [
-            files.enter_context(Column(folder / f".rows-{number}", moved))
-            for number in range(-(-rows // PART_ROWS))
+            files.enter_context(Column(folder / f".rows-{number}", self._kind))
+            for number in range(-(-rows // self._each))
         ]
 
     def append(self, rows: NDArray[Any]) -> None:
-        moved = np.empty(len(rows), self._parts[0].kind)
+        moved = np.empty(len(rows), self._kind)
         moved["place"] = places(self._came, self._came + len(rows), self._rows)
         moved["row"] = rows
-        spread(moved, moved["place"] // PART_ROWS, self._parts)
+        spread(moved, moved["place"] // self._each, self._parts)
         self._came += len(rows)
 
     def finish(self) -> None:
         for part in self._parts:
             moved = part[:]
-            rows = np.empty(len(moved), self._to.kind)
-            rows[moved["place"] % PART_ROWS] = moved["row"]
-            self._to.append(rows)
+            part.close()
             part.path.unlink()
+            rows = np.empty(len(moved), self._to.kind)
+            rows[moved["place"] % self._each] = moved["row"]
+            self._to.append(rows)

@@ -84,7 +84,7 @@ def load(folder: Path) -> Prepared:
 def _check_ids(folder: Path, data: Prepared) -> None:
     """A tenth of a second for millions of rows; torch would end a rank with no word of the file.
 
-    It also brings the rows into the page cache in their order: training reads them at random.
+    It also brings the rows into the page cache in their order: training reads blocks at random.
     """
     users, items = data.manifest.users, data.manifest.items
     arrays: list[tuple[str, Int32s, int]] = [

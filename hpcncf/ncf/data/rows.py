@@ -16,8 +16,8 @@ Floats = NDArray[np.float32]
 
 
 def record(context_columns: int) -> np.dtype[Any]:
-    """A training row as its file holds it. All of a row lies together: rows are read at random, and
-    each place costs a walk of the page table."""
+    """A training row as its file holds it. All of a row lies together: rows, or blocks of
+    them, are read at random, and each place costs a walk of the page table."""
     context = ("context", np.float32, (context_columns,))
     return np.dtype([("user", np.int32), ("item", np.int32), context])
 

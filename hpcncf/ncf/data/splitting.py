@@ -19,7 +19,7 @@ from hpcncf.ncf.data.columns import Column, Sliced, slices
 from hpcncf.ncf.data.holding import held_out, user_counts
 from hpcncf.ncf.data.manifest import DataError
 from hpcncf.ncf.data.pairs import Parts
-from hpcncf.ncf.data.placing import Placing, placed
+from hpcncf.ncf.data.placing import Placing
 from hpcncf.ncf.data.rows import (
     Int32s,
     Int64s,
@@ -71,8 +71,8 @@ def leave_one_out(
 ) -> Counts:
     """Write the arrays: of each user with two rows or more one is for testing, see `held_out`.
 
-    Needs room in `folder` for twice the pairs and once the rows beside what stays. Raises DataError
-    where a user has too few items to draw negatives from.
+    Needs room in `folder` for twice the pairs beside what stays. Raises DataError where a user has
+    too few items to draw negatives from.
     """
     say("choosing the test rows")
     counts = user_counts(rows.users, len(rows.user_names))
@@ -100,7 +100,10 @@ def save(folder: Path, split: Split) -> Counts:
     _refuse_insatiable(train, indptr)
     with ExitStack() as files:
         arrays = Arrays(folder, width, drawn.shape[1], files)
-        arrays.train.append(placed(recorded(train.users, train.items, train.context)))
+        placing = Placing(folder, arrays.train, len(train), files)
+        for part in slices(len(train)):
+            placing.append(recorded(train.users[part], train.items[part], train.context[part]))
+        placing.finish()
         _append(arrays.test, test.users, test.items, test.context)
         arrays.test_negatives.append(drawn)
         arrays.positives_indptr.append(indptr)

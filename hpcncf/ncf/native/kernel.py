@@ -63,6 +63,10 @@ class Kernel:
             raise HpcncfError(
                 f"engine native: arrays of {lengths} rows do not fit {manifest.title}"
             )
+        if len(data.positive_keys) != len(data.positives):
+            raise HpcncfError(
+                f"engine native: {len(data.positive_keys)} keys of {len(data.positives)} positives"
+            )
         settings = _settings(sizes, training, self.context, threads, most_positives)
         told = Data(
             manifest.users,

@@ -52,6 +52,7 @@ def test_jobs_are_found_by_their_name(slurm: Slurm) -> None:
     one, other = (slurm.submit("true", "--hold", f"--job-name={name}") for name in ("one", "other"))
     asked = ["squeue", "--noheader", "--format=%i"]
     assert slurm.run(*asked, "--name=other").split() == [other]
+    assert set(slurm.run(*asked, "--name=one,other").split()) == {one, other}
     assert {one, other} <= set(slurm.run(*asked).split())
     slurm.run("scancel", one, other)
 

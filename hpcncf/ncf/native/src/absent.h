@@ -20,8 +20,13 @@ class Absent {
  public:
   Absent(const int64_t* indptr, const int32_t* positives, const uint16_t* keys, int64_t users,
          int64_t items)
-      : indptr_(indptr), positives_(positives), keys_(keys), end_(keys + indptr[users]), items_(items),
-        shift_(key_shift(items)), marks_(indptr[users] / EACH) {
+      : indptr_(indptr),
+        positives_(positives),
+        keys_(keys),
+        end_(keys + indptr[users]),
+        items_(items),
+        shift_(key_shift(items)),
+        marks_(indptr[users] / EACH) {
     for (int64_t user = 0; user < users; ++user)
       if (const List list = of(user); !list.is_short())
         mark(list, marks_.data() + indptr[user] / EACH);
@@ -69,11 +74,11 @@ class Absent {
   }
 
  private:
-  static constexpr int EACH = 8;      // positives for a mark
-  static constexpr int WINDOW = 16;   // positives looked at together: a second look is seldom needed
+  static constexpr int EACH = 8;  // positives for a mark
+  static constexpr int WINDOW = 16;  // positives looked at together: more are seldom needed
   static constexpr int TOGETHER = 4;  // words
   static constexpr int KEYS = LANES<uint16_t>;  // of a vector
-  static constexpr int MOST_VECTORS = 8;        // of a short list
+  static constexpr int MOST_VECTORS = 16;  // of a short list
   typedef Vector<uint16_t, KEYS> Keys;
 
   struct List {
