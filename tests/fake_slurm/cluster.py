@@ -15,6 +15,9 @@ from fake_slurm.request import Refused
 from fake_slurm.scheduler import Queue
 from fake_slurm.steps import LiveStep
 
+HEEDED_S = 1.0
+"""From a warning to the end that it warns of, even where the machine stood still between them."""
+
 
 @dataclass
 class Cluster:
@@ -75,10 +78,11 @@ class Cluster:
         second = self.queue.settings.second_s
         left = job.began + job.limit_min * 60 * second - time.time()
         warning = job.request.warning
-        if warning and not job.warned and left <= warning[1] * second:
-            job.warned = True
+        now = time.time()
+        if warning and job.warned is None and left <= warning[1] * second:
+            job.warned = now
             self.signal(job, warning[0], script=warning[2])
-        if left <= 0:
+        if left <= 0 and (job.warned is None or now - job.warned > HEEDED_S):
             self.end(job, "TIMEOUT")
 
     def signal(self, job: Job, number: int, script: bool = False) -> None:
@@ -137,7 +141,7 @@ class Cluster:
     def _back_to_the_queue(self, job: Job) -> None:
         job.earlier.append(job.run())
         delay = self.queue.settings.requeue_delay_s * self.queue.settings.second_s
-        job.state, job.again, job.warned, job.by = "PENDING", False, False, None
+        job.state, job.again, job.warned, job.by = "PENDING", False, None, None
         job.began = job.ended = job.deadline = None
         job.nodes, job.steps, job.exit_code = [], [], (0, 0)
         job.restarts += 1

@@ -85,7 +85,7 @@ class Job:
     by: int | None = None
     """Who cancelled it."""
     limit_min: float = 0.0
-    warned: bool = False
+    warned: float | None = None
     numbered: bool = False
     """Whether `number` is its own, not its array's."""
     nameless: bool = False
