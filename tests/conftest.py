@@ -170,8 +170,15 @@ class FakeSlurm:
         self._fault("starve", job, str(rank))
 
     def end(self) -> None:
-        if (self.folder / "controller.socket").exists():
-            self._fault("end")
+        """Its controller has ended what runs, and is gone."""
+        there = self.folder / "controller.socket"
+        if not there.exists():
+            return
+        self._fault("end")
+        deadline = time.monotonic() + 60
+        while there.exists():
+            assert time.monotonic() < deadline, "the pretended controller does not end"
+            time.sleep(0.01)
 
     def _fault(self, *words: str) -> None:
         client = [sys.executable, "-IS", FAKE_SLURM.parent / "client.py", "fault", *words]
