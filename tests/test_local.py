@@ -81,9 +81,14 @@ def states(here: Path) -> list[RunState]:
     return status.states(paths, read_plan(paths))
 
 
-def trains(here: Path) -> bool:
-    """Whether a run is under way, past its start."""
-    return any(one.progress and one.progress.step for one in states(here) if one.state == "running")
+def trains(here: Path, ranks: int = 1) -> bool:
+    """Whether a run of so many ranks or more is under way, past its start."""
+    running = [one for one in states(here) if one.state == "running"]
+    return any(
+        one.progress and one.progress.step
+        for one in running
+        if one.run.resources.tasks_per_node >= ranks
+    )
 
 
 def queue_ends(here: Path) -> bool:
@@ -130,7 +135,7 @@ def test_a_killed_rank_is_told_by_its_signal_and_retried_alone(
 ) -> None:
     job_file(ENDLESS % 2 + "  - {resources.tasks_per_node: 1}\n")
     assert hpcncf(here, "submit", "job.yaml", "--cluster", "local").returncode == 0
-    assert within(120, lambda: trains(here))
+    assert within(120, lambda: trains(here, ranks=2))
     (running,) = [state for state in states(here) if state.state == "running"]
     (queue,) = {state.job.id for state in states(here) if state.job}
     ranks = ranks_of(int(queue))
@@ -145,7 +150,7 @@ def test_a_killed_rank_is_told_by_its_signal_and_retried_alone(
 
     retried = hpcncf(here, "retry", "results/tiny", "--cluster", "local", "--json")
     assert json.loads(retried.stdout)["submitted"] == [running.run.id]
-    assert within(120, lambda: trains(here))
+    assert within(120, lambda: trains(here, ranks=2))
     cancelled = hpcncf(here, "cancel", running.run.id[:7], "--json")
     assert json.loads(cancelled.stdout)["cancelled"][0]["was"] == "running"
     assert queue_ends(here)
