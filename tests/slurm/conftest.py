@@ -130,17 +130,6 @@ def _cluster(verb: str, folder: Path, *options: str) -> None:
         pytest.fail(f"cluster.py {verb}: {said.decode()}", pytrace=False)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The slow ones first, so that no worker waits long for another at the end; and last what looks
-    at a job that is under way since the first cases."""
-
-    def turn(item: pytest.Item) -> int:
-        marks = {mark.name for mark in item.iter_markers()}
-        return -1 if marks >= {"slurm", "slow"} else item.path.name == "test_time_limit.py"
-
-    items.sort(key=turn)
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item,

@@ -109,6 +109,6 @@ def slurm(
 
 @pytest.fixture(scope="session", autouse=True)
 def limited(slurm: Slurm) -> str:
-    """A job that takes longer than its minute: submitted first, looked at last of all."""
+    """A job that takes longer than its minute: submitted first, looked at by the last module."""
     task = "trap 'echo USR2' USR2; echo began; while :; do sleep 0.1; done"
     return slurm.submit(f'srun sh -c "{task}"; echo after', "--time=1", "--signal=USR2@30")

@@ -1,4 +1,4 @@
-"""The limit of a job's time; the last case of all: the others run while it passes."""
+"""The limit of a job's time; the last module, so that the others' cases run while it passes."""
 
 from __future__ import annotations
 
