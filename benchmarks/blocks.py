@@ -8,18 +8,15 @@ Runs share the cores, one thread each: nothing here is timed.
 
 from __future__ import annotations
 
-import multiprocessing
 import sys
 import tempfile
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from itertools import product
 from pathlib import Path
 from typing import Final
 
 from benchmarks.quality import difference, last, spread
-from benchmarks.training import made_movielens, real_frappe, trainer
-from hpcncf.monitor.cores import usable_cpus
+from benchmarks.training import in_processes, made_movielens, real_frappe, trainer
 from hpcncf.ncf import sampling
 from hpcncf.ncf.data import prepared, synthetic
 from hpcncf.ncf.data.prepared import Prepared
@@ -59,11 +56,7 @@ def visited(folder: Path, in_blocks: bool, seed: int, settings: Settings) -> Tra
 
 def trained(folder: Path, settings: Settings) -> dict[bool, list[TrainingRecord]]:
     """In blocks and row by row, by seed."""
-    jobs = list(product((False, True), SEEDS))
-    fresh = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(len(usable_cpus()), mp_context=fresh) as pool:
-        asked = [pool.submit(visited, folder, *job, settings) for job in jobs]
-        records = [each.result() for each in asked]
+    records = in_processes(visited, product([folder], (False, True), SEEDS, [settings]))
     return {way: records[way * len(SEEDS) :][: len(SEEDS)] for way in (False, True)}
 
 

@@ -21,9 +21,8 @@ import torch
 
 from benchmarks import ladder
 from benchmarks.ladder import Step
-from benchmarks.training import real_frappe, trainer
+from benchmarks.training import frappe_or_made, full_size, trainer
 from hpcncf.ncf import engine, model
-from hpcncf.ncf.data import prepared, synthetic
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.instances import Schedule
 from hpcncf.ncf.loaders import Loader
@@ -35,7 +34,6 @@ ROUNDS = 5
 ROUNDS_OF_EPOCHS = 3
 EPOCHS = 3
 WARMUP_STEPS = 20
-FULL_SIZE = Path(__file__).parent.parent / "data/yelp"
 
 
 @dataclass(frozen=True)
@@ -93,12 +91,6 @@ class Climber:
         return steps * instances / (time.perf_counter() - began)
 
 
-def full_size() -> Prepared:
-    """Made data of the Yelp extract's shape, which is kept: making it takes a while."""
-    synthetic.prepare_like(FULL_SIZE, "yelp", force=True)  # what is the same already stays
-    return prepared.load(FULL_SIZE)
-
-
 def speeds(data: Prepared) -> list[float]:
     """Each rung's median."""
     climbers = [Climber(rung, data) for rung in LADDER]
@@ -120,10 +112,7 @@ def quality() -> list[tuple[float, float]]:
     """Each rung's instances per second on Frappe, the median, and its HR@10 after three epochs."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "frappe"
-        data = real_frappe(folder)
-        if data is None:
-            synthetic.prepare_like(folder, "frappe")
-            data = prepared.load(folder)
+        data = frappe_or_made(folder)
         print(f"Quality: {data.manifest.title}, {EPOCHS} epochs.\n", flush=True)
         rounds = range(ROUNDS_OF_EPOCHS)
         records = [[trained(rung, data, folder) for rung in LADDER] for _ in rounds]

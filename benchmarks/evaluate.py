@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from benchmarks.engines import full_size
+from benchmarks.training import full_size
 from hpcncf.ncf import engine, model
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.evaluate import Ranker, pairs

@@ -23,9 +23,8 @@ import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.engines import full_size
 from benchmarks.quality import difference
-from benchmarks.training import real_frappe, trainer
+from benchmarks.training import full_size, real_frappe, trainer
 from hpcncf.ncf import model, precision, touched
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.instances import Schedule

@@ -17,7 +17,8 @@ from typing import Final
 
 import torch
 
-from benchmarks.engines import Climber, Rung, full_size
+from benchmarks.engines import Climber, Rung
+from benchmarks.training import full_size
 from hpcncf.monitor.cores import usable_cpus
 
 ROUNDS: Final = 7

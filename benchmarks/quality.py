@@ -10,19 +10,16 @@ thread each: nothing here is timed.
 from __future__ import annotations
 
 import math
-import multiprocessing
 import statistics
 import sys
 import tempfile
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Final
 
-from benchmarks.training import ENGINES, SEEDS, made_movielens, real_frappe, trainer
-from hpcncf.monitor.cores import usable_cpus
+from benchmarks.training import ENGINES, SEEDS, in_processes, made_movielens, real_frappe, trainer
 from hpcncf.ncf.data import prepared
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.records import Epoch, TrainingRecord
@@ -74,10 +71,7 @@ def finished(folder: Path, engine: str, seed: int, epochs: int) -> TrainingRecor
 def trained(folder: Path, epochs: int) -> dict[str, list[TrainingRecord]]:
     """Of each engine, by seed."""
     jobs = list(product(ENGINES, SEEDS))
-    fresh = multiprocessing.get_context("spawn")  # a fork would copy torch's threads half
-    with ProcessPoolExecutor(len(usable_cpus()), mp_context=fresh) as pool:
-        asked = [pool.submit(finished, folder, engine, seed, epochs) for engine, seed in jobs]
-        records = [each.result() for each in asked]
+    records = in_processes(finished, [(folder, *job, epochs) for job in jobs])
     return {
         engine: [record for job, record in zip(jobs, records, strict=True) if job[0] == engine]
         for engine in ENGINES

@@ -19,7 +19,8 @@ from typing import Final
 
 import torch
 
-from benchmarks.engines import Climber, Rung, full_size
+from benchmarks.engines import Climber, Rung
+from benchmarks.training import full_size
 from hpcncf.ncf.data import prepared, synthetic
 from hpcncf.ncf.data.manifest import Manifest
 from hpcncf.ncf.data.prepared import Prepared

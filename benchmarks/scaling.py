@@ -16,7 +16,8 @@ from typing import Final
 import numpy as np
 import torch
 
-from benchmarks.engines import Climber, Rung, full_size
+from benchmarks.engines import Climber, Rung
+from benchmarks.training import full_size
 from hpcncf.monitor.cores import usable_cpus
 from hpcncf_analysis.scaling.law import Law, Refusal, fit, peak, relative
 

@@ -23,9 +23,9 @@ import torch.distributed as dist
 
 from benchmarks import results
 from benchmarks.strategy import STRATEGIES, Strategy
-from benchmarks.training import real_frappe, trainer
+from benchmarks.training import FULL_SIZE, frappe_or_made, full_size, trainer
 from hpcncf.monitor.cores import usable_cpus
-from hpcncf.ncf.data import prepared, synthetic
+from hpcncf.ncf.data import prepared
 from hpcncf.ncf.native import library
 from hpcncf.rank import ending
 from hpcncf.rank.launcher import Place
@@ -35,7 +35,6 @@ ROUNDS: Final = 3
 EPOCHS: Final = 3
 WORDS: Final = 5
 """Columns of the table that are written by hand."""
-FULL_SIZE: Final = Path(__file__).parent.parent / "data/yelp"
 MEASURED: Final = ("full size", "×", "small", "×", "start, s", f"HR@10, {EPOCHS} epochs")
 
 # A server that has imported torch once: its ranks are forked, and begin at once.
@@ -172,12 +171,9 @@ def main() -> int:
     asking.add_argument("--only", metavar="TEXT", default="", help="strategies whose name has it")
     asked = asking.parse_args()
     chosen = runnable(asked.only)
-    synthetic.prepare_like(FULL_SIZE, "yelp", force=True)  # what is the same already stays
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "small"
-        if real_frappe(folder) is None:
-            synthetic.prepare_like(folder, "frappe")
-        titles = [prepared.load(each).manifest.title for each in (FULL_SIZE, folder)]
+        titles = [data.manifest.title for data in (full_size(), frappe_or_made(folder))]
         print(
             f"Instances per second, medians of {asked.rounds} rounds. Full size: {titles[0]}. "
             f"Small: {titles[1]}. ×: against the row named beside it. Start: until the first step, "

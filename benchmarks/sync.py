@@ -24,11 +24,10 @@ import torch
 import torch.distributed as dist
 from torch.distributed import FileStore  # type: ignore[attr-defined]
 
-from benchmarks.engines import full_size
-from benchmarks.training import real_frappe, trainer
+from benchmarks.training import frappe_or_made, full_size, trainer
 from hpcncf.monitor.cores import usable_cpus
 from hpcncf.ncf import distributed, engine, model
-from hpcncf.ncf.data import prepared, synthetic
+from hpcncf.ncf.data import prepared
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.instances import Schedule
 from hpcncf.ncf.loaders import Loader
@@ -260,8 +259,7 @@ def main() -> int:
     full_size()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        if real_frappe(folder / "data") is None:
-            synthetic.prepare_like(folder / "data", "frappe")
+        frappe_or_made(folder / "data")
         known = {"BENCHMARK_CPUS": ",".join(map(str, usable_cpus())), "GLOO_SOCKET_IFNAME": "lo"}
         command = [sys.executable, "-m", "benchmarks.sync", temporary]
         ranks = [subprocess.Popen([*command, rank], env=os.environ | known) for rank in ("0", "1")]

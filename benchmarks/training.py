@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+from hpcncf.monitor.cores import usable_cpus
 from hpcncf.ncf.data import frappe, prepared, synthetic
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.train import Trainer
@@ -16,6 +19,9 @@ from hpcncf.rank.launcher import Place
 from hpcncf.records import Epoch
 from hpcncf.spec import Data, Model, Resources, Training
 
+Result = TypeVar("Result")
+
+FULL_SIZE: Final = Path(__file__).parent.parent / "data/yelp"
 SEEDS: Final = (0, 1, 2, 3, 4)
 LAZY: Final = {"optimizer": "lazy_adam"}
 ENGINES: Final[dict[str, dict[str, Any]]] = {
@@ -37,11 +43,34 @@ def real_frappe(folder: Path) -> Prepared | None:
     return prepared.load(folder)
 
 
+def frappe_or_made(folder: Path) -> Prepared:
+    """Frappe where there is one, else made data of its shape."""
+    data = real_frappe(folder)
+    if data is None:
+        synthetic.prepare_like(folder, "frappe")
+        data = prepared.load(folder)
+    return data
+
+
+def full_size() -> Prepared:
+    """Made data of the Yelp extract's shape, which is kept: making it takes a while."""
+    synthetic.prepare_like(FULL_SIZE, "yelp", force=True)  # what is the same already stays
+    return prepared.load(FULL_SIZE)
+
+
 def made_movielens(folder: Path) -> Prepared:
     """Made data of MovieLens 100K's shape, one of each user's rows held out. Almost all test pairs
     are new: a task that a table of counts cannot do."""
     synthetic.prepare(folder, users=943, items=1_682, train_rows=99_057)
     return prepared.load(folder)
+
+
+def in_processes(trained: Callable[..., Result], jobs: Iterable[tuple[Any, ...]]) -> list[Result]:
+    """In the order of the jobs; at once as many as there are cores."""
+    fresh = multiprocessing.get_context("spawn")  # a fork would copy torch's threads half
+    with ProcessPoolExecutor(len(usable_cpus()), mp_context=fresh) as pool:
+        asked = [pool.submit(trained, *job) for job in jobs]
+        return [each.result() for each in asked]
 
 
 def trainer(

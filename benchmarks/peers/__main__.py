@@ -16,17 +16,16 @@ from typing import Any
 
 import torch
 
+from benchmarks import training
 from benchmarks.peers import environments, export
 from benchmarks.peers.contestants import Contestant, Ours, Peer, Window
 from hpcncf import environment
-from hpcncf.ncf.data import frappe, prepared, synthetic
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.evaluate import Quality
 from hpcncf.ncf.instances import Schedule
 from hpcncf.spec import Model, Training
 
 ROOT = Path(__file__).parent.parent.parent
-FULL_SIZE = ROOT / "data/yelp"
 ROUNDS = 5
 SEEDS = (0, 1, 2)
 EPOCHS = 20
@@ -184,16 +183,11 @@ def one_core() -> int:
 def main() -> int:
     for peer in environments.PEERS:
         environments.python_of(peer)
-    synthetic.prepare_like(FULL_SIZE, "yelp", force=True)  # what is the same already stays
     core, about = one_core(), environment.describe()
     with tempfile.TemporaryDirectory() as temporary:
-        folder, source = Path(temporary), os.environ.get("HPCNCF_DATA")
-        versions = print_full_size(prepared.load(FULL_SIZE), folder / "full")
-        if source:
-            frappe.prepare(folder / "frappe", Path(source))
-        else:
-            synthetic.prepare_like(folder / "frappe", "frappe")
-        print_small(prepared.load(folder / "frappe"), folder / "small")
+        folder = Path(temporary)
+        versions = print_full_size(training.full_size(), folder / "full")
+        print_small(training.frappe_or_made(folder / "frappe"), folder / "small")
     print(
         f"\n{about['cpu_model']}, core {core}; hpcncf: torch {about['torch']}; peers: "
         + "; ".join(", ".join(f"{k} {v}" for k, v in each.items()) for each in versions.values())

@@ -20,8 +20,9 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from benchmarks.engines import WARMUP_STEPS, Climber, Rung, full_size
+from benchmarks.engines import WARMUP_STEPS, Climber, Rung
 from benchmarks.peers import environments
+from benchmarks.training import FULL_SIZE, full_size
 from hpcncf.ncf import model, sampling
 from hpcncf.ncf.data import manifest
 from hpcncf.ncf.data.prepared import Prepared
@@ -29,7 +30,6 @@ from hpcncf.ncf.native import library
 from hpcncf.spec import Model, Training
 
 HERE: Final = Path(__file__).parent
-FULL_SIZE: Final = HERE.parent.parent / "data/yelp"
 ROUNDS: Final = 5
 STEPS: Final = 1500
 """Of a window, one to two seconds."""

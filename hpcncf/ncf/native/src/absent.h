@@ -124,7 +124,7 @@ class Absent {
       const Keys mine = Keys(place < broadcast<Keys>(uint16_t(held - first)));
       for (int n = 0; n < TOGETHER; ++n) before[n] -= Keys(keys <= key[n]) & mine;
     }
-    for (int n = 0; n < TOGETHER; ++n) nth[n] += exactly(list, nth[n], lanes_sum(before[n]));
+    for (int n = 0; n < TOGETHER; ++n) nth[n] += exactly(list, nth[n], sum_of(before[n]));
   }
 
   // Of the positives with a key up to the nth's, those that come before it: nearly always all.
@@ -136,7 +136,7 @@ class Absent {
   }
 
   // Of numbers so small that four lanes' sums fit into one.
-  static int32_t lanes_sum(Keys x) {
+  static int32_t sum_of(Keys x) {
     uint64_t fours[KEYS / 4], sum = 0;
     std::memcpy(fours, &x, sizeof x);
     for (const uint64_t four : fours) sum += four;
