@@ -52,6 +52,19 @@ def test_the_arrays_cannot_be_changed(tmp_path: Path) -> None:
         load(tmp_path / "data").train_items[0] = 1
 
 
+@pytest.mark.skipif(
+    not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="a kernel without huge pages"
+)
+def test_arrays_are_asked_for_in_huge_pages(tmp_path: Path) -> None:
+    prepare(tmp_path / "data")
+    data = load(tmp_path / "data")
+    mappings = Path("/proc/self/smaps").read_text().split("\nVmFlags:")
+    for name in ("train_rows", "positives", "positive_keys"):
+        at = next(n for n, told in enumerate(mappings) if f"{tmp_path}/data/{name}.npy" in told)
+        assert "hg" in mappings[at + 1].partition("\n")[0].split()
+    assert len(data.train_rows) == 90  # mapped until here
+
+
 def test_unseen_tells_the_test_pairs_that_training_does_not_have(tmp_path: Path) -> None:
     prepare(tmp_path / "data")
     data = load(tmp_path / "data")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,6 +15,11 @@ from numpy.typing import DTypeLike, NDArray
 
 AT_ONCE: Final = 1 << 18
 """Rows of a slice: tens of MB with two dozen columns."""
+
+
+HUGE_PAGE: Final = 1 << 21
+"""Bytes that one entry of the page table can lead to. Newer kernels keep so much of a file in one
+piece where it was written in one (ext4 since Linux 6.16)."""
 
 
 class Sliced(Protocol):
@@ -32,16 +38,31 @@ def slices(length: int, at_once: int = AT_ONCE) -> Iterator[slice]:
 class Column:
     """An .npy file that grows at its end and may be read meanwhile. To be closed."""
 
-    def __init__(self, path: Path, kind: DTypeLike, row: tuple[int, ...] = ()) -> None:
-        """`row` is the shape of one row."""
+    def __init__(
+        self,
+        path: Path,
+        kind: DTypeLike,
+        row: tuple[int, ...] = (),
+        piece_bytes: int = io.DEFAULT_BUFFER_SIZE,
+    ) -> None:
+        """`row` is the shape of one row; the file is written in whole pieces, but for its end."""
         self.path, self.kind, self.row = path, np.dtype(kind), row
         self._length = 0
-        self._file = path.open("wb")
+        self._piece_bytes = piece_bytes
+        self._file = path.open("wb", buffering=piece_bytes)
         self._header_bytes = self._write_header()
 
     def append(self, rows: Any) -> None:
         block = np.ascontiguousarray(rows, dtype=self.kind)
-        self._file.write(block.data)
+        data, piece = block.reshape(-1).view(np.uint8).data, self._piece_bytes
+        room = -self._file.tell() % piece
+        if len(data) >= room:
+            self._file.write(data[:room])
+            self._file.flush()
+            whole = (len(data) - room) // piece * piece
+            self._file.write(data[room : room + whole])
+            data = data[room + whole :]
+        self._file.write(data)
         self._length += len(block)
 
     def __len__(self) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -136,4 +138,14 @@ def _open(folder: Path, name: str, kind: DTypeLike, shape: tuple[int, ...]) -> N
             f"{path}: {NAME} tells of {np.dtype(kind)} {list(shape)}, the file holds "
             f"{array.dtype} {list(array.shape)}: prepare it again"
         )
+    _ask_huge_pages(array)
     return array
+
+
+def _ask_huge_pages(array: NDArray[Any]) -> None:
+    """Of what the page cache does not hold yet. Where the kernel has none for files, nothing
+    happens."""
+    mapped: object = array.base
+    if isinstance(mapped, mmap.mmap) and hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):
+            mapped.madvise(mmap.MADV_HUGEPAGE)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from hpcncf.ncf.data import negatives
-from hpcncf.ncf.data.columns import Column, Sliced, slices
+from hpcncf.ncf.data.columns import HUGE_PAGE, Column, Sliced, slices
 from hpcncf.ncf.data.holding import held_out, user_counts
 from hpcncf.ncf.data.manifest import DataError
 from hpcncf.ncf.data.pairs import Parts
@@ -50,7 +50,7 @@ class Arrays:
 
     def __init__(self, folder: Path, width: int, negatives: int, files: ExitStack) -> None:
         def column(name: str, kind: DTypeLike, *row: int) -> Column:
-            return files.enter_context(Column(folder / f"{name}.npy", kind, row))
+            return files.enter_context(Column(folder / f"{name}.npy", kind, row, HUGE_PAGE))
 
         self.train = column("train_rows", record(width))
         self.test = [column("test_users", np.int32), column("test_items", np.int32)]

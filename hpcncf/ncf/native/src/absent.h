@@ -42,7 +42,8 @@ class Absent {
   // `drawn` holds `count` words; after `find`, the items.
   HPCNCF_INLINE void ask_first(int64_t user, const int32_t* drawn, int count) const {
     const List list = of(user);
-    if (list.is_short()) return prefetch_lines(list.keys, size_t(list.held) * sizeof *list.keys);
+    if (list.is_short())
+      return prefetch_lines<For::READING_LATER>(list.keys, size_t(list.held) * sizeof *list.keys);
     for (int k = 0; k < count; ++k) __builtin_prefetch(list.mark(drawn[k]));
   }
 

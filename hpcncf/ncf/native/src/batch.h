@@ -9,7 +9,7 @@
 #include "absent.h"
 #include "memory.h"
 #include "sampling.h"
-#include "shape.h"
+#include "settings.h"
 
 namespace hpcncf {
 
@@ -108,19 +108,32 @@ class Distinct {
   int passes_ = 1, digit_ = 1, count_ = 0;
 };
 
-// Positions `start` to `stop` of an epoch's order: the rows there, with their negatives.
+// The rows at a span of an epoch's order: asked for a step before they are read.
+struct Asked {
+  Span span{-1, 0, 0};
+  std::vector<int64_t> rows;
+
+  void ask(const Order& order, const Span& of, const Data& data, int context) {
+    span = of;
+    order.at(of.start, int(of.count()), rows.data());
+    for (int64_t n = 0; n < of.count(); ++n)
+      prefetch_lines<For::READING_LATER>(data.train_row(rows[n], context).at,
+                                          TrainRow::bytes(context));
+  }
+};
+
+// The instances at a span of an epoch's order: its rows with their negatives.
 template <class S>
 class Batch {
  public:
-  int64_t epoch = -1, start = 0, stop = 0;
-  std::vector<int64_t> rows;
+  Asked at;
   std::vector<int32_t> users, items;  // [positive], [positive][1 + negatives]
   Numbers<S> inputs;                  // [positive][shared]: the user's part is filled in later
   Distinct distinct_users, distinct_items;
 
   Batch(const Shape& shape, const Data& data, const Absent& absent, int64_t most)
       : shape_(shape), data_(data), absent_(absent) {
-    rows.resize(most);
+    at.rows.resize(most);
     users.resize(most);
     items.resize(most * shape.each());
     inputs.resize((most + BLOCK) * shape.shared());
@@ -128,17 +141,13 @@ class Batch {
     distinct_items.reserve(most * shape.each(), data.items);
   }
 
-  int positives() const { return int(stop - start); }
-  bool is(int64_t an_epoch, int64_t from, int64_t to) const {
-    return epoch == an_epoch && start == from && stop == to;
-  }
+  int positives() const { return int(at.span.count()); }
 
-  // Each loop asks for what the next one reads: their waits for memory overlap.
-  void draw(uint64_t seed, const Order& order, int64_t from, int64_t to) {
-    epoch = order.epoch, start = from, stop = to;
+  // Takes the rows, and leaves others for them. Each loop asks for what the next one reads: their
+  // waits for memory overlap.
+  void draw(uint64_t seed, Asked& asked) {
+    std::swap(at, asked);
     const int count = positives(), each = shape_.each(), context = shape_.context;
-    order.at(start, count, rows.data());
-    for (int p = 0; p < count; ++p) prefetch_lines(row(p).at, TrainRow::bytes(context));
     for (int p = 0; p < count; ++p) draw_words(seed, p);
     for (int p = 0; p < count; ++p) {
       users[p] = row(p).user();
@@ -158,12 +167,12 @@ class Batch {
   }
 
  private:
-  TrainRow row(int p) const { return data_.train_row(rows[p], shape_.context); }
+  TrainRow row(int p) const { return data_.train_row(at.rows[p], shape_.context); }
   int32_t* drawn(int p) { return items.data() + size_t(p) * shape_.each() + 1; }
 
   void draw_words(uint64_t seed, int p) {
     for (int k = 0; k < shape_.negatives; k += 4) {
-      const Words words = philox(seed, NEGATIVES, uint32_t(epoch), uint64_t(rows[p]), k / 4);
+      const Words words = philox(seed, NEGATIVES, uint32_t(at.span.epoch), uint64_t(at.rows[p]), k / 4);
       std::copy_n(words.word, std::min(4, shape_.negatives - k), drawn(p) + k);
     }
   }

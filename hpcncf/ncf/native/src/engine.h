@@ -23,6 +23,7 @@ class Engine {
         pass_(shape_, dense, pool_, size_t(settings.most_positives)) {
     batch_ = std::make_unique<Batch<S>>(shape_, data_, absent_, settings.most_positives);
     next_ = std::make_unique<Batch<S>>(shape_, data_, absent_, settings.most_positives);
+    asked_.rows.resize(settings.most_positives);
     for (int n = 0; n < pool_.threads(); ++n) scratch_.emplace_back(2 * size_t(shape_.width()));
   }
 
@@ -107,7 +108,8 @@ class Engine {
   void draw(Batch<S>& batch, const Span& span) {
     if (order_.epoch != span.epoch)
       order_ = Order(settings_.seed, span.epoch, data_.rows, data_.rows_per_block);
-    batch.draw(settings_.seed, order_, span.start, span.stop);
+    if (!(asked_.span == span)) asked_.ask(order_, span, data_, shape_.context);
+    batch.draw(settings_.seed, asked_);
   }
 
   Batch<S>& batch() { return *batch_; }
@@ -156,7 +158,7 @@ class Engine {
 
   // All but the update.
   double passed(const Span& span, S scale, const Span& next) {
-    if (!batch_->is(span.epoch, span.start, span.stop)) draw(*batch_, span);
+    if (!(batch_->at.span == span)) draw(*batch_, span);
     if (watch.on()) {
       watch.see(distinct(0), 0);
       watch.see(distinct(1), rows.users.rows());
@@ -166,8 +168,18 @@ class Engine {
         dense.matrices(), [this](int matrix) { dense.turn(matrix); }, distinct(0).count(),
         distinct(1).count(), [this](int which, int first, int last, int) { read_rows(which, first, last); });
     return pass_.run(*batch_, scale, [&] {
-      if (next.stop > next.start) draw(*next_, next);
+      if (!next.count()) return;
+      draw(*next_, next);
+      ask_behind(span, next);
     });
+  }
+
+  // Asks for the rows of the step behind `next` where steps lie evenly: they have a step to come.
+  void ask_behind(const Span& span, const Span& next) {
+    if (next.epoch != span.epoch) return;
+    const int64_t start = next.start + (next.start - span.start);
+    const Span behind{next.epoch, start, std::min(start + next.count(), data_.rows)};
+    if (start >= 0 && behind.count()) asked_.ask(order_, behind, data_, shape_.context);
   }
 
   void read_rows(int which, int first, int last) {
@@ -196,7 +208,7 @@ class Engine {
       const Distinct& of = distinct(which);
       for (int n = first; n < last; ++n) {
         if (n + rows.AHEAD < last)
-          prefetch_lines<TO_WRITE>(table.row(of.ids[n + rows.AHEAD]), table.row_bytes());
+          prefetch_lines<For::WRITING>(table.row(of.ids[n + rows.AHEAD]), table.row_bytes());
         const S* gradient = pass_.row_gradient(width, which, of, n);
         rows.step(width, table, by, table.row(of.ids[n]), pass_.now(which, n), gradient);
       }
@@ -235,6 +247,7 @@ class Engine {
 
   Pool pool_;
   Order order_;
+  Asked asked_;  // of the step behind the next
   Pass<S> pass_;
   std::unique_ptr<Batch<S>> batch_, next_;  // the second is drawn while the first is computed
   Union<S> unions_[2];

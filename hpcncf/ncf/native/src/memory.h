@@ -76,16 +76,18 @@ class Numbers {
   size_t count_ = 0;
 };
 
-// What is asked for to be written is taken from the other cores' caches at once.
-constexpr int TO_READ = 0, TO_WRITE = 1;
+// What is asked for to be written is taken from the other cores' caches at once; what is read later
+// goes into the second cache: it would not stay in the first.
+enum class For { READING, READING_LATER, WRITING };
 
 // Always inline, like all that only prefetches: gcc holds such a function for one without effect
 // and leaves out its calls.
-template <int PURPOSE = TO_READ>
+template <For PURPOSE = For::READING>
 HPCNCF_INLINE void prefetch_lines(const void* from, size_t bytes) {
   const auto first = reinterpret_cast<size_t>(from);
   for (size_t at = first / 64 * 64; at < first + bytes; at += 64)
-    __builtin_prefetch(reinterpret_cast<const void*>(at), PURPOSE);
+    __builtin_prefetch(reinterpret_cast<const void*>(at), PURPOSE == For::WRITING,
+                       PURPOSE == For::READING_LATER ? 2 : 3);
 }
 
 }  // namespace hpcncf

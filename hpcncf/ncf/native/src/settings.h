@@ -24,6 +24,11 @@ inline Shape shape_of(const Settings& of) {
 // A span of positions of an epoch's order; stop <= start: none.
 struct Span {
   int64_t epoch, start, stop;
+
+  int64_t count() const { return stop > start ? stop - start : 0; }
+  bool operator==(const Span& other) const {
+    return epoch == other.epoch && start == other.start && stop == other.stop;
+  }
 };
 
 }  // namespace hpcncf
