@@ -6,7 +6,6 @@ the smaller, so that memory that grew with the rows would show.
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -36,6 +35,15 @@ class Prepared:
     peak_bytes: int
 
 
+PEAK: Final = """
+import resource, subprocess, sys
+status = subprocess.call(sys.argv[1:], stdout=sys.stderr)
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+sys.exit(status)
+"""
+"""Of a process of its own: to Linux a command's peak is its parent's where that has more."""
+
+
 def written(path: Path, size: int) -> int:
     """A table of so many bytes; returns its rows."""
     drawn = np.random.default_rng(1)
@@ -60,11 +68,10 @@ def prepared(source: Path, rows: int) -> Prepared:
     command += ["--user", "user", "--item", "item", "--time", "time"]
     command += ["--context", ",".join(CONTEXT), "-o", f"{source}.prepared"]
     began = time.perf_counter()
-    process = subprocess.Popen(command, stdout=sys.stderr)
-    _, status, usage = os.wait4(process.pid, 0)
-    if status:
+    process = subprocess.run([sys.executable, "-c", PEAK, *command], stdout=subprocess.PIPE)
+    if process.returncode:
         raise SystemExit(f"failed: {' '.join(command)}")
-    return Prepared(rows, time.perf_counter() - began, 1024 * usage.ru_maxrss)
+    return Prepared(rows, time.perf_counter() - began, 1024 * int(process.stdout))
 
 
 def main() -> int:

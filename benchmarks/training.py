@@ -1,4 +1,5 @@
-"""Data and runs that several benchmarks train: a run in this process, as a rank has it."""
+"""Data and runs that several benchmarks train: a run as a rank has it, in this process or in a pool
+of them."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ ENGINES: Final[dict[str, dict[str, Any]]] = {
 def real_frappe(folder: Path) -> Prepared | None:
     """Frappe of the folder that the environment variable HPCNCF_DATA names; None: it names none."""
     source = os.environ.get("HPCNCF_DATA")
-    if source is None:
+    if not source:
         return None
     frappe.prepare(folder, Path(source))
     return prepared.load(folder)
@@ -65,11 +66,11 @@ def made_movielens(folder: Path) -> Prepared:
     return prepared.load(folder)
 
 
-def in_processes(trained: Callable[..., Result], jobs: Iterable[tuple[Any, ...]]) -> list[Result]:
-    """In the order of the jobs; at once as many as there are cores."""
+def in_processes(call: Callable[..., Result], jobs: Iterable[tuple[Any, ...]]) -> list[Result]:
+    """What `call` returns of each job, in their order; as many at once as there are cores."""
     fresh = multiprocessing.get_context("spawn")  # a fork would copy torch's threads half
     with ProcessPoolExecutor(len(usable_cpus()), mp_context=fresh) as pool:
-        asked = [pool.submit(trained, *job) for job in jobs]
+        asked = [pool.submit(call, *job) for job in jobs]
         return [each.result() for each in asked]
 
 

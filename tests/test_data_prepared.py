@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpcncf.ncf.data import manifest, movielens, synthetic
+from hpcncf.ncf.data import manifest, movielens, prepared, synthetic
 from hpcncf.ncf.data.columns import slices
 from hpcncf.ncf.data.manifest import DataError
 from hpcncf.ncf.data.prepared import load
@@ -55,14 +55,33 @@ def test_the_arrays_cannot_be_changed(tmp_path: Path) -> None:
 @pytest.mark.skipif(
     not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="a kernel without huge pages"
 )
-def test_arrays_are_asked_for_in_huge_pages(tmp_path: Path) -> None:
+def test_arrays_are_asked_for_in_huge_pages_while_they_are_read_in_order_and_not_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     prepare(tmp_path / "data")
+    seen: list[set[str]] = []
+
+    def check(folder: Path, _: object) -> None:
+        seen.append(asked_for_in_huge_pages(folder))
+
+    monkeypatch.setattr(prepared, "_check_ids", check)
     data = load(tmp_path / "data")
-    mappings = Path("/proc/self/smaps").read_text().split("\nVmFlags:")
-    for name in ("train_rows", "positives", "positive_keys"):
-        at = next(n for n, told in enumerate(mappings) if f"{tmp_path}/data/{name}.npy" in told)
-        assert "hg" in mappings[at + 1].partition("\n")[0].split()
+    assert seen == [{path.name for path in (tmp_path / "data").glob("*.npy")}]
+    assert asked_for_in_huge_pages(tmp_path / "data") == set()
     assert len(data.train_rows) == 90  # mapped until here
+
+
+def asked_for_in_huge_pages(folder: Path) -> set[str]:
+    """Files of the folder that this process has mapped so."""
+    found, name = set(), ""
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if f"{folder}/" in line:
+            name = line.rpartition("/")[2]
+        elif line.startswith("VmFlags:"):
+            if name and "hg" in line.split():
+                found.add(name)
+            name = ""
+    return found
 
 
 def test_unseen_tells_the_test_pairs_that_training_does_not_have(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from hpcncf.errors import HpcncfError
 from hpcncf.ncf.data import synthetic
 from hpcncf.ncf.data.prepared import Prepared, load
 from hpcncf.ncf.native import library
-from hpcncf.ncf.native.kernel import Bytes, Kernel
+from hpcncf.ncf.native.kernel import NOTHING, Bytes, Kernel
 from hpcncf.ncf.native.library import Span
 from hpcncf.ncf.sampling import shard
 from hpcncf.spec import Model, Training
@@ -62,18 +63,27 @@ def scale(span: Span, of: Kernel) -> float:
     return 1 / float((span.stop - span.start) * (1 + of.negatives))
 
 
-def message(of: Kernel, span: Span, rank: int, ranks: int) -> tuple[float, Bytes]:
-    """A rank's share of `span`."""
-    mine, room = shard(span.start, span.stop, rank, ranks), slot(of.capacity)
-    loss, size = of.gradients(Span(span.epoch, *mine), scale(span, of), room)
+def share(span: Span, rank: int, ranks: int) -> Span:
+    return Span(span.epoch, *shard(span.start, span.stop, rank, ranks))
+
+
+def message(
+    of: Kernel, span: Span, rank: int, ranks: int, following: Span = NOTHING
+) -> tuple[float, Bytes]:
+    """A rank's share of `span`; `following` is all ranks' next."""
+    mine, behind, room = share(span, rank, ranks), share(following, rank, ranks), slot(of.capacity)
+    loss, size = of.gradients(mine, scale(span, of), room, behind)
     return loss, room[:size]
 
 
-def together(kernels: list[Kernel], steps: int) -> float:
+def together(kernels: list[Kernel], steps: int, ahead: bool = False) -> float:
     """Steps of all ranks, messages passed by hand; returns the sum of the losses."""
     total = 0.0
-    for span in spans(steps):
-        sent = [message(each, span, rank, len(kernels)) for rank, each in enumerate(kernels)]
+    for span, behind in pairwise([*spans(steps), NOTHING]):
+        following = behind if ahead else NOTHING
+        sent = [
+            message(each, span, rank, len(kernels), following) for rank, each in enumerate(kernels)
+        ]
         for each in kernels:
             each.apply([parts for _, parts in sent])
         total += sum(loss for loss, _ in sent)
@@ -106,6 +116,24 @@ def test_every_rank_has_the_same_bits_whatever_its_threads(data: Prepared) -> No
     expected = [part.tobytes() for part in values(many[0])]
     for other in many[1:]:
         assert [part.tobytes() for part in values(other)] == expected
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_what_is_drawn_and_asked_for_ahead_changes_no_bit(data: Prepared, ranks: int) -> None:
+    """Batches of other sizes, others' shares of none, and ends of epochs among them."""
+    ahead, plain = ([kernel(data) for _ in range(ranks)] for _ in range(2))
+    assert together(ahead, 40, ahead=True) == together(plain, 40)
+    for mine, theirs in zip(values(ahead[-1]), values(plain[-1]), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def test_drawing_between_steps_changes_no_bit(data: Prepared) -> None:
+    drawn, plain = kernel(data), kernel(data)
+    for span, behind in pairwise([*spans(40), NOTHING]):
+        assert drawn.step(span, 1, behind) == plain.step(span, 1)
+        drawn.draw(Span(3, 5, 30))
+    for mine, theirs in zip(values(drawn), values(plain), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
 
 
 def test_the_halves_of_a_rank_alone_are_its_whole_step(data: Prepared) -> None:

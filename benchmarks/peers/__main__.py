@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
-from benchmarks import training
 from benchmarks.peers import environments, export
 from benchmarks.peers.contestants import Contestant, Ours, Peer, Window
+from benchmarks.training import frappe_or_made, full_size
 from hpcncf import environment
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.evaluate import Quality
@@ -89,7 +89,7 @@ class Arena:
         return Model().model_dump() | told | batch | counts
 
 
-def full_size(arena: Arena) -> list[list[Window]]:
+def windows(arena: Arena) -> list[list[Window]]:
     """Each entry's windows: all train at once, taking turns."""
     contestants = [arena.made(entry, 0) for entry in ENTRIES]
     for contestant in contestants:
@@ -145,7 +145,7 @@ def quality_cell(found: list[Quality], part: Callable[[Quality], float]) -> str:
 def print_full_size(data: Prepared, folder: Path) -> dict[str, dict[str, str]]:
     arena = Arena(data, folder)
     print(f"### Full size\n\n{data.manifest.title}. Medians of {ROUNDS} windows, taken in turn.\n")
-    cells = speed_cells(full_size(arena))
+    cells = speed_cells(windows(arena))
     print("| one core, 256 positives a step | instances/s | to RecBole | to cornac |")
     print("|---|---:|---:|---:|")
     for entry, cell in zip(ENTRIES, cells, strict=True):
@@ -183,11 +183,12 @@ def one_core() -> int:
 def main() -> int:
     for peer in environments.PEERS:
         environments.python_of(peer)
+    data = full_size()  # by all cores
     core, about = one_core(), environment.describe()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        versions = print_full_size(training.full_size(), folder / "full")
-        print_small(training.frappe_or_made(folder / "frappe"), folder / "small")
+        versions = print_full_size(data, folder / "full")
+        print_small(frappe_or_made(folder / "frappe"), folder / "small")
     print(
         f"\n{about['cpu_model']}, core {core}; hpcncf: torch {about['torch']}; peers: "
         + "; ".join(", ".join(f"{k} {v}" for k, v in each.items()) for each in versions.values())

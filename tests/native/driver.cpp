@@ -149,6 +149,8 @@ void bad_calls() {
     expect(hpcncf_step(engine, spans, 1, 1, &loss, ends) != 0, "a span out of range");
     expect(hpcncf_step(engine, spans + 1, 1, 1, &loss, ends) != 0, "a next span out of range");
   }
+  const Span early[] = {{0, INT64_MIN, INT64_MIN}, {0, 0, 3}};
+  expect(hpcncf_step(engine, early, 1, 1, &loss, ends) == 0, "an empty span far before the next");
   const Span nones[] = {none, none};
   expect(hpcncf_step(engine, nones, 1, 1, &loss, ends) == 0 && loss == 0, "an empty batch");
   const float context[2] = {0, 0};

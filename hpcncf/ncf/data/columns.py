@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,10 +15,9 @@ from numpy.typing import DTypeLike, NDArray
 AT_ONCE: Final = 1 << 18
 """Rows of a slice: tens of MB with two dozen columns."""
 
-
 HUGE_PAGE: Final = 1 << 21
-"""Bytes that one entry of the page table can lead to. Newer kernels keep so much of a file in one
-piece where it was written in one (ext4 since Linux 6.16)."""
+"""Bytes that one entry of the page table can lead to. A kernel with large folios for the file
+system (XFS, ext4 since Linux 6.16) caches what was written in one such piece in one."""
 
 
 class Sliced(Protocol):
@@ -43,25 +41,21 @@ class Column:
         path: Path,
         kind: DTypeLike,
         row: tuple[int, ...] = (),
-        piece_bytes: int = io.DEFAULT_BUFFER_SIZE,
+        piece_bytes: int | None = None,
     ) -> None:
-        """`row` is the shape of one row; the file is written in whole pieces, but for its end."""
+        """`row` is the shape of one row. The file is written in pieces of so many bytes, but for
+        its end and where it is read meanwhile; None: as rows come."""
         self.path, self.kind, self.row = path, np.dtype(kind), row
         self._length = 0
         self._piece_bytes = piece_bytes
-        self._file = path.open("wb", buffering=piece_bytes)
+        self._file = path.open("wb", buffering=piece_bytes or -1)
         self._header_bytes = self._write_header()
 
     def append(self, rows: Any) -> None:
         block = np.ascontiguousarray(rows, dtype=self.kind)
-        data, piece = block.reshape(-1).view(np.uint8).data, self._piece_bytes
-        room = -self._file.tell() % piece
-        if len(data) >= room:
-            self._file.write(data[:room])
-            self._file.flush()
-            whole = (len(data) - room) // piece * piece
-            self._file.write(data[room : room + whole])
-            data = data[room + whole :]
+        data = block.reshape(-1).view(np.uint8).data
+        if self._piece_bytes:
+            data = self._write_pieces(data, self._piece_bytes)
         self._file.write(data)
         self._length += len(block)
 
@@ -83,6 +77,15 @@ class Column:
         with self._file:
             self._file.seek(0)
             assert self._write_header() == self._header_bytes
+
+    def _write_pieces(self, data: memoryview, each: int) -> memoryview:
+        """Returns what fills none."""
+        room = each - self._file.tell() % each
+        while len(data) >= room:
+            self._file.write(data[:room])
+            self._file.flush()
+            data, room = data[room:], each
+        return data
 
     def _write_header(self) -> int:
         """Returns where rows begin: numpy leaves room for a first axis of any length."""

@@ -67,8 +67,15 @@ def load(folder: Path) -> Prepared:
     Raises DataError where it is missing or an array disagrees with the manifest.
     """
     manifest = manifests.read(folder)
+    in_order = _mapped(folder, manifest)
+    _ask_huge_pages(in_order)
+    _check_ids(folder, in_order)
+    return _mapped(folder, manifest)
+
+
+def _mapped(folder: Path, manifest: Manifest) -> Prepared:
     train, test, columns = manifest.train_rows, manifest.test_rows, len(manifest.context_columns)
-    prepared = Prepared(
+    return Prepared(
         manifest,
         train_rows=_open(folder, "train_rows", record(columns), (train,)),
         test_users=_open(folder, "test_users", np.int32, (test,)),
@@ -79,14 +86,22 @@ def load(folder: Path) -> Prepared:
         positives=_open(folder, "positives", np.int32, (manifest.train_pairs,)),
         positive_keys=_open(folder, "positive_keys", np.uint16, (manifest.train_pairs,)),
     )
-    _check_ids(folder, prepared)
-    return prepared
+
+
+def _ask_huge_pages(data: Prepared) -> None:
+    """Of the kernel, for what its page cache does not hold yet. Only where the arrays are read in
+    their order: every page that is not cached brings megabytes with it then."""
+    for array in vars(data).values():
+        mapped = getattr(array, "base", None)
+        if isinstance(mapped, mmap.mmap) and hasattr(mmap, "MADV_HUGEPAGE"):
+            with suppress(OSError):
+                mapped.madvise(mmap.MADV_HUGEPAGE)
 
 
 def _check_ids(folder: Path, data: Prepared) -> None:
     """A tenth of a second for millions of rows; torch would end a rank with no word of the file.
 
-    It also brings the rows into the page cache in their order: training reads blocks at random.
+    It also brings the arrays into the page cache in their order: training reads them at random.
     """
     users, items = data.manifest.users, data.manifest.items
     arrays: list[tuple[str, Int32s, int]] = [
@@ -100,6 +115,7 @@ def _check_ids(folder: Path, data: Prepared) -> None:
     for part in slices(max(len(ids) for _, ids, _ in arrays)):
         for name, ids, end in arrays:
             _check_part(folder, name, ids, part, end)
+    data.positive_keys.max(initial=0)  # engine native checks them: here they only are read
     ends = data.positives_indptr
     if ends[0] != 0 or ends[-1] != len(data.positives) or (ends[1:] < ends[:-1]).any():
         raise DataError(
@@ -138,14 +154,4 @@ def _open(folder: Path, name: str, kind: DTypeLike, shape: tuple[int, ...]) -> N
             f"{path}: {NAME} tells of {np.dtype(kind)} {list(shape)}, the file holds "
             f"{array.dtype} {list(array.shape)}: prepare it again"
         )
-    _ask_huge_pages(array)
     return array
-
-
-def _ask_huge_pages(array: NDArray[Any]) -> None:
-    """Of what the page cache does not hold yet. Where the kernel has none for files, nothing
-    happens."""
-    mapped: object = array.base
-    if isinstance(mapped, mmap.mmap) and hasattr(mmap, "MADV_HUGEPAGE"):
-        with suppress(OSError):
-            mapped.madvise(mmap.MADV_HUGEPAGE)

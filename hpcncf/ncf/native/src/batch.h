@@ -108,11 +108,12 @@ class Distinct {
   int passes_ = 1, digit_ = 1, count_ = 0;
 };
 
-// The rows at a span of an epoch's order: asked for a step before they are read.
-struct Asked {
+// The rows at a span of an epoch's order.
+struct SpanRows {
   Span span{-1, 0, 0};
   std::vector<int64_t> rows;
 
+  // Finds them and asks for their memory.
   void ask(const Order& order, const Span& of, const Data& data, int context) {
     span = of;
     order.at(of.start, int(of.count()), rows.data());
@@ -126,14 +127,14 @@ struct Asked {
 template <class S>
 class Batch {
  public:
-  Asked at;
+  SpanRows from;
   std::vector<int32_t> users, items;  // [positive], [positive][1 + negatives]
   Numbers<S> inputs;                  // [positive][shared]: the user's part is filled in later
   Distinct distinct_users, distinct_items;
 
   Batch(const Shape& shape, const Data& data, const Absent& absent, int64_t most)
       : shape_(shape), data_(data), absent_(absent) {
-    at.rows.resize(most);
+    from.rows.resize(most);
     users.resize(most);
     items.resize(most * shape.each());
     inputs.resize((most + BLOCK) * shape.shared());
@@ -141,12 +142,12 @@ class Batch {
     distinct_items.reserve(most * shape.each(), data.items);
   }
 
-  int positives() const { return int(at.span.count()); }
+  int positives() const { return int(from.span.count()); }
 
-  // Takes the rows, and leaves others for them. Each loop asks for what the next one reads: their
-  // waits for memory overlap.
-  void draw(uint64_t seed, Asked& asked) {
-    std::swap(at, asked);
+  // Takes the rows that were asked for, and leaves those that it had. Each loop asks for what the
+  // next one reads: their waits for memory overlap.
+  void draw(uint64_t seed, SpanRows& asked) {
+    std::swap(from, asked);
     const int count = positives(), each = shape_.each(), context = shape_.context;
     for (int p = 0; p < count; ++p) draw_words(seed, p);
     for (int p = 0; p < count; ++p) {
@@ -167,12 +168,13 @@ class Batch {
   }
 
  private:
-  TrainRow row(int p) const { return data_.train_row(at.rows[p], shape_.context); }
+  TrainRow row(int p) const { return data_.train_row(from.rows[p], shape_.context); }
   int32_t* drawn(int p) { return items.data() + size_t(p) * shape_.each() + 1; }
 
   void draw_words(uint64_t seed, int p) {
     for (int k = 0; k < shape_.negatives; k += 4) {
-      const Words words = philox(seed, NEGATIVES, uint32_t(at.span.epoch), uint64_t(at.rows[p]), k / 4);
+      const Words words =
+          philox(seed, NEGATIVES, uint32_t(from.span.epoch), uint64_t(from.rows[p]), k / 4);
       std::copy_n(words.word, std::min(4, shape_.negatives - k), drawn(p) + k);
     }
   }

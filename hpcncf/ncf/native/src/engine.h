@@ -158,7 +158,7 @@ class Engine {
 
   // All but the update.
   double passed(const Span& span, S scale, const Span& next) {
-    if (!(batch_->at.span == span)) draw(*batch_, span);
+    if (!(batch_->from.span == span)) draw(*batch_, span);
     if (watch.on()) {
       watch.see(distinct(0), 0);
       watch.see(distinct(1), rows.users.rows());
@@ -166,7 +166,8 @@ class Engine {
     rows.until(steps);
     run_rows(
         dense.matrices(), [this](int matrix) { dense.turn(matrix); }, distinct(0).count(),
-        distinct(1).count(), [this](int which, int first, int last, int) { read_rows(which, first, last); });
+        distinct(1).count(),
+        [this](int which, int first, int last, int) { read_rows(which, first, last); });
     return pass_.run(*batch_, scale, [&] {
       if (!next.count()) return;
       draw(*next_, next);
@@ -174,9 +175,10 @@ class Engine {
     });
   }
 
-  // Asks for the rows of the step behind `next` where steps lie evenly: they have a step to come.
+  // Asks for the rows that the step behind `next` will read where steps lie evenly: memory has the
+  // time of a step to answer. A wrong guess costs no more than the asking.
   void ask_behind(const Span& span, const Span& next) {
-    if (next.epoch != span.epoch) return;
+    if (next.epoch != span.epoch || !span.count()) return;
     const int64_t start = next.start + (next.start - span.start);
     const Span behind{next.epoch, start, std::min(start + next.count(), data_.rows)};
     if (start >= 0 && behind.count()) asked_.ask(order_, behind, data_, shape_.context);
@@ -247,7 +249,7 @@ class Engine {
 
   Pool pool_;
   Order order_;
-  Asked asked_;  // of the step behind the next
+  SpanRows asked_;  // of the step behind the next, as a rule
   Pass<S> pass_;
   std::unique_ptr<Batch<S>> batch_, next_;  // the second is drawn while the first is computed
   Union<S> unions_[2];

@@ -72,7 +72,7 @@ struct Of final : Face {
     Batch<S>& batch = engine.batch();
     engine.draw(batch, span);
     const size_t count = size_t(batch.positives()), each = size_t(engine.shape().each());
-    std::copy_n(batch.at.rows.begin(), count, rows);
+    std::copy_n(batch.from.rows.begin(), count, rows);
     std::copy_n(batch.users.begin(), count, users);
     std::copy_n(batch.items.begin(), count * each, items);
   }
