@@ -110,6 +110,7 @@ def ranks(folder: Path, case: Case, count: int) -> Told:
         "own_mib": max(each["own_mib"] for each in told),
         "peak_mib": max(each["peak_mib"] for each in told),
         "instances_per_s": sum(each["instances_per_s"] for each in told),
+        "major_faults": sum(each["major_faults"] for each in told),
     }
 
 
@@ -167,16 +168,21 @@ def alone(folder: Path) -> bool:
 
 def together(folders: dict[int, Path], rounds: int) -> bool:
     """The table of one rank and two, on one and ten times the rows."""
-    cases = [(case, times, count) for case in TOGETHER for times in folders for count in (1, 2)]
+    cases = [(case, times, count) for case in TOGETHER for count in (1, 2) for times in folders]
     told = medians(lambda each: ranks(folders[each[1]], each[0], each[2]), cases, rounds)
     found = {
         (case.name, times, count): each
         for (case, times, count), each in zip(cases, told, strict=True)
     }
-    print(f"\nMedians of {rounds}; the first reading of each page is part of the speed.\n")
+    print(
+        f"\nMedians of {rounds}; the first reading of each page is part of the speed. Faults: "
+        "times that a page was read from the disk meanwhile, by one rank and by two.\n"
+    )
     print("| engine | positives | data MiB (PSS) 1 rank | 2 ranks | ratio ", end="")
-    print("| own MiB 1 rank | 2 ranks, each | instances/s 1 rank | to 1× | 2 ranks | to 1× |")
-    print("|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
+    print(
+        "| own MiB 1 rank | 2 ranks, each | instances/s 1 rank | to 1× | 2 ranks | to 1× | faults |"
+    )
+    print("|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
     shares = []
     for case in TOGETHER:
         for times in folders:
@@ -191,7 +197,7 @@ def together(folders: dict[int, Path], rounds: int) -> bool:
                     f"| {each['instances_per_s'] / least['instances_per_s']:.2f}× "
                     for each, least in zip((one, two), fewer, strict=True)
                 )
-                + "|"
+                + f"| {one['major_faults']:,.0f}, {two['major_faults']:,.0f} |"
             )
     return max(shares) <= MOST_SHARE
 

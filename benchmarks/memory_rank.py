@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import resource
 import sys
 import time
 from pathlib import Path
@@ -75,7 +76,9 @@ def trained(folder: Path, settings: dict[str, Any]) -> dict[str, float]:
     data = prepared.load(folder)
     with TemporaryDirectory() as checkpoints:
         trainer = Trainer(run, data, place, RunPaths(Path(checkpoints)), lambda _: None)
+        read = resource.getrusage(resource.RUSAGE_SELF).ru_majflt
         trainer.train()
+        read = resource.getrusage(resource.RUSAGE_SELF).ru_majflt - read
     record = trainer.record()
     distributed.wait_for_all(place)
     shared_mib = mapped_mib(folder, Path("/proc/self/smaps").read_text())
@@ -86,6 +89,7 @@ def trained(folder: Path, settings: dict[str, Any]) -> dict[str, float]:
         "own_mib": watching.peak_mib,
         "peak_mib": status_mib("VmHWM"),
         "instances_per_s": record.counted_instances / record.counted_s,
+        "major_faults": read,
     }
 
 
