@@ -7,16 +7,15 @@ the smaller, so that memory that grew with the rows would show.
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
+from benchmarks.peak import took
 from hpcncf.ncf.data.synthetic import LIKE
 
 SHAPE: Final = LIKE["yelp"]
@@ -33,15 +32,6 @@ class Prepared:
     rows: int
     seconds: float
     peak_bytes: int
-
-
-PEAK: Final = """
-import resource, subprocess, sys
-status = subprocess.call(sys.argv[1:], stdout=sys.stderr)
-print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
-sys.exit(status)
-"""
-"""Of a process of its own: to Linux a command's peak is its parent's where that has more."""
 
 
 def written(path: Path, size: int) -> int:
@@ -67,11 +57,8 @@ def prepared(source: Path, rows: int) -> Prepared:
     command = [sys.executable, "-m", "hpcncf", "data", "prepare", "csv", "--source", str(source)]
     command += ["--user", "user", "--item", "item", "--time", "time"]
     command += ["--context", ",".join(CONTEXT), "-o", f"{source}.prepared"]
-    began = time.perf_counter()
-    process = subprocess.run([sys.executable, "-c", PEAK, *command], stdout=subprocess.PIPE)
-    if process.returncode:
-        raise SystemExit(f"failed: {' '.join(command)}")
-    return Prepared(rows, time.perf_counter() - began, 1024 * int(process.stdout))
+    each = took(command)
+    return Prepared(rows, each.seconds, each.peak_bytes)
 
 
 def main() -> int:

@@ -5,16 +5,13 @@ The records are generated: no run was made, and only the seconds and the bytes m
 
 from __future__ import annotations
 
-import resource
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.peak import took
 from hpcncf.paths import ResultPaths
 
 TESTS: Final = Path(__file__).parent.parent / "tests"
@@ -24,12 +21,6 @@ REPEATS: Final = 4
 WINDOWS: Final = 600
 # Verb -> seconds that it may take.
 LIMITS: Final = {"collect": 10.0, "report": 20.0}
-
-
-@dataclass(frozen=True)
-class Took:
-    seconds: float
-    peak_mib: float
 
 
 def points() -> Iterator[dict[str, Any]]:
@@ -56,15 +47,6 @@ def generated(folder: Path) -> ResultPaths:
     return paths
 
 
-def took(verb: str, folder: Path) -> Took:
-    began = time.monotonic()
-    subprocess.run(
-        [sys.executable, "-m", "hpcncf", verb, str(folder)], check=True, stdout=subprocess.DEVNULL
-    )
-    seconds = time.monotonic() - began
-    return Took(seconds, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024)
-
-
 def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         paths = generated(Path(folder))
@@ -75,8 +57,9 @@ def main() -> int:
         )
         print("| command | seconds | allowed | peak memory, MiB |\n|---|---|---|---|")
         for verb, limit in LIMITS.items():
-            one = took(verb, paths.folder)
-            print(f"| `hpcncf {verb}` | {one.seconds:.1f} | {limit:g} | {one.peak_mib:.0f} |")
+            one = took([sys.executable, "-m", "hpcncf", verb, str(paths.folder)])
+            peak_mib = one.peak_bytes / (1 << 20)
+            print(f"| `hpcncf {verb}` | {one.seconds:.1f} | {limit:g} | {peak_mib:.0f} |")
         print("\n| file | MB | allowed |\n|---|---|---|")
         print(f"| `report.html` | {megabytes(paths.report / 'report.html'):.2f} | 5 |")
         print(f"| `report.md` | {megabytes(paths.report / 'report.md'):.2f} | |")
