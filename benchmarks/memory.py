@@ -28,7 +28,7 @@ from hpcncf.ncf.data.splitting import Counts, leave_one_out
 from hpcncf.ncf.data.synthetic import LIKE, Draws, column_names
 from hpcncf.ncf.data.writing import Recipe, write
 
-ROUNDS: Final = 3
+ROUNDS: Final = 5
 SHAPE: Final = LIKE["yelp"]
 FREE_GB: Final = 12
 """Ten times the positives take 4 GB, and twice that while they are made."""
@@ -139,16 +139,27 @@ def _free_port() -> int:
         return port
 
 
-def medians(measure: Callable[[Any], Told], cases: list[Any], rounds: int) -> list[Told]:
-    """Of each case over the rounds, in each of which all take their turn."""
+def in_rounds(measure: Callable[[Any], Told], cases: list[Any], rounds: int) -> list[list[Told]]:
+    """Of each case what each round told; in each all take their turn."""
     found: list[list[Told]] = [[] for _ in cases]
     for number in range(rounds):
         order = list(enumerate(cases))
         for at, case in order if number % 2 == 0 else reversed(order):
             found[at].append(measure(case))
-    return [
-        {name: statistics.median(each[name] for each in told) for name in told[0]} for told in found
-    ]
+    return found
+
+
+def median(told: list[Told], name: str) -> float:
+    return statistics.median(each[name] for each in told)
+
+
+def speed(told: list[Told], least: list[Told]) -> str:
+    """The median, and its ratio to the least data's: of the two of each round, which run one after
+    the other, so that a machine that gets slower meanwhile slows both."""
+    name = "instances_per_s"
+    ratios = [each[name] / of[name] for each, of in zip(told, least, strict=True)]
+    scatter = f" ({min(ratios):.2f}-{max(ratios):.2f})" if told is not least else ""
+    return f"| {median(told, name):,.0f} | {statistics.median(ratios):.2f}×{scatter} "
 
 
 def alone(folder: Path) -> bool:
@@ -169,14 +180,15 @@ def alone(folder: Path) -> bool:
 def together(folders: dict[int, Path], rounds: int) -> bool:
     """The table of one rank and two, on one and ten times the rows."""
     cases = [(case, times, count) for case in TOGETHER for count in (1, 2) for times in folders]
-    told = medians(lambda each: ranks(folders[each[1]], each[0], each[2]), cases, rounds)
+    told = in_rounds(lambda each: ranks(folders[each[1]], each[0], each[2]), cases, rounds)
     found = {
         (case.name, times, count): each
         for (case, times, count), each in zip(cases, told, strict=True)
     }
     print(
-        f"\nMedians of {rounds}; the first reading of each page is part of the speed. Faults: "
-        "times that a page was read from the disk meanwhile, by one rank and by two.\n"
+        f"\nMedians of {rounds} rounds; the first reading of each page is part of the speed. To 1×: the "
+        "median of the rounds' ratios, least and most. Faults: times that a page was read from the "
+        "disk meanwhile, by one rank and by two.\n"
     )
     print("| engine | positives | data MiB (PSS) 1 rank | 2 ranks | ratio ", end="")
     print(
@@ -187,17 +199,14 @@ def together(folders: dict[int, Path], rounds: int) -> bool:
     for case in TOGETHER:
         for times in folders:
             one, two = found[case.name, times, 1], found[case.name, times, 2]
-            fewer = found[case.name, 1, 1], found[case.name, 1, 2]
-            shares.append(two["data_mib"] / one["data_mib"])
+            shares.append(median(two, "data_mib") / median(one, "data_mib"))
             print(
-                f"| {case.name} | {times}× | {one['data_mib']:,.0f} | {two['data_mib']:,.0f} "
-                f"| {shares[-1]:.3f} | {one['own_mib']:,.0f} | {two['own_mib']:,.0f} "
-                + "".join(
-                    f"| {each['instances_per_s']:,.0f} "
-                    f"| {each['instances_per_s'] / least['instances_per_s']:.2f}× "
-                    for each, least in zip((one, two), fewer, strict=True)
-                )
-                + f"| {one['major_faults']:,.0f}, {two['major_faults']:,.0f} |"
+                f"| {case.name} | {times}× | {median(one, 'data_mib'):,.0f} "
+                f"| {median(two, 'data_mib'):,.0f} | {shares[-1]:.3f} "
+                f"| {median(one, 'own_mib'):,.0f} | {median(two, 'own_mib'):,.0f} "
+                + speed(one, found[case.name, 1, 1])
+                + speed(two, found[case.name, 1, 2])
+                + f"| {median(one, 'major_faults'):,.0f}, {median(two, 'major_faults'):,.0f} |"
             )
     return max(shares) <= MOST_SHARE
 

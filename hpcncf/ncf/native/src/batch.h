@@ -113,13 +113,17 @@ struct SpanRows {
   Span span{-1, 0, 0};
   std::vector<int64_t> rows;
 
-  // Finds them and asks for their memory.
+  // Finds them and asks for their memory: rows that follow one another are one piece of it.
   void ask(const Order& order, const Span& of, const Data& data, int context) {
     span = of;
-    order.at(of.start, int(of.count()), rows.data());
-    for (int64_t n = 0; n < of.count(); ++n)
-      prefetch_lines<For::READING_LATER>(data.train_row(rows[n], context).at,
-                                          TrainRow::bytes(context));
+    const int count = int(of.count());
+    order.at(of.start, count, rows.data());
+    for (int n = 0, first = 0; n < count; ++n) {
+      if (n + 1 < count && rows[n + 1] == rows[n] + 1) continue;
+      prefetch_lines<For::READING_LATER>(data.train_row(rows[first], context).at,
+                                         size_t(n + 1 - first) * TrainRow::bytes(context));
+      first = n + 1;
+    }
   }
 };
 
@@ -155,19 +159,24 @@ class Batch {
       items[size_t(p) * each] = row(p).item();
       __builtin_prefetch(data_.indptr + users[p]);
     }
+    for (int p = 0; p < count; ++p) absent_.ask_first(users[p], drawn(p), shape_.negatives);
     for (int p = 0; p < count; ++p) {
       const float* from_row = row(p).context();
       S* to_row = inputs.data() + size_t(p) * shape_.shared() + shape_.mlp;
       for (int n = 0; n < context; ++n) to_row[n] = S(from_row[n]);
-      absent_.ask_first(users[p], drawn(p), shape_.negatives);
     }
     for (int p = 0; p < count; ++p) absent_.ask_positives(users[p], drawn(p), shape_.negatives);
-    for (int p = 0; p < count; ++p) absent_.find(users[p], drawn(p), shape_.negatives);
+    for (int p = 0; p < count; ++p) {
+      if (p + NEAR < count) absent_.ask_keys_nearer(users[p + NEAR]);
+      absent_.find(users[p], drawn(p), shape_.negatives);
+    }
     distinct_users.find(users.data(), count);
     distinct_items.find(items.data(), count * each);
   }
 
  private:
+  static constexpr int NEAR = 4;  // positives whose keys come into the first cache before they are read
+
   TrainRow row(int p) const { return data_.train_row(from.rows[p], shape_.context); }
   int32_t* drawn(int p) { return items.data() + size_t(p) * shape_.each() + 1; }
 

@@ -106,9 +106,7 @@ class Engine {
   }
 
   void draw(Batch<S>& batch, const Span& span) {
-    if (order_.epoch != span.epoch)
-      order_ = Order(settings_.seed, span.epoch, data_.rows, data_.rows_per_block);
-    if (!(asked_.span == span)) asked_.ask(order_, span, data_, shape_.context);
+    ask(span);
     batch.draw(settings_.seed, asked_);
   }
 
@@ -156,7 +154,15 @@ class Engine {
     });
   }
 
-  // All but the update.
+  // Finds and asks for the rows at `span`, unless they are.
+  void ask(const Span& span) {
+    if (asked_.span == span) return;
+    if (order_.epoch != span.epoch)
+      order_ = Order(settings_.seed, span.epoch, data_.rows, data_.rows_per_block);
+    asked_.ask(order_, span, data_, shape_.context);
+  }
+
+  // All but the update. The rows of `next` come from memory while this step's are read.
   double passed(const Span& span, S scale, const Span& next) {
     if (!(batch_->from.span == span)) draw(*batch_, span);
     if (watch.on()) {
@@ -165,23 +171,16 @@ class Engine {
     }
     rows.until(steps);
     run_rows(
-        dense.matrices(), [this](int matrix) { dense.turn(matrix); }, distinct(0).count(),
-        distinct(1).count(),
+        1 + dense.matrices(),
+        [&](int piece) {
+          if (piece) return dense.turn(piece - 1);
+          if (next.count()) ask(next);
+        },
+        distinct(0).count(), distinct(1).count(),
         [this](int which, int first, int last, int) { read_rows(which, first, last); });
     return pass_.run(*batch_, scale, [&] {
-      if (!next.count()) return;
-      draw(*next_, next);
-      ask_behind(span, next);
+      if (next.count()) draw(*next_, next);
     });
-  }
-
-  // Asks for the rows that the step behind `next` will read where steps lie evenly: memory has the
-  // time of a step to answer. A wrong guess costs no more than the asking.
-  void ask_behind(const Span& span, const Span& next) {
-    if (next.epoch != span.epoch || !span.count()) return;
-    const int64_t start = next.start + (next.start - span.start);
-    const Span behind{next.epoch, start, std::min(start + next.count(), data_.rows)};
-    if (start >= 0 && behind.count()) asked_.ask(order_, behind, data_, shape_.context);
   }
 
   void read_rows(int which, int first, int last) {
@@ -249,7 +248,7 @@ class Engine {
 
   Pool pool_;
   Order order_;
-  SpanRows asked_;  // of the step behind the next, as a rule
+  SpanRows asked_;  // of the next step, as a rule
   Pass<S> pass_;
   std::unique_ptr<Batch<S>> batch_, next_;  // the second is drawn while the first is computed
   Union<S> unions_[2];
