@@ -175,7 +175,7 @@ class Batch {
   }
 
  private:
-  static constexpr int NEAR = 4;  // positives whose keys come into the first cache before they are read
+  static constexpr int NEAR = 4;  // positives ahead, keys come into the first cache
 
   TrainRow row(int p) const { return data_.train_row(from.rows[p], shape_.context); }
   int32_t* drawn(int p) { return items.data() + size_t(p) * shape_.each() + 1; }
