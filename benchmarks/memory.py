@@ -186,7 +186,7 @@ def together(folders: dict[int, Path], rounds: int) -> bool:
         for (case, times, count), each in zip(cases, told, strict=True)
     }
     print(
-        f"\nMedians of {rounds} rounds; the first reading of each page is part of the speed. To 1×: "
+        f"\nMedians of {rounds} rounds; reading each page first is part of the speed. To 1×: "
         "the median of the rounds' ratios, least and most. Faults: times that a page was read from "
         "the disk meanwhile, by one rank and by two.\n"
     )
