@@ -171,10 +171,10 @@ class Engine {
     }
     rows.until(steps);
     run_rows(
-        1 + dense.matrices(),
-        [&](int piece) {
-          if (piece) return dense.turn(piece - 1);
-          if (next.count()) ask(next);
+        dense.matrices(),
+        [&](int matrix) {
+          if (matrix == 0 && next.count()) ask(next);
+          dense.turn(matrix);
         },
         distinct(0).count(), distinct(1).count(),
         [this](int which, int first, int last, int) { read_rows(which, first, last); });
