@@ -21,7 +21,7 @@ test: $(DEV_READY)  ## Run the tests (real Frappe data: HPCNCF_DATA=folder of Mo
 	$(BIN)/pytest -n 2 --dist worksteal --durations 15 -m 'not slurm'
 
 test-slurm: $(DEV_READY)  ## Run the launcher on a real Slurm, started for it (root, Debian; installs what is missing)
-	HPCNCF_TEST_SLURM=1 CHAOS_SEED=$(or $(CHAOS_SEED),6) $(BIN)/pytest -n 2 --dist worksteal --durations 15 -m slurm tests/slurm
+	HPCNCF_TEST_SLURM=1 CHAOS_SEED=$(or $(CHAOS_SEED),6) $(BIN)/pytest -n 3 --dist worksteal --durations 15 -m slurm tests/slurm
 
 chaos: $(DEV_READY)  ## Break a real Slurm at random under sixty runs (CHAOS_RUNS=60 CHAOS_SEED=... CHAOS_FAULTS=40)
 	HPCNCF_TEST_SLURM=1 CHAOS_RUNS=$(or $(CHAOS_RUNS),60) $(BIN)/pytest -s -m slurm tests/slurm/chaos
