@@ -153,12 +153,12 @@ def median(told: list[Told], name: str) -> float:
     return statistics.median(each[name] for each in told)
 
 
-def speed(told: list[Told], least: list[Told]) -> str:
-    """The median, and its ratio to the least data's: of the two of each round, which run one after
+def speed(told: list[Told], base: list[Told]) -> str:
+    """The median, and its ratio to the base's: of the two of each round, which run one after
     the other, so that a machine that gets slower meanwhile slows both."""
     name = "instances_per_s"
-    ratios = [each[name] / of[name] for each, of in zip(told, least, strict=True)]
-    scatter = f" ({min(ratios):.2f}-{max(ratios):.2f})" if told is not least else ""
+    ratios = [each[name] / of[name] for each, of in zip(told, base, strict=True)]
+    scatter = f" ({min(ratios):.2f}-{max(ratios):.2f})" if told is not base else ""
     return f"| {median(told, name):,.0f} | {statistics.median(ratios):.2f}×{scatter} "
 
 
@@ -179,6 +179,7 @@ def alone(folder: Path) -> bool:
 
 def together(folders: dict[int, Path], rounds: int) -> bool:
     """The table of one rank and two, on one and ten times the rows."""
+    # The sizes innermost: they run one after another.
     cases = [(case, times, count) for case in TOGETHER for count in (1, 2) for times in folders]
     told = in_rounds(lambda each: ranks(folders[each[1]], each[0], each[2]), cases, rounds)
     found = {
@@ -186,9 +187,9 @@ def together(folders: dict[int, Path], rounds: int) -> bool:
         for (case, times, count), each in zip(cases, told, strict=True)
     }
     print(
-        f"\nMedians of {rounds} rounds; reading each page first is part of the speed. To 1×: "
-        "the median of the rounds' ratios, least and most. Faults: times that a page was read from "
-        "the disk meanwhile, by one rank and by two.\n"
+        f"\nMedians of {rounds} rounds; the first reading of each page is part of the speed. "
+        "To 1×: the median of the rounds' ratios, least and most. Faults: times that a page was "
+        "read from the disk meanwhile, by one rank and by two.\n"
     )
     print("| engine | positives | data MiB (PSS) 1 rank | 2 ranks | ratio ", end="")
     print(

@@ -15,7 +15,7 @@ namespace hpcncf {
 // positive less its place, which lie on one page. A long one has marks: an even share of all words
 // leads to each, and it tells how many positives come before whatever those words draw. So there
 // are a few positives to look at, which lie together, wherever the items lie. In parts, each of
-// which asks for the memory that the next one reads.
+// which asks for memory that a later one reads.
 class Absent {
  public:
   Absent(const int64_t* indptr, const int32_t* positives, const uint16_t* keys, int64_t users,
@@ -47,12 +47,6 @@ class Absent {
     for (int k = 0; k < count; ++k) __builtin_prefetch(list.mark(drawn[k]));
   }
 
-  // Those that were asked for, from the second cache into the first.
-  HPCNCF_INLINE void ask_keys_nearer(int64_t user) const {
-    const List list = of(user);
-    if (list.is_short()) prefetch_lines(list.keys, size_t(list.held) * sizeof *list.keys);
-  }
-
   HPCNCF_INLINE void ask_positives(int64_t user, const int32_t* drawn, int count) const {
     const List list = of(user);
     if (list.is_short()) return;
@@ -61,6 +55,12 @@ class Absent {
       __builtin_prefetch(from);
       __builtin_prefetch(from + WINDOW - 1);
     }
+  }
+
+  // Those that were asked for, from the second cache into the first.
+  HPCNCF_INLINE void ask_keys_nearer(int64_t user) const {
+    const List list = of(user);
+    if (list.is_short()) prefetch_lines(list.keys, size_t(list.held) * sizeof *list.keys);
   }
 
   void find(int64_t user, int32_t* drawn, int count) const {

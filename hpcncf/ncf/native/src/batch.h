@@ -148,10 +148,12 @@ class Batch {
 
   int positives() const { return int(from.span.count()); }
 
-  // Takes the rows that were asked for, and leaves those that it had. Each loop asks for what the
-  // next one reads: their waits for memory overlap.
-  void draw(uint64_t seed, SpanRows& asked) {
-    std::swap(from, asked);
+  // To be drawn next: the rows at a span.
+  void ask(const Order& order, const Span& span) { from.ask(order, span, data_, shape_.context); }
+
+  // Draws the instances of the rows that were asked for. Loops ask for what later ones read: their
+  // waits for memory overlap.
+  void draw(uint64_t seed) {
     const int count = positives(), each = shape_.each(), context = shape_.context;
     for (int p = 0; p < count; ++p) draw_words(seed, p);
     for (int p = 0; p < count; ++p) {
@@ -175,7 +177,7 @@ class Batch {
   }
 
  private:
-  static constexpr int NEAR = 4;  // positives ahead, keys come into the first cache
+  static constexpr int NEAR = 4;  // positives: so long before their search keys come nearer
 
   TrainRow row(int p) const { return data_.train_row(from.rows[p], shape_.context); }
   int32_t* drawn(int p) { return items.data() + size_t(p) * shape_.each() + 1; }

@@ -23,7 +23,6 @@ class Engine {
         pass_(shape_, dense, pool_, size_t(settings.most_positives)) {
     batch_ = std::make_unique<Batch<S>>(shape_, data_, absent_, settings.most_positives);
     next_ = std::make_unique<Batch<S>>(shape_, data_, absent_, settings.most_positives);
-    asked_.rows.resize(settings.most_positives);
     for (int n = 0; n < pool_.threads(); ++n) scratch_.emplace_back(2 * size_t(shape_.width()));
   }
 
@@ -106,8 +105,8 @@ class Engine {
   }
 
   void draw(Batch<S>& batch, const Span& span) {
-    ask(span);
-    batch.draw(settings_.seed, asked_);
+    ask(batch, span);
+    batch.draw(settings_.seed);
   }
 
   Batch<S>& batch() { return *batch_; }
@@ -154,15 +153,15 @@ class Engine {
     });
   }
 
-  // Finds and asks for the rows at `span`, unless they are.
-  void ask(const Span& span) {
-    if (asked_.span == span) return;
+  void ask(Batch<S>& batch, const Span& span) {
     if (order_.epoch != span.epoch)
       order_ = Order(settings_.seed, span.epoch, data_.rows, data_.rows_per_block);
-    asked_.ask(order_, span, data_, shape_.context);
+    batch.ask(order_, span);
   }
 
-  // All but the update. The rows of `next` come from memory while this step's are read.
+  // All but the update. The training rows of `next` come from memory while this step's parameters
+  // are read: asked for beside the first matrix, for with a part of its own the threads would share
+  // the parameters' rows otherwise than in the update.
   double passed(const Span& span, S scale, const Span& next) {
     if (!(batch_->from.span == span)) draw(*batch_, span);
     if (watch.on()) {
@@ -173,13 +172,13 @@ class Engine {
     run_rows(
         dense.matrices(),
         [&](int matrix) {
-          if (matrix == 0 && next.count()) ask(next);
+          if (matrix == 0 && next.count()) ask(*next_, next);
           dense.turn(matrix);
         },
         distinct(0).count(), distinct(1).count(),
         [this](int which, int first, int last, int) { read_rows(which, first, last); });
     return pass_.run(*batch_, scale, [&] {
-      if (next.count()) draw(*next_, next);
+      if (next.count()) next_->draw(settings_.seed);
     });
   }
 
@@ -248,7 +247,6 @@ class Engine {
 
   Pool pool_;
   Order order_;
-  SpanRows asked_;  // of the next step, as a rule
   Pass<S> pass_;
   std::unique_ptr<Batch<S>> batch_, next_;  // the second is drawn while the first is computed
   Union<S> unions_[2];
