@@ -11,6 +11,7 @@ from hpcncf_analysis.explain import reading
 from hpcncf_analysis.explain.follows import FIELDS
 from slurm.conftest import User, eventually
 from slurm.test_submit import JOB
+from slurm.test_survive import ranks_of
 
 pytestmark = pytest.mark.slurm
 
@@ -21,6 +22,11 @@ def attempts(user: User) -> list[dict[str, str]]:
         return list(csv.DictReader(lines))
 
 
+def computed_s(user: User) -> float:
+    times = [rank.cpu_times() for rank in ranks_of(user)]
+    return sum(each.user + each.system for each in times)
+
+
 @pytest.mark.slow
 def test_records_and_accounting_agree_over_a_minute_of_two_ranks(
     user: User, tiny_data: Path
@@ -28,6 +34,7 @@ def test_records_and_accounting_agree_over_a_minute_of_two_ranks(
     shape = ["resources.tasks_per_node=2", "resources.requeues=0"]
     user.submits(JOB.format(data=tiny_data), "training.epochs=100000", *shape)
     eventually(lambda: any(now["elapsed_s"] > 65 for now in user.records("progress.json")))
+    eventually(lambda: computed_s(user) > 31)  # later, on a busy machine
     user.cluster.run("scancel", "--signal=USR2", user.runs()[0]["job_id"])
     user.ends()
     # Slurm inserts the last figures of a step up to five seconds after its end.
