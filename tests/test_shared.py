@@ -170,6 +170,33 @@ def test_messages_stay_readable_when_the_transport_is_closed() -> None:
         assert started.results() == [repr([[0, 0, 0], [1, 1, 1]])] * 2
 
 
+def last(transport: Shared, rank: int, end: Connection) -> list[int]:
+    """Rank 1 sends its last message and ends while rank 0, which missed it, looks for its lock."""
+    held = shared._held
+
+    def late(file: int, rank: int) -> bool:
+        end.send("missed")
+        end.recv()
+        return held(file, rank)
+
+    shared._held = late
+    if rank == 1:
+        end.recv()
+    transport.slot()[:] = rank
+    sent = transport.exchange(1)
+    transport.close()
+    return [int(each[0]) for each in sent]
+
+
+def test_a_rank_that_ended_behind_its_last_message_is_not_lost() -> None:
+    with Ranks(2, last) as started:
+        assert started.ends[0].recv() == "missed"
+        started.ends[1].send("go on")
+        assert started.ends[1].recv() == [0, 1]
+        started.ends[0].send("go on")
+        assert started.ends[0].recv() == [0, 1]
+
+
 def nothing(transport: Shared | None, *_: Any) -> bool:
     return transport is None
 

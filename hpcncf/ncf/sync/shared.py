@@ -66,15 +66,21 @@ class Shared:
     def _wait(self) -> None:
         until = time.monotonic() + TIMEOUT_S
         while True:
-            missing = self._native.hpcncf_await(
-                self._lines.ctypes.data, len(self._lines), self._turn, LOOK_S
-            )
+            missing = self._missing(LOOK_S)
             if missing < 0:
                 return
-            if not _held(self._file, missing):
+            # It may have sent its last message, and ended, since it was found missing.
+            if not _held(self._file, missing) and self._missing(0) == missing:
                 raise PeerLost(missing)
             if time.monotonic() > until:
                 raise TimeoutError(f"rank {missing} has sent nothing for {TIMEOUT_S:g} s")
+
+    def _missing(self, patience_s: float) -> int:
+        """The first rank whose message is not there after so long; -1 where all are."""
+        rank: int = self._native.hpcncf_await(
+            self._lines.ctypes.data, len(self._lines), self._turn, patience_s
+        )
+        return rank
 
     def close(self) -> None:
         """Messages that were returned stay readable; other ranks that still wait see it as lost."""
