@@ -107,6 +107,8 @@ def manifest(**changes: Any) -> Manifest:
         "train_pairs": 13_800,
         "test_rows": 654,
         "context_columns": ["c"] * 21,
+        "small_columns": 20,
+        "buckets": 654,
         "test_negatives": 99,
     }
     return Manifest.model_validate(plain | changes)

@@ -20,7 +20,7 @@ PIECE = 512
 @pytest.mark.parametrize("piece", [None, PIECE])
 @given(
     st.lists(st.integers(0, 200), max_size=12),
-    st.sampled_from([("f4", ()), ("i8", ()), ("f4", (3,)), ("f4", (0,)), (record(2), ())]),
+    st.sampled_from([("f4", ()), ("i8", ()), ("f4", (3,)), ("f4", (0,)), (record(1, 2), ())]),
 )
 def test_what_is_appended_is_read_while_it_grows_and_as_an_array(
     piece: int | None, sizes: list[int], of: tuple[Any, tuple[int, ...]]

@@ -13,6 +13,7 @@ from hpcncf.ncf.data import frappe, frappe_source
 from hpcncf.ncf.data.download import Unavailable
 from hpcncf.ncf.data.manifest import DataError
 from hpcncf.ncf.data.prepared import Prepared, load
+from hpcncf.ncf.data.rows import context_of
 
 HEADER = "user\titem\tcnt\tdaytime\tweekday\tisweekend\thomework\tcost\tweather\tcountry\tcity"
 NOWHERE = "http://127.0.0.1:9/Mobile_Frappe.zip"
@@ -50,7 +51,7 @@ def test_the_published_file_gives_exactly_the_known_counts(real: Prepared) -> No
     told = real.manifest
     assert (told.rows, told.users, told.items) == (84_385, 654, 1_127)
     assert (told.train_rows, told.test_rows, told.parameters) == (83_731, 654, 74_673)
-    assert real.train_context.shape == (83_731, 21)
+    assert context_of(real.train_rows).shape == (83_731, 21)
     assert told.title == "Frappe (real): 84,385 rows, 654 users, 1,127 items, 21 context columns"
     logged = set(zip(real.train_users.tolist(), real.train_items.tolist(), strict=True))
     tested = set(zip(real.test_users.tolist(), real.test_items.tolist(), strict=True))
@@ -62,7 +63,7 @@ def test_the_context_is_a_scaled_count_and_four_one_hot_groups(real: Prepared) -
     groups = [name.split("=")[0] for name in columns]
     sizes = {name: groups.count(name) for name in frappe.CATEGORIES}
     assert sizes == {"daytime": 7, "weather": 8, "isweekend": 2, "homework": 3}
-    both = np.concatenate([real.train_context, real.test_context])
+    both = np.concatenate([context_of(real.train_rows), real.test_context])
     assert (both[:, 0].min(), both[:, 0].max()) == (0.0, 1.0)
     for name in sizes:
         chosen = both[:, [group == name for group in groups]]

@@ -9,6 +9,7 @@ import pytest
 from hpcncf.ncf.data import movielens
 from hpcncf.ncf.data.manifest import DataError
 from hpcncf.ncf.data.prepared import load
+from hpcncf.ncf.data.rows import context_of
 
 RATINGS = [(1, 10, 5, 300), (1, 20, 3, 900), (1, 30, 4, 100), (2, 30, 1, 50), (2, 40, 2, 40)]
 
@@ -29,7 +30,7 @@ def test_the_latest_rating_of_each_user_is_held_out(
     data = load(tmp_path / "out")
     assert data.test_items.tolist() == [1, 2]  # films 20 and 30
     assert data.train_items.tolist() == [0, 2, 3]
-    assert data.train_context.shape == (3, 0)
+    assert context_of(data.train_rows).shape == (3, 0)
     assert data.manifest.title == f"MovieLens {name}: 5 rows, 2 users, 4 items, no context"
 
 

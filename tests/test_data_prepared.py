@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 
 from hpcncf.ncf.data import manifest, movielens, prepared, synthetic
+from hpcncf.ncf.data.buckets import SLOTS
 from hpcncf.ncf.data.columns import slices
 from hpcncf.ncf.data.manifest import DataError
 from hpcncf.ncf.data.prepared import load
+from hpcncf.ncf.data.rows import context_of
 from hpcncf.ncf.data.splitting import Counts
 from hpcncf.ncf.data.writing import Recipe, Written, write
 
@@ -41,7 +43,7 @@ def test_what_is_loaded_is_what_the_manifest_tells(tmp_path: Path) -> None:
     data = load(tmp_path / "data")
     assert data.manifest == written.manifest
     assert written.outcome == "made"
-    assert data.train_context.shape == (90, 3)
+    assert context_of(data.train_rows).shape == (90, 3)
     assert data.test_negatives.shape == (8, 9)
     assert data.manifest.rows == 98
 
@@ -82,6 +84,15 @@ def asked_for_in_huge_pages(folder: Path) -> set[str]:
                 found.add(name)
             name = ""
     return found
+
+
+@pytest.mark.parametrize("name", ["buckets", "positives_indptr", "train_rows"])
+def test_an_array_begins_at_a_cache_line_so_that_a_bucket_is_one(tmp_path: Path, name: str) -> None:
+    prepare(tmp_path / "data")
+    array = getattr(load(tmp_path / "data"), name)
+    assert array.offset % 64 == 0
+    assert array.ctypes.data % 64 == 0
+    assert SLOTS * np.dtype(np.uint16).itemsize == 64
 
 
 def test_unseen_tells_the_test_pairs_that_training_does_not_have(tmp_path: Path) -> None:
@@ -148,7 +159,10 @@ def test_nothing_is_left_when_building_fails(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["train_rows", "test_negatives", "positives", "test_context"])
+@pytest.mark.parametrize(
+    "name",
+    ["train_rows", "test_negatives", "positives", "test_context", "buckets_indptr", "buckets"],
+)
 def test_an_array_of_another_shape_is_told(tmp_path: Path, name: str) -> None:
     prepare(tmp_path / "data")
     path = tmp_path / "data" / f"{name}.npy"
@@ -185,6 +199,9 @@ def test_a_cut_array_is_told(tmp_path: Path) -> None:
         ("train_rows", "item", (89,), -1, r"item: expected ids from 0 to 59, came -1 in row 89"),
         ("test_negatives", None, (1, 4), 60, r"expected ids from 0 to 59, came 60 in row 1"),
         ("positives_indptr", None, (2,), 900, r"expected bounds from 0 to \d+ that never fall"),
+        ("buckets_indptr", None, (0,), 1, r"expected bounds from 0 to \d+ that always rise"),
+        ("buckets_indptr", None, (3,), 2, r"expected bounds from 0 to \d+ that always rise"),
+        ("buckets_indptr", None, (8,), 99, r"expected bounds from 0 to \d+ that always rise"),
     ],
 )
 def test_an_edited_array_is_told_with_its_value(
@@ -268,7 +285,7 @@ def test_data_without_context_or_test_rows_loads(tmp_path: Path) -> None:
     source.write_text("1\t5\t3\t100\n2\t6\t3\t100\n")
     movielens.prepare(tmp_path / "data", source)
     data = load(tmp_path / "data")
-    assert (data.train_context.shape, data.test_negatives.shape) == ((2, 0), (0, 99))
+    assert (context_of(data.train_rows).shape, data.test_negatives.shape) == ((2, 0), (0, 99))
     assert len(data.test_unseen) == 0
 
 
@@ -277,4 +294,13 @@ def test_a_manifest_with_a_wrong_value_is_told_in_one_line(tmp_path: Path) -> No
     path = tmp_path / "data" / manifest.NAME
     path.write_text(path.read_text().replace('"users": 8', '"users": "eight"'))
     with pytest.raises(DataError, match=r"manifest.json: users: .*came 'eight': prepare it again$"):
+        load(tmp_path / "data")
+
+
+def test_a_folder_of_an_earlier_format_is_refused_with_what_makes_it_again(tmp_path: Path) -> None:
+    prepare(tmp_path / "data")
+    path = tmp_path / "data" / manifest.NAME
+    path.write_text(path.read_text().replace('"format_version": 4', '"format_version": 3'))
+    told = r"format 3, this hpcncf reads 4: prepare it again: `hpcncf data prepare synthetic .*"
+    with pytest.raises(DataError, match=told + r"-o \S+ --force`$"):
         load(tmp_path / "data")

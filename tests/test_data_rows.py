@@ -14,12 +14,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from hpcncf.ncf import sampling
+from hpcncf.ncf.data import pairs as parts_of_pairs
 from hpcncf.ncf.data import placing
+from hpcncf.ncf.data.buckets import SLOTS, bucket
 from hpcncf.ncf.data.columns import AT_ONCE, Column, Sliced
 from hpcncf.ncf.data.holding import held_out, user_counts
 from hpcncf.ncf.data.manifest import DataError
 from hpcncf.ncf.data.negatives import draw_test_negatives
-from hpcncf.ncf.data.rows import Int64s, Rows, contains, distinct_pairs, numbered
+from hpcncf.ncf.data.rows import Int64s, Rows, contains, context_of, distinct_pairs, numbered
 from hpcncf.ncf.data.splitting import Counts, leave_one_out
 
 PAIRS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 12)), min_size=1, max_size=60)
@@ -40,10 +42,10 @@ def split(
     with TemporaryDirectory() as folder:
         counts = leave_one_out(Path(folder), rows, seed, negatives, times)
         arrays = {path.stem: np.load(path) for path in Path(folder).iterdir()}
-        assert len(arrays) == 8
+        assert len(arrays) == 9
         rows = arrays["train_rows"]
         arrays |= {f"train_{name}s": rows[name] for name in ("user", "item")}
-        arrays["train_context"] = rows["context"]
+        arrays["train_context"] = context_of(rows)
     return counts, arrays.__getitem__
 
 
@@ -124,6 +126,32 @@ def test_every_candidate_is_as_likely_as_every_other() -> None:
     assert counts.max() < 600
 
 
+@pytest.mark.parametrize("part_rows", [1, 40, 1 << 21])
+def test_each_user_has_buckets_of_their_own_positives_whatever_the_parts(
+    monkeypatch: pytest.MonkeyPatch, part_rows: int
+) -> None:
+    """Of users without rows, first, between others and last, of one with few and one with many."""
+    many = np.random.default_rng(2).choice(60_000, 300, replace=False).tolist()
+    owned = {1: [7, 7, 9], 2: many, 4: [*range(31_000, 31_040)], 5: [0]}
+    pairs = [(user, item) for user, items in owned.items() for item in items]
+    users, items = np.array(pairs, dtype=np.int32).T
+    rows = Rows(users, items, np.empty((len(users), 0), np.float32), [], np.arange(8), 60_000)
+    monkeypatch.setattr(parts_of_pairs, "PART_ROWS", part_rows)
+    counts, array = split(rows, 1, 2)
+    bounds, table = array("buckets_indptr"), array("buckets")
+    assert (counts.buckets, len(bounds)) == (len(table), 9)
+    assert (bounds[0], bounds[-1], np.diff(bounds).min()) == (0, len(table), 1)
+    indptr, positives = array("positives_indptr"), array("positives")
+    assert np.diff(indptr).tolist() == [0, 2, 299, 0, 39, 1, 0, 0]
+    for user in range(8):
+        own = positives[indptr[user] : indptr[user + 1]]
+        count = np.full(len(own), bounds[user + 1] - bounds[user])
+        where = bounds[user] + bucket(own, count)
+        for at in range(bounds[user], bounds[user + 1]):
+            low = own[where == at].astype(np.uint16)
+            assert sorted(table[at]) == sorted(np.pad(low, (0, SLOTS - len(low))))
+
+
 def held(rows: Rows, seed: int, times: Sliced | None = None) -> Int64s:
     return held_out(rows.users, user_counts(rows.users, len(rows.user_names)), seed, times)
 
@@ -202,7 +230,7 @@ def test_many_training_rows_lie_in_random_order_however_they_were_put_there(
     _, moved = split(rows, 1, 2)
     expected = np.empty_like(in_order("train_rows"))
     expected[sampling.places(0, len(expected), len(expected))] = in_order("train_rows")
-    assert moved("train_rows").tolist() == expected.tolist()
-    assert moved("train_rows").tolist() != in_order("train_rows").tolist()
-    for name in ("test_users", "test_context", "positives", "positive_keys"):
+    assert moved("train_rows").tobytes() == expected.tobytes()
+    assert moved("train_rows").tobytes() != in_order("train_rows").tobytes()
+    for name in ("test_users", "test_context", "positives", "buckets"):
         assert moved(name).tolist() == in_order(name).tolist()

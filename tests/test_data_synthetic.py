@@ -66,6 +66,8 @@ def test_the_yelp_shape_has_the_forums_parameters() -> None:
         train_pairs=0,
         test_rows=shape.users,
         context_columns=column_names(shape.context),
+        small_columns=0,
+        buckets=shape.users,
         test_negatives=99,
     )
     assert told.parameters == 12_453_873

@@ -18,6 +18,7 @@ import pytest
 from hpcncf.ncf.data import tables
 from hpcncf.ncf.data.manifest import DataError
 from hpcncf.ncf.data.prepared import Prepared, load
+from hpcncf.ncf.data.rows import context_of
 from hpcncf.ncf.data.tables import Columns
 
 pyarrow = pytest.importorskip("pyarrow", reason="needs the extra parquet")
@@ -206,11 +207,11 @@ def test_a_line_is_counted_behind_blank_ones_and_ends_of_lines_in_quotes(tmp_pat
 
 def arrays_of(folder: Path) -> bytes:
     """The arrays as files of format 1, which had those of the training rows one by one, and no
-    keys."""
-    rows, later = load(folder).train_rows, {"train_rows", "positive_keys"}
+    buckets."""
+    rows, later = load(folder).train_rows, {"train_rows", "buckets_indptr", "buckets"}
     arrays = {path.stem: np.load(path) for path in folder.glob("*.npy") if path.stem not in later}
     arrays |= {"train_users": rows["user"], "train_items": rows["item"]}
-    arrays["train_context"] = rows["context"]
+    arrays["train_context"] = context_of(rows)
     content = BytesIO()
     for _, array in sorted(arrays.items()):
         np.save(content, array)

@@ -45,7 +45,9 @@ def test_each_version_of_the_format_that_numpy_reads_is_read(
     whole.check(damaged)
 
 
-@pytest.mark.parametrize("name", ["train_rows", "test_negatives", "positives_indptr", "positives"])
+@pytest.mark.parametrize(
+    "name", ["train_rows", "test_negatives", "positives_indptr", "positives", "buckets"]
+)
 def test_a_cut_array_is_told_with_its_file_the_bytes_and_what_to_do(
     damaged: Path, name: str
 ) -> None:

@@ -56,11 +56,12 @@ def test_an_order_is_the_same_where_walks_are_long_and_where_there_are_none(rows
 
 @st.composite
 def users_of_items(draw: st.DrawFn) -> tuple[int, list[list[int]]]:
-    """A number of items, and each user's, sorted; nobody has all of them, some have none."""
+    """A number of items, and each user's, sorted; nobody has all of them, some have none, one has
+    one and one, of few items, all but one."""
     items = draw(st.integers(2, 60) | st.just(2**31 - 1))
     one = st.sets(st.integers(0, items - 1), max_size=min(items - 1, 70)).map(sorted)
     held = draw(st.lists(one, min_size=1, max_size=6))
-    return items, [*held, [0]]
+    return items, [*held, [0], [*range(min(items - 1, 70))]]
 
 
 @settings(max_examples=30)
@@ -78,6 +79,24 @@ def test_negatives_are_the_same(
     most = max(map(len, held))
     ours = device_sampling.negatives(seed, epoch, at, whose, bounds, known, items, count, most)
     assert ours.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("held", [0, 1, 5, 63, 64, 99])
+def test_every_number_draws_what_it_does_elsewhere(
+    held: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for mine in ([*range(held)], [*range(100 - held, 100)], [*range(0, held, 2)]):
+        others = 100 - len(mine)
+        words = [[-(-(number << 32) // others) for number in range(others)]]
+        indptr, positives = np.array([0, len(mine), len(mine) + 1]), np.array([*mine, 0], np.int32)
+        monkeypatch.setattr(sampling, "philox", lambda *_, made=words: np.array(made, np.uint32))
+        monkeypatch.setattr(device_sampling, "philox", lambda *_, made=words: torch.tensor(made))
+        row = np.array([0])
+        expected = sampling.negatives(1, 0, row, row, indptr, positives, 100, others)
+        at, bounds, known = map(torch.from_numpy, (row, indptr, positives))
+        ours = device_sampling.negatives(1, 0, at, at, bounds, known, 100, others, held)
+        assert ours.tolist() == expected.tolist()
+        assert sorted(ours[0].tolist()) == sorted({*range(100)} - {*mine})
 
 
 def test_no_value_is_asked_for_on_the_host() -> None:

@@ -17,7 +17,10 @@ from make_runs import tiny
 
 from hpcncf.errors import HpcncfError
 from hpcncf.ncf import copying, sampling
-from hpcncf.ncf.data.prepared import Prepared
+from hpcncf.ncf.data.prepared import Prepared, load
+from hpcncf.ncf.data.rows import Rows, context_of
+from hpcncf.ncf.data.splitting import leave_one_out
+from hpcncf.ncf.data.writing import Recipe, write
 from hpcncf.ncf.fetching import check_room, shared_bytes
 from hpcncf.ncf.instances import Batch, Order, Schedule, Source
 from hpcncf.ncf.loaders import Loader
@@ -48,6 +51,26 @@ def assert_same(ours: list[Batch], theirs: list[Batch]) -> None:
 def test_all_loaders_give_the_same_instances(data: Prepared, loader: str, negatives: int) -> None:
     expected = batches(data, loader="vectorized", negatives=negatives)
     assert_same(batches(data, loader=loader, negatives=negatives), expected)
+
+
+@pytest.mark.parametrize(("numbers", "small"), [(0, 5), (1, 2), (2, 0), (0, 0)])
+def test_every_loader_gives_a_row_its_context(tmp_path: Path, numbers: int, small: int) -> None:
+    """Rows of 13 bytes, too, in which an id lies at any byte. A row's item is its number."""
+    random, number = np.random.default_rng(1), np.arange(120, dtype=np.int32)
+    parts = random.random((120, numbers)), random.integers(256, size=(120, small))
+    context = np.concatenate(parts, axis=1, dtype=np.float32)
+    names = [str(column) for column in range(numbers + small)]
+    rows = Rows(number % 7, number, context, names, np.arange(7), 200)
+    folder, recipe = tmp_path / "data", Recipe("csv", {}, {})
+    manifest = write(folder, recipe, "A", lambda into: leave_one_out(into, rows, 1, 4)).manifest
+    assert (manifest.context_columns, manifest.small_columns) == (names, small)
+    data = load(folder)
+    made = ((loader, batch) for loader in LOADERS for batch in batches(data, loader=loader))
+    for loader, batch in made:
+        positive = batch.labels == 1
+        expected = torch.from_numpy(context)[batch.items[positive]]
+        assert torch.equal(batch.context[positive], expected), loader
+        assert (batch.users[positive] == batch.items[positive] % 7).all()
 
 
 @pytest.mark.parametrize("loader", ["per_sample", "batched"])
@@ -189,7 +212,7 @@ def test_an_epoch_has_every_row_once_each_with_its_own_negatives(data: Prepared)
     order = sampling.epoch_rows(5, 1, 0, 1501, 1501)
     assert whole.users[positive].tolist() == data.train_users[order].tolist()
     assert whole.items[positive].tolist() == data.train_items[order].tolist()
-    assert np.array_equal(whole.context[positive].numpy(), data.train_context[order])
+    assert np.array_equal(whole.context[positive].numpy(), context_of(data.train_rows[order]))
     pairs = set(zip(data.train_users.tolist(), data.train_items.tolist(), strict=True))
     negatives = zip(whole.users[~positive].tolist(), whole.items[~positive].tolist(), strict=True)
     assert not pairs & set(negatives)
@@ -217,4 +240,4 @@ def test_batches_are_plain_tensors_of_fixed_types(data: Prepared) -> None:
 
 def test_prepared_data_stays_a_map_of_the_file(tmp_path: Path) -> None:
     data = tiny(tmp_path / "tiny")
-    assert np.shares_memory(Source(data, Training()).train_context, data.train_context)
+    assert np.shares_memory(Source(data, Training()).train_rows, data.train_rows)

@@ -15,8 +15,9 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from hpcncf.errors import HpcncfError
 from hpcncf.ncf import ranking, sampling
 from hpcncf.ncf.data import synthetic
+from hpcncf.ncf.data.buckets import buckets
 from hpcncf.ncf.data.prepared import Prepared, load
-from hpcncf.ncf.data.rows import keys, recorded
+from hpcncf.ncf.data.rows import recorded
 from hpcncf.ncf.instances import Schedule
 from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.model import NeuMF, initial
@@ -321,7 +322,7 @@ def test_a_score_that_is_no_number_counts_against_the_model(data: Prepared) -> N
 
 def test_a_context_that_is_no_number_shows_in_the_loss(data: Prepared) -> None:
     rows = np.array(data.train_rows)
-    rows["context"][:, 2] = np.nan
+    rows["numbers"][:, 0] = np.nan
     model = fresh(data, Model())
     native = engine(replace(data, train_rows=rows), model, Model(), settings())
     take(native, 1)
@@ -332,19 +333,23 @@ def with_positives(data: Prepared, held: list[list[int]], item_count: int = ITEM
     """Data in which each user has just these items, each once."""
     users = np.repeat(np.arange(len(held)), [len(each) for each in held]).astype(np.int32)
     items = np.array([item for each in held for item in each], dtype=np.int32)
+    indptr = np.concatenate([[0], np.cumsum([len(each) for each in held])])
+    bounds, table = buckets(indptr, items)
     manifest = data.manifest.model_copy(
         update={
-            **{"users": len(held), "items": item_count},
+            **{"users": len(held), "items": item_count, "buckets": len(table)},
             **{"train_rows": len(users), "train_pairs": len(users)},
         }
     )
+    context = np.zeros((len(users), CONTEXT))
     return replace(
         data,
         manifest=manifest,
-        train_rows=recorded(users, items, np.zeros((len(users), CONTEXT))),
-        positives_indptr=np.concatenate([[0], np.cumsum([len(each) for each in held])]),
+        train_rows=recorded(users, items, context, manifest.small_columns),
+        positives_indptr=indptr,
         positives=items,
-        positive_keys=keys(users, items, item_count),
+        buckets_indptr=bounds,
+        buckets=table,
     )
 
 
@@ -380,10 +385,10 @@ def test_long_lists_of_positives_leave_the_negatives_as_they_are(
     assert items[:, 1:].tolist() == drawn.tolist()
 
 
-def test_keys_of_other_positives_are_refused(data: Prepared) -> None:
-    for spoilt in (data.positive_keys[1:], data.positive_keys + np.uint16(1)):
-        other = replace(data, positive_keys=spoilt)
-        with pytest.raises(HpcncfError, match="keys"):
+def test_buckets_of_other_positives_are_refused(data: Prepared) -> None:
+    for spoilt in (data.buckets[1:], data.buckets + np.uint16(1)):
+        other = replace(data, buckets=spoilt)
+        with pytest.raises(HpcncfError, match="buckets"):
             engine(other, fresh(other, Model()), Model(), settings())
 
 

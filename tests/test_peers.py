@@ -15,6 +15,7 @@ import torch
 
 from hpcncf.ncf import model
 from hpcncf.ncf.data.prepared import Prepared
+from hpcncf.ncf.data.rows import context_of
 from hpcncf.ncf.evaluate import evaluate
 from hpcncf.ncf.phases import StepClock
 from hpcncf.ncf.rowwise import Rowwise
@@ -50,7 +51,7 @@ def test_plain_data_has_each_training_pair_once_and_no_context(data: Prepared) -
     assert (np.diff(plain.train_users) < 0).sum() > len(trained) / 3  # in no order of users
     assert plain.manifest.train_rows == len(plain.train_users) == len(trained)
     assert plain.manifest.context_columns == []
-    assert plain.train_context.shape == (len(trained), 0)
+    assert context_of(plain.train_rows).shape == (len(trained), 0)
     assert plain.test_context.shape == (data.manifest.test_rows, 0)
     assert plain.test_negatives is data.test_negatives
 

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hpcncf.ncf import ranking
+from hpcncf.ncf.data.buckets import buckets
 from hpcncf.ncf.data.manifest import Manifest
 from hpcncf.ncf.data.prepared import Prepared
-from hpcncf.ncf.data.rows import keys, record
+from hpcncf.ncf.data.rows import record
 from hpcncf.ncf.model import NeuMF
 from hpcncf.ncf.ranking import Candidates
 from hpcncf.spec import Model
@@ -53,14 +54,13 @@ def made(
     own = random.integers(items, size=rows)
     others = (own[:, None] + random.integers(1, max(items, 2), size=(rows, negatives))) % items
     lengths = [len(each) for each in known]
-    sizes = dict.fromkeys(("rows", "train_rows", "train_pairs", "test_negatives"), 0)
-    owners, positives = (
-        np.repeat(range(len(known)), lengths),
-        np.concatenate(known).astype(np.int32),
-    )
+    nothing = ("rows", "train_rows", "train_pairs", "test_negatives", "small_columns")
+    positives = np.concatenate(known).astype(np.int32)
+    indptr = np.concatenate([[0], np.cumsum(lengths)])
+    bounds, table = buckets(indptr, positives)
     return Prepared(
         Manifest(
-            **sizes,
+            **dict.fromkeys(nothing, 0),
             key="",
             dataset="synthetic",
             title="",
@@ -70,15 +70,17 @@ def made(
             items=items,
             test_rows=rows,
             context_columns=[str(number) for number in range(context)],
+            buckets=len(table),
         ),
-        train_rows=np.empty(0, record(context)),
+        train_rows=np.empty(0, record(context, 0)),
         test_users=random.integers(len(known), size=rows).astype(np.int32),
         test_items=own.astype(np.int32),
         test_context=random.integers(-2, 3, size=(rows, context)).astype(np.float32),
         test_negatives=others.astype(np.int32),
-        positives_indptr=np.concatenate([[0], np.cumsum(lengths)]),
+        positives_indptr=indptr,
         positives=positives,
-        positive_keys=keys(owners, positives, items),
+        buckets_indptr=bounds,
+        buckets=table,
     )
 
 

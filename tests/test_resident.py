@@ -15,13 +15,14 @@ from hpcncf.ncf.instances import Schedule, batch_of
 from hpcncf.ncf.resident import Resident
 from hpcncf.spec import Training
 
+ROW = 4 + 4 + 4 + 8
 TRAINING = Training(loader="device", negatives=4)
 
 
 def test_what_a_rank_holds_is_counted(data: Prepared) -> None:
     schedule, pairs = Schedule(1501, 50), data.manifest.train_pairs
-    # A row's user, item and 9 context columns; the bounds of 40 users; all pairs once.
-    arrays = 1501 * (4 + 4 + 36) + 41 * 8 + pairs * 4
+    # A row's user, item and 9 context columns, 8 of them small; the bounds of 40 users; all pairs.
+    arrays = 1501 * ROW + 41 * 8 + pairs * 4
     # The order, and every row drawn: user, 5 items, context. More than 3 tables of 2,048 numbers.
     drawn = 8 * 1501 + 1501 * (8 + 5 * 8 + 36)
     assert drawn > 3 * 8 * 2048
@@ -31,7 +32,7 @@ def test_what_a_rank_holds_is_counted(data: Prepared) -> None:
 def test_of_little_data_the_order_is_most(data: Prepared) -> None:
     narrow = TRAINING.model_copy(update={"negatives": 1})
     ranks = Schedule(1501, 50, 0, 50)
-    arrays = 1501 * 44 + 41 * 8 + data.manifest.train_pairs * 4
+    arrays = 1501 * ROW + 41 * 8 + data.manifest.train_pairs * 4
     assert resident.needed(data, narrow, ranks, torch.device("cpu")) == arrays + 3 * 8 * 2048
 
 
@@ -41,7 +42,7 @@ def test_of_an_order_of_blocks_the_rows_and_the_blocks_are_held(
     monkeypatch.setattr(sampling, "MANY_ROWS", 1_000)
     narrow = TRAINING.model_copy(update={"negatives": 1})
     ranks = Schedule(1501, 50, 0, 50)
-    arrays = 1501 * 44 + 41 * 8 + data.manifest.train_pairs * 4
+    arrays = 1501 * ROW + 41 * 8 + data.manifest.train_pairs * 4
     order = 8 * (1501 + 93 + 1501)
     assert resident.needed(data, narrow, ranks, torch.device("cpu")) == arrays + order
 

@@ -132,9 +132,13 @@ def test_the_order_in_pieces_is_the_order_at_once(cuts: list[int]) -> None:
 
 @st.composite
 def users_of_items(draw: st.DrawFn) -> tuple[int, list[list[int]]]:
-    """A number of items, and each user's, sorted; nobody has all of them."""
-    items = draw(st.integers(2, 60))
-    one = st.sets(st.integers(0, items - 1), min_size=1, max_size=items - 1).map(sorted)
+    """A number of items, and each user's, sorted; nobody has all of them, some have none."""
+    items = draw(st.integers(1, 60))
+    anywhere = st.sets(st.integers(0, items - 1), max_size=items - 1)
+    first = st.integers(0, items - 1).map(range)
+    last = st.integers(1, items).map(lambda start: range(start, items))
+    but_one = st.integers(0, items - 1).map(lambda one: {*range(items)} - {one})
+    one = st.one_of(anywhere, first, last, but_one).map(sorted)
     return items, draw(st.lists(one, min_size=1, max_size=6))
 
 
@@ -158,6 +162,32 @@ def test_negatives_are_the_same_at_once_and_one_by_one_and_never_positive(
         assert drawn[user].tolist() == single
         assert not set(single) & set(mine)
         assert all(0 <= item < items for item in single)
+
+
+@given(users_of_items())
+def test_every_number_draws_an_item_of_its_own(data: tuple[int, list[list[int]]]) -> None:
+    """Of a user with `others` items left: itself, or for a positive one from the end of these."""
+    items, held = data
+    for mine in held:
+        absent = [item for item in range(items) if item not in mine]
+        numbers = range(len(absent))
+        words = [-(-(number << 32) // len(absent)) for number in numbers]
+        drawn = drawn_by(words, items, mine)
+        assert sorted(drawn) == absent
+        stands_for = dict(zip(mine, reversed(absent), strict=False))
+        assert drawn == [stands_for.get(number, number) for number in numbers]
+
+
+def drawn_by(words: list[int], items: int, mine: list[int]) -> list[int]:
+    """By these random words, at once and one by one."""
+    indptr, positives = np.array([0, len(mine)]), np.array(mine, dtype=np.int32)
+    row, each = np.array([0]), {"items": items, "count": len(words)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sampling, "philox", lambda *_: np.array([words], dtype=np.uint32))
+        patch.setattr(sampling, "philox_block", lambda *at: words[4 * at[-1] :][:4])
+        drawn = sampling.negatives(1, 0, row, row, indptr, positives, **each)[0].tolist()
+        assert sampling.row_negatives(1, 0, 0, mine, **each) == drawn
+    return drawn
 
 
 @pytest.mark.parametrize(

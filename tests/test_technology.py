@@ -74,9 +74,9 @@ def test_it_draws_hpcncfs_instances(
     start: int,
 ) -> None:
     monkeypatch.setattr(sampling, "MANY_ROWS", many)
+    monkeypatch.setattr(sys.modules["drawing"], "FEW", 128)
     held = np.diff(data.positives_indptr)
-    few = sys.modules["drawing"].FEW
-    assert held.min() <= few < held.max()
+    assert held.min() <= 128 < held.max()
     batch, seed, epoch = sys.modules["drawing"].room(64), np.uint64(SEED), np.uint64(5)
     keys = numba_step.order_keys(seed, epoch)
     numba_step.draw(opened(data), batch, seed, epoch, keys, start, 64)
@@ -88,6 +88,19 @@ def test_it_draws_hpcncfs_instances(
     assert (batch.rows == rows).all()
     assert (batch.users == users).all()
     assert (batch.items == np.column_stack([data.train_items[rows], drawn])).all()
+
+
+@pytest.mark.usefixtures("numba_step")
+@pytest.mark.parametrize("many", [0, 1, 2, 300, 699])
+def test_every_number_draws_an_item_of_its_own(many: int) -> None:
+    """Itself, or for a positive one from the end of those that are left."""
+    positives = np.random.default_rng(many).permutation(700)[:many]
+    positives.sort()
+    absent = np.delete(np.arange(700), positives)
+    stands_for = dict(zip(positives, reversed(absent), strict=False))
+    for number in range(700 - many):
+        drawn = sys.modules["drawing"].negative(number, 700 - many, positives)
+        assert drawn == stands_for.get(number, number)
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered")

@@ -7,6 +7,8 @@ value is asked for on the host, so that a GPU never waits. Tested on CPUs; not y
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -95,22 +97,35 @@ def negatives(
 ) -> Tensor:
     """`sampling.negatives`: int64 [len(rows), count]. No user has more than `most` positives."""
     words = philox(seed, sampling.NEGATIVES, epoch, rows, -(-count // 4))[:, :count]
-    first = indptr.index_select(0, users)
-    held = indptr.index_select(0, users + 1) - first
-    drawn = words * (items - held)[:, None] >> 32
-    return nth_absent(drawn, positives, first[:, None], held[:, None], most)
+    first = indptr.index_select(0, users)[:, None]
+    held = indptr.index_select(0, users + 1)[:, None] - first
+    others = items - held
+    drawn = words * others >> 32
+    before = _leading(lambda value, _: value < drawn, drawn, positives, first, held, most)
+    value = positives.take((first + before).clamp(max=len(positives) - 1))
+    absent = nth_absent(others - 1 - before, positives, first, held, most)
+    return torch.where((before < held) & (value == drawn), absent, drawn)
 
 
 def nth_absent(nth: Tensor, positives: Tensor, first: Tensor, held: Tensor, most: int) -> Tensor:
-    """`sampling.nth_absent`, with as many rounds as `most` positives of a user need.
+    """`sampling.nth_absent`, with as many rounds as `most` positives of a user need."""
+    return nth + _leading(lambda value, upto: value - upto < nth, nth, positives, first, held, most)
 
-    Positives[j] - j never falls, so how many of them are at most nth is found bit by bit, from the
-    highest: a bit stays where so many positives there are, and the last of them is before.
-    """
-    before = torch.zeros_like(nth)
+
+def _leading(
+    holds: Callable[[Tensor, Tensor], Tensor],
+    like: Tensor,
+    positives: Tensor,
+    first: Tensor,
+    held: Tensor,
+    most: int,
+) -> Tensor:
+    """For how many of positives[first : first + held] a condition holds, which is told of a value
+    and of how many there are up to it: of each number bit by bit, from the highest."""
+    before, start = torch.zeros_like(like), first - 1
     for bit in reversed(range(most.bit_length())):
         tried = before + (1 << bit)
-        at = (first + (tried - 1)).clamp(max=len(positives) - 1)  # not used where there is none
+        at = (start + tried).clamp(max=len(positives) - 1)  # not used where there is none
         value = positives.take(at)
-        before = torch.where((tried <= held) & (value - (tried - 1) <= nth), tried, before)
-    return nth + before
+        before = torch.where((tried <= held) & holds(value, tried), tried, before)
+    return before

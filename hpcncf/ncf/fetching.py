@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from hpcncf.errors import HpcncfError
 from hpcncf.ncf import sampling
 from hpcncf.ncf.data.prepared import Prepared
+from hpcncf.ncf.data.rows import context_of
 from hpcncf.ncf.instances import Order, Rows, Schedule, Source
 from hpcncf.spec import Training
 
@@ -40,13 +41,14 @@ class PerSample(Dataset[Rows]):
     def __getitem__(self, key: Key) -> Rows:
         epoch, row = key
         source = self.source
-        user = int(source.train_users[row])
+        told = source.train_rows[row]
+        user = int(told["user"])
         mine = source.positives[source.indptr[user] : source.indptr[user + 1]].tolist()
         drawn = sampling.row_negatives(
             source.seed, epoch, row, mine, source.items, source.negatives
         )
-        items = torch.tensor([int(source.train_items[row]), *drawn])
-        return torch.tensor(user), items, torch.tensor(source.train_context[row])
+        items = torch.tensor([int(told["item"]), *drawn])
+        return torch.tensor(user), items, torch.from_numpy(context_of(told))
 
 
 class Batched(Dataset[Rows]):

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from hpcncf.ncf import sampling
 from hpcncf.ncf.data.prepared import Prepared
+from hpcncf.ncf.data.rows import context_of
 from hpcncf.spec import Training
 
 ORDER_CHUNK = 65_536
@@ -94,18 +95,17 @@ class Source:
         self.seed, self.negatives = training.seed, training.negatives
         self.items = data.manifest.items
         # Indexing a memmap makes a memmap each time; the plain array of the same pages does not.
-        self.train_users = np.asarray(data.train_users)
-        self.train_items = np.asarray(data.train_items)
-        self.train_context = np.asarray(data.train_context)
+        self.train_rows = np.asarray(data.train_rows)
         self.indptr = np.asarray(data.positives_indptr)
         self.positives = np.asarray(data.positives)
 
     def gather(self, epoch: int, rows: NDArray[np.int64]) -> Rows:
         """These rows with all their negatives at once."""
-        users = self.train_users[rows].astype(np.int64)
+        mine = self.train_rows.take(rows)  # whole: each is in one place of memory
+        users = mine["user"].astype(np.int64)
         drawn = sampling.negatives(
             self.seed, epoch, rows, users, self.indptr, self.positives, self.items, self.negatives
         )
-        items = np.concatenate([self.train_items[rows, None], drawn], axis=1)
-        context = self.train_context[rows]
-        return torch.from_numpy(users), torch.from_numpy(items), torch.from_numpy(context)
+        items = np.concatenate([mine["item"][:, None], drawn], axis=1)
+        context = torch.from_numpy(context_of(mine))
+        return torch.from_numpy(users), torch.from_numpy(items), context

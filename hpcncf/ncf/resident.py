@@ -22,7 +22,7 @@ from hpcncf.spec import Training
 
 MIB: Final = 2**20
 # Positives drawn at once, of several steps where these are short: a GPU's time for so few numbers
-# is that of starting its some 250 operations, and a CPU's cache holds no more.
+# is that of starting its some 300 operations, and a CPU's cache holds no more.
 ON_GPU: Final = 2**18
 ON_CPU: Final = 2**12
 
@@ -36,8 +36,9 @@ class Resident:
         self._training, self._schedule, self._device = training, schedule, device
         self._items = data.manifest.items
         self._most = int(np.diff(data.positives_indptr).max(initial=0))
-        arrays = (torch.tensor(np.asarray(each), device=device) for each in _arrays(data))
-        self._users, self._own, self._context, self._indptr, self._positives = arrays
+        self._users, self._own, self._numbers, self._small, self._indptr, self._positives = (
+            torch.from_numpy(np.array(each)).to(device) for each in _arrays(data)
+        )
 
     def rows(self, epoch: int, steps: range) -> Iterator[Rows]:
         for lengths, parts in self.drawn(epoch, steps):
@@ -74,7 +75,9 @@ class Resident:
             *(self._items, training.negatives, self._most),
         )
         own = self._own.index_select(0, rows)[:, None]
-        return users, torch.cat([own, drawn], dim=1), self._context.index_select(0, rows)
+        numbers, small = (each.index_select(0, rows) for each in (self._numbers, self._small))
+        context = torch.cat([numbers, small.float()], dim=1)
+        return users, torch.cat([own, drawn], dim=1), context
 
 
 def check(
@@ -128,7 +131,8 @@ def _arrays(data: Prepared) -> list[NDArray[Any]]:
     return [
         data.train_users,
         data.train_items,
-        data.train_context,
+        data.train_rows["numbers"],
+        data.train_rows["small"],
         data.positives_indptr,
         data.positives,
     ]

@@ -16,7 +16,8 @@ machine learning with CorgiPile", orders blocks of data that lies in its own ord
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -179,31 +180,63 @@ def negatives(
 ) -> Ints:
     """Items [len(rows), count] that each row's user has no training row of.
 
-    `positives[indptr[u]:indptr[u + 1]]` are user u's items, sorted, each once. Draws r below the
-    number of other items and takes the r-th of them: exact, without rejection.
+    `positives[indptr[u]:indptr[u + 1]]` are user u's items, sorted, each once; `others` items are
+    not among them. Draws r below `others` and takes item r, or where r is a positive, its jth (0 is
+    the first), the absent item number others - 1 - j.
+
+    Exact, of one word: if t positives are below `others`, t of the last items, from `others` on,
+    are absent, and they are the absent items number others - t to others - 1. So each r gives an
+    item of its own. (It is a step of a Fisher-Yates shuffle: what was taken is replaced by the
+    last.)
     """
     blocks = -(-count // 4)
     words = philox(seed, purpose, epoch, rows, blocks)[:, :count]
-    first, held = indptr[users], indptr[users + 1] - indptr[users]
-    drawn = below(words, (items - held)[:, None])
-    return nth_absent(drawn, positives, first[:, None], held[:, None])
+    first = indptr[users]
+    held = indptr[users + 1] - first
+    others = items - held
+    drawn = below(words, others[:, None])
+    before, taken = find(drawn, positives, first[:, None], held[:, None])
+    at = np.nonzero(taken)[0]
+    drawn[taken] = nth_absent(others[at] - 1 - before[taken], positives, first[at], held[at])
+    return drawn
+
+
+def find(
+    sought: Ints | NDArray[np.int32], positives: NDArray[np.int32], first: Ints, held: Ints
+) -> tuple[Ints, NDArray[np.bool_]]:
+    """How many of positives[first : first + held] are less, and whether it is among them."""
+    if not len(positives):
+        return np.zeros(sought.shape, np.int64), np.zeros(sought.shape, np.bool_)
+    before = _leading(lambda value, _: value < sought, sought.shape, positives, first, held)
+    value = positives[np.minimum(first + before, len(positives) - 1)]
+    return before, (before < held) & (value == sought)
 
 
 def nth_absent(nth: Ints, positives: NDArray[np.int32], first: Ints, held: Ints) -> Ints:
     """The nth (0 is the first) item that is not among positives[first : first + held].
 
     Below sorted positive j there are positives[j] - j absent items: the answer is nth plus the
-    number of positives with positives[j] - j <= nth, found by binary search.
+    number of positives with positives[j] - j <= nth.
     """
-    low, high = np.zeros_like(nth), np.broadcast_to(held, nth.shape).copy()
-    for _ in range(int(held.max(initial=0)).bit_length()):
-        middle = (low + high) >> 1
-        searching = low < high
-        at = np.minimum(first + middle, len(positives) - 1)  # not read where the search is over
-        before = searching & (positives[at] - middle <= nth)
-        low = np.where(before, middle + 1, low)
-        high = np.where(searching & ~before, middle, high)
-    return nth + low
+    # Up to positive j there are j + 1.
+    return nth + _leading(lambda value, upto: value - upto < nth, nth.shape, positives, first, held)
+
+
+def _leading(
+    holds: Callable[[NDArray[np.int32], Ints], NDArray[np.bool_]],
+    shape: tuple[int, ...],
+    positives: NDArray[np.int32],
+    first: Ints,
+    held: Ints,
+) -> Ints:
+    """For how many of positives[first : first + held] a condition holds, which is told of a value
+    and of how many there are up to it: of each number bit by bit, from the highest."""
+    before, start = np.zeros(shape, np.int64), first - 1
+    for bit in reversed(range(int(held.max(initial=0)).bit_length())):
+        tried = before + (1 << bit)
+        at = np.minimum(start + tried, len(positives) - 1)  # not used where there is none
+        before = np.where((tried <= held) & holds(positives[at], tried), tried, before)
+    return before
 
 
 def row_negatives(
@@ -214,16 +247,14 @@ def row_negatives(
     `positives` are the user's items, sorted, each once.
     """
     drawn: list[int] = []
+    held, others = len(positives), items - len(positives)
     for k in range(count):
         if k % 4 == 0:
             words = philox_block(seed, NEGATIVES, epoch, row, k // 4)
-        nth = words[k % 4] * (items - len(positives)) >> 32
-        low, high = 0, len(positives)
-        while low < high:
-            middle = (low + high) >> 1
-            if positives[middle] - middle <= nth:
-                low = middle + 1
-            else:
-                high = middle
-        drawn.append(nth + low)
+        item = words[k % 4] * others >> 32
+        before = bisect_left(positives, item)
+        if before < held and positives[before] == item:
+            item = others - 1 - before
+            item += bisect_right(range(held), item, key=lambda j: positives[j] - j)
+        drawn.append(item)
     return drawn

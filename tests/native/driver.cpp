@@ -12,29 +12,69 @@
 
 namespace {
 
+// Users' lists of positives.
+struct Lists {
+  std::vector<int64_t> indptr{0}, bounds{0};
+  std::vector<int32_t> positives;
+  std::vector<uint16_t> slots;
+
+  void add(std::vector<int32_t> list) {
+    std::sort(list.begin(), list.end());
+    list.erase(std::unique(list.begin(), list.end()), list.end());
+    positives.insert(positives.end(), list.begin(), list.end());
+    indptr.push_back(int64_t(positives.size()));
+    uint32_t count = 1;
+    while (!put(list, count)) ++count;
+    bounds.push_back(bounds.back() + count);
+  }
+
+  Buckets buckets() const {
+    return {int64_t(slots.size()) / Buckets::SLOTS, bounds.data(), slots.data()};
+  }
+
+  std::vector<int32_t> absent_of(int64_t user, int64_t items) const {
+    std::vector<int32_t> found;
+    int64_t next = indptr[user];
+    for (int32_t item = 0; item < items; ++item)
+      if (next < indptr[user + 1] && positives[next] == item)
+        ++next;
+      else
+        found.push_back(item);
+    return found;
+  }
+
+ private:
+  // Into so many buckets behind those of other users, if they are enough.
+  bool put(const std::vector<int32_t>& list, uint32_t count) {
+    const size_t first = size_t(bounds.back());
+    slots.assign(slots.begin(), slots.begin() + ptrdiff_t(first * Buckets::SLOTS));
+    slots.resize((first + count) * Buckets::SLOTS);
+    std::vector<int> filled(count, 0);
+    for (const int32_t item : list) {
+      const uint32_t bucket = Buckets::of(item, count);
+      if (filled[bucket] == Buckets::SLOTS) return false;
+      slots[(first + bucket) * Buckets::SLOTS + size_t(filled[bucket]++)] = uint16_t(item);
+    }
+    return true;
+  }
+};
+
 // Data of which every part can be spoilt.
 struct Made {
   int64_t users, items, rows, rows_per_block = 3;
-  int context;
-  std::vector<int32_t> positives;
-  std::vector<uint16_t> keys;
+  int context, small;
+  Lists lists;
   std::vector<char> train_rows;
-  std::vector<int64_t> indptr;
 
   Made(int64_t users, int64_t items, int64_t per_user, int context)
-      : users(users), items(items), rows(users * per_user), context(context) {
-    indptr.push_back(0);
-    for (int64_t user = 0; user < users; ++user) {
-      for (int64_t n = 0; n < per_user; ++n) {
-        positives.push_back(int32_t(n * items / per_user));
-        keys.push_back(uint16_t((positives.back() - n) >> Absent::key_shift(items)));
-      }
-      indptr.push_back(int64_t(positives.size()));
-    }
-    train_rows.resize(size_t(rows) * TrainRow::bytes(context));
+      : users(users), items(items), rows(users * per_user), context(context), small(context / 2) {
+    std::vector<int32_t> list;
+    for (int64_t n = 0; n < per_user; ++n) list.push_back(int32_t(n * items / per_user));
+    for (int64_t user = 0; user < users; ++user) lists.add(list);
+    train_rows.resize(size_t(rows) * TrainRow::bytes(context, small));
     for (int64_t row = 0; row < rows; ++row) {
       set(row, 0, int32_t(row / per_user));
-      set(row, 1, positives[row]);
+      set(row, 1, lists.positives[row]);
     }
     set_context(0.5f);
   }
@@ -42,18 +82,18 @@ struct Made {
   // Of a training row: user, item, context.
   template <class Number>
   void set(int64_t row, int place, Number value) {
-    char* to = train_rows.data() + size_t(row) * TrainRow::bytes(context);
+    char* to = train_rows.data() + size_t(row) * TrainRow::bytes(context, small);
     std::memcpy(to + size_t(place) * sizeof value, &value, sizeof value);
   }
 
   void set_context(float value) {
     for (int64_t row = 0; row < rows; ++row)
-      for (int n = 0; n < context; ++n) set(row, 2 + n, value);
+      for (int n = 0; n < context - small; ++n) set(row, 2 + n, value);
   }
 
   Data data() const {
-    return {users, items, rows, int64_t(positives.size()), rows_per_block,
-            train_rows.data(), indptr.data(), positives.data(), keys.data()};
+    return {users, items, rows, int64_t(lists.positives.size()), rows_per_block, context, small,
+            train_rows.data(), lists.indptr.data(), lists.positives.data(), lists.buckets()};
   }
 };
 
@@ -122,12 +162,17 @@ void bad_data() {
   bad("user too high", [](Made& made, Settings&) { made.set(3, 0, 5); });
   bad("user below 0", [](Made& made, Settings&) { made.set(14, 0, -1); });
   bad("item too high", [](Made& made, Settings&) { made.set(0, 1, 9); });
-  bad("positive below 0", [](Made& made, Settings&) { made.positives[4] = -7; });
-  bad("a key of another", [](Made& made, Settings&) { ++made.keys[2]; });
-  bad("positives unsorted", [](Made& made, Settings&) { made.positives[1] = 0; });
-  bad("offsets that fall", [](Made& made, Settings&) { made.indptr[2] = 1; });
-  bad("offsets not from 0", [](Made& made, Settings&) { made.indptr[0] = 1; });
-  bad("offsets that end late", [](Made& made, Settings&) { made.indptr[5] = 99; });
+  bad("positive below 0", [](Made& made, Settings&) { made.lists.positives[4] = -7; });
+  bad("a slot of another", [](Made& made, Settings&) { made.lists.slots[1] += 7; });
+  bad("a user without bucket", [](Made& made, Settings&) { made.lists.bounds[2] = 1; });
+  bad("buckets not from 0", [](Made& made, Settings&) { made.lists.bounds[0] = -1; });
+  bad("buckets that end late", [](Made& made, Settings&) { made.lists.bounds[5] = 99; });
+  bad("more bytes than context", [](Made& made, Settings&) { made.small = 3; });
+  bad("context of another width", [](Made& made, Settings&) { made.context = 3; });
+  bad("positives unsorted", [](Made& made, Settings&) { made.lists.positives[1] = 0; });
+  bad("offsets that fall", [](Made& made, Settings&) { made.lists.indptr[2] = 1; });
+  bad("offsets not from 0", [](Made& made, Settings&) { made.lists.indptr[0] = 1; });
+  bad("offsets that end late", [](Made& made, Settings&) { made.lists.indptr[5] = 99; });
   bad("empty blocks", [](Made& made, Settings&) { made.rows_per_block = 0; });
   bad("no users", [](Made& made, Settings&) { made.users = 0; });
   bad("no layers", [](Made&, Settings& with) { with.depth = 0; });
@@ -301,42 +346,11 @@ void random_shapes() {
   }
 }
 
-// Users' lists of positives, and what a search by counting one by one finds.
-struct Lists {
-  const int64_t items;
-  std::vector<int64_t> indptr{0};
-  std::vector<int32_t> positives;
-  std::vector<uint16_t> keys;
-
-  explicit Lists(int64_t items) : items(items) {}
-
-  void add(std::vector<int32_t> list) {
-    std::sort(list.begin(), list.end());
-    list.erase(std::unique(list.begin(), list.end()), list.end());
-    for (size_t n = 0; n < list.size(); ++n) {
-      positives.push_back(list[n]);
-      keys.push_back(uint16_t((list[n] - int32_t(n)) >> Absent::key_shift(items)));
-    }
-    indptr.push_back(int64_t(positives.size()));
-  }
-
-  std::vector<int32_t> absent_of(int64_t user) const {
-    std::vector<int32_t> found;
-    int64_t next = indptr[user];
-    for (int32_t item = 0; item < items; ++item)
-      if (next < indptr[user + 1] && positives[next] == item)
-        ++next;
-      else
-        found.push_back(item);
-    return found;
-  }
-};
-
 // Every item that a user does not have is found by its number, and no other.
 void every_negative() {
   std::mt19937 random(7);
   for (int64_t items : {3'000, 65'536, 65'537, 300'000}) {
-    Lists lists(items);
+    Lists lists;
     const int32_t last = int32_t(items) - 1;
     for (int held : {0, 1, 31, 33, 60, 63, 64, 65, 127, 129, 200, 256, 257, 600}) {
       std::vector<int32_t> together, anywhere, at_the_end;
@@ -350,16 +364,21 @@ void every_negative() {
       lists.add(at_the_end);
     }
     const int64_t users = int64_t(lists.indptr.size()) - 1;
-    const Absent absent(lists.indptr.data(), lists.positives.data(), lists.keys.data(), users,
+    const Absent absent(lists.indptr.data(), lists.positives.data(), lists.buckets(), users,
                         items);
     for (int64_t user = 0; user < users; ++user) {
-      const std::vector<int32_t> expected = lists.absent_of(user);
+      const std::vector<int32_t> expected = lists.absent_of(user, items);
       const uint64_t others = expected.size();
       std::vector<int32_t> drawn;
       for (uint64_t nth = 0; nth < others; ++nth)
         drawn.push_back(int32_t(uint32_t(((nth << 32) + others - 1) / others)));
-      absent.find(user, drawn.data(), int(others));
-      expect(drawn == expected, "each of the items that a user does not have");
+      for (size_t at = 0; at < others; at += 4) {
+        const int some = int(std::min<size_t>(4, others - at));
+        absent.draw(user, drawn.data() + at, some);
+        absent.replace_positives(user, drawn.data() + at, some);
+      }
+      std::sort(drawn.begin(), drawn.end());
+      expect(drawn == expected, "each of the items that a user does not have, once");
     }
   }
 }

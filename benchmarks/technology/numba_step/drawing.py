@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from prefetching import prefetch
 from sizes import CONTEXT, EACH, NEGATIVES, compiled
 
-FEW = 128  # positives all of which are looked at: halving their list would cost more
+FEW = 512  # positives all of which are looked at: halving their list four times would cost more
 ROUNDS = 24
 ONE, HALF, LOW = np.uint64(1), np.uint64(32), np.uint64(0xFFFFFFFF)
 M0, M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
@@ -20,9 +20,13 @@ DRAWN, ORDER = np.uint64(0), np.uint64(1)
 
 
 class Data(NamedTuple):
-    ids: NDArray[np.int32]
-    """[rows, 2 + context]: user and item; the rest are those of `context`, whose memory it is."""
-    context: NDArray[np.float32]
+    rows: NDArray[np.uint8]
+    """[rows, bytes]: the memory of the next four, which hpcncf/ncf/data/rows.py tells of."""
+    users: NDArray[np.int32]
+    own: NDArray[np.int32]
+    """[rows]: items."""
+    numbers: NDArray[np.float32]
+    small: NDArray[np.uint8]
     indptr: NDArray[np.int64]
     positives: NDArray[np.int32]
     items: int
@@ -50,9 +54,11 @@ def opened(
     items: int,
     each: int,
 ) -> Data:
-    ids = rows.view(np.int32).reshape(len(rows), 2 + CONTEXT)
+    fields = [rows[name] for name in ("user", "item", "numbers", "small")]
+    assert fields[2].shape[1] + fields[3].shape[1] == CONTEXT
     bits = max(4, (len(rows) // each - 1).bit_length())
-    return Data(ids, ids.view(np.float32), indptr, positives, items, each, bits)
+    whole = rows.view(np.uint8).reshape(len(rows), rows.dtype.itemsize)
+    return Data(whole, *fields, indptr, positives, items, each, bits)
 
 
 def room(positives: int) -> Batch:
@@ -98,7 +104,7 @@ def bijection(left, right, count, keys, left_bits, right_bits):
 @compiled
 def order(data, batch, keys, start, count):
     """The rows at positions start to start + count; those behind the last whole block come last."""
-    length, each = data.ids.shape[0], data.each
+    length, each = data.rows.shape[0], data.each
     end = min(start + count, length // each * each)
     first = start // each
     blocks(data, batch, keys, first, max(0, (end + each - 1) // each - first))
@@ -112,7 +118,7 @@ def blocks(data, batch, keys, start, count):
     """The blocks at these places: what falls outside goes on until it is in."""
     left_bits, right_bits = np.uint64(data.bits // 2), np.uint64(data.bits - data.bits // 2)
     left, right, places = batch.left, batch.right, batch.places
-    bound = np.uint64(data.ids.shape[0] // data.each)
+    bound = np.uint64(data.rows.shape[0] // data.each)
     for n in range(count):
         value = np.uint64(start + n)
         left[n], right[n] = value >> right_bits, value & ((ONE << right_bits) - ONE)
@@ -131,44 +137,61 @@ def blocks(data, batch, keys, start, count):
 
 
 @compiled
-def nth_absent(nth, positives):
-    """The nth item that is not among these."""
-    if len(positives) <= FEW:
-        before = 0
-        for n in range(len(positives)):
-            before += np.int64(positives[n] - n <= nth)
-        return nth + before
+def is_drawn(positives, items):
+    """Whether one of the negatives is among these."""
+    found = False
+    for n in range(len(positives)):
+        for k in range(1, EACH):
+            found |= positives[n] == items[k]
+    return found
+
+
+@compiled
+def leading(positives, apart, bound):
+    """How many positives[n] - apart * n are less than the bound."""
     low, high = 0, len(positives)
     while low < high:
         middle = (low + high) >> 1
-        if positives[middle] - middle <= nth:
+        if positives[middle] - apart * middle < bound:
             low = middle + 1
         else:
             high = middle
-    return nth + low
+    return low
+
+
+@compiled
+def negative(drawn, others, positives):
+    """The item drawn below the number of others, or the absent one that it stands for."""
+    before = leading(positives, 0, drawn)
+    if before == len(positives) or positives[before] != drawn:
+        return drawn
+    nth = others - 1 - before
+    return nth + leading(positives, 1, nth + 1)
 
 
 @compiled
 def draw(data, batch, seed, epoch, keys, start, count):
     """Each loop asks for what the next one reads."""
     order(data, batch, keys, start, count)
-    width = data.ids.shape[1]
+    width = data.rows.shape[1]
     for p in range(count):
-        prefetch(data.ids, batch.rows[p] * width)
-        prefetch(data.ids, batch.rows[p] * width + width - 1)
+        prefetch(data.rows, batch.rows[p] * width)
+        prefetch(data.rows, batch.rows[p] * width + width - 1)
     for p in range(count):
         words = philox(seed, DRAWN, epoch, np.uint64(batch.rows[p]))
         for k in range(4):
             batch.words[p, k] = words[k]
     for p in range(count):
-        batch.users[p] = data.ids[batch.rows[p], 0]
-        batch.items[p, 0] = data.ids[batch.rows[p], 1]
+        batch.users[p] = data.users[batch.rows[p]]
+        batch.items[p, 0] = data.own[batch.rows[p]]
         prefetch(data.indptr, np.int64(batch.users[p]))
     for p in range(count):
         prefetch(data.positives, data.indptr[batch.users[p]])
     for p in range(count):
         first, last = data.indptr[batch.users[p]], data.indptr[batch.users[p] + 1]
-        others = np.uint64(data.items - (last - first))
+        own, items, others = data.positives[first:last], batch.items[p], data.items - (last - first)
         for k in range(NEGATIVES):
-            nth = np.int64((batch.words[p, k] * others) >> HALF)
-            batch.items[p, 1 + k] = nth_absent(nth, data.positives[first:last])
+            items[1 + k] = (batch.words[p, k] * np.uint64(others)) >> HALF
+        if len(own) > FEW or is_drawn(own, items):
+            for k in range(1, EACH):
+                items[k] = negative(np.int64(items[k]), others, own)

@@ -18,19 +18,22 @@ from memory import (
     WEIGHTS1,
     WEIGHTS2,
 )
-from sizes import CONTEXT, EACH, GMF, INSTANCES, MLP, SHARED, TILE, F, compiled
+from sizes import EACH, GMF, INSTANCES, MLP, SHARED, TILE, F, compiled
 
 
 @compiled
 def gather(model, data, batch, s, first):
     for p in range(TILE):
-        row, told = model.users[batch.users[first + p]], data.context[batch.rows[first + p]]
+        row, at = model.users[batch.users[first + p]], batch.rows[first + p]
         for c in range(MLP):
             s.shared[c, p] = row[c]
         for c in range(GMF):
             s.gmf_user[c, p] = row[MLP + c]
-        for c in range(CONTEXT):
-            s.shared[MLP + c, p] = told[2 + c]
+        numbers = data.numbers.shape[1]
+        for c in range(numbers):
+            s.shared[MLP + c, p] = data.numbers[at, c]
+        for c in range(data.small.shape[1]):
+            s.shared[MLP + numbers + c, p] = data.small[at, c]
     for p in range(TILE):
         for k in range(EACH):
             row, n = model.items[batch.items[first + p, k]], k * TILE + p

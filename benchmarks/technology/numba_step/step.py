@@ -100,7 +100,7 @@ def take(data, batch, model, s, number, lr):
 def train(data, batch, model, s, seed, lr, done, losses):
     """Whole batches after the first `done`, one for each of `losses`."""
     count = len(batch.users)
-    per_epoch, epoch, keys = data.ids.shape[0] // count, -1, np.empty(0, np.uint64)
+    per_epoch, epoch, keys = len(data.rows) // count, -1, np.empty(0, np.uint64)
     for n in range(len(losses)):
         at = done + n
         if at // per_epoch != epoch:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from hpcncf.errors import HpcncfError, UsageError, shown
 
-FORMAT_VERSION: Final = 3
+FORMAT_VERSION: Final = 4
 NAME = "manifest.json"
 # A hit is to be among so many.
 TOP: Final = 10
@@ -39,7 +39,7 @@ class Manifest(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="allow", use_attribute_docstrings=True)
 
-    format_version: Literal[3] = FORMAT_VERSION
+    format_version: Literal[4] = FORMAT_VERSION
     key: str
     """SHA-256 over the format, the input's SHA-256 and the options: equal content, equal key."""
     dataset: str
@@ -59,6 +59,11 @@ class Manifest(BaseModel):
     """Distinct user-item pairs among the training rows."""
     test_rows: int
     context_columns: list[str]
+    small_columns: int
+    """How many of the last context columns hold whole numbers from 0 to 255 only: a byte each in
+    training rows."""
+    buckets: int
+    """In which engine native looks for the users' training items."""
     test_negatives: int
     """Sampled negatives per test row."""
 

@@ -26,6 +26,7 @@ class Parts:
         part = before // PART_ROWS
         self.starts = np.flatnonzero(np.diff(part, prepend=-1))
         """The first user of each."""
+        self._ends = np.append(self.starts[1:], len(counts))
         self.items = items
         self._files = [
             files.enter_context(Column(folder / f".pairs-{number}", np.int64))
@@ -36,6 +37,10 @@ class Parts:
     def append(self, users: Int32s, items: Int32s, for_testing: Any) -> None:
         pairs = (users.astype(np.int64) * self.items + items) * 2 + for_testing
         spread(pairs, np.searchsorted(self.starts, users, side="right") - 1, self._files)
+
+    def users(self, number: int) -> slice:
+        """Of one part, those without pairs, too: parts have every user once, in order."""
+        return slice(self.starts[number], self._ends[number])
 
     def pairs(self, number: int) -> tuple[Int64s, Int64s]:
         """Of one part, the distinct pairs of all rows, and those of training rows."""

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from hpcncf.ncf.data import manifest as manifests
+from hpcncf.ncf.data.buckets import SLOTS
 from hpcncf.ncf.data.columns import slices
 from hpcncf.ncf.data.manifest import NAME, DataError, Manifest
 from hpcncf.ncf.data.rows import Floats, Int32s, Int64s, contains, record
@@ -24,7 +25,7 @@ class Prepared:
 
     manifest: Manifest
     train_rows: NDArray[Any]
-    """[training rows], each a `rows.record`."""
+    """[training rows], each a `rows.record`; `rows.context_of` makes floats of their context."""
     test_users: Int32s
     test_items: Int32s
     test_context: Floats
@@ -35,8 +36,10 @@ class Prepared:
     positives: Int32s
     """Each user's training items, sorted, each once: those of user u are
     positives[positives_indptr[u]:positives_indptr[u + 1]]."""
-    positive_keys: NDArray[np.uint16]
-    """[training pairs], see `rows.keys`."""
+    buckets_indptr: Int64s
+    """[users + 1]: whose each bucket is. Of engine native only, see data/buckets.py."""
+    buckets: NDArray[np.uint16]
+    """[buckets, SLOTS]"""
 
     @property
     def train_users(self) -> Int32s:
@@ -45,11 +48,6 @@ class Prepared:
     @property
     def train_items(self) -> Int32s:
         return self.train_rows["item"]
-
-    @property
-    def train_context(self) -> Floats:
-        """[training rows, context columns]"""
-        return self.train_rows["context"]
 
     @cached_property
     def test_unseen(self) -> NDArray[np.bool_]:
@@ -75,16 +73,18 @@ def load(folder: Path) -> Prepared:
 
 def _mapped(folder: Path, manifest: Manifest) -> Prepared:
     train, test, columns = manifest.train_rows, manifest.test_rows, len(manifest.context_columns)
+    row = record(columns - manifest.small_columns, manifest.small_columns)
     return Prepared(
         manifest,
-        train_rows=_open(folder, "train_rows", record(columns), (train,)),
+        train_rows=_open(folder, "train_rows", row, (train,)),
         test_users=_open(folder, "test_users", np.int32, (test,)),
         test_items=_open(folder, "test_items", np.int32, (test,)),
         test_context=_open(folder, "test_context", np.float32, (test, columns)),
         test_negatives=_open(folder, "test_negatives", np.int32, (test, manifest.test_negatives)),
         positives_indptr=_open(folder, "positives_indptr", np.int64, (manifest.users + 1,)),
         positives=_open(folder, "positives", np.int32, (manifest.train_pairs,)),
-        positive_keys=_open(folder, "positive_keys", np.uint16, (manifest.train_pairs,)),
+        buckets_indptr=_open(folder, "buckets_indptr", np.int64, (manifest.users + 1,)),
+        buckets=_open(folder, "buckets", np.uint16, (manifest.buckets, SLOTS)),
     )
 
 
@@ -115,18 +115,23 @@ def _check_ids(folder: Path, data: Prepared) -> None:
     for part in slices(max(len(ids) for _, ids, _ in arrays)):
         for name, ids, end in arrays:
             _check_part(folder, name, ids, part, end)
-    data.positive_keys.max(initial=0)  # engine native checks them: here they only are read
-    ends = data.positives_indptr
-    if ends[0] != 0 or ends[-1] != len(data.positives) or (ends[1:] < ends[:-1]).any():
-        raise DataError(
-            f"{folder / 'positives_indptr'}.npy: expected bounds from 0 to "
-            f"{len(data.positives):,} that never fall: prepare it again"
-        )
-    everything = np.flatnonzero(np.diff(ends) >= data.manifest.items)
+    data.buckets.max(initial=0)  # engine native checks them: here they only are read
+    _check_bounds(folder, "positives_indptr", data.positives_indptr, len(data.positives), 0)
+    _check_bounds(folder, "buckets_indptr", data.buckets_indptr, len(data.buckets), 1)
+    everything = np.flatnonzero(np.diff(data.positives_indptr) >= data.manifest.items)
     if len(everything):
         raise DataError(
             f"{folder / 'positives_indptr'}.npy: user {everything[0]:,} has each of the "
             f"{data.manifest.items:,} items, so that no negative can be drawn: prepare it again"
+        )
+
+
+def _check_bounds(folder: Path, name: str, bounds: Int64s, end: int, least: int) -> None:
+    """Of the users' parts of an array, each of `least` or more."""
+    if bounds[0] != 0 or bounds[-1] != end or (np.diff(bounds) < least).any():
+        rise = "always rise" if least else "never fall"
+        raise DataError(
+            f"{folder / name}.npy: expected bounds from 0 to {end:,} that {rise}: prepare it again"
         )
 
 

@@ -9,24 +9,36 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcncf.ncf.data.columns import Sliced
+from hpcncf.ncf.sampling import find
 
 Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
 Floats = NDArray[np.float32]
 
 
-def record(context_columns: int) -> np.dtype[Any]:
-    """A training row as its file holds it. All of a row lies together: rows, or blocks of
-    them, are read at random, and each place costs a walk of the page table."""
-    context = ("context", np.float32, (context_columns,))
-    return np.dtype([("user", np.int32), ("item", np.int32), context])
+def record(numbers: int, small: int) -> np.dtype[Any]:
+    """A training row as its file holds it: of its context `numbers` columns of any numbers, then
+    `small` ones of a byte each. All of a row lies together: rows, or blocks of them, are read at
+    random, and each place costs a walk of the page table."""
+    context = ("numbers", np.float32, (numbers,)), ("small", np.uint8, (small,))
+    return np.dtype([("user", np.int32), ("item", np.int32), *context])
 
 
-def recorded(users: NDArray[Any], items: NDArray[Any], context: NDArray[Any]) -> NDArray[Any]:
-    """`users` [n], `items` [n] and `context` [n, columns] as training rows [n]."""
-    rows = np.empty(len(users), record(context.shape[1]))
-    rows["user"], rows["item"], rows["context"] = users, items, context
+def recorded(
+    users: NDArray[Any], items: NDArray[Any], context: NDArray[Any], small: int
+) -> NDArray[Any]:
+    """`users` [n], `items` [n] and `context` [n, columns] as training rows [n]. The last `small`
+    columns hold whole numbers from 0 to 255 only."""
+    numbers = context.shape[1] - small
+    rows = np.empty(len(users), record(numbers, small))
+    rows["user"], rows["item"] = users, items
+    rows["numbers"], rows["small"] = context[:, :numbers], context[:, numbers:]
     return rows
+
+
+def context_of(rows: NDArray[Any]) -> Floats:
+    """[n, columns]: the context of `recorded` rows [n], or of one row [columns]."""
+    return np.concatenate([rows["numbers"], rows["small"]], axis=-1, dtype=np.float32)
 
 
 class Interactions(Protocol):
@@ -113,24 +125,7 @@ def distinct_pairs(
     return indptr.astype(np.int64), (pairs % item_count).astype(np.int32)
 
 
-def keys(users: Int64s, positives: Int32s, item_count: int) -> NDArray[np.uint16]:
-    """Of each positive, sorted for users that ascend, 16 bits of it less its place in its user's
-    list: half the bytes by which to find how many of them come before a negative."""
-    places = np.arange(len(users)) - np.searchsorted(users, users)
-    shift = max(0, (item_count - 1).bit_length() - 16)
-    return ((positives - places) >> shift).astype(np.uint16)
-
-
 def contains(positives: Int32s, indptr: Int64s, users: Int32s, items: Int32s) -> NDArray[np.bool_]:
     """[n]: whether each item is among its user's, positives[indptr[user] : indptr[user + 1]]."""
-    if not len(positives):
-        return np.zeros(len(users), dtype=np.bool_)
-    low, end = indptr[users], indptr[users + 1]
-    high = end
-    for _ in range(int((high - low).max(initial=0)).bit_length()):
-        middle = (low + high) >> 1
-        at = np.minimum(middle, len(positives) - 1)  # not read where the search is over
-        before = (low < high) & (positives[at] < items)
-        low, high = np.where(before, middle + 1, low), np.where(before, high, middle)
-    found: NDArray[np.bool_] = positives[np.minimum(low, len(positives) - 1)] == items
-    return found & (low < end)
+    first = indptr[users]
+    return find(items, positives, first, indptr[users + 1] - first)[1]

@@ -15,7 +15,9 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from hpcncf.ncf.data import negatives
+from hpcncf.ncf.data.buckets import SLOTS, buckets
 from hpcncf.ncf.data.columns import HUGE_PAGE, Column, Sliced, slices
+from hpcncf.ncf.data.context import Layout
 from hpcncf.ncf.data.holding import held_out, user_counts
 from hpcncf.ncf.data.manifest import DataError
 from hpcncf.ncf.data.pairs import Parts
@@ -26,7 +28,6 @@ from hpcncf.ncf.data.rows import (
     Interactions,
     Split,
     distinct_pairs,
-    keys,
     record,
     recorded,
 )
@@ -42,23 +43,36 @@ class Counts:
     train_pairs: int
     test_rows: int
     context_columns: list[str]
+    small_columns: int
+    buckets: int
     test_negatives: int
 
 
 class Arrays:
     """The files of a prepared folder while they are written."""
 
-    def __init__(self, folder: Path, width: int, negatives: int, files: ExitStack) -> None:
+    def __init__(self, folder: Path, context: Layout, negatives: int, files: ExitStack) -> None:
+        self.context, width = context, len(context.names)
+
         def column(name: str, kind: DTypeLike, *row: int) -> Column:
             return files.enter_context(Column(folder / f"{name}.npy", kind, row, HUGE_PAGE))
 
-        self.train = column("train_rows", record(width))
+        self.train = column("train_rows", record(width - context.small, context.small))
         self.test = [column("test_users", np.int32), column("test_items", np.int32)]
         self.test.append(column("test_context", np.float32, width))
         self.test_negatives = column("test_negatives", np.int32, negatives)
         self.positives_indptr = column("positives_indptr", np.int64)
         self.positives = column("positives", np.int32)
-        self.positive_keys = column("positive_keys", np.uint16)
+        self.buckets_indptr = column("buckets_indptr", np.int64)
+        self.buckets_indptr.append([0])
+        self.buckets = column("buckets", np.uint16, SLOTS)
+
+    def append_positives(self, counts: Int64s, positives: Int32s) -> None:
+        """Of the next users: how many each has, and all of them."""
+        bounds, table = buckets(np.concatenate([[0], np.cumsum(counts)]), positives)
+        self.positives.append(positives)
+        self.buckets_indptr.append(len(self.buckets) + bounds[1:])
+        self.buckets.append(table)
 
 
 def leave_one_out(
@@ -77,9 +91,10 @@ def leave_one_out(
     say("choosing the test rows")
     counts = user_counts(rows.users, len(rows.user_names))
     held = held_out(rows.users, counts, seed, times)
-    width = len(rows.context_columns)
+    say("looking for context that fits into bytes")
+    context = Layout(rows.context_columns, rows.context)
     with ExitStack() as files:
-        arrays = Arrays(folder, width, test_negatives, files)
+        arrays = Arrays(folder, context, test_negatives, files)
         parts = Parts(folder, counts, rows.item_count, files)
         train = Placing(folder, arrays.train, len(rows.users) - len(held), files)
         _write_rows(arrays, train, parts, rows, held, say)
@@ -93,23 +108,23 @@ def leave_one_out(
 def save(folder: Path, split: Split) -> Counts:
     """Write the arrays of what is split already. Raises DataError as `leave_one_out`."""
     train, test = split.train, split.test
-    width, drawn = len(train.context_columns), split.test_negatives
+    drawn = split.test_negatives
     indptr, positives = distinct_pairs(
         train.users, train.items, len(train.user_names), train.item_count
     )
     _refuse_insatiable(train, indptr)
+    context = Layout(train.context_columns, train.context, test.context)
     with ExitStack() as files:
-        arrays = Arrays(folder, width, drawn.shape[1], files)
+        arrays = Arrays(folder, context, drawn.shape[1], files)
         placing = Placing(folder, arrays.train, len(train), files)
         for part in slices(len(train)):
-            placing.append(recorded(train.users[part], train.items[part], train.context[part]))
+            told = context.ordered(train.context[part])
+            placing.append(recorded(train.users[part], train.items[part], told, context.small))
         placing.finish()
-        _append(arrays.test, test.users, test.items, test.context)
+        _append(arrays.test, test.users, test.items, context.ordered(test.context))
         arrays.test_negatives.append(drawn)
         arrays.positives_indptr.append(indptr)
-        arrays.positives.append(positives)
-        owners = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
-        arrays.positive_keys.append(keys(owners, positives, train.item_count))
+        arrays.append_positives(np.diff(indptr), positives)
         return _counts(arrays, train)
 
 
@@ -127,12 +142,13 @@ def _write_rows(
     held_in_order = np.sort(held)
     for part in slices(length):
         say(f"writing rows: {part.start / length:.0%} of {length:,}")
-        users, items, context = rows.users[part], rows.items[part], rows.context[part]
+        users, items = rows.users[part], rows.items[part]
+        context = arrays.context.ordered(rows.context[part])
         first, last = np.searchsorted(held_in_order, (part.start, part.stop))
         at = held_in_order[first:last] - part.start
         for_testing = np.zeros(len(users), dtype=np.bool_)
         for_testing[at] = True
-        train.append(recorded(users, items, context)[~for_testing])
+        train.append(recorded(users, items, context, arrays.context.small)[~for_testing])
         found.append((users[at], items[at], context[at]))
         parts.append(users, items, for_testing)
     say("putting training rows in their places")
@@ -161,10 +177,10 @@ def _write_pairs(
         every, training = parts.pairs(number)
         parts.seen.append(every % parts.items)
         owners, positives = np.divmod(training, parts.items)
-        arrays.positives.append(positives)
-        arrays.positive_keys.append(keys(owners, positives, parts.items))
         seen[1:] += np.bincount(every // parts.items, minlength=users)
-        trained[1:] += np.bincount(owners, minlength=users)
+        counts = np.bincount(owners, minlength=users)
+        trained[1:] += counts
+        arrays.append_positives(counts[parts.users(number)], positives)
     positives_indptr, indptr = np.cumsum(trained), np.cumsum(seen)
     count = arrays.test_negatives.row[0]
     negatives.refuse_too_few(rows.user_names, test_users, indptr, parts.items, count)
@@ -192,6 +208,8 @@ def _counts(arrays: Arrays, rows: Interactions) -> Counts:
         train_rows=len(arrays.train),
         train_pairs=len(arrays.positives),
         test_rows=len(arrays.test[0]),
-        context_columns=rows.context_columns,
+        context_columns=arrays.context.names,
+        small_columns=arrays.context.small,
+        buckets=len(arrays.buckets),
         test_negatives=arrays.test_negatives.row[0],
     )

@@ -10,10 +10,10 @@ from hpcncf.ncf.data import manifest as manifests
 from hpcncf.ncf.data.manifest import NAME, DataError, Manifest
 
 MAGIC: Final = b"\x93NUMPY"
-# Bytes of a value: users, items, context and negatives; bounds; keys.
+# Bytes of a value: users, items, context and negatives; of a bound; of a bucket.
 VALUE: Final = 4
 BOUND: Final = 8
-KEY: Final = 2
+BUCKET: Final = 64
 
 
 def check(folder: Path) -> None:
@@ -38,15 +38,17 @@ def check(folder: Path) -> None:
 def content(told: Manifest) -> dict[str, int]:
     """Each array's name -> its bytes behind the header."""
     columns = len(told.context_columns)
+    row = VALUE * (2 + columns - told.small_columns) + told.small_columns
     return {
-        "train_rows": VALUE * told.train_rows * (2 + columns),
+        "train_rows": row * told.train_rows,
         "test_users": VALUE * told.test_rows,
         "test_items": VALUE * told.test_rows,
         "test_context": VALUE * told.test_rows * columns,
         "test_negatives": VALUE * told.test_rows * told.test_negatives,
         "positives_indptr": BOUND * (told.users + 1),
         "positives": VALUE * told.train_pairs,
-        "positive_keys": KEY * told.train_pairs,
+        "buckets_indptr": BOUND * (told.users + 1),
+        "buckets": BUCKET * told.buckets,
     }
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from hpcncf.conflicts import NATIVE_LAYERS
 from hpcncf.errors import HpcncfError
 from hpcncf.ncf import sampling
+from hpcncf.ncf.data.buckets import SLOTS
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.data.rows import record
 from hpcncf.ncf.native import library
@@ -50,31 +51,30 @@ class Kernel:
         self._library = library.load(build)
         self._kind: type[Any] = np.float64 if doubles else np.float32
         self.sizes, self.context = sizes, len(data.manifest.context_columns)
+        manifest, small = data.manifest, data.manifest.small_columns
         # The library keeps the addresses: so must we keep the arrays.
         self._kept: list[NDArray[Any]] = [
-            np.ascontiguousarray(data.train_rows, dtype=record(self.context)),
+            np.ascontiguousarray(data.train_rows, dtype=record(self.context - small, small)),
             np.ascontiguousarray(data.positives_indptr, dtype=np.int64),
             np.ascontiguousarray(data.positives, dtype=np.int32),
-            np.ascontiguousarray(data.positive_keys, dtype=np.uint16),
+            np.ascontiguousarray(data.buckets_indptr, dtype=np.int64),
+            np.ascontiguousarray(data.buckets, dtype=np.uint16),
         ]
-        manifest = data.manifest
-        lengths = [len(each) for each in self._kept[:2]]
-        if lengths != [manifest.train_rows, manifest.users + 1]:
+        rows, indptr, positives, bounds, table = self._kept
+        if [len(each) for each in (rows, indptr, bounds)] != [
+            manifest.train_rows,
+            *(2 * [manifest.users + 1]),
+        ] or table.shape != (len(table), SLOTS):
             raise HpcncfError(
-                f"engine native: arrays of {lengths} rows do not fit {manifest.title}"
-            )
-        if len(data.positive_keys) != len(data.positives):
-            raise HpcncfError(
-                f"engine native: {len(data.positive_keys)} keys of {len(data.positives)} positives"
+                f"engine native: arrays of {[each.shape for each in self._kept]} do not fit "
+                f"{manifest.title}"
             )
         settings = _settings(sizes, training, self.context, threads, most_positives)
         told = Data(
-            manifest.users,
-            manifest.items,
-            manifest.train_rows,
-            len(self._kept[2]),
-            sampling.rows_per_block(manifest.train_rows),
-            *(each.ctypes.data for each in self._kept),
+            *(manifest.users, manifest.items, manifest.train_rows, len(positives)),
+            *(sampling.rows_per_block(manifest.train_rows), self.context, small),
+            *(each.ctypes.data for each in (rows, indptr, positives)),
+            *(len(table), bounds.ctypes.data, table.ctypes.data),
         )
         self.capacity = int(self._library.hpcncf_capacity(byref(settings), int(doubles)))
         self._engine = self._library.hpcncf_new(byref(settings), byref(told), int(doubles))

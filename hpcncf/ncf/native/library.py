@@ -11,7 +11,7 @@ from typing import Any, Final
 from hpcncf.conflicts import NATIVE_LAYERS
 from hpcncf.errors import HpcncfError
 
-INTERFACE: Final = 7
+INTERFACE: Final = 8
 RULES: Final = {"adam": 0, "lazy_adam": 1, "sgd": 2}
 
 # The fastest first, each with what /proc/cpuinfo must list. Nothing is compiled for the machine it
@@ -52,7 +52,10 @@ class Settings(Structure):
 class Data(Structure):
     _fields_ = [
         *((name, c_int64) for name in ("users", "items", "rows", "pairs", "rows_per_block")),
-        *((name, c_void_p) for name in ("train_rows", "indptr", "positives", "keys")),
+        *((name, c_int64) for name in ("context", "small")),
+        *((name, c_void_p) for name in ("train_rows", "indptr", "positives")),
+        ("buckets", c_int64),
+        *((name, c_void_p) for name in ("bounds", "slots")),
     ]
 
 

@@ -1,4 +1,4 @@
-// A user's items that are no positives, by their number among these: the negatives.
+// A user's items that are no positives: the negatives.
 #pragma once
 
 #include <algorithm>
@@ -10,167 +10,110 @@
 
 namespace hpcncf {
 
-// Finds the items that random words draw: the nth item that is no positive is nth plus how many
-// positives come before it. A short list is searched by its keys, all of them: 16 bits of each
-// positive less its place, which lie on one page. A long one has marks: an even share of all words
-// leads to each, and it tells how many positives come before whatever those words draw. So there
-// are a few positives to look at, which lie together, wherever the items lie. In parts, each of
-// which asks for memory that a later one reads.
+// Buckets of positives, each a cache line, as hpcncf/ncf/data/buckets.py makes them.
+struct Buckets {
+  static constexpr int SLOTS = 32;
+
+  int64_t count;
+  const int64_t* bounds;  // of each user's
+  const uint16_t* slots;  // [bucket][SLOTS]: the low bits of items
+
+  static uint32_t of(int32_t item, uint32_t count) {
+    return uint64_t(uint32_t(item) * 0x9E3779B1u) * count >> 32;
+  }
+
+  // Whether one of `count` items may be in its bucket, which `at` finds. If not, none is.
+  template <class At>
+  static bool any(const int32_t* items, int count, At at) {
+    constexpr int LANE = LANES<uint16_t>;
+    typedef Vector<uint16_t, LANE> Keys;
+    Keys found = {};
+    for (int k = 0; k < count; ++k) {
+      const uint16_t* bucket = at(items[k]);
+      const Keys key = broadcast<Keys>(uint16_t(items[k]));
+      for (int n = 0; n < SLOTS; n += LANE) found |= Keys(load<Keys>(bucket + n) == key);
+    }
+    uint64_t parts[sizeof found / 8], all = 0;
+    std::memcpy(parts, &found, sizeof found);
+    for (const uint64_t part : parts) all |= part;
+    return all != 0;
+  }
+};
+
+// Turns random words into negatives as hpcncf/ncf/sampling.py does: first into items, some of which
+// are positives, then these into the absent items that they stand for. In parts, each of which asks
+// for memory that the next one reads.
 class Absent {
  public:
-  Absent(const int64_t* indptr, const int32_t* positives, const uint16_t* keys, int64_t users,
+  Absent(const int64_t* indptr, const int32_t* positives, const Buckets& buckets, int64_t users,
          int64_t items)
-      : indptr_(indptr),
-        positives_(positives),
-        keys_(keys),
-        end_(keys + indptr[users]),
-        items_(items),
-        shift_(key_shift(items)),
-        marks_(indptr[users] / EACH) {
+      : indptr_(indptr), positives_(positives), slots_(buckets.slots), items_(uint32_t(items)),
+        lists_(users + 1) {
     for (int64_t user = 0; user < users; ++user)
-      if (const List list = of(user); !list.is_short())
-        mark(list, marks_.data() + indptr[user] / EACH);
+      lists_.data()[user] = {uint32_t(buckets.bounds[user]),
+                             uint32_t(indptr[user + 1] - indptr[user])};
+    lists_.data()[users].first = uint32_t(buckets.bounds[users]);
   }
 
-  // What keys leave out, so that those of the highest items fit.
-  static int key_shift(int64_t items) {
-    int shift = 0;
-    while ((items - 1) >> shift > UINT16_MAX) ++shift;
-    return shift;
-  }
+  HPCNCF_INLINE void ask(int64_t user) const { __builtin_prefetch(lists_.data() + user); }
 
-  // `drawn` holds `count` words; after `find`, the items.
-  HPCNCF_INLINE void ask_first(int64_t user, const int32_t* drawn, int count) const {
+  // `drawn` holds `count` words; now items.
+  HPCNCF_INLINE void draw(int64_t user, int32_t* drawn, int count) const {
     const List list = of(user);
-    if (list.is_short())
-      return prefetch_lines<For::READING_LATER>(list.keys, size_t(list.held) * sizeof *list.keys);
-    for (int k = 0; k < count; ++k) __builtin_prefetch(list.mark(drawn[k]));
-  }
-
-  HPCNCF_INLINE void ask_positives(int64_t user, const int32_t* drawn, int count) const {
-    const List list = of(user);
-    if (list.is_short()) return;
     for (int k = 0; k < count; ++k) {
-      const int32_t* from = list.positives + *list.mark(drawn[k]);
-      __builtin_prefetch(from);
-      __builtin_prefetch(from + WINDOW - 1);
+      drawn[k] = int32_t(below(uint32_t(drawn[k]), items_ - list.held));
+      __builtin_prefetch(bucket(list, drawn[k]));
     }
   }
 
-  // Those that were asked for, from the second cache into the first.
-  HPCNCF_INLINE void ask_keys_nearer(int64_t user) const {
+  // Now negatives.
+  void replace_positives(int64_t user, int32_t* drawn, int count) const {
     const List list = of(user);
-    if (list.is_short()) prefetch_lines(list.keys, size_t(list.held) * sizeof *list.keys);
-  }
-
-  void find(int64_t user, int32_t* drawn, int count) const {
-    const List list = of(user);
-    for (int k = 0; k < count; k += TOGETHER) {
-      const int some = std::min(TOGETHER, count - k);
-      int32_t nth[TOGETHER] = {};
-      for (int n = 0; n < some; ++n)
-        nth[n] = int32_t(below(uint32_t(drawn[k + n]), uint32_t(list.others)));
-      if (list.is_short()) {
-        add_before(list, nth);
-      } else {
-        for (int n = 0; n < some; ++n)
-          nth[n] += before_of_many(list, nth[n], *list.mark(drawn[k + n]));
-      }
-      std::copy_n(nth, some, drawn + k);
-    }
+    const auto at = [&](int32_t item) { return bucket(list, item); };
+    if (!Buckets::any(drawn, count, at)) return;
+    for (int k = 0; k < count; ++k)
+      if (Buckets::any(drawn + k, 1, at)) drawn[k] = absent(user, drawn[k]);
   }
 
  private:
-  static constexpr int EACH = 8;  // positives for a mark
-  static constexpr int WINDOW = 16;  // positives looked at together: more are seldom needed
-  static constexpr int TOGETHER = 4;  // words
-  static constexpr int KEYS = LANES<uint16_t>;  // of a vector
-  static constexpr int MOST_VECTORS = 16;  // of a short list
-  typedef Vector<uint16_t, KEYS> Keys;
-
+  struct Entry {
+    uint32_t first, held;  // bucket; positives
+  };
   struct List {
-    const int32_t *positives, *marks;
-    const uint16_t* keys;
-    int64_t held, others;
-
-    bool is_short() const { return held <= MOST_VECTORS * KEYS; }
-
-    const int32_t* mark(int32_t word) const {
-      return marks + below(uint32_t(word), uint32_t(held / EACH));
-    }
+    uint32_t first, held, buckets;
   };
 
   List of(int64_t user) const {
-    const int64_t first = indptr_[user], held = indptr_[user + 1] - first;
-    return {positives_ + first, marks_.data() + first / EACH, keys_ + first, held, items_ - held};
+    const Entry* entry = lists_.data() + user;
+    return {entry->first, entry->held, entry[1].first - entry->first};
   }
 
-  static void mark(const List& list, int32_t* marks) {
-    const int64_t parts = list.held / EACH;
-    int64_t low = 0;
-    for (int64_t part = 0; part < parts; ++part) {
-      const int64_t least = part * list.others / parts;  // that words of this part draw
-      while (low < list.held && list.positives[low] - low <= least) ++low;
-      marks[part] = int32_t(low);
+  HPCNCF_INLINE const uint16_t* bucket(const List& list, int32_t item) const {
+    return slots_ + (size_t(list.first) + Buckets::of(item, list.buckets)) * Buckets::SLOTS;
+  }
+
+  // The item, or the one that it stands for.
+  int32_t absent(int64_t user, int32_t item) const {
+    const int32_t *begin = positives_ + indptr_[user], *end = positives_ + indptr_[user + 1];
+    const int32_t* at = std::lower_bound(begin, end, item);
+    if (at == end || *at != item) return item;
+    const int64_t nth = int64_t(items_) - (end - begin) - 1 - (at - begin);
+    int64_t low = 0, high = end - begin;
+    while (low < high) {
+      const int64_t middle = (low + high) / 2;
+      if (begin[middle] - middle <= nth)
+        low = middle + 1;
+      else
+        high = middle;
     }
-  }
-
-  // To each, how many positives of a short list come before it.
-  void add_before(const List& list, int32_t (&nth)[TOGETHER]) const {
-    Keys key[TOGETHER], before[TOGETHER] = {}, place;
-    for (int n = 0; n < TOGETHER; ++n) key[n] = broadcast<Keys>(uint16_t(nth[n] >> shift_));
-    for (int n = 0; n < KEYS; ++n) place[n] = uint16_t(n);
-    const int held = int(list.held);
-    int first = 0;
-    for (; first + KEYS <= held; first += KEYS) {
-      const Keys keys = load<Keys>(list.keys + first);
-      for (int n = 0; n < TOGETHER; ++n) before[n] -= Keys(keys <= key[n]);
-    }
-    if (first < held) {
-      const Keys keys = load_until<Keys>(list.keys + first, end_);
-      const Keys mine = Keys(place < broadcast<Keys>(uint16_t(held - first)));
-      for (int n = 0; n < TOGETHER; ++n) before[n] -= Keys(keys <= key[n]) & mine;
-    }
-    for (int n = 0; n < TOGETHER; ++n) nth[n] += exactly(list, nth[n], sum_of(before[n]));
-  }
-
-  // Of the positives with a key up to the nth's, those that come before it: nearly always all.
-  int32_t exactly(const List& list, int32_t nth, int32_t before) const {
-    while (before && list.keys[before - 1] == nth >> shift_ &&
-           list.positives[before - 1] - (before - 1) > nth)
-      --before;
-    return before;
-  }
-
-  // Of numbers so small that four lanes' sums fit into one.
-  static int32_t sum_of(Keys x) {
-    uint64_t fours[KEYS / 4], sum = 0;
-    std::memcpy(fours, &x, sizeof x);
-    for (const uint64_t four : fours) sum += four;
-    return int32_t(sum * 0x0001000100010001ull >> 48);
-  }
-
-  // How many positives come before the nth absent item, where `low` are known to. Near the list's
-  // end some of those are counted again.
-  static int32_t before_of_many(const List& list, int32_t nth, int32_t low) {
-    const auto held = int32_t(list.held);
-    int32_t more;
-    do {
-      low = std::min(low, held - WINDOW);
-      more = 0;
-#pragma GCC unroll 1  // unrolled, it is no loop any more when loops become vectors
-      for (int n = 0; n < WINDOW; ++n) more += list.positives[low + n] - n <= nth + low;
-      low += more;
-    } while (more == WINDOW && low < held);
-    return low;
+    return int32_t(nth + low);
   }
 
   const int64_t* indptr_;
   const int32_t* positives_;
-  const uint16_t *keys_, *end_;
-  int64_t items_;
-  int shift_;
-  Pages<int32_t> marks_;  // read at random
+  const uint16_t* slots_;
+  uint32_t items_;
+  Pages<Entry> lists_;  // read at random
 };
 
 }  // namespace hpcncf

@@ -29,7 +29,7 @@ int guarded(Body body) {
 
 }  // namespace
 
-HPCNCF_EXPORT int hpcncf_interface() { return 7; }
+HPCNCF_EXPORT int hpcncf_interface() { return 8; }
 
 HPCNCF_EXPORT const char* hpcncf_problem() { return problem.c_str(); }
 

@@ -13,18 +13,30 @@
 
 namespace hpcncf {
 
-// A training row of the prepared data: user, item, context.
+// A training row of the prepared data: user, item, context. Of the context some columns are numbers,
+// those behind them bytes.
 struct TrainRow {
   const char* at;
 
-  int32_t user() const { return number(0); }
-  int32_t item() const { return number(1); }
-  const float* context() const { return reinterpret_cast<const float*>(at) + 2; }
-  static constexpr size_t bytes(int context) { return (2 + size_t(context)) * sizeof(float); }
+  int32_t user() const { return number<int32_t>(0); }
+  int32_t item() const { return number<int32_t>(1); }
+
+  template <class S>
+  void context(int columns, int small, S* to) const {
+    const int numbers = columns - small;
+    for (int n = 0; n < numbers; ++n) to[n] = S(number<float>(2 + n));
+    const auto* bytes = reinterpret_cast<const uint8_t*>(at) + (2 + numbers) * sizeof(float);
+    for (int n = 0; n < small; ++n) to[numbers + n] = S(bytes[n]);
+  }
+
+  static constexpr size_t bytes(int columns, int small) {
+    return (2 + size_t(columns - small)) * sizeof(float) + size_t(small);
+  }
 
  private:
-  int32_t number(int n) const {
-    int32_t found;
+  template <class T>
+  T number(int n) const {
+    T found;
     std::memcpy(&found, at + n * sizeof found, sizeof found);
     return found;
   }
@@ -34,14 +46,14 @@ struct TrainRow {
 struct Data {
   int64_t users, items, rows, pairs;  // pairs: of `positives`
   int64_t rows_per_block;             // of an epoch's order
+  int64_t context, small;             // columns; how many of them, the last, are bytes in a row
   const char* train_rows;
   const int64_t* indptr;
   const int32_t* positives;
-  const uint16_t* keys;  // of each positive: see Absent
+  Buckets buckets;
 
-  TrainRow train_row(int64_t row, int context) const {
-    return {train_rows + size_t(row) * TrainRow::bytes(context)};
-  }
+  TrainRow train_row(int64_t row) const { return {train_rows + size_t(row) * row_bytes()}; }
+  size_t row_bytes() const { return TrainRow::bytes(int(context), int(small)); }
 };
 
 // Which rows of a table a batch has, each once and in their order, and where each occurs.
@@ -114,14 +126,14 @@ struct SpanRows {
   std::vector<int64_t> rows;
 
   // Finds them and asks for their memory: rows that follow one another are one piece of it.
-  void ask(const Order& order, const Span& of, const Data& data, int context) {
+  void ask(const Order& order, const Span& of, const Data& data) {
     span = of;
     const int count = int(of.count());
     order.at(of.start, count, rows.data());
     for (int n = 0, first = 0; n < count; ++n) {
       if (n + 1 < count && rows[n + 1] == rows[n] + 1) continue;
-      prefetch_lines<For::READING_LATER>(data.train_row(rows[first], context).at,
-                                         size_t(n + 1 - first) * TrainRow::bytes(context));
+      prefetch_lines<For::READING_LATER>(data.train_row(rows[first]).at,
+                                         size_t(n + 1 - first) * data.row_bytes());
       first = n + 1;
     }
   }
@@ -149,37 +161,29 @@ class Batch {
   int positives() const { return int(from.span.count()); }
 
   // To be drawn next: the rows at a span.
-  void ask(const Order& order, const Span& span) { from.ask(order, span, data_, shape_.context); }
+  void ask(const Order& order, const Span& span) { from.ask(order, span, data_); }
 
   // Draws the instances of the rows that were asked for. Loops ask for what later ones read: their
   // waits for memory overlap.
   void draw(uint64_t seed) {
-    const int count = positives(), each = shape_.each(), context = shape_.context;
+    const int count = positives(), each = shape_.each(), negatives = shape_.negatives;
     for (int p = 0; p < count; ++p) draw_words(seed, p);
     for (int p = 0; p < count; ++p) {
       users[p] = row(p).user();
       items[size_t(p) * each] = row(p).item();
-      __builtin_prefetch(data_.indptr + users[p]);
+      absent_.ask(users[p]);
     }
-    for (int p = 0; p < count; ++p) absent_.ask_first(users[p], drawn(p), shape_.negatives);
-    for (int p = 0; p < count; ++p) {
-      const float* from_row = row(p).context();
-      S* to_row = inputs.data() + size_t(p) * shape_.shared() + shape_.mlp;
-      for (int n = 0; n < context; ++n) to_row[n] = S(from_row[n]);
-    }
-    for (int p = 0; p < count; ++p) absent_.ask_positives(users[p], drawn(p), shape_.negatives);
-    for (int p = 0; p < count; ++p) {
-      if (p + NEAR < count) absent_.ask_keys_nearer(users[p + NEAR]);
-      absent_.find(users[p], drawn(p), shape_.negatives);
-    }
+    for (int p = 0; p < count; ++p) absent_.draw(users[p], drawn(p), negatives);
+    for (int p = 0; p < count; ++p)
+      row(p).context(shape_.context, int(data_.small),
+                     inputs.data() + size_t(p) * shape_.shared() + shape_.mlp);
+    for (int p = 0; p < count; ++p) absent_.replace_positives(users[p], drawn(p), negatives);
     distinct_users.find(users.data(), count);
     distinct_items.find(items.data(), count * each);
   }
 
  private:
-  static constexpr int NEAR = 4;  // positives: so long before their search keys come nearer
-
-  TrainRow row(int p) const { return data_.train_row(from.rows[p], shape_.context); }
+  TrainRow row(int p) const { return data_.train_row(from.rows[p]); }
   int32_t* drawn(int p) { return items.data() + size_t(p) * shape_.each() + 1; }
 
   void draw_words(uint64_t seed, int p) {

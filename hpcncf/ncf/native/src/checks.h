@@ -41,11 +41,26 @@ void check_ids(const Id* ids, int64_t count, int64_t bound, const char* what) {
   for (int64_t n = 0; n < count; ++n) check_id(ids[n], n, bound, what);
 }
 
+inline void check_bounds(const Data& of) {
+  const int64_t* bounds = of.buckets.bounds;
+  for (int64_t user = 0; user < of.users; ++user)
+    demand_each(bounds[user] < bounds[user + 1],
+                [&] { return "user " + std::to_string(user) + " has no bucket"; });
+  demand(bounds[0] == 0 && bounds[of.users] == of.buckets.count,
+         "the buckets' bounds go from " + std::to_string(bounds[0]) + " to " +
+             std::to_string(bounds[of.users]) + ": expected 0 to " +
+             std::to_string(of.buckets.count));
+  demand(of.buckets.count <= int64_t(UINT32_MAX), "more than 2^32 buckets");
+}
+
 inline void check(const Data& of, const Settings& settings) {
   demand(of.users > 0 && of.items > 0 && of.rows >= 0, "data needs a user and an item");
   demand(of.rows_per_block > 0, "a block must have a row");
+  demand(of.context == settings.context && of.small >= 0 && of.small <= of.context,
+         "data of " + std::to_string(of.context) + " context columns, " + std::to_string(of.small) +
+             " of them bytes: expected " + std::to_string(settings.context));
   for (int64_t n = 0; n < of.rows; ++n) {
-    const TrainRow row = of.train_row(n, settings.context);
+    const TrainRow row = of.train_row(n);
     check_id(row.user(), n, of.users, "user");
     check_id(row.item(), n, of.items, "item");
   }
@@ -56,7 +71,7 @@ inline void check(const Data& of, const Settings& settings) {
   demand(of.indptr[of.users] == of.pairs,
          "the positives' offsets end at " + std::to_string(of.indptr[of.users]) + ", there are " +
              std::to_string(of.pairs));
-  const int shift = Absent::key_shift(of.items);
+  check_bounds(of);
   for (int64_t user = 0; user < of.users; ++user) {
     const int64_t first = of.indptr[user], end = of.indptr[user + 1];
     check_ids(of.positives + first, end - first, of.items, "positive");
@@ -64,10 +79,16 @@ inline void check(const Data& of, const Settings& settings) {
       demand_each(of.positives[n - 1] < of.positives[n], [&] {
         return "user " + std::to_string(user) + ": positives are not sorted";
       });
-    for (int64_t n = first; n < end; ++n)
-      demand_each(of.keys[n] == (of.positives[n] - (n - first)) >> shift, [&] {
-        return "user " + std::to_string(user) + ": keys are not the positives'";
+    const int64_t bucket = of.buckets.bounds[user];
+    const auto count = uint32_t(of.buckets.bounds[user + 1] - bucket);
+    for (int64_t n = first; n < end; ++n) {
+      const auto at = [&](int32_t item) {
+        return of.buckets.slots + (bucket + Buckets::of(item, count)) * Buckets::SLOTS;
+      };
+      demand_each(Buckets::any(of.positives + n, 1, at), [&] {
+        return "user " + std::to_string(user) + ": buckets are not the positives'";
       });
+    }
     demand_each(settings.negatives == 0 || end - first < of.items, [&] {
       return "user " + std::to_string(user) + " has all " + std::to_string(of.items) +
              " items: no negative can be drawn";

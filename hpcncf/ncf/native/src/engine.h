@@ -15,7 +15,7 @@ class Engine {
       : settings_(settings),
         data_(data),
         shape_(shape_of(settings)),
-        absent_(data.indptr, data.positives, data.keys, data.users, data.items),
+        absent_(data.indptr, data.positives, data.buckets, data.users, data.items),
         rows(settings, data.users, data.items, shape_.width()),
         dense(shape_),
         pool_(settings.threads),

@@ -45,15 +45,6 @@ HPCNCF_INLINE V load(const S* from) {
   return value;
 }
 
-// The same where memory may end before: what is behind `end` is 0.
-template <class V, class S>
-HPCNCF_INLINE V load_until(const S* from, const S* end) {
-  if (end - from >= ptrdiff_t(sizeof(V) / sizeof(S))) return load<V>(from);
-  V value = {};
-  std::memcpy(&value, from, size_t(end - from) * sizeof(S));
-  return value;
-}
-
 template <class V, class S>
 HPCNCF_INLINE void store(S* to, V value) {
   std::memcpy(to, &value, sizeof value);
