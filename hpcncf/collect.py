@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcncf import records, results
 from hpcncf.ncf.data import manifest
-from hpcncf.ncf.data.manifest import DataError, Manifest
+from hpcncf.ncf.data.manifest import DataError, Outline
 from hpcncf.paths import ResultPaths
 from hpcncf.plan import Plan, Run
 from hpcncf.records import NodeRecord, RankRecord, RecordError
@@ -103,7 +103,8 @@ def collect(paths: ResultPaths, seen: Seen | None = None) -> Collected:
         ranks, nodes = _add(found, paths, state, known, made)
         if seen and ranks:
             seen(state.run, ranks, nodes)
-    return replace(found, runs=outliers.marked(found.runs))
+    skipped = [*found.skipped, *known.unread]
+    return replace(found, runs=outliers.marked(found.runs), skipped=skipped)
 
 
 def _tried(paths: ResultPaths, state: RunState) -> list[Attempt]:
@@ -150,23 +151,25 @@ class Datasets:
     """What the prepared folders say of themselves, each read once."""
 
     def __init__(self) -> None:
-        self._read: dict[str, Manifest | None] = {}
+        self._read: dict[str, Outline | None] = {}
+        self.unread: list[str] = []
+        """Why a folder that is there does not tell."""
 
-    def of(self, run: Run) -> Manifest | None:
+    def of(self, run: Run) -> Outline | None:
         """None where the folder is gone or holds other data by now."""
         if run.data is None:
             return None
         if run.data.path not in self._read:
-            self._read[run.data.path] = _manifest(Path(run.data.path))
+            self._read[run.data.path] = self._outline(Path(run.data.path))
         found = self._read[run.data.path]
         return found if found and run.data_key in (None, found.key) else None
 
-
-def _manifest(folder: Path) -> Manifest | None:
-    try:
-        return manifest.read(folder)
-    except DataError:
-        return None
+    def _outline(self, folder: Path) -> Outline | None:
+        try:
+            return manifest.outline(folder) if manifest.is_there(folder) else None
+        except DataError as error:
+            self.unread.append(str(error))
+            return None
 
 
 def _strangers(paths: ResultPaths, plan: Plan) -> list[str]:

@@ -114,6 +114,14 @@ def manifest(**changes: Any) -> Manifest:
     return Manifest.model_validate(plain | changes)
 
 
+def of_format_3(folder: Path) -> None:
+    """Its manifest becomes one that hpcncf left before format 4."""
+    path = folder / "manifest.json"
+    plain = json.loads(path.read_text()) | {"format_version": 3}
+    del plain["small_columns"], plain["buckets"]
+    path.write_text(json.dumps(plain))
+
+
 def plan_of(paths: ResultPaths) -> Plan:
     return Plan.model_validate_json(paths.plan.read_text())
 

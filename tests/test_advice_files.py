@@ -152,3 +152,14 @@ def test_where_other_data_lies_by_now_there_is_a_job_file_and_no_script(tmp_path
     first = written(paths)[0]
     assert first.script is None
     assert jobfile.load(first.job).name == "demo-next"
+
+
+def test_where_the_data_is_of_an_earlier_format_there_is_a_job_file_and_no_script(
+    tmp_path: Path,
+) -> None:
+    paths = make_results.demo(tmp_path)
+    make_results.complete(paths)
+    make_results.of_format_3(tmp_path / "data")
+    first = written(paths)[0]
+    assert first.script is None
+    assert jobfile.load(first.job).name == "demo-next"

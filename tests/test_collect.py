@@ -393,6 +393,33 @@ def test_the_varied_settings_are_columns_of_their_own(tmp_path: Path) -> None:
     assert told["data_title"].startswith("Frappe")
 
 
+def test_results_on_data_of_an_earlier_format_are_told_as_before(tmp_path: Path) -> None:
+    paths = make_results.demo(tmp_path, repeats=1, training={"max_steps": 100})
+    make_results.complete(paths)
+    before = collect(paths)
+    make_results.of_format_3(tmp_path / "data")
+    assert collect(paths) == before
+    first = before.runs[0]
+    assert first["data_title"].startswith("Frappe")
+    assert (first["test_rows"], first["epoch_extrapolated"]) == (654, False)
+    assert first["instances_per_epoch"] == 5 * make_results.TRAIN_ROWS
+
+
+def test_a_manifest_that_cannot_be_read_is_named_once_and_one_that_is_gone_is_not(
+    tmp_path: Path,
+) -> None:
+    paths = make_results.demo(tmp_path)
+    make_results.complete(paths)
+    path = tmp_path / "data/manifest.json"
+    path.write_text("{")
+    found = collect(paths)
+    (told,) = found.skipped
+    assert told.startswith(f"{path}: not a manifest of prepared data")
+    assert {row["data_title"] for row in found.runs} == {None}
+    path.unlink()
+    assert collect(paths).skipped == []
+
+
 def test_a_command_is_accounted_without_training(tmp_path: Path) -> None:
     paths = make_results.command_plan(tmp_path, ["python", "train.py"])
     make_results.complete(paths)

@@ -10,6 +10,7 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+from make_results import of_format_3
 
 from hpcncf import cli
 from hpcncf.cli import data
@@ -192,9 +193,50 @@ def test_progress_is_one_line_of_a_terminal_and_nothing_in_a_log(
 @pytest.mark.parametrize("dataset", data.DATASETS)
 def test_what_is_advised_for_missing_data_parses_once_filled_in(dataset: str) -> None:
     advised = manifest.prepare_command(dataset, Path("a folder"))
-    filled = shlex.split(advised.replace("yelp|frappe|movielens", "yelp"))
+    filled = shlex.split(advised.replace("SHAPE", "yelp"))
     args = cli.parser().parse_args(filled[1:])
     assert (args.dataset, args.output) == (dataset, Path("a folder"))
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("synthetic --like frappe --test-negatives 9", None),
+        ("synthetic --users 9 --items 40 --rows 70 --seed 0 --test-negatives 9", None),
+        ("synthetic --users 9 --items 40 --rows 70 --context 5 --test-negatives 9", None),
+        ("csv --source a.csv --user u --item 'the item' --test-negatives 1", "a.csv"),
+        (
+            "csv --source a.csv --user u --item h --context 'the item,g' --time t --seed 3 "
+            "--test-negatives 1",
+            "a.csv",
+        ),
+        ("movielens --source u.data --seed 2 --test-negatives 1", "u.data"),
+        ("ncf --source x", "x"),
+    ],
+)
+def test_what_is_advised_for_a_folder_of_an_earlier_format_makes_the_same_again(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: str,
+    named: str | None,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.csv").write_text("u,the item,h,g,t\n1,a,5,0,1\n1,b,6,1,2\n2,c,7,0,1\n2,d,8,1,2\n")
+    Path("u.data").write_text("1\t5\t3\t100\n1\t6\t3\t101\n2\t7\t3\t100\n")
+    Path("x.train.rating").write_text("0\t0\n")
+    Path("x.test.rating").write_text("0\t1\n")
+    Path("x.test.negative").write_text("(0,1)\t2\n")
+    assert cli.main(["data", "prepare", *shlex.split(words), "-o", "a folder"]) == 0
+    before = manifest.read(Path("a folder"))
+    of_format_3(Path("a folder"))
+    capsys.readouterr()
+    assert cli.main(["data", "info", "a folder"]) == 1
+    advised = capsys.readouterr().err.split("`")[1]
+    pasted = advised.replace("FILE", str(named)).replace("FOLDER", str(named))
+    assert cli.main(shlex.split(pasted)[1:]) == 0
+    assert "a folder: replaced: " in capsys.readouterr().out
+    assert manifest.read(Path("a folder")) == before
 
 
 def test_real_frappe_is_found_through_the_environment(

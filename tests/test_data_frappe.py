@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import shlex
+import urllib.request
 import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+from make_results import of_format_3
 
-from hpcncf.ncf.data import frappe, frappe_source
+from hpcncf import cli
+from hpcncf.ncf.data import frappe, frappe_source, manifest
 from hpcncf.ncf.data.download import Unavailable
 from hpcncf.ncf.data.manifest import DataError
 from hpcncf.ncf.data.prepared import Prepared, load
@@ -161,27 +165,109 @@ def test_the_zip_is_found_in_hpcncf_data_then_in_the_cache(
     assert frappe_source.find(said.append, NOWHERE) == given
 
 
-def test_where_frappe_cannot_be_had_a_stand_in_is_made_which_makes_way_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the zip would be found, and is not yet; it cannot be downloaded."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv("HPCNCF_DATA", raising=False)
-    folder = tmp_path / "out"
-
-    def prepare() -> tuple[str, str, bool]:
-        made, reason = frappe_source.prepare_or_stand_in(
-            folder, 1, 2, False, lambda _: None, NOWHERE
-        )
-        return made.outcome, made.manifest.dataset, reason is None
-
-    assert prepare() == ("made", "synthetic", False)
-    assert prepare() == ("already there", "synthetic", False)
+    for name in ("HPCNCF_DATA", "no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
+    monkeypatch.setattr(urllib.request, "_opener", None)  # which keeps the proxies it was made with
     (tmp_path / "cache").mkdir()
-    cached = zipped(
-        tmp_path / "cache" / "hpcncf",
+    return tmp_path / "cache" / "hpcncf" / frappe.ZIP
+
+
+def leave_zip(cached: Path) -> None:
+    zipped(
+        cached.parent,
         grid(range(6), range(8)) + [log(7, item) for item in range(8, 14) for _ in range(6)],
         dict.fromkeys(range(14), "4"),
     )
-    assert prepare() == ("replaced", "frappe", True)
+
+
+def or_synthetic(folder: Path, force: bool = False) -> tuple[str, str, bool]:
+    """What became of the folder, what it holds, and whether that is real."""
+    made, reason = frappe_source.prepare_or_stand_in(folder, 1, 2, force, lambda _: None, NOWHERE)
+    return made.outcome, made.manifest.dataset, reason is None
+
+
+def test_where_frappe_cannot_be_had_a_stand_in_is_made_which_makes_way_for_it(
+    tmp_path: Path, cached: Path
+) -> None:
+    folder = tmp_path / "out"
+    assert or_synthetic(folder) == ("made", "synthetic", False)
+    assert or_synthetic(folder) == ("already there", "synthetic", False)
+    leave_zip(cached)
+    assert or_synthetic(folder) == ("replaced", "frappe", True)
     cached.unlink()
-    assert prepare() == ("already there", "frappe", False)
+    assert or_synthetic(folder) == ("already there", "frappe", False)
+
+
+def test_a_stand_in_of_an_earlier_format_makes_way_too(tmp_path: Path, cached: Path) -> None:
+    folder = tmp_path / "out"
+    or_synthetic(folder)
+    of_format_3(folder)
+    leave_zip(cached)
+    assert or_synthetic(folder) == ("replaced", "frappe", True)
+
+
+@pytest.mark.parametrize("stands", ["frappe", "synthetic"])
+@pytest.mark.parametrize("can_be_had", [True, False])
+def test_what_is_of_an_earlier_format_is_replaced_by_force(
+    tmp_path: Path, cached: Path, stands: str, can_be_had: bool
+) -> None:
+    folder = tmp_path / "out"
+    if stands == "frappe":
+        leave_zip(cached)
+    assert or_synthetic(folder)[1] == stands
+    of_format_3(folder)
+    cached.unlink(missing_ok=True)
+    if can_be_had:
+        leave_zip(cached)
+    made = ("frappe", True) if can_be_had else ("synthetic", False)
+    assert or_synthetic(folder, force=True) == ("replaced", *made)
+
+
+@pytest.mark.parametrize(
+    ("had", "has", "then"),
+    [
+        (True, True, "frappe"),
+        (True, False, "synthetic"),
+        (False, False, "synthetic"),
+    ],
+)
+def test_without_force_it_is_refused_with_a_command_that_works(
+    tmp_path: Path,
+    cached: Path,
+    capsys: pytest.CaptureFixture[str],
+    had: bool,
+    has: bool,
+    then: str,
+) -> None:
+    """`had`, `has`: the zip is there when the folder is made, and later."""
+    folder = tmp_path / "out"
+    if had:
+        leave_zip(cached)
+    or_synthetic(folder)
+    of_format_3(folder)
+    if not has:
+        cached.unlink(missing_ok=True)
+    words = ["--or-synthetic", "--test-negatives", "2", "-o", str(folder)]
+    assert cli.main(["data", "prepare", "frappe", *words]) == 1
+    told = capsys.readouterr().err
+    assert f"{folder}/manifest.json: format 3, this hpcncf reads 4: " in told
+    _, advised, rest = told.split("`")
+    assert rest == "\n"
+    assert cli.main(shlex.split(advised)[1:]) == 0
+    assert manifest.read(folder).dataset == then
+    assert or_synthetic(folder) == ("already there", then, has)
+
+
+@pytest.mark.usefixtures("cached")
+def test_where_what_is_there_cannot_be_read_force_replaces_it(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    or_synthetic(folder)
+    (folder / manifest.NAME).write_text("{")
+    with pytest.raises(DataError, match=r"not a manifest of prepared data.*, with --force$"):
+        or_synthetic(folder)
+    assert or_synthetic(folder, force=True) == ("replaced", "synthetic", False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 from collections.abc import Iterator
@@ -10,11 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from make_results import of_format_3
 
 from hpcncf.ncf.data import manifest, movielens, prepared, synthetic
 from hpcncf.ncf.data.buckets import SLOTS
 from hpcncf.ncf.data.columns import slices
-from hpcncf.ncf.data.manifest import DataError
+from hpcncf.ncf.data.manifest import DataError, OtherFormat
 from hpcncf.ncf.data.prepared import load
 from hpcncf.ncf.data.rows import context_of
 from hpcncf.ncf.data.splitting import Counts
@@ -297,10 +299,50 @@ def test_a_manifest_with_a_wrong_value_is_told_in_one_line(tmp_path: Path) -> No
         load(tmp_path / "data")
 
 
-def test_a_folder_of_an_earlier_format_is_refused_with_what_makes_it_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("small_columns", 4, "expected 0 to 3, the number of context_columns; came 4"),
+        ("small_columns", -1, "expected 0 to 3, the number of context_columns; came -1"),
+        ("buckets", 7, "expected 8 or more, one for each user; came 7"),
+    ],
+)
+def test_a_manifest_whose_counts_cannot_be_is_told_in_one_line(
+    tmp_path: Path, name: str, value: int, told: str
+) -> None:
     prepare(tmp_path / "data")
     path = tmp_path / "data" / manifest.NAME
-    path.write_text(path.read_text().replace('"format_version": 4', '"format_version": 3'))
-    told = r"format 3, this hpcncf reads 4: prepare it again: `hpcncf data prepare synthetic .*"
-    with pytest.raises(DataError, match=told + r"-o \S+ --force`$"):
+    path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
+    with pytest.raises(DataError, match=rf"manifest\.json: {name}: {told}: prepare it again$"):
         load(tmp_path / "data")
+
+
+@pytest.mark.parametrize("plain", ["[]", "null", "4"])
+def test_json_that_is_no_manifest_is_told(tmp_path: Path, plain: str) -> None:
+    (tmp_path / manifest.NAME).write_text(plain)
+    with pytest.raises(DataError, match=r"manifest\.json: not a manifest of prepared data: came"):
+        manifest.read(tmp_path)
+
+
+def test_a_folder_of_an_earlier_format_is_refused_with_what_makes_it_again(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    before = prepare(folder).manifest
+    of_format_3(folder)
+    shape = "--users 8 --items 60 --rows 90 --context 3 --seed 1 --test-negatives 9"
+    told = (
+        f"{folder}/manifest.json: format 3, this hpcncf reads 4: prepare it again: "
+        f"`hpcncf data prepare synthetic {shape} -o {folder} --force`"
+    )
+    for refused in (load, prepare):
+        with pytest.raises(OtherFormat) as error:
+            refused(folder)
+        assert str(error.value) == told
+    assert prepare(folder, force=True).manifest == before
+
+
+def test_the_outline_of_an_earlier_format_is_read(tmp_path: Path) -> None:
+    before = prepare(tmp_path / "data").manifest
+    of_format_3(tmp_path / "data")
+    found = manifest.outline(tmp_path / "data")
+    assert (found.format_version, found.key, found.title) == (3, before.key, before.title)
+    assert (found.train_rows, found.test_rows) == (90, 8)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import make_results
 import pytest
 
 from hpcncf.cli import doctor
@@ -113,6 +114,23 @@ def test_a_data_folder_that_is_not_there_is_told(
     assert "no such folder" in doctor.data()["HPCNCF_DATA"]
     monkeypatch.delenv("HPCNCF_DATA")
     assert doctor.data()["HPCNCF_DATA"] == "not set"
+
+
+def test_prepared_data_is_told_with_what_is_of_no_use_any_more_and_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert doctor.data()["prepared"] == "none in data/ here"
+    for name in ("a", "b", "c"):
+        (tmp_path / "data" / name).mkdir(parents=True)
+        told = make_results.manifest().model_dump_json()
+        (tmp_path / "data" / name / "manifest.json").write_text(told)
+    assert doctor.data()["prepared"] == "data/a, data/b, data/c"
+    assert "of no use" not in doctor.data()
+    make_results.of_format_3(tmp_path / "data/b")
+    assert doctor.data()["prepared"] == "data/a, data/c"
+    why = "data/b/manifest.json: format 3, this hpcncf reads 4: prepare it again: "
+    assert doctor.data()["of no use"] == f"{why}`hpcncf data prepare frappe -o data/b --force`"
 
 
 def test_what_is_broken_stands_at_the_end() -> None:

@@ -16,6 +16,7 @@ from hpcncf.cli import failures, main, progress
 from hpcncf.errors import HpcncfError, UsageError
 from hpcncf.local import machine
 from hpcncf.monitor import cores
+from hpcncf.ncf.data import synthetic
 from hpcncf.paths import ResultPaths
 from hpcncf.plan import Plan, Run
 from hpcncf.records import End
@@ -88,6 +89,22 @@ def test_data_that_is_not_prepared_is_told_with_the_command(job_file: JobFile) -
     with pytest.raises(UsageError, match=command):
         launch.check(plan.active(), "local")
     assert sorted(path.parent.iterdir()) == [path]
+
+
+def test_data_prepared_anew_since_the_plan_is_told_with_what_to_do(
+    job_file: JobFile, tmp_path: Path
+) -> None:
+    data = tmp_path / "other"
+    synthetic.prepare(data, users=8, items=60, train_rows=90, test_negatives=9)
+    path = job_file("")
+    job = jobfile.load(path, [f"data.path={data}"])
+    plan = jobfile.plan(job, path)
+    launch.check(plan.active(), "local")
+    synthetic.prepare(data, users=8, items=60, train_rows=90, test_negatives=9, seed=2, force=True)
+    told = "or the same prepared for another version of hpcncf: submit the job file again, so that"
+    with pytest.raises(UsageError, match=f"^data.path: {data} holds other data .*, {told}"):
+        launch.check(plan.active(), "local")
+    launch.check(jobfile.plan(job, path).active(), "local")
 
 
 def test_runs_refused_for_one_reason_are_told_in_one_line() -> None:

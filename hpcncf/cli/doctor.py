@@ -261,14 +261,21 @@ def _said(*command: str) -> str:
 
 
 def data() -> Section:
-    """Prepared folders below data/ here, and where downloads are looked for."""
+    """Prepared folders below data/ here, those of no use any more with the reason, and where
+    downloads are looked for."""
     from hpcncf.ncf.data import manifest
 
-    folders = sorted(Path("data").iterdir()) if Path("data").is_dir() else []
-    prepared = [str(folder) for folder in folders if manifest.key(folder) is not None]
+    prepared, useless = list[str](), list[str]()
+    for folder in sorted(Path("data").iterdir()) if Path("data").is_dir() else []:
+        try:
+            if manifest.key(folder) is not None:
+                prepared.append(str(folder))
+        except manifest.DataError as error:
+            useless.append(str(error))
     source = os.environ.get("HPCNCF_DATA")
     return {
         "prepared": ", ".join(prepared) or "none in data/ here",
+        **({"of no use": "; ".join(useless)} if useless else {}),
         "HPCNCF_DATA": _source(Path(source)) if source else "not set",
     }
 

@@ -95,8 +95,9 @@ def check_data(runs: list[Run]) -> None:
             )
         if found != key:
             raise UsageError(
-                f"data.path: {data.path} holds other data than when this was planned: "
-                "submit the job file again, so that its runs are planned anew"
+                f"data.path: {data.path} holds other data than when this was planned, or the same "
+                "prepared for another version of hpcncf: submit the job file again, so that its "
+                "runs are planned anew; those before stay in the results, as retired"
             )
         whole.check(Path(data.path))
 

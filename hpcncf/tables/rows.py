@@ -7,7 +7,7 @@ from operator import mul
 from typing import Any, Final
 
 from hpcncf import plan
-from hpcncf.ncf.data.manifest import Manifest
+from hpcncf.ncf.data.manifest import Outline
 from hpcncf.plan import Run
 from hpcncf.records import Epoch, NodeRecord, Part, Progress, RankRecord, Sync, TrainingRecord
 from hpcncf.spec import Model, Resources, Training
@@ -115,7 +115,7 @@ def of_run(
     state: RunState,
     ranks: Sequence[RankRecord],
     nodes: Sequence[NodeRecord],
-    data: Manifest | None,
+    data: Outline | None,
     tried: Sequence[Row] = (),
 ) -> Row:
     """One planned run: its settings, its state, and its figures as far as there are any.
@@ -153,7 +153,7 @@ def of_run(
     )
 
 
-def _epoch_instances(run: Run, data: Manifest | None) -> int | None:
+def _epoch_instances(run: Run, data: Outline | None) -> int | None:
     if data is None or run.training is None:
         return None
     return data.train_rows * (1 + run.training.negatives)

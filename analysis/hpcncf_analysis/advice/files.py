@@ -9,6 +9,7 @@ from typing import Final, get_args
 
 from hpcncf import jobfile, records
 from hpcncf.errors import UsageError
+from hpcncf.ncf.data.manifest import DataError
 from hpcncf.paths import ResultPaths
 from hpcncf.slurm import byhand
 from hpcncf.slurm.byhand import Source
@@ -76,5 +77,5 @@ def _script(path: Path, site: Site, results: Path) -> str | None:
     source = Source(path.resolve(), results / job.name)
     try:
         return byhand.text(job, site, jobfile.plan(job, path).runs, source, NOTE)
-    except UsageError:  # or the runs are to be side by side
+    except (UsageError, DataError):  # other data, of an older format; or runs side by side
         return None

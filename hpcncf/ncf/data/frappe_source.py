@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from hpcncf.ncf.data import frappe, manifest, synthetic
 from hpcncf.ncf.data.download import Unavailable, download
+from hpcncf.ncf.data.manifest import FORMAT_VERSION, DataError, Outline
 from hpcncf.ncf.data.prepared import load
 from hpcncf.ncf.data.writing import Written
 
@@ -56,14 +58,27 @@ def prepare_or_stand_in(
     """Frappe, or where it cannot be had made data of its shape, with the reason.
 
     Real data that is there stays where it cannot be had again; a stand-in makes way for it.
+    Raises DataError where what is there is of another format, unless forced.
     """
-    standing = manifest.read(folder) if (folder / manifest.NAME).exists() else None
+    standing = _standing(folder)
     try:
         source = find(say, url)
     except Unavailable as error:
         if standing and standing.dataset == "frappe" and not force:
+            if standing.format_version != FORMAT_VERSION:
+                told = manifest.prepare_command("frappe", folder, standing.options)
+                advice = f"{error}: `{told} --or-synthetic --force`"
+                raise manifest.other_format(folder, standing, advice) from None
             return Written(load(folder).manifest, "already there"), str(error)
         made = synthetic.prepare_like(folder, "frappe", seed, test_negatives, force, say)
         return made, str(error)
     makes_way = standing is not None and standing.options.get("like") == "frappe"
     return frappe.prepare(folder, source, seed, test_negatives, force or makes_way), None
+
+
+def _standing(folder: Path) -> Outline | None:
+    """What the folder holds, of whatever format. None, too, where that cannot be read: to write
+    there complains of it."""
+    with suppress(DataError):
+        return manifest.outline(folder)
+    return None

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 
 from hpcncf.errors import HpcncfError, UsageError, shown
 
@@ -16,14 +17,29 @@ NAME = "manifest.json"
 # A hit is to be among so many.
 TOP: Final = 10
 # What `data prepare` cannot know of each data set; the user fills in.
-MUST_SAY: Final = {
-    "frappe": "",
-    "movielens": " --source FILE",
-    "ncf": " --source FOLDER",
-    "csv": " --source FILE --user COLUMN --item COLUMN",
-    "parquet": " --source FILE --user COLUMN --item COLUMN",
-    "synthetic": " --like yelp|frappe|movielens",
+MUST_SAY: Final[Mapping[str, Mapping[str, str]]] = {
+    "frappe": {},
+    "movielens": {"source": "FILE"},
+    "ncf": {"source": "FOLDER"},
+    "csv": {"source": "FILE", "user": "COLUMN", "item": "COLUMN"},
+    "parquet": {"source": "FILE", "user": "COLUMN", "item": "COLUMN"},
+    "synthetic": {"like": "SHAPE"},
 }
+# A prepared folder's options -> how `data prepare` is told them.
+_FLAGS: Final = {
+    "source": "--source",
+    "user": "--user",
+    "item": "--item",
+    "time": "--time",
+    "like": "--like",
+    "users": "--users",
+    "items": "--items",
+    "train_rows": "--rows",
+    "context": "--context",
+    "seed": "--seed",
+    "test_negatives": "--test-negatives",
+}
+_OF_SHAPE: Final = ("users", "items", "train_rows", "context")
 
 
 class DataError(HpcncfError):
@@ -34,30 +50,42 @@ class WrongRequest(DataError, UsageError):
     """What was asked for is not there or cannot be: a file, a folder, a column, a shape."""
 
 
-class Manifest(BaseModel):
-    """The prepared folder's `manifest.json`."""
+class OtherFormat(DataError):
+    """Prepared for another version of hpcncf; the words end with the command that helps."""
 
-    model_config = ConfigDict(frozen=True, extra="allow", use_attribute_docstrings=True)
 
-    format_version: Literal[4] = FORMAT_VERSION
+class Outline(BaseModel):
+    """What the manifests of all formats tell: enough to report runs that are done."""
+
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+    format_version: int
     key: str
     """SHA-256 over the format, the input's SHA-256 and the options: equal content, equal key."""
     dataset: str
     """frappe, movielens, ncf, csv, parquet or synthetic."""
     title: str
     """One line for a report's heading; synthetic data says that it is."""
-    source: dict[str, Any]
-    """`name` and `sha256` of what it was made from; the shape for synthetic data."""
     options: dict[str, Any]
     """What `data prepare` was told: seed, columns, ..."""
+    train_rows: int
+    test_rows: int
+
+
+class Manifest(Outline):
+    """The prepared folder's `manifest.json`."""
+
+    model_config = ConfigDict(extra="allow")
+
+    format_version: Literal[4] = FORMAT_VERSION
+    source: dict[str, Any]
+    """`name` and `sha256` of what it was made from; the shape for synthetic data."""
     users: int
     items: int
     rows: int
     """Interactions after filtering: training and test."""
-    train_rows: int
     train_pairs: int
     """Distinct user-item pairs among the training rows."""
-    test_rows: int
     context_columns: list[str]
     small_columns: int
     """How many of the last context columns hold whole numbers from 0 to 255 only: a byte each in
@@ -66,6 +94,22 @@ class Manifest(BaseModel):
     """In which engine native looks for the users' training items."""
     test_negatives: int
     """Sampled negatives per test row."""
+
+    @field_validator("small_columns")
+    @classmethod
+    def _are_columns(cls, small: int, info: ValidationInfo) -> int:
+        columns = len(info.data.get("context_columns", []))
+        if not 0 <= small <= columns:
+            raise ValueError(f"expected 0 to {columns}, the number of context_columns")
+        return small
+
+    @field_validator("buckets")
+    @classmethod
+    def _are_for_everybody(cls, buckets: int, info: ValidationInfo) -> int:
+        users = info.data.get("users", 0)
+        if buckets < users:
+            raise ValueError(f"expected {users:,} or more, one for each user")
+        return buckets
 
     @property
     def parameters(self) -> int:
@@ -90,7 +134,21 @@ class Manifest(BaseModel):
 
 
 def read(folder: Path) -> Manifest:
-    """Raises DataError where the folder is missing, unfinished or of another version."""
+    """Raises DataError where the folder is missing or unfinished, OtherFormat where it is of
+    another version."""
+    plain = _plain(folder)
+    old = _valid(folder, Outline, plain)
+    if old.format_version != FORMAT_VERSION:
+        raise other_format(folder, old, again(folder, old))
+    return _valid(folder, Manifest, plain)
+
+
+def outline(folder: Path) -> Outline:
+    """Of a folder of any format. Raises DataError where it is missing or unfinished."""
+    return _valid(folder, Outline, _plain(folder))
+
+
+def _plain(folder: Path) -> dict[str, Any]:
     path = folder / NAME
     if not is_there(folder):
         raise WrongRequest(
@@ -99,31 +157,61 @@ def read(folder: Path) -> Manifest:
         )
     try:
         plain = json.loads(path.read_text(encoding="utf-8"))
-        version = plain.get("format_version")
-        if version != FORMAT_VERSION:
-            dataset = plain.get("dataset")
-            again = prepare_command(dataset if dataset in MUST_SAY else None, folder)
-            raise DataError(
-                f"{path}: format {version}, this hpcncf reads {FORMAT_VERSION}: prepare it again: "
-                f"`{again} --force`"
-            )
-        return Manifest.model_validate(plain)
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: not a manifest of prepared data: {error}") from None
+    if not isinstance(plain, dict):
+        raise DataError(f"{path}: not a manifest of prepared data: came {shown(plain)}")
+    return plain
+
+
+Told = TypeVar("Told", bound=Outline)
+
+
+def _valid(folder: Path, kind: type[Told], plain: dict[str, Any]) -> Told:
+    try:
+        return kind.model_validate(plain)
     except ValidationError as error:
         problem = error.errors()[0]
         where = ".".join(str(part) for part in problem["loc"])
+        message = problem["msg"].removeprefix("Value error, ")
         raise DataError(
-            f"{path}: {where}: {problem['msg']}; came {shown(problem['input'])}: prepare it again"
+            f"{folder / NAME}: {where}: {message}; came {shown(problem['input'])}: prepare it again"
         ) from None
-    except (ValueError, AttributeError, RecursionError) as error:
-        raise DataError(f"{path}: not a manifest of prepared data: {error}") from None
 
 
-def prepare_command(dataset: str | None, folder: Path) -> str:
-    """What makes the folder; capitals and `...` are for the user to fill in."""
-    told = f"{dataset}{MUST_SAY[dataset]}" if dataset else "DATASET ..."
-    return f"hpcncf data prepare {told} -o {shlex.quote(str(folder))}"
+def other_format(folder: Path, old: Outline, advice: str) -> OtherFormat:
+    return OtherFormat(
+        f"{folder / NAME}: format {old.format_version}, this hpcncf reads {FORMAT_VERSION}: "
+        f"{advice}"
+    )
+
+
+def again(folder: Path, old: Outline) -> str:
+    """Advice where what the folder holds is of no use any more."""
+    return f"prepare it again: `{prepare_command(old.dataset, folder, old.options)} --force`"
+
+
+def prepare_command(
+    dataset: str | None, folder: Path, options: Mapping[str, Any] | None = None
+) -> str:
+    """What makes the folder, or one with these `options` again; capitals and `...` are for the
+    user to fill in."""
+    words = ["DATASET ..."]
+    if dataset is not None and dataset in MUST_SAY:
+        words = [dataset, *_told({**MUST_SAY[dataset], **(options or {})})]
+    return " ".join(["hpcncf data prepare", *words, "-o", shlex.quote(str(folder))])
+
+
+def _told(options: Mapping[str, Any]) -> list[str]:
+    whole = _OF_SHAPE if options.get("like") else ()
+    told = {flag: options.get(name) for name, flag in _FLAGS.items() if name not in whole}
+    return [f"{flag} {_spelled(value)}" for flag, value in told.items() if value not in (None, [])]
+
+
+def _spelled(value: Any) -> str:
+    return shlex.quote(",".join(map(str, value)) if isinstance(value, list) else str(value))
 
 
 def key(folder: Path) -> str | None:

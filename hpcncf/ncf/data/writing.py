@@ -12,7 +12,14 @@ from secrets import token_hex
 from typing import Any, Literal
 
 from hpcncf import records
-from hpcncf.ncf.data.manifest import FORMAT_VERSION, NAME, DataError, Manifest, WrongRequest
+from hpcncf.ncf.data.manifest import (
+    FORMAT_VERSION,
+    NAME,
+    DataError,
+    Manifest,
+    OtherFormat,
+    WrongRequest,
+)
 from hpcncf.ncf.data.prepared import load
 from hpcncf.ncf.data.splitting import Counts
 
@@ -82,6 +89,8 @@ def _existing(folder: Path, force: bool) -> Manifest | None:
     except DataError as error:
         if force:
             return None
+        if isinstance(error, OtherFormat):  # which says so itself
+            raise
         raise DataError(f"{error}, with --force") from None
 
 
