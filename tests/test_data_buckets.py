@@ -54,6 +54,10 @@ def test_every_positive_is_in_its_bucket(items: list[int]) -> None:
     assert len(buckets(*listed([list(items)]))[1]) <= 1 + len(items) // 12
 
 
+def test_items_that_lie_as_badly_as_can_be() -> None:
+    check([list(range(0, ITEMS, 2_584))])
+
+
 @given(st.lists(st.sets(st.integers(0, 200_000), max_size=90).map(sorted), min_size=1, max_size=8))
 def test_users_have_their_own(lists: list[list[int]]) -> None:
     check(lists)

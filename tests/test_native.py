@@ -208,6 +208,26 @@ def test_one_step_is_torchs(data: Prepared, sizes: Model, build: str) -> None:
     assert float(native.loss) == pytest.approx(loss, rel=1e-13)
 
 
+@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("small", [0, 2, CONTEXT])
+def test_a_byte_of_context_is_its_number(data: Prepared, small: int, build: str) -> None:
+    context = np.random.default_rng(1).random((ROWS, CONTEXT), dtype=np.float32)
+    context[:, CONTEXT - small :] = np.arange(ROWS * small).reshape(ROWS, small) % 256
+    made = replace(
+        data,
+        manifest=data.manifest.model_copy(update={"small_columns": small}),
+        train_rows=recorded(data.train_users, data.train_items, context, small),
+    )
+    training = settings(optimizer="sgd", lr=0.0)
+    native = engine(made, fresh(made, Model(), True), Model(), training, build=build)
+    take(native, 1)
+    loss = reference(
+        *(made, fresh(made, Model(), True), training, 1),
+        lambda model: [torch.optim.SGD(model.parameters(), lr=0.0)],
+    )
+    assert float(native.loss) == pytest.approx(loss, rel=1e-13)
+
+
 def test_500_steps_in_doubles_are_those_of_torchs_adam(data: Prepared) -> None:
     """The only difference is the quadrature over idle steps: a row idles a few steps here."""
     ours, theirs = fresh(data, Model(), True), fresh(data, Model(), True)

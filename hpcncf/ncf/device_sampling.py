@@ -7,8 +7,6 @@ value is asked for on the host, so that a GPU never waits. Tested on CPUs; not y
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
@@ -101,7 +99,7 @@ def negatives(
     held = indptr.index_select(0, users + 1)[:, None] - first
     others = items - held
     drawn = words * others >> 32
-    before = _leading(lambda value, _: value < drawn, drawn, positives, first, held, most)
+    before = _below(drawn, positives, first, held, most)
     value = positives.take((first + before).clamp(max=len(positives) - 1))
     absent = nth_absent(others - 1 - before, positives, first, held, most)
     return torch.where((before < held) & (value == drawn), absent, drawn)
@@ -109,23 +107,23 @@ def negatives(
 
 def nth_absent(nth: Tensor, positives: Tensor, first: Tensor, held: Tensor, most: int) -> Tensor:
     """`sampling.nth_absent`, with as many rounds as `most` positives of a user need."""
-    return nth + _leading(lambda value, upto: value - upto < nth, nth, positives, first, held, most)
+    return nth + _below(nth + 1, positives, first, held, most, less_their_places=True)
 
 
-def _leading(
-    holds: Callable[[Tensor, Tensor], Tensor],
-    like: Tensor,
+def _below(
+    bound: Tensor,
     positives: Tensor,
     first: Tensor,
     held: Tensor,
     most: int,
+    less_their_places: bool = False,
 ) -> Tensor:
-    """For how many of positives[first : first + held] a condition holds, which is told of a value
-    and of how many there are up to it: of each number bit by bit, from the highest."""
-    before, start = torch.zeros_like(like), first - 1
+    """How many of positives[first : first + held], or of these less their places there, are below a
+    bound: of each number bit by bit, from the highest."""
+    before, start = torch.zeros_like(bound), first - 1
     for bit in reversed(range(most.bit_length())):
         tried = before + (1 << bit)
-        at = (start + tried).clamp(max=len(positives) - 1)  # not used where there is none
-        value = positives.take(at)
-        before = torch.where((tried <= held) & holds(value, tried), tried, before)
+        value = positives.take((start + tried).clamp(max=len(positives) - 1))  # see sampling
+        least = bound + (tried - 1) if less_their_places else bound
+        before = torch.where((tried <= held) & (value < least), tried, before)
     return before

@@ -17,7 +17,7 @@ machine learning with CorgiPile", orders blocks of data that lies in its own ord
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -207,7 +207,7 @@ def find(
     """How many of positives[first : first + held] are less, and whether it is among them."""
     if not len(positives):
         return np.zeros(sought.shape, np.int64), np.zeros(sought.shape, np.bool_)
-    before = _leading(lambda value, _: value < sought, sought.shape, positives, first, held)
+    before = _below(sought, positives, first, held)
     value = positives[np.minimum(first + before, len(positives) - 1)]
     return before, (before < held) & (value == sought)
 
@@ -218,24 +218,24 @@ def nth_absent(nth: Ints, positives: NDArray[np.int32], first: Ints, held: Ints)
     Below sorted positive j there are positives[j] - j absent items: the answer is nth plus the
     number of positives with positives[j] - j <= nth.
     """
-    # Up to positive j there are j + 1.
-    return nth + _leading(lambda value, upto: value - upto < nth, nth.shape, positives, first, held)
+    return nth + _below(nth + 1, positives, first, held, less_their_places=True)
 
 
-def _leading(
-    holds: Callable[[NDArray[np.int32], Ints], NDArray[np.bool_]],
-    shape: tuple[int, ...],
+def _below(
+    bound: Ints | NDArray[np.int32],
     positives: NDArray[np.int32],
     first: Ints,
     held: Ints,
+    less_their_places: bool = False,
 ) -> Ints:
-    """For how many of positives[first : first + held] a condition holds, which is told of a value
-    and of how many there are up to it: of each number bit by bit, from the highest."""
-    before, start = np.zeros(shape, np.int64), first - 1
+    """How many of positives[first : first + held], or of these less their places there, are below a
+    bound: of each number bit by bit, from the highest."""
+    before, start = np.zeros(bound.shape, np.int64), first - 1
     for bit in reversed(range(int(held.max(initial=0)).bit_length())):
         tried = before + (1 << bit)
-        at = np.minimum(start + tried, len(positives) - 1)  # not used where there is none
-        before = np.where((tried <= held) & holds(positives[at], tried), tried, before)
+        value = positives[np.minimum(start + tried, len(positives) - 1)]  # not used beyond the last
+        least = bound + (tried - 1) if less_their_places else bound
+        before = np.where((tried <= held) & (value < least), tried, before)
     return before
 
 

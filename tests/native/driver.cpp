@@ -167,6 +167,8 @@ void bad_data() {
   bad("a user without bucket", [](Made& made, Settings&) { made.lists.bounds[2] = 1; });
   bad("buckets not from 0", [](Made& made, Settings&) { made.lists.bounds[0] = -1; });
   bad("buckets that end late", [](Made& made, Settings&) { made.lists.bounds[5] = 99; });
+  bad("bytes below 0", [](Made& made, Settings&) { made.small = -1; });
+  bad("too many items", [](Made& made, Settings&) { made.items = int64_t(1) << 31; });
   bad("more bytes than context", [](Made& made, Settings&) { made.small = 3; });
   bad("context of another width", [](Made& made, Settings&) { made.context = 3; });
   bad("positives unsorted", [](Made& made, Settings&) { made.lists.positives[1] = 0; });

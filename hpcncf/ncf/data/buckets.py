@@ -3,9 +3,11 @@ one of them.
 
 A user has as many buckets as it takes for none to overflow, and an item's is found by multiplying
 it with 2^32 over the golden ratio (Knuth 1973, "The art of computer programming" 3, 6.4): what
-follows one another lies far apart, and a search reads one line, whatever the user has. A bucket
-holds the low 16 bits of its items, 0 where it has no more of them. So an item that is not found is
-no positive; one that is found nearly always is, and is then looked for in the sorted list.
+follows one another lies far apart, and a search reads one line, whatever the user has. (What has
+strides of a Fibonacci number lies together: such a list may take a bucket for every 15 items that
+there are.) A bucket holds the low 16 bits of its items, 0 where it has no more of them. So an item
+that is not found is no positive; one that is found nearly always is, and is then looked for in the
+sorted list.
 """
 
 from __future__ import annotations

@@ -16,9 +16,10 @@ class Layout:
     def __init__(self, names: list[str], *contexts: Sliced) -> None:
         """Of so many columns, which each of `contexts` [rows, columns] has; read in one sweep."""
         fits = np.ones(len(names), dtype=np.bool_)
-        for context in contexts:
-            for part in slices(len(context)):
-                fits &= fit_a_byte(context[part])
+        for part in (context[span] for context in contexts for span in slices(len(context))):
+            fits &= fit_a_byte(part)
+            if not fits.any():
+                break
         self._order = np.argsort(fits, kind="stable")
         self.names = [names[column] for column in self._order]
         self.small = int(fits.sum())

@@ -12,7 +12,7 @@ from hpcncf.ncf.data.columns import Column, spread
 from hpcncf.ncf.data.rows import Int32s, Int64s, distinct
 
 PART_ROWS: Final = 1 << 21
-"""Rows sorted at once: a hundred MB with what sorting needs. Each part is an open file."""
+"""Rows sorted at once: two hundred MB with what is made of them. Each part is an open file."""
 
 
 class Parts:

@@ -69,10 +69,13 @@ class Arrays:
 
     def append_positives(self, counts: Int64s, positives: Int32s) -> None:
         """Of the next users: how many each has, and all of them."""
-        bounds, table = buckets(np.concatenate([[0], np.cumsum(counts)]), positives)
         self.positives.append(positives)
-        self.buckets_indptr.append(len(self.buckets) + bounds[1:])
-        self.buckets.append(table)
+        indptr = np.concatenate([[0], np.cumsum(counts)])
+        for users in slices(len(counts)):
+            own = indptr[users.start : users.stop + 1]
+            bounds, table = buckets(own - own[0], positives[own[0] : own[-1]])
+            self.buckets_indptr.append(len(self.buckets) + bounds[1:])
+            self.buckets.append(table)
 
 
 def leave_one_out(
@@ -91,7 +94,8 @@ def leave_one_out(
     say("choosing the test rows")
     counts = user_counts(rows.users, len(rows.user_names))
     held = held_out(rows.users, counts, seed, times)
-    say("looking for context that fits into bytes")
+    if rows.context_columns:
+        say("looking for context that fits into bytes")
     context = Layout(rows.context_columns, rows.context)
     with ExitStack() as files:
         arrays = Arrays(folder, context, test_negatives, files)
@@ -180,7 +184,7 @@ def _write_pairs(
         seen[1:] += np.bincount(every // parts.items, minlength=users)
         counts = np.bincount(owners, minlength=users)
         trained[1:] += counts
-        arrays.append_positives(counts[parts.users(number)], positives)
+        arrays.append_positives(counts[parts.users(number)], positives.astype(np.int32))
     positives_indptr, indptr = np.cumsum(trained), np.cumsum(seen)
     count = arrays.test_negatives.row[0]
     negatives.refuse_too_few(rows.user_names, test_users, indptr, parts.items, count)

@@ -94,19 +94,25 @@ class Absent {
 
   // The item, or the one that it stands for.
   int32_t absent(int64_t user, int32_t item) const {
-    const int32_t *begin = positives_ + indptr_[user], *end = positives_ + indptr_[user + 1];
-    const int32_t* at = std::lower_bound(begin, end, item);
-    if (at == end || *at != item) return item;
-    const int64_t nth = int64_t(items_) - (end - begin) - 1 - (at - begin);
-    int64_t low = 0, high = end - begin;
+    const int32_t* positives = positives_ + indptr_[user];
+    const int64_t held = indptr_[user + 1] - indptr_[user];
+    const int64_t before = count_below(item, positives, held, 0);
+    if (before == held || positives[before] != item) return item;
+    const int64_t nth = int64_t(items_) - held - 1 - before;
+    return int32_t(nth + count_below(nth + 1, positives, held, 1));
+  }
+
+  // How many positives, each less `times` its place, are below a bound.
+  static int64_t count_below(int64_t bound, const int32_t* positives, int64_t held, int64_t times) {
+    int64_t low = 0, high = held;
     while (low < high) {
       const int64_t middle = (low + high) / 2;
-      if (begin[middle] - middle <= nth)
+      if (positives[middle] - times * middle < bound)
         low = middle + 1;
       else
         high = middle;
     }
-    return int32_t(nth + low);
+    return low;
   }
 
   const int64_t* indptr_;

@@ -50,11 +50,12 @@ inline void check_bounds(const Data& of) {
          "the buckets' bounds go from " + std::to_string(bounds[0]) + " to " +
              std::to_string(bounds[of.users]) + ": expected 0 to " +
              std::to_string(of.buckets.count));
-  demand(of.buckets.count <= int64_t(UINT32_MAX), "more than 2^32 buckets");
+  demand(of.buckets.count <= int64_t(UINT32_MAX), "2^32 buckets or more");
 }
 
 inline void check(const Data& of, const Settings& settings) {
   demand(of.users > 0 && of.items > 0 && of.rows >= 0, "data needs a user and an item");
+  demand(of.items <= INT32_MAX, "more than 2^31 - 1 items");
   demand(of.rows_per_block > 0, "a block must have a row");
   demand(of.context == settings.context && of.small >= 0 && of.small <= of.context,
          "data of " + std::to_string(of.context) + " context columns, " + std::to_string(of.small) +
