@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hpcncf.ncf.data.buckets import SLOTS, bucket, buckets
+from hpcncf.ncf.data.buckets import SLOTS, bucket, buckets, suspected
 
 ITEMS = 100_000
 RANDOM = np.random.default_rng(3)
@@ -61,6 +61,18 @@ def test_items_that_lie_as_badly_as_can_be() -> None:
 @given(st.lists(st.sets(st.integers(0, 200_000), max_size=90).map(sorted), min_size=1, max_size=8))
 def test_users_have_their_own(lists: list[list[int]]) -> None:
     check(lists)
+
+
+def test_every_positive_is_suspected_and_hardly_anything_else() -> None:
+    lists = [list(each) for each in LISTS.values()]
+    bounds, table = buckets(*listed(lists))
+    users = np.arange(len(lists)).repeat(1_000)
+    drawn = RANDOM.integers(0, ITEMS, (len(users), 4))
+    found = np.zeros(drawn.size, dtype=np.bool_)
+    found[suspected(bounds, table, users, drawn)] = True
+    held = np.concatenate([np.isin(drawn[users == n], each) for n, each in enumerate(lists)])
+    assert found[held.reshape(-1)].all()
+    assert found[~held.reshape(-1)].mean() < 0.001
 
 
 def test_parts_of_the_users_make_the_whole() -> None:

@@ -231,3 +231,22 @@ def test_shards_are_disjoint_complete_and_differ_by_one_at_most(
     )
     sizes = [last - first for first, last in shards]
     assert max(sizes) - min(sizes) <= 1
+
+
+def test_looking_at_all_and_searching_by_halves_find_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    random = np.random.default_rng(2)
+    lists = [np.sort(random.choice(300, held, replace=False)) for held in (0, 1, 7, 150, 299)]
+    positives = np.concatenate(lists).astype(np.int32)
+    held = np.array([len(each) for each in lists])
+    where = (np.cumsum(held) - held)[:, None], held[:, None]
+    sought = np.broadcast_to(np.arange(300), (5, 300))
+    told = []
+    for few in (0, 2**30):
+        monkeypatch.setattr(sampling, "FEW", few)
+        before, there = sampling.find(sought, positives, *where)
+        absent = sampling.nth_absent(sought, positives, *where)
+        told.append([each.tolist() for each in (before, there, absent)])
+    assert told[0] == told[1]
+    assert told[0][0][3] == np.searchsorted(lists[3], np.arange(300)).tolist()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hpcncf.ncf import sampling
+from hpcncf.ncf.data import buckets
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.data.rows import context_of
 from hpcncf.spec import Training
@@ -98,13 +100,16 @@ class Source:
         self.train_rows = np.asarray(data.train_rows)
         self.indptr = np.asarray(data.positives_indptr)
         self.positives = np.asarray(data.positives)
+        bounds, table = np.asarray(data.buckets_indptr), np.asarray(data.buckets)
+        self._suspected = partial(buckets.suspected, bounds, table)
 
     def gather(self, epoch: int, rows: NDArray[np.int64]) -> Rows:
         """These rows with all their negatives at once."""
         mine = self.train_rows.take(rows)  # whole: each is in one place of memory
         users = mine["user"].astype(np.int64)
         drawn = sampling.negatives(
-            self.seed, epoch, rows, users, self.indptr, self.positives, self.items, self.negatives
+            *(self.seed, epoch, rows, users, self.indptr, self.positives, self.items),
+            *(self.negatives, self._suspected),
         )
         items = np.concatenate([mine["item"][:, None], drawn], axis=1)
         context = torch.from_numpy(context_of(mine))

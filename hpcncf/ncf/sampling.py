@@ -17,7 +17,7 @@ machine learning with CorgiPile", orders blocks of data that lies in its own ord
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -38,6 +38,8 @@ NEGATIVES, ORDER, HELD_OUT, TEST_NEGATIVES, SYNTHETIC, DROPOUT, PLACES = range(7
 ROWS_PER_BLOCK = 16
 MANY_ROWS = 1 << 20
 """From so many on rows are read in blocks: fewer lie in the caches, or nearly so."""
+FEW = 1 << 14
+"""Comparisons that take no longer than the operations of a search by halves."""
 
 
 def philox(seed: int, purpose: int, epoch: int, rows: Ints, blocks: int = 1) -> NDArray[np.uint32]:
@@ -167,6 +169,10 @@ def shard(start: int, stop: int, rank: int, world_size: int) -> tuple[int, int]:
     return start + length * rank // world_size, start + length * (rank + 1) // world_size
 
 
+def everywhere(users: Ints, items: Ints) -> Ints:  # noqa: ARG001
+    return np.arange(items.size)
+
+
 def negatives(
     seed: int,
     epoch: int,
@@ -176,7 +182,7 @@ def negatives(
     positives: NDArray[np.int32],
     items: int,
     count: int,
-    purpose: int = NEGATIVES,
+    suspected: Callable[[Ints, Ints], Ints] = everywhere,
 ) -> Ints:
     """Items [len(rows), count] that each row's user has no training row of.
 
@@ -188,16 +194,19 @@ def negatives(
     are absent, and they are the absent items number others - t to others - 1. So each r gives an
     item of its own. (It is a step of a Fisher-Yates shuffle: what was taken is replaced by the
     last.)
+
+    `suspected` tells of users [n] and items drawn [n, count] where, flat, one may be a positive of
+    its user: `buckets.suspected` spares the search for most.
     """
-    blocks = -(-count // 4)
-    words = philox(seed, purpose, epoch, rows, blocks)[:, :count]
+    words = philox(seed, NEGATIVES, epoch, rows, -(-count // 4))[:, :count]
     first = indptr[users]
     held = indptr[users + 1] - first
-    others = items - held
-    drawn = below(words, others[:, None])
-    before, taken = find(drawn, positives, first[:, None], held[:, None])
-    at = np.nonzero(taken)[0]
-    drawn[taken] = nth_absent(others[at] - 1 - before[taken], positives, first[at], held[at])
+    drawn = below(words, (items - held)[:, None])
+    at, flat = suspected(users, drawn), drawn.reshape(-1)
+    before, taken = find(flat[at], positives, first[at // count], held[at // count])
+    at, before = at[taken], before[taken]
+    first, held = first[at // count], held[at // count]
+    flat[at] = nth_absent(items - held - 1 - before, positives, first, held)
     return drawn
 
 
@@ -229,9 +238,17 @@ def _below(
     less_their_places: bool = False,
 ) -> Ints:
     """How many of positives[first : first + held], or of these less their places there, are below a
-    bound: of each number bit by bit, from the highest."""
+    bound. Where there are few, all are looked at; else of each number bit by bit, from the
+    highest."""
+    most = int(held.max(initial=0))
+    if bound.size * most <= FEW:
+        place = np.arange(most)
+        value = positives[np.minimum(first[..., None] + place, len(positives) - 1)]
+        least = bound[..., None] + place if less_their_places else bound[..., None]
+        count: Ints = np.count_nonzero((place < held[..., None]) & (value < least), axis=-1)
+        return count
     before, start = np.zeros(bound.shape, np.int64), first - 1
-    for bit in reversed(range(int(held.max(initial=0)).bit_length())):
+    for bit in reversed(range(most.bit_length())):
         tried = before + (1 << bit)
         value = positives[np.minimum(start + tried, len(positives) - 1)]  # not used beyond the last
         least = bound + (tried - 1) if less_their_places else bound

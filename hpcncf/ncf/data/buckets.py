@@ -1,5 +1,4 @@
-"""Each user's positives in buckets of a cache line, by which engine native tells whether an item is
-one of them.
+"""Each user's positives in buckets of a cache line, which tell whether an item is one of them.
 
 A user has as many buckets as it takes for none to overflow, and an item's is found by multiplying
 it with 2^32 over the golden ratio (Knuth 1973, "The art of computer programming" 3, 6.4): what
@@ -41,10 +40,19 @@ def buckets(indptr: Int64s, positives: Int32s) -> tuple[Int64s, NDArray[np.uint1
     return bounds, table
 
 
-def bucket(items: Int32s, counts: Int64s) -> Int64s:
+def bucket(items: Int32s | Int64s, counts: Int64s) -> Int64s:
     """Which of so many buckets an item belongs to."""
     spread = items.astype(np.uint32) * _GOLDEN  # modulo 2^32
     return (spread.astype(np.uint64) * counts.astype(np.uint64) >> np.uint64(32)).astype(np.int64)
+
+
+def suspected(bounds: Int64s, table: NDArray[np.uint16], users: Int64s, items: Int64s) -> Int64s:
+    """Where, flat, of `items` [n, k] one may be a positive of its user, of `users` [n]."""
+    first = bounds[users]
+    at = first[:, None] + bucket(items, (bounds[users + 1] - first)[:, None])
+    same = table.take(at.reshape(-1), axis=0) == items.astype(np.uint16).reshape(-1, 1)
+    found: Int64s = np.flatnonzero(same) // SLOTS
+    return found
 
 
 def _counts(held: Int64s, owners: Int64s, positives: Int32s) -> Int64s:

@@ -91,7 +91,7 @@ class Manifest(Outline):
     """How many of the last context columns hold whole numbers from 0 to 255 only: a byte each in
     training rows."""
     buckets: int
-    """In which engine native looks for the users' training items."""
+    """In which negatives are told from the users' training items."""
     test_negatives: int
     """Sampled negatives per test row."""
 

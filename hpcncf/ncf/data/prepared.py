@@ -37,7 +37,7 @@ class Prepared:
     """Each user's training items, sorted, each once: those of user u are
     positives[positives_indptr[u]:positives_indptr[u + 1]]."""
     buckets_indptr: Int64s
-    """[users + 1]: whose each bucket is. Of engine native only, see data/buckets.py."""
+    """[users + 1]: whose each bucket is, see data/buckets.py."""
     buckets: NDArray[np.uint16]
     """[buckets, SLOTS]"""
 
@@ -115,7 +115,7 @@ def _check_ids(folder: Path, data: Prepared) -> None:
     for part in slices(max(len(ids) for _, ids, _ in arrays)):
         for name, ids, end in arrays:
             _check_part(folder, name, ids, part, end)
-    data.buckets.max(initial=0)  # engine native checks them: here they only are read
+    data.buckets.max(initial=0)  # only read: engine native checks them
     _check_bounds(folder, "positives_indptr", data.positives_indptr, len(data.positives), 0)
     _check_bounds(folder, "buckets_indptr", data.buckets_indptr, len(data.buckets), 1)
     everything = np.flatnonzero(np.diff(data.positives_indptr) >= data.manifest.items)
