@@ -329,15 +329,21 @@ def test_a_folder_of_an_earlier_format_is_refused_with_what_makes_it_again(tmp_p
     before = prepare(folder).manifest
     of_format_3(folder)
     shape = "--users 8 --items 60 --rows 90 --context 3 --seed 1 --test-negatives 9"
-    told = (
-        f"{folder}/manifest.json: format 3, this hpcncf reads 4: prepare it again: "
-        f"`hpcncf data prepare synthetic {shape} -o {folder} --force`"
-    )
-    for refused in (load, prepare):
+    again = f"prepare it again: `hpcncf data prepare synthetic {shape} -o {folder} --force`"
+    for refused, advice in ((load, again), (prepare, "replace it with --force")):
         with pytest.raises(OtherFormat) as error:
             refused(folder)
+        told = f"{folder}/manifest.json: format 3, this hpcncf reads 4: {advice}"
         assert str(error.value) == told
     assert prepare(folder, force=True).manifest == before
+
+
+def test_a_folder_of_a_later_format_asks_for_a_later_hpcncf(tmp_path: Path) -> None:
+    prepare(tmp_path / "data")
+    path = tmp_path / "data" / manifest.NAME
+    path.write_text(path.read_text().replace('"format_version": 4', '"format_version": 5'))
+    with pytest.raises(OtherFormat, match=r"format 5, this hpcncf reads 4: update hpcncf$"):
+        manifest.read(path.parent)
 
 
 def test_the_outline_of_an_earlier_format_is_read(tmp_path: Path) -> None:

@@ -30,8 +30,8 @@ def same_memory(data: Prepared, names: list[str], used: list[np.ndarray[Any, Any
 
 def test_loaders_read_the_mapped_pages(data: Prepared) -> None:
     source = Source(data, Training())
-    used = [source.train_rows, source.indptr, source.positives]
-    assert all(same_memory(data, MAPPED, used))
+    used = [source.train_rows, source.indptr, source.positives, *source.suspected.args]
+    assert all(same_memory(data, [*MAPPED, "buckets_indptr", "buckets"], used))
 
 
 def test_the_native_engine_reads_the_mapped_pages(data: Prepared) -> None:

@@ -101,16 +101,14 @@ class Source:
         self.indptr = np.asarray(data.positives_indptr)
         self.positives = np.asarray(data.positives)
         bounds, table = np.asarray(data.buckets_indptr), np.asarray(data.buckets)
-        self._suspected = partial(buckets.suspected, bounds, table)
+        self.suspected = partial(buckets.suspected, bounds, table)
 
     def gather(self, epoch: int, rows: NDArray[np.int64]) -> Rows:
         """These rows with all their negatives at once."""
         mine = self.train_rows.take(rows)  # whole: each is in one place of memory
         users = mine["user"].astype(np.int64)
-        drawn = sampling.negatives(
-            *(self.seed, epoch, rows, users, self.indptr, self.positives, self.items),
-            *(self.negatives, self._suspected),
-        )
+        told = self.seed, epoch, rows, users, self.indptr, self.positives, self.items
+        drawn = sampling.negatives(*told, count=self.negatives, suspected=self.suspected)
         items = np.concatenate([mine["item"][:, None], drawn], axis=1)
         context = torch.from_numpy(context_of(mine))
         return torch.from_numpy(users), torch.from_numpy(items), context

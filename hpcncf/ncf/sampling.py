@@ -196,7 +196,7 @@ def negatives(
     last.)
 
     `suspected` tells of users [n] and items drawn [n, count] where, flat, one may be a positive of
-    its user: `buckets.suspected` spares the search for most.
+    its user, a place once or more: `buckets.suspected` spares the search for most.
     """
     words = philox(seed, NEGATIVES, epoch, rows, -(-count // 4))[:, :count]
     first = indptr[users]
@@ -207,7 +207,7 @@ def negatives(
     at, before = at[taken], before[taken]
     first, held = first[at // count], held[at // count]
     flat[at] = nth_absent(items - held - 1 - before, positives, first, held)
-    return drawn
+    return flat.reshape(drawn.shape)
 
 
 def find(

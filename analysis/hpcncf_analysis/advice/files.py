@@ -77,5 +77,5 @@ def _script(path: Path, site: Site, results: Path) -> str | None:
     source = Source(path.resolve(), results / job.name)
     try:
         return byhand.text(job, site, jobfile.plan(job, path).runs, source, NOTE)
-    except (UsageError, DataError):  # other data, of an older format; or runs side by side
+    except (UsageError, DataError):  # other data, of another format; runs side by side
         return None

@@ -3,10 +3,10 @@
 A user has as many buckets as it takes for none to overflow, and an item's is found by multiplying
 it with 2^32 over the golden ratio (Knuth 1973, "The art of computer programming" 3, 6.4): what
 follows one another lies far apart, and a search reads one line, whatever the user has. (What has
-strides of a Fibonacci number lies together: such a list may take a bucket for every 15 items that
-there are.) A bucket holds the low 16 bits of its items, 0 where it has no more of them. So an item
-that is not found is no positive; one that is found nearly always is, and is then looked for in the
-sorted list.
+strides of a Fibonacci number may lie together: no list takes more than a bucket for every 15 items
+that there are.) A bucket holds the low 16 bits of its items, 0 where it has no more of them. So an
+item that is not found is no positive; one that is found nearly always is, and is then looked for in
+the sorted list.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ def bucket(items: Int32s | Int64s, counts: Int64s) -> Int64s:
 
 
 def suspected(bounds: Int64s, table: NDArray[np.uint16], users: Int64s, items: Int64s) -> Int64s:
-    """Where, flat, of `items` [n, k] one may be a positive of its user, of `users` [n]."""
+    """Where, flat, of `items` [n, k] one may be a positive of its user, of `users` [n]; a place as
+    often as it was found there."""
     first = bounds[users]
     at = first[:, None] + bucket(items, (bounds[users + 1] - first)[:, None])
     same = table.take(at.reshape(-1), axis=0) == items.astype(np.uint16).reshape(-1, 1)

@@ -66,8 +66,7 @@ def prepare_or_stand_in(
     except Unavailable as error:
         if standing and standing.dataset == "frappe" and not force:
             if standing.format_version != FORMAT_VERSION:
-                told = manifest.prepare_command("frappe", folder, standing.options)
-                advice = f"{error}: `{told} --or-synthetic --force`"
+                advice = f"replace it with --force; {error}"
                 raise manifest.other_format(folder, standing, advice) from None
             return Written(load(folder).manifest, "already there"), str(error)
         made = synthetic.prepare_like(folder, "frappe", seed, test_negatives, force, say)

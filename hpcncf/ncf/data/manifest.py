@@ -51,7 +51,7 @@ class WrongRequest(DataError, UsageError):
 
 
 class OtherFormat(DataError):
-    """Prepared for another version of hpcncf; the words end with the command that helps."""
+    """Prepared for another version of hpcncf; the words tell what helps."""
 
 
 class Outline(BaseModel):
@@ -137,9 +137,11 @@ def read(folder: Path) -> Manifest:
     """Raises DataError where the folder is missing or unfinished, OtherFormat where it is of
     another version."""
     plain = _plain(folder)
-    old = _valid(folder, Outline, plain)
-    if old.format_version != FORMAT_VERSION:
-        raise other_format(folder, old, again(folder, old))
+    told = _valid(folder, Outline, plain)
+    if told.format_version > FORMAT_VERSION:
+        raise other_format(folder, told, "update hpcncf")
+    if told.format_version < FORMAT_VERSION:
+        raise other_format(folder, told, again(folder, told))
     return _valid(folder, Manifest, plain)
 
 

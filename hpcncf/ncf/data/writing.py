@@ -19,6 +19,8 @@ from hpcncf.ncf.data.manifest import (
     Manifest,
     OtherFormat,
     WrongRequest,
+    other_format,
+    outline,
 )
 from hpcncf.ncf.data.prepared import load
 from hpcncf.ncf.data.splitting import Counts
@@ -89,8 +91,8 @@ def _existing(folder: Path, force: bool) -> Manifest | None:
     except DataError as error:
         if force:
             return None
-        if isinstance(error, OtherFormat):  # which says so itself
-            raise
+        if isinstance(error, OtherFormat):
+            raise other_format(folder, outline(folder), "replace it with --force") from None
         raise DataError(f"{error}, with --force") from None
 
 
