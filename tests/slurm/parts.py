@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -39,10 +41,17 @@ def start(
 ) -> int:
     """Start the command as process 1 of its own; returns the pid of its `unshare`.
 
-    Whoever kills that, kills everything inside. `before` runs in the new process.
+    Whoever kills that, kills everything inside. `before` runs in the new process. A starter that
+    is interrupted is so before the part begins, or once `running` finds it.
     """
+
+    def prepare() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if before:
+            before()
+
     marked = {"PATH": PATH, "LANG": "C.UTF-8", FOLDER: str(folder), NAME: name}
-    with (folder / "log" / f"{name}.log").open("ab") as log:
+    with (folder / "log" / f"{name}.log").open("ab") as log, _uninterrupted() as mask:
         process = subprocess.Popen(
             ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", *namespaces, *command],
             env=marked | dict(environment or {}),
@@ -51,9 +60,21 @@ def start(
             stderr=log,
             cwd="/",
             start_new_session=True,
-            preexec_fn=before,
+            preexec_fn=prepare,
         )
+        environ = Path(f"/proc/{process.pid}/environ")
+        wait(f"{name} to begin", lambda: bool(_part(environ)) or process.poll() is not None)
     return process.pid
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[Iterable[int]]:
+    """Ctrl-C and SIGTERM come afterwards; yields the signals that were held back before."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield mask
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def running(folder: Path | None = None) -> list[Part]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import time
 from ipaddress import IPv4Network
 from pathlib import Path
 
@@ -153,10 +155,14 @@ def test_a_second_cluster_without_accounting_stands_beside_and_leaves_nothing(
 
 
 @pytest.mark.usefixtures("cluster")
-def test_a_start_that_is_interrupted_leaves_nothing() -> None:
+def test_a_start_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
+    mute = tmp_path / "sinfo"  # so that no machine is fast enough to end the start before
+    mute.write_text("#!/bin/sh\nexit 1\n")
+    mute.chmod(0o755)
     folder = Path(tempfile.mkdtemp(prefix="hpcncf-test-", dir="/tmp"))
     command = [sys.executable, CLUSTER, "start", "--no-accounting", "--dir", folder]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as starting:
+    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment) as starting:
         eventually(lambda: any(part.name == "node1" for part in parts.running(folder)))
         tag = tag_of(folder)
         starting.terminate()
@@ -164,6 +170,24 @@ def test_a_start_that_is_interrupted_leaves_nothing() -> None:
     assert starting.returncode == 128 + signal.SIGTERM
     assert not traces(folder, tag)
     assert not folder.exists()
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_part_is_found_however_early_its_start_is_interrupted(tmp_path: Path) -> None:
+    def interrupt() -> None:
+        os.kill(os.getppid(), signal.SIGTERM)
+        time.sleep(0.5)  # the part is still what it was forked from
+
+    (tmp_path / "log").mkdir()
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            parts.start(tmp_path, "sleeper", ["sleep", "600"], before=interrupt)
+        found = {part.name for part in parts.running(tmp_path)}
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        parts.kill(tmp_path)
+    assert found == {"sleeper"}
 
 
 def tag_of(folder: Path) -> str:
