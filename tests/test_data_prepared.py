@@ -214,7 +214,8 @@ def test_an_edited_array_is_told_with_its_value(
     array = np.load(path)
     (array[field] if field else array)[at] = value
     np.save(path, array)
-    with pytest.raises(DataError, match=rf"{name}\.npy: {told}: prepare it again"):
+    again = f"prepare it again: `hpcncf data prepare synthetic .* -o {tmp_path}/data --force`$"
+    with pytest.raises(DataError, match=rf"{name}\.npy: {told}: {again}"):
         load(tmp_path / "data")
 
 

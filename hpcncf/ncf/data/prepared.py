@@ -65,10 +65,13 @@ def load(folder: Path) -> Prepared:
     Raises DataError where it is missing or an array disagrees with the manifest.
     """
     manifest = manifests.read(folder)
-    in_order = _mapped(folder, manifest)
-    _ask_huge_pages(in_order)
-    _check_ids(folder, in_order)
-    return _mapped(folder, manifest)
+    try:
+        in_order = _mapped(folder, manifest)
+        _ask_huge_pages(in_order)
+        _check_ids(folder, in_order)
+        return _mapped(folder, manifest)
+    except DataError as error:
+        raise DataError(f"{error}: {manifests.again(folder, manifest)}") from None
 
 
 def _mapped(folder: Path, manifest: Manifest) -> Prepared:
@@ -122,7 +125,7 @@ def _check_ids(folder: Path, data: Prepared) -> None:
     if len(everything):
         raise DataError(
             f"{folder / 'positives_indptr'}.npy: user {everything[0]:,} has each of the "
-            f"{data.manifest.items:,} items, so that no negative can be drawn: prepare it again"
+            f"{data.manifest.items:,} items, so that no negative can be drawn"
         )
 
 
@@ -130,9 +133,7 @@ def _check_bounds(folder: Path, name: str, bounds: Int64s, end: int, least: int)
     """Of the users' parts of an array, each of `least` or more."""
     if bounds[0] != 0 or bounds[-1] != end or (np.diff(bounds) < least).any():
         rise = "always rise" if least else "never fall"
-        raise DataError(
-            f"{folder / name}.npy: expected bounds from 0 to {end:,} that {rise}: prepare it again"
-        )
+        raise DataError(f"{folder / name}.npy: expected bounds from 0 to {end:,} that {rise}")
 
 
 def _check_part(folder: Path, name: str, ids: Int32s, part: slice, end: int) -> None:
@@ -142,7 +143,7 @@ def _check_part(folder: Path, name: str, ids: Int32s, part: slice, end: int) -> 
         at = np.unravel_index(some.argmax(), some.shape)
         raise DataError(
             f"{folder / name}: expected ids from 0 to {end - 1:,}, came {ids[part][at]} in row "
-            f"{part.start + at[0]:,}: prepare it again"
+            f"{part.start + at[0]:,}"
         )
 
 
@@ -151,12 +152,12 @@ def _open(folder: Path, name: str, kind: DTypeLike, shape: tuple[int, ...]) -> N
     try:
         array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}: prepare it again") from None
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
     except (ValueError, EOFError) as error:
-        raise DataError(f"{path}: not a whole .npy array: {error}: prepare it again") from None
+        raise DataError(f"{path}: not a whole .npy array: {error}") from None
     if (array.dtype, array.shape) != (np.dtype(kind), shape):
         raise DataError(
             f"{path}: {NAME} tells of {np.dtype(kind)} {list(shape)}, the file holds "
-            f"{array.dtype} {list(array.shape)}: prepare it again"
+            f"{array.dtype} {list(array.shape)}"
         )
     return array

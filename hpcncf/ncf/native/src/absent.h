@@ -1,7 +1,6 @@
 // A user's items that are no positives: the negatives.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <cstring>
 

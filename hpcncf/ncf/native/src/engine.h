@@ -2,6 +2,8 @@
 // one call, of several in two, between which their gradients travel.
 #pragma once
 
+#include <algorithm>
+
 #include "pass.h"
 #include "union.h"
 #include "watch.h"

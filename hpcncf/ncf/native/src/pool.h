@@ -38,10 +38,10 @@ inline int core_here() {
 #endif
 }
 
-// A thread's share is the same of each task with as many parts: what it read in one is in its core's
-// cache in the next. A task ends when its parts are done, not when all threads have come: a thread
-// that lost its core between two parts is not waited for. Nobody looks out for a thread that shares
-// its core, for that one cannot come while the core is looking.
+// A thread's share is the same of each task with as many parts: what it read in one is in its
+// core's cache in the next. A task ends when its parts are done, not when all threads have come: a
+// thread that lost its core between two parts is not waited for. Nobody looks out for a thread that
+// shares its core, for that one cannot come while the core is looking.
 class Pool {
  public:
   explicit Pool(int threads)
