@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 import socket
 import subprocess
 import sys
@@ -11,10 +12,12 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import hypothesis
+import psutil
 import pytest
 from alone import turn
 from fake_slurm import settings
@@ -40,6 +43,22 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     shared = Path(item.config.option.basetemp).parent  # each worker has a folder in it
     with turn(shared, alone=item.get_closest_marker("alone") is not None):
         return (yield)
+
+
+@pytest.fixture(autouse=True)
+def no_servers(request: pytest.FixtureRequest) -> None:
+    """A test marked `alone` has no child that earlier ones left: monitors count them all.
+
+    multiprocessing keeps two for good. It has none but this private way to end them; killed first,
+    for they stay while anybody else holds their pipe's end.
+    """
+    if request.node.get_closest_marker("alone") is None:
+        return
+    of_ranks, of_names = forkserver._forkserver, resource_tracker._resource_tracker
+    for server, pid in ((of_ranks, of_ranks._forkserver_pid), (of_names, of_names._pid)):
+        if pid is not None:
+            os.kill(pid, signal.SIGKILL)
+            server._stop()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -223,3 +242,10 @@ def within(seconds: float, happened: Callable[[], bool]) -> bool:
             return False
         time.sleep(0.05)
     return True
+
+
+def alive(pid: int) -> bool:
+    """Not ended, nor a zombie; who looks may find that it just went."""
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import fcntl
+from multiprocessing import forkserver
 from pathlib import Path
 from threading import Thread
 
+import psutil
 import pytest
 from alone import turn
 from conftest import within
@@ -43,3 +45,18 @@ def test_who_waits_to_be_alone_lets_nobody_in_before(tmp_path: Path) -> None:
         assert not came
     waiting.join()
     assert came
+
+
+@pytest.fixture(scope="module")
+def servers() -> list[psutil.Process]:
+    """What multiprocessing keeps beside a worker whose tests had ranks."""
+    forkserver.ensure_running()
+    return [
+        each for each in psutil.Process().children() if "multiprocessing" in str(each.cmdline())
+    ]
+
+
+@pytest.mark.alone
+def test_who_is_alone_finds_no_server_that_others_left(servers: list[psutil.Process]) -> None:
+    assert len(servers) == 2
+    assert not any(each.is_running() for each in servers)
