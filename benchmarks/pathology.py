@@ -18,7 +18,7 @@ TESTS = Path(__file__).parent.parent / "tests"
 def arguments() -> argparse.Namespace:
     asking = argparse.ArgumentParser(prog="python -m benchmarks.pathology", description=__doc__)
     asking.add_argument("--keep", type=Path, metavar="FOLDER", help="for data and results")
-    asking.add_argument("--tries", type=int, default=3, help="of one that others disturbed")
+    asking.add_argument("--tries", type=int, default=3, help="of one that was disturbed")
     asking.add_argument("names", nargs="*", metavar="CAUSE[.WAY]", help="default: all of them")
     return asking.parse_args()
 

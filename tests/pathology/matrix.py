@@ -79,9 +79,9 @@ def _said(result: Result) -> str:
     if not result.right and result.said and result.case.label in result.said.secondary:
         words += ", and the cause after it"
     if result.tries > 1:
-        words += f" (try {result.tries}: others were busy on its cores)"
+        words += f" (try {result.tries}: the machine was disturbed)"
     if result.disturbed and not result.right:
-        words += f" (disturbed: others used {result.others_cores:.1f} cores)"
+        words += f" (disturbed: {result.disturbed})"
     return words
 
 

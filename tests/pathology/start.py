@@ -35,7 +35,8 @@ class Said:
     """The primary cause's, in one line."""
     took_s: float
     others_cores: float
-    """Cores' worth of the job's CPUs that foreign processes used, one of ours among them."""
+    """Cores' worth of the job's CPUs that foreign processes used, one of ours among them, or that
+    the hypervisor took."""
 
 
 @dataclass(frozen=True)
@@ -145,8 +146,9 @@ def others_cores(results: Path) -> float:
     for path in results.glob("runs/*/attempt-*/node-0.json"):
         node = records.read(path, NodeRecord)
         length_s = sum(node.length_s)
-        used = zip(node.others_cores, node.length_s, strict=True)
-        return sum(cores * each for cores, each in used) / length_s if length_s else 0.0
+        windows = zip(node.others_cores, node.steal, node.length_s, strict=True)
+        used_s = sum((used + len(node.cpus) * took) * each for used, took, each in windows)
+        return used_s / length_s if length_s else 0.0
     return 0.0
 
 

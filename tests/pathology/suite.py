@@ -14,7 +14,10 @@ from pathology.start import Bench, Said
 
 TRIES: Final = 3
 DISTURBED: Final = 0.15
-"""Share of a case's cores: so much used by others makes the job another one than was meant."""
+"""Share of a case's cores: so much lost to others makes the job another one than was meant."""
+LATE_S: Final = 5.0
+"""What a short case may take more than it should, and still be the job that was meant; a long one
+as much again."""
 
 
 @dataclass(frozen=True)
@@ -42,13 +45,17 @@ class Result:
         return f"{self.case.name}: " + ("right" if self.right else f"WRONG: {self.verdict}: {why}")
 
     @property
-    def disturbed(self) -> bool:
-        """By processes that are none of the case's: nobody can tell them from its own neighbour."""
-        return not self.case.beside.neighbour and self.others_cores > DISTURBED * self.case.cores
-
-    @property
-    def others_cores(self) -> float:
-        return self.said.others_cores if self.said else 0.0
+    def disturbed(self) -> str | None:
+        """By what, where the machine made the job another one than was meant."""
+        if self.said is None:
+            return None
+        case, took_s, others = self.case, self.said.took_s, self.said.others_cores
+        if took_s - case.seconds > max(case.seconds, LATE_S):
+            return f"it took {took_s:.0f} s instead of {case.seconds}"
+        # Nobody can tell others from its own neighbour.
+        if not case.beside.neighbour and others > DISTURBED * case.cores:
+            return f"others or the hypervisor used {others:.1f} cores"
+        return None
 
 
 def named(words: Sequence[str]) -> list[Case]:
@@ -77,8 +84,8 @@ def run(
 
 
 def settled(case: Case, bench: Bench, tries: int = TRIES) -> Result:
-    """Tried again where the machine was disturbed, and the diagnosis another than the label: a
-    busy neighbour is then the truth. What the last try says counts."""
+    """Tried again where the machine was disturbed, and the diagnosis another than the label: it
+    may then be the truth. What the last try says counts."""
     for number in range(1, max(1, tries) + 1):
         result = replace(once(case, bench), tries=number)
         if result.right or not result.disturbed:

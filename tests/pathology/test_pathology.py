@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
+import make_results
+import pytest
+
+from hpcncf import records
 from hpcncf.jobfile import validated
 from hpcncf.plan import expand
 from hpcncf.spec import JobSpec
@@ -12,12 +17,12 @@ from hpcncf_analysis.diagnosis import CAUSES
 from pathology import matrix, suite
 from pathology.case import DATA, PROGRAMS, Beside, Case, Job, Run
 from pathology.cases import CASES
-from pathology.start import Said, job_file, read
+from pathology.start import Bench, Said, job_file, others_cores, read
 from pathology.suite import Result
 
 
-def made(label: str, verdict: str, way: str = "way", others: float = 0.0) -> Result:
-    case = Case(label, way, Run("burn.py"), "it is", 1)  # type: ignore[arg-type]
+def made(label: str, verdict: str, others: float = 0.0) -> Result:
+    case = Case(label, "way", Run("burn.py"), "it is", 1)  # type: ignore[arg-type]
     return Result(case, Said(verdict, (), "", 1.0, others))
 
 
@@ -69,10 +74,48 @@ def test_cases_are_named_by_their_cause_or_their_way() -> None:
 
 
 def test_a_job_disturbed_by_others_says_so_but_not_by_its_own_neighbour() -> None:
-    assert made("healthy", "neighbour_load", others=0.2).disturbed
-    assert not made("healthy", "healthy", others=0.1).disturbed
+    told = made("healthy", "neighbour_load", others=0.2).disturbed
+    assert told == "others or the hypervisor used 0.2 cores"
+    assert made("healthy", "healthy", others=0.1).disturbed is None
     own = Case("neighbour_load", "own", Run(""), "", 1, beside=Beside(neighbour=(0,)))
-    assert not Result(own, Said("neighbour_load", (), "", 1.0, 0.5)).disturbed
+    assert Result(own, Said("neighbour_load", (), "", 1.0, 0.5)).disturbed is None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "took_s", "disturbed"),
+    [(7, 13.9, None), (7, 14.1, "it took 14 s instead of 7"), (1, 5.9, None), (1, 6.1, "it took")],
+)
+@pytest.mark.parametrize("beside", [Beside(), Beside(neighbour=(0,))])
+def test_a_job_that_took_much_longer_was_disturbed(
+    seconds: int, took_s: float, disturbed: str | None, beside: Beside
+) -> None:
+    case = Case("healthy", "way", Run(""), "", seconds, beside=beside)
+    told = Result(case, Said("unknown", (), "", took_s, 0.0)).disturbed
+    assert told is None if disturbed is None else str(told).startswith(disturbed)
+
+
+def test_a_disturbed_job_is_tried_again_and_what_disturbed_it_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = Said("unknown", (), "", 20.0, 0.0)
+    said = [late, replace(late, verdict="healthy", took_s=7.0), late, late]
+    monkeypatch.setattr(Bench, "start", lambda *_: said.pop(0))
+    case = Case("healthy", "way", Run("burn.py"), "it is", 7)
+    mended, wrong = (suite.settled(case, Bench(tmp_path), tries=2) for _ in range(2))
+    assert (mended.right, mended.tries, wrong.right, wrong.tries) == (True, 2, False, 2)
+    told = "\n".join(matrix.jobs([mended, wrong]))
+    assert "right (try 2: the machine was disturbed) | 7 |" in told
+    assert "(disturbed: it took 20 s instead of 7)" in told
+
+
+def test_what_a_hypervisor_took_counts_as_used_by_others(tmp_path: Path) -> None:
+    spent = {"length_s": [1.0, 3.0], "others_cores": [0.4, 0.0], "steal": [0.0, 0.25]}
+    [run] = expand(validated(JobSpec, {"name": "a", "data": {"path": "x"}}, "a")).runs
+    node = make_results.node_record(run, windows=2).model_copy(
+        update=spent | {"cpus": [0, 1], "busy": [[0.5] * 2] * 2, "ours": [[0.5] * 2] * 2}
+    )
+    records.write(tmp_path / "runs/a/attempt-1/node-0.json", node)
+    assert others_cores(tmp_path) == pytest.approx((0.4 * 1 + 2 * 0.25 * 3) / 4)
 
 
 def test_a_diagnosis_is_read_by_its_primary_cause_else_by_its_verdict() -> None:

@@ -25,5 +25,5 @@ def test_the_cause_that_was_made_is_the_one_that_is_named(case: Case, bench: Ben
         pytest.skip(f"needs {' and '.join(sorted(lacking))}")
     result = suite.settled(case, bench, tries=2)
     if result.disturbed and not result.right:
-        pytest.skip(f"others were busy on its cores, {result.tries} times: {result.verdict}")
+        pytest.skip(f"disturbed, {result.tries} times: {result.disturbed}: {result.verdict}")
     assert result.verdict == case.label, result.problem or result.said
