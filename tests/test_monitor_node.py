@@ -68,7 +68,8 @@ def test_a_busy_child_is_seen_on_the_cpu_it_was_bound_to() -> None:
     before = tree.sample().cpu_s
     code = (
         f"import os, time\nos.sched_setaffinity(0, {{{cpu}}})\n"
-        "while time.process_time() < 0.6: pass\nprint(flush=True)\ninput()"
+        "until = time.process_time() + 0.6\n"
+        "while time.process_time() < until: pass\nprint(flush=True)\ninput()"
     )
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -181,7 +181,8 @@ monitor = Monitor("r", 1, node_file=Path(sys.argv[1]) if number == 0 else None, 
 monitor.start()
 print("up", flush=True)
 if number == 1:
-    while time.process_time() < 1.0: pass
+    until = time.process_time() + 1.0
+    while time.process_time() < until: pass
     print("done", flush=True)
 sys.stdin.readline()
 print(sum(monitor.node_record().tree_cpu_s), flush=True)

@@ -45,7 +45,8 @@ def test_where_there_is_no_thread_nothing_is_known() -> None:
 @pytest.mark.skipif(not procfs.LINUX, reason="reads /proc")
 def test_two_processes_on_one_cpu_wait_for_it_in_turns() -> None:
     cpu = min(os.sched_getaffinity(0))
-    words = [sys.executable, "-c", BOUND, str(cpu), "0.4"]
+    # Much longer than the pause after a look, which is a thousand times what the look cost.
+    words = [sys.executable, "-c", BOUND, str(cpu), "1.5"]
     pair = [subprocess.Popen(words, stdin=subprocess.PIPE) for _ in range(2)]
     monitor = Monitor("run", 1, pid=pair[0].pid, interval_s=0.05)
     monitor.start()
