@@ -26,10 +26,12 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     where there is no compiler: engine native's libraries, minutes of one, are not looked at."""
     folder = tmp_path_factory.mktemp("build")
     source = folder / "source"
-    ignored = shutil.ignore_patterns(".venv", ".git", "results", "data", "build", "*.egg-info")
-    shutil.copytree(ROOT, source, ignore=ignored)
+    caches = (".hypothesis", ".*_cache", "__pycache__")  # pytest-xdist's others write there
+    left_out = (".venv", ".git", "results", "data", "build", "*.egg-info", *caches)
+    shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns(*left_out))
     # `data` above also names a package's folder, which must be in the copy.
-    shutil.copytree(ROOT / "hpcncf", source / "hpcncf", dirs_exist_ok=True)
+    ignored = shutil.ignore_patterns(*caches)
+    shutil.copytree(ROOT / "hpcncf", source / "hpcncf", ignore=ignored, dirs_exist_ok=True)
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps"]
     subprocess.run(
         [*command, "--no-build-isolation", "--wheel-dir", str(folder), str(source)],
