@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 import pytest
-from conftest import within
+from conftest import alive, within
 
 from hpcncf.local import processes
 from hpcncf.local.processes import Ranks, Reason, Watch
@@ -107,9 +107,3 @@ def test_no_rank_outlives_the_process_that_started_it() -> None:
     parent.kill()
     parent.wait()
     assert within(120, lambda: not alive(child))
-
-
-def alive(pid: int) -> bool:
-    import psutil
-
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
