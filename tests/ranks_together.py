@@ -33,7 +33,7 @@ def together(
         for each in started:
             each.start()
         for each in started:
-            each.join(timeout=120)
+            each.join(timeout=600)
         try:
             expected = [-signal.SIGKILL if rank == killed else 0 for rank in range(world_size)]
             assert [each.exitcode for each in started] == expected

@@ -97,6 +97,7 @@ def test_slurm_that_answers_or_fails_is_told(
     )
     sinfo.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(doctor, "ANSWER_S", 120)
     assert doctor.slurm()["version"] == version
     assert doctor.slurm()["cluster"] == cluster
 

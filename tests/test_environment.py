@@ -23,7 +23,8 @@ def git(folder: Path, *arguments: str) -> str:
 
 
 @pytest.fixture
-def checkout(tmp_path: Path) -> Path:
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("hpcncf.git.TIMEOUT_S", 120)
     git(tmp_path, "init", "--quiet")
     (tmp_path / "code.py").write_text("a = 1\n")
     (tmp_path / ".gitignore").write_text("ignored/\n")

@@ -35,6 +35,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     run_git(folder, "add", "train.py")
     run_git(folder, "commit", "-q", "-m", "first")
     monkeypatch.chdir(folder)
+    monkeypatch.setattr(git, "TIMEOUT_S", 120)
     return folder
 
 

@@ -17,6 +17,8 @@ NEEDED: Final = ("torch", "numpy", "submitit", "pandas", "psutil", "pydantic", "
 SLURM: Final = ("sbatch", "srun", "squeue", "sacct", "scancel", "sinfo", "seff")
 # DataLoader workers hand batches over through it.
 SMALL_SHM_GIB: Final = 0.25
+# A cluster that is down would keep who asks waiting for minutes.
+ANSWER_S: Final = 10
 
 Section = dict[str, str]
 
@@ -250,7 +252,7 @@ def _said(*command: str) -> str:
     try:
         done = subprocess.run(
             command,
-            capture_output=True, text=True, timeout=10, check=False, stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, timeout=ANSWER_S, check=False, stdin=subprocess.DEVNULL,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"{told} failed: {error}"
