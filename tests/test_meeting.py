@@ -140,7 +140,7 @@ JOIN = """
 import os, sys
 from pathlib import Path
 from hpcncf.ncf import distributed
-from hpcncf.rank import launcher
+from hpcncf.rank import ending, launcher
 from hpcncf.spec import Resources, Training
 place = launcher.place()
 distributed.join(place, Resources(tasks_per_node=2), Training(), "run")
@@ -154,6 +154,7 @@ for file in ("tcp", "tcp6"):
             print(words[1].split(":")[0])
 distributed.wait_for_all(place)
 distributed.leave()
+ending.at_once(0)
 """
 
 

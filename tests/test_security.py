@@ -29,7 +29,7 @@ from hpcncf.slurm import private, sites
 from hpcncf.submit import launch
 
 ROOT = Path(__file__).parent.parent
-SOURCES = [*(ROOT / "hpcncf").rglob("*.py"), *(ROOT / "analysis").rglob("*.py")]
+SOURCES = sorted([*(ROOT / "hpcncf").rglob("*.py"), *(ROOT / "analysis").rglob("*.py")])
 EVIL = "<script>alert('x')</script>\"'&<img src=x onerror=y>"
 SECRET = "hush-hush-0451"
 
