@@ -201,7 +201,7 @@ class FakeSlurm:
 
     def _fault(self, *words: str) -> None:
         client = [sys.executable, "-IS", FAKE_SLURM.parent / "client.py", "fault", *words]
-        subprocess.run(client, env=os.environ | self.environment, check=True)
+        subprocess.run(client, env=os.environ | self.environment, check=True, timeout=60)
 
 
 @contextmanager

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import select
+import socket
 import subprocess
 from pathlib import Path
 
@@ -10,7 +13,8 @@ from conftest import FakeSlurm, alive, within
 
 
 def said(*command: str) -> str:
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    return done.stdout
 
 
 def failed(*command: str) -> str:
@@ -91,6 +95,21 @@ def test_daemons_that_are_away_say_so_as_slurm_does(fake_slurm: FakeSlurm) -> No
     assert "Connection refused" in failed("sacct")
     fake_slurm.set(accounting=False)
     assert failed("sacct") == "Slurm accounting storage is disabled\n"
+
+
+def test_a_command_that_is_killed_as_it_asks_keeps_no_other_waiting(
+    fake_slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = submitted("true")
+    monkeypatch.chdir(fake_slurm.folder)  # a socket's path may be short only
+    read, write = os.pipe()
+    with socket.socket(socket.AF_UNIX) as killed:
+        killed.connect("controller.socket")
+        socket.send_fds(killed, [b"99\n"], [write] * 3)  # and none of the 99 bytes
+    os.close(write)
+    assert state(job) == "PENDING None"
+    assert select.select([read], [], [], 0)[0], "its files are closed"
+    os.close(read)
 
 
 def test_a_user_may_have_so_many_jobs_and_no_more(fake_slurm: FakeSlurm) -> None:

@@ -56,10 +56,15 @@ class Controller:
 
     def answer(self, asking: socket.socket) -> None:
         words, files = _received(asking)
-        if words is None:
-            return
+        try:
+            if words:
+                self._answer(_Reply(asking), words, files)
+        finally:
+            for opened in files:
+                os.close(opened)
+
+    def _answer(self, reply: _Reply, words: dict[str, Any], files: list[int]) -> None:
         self._read_settings()
-        reply = _Reply(asking)
         name, variables = words["name"], words["variables"]
         try:
             if name == "srun":
@@ -71,9 +76,6 @@ class Controller:
             reply.fails(str(refused), refused.code)
         except SystemExit:  # argparse does not know an option
             reply.fails(f"{name}: error: an option that the pretended one does not know\n", 1)
-        finally:
-            for opened in files:
-                os.close(opened)
 
     def _said(self, name: str, words: dict[str, Any]) -> str:
         if not self.cluster.queue.settings.controller and name in OF_CONTROLLER:
@@ -106,7 +108,7 @@ class _Reply:
 
 
 def _received(asking: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
-    """The request, and the files that came with it."""
+    """The request, and the files that came with it; no request where who asked was killed."""
     descriptors = array.array("i")
     room = socket.CMSG_SPACE(3 * descriptors.itemsize)
     data, extra, _, _ = asking.recvmsg(LONGEST, room)
@@ -114,7 +116,10 @@ def _received(asking: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
         descriptors.frombytes(sent[: len(sent) - len(sent) % descriptors.itemsize])
     length, _, rest = data.partition(b"\n")
     while length and len(rest) < int(length):
-        rest += asking.recv(LONGEST)
+        more = asking.recv(LONGEST)
+        if not more:
+            return None, list(descriptors)
+        rest += more
     return (json.loads(rest) if rest else None), list(descriptors)
 
 
