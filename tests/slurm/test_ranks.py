@@ -101,8 +101,7 @@ def test_an_srun_without_its_cores_is_told_by_the_rank(
 ) -> None:
     """As someone writes it by hand; Slurm 22.05 and 23.02 walk into the trap."""
     (user.folder / "site.yaml").write_text("additional_parameters: {hold: true}\n")
-    user.submits(JOB.format(data=tiny_data, epochs=1), "resources.cpus_per_task=2",
-                 "resources.timeout_min=3")  # fmt: skip
+    user.submits(JOB.format(data=tiny_data, epochs=1), "resources.cpus_per_task=2")
     user.cluster.run("scancel", "--me")
     python = sys.executable
     [run] = user.runs()

@@ -17,7 +17,7 @@ JOB = """\
 name: tiny
 data: {{path: {data}}}
 site: site.yaml
-resources: {{mem_gb: 1, timeout_min: 2}}
+resources: {{mem_gb: 1, timeout_min: 10}}
 training: {{epochs: 1, global_batch_size: 200}}
 repeats: {repeats}
 """

@@ -17,7 +17,7 @@ JOB = """\
 name: tiny
 data: {{path: {data}}}
 site: ./site.yaml
-resources: {{mem_gb: 1, timeout_min: 5}}
+resources: {{mem_gb: 1, timeout_min: 15}}
 training: {{device: cpu, epochs: 1, global_batch_size: 64, max_steps: 5, evaluation: none}}
 """
 GREETING = 'it\'s $(touch pwned) `touch pwned`\n#SBATCH --hold\n"two" words \\ # no comment'
@@ -88,7 +88,7 @@ def test_a_submission_from_inside_of_another_job_is_no_part_of_it(
     (user.folder / "job.yaml").write_text(JOB.format(data=tiny_data))
     submit = [*user.hpcncf, "submit", "job.yaml", "--cluster", "slurm"]
     submit += ["-s", "resources.tasks_per_node=2", "-s", "grid={}"]
-    outer = ["srun", "--ntasks=1", "--mem=400M", "--cpu-bind=cores", "--exact", "--time=2"]
+    outer = ["srun", "--ntasks=1", "--mem=400M", "--cpu-bind=cores", "--exact", "--time=10"]
     user.cluster.run(*outer, *submit, cwd=user.folder)
     (run,) = user.ends()
     assert run["state"] == "completed", run

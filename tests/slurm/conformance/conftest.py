@@ -22,8 +22,8 @@ LIKE_THE_REAL = {
     # A second of its limits takes a fifth of one; a requeued job waits long enough to be seen, and
     # who is told to end has the time for it.
     "second_s": 0.2,
-    "requeue_delay_s": 20,
-    "kill_wait_s": 20,
+    "requeue_delay_s": 40,
+    "kill_wait_s": 100,
 }
 
 
@@ -105,10 +105,3 @@ def slurm(
     with pretended(folder / "slurm") as fake:
         fake.set(**LIKE_THE_REAL)
         yield Slurm(folder, fake.environment, fake)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def limited(slurm: Slurm) -> str:
-    """A job that takes longer than its minute: submitted first, looked at by the last module."""
-    task = "trap 'echo USR2' USR2; echo began; while :; do sleep 0.1; done"
-    return slurm.submit(f'srun sh -c "{task}"; echo after', "--time=1", "--signal=USR2@30")

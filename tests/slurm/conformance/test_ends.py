@@ -37,7 +37,7 @@ CASES: dict[str, Case] = {
     ),
     "loses one rank and kills the other": (
         "srun --kill-on-bad-exit=1 sh -c 'test $SLURM_PROCID = 0 || exit 5; exec sleep 60'",
-        ["--ntasks=2"],
+        ["--ntasks=2", "--nodes=1"],
         # The step's own row is `FAILED|5:0` or `CANCELLED|0:15`: which rank's end is told last.
         ["|FAILED|15:0", ".batch|FAILED|15:0", KEPT],
     ),

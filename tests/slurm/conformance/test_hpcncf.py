@@ -17,7 +17,7 @@ JOB = """\
 name: {name}
 data: {{path: {data}}}
 site: site.yaml
-resources: {{mem_gb: 1, timeout_min: 2}}
+resources: {{mem_gb: 1, timeout_min: 10}}
 training: {{epochs: {epochs}, global_batch_size: 64}}
 grid: {{training.seed: [1, 2]}}
 """
