@@ -34,14 +34,14 @@ def test_records_and_accounting_agree_over_a_minute_of_two_ranks(
     shape = ["resources.tasks_per_node=2", "resources.requeues=0"]
     user.submits(JOB.format(data=tiny_data), "training.epochs=100000", *shape)
     eventually(lambda: any(now["elapsed_s"] > 65 for now in user.records("progress.json")))
-    eventually(lambda: computed_s(user) > 31)  # later, on a busy machine
+    eventually(lambda: computed_s(user) > 60)  # later, on a busy machine
     user.cluster.run("scancel", "--signal=USR2", user.runs()[0]["job_id"])
     user.ends()
     # Slurm inserts the last figures of a step up to five seconds after its end.
     eventually(lambda: attempts(user)[0]["slurm_cpu_s"] != "")
     (row,) = attempts(user)
     assert (row["slurm_agrees"], row["slurm_differs"]) == ("true", "")
-    assert float(row["slurm_cpu_s"]) > 30
+    assert float(row["slurm_cpu_s"]) > 55
     assert float(row["slurm_max_rss_mib"]) > 50
     said = user.cluster.run("sacct", "-P", "-j", row["slurm_job_id"], f"--format={FIELDS}")
     (told,) = reading.of_text(said).jobs

@@ -9,7 +9,17 @@ from pathlib import Path
 import pytest
 
 from slurm.conftest import Cluster, User, eventually, user_of
-from slurm.test_survive import TWO_NODES, ends, ranks_of, records, same_bits, submits, trains
+from slurm.test_survive import (
+    TWO_NODES,
+    ends,
+    ranks_of,
+    records,
+    resumed,
+    same_bits,
+    saves,
+    submits,
+    trains,
+)
 
 pytestmark = pytest.mark.slurm
 
@@ -34,7 +44,7 @@ def test_a_run_over_two_nodes_outlives_one_of_them(
     user: User, breakable: Cluster, tiny_data: Path
 ) -> None:
     submits(user, tiny_data, TWO_NODES, OFTEN, LONG)
-    trains(user)
+    saves(user)
     (claim,) = records(user, "claim.json")
     second = other_node(user)
     breakable.crash(second)
@@ -44,6 +54,7 @@ def test_a_run_over_two_nodes_outlives_one_of_them(
     assert run["attempt"] == 2
     assert second not in {rank["node"] for rank in records(user, "rank-*.json")}
     assert records(user, "rank-0.json")[-1]["slurm_job_id"] == claim["slurm_job_id"]
+    assert resumed(user)
     same_bits(user, killed=True)
 
 
@@ -99,6 +110,7 @@ def test_on_a_disk_that_is_full_for_a_while_runs_end_as_if_it_were_not(
 
 def _waits_for_room(user: User) -> bool:
     """Its training is over: only the monitor and the writer of the record wake up."""
+    user.cluster.disk("fill")  # again: a checkpoint cut short by the first gave back its pages
     (rank,) = ranks_of(user)
     before = rank.cpu_times().user
     return rank.cpu_percent(1.0) < 20 and rank.cpu_times().user - before < 0.3

@@ -109,7 +109,9 @@ def test_data_that_the_node_does_not_see_is_told(user: User, tiny_data: Path) ->
     done = submitted(user, data, "--check-node")
     assert done.returncode == 1
     assert f"does not see {data}: is it on a file system that compute nodes share?" in done.stderr
-    assert user.cluster.run("squeue", "--noheader") == ""
+    assert {run["state"] for run in user.runs()} == {"planned"}
+    # The job of the check may still be completing.
+    eventually(lambda: user.cluster.run("squeue", "--noheader") == "")
 
 
 def test_a_check_that_finds_no_node_says_why_and_leaves_nothing(

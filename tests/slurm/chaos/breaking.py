@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 import psutil
@@ -229,6 +230,8 @@ class Breaking:
     names: Iterator[str]
     told: list[str] = field(default_factory=list)
     hit: set[str] = field(default_factory=set)
+    saved: dict[Path, int] = field(default_factory=dict)
+    """Folder of a run that had left a checkpoint when something broke -> its last attempt then."""
     _began: float = field(default_factory=time.monotonic)
     _due: list[tuple[float, str, Callable[[], None]]] = field(default_factory=list)
 
@@ -244,10 +247,16 @@ class Breaking:
         if done is None:
             return False
         self.hit |= done.hit
+        self._note_what_is_saved()
         self.say(f"{name}: {done.told}" if done.told else name)
         if done.undo:
             self._due.append((time.monotonic() + done.after_s, name, done.undo))
         return True
+
+    def _note_what_is_saved(self) -> None:
+        for checkpoint in self.scene.user.folder.glob("results/*/runs/*/checkpoint.pt"):
+            attempts = [int(path.name[8:]) for path in checkpoint.parent.glob("attempt-*")]
+            self.saved.setdefault(checkpoint.parent, max(attempts))
 
     def undo_what_is_due(self, everything: bool = False) -> None:
         for entry in list(self._due):

@@ -52,6 +52,17 @@ def parameters_are(user: User, undisturbed: Mapping[tuple[int, int], str]) -> No
         assert record["training"]["model_sha256"] == undisturbed[key], told
 
 
+def what_was_saved_was_used(saved: Mapping[Path, int]) -> None:
+    """An attempt that began when there was a checkpoint went on from it, or says why not."""
+    for run, last in saved.items():
+        for attempt in filter(_completed, run.glob("attempt-*")):
+            record = json.loads((attempt / "rank-0.json").read_text())
+            went_on = record["training"]["resumed_step"] or record["training"]["resumed_epoch"]
+            why_not = [said for said in record["warnings"] if "not used" in said]
+            told = f"{attempt}: began anew, though attempt {last} had left a checkpoint"
+            assert record["attempt"] <= last or went_on or why_not, told
+
+
 def nobody_else_was_harmed(user: User, hit: set[str]) -> None:
     """An attempt that is not complete was hit, in a job that a fault was aimed at, or was slow."""
     if "all" in hit:

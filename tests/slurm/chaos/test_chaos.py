@@ -64,6 +64,7 @@ def test_every_run_ends_with_one_complete_record(
         checks.nothing_was_misread(watching.seen)
         checks.each_run_is_complete_once(user)
         checks.parameters_are(user, undisturbed.result())
+        checks.what_was_saved_was_used(breaking.saved)
         checks.nobody_else_was_harmed(user, breaking.hit)
         checks.nothing_is_left_over(user)
         checks.tables_add_up(user)
