@@ -131,8 +131,10 @@ def _signal(pid: int, number: int) -> None:
 
 @contextmanager
 def _neighbour(cpu: int) -> Iterator[None]:
+    """In a session of its own: one session's processes may get one share of time among them
+    (autogroup), and what else runs in ours would leave it a fraction."""
     words = [sys.executable, "-c", BUSY, str(cpu)]
-    with subprocess.Popen(words, preexec_fn=end_with_parent) as process:
+    with subprocess.Popen(words, preexec_fn=end_with_parent, start_new_session=True) as process:
         try:
             yield
         finally:
