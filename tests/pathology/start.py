@@ -37,6 +37,8 @@ class Said:
     others_cores: float
     """Cores' worth of the job's CPUs that foreign processes used, one of ours among them, or that
     the hypervisor took."""
+    longest_s: float = 0.0
+    """Of the windows of its node's series: a second, unless the machine stood still."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ class Bench:
     def said(self, results: Path, took_s: float) -> Said:
         text = self.verbs("diagnose", str(results), "--json")
         try:
-            return read(json.loads(text), took_s, others_cores(results))
+            return read(json.loads(text), took_s, node_of(results))
         except (ValueError, KeyError) as problem:
             raise VerbFailed(f"hpcncf diagnose: {problem!r} in {text[:100]!r}") from None
 
@@ -128,7 +130,7 @@ def job_file(case: Case, start: Job, program: Sequence[str], data: Path) -> dict
     return job
 
 
-def read(told: Any, took_s: float, others: float) -> Said:
+def read(told: Any, took_s: float, node: NodeRecord | None) -> Said:
     """The one run's diagnosis, of what `hpcncf diagnose --json` printed."""
     [run] = told.get("runs") or told["diagnoses"]
     primary = run["primary"]
@@ -137,19 +139,23 @@ def read(told: Any, took_s: float, others: float) -> Said:
         tuple(finding["cause"] for finding in run["secondary"]),
         "; ".join(primary["evidence"]) if primary else "",
         took_s,
-        others,
+        others_cores(node) if node else 0.0,
+        max(node.length_s, default=0.0) if node else 0.0,
     )
 
 
-def others_cores(results: Path) -> float:
-    """Of the one run of the results folder, from its node's series; 0 where it has none."""
+def node_of(results: Path) -> NodeRecord | None:
+    """The series of the node of the one run of the results folder."""
     for path in results.glob("runs/*/attempt-*/node-0.json"):
-        node = records.read(path, NodeRecord)
-        length_s = sum(node.length_s)
-        windows = zip(node.others_cores, node.steal, node.length_s, strict=True)
-        used_s = sum((used + len(node.cpus) * took) * each for used, took, each in windows)
-        return used_s / length_s if length_s else 0.0
-    return 0.0
+        return records.read(path, NodeRecord)
+    return None
+
+
+def others_cores(node: NodeRecord) -> float:
+    length_s = sum(node.length_s)
+    windows = zip(node.others_cores, node.steal, node.length_s, strict=True)
+    used_s = sum((used + len(node.cpus) * took) * each for used, took, each in windows)
+    return used_s / length_s if length_s else 0.0
 
 
 def write_file(path: Path) -> None:

@@ -16,8 +16,8 @@ TRIES: Final = 3
 DISTURBED: Final = 0.15
 """Share of a case's cores: so much lost to others makes the job another one than was meant."""
 LATE_S: Final = 5.0
-"""What a short case may take more than it should, and still be the job that was meant; a long one
-as much again."""
+"""What a short case may take more than it should, and still be the job that was meant, a long one
+as much again; and for which the machine may stand still."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,8 @@ class Result:
         if self.said is None:
             return None
         case, took_s, others = self.case, self.said.took_s, self.said.others_cores
+        if self.said.longest_s > LATE_S:
+            return f"the machine stood still for {self.said.longest_s:.0f} s"
         if took_s - case.seconds > max(case.seconds, LATE_S):
             return f"it took {took_s:.0f} s instead of {case.seconds}"
         # Nobody can tell others from its own neighbour.

@@ -9,7 +9,6 @@ from pathlib import Path
 import make_results
 import pytest
 
-from hpcncf import records
 from hpcncf.jobfile import validated
 from hpcncf.plan import expand
 from hpcncf.spec import JobSpec
@@ -94,6 +93,18 @@ def test_a_job_that_took_much_longer_was_disturbed(
     assert told is None if disturbed is None else str(told).startswith(disturbed)
 
 
+def test_a_machine_that_stood_still_disturbed_the_job_though_it_ended_in_time() -> None:
+    [run] = expand(validated(JobSpec, {"name": "a", "data": {"path": "x"}}, "a")).runs
+    node = make_results.node_record(run, windows=3)
+    told = {"runs": [{"verdict": "unknown", "primary": None, "secondary": []}]}
+    for lengths, disturbed in (
+        ([1.0, 4.9, 1.0], None),
+        ([1.0, 10.2, 1.0], "the machine stood still for 10 s"),
+    ):
+        said = read(told, 12.2, node.model_copy(update={"length_s": lengths}))
+        assert Result(Case("healthy", "way", Run(""), "", 7), said).disturbed == disturbed
+
+
 def test_a_disturbed_job_is_tried_again_and_what_disturbed_it_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,25 +119,24 @@ def test_a_disturbed_job_is_tried_again_and_what_disturbed_it_is_told(
     assert "(disturbed: it took 20 s instead of 7)" in told
 
 
-def test_what_a_hypervisor_took_counts_as_used_by_others(tmp_path: Path) -> None:
+def test_what_a_hypervisor_took_counts_as_used_by_others() -> None:
     spent = {"length_s": [1.0, 3.0], "others_cores": [0.4, 0.0], "steal": [0.0, 0.25]}
     [run] = expand(validated(JobSpec, {"name": "a", "data": {"path": "x"}}, "a")).runs
     node = make_results.node_record(run, windows=2).model_copy(
         update=spent | {"cpus": [0, 1], "busy": [[0.5] * 2] * 2, "ours": [[0.5] * 2] * 2}
     )
-    records.write(tmp_path / "runs/a/attempt-1/node-0.json", node)
-    assert others_cores(tmp_path) == pytest.approx((0.4 * 1 + 2 * 0.25 * 3) / 4)
+    assert others_cores(node) == pytest.approx((0.4 * 1 + 2 * 0.25 * 3) / 4)
 
 
 def test_a_diagnosis_is_read_by_its_primary_cause_else_by_its_verdict() -> None:
     found = {"cause": "sync_bound", "evidence": ["58 % of a step", "4 MiB"]}
     also = {"cause": "serial_step", "evidence": []}
     one = {"verdict": "cause", "primary": found, "secondary": [also]}
-    said = read({"runs": [one]}, 12.0, 0.1)
+    said = read({"runs": [one]}, 12.0, None)
     assert (said.verdict, said.secondary) == ("sync_bound", ("serial_step",))
     assert said.evidence == "58 % of a step; 4 MiB"
     well: dict[str, object] = {"verdict": "healthy", "primary": None, "secondary": []}
-    assert read({"runs": [well]}, 12.0, 0.1).verdict == "healthy"
+    assert read({"runs": [well]}, 12.0, None).verdict == "healthy"
 
 
 def test_the_score_counts_causes_and_false_alarms_apart() -> None:
