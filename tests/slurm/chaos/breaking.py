@@ -231,7 +231,7 @@ class Breaking:
     told: list[str] = field(default_factory=list)
     hit: set[str] = field(default_factory=set)
     saved: dict[Path, int] = field(default_factory=dict)
-    """Folder of a run that had left a checkpoint when something broke -> its last attempt then."""
+    """Folder of a run that left a checkpoint -> its last attempt when that was first seen."""
     _began: float = field(default_factory=time.monotonic)
     _due: list[tuple[float, str, Callable[[], None]]] = field(default_factory=list)
 
@@ -247,13 +247,12 @@ class Breaking:
         if done is None:
             return False
         self.hit |= done.hit
-        self._note_what_is_saved()
         self.say(f"{name}: {done.told}" if done.told else name)
         if done.undo:
             self._due.append((time.monotonic() + done.after_s, name, done.undo))
         return True
 
-    def _note_what_is_saved(self) -> None:
+    def note_what_is_saved(self) -> None:
         for checkpoint in self.scene.user.folder.glob("results/*/runs/*/checkpoint.pt"):
             attempts = [int(path.name[8:]) for path in checkpoint.parent.glob("attempt-*")]
             self.saved.setdefault(checkpoint.parent, max(attempts))

@@ -87,6 +87,7 @@ def breaks(user: User, breaking: Breaking) -> None:
         pause = time.monotonic() + scene.dice.uniform(0.5, 4)
         while time.monotonic() < pause:
             breaking.undo_what_is_due()
+            breaking.note_what_is_saved()
             time.sleep(0.2)
         if not scene.cluster.run("squeue", "--me", "--noheader").strip():
             breaking.say("nothing is left to break")

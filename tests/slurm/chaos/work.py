@@ -52,7 +52,7 @@ class Job:
     nodes: int = 1
     tasks: int = 1
     packed: int = 1
-    every: float = 0.02
+    every: float = 0.002
     """Minutes between checkpoints."""
     template: str = field(default=TRAINS, repr=False)
 
