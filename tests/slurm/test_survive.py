@@ -168,8 +168,8 @@ def test_several_runs_in_one_task_go_on_where_they_were_stopped(
     user: User, tiny_data: Path
 ) -> None:
     grid = "grid: {training.lr: [0.001, 0.002, 0.003]}\n"
-    several = "resources.runs_per_task=3"
-    user.submits(JOB.format(name="tiny", data=tiny_data) + grid, several)
+    several = ("resources.runs_per_task=3", "training.epochs=4")
+    user.submits(JOB.format(name="tiny", data=tiny_data) + grid, *several)
     eventually(lambda: len(records(user, "claim.json")) >= 2)  # the second has begun
     trains(user)
     (job,) = {each["slurm_job_id"] for each in records(user, "claim.json")}
