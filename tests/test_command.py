@@ -269,3 +269,25 @@ def test_an_argument_that_is_not_utf_8_is_passed_on_and_leaves_readable_results(
     assert hpcncf_run(tmp_path, *python("")).returncode == 0
     first, _ = Plan.model_validate_json((tmp_path / "results/run/plan.json").read_text()).runs
     assert first.words[-1] == r"a\xff"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="signals are waited for otherwise")
+def test_a_recorder_that_is_stopped_and_goes_on_takes_nothing_for_a_signal(tmp_path: Path) -> None:
+    """Ctrl-Z, or a job that Slurm suspends, for longer than the recorder waits at once."""
+    words = [
+        sys.executable,
+        "-c",
+        START,
+        *python("import time; print(1, flush=True); time.sleep(8)"),
+    ]
+    with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE) as recorder:
+        assert recorder.stdout is not None
+        recorder.stdout.readline()
+        for _ in range(2):
+            time.sleep(0.5)
+            recorder.send_signal(signal.SIGSTOP)
+            time.sleep(2.5)
+            recorder.send_signal(signal.SIGCONT)
+        recorder.communicate(timeout=120)
+    assert recorder.returncode == 0
+    assert records.read(only(tmp_path).rank(0), RankRecord).outcome == "completed"

@@ -29,7 +29,7 @@ FORWARDED: Final = (
 )
 # The signals that end a command unless it minds.
 ENDING: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
-_WAITED_FOR: Final = {*FORWARDED, signal.SIGCHLD}
+_WAITED_FOR: Final = {*FORWARDED, signal.SIGCHLD, signal.SIGALRM}
 
 # As a shell has it.
 NOT_FOUND: Final = 127
@@ -141,8 +141,12 @@ class Child:
                 return signal.sigwait(pending)
             time.sleep(0.1)
             return signal.SIGCHLD
-        info = signal.sigtimedwait(_WAITED_FOR, within_s)
-        if info is None:
+        # Not sigtimedwait: where we are stopped (Ctrl-Z, a job that Slurm suspends) and go on after
+        # its time, Python 3.11's tells a signal that never came.
+        signal.setitimer(signal.ITIMER_REAL, within_s)
+        info = signal.sigwaitinfo(_WAITED_FOR)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        if info.si_signo == signal.SIGALRM:
             return None
         if info.si_code == _SI_KERNEL and info.si_signo != signal.SIGCHLD:
             self.signals.add(info.si_signo)

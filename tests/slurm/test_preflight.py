@@ -159,7 +159,7 @@ def test_an_edit_between_submission_and_start_is_in_the_record(user: User) -> No
     held(user)
     user.submits(
         "name: mine\nsite: site.yaml\nworkload: {command: [python3, train.py]}\n"
-        "resources: {mem_gb: 1, timeout_min: 2}\n"
+        "resources: {mem_gb: 1, timeout_min: 10}\n"
     )
     (user.folder / "train.py").write_text("print('edited')\n")
     release(user)

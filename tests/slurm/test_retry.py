@@ -14,7 +14,7 @@ JOB = """\
 name: greedy
 site: site.yaml
 workload: {command: [python3, -c, "print('hpcncf: size=%d' % len(bytearray(300 << 20)))"]}
-resources: {mem_gb: 0.2, timeout_min: 2}
+resources: {mem_gb: 0.2, timeout_min: 10}
 """
 
 
