@@ -8,6 +8,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -64,7 +65,8 @@ class LiveStep:
         return {"SLURM_JOB_ID": str(self.job.number), "SLURM_STEP_ID": self.step.name}
 
     def say(self, text: str) -> None:
-        os.write(self.stderr, f"srun: {text}\n".encode())
+        with suppress(BrokenPipeError):  # whoever read it is gone
+            os.write(self.stderr, f"srun: {text}\n".encode())
 
     def node(self, rank: int) -> str:
         return self.step.nodes[rank // -(-self.step.tasks // len(self.step.nodes))]
