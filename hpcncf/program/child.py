@@ -91,7 +91,8 @@ class Child:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)
         try:
-            # Only this thread runs yet, so that code between fork and exec is safe.
+            # Only this thread runs yet: code between fork and exec is safe, and no thread lets
+            # through what is blocked here, the timer's signal that would end us among it.
             self._process = subprocess.Popen(
                 command,
                 cwd=folder,
@@ -135,14 +136,14 @@ class Child:
 
     def _next_signal(self, within_s: float) -> int | None:
         """The signal that came and is to be handled; None after `within_s`."""
-        if sys.platform == "darwin":  # which has no sigtimedwait and no sender's code
+        if sys.platform == "darwin":  # which has no sigwaitinfo: no sender's code
             pending = signal.sigpending() & _WAITED_FOR - {signal.SIGINT}
             if pending:
                 return signal.sigwait(pending)
             time.sleep(0.1)
             return signal.SIGCHLD
         # Not sigtimedwait: where we are stopped (Ctrl-Z, a job that Slurm suspends) and go on after
-        # its time, Python 3.11's tells a signal that never came.
+        # its time, Python's (seen in 3.11) tells a signal that never came.
         signal.setitimer(signal.ITIMER_REAL, within_s)
         info = signal.sigwaitinfo(_WAITED_FOR)
         signal.setitimer(signal.ITIMER_REAL, 0)

@@ -15,9 +15,8 @@ from pathology.start import Bench, Said
 TRIES: Final = 3
 DISTURBED: Final = 0.15
 """Share of a case's cores: so much lost to others makes the job another one than was meant."""
-LATE_S: Final = 5.0
-"""What a short case may take more than it should, and still be the job that was meant, a long one
-as much again; and for which the machine may stand still."""
+STILL_S: Final = 5.0
+"""For so long the machine may stand still, and the job is still the one that was meant."""
 
 
 @dataclass(frozen=True)
@@ -49,13 +48,11 @@ class Result:
         """By what, where the machine made the job another one than was meant."""
         if self.said is None:
             return None
-        case, took_s, others = self.case, self.said.took_s, self.said.others_cores
-        if self.said.longest_s > LATE_S:
+        if self.said.longest_s > STILL_S:
             return f"the machine stood still for {self.said.longest_s:.0f} s"
-        if took_s - case.seconds > max(case.seconds, LATE_S):
-            return f"it took {took_s:.0f} s instead of {case.seconds}"
+        others = self.said.others_cores
         # Nobody can tell others from its own neighbour.
-        if not case.beside.neighbour and others > DISTURBED * case.cores:
+        if not self.case.beside.neighbour and others > DISTURBED * self.case.cores:
             return f"others or the hypervisor used {others:.1f} cores"
         return None
 
