@@ -215,8 +215,9 @@ def test_an_edited_array_is_told_with_its_value(
     (array[field] if field else array)[at] = value
     np.save(path, array)
     again = f"prepare it again: `hpcncf data prepare synthetic .* -o {tmp_path}/data --force`$"
-    with pytest.raises(DataError, match=rf"{name}\.npy: {told}: {again}"):
-        load(tmp_path / "data")
+    for refused in (load, prepare):
+        with pytest.raises(DataError, match=rf"{name}\.npy: {told}: {again}"):
+            refused(tmp_path / "data")
 
 
 def test_the_row_of_a_wrong_id_is_that_of_the_file(

@@ -21,6 +21,7 @@ from hpcncf.ncf.data.manifest import (
     WrongRequest,
     other_format,
     outline,
+    read,
 )
 from hpcncf.ncf.data.prepared import load
 from hpcncf.ncf.data.splitting import Counts
@@ -87,13 +88,20 @@ def write(
 
 def _existing(folder: Path, force: bool) -> Manifest | None:
     try:
-        return load(folder).manifest
+        found = read(folder)
     except DataError as error:
         if force:
             return None
         if isinstance(error, OtherFormat):
             raise other_format(folder, outline(folder), "replace it with --force") from None
         raise DataError(f"{error}, with --force") from None
+    try:
+        load(folder)
+    except DataError:  # which ends with the command that makes it again
+        if force:
+            return None
+        raise
+    return found
 
 
 def _refuse_to_lose(folder: Path, found: Manifest | None, recipe: Recipe) -> None:
