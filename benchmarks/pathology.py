@@ -1,4 +1,4 @@
-"""Every job of tests/pathology, started and diagnosed: the cause that was made, and the one named.
+"""Every job of tests/process/pathology, started and diagnosed: the cause that was made, and the one named.
 
 On two quiet cores: what else computes there meanwhile is a cause of its own.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.verbs import end_in_order
 
-TESTS = Path(__file__).parent.parent / "tests"
+TESTS = Path(__file__).parent.parent / "tests/process"
 
 
 def arguments() -> argparse.Namespace:

@@ -31,6 +31,8 @@ hypothesis.settings.load_profile("untimed")
 
 # For `benchmarks`. Last: the package under test may be an installed one.
 sys.path.append(str(Path(__file__).parents[1]))
+# Some tests share what a neighbour in another tier makes.
+sys.path += [str(Path(__file__).parent / tier) for tier in ("unit", "torch", "process")]
 
 FAKE_SLURM = Path(__file__).parent / "fake_slurm/bin"
 

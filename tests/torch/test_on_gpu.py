@@ -32,7 +32,7 @@ BATCH, STEPS = 120, 13  # the last step is smaller
 SCHEDULE = Schedule(1501, BATCH)
 RULES = ["adam", "lazy_adam", "sgd"]
 WAYS = [*((rule, "float32") for rule in RULES), ("adam", "bfloat16"), ("adam", "float16")]
-JOB = Path(__file__).parent.parent / "jobs" / "remedies_gpu.yaml"
+JOB = Path(__file__).parents[2] / "jobs" / "remedies_gpu.yaml"
 
 
 @pytest.fixture

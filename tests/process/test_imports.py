@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 HEAVY = {"torch", "pandas", "matplotlib", "submitit", "pyarrow"}
 
 # A module may import those of lower layers, and of its own.

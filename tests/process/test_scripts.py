@@ -26,7 +26,7 @@ from hpcncf.spec import Data, JobSpec, Resources
 from hpcncf.submit import launch
 
 JobFile = Callable[[str], Path]
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parents[1] / "data"
 EVERYTHING = """\
 partition: short,long
 account: lab

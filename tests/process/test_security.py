@@ -29,7 +29,7 @@ from hpcncf.records import RankRecord
 from hpcncf.slurm import private, sites
 from hpcncf.submit import launch
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 SOURCES = sorted([*(ROOT / "hpcncf").rglob("*.py"), *(ROOT / "analysis").rglob("*.py")])
 EVIL = "<script>alert('x')</script>\"'&<img src=x onerror=y>"
 SECRET = "hush-" + secrets.token_hex(8)  # drawn: a snapshot of changes here must not hold it

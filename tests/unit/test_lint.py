@@ -15,7 +15,7 @@ from hpcncf.errors import HpcncfError
 from hpcncf.lint import batch_script, python_script
 from hpcncf.lint.complaint import RULES
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 DATASET = """\
 class Rows(Dataset):
     def __init__(self):

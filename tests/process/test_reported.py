@@ -107,7 +107,7 @@ def test_without_a_file_there_is_nothing_to_say(tmp_path: Path) -> None:
 
 
 def test_the_loop_of_the_documents_reports_its_phases(tmp_path: Path) -> None:
-    text = (Path(__file__).parent.parent / "docs" / "any-program.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "any-program.md").read_text()
     program = tmp_path / "loop.py"
     program.write_text(text.partition("```python\n")[2].partition("```")[0])
     ran = subprocess.run([sys.executable, str(program)], capture_output=True, check=True)

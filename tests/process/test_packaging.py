@@ -17,7 +17,7 @@ import setuptools
 
 from hpcncf.ncf.native.library import BUILDS
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from make_evidence import evidence
 from hpcncf_analysis.diagnosis import gains, thresholds
 from hpcncf_analysis.diagnosis.evidence import RankTimes
 
-DOCS = Path(__file__).parent.parent / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 LEFT, _, LEFT_AT_WORST = gains.VECTORIZED
 GAINED, GAINED_AT_BEST, GAINED_AT_WORST = gains.CACHES
 SAMPLED, _, SAMPLED_AT_WORST = gains.SAMPLED_LEFT

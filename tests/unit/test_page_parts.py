@@ -282,7 +282,7 @@ def test_a_pull_request_gets_the_first_rows_of_a_long_table() -> None:
 
 
 def test_a_pull_request_gets_every_remedy_of_the_job_that_tries_them() -> None:
-    job = yaml.safe_load((Path(__file__).parent.parent / "jobs/remedies.yaml").read_text())
+    job = yaml.safe_load((Path(__file__).parents[2] / "jobs/remedies.yaml").read_text())
     assert len(job["points"]) < remedies.ALL
     table = Table(["run"], [[f"run-{number}"] for number in range(50)])
     page = {"job": "j", "data": "d", "counts": "", "conclusion": Conclusion("S.", []), "answer": []}

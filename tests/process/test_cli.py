@@ -17,7 +17,7 @@ from hpcncf.cli import layout
 from hpcncf.paths import ResultPaths
 
 JobFile = Callable[[str], Path]
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)

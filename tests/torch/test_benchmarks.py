@@ -16,7 +16,7 @@ from hpcncf.plan import expand
 from hpcncf.records import Epoch
 from hpcncf.spec import JobSpec, Model, Resources, Training
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def benchmark(name: str) -> Any:

@@ -20,7 +20,7 @@ from hpcncf.slurm.limits import Limits
 from hpcncf.slurm.request import Site
 from hpcncf.spec import Resources
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parents[1] / "data"
 KNOWN = Capacity(
     partitions=capacity.partitions((DATA / "scontrol_partitions.txt").read_text()),
     nodes=capacity.nodes((DATA / "scontrol_nodes.txt").read_text()),

@@ -16,7 +16,7 @@ from hpcncf.plan import expand
 from hpcncf.serving import problem, served
 from hpcncf.spec import JobSpec
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 THREADS = {"training.threads": [1, 2]}
 ENGINES = {"training.engine": ["rowwise", "native"]}
 

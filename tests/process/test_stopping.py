@@ -164,7 +164,7 @@ def test_a_rank_that_waits_in_c_leaves_its_record_too(tmp_path: Path) -> None:
         [sys.executable, "-c", WAITS_IN_C, str(tmp_path)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        cwd=Path(__file__).parent,
+        cwd=Path(__file__).parents[1],
     )
     try:
         assert process.stdout is not None

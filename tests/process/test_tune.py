@@ -326,7 +326,7 @@ def test_without_wait_a_call_submits_and_says_how_to_go_on(
 
 @pytest.mark.parametrize("name", ["tune", "predict"])
 def test_the_benchmarks_job_files_make_a_grid(name: str) -> None:
-    path = Path(__file__).parent.parent / f"benchmarks/{name}.yaml"
+    path = Path(__file__).parents[2] / f"benchmarks/{name}.yaml"
     job = jobfile.load(path)
     assert job.data is not None
     found = grid.of(job, {job.data.path: "key"}, {job.data.path: 83_731})

@@ -104,7 +104,7 @@ def test_two_ranks_stop_at_one_step_though_one_alone_is_told(data: Path, tmp_pat
 def two_ranks(data: Path, out: Path, stops: list[int]) -> list[dict[str, Any]]:
     out.mkdir()
     port = str(free_port())
-    script = [sys.executable, str(Path(__file__).with_name("interrupted.py"))]
+    script = [sys.executable, str(Path(__file__).parents[1].joinpath("interrupted.py"))]
     told = [str(word) for word in (data, out, "batched", 0.3, *stops)]
     env = os.environ | {"WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
     env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}

@@ -26,7 +26,7 @@ from hpcncf.ncf.phases import StepClock
 from hpcncf.ncf.rowwise import Rowwise
 from hpcncf.spec import Model, Training
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 STEP = ROOT / "benchmarks/technology/numba_step"
 SEED, POSITIVES, STEPS = 3, 32, 4
 

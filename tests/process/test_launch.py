@@ -226,7 +226,7 @@ def test_the_whole_script_that_sbatch_gets(job_file: JobFile, fake_slurm: FakeSl
     (script,) = fake_slurm.submitted
     logs = paths.submitit(submissions.user())
     shown = script.replace(str(logs), "LOGS").replace(sys.executable, "PYTHON")
-    assert shown == (Path(__file__).parent / "data/sbatch.sh").read_text()
+    assert shown == (Path(__file__).parents[1] / "data/sbatch.sh").read_text()
     assert logs.stat().st_mode & 0o777 == 0o700
 
 

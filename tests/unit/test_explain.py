@@ -15,7 +15,7 @@ from hpcncf import cli
 from hpcncf_analysis.explain import amounts, follows, reading
 from hpcncf_analysis.explain.job import Job
 
-DATA = Path(__file__).parent / "data/explain"
+DATA = Path(__file__).parents[1] / "data/explain"
 TEXTS = {path.stem: path.read_text() for path in sorted(DATA.glob("*.txt"))}
 
 

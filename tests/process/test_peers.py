@@ -22,7 +22,7 @@ from hpcncf.ncf.rowwise import Rowwise
 from hpcncf.rank.launcher import Place
 from hpcncf.spec import Model, Training
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PEERS = ROOT / "benchmarks/peers"
 CPU = torch.device("cpu")
 

@@ -169,7 +169,7 @@ def two_ranks(data: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict
     """What each of two gloo ranks has after two epochs of 31 steps, the last with one row."""
     out = tmp_path_factory.mktemp("two")
     port = str(free_port())
-    script = str(Path(__file__).with_name("train_two_ranks.py"))
+    script = str(Path(__file__).parents[1].joinpath("train_two_ranks.py"))
     processes = []
     for rank in ("0", "1"):
         env = os.environ | {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2"}

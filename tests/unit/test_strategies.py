@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args, get_origin
 from hpcncf.conflicts import conflicts
 from hpcncf.spec import Resources, Training
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def benchmark(name: str) -> Any:

@@ -16,7 +16,7 @@ from hpcncf.spec import Training
 
 ANY = "any_program"
 GPU = "remedies_gpu"
-JOBS = sorted((Path(__file__).parent.parent / "jobs").glob("*.yaml"))
+JOBS = sorted((Path(__file__).parents[2] / "jobs").glob("*.yaml"))
 
 
 @pytest.mark.parametrize("path", JOBS, ids=lambda path: path.stem)
