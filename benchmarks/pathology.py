@@ -1,4 +1,4 @@
-"""Every job of tests/process/pathology, started and diagnosed: the cause that was made, and the one named.
+"""Every job of tests/process/pathology, diagnosed: the cause that was made, and the one named.
 
 On two quiet cores: what else computes there meanwhile is a cause of its own.
 """
