@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow
 from pyarrow import parquet
 
-from hpcncf.ncf.data.parquet import BUFFER, ROWS_AT_ONCE, read_parquet
+from hpcncf.ncf.data.parquet import BUFFER, ROWS_AT_ONCE_PARQUET, read_parquet
 from hpcncf.ncf.data.tables import Columns
 
 ROWS: Final = 1 << 20
@@ -52,7 +52,7 @@ class Way:
 def decode(source: Path, names: Sequence[str], threads: int) -> None:
     pyarrow.set_cpu_count(threads)
     with parquet.ParquetFile(source, buffer_size=BUFFER, pre_buffer=False) as file:
-        for _ in file.iter_batches(ROWS_AT_ONCE, columns=[*names], use_threads=threads > 1):
+        for _ in file.iter_batches(ROWS_AT_ONCE_PARQUET, columns=[*names], use_threads=threads > 1):
             pass
 
 

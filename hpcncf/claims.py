@@ -81,7 +81,7 @@ def holder(paths: RunPaths) -> Claim | None:
     if not attempts or attempts[-1].end.exists():
         return None
     try:
-        claim = records.read(attempts[-1].claim, Claim)
+        claim = records.read_records(attempts[-1].claim, Claim)
     except records.RecordError:
         return None
     if attempts[-1].rank(0).exists():
@@ -95,7 +95,7 @@ def of_start(paths: RunPaths, slurm_job_id: str | None, restart: int | None) -> 
     if slurm_job_id is None or not attempts:
         return None
     try:
-        claim = records.read(attempts[-1].claim, Claim)
+        claim = records.read_records(attempts[-1].claim, Claim)
     except records.RecordError:
         return None
     theirs = (claim.slurm_job_id, claim.slurm_restart)

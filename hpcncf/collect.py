@@ -121,7 +121,7 @@ def _tried(paths: ResultPaths, state: RunState) -> list[Attempt]:
         alive=state.state == "running",
     )
     # Whatever signs of life they left: a later one began.
-    return [*(replace(attempts.read(files), alive=False) for files in earlier), known]
+    return [*(replace(attempts.read_attempts(files), alive=False) for files in earlier), known]
 
 
 def _slurm_jobs(tried: Mapping[str, Sequence[Attempt]]) -> list[str]:
@@ -218,7 +218,7 @@ def _nodes(files: Sequence[Path], run_id: str, skipped: list[str]) -> list[NodeR
     found = []
     for path in files:
         try:
-            record = records.read(path, NodeRecord)
+            record = records.read_records(path, NodeRecord)
         except RecordError as error:
             skipped.append(str(error))
             continue

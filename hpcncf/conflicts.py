@@ -30,7 +30,7 @@ OF_COPIES: Final = ("pin_memory", "non_blocking", "prefetch_to_device")
 OF_DDP: Final = ("bucket_mb", "gradient_as_bucket_view", "static_graph")
 
 
-def conflicts(resources: Resources, training: Training) -> list[str]:
+def conflicts_conflicts(resources: Resources, training: Training) -> list[str]:
     """Why these settings do not go together, each with what would; empty when they do."""
     rules = (
         _resource_conflicts,

@@ -19,7 +19,7 @@ FLOAT: Final = 4
 COPIES: Final = {"reference": 4, "rowwise": 3, "native": 3}
 
 
-def conflicts(resources: Resources, training: Training, model: Model) -> list[str]:
+def conflicts_footprint(resources: Resources, training: Training, model: Model) -> list[str]:
     """Why the request is too small for what it asks, with numbers; empty where it may do."""
     if training.device_for(resources) == "cuda":
         return []

@@ -23,7 +23,7 @@ from hpcncf.workload import Program
 M = TypeVar("M", bound=BaseModel)
 
 
-def load(path: Path, overrides: Sequence[str] = ()) -> JobSpec:
+def load_jobfile(path: Path, overrides: Sequence[str] = ()) -> JobSpec:
     """The job file's settings, data paths made absolute.
 
     Raises UsageError with file or `-s`, key, what came and what is possible.
@@ -217,7 +217,7 @@ def data_keys(job: JobSpec) -> dict[str, str | None]:
     if job.data is None:
         return {}
     paths = {job.data.path} | {
-        str(point["data.path"]) for point in planning.points(job) if "data.path" in point
+        str(point["data.path"]) for point in planning.points_plan(job) if "data.path" in point
     }
     return {path: manifest.key(Path(path)) for path in sorted(paths)}
 

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, ConfigDict, RootModel, ValidationError, mod
 
 from hpcncf import footprint, identity, placement, spec
 from hpcncf import workload as programs
-from hpcncf.conflicts import conflicts, model_conflicts
+from hpcncf.conflicts import conflicts_conflicts, model_conflicts
 from hpcncf.errors import UsageError, nearest, shown
 from hpcncf.settings import Settings, place
 from hpcncf.spec import Data, JobSpec, Model, Resources, Training
@@ -120,7 +120,7 @@ def _by_hand(run: Run) -> dict[str, Any]:
     return words if name in (None, shlex.join(run.words)) else {**words, "name": name}
 
 
-def points(job: JobSpec) -> list[dict[str, Any]]:
+def points_plan(job: JobSpec) -> list[dict[str, Any]]:
     """Each combination of dotted settings that the job asks for, before repeats.
 
     Raises UsageError where they are too many to be meant.
@@ -167,7 +167,7 @@ def expand(job: JobSpec, data_keys: Mapping[str, str | None] | None = None) -> P
     Raises UsageError naming the point where settings do not go together.
     """
     runs: dict[str, Run] = {}
-    combinations = points(job)
+    combinations = points_plan(job)
     if not combinations:
         raise UsageError("exclude: leaves no run: every combination of the grid is excluded")
     varied = sorted({key for point in combinations for key in point})
@@ -220,9 +220,9 @@ def _run(
         training = Training.model_validate(plain["training"])
     except ValidationError as error:
         raise UsageError(f"grid point{where}: {first_problem(error)}") from None
-    reasons = placement.conflicts(resources) + conflicts(resources, training)
+    reasons = placement.conflicts(resources) + conflicts_conflicts(resources, training)
     reasons += model_conflicts(training, model)
-    reasons += footprint.conflicts(resources, training, model)
+    reasons += footprint.conflicts_footprint(resources, training, model)
     if reasons:
         raise UsageError(f"grid point{where}: " + "; ".join(reasons))
     key = data_keys.get(data.path)

@@ -521,7 +521,7 @@ def write(path: Path, record: BaseModel) -> None:
     write_text(path, text + "\n")
 
 
-def read(path: Path, kind: type[R]) -> R:
+def read_records(path: Path, kind: type[R]) -> R:
     """Read one record.
 
     Raises RecordError where the file is missing, torn, of a later version or something else.

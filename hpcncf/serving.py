@@ -40,7 +40,7 @@ def served(job: JobSpec, reason: str | None) -> JobSpec:
     # Point by point: what `exclude` leaves out by the engine's name is left out before.
     points = [
         {key: _other(value) if key == KEY else value for key, value in point.items()}
-        for point in planning.points(job)
+        for point in planning.points_plan(job)
     ]
     several = {"grid": {}, "exclude": [], "points": points} if points != [{}] else {}
     changed = job.training.model_copy(update={"engine": _other(job.training.engine)})

@@ -215,7 +215,7 @@ def begin(
         user=user(),
         host=os.uname().nodename,
         submitted_at=records.now(),
-        number=1 + max((one.number for one in read(paths).submissions), default=0),
+        number=1 + max((one.number for one in read_submissions(paths).submissions), default=0),
         submitter_pid=os.getpid(),
         submitter_started=psutil.Process().create_time(),
         again=again,
@@ -237,7 +237,7 @@ def cancel(paths: ResultPaths, runs: list[str]) -> Path:
         host=os.uname().nodename,
         cancelled_at=records.now(),
         runs=runs,
-        submissions=[one.submitted_at for one in read(paths).submissions],
+        submissions=[one.submitted_at for one in read_submissions(paths).submissions],
     )
     path = paths.submissions / f"{_stamp(cancellation.cancelled_at)}.cancelled.json"
     records.write(path, cancellation)
@@ -249,7 +249,7 @@ def _stamp(moment: str) -> str:
     return f"{digits[:8]}-{digits[8:14]}-{uuid4().hex[:8]}"  # two may submit in one second
 
 
-def read(paths: ResultPaths) -> Submitted:
+def read_submissions(paths: ResultPaths) -> Submitted:
     """Every readable submission and cancellation; the others are named in `problems`."""
     problems: list[str] = []
     marks = sorted(path for path in _files(paths) if path.name.endswith(".cancelled.json"))
@@ -273,6 +273,6 @@ def _files(paths: ResultPaths) -> Iterator[Path]:
 def _readable(files: list[Path], kind: type[records.R], problems: list[str]) -> Iterator[records.R]:
     for path in files:
         try:
-            yield records.read(path, kind)
+            yield records.read_records(path, kind)
         except RecordError as error:
             problems.append(str(error))

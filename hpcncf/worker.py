@@ -141,7 +141,7 @@ def complete(attempt: AttemptPaths) -> bool:
 
 def _read(path: Path, kind: type[R]) -> R | None:
     try:
-        return records.read(path, kind)
+        return records.read_records(path, kind)
     except RecordError:
         return None
 

@@ -67,7 +67,7 @@ def write(
     figures = [path for each in material.figures.values() for path in _write_figure(each, folder)]
     records.write_text(html, rendering.html(page))
     records.write_text(markdown, rendering.markdown(page))
-    told = scaling.sentences(material)
+    told = scaling.sentences_scaling(material)
     return Report(material.conclusion, html, markdown, figures, material.written, told)
 
 
@@ -134,7 +134,7 @@ def timelines(
 def _first_rank(paths: ResultPaths, row: Row) -> TrainingRecord | None:
     record = paths.run(row["run_id"]).attempt(row["attempt"]).rank(0)
     try:
-        return records.read(record, RankRecord).training
+        return records.read_records(record, RankRecord).training
     except RecordError:
         return None  # collect has named it among the skipped
 
@@ -143,7 +143,7 @@ def _nodes(paths: ResultPaths, row: Row) -> list[NodeRecord]:
     found = []
     for path in paths.run(row["run_id"]).attempt(row["attempt"]).nodes():
         try:
-            found.append(records.read(path, NodeRecord))
+            found.append(records.read_records(path, NodeRecord))
         except RecordError:
             continue  # collect has named it among the skipped
     return found

@@ -9,11 +9,11 @@ from typing import Any, Final
 import pandas as pd
 
 from hpcncf.tables.told import METRIC, is_number
-from hpcncf.tables.trained import PHASES
+from hpcncf.tables.trained import PHASES_TRAINED
 from hpcncf_analysis import labels
 from hpcncf_analysis.scaling import with_scaling
 
-Row = Mapping[str, Any]
+Row_summary = Mapping[str, Any]
 
 # With more configurations than this, figures name them by number: labels would cover each other.
 CROWD: Final = 8
@@ -56,7 +56,7 @@ FIGURES: Final = (
     "hr10_unseen",
     "baseline_hr10",
     "baseline_ndcg10",
-    *(f"{phase}_share" for phase in PHASES),
+    *(f"{phase}_share" for phase in PHASES_TRAINED),
     "sync_ms_per_step",
     "sync_bytes_per_step",
 )
@@ -78,7 +78,7 @@ def spread(runs: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([medians, low.add_suffix("_low"), high.add_suffix("_high")], axis=1)
 
 
-def metrics(rows: Iterable[Row]) -> list[str]:
+def metrics(rows: Iterable[Row_summary]) -> list[str]:
     """Columns of what commands reported that are numbers wherever they are known."""
     numbers: dict[str, bool] = {}
     for row in rows:
@@ -98,7 +98,7 @@ class Configuration:
     series: str
     """What is compared over cores: all that the label says but shape and threads."""
     label: str
-    rows: Sequence[Row]
+    rows: Sequence[Row_summary]
     figures: Mapping[str, float]
     """Those known of `spread`'s columns, and of its scaling."""
     tells_speed: bool = True
@@ -164,14 +164,14 @@ def fastest(configurations: Sequence[Configuration]) -> list[Configuration]:
     return [one for one in configurations if one.key in named]
 
 
-def completed(runs: Iterable[Row]) -> list[Row]:
+def completed(runs: Iterable[Row_summary]) -> list[Row_summary]:
     """The runs that count: complete, and still asked for."""
     return [row for row in runs if row["state"] == "completed" and not row["retired"]]
 
 
-def configurations(runs: Iterable[Row]) -> list[Configuration]:
+def configurations(runs: Iterable[Row_summary]) -> list[Configuration]:
     """One for every grid point with a completed run, by series, then cores, then ranks."""
-    grouped: dict[str, list[Row]] = {}
+    grouped: dict[str, list[Row_summary]] = {}
     for row in completed(runs):
         grouped.setdefault(row["config"], []).append(row)
     if not grouped:
@@ -209,7 +209,7 @@ def _scaled(found: Sequence[Configuration]) -> list[Configuration]:
 
 
 def _configuration(
-    key: str, rows: Sequence[Row], words: Mapping[str, str], figures: Mapping[str, float]
+    key: str, rows: Sequence[Row_summary], words: Mapping[str, str], figures: Mapping[str, float]
 ) -> Configuration:
     first = rows[0]
     per_rank = first.get("batch_size_per_rank") is not None  # then the batch follows the ranks

@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
 
     if not args.seconds > 0:
         raise UsageError(f"--seconds {args.seconds:g}: expected more than 0")
-    job = jobfile.load(args.job, args.settings)
+    job = jobfile.load_jobfile(args.job, args.settings)
     plan = jobfile.plan(job, args.job, args.settings)
     told = [(each, _measured(each, args.seconds)) for each in ways(plan.active())]
     if args.json:
@@ -139,4 +139,4 @@ def _table(told: Sequence[tuple[Run, Loaded]]) -> str:
         )
         for run, loaded in told
     ]
-    return layout.table(heads, rows)
+    return layout.table_layout(heads, rows)

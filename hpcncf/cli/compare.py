@@ -115,7 +115,7 @@ def _show(found: Comparison, threshold: float | None) -> None:
 
     for line in shown.above(found):
         print(layout.filled(layout.printable(line)))
-    print(f"\n{layout.table(shown.HEADS, shown.rows(found))}")
+    print(f"\n{layout.table_layout(shown.HEADS, shown.rows(found))}")
     notes = shown.below(found)
     if notes:
         print()

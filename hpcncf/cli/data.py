@@ -163,7 +163,7 @@ def _movielens(args: argparse.Namespace, say: Say) -> Written:
 def _ncf(args: argparse.Namespace, _: Say) -> Written:
     from hpcncf.ncf.data import ncf_format
 
-    return ncf_format.prepare(args.output, args.source, args.force)
+    return ncf_format.prepare_ncf_format(args.output, args.source, args.force)
 
 
 def _table(args: argparse.Namespace, say: Say) -> Written:

@@ -212,7 +212,7 @@ def _table(explanations: Sequence[Explanation]) -> None:
         for each in explanations
     ]
     heads = ["job", "state", "cores", "used", "CPU", "memory", "time", "idle"]
-    print(layout.table(heads, rows))
+    print(layout.table_layout(heads, rows))
     known = [each.job.core_hours_idle for each in explanations]
     idle = [hours for hours in known if hours is not None]
     if idle:

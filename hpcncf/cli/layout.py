@@ -48,7 +48,7 @@ def filled(sentence: str, indent: str = "") -> str:
     )
 
 
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def table_layout(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns as wide as they need; the widest and the last wrap where the line is too short."""
     rows = [[printable(cell) for cell in row] for row in rows]
     natural = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]

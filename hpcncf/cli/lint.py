@@ -135,6 +135,6 @@ def _complaints(path: Path, text: str, around: _Around) -> list[Complaint]:
     if path.suffix in OURS[1:]:  # a shell script that is not for sbatch
         return []
     try:
-        return python_script.complaints(text, around.cores, around.epoch_is_set, around.in_array)
+        return python_script.complaints_python_script(text, around.cores, around.epoch_is_set, around.in_array)
     except HpcncfError as error:
         raise UsageError(f"{path}: {error}") from None

@@ -53,7 +53,7 @@ def _in_one_log(paths: ResultPaths, run_id: str, files: list[Path]) -> int:
     """How many runs share the log; 0 where it is this one's alone."""
     from hpcncf import submissions
 
-    last = submissions.read(paths).last(run_id)
+    last = submissions.read_submissions(paths).last(run_id)
     job = last.job_of(run_id) if last and last.cluster == "slurm" else None
     shared = job is not None and any(file.name.startswith(f"{job.id}_") for file in files)
     return len(job.runs) if job and shared and len(job.runs) > 1 else 0
@@ -74,7 +74,7 @@ def _of_no_attempt(paths: ResultPaths, run_id: str, rank: int) -> list[Path]:
     from hpcncf import submissions
     from hpcncf.state import logs
 
-    last = submissions.read(paths).last(run_id)
+    last = submissions.read_submissions(paths).last(run_id)
     job = last.job_of(run_id) if last and last.cluster == "slurm" else None
     attempts = paths.run(run_id).attempts()
     if job is None or any(_slurm_job_id(attempt) == job.id for attempt in attempts):

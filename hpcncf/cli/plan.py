@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     from hpcncf.paths import ResultPaths
     from hpcncf.slurm import sites
 
-    job = sites.anchored(jobfile.load(args.job, args.settings), args.job.parent)
+    job = sites.anchored(jobfile.load_jobfile(args.job, args.settings), args.job.parent)
     plan = jobfile.plan(job, args.job, args.settings)
     warn(job)
     for line in refusals.doubts(plan.active()):
@@ -83,7 +83,7 @@ def _warn(plan: Plan) -> None:
         sys.stderr.write(f"the data is not prepared, so the runs' ids are provisional: {command}\n")
 
 
-def _arrays(job: JobSpec, plan: Plan) -> list[dict[str, Any]]:
+def _arrays_plan(job: JobSpec, plan: Plan) -> list[dict[str, Any]]:
     from hpcncf.submit import launch, packing
 
     return [
@@ -105,7 +105,7 @@ def _plain(job: JobSpec, plan: Plan, paths: ResultPaths) -> dict[str, Any]:
     return {
         "job": job.name,
         "runs": [run.model_dump(mode="json") for run in plan.active()],
-        "arrays": _arrays(job, plan),
+        "arrays": _arrays_plan(job, plan),
         "core_hours_at_most": core_hours(plan.active()),
         "complete": [run.id for run in _complete(plan, paths)],
         "refused": refusals.of(job, plan.active()),
@@ -134,7 +134,7 @@ def _show(job: JobSpec, plan: Plan, paths: ResultPaths) -> None:
     from hpcncf.cli import layout, refusals
     from hpcncf.plan import core_hours
 
-    runs, arrays = plan.active(), _arrays(job, plan)  # a site that is wrong is told before all
+    runs, arrays = plan.active(), _arrays_plan(job, plan)  # a site that is wrong is told before all
     asked = f"{len(runs)} run{'s' * (len(runs) != 1)}"
     print(f"job {job.name}: {asked}, at most {core_hours(runs):.2f} core-hours")
     done = _complete(plan, paths)
@@ -145,7 +145,7 @@ def _show(job: JobSpec, plan: Plan, paths: ResultPaths) -> None:
         print(f"complete in {where}: {len(done)}; left: at most {left:.2f} core-hours")
     print()
     rows = [[run.id[: layout.ID], layout.varies(run), _resources(run)] for run in runs]
-    print(layout.table(["run", "varies", "resources"], rows))
+    print(layout.table_layout(["run", "varies", "resources"], rows))
     for number, array in enumerate(arrays, start=1):
         several = len(array["runs"]) > array["tasks"]
         packed = f" of {len(array['runs'])} runs" if several else ""
@@ -156,7 +156,7 @@ def _show(job: JobSpec, plan: Plan, paths: ResultPaths) -> None:
             if key != "slurm_setup":
                 print(f"  {key}: {value}")
         print(f"  launcher: {LAUNCHERS[array['launcher']]}")
-    for line in refusals.lines(refusals.of(job, runs)):
+    for line in refusals.lines_refusals(refusals.of(job, runs)):
         print(f"\n{layout.filled(line)}")
     print("\n--sbatch prints the whole scripts")
     for command in _unprepared(plan):

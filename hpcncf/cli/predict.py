@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     from hpcncf.errors import UsageError
     from hpcncf.paths import ResultPaths
 
-    job = jobfile.load(args.job, args.settings)
+    job = jobfile.load_jobfile(args.job, args.settings)
     plan = jobfile.plan(job, args.job, args.settings)
     if job.workload != "ncf":
         raise UsageError(f"{args.job}: predict knows the steps of workload ncf, not a command's")
@@ -154,7 +154,7 @@ def _held_out(args: argparse.Namespace, runs: list[Any]) -> int:
     from hpcncf_analysis.predict import held_out, points, words
     from hpcncf_analysis.summary import completed
 
-    told, refused = held_out.held_out(points.measured(completed(runs)))
+    told, refused = held_out.held_out_held_out(points.measured(completed(runs)))
     if args.json:
         plain = [_plain_error(each) for each in told]
         print(json.dumps({"held_out": plain, "refused": [one.reason for one in refused]}, indent=2))

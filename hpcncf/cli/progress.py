@@ -22,7 +22,7 @@ SAME_FIRST: Final = (
 )
 
 
-def plain(state: RunState) -> dict[str, Any]:
+def plain_progress(state: RunState) -> dict[str, Any]:
     """For `--json`: what `status` knows of one run."""
     return {
         "id": state.run.id,
@@ -152,7 +152,7 @@ def _to_do(run: Run, now: Progress) -> tuple[int, int]:
     return epochs, min(now.steps_per_epoch, most - now.epoch * now.steps_per_epoch)
 
 
-def table(states: Sequence[RunState]) -> str:
+def table_progress(states: Sequence[RunState]) -> str:
     heads = ["run", "varies", "state", "try", "details"]
     rows = [
         [
@@ -164,7 +164,7 @@ def table(states: Sequence[RunState]) -> str:
         ]
         for state in states
     ]
-    return layout.table(heads, rows)
+    return layout.table_layout(heads, rows)
 
 
 def _why_not_sent(state: RunState) -> str:

@@ -21,6 +21,6 @@ def doubts(runs: Sequence[Run]) -> list[str]:
     return launch.doubts(list(runs), launch.choose_cluster("auto"))
 
 
-def lines(refused: dict[str, str]) -> list[str]:
+def lines_refusals(refused: dict[str, str]) -> list[str]:
     """As `submit` says it, a line for each reason."""
     return [f"left out: {line}" for line in launch.told(refused)]

@@ -100,4 +100,4 @@ def _job(paths: ResultPaths) -> JobSpec:
             f"{paths.folder}: has no {paths.job.name}, so it is not from `hpcncf submit`: "
             "run the command again instead"
         )
-    return jobfile.load(paths.job)
+    return jobfile.load_jobfile(paths.job)

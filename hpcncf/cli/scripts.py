@@ -67,25 +67,25 @@ def _open(plan: Plan, paths: ResultPaths) -> list[Run]:
 def _taken(job: JobSpec, runs: list[Run]) -> list[Run]:
     """Those that Slurm takes, where there is one to ask."""
     refused = refusals.of(job, runs)
-    for line in refusals.lines(refused):
+    for line in refusals.lines_refusals(refused):
         sys.stderr.write(f"{line}\n")
     return [run for run in runs if run.id not in refused]
 
 
 def _sent(job: JobSpec, runs: list[Run], paths: ResultPaths) -> Iterator[str]:
     folder = paths.submitit(submissions.user())
-    for array in _arrays(packing.tasks(runs), quotas.quota(sites.load(job.site))):
+    for array in _arrays(packing.tasks(runs), quotas.quota_quotas(sites.load_sites(job.site))):
         yield scripts.text(folder, job, array[0][0].resources, len(array))
 
 
 def _by_hand(
     args: argparse.Namespace, job: JobSpec, runs: list[Run], paths: ResultPaths
 ) -> Iterator[str]:
-    site = sites.load(job.site)
+    site = sites.load_sites(job.site)
     source = byhand.Source(args.job.resolve(), paths.folder, args.settings)
     alone = [[run] for run in runs]
-    for array in _arrays(alone, Quota(array=quotas.quota(site).array)):
-        yield byhand.text(job, site, [run for (run,) in array], source)
+    for array in _arrays(alone, Quota(array=quotas.quota_quotas(site).array)):
+        yield byhand.text_byhand(job, site, [run for (run,) in array], source)
 
 
 def _arrays(tasks: list[packing.Task], quota: Quota) -> list[list[packing.Task]]:

@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
     if not folders:
         print("no results in ./results: `hpcncf submit JOB.yaml` makes some")
     for folder in folders:
-        print(_told(folder, *_states(folder, job_states), args))
+        print(_told_status(folder, *_states(folder, job_states), args))
     return 0
 
 
@@ -90,7 +90,7 @@ def _watch(args: argparse.Namespace, folders: Sequence[Path]) -> int:
         pages, counted, under_way = list[str](), list[str](), False
         for folder in folders:
             job, states = _states(folder, asks[folder])
-            pages.append(_told(folder, job, states, args))
+            pages.append(_told_status(folder, job, states, args))
             counted.append(f"{job}: {_counts(states)}")
             under_way |= any(state.state in UNDER_WAY for state in states)
         if terminal:
@@ -119,7 +119,7 @@ def _plain(folder: Path) -> dict[str, Any]:
     return {
         "job": job,
         "results": str(folder),
-        "runs": [progress.plain(state) for state in states],
+        "runs": [progress.plain_progress(state) for state in states],
         "arrays": arrays.plain(states),
         "failures": failures.plain(ResultPaths(folder), states),
     }
@@ -135,7 +135,7 @@ def _states(folder: Path, ask: Ask) -> tuple[str, list[RunState]]:
     return plan.job, status.states(paths, plan, ask)
 
 
-def _told(folder: Path, job: str, states: Sequence[RunState], args: argparse.Namespace) -> str:
+def _told_status(folder: Path, job: str, states: Sequence[RunState], args: argparse.Namespace) -> str:
     from hpcncf.cli import arrays, failures, layout, progress
     from hpcncf.paths import ResultPaths
 
@@ -148,7 +148,7 @@ def _told(folder: Path, job: str, states: Sequence[RunState], args: argparse.Nam
     parts = [
         f"{job} ({folder})",
         *map(layout.filled, arrays.lines(states)),
-        progress.table(shown) if shown else "",
+        progress.table_progress(shown) if shown else "",
         *problems,
         failed,
         *map(layout.filled, progress.refused(states)),

@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     from hpcncf.slurm.limits import Limits
     from hpcncf.submit import launch
 
-    job = sites.anchored(jobfile.load(args.job, args.settings), args.job.parent)
+    job = sites.anchored(jobfile.load_jobfile(args.job, args.settings), args.job.parent)
     plan = jobfile.plan(job, args.job, args.settings)
     warn(job)
     cluster = launch.choose_cluster(args.cluster)
@@ -200,5 +200,5 @@ def _plain(
         "submitted": [run.id for run in launched.runs],
         "skipped": {state.run.id: state.state for state in launched.skipped},
         "refused": launched.refused,
-        "runs": [progress.plain(state) for state in states if state.run.id in asked],
+        "runs": [progress.plain_progress(state) for state in states if state.run.id in asked],
     }

@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
     code, paths = worker.from_arguments(args)
     attempts = paths.attempts()
     if code == 0 and attempts and launcher.place().rank == 0:
-        print(summary(records.read(attempts[-1].rank(0), RankRecord)))
+        print(summary(records.read_records(attempts[-1].rank(0), RankRecord)))
         print(f"look with: hpcncf report {layout.shown(paths.folder.parent.parent)}")
     return code
 

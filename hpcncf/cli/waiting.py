@@ -141,6 +141,6 @@ def _changes(states: Sequence[RunState], told: dict[str, str]) -> None:
 def _outcome(states: Sequence[RunState]) -> None:
     short = [state for state in states if state.state != "completed"]
     if short:
-        print(progress.table(short))
+        print(progress.table_progress(short))
     if states:
         print(layout.counts(states))

@@ -7,7 +7,7 @@ import ast
 from hpcncf.lint.complaint import Complaint
 
 
-def name(call: ast.Call) -> str:
+def name_calls(call: ast.Call) -> str:
     """`tensor` of `torch.tensor(...)`."""
     function = call.func
     if isinstance(function, ast.Attribute):
@@ -17,7 +17,7 @@ def name(call: ast.Call) -> str:
 
 def is_list_of_difference(call: ast.Call) -> bool:
     """list(a - b), list(set(a) - set(b)), list(a.difference(b)), and as much sorted or a tuple."""
-    if name(call) not in ("list", "sorted", "tuple") or len(call.args) != 1:
+    if name_calls(call) not in ("list", "sorted", "tuple") or len(call.args) != 1:
         return False
     given = call.args[0]
     if isinstance(given, ast.Call):

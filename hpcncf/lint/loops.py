@@ -16,7 +16,7 @@ BACKWARD: Final = frozenset({"backward", "manual_backward"})
 VALUES: Final = frozenset({"item", "detach", "tolist", "numpy"})
 
 
-def complaints(tree: ast.AST) -> Iterator[Complaint]:
+def complaints_loops(tree: ast.AST) -> Iterator[Complaint]:
     for loop in ast.walk(tree):
         if isinstance(loop, LOOPS):
             turn = list(_turn(loop))
@@ -55,7 +55,7 @@ def _begins(loop: ast.AST) -> list[ast.AST]:
 def _differences(turn: list[ast.AST]) -> Iterator[Complaint]:
     """Where something is drawn as well: a list of what is left has other uses."""
     found = [node for node in turn if isinstance(node, ast.Call)]
-    if any(calls.name(call) in DRAWS for call in found):
+    if any(calls.name_calls(call) in DRAWS for call in found):
         yield from (calls.difference(call) for call in found if calls.is_list_of_difference(call))
 
 
@@ -109,7 +109,7 @@ def _values(turn: list[ast.AST]) -> set[str]:
         for node in turn
         if isinstance(node, ast.Assign)
         and isinstance(node.value, ast.Call)
-        and calls.name(node.value) in VALUES
+        and calls.name_calls(node.value) in VALUES
         for target in node.targets
         if isinstance(target, ast.Name)
     }
@@ -131,7 +131,7 @@ def _is_kept(node: ast.AST, losses: set[str]) -> bool:
     if isinstance(node, ast.AugAssign):
         return not _is_graph(node.target, losses) and _is_graph(node.value, losses)
     if isinstance(node, ast.Call):
-        kept = calls.name(node) == "append" and node.args
+        kept = calls.name_calls(node) == "append" and node.args
         return bool(kept) and _is_graph(node.args[0], losses)
     if isinstance(node, ast.Assign) and isinstance(node.value, ast.BinOp):
         name = node.targets[0].id if isinstance(node.targets[0], ast.Name) else None

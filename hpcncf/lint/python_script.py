@@ -22,7 +22,7 @@ EVALUATED: Final = ("test", "val", "eval")
 LIGHTNING: Final = "train_dataloader"
 
 
-def complaints(
+def complaints_python_script(
     text: str, cores: int | None = None, epoch_is_set: bool = False, in_array: bool = False
 ) -> list[Complaint]:
     """Of a Python file; `cores`: those that its rank will have, where they are known;
@@ -38,7 +38,7 @@ def complaints(
         if isinstance(error, SyntaxError):
             where, what = f"line {error.lineno}: ", error.msg
         raise HpcncfError(f"{where}not Python of this version: {what}") from None
-    found = [*_in_datasets(tree), *loops.complaints(tree), *_loaders(tree, cores)]
+    found = [*_in_datasets(tree), *loops.complaints_loops(tree), *_loaders(tree, cores)]
     if not epoch_is_set:
         found += _epochs(tree)
     if in_array:
@@ -68,11 +68,11 @@ def _per_sample(node: ast.AST) -> Iterator[Complaint]:
             f".{node.value.attr} walks through pandas for each sample: take the columns out as "
             "arrays once, in __init__ (`self.users = frame['user'].to_numpy()`)",
         )
-    if isinstance(node, ast.Call) and calls.name(node) in TENSORS and _is_torchs(node.func):
+    if isinstance(node, ast.Call) and calls.name_calls(node) in TENSORS and _is_torchs(node.func):
         yield Complaint(
             node.lineno,
             "tensor-per-sample",
-            f"{calls.name(node)}() for each sample: index tensors that were made once, or add "
+            f"{calls.name_calls(node)}() for each sample: index tensors that were made once, or add "
             "`__getitems__`, which makes a batch at a time",
         )
     if isinstance(node, ast.Call) and calls.is_list_of_difference(node):
@@ -89,7 +89,7 @@ def _is_torchs(function: ast.expr) -> bool:
 def _loaders(tree: ast.AST, cores: int | None) -> Iterator[Complaint]:
     trained_on = _trained_on(tree)
     for node in ast.walk(tree):
-        if not isinstance(node, ast.Call) or calls.name(node) != "DataLoader":
+        if not isinstance(node, ast.Call) or calls.name_calls(node) != "DataLoader":
             continue
         given = {word.arg: word.value for word in node.keywords}
         by_place = len(node.args) > SHUFFLE_AT
@@ -160,7 +160,7 @@ def _epochs(tree: ast.AST) -> Iterator[Complaint]:
     for call in ast.walk(tree):
         if (
             isinstance(call, ast.Call)
-            and calls.name(call) == "DistributedSampler"
+            and calls.name_calls(call) == "DistributedSampler"
             and _may_shuffle(call)
             and not _evaluates(call)
         ):

@@ -155,7 +155,7 @@ def turn_file() -> Path:
 def turn() -> Turn | None:
     """Whose turn it is on this machine; None when no queue works."""
     try:
-        found = records.read(turn_file(), Turn)
+        found = records.read_records(turn_file(), Turn)
     except RecordError:
         return None
     return found if claims.same_process(found.pid, found.process_started) else None

@@ -38,7 +38,7 @@ def main(argv: list[str]) -> None:
     import submitit
 
     paths, name = ResultPaths(Path(argv[0])), argv[1]
-    submission = records.read(paths.submissions / name, Submission)
+    submission = records.read_records(paths.submissions / name, Submission)
     runs = _runs(paths, submission)
     folder = paths.submitit(submissions.user())
     executor = submitit.LocalExecutor(folder, python=f"{shlex.quote(sys.executable)} -P")
@@ -61,7 +61,7 @@ def work(results: str, name: str) -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
         signal.signal(number, lambda *_: stop.set())
     paths = ResultPaths(Path(results))
-    submission = records.read(paths.submissions / name, Submission)
+    submission = records.read_records(paths.submissions / name, Submission)
     word = Word(paths, every_s=0.0)
 
     def cancelled(run_id: str) -> bool:

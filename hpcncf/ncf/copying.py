@@ -55,7 +55,7 @@ def _ahead(
         yield ready
 
 
-def warnings(training: Training, device: torch.device) -> list[str]:
+def warnings_copying(training: Training, device: torch.device) -> list[str]:
     """Settings that do nothing where a run trains."""
     if device.type != "cpu":
         return []

@@ -147,7 +147,7 @@ def set_threads(training: Training, resources: Resources, place: Place) -> int:
     return number
 
 
-def warnings(training: Training) -> list[str]:
+def warnings_distributed(training: Training) -> list[str]:
     """Settings of torch's threads, which do nothing where torch computes no step."""
     if training.engine != "native":
         return []

@@ -11,7 +11,7 @@ from hpcncf.ncf.data.manifest import Manifest
 from hpcncf.plan import Run
 
 
-def check(run: Run, manifest: Manifest, ranks: int) -> None:
+def check_fitting(run: Run, manifest: Manifest, ranks: int) -> None:
     """`ranks` of them on this node. Raises HpcncfError with the numbers."""
     assert run.training is not None
     assert run.model is not None

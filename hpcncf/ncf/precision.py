@@ -23,7 +23,7 @@ FIRST_WITH_WIDE_SUMS: Final = (2, 8)
 """Of torch's versions: a product of halves on a GPU may give float32."""
 
 
-def check(training: Training, device: torch.device) -> None:
+def check_precision(training: Training, device: torch.device) -> None:
     """Raises HpcncfError where this torch cannot compute as the settings say."""
     version = tuple(int(part) for part in torch.__version__.split(".")[:2])
     halves = training.engine == "rowwise" and training.precision != "float32"
@@ -49,7 +49,7 @@ def allowed(training: Training, device: torch.device) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def warnings(training: Training, device: torch.device) -> list[str]:
+def warnings_precision(training: Training, device: torch.device) -> list[str]:
     """What a setting does not do here."""
     if not training.tf32:
         return []

@@ -75,7 +75,7 @@ class Replicas:
         return allreduce_hook(group, bucket)
 
 
-def warnings(training: Training, device: torch.device) -> list[str]:
+def warnings_replicas(training: Training, device: torch.device) -> list[str]:
     """What a setting does not do here, though it is allowed, so that both can be measured."""
     told = []
     if training.parallel == "data_parallel" and device.type == "cpu":

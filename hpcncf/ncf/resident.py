@@ -80,7 +80,7 @@ class Resident:
         return users, torch.cat([own, drawn], dim=1), context
 
 
-def check(
+def check_resident(
     data: Prepared, training: Training, schedule: Schedule, device: torch.device, ranks: int
 ) -> None:
     """Raises HpcncfError where `loader: device` surely finds no room for the data of `ranks` ranks

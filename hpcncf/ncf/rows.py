@@ -21,7 +21,7 @@ from hpcncf.ncf.pace import Pace, Rate
 ON_CPU, ON_GPU = 2**12, 2**17
 
 
-class Rows(Protocol):
+class Rows_rows(Protocol):
     """A step is `read`, then `update` of the same rows once the pace has advanced."""
 
     values: Tensor

@@ -33,7 +33,7 @@ from hpcncf.ncf.sync.rows import Exchange
 from hpcncf.ncf.sync.transport import Transport
 from hpcncf.spec import Training
 
-RULES: dict[str, Callable[[Tensor, Pace], rows.Rows]] = {
+RULES: dict[str, Callable[[Tensor, Pace], rows.Rows_rows]] = {
     "adam": rows.Adam,
     "lazy_adam": rows.LazyAdam,
     "sgd": rows.Sgd,
@@ -61,7 +61,7 @@ class Rowwise:
         self._users, start = model.MF_Embedding_User.num_embeddings, merged(model)
         fixed = training.cuda_graph or training.compile == "inductor"
         self._pace = Pace(training.lr, start if fixed else None)
-        self._rows: rows.Rows = RULES[training.optimizer](start, self._pace)
+        self._rows: rows.Rows_rows = RULES[training.optimizer](start, self._pace)
         adopt(model, self._rows.values)
         self._layers = Layers(model, training, self._pace)
         self._grouped = Grouped(model, training.precision)

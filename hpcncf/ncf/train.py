@@ -55,9 +55,9 @@ def _refuse(
     assert run.training is not None
     _refuse_untested(run.training, data)
     fetching.check_shared_memory(run.training, schedule, data, ranks_here)
-    resident.check(data, run.training, schedule, device, ranks_here)
-    precision.check(run.training, device)
-    fitting.check(run, data.manifest, ranks_here)
+    resident.check_resident(data, run.training, schedule, device, ranks_here)
+    precision.check_precision(run.training, device)
+    fitting.check_fitting(run, data.manifest, ranks_here)
 
 
 def _refuse_untested(training: Training, data: Prepared) -> None:
@@ -73,10 +73,10 @@ def _warnings(training: Training, data: Prepared, device: torch.device) -> list[
     caution = data.manifest.caution if training.evaluation == "sampled" else None
     return [
         *([caution] if caution else []),
-        *replicas.warnings(training, device),
-        *copying.warnings(training, device),
-        *distributed.warnings(training),
-        *precision.warnings(training, device),
+        *replicas.warnings_replicas(training, device),
+        *copying.warnings_copying(training, device),
+        *distributed.warnings_distributed(training),
+        *precision.warnings_precision(training, device),
     ]
 
 

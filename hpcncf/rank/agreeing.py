@@ -42,7 +42,7 @@ def joined(paths: RunPaths, rank: int, within_s: float = WITHIN_S) -> AttemptPat
 
 def _is_of(start: tuple[str | None, int | None], attempt: AttemptPaths) -> bool:
     try:
-        claim = records.read(attempt.claim, Claim)
+        claim = records.read_records(attempt.claim, Claim)
     except RecordError:
         return False
     same = (claim.slurm_job_id, claim.slurm_restart) == start

@@ -13,7 +13,7 @@ def changes(run: Run, attempt: AttemptPaths) -> list[str]:
     The checkout that its user was in is the code of a command; our own workload runs none of it.
     """
     results = ResultPaths(attempt.folder.parents[2])
-    submission = submissions.read(results).last(run.id)
+    submission = submissions.read_submissions(results).last(run.id)
     if submission is None:
         return []
     return snapshot.changed(submission.code, checkouts=run.workload != "ncf")

@@ -65,7 +65,7 @@ def lost(peers: Sequence[Peer], recorded: set[int]) -> str:
 def end(path: Path) -> str:
     """In words, of a rank whose record tells why it ended; empty where there is no such record."""
     try:
-        record = records.read(path, RankRecord)
+        record = records.read_records(path, RankRecord)
     except RecordError:
         return ""
     if record.error is None:

@@ -33,7 +33,7 @@ def find(
             )
         paths = ResultPaths(source)
         return chosen(folders.read_plan(paths), run_id), paths
-    job = jobfile.load(source, overrides)
+    job = jobfile.load_jobfile(source, overrides)
     plan = jobfile.plan(job, source, overrides)
     run = chosen(plan, run_id)
     paths = ResultPaths(results or Path("results") / job.name)

@@ -43,5 +43,5 @@ class Word:
         # Two changes within one tick of the file system's clock look like one: look once more.
         lately = time.time_ns() - changed_ns < 2e9 * max(self._every_s, 1.0)
         if changed_ns != self._changed_ns or lately:
-            self._changed_ns, self._submitted = changed_ns, submissions.read(self._paths)
+            self._changed_ns, self._submitted = changed_ns, submissions.read_submissions(self._paths)
             self._own = self._submitted.holding(self._job_id)

@@ -37,7 +37,7 @@ class Source:
     settings: Sequence[str] = ()
 
 
-def text(job: JobSpec, site: Site, runs: list[Run], source: Source, note: str = NOTE) -> str:
+def text_byhand(job: JobSpec, site: Site, runs: list[Run], source: Source, note: str = NOTE) -> str:
     """The script of one run, or of an array of runs with equal resources.
 
     Raises UsageError for runs side by side.
@@ -139,7 +139,7 @@ def _command(
     asked: dict[str, Any], resources: Resources, source: Source, site: Site
 ) -> Iterator[str]:
     yield shlex.join(["srun", *asked["slurm_srun_args"]])
-    yield f"{request.python(site)} -P -u"
+    yield f"{request.python_request(site)} -P -u"
     if resources.launcher == "torchrun":
         yield f"-m torch.distributed.run --nnodes {resources.nodes}"
         yield f"--nproc-per-node {resources.tasks_per_node} --rdzv-backend c10d"

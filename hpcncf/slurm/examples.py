@@ -23,7 +23,7 @@ EXAMPLES: dict[str, tuple[Site, dict[str, Any], dict[str, list[Any]]]] = {
     "ranks_torchrun": (MODULES, {**NODES, "launcher": "torchrun"}, {}),
     "gpus": (GPUS, {"tasks_per_node": 2, "gpus_per_node": 2, "cpus_per_task": 8}, {}),
 }
-NOTE = (
+NOTE_EXAMPLES = (
     "# An example of what `hpcncf plan JOB.yaml --by-hand` prints. Print your own: a run's id is "
     "made from its settings and data."
 )
@@ -40,4 +40,4 @@ def _text(name: str, site: Site, asked: dict[str, Any], grid: dict[str, list[Any
     )
     runs = expand(job, {}).runs
     source = byhand.Source(Path("/project/my job.yaml"), Path(f"/project/results/{name}"))
-    return byhand.text(job, site, runs, source, NOTE)
+    return byhand.text_byhand(job, site, runs, source, NOTE_EXAMPLES)

@@ -36,7 +36,7 @@ class Limits:
 
     def refusal(self, resources: Resources) -> str | None:
         """Why Slurm would refuse it or let it wait for ever; None where nothing is known of it."""
-        return preflight.refusal(preflight.asked(resources, self.site, os.environ), self.known)
+        return preflight.refusal(preflight.asked_preflight(resources, self.site, os.environ), self.known)
 
     def notes(self) -> list[str]:
         problems = "; ".join(self.known.problems)
@@ -56,7 +56,7 @@ def _ask(site: Site, user: str) -> Capacity:
     if not partitions:  # then nothing else answers, either
         return Capacity(problems=problems)
     nodes = said(capacity.nodes, *SHOW, "node")
-    wants = preflight.asked(Resources(), site, os.environ)
+    wants = preflight.asked_preflight(Resources(), site, os.environ)
     accounts = qos = reservations = None
     routed = not wants.partition and said(capacity.routed, "scontrol", "show", "config")
     if wants.account:

@@ -62,7 +62,7 @@ class Answer(Part):
 
 def answer(folder: str) -> None:
     """What the check's job calls on its node."""
-    asked = records.read(Path(folder) / QUESTION, Question)
+    asked = records.read_records(Path(folder) / QUESTION, Question)
     limit = cores.memory_limit()
     files = [name for name in asked.files if not Path(name).exists()]
     told = Answer(

@@ -11,7 +11,7 @@ from hpcncf.slurm.request import Site
 from hpcncf.spec import Resources
 
 
-def asked(resources: Resources, site: Site, environment: Mapping[str, str]) -> Asked:
+def asked_preflight(resources: Resources, site: Site, environment: Mapping[str, str]) -> Asked:
     """What sbatch will really ask for: its variables go before the script's lines."""
     return Asked(
         resources,

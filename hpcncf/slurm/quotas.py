@@ -33,7 +33,7 @@ class Quota:
         return self if self.left is None else replace(self, left=max(self.left - elements, 0))
 
 
-def quota(site: Site) -> Quota:
+def quota_quotas(site: Site) -> Quota:
     """Asked of this cluster, in at most four calls; what cannot be asked sets no limit."""
     config = parse_config(answer("scontrol", "show", "config") or "")
     queue = answer("squeue", "--noheader", "--array", f"--user={user()}", f"--format={QUEUE}") or ""

@@ -137,9 +137,9 @@ def parameters(
     return {key: value for key, value in asked.items() if value is not None}
 
 
-def python(site: Site) -> str:
+def python_request(site: Site) -> str:
     """The shell words that start Python on a node."""
-    return shell.python(site.conda, site.venv, site.container, sys.executable)
+    return shell.python_shell(site.conda, site.venv, site.container, sys.executable)
 
 
 def python_of_ranks(site: Site) -> str:

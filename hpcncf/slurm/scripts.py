@@ -28,11 +28,11 @@ def executor(folder: Path, job: JobSpec, resources: Resources, sends: bool = Tru
         def affinity(cls) -> int:
             return 1
 
-    site = sites.load(job.site)
+    site = sites.load_sites(job.site)
     asked = request.parameters(resources, site, job.name, exclusive=job.exclusive)
     kind = slurm.SlurmExecutor if sends else Printing
     # -P: the folder that submits is not on Python's path; a checkout there may be another version.
-    python = f"{shell.DEAF_AT_FIRST} {request.python(site)} -P"
+    python = f"{shell.DEAF_AT_FIRST} {request.python_request(site)} -P"
     made = kind(folder_for_slurm(folder), python=python)
     own = {key.removeprefix("slurm_"): value for key, value in asked.items()}
     own["setup"] = [private.guard(folder), *own["setup"]]

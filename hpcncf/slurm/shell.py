@@ -74,7 +74,7 @@ def exports(variables: Mapping[str, str]) -> list[str]:
     return [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
 
 
-def python(conda: str | None, venv: str | None, container: str | None, ours: str) -> str:
+def python_shell(conda: str | None, venv: str | None, container: str | None, ours: str) -> str:
     """The command that starts Python on a node; `ours` where the site names none."""
     there = inside(conda, venv, container, ours)
     return f"{shlex.join(shlex.split(container))} {there}" if container is not None else there

@@ -35,7 +35,7 @@ def anchored(job: JobSpec, folder: Path) -> JobSpec:
     return job.model_copy(update={"site": str(site)})
 
 
-def load(name: str) -> Site:
+def load_sites(name: str) -> Site:
     """The site that a job names: a path, or a known name.
 
     A user's own file wins over the template of the same name. Raises UsageError.

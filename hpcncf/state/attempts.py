@@ -17,7 +17,7 @@ CLAIMING_S: Final = 30.0
 
 def last_attempt(run: RunPaths) -> Attempt | None:
     attempts = run.attempts()
-    return read(attempts[-1]) if attempts else None
+    return read_attempts(attempts[-1]) if attempts else None
 
 
 def unreadable(run: RunPaths) -> str | None:
@@ -31,7 +31,7 @@ def unreadable(run: RunPaths) -> str | None:
     return None
 
 
-def read(files: AttemptPaths) -> Attempt:
+def read_attempts(files: AttemptPaths) -> Attempt:
     problems, there = list[str](), files.names()
     taken = _read(files.claim, Claim, problems)
     found = [_read(path, RankRecord, problems) for path in files.ranks(there)]
@@ -56,7 +56,7 @@ def claim(files: AttemptPaths) -> Claim | None:
 
 def _read(path: Path, kind: type[R], problems: list[str]) -> R | None:
     try:
-        return records.read(path, kind)
+        return records.read_records(path, kind)
     except RecordError as error:
         if not _missing(path):
             problems.append(str(error))

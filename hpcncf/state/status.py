@@ -59,7 +59,7 @@ def states(paths: ResultPaths, plan: Plan, ask: Ask = commands.job_states) -> li
     `ask` asks Slurm. What concerns no single run (a broken submission file, Slurm's silence)
     stands in the problems of the first.
     """
-    submitted = submissions.read(paths)
+    submitted = submissions.read_submissions(paths)
     attempts = {run.id: last_attempt(paths.run(run.id)) for run in plan.runs}
     sent = {run.id: submitted.last(run.id) for run in plan.runs}
     problems = list(submitted.problems)

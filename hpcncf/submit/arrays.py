@@ -52,7 +52,7 @@ def give(paths: ResultPaths, job: JobSpec, runs: Sequence[Run], file: Path) -> G
     """
     giver = Giver(paths, job, file)
     submission = giver.submission()
-    quota = quotas.quota(sites.load(job.site)).without(int(submission.report))
+    quota = quotas.quota_quotas(sites.load_sites(job.site)).without(int(submission.report))
     said = packing.fit(packing.tasks(runs), quota, giver.array)
     submission = giver.submission()
     left = [run for run in runs if submission.job_of(run.id) is None]
@@ -73,7 +73,7 @@ class Giver:
     file: Path
 
     def submission(self) -> Submission:
-        return records.read(self.file, Submission)
+        return records.read_records(self.file, Submission)
 
     def array(self, array: list[Task]) -> None:
         """Raises NoRoom, or HpcncfError with what else sbatch said."""

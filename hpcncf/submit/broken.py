@@ -36,11 +36,11 @@ def mend(paths: ResultPaths) -> None:
 def _broken(paths: ResultPaths) -> Iterator[tuple[Path, Submission]]:
     """This user's, whose process was on this machine and is gone."""
     me, host = submissions.user(), os.uname().nodename
-    if not any(one.sending for one in submissions.read(paths).submissions):
+    if not any(one.sending for one in submissions.read_submissions(paths).submissions):
         return
     for file in submissions.files(paths):
         try:
-            one = records.read(file, Submission)
+            one = records.read_records(file, Submission)
         except RecordError:
             continue
         ended = not claims.same_process(one.submitter_pid, one.submitter_started)
@@ -53,7 +53,7 @@ def _orphans(paths: ResultPaths) -> list[str]:
 
     Raises HpcncfError where Slurm does not tell: what it has could then be sent a second time.
     """
-    known = submissions.read(paths).submissions
+    known = submissions.read_submissions(paths).submissions
     noted = set(ids.masters(job.id for one in known for job in one.jobs))
     noted |= {one.report_job for one in known if one.report_job}
     mine = f"--user={submissions.user()}"

@@ -50,7 +50,7 @@ def _slurm_jobs(
 
     With the last of a submission goes the job that would report on it.
     """
-    submitted, cancelled = submissions.read(paths), {state.run.id for state in found}
+    submitted, cancelled = submissions.read_submissions(paths), {state.run.id for state in found}
     left = {state.run.id for state in states if state.state in UNDER_WAY} - cancelled
     ids = dict.fromkeys(_started_by_hand(paths, found))
     for one in submitted.submissions:
@@ -92,7 +92,7 @@ def _end_local(paths: ResultPaths, states: Sequence[RunState]) -> None:
 
 def _let_queues_end(paths: ResultPaths, states: Sequence[RunState]) -> None:
     """A queue whose every run is cancelled ends by itself; a moment later `status` agrees."""
-    submitted = submissions.read(paths)
+    submitted = submissions.read_submissions(paths)
     asked = {state.run.id for state in states}
     queues = [one for one in submitted.submissions if one.cluster == "local"]
     ending = [one for one in queues if set(one.runs) <= asked]
@@ -118,7 +118,7 @@ def _claim(paths: ResultPaths, state: RunState) -> Claim | None:
     if state.state != "running" or state.attempt is None:
         return None
     try:
-        return records.read(paths.run(state.run.id).attempt(state.attempt).claim, Claim)
+        return records.read_records(paths.run(state.run.id).attempt(state.attempt).claim, Claim)
     except RecordError:
         return None
 

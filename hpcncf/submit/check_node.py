@@ -124,7 +124,7 @@ def _ended(job_id: str) -> bool:
 def _answer(folder: Path) -> Answer | None:
     list(folder.iterdir())  # NFS: look at the folder anew
     try:
-        return records.read(folder / ANSWER, Answer)
+        return records.read_records(folder / ANSWER, Answer)
     except RecordError:
         return None
 

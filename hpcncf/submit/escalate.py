@@ -43,7 +43,7 @@ def escalate(
     more: dict[str, Resources] = {}
     with results.writing(paths.folder), results.locked(paths):
         plan = results.read_plan(paths)
-        unsent = submissions.read(paths).unsent()  # these have more already
+        unsent = submissions.read_submissions(paths).unsent()  # these have more already
         for state in status.states(paths, plan):
             key = None if state.run.id in unsent else ran_out_of(state)
             if key is None:
@@ -83,7 +83,7 @@ def enlarged(
     after = min(before * MORE, asked * MOST)
     if after <= before:
         return Change(key, before, before, f"that is {MOST} times what the job file asks")
-    if key == "mem_gb" and not request.asks_memory(run.resources, sites.load(job.site)):
+    if key == "mem_gb" and not request.asks_memory(run.resources, sites.load_sites(job.site)):
         return Change(key, before, before, f"site {job.site} asks Slurm for no memory (its memory)")
     refused = refusal(_with(run.resources, key, after))
     return Change(key, before, before if refused else after, refused or "")

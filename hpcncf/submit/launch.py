@@ -60,19 +60,19 @@ def choose_cluster(asked: Literal["auto"] | Cluster) -> Cluster:
 
 def last_cluster(paths: ResultPaths) -> Literal["auto"] | Cluster:
     """Where something of these results was submitted last; `auto` where nothing was."""
-    known = submissions.read(paths).submissions
+    known = submissions.read_submissions(paths).submissions
     return known[-1].cluster if known else "auto"
 
 
 def site_parameters(job: JobSpec, run: Run) -> dict[str, object]:
     """What submitit is told about the array that the run is in."""
-    site = sites.load(job.site)
+    site = sites.load_sites(job.site)
     return request.parameters(run.resources, site, job.name, exclusive=job.exclusive)
 
 
 def limits_of(job: JobSpec, cluster: Cluster) -> Limits | None:
     """What the site's jobs may ask for, by Slurm's word; None where Slurm is not meant."""
-    return Limits.of(sites.load(job.site), submissions.user()) if cluster == "slurm" else None
+    return Limits.of(sites.load_sites(job.site), submissions.user()) if cluster == "slurm" else None
 
 
 def check(runs: list[Run], cluster: Cluster, limits: Limits | None = None) -> None:
@@ -135,7 +135,7 @@ def submit(
             broken.mend(paths)
         gone = {run.id for run in plan.runs if run.retired}.union(without)
         now = [state for state in status.states(paths, plan) if state.run.id not in gone]
-        owed = submissions.read(paths).unsent(again=True)
+        owed = submissions.read_submissions(paths).unsent(again=True)
         done = [state for state in now if passed_over(state, again or state.run.id in owed)]
         held = [] if force else unclear(now)
         passed = {state.run.id for state in (*done, *held)}
@@ -185,7 +185,7 @@ def keep_code(paths: ResultPaths, file: Path, runs: list[Run]) -> None:
     program = runs[0].workload
     folder = Path(program.folder) if isinstance(program, Program) else Path.cwd()
     code = snapshot.take(paths.code(file), folder)
-    submission = records.read(file, Submission)
+    submission = records.read_records(file, Submission)
     records.write(file, submission.model_copy(update={"code": code}))
 
 
@@ -238,16 +238,16 @@ def _refusal(run: Run, cluster: Cluster, limits: Limits | None) -> str | None:
 
 def send(paths: ResultPaths, job: JobSpec, runs: list[Run], file: Path) -> Given:
     """Tell the cluster. The submission's file says before and after what was meant and done."""
-    cluster = records.read(file, Submission).cluster
+    cluster = records.read_records(file, Submission).cluster
     try:
         if cluster == "slurm":
             return arrays.give(paths, job, runs, file)
         if cluster == "local":
             machine.start(paths, file)
         else:
-            records.write(file, machine.started(records.read(file, Submission), os.getpid()))
+            records.write(file, machine.started(records.read_records(file, Submission), os.getpid()))
     except HpcncfError as error:
-        broken = records.read(file, Submission).model_copy(update={"error": str(error)})
+        broken = records.read_records(file, Submission).model_copy(update={"error": str(error)})
         records.write(file, broken)
         raise
     return Given([])

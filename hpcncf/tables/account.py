@@ -63,10 +63,10 @@ def settle(
         "others_cores": watched.others_cores(nodes),
         "memory_growth_mib": watched.memory_growth(nodes),
     }
-    figures = trained.figures(run, ranks, measured["cores_allocated"], epoch_instances)
+    figures = trained.figures_trained(run, ranks, measured["cores_allocated"], epoch_instances)
     spans = (measured["elapsed_s"], figures["seconds_per_epoch"], watched.training_time(ranks))
-    on_gpus = gpus.columns(run, nodes, *spans)
-    return measured | on_gpus | packed.columns(ranks) | figures | told.columns(run, ranks)
+    on_gpus = gpus.columns_gpus(run, nodes, *spans)
+    return measured | on_gpus | packed.columns_packed(ranks) | figures | told.columns(run, ranks)
 
 
 def _measured(run: Run, ranks: Sequence[RankRecord]) -> Row:
@@ -89,7 +89,7 @@ def _measured(run: Run, ranks: Sequence[RankRecord]) -> Row:
         "memory_peak_mib": memory_mib,
         "memory_efficiency": memory_mib / (asked.mem_gb * 1024) if asked else None,
         "time_efficiency": elapsed_s / (asked.timeout_min * 60) if asked else None,
-        **waits.columns(ranks),
+        **waits.columns_waits(ranks),
         "node": distinct(record.node for record in ranks),
         **{
             name: distinct(record.environment.get(name) for record in ranks)

@@ -29,7 +29,7 @@ GPUS: Final = (
 Series = Callable[[Gpu], Sequence[float | None]]
 
 
-def columns(
+def columns_gpus(
     run: Run,
     nodes: Sequence[NodeRecord],
     elapsed_s: float,

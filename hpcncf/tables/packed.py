@@ -13,7 +13,7 @@ from hpcncf.tables.trained import Row
 PACKED: Final = ("pack", "pack_runs", "pack_mps", "worked_from", "worked_to")
 
 
-def columns(ranks: Sequence[RankRecord]) -> Row:
+def columns_packed(ranks: Sequence[RankRecord]) -> Row:
     """`pack`: the ids of the runs begun side by side, None for a run alone; `worked_from` and
     `worked_to` in seconds since 1970: first step to last, of a command from start to end."""
     told = next((record.packed for record in ranks if record.packed), None)

@@ -15,7 +15,7 @@ from hpcncf.state.status import RunState
 from hpcncf.tables import account, history, watched
 from hpcncf.tables.account import MEASURED
 from hpcncf.tables.history import TOTALS
-from hpcncf.tables.trained import PHASES, TRAINED, Row
+from hpcncf.tables.trained import PHASES_TRAINED, TRAINED, Row
 
 IDENTITY: Final = (
     "run_id",
@@ -78,7 +78,7 @@ def _rank_columns() -> list[str]:
         for part in RANK_PARTS
         for name in _fields(RankRecord.model_fields[part].annotation)
     ]
-    times, sync = (f"{phase}_s" for phase in PHASES), (f"sync_{name}" for name in SYNC)
+    times, sync = (f"{phase}_s" for phase in PHASES_TRAINED), (f"sync_{name}" for name in SYNC)
     return [*RANK, *parts, *_scalars(), *times, *sync, "warnings"]
 
 
@@ -214,7 +214,7 @@ def of_rank(record: RankRecord) -> Row:
     if record.training:
         told = record.training
         row |= {name: getattr(told, name) for name in _scalars()}
-        row |= {f"{phase}_s": getattr(told.phases, f"{phase}_s") for phase in PHASES}
+        row |= {f"{phase}_s": getattr(told.phases, f"{phase}_s") for phase in PHASES_TRAINED}
         row |= {f"sync_{name}": getattr(told.sync, name, None) for name in SYNC}
     return row | {"warnings": record.warnings}
 

@@ -17,7 +17,7 @@ PAUSED: Final = 0.05
 FEWEST: Final = 9
 
 
-def figures(trained: Sequence[TrainingRecord]) -> dict[str, Any]:
+def figures_steady(trained: Sequence[TrainingRecord]) -> dict[str, Any]:
     """STEADY, of the rank in which each is furthest from 0; None where too little is known."""
     drifts = [drift(part) for part in trained]
     pauses = [pause_share(part) for part in trained]

@@ -7,12 +7,12 @@ from typing import Final, TypeGuard
 
 from hpcncf.plan import Run
 from hpcncf.records import RankRecord, Reported
-from hpcncf.tables.trained import PHASES, Row
+from hpcncf.tables.trained import PHASES_TRAINED, Row
 from hpcncf.tables.watched import ratio
 
 # These mean what they mean for our own training, and stand in the same columns.
 KNOWN: Final = ("instances_per_s", "loss", "hr10", "ndcg10", "startup_s", "evaluation_s")
-TIMED: Final = tuple(f"{phase}_s" for phase in PHASES)
+TIMED: Final = tuple(f"{phase}_s" for phase in PHASES_TRAINED)
 PARAMETER: Final = "parameter_"
 METRIC: Final = "metric_"
 

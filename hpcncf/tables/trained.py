@@ -17,7 +17,7 @@ from hpcncf.tables.steady import STEADY
 
 Row = dict[str, Any]
 
-PHASES: Final = tuple(name.removesuffix("_s") for name in Phases.model_fields)
+PHASES_TRAINED: Final = tuple(name.removesuffix("_s") for name in Phases.model_fields)
 SYNC: Final = ("sync_over", "sync_ms_per_step", "sync_bytes_per_step")
 EVALUATION: Final = ("seconds_per_evaluation", "evaluation_pairs_per_s")
 TRAINED: Final = (
@@ -33,7 +33,7 @@ TRAINED: Final = (
     "evaluation_s",
     "checkpoint_s",
     *EVALUATION,
-    *(f"{phase}_share" for phase in PHASES),
+    *(f"{phase}_share" for phase in PHASES_TRAINED),
     *SYNC,
     *STEADY,
     "parameters",
@@ -56,7 +56,7 @@ TRAINED: Final = (
 )
 
 
-def figures(run: Run, ranks: Sequence[RankRecord], cores: float, full_epoch: int | None) -> Row:
+def figures_trained(run: Run, ranks: Sequence[RankRecord], cores: float, full_epoch: int | None) -> Row:
     """All of TRAINED; each None unless every rank trained.
 
     `full_epoch`: the instances of a whole epoch, where the data is known.
@@ -76,7 +76,7 @@ def figures(run: Run, ranks: Sequence[RankRecord], cores: float, full_epoch: int
         **_evaluation(trained),
         **phase_shares(trained),
         **_sync(trained),
-        **steady.figures(trained),
+        **steady.figures_steady(trained),
         **_rows(trained),
         **_quality(trained[0]),
     }
@@ -136,7 +136,7 @@ def _evaluation(trained: Sequence[TrainingRecord]) -> Row:
 def phase_shares(trained: Sequence[TrainingRecord]) -> Row:
     """Each phase's share of the counted steps' time, over all ranks."""
     seconds = {
-        phase: sum(getattr(part.phases, f"{phase}_s") for part in trained) for phase in PHASES
+        phase: sum(getattr(part.phases, f"{phase}_s") for part in trained) for phase in PHASES_TRAINED
     }
     total = sum(seconds.values())
     return {f"{phase}_share": watched.ratio(spent, total) for phase, spent in seconds.items()}

@@ -22,11 +22,11 @@ WAITS: Final = (
 )
 
 
-def columns(ranks: Sequence[RankRecord]) -> Row:
+def columns_waits(ranks: Sequence[RankRecord]) -> Row:
     """All of WAITS; each None where a rank does not tell it, as records of older versions."""
 
     def told(value: Callable[[RankRecord], float | None]) -> list[float] | None:
-        return whole(value(record) for record in ranks)
+        return whole_waits(value(record) for record in ranks)
 
     return {
         "runnable_mean": _sum(told(lambda r: r.cpu.runnable_mean)),
@@ -41,7 +41,7 @@ def columns(ranks: Sequence[RankRecord]) -> Row:
     }
 
 
-def whole(values: Iterable[float | None]) -> list[float] | None:
+def whole_waits(values: Iterable[float | None]) -> list[float] | None:
     """None unless every one is known."""
     found = list(values)
     known = [value for value in found if value is not None]

@@ -72,7 +72,7 @@ class Now:
 
 def job_of(path: Path, settings: list[str]) -> JobSpec:
     """The job file's settings, under the name of its tuning. Raises UsageError."""
-    job = sites.anchored(jobfile.load(path, settings), path.parent)
+    job = sites.anchored(jobfile.load_jobfile(path, settings), path.parent)
     return job.model_copy(update={"name": f"{job.name[: 64 - len(SUFFIX)]}{SUFFIX}"})
 
 
@@ -97,13 +97,13 @@ def grid_of(job: JobSpec, cluster: Cluster, limits: Limits | None, gpu_hour: flo
 
 
 def look(going: Going) -> Now:
-    tuning = saved.read(going.paths, going.grid.job)
+    tuning = saved.read_saved(going.paths, going.grid.job)
     asks, rows = tuning.asks(), dict[str, Mapping[str, Any]]()
     if asks and going.paths.plan.exists():
         rows = {row["run_id"]: row for row in collect.collect(going.paths).runs}
-    found = trials.of(going.grid, asks, rows)
+    found = trials.of_trials(going.grid, asks, rows)
     whole = trials.whole_runs(going.grid, found, rows)
-    unsound = trials.unsound(going.grid, whole)
+    unsound = trials.unsound_trials(going.grid, whole)
     step = choose.next_step(going.grid.points, found, rules(going, unsound))
     return Now(tuning, found, rows, whole, unsound, step, _price(going, found, step))
 
@@ -127,7 +127,7 @@ def send(going: Going, now: Now) -> Launched:
     """Note the step's runs, then submit them, and whatever was asked for and did not end."""
     tuning = now.tuning.then(now.step.why, now.step.asks) if now.step.asks else now.tuning
     with results.writing(going.paths.folder), results.locked(going.paths):
-        if saved.read(going.paths, going.grid.job) != now.tuning:
+        if saved.read_saved(going.paths, going.grid.job) != now.tuning:
             raise UsageError(f"{going.paths.folder}: another `hpcncf tune` is at work there")
         saved.write(going.paths, tuning)
     plan = results.leave_plan(going.paths, going.grid.job, going.grid.plan(tuning.asks()))

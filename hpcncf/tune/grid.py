@@ -91,7 +91,7 @@ def of(job: JobSpec, keys: Mapping[str, str | None], rows: Mapping[str, int]) ->
             "give its points to `hpcncf submit` instead"
         )
     runs: dict[str, tuple[dict[str, Any], Run]] = {}
-    for settings in planning.points(job):
+    for settings in planning.points_plan(job):
         run = _run(job, settings, 0, keys)
         runs.setdefault(run.id, (settings, run))
     if len(runs) < 2:

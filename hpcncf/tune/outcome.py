@@ -97,7 +97,7 @@ def _advice(going: Going, now: Now, best: Figure) -> Advice | None:
     What ran is asked for, or it would not be what was verified."""
     job, ids = going.grid.job, {run.id: run for run in _whole_runs(going, now)}
     name = job.name.removesuffix(SUFFIX)
-    asked = Asked(name=name, runs=ids, job=job, site=sites.load(job.site))
+    asked = Asked(name=name, runs=ids, job=job, site=sites.load_sites(job.site))
     chosen = dict(now.whole)[best.point.index]
     for among in ([one for _, one in now.whole], [chosen]):
         found = advise(among, asked, choice=going.objective, as_measured=True)

@@ -48,7 +48,7 @@ class Tuning(Part):
         return self.model_copy(update={"rounds": [*self.rounds, more]})
 
 
-def read(paths: ResultPaths, job: JobSpec) -> Tuning:
+def read_saved(paths: ResultPaths, job: JobSpec) -> Tuning:
     """What was asked for so far, nothing where the folder has no tuning yet.
 
     Raises UsageError where it has another grid's.
@@ -56,7 +56,7 @@ def read(paths: ResultPaths, job: JobSpec) -> Tuning:
     plain = job.model_dump(mode="json", exclude_defaults=True)
     if not paths.tuning.exists():
         return Tuning(job=plain)
-    found = records.read(paths.tuning, Tuning)
+    found = records.read_records(paths.tuning, Tuning)
     if found.job != plain:
         keys = found.job.keys() | plain.keys()
         changed = sorted(key for key in keys if found.job.get(key) != plain.get(key))

@@ -31,7 +31,7 @@ FATES: Final[dict[str, Fate]] = {
 ATTEMPTS: Final = 3
 
 
-def of(grid: Grid, asks: Sequence[Ask], rows: Mapping[str, Row]) -> list[Trial]:
+def of_trials(grid: Grid, asks: Sequence[Ask], rows: Mapping[str, Row]) -> list[Trial]:
     """`rows`: of the table of runs, by run id. In the order asked."""
     points = {point.index: point for point in grid.points}
     counted = set[str]()
@@ -91,7 +91,7 @@ def whole_runs(
     return [(ids[one.rows[0]["run_id"]], one) for one in found]
 
 
-def unsound(grid: Grid, whole: Sequence[tuple[int, Configuration]]) -> frozenset[str]:
+def unsound_trials(grid: Grid, whole: Sequence[tuple[int, Configuration]]) -> frozenset[str]:
     """The classes of which some whole run's quality is worse than chance explains."""
     classes = {point.index: str(point.quality) for point in grid.points}
     all_of_them = [one for _, one in whole]

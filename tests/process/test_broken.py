@@ -27,12 +27,12 @@ SWEEP = "grid: {resources.cpus_per_task: [1, 2], training.seed: [1, 2, 3]}\n"
 def killed(job_file: JobFile, fake_slurm: FakeSlurm) -> tuple[ResultPaths, JobSpec, Plan]:
     """A submission of two arrays of three, as killed between Slurm's second answer and its note."""
     path = job_file(SWEEP)
-    job = jobfile.load(path)
+    job = jobfile.load_jobfile(path)
     paths = ResultPaths(path.parent / "results/tiny")
     plan = results.leave_plan(paths, job, jobfile.plan(job, path))
     launch.submit(paths, job, plan, "slurm")
     (file,) = submissions.files(paths)
-    whole = records.read(file, Submission)
+    whole = records.read_records(file, Submission)
     sending = [one.runs for one in whole.jobs[3:]]
     gone = {"submitter_pid": 2**22 - 1, "jobs": whole.jobs[:3], "sending": sending}
     records.write(file, whole.model_copy(update=gone))
@@ -41,7 +41,7 @@ def killed(job_file: JobFile, fake_slurm: FakeSlurm) -> tuple[ResultPaths, JobSp
 
 
 def noted(paths: ResultPaths) -> list[int]:
-    return [len(one.jobs) for one in submissions.read(paths).submissions]
+    return [len(one.jobs) for one in submissions.read_submissions(paths).submissions]
 
 
 def test_the_next_submission_notes_what_slurm_has(
@@ -57,7 +57,7 @@ def test_an_array_whose_tasks_could_not_start_is_cancelled_and_its_runs_sent_aga
     killed: tuple[ResultPaths, JobSpec, Plan], fake_slurm: FakeSlurm
 ) -> None:
     paths, job, plan = killed
-    (submission,) = submissions.read(paths).submissions
+    (submission,) = submissions.read_submissions(paths).submissions
     known = submission.jobs[0].id.split("_")[0]
     for pickle in paths.submitit(submissions.user()).glob("*_2_submitted.pkl"):
         if not pickle.name.startswith(f"{known}_"):
@@ -122,7 +122,7 @@ def test_what_slurm_had_when_the_disk_became_full_is_known_to_the_next_submissio
     (disk / "hog").unlink()
     again = subprocess.run(submit, cwd=path.parent, capture_output=True, text=True, check=False)
     assert again.returncode == 0, again.stderr
-    (first, *later) = submissions.read(paths).submissions
+    (first, *later) = submissions.read_submissions(paths).submissions
     sent = [run for one in (first, *later) for job in one.jobs for run in job.runs]
     assert sorted(sent) == sorted(run.id for run in results.read_plan(paths).runs)
     cancelled = sum(call.startswith("scancel") for call in fake_slurm.calls)

@@ -22,7 +22,7 @@ SWEEP = "grid: {training.seed: [1, 2, 3]}\n"
 
 def planned(job_file: JobFile) -> tuple[ResultPaths, JobSpec, Plan]:
     path = job_file(SWEEP)
-    job, paths = jobfile.load(path), ResultPaths(path.parent / "results/tiny")
+    job, paths = jobfile.load_jobfile(path), ResultPaths(path.parent / "results/tiny")
     return paths, job, results.leave_plan(paths, job, jobfile.plan(job, path))
 
 
@@ -35,7 +35,7 @@ def test_what_slurm_did_not_cancel_is_not_told_as_cancelled(
     fake_slurm.set(controller=False)
     with pytest.raises(HpcncfError, match="Unable to contact slurm controller"):
         cancel.cancel(paths, plan, plan.runs)
-    assert submissions.read(paths).cancellations == []
+    assert submissions.read_submissions(paths).cancellations == []
     fake_slurm.set(controller=True)
     assert launch.submit(paths, job, plan, "slurm").runs == []
     assert len(fake_slurm.submitted) == 1

@@ -22,7 +22,7 @@ JobFile = Callable[[str], Path]
 
 
 def asked(path: Path) -> Question:
-    return check_node.question(jobfile.plan(jobfile.load(path), path).active())
+    return check_node.question(jobfile.plan(jobfile.load_jobfile(path), path).active())
 
 
 def answered(path: Path, tmp_path: Path, **changes: Any) -> list[str]:
@@ -31,7 +31,7 @@ def answered(path: Path, tmp_path: Path, **changes: Any) -> list[str]:
     # Importing it takes seconds.
     records.write(tmp_path / QUESTION, question.model_copy(update={"torch": False}))
     node_view.answer(str(tmp_path))
-    told = records.read(tmp_path / ANSWER, Answer).model_copy(update=changes)
+    told = records.read_records(tmp_path / ANSWER, Answer).model_copy(update=changes)
     return list(node_view.differences(question, told, environment.versions()))
 
 
@@ -81,7 +81,7 @@ def test_of_a_command_its_program_and_files_are_looked_for(
     Path("train.py").unlink()
     records.write(tmp_path / QUESTION, question)
     node_view.answer(str(tmp_path))
-    assert records.read(tmp_path / ANSWER, Answer).missing == ["no-such-program", there[1]]
+    assert records.read_records(tmp_path / ANSWER, Answer).missing == ["no-such-program", there[1]]
 
 
 def test_the_check_is_one_rank_for_a_short_time() -> None:

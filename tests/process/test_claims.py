@@ -108,7 +108,7 @@ def test_a_dead_process_holds_nothing(tmp_path: Path) -> None:
 def test_a_later_process_of_the_same_number_is_not_the_holder(tmp_path: Path) -> None:
     run = RunPaths(tmp_path / "0123456789ab")
     attempt = claims.take(run, "local")
-    claim = records.read(attempt.claim, Claim)
+    claim = records.read_records(attempt.claim, Claim)
     earlier = claim.model_copy(update={"process_started": claim.process_started - 3600})
     records.write(attempt.claim, earlier)
     assert claims.holder(run) is None
@@ -119,7 +119,7 @@ def test_another_nodes_claim_holds_while_it_gives_signs_of_life(tmp_path: Path) 
 
     run = RunPaths(tmp_path / "0123456789ab")
     attempt = claims.take(run, "slurm", "123_4")
-    claim = records.read(attempt.claim, Claim)
+    claim = records.read_records(attempt.claim, Claim)
     records.write(attempt.claim, claim.model_copy(update={"node": "another-node"}))
     assert claims.holder(run) is not None
     old = attempt.claim.stat().st_mtime - claims.SILENT_S - 1
@@ -133,7 +133,7 @@ def test_a_clock_that_is_minutes_off_neither_kills_nor_revives(
 ) -> None:
     run = RunPaths(tmp_path / "0123456789ab")
     attempt = claims.take(run, "slurm", "123_4")
-    claim = records.read(attempt.claim, Claim)
+    claim = records.read_records(attempt.claim, Claim)
     records.write(attempt.claim, claim.model_copy(update={"node": "another-node"}))
     ours = time.time
     monkeypatch.setattr(time, "time", lambda: ours() + ahead_s)

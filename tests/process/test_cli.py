@@ -129,7 +129,7 @@ def test_plan_prints_plain_scripts_of_what_is_left(
     here: Path, job_file: JobFile, said: Said
 ) -> None:
     job_file("repeats: 3\n")
-    job = jobfile.load(here / "job.yaml")
+    job = jobfile.load_jobfile(here / "job.yaml")
     paths = ResultPaths(here / "elsewhere")
     plan = results.leave_plan(paths, job, jobfile.plan(job, here / "job.yaml"))
     make_results.complete(paths, plan.runs[:1])
@@ -176,7 +176,7 @@ def test_plan_says_when_no_script_is_left(
     here: Path, job_file: JobFile, said: Said, option: str
 ) -> None:
     job_file("")
-    job = jobfile.load(here / "job.yaml")
+    job = jobfile.load_jobfile(here / "job.yaml")
     paths = ResultPaths(here / "elsewhere")
     plan = results.leave_plan(paths, job, jobfile.plan(job, here / "job.yaml"))
     make_results.complete(paths, plan.runs)
@@ -235,7 +235,7 @@ def test_plan_says_what_is_complete_and_what_is_left(
 ) -> None:
     job_file("repeats: 3\n")
     paths = ResultPaths(here / "results/tiny")
-    job = jobfile.load(here / "job.yaml")
+    job = jobfile.load_jobfile(here / "job.yaml")
     plan = results.leave_plan(paths, job, jobfile.plan(job, here / "job.yaml"))
     make_results.complete(paths, plan.runs[:2])
     out = said("plan", "job.yaml")[1]
@@ -250,7 +250,7 @@ def test_retry_tells_of_what_it_waits_for_and_not_of_what_was_complete(
 ) -> None:
     job_file("repeats: 2\n")
     paths = ResultPaths(here / "results/tiny")
-    job = jobfile.load(here / "job.yaml")
+    job = jobfile.load_jobfile(here / "job.yaml")
     plan = results.leave_plan(paths, job, jobfile.plan(job, here / "job.yaml"))
     done, missing = (run.id[: layout.ID] for run in plan.runs)
     make_results.complete(paths, plan.runs[:1])
@@ -411,7 +411,7 @@ def test_a_log_without_a_line_says_so(here: Path, said: Said) -> None:
 def submitted_to_slurm(paths: ResultPaths, run_id: str, job_id: str) -> None:
     file = submissions.begin(paths, "slurm", [run_id], again=False)
     jobs = [submissions.SubmittedJob(id=job_id, runs=[run_id])]
-    sent = records.read(file, submissions.Submission).model_copy(update={"jobs": jobs})
+    sent = records.read_records(file, submissions.Submission).model_copy(update={"jobs": jobs})
     records.write(file, sent)
     records.write_text(paths.submitit("ann") / f"{job_id}_0_log.err", f"of job {job_id}\n")
 
@@ -464,7 +464,7 @@ def test_cancel_in_slurm_is_one_scancel(here: Path, said: Said, fake_slurm: Fake
     runs = [run.id for run in plan_of(paths).runs]
     file = submissions.begin(paths, "slurm", runs, again=False)
     jobs = [submissions.SubmittedJob(id=f"8_{task}", runs=[run]) for task, run in enumerate(runs)]
-    sent = records.read(file, submissions.Submission).model_copy(update={"jobs": jobs})
+    sent = records.read_records(file, submissions.Submission).model_copy(update={"jobs": jobs})
     records.write(file, sent)
     fake_slurm.answer("squeue", "8_2|RUNNING|None\n8_3|PENDING|Priority\n")
     fake_slurm.answer("sacct", "8_4|TIMEOUT|0:0\n8_5|FAILED|1:0\n")
@@ -514,12 +514,12 @@ def test_retry_goes_where_it_was_submitted_last(
 
 
 def test_a_table_passes_no_escape_sequence_to_the_terminal() -> None:
-    assert layout.table(["run"], [["\x1b[31mred\x07\x00"]]).splitlines()[1] == "?[31mred??"
+    assert layout.table_layout(["run"], [["\x1b[31mred\x07\x00"]]).splitlines()[1] == "?[31mred??"
 
 
 def test_a_table_wraps_its_last_column_into_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
-    text = layout.table(["a", "why"], [["x" * 20, "word " * 20], ["y", ""]])
+    text = layout.table_layout(["a", "why"], [["x" * 20, "word " * 20], ["y", ""]])
     assert max(map(len, text.splitlines())) <= 60
     assert text.count("word") == 20
 

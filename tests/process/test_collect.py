@@ -305,7 +305,7 @@ def test_phase_shares_add_up_to_one(tmp_path: Path) -> None:
 def test_what_a_step_gives_to_synchronising_is_a_mean_over_ranks(tmp_path: Path) -> None:
     run, ranks = two_ranks(tmp_path)
     told = [record.training for record in ranks if record.training]
-    figures = trained.figures(run, ranks, 2.0, None)
+    figures = trained.figures_trained(run, ranks, 2.0, None)
     # All gradients of the model, float32, in each step.
     assert (figures["sync_over"], figures["sync_bytes_per_step"]) == ("gloo", 4 * 74_673)
     waited_s, steps = (
@@ -320,7 +320,7 @@ def test_the_slowest_rank_tells_how_fast_an_evaluation_is(tmp_path: Path) -> Non
     assert ranks[1].training
     for number, epoch in enumerate(ranks[1].training.epochs):
         epoch.evaluation_s = 0.5 + number  # the other rank takes 0.4
-    told = trained.figures(run, ranks, 2.0, None)
+    told = trained.figures_trained(run, ranks, 2.0, None)
     assert told["seconds_per_evaluation"] == 1.5
     assert told["evaluation_pairs_per_s"] == pytest.approx(65_400 / 1.5)
 
@@ -332,18 +332,18 @@ def test_of_records_that_tell_no_pairs_and_of_no_evaluation_there_is_no_speed(
     every = [epoch for rank in ranks if rank.training for epoch in rank.training.epochs]
     for epoch in every:
         epoch.evaluation_pairs = None
-    told = trained.figures(run, ranks, 2.0, None)
+    told = trained.figures_trained(run, ranks, 2.0, None)
     assert (told["seconds_per_evaluation"], told["evaluation_pairs_per_s"]) == (0.4, None)
     for epoch in every:
         epoch.hr10, epoch.evaluation_s = None, 0.0
-    told = trained.figures(run, ranks, 2.0, None)
+    told = trained.figures_trained(run, ranks, 2.0, None)
     assert {told[name] for name in trained.EVALUATION} == {None}
 
 
 def test_one_rank_gives_nothing_to_synchronising(tmp_path: Path) -> None:
     paths = make_results.demo(tmp_path, repeats=1)
     run = shaped(paths, tasks=1)
-    figures = trained.figures(run, [make_results.rank_record(run, 0)], 1.0, None)
+    figures = trained.figures_trained(run, [make_results.rank_record(run, 0)], 1.0, None)
     assert {figures[name] for name in trained.SYNC} == {None}
 
 
@@ -352,7 +352,7 @@ def test_epochs_keep_the_slowest_ranks_time(tmp_path: Path) -> None:
     run = shaped(paths, tasks=2)
     make_results.leave(paths, run)
     path = paths.run(run.id).attempt(1).rank(1)
-    late = records.read(path, RankRecord)
+    late = records.read_records(path, RankRecord)
     assert late.training
     late.training.epochs[0].training_s = 1000.0
     records.write(path, late)

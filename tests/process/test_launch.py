@@ -36,23 +36,23 @@ grid:
 
 
 def prepared(path: Path) -> tuple[ResultPaths, JobSpec, Plan]:
-    job = jobfile.load(path)
+    job = jobfile.load_jobfile(path)
     paths = ResultPaths(path.parent / "results" / job.name)
     return paths, job, results.leave_plan(paths, job, jobfile.plan(job, path))
 
 
 def test_a_results_folder_holds_the_job_and_the_plan(job_file: JobFile) -> None:
     paths, job, plan = prepared(job_file(SWEEP))
-    assert jobfile.load(paths.job) == job
+    assert jobfile.load_jobfile(paths.job) == job
     assert read_plan(paths) == plan
 
 
 def test_text_that_looks_like_a_number_stays_text_in_job_yaml(job_file: JobFile) -> None:
     path = job_file("")
-    job = jobfile.load(path, ["name='1e3'"])
+    job = jobfile.load_jobfile(path, ["name='1e3'"])
     paths = ResultPaths(path.parent / "results")
     results.leave_plan(paths, job, jobfile.plan(job, path))
-    assert jobfile.load(paths.job).name == "1e3"
+    assert jobfile.load_jobfile(paths.job).name == "1e3"
 
 
 def test_a_folder_of_another_job_is_refused_and_left_alone(job_file: JobFile) -> None:
@@ -83,7 +83,7 @@ def test_an_unwritable_folder_is_one_message(job_file: JobFile) -> None:
 
 def test_data_that_is_not_prepared_is_told_with_the_command(job_file: JobFile) -> None:
     path = job_file("")
-    job = jobfile.load(path, ["data.path=elsewhere", "data.dataset=frappe"])
+    job = jobfile.load_jobfile(path, ["data.path=elsewhere", "data.dataset=frappe"])
     plan = jobfile.plan(job, path)
     command = rf"`hpcncf data prepare frappe -o {path.parent}/elsewhere`"
     with pytest.raises(UsageError, match=command):
@@ -97,7 +97,7 @@ def test_data_prepared_anew_since_the_plan_is_told_with_what_to_do(
     data = tmp_path / "other"
     synthetic.prepare(data, users=8, items=60, train_rows=90, test_negatives=9)
     path = job_file("")
-    job = jobfile.load(path, [f"data.path={data}"])
+    job = jobfile.load_jobfile(path, [f"data.path={data}"])
     plan = jobfile.plan(job, path)
     launch.check(plan.active(), "local")
     synthetic.prepare(data, users=8, items=60, train_rows=90, test_negatives=9, seed=2, force=True)
@@ -128,9 +128,9 @@ def test_what_this_machine_cannot_do_is_refused_with_counts(
     job_file: JobFile, asked: dict[str, int], why: str
 ) -> None:
     path = job_file("")
-    job = jobfile.load(path, [f"resources.{key}={value}" for key, value in asked.items()])
+    job = jobfile.load_jobfile(path, [f"resources.{key}={value}" for key, value in asked.items()])
     if "tasks_per_node" in asked:
-        job = jobfile.load(
+        job = jobfile.load_jobfile(
             path,
             [
                 "resources.tasks_per_node=4096",
@@ -151,7 +151,7 @@ def test_more_memory_than_there_is_is_told_where_the_run_stays_here(
     job_file: JobFile, tmp_path: Path
 ) -> None:
     there = machine.memory_gb()
-    job = jobfile.load(job_file(""), [f"resources.mem_gb={there + 900:.0f}"])
+    job = jobfile.load_jobfile(job_file(""), [f"resources.mem_gb={there + 900:.0f}"])
     runs = jobfile.plan(job, tmp_path / "job.yaml").active()
     (told,) = launch.doubts(runs, "local")
     assert told.startswith(
@@ -193,7 +193,7 @@ def launch_run(resources: Resources) -> Run:
 
 def test_the_debug_cluster_runs_one_rank_only(job_file: JobFile) -> None:
     path = job_file("")
-    plan = jobfile.plan(jobfile.load(path, ["resources.tasks_per_node=2"]), path)
+    plan = jobfile.plan(jobfile.load_jobfile(path, ["resources.tasks_per_node=2"]), path)
     with pytest.raises(UsageError, match="has 2 ranks; --cluster debug runs one"):
         launch.check(plan.active(), "debug")
 
@@ -208,7 +208,7 @@ def test_a_sweep_over_cores_becomes_one_array_per_size(
         line for text in fake_slurm.submitted for line in text.splitlines() if "array" in line
     ]
     assert arrays == ["#SBATCH --array=0-2%3", "#SBATCH --array=0-2%3"]
-    (submission,) = submissions.read(paths).submissions
+    (submission,) = submissions.read_submissions(paths).submissions
     assert sorted(one.id for one in submission.jobs) == [
         f"{j}_{t}" for j in (100, 101) for t in range(3)
     ]
@@ -219,7 +219,7 @@ def test_the_whole_script_that_sbatch_gets(job_file: JobFile, fake_slurm: FakeSl
     site = Path(job_file("site: lab.yaml\n").parent / "lab.yaml")
     site.write_text("partition: short\naccount: lab\nsetup: [module load python]\n")
     path = job_file("site: lab.yaml\nexclusive: true\nrepeats: 2\n")
-    job = sites.anchored(jobfile.load(path, ["resources.cpus_per_task=3"]), path.parent)
+    job = sites.anchored(jobfile.load_jobfile(path, ["resources.cpus_per_task=3"]), path.parent)
     paths = ResultPaths(path.parent / "results")
     plan = results.leave_plan(paths, job, jobfile.plan(job, path))
     launch.submit(paths, job, plan, "slurm")
@@ -239,7 +239,7 @@ def test_what_sbatch_says_reaches_the_user_and_the_submission(
         launch.submit(paths, job, plan, "slurm")
     states = status.states(paths, plan)
     assert [state.state for state in states] == ["failed", "failed"]
-    assert "Invalid account" not in progress.table(states)
+    assert "Invalid account" not in progress.table_progress(states)
     told = "2 runs failed: not submitted: Slurm did not take the job: sbatch: error: Invalid"
     assert failures.page(paths, states).startswith(told)
     (fake_slurm.folder / "refuse").unlink()
@@ -259,9 +259,9 @@ def test_a_run_left_out_says_why_until_it_is_sent(tmp_path: Path) -> None:
     paths = make_results.demo(tmp_path, repeats=1)
     run = make_results.plan_of(paths).runs[-1].id
     submissions.begin(paths, "slurm", [], False, refused={run: "needs 512 cores"})
-    assert submissions.read(paths).refused == {run: "needs 512 cores"}
+    assert submissions.read_submissions(paths).refused == {run: "needs 512 cores"}
     submissions.begin(paths, "slurm", [run], False)
-    assert submissions.read(paths).refused == {}
+    assert submissions.read_submissions(paths).refused == {}
 
 
 @pytest.mark.parametrize(
@@ -334,14 +334,14 @@ def test_a_submission_says_which_attempts_were_over(
     )
     launch.submit(paths, job, plan, "slurm")
     assert len(fake_slurm.submitted) == 1
-    (written,) = submissions.read(paths).submissions
+    (written,) = submissions.read_submissions(paths).submissions
     assert written.over == {plan.runs[0].id: 1}
 
 
 def test_a_broken_submission_leaves_a_file_that_says_what_was_meant(job_file: JobFile) -> None:
     paths, _, plan = prepared(job_file(""))
     file = submissions.begin(paths, "slurm", [plan.runs[0].id], again=False)
-    written = records.read(file, Submission)
+    written = records.read_records(file, Submission)
     assert (written.runs, written.jobs) == ([plan.runs[0].id], [])
 
 
@@ -357,7 +357,7 @@ def test_plans_that_are_joined_at_the_same_moment_lose_no_run(job_file: JobFile)
     paths = ResultPaths(path.parent / "results")
 
     def join(seed: int) -> None:
-        job = jobfile.load(path, [f"training.seed={seed}"])
+        job = jobfile.load_jobfile(path, [f"training.seed={seed}"])
         results.leave_plan(paths, job, jobfile.plan(job, path))
 
     with ThreadPoolExecutor(4) as pool:
@@ -371,7 +371,7 @@ def test_a_cache_that_cannot_be_written_is_told_where_the_queue_would_fail_unhea
     (tmp_path / "cache").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     path = job_file("")
-    job = jobfile.load(path)
+    job = jobfile.load_jobfile(path)
     plan, paths = jobfile.plan(job, path), ResultPaths(tmp_path / "results")
     results.leave_plan(paths, job, plan)
     with pytest.raises(HpcncfError, match=r"cannot be written: .*set XDG_CACHE_HOME"):
@@ -430,7 +430,7 @@ def test_arrays_are_no_larger_than_slurm_takes(job_file: JobFile, fake_slurm: Fa
         line for text in fake_slurm.submitted for line in text.splitlines() if "--array" in line
     ]
     assert arrays == ["#SBATCH --array=0-2%3", "#SBATCH --array=0-2%3"]  # one element is no array
-    (submission,) = submissions.read(paths).submissions
+    (submission,) = submissions.read_submissions(paths).submissions
     assert [one.runs for one in submission.jobs] == [[run.id] for run in plan.runs]
 
 
@@ -440,14 +440,14 @@ def test_several_runs_share_a_task(job_file: JobFile) -> None:
     path.write_text(path.read_text().replace("mem_gb: 1,", "mem_gb: 1, runs_per_task: 2,"))
     paths, job, plan = prepared(path)
     launch.submit(paths, job, plan, "slurm")
-    (submission,) = submissions.read(paths).submissions
+    (submission,) = submissions.read_submissions(paths).submissions
     assert [len(one.runs) for one in submission.jobs] == [2, 2, 1]
 
 
 def test_a_report_waits_for_every_array(job_file: JobFile, fake_slurm: FakeSlurm) -> None:
     paths, job, plan = prepared(job_file(SWEEP))
     launch.submit(paths, job, plan, "slurm", report=True)
-    (submission,) = submissions.read(paths).submissions
+    (submission,) = submissions.read_submissions(paths).submissions
     arrays = dict.fromkeys(one.id.split("_")[0] for one in submission.jobs)
     assert submission.report_job is not None
     assert f"#SBATCH --dependency=afterany:{':'.join(arrays)}" in fake_slurm.submitted[-1]
@@ -458,7 +458,7 @@ def test_mail_belongs_to_the_report_where_there_is_one(
 ) -> None:
     Path(job_file("").parent / "lab.yaml").write_text("mail_user: me@lab\nmail_type: [END]\n")
     path = job_file("site: lab.yaml\n")
-    job = sites.anchored(jobfile.load(path), path.parent)
+    job = sites.anchored(jobfile.load_jobfile(path), path.parent)
     paths = ResultPaths(path.parent / "results")
     plan = results.leave_plan(paths, job, jobfile.plan(job, path))
     launch.submit(paths, job, plan, "slurm", report=True)

@@ -13,7 +13,7 @@ from conftest import within
 from make_runs import tiny
 
 from hpcncf import claims, records, results
-from hpcncf.jobfile import load, plan
+from hpcncf.jobfile import load_jobfile, plan
 from hpcncf.paths import ResultPaths, RunPaths
 from hpcncf.records import RankRecord
 
@@ -29,8 +29,8 @@ def planned(folder: Path, ranks: int, epochs: int = 2) -> tuple[ResultPaths, Run
     tiny(folder / "data")
     job = folder / "small.yaml"
     job.write_text(JOB.format(data=folder / "data", ranks=ranks, epochs=epochs))
-    paths, made = ResultPaths(folder / "results"), plan(load(job), job)
-    results.leave_plan(paths, load(job), made)
+    paths, made = ResultPaths(folder / "results"), plan(load_jobfile(job), job)
+    results.leave_plan(paths, load_jobfile(job), made)
     return paths, paths.run(made.runs[0].id)
 
 
@@ -62,7 +62,7 @@ def test_a_rank_that_waits_for_the_first_leaves_its_record_in_the_attempt_of_its
         second.communicate(timeout=120)
     finally:
         second.kill()
-    left = records.read(attempt.rank(1), RankRecord)
+    left = records.read_records(attempt.rank(1), RankRecord)
     assert (left.outcome, left.exit_code) == ("stopped", 128 + signal.SIGTERM)
 
 
@@ -89,7 +89,7 @@ def test_an_attempt_that_was_taken_for_ended_ends_when_it_sees_that(tmp_path: Pa
         silent.communicate(timeout=120)
     finally:
         silent.kill()
-    left = records.read(run.attempt(1).rank(0), RankRecord)
+    left = records.read_records(run.attempt(1).rank(0), RankRecord)
     assert left.outcome == "failed"
     assert left.error is not None
     assert left.error["message"].startswith("attempt 2 works at this run")

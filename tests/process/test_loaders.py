@@ -150,15 +150,15 @@ def test_too_little_shared_memory_is_told_before_workers_die_of_it() -> None:
 
 def test_of_settings_for_a_gpu_a_cpu_says_that_they_do_nothing() -> None:
     cpu = torch.device("cpu")
-    assert copying.warnings(Training(), cpu) == []
+    assert copying.warnings_copying(Training(), cpu) == []
     given = Training(pin_memory=True, non_blocking=False, prefetch_to_device=True)
-    told = copying.warnings(given, cpu)
+    told = copying.warnings_copying(given, cpu)
     assert [each.split()[0] for each in told] == [
         "training.pin_memory",
         "training.non_blocking",
         "training.prefetch_to_device",
     ]
-    assert copying.warnings(given, torch.device("cuda")) == []
+    assert copying.warnings_copying(given, torch.device("cuda")) == []
 
 
 @pytest.mark.gpu

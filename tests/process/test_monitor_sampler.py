@@ -111,7 +111,7 @@ def test_the_node_file_tells_the_same_seconds_as_the_record(tmp_path: Path) -> N
     for thread in threads:
         thread.join()
     found = monitor.stop()
-    node = records.read(file, NodeRecord)
+    node = records.read_records(file, NodeRecord)
     grown_s = found.cpu.user_s + found.cpu.system_s - before_s
 
     assert node.cpus == usable_cpus()
@@ -133,7 +133,7 @@ def test_only_the_cpus_asked_for_are_told(tmp_path: Path) -> None:
     monitor = Monitor("run", 1, node_file=tmp_path / "node-0.json", node_cpus=[last])
     monitor.start()
     monitor.stop()
-    assert records.read(tmp_path / "node-0.json", NodeRecord).cpus == [last]
+    assert records.read_records(tmp_path / "node-0.json", NodeRecord).cpus == [last]
 
 
 def test_a_series_that_cannot_be_written_is_a_warning_and_not_the_end(tmp_path: Path) -> None:

@@ -111,9 +111,9 @@ def test_tf32_on_a_cpu_does_nothing_and_is_said_to() -> None:
     before = torch.get_float32_matmul_precision()
     with precision.allowed(asked, CPU):
         assert torch.get_float32_matmul_precision() == before
-    (said,) = precision.warnings(asked, CPU)
+    (said,) = precision.warnings_precision(asked, CPU)
     assert "has no effect" in said
-    assert precision.warnings(Training(), CPU) == []
+    assert precision.warnings_precision(Training(), CPU) == []
 
 
 def test_tf32_is_allowed_on_a_gpu_only_while_it_trains() -> None:

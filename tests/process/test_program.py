@@ -46,7 +46,7 @@ class Own:
         return self.planned()[0]
 
     def planned(self) -> list[Run]:
-        job = jobfile.load(self.folder / "job.yaml")
+        job = jobfile.load_jobfile(self.folder / "job.yaml")
         return jobfile.plan(job, self.folder / "job.yaml").active()
 
     def begins(self, run: Run, **variables: str) -> subprocess.Popen[bytes]:
@@ -69,7 +69,7 @@ class Own:
         return self.paths.run(run.id).attempts()[-1]
 
     def record(self, run: Run, rank: int = 0) -> RankRecord:
-        return records.read(self.attempt(run).rank(rank), RankRecord)
+        return records.read_records(self.attempt(run).rank(rank), RankRecord)
 
 
 @pytest.fixture
@@ -241,7 +241,7 @@ def test_while_it_runs_its_progress_tells_what_it_reported(own: Own) -> None:
         assert within(120, lambda: bool(reported(progress)))
         rank.terminate()
         rank.communicate(timeout=120)
-    told = records.read(progress, Progress)
+    told = records.read_records(progress, Progress)
     assert told.reported == {"epoch": 2, "epochs": 9, "instances_per_s": 50}
     assert told.instances_per_s == 50
 
@@ -249,7 +249,7 @@ def test_while_it_runs_its_progress_tells_what_it_reported(own: Own) -> None:
 def reported(progress: Path) -> Mapping[str, object]:
     """So far; nothing while it is not written, or was before the program's first words."""
     with suppress(RecordError):
-        return records.read(progress, Progress).reported
+        return records.read_records(progress, Progress).reported
     return {}
 
 

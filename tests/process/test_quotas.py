@@ -45,7 +45,7 @@ def test_the_configuration_is_read_whatever_stands_around_it() -> None:
 
 def test_a_slurm_that_does_not_answer_sets_no_limit(fake_slurm: FakeSlurm) -> None:
     fake_slurm.set(controller=False)
-    assert quotas.quota(Site()) == quotas.Quota()
+    assert quotas.quota_quotas(Site()) == quotas.Quota()
     assert quotas.queued(["1_0"]) is None
 
 
@@ -53,4 +53,4 @@ def test_a_slurm_that_does_not_answer_sets_no_limit(fake_slurm: FakeSlurm) -> No
 def test_slurm_is_asked_for_its_largest_array(fake_slurm: FakeSlurm, most: int, array: int) -> None:
     """0 forbids arrays, but not jobs."""
     fake_slurm.set(max_array_size=most)
-    assert quotas.quota(Site()).array == array
+    assert quotas.quota_quotas(Site()).array == array

@@ -53,7 +53,7 @@ KNOWN_HERE = re.sub("(?m)^(partition|account|qos|constraint|reservation): .*\n",
 
 
 def sent(path: Path, folder: Path) -> tuple[JobSpec, ResultPaths]:
-    job = sites.anchored(jobfile.load(path), path.parent)
+    job = sites.anchored(jobfile.load_jobfile(path), path.parent)
     paths = ResultPaths(folder)
     plan = results.leave_plan(paths, job, jobfile.plan(job, path))
     launch.submit(paths, job, plan, "slurm")
@@ -75,7 +75,7 @@ def test_what_is_printed_is_sent_byte_by_byte(
 def test_the_script_of_a_site_that_sets_everything(job_file: JobFile) -> None:
     path = job_file("site: ./all.yaml\n")
     (path.parent / "all.yaml").write_text(EVERYTHING)
-    job = sites.anchored(jobfile.load(path), path.parent)
+    job = sites.anchored(jobfile.load_jobfile(path), path.parent)
     assert (
         scripts.text(Path("/shared/results"), job, job.resources, 2)
         == (DATA / "site.sh").read_text()
@@ -85,7 +85,7 @@ def test_the_script_of_a_site_that_sets_everything(job_file: JobFile) -> None:
 def test_a_script_is_printed_where_there_is_no_slurm(
     job_file: JobFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = jobfile.load(job_file(""))
+    job = jobfile.load_jobfile(job_file(""))
     monkeypatch.setenv("PATH", "")
     assert scripts.text(Path("/nowhere"), job, job.resources, 1).startswith("#!/bin/bash\n")
 
@@ -94,7 +94,7 @@ def test_a_script_is_printed_where_there_is_no_slurm(
 def test_a_folder_whose_name_slurm_reads_otherwise_is_refused(
     job_file: JobFile, tmp_path: Path, folder: str
 ) -> None:
-    job = jobfile.load(job_file(""))
+    job = jobfile.load_jobfile(job_file(""))
     with pytest.raises(UsageError, match=r"Slurm writes logs below it.*choose --results"):
         scripts.text(tmp_path / folder, job, job.resources, 1)
 
@@ -122,7 +122,7 @@ PATHS = st.text(
 @given(PATHS, PATHS)
 def test_no_path_or_container_breaks_out_into_the_shell(name: str, image: str) -> None:
     site = Site(venv=f"/{name}", container=shlex.join(["apptainer", "exec", image]))
-    shown = bash(f"printf '%s\\0' {request.python(site)}")
+    shown = bash(f"printf '%s\\0' {request.python_request(site)}")
     assert shown.split("\0") == ["apptainer", "exec", image, f"/{name}/bin/python", ""]
 
 
@@ -140,7 +140,7 @@ def bash(script: str, **variables: str) -> str:
 def test_a_path_below_home_is_of_whoever_runs_it() -> None:
     site = Site(venv="~/my env")
     assert (
-        bash(f"printf %s {request.python(site)}", HOME="/home/me") == "/home/me/my env/bin/python"
+        bash(f"printf %s {request.python_request(site)}", HOME="/home/me") == "/home/me/my env/bin/python"
     )
 
 
@@ -229,9 +229,9 @@ def test_srun_may_be_told_what_does_not_contradict(argument: str) -> None:
 
 
 def test_the_python_that_submits_starts_the_ranks_unless_the_site_says_otherwise() -> None:
-    assert request.python(Site()) == shlex.quote(sys.executable)
-    assert request.python(Site(conda="ncf")) == "python3"
-    assert request.python(Site(container="podman run image")) == "podman run image python3"
+    assert request.python_request(Site()) == shlex.quote(sys.executable)
+    assert request.python_request(Site(conda="ncf")) == "python3"
+    assert request.python_request(Site(container="podman run image")) == "podman run image python3"
 
 
 def planned(asked: dict[str, object], repeats: int = 1) -> tuple[JobSpec, list[Run]]:
@@ -246,7 +246,7 @@ def planned(asked: dict[str, object], repeats: int = 1) -> tuple[JobSpec, list[R
 
 def by_hand(asked: dict[str, object], site: Site, repeats: int = 1) -> str:
     job, runs = planned(asked, repeats)
-    return byhand.text(job, site, runs, byhand.Source(Path("/j.yaml"), Path("/r")))
+    return byhand.text_byhand(job, site, runs, byhand.Source(Path("/j.yaml"), Path("/r")))
 
 
 def flags(script: str) -> set[str]:
@@ -261,7 +261,7 @@ def test_by_hand_slurm_is_asked_for_the_same(tmp_path: Path) -> None:
     for repeats in (1, 3):
         runs = expand(job.model_copy(update={"repeats": repeats}), {}).runs
         source = byhand.Source(Path("/j.yaml"), Path("/r"))
-        plain = flags(byhand.text(job, sites.load(job.site), runs, source))
+        plain = flags(byhand.text_byhand(job, sites.load_sites(job.site), runs, source))
         ours = flags(scripts.text(tmp_path, job, job.resources, repeats))
         files = ("#SBATCH --output", "#SBATCH --error", "#SBATCH --wckey")
         assert {line for line in plain if not line.startswith(files)} == {
@@ -301,7 +301,7 @@ def test_by_hand_a_value_in_a_comment_stays_on_its_line() -> None:
     job, (run,) = planned({})
     varied = run.model_copy(update={"varied": {"data.path": "/a\nrm -rf ~"}})
     source = byhand.Source(Path("/j.yaml"), Path("/r"))
-    script = byhand.text(job, Site(), [varied, varied], source)
+    script = byhand.text_byhand(job, Site(), [varied, varied], source)
     assert f"    {run.id}  # path=/a?rm -rf ~ repeat=0\n" in script
 
 
@@ -312,7 +312,7 @@ def test_by_hand_no_path_or_setting_breaks_out_into_the_shell(
 ) -> None:
     job, runs = planned({})
     source = byhand.Source(Path("/j", file), Path("/r", results), [setting])
-    script = byhand.text(job, Site(container="env"), runs, source)
+    script = byhand.text_byhand(job, Site(container="env"), runs, source)
     shown = bash("srun() { printf '%s\\0' \"$@\"; }\n" + script).split("\0")
     assert shown[shown.index("-m") + 1 :] == [
         *("hpcncf.worker", str(Path("/j", file)), "--run-id", runs[0].id),

@@ -104,7 +104,7 @@ def test_what_would_is_found(line: str) -> None:
 def test_yaml_is_read_by_a_safe_loader(tmp_path: Path) -> None:
     assert issubclass(plain_yaml.Loader, yaml.SafeLoader)
     evil = f"!!python/object/apply:os.system ['touch {tmp_path}/done']\n"
-    for name, read in (("job.yaml", jobfile.load), ("site.yaml", lambda p: sites.load(str(p)))):
+    for name, read in (("job.yaml", jobfile.load_jobfile), ("site.yaml", lambda p: sites.load_sites(str(p)))):
         path = tmp_path / name
         path.write_text(f"name: {evil}")
         with pytest.raises(UsageError, match="not readable as YAML"):
@@ -194,14 +194,14 @@ def test_nothing_is_sent_from_a_folder_that_others_may_use(
     job_file: Callable[[str], Path], fake_slurm: FakeSlurm
 ) -> None:
     path = job_file("")
-    job, paths = jobfile.load(path), ResultPaths(path.parent / "results")
+    job, paths = jobfile.load_jobfile(path), ResultPaths(path.parent / "results")
     plan = results.leave_plan(paths, job, jobfile.plan(job, path))
     paths.submitit(submissions.user()).mkdir(mode=0o777)
     paths.submitit(submissions.user()).chmod(0o777)
     with pytest.raises(HpcncfError, match="others may use it"):
         launch.submit(paths, job, plan, "slurm")
     assert fake_slurm.submitted == []
-    (submission,) = submissions.read(paths).submissions
+    (submission,) = submissions.read_submissions(paths).submissions
     assert "others may use it" in str(submission.error)
 
 
@@ -211,7 +211,7 @@ def test_files_are_named_by_hashes_whatever_the_values_are(tmp_path: Path) -> No
         "name: a\nworkload: {command: [echo, '{x}']}\nparameters: {x: a}\n"
         "grid: {parameters.x: ['../../../etc/passwd', 'a b', '$(id)', '/']}\n"
     )
-    plan = jobfile.plan(jobfile.load(path), path)
+    plan = jobfile.plan(jobfile.load_jobfile(path), path)
     assert len({run.id for run in plan.runs}) == 4
     assert all(re.fullmatch("[0-9a-f]{12}", run.id) for run in plan.runs)
 
@@ -221,7 +221,7 @@ def test_names_that_lead_elsewhere_are_refused(tmp_path: Path, name: str) -> Non
     path = tmp_path / "job.yaml"
     path.write_text(f"name: {json.dumps(name)}\ndata: {{path: x}}\n")
     with pytest.raises(UsageError, match="name"):
-        jobfile.load(path)
+        jobfile.load_jobfile(path)
     plain = make_results.plan_of(make_results.demo(tmp_path)).runs[0].model_dump()
     with pytest.raises(ValidationError):
         Run.model_validate(plain | {"id": name.replace(".hidden", "..")})
@@ -234,7 +234,7 @@ def test_a_report_shows_whatever_a_record_says_as_text(tmp_path: Path) -> None:
     make_results.complete(paths, runs[1:])
     for run in runs[1:]:
         for file in paths.run(run.id).attempt(1).ranks():
-            record = records.read(file, RankRecord)
+            record = records.read_records(file, RankRecord)
             about = {"cpu_model": EVIL, "commit": EVIL, "python": EVIL, "torch": EVIL}
             changes = {"node": EVIL, "warnings": [EVIL], "environment": about}
             records.write(file, record.model_copy(update=changes))
@@ -282,7 +282,7 @@ def test_a_secret_in_the_environment_is_not_in_what_slurm_gets(
 ) -> None:
     monkeypatch.setenv("WANDB_API_KEY", SECRET)
     path = job_file("")
-    job, paths = jobfile.load(path), ResultPaths(path.parent / "results")
+    job, paths = jobfile.load_jobfile(path), ResultPaths(path.parent / "results")
     plan = results.leave_plan(paths, job, jobfile.plan(job, path))
     launch.submit(paths, job, plan, "slurm")
     assert fake_slurm.submitted
@@ -294,7 +294,7 @@ def test_what_may_hold_a_secret_is_for_its_user_alone(
 ) -> None:
     """Batch scripts (a site's `environment`), logs, pickles; the changes in a checkout."""
     path = job_file("")
-    job, paths = jobfile.load(path), ResultPaths(path.parent / "results")
+    job, paths = jobfile.load_jobfile(path), ResultPaths(path.parent / "results")
     plan = results.leave_plan(paths, job, jobfile.plan(job, path))
     launch.submit(paths, job, plan, "slurm")
     assert fake_slurm.submitted

@@ -103,7 +103,7 @@ def test_two_users_submit_into_one_folder_at_once_and_nothing_is_lost(group_fold
     from hpcncf.paths import ResultPaths
     from hpcncf.results import read_plan
 
-    known = submissions.read(ResultPaths(results))
+    known = submissions.read_submissions(ResultPaths(results))
     assert len(read_plan(ResultPaths(results)).runs) == 16
     assert (len(known.submissions), known.problems) == (16, [])
     assert {path.stat().st_mode & stat.S_IWGRP for path in results.rglob("*")} == {stat.S_IWGRP}

@@ -13,7 +13,7 @@ import pytest
 from conftest import within
 
 from hpcncf import records, results, submissions
-from hpcncf.jobfile import load, plan
+from hpcncf.jobfile import load_jobfile, plan
 from hpcncf.monitor.cores import usable_cpus
 from hpcncf.paths import ResultPaths
 from hpcncf.plan import Plan, Run
@@ -51,8 +51,8 @@ def planned(folder: Path, *kinds: str) -> tuple[ResultPaths, Plan]:
     job = folder / "packed.yaml"
     job.write_text(JOB.replace("KINDS", ", ".join(kinds)).replace("PYTHON", sys.executable))
     (folder / "program.py").write_text(PROGRAM)
-    paths, made = ResultPaths(folder / "results"), plan(load(job), job)
-    results.leave_plan(paths, load(job), made)
+    paths, made = ResultPaths(folder / "results"), plan(load_jobfile(job), job)
+    results.leave_plan(paths, load_jobfile(job), made)
     return paths, made
 
 
@@ -77,7 +77,7 @@ def left(paths: ResultPaths, made: Plan) -> dict[str, list[RankRecord]]:
     """Kind -> the records of its attempts."""
     return {
         run.varied["parameters.kind"]: [
-            records.read(path, RankRecord)
+            records.read_records(path, RankRecord)
             for attempt in paths.run(run.id).attempts()
             for path in attempt.ranks()
         ]
@@ -103,7 +103,7 @@ def test_one_that_fails_ends_no_other_and_each_has_its_own_core_record_and_log(
     assert done.packed is not None
     assert sorted(done.packed.runs) == sorted(run.id for run in made.runs)
     assert paths.run(done.run_id).attempt(1).log(0).read_text().startswith("I am one that ends\n")
-    assert records.read(paths.run(failed.run_id).attempt(1).end, End).exit_codes == [3]
+    assert records.read_records(paths.run(failed.run_id).attempt(1).end, End).exit_codes == [3]
 
 
 def test_warned_they_all_stop_the_job_is_put_back_once_and_they_go_on(tmp_path: Path) -> None:
@@ -126,5 +126,5 @@ def test_one_that_is_cancelled_ends_alone_and_is_no_failure(tmp_path: Path) -> N
     (waiting,) = [run for run in made.runs if run.varied["parameters.kind"] == "waits"]
     submissions.cancel(paths, [waiting.id])
     assert process.wait(timeout=120) == 0
-    assert records.read(paths.run(waiting.id).attempt(1).end, End).reason == "cancelled"
+    assert records.read_records(paths.run(waiting.id).attempt(1).end, End).reason == "cancelled"
     assert [record.outcome for record in left(paths, made)["ends"]] == ["completed"]

@@ -16,7 +16,7 @@ TEMPLATES = sorted(sites.templates().glob("*.yaml"))
 
 @pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.name)
 def test_every_template_loads(path: Path) -> None:
-    assert sites.load(path.stem) == sites.load(str(path))
+    assert sites.load_sites(path.stem) == sites.load_sites(str(path))
 
 
 def test_there_are_templates() -> None:
@@ -129,12 +129,12 @@ def test_an_unknown_key_of_a_site_is_named_with_the_nearest(tmp_path: Path) -> N
     path = tmp_path / "mine.yaml"
     path.write_text("partitoin: short\n")
     with pytest.raises(UsageError, match=r"mine\.yaml: unknown key 'partitoin'.*'partition'"):
-        sites.load(str(path))
+        sites.load_sites(str(path))
 
 
 def test_an_unknown_site_is_told_what_there_is() -> None:
     with pytest.raises(UsageError, match=r"no site 'cpus'.*'cpu'.*Known sites: .*cpu, .*gpu"):
-        sites.load("cpus")
+        sites.load_sites("cpus")
 
 
 def test_a_users_own_site_goes_before_the_template(
@@ -143,7 +143,7 @@ def test_a_users_own_site_goes_before_the_template(
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     sites.personal().mkdir(parents=True)
     (sites.personal() / "cpu.yaml").write_text("partition: mine\n")
-    assert sites.load("cpu").partition == "mine"
+    assert sites.load_sites("cpu").partition == "mine"
 
 
 def test_a_sites_path_counts_from_the_job_file(tmp_path: Path) -> None:

@@ -183,12 +183,12 @@ def test_a_submission_keeps_the_code_and_a_run_of_other_code_says_so(
     job_file: Callable[[str], Path], checkout: Path
 ) -> None:
     path = job_file("repeats: 1\n")
-    job = jobfile.load(path)
+    job = jobfile.load_jobfile(path)
     paths = ResultPaths(path.parent / "results")
     plan = results.leave_plan(paths, job, jobfile.plan(job, path))
     file = submissions.begin(paths, "debug", [plan.runs[0].id], again=False)
     launch.keep_code(paths, file, plan.runs)
-    written = records.read(file, Submission)
+    written = records.read_records(file, Submission)
     assert {code.of: code.folder for code in written.code}["folder"] == str(checkout)
     other = [code.model_copy(update={"sha256": "0" * 64}) for code in written.code]
     records.write(file, written.model_copy(update={"code": other}))

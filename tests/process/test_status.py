@@ -94,7 +94,7 @@ def submitted(paths: ResultPaths, pid: int, started: float) -> None:
     runs = [run.id for run in plan_of(paths).runs]
     file = submissions.begin(paths, "local", runs, again=False)
     job = SubmittedJob(id=str(pid), runs=runs, process_started=started)
-    known = records.read(file, Submission).model_copy(update={"jobs": [job]})
+    known = records.read_records(file, Submission).model_copy(update={"jobs": [job]})
     records.write(file, known)
 
 
@@ -138,7 +138,7 @@ def test_a_cancelled_run_is_cancelled_until_it_is_submitted_again(paths: ResultP
 def test_a_submission_that_broke_off_is_lost(paths: ResultPaths) -> None:
     file = submissions.begin(paths, "local", [run.id for run in plan_of(paths).runs], False)
     assert {state.reason for state in states(paths)} == {"being submitted"}
-    gone = records.read(file, Submission).model_copy(update={"submitter_started": 1.0})
+    gone = records.read_records(file, Submission).model_copy(update={"submitter_started": 1.0})
     records.write(file, gone)
     assert {state.state for state in states(paths)} == {"lost"}
 
@@ -152,7 +152,7 @@ def test_what_an_earlier_submission_left_in_the_queue_outlives_one_that_broke_of
     in_slurm(paths)
     fake_slurm.answer("squeue", "".join(f"8_{n}|PENDING|Priority\n" for n in range(6)))
     file = submissions.begin(paths, "slurm", [run.id for run in plan_of(paths).runs], False)
-    records.write(file, records.read(file, Submission).model_copy(update=broken))
+    records.write(file, records.read_records(file, Submission).model_copy(update=broken))
     assert {state.state for state in states(paths)} == {"pending"}
     being_sent = {state.reason == "being submitted" for state in states(paths)}
     assert being_sent == {"over" in broken}
@@ -170,7 +170,7 @@ def test_whose_attempt_it_was_is_told_by_its_number_and_not_by_two_hosts_clocks(
     submitted(paths, os.getpid(), psutil.Process().create_time())
     (file,) = submissions.files(paths)
     ahead = {"submitted_at": "2999-01-01T00:00:00+00:00", "over": {first: over}}
-    records.write(file, records.read(file, Submission).model_copy(update=ahead))
+    records.write(file, records.read_records(file, Submission).model_copy(update=ahead))
     assert states(paths)[0].state == state
 
 
@@ -178,7 +178,7 @@ def in_slurm(paths: ResultPaths) -> None:
     runs = [run.id for run in plan_of(paths).runs]
     file = submissions.begin(paths, "slurm", runs, again=False)
     jobs = [SubmittedJob(id=f"8_{number}", runs=[run]) for number, run in enumerate(runs)]
-    records.write(file, records.read(file, Submission).model_copy(update={"jobs": jobs}))
+    records.write(file, records.read_records(file, Submission).model_copy(update={"jobs": jobs}))
 
 
 def test_slurm_is_asked_once_for_all_runs(paths: ResultPaths, fake_slurm: FakeSlurm) -> None:

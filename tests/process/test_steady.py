@@ -59,7 +59,7 @@ def test_warm_up_steps_do_not_count_as_drift() -> None:
 
 def test_the_rank_that_drifts_most_and_the_one_that_pauses_most_speak_for_the_run() -> None:
     slower, faster = trained([1.0] * 6 + [1.2] * 3), trained([1.0] * 6 + [0.5] * 3, [0.5, 1.5])
-    assert steady.figures([slower, faster]) == {"step_drift": -0.5, "pause_share": 0.2}
+    assert steady.figures_steady([slower, faster]) == {"step_drift": -0.5, "pause_share": 0.2}
 
 
 @pytest.mark.parametrize(

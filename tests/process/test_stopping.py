@@ -45,7 +45,7 @@ def recorded(folder: Path, place: Place = Place()) -> Recorded:  # noqa: B008  f
 
 
 def record(folder: Path, rank: int = 0) -> RankRecord:
-    return records.read(attempt(folder).rank(rank), RankRecord)
+    return records.read_records(attempt(folder).rank(rank), RankRecord)
 
 
 class StoppedWhileDropped:

@@ -13,7 +13,7 @@ from conftest import within
 from make_runs import tiny
 
 from hpcncf import records, results, submissions
-from hpcncf.jobfile import load, plan
+from hpcncf.jobfile import load_jobfile, plan
 from hpcncf.paths import ResultPaths
 from hpcncf.plan import Plan, Run
 from hpcncf.records import End, RankRecord
@@ -63,8 +63,8 @@ def planned(folder: Path, rates: str, epochs: int = 1) -> tuple[ResultPaths, Pla
     tiny(folder / "data")
     job = folder / "several.yaml"
     job.write_text(JOB.format(data=folder / "data", rates=rates, epochs=epochs))
-    paths, made = ResultPaths(folder / "results"), plan(load(job), job)
-    results.leave_plan(paths, load(job), made)
+    paths, made = ResultPaths(folder / "results"), plan(load_jobfile(job), job)
+    results.leave_plan(paths, load_jobfile(job), made)
     return paths, made
 
 
@@ -90,7 +90,7 @@ def left(paths: ResultPaths, made: Plan) -> dict[float, list[RankRecord]]:
     """Learning rate -> the records of its attempts."""
     return {
         run.varied["training.lr"]: [
-            records.read(path, RankRecord)
+            records.read_records(path, RankRecord)
             for attempt in paths.run(run.id).attempts()
             for path in attempt.ranks()
         ]
@@ -144,7 +144,7 @@ def test_what_a_user_cancelled_is_no_failure_of_its_task(tmp_path: Path) -> None
     assert within(120, lambda: trains(paths, made.runs[0]))
     submissions.cancel(paths, [made.runs[0].id])
     assert process.wait(timeout=120) == 0
-    end = records.read(paths.run(made.runs[0].id).attempt(1).end, End)
+    end = records.read_records(paths.run(made.runs[0].id).attempt(1).end, End)
     assert end.reason == "cancelled"
 
 

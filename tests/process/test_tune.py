@@ -221,7 +221,7 @@ def test_a_gpu_hour_counts_for_what_is_asked_in_budget_and_cost() -> None:
 def test_grids_that_mix_gpus_and_cores_need_a_price_for_a_gpu_hour(
     job_file: Callable[[str], Path],
 ) -> None:
-    job = jobfile.load(job_file("grid: {resources.gpus_per_node: [0, 1]}\n"))
+    job = jobfile.load_jobfile(job_file("grid: {resources.gpus_per_node: [0, 1]}\n"))
     keys = jobfile.data_keys(job)
     mixed = grid.of(job, keys, dict.fromkeys(keys, 2000))
     with pytest.raises(UsageError, match=r"expected --gpu-hour CORE_HOURS"):
@@ -231,7 +231,7 @@ def test_grids_that_mix_gpus_and_cores_need_a_price_for_a_gpu_hour(
     assert [point.price for point in alone.priced(0.0).points] == [1.0]
     ask = Ask(1, 7, 0)
     row = {"state": "failed", "reason": "", "attempts": 1, "core_hours_all": 0.5}
-    (trial,) = trials.of(mixed.priced(8.0), [ask], {mixed.run(ask).id: row})
+    (trial,) = trials.of_trials(mixed.priced(8.0), [ask], {mixed.run(ask).id: row})
     assert trial.core_hours == 4.5
 
 
@@ -249,7 +249,7 @@ def made(job_file: Callable[[str], Path]) -> grid.Grid:
     path = job_file("")
     text = "\n".join(path.read_text().splitlines()[:3])
     path.write_text(f"{text}\n{GRID}")
-    job = jobfile.load(path)
+    job = jobfile.load_jobfile(path)
     keys = jobfile.data_keys(job)
     return grid.of(job, keys, dict.fromkeys(keys, 2000))
 
@@ -272,7 +272,7 @@ def test_engines_and_cores_are_of_one_class_and_learning_rates_are_not(made: gri
 
 
 def test_one_point_and_a_command_are_refused(job_file: Callable[[str], Path]) -> None:
-    job = jobfile.load(job_file(""))
+    job = jobfile.load_jobfile(job_file(""))
     with pytest.raises(UsageError, match="this job has one"):
         grid.of(job, {}, {job.data.path if job.data else "": 2000})
 
@@ -281,24 +281,24 @@ def test_states_become_fates_and_what_was_cut_off_thrice_is_given_up(made: grid.
     ask = Ask(0, 7, 0)
     run_id = made.run(ask).id
     row = {"state": "lost", "reason": "", "attempts": 1, "core_hours_all": 0.5}
-    (once,) = trials.of(made, [ask], {run_id: row})
+    (once,) = trials.of_trials(made, [ask], {run_id: row})
     assert (once.fate, once.core_hours) == ("open", 0.5)
-    (thrice,) = trials.of(made, [ask], {run_id: row | {"attempts": 3}})
+    (thrice,) = trials.of_trials(made, [ask], {run_id: row | {"attempts": 3}})
     assert thrice.fate == "failed"
-    (unknown,) = trials.of(made, [ask], {})
+    (unknown,) = trials.of_trials(made, [ask], {})
     assert unknown.fate == "open"
     silent = {"state": "completed", "seconds_per_epoch": None, "training_s": None}
-    (mute,) = trials.of(made, [ask], {run_id: row | silent})
+    (mute,) = trials.of_trials(made, [ask], {run_id: row | silent})
     assert mute.fate == "failed"
 
 
 def test_another_grid_in_the_same_folder_is_refused(made: grid.Grid, tmp_path: Path) -> None:
     paths = ResultPaths(tmp_path / "results")
-    saved.write(paths, saved.read(paths, made.job).then("first", [Ask(0, 7, 0)]))
-    assert saved.read(paths, made.job).asks() == [Ask(0, 7, 0)]
+    saved.write(paths, saved.read_saved(paths, made.job).then("first", [Ask(0, 7, 0)]))
+    assert saved.read_saved(paths, made.job).asks() == [Ask(0, 7, 0)]
     other = made.job.model_copy(update={"repeats": 2})
     with pytest.raises(UsageError, match=r"other settings \(repeats\)"):
-        saved.read(paths, other)
+        saved.read_saved(paths, other)
 
 
 def test_without_wait_a_call_submits_and_says_how_to_go_on(
@@ -320,14 +320,14 @@ def test_without_wait_a_call_submits_and_says_how_to_go_on(
     plan = results.read_plan(ResultPaths(path.parent / "results/tiny-tune"))
     assert isinstance(plan, Plan)
     assert len(plan.runs) == 1
-    kept = records.read(ResultPaths(path.parent / "results/tiny-tune").tuning, saved.Tuning)
+    kept = records.read_records(ResultPaths(path.parent / "results/tiny-tune").tuning, saved.Tuning)
     assert len(kept.rounds) == 1
 
 
 @pytest.mark.parametrize("name", ["tune", "predict"])
 def test_the_benchmarks_job_files_make_a_grid(name: str) -> None:
     path = Path(__file__).parents[2] / f"benchmarks/{name}.yaml"
-    job = jobfile.load(path)
+    job = jobfile.load_jobfile(path)
     assert job.data is not None
     found = grid.of(job, {job.data.path: "key"}, {job.data.path: 83_731})
     assert len(found.points) == {"tune": 20, "predict": 21}[name]
@@ -376,7 +376,7 @@ def test_recorded_rounds_end_with_a_verified_job_file(
     assert outcome._left_open(tuning, now, both, both[0]) == ("near",), "whole, and in 1.5 s"
     rows = {"a": {"cpu_model": "Old"}, "b": {"cpu_model": "New"}, "c": {"cpu_model": None}}
     assert outcome._models(replace(now, rows=rows)) == ("New", "Old")
-    best = jobfile.load(paths.best)
+    best = jobfile.load_jobfile(paths.best)
     assert (best.training.loader, best.resources.cpus_per_task) == ("vectorized", 2)
     assert (best.training.max_steps, best.training.evaluation) == (None, "sampled")
     assert best.name == "recorded-fastest"

@@ -41,7 +41,7 @@ def sent(paths: ResultPaths, per_task: int = 1) -> list[str]:
         SubmittedJob(id=f"8_{number}", runs=runs[first : first + per_task])
         for number, first in enumerate(range(0, len(runs), per_task))
     ]
-    known = records.read(file, Submission)
+    known = records.read_records(file, Submission)
     records.write(file, known.model_copy(update={"jobs": jobs, "report_job": "9"}))
     return runs
 
@@ -257,7 +257,7 @@ def test_a_run_of_a_task_tells_its_own_time_and_not_its_jobs(
     leave(paths, 0, "8_0")
     begin(paths, 1, "8_0")
     taken = paths.run(plan_of(paths).runs[1].id).attempt(1).claim
-    now = records.read(taken, Claim).model_copy(update={"claimed_at": records.now()})
+    now = records.read_records(taken, Claim).model_copy(update={"claimed_at": records.now()})
     records.write(taken, now)
     fake_slurm.answer("squeue", "8_0|RUNNING|None|||1:00:00|node1|0|0|\n8_1|RUNNING|None|||5:00\n")
     states = status.states(paths, plan_of(paths))

@@ -20,7 +20,7 @@ from make_runs import tiny, trainer
 from hpcncf import claims, cli, records, worker
 from hpcncf.cli.train import summary
 from hpcncf.errors import HpcncfError
-from hpcncf.jobfile import load, plan
+from hpcncf.jobfile import load_jobfile, plan
 from hpcncf.paths import AttemptPaths, ResultPaths
 from hpcncf.plan import Run
 from hpcncf.records import Claim, NodeRecord, Progress, RankRecord
@@ -58,7 +58,7 @@ def write_job(folder: Path, data: Path, ranks: str = "[1]") -> Path:
 
 
 def runs(job: Path, *settings: str) -> list[Run]:
-    return plan(load(job, settings), job).runs
+    return plan(load_jobfile(job, settings), job).runs
 
 
 def attempt_of(run: Run, number: int = 1) -> AttemptPaths:
@@ -66,7 +66,7 @@ def attempt_of(run: Run, number: int = 1) -> AttemptPaths:
 
 
 def rank_of(run: Run, rank: int = 0, attempt: int = 1) -> RankRecord:
-    return records.read(attempt_of(run, attempt).rank(rank), RankRecord)
+    return records.read_records(attempt_of(run, attempt).rank(rank), RankRecord)
 
 
 def test_one_rank_by_hand_leaves_plan_record_series_and_progress(job: Path) -> None:
@@ -80,8 +80,8 @@ def test_one_rank_by_hand_leaves_plan_record_series_and_progress(job: Path) -> N
     assert 0 < record.training.startup_s < record.elapsed_s
     assert record.run["id"] == run.id
     assert read_plan(ResultPaths(Path("results/small"))).runs == [run]
-    assert records.read(attempt_of(run).node(0), NodeRecord).attempt == 1
-    assert records.read(attempt_of(run).progress, Progress).epochs == 2
+    assert records.read_records(attempt_of(run).node(0), NodeRecord).attempt == 1
+    assert records.read_records(attempt_of(run).progress, Progress).epochs == 2
     assert not (attempt_of(run).folder.parent / "checkpoint.pt").exists()
 
 
@@ -108,7 +108,7 @@ def test_what_looks_alive_elsewhere_is_left_alone_unless_it_is_known_to_be_over(
     assert worker.main([str(job)]) == 0
     ended = claims.take(ResultPaths(Path("results/small")).run(run.id), "slurm", "7")
     shutil.rmtree(attempt_of(run).folder)
-    claim = records.read(ended.claim, Claim)
+    claim = records.read_records(ended.claim, Claim)
     records.write(ended.claim, claim.model_copy(update={"node": "node9"}))
     with pytest.raises(HpcncfError, match="on node9 works at it"):
         worker.work(Path("results/small"), run.id, over=1)
@@ -361,7 +361,7 @@ def test_a_rank_whose_peer_died_ends_and_says_so(job: Path, data: Path) -> None:
 
     def trains() -> bool:
         path = attempt_of(run).progress
-        return path.exists() and records.read(path, Progress).phase == "training"
+        return path.exists() and records.read_records(path, Progress).phase == "training"
 
     try:
         wait_for(trains, first)

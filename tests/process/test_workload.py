@@ -36,7 +36,7 @@ def only(**settings: Any) -> Run:
 def load(folder: Path, text: str, *overrides: str) -> Plan:
     path = folder / "job.yaml"
     path.write_text(text)
-    return jobfile.plan(jobfile.load(path, overrides), path)
+    return jobfile.plan(jobfile.load_jobfile(path, overrides), path)
 
 
 @given(PLAIN)
@@ -152,7 +152,7 @@ def test_a_bare_name_in_the_grid_is_a_parameter(tmp_path: Path) -> None:
 
 def test_a_job_file_in_its_results_reads_as_itself(tmp_path: Path) -> None:
     first = load(tmp_path, 'name: a\nworkload: {command: [a, "{lr}"]}\ngrid: {lr: [1]}\n')
-    spelled = jobfile.load(tmp_path / "job.yaml").model_dump_json()  # JSON is YAML
+    spelled = jobfile.load_jobfile(tmp_path / "job.yaml").model_dump_json()  # JSON is YAML
     (tmp_path / "below").mkdir()
     again = load(tmp_path / "below", spelled)
     assert again == first

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from hpcncf.conflicts import conflicts
+from hpcncf.conflicts import conflicts_conflicts
 from hpcncf.jobfile import validated
 from hpcncf.ncf.data import prepared
 from hpcncf.plan import expand
@@ -164,7 +164,7 @@ def test_what_the_benchmarks_train_is_what_a_job_file_may_say() -> None:
     rungs = {rung.name: rung.settings for rung in benchmark("engines").LADDER}
     for name, settings in {**rungs, **benchmark("training").ENGINES}.items():
         training = Training.model_validate({"threads": 1} | settings)
-        assert conflicts(Resources(cpus_per_task=2), training) == [], name
+        assert conflicts_conflicts(Resources(cpus_per_task=2), training) == [], name
 
 
 def test_the_ladder_is_drawn_with_each_rungs_speed_and_quality() -> None:

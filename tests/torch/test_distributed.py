@@ -92,8 +92,8 @@ def test_a_lone_rank_gathers_its_own_value() -> None:
 
 def test_settings_of_torchs_threads_do_nothing_in_engine_native_and_that_is_said() -> None:
     given = {"interop_threads": 2, "omp_wait_policy": "active"}
-    said = distributed.warnings(Training(engine="native", **given))
+    said = distributed.warnings_distributed(Training(engine="native", **given))
     assert [each.split()[0] for each in said] == [f"training.{name}" for name in given]
     assert all("has no effect" in each for each in said)
-    assert distributed.warnings(Training(engine="rowwise", **given)) == []
-    assert distributed.warnings(Training(engine="native")) == []
+    assert distributed.warnings_distributed(Training(engine="rowwise", **given)) == []
+    assert distributed.warnings_distributed(Training(engine="native")) == []

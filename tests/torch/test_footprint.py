@@ -21,7 +21,7 @@ def told(
     model: Model | None = None, mem_gb: float = 4, ranks: int = 1, **training: Any
 ) -> list[str]:
     resources = Resources(tasks_per_node=ranks, mem_gb=mem_gb)
-    return footprint.conflicts(resources, Training(**training), model or Model())
+    return footprint.conflicts_footprint(resources, Training(**training), model or Model())
 
 
 def test_a_steps_bytes_are_those_of_its_instances() -> None:
@@ -74,7 +74,7 @@ def test_usual_settings_are_not_refused(settings: dict[str, Any]) -> None:
 
 def test_a_gpus_memory_is_not_the_requests() -> None:
     resources = Resources(gpus_per_node=1)
-    assert not footprint.conflicts(resources, Training(negatives=100_000), Model())
+    assert not footprint.conflicts_footprint(resources, Training(negatives=100_000), Model())
 
 
 def test_plan_refuses_what_cannot_fit(job_file: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -91,6 +91,6 @@ def test_a_model_larger_than_the_node_is_refused_by_its_rank(tiny_data: Path) ->
     assert run.model is not None
     wide = run.model_copy(update={"model": Model(gmf_width=10**9)})
     data = manifest()
-    fitting.check(run, data, ranks=1)
+    fitting.check_fitting(run, data, ranks=1)
     with pytest.raises(HpcncfError, match=r"654 users and 1,127 items.* GiB on each of 2 ranks"):
-        fitting.check(wide, data, ranks=2)
+        fitting.check_fitting(wide, data, ranks=2)

@@ -182,7 +182,7 @@ def test_test_rows_are_ranked_where_the_model_lies(
 def remedies() -> list[dict[str, Any]]:
     """What each point of the job file for GPUs changes. Compilers need a GPU that computes, and
     worker processes are asked for in other tests."""
-    runs = jobfile.plan(jobfile.load(JOB), JOB).active()
+    runs = jobfile.plan(jobfile.load_jobfile(JOB), JOB).active()
     found = [run.training.model_dump(exclude_defaults=True) for run in runs if run.training]
     different = {str(each): each for each in found if "compile" not in each}
     return list(different.values())

@@ -131,7 +131,7 @@ def test_a_studys_best_is_asked_for_with_its_remedy_and_the_way_back(tmp_path: P
     paths, diagnoses = study(tmp_path, finding, points=alone)
     knee, fastest = files.write(summary.configurations(collect(paths).runs), paths, diagnoses)
     for written in (knee, fastest):
-        assert jobfile.load(written.job).training.engine == "rowwise"
+        assert jobfile.load_jobfile(written.job).training.engine == "rowwise"
         assert written.advice.sure.sure == "unproven"
     told = " ".join(knee.advice.reasons)
     assert "Not run yet: training.engine reference → rowwise, the remedy of dense_optimizer" in told

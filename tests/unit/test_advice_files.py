@@ -151,7 +151,7 @@ def test_where_other_data_lies_by_now_there_is_a_job_file_and_no_script(tmp_path
     (tmp_path / "data/manifest.json").write_text(other.model_dump_json())
     first = written(paths)[0]
     assert first.script is None
-    assert jobfile.load(first.job).name == "demo-next"
+    assert jobfile.load_jobfile(first.job).name == "demo-next"
 
 
 def test_where_the_data_is_of_an_earlier_format_there_is_a_job_file_and_no_script(
@@ -162,4 +162,4 @@ def test_where_the_data_is_of_an_earlier_format_there_is_a_job_file_and_no_scrip
     make_results.of_format_3(tmp_path / "data")
     first = written(paths)[0]
     assert first.script is None
-    assert jobfile.load(first.job).name == "demo-next"
+    assert jobfile.load_jobfile(first.job).name == "demo-next"

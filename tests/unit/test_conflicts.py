@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hpcncf import gpu_conflicts
-from hpcncf.conflicts import conflicts, model_conflicts
+from hpcncf.conflicts import conflicts_conflicts, model_conflicts
 from hpcncf.spec import Model, Resources, Training
 
 GPU = Resources(gpus_per_node=1)
@@ -105,12 +105,12 @@ GRAPH = Training(engine="rowwise", loader="device", cuda_graph=True)
 def test_settings_that_do_not_go_together_are_told_with_the_reason(
     resources: Resources, training: Training, word: str
 ) -> None:
-    (reason,) = conflicts(resources, training)
+    (reason,) = conflicts_conflicts(resources, training)
     assert word in reason
 
 
 def test_settings_that_go_together_have_no_conflict() -> None:
-    assert conflicts(Resources(cpus_per_task=4), Training(loader="per_sample", num_workers=3)) == []
+    assert conflicts_conflicts(Resources(cpus_per_task=4), Training(loader="per_sample", num_workers=3)) == []
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_settings_that_go_together_have_no_conflict() -> None:
     ],
 )
 def test_an_optimizer_that_an_engine_has_is_no_conflict(training: Training) -> None:
-    assert conflicts(Resources(), training) == []
+    assert conflicts_conflicts(Resources(), training) == []
 
 
 @pytest.mark.parametrize(
@@ -143,13 +143,13 @@ def test_an_optimizer_that_an_engine_has_is_no_conflict(training: Training) -> N
     ],
 )
 def test_what_a_gpu_makes_faster_goes_together(training: Training) -> None:
-    assert conflicts(GPU, training) == []
+    assert conflicts_conflicts(GPU, training) == []
 
 
 def test_ranks_that_share_a_gpu_get_gloo() -> None:
     shared = Resources(gpus_per_node=1, tasks_per_node=2)
     assert Training().backend_for(shared) == "gloo"
-    assert conflicts(shared, Training()) == []
+    assert conflicts_conflicts(shared, Training()) == []
     assert Training().backend_for(Resources(gpus_per_node=2, tasks_per_node=2)) == "nccl"
 
 

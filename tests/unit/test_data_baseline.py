@@ -20,7 +20,7 @@ def scored(folder: Path, train: list[tuple[int, int]], test: list[list[int]]) ->
     (folder / "a.test.rating").write_text("".join(f"{u}\t{i}\n" for u, i, *_ in test))
     lines = [f"({u},{i})\t" + "\t".join(map(str, rest)) for u, i, *rest in test]
     (folder / "a.test.negative").write_text("\n".join(lines))
-    ncf_format.prepare(folder / "out", folder)
+    ncf_format.prepare_ncf_format(folder / "out", folder)
     return counts_baseline(load(folder / "out"))
 
 

@@ -93,7 +93,7 @@ def test_remedies_are_predicted_once_and_measured_later(
     assert said(capsys, paths.folder, "--predict", new)[0] == 0
     [kept] = paths.predictions.glob("*.json")
     assert "not measured yet" in said(capsys, paths.folder)[1]
-    job = jobfile.load(new)
+    job = jobfile.load_jobfile(new)
     results.leave_plan(paths, job, jobfile.plan(job, new))
     make_results.complete(paths)
     code, text = said(capsys, paths.folder, "--json")

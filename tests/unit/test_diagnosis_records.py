@@ -33,7 +33,7 @@ def first(paths: ResultPaths, loader: str, ranks: int = 1) -> RankRecord:
         and (run.training.loader, run.resources.tasks_per_node) == (loader, ranks)
         and run.resources.cpus_per_task == 1
     )
-    return records.read(paths.run(run.id).attempt(1).rank(0), RankRecord)
+    return records.read_records(paths.run(run.id).attempt(1).rank(0), RankRecord)
 
 
 def test_a_naive_loaders_record_says_python_input(paths: ResultPaths) -> None:

@@ -65,7 +65,7 @@ def test_runs_that_slurm_had_no_room_for_since_do_not_get_still_more(tmp_path: P
     grown(paths)
     file = submissions.begin(paths, "slurm", [], again=False)
     left = {"left": [plan_of(paths).runs[0].id]}
-    records.write(file, records.read(file, Submission).model_copy(update=left))
+    records.write(file, records.read_records(file, Submission).model_copy(update=left))
     assert grown(paths) == []
 
 

@@ -21,7 +21,7 @@ MINIMAL = "name: a\ndata: {path: d}\n"
 def load(folder: Path, text: str, *overrides: str) -> JobSpec:
     path = folder / "job.yaml"
     path.write_text(text)
-    return jobfile.load(path, overrides)
+    return jobfile.load_jobfile(path, overrides)
 
 
 def refusal(folder: Path, text: str, *overrides: str) -> str:
@@ -146,10 +146,10 @@ def test_every_problem_of_a_file_is_told_at_once(tmp_path: Path) -> None:
 
 def test_a_missing_or_unreadable_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"nowhere\.yaml: cannot be read"):
-        jobfile.load(tmp_path / "nowhere.yaml")
+        jobfile.load_jobfile(tmp_path / "nowhere.yaml")
     (tmp_path / "latin.yaml").write_bytes(b"name: \xe9\n")
     with pytest.raises(UsageError, match="not UTF-8"):
-        jobfile.load(tmp_path / "latin.yaml")
+        jobfile.load_jobfile(tmp_path / "latin.yaml")
 
 
 def test_overrides_reach_any_key(tmp_path: Path) -> None:

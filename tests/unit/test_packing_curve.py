@@ -112,8 +112,8 @@ def test_runs_that_were_hardly_at_work_together_are_told() -> None:
 
 
 def test_the_page_shows_sentences_and_the_table_and_nothing_without_packs() -> None:
-    assert packing.parts(material(pack(1, 100.0))) == []
-    told, grid, _ = packing.parts(material(FALLS))
+    assert packing.parts_packing(material(pack(1, 100.0))) == []
+    told, grid, _ = packing.parts_packing(material(FALLS))
     assert isinstance(told, Points)
     assert isinstance(grid, Grid)
     assert grid.table.rows[1][1:] == ["2", "180", "1.80×", "90", "90\u202f%", "200", "1"]
@@ -124,7 +124,7 @@ def test_the_headline_and_the_section_say_that_they_answer_two_questions() -> No
     assert any(fact in told for told in concluded(*FALLS).facts)
     wide = pack(1, 130.0, "w", cpus_per_task=2)
     assert not any("together" in told for told in concluded(*pack(1, 100.0), *wide).facts)
-    note = packing.parts(material(FALLS))[-1]
+    note = packing.parts_packing(material(FALLS))[-1]
     assert isinstance(note, Words)
     assert "at the top is about what a single run takes and costs, this about how many" in note.text
 

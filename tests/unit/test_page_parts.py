@@ -153,11 +153,11 @@ def test_healthy_and_unknown_are_told_apart() -> None:
 
 def test_each_cause_of_a_configuration_is_a_row_its_primary_one_first() -> None:
     sync = Finding("sync_bound", 0.2, "time", ("waits",), "Exchange less.")
-    (table,) = grids(causes.parts(material([run("a")], {"a": told("a", FINDING, sync)})))
+    (table,) = grids(causes.parts_causes(material([run("a")], {"a": told("a", FINDING, sync)})))
     assert [cells[1] for cells in table.rows] == ["python_input", "sync_bound"]
     assert table.rows[1][0] == ""
     short = Finding("too_short_to_judge", 0.4, "time", ("3 s",), "Let it run.")
-    (table,) = grids(causes.parts(material([run("a")], {"a": told("a", short)})))
+    (table,) = grids(causes.parts_causes(material([run("a")], {"a": told("a", short)})))
     assert table.rows[0][2] == NONE  # its share is the start-up's: nobody's fault
 
 
@@ -168,23 +168,23 @@ def test_the_rank_that_computes_longer_is_named_and_even_ones_are_not() -> None:
     assert slowest is not None
     assert slowest["rank"] == 1
     assert ranks.slower([rank(0), rank(1, sync_s=1.99)]) is None
-    (table,) = grids(ranks.parts(material([run("a", ranks=2)], of_ranks=uneven)))
+    (table,) = grids(ranks.parts_ranks(material([run("a", ranks=2)], of_ranks=uneven)))
     assert [cells[0] for cells in table.rows] == ["0", "1 (slowest)"]
     assert table.rows[0][5] == "7"  # computing: 10 - 2 sync - 1 input
 
 
 def test_a_shortage_of_memory_has_a_column_where_a_rank_tells_one() -> None:
     lacking = rank(0, memory_swap_peak_mib=12.0, memory_limit_mib=500.0)
-    (table,) = grids(memory.parts(material([run("a")], of_ranks=[lacking])))
+    (table,) = grids(memory.parts_memory(material([run("a")], of_ranks=[lacking])))
     assert table.columns[-1] == "swapped MiB"
     assert table.rows[0][-1] == "12"
-    (plain,) = grids(memory.parts(material([run("a")], of_ranks=[rank(0)])))
+    (plain,) = grids(memory.parts_memory(material([run("a")], of_ranks=[rank(0)])))
     assert "swapped MiB" not in plain.columns
 
 
 def test_runs_are_sorted_by_figures_not_by_their_texts() -> None:
     done = {"varied": {}, "repeat": 0, "reason": "", "progress": None, "time_efficiency": None}
-    table = every_run.table([run("a", **done), run("b", **done | {"elapsed_s": None})])
+    table = every_run.table_every_run([run("a", **done), run("b", **done | {"elapsed_s": None})])
     column = table.columns.index("elapsed")
     assert [table.key(number, column) for number in (0, 1)] == [100.0, None]
     assert table.key(0, 0) is None
@@ -217,12 +217,12 @@ def test_predictions_are_counted_only_where_they_were_measured() -> None:
     figures = {"predicted": 2.0, "low": 1.5, "high": 2.5, "measured_low": None}
     right = plain | figures | {"measured": 2.1, "measured_high": None, "within": True}
     open_ = plain | figures | {"measured": None, "measured_high": None, "within": None}
-    summary_, grid, _ = scored.parts([right, open_], MappingProxyType({"a": "1 core"}))
+    summary_, grid, _ = scored.parts_scored([right, open_], MappingProxyType({"a": "1 core"}))
     assert "1 of 1 measured" in summary_.text  # type: ignore[union-attr]
     assert isinstance(grid, Grid)
     assert [cells[-1] for cells in grid.table.rows] == ["yes", "not measured yet"]
     assert grid.table.rows[0][4] == "2.00×\n[1.50×–2.50×]"
-    assert scored.parts([], {}) == []
+    assert scored.parts_scored([], {}) == []
 
 
 def test_a_step_falls_from_phase_to_phase() -> None:

@@ -36,33 +36,33 @@ def texts(parts: Sequence[Part]) -> str:
 
 def test_four_sizes_have_laws_and_a_sentence_of_the_fastest() -> None:
     shown = material(generated(0.1, 0.01))
-    parts = scaling.parts(shown)
+    parts = scaling.parts_scaling(shown)
     assert titles(parts) == [
         "Strong: the same work on more cores",
         "Laws of the speed, fitted",
         "What an epoch costs",
     ]
     assert "fastest at 9.49" in texts(parts)
-    assert "fastest at 9.49" in scaling.sentences(shown)[0]
+    assert "fastest at 9.49" in scaling.sentences_scaling(shown)[0]
 
 
 def test_two_sizes_say_why_no_law_is_fitted() -> None:
-    parts = scaling.parts(material([row(), ranked(2, 150.0)]))
+    parts = scaling.parts_scaling(material([row(), ranked(2, 150.0)]))
     assert titles(parts) == ["Strong: the same work on more cores", "What an epoch costs"]
     assert "one needs 4 sizes or more" in texts(parts)
 
 
 def test_one_size_has_its_cost_alone() -> None:
-    parts = scaling.parts(material([row()]))
+    parts = scaling.parts_scaling(material([row()]))
     assert titles(parts) == ["What an epoch costs"]
     assert texts(parts) == ""
 
 
 def test_nothing_collected_says_nothing() -> None:
     nothing = material([])
-    assert scaling.parts(nothing) == []
+    assert scaling.parts_scaling(nothing) == []
     assert scaling.efficiencies(nothing) == []
-    assert scaling.sentences(nothing) == []
+    assert scaling.sentences_scaling(nothing) == []
 
 
 def test_ranks_efficiencies_come_with_their_definition() -> None:
@@ -109,4 +109,4 @@ def test_time_to_quality_is_told_where_a_target_was_given(
     parts = scaling.to_quality(shown)
     assert titles(parts) == title
     assert said in texts(parts)
-    assert bool(scaling.sentences(shown)) is (target is not None)
+    assert bool(scaling.sentences_scaling(shown)) is (target is not None)

@@ -152,7 +152,7 @@ def test_ranks_that_never_exchanged_anything_are_refused() -> None:
 def test_numbers_that_always_changed_together_give_no_interval() -> None:
     """Without any of the runs nothing is known of its threads: no error tells how sure it is."""
     known = runs_of((1, 1, 256), (2, 1, 1024), (4, 1, 4096))
-    errors, refused = held_out.held_out(known)
+    errors, refused = held_out.held_out_held_out(known)
     assert not errors
     assert len(refused) == 3
     assert held_out.interval(point(1, 1, 1024), known, errors) is None
@@ -168,7 +168,7 @@ def test_the_interval_holds_the_truth_and_grows_with_the_noise() -> None:
             made(point(threads, 1, batch), noise)
             for (threads, batch), noise in zip(sizes, noises, strict=True)
         ]
-        errors, refused = held_out.held_out(known)
+        errors, refused = held_out.held_out_held_out(known)
         assert not refused
         ends = held_out.interval(asked, known, errors)
         assert ends is not None
@@ -179,7 +179,7 @@ def test_the_interval_holds_the_truth_and_grows_with_the_noise() -> None:
 
 def test_two_held_out_make_no_interval() -> None:
     known = runs_of((1, 1, 256), (1, 1, 512), (1, 1, 1024))
-    errors, _ = held_out.held_out(known)
+    errors, _ = held_out.held_out_held_out(known)
     assert held_out.interval(point(1, 1, 768), known, errors[:2]) is None
 
 

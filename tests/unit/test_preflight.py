@@ -35,7 +35,7 @@ def refusal(
 ) -> str | None:
     """Of a small run that fits anywhere, but for what the test says."""
     wants = Resources(mem_gb=1, timeout_min=2).model_copy(update=resources)
-    return preflight.refusal(preflight.asked(wants, site or Site(), variables), known)
+    return preflight.refusal(preflight.asked_preflight(wants, site or Site(), variables), known)
 
 
 def test_partitions_are_read_as_scontrol_shows_them() -> None:

@@ -48,7 +48,7 @@ def test_a_record_reads_back_as_it_was_written(
     path = tmp_path_factory.getbasetemp() / "progress.json"
     record = progress(cpu_efficiency=efficiency, instances_per_s=rate, step=step)
     records.write(path, record)
-    assert records.read(path, Progress) == record
+    assert records.read_records(path, Progress) == record
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -98,21 +98,21 @@ def test_what_is_not_the_record_is_refused_by_name(
     path = tmp_path / "progress.json"
     path.write_bytes(content)
     with pytest.raises(RecordError) as refused:
-        records.read(path, Progress)
+        records.read_records(path, Progress)
     assert str(path) in str(refused.value)
     assert words in str(refused.value)
 
 
 def test_a_missing_record_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="No such file"):
-        records.read(tmp_path / "progress.json", Progress)
+        records.read_records(tmp_path / "progress.json", Progress)
 
 
 def test_a_key_that_a_later_version_added_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "progress.json"
     plain = progress().model_dump() | {"joules": 12.5}
     path.write_text(json.dumps(plain))
-    assert records.read(path, Progress).model_dump()["joules"] == 12.5
+    assert records.read_records(path, Progress).model_dump()["joules"] == 12.5
 
 
 def test_attempts_and_ranks_come_in_numeric_order_and_strangers_are_ignored(
@@ -149,7 +149,7 @@ def test_a_value_that_no_reader_could_work_with_is_refused_where_it_is_read(
     path = tmp_path / "progress.json"
     path.write_text(json.dumps(progress().model_dump(mode="json") | changes))
     with pytest.raises(RecordError, match=complaint):
-        records.read(path, Progress)
+        records.read_records(path, Progress)
 
 
 @pytest.mark.parametrize("pid", [-1, 0, 10**30])
@@ -158,19 +158,19 @@ def test_a_claim_of_no_process_is_refused(tmp_path: Path, pid: int) -> None:
     claim |= {"process_started": 1.0, "claimed_at": records.now(), "launched_by": "local"}
     (tmp_path / "claim.json").write_text(json.dumps(claim | {"slurm_job_id": None}))
     with pytest.raises(RecordError, match="pid: expected a process id"):
-        records.read(tmp_path / "claim.json", Claim)
+        records.read_records(tmp_path / "claim.json", Claim)
 
 
 def test_a_pipe_among_the_records_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "progress.json")
     with pytest.raises(RecordError, match="a pipe"):
-        records.read(tmp_path / "progress.json", Progress)
+        records.read_records(tmp_path / "progress.json", Progress)
 
 
 def test_a_nest_without_end_is_refused(tmp_path: Path) -> None:
     (tmp_path / "progress.json").write_text("[" * 100_000)
     with pytest.raises(RecordError, match="nested too deeply"):
-        records.read(tmp_path / "progress.json", Progress)
+        records.read_records(tmp_path / "progress.json", Progress)
 
 
 def test_a_name_that_is_not_utf_8_can_be_written_of(tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def test_the_record_of_an_end_waits_for_room_on_the_disk(
     a_full_disk(monkeypatch, 3, problem)
     record = progress()
     records.write_last(tmp_path / "last.json", record)
-    assert records.read(tmp_path / "last.json", Progress) == record
+    assert records.read_records(tmp_path / "last.json", Progress) == record
 
 
 def test_a_disk_that_stays_full_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

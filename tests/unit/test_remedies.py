@@ -151,7 +151,7 @@ def test_a_programs_parameters_may_be_its_baseline(tmp_path: Path) -> None:
         "name: a\nworkload: {command: [echo, '{throws}']}\n"
         "grid: {throws: [1, 2]}\nbaseline: {throws: 2}\n"
     )
-    runs = jobfile.plan(jobfile.load(path), path).runs
+    runs = jobfile.plan(jobfile.load_jobfile(path), path).runs
     assert [run.parameters["throws"] for run in runs if run.baseline] == [2]
 
 

@@ -329,7 +329,7 @@ def test_a_run_that_never_reaches_the_target_counts_as_longer_than_any() -> None
     assert (found.seconds, found.low, found.high) == (21.0, 10.5, None)
     assert (found.reached, found.runs, found.epochs) == (2, 3, 2)
     assert found.core_hours == pytest.approx(21 / 3600)
-    told = cells(tables.quality_table([found]), "1 core · vectorized")
+    told = cells(tables.time_to_quality_table([found]), "1 core · vectorized")
     assert told["time to quality"] == "21\u202fs\n[10.5\u202fs–never]"
     assert told["runs that reached it"] == "2 of 3"
     assert sentence([found], 0.85) == (
@@ -343,7 +343,7 @@ def test_most_runs_that_never_arrive_have_no_time() -> None:
     told = epochs("a", 0.86) + epochs("b", 0.7) + epochs("c", 0.7)
     (found,) = times_to_quality(summary.configurations(rows), told, 0.85)
     assert found.seconds is None
-    assert cells(tables.quality_table([found]), "1 core · vectorized")["time to quality"] == (
+    assert cells(tables.time_to_quality_table([found]), "1 core · vectorized")["time to quality"] == (
         "most never"
     )
     assert sentence([found], 0.85) == "HR@10 0.85: 1 of 3 runs reached it; no median."

@@ -22,7 +22,7 @@ def test_a_run_cancelled_since_it_was_submitted_is_heard_of(tmp_path: Path) -> N
     submissions.begin(paths, "slurm", ["a", "b"], again=False)
     submissions.cancel(paths, ["a"])
     assert [word.against(run) for run in "ab"] == [True, False]
-    first = submissions.read(paths).submissions[0]
+    first = submissions.read_submissions(paths).submissions[0]
     submissions.begin(paths, "slurm", ["a"], again=False)
     assert not word.against("a")
     assert word.against("a", first.submitted_at), "the earlier submission is not to run it"
@@ -31,13 +31,13 @@ def test_a_run_cancelled_since_it_was_submitted_is_heard_of(tmp_path: Path) -> N
 def test_a_submitter_whose_clock_is_ahead_does_not_make_deaf(tmp_path: Path) -> None:
     paths = ResultPaths(tmp_path)
     file = submissions.begin(paths, "slurm", ["a"], again=False)
-    sent = records.read(file, Submission)
+    sent = records.read_records(file, Submission)
     ahead = datetime.fromisoformat(sent.submitted_at) + timedelta(minutes=10)
     records.write(file, sent.model_copy(update={"submitted_at": ahead.isoformat()}))
     submissions.cancel(paths, ["a"])
     assert Word(paths, every_s=0.0).against("a")
     file = submissions.begin(paths, "slurm", ["a"], again=False)
-    assert not Word(paths).against("a", records.read(file, Submission).submitted_at)
+    assert not Word(paths).against("a", records.read_records(file, Submission).submitted_at)
 
 
 def test_a_task_hears_what_is_said_of_its_own_submission(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_a_task_hears_what_is_said_of_its_own_submission(tmp_path: Path) -> None
     paths = ResultPaths(tmp_path)
     for number, minutes in enumerate((10, 0), start=1):
         file = submissions.begin(paths, "slurm", ["a"], again=False)
-        sent = records.read(file, Submission)
+        sent = records.read_records(file, Submission)
         at = datetime.fromisoformat(sent.submitted_at) + timedelta(minutes=minutes)
         job = SubmittedJob(id=str(number), runs=["a"])
         told = {"submitted_at": at.isoformat(), "jobs": [job]}
@@ -54,7 +54,7 @@ def test_a_task_hears_what_is_said_of_its_own_submission(tmp_path: Path) -> None
             submissions.cancel(paths, ["a"])
     heard = [Word(paths, job_id=job).against("a") for job in ("1", "2", None)]
     assert heard == [True, False, False]
-    last = submissions.read(paths).last("a")
+    last = submissions.read_submissions(paths).last("a")
     assert last is not None
     assert last.number == 2
 

@@ -76,7 +76,7 @@ class Advice:
         """What it costs, saves and rests on: sentences, the most important first."""
         unit = self.choices.unit
         return [
-            f"{self.chosen.label}: {saving.price(self.chosen, unit)}.",
+            f"{self.chosen.label}: {saving.price_saving(self.chosen, unit)}.",
             *([saving.told(self.saves, unit)] if self.saves else []),
             *(self._change() if self.changed else []),
             self.sureness,
@@ -146,8 +146,8 @@ def _advice(
 ) -> Advice:
     chosen = choices.chosen(choice)
     wanted = request(chosen.one, run.resources)
-    name = following.following(asked.name, choice)
-    job = following.job(run, wanted.resources, name, asked.job)
+    name = following.following_following(asked.name, choice)
+    job = following.job_following(run, wanted.resources, name, asked.job)
     changed = None
     if not as_measured and len(choices.standings) == 1 and not choices.unsound:
         changed = change(chosen.one, job, run.resources, wanted, found)

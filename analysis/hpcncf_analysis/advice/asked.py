@@ -58,11 +58,11 @@ def read(paths: ResultPaths) -> Asked:
 def _job(paths: ResultPaths) -> JobSpec | None:
     """None for commands, too; a torn one, or another version's, tells nothing: the plan does."""
     with contextlib.suppress(UsageError):
-        return jobfile.load(paths.job)
+        return jobfile.load_jobfile(paths.job)
     return None
 
 
 def _site(name: str) -> Site:
     with contextlib.suppress(UsageError):
-        return sites.load(name)
+        return sites.load_sites(name)
     return Site()  # the results were brought here from elsewhere

@@ -73,9 +73,9 @@ def _leave(path: Path, text: str | None) -> None:
 
 def _script(path: Path, site: Site, results: Path) -> str | None:
     """What `hpcncf plan --by-hand` prints of the job file."""
-    job = jobfile.load(path)
+    job = jobfile.load_jobfile(path)
     source = Source(path.resolve(), results / job.name)
     try:
-        return byhand.text(job, site, jobfile.plan(job, path).runs, source, NOTE)
+        return byhand.text_byhand(job, site, jobfile.plan(job, path).runs, source, NOTE)
     except (UsageError, DataError):  # other data, of another format; runs side by side
         return None

@@ -26,7 +26,7 @@ ALWAYS: Final = {
 }
 
 
-def job(run: Run, resources: Resources, name: str, base: JobSpec | None) -> JobSpec:
+def job_following(run: Run, resources: Resources, name: str, base: JobSpec | None) -> JobSpec:
     """A job of this one run, or of as many as share its GPU, its epochs whole; where it runs is as
     in `base`."""
     training = run.training.model_copy(update={"max_steps": None}) if run.training else None
@@ -52,7 +52,7 @@ def _workload(run: Run) -> Any:
     return run.workload.model_copy(update={"command": words})
 
 
-def following(name: str, choice: Choice) -> str:
+def following_following(name: str, choice: Choice) -> str:
     """`demo-next`, then `demo-next2`: another name has another results folder."""
     earlier = re.search(r"-(next|fastest|cheapest)(\d*)$", name)
     stem = name[: earlier.start()] if earlier else name

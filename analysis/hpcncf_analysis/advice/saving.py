@@ -42,7 +42,7 @@ def saving(chosen: Standing, choices: Front, base: str | None) -> Saving | None:
     )
 
 
-def price(each: Standing, unit: str) -> str:
+def price_saving(each: Standing, unit: str) -> str:
     """`12.4 s and 24.8 core-s for an epoch`."""
     parts = [words.duration(each.seconds), words.core_time(each.core_h)]
     parts += [gpu_time(each.gpu_h)] if each.on_gpus else []

@@ -121,10 +121,10 @@ def _speed(one: Configuration) -> str:
 
 
 def _busy(one: Configuration) -> str:
-    return f"{words.percent(one.median('cpu_efficiency'))} of {cores(one)}"
+    return f"{words.percent(one.median('cpu_efficiency'))} of {cores_sentences(one)}"
 
 
-def cores(one: Configuration) -> str:
+def cores_sentences(one: Configuration) -> str:
     return counted(one.cores, "core")
 
 
@@ -150,7 +150,7 @@ def alone(one: Configuration) -> str:
     does = "does" if one.by_time else "trains"
     efficiency = words.percent(one.median("cpu_efficiency"))
     return (
-        f"{one.label} {does} {_speed(one)} and keeps {efficiency} of its {cores(one)} "
+        f"{one.label} {does} {_speed(one)} and keeps {efficiency} of its {cores_sentences(one)} "
         f"busy{_use(one)}; nothing stands beside it to compare."
     )
 

@@ -13,7 +13,7 @@ from hpcncf_analysis.alerts import disturbed
 from hpcncf_analysis.labels import command_name, counted
 from hpcncf_analysis.scaling.comparable import MODELS, distinct
 
-Row = Mapping[str, Any]
+Row_changes = Mapping[str, Any]
 
 # They decide neither what a run computes nor, but for the batch, how fast: `batch` says it alike.
 _NOT_SPEED: Final = {
@@ -25,7 +25,7 @@ _NOT_SPEED: Final = {
     "global_batch_size",
     "batch_size_per_rank",
 }
-NONE: Final = "none"
+NONE_CHANGES: Final = "none"
 _MACHINE: Final = (*PACKAGES, "python", "platform", "cpu_model", "commit", "folder_commit")
 # Of the recorded variables those that tell a run's place, not its speed.
 _PLACE: Final = ("RANK", "LOCAL_", "WORLD_SIZE", "MASTER_", "HPCNCF_", "SLURM_", "TORCH")
@@ -41,7 +41,7 @@ class Change:
         return f"{self.name}: {self.a} → {self.b}"
 
 
-def settings_of(row: Row) -> dict[str, str]:
+def settings_of(row: Row_changes) -> dict[str, str]:
     """All that decides a run's work and speed, as text: equal text, equal setting."""
     names = [*Resources.model_fields, *Training.model_fields, "batch", *Model.model_fields]
     names += ["data_key", *sorted(name for name in row if name.startswith(PARAMETER))]
@@ -61,7 +61,7 @@ def _text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def of_settings(a: Sequence[Row], b: Sequence[Row]) -> list[Change]:
+def of_settings(a: Sequence[Row_changes], b: Sequence[Row_changes]) -> list[Change]:
     """Settings with one value in all of A and another in all of B."""
     return [
         Change(name, *ours, *theirs)
@@ -76,7 +76,7 @@ def _apart(
     """Every name whose values are not the same on both sides, with those of each."""
     ours, theirs = _values(a), _values(b)
     for name in dict.fromkeys([*ours, *theirs]):
-        left, right = (values.get(name, {NONE}) for values in (ours, theirs))
+        left, right = (values.get(name, {NONE_CHANGES}) for values in (ours, theirs))
         if left != right:
             yield name, sorted(left), sorted(right)
 
@@ -85,7 +85,7 @@ def _values(told: Iterable[Mapping[str, str]]) -> dict[str, set[str]]:
     """Name -> its values; NONE where one of them lacks it."""
     all_of_them = list(told)
     names = dict.fromkeys(name for each in all_of_them for name in each)
-    return {name: {each.get(name, NONE) for each in all_of_them} for name in names}
+    return {name: {each.get(name, NONE_CHANGES) for each in all_of_them} for name in names}
 
 
 def of_environment(a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, Any]]) -> list[Change]:
@@ -105,15 +105,15 @@ def _described(environment: Mapping[str, Any]) -> dict[str, str]:
             told[commit] = str(told[commit])[:10] + " and changes" * bool(environment.get(dirty))
     variables = environment.get("variables") or {}
     told |= {name: text for name, text in variables.items() if not name.startswith(_PLACE)}
-    return {name: NONE if value is None else _text(value) for name, value in told.items()}
+    return {name: NONE_CHANGES if value is None else _text(value) for name, value in told.items()}
 
 
-def of_nodes(a: Sequence[Row], b: Sequence[Row]) -> list[Change]:
+def of_nodes(a: Sequence[Row_changes], b: Sequence[Row_changes]) -> list[Change]:
     ours, theirs = (sorted({str(row["node"]) for row in rows if row["node"]}) for rows in (a, b))
     return [] if ours == theirs else [Change("nodes", ", ".join(ours), ", ".join(theirs))]
 
 
-def cautions(a: Sequence[Row], b: Sequence[Row], environment: Sequence[Change]) -> list[str]:
+def cautions(a: Sequence[Row_changes], b: Sequence[Row_changes], environment: Sequence[Change]) -> list[str]:
     """What makes the comparison of their speeds worth less, the gravest first."""
     found = []
     for column, called in MODELS.items():

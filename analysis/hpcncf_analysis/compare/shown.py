@@ -43,7 +43,7 @@ def _row(pair: Pair, speed_of: str) -> list[str]:
         _speed(one.median("instances_per_s"), one.median("elapsed_s"), speed_of)
         for one in (pair.a, pair.b)
     ]
-    return [pair.label, *speeds, _ratio(pair.ratio), pair.ratio.verdict, _quality(pair)]
+    return [pair.label, *speeds, _ratio(pair.ratio), pair.ratio.verdict, _quality_shown(pair)]
 
 
 def _speed(per_s: float | None, elapsed_s: float | None, speed_of: str) -> str:
@@ -57,7 +57,7 @@ def _ratio(ratio: Ratio) -> str:
     return f"{words.times(ratio.value)} {ends}".rstrip()
 
 
-def _quality(pair: Pair) -> str:
+def _quality_shown(pair: Pair) -> str:
     scores = [words.score(one.median("hr10")) for one in (pair.a, pair.b)]
     if scores == [words.NONE, words.NONE]:
         return ""

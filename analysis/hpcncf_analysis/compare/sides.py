@@ -61,7 +61,7 @@ def _asked(runs: Sequence[Row], run_id: str | None, repeats: bool) -> Sequence[R
 def _environment(paths: ResultPaths, row: Row) -> Mapping[str, Any]:
     with suppress(RecordError):  # `collect` named it
         attempt = paths.run(row["run_id"]).attempt(row["attempt"])
-        return records.read(attempt.rank(0), RankRecord).environment
+        return records.read_records(attempt.rank(0), RankRecord).environment
     return {}
 
 
@@ -70,7 +70,7 @@ def of_record(name: str, path: Path) -> Side:
 
     Raises RecordError where it is none, UsageError where the run has no figures.
     """
-    first = records.read(path, RankRecord)
+    first = records.read_records(path, RankRecord)
     run = _run(path, first)
     siblings = AttemptPaths(path.parent)
     others = [_same_run(each, first) for each in siblings.ranks() if each.name != path.name]
@@ -99,7 +99,7 @@ def _run(path: Path, record: RankRecord) -> Run:
 
 def _same_run(path: Path, first: RankRecord) -> RankRecord | None:
     with suppress(RecordError):
-        record = records.read(path, RankRecord)
+        record = records.read_records(path, RankRecord)
         if (record.run_id, record.attempt) == (first.run_id, first.attempt):
             return record
     return None
@@ -107,7 +107,7 @@ def _same_run(path: Path, first: RankRecord) -> RankRecord | None:
 
 def _node(path: Path, first: RankRecord) -> NodeRecord | None:
     with suppress(RecordError):
-        record = records.read(path, NodeRecord)
+        record = records.read_records(path, NodeRecord)
         if record.run_id == first.run_id:
             return record
     return None

@@ -72,8 +72,8 @@ def make(paths: ResultPaths, path: Path) -> list[Prediction]:
     rows = collect(paths).runs
     wanted = remedies(rows, of_results(paths, rows))
     begun = frozenset(row["config"] for row in rows if row["attempt"] is not None)
-    job, made = with_remedies(jobfile.load(paths.job), wanted, begun, records.now())
-    known = {each.name: each for each in read(paths)}
+    job, made = with_remedies(jobfile.load_jobfile(paths.job), wanted, begun, records.now())
+    known = {each.name: each for each in read_predictions(paths)}
     made = [known.get(each.name, each) for each in made]
     if made:
         write(paths, path, job, made)
@@ -171,12 +171,12 @@ def write(paths: ResultPaths, path: Path, job: JobSpec, made: Sequence[Predictio
         records.write_text(path, head + text)
 
 
-def read(paths: ResultPaths) -> list[Prediction]:
+def read_predictions(paths: ResultPaths) -> list[Prediction]:
     """Those that were made, by name; what is no prediction is passed over."""
     found = []
     for path in sorted(paths.predictions.glob("*.json")):
         try:
-            found.append(records.read(path, Prediction))
+            found.append(records.read_records(path, Prediction))
         except RecordError:
             continue
     return found

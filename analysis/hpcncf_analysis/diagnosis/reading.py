@@ -43,7 +43,7 @@ def _read(files: Sequence[Path], kind: type[R], run_id: str | None) -> list[R]:
     read = []
     for path in files:
         try:
-            record = records.read(path, kind)
+            record = records.read_records(path, kind)
         except RecordError:
             continue
         if run_id in (None, record.run_id):

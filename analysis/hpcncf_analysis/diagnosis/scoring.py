@@ -13,15 +13,15 @@ from hpcncf_analysis.diagnosis.predictions import Prediction
 WITHIN: Final = 0.25
 """A prediction is right where it is off by this share of the measured factor at most."""
 
-Row = dict[str, Any]
+Row_scoring = dict[str, Any]
 
 
-def score(paths: ResultPaths, runs: Iterable[Mapping[str, Any]]) -> list[Row]:
+def score(paths: ResultPaths, runs: Iterable[Mapping[str, Any]]) -> list[Row_scoring]:
     """`scored` of the predictions that the results folder keeps."""
-    return scored(predictions.read(paths), runs)
+    return scored(predictions.read_predictions(paths), runs)
 
 
-def scored(made: Sequence[Prediction], runs: Iterable[Mapping[str, Any]]) -> list[Row]:
+def scored(made: Sequence[Prediction], runs: Iterable[Mapping[str, Any]]) -> list[Row_scoring]:
     """One row a prediction: `predicted` with `low` and `high`, `measured` with `measured_low` and
     `measured_high` (None unless both sides have repeats), and whether it is `within` 25 %.
 
@@ -38,7 +38,7 @@ def scored(made: Sequence[Prediction], runs: Iterable[Mapping[str, Any]]) -> lis
 
 def _row(
     told: Prediction, before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]
-) -> Row:
+) -> Row_scoring:
     measured, low, high = ratio(_figures(told, before), _figures(told, after))
     return {
         "cause": told.cause,

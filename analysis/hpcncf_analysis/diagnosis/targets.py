@@ -25,7 +25,7 @@ def of_file(path: Path) -> Diagnosis:
     whole = _of_run_json(path)
     if whole is not None:
         return whole
-    record = records.read(path, RankRecord)
+    record = records.read_records(path, RankRecord)
     beside = of_attempt(AttemptPaths(path.parent), record.run_id)
     return beside or diagnose([record], [])
 

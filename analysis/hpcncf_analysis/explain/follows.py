@@ -71,7 +71,7 @@ def _cores(job: Job) -> list[str]:
         of_how_many = "cores used on average; of how many, the text does not say"
         return [] if used is None or cores else [f"{used:.2f} {of_how_many}"]
     if cores is None or used is None:
-        return _without_cores(efficiency)
+        return _without_cores_follows(efficiency)
     said = f"{used:.2f} of {counted(cores, 'core')} used on average ({_two(efficiency)})"
     return [f"{said}: {_pattern(used, cores)}"]
 
@@ -93,7 +93,7 @@ def _pattern(used: float, cores: int) -> str:
     return "some of them idle, or all of them some of the time"
 
 
-def _without_cores(efficiency: float) -> list[str]:
+def _without_cores_follows(efficiency: float) -> list[str]:
     said = f"{_two(efficiency)} of the cores reserved"
     cores = round(1 / efficiency) if efficiency > 0 else 0
     if 2 <= cores <= 256 and abs(efficiency * cores - 1) <= EXACT:

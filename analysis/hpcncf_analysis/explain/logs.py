@@ -23,7 +23,7 @@ _ENDS: Final = (
 _NAME: Final = re.compile(r"(?:^|[-_.])(\d{1,12}(?:_\d{1,8})?)(?:_\d+)?(?:_log)?\.(?:out|err|log)$")
 
 
-def read(files: Mapping[str, str]) -> list[Job]:
+def read_logs(files: Mapping[str, str]) -> list[Job]:
     """One for every job that a file's name tells, in the order of the names; `files`: its text.
 
     The state is empty where Slurm wrote nothing: it does not say when a job ends well.

@@ -40,7 +40,7 @@ _STATES: Final = (
 )
 
 
-def read(text: str) -> list[Job]:
+def read_lsf(text: str) -> list[Job]:
     return [
         _job(job_id, block)
         for job_id, block in _blocks(_unfolded(text))

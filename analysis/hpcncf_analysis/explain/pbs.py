@@ -19,15 +19,15 @@ ONLY_MOTHER: Final = (
 )
 
 
-def read(text: str) -> list[Job]:
+def read_pbs(text: str) -> list[Job]:
     return [
-        _job(job_id, _told(block, "resources_used"), _told(block, "Resource_List"), block)
-        for job_id, block in _blocks(text.replace("\n\t", ""))
+        _job_pbs(job_id, _told(block, "resources_used"), _told(block, "Resource_List"), block)
+        for job_id, block in _blocks_pbs(text.replace("\n\t", ""))
         if "resources_used" in block
     ]
 
 
-def _blocks(text: str) -> Iterator[tuple[str, str]]:
+def _blocks_pbs(text: str) -> Iterator[tuple[str, str]]:
     parts = re.split(r"^[ \t]*Job Id:[ \t]*(\S+)", text, flags=re.MULTILINE)
     yield "", parts[0]
     yield from zip(parts[1::2], parts[2::2], strict=True)
@@ -38,7 +38,7 @@ def _told(block: str, attribute: str) -> dict[str, str]:
     return dict(re.findall(rf"\b{attribute}\.(\w+)\s*=\s*([^\s,]+)", block))
 
 
-def _job(job_id: str, used: Mapping[str, str], asked: Mapping[str, str], block: str) -> Job:
+def _job_pbs(job_id: str, used: Mapping[str, str], asked: Mapping[str, str], block: str) -> Job:
     state = re.search(r"\bjob_state\s*=\s*(\w)", block)
     nodes = whole(asked.get("nodect", ""))
     return Job(
@@ -47,7 +47,7 @@ def _job(job_id: str, used: Mapping[str, str], asked: Mapping[str, str], block: 
         state=state[1] if state else "",
         exit_code=whole(_exit(block)),
         nodes=nodes,
-        cores=_cores(used, asked),
+        cores=_cores_pbs(used, asked),
         elapsed_s=seconds(used.get("walltime", "")),
         limit_s=seconds(asked.get("walltime", "")),
         cpu_s=seconds(used.get("cput", "")),
@@ -63,7 +63,7 @@ def _exit(block: str) -> str:
     return found[1] if found else ""
 
 
-def _cores(used: Mapping[str, str], asked: Mapping[str, str]) -> int | None:
+def _cores_pbs(used: Mapping[str, str], asked: Mapping[str, str]) -> int | None:
     for told in (asked.get("ncpus", ""), used.get("ncpus", "")):
         if cores := whole(told):
             return cores

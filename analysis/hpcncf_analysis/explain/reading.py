@@ -11,7 +11,7 @@ from hpcncf_analysis.explain import logs, lsf, pbs, reportseff, sacct, seff
 from hpcncf_analysis.explain.amounts import COMMA
 from hpcncf_analysis.explain.job import Job
 
-READERS: Final = (seff.read, reportseff.read, sacct.read, lsf.read, pbs.read)
+READERS: Final = (seff.read_seff, reportseff.read_reportseff, sacct.read_sacct, lsf.read_lsf, pbs.read_pbs)
 POSSIBLE: Final = (
     "seff; reportseff; sacct with its header (default, --long, --format, --parsable); LSF's "
     "bjobs -l, bhist -l and job report; PBS's qstat -f; a folder of Slurm's logs"
@@ -35,7 +35,7 @@ def of_files(files: Mapping[str, str]) -> Reading:
     readings = {name: of_text(text) for name, text in sorted(files.items())}
     jobs = [job for reading in readings.values() for job in reading.jobs]
     told = {job.id for job in jobs}
-    jobs += [job for job in logs.read(files) if job.id not in told]
+    jobs += [job for job in logs.read_logs(files) if job.id not in told]
     problems = [
         f"{name}: {problem}" for name, reading in readings.items() for problem in reading.problems
     ]

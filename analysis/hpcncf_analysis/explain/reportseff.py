@@ -18,8 +18,8 @@ BEFORE: Final = ["Name", "State", "Time", "CPU", "Memory"]
 _NOW: Final = dict(zip(BEFORE, ("JobID", "State", "Elapsed", "CPUEff", "MemEff"), strict=True))
 
 
-def read(text: str) -> list[Job]:
-    return [_job(row) for row in columns.rows(text, _is_header) if any(map(str.isdigit, _id(row)))]
+def read_reportseff(text: str) -> list[Job]:
+    return [_job_reportseff(row) for row in columns.rows(text, _is_header) if any(map(str.isdigit, _id(row)))]
 
 
 def _is_header(names: Sequence[str]) -> bool:
@@ -30,7 +30,7 @@ def _id(row: columns.Row) -> str:
     return row.get("JobID") or row.get("Name", "")
 
 
-def _job(row: columns.Row) -> Job:
+def _job_reportseff(row: columns.Row) -> Job:
     told = {_NOW.get(name, name): cell for name, cell in row.items()}
     state = told.get("State", "").split()
     return Job(

@@ -15,7 +15,7 @@ from hpcncf_analysis.explain.amounts import mebibytes, number, seconds, whole
 from hpcncf_analysis.explain.columns import Row
 from hpcncf_analysis.explain.job import Job
 
-ONLY_ENDED: Final = (
+ONLY_ENDED_SACCT: Final = (
     "sacct counts the CPU time of a running job's ended steps only, which is left out here"
 )
 NO_STEPS: Final = "sacct -X (--allocations) leaves the steps out, and with them CPU time and memory"
@@ -24,29 +24,29 @@ MEAN: Final = "CPU seconds are the steps' AveCPU x NTasks: --long has no TotalCP
 TASKS: Final = "memory is the largest task's x the number of tasks, an upper bound"
 
 
-def read(text: str) -> list[Job]:
+def read_sacct(text: str) -> list[Job]:
     """One for every job or array element, in the order of its first row."""
     grouped: dict[str, list[Row]] = {}
-    for row in columns.rows(text, _is_header):
-        job_id = _id(row).partition(".")[0]
+    for row in columns.rows(text, _is_header_sacct):
+        job_id = _id_sacct(row).partition(".")[0]
         if job_id[:1].isdecimal():
             grouped.setdefault(job_id, []).append(row)
-    return [_job(job_id, rows) for job_id, rows in grouped.items()]
+    return [_job_sacct(job_id, rows) for job_id, rows in grouped.items()]
 
 
-def _is_header(names: Sequence[str]) -> bool:
+def _is_header_sacct(names: Sequence[str]) -> bool:
     return "State" in names and ("JobID" in names or "JobIDRaw" in names) and "CPUEff" not in names
 
 
-def _id(row: Row) -> str:
+def _id_sacct(row: Row) -> str:
     return row.get("JobID") or row.get("JobIDRaw", "")
 
 
-def _job(job_id: str, rows: Sequence[Row]) -> Job:
-    of_job = [row for row in rows if "." not in _id(row)]
+def _job_sacct(job_id: str, rows: Sequence[Row]) -> Job:
+    of_job = [row for row in rows if "." not in _id_sacct(row)]
     whole_job = of_job[-1] if of_job else {}  # `-D` shows every start of a requeued job
-    steps = [row for row in rows if "." in _id(row)]
-    cores, nodes = _cores(whole_job), _count(whole_job, "NNodes", "AllocNodes")
+    steps = [row for row in rows if "." in _id_sacct(row)]
+    cores, nodes = _cores_sacct(whole_job), _count(whole_job, "NNodes", "AllocNodes")
     cpu_s, how = _cpu(whole_job, steps)
     state = _state(whole_job, steps)
     at_work = state == "RUNNING"
@@ -55,7 +55,7 @@ def _job(job_id: str, rows: Sequence[Row]) -> Job:
         source="sacct",
         id=job_id,
         state=state,
-        exit_code=_exit(whole_job.get("ExitCode", "")),
+        exit_code=_exit_sacct(whole_job.get("ExitCode", "")),
         nodes=nodes,
         cores=cores,
         elapsed_s=_elapsed(whole_job),
@@ -63,7 +63,7 @@ def _job(job_id: str, rows: Sequence[Row]) -> Job:
         cpu_s=None if at_work else cpu_s,
         memory_mib=memory_mib,
         memory_asked_mib=_asked(whole_job.get("ReqMem", ""), nodes, cores),
-        notes=tuple(note for note in (how, tasks > 1 and TASKS, at_work and ONLY_ENDED) if note),
+        notes=tuple(note for note in (how, tasks > 1 and TASKS, at_work and ONLY_ENDED_SACCT) if note),
     )
 
 
@@ -71,7 +71,7 @@ def _count(row: Row, *names: str) -> int | None:
     return next((value for name in names if (value := whole(row.get(name, "")))), None)
 
 
-def _cores(row: Row) -> int | None:
+def _cores_sacct(row: Row) -> int | None:
     told = re.search(r"(?:^|,)cpu=(\d+)", row.get("AllocTRES", ""))
     return _count(row, "AllocCPUS", "NCPUS") or (whole(told[1]) if told else None)
 
@@ -85,7 +85,7 @@ def _state(row: Row, steps: Sequence[Row]) -> str:
     return "OUT_OF_MEMORY" if word.startswith("OUT_OF_ME") else word
 
 
-def _exit(text: str) -> int | None:
+def _exit_sacct(text: str) -> int | None:
     """`1:0` is an exit code, `0:9` a signal, which a shell tells with 128 added."""
     code, _, signal = text.partition(":")
     number = whole(signal)

@@ -21,7 +21,7 @@ ONLY_ENDED: Final = (
 LONGEST: Final = 300
 
 
-def read(text: str) -> list[Job]:
+def read_seff(text: str) -> list[Job]:
     """Every `Job ID:` block that says more than its id."""
     return [_job(told) for told in _blocks(text) if len(told) > 2]
 

@@ -12,7 +12,7 @@ from matplotlib.ticker import (
     FuncFormatter,
 )
 
-from hpcncf.tables.trained import PHASES
+from hpcncf.tables.trained import PHASES_TRAINED
 from hpcncf_analysis import words
 from hpcncf_analysis.figures import placing, style
 from hpcncf_analysis.figures.fitted import draw_laws
@@ -142,9 +142,9 @@ def step_time(configurations: Sequence[Configuration]) -> Figure | None:
 
 def _bar(axes: Axes, row: int, one: Configuration) -> None:
     total_ms, left = 1e6 / (one.speed or 1.0), 0.0
-    for phase in PHASES:
+    for phase in PHASES_TRAINED:
         width = total_ms * (one.median(f"{phase}_share") or 0.0)
-        axes.barh(row, width, 0.46, left, color=style.PHASES[phase], edgecolor="w", lw=0.4)
+        axes.barh(row, width, 0.46, left, color=style.PHASES_STYLE[phase], edgecolor="w", lw=0.4)
         left += width
     axes.text(0, row - 0.27, one.label, va="bottom", size=10)
     axes.annotate(
@@ -159,8 +159,8 @@ def _bar(axes: Axes, row: int, one: Configuration) -> None:
 
 
 def _phase_key(figure: Figure, shown: Sequence[Configuration]) -> None:
-    present = [p for p in PHASES if any(one.median(f"{p}_share") for one in shown)]
-    handles = [Patch(color=style.PHASES[phase], label=phase) for phase in present]
+    present = [p for p in PHASES_TRAINED if any(one.median(f"{p}_share") for one in shown)]
+    handles = [Patch(color=style.PHASES_STYLE[phase], label=phase) for phase in present]
     figure.legend(
         handles=handles,
         loc="outside upper left",

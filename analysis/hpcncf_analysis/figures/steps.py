@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from hpcncf.tables.trained import PHASES
+from hpcncf.tables.trained import PHASES_TRAINED
 from hpcncf_analysis import words
 from hpcncf_analysis.figures import style
 from hpcncf_analysis.figures.style import FAINT, GREY
@@ -32,7 +32,7 @@ def trained(ranks: Iterable[Row], one: Configuration) -> list[Row]:
 def step_ms(ranks: Sequence[Row]) -> dict[str, float]:
     """Phase -> its milliseconds of a rank's mean step; those of no time are left out."""
     steps = sum(row["counted_steps"] for row in ranks)
-    told = {phase: 1000 * sum(row[f"{phase}_s"] for row in ranks) / steps for phase in PHASES}
+    told = {phase: 1000 * sum(row[f"{phase}_s"] for row in ranks) / steps for phase in PHASES_TRAINED}
     return {phase: each for phase, each in told.items() if each > 0}
 
 
@@ -61,7 +61,7 @@ def waterfall(shown: Sequence[Configuration], ranks: Sequence[Row]) -> Figure | 
 def _falling(axes: Axes, phases: Mapping[str, float]) -> None:
     begun, whole = 0.0, sum(phases.values())
     for row, (phase, each) in enumerate(phases.items()):
-        axes.barh(row, each, 0.7, begun, color=style.PHASES[phase])
+        axes.barh(row, each, 0.7, begun, color=style.PHASES_STYLE[phase])
         begun += each
         axes.plot([begun, begun], [row, min(row + 1, len(phases) - 1)], color=GREY, lw=0.8)
         axes.annotate(
@@ -90,14 +90,14 @@ def ranks_beside(ranks: Sequence[Row], title: str) -> Figure | None:
         for place, row in enumerate(shown):
             begun = 0.0
             for part, seconds in _parts(row).items():
-                axes.barh(place, seconds, 0.7, begun, color=style.PHASES[PARTS[part]])
+                axes.barh(place, seconds, 0.7, begun, color=style.PHASES_STYLE[PARTS[part]])
                 begun += seconds
         axes.set_yticks(range(len(shown)), [_rank(row, shown) for row in shown])
         axes.set_ylim(len(shown) - 0.5, -0.5)
         axes.tick_params(axis="y", length=0)
         axes.set_xlabel("seconds of the counted steps")
         axes.set_title(title)
-        handles = [Patch(color=style.PHASES[phase], label=part) for part, phase in PARTS.items()]
+        handles = [Patch(color=style.PHASES_STYLE[phase], label=part) for part, phase in PARTS.items()]
         figure.legend(
             handles=handles, loc="outside upper left", ncols=3, frameon=False, handlelength=1.0
         )

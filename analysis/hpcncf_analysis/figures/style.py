@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 BLUE, VERMILION, GREEN, PURPLE = "#0072B2", "#D55E00", "#007A5A", "#AA4A84"
 SERIES: Final = [VERMILION, BLUE, GREEN, PURPLE, "#8A6100", "#2A7FA8", "#333333"]
-PHASES: Final = {
+PHASES_STYLE: Final = {
     "input": "#D55E00",
     "forward": "#0072B2",
     "backward": "#56B4E9",

@@ -15,7 +15,7 @@ from hpcncf_analysis.figures.style import BLUE, GREY
 from hpcncf_analysis.timeline import CHECKPOINT, EVALUATION, FIRST, SLOW, STOPS, Timeline
 
 COLOURS: Final = {
-    FIRST: style.PHASES["input"],
+    FIRST: style.PHASES_STYLE["input"],
     SLOW: "#8A6100",
     EVALUATION: "#2A7FA8",
     CHECKPOINT: style.PURPLE,

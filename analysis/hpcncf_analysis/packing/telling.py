@@ -39,7 +39,7 @@ def named(curve: Curve) -> str:
 
 
 def _row(curve: Curve, size: Size) -> list[str]:
-    one = _alone(curve)
+    one = _alone_telling(curve)
     several = size.packs > 1
     return [
         named(curve),
@@ -56,7 +56,7 @@ def _row(curve: Curve, size: Size) -> list[str]:
     ]
 
 
-def _alone(curve: Curve) -> Size | None:
+def _alone_telling(curve: Curve) -> Size | None:
     return next((size for size in curve.sizes if size.runs == 1), None)
 
 
@@ -78,7 +78,7 @@ def sentences(curve: Curve) -> Iterator[str]:
 
 
 def _advice(curve: Curve) -> str:
-    best, one = curve.recommended, _alone(curve)
+    best, one = curve.recommended, _alone_telling(curve)
     shared = "a GPU" if curve.on_gpu else "a node"
     if best.runs == 1:
         return f"one run on {shared} is best; {_loss(curve)}"

@@ -17,7 +17,7 @@ from hpcncf_analysis.table import Table
 
 Row = Mapping[str, Any]
 
-TEXTS: Final = frozenset({"cause", "evidence", "predicted", "remedy"})
+TEXTS_CAUSES: Final = frozenset({"cause", "evidence", "predicted", "remedy"})
 # So much of the evidence stands in the answer, the rest in the table.
 TOLD: Final = 2
 
@@ -99,7 +99,7 @@ def _no_cause(diagnoses: Sequence[Diagnosis]) -> str:
     )
 
 
-def parts(material: Material) -> list[Part]:
+def parts_causes(material: Material) -> list[Part]:
     """A row for each cause of each configuration's first run."""
     rows = [
         cells
@@ -111,7 +111,7 @@ def parts(material: Material) -> list[Part]:
         return []
     columns = ["configuration", "cause", "cost", "evidence", "predicted", "remedy"]
     note = "Of each configuration's first run, its primary cause first."
-    return [Grid(Table(columns, rows, TEXTS)), Words(note, note=True)]
+    return [Grid(Table(columns, rows, TEXTS_CAUSES)), Words(note, note=True)]
 
 
 def _rows(one: Configuration, found: Diagnosis) -> list[list[str]]:

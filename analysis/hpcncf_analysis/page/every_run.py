@@ -9,11 +9,11 @@ from hpcncf_analysis import words
 from hpcncf_analysis.labels import counted
 from hpcncf_analysis.table import Table
 
-Row = Mapping[str, Any]
+Row_every_run = Mapping[str, Any]
 
-TEXTS: Final = frozenset({"settings", "state", "what happened"})
+TEXTS_EVERY_RUN: Final = frozenset({"settings", "state", "what happened"})
 # As the monitor says it.
-TOO_SHORT: Final = "too short to judge"
+TOO_SHORT_EVERY_RUN: Final = "too short to judge"
 COLUMNS: Final = ("run", "settings", "repeat", "state")
 FIGURES: Final = {
     "elapsed": ("elapsed_s", words.duration),
@@ -25,16 +25,16 @@ FIGURES: Final = {
     "HR@10": ("hr10", words.score),
 }
 # Told only where a run has them.
-OF_TRAINING: Final = ("instances/s", "HR@10")
+OF_TRAINING_EVERY_RUN: Final = ("instances/s", "HR@10")
 NAMED: Final = 3
 
 
-def table(runs: Sequence[Row]) -> Table:
+def table_every_run(runs: Sequence[Row_every_run]) -> Table:
     """Every planned run, whatever became of it."""
     figures = {
         name: (column, show)
         for name, (column, show) in FIGURES.items()
-        if name not in OF_TRAINING or any(row.get(column) is not None for row in runs)
+        if name not in OF_TRAINING_EVERY_RUN or any(row.get(column) is not None for row in runs)
     }
     keys = [column for column, _ in figures.values()]
     return Table(
@@ -43,12 +43,12 @@ def table(runs: Sequence[Row]) -> Table:
             [*_who(row), *(show(row.get(column)) for column, show in figures.values()), _told(row)]
             for row in runs
         ],
-        TEXTS,
+        TEXTS_EVERY_RUN,
         [[None, None, row["repeat"], None, *map(row.get, keys), None] for row in runs],
     )
 
 
-def _who(row: Row) -> list[str]:
+def _who(row: Row_every_run) -> list[str]:
     varied = ", ".join(f"{key.split('.')[-1]}: {value}" for key, value in row["varied"].items())
     return [
         row["run_id"],
@@ -58,17 +58,17 @@ def _who(row: Row) -> list[str]:
     ]
 
 
-def _told(row: Row) -> str:
+def _told(row: Row_every_run) -> str:
     """Its end, and its warnings: without the word on how little was measured where the run's end
     is what matters."""
     ended_well = row["state"] == "completed"
-    warned = [text for text in row["warnings"] if ended_well or TOO_SHORT not in text]
+    warned = [text for text in row["warnings"] if ended_well or TOO_SHORT_EVERY_RUN not in text]
     return "; ".join(
         text for text in [row["reason"], row["progress"], row["stale"], *warned] if text
     )
 
 
-def warnings(runs: Sequence[Row]) -> Table | None:
+def warnings(runs: Sequence[Row_every_run]) -> Table | None:
     """Each warning once, with the runs that gave it, the most frequent first."""
     by_text: dict[str, list[str]] = {}
     for row in runs:

@@ -10,7 +10,7 @@ from hpcncf_analysis.page.section import Grid, Part, Words
 from hpcncf_analysis.summary import Configuration
 from hpcncf_analysis.table import Table
 
-COLUMNS: Final = [
+COLUMNS_GPUS: Final = [
     "configuration",
     "GPUs",
     "busy",
@@ -23,7 +23,7 @@ COLUMNS: Final = [
     "an epoch: J",
     "the run: GPU-h",
 ]
-TEXTS: Final = frozenset({"GPUs"})
+TEXTS_GPUS: Final = frozenset({"GPUs"})
 NOTE: Final = (
     "Busy: some kernel was on the GPU, however little of it it filled. Clocks held down: share of "
     "the samples, for the commonest reason. Of runs that share a GPU each counts its even part of "
@@ -32,14 +32,14 @@ NOTE: Final = (
 UNTOLD: Final = "Of these GPUs NVML told nothing (pip install 'hpcncf[gpu]' where the runs are)."
 
 
-def parts(material: Material) -> list[Part]:
+def parts_gpus(material: Material) -> list[Part]:
     """Nothing where no run had a GPU."""
     had = [one for one in material.shown if one.median("gpu_hours")]
     if not had:
         return []
     told = any(row.get("gpu_model") for one in had for row in one.rows)
     note = NOTE if told else UNTOLD
-    return [Grid(Table(COLUMNS, [_row(one) for one in had], TEXTS).told), Words(note, note=True)]
+    return [Grid(Table(COLUMNS_GPUS, [_row(one) for one in had], TEXTS_GPUS).told), Words(note, note=True)]
 
 
 def _row(one: Configuration) -> list[str]:

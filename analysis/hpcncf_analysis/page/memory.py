@@ -11,7 +11,7 @@ from hpcncf_analysis.page.section import Grid, Part, Words
 from hpcncf_analysis.summary import Configuration
 from hpcncf_analysis.table import Table
 
-Row = Mapping[str, Any]
+Row_memory = Mapping[str, Any]
 
 # The ranks' columns that speak of a shortage; told only where one is known and above 0.
 SHORTAGE: Final = {
@@ -19,17 +19,17 @@ SHORTAGE: Final = {
     "memory_swap_peak_mib": "swapped MiB",
     "memory_pressure_s": "waited for memory: s",
 }
-NOTE: Final = (
+NOTE_MEMORY: Final = (
     "Peaks are the largest samples of resident memory, files that are mapped included: an upper "
     "bound of what a run needs. Of several repeats the largest."
 )
 
 
-def parts(material: Material) -> list[Part]:
+def parts_memory(material: Material) -> list[Part]:
     known = [one for one in material.shown if one.median("memory_peak_mib") is not None]
     if not known:
         return []
-    by_run: dict[str, list[Row]] = {}
+    by_run: dict[str, list[Row_memory]] = {}
     for row in material.found.ranks:
         by_run.setdefault(row["run_id"], []).append(row)
     of = {
@@ -43,11 +43,11 @@ def parts(material: Material) -> list[Part]:
         "limit of the cgroup",
         *(SHORTAGE[name] for name in short),
     ]
-    rows = [_row(one, of[one.key], short) for one in known]
-    return [Grid(Table(columns, rows)), Words(NOTE, note=True)]
+    rows = [_row_memory(one, of[one.key], short) for one in known]
+    return [Grid(Table(columns, rows)), Words(NOTE_MEMORY, note=True)]
 
 
-def _row(one: Configuration, ranks: Sequence[Row], short: Sequence[str]) -> list[str]:
+def _row_memory(one: Configuration, ranks: Sequence[Row_memory], short: Sequence[str]) -> list[str]:
     peak = _most(one.rows, "memory_peak_mib")
     asked = one.rows[0]["mem_gb"]
     return [
@@ -61,5 +61,5 @@ def _row(one: Configuration, ranks: Sequence[Row], short: Sequence[str]) -> list
     ]
 
 
-def _most(rows: Sequence[Row], name: str) -> float | None:
+def _most(rows: Sequence[Row_memory], name: str) -> float | None:
     return max((row[name] for row in rows if row.get(name) is not None), default=None)

@@ -13,7 +13,7 @@ from hpcncf_analysis.scaling.ranks import SLOWER
 from hpcncf_analysis.summary import Configuration
 from hpcncf_analysis.table import Table
 
-Row = Mapping[str, Any]
+Row_ranks = Mapping[str, Any]
 
 # So many configurations show their ranks, and so many ranks each: others are in ranks.csv.
 MOST: Final = 4
@@ -26,14 +26,14 @@ def chosen(material: Material) -> list[Configuration]:
     return sorted(several, key=lambda one: one.speed or 0.0, reverse=True)[:MOST]
 
 
-def of_run(ranks: Sequence[Row], one: Configuration) -> list[Row]:
+def of_run(ranks: Sequence[Row_ranks], one: Configuration) -> list[Row_ranks]:
     """The ranks' rows of a configuration's first run, those that trained."""
     run = one.rows[0]["run_id"]
     found = [row for row in ranks if row["run_id"] == run and row.get("counted_s") is not None]
     return found[:RANKS]
 
 
-def parts(material: Material) -> list[Part]:
+def parts_ranks(material: Material) -> list[Part]:
     grids: list[Part] = []
     for one in chosen(material):
         ranks = of_run(material.found.ranks, one)
@@ -42,12 +42,12 @@ def parts(material: Material) -> list[Part]:
     return grids
 
 
-def busy_s(row: Row) -> float:
+def busy_s(row: Row_ranks) -> float:
     """A rank's counted steps without its waiting for other ranks."""
     return float(row["counted_s"] - row["sync_s"])
 
 
-def slower(ranks: Sequence[Row]) -> Row | None:
+def slower(ranks: Sequence[Row_ranks]) -> Row_ranks | None:
     """The rank that the others wait for; None where they are even."""
     found = pop.of_rows(ranks)
     if found is None or found.slowest_by < SLOWER:
@@ -55,15 +55,15 @@ def slower(ranks: Sequence[Row]) -> Row | None:
     return next(row for row in ranks if row["rank"] == found.slowest_rank)
 
 
-def _table(ranks: Sequence[Row]) -> Table:
+def _table(ranks: Sequence[Row_ranks]) -> Table:
     slowest = slower(ranks)
     columns = ["rank", "node", "steps: instances", "steps: seconds", "steps: input"]
     columns += ["steps: computing", "steps: waiting for ranks", "cores used", "CPU efficiency"]
-    rows = [_row(row, row is slowest) for row in ranks]
+    rows = [_row_ranks(row, row is slowest) for row in ranks]
     return Table([*columns, "peak MiB"], rows, frozenset({"node"}))
 
 
-def _row(row: Row, slowest: bool) -> list[str]:
+def _row_ranks(row: Row_ranks, slowest: bool) -> list[str]:
     return [
         f"{row['rank']}{' (slowest)' if slowest else ''}",
         str(row["node"]),

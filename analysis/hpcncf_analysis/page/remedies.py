@@ -13,7 +13,7 @@ ALL: Final = 100
 UNMEASURED = "No run of the job's baseline is complete: there is nothing to compare remedies with."
 
 
-def parts(material: Material) -> list[Part]:
+def parts_remedies(material: Material) -> list[Part]:
     effects = effect.effects(material.shown)
     table = telling.table(effects)
     if table:

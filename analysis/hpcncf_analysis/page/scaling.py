@@ -11,7 +11,7 @@ from hpcncf_analysis.scaling.quality import sentence, times_to_quality
 from hpcncf_analysis.table import Table
 
 # More than these are on the page.
-MOST: Final = 3
+MOST_SCALING: Final = 3
 POP_NOTE: Final = (
     "Of each configuration's first run: load balance × communication × input = parallel "
     "efficiency, of the time that the ranks' steps took. Computation scaling is against the base: "
@@ -19,7 +19,7 @@ POP_NOTE: Final = (
 )
 
 
-def parts(material: Material) -> list[Part]:
+def parts_scaling(material: Material) -> list[Part]:
     shown = material.shown
     grids = [
         *_grid(tables.strong_table(shown), "Strong: the same work on more cores"),
@@ -45,7 +45,7 @@ def to_quality(material: Material) -> list[Part]:
         return []
     found = times_to_quality(material.shown, material.found.epochs, target)
     return [
-        *_grid(tables.quality_table(found), f"Time until HR@10 reaches {target:g}"),
+        *_grid(tables.time_to_quality_table(found), f"Time until HR@10 reaches {target:g}"),
         Words(told),
     ]
 
@@ -62,10 +62,10 @@ def _grid(table: Table | None, title: str) -> list[Part]:
     return [Grid(table, title=title)] if table else []
 
 
-def sentences(material: Material) -> list[str]:
+def sentences_scaling(material: Material) -> list[str]:
     """For a terminal: the fastest sizes, and the way to the quality that was asked for."""
     told = quality_sentence(material)
-    return [*laws.peaks(material.shown)[:MOST], *([told] if told else [])]
+    return [*laws.peaks(material.shown)[:MOST_SCALING], *([told] if told else [])]
 
 
 def _words(text: str) -> list[Part]:

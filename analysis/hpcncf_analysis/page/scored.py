@@ -10,26 +10,26 @@ from hpcncf_analysis.diagnosis import telling
 from hpcncf_analysis.page.section import Grid, Part, Words
 from hpcncf_analysis.table import Table
 
-Row = Mapping[str, Any]
+Row_scored = Mapping[str, Any]
 
-TEXTS: Final = frozenset({"cause", "remedy", "of", "within 25\u202f%"})
+TEXTS_SCORED: Final = frozenset({"cause", "remedy", "of", "within 25\u202f%"})
 WHAT: Final = {"instances_per_s": "instances/s", "core_hours": "core-hours"}
-NOTE: Final = (
+NOTE_SCORED: Final = (
     "Each prediction was written down before its run; a figure is the ratio after over before, "
     "with what repeats make of it."
 )
 
 
-def parts(score: Sequence[Row], labels: Mapping[str, str]) -> list[Part]:
+def parts_scored(score: Sequence[Row_scored], labels: Mapping[str, str]) -> list[Part]:
     """`labels`: of configurations. Empty where nothing was predicted."""
     if not score:
         return []
     columns = ["configuration", "cause", "remedy", "of", "predicted", "measured"]
-    table = Table([*columns, "within 25\u202f%"], [_row(one, labels) for one in score], TEXTS)
-    return [Words(_summary(score)), Grid(table), Words(NOTE, note=True)]
+    table = Table([*columns, "within 25\u202f%"], [_row_scored(one, labels) for one in score], TEXTS_SCORED)
+    return [Words(_summary(score)), Grid(table), Words(NOTE_SCORED, note=True)]
 
 
-def _row(one: Row, labels: Mapping[str, str]) -> list[str]:
+def _row_scored(one: Row_scored, labels: Mapping[str, str]) -> list[str]:
     return [
         labels.get(one["base"], one["base"]),
         one["cause"],
@@ -45,7 +45,7 @@ def _ratio(value: float | None, low: float | None, high: float | None) -> str:
     return f"{words.times(value)}\n{words.interval(low, high, words.times)}".strip()
 
 
-def _summary(score: Sequence[Row]) -> str:
+def _summary(score: Sequence[Row_scored]) -> str:
     measured = [one for one in score if one["within"] is not None]
     right = sum(one["within"] for one in measured)
     if not measured:

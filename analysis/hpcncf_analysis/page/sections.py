@@ -52,7 +52,7 @@ def _compared(material: Material) -> Section:
 
 def _speed(material: Material) -> Section:
     drawn = material.drawn("efficiency_speed", "speedup")
-    return Section("speed", "What the cores bought", [*_figures(drawn), *scaling.parts(material)])
+    return Section("speed", "What the cores bought", [*_figures(drawn), *scaling.parts_scaling(material)])
 
 
 def _step(material: Material) -> Section:
@@ -60,7 +60,7 @@ def _step(material: Material) -> Section:
     times = spent.times_table(material.shown)
     if times:
         note = spent.times_note(material.shown)
-        parts += [Grid(times, title="The whole run, beside its steps"), *_words(note)]
+        parts += [Grid(times, title="The whole run, beside its steps"), *_words_sections(note)]
     if material.timelines:
         told = [timeline.reading(label, each) for label, each in material.timelines.items()]
         parts += [*_figures(material.drawn("timeline")), Points(told)]
@@ -75,14 +75,14 @@ def _cores(material: Material) -> Section:
 
 
 def _gpus(material: Material) -> Section:
-    return Section("gpus", "What the GPUs did", gpus.parts(material))
+    return Section("gpus", "What the GPUs did", gpus.parts_gpus(material))
 
 
 def _ranks(material: Material) -> Section:
     parts = [
         *_figures(material.drawn("ranks")),
         *scaling.efficiencies(material),
-        *ranks.parts(material),
+        *ranks.parts_ranks(material),
     ]
     cost = tables.ranks_table(material.shown)
     if cost:
@@ -94,7 +94,7 @@ def _quality(material: Material) -> Section:
     table = tables.quality_table(material.shown)
     parts = _figures(material.drawn("quality"))
     if table:
-        parts = [*_words(tables.quality_note(material.runs)), *parts, Grid(table)]
+        parts = [*_words_sections(tables.quality_note(material.runs)), *parts, Grid(table)]
     parts += scaling.to_quality(material)
     return Section("quality", "Quality", parts)
 
@@ -102,27 +102,27 @@ def _quality(material: Material) -> Section:
 def _epochs(material: Material) -> Section:
     table = tables.epoch_table(material.found.epochs, material.shown)
     title = "Epochs of each configuration's first run"
-    return Section("epochs", title, _grid(table), folded=True)
+    return Section("epochs", title, _grid_sections(table), folded=True)
 
 
 def _memory(material: Material) -> Section:
-    return Section("memory", "Memory", memory.parts(material))
+    return Section("memory", "Memory", memory.parts_memory(material))
 
 
 def _unfinished(material: Material) -> Section:
     waiting = [r for r in material.found.runs if r["state"] != "completed" and not r["retired"]]
-    table = every_run.table(waiting) if waiting else None
-    return Section("unfinished", "Runs that are not complete", _grid(table))
+    table = every_run.table_every_run(waiting) if waiting else None
+    return Section("unfinished", "Runs that are not complete", _grid_sections(table))
 
 
 def _attempts(material: Material) -> Section:
     table = history.attempt_table(material.found.attempts)
-    parts: list[Part] = [*_words(history.price(material.runs))] if table.rows else []
-    return Section("attempts", "Interrupted and begun again", [*parts, *_grid(table)])
+    parts: list[Part] = [*_words_sections(history.price(material.runs))] if table.rows else []
+    return Section("attempts", "Interrupted and begun again", [*parts, *_grid_sections(table)])
 
 
 def _every_run(material: Material) -> Section:
-    table = every_run.table(material.found.runs)
+    table = every_run.table_every_run(material.found.runs)
     note = Words("A heading sorts the table, where the browser runs scripts.", note=True)
     parts: list[Part] = [Grid(table, sortable=True), note]
     return Section("runs", "Every run", parts if table.rows else [], folded=len(table.rows) > LONG)
@@ -130,7 +130,7 @@ def _every_run(material: Material) -> Section:
 
 def _warnings(material: Material) -> Section:
     table = every_run.warnings(material.found.runs)
-    parts = _grid(table)
+    parts = _grid_sections(table)
     if material.found.skipped:
         parts += [Words("Files that were skipped:"), Points(material.found.skipped)]
     return Section("warnings", "Warnings", parts)
@@ -148,20 +148,20 @@ def _definitions(material: Material) -> Section:
 
 
 def _causes(material: Material) -> Section:
-    return Section("causes", "Why the runs were no faster", causes.parts(material))
+    return Section("causes", "Why the runs were no faster", causes.parts_causes(material))
 
 
 def _scored(material: Material) -> Section:
     labels = {one.key: one.label for one in material.shown}
-    return Section("predicted", "Predicted against measured", scored.parts(material.score, labels))
+    return Section("predicted", "Predicted against measured", scored.parts_scored(material.score, labels))
 
 
 def _remedies(material: Material) -> Section:
-    return Section("remedies", "What each remedy did", remedies.parts(material))
+    return Section("remedies", "What each remedy did", remedies.parts_remedies(material))
 
 
 def _packing(material: Material) -> Section:
-    return Section("packing", telling.TITLE, packing.parts(material))
+    return Section("packing", telling.TITLE, packing.parts_packing(material))
 
 
 def _next(material: Material) -> Section:
@@ -172,11 +172,11 @@ def _figures(drawn: list[Drawn]) -> list[Part]:
     return [Figures(drawn)] if drawn else []
 
 
-def _grid(table: Table | None) -> list[Part]:
+def _grid_sections(table: Table | None) -> list[Part]:
     return [Grid(table)] if table and table.rows else []
 
 
-def _words(text: str | None) -> list[Part]:
+def _words_sections(text: str | None) -> list[Part]:
     return [Words(text)] if text else []
 
 

@@ -35,7 +35,7 @@ class HeldOut:
         return self.step_s / self.one.step_s - 1
 
 
-def held_out(known: Sequence[Measured]) -> tuple[list[HeldOut], list[Refusal]]:
+def held_out_held_out(known: Sequence[Measured]) -> tuple[list[HeldOut], list[Refusal]]:
     """Every configuration without itself: those predicted, and those refused."""
     told: list[HeldOut] = []
     refused: list[Refusal] = []

@@ -83,7 +83,7 @@ LAWS: Final[dict[str, dict[str, Features]]] = {
 """Part -> its laws by name, simplest first."""
 
 
-def family(part: str, point: Point) -> object:
+def family_laws(part: str, point: Point) -> object:
     """Points of one family have the same costs in this part."""
     return {
         "compute": point.compute,

@@ -63,8 +63,8 @@ def part(name: str, asked: Point, known: Sequence[Measured], bytes_: float = 0.0
 
     `bytes_`: of the asked point's step, for each rank.
     """
-    family = laws.family(name, asked)
-    related = [one for one in known if laws.family(name, one.point) == family]
+    family = laws.family_laws(name, asked)
+    related = [one for one in known if laws.family_laws(name, one.point) == family]
     refused = support.refusal(name, asked, [one.point for one in related])
     if refused:
         return refused

@@ -20,7 +20,7 @@ def predict(runs: Sequence[Row], asked: Sequence[Row]) -> list[Prediction | Ran 
     """`runs`: the table of runs; `asked`: settings of planned runs, as `tables.rows.settings` has
     them, with `data_key`. Answers in the order asked; equal ones once."""
     known = points.measured(completed(runs))
-    errors, _ = held_out.held_out(known)
+    errors, _ = held_out.held_out_held_out(known)
     itself = {one.point.key: one for one in known}
     found: list[Prediction | Ran | Refusal] = []
     for point in asked_points(runs, asked):

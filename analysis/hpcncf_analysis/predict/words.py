@@ -14,8 +14,8 @@ from hpcncf_analysis.predict.simulate import Simulated, Simulation
 def answer(one: Prediction | Ran | Refusal, command: str) -> str:
     """`command` submits what is asked; settings may be added to it."""
     if isinstance(one, Ran):
-        return _ran(one)
-    return _refusal(one, command) if isinstance(one, Refusal) else _prediction(one)
+        return _ran_words(one)
+    return _refusal(one, command) if isinstance(one, Refusal) else _prediction_words(one)
 
 
 def _refusal(one: Refusal, command: str) -> str:
@@ -30,7 +30,7 @@ def _with(command: str, settings: Sequence[str]) -> str:
     return " ".join([command, *(f"-s {each}" for each in settings if each not in known)])
 
 
-def _prediction(one: Prediction) -> str:
+def _prediction_words(one: Prediction) -> str:
     told = words.interval(one.low, one.high, words.number)
     interval = told or f"(no interval: fewer than {FEWEST} configurations to hold out)"
     return "\n".join(
@@ -60,7 +60,7 @@ def _beside(one: Prediction | Ran) -> list[str]:
     return [f"  {efficiency}", f"  a step: {parts}"]
 
 
-def _ran(one: Ran) -> str:
+def _ran_words(one: Ran) -> str:
     spread = words.interval(one.low, one.high, words.number)
     told = f"{spread} over {one.runs} runs" if spread else "(one run: no interval)"
     without = one.without_it

@@ -13,11 +13,11 @@ from hpcncf_analysis.summary import Configuration, by_series
 
 def doubts(shown: Sequence[Configuration]) -> list[str]:
     """Sentences, the gravest first; empty where nothing speaks against the comparison."""
-    told = (_quality(shown), _outliers(shown), _unsteady(shown))
+    told = (_quality_doubts(shown), _outliers(shown), _unsteady(shown))
     return [text for text in told if text]
 
 
-def _quality(shown: Sequence[Configuration]) -> str:
+def _quality_doubts(shown: Sequence[Configuration]) -> str:
     pairs = [
         (one, members[0])
         for members in by_series(shown).values()

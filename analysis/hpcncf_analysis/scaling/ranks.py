@@ -12,13 +12,13 @@ from hpcncf_analysis.scaling.pop import Pop
 from hpcncf_analysis.summary import Configuration, by_series
 from hpcncf_analysis.table import Table
 
-Row = Mapping[str, Any]
+Row_ranks = Mapping[str, Any]
 
 # A rank that computes longer than the others by less than this is not called slower.
 SLOWER: Final = 0.02
 
 
-def pop_table(shown: Sequence[Configuration], ranks: Iterable[Row]) -> Table | None:
+def pop_table(shown: Sequence[Configuration], ranks: Iterable[Row_ranks]) -> Table | None:
     """POP's factors of each configuration's first run of several ranks; None where none was.
 
     Computation scaling is against the base of its series.
@@ -38,9 +38,9 @@ def pop_table(shown: Sequence[Configuration], ranks: Iterable[Row]) -> Table | N
     return Table(columns, rows, frozenset({"slowest rank", "caution"})) if rows else None
 
 
-def pops(shown: Sequence[Configuration], ranks: Iterable[Row]) -> dict[str, Pop]:
+def pops(shown: Sequence[Configuration], ranks: Iterable[Row_ranks]) -> dict[str, Pop]:
     """Configuration -> the factors of its first run, where it trained."""
-    by_run: dict[str, list[Row]] = {one.rows[0]["run_id"]: [] for one in shown}
+    by_run: dict[str, list[Row_ranks]] = {one.rows[0]["run_id"]: [] for one in shown}
     for row in ranks:
         if row["run_id"] in by_run:
             by_run[row["run_id"]].append(row)

@@ -74,7 +74,7 @@ def _weak(each: Weak) -> list[str]:
     ]
 
 
-def quality_table(found: Sequence[TimeToQuality]) -> Table | None:
+def time_to_quality_table(found: Sequence[TimeToQuality]) -> Table | None:
     """Time to the target; None where nothing was evaluated."""
     rows = [
         [

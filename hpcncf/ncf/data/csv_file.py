@@ -30,14 +30,14 @@ def read_csv(source: Path, columns: Columns, say: Say) -> Iterator[Block]:
                 found = dict(zip(names, block.columns, strict=True))
                 if numeric is None:
                     numeric = {name for name in names if text.is_number(found[name][0])}
-                yield _block(columns, found, numeric, block.where)
+                yield _block_csv_file(columns, found, numeric, block.where)
                 rows += len(block.lines)
                 say(f"reading {source}: {file.tell() / size:.0%}, {rows:,} rows")
     except OSError as error:
         raise DataError(f"{source}: cannot be read: {error.strerror}") from None
 
 
-def _block(columns: Columns, found: dict[str, Texts], numeric: set[str], where: Where) -> Block:
+def _block_csv_file(columns: Columns, found: dict[str, Texts], numeric: set[str], where: Where) -> Block:
     for name in (columns.user, columns.item):
         _refuse_blank(name, found[name], where)
     context = {

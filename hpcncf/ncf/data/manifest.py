@@ -141,7 +141,7 @@ def read(folder: Path) -> Manifest:
     if told.format_version > FORMAT_VERSION:
         raise other_format(folder, told, "update hpcncf")
     if told.format_version < FORMAT_VERSION:
-        raise other_format(folder, told, again(folder, told))
+        raise other_format(folder, told, again_manifest(folder, told))
     return _valid(folder, Manifest, plain)
 
 
@@ -190,7 +190,7 @@ def other_format(folder: Path, old: Outline, advice: str) -> OtherFormat:
     )
 
 
-def again(folder: Path, old: Outline) -> str:
+def again_manifest(folder: Path, old: Outline) -> str:
     """Advice where what the folder holds is of no use any more."""
     return f"prepare it again: `{prepare_command(old.dataset, folder, old.options)} --force`"
 

@@ -20,7 +20,7 @@ from hpcncf.ncf.data.writing import Recipe, Written, write
 ENDINGS: Final = (".train.rating", ".test.rating", ".test.negative")
 
 
-def prepare(folder: Path, source: Path, force: bool = False) -> Written:
+def prepare_ncf_format(folder: Path, source: Path, force: bool = False) -> Written:
     """Prepare the three files of a folder, or those that begin with `source`."""
     files = _files(source)
     name = files[0].name.removesuffix(ENDINGS[0])

@@ -17,7 +17,7 @@ from hpcncf.ncf.data.manifest import DataError, WrongRequest
 from hpcncf.ncf.data.spool import Block
 from hpcncf.ncf.data.tables import Columns, Say
 
-ROWS_AT_ONCE: Final = 1 << 16
+ROWS_AT_ONCE_PARQUET: Final = 1 << 16
 BUFFER: Final = 1 << 20
 """Bytes of each column that are read at once: whole column chunks may be larger than memory."""
 
@@ -39,9 +39,9 @@ def read_parquet(source: Path, columns: Columns, say: Say, threads: int = 1) -> 
             _refuse_missing(source, columns.names(), file.schema_arrow.names)
             rows, length = 0, file.metadata.num_rows
             for batch in file.iter_batches(
-                ROWS_AT_ONCE, columns=columns.names(), use_threads=threads > 1
+                ROWS_AT_ONCE_PARQUET, columns=columns.names(), use_threads=threads > 1
             ):
-                yield _block(source, columns, batch, rows)
+                yield _block_parquet(source, columns, batch, rows)
                 rows += batch.num_rows
                 say(f"reading {source}: {rows / length:.0%}, {rows:,} rows")
     except (pyarrow.ArrowException, OSError) as error:
@@ -54,7 +54,7 @@ def _refuse_missing(source: Path, names: list[str], known: list[str]) -> None:
         raise WrongRequest(f"{source}: no column {missing[0]!r}; its columns: {', '.join(known)}")
 
 
-def _block(source: Path, columns: Columns, batch: Any, before: int) -> Block:
+def _block_parquet(source: Path, columns: Columns, batch: Any, before: int) -> Block:
     def where(at: int) -> str:
         return f"{source}: row {before + at + 1}"
 
@@ -63,7 +63,7 @@ def _block(source: Path, columns: Columns, batch: Any, before: int) -> Block:
         values[columns.user].tolist(),
         values[columns.item].tolist(),
         {name: _context(values[name]) for name in columns.context},
-        _times(source, columns.time, values[columns.time]) if columns.time else None,
+        _times_parquet(source, columns.time, values[columns.time]) if columns.time else None,
         where,
     )
 
@@ -92,7 +92,7 @@ def _context(values: NDArray[Any]) -> NDArray[np.float64] | list[str]:
     return texts
 
 
-def _times(source: Path, name: str, values: NDArray[Any]) -> NDArray[Any]:
+def _times_parquet(source: Path, name: str, values: NDArray[Any]) -> NDArray[Any]:
     if values.dtype.kind not in "ifM":
         raise DataError(f"{source}: {name}: expected numbers or timestamps, came text")
     return values.view(np.int64) if values.dtype.kind == "M" else values

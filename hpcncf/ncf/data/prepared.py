@@ -71,7 +71,7 @@ def load(folder: Path) -> Prepared:
         _check_ids(folder, in_order)
         return _mapped(folder, manifest)
     except DataError as error:
-        raise DataError(f"{error}: {manifests.again(folder, manifest)}") from None
+        raise DataError(f"{error}: {manifests.again_manifest(folder, manifest)}") from None
 
 
 def _mapped(folder: Path, manifest: Manifest) -> Prepared:

@@ -41,7 +41,7 @@ def decoded(file: Iterable[bytes], name: str) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
-class Block:
+class Block_text:
     """Some rows of a CSV file, blank lines left out."""
 
     name: str
@@ -54,7 +54,7 @@ class Block:
         return f"{self.name}:{self.lines[at]}"
 
 
-def blocks(file: Iterable[bytes], name: str, columns: list[str], delimiter: str) -> Iterator[Block]:
+def blocks(file: Iterable[bytes], name: str, columns: list[str], delimiter: str) -> Iterator[Block_text]:
     """The named columns of a CSV file with a header, many rows at once."""
     reader = csv.reader(_decoded(file), delimiter=delimiter)
     try:
@@ -89,7 +89,7 @@ def _lines(rows: list[list[str]], first: int, last: int) -> Sequence[int]:
 
 def _block(
     name: str, rows: list[list[str]], lines: Sequence[int], at: list[int], width: int
-) -> Block | None:
+) -> Block_text | None:
     if set(map(len, rows)) != {width}:
         kept = [place for place, row in enumerate(rows) if row]
         for place in kept:
@@ -99,7 +99,7 @@ def _block(
                 )
         rows, lines = [rows[place] for place in kept], [lines[place] for place in kept]
     columns = list(zip(*map(itemgetter(*at, at[0]), rows), strict=True))[: len(at)]
-    return Block(name, columns, lines) if rows else None
+    return Block_text(name, columns, lines) if rows else None
 
 
 def records(

@@ -19,7 +19,7 @@ BUCKET: Final = 64
 def check(folder: Path) -> None:
     """Raises DataError with the first array that is missing, cut or of another length."""
     told = manifests.read(folder)
-    again = manifests.again(folder, told)
+    again = manifests.again_manifest(folder, told)
     for name, expected in content(told).items():
         path = folder / f"{name}.npy"
         try:

@@ -169,7 +169,7 @@ def _trains(folder: Path) -> bool:
     """Whether the job is past its start-up, as its progress tells."""
     for path in folder.glob("runs/*/attempt-*/progress.json"):
         try:
-            return records.read(path, Progress).phase != "startup"
+            return records.read_records(path, Progress).phase != "startup"
         except RecordError:
             continue
     return False

@@ -147,7 +147,7 @@ def read(told: Any, took_s: float, node: NodeRecord | None) -> Said:
 def node_of(results: Path) -> NodeRecord | None:
     """The series of the node of the one run of the results folder."""
     for path in results.glob("runs/*/attempt-*/node-0.json"):
-        return records.read(path, NodeRecord)
+        return records.read_records(path, NodeRecord)
     return None
 
 
