@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 RUN_READY := $(VENV)/.run-ready
 DEV_READY := $(VENV)/.dev-ready
-SOURCES := pyproject.toml setup.py constraints.txt $(wildcard hpcncf/ncf/native/src/*)
+SOURCES := pyproject.toml setup.py constraints.txt $(wildcard hpcncf/ncf/engines/native/src/*)
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
 .PHONY: help demo test test-slurm chaos lint typecheck format check sanitize bench bench-gpu pathology schemas clean
@@ -42,9 +42,9 @@ check: lint typecheck test  ## All of the above that must pass before a commit
 sanitize: $(VENV)/native-driver  ## Throw bad input at engine native under address and undefined-behaviour sanitizers
 	$<
 
-$(VENV)/native-driver: tests/native/driver.cpp $(wildcard hpcncf/ncf/native/src/*)
+$(VENV)/native-driver: tests/native/driver.cpp $(wildcard hpcncf/ncf/engines/native/src/*)
 	mkdir -p $(VENV)
-	$(CXX) -std=c++17 -O1 -g -Wall -Wextra -Werror -Wno-psabi -pthread -Ihpcncf/ncf/native/src \
+	$(CXX) -std=c++17 -O1 -g -Wall -Wextra -Werror -Wno-psabi -pthread -Ihpcncf/ncf/engines/native/src \
 		-fsanitize=address,undefined -fno-sanitize-recover=all $< -o $@
 
 bench: $(DEV_READY)  ## Measure all that docs/results.md tells, and write it there (HPCNCF_DATA as for test)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 
-SOURCE = Path("hpcncf/ncf/native/src")
+SOURCE = Path("hpcncf/ncf/engines/native/src")
 # Not -ffast-math: a NaN must stay one, and gcc's start-up code for it changes the whole process.
 # Python's own flags say -fwrapv, for its sake: loops whose counter may wrap around are slower.
 COMMON = [
@@ -32,7 +32,7 @@ if platform.machine() in ("x86_64", "AMD64"):
 setup(
     ext_modules=[
         Extension(
-            f"hpcncf.ncf.native._{name}",
+            f"hpcncf.ncf.engines.native._{name}",
             sources=[str(SOURCE / "api.cpp")],
             depends=sorted(str(header) for header in SOURCE.glob("*.h")),
             extra_compile_args=[*COMMON, *flags],

@@ -18,9 +18,9 @@ from typing import Final
 from benchmarks.quality import difference, last, spread
 from benchmarks.training import in_processes, made_movielens, real_frappe, trainer
 from hpcncf.ncf import sampling
-from hpcncf.ncf.data import prepared, synthetic
-from hpcncf.ncf.data.prepared import Prepared
-from hpcncf.records import TrainingRecord
+from hpcncf.ncf.data import synthetic
+from hpcncf.ncf.data.prepared import Prepared, load
+from hpcncf.records.schema import TrainingRecord
 
 SEEDS: Final = range(8)
 MEASURES: Final = ("hr10", "ndcg10")
@@ -28,7 +28,7 @@ MEASURES: Final = ("hr10", "ndcg10")
 
 def made_full_size(folder: Path) -> Prepared:
     synthetic.prepare_like(folder, "yelp")
-    return prepared.load(folder)
+    return load(folder)
 
 
 Settings = dict[str, int]
@@ -49,7 +49,7 @@ def visited(folder: Path, in_blocks: bool, seed: int, settings: Settings) -> Tra
     """In a process of the pool."""
     sampling.MANY_ROWS = 0 if in_blocks else sys.maxsize
     each = {"engine": "native", "seed": seed} | settings
-    training = trainer(prepared.load(folder), folder, each)
+    training = trainer(load(folder), folder, each)
     training.train()
     return training.record()
 

@@ -22,13 +22,14 @@ import torch
 from benchmarks import ladder
 from benchmarks.ladder import Step
 from benchmarks.training import frappe_or_made, full_size, trainer
-from hpcncf.ncf import engine, model
+from hpcncf.job.spec import Model, Training
+from hpcncf.ncf import model
 from hpcncf.ncf.data.prepared import Prepared
+from hpcncf.ncf.engines.base import Ground, made
 from hpcncf.ncf.instances import Schedule
 from hpcncf.ncf.loaders import Loader
-from hpcncf.ncf.phases import StepClock
-from hpcncf.records import TrainingRecord
-from hpcncf.spec import Model, Training
+from hpcncf.ncf.step_clock import StepClock
+from hpcncf.records.schema import TrainingRecord
 
 ROUNDS = 5
 ROUNDS_OF_EPOCHS = 3
@@ -73,8 +74,8 @@ class Climber:
         self.clock = StepClock(self.schedule.steps, self.schedule.steps)
         start = model.initial(data.manifest, Model(), training.seed)
         assert training.threads != "auto"
-        ground = engine.Ground(data, Model(), self.schedule, training.threads)
-        self.engine = engine.made(start, training, 1, torch.device("cpu"), self.clock, ground)
+        ground = Ground(data, Model(), self.schedule, training.threads)
+        self.engine = made(start, training, 1, torch.device("cpu"), self.clock, ground)
         loader = Loader(data, training, self.schedule)
         steps = range(self.schedule.steps - 1)  # whole batches
         epochs = (self.engine.batches(loader, epoch, steps) for epoch in count())

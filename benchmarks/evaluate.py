@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from benchmarks.training import full_size
-from hpcncf.ncf import engine, model
+from hpcncf.job.spec import Model, Training
+from hpcncf.ncf import model
 from hpcncf.ncf.data.prepared import Prepared
-from hpcncf.ncf.evaluate import Ranker, pairs
+from hpcncf.ncf.engines.base import Engine, Ground, made
+from hpcncf.ncf.evaluate import Candidates, Ranker, pairs
 from hpcncf.ncf.instances import Schedule
 from hpcncf.ncf.model import NeuMF
-from hpcncf.ncf.phases import StepClock
-from hpcncf.ncf.ranking import Candidates
-from hpcncf.spec import Model, Training
+from hpcncf.ncf.step_clock import StepClock
 
 ROUNDS = 5
 KINDS: tuple[Candidates, ...] = ("sampled", "full")
@@ -84,12 +84,12 @@ def contenders(data: Prepared) -> list[Contender]:
     ]
 
 
-def of_engine(name: str, data: Prepared) -> engine.Engine:
+def of_engine(name: str, data: Prepared) -> Engine:
     training = Training.model_validate({"engine": name, "threads": 1})
     schedule = Schedule(data.manifest.train_rows, training.batch_over_ranks(1))
-    ground = engine.Ground(data, Model(), schedule, threads=1)
+    ground = Ground(data, Model(), schedule, threads=1)
     start, clock = model.initial(data.manifest, Model(), 1), StepClock(1, schedule.steps)
-    return engine.made(start, training, 1, torch.device("cpu"), clock, ground)
+    return made(start, training, 1, torch.device("cpu"), clock, ground)
 
 
 def medians(all_of_them: list[Contender], data: Prepared, candidates: Candidates) -> list[float]:

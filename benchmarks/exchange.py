@@ -18,14 +18,13 @@ from typing import Final
 import numpy as np
 import torch.distributed as dist
 
-from hpcncf.monitor.cores import usable_cpus
-from hpcncf.ncf import distributed
-from hpcncf.ncf.native import kernel
-from hpcncf.ncf.sync import shared
-from hpcncf.ncf.sync.group import Group
-from hpcncf.ncf.sync.transport import Bytes, Transport
-from hpcncf.rank.launcher import Place
-from hpcncf.spec import Model, Training
+from hpcncf.job.spec import Model, Training
+from hpcncf.monitor.cgroup import usable_cpus
+from hpcncf.ncf.distributed import gathered
+from hpcncf.ncf.engines.native.kernel import capacity
+from hpcncf.ncf.sync.shared_memory import joined
+from hpcncf.ncf.sync.transport import Bytes, Group, Transport
+from hpcncf.worker.environment import Place
 
 RANKS: Final = 2
 POSITIVES: Final = 256
@@ -36,7 +35,7 @@ EXCHANGES: Final = {"shared memory": 2000, "gloo": 100}
 
 
 def message_size() -> int:
-    return kernel.capacity(Model(), Training(), CONTEXT, POSITIVES // RANKS)
+    return capacity(Model(), Training(), CONTEXT, POSITIVES // RANKS)
 
 
 def window(transport: Transport, message: Bytes, count: int) -> list[tuple[float, float]]:
@@ -56,7 +55,7 @@ def window(transport: Transport, message: Bytes, count: int) -> list[tuple[float
 
 def ways(rank: int, size: int) -> dict[str, Transport]:
     place = Place(rank, rank, RANKS, RANKS)
-    found = shared.joined(rank, RANKS, size, partial(distributed.gathered, place=place))
+    found = joined(rank, RANKS, size, partial(gathered, place=place))
     assert found, "no shared memory here"
     return {"shared memory": found, "gloo": Group(size)}
 

@@ -25,13 +25,15 @@ from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.quality import difference
 from benchmarks.training import full_size, real_frappe, trainer
-from hpcncf.ncf import model, precision, touched
+from hpcncf.job.spec import Model, Training
+from hpcncf.ncf import model
 from hpcncf.ncf.data.prepared import Prepared
+from hpcncf.ncf.engines.precision import allowed
+from hpcncf.ncf.engines.rowwise import Rowwise
 from hpcncf.ncf.instances import Schedule
 from hpcncf.ncf.loaders import Loader
-from hpcncf.ncf.phases import StepClock
-from hpcncf.ncf.rowwise import Rowwise
-from hpcncf.spec import Model, Training
+from hpcncf.ncf.step_clock import StepClock
+from hpcncf.ncf.trainer import rows_per_step
 
 BATCHES: Final = (256, 65_536)
 WAYS: Final[dict[str, dict[str, Any]]] = {
@@ -100,7 +102,7 @@ class Steps:
 
     def take(self, steps: int) -> None:
         instances = self.schedule.batch * (1 + self.training.negatives)
-        with precision.allowed(self.training, self.device):
+        with allowed(self.training, self.device):
             for _ in range(steps):
                 self.engine.step(self._batches, instances)
 
@@ -196,7 +198,7 @@ def row(batch: int, name: str, step_s: float, each: int, floor: Floor) -> str:
 
 
 def _bytes_of(data: Prepared, steps: Steps) -> float:
-    rows = touched.rows_per_step(data, steps.training, steps.schedule)
+    rows = rows_per_step(data, steps.training, steps.schedule)
     assert rows is not None
     batch, negatives = steps.schedule.batch, steps.training.negatives
     return moved_bytes(rows, Model(), batch, negatives, len(data.manifest.context_columns))

@@ -10,9 +10,21 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-from hpcncf_analysis.figures import style
+from hpcncf_analysis.report.figures.style import (
+    BLUE,
+    FAINT,
+    GREEN,
+    GREY,
+    INK,
+    VERMILION,
+    WIDTH_IN,
+    as_png,
+    blank,
+    styled,
+    thousands,
+)
 
-NAIVE, TORCH, OURS = style.VERMILION, style.BLUE, style.GREEN
+NAIVE, TORCH, OURS = VERMILION, BLUE, GREEN
 ROW_IN: Final = 0.36
 AROUND_IN: Final = 1.25
 
@@ -37,18 +49,18 @@ class Step:
 
 
 def png(steps: Sequence[Step]) -> bytes:
-    with style.styled():
-        return style.as_png(drawn(steps))
+    with styled():
+        return as_png(drawn(steps))
 
 
 def drawn(steps: Sequence[Step]) -> Figure:
-    figure = style.blank(AROUND_IN + ROW_IN * len(steps))
-    figure.set_figwidth(1.3 * style.WIDTH_IN)
+    figure = blank(AROUND_IN + ROW_IN * len(steps))
+    figure.set_figwidth(1.3 * WIDTH_IN)
     axes = figure.subplots()
     rows = range(len(steps))
     axes.barh(rows, [each.per_s for each in steps], 0.72, color=[each.colour for each in steps])
     _scale(axes, steps)
-    axes.set_yticks(rows, [each.name for each in steps], color=style.INK)
+    axes.set_yticks(rows, [each.name for each in steps], color=INK)
     axes.tick_params(axis="y", length=0)
     axes.invert_yaxis()
     for row, each in enumerate(steps):
@@ -60,7 +72,7 @@ def drawn(steps: Sequence[Step]) -> Figure:
 
 def _told(step: Step, first: Step) -> str:
     times = step.per_s / first.per_s
-    speed = style.thousands(float(f"{step.per_s:.2g}"))
+    speed = thousands(float(f"{step.per_s:.2g}"))
     return f"{speed} · {times:.{0 if times >= 10 else 1}f}×"
 
 
@@ -68,16 +80,16 @@ def _scale(axes: Axes, steps: Sequence[Step]) -> None:
     speeds = [each.per_s for each in steps]
     axes.set_xscale("log")
     axes.set_xlim(min(speeds) / 2.5, max(speeds) * 6)  # room for what stands behind a bar
-    axes.xaxis.set_major_formatter(FuncFormatter(style.thousands))
+    axes.xaxis.set_major_formatter(FuncFormatter(thousands))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlabel("training instances per second (each tick: ten times)")
-    axes.grid(visible=True, axis="x", color=style.FAINT, lw=0.6)
+    axes.grid(visible=True, axis="x", color=FAINT, lw=0.6)
     axes.set_axisbelow(True)
 
 
 def _quality(axes: Axes, steps: Sequence[Step]) -> None:
     """A column at the right edge."""
     where = axes.get_yaxis_transform()
-    axes.text(1.02, -1, "HR@10\n(Frappe)", transform=where, va="center", size=10, color=style.GREY)
+    axes.text(1.02, -1, "HR@10\n(Frappe)", transform=where, va="center", size=10, color=GREY)
     for row, each in enumerate(steps):
         axes.text(1.02, row, f"{each.hr10:.3f}", transform=where, va="center", size=10)

@@ -22,11 +22,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from hpcncf.ncf.data.columns import Column
-from hpcncf.ncf.data.rows import Interactions
-from hpcncf.ncf.data.splitting import Counts, leave_one_out
+from hpcncf.ncf.data.arrays import Column, Interactions
+from hpcncf.ncf.data.prepare import Recipe, write
+from hpcncf.ncf.data.split import Counts, leave_one_out
 from hpcncf.ncf.data.synthetic import LIKE, Draws, column_names
-from hpcncf.ncf.data.writing import Recipe, write
 
 ROUNDS: Final = 5
 SHAPE: Final = LIKE["yelp"]

@@ -12,13 +12,14 @@ from tempfile import TemporaryDirectory
 from threading import Thread
 from typing import Any, Final
 
-from hpcncf.ncf import distributed
-from hpcncf.ncf.data import prepared
-from hpcncf.ncf.train import Trainer
+from hpcncf.job.plan import Run
+from hpcncf.job.spec import Data, Model, Resources, Training
+from hpcncf.ncf.data.prepared import load
+from hpcncf.ncf.distributed import join, leave, wait_for_all
+from hpcncf.ncf.trainer import Trainer
 from hpcncf.paths import RunPaths
-from hpcncf.plan import Run
-from hpcncf.rank import ending, launcher
-from hpcncf.spec import Data, Model, Resources, Training
+from hpcncf.worker import environment
+from hpcncf.worker.recorder import at_once
 
 MIB: Final = 1 << 20
 SAMPLED_S: Final = 0.02
@@ -57,7 +58,7 @@ class Anonymous(Thread):
 
 
 def trained(folder: Path, settings: dict[str, Any]) -> dict[str, float]:
-    place = launcher.place()
+    place = environment.place()
     training = Training.model_validate(settings)
     run = Run(
         id="memory",
@@ -70,20 +71,20 @@ def trained(folder: Path, settings: dict[str, Any]) -> dict[str, float]:
         model=Model(),
         training=training,
     )
-    distributed.join(place, run.resources, training, run.id)
+    join(place, run.resources, training, run.id)
     watching = Anonymous()
     watching.start()
-    data = prepared.load(folder)
+    data = load(folder)
     with TemporaryDirectory() as checkpoints:
         trainer = Trainer(run, data, place, RunPaths(Path(checkpoints)), lambda _: None)
         read = resource.getrusage(resource.RUSAGE_SELF).ru_majflt
         trainer.train()
         read = resource.getrusage(resource.RUSAGE_SELF).ru_majflt - read
     record = trainer.record()
-    distributed.wait_for_all(place)
+    wait_for_all(place)
     shared_mib = mapped_mib(folder, Path("/proc/self/smaps").read_text())
-    distributed.wait_for_all(place)  # until all have looked, all have the files mapped
-    distributed.leave()
+    wait_for_all(place)  # until all have looked, all have the files mapped
+    leave()
     return {
         "data_mib": shared_mib,
         "own_mib": watching.peak_mib,
@@ -95,4 +96,4 @@ def trained(folder: Path, settings: dict[str, Any]) -> dict[str, float]:
 
 if __name__ == "__main__":
     print(json.dumps(trained(Path(sys.argv[1]), json.loads(sys.argv[2]))), flush=True)
-    ending.at_once(0)
+    at_once(0)

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import psutil
 
-from hpcncf.monitor import Monitor
-from hpcncf.monitor.cores import usable_cpus
-from hpcncf.records import NodeRecord
+from hpcncf.monitor.cgroup import usable_cpus
+from hpcncf.monitor.sampler import Monitor
+from hpcncf.records.schema import NodeRecord
 
 AGREEMENT_S = 40.0
 AGREED = 0.01
@@ -152,8 +152,8 @@ def training_step() -> tuple[str, Callable[[], None]]:
     """One optimiser step of NeuMF of Frappe's size on one thread, and its name."""
     import torch
 
+    from hpcncf.job.spec import Model
     from hpcncf.ncf.model import NeuMF
-    from hpcncf.spec import Model
 
     torch.set_num_threads(1)
     torch.manual_seed(1)

@@ -19,7 +19,7 @@ import torch
 
 from benchmarks.engines import Climber, Rung
 from benchmarks.training import full_size
-from hpcncf.monitor.cores import usable_cpus
+from hpcncf.monitor.cgroup import usable_cpus
 
 ROUNDS: Final = 7
 ONE: Final = Rung("one thread", {"engine": "native"}, 2000)

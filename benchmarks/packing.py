@@ -15,10 +15,11 @@ import yaml
 
 from benchmarks.remedies import markdown
 from benchmarks.verbs import VerbFailed, Verbs, end_in_order
-from hpcncf.collect import Collected, collect
-from hpcncf.monitor.cores import usable
+from hpcncf.collect.collect import Collected, collect
+from hpcncf.monitor.cgroup import usable
 from hpcncf.paths import ResultPaths
-from hpcncf_analysis.packing import curve, telling
+from hpcncf_analysis import packing
+from hpcncf_analysis.packing import sentences, table
 
 LIMIT_S: Final = 600.0
 # Of 1, 2 and 4 runs four repeats are whole packs.
@@ -66,15 +67,15 @@ def main() -> int:
         except VerbFailed as error:
             print(f"packing: {error}", file=sys.stderr)
             return 1
-    curves = curve.curves(found.runs)
+    curves = packing.curves(found.runs)
     if not curves:
         print(f"packing: fewer than two cores, or nothing measured: {found.counts()}")
         return 1
     print(f"{found.runs[0]['data_title']}.\n")
-    print("\n".join(markdown(telling.table(curves))))
+    print("\n".join(markdown(table(curves))))
     print()
     for each in curves:
-        print("\n".join(f"- {sentence}" for sentence in telling.sentences(each)))
+        print("\n".join(f"- {sentence}" for sentence in sentences(each)))
     return 0
 
 

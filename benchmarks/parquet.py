@@ -19,8 +19,7 @@ import numpy as np
 import pyarrow
 from pyarrow import parquet
 
-from hpcncf.ncf.data.parquet import BUFFER, ROWS_AT_ONCE_PARQUET, read_parquet
-from hpcncf.ncf.data.tables import Columns
+from hpcncf.ncf.data.readers import BUFFER, ROWS_AT_ONCE_PARQUET, Columns, read_parquet
 
 ROWS: Final = 1 << 20
 ROUNDS: Final = 5

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.speed import DATA, hpcncf
-from hpcncf import collect
+from hpcncf.collect import collect
 from hpcncf.paths import ResultPaths
-from hpcncf_analysis.predict import held_out, points
-from hpcncf_analysis.predict.held_out import HeldOut
-from hpcncf_analysis.predict.points import Measured
-from hpcncf_analysis.predict.words import score
-from hpcncf_analysis.summary import completed
+from hpcncf_analysis.configurations import completed
+from hpcncf_analysis.predict import predict
+from hpcncf_analysis.predict.model import Measured, measured
+from hpcncf_analysis.predict.predict import HeldOut, score
 
 JOB: Final = Path(__file__).parent / "predict.yaml"
 
@@ -25,8 +24,8 @@ Ends = tuple[float, float] | None
 def interval(one: HeldOut, known: Sequence[Measured]) -> Ends:
     """As a user would get it who had not run this one: from the others' errors alone."""
     others = [other for other in known if other is not one.one]
-    errors, _ = held_out.held_out_held_out(others)
-    return held_out.interval(one.one.point, others, errors)
+    errors, _ = predict.held_out_held_out(others)
+    return predict.interval(one.one.point, others, errors)
 
 
 def row(one: HeldOut, ends: Ends) -> str:
@@ -41,8 +40,8 @@ def main() -> int:
         folder = Path(temporary) / "bench-predict"
         hpcncf("data", "prepare", "frappe", "--or-synthetic", "-o", str(DATA))
         hpcncf("submit", str(JOB), "--cluster", "local", "--wait", "--results", str(folder))
-        known = points.measured(completed(collect.collect(ResultPaths(folder)).runs))
-    told, refused = held_out.held_out_held_out(known)
+        known = measured(completed(collect.collect(ResultPaths(folder)).runs))
+    told, refused = predict.held_out_held_out(known)
     ends = [interval(one, known) for one in told]
     if not told:
         return 1

@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.verbs import VerbFailed, Verbs, end_in_order
-from hpcncf.collect import Collected, collect
+from hpcncf.collect.collect import Collected, collect
 from hpcncf.paths import ResultPaths
-from hpcncf_analysis import summary
-from hpcncf_analysis.remedies import effect, telling
-from hpcncf_analysis.table import Table
+from hpcncf_analysis import remedies
+from hpcncf_analysis.configurations import Table, configurations
 
 JOB: Final = Path(__file__).parent.parent / "jobs/remedies.yaml"
 SHORTER: Final = ("-s", "training.epochs=2", "-s", "repeats=2")
@@ -53,12 +52,12 @@ def main() -> int:
         except VerbFailed as error:
             print(f"remedies: {error}", file=sys.stderr)
             return 1
-    effects = effect.effects(summary.configurations(found.runs))
-    table = telling.table(effects)
+    effects = remedies.effects(configurations(found.runs))
+    table = remedies.table(effects)
     if table is None:
         print(f"remedies: nothing measured: {found.counts()}", file=sys.stderr)
         return 1
-    print(f"{found.runs[0]['data_title']}. 2 epochs, 2 repeats. {telling.note(effects)}\n")
+    print(f"{found.runs[0]['data_title']}. 2 epochs, 2 repeats. {remedies.note(effects)}\n")
     print("\n".join(markdown(table)))
     return 0
 

@@ -7,7 +7,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any, Final
 
-from hpcncf.monitor.cores import usable_cpus
+from hpcncf.monitor.cgroup import usable_cpus
 
 DOCS: Final = Path(__file__).parent.parent / "docs"
 ELSEWHERE: Final = {

@@ -21,10 +21,10 @@ import torch
 
 from benchmarks.engines import Climber, Rung
 from benchmarks.training import full_size
-from hpcncf.ncf.data import prepared, synthetic
+from hpcncf.job.spec import Model, Training
+from hpcncf.ncf.data import synthetic
 from hpcncf.ncf.data.manifest import Manifest
-from hpcncf.ncf.data.prepared import Prepared
-from hpcncf.spec import Model, Training
+from hpcncf.ncf.data.prepared import Prepared, load
 
 ROUNDS: Final = 3
 WINDOW_S: Final = 0.2
@@ -189,7 +189,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "small"
         synthetic.prepare_like(folder, "frappe")
-        data = {"full size": full_size(), "Frappe's shape": prepared.load(folder)}
+        data = {"full size": full_size(), "Frappe's shape": load(folder)}
         machines, speeds = measured(data)
     show_machine(machines)
     show_engines(machines, speeds)

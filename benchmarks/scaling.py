@@ -18,8 +18,8 @@ import torch
 
 from benchmarks.engines import Climber, Rung
 from benchmarks.training import full_size
-from hpcncf.monitor.cores import usable_cpus
-from hpcncf_analysis.scaling.law import Law, Refusal, fit, peak, relative
+from hpcncf.monitor.cgroup import usable_cpus
+from hpcncf_analysis.usl import Law, Refusal, fit, peak, relative
 
 SIGMA, KAPPA, STUDIES = 0.05, 0.005, 300
 SIZES: Final = (1.0, 2.0, 4.0, 8.0)

@@ -24,12 +24,12 @@ import torch.distributed as dist
 from benchmarks import results
 from benchmarks.strategy import STRATEGIES, Strategy
 from benchmarks.training import FULL_SIZE, frappe_or_made, full_size, trainer
-from hpcncf.monitor.cores import usable_cpus
-from hpcncf.ncf.data import prepared
-from hpcncf.ncf.native import library
-from hpcncf.rank import ending
-from hpcncf.rank.launcher import Place
-from hpcncf.records import TrainingRecord
+from hpcncf.monitor.cgroup import usable_cpus
+from hpcncf.ncf.data.prepared import load
+from hpcncf.ncf.engines.native.library import built
+from hpcncf.records.schema import TrainingRecord
+from hpcncf.worker.environment import Place
+from hpcncf.worker.recorder import at_once
 
 ROUNDS: Final = 3
 EPOCHS: Final = 3
@@ -39,7 +39,7 @@ MEASURED: Final = ("full size", "×", "small", "×", "start, s", f"HR@10, {EPOCH
 
 # A server that has imported torch once: its ranks are forked, and begin at once.
 CONTEXT: Final = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["hpcncf.ncf.train", "hpcncf.ncf.native.engine"])
+CONTEXT.set_forkserver_preload(["hpcncf.ncf.trainer", "hpcncf.ncf.engines.native.engine"])
 
 
 @dataclass(frozen=True)
@@ -61,10 +61,10 @@ def work(rank: int, strategy: Strategy, data: Path, window: dict[str, Any], fold
         where = f"file://{folder}/store"
         dist.init_process_group("gloo", init_method=where, rank=rank, world_size=strategy.ranks)
     place = Place(rank, rank, strategy.ranks, strategy.ranks)
-    training = trainer(prepared.load(data), data, window | strategy.training, place=place)
+    training = trainer(load(data), data, window | strategy.training, place=place)
     training.train()
     Path(folder, f"{rank}.json").write_text(training.record().model_dump_json())
-    ending.at_once(0)
+    at_once(0)
 
 
 def ran(strategy: Strategy, data: Path, window: dict[str, Any]) -> Told:
@@ -158,7 +158,7 @@ def runnable(text: str) -> list[Strategy]:
     named = [each for each in STRATEGIES if text in each.name and each.steps]
     names = {each.name for each in named} | {each.against for each in named}
     chosen = [each for each in STRATEGIES if each.name in names]
-    if library.built():
+    if built():
         return chosen
     print("Engine native was not built here, and is not measured.\n")
     return [each for each in chosen if each.training.get("engine") != "native"]

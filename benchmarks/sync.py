@@ -25,17 +25,18 @@ import torch.distributed as dist
 from torch.distributed import FileStore  # type: ignore[attr-defined]
 
 from benchmarks.training import frappe_or_made, full_size, trainer
-from hpcncf.monitor.cores import usable_cpus
-from hpcncf.ncf import distributed, engine, model
-from hpcncf.ncf.data import prepared
-from hpcncf.ncf.data.prepared import Prepared
+from hpcncf.job.spec import Model, Training
+from hpcncf.monitor.cgroup import usable_cpus
+from hpcncf.ncf import model
+from hpcncf.ncf.data.prepared import Prepared, load
+from hpcncf.ncf.distributed import gathered, wait_for_all
+from hpcncf.ncf.engines import base
 from hpcncf.ncf.instances import Schedule
 from hpcncf.ncf.loaders import Loader
-from hpcncf.ncf.phases import StepClock
-from hpcncf.ncf.sync import local
-from hpcncf.rank import ending
-from hpcncf.rank.launcher import Place
-from hpcncf.spec import Model, Training
+from hpcncf.ncf.step_clock import StepClock
+from hpcncf.ncf.sync.local_sgd import meets, until_mean
+from hpcncf.worker.environment import Place
+from hpcncf.worker.recorder import at_once
 
 ROUNDS: Final = 5
 ROUNDS_OF_EPOCHS: Final = 3
@@ -117,9 +118,9 @@ class Walker:
         self.clock = StepClock(0, self.schedule.steps)
         start = model.initial(data.manifest, Model(), self.training.seed)
         device = torch.device("cpu")
-        ground = engine.Ground(data, Model(), self.schedule, way.threads)
-        ground = engine.connected(ground, start, self.training, self.place, device, self.clock)
-        made = engine.made(start, self.training, way.ranks, device, self.clock, ground)
+        ground = base.Ground(data, Model(), self.schedule, way.threads)
+        ground = base.connected(ground, start, self.training, self.place, device, self.clock)
+        made = base.made(start, self.training, way.ranks, device, self.clock, ground)
         loader, steps = Loader(data, self.training, self.schedule), range(self.schedule.steps - 1)
         epochs = (made.batches(loader, epoch, steps) for epoch in count())
         self.engine, self.batches = made, chain.from_iterable(epochs)
@@ -136,10 +137,10 @@ class Walker:
         while taken < steps:
             most = steps - taken
             if apart:
-                most = min(most, local.until_mean(self.training, taken))
+                most = min(most, until_mean(self.training, taken))
             instances = positives * (1 + self.training.negatives)
             taken += len(self.engine.step(self.batches, instances, most)[1])
-            if apart and local.meets(self.training, self.way.ranks, taken - 1, steps):
+            if apart and meets(self.training, self.way.ranks, taken - 1, steps):
                 self.engine.average()
                 self.clock.lap("sync")
             self.clock.end_step(0)
@@ -148,8 +149,8 @@ class Walker:
 
     def speed(self, steps: int) -> Speed:
         bind(self.way, self.place.rank)
-        distributed.wait_for_all(self.place)
-        told = distributed.gathered(self.window(steps), self.place)
+        wait_for_all(self.place)
+        told = gathered(self.window(steps), self.place)
         slowest, instances = max(each[0] for each in told), self.schedule.batch * steps
         waited_s, sent = (statistics.mean(each[part] for each in told) for part in (1, 2))
         each = 1 + self.training.negatives
@@ -184,7 +185,7 @@ def at_full_size(rank: int) -> list[Speed]:
 
 def on_small_data(rank: int, folder: Path) -> list[tuple[Speed, float]]:
     """The same, and HR@10 after some epochs."""
-    data, ways = prepared.load(folder), list(chain(*WAYS))
+    data, ways = load(folder), list(chain(*WAYS))
     if rank == 0:
         print(f"Small: {data.manifest.title}, {EPOCHS} epochs; {ROUNDS_OF_EPOCHS} rounds.\n")
     found: list[list[tuple[Speed, float]]] = [[] for _ in ways]
@@ -206,7 +207,7 @@ def epochs(way: Way, data: Prepared, folder: Path, rank: int) -> tuple[Speed, fl
     training = trainer(data, folder, settings, place=place)
     training.train()
     told = training.record()
-    all_told = distributed.gathered(told, place)
+    all_told = gathered(told, place)
     steps, slowest_s = told.counted_steps, max(each.counted_s for each in all_told)
     waited_s, sent = (
         statistics.mean(getattr(each.sync, name, 0) for each in all_told)
@@ -225,7 +226,7 @@ def be_rank(rank: int, folder: Path) -> int:
     if rank == 0:
         show(full, small)
     dist.barrier()
-    ending.at_once(0)
+    at_once(0)
 
 
 def show(full: Sequence[Speed], small: Sequence[tuple[Speed, float]]) -> None:

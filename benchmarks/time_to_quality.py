@@ -16,7 +16,7 @@ from typing import Final
 
 from benchmarks.training import ENGINES, SEEDS, made_movielens, real_frappe, trainer
 from hpcncf.ncf.data.prepared import Prepared
-from hpcncf.records import Epoch
+from hpcncf.records.schema import Epoch
 
 FRAPPE, MADE = 0.85, 0.65
 MOST_EPOCHS: Final = 30

@@ -10,15 +10,16 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from hpcncf.monitor.cores import usable_cpus
-from hpcncf.ncf.data import frappe, prepared, synthetic
-from hpcncf.ncf.data.prepared import Prepared
-from hpcncf.ncf.train import Trainer
+from hpcncf.job.plan import Run
+from hpcncf.job.spec import Data, Model, Resources, Training
+from hpcncf.monitor.cgroup import usable_cpus
+from hpcncf.ncf.data import synthetic
+from hpcncf.ncf.data.frappe import prepare
+from hpcncf.ncf.data.prepared import Prepared, load
+from hpcncf.ncf.trainer import Trainer
 from hpcncf.paths import RunPaths
-from hpcncf.plan import Run
-from hpcncf.rank.launcher import Place
-from hpcncf.records import Epoch
-from hpcncf.spec import Data, Model, Resources, Training
+from hpcncf.records.schema import Epoch
+from hpcncf.worker.environment import Place
 
 Result = TypeVar("Result")
 
@@ -40,8 +41,8 @@ def real_frappe(folder: Path) -> Prepared | None:
     source = os.environ.get("HPCNCF_DATA")
     if not source:
         return None
-    frappe.prepare(folder, Path(source))
-    return prepared.load(folder)
+    prepare(folder, Path(source))
+    return load(folder)
 
 
 def frappe_or_made(folder: Path) -> Prepared:
@@ -49,21 +50,21 @@ def frappe_or_made(folder: Path) -> Prepared:
     data = real_frappe(folder)
     if data is None:
         synthetic.prepare_like(folder, "frappe")
-        data = prepared.load(folder)
+        data = load(folder)
     return data
 
 
 def full_size() -> Prepared:
     """Made data of the Yelp extract's shape, which is kept: making it takes a while."""
     synthetic.prepare_like(FULL_SIZE, "yelp", force=True)  # what is the same already stays
-    return prepared.load(FULL_SIZE)
+    return load(FULL_SIZE)
 
 
 def made_movielens(folder: Path) -> Prepared:
     """Made data of MovieLens 100K's shape, one of each user's rows held out. Almost all test pairs
     are new: a task that a table of counts cannot do."""
     synthetic.prepare(folder, users=943, items=1_682, train_rows=99_057)
-    return prepared.load(folder)
+    return load(folder)
 
 
 def in_processes(call: Callable[..., Result], jobs: Iterable[tuple[Any, ...]]) -> list[Result]:

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.speed import DATA, hpcncf
-from hpcncf import collect
+from hpcncf.collect import collect
 from hpcncf.paths import ResultPaths
-from hpcncf.tune import going, outcome
-from hpcncf.tune.going import Going, Now
+from hpcncf.tune import outcome
 from hpcncf.tune.outcome import Outcome
-from hpcncf.tune.values import Ask
-from hpcncf_analysis import summary
-from hpcncf_analysis.advice.front import Front, front
+from hpcncf.tune.search import Ask
+from hpcncf.tune.trial import Going, Now, grid_of, job_of, look
+from hpcncf_analysis.advice.pareto import Front, front
+from hpcncf_analysis.configurations import configurations
 
 JOB: Final = Path(__file__).parent / "tune.yaml"
 SHARE: Final = 0.25
@@ -53,7 +53,7 @@ def whole_grid(folder: Path, tuning: Going) -> Whole:
     rows = {row["run_id"]: row for row in collect.collect(ResultPaths(folder)).runs}
     points = tuning.grid.points
     found = {each.index: rows[tuning.grid.run(Ask(each.index, None, 0)).id] for each in points}
-    choices = front(summary.configurations(found.values()))
+    choices = front(configurations(found.values()))
     if choices is None or any(row["state"] != "completed" for row in found.values()):
         sys.exit("a run of the whole grid failed")
     return Whole(found, choices)
@@ -68,7 +68,7 @@ def tuned(tuning: Going) -> tuple[Now, Outcome]:
     except subprocess.CalledProcessError as ended:
         if ended.returncode != 3:
             raise
-    now = going.look(tuning)
+    now = look(tuning)
     found = outcome.of(tuning, now)
     assert found is not None
     return now, found
@@ -118,8 +118,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         hpcncf("data", "prepare", "frappe", "--or-synthetic", "-o", str(DATA))
-        job = going.job_of(JOB, [])
-        grid = going.grid_of(job, "local", None)
+        job = job_of(JOB, [])
+        grid = grid_of(job, "local", None)
         paths = ResultPaths(folder / "bench-tune-tune")
         tuning = Going(paths, grid, OBJECTIVE, 0.0, "local", None)
         whole = whole_grid(folder / "bench-tune", tuning)

@@ -1,4 +1,8 @@
-"""What a user can fix. Everything else that goes wrong is our bug and keeps its traceback."""
+"""Errors that a user can fix, and names of signals and exit codes."""
+
+from __future__ import annotations
+
+import signal
 
 
 class HpcncfError(Exception):
@@ -26,3 +30,16 @@ def shown(value: object) -> str:
     short.maxstring = short.maxother = short.maxlong = 100
     text = short.repr(value)
     return text if len(text) <= 200 else f"{text[:197]}..."
+
+
+def signal_name(number: int) -> str:
+    """`9 (SIGKILL)`; real-time signals have no name."""
+    known = {each.value: each.name for each in signal.Signals}
+    return f"{number} ({known[number]})" if number in known else str(number)
+
+
+def exit_phrase(rank: int, code: int) -> str:
+    """`rank 1 was killed by signal 9 (SIGKILL)`, `rank 0 exited with code 3`."""
+    if code >= 0:
+        return f"rank {rank} exited with code {code}"
+    return f"rank {rank} was killed by signal {signal_name(-code)}"

@@ -12,12 +12,13 @@ from typing import Any
 import torch
 from make_runs import planned, trainer
 
-from hpcncf.ncf import distributed
-from hpcncf.plan import Run
-from hpcncf.rank import ending, launcher
-from hpcncf.rank.launcher import Place
-from hpcncf.rank.stopping import Request, Stopped
-from hpcncf.spec import Model
+from hpcncf.job.plan import Run
+from hpcncf.job.spec import Model
+from hpcncf.ncf.distributed import join, leave
+from hpcncf.worker import environment
+from hpcncf.worker.environment import Place
+from hpcncf.worker.recorder import at_once
+from hpcncf.worker.signals import Request, Stopped
 
 
 class Asked(Request):
@@ -53,17 +54,17 @@ def attempts(run: Run, results: Path, stops: Iterable[int], place: Place | None 
 
 
 def main(data: Path, out: Path, loader: str, dropout: float, stops: list[int]) -> None:
-    place = launcher.place()
+    place = environment.place()
     run = planned(data, ranks=2, model=Model(dropout=dropout), loader=loader)
     assert run.training is not None
-    distributed.join(place, run.resources, run.training)
+    join(place, run.resources, run.training)
     mine = stops if place.rank == 1 else [10**9] * len(stops)  # one alone is told
     rank = attempts(run, out / "run", mine, place)
     torch.save(rank.record().model_dump(mode="json"), out / f"rank-{place.rank}.pt")
-    distributed.leave()
+    leave()
 
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], float(sys.argv[4]),
          [int(word) for word in sys.argv[5:]])  # fmt: skip
-    ending.at_once(0)
+    at_once(0)

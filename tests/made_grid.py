@@ -8,9 +8,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from math import ceil
 
-from hpcncf.tune import choose
-from hpcncf.tune.choose import Rules
-from hpcncf.tune.values import Ask, Objective, Point, Step, Trial
+from hpcncf.tune.search import Ask, Objective, Point, Rules, Step, Trial, next_step
 
 ROWS = 83_731
 # Positives per second of one thread, and what a second one adds; none is measured.
@@ -81,7 +79,7 @@ def tuned(
     made = list(trials)
     for _ in range(200):
         rules = Rules(objective, core_hours, unsound=grid.unsound(made))
-        step = choose.next_step(grid.points, made, rules)
+        step = next_step(grid.points, made, rules)
         if step.kind != "send":
             return step, made
         made += [grid.run(ask) for ask in step.asks]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from hpcncf_analysis.summary import Configuration
+from hpcncf_analysis.configurations import Configuration
 
 Row = Mapping[str, Any]
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hpcncf_analysis.diagnosis.evidence import Evidence, RankTimes
-from hpcncf_analysis.diagnosis.finding import CoreCounts
+from hpcncf_analysis.diagnosis.evidence import CoreCounts, Evidence, RankTimes
 
 PHASES = {"input": 0.1, "forward": 0.3, "backward": 0.4, "sync": 0.0, "optimizer": 0.18}
 

@@ -8,12 +8,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from hpcncf import plan as planning
-from hpcncf import records
+from hpcncf.job.command import Program
+from hpcncf.job.plan import Plan, Run, expand
+from hpcncf.job.spec import JobSpec, Resources
 from hpcncf.ncf.data.manifest import Manifest
 from hpcncf.paths import ResultPaths
-from hpcncf.plan import Plan, Run
-from hpcncf.records import (
+from hpcncf.records.schema import (
     Batches,
     Claim,
     Cores,
@@ -26,9 +26,9 @@ from hpcncf.records import (
     RankRecord,
     Sync,
     TrainingRecord,
+    write,
+    write_text,
 )
-from hpcncf.spec import JobSpec, Resources
-from hpcncf.workload import Program
 
 START = datetime(2026, 1, 5, 12, 0, tzinfo=UTC)
 TRAIN_ROWS = 83_731
@@ -65,12 +65,12 @@ def demo(folder: Path, repeats: int = 3, **settings: Any) -> ResultPaths:
         {"name": "demo", "data": {"path": str(data)}, "points": POINTS, "repeats": repeats}
         | settings
     )
-    return planned(folder / "results", planning.expand(job, {str(data): "key"}))
+    return planned(folder / "results", expand(job, {str(data): "key"}))
 
 
 def planned(folder: Path, plan: Plan) -> ResultPaths:
     paths = ResultPaths(folder)
-    records.write_text(paths.plan, plan.model_dump_json())
+    write_text(paths.plan, plan.model_dump_json())
     return paths
 
 
@@ -135,10 +135,10 @@ def complete(paths: ResultPaths, only: Sequence[Run] | None = None, windows: int
 def leave(paths: ResultPaths, run: Run, windows: int = 60, **changes: Any) -> None:
     """One completed run's files; `changes` go to every rank's record."""
     attempt = paths.run(run.id).attempt(1)
-    records.write(attempt.claim, claim(run))
+    write(attempt.claim, claim(run))
     for rank in range(run.resources.world_size):
-        records.write(attempt.rank(rank), rank_record(run, rank).model_copy(update=changes))
-    records.write(attempt.node(0), node_record(run, windows))
+        write(attempt.rank(rank), rank_record(run, rank).model_copy(update=changes))
+    write(attempt.node(0), node_record(run, windows))
 
 
 def claim(run: Run) -> Claim:

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from hpcncf.rank import ending
+from hpcncf.worker.recorder import at_once
 
 # A server that has imported torch once: its ranks are forked, and begin at once.
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["hpcncf.ncf.train", "hpcncf.ncf.native.engine"])
+CONTEXT.set_forkserver_preload(["hpcncf.ncf.trainer", "hpcncf.ncf.engines.native.engine"])
 
 
 def together(
@@ -54,4 +54,4 @@ def _rank(
     torch.save(work(rank, *args), folder / f"{rank}.pt")
     if dist.is_initialized():
         dist.destroy_process_group()
-    ending.at_once(0)
+    at_once(0)

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from make_runs import planned, trainer
 
-from hpcncf.ncf import distributed
-from hpcncf.rank import ending, launcher
+from hpcncf.ncf.distributed import join, leave
+from hpcncf.worker import environment
+from hpcncf.worker.recorder import at_once
 
 SLOW_S = 4.0
 
@@ -23,14 +24,14 @@ def slow_disk(position: Any) -> None:
 
 
 if __name__ == "__main__":
-    data, out, place = Path(sys.argv[1]), Path(sys.argv[2]), launcher.place()
+    data, out, place = Path(sys.argv[1]), Path(sys.argv[2]), environment.place()
     run = planned(data, ranks=2, evaluation="full")
     assert run.training is not None
-    distributed.join(place, run.resources, run.training)
+    join(place, run.resources, run.training)
     rank = trainer(run, out / "run", place)
     rank.tell.tell = slow_disk
     rank.train()
     told = {"model": rank.model.state_dict(), "record": rank.record().model_dump(mode="json")}
     torch.save(told, out / f"rank-{place.rank}.pt")
-    distributed.leave()
-    ending.at_once(0)
+    leave()
+    at_once(0)

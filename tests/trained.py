@@ -8,13 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hpcncf.ncf import dropout, engine, model
+from hpcncf.job.spec import Model, Training
+from hpcncf.ncf import model
 from hpcncf.ncf.data.prepared import Prepared
-from hpcncf.ncf.engine import Engine, Ground
+from hpcncf.ncf.distributed import begin
+from hpcncf.ncf.engines import base
+from hpcncf.ncf.engines.base import Engine, Ground
 from hpcncf.ncf.instances import Schedule
 from hpcncf.ncf.loaders import Loader
-from hpcncf.ncf.phases import StepClock
-from hpcncf.spec import Model, Training
+from hpcncf.ncf.step_clock import StepClock
 
 POSITIVES = 8
 """Of a step: so few that most rows of a large table idle for long."""
@@ -29,8 +31,8 @@ def trained(
     schedule = Schedule(data.manifest.train_rows, POSITIVES)
     start = model.initial(data.manifest, sizes, training.seed).to(dtype)
     clock, ground = StepClock(steps, schedule.steps), Ground(data, sizes, schedule, threads=1)
-    made: Engine = engine.made(start, training, 1, torch.device("cpu"), clock, ground)
-    dropout.begin(training.seed, 0, 0)
+    made: Engine = base.made(start, training, 1, torch.device("cpu"), clock, ground)
+    begin(training.seed, 0, 0)
     loader = Loader(data, training, schedule)
     batches = in_dtype(made.batches(loader, 0, range(steps)), dtype)
     for step in range(steps):

@@ -1,1 +1,1 @@
-"""Reads what `collect` gathered: scaling, figures, the report. Imports no torch, no submitit."""
+"""Read tables and records; draw conclusions."""

@@ -1,4 +1,4 @@
-"""What a reader must know before the figures: anything that makes them worth less. Pure."""
+"""Reasons to doubt the figures of a report."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from typing import Any, Final
 
 import pandas as pd
 
-from hpcncf.monitor import growth
-from hpcncf_analysis import words
+from hpcncf.monitor.memory_growth import USUALLY
 from hpcncf_analysis.advice.request import enough_gb
-from hpcncf_analysis.labels import counted
-from hpcncf_analysis.scaling.doubts import doubts
-from hpcncf_analysis.summary import Configuration
+from hpcncf_analysis.configurations import Configuration, counted
+from hpcncf_analysis.formatting import cores, mebibytes, percent
+from hpcncf_analysis.scaling import doubts
 
 Row = Mapping[str, Any]
 
@@ -55,7 +54,7 @@ def _above_one(runs: pd.DataFrame) -> str | None:
         return None
     return (
         f"{counted(number, 'run')} used more cores than allocated (CPU efficiency up to "
-        f"{words.percent(most['cpu_efficiency'])}, run {most['run_id']}): nothing bound them."
+        f"{percent(most['cpu_efficiency'])}, run {most['run_id']}): nothing bound them."
     )
 
 
@@ -77,7 +76,7 @@ def _memory(runs: pd.DataFrame) -> str | None:
         return None
     return (
         f"{counted(number, 'run')} used more memory than was asked for "
-        f"({words.mebibytes(most['memory_peak_mib'])} of mem_gb: {most['mem_gb']:g}, run "
+        f"({mebibytes(most['memory_peak_mib'])} of mem_gb: {most['mem_gb']:g}, run "
         f"{most['run_id']}): nothing held it to that here; where a scheduler does, it is killed. "
         f"Ask for mem_gb: {enough_gb([most]):g}."
     )
@@ -89,7 +88,7 @@ def _grows(runs: pd.DataFrame) -> str | None:
         return None
     return (
         f"In {counted(number, 'run')} memory grew as long as it ran (by "
-        f"{words.mebibytes(most['memory_growth_mib'])} in run {most['run_id']}): {growth.USUALLY}."
+        f"{mebibytes(most['memory_growth_mib'])} in run {most['run_id']}): {USUALLY}."
     )
 
 
@@ -106,7 +105,7 @@ def _others(runs: pd.DataFrame) -> str | None:
         return None
     return (
         f"In {counted(number, 'run')} other processes were busy on the same cores "
-        f"({words.cores(worst['others_cores'])} of {counted(worst['cores_allocated'], 'core')} in "
+        f"({cores(worst['others_cores'])} of {counted(worst['cores_allocated'], 'core')} in "
         f"run {worst['run_id']}): speed and efficiency are lower than the runs' own doing. Repeat "
         "when the machine is quiet, or with exclusive: true."
     )
@@ -136,7 +135,7 @@ def _startup(runs: pd.DataFrame) -> str | None:
     if not most > STARTUP:
         return None
     return (
-        f"Start-up takes up to {words.percent(most)} of a run's time, and CPU efficiency "
+        f"Start-up takes up to {percent(most)} of a run's time, and CPU efficiency "
         "counts it; the column “in training” does not. More epochs make it matter less."
     )
 

@@ -1,16 +1,15 @@
-"""What recorded commands did: each for itself, for different commands do not compare. Pure."""
+"""Configurations of a user's own program: which speed they can be compared by."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
 
-from hpcncf.monitor.measured import TOO_SHORT_S
-from hpcncf_analysis import words
+from hpcncf.monitor.sampler import TOO_SHORT_S
+from hpcncf_analysis import formatting
 from hpcncf_analysis.advice.recommend import mostly_disturbed
 from hpcncf_analysis.advice.request import enough_gb, memory_peak
-from hpcncf_analysis.labels import counted
-from hpcncf_analysis.summary import Configuration
+from hpcncf_analysis.configurations import Configuration, counted
 
 # More sentences than these nobody reads: the table has the rest.
 MOST: Final = 12
@@ -56,10 +55,10 @@ def is_short(one: Configuration) -> bool:
 def used(one: Configuration) -> str:
     """In the words that `hpcncf run` printed."""
     cores = (
-        f"{counted(one.cores, 'core')} allocated, {words.cores(one.median('cores_usable'))} "
-        f"usable, {words.hundredths(one.median('cores_used'))} used"
+        f"{counted(one.cores, 'core')} allocated, {formatting.cores(one.median('cores_usable'))} "
+        f"usable, {formatting.hundredths(one.median('cores_used'))} used"
     )
-    kept = f"CPU efficiency {words.percent(one.median('cpu_efficiency'))}"
+    kept = f"CPU efficiency {formatting.percent(one.median('cpu_efficiency'))}"
     doubt = ""
     if mostly_disturbed([one]):
         doubt = "; neighbours held its cores, so how many it needs cannot be told"
@@ -70,4 +69,4 @@ def _memory(one: Configuration) -> str:
     peak_mib, enough = memory_peak(one.rows), enough_gb(one.rows)
     if peak_mib is None or enough is None:
         return ""
-    return f", {words.mebibytes(peak_mib)} at the peak (ask for {enough:g} GB)"
+    return f", {formatting.mebibytes(peak_mib)} at the peak (ask for {enough:g} GB)"

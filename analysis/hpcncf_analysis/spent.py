@@ -1,4 +1,4 @@
-"""What a run's time was spent on: beside training, start-up, evaluation and checkpoints. Pure."""
+"""Time outside of training, interrupted attempts, and Slurm's own accounting."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any, Final
 
-from hpcncf_analysis import words
-from hpcncf_analysis.summary import Configuration
-from hpcncf_analysis.table import Table
+from hpcncf_analysis.configurations import Configuration, Table, counted
+from hpcncf_analysis.formatting import NONE, core_time, duration, number, percent
 
 PARTS: Final = {
     "start-up": "startup_s",
@@ -35,9 +34,9 @@ def times_table(shown: Sequence[Configuration]) -> Table | None:
         [
             one.label,
             # 0 is none of it: evaluation: none, checkpoint_every: 0.
-            *(words.number(one.median(name) or None) for name in PARTS.values()),
-            words.number(one.median("seconds_per_evaluation")),
-            words.number(one.median("evaluation_pairs_per_s")),
+            *(number(one.median(name) or None) for name in PARTS.values()),
+            number(one.median("seconds_per_evaluation")),
+            number(one.median("evaluation_pairs_per_s")),
         ]
         for one in shown
         if one.median("training_s") is not None
@@ -63,10 +62,10 @@ def pauses(epochs: Sequence[Mapping[str, Any]], shown: Sequence[Configuration]) 
             later = [epoch["first_batch_s"] for run in runs for epoch in run[1:]]
             paused = sum(epoch["first_batch_s"] for run in runs for epoch in run)
             trained = sum(epoch["training_s"] for run in runs for epoch in run)
-            share = words.percent(paused / trained if trained else None)
-            after = words.number(median(later) if later else None)
-            kept = [words.percent(one.median(name)) for name in STEADY.values()]
-            rows.append([one.label, words.number(first), after, share, *kept])
+            share = percent(paused / trained if trained else None)
+            after = number(median(later) if later else None)
+            kept = [percent(one.median(name)) for name in STEADY.values()]
+            rows.append([one.label, number(first), after, share, *kept])
     return Table(["configuration", *FIRST_BATCH, *STEADY], rows) if rows else None
 
 
@@ -81,3 +80,68 @@ def times_note(shown: Sequence[Configuration]) -> str | None:
         return None
     few = len(slow) < len(shown) and len(slow) <= 3
     return QUICKER.format(of="; ".join(slow) if few else f"{len(slow)} of {len(shown)}")
+
+
+Row = Mapping[str, Any]
+
+TEXTS: Final = frozenset({"ended", "on", "what happened"})
+
+
+def attempt_table(attempts: Sequence[Row]) -> Table:
+    """Every attempt at the runs that had more than one."""
+    several = {row["run_id"] for row in attempts if row["attempt"] > 1}
+    columns = ["run", "attempt", "ended", "on", "elapsed", "CPU efficiency", "core time"]
+    rows = [_attempt_row(row) for row in attempts if row["run_id"] in several]
+    return Table([*columns, "what happened"], rows, TEXTS)
+
+
+def _attempt_row(row: Row) -> list[str]:
+    return [
+        row["run_id"],
+        str(row["attempt"]),
+        row["outcome"],
+        row["node"] or NONE,
+        duration(row["elapsed_s"]),
+        percent(row["cpu_efficiency"]),
+        core_time(row["core_hours"]),
+        _told(row),
+    ]
+
+
+def _told(row: Row) -> str:
+    resumed = row["resumed_epoch"]
+    parts = [
+        "" if resumed is None else f"resumed in epoch {resumed + 1}",
+        row["error"] or "",
+        "figures from its last sign of life" if row["figures_from"] == "progress" else "",
+    ]
+    return "; ".join(part for part in parts if part)
+
+
+def price(runs: Sequence[Row]) -> str | None:
+    """What interruptions cost; None where there were none."""
+    again = [row for row in runs if row["attempts"] > 1 and row["core_hours_all"] is not None]
+    if not again:
+        return None
+    spent = sum(row["core_hours_all"] for row in again)
+    last = sum(row["core_hours"] or 0.0 for row in again)
+    return (
+        f"{counted(len(again), 'run')} took more than one attempt: {core_time(spent)} in "
+        f"all, {core_time(spent - last)} of it before the last one. A run's figures are its "
+        "last attempt's."
+    )
+
+
+def accounting(runs: Sequence[Row], unaccounted: Sequence[str]) -> str | None:
+    """Whether Slurm's accounting bears the records out; None where Slurm ran nothing."""
+    if unaccounted:
+        return f"Slurm's accounting cannot be compared: {unaccounted[0]}."
+    by_slurm = [row for row in runs if row["slurm_state"]]
+    compared = [row for row in by_slurm if row["slurm_agrees"] is not None]
+    agree = [row for row in compared if row["slurm_agrees"]]
+    if compared:
+        return (
+            f"Slurm's accounting agrees with the records of {len(agree)} of "
+            f"{counted(len(compared), 'run')} that can be compared."
+        )
+    return "No run was long enough to be compared with Slurm's accounting." if by_slurm else None

@@ -19,11 +19,11 @@ import torch
 from benchmarks.peers import environments, export
 from benchmarks.peers.contestants import Contestant, Ours, Peer, Window
 from benchmarks.training import frappe_or_made, full_size
-from hpcncf import environment
+from hpcncf.job.spec import Model, Training
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.evaluate import Quality
 from hpcncf.ncf.instances import Schedule
-from hpcncf.spec import Model, Training
+from hpcncf.records.host import describe
 
 ROOT = Path(__file__).parent.parent.parent
 ROUNDS = 5
@@ -184,7 +184,7 @@ def main() -> int:
     for peer in environments.PEERS:
         environments.python_of(peer)
     data = full_size()  # by all cores
-    core, about = one_core(), environment.describe()
+    core, about = one_core(), describe()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         versions = print_full_size(data, folder / "full")

@@ -15,14 +15,15 @@ import torch
 from benchmarks.peers import environments
 from benchmarks.peers.export import Scored
 from hpcncf.errors import HpcncfError
-from hpcncf.ncf import engine, model
+from hpcncf.job.spec import Model, Training
+from hpcncf.ncf import model
 from hpcncf.ncf.data.prepared import Prepared
+from hpcncf.ncf.engines.base import Ground, made
 from hpcncf.ncf.evaluate import Quality, evaluate
 from hpcncf.ncf.instances import Schedule
 from hpcncf.ncf.loaders import Loader
-from hpcncf.ncf.phases import StepClock
-from hpcncf.rank.launcher import Place
-from hpcncf.spec import Model, Training
+from hpcncf.ncf.step_clock import StepClock
+from hpcncf.worker.environment import Place
 
 CPU = torch.device("cpu")
 ENDS_S = 120
@@ -62,8 +63,8 @@ class Ours:
         if not own_start:
             for table in start.tables():
                 torch.nn.init.normal_(table.weight, std=Model().embedding_std)
-        ground = engine.Ground(data, Model(), self._schedule, threads=1)
-        self._engine = engine.made(start, training, 1, CPU, self._clock, ground)
+        ground = Ground(data, Model(), self._schedule, threads=1)
+        self._engine = made(start, training, 1, CPU, self._clock, ground)
         self._epoch = self._step = 0
 
     def window(self, steps: int) -> Window:

@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hpcncf.ncf.data.arrays import recorded
 from hpcncf.ncf.data.prepared import Prepared
-from hpcncf.ncf.data.rows import recorded
-from hpcncf.ncf.ranking import Candidates
+from hpcncf.ncf.evaluate import Candidates
 
 ROWS_AT_ONCE = 1 << 18
 

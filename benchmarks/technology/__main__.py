@@ -23,11 +23,11 @@ import torch
 from benchmarks.engines import WARMUP_STEPS, Climber, Rung
 from benchmarks.peers import environments
 from benchmarks.training import FULL_SIZE, full_size
+from hpcncf.job.spec import Model, Training
 from hpcncf.ncf import model, sampling
-from hpcncf.ncf.data import manifest
+from hpcncf.ncf.data.manifest import read
 from hpcncf.ncf.data.prepared import Prepared
-from hpcncf.ncf.native import library
-from hpcncf.spec import Model, Training
+from hpcncf.ncf.engines.native.library import best, built, cpu_flags
 
 HERE: Final = Path(__file__).parent
 ROUNDS: Final = 5
@@ -63,7 +63,7 @@ class Numba:
         """`folder` holds the start."""
         settings = Training().model_dump(include={"lr", "seed"})
         settings["batch"] = Training().batch_over_ranks(1)
-        settings["rows_per_block"] = sampling.rows_per_block(manifest.read(FULL_SIZE).train_rows)
+        settings["rows_per_block"] = sampling.rows_per_block(read(FULL_SIZE).train_rows)
         told = {"PRODUCTS": products, "NUMBA_CACHE_DIR": str(cache / products)}
         script, start = HERE / "numba_step/train.py", folder / "start.npz"
         self._process = subprocess.Popen(
@@ -151,7 +151,7 @@ def show_costs(begun: dict[str, Begun], mib: dict[str, float]) -> None:
     print("\n| before a process's first step | importing, s | compiling, s |\n|---|---:|---:|")
     for name, each in begun.items():
         print(f"| {name} | {each.imported_s:.1f} | {each.compiled_s:.1f} |")
-    builds = [path.stat().st_size for path in library.built().values()]
+    builds = [path.stat().st_size for path in built().values()]
     wanted = [f"{name} {mib[name]:.0f}" for name in ("numba", "llvmlite", "scipy")]
     print(
         f"\nOn disk, MiB: C++ {sum(builds) / 2**20:.1f} in {len(builds)} builds, which need a "
@@ -216,7 +216,7 @@ def measured(data: Prepared, folder: Path) -> None:
     fallen(processes, first)
     told = next(iter(processes.values())).told
     show_costs(begun, told["mib"])
-    build = library.best(library.built(), library.cpu_flags())
+    build = best(built(), cpu_flags())
     versions = ", ".join(f"{name} {version}" for name, version in told["versions"].items())
     print(f"\nBuild {build} of engine native; {versions}.")
     for each in processes.values():

@@ -1,4 +1,4 @@
-"""The command line: one file a verb. The only code that prints or exits."""
+"""The command line: one file per command. The only code that prints or exits."""
 
 from __future__ import annotations
 
@@ -14,66 +14,89 @@ from pathlib import Path
 from hpcncf import __version__
 from hpcncf.errors import HpcncfError, UsageError
 
-# In the order of a user's day. Each module has HELP, add_arguments(parser), run(args) -> exit code
-# and imports what is slow (pydantic, pandas, torch) inside run: `--help` must answer at once.
-VERBS = (
-    "data",
-    "plan",
-    "submit",
-    "status",
-    "logs",
-    "cancel",
-    "retry",
-    "collect",
-    "report",
-    "diagnose",
-    "explain",
-    "compare",
-    "predict",
-    "tune",
-    "run",
-    "train",
-    "bench",
-    "lint",
-    "doctor",
-    "completion",
-)
+# Each command is a module with HELP, add_arguments(parser) and run(args) -> exit code. It imports
+# what is slow (pydantic, pandas, torch) inside run: `--help` must answer at once.
+GROUPS: dict[str, tuple[str, ...]] = {
+    "run": ("run", "data", "plan", "submit", "retry", "cancel"),
+    "look": ("status", "logs", "collect", "report", "diagnose", "compare"),
+    "improve": ("tune", "predict", "explain", "lint", "doctor"),
+}
+VERBS = tuple(verb for group in GROUPS.values() for verb in group)
+# Not listed: `train` is `python -m hpcncf.worker` with a summary at the end.
+HIDDEN = ("train",)
+RETIRED = {
+    "bench": "hpcncf data bench JOB.yaml",
+    "completion": "hpcncf --print-completion bash",
+}
+SHELLS = ("bash", "zsh", "tcsh")
+DESCRIPTION = "Measure why a training job wastes its cores, and what to request instead."
+EXIT_CODES = """\
+exit codes:
+  0  success
+  1  error
+  2  wrong request: arguments, job file, or results folder
+  3  incomplete: runs are not complete or not all submitted, the budget is spent,
+     a prediction is refused, or repeats are too few to be sure
+  4  slower or worse than before (compare --threshold)
+`run` exits with the code of its command; `lint` with 1 if it finds something."""
+FIRST = "To start: hpcncf run -- python train.py"
 
-EPILOG = """\
-exit codes: 0 done; 1 something failed; 2 the request is wrong; 3 not all runs are complete;
-            4 slower or worse than before (compare)
-a first look: hpcncf run -- python train.py     what did its cores really do?
-"""
+
+class _Top(argparse.ArgumentParser):
+    """Lists the commands in groups, as git does."""
+
+    def format_help(self) -> str:
+        lines = [self.format_usage().strip(), "", DESCRIPTION]
+        for group, verbs in GROUPS.items():
+            lines += ["", f"{group}:"]
+            lines += [f"  {verb:<10}{import_module(f'hpcncf.cli.{verb}').HELP}" for verb in verbs]
+        options = [
+            "options:",
+            "  -h, --help, --version",
+            f"  --print-completion {{{','.join(SHELLS)}}}",
+        ]
+        return "\n".join([*lines, "", *options, "", EXIT_CODES, "", FIRST, ""])
 
 
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(
-        prog="hpcncf",
-        description="Measure why a training job wastes its cores, and what to ask for instead.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    top = _Top(prog="hpcncf", usage="hpcncf [-h] COMMAND ...", description=DESCRIPTION)
     top.add_argument("--version", action="version", version=f"hpcncf {__version__}")
-    verbs = top.add_subparsers(dest="verb", metavar="VERB")
-    for name in VERBS:
+    top.add_argument("--print-completion", choices=SHELLS, help="print a completion script")
+    verbs = top.add_subparsers(
+        dest="verb", metavar="COMMAND", prog="hpcncf", parser_class=argparse.ArgumentParser
+    )
+    for name in (*VERBS, *HIDDEN):
         module = import_module(f"hpcncf.cli.{name}")
+        listed = {} if name in HIDDEN else {"help": module.HELP}
         verb = verbs.add_parser(
             name,
-            help=module.HELP,
             description=module.HELP,
             epilog=getattr(module, "EPILOG", None),
             formatter_class=argparse.RawDescriptionHelpFormatter,
+            **listed,
         )
         module.add_arguments(verb)
         verb.set_defaults(run=module.run)
     return top
 
 
+def _refuse_retired(argv: Sequence[str]) -> None:
+    first = next((word for word in argv if not word.startswith("-")), "")
+    if first in RETIRED:
+        raise UsageError(f"{first}: no longer a command. Use `{RETIRED[first]}` instead.")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     _open_streams()
     try:
         top = parser()
+        _refuse_retired(sys.argv[1:] if argv is None else argv)
         args = top.parse_args(argv)
+        if args.print_completion:
+            from hpcncf.cli.completion import script
+
+            print(script(top, args.print_completion))
+            return 0
         if args.verb is None:
             top.print_help()
             return 0

@@ -1,4 +1,4 @@
-"""`hpcncf cancel`: end runs, queued or running, here or in Slurm."""
+"""`hpcncf cancel`: cancel runs, queued or running."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from hpcncf.job.plan import Plan, Run
     from hpcncf.paths import ResultPaths
-    from hpcncf.plan import Plan, Run
 
-HELP = "end runs, queued or running; what they recorded stays"
+HELP = "Cancel queued and running runs."
 EPILOG = """\
-one run, found in ./results by its first letters:   hpcncf cancel 4f2a1b9c
-everything of a job:                                hpcncf cancel --all results/demo
+one run, by the first letters of its id:   hpcncf cancel 4f2a1b9c
+all runs of a job:                         hpcncf cancel --all results/demo
+Records and checkpoints stay.
 """
 
 
@@ -55,10 +56,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _asked(args: argparse.Namespace) -> list[tuple[ResultPaths, Plan, list[Run]]]:
     """The runs meant, by results folder."""
-    from hpcncf.cli import finding
+    from hpcncf.cli import lookup
     from hpcncf.errors import UsageError
     from hpcncf.paths import ResultPaths
-    from hpcncf.results import read_plan
+    from hpcncf.records.results_folder import read_plan
 
     if args.all:
         folders = [ResultPaths(Path(name).resolve()) for name in args.what]
@@ -68,6 +69,6 @@ def _asked(args: argparse.Namespace) -> list[tuple[ResultPaths, Plan, list[Run]]
             raise UsageError(f"{name}: a folder needs --all: hpcncf cancel --all {name}")
     grouped: dict[Path, tuple[ResultPaths, Plan, list[Run]]] = {}
     for run_id in args.what:
-        paths, plan, run = finding.run(run_id, args.results)
+        paths, plan, run = lookup.run(run_id, args.results)
         grouped.setdefault(paths.folder, (paths, plan, []))[2].append(run)
     return list(grouped.values())

@@ -1,4 +1,4 @@
-"""`hpcncf collect`: every rank's record in tables, missing runs kept and marked."""
+"""`hpcncf collect`: gather records into tables."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hpcncf.collect import Collected, Seen
+    from hpcncf.collect.collect import Collected, Seen
     from hpcncf.paths import ResultPaths
 
-HELP = "gather what the runs have left so far into tables"
+HELP = "Gather the records into tables."
 EPILOG = """\
-writes RESULTS/tables/{runs,attempts,ranks,cores,epochs}.csv, whole, as often as you like, while
-runs still work; exit codes: 0 every run is complete (a command: has ended); 3 not yet; 1 an error;
-2 no results folder
+Writes RESULTS/tables/{runs,attempts,ranks,cores,epochs}.csv; may be repeated while runs work.
+Exit code 3: not all runs are complete.
 example: hpcncf collect results/demo
 """
 
@@ -39,12 +38,13 @@ def run(args: argparse.Namespace) -> int:
 
 def gather(folder: Path, seen: Seen | None = None) -> tuple[ResultPaths, Collected]:
     """Collect the folder and write its tables."""
-    from hpcncf import collect, results
+    from hpcncf.collect import collect
     from hpcncf.paths import ResultPaths
+    from hpcncf.records.results_folder import writing
 
     paths = ResultPaths(folder)
     found = collect.collect(paths, seen)
-    with results.writing(paths.tables):
+    with writing(paths.tables):
         collect.write(found, paths)
     return paths, found
 

@@ -1,4 +1,4 @@
-"""`hpcncf compare`: what changed between two runs or studies, and whether it is real."""
+"""`hpcncf compare`: test whether two runs or studies differ."""
 
 from __future__ import annotations
 
@@ -10,15 +10,12 @@ from typing import TYPE_CHECKING
 from hpcncf.errors import UsageError
 
 if TYPE_CHECKING:
-    from hpcncf_analysis.compare.comparison import Comparison
-    from hpcncf_analysis.compare.sides import Side
+    from hpcncf_analysis.compare import Comparison, Side
 
-HELP = "tell what changed between two runs or studies, and whether the difference is real"
+HELP = "Test whether two runs or studies differ."
 EPILOG = """\
-A and B are results folders, runs' ids (of --results, else of the folders in ./results), a run's
-folder, or a rank's record file; B / A above 1 is faster. With --threshold it is a check for CI:
-exit codes: 0 held; 3 open, for the repeats are too few to be sure; 4 slower by more than that, or
-worse; always 2 nothing to compare; 1 an error
+A and B are results folders, run ids, run folders, or record files. B / A above 1 is faster.
+With --threshold it is a check for CI: exit code 4 if slower or worse, 3 if the repeats are too few.
 example: hpcncf compare results/before results/after --threshold 0.05
 """
 
@@ -44,8 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.threshold is not None and not 0 <= args.threshold < 1:
         raise UsageError(f"--threshold: expected a share from 0 to below 1, came {args.threshold}")
-    from hpcncf_analysis.compare import shown
-    from hpcncf_analysis.compare.comparison import compare
+    from hpcncf_analysis.compare import compare, markdown
 
     found = compare(*(_side(name, args.results, args.repeats) for name in (args.a, args.b)))
     if not found.pairs:
@@ -53,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(_plain(found, args.threshold), indent=1, allow_nan=False))
     elif args.markdown:
-        print(shown.markdown(found, args.threshold), end="")
+        print(markdown(found, args.threshold), end="")
     else:
         _show(found, args.threshold)
     return exit_code(found, args.threshold)
@@ -69,25 +65,25 @@ def exit_code(found: Comparison, threshold: float | None) -> int:
 
 def _side(name: str, results: Path | None, repeats: bool) -> Side:
     from hpcncf.paths import ResultPaths
-    from hpcncf_analysis.compare import sides
+    from hpcncf_analysis.compare import of_record, of_results
 
     path = Path(name)
     if path.is_file():
-        return sides.of_record(name, path)
+        return of_record(name, path)
     if (path / "plan.json").exists():
-        return sides.of_results(name, ResultPaths(path))
+        return of_results(name, ResultPaths(path))
     if path.is_dir() and path.resolve().parent.name == "runs":
         folder = path.resolve()
-        return sides.of_results(name, ResultPaths(folder.parents[1]), folder.name, repeats)
+        return of_results(name, ResultPaths(folder.parents[1]), folder.name, repeats)
     if path.exists() or "/" in name:
         raise UsageError(
             f"{name}: expected a results folder (with plan.json), one of its runs/<id>, a run's "
             "id, or a rank's record file (rank-0.json)"
         )
-    from hpcncf.cli import finding
+    from hpcncf.cli import lookup
 
-    paths, _, run = finding.run(name, results)
-    return sides.of_results(f"{paths.folder.name} {run.id}", paths, run.id, repeats)
+    paths, _, run = lookup.run(name, results)
+    return of_results(f"{paths.folder.name} {run.id}", paths, run.id, repeats)
 
 
 def _nothing(found: Comparison) -> str:
@@ -110,16 +106,16 @@ def _plain(found: Comparison, threshold: float | None) -> dict[str, object]:
 
 
 def _show(found: Comparison, threshold: float | None) -> None:
-    from hpcncf.cli import layout
-    from hpcncf_analysis.compare import shown
+    from hpcncf.cli.output import filled, printable, table_layout
+    from hpcncf_analysis.compare import HEADS, above, below, rows, verdicts
 
-    for line in shown.above(found):
-        print(layout.filled(layout.printable(line)))
-    print(f"\n{layout.table_layout(shown.HEADS, shown.rows(found))}")
-    notes = shown.below(found)
+    for line in above(found):
+        print(filled(printable(line)))
+    print(f"\n{table_layout(HEADS, rows(found))}")
+    notes = below(found)
     if notes:
         print()
     for line in notes:
-        print(layout.filled(layout.printable(line)))
+        print(filled(printable(line)))
     if threshold is not None:
-        print("", *shown.verdicts(found, threshold), sep="\n")
+        print("", *verdicts(found, threshold), sep="\n")

@@ -1,4 +1,4 @@
-"""`hpcncf data`: prepare a data set once, before runs share it, and tell what a folder holds."""
+"""`hpcncf data`: prepare a data set, describe a prepared folder."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
+from hpcncf.cli import data_bench
 from hpcncf.errors import UsageError
 
 if TYPE_CHECKING:
     from hpcncf.ncf.data.manifest import Manifest
-    from hpcncf.ncf.data.writing import Written
+    from hpcncf.ncf.data.prepare import Written
 
 Say = Callable[[str], None]
 
-HELP = "prepare a data set, or tell what a prepared folder holds"
+HELP = "Prepare or describe a data set."
 EPILOG = """\
 examples:
   hpcncf data prepare frappe -o data/frappe
@@ -40,14 +41,15 @@ DATASETS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    prepare = actions.add_parser("prepare", help="make a prepared folder from a data set")
+    prepare = actions.add_parser("prepare", help="Prepare a folder from a data set.")
     datasets = prepare.add_subparsers(dest="dataset", metavar="DATASET", required=True)
     for name, about in DATASETS.items():
         dataset = datasets.add_parser(name, help=about, description=about)
         _add_common(dataset, name)
         if name in _ADD_OWN:
             _ADD_OWN[name](dataset)
-    info = actions.add_parser("info", help="tell what a prepared folder holds")
+    data_bench.add_arguments(actions.add_parser("bench", help="Time the loaders of a job file."))
+    info = actions.add_parser("info", help="Describe a prepared folder.")
     info.add_argument("folder", type=Path, metavar="FOLDER")
     info.add_argument("--json", action="store_true", help="print JSON")
 
@@ -110,6 +112,8 @@ _ADD_OWN: dict[str, Callable[[argparse.ArgumentParser], None]] = {
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.action == "bench":
+        return data_bench.run(args)
     return _info(args) if args.action == "info" else _prepare(args)
 
 
@@ -139,12 +143,12 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _frappe(args: argparse.Namespace, say: Say) -> Written:
-    from hpcncf.ncf.data import frappe, frappe_source
+    from hpcncf.ncf.data.frappe import find, prepare, prepare_or_stand_in
 
     if args.source or not args.or_synthetic:
-        source = args.source or frappe_source.find(say)
-        return frappe.prepare(args.output, source, args.seed, args.test_negatives, args.force)
-    written, reason = frappe_source.prepare_or_stand_in(
+        source = args.source or find(say)
+        return prepare(args.output, source, args.seed, args.test_negatives, args.force)
+    written, reason = prepare_or_stand_in(
         args.output, args.seed, args.test_negatives, args.force, say
     )
     if reason:
@@ -161,17 +165,17 @@ def _movielens(args: argparse.Namespace, say: Say) -> Written:
 
 
 def _ncf(args: argparse.Namespace, _: Say) -> Written:
-    from hpcncf.ncf.data import ncf_format
+    from hpcncf.ncf.data.readers import prepare_ncf_format
 
-    return ncf_format.prepare_ncf_format(args.output, args.source, args.force)
+    return prepare_ncf_format(args.output, args.source, args.force)
 
 
 def _table(args: argparse.Namespace, say: Say) -> Written:
-    from hpcncf.ncf.data import tables
+    from hpcncf.ncf.data import readers
 
     context = tuple(name.strip() for name in args.context.split(",") if name.strip())
-    columns = tables.Columns(args.user, args.item, context, args.time)
-    return tables.prepare(
+    columns = readers.Columns(args.user, args.item, context, args.time)
+    return readers.prepare(
         args.output,
         args.source,
         args.dataset,
@@ -185,11 +189,11 @@ def _table(args: argparse.Namespace, say: Say) -> Written:
 
 
 def _threads(args: argparse.Namespace) -> int:
-    from hpcncf.monitor import cores
+    from hpcncf.monitor.cgroup import usable
 
     if args.threads is not None and args.threads < 1:
         raise UsageError(f"--threads {args.threads}: expected 1 or more")
-    return args.threads or max(1, int(cores.usable()))
+    return args.threads or max(1, int(usable()))
 
 
 def _synthetic(args: argparse.Namespace, say: Say) -> Written:
@@ -245,9 +249,9 @@ class Telling:
 
 
 def _info(args: argparse.Namespace) -> int:
-    from hpcncf.ncf.data import prepared
+    from hpcncf.ncf.data.prepared import load
 
-    data = prepared.load(args.folder)
+    data = load(args.folder)
     manifest, unseen = data.manifest, int(data.test_unseen.sum())
     sizes = {path.name: path.stat().st_size for path in sorted(args.folder.glob("*.npy"))}
     if args.json:

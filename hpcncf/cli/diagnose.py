@@ -1,4 +1,4 @@
-"""`hpcncf diagnose`: why runs were no faster, what that cost, and what to change."""
+"""`hpcncf diagnose`: name the cause of wasted time or cores."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from hpcncf_analysis.diagnosis import Diagnosis, Finding
+    from hpcncf_analysis.diagnosis.evidence import Diagnosis, Finding
     from hpcncf_analysis.diagnosis.predictions import Prediction
 
-HELP = "name why runs were no faster: the cause, its cost, the remedy and what that would bring"
+HELP = "Name the cause of wasted time or cores."
 EPILOG = """\
-WHAT is a results folder, a run (by its first letters, or its folder), a rank's record, or what
-`hpcncf run --json FILE` wrote; exit codes: 0 told; 1 an error; 2 nothing to be found there;
-3 no run has left a record yet; the causes and their remedies: docs/diagnosis.md
-To try the remedies: --predict NEW.yaml, submit that to the same results, then diagnose again.
+WHAT is a results folder, a run id, a run's folder, a record, or the output of `hpcncf run --json`.
+The causes and their remedies: docs/diagnosis.md. Exit code 3: no record yet.
+To try the remedies: --predict NEW.yaml, submit it to the same results, diagnose again.
 example: hpcncf diagnose results/demo
 """
 # More runs than that get a line each.
@@ -64,24 +63,24 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _told(what: str, results: Path | None) -> Told:
-    from hpcncf.cli import finding
+    from hpcncf.cli import lookup
     from hpcncf.errors import UsageError
-    from hpcncf_analysis.diagnosis import targets
+    from hpcncf_analysis.diagnosis.predictions import of_file, of_folder
 
     path = Path(what)
     if _is_results(path):
         return _of_results(path)
     if path.is_dir():
-        return Told([("", targets.of_folder(path))])
+        return Told([("", of_folder(path))])
     if path.is_file():
-        return Told([("", targets.of_file(path))])
+        return Told([("", of_file(path))])
     if path.suffix or len(path.parts) > 1:
         raise UsageError(
             f"{what}: no such file or folder; expected a results folder, a run (its first letters "
             "or its folder), a rank's record, or what `hpcncf run --json FILE` wrote"
         )
-    paths, _, found = finding.run(what, results)
-    return Told([("", targets.of_folder(paths.run(found.id).folder))])
+    paths, _, found = lookup.run(what, results)
+    return Told([("", of_folder(paths.run(found.id).folder))])
 
 
 def _is_results(path: Path) -> bool:
@@ -89,35 +88,37 @@ def _is_results(path: Path) -> bool:
 
 
 def _of_results(folder: Path) -> Told:
-    from hpcncf.collect import collect
+    from hpcncf.collect.collect import collect
     from hpcncf.paths import ResultPaths
-    from hpcncf_analysis import diagnosis, labels
+    from hpcncf_analysis.configurations import varying
+    from hpcncf_analysis.diagnosis.diagnose import of_results
+    from hpcncf_analysis.diagnosis.predictions import score
 
     paths = ResultPaths(folder.resolve())
     rows = [row for row in collect(paths).runs if not row["retired"]]
-    told = diagnosis.of_results(paths, rows)
+    told = of_results(paths, rows)
     found = [row for row in rows if row["run_id"] in told]
-    apart = labels.varying(found) if found else []
+    apart = varying(found) if found else []
     named = [(_name(row, apart), told[row["run_id"]]) for row in found]
-    return Told(named, diagnosis.score(paths, rows))
+    return Told(named, score(paths, rows))
 
 
 def _name(row: dict[str, Any], apart: list[str]) -> str:
-    from hpcncf_analysis import labels
+    from hpcncf_analysis.configurations import settings, shape
 
-    return " · ".join([labels.shape(row), *labels.settings(row, apart).values()])
+    return " · ".join([shape(row), *settings(row, apart).values()])
 
 
 def _predict(what: str, path: Path, as_json: bool) -> int:
     """Write the job file and its predictions; the runs' diagnoses are not printed."""
     from hpcncf.errors import UsageError
     from hpcncf.paths import ResultPaths
-    from hpcncf_analysis.diagnosis import predictions
+    from hpcncf_analysis.diagnosis.predictions import make
 
     if not _is_results(Path(what)):
         raise UsageError(f"--predict: {what}: expected a results folder, whose job is written anew")
     paths = ResultPaths(Path(what).resolve())
-    made = predictions.make(paths, path)
+    made = make(paths, path)
     if as_json:
         print(json.dumps([each.model_dump(mode="json") for each in made], indent=1))
     elif made:
@@ -128,38 +129,38 @@ def _predict(what: str, path: Path, as_json: bool) -> int:
 
 
 def _predicted(what: str, path: Path, made: Sequence[Prediction]) -> str:
-    from hpcncf_analysis.diagnosis import telling
-    from hpcncf_analysis.diagnosis.finding import Gain
+    from hpcncf_analysis.diagnosis import format
+    from hpcncf_analysis.diagnosis.evidence import Gain
 
     lines = []
     for each in made:
-        expected = telling.gain(Gain(each.factor, each.low, each.high, each.what))
-        lines.append(f"{each.cause}: {telling.settings(each.changes)}: {expected}")
+        expected = format.gain(Gain(each.factor, each.low, each.high, each.what))
+        lines.append(f"{each.cause}: {format.settings(each.changes)}: {expected}")
     lines.append(f"{path}: measure them: hpcncf submit {path} --results {what} --wait")
     return "\n".join(lines)
 
 
 def _plain(told: Told) -> dict[str, object]:
-    from hpcncf_analysis.diagnosis import telling
+    from hpcncf_analysis.diagnosis.format import plain
 
-    runs = [{"name": name, **telling.plain(each)} for name, each in told.runs]
+    runs = [{"name": name, **plain(each)} for name, each in told.runs]
     return {"runs": runs, "predictions": told.scores}
 
 
 def _text(told: Told) -> str:
-    from hpcncf_analysis.diagnosis import telling
-    from hpcncf_analysis.words import THIN
+    from hpcncf_analysis.diagnosis.format import scored
+    from hpcncf_analysis.formatting import THIN
 
     many = len(told.runs) > IN_FULL
     parts = [_line(*each) for each in told.runs] if many else _in_full(told.runs)
-    parts += [telling.scored(row) for row in told.scores]
+    parts += [scored(row) for row in told.scores]
     return "\n".join(parts).replace(THIN, " ")
 
 
 def _line(name: str, told: Diagnosis) -> str:
-    from hpcncf_analysis.diagnosis import telling
+    from hpcncf_analysis.diagnosis.format import counts, verdict
 
-    return f"{telling.counts(told.cores)}: {told.run_id} ({name}): {telling.verdict(told)}"
+    return f"{counts(told.cores)}: {told.run_id} ({name}): {verdict(told)}"
 
 
 def _in_full(told: list[tuple[str, Diagnosis]]) -> list[str]:
@@ -167,15 +168,15 @@ def _in_full(told: list[tuple[str, Diagnosis]]) -> list[str]:
 
 
 def _block(name: str, told: Diagnosis) -> Iterator[str]:
-    from hpcncf_analysis.diagnosis import telling
+    from hpcncf_analysis.diagnosis.format import cost, counts, in_verdict, verdict
 
     named = f" ({name})" if name else ""
-    yield f"{telling.counts(told.cores)}: run {told.run_id}{named}"
-    yield telling.verdict(told)
+    yield f"{counts(told.cores)}: run {told.run_id}{named}"
+    yield verdict(told)
     if told.primary:
-        yield from _finding(told.primary, telling.in_verdict(told.primary))
+        yield from _finding(told.primary, in_verdict(told.primary))
     for found in told.secondary:
-        yield f"also {found.cause}: costs {telling.cost(found)}"
+        yield f"also {found.cause}: costs {cost(found)}"
         yield from _finding(found)
     yield from (f"mind: {each}" for each in told.alerts)
     unsaid = told.missing[told.verdict == "unknown" :]  # the first is the verdict's reason
@@ -185,11 +186,11 @@ def _block(name: str, told: Diagnosis) -> Iterator[str]:
 
 def _finding(found: Finding, said: int = 0) -> Iterator[str]:
     """Without as much of its evidence as was said already."""
-    from hpcncf_analysis.diagnosis import telling
+    from hpcncf_analysis.diagnosis import format
 
     yield from (f"  {each}" for each in found.evidence[said:])
     yield f"  remedy: {found.remedy}"
     if found.changes:
-        yield f"  settings: {telling.settings(found.changes)}"
+        yield f"  settings: {format.settings(found.changes)}"
     if found.gain:
-        yield f"  predicted: {telling.gain(found.gain)}"
+        yield f"  predicted: {format.gain(found.gain)}"

@@ -1,4 +1,4 @@
-"""hpcncf doctor: what this machine and installation offer, in a form for a ticket."""
+"""`hpcncf doctor`: check this machine and installation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-HELP = "show what this machine and installation offer, in a form to paste into a ticket"
+HELP = "Check this machine and installation."
 
 NEEDED: Final = ("torch", "numpy", "submitit", "pandas", "psutil", "pydantic", "matplotlib")
 SLURM: Final = ("sbatch", "srun", "squeue", "sacct", "scancel", "sinfo", "seff")
@@ -58,9 +58,9 @@ def lines(sections: dict[str, Section], problems: list[str], advised: list[str])
 
 
 def software() -> Section:
-    from hpcncf import environment
+    from hpcncf.records.host import PACKAGES, describe
 
-    about = environment.describe()
+    about = describe()
     code = about["commit"] or "no git checkout"
     return {
         "version": f"{about['hpcncf'] or 'not installed'}",
@@ -71,7 +71,7 @@ def software() -> Section:
         "CPU": about["cpu_model"],
         "packages": ", ".join(
             f"{name} {about[name] or 'missing'}"
-            for name in environment.PACKAGES
+            for name in PACKAGES
             if name not in ("hpcncf", "torch")
         ),
         "engine native": _native(),
@@ -80,31 +80,29 @@ def software() -> Section:
 
 
 def _gpus() -> str:
-    from hpcncf.monitor import gpu
+    from hpcncf.monitor.gpu import NotTold, opened
 
     try:
-        return f"yes, by NVML: {', '.join(one.name for one in gpu.opened().identities)}"
-    except gpu.NotTold as reason:
+        return f"yes, by NVML: {', '.join(one.name for one in opened().identities)}"
+    except NotTold as reason:
         return f"no: {reason}"
 
 
 def _native() -> str:
-    from hpcncf.ncf.native import library
+    from hpcncf.ncf.engines.native.library import NotBuilt, best, built, cpu_flags, load
 
     try:
-        library.load()
-    except library.NotBuilt as missing:
+        load()
+    except NotBuilt as missing:
         return f"no: {missing.reason}"
-    return f"yes, its {library.best(library.built(), library.cpu_flags())} build"
+    return f"yes, its {best(built(), cpu_flags())} build"
 
 
 def missing() -> list[str]:
-    from hpcncf import environment
+    from hpcncf.records.host import version
 
     return [
-        f"{name} is not installed: pip install {name}"
-        for name in NEEDED
-        if environment.version(name) is None
+        f"{name} is not installed: pip install {name}" for name in NEEDED if version(name) is None
     ]
 
 
@@ -139,7 +137,7 @@ def _yes(have: bool) -> str:
 
 
 def cores() -> Section:
-    from hpcncf.monitor import cores as kernel
+    from hpcncf.monitor import cgroup as kernel
 
     cpus, limit, threads = kernel.usable_cpus(), kernel.cpu_limit(), kernel.threads_per_core()
     quota = "none" if limit is None else f"{limit.value:g} cores ({limit.file})"
@@ -156,35 +154,36 @@ def cores() -> Section:
 
 
 def _allocated() -> str:
-    from hpcncf.rank import launcher
+    from hpcncf.worker.environment import granted_cores
 
-    granted = launcher.granted_cores()
+    granted = granted_cores()
     return "not in a Slurm job" if granted is None else f"{granted:g} by Slurm"
 
 
 def trapped() -> list[str]:
     """That Slurm granted more cores than can be used here."""
-    from hpcncf.monitor import cores as kernel
-    from hpcncf.monitor import shortage
-    from hpcncf.rank import launcher
+    from hpcncf.monitor import cgroup
+    from hpcncf.monitor.cgroup import quota, usable, usable_cpus
+    from hpcncf.worker.environment import granted_cores
 
-    granted = launcher.granted_cores()
+    granted = granted_cores()
     if granted is None:
         return []
-    told = shortage.told(granted, kernel.usable(), kernel.usable_cpus(), kernel.quota())
+    told = cgroup.told(granted, usable(), usable_cpus(), quota())
     return [told] if told else []
 
 
 def ranks() -> Section:
     """Which rank this would be, and how it would talk to the others."""
     from hpcncf.errors import HpcncfError
-    from hpcncf.rank import launcher, meeting
+    from hpcncf.worker import environment
+    from hpcncf.worker.rendezvous import choose_interface, own_address, resolved
 
     try:
-        place, host = launcher.place(), launcher.master()
-        address = meeting.own_address(host) if place.rank == 0 else meeting.resolved(host)
+        place, host = environment.place(), environment.master()
+        address = own_address(host) if place.rank == 0 else resolved(host)
         chosen: dict[str, str] = {}
-        meeting.choose_interface(address, chosen)
+        choose_interface(address, chosen)
     except HpcncfError as error:
         return {"meet": f"not possible: {error}"}
     by_hand = os.environ.get("GLOO_SOCKET_IFNAME")
@@ -207,9 +206,9 @@ def _reason(cpus: int, quota: float | None) -> str:
 def memory() -> Section:
     import psutil
 
-    from hpcncf.monitor import cores as kernel
+    from hpcncf.monitor.cgroup import memory_limit
 
-    node, limit = psutil.virtual_memory(), kernel.memory_limit()
+    node, limit = psutil.virtual_memory(), memory_limit()
     shm, here = _disk(Path("/dev/shm")), _disk(Path.cwd())
     return {
         "on the node": f"{node.total / 2**30:.1f} GiB, {node.available / 2**30:.1f} available",
@@ -265,14 +264,14 @@ def _said(*command: str) -> str:
 def data() -> Section:
     """Prepared folders below data/ here, those of no use any more with the reason, and where
     downloads are looked for."""
-    from hpcncf.ncf.data import manifest
+    from hpcncf.ncf.data.manifest import DataError, key
 
     prepared, useless = list[str](), list[str]()
     for folder in sorted(Path("data").iterdir()) if Path("data").is_dir() else []:
         try:
-            if manifest.key(folder) is not None:
+            if key(folder) is not None:
                 prepared.append(str(folder))
-        except manifest.DataError as error:
+        except DataError as error:
             useless.append(str(error))
     source = os.environ.get("HPCNCF_DATA")
     return {
@@ -291,9 +290,9 @@ def _source(folder: Path) -> str:
 
 def settings() -> Section:
     """The allowed variables that are set."""
-    from hpcncf import environment
+    from hpcncf.records.host import describe
 
-    found: Section = environment.describe()["variables"]
+    found: Section = describe()["variables"]
     return found or {"none set": "of those that decide speed (OMP_NUM_THREADS, ...)"}
 
 

@@ -1,4 +1,4 @@
-"""`hpcncf explain`: what follows from a scheduler's summary, and what would tell the rest."""
+"""`hpcncf explain`: interpret a scheduler's summary."""
 
 from __future__ import annotations
 
@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING, Any
 from hpcncf.errors import HpcncfError, UsageError
 
 if TYPE_CHECKING:
-    from hpcncf_analysis.explain.follows import Explanation
-    from hpcncf_analysis.explain.reading import Reading
+    from hpcncf_analysis.explain.explain import Explanation, Reading
 
-HELP = "say what follows from seff, reportseff, sacct, LSF's or PBS's summary"
+HELP = "Interpret the summary of seff, sacct, LSF, PBS."
 EPILOG = """\
-reads a file, a folder of Slurm's logs, or standard input (`-`, or nothing: paste, then Ctrl-D);
-asks no scheduler; exit codes: 0 understood; 2 there is no summary in it
+Reads a file, a folder of Slurm's logs, or standard input (`-`, or no argument). Asks no scheduler.
 example: seff 123456 | hpcncf explain
 """
 # Summaries are short; of a log the end is what the scheduler wrote.
@@ -87,20 +85,21 @@ def _ours(path: Path, as_json: bool) -> int:
 
 
 def _read(name: str) -> Reading:
-    from hpcncf_analysis.explain import logs, reading
+    from hpcncf_analysis.explain.explain import of_files, of_text
+    from hpcncf_analysis.explain.parsers import of_name
 
     if name == "-":
-        return reading.of_text(sys.stdin.buffer.read(MOST_BYTES).decode(errors="replace"))
+        return of_text(sys.stdin.buffer.read(MOST_BYTES).decode(errors="replace"))
     path = Path(name)
     if not _is_there(path):
-        if (found := reading.of_text(name)).jobs:
+        if (found := of_text(name)).jobs:
             return found  # the text itself, in quotes
         raise UsageError(f"{name[:80]}: no such file or folder; - reads standard input")
     if path.is_dir():
-        return reading.of_files({each.name: _tail(each) for each in _logs(path)})
+        return of_files({each.name: _tail(each) for each in _logs(path)})
     text = _tail(path, MOST_BYTES) if path.is_file() else _stream(path)
-    found = reading.of_text(text)
-    return found if found.jobs or not logs.of_name(path.name) else reading.of_files({name: text})
+    found = of_text(text)
+    return found if found.jobs or not of_name(path.name) else of_files({name: text})
 
 
 def _logs(folder: Path) -> list[Path]:
@@ -133,7 +132,7 @@ def _tail(path: Path, most: int = TAIL_BYTES) -> str:
 
 
 def _nothing(name: str, found: Reading) -> str:
-    from hpcncf_analysis.explain.reading import POSSIBLE
+    from hpcncf_analysis.explain.explain import POSSIBLE
 
     where = "standard input" if name == "-" else name
     why = f": {'; '.join(found.problems)}" if found.problems else ""
@@ -143,14 +142,14 @@ def _nothing(name: str, found: Reading) -> str:
 def _explained(found: Reading, cores: int | None) -> list[Explanation]:
     from dataclasses import replace
 
-    from hpcncf_analysis.explain import follows
+    from hpcncf_analysis.explain.explain import explain
 
     jobs = [replace(job, cores=cores) if cores and not job.cores else job for job in found.jobs]
-    return [follows.explain(job) for job in jobs]
+    return [explain(job) for job in jobs]
 
 
 def _plain(explanations: Sequence[Explanation], problems: Sequence[str]) -> dict[str, Any]:
-    from hpcncf_analysis.explain.follows import command_for
+    from hpcncf_analysis.explain.explain import command_for
 
     return {
         "jobs": [each.plain() for each in explanations],
@@ -161,8 +160,8 @@ def _plain(explanations: Sequence[Explanation], problems: Sequence[str]) -> dict
 
 def _show(explanations: Sequence[Explanation]) -> None:
     """Each job; of very many a table, and the one that idled most."""
-    from hpcncf.cli import layout
-    from hpcncf_analysis.explain.follows import command_for
+    from hpcncf.cli.output import filled
+    from hpcncf_analysis.explain.explain import command_for
 
     shown = explanations
     if len(explanations) > SHOWN:
@@ -176,7 +175,7 @@ def _show(explanations: Sequence[Explanation]) -> None:
     command, why = command_for(explanations)
     if command:
         print(f"  what would tell\n    {command}")
-        print(layout.filled(why, indent="    "))
+        print(filled(why, indent="    "))
 
 
 def _title(each: Explanation) -> str:
@@ -186,34 +185,34 @@ def _title(each: Explanation) -> str:
 
 
 def _list(title: str, lines: Sequence[str]) -> None:
-    from hpcncf.cli import layout
+    from hpcncf.cli.output import filled, printable
 
     if lines:
         print(f"  {title}")
     for line in lines:
-        print(layout.filled(layout.printable(line), indent="    "))
+        print(filled(printable(line), indent="    "))
 
 
 def _table(explanations: Sequence[Explanation]) -> None:
-    from hpcncf.cli import layout
-    from hpcncf_analysis import words
+    from hpcncf.cli.output import table_layout
+    from hpcncf_analysis.formatting import core_time, cores, hundredths, percent
 
     rows = [
         [
             each.job.id,
             each.job.state_told,
-            words.cores(each.job.cores),
-            words.hundredths(each.job.cores_used),
-            words.percent(each.job.efficiency),
-            words.percent(each.job.memory_efficiency),
-            words.percent(each.job.time_efficiency),
-            words.core_time(each.job.core_hours_idle),
+            cores(each.job.cores),
+            hundredths(each.job.cores_used),
+            percent(each.job.efficiency),
+            percent(each.job.memory_efficiency),
+            percent(each.job.time_efficiency),
+            core_time(each.job.core_hours_idle),
         ]
         for each in explanations
     ]
     heads = ["job", "state", "cores", "used", "CPU", "memory", "time", "idle"]
-    print(layout.table_layout(heads, rows))
+    print(table_layout(heads, rows))
     known = [each.job.core_hours_idle for each in explanations]
     idle = [hours for hours in known if hours is not None]
     if idle:
-        print(f"\n{words.core_time(sum(idle))} reserved and not used, all together")
+        print(f"\n{core_time(sum(idle))} reserved and not used, all together")

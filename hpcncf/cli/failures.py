@@ -1,4 +1,4 @@
-"""All failures on one page: equal ones once, with the error, or a traceback's or a log's end."""
+"""Failed runs, equal failures once, with the line of the log that explains them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from hpcncf.cli import layout
+from hpcncf.cli.output import ID, filled, printable, shown, width
 from hpcncf.paths import ResultPaths
-from hpcncf.state import logs
+from hpcncf.state.decide import of_attempt, of_slurm, tail
 from hpcncf.state.status import RunState
-from hpcncf.submit import escalate
+from hpcncf.submit.retry import ran_out_of
+
+if TYPE_CHECKING:
+    pass
+
 
 FAILED: Final = ("failed", "timeout", "out_of_memory", "node_failed", "lost", "stopped")
 LINES: Final = 6
@@ -77,28 +81,28 @@ def page(paths: ResultPaths, states: Sequence[RunState]) -> str:
 def _lines(paths: ResultPaths, failure: Failure) -> Iterator[str]:
     first, number = failure.first, len(failure.runs)
     word = first.state.replace("_", " ")
-    yield layout.filled(f"{number} run{'s' * (number != 1)} {word}: {first.reason}")
+    yield filled(f"{number} run{'s' * (number != 1)} {word}: {first.reason}")
     log = log_of(paths, first)
     yield from _told(failure, log)
-    ids = [state.run.id[: layout.ID] for state in failure.runs]
+    ids = [state.run.id[:ID] for state in failure.runs]
     more = f" and {number - NAMED} more" if number > NAMED else ""
-    yield layout.filled(f"  runs {', '.join(ids[:NAMED])}{more}")
+    yield filled(f"  runs {', '.join(ids[:NAMED])}{more}")
     if log:
-        yield f"  log of {ids[0]}: {layout.shown(log)}"
-    if key := escalate.ran_out_of(first) if first.job else None:
+        yield f"  log of {ids[0]}: {shown(log)}"
+    if key := ran_out_of(first) if first.job else None:
         had = getattr(first.run.resources, key)
         unit = {"mem_gb": "GB", "timeout_min": "min"}[key]
-        way = f"hpcncf retry {layout.shown(paths.folder)} --escalate"
-        yield layout.filled(f"  had {had:g} {unit}; again with twice that: {way}")
+        way = f"hpcncf retry {shown(paths.folder)} --escalate"
+        yield filled(f"  had {had:g} {unit}; again with twice that: {way}")
 
 
 def _told(failure: Failure, log: Path | None) -> Iterator[str]:
     """What the reason leaves out: of our own message all, of a traceback or a log the end."""
     if failure.unsaid is not None and not failure.traceback:
-        yield from (layout.filled(layout.printable(line), INDENT) for line in failure.unsaid)
+        yield from (filled(printable(line), INDENT) for line in failure.unsaid)
         return
     for line in failure.traceback or _tail(log):
-        yield INDENT + layout.printable(line)[: layout.width() - len(INDENT)]
+        yield INDENT + printable(line)[: width() - len(INDENT)]
 
 
 def log_of(paths: ResultPaths, state: RunState) -> Path | None:
@@ -109,9 +113,9 @@ def log_of(paths: ResultPaths, state: RunState) -> Path | None:
         by = state.job.id if state.job else None
         job_id = state.ranks[0].slurm_job_id if state.ranks else by
         attempt = paths.run(state.run.id).attempt(state.attempt)
-        files = logs.of_attempt(paths, attempt, job_id, rank)
+        files = of_attempt(paths, attempt, job_id, rank)
     elif state.job is not None:
-        files = logs.of_slurm(paths, state.job.id, rank)
+        files = of_slurm(paths, state.job.id, rank)
     told = [file for file in files if file.stat().st_size]
     return min(told, key=lambda file: file.suffix != ".err", default=None)
 
@@ -120,12 +124,12 @@ def _tail(log: Path | None) -> list[str]:
     if log is None:
         return []
     try:
-        return logs.tail(log, LINES)
+        return tail(log, LINES)
     except OSError:
         return []
 
 
-def plain(paths: ResultPaths, states: Sequence[RunState]) -> list[dict[str, Any]]:
+def plain_failures(paths: ResultPaths, states: Sequence[RunState]) -> list[dict[str, Any]]:
     """For `--json`."""
     return [
         {

@@ -1,4 +1,4 @@
-"""`hpcncf lint`: what costs time in Python and sbatch files, line by line."""
+"""`hpcncf lint`: find lines of a script that waste cores."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 from hpcncf.errors import HpcncfError, UsageError
 
 if TYPE_CHECKING:
-    from hpcncf.lint.complaint import Complaint
+    from hpcncf.lint.batch_script import Complaint
 
-HELP = "read Python and sbatch files for what wastes cores, line by line"
+HELP = "Find lines of a script that waste cores."
 EPILOG = """\
-runs nothing; knows an sbatch script by its #SBATCH lines; of a folder it reads *.py, *.sh, *.sbatch
-exit codes: 0 nothing found; 1 something found; 2 a file cannot be read or understood
+Runs nothing. Files with #SBATCH lines are batch scripts.
+Of a folder, *.py, *.sh and *.sbatch are read.
+Exit code 1: findings; 2: a file cannot be read.
 example: hpcncf lint train.py job.sbatch
 """
 OURS = (".py", ".sh", ".sbatch", ".slurm")
@@ -46,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from hpcncf.lint import batch_script
+    from hpcncf.lint.batch_script import is_array
 
     if args.cores is not None and args.cores < 1:
         raise UsageError(f"--cores {args.cores}: expected at least 1")
@@ -59,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     around = _Around(
         args.cores or _cores_asked(list(texts.values())),
         any("set_epoch(" in text for text in texts.values()),
-        any(map(batch_script.is_array, texts.values())),
+        any(map(is_array, texts.values())),
     )
     for path, text in texts.items():
         with _goes_on(unread):
@@ -128,13 +129,14 @@ def _cores_asked(texts: Sequence[str]) -> int | None:
 
 
 def _complaints(path: Path, text: str, around: _Around) -> list[Complaint]:
-    from hpcncf.lint import batch_script, python_script
+    from hpcncf.lint.batch_script import complaints, is_one
+    from hpcncf.lint.python_script import complaints_python_script
 
-    if batch_script.is_one(text) and path.suffix != ".py":
-        return batch_script.complaints(text)
+    if is_one(text) and path.suffix != ".py":
+        return complaints(text)
     if path.suffix in OURS[1:]:  # a shell script that is not for sbatch
         return []
     try:
-        return python_script.complaints_python_script(text, around.cores, around.epoch_is_set, around.in_array)
+        return complaints_python_script(text, around.cores, around.epoch_is_set, around.in_array)
     except HpcncfError as error:
         raise UsageError(f"{path}: {error}") from None

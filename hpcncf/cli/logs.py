@@ -1,4 +1,4 @@
-"""`hpcncf logs`: what a rank printed."""
+"""`hpcncf logs`: print the output of a run's rank."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from hpcncf.job.plan import Run
     from hpcncf.paths import AttemptPaths, ResultPaths
-    from hpcncf.plan import Run
 
-HELP = "print what a run's rank printed"
+HELP = "Print the output of a run."
 POLL_S: Final = 0.5
 # How often it is looked whether the run still goes on.
 GOES_ON_S: Final = 2.0
@@ -32,9 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import json
 
-    from hpcncf.cli import finding
+    from hpcncf.cli import lookup
 
-    paths, _, found = finding.run(args.run_id, args.results)
+    paths, _, found = lookup.run(args.run_id, args.results)
     attempt, files = _chosen(paths, found.id, args.attempt, args.rank)
     if args.json:
         named = [str(file) for file in files]
@@ -51,9 +51,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _in_one_log(paths: ResultPaths, run_id: str, files: list[Path]) -> int:
     """How many runs share the log; 0 where it is this one's alone."""
-    from hpcncf import submissions
+    from hpcncf.records.submissions import read_submissions
 
-    last = submissions.read_submissions(paths).last(run_id)
+    last = read_submissions(paths).last(run_id)
     job = last.job_of(run_id) if last and last.cluster == "slurm" else None
     shared = job is not None and any(file.name.startswith(f"{job.id}_") for file in files)
     return len(job.runs) if job and shared and len(job.runs) > 1 else 0
@@ -71,21 +71,21 @@ def _chosen(
 
 def _of_no_attempt(paths: ResultPaths, run_id: str, rank: int) -> list[Path]:
     """Why it failed that early (a broken `setup`, no hpcncf on the node) stands nowhere else."""
-    from hpcncf import submissions
-    from hpcncf.state import logs
+    from hpcncf.records.submissions import read_submissions
+    from hpcncf.state.decide import of_slurm
 
-    last = submissions.read_submissions(paths).last(run_id)
+    last = read_submissions(paths).last(run_id)
     job = last.job_of(run_id) if last and last.cluster == "slurm" else None
     attempts = paths.run(run_id).attempts()
     if job is None or any(_slurm_job_id(attempt) == job.id for attempt in attempts):
         return []
-    return logs.of_slurm(paths, job.id, rank)
+    return of_slurm(paths, job.id, rank)
 
 
 def _slurm_job_id(attempt: AttemptPaths) -> str | None:
-    from hpcncf.state import attempts
+    from hpcncf.state import decide
 
-    claim = attempts.claim(attempt)
+    claim = decide.claim(attempt)
     return claim.slurm_job_id if claim else None
 
 
@@ -106,7 +106,7 @@ def _attempt(paths: ResultPaths, run_id: str, number: int | None) -> AttemptPath
 
 def _waits(paths: ResultPaths, run_id: str) -> str:
     """`; it is pending: others are before it (Priority)`."""
-    from hpcncf.results import read_plan
+    from hpcncf.records.results_folder import read_plan
     from hpcncf.state import status
 
     plan = read_plan(paths)
@@ -118,9 +118,9 @@ def _waits(paths: ResultPaths, run_id: str) -> str:
 def _files(paths: ResultPaths, attempt: AttemptPaths, rank: int) -> list[Path]:
     """The local launcher's log, or submitit's two of a Slurm task."""
     from hpcncf.errors import UsageError
-    from hpcncf.state import logs
+    from hpcncf.state.decide import of_attempt
 
-    files = logs.of_attempt(paths, attempt, _slurm_job_id(attempt), rank)
+    files = of_attempt(paths, attempt, _slurm_job_id(attempt), rank)
     if files:
         return files
     ranks = ", ".join(sorted(path.stem for path in attempt.folder.glob("rank-*.log")))
@@ -132,8 +132,8 @@ def _files(paths: ResultPaths, attempt: AttemptPaths, rank: int) -> list[Path]:
 
 def _goes_on(paths: ResultPaths, run: Run) -> Callable[[], bool]:
     """Whether the run is under way: by its claim, and now and then by all that is known."""
-    from hpcncf.results import read_plan
-    from hpcncf.slurm.gently import Gently
+    from hpcncf.records.results_folder import read_plan
+    from hpcncf.slurm.query import Gently
     from hpcncf.state import status
 
     only = read_plan(paths).model_copy(update={"runs": [run]})

@@ -1,4 +1,4 @@
-"""`hpcncf plan`: what a job file asks for, and touches nothing."""
+"""`hpcncf plan`: show the runs of a job file; nothing is changed."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpcncf.rank import arguments
+from hpcncf.worker.__main__ import add_setting_argument
 
 if TYPE_CHECKING:
+    from hpcncf.job.plan import Plan, Run
+    from hpcncf.job.spec import JobSpec
     from hpcncf.paths import ResultPaths
-    from hpcncf.plan import Plan, Run
-    from hpcncf.spec import JobSpec
 
 SCRIPTS = {
     "--sbatch": "print exactly what sbatch will get, of every array or of that one",
@@ -23,7 +23,7 @@ LAUNCHERS = {
     "torchrun": "srun starts one torchrun on each node, which starts the ranks",
     "hpcncf": "srun starts one process, which starts runs side by side, each on its own cores",
 }
-HELP = "show runs, arrays, submitit's parameters and core-hours of a job file; touches nothing"
+HELP = "Show the runs of a job file."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,36 +41,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def warn(job: JobSpec) -> None:
-    from hpcncf import serving
-    from hpcncf.plan import idle_excludes
+    from hpcncf.job.plan import idle_excludes, problem, told
 
-    reason = serving.problem(job)
-    for line in [*idle_excludes(job), *([serving.told(reason)] if reason else [])]:
+    reason = problem(job)
+    for line in [*idle_excludes(job), *([told(reason)] if reason else [])]:
         print(f"hpcncf: {line}", file=sys.stderr)
 
 
 def job_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("job", type=Path, metavar="JOB.yaml", help="the job file")
-    arguments.settings(parser, "override a setting, as in -s training.epochs=1; may be repeated")
+    add_setting_argument(parser, "override a setting, as in -s training.epochs=1; may be repeated")
 
 
 def run(args: argparse.Namespace) -> int:
     import json
 
-    from hpcncf import jobfile
-    from hpcncf.cli import refusals, scripts
+    from hpcncf.cli.progress import doubts
+    from hpcncf.job import load
     from hpcncf.paths import ResultPaths
-    from hpcncf.slurm import sites
+    from hpcncf.slurm.site import anchored
 
-    job = sites.anchored(jobfile.load_jobfile(args.job, args.settings), args.job.parent)
-    plan = jobfile.plan(job, args.job, args.settings)
+    job = anchored(load.load_jobfile(args.job, args.settings), args.job.parent)
+    plan = load.plan(job, args.job, args.settings)
     warn(job)
-    for line in refusals.doubts(plan.active()):
+    for line in doubts(plan.active()):
         print(f"hpcncf: {line}", file=sys.stderr)
     paths = ResultPaths((args.results or Path("results") / job.name).resolve())
     if args.sbatch is not None or args.by_hand is not None:
         _warn(plan)
-        scripts.show(args, job, plan, paths)
+        from hpcncf.cli.batch_scripts import show
+
+        show(args, job, plan, paths)
     elif args.json:
         print(json.dumps(_plain(job, plan, paths), indent=2))
     else:
@@ -84,23 +85,24 @@ def _warn(plan: Plan) -> None:
 
 
 def _arrays_plan(job: JobSpec, plan: Plan) -> list[dict[str, Any]]:
-    from hpcncf.submit import launch, packing
+    from hpcncf.submit.arrays import shapes, tasks
+    from hpcncf.submit.submit import site_parameters
 
     return [
         {
             "tasks": len(tasks),
             "launcher": "hpcncf" if (asked := tasks[0][0].resources).packed else asked.launcher,
             "side_by_side": asked.side_by_side,
-            "parameters": launch.site_parameters(job, tasks[0][0]),
+            "parameters": site_parameters(job, tasks[0][0]),
             "runs": [run.id for task in tasks for run in task],
         }
-        for tasks in packing.shapes(packing.tasks(plan.active()))
+        for tasks in shapes(tasks(plan.active()))
     ]
 
 
 def _plain(job: JobSpec, plan: Plan, paths: ResultPaths) -> dict[str, Any]:
-    from hpcncf.cli import refusals
-    from hpcncf.plan import core_hours
+    from hpcncf.cli.progress import of
+    from hpcncf.job.plan import core_hours
 
     return {
         "job": job.name,
@@ -108,31 +110,31 @@ def _plain(job: JobSpec, plan: Plan, paths: ResultPaths) -> dict[str, Any]:
         "arrays": _arrays_plan(job, plan),
         "core_hours_at_most": core_hours(plan.active()),
         "complete": [run.id for run in _complete(plan, paths)],
-        "refused": refusals.of(job, plan.active()),
+        "refused": of(job, plan.active()),
         "data_missing": _unprepared(plan),
     }
 
 
 def _complete(plan: Plan, paths: ResultPaths) -> list[Run]:
     """Those whose records are in the results folder."""
-    from hpcncf.state import evidence
-    from hpcncf.state.attempts import last_attempt
+    from hpcncf.state.decide import complete, last_attempt
 
     last = [(run, last_attempt(paths.run(run.id))) for run in plan.active()]
-    return [run for run, attempt in last if attempt and evidence.complete(run, attempt)]
+    return [run for run, attempt in last if attempt and complete(run, attempt)]
 
 
 def _unprepared(plan: Plan) -> list[str]:
     """The command that makes each folder of data which is not there yet."""
-    from hpcncf.submit.launch import prepare_command
+    from hpcncf.submit.submit import prepare_command
 
     missing = [run.data for run in plan.active() if run.data and run.data_key is None]
     return list(dict.fromkeys(prepare_command(data) for data in missing))
 
 
 def _show(job: JobSpec, plan: Plan, paths: ResultPaths) -> None:
-    from hpcncf.cli import layout, refusals
-    from hpcncf.plan import core_hours
+    from hpcncf.cli.output import ID, filled, shown, table_layout, varies
+    from hpcncf.cli.progress import lines_refusals, of
+    from hpcncf.job.plan import core_hours
 
     runs, arrays = plan.active(), _arrays_plan(job, plan)  # a site that is wrong is told before all
     asked = f"{len(runs)} run{'s' * (len(runs) != 1)}"
@@ -141,11 +143,11 @@ def _show(job: JobSpec, plan: Plan, paths: ResultPaths) -> None:
     if done:
         known = {run.id for run in done}
         left = core_hours([run for run in runs if run.id not in known])
-        where = layout.shown(paths.folder)
+        where = shown(paths.folder)
         print(f"complete in {where}: {len(done)}; left: at most {left:.2f} core-hours")
     print()
-    rows = [[run.id[: layout.ID], layout.varies(run), _resources(run)] for run in runs]
-    print(layout.table_layout(["run", "varies", "resources"], rows))
+    rows = [[run.id[:ID], varies(run), _resources(run)] for run in runs]
+    print(table_layout(["run", "varies", "resources"], rows))
     for number, array in enumerate(arrays, start=1):
         several = len(array["runs"]) > array["tasks"]
         packed = f" of {len(array['runs'])} runs" if several else ""
@@ -156,8 +158,8 @@ def _show(job: JobSpec, plan: Plan, paths: ResultPaths) -> None:
             if key != "slurm_setup":
                 print(f"  {key}: {value}")
         print(f"  launcher: {LAUNCHERS[array['launcher']]}")
-    for line in refusals.lines_refusals(refusals.of(job, runs)):
-        print(f"\n{layout.filled(line)}")
+    for line in lines_refusals(of(job, runs)):
+        print(f"\n{filled(line)}")
     print("\n--sbatch prints the whole scripts")
     for command in _unprepared(plan):
         print(f"\nthe data is not prepared, so the runs' ids are provisional: {command}")

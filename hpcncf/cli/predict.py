@@ -1,4 +1,4 @@
-"""`hpcncf predict`: what a configuration would do that was not run, from those that were."""
+"""`hpcncf predict`: predict configurations that were not run."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING, Any, Final
 from hpcncf.cli.plan import job_arguments
 
 if TYPE_CHECKING:
-    from hpcncf.plan import Plan
-    from hpcncf_analysis.predict.held_out import HeldOut
+    from hpcncf.job.plan import Plan
+    from hpcncf_analysis.predict.predict import HeldOut
 
-HELP = "seconds per epoch of configurations that were not run, from the results of those that were"
+HELP = "Predict configurations that were not run."
 EPILOG = """\
 example: hpcncf predict jobs/cores.yaml -s resources.cpus_per_task=3
-how wrong it is about what was run:  hpcncf predict jobs/cores.yaml --held-out
-exit codes: 0 told; 3 some or all refused, since the results do not support it (--held-out: all);
-1 an error; 2 the request is wrong
+error of the model on your own runs:  hpcncf predict jobs/cores.yaml --held-out
+Exit code 3: refused, because the results do not support a prediction.
 """
 # More points than that are a list nobody reads.
 MOST: Final = 200
@@ -78,12 +77,13 @@ def positive(text: str) -> float:
 
 
 def run(args: argparse.Namespace) -> int:
-    from hpcncf import collect, jobfile
+    from hpcncf.collect import collect
     from hpcncf.errors import UsageError
+    from hpcncf.job import load
     from hpcncf.paths import ResultPaths
 
-    job = jobfile.load_jobfile(args.job, args.settings)
-    plan = jobfile.plan(job, args.job, args.settings)
+    job = load.load_jobfile(args.job, args.settings)
+    plan = load.plan(job, args.job, args.settings)
     if job.workload != "ncf":
         raise UsageError(f"{args.job}: predict knows the steps of workload ncf, not a command's")
     found = collect.collect(ResultPaths(args.results or Path("results") / job.name))
@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _warn(runs: Sequence[Mapping[str, Any]]) -> None:
-    from hpcncf_analysis.scaling.comparable import MODELS, distinct
+    from hpcncf_analysis.scaling import MODELS, distinct
 
     for column, called in MODELS.items():
         models = distinct(runs, column)
@@ -107,9 +107,9 @@ def _warn(runs: Sequence[Mapping[str, Any]]) -> None:
 
 def _settings(plan: Plan) -> list[dict[str, Any]]:
     """Of each point of the plan, as a row of the table of runs has them. Raises UsageError."""
+    from hpcncf.collect.collect import settings
     from hpcncf.errors import UsageError
-    from hpcncf.ncf.data import manifest
-    from hpcncf.tables import rows
+    from hpcncf.ncf.data.manifest import prepare_command
 
     firsts = [run for run in plan.runs if run.repeat == 0]
     if len(firsts) > MOST:
@@ -119,11 +119,11 @@ def _settings(plan: Plan) -> list[dict[str, Any]]:
     for data in (run.data for run in firsts if run.data and run.data_key is None):
         raise UsageError(
             f"data.path: {data.path} holds no prepared data, so that no run is known to be of it: "
-            f"make it with `{manifest.prepare_command(data.dataset, Path(data.path))}`"
+            f"make it with `{prepare_command(data.dataset, Path(data.path))}`"
         )
     told = {"by_hand": False, "workload": "ncf", "command": None}
     return [
-        rows.settings(run, ()) | told | {"data_key": run.data_key, "varied": run.varied}
+        settings(run, ()) | told | {"data_key": run.data_key, "varied": run.varied}
         for run in firsts
     ]
 
@@ -131,7 +131,9 @@ def _settings(plan: Plan) -> list[dict[str, Any]]:
 def _predict(args: argparse.Namespace, runs: list[Any], asked: list[dict[str, Any]]) -> int:
     from dataclasses import asdict
 
-    from hpcncf_analysis.predict import Ran, Refusal, predict, words
+    from hpcncf_analysis.predict import predict
+    from hpcncf_analysis.predict.model import Ran, Refusal
+    from hpcncf_analysis.predict.predict import answer
 
     answers = predict.predict(runs, asked)
     if args.json:
@@ -141,7 +143,7 @@ def _predict(args: argparse.Namespace, runs: list[Any], asked: list[dict[str, An
         ]
         print(json.dumps({"predictions": plain}, indent=2))
     else:
-        print("\n\n".join(words.answer(each, _submit(args)) for each in answers))
+        print("\n\n".join(answer(each, _submit(args)) for each in answers))
     return 3 if any(isinstance(each, Refusal) for each in answers) else 0
 
 
@@ -151,15 +153,16 @@ def _submit(args: argparse.Namespace) -> str:
 
 
 def _held_out(args: argparse.Namespace, runs: list[Any]) -> int:
-    from hpcncf_analysis.predict import held_out, points, words
-    from hpcncf_analysis.summary import completed
+    from hpcncf_analysis.configurations import completed
+    from hpcncf_analysis.predict.model import measured
+    from hpcncf_analysis.predict.predict import errors, held_out_held_out
 
-    told, refused = held_out.held_out_held_out(points.measured(completed(runs)))
+    told, refused = held_out_held_out(measured(completed(runs)))
     if args.json:
         plain = [_plain_error(each) for each in told]
         print(json.dumps({"held_out": plain, "refused": [one.reason for one in refused]}, indent=2))
     else:
-        print(words.errors(told, refused))
+        print(errors(told, refused))
     return 0 if told else 3
 
 
@@ -171,20 +174,22 @@ def _plain_error(one: HeldOut) -> dict[str, Any]:
 def _simulate(args: argparse.Namespace, runs: list[Any], asked: list[dict[str, Any]]) -> int:
     from dataclasses import asdict
 
-    from hpcncf_analysis.predict import Refusal, points, predict, simulate, words
-    from hpcncf_analysis.summary import completed
+    from hpcncf_analysis.configurations import completed
+    from hpcncf_analysis.predict import simulate
+    from hpcncf_analysis.predict.model import Refusal, measured
+    from hpcncf_analysis.predict.predict import asked_points, simulated
 
-    known = points.measured(completed(runs))
+    known = measured(completed(runs))
     network = simulate.Network(args.latency_us / 1e6, args.gb_per_s * 1e9)
     per_rank = all(row["batch_size_per_rank"] for row in asked)
     answers = [
         simulate.simulate(point, known, args.simulate, network, per_rank)
-        for point in predict.asked_points(runs, asked)
+        for point in asked_points(runs, asked)
     ]
     if args.json:
         print(json.dumps({"simulated": [asdict(each) for each in answers]}, indent=2))
     else:
-        print("\n\n".join(words.simulated(each, _submit(args)) for each in answers))
+        print("\n\n".join(simulated(each, _submit(args)) for each in answers))
     if refused := [each for each in answers if isinstance(each, Refusal)]:
         print(f"hpcncf: {len(refused)} of {len(answers)} not simulated", file=sys.stderr)
     return 3 if refused else 0

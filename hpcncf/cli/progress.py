@@ -1,20 +1,90 @@
-"""A run's state as plain data, and in the few words that fit a line."""
+"""States of runs and arrays in one line each, and as plain data."""
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from hpcncf import snapshot
-from hpcncf.cli import arrays, layout
-from hpcncf.cli.summary import duration
-from hpcncf.plan import Run
-from hpcncf.records import Progress
-from hpcncf.state.evidence import whole
-from hpcncf.state.judge import NOT_SENT
+from hpcncf.cli.output import ID, table_layout, varies
+from hpcncf.cli.run_summary import duration
+from hpcncf.collect.collect import reports
+from hpcncf.collect.resource_columns import settle, usable
+from hpcncf.job.plan import Run
+from hpcncf.job.spec import JobSpec
+from hpcncf.records.code_version import ELSEWHERE
+from hpcncf.records.schema import Progress
+from hpcncf.slurm import query
+from hpcncf.state.decide import NOT_SENT, whole
 from hpcncf.state.status import RunState
-from hpcncf.tables import account, rows
+from hpcncf.submit import submit
+
+
+def lines(states: Sequence[RunState]) -> list[str]:
+    """`array 123: 40 of 64 done, 8 running, 16 pending: others are before it (Priority), ...`."""
+    return [_line(array) for array in plain_arrays(states)]
+
+
+def plain_arrays(states: Sequence[RunState]) -> list[dict[str, Any]]:
+    """For `--json`: a Slurm array's runs by state, and what those wait for that wait."""
+    arrays: dict[str, list[RunState]] = defaultdict(list)
+    for state in states:
+        master, _, element = state.job.id.partition("_") if state.job else ("", "", "")
+        if element:
+            arrays[master].append(state)
+    return [_summary(master, runs) for master, runs in arrays.items() if len(runs) > 1]
+
+
+def _summary(master: str, runs: Sequence[RunState]) -> dict[str, Any]:
+    waiting = Counter(state.reason for state in runs if state.state == "pending")
+    starts = [state.slurm.starts for state in runs if state.slurm and state.slurm.starts]
+    return {
+        "array": master,
+        "runs": len(runs),
+        "states": dict(Counter(state.state for state in runs)),
+        "waiting_for": dict(waiting.most_common(3)),
+        "expected_start": min(starts, default=None),
+    }
+
+
+def _line(array: dict[str, Any]) -> str:
+    states = dict(array["states"])
+    parts = [f"{states.pop('completed', 0)} of {array['runs']} done"]
+    pending = states.pop("pending", 0)
+    parts += [f"{number} {state.replace('_', ' ')}" for state, number in states.items()]
+    if pending:
+        why = "; ".join(array["waiting_for"])
+        parts.append(f"{pending} pending" + (f": {why}" if why else ""))
+    if pending and array["expected_start"]:
+        parts.append(f"the next expected {when(array['expected_start'])}")
+    return f"array {array['array']}: {', '.join(parts)}"
+
+
+def when(text: str) -> str:
+    """`at 14:05`, or with the day where it is not today."""
+    moment = query.moment(text)
+    if moment is None:
+        return f"at {text}"
+    today = moment.date() == datetime.now().astimezone().date()
+    return f"at {moment:%H:%M}" if today else f"on {moment:%b %-d at %H:%M}"
+
+
+def of(job: JobSpec, runs: Sequence[Run]) -> dict[str, str]:
+    """Run id -> why, as far as Slurm tells; empty on a machine without it."""
+    limits = submit.limits_of(job, submit.choose_cluster("auto"))
+    return submit.left_out(list(runs), "slurm", limits)
+
+
+def doubts(runs: Sequence[Run]) -> list[str]:
+    """What `submit` would say of them where it is not told which cluster."""
+    return submit.doubts(list(runs), submit.choose_cluster("auto"))
+
+
+def lines_refusals(refused: dict[str, str]) -> list[str]:
+    """As `submit` says it, a line for each reason."""
+    return [f"left out: {line}" for line in submit.told(refused)]
+
 
 NAMED: Final = 3
 SAME_FIRST: Final = (
@@ -67,7 +137,7 @@ def figures(state: RunState) -> dict[str, float | None]:
     """Of the whole run once every rank left a record, else of what runs so far."""
     source: dict[str, Any] = {}
     if whole(state.ranks) and state.state not in ("pending", "running"):
-        source = account.settle(state.run, state.ranks, None)
+        source = settle(state.run, state.ranks, None)
     elif state.state == "running":
         source = {"elapsed_s": _at_work_s(state)}
         source |= state.progress.model_dump() if state.progress else {}
@@ -93,7 +163,7 @@ def sentence(state: RunState) -> str:
         parts.append(f"CPU {100 * told['cpu_efficiency']:.0f} %")
     parts += [_too_few_cores(state), NOT_SENT if _why_not_sent(state) else state.reason]
     if state.state == "pending" and state.slurm and state.slurm.starts:
-        parts.append(f"expected to start {arrays.when(state.slurm.starts)}")
+        parts.append(f"expected to start {when(state.slurm.starts)}")
     return ", ".join(part for part in parts if part)
 
 
@@ -111,7 +181,7 @@ def _too_few_cores(state: RunState) -> str:
 def _cores(state: RunState) -> tuple[float | None, float | None]:
     """Usable and allocated."""
     if whole(state.ranks):
-        return account.usable(state.ranks), sum(rank.cores.allocated for rank in state.ranks)
+        return usable(state.ranks), sum(rank.cores.allocated for rank in state.ranks)
     if state.state != "running" or state.progress is None:
         return None, None
     return state.progress.cores_usable, state.progress.cores_allocated
@@ -134,7 +204,7 @@ def _epoch(state: RunState) -> str:
     if now is None or now.phase == "startup":
         return "starting"
     if now.phase == "command":
-        return ", ".join(rows.reports(now))
+        return ", ".join(reports(now))
     epochs, steps = _to_do(state.run, now)
     share = now.evaluated
     if now.phase == "training" and steps > 0:
@@ -156,15 +226,15 @@ def table_progress(states: Sequence[RunState]) -> str:
     heads = ["run", "varies", "state", "try", "details"]
     rows = [
         [
-            state.run.id[: layout.ID],
-            layout.varies(state.run) + (" (retired)" if state.run.retired else ""),
+            state.run.id[:ID],
+            varies(state.run) + (" (retired)" if state.run.retired else ""),
             state.state.replace("_", " "),
             str(state.attempt or "-"),
             sentence(state),
         ]
         for state in states
     ]
-    return layout.table_layout(heads, rows)
+    return table_layout(heads, rows)
 
 
 def _why_not_sent(state: RunState) -> str:
@@ -184,7 +254,7 @@ def refused(states: Sequence[RunState]) -> list[str]:
 
 def _named(states: Sequence[RunState]) -> str:
     """`5 runs (1a2b3c4d, 5e6f7a8b, 9c0d1e2f, ...)`."""
-    ids = [state.run.id[: layout.ID] for state in states[:NAMED]]
+    ids = [state.run.id[:ID] for state in states[:NAMED]]
     more = ", ..." * (len(states) > NAMED)
     return f"{len(states)} run{'s' * (len(states) != 1)} ({', '.join(ids)}{more})"
 
@@ -194,7 +264,7 @@ def stale(states: Sequence[RunState]) -> list[str]:
     causes = [state.stale for state in states if state.stale]
     return [
         f"{causes.count(cause)} completed run{'s' * (causes.count(cause) != 1)} {cause}: "
-        + (SAME_FIRST * (snapshot.ELSEWHERE in cause))
+        + (SAME_FIRST * (ELSEWHERE in cause))
         + "`hpcncf submit --again` runs them once more"
         for cause in dict.fromkeys(causes)
     ]

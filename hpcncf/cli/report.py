@@ -1,4 +1,4 @@
-"""`hpcncf report`: collects, then writes one page that says what to ask for."""
+"""`hpcncf report`: write the report and the next request."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING
 from hpcncf.cli import collect
 
 if TYPE_CHECKING:
-    from hpcncf.plan import Run
-    from hpcncf.records import NodeRecord, RankRecord
-    from hpcncf_analysis.advice.files import Written
+    from hpcncf.job.plan import Run
+    from hpcncf.records.schema import NodeRecord, RankRecord
+    from hpcncf_analysis.advice.next_job import Written
 
-HELP = "collect, then write one page of tables, figures and what to ask for"
+HELP = "Write the report and the next request."
 EPILOG = """\
-writes RESULTS/report/report.html (one file, no network needed), report.md and figures/, and what to
-ask for next: next.yaml, a job file for `hpcncf submit`, and next.sbatch, a script for sbatch (where
-they differ from that, next-fastest and next-cheapest, too); works for partial results; exit codes:
-0 every run is complete (a command: has ended); 3 not yet; 1 an error; 2 no results folder
+Writes RESULTS/report/: report.html (one file, works offline), report.md, figures/, and the next
+request as next.yaml (for `hpcncf submit`) and next.sbatch (for sbatch). Works on partial results.
+Exit code 3: not all runs are complete.
 example: hpcncf report results/demo
 """
 
@@ -45,9 +44,10 @@ def _share(text: str) -> float:
 
 
 def run(args: argparse.Namespace) -> int:
-    from hpcncf import results
-    from hpcncf_analysis import report
-    from hpcncf_analysis.diagnosis import Diagnosis, diagnose
+    from hpcncf.records.results_folder import writing
+    from hpcncf_analysis.diagnosis.diagnose import diagnose
+    from hpcncf_analysis.diagnosis.evidence import Diagnosis
+    from hpcncf_analysis.report.build import write
 
     diagnoses: dict[str, Diagnosis] = {}
 
@@ -56,8 +56,8 @@ def run(args: argparse.Namespace) -> int:
 
     paths, found = collect.gather(args.results, judge)
     collect.say_skipped(found)
-    with results.writing(paths.report):
-        written = report.write(found, paths, args.quality, diagnoses)
+    with writing(paths.report):
+        written = write(found, paths, args.quality, diagnoses)
     print(collect.summary(found))
     print(f"\n{written.conclusion.sentence}\n")
     for sentence in written.told:

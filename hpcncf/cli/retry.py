@@ -1,4 +1,4 @@
-"""`hpcncf retry`: what failed or is missing once more, and nothing else."""
+"""`hpcncf retry`: submit failed and missing runs again."""
 
 from __future__ import annotations
 
@@ -8,28 +8,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcncf.cli.submit import sending_arguments
-from hpcncf.rank import arguments
+from hpcncf.worker.__main__ import add_setting_argument
 
 if TYPE_CHECKING:
+    from hpcncf.job.plan import Plan
+    from hpcncf.job.spec import JobSpec
     from hpcncf.paths import ResultPaths
-    from hpcncf.plan import Plan
-    from hpcncf.slurm.limits import Limits
-    from hpcncf.spec import JobSpec
-    from hpcncf.submit.escalate import Change
+    from hpcncf.slurm.preflight import Limits
+    from hpcncf.submit.retry import Change
 
-HELP = "submit once more what failed or is missing, and nothing else"
+HELP = "Submit failed and missing runs again."
 EPILOG = """\
-what timed out, with more time: hpcncf retry results/demo -s resources.timeout_min=60
-what ran out of memory or time, each with twice as much: hpcncf retry results/demo --escalate
-exit codes: 0 submitted, and with --wait all complete; 1 an error; 2 the request is wrong;
-3 when Slurm had no room for all (the command for the rest is printed), when it is not known whether
-some still run, and with --wait when some did not complete
+more time:                      hpcncf retry results/demo -s resources.timeout_min=60
+twice what a run exceeded:      hpcncf retry results/demo --escalate
+Exit code 3: not all were submitted, or with --wait not all completed.
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("results", type=Path, metavar="RESULTS", help="the results folder")
-    arguments.settings(
+    add_setting_argument(
         parser,
         "resources.mem_gb, timeout_min or runs_per_task of what is sent now and later retried",
     )
@@ -43,9 +41,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from hpcncf.cli import submit
+    from hpcncf.cli.submit import tell
     from hpcncf.paths import ResultPaths
-    from hpcncf.submit import amend, launch
+    from hpcncf.submit import submit as amend
+    from hpcncf.submit import submit as launch
 
     paths = ResultPaths(args.results.resolve())
     job = _job(paths)
@@ -65,16 +64,14 @@ def run(args: argparse.Namespace) -> int:
         without=alone,
     )
     where = ["--cluster", args.cluster] * (args.cluster is not None)
-    return submit.tell(
-        args, paths, launched, cluster, ["hpcncf", "retry", str(args.results), *where]
-    )
+    return tell(args, paths, launched, cluster, ["hpcncf", "retry", str(args.results), *where])
 
 
 def _escalate(paths: ResultPaths, job: JobSpec, limits: Limits | None) -> tuple[Plan, set[str]]:
     """The plan with more for what ran out, and the runs that get no more."""
-    from hpcncf.submit import escalate
+    from hpcncf.submit import retry
 
-    plan, changes = escalate.escalate(paths, job, limits.refusal if limits else lambda _: None)
+    plan, changes = retry.escalate(paths, job, limits.refusal if limits else lambda _: None)
     for change, runs in changes.items():
         print(f"hpcncf: {_told(change, len(runs))}", file=sys.stderr)
     return plan, {run for change, runs in changes.items() if change.why_not for run in runs}
@@ -90,9 +87,9 @@ def _told(change: Change, number: int) -> str:
 
 
 def _job(paths: ResultPaths) -> JobSpec:
-    from hpcncf import jobfile
     from hpcncf.errors import UsageError
-    from hpcncf.results import read_plan
+    from hpcncf.job.load import load_jobfile
+    from hpcncf.records.results_folder import read_plan
 
     if not paths.job.exists():
         read_plan(paths)  # which says so where there are no results at all
@@ -100,4 +97,4 @@ def _job(paths: ResultPaths) -> JobSpec:
             f"{paths.folder}: has no {paths.job.name}, so it is not from `hpcncf submit`: "
             "run the command again instead"
         )
-    return jobfile.load_jobfile(paths.job)
+    return load_jobfile(paths.job)

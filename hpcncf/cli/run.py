@@ -1,4 +1,4 @@
-"""hpcncf run: any command, measured."""
+"""`hpcncf run`: measure any command."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 from hpcncf.errors import UsageError
 
 if TYPE_CHECKING:
-    from hpcncf.program.by_hand import Recorded
+    from hpcncf.worker.record_command import Recorded
 
-HELP = "run any command and tell what its cores really did"
+
+HELP = "Measure any command."
 EPILOG = """\
-The command keeps its terminal, input, output, signals and exit code; the summary
-comes on standard error. 126: not executable; 127: not found; 128+n: ended by signal n.
+The command keeps its terminal, input, output, signals and exit code; the summary goes to
+standard error. 126: not executable; 127: not found; 128+n: ended by signal n.
 
 example: hpcncf run -- python train.py --epochs 3
 """
@@ -40,14 +41,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from hpcncf.program import by_hand
-    from hpcncf.program.child import CannotStart, shell_code
+    from hpcncf.worker.child_process import CannotStart, shell_code
+    from hpcncf.worker.record_command import record
 
     words = args.command[1:] if args.command[:1] == ["--"] else args.command
     if not words:
         raise UsageError("run: no command given, as in: hpcncf run -- python train.py")
     try:
-        recorded = by_hand.record(words, args.results, args.name)
+        recorded = record(words, args.results, args.name)
     except CannotStart as error:
         print(f"hpcncf: {error}", file=sys.stderr)
         return error.exit_code
@@ -61,11 +62,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def show(recorded: Recorded) -> None:
-    from hpcncf.cli import summary
+    from hpcncf.cli.run_summary import BLOCKS, PLAIN, lines
 
     encoding = (sys.stderr.encoding or "").lower()
-    marks = summary.BLOCKS if encoding.startswith("utf") else summary.PLAIN
-    text = summary.lines(recorded.rank, recorded.node, str(recorded.folder), marks)
+    marks = BLOCKS if encoding.startswith("utf") else PLAIN
+    text = lines(recorded.rank, recorded.node, str(recorded.folder), marks)
     print("", *text, sep="\n", file=sys.stderr)
 
 
@@ -73,16 +74,16 @@ def write_json(path: Path, recorded: Recorded) -> None:
     """The rank's and the node's record in one file; it cannot change how the command ended."""
     import json
 
-    from hpcncf import records
-    from hpcncf.cli import summary
+    from hpcncf.cli.run_summary import conclusion
+    from hpcncf.records.schema import write_text
 
     plain = {
         "folder": str(recorded.folder),
-        "conclusion": summary.conclusion(recorded.rank, recorded.node),
+        "conclusion": conclusion(recorded.rank, recorded.node),
         "rank": recorded.rank.model_dump(mode="json"),
         "node": recorded.node.model_dump(mode="json"),
     }
     try:
-        records.write_text(path, json.dumps(plain, indent=1, allow_nan=False) + "\n")
+        write_text(path, json.dumps(plain, indent=1, allow_nan=False) + "\n")
     except OSError as error:
         print(f"hpcncf: {path}: not written: {error.strerror}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""`hpcncf status`: what runs, what waits and why, what failed and why."""
+"""`hpcncf status`: running, pending and failed runs, with reasons."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from hpcncf.errors import UsageError
 if TYPE_CHECKING:
     from hpcncf.state.status import Ask, RunState
 
-HELP = "what runs, what waits and why, what failed and why"
+
+HELP = "Show running, pending and failed runs."
 EPILOG = """\
-look again every 15 s until nothing is under way:   hpcncf status --watch
-what failed alone, equal failures once:             hpcncf status --failures
-exit codes: 0 told, whatever the runs' state; 2 no results folder
+refresh every 15 s until nothing is running or pending:   hpcncf status --watch
+failed runs only, equal failures once:                    hpcncf status --failures
 """
 # More runs than that are told by numbers, and only those at work by a line each.
 SHORT: Final = 40
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--watch and --json do not go together: call it again for newer JSON")
     if args.watch:
         return _watch(args, folders)
-    from hpcncf.slurm.commands import job_states
+    from hpcncf.slurm.query import job_states
 
     if args.json:
         import json
@@ -81,7 +81,7 @@ def found_here() -> list[Path]:
 
 def _watch(args: argparse.Namespace, folders: Sequence[Path]) -> int:
     """Redraws a terminal; a log gets a new page only where something but the time has changed."""
-    from hpcncf.slurm.gently import Gently
+    from hpcncf.slurm.query import Gently
     from hpcncf.state.status import UNDER_WAY
 
     asks = {folder: Gently() for folder in folders}
@@ -105,29 +105,30 @@ def _watch(args: argparse.Namespace, folders: Sequence[Path]) -> int:
 
 
 def _counts(states: Sequence[RunState]) -> str:
-    from hpcncf.cli import layout
+    from hpcncf.cli.output import counts
 
-    return layout.counts(states)
+    return counts(states)
 
 
 def _plain(folder: Path) -> dict[str, Any]:
-    from hpcncf.cli import arrays, failures, progress
+    from hpcncf.cli.failures import plain_failures
+    from hpcncf.cli.progress import plain_arrays, plain_progress
     from hpcncf.paths import ResultPaths
-    from hpcncf.slurm.commands import job_states
+    from hpcncf.slurm.query import job_states
 
     job, states = _states(folder, job_states)
     return {
         "job": job,
         "results": str(folder),
-        "runs": [progress.plain_progress(state) for state in states],
-        "arrays": arrays.plain(states),
-        "failures": failures.plain(ResultPaths(folder), states),
+        "runs": [plain_progress(state) for state in states],
+        "arrays": plain_arrays(states),
+        "failures": plain_failures(ResultPaths(folder), states),
     }
 
 
 def _states(folder: Path, ask: Ask) -> tuple[str, list[RunState]]:
     from hpcncf.paths import ResultPaths
-    from hpcncf.results import read_plan
+    from hpcncf.records.results_folder import read_plan
     from hpcncf.state import status
 
     paths = ResultPaths(folder)
@@ -135,26 +136,30 @@ def _states(folder: Path, ask: Ask) -> tuple[str, list[RunState]]:
     return plan.job, status.states(paths, plan, ask)
 
 
-def _told_status(folder: Path, job: str, states: Sequence[RunState], args: argparse.Namespace) -> str:
-    from hpcncf.cli import arrays, failures, layout, progress
+def _told_status(
+    folder: Path, job: str, states: Sequence[RunState], args: argparse.Namespace
+) -> str:
+    from hpcncf.cli.failures import page
+    from hpcncf.cli.output import counts, filled
+    from hpcncf.cli.progress import lines, refused, stale, table_progress, too_few_cores
     from hpcncf.paths import ResultPaths
 
     problems = [_problem(problem) for state in states for problem in state.problems]
-    failed = failures.page(ResultPaths(folder), states)
+    failed = page(ResultPaths(folder), states)
     if args.failures:
         return "\n".join([f"{job} ({folder})", *problems, failed or "no run failed"]) + "\n"
     short = len(states) <= SHORT or args.all
     shown = states if short else [state for state in states if state.state == "running"][:SHORT]
     parts = [
         f"{job} ({folder})",
-        *map(layout.filled, arrays.lines(states)),
-        progress.table_progress(shown) if shown else "",
+        *map(filled, lines(states)),
+        table_progress(shown) if shown else "",
         *problems,
         failed,
-        *map(layout.filled, progress.refused(states)),
-        *map(layout.filled, progress.too_few_cores(states)),
-        *map(layout.filled, progress.stale(states)),
-        layout.filled(layout.counts(states) + ("" if short else "; every run: --all")),
+        *map(filled, refused(states)),
+        *map(filled, too_few_cores(states)),
+        *map(filled, stale(states)),
+        filled(counts(states) + ("" if short else "; every run: --all")),
     ]
     return "\n".join(part for part in parts if part) + "\n"
 

@@ -1,10 +1,11 @@
-"""`hpcncf submit`: a job file's runs to Slurm, or to a queue on this machine."""
+"""`hpcncf submit`: submit runs to Slurm or to a queue on this machine."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
 import json
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,19 +14,78 @@ from typing import TYPE_CHECKING, Any
 from hpcncf.cli.plan import job_arguments, warn
 
 if TYPE_CHECKING:
+    from hpcncf.job.plan import Plan
+    from hpcncf.job.spec import JobSpec
     from hpcncf.paths import ResultPaths
-    from hpcncf.plan import Plan
-    from hpcncf.spec import JobSpec
-    from hpcncf.submissions import Cluster
-    from hpcncf.submit.launch import Launched
+    from hpcncf.records.submissions import Cluster
+    from hpcncf.submit.submit import Launched
 
-HELP = "submit the runs of a job file that are not complete, queued or running"
+
+def sentences(launched: Launched, command: Sequence[str]) -> list[str]:
+    told: list[str] = []
+    given, held = launched.given, launched.held
+    if given.left:
+        told.append(f"{_runs(len(given.left))} left: {given.limit}")
+        told.append(f"send the rest when jobs have ended: {shlex.join(command)}")
+    packed = _packed(launched)
+    if packed:
+        told.append(
+            f"or all at once, {packed} runs in a task, when the above have ended: "
+            f"{shlex.join(_in_tasks(command, packed))}"
+        )
+    if given.no_report:
+        told.append(f"the runs are submitted, but nothing will report them: {given.no_report}")
+    if held:
+        told.append(
+            f"{_runs(len(held))} held back, for whether they are queued or run is not known: "
+            f"{held[0].reason}"
+        )
+        told.append(f"send them where you know that they are not: {shlex.join(_forced(command))}")
+    return told
+
+
+def plain(launched: Launched, command: Sequence[str]) -> dict[str, Any]:
+    packed = _packed(launched)
+    return {
+        "left": [run.id for run in launched.given.left],
+        "limit": launched.given.limit if launched.given.left else None,
+        "command_for_the_rest": shlex.join(command) if launched.given.left else None,
+        "command_for_all_at_once": shlex.join(_in_tasks(command, packed)) if packed else None,
+        "no_report": launched.given.no_report or None,
+        "held": {state.run.id: state.reason for state in launched.held},
+        "command_for_held": shlex.join(_forced(command)) if launched.held else None,
+    }
+
+
+def _packed(launched: Launched) -> int | None:
+    """How many runs in a task would leave none, where that is more than now."""
+    from hpcncf.submit.arrays import runs_per_task
+
+    given = launched.given
+    if not given.left:
+        return None
+    number = runs_per_task(given.left, given.tasks)
+    now = max(run.resources.runs_per_task for run in given.left)
+    return number if number and number > now else None
+
+
+def _in_tasks(command: Sequence[str], number: int) -> list[str]:
+    return [*command, "-s", f"resources.runs_per_task={number}"]
+
+
+def _forced(command: Sequence[str]) -> list[str]:
+    return [*command, "--force"]
+
+
+def _runs(number: int) -> str:
+    return f"{number} run{'s' * (number != 1)}"
+
+
+HELP = "Submit the runs of a job file."
 EPILOG = """\
-exit codes: 0 submitted, and with --wait all complete; 1 an error; 2 the request is wrong;
-3 when Slurm had no room for all (the command for the rest is printed), when some ask for more than
-there is (left out, with the reason), when it is not known whether some still run, and with --wait
-when some did not complete
-what --check-node finds wrong is exit code 1, and nothing is submitted
+Complete, queued and running runs are not submitted again.
+Exit code 3: not all were submitted (the reason and the command for the rest are printed), or with
+--wait not all completed. Exit code 1: --check-node found a problem; nothing is submitted.
 """
 CHECK_S = 300.0
 
@@ -74,29 +134,31 @@ def sending_arguments(parser: argparse.ArgumentParser, default: str | None, told
 
 
 def run(args: argparse.Namespace) -> int:
-    from hpcncf import jobfile, results
+    from hpcncf.job import load
     from hpcncf.paths import ResultPaths
-    from hpcncf.slurm import mounts, sites
-    from hpcncf.slurm.limits import Limits
-    from hpcncf.submit import launch
+    from hpcncf.records.results_folder import leave_plan
+    from hpcncf.slurm import cluster_info
+    from hpcncf.slurm.preflight import Limits
+    from hpcncf.slurm.site import anchored
+    from hpcncf.submit.submit import check, choose_cluster, limits_of, reached, submit
 
-    job = sites.anchored(jobfile.load_jobfile(args.job, args.settings), args.job.parent)
-    plan = jobfile.plan(job, args.job, args.settings)
+    job = anchored(load.load_jobfile(args.job, args.settings), args.job.parent)
+    plan = load.plan(job, args.job, args.settings)
     warn(job)
-    cluster = launch.choose_cluster(args.cluster)
-    limits = Limits.unknown() if args.no_preflight else launch.limits_of(job, cluster)
-    launch.check(plan.active(), cluster, limits)
+    cluster = choose_cluster(args.cluster)
+    limits = Limits.unknown() if args.no_preflight else limits_of(job, cluster)
+    check(plan.active(), cluster, limits)
     paths = ResultPaths((args.results or Path("results") / job.name).resolve())
-    plan = results.leave_plan(paths, job, plan)
+    plan = leave_plan(paths, job, plan)
     if args.check_node is not None:
         _check_node(args, paths, job, plan, cluster)
     elif (
         cluster == "slurm"
-        and (doubt := mounts.doubt(paths.folder))
-        and not launch.reached(paths, plan)
+        and (doubt := cluster_info.doubt(paths.folder))
+        and not reached(paths, plan)
     ):
         print(f"hpcncf: {doubt}", file=sys.stderr)
-    launched = launch.submit(paths, job, plan, cluster, args.again, limits, args.force, args.report)
+    launched = submit(paths, job, plan, cluster, args.again, limits, args.force, args.report)
     return tell(args, paths, launched, cluster, _same(args))
 
 
@@ -112,11 +174,11 @@ def _check_node(
     args: argparse.Namespace, paths: ResultPaths, job: JobSpec, plan: Plan, cluster: Cluster
 ) -> None:
     from hpcncf.errors import UsageError
-    from hpcncf.submit import check_node
+    from hpcncf.submit import node_check
 
     if cluster != "slurm":
         raise UsageError(f"--check-node asks a node of Slurm; --cluster {cluster} has none")
-    told = check_node.check(paths, job, plan.active(), args.check_node)
+    told = node_check.check(paths, job, plan.active(), args.check_node)
     cores = f"{told.usable:g} core{'s' * (told.usable != 1)}"
     memory = f", {told.limit_mib / 1024:.3g} GiB" if told.limit_mib else ""
     print(
@@ -137,9 +199,9 @@ def tell(
 
     `command` submits what is left.
     """
-    from hpcncf import final_report
-    from hpcncf.cli import leftover, waiting
-    from hpcncf.submit import launch
+    from hpcncf.cli.wait import wait
+    from hpcncf.submit import submit as launch
+    from hpcncf.submit.final_report import report
 
     for line in launch.told(launched.refused):
         print(f"hpcncf: left out: {line}", file=sys.stderr)
@@ -147,7 +209,7 @@ def tell(
         print(f"hpcncf: {line}", file=sys.stderr)
     if not args.json:
         print(_sentences(paths, launched, cluster))
-    for line in leftover.sentences(launched, command):
+    for line in sentences(launched, command):
         print(f"hpcncf: {line}", file=sys.stderr)
     # What was running already is part of the question, too.
     waited_for = [run.id for run in launched.runs]
@@ -157,22 +219,22 @@ def tell(
         with contextlib.redirect_stdout(sys.stderr if args.json else sys.stdout):
             launch.debug(paths, launched.runs, launched.again)
             if args.report:
-                final_report.report(str(paths.folder))
+                report(str(paths.folder))
     waited = args.wait or cluster == "debug"
     if waited:
-        code = waiting.wait(paths, waited_for, quiet=args.json)
+        code = wait(paths, waited_for, quiet=args.json)
         code = 3 if launched.refused else code
     if args.json:
-        told = _plain(paths, launched, cluster, waited) | leftover.plain(launched, command)
+        told = _plain(paths, launched, cluster, waited) | plain(launched, command)
         print(json.dumps(told, indent=2))
     left = bool(launched.given.left or launched.held or launched.refused)
     return code if waited and code else 3 * left
 
 
 def _sentences(paths: ResultPaths, launched: Launched, cluster: Cluster) -> str:
-    from hpcncf.cli import layout
+    from hpcncf.cli.output import shown
 
-    there = layout.shown(paths.folder)
+    there = shown(paths.folder)
     where = {"local": "to this machine", "slurm": "to Slurm", "debug": "in this process"}[cluster]
     number = len(launched.runs)
     lines = [f"{number} run{'s' * (number != 1)} submitted {where}; results in {there}"]
@@ -186,8 +248,8 @@ def _sentences(paths: ResultPaths, launched: Launched, cluster: Cluster) -> str:
 def _plain(
     paths: ResultPaths, launched: Launched, cluster: Cluster, waited: bool
 ) -> dict[str, Any]:
-    from hpcncf.cli import progress
-    from hpcncf.results import read_plan
+    from hpcncf.cli.progress import plain_progress
+    from hpcncf.records.results_folder import read_plan
     from hpcncf.state import status
 
     asked = {run.id for run in launched.runs}
@@ -200,5 +262,5 @@ def _plain(
         "submitted": [run.id for run in launched.runs],
         "skipped": {state.run.id: state.state for state in launched.skipped},
         "refused": launched.refused,
-        "runs": [progress.plain_progress(state) for state in states if state.run.id in asked],
+        "runs": [plain_progress(state) for state in states if state.run.id in asked],
     }

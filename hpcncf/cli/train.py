@@ -1,36 +1,37 @@
-"""`hpcncf train`: one run here and now, in this terminal."""
+"""`hpcncf train`: train one run in this process."""
 
 from __future__ import annotations
 
 import argparse
 from typing import TYPE_CHECKING
 
-from hpcncf.rank import arguments
+from hpcncf.worker.__main__ import add_rank_arguments
 
 if TYPE_CHECKING:
-    from hpcncf.records import RankRecord
+    from hpcncf.records.schema import RankRecord
 
-HELP = "train one run here, in this process"
+HELP = "Train one run in this process."
 EPILOG = """\
-several ranks: torchrun --nproc-per-node 2 -m hpcncf.worker JOB.yaml --run-id ID
+An alias of `python -m hpcncf.worker`. Several ranks:
+torchrun --nproc-per-node 2 -m hpcncf.worker JOB.yaml --run-id ID
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    arguments.of_a_rank(parser)
+    add_rank_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    from hpcncf import records, worker
-    from hpcncf.cli import layout
-    from hpcncf.rank import launcher
-    from hpcncf.records import RankRecord
+    from hpcncf.cli.output import shown
+    from hpcncf.records.schema import RankRecord, read_records
+    from hpcncf.worker.environment import place
+    from hpcncf.worker.rank import from_arguments
 
-    code, paths = worker.from_arguments(args)
+    code, paths = from_arguments(args)
     attempts = paths.attempts()
-    if code == 0 and attempts and launcher.place().rank == 0:
-        print(summary(records.read_records(attempts[-1].rank(0), RankRecord)))
-        print(f"look with: hpcncf report {layout.shown(paths.folder.parent.parent)}")
+    if code == 0 and attempts and place().rank == 0:
+        print(summary(read_records(attempts[-1].rank(0), RankRecord)))
+        print(f"look with: hpcncf report {shown(paths.folder.parent.parent)}")
     return code
 
 

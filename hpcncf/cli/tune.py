@@ -1,4 +1,4 @@
-"""`hpcncf tune`: chooses the runs itself that find a grid's best configuration within a budget."""
+"""`hpcncf tune`: find the best configuration of a grid within a budget."""
 
 from __future__ import annotations
 
@@ -10,21 +10,132 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from hpcncf.cli.output import shown
 from hpcncf.cli.plan import job_arguments, warn
 from hpcncf.cli.predict import positive
 
 if TYPE_CHECKING:
-    from hpcncf.submit.launch import Launched
-    from hpcncf.tune.going import Going, Now
-    from hpcncf.tune.outcome import Outcome
+    from hpcncf.submit.submit import Launched
+    from hpcncf.tune.outcome import Outcome, Worse
+    from hpcncf.tune.trial import Going, Now
 
-HELP = "find the best configuration of a job file's grid within a budget, choosing the runs itself"
+
+# Two digits of a budget may be less than it.
+ROUNDED_UP: Final = 1.05
+
+
+def sentences(tuning: Going, now: Now, found: Outcome | None) -> str:
+    if found is None:
+        reasons = [f"  {trial.reason}" for trial in now.trials if trial.reason]
+        return "\n".join([f"{now.step.why} ({_spent(tuning, now)})", *dict.fromkeys(reasons)])
+    lines = [_best(tuning, found), *_beside(found), *_short(tuning, now, found)]
+    return "\n".join([*lines, _spent(tuning, now), *_whole_grid(found, now), *_next(tuning, found)])
+
+
+def _best(tuning: Going, found: Outcome) -> str:
+    best = found.best
+    costs = [f"{best.point.cores * best.epoch_s:.3g} core-s/epoch"]
+    costs += [f"{best.point.gpus * best.epoch_s:.3g} GPU-s/epoch"] * (best.point.gpus > 0)
+    over = f" over {best.runs} runs" if best.runs > 1 else ""
+    spread = f" [{best.low:.3g}-{best.high:.3g}{over}]" if best.runs > 1 else ""
+    quality = "" if found.hr10 is None else f", HR@10 {found.hr10:.3f}"
+    lines = [
+        f"{tuning.objective}: {best.point.label}",
+        f"  {best.epoch_s:.3g} s/epoch{spread}, {', '.join(costs)}{quality}",
+    ]
+    if found.verified and found.glimpsed_s:
+        apart = best.epoch_s / found.glimpsed_s - 1
+        lines.append(
+            f"  verified: it ran as the job file has it, {apart:+.0%} against what its longest cut "
+            "run told"
+        )
+    elif found.verified:
+        lines.append("  verified: it ran as the job file has it")
+    else:
+        lines.append("  NOT verified: it did not run as the job file has it, nor was it evaluated")
+    return "\n".join(lines)
+
+
+def _beside(found: Outcome) -> list[str]:
+    told = []
+    if found.runner_up:
+        label, epoch_s = found.runner_up
+        longer = epoch_s / found.best.epoch_s
+        told.append(f"second: {label}, whose epoch takes {longer:.2f} times as long")
+    if found.disturbed:
+        told.append("neighbours used much of its cores: repeat on a quiet machine")
+    if found.models:
+        told.append(
+            f"its runs had different models of CPU or GPU ({'; '.join(found.models)}): which point "
+            "is faster may be the machines' doing; ask for one model (the site file's constraint)"
+        )
+    if found.left_open:
+        told.append(f"not told apart from: {'; '.join(found.left_open)}")
+    told += [_worse(each) for each in found.unsound]
+    return told + [f"not measured: {line}" for line in found.failed]
+
+
+def _short(tuning: Going, now: Now, found: Outcome) -> list[str]:
+    """What the budget was too small for, and which would do."""
+    told = []
+    if found.unseen:
+        of = f"{len(found.unseen)} of {len(tuning.grid.points)} points"
+        told.append(f"not measured, for the budget had no room: {of}, as {found.unseen[0]}")
+    told += [now.step.why] if now.step.why else []
+    if found.enough_core_h:
+        told.append(
+            f"to go on, call it again with --budget {ROUNDED_UP * found.enough_core_h:.2g} or "
+            "more: a look at every point and whole runs of the best would take that in all"
+        )
+    return told
+
+
+def _worse(left: Worse) -> str:
+    more = f", and {left.points - 1} more that train the same model" if left.points > 1 else ""
+    score = "" if left.hr10 is None else f" (HR@10 {left.hr10:.3f})"
+    return f"left out for its quality{score}: {left.label}{more}"
+
+
+def _spent(tuning: Going, now: Now) -> str:
+    number = len(now.trials)
+    return (
+        f"spent: {now.spent_core_h:.3g} of {tuning.core_hours:g} core-hours on {number} "
+        f"run{'s' * (number != 1)} of {len(tuning.grid.points)} points{_gpus(tuning)}"
+    )
+
+
+def _gpus(tuning: Going) -> str:
+    if not tuning.has_gpus:
+        return ""
+    if not tuning.gpu_hour:
+        return "; hours of its GPUs are not counted (--gpu-hour)"
+    return f"; an hour of a GPU counts as {tuning.gpu_hour:g} core-hours"
+
+
+def _whole_grid(found: Outcome, now: Now) -> list[str]:
+    if not found.grid_core_h:
+        return []
+    share = now.spent_core_h / found.grid_core_h
+    return [
+        f"each point once, whole, would cost about {found.grid_core_h:.3g} core-hours; this tuning "
+        f"spent {share:.0%} of that"
+    ]
+
+
+def _next(tuning: Going, found: Outcome) -> list[str]:
+    there = shown(tuning.paths.folder)
+    told = [f"every run of it: hpcncf report {there}"]
+    if found.advice:
+        file = shown(tuning.paths.best)
+        told = [f"go on with: hpcncf submit {file}", *told]
+    return told
+
+
+HELP = "Find the best configuration within a budget."
 EPILOG = """\
-each call submits the next runs and says so; the same command goes on, until one says what is best.
-To the end in one call: --wait. Runs lie in results/<the job's name>-tune.
+Each call submits the next runs; repeat it, or use --wait, until the best is found.
+Runs lie in results/<the job's name>-tune. Exit code 3: not finished, or the budget is spent.
 example: hpcncf tune jobs/engines.yaml --budget 0.5 --wait
-exit codes: 0 the best is known and ran whole; 3 not yet (runs are under way, or the budget is
-spent); 1 an error; 2 the request is wrong
 """
 # Rounds of the same runs sent again: then something is wrong that sending does not mend.
 IN_VAIN: Final = 3
@@ -73,7 +184,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from hpcncf.tune import going, outcome
+    from hpcncf.tune import outcome
+    from hpcncf.tune.trial import look, send
 
     tuning = _going(args)
     told = _tell(args)
@@ -81,12 +193,12 @@ def run(args: argparse.Namespace) -> int:
         print(f"hpcncf: left out: {line}", file=sys.stderr)
     in_vain = 0
     while True:
-        now = going.look(tuning)
+        now = look(tuning)
         if now.step.kind == "done":
             return _end(args, tuning, now, outcome.of(tuning, now))
         if now.step.kind == "send":
             told(_sending(tuning, now))
-            launched = going.send(tuning, now)
+            launched = send(tuning, now)
             _complain(launched)
             in_vain = 0 if now.step.asks else in_vain + 1
             if not launched.runs or in_vain > IN_VAIN:
@@ -100,16 +212,16 @@ def run(args: argparse.Namespace) -> int:
 
 def _going(args: argparse.Namespace) -> Going:
     from hpcncf.paths import ResultPaths
-    from hpcncf.submit import launch
-    from hpcncf.tune import going
+    from hpcncf.submit.submit import choose_cluster, limits_of
+    from hpcncf.tune.trial import Going, grid_of, job_of
 
-    job = going.job_of(args.job, args.settings)
+    job = job_of(args.job, args.settings)
     warn(job)
-    cluster = launch.choose_cluster(args.cluster)
-    limits = launch.limits_of(job, cluster)
+    cluster = choose_cluster(args.cluster)
+    limits = limits_of(job, cluster)
     paths = ResultPaths((args.results or Path("results") / job.name).resolve())
-    grid = going.grid_of(job, cluster, limits, args.gpu_hour)
-    return going.Going(paths, grid, args.objective, args.budget, cluster, limits)
+    grid = grid_of(job, cluster, limits, args.gpu_hour)
+    return Going(paths, grid, args.objective, args.budget, cluster, limits)
 
 
 def _tell(args: argparse.Namespace) -> Any:
@@ -133,21 +245,21 @@ def _under_way(now: Now) -> str:
 
 
 def _complain(launched: Launched) -> None:
-    from hpcncf.submit import launch
+    from hpcncf.submit.submit import told
 
-    for line in [*launch.told(launched.refused), *launched.notes]:
+    for line in [*told(launched.refused), *launched.notes]:
         print(f"hpcncf: {line}", file=sys.stderr)
 
 
 def _wait(args: argparse.Namespace, tuning: Going) -> None:
     """For whatever is under way, as its records tell: another call may have submitted it."""
-    from hpcncf.cli import waiting
-    from hpcncf.results import read_plan
+    from hpcncf.cli.wait import wait
+    from hpcncf.records.results_folder import read_plan
     from hpcncf.state import status
 
     states = status.states(tuning.paths, read_plan(tuning.paths))
     asked = [state.run.id for state in states if state.state in status.UNDER_WAY]
-    waiting.wait(tuning.paths, asked, args.json)
+    wait(tuning.paths, asked, args.json)
 
 
 def _stuck(args: argparse.Namespace, tuning: Going, now: Now) -> int:
@@ -160,12 +272,12 @@ def _stuck(args: argparse.Namespace, tuning: Going, now: Now) -> int:
 
 
 def _later(args: argparse.Namespace, tuning: Going, now: Now) -> int:
-    from hpcncf.cli import layout
+    from hpcncf.cli.output import shown
 
     if args.json:
         print(json.dumps(_plain(tuning, now, None), indent=2))
         return 3
-    there = layout.shown(tuning.paths.folder)
+    there = shown(tuning.paths.folder)
     print(f"look with: hpcncf status {there}\nwhen they have ended, go on: {_same(args)}")
     return 3
 
@@ -182,16 +294,16 @@ def _same(args: argparse.Namespace) -> str:
 
 
 def _end(args: argparse.Namespace, tuning: Going, now: Now, found: Outcome | None) -> int:
-    from hpcncf import records, results
-    from hpcncf.cli import tuned
+    from hpcncf.records.results_folder import writing
+    from hpcncf.records.schema import write_text
 
     if found and found.advice:
-        with results.writing(tuning.paths.folder):
-            records.write_text(tuning.paths.best, found.advice.job_yaml)
+        with writing(tuning.paths.folder):
+            write_text(tuning.paths.best, found.advice.job_yaml)
     if args.json:
         print(json.dumps(_plain(tuning, now, found), indent=2))
     else:
-        print(tuned.sentences(tuning, now, found))
+        print(sentences(tuning, now, found))
     if found is None:
         return 1  # no point could be measured: calling again changes nothing
     return 0 if found and found.verified and not now.step.why else 3

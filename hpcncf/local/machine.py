@@ -1,4 +1,4 @@
-"""Submitting to this machine: what fits, whose turn it is, and starting the queue."""
+"""The local queue of this machine: its cores, its lock, its turn."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from typing import Final, Literal
 
 import psutil
 
-from hpcncf import claims, records
 from hpcncf.errors import HpcncfError
-from hpcncf.monitor import cores
+from hpcncf.job.plan import Run
+from hpcncf.monitor import cgroup
 from hpcncf.paths import ResultPaths
-from hpcncf.plan import Run
-from hpcncf.records import SCHEMA_VERSION, Part, ProcessId, RecordError
-from hpcncf.slurm import private
-from hpcncf.submissions import Submission, SubmittedJob, user
+from hpcncf.records.claims import same_process
+from hpcncf.records.schema import SCHEMA_VERSION, Part, ProcessId, RecordError, read_records, write
+from hpcncf.records.submissions import Submission, SubmittedJob, user
+from hpcncf.slurm.batch_script import make
 
 # The queue ends each run at its own limit; submitit's must never come first, however long the
 # queue waits for its turn.
@@ -51,7 +51,7 @@ def refusal(run: Run) -> str | None:
         return f"needs {asked.nodes} nodes, this machine is one: submit it with --cluster slurm"
     if asked.node_gpus > len(gpus()):
         return f"needs {asked.node_gpus} GPUs, this machine lets you use {len(gpus())}"
-    usable = cores.usable()
+    usable = cgroup.usable()
     if asked.side_by_side > 1 and asked.node_cores > usable >= asked.cores:
         return (
             f"needs {asked.node_cores} cores for {asked.side_by_side} runs side by side, this "
@@ -81,7 +81,7 @@ def doubt(run: Run) -> str | None:
 
 def memory_gb() -> float:
     """What this process may use: the machine's memory, or a cgroup's limit."""
-    whole, limit = psutil.virtual_memory().total / 2**30, cores.memory_limit()
+    whole, limit = psutil.virtual_memory().total / 2**30, cgroup.memory_limit()
     return min(whole, limit.value / 1024) if limit else whole
 
 
@@ -103,7 +103,7 @@ def start(paths: ResultPaths, submission_file: Path) -> None:
     Raises HpcncfError with what the starter said where it did not come to life.
     """
     _check_turn_folder()
-    private.make(paths.submitit(user()))
+    make(paths.submitit(user()))
     name = submission_file.name
     command = [sys.executable, "-P", "-m", "hpcncf.local.queue", str(paths.folder), name]
     # The queue itself computes nothing; a rank is told its own number of threads.
@@ -155,10 +155,10 @@ def turn_file() -> Path:
 def turn() -> Turn | None:
     """Whose turn it is on this machine; None when no queue works."""
     try:
-        found = records.read_records(turn_file(), Turn)
+        found = read_records(turn_file(), Turn)
     except RecordError:
         return None
-    return found if claims.same_process(found.pid, found.process_started) else None
+    return found if same_process(found.pid, found.process_started) else None
 
 
 @contextmanager
@@ -183,7 +183,7 @@ def taking_turns(
             pid=os.getpid(),
             process_started=psutil.Process().create_time(),
         )
-        records.write(turn_file(), mine)
+        write(turn_file(), mine)
         try:
             yield True
         finally:

@@ -1,4 +1,4 @@
-"""The ranks of one run on this machine: each on cores of its own, watched to its end."""
+"""Start, bind, watch and end the ranks of a local run."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
+from hpcncf.job.plan import Run
 from hpcncf.paths import AttemptPaths
-from hpcncf.plan import Run
 
 Reason = Literal["exited", "timeout", "cancelled"]
 Ranks = list[subprocess.Popen[bytes]]

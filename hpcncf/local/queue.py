@@ -1,4 +1,4 @@
-"""The local queue: one submitit job that works through its runs, pack after pack.
+"""The queue process of one local submission.
 
 `python -m hpcncf.local.queue RESULTS SUBMISSION` starts it and returns; `work` is the job.
 """
@@ -15,17 +15,22 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from hpcncf import claims, final_report, packs, records, submissions
-from hpcncf.local import machine, pack, processes
-from hpcncf.monitor import cores, numa, topology
+from hpcncf.job import plan
+from hpcncf.job.plan import Run
+from hpcncf.local import machine, processes
+from hpcncf.local.colocate import Machine, Orders, Working
+from hpcncf.monitor import node
+from hpcncf.monitor.cgroup import usable_cpus
+from hpcncf.monitor.node import spread
 from hpcncf.paths import AttemptPaths, ResultPaths
-from hpcncf.plan import Run
-from hpcncf.rank import pinning
-from hpcncf.rank.word import Word
-from hpcncf.results import read_plan
-from hpcncf.state import evidence
-from hpcncf.state.attempts import last_attempt
-from hpcncf.submissions import Submission
+from hpcncf.records import claims
+from hpcncf.records.results_folder import read_plan
+from hpcncf.records.schema import read_records, write
+from hpcncf.records.submissions import Submission, user
+from hpcncf.state.decide import complete, last_attempt
+from hpcncf.submit.cancel import Word
+from hpcncf.submit.final_report import report
+from hpcncf.worker.pinning import in_order
 
 # Of PYTHONSAFEPATH, where it is ours and not the user's: any value has Python's -P.
 SAFE: Final = "hpcncf"
@@ -38,9 +43,9 @@ def main(argv: list[str]) -> None:
     import submitit
 
     paths, name = ResultPaths(Path(argv[0])), argv[1]
-    submission = records.read_records(paths.submissions / name, Submission)
+    submission = read_records(paths.submissions / name, Submission)
     runs = _runs(paths, submission)
-    folder = paths.submitit(submissions.user())
+    folder = paths.submitit(user())
     executor = submitit.LocalExecutor(folder, python=f"{shlex.quote(sys.executable)} -P")
     # submitit's controller is started without -P.
     os.environ["PYTHONSAFEPATH"] = os.environ.get("PYTHONSAFEPATH") or SAFE
@@ -48,7 +53,7 @@ def main(argv: list[str]) -> None:
     limit_min = sum(run.resources.timeout_min for run in runs) + machine.SLACK_MIN
     executor.update_parameters(timeout_min=limit_min)
     job = executor.submit(work, str(paths.folder), name)
-    records.write(paths.submissions / name, machine.started(submission, int(job.job_id)))
+    write(paths.submissions / name, machine.started(submission, int(job.job_id)))
 
 
 def work(results: str, name: str) -> None:
@@ -61,7 +66,7 @@ def work(results: str, name: str) -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
         signal.signal(number, lambda *_: stop.set())
     paths = ResultPaths(Path(results))
-    submission = records.read_records(paths.submissions / name, Submission)
+    submission = read_records(paths.submissions / name, Submission)
     word = Word(paths, every_s=0.0)
 
     def cancelled(run_id: str) -> bool:
@@ -72,13 +77,13 @@ def work(results: str, name: str) -> None:
 
     with machine.taking_turns(paths, name, ended) as ours:
         told_to_stop = partial(_told_to_stop, stop, cancelled)
-        for together in packs.packs(_runs(paths, submission)) if ours else []:
+        for together in plan.packs(_runs(paths, submission)) if ours else []:
             left = [run for run in together if not told_to_stop(run.id)]
             left = [run for run in left if wanted(paths, run, submission)]
             if left:
                 execute(paths, left, submission.over, told_to_stop)
         if ours and submission.report and not ended():
-            final_report.report(results)
+            report(results)
 
 
 def _runs(paths: ResultPaths, submission: Submission) -> list[Run]:
@@ -96,7 +101,7 @@ def wanted(paths: ResultPaths, run: Run, submission: Submission) -> bool:
     if held is not None and held.attempt > before:
         return False
     attempt = last_attempt(paths.run(run.id))
-    if attempt is None or not evidence.complete(run, attempt):
+    if attempt is None or not complete(run, attempt):
         return True
     return submission.again and attempt.number <= before
 
@@ -115,15 +120,15 @@ def execute(
     def take(run: Run) -> AttemptPaths:
         return claims.take(paths.run(run.id), "local", over=over.get(run.id, 0))
 
-    cpus, wanted = cores.usable_cpus(), runs[0].resources.node_cores
+    cpus, wanted = usable_cpus(), runs[0].resources.node_cores
     if runs[0].resources.packed:
-        cpus = topology.spread(cpus, wanted)
+        cpus = spread(cpus, wanted)
     elif (training := runs[0].training) and training.pin != "none":
         asked = runs[0].resources
-        found = numa.cores(cpus)
-        cpus = pinning.in_order(training.pin, asked.tasks_per_node, asked.cpus_per_task, found)
-    on = pack.Machine(cpus[:wanted], machine.gpus(), {})
-    pack.Working(paths, on, pack.Orders(take, told_to_stop)).work(runs)
+        found = node.cores(cpus)
+        cpus = in_order(training.pin, asked.tasks_per_node, asked.cpus_per_task, found)
+    on = Machine(cpus[:wanted], machine.gpus(), {})
+    Working(paths, on, Orders(take, told_to_stop)).work(runs)
 
 
 if __name__ == "__main__":

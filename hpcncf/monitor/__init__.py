@@ -1,6 +1,1 @@
-"""What a run's cores, memory, disks and network did."""
-
-from hpcncf.monitor.measured import Measured
-from hpcncf.monitor.sampler import Monitor
-
-__all__ = ["Measured", "Monitor"]
+"""What a run's cores, memory, disks, network and GPUs did."""

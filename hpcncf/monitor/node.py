@@ -1,17 +1,79 @@
-"""What a node's CPUs, memory, network and disks did between two samples, ours told from others'."""
+"""A node's CPUs, NUMA nodes, memory, disks and network, as a series."""
 
 from __future__ import annotations
 
 import os
 import time
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import psutil
 
-from hpcncf.monitor import cores, gpu, procfs
-from hpcncf.monitor.tree import Sample, Tree
+from hpcncf.monitor import procfs
+from hpcncf.monitor.cgroup import ROOT, contents, mask, parse_cpu_list, processes, step
+from hpcncf.monitor.gpu import found
+from hpcncf.monitor.process_tree import Sample, Tree
 from hpcncf.monitor.windows import Window
+
+# `root` is where sys is looked for; only tests give another than `/`.
+
+CPU: Final = "sys/devices/system/cpu/cpu{}/topology/{}"
+NODES: Final = "sys/devices/system/node"
+
+
+@dataclass(frozen=True)
+class Core:
+    cpus: tuple[int, ...]
+    """Its hardware threads, of those that were asked about."""
+    node: int
+    """Its NUMA node; 0 where the kernel tells of none."""
+
+
+def cores(cpus: Iterable[int], root: Path = ROOT) -> list[Core]:
+    """The cores of these CPUs, neighbours side by side: by NUMA node, socket and number.
+
+    A CPU whose siblings the kernel does not tell is a core of its own.
+    """
+    together: dict[tuple[int, int, int], list[int]] = defaultdict(list)
+    nodes = nodes_of(root)
+    for cpu in sorted(set(cpus)):
+        siblings = parse_cpu_list(contents(root / CPU.format(cpu, "thread_siblings_list")))
+        socket = contents(root / CPU.format(cpu, "physical_package_id"))
+        number = int(socket) if socket.isdecimal() else 0
+        together[nodes.get(cpu, 0), number, min(siblings, default=cpu)].append(cpu)
+    return [Core(tuple(each), node) for (node, _, _), each in sorted(together.items())]
+
+
+def nodes_of(root: Path = ROOT) -> dict[int, int]:
+    """CPU -> NUMA node; empty where the kernel tells of none."""
+    return {
+        cpu: int(folder.name.removeprefix("node"))
+        for folder in (root / NODES).glob("node[0-9]*")
+        for cpu in parse_cpu_list(contents(folder / "cpulist"))
+    }
+
+
+def nodes(cpus: Iterable[int], root: Path = ROOT) -> list[int] | None:
+    """The NUMA nodes of these CPUs; None where the kernel tells of none."""
+    known = nodes_of(root)
+    return sorted({known[cpu] for cpu in cpus if cpu in known}) or None
+
+
+def spread(cpus: Sequence[int], number: int, root: Path = ROOT) -> list[int]:
+    """So many of the CPUs, on as many cores as there are; those of a core stand in a row, and cores
+    of one NUMA node side by side.
+
+    Cut into slices, none shares a core with another that need not. All of them where there are no
+    more; a CPU whose siblings the kernel does not tell is a core.
+    """
+    found = [core.cpus for core in cores(cpus, root)]
+    turns = {cpu: turn for core in found for turn, cpu in enumerate(core)}
+    chosen = set(sorted(turns, key=lambda cpu: (turns[cpu], cpu))[:number])
+    return [cpu for core in found for cpu in core if cpu in chosen]
+
 
 SECTOR_MIB = 512 / 2**20
 
@@ -130,12 +192,12 @@ class Node:
         self._cpu_s: dict[int, float] = {}
         self._threads: dict[tuple[int, int], float] = {}
         self._parents_threads: list[int] = []
-        self._step = cores.step()
-        self.gpus = gpu.found()
+        self._step = step()
+        self.gpus = found()
         self._started_s = time.monotonic()
         self._last = read_counters()
         self._follow_siblings()
-        self.cpus = cpus or sorted(set().union(*map(cores.mask, self._trees)))
+        self.cpus = cpus or sorted(set().union(*map(mask, self._trees)))
         self._grown_s(self._samples(tree.sample()))
         self._ran_on()
 
@@ -179,7 +241,7 @@ class Node:
             return
         if len(self._parents_threads) != stat.threads:
             self._parents_threads = procfs.thread_ids(parent)
-        of_step = cores.processes(self._step) if self._step else []
+        of_step = processes(self._step) if self._step else []
         for pid in [*procfs.children(parent, self._parents_threads), *of_step]:
             if pid not in self._trees and procfs.command(pid) == procfs.command(self._pid):
                 self._trees[pid] = Tree(pid)

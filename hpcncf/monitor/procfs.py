@@ -1,4 +1,4 @@
-"""Files of Linux's /proc, read so that a busy rank does not feel it."""
+"""Read `/proc`."""
 
 from __future__ import annotations
 

@@ -1,23 +1,214 @@
-"""The thread that samples beside a rank or a command, and what is left when it stops."""
+"""The monitor thread of a rank, and what it measured."""
 
 from __future__ import annotations
 
 import os
 import threading
 import time
+from collections import deque
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
-from hpcncf import records
-from hpcncf.monitor import cores, gpu, gpu_series, held, measured, numa, procfs, shortage, tree
-from hpcncf.monitor.clock import Clock
-from hpcncf.monitor.held import Held
-from hpcncf.monitor.highest import Highest
-from hpcncf.monitor.measured import PEAK_WINDOW_S, Measured
-from hpcncf.monitor.node import Node
-from hpcncf.monitor.tree import Sample, Spent, Tree
-from hpcncf.monitor.waits import Blocked, Waits
-from hpcncf.monitor.windows import Window, Windows
-from hpcncf.records import Cores, Cpu, Gpu, Io, Memory, NodeRecord
+from hpcncf.monitor import procfs
+from hpcncf.monitor.cgroup import (
+    Held,
+    between,
+    cpu_list,
+    mask,
+    memory_limit,
+    on_node,
+    quota,
+    read,
+    threads_per_core,
+    told,
+    usable_cpus,
+)
+from hpcncf.monitor.gpu import of_node, visible
+from hpcncf.monitor.memory_growth import steady
+from hpcncf.monitor.node import Node, nodes
+from hpcncf.monitor.process_tree import Sample, Spent, Tree, own, waited
+from hpcncf.monitor.thread_waits import Blocked, Waits
+from hpcncf.monitor.windows import Clock, Window, Windows
+from hpcncf.records.schema import Cores, Cpu, Gpu, Io, Memory, NodeRecord, now, write
+
+PEAK_WINDOW_S: Final = 10.0
+
+TOO_SHORT_S: Final = 5.0
+OTHERS_CORES: Final = 0.2
+STEAL_SHARE: Final = 0.05
+MEMORY_SHARE: Final = 0.9
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one process tree did from its start to its end: the parts of a rank's record."""
+
+    started_at: str
+    ended_at: str
+    elapsed_s: float
+    cores: Cores
+    cpu: Cpu
+    memory: Memory
+    io: Io
+    warnings: list[str]
+
+
+class Peak:
+    """The most cores that were in use over any `window_s` seconds, sample to sample."""
+
+    def __init__(self, window_s: float = PEAK_WINDOW_S) -> None:
+        self._window_s = window_s
+        self._recent: deque[tuple[float, float]] = deque()
+        self.cores: float | None = None
+
+    def add(self, at_s: float, cpu_s: float) -> None:
+        """`cpu_s` is the total so far."""
+        self._recent.append((at_s, cpu_s))
+        # The shortest stretch that is not shorter than the window.
+        while len(self._recent) > 1 and at_s - self._recent[1][0] >= self._window_s:
+            self._recent.popleft()
+        first_s, first_cpu_s = self._recent[0]
+        if at_s - first_s >= self._window_s:
+            cores = (cpu_s - first_cpu_s) / (at_s - first_s)
+            self.cores = max(cores, self.cores or 0.0)
+
+
+def warnings(
+    cores: Cores, memory: Memory, elapsed_s: float, windows: list[Window], cpus: list[int]
+) -> list[str]:
+    """What a reader of these figures must know. `windows` and `cpus` are the node's, or empty."""
+    return [
+        *_of_cores(cores),
+        *_of_run(memory, elapsed_s),
+        *_of_node(windows, cpus),
+        *_of_growth(windows),
+    ]
+
+
+def _of_cores(cores: Cores) -> list[str]:
+    found = []
+    short = told(cores.allocated, cores.usable, cores.cpus, cores.quota)
+    if short is not None:
+        found.append(short)
+    if cores.affinity_changed:
+        found.append(
+            f"the affinity mask was {cpu_list(cores.cpus)} at the start and another at the end: "
+            "something bound the process anew (OMP_PROC_BIND does)"
+        )
+    return found
+
+
+def _of_run(memory: Memory, elapsed_s: float) -> list[str]:
+    found = []
+    if elapsed_s < TOO_SHORT_S:
+        found.append(
+            f"{elapsed_s:.2g} s is too short to judge: CPU time ticks every 10 ms, and start-up "
+            "is most of it"
+        )
+    if memory.limit_mib and memory.rss_peak_mib > MEMORY_SHARE * memory.limit_mib:
+        found.append(
+            f"memory peaked at {memory.rss_peak_mib / memory.limit_mib:.0%} of its limit of "
+            f"{memory.limit_mib:.0f} MiB: ask for more, or the next run may be killed"
+        )
+    return found
+
+
+def _of_node(windows: list[Window], cpus: list[int]) -> list[str]:
+    length_s = sum(window.length_s for window in windows)
+    if length_s < 1:
+        return []
+    others = others_cores(windows) or 0.0
+    steal = sum(window.steal_s for window in windows) / length_s / len(cpus)
+    found = []
+    if others > OTHERS_CORES:
+        found.append(
+            f"a neighbour used {others:.1f} of your {len(cpus)} cores: speed measured here is too "
+            "low; measure again when the cores are yours alone"
+        )
+    if steal > STEAL_SHARE:
+        found.append(
+            f"the hypervisor took {steal:.0%} of the cores' time: this virtual machine shares its "
+            "cores with others"
+        )
+    return found
+
+
+def _of_growth(windows: list[Window]) -> list[str]:
+    ends = [window.start_s + window.length_s for window in windows]
+    found = steady(ends, [window.anonymous_mib for window in windows])
+    return [str(found)] if found else []
+
+
+def others_cores(windows: list[Window]) -> float | None:
+    length_s = sum(window.length_s for window in windows)
+    return sum(window.others_s for window in windows) / length_s if length_s else None
+
+
+def node_record(
+    run_id: str, attempt: int, node: str, node_index: int, started_at: str,
+    cpus: list[int], windows: list[Window], gpus: list[Gpu] | None = None,
+) -> NodeRecord:  # fmt: skip
+    """The series of one node, rounded to what the clocks can tell."""
+    return NodeRecord(
+        run_id=run_id,
+        attempt=attempt,
+        node=node,
+        node_index=node_index,
+        started_at=started_at,
+        start_s=[round(w.start_s, 3) for w in windows],
+        length_s=[round(w.length_s, 3) for w in windows],
+        cpus=cpus,
+        busy=_by_cpu(len(cpus), [w.busy_s for w in windows], windows),
+        ours=_by_cpu(len(cpus), [w.ours_s for w in windows], windows),
+        steal=[_share(w.steal_s, w.length_s * len(cpus)) for w in windows],
+        others_cores=[round(w.others_s / w.length_s, 3) for w in windows],
+        tree_cpu_s=[round(w.tree_cpu_s, 3) for w in windows],
+        rss_mib=[round(w.rss_mib, 1) for w in windows],
+        anonymous_mib=[round(w.anonymous_mib, 1) for w in windows],
+        memory_used_mib=[round(w.memory_used_mib, 1) for w in windows],
+        network_mib=[round(w.network_mib, 3) for w in windows],
+        loopback_mib=[round(w.loopback_mib, 3) for w in windows],
+        disk_mib=[round(w.disk_mib, 3) for w in windows],
+        gpus=gpus,
+    )
+
+
+def _by_cpu(
+    cpus: int, seconds: list[tuple[float, ...]], windows: list[Window]
+) -> list[list[float]]:
+    return [
+        [_share(each[cpu], w.length_s) for each, w in zip(seconds, windows, strict=True)]
+        for cpu in range(cpus)
+    ]
+
+
+def _share(seconds: float, of_s: float) -> float:
+    # The kernel's tick may fall just outside the window: no CPU is busy for more than all of it.
+    return round(min(1.0, seconds / of_s), 3)
+
+
+class Highest:
+    """The largest of what was sampled."""
+
+    def __init__(self) -> None:
+        self.peak = Peak()
+        self.rss_mib = self.anonymous_mib = self.swap_mib = 0.0
+        self.threads = self.processes = 0
+
+    def add(self, at_s: float, sample: Sample) -> None:
+        self.peak.add(at_s, sample.cpu_s)
+        self.add_memory(sample.rss_mib, sample.anonymous_mib)
+        self.threads = max(self.threads, sample.threads)
+        self.processes = max(self.processes, len(sample.pids))
+
+    def add_swap(self, swap_mib: float) -> None:
+        self.swap_mib = max(self.swap_mib, swap_mib)
+
+    def add_memory(self, rss_mib: float, anonymous_mib: float) -> None:
+        self.rss_mib = max(self.rss_mib, rss_mib)
+        self.anonymous_mib = max(self.anonymous_mib, anonymous_mib)
+
 
 # A short run is seen too: the first samples come this fast, then ever slower to the interval.
 FIRST_S = 0.05
@@ -52,9 +243,9 @@ class Monitor:
         self._pid = pid or os.getpid()
         self._interval_s = interval_s
         self._clock = Clock(self._pid)
-        self._tree = Tree(os.getpid()) if pid is None else Tree(os.getpid(), False, tree.waited())
-        self._cpus = self._mask = cores.usable_cpus(self._pid)
-        self._quota = cores.quota()
+        self._tree = Tree(os.getpid()) if pid is None else Tree(os.getpid(), False, waited())
+        self._cpus = self._mask = usable_cpus(self._pid)
+        self._quota = quota()
         self._usable = min(float(len(self._cpus)), self._quota or float("inf"))
         self._pinned: str | None = None
         self._allocated = allocated or self._usable
@@ -62,7 +253,7 @@ class Monitor:
         self._swaps = procfs.has_swap()
         self._waited, self._blocked = Waits(), Blocked()
         self._glanced_s, self._glance_every_s = 0.0, GLANCE_S
-        self._before = held.read()
+        self._before = read()
         self._main_s: float | None = None
         self._last = Sample()
         self._node_file = node_file
@@ -78,7 +269,7 @@ class Monitor:
     def start(self) -> None:
         self._highest.peak.add(0.0, 0.0)
         if self._node_file is not None:
-            self._node_started_at = records.now()
+            self._node_started_at = now()
             self._node = Node(self._tree, self._node_cpus)
         self._sample()
         self._thread.start()
@@ -90,11 +281,11 @@ class Monitor:
 
     def shortage(self) -> str | None:
         """Why fewer cores than the allocated can be used, where that is so."""
-        return shortage.told(self._allocated, self._usable, self._cpus, self._quota)
+        return told(self._allocated, self._usable, self._cpus, self._quota)
 
     def rebound(self, how: str) -> None:
         """This process bound itself anew: what it may use is what it may use from now on."""
-        self._cpus = self._mask = cores.usable_cpus(self._pid)
+        self._cpus = self._mask = usable_cpus(self._pid)
         self._usable = min(float(len(self._cpus)), self._quota or float("inf"))
         self._pinned = how
 
@@ -121,14 +312,14 @@ class Monitor:
         """Note what the process itself has spent so far. A command's is to be seen before it is
         waited for: after that only the sum with its children is known."""
         if self._pid == os.getpid():
-            self._main_s = tree.own().cpu_s
+            self._main_s = own().cpu_s
         elif stat := procfs.stat(f"/proc/{self._pid}"):
             self._main_s = stat.user_s + stat.system_s
 
     def node_record(self) -> NodeRecord:
         """The node's series so far; without windows where this one does not sample the node."""
         windows = self._windows.all()
-        return measured.node_record(
+        return node_record(
             self._run_id,
             self._attempt,
             os.uname().nodename,
@@ -143,9 +334,9 @@ class Monitor:
         gpus = self._node.gpus if self._node else None
         if gpus is None:
             return None
-        chosen = gpu.visible(gpus.identities, gpus.used)
+        chosen = visible(gpus.identities, gpus.used)
         told = [window.gpus for window in windows]
-        return gpu_series.of_node(gpus.identities, chosen, told, gpus.processes)
+        return of_node(gpus.identities, chosen, told, gpus.processes)
 
     def _run(self) -> None:
         wait_s = min(FIRST_S, self._interval_s)
@@ -180,7 +371,7 @@ class Monitor:
         if self._swaps:
             self._highest.add_swap(self._tree.swapped_mib())
         self._waited.look(self._tree.threads())
-        self._mask = cores.mask(self._pid) or self._mask
+        self._mask = mask(self._pid) or self._mask
         if self._node is not None:
             self._windows.add(self._node.sample(self._last))
 
@@ -189,17 +380,17 @@ class Monitor:
             return
         begun_s = time.thread_time()
         try:
-            records.write(self._node_file, self.node_record())
+            write(self._node_file, self.node_record())
         except OSError as error:  # a full disk must not end the run that we watch
             self._problems.append(f"{self._node_file}: not written: {error.strerror}")
         pause_s = max(WRITE_EVERY_S, (time.thread_time() - begun_s) / WRITE_SHARE)
         self._write_at_s = self._clock.elapsed_s() + pause_s
 
     def _measured(self, elapsed_s: float, spent: Spent) -> Measured:
-        granted, back = self._granted(elapsed_s, spent), held.between(self._before, held.read())
+        granted, back = self._granted(elapsed_s, spent), between(self._before, read())
         memory = self._memory(spent, back)
         cpus = self._node.cpus if self._node else []
-        told = measured.warnings(granted, memory, elapsed_s, self._windows.all(), cpus)
+        told = warnings(granted, memory, elapsed_s, self._windows.all(), cpus)
         return Measured(
             started_at=self._clock.started_at,
             ended_at=self._clock.at(elapsed_s),
@@ -224,10 +415,10 @@ class Monitor:
             cpus=self._cpus,
             affinity_changed=self._mask != self._cpus,
             quota=self._quota,
-            threads_per_core=cores.threads_per_core(),
-            on_node=cores.on_node(),
+            threads_per_core=threads_per_core(),
+            on_node=on_node(),
             pinned=self._pinned,
-            numa_nodes=numa.nodes(self._cpus),
+            numa_nodes=nodes(self._cpus),
         )
 
     def _memory(self, spent: Spent, back: Held) -> Memory:
@@ -235,7 +426,7 @@ class Monitor:
         return Memory(
             rss_peak_mib=highest.rss_mib,
             anonymous_peak_mib=highest.anonymous_mib if procfs.LINUX else None,
-            limit_mib=limit.value if (limit := cores.memory_limit()) else None,
+            limit_mib=limit.value if (limit := memory_limit()) else None,
             major_faults=spent.major_faults,
             pressure_s=back.memory_s,
             swap_peak_mib=highest.swap_mib if procfs.LINUX else None,

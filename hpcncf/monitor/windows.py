@@ -1,12 +1,32 @@
-"""A series of bounded length: windows that widen by merging neighbours as a run grows."""
+"""Time windows that widen as a run grows, so that files stay small."""
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from hpcncf.monitor import gpu_series
-from hpcncf.monitor.gpu_series import GpuWindow
+from hpcncf.monitor import gpu, procfs
+from hpcncf.monitor.gpu import GpuWindow
+
+
+class Clock:
+    """Time since a process started; the wall clock is asked once, it may be set meanwhile."""
+
+    def __init__(self, pid: int) -> None:
+        self._age_s = procfs.age_s(pid)
+        self._read_s = time.monotonic()
+        self._started = datetime.now(UTC) - timedelta(seconds=self._age_s)
+        self.started_at = self.at(0.0)
+
+    def elapsed_s(self) -> float:
+        return self._age_s + time.monotonic() - self._read_s
+
+    def at(self, elapsed_s: float) -> str:
+        """UTC, ISO 8601."""
+        return (self._started + timedelta(seconds=elapsed_s)).isoformat(timespec="milliseconds")
+
 
 MOST: Final = 600
 
@@ -55,7 +75,7 @@ def merge(first: Window, second: Window) -> Window:
         disk_mib=first.disk_mib + second.disk_mib,
         rss_mib=second.rss_mib,
         memory_used_mib=second.memory_used_mib,
-        gpus=tuple(map(gpu_series.merge, first.gpus, second.gpus)),
+        gpus=tuple(map(gpu.merge, first.gpus, second.gpus)),
         anonymous_mib=second.anonymous_mib,
     )
 

@@ -1,0 +1,1 @@
+"""Contextual NeuMF: model, data, engines, training, evaluation."""

@@ -1,23 +1,79 @@
-"""What the next attempt at a run resumes from: written whole, and never a pickle of code."""
+"""Write and read checkpoints: the previous one is kept, damaged ones are skipped."""
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Literal
 
 import torch
 from torch import Tensor
 
-from hpcncf import sharing
-from hpcncf.paths import RunPaths
-from hpcncf.plan import Run
-from hpcncf.records import Epoch
+from hpcncf.job.plan import Run
+from hpcncf.ncf.step_clock import StepClock
+from hpcncf.paths import RunPaths, share
+from hpcncf.records.schema import Epoch
+from hpcncf.worker.environment import Place
+
+EVERY_S: Final = 2.0
+
+Phase = Literal["startup", "training", "evaluation", "checkpoint"]
+
+
+@dataclass(frozen=True)
+class Position:
+    phase: Phase
+    epoch: int
+    step: int
+    steps_per_epoch: int
+    instances_per_s: float | None
+    evaluated: float | None = None
+    """Share of the first rank's test rows."""
+
+
+class Teller:
+    """Tells the first rank's position, about every two seconds: a step may take one millisecond,
+    and so may an evaluation. Of a phase that took longer the last time, its beginning as well."""
+
+    def __init__(
+        self, tell: Callable[[Position], None], place: Place, clock: StepClock, steps_per_epoch: int
+    ) -> None:
+        self.tell, self._place, self._clock = tell, place, clock
+        self._steps_per_epoch = steps_per_epoch
+        self._told_at = 0.0
+        self._phase: Phase = "startup"
+        self._began_at = 0.0
+        self._took_s: dict[Phase, float] = {}
+
+    def __call__(self, phase: Phase, epoch: int, step: int, evaluated: float | None = None) -> None:
+        now = time.perf_counter()
+        begins_a_long_one = self._begins(phase, now) and self._took_s.get(phase, math.inf) > EVERY_S
+        too_soon = now - self._told_at < EVERY_S and not begins_a_long_one
+        if self._place.rank != 0 or too_soon:
+            return
+        self._told_at = now
+        speed = self._instances_per_s()
+        self.tell(Position(phase, epoch, step, self._steps_per_epoch, speed, evaluated))
+
+    def _begins(self, phase: Phase, now: float) -> bool:
+        if phase == self._phase:
+            return False
+        self._took_s[self._phase] = now - self._began_at
+        self._phase, self._began_at = phase, now
+        return True
+
+    def _instances_per_s(self) -> float | None:
+        """Over all ranks, which share every step alike."""
+        if not self._clock.counted_s:
+            return None
+        return self._clock.counted_instances * self._place.world_size / self._clock.counted_s
+
 
 FORMAT = 2
 READABLE = (1, 2)  # 1 was of whole epochs only
@@ -76,7 +132,7 @@ def save(paths: RunPaths, run: Run, state: Checkpoint) -> None:
     partial = paths.folder / f".{paths.checkpoint.name}.{os.uname().nodename}.{os.getpid()}"
     try:
         with partial.open("wb") as file:
-            sharing.share(file.fileno(), paths.folder)
+            share(file.fileno(), paths.folder)
             torch.save(content, file)
             file.flush()
             os.fsync(file.fileno())  # renamed before its bytes are on the disk, it could be empty

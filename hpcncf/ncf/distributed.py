@@ -1,4 +1,4 @@
-"""Joining the group of ranks, how many threads a rank may use, and what gloo's errors mean."""
+"""Join the group of ranks, agree on steps, set threads, pin to cores."""
 
 from __future__ import annotations
 
@@ -6,19 +6,119 @@ import os
 import socket
 import sys
 import time
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from hpcncf.errors import HpcncfError
-from hpcncf.monitor import cores
-from hpcncf.rank import launcher, meeting
-from hpcncf.rank.launcher import Place
-from hpcncf.rank.meeting import Meeting
-from hpcncf.spec import Resources, Training
+from hpcncf.job.spec import Resources, Training
+from hpcncf.monitor import node
+from hpcncf.monitor.cgroup import cpu_list, quota, usable_cpus
+from hpcncf.ncf import sampling
+from hpcncf.worker.environment import Place, master
+from hpcncf.worker.pinning import How, bind, refuse_other_binding, shares
+from hpcncf.worker.rendezvous import (
+    Meeting,
+    choose_interface,
+    found_store,
+    host_others,
+    listening,
+    of_run,
+    own_address,
+    resolved,
+)
+from hpcncf.worker.signals import Request
+
+# A rank that stopped on its own would leave the others waiting in their next step. So each
+# tells
+# whether it was asked to stop, and what any of them says holds for all, at the same step.
+
+EVERY_S = 0.5
+
+
+@dataclass(frozen=True)
+class Agreed:
+    """What all ranks do after this step."""
+
+    signum: int
+    """The signal to stop by; 0: go on after the checkpoint."""
+
+
+class Agreement:
+    """One of all ranks; with one rank there is nobody to ask."""
+
+    def __init__(
+        self, world_size: int, device: torch.device, stop: Request, checkpoint_every_min: float
+    ) -> None:
+        """`checkpoint_every_min` 0: none is due, ever."""
+        self._alone, self._device, self.stop = world_size == 1, device, stop
+        self._checkpoint_every_s = checkpoint_every_min * 60
+        self._saved_s = self._asked_s = time.perf_counter()
+        self._every = self._left = 1
+
+    def saved(self) -> None:
+        """A checkpoint was written, at a step that all ranks know."""
+        self._saved_s = time.perf_counter()
+
+    def after_step(self, last: bool) -> Agreed | None:
+        """To be called by every rank after the same steps, of the epoch's the last or not; None: go
+        on."""
+        if self._alone:
+            return self._decided(self.stop.signum or 0, self._due())
+        self._left -= 1
+        if self._left > 0 and not last:
+            return None
+        passed_s = time.perf_counter() - self._asked_s
+        # Of the three the largest, which is the same on all ranks to the last bit: a sum need not.
+        told = [float(self.stop.signum or 0), float(self._due()), passed_s]
+        all_told = torch.tensor(told, dtype=torch.float64, device=self._device)
+        dist.all_reduce(all_told, op=dist.ReduceOp.MAX)
+        signum, due, passed_s = all_told.tolist()
+        taken = self._every - self._left  # fewer than planned at an epoch's end
+        self._every = self._left = steps_until_next(taken, passed_s)
+        self._asked_s = time.perf_counter()
+        return self._decided(int(signum), bool(due))
+
+    def _decided(self, signum: int, due: bool) -> Agreed | None:
+        return Agreed(signum) if signum or due else None
+
+    def _due(self) -> bool:
+        every_s = self._checkpoint_every_s
+        return every_s > 0 and time.perf_counter() - self._saved_s >= every_s
+
+
+def steps_until_next(taken: int, passed_s: float) -> int:
+    """So many that they take half a second, if each takes as long as the last `taken` did.
+
+    At most twice as many as before: a burst of fast steps must not make the ranks deaf.
+    """
+    fitting = int(taken * EVERY_S / max(passed_s, 1e-9))
+    return max(1, min(2 * taken, fitting))
+
+
+def begin(seed: int, epoch: int, rank: int) -> None:
+    high, low, *_ = sampling.philox_block(seed, sampling.DROPOUT, epoch, rank, 0)
+    torch.manual_seed(high << 32 | low)
+
+
+def state(device: torch.device) -> Tensor:
+    """What has been drawn so far, for `restore`."""
+    if device.type == "cuda":
+        return torch.cuda.get_rng_state(device)
+    return torch.get_rng_state()
+
+
+def restore(device: torch.device, state: Tensor) -> None:
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(state, device)
+    else:
+        torch.set_rng_state(state)
+
 
 # Longer than any rank works alone (an evaluation, a checkpoint), shorter than a night of waiting.
 TIMEOUT = timedelta(minutes=10)
@@ -37,7 +137,7 @@ def join(place: Place, resources: Resources, training: Training, run_id: str = "
     # one that cannot be reached held every rank up for ten seconds. glibc reads this.
     os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
     try:
-        store = None if _agents_store() else _store(place, meeting.of_run(run_id))
+        store = None if _agents_store() else _store(place, of_run(run_id))
         dist.init_process_group(
             training.backend_for(resources),
             timeout=TIMEOUT,
@@ -58,23 +158,23 @@ def _agents_store() -> bool:
     """torchrun's own, which its ranks are to use; it listens on all of the host's addresses."""
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return False
-    meeting.choose_interface(meeting.resolved(launcher.master()))
+    choose_interface(resolved(master()))
     return True
 
 
 def _store(place: Place, at: Meeting) -> TCPStore:
     """Rank 0's, which listens on the one address that leads to the other ranks."""
     if place.rank != 0:
-        address = meeting.resolved(at.host)
-        meeting.choose_interface(address)
-        port = meeting.found_store(at, address, TIMEOUT.total_seconds())
+        address = resolved(at.host)
+        choose_interface(address)
+        port = found_store(at, address, TIMEOUT.total_seconds())
         return _tcp_store(address, port, place)
-    address = meeting.own_address(at.host)
-    meeting.choose_interface(address)
-    desk, ours = meeting.listening(address, at.ports), meeting.listening(address, [0])
+    address = own_address(at.host)
+    choose_interface(address)
+    desk, ours = listening(address, at.ports), listening(address, [0])
     port = ours.getsockname()[1]
     store = _tcp_store(address, port, place, ours.detach())
-    meeting.host_others(at, desk, port, place.world_size - 1)
+    host_others(at, desk, port, place.world_size - 1)
     return store
 
 
@@ -135,7 +235,7 @@ def threads(asked: int | str, cpus_per_task: int, usable: float) -> int:
 
 def set_threads(training: Training, resources: Resources, place: Place) -> int:
     """Give torch as many threads as this rank has cores for; returns their number."""
-    node = (socket.gethostname(), cores.usable_cpus(), cores.quota())
+    node = (socket.gethostname(), usable_cpus(), quota())
     others = [cpus for name, cpus, _ in gathered(node, place) if name == node[0]]
     usable = cores_of(node[1], others, node[2])
     if sharing := shared(node[1], others, resources.cpus_per_task):
@@ -168,7 +268,7 @@ def shared(mine: list[int], node: list[list[int]], wanted: int) -> str | None:
     if len(mine) < wanted or len(every) >= wanted * len(node):
         return None
     return (
-        f"{len(node)} ranks share the CPUs {cores.cpu_list(sorted(every))} of this node, where "
+        f"{len(node)} ranks share the CPUs {cpu_list(sorted(every))} of this node, where "
         f"each was to have {wanted} of its own: they take turns. Give each rank its CPUs "
         f"(srun --cpus-per-task={wanted}, no --overcommit, no --overlap)"
     )
@@ -192,3 +292,28 @@ def device(training: Training, resources: Resources, place: Place) -> torch.devi
     chosen = torch.device("cuda", place.local_rank % torch.cuda.device_count())
     torch.cuda.set_device(chosen)
     return chosen
+
+
+def pin(how: How, each: int, place: Place) -> None:
+    """`each`: cores of a rank. Memory needs no policy: the kernel puts a page on the node of the
+    CPU that writes it first.
+
+    Raises HpcncfError where there are too few cores, or no way to bind to them.
+    """
+    if sys.platform != "linux":
+        raise HpcncfError(f"training.pin {how}: only Linux binds processes: use pin none")
+    refuse_other_binding()
+    if os.environ.get("HPCNCF_NODE_CPUS") == "":
+        raise HpcncfError(
+            f"training.pin {how}: nothing confines this job's runs, which are side by side, to "
+            "cores of their own: all would bind to the same ones: use pin none"
+        )
+    mine = (socket.gethostname(), usable_cpus())
+    every = gathered(mine, place)
+    here = [rank for rank, (name, _) in enumerate(every) if name == mine[0]]
+    masks = [every[rank][1] for rank in here]
+    found = node.cores(cpu for mask in masks for cpu in mask)
+    own = shares(how, masks, each, found)[here.index(place.rank)]
+    bind(own)
+    if set(own) != os.sched_getaffinity(0):
+        raise HpcncfError(f"training.pin {how}: the kernel did not bind this rank to {own}")

@@ -1,23 +1,219 @@
-"""A rank's training batches, four ways: a sample, a batch, no DataLoader, or on the device itself.
-
-All four give the same instances in the same order, whatever the number of ranks or workers: step
-s of an epoch is positions s * B to (s + 1) * B of the epoch's order, and each rank its shard of
-those. They differ in how much Python runs for each instance, which is what they are here to show.
-"""
+"""The ways to load batches, and the speed of a loader alone."""
 
 from __future__ import annotations
 
+import atexit
+import itertools
+import multiprocessing
+import shutil
+import signal
+import time
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 import torch
+from torch.utils.data import DataLoader, Dataset, default_collate
 
+from hpcncf.errors import HpcncfError
+from hpcncf.job.spec import Training
+from hpcncf.ncf import sampling
+from hpcncf.ncf.data.arrays import context_of
 from hpcncf.ncf.data.prepared import Prepared
-from hpcncf.ncf.fetching import Fetcher
+from hpcncf.ncf.device_data import Resident
+from hpcncf.ncf.distributed import finished
 from hpcncf.ncf.instances import Batch, Order, Rows, Schedule, Source, batch_of
-from hpcncf.ncf.resident import Resident
-from hpcncf.spec import Training
+
+TERMINATED_S = 10
+SHM: Final = "/dev/shm"
+# Beside what is prefetched, a batch that a worker makes and one that the rank uses.
+UNDER_WAY: Final = 2
+
+Key = tuple[int, int]  # epoch, row
+Collate = Callable[[list[Any]], Rows]
+
+
+class PerSample(Dataset[Rows]):
+    """One positive at a time, its negatives one by one in Python: the usual naive data set."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+
+    def __getitem__(self, key: Key) -> Rows:
+        epoch, row = key
+        source = self.source
+        told = source.train_rows[row]
+        user = int(told["user"])
+        mine = source.positives[source.indptr[user] : source.indptr[user + 1]].tolist()
+        drawn = sampling.row_negatives(
+            source.seed, epoch, row, mine, source.items, source.negatives
+        )
+        items = torch.tensor([int(told["item"]), *drawn])
+        return torch.tensor(user), items, torch.from_numpy(context_of(told))
+
+
+class Batched(Dataset[Rows]):
+    """A batch at a time through `__getitems__`, with nothing left to collate."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+
+    def __getitem__(self, key: Key) -> Rows:
+        return self.__getitems__([key])
+
+    def __getitems__(self, keys: list[Key]) -> Rows:
+        rows = np.fromiter((row for _, row in keys), dtype=np.int64, count=len(keys))
+        return self.source.gather(keys[0][0], rows)
+
+
+class Keys:
+    """The DataLoader's batch sampler: this rank's (epoch, row) of each step that has any."""
+
+    def __init__(self, schedule: Schedule, seed: int) -> None:
+        self.schedule, self.seed = schedule, seed
+        self.epoch, self.steps = 0, range(0)
+
+    def __iter__(self) -> Iterator[list[Key]]:
+        order = Order(self.seed, self.epoch, self.schedule.rows)
+        for step in self.steps:
+            rows = order.between(*self.schedule.positions(step))
+            if len(rows):
+                yield [(self.epoch, row) for row in rows.tolist()]
+
+
+def as_is(rows: Any) -> Any:
+    return rows
+
+
+def stacked(samples: list[Rows]) -> Rows:
+    """`default_collate` of samples of three tensors each, without asking each for its type."""
+    users, items, context = (torch.stack(same) for same in zip(*samples, strict=True))
+    return users, items, context
+
+
+COLLATE: Final[dict[str, Collate]] = {"default": default_collate, "fast": stacked}
+
+
+class Fetcher:
+    """The rank's batches of an epoch's steps that have rows, in order."""
+
+    def __init__(self, source: Source, training: Training, schedule: Schedule) -> None:
+        self._keys = Keys(schedule, training.seed)
+        self._training = training
+        self._data: PerSample | Batched = Batched(source)
+        self._collate: Collate = as_is
+        if training.loader == "per_sample":
+            self._data, self._collate = PerSample(source), COLLATE[training.collate]
+        self._loader = self._made() if training.workers == "process" else None
+
+    def epoch(self, epoch: int, steps: range) -> Iterator[Rows]:
+        self._keys.epoch, self._keys.steps = epoch, steps
+        return self._by_threads() if self._loader is None else iter(self._loader)
+
+    def _by_threads(self) -> Iterator[Rows]:
+        """Threads of the rank's own process: nothing is copied, and Python runs one at a time."""
+        training = self._training
+        ahead = training.num_workers * training.prefetch_factor
+        with ThreadPoolExecutor(training.num_workers) as pool:
+            under_way: deque[Future[Rows]] = deque()
+            try:
+                for keys in self._keys:
+                    under_way.append(pool.submit(self._fetched, keys))
+                    if len(under_way) > ahead:
+                        yield under_way.popleft().result()
+                while under_way:
+                    yield under_way.popleft().result()
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
+
+    def _fetched(self, keys: list[Key]) -> Rows:
+        if isinstance(self._data, Batched):
+            return self._data.__getitems__(keys)
+        return self._collate([self._data[key] for key in keys])
+
+    def _made(self) -> DataLoader[Rows]:
+        """One for all epochs, so that its workers may persist."""
+        training, workers = self._training, self._training.num_workers
+        if workers:
+            atexit.register(_end_workers)
+        return DataLoader(
+            self._data,
+            batch_sampler=self._keys,
+            num_workers=workers,
+            collate_fn=self._collate,
+            persistent_workers=workers > 0 and training.persistent_workers,
+            prefetch_factor=training.prefetch_factor if workers else None,
+            worker_init_fn=_quiet_worker,
+            # It draws a seed for its workers: not from the generator that the model's dropout uses.
+            generator=torch.Generator(),
+            # A forked worker shares the mapped data; any other start would send it through a pipe.
+            multiprocessing_context="fork" if workers else None,
+        )
+
+
+def _end_workers() -> None:
+    """Those of this process that are still there when it ends, as persistent ones are: by SIGTERM,
+    which Python sends them then, they would end after `TERMINATED_S`."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler takes their end for a fault
+    for each in multiprocessing.active_children():
+        if each.daemon:
+            each.kill()
+
+
+def _quiet_worker(_: int) -> None:
+    """One thread, and no part in how its rank handles signals.
+
+    Slurm signals every process of a step: a rank that stops at its next step needs its worker
+    until then. So SIGTERM, by which torch ends a worker that does not end by itself, ends it later.
+    """
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGTERM, lambda *_: signal.alarm(TERMINATED_S))
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def check_shared_memory(training: Training, schedule: Schedule, data: Prepared, ranks: int) -> None:
+    """Raises HpcncfError where the workers of so many ranks of a node would find no room there."""
+    told = shutil.disk_usage(SHM) if Path(SHM).is_dir() else None
+    if training.loader in ("per_sample", "batched") and told:
+        share = -(-schedule.batch // schedule.world_size)
+        columns = len(data.manifest.context_columns)
+        check_room(shared_bytes(training, share, columns) * ranks, ranks, told.free)
+
+
+def shared_bytes(training: Training, batch: int, context: int) -> int:
+    """Shared memory that a rank's worker processes hold batches in: `batch` positives each, of a
+    user and items as int64, `context` columns as float32."""
+    if training.workers == "thread" or not training.num_workers:
+        return 0
+    positive = 8 + 8 * (1 + training.negatives) + 4 * context
+    batches = training.num_workers * training.prefetch_factor + UNDER_WAY
+    return batches * batch * positive
+
+
+def check_room(needed: int, ranks: int, free: int) -> None:
+    """Raises HpcncfError where more bytes are needed than are free: workers would die by SIGBUS in
+    the midst of an epoch, and torch would say `bus error`."""
+    if needed > free:
+        raise HpcncfError(
+            f"{SHM}: {free / 2**20:,.0f} MiB are free, and the DataLoader workers of {ranks} "
+            f"rank{'s' * (ranks != 1)} hold batches of {needed / 2**20:,.0f} MiB in it: use fewer "
+            "num_workers, a smaller prefetch_factor or batch, workers: thread, or give the "
+            "container more (--shm-size)"
+        )
+
+
+# All four give the same instances in the same order, whatever the number of ranks or workers:
+# step
+# s of an epoch is positions s * B to (s + 1) * B of the epoch's order, and each rank its shard
+# of
+# those. They differ in how much Python runs for each instance, which is what they are here to
+# show.
 
 CPU = torch.device("cpu")
 GATHERED = 4_096  # rows at once, of several steps where these are short: numpy's calls cost alike
@@ -75,3 +271,56 @@ class Loader:
     def _fetcher(self) -> Fetcher:
         """One for all epochs, so that its workers may persist."""
         return Fetcher(self._source, self._training, self._schedule)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What one rank's loader gave."""
+
+    first_batch_s: float
+    """Until the first batch of all: starting the workers is in it."""
+    next_epoch_s: float
+    """Until the first batch of the next epoch, whose workers may have persisted."""
+    batches: int
+    instances: int
+    """Positives and sampled negatives of these batches."""
+    seconds: float
+    """That these batches took, the waits where an epoch begins included."""
+
+    @property
+    def instances_per_s(self) -> float:
+        return self.instances / self.seconds
+
+
+def measured(
+    data: Prepared,
+    training: Training,
+    schedule: Schedule,
+    seconds: float,
+    device: torch.device = CPU,
+) -> Loaded:
+    """Of a rank that has rows in every step: the first batch of two epochs, then as many batches
+    as come in so many seconds, through as many epochs as that takes."""
+    loader = Loader(data, training, schedule, device)
+    first_s, again_s = (_one_batch(loader, epoch, device) for epoch in range(2))
+    steps = range(schedule.steps)
+    batches = (batch for epoch in itertools.count(2) for batch in loader.epoch(epoch, steps))
+    counted = instances = 0
+    began = ended = time.perf_counter()
+    while ended - began < seconds:
+        instances += len(next(batches).labels)
+        counted, ended = counted + 1, time.perf_counter()
+    ended = _now(device)
+    return Loaded(first_s, again_s, counted, instances, ended - began)
+
+
+def _one_batch(loader: Loader, epoch: int, device: torch.device) -> float:
+    began = time.perf_counter()
+    list(loader.epoch(epoch, range(1)))
+    return _now(device) - began
+
+
+def _now(device: torch.device) -> float:
+    """After all that was queued on the device is done."""
+    finished(device)
+    return time.perf_counter()

@@ -1,4 +1,4 @@
-"""Contextual NeuMF: He et al. 2017, "Neural Collaborative Filtering", with context in the MLP."""
+"""Contextual NeuMF (He et al. 2017)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import hashlib
 import torch
 from torch import Tensor, nn
 
+from hpcncf.job.spec import Model
 from hpcncf.ncf.data.manifest import Manifest
-from hpcncf.spec import Model
 
 
 class NeuMF(nn.Module):

@@ -1,4 +1,4 @@
-"""A look into a rank while it trains: some steps by torch's profiler, its Python by py-spy."""
+"""Profile a rank with torch's profiler or py-spy."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from hpcncf.errors import HpcncfError
+from hpcncf.job.spec import Training
 from hpcncf.paths import AttemptPaths
-from hpcncf.rank.launcher import Place
-from hpcncf.spec import Training
+from hpcncf.worker.environment import Place
 
 # Steps before the profiled ones: those that `phases` does not count either, and its own first.
 SKIPPED: Final = 20

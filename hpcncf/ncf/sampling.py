@@ -1,4 +1,4 @@
-"""Which row comes when, and which negatives it gets: pure functions of (seed, epoch, row, k).
+"""Counter-based order and negatives: pure functions of seed, epoch, row.
 
 Nothing here has a state, so any number of ranks, any loader and engine, and a run resumed in the
 middle of an epoch see the same instances. Random words are Philox4x32-10 (Salmon et al. 2011,

@@ -1,4 +1,4 @@
-"""The state of every run: its plan, submissions, records, processes and Slurm, read together."""
+"""The states of all runs of a results folder."""
 
 from __future__ import annotations
 
@@ -9,16 +9,26 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from hpcncf import claims, git, submissions
+from hpcncf.job.plan import Plan, Run
 from hpcncf.paths import ResultPaths
-from hpcncf.plan import Plan, Run
-from hpcncf.records import Progress, RankRecord
-from hpcncf.slurm import commands
+from hpcncf.records.claims import same_process
+from hpcncf.records.code_version import checkout
+from hpcncf.records.schema import Progress, RankRecord
+from hpcncf.records.submissions import State, Submission, Submitted, SubmittedJob, read_submissions
+from hpcncf.slurm.query import job_states
 from hpcncf.slurm.states import JobState
-from hpcncf.state import by_slurm, evidence, judge, logs, turns
-from hpcncf.state.attempts import last_attempt, unreadable
-from hpcncf.state.evidence import Attempt, Sent
-from hpcncf.submissions import State, Submission, Submitted, SubmittedJob
+from hpcncf.state.decide import (
+    Attempt,
+    Sent,
+    complete,
+    decide,
+    explained,
+    last_attempt,
+    of_script,
+    stale,
+    unreadable,
+)
+from hpcncf.state.queue_position import Turn, in_tasks, local, started
 
 # `unknown`: Slurm does not answer, or its accounting is some seconds behind.
 UNDER_WAY: Final = ("pending", "running", "unknown")
@@ -53,13 +63,13 @@ class RunState:
 Ask = Callable[[Sequence[str], list[str]], dict[str, JobState]]
 
 
-def states(paths: ResultPaths, plan: Plan, ask: Ask = commands.job_states) -> list[RunState]:
+def states(paths: ResultPaths, plan: Plan, ask: Ask = job_states) -> list[RunState]:
     """Every run of the plan, retired ones included, in the plan's order.
 
     `ask` asks Slurm. What concerns no single run (a broken submission file, Slurm's silence)
     stands in the problems of the first.
     """
-    submitted = submissions.read_submissions(paths)
+    submitted = read_submissions(paths)
     attempts = {run.id: last_attempt(paths.run(run.id)) for run in plan.runs}
     sent = {run.id: submitted.last(run.id) for run in plan.runs}
     problems = list(submitted.problems)
@@ -69,8 +79,8 @@ def states(paths: ResultPaths, plan: Plan, ask: Ask = commands.job_states) -> li
         paths=paths,
         submitted=submitted,
         slurm=ask(asked, problems),
-        waiting=turns.local(paths, plan.runs, attempts, sent)
-        | turns.in_tasks(plan.runs, attempts, submitted, complete),
+        waiting=local(paths, plan.runs, attempts, sent)
+        | in_tasks(plan.runs, attempts, submitted, complete),
         commit=_commit() if complete else None,
     )
     closed = {
@@ -90,12 +100,12 @@ def states(paths: ResultPaths, plan: Plan, ask: Ask = commands.job_states) -> li
 
 
 def _complete(run: Run, attempt: Attempt | None) -> bool:
-    return attempt is not None and evidence.complete(run, attempt)
+    return attempt is not None and complete(run, attempt)
 
 
 @cache
 def _commit() -> str | None:
-    return git.checkout(Path(__file__).parent).commit
+    return checkout(Path(__file__).parent).commit
 
 
 @dataclass(frozen=True)
@@ -105,7 +115,7 @@ class Seen:
     paths: ResultPaths
     submitted: Submitted
     slurm: dict[str, JobState]
-    waiting: dict[str, turns.Turn]
+    waiting: dict[str, Turn]
     commit: str | None
 
 
@@ -141,9 +151,7 @@ def _state(
 ) -> RunState:
     sent = _sent(run, attempt, submission, seen) if submission else None
     by_hand = seen.slurm.get(_slurm_job(attempt) or "")
-    state, reason = judge.decide(
-        run, attempt, sent, by_hand, seen.submitted.refused.get(run.id, "")
-    )
+    state, reason = decide(run, attempt, sent, by_hand, seen.submitted.refused.get(run.id, ""))
     ranks = attempt.ranks if attempt else []
     told = sent.slurm if sent and sent.slurm else by_hand
     return RunState(
@@ -154,7 +162,7 @@ def _state(
         ranks=ranks,
         progress=attempt.progress if attempt else None,
         problems=attempt.problems if attempt else [],
-        stale=judge.stale(run, ranks, seen.commit) if state == "completed" else None,
+        stale=stale(run, ranks, seen.commit) if state == "completed" else None,
         job=sent.job if sent else None,
         slurm=told,
         node=_node(attempt, told, state),
@@ -178,15 +186,15 @@ def _node(attempt: Attempt | None, slurm: JobState | None, state: State) -> str:
 def _sent(run: Run, attempt: Attempt | None, submission: Submission, seen: Seen) -> Sent:
     job = submission.job_of(run.id)
     cancelled = seen.submitted.cancelled(run.id, submission.submitted_at)
-    turn = seen.waiting.get(run.id, turns.Turn())
+    turn = seen.waiting.get(run.id, Turn())
     told = seen.slurm.get(job.id) if job and submission.cluster == "slurm" else None
     if told and job:
-        log = logs.of_script(seen.paths, submission.user, job.id)
-        told = by_slurm.explained(told, attempt, log)
+        log = of_script(seen.paths, submission.user, job.id)
+        told = explained(told, attempt, log)
     return Sent(
         submission=submission,
         job=job,
-        started=turns.started(attempt, submission, job),
+        started=started(attempt, submission, job),
         alive=_alive(submission, job),
         ahead=turn.ahead,
         cancelled_by=cancelled.user if cancelled else None,
@@ -200,7 +208,7 @@ def _alive(submission: Submission, job: SubmittedJob | None) -> bool | None:
     if submission.host != os.uname().nodename:
         return None
     if job is None:
-        return claims.same_process(submission.submitter_pid, submission.submitter_started)
+        return same_process(submission.submitter_pid, submission.submitter_started)
     if job.process_started is None:
         return None
-    return claims.same_process(int(job.id), job.process_started)
+    return same_process(int(job.id), job.process_started)

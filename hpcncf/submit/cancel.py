@@ -1,4 +1,4 @@
-"""Cancelling: word is left, then whoever works at a run is told to end."""
+"""Cancel runs, and check whether a run was cancelled."""
 
 from __future__ import annotations
 
@@ -8,15 +8,55 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from hpcncf import claims, records, results, submissions
+from hpcncf.job.plan import Plan, Run
 from hpcncf.local.processes import GRACE_S
 from hpcncf.paths import ResultPaths
-from hpcncf.plan import Plan, Run
-from hpcncf.records import Claim, RecordError
-from hpcncf.slurm import commands
+from hpcncf.records import submissions
+from hpcncf.records.claims import holder, same_process
+from hpcncf.records.results_folder import locked, writing
+from hpcncf.records.schema import Claim, RecordError, read_records
+from hpcncf.records.submissions import Submission, Submitted, read_submissions
+from hpcncf.slurm import query
 from hpcncf.state import status
 from hpcncf.state.status import UNDER_WAY, RunState
-from hpcncf.submissions import Submission
+
+# A shared file system is asked for the folder's time this often, and read when it has changed.
+EVERY_S: Final = 5.0
+
+
+class Word:
+    """The cancellations of a results folder, as a rank of a task or a local queue hears of them."""
+
+    def __init__(
+        self, paths: ResultPaths, every_s: float = EVERY_S, job_id: str | None = None
+    ) -> None:
+        self._paths, self._every_s, self._job_id = paths, every_s, job_id
+        self._looked_at, self._changed_ns = 0.0, -1
+        self._submitted = Submitted([], [])
+        self._own: Submission | None = None
+
+    def against(self, run_id: str, since: str | None = None) -> bool:
+        """Whether the run was cancelled of the submission of then, or this job's, or its last."""
+        self._look()
+        last = self._own or self._submitted.last(run_id)
+        since = since or (last.submitted_at if last else None)
+        return since is not None and self._submitted.cancelled(run_id, since) is not None
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        if self._looked_at and now - self._looked_at < self._every_s:
+            return
+        self._looked_at = now
+        try:
+            changed_ns = self._paths.submissions.stat().st_mtime_ns
+        except OSError:  # no submission, or a file server that is away: none is known of
+            return
+        # Two changes within one tick of the file system's clock look like one: look once more.
+        lately = time.time_ns() - changed_ns < 2e9 * max(self._every_s, 1.0)
+        if changed_ns != self._changed_ns or lately:
+            self._changed_ns, self._submitted = changed_ns, read_submissions(self._paths)
+            self._own = self._submitted.holding(self._job_id)
+
 
 POLL_S: Final = 0.2
 
@@ -28,14 +68,14 @@ def cancel(paths: ResultPaths, plan: Plan, runs: Sequence[Run]) -> list[RunState
     """
     asked = {run.id for run in runs}
     # What is being submitted just now has its jobs when the lock is free.
-    with results.writing(paths.folder), results.locked(paths):
+    with writing(paths.folder), locked(paths):
         states = status.states(paths, plan)
         found = [state for state in states if state.run.id in asked and state.state in UNDER_WAY]
         if not found:
             return []
         word = submissions.cancel(paths, [state.run.id for state in found])
         try:
-            commands.cancel(_slurm_jobs(paths, states, found))
+            query.cancel(_slurm_jobs(paths, states, found))
         except BaseException:  # Ctrl-C, too: what Slurm still has is not to be told as cancelled
             word.unlink()
             raise
@@ -101,7 +141,7 @@ def _let_queues_end(paths: ResultPaths, states: Sequence[RunState]) -> None:
 
 def _queue_lives(submission: Submission) -> bool:
     return submission.host == os.uname().nodename and any(
-        claims.same_process(int(job.id), job.process_started or 0.0) for job in submission.jobs
+        same_process(int(job.id), job.process_started or 0.0) for job in submission.jobs
     )
 
 
@@ -111,22 +151,20 @@ def _at_work(paths: ResultPaths, state: RunState) -> bool:
         return False
     if claim.launched_by == "local":  # the queue lives on; it has let go when it has said how
         return not run.attempt(claim.attempt).end.exists()
-    return claims.holder(run) is not None
+    return holder(run) is not None
 
 
 def _claim(paths: ResultPaths, state: RunState) -> Claim | None:
     if state.state != "running" or state.attempt is None:
         return None
     try:
-        return records.read_records(paths.run(state.run.id).attempt(state.attempt).claim, Claim)
+        return read_records(paths.run(state.run.id).attempt(state.attempt).claim, Claim)
     except RecordError:
         return None
 
 
 def _here(claim: Claim) -> bool:
-    return claim.node == os.uname().nodename and claims.same_process(
-        claim.pid, claim.process_started
-    )
+    return claim.node == os.uname().nodename and same_process(claim.pid, claim.process_started)
 
 
 def _within(seconds: float, done: Callable[[], bool]) -> bool:

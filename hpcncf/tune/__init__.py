@@ -1,1 +1,1 @@
-"""Which runs to make next, to find the best configuration of a job's grid within a budget."""
+"""Find the best configuration within a budget."""

@@ -1,4 +1,4 @@
-"""What a tuning ends with: the best point, its verification, and the job file to go on with."""
+"""The outcome of a tuning: the best point, its verification, its job file."""
 
 from __future__ import annotations
 
@@ -6,19 +6,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from hpcncf.plan import Run
-from hpcncf.slurm import sites
-from hpcncf.tune import choose, figures, race
-from hpcncf.tune.figures import Figure
-from hpcncf.tune.going import SUFFIX, Going, Now, rules
-from hpcncf.tune.values import Ask, Trial
-from hpcncf_analysis.advice.advise import Advice, advise
-from hpcncf_analysis.advice.asked import Asked
+from hpcncf.job.plan import Run
+from hpcncf.slurm.site import load_sites
+from hpcncf.tune.search import (
+    LONG_ENOUGH,
+    SHORTEST_S,
+    Ask,
+    Figure,
+    Trial,
+    best_first,
+    core_hours,
+    enough,
+    is_open,
+    of_points,
+)
+from hpcncf.tune.trial import SUFFIX, Going, Now, rules
+from hpcncf_analysis.advice.next_job import Advice, Asked, advise
 from hpcncf_analysis.advice.recommend import mostly_disturbed
-from hpcncf_analysis.scaling.comparable import MODELS, distinct
+from hpcncf_analysis.scaling import MODELS, distinct
 
 # A run cut shorter than the first race tells too little to be near another.
-FIRST_RACE_S: Final = race.LONG_ENOUGH * race.SHORTEST_S
+FIRST_RACE_S: Final = LONG_ENOUGH * SHORTEST_S
 
 
 @dataclass(frozen=True)
@@ -69,7 +77,7 @@ def of(going: Going, now: Now) -> Outcome | None:
     """None where no point could be measured."""
     if now.step.chosen is None:
         return None
-    known = figures.of_points(going.grid.points, now.trials)
+    known = of_points(going.grid.points, now.trials)
     best = known[now.step.chosen]
     own = [trial for trial in now.trials if trial.ask.point == best.point.index]
     cut = [trial for trial in own if not trial.whole and trial.epoch_s]
@@ -97,7 +105,7 @@ def _advice(going: Going, now: Now, best: Figure) -> Advice | None:
     What ran is asked for, or it would not be what was verified."""
     job, ids = going.grid.job, {run.id: run for run in _whole_runs(going, now)}
     name = job.name.removesuffix(SUFFIX)
-    asked = Asked(name=name, runs=ids, job=job, site=sites.load_sites(job.site))
+    asked = Asked(name=name, runs=ids, job=job, site=load_sites(job.site))
     chosen = dict(now.whole)[best.point.index]
     for among in ([one for _, one in now.whole], [chosen]):
         found = advise(among, asked, choice=going.objective, as_measured=True)
@@ -114,14 +122,14 @@ def _left_open(going: Going, now: Now, known: dict[int, Figure], best: Figure) -
     sound = [one for one in known.values() if str(one.point.quality) not in now.unsound]
     long = [one for one in sound if one.whole or one.trained_s >= FIRST_RACE_S]
     rivals = [one for one in long if one is not best]
-    return tuple(one.point.label for one in rivals if race.is_open(best, one, going.objective))
+    return tuple(one.point.label for one in rivals if is_open(best, one, going.objective))
 
 
 def _runner_up(
     going: Going, now: Now, known: dict[int, Figure], best: Figure
 ) -> tuple[str, float] | None:
     sound = [one for one in known.values() if str(one.point.quality) not in now.unsound]
-    others = [one for one in figures.best_first(sound, going.objective) if one is not best]
+    others = [one for one in best_first(sound, going.objective) if one is not best]
     return (others[0].point.label, others[0].epoch_s) if others else None
 
 
@@ -151,7 +159,7 @@ def _unseen(going: Going, now: Now) -> tuple[str, ...]:
 def _enough(going: Going, now: Now) -> float | None:
     if not now.step.why:
         return None
-    return choose.enough(going.grid.points, now.trials, rules(going, now.unsound))
+    return enough(going.grid.points, now.trials, rules(going, now.unsound))
 
 
 def _is_failed(trial: Trial) -> bool:
@@ -168,5 +176,5 @@ def _whole_grid(going: Going, now: Now, known: dict[int, Figure]) -> float | Non
     asks: Sequence[Ask] = [Ask(index, None, 0) for index in points]
     if not set(points) <= set(known):
         return None
-    prices = [figures.core_hours(ask, points, known, now.trials) for ask in asks]
+    prices = [core_hours(ask, points, known, now.trials) for ask in asks]
     return sum(price or 0.0 for price in prices)

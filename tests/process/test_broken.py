@@ -11,13 +11,15 @@ from pathlib import Path
 import pytest
 from conftest import FAKE_SLURM, FakeSlurm
 
-from hpcncf import jobfile, records, results, submissions
 from hpcncf.errors import HpcncfError
+from hpcncf.job import load
+from hpcncf.job.plan import Plan
+from hpcncf.job.spec import JobSpec
 from hpcncf.paths import ResultPaths
-from hpcncf.plan import Plan
-from hpcncf.spec import JobSpec
-from hpcncf.submissions import Submission
-from hpcncf.submit import launch
+from hpcncf.records.results_folder import leave_plan, read_plan
+from hpcncf.records.schema import read_records, write
+from hpcncf.records.submissions import Submission, files, read_submissions, user
+from hpcncf.submit.submit import submit
 
 JobFile = Callable[[str], Path]
 SWEEP = "grid: {resources.cpus_per_task: [1, 2], training.seed: [1, 2, 3]}\n"
@@ -27,21 +29,21 @@ SWEEP = "grid: {resources.cpus_per_task: [1, 2], training.seed: [1, 2, 3]}\n"
 def killed(job_file: JobFile, fake_slurm: FakeSlurm) -> tuple[ResultPaths, JobSpec, Plan]:
     """A submission of two arrays of three, as killed between Slurm's second answer and its note."""
     path = job_file(SWEEP)
-    job = jobfile.load_jobfile(path)
+    job = load.load_jobfile(path)
     paths = ResultPaths(path.parent / "results/tiny")
-    plan = results.leave_plan(paths, job, jobfile.plan(job, path))
-    launch.submit(paths, job, plan, "slurm")
-    (file,) = submissions.files(paths)
-    whole = records.read_records(file, Submission)
+    plan = leave_plan(paths, job, load.plan(job, path))
+    submit(paths, job, plan, "slurm")
+    (file,) = files(paths)
+    whole = read_records(file, Submission)
     sending = [one.runs for one in whole.jobs[3:]]
     gone = {"submitter_pid": 2**22 - 1, "jobs": whole.jobs[:3], "sending": sending}
-    records.write(file, whole.model_copy(update=gone))
+    write(file, whole.model_copy(update=gone))
     assert len(fake_slurm.submitted) == 2
     return paths, job, plan
 
 
 def noted(paths: ResultPaths) -> list[int]:
-    return [len(one.jobs) for one in submissions.read_submissions(paths).submissions]
+    return [len(one.jobs) for one in read_submissions(paths).submissions]
 
 
 def test_the_next_submission_notes_what_slurm_has(
@@ -49,7 +51,7 @@ def test_the_next_submission_notes_what_slurm_has(
 ) -> None:
     paths, job, plan = killed
     assert noted(paths) == [3]
-    launched = launch.submit(paths, job, plan, "slurm")
+    launched = submit(paths, job, plan, "slurm")
     assert (len(launched.runs), len(fake_slurm.submitted), noted(paths)) == (0, 2, [6])
 
 
@@ -57,12 +59,12 @@ def test_an_array_whose_tasks_could_not_start_is_cancelled_and_its_runs_sent_aga
     killed: tuple[ResultPaths, JobSpec, Plan], fake_slurm: FakeSlurm
 ) -> None:
     paths, job, plan = killed
-    (submission,) = submissions.read_submissions(paths).submissions
+    (submission,) = read_submissions(paths).submissions
     known = submission.jobs[0].id.split("_")[0]
-    for pickle in paths.submitit(submissions.user()).glob("*_2_submitted.pkl"):
+    for pickle in paths.submitit(user()).glob("*_2_submitted.pkl"):
         if not pickle.name.startswith(f"{known}_"):
             pickle.unlink()
-    launched = launch.submit(paths, job, plan, "slurm")
+    launched = submit(paths, job, plan, "slurm")
     assert {run.id for run in launched.runs} == {run for runs in submission.sending for run in runs}
     assert len(fake_slurm.submitted) == 3
     assert any(call.startswith("scancel") for call in fake_slurm.calls)
@@ -74,9 +76,9 @@ def test_nothing_is_sent_while_slurm_does_not_tell_what_it_has(
     paths, job, plan = killed
     fake_slurm.set(controller=False)
     with pytest.raises(HpcncfError, match="submit again when Slurm answers"):
-        launch.submit(paths, job, plan, "slurm")
+        submit(paths, job, plan, "slurm")
     fake_slurm.set(controller=True)
-    launched = launch.submit(paths, job, plan, "slurm")
+    launched = submit(paths, job, plan, "slurm")
     assert (len(launched.runs), len(fake_slurm.submitted), noted(paths)) == (0, 2, [6])
 
 
@@ -122,8 +124,8 @@ def test_what_slurm_had_when_the_disk_became_full_is_known_to_the_next_submissio
     (disk / "hog").unlink()
     again = subprocess.run(submit, cwd=path.parent, capture_output=True, text=True, check=False)
     assert again.returncode == 0, again.stderr
-    (first, *later) = submissions.read_submissions(paths).submissions
+    (first, *later) = read_submissions(paths).submissions
     sent = [run for one in (first, *later) for job in one.jobs for run in job.runs]
-    assert sorted(sent) == sorted(run.id for run in results.read_plan(paths).runs)
+    assert sorted(sent) == sorted(run.id for run in read_plan(paths).runs)
     cancelled = sum(call.startswith("scancel") for call in fake_slurm.calls)
     assert len(fake_slurm.submitted) == 2 + cancelled, "nothing is sent twice"

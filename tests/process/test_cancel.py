@@ -9,12 +9,15 @@ from pathlib import Path
 import pytest
 from conftest import FakeSlurm
 
-from hpcncf import jobfile, results, submissions
 from hpcncf.errors import HpcncfError
+from hpcncf.job.load import load_jobfile, plan
+from hpcncf.job.plan import Plan
+from hpcncf.job.spec import JobSpec
 from hpcncf.paths import ResultPaths
-from hpcncf.plan import Plan
-from hpcncf.spec import JobSpec
-from hpcncf.submit import cancel, launch
+from hpcncf.records.results_folder import leave_plan, locked
+from hpcncf.records.submissions import read_submissions
+from hpcncf.submit import cancel
+from hpcncf.submit.submit import submit
 
 JobFile = Callable[[str], Path]
 SWEEP = "grid: {training.seed: [1, 2, 3]}\n"
@@ -22,8 +25,8 @@ SWEEP = "grid: {training.seed: [1, 2, 3]}\n"
 
 def planned(job_file: JobFile) -> tuple[ResultPaths, JobSpec, Plan]:
     path = job_file(SWEEP)
-    job, paths = jobfile.load_jobfile(path), ResultPaths(path.parent / "results/tiny")
-    return paths, job, results.leave_plan(paths, job, jobfile.plan(job, path))
+    job, paths = load_jobfile(path), ResultPaths(path.parent / "results/tiny")
+    return paths, job, leave_plan(paths, job, plan(job, path))
 
 
 def test_what_slurm_did_not_cancel_is_not_told_as_cancelled(
@@ -31,13 +34,13 @@ def test_what_slurm_did_not_cancel_is_not_told_as_cancelled(
 ) -> None:
     """Else `retry` would send once more what is queued all the same."""
     paths, job, plan = planned(job_file)
-    launch.submit(paths, job, plan, "slurm")
+    submit(paths, job, plan, "slurm")
     fake_slurm.set(controller=False)
     with pytest.raises(HpcncfError, match="Unable to contact slurm controller"):
         cancel.cancel(paths, plan, plan.runs)
-    assert submissions.read_submissions(paths).cancellations == []
+    assert read_submissions(paths).cancellations == []
     fake_slurm.set(controller=True)
-    assert launch.submit(paths, job, plan, "slurm").runs == []
+    assert submit(paths, job, plan, "slurm").runs == []
     assert len(fake_slurm.submitted) == 1
 
 
@@ -45,7 +48,7 @@ def test_what_slurm_did_not_cancel_is_not_told_as_cancelled(
 def test_who_cancels_while_somebody_submits_waits_for_the_jobs(job_file: JobFile) -> None:
     paths, _, plan = planned(job_file)
     with ThreadPoolExecutor() as other:
-        with results.locked(paths):
+        with locked(paths):
             cancelling = other.submit(cancel.cancel, paths, plan, plan.runs)
             with pytest.raises(TimeoutError):
                 cancelling.result(timeout=0.5)

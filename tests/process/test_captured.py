@@ -11,14 +11,14 @@ import torch
 from interrupted import attempts
 from make_runs import planned, trainer
 
+from hpcncf.job.spec import Model, Training
 from hpcncf.ncf import model
-from hpcncf.ncf.captured import Captured, Window
 from hpcncf.ncf.data.prepared import Prepared
+from hpcncf.ncf.engines.cuda_graph import Captured, Window
+from hpcncf.ncf.engines.rowwise import Rowwise
 from hpcncf.ncf.instances import Rows, Schedule
 from hpcncf.ncf.loaders import Loader
-from hpcncf.ncf.phases import StepClock
-from hpcncf.ncf.rowwise import Rowwise
-from hpcncf.spec import Model, Training
+from hpcncf.ncf.step_clock import StepClock
 
 STEPS, SCHEDULE = 31, Schedule(1501, 50)
 RULES = ["adam", "lazy_adam", "sgd"]

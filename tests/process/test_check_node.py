@@ -10,29 +10,40 @@ from typing import Any
 import pytest
 from conftest import FakeSlurm
 
-from hpcncf import environment, jobfile, records
 from hpcncf.cli import main
-from hpcncf.slurm import node_view
-from hpcncf.slurm.node_view import ANSWER, QUESTION, Answer, Question
+from hpcncf.job.load import load_jobfile, plan
+from hpcncf.job.spec import Resources
+from hpcncf.records.host import versions
+from hpcncf.records.schema import read_records, write
 from hpcncf.slurm.states import JobState
-from hpcncf.spec import Resources
-from hpcncf.submit import check_node
+from hpcncf.submit.node_check import (
+    ANSWER,
+    LIMIT_MIN,
+    QUESTION,
+    Answer,
+    Question,
+    answer,
+    differences,
+    explained,
+    question,
+    shape,
+)
 
 JobFile = Callable[[str], Path]
 
 
 def asked(path: Path) -> Question:
-    return check_node.question(jobfile.plan(jobfile.load_jobfile(path), path).active())
+    return question(plan(load_jobfile(path), path).active())
 
 
 def answered(path: Path, tmp_path: Path, **changes: Any) -> list[str]:
     """What is wrong with this machine's own answer, but for the changes."""
     question = asked(path)
     # Importing it takes seconds.
-    records.write(tmp_path / QUESTION, question.model_copy(update={"torch": False}))
-    node_view.answer(str(tmp_path))
-    told = records.read_records(tmp_path / ANSWER, Answer).model_copy(update=changes)
-    return list(node_view.differences(question, told, environment.versions()))
+    write(tmp_path / QUESTION, question.model_copy(update={"torch": False}))
+    answer(str(tmp_path))
+    told = read_records(tmp_path / ANSWER, Answer).model_copy(update=changes)
+    return list(differences(question, told, versions()))
 
 
 def test_this_machine_sees_what_it_sees(job_file: JobFile, tmp_path: Path) -> None:
@@ -79,16 +90,16 @@ def test_of_a_command_its_program_and_files_are_looked_for(
     assert (question.programs, question.files) == (["no-such-program"], there)
     assert (question.data, question.torch) == ({}, False)
     Path("train.py").unlink()
-    records.write(tmp_path / QUESTION, question)
-    node_view.answer(str(tmp_path))
-    assert records.read_records(tmp_path / ANSWER, Answer).missing == ["no-such-program", there[1]]
+    write(tmp_path / QUESTION, question)
+    answer(str(tmp_path))
+    assert read_records(tmp_path / ANSWER, Answer).missing == ["no-such-program", there[1]]
 
 
 def test_the_check_is_one_rank_for_a_short_time() -> None:
     wants = Resources(nodes=4, tasks_per_node=2, cpus_per_task=3, timeout_min=600, runs_per_task=9)
-    small = check_node.shape(wants)
+    small = shape(wants)
     assert (small.world_size, small.cpus_per_task, small.runs_per_task) == (1, 3, 1)
-    assert small.timeout_min == check_node.LIMIT_MIN
+    assert small.timeout_min == LIMIT_MIN
 
 
 @pytest.mark.parametrize(
@@ -109,7 +120,7 @@ def test_the_check_is_one_rank_for_a_short_time() -> None:
 )  # fmt: skip
 def test_a_check_that_dies_is_explained_by_its_traces(log: str, told: str) -> None:
     state = JobState("failed", "FAILED", "signal 53", "node3")
-    assert check_node.explained(state, log, Path("/results")).startswith(told)
+    assert explained(state, log, Path("/results")).startswith(told)
 
 
 def test_a_node_that_answers_is_told_and_the_runs_are_submitted(

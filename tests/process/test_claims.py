@@ -12,14 +12,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hpcncf import claims, records
 from hpcncf.paths import RunPaths
-from hpcncf.records import Claim, End
+from hpcncf.records import schema
+from hpcncf.records.claims import SILENT_S, Taken, holder, of_start, overtaken, same_process, take
+from hpcncf.records.schema import Claim, End
 
 TAKE = """\
 import os, sys, time
 from pathlib import Path
-from hpcncf import claims, paths
+from hpcncf import paths
+from hpcncf.records import claims
 sys.stdin.read()  # all begin at once, when the test closes this
 try:
     print(claims.take(paths.RunPaths(Path(sys.argv[1])), "local").number, flush=True)
@@ -36,15 +38,15 @@ def ended(run: RunPaths, number: int) -> None:
         attempt=number,
         reason="exited",
         exit_codes=[0],
-        ended_at=records.now(),
+        ended_at=schema.now(),
     )
-    records.write(run.attempt(number).end, end)
+    schema.write(run.attempt(number).end, end)
 
 
 def test_attempts_are_numbered_from_one(tmp_path: Path) -> None:
     run = RunPaths(tmp_path / "0123456789ab")
     for number in (1, 2, 3):
-        assert claims.take(run, "local").number == number
+        assert take(run, "local").number == number
         ended(run, number)
 
 
@@ -78,53 +80,54 @@ def test_a_run_that_is_held_is_not_taken_unless_its_holder_is_known_to_have_ende
     tmp_path: Path,
 ) -> None:
     run = RunPaths(tmp_path / "0123456789ab")
-    claims.take(run, "local")
-    with pytest.raises(claims.Taken, match=r"works at it since .* \(attempt 1\)"):
-        claims.take(run, "local")
-    assert claims.take(run, "local", over=1).number == 2
+    take(run, "local")
+    with pytest.raises(Taken, match=r"works at it since .* \(attempt 1\)"):
+        take(run, "local")
+    assert take(run, "local", over=1).number == 2
 
 
 def test_a_living_process_holds_its_run_until_the_attempt_ended(tmp_path: Path) -> None:
     run = RunPaths(tmp_path / "0123456789ab")
-    attempt = claims.take(run, "local")
-    held = claims.holder(run)
+    attempt = take(run, "local")
+    held = holder(run)
     assert held is not None
     assert held.attempt == 1
     ended(run, attempt.number)
-    assert claims.holder(run) is None
+    assert holder(run) is None
 
 
 def test_a_dead_process_holds_nothing(tmp_path: Path) -> None:
     run = RunPaths(tmp_path / "0123456789ab")
     code = (
-        "import sys; from pathlib import Path; from hpcncf import claims, paths;"
+        "import sys; from pathlib import Path; from hpcncf import paths;"
+        "from hpcncf.records import claims;"
         "claims.take(paths.RunPaths(Path(sys.argv[1])), 'local')"
     )
     subprocess.run([sys.executable, "-c", code, str(run.folder)], check=True)
     assert run.attempts()[0].claim.exists()
-    assert claims.holder(run) is None
+    assert holder(run) is None
 
 
 def test_a_later_process_of_the_same_number_is_not_the_holder(tmp_path: Path) -> None:
     run = RunPaths(tmp_path / "0123456789ab")
-    attempt = claims.take(run, "local")
-    claim = records.read_records(attempt.claim, Claim)
+    attempt = take(run, "local")
+    claim = schema.read_records(attempt.claim, Claim)
     earlier = claim.model_copy(update={"process_started": claim.process_started - 3600})
-    records.write(attempt.claim, earlier)
-    assert claims.holder(run) is None
+    schema.write(attempt.claim, earlier)
+    assert holder(run) is None
 
 
 def test_another_nodes_claim_holds_while_it_gives_signs_of_life(tmp_path: Path) -> None:
     import os
 
     run = RunPaths(tmp_path / "0123456789ab")
-    attempt = claims.take(run, "slurm", "123_4")
-    claim = records.read_records(attempt.claim, Claim)
-    records.write(attempt.claim, claim.model_copy(update={"node": "another-node"}))
-    assert claims.holder(run) is not None
-    old = attempt.claim.stat().st_mtime - claims.SILENT_S - 1
+    attempt = take(run, "slurm", "123_4")
+    claim = schema.read_records(attempt.claim, Claim)
+    schema.write(attempt.claim, claim.model_copy(update={"node": "another-node"}))
+    assert holder(run) is not None
+    old = attempt.claim.stat().st_mtime - SILENT_S - 1
     os.utime(attempt.claim, (old, old))
-    assert claims.holder(run) is None
+    assert holder(run) is None
 
 
 @pytest.mark.parametrize("ahead_s", [-600, 600])
@@ -132,15 +135,15 @@ def test_a_clock_that_is_minutes_off_neither_kills_nor_revives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead_s: int
 ) -> None:
     run = RunPaths(tmp_path / "0123456789ab")
-    attempt = claims.take(run, "slurm", "123_4")
-    claim = records.read_records(attempt.claim, Claim)
-    records.write(attempt.claim, claim.model_copy(update={"node": "another-node"}))
+    attempt = take(run, "slurm", "123_4")
+    claim = schema.read_records(attempt.claim, Claim)
+    schema.write(attempt.claim, claim.model_copy(update={"node": "another-node"}))
     ours = time.time
     monkeypatch.setattr(time, "time", lambda: ours() + ahead_s)
-    assert claims.holder(run) is not None
-    old = attempt.claim.stat().st_mtime - claims.SILENT_S - 1
+    assert holder(run) is not None
+    old = attempt.claim.stat().st_mtime - SILENT_S - 1
     os.utime(attempt.claim, (old, old))
-    assert claims.holder(run) is None
+    assert holder(run) is None
 
 
 def test_a_zombie_is_not_alive() -> None:
@@ -148,26 +151,26 @@ def test_a_zombie_is_not_alive() -> None:
     started = psutil.Process(child.pid).create_time()
     while psutil.Process(child.pid).status() != psutil.STATUS_ZOMBIE:
         pass
-    assert not claims.same_process(child.pid, started)
+    assert not same_process(child.pid, started)
     child.wait()
-    assert not claims.same_process(child.pid, started)
+    assert not same_process(child.pid, started)
 
 
 def test_the_attempt_of_one_start_of_a_job_is_not_an_earlier_starts(tmp_path: Path) -> None:
     run = RunPaths(tmp_path / "0123456789ab")
-    attempt = claims.take(run, "slurm", "7_2", 0, 0)
-    assert claims.of_start(run, "7_2", 0) == attempt
-    assert claims.of_start(run, "7_2", 1) is None
-    assert claims.of_start(run, "7_3", 0) is None
-    assert claims.of_start(run, None, None) is None
+    attempt = take(run, "slurm", "7_2", 0, 0)
+    assert of_start(run, "7_2", 0) == attempt
+    assert of_start(run, "7_2", 1) is None
+    assert of_start(run, "7_3", 0) is None
+    assert of_start(run, None, None) is None
 
 
 def test_an_attempt_knows_when_a_later_one_was_begun(tmp_path: Path) -> None:
     run = RunPaths(tmp_path / "0123456789ab")
-    first = claims.take(run, "slurm", "7", 0, 0)
-    assert claims.overtaken(run, first) is None
-    claims.take(run, "slurm", "7", 1, 1)
-    assert claims.overtaken(run, first) == 2
+    first = take(run, "slurm", "7", 0, 0)
+    assert overtaken(run, first) is None
+    take(run, "slurm", "7", 1, 1)
+    assert overtaken(run, first) == 2
 
 
 def test_on_a_full_disk_no_half_of_a_claim_is_left(
@@ -176,8 +179,8 @@ def test_on_a_full_disk_no_half_of_a_claim_is_left(
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(records, "NamedTemporaryFile", full)
-    monkeypatch.setattr(records, "FULL_S", 0.0)
+    monkeypatch.setattr(schema, "NamedTemporaryFile", full)
+    monkeypatch.setattr(schema, "FULL_S", 0.0)
     with pytest.raises(OSError, match="No space left"):
-        claims.take(RunPaths(tmp_path), "shell")
+        take(RunPaths(tmp_path), "shell")
     assert list(tmp_path.iterdir()) == []

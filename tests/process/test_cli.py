@@ -12,9 +12,13 @@ import pytest
 from conftest import FakeSlurm
 from make_results import plan_of
 
-from hpcncf import cli, jobfile, records, results, submissions
-from hpcncf.cli import layout
+from hpcncf import cli
+from hpcncf.cli.output import ID, table_layout
+from hpcncf.job import load
 from hpcncf.paths import ResultPaths
+from hpcncf.records.results_folder import leave_plan
+from hpcncf.records.schema import read_records, write, write_text
+from hpcncf.records.submissions import Submission, SubmittedJob, begin
 
 JobFile = Callable[[str], Path]
 ROOT = Path(__file__).parents[2]
@@ -61,7 +65,7 @@ def test_without_a_verb_the_help_is_printed(said: Said, capsys: pytest.CaptureFi
     with pytest.raises(SystemExit, match="0"):
         cli.main(["--help"])
     assert out == capsys.readouterr().out
-    assert all(f"\n    {verb}" in out for verb in cli.VERBS)
+    assert all(f"\n  {verb}" in out for verb in cli.VERBS)
 
 
 def test_plan_touches_nothing(here: Path, job_file: JobFile, said: Said) -> None:
@@ -129,9 +133,9 @@ def test_plan_prints_plain_scripts_of_what_is_left(
     here: Path, job_file: JobFile, said: Said
 ) -> None:
     job_file("repeats: 3\n")
-    job = jobfile.load_jobfile(here / "job.yaml")
+    job = load.load_jobfile(here / "job.yaml")
     paths = ResultPaths(here / "elsewhere")
-    plan = results.leave_plan(paths, job, jobfile.plan(job, here / "job.yaml"))
+    plan = leave_plan(paths, job, load.plan(job, here / "job.yaml"))
     make_results.complete(paths, plan.runs[:1])
     code, out, _ = said("plan", "job.yaml", "-s", "site=gpu", "--results", "elsewhere", "--by-hand")
     assert code == 0
@@ -176,9 +180,9 @@ def test_plan_says_when_no_script_is_left(
     here: Path, job_file: JobFile, said: Said, option: str
 ) -> None:
     job_file("")
-    job = jobfile.load_jobfile(here / "job.yaml")
+    job = load.load_jobfile(here / "job.yaml")
     paths = ResultPaths(here / "elsewhere")
-    plan = results.leave_plan(paths, job, jobfile.plan(job, here / "job.yaml"))
+    plan = leave_plan(paths, job, load.plan(job, here / "job.yaml"))
     make_results.complete(paths, plan.runs)
     code, out, err = said("plan", "job.yaml", "--results", "elsewhere", option)
     assert (code, out) == (0, "")
@@ -235,8 +239,8 @@ def test_plan_says_what_is_complete_and_what_is_left(
 ) -> None:
     job_file("repeats: 3\n")
     paths = ResultPaths(here / "results/tiny")
-    job = jobfile.load_jobfile(here / "job.yaml")
-    plan = results.leave_plan(paths, job, jobfile.plan(job, here / "job.yaml"))
+    job = load.load_jobfile(here / "job.yaml")
+    plan = leave_plan(paths, job, load.plan(job, here / "job.yaml"))
     make_results.complete(paths, plan.runs[:2])
     out = said("plan", "job.yaml")[1]
     assert "job tiny: 3 runs, at most 0.10 core-hours\n" in out
@@ -250,9 +254,9 @@ def test_retry_tells_of_what_it_waits_for_and_not_of_what_was_complete(
 ) -> None:
     job_file("repeats: 2\n")
     paths = ResultPaths(here / "results/tiny")
-    job = jobfile.load_jobfile(here / "job.yaml")
-    plan = results.leave_plan(paths, job, jobfile.plan(job, here / "job.yaml"))
-    done, missing = (run.id[: layout.ID] for run in plan.runs)
+    job = load.load_jobfile(here / "job.yaml")
+    plan = leave_plan(paths, job, load.plan(job, here / "job.yaml"))
+    done, missing = (run.id[:ID] for run in plan.runs)
     make_results.complete(paths, plan.runs[:1])
     code, out, _ = said("retry", "results/tiny", "--wait", "--cluster", "local")
     assert code == 0
@@ -395,9 +399,9 @@ def test_logs_of_a_slurm_task_are_submitits(here: Path, said: Said) -> None:
     paths = demo(here)
     run = plan_of(paths).runs[0]
     claim = make_results.claim(run).model_copy(update={"slurm_job_id": "8_0"})
-    records.write(paths.run(run.id).attempt(1).claim, claim)
+    write(paths.run(run.id).attempt(1).claim, claim)
     for ending, text in (("out", "said\n"), ("err", "warned\n")):
-        records.write_text(paths.submitit("ann") / f"8_0_0_log.{ending}", text)
+        write_text(paths.submitit("ann") / f"8_0_0_log.{ending}", text)
     assert said("logs", run.id)[1] == "said\nwarned\n", "a traceback is what comes last"
 
 
@@ -409,11 +413,11 @@ def test_a_log_without_a_line_says_so(here: Path, said: Said) -> None:
 
 
 def submitted_to_slurm(paths: ResultPaths, run_id: str, job_id: str) -> None:
-    file = submissions.begin(paths, "slurm", [run_id], again=False)
-    jobs = [submissions.SubmittedJob(id=job_id, runs=[run_id])]
-    sent = records.read_records(file, submissions.Submission).model_copy(update={"jobs": jobs})
-    records.write(file, sent)
-    records.write_text(paths.submitit("ann") / f"{job_id}_0_log.err", f"of job {job_id}\n")
+    file = begin(paths, "slurm", [run_id], again=False)
+    jobs = [SubmittedJob(id=job_id, runs=[run_id])]
+    sent = read_records(file, Submission).model_copy(update={"jobs": jobs})
+    write(file, sent)
+    write_text(paths.submitit("ann") / f"{job_id}_0_log.err", f"of job {job_id}\n")
 
 
 def test_logs_of_a_job_that_took_no_attempt_are_submitits(here: Path, said: Said) -> None:
@@ -462,10 +466,10 @@ def test_logs_of_a_folder_say_where_its_runs_are_listed(here: Path, said: Said) 
 def test_cancel_in_slurm_is_one_scancel(here: Path, said: Said, fake_slurm: FakeSlurm) -> None:
     paths = demo(here)
     runs = [run.id for run in plan_of(paths).runs]
-    file = submissions.begin(paths, "slurm", runs, again=False)
-    jobs = [submissions.SubmittedJob(id=f"8_{task}", runs=[run]) for task, run in enumerate(runs)]
-    sent = records.read_records(file, submissions.Submission).model_copy(update={"jobs": jobs})
-    records.write(file, sent)
+    file = begin(paths, "slurm", runs, again=False)
+    jobs = [SubmittedJob(id=f"8_{task}", runs=[run]) for task, run in enumerate(runs)]
+    sent = read_records(file, Submission).model_copy(update={"jobs": jobs})
+    write(file, sent)
     fake_slurm.answer("squeue", "8_2|RUNNING|None\n8_3|PENDING|Priority\n")
     fake_slurm.answer("sacct", "8_4|TIMEOUT|0:0\n8_5|FAILED|1:0\n")
     told = json.loads(said("cancel", "--all", "results/demo", "--json")[1])["cancelled"]
@@ -514,12 +518,12 @@ def test_retry_goes_where_it_was_submitted_last(
 
 
 def test_a_table_passes_no_escape_sequence_to_the_terminal() -> None:
-    assert layout.table_layout(["run"], [["\x1b[31mred\x07\x00"]]).splitlines()[1] == "?[31mred??"
+    assert table_layout(["run"], [["\x1b[31mred\x07\x00"]]).splitlines()[1] == "?[31mred??"
 
 
 def test_a_table_wraps_its_last_column_into_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
-    text = layout.table_layout(["a", "why"], [["x" * 20, "word " * 20], ["y", ""]])
+    text = table_layout(["a", "why"], [["x" * 20, "word " * 20], ["y", ""]])
     assert max(map(len, text.splitlines())) <= 60
     assert text.count("word") == 20
 

@@ -11,15 +11,16 @@ from typing import Any
 import make_results
 import pytest
 
-from hpcncf import claims, records
-from hpcncf import plan as planning
 from hpcncf.cli import main
-from hpcncf.collect import Collected, as_csv, collect, write
+from hpcncf.collect import resource_columns
+from hpcncf.collect.collect import COLUMNS, Collected, as_csv, collect, write
+from hpcncf.collect.training_columns import EVALUATION, SYNC, figures_trained, phase_shares
 from hpcncf.errors import UsageError
+from hpcncf.job.plan import Plan, Run, merged
 from hpcncf.paths import ResultPaths
-from hpcncf.plan import Plan, Run
-from hpcncf.records import RankRecord
-from hpcncf.tables import account, rows, trained
+from hpcncf.records import schema
+from hpcncf.records.claims import take
+from hpcncf.records.schema import RankRecord
 
 TABLES = ("runs", "attempts", "ranks", "cores", "epochs")
 
@@ -65,9 +66,9 @@ def test_every_planned_run_has_a_row_whatever_became_of_it(tmp_path: Path) -> No
     assert [row["run_id"] for row in written(paths, "runs")] == [run.id for run in plan.runs]
 
 
-@pytest.mark.parametrize("table", rows.COLUMNS)
+@pytest.mark.parametrize("table", COLUMNS)
 def test_no_table_has_a_column_twice(table: str) -> None:
-    assert len(set(rows.COLUMNS[table])) == len(rows.COLUMNS[table])
+    assert len(set(COLUMNS[table])) == len(COLUMNS[table])
 
 
 def test_nothing_changed_gives_the_same_bytes(tmp_path: Path) -> None:
@@ -86,7 +87,7 @@ def test_retired_runs_are_kept_and_do_not_count(tmp_path: Path) -> None:
     paths = make_results.demo(tmp_path, repeats=1)
     old = make_results.plan_of(paths)
     kept = old.model_copy(update={"runs": old.runs[:2]})
-    records.write_text(paths.plan, planning.merged(old, kept).model_dump_json())
+    schema.write_text(paths.plan, merged(old, kept).model_dump_json())
     make_results.complete(paths, old.runs[:2])
     found = collect(paths)
     assert len(found.runs) == 6
@@ -190,7 +191,7 @@ def test_ranks_that_overlap_are_timed_from_first_start_to_last_end(tmp_path: Pat
     first.started_at, first.ended_at = start.isoformat(), (start + timedelta(seconds=9)).isoformat()
     second.started_at = (start + timedelta(seconds=1)).isoformat()
     second.ended_at = (start + timedelta(seconds=11)).isoformat()
-    assert account.elapsed([first, second]) == 11
+    assert resource_columns.elapsed([first, second]) == 11
 
 
 def test_speed_is_all_ranks_instances_over_the_slowest_ranks_time(tmp_path: Path) -> None:
@@ -204,7 +205,7 @@ def test_speed_is_all_ranks_instances_over_the_slowest_ranks_time(tmp_path: Path
         record.training.counted_s = seconds
         for epoch in record.training.epochs:
             epoch.training_s = epoch_s
-    found = account.settle(run, ranks, None)
+    found = resource_columns.settle(run, ranks, None)
     assert found["instances_per_s"] == 250
     assert found["seconds_per_epoch"] == 5
     assert found["core_s_per_epoch"] == 10
@@ -217,10 +218,10 @@ def test_an_epoch_cut_short_is_extrapolated_and_says_so(tmp_path: Path) -> None:
     record = make_results.rank_record(run, 0)
     assert record.training
     record.training.counted_instances, record.training.counted_s = 1000, 2.0
-    found = account.settle(run, [record], epoch_instances=50_000)
+    found = resource_columns.settle(run, [record], epoch_instances=50_000)
     assert found["seconds_per_epoch"] == 100
     assert found["epoch_extrapolated"]
-    assert account.settle(run, [record], None)["seconds_per_epoch"] is None
+    assert resource_columns.settle(run, [record], None)["seconds_per_epoch"] is None
 
 
 def test_whole_epochs_before_the_cut_are_measured_not_extrapolated(tmp_path: Path) -> None:
@@ -232,10 +233,10 @@ def test_whole_epochs_before_the_cut_are_measured_not_extrapolated(tmp_path: Pat
     first.training_s = 7.0
     for epoch in rest:
         epoch.instances = 10
-    found = account.settle(run, [record], epoch_instances=first.instances)
+    found = resource_columns.settle(run, [record], epoch_instances=first.instances)
     assert (found["seconds_per_epoch"], found["epoch_extrapolated"]) == (7.0, False)
     assert found["instances_per_epoch"] == first.instances
-    assert account.settle(run, [record], None)["instances_per_epoch"] is None, (
+    assert resource_columns.settle(run, [record], None)["instances_per_epoch"] is None, (
         "only a part is known"
     )
 
@@ -249,7 +250,7 @@ def test_a_resumed_runs_epoch_is_that_of_the_attempt_that_has_the_other_figures(
         record.training.resumed_epoch = 1
         for epoch, seconds in zip(record.training.epochs, (100.0, 3.0, 5.0), strict=True):
             epoch.training_s = seconds
-    assert account.settle(run, ranks, None)["seconds_per_epoch"] == 4
+    assert resource_columns.settle(run, ranks, None)["seconds_per_epoch"] == 4
 
 
 @pytest.mark.parametrize(
@@ -271,7 +272,7 @@ def test_usable_cores_are_each_nodes_union_within_its_quota(
     for record, cpus, node in zip(ranks, masks, nodes, strict=True):
         record.cores = record.cores.model_copy(update={"cpus": cpus, "quota": quota})
         record.node_index = node
-    assert account.usable(ranks) == usable
+    assert resource_columns.usable(ranks) == usable
 
 
 def test_fewer_usable_than_allocated_cores_is_a_warning(tmp_path: Path) -> None:
@@ -297,7 +298,7 @@ def test_an_efficiency_above_one_is_kept_and_flagged(tmp_path: Path) -> None:
 
 def test_phase_shares_add_up_to_one(tmp_path: Path) -> None:
     _, ranks = two_ranks(tmp_path)
-    shares = trained.phase_shares([record.training for record in ranks if record.training])
+    shares = phase_shares([record.training for record in ranks if record.training])
     assert sum(shares.values()) == pytest.approx(1)
     assert shares["sync_share"] > 0
 
@@ -305,7 +306,7 @@ def test_phase_shares_add_up_to_one(tmp_path: Path) -> None:
 def test_what_a_step_gives_to_synchronising_is_a_mean_over_ranks(tmp_path: Path) -> None:
     run, ranks = two_ranks(tmp_path)
     told = [record.training for record in ranks if record.training]
-    figures = trained.figures_trained(run, ranks, 2.0, None)
+    figures = figures_trained(run, ranks, 2.0, None)
     # All gradients of the model, float32, in each step.
     assert (figures["sync_over"], figures["sync_bytes_per_step"]) == ("gloo", 4 * 74_673)
     waited_s, steps = (
@@ -320,7 +321,7 @@ def test_the_slowest_rank_tells_how_fast_an_evaluation_is(tmp_path: Path) -> Non
     assert ranks[1].training
     for number, epoch in enumerate(ranks[1].training.epochs):
         epoch.evaluation_s = 0.5 + number  # the other rank takes 0.4
-    told = trained.figures_trained(run, ranks, 2.0, None)
+    told = figures_trained(run, ranks, 2.0, None)
     assert told["seconds_per_evaluation"] == 1.5
     assert told["evaluation_pairs_per_s"] == pytest.approx(65_400 / 1.5)
 
@@ -332,19 +333,19 @@ def test_of_records_that_tell_no_pairs_and_of_no_evaluation_there_is_no_speed(
     every = [epoch for rank in ranks if rank.training for epoch in rank.training.epochs]
     for epoch in every:
         epoch.evaluation_pairs = None
-    told = trained.figures_trained(run, ranks, 2.0, None)
+    told = figures_trained(run, ranks, 2.0, None)
     assert (told["seconds_per_evaluation"], told["evaluation_pairs_per_s"]) == (0.4, None)
     for epoch in every:
         epoch.hr10, epoch.evaluation_s = None, 0.0
-    told = trained.figures_trained(run, ranks, 2.0, None)
-    assert {told[name] for name in trained.EVALUATION} == {None}
+    told = figures_trained(run, ranks, 2.0, None)
+    assert {told[name] for name in EVALUATION} == {None}
 
 
 def test_one_rank_gives_nothing_to_synchronising(tmp_path: Path) -> None:
     paths = make_results.demo(tmp_path, repeats=1)
     run = shaped(paths, tasks=1)
-    figures = trained.figures_trained(run, [make_results.rank_record(run, 0)], 1.0, None)
-    assert {figures[name] for name in trained.SYNC} == {None}
+    figures = figures_trained(run, [make_results.rank_record(run, 0)], 1.0, None)
+    assert {figures[name] for name in SYNC} == {None}
 
 
 def test_epochs_keep_the_slowest_ranks_time(tmp_path: Path) -> None:
@@ -352,10 +353,10 @@ def test_epochs_keep_the_slowest_ranks_time(tmp_path: Path) -> None:
     run = shaped(paths, tasks=2)
     make_results.leave(paths, run)
     path = paths.run(run.id).attempt(1).rank(1)
-    late = records.read_records(path, RankRecord)
+    late = schema.read_records(path, RankRecord)
     assert late.training
     late.training.epochs[0].training_s = 1000.0
-    records.write(path, late)
+    schema.write(path, late)
     epochs = [row for row in collect(paths).epochs if row["run_id"] == run.id]
     assert [epoch["epoch"] for epoch in epochs] == [0, 1, 2]
     assert epochs[0]["training_s"] == 1000
@@ -374,7 +375,7 @@ def test_core_means_are_weighted_by_the_windows_lengths(tmp_path: Path) -> None:
             "ours": [[1.0, 0.2]],
         }
     )
-    records.write(paths.run(run.id).attempt(1).node(0), node)
+    schema.write(paths.run(run.id).attempt(1).node(0), node)
     (core,) = collect(paths).cores
     assert core["cpu"] == 5
     assert core["busy_mean"] == pytest.approx((1 * 1 + 3 * 0.6) / 4)
@@ -445,7 +446,7 @@ def test_a_notebook_gets_the_tables_as_frames(tmp_path: Path) -> None:
     frames = found.frames()
     assert list(frames) == list(TABLES)
     for name in TABLES:
-        assert list(frames[name].columns) == rows.COLUMNS[name]
+        assert list(frames[name].columns) == COLUMNS[name]
     runs = frames["runs"]
     assert len(runs) == 12
     assert runs["instances_per_s"].count() == 7
@@ -476,7 +477,7 @@ def test_a_command_that_ended_badly_has_told_all(
 
 def test_a_command_that_still_runs_has_not(tmp_path: Path) -> None:
     paths = make_results.command_plan(tmp_path)
-    claims.take(paths.run(make_results.plan_of(paths).runs[0].id), "run")
+    take(paths.run(make_results.plan_of(paths).runs[0].id), "run")
     assert main(["collect", str(paths.folder)]) == 3
 
 
@@ -525,7 +526,7 @@ def test_a_node_whose_series_differ_in_length_is_named_and_skipped(tmp_path: Pat
     run = shaped(paths, tasks=1)
     make_results.leave(paths, run)
     node = make_results.node_record(run, windows=3).model_copy(update={"steal": [0.0]})
-    records.write(paths.run(run.id).attempt(1).node(0), node)
+    schema.write(paths.run(run.id).attempt(1).node(0), node)
     found = collect(paths)
     assert found.cores == []
     assert any("node-0.json" in told and "not of 3 windows" in told for told in found.skipped)

@@ -17,13 +17,13 @@ from hpcncf import cli
 def test_a_script_for_each_shell_knows_every_verb(
     shell: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["completion", shell]) == 0
+    assert cli.main(["--print-completion", shell]) == 0
     script = capsys.readouterr().out
     assert all(verb in script for verb in cli.VERBS)
 
 
 def test_bash_takes_the_script(capsys: pytest.CaptureFixture[str]) -> None:
-    cli.main(["completion", "bash"])
+    cli.main(["--print-completion", "bash"])
     script = capsys.readouterr().out
     subprocess.run(["bash", "-n"], input=script, text=True, check=True)
 
@@ -75,10 +75,28 @@ def read_until(terminal: int, mark: str) -> str:
 def test_bash_completes_paths(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str, completed: str
 ) -> None:
-    cli.main(["completion", "bash"])
+    cli.main(["--print-completion", "bash"])
     (tmp_path / "script").write_text(capsys.readouterr().out)
     (tmp_path / "results/demo").mkdir(parents=True)
     (tmp_path / "out").mkdir()
     for name in ("job.yaml", "data.csv", "train.py", "result.txt"):
         (tmp_path / name).touch()
     assert typed(tmp_path, line) == completed
+
+
+@pytest.mark.parametrize("verb", cli.RETIRED)
+def test_a_retired_command_names_the_new_one(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([verb, "anything"]) == 2
+    assert cli.RETIRED[verb] in capsys.readouterr().err
+
+
+def test_help_lists_each_command_in_its_group_by_at_most_eight_words(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["--help"])
+    lines = capsys.readouterr().out.splitlines()
+    for group, verbs in cli.GROUPS.items():
+        start = lines.index(f"{group}:") + 1
+        assert [line.split()[0] for line in lines[start : start + len(verbs)]] == list(verbs)
+        assert all(len(line.split()) <= 9 for line in lines[start : start + len(verbs)])

@@ -13,14 +13,13 @@ import numpy as np
 import pytest
 from make_results import of_format_3
 
-from hpcncf.ncf.data import manifest, movielens, prepared, synthetic
+from hpcncf.ncf.data import movielens, prepared, synthetic
+from hpcncf.ncf.data.arrays import context_of, slices
 from hpcncf.ncf.data.buckets import SLOTS
-from hpcncf.ncf.data.columns import slices
-from hpcncf.ncf.data.manifest import DataError, OtherFormat
+from hpcncf.ncf.data.manifest import NAME, DataError, OtherFormat, outline, read
+from hpcncf.ncf.data.prepare import Recipe, Written, write
 from hpcncf.ncf.data.prepared import load
-from hpcncf.ncf.data.rows import context_of
-from hpcncf.ncf.data.splitting import Counts
-from hpcncf.ncf.data.writing import Recipe, Written, write
+from hpcncf.ncf.data.split import Counts
 
 
 def prepare(folder: Path, seed: int = 1, force: bool = False) -> Written:
@@ -122,9 +121,9 @@ def test_the_key_follows_from_the_input_not_from_its_file_name() -> None:
 
 def test_the_same_data_is_left_alone(tmp_path: Path) -> None:
     prepare(tmp_path / "data")
-    before = (tmp_path / "data" / manifest.NAME).stat().st_mtime_ns
+    before = (tmp_path / "data" / NAME).stat().st_mtime_ns
     assert prepare(tmp_path / "data").outcome == "already there"
-    assert (tmp_path / "data" / manifest.NAME).stat().st_mtime_ns == before
+    assert (tmp_path / "data" / NAME).stat().st_mtime_ns == before
 
 
 def test_other_data_is_refused_and_replaced_only_by_force(tmp_path: Path) -> None:
@@ -295,7 +294,7 @@ def test_data_without_context_or_test_rows_loads(tmp_path: Path) -> None:
 
 def test_a_manifest_with_a_wrong_value_is_told_in_one_line(tmp_path: Path) -> None:
     prepare(tmp_path / "data")
-    path = tmp_path / "data" / manifest.NAME
+    path = tmp_path / "data" / NAME
     path.write_text(path.read_text().replace('"users": 8', '"users": "eight"'))
     with pytest.raises(DataError, match=r"manifest.json: users: .*came 'eight': prepare it again$"):
         load(tmp_path / "data")
@@ -313,7 +312,7 @@ def test_a_manifest_whose_counts_cannot_be_is_told_in_one_line(
     tmp_path: Path, name: str, value: int, told: str
 ) -> None:
     prepare(tmp_path / "data")
-    path = tmp_path / "data" / manifest.NAME
+    path = tmp_path / "data" / NAME
     path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
     with pytest.raises(DataError, match=rf"manifest\.json: {name}: {told}: prepare it again$"):
         load(tmp_path / "data")
@@ -321,9 +320,9 @@ def test_a_manifest_whose_counts_cannot_be_is_told_in_one_line(
 
 @pytest.mark.parametrize("plain", ["[]", "null", "4"])
 def test_json_that_is_no_manifest_is_told(tmp_path: Path, plain: str) -> None:
-    (tmp_path / manifest.NAME).write_text(plain)
+    (tmp_path / NAME).write_text(plain)
     with pytest.raises(DataError, match=r"manifest\.json: not a manifest of prepared data: came"):
-        manifest.read(tmp_path)
+        read(tmp_path)
 
 
 def test_a_folder_of_an_earlier_format_is_refused_with_what_makes_it_again(tmp_path: Path) -> None:
@@ -342,15 +341,15 @@ def test_a_folder_of_an_earlier_format_is_refused_with_what_makes_it_again(tmp_p
 
 def test_a_folder_of_a_later_format_asks_for_a_later_hpcncf(tmp_path: Path) -> None:
     prepare(tmp_path / "data")
-    path = tmp_path / "data" / manifest.NAME
+    path = tmp_path / "data" / NAME
     path.write_text(path.read_text().replace('"format_version": 4', '"format_version": 5'))
     with pytest.raises(OtherFormat, match=r"format 5, this hpcncf reads 4: update hpcncf$"):
-        manifest.read(path.parent)
+        read(path.parent)
 
 
 def test_the_outline_of_an_earlier_format_is_read(tmp_path: Path) -> None:
     before = prepare(tmp_path / "data").manifest
     of_format_3(tmp_path / "data")
-    found = manifest.outline(tmp_path / "data")
+    found = outline(tmp_path / "data")
     assert (found.format_version, found.key, found.title) == (3, before.key, before.title)
     assert (found.train_rows, found.test_rows) == (90, 8)

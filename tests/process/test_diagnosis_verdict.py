@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from make_evidence import command, evidence
 
-from hpcncf_analysis.diagnosis import verdict
-from hpcncf_analysis.diagnosis.finding import CAUSES, Cause, Finding
+from hpcncf_analysis.diagnosis import diagnose
+from hpcncf_analysis.diagnosis.evidence import CAUSES, Cause, Finding
 
 SLOW_INPUT = {"input": 0.7, "forward": 0.1, "backward": 0.1, "optimizer": 0.1}
 PER_SAMPLE = {"loader": "per_sample", "engine": "reference", "sync": "dense"}
@@ -21,23 +21,23 @@ def finding(cause: Cause, share: float) -> Finding:
 
 
 def causes(*found: Finding) -> list[str]:
-    return [each.cause for each in verdict.ordered(found)]
+    return [each.cause for each in diagnose.ordered(found)]
 
 
 def test_a_run_that_keeps_its_cores_busy_is_healthy() -> None:
-    told = verdict.judged(evidence(allocated=2))
+    told = diagnose.judged(evidence(allocated=2))
     assert (told.verdict, told.findings, told.missing) == ("healthy", (), ())
 
 
 @pytest.mark.parametrize("phases", [{}, {"phases": SLOW_INPUT, "training": PER_SAMPLE}])
 def test_memory_that_grows_is_an_alert_whatever_the_verdict(phases: dict[str, Any]) -> None:
-    [told] = verdict.judged(evidence(memory_growth_mib=2048.0, **phases)).alerts
+    [told] = diagnose.judged(evidence(memory_growth_mib=2048.0, **phases)).alerts
     assert told.startswith("memory grew steadily, by 2,048")
-    assert verdict.judged(evidence(**phases)).alerts == ()
+    assert diagnose.judged(evidence(**phases)).alerts == ()
 
 
 def test_idle_cores_that_nothing_explains_are_unknown() -> None:
-    told = verdict.judged(command(used=0.3))
+    told = diagnose.judged(command(used=0.3))
     assert told.verdict == "unknown"
     assert told.missing[0] == "why 70\u202f% of the usable cores' time was not used"
 
@@ -60,7 +60,7 @@ def test_what_costs_more_than_twice_as_much_needs_no_explaining() -> None:
 
 
 def test_a_run_too_short_is_that_before_all_else() -> None:
-    told = verdict.judged(
+    told = diagnose.judged(
         evidence(elapsed_s=4.0, training_s=2.0, startup_s=1.5, allocated=4, usable=1)
     )
     assert told.primary is not None
@@ -73,23 +73,23 @@ def test_the_forums_run_is_told_from_one_confined_to_a_core() -> None:
     naive = evidence(allocated=5, used=1.0, training=PER_SAMPLE, phases=SLOW_INPUT, threads=5)
     bound = evidence(allocated=5, usable=1, training=PER_SAMPLE, phases=SLOW_INPUT)
     for told, cause in ((naive, "python_input"), (bound, "one_core_confinement")):
-        judged = verdict.judged(told)
+        judged = diagnose.judged(told)
         assert judged.primary is not None
         assert judged.primary.cause == cause
 
 
 def test_records_that_lack_a_rank_say_so() -> None:
-    assert "the record of 1 rank" in verdict.judged(evidence(world_size=2)).missing
+    assert "the record of 1 rank" in diagnose.judged(evidence(world_size=2)).missing
 
 
 def test_a_run_that_did_not_complete_is_not_called_healthy() -> None:
-    told = verdict.judged(evidence(failed="rank 0 failed: MemoryError"))
+    told = diagnose.judged(evidence(failed="rank 0 failed: MemoryError"))
     assert told.verdict == "unknown"
     assert "MemoryError" in told.missing[0]
 
 
 def test_a_cause_in_a_run_that_failed_does_not_hide_the_failure() -> None:
-    told = verdict.judged(evidence(failed="rank 0 failed: MemoryError", evaluation_s=90.0))
+    told = diagnose.judged(evidence(failed="rank 0 failed: MemoryError", evaluation_s=90.0))
     assert told.verdict == "cause"
     assert "MemoryError" in told.missing[0]
 
@@ -100,7 +100,7 @@ some = st.lists(st.builds(finding, st.sampled_from(CAUSES), share), max_size=6)
 
 @given(some)
 def test_ordering_loses_and_invents_nothing(found: list[Finding]) -> None:
-    assert sorted(map(repr, verdict.ordered(found))) == sorted(map(repr, found))
+    assert sorted(map(repr, diagnose.ordered(found))) == sorted(map(repr, found))
 
 
 number = st.one_of(st.none(), st.floats(0.0, 1e6))
@@ -117,21 +117,21 @@ others = ("runnable", "others_cores", "throttled_s", "memory_pressure_s", "rows_
 def test_no_record_is_too_odd_to_judge(
     odd: dict[str, Any], trained: bool, used: float, elapsed_s: float
 ) -> None:
-    told = verdict.judged(
+    told = diagnose.judged(
         evidence(allocated=8, used=used, trained=trained, elapsed_s=elapsed_s, **odd)
     )
     assert told.verdict in ("cause", "healthy", "unknown")
     assert all(0 <= found.share <= 1 for found in told.findings)
 
 
-@pytest.mark.parametrize("cause", verdict.EXPLAINS)
+@pytest.mark.parametrize("cause", diagnose.EXPLAINS)
 def test_nothing_explains_what_explains_it(cause: Cause) -> None:
-    for explained in verdict.EXPLAINS[cause]:
-        assert cause not in verdict.EXPLAINS.get(explained, ())
+    for explained in diagnose.EXPLAINS[cause]:
+        assert cause not in diagnose.EXPLAINS.get(explained, ())
 
 
 def test_a_run_that_never_came_to_its_first_step_was_bound_by_its_start() -> None:
-    told = verdict.judged(
+    told = diagnose.judged(
         evidence(elapsed_s=120.0, startup_s=120.0, phases={}, training_s=None, failed="stopped")
     )
     assert told.primary is not None

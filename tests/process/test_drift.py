@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 from trained import POSITIVES, furthest, trained, typical
 
-from hpcncf.ncf.data import prepared, synthetic
-from hpcncf.ncf.data.prepared import Prepared
-from hpcncf.ncf.native import library
+from hpcncf.ncf.data import synthetic
+from hpcncf.ncf.data.prepared import Prepared, load
+from hpcncf.ncf.engines.native.library import built
 
 STEPS = 500
-NATIVE = pytest.mark.skipif(not library.built(), reason="engine native was not built here")
+NATIVE = pytest.mark.skipif(not built(), reason="engine native was not built here")
 ENGINES = ["rowwise", pytest.param("native", marks=NATIVE)]
 
 
@@ -21,7 +21,7 @@ def sparse_rows(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     """Data of which a step of eight positives has few rows, so that the others idle for long."""
     folder = tmp_path_factory.mktemp("data") / "wide"
     synthetic.prepare(folder, users=300, items=2000, train_rows=POSITIVES * STEPS, context=5)
-    return prepared.load(folder)
+    return load(folder)
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcncf.monitor.cores import usable_cpus
+from hpcncf.monitor.cgroup import usable_cpus
 
 JOB = """\
 # Does a second rank help?

@@ -9,7 +9,7 @@ import pytest
 
 REGISTERED = """
 import atexit, sys
-from hpcncf.rank import ending
+from hpcncf.worker import recorder as ending
 atexit.register(print, "registered", end=".")
 
 class Late:

@@ -13,15 +13,16 @@ from hypothesis import strategies as st
 from make_runs import planned, tiny, trainer
 from test_ranking import BOTH, by_forward, cases, whole_numbers
 
-from hpcncf.ncf import engine, model
+from hpcncf.job.spec import Model, Training
+from hpcncf.ncf import model
 from hpcncf.ncf.data.prepared import Prepared
+from hpcncf.ncf.engines import base
+from hpcncf.ncf.engines.native.library import built
+from hpcncf.ncf.evaluate import Candidates
 from hpcncf.ncf.instances import Schedule
-from hpcncf.ncf.native import library
-from hpcncf.ncf.phases import StepClock
-from hpcncf.ncf.ranking import Candidates
-from hpcncf.spec import Model, Training
+from hpcncf.ncf.step_clock import StepClock
 
-NEEDS_NATIVE = pytest.mark.skipif(not library.built(), reason="engine native was not built here")
+NEEDS_NATIVE = pytest.mark.skipif(not built(), reason="engine native was not built here")
 ENGINES = ["reference", "rowwise", pytest.param("native", marks=NEEDS_NATIVE)]
 EVERY = pytest.mark.parametrize("name", ENGINES)
 
@@ -35,7 +36,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def ranks(of: engine.Engine, data: Prepared, candidates: Candidates) -> list[int]:
+def ranks(of: base.Engine, data: Prepared, candidates: Candidates) -> list[int]:
     found: list[int] = torch.cat(list(of.ranks(data, 0, len(data.test_users), candidates))).tolist()
     return found
 
@@ -54,8 +55,8 @@ def test_an_engine_ranks_as_scoring_each_pair_does(
     net, training = whole_numbers(sizes, data, seed), Training(engine=name)
     expected = by_forward(net, data, candidates)
     schedule = Schedule(data.manifest.train_rows, 256)
-    ground = engine.Ground(data, sizes, schedule, threads=1)
-    made = engine.made(net, training, 1, torch.device("cpu"), StepClock(1, 1), ground)
+    ground = base.Ground(data, sizes, schedule, threads=1)
+    made = base.made(net, training, 1, torch.device("cpu"), StepClock(1, 1), ground)
     assert ranks(made, data, candidates) == expected
 
 
@@ -78,7 +79,7 @@ def test_what_is_ranked_is_what_training_settled(name: str, data: Path, tmp_path
 def test_all_engines_reach_the_same_quality(data: Path, tmp_path: Path) -> None:
     """On the same instances: what differs is rounding, and with it a rank here and there."""
     reached = {}
-    for name in ["reference", "rowwise", *(["native"] if library.built() else [])]:
+    for name in ["reference", "rowwise", *(["native"] if built() else [])]:
         trained = trainer(planned(data, engine=name, epochs=3), tmp_path / name)
         trained.train()
         last = trained.record().epochs[-1]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcncf import environment
-from hpcncf.git import checkout as checkout_of
+from hpcncf.records.code_version import checkout as checkout_of
+from hpcncf.records.host import cpu_model, describe, version
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -24,7 +24,7 @@ def git(folder: Path, *arguments: str) -> str:
 
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("hpcncf.git.TIMEOUT_S", 120)
+    monkeypatch.setattr("hpcncf.records.code_version.TIMEOUT_S", 120)
     git(tmp_path, "init", "--quiet")
     (tmp_path / "code.py").write_text("a = 1\n")
     (tmp_path / ".gitignore").write_text("ignored/\n")
@@ -34,7 +34,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_it_is_plain_data_with_versions_and_machine() -> None:
-    about = environment.describe()
+    about = describe()
     json.dumps(about, allow_nan=False)
     assert about["python"].count(".") == 2
     assert about["torch"]
@@ -45,20 +45,20 @@ def test_it_is_plain_data_with_versions_and_machine() -> None:
 def test_only_allowed_variables_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET_TOKEN", "hush-hush")
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    about = environment.describe()
+    about = describe()
     assert about["variables"]["OMP_NUM_THREADS"] == "3"
     assert "hush-hush" not in json.dumps(about)
 
 
 def test_torch_is_not_imported() -> None:
-    code = "import sys; from hpcncf.environment import describe; describe()\n"
+    code = "import sys; from hpcncf.records.host import describe; describe()\n"
     code += "print('torch' in sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout == "False\n"
 
 
 def test_a_package_that_is_missing_has_no_version() -> None:
-    assert environment.version("no-such-package-hpcncf") is None
+    assert version("no-such-package-hpcncf") is None
 
 
 def test_a_checkout_has_a_commit_and_says_whether_files_differ(checkout: Path) -> None:
@@ -89,8 +89,8 @@ def test_the_cpu_model_is_read_as_the_kernel_names_it(
 ) -> None:
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/cpuinfo").write_text(text)
-    assert environment.cpu_model(tmp_path) == model
+    assert cpu_model(tmp_path) == model
 
 
 def test_without_cpuinfo_the_machine_is_named(tmp_path: Path) -> None:
-    assert environment.cpu_model(tmp_path)
+    assert cpu_model(tmp_path)

@@ -14,48 +14,32 @@ HEAVY = {"torch", "pandas", "matplotlib", "submitit", "pyarrow"}
 
 # A module may import those of lower layers, and of its own.
 LAYERS: list[set[str]] = [
-    {"hpcncf", "hpcncf.errors", "hpcncf.exits", "hpcncf.final_report"},
+    {"hpcncf", "hpcncf.errors", "hpcncf.paths"},
     {
-        "hpcncf.spec",
-        "hpcncf.settings",
-        "hpcncf.plain_yaml",
-        "hpcncf.placeholders",
-        "hpcncf.workload",
+        "hpcncf.job.settings",
+        "hpcncf.job.spec",
+        "hpcncf.job.command",
+        "hpcncf.job.validate",
+        "hpcncf.ncf.sampling",
     },
+    {"hpcncf.records", "hpcncf.ncf.engines.native.library", "hpcncf.lint"},
+    {"hpcncf.monitor", "hpcncf.ncf.data"},
+    {"hpcncf.job"},
+    {"hpcncf.records.results_folder", "hpcncf.slurm"},
+    {"hpcncf.local.processes", "hpcncf.worker"},
+    {"hpcncf.ncf"},
+    {"hpcncf.state", "hpcncf.local"},
     {
-        "hpcncf.identity",
-        "hpcncf.conflicts",
-        "hpcncf.gpu_conflicts",
-        "hpcncf.footprint",
-        "hpcncf.placement",
-        "hpcncf.plan",
-        "hpcncf.packs",
-        "hpcncf.paths",
-        "hpcncf.records",
-        "hpcncf.sharing",
-        "hpcncf.monitor",
-        "hpcncf.git",
-        "hpcncf.environment",
-        "hpcncf.snapshot",
-        "hpcncf.claims",
-        "hpcncf.submissions",
+        "hpcncf.submit.cancel",
+        "hpcncf.submit.final_report",
+        "hpcncf.worker.attempt",
+        "hpcncf.worker.command",
+        "hpcncf.worker.recorder",
+        "hpcncf.worker.record_command",
     },
-    {"hpcncf.ncf.data", "hpcncf.ncf.sampling", "hpcncf.lint"},
-    {"hpcncf.overrides", "hpcncf.jobfile", "hpcncf.serving", "hpcncf.ncf", "hpcncf.rank"},
-    {
-        "hpcncf.results",
-        "hpcncf.slurm",
-        "hpcncf.rank.source",
-        "hpcncf.rank.code",
-        "hpcncf.rank.leaving",
-        "hpcncf.rank.record",
-        "hpcncf.rank.requeue",
-        "hpcncf.rank.taking",
-        "hpcncf.rank.agreeing",
-    },
-    {"hpcncf.state", "hpcncf.local", "hpcncf.program"},
-    {"hpcncf.tables", "hpcncf.collect", "hpcncf.rank.torchrun", "hpcncf.worker"},
-    {"hpcncf.rank.task", "hpcncf.rank.side_by_side", "hpcncf.submit", "hpcncf_analysis"},
+    {"hpcncf.local.colocate", "hpcncf.local.queue", "hpcncf.worker.rank", "hpcncf.worker.task"},
+    {"hpcncf.submit", "hpcncf.collect", "hpcncf.worker.__main__"},
+    {"hpcncf_analysis"},
     {"hpcncf.tune"},
     {"hpcncf.cli", "hpcncf.__main__"},
 ]
@@ -105,6 +89,14 @@ def test_imports_point_down(name: str) -> None:
         assert layer(other) <= layer(name), f"{name} imports {other}, which stands above it"
 
 
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    known = modules()
+    waiting = {name: imported(path) & set(known) - {name} for name, path in known.items()}
+    while leaves := {name for name, needs in waiting.items() if not needs}:
+        waiting = {name: needs - leaves for name, needs in waiting.items() if name not in leaves}
+    assert not waiting, f"these import one another in a circle: {sorted(waiting)}"
+
+
 def test_only_the_workload_and_the_doctor_import_torch() -> None:
     users = {
         name
@@ -124,18 +116,10 @@ def test_the_analysis_imports_neither_torch_nor_submitit() -> None:
 def test_modules_called_pure_know_no_clock_disk_or_process() -> None:
     effects = {"os", "time", "pathlib", "subprocess", "datetime", "random", "socket", "psutil"}
     pure = (
-        "spec",
-        "conflicts",
-        "gpu_conflicts",
-        "footprint",
-        "placement",
-        "packs",
-        "workload",
-        "placeholders",
-        "identity",
-        "plan",
-        "state.judge",
-        "slurm.request",
+        "job.spec",
+        "job.validate",
+        "job.command",
+        "job.plan",
         "slurm.states",
     )
     for name in (f"hpcncf.{module}" for module in pure):

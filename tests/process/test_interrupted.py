@@ -15,12 +15,11 @@ from conftest import free_port
 from interrupted import Asked, attempts
 from make_runs import planned, tiny, trainer
 
-from hpcncf.ncf import checkpoint
-from hpcncf.ncf.native import library
-from hpcncf.ncf.position import Position
+from hpcncf.job.spec import Model
+from hpcncf.ncf.checkpoint import Position, candidates, load
+from hpcncf.ncf.engines.native.library import built
 from hpcncf.paths import RunPaths
-from hpcncf.rank.stopping import Stopped
-from hpcncf.spec import Model
+from hpcncf.worker.signals import Stopped
 
 LOADERS = ["per_sample", "batched", "vectorized"]
 
@@ -53,7 +52,7 @@ def test_wherever_and_however_often_it_is_stopped(
     assert (last.resumed_epoch or 0) * 31 + last.resumed_step + last.clock.steps == 62
 
 
-@pytest.mark.skipif(not library.built(), reason="engine native was not built here")
+@pytest.mark.skipif(not built(), reason="engine native was not built here")
 @pytest.mark.parametrize("optimizer", ["adam", "lazy_adam", "sgd"])
 def test_with_the_native_engine(data: Path, tmp_path: Path, optimizer: str) -> None:
     run = planned(data, engine="native", optimizer=optimizer)
@@ -179,14 +178,14 @@ def test_a_torn_checkpoint_never_takes_the_place_of_the_one_before(
     assert first.resumed_step == 10
     assert not paths.checkpoint.exists()
     first._save(0)
-    steps = [checkpoint.load(path, planned(data)).step for path in checkpoint.candidates(paths)]
+    steps = [load(path, planned(data)).step for path in candidates(paths)]
     assert steps == [10, 10]
 
 
 def test_with_both_torn_training_starts_again(data: Path, tmp_path: Path) -> None:
     paths = RunPaths(tmp_path)
     attempts(planned(data, epochs=1), tmp_path, [9])
-    for path in checkpoint.candidates(paths):
+    for path in candidates(paths):
         path.write_bytes(b"torn")
     last = attempts(planned(data), tmp_path, [])
     assert last.resumed_epoch is None

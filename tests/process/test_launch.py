@@ -11,21 +11,24 @@ import make_results
 import pytest
 from conftest import FakeSlurm, within
 
-from hpcncf import claims, jobfile, records, results, submissions
-from hpcncf.cli import failures, main, progress
+from hpcncf.cli import main
+from hpcncf.cli.failures import page
+from hpcncf.cli.progress import table_progress
 from hpcncf.errors import HpcncfError, UsageError
+from hpcncf.job import load
+from hpcncf.job.plan import Plan, Run
+from hpcncf.job.spec import JobSpec, Resources
 from hpcncf.local import machine
-from hpcncf.monitor import cores
+from hpcncf.monitor.cgroup import usable
 from hpcncf.ncf.data import synthetic
 from hpcncf.paths import ResultPaths
-from hpcncf.plan import Plan, Run
-from hpcncf.records import End
-from hpcncf.results import read_plan
-from hpcncf.slurm import sites
-from hpcncf.spec import JobSpec, Resources
+from hpcncf.records.claims import take
+from hpcncf.records.results_folder import leave_plan, read_plan
+from hpcncf.records.schema import End, now, read_records, write
+from hpcncf.records.submissions import Submission, begin, read_submissions, user
+from hpcncf.slurm.site import anchored
 from hpcncf.state import status
-from hpcncf.submissions import Submission
-from hpcncf.submit import launch
+from hpcncf.submit.submit import check, choose_cluster, doubts, left_out, reached, submit, told
 
 JobFile = Callable[[str], Path]
 SWEEP = """\
@@ -36,23 +39,23 @@ grid:
 
 
 def prepared(path: Path) -> tuple[ResultPaths, JobSpec, Plan]:
-    job = jobfile.load_jobfile(path)
+    job = load.load_jobfile(path)
     paths = ResultPaths(path.parent / "results" / job.name)
-    return paths, job, results.leave_plan(paths, job, jobfile.plan(job, path))
+    return paths, job, leave_plan(paths, job, load.plan(job, path))
 
 
 def test_a_results_folder_holds_the_job_and_the_plan(job_file: JobFile) -> None:
     paths, job, plan = prepared(job_file(SWEEP))
-    assert jobfile.load_jobfile(paths.job) == job
+    assert load.load_jobfile(paths.job) == job
     assert read_plan(paths) == plan
 
 
 def test_text_that_looks_like_a_number_stays_text_in_job_yaml(job_file: JobFile) -> None:
     path = job_file("")
-    job = jobfile.load_jobfile(path, ["name='1e3'"])
+    job = load.load_jobfile(path, ["name='1e3'"])
     paths = ResultPaths(path.parent / "results")
-    results.leave_plan(paths, job, jobfile.plan(job, path))
-    assert jobfile.load_jobfile(paths.job).name == "1e3"
+    leave_plan(paths, job, load.plan(job, path))
+    assert load.load_jobfile(paths.job).name == "1e3"
 
 
 def test_a_folder_of_another_job_is_refused_and_left_alone(job_file: JobFile) -> None:
@@ -61,7 +64,7 @@ def test_a_folder_of_another_job_is_refused_and_left_alone(job_file: JobFile) ->
     before = paths.plan.read_text(), paths.job.read_text()
     other = job.model_copy(update={"name": "other"})
     with pytest.raises(UsageError, match=r"job 'tiny', this job is 'other'.*--results"):
-        results.leave_plan(paths, other, jobfile.plan(other, path))
+        leave_plan(paths, other, load.plan(other, path))
     assert (paths.plan.read_text(), paths.job.read_text()) == before
 
 
@@ -83,11 +86,11 @@ def test_an_unwritable_folder_is_one_message(job_file: JobFile) -> None:
 
 def test_data_that_is_not_prepared_is_told_with_the_command(job_file: JobFile) -> None:
     path = job_file("")
-    job = jobfile.load_jobfile(path, ["data.path=elsewhere", "data.dataset=frappe"])
-    plan = jobfile.plan(job, path)
+    job = load.load_jobfile(path, ["data.path=elsewhere", "data.dataset=frappe"])
+    plan = load.plan(job, path)
     command = rf"`hpcncf data prepare frappe -o {path.parent}/elsewhere`"
     with pytest.raises(UsageError, match=command):
-        launch.check(plan.active(), "local")
+        check(plan.active(), "local")
     assert sorted(path.parent.iterdir()) == [path]
 
 
@@ -97,18 +100,18 @@ def test_data_prepared_anew_since_the_plan_is_told_with_what_to_do(
     data = tmp_path / "other"
     synthetic.prepare(data, users=8, items=60, train_rows=90, test_negatives=9)
     path = job_file("")
-    job = jobfile.load_jobfile(path, [f"data.path={data}"])
-    plan = jobfile.plan(job, path)
-    launch.check(plan.active(), "local")
+    job = load.load_jobfile(path, [f"data.path={data}"])
+    plan = load.plan(job, path)
+    check(plan.active(), "local")
     synthetic.prepare(data, users=8, items=60, train_rows=90, test_negatives=9, seed=2, force=True)
     told = "or the same prepared for another version of hpcncf: submit the job file again, so that"
     with pytest.raises(UsageError, match=f"^data.path: {data} holds other data .*, {told}"):
-        launch.check(plan.active(), "local")
-    launch.check(jobfile.plan(job, path).active(), "local")
+        check(plan.active(), "local")
+    check(load.plan(job, path).active(), "local")
 
 
 def test_runs_refused_for_one_reason_are_told_in_one_line() -> None:
-    assert launch.told({"a1": "too large", "b2": "no GPU", "c3": "too large"}) == [
+    assert told({"a1": "too large", "b2": "no GPU", "c3": "too large"}) == [
         "run a1 and 1 more: too large",
         "run b2: no GPU",
     ]
@@ -128,9 +131,9 @@ def test_what_this_machine_cannot_do_is_refused_with_counts(
     job_file: JobFile, asked: dict[str, int], why: str
 ) -> None:
     path = job_file("")
-    job = jobfile.load_jobfile(path, [f"resources.{key}={value}" for key, value in asked.items()])
+    job = load.load_jobfile(path, [f"resources.{key}={value}" for key, value in asked.items()])
     if "tasks_per_node" in asked:
-        job = jobfile.load_jobfile(
+        job = load.load_jobfile(
             path,
             [
                 "resources.tasks_per_node=4096",
@@ -139,11 +142,11 @@ def test_what_this_machine_cannot_do_is_refused_with_counts(
             ],
         )
     with pytest.raises(UsageError, match=why):
-        launch.check(jobfile.plan(job, path).active(), "local")
+        check(load.plan(job, path).active(), "local")
 
 
 def test_what_fits_is_what_this_machine_lets_us_use() -> None:
-    run = launch_run(Resources(cpus_per_task=max(int(cores.usable()), 1)))
+    run = launch_run(Resources(cpus_per_task=max(int(usable()), 1)))
     assert machine.refusal(run) is None
 
 
@@ -151,15 +154,15 @@ def test_more_memory_than_there_is_is_told_where_the_run_stays_here(
     job_file: JobFile, tmp_path: Path
 ) -> None:
     there = machine.memory_gb()
-    job = jobfile.load_jobfile(job_file(""), [f"resources.mem_gb={there + 900:.0f}"])
-    runs = jobfile.plan(job, tmp_path / "job.yaml").active()
-    (told,) = launch.doubts(runs, "local")
+    job = load.load_jobfile(job_file(""), [f"resources.mem_gb={there + 900:.0f}"])
+    runs = load.plan(job, tmp_path / "job.yaml").active()
+    (told,) = doubts(runs, "local")
     assert told.startswith(
         f"run {runs[0].id}: asks for {there + 900:.0f} GB, this machine lets you use {there:.3g}: "
     )
     assert "-s resources.mem_gb=N where it needs less, or --cluster slurm" in told
-    assert launch.left_out(runs, "local") == {}, "nothing here holds a run to it"
-    assert launch.doubts(runs, "slurm") == []
+    assert left_out(runs, "local") == {}, "nothing here holds a run to it"
+    assert doubts(runs, "slurm") == []
 
 
 def test_memory_is_that_of_all_runs_side_by_side_and_as_much_as_there_is_is_no_doubt() -> None:
@@ -185,30 +188,30 @@ def test_plan_and_submit_tell_of_memory_that_is_not_there(
 
 
 def launch_run(resources: Resources) -> Run:
-    from hpcncf import plan as planning
-    from hpcncf.spec import Data
+    from hpcncf.job.plan import expand
+    from hpcncf.job.spec import Data
 
-    return planning.expand(JobSpec(name="a", data=Data(path="/d"), resources=resources)).runs[0]
+    return expand(JobSpec(name="a", data=Data(path="/d"), resources=resources)).runs[0]
 
 
 def test_the_debug_cluster_runs_one_rank_only(job_file: JobFile) -> None:
     path = job_file("")
-    plan = jobfile.plan(jobfile.load_jobfile(path, ["resources.tasks_per_node=2"]), path)
+    plan = load.plan(load.load_jobfile(path, ["resources.tasks_per_node=2"]), path)
     with pytest.raises(UsageError, match="has 2 ranks; --cluster debug runs one"):
-        launch.check(plan.active(), "debug")
+        check(plan.active(), "debug")
 
 
 def test_a_sweep_over_cores_becomes_one_array_per_size(
     job_file: JobFile, fake_slurm: FakeSlurm
 ) -> None:
     paths, job, plan = prepared(job_file(SWEEP))
-    launched = launch.submit(paths, job, plan, "slurm")
+    launched = submit(paths, job, plan, "slurm")
     assert [run.id for run in launched.runs] == [run.id for run in plan.runs]
     arrays = [
         line for text in fake_slurm.submitted for line in text.splitlines() if "array" in line
     ]
     assert arrays == ["#SBATCH --array=0-2%3", "#SBATCH --array=0-2%3"]
-    (submission,) = submissions.read_submissions(paths).submissions
+    (submission,) = read_submissions(paths).submissions
     assert sorted(one.id for one in submission.jobs) == [
         f"{j}_{t}" for j in (100, 101) for t in range(3)
     ]
@@ -219,12 +222,12 @@ def test_the_whole_script_that_sbatch_gets(job_file: JobFile, fake_slurm: FakeSl
     site = Path(job_file("site: lab.yaml\n").parent / "lab.yaml")
     site.write_text("partition: short\naccount: lab\nsetup: [module load python]\n")
     path = job_file("site: lab.yaml\nexclusive: true\nrepeats: 2\n")
-    job = sites.anchored(jobfile.load_jobfile(path, ["resources.cpus_per_task=3"]), path.parent)
+    job = anchored(load.load_jobfile(path, ["resources.cpus_per_task=3"]), path.parent)
     paths = ResultPaths(path.parent / "results")
-    plan = results.leave_plan(paths, job, jobfile.plan(job, path))
-    launch.submit(paths, job, plan, "slurm")
+    plan = leave_plan(paths, job, load.plan(job, path))
+    submit(paths, job, plan, "slurm")
     (script,) = fake_slurm.submitted
-    logs = paths.submitit(submissions.user())
+    logs = paths.submitit(user())
     shown = script.replace(str(logs), "LOGS").replace(sys.executable, "PYTHON")
     assert shown == (Path(__file__).parents[1] / "data/sbatch.sh").read_text()
     assert logs.stat().st_mode & 0o777 == 0o700
@@ -236,32 +239,32 @@ def test_what_sbatch_says_reaches_the_user_and_the_submission(
     fake_slurm.refuse("sbatch: error: Invalid account\n")
     paths, job, plan = prepared(job_file("repeats: 2\n"))
     with pytest.raises(HpcncfError, match="Invalid account"):
-        launch.submit(paths, job, plan, "slurm")
+        submit(paths, job, plan, "slurm")
     states = status.states(paths, plan)
     assert [state.state for state in states] == ["failed", "failed"]
-    assert "Invalid account" not in progress.table_progress(states)
+    assert "Invalid account" not in table_progress(states)
     told = "2 runs failed: not submitted: Slurm did not take the job: sbatch: error: Invalid"
-    assert failures.page(paths, states).startswith(told)
+    assert page(paths, states).startswith(told)
     (fake_slurm.folder / "refuse").unlink()
-    assert len(launch.submit(paths, job, plan, "slurm").runs) == 2
+    assert len(submit(paths, job, plan, "slurm").runs) == 2
 
 
 def test_where_a_slurm_job_began_a_run_compute_nodes_see_the_folder(tmp_path: Path) -> None:
     paths = make_results.demo(tmp_path, repeats=1)
     plan = make_results.plan_of(paths)
-    assert not launch.reached(paths, plan)
+    assert not reached(paths, plan)
     taken = make_results.claim(plan.runs[0]).model_copy(update={"slurm_job_id": "8_0"})
-    records.write(paths.run(plan.runs[0].id).attempt(1).claim, taken)
-    assert launch.reached(paths, plan)
+    write(paths.run(plan.runs[0].id).attempt(1).claim, taken)
+    assert reached(paths, plan)
 
 
 def test_a_run_left_out_says_why_until_it_is_sent(tmp_path: Path) -> None:
     paths = make_results.demo(tmp_path, repeats=1)
     run = make_results.plan_of(paths).runs[-1].id
-    submissions.begin(paths, "slurm", [], False, refused={run: "needs 512 cores"})
-    assert submissions.read_submissions(paths).refused == {run: "needs 512 cores"}
-    submissions.begin(paths, "slurm", [run], False)
-    assert submissions.read_submissions(paths).refused == {}
+    begin(paths, "slurm", [], False, refused={run: "needs 512 cores"})
+    assert read_submissions(paths).refused == {run: "needs 512 cores"}
+    begin(paths, "slurm", [run], False)
+    assert read_submissions(paths).refused == {}
 
 
 @pytest.mark.parametrize(
@@ -287,7 +290,7 @@ def test_a_refusal_of_slurm_is_told_once_and_short_with_the_way_out(
     fake_slurm.refuse(said)
     paths, job, plan = prepared(job_file(""))
     with pytest.raises(HpcncfError) as refused:
-        launch.submit(paths, job, plan, "slurm")
+        submit(paths, job, plan, "slurm")
     assert str(refused.value) == (
         f"Slurm did not take the job: {told}; mend that, or --cluster local to run on this machine"
     )
@@ -298,10 +301,10 @@ def test_runs_that_slurm_has_are_not_submitted_again(
     job_file: JobFile, fake_slurm: FakeSlurm
 ) -> None:
     paths, job, plan = prepared(job_file("repeats: 2\n"))
-    launch.submit(paths, job, plan, "slurm")
+    submit(paths, job, plan, "slurm")
     fake_slurm.answer("squeue", "100_0|RUNNING|None\n")
     fake_slurm.answer("sacct", "100_1|TIMEOUT|0:0\n")
-    launched = launch.submit(paths, job, plan, "slurm")
+    launched = submit(paths, job, plan, "slurm")
     assert [run.id for run in launched.runs] == [plan.runs[1].id], "only the one that timed out"
     assert [state.state for state in launched.skipped] == ["running"]
 
@@ -310,7 +313,7 @@ def test_a_slurm_task_trains_and_records(job_file: JobFile, fake_slurm: FakeSlur
     """The real submitit and worker; only sbatch and srun are ours."""
     fake_slurm.run_jobs()
     paths, job, plan = prepared(job_file("points: [{resources.tasks_per_node: 2}]\n"))
-    launch.submit(paths, job, plan, "slurm")
+    submit(paths, job, plan, "slurm")
     assert within(120, lambda: status.states(paths, plan)[0].state == "completed")
     (state,) = status.states(paths, plan)
     assert {record.launched_by for record in state.ranks} == {"slurm"}
@@ -321,35 +324,35 @@ def test_a_submission_says_which_attempts_were_over(
     job_file: JobFile, fake_slurm: FakeSlurm
 ) -> None:
     paths, job, plan = prepared(job_file("repeats: 2\n"))
-    attempt = claims.take(paths.run(plan.runs[0].id), "slurm", "7")
-    records.write(
+    attempt = take(paths.run(plan.runs[0].id), "slurm", "7")
+    write(
         attempt.end,
         End(
             run_id=plan.runs[0].id,
             attempt=1,
             reason="exited",
             exit_codes=[1],
-            ended_at=records.now(),
+            ended_at=now(),
         ),
     )
-    launch.submit(paths, job, plan, "slurm")
+    submit(paths, job, plan, "slurm")
     assert len(fake_slurm.submitted) == 1
-    (written,) = submissions.read_submissions(paths).submissions
+    (written,) = read_submissions(paths).submissions
     assert written.over == {plan.runs[0].id: 1}
 
 
 def test_a_broken_submission_leaves_a_file_that_says_what_was_meant(job_file: JobFile) -> None:
     paths, _, plan = prepared(job_file(""))
-    file = submissions.begin(paths, "slurm", [plan.runs[0].id], again=False)
-    written = records.read_records(file, Submission)
+    file = begin(paths, "slurm", [plan.runs[0].id], again=False)
+    written = read_records(file, Submission)
     assert (written.runs, written.jobs) == ([plan.runs[0].id], [])
 
 
 def test_slurm_where_there_is_none_is_a_wrong_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     with pytest.raises(UsageError, match="no sbatch on this machine"):
-        launch.choose_cluster("slurm")
-    assert launch.choose_cluster("auto") == "local"
+        choose_cluster("slurm")
+    assert choose_cluster("auto") == "local"
 
 
 def test_plans_that_are_joined_at_the_same_moment_lose_no_run(job_file: JobFile) -> None:
@@ -357,8 +360,8 @@ def test_plans_that_are_joined_at_the_same_moment_lose_no_run(job_file: JobFile)
     paths = ResultPaths(path.parent / "results")
 
     def join(seed: int) -> None:
-        job = jobfile.load_jobfile(path, [f"training.seed={seed}"])
-        results.leave_plan(paths, job, jobfile.plan(job, path))
+        job = load.load_jobfile(path, [f"training.seed={seed}"])
+        leave_plan(paths, job, load.plan(job, path))
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(join, range(12)))
@@ -371,11 +374,11 @@ def test_a_cache_that_cannot_be_written_is_told_where_the_queue_would_fail_unhea
     (tmp_path / "cache").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     path = job_file("")
-    job = jobfile.load_jobfile(path)
-    plan, paths = jobfile.plan(job, path), ResultPaths(tmp_path / "results")
-    results.leave_plan(paths, job, plan)
+    job = load.load_jobfile(path)
+    plan, paths = load.plan(job, path), ResultPaths(tmp_path / "results")
+    leave_plan(paths, job, plan)
     with pytest.raises(HpcncfError, match=r"cannot be written: .*set XDG_CACHE_HOME"):
-        launch.submit(paths, job, plan, "local")
+        submit(paths, job, plan, "local")
 
 
 def test_what_slurm_has_room_for_is_submitted_and_the_rest_next_time(
@@ -383,7 +386,7 @@ def test_what_slurm_has_room_for_is_submitted_and_the_rest_next_time(
 ) -> None:
     fake_slurm.set(max_submit=4)
     paths, job, plan = prepared(job_file("repeats: 7\n"))
-    first = launch.submit(paths, job, plan, "slurm")
+    first = submit(paths, job, plan, "slurm")
     assert (len(first.runs), len(first.given.left)) == (4, 3)
     assert first.given.limit == "Slurm said AssocMaxSubmitJobLimit"
     states = status.states(paths, plan)
@@ -392,7 +395,7 @@ def test_what_slurm_has_room_for_is_submitted_and_the_rest_next_time(
         "not submitted: Slurm had no room for more then: submit again when jobs have ended"
     }
     fake_slurm.set(max_submit=7)
-    second = launch.submit(paths, job, plan, "slurm")
+    second = submit(paths, job, plan, "slurm")
     assert [run.id for run in second.runs] == [run.id for run in first.given.left]
 
 
@@ -402,13 +405,13 @@ def test_complete_runs_asked_for_again_that_did_not_fit_go_with_the_next_plain_s
     fake_slurm.set(max_submit=2)
     paths, job, plan = prepared(job_file("repeats: 5\n"))
     make_results.complete(paths, plan.runs)
-    assert launch.submit(paths, job, plan, "slurm").runs == []
-    asked = launch.submit(paths, job, plan, "slurm", again=True)
+    assert submit(paths, job, plan, "slurm").runs == []
+    asked = submit(paths, job, plan, "slurm", again=True)
     assert (len(asked.runs), len(asked.given.left)) == (2, 3)
     fake_slurm.set(max_submit=9)
-    later = launch.submit(paths, job, plan, "slurm")
+    later = submit(paths, job, plan, "slurm")
     assert [run.id for run in later.runs] == [run.id for run in asked.given.left]
-    assert launch.submit(paths, job, plan, "slurm").runs == []
+    assert submit(paths, job, plan, "slurm").runs == []
 
 
 def test_the_room_is_found_and_nothing_stays_of_what_was_refused(
@@ -416,21 +419,21 @@ def test_the_room_is_found_and_nothing_stays_of_what_was_refused(
 ) -> None:
     fake_slurm.set(max_submit=3)
     paths, job, plan = prepared(job_file("repeats: 20\n"))
-    launched = launch.submit(paths, job, plan, "slurm")
+    launched = submit(paths, job, plan, "slurm")
     assert (len(launched.runs), len(launched.given.left)) == (3, 17)
-    left_over = [path.name for path in paths.submitit(submissions.user()).glob("*.pkl")]
+    left_over = [path.name for path in paths.submitit(user()).glob("*.pkl")]
     assert len(left_over) == 3, "of refused arrays nothing stays"
 
 
 def test_arrays_are_no_larger_than_slurm_takes(job_file: JobFile, fake_slurm: FakeSlurm) -> None:
     fake_slurm.set(max_array_size=3)
     paths, job, plan = prepared(job_file("repeats: 7\n"))
-    launch.submit(paths, job, plan, "slurm")
+    submit(paths, job, plan, "slurm")
     arrays = [
         line for text in fake_slurm.submitted for line in text.splitlines() if "--array" in line
     ]
     assert arrays == ["#SBATCH --array=0-2%3", "#SBATCH --array=0-2%3"]  # one element is no array
-    (submission,) = submissions.read_submissions(paths).submissions
+    (submission,) = read_submissions(paths).submissions
     assert [one.runs for one in submission.jobs] == [[run.id] for run in plan.runs]
 
 
@@ -439,15 +442,15 @@ def test_several_runs_share_a_task(job_file: JobFile) -> None:
     path = job_file("repeats: 5\n")
     path.write_text(path.read_text().replace("mem_gb: 1,", "mem_gb: 1, runs_per_task: 2,"))
     paths, job, plan = prepared(path)
-    launch.submit(paths, job, plan, "slurm")
-    (submission,) = submissions.read_submissions(paths).submissions
+    submit(paths, job, plan, "slurm")
+    (submission,) = read_submissions(paths).submissions
     assert [len(one.runs) for one in submission.jobs] == [2, 2, 1]
 
 
 def test_a_report_waits_for_every_array(job_file: JobFile, fake_slurm: FakeSlurm) -> None:
     paths, job, plan = prepared(job_file(SWEEP))
-    launch.submit(paths, job, plan, "slurm", report=True)
-    (submission,) = submissions.read_submissions(paths).submissions
+    submit(paths, job, plan, "slurm", report=True)
+    (submission,) = read_submissions(paths).submissions
     arrays = dict.fromkeys(one.id.split("_")[0] for one in submission.jobs)
     assert submission.report_job is not None
     assert f"#SBATCH --dependency=afterany:{':'.join(arrays)}" in fake_slurm.submitted[-1]
@@ -458,10 +461,10 @@ def test_mail_belongs_to_the_report_where_there_is_one(
 ) -> None:
     Path(job_file("").parent / "lab.yaml").write_text("mail_user: me@lab\nmail_type: [END]\n")
     path = job_file("site: lab.yaml\n")
-    job = sites.anchored(jobfile.load_jobfile(path), path.parent)
+    job = anchored(load.load_jobfile(path), path.parent)
     paths = ResultPaths(path.parent / "results")
-    plan = results.leave_plan(paths, job, jobfile.plan(job, path))
-    launch.submit(paths, job, plan, "slurm", report=True)
+    plan = leave_plan(paths, job, load.plan(job, path))
+    submit(paths, job, plan, "slurm", report=True)
     assert ["--mail-user=me@lab" in script for script in fake_slurm.submitted] == [False, True]
 
 
@@ -469,18 +472,18 @@ def test_runs_that_slurm_cannot_tell_of_are_held_back_unless_forced(
     job_file: JobFile, fake_slurm: FakeSlurm
 ) -> None:
     paths, job, plan = prepared(job_file("repeats: 2\n"))
-    launch.submit(paths, job, plan, "slurm")
+    submit(paths, job, plan, "slurm")
     fake_slurm.set(controller=False, accounting=False)
-    held = launch.submit(paths, job, plan, "slurm").held
+    held = submit(paths, job, plan, "slurm").held
     assert [state.run.id for state in held] == [run.id for run in plan.runs]
-    assert launch.submit(paths, job, plan, "debug", force=True).held == []
+    assert submit(paths, job, plan, "debug", force=True).held == []
 
 
 def test_five_thousand_runs_take_a_call_for_each_array(
     job_file: JobFile, fake_slurm: FakeSlurm
 ) -> None:
     paths, job, plan = prepared(job_file("repeats: 5000\n"))
-    launched = launch.submit(paths, job, plan, "slurm")
+    launched = submit(paths, job, plan, "slurm")
     assert (len(launched.runs), len(fake_slurm.submitted)) == (5000, 5)
-    again = launch.submit(paths, job, plan, "slurm")
+    again = submit(paths, job, plan, "slurm")
     assert (again.runs, len(again.skipped)) == ([], 5000)

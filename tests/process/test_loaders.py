@@ -16,15 +16,15 @@ import torch
 from make_runs import tiny
 
 from hpcncf.errors import HpcncfError
-from hpcncf.ncf import copying, sampling
+from hpcncf.job.spec import Training
+from hpcncf.ncf import sampling
+from hpcncf.ncf.data.arrays import Rows, context_of
+from hpcncf.ncf.data.prepare import Recipe, write
 from hpcncf.ncf.data.prepared import Prepared, load
-from hpcncf.ncf.data.rows import Rows, context_of
-from hpcncf.ncf.data.splitting import leave_one_out
-from hpcncf.ncf.data.writing import Recipe, write
-from hpcncf.ncf.fetching import check_room, shared_bytes
+from hpcncf.ncf.data.split import leave_one_out
+from hpcncf.ncf.device_data import on_device, warnings_copying
 from hpcncf.ncf.instances import Batch, Order, Schedule, Source
-from hpcncf.ncf.loaders import Loader
-from hpcncf.spec import Training
+from hpcncf.ncf.loaders import Loader, check_room, shared_bytes
 
 LOADERS = ("per_sample", "batched", "vectorized", "device")
 
@@ -114,10 +114,10 @@ def test_an_epoch_that_is_left_midway_leaves_no_thread(data: Prepared) -> None:
 LEFT = """
 import sys
 from pathlib import Path
-from hpcncf.ncf import fetching
+from hpcncf.ncf import loaders as fetching
 from hpcncf.ncf.data import prepared
 from hpcncf.ncf.instances import Schedule, Source
-from hpcncf.spec import Training
+from hpcncf.job.spec import Training
 
 fetching.TERMINATED_S = 3600
 data = prepared.load(Path(sys.argv[1]))
@@ -150,15 +150,15 @@ def test_too_little_shared_memory_is_told_before_workers_die_of_it() -> None:
 
 def test_of_settings_for_a_gpu_a_cpu_says_that_they_do_nothing() -> None:
     cpu = torch.device("cpu")
-    assert copying.warnings_copying(Training(), cpu) == []
+    assert warnings_copying(Training(), cpu) == []
     given = Training(pin_memory=True, non_blocking=False, prefetch_to_device=True)
-    told = copying.warnings_copying(given, cpu)
+    told = warnings_copying(given, cpu)
     assert [each.split()[0] for each in told] == [
         "training.pin_memory",
         "training.non_blocking",
         "training.prefetch_to_device",
     ]
-    assert copying.warnings_copying(given, torch.device("cuda")) == []
+    assert warnings_copying(given, torch.device("cuda")) == []
 
 
 @pytest.mark.gpu
@@ -169,7 +169,7 @@ def test_batches_reach_the_gpu_as_they_are(data: Prepared, pin: bool, ahead: boo
     schedule = Schedule(data.manifest.train_rows, 50)
     training = Training(seed=5, pin_memory=pin, prefetch_to_device=ahead)
     loader, steps = Loader(data, training, schedule), range(schedule.steps)
-    moved = copying.on_device(loader.epoch(1, steps), training, torch.device("cuda"))
+    moved = on_device(loader.epoch(1, steps), training, torch.device("cuda"))
     assert_same([Batch(*(part.cpu() for part in each)) for each in moved], batches(data))
 
 

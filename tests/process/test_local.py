@@ -15,12 +15,12 @@ import psutil
 import pytest
 from conftest import within
 
-from hpcncf import records, submissions
 from hpcncf.local import machine
-from hpcncf.monitor.cores import usable_cpus
+from hpcncf.monitor.cgroup import usable_cpus
 from hpcncf.paths import ResultPaths
-from hpcncf.records import Claim
-from hpcncf.results import read_plan
+from hpcncf.records.results_folder import read_plan
+from hpcncf.records.schema import Claim, read_records
+from hpcncf.records.submissions import read_submissions
 from hpcncf.state import status
 from hpcncf.state.status import RunState
 
@@ -39,7 +39,7 @@ def here(tmp_path: Path) -> Iterator[Path]:
     """The user's folder. No queue outlives the test, whatever became of it."""
     yield tmp_path
     for paths in (ResultPaths(plan.parent) for plan in tmp_path.glob("results/*/plan.json")):
-        for job in (job for one in submissions.read_submissions(paths).submissions for job in one.jobs):
+        for job in (job for one in read_submissions(paths).submissions for job in one.jobs):
             for process in family(int(job.id)):
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
@@ -93,7 +93,7 @@ def trains(here: Path, ranks: int = 1) -> bool:
 
 def queue_ends(here: Path) -> bool:
     paths = ResultPaths(here / "results/tiny")
-    jobs = [job for one in submissions.read_submissions(paths).submissions for job in one.jobs]
+    jobs = [job for one in read_submissions(paths).submissions for job in one.jobs]
     return within(120, lambda: not any(family(int(job.id)) for job in jobs))
 
 
@@ -166,7 +166,7 @@ def test_nothing_outlives_a_killed_queue_and_status_says_so(here: Path, job_file
     first, waiting = states(here)
     assert (waiting.state, waiting.reason) == ("pending", "next")
     assert first.attempt
-    claim = records.read_records(
+    claim = read_records(
         ResultPaths(here / "results/tiny").run(first.run.id).attempt(1).claim, Claim
     )
     os.kill(claim.pid, signal.SIGKILL)
@@ -185,7 +185,7 @@ def test_the_debug_cluster_runs_in_the_same_process(here: Path, job_file: JobFil
     (state,) = states(here)
     assert state.state == "completed"
     assert state.ranks[0].launched_by == "debug"
-    (submission,) = submissions.read_submissions(ResultPaths(here / "results/tiny")).submissions
+    (submission,) = read_submissions(ResultPaths(here / "results/tiny")).submissions
     assert state.ranks[0].pid == submission.submitter_pid
 
 

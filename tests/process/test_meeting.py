@@ -15,8 +15,15 @@ import pytest
 from conftest import free_port
 
 from hpcncf.errors import HpcncfError, UsageError
-from hpcncf.rank import meeting
-from hpcncf.rank.meeting import Meeting
+from hpcncf.worker.rendezvous import (
+    Meeting,
+    choose_interface,
+    found_store,
+    host_others,
+    listening,
+    of_run,
+    resolved,
+)
 
 HERE = "127.0.0.1"
 
@@ -31,7 +38,7 @@ def free_ports(number: int) -> list[int]:
 @contextmanager
 def stranger(port: int, says: bytes) -> Iterator[None]:
     """A server that says something to whoever comes, and never goes by itself."""
-    ours = meeting.listening(HERE, [port])
+    ours = listening(HERE, [port])
     guests = []
 
     def serve() -> None:
@@ -55,8 +62,8 @@ def stranger(port: int, says: bytes) -> Iterator[None]:
 
 def test_ranks_are_told_the_stores_port() -> None:
     at = Meeting(HERE, free_ports(2), "run 1")
-    meeting.host_others(at, meeting.listening(HERE, at.ports), 4711, 2)
-    assert [meeting.found_store(at, HERE, 30) for _ in range(2)] == [4711, 4711]
+    host_others(at, listening(HERE, at.ports), 4711, 2)
+    assert [found_store(at, HERE, 30) for _ in range(2)] == [4711, 4711]
 
 
 @pytest.mark.parametrize(
@@ -65,55 +72,55 @@ def test_ranks_are_told_the_stores_port() -> None:
 def test_a_stranger_on_the_port_is_passed_over(says: bytes) -> None:
     at = Meeting(HERE, free_ports(2), "run 1")
     with stranger(at.ports[0], says):
-        ours = meeting.listening(HERE, at.ports)
+        ours = listening(HERE, at.ports)
         assert ours.getsockname()[1] == at.ports[1]
-        meeting.host_others(at, ours, 4711, 1)
-        assert meeting.found_store(at, HERE, 30) == 4711
+        host_others(at, ours, 4711, 1)
+        assert found_store(at, HERE, 30) == 4711
 
 
 def test_two_runs_at_the_same_ports_do_not_mix() -> None:
     ports = free_ports(2)
     one, two = Meeting(HERE, ports, "run 1"), Meeting(HERE, ports, "run 2")
     for number, at in enumerate((one, two)):
-        meeting.host_others(at, meeting.listening(HERE, ports), 4711 + number, 1)
-    assert meeting.found_store(two, HERE, 30) == 4712
-    assert meeting.found_store(one, HERE, 30) == 4711
+        host_others(at, listening(HERE, ports), 4711 + number, 1)
+    assert found_store(two, HERE, 30) == 4712
+    assert found_store(one, HERE, 30) == 4711
 
 
 def test_whoever_else_comes_to_rank_0_learns_nothing() -> None:
     at = Meeting(HERE, free_ports(1), "run 1")
-    meeting.host_others(at, meeting.listening(HERE, at.ports), 4711, 1)
+    host_others(at, listening(HERE, at.ports), 4711, 1)
     with socket.create_connection((HERE, at.ports[0]), timeout=30) as curious:
         curious.sendall(b"GET / HTTP/1.1\n")
         assert curious.recv(100) == b""
-    assert meeting.found_store(at, HERE, 30) == 4711
+    assert found_store(at, HERE, 30) == 4711
 
 
 def test_a_rank_0_that_does_not_come_is_said() -> None:
     at = Meeting("node1", free_ports(1), "run 1")
     with pytest.raises(HpcncfError, match=r"rank 0 was not found on node1 \(127.0.0.1\)"):
-        meeting.found_store(at, HERE, 0.1)
+        found_store(at, HERE, 0.1)
 
 
 def test_without_a_free_port_the_ports_are_named() -> None:
     [port] = free_ports(1)
     with stranger(port, b""), pytest.raises(HpcncfError, match=f"no port free .*{port}"):
-        meeting.listening(HERE, [port])
+        listening(HERE, [port])
 
 
 def test_runs_and_requeued_jobs_have_words_of_their_own() -> None:
     env = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}
     every = [
-        meeting.of_run("a", env),
-        meeting.of_run("b", env),
-        meeting.of_run("a", env | {"SLURM_RESTART_COUNT": "1"}),
+        of_run("a", env),
+        of_run("b", env),
+        of_run("a", env | {"SLURM_RESTART_COUNT": "1"}),
     ]
     assert len({at.words for at in every}) == len({tuple(at.ports) for at in every}) == 3
 
 
 def test_the_interface_is_the_one_that_leads_to_rank_0() -> None:
     env: dict[str, str] = {}
-    meeting.choose_interface(HERE, env)
+    choose_interface(HERE, env)
     loopback = env["GLOO_SOCKET_IFNAME"]
     assert HERE in [each.address for each in psutil.net_if_addrs()[loopback]]
     assert "NCCL_SOCKET_IFNAME" not in env
@@ -122,26 +129,26 @@ def test_the_interface_is_the_one_that_leads_to_rank_0() -> None:
 def test_an_interface_that_is_set_stays() -> None:
     some = next(iter(psutil.net_if_addrs()))
     env = {"GLOO_SOCKET_IFNAME": some, "NCCL_SOCKET_IFNAME": "^eth"}
-    meeting.choose_interface(HERE, env)
+    choose_interface(HERE, env)
     assert env == {"GLOO_SOCKET_IFNAME": some, "NCCL_SOCKET_IFNAME": "^eth"}
 
 
 def test_an_interface_that_is_not_there_is_named_with_those_that_are() -> None:
     with pytest.raises(UsageError, match=r"no network interface 'ib7'; it has .*lo"):
-        meeting.choose_interface(HERE, {"GLOO_SOCKET_IFNAME": "ib7"})
+        choose_interface(HERE, {"GLOO_SOCKET_IFNAME": "ib7"})
 
 
 def test_a_host_without_an_address_is_named() -> None:
     with pytest.raises(HpcncfError, match=r"host nowhere\.invalid, where rank 0 is, has no addr"):
-        meeting.resolved("nowhere.invalid")
+        resolved("nowhere.invalid")
 
 
 JOIN = """
 import os, sys
 from pathlib import Path
 from hpcncf.ncf import distributed
-from hpcncf.rank import ending, launcher
-from hpcncf.spec import Resources, Training
+from hpcncf.worker import environment as launcher, recorder as ending
+from hpcncf.job.spec import Resources, Training
 place = launcher.place()
 distributed.join(place, Resources(tasks_per_node=2), Training(), "run")
 distributed.wait_for_all(place)

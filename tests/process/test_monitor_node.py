@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcncf.monitor import node, procfs
-from hpcncf.monitor.cores import usable_cpus
-from hpcncf.monitor.node import Node, shared_out
-from hpcncf.monitor.tree import Tree
+from hpcncf.monitor import procfs
+from hpcncf.monitor.cgroup import usable_cpus
+from hpcncf.monitor.node import Node, cpu_times, read_counters, shared_out
+from hpcncf.monitor.process_tree import Tree
 
 STAT = b"""\
 cpu  300 30 60 1000 50 6 9 12 5 0
@@ -26,7 +26,7 @@ linux = pytest.mark.skipif(not procfs.LINUX, reason="reads /proc")
 
 
 def test_busy_is_neither_idle_nor_waiting_for_disks_nor_stolen() -> None:
-    busy_s, steal_s = node.cpu_times(STAT)
+    busy_s, steal_s = cpu_times(STAT)
     ticks = {cpu: round(seconds / procfs.TICK_S) for cpu, seconds in busy_s.items()}
     assert ticks == {0: 100 + 10 + 20 + 3 + 4, 7: 200 + 20 + 40 + 3 + 5}
     assert {cpu: round(s / procfs.TICK_S) for cpu, s in steal_s.items()} == {0: 5, 7: 7}
@@ -51,7 +51,7 @@ def test_our_share_is_what_was_seen_and_what_was_not_and_fits_the_busy_time(
 
 @linux
 def test_counters_only_grow() -> None:
-    first, second = node.read_counters(), node.read_counters()
+    first, second = read_counters(), read_counters()
     assert set(usable_cpus()) <= set(first.busy_s)
     assert all(second.busy_s[cpu] >= first.busy_s[cpu] for cpu in first.busy_s)
     assert second.network_mib >= first.network_mib

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from hpcncf import records
-from hpcncf.monitor import Monitor, procfs, tree
-from hpcncf.monitor.cores import usable_cpus
-from hpcncf.records import NodeRecord
+from hpcncf.monitor import procfs
+from hpcncf.monitor.cgroup import usable_cpus
+from hpcncf.monitor.process_tree import own, waited
+from hpcncf.monitor.sampler import Monitor
+from hpcncf.records.schema import NodeRecord, read_records
 
 # Alone: another worker of pytest-xdist has this one's parent and command line, as a rank has.
 pytestmark = [
@@ -39,7 +40,7 @@ def test_a_rank_is_measured_from_its_own_start() -> None:
     efficiency = monitor.efficiency()
     age_s = procfs.age_s(os.getpid())
     found = monitor.stop()
-    account_s = (tree.own() + tree.waited()).cpu_s
+    account_s = (own() + waited()).cpu_s
 
     assert age_s - 0.02 <= found.elapsed_s <= procfs.age_s(os.getpid()) + 0.02
     assert found.cpu.user_s + found.cpu.system_s == pytest.approx(account_s, abs=0.05)
@@ -103,7 +104,7 @@ def test_memory_that_is_given_back_before_the_next_sample_is_seen() -> None:
 def test_the_node_file_tells_the_same_seconds_as_the_record(tmp_path: Path) -> None:
     file = tmp_path / "attempt-1" / "node-0.json"
     monitor = Monitor("run", 1, node_file=file, interval_s=0.1)
-    before_s = (tree.own() + tree.waited()).cpu_s
+    before_s = (own() + waited()).cpu_s
     monitor.start()
     threads = [threading.Thread(target=spin, args=(0.3,)) for _ in range(2)]
     for thread in threads:
@@ -111,7 +112,7 @@ def test_the_node_file_tells_the_same_seconds_as_the_record(tmp_path: Path) -> N
     for thread in threads:
         thread.join()
     found = monitor.stop()
-    node = records.read_records(file, NodeRecord)
+    node = read_records(file, NodeRecord)
     grown_s = found.cpu.user_s + found.cpu.system_s - before_s
 
     assert node.cpus == usable_cpus()
@@ -133,7 +134,7 @@ def test_only_the_cpus_asked_for_are_told(tmp_path: Path) -> None:
     monitor = Monitor("run", 1, node_file=tmp_path / "node-0.json", node_cpus=[last])
     monitor.start()
     monitor.stop()
-    assert records.read_records(tmp_path / "node-0.json", NodeRecord).cpus == [last]
+    assert read_records(tmp_path / "node-0.json", NodeRecord).cpus == [last]
 
 
 def test_a_series_that_cannot_be_written_is_a_warning_and_not_the_end(tmp_path: Path) -> None:
@@ -163,7 +164,7 @@ def test_a_mask_that_changed_is_told() -> None:
     if len(usable_cpus()) < 2:
         pytest.skip("a single CPU: no other mask to change to")
     code = (
-        "import os, time\nfrom hpcncf.monitor import Monitor\n"
+        "import os, time\nfrom hpcncf.monitor.sampler import Monitor\n"
         "m = Monitor('r', 1)\nm.start()\n"
         "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
         "print(m.stop().cores.affinity_changed)\n"
@@ -175,7 +176,7 @@ def test_a_mask_that_changed_is_told() -> None:
 SIBLING = """
 import sys, time
 from pathlib import Path
-from hpcncf.monitor import Monitor
+from hpcncf.monitor.sampler import Monitor
 number = int(sys.stdin.readline())
 monitor = Monitor("r", 1, node_file=Path(sys.argv[1]) if number == 0 else None, interval_s=0.1)
 monitor.start()

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from hpcncf.monitor import elsewhere, procfs, tree
-from hpcncf.monitor.tree import Spent, Tree
+from hpcncf.monitor import process_tree, procfs
+from hpcncf.monitor.process_tree import Spent, Tree, own, waited
 
 # Alone: another worker of pytest-xdist has this one's parent and command line, as a rank has.
 pytestmark = [
@@ -155,7 +155,7 @@ def _readable(descriptor: int) -> bool:
 
 def test_the_root_need_not_be_counted_and_its_past_is_taken_off() -> None:
     subprocess.run([sys.executable, "-c", SPIN.format(seconds=0.2)], check=True)
-    watched = Tree(os.getpid(), count_root=False, before=tree.waited())
+    watched = Tree(os.getpid(), count_root=False, before=waited())
     assert watched.sample().pids == ()
     subprocess.run([sys.executable, "-c", SPIN.format(seconds=0.3)], check=True)
     assert 0.3 <= watched.sample().cpu_s < 0.5
@@ -163,7 +163,7 @@ def test_the_root_need_not_be_counted_and_its_past_is_taken_off() -> None:
 
 def test_this_process_is_counted_as_the_kernel_counts_it() -> None:
     sample = Tree(os.getpid()).sample()
-    account = tree.own() + tree.waited()
+    account = own() + waited()
     assert sample.cpu_s == pytest.approx(account.cpu_s, abs=0.05)
     assert sample.rss_mib >= sample.anonymous_mib > 0
     assert os.getpid() in sample.pids
@@ -216,9 +216,9 @@ def test_a_process_is_as_old_as_its_start_says() -> None:
 def test_psutil_tells_the_living_where_there_is_no_proc() -> None:
     with program(SPIN.format(seconds=0.3) + TELL) as child:
         said_s = told_s(child)
-        user_s, system_s, rss_mib, threads, pids = elsewhere.tree(os.getpid(), count_root=False)
+        user_s, system_s, rss_mib, threads, pids = process_tree.tree(os.getpid(), count_root=False)
     assert user_s + system_s == pytest.approx(said_s, abs=ticks(10))
     assert pids == [child.pid]
     assert threads == 1
     assert rss_mib > 1
-    assert os.getpid() in elsewhere.tree(os.getpid(), count_root=True)[4]
+    assert os.getpid() in process_tree.tree(os.getpid(), count_root=True)[4]

@@ -8,8 +8,9 @@ import sys
 
 import pytest
 
-from hpcncf.monitor import Monitor, procfs
-from hpcncf.monitor.waits import Blocked, Growing, Waits
+from hpcncf.monitor import procfs
+from hpcncf.monitor.sampler import Monitor
+from hpcncf.monitor.thread_waits import Blocked, Growing, Waits
 
 BOUND = """\
 import os, sys, time

@@ -13,19 +13,20 @@ import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from hpcncf.errors import HpcncfError
-from hpcncf.ncf import ranking, sampling
+from hpcncf.job.spec import Model, Training
+from hpcncf.ncf import sampling
 from hpcncf.ncf.data import synthetic
+from hpcncf.ncf.data.arrays import recorded
 from hpcncf.ncf.data.buckets import buckets
 from hpcncf.ncf.data.prepared import Prepared, load
-from hpcncf.ncf.data.rows import recorded
+from hpcncf.ncf.engines.native import library
+from hpcncf.ncf.engines.native.engine import Native
+from hpcncf.ncf.engines.native.library import Span
+from hpcncf.ncf.evaluate import ranks
 from hpcncf.ncf.instances import Schedule
 from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.model import NeuMF, initial
-from hpcncf.ncf.native import library
-from hpcncf.ncf.native.engine import Native
-from hpcncf.ncf.native.library import Span
-from hpcncf.ncf.phases import StepClock
-from hpcncf.spec import Model, Training
+from hpcncf.ncf.step_clock import StepClock
 
 USERS, ITEMS, ROWS, CONTEXT, BATCH = 50, 70, 2000, 5, 64
 BUILDS = [
@@ -326,7 +327,7 @@ def test_ranks_are_those_of_torch(data: Prepared, candidates: Any, sizes: Model)
     native = engine(data, model, sizes, settings(), threads=2)
     rows = len(data.test_users)
     ours = torch.cat(list(native.ranks(data, 0, rows, candidates)))
-    theirs = torch.cat(list(ranking.ranks(model, data, 0, rows, candidates)))
+    theirs = torch.cat(list(ranks(model, data, 0, rows, candidates)))
     assert ours.tolist() == theirs.tolist()
 
 

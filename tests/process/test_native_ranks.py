@@ -10,18 +10,17 @@ import numpy as np
 import pytest
 
 from hpcncf.errors import HpcncfError
+from hpcncf.job.spec import Model, Training
 from hpcncf.ncf.data import synthetic
 from hpcncf.ncf.data.prepared import Prepared, load
-from hpcncf.ncf.native import library
-from hpcncf.ncf.native.kernel import NOTHING, Bytes, Kernel
-from hpcncf.ncf.native.library import Span
+from hpcncf.ncf.engines.native.kernel import NOTHING, Bytes, Kernel
+from hpcncf.ncf.engines.native.library import Span, best, built, cpu_flags
 from hpcncf.ncf.sampling import shard
-from hpcncf.spec import Model, Training
 
 BATCH, ROWS, LINE = 64, 1000, 64
 
 pytestmark = pytest.mark.skipif(
-    library.best(library.built(), library.cpu_flags()) is None,
+    best(built(), cpu_flags()) is None,
     reason="engine native was not built here",
 )
 

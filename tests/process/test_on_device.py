@@ -11,16 +11,16 @@ import torch.distributed as dist
 from make_runs import tiny
 from ranks_together import together
 
+from hpcncf.job.spec import Model, Training
 from hpcncf.ncf import model
-from hpcncf.ncf.data import prepared
+from hpcncf.ncf.data.prepared import load
+from hpcncf.ncf.engines.rowwise import Rowwise
 from hpcncf.ncf.instances import Schedule
 from hpcncf.ncf.loaders import Loader
-from hpcncf.ncf.phases import StepClock
-from hpcncf.ncf.rowwise import Rowwise
-from hpcncf.ncf.sync.group import Group
+from hpcncf.ncf.step_clock import StepClock
 from hpcncf.ncf.sync.on_device import OnDevice
 from hpcncf.ncf.sync.rows import capacity
-from hpcncf.spec import Model, Training
+from hpcncf.ncf.sync.transport import Group
 
 # 1,501 rows in steps of ten: shards of three and four rows, and the last step has one row in all.
 BATCH, STEPS = 10, range(133, 151)
@@ -35,7 +35,7 @@ WAYS: dict[str, dict[str, Any]] = {
 def trained(
     folder: Path, rank: int, ranks: int, on_device: bool, settings: dict[str, Any]
 ) -> dict[str, Any]:
-    data = prepared.load(folder)
+    data = load(folder)
     training = Training(global_batch_size=BATCH, engine="rowwise", **settings)
     schedule = Schedule(data.manifest.train_rows, BATCH, rank, ranks)
     start = model.initial(data.manifest, Model(), training.seed)

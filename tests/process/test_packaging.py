@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import setuptools
 
-from hpcncf.ncf.native.library import BUILDS
+from hpcncf.ncf.engines.native.library import BUILDS
 
 ROOT = Path(__file__).parents[2]
 
@@ -49,10 +49,10 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         "hpcncf/ncf/data/prepared.py",
         "hpcncf/py.typed",
         "hpcncf/schemas/job.json",
-        "hpcncf/schemas/rank.json",
+        "hpcncf/schemas/site.json",
         "hpcncf/slurm_templates/cpu.yaml",
-        "hpcncf_analysis/report.py",
-        "hpcncf_analysis/templates/report.html.j2",
+        "analysis/hpcncf_analysis/report/build.py",
+        "hpcncf_analysis/report/templates/report.html.j2",
     ],
 )
 def test_the_wheel_holds(wheel: list[str], name: str) -> None:

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 import torch
 
+from hpcncf.job.spec import Model, Training
 from hpcncf.ncf import model
+from hpcncf.ncf.data.arrays import context_of
 from hpcncf.ncf.data.prepared import Prepared
-from hpcncf.ncf.data.rows import context_of
+from hpcncf.ncf.engines.rowwise import Rowwise
 from hpcncf.ncf.evaluate import evaluate
-from hpcncf.ncf.phases import StepClock
-from hpcncf.ncf.rowwise import Rowwise
-from hpcncf.rank.launcher import Place
-from hpcncf.spec import Model, Training
+from hpcncf.ncf.step_clock import StepClock
+from hpcncf.worker.environment import Place
 
 ROOT = Path(__file__).parents[2]
 PEERS = ROOT / "benchmarks/peers"

@@ -15,13 +15,12 @@ from ranks_together import together
 from test_numa import DEALT, SIBLINGS_IN_A_ROW, TWO_SOCKETS, Shape, machine
 
 from hpcncf.errors import HpcncfError
-from hpcncf.monitor import numa
-from hpcncf.monitor.cores import usable_cpus
-from hpcncf.monitor.numa import Core
-from hpcncf.ncf import pinned
-from hpcncf.rank import pinning
-from hpcncf.rank.launcher import Place
-from hpcncf.rank.pinning import How
+from hpcncf.monitor.cgroup import usable_cpus
+from hpcncf.monitor.node import Core, cores
+from hpcncf.ncf.distributed import pin
+from hpcncf.worker import pinning
+from hpcncf.worker.environment import Place
+from hpcncf.worker.pinning import How
 
 ALL = list(range(16))
 
@@ -29,7 +28,7 @@ ALL = list(range(16))
 def shares(
     root: Path, shape: Shape, how: How, each: int, masks: Sequence[Sequence[int]]
 ) -> list[list[int]]:
-    found = numa.cores({cpu for mask in masks for cpu in mask}, machine(root, shape))
+    found = cores({cpu for mask in masks for cpu in mask}, machine(root, shape))
     return pinning.shares(how, masks, each, found)
 
 
@@ -82,7 +81,7 @@ def test_too_few_cores_are_refused_with_what_there_is(
 def test_a_run_alone_on_a_machine_is_given_the_cores_that_its_ranks_will_choose(
     tmp_path: Path, shape: Shape, how: How, expected: list[int]
 ) -> None:
-    found = numa.cores(shape, machine(tmp_path, shape))
+    found = cores(shape, machine(tmp_path, shape))
     assert pinning.in_order(how, 2, 2, found) == expected
     assert pinning.in_order(how, 9, 2, found) == sorted(shape)
 
@@ -129,14 +128,14 @@ def bound(rank: int, widest: list[int]) -> tuple[list[int], list[int]]:
     thread = threading.Thread(target=other)
     thread.start()
     told.wait()
-    pinned.pin("cores", 1, Place(rank=rank, local_rank=rank, world_size=2, local_world_size=2))
+    pin("cores", 1, Place(rank=rank, local_rank=rank, world_size=2, local_world_size=2))
     go.set()
     thread.join()
     return usable_cpus(), found
 
 
 @pytest.mark.skipif(
-    sys.platform != "linux" or len(numa.cores(usable_cpus())) < 2, reason="needs two cores"
+    sys.platform != "linux" or len(cores(usable_cpus())) < 2, reason="needs two cores"
 )
 def test_two_ranks_bind_themselves_with_all_their_threads() -> None:
     may_use = usable_cpus()

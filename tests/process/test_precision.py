@@ -11,15 +11,14 @@ from interrupted import attempts
 from make_runs import planned, tiny, trainer
 from torch import nn
 
-from hpcncf.ncf import optimizers, precision
+from hpcncf.job.spec import Model, Training
 from hpcncf.ncf.data.prepared import Prepared
+from hpcncf.ncf.engines.precision import Products, Steps, allowed, chosen, warnings_precision
+from hpcncf.ncf.engines.rowwise import Rowwise
 from hpcncf.ncf.instances import Schedule
 from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.model import NeuMF, initial
-from hpcncf.ncf.phases import StepClock
-from hpcncf.ncf.products import Products
-from hpcncf.ncf.rowwise import Rowwise
-from hpcncf.spec import Model, Training
+from hpcncf.ncf.step_clock import StepClock
 
 CPU = torch.device("cpu")
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -67,11 +66,11 @@ def test_a_rowwise_step_in_halves_is_near_that_in_float32_and_is_not_it(
         assert (one - other).square().mean().sqrt() < 2e-3
 
 
-def steps(**settings: Any) -> tuple[precision.Steps, nn.Parameter]:
+def steps(**settings: Any) -> tuple[Steps, nn.Parameter]:
     torch.manual_seed(1)
     model = NeuMF(3, 4, 1, Model(layers=(2,)))
-    optimizer = optimizers.chosen(model, Training(**settings))
-    taken = precision.Steps(optimizer, Training(**settings), "cpu")
+    optimizer = chosen(model, Training(**settings))
+    taken = Steps(optimizer, Training(**settings), "cpu")
     return taken, model.predict_layer.weight
 
 
@@ -109,16 +108,16 @@ def test_a_run_in_float16_resumes_to_the_same_bits_and_tells_what_it_skipped(
 def test_tf32_on_a_cpu_does_nothing_and_is_said_to() -> None:
     asked = Training(tf32=True)
     before = torch.get_float32_matmul_precision()
-    with precision.allowed(asked, CPU):
+    with allowed(asked, CPU):
         assert torch.get_float32_matmul_precision() == before
-    (said,) = precision.warnings_precision(asked, CPU)
+    (said,) = warnings_precision(asked, CPU)
     assert "has no effect" in said
-    assert precision.warnings_precision(Training(), CPU) == []
+    assert warnings_precision(Training(), CPU) == []
 
 
 def test_tf32_is_allowed_on_a_gpu_only_while_it_trains() -> None:
     before = torch.get_float32_matmul_precision()
-    with precision.allowed(Training(tf32=True), torch.device("cuda")):
+    with allowed(Training(tf32=True), torch.device("cuda")):
         assert torch.get_float32_matmul_precision() == "high"
     assert torch.get_float32_matmul_precision() == before
 

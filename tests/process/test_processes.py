@@ -14,7 +14,7 @@ from conftest import alive, within
 
 from hpcncf.local import processes
 from hpcncf.local.processes import Ranks, Reason, Watch
-from hpcncf.monitor.cores import usable_cpus
+from hpcncf.monitor.cgroup import usable_cpus
 
 SLEEPS = "import time; time.sleep(60)"
 # Says when its handler stands; then SIGTERM is not enough.

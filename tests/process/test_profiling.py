@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from hpcncf.job.spec import Training
 from hpcncf.ncf import profiling
 from hpcncf.paths import AttemptPaths
-from hpcncf.rank.launcher import Place
-from hpcncf.spec import Training
+from hpcncf.worker.environment import Place
 
 FIRST = Place(rank=0, local_rank=0, world_size=2)
 SECOND = Place(rank=1, local_rank=1, world_size=2)

@@ -16,11 +16,12 @@ from pathlib import Path
 import pytest
 from conftest import alive, within
 
-from hpcncf import collect, jobfile, records
+from hpcncf.collect import collect
+from hpcncf.job.load import load_jobfile, plan
+from hpcncf.job.plan import Run
 from hpcncf.paths import AttemptPaths, ResultPaths
-from hpcncf.plan import Run
-from hpcncf.records import Progress, RankRecord, RecordError
-from hpcncf_analysis import report
+from hpcncf.records.schema import Progress, RankRecord, RecordError, read_records
+from hpcncf_analysis.report.build import write
 
 JOB = """\
 name: own
@@ -46,8 +47,8 @@ class Own:
         return self.planned()[0]
 
     def planned(self) -> list[Run]:
-        job = jobfile.load_jobfile(self.folder / "job.yaml")
-        return jobfile.plan(job, self.folder / "job.yaml").active()
+        job = load_jobfile(self.folder / "job.yaml")
+        return plan(job, self.folder / "job.yaml").active()
 
     def begins(self, run: Run, **variables: str) -> subprocess.Popen[bytes]:
         """One rank, as `hpcncf train` and torchrun start it."""
@@ -69,7 +70,7 @@ class Own:
         return self.paths.run(run.id).attempts()[-1]
 
     def record(self, run: Run, rank: int = 0) -> RankRecord:
-        return records.read_records(self.attempt(run).rank(rank), RankRecord)
+        return read_records(self.attempt(run).rank(rank), RankRecord)
 
 
 @pytest.fixture
@@ -241,7 +242,7 @@ def test_while_it_runs_its_progress_tells_what_it_reported(own: Own) -> None:
         assert within(120, lambda: bool(reported(progress)))
         rank.terminate()
         rank.communicate(timeout=120)
-    told = records.read_records(progress, Progress)
+    told = read_records(progress, Progress)
     assert told.reported == {"epoch": 2, "epochs": 9, "instances_per_s": 50}
     assert told.instances_per_s == 50
 
@@ -249,7 +250,7 @@ def test_while_it_runs_its_progress_tells_what_it_reported(own: Own) -> None:
 def reported(progress: Path) -> Mapping[str, object]:
     """So far; nothing while it is not written, or was before the program's first words."""
     with suppress(RecordError):
-        return records.read_records(progress, Progress).reported
+        return read_records(progress, Progress).reported
     return {}
 
 
@@ -273,7 +274,7 @@ def test_what_it_reports_becomes_columns_and_a_report_without_training(own: Own)
         assert told == ["70", "0.25", "x"]
         assert (row["workload"], row["by_hand"]) == ("command", "false")
         assert float(row["time_efficiency"]) < 0.5
-    told = report.write(found, own.paths).markdown.read_text()
+    told = write(found, own.paths).markdown.read_text()
     assert "lr 0.5" in told
     assert "| score |" in told
     assert "HR@10" not in told

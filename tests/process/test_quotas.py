@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from conftest import FakeSlurm
 
-from hpcncf.slurm import quotas
-from hpcncf.slurm.request import Site
+from hpcncf.slurm.site import Site
+from hpcncf.submit.arrays import Quota, of_account, parse_config, queued, quota_quotas
 
 # As `sacctmgr -nP show assoc format=account,partition,maxsubmitjobs,defaultqos` prints it.
 ASSOCIATIONS = "lab||10|\nlab|short|3|\nroot|||few\n"
@@ -27,30 +27,30 @@ QUEUE = "lab|normal\nlab|normal\nroot|few\nroot|normal\n"
 def test_a_qos_goes_before_the_account_and_the_partitions_own_before_all(
     account: str, site: dict[str, str], left: int, limit: str
 ) -> None:
-    bound = quotas.of_account(ASSOCIATIONS, LEVELS, QUEUE, account, Site.model_validate(site))
+    bound = of_account(ASSOCIATIONS, LEVELS, QUEUE, account, Site.model_validate(site))
     assert bound is not None
     assert bound[0] == left
     assert limit in bound[1]
 
 
 def test_where_nothing_is_limited_nothing_bounds() -> None:
-    assert quotas.of_account("root|||\n", "normal|\n", "", "root", Site()) is None
-    assert quotas.of_account("", "", "", "root", Site()) is None
+    assert of_account("root|||\n", "normal|\n", "", "root", Site()) is None
+    assert of_account("", "", "", "root", Site()) is None
 
 
 def test_the_configuration_is_read_whatever_stands_around_it() -> None:
     text = "Configuration data as of 2026-01-01\nMaxArraySize            = 1001\nPlugin = a=b\n"
-    assert quotas.parse_config(text) == {"MaxArraySize": "1001", "Plugin": "a=b"}
+    assert parse_config(text) == {"MaxArraySize": "1001", "Plugin": "a=b"}
 
 
 def test_a_slurm_that_does_not_answer_sets_no_limit(fake_slurm: FakeSlurm) -> None:
     fake_slurm.set(controller=False)
-    assert quotas.quota_quotas(Site()) == quotas.Quota()
-    assert quotas.queued(["1_0"]) is None
+    assert quota_quotas(Site()) == Quota()
+    assert queued(["1_0"]) is None
 
 
 @pytest.mark.parametrize(("most", "array"), [(7, 7), (0, 1)])
 def test_slurm_is_asked_for_its_largest_array(fake_slurm: FakeSlurm, most: int, array: int) -> None:
     """0 forbids arrays, but not jobs."""
     fake_slurm.set(max_array_size=most)
-    assert quotas.quota_quotas(Site()).array == array
+    assert quota_quotas(Site()).array == array

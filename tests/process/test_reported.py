@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcncf.program.reported import LONGEST_LINE, MOST_KEYS, Report
-from hpcncf.tables.told import phases
+from hpcncf.collect.resource_columns import phases
+from hpcncf.worker.child_process import LONGEST_LINE, MOST_KEYS, Report
 
 
 def report(*chunks: bytes) -> Report:

@@ -10,9 +10,9 @@ from interrupted import attempts
 from make_runs import planned, tiny, trainer
 from trained import POSITIVES, furthest, trained
 
-from hpcncf.ncf.data import prepared, synthetic
-from hpcncf.ncf.data.prepared import Prepared
-from hpcncf.spec import Model
+from hpcncf.job.spec import Model
+from hpcncf.ncf.data import synthetic
+from hpcncf.ncf.data.prepared import Prepared, load
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def sparse_rows(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     """Data of which a step of eight positives has few rows, so that the others idle for long."""
     folder = tmp_path_factory.mktemp("data") / "wide"
     synthetic.prepare(folder, users=300, items=2000, train_rows=POSITIVES * 250, context=5)
-    return prepared.load(folder)
+    return load(folder)
 
 
 @pytest.mark.parametrize("optimizer", ["lazy_adam", "sgd"])

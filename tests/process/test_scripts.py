@@ -16,14 +16,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from hpcncf import jobfile, results, submissions
 from hpcncf.errors import UsageError
+from hpcncf.job import load
+from hpcncf.job.plan import Run, expand
+from hpcncf.job.spec import Data, JobSpec, Resources
 from hpcncf.paths import ResultPaths
-from hpcncf.plan import Run, expand
-from hpcncf.slurm import byhand, examples, request, scripts, shell, sites
-from hpcncf.slurm.request import Site
-from hpcncf.spec import Data, JobSpec, Resources
-from hpcncf.submit import launch
+from hpcncf.records.results_folder import leave_plan
+from hpcncf.records.submissions import user
+from hpcncf.slurm.batch_script import EXAMPLES, Source, text, text_byhand
+from hpcncf.slurm.site import (
+    DEAF_AT_FIRST,
+    Site,
+    anchored,
+    load_sites,
+    modules,
+    parameters,
+    python_request,
+    setup,
+    teardown,
+    templates,
+)
+from hpcncf.submit.submit import submit
 
 JobFile = Callable[[str], Path]
 DATA = Path(__file__).parents[1] / "data"
@@ -53,10 +66,10 @@ KNOWN_HERE = re.sub("(?m)^(partition|account|qos|constraint|reservation): .*\n",
 
 
 def sent(path: Path, folder: Path) -> tuple[JobSpec, ResultPaths]:
-    job = sites.anchored(jobfile.load_jobfile(path), path.parent)
+    job = anchored(load.load_jobfile(path), path.parent)
     paths = ResultPaths(folder)
-    plan = results.leave_plan(paths, job, jobfile.plan(job, path))
-    launch.submit(paths, job, plan, "slurm")
+    plan = leave_plan(paths, job, load.plan(job, path))
+    submit(paths, job, plan, "slurm")
     return job, paths
 
 
@@ -68,35 +81,32 @@ def test_what_is_printed_is_sent_byte_by_byte(
     path = job_file(f"site: ./some.yaml\nrepeats: {repeats}\n")
     (path.parent / "some.yaml").write_text(KNOWN_HERE)
     job, paths = sent(path, path.parent / folder)
-    logs = paths.submitit(submissions.user())
-    assert fake_slurm.submitted == [scripts.text(logs, job, job.resources, repeats)]
+    logs = paths.submitit(user())
+    assert fake_slurm.submitted == [text(logs, job, job.resources, repeats)]
 
 
 def test_the_script_of_a_site_that_sets_everything(job_file: JobFile) -> None:
     path = job_file("site: ./all.yaml\n")
     (path.parent / "all.yaml").write_text(EVERYTHING)
-    job = sites.anchored(jobfile.load_jobfile(path), path.parent)
-    assert (
-        scripts.text(Path("/shared/results"), job, job.resources, 2)
-        == (DATA / "site.sh").read_text()
-    )
+    job = anchored(load.load_jobfile(path), path.parent)
+    assert text(Path("/shared/results"), job, job.resources, 2) == (DATA / "site.sh").read_text()
 
 
 def test_a_script_is_printed_where_there_is_no_slurm(
     job_file: JobFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = jobfile.load_jobfile(job_file(""))
+    job = load.load_jobfile(job_file(""))
     monkeypatch.setenv("PATH", "")
-    assert scripts.text(Path("/nowhere"), job, job.resources, 1).startswith("#!/bin/bash\n")
+    assert text(Path("/nowhere"), job, job.resources, 1).startswith("#!/bin/bash\n")
 
 
 @pytest.mark.parametrize("folder", ["50%", "back\\slash", "two\nlines"])
 def test_a_folder_whose_name_slurm_reads_otherwise_is_refused(
     job_file: JobFile, tmp_path: Path, folder: str
 ) -> None:
-    job = jobfile.load_jobfile(job_file(""))
+    job = load.load_jobfile(job_file(""))
     with pytest.raises(UsageError, match=r"Slurm writes logs below it.*choose --results"):
-        scripts.text(tmp_path / folder, job, job.resources, 1)
+        text(tmp_path / folder, job, job.resources, 1)
 
 
 VALUES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
@@ -107,7 +117,7 @@ VALUES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0
     st.dictionaries(st.from_regex(r"V[A-Z0-9_]{1,8}", fullmatch=True), VALUES, max_size=4),
 )
 def test_no_value_of_a_variable_breaks_out_into_the_shell(variables: dict[str, str]) -> None:
-    lines = request.setup(Resources(), Site(environment=variables))
+    lines = setup(Resources(), Site(environment=variables))
     shown = bash("\n".join([*lines, "env -0"]))
     found = dict(entry.split("=", 1) for entry in shown.split("\0") if "=" in entry)
     assert {name: found.get(name) for name in variables} == variables
@@ -122,7 +132,7 @@ PATHS = st.text(
 @given(PATHS, PATHS)
 def test_no_path_or_container_breaks_out_into_the_shell(name: str, image: str) -> None:
     site = Site(venv=f"/{name}", container=shlex.join(["apptainer", "exec", image]))
-    shown = bash(f"printf '%s\\0' {request.python_request(site)}")
+    shown = bash(f"printf '%s\\0' {python_request(site)}")
     assert shown.split("\0") == ["apptainer", "exec", image, f"/{name}/bin/python", ""]
 
 
@@ -140,7 +150,7 @@ def bash(script: str, **variables: str) -> str:
 def test_a_path_below_home_is_of_whoever_runs_it() -> None:
     site = Site(venv="~/my env")
     assert (
-        bash(f"printf %s {request.python_request(site)}", HOME="/home/me") == "/home/me/my env/bin/python"
+        bash(f"printf %s {python_request(site)}", HOME="/home/me") == "/home/me/my env/bin/python"
     )
 
 
@@ -159,7 +169,7 @@ def test_what_the_submitting_shell_knew_of_another_job_is_forgotten() -> None:
         "SUBMITIT_EXECUTOR": "local",
     }
     kept = {"SLURM_JOB_ID": "7", "SLURM_CPUS_ON_NODE": "2", "MINE": "1"}
-    lines = request.setup(Resources(), Site())
+    lines = setup(Resources(), Site())
     shown = bash("\n".join([*lines, "env"]), **leaked, **kept).splitlines()
     names = {line.partition("=")[0] for line in shown}
     assert names & set(leaked) == set()
@@ -167,19 +177,19 @@ def test_what_the_submitting_shell_knew_of_another_job_is_forgotten() -> None:
 
 
 def test_what_the_site_asks_of_slurm_is_not_forgotten() -> None:
-    asked = request.setup(Resources(), Site(additional_parameters={"hint": "nomultithread"}))
+    asked = setup(Resources(), Site(additional_parameters={"hint": "nomultithread"}))
     assert "SLURM_HINT" not in " ".join(asked)
-    assert "SLURM_HINT" in " ".join(request.setup(Resources(), Site()))
+    assert "SLURM_HINT" in " ".join(setup(Resources(), Site()))
 
 
 @pytest.mark.parametrize("lines", [["true"], ["false", "true"]])
 def test_a_job_ends_as_its_ranks_did_whatever_comes_after(lines: list[str]) -> None:
-    script = "\n".join(["(exit 5)", *shell.teardown(lines)])
+    script = "\n".join(["(exit 5)", *teardown(lines)])
     assert subprocess.run(["bash", "-c", script], check=False).returncode == 5
 
 
 def test_a_module_that_cannot_be_loaded_ends_the_job() -> None:
-    lines = shell.modules(["gcc/12"])
+    lines = modules(["gcc/12"])
     script = "\n".join(["module() { [ $1 = purge ]; }", *lines, "echo started"])
     done = subprocess.run(["bash", "-c", script], capture_output=True, check=False)
     assert (done.returncode, done.stdout) == (1, b"")
@@ -222,16 +232,13 @@ def test_what_contradicts_or_breaks_a_line_is_refused(site: dict[str, object], w
 
 @pytest.mark.parametrize("argument", ["--cpu-bind=cores", "--exact", "--nodelist=n1", "--mpi=pmi2"])
 def test_srun_may_be_told_what_does_not_contradict(argument: str) -> None:
-    assert (
-        argument
-        in request.parameters(Resources(), Site(srun_args=[argument]), "a")["slurm_srun_args"]
-    )
+    assert argument in parameters(Resources(), Site(srun_args=[argument]), "a")["slurm_srun_args"]
 
 
 def test_the_python_that_submits_starts_the_ranks_unless_the_site_says_otherwise() -> None:
-    assert request.python_request(Site()) == shlex.quote(sys.executable)
-    assert request.python_request(Site(conda="ncf")) == "python3"
-    assert request.python_request(Site(container="podman run image")) == "podman run image python3"
+    assert python_request(Site()) == shlex.quote(sys.executable)
+    assert python_request(Site(conda="ncf")) == "python3"
+    assert python_request(Site(container="podman run image")) == "podman run image python3"
 
 
 def planned(asked: dict[str, object], repeats: int = 1) -> tuple[JobSpec, list[Run]]:
@@ -246,7 +253,7 @@ def planned(asked: dict[str, object], repeats: int = 1) -> tuple[JobSpec, list[R
 
 def by_hand(asked: dict[str, object], site: Site, repeats: int = 1) -> str:
     job, runs = planned(asked, repeats)
-    return byhand.text_byhand(job, site, runs, byhand.Source(Path("/j.yaml"), Path("/r")))
+    return text_byhand(job, site, runs, Source(Path("/j.yaml"), Path("/r")))
 
 
 def flags(script: str) -> set[str]:
@@ -260,9 +267,9 @@ def test_by_hand_slurm_is_asked_for_the_same(tmp_path: Path) -> None:
     job = job.model_copy(update={"site": str(tmp_path / "all.yaml"), "exclusive": True})
     for repeats in (1, 3):
         runs = expand(job.model_copy(update={"repeats": repeats}), {}).runs
-        source = byhand.Source(Path("/j.yaml"), Path("/r"))
-        plain = flags(byhand.text_byhand(job, sites.load_sites(job.site), runs, source))
-        ours = flags(scripts.text(tmp_path, job, job.resources, repeats))
+        source = Source(Path("/j.yaml"), Path("/r"))
+        plain = flags(text_byhand(job, load_sites(job.site), runs, source))
+        ours = flags(text(tmp_path, job, job.resources, repeats))
         files = ("#SBATCH --output", "#SBATCH --error", "#SBATCH --wckey")
         assert {line for line in plain if not line.startswith(files)} == {
             line for line in ours if not line.startswith(files)
@@ -300,8 +307,8 @@ def test_by_hand_torchruns_ranks_take_no_module_of_the_folder_they_start_in(
 def test_by_hand_a_value_in_a_comment_stays_on_its_line() -> None:
     job, (run,) = planned({})
     varied = run.model_copy(update={"varied": {"data.path": "/a\nrm -rf ~"}})
-    source = byhand.Source(Path("/j.yaml"), Path("/r"))
-    script = byhand.text_byhand(job, Site(), [varied, varied], source)
+    source = Source(Path("/j.yaml"), Path("/r"))
+    script = text_byhand(job, Site(), [varied, varied], source)
     assert f"    {run.id}  # path=/a?rm -rf ~ repeat=0\n" in script
 
 
@@ -311,8 +318,8 @@ def test_by_hand_no_path_or_setting_breaks_out_into_the_shell(
     file: str, results: str, setting: str
 ) -> None:
     job, runs = planned({})
-    source = byhand.Source(Path("/j", file), Path("/r", results), [setting])
-    script = byhand.text_byhand(job, Site(container="env"), runs, source)
+    source = Source(Path("/j", file), Path("/r", results), [setting])
+    script = text_byhand(job, Site(container="env"), runs, source)
     shown = bash("srun() { printf '%s\\0' \"$@\"; }\n" + script).split("\0")
     assert shown[shown.index("-m") + 1 :] == [
         *("hpcncf.worker", str(Path("/j", file)), "--run-id", runs[0].id),
@@ -321,8 +328,8 @@ def test_by_hand_no_path_or_setting_breaks_out_into_the_shell(
 
 
 def test_every_example_of_a_plain_script_is_read_by_bash() -> None:
-    found = sorted(sites.templates().glob("*.sbatch"))
-    assert {path.stem for path in found} == set(examples.EXAMPLES)
+    found = sorted(templates().glob("*.sbatch"))
+    assert {path.stem for path in found} == set(EXAMPLES)
     for path in found:
         subprocess.run(["bash", "-n", path], check=True)
 
@@ -330,6 +337,6 @@ def test_every_example_of_a_plain_script_is_read_by_bash() -> None:
 def test_a_warning_does_not_end_a_python_that_is_still_starting() -> None:
     """Preempted so early a job is Slurm's to put back; ended by the signal it would have failed."""
     early = "import os, signal; os.kill(os.getpid(), signal.SIGUSR2); print('alive')"
-    line = f"{shell.DEAF_AT_FIRST} {shlex.join([sys.executable, '-c', early])}"
+    line = f"{DEAF_AT_FIRST} {shlex.join([sys.executable, '-c', early])}"
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "alive\n")

@@ -19,15 +19,20 @@ import yaml
 from conftest import FakeSlurm
 from pydantic import ValidationError
 
-from hpcncf import jobfile, plain_yaml, records, results, snapshot, submissions
 from hpcncf.cli import main
 from hpcncf.errors import HpcncfError, UsageError
+from hpcncf.job import load
+from hpcncf.job.load import Loader
+from hpcncf.job.plan import Run
 from hpcncf.local import machine
 from hpcncf.paths import ResultPaths
-from hpcncf.plan import Run
-from hpcncf.records import RankRecord
-from hpcncf.slurm import private, sites
-from hpcncf.submit import launch
+from hpcncf.records.code_version import take
+from hpcncf.records.results_folder import leave_plan
+from hpcncf.records.schema import RankRecord, read_records, write
+from hpcncf.records.submissions import begin, read_submissions, user
+from hpcncf.slurm.batch_script import guard, make
+from hpcncf.slurm.site import load_sites
+from hpcncf.submit.submit import submit
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted([*(ROOT / "hpcncf").rglob("*.py"), *(ROOT / "analysis").rglob("*.py")])
@@ -102,9 +107,12 @@ def test_what_would_is_found(line: str) -> None:
 
 
 def test_yaml_is_read_by_a_safe_loader(tmp_path: Path) -> None:
-    assert issubclass(plain_yaml.Loader, yaml.SafeLoader)
+    assert issubclass(Loader, yaml.SafeLoader)
     evil = f"!!python/object/apply:os.system ['touch {tmp_path}/done']\n"
-    for name, read in (("job.yaml", jobfile.load_jobfile), ("site.yaml", lambda p: sites.load_sites(str(p)))):
+    for name, read in (
+        ("job.yaml", load.load_jobfile),
+        ("site.yaml", lambda p: load_sites(str(p))),
+    ):
         path = tmp_path / name
         path.write_text(f"name: {evil}")
         with pytest.raises(UsageError, match="not readable as YAML"):
@@ -115,14 +123,14 @@ def test_yaml_is_read_by_a_safe_loader(tmp_path: Path) -> None:
 def folder_of(tmp_path: Path) -> Path:
     (tmp_path / "results").mkdir(mode=0o755)
     folder = tmp_path / "results/slurm-me"
-    private.make(folder)
+    make(folder)
     return folder
 
 
 def test_submitits_folder_is_ours_alone(tmp_path: Path) -> None:
     folder = folder_of(tmp_path)
     assert folder.stat().st_mode & 0o777 == 0o700
-    private.make(folder)
+    make(folder)
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o702, 0o750, 0o777])
@@ -130,7 +138,7 @@ def test_one_that_others_may_use_is_refused(tmp_path: Path, mode: int) -> None:
     folder = folder_of(tmp_path)
     folder.chmod(mode)
     with pytest.raises(HpcncfError, match=rf"others may use it \(mode {mode:04o}"):
-        private.make(folder)
+        make(folder)
 
 
 def test_a_link_in_its_place_is_refused(tmp_path: Path) -> None:
@@ -138,22 +146,22 @@ def test_a_link_in_its_place_is_refused(tmp_path: Path) -> None:
     folder.rename(tmp_path / "moved")
     folder.symlink_to(tmp_path / "moved")
     with pytest.raises(HpcncfError, match=r"a link or a file.*nothing is submitted"):
-        private.make(folder)
+        make(folder)
 
 
 def test_a_parent_that_everybody_may_write_to_is_refused_but_one_like_tmp(tmp_path: Path) -> None:
     folder = folder_of(tmp_path)
     folder.parent.chmod(0o1777)
-    private.make(folder)
+    make(folder)
     folder.parent.chmod(0o777)
     with pytest.raises(HpcncfError, match="everybody may rename what is in it"):
-        private.make(folder)
+        make(folder)
 
 
 def test_people_who_share_results_may_share_a_group(tmp_path: Path) -> None:
     folder = folder_of(tmp_path)
     folder.parent.chmod(0o2775)
-    private.make(folder)
+    make(folder)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
@@ -161,20 +169,20 @@ def test_a_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
     folder = folder_of(tmp_path)
     os.chown(folder, 12345, 12345)
     with pytest.raises(HpcncfError, match=r"belongs to another user \(id 12345\)"):
-        private.make(folder)
+        make(folder)
 
 
 def test_a_local_queue_unpickles_nothing_from_such_a_folder_either(tmp_path: Path) -> None:
     paths = ResultPaths(tmp_path / "results")
-    paths.submitit(submissions.user()).mkdir(parents=True, mode=0o770)
-    paths.submitit(submissions.user()).chmod(0o770)
-    file = submissions.begin(paths, "local", ["0123456789ab"], False)
+    paths.submitit(user()).mkdir(parents=True, mode=0o770)
+    paths.submitit(user()).chmod(0o770)
+    file = begin(paths, "local", ["0123456789ab"], False)
     with pytest.raises(HpcncfError, match="others may use it"):
         machine.start(paths, file)
 
 
 def guarded(folder: Path) -> int:
-    script = f"{private.guard(folder)}\nexit 42"
+    script = f"{guard(folder)}\nexit 42"
     return subprocess.run(["bash", "-c", script], check=False, capture_output=True).returncode
 
 
@@ -194,14 +202,14 @@ def test_nothing_is_sent_from_a_folder_that_others_may_use(
     job_file: Callable[[str], Path], fake_slurm: FakeSlurm
 ) -> None:
     path = job_file("")
-    job, paths = jobfile.load_jobfile(path), ResultPaths(path.parent / "results")
-    plan = results.leave_plan(paths, job, jobfile.plan(job, path))
-    paths.submitit(submissions.user()).mkdir(mode=0o777)
-    paths.submitit(submissions.user()).chmod(0o777)
+    job, paths = load.load_jobfile(path), ResultPaths(path.parent / "results")
+    plan = leave_plan(paths, job, load.plan(job, path))
+    paths.submitit(user()).mkdir(mode=0o777)
+    paths.submitit(user()).chmod(0o777)
     with pytest.raises(HpcncfError, match="others may use it"):
-        launch.submit(paths, job, plan, "slurm")
+        submit(paths, job, plan, "slurm")
     assert fake_slurm.submitted == []
-    (submission,) = submissions.read_submissions(paths).submissions
+    (submission,) = read_submissions(paths).submissions
     assert "others may use it" in str(submission.error)
 
 
@@ -211,7 +219,7 @@ def test_files_are_named_by_hashes_whatever_the_values_are(tmp_path: Path) -> No
         "name: a\nworkload: {command: [echo, '{x}']}\nparameters: {x: a}\n"
         "grid: {parameters.x: ['../../../etc/passwd', 'a b', '$(id)', '/']}\n"
     )
-    plan = jobfile.plan(jobfile.load_jobfile(path), path)
+    plan = load.plan(load.load_jobfile(path), path)
     assert len({run.id for run in plan.runs}) == 4
     assert all(re.fullmatch("[0-9a-f]{12}", run.id) for run in plan.runs)
 
@@ -221,7 +229,7 @@ def test_names_that_lead_elsewhere_are_refused(tmp_path: Path, name: str) -> Non
     path = tmp_path / "job.yaml"
     path.write_text(f"name: {json.dumps(name)}\ndata: {{path: x}}\n")
     with pytest.raises(UsageError, match="name"):
-        jobfile.load_jobfile(path)
+        load.load_jobfile(path)
     plain = make_results.plan_of(make_results.demo(tmp_path)).runs[0].model_dump()
     with pytest.raises(ValidationError):
         Run.model_validate(plain | {"id": name.replace(".hidden", "..")})
@@ -234,17 +242,17 @@ def test_a_report_shows_whatever_a_record_says_as_text(tmp_path: Path) -> None:
     make_results.complete(paths, runs[1:])
     for run in runs[1:]:
         for file in paths.run(run.id).attempt(1).ranks():
-            record = records.read_records(file, RankRecord)
+            record = read_records(file, RankRecord)
             about = {"cpu_model": EVIL, "commit": EVIL, "python": EVIL, "torch": EVIL}
             changes = {"node": EVIL, "warnings": [EVIL], "environment": about}
-            records.write(file, record.model_copy(update=changes))
+            write(file, record.model_copy(update=changes))
     failed = {"type": EVIL, "message": EVIL, "traceback": EVIL}
     make_results.leave(paths, runs[0], outcome="failed", exit_code=1, error=failed, node=EVIL)
     manifest = make_results.manifest(title=EVIL)
     (tmp_path / "data/manifest.json").write_text(manifest.model_dump_json())
     assert main(["report", str(paths.folder)]) == 3
     html = (paths.report / "report.html").read_text()
-    own = (files("hpcncf_analysis") / "templates/report.js").read_text().strip()
+    own = (files("hpcncf_analysis.report") / "templates/report.js").read_text().strip()
     assert "<script" not in html.replace(f"<script>{own}</script>", "")
     assert "<img src=x" not in html
     assert html.count("&lt;script&gt;") >= 3
@@ -282,9 +290,9 @@ def test_a_secret_in_the_environment_is_not_in_what_slurm_gets(
 ) -> None:
     monkeypatch.setenv("WANDB_API_KEY", SECRET)
     path = job_file("")
-    job, paths = jobfile.load_jobfile(path), ResultPaths(path.parent / "results")
-    plan = results.leave_plan(paths, job, jobfile.plan(job, path))
-    launch.submit(paths, job, plan, "slurm")
+    job, paths = load.load_jobfile(path), ResultPaths(path.parent / "results")
+    plan = leave_plan(paths, job, load.plan(job, path))
+    submit(paths, job, plan, "slurm")
     assert fake_slurm.submitted
     assert holding(path.parent, SECRET) == []
 
@@ -294,11 +302,11 @@ def test_what_may_hold_a_secret_is_for_its_user_alone(
 ) -> None:
     """Batch scripts (a site's `environment`), logs, pickles; the changes in a checkout."""
     path = job_file("")
-    job, paths = jobfile.load_jobfile(path), ResultPaths(path.parent / "results")
-    plan = results.leave_plan(paths, job, jobfile.plan(job, path))
-    launch.submit(paths, job, plan, "slurm")
+    job, paths = load.load_jobfile(path), ResultPaths(path.parent / "results")
+    plan = leave_plan(paths, job, load.plan(job, path))
+    submit(paths, job, plan, "slurm")
     assert fake_slurm.submitted
-    assert paths.submitit(submissions.user()).stat().st_mode & 0o077 == 0
+    assert paths.submitit(user()).stat().st_mode & 0o077 == 0
     kept = [folder for folder in paths.submissions.glob("*.code") if folder.is_dir()]
     assert all(folder.stat().st_mode & 0o077 == 0 for folder in kept)
-    assert bool(kept) is any(code.diff for code in snapshot.take(path.parent / "again", ROOT))
+    assert bool(kept) is any(code.diff for code in take(path.parent / "again", ROOT))

@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from hpcncf.plan import expand
-from hpcncf.serving import problem, served
-from hpcncf.spec import JobSpec
+from hpcncf.job.plan import expand, problem, served
+from hpcncf.job.spec import JobSpec
 
 ROOT = Path(__file__).parents[2]
 THREADS = {"training.threads": [1, 2]}

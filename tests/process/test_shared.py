@@ -15,17 +15,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpcncf.ncf.native import library
-from hpcncf.ncf.sync import shared
-from hpcncf.ncf.sync.shared import Shared
+from hpcncf.ncf.engines.native.library import best, built, cpu_flags
+from hpcncf.ncf.sync import shared_memory
+from hpcncf.ncf.sync.shared_memory import Shared, joined
 from hpcncf.ncf.sync.transport import PeerLost
 
 CAPACITY = 1000
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["hpcncf.ncf.sync.shared"])
+CONTEXT.set_forkserver_preload(["hpcncf.ncf.sync.shared_memory"])
 
 pytestmark = pytest.mark.skipif(
-    library.best(library.built(), library.cpu_flags()) is None,
+    best(built(), cpu_flags()) is None,
     reason="engine native was not built here",
 )
 
@@ -74,7 +74,7 @@ def _rank(
         told: list[Any] = end.recv()
         return told
 
-    end.send(work(shared.joined(rank, ranks, CAPACITY, gather), rank, end))
+    end.send(work(joined(rank, ranks, CAPACITY, gather), rank, end))
 
 
 def sent_and_read(transport: Shared, rank: int, _: Connection) -> bool:
@@ -172,14 +172,14 @@ def test_messages_stay_readable_when_the_transport_is_closed() -> None:
 
 def last(transport: Shared, rank: int, end: Connection) -> list[int]:
     """Rank 1 sends its last message and ends while rank 0, which missed it, looks for its lock."""
-    held = shared._held
+    held = shared_memory._held
 
     def late(file: int, rank: int) -> bool:
         end.send("missed")
         end.recv()
         return held(file, rank)
 
-    shared._held = late
+    shared_memory._held = late
     if rank == 1:
         end.recv()
     transport.slot()[:] = rank
@@ -213,5 +213,5 @@ def test_another_process_of_that_number_is_not_taken_for_the_first_rank() -> Non
     told: Iterator[list[Any]] = iter(
         [[(link, Path("/memfd:hpcncf-1 (deleted)")), None], [True, False]]
     )
-    assert shared.joined(1, 2, CAPACITY, lambda _: next(told)) is None
+    assert joined(1, 2, CAPACITY, lambda _: next(told)) is None
     os.close(file)

@@ -11,18 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from hpcncf import claims, records, sharing
-from hpcncf.paths import RunPaths
+from hpcncf.paths import RunPaths, make, open_lock
+from hpcncf.records.claims import take
+from hpcncf.records.schema import write_text
 
 GROUP, FIRST, SECOND = 4242, 4243, 4244
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="being two users needs root")
 ADD = """\
 import os, sys
 from pathlib import Path
-from hpcncf.submit import launch
-from hpcncf import plan, results, submissions
+from hpcncf.job import plan
+from hpcncf.records import results_folder as results, submissions
 from hpcncf.paths import ResultPaths
-from hpcncf.spec import JobSpec
+from hpcncf.job.spec import JobSpec
 # Only then: the interpreter may lie where the others may not read.
 os.setgroups([{group}]); os.setgid({user}); os.setuid({user}); os.umask(0o022)
 paths = ResultPaths(Path(sys.argv[1]))
@@ -38,14 +39,13 @@ for number in range(8):
 COLLECT = """\
 import os, sys
 from pathlib import Path
-from hpcncf import collect
+from hpcncf.collect import collect
 from hpcncf.paths import ResultPaths
-from hpcncf.tables import rows
 os.setgroups([{group}]); os.setgid({user}); os.setuid({user}); os.umask(0o022)
 paths = ResultPaths(Path(sys.argv[1]))
 for number in range(20):
     of = {user} % 2 * 20 + 40 + number
-    table = {{name: [dict.fromkeys(rows.COLUMNS[name], of)] * of for name in rows.COLUMNS}}
+    table = {{name: [dict.fromkeys(collect.COLUMNS[name], of)] * of for name in collect.COLUMNS}}
     collect.write(collect.Collected("shared", **table, skipped=[], unaccounted=[]), paths)
 """
 
@@ -99,11 +99,11 @@ def test_two_users_collect_at_once_and_all_tables_are_of_one_of_them(group_folde
 def test_two_users_submit_into_one_folder_at_once_and_nothing_is_lost(group_folder: Path) -> None:
     results = group_folder / "results"
     at_once(ADD, results)
-    from hpcncf import submissions
     from hpcncf.paths import ResultPaths
-    from hpcncf.results import read_plan
+    from hpcncf.records.results_folder import read_plan
+    from hpcncf.records.submissions import read_submissions
 
-    known = submissions.read_submissions(ResultPaths(results))
+    known = read_submissions(ResultPaths(results))
     assert len(read_plan(ResultPaths(results)).runs) == 16
     assert (len(known.submissions), known.problems) == (16, [])
     assert {path.stat().st_mode & stat.S_IWGRP for path in results.rglob("*")} == {stat.S_IWGRP}
@@ -119,7 +119,7 @@ def test_a_lock_that_only_its_owner_may_write_is_locked_all_the_same(tmp_path: P
     if child == 0:
         os.setgid(SECOND)
         os.setuid(SECOND)
-        os._exit(0 if os.read(sharing.open_lock(lock), 1) == b"" else 1)
+        os._exit(0 if os.read(open_lock(lock), 1) == b"" else 1)
     assert os.waitpid(child, 0)[1] == 0
 
 
@@ -133,7 +133,7 @@ def test_a_new_folder_is_for_the_group_where_the_one_above_is(
     above = tmp_path / "above"
     above.mkdir()
     above.chmod(mode)
-    sharing.make(above / "a/b")
+    make(above / "a/b")
     modes = [stat.S_IMODE(path.stat().st_mode) for path in (above / "a", above / "a/b")]
     assert modes == [made, made]
 
@@ -143,14 +143,14 @@ def test_a_new_file_is_for_the_group_where_its_folder_is(
     tmp_path: Path, mode: int, made: int
 ) -> None:
     tmp_path.chmod(mode)
-    records.write_text(tmp_path / "file", "")
+    write_text(tmp_path / "file", "")
     assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == made
 
 
 @needs_root
 def test_what_an_attempt_leaves_is_for_the_group_whatever_the_umask(group_folder: Path) -> None:
     os.umask(0o077)
-    attempt = claims.take(RunPaths(group_folder / "runs/0123456789ab"), "slurm", "7")
+    attempt = take(RunPaths(group_folder / "runs/0123456789ab"), "slurm", "7")
     left = [attempt.folder, attempt.claim]
     assert {path.stat().st_gid for path in left} == {GROUP}
     assert [stat.S_IMODE(path.stat().st_mode) for path in left] == [0o2770, 0o660]

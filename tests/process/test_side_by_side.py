@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 from conftest import within
 
-from hpcncf import records, results, submissions
-from hpcncf.jobfile import load_jobfile, plan
-from hpcncf.monitor.cores import usable_cpus
+from hpcncf.job.load import load_jobfile, plan
+from hpcncf.job.plan import Plan, Run
+from hpcncf.monitor.cgroup import usable_cpus
 from hpcncf.paths import ResultPaths
-from hpcncf.plan import Plan, Run
-from hpcncf.records import End, RankRecord
+from hpcncf.records.results_folder import leave_plan
+from hpcncf.records.schema import End, RankRecord, read_records
+from hpcncf.records.submissions import begin, cancel
 
 pytestmark = pytest.mark.skipif(len(usable_cpus()) < 2, reason="two runs want a core each")
 # What waits ends when it is told to, and at once when its job is started again.
@@ -42,7 +43,7 @@ grid: {parameters.kind: [KINDS]}
 """
 WORK = """\
 import json, sys
-from hpcncf.rank import task
+from hpcncf.worker import task
 task.work(sys.argv[1], json.loads(sys.argv[2]), False, {})
 """
 
@@ -52,7 +53,7 @@ def planned(folder: Path, *kinds: str) -> tuple[ResultPaths, Plan]:
     job.write_text(JOB.replace("KINDS", ", ".join(kinds)).replace("PYTHON", sys.executable))
     (folder / "program.py").write_text(PROGRAM)
     paths, made = ResultPaths(folder / "results"), plan(load_jobfile(job), job)
-    results.leave_plan(paths, load_jobfile(job), made)
+    leave_plan(paths, load_jobfile(job), made)
     return paths, made
 
 
@@ -77,7 +78,7 @@ def left(paths: ResultPaths, made: Plan) -> dict[str, list[RankRecord]]:
     """Kind -> the records of its attempts."""
     return {
         run.varied["parameters.kind"]: [
-            records.read_records(path, RankRecord)
+            read_records(path, RankRecord)
             for attempt in paths.run(run.id).attempts()
             for path in attempt.ranks()
         ]
@@ -103,7 +104,7 @@ def test_one_that_fails_ends_no_other_and_each_has_its_own_core_record_and_log(
     assert done.packed is not None
     assert sorted(done.packed.runs) == sorted(run.id for run in made.runs)
     assert paths.run(done.run_id).attempt(1).log(0).read_text().startswith("I am one that ends\n")
-    assert records.read_records(paths.run(failed.run_id).attempt(1).end, End).exit_codes == [3]
+    assert read_records(paths.run(failed.run_id).attempt(1).end, End).exit_codes == [3]
 
 
 def test_warned_they_all_stop_the_job_is_put_back_once_and_they_go_on(tmp_path: Path) -> None:
@@ -120,11 +121,11 @@ def test_warned_they_all_stop_the_job_is_put_back_once_and_they_go_on(tmp_path: 
 
 def test_one_that_is_cancelled_ends_alone_and_is_no_failure(tmp_path: Path) -> None:
     paths, made = planned(tmp_path, "waits", "ends")
-    submissions.begin(paths, "slurm", [run.id for run in made.runs], again=False)
+    begin(paths, "slurm", [run.id for run in made.runs], again=False)
     process = started(paths, made)
     assert within(120, lambda: all(begun(paths, run) for run in made.runs))
     (waiting,) = [run for run in made.runs if run.varied["parameters.kind"] == "waits"]
-    submissions.cancel(paths, [waiting.id])
+    cancel(paths, [waiting.id])
     assert process.wait(timeout=120) == 0
-    assert records.read_records(paths.run(waiting.id).attempt(1).end, End).reason == "cancelled"
+    assert read_records(paths.run(waiting.id).attempt(1).end, End).reason == "cancelled"
     assert [record.outcome for record in left(paths, made)["ends"]] == ["completed"]

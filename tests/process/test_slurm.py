@@ -7,16 +7,15 @@ from pathlib import Path
 import pytest
 
 from hpcncf.errors import UsageError
-from hpcncf.slurm import sites
-from hpcncf.slurm.request import Site, parameters
-from hpcncf.spec import Data, JobSpec, Resources
+from hpcncf.job.spec import Data, JobSpec, Resources
+from hpcncf.slurm.site import Site, anchored, load_sites, parameters, personal, templates
 
-TEMPLATES = sorted(sites.templates().glob("*.yaml"))
+TEMPLATES = sorted(templates().glob("*.yaml"))
 
 
 @pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.name)
 def test_every_template_loads(path: Path) -> None:
-    assert sites.load_sites(path.stem) == sites.load_sites(str(path))
+    assert load_sites(path.stem) == load_sites(str(path))
 
 
 def test_there_are_templates() -> None:
@@ -129,25 +128,25 @@ def test_an_unknown_key_of_a_site_is_named_with_the_nearest(tmp_path: Path) -> N
     path = tmp_path / "mine.yaml"
     path.write_text("partitoin: short\n")
     with pytest.raises(UsageError, match=r"mine\.yaml: unknown key 'partitoin'.*'partition'"):
-        sites.load_sites(str(path))
+        load_sites(str(path))
 
 
 def test_an_unknown_site_is_told_what_there_is() -> None:
     with pytest.raises(UsageError, match=r"no site 'cpus'.*'cpu'.*Known sites: .*cpu, .*gpu"):
-        sites.load_sites("cpus")
+        load_sites("cpus")
 
 
 def test_a_users_own_site_goes_before_the_template(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    sites.personal().mkdir(parents=True)
-    (sites.personal() / "cpu.yaml").write_text("partition: mine\n")
-    assert sites.load_sites("cpu").partition == "mine"
+    personal().mkdir(parents=True)
+    (personal() / "cpu.yaml").write_text("partition: mine\n")
+    assert load_sites("cpu").partition == "mine"
 
 
 def test_a_sites_path_counts_from_the_job_file(tmp_path: Path) -> None:
     job = JobSpec(name="a", site="site.yaml", data=Data(path="d"))
-    assert sites.anchored(job, tmp_path).site == str(tmp_path / "site.yaml")
+    assert anchored(job, tmp_path).site == str(tmp_path / "site.yaml")
     named = JobSpec(name="a", site="cpu", data=Data(path="d"))
-    assert sites.anchored(named, tmp_path) == named
+    assert anchored(named, tmp_path) == named

@@ -11,13 +11,16 @@ from pathlib import Path
 import pytest
 from conftest import within
 
-from hpcncf import git, jobfile, records, results, snapshot, submissions
+from hpcncf.job import load
 from hpcncf.paths import ResultPaths
+from hpcncf.records import code_version
+from hpcncf.records.results_folder import leave_plan
+from hpcncf.records.schema import read_records, write
+from hpcncf.records.submissions import Submission, begin
 from hpcncf.state import status
-from hpcncf.submissions import Submission
-from hpcncf.submit import launch
+from hpcncf.submit.submit import debug, keep_code
 
-PACKAGE = Path(snapshot.__file__).parent
+PACKAGE = Path(code_version.__file__).parents[1]
 
 
 def run_git(folder: Path, *arguments: str) -> None:
@@ -35,19 +38,19 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     run_git(folder, "add", "train.py")
     run_git(folder, "commit", "-q", "-m", "first")
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(git, "TIMEOUT_S", 120)
+    monkeypatch.setattr(code_version, "TIMEOUT_S", 120)
     return folder
 
 
-def taken(tmp_path: Path, folder: Path) -> snapshot.Code:
+def taken(tmp_path: Path, folder: Path) -> code_version.Code:
     """Of the checkout that the folder is in."""
-    return snapshot.take(tmp_path / "kept", folder)[-1]
+    return code_version.take(tmp_path / "kept", folder)[-1]
 
 
 def test_a_clean_checkout_is_its_commit_and_nothing_is_kept(tmp_path: Path, checkout: Path) -> None:
     code = taken(tmp_path, checkout)
     assert (code.of, code.folder, code.dirty) == ("folder", str(checkout), False)
-    assert code.commit == git.said(checkout, "rev-parse", "HEAD")
+    assert code.commit == code_version.said(checkout, "rev-parse", "HEAD")
     assert (code.diff, code.untracked) == (None, [])
     assert not (tmp_path / "kept/folder.diff").exists()
 
@@ -85,62 +88,62 @@ def test_only_the_submitter_can_read_the_changes(tmp_path: Path, checkout: Path)
 def test_an_edit_of_the_checkout_is_noticed_where_the_run_uses_it(
     tmp_path: Path, checkout: Path, edit: Callable[[Path], None], noticed: bool
 ) -> None:
-    then = snapshot.take(tmp_path / "kept", checkout)
-    assert snapshot.changed(then, checkouts=True) == []
+    then = code_version.take(tmp_path / "kept", checkout)
+    assert code_version.changed(then, checkouts=True) == []
     edit(checkout)
-    told = snapshot.changed(then, checkouts=True)
+    told = code_version.changed(then, checkouts=True)
     assert bool(told) is noticed
     assert all(f"({checkout}, commit " in line for line in told)
-    assert snapshot.changed(then, checkouts=False) == []
+    assert code_version.changed(then, checkouts=False) == []
 
 
 def test_our_own_source_is_compared_by_content(tmp_path: Path) -> None:
     copy = shutil.copytree(PACKAGE / "slurm", tmp_path / "slurm")
-    assert snapshot.of_sources(copy) == snapshot.of_sources(PACKAGE / "slurm")
+    assert code_version.of_sources(copy) == code_version.of_sources(PACKAGE / "slurm")
     with (copy / "sites.py").open("a") as source:
         source.write("\n")
-    assert snapshot.of_sources(copy) != snapshot.of_sources(PACKAGE / "slurm")
+    assert code_version.of_sources(copy) != code_version.of_sources(PACKAGE / "slurm")
 
 
 def test_other_source_of_ours_is_told_whatever_the_workload(tmp_path: Path) -> None:
-    (ours, *_) = snapshot.take(tmp_path / "kept", tmp_path)
-    assert snapshot.changed([ours], checkouts=False) == []
+    (ours, *_) = code_version.take(tmp_path / "kept", tmp_path)
+    assert code_version.changed([ours], checkouts=False) == []
     edited = ours.model_copy(update={"sha256": "0" * 64})
-    (told,) = snapshot.changed([edited], checkouts=False)
+    (told,) = code_version.changed([edited], checkouts=False)
     assert told.startswith("the code changed after this run was submitted: hpcncf (")
 
 
 def test_another_installation_is_named_beside_the_submitters(tmp_path: Path) -> None:
-    (ours, *_) = snapshot.take(tmp_path / "kept", tmp_path)
+    (ours, *_) = code_version.take(tmp_path / "kept", tmp_path)
     there = ours.model_copy(update={"sha256": "0" * 64, "folder": "/login/hpcncf"})
-    (told,) = snapshot.changed([there], checkouts=False)
+    (told,) = code_version.changed([there], checkouts=False)
     assert told.startswith(
         f"ranks imported hpcncf from {PACKAGE}, and were submitted by hpcncf (/log"
     )
-    assert snapshot.changed([there.model_copy(update={"sha256": ours.sha256})], False) == []
+    assert code_version.changed([there.model_copy(update={"sha256": ours.sha256})], False) == []
 
 
 def test_outside_a_checkout_there_is_only_our_own_code(tmp_path: Path) -> None:
-    assert [code.of for code in snapshot.take(tmp_path / "kept", tmp_path)] == ["hpcncf"]
+    assert [code.of for code in code_version.take(tmp_path / "kept", tmp_path)] == ["hpcncf"]
 
 
 def test_without_git_the_commit_is_unknown_and_the_source_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    (ours,) = snapshot.take(tmp_path / "kept", Path.cwd())
+    (ours,) = code_version.take(tmp_path / "kept", Path.cwd())
     assert (ours.commit, ours.dirty, ours.diff) == (None, None, None)
-    assert ours.sha256 == snapshot.of_sources(PACKAGE)
+    assert ours.sha256 == code_version.of_sources(PACKAGE)
 
 
 def test_changes_too_large_to_keep_are_not_compared(
     tmp_path: Path, checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshot, "MOST_DIFF", 50)
+    monkeypatch.setattr(code_version, "MOST_DIFF", 50)
     (checkout / "train.py").write_text("lr = 2\n" * 100)
     code = taken(tmp_path, checkout)
     assert (code.diff, code.dirty, code.sha256) == (None, True, None)
-    assert snapshot.changed([code], checkouts=True) == []
+    assert code_version.changed([code], checkouts=True) == []
 
 
 def test_a_repository_cannot_make_us_start_a_program(tmp_path: Path, checkout: Path) -> None:
@@ -164,7 +167,7 @@ def test_a_git_that_called_us_does_not_lead_us_astray(
     checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
-    assert git.said(checkout, "rev-parse", "--show-toplevel") == str(checkout)
+    assert code_version.said(checkout, "rev-parse", "--show-toplevel") == str(checkout)
 
 
 def test_a_git_that_hangs_is_given_up(
@@ -175,24 +178,24 @@ def test_a_git_that_hangs_is_given_up(
     slow.write_text("#!/bin/sh\nexec sleep 60\n")
     slow.chmod(0o755)
     monkeypatch.setenv("PATH", f"{slow.parent}:{os.environ['PATH']}")
-    monkeypatch.setattr(git, "TIMEOUT_S", 0.2)
-    assert git.said(checkout, "status") is None
+    monkeypatch.setattr(code_version, "TIMEOUT_S", 0.2)
+    assert code_version.said(checkout, "status") is None
 
 
 def test_a_submission_keeps_the_code_and_a_run_of_other_code_says_so(
     job_file: Callable[[str], Path], checkout: Path
 ) -> None:
     path = job_file("repeats: 1\n")
-    job = jobfile.load_jobfile(path)
+    job = load.load_jobfile(path)
     paths = ResultPaths(path.parent / "results")
-    plan = results.leave_plan(paths, job, jobfile.plan(job, path))
-    file = submissions.begin(paths, "debug", [plan.runs[0].id], again=False)
-    launch.keep_code(paths, file, plan.runs)
-    written = records.read_records(file, Submission)
+    plan = leave_plan(paths, job, load.plan(job, path))
+    file = begin(paths, "debug", [plan.runs[0].id], again=False)
+    keep_code(paths, file, plan.runs)
+    written = read_records(file, Submission)
     assert {code.of: code.folder for code in written.code}["folder"] == str(checkout)
     other = [code.model_copy(update={"sha256": "0" * 64}) for code in written.code]
-    records.write(file, written.model_copy(update={"code": other}))
-    launch.debug(paths, [plan.runs[0]], again=False)
+    write(file, written.model_copy(update={"code": other}))
+    debug(paths, [plan.runs[0]], again=False)
     assert within(120, lambda: status.states(paths, plan)[0].state == "completed")
     (rank,) = status.states(paths, plan)[0].ranks
     assert [

@@ -12,12 +12,13 @@ import pytest
 from conftest import FakeSlurm
 from make_results import plan_of
 
-from hpcncf import claims, packs, records, submissions
+from hpcncf.job import plan
 from hpcncf.paths import ResultPaths
-from hpcncf.records import End
+from hpcncf.records.claims import take
+from hpcncf.records.schema import End, now, read_records, write, write_text
+from hpcncf.records.submissions import Submission, SubmittedJob, begin, cancel, files
 from hpcncf.state import status
 from hpcncf.state.status import RunState
-from hpcncf.submissions import Submission, SubmittedJob
 
 
 def states(paths: ResultPaths) -> list[RunState]:
@@ -66,7 +67,7 @@ def test_a_run_whose_folder_cannot_be_read_is_not_taken_for_one_never_begun(
 def test_a_later_attempt_stands_above_an_earlier_one(paths: ResultPaths) -> None:
     finished(paths)
     run = plan_of(paths).runs[0]
-    claims.take(paths.run(run.id), "train")
+    take(paths.run(run.id), "train")
     (now,) = [state for state in states(paths) if state.run.id == run.id]
     assert (now.state, now.attempt, now.ranks) == ("running", 2, [])
 
@@ -84,7 +85,7 @@ def test_a_corrupt_record_is_named_and_the_rest_is_told(paths: ResultPaths) -> N
 
 
 def test_a_corrupt_submission_is_named(paths: ResultPaths) -> None:
-    records.write_text(paths.submissions / "20260105.json", "[]")
+    write_text(paths.submissions / "20260105.json", "[]")
     (problem,) = states(paths)[0].problems
     assert "20260105.json: expected a record of kind 'submission'" in problem
 
@@ -92,10 +93,10 @@ def test_a_corrupt_submission_is_named(paths: ResultPaths) -> None:
 def submitted(paths: ResultPaths, pid: int, started: float) -> None:
     """As after `hpcncf submit --cluster local`, its queue being the process `pid`."""
     runs = [run.id for run in plan_of(paths).runs]
-    file = submissions.begin(paths, "local", runs, again=False)
+    file = begin(paths, "local", runs, again=False)
     job = SubmittedJob(id=str(pid), runs=runs, process_started=started)
-    known = records.read_records(file, Submission).model_copy(update={"jobs": [job]})
-    records.write(file, known)
+    known = read_records(file, Submission).model_copy(update={"jobs": [job]})
+    write(file, known)
 
 
 def test_runs_wait_in_their_order_while_the_queue_lives(paths: ResultPaths) -> None:
@@ -113,8 +114,8 @@ def test_runs_side_by_side_wait_for_packs(tmp_path: Path) -> None:
     submitted(paths, os.getpid(), psutil.Process().create_time())
     waits = Counter(state.reason for state in states(paths))
     assert waits == {"next": 2, **{f"{number} before it": 2 for number in range(1, 9)}}
-    first = packs.packs(plan_of(paths).runs)[0][0]
-    claims.take(paths.run(first.id), "local")
+    first = plan.packs(plan_of(paths).runs)[0][0]
+    take(paths.run(first.id), "local")
     waits = Counter(state.reason for state in states(paths) if state.state == "pending")
     assert waits["next"] == 3, "the one beside it begins with it; it is the next pack's turn"
     assert waits["1 before it"] == 2
@@ -129,17 +130,17 @@ def test_a_cancelled_run_is_cancelled_until_it_is_submitted_again(paths: ResultP
     me = psutil.Process()
     submitted(paths, me.pid, me.create_time())
     run = plan_of(paths).runs[1].id
-    submissions.cancel(paths, [run])
+    cancel(paths, [run])
     assert [state.state for state in states(paths)][:3] == ["pending", "cancelled", "pending"]
     submitted(paths, me.pid, me.create_time())
     assert states(paths)[1].state == "pending"
 
 
 def test_a_submission_that_broke_off_is_lost(paths: ResultPaths) -> None:
-    file = submissions.begin(paths, "local", [run.id for run in plan_of(paths).runs], False)
+    file = begin(paths, "local", [run.id for run in plan_of(paths).runs], False)
     assert {state.reason for state in states(paths)} == {"being submitted"}
-    gone = records.read_records(file, Submission).model_copy(update={"submitter_started": 1.0})
-    records.write(file, gone)
+    gone = read_records(file, Submission).model_copy(update={"submitter_started": 1.0})
+    write(file, gone)
     assert {state.state for state in states(paths)} == {"lost"}
 
 
@@ -151,8 +152,8 @@ def test_what_an_earlier_submission_left_in_the_queue_outlives_one_that_broke_of
 ) -> None:
     in_slurm(paths)
     fake_slurm.answer("squeue", "".join(f"8_{n}|PENDING|Priority\n" for n in range(6)))
-    file = submissions.begin(paths, "slurm", [run.id for run in plan_of(paths).runs], False)
-    records.write(file, records.read_records(file, Submission).model_copy(update=broken))
+    file = begin(paths, "slurm", [run.id for run in plan_of(paths).runs], False)
+    write(file, read_records(file, Submission).model_copy(update=broken))
     assert {state.state for state in states(paths)} == {"pending"}
     being_sent = {state.reason == "being submitted" for state in states(paths)}
     assert being_sent == {"over" in broken}
@@ -164,21 +165,21 @@ def test_whose_attempt_it_was_is_told_by_its_number_and_not_by_two_hosts_clocks(
 ) -> None:
     """Who submitted has a clock that is a year ahead."""
     first = plan_of(paths).runs[0].id
-    attempt = claims.take(paths.run(first), "local")
-    end = End(run_id=first, attempt=1, reason="exited", exit_codes=[1], ended_at=records.now())
-    records.write(attempt.end, end)
+    attempt = take(paths.run(first), "local")
+    end = End(run_id=first, attempt=1, reason="exited", exit_codes=[1], ended_at=now())
+    write(attempt.end, end)
     submitted(paths, os.getpid(), psutil.Process().create_time())
-    (file,) = submissions.files(paths)
+    (file,) = files(paths)
     ahead = {"submitted_at": "2999-01-01T00:00:00+00:00", "over": {first: over}}
-    records.write(file, records.read_records(file, Submission).model_copy(update=ahead))
+    write(file, read_records(file, Submission).model_copy(update=ahead))
     assert states(paths)[0].state == state
 
 
 def in_slurm(paths: ResultPaths) -> None:
     runs = [run.id for run in plan_of(paths).runs]
-    file = submissions.begin(paths, "slurm", runs, again=False)
+    file = begin(paths, "slurm", runs, again=False)
     jobs = [SubmittedJob(id=f"8_{number}", runs=[run]) for number, run in enumerate(runs)]
-    records.write(file, records.read_records(file, Submission).model_copy(update={"jobs": jobs}))
+    write(file, read_records(file, Submission).model_copy(update={"jobs": jobs}))
 
 
 def test_slurm_is_asked_once_for_all_runs(paths: ResultPaths, fake_slurm: FakeSlurm) -> None:

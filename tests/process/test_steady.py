@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcncf.records import Batches, Phases, TrainingRecord
-from hpcncf.tables import outliers, steady
+from hpcncf.collect import repeats
+from hpcncf.collect.training_columns import drift, figures_steady, unsteady
+from hpcncf.records.schema import Batches, Phases, TrainingRecord
 
 
 def trained(
@@ -44,22 +45,22 @@ def trained(
 
 def test_drift_is_the_last_thirds_median_over_the_firsts() -> None:
     """Medians 2 and 3: a half more, whatever lies between."""
-    assert steady.drift(trained([2, 2, 9, 7, 7, 7, 3, 3, 1])) == pytest.approx(0.5)
+    assert drift(trained([2, 2, 9, 7, 7, 7, 3, 3, 1])) == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("seconds", [[], [1.0] * 8, [0.0] * 9])
 def test_too_few_steps_have_no_drift(seconds: list[float]) -> None:
-    assert steady.drift(trained(seconds)) is None
+    assert drift(trained(seconds)) is None
 
 
 def test_warm_up_steps_do_not_count_as_drift() -> None:
     """Five warm-up steps lie in the first three entries of two steps each."""
-    assert steady.drift(trained([9.0] * 3 + [1.0] * 9, warmup=5, every=2)) == 0
+    assert drift(trained([9.0] * 3 + [1.0] * 9, warmup=5, every=2)) == 0
 
 
 def test_the_rank_that_drifts_most_and_the_one_that_pauses_most_speak_for_the_run() -> None:
     slower, faster = trained([1.0] * 6 + [1.2] * 3), trained([1.0] * 6 + [0.5] * 3, [0.5, 1.5])
-    assert steady.figures_steady([slower, faster]) == {"step_drift": -0.5, "pause_share": 0.2}
+    assert figures_steady([slower, faster]) == {"step_drift": -0.5, "pause_share": 0.2}
 
 
 @pytest.mark.parametrize(
@@ -74,17 +75,17 @@ def test_the_rank_that_drifts_most_and_the_one_that_pauses_most_speak_for_the_ru
 def test_an_unsteady_run_says_so(
     drift: float | None, pauses: float | None, said: list[str]
 ) -> None:
-    assert steady.unsteady({"step_drift": drift, "pause_share": pauses}) == said
+    assert unsteady({"step_drift": drift, "pause_share": pauses}) == said
 
 
 def test_pauses_make_a_run_unsteady() -> None:
-    (said,) = steady.unsteady({"step_drift": 0.0, "pause_share": 0.2})
+    (said,) = unsteady({"step_drift": 0.0, "pause_share": 0.2})
     assert said.startswith("unsteady: 20% of the steps' time went to single steps")
 
 
 def test_modified_z_scores_by_hand() -> None:
     """Median 3, MAD 1: 0.6745 x (10 - 3) / 1 = 4.72."""
-    told = outliers.scores([1.0, 2.0, 3.0, 4.0, 10.0])
+    told = repeats.scores([1.0, 2.0, 3.0, 4.0, 10.0])
     assert told == pytest.approx([-1.349, -0.6745, 0.0, 0.6745, 4.7215])
 
 
@@ -103,14 +104,14 @@ def test_an_outlier_is_far_by_its_score_and_by_its_share(
     values: list[float], far: dict[str, float]
 ) -> None:
     """104 is 40 MADs from 100.1, and 4 %: repeats that agree so well have no outlier."""
-    found = outliers.outliers({str(at): value for at, value in enumerate(values)})
+    found = repeats.outliers({str(at): value for at, value in enumerate(values)})
     assert found == pytest.approx(far, abs=0.01)
 
 
 @given(st.lists(st.floats(1, 1000), min_size=3, max_size=9), st.sampled_from([0.25, 4.0]))
 def test_another_unit_makes_no_other_outliers(values: list[float], unit: float) -> None:
-    plain = outliers.outliers({str(at): value for at, value in enumerate(values)})
-    scaled = outliers.outliers({str(at): value * unit for at, value in enumerate(values)})
+    plain = repeats.outliers({str(at): value for at, value in enumerate(values)})
+    scaled = repeats.outliers({str(at): value * unit for at, value in enumerate(values)})
     assert len(plain) <= len(values) / 2
     assert scaled == plain
 
@@ -128,7 +129,7 @@ def repeat(run_id: str, speed: float | None, **changes: Any) -> dict[str, Any]:
 
 
 def test_an_outlier_keeps_its_place_and_gets_a_warning() -> None:
-    rows = outliers.marked([repeat("x", 100.0), repeat("y", 101.0), repeat("z", 50.0)])
+    rows = repeats.marked([repeat("x", 100.0), repeat("y", 101.0), repeat("z", 50.0)])
     assert [row["outlier"] for row in rows] == [None, None, 0.5]
     assert rows[0]["warnings"] == ["cold"]
     assert rows[2]["warnings"][1].startswith("an outlier: its speed is 0.50 times the median")
@@ -137,10 +138,10 @@ def test_an_outlier_keeps_its_place_and_gets_a_warning() -> None:
 def test_commands_without_a_speed_are_judged_by_their_time() -> None:
     times = {"x": 10.0, "y": 10.1, "z": 20.0}
     rows = [repeat(name, None, elapsed_s=seconds) for name, seconds in times.items()]
-    assert "its elapsed time is 1.98 times" in outliers.marked(rows)[2]["warnings"][1]
+    assert "its elapsed time is 1.98 times" in repeats.marked(rows)[2]["warnings"][1]
 
 
 @pytest.mark.parametrize("changes", [{"state": "failed"}, {"retired": True}, {"config": "b"}])
 def test_only_completed_repeats_of_one_configuration_are_compared(changes: dict[str, Any]) -> None:
     rows = [repeat("x", 100.0), repeat("y", 101.0), repeat("z", 50.0, **changes)]
-    assert [row["outlier"] for row in outliers.marked(rows)] == [None, None, None]
+    assert [row["outlier"] for row in repeats.marked(rows)] == [None, None, None]

@@ -9,12 +9,12 @@ import torch
 from ranks_together import together
 from torch import Tensor
 
-from hpcncf.ncf import engine
+from hpcncf.job.spec import Model, Training
+from hpcncf.ncf.engines import base
+from hpcncf.ncf.engines.reference import parts_of
 from hpcncf.ncf.instances import Batch
 from hpcncf.ncf.model import NeuMF
-from hpcncf.ncf.phases import StepClock
-from hpcncf.ncf.step import parts_of
-from hpcncf.spec import Model, Training
+from hpcncf.ncf.step_clock import StepClock
 
 STEPS = 8
 SIZES = Model(layers=(8, 4))
@@ -55,7 +55,7 @@ def trained(
     training = Training(lr=0.01, global_batch_size=4, **settings)
     start = NeuMF(50, 90, 3, SIZES.model_copy(update={"dropout": dropout}))
     clock = StepClock(STEPS, STEPS)
-    made = engine.made(start, training, world_size, torch.device("cpu"), clock)
+    made = base.made(start, training, world_size, torch.device("cpu"), clock)
     torch.manual_seed(2)
     clock.start()
     for batch in batches():

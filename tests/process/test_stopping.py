@@ -13,15 +13,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hpcncf import records
 from hpcncf.paths import AttemptPaths, RunPaths
-from hpcncf.program.by_hand import planned
-from hpcncf.rank import peers
-from hpcncf.rank.launcher import Place
-from hpcncf.rank.leaving import Recorded
-from hpcncf.rank.peers import Peer
-from hpcncf.rank.stopping import Stopped, hold
-from hpcncf.records import RankRecord
+from hpcncf.records.schema import RankRecord, read_records
+from hpcncf.worker.environment import Place
+from hpcncf.worker.record_command import planned
+from hpcncf.worker.recorder import Peer, Recorded, oneself
+from hpcncf.worker.signals import Stopped, hold
 
 WAITS_IN_C = """\
 import ctypes, sys, threading
@@ -45,7 +42,7 @@ def recorded(folder: Path, place: Place = Place()) -> Recorded:  # noqa: B008  f
 
 
 def record(folder: Path, rank: int = 0) -> RankRecord:
-    return records.read_records(attempt(folder).rank(rank), RankRecord)
+    return read_records(attempt(folder).rank(rank), RankRecord)
 
 
 class StoppedWhileDropped:
@@ -114,7 +111,7 @@ def stopped(folder: Path, signum: int, *others: Peer) -> str:
 def test_a_rank_that_is_ended_for_another_one_names_it(tmp_path: Path) -> None:
     other = subprocess.Popen(["sleep", "600"])
     created = psutil.Process(other.pid).create_time()
-    peer = replace(peers.oneself(Place(rank=2)), pid=other.pid, started=created)
+    peer = replace(oneself(Place(rank=2)), pid=other.pid, started=created)
     alone = "stopped by SIGTERM"
     assert stopped(tmp_path / "all live", signal.SIGTERM, peer) == alone
     other.kill()
@@ -164,7 +161,7 @@ def test_a_rank_that_waits_in_c_leaves_its_record_too(tmp_path: Path) -> None:
         [sys.executable, "-c", WAITS_IN_C, str(tmp_path)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        cwd=Path(__file__).parents[1],
+        cwd=Path(__file__).parent,
     )
     try:
         assert process.stdout is not None

@@ -29,13 +29,13 @@ def shell(line: str, folder: Path, **variables: str) -> subprocess.CompletedProc
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's /dev/full")
 def test_a_full_disk_under_the_output_is_told_in_one_line(tmp_path: Path) -> None:
-    done = shell(f"{HPCNCF} completion bash > /dev/full", tmp_path)
+    done = shell(f"{HPCNCF} --print-completion bash > /dev/full", tmp_path)
     assert done.returncode == 1
     assert done.stderr == ("hpcncf: standard output: cannot be written: No space left on device\n")
 
 
 def test_a_reader_that_leaves_is_no_error_to_tell(tmp_path: Path) -> None:
-    done = shell(f"{HPCNCF} completion bash | true; echo ${{PIPESTATUS[0]}}", tmp_path)
+    done = shell(f"{HPCNCF} --print-completion bash | true; echo ${{PIPESTATUS[0]}}", tmp_path)
     assert done.stderr == ""
 
 

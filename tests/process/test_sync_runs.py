@@ -13,10 +13,10 @@ from interrupted import attempts
 from make_runs import planned, tiny, trainer
 from ranks_together import together
 
-from hpcncf.ncf.native import library
-from hpcncf.rank.launcher import Place
-from hpcncf.rank.peers import lost_peer
-from hpcncf.rank.stopping import Request
+from hpcncf.ncf.engines.native.library import best, built, cpu_flags
+from hpcncf.worker.environment import Place
+from hpcncf.worker.recorder import lost_peer
+from hpcncf.worker.signals import Request
 
 RANKS, EVERY = 2, 7
 APART = {"sync": "local_sgd", "sync_every": EVERY}
@@ -26,7 +26,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "local": APART,
     "local by rows": {"engine": "rowwise", **APART},
 }
-if library.best(library.built(), library.cpu_flags()):
+if best(built(), cpu_flags()):
     WAYS["rows, native"] = {"engine": "native", "sync": "rows"}
     WAYS["local, native"] = {"engine": "native", **APART}
 

@@ -12,11 +12,12 @@ from pathlib import Path
 from conftest import within
 from make_runs import tiny
 
-from hpcncf import records, results, submissions
-from hpcncf.jobfile import load_jobfile, plan
+from hpcncf.job.load import load_jobfile, plan
+from hpcncf.job.plan import Plan, Run
 from hpcncf.paths import ResultPaths
-from hpcncf.plan import Plan, Run
-from hpcncf.records import End, RankRecord
+from hpcncf.records.results_folder import leave_plan
+from hpcncf.records.schema import End, RankRecord, read_records
+from hpcncf.records.submissions import begin, cancel
 
 JOB = """\
 name: several
@@ -27,7 +28,7 @@ grid: {{training.lr: {rates}}}
 """
 WORK = """\
 import json, sys
-from hpcncf.rank import task
+from hpcncf.worker import task
 task.work(sys.argv[1], json.loads(sys.argv[2]), False, {})
 """
 
@@ -37,8 +38,8 @@ SEVERAL = """\
 import sys, json
 from pathlib import Path
 from hpcncf.paths import ResultPaths
-from hpcncf.rank import task
-from hpcncf.results import read_plan
+from hpcncf.worker import task
+from hpcncf.records.results_folder import read_plan
 paths = ResultPaths(Path(sys.argv[1]))
 several = task._Several(paths, False, {})
 """
@@ -54,8 +55,8 @@ several._run = lambda run: (run_it(run), os.kill(os.getpid(), signal.SIGUSR2))[0
 WORK_SEVERAL = "sys.exit(several.work(read_plan(paths).runs))\n"
 BY_HAND = """\
 import sys
-from hpcncf import worker
-worker.main([sys.argv[1]])
+from hpcncf.worker.__main__ import main
+main([sys.argv[1]])
 """
 
 
@@ -64,7 +65,7 @@ def planned(folder: Path, rates: str, epochs: int = 1) -> tuple[ResultPaths, Pla
     job = folder / "several.yaml"
     job.write_text(JOB.format(data=folder / "data", rates=rates, epochs=epochs))
     paths, made = ResultPaths(folder / "results"), plan(load_jobfile(job), job)
-    results.leave_plan(paths, load_jobfile(job), made)
+    leave_plan(paths, load_jobfile(job), made)
     return paths, made
 
 
@@ -90,7 +91,7 @@ def left(paths: ResultPaths, made: Plan) -> dict[float, list[RankRecord]]:
     """Learning rate -> the records of its attempts."""
     return {
         run.varied["training.lr"]: [
-            records.read_records(path, RankRecord)
+            read_records(path, RankRecord)
             for attempt in paths.run(run.id).attempts()
             for path in attempt.ranks()
         ]
@@ -139,12 +140,12 @@ def trains(paths: ResultPaths, run: Run) -> bool:
 
 def test_what_a_user_cancelled_is_no_failure_of_its_task(tmp_path: Path) -> None:
     paths, made = planned(tmp_path, "[0.001]", epochs=2000)
-    submissions.begin(paths, "slurm", [made.runs[0].id], again=False)
+    begin(paths, "slurm", [made.runs[0].id], again=False)
     process = started(paths, made, work=SEVERAL + WORK_SEVERAL)
     assert within(120, lambda: trains(paths, made.runs[0]))
-    submissions.cancel(paths, [made.runs[0].id])
+    cancel(paths, [made.runs[0].id])
     assert process.wait(timeout=120) == 0
-    end = records.read_records(paths.run(made.runs[0].id).attempt(1).end, End)
+    end = read_records(paths.run(made.runs[0].id).attempt(1).end, End)
     assert end.reason == "cancelled"
 
 

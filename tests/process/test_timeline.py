@@ -14,10 +14,11 @@ from matplotlib.figure import Figure
 from test_scaling import row
 from test_steady import trained
 
-from hpcncf.records import Batches, Epoch, TrainingRecord
-from hpcncf_analysis import summary, timeline
-from hpcncf_analysis.figures import timeline as drawn
-from hpcncf_analysis.timeline import (
+from hpcncf.records.schema import Batches, Epoch, TrainingRecord
+from hpcncf_analysis.configurations import configurations
+from hpcncf_analysis.report import timeline
+from hpcncf_analysis.report.figures.timeline import timelines
+from hpcncf_analysis.report.timeline import (
     CHECKPOINT,
     EVALUATION,
     FIRST,
@@ -216,7 +217,7 @@ def test_the_least_steady_run_is_shown_beside_the_others() -> None:
         row("per_sample", run_id="c", step_drift=0.0, pause_share=0.0, repeat=0),
         row("per_sample", run_id="d", step_drift=None, pause_share=0.15, repeat=1),
     ]
-    shown = summary.configurations(runs)
+    shown = configurations(runs)
     by_run = {each["run_id"]: one for one in shown for each in one.rows}
     found = timeline.chosen([by_run["a"]], shown)
     assert {label: each["run_id"] for label, each in found.items()} == {
@@ -228,7 +229,7 @@ def test_the_least_steady_run_is_shown_beside_the_others() -> None:
 
 
 def figure_of(**told: Timeline) -> Figure:
-    figure = drawn.timelines(told)
+    figure = timelines(told)
     assert figure is not None
     return figure
 
@@ -244,7 +245,7 @@ def test_a_panel_has_a_lane_for_each_kind_of_stop_each_as_wide_as_it_is_long() -
     assert widths == [pytest.approx(each) for each in ([0.3, 0.2], [0.5, 0.5], [0.25, 0.25])]
     told = [text.get_text().replace("\u202f", " ") for text in lanes.texts]
     assert told == ["2 × 0.25 s", "2 × 0.5 s", "2 × 0.25 s"]
-    assert drawn.timelines({}) is None
+    assert timelines({}) is None
 
 
 def test_few_steps_beyond_all_others_do_not_flatten_them() -> None:

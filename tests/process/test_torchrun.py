@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from hpcncf import plan
-from hpcncf.rank import meeting, torchrun
-from hpcncf.rank.launcher import Place
-from hpcncf.spec import Resources
+from hpcncf.job.plan import Run
+from hpcncf.job.spec import Resources
+from hpcncf.worker import task
+from hpcncf.worker.environment import Place
+from hpcncf.worker.rendezvous import listening, of_run
 
 STEP = {
     "SLURM_JOB_ID": "7",
@@ -28,8 +29,8 @@ STEP = {
 }
 
 
-def a_run(resources: Resources) -> plan.Run:
-    return plan.Run(
+def a_run(resources: Resources) -> Run:
+    return Run(
         id="abc",
         repeat=0,
         varied={},
@@ -48,7 +49,7 @@ def option(command: list[str], name: str) -> str:
 
 def test_one_node_needs_nobody_to_agree_with() -> None:
     run = a_run(Resources(tasks_per_node=2, launcher="torchrun"))
-    command = torchrun.command(run, ["hpcncf.worker", "results", "--run-id", "abc"], STEP)
+    command = task.command(run, ["hpcncf.worker", "results", "--run-id", "abc"], STEP)
     assert option(command, "--nnodes") == "1"
     assert option(command, "--nproc-per-node") == "2"
     assert option(command, "--node-rank") == "0"
@@ -61,13 +62,13 @@ def test_the_nodes_agree_on_a_port_that_is_free() -> None:
     two = STEP | {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "2"}
     two |= {"SLURM_STEP_NODELIST": "localhost,127.0.0.1", "SLURM_STEP_TASKS_PER_NODE": "1(x2)"}
     run = a_run(Resources(nodes=2, tasks_per_node=2, launcher="torchrun"))
-    ports = meeting.of_run("abc torchrun", two).ports
-    with meeting.listening("", [ports[8]]):  # somebody else's
+    ports = of_run("abc torchrun", two).ports
+    with listening("", [ports[8]]):  # somebody else's
         commands: list[list[str]] = []
 
         def start(node: str) -> None:
             env = two | {"SLURM_PROCID": node, "SLURM_NODEID": node}
-            commands.append(torchrun.command(run, ["hpcncf.worker"], env))
+            commands.append(task.command(run, ["hpcncf.worker"], env))
 
         threads = [threading.Thread(target=start, args=(node,)) for node in "10"]
         for thread in threads:
@@ -88,14 +89,14 @@ def test_the_nodes_agree_on_a_port_that_is_free() -> None:
 )
 def test_ranks_share_their_tasks_cpus_evenly(usable: list[int], shares: list[list[int]]) -> None:
     ranks = [Place(rank, rank, 2, 2) for rank in (0, 1)]
-    assert [torchrun.own_cpus(usable, rank) for rank in ranks] == shares
+    assert [task.own_cpus(usable, rank) for rank in ranks] == shares
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a mask of CPUs is Linux's")
 def test_only_torchruns_ranks_in_a_step_bind_themselves() -> None:
     before = os.sched_getaffinity(0)
-    torchrun.bind({"SLURM_STEP_ID": "0"})
-    torchrun.bind({"TORCHELASTIC_RUN_ID": "x"})
+    task.bind({"SLURM_STEP_ID": "0"})
+    task.bind({"TORCHELASTIC_RUN_ID": "x"})
     assert os.sched_getaffinity(0) == before
 
 
@@ -113,12 +114,12 @@ def test_a_warning_reaches_the_ranks_and_leaves_torchrun_alone(tmp_path: Path) -
     agent = subprocess.Popen(
         [sys.executable, "-c", AGENT.format(child=child)],
         stdout=subprocess.PIPE,
-        preexec_fn=torchrun.prepare,
+        preexec_fn=task.prepare,
     )
     while not (tmp_path / "started").exists():
         assert agent.poll() is None
     os.kill(agent.pid, signal.SIGUSR2)  # as Slurm may
-    torchrun.pass_on(agent, signal.SIGUSR2)
+    task.pass_on(agent, signal.SIGUSR2)
     said, _ = agent.communicate(timeout=120)
     assert (agent.returncode, said.strip()) == (0, str(-signal.SIGUSR2).encode())
 

@@ -17,8 +17,9 @@ from make_runs import planned, tiny, trainer
 from train_two_ranks import SLOW_S
 
 from hpcncf.errors import HpcncfError
-from hpcncf.ncf.data import synthetic, tables
-from hpcncf.spec import Model
+from hpcncf.job.spec import Model
+from hpcncf.ncf.data import synthetic
+from hpcncf.ncf.data.readers import Columns, prepare
 
 
 @pytest.fixture(scope="module")
@@ -224,7 +225,7 @@ def test_data_without_test_rows_is_refused_before_an_epoch_is_spent(tmp_path: Pa
     source = tmp_path / "rows.csv"
     source.write_text("user,item\n" + "".join(f"{user},{user % 7}\n" for user in range(30)))
     folder = tmp_path / "data"
-    tables.prepare(folder, source, "csv", tables.Columns("user", "item"))
+    prepare(folder, source, "csv", Columns("user", "item"))
     with pytest.raises(HpcncfError, match=r"no test row.* use evaluation: none"):
         trainer(planned(folder), tmp_path)
     assert trained(folder, tmp_path, evaluation="none", epochs=1).record().steps == 1

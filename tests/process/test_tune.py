@@ -11,15 +11,33 @@ import pytest
 from conftest import FakeSlurm
 from made_grid import Grid, tuned
 
-from hpcncf import cli, jobfile, records, results
+from hpcncf import cli
 from hpcncf.errors import UsageError
-from hpcncf.monitor.cores import usable_cpus
+from hpcncf.job.load import data_keys, load_jobfile
+from hpcncf.job.plan import Plan
+from hpcncf.monitor.cgroup import usable_cpus
 from hpcncf.paths import ResultPaths
-from hpcncf.plan import Plan
-from hpcncf.tune import choose, figures, going, grid, outcome, race, saved, trials
-from hpcncf.tune.choose import Rules
-from hpcncf.tune.figures import Figure
-from hpcncf.tune.values import OBJECTIVES, Ask, Objective, Point, Trial
+from hpcncf.records.results_folder import leave_plan, read_plan
+from hpcncf.records.schema import read_records
+from hpcncf.tune import outcome, search
+from hpcncf.tune.search import (
+    OBJECTIVES,
+    Ask,
+    Figure,
+    Objective,
+    Point,
+    Rules,
+    Trial,
+    best_first,
+    compared,
+    core_hours,
+    enough,
+    finalists,
+    next_step,
+    of_points,
+    open_ones,
+)
+from hpcncf.tune.trial import Going, Tuning, job_of, look, of_trials, read_saved, write
 
 
 def figure(index: int, cores: int, epoch_s: float, trained_s: float = 10.0) -> Figure:
@@ -34,7 +52,7 @@ def best_of_all(made: Grid, objective: Objective) -> int:
         Figure(point, seconds, seconds, seconds, 1.0, 1, True)
         for point, seconds in ((point, made.epoch_s[point.index]) for point in sound)
     ]
-    return figures.best_first(true, objective)[0].point.index
+    return best_first(true, objective)[0].point.index
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
@@ -72,7 +90,7 @@ def test_without_evaluation_speed_alone_decides_and_only_the_best_runs_whole() -
     made = Grid(noise=0.0, epochs=200)
     runs: list[Trial] = []
     while (
-        step := choose.next_step(made.points, runs, Rules("fastest", 100.0, judges=False))
+        step := next_step(made.points, runs, Rules("fastest", 100.0, judges=False))
     ).kind == "send":
         runs += [made.run(ask) for ask in step.asks]
     assert step.chosen is not None
@@ -103,11 +121,11 @@ def test_a_small_budget_is_kept_and_what_is_missing_is_told(share: float) -> Non
 def test_a_budget_that_was_too_small_is_told_one_that_would_do() -> None:
     made = Grid(noise=0.0)
     _, runs = tuned(made, 0.05 * made.all_core_hours())
-    told = choose.enough(made.points, runs, Rules("knee", 0.05 * made.all_core_hours()))
+    told = enough(made.points, runs, Rules("knee", 0.05 * made.all_core_hours()))
     assert told is not None
     step, _ = tuned(made, 1.05 * told, trials=runs)
     assert step.verified
-    assert choose.enough(made.points, [], Rules("knee", 1.0)) is None
+    assert enough(made.points, [], Rules("knee", 1.0)) is None
 
 
 def test_a_best_that_ran_whole_is_chosen_before_a_better_one_that_could_not() -> None:
@@ -116,9 +134,9 @@ def test_a_best_that_ran_whole_is_chosen_before_a_better_one_that_could_not() ->
     fastest = best_of_all(made, "fastest")
     runs = [made.run(Ask(point.index, 10, 0)) for point in made.points]
     rules = Rules("fastest", sum(run.core_hours for run in runs), unsound=frozenset([4096]))
-    step = choose.next_step(made.points, runs, rules)
+    step = next_step(made.points, runs, rules)
     assert (step.kind, step.chosen, step.verified) == ("done", fastest, False)
-    step = choose.next_step(made.points, [*runs, made.run(Ask(fastest - 1, None, 0))], rules)
+    step = next_step(made.points, [*runs, made.run(Ask(fastest - 1, None, 0))], rules)
     assert (step.kind, step.chosen, step.verified) == ("done", fastest - 1, True)
     assert "no room for the whole run of fast easy 2 1024" in step.why
 
@@ -128,20 +146,20 @@ def test_runs_under_way_are_waited_for_and_open_ones_sent_again() -> None:
     rules = Rules("knee", 1.0)
     done = made.run(Ask(0, 79, 0))
     under_way = replace(done, ask=Ask(1, 20, 0), fate="under way")
-    assert choose.next_step(made.points, [done, under_way], rules).kind == "wait"
-    step = choose.next_step(made.points, [done, replace(under_way, fate="open")], rules)
+    assert next_step(made.points, [done, under_way], rules).kind == "wait"
+    step = next_step(made.points, [done, replace(under_way, fate="open")], rules)
     assert (step.kind, step.asks) == ("send", ())
     spent = [replace(done, core_hours=1.0), replace(under_way, fate="open")]
-    assert choose.next_step(made.points, spent, rules).kind == "done"
+    assert next_step(made.points, spent, rules).kind == "done"
 
 
 def test_the_first_round_is_one_run_and_the_next_no_more_than_the_budget_surely_holds() -> None:
     made = Grid()
-    first = choose.next_step(made.points, [], Rules("knee", 1.0))
+    first = next_step(made.points, [], Rules("knee", 1.0))
     assert len(first.asks) == 1
     done = [made.run(ask) for ask in first.asks]
-    assert len(choose.next_step(made.points, done, Rules("knee", 9.0)).asks) == 35
-    assert len(choose.next_step(made.points, done, Rules("knee", 0.1)).asks) == 1
+    assert len(next_step(made.points, done, Rules("knee", 9.0)).asks) == 35
+    assert len(next_step(made.points, done, Rules("knee", 0.1)).asks) == 1
 
 
 def test_a_budget_too_small_for_all_points_sees_some_of_every_setting() -> None:
@@ -167,7 +185,7 @@ def test_a_point_that_fails_is_left_out() -> None:
 def test_the_knee_is_the_fastest_that_costs_at_most_1_4_times_the_cheapest() -> None:
     """By hand: 10, 13 and 16 core-seconds an epoch; 13 / 10 < 1 / 0.7 < 16 / 10."""
     found = [figure(0, 1, 10.0), figure(1, 2, 6.5), figure(2, 4, 4.0)]
-    best = {one: figures.best_first(found, one)[0].point.index for one in OBJECTIVES}
+    best = {one: best_first(found, one)[0].point.index for one in OBJECTIVES}
     assert best == {"knee": 1, "fastest": 2, "cheapest": 0}
 
 
@@ -178,7 +196,7 @@ def test_short_whole_runs_that_are_near_are_repeated() -> None:
         Trial(Ask(at, None, 0), "completed", 0.001, epoch_s, 1.0, 4.0, 0.2, 300, 0.8)
         for at, epoch_s in ((0, 1.0), (1, 1.03), (2, 1.5))
     ]
-    step = choose.next_step(points, runs, Rules("fastest", 1.0))
+    step = next_step(points, runs, Rules("fastest", 1.0))
     assert (step.kind, step.asks) == ("send", (Ask(0, None, 1), Ask(1, None, 1)))
 
 
@@ -186,10 +204,10 @@ def test_a_third_goes_on_and_the_cheapest_with_it() -> None:
     """By hand: of nine, three; the ninth is cheapest, on one core, and slowest."""
     several = [figure(at, 4, 1.0 + 0.01 * at, trained_s=0.1) for at in range(8)]
     cheapest = figure(8, 1, 2.0, trained_s=0.1)
-    left, short = race.finalists([*several, cheapest], "knee", first_s=3.0)
+    left, short = finalists([*several, cheapest], "knee", first_s=3.0)
     assert [one.point.index for one in left] == [8, 0, 1]
     assert [seconds for _, seconds in short] == [3.0, 3.0, 3.0]
-    left, _ = race.finalists([*several, cheapest], "fastest", first_s=3.0)
+    left, _ = finalists([*several, cheapest], "fastest", first_s=3.0)
     assert [one.point.index for one in left] == [0, 1, 2]
 
 
@@ -197,10 +215,10 @@ def test_overlapping_repeats_are_repeated_up_to_three_times() -> None:
     one = replace(figure(0, 1, 1.0), low=0.95, high=1.05, runs=2)
     near = replace(figure(1, 1, 1.04), low=1.02, high=1.06, runs=3)
     far = replace(figure(2, 1, 1.2), low=1.1, high=1.3, runs=2)
-    assert [each.point.index for each in race.open_ones([one, near, far], "fastest")] == [0]
-    assert race.open_ones([one, far], "fastest") == []
+    assert [each.point.index for each in open_ones([one, near, far], "fastest")] == [0]
+    assert open_ones([one, far], "fastest") == []
     single = [figure(0, 1, 1.0), figure(1, 1, 1.09), figure(2, 1, 1.2)]
-    assert [each.point.index for each in race.open_ones(single, "fastest")] == [0, 1]
+    assert [each.point.index for each in open_ones(single, "fastest")] == [0, 1]
 
 
 def test_a_gpu_hour_counts_for_what_is_asked_in_budget_and_cost() -> None:
@@ -209,21 +227,21 @@ def test_a_gpu_hour_counts_for_what_is_asked_in_budget_and_cost() -> None:
     cpu = Figure(Point(0, "cpu", 5, 0, 256, 100, "m", gpu_hour=10.0), 2, 2, 2, 1.0, 1, False)
     gpu = Figure(Point(1, "gpu", 1, 1, 256, 100, "m", gpu_hour=10.0), 0.5, 0.5, 0.5, 1.0, 1, False)
     assert [cpu.price, gpu.price] == [10.0, 5.5]
-    assert [one.point.index for one in figures.best_first([cpu, gpu], "cheapest")] == [1, 0]
-    assert figures.compared(gpu, "cheapest") == (5.5, 5.5)
-    left, _ = race.finalists([cpu, gpu], "knee", first_s=1.0)
+    assert [one.point.index for one in best_first([cpu, gpu], "cheapest")] == [1, 0]
+    assert compared(gpu, "cheapest") == (5.5, 5.5)
+    left, _ = finalists([cpu, gpu], "knee", first_s=1.0)
     assert left[0] is gpu
     done = [Trial(Ask(1, 10, 0), "completed", training_s=10.0, elapsed_s=10.0, steps=10)]
     points = {1: gpu.point}
-    assert figures.core_hours(Ask(1, 3600, 0), points, {}, done) == pytest.approx(11.0)
+    assert core_hours(Ask(1, 3600, 0), points, {}, done) == pytest.approx(11.0)
 
 
 def test_grids_that_mix_gpus_and_cores_need_a_price_for_a_gpu_hour(
     job_file: Callable[[str], Path],
 ) -> None:
-    job = jobfile.load_jobfile(job_file("grid: {resources.gpus_per_node: [0, 1]}\n"))
-    keys = jobfile.data_keys(job)
-    mixed = grid.of(job, keys, dict.fromkeys(keys, 2000))
+    job = load_jobfile(job_file("grid: {resources.gpus_per_node: [0, 1]}\n"))
+    keys = data_keys(job)
+    mixed = search.of(job, keys, dict.fromkeys(keys, 2000))
     with pytest.raises(UsageError, match=r"expected --gpu-hour CORE_HOURS"):
         mixed.priced(0.0)
     assert [point.charged for point in mixed.priced(8.0).points] == [1.0, 9.0]
@@ -231,7 +249,7 @@ def test_grids_that_mix_gpus_and_cores_need_a_price_for_a_gpu_hour(
     assert [point.price for point in alone.priced(0.0).points] == [1.0]
     ask = Ask(1, 7, 0)
     row = {"state": "failed", "reason": "", "attempts": 1, "core_hours_all": 0.5}
-    (trial,) = trials.of_trials(mixed.priced(8.0), [ask], {mixed.run(ask).id: row})
+    (trial,) = of_trials(mixed.priced(8.0), [ask], {mixed.run(ask).id: row})
     assert trial.core_hours == 4.5
 
 
@@ -245,16 +263,16 @@ grid:
 
 
 @pytest.fixture
-def made(job_file: Callable[[str], Path]) -> grid.Grid:
+def made(job_file: Callable[[str], Path]) -> search.Grid:
     path = job_file("")
     text = "\n".join(path.read_text().splitlines()[:3])
     path.write_text(f"{text}\n{GRID}")
-    job = jobfile.load_jobfile(path)
-    keys = jobfile.data_keys(job)
-    return grid.of(job, keys, dict.fromkeys(keys, 2000))
+    job = load_jobfile(path)
+    keys = data_keys(job)
+    return search.of(job, keys, dict.fromkeys(keys, 2000))
 
 
-def test_a_cut_run_is_another_run_than_the_whole_one_and_not_evaluated(made: grid.Grid) -> None:
+def test_a_cut_run_is_another_run_than_the_whole_one_and_not_evaluated(made: search.Grid) -> None:
     whole, cut = made.run(Ask(0, None, 0)), made.run(Ask(0, 7, 0))
     assert whole.training is not None
     assert cut.training is not None
@@ -265,40 +283,40 @@ def test_a_cut_run_is_another_run_than_the_whole_one_and_not_evaluated(made: gri
     assert made.points[0].whole_steps == 60
 
 
-def test_engines_and_cores_are_of_one_class_and_learning_rates_are_not(made: grid.Grid) -> None:
+def test_engines_and_cores_are_of_one_class_and_learning_rates_are_not(made: search.Grid) -> None:
     classes = {point.quality for point in made.points}
     assert len(made.points) == 8
     assert len(classes) == 2
 
 
 def test_one_point_and_a_command_are_refused(job_file: Callable[[str], Path]) -> None:
-    job = jobfile.load_jobfile(job_file(""))
+    job = load_jobfile(job_file(""))
     with pytest.raises(UsageError, match="this job has one"):
-        grid.of(job, {}, {job.data.path if job.data else "": 2000})
+        search.of(job, {}, {job.data.path if job.data else "": 2000})
 
 
-def test_states_become_fates_and_what_was_cut_off_thrice_is_given_up(made: grid.Grid) -> None:
+def test_states_become_fates_and_what_was_cut_off_thrice_is_given_up(made: search.Grid) -> None:
     ask = Ask(0, 7, 0)
     run_id = made.run(ask).id
     row = {"state": "lost", "reason": "", "attempts": 1, "core_hours_all": 0.5}
-    (once,) = trials.of_trials(made, [ask], {run_id: row})
+    (once,) = of_trials(made, [ask], {run_id: row})
     assert (once.fate, once.core_hours) == ("open", 0.5)
-    (thrice,) = trials.of_trials(made, [ask], {run_id: row | {"attempts": 3}})
+    (thrice,) = of_trials(made, [ask], {run_id: row | {"attempts": 3}})
     assert thrice.fate == "failed"
-    (unknown,) = trials.of_trials(made, [ask], {})
+    (unknown,) = of_trials(made, [ask], {})
     assert unknown.fate == "open"
     silent = {"state": "completed", "seconds_per_epoch": None, "training_s": None}
-    (mute,) = trials.of_trials(made, [ask], {run_id: row | silent})
+    (mute,) = of_trials(made, [ask], {run_id: row | silent})
     assert mute.fate == "failed"
 
 
-def test_another_grid_in_the_same_folder_is_refused(made: grid.Grid, tmp_path: Path) -> None:
+def test_another_grid_in_the_same_folder_is_refused(made: search.Grid, tmp_path: Path) -> None:
     paths = ResultPaths(tmp_path / "results")
-    saved.write(paths, saved.read_saved(paths, made.job).then("first", [Ask(0, 7, 0)]))
-    assert saved.read_saved(paths, made.job).asks() == [Ask(0, 7, 0)]
+    write(paths, read_saved(paths, made.job).then("first", [Ask(0, 7, 0)]))
+    assert read_saved(paths, made.job).asks() == [Ask(0, 7, 0)]
     other = made.job.model_copy(update={"repeats": 2})
     with pytest.raises(UsageError, match=r"other settings \(repeats\)"):
-        saved.read_saved(paths, other)
+        read_saved(paths, other)
 
 
 def test_without_wait_a_call_submits_and_says_how_to_go_on(
@@ -317,19 +335,19 @@ def test_without_wait_a_call_submits_and_says_how_to_go_on(
     assert "go on: hpcncf tune job.yaml --budget 0.5" in out
     assert cli.main(command) == 3, "it is queued: nothing more is sent"
     assert "runs are under way: 1 run" in capsys.readouterr().out
-    plan = results.read_plan(ResultPaths(path.parent / "results/tiny-tune"))
+    plan = read_plan(ResultPaths(path.parent / "results/tiny-tune"))
     assert isinstance(plan, Plan)
     assert len(plan.runs) == 1
-    kept = records.read_records(ResultPaths(path.parent / "results/tiny-tune").tuning, saved.Tuning)
+    kept = read_records(ResultPaths(path.parent / "results/tiny-tune").tuning, Tuning)
     assert len(kept.rounds) == 1
 
 
 @pytest.mark.parametrize("name", ["tune", "predict"])
 def test_the_benchmarks_job_files_make_a_grid(name: str) -> None:
     path = Path(__file__).parents[2] / f"benchmarks/{name}.yaml"
-    job = jobfile.load_jobfile(path)
+    job = load_jobfile(path)
     assert job.data is not None
-    found = grid.of(job, {job.data.path: "key"}, {job.data.path: 83_731})
+    found = search.of(job, {job.data.path: "key"}, {job.data.path: 83_731})
     assert len(found.points) == {"tune": 20, "predict": 21}[name]
 
 
@@ -352,14 +370,14 @@ def test_recorded_rounds_end_with_a_verified_job_file(
 ) -> None:
     """Every round's runs leave the records of the demo's speeds."""
     monkeypatch.chdir(demo_job.parent)
-    job = going.job_of(demo_job, [])
-    found = grid.of(job, jobfile.data_keys(job), {job.data.path: 83_731} if job.data else {})
+    job = job_of(demo_job, [])
+    found = search.of(job, data_keys(job), {job.data.path: 83_731} if job.data else {})
     paths = ResultPaths(demo_job.parent / "results/recorded-tune")
-    tuning = going.Going(paths, found, "fastest", 9.0, "local", None)
-    while (now := going.look(tuning)).step.kind == "send":
+    tuning = Going(paths, found, "fastest", 9.0, "local", None)
+    while (now := look(tuning)).step.kind == "send":
         asked = now.tuning.then(now.step.why, now.step.asks)
-        saved.write(paths, asked)
-        plan = results.leave_plan(paths, found.job, found.plan(asked.asks()))
+        write(paths, asked)
+        plan = leave_plan(paths, found.job, found.plan(asked.asks()))
         make_results.complete(paths, [run for run in plan.runs if run.id not in now.rows])
     words = ["tune", "job.yaml", "--budget", "9", "--cluster", "local", "--objective", "fastest"]
     assert cli.main(words) == 0
@@ -372,11 +390,11 @@ def test_recorded_rounds_end_with_a_verified_job_file(
     short = [
         Trial(Ask(at, None, 0), "completed", epoch_s=0.5, training_s=1.5) for at in (0, near.index)
     ]
-    both = figures.of_points([replace(point, quality="one model"), near], short)
+    both = of_points([replace(point, quality="one model"), near], short)
     assert outcome._left_open(tuning, now, both, both[0]) == ("near",), "whole, and in 1.5 s"
     rows = {"a": {"cpu_model": "Old"}, "b": {"cpu_model": "New"}, "c": {"cpu_model": None}}
     assert outcome._models(replace(now, rows=rows)) == ("New", "Old")
-    best = jobfile.load_jobfile(paths.best)
+    best = load_jobfile(paths.best)
     assert (best.training.loader, best.resources.cpus_per_task) == ("vectorized", 2)
     assert (best.training.max_steps, best.training.evaluation) == (None, "sampled")
     assert best.name == "recorded-fastest"

@@ -11,14 +11,16 @@ import pytest
 from conftest import FakeSlurm
 from make_results import plan_of
 
-from hpcncf import cli, records, submissions
-from hpcncf.cli import progress, waiting
+from hpcncf import cli
+from hpcncf.cli.progress import figures, sentence
+from hpcncf.cli.wait import Watch, wait
 from hpcncf.paths import ResultPaths
-from hpcncf.records import Claim, Progress
+from hpcncf.records import schema, submissions
+from hpcncf.records.schema import Claim, Progress
+from hpcncf.records.submissions import Submission, SubmittedJob
 from hpcncf.slurm.states import JobState
 from hpcncf.state import status
 from hpcncf.state.status import RunState
-from hpcncf.submissions import Submission, SubmittedJob
 from hpcncf.submit import cancel
 
 FAILED: dict[str, Any] = {
@@ -41,8 +43,8 @@ def sent(paths: ResultPaths, per_task: int = 1) -> list[str]:
         SubmittedJob(id=f"8_{number}", runs=runs[first : first + per_task])
         for number, first in enumerate(range(0, len(runs), per_task))
     ]
-    known = records.read_records(file, Submission)
-    records.write(file, known.model_copy(update={"jobs": jobs, "report_job": "9"}))
+    known = schema.read_records(file, Submission)
+    schema.write(file, known.model_copy(update={"jobs": jobs, "report_job": "9"}))
     return runs
 
 
@@ -61,7 +63,7 @@ def leave(paths: ResultPaths, number: int, job: str, **changes: Any) -> None:
     taken = make_results.claim(run).model_copy(
         update={"slurm_job_id": job, "launched_by": "slurm", "node": "elsewhere"}
     )
-    records.write(paths.run(run.id).attempt(1).claim, taken)
+    schema.write(paths.run(run.id).attempt(1).claim, taken)
 
 
 def begin(paths: ResultPaths, number: int, job: str) -> None:
@@ -257,11 +259,11 @@ def test_a_run_of_a_task_tells_its_own_time_and_not_its_jobs(
     leave(paths, 0, "8_0")
     begin(paths, 1, "8_0")
     taken = paths.run(plan_of(paths).runs[1].id).attempt(1).claim
-    now = records.read_records(taken, Claim).model_copy(update={"claimed_at": records.now()})
-    records.write(taken, now)
+    now = schema.read_records(taken, Claim).model_copy(update={"claimed_at": schema.now()})
+    schema.write(taken, now)
     fake_slurm.answer("squeue", "8_0|RUNNING|None|||1:00:00|node1|0|0|\n8_1|RUNNING|None|||5:00\n")
     states = status.states(paths, plan_of(paths))
-    assert 0 <= (progress.figures(states[1])["elapsed_s"] or -1) < 600
+    assert 0 <= (figures(states[1])["elapsed_s"] or -1) < 600
 
 
 @pytest.mark.parametrize(
@@ -279,14 +281,14 @@ def test_per_cent_are_of_the_steps_that_will_be_done(
     run = plan_of(paths).runs[0]
     assert run.training is not None
     cut = run.model_copy(update={"training": run.training.model_copy(update={"max_steps": most})})
-    assert told in progress.sentence(RunState(cut, "running", "", 1, [], at_work(epoch), []))
+    assert told in sentence(RunState(cut, "running", "", 1, [], at_work(epoch), []))
 
 
 def at_work(epoch: int, **changes: Any) -> Progress:
     now: dict[str, Any] = {
         "run_id": "0123456789ab",
         "attempt": 1,
-        "updated_at": records.now(),
+        "updated_at": schema.now(),
         "elapsed_s": 5.0,
         "phase": "training",
         "epoch": epoch,
@@ -301,7 +303,7 @@ def at_work(epoch: int, **changes: Any) -> Progress:
 
 def test_how_far_an_evaluation_is_can_be_seen(paths: ResultPaths) -> None:
     now = at_work(1, phase="evaluation", step=100, evaluated=0.346)
-    told = progress.sentence(RunState(plan_of(paths).runs[0], "running", "", 1, [], now, []))
+    told = sentence(RunState(plan_of(paths).runs[0], "running", "", 1, [], now, []))
     assert "evaluation, epoch 2/3 35 %" in told
 
 
@@ -366,16 +368,16 @@ def test_waiting_ends_where_nobody_can_tell(
 ) -> None:
     runs = sent(paths)
     monkeypatch.setenv("PATH", "")
-    assert waiting.wait(paths, runs, patience_s=0.01) == 3
+    assert wait(paths, runs, patience_s=0.01) == 3
     assert "nobody could tell of 6 runs" in capsys.readouterr().err
 
 
 def test_waiting_reads_a_plan_again_where_it_has_changed(paths: ResultPaths) -> None:
-    watch = waiting.Watch(paths, [], quiet=True, patience_s=1.0)
+    watch = Watch(paths, [], quiet=True, patience_s=1.0)
     plan = watch._plan()
     assert watch._plan() is plan
     changed = plan.model_copy(update={"job": "another"})
-    records.write_text(paths.plan, changed.model_dump_json())
+    schema.write_text(paths.plan, changed.model_dump_json())
     assert watch._plan().job == "another"
 
 

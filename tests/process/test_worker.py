@@ -17,14 +17,17 @@ import pytest
 from conftest import free_port
 from make_runs import tiny, trainer
 
-from hpcncf import claims, cli, records, worker
+from hpcncf import cli
 from hpcncf.cli.train import summary
 from hpcncf.errors import HpcncfError
-from hpcncf.jobfile import load_jobfile, plan
+from hpcncf.job.load import load_jobfile, plan
+from hpcncf.job.plan import Run
 from hpcncf.paths import AttemptPaths, ResultPaths
-from hpcncf.plan import Run
-from hpcncf.records import Claim, NodeRecord, Progress, RankRecord
-from hpcncf.results import read_plan
+from hpcncf.records.claims import take
+from hpcncf.records.results_folder import read_plan
+from hpcncf.records.schema import Claim, NodeRecord, Progress, RankRecord, read_records, write
+from hpcncf.worker.__main__ import main
+from hpcncf.worker.rank import be_rank, work
 
 JOB = """\
 name: small
@@ -66,11 +69,11 @@ def attempt_of(run: Run, number: int = 1) -> AttemptPaths:
 
 
 def rank_of(run: Run, rank: int = 0, attempt: int = 1) -> RankRecord:
-    return records.read_records(attempt_of(run, attempt).rank(rank), RankRecord)
+    return read_records(attempt_of(run, attempt).rank(rank), RankRecord)
 
 
 def test_one_rank_by_hand_leaves_plan_record_series_and_progress(job: Path) -> None:
-    assert worker.main([str(job)]) == 0
+    assert main([str(job)]) == 0
     [run] = runs(job)
     record = rank_of(run)
     assert (record.outcome, record.exit_code, record.error) == ("completed", 0, None)
@@ -80,22 +83,22 @@ def test_one_rank_by_hand_leaves_plan_record_series_and_progress(job: Path) -> N
     assert 0 < record.training.startup_s < record.elapsed_s
     assert record.run["id"] == run.id
     assert read_plan(ResultPaths(Path("results/small"))).runs == [run]
-    assert records.read_records(attempt_of(run).node(0), NodeRecord).attempt == 1
-    assert records.read_records(attempt_of(run).progress, Progress).epochs == 2
+    assert read_records(attempt_of(run).node(0), NodeRecord).attempt == 1
+    assert read_records(attempt_of(run).progress, Progress).epochs == 2
     assert not (attempt_of(run).folder.parent / "checkpoint.pt").exists()
 
 
 def test_a_complete_run_is_run_again_only_when_asked(
     job: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert worker.main([str(job)]) == 0
+    assert main([str(job)]) == 0
     assert "complete already" not in capsys.readouterr().err
     assert cli.main(["train", str(job)]) == 0
     [run] = runs(job)
     told = f"run {run.id} is complete already and is not run: --again runs it once more\n"
     assert capsys.readouterr().err == told
     assert not attempt_of(run, 2).folder.exists()
-    assert worker.main([str(job), "--again"]) == 0
+    assert main([str(job), "--again"]) == 0
     assert rank_of(run, attempt=2).outcome == "completed"
     again, first = rank_of(run, attempt=2).training, rank_of(run).training
     assert again is not None
@@ -105,27 +108,27 @@ def test_a_complete_run_is_run_again_only_when_asked(
 
 def test_what_looks_alive_elsewhere_is_left_alone_unless_it_is_known_to_be_over(job: Path) -> None:
     [run] = runs(job)
-    assert worker.main([str(job)]) == 0
-    ended = claims.take(ResultPaths(Path("results/small")).run(run.id), "slurm", "7")
+    assert main([str(job)]) == 0
+    ended = take(ResultPaths(Path("results/small")).run(run.id), "slurm", "7")
     shutil.rmtree(attempt_of(run).folder)
-    claim = records.read_records(ended.claim, Claim)
-    records.write(ended.claim, claim.model_copy(update={"node": "node9"}))
+    claim = read_records(ended.claim, Claim)
+    write(ended.claim, claim.model_copy(update={"node": "node9"}))
     with pytest.raises(HpcncfError, match="on node9 works at it"):
-        worker.work(Path("results/small"), run.id, over=1)
-    assert worker.work(Path("results/small"), run.id, over=2) == 0
+        work(Path("results/small"), run.id, over=1)
+    assert work(Path("results/small"), run.id, over=2) == 0
     assert rank_of(run, attempt=3).outcome == "completed"
 
 
 def test_a_results_folder_is_a_source_too(job: Path) -> None:
-    assert worker.main([str(job)]) == 0
-    assert worker.work(Path("results/small"), runs(job)[0].id[:6], again=True) == 0
+    assert main([str(job)]) == 0
+    assert work(Path("results/small"), runs(job)[0].id[:6], again=True) == 0
 
 
 def test_which_of_several_runs_must_be_said(
     job: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_job(job.parent, data, "[1, 2]")
-    assert worker.main([str(job)]) == 2
+    assert main([str(job)]) == 2
     told = capsys.readouterr().err
     for run in runs(job):
         assert f"{run.id}  tasks_per_node={run.resources.tasks_per_node} repeat=0" in told
@@ -136,7 +139,7 @@ def test_a_run_of_two_ranks_is_not_begun_with_one(
     job: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_job(job.parent, data, "[2]")
-    assert worker.main([str(job)]) == 2
+    assert main([str(job)]) == 2
     assert "planned for 2 ranks" in (told := capsys.readouterr().err)
     assert "torchrun --nnodes 1 --nproc-per-node 2" in told
 
@@ -147,7 +150,7 @@ def test_ranks_spread_over_other_nodes_than_planned_are_refused(
     for name, value in {"RANK": 0, "WORLD_SIZE": 4, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 4}.items():
         monkeypatch.setenv(name, str(value))
     settings = ["-s", "resources.nodes=2", "-s", "resources.tasks_per_node=2"]
-    assert worker.main([str(job), *settings]) == 2
+    assert main([str(job), *settings]) == 2
     told = capsys.readouterr().err
     assert "(nodes 2 x tasks_per_node 2), started with 4, 4 of them on this node" in told
 
@@ -156,18 +159,18 @@ def test_a_run_that_another_process_holds_is_not_begun(
     job: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     [run] = runs(job)
-    claims.take(ResultPaths(Path("results/small")).run(run.id), "local")
-    assert worker.main([str(job)]) == 1
+    take(ResultPaths(Path("results/small")).run(run.id), "local")
+    assert main([str(job)]) == 1
     assert f"process {os.getpid()} on" in capsys.readouterr().err
     assert not attempt_of(run, 2).folder.exists()
 
 
 def test_a_launchers_claim_is_used(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [run] = runs(job)
-    taken = claims.take(ResultPaths(Path("results/small")).run(run.id), "local")
+    taken = take(ResultPaths(Path("results/small")).run(run.id), "local")
     monkeypatch.setenv("HPCNCF_ATTEMPT", str(taken.number))
     monkeypatch.setenv("HPCNCF_LAUNCHED_BY", "local")
-    assert worker.main([str(job)]) == 0
+    assert main([str(job)]) == 0
     assert rank_of(run).launched_by == "local"
 
 
@@ -178,7 +181,7 @@ def test_an_attempt_that_was_taken_for_ended_does_not_complete(
     attempt_of(run).folder.mkdir(parents=True)
     attempt_of(run, 2).folder.mkdir()
     monkeypatch.setenv("HPCNCF_ATTEMPT", "1")
-    assert worker.main([str(job)]) == 1
+    assert main([str(job)]) == 1
     assert "attempt 2 works at this run" in str(rank_of(run).error)
 
 
@@ -192,7 +195,7 @@ def test_what_a_killed_process_left_half_written_goes_when_the_run_is_complete(j
     for file in left:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.touch()
-    assert worker.main([str(job)]) == 0
+    assert main([str(job)]) == 0
     assert not any(file.exists() for file in left)
     assert not left[-1].parent.exists(), "an attempt that was not yet taken"
 
@@ -200,7 +203,7 @@ def test_what_a_killed_process_left_half_written_goes_when_the_run_is_complete(j
 def test_a_failing_run_leaves_a_record_that_says_why(
     job: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert worker.main([str(job), "-s", "training.lr=1e30"]) == 1
+    assert main([str(job), "-s", "training.lr=1e30"]) == 1
     [run] = runs(job, "training.lr=1e30")
     record = rank_of(run)
     assert (record.outcome, record.exit_code) == ("failed", 1)
@@ -219,7 +222,7 @@ def test_data_that_is_damaged_is_told_by_status_as_the_rank_told_it(
     write_job(job.parent, moved)
     rows = moved / "train_rows.npy"
     rows.write_bytes(rows.read_bytes()[:-4])
-    assert worker.main([str(job)]) == 1
+    assert main([str(job)]) == 1
     capsys.readouterr()
     assert cli.main(["status", "--failures", "results/small"]) == 0
     told = " ".join(capsys.readouterr().out.split())
@@ -236,7 +239,7 @@ def test_data_made_anew_since_the_plan_is_refused(job: Path, data: Path, tmp_pat
     manifest = moved / "manifest.json"
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"key": "f" * 64}))
     results = ResultPaths(Path("results/small"))
-    assert worker.be_rank(run, results) == 1
+    assert be_rank(run, results) == 1
     error = rank_of(run).error
     assert error is not None
     assert "holds other data than when the run was planned" in error["message"]
@@ -271,20 +274,20 @@ def test_the_next_attempt_resumes_and_lists_every_epoch(job: Path) -> None:
     cut = run.model_copy(update={"training": run.training.model_copy(update={"epochs": 1})})
     trainer(cut, folder).train()
     assert (folder / "checkpoint.pt").exists()
-    assert worker.main([str(job)]) == 0
+    assert main([str(job)]) == 0
     resumed = rank_of(run).training
     assert resumed is not None
     assert resumed.resumed_epoch == 1
     assert [epoch.epoch for epoch in resumed.epochs] == [0, 1]
     assert not (folder / "checkpoint.pt").exists()
-    assert worker.main([str(job), "--again"]) == 0
+    assert main([str(job), "--again"]) == 0
     whole = rank_of(run, attempt=2).training
     assert whole is not None
     assert whole.model_sha256 == resumed.model_sha256
 
 
 def test_the_summary_of_hpcncf_train_says_what_was_reached(job: Path) -> None:
-    assert worker.main([str(job)]) == 0
+    assert main([str(job)]) == 0
     told = summary(rank_of(runs(job)[0]))
     for part in ("completed in", "epochs 2, loss 0.", "instances/s", "HR@10 0.", "CPU efficiency"):
         assert part in told
@@ -307,7 +310,7 @@ def test_hpcncf_train_is_the_same_by_hand_and_says_what_came_out(
 def test_the_log_has_a_line_for_each_epoch_and_where_the_record_is(
     job: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert worker.main([str(job)]) == 0
+    assert main([str(job)]) == 0
     [run] = runs(job)
     first, second, end = capsys.readouterr().out.splitlines()
     said = (
@@ -361,7 +364,7 @@ def test_a_rank_whose_peer_died_ends_and_says_so(job: Path, data: Path) -> None:
 
     def trains() -> bool:
         path = attempt_of(run).progress
-        return path.exists() and records.read_records(path, Progress).phase == "training"
+        return path.exists() and read_records(path, Progress).phase == "training"
 
     try:
         wait_for(trains, first)
@@ -390,7 +393,7 @@ def test_torchrun_leaves_the_same_records(job: Path, data: Path) -> None:
         timeout=120,
         capture_output=True,
     )
-    assert worker.main([str(job), "--run", one.id]) == 0
+    assert main([str(job), "--run", one.id]) == 0
     alone, first, second = rank_of(one), rank_of(two, 0), rank_of(two, 1)
     assert [record.launched_by for record in (first, second)] == ["torchrun", "torchrun"]
     assert [record.attempt for record in (first, second)] == [1, 1]
@@ -404,7 +407,7 @@ def test_torchrun_leaves_the_same_records(job: Path, data: Path) -> None:
 def test_a_folder_where_the_checkpoint_should_be_does_not_fail_a_run(job: Path) -> None:
     [run] = runs(job)
     (attempt_of(run).folder.parent / "checkpoint.pt" / "file").mkdir(parents=True)
-    assert worker.main([str(job)]) == 0
+    assert main([str(job)]) == 0
     record = rank_of(run)
     assert record.outcome == "completed"
     assert any("checkpoint.pt: not used" in warning for warning in record.warnings)

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from hpcncf.slurm.request import Site, parameters
-from hpcncf.spec import Resources
+from hpcncf.job.spec import Resources
+from hpcncf.slurm.site import Site, parameters
 from slurm.conftest import Cluster, User, eventually, started, user_of
 
 pytestmark = pytest.mark.slurm

@@ -11,8 +11,8 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcncf.ncf.agreement import Agreed, Agreement, steps_until_next
-from hpcncf.rank.stopping import Request
+from hpcncf.ncf.distributed import Agreed, Agreement, steps_until_next
+from hpcncf.worker.signals import Request
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from hpcncf.cli import main
-from hpcncf.ncf import loading
-from hpcncf.ncf.data import prepared
+from hpcncf.job.spec import Training
+from hpcncf.ncf.data.prepared import load
 from hpcncf.ncf.instances import Schedule
-from hpcncf.spec import Training
+from hpcncf.ncf.loaders import measured
 
 GRID = "grid: {training.loader: [per_sample, vectorized], training.epochs: [1, 2]}\n"
 
@@ -20,7 +20,7 @@ GRID = "grid: {training.loader: [per_sample, vectorized], training.epochs: [1, 2
 def test_each_way_to_load_is_timed_once(
     job_file: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = ["bench", "loader", str(job_file(GRID)), "--seconds", "0.05"]
+    command = ["data", "bench", str(job_file(GRID)), "--seconds", "0.05"]
     assert main([*command, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert [each["loader"] for each in told] == ["per_sample", "vectorized"]
@@ -41,7 +41,7 @@ def test_ways_that_differ_in_one_setting_of_the_workers_are_told_apart(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     job = str(job_file("grid: {training.persistent_workers: [true, false]}\n"))
-    asked = ["bench", "loader", job, "--seconds", "0.05", "-s", "training.num_workers=1"]
+    asked = ["data", "bench", job, "--seconds", "0.05", "-s", "training.num_workers=1"]
     given = ["-s", "training.loader=batched", "-s", "training.prefetch_factor=3"]
     assert main([*asked, *given]) == 0
     told = [line.partition("  ")[0] for line in capsys.readouterr().out.splitlines()[1:]]
@@ -52,14 +52,14 @@ def test_ways_that_differ_in_one_setting_of_the_workers_are_told_apart(
 
 
 def test_an_epoch_of_one_batch_is_gone_through_again(tiny_data: Path) -> None:
-    data = prepared.load(tiny_data)
-    told = loading.measured(data, Training(), Schedule(data.manifest.train_rows, 10**6), 0.05)
+    data = load(tiny_data)
+    told = measured(data, Training(), Schedule(data.manifest.train_rows, 10**6), 0.05)
     assert told.instances == told.batches * data.manifest.train_rows * 5
 
 
 def test_where_nothing_loads_batches_it_is_said(
     job_file: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = ["bench", "loader", str(job_file("")), "-s", "training.engine=native"]
+    asked = ["data", "bench", str(job_file("")), "-s", "training.engine=native"]
     assert main(asked) == 2
     assert "draws its instances itself" in capsys.readouterr().err

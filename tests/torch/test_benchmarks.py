@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from hpcncf.conflicts import conflicts_conflicts
-from hpcncf.jobfile import validated
-from hpcncf.ncf.data import prepared
-from hpcncf.plan import expand
-from hpcncf.records import Epoch
-from hpcncf.spec import JobSpec, Model, Resources, Training
+from hpcncf.job.load import validated
+from hpcncf.job.plan import expand
+from hpcncf.job.spec import JobSpec, Model, Resources, Training
+from hpcncf.job.validate import conflicts_conflicts
+from hpcncf.ncf.data.prepared import load
+from hpcncf.records.schema import Epoch
 
 ROOT = Path(__file__).parents[2]
 
@@ -233,7 +233,7 @@ def test_a_table_is_prepared_by_the_command_and_its_peak_is_of_that_process(tmp_
     rows = module.written(source, 1_000_000)
     assert source.stat().st_size > 1_000_000
     found = module.prepared(source, rows)
-    manifest = prepared.load(Path(f"{source}.prepared")).manifest
+    manifest = load(Path(f"{source}.prepared")).manifest
     assert manifest.train_rows + manifest.test_rows == found.rows == rows
     assert len(manifest.context_columns) == 21
     assert 50e6 < found.peak_bytes < module.MOST_BYTES

@@ -11,13 +11,12 @@ import pytest
 import torch
 from make_runs import planned, tiny
 
-from hpcncf.ncf import checkpoint
-from hpcncf.ncf.checkpoint import Checkpoint, EpochSoFar, NotSaved, Unusable
+from hpcncf.job.plan import Run
+from hpcncf.job.spec import Model
+from hpcncf.ncf.checkpoint import Checkpoint, EpochSoFar, NotSaved, Unusable, candidates, load, save
 from hpcncf.ncf.model import NeuMF
 from hpcncf.paths import RunPaths
-from hpcncf.plan import Run
-from hpcncf.records import Epoch
-from hpcncf.spec import Model
+from hpcncf.records.schema import Epoch
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +29,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 @pytest.fixture
 def saved(run: Run, tmp_path: Path) -> Path:
     paths = RunPaths(tmp_path / "run")
-    checkpoint.save(paths, run, state())
+    save(paths, run, state())
     return paths.checkpoint
 
 
@@ -56,7 +55,7 @@ EPOCH = Epoch(
 
 
 def test_what_is_saved_is_loaded(run: Run, saved: Path) -> None:
-    found = checkpoint.load(saved, run)
+    found = load(saved, run)
     assert (found.step, found.epochs, found.so_far) == (31, [EPOCH], EpochSoFar())
     assert set(found.model) == set(NeuMF(4, 5, 2, Model()).state_dict())
     assert found.optimizer["state"][0]["step"] == 1
@@ -65,16 +64,16 @@ def test_what_is_saved_is_loaded(run: Run, saved: Path) -> None:
 def test_an_epoch_in_progress_is_kept_to_the_last_bit(run: Run, tmp_path: Path) -> None:
     so_far = EpochSoFar(7, 1.5, 0.1, 0.2, [0.1 + 0.2, 1 / 3], [torch.get_rng_state()])
     paths = RunPaths(tmp_path)
-    checkpoint.save(paths, run, state(38, so_far))
-    found = checkpoint.load(paths.checkpoint, run).so_far
+    save(paths, run, state(38, so_far))
+    found = load(paths.checkpoint, run).so_far
     assert (found.steps, found.losses) == (7, [0.1 + 0.2, 1 / 3])
     assert torch.equal(found.generators[0], so_far.generators[0])
 
 
 def test_the_one_before_is_kept(run: Run, saved: Path) -> None:
     paths = RunPaths(saved.parent)
-    checkpoint.save(paths, run, state(62))
-    steps = [checkpoint.load(path, run).step for path in checkpoint.candidates(paths)]
+    save(paths, run, state(62))
+    steps = [load(path, run).step for path in candidates(paths)]
     assert steps == [62, 31]
 
 
@@ -82,7 +81,7 @@ def test_in_a_groups_folder_all_of_the_group_may_resume_from_it(run: Run, saved:
     saved.parent.chmod(0o770)
     before = os.umask(0o077)
     try:
-        checkpoint.save(RunPaths(saved.parent), run, state(62))
+        save(RunPaths(saved.parent), run, state(62))
     finally:
         os.umask(before)
     assert saved.stat().st_mode & 0o777 == 0o660
@@ -93,8 +92,8 @@ def test_what_cannot_be_written_leaves_the_one_that_is_there(run: Run, saved: Pa
     full = Path(f"{saved.parent}/.checkpoint.pt.{os.uname().nodename}.{os.getpid()}")
     full.symlink_to("/dev/full")
     with pytest.raises(NotSaved, match=r"No space left|writ"):
-        checkpoint.save(paths, run, state(62))
-    assert checkpoint.load(saved, run).step == 31
+        save(paths, run, state(62))
+    assert load(saved, run).step == 31
 
 
 def test_a_byte_that_changed_is_noticed(run: Run, saved: Path) -> None:
@@ -102,7 +101,7 @@ def test_a_byte_that_changed_is_noticed(run: Run, saved: Path) -> None:
     content[len(content) // 2] ^= 1
     saved.write_bytes(content)
     with pytest.raises(Unusable):
-        checkpoint.load(saved, run)
+        load(saved, run)
 
 
 def test_nothing_but_the_checkpoint_is_left(saved: Path) -> None:
@@ -114,17 +113,17 @@ def test_a_torn_file_is_refused(run: Run, saved: Path, share: float) -> None:
     content = saved.read_bytes()
     saved.write_bytes(content[: int(len(content) * share)])
     with pytest.raises(Unusable):
-        checkpoint.load(saved, run)
+        load(saved, run)
 
 
 def test_the_checkpoint_of_another_run_is_refused(run: Run, saved: Path) -> None:
     with pytest.raises(Unusable, match=r"of run 0123456789ab .*, expected ffffffffffff"):
-        checkpoint.load(saved, run.model_copy(update={"id": "ffffffffffff"}))
+        load(saved, run.model_copy(update={"id": "ffffffffffff"}))
 
 
 def test_the_checkpoint_of_other_data_is_refused(run: Run, saved: Path) -> None:
     with pytest.raises(Unusable, match="expected 0123456789ab, other"):
-        checkpoint.load(saved, run.model_copy(update={"data_key": "other"}))
+        load(saved, run.model_copy(update={"data_key": "other"}))
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
@@ -132,13 +131,13 @@ def test_what_is_no_file_is_refused_at_once_and_put_aside(
     run: Run, tmp_path: Path, make: Callable[[Path], None]
 ) -> None:
     paths = RunPaths(tmp_path)
-    for path in checkpoint.candidates(paths):
+    for path in candidates(paths):
         make(path)
         with pytest.raises(Unusable, match="not a file"):
-            checkpoint.load(path, run)
-    checkpoint.save(paths, run, state(31))
-    checkpoint.save(paths, run, state(62))
-    assert [checkpoint.load(path, run).step for path in checkpoint.candidates(paths)] == [62, 31]
+            load(path, run)
+    save(paths, run, state(31))
+    save(paths, run, state(62))
+    assert [load(path, run).step for path in candidates(paths)] == [62, 31]
 
 
 class Trap:
@@ -155,8 +154,8 @@ def test_what_is_no_checkpoint_is_refused_and_never_run(
     path = tmp_path / "checkpoint.pt"
     torch.save(content, path)
     with pytest.raises(Unusable):
-        checkpoint.load(path, run)
+        load(path, run)
     path.write_bytes(pickle.dumps(content, protocol=2))
     with pytest.raises(Unusable):
-        checkpoint.load(path, run)
+        load(path, run)
     assert capsys.readouterr().out == ""

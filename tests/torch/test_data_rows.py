@@ -14,15 +14,22 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from hpcncf.ncf import sampling
-from hpcncf.ncf.data import pairs as parts_of_pairs
-from hpcncf.ncf.data import placing
+from hpcncf.ncf.data import arrays
+from hpcncf.ncf.data import split as parts_of_pairs
+from hpcncf.ncf.data.arrays import (
+    AT_ONCE,
+    Column,
+    Int64s,
+    Rows,
+    Sliced,
+    contains,
+    context_of,
+    distinct_pairs,
+    numbered,
+)
 from hpcncf.ncf.data.buckets import SLOTS, bucket
-from hpcncf.ncf.data.columns import AT_ONCE, Column, Sliced
-from hpcncf.ncf.data.holding import held_out, user_counts
 from hpcncf.ncf.data.manifest import DataError
-from hpcncf.ncf.data.negatives import draw_test_negatives
-from hpcncf.ncf.data.rows import Int64s, Rows, contains, context_of, distinct_pairs, numbered
-from hpcncf.ncf.data.splitting import Counts, leave_one_out
+from hpcncf.ncf.data.split import Counts, draw_test_negatives, held_out, leave_one_out, user_counts
 
 PAIRS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 12)), min_size=1, max_size=60)
 SEEDS = st.integers(0, 2**63 - 1)
@@ -226,7 +233,7 @@ def test_many_training_rows_lie_in_random_order_however_they_were_put_there(
     rows = rows_of(list(zip(users.tolist(), items.tolist(), strict=True)))
     _, in_order = split(rows, 1, 2)
     monkeypatch.setattr(sampling, "MANY_ROWS", 100)
-    monkeypatch.setattr(placing, "PART_BYTES", part_bytes)
+    monkeypatch.setattr(arrays, "PART_BYTES", part_bytes)
     _, moved = split(rows, 1, 2)
     expected = np.empty_like(in_order("train_rows"))
     expected[sampling.places(0, len(expected), len(expected))] = in_order("train_rows")

@@ -11,13 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from hpcncf.ncf import distinct, model
+from hpcncf.job.spec import Model, Training
+from hpcncf.ncf import model
 from hpcncf.ncf.data.prepared import Prepared
+from hpcncf.ncf.engines.idle_rows import counted, padded
+from hpcncf.ncf.engines.rowwise import Rowwise
 from hpcncf.ncf.instances import Schedule
 from hpcncf.ncf.loaders import Loader
-from hpcncf.ncf.phases import StepClock
-from hpcncf.ncf.rowwise import Rowwise
-from hpcncf.spec import Model, Training
+from hpcncf.ncf.step_clock import StepClock
 
 STEPS = 31
 SCHEDULE = Schedule(1501, 50)
@@ -27,8 +28,8 @@ SCHEDULE = Schedule(1501, 50)
 @given(st.lists(st.integers(0, 12), max_size=20))
 def test_padded_is_the_same_with_padding_behind(ids: list[int]) -> None:
     values = torch.tensor(ids, dtype=torch.int64)
-    found, where = distinct.counted(values)
-    ours, ours_where = distinct.padded(values, 99)
+    found, where = counted(values)
+    ours, ours_where = padded(values, 99)
     assert ours.tolist() == found.tolist() + [99] * (len(ids) - len(found))
     assert ours_where.tolist() == where.tolist()
 

@@ -6,9 +6,17 @@ import pytest
 import torch
 
 from hpcncf.errors import HpcncfError
-from hpcncf.ncf import distributed
-from hpcncf.rank.launcher import Place
-from hpcncf.spec import Resources, Training
+from hpcncf.job.spec import Resources, Training
+from hpcncf.ncf.distributed import (
+    cores_of,
+    device,
+    gathered,
+    set_threads,
+    shared,
+    threads,
+    warnings_distributed,
+)
+from hpcncf.worker.environment import Place
 
 
 @pytest.mark.parametrize(
@@ -25,7 +33,7 @@ from hpcncf.spec import Resources, Training
 def test_cores_are_shared_with_ranks_on_the_same_cpus_and_under_one_quota(
     mine: list[int], node: list[list[int]], quota: float | None, expected: float
 ) -> None:
-    assert distributed.cores_of(mine, node, quota) == expected
+    assert cores_of(mine, node, quota) == expected
 
 
 @pytest.mark.parametrize(
@@ -41,7 +49,7 @@ def test_cores_are_shared_with_ranks_on_the_same_cpus_and_under_one_quota(
 def test_ranks_that_take_turns_are_told(
     mine: list[int], node: list[list[int]], wanted: int, told: bool
 ) -> None:
-    assert (distributed.shared(mine, node, wanted) is not None) == told
+    assert (shared(mine, node, wanted) is not None) == told
 
 
 @pytest.mark.parametrize(
@@ -59,41 +67,41 @@ def test_ranks_that_take_turns_are_told(
 def test_threads_are_never_more_than_the_cores(
     asked: int | str, cpus_per_task: int, usable: float, expected: int
 ) -> None:
-    assert distributed.threads(asked, cpus_per_task, usable) == expected
+    assert threads(asked, cpus_per_task, usable) == expected
 
 
 @pytest.mark.parametrize(("asked", "usable"), [(2, 1.0), (3, 2.5), (2, 0.5)])
 def test_more_threads_than_cores_are_refused_with_the_reason(asked: int, usable: float) -> None:
     with pytest.raises(HpcncfError, match=f"threads {asked}: this rank may use {usable:g} cores"):
-        distributed.threads(asked, 8, usable)
+        threads(asked, 8, usable)
 
 
 def test_torch_gets_the_threads() -> None:
-    assert distributed.set_threads(Training(threads=1), Resources(), Place()) == 1
+    assert set_threads(Training(threads=1), Resources(), Place()) == 1
     assert torch.get_num_threads() == 1
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="here is a GPU")
 def test_a_gpu_that_is_not_there_is_said() -> None:
     with pytest.raises(HpcncfError, match="torch sees no GPU"):
-        distributed.device(Training(device="cuda"), Resources(gpus_per_node=1), Place())
+        device(Training(device="cuda"), Resources(gpus_per_node=1), Place())
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_each_local_rank_takes_a_gpu_of_its_own() -> None:
     place = Place(rank=0, local_rank=0)
-    assert distributed.device(Training(), Resources(gpus_per_node=1), place).type == "cuda"
+    assert device(Training(), Resources(gpus_per_node=1), place).type == "cuda"
 
 
 def test_a_lone_rank_gathers_its_own_value() -> None:
-    assert distributed.gathered("x", Place()) == ["x"]
+    assert gathered("x", Place()) == ["x"]
 
 
 def test_settings_of_torchs_threads_do_nothing_in_engine_native_and_that_is_said() -> None:
     given = {"interop_threads": 2, "omp_wait_policy": "active"}
-    said = distributed.warnings_distributed(Training(engine="native", **given))
+    said = warnings_distributed(Training(engine="native", **given))
     assert [each.split()[0] for each in said] == [f"training.{name}" for name in given]
     assert all("has no effect" in each for each in said)
-    assert distributed.warnings_distributed(Training(engine="rowwise", **given)) == []
-    assert distributed.warnings_distributed(Training(engine="native")) == []
+    assert warnings_distributed(Training(engine="rowwise", **given)) == []
+    assert warnings_distributed(Training(engine="native")) == []

@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from hpcncf.ncf.data.prepared import Prepared
-from hpcncf.ncf.evaluate import Quality, evaluate, pairs
-from hpcncf.ncf.ranking import Candidates
-from hpcncf.rank.launcher import Place
+from hpcncf.ncf.evaluate import Candidates, Quality, evaluate, pairs
+from hpcncf.worker.environment import Place
 
 CPU = torch.device("cpu")
 

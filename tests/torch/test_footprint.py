@@ -9,10 +9,11 @@ import pytest
 from make_results import manifest
 from make_runs import planned
 
-from hpcncf import cli, footprint
+from hpcncf import cli
 from hpcncf.errors import HpcncfError
-from hpcncf.ncf import fitting
-from hpcncf.spec import Model, Resources, Training
+from hpcncf.job.spec import Model, Resources, Training
+from hpcncf.job.validate import conflicts_footprint, instances, of_model, of_step
+from hpcncf.ncf.device_data import check_fitting
 
 SMALL = Model(gmf_width=1, mlp_width=2, layers=(3,))
 
@@ -21,35 +22,35 @@ def told(
     model: Model | None = None, mem_gb: float = 4, ranks: int = 1, **training: Any
 ) -> list[str]:
     resources = Resources(tasks_per_node=ranks, mem_gb=mem_gb)
-    return footprint.conflicts_footprint(resources, Training(**training), model or Model())
+    return conflicts_footprint(resources, Training(**training), model or Model())
 
 
 def test_a_steps_bytes_are_those_of_its_instances() -> None:
     """6 positives with 4 negatives are 30 instances; rowwise 16 indices + 12 row + 12 outputs."""
     training, resources = Training(global_batch_size=6, engine="rowwise"), Resources()
-    assert footprint.instances(resources, training) == 30
-    assert footprint.of_step(resources, training, SMALL) == 30 * 40
+    assert instances(resources, training) == 30
+    assert of_step(resources, training, SMALL) == 30 * 40
     plain = training.model_copy(update={"engine": "reference"})
     # 20 indices + two rows of 12 + the MLP's input of 16 + 12 outputs.
-    assert footprint.of_step(resources, plain, SMALL) == 30 * 72
+    assert of_step(resources, plain, SMALL) == 30 * 72
 
 
 def test_ranks_and_parts_share_a_step() -> None:
     training = Training(global_batch_size=12, accumulate=3)
-    assert footprint.instances(Resources(tasks_per_node=2), training) == 2 * 5
+    assert instances(Resources(tasks_per_node=2), training) == 2 * 5
 
 
 def test_a_models_bytes_are_its_parameters_and_what_adam_keeps_of_each() -> None:
     """(2 + 3) rows of 3; (2 x 2 + 1 context + 1) x 3 + 1 + 3 + 1 in the layers: 38 parameters."""
     adam, sgd = Training(), Training(optimizer="sgd")
-    assert footprint.of_model(adam, SMALL, users=2, items=3, context=1) == 38 * 4 * 4
-    assert footprint.of_model(sgd, SMALL, users=2, items=3, context=1) == 38 * 4
+    assert of_model(adam, SMALL, users=2, items=3, context=1) == 38 * 4 * 4
+    assert of_model(sgd, SMALL, users=2, items=3, context=1) == 38 * 4
 
 
 def test_the_count_is_the_models_own() -> None:
     data = manifest()
     sizes = (data.users, data.items, len(data.context_columns))
-    assert footprint.of_model(Training(optimizer="sgd"), Model(), *sizes) == 4 * data.parameters
+    assert of_model(Training(optimizer="sgd"), Model(), *sizes) == 4 * data.parameters
 
 
 def test_far_too_many_negatives_are_refused_with_numbers() -> None:
@@ -74,7 +75,7 @@ def test_usual_settings_are_not_refused(settings: dict[str, Any]) -> None:
 
 def test_a_gpus_memory_is_not_the_requests() -> None:
     resources = Resources(gpus_per_node=1)
-    assert not footprint.conflicts_footprint(resources, Training(negatives=100_000), Model())
+    assert not conflicts_footprint(resources, Training(negatives=100_000), Model())
 
 
 def test_plan_refuses_what_cannot_fit(job_file: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -91,6 +92,6 @@ def test_a_model_larger_than_the_node_is_refused_by_its_rank(tiny_data: Path) ->
     assert run.model is not None
     wide = run.model_copy(update={"model": Model(gmf_width=10**9)})
     data = manifest()
-    fitting.check_fitting(run, data, ranks=1)
+    check_fitting(run, data, ranks=1)
     with pytest.raises(HpcncfError, match=r"654 users and 1,127 items.* GiB on each of 2 ranks"):
-        fitting.check_fitting(wide, data, ranks=2)
+        check_fitting(wide, data, ranks=2)

@@ -10,8 +10,8 @@ import torch
 from make_runs import planned, tiny, trainer
 
 from hpcncf.errors import HpcncfError
-from hpcncf.ncf.forward import least_instances
-from hpcncf.spec import Model, Training
+from hpcncf.job.spec import Model, Training
+from hpcncf.ncf.engines.reference import least_instances
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from hpcncf.ncf import idle
-from hpcncf.ncf.pace import Pace
-from hpcncf.ncf.rows import Adam
+from hpcncf.ncf.engines.cuda_graph import Pace
+from hpcncf.ncf.engines.idle_rows import ONE_BY_ONE, Idle, rates
+from hpcncf.ncf.engines.rowwise import Adam
 
 LR = 1e-3
 GRADIENTS = 10.0 ** torch.arange(-10, -1.5, 0.5, dtype=torch.float64)
@@ -60,7 +60,7 @@ def test_an_idle_row_is_within_the_stated_bound_of_the_true_recurrence(
         pace = Pace(LR)
         rows = Adam(start.values.clone(), pace)
         rows.load(state)
-        for _ in range(min(steps, max(0, idle.ONE_BY_ONE - touched))):
+        for _ in range(min(steps, max(0, ONE_BY_ONE - touched))):
             other(rows, pace)
         rows.load(rows.state() | {"step": touched + steps})  # as if the others had gone on
         moved = rows.read(torch.arange(len(GRADIENTS)))[:, 0].double() - at
@@ -95,7 +95,7 @@ def other(rows: Adam, pace: Pace) -> None:
 
 def test_moments_fade_as_adam_fades_them() -> None:
     parts = torch.ones(3, 1, 1, dtype=torch.float64)
-    idle.Idle(torch.device("cpu")).catch_up(parts, torch.tensor([50]), 250, LR)
+    Idle(torch.device("cpu")).catch_up(parts, torch.tensor([50]), 250, LR)
     assert float(parts[1]) == pytest.approx(0.9**200, rel=1e-12)
     assert float(parts[2]) == pytest.approx(0.999**200, rel=1e-12)
 
@@ -103,7 +103,7 @@ def test_moments_fade_as_adam_fades_them() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_row_idle_for_ever_fades_to_zero_and_stays_finite(dtype: torch.dtype) -> None:
     parts = torch.full((3, 1, 1), 1e-6, dtype=dtype)
-    idle.Idle(torch.device("cpu")).catch_up(parts, torch.tensor([1000]), 10_000_000, LR)
+    Idle(torch.device("cpu")).catch_up(parts, torch.tensor([1000]), 10_000_000, LR)
     assert parts[1:].count_nonzero() == 0
     assert math.isfinite(float(parts[0]))
 
@@ -111,19 +111,19 @@ def test_a_row_idle_for_ever_fades_to_zero_and_stays_finite(dtype: torch.dtype) 
 def test_a_row_that_is_not_idle_does_not_move() -> None:
     parts = torch.rand(3, 4, 2)
     before = parts.clone()
-    idle.Idle(torch.device("cpu")).catch_up(parts, torch.full((4,), 77), 77, LR)
+    Idle(torch.device("cpu")).catch_up(parts, torch.full((4,), 77), 77, LR)
     assert torch.equal(parts, before)
 
 
 def test_a_row_never_touched_does_not_move() -> None:
     parts = torch.zeros(3, 4, 2)
-    idle.Idle(torch.device("cpu")).catch_up(parts, torch.full((4,), idle.ONE_BY_ONE), 5000, LR)
+    Idle(torch.device("cpu")).catch_up(parts, torch.full((4,), ONE_BY_ONE), 5000, LR)
     assert parts.count_nonzero() == 0
 
 
 @pytest.mark.parametrize("step", [1, 2, 10, 1000, 50_000])
 def test_the_rates_are_those_of_bias_corrected_adam(step: int) -> None:
-    size, eps = idle.rates(step)
+    size, eps = rates(step)
     m, v = 3e-9, 4e-17
     expected = m / (1 - 0.9**step) / (math.sqrt(v / (1 - 0.999**step)) + 1e-8)
     assert size * m / (math.sqrt(v) + eps) == pytest.approx(expected, rel=1e-12)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from benchmarks.memory_rank import mapped_mib
+from hpcncf.job.spec import Model, Training
 from hpcncf.ncf.data.prepared import Prepared, load
 from hpcncf.ncf.instances import Source
-from hpcncf.spec import Model, Training
 
 MAPPED = ["train_rows", "positives_indptr", "positives"]
 
@@ -35,10 +35,10 @@ def test_loaders_read_the_mapped_pages(data: Prepared) -> None:
 
 
 def test_the_native_engine_reads_the_mapped_pages(data: Prepared) -> None:
-    from hpcncf.ncf.native import library
-    from hpcncf.ncf.native.kernel import Kernel
+    from hpcncf.ncf.engines.native.kernel import Kernel
+    from hpcncf.ncf.engines.native.library import best, built, cpu_flags
 
-    if not library.best(library.built(), library.cpu_flags()):
+    if not best(built(), cpu_flags()):
         pytest.skip("engine native was not built here")
     kernel = Kernel(data, Model(), Training(engine="native"), 1, 256)
     assert all(same_memory(data, [*MAPPED, "buckets_indptr", "buckets"], kernel._kept))

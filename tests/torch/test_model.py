@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from hpcncf.job.spec import Model
 from hpcncf.ncf import model
 from hpcncf.ncf.model import NeuMF
-from hpcncf.spec import Model
 
 
 @pytest.mark.parametrize(

@@ -12,23 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hpcncf.ncf.data import prepared, synthetic
-from hpcncf.ncf.data.prepared import Prepared
-from hpcncf.ncf.native import library
-from hpcncf.ncf.native.kernel import Kernel
-from hpcncf.ncf.native.library import Span
-from hpcncf.spec import Model, Training
+from hpcncf.job.spec import Model, Training
+from hpcncf.ncf.data import synthetic
+from hpcncf.ncf.data.prepared import Prepared, load
+from hpcncf.ncf.engines.native.kernel import Kernel
+from hpcncf.ncf.engines.native.library import Span, best, built, cpu_flags
 
 LR, ROWS, WIDTH = 1e-3, 200, 40
 GRADIENTS = 10.0 ** np.linspace(-10, -2, WIDTH)
 # The step that touched the row, and by how much docs/engines.md lets it be off afterwards.
 BOUNDS = {1: 1e-3, 2: 1e-3, 9: 3.1e-3, 10: 3.1e-3, 30: 4e-4, 100: 2e-5, 5000: 2e-6}
 IDLE = [*range(1, 300), *range(300, 5001, 47)]
-BUILDS = [
-    name
-    for name in library.built()
-    if library.best({name: library.built()[name]}, library.cpu_flags())
-]
+BUILDS = [name for name in built() if best({name: built()[name]}, cpu_flags())]
 
 pytestmark = pytest.mark.skipif(not BUILDS, reason="engine native was not built here")
 
@@ -39,7 +34,7 @@ Values = NDArray[Any]
 def data(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     folder = tmp_path_factory.mktemp("idle") / "made"
     synthetic.prepare(folder, users=20, items=30, train_rows=ROWS, test_negatives=5)
-    return prepared.load(folder)
+    return load(folder)
 
 
 def kernel(data: Prepared, doubles: bool, build: str | None = None) -> Kernel:

@@ -17,16 +17,16 @@ from fake_gpu import DEVICE, FakeGpu, HostWaits, fake_gpu
 from make_runs import planned, trainer
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from hpcncf import jobfile
-from hpcncf.ncf import model, ranking
+from hpcncf.job.load import load_jobfile, plan
+from hpcncf.job.spec import Model, Training
+from hpcncf.ncf import model
 from hpcncf.ncf.data.prepared import Prepared
+from hpcncf.ncf.engines.rowwise import Rowwise
+from hpcncf.ncf.evaluate import Candidates, ranks
 from hpcncf.ncf.instances import Schedule
 from hpcncf.ncf.loaders import Loader
-from hpcncf.ncf.phases import StepClock
-from hpcncf.ncf.ranking import Candidates
-from hpcncf.ncf.rowwise import Rowwise
+from hpcncf.ncf.step_clock import StepClock
 from hpcncf.ncf.sync.on_device import OnDevice
-from hpcncf.spec import Model, Training
 
 BATCH, STEPS = 120, 13  # the last step is smaller
 SCHEDULE = Schedule(1501, BATCH)
@@ -172,7 +172,7 @@ def test_test_rows_are_ranked_where_the_model_lies(
     gpu: FakeGpu, data: Prepared, candidates: Candidates
 ) -> None:
     net = model.initial(data.manifest, Model(), 1).to(DEVICE)
-    found = list(ranking.ranks(net, data, 0, 40, candidates))
+    found = list(ranks(net, data, 0, 40, candidates))
     assert sum(map(len, found)) == 40
     assert {each.device.type for each in found} == {"cpu"}
     assert net.predict_layer.weight.device == DEVICE
@@ -182,7 +182,7 @@ def test_test_rows_are_ranked_where_the_model_lies(
 def remedies() -> list[dict[str, Any]]:
     """What each point of the job file for GPUs changes. Compilers need a GPU that computes, and
     worker processes are asked for in other tests."""
-    runs = jobfile.plan(jobfile.load_jobfile(JOB), JOB).active()
+    runs = plan(load_jobfile(JOB), JOB).active()
     found = [run.training.model_dump(exclude_defaults=True) for run in runs if run.training]
     different = {str(each): each for each in found if "compile" not in each}
     return list(different.values())

@@ -9,16 +9,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from hpcncf.ncf import optimizers
+from hpcncf.job.spec import Model, Training
+from hpcncf.ncf.engines.precision import chosen
 from hpcncf.ncf.model import NeuMF
-from hpcncf.spec import Model, Training
 
 
 def stepped(times: int = 3, **settings: Any) -> tuple[NeuMF, Any]:
     """A model of 6 users after steps of which users 0 and 1 alone are part."""
     torch.manual_seed(1)
     model = NeuMF(6, 9, 2, Model())
-    optimizer = optimizers.chosen(model, Training(lr=0.01, **settings))
+    optimizer = chosen(model, Training(lr=0.01, **settings))
     for _ in range(times):
         step(model, optimizer)
     return model, optimizer

@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from hpcncf.ncf import idle
-from hpcncf.ncf.idle import Idle
-from hpcncf.ncf.pace import Pace
+from hpcncf.ncf.engines.cuda_graph import Pace
+from hpcncf.ncf.engines.idle_rows import SETTLED, Idle, rates
 
 LR = 0.003
 
@@ -30,12 +29,12 @@ def on_device(pace: Pace, taken: int) -> tuple[Tensor, Tensor, Tensor]:
     return now.clone(), torch.as_tensor(size), torch.as_tensor(eps)
 
 
-@pytest.mark.parametrize("taken", [10, 11, 500, idle.SETTLED - 1, idle.SETTLED, 40_000])
+@pytest.mark.parametrize("taken", [10, 11, 500, SETTLED - 1, SETTLED, 40_000])
 def test_the_devices_count_and_rates_are_the_hosts(pace: Pace, taken: int) -> None:
     now, size, eps = on_device(pace, taken)
-    expected, correction = idle.rates(taken + 1)
+    expected, correction = rates(taken + 1)
     assert now.tolist() == [taken + 1] == [pace.step]
-    wrong = 1e-8 if taken + 1 > idle.SETTLED else 0.0
+    wrong = 1e-8 if taken + 1 > SETTLED else 0.0
     assert size.item() == pytest.approx(float(size.new_tensor(LR * expected)), rel=wrong, abs=0)
     assert eps.item() == pytest.approx(float(eps.new_tensor(correction)), rel=wrong, abs=0)
 
@@ -47,7 +46,7 @@ def test_a_step_that_the_host_took_in_between_is_told_to_the_device(pace: Pace) 
     assert now.tolist() == [23]
 
 
-@pytest.mark.parametrize("now", [77, 400, idle.SETTLED + 5])
+@pytest.mark.parametrize("now", [77, 400, SETTLED + 5])
 def test_rows_are_caught_up_to_a_step_that_only_the_device_knows(now: int) -> None:
     last = torch.tensor([10, 40, 76, 77])
     parts = [torch.rand(3, 4, 2, generator=torch.Generator().manual_seed(1)) for _ in range(2)]

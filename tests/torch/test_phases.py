@@ -6,7 +6,7 @@ from unittest import mock
 
 import pytest
 
-from hpcncf.ncf.phases import NAMES, StepClock, warmup
+from hpcncf.ncf.step_clock import NAMES, StepClock, warmup
 
 
 def clock_of(seconds: list[float], steps_per_epoch: int = 1000, first: int = 0) -> StepClock:

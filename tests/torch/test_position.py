@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from hpcncf.ncf.phases import StepClock
-from hpcncf.ncf.position import EVERY_S, Phase, Position, Teller
-from hpcncf.rank.launcher import Place
+from hpcncf.ncf.checkpoint import EVERY_S, Phase, Position, Teller
+from hpcncf.ncf.step_clock import StepClock
+from hpcncf.worker.environment import Place
 
 EPOCH: tuple[Phase, ...] = ("training", "evaluation", "checkpoint")
 

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hpcncf.ncf import ranking
+from hpcncf.job.spec import Model
+from hpcncf.ncf import evaluate
+from hpcncf.ncf.data.arrays import record
 from hpcncf.ncf.data.buckets import buckets
 from hpcncf.ncf.data.manifest import Manifest
 from hpcncf.ncf.data.prepared import Prepared
-from hpcncf.ncf.data.rows import record
+from hpcncf.ncf.evaluate import Candidates
 from hpcncf.ncf.model import NeuMF
-from hpcncf.ncf.ranking import Candidates
-from hpcncf.spec import Model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -94,7 +94,7 @@ def whole_numbers(sizes: Model, data: Prepared, seed: int = 1) -> NeuMF:
 
 
 def ranks(model: NeuMF, data: Prepared, candidates: Candidates) -> list[int]:
-    parts = list(ranking.ranks(model, data, 0, data.manifest.test_rows, candidates))
+    parts = list(evaluate.ranks(model, data, 0, data.manifest.test_rows, candidates))
     return torch.cat(parts).tolist()
 
 
@@ -183,9 +183,9 @@ def test_many_blocks_are_as_one(candidates: Candidates, kind: torch.dtype) -> No
 
 @pytest.mark.parametrize(("count", "most"), [(16, 1), (96, 40), (160, 64), (1008, 100), (48, 500)])
 def test_blocks_are_whole_and_leave_nothing_out(count: int, most: int) -> None:
-    found = list(ranking.blocks(count, most))
+    found = list(evaluate.blocks(count, most))
     assert len({each.stop - each.start for each in found}) == 1
-    assert all((each.stop - each.start) % ranking.PAIRS == 0 for each in found)
+    assert all((each.stop - each.start) % evaluate.PAIRS == 0 for each in found)
     assert {at for each in found for at in range(each.start, each.stop)} == set(range(count))
 
 

@@ -17,14 +17,14 @@ import pytest
 import torch
 
 from benchmarks.technology import __main__ as technology
+from hpcncf.job.spec import Model, Training
 from hpcncf.ncf import model, sampling
-from hpcncf.ncf.data import prepared, synthetic
-from hpcncf.ncf.data.prepared import Prepared
+from hpcncf.ncf.data import synthetic
+from hpcncf.ncf.data.prepared import Prepared, load
+from hpcncf.ncf.engines.rowwise import Rowwise
 from hpcncf.ncf.instances import Schedule
 from hpcncf.ncf.loaders import Loader
-from hpcncf.ncf.phases import StepClock
-from hpcncf.ncf.rowwise import Rowwise
-from hpcncf.spec import Model, Training
+from hpcncf.ncf.step_clock import StepClock
 
 ROOT = Path(__file__).parents[2]
 STEP = ROOT / "benchmarks/technology/numba_step"
@@ -55,7 +55,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     """Some users have so many positives that their list is halved, others few."""
     folder = tmp_path_factory.mktemp("data") / "made"
     synthetic.prepare(folder, users=12, items=700, train_rows=1_500, context=21)
-    return prepared.load(folder)
+    return load(folder)
 
 
 def opened(data: Prepared) -> Any:

@@ -6,17 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from hpcncf.ncf import touched
-from hpcncf.ncf.data import prepared
-from hpcncf.ncf.data.prepared import Prepared
+from hpcncf.job.spec import Training
+from hpcncf.ncf.data.prepared import Prepared, load
 from hpcncf.ncf.instances import Schedule
 from hpcncf.ncf.loaders import Loader
-from hpcncf.spec import Training
+from hpcncf.ncf.trainer import _steps, rows_per_step, table_rows
 
 
 @pytest.fixture(scope="module")
 def data(tiny_data: Path) -> Prepared:
-    return prepared.load(tiny_data)
+    return load(tiny_data)
 
 
 @pytest.mark.parametrize(("rank", "world_size"), [(0, 1), (1, 2)])
@@ -28,13 +27,13 @@ def test_it_is_the_mean_over_the_loaders_own_batches(
     schedule = Schedule(rows, rows // 2, rank, world_size)  # so that both whole steps are seen
     steps = [next(Loader(data, training, schedule).epoch(0, range(s, s + 1))) for s in (0, 1)]
     counts = [len(set(b.users.tolist())) + len(set(b.items.tolist())) for b in steps]
-    assert touched.rows_per_step(data, training, schedule) == sum(counts) / 2
-    assert touched.table_rows(data) == data.manifest.users + data.manifest.items
+    assert rows_per_step(data, training, schedule) == sum(counts) / 2
+    assert table_rows(data) == data.manifest.users + data.manifest.items
 
 
 def test_a_rank_without_a_row_tells_none(data: Prepared) -> None:
     schedule = Schedule(1, 1, rank=0, world_size=2)
-    assert touched.rows_per_step(data, Training(), schedule) is None
+    assert rows_per_step(data, Training(), schedule) is None
 
 
 @pytest.mark.parametrize(
@@ -42,6 +41,6 @@ def test_a_rank_without_a_row_tells_none(data: Prepared) -> None:
     [(10, 100, 1), (64, 4, 8), (1_000_000, 256, 8), (1_000_000, 1_024, 4), (10**6, 65_536, 1)],
 )
 def test_few_steps_of_large_batches_are_looked_at(rows: int, batch: int, steps: int) -> None:
-    chosen = touched._steps(Schedule(rows, batch))
+    chosen = _steps(Schedule(rows, batch))
     assert len(chosen) == steps
     assert (chosen[-1] + 1) * batch <= max(rows, batch)

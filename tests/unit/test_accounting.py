@@ -7,9 +7,8 @@ from pathlib import Path
 import make_results
 import pytest
 
-from hpcncf.records import RankRecord
-from hpcncf.slurm.accounting import Account, at, mebibytes, read
-from hpcncf.tables.agreement import disagreements
+from hpcncf.records.schema import RankRecord
+from hpcncf.slurm.accounting import Account, at, disagreements, mebibytes, read
 
 # `sacct --duplicates`: an array of two, whose first element was requeued once.
 SAID = """\

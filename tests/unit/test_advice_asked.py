@@ -8,12 +8,12 @@ from typing import Any
 import make_results
 import pytest
 
-from hpcncf import results
+from hpcncf.job.plan import configuration, expand
+from hpcncf.job.spec import JobSpec
 from hpcncf.paths import ResultPaths
-from hpcncf.plan import configuration, expand
-from hpcncf.slurm.request import Site
-from hpcncf.spec import JobSpec
-from hpcncf_analysis.advice.asked import Asked, read
+from hpcncf.records.results_folder import leave_plan
+from hpcncf.slurm.site import Site
+from hpcncf_analysis.advice.next_job import Asked, read
 
 
 def study(**settings: Any) -> Asked:
@@ -56,7 +56,7 @@ def test_a_site_of_another_machine_asks_for_nothing(tmp_path: Path) -> None:
     site.write_text("partition: long\n")
     paths = ResultPaths(tmp_path / "results")
     job = JobSpec.model_validate({"name": "a", "data": {"path": "/d"}, "site": str(site)})
-    results.leave_plan(paths, job, expand(job))
+    leave_plan(paths, job, expand(job))
     assert read(paths).site.partition == "long"
     site.unlink()
     assert read(paths).site == Site()

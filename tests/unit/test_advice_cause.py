@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from make_configurations import configuration, row
 
-from hpcncf_analysis.advice import cause, conclude
-from hpcncf_analysis.diagnosis import Cause, CoreCounts, Diagnosis, Finding, Gain
-from hpcncf_analysis.summary import Configuration
+from hpcncf_analysis.advice import remedy, text
+from hpcncf_analysis.configurations import Configuration
+from hpcncf_analysis.diagnosis.evidence import Cause, CoreCounts, Diagnosis, Finding, Gain
 
 
 def finding(name: Cause = "python_input", share: float = 0.58, **more: Any) -> Finding:
@@ -27,7 +27,7 @@ def named(label: str, **changes: Any) -> Configuration:
 
 
 def opening(*asked: Any) -> str | None:
-    found = cause.named(*asked)
+    found = remedy.named(*asked)
     return found.sentence if found else None
 
 
@@ -39,7 +39,7 @@ def test_the_cause_its_cost_and_the_one_that_is_free_of_it() -> None:
     found = {"slow": diagnosis(finding()), "quick": diagnosis()}
     told = opening([QUICK, SLOW], QUICK, found)
     assert told == f"slow {LOST} (python_input); quick does not."
-    assert cause.left([QUICK, SLOW], QUICK, found) == []
+    assert remedy.left([QUICK, SLOW], QUICK, found) == []
 
 
 def test_one_that_was_too_short_to_judge_is_not_called_free_of_it() -> None:
@@ -65,7 +65,7 @@ def test_the_cause_that_wastes_most_core_hours_comes_first() -> None:
     told = opening([QUICK, SLOW], QUICK, found)
     assert told is not None
     assert told.startswith("slow ")
-    (left,) = cause.left([QUICK, SLOW], QUICK, found)
+    (left,) = remedy.left([QUICK, SLOW], QUICK, found)
     assert left.startswith("quick still loses 90\u202f% of its time: its ranks wait")
     short = {"slow": diagnosis(finding("too_short_to_judge", 1.0)), "quick": found["quick"]}
     told = opening([QUICK, SLOW], QUICK, short)
@@ -75,13 +75,13 @@ def test_the_cause_that_wastes_most_core_hours_comes_first() -> None:
 
 def test_a_conclusion_carries_the_cause_that_it_names_and_the_remedy_that_it_tells() -> None:
     found = {"slow": diagnosis(finding(changes={"training.loader": "vectorized"}))}
-    alone = conclude.conclude([SLOW], {}, found)
+    alone = text.conclude([SLOW], {}, found)
     assert alone.cause == "python_input"
     assert alone.remedy == "Make whole batches (-s training.loader=vectorized)."
     assert alone.remedy in alone.sentence
-    free = conclude.conclude([QUICK, SLOW], {}, found | {"quick": diagnosis()})
+    free = text.conclude([QUICK, SLOW], {}, found | {"quick": diagnosis()})
     assert (free.cause, free.remedy) == ("python_input", "")
-    unknown = conclude.conclude([QUICK, SLOW], {})
+    unknown = text.conclude([QUICK, SLOW], {})
     assert (unknown.cause, unknown.remedy) == (None, "")
 
 
@@ -94,12 +94,12 @@ def test_most_repeats_have_to_agree_on_a_cause(known: str, agree: bool) -> None:
     if known == "ab":
         one = configuration("one", one.rows[:2])
     found = {f"run{n}": diagnosis(finding(causes[each])) for n, each in enumerate(known)}
-    told = cause.of(one, found)
+    told = remedy.of(one, found)
     assert (told is not None) == agree
     assert told is None or (told.primary and told.primary.cause == "python_input")
 
 
 def test_without_a_diagnosis_nothing_is_said() -> None:
-    assert cause.named([QUICK], QUICK, {}) is None
-    assert cause.left([QUICK], QUICK, {}) == []
-    assert cause.named([QUICK], QUICK, {"quick": diagnosis()}) is None
+    assert remedy.named([QUICK], QUICK, {}) is None
+    assert remedy.left([QUICK], QUICK, {}) == []
+    assert remedy.named([QUICK], QUICK, {"quick": diagnosis()}) is None

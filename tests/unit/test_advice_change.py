@@ -9,17 +9,15 @@ import make_results
 import pytest
 from make_configurations import configuration
 
-from hpcncf import jobfile
-from hpcncf.collect import collect
+from hpcncf.collect.collect import collect
+from hpcncf.job.load import load_jobfile
+from hpcncf.job.spec import JobSpec, Resources
 from hpcncf.paths import ResultPaths
-from hpcncf.spec import JobSpec, Resources
-from hpcncf_analysis import summary
-from hpcncf_analysis.advice import asked as asking
-from hpcncf_analysis.advice import files
-from hpcncf_analysis.advice.advise import advise
-from hpcncf_analysis.advice.change import Change, change
+from hpcncf_analysis import configurations as summary
+from hpcncf_analysis.advice.next_job import advise, read, write
+from hpcncf_analysis.advice.remedy import Change, change
 from hpcncf_analysis.advice.request import request
-from hpcncf_analysis.diagnosis import Cause, CoreCounts, Diagnosis, Finding, Gain
+from hpcncf_analysis.diagnosis.evidence import Cause, CoreCounts, Diagnosis, Finding, Gain
 
 FIVE = {"cores": 5, "cores_used": 1.02, "cpu_efficiency": 0.204}
 
@@ -129,9 +127,9 @@ def test_a_studys_best_is_asked_for_with_its_remedy_and_the_way_back(tmp_path: P
     )
     alone = [point for point in make_results.POINTS if point["resources.tasks_per_node"] == 1]
     paths, diagnoses = study(tmp_path, finding, points=alone)
-    knee, fastest = files.write(summary.configurations(collect(paths).runs), paths, diagnoses)
+    knee, fastest = write(summary.configurations(collect(paths).runs), paths, diagnoses)
     for written in (knee, fastest):
-        assert jobfile.load_jobfile(written.job).training.engine == "rowwise"
+        assert load_jobfile(written.job).training.engine == "rowwise"
         assert written.advice.sure.sure == "unproven"
     told = " ".join(knee.advice.reasons)
     assert "Not run yet: training.engine reference → rowwise, the remedy of dense_optimizer" in told
@@ -156,7 +154,7 @@ def test_a_studys_best_stays_as_it_is(
 ) -> None:
     finding = Finding("serial_step", 0.6, "cores", (), "Do it.", changes, gain)
     paths, diagnoses = study(tmp_path, finding)
-    written = files.write(summary.configurations(collect(paths).runs), paths, diagnoses)
+    written = write(summary.configurations(collect(paths).runs), paths, diagnoses)
     assert all(one.advice.changed is None for one in written)
 
 
@@ -168,7 +166,7 @@ def test_what_saves_core_hours_is_no_remedy_for_the_fastest(tmp_path: Path) -> N
         "serial_step", 0.6, "cores", (), "Do it.", {"resources.cpus_per_task": 2}, fewer
     )
     paths, diagnoses = study(tmp_path, finding, points=points)
-    configurations, asked = summary.configurations(collect(paths).runs), asking.read(paths)
+    configurations, asked = summary.configurations(collect(paths).runs), read(paths)
     fastest = advise(configurations, asked, diagnoses, "fastest")
     assert fastest is not None
     assert (fastest.job.resources.cpus_per_task, fastest.changed) == (4, None)
@@ -181,7 +179,7 @@ def test_as_measured_nothing_is_changed(tmp_path: Path) -> None:
     """What `hpcncf tune` verified is asked for, whatever cores idled."""
     paths = make_results.demo(tmp_path, points=[make_results.POINTS[1]])
     make_results.complete(paths)
-    configurations, asked = summary.configurations(collect(paths).runs), asking.read(paths)
+    configurations, asked = summary.configurations(collect(paths).runs), read(paths)
     changed, kept = (advise(configurations, asked, as_measured=each) for each in (False, True))
     assert changed is not None
     assert changed.job.resources.cpus_per_task == 1

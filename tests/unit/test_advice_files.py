@@ -9,19 +9,19 @@ from typing import Any
 import make_results
 import pytest
 
-from hpcncf import jobfile, results
 from hpcncf.cli import main
-from hpcncf.collect import collect
+from hpcncf.collect.collect import collect
+from hpcncf.job.load import load_jobfile
+from hpcncf.job.plan import expand
+from hpcncf.job.spec import JobSpec
 from hpcncf.paths import ResultPaths
-from hpcncf.plan import expand
-from hpcncf.spec import JobSpec
-from hpcncf_analysis import summary
-from hpcncf_analysis.advice import files
-from hpcncf_analysis.advice.files import Written
+from hpcncf.records.results_folder import leave_plan
+from hpcncf_analysis.advice.next_job import Written, write
+from hpcncf_analysis.configurations import configurations
 
 
 def written(paths: ResultPaths) -> list[Written]:
-    return files.write(summary.configurations(collect(paths).runs), paths, {})
+    return write(configurations(collect(paths).runs), paths, {})
 
 
 def planned(path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
@@ -71,7 +71,7 @@ def test_what_the_job_file_asked_for_is_what_the_choice_saves_against(tmp_path: 
         {"name": "demo", "data": {"path": str(tmp_path / "data")}, **base}
         | {"points": make_results.POINTS, "repeats": 3}
     )
-    results.leave_plan(paths, job, expand(job, {str(tmp_path / "data"): "key"}))
+    leave_plan(paths, job, expand(job, {str(tmp_path / "data"): "key"}))
     make_results.complete(paths)
     saves = written(paths)[0].advice.saves
     assert saves is not None
@@ -151,7 +151,7 @@ def test_where_other_data_lies_by_now_there_is_a_job_file_and_no_script(tmp_path
     (tmp_path / "data/manifest.json").write_text(other.model_dump_json())
     first = written(paths)[0]
     assert first.script is None
-    assert jobfile.load_jobfile(first.job).name == "demo-next"
+    assert load_jobfile(first.job).name == "demo-next"
 
 
 def test_where_the_data_is_of_an_earlier_format_there_is_a_job_file_and_no_script(
@@ -162,4 +162,4 @@ def test_where_the_data_is_of_an_earlier_format_there_is_a_job_file_and_no_scrip
     make_results.of_format_3(tmp_path / "data")
     first = written(paths)[0]
     assert first.script is None
-    assert jobfile.load_jobfile(first.job).name == "demo-next"
+    assert load_jobfile(first.job).name == "demo-next"

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from make_configurations import configuration
 
-from hpcncf_analysis.advice.front import Front, Standing, front
-from hpcncf_analysis.advice.worth import WORTH
+from hpcncf_analysis.advice.pareto import WORTH, Front, Standing, front
 
 
 def choices(*configurations: object) -> Front:

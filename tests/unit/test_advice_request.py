@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from make_configurations import configuration, repeated, row
 
-from hpcncf.spec import Resources
+from hpcncf.job.spec import Resources
 from hpcncf_analysis.advice.request import expected, memory, request, timeout_min
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from make_configurations import configuration
 
-from hpcncf_analysis.advice.front import Front, front
-from hpcncf_analysis.advice.saving import predicted, price_saving, saving, told
+from hpcncf_analysis.advice.pareto import Front, front
+from hpcncf_analysis.advice.recommend import predicted, price_saving, saving, told
 
 
 def choices(**more: object) -> Front:
@@ -75,7 +75,9 @@ def test_gpu_hours_are_told_beside_core_hours() -> None:
     found = choices(gpus_per_node=1)
     assert found.knee.label == "sixteen", "the least GPU time, whatever its cores"
     (two,) = [each for each in found.standings if each.label == "two"]
-    assert price_saving(two, "epoch") == ("60\u202fs, 120\u202fcore-s and 60\u202fGPU-s for an epoch")
+    assert price_saving(two, "epoch") == (
+        "60\u202fs, 120\u202fcore-s and 60\u202fGPU-s for an epoch"
+    )
     saves = saving(found.knee, found, "two")
     assert saves is not None
     assert "saves 10\u202fGPU-s (17\u202f%)" in told(saves, "epoch")

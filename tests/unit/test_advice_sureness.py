@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from make_configurations import configuration, repeated, row
 
-from hpcncf_analysis.advice.front import front
-from hpcncf_analysis.advice.sureness import Sureness, by_chance, runner_up, sureness
-from hpcncf_analysis.summary import Configuration
+from hpcncf_analysis.advice.confidence import Sureness, by_chance, runner_up, sureness
+from hpcncf_analysis.advice.pareto import front
+from hpcncf_analysis.configurations import Configuration
 
 
 def sure(*configurations: Configuration) -> Sureness:

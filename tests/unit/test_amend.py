@@ -10,8 +10,8 @@ from make_results import plan_of
 
 from hpcncf.errors import UsageError
 from hpcncf.paths import ResultPaths
-from hpcncf.results import read_plan
-from hpcncf.submit import amend
+from hpcncf.records.results_folder import read_plan
+from hpcncf.submit import submit
 
 
 def test_runs_still_to_be_sent_get_it_and_the_plan_keeps_it(tmp_path: Path) -> None:
@@ -19,7 +19,7 @@ def test_runs_still_to_be_sent_get_it_and_the_plan_keeps_it(tmp_path: Path) -> N
     before = plan_of(paths).runs
     make_results.complete(paths, before[:2])
     told = ["resources.mem_gb=7", "resources.timeout_min=99", "resources.runs_per_task=4"]
-    plan = amend.amend(ResultPaths(paths.folder), told)
+    plan = submit.amend(ResultPaths(paths.folder), told)
     assert read_plan(paths) == plan
     assert plan.runs[:2] == before[:2]
     given = [run.resources for run in plan.runs[2:]]
@@ -41,5 +41,5 @@ def test_what_would_change_the_run_is_refused(tmp_path: Path, setting: str, comp
     paths = make_results.demo(tmp_path, repeats=1)
     before = paths.plan.read_text()
     with pytest.raises(UsageError, match=complaint):
-        amend.amend(paths, [setting])
+        submit.amend(paths, [setting])
     assert paths.plan.read_text() == before

@@ -16,8 +16,16 @@ from hypothesis import strategies as st
 
 from hpcncf import cli
 from hpcncf.paths import ResultPaths
-from hpcncf_analysis.compare import chance, changes, shown, sides
-from hpcncf_analysis.compare.comparison import Comparison, compare
+from hpcncf_analysis.compare import (
+    Comparison,
+    below,
+    compare,
+    of_environment,
+    of_record,
+    of_results,
+    rows,
+)
+from hpcncf_analysis.significance import least_p, of_all, of_one
 
 SMALL: dict[str, Any] = {
     "points": [
@@ -47,39 +55,39 @@ def edit(paths: ResultPaths, change: Callable[[dict[str, Any]], object]) -> None
 
 
 def compared(a: ResultPaths, b: ResultPaths) -> Comparison:
-    return compare(sides.of_results("a", a), sides.of_results("b", b))
+    return compare(of_results("a", a), of_results("b", b))
 
 
 def test_three_repeats_that_do_not_overlap_are_told_apart() -> None:
     """Medians 2 and 5; the ratio is 4/3 to 6/1; 2 of 20 dealings are as far apart."""
-    found = chance.of_one([1, 2, 3], [4, 5, 6])
+    found = of_one([1, 2, 3], [4, 5, 6])
     assert (found.value, found.low, found.high) == pytest.approx((2.5, 4 / 3, 6))
     assert found.p == pytest.approx(0.1)
     assert found.verdict == "faster"
-    assert chance.of_one([4, 5, 6], [1, 2, 3]).verdict == "slower"
+    assert of_one([4, 5, 6], [1, 2, 3]).verdict == "slower"
 
 
 def test_repeats_that_overlap_are_not_told_apart() -> None:
-    found = chance.of_one([1.0, 1.1, 1.3], [1.05, 1.2, 1.25])
+    found = of_one([1.0, 1.1, 1.3], [1.05, 1.2, 1.25])
     assert found.verdict == "not told apart"
 
 
 @pytest.mark.parametrize(("a", "b"), [([1], [2]), ([1], [2, 3, 4]), ([1, 2], [8, 9])])
 def test_too_few_repeats_tell_nothing_however_far_apart(a: list[float], b: list[float]) -> None:
-    assert chance.of_one(a, b).verdict == "too few repeats"
+    assert of_one(a, b).verdict == "too few repeats"
 
 
 def test_the_least_p_is_two_dealings_of_all() -> None:
-    assert chance.least_p([([1] * 3, [1] * 3)]) == pytest.approx(2 / 20)
-    assert chance.least_p([([1] * 2, [1] * 2), ([1] * 2, [1] * 2)]) == pytest.approx(2 / 36)
-    assert chance.least_p([([1], [1])]) == 1
+    assert least_p([([1] * 3, [1] * 3)]) == pytest.approx(2 / 20)
+    assert least_p([([1] * 2, [1] * 2), ([1] * 2, [1] * 2)]) == pytest.approx(2 / 36)
+    assert least_p([([1], [1])]) == 1
 
 
 def test_all_together_are_the_geometric_mean_and_tell_more_than_each() -> None:
     """Twice and half as fast is no change; twice and eight times is four times."""
     slow, fast = [1.0, 1.01, 1.02], [2.0, 2.02, 2.04]
-    assert chance.of_all([(slow, fast), (fast, slow)]).value == pytest.approx(1)
-    found = chance.of_all([(slow, fast), (slow, [4 * each for each in fast])])
+    assert of_all([(slow, fast), (fast, slow)]).value == pytest.approx(1)
+    found = of_all([(slow, fast), (slow, [4 * each for each in fast])])
     assert found.value == pytest.approx(4)
     assert found.verdict == "faster"
     assert found.p is not None
@@ -89,15 +97,15 @@ def test_all_together_are_the_geometric_mean_and_tell_more_than_each() -> None:
 def test_two_pairs_of_two_repeats_can_tell_together() -> None:
     """Each alone has 6 dealings, both have 36."""
     pairs = [([1.0, 1.01], [0.5, 0.51]), ([1.0, 1.01], [0.5, 0.51])]
-    assert chance.of_one(*pairs[0]).verdict == "too few repeats"
-    assert chance.of_all(pairs).verdict == "slower"
+    assert of_one(*pairs[0]).verdict == "too few repeats"
+    assert of_all(pairs).verdict == "slower"
 
 
 def test_equal_speeds_are_called_slower_no_more_often_than_said() -> None:
     """5 of 100 is the most that three repeats may; 200 pairs of one distribution."""
     rng = np.random.default_rng(1)
     drawn = rng.lognormal(sigma=0.1, size=(200, 2, 3))
-    verdicts = [chance.of_one(list(a), list(b)).verdict for a, b in drawn]
+    verdicts = [of_one(list(a), list(b)).verdict for a, b in drawn]
     assert 0 < verdicts.count("slower") <= 20
 
 
@@ -105,11 +113,11 @@ def test_equal_speeds_are_called_slower_no_more_often_than_said() -> None:
 def test_the_ratio_lies_in_its_interval_and_turns_over_with_the_sides(
     a: list[float], b: list[float]
 ) -> None:
-    found = chance.of_one(a, b)
+    found = of_one(a, b)
     if found.low is not None and found.high is not None:
         assert found.low <= found.value * (1 + 1e-9)
         assert found.value <= found.high * (1 + 1e-9)
-    assert chance.of_one(b, a).value == pytest.approx(1 / found.value)
+    assert of_one(b, a).value == pytest.approx(1 / found.value)
 
 
 def test_a_study_against_itself_changed_nothing(tmp_path: Path) -> None:
@@ -154,7 +162,7 @@ def test_the_phase_that_made_the_difference_is_named(tmp_path: Path) -> None:
     assert pair.moved.phase == "forward"
     assert pair.moved.a_us == pytest.approx(0.29 / 96_000 * 1e6)
     assert pair.moved.b_us == pytest.approx(2 * pair.moved.a_us)
-    assert any("slower most of all in forward, 3.02 → 6.04" in line for line in shown.below(found))
+    assert any("slower most of all in forward, 3.02 → 6.04" in line for line in below(found))
 
 
 def test_configurations_of_one_side_alone_are_told(tmp_path: Path) -> None:
@@ -162,7 +170,7 @@ def test_configurations_of_one_side_alone_are_told(tmp_path: Path) -> None:
     found = compared(study(tmp_path / "a"), study(tmp_path / "b", **less))
     assert [pair.label for pair in found.pairs] == ["1 core · vectorized"]
     assert found.only_a == ["2 cores · vectorized"]
-    assert any("only in A: 2 cores" in line for line in shown.below(found))
+    assert any("only in A: 2 cores" in line for line in below(found))
 
 
 def test_another_machine_and_other_software_are_told_and_the_processor_warned_of(
@@ -187,7 +195,7 @@ def test_what_names_a_place_is_no_change() -> None:
     """Ports and job numbers differ between any two runs."""
     a = {"variables": {"MASTER_PORT": "1", "SLURM_JOB_ID": "7", "OMP_NUM_THREADS": "1"}}
     b = {"variables": {"MASTER_PORT": "2", "SLURM_JOB_ID": "8", "OMP_NUM_THREADS": "4"}}
-    assert list(map(str, changes.of_environment([a], [b]))) == ["OMP_NUM_THREADS: 1 → 4"]
+    assert list(map(str, of_environment([a], [b]))) == ["OMP_NUM_THREADS: 1 → 4"]
 
 
 def test_a_worse_model_fails_the_check_however_fast(tmp_path: Path) -> None:
@@ -224,7 +232,7 @@ def test_a_run_a_runs_folder_and_a_record_file_are_one_run(tmp_path: Path) -> No
     paths = study(tmp_path, points=[{"resources.tasks_per_node": 2}], repeats=1)
     run_id = make_results.plan_of(paths).runs[0].id
     record = paths.run(run_id).attempt(1).rank(1)
-    of_file, of_run = sides.of_record("r", record), sides.of_results("r", paths, run_id)
+    of_file, of_run = of_record("r", record), of_results("r", paths, run_id)
     assert [row["run_id"] for row in of_run.rows] == [run_id]
     assert of_file.rows[0]["instances_per_s"] == of_run.rows[0]["instances_per_s"]
     argv = ["compare", str(paths.run(run_id).folder), str(record), "--results", str(paths.folder)]
@@ -268,7 +276,7 @@ def test_commands_are_compared_by_their_time(tmp_path: Path) -> None:
     found = compared(command(tmp_path / "a", 100.0), command(tmp_path / "b", 50.0))
     assert found.speed_of == "runs_per_hour"
     assert found.pairs[0].ratio.value == pytest.approx(2)
-    assert shown.rows(found)[0][1:3] == ["1:40 min", "50\u202fs"]
+    assert rows(found)[0][1:3] == ["1:40 min", "50\u202fs"]
 
 
 def command(folder: Path, elapsed_s: float) -> ResultPaths:
@@ -287,7 +295,7 @@ def test_what_commands_report_is_told_and_not_judged(tmp_path: Path) -> None:
     edit(b, lambda told: told.update(reported={"accuracy": 0.5, "stage": "two"}))
     found = compared(a, b)
     assert found.pairs[0].metrics == [("accuracy", 0.91, 0.5)]
-    assert any("reported accuracy 0.91 → 0.5" in line for line in shown.below(found))
+    assert any("reported accuracy 0.91 → 0.5" in line for line in below(found))
     assert not found.failures(0.05)
 
 

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from hpcncf import gpu_conflicts
-from hpcncf.conflicts import conflicts_conflicts, model_conflicts
-from hpcncf.spec import Model, Resources, Training
+from hpcncf.job.spec import Model, Resources, Training
+from hpcncf.job.validate import conflicts_conflicts, model_conflicts, shared
 
 GPU = Resources(gpus_per_node=1)
 GRAPH = Training(engine="rowwise", loader="device", cuda_graph=True)
@@ -110,7 +109,12 @@ def test_settings_that_do_not_go_together_are_told_with_the_reason(
 
 
 def test_settings_that_go_together_have_no_conflict() -> None:
-    assert conflicts_conflicts(Resources(cpus_per_task=4), Training(loader="per_sample", num_workers=3)) == []
+    assert (
+        conflicts_conflicts(
+            Resources(cpus_per_task=4), Training(loader="per_sample", num_workers=3)
+        )
+        == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -167,7 +171,7 @@ def test_ranks_that_share_a_gpu_get_gloo() -> None:
 def test_that_ranks_share_a_gpu_and_so_get_gloo_is_told_unless_it_was_asked_for(
     asked: dict[str, int], settings: dict[str, Any], told: str | None
 ) -> None:
-    said = gpu_conflicts.shared(Resources(**asked), Training(**settings))
+    said = shared(Resources(**asked), Training(**settings))
     assert (said is None) if told is None else (said is not None and said.startswith(told))
 
 

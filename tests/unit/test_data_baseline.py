@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from hpcncf.ncf.data import baseline, frappe, movielens, ncf_format, synthetic
+from hpcncf.ncf.data import baseline, movielens, synthetic
 from hpcncf.ncf.data.baseline import counts_baseline
+from hpcncf.ncf.data.frappe import ZIP, prepare
 from hpcncf.ncf.data.manifest import DataError
 from hpcncf.ncf.data.prepared import load
+from hpcncf.ncf.data.readers import prepare_ncf_format
 
 
 def scored(folder: Path, train: list[tuple[int, int]], test: list[list[int]]) -> dict[str, float]:
@@ -20,7 +22,7 @@ def scored(folder: Path, train: list[tuple[int, int]], test: list[list[int]]) ->
     (folder / "a.test.rating").write_text("".join(f"{u}\t{i}\n" for u, i, *_ in test))
     lines = [f"({u},{i})\t" + "\t".join(map(str, rest)) for u, i, *rest in test]
     (folder / "a.test.negative").write_text("\n".join(lines))
-    ncf_format.prepare_ncf_format(folder / "out", folder)
+    prepare_ncf_format(folder / "out", folder)
     return counts_baseline(load(folder / "out"))
 
 
@@ -64,9 +66,9 @@ def test_data_without_test_rows_has_no_baseline(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_on_real_frappe_counting_scores_what_is_known(tmp_path: Path, seed: int) -> None:
     folder = os.environ.get("HPCNCF_DATA")
-    if not folder or not (Path(folder) / frappe.ZIP).is_file():
-        pytest.skip(f"needs {frappe.ZIP} in the folder HPCNCF_DATA")
-    frappe.prepare(tmp_path / "data", Path(folder), seed)
+    if not folder or not (Path(folder) / ZIP).is_file():
+        pytest.skip(f"needs {ZIP} in the folder HPCNCF_DATA")
+    prepare(tmp_path / "data", Path(folder), seed)
     found = counts_baseline(load(tmp_path / "data"))
     # 654 test rows: one standard deviation is 0.012 around the known 0.89 to 0.905.
     assert 0.878 < found["hr10"] < 0.917

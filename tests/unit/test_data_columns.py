@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcncf.ncf.data.columns import Column
-from hpcncf.ncf.data.rows import record
+from hpcncf.ncf.data.arrays import Column, record
 
 PIECE = 512
 

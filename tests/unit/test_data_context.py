@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as of_numpy
 from numpy.typing import NDArray
 
-from hpcncf.ncf.data import context, splitting
-from hpcncf.ncf.data.columns import slices
-from hpcncf.ncf.data.context import Layout, fit_a_byte
-from hpcncf.ncf.data.prepared import load
-from hpcncf.ncf.data.rows import Floats, Rows, Split, context_of, record, recorded
-from hpcncf.ncf.data.splitting import Counts, leave_one_out, save
-from hpcncf.ncf.data.writing import Recipe, write
+from hpcncf.ncf.data import prepared
+from hpcncf.ncf.data import split as splitting
+from hpcncf.ncf.data.arrays import Floats, Rows, Split, context_of, record, recorded, slices
+from hpcncf.ncf.data.prepare import Recipe, write
+from hpcncf.ncf.data.prepared import Layout, fit_a_byte, load
+from hpcncf.ncf.data.split import Counts, leave_one_out, save
 
 ONE_HOT, FIGURES = [0.0, 1.0, 0.0, 1.0], [0.5, -3.0, 1e9, 0.0]
 FLOATS = of_numpy.arrays(
@@ -71,7 +70,7 @@ def test_a_column_is_small_only_where_it_is_in_every_row_of_training_and_test() 
 
 
 def test_a_late_value_of_many_rows_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(context, "slices", lambda length: slices(length, 3))
+    monkeypatch.setattr(prepared, "slices", lambda length: slices(length, 3))
     many = np.zeros((20, 2), dtype=np.float32)
     many[19, 0] = 0.5
     assert (Layout(["a", "b"], many).names, Layout(["a", "b"], many).small) == (["a", "b"], 1)
@@ -128,8 +127,8 @@ def test_rows_are_the_same_bytes_whatever_the_slices(
 ) -> None:
     rows = rows_of(np.tile(MIXED[-1], (9, 1)))
     whole = split(tmp_path / "whole", rows)
-    for module in (context, splitting):
-        monkeypatch.setattr(module, "slices", lambda length: slices(length, 5))
+    for module in (prepared, splitting):
+        monkeypatch.setattr(module, "slices", lambda length, _=None: slices(length, 5))
     assert split(tmp_path / "sliced", rows) == whole
     assert arrays(tmp_path / "sliced") == arrays(tmp_path / "whole")
 

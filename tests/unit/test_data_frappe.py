@@ -12,11 +12,12 @@ import pytest
 from make_results import of_format_3
 
 from hpcncf import cli
-from hpcncf.ncf.data import frappe, frappe_source, manifest
-from hpcncf.ncf.data.download import Unavailable
+from hpcncf.ncf.data import manifest
+from hpcncf.ncf.data.arrays import context_of
+from hpcncf.ncf.data.frappe import CATEGORIES, ZIP, find, prepare, prepare_or_stand_in, read
 from hpcncf.ncf.data.manifest import DataError
 from hpcncf.ncf.data.prepared import Prepared, load
-from hpcncf.ncf.data.rows import context_of
+from hpcncf.ncf.data.readers import Unavailable
 
 HEADER = "user\titem\tcnt\tdaytime\tweekday\tisweekend\thomework\tcost\tweather\tcountry\tcity"
 NOWHERE = "http://127.0.0.1:9/Mobile_Frappe.zip"
@@ -30,10 +31,10 @@ def log(user: int, item: int, count: object = 1, weather: str = "sunny") -> str:
 def zipped(folder: Path, logs: list[str], rated: dict[int, str]) -> Path:
     folder.mkdir(exist_ok=True)
     meta = ["item\tpackage\trating", *(f"{item}\tcom.x\t{text}" for item, text in rated.items())]
-    with zipfile.ZipFile(folder / frappe.ZIP, "w") as archive:
+    with zipfile.ZipFile(folder / ZIP, "w") as archive:
         archive.writestr("Mobile_Frappe/frappe/frappe.csv", "\n".join([HEADER, *logs]))
         archive.writestr("Mobile_Frappe/frappe/meta.csv", "\n".join(meta))
-    return folder / frappe.ZIP
+    return folder / ZIP
 
 
 def grid(users: range, items: range) -> list[str]:
@@ -43,10 +44,10 @@ def grid(users: range, items: range) -> list[str]:
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     folder = os.environ.get("HPCNCF_DATA")
-    if not folder or not (Path(folder) / frappe.ZIP).is_file():
-        pytest.skip(f"needs {frappe.ZIP} in the folder HPCNCF_DATA")
+    if not folder or not (Path(folder) / ZIP).is_file():
+        pytest.skip(f"needs {ZIP} in the folder HPCNCF_DATA")
     made = tmp_path_factory.mktemp("frappe") / "data"
-    frappe.prepare(made, Path(folder))
+    prepare(made, Path(folder))
     return load(made)
 
 
@@ -64,7 +65,7 @@ def test_the_published_file_gives_exactly_the_known_counts(real: Prepared) -> No
 def test_the_context_is_a_scaled_count_and_four_one_hot_groups(real: Prepared) -> None:
     columns = real.manifest.context_columns
     groups = [name.split("=")[0] for name in columns]
-    sizes = {name: groups.count(name) for name in frappe.CATEGORIES}
+    sizes = {name: groups.count(name) for name in CATEGORIES}
     assert sizes == {"daytime": 7, "weather": 8, "isweekend": 2, "homework": 3}
     both = np.concatenate([context_of(real.train_rows), real.test_context])
     assert (both[:, 0].min(), both[:, 0].max()) == (0.0, 1.0)
@@ -88,13 +89,13 @@ def test_rare_items_and_users_go_until_none_is_left_then_unrated_apps(tmp_path: 
         kept + rare_item + falls_with_it,
         {item: "unknown" if item == 3 else "4.5" for item in range(60)},
     )
-    rows = frappe.read(source)
+    rows = read(source)
     assert (len(rows), len(rows.user_names), rows.item_count) == (36, 6, 6)
 
 
 def test_the_count_is_scaled_from_the_least_to_the_most(tmp_path: Path) -> None:
     logs = grid(range(6), range(5)) + [log(user, 5, count=9**user) for user in range(6)]
-    rows = frappe.read(zipped(tmp_path, logs, dict.fromkeys(range(6), "4")))
+    rows = read(zipped(tmp_path, logs, dict.fromkeys(range(6), "4")))
     scaled = rows.context[-6:, 0]
     expected = np.log10((9.0 ** np.arange(6) + 1) / 2) / np.log10((9.0**5 + 1) / 2)
     assert scaled == pytest.approx(expected, abs=1e-6)
@@ -115,20 +116,20 @@ def test_a_broken_row_is_told_with_its_line_and_nothing_is_written(
     logs = [*grid(range(6), range(6)), row]
     source = zipped(tmp_path / "in", logs, dict.fromkeys(range(6), "4"))
     with pytest.raises(DataError, match=complaint):
-        frappe.prepare(tmp_path / "out", source)
+        prepare(tmp_path / "out", source)
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
 def test_a_file_that_is_no_zip_or_lacks_the_table_is_told(tmp_path: Path) -> None:
     (tmp_path / "a.zip").write_text("hello")
     with pytest.raises(DataError, match="not a zip file that can be read"):
-        frappe.prepare(tmp_path / "out", tmp_path / "a.zip")
+        prepare(tmp_path / "out", tmp_path / "a.zip")
     with zipfile.ZipFile(tmp_path / "b.zip", "w") as archive:
         archive.writestr("readme.txt", "no table")
     with pytest.raises(DataError, match=r"no frappe\.csv inside"):
-        frappe.prepare(tmp_path / "out", tmp_path / "b.zip")
+        prepare(tmp_path / "out", tmp_path / "b.zip")
     with pytest.raises(DataError, match="No such file"):
-        frappe.prepare(tmp_path / "out", tmp_path / "missing.zip")
+        prepare(tmp_path / "out", tmp_path / "missing.zip")
 
 
 def test_an_encrypted_zip_is_told(tmp_path: Path) -> None:
@@ -137,12 +138,12 @@ def test_an_encrypted_zip_is_told(tmp_path: Path) -> None:
     content[content.index(b"PK\x01\x02") + 8] |= 1
     path.write_bytes(content)
     with pytest.raises(DataError, match="encrypted"):
-        frappe.prepare(tmp_path / "data", path)
+        prepare(tmp_path / "data", path)
 
 
 def test_a_file_that_is_not_the_published_one_is_not_called_real(tmp_path: Path) -> None:
     source = zipped(tmp_path, grid(range(6), range(8)), dict.fromkeys(range(8), "4"))
-    made = frappe.prepare(tmp_path / "out", source, test_negatives=0)
+    made = prepare(tmp_path / "out", source, test_negatives=0)
     assert "not the published file: 48 rows" in made.manifest.title
 
 
@@ -153,15 +154,15 @@ def test_the_zip_is_found_in_hpcncf_data_then_in_the_cache(
     monkeypatch.setenv("HPCNCF_DATA", str(tmp_path / "data"))
     said: list[str] = []
     with pytest.raises(Unavailable, match=r"--source") as told:
-        frappe_source.find(said.append, NOWHERE)
+        find(said.append, NOWHERE)
     for word in (NOWHERE, str(tmp_path / "data"), str(tmp_path / "cache" / "hpcncf")):
         assert word in str(told.value)
     assert said == [f"downloading {NOWHERE}"]
     (tmp_path / "cache").mkdir()
     cached = zipped(tmp_path / "cache" / "hpcncf", [], {})
-    assert frappe_source.find(said.append, NOWHERE) == cached
+    assert find(said.append, NOWHERE) == cached
     given = zipped(tmp_path / "data", [], {})
-    assert frappe_source.find(said.append, NOWHERE) == given
+    assert find(said.append, NOWHERE) == given
 
 
 @pytest.fixture
@@ -173,7 +174,7 @@ def cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
     monkeypatch.setattr(urllib.request, "_opener", None)  # which keeps the proxies it was made with
     (tmp_path / "cache").mkdir()
-    return tmp_path / "cache" / "hpcncf" / frappe.ZIP
+    return tmp_path / "cache" / "hpcncf" / ZIP
 
 
 def leave_zip(cached: Path) -> None:
@@ -186,7 +187,7 @@ def leave_zip(cached: Path) -> None:
 
 def or_synthetic(folder: Path, force: bool = False) -> tuple[str, str, bool]:
     """What became of the folder, what it holds, and whether that is real."""
-    made, reason = frappe_source.prepare_or_stand_in(folder, 1, 2, force, lambda _: None, NOWHERE)
+    made, reason = prepare_or_stand_in(folder, 1, 2, force, lambda _: None, NOWHERE)
     return made.outcome, made.manifest.dataset, reason is None
 
 

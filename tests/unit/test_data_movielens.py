@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from hpcncf.ncf.data import movielens
+from hpcncf.ncf.data.arrays import context_of
 from hpcncf.ncf.data.manifest import DataError
 from hpcncf.ncf.data.prepared import load
-from hpcncf.ncf.data.rows import context_of
 
 RATINGS = [(1, 10, 5, 300), (1, 20, 3, 900), (1, 30, 4, 100), (2, 30, 1, 50), (2, 40, 2, 40)]
 

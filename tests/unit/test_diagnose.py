@@ -9,9 +9,11 @@ from pathlib import Path
 import make_results
 import pytest
 
-from hpcncf import cli, jobfile, results
+from hpcncf import cli
+from hpcncf.job.load import load_jobfile, plan
+from hpcncf.job.spec import JobSpec
 from hpcncf.paths import ResultPaths
-from hpcncf.spec import JobSpec
+from hpcncf.records.results_folder import leave_plan
 
 NAIVE = [{"training.loader": "per_sample"}]
 
@@ -22,7 +24,7 @@ def paths(tmp_path: Path) -> ResultPaths:
     found = make_results.demo(tmp_path, repeats=1, points=NAIVE)
     data = {"path": str(tmp_path / "data")}
     job = JobSpec.model_validate({"name": "demo", "data": data, "points": NAIVE})
-    results.leave_plan(found, job, make_results.plan_of(found))
+    leave_plan(found, job, make_results.plan_of(found))
     make_results.complete(found)
     return found
 
@@ -93,8 +95,8 @@ def test_remedies_are_predicted_once_and_measured_later(
     assert said(capsys, paths.folder, "--predict", new)[0] == 0
     [kept] = paths.predictions.glob("*.json")
     assert "not measured yet" in said(capsys, paths.folder)[1]
-    job = jobfile.load_jobfile(new)
-    results.leave_plan(paths, job, jobfile.plan(job, new))
+    job = load_jobfile(new)
+    leave_plan(paths, job, plan(job, new))
     make_results.complete(paths)
     code, text = said(capsys, paths.folder, "--json")
     [score] = json.loads(text)["predictions"]

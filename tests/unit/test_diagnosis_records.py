@@ -8,14 +8,23 @@ from typing import Any
 import make_results
 import pytest
 
-from hpcncf import records
-from hpcncf.collect import collect
+from hpcncf.collect.collect import collect
+from hpcncf.job.spec import JobSpec
 from hpcncf.paths import ResultPaths
-from hpcncf.records import Batches, NodeRecord, RankRecord
-from hpcncf.spec import JobSpec
+from hpcncf.records.schema import Batches, NodeRecord, RankRecord, now, read_records
 from hpcncf_analysis import diagnosis
-from hpcncf_analysis.diagnosis import drawn, predictions, scoring, steps, targets
-from hpcncf_analysis.diagnosis.gpus import gpus
+from hpcncf_analysis.diagnosis.from_records import estimated_rows, evidence
+from hpcncf_analysis.diagnosis.predictions import (
+    Prediction,
+    Remedy,
+    of_file,
+    of_folder,
+    remedies,
+    scored,
+    with_remedies,
+)
+from hpcncf_analysis.diagnosis.rules_cores import gpus
+from hpcncf_analysis.diagnosis.rules_time import running
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +42,7 @@ def first(paths: ResultPaths, loader: str, ranks: int = 1) -> RankRecord:
         and (run.training.loader, run.resources.tasks_per_node) == (loader, ranks)
         and run.resources.cpus_per_task == 1
     )
-    return records.read_records(paths.run(run.id).attempt(1).rank(0), RankRecord)
+    return read_records(paths.run(run.id).attempt(1).rank(0), RankRecord)
 
 
 def test_a_naive_loaders_record_says_python_input(paths: ResultPaths) -> None:
@@ -69,7 +78,7 @@ def test_what_an_old_record_lacks_is_estimated_from_its_settings(paths: ResultPa
     }
     layers = 65 * 32 + 33 * 16 + 17 * 8
     record = make_results.training_record(make_results.plan_of(paths).runs[0])
-    told = drawn.estimated_rows(run, record.model_copy(update={"parameters": 40_000 + layers}))
+    told = estimated_rows(run, record.model_copy(update={"parameters": 40_000 + layers}))
     # 40 parameters a row; 128 positives a rank, each with its user and 5 items.
     assert told == (128 * 6, 1000)
 
@@ -84,7 +93,7 @@ def test_phases_that_a_command_reports_are_read(tmp_path: Path) -> None:
     record = command_record(
         tmp_path, input_s=60.0, forward_s=20.0, backward_s=10.0, optimizer_s=5.0, steps=500
     )
-    told = drawn.evidence([record], [])
+    told = evidence([record], [])
     assert told.training_s == 95.0
     assert told.phases["input"] == pytest.approx(60 / 95)
     primary = diagnosis.diagnose([record], []).primary
@@ -102,7 +111,7 @@ def test_a_command_that_reports_nothing_lacks_its_phases(tmp_path: Path) -> None
 def test_words_and_negative_numbers_that_a_command_reports_are_not_seconds(tmp_path: Path) -> None:
     record = command_record(tmp_path)
     odd = record.model_copy(update={"reported": {"input_s": "long", "sync_s": -3.0, "steps": True}})
-    assert drawn.evidence([odd], []).phases == {}
+    assert evidence([odd], []).phases == {}
 
 
 @pytest.mark.parametrize(
@@ -129,7 +138,7 @@ def test_an_epochs_first_step_is_told_from_the_others(
             "resumed_step": resumed,
         }
     )
-    assert steps.running(told) == pytest.approx(0.1 / 0.2)
+    assert running(told) == pytest.approx(0.1 / 0.2)
 
 
 def test_epochs_of_one_step_have_no_other(paths: ResultPaths) -> None:
@@ -137,7 +146,7 @@ def test_epochs_of_one_step_have_no_other(paths: ResultPaths) -> None:
     assert record is not None
     alone = [record.epochs[0].model_copy(update={"steps": 1})]
     batches = Batches(every=1, seconds=[0.4] * 40, pauses=[])
-    assert steps.running(record.model_copy(update={"batches": batches, "epochs": alone})) is None
+    assert running(record.model_copy(update={"batches": batches, "epochs": alone})) is None
 
 
 def node_with_gpu(
@@ -188,11 +197,11 @@ def test_a_gpu_that_idles_while_its_run_starts_is_not_blamed(paths: ResultPaths)
 def test_a_file_a_folder_and_an_attempt_name_the_same_run(paths: ResultPaths) -> None:
     run = make_results.plan_of(paths).runs[0]
     attempt = paths.run(run.id).attempt(1)
-    told = targets.of_folder(paths.run(run.id).folder)
-    assert told == targets.of_folder(attempt.folder) == targets.of_file(attempt.rank(0))
+    told = of_folder(paths.run(run.id).folder)
+    assert told == of_folder(attempt.folder) == of_file(attempt.rank(0))
 
 
-def naive(folder: Path) -> tuple[JobSpec, list[predictions.Remedy]]:
+def naive(folder: Path) -> tuple[JobSpec, list[Remedy]]:
     """A job of one point, a naive loader's, that was run; and its remedies."""
     points = [{"training.loader": "per_sample"}]
     paths = make_results.demo(folder, repeats=1, points=points)
@@ -200,12 +209,12 @@ def naive(folder: Path) -> tuple[JobSpec, list[predictions.Remedy]]:
     rows = collect(paths).runs
     data = {"path": str(folder / "data")}
     job = JobSpec.model_validate({"name": "demo", "data": data, "points": points})
-    return job, predictions.remedies(rows, diagnosis.of_results(paths, rows))
+    return job, remedies(rows, diagnosis.of_results(paths, rows))
 
 
 def test_a_remedy_becomes_a_point_with_its_prediction(tmp_path: Path) -> None:
     job, wanted = naive(tmp_path)
-    after, made = predictions.with_remedies(job, wanted, frozenset(), records.now())
+    after, made = with_remedies(job, wanted, frozenset(), now())
     assert after.points == [*job.points, {"training.loader": "vectorized"}]
     assert after.repeats == 3
     assert [each.cause for each in made] == ["python_input"]
@@ -215,15 +224,15 @@ def test_a_remedy_becomes_a_point_with_its_prediction(tmp_path: Path) -> None:
 
 def test_what_was_measured_already_is_not_predicted(tmp_path: Path) -> None:
     job, wanted = naive(tmp_path)
-    _, made = predictions.with_remedies(job, wanted, frozenset(), records.now())
+    _, made = with_remedies(job, wanted, frozenset(), now())
     measured = frozenset(each.after for each in made)
     assert measured
-    assert predictions.with_remedies(job, wanted, measured, records.now())[1] == []
+    assert with_remedies(job, wanted, measured, now())[1] == []
 
 
-def prediction(factor: float) -> predictions.Prediction:
-    return predictions.Prediction(
-        made_at=records.now(),
+def prediction(factor: float) -> Prediction:
+    return Prediction(
+        made_at=now(),
         cause="python_input",
         base="a",
         after="b",
@@ -246,7 +255,7 @@ def test_a_prediction_is_right_within_a_quarter_of_what_was_measured(
     factor: float, within: bool
 ) -> None:
     runs = [row("a", 90.0), row("a", 100.0), row("a", 110.0), row("b", 290.0), row("b", 310.0)]
-    [told] = scoring.scored([prediction(factor)], runs)
+    [told] = scored([prediction(factor)], runs)
     assert told["measured"] == pytest.approx(3.0)
     assert told["measured_low"] == pytest.approx(290 / 110)
     assert told["measured_high"] == pytest.approx(310 / 90)
@@ -254,6 +263,6 @@ def test_a_prediction_is_right_within_a_quarter_of_what_was_measured(
 
 
 def test_what_is_not_measured_yet_has_no_score() -> None:
-    [told] = scoring.scored([prediction(3.0)], [row("a", 100.0)])
+    [told] = scored([prediction(3.0)], [row("a", 100.0)])
     assert told["measured"] is None
     assert told["within"] is None

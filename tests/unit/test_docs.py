@@ -55,6 +55,16 @@ def test_make_targets_named_in_documents_exist() -> None:
         assert named <= targets, document.name
 
 
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
+
+
+def test_every_page_of_the_documentation_is_in_its_index() -> None:
+    index = (ROOT / "docs/README.md").read_text()
+    pages = {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
+    assert {name for name in pages if f"({name})" in index} == pages
+
+
 def test_every_verb_is_in_the_readme() -> None:
     readme = (ROOT / "README.md").read_text()
     for verb in cli.VERBS:
@@ -81,13 +91,6 @@ def test_commands_of_the_documents_parse(command: str) -> None:
         except SystemExit as end:
             code = end.code
     assert code == 0, f"{command}: {complaint.getvalue()}"
-
-
-def test_the_readmes_recorded_training_trains_however_often_it_is_followed() -> None:
-    words = next(line for line in commands() if line.startswith("hpcncf run -- hpcncf train"))
-    inner = shlex.split(words)[shlex.split(words).index("--") + 2 :]
-    assert cli.parser().parse_args(inner).again
-    assert f"hpcncf run: {shlex.join(['hpcncf', *inner])}\n" in (ROOT / "README.md").read_text()
 
 
 def test_generated_files_are_up_to_date() -> None:

@@ -7,14 +7,14 @@ from pathlib import Path
 import make_results
 from make_results import plan_of
 
-from hpcncf import claims, records, submissions
+from hpcncf.job.spec import Data, JobSpec, Resources
 from hpcncf.paths import ResultPaths
-from hpcncf.records import End
-from hpcncf.spec import Data, JobSpec, Resources
+from hpcncf.records.claims import take
+from hpcncf.records.schema import End, now, read_records, write
+from hpcncf.records.submissions import Submission, begin
 from hpcncf.state.status import RunState
-from hpcncf.submissions import Submission
-from hpcncf.submit import escalate
-from hpcncf.submit.escalate import Change
+from hpcncf.submit import retry
+from hpcncf.submit.retry import Change
 
 JOB = JobSpec(name="demo", data=Data(path="/d"), resources=Resources(timeout_min=30))
 
@@ -23,16 +23,16 @@ def timed_out(folder: Path) -> ResultPaths:
     """The first run reached its limit, as the local queue says it."""
     paths = make_results.demo(folder, repeats=1)
     run = plan_of(paths).runs[0]
-    attempt = claims.take(paths.run(run.id), "local")
-    records.write(
+    attempt = take(paths.run(run.id), "local")
+    write(
         attempt.end,
-        End(run_id=run.id, attempt=1, reason="timeout", exit_codes=[-15], ended_at=records.now()),
+        End(run_id=run.id, attempt=1, reason="timeout", exit_codes=[-15], ended_at=now()),
     )
     return paths
 
 
 def grown(paths: ResultPaths, refused: str | None = None) -> list[Change]:
-    _, changes = escalate.escalate(paths, JOB, lambda _: refused)
+    _, changes = retry.escalate(paths, JOB, lambda _: refused)
     return list(changes)
 
 
@@ -63,9 +63,9 @@ def test_what_the_cluster_would_refuse_is_left_as_it_is(tmp_path: Path) -> None:
 def test_runs_that_slurm_had_no_room_for_since_do_not_get_still_more(tmp_path: Path) -> None:
     paths = timed_out(tmp_path)
     grown(paths)
-    file = submissions.begin(paths, "slurm", [], again=False)
+    file = begin(paths, "slurm", [], again=False)
     left = {"left": [plan_of(paths).runs[0].id]}
-    records.write(file, records.read_records(file, Submission).model_copy(update=left))
+    write(file, read_records(file, Submission).model_copy(update=left))
     assert grown(paths) == []
 
 
@@ -74,10 +74,10 @@ def test_memory_that_a_site_never_asks_for_is_not_said_to_grow(tmp_path: Path) -
     run = plan_of(paths).runs[0]
     (tmp_path / "site.yaml").write_text("memory: none\n")
     starved = RunState(run, "out_of_memory", "", 1, [], None, [])
-    assert escalate.ran_out_of(starved) == "mem_gb"
+    assert retry.ran_out_of(starved) == "mem_gb"
     job = JOB.model_copy(update={"site": str(tmp_path / "site.yaml")})
-    change = escalate.enlarged(run, "mem_gb", job, lambda _: None)
+    change = retry.enlarged(run, "mem_gb", job, lambda _: None)
     assert (change.after, change.before) == (change.before, run.resources.mem_gb)
     assert "asks Slurm for no memory" in change.why_not
-    change = escalate.enlarged(run, "mem_gb", JOB, lambda _: None)
+    change = retry.enlarged(run, "mem_gb", JOB, lambda _: None)
     assert (change.after, change.why_not) == (2 * run.resources.mem_gb, "")

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from hpcncf.exits import exit_phrase
+from hpcncf.errors import exit_phrase
 
 
 @pytest.mark.parametrize(

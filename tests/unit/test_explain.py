@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcncf import cli
-from hpcncf_analysis.explain import amounts, follows, reading
-from hpcncf_analysis.explain.job import Job
+from hpcncf_analysis.explain.explain import command_for, explain, of_files, of_text
+from hpcncf_analysis.explain.parsers import Job, mebibytes
 
 DATA = Path(__file__).parents[1] / "data/explain"
 TEXTS = {path.stem: path.read_text() for path in sorted(DATA.glob("*.txt"))}
 
 
 def jobs(name: str) -> list[Job]:
-    return list(reading.of_text(TEXTS[name]).jobs)
+    return list(of_text(TEXTS[name]).jobs)
 
 
 def figures(job: Job) -> tuple[Any, ...]:
@@ -100,20 +100,20 @@ def test_what_makes_a_figure_worth_less_is_said(name: str, note: str) -> None:
 def test_lsf_tells_the_cores_by_its_peak_where_nothing_else_does() -> None:
     """5.89 cores are 98.15 %: of 6."""
     text = "CPU PEAK: 5.89 ;\nCPU AVERAGE EFFICIENCY: 42.81% ;  CPU PEAK EFFICIENCY: 98.15%"
-    (job,) = reading.of_text(text).jobs
+    (job,) = of_text(text).jobs
     assert job.cores == 6
     assert job.notes
 
 
 def test_lsf_that_has_not_looked_yet_is_not_called_idle() -> None:
     text = "CPU PEAK DURATION: 0 second(s)\n CPU AVERAGE EFFICIENCY: 0.00%"
-    (job,) = reading.of_text(text).jobs
+    (job,) = of_text(text).jobs
     assert job.efficiency is None
     assert job.notes
 
 
 def test_the_forums_two_lines_on_five_cores_are_one_core_busy() -> None:
-    told = follows.explain(replace(jobs("lsf_forum")[0], cores=5))
+    told = explain(replace(jobs("lsf_forum")[0], cores=5))
     assert told.follows[0].startswith("1.00 of 5 cores used")
     assert "exactly one core busy, 1/5" in told.follows[0]
     assert "never a second core" in told.follows[1]
@@ -122,7 +122,7 @@ def test_the_forums_two_lines_on_five_cores_are_one_core_busy() -> None:
 
 
 def test_without_the_number_of_cores_the_share_names_it_and_the_number_is_asked_for() -> None:
-    told = follows.explain(jobs("lsf_forum")[0])
+    told = explain(jobs("lsf_forum")[0])
     assert "with 5 cores this is one core busy" in told.follows[0]
     assert any("--cores N" in text for text in told.unknown)
 
@@ -141,26 +141,26 @@ def test_without_the_number_of_cores_the_share_names_it_and_the_number_is_asked_
     ],
 )
 def test_a_number_of_cores_used_has_its_pattern(cpu_s: float, cores: int, said: str) -> None:
-    told = follows.explain(Job("sacct", id="1", cores=cores, cpu_s=cpu_s, elapsed_s=100.0))
+    told = explain(Job("sacct", id="1", cores=cores, cpu_s=cpu_s, elapsed_s=100.0))
     assert said in told.follows[0]
 
 
 def test_what_is_missing_is_asked_of_sacct_in_one_command() -> None:
-    told = [follows.explain(job) for job in (*jobs("sacct"), *jobs("reportseff"))]
-    command, _ = follows.command_for(told)
+    told = [explain(job) for job in (*jobs("sacct"), *jobs("reportseff"))]
+    command, _ = command_for(told)
     assert command.startswith("sacct -j 2,24418960 --parsable2 --format=JobID,State,")
     assert command.endswith("| hpcncf explain -")
 
 
 def test_a_job_that_waits_leaves_nothing_to_find_out() -> None:
-    told = follows.explain(jobs("seff_pending")[0])
+    told = explain(jobs("seff_pending")[0])
     assert (told.unknown, told.command) == ((), "")
     assert "has not started" in told.follows[-1]
 
 
 def test_a_killed_job_is_not_told_to_ask_for_less_memory() -> None:
     job = Job("sacct", state="OUT_OF_MEMORY", memory_mib=100, memory_asked_mib=1000)
-    said = follows.explain(job).follows
+    said = explain(job).follows
     assert not any("would do" in text for text in said)
     assert any("killed for its memory" in text for text in said)
 
@@ -168,9 +168,9 @@ def test_a_killed_job_is_not_told_to_ask_for_less_memory() -> None:
 def test_a_running_jobs_ended_steps_are_not_taken_for_all_of_it() -> None:
     _, seff = jobs("seff_array")
     text = "JobID|State|AllocCPUS|Elapsed|TotalCPU\n7|RUNNING|5|01:00:00|00:00:00\n"
-    (sacct,) = reading.of_text(text + "7.batch|RUNNING|5|01:00:00|00:00:01\n").jobs
+    (sacct,) = of_text(text + "7.batch|RUNNING|5|01:00:00|00:00:01\n").jobs
     for job in (seff, sacct):
-        told = follows.explain(job)
+        told = explain(job)
         assert job.efficiency is None
         assert any("ended steps" in note or "have ended" in note for note in job.notes)
         assert job.memory_mib is None
@@ -185,31 +185,31 @@ def test_a_running_jobs_ended_steps_are_not_taken_for_all_of_it() -> None:
 def test_one_core_that_is_busy_and_one_that_waits_are_different_questions(
     cpu_s: float, cores: int, said: str
 ) -> None:
-    told = follows.explain(Job("sacct", cores=cores, cpu_s=cpu_s, elapsed_s=100.0))
+    told = explain(Job("sacct", cores=cores, cpu_s=cpu_s, elapsed_s=100.0))
     assert said in told.unknown[0]
 
 
 def test_several_nodes_leave_open_which_waited() -> None:
     job = Job("sacct", nodes=2, cores=8, cpu_s=400, elapsed_s=100)
-    assert "which node or rank waited for which" in follows.explain(job).unknown
+    assert "which node or rank waited for which" in explain(job).unknown
 
 
 def test_a_decimal_comma_is_not_understood_and_said() -> None:
-    found = reading.of_text(TEXTS["seff"].replace("20.00%", "20,00%"))
+    found = of_text(TEXTS["seff"].replace("20.00%", "20,00%"))
     assert found.jobs[0].told_efficiency is None
     assert "decimal comma" in found.problems[0]
     assert "LC_ALL=C" in found.problems[0]
 
 
 def test_rows_of_sacct_without_their_header_are_told_from_nothing() -> None:
-    found = reading.of_text("70|COMPLETED|5|00:10:00\n70.batch|COMPLETED|5|00:10:00\n")
+    found = of_text("70|COMPLETED|5|00:10:00\n70.batch|COMPLETED|5|00:10:00\n")
     assert not found.jobs
     assert "header" in found.problems[0]
 
 
 def test_a_name_with_the_delimiter_in_it_costs_its_row_alone() -> None:
     text = "JobID|JobName|State\n1|a|b|COMPLETED\n2|c|COMPLETED\n"
-    assert [job.id for job in reading.of_text(text).jobs] == ["2"]
+    assert [job.id for job in of_text(text).jobs] == ["2"]
 
 
 def test_a_folder_of_logs_gives_the_jobs_of_its_names_and_how_slurm_ended_them() -> None:
@@ -220,7 +220,7 @@ def test_a_folder_of_logs_gives_the_jobs_of_its_names_and_how_slurm_ended_them()
         "notes.txt": "nothing",
         "15.out": TEXTS["seff"],
     }
-    found = {job.id: job for job in reading.of_files(files).jobs}
+    found = {job.id: job for job in of_files(files).jobs}
     assert {job_id: job.state for job_id, job in found.items()} == {
         "3431290": "COMPLETED",
         "12": "OUT_OF_MEMORY",
@@ -245,7 +245,7 @@ def test_a_folder_of_logs_gives_the_jobs_of_its_names_and_how_slurm_ended_them()
     ],
 )
 def test_memory_is_read_in_each_schedulers_units(text: str, mib: float | None) -> None:
-    assert amounts.mebibytes(text) == (None if mib is None else pytest.approx(mib, rel=1e-4))
+    assert mebibytes(text) == (None if mib is None else pytest.approx(mib, rel=1e-4))
 
 
 LINES = sorted({line for text in TEXTS.values() for line in text.splitlines()})
@@ -256,8 +256,8 @@ CELLS = st.one_of(st.text(max_size=12), st.sampled_from(["|", "---", "%", "1e9",
 def test_no_text_crashes_it_and_what_comes_out_is_json(lines: list[str], cell: str) -> None:
     text = "\n".join(lines)
     for told in (text, text.replace("0", cell), text[::-1]):
-        for job in reading.of_text(told).jobs:
-            json.dumps(follows.explain(job).plain(), allow_nan=False)
+        for job in of_text(told).jobs:
+            json.dumps(explain(job).plain(), allow_nan=False)
 
 
 @given(st.integers(1, 512), st.integers(1, 10**6), st.integers(0, 10**8))
@@ -269,7 +269,7 @@ def test_seffs_own_figures_are_read_back(cores: int, elapsed_s: int, cpu_s: int)
         f"CPU Efficiency: {cpu_s / (elapsed_s * cores) * 100:.2f}% of "
         f"{_slurm(elapsed_s * cores)} core-walltime\nJob Wall-clock time: {_slurm(elapsed_s)}\n"
     )
-    (job,) = reading.of_text(text).jobs
+    (job,) = of_text(text).jobs
     assert (job.cores, job.elapsed_s, job.cpu_s) == (cores, elapsed_s, cpu_s)
     assert job.efficiency == pytest.approx(cpu_s / (elapsed_s * cores), abs=5.1e-5)
 
@@ -343,8 +343,8 @@ def test_what_hpcncf_recorded_itself_is_sent_to_diagnose(
 def test_a_report_without_its_cores_still_tells_how_many_were_used() -> None:
     """By hand: 8,340 s of CPU in 8,370 s."""
     text = "Resource usage summary:\n CPU time : 8340.00 sec.\n Run time : 8370 sec.\n"
-    (job,) = reading.of_text(text).jobs
-    told = follows.explain(job)
+    (job,) = of_text(text).jobs
+    told = explain(job)
     assert told.follows[0] == "1.00 cores used on average; of how many, the text does not say"
     assert told.unknown[0] == "how many cores it had: --cores N tells"
 
@@ -363,5 +363,5 @@ def test_a_report_without_its_cores_still_tells_how_many_were_used() -> None:
     ],
 )
 def test_how_a_job_ended_is_told(text: str, end: str) -> None:
-    (job,) = reading.of_text(text).jobs
-    assert follows.explain(job).follows[-1] == f"it ended with exit code {end}"
+    (job,) = of_text(text).jobs
+    assert explain(job).follows[-1] == f"it ended with exit code {end}"

@@ -7,10 +7,9 @@ from pathlib import Path
 import make_results
 import pytest
 
-from hpcncf.plan import Run
-from hpcncf.records import Gpu, NodeRecord
-from hpcncf.tables import gpus
-from hpcncf.tables.gpus import GPUS
+from hpcncf.collect.resource_columns import GPUS, columns_gpus
+from hpcncf.job.plan import Run
+from hpcncf.records.schema import Gpu, NodeRecord
 
 BEGAN = make_results.START.timestamp()
 
@@ -53,7 +52,7 @@ def test_a_runs_gpus_add_up(run: Run) -> None:
     """Training is from second 1 to second 4: 500 J and 40 J in 3 s, an epoch takes 6 s."""
     first = gpu(0, [0.0, 1.0, 1.0], [60.0, 100.0, 400.0])
     second = gpu(1, [0.0, 0.0, 0.5], [10.0, 10.0, 30.0])
-    row = gpus.columns_gpus(run, [node(run, first, second)], 1800.0, 6.0, (BEGAN + 1, BEGAN + 4))
+    row = columns_gpus(run, [node(run, first, second)], 1800.0, 6.0, (BEGAN + 1, BEGAN + 4))
     assert (row["gpus"], row["gpu_hours"], row["gpu_model"]) == (2, 1.0, "H200")
     assert row["gpu_busy"] == (1 + 2 + 1) / 8
     assert row["gpu_ours"] is None
@@ -69,7 +68,7 @@ def test_runs_that_share_a_gpu_share_its_joules(run: Run) -> None:
     resources = run.resources.model_copy(update={"gpus_per_node": 1, "runs_per_gpu": 3})
     shared = run.model_copy(update={"resources": resources})
     told = node(shared, gpu(0, [1.0] * 3, [100.0, 100.0, 200.0]))
-    row = gpus.columns_gpus(shared, [told], 1800.0, 6.0, (BEGAN, BEGAN + 9))
+    row = columns_gpus(shared, [told], 1800.0, 6.0, (BEGAN, BEGAN + 9))
     assert (row["gpu_j_per_epoch"], row["gpu_energy_j"]) == (200.0, 400.0)
 
 
@@ -78,20 +77,20 @@ def test_clocks_that_nothing_held_down_have_no_reason(run: Run) -> None:
     free.throttled = {"power": [0.0], "thermal": [0.0]}
     told = node(run, free)
     told.start_s, told.length_s = [0.0], [1.0]
-    row = gpus.columns_gpus(run, [told], 10.0, 6.0, (BEGAN, BEGAN + 9))
+    row = columns_gpus(run, [told], 10.0, 6.0, (BEGAN, BEGAN + 9))
     assert (row["gpu_throttled"], row["gpu_throttled_by"]) == (0.0, None)
 
 
 def test_energy_that_is_not_known_throughout_is_not_known(run: Run) -> None:
     told = node(run, gpu(0, [0.5, None, 0.5], [1.0, None, 1.0]))
-    row = gpus.columns_gpus(run, [told], 10.0, 6.0, (BEGAN, BEGAN + 9))
+    row = columns_gpus(run, [told], 10.0, 6.0, (BEGAN, BEGAN + 9))
     assert (row["gpu_energy_j"], row["gpu_j_per_epoch"]) == (None, None)
     assert row["gpu_busy"] == 0.5
 
 
 def test_without_nvml_only_the_hours_are_known(run: Run) -> None:
     plain = make_results.node_record(run, windows=3)
-    row = gpus.columns_gpus(run, [plain], 1800.0, 6.0, (BEGAN, BEGAN + 9))
+    row = columns_gpus(run, [plain], 1800.0, 6.0, (BEGAN, BEGAN + 9))
     hours = {"gpus": 2, "gpu_hours": 1.0}
     assert row == dict.fromkeys(GPUS) | hours
 
@@ -99,4 +98,4 @@ def test_without_nvml_only_the_hours_are_known(run: Run) -> None:
 def test_a_run_without_gpus_tells_nothing_of_them(tmp_path: Path) -> None:
     run = make_results.plan_of(make_results.demo(tmp_path, repeats=1)).runs[0]
     told = node(run, gpu(0, [0.5, 0.5, 0.5], [1.0, 1.0, 1.0]))
-    assert gpus.columns_gpus(run, [told], 10.0, None, (0.0, 0.0)) == dict.fromkeys(GPUS)
+    assert columns_gpus(run, [told], 10.0, None, (0.0, 0.0)) == dict.fromkeys(GPUS)

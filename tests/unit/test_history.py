@@ -9,11 +9,10 @@ import make_results
 import pytest
 from make_results import START
 
-from hpcncf import records
-from hpcncf.collect import collect
+from hpcncf.collect.collect import collect
+from hpcncf.job.plan import Run
 from hpcncf.paths import ResultPaths
-from hpcncf.plan import Run
-from hpcncf.records import Progress
+from hpcncf.records.schema import Progress, write
 
 
 @pytest.fixture
@@ -29,16 +28,16 @@ def leave_attempt(paths: ResultPaths, run: Run, number: int, outcome: str) -> No
     attempt = paths.run(run.id).attempt(number)
     later = (START + timedelta(hours=number - 1)).isoformat()
     claim = make_results.claim(run).model_copy(update={"attempt": number, "claimed_at": later})
-    records.write(attempt.claim, claim)
+    write(attempt.claim, claim)
     if outcome == "killed":
-        records.write(attempt.progress, progress(run, number))
+        write(attempt.progress, progress(run, number))
         return
     for rank in range(run.resources.world_size):
         record = make_results.rank_record(run, rank)
         error = (
             None if outcome == "completed" else {"type": "Stopped", "message": "stopped by USR2"}
         )
-        records.write(
+        write(
             attempt.rank(rank),
             record.model_copy(update={"attempt": number, "outcome": outcome, "error": error}),
         )
@@ -93,12 +92,12 @@ def test_of_a_killed_attempt_the_nodes_saw_every_rank(paths: ResultPaths) -> Non
     leave_attempt(paths, run, 1, "killed")
     attempt = paths.run(run.id).attempt(1)
     known = progress(run, 1).model_copy(update={"cpu_s": 7.0})
-    records.write(attempt.progress, known)
+    write(attempt.progress, known)
     leave_attempt(paths, run, 2, "completed")
     ranks = run.resources.world_size
     assert collect(paths).attempts[0]["cpu_s"] == pytest.approx(7.0 * ranks)
     node = make_results.node_record(run)
-    records.write(attempt.node(0), node)
+    write(attempt.node(0), node)
     assert collect(paths).attempts[0]["cpu_s"] == pytest.approx(sum(node.tree_cpu_s))
 
 

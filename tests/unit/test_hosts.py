@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcncf.rank import hosts
+from hpcncf.worker import environment
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ from hpcncf.rank import hosts
     ],
 )
 def test_a_list_is_written_out(nodelist: str, expected: list[str]) -> None:
-    assert hosts.hosts(nodelist) == expected
+    assert environment.hosts(nodelist) == expected
 
 
 numbers = st.integers(0, 200)
@@ -42,8 +42,8 @@ def test_any_numbers_in_brackets_are_counted_with_their_zeros(
         names = [str(number).zfill(width) for number in range(first, first + more + 1)]
         written.append(names[0] if more == 0 else f"{names[0]}-{names[-1]}")
         expected += [before + name + after for name in names]
-    assert hosts.hosts(f"{before}[{','.join(written)}]{after}") == expected
-    assert hosts.first_host(f"{before}[{','.join(written)}]{after},z[1-2]") == expected[0]
+    assert environment.hosts(f"{before}[{','.join(written)}]{after}") == expected
+    assert environment.first_host(f"{before}[{','.join(written)}]{after},z[1-2]") == expected[0]
 
 
 @pytest.mark.parametrize(
@@ -51,4 +51,4 @@ def test_any_numbers_in_brackets_are_counted_with_their_zeros(
     [("2", [2]), ("2(x3),1", [2, 2, 2, 1]), ("1,2", [1, 2]), ("", []), ("two", [])],
 )
 def test_numbers_per_node_are_written_out(compressed: str, expected: list[int]) -> None:
-    assert hosts.per_node(compressed) == expected
+    assert environment.per_node(compressed) == expected

@@ -8,21 +8,18 @@ from typing import Any
 import pytest
 from make_results import claim, rank_record
 
-from hpcncf import plan as planning
-from hpcncf.plan import Run
-from hpcncf.records import End
+from hpcncf.job.plan import Run, expand
+from hpcncf.job.spec import Data, JobSpec, Resources
+from hpcncf.records.code_version import CHANGED, ELSEWHERE
+from hpcncf.records.schema import End
+from hpcncf.records.submissions import Submission, SubmittedJob
 from hpcncf.slurm.states import state_of
-from hpcncf.snapshot import CHANGED, ELSEWHERE
-from hpcncf.spec import Data, JobSpec, Resources
-from hpcncf.state import judge
-from hpcncf.state.evidence import Attempt, Sent
-from hpcncf.state.judge import decide
-from hpcncf.submissions import Submission, SubmittedJob
+from hpcncf.state.decide import Attempt, Sent, decide, stale
 
 
 def run_of(ranks: int = 2) -> Run:
     job = JobSpec(name="a", data=Data(path="/d"), resources=Resources(tasks_per_node=ranks))
-    return planning.expand(job, {"/d": "key"}).runs[0]
+    return expand(job, {"/d": "key"}).runs[0]
 
 
 def attempt(run: Run, ranks: int = 0, alive: bool = False, **changes: Any) -> Attempt:
@@ -200,18 +197,18 @@ def test_records_that_are_whole_stand_above_slurms_word() -> None:
 
 def test_what_other_code_or_other_data_made_is_stale() -> None:
     whole = attempt(RUN, 2).ranks
-    assert judge.stale(RUN, whole, "abc1234") is None
-    assert judge.stale(RUN, whole, None) is None
-    assert judge.stale(RUN, whole, "fffffff0") == "made by other code (abc1234, now fffffff)"
+    assert stale(RUN, whole, "abc1234") is None
+    assert stale(RUN, whole, None) is None
+    assert stale(RUN, whole, "fffffff0") == "made by other code (abc1234, now fffffff)"
     elsewhere = f"{ELSEWHERE}/there, and were submitted by hpcncf (/here)"
     by_others = whole[0].model_copy(update={"warnings": [elsewhere]})
-    told = judge.stale(RUN, [by_others], "abc1234")
+    told = stale(RUN, [by_others], "abc1234")
     assert told == f"ran other code than was submitted: {elsewhere}"
     warned = [whole[0].model_copy(update={"warnings": [f"{CHANGED}hpcncf (/here) is not"]})]
     told = "ran other code than was submitted: hpcncf (/here) is not"
-    assert judge.stale(RUN, warned, None) == told
+    assert stale(RUN, warned, None) == told
     other = RUN.model_copy(update={"data_key": "other"})
-    assert "other data (key, now other)" in (judge.stale(other, whole, None) or "")
+    assert "other data (key, now other)" in (stale(other, whole, None) or "")
 
 
 @pytest.mark.parametrize(

@@ -6,26 +6,26 @@ from typing import Any
 
 import pytest
 
-from hpcncf.spec import Model, Training
-from hpcncf_analysis import labels
+from hpcncf.job.spec import Model, Training
+from hpcncf_analysis.configurations import NAMED, Row, settings, usual, varying
 
 # Told in other words: a rank's threads, and the batch over all ranks.
 OTHERWISE = {"threads", "global_batch_size", "batch_size_per_rank"}
 NEVER_APART = {"checkpoint_every_min"}
 
 
-def row(**settings: Any) -> labels.Row:
+def row(**settings: Any) -> Row:
     return {"by_hand": False, "batch": 256} | Training().model_dump() | settings
 
 
-def label(rows: list[labels.Row]) -> list[str]:
-    told = labels.varying(rows)
-    return [" · ".join(labels.settings(each, told).values()) for each in rows]
+def label(rows: list[Row]) -> list[str]:
+    told = varying(rows)
+    return [" · ".join(settings(each, told).values()) for each in rows]
 
 
 def test_every_setting_of_a_training_has_its_place_in_a_label() -> None:
     settings = {*Training.model_fields, *Model.model_fields}
-    assert settings - OTHERWISE - NEVER_APART <= set(labels.NAMED)
+    assert settings - OTHERWISE - NEVER_APART <= set(NAMED)
 
 
 @pytest.mark.parametrize(
@@ -67,12 +67,12 @@ def test_of_many_settings_a_label_names_those_of_its_own() -> None:
         {"engine": "native"},
     ]
     rows = [row(), *(row(**each) for each in changes)]
-    told = labels.varying(rows)
-    unsaid = labels.usual(rows, told)
-    words = [" · ".join(labels.settings(each, told, unsaid).values()) for each in rows]
+    told = varying(rows)
+    unsaid = usual(rows, told)
+    words = [" · ".join(settings(each, told, unsaid).values()) for each in rows]
     assert words[:2] == ["vectorized", "vectorized · adam fused"]
     assert len(set(words)) == len(rows)
-    assert labels.usual(rows[:3], labels.varying(rows[:3])) == {}
+    assert usual(rows[:3], varying(rows[:3])) == {}
 
 
 def test_how_often_ranks_meet_is_told_of_those_that_step_apart() -> None:

@@ -11,12 +11,23 @@ from typing import Any
 import pytest
 from test_monitor_windows import window
 
-from hpcncf.monitor import Monitor, gpu, gpu_series
-from hpcncf.monitor.gpu import Gpus, allowed
-from hpcncf.monitor.gpu_processes import Processes
-from hpcncf.monitor.gpu_series import GpuWindow, Identity, merge
+from hpcncf.monitor.gpu import (
+    REASONS,
+    Gpus,
+    GpuWindow,
+    Identity,
+    NotTold,
+    Processes,
+    allowed,
+    found,
+    merge,
+    of_node,
+    opened,
+    sees_pids,
+)
+from hpcncf.monitor.sampler import Monitor
 from hpcncf.monitor.windows import merge as merge_windows
-from hpcncf.records import GpuProcess
+from hpcncf.records.schema import GpuProcess
 
 pynvml = pytest.importorskip("pynvml")
 
@@ -92,9 +103,9 @@ def test_nothing_is_found_where_there_is_no_driver() -> None:
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
-        assert gpu.found() is None
-        with pytest.raises(gpu.NotTold):
-            gpu.opened()
+        assert found() is None
+        with pytest.raises(NotTold):
+            opened()
 
 
 def test_a_sample_is_what_nvml_told_over_its_time() -> None:
@@ -183,7 +194,7 @@ def test_a_nodes_windows_merge_their_gpus() -> None:
 
 def test_a_series_tells_shares_of_the_gpus_that_are_the_runs() -> None:
     windows, process = [(HALF, HALF), (HALF, merge(HALF, HALF))], GpuProcess(pid=7, **UNKNOWN)
-    (told,) = gpu_series.of_node(TWO, {1}, windows, {1: [process]})
+    (told,) = of_node(TWO, {1}, windows, {1: [process]})
     assert told.processes == [process]
     assert (told.index, told.uuid) == (1, "GPU-bb22")
     assert told.busy == [0.5, 0.5]
@@ -232,7 +243,7 @@ def test_of_unlike_gpus_a_number_is_nvmls_only_where_cuda_counts_by_the_bus(
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(gpu.found() is None, reason="needs a GPU, its driver and nvidia-ml-py")
+@pytest.mark.skipif(found() is None, reason="needs a GPU, its driver and nvidia-ml-py")
 def test_a_real_gpu_tells_what_this_process_did_on_it(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     monitor = Monitor("run", 1, node_file=tmp_path / "node-0.json", interval_s=0.5)
@@ -247,6 +258,6 @@ def test_a_real_gpu_tells_what_this_process_did_on_it(tmp_path: Path) -> None:
     (busy, energy_j) = (max(each or 0.0 for each in s) for s in (told[0].busy, told[0].energy_j))
     assert busy > 0.5
     assert energy_j > 1
-    assert told[0].throttled.keys() == gpu_series.REASONS.keys()
-    if gpu.sees_pids():
+    assert told[0].throttled.keys() == REASONS.keys()
+    if sees_pids():
         assert max(each or 0.0 for each in told[0].ours_memory_mib) > 64

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
-from hpcncf.monitor import growth
+from hpcncf.monitor.memory_growth import Growth, steady
 
 
 def grown(mib: Callable[[int], float], windows: int = 60, width_s: float = 1.0) -> float | None:
-    found = growth.steady([n * width_s for n in range(windows)], [mib(n) for n in range(windows)])
+    found = steady([n * width_s for n in range(windows)], [mib(n) for n in range(windows)])
     return None if found is None else found.mib
 
 
@@ -41,10 +41,10 @@ def test_what_is_loaded_comes_or_goes_is_no_growth(mib: Callable[[int], float]) 
 def test_a_short_run_says_nothing() -> None:
     assert grown(lambda n: 500 + 50 * n, windows=10) is None
     assert grown(lambda n: 500 + 50 * n, windows=20) is None
-    assert growth.steady([], []) is None
+    assert steady([], []) is None
 
 
 def test_the_warning_names_what_usually_causes_it() -> None:
-    told = str(growth.Growth(1234.5, 60))
+    told = str(Growth(1234.5, 60))
     assert told.startswith("memory grew steadily, by 1,234 MiB in 60 s")
     assert "loss.item() or loss.detach()" in told

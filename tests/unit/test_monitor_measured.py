@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcncf.monitor import measured
-from hpcncf.monitor.measured import Peak
+from hpcncf.monitor.sampler import Peak, node_record, warnings
 from hpcncf.monitor.windows import Window
-from hpcncf.records import Cores, Memory
+from hpcncf.records.schema import Cores, Memory
 
 
 def cores(**changes: Any) -> Cores:
@@ -50,7 +49,7 @@ def warned(
     windows: list[Window] | None = None,
 ) -> str:
     return "\n".join(
-        measured.warnings(granted or cores(), used or memory(), elapsed_s, windows or [], [0, 1])
+        warnings(granted or cores(), used or memory(), elapsed_s, windows or [], [0, 1])
     )
 
 
@@ -131,7 +130,7 @@ def test_stolen_time_is_told() -> None:
 
 
 def test_a_node_record_has_shares_per_cpu_and_window() -> None:
-    record = measured.node_record(
+    record = node_record(
         "r", 1, "n", 0, "2026-01-01T00:00:00.000+00:00", [0, 1], [window(5.0, 4.0), window(10.1, 0)]
     )
     assert record.busy == [[0.5, 1.0], [0.0, 0.0]]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcncf.slurm import mounts
+from hpcncf.slurm.cluster_info import doubt, of
 
 MOUNTS = r"""22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
 23 22 0:21 / /dev/shm rw - tmpfs tmpfs rw
@@ -29,7 +29,7 @@ broken
     ],
 )
 def test_a_folder_lies_on_the_nearest_mount(folder: str, kind: str, at: str) -> None:
-    assert mounts.of(Path(folder), MOUNTS) == (kind, at)
+    assert of(Path(folder), MOUNTS) == (kind, at)
 
 
 @pytest.mark.parametrize(
@@ -47,10 +47,10 @@ def test_only_what_no_other_machine_sees_is_doubted(
     tmp_path: Path, folder: str, doubtful: bool
 ) -> None:
     (tmp_path / "mountinfo").write_text(MOUNTS)
-    said = mounts.doubt(Path(folder), tmp_path / "mountinfo")
+    said = doubt(Path(folder), tmp_path / "mountinfo")
     assert (said is not None) is doubtful
     assert said is None or "--check-node" in said
 
 
 def test_where_mounts_are_not_told_nothing_is_doubted(tmp_path: Path) -> None:
-    assert mounts.doubt(Path("/tmp"), tmp_path / "gone") is None
+    assert doubt(Path("/tmp"), tmp_path / "gone") is None

@@ -10,7 +10,7 @@ import psutil
 import pytest
 from test_monitor_gpu import Nvml
 
-from hpcncf.local import mps
+from hpcncf.local import colocate
 from hpcncf.monitor import gpu
 
 CONTROL = """\
@@ -45,14 +45,14 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def install(calls: Path, code: int = 0, quits: str = "yes") -> None:
-    control = calls.parent / mps.CONTROL
+    control = calls.parent / colocate.CONTROL
     control.write_text(CONTROL % {"calls": calls, "code": code, "quits": quits})
     control.chmod(0o755)
 
 
 def test_it_serves_the_jobs_gpus_under_numbers_of_its_own_and_is_ended(calls: Path) -> None:
     install(calls)
-    with mps.started(True, ["4", "7"]) as served:
+    with colocate.started(True, ["4", "7"]) as served:
         assert (served.running, served.gpus) == (True, ["0", "1"])
         pipes = Path(served.variables["CUDA_MPS_PIPE_DIRECTORY"])
         assert pipes.stat().st_mode & 0o777 == 0o700
@@ -67,11 +67,11 @@ def test_where_nvml_tells_them_gpus_go_by_uuid(
     monkeypatch.setitem(sys.modules, "pynvml", TwoGpus())
     monkeypatch.setattr(gpu, "DRIVERS", (calls.parent,))
     install(calls)
-    with mps.started(True, ["1", "0"]) as served:
+    with colocate.started(True, ["1", "0"]) as served:
         assert served.gpus == ["GPU-bb22", "GPU-aa11"]
     assert calls.read_text().splitlines()[0] == "start GPU-bb22,GPU-aa11"
-    assert mps.uuids(["0", "7"]) == [], "NVML knows no such GPU"
-    assert mps.uuids(["GPU-bb"]) == ["GPU-bb22"]
+    assert colocate.uuids(["0", "7"]) == [], "NVML knows no such GPU"
+    assert colocate.uuids(["GPU-bb"]) == ["GPU-bb22"]
 
 
 def daemon(calls: Path) -> psutil.Process:
@@ -83,7 +83,7 @@ def test_what_ends_the_ranks_reaches_it_only_when_they_have_ended(
     calls: Path, signum: signal.Signals
 ) -> None:
     install(calls)
-    with mps.started(True, ["4"]):
+    with colocate.started(True, ["4"]):
         here = daemon(calls)
         here.send_signal(signum)
         with pytest.raises(psutil.TimeoutExpired):
@@ -94,9 +94,9 @@ def test_what_ends_the_ranks_reaches_it_only_when_they_have_ended(
 def test_one_that_does_not_quit_is_ended_by_force(
     calls: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mps, "ENDED_S", 0.2)
+    monkeypatch.setattr(colocate, "ENDED_S", 0.2)
     install(calls, quits="no")
-    with mps.started(True, ["4"]):
+    with colocate.started(True, ["4"]):
         left = daemon(calls)
     left.wait(5)
 
@@ -107,7 +107,7 @@ def test_without_it_the_runs_share_the_gpu_and_one_line_says_why(
 ) -> None:
     if code is not None:
         install(calls, code)
-    with mps.started(True, ["4"]) as served:
+    with colocate.started(True, ["4"]) as served:
         assert (served.running, served.gpus, served.variables) == (False, ["4"], {})
     (line,) = capsys.readouterr().err.splitlines()
     assert served.problem is not None
@@ -118,13 +118,13 @@ def test_without_a_folder_for_its_pipes_the_runs_share_the_gpu_too(
     calls: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(calls.parent / "no such folder"))
-    with mps.started(True, ["4"]) as served:
+    with colocate.started(True, ["4"]) as served:
         assert (served.running, served.gpus) == (False, ["4"])
     assert "no folder for its pipes" in capsys.readouterr().err
 
 
 def test_nothing_is_started_where_nobody_asked(calls: Path) -> None:
     install(calls)
-    with mps.started(False, ["4"]) as served:
+    with colocate.started(False, ["4"]) as served:
         assert (served.running, served.problem) == (False, None)
     assert not calls.exists()

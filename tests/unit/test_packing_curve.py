@@ -8,10 +8,10 @@ import pytest
 from test_page_parts import material
 from test_scaling import concluded, row
 
-from hpcncf_analysis.figures import packing as drawing
-from hpcncf_analysis.packing import curve, telling
-from hpcncf_analysis.page import packing
-from hpcncf_analysis.page.section import Grid, Points, Words
+from hpcncf_analysis.packing import curves, left_out, named, sentences
+from hpcncf_analysis.report.figures.scaling import throughput
+from hpcncf_analysis.report.section import Grid, Points, Words
+from hpcncf_analysis.report.sections import parts_packing
 
 
 def pack(size: int, rate: float, mark: str = "", **changes: Any) -> list[dict[str, Any]]:
@@ -34,7 +34,7 @@ FALLS = [*pack(1, 100.0), *pack(2, 90.0), *pack(3, 61.0), *pack(4, 30.0)]
 
 
 def test_the_fewest_runs_within_five_per_cent_of_the_greatest_total_are_recommended() -> None:
-    (found,) = curve.curves(FALLS)
+    (found,) = curves(FALLS)
     assert [(size.runs, size.total) for size in found.sizes] == [
         (1, 100),
         (2, 180),
@@ -45,7 +45,7 @@ def test_the_fewest_runs_within_five_per_cent_of_the_greatest_total_are_recommen
     assert found.falls_at is not None
     assert found.falls_at.runs == 4
     assert found.sizes[1].memory_mib == 200
-    (said,) = telling.sentences(found)
+    (said,) = sentences(found)
     assert "2 runs on a node: 180 instances/s together, 1.80× those of one" in said
     assert said.endswith("with 4 the total falls to 120.")
 
@@ -60,15 +60,15 @@ def test_the_fewest_runs_within_five_per_cent_of_the_greatest_total_are_recommen
     ],
 )
 def test_what_the_curve_says(rows: list[dict[str, Any]], said: str) -> None:
-    (found,) = curve.curves(rows)
-    assert said in next(telling.sentences(found))
+    (found,) = curves(rows)
+    assert said in next(sentences(found))
 
 
 def test_one_run_on_as_many_cores_stands_beside_it() -> None:
     wide = [each | {"cpus_per_task": 2, "threads": 2} for each in pack(1, 130.0, "w")]
-    (found,) = curve.curves([*pack(1, 100.0), *pack(2, 90.0), *wide])
+    (found,) = curves([*pack(1, 100.0), *pack(2, 90.0), *wide])
     assert [size.instead for size in found.sizes] == [None, 130]
-    assert "one run on as many cores makes 130" in next(telling.sentences(found))
+    assert "one run on as many cores makes 130" in next(sentences(found))
 
 
 def test_packs_that_were_short_or_mixed_count_for_nothing_and_are_told() -> None:
@@ -76,19 +76,19 @@ def test_packs_that_were_short_or_mixed_count_for_nothing_and_are_told() -> None
     mixed = pack(2, 90.0, "m")
     mixed[1] |= {"negatives": 8}
     rows = [*FALLS, *short, *mixed]
-    assert [len(found.sizes) for found in curve.curves(rows)] == [4]
-    assert curve.left_out(rows) == 4
+    assert [len(found.sizes) for found in curves(rows)] == [4]
+    assert left_out(rows) == 4
 
 
 def test_runs_that_differ_in_their_learning_rate_share_a_curve_and_engines_do_not() -> None:
     rates = pack(2, 90.0)
     rates[1] |= {"lr": 0.1}
-    assert len(curve.curves([*pack(1, 100.0), *rates])) == 1
+    assert len(curves([*pack(1, 100.0), *rates])) == 1
     other = [
         each | {"engine": "native", "pack": f"native {each['pack'] or each['run_id']}"}
         for each in FALLS
     ]
-    assert len(curve.curves([*FALLS, *other])) == 2
+    assert len(curves([*FALLS, *other])) == 2
 
 
 def test_on_gpus_a_curve_is_of_one_gpu_and_mps_is_beside_it_from_the_same_run_alone() -> None:
@@ -96,24 +96,24 @@ def test_on_gpus_a_curve_is_of_one_gpu_and_mps_is_beside_it_from_the_same_run_al
     alone = pack(1, 100.0, **gpu)
     shared = pack(4, 40.0, **gpu | {"runs_per_gpu": 2, "pack_mps": False})
     served = pack(2, 80.0, "m", **gpu | {"runs_per_gpu": 2, "pack_mps": True, "mps": True})
-    plain, mps = curve.curves([*alone, *shared, *served])
+    plain, mps = curves([*alone, *shared, *served])
     assert [(size.runs, size.total) for size in plain.sizes] == [(1, 100), (2, 80)]
     assert [(size.runs, size.total) for size in mps.sizes] == [(1, 100), (2, 160)]
-    assert telling.named(mps).endswith(" · MPS")
-    assert "2 runs on a GPU" in next(telling.sentences(mps))
+    assert named(mps).endswith(" · MPS")
+    assert "2 runs on a GPU" in next(sentences(mps))
 
 
 def test_runs_that_were_hardly_at_work_together_are_told() -> None:
     apart = pack(2, 90.0)
     apart[0] |= {"worked_to": 5.0}
-    (found,) = curve.curves([*pack(1, 100.0), *apart])
+    (found,) = curves([*pack(1, 100.0), *apart])
     assert found.sizes[1].overlap == pytest.approx(5 / 7.5)
-    assert "67\u202f% of their time" in list(telling.sentences(found))[1]
+    assert "67\u202f% of their time" in list(sentences(found))[1]
 
 
 def test_the_page_shows_sentences_and_the_table_and_nothing_without_packs() -> None:
-    assert packing.parts_packing(material(pack(1, 100.0))) == []
-    told, grid, _ = packing.parts_packing(material(FALLS))
+    assert parts_packing(material(pack(1, 100.0))) == []
+    told, grid, _ = parts_packing(material(FALLS))
     assert isinstance(told, Points)
     assert isinstance(grid, Grid)
     assert grid.table.rows[1][1:] == ["2", "180", "1.80×", "90", "90\u202f%", "200", "1"]
@@ -124,13 +124,13 @@ def test_the_headline_and_the_section_say_that_they_answer_two_questions() -> No
     assert any(fact in told for told in concluded(*FALLS).facts)
     wide = pack(1, 130.0, "w", cpus_per_task=2)
     assert not any("together" in told for told in concluded(*pack(1, 100.0), *wide).facts)
-    note = packing.parts_packing(material(FALLS))[-1]
+    note = parts_packing(material(FALLS))[-1]
     assert isinstance(note, Words)
     assert "at the top is about what a single run takes and costs, this about how many" in note.text
 
 
 def test_the_figure_is_there_where_there_is_a_curve() -> None:
-    assert drawing.throughput(curve.curves(pack(2, 50.0))) is None
-    figure = drawing.throughput(curve.curves(FALLS))
+    assert throughput(curves(pack(2, 50.0))) is None
+    figure = throughput(curves(FALLS))
     assert figure is not None
     assert figure.axes[0].get_ylim()[1] > 183

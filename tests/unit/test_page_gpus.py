@@ -8,15 +8,15 @@ import make_results
 import pytest
 from test_gpus import gpu
 
-from hpcncf import records
-from hpcncf.collect import collect
+from hpcncf.collect.collect import collect
 from hpcncf.paths import ResultPaths
-from hpcncf_analysis import report
-from hpcncf_analysis.page.gpus import UNTOLD
+from hpcncf.records.schema import write
+from hpcncf_analysis.report import build
+from hpcncf_analysis.report.sections import UNTOLD
 
 
 def written(paths: ResultPaths) -> str:
-    report.write(collect(paths), paths)
+    build.write(collect(paths), paths)
     return (paths.report / "report.md").read_text()
 
 
@@ -28,7 +28,7 @@ def of_gpus(folder: Path) -> ResultPaths:
     node = make_results.node_record(run, windows=60)
     joules = [300 * length for length in node.length_s]
     node.gpus = [gpu(0, [0.5] * 60, [*joules])]
-    records.write(paths.run(run.id).attempt(1).node(0), node)
+    write(paths.run(run.id).attempt(1).node(0), node)
     return paths
 
 

@@ -11,18 +11,22 @@ from test_scaling import row
 from test_scaling_tables import epochs, generated, rank_row, ranked
 
 from hpcncf.cli import report as verb
-from hpcncf.collect import Collected
-from hpcncf_analysis import summary
-from hpcncf_analysis.advice.conclude import Conclusion
-from hpcncf_analysis.page import scaling
-from hpcncf_analysis.page.material import Material
-from hpcncf_analysis.page.section import Grid, Part, Words
+from hpcncf.collect.collect import Collected
+from hpcncf_analysis.advice.text import Conclusion
+from hpcncf_analysis.configurations import configurations
+from hpcncf_analysis.report.section import Grid, Material, Part, Words
+from hpcncf_analysis.report.sections import (
+    efficiencies,
+    parts_scaling,
+    sentences_scaling,
+    to_quality,
+)
 
 
 def material(runs: Sequence[Any], quality: float | None = None, **tables: Any) -> Material:
     parts = {"attempts": [], "ranks": [], "cores": [], "epochs": []} | tables
     found = Collected("job", list(runs), skipped=[], unaccounted=[], **parts)
-    shown = summary.configurations(runs)
+    shown = configurations(runs)
     return Material(found, shown, Conclusion("", []), [], quality=quality)
 
 
@@ -36,38 +40,38 @@ def texts(parts: Sequence[Part]) -> str:
 
 def test_four_sizes_have_laws_and_a_sentence_of_the_fastest() -> None:
     shown = material(generated(0.1, 0.01))
-    parts = scaling.parts_scaling(shown)
+    parts = parts_scaling(shown)
     assert titles(parts) == [
         "Strong: the same work on more cores",
         "Laws of the speed, fitted",
         "What an epoch costs",
     ]
     assert "fastest at 9.49" in texts(parts)
-    assert "fastest at 9.49" in scaling.sentences_scaling(shown)[0]
+    assert "fastest at 9.49" in sentences_scaling(shown)[0]
 
 
 def test_two_sizes_say_why_no_law_is_fitted() -> None:
-    parts = scaling.parts_scaling(material([row(), ranked(2, 150.0)]))
+    parts = parts_scaling(material([row(), ranked(2, 150.0)]))
     assert titles(parts) == ["Strong: the same work on more cores", "What an epoch costs"]
     assert "one needs 4 sizes or more" in texts(parts)
 
 
 def test_one_size_has_its_cost_alone() -> None:
-    parts = scaling.parts_scaling(material([row()]))
+    parts = parts_scaling(material([row()]))
     assert titles(parts) == ["What an epoch costs"]
     assert texts(parts) == ""
 
 
 def test_nothing_collected_says_nothing() -> None:
     nothing = material([])
-    assert scaling.parts_scaling(nothing) == []
-    assert scaling.efficiencies(nothing) == []
-    assert scaling.sentences_scaling(nothing) == []
+    assert parts_scaling(nothing) == []
+    assert efficiencies(nothing) == []
+    assert sentences_scaling(nothing) == []
 
 
 def test_ranks_efficiencies_come_with_their_definition() -> None:
     ranks = [rank_row("two", 0, 5.0), rank_row("two", 1, 1.0)]
-    parts = scaling.efficiencies(material([row(), ranked(2, 150.0, run_id="two")], ranks=ranks))
+    parts = efficiencies(material([row(), ranked(2, 150.0, run_id="two")], ranks=ranks))
     assert titles(parts) == ["Where the ranks' efficiency goes"]
     assert "load balance × communication × input" in texts(parts)
 
@@ -106,7 +110,7 @@ def test_time_to_quality_is_told_where_a_target_was_given(
     target: float | None, hr10: float | None, title: list[str], said: str
 ) -> None:
     shown = material([row(run_id="a")], target, epochs=epochs("a", hr10))
-    parts = scaling.to_quality(shown)
+    parts = to_quality(shown)
     assert titles(parts) == title
     assert said in texts(parts)
-    assert bool(scaling.sentences_scaling(shown)) is (target is not None)
+    assert bool(sentences_scaling(shown)) is (target is not None)

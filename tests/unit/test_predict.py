@@ -12,20 +12,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from make_results import complete, demo
 
-from hpcncf import cli, collect
-from hpcncf_analysis.predict import (
+from hpcncf import cli
+from hpcncf.collect import collect
+from hpcncf_analysis.predict import predict
+from hpcncf_analysis.predict.model import (
+    Measured,
+    Point,
     Prediction,
     Ran,
     Refusal,
-    held_out,
-    model,
-    points,
-    predict,
-    support,
-    words,
+    Step,
+    batch,
+    fitted,
+    measured,
+    non_negative,
+    refusal,
+    step,
 )
-from hpcncf_analysis.predict.fit import fitted, non_negative
-from hpcncf_analysis.predict.points import Measured, Point
+from hpcncf_analysis.predict.predict import _ends, answer, held_out_held_out, interval
 from hpcncf_analysis.predict.simulate import Network, Simulation, simulate
 
 ROWS = 10_000
@@ -81,9 +85,9 @@ def test_non_negative_least_squares_beats_every_neighbour(rows: list[list[int]])
     assert (found >= 0).all()
     error = np.linalg.norm(matrix @ found - wanted)
     for at in range(3):
-        for step in (-0.01, 0.01):
+        for change in (-0.01, 0.01):
             other = found.copy()
-            other[at] = max(0.0, other[at] + step)
+            other[at] = max(0.0, other[at] + change)
             assert error <= np.linalg.norm(matrix @ other - wanted) + 1e-9
 
 
@@ -101,24 +105,24 @@ def test_a_fit_knows_only_what_its_points_span() -> None:
 
 def test_batches_between_two_are_on_the_line_through_them() -> None:
     """By hand: 1 ms + 512 x 2 µs of compute and 512 x 1 µs of input."""
-    said = model.step(point(1, 1, 512), runs_of((1, 1, 256), (1, 1, 1024)))
-    assert isinstance(said, model.Step)
+    said = step(point(1, 1, 512), runs_of((1, 1, 256), (1, 1, 1024)))
+    assert isinstance(said, Step)
     assert said.phases == pytest.approx({"compute": 2.024e-3, "input": 0.512e-3})
 
 
 def test_threads_that_ran_with_another_batch_are_told() -> None:
     sizes = [(threads, 1, batch) for threads in (1, 2, 4) for batch in (256, 1024)]
     known = runs_of(*(size for size in sizes if size != (4, 1, 1024)))
-    said = model.step(point(4, 1, 1024), known)
-    assert isinstance(said, model.Step)
+    said = step(point(4, 1, 1024), known)
+    assert isinstance(said, Step)
     assert said.seconds == pytest.approx(made(point(4, 1, 1024)).step_s, rel=0.02)
 
 
 def test_more_ranks_than_ran_are_told_from_four_numbers_of_them() -> None:
     """The batch follows the ranks, so that latency and bandwidth are all that changes."""
     known = runs_of(*((1, ranks, 256 * ranks) for ranks in (1, 2, 3, 4, 6)))
-    said = model.step(point(1, 8, 2048), known)
-    assert isinstance(said, model.Step)
+    said = step(point(1, 8, 2048), known)
+    assert isinstance(said, Step)
     assert said.sync is not None
     assert said.sync.value == pytest.approx(14 * (1e-4 + 1.25e-4))
 
@@ -136,7 +140,7 @@ def test_more_ranks_than_ran_are_told_from_four_numbers_of_them() -> None:
 )
 def test_what_the_runs_do_not_support_is_refused(asked: Point, reason: str) -> None:
     known = [made(point(1)), made(point(2))]
-    said = model.step(asked, known)
+    said = step(asked, known)
     assert isinstance(said, Refusal)
     assert reason in said.reason
 
@@ -144,7 +148,7 @@ def test_what_the_runs_do_not_support_is_refused(asked: Point, reason: str) -> N
 def test_ranks_that_never_exchanged_anything_are_refused() -> None:
     one_rank_a_node = [made(point(1, 1, 256)), made(point(1, 1, 512))]
     asked = replace(point(1, 2, 512), ranks_per_node=1)
-    said = model.step(asked, one_rank_a_node)
+    said = step(asked, one_rank_a_node)
     assert isinstance(said, Refusal)
     assert "no run of several ranks with engine reference" in said.reason
 
@@ -152,10 +156,10 @@ def test_ranks_that_never_exchanged_anything_are_refused() -> None:
 def test_numbers_that_always_changed_together_give_no_interval() -> None:
     """Without any of the runs nothing is known of its threads: no error tells how sure it is."""
     known = runs_of((1, 1, 256), (2, 1, 1024), (4, 1, 4096))
-    errors, refused = held_out.held_out_held_out(known)
+    errors, refused = held_out_held_out(known)
     assert not errors
     assert len(refused) == 3
-    assert held_out.interval(point(1, 1, 1024), known, errors) is None
+    assert interval(point(1, 1, 1024), known, errors) is None
 
 
 def test_the_interval_holds_the_truth_and_grows_with_the_noise() -> None:
@@ -168,9 +172,9 @@ def test_the_interval_holds_the_truth_and_grows_with_the_noise() -> None:
             made(point(threads, 1, batch), noise)
             for (threads, batch), noise in zip(sizes, noises, strict=True)
         ]
-        errors, refused = held_out.held_out_held_out(known)
+        errors, refused = held_out_held_out(known)
         assert not refused
-        ends = held_out.interval(asked, known, errors)
+        ends = interval(asked, known, errors)
         assert ends is not None
         assert ends[0] < made(asked).step_s < ends[1]
         widths.append(ends[1] / ends[0])
@@ -179,14 +183,14 @@ def test_the_interval_holds_the_truth_and_grows_with_the_noise() -> None:
 
 def test_two_held_out_make_no_interval() -> None:
     known = runs_of((1, 1, 256), (1, 1, 512), (1, 1, 1024))
-    errors, _ = held_out.held_out_held_out(known)
-    assert held_out.interval(point(1, 1, 768), known, errors[:2]) is None
+    errors, _ = held_out_held_out(known)
+    assert interval(point(1, 1, 768), known, errors[:2]) is None
 
 
 def test_many_bounds_leave_the_outermost_out() -> None:
     """By hand: of 19, the second lowest and the second highest."""
-    assert held_out._ends(19) == (1, 17)
-    assert held_out._ends(4) == (0, 3)
+    assert _ends(19) == (1, 17)
+    assert _ends(4) == (0, 3)
 
 
 def test_a_simulation_is_the_sum_of_its_assumptions() -> None:
@@ -264,7 +268,7 @@ def test_the_batch_to_run_is_spelled_as_its_job_file_does(
     changes: dict[str, Any], settings: tuple[str, ...]
 ) -> None:
     asked = replace(point(1, 4, 1024), **changes)
-    assert support.batch(asked, 1024) == settings
+    assert batch(asked, 1024) == settings
 
 
 @pytest.mark.parametrize(
@@ -280,25 +284,25 @@ def test_the_batch_to_run_is_spelled_as_its_job_file_does(
 def test_ranks_to_run_are_spread_over_the_nodes_that_were_asked_for(
     asked: Point, settings: tuple[str, ...]
 ) -> None:
-    (said,) = {support.refusal("sync", asked, [point(1, 1)])}
+    (said,) = {refusal("sync", asked, [point(1, 1)])}
     assert said is not None
     assert said.run == settings
 
 
 def test_threads_that_are_not_the_cores_are_named_by_their_own_setting() -> None:
     asked = replace(point(2), cores=4.0)
-    said = support.refusal("compute", asked, [point(1)])
+    said = refusal("compute", asked, [point(1)])
     assert said is not None
     assert said.run == ("training.threads=2",)
 
 
 def test_a_setting_that_the_command_has_is_not_added_twice() -> None:
     refused = Refusal("a", "none", ("resources.nodes=1", "resources.tasks_per_node=2"))
-    told = words.answer(refused, "hpcncf submit a.yaml -s resources.nodes=16")
+    told = answer(refused, "hpcncf submit a.yaml -s resources.nodes=16")
     assert told.endswith(
         "submit a.yaml -s resources.nodes=16 -s resources.nodes=1 -s resources.tasks_per_node=2"
     )
-    told = words.answer(refused, "hpcncf submit a.yaml -s resources.nodes=1")
+    told = answer(refused, "hpcncf submit a.yaml -s resources.nodes=1")
     assert told.endswith("submit a.yaml -s resources.nodes=1 -s resources.tasks_per_node=2")
 
 
@@ -317,7 +321,7 @@ def test_a_tables_row_becomes_a_point_with_the_parts_of_its_step(results: Path) 
     from hpcncf.paths import ResultPaths
 
     rows = collect.collect(ResultPaths(results / "results")).runs
-    known = points.measured(rows)
+    known = measured(rows)
     assert len(known) == 6, "repeats are one point"
     first = next(one for one in known if one.point.label == "1 core · per_sample")
     step = 256 * 5 / 21_000
@@ -362,7 +366,7 @@ def test_what_was_run_gives_its_measured_range_and_what_the_others_would_tell(
     assert (said.low, said.high) == pytest.approx((epoch_s / 1.02, epoch_s / 0.98))
     assert isinstance(said.without_it, Prediction)
     assert said.without_it.seconds_per_epoch != said.seconds_per_epoch
-    told = words.answer(said, "hpcncf submit job.yaml")
+    told = answer(said, "hpcncf submit job.yaml")
     assert "it was run: 4.36 s/epoch [4.28–4.45] over 3 runs" in told
     assert "the other runs alone would predict" in told
 
@@ -370,5 +374,5 @@ def test_what_was_run_gives_its_measured_range_and_what_the_others_would_tell(
 def test_what_was_run_is_told_though_the_others_alone_would_refuse() -> None:
     alone = made(point(2))
     said = predict._ran(alone, [alone], Refusal("a", "no run of two threads"))
-    assert "(one run: no interval)" in words.answer(said, "")
-    assert "the other runs alone would not tell: no run of two threads" in words.answer(said, "")
+    assert "(one run: no interval)" in answer(said, "")
+    assert "the other runs alone would not tell: no run of two threads" in answer(said, "")

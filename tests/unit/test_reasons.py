@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcncf.slurm.reasons import FOR_EVER, WORDS, in_words
+from hpcncf.slurm.states import FOR_EVER, WORDS, in_words
 
 
 @pytest.mark.parametrize(

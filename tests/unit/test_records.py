@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcncf import records
 from hpcncf.paths import AttemptPaths, ResultPaths, RunPaths
-from hpcncf.records import Claim, Progress, RecordError
+from hpcncf.records import schema
+from hpcncf.records.schema import Claim, Progress, RecordError
 
 SHARES = st.none() | st.floats(0, 10)
 
@@ -25,7 +25,7 @@ def progress(**changes: Any) -> Progress:
     known: dict[str, Any] = {
         "run_id": "0123456789ab",
         "attempt": 1,
-        "updated_at": records.now(),
+        "updated_at": schema.now(),
         "elapsed_s": 1.5,
         "phase": "training",
         "epoch": 0,
@@ -47,25 +47,23 @@ def test_a_record_reads_back_as_it_was_written(
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "progress.json"
     record = progress(cpu_efficiency=efficiency, instances_per_s=rate, step=step)
-    records.write(path, record)
-    assert records.read_records(path, Progress) == record
+    schema.write(path, record)
+    assert schema.read_records(path, Progress) == record
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_number_that_json_does_not_know_is_never_written(tmp_path: Path, value: float) -> None:
     with pytest.raises(ValueError, match="JSON"):
-        records.write(
-            tmp_path / "progress.json", progress().model_copy(update={"elapsed_s": value})
-        )
+        schema.write(tmp_path / "progress.json", progress().model_copy(update={"elapsed_s": value}))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
-    records.write(path, progress())
+    schema.write(path, progress())
     before = path.read_text()
     with pytest.raises(TypeError):
-        records.write_text(path, 3)  # type: ignore[arg-type]
+        schema.write_text(path, 3)  # type: ignore[arg-type]
     assert path.read_text() == before
     assert os.listdir(tmp_path) == ["a.json"]  # noqa: PTH208
 
@@ -74,7 +72,7 @@ def test_records_are_for_the_group_to_read(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     mask = os.umask(0o027)
     try:
-        records.write(path, progress())
+        schema.write(path, progress())
     finally:
         os.umask(mask)
     assert path.stat().st_mode & 0o777 == 0o640
@@ -98,21 +96,21 @@ def test_what_is_not_the_record_is_refused_by_name(
     path = tmp_path / "progress.json"
     path.write_bytes(content)
     with pytest.raises(RecordError) as refused:
-        records.read_records(path, Progress)
+        schema.read_records(path, Progress)
     assert str(path) in str(refused.value)
     assert words in str(refused.value)
 
 
 def test_a_missing_record_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="No such file"):
-        records.read_records(tmp_path / "progress.json", Progress)
+        schema.read_records(tmp_path / "progress.json", Progress)
 
 
 def test_a_key_that_a_later_version_added_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "progress.json"
     plain = progress().model_dump() | {"joules": 12.5}
     path.write_text(json.dumps(plain))
-    assert records.read_records(path, Progress).model_dump()["joules"] == 12.5
+    assert schema.read_records(path, Progress).model_dump()["joules"] == 12.5
 
 
 def test_attempts_and_ranks_come_in_numeric_order_and_strangers_are_ignored(
@@ -149,32 +147,32 @@ def test_a_value_that_no_reader_could_work_with_is_refused_where_it_is_read(
     path = tmp_path / "progress.json"
     path.write_text(json.dumps(progress().model_dump(mode="json") | changes))
     with pytest.raises(RecordError, match=complaint):
-        records.read_records(path, Progress)
+        schema.read_records(path, Progress)
 
 
 @pytest.mark.parametrize("pid", [-1, 0, 10**30])
 def test_a_claim_of_no_process_is_refused(tmp_path: Path, pid: int) -> None:
     claim = {"kind": "claim", "run_id": "a", "attempt": 1, "node": "n", "pid": pid}
-    claim |= {"process_started": 1.0, "claimed_at": records.now(), "launched_by": "local"}
+    claim |= {"process_started": 1.0, "claimed_at": schema.now(), "launched_by": "local"}
     (tmp_path / "claim.json").write_text(json.dumps(claim | {"slurm_job_id": None}))
     with pytest.raises(RecordError, match="pid: expected a process id"):
-        records.read_records(tmp_path / "claim.json", Claim)
+        schema.read_records(tmp_path / "claim.json", Claim)
 
 
 def test_a_pipe_among_the_records_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "progress.json")
     with pytest.raises(RecordError, match="a pipe"):
-        records.read_records(tmp_path / "progress.json", Progress)
+        schema.read_records(tmp_path / "progress.json", Progress)
 
 
 def test_a_nest_without_end_is_refused(tmp_path: Path) -> None:
     (tmp_path / "progress.json").write_text("[" * 100_000)
     with pytest.raises(RecordError, match="nested too deeply"):
-        records.read_records(tmp_path / "progress.json", Progress)
+        schema.read_records(tmp_path / "progress.json", Progress)
 
 
 def test_a_name_that_is_not_utf_8_can_be_written_of(tmp_path: Path) -> None:
-    records.write_text(tmp_path / "text", "x\udcff")
+    schema.write_text(tmp_path / "text", "x\udcff")
     assert (tmp_path / "text").read_text() == "x\\udcff"
 
 
@@ -188,8 +186,8 @@ def a_full_disk(monkeypatch: pytest.MonkeyPatch, times: int, problem: int = errn
             raise left.pop()
         return made(*given, **named)
 
-    monkeypatch.setattr(records, "NamedTemporaryFile", make)
-    monkeypatch.setattr(records, "AGAIN_S", 0.01)
+    monkeypatch.setattr(schema, "NamedTemporaryFile", make)
+    monkeypatch.setattr(schema, "AGAIN_S", 0.01)
 
 
 @pytest.mark.parametrize("problem", [errno.ENOSPC, errno.EROFS, errno.ESTALE, errno.EIO])
@@ -198,12 +196,12 @@ def test_the_record_of_an_end_waits_for_room_on_the_disk(
 ) -> None:
     a_full_disk(monkeypatch, 3, problem)
     record = progress()
-    records.write_last(tmp_path / "last.json", record)
-    assert records.read_records(tmp_path / "last.json", Progress) == record
+    schema.write_last(tmp_path / "last.json", record)
+    assert schema.read_records(tmp_path / "last.json", Progress) == record
 
 
 def test_a_disk_that_stays_full_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     a_full_disk(monkeypatch, times=1000)
-    monkeypatch.setattr(records, "FULL_S", 0.1)
+    monkeypatch.setattr(schema, "FULL_S", 0.1)
     with pytest.raises(OSError, match="No space left"):
-        records.write_last(tmp_path / "last.json", progress())
+        schema.write_last(tmp_path / "last.json", progress())

@@ -8,16 +8,16 @@ from typing import Any
 import make_results
 import pytest
 
-from hpcncf import jobfile
-from hpcncf import plan as planning
-from hpcncf.collect import collect
+from hpcncf.collect.collect import collect
 from hpcncf.errors import UsageError
-from hpcncf.spec import JobSpec
-from hpcncf_analysis import report, summary
-from hpcncf_analysis.page.remedies import UNMEASURED
-from hpcncf_analysis.remedies import effect, telling
-from hpcncf_analysis.remedies.effect import Effect
-from hpcncf_analysis.summary import Configuration
+from hpcncf.job.load import load_jobfile, plan
+from hpcncf.job.plan import expand
+from hpcncf.job.spec import JobSpec
+from hpcncf_analysis import remedies
+from hpcncf_analysis.configurations import Configuration, configurations
+from hpcncf_analysis.remedies import Effect
+from hpcncf_analysis.report.build import write
+from hpcncf_analysis.report.sections import UNMEASURED
 
 NAIVE = {"training.loader": "per_sample"}
 BASE: dict[str, Any] = {
@@ -31,7 +31,7 @@ def effects(folder: Path, **settings: Any) -> list[Effect]:
     """Of the demo's generated results."""
     paths = make_results.demo(folder, **settings)
     make_results.complete(paths)
-    return effect.effects(summary.configurations(collect(paths).runs))
+    return remedies.effects(configurations(collect(paths).runs))
 
 
 def one(rates: list[float], hr10: float = 0.8, **varied: Any) -> Configuration:
@@ -50,7 +50,7 @@ def one(rates: list[float], hr10: float = 0.8, **varied: Any) -> Configuration:
 def test_a_remedy_alone_is_compared_with_the_baseline(tmp_path: Path) -> None:
     found = effects(tmp_path, baseline=BASE)
     assert [each.on.rows[0]["varied"] == BASE for each in found] == [True] * 3 + [False] * 2
-    [alone] = [each for each in found if telling.named(each.changed) == "loader: vectorized"]
+    [alone] = [each for each in found if remedies.named(each.changed) == "loader: vectorized"]
     assert alone.gain.value == pytest.approx(96_000 / 21_000, rel=0.05)
     assert alone.verdict == "gains"
 
@@ -58,7 +58,7 @@ def test_a_remedy_alone_is_compared_with_the_baseline(tmp_path: Path) -> None:
 def test_a_second_remedy_is_compared_with_the_best_that_lacks_it() -> None:
     base, first = one([100, 101, 102]), one([200, 202, 204], fused=True)
     other, both = one([150, 151, 152], batch=2), one([240, 242, 244], fused=True, batch=2)
-    told = effect.effects([both, base, other, first])
+    told = remedies.effects([both, base, other, first])
     assert [each.one.label for each in told] == ["fused", "batch", "fused, batch"]
     assert told[-1].on is first
     assert told[-1].changed == {"batch": 2}
@@ -79,11 +79,11 @@ def test_a_second_remedy_is_compared_with_the_best_that_lacks_it() -> None:
     ],
 )
 def test_what_is_said_of_it(rates: list[float], hr10: float, verdict: str) -> None:
-    [told] = effect.effects([one([100, 101, 102]), one(rates, hr10, fused=True)])
+    [told] = remedies.effects([one([100, 101, 102]), one(rates, hr10, fused=True)])
     assert told.verdict == verdict
-    sentence = telling.SENTENCES[told.verdict].format(gain=f"{told.gain.value:.2f}×")
+    sentence = remedies.SENTENCES[told.verdict].format(gain=f"{told.gain.value:.2f}×")
     quality = " (HR@10 0.800 to 0.700)" if verdict == "worse model" else ""
-    assert telling.sentence(told) == sentence + quality
+    assert remedies.sentence(told) == sentence + quality
 
 
 @pytest.mark.parametrize(
@@ -96,44 +96,44 @@ def test_what_is_said_of_it(rates: list[float], hr10: float, verdict: str) -> No
 )
 def test_a_better_model_is_said_first(rates: list[float], said: str) -> None:
     large = one([99.0, 100.0, 101.0], 0.33)
-    (told,) = effect.effects([large, one(rates, 0.746, lr_scale="linear")])
-    assert telling.sentence(told) == f"a better model (HR@10 0.330 to 0.746); {said}"
+    (told,) = remedies.effects([large, one(rates, 0.746, lr_scale="linear")])
+    assert remedies.sentence(told) == f"a better model (HR@10 0.330 to 0.746); {said}"
 
 
 def test_two_repeats_that_happen_to_agree_settle_nothing_that_others_show_to_be_chance() -> None:
     """1.12 times as fast, apart: but repeats of the other settings are as far from one another."""
     base, pinned = one([100.0, 100.5]), one([112.0, 112.5], pin="numa")
-    told = effect.effects([base, pinned])
+    told = remedies.effects([base, pinned])
     assert [each.verdict for each in told] == ["gains"]
     unsteady = [one([100.0, 112.0 + at], number=at) for at in range(3)]
-    found = effect.effects([base, pinned, *unsteady])
-    assert {telling.named(each.changed): each.verdict for each in found}["pin: numa"] == "open"
+    found = remedies.effects([base, pinned, *unsteady])
+    assert {remedies.named(each.changed): each.verdict for each in found}["pin: numa"] == "open"
 
 
 def test_a_gain_within_three_standard_errors_is_not_settled() -> None:
     """The repeats lie apart, 106 above 102, and chance does as much with two of each."""
     base, pinned = one([98.0, 102.0]), one([106.0, 117.0], pin="numa")
-    assert effect.effects([base, pinned])[0].verdict == "open"
+    assert remedies.effects([base, pinned])[0].verdict == "open"
     sure = one([130.0, 139.0], pin="numa")
-    assert effect.effects([base, sure])[0].verdict == "gains"
+    assert remedies.effects([base, sure])[0].verdict == "gains"
 
 
 def test_one_repeat_says_that_it_is_one() -> None:
-    [told] = effect.effects([one([100]), one([300], fused=True)])
-    assert telling.sentence(told) == "gains 3.00×, measured once"
+    [told] = remedies.effects([one([100]), one([300], fused=True)])
+    assert remedies.sentence(told) == "gains 3.00×, measured once"
 
 
 def test_the_table_names_the_remedy_and_what_it_stands_on() -> None:
-    told = effect.effects([one([100, 101, 102]), one([150, 151, 152], sparse=True)])
-    table = telling.table(told)
+    told = remedies.effects([one([100, 101, 102]), one([150, 151, 152], sparse=True)])
+    table = remedies.table(told)
     assert table is not None
     assert table.rows[0][:3] == ["sparse: true", "the baseline", "1.50×"]
-    assert telling.note(told).startswith("Baseline: base.")
+    assert remedies.note(told).startswith("Baseline: base.")
 
 
 def test_without_a_baseline_there_is_no_table(tmp_path: Path) -> None:
     assert effects(tmp_path) == []
-    assert telling.table([]) is None
+    assert remedies.table([]) is None
 
 
 def test_a_baseline_that_was_not_run_is_refused() -> None:
@@ -142,7 +142,7 @@ def test_a_baseline_that_was_not_run_is_refused() -> None:
         | {"baseline": NAIVE}
     )
     with pytest.raises(UsageError, match=r"baseline: .*per_sample.* none of the points"):
-        planning.expand(job)
+        expand(job)
 
 
 def test_a_programs_parameters_may_be_its_baseline(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_a_programs_parameters_may_be_its_baseline(tmp_path: Path) -> None:
         "name: a\nworkload: {command: [echo, '{throws}']}\n"
         "grid: {throws: [1, 2]}\nbaseline: {throws: 2}\n"
     )
-    runs = jobfile.plan(jobfile.load_jobfile(path), path).runs
+    runs = plan(load_jobfile(path), path).runs
     assert [run.parameters["throws"] for run in runs if run.baseline] == [2]
 
 
@@ -159,7 +159,7 @@ def test_the_baselines_repeats_are_marked() -> None:
     job = JobSpec.model_validate(
         {"name": "a", "data": {"path": "x"}, "points": [{}, NAIVE], "baseline": {}, "repeats": 2}
     )
-    marked = [run.varied["training.loader"] for run in planning.expand(job).runs if run.baseline]
+    marked = [run.varied["training.loader"] for run in expand(job).runs if run.baseline]
     assert marked == ["vectorized"] * 2
 
 
@@ -167,5 +167,5 @@ def test_a_baseline_without_a_complete_run_is_told(tmp_path: Path) -> None:
     paths = make_results.demo(tmp_path, baseline=BASE)
     others = [run for run in make_results.plan_of(paths).runs if not run.baseline]
     make_results.complete(paths, others)
-    report.write(collect(paths), paths)
+    write(collect(paths), paths)
     assert UNMEASURED in (paths.report / "report.md").read_text()

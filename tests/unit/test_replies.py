@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hpcncf.slurm import states
-from hpcncf.slurm.replies import merged, read_sacct, read_squeue
-from hpcncf.slurm.states import STATES, JobState
+from hpcncf.slurm.query import merged, read_sacct, read_squeue
+from hpcncf.slurm.states import STATES, JobState, state_of
 
 
 @pytest.mark.parametrize(
@@ -24,11 +23,11 @@ from hpcncf.slurm.states import STATES, JobState
     ],
 )
 def test_slurms_words_are_ours(word: str, state: str) -> None:
-    assert states.state_of(word, "1").state == state
+    assert state_of(word, "1").state == state
 
 
 def test_an_unknown_word_is_said() -> None:
-    assert "SOMETHING_NEW" in states.state_of("SOMETHING_NEW", "7").reason
+    assert "SOMETHING_NEW" in state_of("SOMETHING_NEW", "7").reason
 
 
 def test_a_waiting_job_says_why() -> None:
@@ -133,4 +132,4 @@ def test_a_bare_number_is_not_its_elements() -> None:
 
 def test_a_torn_or_odd_row_is_passed_over() -> None:
     assert read_squeue("slurm_load_jobs error: Unable to contact\n|RUNNING|\n8\n") == {}
-    assert read_sacct("8_1|COMPL") == {"8_1": states.state_of("COMPL", "8_1")}
+    assert read_sacct("8_1|COMPL") == {"8_1": state_of("COMPL", "8_1")}

@@ -187,8 +187,8 @@ def test_cores_that_could_not_be_used_are_told_before_the_table(tmp_path: Path) 
 
 
 def test_a_heat_map_too_heavy_for_a_page_is_a_picture() -> None:
-    from hpcncf_analysis.page.rendering import HEAVY, inline
-    from hpcncf_analysis.page.section import Drawn
+    from hpcncf_analysis.report.html import HEAVY, inline
+    from hpcncf_analysis.report.section import Drawn
 
     drawn = Drawn("a", "A <b>", "", "<svg>" + "x" * HEAVY + "</svg>", b"png", b"pdf")
     assert inline(drawn).startswith('<img alt="A &lt;b&gt;" src="data:image/png;base64,')

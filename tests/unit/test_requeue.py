@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcncf.rank import requeue
-from hpcncf.rank.requeue import Decision
+from hpcncf.worker.signals import BY_TASK, Decision, decide, graceful, put_back, restart
 
 JOB = {"SLURM_JOB_ID": "9", "SLURM_STEP_NUM_TASKS": "1"}
 ELEMENT = JOB | {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "2"}
@@ -36,7 +35,7 @@ def scontrol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             None,
             "; not put back into the queue: was put back 3 times already, resources.requeues 3",
         ),
-        (JOB | {requeue.BY_TASK: "1"}, None, "; put back into the queue, time 1 of 3"),
+        (JOB | {BY_TASK: "1"}, None, "; put back into the queue, time 1 of 3"),
         (JOB | {"HPCNCF_LAUNCHED_BY": "local"}, None, ""),
         ({}, None, ""),
     ],
@@ -44,13 +43,13 @@ def scontrol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_warning_puts_the_job_back_within_its_bound(
     env: dict[str, str], job_id: str | None, told: str
 ) -> None:
-    assert requeue.decide(signal.SIGUSR2, 3, env) == Decision(job_id, told)
+    assert decide(signal.SIGUSR2, 3, env) == Decision(job_id, told)
 
 
 def test_without_scontrol_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     told = "; not put back into the queue: there is no scontrol on this node"
-    assert requeue.decide(signal.SIGUSR2, 3, JOB) == Decision(None, told)
+    assert decide(signal.SIGUSR2, 3, JOB) == Decision(None, told)
 
 
 @pytest.mark.parametrize(
@@ -63,15 +62,15 @@ def test_without_scontrol_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyP
 )
 def test_sigterm_puts_back_only_what_is_preempted(scontrol: Path, said: str, back: bool) -> None:
     scontrol.write_text(f"echo '{said}'\n")
-    assert (requeue.decide(signal.SIGTERM, 3, JOB).job_id is not None) == back
+    assert (decide(signal.SIGTERM, 3, JOB).job_id is not None) == back
     calls = scontrol.with_name("calls").read_text()
     assert calls == "show job --oneliner 9\n"
 
 
 def test_what_slurm_says_against_it_is_told(scontrol: Path) -> None:
-    assert requeue.put_back("7_2") is None
+    assert put_back("7_2") is None
     scontrol.write_text("echo 'Job is not requeueable' >&2; exit 1\n")
-    refused = requeue.put_back("7_2")
+    refused = put_back("7_2")
     assert refused is not None
     assert "Job is not requeueable" in refused
 
@@ -87,10 +86,10 @@ def test_what_slurm_says_against_it_is_told(scontrol: Path) -> None:
 def test_sigterm_waits_for_the_next_step_under_slurm_only(
     env: dict[str, str], signals: set[int]
 ) -> None:
-    assert requeue.graceful(env) == signals
+    assert graceful(env) == signals
 
 
 def test_which_start_of_its_job_this_is() -> None:
-    assert requeue.restart({}) is None
-    assert requeue.restart(JOB) == 0
-    assert requeue.restart(JOB | {"SLURM_RESTART_COUNT": "2"}) == 2
+    assert restart({}) is None
+    assert restart(JOB) == 0
+    assert restart(JOB | {"SLURM_RESTART_COUNT": "2"}) == 2

@@ -11,13 +11,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcncf_analysis import scaling, summary, tables, words
-from hpcncf_analysis.advice import conclude, quality
-from hpcncf_analysis.advice.conclude import Conclusion
+from hpcncf_analysis.advice import text
+from hpcncf_analysis.advice.text import Conclusion
 from hpcncf_analysis.alerts import alerts
-from hpcncf_analysis.figures import efficiency, plots
-from hpcncf_analysis.summary import Configuration
-from hpcncf_analysis.table import Table
+from hpcncf_analysis.configurations import (
+    MOST,
+    Configuration,
+    Table,
+    by_series,
+    configurations,
+    marks,
+    spread,
+    with_scaling,
+)
+from hpcncf_analysis.formatting import core_time, duration, number, percent, unit_of_hours
+from hpcncf_analysis.quality import chance
+from hpcncf_analysis.report.figures.efficiency import efficiency_against_speed, speedup
+from hpcncf_analysis.report.tables import main_notes, main_table, quality_note, with_interval
 
 
 def row(loader: str = "vectorized", ranks: int = 1, cores: int = 1, **changes: Any) -> Any:
@@ -69,18 +79,18 @@ def row(loader: str = "vectorized", ranks: int = 1, cores: int = 1, **changes: A
 
 
 def concluded(*rows: Any) -> Conclusion:
-    shown = summary.configurations(rows)
-    return conclude.conclude(shown, {"completed": len(rows)})
+    shown = configurations(rows)
+    return text.conclude(shown, {"completed": len(rows)})
 
 
 def by_label(*rows: Any) -> dict[str, Configuration]:
-    return {one.label: one for one in summary.configurations(rows)}
+    return {one.label: one for one in configurations(rows)}
 
 
 def spread_of(values: Sequence[float | None]) -> tuple[float | None, ...]:
     """Median, low and high of one configuration's repeats."""
     rows = [{"config": "a", "loss": value} for value in values]
-    (known,) = summary.spread(pd.DataFrame(rows))[["loss", "loss_low", "loss_high"]].to_numpy()
+    (known,) = spread(pd.DataFrame(rows))[["loss", "loss_low", "loss_high"]].to_numpy()
     return tuple(None if np.isnan(value) else float(value) for value in known)
 
 
@@ -122,7 +132,7 @@ def test_speedup_and_parallel_efficiency_by_hand() -> None:
             "speed": [300.0, 100.0, None],
         }
     )
-    scaled = scaling.with_scaling(table).set_index("label")
+    scaled = with_scaling(table).set_index("label")
     assert scaled["speedup"]["eight"] == 3
     assert scaled["parallel_efficiency"]["eight"] == 0.75
     assert scaled["base"]["eight"] == "two"
@@ -130,7 +140,7 @@ def test_speedup_and_parallel_efficiency_by_hand() -> None:
 
 
 def test_the_base_is_the_fewest_cores_of_the_same_series() -> None:
-    shown = summary.configurations(
+    shown = configurations(
         [
             row(cores=4, instances_per_s=320.0),
             row(cores=2, instances_per_s=200.0),
@@ -144,28 +154,26 @@ def test_the_base_is_the_fewest_cores_of_the_same_series() -> None:
     assert found["2 cores · vectorized"].median("speedup") == 1
     two_ranks = found["2 ranks × 1 core · per_sample"]
     assert two_ranks.median("parallel_efficiency") == pytest.approx(0.9)
-    assert summary.by_series(shown)["per_sample"][0].label == "1 core · per_sample"
+    assert by_series(shown)["per_sample"][0].label == "1 core · per_sample"
 
 
 def test_what_a_table_leaves_open_stands_under_it() -> None:
     quick = row("batched", cpu_efficiency_peak=None, peak_window_s=10.0)
-    notes = " ".join(
-        tables.main_notes(summary.configurations([row(cpu_efficiency_peak=1.0), quick]))
-    )
+    notes = " ".join(main_notes(configurations([row(cpu_efficiency_peak=1.0), quick])))
     assert "One run each" in notes
     assert "No peak where a run was shorter than its window, 10" in notes
-    several = summary.configurations([row(cpu_efficiency_peak=1.0), row(cpu_efficiency_peak=0.9)])
-    notes = " ".join(tables.main_notes(several))
+    several = configurations([row(cpu_efficiency_peak=1.0), row(cpu_efficiency_peak=0.9)])
+    notes = " ".join(main_notes(several))
     assert "Medians over 2 repeats" in notes
     assert "peak" not in notes
-    many = summary.configurations([row(cores=cores) for cores in range(1, 31)])
+    many = configurations([row(cores=cores) for cores in range(1, 31)])
     assert "numbers stand for the rows. The figures show the 24 fastest only." in " ".join(
-        tables.main_notes(many)
+        main_notes(many)
     )
 
 
 def test_repeats_of_different_number_are_said_to_be_up_to_the_most() -> None:
-    notes = tables.main_notes(summary.configurations([row(), row(), row("batched")]))
+    notes = main_notes(configurations([row(), row(), row("batched")]))
     assert notes[0].startswith("Medians over up to 2 repeats")
 
 
@@ -176,10 +184,10 @@ def test_columns_of_a_group_stand_under_its_name() -> None:
 
 
 def test_a_size_alone_in_its_series_has_no_speedup() -> None:
-    alone = tables.main_table(summary.configurations([row(), row("batched")]))
+    alone = main_table(configurations([row(), row("batched")]))
     assert "speed-up" not in alone.columns
     pair = [row(), row(cores=2, instances_per_s=150.0), row("batched")]
-    table = tables.main_table(summary.configurations(pair))
+    table = main_table(configurations(pair))
     gains = {cells[0]: cells[table.columns.index("speed-up")] for cells in table.rows}
     assert gains == {
         "1 core · batched": "–",
@@ -193,36 +201,36 @@ def test_a_size_alone_in_its_series_has_no_speedup() -> None:
     [(4.39e-5, "0.158\u202fcore-s"), (2.5, "2.5\u202fcore-h"), (0.0, "0\u202fcore-s"), (None, "–")],
 )
 def test_core_time_is_readable(core_hours: float | None, text: str) -> None:
-    assert words.core_time(core_hours) == text
+    assert core_time(core_hours) == text
 
 
 def test_hours_below_each_other_have_the_unit_in_which_the_least_can_be_read() -> None:
-    assert words.unit_of_hours([2.0, 0.0008, None, 0.0]) == ("s", 3600)
-    assert words.unit_of_hours([2.0, 0.1, 0.0, None]) == ("h", 1)
+    assert unit_of_hours([2.0, 0.0008, None, 0.0]) == ("s", 3600)
+    assert unit_of_hours([2.0, 0.1, 0.0, None]) == ("h", 1)
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0.0172, "17.2 ms"), (0.1, "0.1 s"), (0.0, "0 s"), (61.0, "61 s")]
 )
 def test_less_than_a_tenth_of_a_second_is_told_in_milliseconds(seconds: float, text: str) -> None:
-    assert words.duration(seconds).replace("\u202f", " ") == text
+    assert duration(seconds).replace("\u202f", " ") == text
 
 
 def test_nothing_is_less_than_none() -> None:
-    assert words.percent(-0.002) == words.percent(0.0) == "0\u202f%"
-    assert words.percent(-0.02) == "-2\u202f%"
+    assert percent(-0.002) == percent(0.0) == "0\u202f%"
+    assert percent(-0.02) == "-2\u202f%"
 
 
 def test_repeats_become_one_configuration_with_the_median() -> None:
-    (one,) = summary.configurations([row(instances_per_s=rate) for rate in (90.0, 100.0, 140.0)])
+    (one,) = configurations([row(instances_per_s=rate) for rate in (90.0, 100.0, 140.0)])
     assert one.median("instances_per_s") == 100
     assert one.figures["instances_per_s_high"] == 140
-    assert tables.with_interval(one, "instances_per_s") == "100\n[90–140]"
+    assert with_interval(one, "instances_per_s") == "100\n[90–140]"
 
 
 @pytest.mark.parametrize("changes", [{"state": "failed"}, {"state": "running"}, {"retired": True}])
 def test_only_completed_runs_that_are_still_asked_for_count(changes: dict[str, Any]) -> None:
-    assert summary.configurations([row(**changes)]) == []
+    assert configurations([row(**changes)]) == []
 
 
 @pytest.mark.parametrize(
@@ -262,7 +270,7 @@ def test_a_label_names_the_launcher_where_it_varies() -> None:
 def test_other_data_is_another_series_even_when_its_folder_is_gone() -> None:
     one = row(config="a", data_key="1" * 64, data_title=None)
     other = row(config="b", cores=2, data_key="2" * 64, data_title=None)
-    shown = summary.configurations([one, other])
+    shown = configurations([one, other])
     assert [found.series for found in shown] == [
         "vectorized · data 11111111",
         "vectorized · data 22222222",
@@ -272,21 +280,21 @@ def test_other_data_is_another_series_even_when_its_folder_is_gone() -> None:
 def test_a_batch_that_grows_with_the_ranks_stays_in_its_series() -> None:
     one = row(batch=256, batch_size_per_rank=256)
     two = row(ranks=2, batch=512, batch_size_per_rank=256)
-    shown = summary.configurations([one, two])
+    shown = configurations([one, two])
     assert {found.series for found in shown} == {"vectorized"}
 
 
 def test_many_configurations_are_named_by_number() -> None:
-    few = summary.configurations([row(cores=cores) for cores in range(1, 9)])
-    many = summary.configurations([row(cores=cores) for cores in range(1, 11)])
-    assert set(summary.marks(few).values()) == {one.label for one in few}
-    assert list(summary.marks(many).values()) == [str(number) for number in range(1, 11)]
-    crowd = summary.configurations(
+    few = configurations([row(cores=cores) for cores in range(1, 9)])
+    many = configurations([row(cores=cores) for cores in range(1, 11)])
+    assert set(marks(few).values()) == {one.label for one in few}
+    assert list(marks(many).values()) == [str(number) for number in range(1, 11)]
+    crowd = configurations(
         [row(cores=cores, instances_per_s=100.0 + cores) for cores in range(1, 41)]
     )
-    assert len(summary.marks(crowd)) == summary.MOST
-    assert "40" in summary.marks(crowd).values(), "the fastest"
-    table = tables.main_table(many)
+    assert len(marks(crowd)) == MOST
+    assert "40" in marks(crowd).values(), "the fastest"
+    table = main_table(many)
     assert table.rows[9][0] == "10: 10 cores · vectorized"
 
 
@@ -429,16 +437,16 @@ def test_a_difference_that_chance_explains_rejects_nothing() -> None:
 
 def test_two_standard_errors_by_hand() -> None:
     """Both 0.5 of 200: sqrt(0.00125 + 0.00125) = 0.05, twice that is 0.1."""
-    one, other = summary.configurations(
+    one, other = configurations(
         [row(hr10=0.5, test_rows=200), row("batched", hr10=0.5, test_rows=200)]
     )
-    assert quality.chance(one, other) == pytest.approx(0.1)
-    unknown = summary.configurations([row(test_rows=None)])[0]
-    assert quality.chance(one, unknown) is None
+    assert chance(one, other) == pytest.approx(0.1)
+    unknown = configurations([row(test_rows=None)])[0]
+    assert chance(one, unknown) is None
 
 
 def test_nothing_complete_concludes_nothing() -> None:
-    told = conclude.conclude([], {"planned": 2, "failed": 1})
+    told = text.conclude([], {"planned": 2, "failed": 1})
     assert told.sentence.startswith("No run is complete yet (1 failed, 2 planned of 3 runs)")
 
 
@@ -485,17 +493,17 @@ def test_a_command_at_several_sizes_is_compared() -> None:
     told = concluded(command("a", cores=1), command("a", cores=2, elapsed_s=55.0))
     assert told.sentence.startswith("Ask for 2 cores: 2 cores · a runs 1.82× as fast as 1 core · a")
     same_name = [command("a 1", cores=1, name="n"), command("a 2", cores=2, name="n")]
-    shown = summary.configurations(same_name)
+    shown = configurations(same_name)
     assert [one.label for one in shown] == ["1 core · n · a 1", "2 cores · n · a 2"]
     assert len({one.series for one in shown}) == 1
 
 
 def test_commands_that_begin_alike_are_no_series() -> None:
     long = "python train.py --with-a-very-long-list-of-options "
-    shown = summary.configurations([command(long + "1"), command(long + "2", cores=4)])
+    shown = configurations([command(long + "1"), command(long + "2", cores=4)])
     assert len({one.series for one in shown}) == 2
-    assert plots.speedup(shown) is None
-    assert efficiency.efficiency_against_speed(shown) is None
+    assert speedup(shown) is None
+    assert efficiency_against_speed(shown) is None
 
 
 @pytest.mark.parametrize(
@@ -528,7 +536,7 @@ def test_runs_without_a_speed_are_not_compared() -> None:
 
 
 def warned(*rows: Any) -> str:
-    return "\n".join(alerts(pd.DataFrame(rows), summary.configurations(rows)))
+    return "\n".join(alerts(pd.DataFrame(rows), configurations(rows)))
 
 
 @pytest.mark.parametrize(
@@ -557,13 +565,13 @@ def test_quiet_repeated_runs_raise_no_alert() -> None:
 
 
 def test_the_data_sets_weakness_is_said_only_where_it_shows() -> None:
-    note = tables.quality_note([row()])
+    note = quality_note([row()])
     assert note is not None
     assert "77" in note
     assert "already does better" in note
-    assert tables.quality_note([row(unseen_test_rows=600)]) is None
-    assert tables.quality_note([row(unseen_test_rows=None)]) is None
-    better = tables.quality_note([row(baseline_hr10=0.5)])
+    assert quality_note([row(unseen_test_rows=600)]) is None
+    assert quality_note([row(unseen_test_rows=None)]) is None
+    better = quality_note([row(baseline_hr10=0.5)])
     assert better is not None
     assert "already does better" not in better
 
@@ -581,11 +589,11 @@ def test_the_data_sets_weakness_is_said_only_where_it_shows() -> None:
     ],
 )
 def test_numbers_have_three_digits(value: float | None, text: str) -> None:
-    assert words.number(value) == text
+    assert number(value) == text
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"), [(None, "–"), (12.34, "12.3\u202fs"), (130, "2:10 min"), (3700, "1:01:40")]
 )
 def test_durations_are_readable(seconds: float | None, text: str) -> None:
-    assert words.duration(seconds) == text
+    assert duration(seconds) == text

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcncf.tables import rows
-from hpcncf_analysis.scaling import pop
-from hpcncf_analysis.scaling.pop import Pop, RankTime
+from hpcncf.collect.collect import of_rank
+from hpcncf_analysis.pop import Pop, RankTime, computation_scaling, of_rows, of_times
 
 
 def rank(
@@ -26,7 +25,7 @@ def rank(
 
 
 def of(*ranks: RankTime) -> Pop:
-    found = pop.of_times(ranks)
+    found = of_times(ranks)
     assert found is not None
     return found
 
@@ -64,14 +63,14 @@ def test_a_rank_that_ended_early_waits_for_the_rest() -> None:
 
 @pytest.mark.parametrize("ranks", [[], [rank(0, 0.0, counted_s=0.0)], [rank(0, 0.0, instances=0)]])
 def test_nothing_counted_has_no_efficiency(ranks: list[RankTime]) -> None:
-    assert pop.of_times(ranks) is None
+    assert of_times(ranks) is None
 
 
 def test_computation_scaling_by_hand() -> None:
     """8 useful core-seconds for 1,000 instances against 2 x 9 for 2,000: 8 / 9."""
     base = of(rank(0, 0.0, input_s=2.0))
     this = of(rank(0, 1.0), rank(1, 1.0))
-    assert pop.computation_scaling(base, this) == pytest.approx(8 / 9)
+    assert computation_scaling(base, this) == pytest.approx(8 / 9)
 
 
 RANKS = st.lists(
@@ -102,7 +101,7 @@ def test_global_efficiency_over_the_bases_is_that_of_the_speeds(
 ) -> None:
     """POP across runs and the ratio of speeds tell the same, whatever the ranks did."""
     base, this = of(*few), of(*many)
-    scaled = pop.computation_scaling(base, this)
+    scaled = computation_scaling(base, this)
     assert scaled is not None
     per_core = [
         sum(one.instances for one in ranks)
@@ -121,7 +120,7 @@ def test_the_table_of_ranks_tells_what_the_records_do(tmp_path: Path) -> None:
         if run.resources.world_size == 2 and run.training and run.training.loader == "per_sample"
     ]
     records = [make_results.rank_record(run, rank) for rank in range(2)]
-    found = pop.of_rows(rows.of_rank(record) for record in records)
+    found = of_rows(of_rank(record) for record in records)
     assert found is not None
     waited = [record.training.phases.sync_s for record in records if record.training]
     counted = [record.training.counted_s for record in records if record.training]
@@ -131,4 +130,4 @@ def test_the_table_of_ranks_tells_what_the_records_do(tmp_path: Path) -> None:
 def test_a_command_has_no_factors(tmp_path: Path) -> None:
     (run,) = make_results.plan_of(make_results.command_plan(tmp_path)).runs
     record = make_results.rank_record(run, 0)
-    assert pop.of_rows([rows.of_rank(record)]) is None
+    assert of_rows([of_rank(record)]) is None

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from hpcncf.spec import JobSpec, Resources, Training
+from hpcncf.job.spec import JobSpec, Resources, Training
 
 DATA = {"path": "data/frappe"}
 

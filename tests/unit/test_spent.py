@@ -9,16 +9,16 @@ from typing import Any
 import make_results
 import pytest
 
-from hpcncf.collect import collect
-from hpcncf_analysis import spent, summary
-from hpcncf_analysis.summary import Configuration
+from hpcncf.collect.collect import collect
+from hpcncf_analysis.configurations import Configuration, configurations
+from hpcncf_analysis.spent import pauses, times_note, times_table
 
 
 @pytest.fixture
 def shown(tmp_path: Path) -> list[Configuration]:
     paths = make_results.demo(tmp_path, repeats=1)
     make_results.complete(paths)
-    return summary.configurations(collect(paths).runs)
+    return configurations(collect(paths).runs)
 
 
 def evaluated(one: Configuration, seconds: float) -> Configuration:
@@ -28,7 +28,7 @@ def evaluated(one: Configuration, seconds: float) -> Configuration:
 def test_evaluation_has_its_seconds_and_its_speed_beside_training(
     shown: list[Configuration],
 ) -> None:
-    table = spent.times_table(shown)
+    table = times_table(shown)
     assert table is not None
     for row in table.rows:
         told = dict(zip(table.columns, row, strict=True))
@@ -52,30 +52,30 @@ def test_pauses_and_pace_have_a_line_for_each_configuration(
     run = one.rows[0]["run_id"]
     epochs = [an_epoch(run, 0, 3.0), an_epoch(run, 1, 0.5), an_epoch(run, 2, 1.0)]
     kept = replace(one, figures={**one.figures, "pause_share": 0.06, "step_drift": -0.002})
-    table = spent.pauses([*epochs, an_epoch("another", 0, 9.0)], [kept])
+    table = pauses([*epochs, an_epoch("another", 0, 9.0)], [kept])
     assert table is not None
     assert table.rows == [[one.label, "3", "0.75", "15\u202f%", "6\u202f%", "0\u202f%"]]
     unknown = replace(one, figures={**one.figures, "pause_share": None, "step_drift": None})
-    table = spent.pauses(epochs[:1], [unknown])
+    table = pauses(epochs[:1], [unknown])
     assert table is not None
     assert table.rows == [[one.label, "3", "–", "30\u202f%", "–", "–"]]
-    assert spent.pauses([], shown) is None
+    assert pauses([], shown) is None
 
 
 def test_nothing_is_said_where_evaluation_is_less_than_training(
     shown: list[Configuration],
 ) -> None:
-    assert spent.times_note(shown) is None
+    assert times_note(shown) is None
 
 
 def test_evaluation_that_takes_longer_than_training_is_named_with_what_helps(
     shown: list[Configuration],
 ) -> None:
     slow = evaluated(shown[0], 1e6)
-    told = spent.times_note([slow, *shown[1:]])
+    told = times_note([slow, *shown[1:]])
     assert told is not None
     assert slow.label in told
     assert "engine native" in told
-    told = spent.times_note([evaluated(one, 1e6) for one in shown])
+    told = times_note([evaluated(one, 1e6) for one in shown])
     assert told is not None
     assert f"{len(shown)} of {len(shown)}" in told

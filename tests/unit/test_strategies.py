@@ -6,8 +6,8 @@ import importlib
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-from hpcncf.conflicts import conflicts_conflicts
-from hpcncf.spec import Resources, Training
+from hpcncf.job.spec import Resources, Training
+from hpcncf.job.validate import conflicts_conflicts
 
 ROOT = Path(__file__).parents[2]
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from hpcncf.cli import summary
-from hpcncf.records import Cores, Cpu, Gpu, Io, Memory, NodeRecord, RankRecord
+from hpcncf.cli import run_summary as summary
+from hpcncf.records.schema import Cores, Cpu, Gpu, Io, Memory, NodeRecord, RankRecord
 
 TIME = "2026-01-01T00:00:00.000+00:00"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcncf.slurm import times
+from hpcncf.slurm import query
 
 
 @pytest.mark.parametrize(
@@ -20,11 +20,11 @@ from hpcncf.slurm import times
     ],
 )
 def test_durations_are_read(text: str, number: float | None) -> None:
-    assert times.seconds(text) == number
+    assert query.seconds(text) == number
 
 
 def test_a_moment_is_of_this_machines_zone_and_nothing_is_none() -> None:
-    moment = times.moment("2026-01-31T14:05:00")
+    moment = query.moment("2026-01-31T14:05:00")
     assert moment is not None
     assert (moment.hour, moment.tzinfo is None) == (14, False)
-    assert times.moment("Unknown") is None
+    assert query.moment("Unknown") is None

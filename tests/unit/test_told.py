@@ -7,9 +7,9 @@ from pathlib import Path
 import make_results
 import pytest
 
-from hpcncf.plan import Run
-from hpcncf.records import RankRecord, Reported
-from hpcncf.tables import told
+from hpcncf.collect import resource_columns
+from hpcncf.job.plan import Run
+from hpcncf.records.schema import RankRecord, Reported
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def columns(ranks: list[RankRecord], *reported: Reported) -> dict[str, object]:
     for record, values in zip(ranks, reported, strict=True):
         record.reported = values
     run = Run.model_validate(ranks[0].run)
-    return told.columns(run, ranks)
+    return resource_columns.columns(run, ranks)
 
 
 def test_phases_are_shares_over_all_ranks_and_the_slowest_rank_makes_the_speed(

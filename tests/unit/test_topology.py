@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcncf.monitor import numa, topology
+from hpcncf.monitor.node import CPU, spread
 
 
 @pytest.mark.parametrize(
@@ -17,11 +17,11 @@ def test_so_many_cpus_on_as_many_cores_as_there_are(
     tmp_path: Path, number: int, chosen: list[int]
 ) -> None:
     for cpu in range(8):
-        told = tmp_path / numa.CPU.format(cpu, "thread_siblings_list")
+        told = tmp_path / CPU.format(cpu, "thread_siblings_list")
         told.parent.mkdir(parents=True)
         told.write_text(f"{cpu % 4},{cpu % 4 + 4}\n")
-    assert topology.spread(range(8), number, tmp_path) == chosen
+    assert spread(range(8), number, tmp_path) == chosen
 
 
 def test_where_the_kernel_tells_no_siblings_every_cpu_is_a_core(tmp_path: Path) -> None:
-    assert topology.spread([5, 3, 4], 2, tmp_path) == [3, 4]
+    assert spread([5, 3, 4], 2, tmp_path) == [3, 4]

@@ -7,9 +7,8 @@ from pathlib import Path
 import make_results
 import pytest
 
-from hpcncf.records import RankRecord
-from hpcncf.tables import waits
-from hpcncf.tables.waits import WAITS
+from hpcncf.collect.resource_columns import WAITS, columns_waits
+from hpcncf.records.schema import RankRecord
 
 
 @pytest.fixture
@@ -29,7 +28,7 @@ def ranks(tmp_path: Path) -> list[RankRecord]:
 def test_threads_add_up_and_what_the_ranks_of_a_node_share_counts_once(
     ranks: list[RankRecord],
 ) -> None:
-    row = waits.columns_waits(ranks)
+    row = columns_waits(ranks)
     assert (row["runnable_mean"], row["runqueue_s"], row["major_faults"]) == (4.5, 9.0, 21)
     assert row["throttled_s"] == 5.0 + 2.0
     assert row["io_pressure_s"] == 2.5
@@ -37,10 +36,10 @@ def test_threads_add_up_and_what_the_ranks_of_a_node_share_counts_once(
 
 def test_what_one_rank_does_not_tell_is_not_known_of_the_run(ranks: list[RankRecord]) -> None:
     ranks[1].cpu.throttled_s = ranks[1].cpu.runqueue_s = None
-    row = waits.columns_waits(ranks)
+    row = columns_waits(ranks)
     assert (row["throttled_s"], row["runqueue_s"], row["runnable_mean"]) == (None, None, 4.5)
 
 
 def test_records_of_an_older_version_tell_nothing(tmp_path: Path) -> None:
     run = make_results.plan_of(make_results.demo(tmp_path, repeats=1)).runs[0]
-    assert waits.columns_waits([make_results.rank_record(run, 0)]) == dict.fromkeys(WAITS)
+    assert columns_waits([make_results.rank_record(run, 0)]) == dict.fromkeys(WAITS)

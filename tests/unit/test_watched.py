@@ -8,8 +8,8 @@ from pathlib import Path
 import make_results
 import pytest
 
-from hpcncf.records import NodeRecord, RankRecord
-from hpcncf.tables import watched
+from hpcncf.collect.training_columns import efficiency_in_training, memory_growth, others_cores
+from hpcncf.records.schema import NodeRecord, RankRecord
 
 
 @pytest.fixture
@@ -53,44 +53,44 @@ def node(spent: list[float], started_after_s: float = 0.0) -> NodeRecord:
 
 def test_training_counts_the_windows_between_first_and_last_step(rank: RankRecord) -> None:
     """Windows 4-6, 6-8, 8-10 s: (1 + 3 + 2) / (6 s x 2 cores); the idle start is left out."""
-    found = watched.efficiency_in_training([rank], [node([1.0, 1.0, 1.0, 3.0, 2.0, 0.0])])
+    found = efficiency_in_training([rank], [node([1.0, 1.0, 1.0, 3.0, 2.0, 0.0])])
     assert found == pytest.approx(6 / 12)
 
 
 def test_memory_that_grows_is_that_of_the_node_where_it_grew_most() -> None:
     flat, steep = node([1.0] * 30), node([1.0] * 30)
-    assert watched.memory_growth([flat]) is None  # a record of before
+    assert memory_growth([flat]) is None  # a record of before
     flat.anonymous_mib = [900.0] * 30
-    assert watched.memory_growth([flat]) is None
+    assert memory_growth([flat]) is None
     steep.anonymous_mib = [500.0 + 10 * number for number in range(30)]
-    assert watched.memory_growth([flat, steep]) == pytest.approx(240, rel=0.05)
+    assert memory_growth([flat, steep]) == pytest.approx(240, rel=0.05)
 
 
 def test_a_series_that_began_later_is_put_in_its_place(rank: RankRecord) -> None:
     """From second 1: whole windows inside 4-10 s are 5-7 and 7-9 s."""
     series = node([3.0, 1.0, 2.0, 1.0, 1.0], started_after_s=1.0)
-    assert watched.efficiency_in_training([rank], [series]) == pytest.approx((2 + 1) / 8)
+    assert efficiency_in_training([rank], [series]) == pytest.approx((2 + 1) / 8)
 
 
 def test_a_training_shorter_than_a_window_says_nothing(rank: RankRecord) -> None:
     assert rank.training
     rank.training.training_s = rank.training.evaluation_s = 0.1
-    assert watched.efficiency_in_training([rank], [node([2.0, 2.0, 2.0, 2.0])]) is None
+    assert efficiency_in_training([rank], [node([2.0, 2.0, 2.0, 2.0])]) is None
 
 
 def test_a_series_that_missed_some_ranks_says_nothing(rank: RankRecord) -> None:
     """Of 8 CPU seconds it saw 6, less than nine tenths."""
-    assert watched.efficiency_in_training([rank], [node([1.0, 1.0, 1.0, 1.0, 2.0])]) is None
-    assert watched.efficiency_in_training([rank], []) is None
+    assert efficiency_in_training([rank], [node([1.0, 1.0, 1.0, 1.0, 2.0])]) is None
+    assert efficiency_in_training([rank], []) is None
 
 
 def test_a_command_has_no_training(rank: RankRecord) -> None:
     alone = rank.model_copy(update={"training": None})
-    assert watched.efficiency_in_training([alone], [node([2.0, 2.0, 2.0, 2.0])]) is None
+    assert efficiency_in_training([alone], [node([2.0, 2.0, 2.0, 2.0])]) is None
 
 
 def test_others_are_averaged_over_time_and_summed_over_nodes() -> None:
     """Half a core in one of four windows, on each of two nodes."""
     series = node([0.0] * 4)
-    assert watched.others_cores([series, series]) == pytest.approx(2 * 0.5 / 4)
-    assert watched.others_cores([]) is None
+    assert others_cores([series, series]) == pytest.approx(2 * 0.5 / 4)
+    assert others_cores([]) is None

@@ -9,65 +9,72 @@ from pathlib import Path
 
 import pytest
 
-from hpcncf import records, submissions
 from hpcncf.paths import ResultPaths
-from hpcncf.rank.word import Word
-from hpcncf.submissions import Submission, SubmittedJob
+from hpcncf.records.schema import read_records, write
+from hpcncf.records.submissions import (
+    Submission,
+    SubmittedJob,
+    begin,
+    cancel,
+    read_submissions,
+    user,
+)
+from hpcncf.submit.cancel import Word
 
 
 def test_a_run_cancelled_since_it_was_submitted_is_heard_of(tmp_path: Path) -> None:
     paths = ResultPaths(tmp_path)
     word = Word(paths, every_s=0.0)
     assert not word.against("a")
-    submissions.begin(paths, "slurm", ["a", "b"], again=False)
-    submissions.cancel(paths, ["a"])
+    begin(paths, "slurm", ["a", "b"], again=False)
+    cancel(paths, ["a"])
     assert [word.against(run) for run in "ab"] == [True, False]
-    first = submissions.read_submissions(paths).submissions[0]
-    submissions.begin(paths, "slurm", ["a"], again=False)
+    first = read_submissions(paths).submissions[0]
+    begin(paths, "slurm", ["a"], again=False)
     assert not word.against("a")
     assert word.against("a", first.submitted_at), "the earlier submission is not to run it"
 
 
 def test_a_submitter_whose_clock_is_ahead_does_not_make_deaf(tmp_path: Path) -> None:
     paths = ResultPaths(tmp_path)
-    file = submissions.begin(paths, "slurm", ["a"], again=False)
-    sent = records.read_records(file, Submission)
+    file = begin(paths, "slurm", ["a"], again=False)
+    sent = read_records(file, Submission)
     ahead = datetime.fromisoformat(sent.submitted_at) + timedelta(minutes=10)
-    records.write(file, sent.model_copy(update={"submitted_at": ahead.isoformat()}))
-    submissions.cancel(paths, ["a"])
+    write(file, sent.model_copy(update={"submitted_at": ahead.isoformat()}))
+    cancel(paths, ["a"])
     assert Word(paths, every_s=0.0).against("a")
-    file = submissions.begin(paths, "slurm", ["a"], again=False)
-    assert not Word(paths).against("a", records.read_records(file, Submission).submitted_at)
+    file = begin(paths, "slurm", ["a"], again=False)
+    assert not Word(paths).against("a", read_records(file, Submission).submitted_at)
 
 
 def test_a_task_hears_what_is_said_of_its_own_submission(tmp_path: Path) -> None:
     """Whatever the clocks of the two submitters say."""
     paths = ResultPaths(tmp_path)
     for number, minutes in enumerate((10, 0), start=1):
-        file = submissions.begin(paths, "slurm", ["a"], again=False)
-        sent = records.read_records(file, Submission)
+        file = begin(paths, "slurm", ["a"], again=False)
+        sent = read_records(file, Submission)
         at = datetime.fromisoformat(sent.submitted_at) + timedelta(minutes=minutes)
         job = SubmittedJob(id=str(number), runs=["a"])
         told = {"submitted_at": at.isoformat(), "jobs": [job]}
-        records.write(file, sent.model_copy(update=told))
+        write(file, sent.model_copy(update=told))
         if number == 1:
-            submissions.cancel(paths, ["a"])
+            cancel(paths, ["a"])
     heard = [Word(paths, job_id=job).against("a") for job in ("1", "2", None)]
     assert heard == [True, False, False]
-    last = submissions.read_submissions(paths).last("a")
+    last = read_submissions(paths).last("a")
     assert last is not None
     assert last.number == 2
 
 
 def test_the_user_is_whom_slurm_takes_us_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGNAME", "somebody-else")
-    assert submissions.user() == pwd.getpwuid(os.getuid()).pw_name
+    assert user() == pwd.getpwuid(os.getuid()).pw_name
 
 
 def test_the_folder_is_not_looked_into_all_the_time(tmp_path: Path) -> None:
     paths = ResultPaths(tmp_path)
-    submissions.begin(paths, "slurm", ["a"], again=False)
+    begin(paths, "slurm", ["a"], again=False)
     word = Word(paths, every_s=1e6)
     assert not word.against("a")
-    submissions.cancel(paths, ["a"])
+    cancel(paths, ["a"])
     assert not word.against("a")

@@ -1,1 +1,1 @@
-"""What to ask for next: the sentence, the request, what it costs, and how sure it is."""
+"""What to request next, and how sure that is."""

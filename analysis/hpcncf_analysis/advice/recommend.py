@@ -1,13 +1,16 @@
-"""Which configuration to ask for, and what chance and neighbours leave open about it. Pure."""
+"""Select the configuration to request, and compare its cost with the others'."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final, get_args
 
-from hpcncf_analysis.advice.front import front
+from hpcncf_analysis.advice.pareto import Choice, Front, Standing, front
 from hpcncf_analysis.alerts import disturbed
-from hpcncf_analysis.summary import Configuration
+from hpcncf_analysis.configurations import Configuration, Table
+from hpcncf_analysis.formatting import NONE, core_time, duration, number, percent
+from hpcncf_analysis.scaling import cautions
 
 
 @dataclass(frozen=True)
@@ -76,3 +79,137 @@ def mostly_disturbed(compared: Sequence[Configuration]) -> bool:
 def cpu_models(compared: Sequence[Configuration]) -> list[str]:
     """Speeds on different ones do not compare."""
     return sorted({row["cpu_model"] for one in compared for row in one.rows if row["cpu_model"]})
+
+
+@dataclass(frozen=True)
+class Saving:
+    """What the choice saves against another for a unit of work; negative where it costs more."""
+
+    against: Standing
+    """What was asked for, or the dearest."""
+    was_asked: bool
+    core_h: float
+    gpu_h: float
+    seconds: float
+    cautions: tuple[str, ...] = ()
+    """What makes the comparison worth less."""
+
+
+def saving(chosen: Standing, choices: Front, base: str | None) -> Saving | None:
+    """`base`: the configuration asked for; the dearest stands for it where that is not measured or
+    is the choice. None where there is no other."""
+    others = [each for each in choices.standings if each.key != chosen.key]
+    asked = next((each for each in others if each.key == base), None)
+    against = asked or max(others, key=lambda each: each.cost, default=None)
+    if against is None:
+        return None
+    return Saving(
+        against=against,
+        was_asked=asked is not None,
+        core_h=against.core_h - chosen.core_h,
+        gpu_h=against.gpu_h - chosen.gpu_h,
+        seconds=against.seconds - chosen.seconds,
+        cautions=tuple(cautions(chosen.one, against.one)),
+    )
+
+
+def price_saving(each: Standing, unit: str) -> str:
+    """`12.4 s and 24.8 core-s for an epoch`."""
+    parts = [duration(each.seconds), core_time(each.core_h)]
+    parts += [gpu_time(each.gpu_h)] if each.on_gpus else []
+    return f"{', '.join(parts[:-1])} and {parts[-1]} {for_a(unit)}"
+
+
+def gpu_time(gpu_h: float | None) -> str:
+    """In GPU-seconds below a tenth of a GPU-hour."""
+    return core_time(gpu_h).replace("core", "GPU")
+
+
+def for_a(unit: str) -> str:
+    return f"for {'an' if unit == 'epoch' else 'a'} {unit}"
+
+
+def told(saves: Saving, unit: str) -> str:
+    """`Against what was asked for, 2 cores: saves 1.2 core-h (40 %) and 3 s for an epoch.`"""
+    dearer = saves.core_h > 0 or saves.gpu_h > 0
+    which = "what was asked for, " if saves.was_asked else "the dearest, " if dearer else ""
+    before = saves.against
+    mind = f" Mind: {'; '.join(saves.cautions)}." if saves.cautions else ""
+    parts = [_change(saves.core_h, before.core_h, core_time, ("saves", "costs"))]
+    if before.on_gpus or saves.gpu_h:
+        parts += [_change(saves.gpu_h, before.gpu_h, gpu_time, ("saves", "costs"))]
+    parts += [_change(saves.seconds, before.seconds, duration, ("takes", "takes"))]
+    return f"Against {which}{before.label}, it {', '.join(parts)}, {for_a(unit)}.{mind}"
+
+
+def predicted(before: Standing, costs: tuple[float, float, float], unit: str) -> str:
+    """`Predicted: 5.9 core-s (4.7 core-s to 8.8 core-s) for an epoch instead of 20 core-s.`"""
+    value, low, high = (core_time(before.core_h * each) for each in costs)
+    was = core_time(before.core_h)
+    return f"Predicted: {value} ({low} to {high}) {for_a(unit)} instead of {was}."
+
+
+def _change(
+    less: float, before: float, show: Callable[[float | None], str], verbs: tuple[str, str]
+) -> str:
+    verb, more = verbs[less < 0], " more" if less < 0 else " less" if verbs[0] == "takes" else ""
+    share = f" ({percent(abs(less) / before)})" if before else ""
+    return f"{verb} {show(abs(less))}{more}{share}"
+
+
+# More of those that are beaten nobody reads; the front is told whole.
+MOST: Final = 20
+PLACE: Final = "place"
+NOTE: Final = (
+    "On the Pareto front whoever is quicker costs more; any other is beaten: one takes no longer "
+    "and costs no more."
+)
+
+
+def table(choices: Front) -> Table | None:
+    """The quickest first; None where there is nothing to compare."""
+    if len(choices.standings) < 2:
+        return None
+    beaten = {each.key for each in choices.dominated[:MOST]}
+    shown = [each for each in choices.standings if not each.beaten_by or each.key in beaten]
+    on_gpus = any(each.on_gpus for each in shown)
+    unit = choices.unit
+    columns = ["configuration", f"s/{unit}", f"core time/{unit}"]
+    columns += [f"GPU time/{unit}"] if on_gpus else []
+    rows = [[*_figures(each, on_gpus), _place(each, choices)] for each in shown]
+    return Table([*columns, PLACE], rows, frozenset({PLACE}))
+
+
+def note(choices: Front) -> str:
+    """What the table means, and what it leaves out."""
+    left = [
+        (len(choices.dominated) - MOST, "more that are beaten"),
+        (len(choices.unsound), "whose quality is worse than chance explains"),
+    ]
+    told = [f"{number} {which}" for number, which in left if number > 0]
+    out = [f"Left out: {', '.join(told)}."] if told else []
+    return " ".join([NOTE, *out, *_machines(choices)])
+
+
+def _machines(choices: Front) -> list[str]:
+    models = cpu_models([each.one for each in choices.standings])
+    if len(models) < 2:
+        return []
+    return [
+        f"They ran on different CPU models ({'; '.join(models)}): who beats whom may be the "
+        "machines' doing."
+    ]
+
+
+def _figures(each: Standing, on_gpus: bool) -> list[str]:
+    gpus = [gpu_time(each.gpu_h) if each.on_gpus else NONE] if on_gpus else []
+    return [each.label, number(each.seconds), core_time(each.core_h), *gpus]
+
+
+def _place(each: Standing, choices: Front) -> str:
+    named: list[str] = [
+        choice for choice in get_args(Choice) if choices.chosen(choice).key == each.key
+    ]
+    if each.beaten_by:
+        return "; ".join([*named, f"beaten by {each.beaten_by}"])
+    return "; ".join(named) or "on the front"

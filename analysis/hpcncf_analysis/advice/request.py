@@ -1,4 +1,4 @@
-"""What one run of a configuration asks of Slurm, from what its repeats took. Pure.
+"""Cores, memory and time limit for a configuration, from its measured runs.
 
 Runs that shared a node alone are asked for one by one, for each had cores of its own. Those that
 shared a GPU stay together: what one costs is its part of that GPU.
@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any, Final
 
-from hpcncf.spec import Resources
-from hpcncf.tables.told import PARAMETER
-from hpcncf_analysis import words
-from hpcncf_analysis.labels import counted, varying
-from hpcncf_analysis.summary import Configuration
+from hpcncf.collect.resource_columns import PARAMETER
+from hpcncf.job.spec import Resources
+from hpcncf_analysis.configurations import Configuration, counted, varying
+from hpcncf_analysis.formatting import duration, mebibytes, percent
 
 Row = Mapping[str, Any]
 
@@ -95,9 +94,9 @@ def _peak_told(rows: Sequence[Row]) -> str:
     peak_mib, beside_mib = memory_peak(rows), _beside_mib(rows)
     if peak_mib is None:
         return ""
-    beside = f", {words.mebibytes(beside_mib)} for hpcncf beside it" if beside_mib else ""
-    more = words.percent(MEMORY_MARGIN)
-    return f" node's peak, {words.mebibytes(peak_mib)}{beside}, and {more} more"
+    beside = f", {mebibytes(beside_mib)} for hpcncf beside it" if beside_mib else ""
+    more = percent(MEMORY_MARGIN)
+    return f" node's peak, {mebibytes(peak_mib)}{beside}, and {more} more"
 
 
 def _time(one: Configuration, expected_s: float | None) -> str:
@@ -107,8 +106,8 @@ def _time(one: Configuration, expected_s: float | None) -> str:
     what = "The longest run"
     if row["workload"] != "command":
         what = f"{counted(row['epochs'], 'epoch')}, with evaluation and start-up"
-    margin = f"{words.percent(TIME_MARGIN)} more, at least {words.duration(LEAST_MARGIN_S)}"
-    return f"{what}, take {words.duration(expected_s)}; {margin}.".replace("run, take", "run took")
+    margin = f"{percent(TIME_MARGIN)} more, at least {duration(LEAST_MARGIN_S)}"
+    return f"{what}, take {duration(expected_s)}; {margin}.".replace("run, take", "run took")
 
 
 def timeout_min(expected_s: float) -> int:

@@ -1,7 +1,8 @@
-"""Remedies become points of a job file, and what is expected of each is written down beforehand."""
+"""Predicted gains: write them down, and score them when they were measured."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,17 +10,66 @@ from statistics import median
 from typing import Any, Final, Literal
 
 import yaml
+from pydantic import ValidationError
 
-from hpcncf import jobfile, records, serving
-from hpcncf import plan as planning
-from hpcncf.collect import collect
+from hpcncf.collect.collect import collect
 from hpcncf.errors import UsageError
-from hpcncf.paths import ResultPaths
-from hpcncf.records import Moment, Part, RecordError
-from hpcncf.results import JobDumper, writing
-from hpcncf.spec import JobSpec
-from hpcncf_analysis.diagnosis.finding import Cause, Diagnosis, Finding, Gain
-from hpcncf_analysis.diagnosis.reading import of_results
+from hpcncf.job import plan
+from hpcncf.job.load import data_keys, load_jobfile
+from hpcncf.job.plan import configuration, expand
+from hpcncf.job.spec import JobSpec
+from hpcncf.paths import AttemptPaths, ResultPaths, RunPaths
+from hpcncf.records import schema
+from hpcncf.records.results_folder import JobDumper, writing
+from hpcncf.records.schema import Moment, NodeRecord, Part, RankRecord, RecordError, read_records
+from hpcncf_analysis.diagnosis.diagnose import diagnose, of_attempt, of_results
+from hpcncf_analysis.diagnosis.evidence import Cause, Diagnosis, Finding, Gain
+
+
+def of_file(path: Path) -> Diagnosis:
+    """A rank's record, with those that lie beside it; or what `hpcncf run --json` wrote.
+
+    Raises RecordError where it is neither.
+    """
+    whole = _of_run_json(path)
+    if whole is not None:
+        return whole
+    record = read_records(path, RankRecord)
+    beside = of_attempt(AttemptPaths(path.parent), record.run_id)
+    return beside or diagnose([record], [])
+
+
+def _of_run_json(path: Path) -> Diagnosis | None:
+    """None where it is another file."""
+    try:
+        plain: Any = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None  # what is wrong with it is told where it is read as a record
+    if not isinstance(plain, dict) or not {"rank", "node"} <= set(plain) or "kind" in plain:
+        return None
+    try:
+        rank = RankRecord.model_validate(plain["rank"])
+        return diagnose([rank], [NodeRecord.model_validate(plain["node"])])
+    except ValidationError as error:
+        where = ".".join(str(part) for part in error.errors()[0]["loc"])
+        raise UsageError(f"{path}: {where}: {error.errors()[0]['msg']}") from None
+
+
+def of_folder(folder: Path) -> Diagnosis:
+    """A run's folder (its last attempt that left a record), or one attempt's.
+
+    Raises UsageError where no rank left one.
+    """
+    attempts = RunPaths(folder).attempts() or [AttemptPaths(folder)]
+    for attempt in reversed(attempts):
+        told = of_attempt(attempt)
+        if told is not None:
+            return told
+    raise UsageError(
+        f"{folder}: no record of a rank here; expected a results folder (it has a plan.json), a "
+        "run's folder, an attempt's, or a file rank-0.json"
+    )
+
 
 REPEATS: Final = 3
 """Fewer give no interval that means anything."""
@@ -72,7 +122,7 @@ def make(paths: ResultPaths, path: Path) -> list[Prediction]:
     rows = collect(paths).runs
     wanted = remedies(rows, of_results(paths, rows))
     begun = frozenset(row["config"] for row in rows if row["attempt"] is not None)
-    job, made = with_remedies(jobfile.load_jobfile(paths.job), wanted, begun, records.now())
+    job, made = with_remedies(load_jobfile(paths.job), wanted, begun, schema.now())
     known = {each.name: each for each in read_predictions(paths)}
     made = [known.get(each.name, each) for each in made]
     if made:
@@ -136,8 +186,8 @@ def _configuration(job: JobSpec, point: Mapping[str, Any]) -> str | None:
         update={"grid": {}, "exclude": [], "points": [dict(point)], "repeats": 1}
     )
     try:
-        served = serving.served(alone, serving.problem(alone))
-        return planning.configuration(planning.expand(served, jobfile.data_keys(alone)).runs[0])
+        served = plan.served(alone, plan.problem(alone))
+        return configuration(expand(served, data_keys(alone)).runs[0])
     except UsageError:
         return None
 
@@ -163,12 +213,12 @@ def write(paths: ResultPaths, path: Path, job: JobSpec, made: Sequence[Predictio
         for each in made:
             file = paths.predictions / f"{each.name}.json"
             if not file.exists():
-                records.write(file, each)
+                schema.write(file, each)
     plain = job.model_dump(mode="json", exclude_defaults=True)
     text = yaml.dump(plain, Dumper=JobDumper, sort_keys=False, allow_unicode=True)
     head = "# The job as it was, with a point for each remedy that a setting applies.\n"
     with writing(path.parent):
-        records.write_text(path, head + text)
+        schema.write_text(path, head + text)
 
 
 def read_predictions(paths: ResultPaths) -> list[Prediction]:
@@ -176,7 +226,71 @@ def read_predictions(paths: ResultPaths) -> list[Prediction]:
     found = []
     for path in sorted(paths.predictions.glob("*.json")):
         try:
-            found.append(records.read_records(path, Prediction))
+            found.append(schema.read_records(path, Prediction))
         except RecordError:
             continue
     return found
+
+
+WITHIN: Final = 0.25
+"""A prediction is right where it is off by this share of the measured factor at most."""
+
+Row_scoring = dict[str, Any]
+
+
+def score(paths: ResultPaths, runs: Iterable[Mapping[str, Any]]) -> list[Row_scoring]:
+    """`scored` of the predictions that the results folder keeps."""
+    return scored(read_predictions(paths), runs)
+
+
+def scored(made: Sequence[Prediction], runs: Iterable[Mapping[str, Any]]) -> list[Row_scoring]:
+    """One row a prediction: `predicted` with `low` and `high`, `measured` with `measured_low` and
+    `measured_high` (None unless both sides have repeats), and whether it is `within` 25 %.
+
+    `runs`: of the table `runs`. What is not measured yet is None.
+    """
+    by_config: dict[str, list[Mapping[str, Any]]] = {}
+    for row in runs:
+        if row["state"] == "completed":
+            by_config.setdefault(row["config"], []).append(row)
+    return [
+        _row(each, by_config.get(each.base, []), by_config.get(each.after, [])) for each in made
+    ]
+
+
+def _row(
+    told: Prediction, before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]
+) -> Row_scoring:
+    measured, low, high = ratio(_figures(told, before), _figures(told, after))
+    return {
+        "cause": told.cause,
+        "base": told.base,
+        "after": told.after,
+        "changes": told.changes,
+        "what": told.what,
+        "predicted": told.factor,
+        "low": told.low,
+        "high": told.high,
+        "measured": measured,
+        "measured_low": low,
+        "measured_high": high,
+        "within": None if measured is None else abs(told.factor / measured - 1) <= WITHIN,
+    }
+
+
+def _figures(told: Prediction, rows: Sequence[Mapping[str, Any]]) -> list[float]:
+    if told.what == "instances_per_s":
+        return [row["instances_per_s"] for row in rows if row["instances_per_s"]]
+    return [row["core_hours"] for row in rows if row["core_hours"]]
+
+
+def ratio(
+    before: Sequence[float], after: Sequence[float]
+) -> tuple[float | None, float | None, float | None]:
+    """Median over median, and from the repeats' extremes how low and how high it may be."""
+    if not before or not after:
+        return None, None, None
+    middle = median(after) / median(before)
+    if len(before) < 2 or len(after) < 2:
+        return middle, None, None
+    return middle, min(after) / max(before), max(after) / min(before)

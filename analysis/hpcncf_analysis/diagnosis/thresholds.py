@@ -1,4 +1,4 @@
-"""When a figure becomes a finding: every threshold of the diagnosis, with its reason or source."""
+"""The thresholds of all rules, each with its reason."""
 
 from __future__ import annotations
 

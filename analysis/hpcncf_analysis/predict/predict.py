@@ -1,17 +1,98 @@
-"""A question for a configuration that was not run, answered from the table of runs. Pure."""
+"""Predict a configuration from the runs of others, with a jackknife+ interval."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import exp, log
 from statistics import median
-from typing import Any
+from typing import Any, Final
 
-from hpcncf_analysis import labels
-from hpcncf_analysis.predict import held_out, model, points
-from hpcncf_analysis.predict.answer import Prediction, Ran, Refusal
-from hpcncf_analysis.predict.held_out import HeldOut
-from hpcncf_analysis.predict.points import Measured, Point
-from hpcncf_analysis.summary import completed
+from hpcncf_analysis.configurations import completed, varying
+from hpcncf_analysis.formatting import interval as format_interval
+from hpcncf_analysis.formatting import number as format_number
+from hpcncf_analysis.formatting import percent as format_percent
+from hpcncf_analysis.predict import model
+from hpcncf_analysis.predict.model import (
+    Measured,
+    Point,
+    Prediction,
+    Ran,
+    Refusal,
+    Step,
+    called,
+    measured,
+    of_row,
+    step,
+    steps_of,
+)
+from hpcncf_analysis.predict.simulate import Simulated, Simulation
+
+# The interval is jackknife+ (Barber, Candès, Ramdas and Tibshirani 2021) on the logarithm: each
+# configuration in turn is left out, the rest predict both it and what is asked, and its error
+# is put
+# upon that. A tenth of such bounds may lie outside at either end; of fewer than 19, none does.
+
+# Errors of fewer held-out configurations make no interval.
+FEWEST: Final = 3
+# Of the bounds at either end lies outside.
+ONE_IN: Final = 10
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """One configuration, predicted from all others."""
+
+    one: Measured
+    step_s: float
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured, less 1."""
+        return self.step_s / self.one.step_s - 1
+
+
+def held_out_held_out(known: Sequence[Measured]) -> tuple[list[HeldOut], list[Refusal]]:
+    """Every configuration without itself: those predicted, and those refused."""
+    told: list[HeldOut] = []
+    refused: list[Refusal] = []
+    for one in known:
+        said = step(one.point, _without(known, one))
+        if isinstance(said, Refusal):
+            refused.append(said)
+        else:
+            told.append(HeldOut(one, said.seconds))
+    return told, refused
+
+
+def _without(known: Sequence[Measured], one: Measured) -> list[Measured]:
+    return [other for other in known if other is not one]
+
+
+def interval(
+    asked: Point, known: Sequence[Measured], errors: Sequence[HeldOut]
+) -> tuple[float, float] | None:
+    """Seconds of a step; None where fewer than three configurations could be held out."""
+    lows, highs = list[float](), list[float]()
+    for each in errors:
+        said = step(asked, _without(known, each.one))
+        if isinstance(said, Refusal):
+            said = step(asked, known)
+        assert isinstance(said, Step)
+        wrong = abs(log(each.step_s / each.one.step_s))
+        lows.append(log(said.seconds) - wrong)
+        highs.append(log(said.seconds) + wrong)
+    if len(lows) < FEWEST:
+        return None
+    low, high = _ends(len(lows))
+    return exp(sorted(lows)[low]), exp(sorted(highs)[high])
+
+
+def _ends(number: int) -> tuple[int, int]:
+    """Which of the sorted lower and upper bounds are the interval's ends."""
+    outside = max((number + 1) // ONE_IN - 1, 0)
+    return outside, number - 1 - outside
+
 
 Row = Mapping[str, Any]
 
@@ -19,8 +100,8 @@ Row = Mapping[str, Any]
 def predict(runs: Sequence[Row], asked: Sequence[Row]) -> list[Prediction | Ran | Refusal]:
     """`runs`: the table of runs; `asked`: settings of planned runs, as `tables.rows.settings` has
     them, with `data_key`. Answers in the order asked; equal ones once."""
-    known = points.measured(completed(runs))
-    errors, _ = held_out.held_out_held_out(known)
+    known = measured(completed(runs))
+    errors, _ = held_out_held_out(known)
     itself = {one.point.key: one for one in known}
     found: list[Prediction | Ran | Refusal] = []
     for point in asked_points(runs, asked):
@@ -30,8 +111,8 @@ def predict(runs: Sequence[Row], asked: Sequence[Row]) -> list[Prediction | Ran 
 
 
 def asked_points(runs: Sequence[Row], asked: Sequence[Row]) -> list[Point]:
-    told = labels.varying([*asked, *(row for row in completed(runs) if row["workload"] == "ncf")])
-    found = [points.of_row(row, points.called(row, told)) for row in asked]
+    told = varying([*asked, *(row for row in completed(runs) if row["workload"] == "ncf")])
+    found = [of_row(row, called(row, told)) for row in asked]
     return list({point.key: point for point in found}.values())
 
 
@@ -45,9 +126,7 @@ def answered(
     step = model.step(point, others)
     if isinstance(step, Refusal):
         return step
-    ends = held_out.interval(
-        point, others, [each for each in errors if each.one.point.key != point.key]
-    )
+    ends = interval(point, others, [each for each in errors if each.one.point.key != point.key])
     return _prediction(point, step, ends, known)
 
 
@@ -55,7 +134,7 @@ def _prediction(
     point: Point, step: model.Step, ends: tuple[float, float] | None, known: Sequence[Measured]
 ) -> Prediction:
     instances, factor = _epoch(point, known)
-    epoch_s = points.steps_of(instances, point) * factor
+    epoch_s = steps_of(instances, point) * factor
     speed = point.batch * (1 + point.negatives) / step.seconds
     base = _base(point, known)
     return Prediction(
@@ -112,3 +191,117 @@ def _efficiency(point: Point, speed: float, base: Measured) -> float:
 def _basis(step: model.Step) -> str:
     told = {"compute": step.compute, "input": step.input, "sync": step.sync}
     return "; ".join(f"{name}: {part.fit.law}" for name, part in told.items() if part)
+
+
+def answer(one: Prediction | Ran | Refusal, command: str) -> str:
+    """`command` submits what is asked; settings may be added to it."""
+    if isinstance(one, Ran):
+        return _ran_words(one)
+    return _refusal(one, command) if isinstance(one, Refusal) else _prediction_words(one)
+
+
+def _refusal(one: Refusal, command: str) -> str:
+    return (
+        f"{one.label}\n  no prediction: {one.reason}\n  to know, run it: {_with(command, one.run)}"
+    )
+
+
+def _with(command: str, settings: Sequence[str]) -> str:
+    """The command with those settings that it has not yet."""
+    known = command.split()
+    return " ".join([command, *(f"-s {each}" for each in settings if each not in known)])
+
+
+def _prediction_words(one: Prediction) -> str:
+    told = format_interval(one.low, one.high, format_number)
+    interval = told or f"(no interval: fewer than {FEWEST} configurations to hold out)"
+    return "\n".join(
+        [
+            one.label,
+            f"  predicted: {format_number(one.seconds_per_epoch)} s/epoch {interval}, "
+            f"{_speed(one)}",
+            *_beside(one),
+            f"  fitted: {one.basis}",
+        ]
+    )
+
+
+def _speed(one: Prediction | Ran) -> str:
+    return (
+        f"{format_number(one.instances_per_s)} instances/s, "
+        f"{format_number(one.core_s_per_epoch)} core-s/epoch"
+    )
+
+
+def _beside(one: Prediction | Ran) -> list[str]:
+    efficiency = "no efficiency: nothing of its settings was run"
+    if one.base == one.label:
+        efficiency = "the base: nothing of its settings has fewer cores"
+    elif one.base:
+        efficiency = f"parallel efficiency {format_percent(one.efficiency)} against {one.base}"
+    parts = ", ".join(f"{name} {_milliseconds(part)}" for name, part in one.phases.items())
+    return [f"  {efficiency}", f"  a step: {parts}"]
+
+
+def _ran_words(one: Ran) -> str:
+    spread = format_interval(one.low, one.high, format_number)
+    told = f"{spread} over {one.runs} runs" if spread else "(one run: no interval)"
+    without = one.without_it
+    if isinstance(without, Refusal):
+        said = f"the other runs alone would not tell: {without.reason}"
+    else:
+        error = without.seconds_per_epoch / one.seconds_per_epoch - 1
+        said = (
+            f"the other runs alone would predict "
+            f"{format_number(without.seconds_per_epoch)} s/epoch "
+            f"({error:+.0%})"
+        )
+    return "\n".join(
+        [
+            one.label,
+            f"  it was run: {format_number(one.seconds_per_epoch)} s/epoch {told}, {_speed(one)}",
+            *_beside(one),
+            f"  {said}",
+        ]
+    )
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{format_number(1000 * seconds)} ms"
+
+
+def errors(told: Sequence[HeldOut], refused: Sequence[Refusal]) -> str:
+    """Each configuration predicted from all others: how wrong."""
+    lines = [
+        f"{each.error:+6.0%}  {_milliseconds(each.step_s)} a step predicted, "
+        f"{_milliseconds(each.one.step_s)} measured: {each.one.point.label}"
+        for each in told
+    ]
+    if told:
+        lines.append(score(told))
+    lines += [f"refused  {one.label}: {one.reason}" for one in refused]
+    return "\n".join(lines) or "no completed run tells a speed"
+
+
+def score(told: Sequence[HeldOut]) -> str:
+    wrong = [abs(each.error) for each in told]
+    return (
+        f"half of the {len(told)} held out are predicted within {format_percent(median(wrong))}, "
+        f"the worst within {format_percent(max(wrong))}"
+    )
+
+
+def simulated(one: Simulation | Refusal, command: str) -> str:
+    if isinstance(one, Refusal):
+        more = f"\n  to know, run it: {_with(command, one.run)}" if one.run else ""
+        return f"{one.label}\n  no simulation: {one.reason}{more}"
+    lines = ["A SIMULATION, not a prediction. It assumes:"]
+    lines += [f"  - {text}" for text in one.assumptions]
+    lines += [one.label, f"{'ranks':>7} {'s/epoch':>9} {'speed-up':>9} {'efficiency':>10}  a step"]
+    return "\n".join([*lines, *map(_size, one.sizes)])
+
+
+def _size(one: Simulated) -> str:
+    parts = ", ".join(f"{name} {_milliseconds(part)}" for name, part in one.phases.items())
+    figures = f"{format_number(one.seconds_per_epoch):>9} {one.speedup:>8.2f}× "
+    return f"{one.ranks:>7} {figures}{format_percent(one.efficiency):>10}  {parts}"

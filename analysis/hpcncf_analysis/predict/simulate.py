@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from hpcncf_analysis.labels import counted
-from hpcncf_analysis.predict import laws, model, points, support
-from hpcncf_analysis.predict.answer import Refusal
-from hpcncf_analysis.predict.points import Measured, Point
+from hpcncf_analysis.configurations import counted
+from hpcncf_analysis.predict import model
+from hpcncf_analysis.predict.model import LAWS, Measured, Point, Refusal, batch, steps_of
 
 FLOAT_BYTES: Final = 4
 
@@ -86,7 +85,7 @@ def simulate(
     sizes = list[Simulated]()
     for point in points_of:
         phases = found.phases(point) | _sync(point.ranks, bytes_, network)
-        seconds = points.steps_of(epoch, point) * sum(phases.values())
+        seconds = steps_of(epoch, point) * sum(phases.values())
         speedup = sizes[0].seconds_per_epoch / seconds if sizes else 1.0
         sizes.append(Simulated(point.ranks, point.share, phases, seconds, speedup))
     told = _assumptions(one, points_of[-1], found, bytes_, network)
@@ -109,7 +108,7 @@ class Fits:
 
     def phases(self, point: Point) -> dict[str, float]:
         found = {"compute": self.compute.fit, "input": self.input.fit}
-        return {name: fit.at(laws.LAWS[name][fit.law](point, 0.0)) for name, fit in found.items()}
+        return {name: fit.at(LAWS[name][fit.law](point, 0.0)) for name, fit in found.items()}
 
 
 def _fits(one: Point, known: Sequence[Measured], last: Point) -> Fits | Refusal:
@@ -119,11 +118,11 @@ def _fits(one: Point, known: Sequence[Measured], last: Point) -> Fits | Refusal:
         part = model.part(name, one, known)
         if isinstance(part, Refusal):
             return part
-        if not part.fit.knows(laws.LAWS[name][part.fit.law](last, 0.0)):
+        if not part.fit.knows(LAWS[name][part.fit.law](last, 0.0)):
             return Refusal(
                 one.label,
                 f"runs of one batch size do not tell what of a step's {name} its instances cost",
-                support.batch(one, max(one.batch // 4, 1)),
+                batch(one, max(one.batch // 4, 1)),
             )
         found[name] = part
     return Fits(found["compute"], found["input"])

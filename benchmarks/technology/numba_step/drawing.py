@@ -21,7 +21,7 @@ DRAWN, ORDER = np.uint64(0), np.uint64(1)
 
 class Data(NamedTuple):
     rows: NDArray[np.uint8]
-    """[rows, bytes]: the memory of the next four, which hpcncf/ncf/data/rows.py tells of."""
+    """[rows, bytes]: the memory of the next four, which hpcncf/ncf/data/arrays.py tells of."""
     users: NDArray[np.int32]
     own: NDArray[np.int32]
     """[rows]: items."""

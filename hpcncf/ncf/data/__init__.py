@@ -1,0 +1,1 @@
+"""Data sets, prepared once as memory-mapped arrays."""

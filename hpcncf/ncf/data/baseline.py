@@ -1,14 +1,13 @@
-"""What a table of counts scores: how much of a data set's HR@10 is memory, not learning."""
+"""The count-and-popularity baseline that quality is compared with."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from hpcncf.ncf.data.columns import slices
-from hpcncf.ncf.data.holding import user_counts
+from hpcncf.ncf.data.arrays import Int64s, slices
 from hpcncf.ncf.data.manifest import DataError
 from hpcncf.ncf.data.prepared import Prepared
-from hpcncf.ncf.data.rows import Int64s
+from hpcncf.ncf.data.split import user_counts
 
 TOP = 10
 _TEST_ROWS = 1 << 14

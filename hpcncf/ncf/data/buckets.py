@@ -1,4 +1,4 @@
-"""Each user's positives in buckets of a cache line, which tell whether an item is one of them.
+"""Hash buckets of a user's items, one cache line each.
 
 A user has as many buckets as it takes for none to overflow, and an item's is found by multiplying
 it with 2^32 over the golden ratio (Knuth 1973, "The art of computer programming" 3, 6.4): what
@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcncf.ncf.data.rows import Int32s, Int64s
+from hpcncf.ncf.data.arrays import Int32s, Int64s
 
 SLOTS: Final = 32
 _GOLDEN: Final = np.uint32(0x9E3779B1)

@@ -1,27 +1,43 @@
-"""Frappe, app use in context (Baltrunas et al. 2015): found, filtered and split.
-
-`frappe.csv` joined with `meta.csv` on `item`; until stable, items and then users with 5 or fewer
-rows are dropped; then rows whose app has no numeric rating. Context, 21 columns: log10(cnt + 1)
-scaled so that the smallest kept row is 0 and the largest 1, and the one-hot values of daytime (7),
-weather (8, `unknown` one of them), isweekend (2) and homework (3) that the kept rows have. Frappe
-has no time: the row held out for each user is drawn at random.
-"""
+"""The Frappe data set: find, download, filter."""
 
 from __future__ import annotations
 
+import os
 import zipfile
 import zlib
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcncf.ncf.data import text
-from hpcncf.ncf.data.manifest import DataError
-from hpcncf.ncf.data.rows import Rows, numbered
-from hpcncf.ncf.data.splitting import Counts, leave_one_out
-from hpcncf.ncf.data.writing import Recipe, Written, write
+from hpcncf.ncf.data import synthetic
+from hpcncf.ncf.data.arrays import Rows, numbered
+from hpcncf.ncf.data.manifest import FORMAT_VERSION, DataError, Outline, other_format, outline
+from hpcncf.ncf.data.prepare import Recipe, Written, write
+from hpcncf.ncf.data.prepared import load
+from hpcncf.ncf.data.readers import (
+    Unavailable,
+    download,
+    integer,
+    is_number,
+    one_hot,
+    records,
+    source_of,
+)
+from hpcncf.ncf.data.split import Counts, leave_one_out
+
+# `frappe.csv` joined with `meta.csv` on `item`; until stable, items and then users with 5 or
+# fewer
+# rows are dropped; then rows whose app has no numeric rating. Context, 21 columns: log10(cnt +
+# 1)
+# scaled so that the smallest kept row is 0 and the largest 1, and the one-hot values of daytime
+# (7),
+# weather (8, `unknown` one of them), isweekend (2) and homework (3) that the kept rows have.
+# Frappe
+# has no time: the row held out for each user is drawn at random.
 
 ZIP = "Mobile_Frappe.zip"
 SHA256 = "4adc616de57170f282397f6e6e30215f97fa7ad1b7f40bd12ef5dceaaf3e9b4e"
@@ -34,9 +50,7 @@ def prepare(
 ) -> Written:
     """Prepare Frappe from its zip, or from a folder that holds the zip."""
     source = source / ZIP if source.is_dir() else source
-    recipe = Recipe(
-        "frappe", text.source_of([source]), {"seed": seed, "test_negatives": test_negatives}
-    )
+    recipe = Recipe("frappe", source_of([source]), {"seed": seed, "test_negatives": test_negatives})
     real = recipe.source["sha256"] == SHA256
     title = "Frappe (real)" if real else f"{source.name} in Frappe's format, not the published file"
 
@@ -52,9 +66,9 @@ def read(source: Path) -> Rows:
     users, items, counts = [], [], []
     categories: list[list[str]] = []
     for where, (user, item, count, *rest) in _table(source, "frappe.csv", names):
-        users.append(text.integer(user, where, "user"))
-        items.append(text.integer(item, where, "item"))
-        counts.append(text.integer(count, where, "cnt", least=1))
+        users.append(integer(user, where, "user"))
+        items.append(integer(item, where, "item"))
+        counts.append(integer(count, where, "cnt", least=1))
         categories.append(rest)
     if not users:
         raise DataError(f"{source}: frappe.csv has no rows")
@@ -76,7 +90,7 @@ def _table(source: Path, member: str, columns: list[str]) -> list[tuple[str, lis
             if not found:
                 raise DataError(f"{source}: no {member} inside; expected Frappe's {ZIP}")
             with archive.open(found[0]) as raw:
-                return list(text.records(raw, f"{source}/{member}", columns, "\t"))
+                return list(records(raw, f"{source}/{member}", columns, "\t"))
     # RuntimeError: encrypted; NotImplementedError: compressed in a way that Python cannot read.
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
         raise DataError(f"{source}: not a zip file that can be read: {error}") from None
@@ -86,9 +100,9 @@ def _table(source: Path, member: str, columns: list[str]) -> list[tuple[str, lis
 
 def _rated_items(source: Path) -> NDArray[np.int64]:
     rated = [
-        text.integer(item, where, "item")
+        integer(item, where, "item")
         for where, (item, rating) in _table(source, "meta.csv", ["item", "rating"])
-        if text.is_number(rating)
+        if is_number(rating)
     ]
     return np.array(rated, dtype=np.int64)
 
@@ -118,7 +132,73 @@ def _context(
     scaled = (logs - logs.min()) / spread if spread else np.zeros_like(logs)
     blocks, columns = [scaled.astype(np.float32)[:, None]], ["log10(cnt + 1)"]
     for at, name in enumerate(CATEGORIES):
-        block, names = text.one_hot(name, categories[:, at])
+        block, names = one_hot(name, categories[:, at])
         blocks.append(block)
         columns += names
     return np.concatenate(blocks, axis=1), columns
+
+
+# It may not be redistributed, so it is not part of this package.
+
+URL: Final = "https://raw.githubusercontent.com/irecsys/CARSKit/HEAD/context-aware_data_sets/" + ZIP
+
+
+def cache() -> Path:
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home) / "hpcncf"
+
+
+def find(say: Callable[[str], None], url: str = URL) -> Path:
+    """The zip's path. Raises Unavailable naming where it was looked for and what to do."""
+    given = os.environ.get("HPCNCF_DATA")
+    folders = [*([Path(given)] if given else []), cache()]
+    for folder in folders:
+        if (folder / ZIP).is_file():
+            return folder / ZIP
+    say(f"downloading {url}")
+    try:
+        download(url, SHA256, cache() / ZIP)
+    except Unavailable as error:
+        looked = " nor in ".join(str(folder) for folder in folders)
+        raise Unavailable(
+            f"{ZIP}: not in {looked}, and {error}. Download it by other means and give it "
+            "with --source FILE, or set HPCNCF_DATA to its folder; --or-synthetic makes data of "
+            "its shape instead"
+        ) from None
+    return cache() / ZIP
+
+
+def prepare_or_stand_in(
+    folder: Path,
+    seed: int,
+    test_negatives: int,
+    force: bool,
+    say: Callable[[str], None],
+    url: str = URL,
+) -> tuple[Written, str | None]:
+    """Frappe, or where it cannot be had made data of its shape, with the reason.
+
+    Real data that is there stays where it cannot be had again; a stand-in makes way for it.
+    Raises DataError where what is there is of another format, unless forced.
+    """
+    standing = _standing(folder)
+    try:
+        source = find(say, url)
+    except Unavailable as error:
+        if standing and standing.dataset == "frappe" and not force:
+            if standing.format_version != FORMAT_VERSION:
+                advice = f"replace it with --force; {error}"
+                raise other_format(folder, standing, advice) from None
+            return Written(load(folder).manifest, "already there"), str(error)
+        made = synthetic.prepare_like(folder, "frappe", seed, test_negatives, force, say)
+        return made, str(error)
+    makes_way = standing is not None and standing.options.get("like") == "frappe"
+    return prepare(folder, source, seed, test_negatives, force or makes_way), None
+
+
+def _standing(folder: Path) -> Outline | None:
+    """What the folder holds, of whatever format. None, too, where that cannot be read: to write
+    there complains of it."""
+    with suppress(DataError):
+        return outline(folder)
+    return None

@@ -1,4 +1,4 @@
-"""MovieLens ratings: `ratings.dat` (1M, 10M) and `u.data` (100K). Every rating is a positive.
+"""Read MovieLens ratings.
 
 The row held out for each user is the latest; of equal times, the last in the file.
 """
@@ -12,11 +12,10 @@ from typing import Final
 
 import numpy as np
 
-from hpcncf.ncf.data import text
 from hpcncf.ncf.data.manifest import DataError, WrongRequest
-from hpcncf.ncf.data.splitting import Counts, leave_one_out
-from hpcncf.ncf.data.spool import Block, spooled
-from hpcncf.ncf.data.writing import Recipe, Written, write
+from hpcncf.ncf.data.prepare import Block, Recipe, Written, spooled, write
+from hpcncf.ncf.data.readers import ROWS_AT_ONCE, integer, is_number, lines, source_of
+from hpcncf.ncf.data.split import Counts, leave_one_out
 
 SEPARATORS: Final = {"ratings.dat": "::", "u.data": "\t"}
 
@@ -32,7 +31,7 @@ def prepare(
     """Prepare a ratings file, or the one in a folder."""
     source = _file(source)
     options = {"seed": seed, "test_negatives": test_negatives}
-    recipe = Recipe("movielens", text.source_of([source]), options)
+    recipe = Recipe("movielens", source_of([source]), options)
 
     def fill(into: Path) -> Counts:
         with spooled(into, source, read(source, say)) as rows:
@@ -56,9 +55,9 @@ def read(source: Path, say: Callable[[str], None]) -> Iterator[Block]:
     Raises DataError with the line of the first one that is broken.
     """
     separator = SEPARATORS.get(source.name, "::" if source.suffix == ".dat" else "\t")
-    ratings = (_rating(where, line, separator) for where, line in text.lines(source))
+    ratings = (_rating(where, line, separator) for where, line in lines(source))
     read = 0
-    while some := list(islice(ratings, text.ROWS_AT_ONCE)):
+    while some := list(islice(ratings, ROWS_AT_ONCE)):
         users, items, seconds = (list(each) for each in zip(*some, strict=True))
         times = np.array(seconds, dtype=np.int64)
         yield Block(users, items, {}, times, lambda _: str(source))
@@ -74,10 +73,10 @@ def _rating(where: str, line: str, separator: str) -> tuple[int, int, int]:
         raise DataError(
             f"{where}: expected user{shown}item{shown}rating{shown}time, came {line[:80]!r}"
         )
-    if not text.is_number(fields[2]):
+    if not is_number(fields[2]):
         raise DataError(f"{where}: rating: expected a number, came {fields[2]!r}")
     return (
-        text.integer(fields[0], where, "user"),
-        text.integer(fields[1], where, "item"),
-        text.integer(fields[3], where, "time"),
+        integer(fields[0], where, "user"),
+        integer(fields[1], where, "item"),
+        integer(fields[3], where, "time"),
     )

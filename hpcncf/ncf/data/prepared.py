@@ -1,4 +1,4 @@
-"""The prepared folder: a manifest and memory-mapped arrays, made once, shared by a node's ranks."""
+"""Open a prepared folder as memory-mapped arrays."""
 
 from __future__ import annotations
 
@@ -12,11 +12,39 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from hpcncf.ncf.data import manifest as manifests
+from hpcncf.ncf.data.arrays import Floats, Int32s, Int64s, Sliced, contains, record, slices
 from hpcncf.ncf.data.buckets import SLOTS
-from hpcncf.ncf.data.columns import slices
-from hpcncf.ncf.data.manifest import NAME, DataError, Manifest
-from hpcncf.ncf.data.rows import Floats, Int32s, Int64s, contains, record
+from hpcncf.ncf.data.manifest import NAME, DataError, Manifest, again_manifest, read
+
+
+class Layout:
+    """Columns of any numbers first, then those of whole numbers from 0 to 255 only, such as the
+    zeros and ones of a one-hot column; both in the order of their source."""
+
+    def __init__(self, names: list[str], *contexts: Sliced) -> None:
+        """Of so many columns, which each of `contexts` [rows, columns] has; read in one sweep."""
+        fits = np.ones(len(names), dtype=np.bool_)
+        for part in (context[span] for context in contexts for span in slices(len(context))):
+            fits &= fit_a_byte(part)
+            if not fits.any():
+                break
+        self._order = np.argsort(fits, kind="stable")
+        self.names = [names[column] for column in self._order]
+        self.small = int(fits.sum())
+
+    def ordered(self, context: Floats) -> Floats:
+        """[rows, columns] of the source, its columns as they are kept."""
+        return context[:, self._order]
+
+
+def fit_a_byte(context: Floats) -> NDArray[np.bool_]:
+    """[columns]: whether each of its values comes back from a byte with the same bits, so that
+    -0 does not."""
+    with np.errstate(invalid="ignore"):  # what is no number from 0 to 255 becomes any byte
+        back = context.astype(np.uint8).astype(np.float32)
+    same = context.view(np.uint32) == back.view(np.uint32)
+    fits: NDArray[np.bool_] = np.logical_and.reduce(same)
+    return fits
 
 
 @dataclass(frozen=True)
@@ -64,14 +92,14 @@ def load(folder: Path) -> Prepared:
 
     Raises DataError where it is missing or an array disagrees with the manifest.
     """
-    manifest = manifests.read(folder)
+    manifest = read(folder)
     try:
         in_order = _mapped(folder, manifest)
         _ask_huge_pages(in_order)
         _check_ids(folder, in_order)
         return _mapped(folder, manifest)
     except DataError as error:
-        raise DataError(f"{error}: {manifests.again_manifest(folder, manifest)}") from None
+        raise DataError(f"{error}: {again_manifest(folder, manifest)}") from None
 
 
 def _mapped(folder: Path, manifest: Manifest) -> Prepared:

@@ -1,4 +1,4 @@
-"""Made data of any shape, with structure that a model can learn.
+"""Generate data of a given shape with structure that a model can learn.
 
 Items fall into clusters; within a cluster and over all items, popularity follows Zipf's law
 (1 / rank). Every user likes two clusters: the row's mood says which of them its item is drawn from,
@@ -18,11 +18,10 @@ import numpy as np
 from numpy.random import Generator, Philox
 from numpy.typing import NDArray
 
+from hpcncf.ncf.data.arrays import Floats, Int64s, Rows, Split, distinct_pairs
 from hpcncf.ncf.data.manifest import WrongRequest
-from hpcncf.ncf.data.negatives import draw_test_negatives
-from hpcncf.ncf.data.rows import Floats, Int64s, Rows, Split, distinct_pairs
-from hpcncf.ncf.data.splitting import Counts, save
-from hpcncf.ncf.data.writing import Recipe, Written, write
+from hpcncf.ncf.data.prepare import Recipe, Written, write
+from hpcncf.ncf.data.split import Counts, draw_test_negatives, save
 
 CLUSTERS: Final = 8
 FROM_ALL_ITEMS: Final = 0.1

@@ -1,1 +1,1 @@
-"""Keeping ranks that train one model in step: gradients of rows, or parameters now and then."""
+"""How ranks stay one model."""

@@ -1,4 +1,4 @@
-"""Ranks that exchange tensors where they lie: nothing of what is trained passes a host.
+"""Exchange rows and averages between GPUs, without the host.
 
 Over nccl from GPU to GPU; tests hold it to the others over gloo, on CPUs. Untested on more than one
 GPU. What `sync: rows` sends is as long as it could be at most, so that no host has to know how many
@@ -13,9 +13,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from hpcncf.ncf import distinct
-from hpcncf.ncf.sync.group import GATHER
-from hpcncf.ncf.sync.local import Apart
+from hpcncf.ncf.engines.idle_rows import padded
+from hpcncf.ncf.sync.local_sgd import Apart
+from hpcncf.ncf.sync.transport import GATHER
 
 ID_BYTES = 8
 
@@ -69,7 +69,7 @@ class PaddedExchange:
         twice but the padding, it returns the union's ids, padding behind, and its gradients."""
         messages = self._ranks.gathered(self._written(layers, ids, rows))
         of_layers, of_ids, of_rows = self._read(messages, layers, rows)
-        union, where = distinct.padded(of_ids.reshape(-1), self._padding)
+        union, where = padded(of_ids.reshape(-1), self._padding)
         total = rows.new_zeros(len(union), rows.shape[1])
         layers.zero_()
         # By rank: replicas that were equal stay so to the last bit, and no row stands twice.

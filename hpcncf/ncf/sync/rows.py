@@ -1,4 +1,4 @@
-"""One message a step: the layers' gradient, and the gradients of the rows that a rank read.
+"""Exchange the gradients of the rows that a step read.
 
 All ranks sum the same messages in the order of their ranks, so that replicas which were equal
 before a step are equal after it, to the last bit.

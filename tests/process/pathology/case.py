@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from hpcncf_analysis.diagnosis import Cause
+from hpcncf_analysis.diagnosis.evidence import Cause
 
 Label = Cause | Literal["healthy"]
 Need = Literal["two cores", "cpu cgroup", "memory cgroup", "blkio cgroup", "compiler", "gpu"]

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from hpcncf_analysis.diagnosis import CAUSES
+from hpcncf_analysis.diagnosis.evidence import CAUSES
 from pathology.case import Case
 from pathology.suite import Result
 

@@ -11,13 +11,12 @@ import psutil
 import pytest
 from conftest import within
 
-from hpcncf import records
-from hpcncf.monitor.cores import usable_cpus
-from hpcncf.records import Progress
+from hpcncf.monitor.cgroup import usable_cpus
+from hpcncf.records.schema import Progress, now, write
 from pathology.beside import applied, available
 from pathology.case import Beside
 
-LIMITS = "from hpcncf.monitor import cores; print(cores.quota(), cores.memory_limit().value)"
+LIMITS = "from hpcncf.monitor import cgroup; print(cgroup.quota(), cgroup.memory_limit().value)"
 
 
 def children() -> list[psutil.Process]:
@@ -37,12 +36,12 @@ def test_a_neighbour_is_busy_on_its_cpu_and_gone_afterwards(tmp_path: Path) -> N
 def test_a_slowed_rank_is_stopped_again_and_again_and_runs_on_afterwards(tmp_path: Path) -> None:
     """The process looks like one of a rank's: these words, this variable, a run that trains."""
     progress = Progress(
-        run_id="r", attempt=1, updated_at=records.now(), elapsed_s=3.0, phase="training", epoch=0,
+        run_id="r", attempt=1, updated_at=now(), elapsed_s=3.0, phase="training", epoch=0,
         epochs=1, step=1, steps_per_epoch=9, instances_per_s=None, cpu_efficiency=None,
     )  # fmt: skip
     attempt = tmp_path / "runs/r/attempt-1"
     attempt.mkdir(parents=True)
-    records.write(attempt / "progress.json", progress)
+    write(attempt / "progress.json", progress)
     words = [sys.executable, "-c", "while True: pass", "hpcncf.worker", str(tmp_path)]
     with subprocess.Popen(words, env=os.environ | {"RANK": "1"}) as rank:
         process = psutil.Process(rank.pid)

@@ -9,10 +9,10 @@ from pathlib import Path
 import make_results
 import pytest
 
-from hpcncf.jobfile import validated
-from hpcncf.plan import expand
-from hpcncf.spec import JobSpec
-from hpcncf_analysis.diagnosis import CAUSES
+from hpcncf.job.load import validated
+from hpcncf.job.plan import expand
+from hpcncf.job.spec import JobSpec
+from hpcncf_analysis.diagnosis.evidence import CAUSES
 from pathology import matrix, suite
 from pathology.case import DATA, PROGRAMS, Beside, Case, Job, Run
 from pathology.cases import CASES

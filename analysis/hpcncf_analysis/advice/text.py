@@ -1,0 +1,348 @@
+"""The conclusion of a report: one sentence, and the facts behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from hpcncf_analysis import commands
+from hpcncf_analysis.advice.pareto import front
+from hpcncf_analysis.advice.recommend import (
+    Ratio,
+    cpu_models,
+    mostly_disturbed,
+    of_cores,
+    of_speeds,
+    per_core,
+    price,
+    recommended,
+)
+from hpcncf_analysis.advice.remedy import Diagnoses, Named, fewer_cores, hides_need, left, named, of
+from hpcncf_analysis.advice.request import asked, memory
+from hpcncf_analysis.configurations import Configuration, by_series, counted
+from hpcncf_analysis.diagnosis.evidence import Cause
+from hpcncf_analysis.formatting import cores, metric, number, percent, score, times
+from hpcncf_analysis.packing import TITLE, curves
+from hpcncf_analysis.quality import QUALITY_SLACK, best_quality, is_worse, quality_gap, task
+from hpcncf_analysis.scaling import cautions
+
+# More configurations than that are told by their number.
+FEW: Final = 3
+
+
+def idle_cores(one: Configuration) -> list[str]:
+    """What to measure next where much of a single run's cores went unused."""
+    fewer = fewer_cores(one)
+    if fewer is None:
+        return []
+    used = one.median("cores_used") or 0.0
+    return [
+        f"About {cores(round(one.cores - used, 1))} of {counted(one.cores, 'core')} went "
+        f"unused: measure the same with {counted(fewer * one.ranks, 'core')}."
+    ]
+
+
+def against_base(best: Configuration, configurations: Sequence[Configuration]) -> list[str]:
+    series = by_series(configurations).get(best.series, [])
+    if len(series) < 2:
+        return ["It has no other size of its series beside it, so no speed-up is known."]
+    gains = [
+        f"{one.shape} is {times(one.median('speedup'))} as fast "
+        f"({percent(one.median('parallel_efficiency'))} parallel efficiency"
+        f"{_mind(one, series[0])})"
+        for one in series[1:]
+    ]
+    return [f"Against {series[0].label}: {', '.join(gains)}."]
+
+
+def _mind(one: Configuration, base: Configuration) -> str:
+    told = cautions(one, base)
+    return f"; mind: {'; '.join(told)}" if told else ""
+
+
+def cheapest(configurations: Sequence[Configuration]) -> list[str]:
+    priced = [one for one in configurations if one.median("core_s_per_epoch") is not None]
+    if not priced:
+        return []
+    cheapest = min(priced, key=lambda one: one.median("core_s_per_epoch") or 0.0)
+    dearest = max(priced, key=lambda one: one.median("core_s_per_epoch") or 0.0)
+    return [
+        f"Cheapest epoch: {cheapest.label}, {number(cheapest.median('core_s_per_epoch'))} "
+        f"core-seconds; dearest: {dearest.label}, "
+        f"{number(dearest.median('core_s_per_epoch'))}."
+    ]
+
+
+def side_by_side(configurations: Sequence[Configuration]) -> list[str]:
+    """Where packs were measured, that the comparison of single runs does not choose among them."""
+    if not curves(row for one in configurations for row in one.rows):
+        return []
+    return [
+        "This is about what a single run takes and costs; how many together do most is another "
+        f"question: see “{TITLE}”."
+    ]
+
+
+def lower_quality(configurations: Sequence[Configuration]) -> list[str]:
+    """Those below the best of their task by more than the slack: whether chance explains it."""
+    tasks = dict.fromkeys(map(task, configurations))
+    return [
+        fact
+        for each in tasks
+        for fact in _lower_of_task([one for one in configurations if task(one) == each])
+    ]
+
+
+def _lower_of_task(configurations: Sequence[Configuration]) -> list[str]:
+    best = best_quality(configurations)
+    if best is None:
+        return []
+    lower = [one for one in configurations if (quality_gap(one, best) or 0.0) > QUALITY_SLACK]
+    worse = [one for one in lower if is_worse(one, best)]
+    if len(worse) <= FEW:
+        return [_lower(one, best) for one in lower]
+    told = [_lower(one, best) for one in lower if one not in worse]
+    return [_many_worse(worse, best), *told]
+
+
+def _many_worse(worse: Sequence[Configuration], best: Configuration) -> str:
+    scores = [one.median("hr10") or 0.0 for one in worse]
+    return (
+        f"Not recommended, however fast: {len(worse)} configurations reach only HR@10 "
+        f"{score(min(scores))} to {score(max(scores))} against "
+        f"{score(best.median('hr10'))} of {best.label}; the table tells which."
+    )
+
+
+def losses(configurations: Sequence[Configuration]) -> list[str]:
+    """Of a program of the user's, whose quality we do not know: only that speed is not all."""
+    known = [(one.median("loss"), one.label) for one in configurations if one.is_command]
+    told = sorted((loss, label) for loss, label in known if loss is not None)
+    if not told or told[0][0] == told[-1][0]:
+        return []
+    least, most = (f"{metric(loss)} ({label})" for loss, label in (told[0], told[-1]))
+    return [f"Speed alone is compared here; the loss goes from {least} to {most}."]
+
+
+def _lower(one: Configuration, best: Configuration) -> str:
+    reached, rows = score(one.median("hr10")), one.rows[0]["test_rows"]
+    against = f"HR@10 {reached} against {score(best.median('hr10'))} of {best.label}"
+    if is_worse(one, best):
+        return f"Not recommended, however fast: {one.label} reaches only {against}."
+    return f"{one.label} reaches {against}: within chance on {counted(rows, 'test row')}."
+
+
+def nothing(counts: Mapping[str, int]) -> str:
+    total = sum(counts.values())
+    states = ", ".join(f"{number} {state}" for state, number in sorted(counts.items()))
+    return (
+        f"No run is complete yet ({states} of {counted(total, 'run')}): nothing to conclude from. "
+        "`hpcncf status` tells why."
+    )
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The best, and what it is held against."""
+
+    best: Configuration
+    dearest: Configuration
+    quickest: Configuration
+    doubt: str
+    """Why the ratio may be another the next time; empty where it is settled."""
+
+    @property
+    def is_fastest(self) -> bool:
+        return self.best is self.quickest
+
+
+def comparison(
+    best: Configuration, others: Sequence[Configuration], all_of_them: Sequence[Configuration]
+) -> Comparison:
+    """The best against the worst waste, and against the fastest."""
+    dearest, choices = max(others, key=price(others)), front(all_of_them)
+    quickest = choices.fastest.one if choices else best
+    return Comparison(best, dearest, quickest, _doubt(best, dearest, quickest))
+
+
+def _doubt(best: Configuration, dearest: Configuration, quickest: Configuration) -> str:
+    gain = (of_speeds if best is quickest else of_cores)(best, dearest)
+    compared = [best, dearest, *([quickest] if quickest not in (best, dearest) else [])]
+    if len(cpu_models(compared)) > 1:
+        return "these runs had different CPU models"
+    if mostly_disturbed(compared):
+        return "neighbours disturbed most of these runs"
+    return "the repeats' speeds overlap" if gain.overlaps else ""
+
+
+def ask(compared: Comparison, among: Sequence[Configuration]) -> str:
+    """What to ask for, and what that gains."""
+    best, dearest, doubt = compared.best, compared.dearest, compared.doubt
+    told = f"{best.label} {_gain(compared)} {_other(compared)}{_quality(best, dearest)}"
+    settings = asked(best, among)
+    if doubt:
+        return f"Not settled: {doubt}; {told}: repeat before you ask for {settings}."
+    unless = "" if compared.is_fastest else ", unless you need the time"
+    return f"Ask for {settings}{unless}: {told}."
+
+
+def _other(compared: Comparison) -> str:
+    """The dearest of the others, which may cost less than the best all the same."""
+    cost = price([compared.best, compared.dearest])
+    dearer = cost(compared.dearest) > cost(compared.best)
+    return f"{'the dearest, ' if dearer else ''}{compared.dearest.label}"
+
+
+def _gain(compared: Comparison) -> str:
+    best, dearest, doubt = compared.best, compared.dearest, compared.doubt
+    if not compared.is_fastest:
+        return f"gives {_times(of_cores(best, dearest), doubt)} as much per core as"
+    verb = "runs" if best.is_command else "trains"
+    return f"{verb} {_times(of_speeds(best, dearest), doubt)} as fast as"
+
+
+def beside(compared: Comparison) -> list[str]:
+    """How busy the two keep their cores, and what the fastest would cost."""
+    best, dearest = compared.best, compared.dearest
+    return [
+        f"{best.label} keeps {_busy(best)} busy, {dearest.label} {_busy(dearest)}.",
+        f"It is the fastest ({_speed(best)})." if compared.is_fastest else _faster(compared),
+    ]
+
+
+def _faster(compared: Comparison) -> str:
+    best, quickest = compared.best, compared.quickest
+    faster = of_speeds(quickest, best)
+    times = _times(faster, compared.doubt or faster.overlaps)
+    return (
+        f"The fastest is {quickest.label} ({_speed(quickest)}, {times} as fast), which gives "
+        f"{percent(per_core(quickest) / per_core(best))} as much per core."
+    )
+
+
+def _times(ratio: Ratio, doubt: str | bool) -> str:
+    if not doubt or ratio.low is None or ratio.high is None:
+        return times(ratio.value)
+    return f"{times(ratio.low)} to {times(ratio.high)}"
+
+
+def _speed(one: Configuration) -> str:
+    return f"{number(one.speed)} {'runs an hour' if one.by_time else 'instances/s'}"
+
+
+def _busy(one: Configuration) -> str:
+    return f"{percent(one.median('cpu_efficiency'))} of {cores_sentences(one)}"
+
+
+def cores_sentences(one: Configuration) -> str:
+    return counted(one.cores, "core")
+
+
+def _quality(best: Configuration, other: Configuration) -> str:
+    ours, theirs = best.median("hr10"), other.median("hr10")
+    if ours is None or theirs is None:
+        if best.is_command:
+            return ""
+        return ", quality not evaluated"
+    if task(best) != task(other):
+        return ", quality not comparable: evaluated on other candidates or data"
+    return f", {_alike(best, other)} (HR@10 {score(ours)} and {score(theirs)})"
+
+
+def _alike(one: Configuration, other: Configuration) -> str:
+    if abs(quality_gap(one, other) or 0.0) <= QUALITY_SLACK:
+        return "at equal quality"
+    apart = is_worse(one, other) or is_worse(other, one)
+    return "at UNEQUAL quality" if apart else "at a quality within chance"
+
+
+def alone(one: Configuration) -> str:
+    does = "does" if one.by_time else "trains"
+    efficiency = percent(one.median("cpu_efficiency"))
+    return (
+        f"{one.label} {does} {_speed(one)} and keeps {efficiency} of its {cores_sentences(one)} "
+        f"busy{_use(one)}; nothing stands beside it to compare."
+    )
+
+
+def _use(one: Configuration) -> str:
+    return f" ({cores(one.median('cores_used'))} used, {cores(one.median('cores_usable'))} usable)"
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    sentence: str
+    """Where a cause was found, a first sentence with it and what it costs."""
+    facts: list[str]
+    cause: Cause | None = None
+    """That the sentence names."""
+    remedy: str = ""
+    """As the sentence tells it; empty where it tells none."""
+
+
+def conclude(
+    configurations: Sequence[Configuration],
+    counts: Mapping[str, int],
+    diagnoses: Diagnoses | None = None,
+) -> Conclusion:
+    """`counts`: state -> runs."""
+    if not configurations:
+        return Conclusion(nothing(counts), [])
+    found = diagnoses or {}
+    if len(configurations) == 1 and not configurations[0].is_command:
+        return _of_one(configurations[0], found)
+    if all(one.is_command for one in configurations):
+        return _of_commands(configurations, found)
+    return _of_comparable(configurations, found)
+
+
+def _of_commands(configurations: Sequence[Configuration], found: Diagnoses) -> Conclusion:
+    """Compared where all are the same command at different sizes."""
+    judged = [one for one in configurations if not commands.is_short(one)]
+    if len(judged) > 1 and len(commands.by_name(configurations)) == 1:
+        return _of_comparable(judged, found)
+    sentence, told = commands.sentence(configurations), commands.facts(configurations)
+    if len(configurations) == len(judged) == 1:
+        first = named(judged, judged[0], found)
+        return _after(first, sentence, [*told, *_idle_cores(judged[0], found)])
+    return Conclusion(sentence, told)
+
+
+def _of_comparable(configurations: Sequence[Configuration], found: Diagnoses) -> Conclusion:
+    best = recommended(configurations)
+    others = [one for one in configurations if one is not best and one.speed]
+    if best is None:
+        return Conclusion("The completed runs measured no speed: nothing can be compared.", [])
+    if not others:
+        return _of_one(best, found)
+    compared = comparison(best, others, configurations)
+    return _after(
+        named(configurations, best, found),
+        ask(compared, configurations),
+        [
+            *beside(compared),
+            *against_base(best, configurations),
+            *cheapest(configurations),
+            *side_by_side(configurations),
+            *lower_quality(configurations),
+            *losses(configurations),
+            *memory(best),
+            *left(configurations, best, found),
+        ],
+    )
+
+
+def _of_one(one: Configuration, found: Diagnoses) -> Conclusion:
+    told = [*_idle_cores(one, found), *memory(one)]
+    return _after(named([one], one, found), alone(one), told)
+
+
+def _idle_cores(one: Configuration, found: Diagnoses) -> list[str]:
+    return [] if hides_need(of(one, found)) else idle_cores(one)
+
+
+def _after(first: Named | None, sentence: str, told: list[str]) -> Conclusion:
+    if first is None:
+        return Conclusion(sentence, told)
+    return Conclusion(f"{first.sentence} {sentence}", told, first.cause, first.remedy)

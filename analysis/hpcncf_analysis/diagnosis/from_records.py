@@ -1,0 +1,181 @@
+"""Evidence from a run's records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import mul
+from typing import Any
+
+from hpcncf.collect.resource_columns import elapsed, memory_peak, usable
+from hpcncf.collect.training_columns import (
+    efficiency_in_training,
+    memory_growth,
+    others_cores,
+    ratio,
+)
+from hpcncf.records.schema import NodeRecord, RankRecord, TrainingRecord
+from hpcncf_analysis.diagnosis.evidence import CoreCounts, Evidence
+from hpcncf_analysis.diagnosis.rules_cores import gpus
+from hpcncf_analysis.diagnosis.rules_time import Steps, of_rank, running, times, together
+
+
+def evidence(ranks: Sequence[RankRecord], nodes: Sequence[NodeRecord]) -> Evidence:
+    """Of one attempt at one run; `ranks` are not empty."""
+    assert ranks
+    parts = [of_rank(record) for record in ranks]
+    efficiency = efficiency_in_training(ranks, nodes)
+    allocated = sum(record.cores.allocated for record in ranks)
+    cpu_s = sum(record.cpu.user_s + record.cpu.system_s for record in ranks)
+    elapsed_s = elapsed(ranks)
+    return Evidence(
+        run_id=ranks[0].run_id,
+        elapsed_s=elapsed_s,
+        cores=CoreCounts(allocated, usable(ranks), ratio(cpu_s, elapsed_s)),
+        ranks=tuple(map(times, ranks, parts)),
+        world_size=ranks[0].world_size,
+        used_in_training=None if efficiency is None else efficiency * allocated,
+        affinity_changed=any(record.cores.affinity_changed for record in ranks),
+        failed=_failed(ranks),
+        **_settings(ranks[0]),
+        **_spent(ranks, elapsed_s),
+        **together(parts),
+        **_tables(ranks[0], parts[0]),
+        **_of_nodes(nodes, ranks),
+    )
+
+
+def _failed(ranks: Sequence[RankRecord]) -> str | None:
+    for record in ranks:
+        if record.outcome != "completed":
+            error = record.error or {}
+            why = f": {error['type']}: {error['message']}" if "message" in error else ""
+            return f"rank {record.rank} {record.outcome}{why}"
+    return None
+
+
+def _settings(first: RankRecord) -> dict[str, Any]:
+    training = first.run.get("training") or {}
+    loads = training.get("loader", "vectorized") not in ("vectorized", "device")
+    return {
+        "trained": first.training is not None,
+        "training": training,
+        "resources": first.run.get("resources") or {},
+        "threads": first.training.threads if first.training else None,
+        **(_epochs(first.training) if first.training else {}),
+        "workers": int(training.get("num_workers") or 0) if loads else 0,
+    }
+
+
+def _epochs(record: TrainingRecord) -> dict[str, Any]:
+    own = [epoch for epoch in record.epochs if epoch.epoch >= (record.resumed_epoch or 0)]
+    return {
+        "epochs": len(own),
+        "first_batch_s": sum(epoch.first_batch_s for epoch in own),
+        "running_step": running(record),
+        "parameters": record.parameters,
+    }
+
+
+def _spent(ranks: Sequence[RankRecord], elapsed_s: float) -> dict[str, Any]:
+    involuntary = sum(record.cpu.context_switches_involuntary for record in ranks)
+    limits = [record.memory.limit_mib for record in ranks if record.memory.limit_mib]
+    return {
+        "runnable": _sum(record.cpu.runnable_mean for record in ranks),
+        "runqueue_s": _sum(record.cpu.runqueue_s for record in ranks),
+        "involuntary_per_s": involuntary / elapsed_s if elapsed_s > 0 else None,
+        "throttled_s": _max(record.cpu.throttled_s for record in ranks),
+        "children_s": _sum(record.cpu.children_s for record in ranks),
+        "read_mib": _sum(record.io.read_mib for record in ranks),
+        "iowait_s": _sum(record.cpu.iowait_s for record in ranks),
+        "blocked_s": _sum(record.io.blocked_s for record in ranks),
+        "system_s": sum(record.cpu.system_s for record in ranks),
+        "major_faults": _sum(record.memory.major_faults for record in ranks),
+        "memory_peak_mib": memory_peak(ranks),
+        "memory_limit_mib": min(limits, default=None),
+        "memory_pressure_s": _max(record.memory.pressure_s for record in ranks),
+        "swap_peak_mib": _sum(record.memory.swap_peak_mib for record in ranks),
+    }
+
+
+def _sum(values: Iterable[float | None]) -> Any:
+    """None unless every rank tells."""
+    told = list(values)
+    return None if None in told else sum(value for value in told if value is not None)
+
+
+def _max(values: Iterable[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+def _tables(first: RankRecord, told: Steps) -> dict[str, Any]:
+    """Rows that a step reads and rows there are; where an older record does not tell, estimated."""
+    read, there = told.rows_per_step, told.table_rows
+    estimated = first.training is not None and (read is None or there is None)
+    if estimated and first.training:
+        read, there = estimated_rows(first.run, first.training)
+    return {
+        "rows_per_step": read,
+        "table_rows": None if there is None else int(there),
+        "rows_estimated": estimated and read is not None,
+        **_sync(first.training),
+    }
+
+
+def _sync(record: TrainingRecord | None) -> dict[str, Any]:
+    told = record.sync if record else None
+    if record is None or told is None:
+        return {}
+    steps = record.counted_steps
+    return {
+        "sync_how": told.how,
+        "sync_over": told.over,
+        "sync_bytes_per_step": told.bytes / steps if steps else None,
+    }
+
+
+def estimated_rows(
+    run: Mapping[str, Any], record: TrainingRecord
+) -> tuple[float | None, float | None]:
+    """Rows a step reads at most, and rows of the tables, from the settings, for older records.
+
+    A batch of B positives with n negatives each reads B users and B (1 + n) items at most; the
+    tables have the parameters that are not the layers', whose context columns are not known here:
+    a few rows too many.
+    """
+    model, training = run.get("model"), run.get("training")
+    if not model or not training:
+        return None, None
+    width = model["gmf_width"] + model["mlp_width"]
+    inputs, layers = 2 * model["mlp_width"], 0
+    for output in model["layers"]:
+        layers, inputs = layers + (inputs + 1) * output, output
+    rows = (record.parameters - layers) / width
+    world = _world_size(run)
+    batch = training.get("batch_size_per_rank") or (
+        (training.get("global_batch_size") or 256) / world
+    )
+    return min(rows, batch * (2 + training["negatives"])), rows
+
+
+def _world_size(run: Mapping[str, Any]) -> int:
+    resources = run.get("resources") or {}
+    return int(resources.get("nodes", 1) * resources.get("tasks_per_node", 1))
+
+
+def _of_nodes(nodes: Sequence[NodeRecord], ranks: Sequence[RankRecord]) -> dict[str, Any]:
+    return {
+        "others_cores": others_cores(nodes),
+        "memory_growth_mib": memory_growth(nodes),
+        "steal": _mean(nodes, lambda node: node.steal),
+        "gpus": gpus(nodes, ranks),
+    }
+
+
+def _mean(
+    nodes: Sequence[NodeRecord], series: Callable[[NodeRecord], Sequence[float]]
+) -> float | None:
+    """Over the windows, by their lengths."""
+    length_s = sum(sum(node.length_s) for node in nodes)
+    if length_s <= 0:
+        return None
+    return sum(sum(map(mul, series(node), node.length_s)) for node in nodes) / length_s

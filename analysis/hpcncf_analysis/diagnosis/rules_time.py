@@ -1,0 +1,177 @@
+"""Rules on a step's own work, and the phases of each rank."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from statistics import median
+from typing import Any, Final
+
+from hpcncf.collect.resource_columns import TIMED, is_number, phases
+from hpcncf.records.schema import RankRecord, TrainingRecord
+from hpcncf_analysis.diagnosis import thresholds
+from hpcncf_analysis.diagnosis.evidence import Evidence, Finding, Gain, RankTimes
+from hpcncf_analysis.diagnosis.expected_gain import applied, exchanged_rows, rowwise
+from hpcncf_analysis.formatting import number, percent
+
+# Engines whose step costs what its rows cost.
+OF_ROWS: Final = frozenset({"rowwise", "native"})
+
+
+def dense_optimizer(evidence: Evidence) -> Finding | None:
+    """The optimiser's time goes to rows that the step did not read: the share it could save."""
+    read, there = evidence.rows_per_step, evidence.table_rows
+    if not read or not there or read / there > thresholds.SPARSE or _walks_few(evidence):
+        return None
+    share = evidence.of_time("optimizer") * (1 - read / there)
+    if not evidence.worth(share):
+        return None
+    bound = "at most " if evidence.rows_estimated else ""
+    return Finding(
+        "dense_optimizer",
+        share,
+        "time",
+        (
+            f"the optimiser takes {percent(evidence.phases['optimizer'])} of a step",
+            f"a step reads {bound}{number(read)} of {number(there)} embedding rows, "
+            f"{_percent(read / there)}",
+        ),
+        "Update only the rows that a step read"
+        + (
+            ": training.engine rowwise gives the same mathematics, native the same in one compiled "
+            "step."
+            if evidence.trained
+            else ": sparse gradients with an optimiser for them."
+        ),
+        _changes(evidence),
+        _gain(evidence) if evidence.trained else None,
+    )
+
+
+def _percent(share: float) -> str:
+    return percent(share) if share >= 0.01 else f"{100 * share:.2g} %"
+
+
+def _walks_few(evidence: Evidence) -> bool:
+    """Whether the step already touches its own rows only, or weight decay asks for all of them."""
+    told = evidence.training
+    return told.get("engine") in OF_ROWS or bool(told.get("sparse") or told.get("weight_decay"))
+
+
+def _gain(evidence: Evidence) -> Gain:
+    told = rowwise if evidence.world_size == 1 else exchanged_rows
+    return told(evidence)
+
+
+def _changes(evidence: Evidence) -> dict[str, Any]:
+    rows = {"sync": "rows"} if evidence.world_size > 1 else {}
+    return applied(evidence, engine="rowwise", **rows)
+
+
+FEW: Final = 10
+"""Sums of steps below which their median is that of single ones."""
+SECONDS: Final = ("startup_s", "training_s", "evaluation_s", "checkpoint_s")
+
+
+@dataclass(frozen=True)
+class Steps:
+    """One rank's; None where it does not tell."""
+
+    phases_s: Mapping[str, float]
+    """By the phase's name; of the counted steps."""
+    seconds: Mapping[str, float | None]
+    instances: float | None
+    steps: float | None
+    rows_per_step: float | None
+    table_rows: float | None
+
+    @property
+    def steps_s(self) -> float:
+        return sum(self.phases_s.values())
+
+
+def of_rank(record: RankRecord) -> Steps:
+    return _trained(record.training) if record.training else _reported(record)
+
+
+def _trained(record: TrainingRecord) -> Steps:
+    return Steps(
+        phases_s={name.removesuffix("_s"): getattr(record.phases, name) for name in TIMED},
+        seconds={name: getattr(record, name) for name in SECONDS},
+        instances=record.counted_instances,
+        steps=record.counted_steps,
+        rows_per_step=record.rows_per_step,
+        table_rows=record.table_rows,
+    )
+
+
+def _reported(record: RankRecord) -> Steps:
+    phases_s = phases(record.reported)
+    numbers = {
+        name: float(value)
+        for name, value in record.reported.items()
+        if is_number(value) and value >= 0
+    }
+    seconds = {name: numbers.get(name) for name in SECONDS}
+    if phases_s:
+        seconds["training_s"] = sum(phases_s.values())
+    if record.run.get("training"):
+        seconds["startup_s"] = record.elapsed_s  # a training that ended before its first step
+    return Steps(
+        phases_s={name.removesuffix("_s"): value for name, value in phases_s.items()},
+        seconds=seconds,
+        instances=numbers.get("instances"),
+        steps=numbers.get("steps"),
+        rows_per_step=numbers.get("rows_per_step"),
+        table_rows=numbers.get("table_rows"),
+    )
+
+
+def times(record: RankRecord, steps: Steps) -> RankTimes:
+    known = steps.steps_s > 0
+    return RankTimes(
+        rank=record.rank,
+        node=record.node,
+        steps_s=steps.steps_s if known else None,
+        sync_s=steps.phases_s.get("sync") if known else None,
+        instances=None if steps.instances is None else int(steps.instances),
+        cpu_s=record.cpu.user_s + record.cpu.system_s,
+    )
+
+
+def together(parts: Sequence[Steps]) -> dict[str, Any]:
+    """The slowest rank's seconds, and the phases' shares of all ranks' steps."""
+    whole = sum(part.steps_s for part in parts)
+    names = sorted({name for part in parts for name in part.phases_s})
+    phases = {name: sum(part.phases_s.get(name, 0.0) for part in parts) for name in names}
+    counted = [part.steps for part in parts if part.steps is not None]
+    return {
+        **{name: _longest(parts, name) for name in SECONDS},
+        "phases": {name: value / whole for name, value in phases.items()} if whole > 0 else {},
+        "counted_steps": int(max(counted)) if counted else None,
+    }
+
+
+def running(record: TrainingRecord) -> float | None:
+    """A step that is not an epoch's first, over the mean of the counted ones, warm-up left out.
+
+    The median of the sums in the record that hold no first step; None where fewer than `FEW` do.
+    """
+    if not record.epochs or not record.counted_steps or record.counted_s <= 0:
+        return None
+    every, an_epoch = record.batches.every, record.epochs[0].steps
+    done = record.resumed_step or 0
+    apart = [
+        seconds / every
+        for at, seconds in zip(count(0, every), record.batches.seconds, strict=False)
+        if at >= max(1, record.warmup_steps) and -(at + done) % an_epoch >= every
+    ]
+    if len(apart) < FEW:
+        return None
+    return median(apart) * record.counted_steps / record.counted_s
+
+
+def _longest(parts: Sequence[Steps], name: str) -> float | None:
+    known = [value for part in parts if (value := part.seconds[name]) is not None]
+    return max(known, default=None)

@@ -1,0 +1,213 @@
+"""Read summaries of LSF and PBS."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from hpcncf_analysis.explain.parsers import Job, mebibytes, number, seconds, share, whole
+
+# Source: IBM Spectrum LSF 10.1 command reference, bjobs ("CPU AVERAGE EFFICIENCY", since Fix
+# Pack 14)
+# and lsb.params, CPU_PEAK_SAMPLE_DURATION (a peak is of 60 s unless the site says otherwise).
+# The
+# report is what LSF mails or appends to the output file: "Resource usage summary:".
+
+NOTHING_ASKED: Final = "LSF writes MEM Efficiency 0.00% where the job asked for no memory"
+NOT_YET: Final = "LSF has not looked at it yet: its CPU peak is over 0 seconds"
+DERIVED: Final = "the number of cores is CPU PEAK over CPU PEAK EFFICIENCY: the text has none"
+
+_JOB: Final = re.compile(r"^[ \t]*(?:Subject: )?Job <?(\d+(?:\[\d+\])?)[>:]", re.MULTILINE)
+_AVERAGE: Final = r"CPU average efficiency\s*:\s*(\d+(?:\.\d+)?\s?%)"
+_PEAK: Final = r"CPU peak efficiency\s*:\s*(\d+(?:\.\d+)?\s?%)"
+_TELLS: Final = (_AVERAGE, r"Resource usage summary:", r"The CPU time used is")
+# Where the number of cores stands, the most certain first.
+_SLOTS: Final = (
+    r"Allocated (\d+) Slot",
+    r"Started (\d+) (?:Task|Processor)",
+    r"#BSUB\s+-n\s+(\d+)",
+    r"\b(\d+) (?:Task\(s\)|Processors Requested)",
+    r"\b(\d+) (?:cores|slots|CPUs|processors)\b",
+)
+_LIMIT: Final = (r"RUNLIMIT\s+(\d+(?:\.\d+)?) min", r"#BSUB\s+-W\s+(\d+(?::\d+)?)")
+_STATES: Final = (
+    (r"\b(TERM_[A-Z]+)\b", ""),
+    (r"Status <(\w+)>", ""),
+    (r"Successfully completed", "DONE"),
+    (r"Done successfully", "DONE"),
+    (r"Exited with exit code", "EXIT"),
+)
+
+
+def read_lsf(text: str) -> list[Job]:
+    return [
+        _job(job_id, block)
+        for job_id, block in _blocks(_unfolded(text))
+        if any(re.search(told, block, re.IGNORECASE) for told in _TELLS)
+    ]
+
+
+def _unfolded(text: str) -> str:
+    """bjobs -l breaks lines anywhere, and begins their rest with 21 blanks."""
+    return re.sub(r"\r?\n {21}(?=\S)", "", text)
+
+
+def _blocks(text: str) -> Iterator[tuple[str, str]]:
+    starts = list(_JOB.finditer(text))
+    if not starts or not text[: starts[0].start()].isspace():
+        yield "", text[: starts[0].start()] if starts else text
+    for number_, start in enumerate(starts):
+        end = starts[number_ + 1].start() if number_ + 1 < len(starts) else len(text)
+        yield start[1], text[start.start() : end]
+
+
+def _job(job_id: str, block: str) -> Job:
+    average, peak = share(_first(block, _AVERAGE)), share(_first(block, _PEAK))
+    cores, how = _cores(block, peak)
+    watched_s = number(_first(block, r"CPU peak duration\s*:\s*(\d+)"))
+    memory, asked = _memory(block, "Max Mem(?:ory)?"), _memory(block, "Total Requested Memory")
+    told = share(_first(block, r"MEM Efficiency\s*:\s*(\d+(?:\.\d+)?\s?%)"))
+    notes = (
+        how,
+        watched_s == 0 and NOT_YET,
+        told == 0 and bool(memory) and NOTHING_ASKED,
+    )
+    return Job(
+        source="LSF",
+        id=job_id,
+        state=_state(block),
+        exit_code=whole(_first(block, r"Exited with exit code (\d+)")),
+        cores=cores,
+        elapsed_s=_elapsed(block),
+        limit_s=_limit(block),
+        cpu_s=_cpu(block),
+        told_efficiency=None if watched_s == 0 and not average else average,
+        peak_efficiency=peak or None,
+        memory_mib=memory,
+        memory_asked_mib=asked,
+        told_memory_efficiency=told or None,
+        notes=tuple(note for note in notes if note),
+    )
+
+
+def _first(text: str, pattern: str) -> str:
+    found = re.search(pattern, text, re.IGNORECASE)
+    return found[1] if found else ""
+
+
+def _cores(block: str, peak: float | None) -> tuple[int | None, str]:
+    for pattern in _SLOTS:
+        if cores := whole(_first(block, pattern)):
+            return cores, ""
+    ran_on = block.partition("executed on host(s)")[2].partition("Your job looked like")[0]
+    if slots := sum(map(int, re.findall(r"<(\d{1,6})\*[\w.-]+>", ran_on))):
+        return slots, ""
+    at_once = number(_first(block, r"CPU peak\s*:\s*(\d+(?:\.\d+)?)"))
+    if at_once and peak:
+        return max(round(at_once / peak), 1), DERIVED
+    return None, ""
+
+
+def _state(block: str) -> str:
+    for pattern, word in _STATES:
+        if found := re.search(pattern, block):
+            return word or found[1]
+    return ""
+
+
+def _cpu(block: str) -> float | None:
+    return number(
+        _first(block, r"CPU time\s*:\s*(\d+(?:\.\d+)?)\s*sec")
+        or _first(block, r"The CPU time used is (\d+(?:\.\d+)?) seconds")
+    )
+
+
+def _elapsed(block: str) -> float | None:
+    """The report's run time, or bhist's column RUN."""
+    states = r"PEND\s+PSUSP\s+RUN\s+USUSP\s+SSUSP\s+UNKWN\s+TOTAL\s+\d+\s+\d+\s+(\d+)"
+    return number(_first(block, r"Run time\s*:\s*(\d+)\s*sec") or _first(block, states))
+
+
+def _limit(block: str) -> float | None:
+    """Minutes, or hours and minutes."""
+    for pattern in _LIMIT:
+        text = _first(block, pattern)
+        if text:
+            return seconds(f"{text}:00") if ":" in text else 60 * (number(text) or 0) or None
+    return None
+
+
+def _memory(block: str, name: str) -> float | None:
+    return mebibytes(_first(block, rf"{name}\s*:\s*(\d+(?:\.\d+)?\s*[KMGT]\w*)"))
+
+
+# Source: the PBS Professional user's guide and `qstat(1B)`, `pbs_job_attributes(7B)`; Torque's
+# manual
+# (`nodes=1:ppn=16`). `cpupercent` is left out: each host's PBS smooths it, and it is no mean.
+
+ONLY_MOTHER: Final = (
+    "PBS counts what runs under its own daemons: processes that ssh or another launcher started "
+    "on further nodes are missing"
+)
+
+
+def read_pbs(text: str) -> list[Job]:
+    return [
+        _job_pbs(job_id, _told(block, "resources_used"), _told(block, "Resource_List"), block)
+        for job_id, block in _blocks_pbs(text.replace("\n\t", ""))
+        if "resources_used" in block
+    ]
+
+
+def _blocks_pbs(text: str) -> Iterator[tuple[str, str]]:
+    parts = re.split(r"^[ \t]*Job Id:[ \t]*(\S+)", text, flags=re.MULTILINE)
+    yield "", parts[0]
+    yield from zip(parts[1::2], parts[2::2], strict=True)
+
+
+def _told(block: str, attribute: str) -> dict[str, str]:
+    """Resource -> its value, of `resources_used.mem = 5944kb` and the like."""
+    return dict(re.findall(rf"\b{attribute}\.(\w+)\s*=\s*([^\s,]+)", block))
+
+
+def _job_pbs(job_id: str, used: Mapping[str, str], asked: Mapping[str, str], block: str) -> Job:
+    state = re.search(r"\bjob_state\s*=\s*(\w)", block)
+    nodes = whole(asked.get("nodect", ""))
+    return Job(
+        source="PBS",
+        id=job_id,
+        state=state[1] if state else "",
+        exit_code=whole(_exit(block)),
+        nodes=nodes,
+        cores=_cores_pbs(used, asked),
+        elapsed_s=seconds(used.get("walltime", "")),
+        limit_s=seconds(asked.get("walltime", "")),
+        cpu_s=seconds(used.get("cput", "")),
+        memory_mib=mebibytes(used.get("mem", "")),
+        memory_asked_mib=mebibytes(asked.get("mem", "")),
+        notes=(ONLY_MOTHER,) if nodes and nodes > 1 else (),
+    )
+
+
+def _exit(block: str) -> str:
+    """Below 0 it is PBS's own reason, and no exit code."""
+    found = re.search(r"\bExit_status\s*=\s*(\d+)", block)
+    return found[1] if found else ""
+
+
+def _cores_pbs(used: Mapping[str, str], asked: Mapping[str, str]) -> int | None:
+    for told in (asked.get("ncpus", ""), used.get("ncpus", "")):
+        if cores := whole(told):
+            return cores
+    chunks = re.split(r"\+", asked.get("select", "") or asked.get("nodes", ""))
+    return sum(map(_of_chunk, chunks)) or None
+
+
+def _of_chunk(chunk: str) -> int:
+    """`2:ncpus=16`, `1:ppn=16`, `node07:ppn=4`, `3`; 0 for one that has neither."""
+    each = re.search(r"(?:ncpus|ppn)=(\d{1,6})", chunk)
+    count = re.match(r"(\d{1,6})(?::|$)", chunk)
+    if not each and not count:
+        return 0
+    return (int(count[1]) if count else 1) * (int(each[1]) if each else 1)

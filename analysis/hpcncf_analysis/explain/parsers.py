@@ -1,0 +1,516 @@
+"""Read summaries of seff, reportseff, sacct and job logs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from math import isfinite
+from typing import Final, NamedTuple
+
+from hpcncf.slurm import query
+
+_MIB: Final = {"": 2**-20, "K": 2**-10, "M": 1.0, "G": 2.0**10, "T": 2.0**20, "P": 2.0**30}
+_MEMORY: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGTP]?)(?:i?B|bytes?|b)?", re.IGNORECASE)
+# As a locale with a decimal comma writes a share: Perl's and LSF's printf follow LC_NUMERIC.
+COMMA: Final = re.compile(r"\b\d+,\d{1,2}\s?%")
+
+
+def number(text: str) -> float | None:
+    """No sign, no exponent: none of the schedulers writes one."""
+    if not re.fullmatch(r"\d+(?:\.\d+)?", text):
+        return None
+    value = float(text)
+    return value if isfinite(value) else None
+
+
+def whole(text: str) -> int | None:
+    """A count of cores or nodes, at least 1; `-5` or `4G` is none."""
+    return int(text) if re.fullmatch(r"0*[1-9]\d{0,8}", text) else None
+
+
+def share(text: str) -> float | None:
+    """`20.00%` or `20.00 %`: 0.2. May exceed 1, as efficiencies do."""
+    found = re.match(r"\s*(\d+(?:\.\d+)?)\s?%", text)
+    value = number(found[1]) if found else None
+    return None if value is None else value / 100
+
+
+def mebibytes(text: str) -> float | None:
+    """`153364K`, `4.00 GB`, `982 Mbytes`, `16777216kb`; a bare number is bytes, as in Slurm, PBS.
+
+    All of them count in powers of 1024.
+    """
+    found = _MEMORY.fullmatch(text.strip())
+    value = number(found[1]) if found else None
+    return None if found is None or value is None else value * _MIB[found[2].upper()]
+
+
+def seconds(text: str) -> float | None:
+    """Slurm's and PBS's `[DD-][[HH:]MM:]SS[.mmm]`; None for UNLIMITED, say."""
+    value = query.seconds(text) if ":" in text else number(text)
+    return value if value is not None and isfinite(value) else None
+
+
+# Source: the sacct manual (`--parsable` ends a line with its delimiter, `--parsable2` does not;
+# else
+# columns stand under dashes and a cell that was cut ends in `+`), reportseff's README.
+
+Row = dict[str, str]
+Cut = Callable[[str], list[str]]
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_DASHES = re.compile(r"\s*-{2,}(?:\s+-+)*\s*")
+
+
+def rows(text: str, is_header: Callable[[Sequence[str]], bool]) -> Iterator[Row]:
+    """Each line under such a header, by column, to the next empty line.
+
+    Lines of another number of cells are passed over: a name with a `|` in it, a node's own line.
+    """
+    lines = [_COLOUR.sub("", line) for line in text.splitlines()]
+    cut: Cut = str.split
+    names: list[str] = []
+    for line, following in zip_longest(lines, lines[1:], fillvalue=""):
+        here = _cut(line, following)
+        if is_header(here(line)):
+            cut, names = here, here(line)
+        elif not line.strip():
+            names = []
+        elif names and len(cells := cut(line)) == len(names) and not _DASHES.fullmatch(line):
+            yield dict(zip(names, cells, strict=True))
+
+
+def _cut(line: str, dashes: str) -> Cut:
+    if "|" in line:
+        # `--parsable2` ends a line with `|` where its last cell is empty.
+        return _piped_to_the_end if line.rstrip().endswith("|") else _piped
+    if _DASHES.fullmatch(dashes):
+        spans = [found.span() for found in re.finditer("-+", dashes)]
+        return lambda text: _under(spans, text)
+    return str.split
+
+
+def _piped(line: str) -> list[str]:
+    return [cell.strip() for cell in line.split("|")]
+
+
+def _piped_to_the_end(line: str) -> list[str]:
+    return _piped(line.rstrip().removesuffix("|"))
+
+
+def _under(spans: Sequence[tuple[int, int]], line: str) -> list[str]:
+    """The last cell to the line's end."""
+    ends = [end for _, end in spans[:-1]] + [max(len(line), 1)]
+    return [line[start:end].strip() for (start, _), end in zip(spans, ends, strict=True)]
+
+
+# Words of Slurm, LSF and PBS (qstat's letters) for a job that has not ended.
+WAITING: Final = ("PENDING", "PEND", "Q", "H", "W")
+AT_WORK: Final = ("RUNNING", "RUN", "R", "COMPLETING", "SUSPENDED", "SSUSP", "USUSP", "S", "E")
+# Words for one that ended because something was too small.
+OUT_OF_MEMORY: Final = ("OUT_OF_MEMORY", "TERM_MEMLIMIT")
+OUT_OF_TIME: Final = ("TIMEOUT", "TERM_RUNLIMIT")
+# qstat's letters (qstat(1B), "Job states"; C is Torque's).
+LETTERS: Final = {
+    "B": "begun",
+    "C": "completed",
+    "E": "exiting",
+    "F": "finished",
+    "H": "held",
+    "Q": "queued",
+    "R": "running",
+    "S": "suspended",
+    "W": "waiting",
+    "X": "finished",
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """None is what the text does not say."""
+
+    source: str
+    """`seff`, `reportseff`, `sacct`, `LSF`, `PBS` or `log`."""
+    id: str = ""
+    state: str = ""
+    """The scheduler's own word, without what follows it."""
+    exit_code: int | None = None
+    """As the scheduler tells it; of one that a signal ended, its number and 128 (PBS: 256)."""
+    nodes: int | None = None
+    cores: int | None = None
+    elapsed_s: float | None = None
+    limit_s: float | None = None
+    cpu_s: float | None = None
+    """User and system, of all its processes."""
+    told_efficiency: float | None = None
+    """As the text says it, 0 to 1."""
+    peak_efficiency: float | None = None
+    """Of its busiest moment; only LSF tells."""
+    memory_mib: float | None = None
+    memory_asked_mib: float | None = None
+    told_memory_efficiency: float | None = None
+    told_time_efficiency: float | None = None
+    notes: tuple[str, ...] = ()
+    """What makes these figures worth less, in words."""
+
+    @property
+    def efficiency(self) -> float | None:
+        """CPU seconds / (elapsed x cores), as seff; as the text tells it where it does."""
+        if self.told_efficiency is not None:
+            return self.told_efficiency
+        if self.cpu_s is None or not self.elapsed_s or not self.cores:
+            return None
+        return self.cpu_s / (self.elapsed_s * self.cores)
+
+    @property
+    def cores_used(self) -> float | None:
+        """CPU seconds / elapsed, on average."""
+        if self.cpu_s is not None and self.elapsed_s:
+            return self.cpu_s / self.elapsed_s
+        if self.told_efficiency is not None and self.cores:
+            return self.told_efficiency * self.cores
+        return None
+
+    @property
+    def cores_at_peak(self) -> float | None:
+        if self.peak_efficiency is None or not self.cores:
+            return None
+        return self.peak_efficiency * self.cores
+
+    @property
+    def memory_efficiency(self) -> float | None:
+        if self.told_memory_efficiency is not None:
+            return self.told_memory_efficiency
+        if self.memory_mib is None or not self.memory_asked_mib:
+            return None
+        return self.memory_mib / self.memory_asked_mib
+
+    @property
+    def time_efficiency(self) -> float | None:
+        if self.told_time_efficiency is not None:
+            return self.told_time_efficiency
+        return self.elapsed_s / self.limit_s if self.elapsed_s and self.limit_s else None
+
+    @property
+    def core_hours_idle(self) -> float | None:
+        """Core-hours reserved and not used, at least 0."""
+        if self.efficiency is None or not self.cores or not self.elapsed_s:
+            return None
+        return max(1 - self.efficiency, 0.0) * self.cores * self.elapsed_s / 3600
+
+    @property
+    def state_told(self) -> str:
+        """In a word that a reader knows."""
+        return LETTERS.get(self.state, self.state)
+
+    @property
+    def is_waiting(self) -> bool:
+        return self.state in WAITING
+
+    @property
+    def is_at_work(self) -> bool:
+        return self.state in AT_WORK
+
+
+# Source: contribs/seff/seff in Slurm's repository, its print statements. `Cores per node` is
+# cut to a
+# whole number there, so the cores come from core-walltime over wall-clock time where both are
+# told.
+
+ONLY_ENDED: Final = (
+    "seff reads Slurm's accounting, which counts the steps that have ended: of a running job "
+    "it tells too little, and that is left out"
+)
+
+LONGEST: Final = 300
+
+
+def read_seff(text: str) -> list[Job]:
+    """Every `Job ID:` block that says more than its id."""
+    return [_job(told) for told in _blocks(text) if len(told) > 2]
+
+
+def _blocks(text: str) -> Iterator[dict[str, str]]:
+    told: dict[str, str] = {}
+    for line in text.splitlines():
+        # A longer line is none of seff's, and matching it would take its length squared.
+        found = re.match(r"\s*([A-Z][A-Za-z/ -]*?)\s*:\s+(\S.*?)\s*$", line[:LONGEST])
+        if found and found[1] == "Job ID":
+            yield told
+            told = {"Job ID": found[2]}
+        elif found and told:
+            told.setdefault(found[1], found[2])
+        elif told and "Efficiency not available" in line:
+            told["CPU Efficiency"] = "not available"
+    yield told
+
+
+def _job(told: Mapping[str, str]) -> Job:
+    state = told.get("State", "").split()
+    elapsed_s = seconds(told.get("Job Wall-clock time", ""))
+    _, _, asked = told.get("Memory Efficiency", "").partition(" of ")
+    estimated = "estimated" in told.get("Memory Utilized", "")
+    word = state[0] if state else ""
+    used = Used() if word == "RUNNING" else _used(told)
+    return Job(
+        source="seff",
+        id=told.get("Array Job ID", told["Job ID"]),
+        state=word,
+        exit_code=whole(_exit(told.get("State", ""))),
+        nodes=whole(told.get("Nodes", "1")),
+        cores=_cores(told, elapsed_s),
+        elapsed_s=elapsed_s,
+        cpu_s=used.cpu_s,
+        told_efficiency=used.efficiency,
+        memory_mib=used.memory_mib,
+        memory_asked_mib=mebibytes(asked.split("(")[0]),
+        told_memory_efficiency=used.memory_efficiency,
+        notes=(
+            *([ONLY_ENDED] if word == "RUNNING" else []),
+            *(["seff calls its memory an estimate"] if estimated else []),
+        ),
+    )
+
+
+def _exit(state: str) -> str:
+    found = re.search(r"\(exit code (\d+)\)", state)
+    return found[1] if found else ""
+
+
+class Used(NamedTuple):
+    cpu_s: float | None = None
+    efficiency: float | None = None
+    memory_mib: float | None = None
+    memory_efficiency: float | None = None
+
+
+def _used(told: Mapping[str, str]) -> Used:
+    return Used(
+        seconds(told.get("CPU Utilized", "")),
+        share(told.get("CPU Efficiency", "")),
+        mebibytes(told.get("Memory Utilized", "").split("(")[0]),
+        share(told.get("Memory Efficiency", "")),
+    )
+
+
+def _cores(told: Mapping[str, str], elapsed_s: float | None) -> int | None:
+    walltime = re.search(r"of (\S+) core-walltime", told.get("CPU Efficiency", ""))
+    reserved_s = seconds(walltime[1]) if walltime else None
+    if reserved_s and elapsed_s:
+        return round(reserved_s / elapsed_s)
+    if "Cores" in told:
+        return whole(told["Cores"])
+    nodes, each = whole(told.get("Nodes", "1")), whole(told.get("Cores per node", ""))
+    return nodes * each if nodes and each else None
+
+
+# Source: reportseff's README (its columns since 1.0: JobID, State, Elapsed, TimeEff, CPUEff,
+# MemEff;
+# before that Name, State, Time, CPU, Memory); `---` where it does not know. `--format` may add
+# sacct's columns.
+
+BEFORE: Final = ["Name", "State", "Time", "CPU", "Memory"]
+_NOW: Final = dict(zip(BEFORE, ("JobID", "State", "Elapsed", "CPUEff", "MemEff"), strict=True))
+
+
+def read_reportseff(text: str) -> list[Job]:
+    return [
+        _job_reportseff(row) for row in rows(text, _is_header) if any(map(str.isdigit, _id(row)))
+    ]
+
+
+def _is_header(names: Sequence[str]) -> bool:
+    return list(names) == BEFORE or ("CPUEff" in names and "JobID" in names)
+
+
+def _id(row: Row) -> str:
+    return row.get("JobID") or row.get("Name", "")
+
+
+def _job_reportseff(row: Row) -> Job:
+    told = {_NOW.get(name, name): cell for name, cell in row.items()}
+    state = told.get("State", "").split()
+    return Job(
+        source="reportseff",
+        id=told["JobID"],
+        state=state[0].rstrip("+") if state else "",
+        nodes=whole(told.get("NNodes", "")),
+        cores=whole(told.get("AllocCPUS", "") or told.get("NCPUS", "")),
+        elapsed_s=seconds(told.get("Elapsed", "")),
+        limit_s=seconds(told.get("Timelimit", "")),
+        told_efficiency=share(told.get("CPUEff", "")),
+        memory_asked_mib=mebibytes(told.get("ReqMem", "")),
+        told_memory_efficiency=share(told.get("MemEff", "")),
+        told_time_efficiency=share(told.get("TimeEff", "")),
+    )
+
+
+# Source: the sacct manual. A job's row is followed by those of its steps (`123.batch`,
+# `123.0`),
+# which alone know memory, and with `--long` CPU time, as the mean of their tasks.
+
+ONLY_ENDED_SACCT: Final = (
+    "sacct counts the CPU time of a running job's ended steps only, which is left out here"
+)
+NO_STEPS: Final = "sacct -X (--allocations) leaves the steps out, and with them CPU time and memory"
+CPU_TIME: Final = "CPUTime is cores x elapsed, what was reserved and not what was used"
+MEAN: Final = "CPU seconds are the steps' AveCPU x NTasks: --long has no TotalCPU"
+TASKS: Final = "memory is the largest task's x the number of tasks, an upper bound"
+
+
+def read_sacct(text: str) -> list[Job]:
+    """One for every job or array element, in the order of its first row."""
+    grouped: dict[str, list[Row]] = {}
+    for row in rows(text, _is_header_sacct):
+        job_id = _id_sacct(row).partition(".")[0]
+        if job_id[:1].isdecimal():
+            grouped.setdefault(job_id, []).append(row)
+    return [_job_sacct(job_id, rows) for job_id, rows in grouped.items()]
+
+
+def _is_header_sacct(names: Sequence[str]) -> bool:
+    return "State" in names and ("JobID" in names or "JobIDRaw" in names) and "CPUEff" not in names
+
+
+def _id_sacct(row: Row) -> str:
+    return row.get("JobID") or row.get("JobIDRaw", "")
+
+
+def _job_sacct(job_id: str, rows: Sequence[Row]) -> Job:
+    of_job = [row for row in rows if "." not in _id_sacct(row)]
+    whole_job = of_job[-1] if of_job else {}  # `-D` shows every start of a requeued job
+    steps = [row for row in rows if "." in _id_sacct(row)]
+    cores, nodes = _cores_sacct(whole_job), _count(whole_job, "NNodes", "AllocNodes")
+    cpu_s, how = _cpu(whole_job, steps)
+    state = _state(whole_job, steps)
+    at_work = state == "RUNNING"
+    memory_mib, tasks = (None, 1) if at_work else _memory(steps)
+    return Job(
+        source="sacct",
+        id=job_id,
+        state=state,
+        exit_code=_exit_sacct(whole_job.get("ExitCode", "")),
+        nodes=nodes,
+        cores=cores,
+        elapsed_s=_elapsed(whole_job),
+        limit_s=_limit(whole_job),
+        cpu_s=None if at_work else cpu_s,
+        memory_mib=memory_mib,
+        memory_asked_mib=_asked(whole_job.get("ReqMem", ""), nodes, cores),
+        notes=tuple(
+            note for note in (how, tasks > 1 and TASKS, at_work and ONLY_ENDED_SACCT) if note
+        ),
+    )
+
+
+def _count(row: Row, *names: str) -> int | None:
+    return next((value for name in names if (value := whole(row.get(name, "")))), None)
+
+
+def _cores_sacct(row: Row) -> int | None:
+    told = re.search(r"(?:^|,)cpu=(\d+)", row.get("AllocTRES", ""))
+    return _count(row, "AllocCPUS", "NCPUS") or (whole(told[1]) if told else None)
+
+
+def _state(row: Row, steps: Sequence[Row]) -> str:
+    """A step that ran out of memory leaves its job FAILED, or even COMPLETED: the steps tell."""
+    if any(step["State"].startswith("OUT_OF_ME") for step in steps):
+        return "OUT_OF_MEMORY"
+    words = (row or (steps[0] if steps else {})).get("State", "").split()
+    word = words[0].rstrip("+") if words else ""
+    return "OUT_OF_MEMORY" if word.startswith("OUT_OF_ME") else word
+
+
+def _exit_sacct(text: str) -> int | None:
+    """`1:0` is an exit code, `0:9` a signal, which a shell tells with 128 added."""
+    code, _, signal = text.partition(":")
+    number = whole(signal)
+    return 128 + number if number else whole(code)
+
+
+def _elapsed(row: Row) -> float | None:
+    raw = number(row.get("ElapsedRaw", ""))
+    return seconds(row.get("Elapsed", "")) if raw is None else raw
+
+
+def _limit(row: Row) -> float | None:
+    raw = number(row.get("TimelimitRaw", ""))
+    return seconds(row.get("Timelimit", "")) if raw is None else 60 * raw
+
+
+def _cpu(row: Row, steps: Sequence[Row]) -> tuple[float | None, str]:
+    """CPU seconds, and what to know of them."""
+    total = seconds(row.get("TotalCPU", ""))
+    if total is None and any("TotalCPU" in step for step in steps):
+        total = sum(seconds(step.get("TotalCPU", "")) or 0.0 for step in steps)
+    if total is not None:
+        return (total, "") if total or steps else (None, NO_STEPS)
+    means = [_step_cpu(step) for step in steps]
+    known = [mean for mean in means if mean is not None]
+    if known:
+        return sum(known), MEAN
+    return None, CPU_TIME if "CPUTime" in row or "CPUTimeRAW" in row else ""
+
+
+def _step_cpu(step: Row) -> float | None:
+    mean, tasks = seconds(step.get("AveCPU", "")), whole(step.get("NTasks", ""))
+    return None if mean is None or tasks is None else mean * tasks
+
+
+def _memory(steps: Sequence[Row]) -> tuple[float | None, int]:
+    """Of the step with the most, all its tasks together; and how many those are."""
+    told = [
+        (largest, whole(step.get("NTasks", "")) or 1)
+        for step in steps
+        if (largest := mebibytes(step.get("MaxRSS", "")))
+    ]
+    most = max(told, key=lambda each: each[0] * each[1], default=None)
+    return (most[0] * most[1], most[1]) if most else (None, 1)
+
+
+def _asked(text: str, nodes: int | None, cores: int | None) -> float | None:
+    """For the whole job: until Slurm 21.08 sacct wrote `4Gn` per node, `4Gc` per core."""
+    per = {"n": nodes, "c": cores}.get(text[-1:], 1)
+    amount = mebibytes(text.rstrip("nc"))
+    return amount * per if amount and per else None
+
+
+# Source: slurmstepd's and srun's messages (src/slurmd/slurmstepd in Slurm's repository), and
+# the file
+# names that sbatch (`slurm-%j.out`), submitit (`123_4_log.out`) and reportseff know.
+
+_ENDS: Final = (
+    (r"oom[-_]kill event|Out Of Memory|Exceeded job memory limit", "OUT_OF_MEMORY"),
+    (r"CANCELLED AT \S+ DUE TO TIME LIMIT", "TIMEOUT"),
+    (r"CANCELLED AT \S+ DUE TO PREEMPTION", "PREEMPTED"),
+    (r"CANCELLED AT \S+ DUE TO NODE FAIL", "NODE_FAIL"),
+    (r"\*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT", "CANCELLED"),
+    (r"srun: error: .*Exited with exit code [1-9]", "FAILED"),
+)
+_NAME: Final = re.compile(r"(?:^|[-_.])(\d{1,12}(?:_\d{1,8})?)(?:_\d+)?(?:_log)?\.(?:out|err|log)$")
+
+
+def read_logs(files: Mapping[str, str]) -> list[Job]:
+    """One for every job that a file's name tells, in the order of the names; `files`: its text.
+
+    The state is empty where Slurm wrote nothing: it does not say when a job ends well.
+    """
+    found: dict[str, str] = {}
+    for name in sorted(files):
+        job_id = of_name(name)
+        if job_id:
+            found[job_id] = found.get(job_id) or end(files[name])
+    return [Job(source="log", id=job_id, state=state) for job_id, state in found.items()]
+
+
+def of_name(name: str) -> str:
+    """`slurm-123.out`, `slurm-123_4.out`, `123_4_0_log.err`, `train_123.log`; empty for others."""
+    found = _NAME.search(name)
+    return found[1] if found else ""
+
+
+def end(text: str) -> str:
+    """Slurm's word for how the job ended, by what it wrote there."""
+    return next((word for pattern, word in _ENDS if re.search(pattern, text)), "")

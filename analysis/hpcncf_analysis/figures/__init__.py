@@ -1,1 +1,0 @@
-"""The figures of the report: what each draws is told where it is drawn."""

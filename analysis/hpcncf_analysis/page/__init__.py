@@ -1,1 +1,0 @@
-"""The page that a report is: its sections as values, then as HTML and Markdown."""

@@ -1,0 +1,193 @@
+"""Build a report: collect, analyse, render, write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any
+
+from hpcncf.collect.collect import Collected
+from hpcncf.paths import ResultPaths
+from hpcncf.records.schema import (
+    NodeRecord,
+    RankRecord,
+    RecordError,
+    TrainingRecord,
+    read_records,
+    write_text,
+)
+from hpcncf_analysis.advice import next_job, text
+from hpcncf_analysis.advice.next_job import Written
+from hpcncf_analysis.advice.text import Conclusion
+from hpcncf_analysis.alerts import alerts
+from hpcncf_analysis.configurations import Configuration, completed, configurations
+from hpcncf_analysis.diagnosis.diagnose import of_results as diagnose_results
+from hpcncf_analysis.diagnosis.evidence import Diagnosis
+from hpcncf_analysis.diagnosis.predictions import score
+from hpcncf_analysis.formatting import percent
+from hpcncf_analysis.report import html as rendering
+from hpcncf_analysis.report import timeline
+from hpcncf_analysis.report.figures.cores import Watched
+from hpcncf_analysis.report.figures.draw import draw, stepped
+from hpcncf_analysis.report.section import Drawn, Material
+from hpcncf_analysis.report.sections import answer, sections, sentences_scaling
+from hpcncf_analysis.report.timeline import Timeline
+
+Row = Mapping[str, Any]
+
+INCOMPLETE = (
+    "Not all runs are complete; the figures are of those that are. The others stand under “Runs "
+    "that are not complete”."
+)
+
+
+@dataclass(frozen=True)
+class Report:
+    conclusion: Conclusion
+    html: Path
+    markdown: Path
+    figures: list[Path]
+    advised: Sequence[Written]
+    """The next job's files, the knee's first; empty where nothing can be advised."""
+    told: Sequence[str]
+    """More for a terminal: where speed peaks, and who reaches the quality asked for first."""
+
+
+def write(
+    found: Collected,
+    paths: ResultPaths,
+    quality: float | None = None,
+    diagnoses: Mapping[str, Diagnosis] | None = None,
+) -> Report:
+    """Write the report of what was collected, each file whole.
+
+    `quality`: the HR@10 to which the time is told. `diagnoses`: by run, where they were made while
+    the records were read; else the records are read once more.
+    """
+    if diagnoses is None:
+        diagnoses = diagnose_results(paths, found.runs)
+    material = gather(found, paths, diagnoses, quality)
+    page = context(material)
+    html, markdown = paths.report / "report.html", paths.report / "report.md"
+    folder = paths.report / "figures"
+    figures = [path for each in material.figures.values() for path in _write_figure(each, folder)]
+    write_text(html, rendering.html(page))
+    write_text(markdown, rendering.markdown(page))
+    told = sentences_scaling(material)
+    return Report(material.conclusion, html, markdown, figures, material.written, told)
+
+
+def gather(
+    found: Collected,
+    paths: ResultPaths,
+    diagnoses: Mapping[str, Diagnosis],
+    quality: float | None = None,
+) -> Material:
+    """What the analysis finds in the tables and, for what no table holds, in the records."""
+    shown = configurations(found.runs)
+    frame = found.frames()["runs"]
+    counted = [row["run_id"] for row in completed(found.runs)]
+    said = alerts(frame[frame["run_id"].isin(counted)], shown)
+    written = next_job.write(shown, paths, diagnoses)
+    chosen = written[0].advice.chosen.one if written else None
+    watched, over_time = extremes(found.runs, shown, paths), timelines(shown, chosen, paths)
+    return Material(
+        found=found,
+        shown=shown,
+        conclusion=text.conclude(shown, found.counts(), diagnoses),
+        alerts=[*said, *([INCOMPLETE] if shown and not found.complete else [])],
+        diagnoses=diagnoses,
+        written=written,
+        score=score(paths, found.runs),
+        figures=draw(found, shown, watched, over_time, chosen),
+        timelines=over_time,
+        quality=quality,
+    )
+
+
+def extremes(
+    runs: Sequence[Row], shown: Sequence[Configuration], paths: ResultPaths
+) -> list[Watched]:
+    """The busiest and the idlest completed run by CPU efficiency; one where they are the same."""
+    labels = {one.key: one.label for one in shown}
+    ordered = sorted(
+        (row for row in completed(runs) if row["cpu_efficiency"] is not None),
+        key=lambda row: (row["cpu_efficiency"], row["run_id"]),
+    )
+    named = list(zip(("Busiest", "Idlest"), ordered[:-2:-1] + ordered[:1], strict=False))
+    if len(ordered) == 1:
+        named = [("The run", ordered[0])]
+    return [
+        Watched(
+            f"{name}: {labels[row['config']]}, CPU efficiency {percent(row['cpu_efficiency'])}",
+            _nodes(paths, row),
+        )
+        for name, row in named
+    ]
+
+
+def timelines(
+    shown: Sequence[Configuration], chosen: Configuration | None, paths: ResultPaths
+) -> dict[str, Timeline]:
+    """By label; without those of too few steps. `chosen` is recommended."""
+    rows = timeline.chosen(stepped(shown, chosen), shown)
+    found = {label: _first_rank(paths, row) for label, row in rows.items()}
+    told = {label: timeline.timeline(part) for label, part in found.items() if part}
+    return {label: each for label, each in told.items() if each}
+
+
+def _first_rank(paths: ResultPaths, row: Row) -> TrainingRecord | None:
+    record = paths.run(row["run_id"]).attempt(row["attempt"]).rank(0)
+    try:
+        return read_records(record, RankRecord).training
+    except RecordError:
+        return None  # collect has named it among the skipped
+
+
+def _nodes(paths: ResultPaths, row: Row) -> list[NodeRecord]:
+    found = []
+    for path in paths.run(row["run_id"]).attempt(row["attempt"]).nodes():
+        try:
+            found.append(read_records(path, NodeRecord))
+        except RecordError:
+            continue  # collect has named it among the skipped
+    return found
+
+
+def context(material: Material) -> dict[str, Any]:
+    """Everything that the templates show, under the names they use."""
+    found = material.found
+    titles = {row["data_title"] for row in found.runs if row["data_title"]}
+    counts = ", ".join(f"{number} {state}" for state, number in sorted(found.counts().items()))
+    return {
+        "job": found.job,
+        "data": "; ".join(sorted(titles)) or _no_title(found.runs),
+        "counts": counts or "no runs",
+        "conclusion": material.conclusion,
+        "answer": answer(material),
+        "alerts": material.alerts,
+        "sections": sections(material),
+    }
+
+
+def _no_title(runs: Sequence[Row]) -> str:
+    if all(row["workload"] == "command" for row in runs):
+        return "a command"
+    return "the prepared data is not here any more: its title is not known"
+
+
+def _write_figure(drawn: Drawn, folder: Path) -> list[Path]:
+    svg = folder / f"{drawn.name}.svg"
+    write_text(svg, drawn.svg)
+    others = {"png": drawn.png, "pdf": drawn.pdf}
+    return [svg, *(_write_bytes(svg.with_suffix(f".{end}"), what) for end, what in others.items())]
+
+
+def _write_bytes(path: Path, content: bytes) -> Path:
+    with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as partial:
+        partial.write(content)
+    Path(partial.name).chmod(path.with_suffix(".svg").stat().st_mode)
+    Path(partial.name).replace(path)
+    return path

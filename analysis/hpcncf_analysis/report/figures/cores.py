@@ -1,0 +1,116 @@
+"""Heat map of each core over time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap, to_rgba
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from hpcncf.records.schema import NodeRecord
+from hpcncf_analysis.report.figures.style import GROUND, blank, headings, styled
+
+# Of middle brightness: they stand on a light page's ground and on a dark one's.
+IDLE, OURS, OTHERS = GROUND, "#2F87CC", "#E0742C"
+ROW_IN: Final = 0.34
+# Of a core's row the run's strip takes this much, others' the rest but for a gap.
+STRIPS: Final = (0.62, 0.92)
+MOST_TICKS: Final = 16
+
+Shares = np.ndarray[Any, np.dtype[np.float64]]
+
+
+@dataclass(frozen=True)
+class Watched:
+    """One run to show: a title and its nodes' records."""
+
+    title: str
+    nodes: Sequence[NodeRecord]
+
+
+def core_heatmap(runs: Sequence[Watched]) -> Figure | None:
+    """A row for each core, time to the right.
+
+    The upper strip of a row is the share of the time that was this run's (an estimate), the
+    narrow one below it that of all others: the fuller its colour, the more; idle is the ground.
+    """
+    shown = [run for run in runs if any(node.cpus and node.start_s for node in run.nodes)]
+    if not shown:
+        return None
+    rows = [sum(len(node.cpus) for node in run.nodes) for run in shown]
+    heights = [min(max(ROW_IN * each, 0.45), 4.0) for each in rows]
+    titles, lines_in = headings(run.title for run in shown)
+    with styled():
+        figure = blank(sum(heights) + lines_in + 0.85 * len(shown) + 0.5)
+        panels = figure.subplots(len(shown), 1, squeeze=False, height_ratios=heights)[:, 0]
+        for axes, title, run in zip(panels, titles, shown, strict=True):
+            _panel(axes, run)
+            axes.set_title(title)
+        panels[-1].set_xlabel("seconds since the run's start")
+        _key(figure)
+    return figure
+
+
+def _panel(axes: Axes, run: Watched) -> None:
+    top, names = 0, []
+    for node in run.nodes:
+        count = len(node.cpus)
+        edges = [*node.start_s, node.start_s[-1] + node.length_s[-1]] if node.start_s else []
+        if edges and count:
+            ours, others = shares(node)
+            _strips(axes, edges, top, ours, OURS, (0.0, STRIPS[0]))
+            _strips(axes, edges, top, others, OTHERS, STRIPS)
+        prefix = f"{node.node} " if len(run.nodes) > 1 else ""
+        names += [f"{prefix}CPU {cpu}" for cpu in node.cpus]
+        top += count
+    axes.set_ylim(top, 0)
+    every = -(-len(names) // MOST_TICKS)
+    axes.set_yticks([row + STRIPS[1] / 2 for row in range(0, top, every)], names[::every])
+    axes.tick_params(axis="y", length=0)
+
+
+def shares(node: NodeRecord) -> tuple[Shares, Shares]:
+    """[cpu, window]: this run's share of each core, and that of all others."""
+    busy = np.clip(np.array(node.busy, dtype=float), 0, 1)
+    ours = np.minimum(np.clip(np.array(node.ours, dtype=float), 0, 1), busy)
+    return ours, busy - ours
+
+
+def _strips(
+    axes: Axes,
+    edges: Sequence[float],
+    top: int,
+    values: Shares,
+    colour: str,
+    within: tuple[float, float],
+) -> None:
+    """One strip in each core's row, from `within[0]` to `within[1]` of the row's height."""
+    scale = LinearSegmentedColormap.from_list(colour, [to_rgba(colour, 0), to_rgba(colour, 1)])
+    rows, height = np.arange(top, top + len(values)), within[1] - within[0]
+    axes.barh(rows + within[0], edges[-1] - edges[0], height, edges[0], align="edge", color=IDLE)
+    for row, series in enumerate(values, start=top):
+        axes.pcolormesh(
+            edges,
+            [row + within[0], row + within[1]],
+            series[np.newaxis, :],
+            cmap=scale,
+            vmin=0,
+            vmax=1,
+            rasterized=True,
+            linewidth=0,
+        )
+
+
+def _key(figure: Figure) -> None:
+    patches = [
+        Patch(color=colour, label=name)
+        for colour, name in ((OURS, "this run"), (OTHERS, "others (narrow strip)"), (IDLE, "idle"))
+    ]
+    figure.legend(
+        handles=patches, loc="outside upper left", ncols=3, frameon=False, handlelength=1.0
+    )

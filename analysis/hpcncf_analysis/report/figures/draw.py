@@ -1,0 +1,125 @@
+"""Draw all figures of a report, and save them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from matplotlib.figure import Figure
+
+from hpcncf.collect.collect import Collected
+from hpcncf_analysis.configurations import Configuration, completed
+from hpcncf_analysis.packing import curves
+from hpcncf_analysis.report.figures import timeline
+from hpcncf_analysis.report.figures.cores import Watched, core_heatmap
+from hpcncf_analysis.report.figures.efficiency import efficiency_against_speed, speedup, step_time
+from hpcncf_analysis.report.figures.scaling import over_time, throughput
+from hpcncf_analysis.report.figures.style import as_pdf, as_png, as_svg, styled
+from hpcncf_analysis.report.figures.timeline import ranks_beside, trained, waterfall
+from hpcncf_analysis.report.section import Drawn
+from hpcncf_analysis.report.timeline import Timeline
+
+CAPTIONS: Final = {
+    "efficiency_speed": (
+        "Efficiency against speed",
+        "Best is the upper right. Large points are medians (a circle: one rank, a square: "
+        "several), small ones single runs. Below, at the same speeds, the price: the band from the "
+        "cores used up to the cores allocated is waste, and along a grey line an epoch costs the "
+        "same, less than along the one to its left. Dashed, with wide rings: the Pareto front, "
+        "whom no other beats in both time and cost.",
+    ),
+    "speedup": (
+        "Speed-up over cores",
+        "Full lines: more cores for each rank. Dashed: more ranks. Dotted: ideal, each core does "
+        "as much as the first. Bands, where four sizes or more were measured: the law fitted to "
+        "them, with its 95 % interval over the repeats.",
+    ),
+    "core_heatmap": (
+        "Each core over time",
+        "A row for each core, time to the right: the fuller its colour, the busier. Wide strip: "
+        "this run (an estimate: the kernel tells only where a thread ran last). Narrow strip: all "
+        "others.",
+    ),
+    "waterfall": (
+        "One step, phase after phase",
+        "The configuration recommended, then the slowest. Each bar begins where the one above it "
+        "ended. input: waiting for the next batch; sync: the exposed wait for other ranks.",
+    ),
+    "timeline": (
+        "The steps over time, and the pauses",
+        "Blue: the mean time of a few steps, one after another, of the first rank; pauses are "
+        "taken out of it and stand below, each as wide as it is long. An arrow stands for steps "
+        "beyond the panel. The configuration recommended, then the slowest, then the least steady "
+        "where a run did not keep its pace.",
+    ),
+    "ranks": (
+        "Ranks of one run",
+        "Even bars of computing are balance. A rank that computes longer makes the others wait.",
+    ),
+    "quality": (
+        "Quality over time",
+        "Of each configuration's first run. Further left is sooner; the height is what speed must "
+        "not cost.",
+    ),
+    "packing": (
+        "Runs side by side",
+        "Full: all runs together; dashed: each of them; dotted: as many times one run alone. The "
+        "ring is the number recommended.",
+    ),
+    "step_time": (
+        "Where a step's time goes",
+        "A shorter bar is a faster configuration. input: waiting for the next batch; sync: the "
+        "exposed wait for other ranks. Warm-up, evaluation, checkpoints and start-up are not in "
+        "it.",
+    ),
+}
+
+
+def draw(
+    found: Collected,
+    shown: Sequence[Configuration],
+    watched: Sequence[Watched],
+    timelines: Mapping[str, Timeline],
+    chosen: Configuration | None,
+) -> dict[str, Drawn]:
+    """The figures that the runs leave something to show in, by name. `chosen` is recommended."""
+    figures: dict[str, Figure | None] = {
+        "efficiency_speed": efficiency_against_speed(shown),
+        "speedup": speedup(shown),
+        "waterfall": waterfall(stepped(shown, chosen), found.ranks),
+        "step_time": step_time(shown),
+        "timeline": timeline.timelines(timelines),
+        "core_heatmap": core_heatmap(watched),
+        "ranks": _ranks(found, shown, chosen),
+        "quality": over_time(shown, found.epochs),
+        "packing": throughput(curves(completed(found.runs))),
+    }
+    return {name: drawn(name, figure) for name, figure in figures.items() if figure}
+
+
+def stepped(shown: Sequence[Configuration], chosen: Configuration | None) -> list[Configuration]:
+    """The one recommended, and the slowest of those that trained."""
+    trained = [one for one in shown if one.speed and one.median("input_share") is not None]
+    slowest = min(trained, key=lambda one: one.speed or 0.0, default=None)
+    told = [one for one in (chosen, slowest) if one in trained]
+    return list({one.key: one for one in told if one}.values())
+
+
+def _ranks(
+    found: Collected, shown: Sequence[Configuration], chosen: Configuration | None
+) -> Figure | None:
+    """Of the one recommended where it has several ranks, else of the fastest that has."""
+    several = [one for one in shown if one.ranks > 1 and one.speed]
+    if not several:
+        return None
+    one = max(several, key=lambda one: (one is chosen, one.speed or 0.0))
+    return ranks_beside(trained(found.ranks, one), one.label)
+
+
+def drawn(name: str, figure: Figure) -> Drawn:
+    title, caption = CAPTIONS[name]
+    with styled():
+        figure.draw_without_rendering()
+    figure.set_layout_engine("none")  # laid out once, not once for each format
+    svg, png, pdf = as_svg(figure, name), as_png(figure), as_pdf(figure)
+    return Drawn(name, title, caption, svg, png, pdf)

@@ -1,0 +1,379 @@
+"""CPU efficiency against speed, speed-up, and where a step's time goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import log2, log10, sqrt
+from typing import Final
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import (
+    FixedLocator,
+    FuncFormatter,
+    LogLocator,
+    MultipleLocator,
+    NullLocator,
+    PercentFormatter,
+)
+
+from hpcncf.collect.training_columns import PHASES_TRAINED
+from hpcncf_analysis.advice import pareto as front
+from hpcncf_analysis.advice.pareto import Standing
+from hpcncf_analysis.configurations import CROWD, Configuration, by_series, fastest, marks
+from hpcncf_analysis.formatting import number
+from hpcncf_analysis.report.figures import style
+from hpcncf_analysis.report.figures.scaling import draw_laws
+from hpcncf_analysis.report.figures.style import FAINT, GREY, INK, Label, place
+
+# Less than this many cores unused is not worth a word in a figure.
+TOLD: Final = 0.15
+# Over so many times the smallest number of cores, an axis has room for fine steps.
+FINE: Final = 16
+
+
+def efficiency_against_speed(configurations: Sequence[Configuration]) -> Figure | None:
+    """CPU efficiency over speed, and under it what that speed costs in cores.
+
+    Core-seconds per epoch depend on speed and cores, not on efficiency: their iso-lines are
+    straight in the lower panel (cores over speed, both logarithmic) and could only be drawn in the
+    upper one for each number of cores anew. Both panels share the speed, so a point is found in
+    the other straight above or below it. In the lower panel a ring is what the configuration is
+    allocated, a dot what it used, and the line between them is the waste; a dashed line joins the
+    Pareto front.
+    """
+    shown = [one for one in configurations if one.speed and one.median("cpu_efficiency")]
+    if not shown or len({one.is_command for one in shown}) > 1:
+        return None
+    if shown[0].is_command and (len(shown) == 1 or len({one.command for one in shown}) > 1):
+        return None  # one point says no more than its row; other commands do other work
+    with style.styled():
+        figure = style.blank(7.4)
+        upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[1.25, 1])
+        colours = style.colours(one.series for one in configurations)
+        _speed_axis(lower, shown)
+        _efficiencies(upper, shown, colours)
+        _costs(lower, shown, colours)
+        _label_points(upper, shown, colours, marks(configurations))
+        _label_waste(lower, shown, colours)
+    return figure
+
+
+def _speed_axis(axes: Axes, shown: Sequence[Configuration]) -> None:
+    speeds = [_run_speed(one, row) for one in shown for row in one.rows]
+    low, high = min(speeds), max(speeds)
+    room = max((high / low) ** 0.12, 1.25)
+    axes.set_xscale("log")
+    axes.set_xlim(low / room, high * room)
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(style.thousands))
+    unit = "runs per hour" if shown[0].by_time else "instances per second, all ranks"
+    axes.set_xlabel(f"speed ({unit}; logarithmic)")
+
+
+def _run_speed(one: Configuration, row: Mapping[str, float]) -> float:
+    return 3600 / row["elapsed_s"] if one.by_time else row["instances_per_s"]
+
+
+def _alike(
+    shown: Sequence[Configuration], colours: Mapping[str, str]
+) -> dict[tuple[str, str], list[Configuration]]:
+    """(colour, marker) -> those drawn so: one call draws all of them, however many there are."""
+    grouped: dict[tuple[str, str], list[Configuration]] = {}
+    for one in shown:
+        grouped.setdefault((colours[one.series], style.marker(one.ranks)), []).append(one)
+    return grouped
+
+
+def _efficiencies(axes: Axes, shown: Sequence[Configuration], colours: Mapping[str, str]) -> None:
+    for (colour, marker), ones in _alike(shown, colours).items():
+        runs = [(_run_speed(one, row), row["cpu_efficiency"]) for one in ones for row in one.rows]
+        axes.plot(*zip(*runs, strict=True), ".", ms=5, color=colour, alpha=0.4)
+        medians = [(one.speed or 0.0, one.median("cpu_efficiency") or 0.0) for one in ones]
+        axes.plot(*zip(*medians, strict=True), marker, ms=10, mec="w", color=colour)
+    highest = max(row["cpu_efficiency"] for one in shown for row in one.rows)
+    axes.set_ylim(0, max(1.15, highest * 1.12))
+    axes.axhline(1, color=GREY, lw=1, ls=":")
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    axes.yaxis.set_major_locator(MultipleLocator(0.2))
+    axes.set_title("CPU efficiency: busy share of the cores allocated")
+    style.quiet_grid(axes)
+
+
+def _costs(axes: Axes, shown: Sequence[Configuration], colours: Mapping[str, str]) -> None:
+    counts = sorted({one.cores for one in shown})
+    used = [one.median("cores_used") or one.cores for one in shown]
+    axes.set_yscale("log", base=2)
+    axes.set_ylim(min(*counts, *used) / 1.5, max(*counts, *used) * 1.5)
+    _iso_lines(axes, shown)
+    for (colour, marker), ones in _alike(shown, colours).items():
+        speeds, allocated = [one.speed or 0.0 for one in ones], [one.cores for one in ones]
+        busy = [one.median("cores_used") or one.cores for one in ones]
+        axes.vlines(speeds, busy, allocated, color=colour, lw=7, alpha=0.3)
+        axes.plot(speeds, busy, marker, ms=6, color=colour)
+        axes.plot(speeds, allocated, marker, ms=11, mfc="none", mew=1.8, color=colour)
+    _front_line(axes, shown)
+    axes.yaxis.set_major_locator(FixedLocator(counts))
+    axes.yaxis.set_minor_locator(FixedLocator(between(axes.get_ylim(), counts)))
+    for formatted in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+        formatted(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.tick_params(axis="y", which="minor", labelsize=8, labelcolor=GREY)
+    grey = f"; grey: core-seconds per {'run' if shown[0].by_time else 'epoch'}"
+    known = work_per_epoch(shown) is not None
+    axes.set_title(f"Cores allocated (○) and used (•){grey if known else ''}")
+
+
+def _front_line(axes: Axes, shown: Sequence[Configuration]) -> None:
+    """Joins those that no other beats in both time and cost."""
+    best = [each.one for each in pareto(shown)]
+    if len(shown) > 1 and best:
+        places = sorted((one.speed or 0.0, one.cores) for one in best)
+        axes.plot(*zip(*places, strict=True), "--o", ms=16, mfc="none", color=INK, lw=1)
+
+
+def pareto(shown: Sequence[Configuration]) -> tuple[Standing, ...]:
+    choices = front.front(shown)
+    return choices.front if choices else ()
+
+
+def between(bounds: tuple[float, float], counts: Sequence[float]) -> list[float]:
+    """1, 2, 5, 10, ... inside the bounds, finer where these are close; none at a count's tick."""
+    low, high = bounds
+    steps = (1, 2, 5) if high / low > FINE else (1, 1.5, 2, 3, 5, 7)
+    nice = [step * 10.0**power for power in range(-3, 5) for step in steps]
+    inside = [value for value in nice if low < value < high]
+    return [value for value in inside if all(abs(log2(value / count)) > 0.3 for count in counts)]
+
+
+def _iso_lines(axes: Axes, shown: Sequence[Configuration]) -> None:
+    """Where cores x seconds per epoch are equal; none where epochs differ in size."""
+    work = work_per_epoch(shown)
+    if work is None:
+        return
+    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
+    for cost in nice_between(low * work / right, high * work / left):
+        speeds = [left, right]
+        axes.plot(speeds, [cost * speed / work for speed in speeds], color=FAINT, lw=1, zorder=0)
+        speed = min(right, high * work / cost) / 1.02
+        if speed < left * 1.2:
+            continue  # the corner has no room for its label
+        at_top = speed < right / 1.05
+        axes.annotate(
+            f"{cost:g}",
+            (speed, cost * speed / work),
+            xytext=(-3, -3) if at_top else (-2, 2),
+            textcoords="offset points",
+            ha="right",
+            va="top" if at_top else "bottom",
+            size=9,
+            color=GREY,
+        )
+    axes.set_xlim(left, right)
+    axes.set_ylim(low, high)
+
+
+def work_per_epoch(shown: Sequence[Configuration]) -> float | None:
+    """Instances of an epoch, when all agree; of a command the unit of speed, runs per hour."""
+    if shown[0].by_time:
+        return 3600.0
+    sizes = {one.median("instances_per_epoch") for one in shown}
+    return sizes.pop() if len(sizes) == 1 else None
+
+
+def nice_between(low: float, high: float) -> list[float]:
+    """1, 2, 5, 10, ... between two bounds; only 1, 10, 100 where those would crowd."""
+    powers = range(int(log10(low)) - 2, int(log10(high)) + 2)
+    nice = [step * 10.0**power for power in powers for step in (1, 2, 5)]
+    inside = [value for value in nice if low < value < high]
+    return inside if len(inside) <= 9 else [v for v in inside if f"{v:e}".startswith("1.0")]
+
+
+def _label_points(
+    axes: Axes,
+    shown: Sequence[Configuration],
+    colours: Mapping[str, str],
+    names: Mapping[str, str],
+) -> None:
+    labels = [
+        Label(
+            one.speed or 0.0,
+            one.median("cpu_efficiency") or 0.0,
+            names[one.key],
+            colours[one.series],
+        )
+        for one in shown
+        if one.key in names
+    ]
+    points = [(_run_speed(one, row), row["cpu_efficiency"]) for one in shown for row in one.rows]
+    medians = [(one.speed or 0.0, one.median("cpu_efficiency") or 0.0) for one in shown]
+    place(axes, labels, points, medians)
+
+
+def _label_waste(axes: Axes, shown: Sequence[Configuration], colours: Mapping[str, str]) -> None:
+    """How many cores each left unused; of very many the figure has no room for it."""
+    spans = [(one, one.median("cores_used") or one.cores) for one in shown]
+    labels = [
+        Label(one.speed or 0.0, busy, f"{one.cores - busy:.1f} unused", colours[one.series])
+        for one, busy in spans
+        if one.cores - busy >= TOLD and len(shown) <= CROWD
+    ]
+    labels += [
+        Label(each.one.speed or 0.0, each.one.cores, "Pareto front", INK)
+        for each in pareto(shown)[-1:]
+        if len(shown) > 1
+    ]
+    bands = [(one.speed or 0.0, sqrt(busy * one.cores)) for one, busy in spans]
+    ends = [(one.speed or 0.0, at) for one, busy in spans for at in (busy, one.cores)]
+    place(axes, labels, bands, ends)
+
+
+def speedup(configurations: Sequence[Configuration]) -> Figure | None:
+    """Speed-up over cores for each series, with the ideal line and the laws that were fitted.
+
+    A full line joins sizes of as many ranks as the base (more cores each), a dashed one those of
+    the base's cores per rank (more ranks); other shapes stand alone.
+    """
+    series = _compared(configurations)
+    if not series:
+        return None
+    with style.styled():
+        figure = style.blank(4.6)
+        axes = figure.subplots()
+        colours = style.colours(one.series for one in configurations)
+        names = marks(configurations)
+        shown = [one for found in series.values() for one in found]
+        _ideal(axes, shown, draw_laws(axes, shown, colours))
+        ends = [
+            Label(one.cores, _gain(one), names[one.key], colours[name])
+            for name, found in series.items()
+            for one in _series_lines(axes, found, colours[name])
+            if one.key in names
+        ]
+        place(axes, ends, _along_lines(shown))
+    return figure
+
+
+def _compared(configurations: Sequence[Configuration]) -> dict[str, list[Configuration]]:
+    """The series of several sizes; of very many those with the fastest configurations."""
+    several = {
+        name: found
+        for name, found in by_series(configurations).items()
+        if len({one.cores for one in found}) > 1
+    }
+    order = sorted(several, key=lambda name: max(one.speed or 0.0 for one in several[name]))
+    return {name: found for name, found in several.items() if name in order[-CROWD:]}
+
+
+def _gain(one: Configuration) -> float:
+    return one.median("speedup") or 0.0
+
+
+def _series_lines(axes: Axes, found: Sequence[Configuration], colour: str) -> list[Configuration]:
+    """Draw one series; what to label: the end of each line, and shapes on neither."""
+    base = found[0]
+    more_cores = [one for one in found if one.ranks == base.ranks]
+    more_ranks = [one for one in found if one.cores / one.ranks == base.cores / base.ranks]
+    for line, dashes in ((more_cores, "-"), (more_ranks, "--")):
+        gains = [_gain(one) for one in line]
+        axes.plot([one.cores for one in line], gains, dashes, color=colour, lw=1.8)
+    for marker in sorted({style.marker(one.ranks) for one in found}):
+        points = [(one.cores, _gain(one)) for one in found if style.marker(one.ranks) == marker]
+        axes.plot(*zip(*points, strict=True), marker, ms=8, mec="w", color=colour)
+    ends = [line[-1] for line in (more_cores, more_ranks) if len(line) > 1]
+    return ends + [one for one in found if one not in more_cores and one not in more_ranks]
+
+
+def _along_lines(shown: Sequence[Configuration]) -> list[tuple[float, float]]:
+    """Points that labels should leave free: the measured ones, and some between them and 1."""
+    fewest = min(one.cores for one in shown)
+    return [
+        (fewest + part * (one.cores - fewest), 1 + part * (_gain(one) - 1))
+        for one in shown
+        for part in (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+    ]
+
+
+def _ideal(
+    axes: Axes, shown: Sequence[Configuration], reach: Sequence[tuple[float, float]]
+) -> None:
+    """`reach`: where the fitted laws' curves end."""
+    counts = sorted({one.cores for one in shown})
+    most, fewest = counts[-1], counts[0]
+    axes.plot([fewest, most], [1, most / fewest], color=GREY, lw=1, ls=":")
+    axes.annotate(
+        "ideal",
+        (most, most / fewest),
+        xytext=(9, 4),
+        textcoords="offset points",
+        color=GREY,
+    )
+    top = max(most / fewest, *(_gain(one) for one in shown), *(gain for _, gain in reach))
+    axes.set_ylim(0, top * 1.12)
+    span, last = (
+        most - fewest,
+        max(most + 0.85 * (most - fewest), *(cores for cores, _ in reach), 0),
+    )
+    axes.set_xlim(fewest - 0.12 * span, last)  # the lines' labels stand to the right
+    axes.xaxis.set_major_locator(FixedLocator(counts))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
+    axes.set_xlabel("cores allocated")
+    axes.set_title("Speed-up against the fewest cores of the same series")
+    style.quiet_grid(axes)
+
+
+def step_time(configurations: Sequence[Configuration]) -> Figure | None:
+    """Where the time goes: milliseconds of wall time per 1000 instances, by phase.
+
+    A bar is as long as 1 / speed; its parts are the phases' shares over all ranks.
+    """
+    told = [one for one in configurations if one.speed and one.median("input_share") is not None]
+    shown = fastest(told)
+    if not shown:
+        return None
+    with style.styled():
+        figure = style.blank(1.3 + 0.62 * len(shown))
+        axes = figure.subplots()
+        for row, one in enumerate(shown):
+            _bar(axes, row, one)
+        longest = max(1e6 / (one.speed or 1.0) for one in shown)
+        axes.set_xlim(0, longest * 1.16)
+        axes.set_ylim(len(shown) - 0.4, -0.75)
+        axes.yaxis.set_visible(False)
+        axes.spines["left"].set_visible(False)
+        axes.set_xlabel("milliseconds per 1000 instances")
+        _phase_key(figure, shown)
+    return figure
+
+
+def _bar(axes: Axes, row: int, one: Configuration) -> None:
+    total_ms, left = 1e6 / (one.speed or 1.0), 0.0
+    for phase in PHASES_TRAINED:
+        width = total_ms * (one.median(f"{phase}_share") or 0.0)
+        axes.barh(row, width, 0.46, left, color=style.PHASES_STYLE[phase], edgecolor="w", lw=0.4)
+        left += width
+    axes.text(0, row - 0.27, one.label, va="bottom", size=10)
+    axes.annotate(
+        f"{number(total_ms)} ms",
+        (left, row),
+        xytext=(4, 0),
+        textcoords="offset points",
+        va="center",
+        size=10,
+        color=INK,
+    )
+
+
+def _phase_key(figure: Figure, shown: Sequence[Configuration]) -> None:
+    present = [p for p in PHASES_TRAINED if any(one.median(f"{p}_share") for one in shown)]
+    handles = [Patch(color=style.PHASES_STYLE[phase], label=phase) for phase in present]
+    figure.legend(
+        handles=handles,
+        loc="outside upper left",
+        ncols=3,
+        frameon=False,
+        columnspacing=1.2,
+        handlelength=1.0,
+    )

@@ -1,0 +1,97 @@
+"""Render sections as HTML and Markdown."""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from collections.abc import Mapping
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
+from typing import Any, Final
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from hpcncf_analysis.report.figures.style import VARIABLES
+from hpcncf_analysis.report.section import Drawn
+
+# More than this many bytes of drawing (a page must stay quick on a phone): the PNG stands in.
+HEAVY: Final = 600_000
+# A table of more rows than this scrolls in a frame of its own.
+MOST_ROWS: Final = 40
+PLACES: Final = re.compile(r' (?:d|x|y|transform)="[^"]*"')
+FINER: Final = re.compile(r"(\.\d\d)\d+")
+
+
+def html(page: Mapping[str, Any]) -> str:
+    script = _template_text("report.js")
+    return _render(
+        "report.html.j2", {**page, "most": MOST_ROWS, "script": script, "policy": policy(script)}
+    )
+
+
+def markdown(page: Mapping[str, Any]) -> str:
+    return _render("report.md.j2", page)
+
+
+def policy(script: str) -> str:
+    """What a browser lets the page do: run this very script, draw, and ask nobody for anything."""
+    digest = b64encode(sha256(script.encode()).digest()).decode()
+    return (
+        "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
+        f"script-src 'sha256-{digest}'"
+    )
+
+
+def _template_text(name: str) -> str:
+    return (files("hpcncf_analysis.report") / "templates" / name).read_text("utf-8").strip()
+
+
+def _render(name: str, page: Mapping[str, Any]) -> str:
+    return _environment(name.endswith(".html.j2")).get_template(name).render(page)
+
+
+@cache
+def _environment(escape: bool) -> Environment:
+    environment = Environment(
+        loader=PackageLoader("hpcncf_analysis.report"),
+        autoescape=escape,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["inline"] = inline
+    environment.filters["cell"] = markdown_cell
+    environment.filters["trusted"] = Markup  # our own script and policy
+    return environment
+
+
+def inline(drawn: Drawn) -> Markup:
+    """The figure as part of the page: our own SVG, whose texts matplotlib escaped.
+
+    Its greys and the palette become the page's variables, so that it is readable in the dark.
+    """
+    if len(drawn.svg) > HEAVY:
+        data = b64encode(drawn.png).decode()
+        return Markup('<img alt="{}" src="data:image/png;base64,{}">').format(drawn.title, data)
+    svg = drawn.svg[drawn.svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    for colour, variable in VARIABLES.items():
+        svg = re.sub(rf"(fill|stroke): {colour}", rf"\1: var(--{variable})", svg, flags=re.I)
+    # Ids are the page's: those of two figures must not meet.
+    svg = re.sub(r'id="([^"]+)"', rf'id="{drawn.name}-\1"', svg)
+    svg = re.sub(r"url\(#([^)]+)\)", rf"url(#{drawn.name}-\1)", svg)
+    svg = re.sub(r'href="#([^"]+)"', rf'href="#{drawn.name}-\1"', svg)
+    title = Markup('<svg role="img" aria-label="{}"').format(drawn.title)
+    return title + Markup(_coarser(svg[len("<svg") :]))
+
+
+def _coarser(svg: str) -> str:
+    """Places in hundredths of a point, the drawing's texts as they are."""
+    return PLACES.sub(lambda found: FINER.sub(r"\1", found.group()), svg)
+
+
+def markdown_cell(text: str) -> str:
+    """Text as a cell of a Markdown table: no pipes, lines or tags of its own."""
+    return re.sub(r"([\\|<>*_`\[\]])", r"\\\1", text).replace("\n", " ")

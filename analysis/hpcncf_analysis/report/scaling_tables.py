@@ -1,0 +1,121 @@
+"""Tables of scaling and of time to quality."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from hpcncf_analysis.advice.recommend import Ratio, of_cores, of_speeds
+from hpcncf_analysis.configurations import Configuration, Table, by_series, karp_flatt
+from hpcncf_analysis.formatting import core_time, duration, number, percent, times, unit_of_hours
+from hpcncf_analysis.quality import TimeToQuality
+from hpcncf_analysis.scaling import Show, Weak, cautions, ends, weak, with_ends
+
+WORK: Final = {"epoch": "an epoch's, with the data", "step": "a step's, with the batch"}
+
+
+def strong_table(shown: Sequence[Configuration]) -> Table | None:
+    """Each configuration against the fewest cores of its series; None where no series has two."""
+    series = [members for members in by_series(shown).values() if len(members) > 1]
+    rows = [_strong(one, members[0]) for members in series for one in members[1:]]
+    columns = ["configuration", "against", "speed-up", "parallel efficiency"]
+    columns += ["serial share (Karp-Flatt)", "caution"]
+    return Table(columns, rows, frozenset({"against", "caution"})) if rows else None
+
+
+def _strong(one: Configuration, base: Configuration) -> list[str]:
+    gain = of_speeds(one, base)
+    return [
+        one.label,
+        base.label,
+        _ratio(gain, times),
+        _ratio(of_cores(one, base), percent),
+        _serial(gain, one.cores / base.cores),
+        "; ".join(cautions(one, base)),
+    ]
+
+
+def _ratio(ratio: Ratio, show: Show) -> str:
+    return with_ends(ratio.value, ends(ratio.low, ratio.high), show)
+
+
+def _serial(gain: Ratio, times_the_cores: float) -> str:
+    """The faster, the less is serial: the interval's ends change places."""
+    low, high = (
+        None if end is None else karp_flatt(end, times_the_cores) for end in (gain.high, gain.low)
+    )
+    return with_ends(karp_flatt(gain.value, times_the_cores), ends(low, high), percent)
+
+
+def weak_table(shown: Sequence[Configuration]) -> Table | None:
+    """Where the work grows with the cores; None where it nowhere does."""
+    rows = [_weak(each) for each in weak(shown)]
+    columns = ["configuration", "against", "work that grows", "work", "time for it"]
+    columns += ["scaled speed-up", "weak efficiency", "caution"]
+    texts = frozenset({"against", "work that grows", "caution"})
+    return Table(columns, rows, texts) if rows else None
+
+
+def _weak(each: Weak) -> list[str]:
+    of_each = of_cores(each.one, each.base)
+    return [
+        each.one.label,
+        each.base.label,
+        WORK[each.work],
+        times(each.work_ratio),
+        times(each.time_ratio),
+        times(each.speedup),
+        with_ends(each.efficiency, ends(of_each.low, of_each.high), percent),
+        "; ".join(cautions(each.one, each.base)),
+    ]
+
+
+def time_to_quality_table(found: Sequence[TimeToQuality]) -> Table | None:
+    """Time to the target; None where nothing was evaluated."""
+    rows = [
+        [
+            each.configuration.label,
+            _time(each),
+            number(each.epochs),
+            core_time(each.core_hours),
+            f"{each.reached} of {each.runs}",
+        ]
+        for each in found
+    ]
+    columns = ["configuration", "time to quality", "epochs", "core time", "runs that reached it"]
+    return Table(columns, rows) if rows else None
+
+
+def _time(each: TimeToQuality) -> str:
+    if each.seconds is None:
+        return "never" if each.reached == 0 else "most never"
+    high = duration(each.high) if each.high is not None else "never"
+    interval = "" if each.low is None else f"\n[{duration(each.low)}–{high}]"
+    return duration(each.seconds) + interval
+
+
+def cost_table(shown: Sequence[Configuration]) -> Table | None:
+    """What an epoch costs in time, cores and GPUs; None where nothing was trained."""
+    told = [one for one in shown if one.median("seconds_per_epoch") is not None]
+    gpus = any(one.median("gpu_hours") for one in told)
+    hours = {"an epoch: core": "core_h_per_epoch", "the run: core": "core_hours"}
+    hours |= {"an epoch: GPU": "gpu_h_per_epoch", "the run: GPU": "gpu_hours"} if gpus else {}
+    units = {name: unit_of_hours(one.median(name) for one in told) for name in hours.values()}
+    columns = ["configuration", "instances/s", "an epoch: s"]
+    columns += [f"{what}-{units[name][0]}" for what, name in hours.items()]
+    plain = ("instances_per_s", "seconds_per_epoch")
+    rows = [
+        [
+            one.label,
+            *(_median(one, name) for name in plain),
+            *(_median(one, name, of_an_hour) for name, (_, of_an_hour) in units.items()),
+        ]
+        for one in told
+    ]
+    return Table(columns, rows) if rows else None
+
+
+def _median(one: Configuration, name: str, factor: float = 1.0) -> str:
+    known = (one.figures.get(f"{name}{end}") for end in ("", "_low", "_high"))
+    value, low, high = (None if each is None else factor * each for each in known)
+    return with_ends(value, ends(low, high), number)

@@ -1,0 +1,117 @@
+"""A report's sections and their parts, and the material they are made from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar
+
+from hpcncf.collect.collect import Collected
+from hpcncf_analysis.advice.next_job import Written
+from hpcncf_analysis.advice.text import Conclusion
+from hpcncf_analysis.configurations import Configuration, Table, completed
+from hpcncf_analysis.diagnosis.evidence import Diagnosis
+from hpcncf_analysis.report.timeline import Timeline
+
+
+@dataclass(frozen=True)
+class Words:
+    kind: ClassVar[str] = "words"
+    text: str
+    note: bool = False
+    """Small print."""
+
+
+@dataclass(frozen=True)
+class Points:
+    kind: ClassVar[str] = "points"
+    items: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Names, and what belongs to each."""
+
+    kind: ClassVar[str] = "pairs"
+    items: Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Grid:
+    kind: ClassVar[str] = "grid"
+    table: Table
+    sortable: bool = False
+    title: str = ""
+    in_markdown: int = 20
+    """Rows that Markdown shows: GitHub takes 65,536 characters."""
+
+
+@dataclass(frozen=True)
+class Code:
+    kind: ClassVar[str] = "code"
+    text: str
+    language: str
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """One figure, in every format that is asked for."""
+
+    name: str
+    title: str
+    caption: str
+    svg: str
+    png: bytes
+    pdf: bytes
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Drawings that stand side by side where the page is wide enough."""
+
+    kind: ClassVar[str] = "figures"
+    drawn: Sequence[Drawn]
+
+
+Part = Words | Points | Pairs | Grid | Code | Figures
+
+
+@dataclass(frozen=True)
+class Section:
+    name: str
+    """Its anchor."""
+    title: str
+    parts: Sequence[Part]
+    folded: bool = False
+    """Closed until somebody asks for it; open on paper."""
+
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Material:
+    found: Collected
+    shown: Sequence[Configuration]
+    conclusion: Conclusion
+    alerts: Sequence[str]
+    diagnoses: Mapping[str, Diagnosis] = field(default_factory=dict)
+    """By run."""
+    written: Sequence[Written] = ()
+    """What is advised, the first before the others."""
+    score: Sequence[Row] = ()
+    """Predictions, beside what was measured."""
+    figures: Mapping[str, Drawn] = field(default_factory=dict)
+    timelines: Mapping[str, Timeline] = field(default_factory=dict)
+    """By label, of the runs whose steps are shown over time."""
+    quality: float | None = None
+    """The HR@10 to which the time is asked for."""
+
+    @cached_property
+    def runs(self) -> list[Row]:
+        """Those that count."""
+        return completed(self.found.runs)
+
+    def drawn(self, *names: str) -> list[Drawn]:
+        return [self.figures[name] for name in names if name in self.figures]

@@ -1,0 +1,817 @@
+"""The sections of a report in reading order."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from hpcncf_analysis import remedies, spent
+from hpcncf_analysis.advice import recommend
+from hpcncf_analysis.advice.next_job import Advice, Written
+from hpcncf_analysis.advice.pareto import Choice, Front
+from hpcncf_analysis.advice.remedy import TOO_SHORT, remedy
+from hpcncf_analysis.configurations import Configuration, Table, counted
+from hpcncf_analysis.diagnosis import format
+from hpcncf_analysis.diagnosis.evidence import CoreCounts, Diagnosis, Finding
+from hpcncf_analysis.diagnosis.format import settings
+from hpcncf_analysis.formatting import (
+    NONE,
+    THIN,
+    core_time,
+    duration,
+    hundredths,
+    interval,
+    mebibytes,
+    number,
+    percent,
+    score,
+    times,
+)
+from hpcncf_analysis.packing import TITLE, curves, left_out, sentences, table
+from hpcncf_analysis.pop import SLOWER, of_rows, pop_table
+from hpcncf_analysis.quality import sentence, times_to_quality
+from hpcncf_analysis.report.definitions import DEFINITIONS, OF_TRAINING
+from hpcncf_analysis.report.scaling_tables import (
+    cost_table,
+    strong_table,
+    time_to_quality_table,
+    weak_table,
+)
+from hpcncf_analysis.report.section import (
+    Code,
+    Drawn,
+    Figures,
+    Grid,
+    Material,
+    Pairs,
+    Part,
+    Points,
+    Section,
+    Words,
+)
+from hpcncf_analysis.report.tables import (
+    environment,
+    epoch_table,
+    main_notes,
+    main_table,
+    quality_note,
+    quality_table,
+    ranks_table,
+)
+from hpcncf_analysis.report.timeline import reading
+from hpcncf_analysis.scaling import law_note, law_table, peaks
+from hpcncf_analysis.spent import accounting, attempt_table, price
+
+CHOICES: Final[dict[Choice, str]] = {
+    "knee": "the knee: fast, at a fair price",
+    "fastest": "the fastest",
+    "cheapest": "the cheapest",
+}
+TEXTS: Final = frozenset({"configuration", "how sure", "ready to submit"})
+
+
+def parts(written: Sequence[Written]) -> list[Part]:
+    """Empty where nothing can be advised."""
+    if not written:
+        return []
+    first = written[0]
+    return [
+        Points(first.advice.reasons),
+        *([Grid(_choices(written))] if len(written) > 1 else []),
+        *_placed(first.advice.choices),
+        Words("As a job file, to be submitted with:"),
+        Code(f"hpcncf submit {first.job}", "sh"),
+        Code(first.advice.job_yaml.strip(), "yaml"),
+        Words("The same for a batch script of your own:"),
+        Code(first.advice.sbatch.strip(), "sh"),
+    ]
+
+
+def _placed(choices: Front) -> list[Part]:
+    table = recommend.table(choices)
+    return [Grid(table), Words(recommend.note(choices), note=True)] if table else []
+
+
+def _choices(written: Sequence[Written]) -> Table:
+    unit = written[0].advice.choices.unit
+    columns = ["choice", "configuration", f"s/{unit}", f"core time/{unit}", "how sure"]
+    rows = [
+        [
+            _names(one.advice),
+            one.advice.chosen.label,
+            number(one.advice.chosen.seconds),
+            core_time(one.advice.chosen.core_h),
+            one.advice.sure.sure,
+            one.job.name,
+        ]
+        for one in written
+    ]
+    return Table([*columns, "ready to submit"], rows, TEXTS)
+
+
+def _names(advice: Advice) -> str:
+    """Of one that is several choices at once all of them."""
+    told = [
+        name
+        for choice, name in CHOICES.items()
+        if advice.choices.chosen(choice).key == advice.chosen.key
+    ]
+    return "; ".join(told)
+
+
+Row = Mapping[str, Any]
+
+TEXTS_CAUSES: Final = frozenset({"cause", "evidence", "predicted", "remedy"})
+# So much of the evidence stands in the answer, the rest in the table.
+TOLD: Final = 2
+
+
+def answer(material: Material) -> list[tuple[str, str]]:
+    """Cores, cause, cost and remedy of the cause that the conclusion names, else of the one that
+    wastes most over all runs; empty: none was judged. No remedy that the conclusion has told.
+    """
+    above = material.conclusion
+    judged = [row for row in material.runs if row["run_id"] in material.diagnoses]
+    if not judged:
+        return []
+    by_cause: dict[str, list[tuple[Row, Finding]]] = defaultdict(list)
+    for row in judged:
+        finding = material.diagnoses[row["run_id"]].primary
+        if finding:
+            by_cause[finding.cause].append((row, finding))
+    if not by_cause:
+        largest = max(judged, key=lambda row: row["core_hours"] or 0.0)
+        return [
+            ("Cores", _counts(largest, material.diagnoses[largest["run_id"]].cores)),
+            ("Cause", _no_cause([material.diagnoses[row["run_id"]] for row in judged])),
+        ]
+    told = [each for name, each in by_cause.items() if name != TOO_SHORT]
+    worst = max(
+        told or by_cause.values(),
+        key=lambda each: (each[0][1].cause == above.cause, sum(lost(*pair) for pair in each)),
+    )
+    row, finding = max(worst, key=lambda pair: lost(*pair))
+    cores = material.diagnoses[row["run_id"]].cores
+    return [
+        ("Cores", _counts(row, cores)),
+        ("Cause", _cause(row, finding, worst, judged)),
+        *([("Cost", _cost(finding, worst, judged))] if told else []),
+        *([] if remedy(finding) == above.remedy else [("Remedy", _remedy(finding))]),
+    ]
+
+
+def lost(row: Row, finding: Finding) -> float:
+    """Core-hours that the cause cost a run: its share of the time is that of all its cores."""
+    return float(finding.share * (row["core_hours"] or 0.0))
+
+
+def _cause(
+    row: Row, finding: Finding, alike: Sequence[tuple[Row, Finding]], judged: Sequence[Row]
+) -> str:
+    evidence = "; ".join(finding.evidence[:TOLD])
+    if len(judged) == 1:
+        return f"{finding.cause}: {evidence}."
+    where = f"in {len(alike)} of {counted(len(judged), 'run')}"
+    return f"{finding.cause} {where}. {row['run_id']} lost most: {evidence}."
+
+
+def _counts(row: Row, cores: CoreCounts) -> str:
+    return f"{format.counts(cores)} (run {row['run_id']})."
+
+
+def _cost(finding: Finding, alike: Sequence[tuple[Row, Finding]], judged: Sequence[Row]) -> str:
+    if len(judged) == 1:
+        return f"{format.cost(finding)}."
+    spent = core_time(sum(row["core_hours"] or 0.0 for row in judged))
+    wasted = core_time(sum(lost(*pair) for pair in alike))
+    return f"{format.cost(finding)} of that run; {wasted} of the {spent} that all runs took."
+
+
+def _remedy(finding: Finding) -> str:
+    settings = f" Settings: {format.settings(finding.changes)}." if finding.changes else ""
+    gain = f" Predicted: {format.gain(finding.gain)}." if finding.gain else ""
+    return f"{finding.remedy}{settings}{gain}"
+
+
+def _no_cause(diagnoses: Sequence[Diagnosis]) -> str:
+    healthy = sum(each.verdict == "healthy" for each in diagnoses)
+    if healthy == len(diagnoses):
+        return f"none: nothing costs much in any of {counted(healthy, 'run')}."
+    return (
+        f"unknown: nothing was found, but the records of {len(diagnoses) - healthy} of "
+        f"{counted(len(diagnoses), 'run')} do not tell enough to call them healthy."
+    )
+
+
+def parts_causes(material: Material) -> list[Part]:
+    """A row for each cause of each configuration's first run."""
+    rows = [
+        cells
+        for one in material.shown
+        if (found := material.diagnoses.get(one.rows[0]["run_id"]))
+        for cells in _rows(one, found)
+    ]
+    if not rows:
+        return []
+    columns = ["configuration", "cause", "cost", "evidence", "predicted", "remedy"]
+    note = "Of each configuration's first run, its primary cause first."
+    return [Grid(Table(columns, rows, TEXTS_CAUSES)), Words(note, note=True)]
+
+
+def _rows(one: Configuration, found: Diagnosis) -> list[list[str]]:
+    if not found.findings:
+        missing = f"not told: {'; '.join(found.missing)}" if found.missing else NONE
+        return [[one.label, found.verdict, NONE, missing, NONE, NONE]]
+    return [
+        [
+            one.label if finding is found.findings[0] else "",
+            finding.cause,
+            NONE if finding.cause == TOO_SHORT else format.cost(finding),
+            "; ".join(finding.evidence),
+            format.gain(finding.gain) if finding.gain else NONE,
+            " ".join(filter(None, (finding.remedy, format.settings(finding.changes)))),
+        ]
+        for finding in found.findings
+    ]
+
+
+Row_every_run = Mapping[str, Any]
+
+TEXTS_EVERY_RUN: Final = frozenset({"settings", "state", "what happened"})
+# As the monitor says it.
+TOO_SHORT_EVERY_RUN: Final = "too short to judge"
+COLUMNS: Final = ("run", "settings", "repeat", "state")
+FIGURES: Final = {
+    "elapsed": ("elapsed_s", duration),
+    "of the limit": ("time_efficiency", percent),
+    "instances/s": ("instances_per_s", number),
+    "CPU efficiency": ("cpu_efficiency", percent),
+    "peak memory": ("memory_peak_mib", mebibytes),
+    "of what was asked": ("memory_efficiency", percent),
+    "HR@10": ("hr10", score),
+}
+# Told only where a run has them.
+OF_TRAINING_EVERY_RUN: Final = ("instances/s", "HR@10")
+NAMED: Final = 3
+
+
+def table_every_run(runs: Sequence[Row_every_run]) -> Table:
+    """Every planned run, whatever became of it."""
+    figures = {
+        name: (column, show)
+        for name, (column, show) in FIGURES.items()
+        if name not in OF_TRAINING_EVERY_RUN or any(row.get(column) is not None for row in runs)
+    }
+    keys = [column for column, _ in figures.values()]
+    return Table(
+        [*COLUMNS, *figures, "what happened"],
+        [
+            [*_who(row), *(show(row.get(column)) for column, show in figures.values()), _told(row)]
+            for row in runs
+        ],
+        TEXTS_EVERY_RUN,
+        [[None, None, row["repeat"], None, *map(row.get, keys), None] for row in runs],
+    )
+
+
+def _who(row: Row_every_run) -> list[str]:
+    varied = ", ".join(f"{key.split('.')[-1]}: {value}" for key, value in row["varied"].items())
+    return [
+        row["run_id"],
+        varied or row["command"] or "the base setting",
+        str(row["repeat"]),
+        row["state"] + (" (retired)" if row["retired"] else ""),
+    ]
+
+
+def _told(row: Row_every_run) -> str:
+    """Its end, and its warnings: without the word on how little was measured where the run's end
+    is what matters."""
+    ended_well = row["state"] == "completed"
+    warned = [text for text in row["warnings"] if ended_well or TOO_SHORT_EVERY_RUN not in text]
+    return "; ".join(
+        text for text in [row["reason"], row["progress"], row["stale"], *warned] if text
+    )
+
+
+def warnings(runs: Sequence[Row_every_run]) -> Table | None:
+    """Each warning once, with the runs that gave it, the most frequent first."""
+    by_text: dict[str, list[str]] = {}
+    for row in runs:
+        for text in row["warnings"]:
+            by_text.setdefault(text, []).append(row["run_id"])
+    ordered = sorted(by_text.items(), key=lambda each: -len(each[1]))
+    rows = [[_which(runs_), text] for text, runs_ in ordered]
+    return Table(["runs", "warning"], rows, frozenset({"warning"})) if rows else None
+
+
+def _which(runs: Sequence[str]) -> str:
+    if len(runs) <= NAMED:
+        return ", ".join(runs)
+    return f"{counted(len(runs), 'run')}, as {runs[0]}"
+
+
+COLUMNS_GPUS: Final = [
+    "configuration",
+    "GPUs",
+    "busy",
+    "busy with this run",
+    "most MiB used",
+    "clock, MHz",
+    "clocks held down",
+    "W of each",
+    "an epoch: GPU-s",
+    "an epoch: J",
+    "the run: GPU-h",
+]
+TEXTS_GPUS: Final = frozenset({"GPUs"})
+NOTE: Final = (
+    "Busy: some kernel was on the GPU, however little of it it filled. Clocks held down: share of "
+    "the samples, for the commonest reason. Of runs that share a GPU each counts its even part of "
+    "hours and joules; busy, memory, clock and power are the whole GPU's."
+)
+UNTOLD: Final = "Of these GPUs NVML told nothing (pip install 'hpcncf[gpu]' where the runs are)."
+
+
+def parts_gpus(material: Material) -> list[Part]:
+    """Nothing where no run had a GPU."""
+    had = [one for one in material.shown if one.median("gpu_hours")]
+    if not had:
+        return []
+    told = any(row.get("gpu_model") for one in had for row in one.rows)
+    note = NOTE if told else UNTOLD
+    return [
+        Grid(Table(COLUMNS_GPUS, [_row(one) for one in had], TEXTS_GPUS).told),
+        Words(note, note=True),
+    ]
+
+
+def _row(one: Configuration) -> list[str]:
+    hours = one.median("gpu_h_per_epoch")
+    return [
+        one.label,
+        f"{one.rows[0]['gpus']:g} {one.rows[0].get('gpu_model') or ''}".strip(),
+        percent(one.median("gpu_busy")),
+        percent(one.median("gpu_ours")),
+        number(one.median("gpu_memory_peak_mib")),
+        number(one.median("gpu_sm_mhz")),
+        _held_down(one),
+        number(one.median("gpu_power_w")),
+        number(None if hours is None else 3600 * hours),
+        number(one.median("gpu_j_per_epoch")),
+        number(one.median("gpu_hours")),
+    ]
+
+
+def _held_down(one: Configuration) -> str:
+    reasons = dict.fromkeys(row.get("gpu_throttled_by") for row in one.rows)
+    named = ", ".join(reason for reason in reasons if reason)
+    return percent(one.median("gpu_throttled")) + (f" ({named})" if named else "")
+
+
+Row_memory = Mapping[str, Any]
+
+# The ranks' columns that speak of a shortage; told only where one is known and above 0.
+SHORTAGE: Final = {
+    "memory_major_faults": "read back from disk: pages",
+    "memory_swap_peak_mib": "swapped MiB",
+    "memory_pressure_s": "waited for memory: s",
+}
+NOTE_MEMORY: Final = (
+    "Peaks are the largest samples of resident memory, files that are mapped included: an upper "
+    "bound of what a run needs. Of several repeats the largest."
+)
+
+
+def parts_memory(material: Material) -> list[Part]:
+    known = [one for one in material.shown if one.median("memory_peak_mib") is not None]
+    if not known:
+        return []
+    by_run: dict[str, list[Row_memory]] = {}
+    for row in material.found.ranks:
+        by_run.setdefault(row["run_id"], []).append(row)
+    of = {
+        one.key: [rank for row in one.rows for rank in by_run.get(row["run_id"], [])]
+        for one in known
+    }
+    short = [name for name in SHORTAGE if any(_most(ranks, name) for ranks in of.values())]
+    columns = ["configuration", "MiB of a node", "asked", "of what was asked"]
+    columns += [
+        "MiB of the largest rank",
+        "limit of the cgroup",
+        *(SHORTAGE[name] for name in short),
+    ]
+    rows = [_row_memory(one, of[one.key], short) for one in known]
+    return [Grid(Table(columns, rows)), Words(NOTE_MEMORY, note=True)]
+
+
+def _row_memory(one: Configuration, ranks: Sequence[Row_memory], short: Sequence[str]) -> list[str]:
+    peak = _most(one.rows, "memory_peak_mib")
+    asked = one.rows[0]["mem_gb"]
+    return [
+        one.label,
+        number(peak),
+        NONE if asked is None else f"{asked:g}{THIN}GB",
+        percent(_most(one.rows, "memory_efficiency")),
+        number(_most(ranks, "memory_rss_peak_mib")),
+        mebibytes(_most(ranks, "memory_limit_mib")),
+        *(number(_most(ranks, name)) for name in short),
+    ]
+
+
+def _most(rows: Sequence[Row_memory], name: str) -> float | None:
+    return max((row[name] for row in rows if row.get(name) is not None), default=None)
+
+
+NOTE_PACKING: Final = (
+    "The answer at the top is about what a single run takes and costs, this about how many do most "
+    "together. All: the runs of a pack together, median over packs. A total within 5 % of the "
+    "greatest is as good, and the fewest runs that reach it are recommended. MiB: the sum of the "
+    "runs' peaks, in which pages that they share are counted for each."
+)
+
+
+def parts_packing(material: Material) -> list[Part]:
+    found = curves(material.runs)
+    if not found:
+        return []
+    drawn = material.drawn("packing")
+    told = [sentence for each in found for sentence in sentences(each)]
+    over = left_out(material.runs)
+    note = NOTE_PACKING
+    if over:
+        note += f" Left out: {counted(over, 'run')} of packs that were short, mixed or incomplete."
+    figures: list[Part] = [Figures(drawn)] if drawn else []
+    return [Points(told), *figures, Grid(table(found)), Words(note, note=True)]
+
+
+Row_ranks = Mapping[str, Any]
+
+# So many configurations show their ranks, and so many ranks each: others are in ranks.csv.
+MOST: Final = 4
+RANKS: Final = 32
+
+
+def chosen(material: Material) -> list[Configuration]:
+    """The fastest of several ranks."""
+    several = [one for one in material.shown if one.ranks > 1 and one.speed]
+    return sorted(several, key=lambda one: one.speed or 0.0, reverse=True)[:MOST]
+
+
+def of_run(ranks: Sequence[Row_ranks], one: Configuration) -> list[Row_ranks]:
+    """The ranks' rows of a configuration's first run, those that trained."""
+    run = one.rows[0]["run_id"]
+    found = [row for row in ranks if row["run_id"] == run and row.get("counted_s") is not None]
+    return found[:RANKS]
+
+
+def parts_ranks(material: Material) -> list[Part]:
+    grids: list[Part] = []
+    for one in chosen(material):
+        ranks = of_run(material.found.ranks, one)
+        if ranks:
+            grids.append(Grid(_table(ranks), title=f"{one.label}, run {one.rows[0]['run_id']}"))
+    return grids
+
+
+def busy_s(row: Row_ranks) -> float:
+    """A rank's counted steps without its waiting for other ranks."""
+    return float(row["counted_s"] - row["sync_s"])
+
+
+def slower(ranks: Sequence[Row_ranks]) -> Row_ranks | None:
+    """The rank that the others wait for; None where they are even."""
+    found = of_rows(ranks)
+    if found is None or found.slowest_by < SLOWER:
+        return None
+    return next(row for row in ranks if row["rank"] == found.slowest_rank)
+
+
+def _table(ranks: Sequence[Row_ranks]) -> Table:
+    slowest = slower(ranks)
+    columns = ["rank", "node", "steps: instances", "steps: seconds", "steps: input"]
+    columns += ["steps: computing", "steps: waiting for ranks", "cores used", "CPU efficiency"]
+    rows = [_row_ranks(row, row is slowest) for row in ranks]
+    return Table([*columns, "peak MiB"], rows, frozenset({"node"}))
+
+
+def _row_ranks(row: Row_ranks, slowest: bool) -> list[str]:
+    return [
+        f"{row['rank']}{' (slowest)' if slowest else ''}",
+        str(row["node"]),
+        number(row["counted_instances"]),
+        number(row["counted_s"]),
+        number(row["input_s"]),
+        number(busy_s(row) - row["input_s"]),
+        number(row["sync_s"]),
+        hundredths(row["cores_used"]),
+        percent(row["cpu_efficiency"]),
+        number(row["memory_rss_peak_mib"]),
+    ]
+
+
+# As many as jobs/remedies.yaml has, and some more.
+ALL: Final = 100
+UNMEASURED = "No run of the job's baseline is complete: there is nothing to compare remedies with."
+
+
+def parts_remedies(material: Material) -> list[Part]:
+    effects = remedies.effects(material.shown)
+    table = remedies.table(effects)
+    if table:
+        return [Grid(table, in_markdown=ALL), Words(remedies.note(effects), note=True)]
+    named = any(row["baseline"] and not row["retired"] for row in material.found.runs)
+    measured = any(one.rows[0].get("baseline") for one in material.shown)
+    return [Words(UNMEASURED)] if named and not measured else []
+
+
+# More than these are on the page.
+MOST_SCALING: Final = 3
+POP_NOTE: Final = (
+    "Of each configuration's first run: load balance × communication × input = parallel "
+    "efficiency, of the time that the ranks' steps took. Computation scaling is against the base: "
+    "above 100\u202f%, an instance takes fewer core-seconds than there."
+)
+
+
+def parts_scaling(material: Material) -> list[Part]:
+    shown = material.shown
+    grids = [
+        *_grid(strong_table(shown), "Strong: the same work on more cores"),
+        *_grid(weak_table(shown), "Weak: work that grows with the cores"),
+        *_grid(law_table(shown), "Laws of the speed, fitted"),
+    ]
+    if grids:
+        grids += _words(" ".join([*peaks(shown), law_note(shown) or ""]).strip())
+    return [*grids, *_grid(cost_table(shown), "What an epoch costs")]
+
+
+def efficiencies(material: Material) -> list[Part]:
+    """POP's factors of the ranks."""
+    table = pop_table(material.shown, material.found.ranks)
+    grid = _grid(table, "Where the ranks' efficiency goes")
+    return [*grid, Words(POP_NOTE, note=True)] if grid else []
+
+
+def to_quality(material: Material) -> list[Part]:
+    """Time to the target that was asked for; nothing where none was."""
+    told, target = quality_sentence(material), material.quality
+    if told is None or target is None:
+        return []
+    found = times_to_quality(material.shown, material.found.epochs, target)
+    return [
+        *_grid(time_to_quality_table(found), f"Time until HR@10 reaches {target:g}"),
+        Words(told),
+    ]
+
+
+def quality_sentence(material: Material) -> str | None:
+    """Who reaches the target first; None where none was asked for."""
+    if material.quality is None:
+        return None
+    found = times_to_quality(material.shown, material.found.epochs, material.quality)
+    return sentence(found, material.quality)
+
+
+def _grid(table: Table | None, title: str) -> list[Part]:
+    return [Grid(table, title=title)] if table else []
+
+
+def sentences_scaling(material: Material) -> list[str]:
+    """For a terminal: the fastest sizes, and the way to the quality that was asked for."""
+    told = quality_sentence(material)
+    return [*peaks(material.shown)[:MOST_SCALING], *([told] if told else [])]
+
+
+def _words(text: str) -> list[Part]:
+    return [Words(text, note=True)] if text else []
+
+
+Row_scored = Mapping[str, Any]
+
+TEXTS_SCORED: Final = frozenset({"cause", "remedy", "of", "within 25\u202f%"})
+WHAT: Final = {"instances_per_s": "instances/s", "core_hours": "core-hours"}
+NOTE_SCORED: Final = (
+    "Each prediction was written down before its run; a figure is the ratio after over before, "
+    "with what repeats make of it."
+)
+
+
+def parts_scored(score: Sequence[Row_scored], labels: Mapping[str, str]) -> list[Part]:
+    """`labels`: of configurations. Empty where nothing was predicted."""
+    if not score:
+        return []
+    columns = ["configuration", "cause", "remedy", "of", "predicted", "measured"]
+    table = Table(
+        [*columns, "within 25\u202f%"], [_row_scored(one, labels) for one in score], TEXTS_SCORED
+    )
+    return [Words(_summary(score)), Grid(table), Words(NOTE_SCORED, note=True)]
+
+
+def _row_scored(one: Row_scored, labels: Mapping[str, str]) -> list[str]:
+    return [
+        labels.get(one["base"], one["base"]),
+        one["cause"],
+        settings(one["changes"]),
+        WHAT[one["what"]],
+        _ratio(one["predicted"], one["low"], one["high"]),
+        _ratio(one["measured"], one["measured_low"], one["measured_high"]),
+        {True: "yes", False: "no", None: "not measured yet"}[one["within"]],
+    ]
+
+
+def _ratio(value: float | None, low: float | None, high: float | None) -> str:
+    return f"{times(value)}\n{interval(low, high, times)}".strip()
+
+
+def _summary(score: Sequence[Row_scored]) -> str:
+    measured = [one for one in score if one["within"] is not None]
+    right = sum(one["within"] for one in measured)
+    if not measured:
+        return f"None of {len(score)} predictions was measured yet."
+    return f"{right} of {len(measured)} measured predictions were right within 25\u202f%."
+
+
+# More rows than these are closed until somebody asks for them.
+LONG: Final = 12
+SYNC_NOTE: Final = (
+    "What synchronising takes of a rank's mean step. On one node ranks exchange what "
+    "the threads of one rank simply share: one rank with as many threads as cores is to be tried "
+    "first."
+)
+
+
+def sections(material: Material) -> list[Section]:
+    built = [build(material) for build in BUILDERS]
+    return [section for section in built if section.parts]
+
+
+def _compared(material: Material) -> Section:
+    if not material.shown:
+        return Section("compared", "", [])
+    main = main_table(material.shown)
+    title = "Speed, cores and quality" if "instances/s" in main.columns else "Time and cores"
+    notes = [
+        *main_notes(material.shown),
+        *_some(accounting(material.runs, material.found.unaccounted)),
+    ]
+    return Section("compared", title, [Grid(main, sortable=True), Words(" ".join(notes), True)])
+
+
+def _speed(material: Material) -> Section:
+    drawn = material.drawn("efficiency_speed", "speedup")
+    return Section("speed", "What the cores bought", [*_figures(drawn), *parts_scaling(material)])
+
+
+def _step(material: Material) -> Section:
+    parts = _figures(material.drawn("waterfall", "step_time"))
+    times = spent.times_table(material.shown)
+    if times:
+        note = spent.times_note(material.shown)
+        parts += [Grid(times, title="The whole run, beside its steps"), *_words_sections(note)]
+    if material.timelines:
+        told = [reading(label, each) for label, each in material.timelines.items()]
+        parts += [*_figures(material.drawn("timeline")), Points(told)]
+    pauses = spent.pauses(material.found.epochs, material.shown)
+    if pauses:
+        parts.append(Grid(pauses, title="Pauses, and the pace of the steps"))
+    return Section("step", "Where the time goes", parts)
+
+
+def _cores(material: Material) -> Section:
+    return Section("cores", "What the cores did", _figures(material.drawn("core_heatmap")))
+
+
+def _gpus(material: Material) -> Section:
+    return Section("gpus", "What the GPUs did", parts_gpus(material))
+
+
+def _ranks(material: Material) -> Section:
+    parts = [
+        *_figures(material.drawn("ranks")),
+        *efficiencies(material),
+        *parts_ranks(material),
+    ]
+    cost = ranks_table(material.shown)
+    if cost:
+        parts += [Grid(cost, title="What the ranks cost"), Words(SYNC_NOTE, True)]
+    return Section("ranks", "Ranks side by side", parts)
+
+
+def _quality(material: Material) -> Section:
+    table = quality_table(material.shown)
+    parts = _figures(material.drawn("quality"))
+    if table:
+        parts = [*_words_sections(quality_note(material.runs)), *parts, Grid(table)]
+    parts += to_quality(material)
+    return Section("quality", "Quality", parts)
+
+
+def _epochs(material: Material) -> Section:
+    table = epoch_table(material.found.epochs, material.shown)
+    title = "Epochs of each configuration's first run"
+    return Section("epochs", title, _grid_sections(table), folded=True)
+
+
+def _memory(material: Material) -> Section:
+    return Section("memory", "Memory", parts_memory(material))
+
+
+def _unfinished(material: Material) -> Section:
+    waiting = [r for r in material.found.runs if r["state"] != "completed" and not r["retired"]]
+    table = table_every_run(waiting) if waiting else None
+    return Section("unfinished", "Runs that are not complete", _grid_sections(table))
+
+
+def _attempts(material: Material) -> Section:
+    table = attempt_table(material.found.attempts)
+    parts: list[Part] = [*_words_sections(price(material.runs))] if table.rows else []
+    return Section("attempts", "Interrupted and begun again", [*parts, *_grid_sections(table)])
+
+
+def _every_run(material: Material) -> Section:
+    table = table_every_run(material.found.runs)
+    note = Words("A heading sorts the table, where the browser runs scripts.", note=True)
+    parts: list[Part] = [Grid(table, sortable=True), note]
+    return Section("runs", "Every run", parts if table.rows else [], folded=len(table.rows) > LONG)
+
+
+def _warnings(material: Material) -> Section:
+    table = warnings(material.found.runs)
+    parts = _grid_sections(table)
+    if material.found.skipped:
+        parts += [Words("Files that were skipped:"), Points(material.found.skipped)]
+    return Section("warnings", "Warnings", parts)
+
+
+def _environment(material: Material) -> Section:
+    told = environment(material.runs)
+    return Section("environment", "Environment", [Pairs(told)] if told else [])
+
+
+def _definitions(material: Material) -> Section:
+    trained = any(row["workload"] == "ncf" for row in material.found.runs)
+    told = [each for each in DEFINITIONS if trained or each[0] not in OF_TRAINING]
+    return Section("definitions", "Definitions", [Pairs(told)], folded=True)
+
+
+def _causes(material: Material) -> Section:
+    return Section("causes", "Why the runs were no faster", parts_causes(material))
+
+
+def _scored(material: Material) -> Section:
+    labels = {one.key: one.label for one in material.shown}
+    return Section("predicted", "Predicted against measured", parts_scored(material.score, labels))
+
+
+def _remedies(material: Material) -> Section:
+    return Section("remedies", "What each remedy did", parts_remedies(material))
+
+
+def _packing(material: Material) -> Section:
+    return Section("packing", TITLE, parts_packing(material))
+
+
+def _next(material: Material) -> Section:
+    return Section("next", "What to ask for next", parts(material.written))
+
+
+def _figures(drawn: list[Drawn]) -> list[Part]:
+    return [Figures(drawn)] if drawn else []
+
+
+def _grid_sections(table: Table | None) -> list[Part]:
+    return [Grid(table)] if table and table.rows else []
+
+
+def _words_sections(text: str | None) -> list[Part]:
+    return [Words(text)] if text else []
+
+
+def _some(text: str | None) -> Iterable[str]:
+    return [text] if text else []
+
+
+BUILDERS: Final[list[Callable[[Material], Section]]] = [
+    _compared,
+    _speed,
+    _causes,
+    _remedies,
+    _packing,
+    _step,
+    _cores,
+    _gpus,
+    _ranks,
+    _quality,
+    _epochs,
+    _memory,
+    _unfinished,
+    _attempts,
+    _every_run,
+    _warnings,
+    _environment,
+    _definitions,
+    _scored,
+    _next,
+]

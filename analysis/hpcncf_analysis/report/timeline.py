@@ -1,0 +1,222 @@
+"""Step times of a run over its time, with the pauses between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from statistics import median
+from typing import Any, Final
+
+from hpcncf.collect import training_columns
+from hpcncf.ncf.step_clock import MOST_PAUSES, PAUSE_FACTOR, PAUSE_S
+from hpcncf.records.schema import Epoch, TrainingRecord
+from hpcncf_analysis.configurations import Configuration, counted
+from hpcncf_analysis.formatting import duration, percent
+
+Row = Mapping[str, Any]
+
+FIRST, SLOW, EVALUATION, CHECKPOINT = "first batch", "slow step", "evaluation", "checkpoint"
+STOPS: Final = (FIRST, SLOW, EVALUATION, CHECKPOINT)
+# A smaller share is no pause to speak of.
+TOLD: Final = 0.01
+
+
+@dataclass(frozen=True)
+class Stop:
+    """No step was taken: one of STOPS; a slow step is itself the stop."""
+
+    kind: str
+    begun_s: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Steps whose time is told as one sum, without the stops among them."""
+
+    begun_s: float
+    ended_s: float
+    step_s: float
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """One rank's steps of one attempt; all times are since its first step."""
+
+    stretches: Sequence[Stretch]
+    stops: Sequence[Stop]
+    training_s: float
+    drift: float | None
+
+    @property
+    def ended_s(self) -> float:
+        ends = [each.ended_s for each in self.stretches]
+        return max([*ends, *(stop.begun_s + stop.seconds for stop in self.stops)])
+
+    @property
+    def step_s(self) -> float:
+        """The median over the stretches."""
+        return median(each.step_s for each in self.stretches)
+
+    def seconds(self, kind: str) -> list[float]:
+        """Seconds of each stop of the kind."""
+        return [stop.seconds for stop in self.stops if stop.kind == kind]
+
+    def share(self, kind: str) -> float:
+        """Of the training's time."""
+        return sum(self.seconds(kind)) / self.training_s if self.training_s else 0.0
+
+
+def chosen(stepped: Sequence[Configuration], shown: Sequence[Configuration]) -> dict[str, Row]:
+    """Label -> the run to show: the first of those whose steps are shown, and the least steady."""
+    found = {one.label: one.rows[0] for one in stepped}
+    unsteady = [
+        (_unrest(row), one.label, row)
+        for one in shown
+        for row in one.rows
+        if "step_drift" in row and training_columns.unsteady(row)
+    ]
+    if unsteady:
+        _, label, row = max(unsteady, key=lambda each: each[0])
+        found.setdefault(label, row)
+    return found
+
+
+def _unrest(row: Row) -> float:
+    """How far beyond what is still steady."""
+    drifted, paused = row["step_drift"] or 0.0, row["pause_share"] or 0.0
+    return float(max(abs(drifted) / training_columns.DRIFTED, paused / training_columns.PAUSED))
+
+
+def timeline(part: TrainingRecord) -> Timeline | None:
+    """None where too few steps' times are told."""
+    if len(part.batches.seconds) < training_columns.FEWEST or not part.epochs:
+        return None
+    walked = list(_walk(part))
+    return Timeline(
+        stretches=[each for each in walked if isinstance(each, Stretch)],
+        stops=[each for each in walked if isinstance(each, Stop) and each.seconds > 0],
+        training_s=part.training_s,
+        drift=training_columns.drift(part),
+    )
+
+
+def _walk(part: TrainingRecord) -> Iterator[Stretch | Stop]:
+    """Step after step, cut wherever another sum, an epoch or a slow step begins."""
+    epochs = _begun(part)
+    first = {at: epoch.first_batch_s for at, epoch in epochs.items() if _is_whole(epoch, part)}
+    slow = _slow(part, epochs, first)
+    plain = _plain(part, first, slow)
+    sums = range(0, part.steps, part.batches.every)
+    cuts = sorted({*sums, *epochs, *slow, *(at + 1 for at in slow), part.steps})
+    now, epoch = 0.0, epochs[0]
+    for at, until in pairwise(cuts):
+        stops = _after(epoch, part) if at and at in epochs else []
+        epoch = epochs.get(at, epoch)
+        stops += [(FIRST, first[at])] if at in first else []
+        stops += [(SLOW, slow[at])] if at in slow else []
+        for kind, seconds in stops:
+            yield Stop(kind, now, seconds)
+            now += seconds
+        if at not in slow:
+            step_s = plain[at // part.batches.every]
+            yield Stretch(now, now + (until - at) * step_s, step_s)
+            now += (until - at) * step_s
+    for kind, seconds in _after(epoch, part):
+        yield Stop(kind, now, seconds)
+        now += seconds
+
+
+def _begun(part: TrainingRecord) -> dict[int, Epoch]:
+    """Step of this attempt -> the epoch that begins, or goes on, with it."""
+    own = [epoch for epoch in part.epochs if epoch.epoch >= (part.resumed_epoch or 0)]
+    ends = accumulate((epoch.steps for epoch in own), initial=0)
+    earlier = part.resumed_step or 0
+    placed = {max(0, end - earlier): epoch for end, epoch in zip(ends, own, strict=False)}
+    return {at: epoch for at, epoch in placed.items() if at < part.steps}
+
+
+def _is_whole(epoch: Epoch, part: TrainingRecord) -> bool:
+    """Of an epoch that was resumed, waits and checkpoints are sums over several attempts."""
+    return not (part.resumed_step and epoch.epoch == part.resumed_epoch)
+
+
+def _after(epoch: Epoch, part: TrainingRecord) -> list[tuple[str, float]]:
+    """A checkpoint in mid-epoch counts as the epoch's: where it stood is not recorded."""
+    written = [(CHECKPOINT, epoch.checkpoint_s)] if _is_whole(epoch, part) else []
+    return [(EVALUATION, epoch.evaluation_s), *written]
+
+
+def _slow(
+    part: TrainingRecord, epochs: Mapping[int, Epoch], first: Mapping[int, float]
+) -> dict[int, float]:
+    """Step -> its seconds, where it is slow for more than its wait for an epoch's first batch."""
+    begun = {epoch.epoch: at for at, epoch in epochs.items()}
+    earlier = {part.resumed_epoch: part.resumed_step or 0}
+    every = part.batches.every
+    limit = max(PAUSE_FACTOR * median(part.batches.seconds) / every, PAUSE_S)
+    found = {}
+    for pause in part.batches.pauses:
+        number = int(pause["epoch"])
+        at = begun[number] + int(pause["step"]) - earlier.get(number, 0)
+        found[at] = pause["seconds"] - first.get(at, 0.0)
+    return {at: seconds for at, seconds in found.items() if seconds > limit}
+
+
+def _plain(
+    part: TrainingRecord, first: Mapping[int, float], slow: Mapping[int, float]
+) -> list[float]:
+    """Seconds of a step, for each sum: the stops taken out; 0 where nothing else is in it."""
+    every, left = part.batches.every, part.training_s - sum(part.batches.seconds)
+    seconds = [*part.batches.seconds, max(0.0, left)]
+    steps = [every] * len(part.batches.seconds)
+    steps.append(part.steps - sum(steps))
+    for at, stopped in [*first.items(), *slow.items()]:
+        seconds[at // every] -= stopped
+    for at in slow:
+        steps[at // every] -= 1
+    return [
+        max(0.0, each) / many if many else 0.0 for each, many in zip(seconds, steps, strict=True)
+    ]
+
+
+def reading(label: str, told: Timeline) -> str:
+    """What the figure shows, in one sentence."""
+    pauses = [*_begins(told), *_slow_steps(told)] or ["no pause takes 1\u202f% of the training"]
+    more = [text for text in (_beside(told), training_columns.pace(told.drift)) if text]
+    return f"{label}: {'; '.join([*pauses, *more])}."
+
+
+def _begins(told: Timeline) -> list[str]:
+    pauses = told.seconds(FIRST)
+    share = told.share(FIRST)
+    if share < TOLD:
+        return []
+    first, later = pauses[0], pauses[1:]
+    if not later:
+        which = f"the epoch begins with a pause of {duration(first)}"
+    elif 2 * median(later) < first:
+        which = (
+            f"the first epoch begins with a pause of {duration(first)}, a later one of "
+            f"{duration(median(later))}"
+        )
+    else:
+        which = f"each epoch begins with a pause of {duration(median(pauses))}"
+    return [f"{which}: {percent(share)} of the training"]
+
+
+def _slow_steps(told: Timeline) -> list[str]:
+    share = told.share(SLOW)
+    if share < TOLD:
+        return []
+    count = len(told.seconds(SLOW))
+    steps = f"{'at least ' if count == MOST_PAUSES else ''}{counted(count, 'single step')}"
+    return [f"{steps} of over ten times the median: {percent(share)} of the training"]
+
+
+def _beside(told: Timeline) -> str:
+    named = {"evaluation": told.seconds(EVALUATION), "checkpoints": told.seconds(CHECKPOINT)}
+    shares = {name: sum(seconds) / told.ended_s for name, seconds in named.items()}
+    parts = [f"{percent(each)} is {name}" for name, each in shares.items() if each >= TOLD]
+    return f"of the time since the first step {' and '.join(parts)}" if parts else ""

@@ -1,0 +1,270 @@
+"""Fit Amdahl's law and the universal scalability law."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf, sqrt
+from typing import Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from hpcncf.errors import HpcncfError
+
+
+def confidence(repeats: int) -> float | None:
+    """That the range of so many repeats holds the median of endless ones; None of one repeat.
+
+    1 - 2^(1 - n), whatever the values' distribution: the median lies outside only where all n fell
+    on the same side of it (Conover, Practical Nonparametric Statistics, 1999).
+    """
+    return None if repeats < 2 else 1 - 0.5 ** (repeats - 1)
+
+
+Floats = npt.NDArray[np.float64]
+
+# N / X(N) = a + b (N - 1) + c N (N - 1), with 1 / a = lambda, b / a = sigma, c / a = kappa. Where
+# a bound holds (b = 0, c = 0, or b = a, for sigma is at most 1), the rest is free: a row for each
+# that is free, in terms of (a, b, c).
+AMDAHL: Final = ([[1, 0, 0], [0, 1, 0]], [[1, 0, 0]], [[1, 1, 0]])
+USL: Final = (
+    [[1, 0, 0], [0, 1, 0], [0, 0, 1]],
+    [[1, 0, 0], [0, 0, 1]],
+    [[1, 1, 0], [0, 0, 1]],
+    *AMDAHL,
+)
+
+
+def nearest(sizes: Floats, targets: Floats, weights: Floats, crosstalk: bool) -> Floats:
+    """[case, 3] a, b and c of each case: the least sum of ((N / X(N) - target) / weight)^2.
+
+    `targets`: [case, size], all above 0. The least under bounds is the least of the free problem
+    on one of the bounds' faces (a convex problem): all of them are solved, the best that keeps
+    the bounds is taken.
+    """
+    terms = np.stack([np.ones_like(sizes), sizes - 1, sizes * (sizes - 1)], axis=1)
+    wanted = targets / weights
+    best = np.full(len(targets), np.inf)
+    found = np.zeros((len(targets), 3))
+    for face in map(np.array, USL if crosstalk else AMDAHL):
+        design = terms @ face.T / weights[:, None]
+        free = wanted @ np.linalg.pinv(design).T
+        error = ((free @ design.T - wanted) ** 2).sum(axis=1)
+        candidates = free @ face
+        better = _allowed(candidates) & (error < best)
+        found[better], best[better] = candidates[better], error[better]
+    return found
+
+
+def _allowed(candidates: Floats) -> npt.NDArray[np.bool_]:
+    a, b, c = candidates.T
+    allowed: npt.NDArray[np.bool_] = (a > 0) & (b >= 0) & (b <= a) & (c >= 0)
+    return allowed
+
+
+# X(N) = lambda N / (1 + sigma (N - 1) + kappa N (N - 1)): Gunther, Guerrilla Capacity Planning,
+# 2007.
+# With kappa = 0 it is Amdahl's law, 1967: S(N) = 1 / (s + (1 - s) / N), and sigma his serial
+# share s.
+
+Name = Literal["amdahl", "usl"]
+
+# Two parameters and a rate are no law of fewer sizes: the curve would go through every point.
+FEWEST_SIZES: Final = 4
+# How far beyond what was measured a law is used, up and down.
+REACH: Final = 4
+# A law further than this from a size's median speed does not describe the measurements.
+MISFIT: Final = 0.25
+CONFIDENCE: Final = 0.95
+RESAMPLES: Final = 2000
+SEED: Final = 20260105
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why there is no figure: a sentence's end, without capital and full stop."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Knee:
+    """The size of the highest speed, N* = sqrt((1 - sigma) / kappa); more makes it slower."""
+
+    size: float
+    low: float | None
+    """None: one repeat of each size gives no interval."""
+    high: float | None
+    """Infinite where some resamples have no knee within reach."""
+
+
+class OutOfReach(HpcncfError):
+    """A size too far from those measured for the law to be used."""
+
+
+@dataclass(frozen=True)
+class Law:
+    """A law fitted to median speeds. Sizes are cores or ranks, speeds instances per second."""
+
+    name: Name
+    rate_of_one: float
+    """lambda: the speed of size 1."""
+    sigma: float
+    """Contention, 0 to 1: Amdahl's serial share."""
+    kappa: float
+    """Crosstalk, 0 or more: what every one costs every other. 0 in Amdahl's law."""
+    sizes: tuple[float, ...]
+    """Measured, ascending."""
+    misfit: float
+    """The largest relative difference between the law and a size's median speed."""
+    resamples: tuple[tuple[float, float, float], ...] = ()
+    """(lambda, sigma, kappa) of each resample; empty: one repeat of each size, no interval."""
+
+    @property
+    def smallest(self) -> float:
+        """Below this size the law is not used."""
+        return self.sizes[0] / REACH
+
+    @property
+    def largest(self) -> float:
+        """Beyond this size the law is not used: four times the largest measured."""
+        return self.sizes[-1] * REACH
+
+    def rate(self, size: float) -> float:
+        """Speed at a size. Raises OutOfReach where the measurements do not support it."""
+        self._check(size)
+        return self.rate_of_one * relative(size, self.sigma, self.kappa)
+
+    def interval(self, size: float) -> tuple[float, float] | None:
+        """95 % of the resamples' speeds at a size: where the median speed lies, not a single run's.
+
+        None where no size was repeated. Raises OutOfReach as `rate`.
+        """
+        rate = self.rate(size)
+        return _around(
+            rate, [one * relative(size, sigma, kappa) for one, sigma, kappa in self.resamples]
+        )
+
+    def sigma_interval(self) -> tuple[float, float] | None:
+        return _around(self.sigma, [sigma for _, sigma, _ in self.resamples])
+
+    def kappa_interval(self) -> tuple[float, float] | None:
+        return _around(self.kappa, [kappa for _, _, kappa in self.resamples])
+
+    @property
+    def knee(self) -> Knee | None:
+        """None where speed grows as far as the law may be used."""
+        size = peak(self.sigma, self.kappa)
+        if size > self.largest:
+            return None
+        peaks = [peak(sigma, kappa) for _, sigma, kappa in self.resamples]
+        ends = _around(size, [one if one <= self.largest else inf for one in peaks])
+        return Knee(size, *(ends or (None, None)))
+
+    def _check(self, size: float) -> None:
+        if not self.smallest <= size <= self.largest:
+            raise OutOfReach(
+                f"the law was fitted to sizes {self.sizes[0]:g} to {self.sizes[-1]:g} and is used "
+                f"from {self.smallest:g} to {self.largest:g}: came {size:g}"
+            )
+
+
+def relative(size: float, sigma: float, kappa: float) -> float:
+    """X(N) / lambda."""
+    return size / (1 + sigma * (size - 1) + kappa * size * (size - 1))
+
+
+def peak(sigma: float, kappa: float) -> float:
+    """N*, at least 1; infinite without crosstalk."""
+    return max(sqrt((1 - sigma) / kappa), 1.0) if kappa > 0 else inf
+
+
+def fit(
+    sizes: Sequence[float], speeds: Sequence[Sequence[float]], name: Name = "usl"
+) -> Law | Refusal:
+    """The law nearest to each size's median speed, by least squares of the relative errors.
+
+    `speeds`: of each size its repeats. N / X(N) is linear in three coefficients that may not be
+    negative (`coefficients.nearest`). Its intervals come from a bootstrap over the repeats
+    (Efron, Tibshirani 1993): each size's repeats are drawn anew from all repeats' deviations.
+    """
+    order = sorted(range(len(sizes)), key=lambda at: sizes[at])
+    sizes, speeds = [sizes[at] for at in order], [speeds[at] for at in order]
+    reason = _unfit(sizes, speeds)
+    if reason:
+        return Refusal(reason)
+    n = np.array(sizes, float)
+    medians = np.array([np.median(repeats) for repeats in speeds])
+    drawn = medians * np.exp(_drawn(speeds))
+    found = nearest(n, n / np.vstack([medians, drawn]), n / medians, name == "usl")
+    (rate, sigma, kappa), *resamples = _parameters(found)
+    misfit = max(
+        abs(rate * relative(size, sigma, kappa) / median - 1)
+        for size, median in zip(sizes, medians, strict=True)
+    )
+    if misfit > MISFIT:
+        return Refusal(f"the measurements do not follow the law: up to {misfit:.0%} apart")
+    return Law(name, rate, sigma, kappa, tuple(sizes), misfit, tuple(resamples))
+
+
+def simplest(sizes: Sequence[float], speeds: Sequence[Sequence[float]]) -> Law | Refusal:
+    """USL where its crosstalk is settled above 0, else Amdahl's law, which needs one less."""
+    usl = fit(sizes, speeds, "usl")
+    if isinstance(usl, Refusal):
+        return usl
+    ends = usl.kappa_interval()
+    if usl.kappa > 0 and (ends is None or ends[0] > 0):
+        return usl
+    amdahl = fit(sizes, speeds, "amdahl")
+    return usl if isinstance(amdahl, Refusal) else amdahl
+
+
+def _unfit(sizes: Sequence[float], speeds: Sequence[Sequence[float]]) -> str:
+    assert len(sizes) == len(speeds)
+    assert len(set(sizes)) == len(sizes), "each size once, with all its repeats"
+    if len(sizes) < FEWEST_SIZES:
+        measured = ", ".join(f"{size:g}" for size in sizes) or "none"
+        return f"a law needs {FEWEST_SIZES} sizes or more; measured: {measured}"
+    if not all(repeats and min(repeats) > 0 for repeats in speeds):
+        return "a size has no speed above 0"
+    return ""
+
+
+def _drawn(speeds: Sequence[Sequence[float]]) -> Floats:
+    """[resample, size] the logarithm of a resample's median over the size's; none: no repeats.
+
+    A few repeats of one size tell little of their spread: relative deviations are pooled over the
+    sizes, each as much larger as a mean of k values hides, sqrt(k / (k - 1)).
+    """
+    pooled = np.concatenate([_deviations(repeats) for repeats in speeds])
+    if not len(pooled):
+        return np.empty((0, len(speeds)))
+    random = np.random.default_rng(SEED)
+    columns = [
+        np.median(random.choice(pooled, (RESAMPLES, len(repeats))), axis=1) for repeats in speeds
+    ]
+    return np.stack(columns, axis=1)
+
+
+def _deviations(repeats: Sequence[float]) -> Floats:
+    logarithms = np.log(np.array(repeats, float))
+    if len(logarithms) < 2:
+        return np.empty(0)
+    hidden = sqrt(len(logarithms) / (len(logarithms) - 1))
+    deviations: Floats = (logarithms - logarithms.mean()) * hidden
+    return deviations
+
+
+def _parameters(found: npt.NDArray[np.float64]) -> list[tuple[float, float, float]]:
+    return [(1 / a, b / a, c / a) for a, b, c in found.tolist()]
+
+
+def _around(value: float, resampled: Sequence[float]) -> tuple[float, float] | None:
+    """The resamples' middle 95 %, and the value itself where it lies outside."""
+    if not resampled:
+        return None
+    tail = (1 - CONFIDENCE) / 2
+    # Of the values themselves: between one and infinity nothing can be interpolated.
+    low, high = np.quantile(resampled, [tail, 1 - tail], method="nearest").tolist()
+    return min(low, value), max(high, value)

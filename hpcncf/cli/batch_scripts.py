@@ -1,0 +1,105 @@
+"""The batch scripts that `plan --sbatch` and `plan --by-hand` print."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator
+from typing import Final
+
+from hpcncf.cli.progress import lines_refusals, of
+from hpcncf.errors import UsageError
+from hpcncf.job.plan import Plan, Run
+from hpcncf.job.spec import JobSpec
+from hpcncf.paths import ResultPaths
+from hpcncf.records.submissions import user
+from hpcncf.slurm.batch_script import Source, text, text_byhand
+from hpcncf.slurm.site import load_sites
+from hpcncf.state import status
+from hpcncf.submit.arrays import Quota, Task, fit, quota_quotas, tasks
+from hpcncf.submit.submit import passed_over, unclear
+
+# So many of the numbers to choose from are told.
+MOST: Final = 4
+
+
+def show(args: argparse.Namespace, job: JobSpec, plan: Plan, paths: ResultPaths) -> None:
+    """One script alone is printed byte by byte, and plain ones only so: they are for sbatch.
+
+    Raises UsageError for a number not there, and where it is to say which.
+    """
+    runs = _open(plan, paths)
+    by_hand = args.by_hand is not None
+    wanted = runs if by_hand else _taken(job, runs)
+    printed = list(_by_hand(args, job, runs, paths) if by_hand else _sent(job, wanted, paths))
+    number = args.by_hand or args.sbatch or 0
+    if not 0 <= number <= len(printed):
+        raise UsageError(f"array {number}: there are {len(printed)}, counted from 1")
+    if not wanted:
+        all_are = "all runs are complete, queued or running" if not runs else "no run fits"
+        sys.stderr.write(f"nothing to submit: {all_are}\n")
+        return
+    _say_what_overrides()
+    if len(printed) == 1 or number:
+        sys.stdout.write(printed[number - 1])
+        return
+    if args.by_hand is not None:
+        ways = [f"--by-hand {count}" for count in range(1, len(printed) + 1)]
+        more = ["..."] * (len(printed) > MOST)
+        raise UsageError(
+            f"--by-hand: {len(printed)} arrays need a script each, for sbatch takes one: "
+            + ", ".join(ways[:MOST] + more)
+        )
+    for count, script in enumerate(printed, start=1):
+        print(f"==> array {count} of {len(printed)} <==\n{script}")
+
+
+def _open(plan: Plan, paths: ResultPaths) -> list[Run]:
+    """Those that nobody is at, as far as is known."""
+    states = [state for state in status.states(paths, plan) if not state.run.retired]
+    held = {state.run.id for state in unclear(states)}
+    if held:
+        sys.stderr.write(f"held back, for whether they still run is not known: {len(held)}\n")
+    found = [state.run for state in states if not passed_over(state)]
+    return [run for run in found if run.id not in held]
+
+
+def _taken(job: JobSpec, runs: list[Run]) -> list[Run]:
+    """Those that Slurm takes, where there is one to ask."""
+    refused = of(job, runs)
+    for line in lines_refusals(refused):
+        sys.stderr.write(f"{line}\n")
+    return [run for run in runs if run.id not in refused]
+
+
+def _sent(job: JobSpec, runs: list[Run], paths: ResultPaths) -> Iterator[str]:
+    folder = paths.submitit(user())
+    for array in _arrays(tasks(runs), quota_quotas(load_sites(job.site))):
+        yield text(folder, job, array[0][0].resources, len(array))
+
+
+def _by_hand(
+    args: argparse.Namespace, job: JobSpec, runs: list[Run], paths: ResultPaths
+) -> Iterator[str]:
+    site = load_sites(job.site)
+    source = Source(args.job.resolve(), paths.folder, args.settings)
+    alone = [[run] for run in runs]
+    for array in _arrays(alone, Quota(array=quota_quotas(site).array)):
+        yield text_byhand(job, site, [run for (run,) in array], source)
+
+
+def _arrays(tasks: list[Task], quota: Quota) -> list[list[Task]]:
+    """As `submit` cuts them."""
+    arrays: list[list[Task]] = []
+    fit(tasks, quota, arrays.append)
+    left = len(tasks) - sum(map(len, arrays))
+    if left:
+        sys.stderr.write(f"{left} of {len(tasks)} tasks are left out: {quota.limit}\n")
+    return arrays
+
+
+def _say_what_overrides() -> None:
+    names = sorted(name for name in os.environ if name.startswith("SBATCH_"))
+    if names:
+        sys.stderr.write(f"in your environment, and before #SBATCH lines: {', '.join(names)}\n")

@@ -1,0 +1,36 @@
+"""Find a run by the first letters of its id."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hpcncf.cli.status import found_here
+from hpcncf.errors import UsageError
+from hpcncf.job.plan import Plan, Run
+from hpcncf.paths import ResultPaths
+from hpcncf.records.results_folder import read_plan
+
+Found = tuple[ResultPaths, Plan, Run]
+
+
+def run(run_id: str, results: Path | None) -> Found:
+    """Raises UsageError where no run, or more than one, begins so."""
+    folders = [results] if results else found_here()
+    found: list[Found] = []
+    for folder in folders:
+        paths = ResultPaths(folder.resolve())
+        plan = read_plan(paths)
+        found += [(paths, plan, run) for run in plan.runs if run.id.startswith(run_id)]
+    if len(found) == 1:
+        return found[0]
+    where = ", ".join(str(folder) for folder in folders) or "./results (which has no results)"
+    if not found and (Path(run_id) / "plan.json").exists():
+        raise UsageError(
+            f"{run_id} is a results folder, not a run: `hpcncf status {run_id}` lists its runs"
+        )
+    if not found:
+        raise UsageError(f"run {run_id!r}: not in {where}; `hpcncf status` lists the runs")
+    several = ", ".join(f"{run.id} in {paths.folder.name}" for paths, _, run in found[:6])
+    alike = len({run.id for _, _, run in found}) == 1
+    way = "--results DIR" if alike else "more letters, or --results DIR"
+    raise UsageError(f"run {run_id!r}: several begin so: {several}; {way}")

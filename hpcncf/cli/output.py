@@ -1,0 +1,99 @@
+"""Tables, wrapped text, and labels of runs, for a terminal."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from collections.abc import Sequence
+from itertools import zip_longest
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from hpcncf.job.plan import Run
+    from hpcncf.state.status import RunState
+
+# A run's first letters, as git's: enough to tell it in any command.
+ID: Final = 8
+# The fewest letters that a table's last and its widest column are cut to.
+LAST: Final = 36
+WIDEST: Final = 20
+
+
+def varies(run: Run) -> str:
+    """`cpus_per_task=2 loader=vectorized repeat=1`: what tells the run from its neighbours."""
+    values = [f"{key.split('.')[1]}={_short(value)}" for key, value in run.varied.items()]
+    return " ".join([*values, *([f"repeat={run.repeat}"] if run.repeat else [])])
+
+
+def _short(value: object) -> str:
+    if isinstance(value, str) and "/" in value:
+        return Path(value).name
+    return "-".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def width() -> int:
+    return max(shutil.get_terminal_size((100, 24)).columns, 60)
+
+
+def filled(sentence: str, indent: str = "") -> str:
+    """The sentence in lines of the terminal's width."""
+    return textwrap.fill(
+        sentence,
+        width(),
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+
+
+def table_layout(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns as wide as they need; the widest and the last wrap where the line is too short."""
+    rows = [[printable(cell) for cell in row] for row in rows]
+    natural = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+    widths = _fitted(natural, width() - 2 * (len(heads) - 1))
+    return "\n".join(line for row in [heads, *rows] for line in _wrapped(widths, row))
+
+
+def printable(text: str) -> str:
+    """A command's words and its errors are not to move the cursor or colour the terminal."""
+    return "".join(char if char.isprintable() or char.isspace() else "?" for char in text)
+
+
+def _fitted(natural: Sequence[int], room: int) -> list[int]:
+    """The widths, those of the last column and the widest other one cut to the room there is."""
+    *others, last = natural
+    if not others:
+        return [min(last, room)]
+    widest = max(range(len(others)), key=others.__getitem__)
+    spare = room - min(last, LAST) - (sum(others) - others[widest])
+    others[widest] = min(others[widest], max(spare, WIDEST))
+    return [*others, max(room - sum(others), LAST // 2)]
+
+
+def _wrapped(widths: Sequence[int], row: Sequence[str]) -> list[str]:
+    cells = [
+        textwrap.wrap(cell, wide or 1, break_on_hyphens=False)
+        for cell, wide in zip(row, widths, strict=True)
+    ]
+    lines = zip_longest(*cells, fillvalue="") if any(cells) else [("",) * len(widths)]
+    return [
+        "  ".join(part.ljust(wide) for part, wide in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    ]
+
+
+def counts(states: Sequence[RunState]) -> str:
+    """`18 runs: 3 completed, 1 running, 14 pending`, retired ones apart."""
+    active = [state.state for state in states if not state.run.retired]
+    tally = {state: active.count(state) for state in dict.fromkeys(active)}
+    parts = [f"{number} {state.replace('_', ' ')}" for state, number in tally.items()]
+    retired = len(states) - len(active)
+    parts += [f"({retired} retired)"] if retired else []
+    return f"{len(active)} run{'s' * (len(active) != 1)}: {', '.join(parts)}"
+
+
+def shown(path: Path) -> str:
+    """The path as the user would type it here."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

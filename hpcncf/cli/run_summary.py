@@ -1,0 +1,228 @@
+"""The summary that `hpcncf run` prints at the end."""
+
+from __future__ import annotations
+
+import math
+import shlex
+import textwrap
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from hpcncf.collect.resource_columns import mean
+from hpcncf.monitor.sampler import TOO_SHORT_S
+from hpcncf.records.schema import Cpu, NodeRecord, RankRecord
+
+if TYPE_CHECKING:
+    pass
+
+
+WIDTH: Final = 80
+BAR: Final = 20
+MOST_CPUS: Final = 16
+
+FULL_SHARE: Final = 0.85
+IDLE_CORES: Final = 0.3
+# With so much taken by others, what a command used does not tell what it needs.
+DISTURBED_CORES: Final = 0.5
+
+
+@dataclass(frozen=True)
+class Marks:
+    """What a bar is drawn with."""
+
+    ours: str
+    others: str
+    idle: str
+
+
+PLAIN = Marks("#", "+", ".")
+BLOCKS = Marks("█", "▒", "·")
+
+
+def lines(rank: RankRecord, node: NodeRecord, folder: str, marks: Marks = PLAIN) -> list[str]:
+    """The whole summary, no line wider than 80 columns but for paths."""
+    command = shlex.join(rank.run["workload"]["command"])
+    return [
+        textwrap.shorten(f"hpcncf run: {command}", WIDTH, placeholder=" ..."),
+        *_facts(rank, node),
+        "",
+        *cpu_lines(node, marks),
+        "",
+        *_wrapped(conclusion(rank, node), ""),
+        *(line for warning in rank.warnings for line in _wrapped(f"! {warning}", "  ")),
+        f"record: {folder}",
+    ]
+
+
+def _facts(rank: RankRecord, node: NodeRecord) -> list[str]:
+    facts = {
+        "exit": f"{_ended(rank.exit_code)} after {duration(rank.elapsed_s)}",
+        "cores": _cores(rank),
+        "CPU": _efficiency(rank),
+        "": f"user {duration(rank.cpu.user_s)}, system {duration(rank.cpu.system_s)}",
+        "memory": _memory(rank),
+        "processes": f"{rank.cpu.processes_peak} at most, with {rank.cpu.threads_peak} threads; "
+        f"switches: {rank.cpu.context_switches_voluntary:,} waiting, "
+        f"{rank.cpu.context_switches_involuntary:,} forced",
+        "waited": _waited(rank.cpu),
+        "storage": _storage(rank),
+        "GPU": _gpu(node),
+    }
+    return [f"  {label:<10} {text}" for label, text in facts.items()]
+
+
+def _ended(code: int | None) -> str:
+    if code is not None and code < 0:
+        return f"ended by signal {-code} ({128 - code} to the shell)"
+    return f"{code}"
+
+
+def _cores(rank: RankRecord) -> str:
+    cores = rank.cores
+    used = "?" if cores.used is None else f"{cores.used:.2f}"
+    hardware = "" if cores.threads_per_core in (None, 1) else " hardware threads"
+    return (
+        f"{cores.allocated:g} allocated, {cores.usable:g} usable, {used} used "
+        f"(node: {cores.on_node}{hardware})"
+    )
+
+
+def _efficiency(rank: RankRecord) -> str:
+    cpu = rank.cpu
+    average = "?" if cpu.efficiency is None else f"{cpu.efficiency:.1%}"
+    if cpu.efficiency_peak is None:
+        return f"{average} on average; no peak: shorter than its {cpu.peak_window_s:g} s window"
+    return f"{average} on average, {cpu.efficiency_peak:.1%} at the peak of {cpu.peak_window_s:g} s"
+
+
+def _memory(rank: RankRecord) -> str:
+    memory = rank.memory
+    if memory.rss_peak_mib == 0:
+        return "not measured: it ended before the first sample"
+    peak = f"{memory.rss_peak_mib:,.0f} MiB resident at the peak"
+    if memory.limit_mib is None:
+        return f"{peak}, no limit set"
+    return f"{peak}, {memory.rss_peak_mib / memory.limit_mib:.1%} of {memory.limit_mib:,.0f} MiB"
+
+
+def _storage(rank: RankRecord) -> str:
+    if rank.io.read_mib is None or rank.io.write_mib is None:
+        return "not measured"
+    return f"{rank.io.read_mib:,.1f} MiB read, {rank.io.write_mib:,.1f} MiB written"
+
+
+def _waited(cpu: Cpu) -> str:
+    """Its threads, for a core and for what the quota let them have."""
+    if cpu.runqueue_s is None:
+        return "not measured"
+    held = f", {duration(cpu.throttled_s)} held back by the quota" if cpu.throttled_s else ""
+    return f"its threads {duration(cpu.runqueue_s)} in all for a CPU{held}"
+
+
+def _gpu(node: NodeRecord) -> str:
+    if node.gpus is None:
+        return "not measured"
+    if not node.gpus:
+        return "none used"
+    busy = mean([node], lambda gpu: gpu.busy)
+    share = "use not told" if busy is None else f"{busy:.0%} busy, whoever used it"
+    peak = max((mib for gpu in node.gpus for mib in gpu.memory_mib if mib), default=0.0)
+    return f"{len(node.gpus)}, {share}, {peak:,.0f} MiB at the peak"
+
+
+def cpu_lines(node: NodeRecord, marks: Marks) -> list[str]:
+    """A bar for each CPU: ours, others', idle; the busiest where they are many."""
+    length_s = sum(node.length_s)
+    if not length_s:
+        return ["  no CPU was sampled"]
+    shares = {
+        cpu: (_mean(ours, node.length_s), _mean(busy, node.length_s))
+        for cpu, ours, busy in zip(node.cpus, node.ours, node.busy, strict=True)
+    }
+    shown = sorted(sorted(shares, key=lambda cpu: -shares[cpu][1])[:MOST_CPUS])
+    found = [_cpu_line(cpu, *shares[cpu], marks) for cpu in shown]
+    hidden = [shares[cpu][1] for cpu in shares if cpu not in shown]
+    if hidden:
+        found.append(f"  and {len(hidden)} more, {sum(hidden) / len(hidden):.0%} busy on average")
+    legend = f"{marks.ours} this command (estimated), {marks.others} others, {marks.idle} idle"
+    return [*found, f"             {legend}"]
+
+
+def _mean(shares: list[float], lengths: list[float]) -> float:
+    pairs = zip(shares, lengths, strict=True)
+    return sum(share * length for share, length in pairs) / sum(lengths)
+
+
+def _cpu_line(cpu: int, ours: float, busy: float, marks: Marks) -> str:
+    filled = round(BAR * min(1.0, busy))
+    mine = min(filled, round(BAR * ours))
+    bar = marks.ours * mine + marks.others * (filled - mine) + marks.idle * (BAR - filled)
+    others = max(0.0, busy - ours)
+    return f"  CPU {cpu:<4}   {bar}  {busy:4.0%} busy: {ours:.0%} ours, {others:.0%} others"
+
+
+def conclusion(rank: RankRecord, node: NodeRecord) -> str:
+    """One sentence: what the figures mean for the next request."""
+    cores, used = rank.cores, rank.cores.used
+    if used is None or rank.elapsed_s < TOO_SHORT_S:
+        return "Too short to say how it uses its cores."
+    others = _mean(node.others_cores, node.length_s) if sum(node.length_s) else 0.0
+    if others >= DISTURBED_CORES:
+        return _disturbed(rank, others)
+    if cores.usable < cores.allocated and used >= FULL_SHARE * cores.usable:
+        return (
+            f"The {cores.usable:g} usable of {cores.allocated:g} allocated cores did all the work: "
+            "the rest was paid for and out of reach."
+        )
+    if used >= FULL_SHARE * cores.allocated:
+        return f"{_all_of(cores.allocated)} at work: more might help, fewer would slow it down."
+    if used < IDLE_CORES:
+        return (
+            f"It mostly waited: {used:.2f} of {cores.allocated:g} cores' worth of work. Look at "
+            "its disk, network, locks and sleeps, not at its cores."
+        )
+    return _partly(cores.allocated, used, rank)
+
+
+def _disturbed(rank: RankRecord, others: float) -> str:
+    alone = "when they rest" if rank.slurm_job_id is None else "on a node of its own (--exclusive)"
+    return (
+        f"How many cores it needs cannot be told: others held {others:.1f} of its "
+        f"{rank.cores.usable:g} cores, and it may have waited for them. Measure again {alone}."
+    )
+
+
+def _all_of(allocated: float) -> str:
+    return "Its one core was" if allocated == 1 else f"All {allocated:g} cores were"
+
+
+def _partly(allocated: float, used: float, rank: RankRecord) -> str:
+    enough = max(1, math.ceil(used - 0.15))
+    if enough >= allocated:
+        return f"It used {used:.1f} of {allocated:g} cores: it waits part of the time."
+    work = "One" if enough == 1 else f"{enough}"
+    peak = rank.cpu.efficiency_peak
+    high = (
+        f" (at its peak {peak * allocated:.1f})"
+        if peak is not None and peak * allocated > used + 0.5
+        else ""
+    )
+    ask = "1 core" if enough == 1 else f"{enough} cores"
+    return (
+        f"{work} of {allocated:g} cores did the work{high}: ask for {ask}, or make it use more "
+        "of them (threads, ranks, workers)."
+    )
+
+
+def duration(seconds: float) -> str:
+    """As a person says it: `0.42 s`, `73.1 s`, `2 h 19 min`."""
+    if seconds < 10:
+        return f"{seconds:.2f} s"
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _wrapped(text: str, indent: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent="", subsequent_indent=indent)

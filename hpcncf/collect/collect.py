@@ -1,0 +1,537 @@
+"""Collect the records of a results folder into tables."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from operator import mul
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from hpcncf.collect.attempt_table import (
+    ATTEMPT,
+    TOTALS,
+    killed,
+    of_attempt,
+    silent,
+    step_of,
+    totals,
+)
+from hpcncf.collect.repeats import marked
+from hpcncf.collect.resource_columns import MEASURED, settle, warnings
+from hpcncf.collect.training_columns import PHASES_TRAINED, TRAINED, Row, ratio
+from hpcncf.job.plan import Plan, Run, configuration
+from hpcncf.job.spec import Model, Resources, Training
+from hpcncf.ncf.data.manifest import DataError, Outline, is_there, outline
+from hpcncf.paths import ResultPaths
+from hpcncf.records.results_folder import locked, read_plan
+from hpcncf.records.schema import (
+    Epoch,
+    NodeRecord,
+    Part,
+    Progress,
+    RankRecord,
+    RecordError,
+    Sync,
+    TrainingRecord,
+    read_records,
+    write_text,
+)
+from hpcncf.slurm.accounting import Account, accounts
+from hpcncf.state import status
+from hpcncf.state.decide import Attempt, claim, read_attempts, whole
+from hpcncf.state.status import RunState
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+IDENTITY: Final = (
+    "run_id",
+    "repeat",
+    "state",
+    "reason",
+    "stale",
+    "retired",
+    "baseline",
+    "attempt",
+    "progress",
+    "config",
+    "varied",
+    "workload",
+    "command",
+    "by_hand",
+)
+DATA: Final = ("data_title", "data_key", "test_rows")
+RANK: Final = (
+    "run_id",
+    "attempt",
+    "rank",
+    "local_rank",
+    "world_size",
+    "node",
+    "node_index",
+    "launched_by",
+    "slurm_job_id",
+    "outcome",
+    "exit_code",
+    "error",
+    "started_at",
+    "ended_at",
+    "elapsed_s",
+)
+CORE: Final = (
+    "run_id",
+    "attempt",
+    "node",
+    "node_index",
+    "cpu",
+    "elapsed_s",
+    *(f"{whose}_{what}" for whose in ("busy", "ours", "others") for what in ("mean", "peak")),
+)
+EPOCH: Final = ("run_id", "attempt", *Epoch.model_fields)
+# More of what a command reported do not fit a line.
+MOST_REPORTED: Final = 5
+RANK_PARTS: Final = ("cores", "cpu", "memory", "io")
+TRAINING_LISTS: Final = {"phases", "sync", "epochs", "batches", "baseline"}
+SYNC: Final = [name for name in Sync.model_fields if name != "seconds"]
+
+
+def _scalars() -> list[str]:
+    return [name for name in TrainingRecord.model_fields if name not in TRAINING_LISTS]
+
+
+def _rank_columns() -> list[str]:
+    parts = [
+        f"{part}_{name}"
+        for part in RANK_PARTS
+        for name in _fields(RankRecord.model_fields[part].annotation)
+    ]
+    times, sync = (f"{phase}_s" for phase in PHASES_TRAINED), (f"sync_{name}" for name in SYNC)
+    return [*RANK, *parts, *_scalars(), *times, *sync, "warnings"]
+
+
+def _fields(kind: Any) -> list[str]:
+    assert issubclass(kind, Part)
+    return list(kind.model_fields)
+
+
+def _settings_columns() -> list[str]:
+    resources = ["nodes", "tasks_per_node", "cpus_per_task", "gpus_per_node", "world_size"]
+    others = [*Resources.model_fields, *Training.model_fields, "batch", *Model.model_fields]
+    return list(dict.fromkeys([*resources, *others]))
+
+
+COLUMNS: Final[dict[str, list[str]]] = {
+    "runs": [
+        *IDENTITY,
+        *_settings_columns(),
+        *DATA,
+        *MEASURED,
+        *TOTALS,
+        *TRAINED,
+        "outlier",
+        "warnings",
+    ],
+    "attempts": list(ATTEMPT),
+    "ranks": _rank_columns(),
+    "cores": list(CORE),
+    "epochs": list(EPOCH),
+}
+
+
+def of_run(
+    state: RunState,
+    ranks: Sequence[RankRecord],
+    nodes: Sequence[NodeRecord],
+    data: Outline | None,
+    tried: Sequence[Row] = (),
+) -> Row:
+    """One planned run: its settings, its state, and its figures as far as there are any.
+
+    `tried`: a row for each of its attempts.
+    """
+    run = state.run
+    figures = settle(run, ranks, _epoch_instances(run, data), nodes)
+    return (
+        {
+            "run_id": run.id,
+            "repeat": run.repeat,
+            "state": state.state,
+            "reason": state.reason,
+            "stale": state.stale,
+            "retired": run.retired,
+            "baseline": run.baseline,
+            "attempt": state.attempt,
+            "progress": _progress(state.progress) if state.state == "running" else None,
+            "config": configuration(run),
+            "varied": run.varied,
+            "workload": run.workload if isinstance(run.workload, str) else "command",
+            "command": " ".join(run.words) or None,
+            "by_hand": run.by_hand,
+        }
+        | settings(run, ranks)
+        | {
+            "data_title": data.title if data else None,
+            "data_key": run.data_key,
+            "test_rows": data.test_rows if data else None,
+        }
+        | figures
+        | totals(tried)
+        | {"warnings": warnings(ranks, figures) + silent(tried)}
+    )
+
+
+def _epoch_instances(run: Run, data: Outline | None) -> int | None:
+    if data is None or run.training is None:
+        return None
+    return data.train_rows * (1 + run.training.negatives)
+
+
+def settings(run: Run, ranks: Sequence[RankRecord]) -> Row:
+    """Every setting of the run; threads as the ranks really had them, once they tell."""
+    resources: Row = run.resources.model_dump(mode="json")
+    row = resources | {"world_size": run.resources.world_size}
+    if run.by_hand:  # it asked for neither: these are the plan's defaults
+        row |= {"mem_gb": None, "timeout_min": None}
+    if run.training is None:
+        return row
+    row |= run.training.model_dump(mode="json")
+    threads = {record.training.threads for record in ranks if record.training}
+    asked = run.training.threads
+    return (
+        row
+        | {
+            "device": run.training.device_for(run.resources),
+            "backend": run.training.backend_for(run.resources),
+            "threads": max(threads, default=None if asked == "auto" else asked),
+            "batch": run.training.batch_over_ranks(run.resources.world_size),
+        }
+        | (run.model.model_dump(mode="json") if run.model else {})
+    )
+
+
+def _progress(progress: Progress | None) -> str | None:
+    if progress is None:
+        return None
+    if progress.phase == "command":
+        return ", ".join([f"{progress.elapsed_s:.0f} s", *reports(progress)])
+    steps = f"step {progress.step} of {progress.steps_per_epoch}"
+    return f"epoch {progress.epoch + 1} of {progress.epochs}, {progress.phase}, {steps}"
+
+
+def reports(progress: Progress) -> list[str]:
+    """What a command told of itself so far: `epoch 3/10`, `loss 0.25`."""
+    shown = dict(progress.reported)
+    epoch, epochs = shown.pop("epoch", None), shown.pop("epochs", None)
+    shown.pop("instances_per_s", None)
+    first = [] if epoch is None else [f"epoch {epoch}" + (f"/{epochs}" if epochs else "")]
+    return first + [
+        f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}"
+        for key, value in list(shown.items())[:MOST_REPORTED]
+    ]
+
+
+def of_rank(record: RankRecord) -> Row:
+    """One rank, its parts' fields prefixed: `cores_usable`, `cpu_user_s`, `memory_...`."""
+    row = {name: getattr(record, name) for name in RANK}
+    if record.error:
+        row["error"] = f"{record.error.get('type')}: {record.error.get('message')}"
+    for part in RANK_PARTS:
+        values = getattr(record, part)
+        row |= {f"{part}_{name}": getattr(values, name) for name in type(values).model_fields}
+    if record.training:
+        told = record.training
+        row |= {name: getattr(told, name) for name in _scalars()}
+        row |= {f"{phase}_s": getattr(told.phases, f"{phase}_s") for phase in PHASES_TRAINED}
+        row |= {f"sync_{name}": getattr(told.sync, name, None) for name in SYNC}
+    return row | {"warnings": record.warnings}
+
+
+def of_epochs(ranks: Sequence[RankRecord]) -> Iterator[Row]:
+    """The first rank's epochs, with the slowest rank's times: that is when the epoch was over."""
+    trained = [record.training for record in ranks if record.training]
+    for epochs in zip(*(told.epochs for told in trained), strict=False):
+        row = {name: getattr(epochs[0], name) for name in Epoch.model_fields}
+        slowest = {
+            name: max(getattr(epoch, name) for epoch in epochs)
+            for name in Epoch.model_fields
+            if name.endswith("_s")
+        }
+        yield {"run_id": ranks[0].run_id, "attempt": ranks[0].attempt} | row | slowest
+
+
+def of_cores(node: NodeRecord) -> Iterator[Row]:
+    """One CPU's busy share, ours and others': mean over time, and its highest window."""
+    for cpu, busy, ours in zip(node.cpus, node.busy, node.ours, strict=False):
+        # No max(): of thousands of cores with hundreds of windows its call took half of `collect`.
+        others = [b - own if b > own else 0.0 for b, own in zip(busy, ours, strict=False)]
+        yield {
+            "run_id": node.run_id,
+            "attempt": node.attempt,
+            "node": node.node,
+            "node_index": node.node_index,
+            "cpu": cpu,
+            "elapsed_s": sum(node.length_s),
+            **{
+                f"{name}_{what}": value
+                for name, shares in (("busy", busy), ("ours", ours), ("others", others))
+                for what, value in (
+                    ("mean", _mean(shares, node.length_s)),
+                    ("peak", max(shares, default=None)),
+                )
+            },
+        }
+
+
+def _mean(shares: Sequence[float], lengths: Sequence[float]) -> float | None:
+    """Weighted by the windows' lengths: they widen as a run grows."""
+    return ratio(sum(map(mul, shares, lengths)), sum(lengths))
+
+
+# What an attempt's folder may hold; any other JSON file there is foreign.
+KNOWN = re.compile(r"(claim|progress|end|rank-\d+|node-\d+)\.json")
+
+
+@dataclass(frozen=True)
+class Collected:
+    """The tables as plain rows, and what could not be read."""
+
+    job: str
+    runs: list[Row]
+    """One for every planned run, retired ones too, in the plan's order."""
+    attempts: list[Row]
+    """Every start of every run, oldest first."""
+    ranks: list[Row]
+    cores: list[Row]
+    epochs: list[Row]
+    skipped: list[str]
+    """Each file left out, with the reason."""
+    unaccounted: list[str]
+    """Why Slurm's own accounting says nothing."""
+
+    def counts(self) -> dict[str, int]:
+        """State -> runs, retired ones left out."""
+        return dict(Counter(row["state"] for row in self.runs if not row["retired"]))
+
+    def frames(self) -> dict[str, pd.DataFrame]:
+        """The same tables for a notebook; what is not known is NaN."""
+        import pandas as pd
+
+        frames = {}
+        for name, table in self.tables().items():
+            frame = pd.DataFrame(table, columns=_columns(COLUMNS[name], table))
+            unknown = frame.columns[frame.isna().all()]
+            frames[name] = frame.astype(dict.fromkeys(unknown, float))  # None alone has no type
+        return frames
+
+    def tables(self) -> dict[str, list[Row]]:
+        return {name: getattr(self, name) for name in COLUMNS}
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is missing that could still come.
+
+        A command that `hpcncf run` started has told all once it ended, however: nothing sends it
+        once more.
+        """
+        return all(_told(row) for row in self.runs if not row["retired"])
+
+
+def _told(row: Row) -> bool:
+    ended = row["by_hand"] and row["state"] not in ("running", "unknown")
+    return ended or row["state"] == "completed"
+
+
+Seen = Callable[[Run, Sequence[RankRecord], Sequence[NodeRecord]], None]
+
+
+def collect(paths: ResultPaths, seen: Seen | None = None) -> Collected:
+    """Read everything that the job has left so far. Raises UsageError where there is no plan.
+
+    `seen` gets the records of each run's last attempt while they are at hand: they are not kept,
+    and to read them again takes as long as once.
+    """
+    plan = read_plan(paths)
+    known, problems = Datasets(), list[str]()
+    found = Collected(plan.job, [], [], [], [], [], _strangers(paths, plan), problems)
+    states = status.states(paths, plan)
+    tried = {state.run.id: _tried(paths, state) for state in states}
+    slurm = accounts(_slurm_jobs(tried), problems)
+    for state in states:
+        made = _of_attempts(paths, state.run, tried[state.run.id], slurm)
+        ranks, nodes = _add(found, paths, state, known, made)
+        if seen and ranks:
+            seen(state.run, ranks, nodes)
+    skipped = [*found.skipped, *known.unread]
+    return replace(found, runs=marked(found.runs), skipped=skipped)
+
+
+def _tried(paths: ResultPaths, state: RunState) -> list[Attempt]:
+    """All attempts at the run; the last one's records are read already."""
+    if state.attempt is None:
+        return []
+    *earlier, last = paths.run(state.run.id).attempts()
+    known = Attempt(
+        number=state.attempt,
+        claim=claim(last),
+        ranks=_own(state)[0],
+        progress=state.progress,
+        end=None,
+        alive=state.state == "running",
+    )
+    # Whatever signs of life they left: a later one began.
+    return [*(replace(read_attempts(files), alive=False) for files in earlier), known]
+
+
+def _slurm_jobs(tried: Mapping[str, Sequence[Attempt]]) -> list[str]:
+    claims = [attempt.claim for made in tried.values() for attempt in made]
+    return [claim.slurm_job_id for claim in claims if claim and claim.slurm_job_id]
+
+
+def _of_attempts(
+    paths: ResultPaths,
+    run: Run,
+    tried: Sequence[Attempt],
+    slurm: Mapping[str, Sequence[Account]],
+) -> list[Row]:
+    return [of_attempt(run, one, step_of(one, slurm), _seen_of(paths, run, one)) for one in tried]
+
+
+def _seen_of(paths: ResultPaths, run: Run, attempt: Attempt) -> list[NodeRecord]:
+    if not killed(attempt):
+        return []
+    return _nodes(paths.run(run.id).attempt(attempt.number).nodes(), run.id, [])
+
+
+class Datasets:
+    """What the prepared folders say of themselves, each read once."""
+
+    def __init__(self) -> None:
+        self._read: dict[str, Outline | None] = {}
+        self.unread: list[str] = []
+        """Why a folder that is there does not tell."""
+
+    def of(self, run: Run) -> Outline | None:
+        """None where the folder is gone or holds other data by now."""
+        if run.data is None:
+            return None
+        if run.data.path not in self._read:
+            self._read[run.data.path] = self._outline(Path(run.data.path))
+        found = self._read[run.data.path]
+        return found if found and run.data_key in (None, found.key) else None
+
+    def _outline(self, folder: Path) -> Outline | None:
+        try:
+            return outline(folder) if is_there(folder) else None
+        except DataError as error:
+            self.unread.append(str(error))
+            return None
+
+
+def _strangers(paths: ResultPaths, plan: Plan) -> list[str]:
+    """Folders among the runs that the plan does not know."""
+    planned = {run.id for run in plan.runs}
+    folders = sorted((paths.folder / "runs").glob("*"))
+    return [f"{path}: not a run of this plan" for path in folders if path.name not in planned]
+
+
+def _add(
+    found: Collected, paths: ResultPaths, state: RunState, known: Datasets, tried: list[Row]
+) -> tuple[list[RankRecord], list[NodeRecord]]:
+    ranks, skipped = _own(state)
+    if skipped and state.state == "completed" and not whole(ranks):
+        state = replace(state, state="unknown", reason="the records in its folder are not its own")
+    skipped += state.problems
+    nodes: list[NodeRecord] = []
+    if state.attempt is not None:
+        attempt = paths.run(state.run.id).attempt(state.attempt)
+        nodes = _nodes(attempt.nodes(), state.run.id, skipped)
+        skipped += _foreign(attempt.folder)
+    found.skipped.extend(skipped)
+    found.runs.append(of_run(state, ranks, nodes, known.of(state.run), tried))
+    found.attempts.extend(tried)
+    found.ranks.extend(of_rank(record) for record in ranks)
+    found.epochs.extend(of_epochs(ranks))
+    found.cores.extend(row for node in nodes for row in of_cores(node))
+    return ranks, nodes
+
+
+def _own(state: RunState) -> tuple[list[RankRecord], list[str]]:
+    """The run's own rank records, each rank once; and why the others were left out."""
+    own: dict[int, RankRecord] = {}
+    skipped = []
+    for record in state.ranks:
+        if record.run_id != state.run.id:
+            skipped.append(f"run {state.run.id}: a rank's record of another run, {record.run_id}")
+        elif record.rank in own:
+            skipped.append(f"run {state.run.id}: a second record of rank {record.rank}")
+        else:
+            own[record.rank] = record
+    return [own[rank] for rank in sorted(own)], skipped
+
+
+def _nodes(files: Sequence[Path], run_id: str, skipped: list[str]) -> list[NodeRecord]:
+    found = []
+    for path in files:
+        try:
+            record = read_records(path, NodeRecord)
+        except RecordError as error:
+            skipped.append(str(error))
+            continue
+        if record.run_id == run_id:
+            found.append(record)
+        else:
+            skipped.append(f"{path}: of another run, {record.run_id}")
+    return found
+
+
+def _foreign(folder: Path) -> list[str]:
+    return [
+        f"{path}: not a file of a run"
+        for path in sorted(folder.glob("*.json"))
+        if not KNOWN.fullmatch(path.name) and not path.name.startswith(".")
+    ]
+
+
+def write(found: Collected, paths: ResultPaths) -> list[Path]:
+    """Write the tables as CSV, each whole, all of them of one look: equal rows, equal bytes."""
+    written = []
+    with locked(paths):
+        for name, table in found.tables().items():
+            path = paths.tables / f"{name}.csv"
+            write_text(path, as_csv(table, COLUMNS[name]))
+            written.append(path)
+    return written
+
+
+def _columns(always: Sequence[str], table: Sequence[Row]) -> list[str]:
+    """With those that only the rows know: what a command was told, and tells."""
+    return [*always, *sorted({key for row in table for key in row} - set(always))]
+
+
+def as_csv(table: Sequence[Row], columns: Sequence[str]) -> str:
+    """Undefined is empty, lists are joined with `; `, mappings are JSON."""
+    columns = _columns(columns, table)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([_cell(row.get(name)) for name in columns] for row in table)
+    return text.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    if value is None or type(value) in (float, str, int):  # nearly all of very many
+        return value
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        return json.dumps(value, sort_keys=True)
+    if isinstance(value, list | tuple):
+        return "; ".join(str(part) for part in value)
+    return value

@@ -1,0 +1,434 @@
+"""Columns of cores, CPU time, memory, waiting, GPUs and packs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
+from typing import Any, Final, TypeGuard
+
+from hpcncf.collect.training_columns import (
+    PHASES_TRAINED,
+    TRAINED,
+    Row,
+    efficiency_in_training,
+    figures_trained,
+    memory_growth,
+    others_cores,
+    ratio,
+    training_time,
+    unsteady,
+)
+from hpcncf.job.plan import Run
+from hpcncf.records.schema import Gpu, NodeRecord, RankRecord, Reported
+from hpcncf.state.decide import whole
+
+# These mean what they mean for our own training, and stand in the same columns.
+KNOWN: Final = ("instances_per_s", "loss", "hr10", "ndcg10", "startup_s", "evaluation_s")
+TIMED: Final = tuple(f"{phase}_s" for phase in PHASES_TRAINED)
+PARAMETER: Final = "parameter_"
+METRIC: Final = "metric_"
+
+
+def columns(run: Run, ranks: Sequence[RankRecord]) -> Row:
+    """`parameter_lr` and `metric_accuracy`; what rank 0 reported counts for the run, but for the
+    phases, which are those of all ranks that told theirs."""
+    told: Reported = next((record.reported for record in ranks if record.rank == 0), {})
+    known = {name: told[name] for name in KNOWN if is_number(told.get(name))}
+    shown = {*known, *phases(told)}
+    return {
+        **{f"{PARAMETER}{name}": value for name, value in run.parameters.items()},
+        **_timed(ranks),
+        **known,
+        **{f"{METRIC}{name}": value for name, value in told.items() if name not in shown},
+    }
+
+
+def _timed(ranks: Sequence[RankRecord]) -> Row:
+    """The shares of the phases that were told, as of our own training, and the speed where every
+    rank tells its instances: all of them over the longest time of a rank."""
+    times = [phases(record.reported) for record in ranks]
+    seconds = {
+        name: sum(each.get(name, 0.0) for each in times)
+        for name in TIMED
+        if any(name in each for each in times)
+    }
+    total = sum(seconds.values())
+    if total <= 0:
+        return {}
+    shares: Row = {
+        f"{name.removesuffix('_s')}_share": spent / total for name, spent in seconds.items()
+    }
+    instances = [record.reported.get("instances") for record in ranks]
+    counted = [float(number) for number in instances if is_number(number)]
+    if len(counted) == len(ranks) and all(times):
+        longest_s = max(sum(each.values()) for each in times)
+        shares["instances_per_s"] = ratio(sum(counted), longest_s)
+    return shares
+
+
+def phases(reported: Reported) -> dict[str, float]:
+    """The seconds of each phase of a step that one rank told; those below zero mean nothing."""
+    return {
+        name: float(value)
+        for name, value in reported.items()
+        if name in TIMED and is_number(value) and value >= 0
+    }
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+WAITS: Final = (
+    "runnable_mean",
+    "runqueue_s",
+    "throttled_s",
+    "iowait_s",
+    "blocked_s",
+    "io_pressure_s",
+    "memory_pressure_s",
+    "major_faults",
+    "swap_peak_mib",
+)
+
+
+def columns_waits(ranks: Sequence[RankRecord]) -> Row:
+    """All of WAITS; each None where a rank does not tell it, as records of older versions."""
+
+    def told(value: Callable[[RankRecord], float | None]) -> list[float] | None:
+        return whole_waits(value(record) for record in ranks)
+
+    return {
+        "runnable_mean": _sum(told(lambda r: r.cpu.runnable_mean)),
+        "runqueue_s": _sum(told(lambda r: r.cpu.runqueue_s)),
+        "throttled_s": _over_nodes(ranks, told(lambda r: r.cpu.throttled_s)),
+        "iowait_s": _sum(told(lambda r: r.cpu.iowait_s)),
+        "blocked_s": _sum(told(lambda r: r.io.blocked_s)),
+        "io_pressure_s": _largest(told(lambda r: r.io.pressure_s)),
+        "memory_pressure_s": _largest(told(lambda r: r.memory.pressure_s)),
+        "major_faults": _sum(told(lambda r: r.memory.major_faults)),
+        "swap_peak_mib": _sum(told(lambda r: r.memory.swap_peak_mib)),
+    }
+
+
+def whole_waits(values: Iterable[float | None]) -> list[float] | None:
+    """None unless every one is known."""
+    found = list(values)
+    known = [value for value in found if value is not None]
+    return known if len(known) == len(found) else None
+
+
+def _sum(values: list[float] | None) -> float | None:
+    return sum(values) if values else None
+
+
+def _largest(values: list[float] | None) -> float | None:
+    return max(values, default=None) if values else None
+
+
+def _over_nodes(ranks: Sequence[RankRecord], values: list[float] | None) -> float | None:
+    """The ranks of a node tell of one job's cgroup: the largest counts, once for each node."""
+    if not values:
+        return None
+    nodes: dict[int, float] = defaultdict(float)
+    for record, value in zip(ranks, values, strict=True):
+        nodes[record.node_index] = max(nodes[record.node_index], value)
+    return sum(nodes.values())
+
+
+PACKED: Final = ("pack", "pack_runs", "pack_mps", "worked_from", "worked_to")
+
+
+def columns_packed(ranks: Sequence[RankRecord]) -> Row:
+    """`pack`: the ids of the runs begun side by side, None for a run alone; `worked_from` and
+    `worked_to` in seconds since 1970: first step to last, of a command from start to end."""
+    told = next((record.packed for record in ranks if record.packed), None)
+    began, ended = training_time(ranks)
+    if not ended:
+        began = min(_moment(record.started_at) for record in ranks)
+        ended = max(_moment(record.ended_at) for record in ranks)
+    return {
+        "pack": " ".join(told.runs) if told else None,
+        "pack_runs": len(told.runs) if told else 1,
+        "pack_mps": told.mps if told else None,
+        "worked_from": began,
+        "worked_to": ended,
+    }
+
+
+def _moment(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
+
+
+GPUS: Final = (
+    "gpus",
+    "gpu_hours",
+    "gpu_busy",
+    "gpu_ours",
+    "gpu_memory_peak_mib",
+    "gpu_sm_mhz",
+    "gpu_power_w",
+    "gpu_energy_j",
+    "gpu_j_per_epoch",
+    "gpu_throttled",
+    "gpu_throttled_by",
+    "gpu_model",
+)
+
+Series = Callable[[Gpu], Sequence[float | None]]
+
+
+def columns_gpus(
+    run: Run,
+    nodes: Sequence[NodeRecord],
+    elapsed_s: float,
+    seconds_per_epoch: float | None,
+    training: tuple[float, float],
+) -> Row:
+    """All of GPUS, None where there was no GPU or NVML did not tell.
+
+    `training`: its begin and end in seconds since 1970, for the energy of an epoch.
+    """
+    row: Row = dict.fromkeys(GPUS)
+    seen = [gpu for node in nodes for gpu in node.gpus or []]
+    count = len(seen) if run.by_hand else run.resources.gpus_per_node * run.resources.nodes
+    if count == 0:
+        return row
+    share = count / run.resources.runs_per_gpu
+    row |= {"gpus": count, "gpu_hours": share * elapsed_s / 3600}
+    if not seen:
+        return row
+    energy_j = _energy_j(seen)
+    watched_s = sum(sum(node.length_s) * len(node.gpus or []) for node in nodes)
+    throttled = {reason: mean(nodes, _held_down_by(reason)) for reason in seen[0].throttled}
+    known = {reason: share for reason, share in throttled.items() if share is not None}
+    most = max(known, key=lambda reason: known[reason], default=None)
+    return row | {
+        "gpu_busy": mean(nodes, lambda gpu: gpu.busy),
+        "gpu_ours": mean(nodes, lambda gpu: gpu.ours),
+        "gpu_memory_peak_mib": max(
+            (mib for gpu in seen for mib in gpu.memory_mib if mib is not None), default=None
+        ),
+        "gpu_sm_mhz": mean(nodes, lambda gpu: gpu.sm_mhz),
+        "gpu_power_w": None if energy_j is None else ratio(energy_j, watched_s),
+        "gpu_energy_j": energy_j,
+        "gpu_j_per_epoch": _j_per_epoch(
+            nodes, seconds_per_epoch, training, run.resources.runs_per_gpu
+        ),
+        "gpu_throttled": known[most] if most else None,
+        "gpu_throttled_by": most if most and known[most] else None,
+        "gpu_model": ", ".join(dict.fromkeys(gpu.name for gpu in seen)),
+    }
+
+
+def _held_down_by(reason: str) -> Series:
+    return lambda gpu: gpu.throttled[reason]
+
+
+def mean(nodes: Sequence[NodeRecord], series: Series) -> float | None:
+    """Over all GPUs and the time that is known, weighted by the windows' lengths."""
+    known = [
+        (value * length, length)
+        for node in nodes
+        for gpu in node.gpus or []
+        for value, length in zip(series(gpu), node.length_s, strict=True)
+        if value is not None
+    ]
+    return ratio(sum(part for part, _ in known), sum(length for _, length in known))
+
+
+def _energy_j(gpus: Sequence[Gpu]) -> float | None:
+    told = [joules for gpu in gpus for joules in gpu.energy_j]
+    known = [joules for joules in told if joules is not None]
+    return sum(known) if known and len(known) == len(told) else None
+
+
+def _j_per_epoch(
+    nodes: Sequence[NodeRecord],
+    seconds_per_epoch: float | None,
+    training: tuple[float, float],
+    runs_per_gpu: int,
+) -> float | None:
+    """Mean power of all GPUs over the windows within the training, times an epoch's seconds; of
+    runs that share them, each its even part."""
+    if seconds_per_epoch is None:
+        return None
+    powers = [power for node in nodes for power in _powers_w(node, *training)]
+    if not powers or any(power is None for power in powers):
+        return None
+    return sum(power for power in powers if power is not None) * seconds_per_epoch / runs_per_gpu
+
+
+def _powers_w(node: NodeRecord, began: float, ended: float) -> Iterator[float | None]:
+    """Mean power of each of the node's GPUs between two moments."""
+    from_s = datetime.fromisoformat(node.started_at).timestamp()
+    inside = [
+        at
+        for at, (start, length) in enumerate(zip(node.start_s, node.length_s, strict=True))
+        if began <= from_s + start and from_s + start + length <= ended
+    ]
+    length_s = sum(node.length_s[at] for at in inside)
+    for gpu in node.gpus or []:
+        joules = [gpu.energy_j[at] for at in inside]
+        known = [each for each in joules if each is not None]
+        yield ratio(sum(known), length_s) if len(known) == len(joules) else None
+
+
+MEASURED: Final = (
+    "elapsed_s",
+    "cores_allocated",
+    "cores_usable",
+    "cores_used",
+    "cpu_s",
+    "cpu_efficiency",
+    "cpu_efficiency_peak",
+    "peak_window_s",
+    "cpu_efficiency_training",
+    "others_cores",
+    "core_hours",
+    "core_hours_wasted",
+    "memory_peak_mib",
+    "memory_efficiency",
+    "memory_growth_mib",
+    "time_efficiency",
+    *WAITS,
+    *GPUS,
+    *PACKED,
+    "node",
+    "cpu_model",
+    "commit",
+    "python",
+    "torch",
+)
+
+
+def settle(
+    run: Run,
+    ranks: Sequence[RankRecord],
+    epoch_instances: int | None,
+    nodes: Sequence[NodeRecord] = (),
+) -> Row:
+    """The run's figures; all None unless every one of its ranks left a record.
+
+    `epoch_instances` is a full epoch's, positives and negatives, where the data is known.
+    """
+    if not whole(ranks):
+        nothing: Row = dict.fromkeys((*MEASURED, *TRAINED))
+        nothing |= {"cores_allocated": None if run.by_hand else run.resources.cores}
+        return nothing | columns(run, ranks)
+    measured = _measured(run, ranks) | {
+        "cpu_efficiency_training": efficiency_in_training(ranks, nodes),
+        "others_cores": others_cores(nodes),
+        "memory_growth_mib": memory_growth(nodes),
+    }
+    figures = figures_trained(run, ranks, measured["cores_allocated"], epoch_instances)
+    spans = (measured["elapsed_s"], figures["seconds_per_epoch"], training_time(ranks))
+    on_gpus = columns_gpus(run, nodes, *spans)
+    return measured | on_gpus | columns_packed(ranks) | figures | columns(run, ranks)
+
+
+def _measured(run: Run, ranks: Sequence[RankRecord]) -> Row:
+    elapsed_s = elapsed(ranks)
+    allocated = sum(record.cores.allocated for record in ranks)
+    cpu_s = sum(record.cpu.user_s + record.cpu.system_s for record in ranks)
+    memory_mib = memory_peak(ranks)
+    asked = None if run.by_hand else run.resources  # nobody asked Slurm for a plain command
+    return {
+        "elapsed_s": elapsed_s,
+        "cores_allocated": allocated,
+        "cores_usable": usable(ranks),
+        "cores_used": ratio(cpu_s, elapsed_s),
+        "cpu_s": cpu_s,
+        "cpu_efficiency": ratio(cpu_s, elapsed_s * allocated),
+        "cpu_efficiency_peak": peak(ranks),
+        "peak_window_s": max(record.cpu.peak_window_s for record in ranks),
+        "core_hours": allocated * elapsed_s / 3600,
+        "core_hours_wasted": max(allocated * elapsed_s - cpu_s, 0.0) / 3600,
+        "memory_peak_mib": memory_mib,
+        "memory_efficiency": memory_mib / (asked.mem_gb * 1024) if asked else None,
+        "time_efficiency": elapsed_s / (asked.timeout_min * 60) if asked else None,
+        **columns_waits(ranks),
+        "node": distinct(record.node for record in ranks),
+        **{
+            name: distinct(record.environment.get(name) for record in ranks)
+            for name in ("cpu_model", "commit", "python", "torch")
+        },
+    }
+
+
+def elapsed(ranks: Sequence[RankRecord]) -> float:
+    """Seconds from the first rank's start to the last one's end."""
+    started = min(datetime.fromisoformat(record.started_at) for record in ranks)
+    ended = max(datetime.fromisoformat(record.ended_at) for record in ranks)
+    return (ended - started).total_seconds()
+
+
+def usable(ranks: Sequence[RankRecord]) -> float:
+    """Cores that affinity and quota allow: each node's union of CPUs, no more than its quota.
+
+    The ranks of a node share its job's cgroup, so the largest quota seen is the node's.
+    """
+    nodes: dict[int, list[RankRecord]] = defaultdict(list)
+    for record in ranks:
+        nodes[record.node_index].append(record)
+    return sum(_usable_on_node(records) for records in nodes.values())
+
+
+def _usable_on_node(ranks: Sequence[RankRecord]) -> float:
+    cpus = {cpu for record in ranks for cpu in record.cores.cpus}
+    quotas = [record.cores.quota for record in ranks if record.cores.quota is not None]
+    return min(len(cpus), max(quotas)) if len(quotas) == len(ranks) else float(len(cpus))
+
+
+def peak(ranks: Sequence[RankRecord]) -> float | None:
+    """The ranks' peaks weighted by their cores: an upper bound, they need not coincide."""
+    weighted = [
+        record.cpu.efficiency_peak * record.cores.allocated
+        for record in ranks
+        if record.cpu.efficiency_peak is not None
+    ]
+    if len(weighted) < len(ranks):
+        return None
+    return ratio(sum(weighted), sum(record.cores.allocated for record in ranks))
+
+
+def memory_peak(ranks: Sequence[RankRecord]) -> float:
+    """MiB on the node with the most: the sum of its ranks' peaks, an upper bound too."""
+    nodes: dict[int, float] = defaultdict(float)
+    for record in ranks:
+        nodes[record.node_index] += record.memory.rss_peak_mib
+    return max(nodes.values())
+
+
+def warnings(ranks: Sequence[RankRecord], figures: Row) -> list[str]:
+    """What makes the run's figures worth less: the ranks' own warnings, and what they show."""
+    said = [warning for record in ranks for warning in record.warnings]
+    if whole(ranks):
+        said += [text for holds, text in _findings(ranks, figures) if holds]
+        said += unsteady(figures)
+    return list(dict.fromkeys(said))
+
+
+def _findings(ranks: Sequence[RankRecord], figures: Row) -> list[tuple[bool, str]]:
+    allocated, may_use = figures["cores_allocated"], figures["cores_usable"]
+    efficiency = figures["cpu_efficiency"]
+    digests = {part.model_sha256 for record in ranks if (part := record.training)}
+    return [
+        (
+            may_use < allocated,
+            f"only {may_use:g} of {allocated:g} allocated cores were usable: "
+            "affinity or the cgroup held the run back",
+        ),
+        (
+            efficiency is not None and efficiency > 1,
+            f"CPU efficiency {efficiency or 0:.0%} is above 100 %: more cores were used "
+            "than allocated",
+        ),
+        (len(digests) > 1, "the ranks ended with different parameters"),
+    ]
+
+
+def distinct(values: Iterable[Any]) -> str | None:
+    """Each value once, in order; None where there is none."""
+    return ", ".join(dict.fromkeys(str(value) for value in values if value)) or None

@@ -1,0 +1,318 @@
+"""Columns of speed, phases, quality and steadiness."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from itertools import compress
+from operator import add, mul
+from statistics import median
+from typing import Any, Final
+
+from hpcncf.job.plan import Run
+from hpcncf.monitor.memory_growth import steady
+from hpcncf.records.schema import Epoch, NodeRecord, Phases, RankRecord, TrainingRecord
+
+# The series must hold this share of the ranks' CPU time, or it saw only some of the ranks.
+COVERED: Final = 0.9
+
+
+def ratio(part: float, whole: float) -> float | None:
+    return part / whole if whole > 0 else None
+
+
+def efficiency_in_training(
+    ranks: Sequence[RankRecord], nodes: Sequence[NodeRecord]
+) -> float | None:
+    """CPU efficiency over the windows between the slowest rank's first step and its last.
+
+    Start-up (imports, joining the group, loading) is left out; evaluation is not. None where no
+    whole window lies there, or where the nodes' series missed some of the ranks.
+    """
+    if not nodes or not _cover(ranks, nodes):
+        return None
+    cpu_s = length_s = 0.0
+    for node in nodes:
+        within = in_training(ranks, node)
+        allocated = sum(r.cores.allocated for r in ranks if r.node_index == node.node_index)
+        cpu_s += sum(compress(node.tree_cpu_s, within))
+        length_s += sum(compress(node.length_s, within)) * allocated
+    return ratio(cpu_s, length_s)
+
+
+def in_training(ranks: Sequence[RankRecord], node: NodeRecord) -> list[bool]:
+    """Of each window of the node's series, whether it lies whole between the slowest rank's first
+    step and its last."""
+    began, ended = training_time(ranks)
+    offset = datetime.fromisoformat(node.started_at).timestamp()
+    return [
+        began <= offset + start and offset + start + length <= ended
+        for start, length in zip(node.start_s, node.length_s, strict=False)
+    ]
+
+
+def _cover(ranks: Sequence[RankRecord], nodes: Sequence[NodeRecord]) -> bool:
+    seen = sum(sum(node.tree_cpu_s) for node in nodes)
+    return seen >= COVERED * sum(record.cpu.user_s + record.cpu.system_s for record in ranks)
+
+
+def training_time(ranks: Sequence[RankRecord]) -> tuple[float, float]:
+    """First step to last, all ranks at it, in seconds since 1970; empty without training."""
+    began, ended = 0.0, 0.0
+    for record in ranks:
+        if record.training is None:
+            return 0.0, 0.0
+        told = record.training
+        first = datetime.fromisoformat(record.started_at).timestamp() + told.startup_s
+        spent = told.training_s + told.evaluation_s + told.checkpoint_s
+        began, ended = max(began, first), max(ended, first + spent)
+    return began, ended
+
+
+def memory_growth(nodes: Sequence[NodeRecord]) -> float | None:
+    """MiB by which the anonymous memory of the run's processes grew steadily, on the node where it
+    was most; None where on none it did."""
+    found = [
+        steady(list(map(add, node.start_s, node.length_s)), node.anonymous_mib)
+        for node in nodes
+        if node.anonymous_mib
+    ]
+    return max((each.mib for each in found if each), default=None)
+
+
+def others_cores(nodes: Sequence[NodeRecord]) -> float | None:
+    """Cores' worth of the run's CPUs that other processes used, mean over time, all nodes."""
+    means = [
+        ratio(sum(map(mul, node.others_cores, node.length_s)), sum(node.length_s)) for node in nodes
+    ]
+    known = [mean for mean in means if mean is not None]
+    return sum(known) if known else None
+
+
+STEADY: Final = ("step_drift", "pause_share")
+# As pyperf calls results unstable whose standard deviation is 10 % of the mean.
+DRIFTED: Final = 0.1
+PAUSED: Final = 0.05
+# Thirds of fewer entries say nothing.
+FEWEST: Final = 9
+
+
+def figures_steady(trained: Sequence[TrainingRecord]) -> dict[str, Any]:
+    """STEADY, of the rank in which each is furthest from 0; None where too little is known."""
+    drifts = [drift(part) for part in trained]
+    pauses = [pause_share(part) for part in trained]
+    return {
+        "step_drift": max((one for one in drifts if one is not None), key=abs, default=None),
+        "pause_share": max((one for one in pauses if one is not None), default=None),
+    }
+
+
+def drift(part: TrainingRecord) -> float | None:
+    """The median step of the last third over that of the first, less 1; warm-up steps left out."""
+    seconds = part.batches.seconds[-(-part.warmup_steps // part.batches.every) :]
+    if len(seconds) < FEWEST:
+        return None
+    third = len(seconds) // 3
+    first = median(seconds[:third])
+    return median(seconds[-third:]) / first - 1 if first > 0 else None
+
+
+def pause_share(part: TrainingRecord) -> float | None:
+    """Of the counted time, what steps over ten times the median (and over 50 ms) took."""
+    return ratio(sum(each["seconds"] for each in part.batches.pauses), part.counted_s)
+
+
+def pace(drifted: float | None) -> str:
+    """What a drift beyond `DRIFTED` says; nothing of a smaller one."""
+    if drifted is None or abs(drifted) <= DRIFTED:
+        return ""
+    how = "longer" if drifted > 0 else "shorter"
+    return f"steps took {abs(drifted):.0%} {how} in the last third than in the first"
+
+
+def unsteady(row: Mapping[str, Any]) -> list[str]:
+    """What a run's figures say against its one speed; nothing of a steady run."""
+    drifted, paused = row["step_drift"], row["pause_share"]
+    told = [f"unsteady: {pace(drifted)}"] if pace(drifted) else []
+    if paused is not None and paused > PAUSED:
+        told.append(
+            f"unsteady: {paused:.0%} of the steps' time went to single steps of over ten times the "
+            "median"
+        )
+    return told
+
+
+# Times are those of the run's last attempt alone: what an earlier one did, perhaps on another
+# node,
+# is in its checkpoint but not in this one's speed. Quality is the model's, whoever trained it.
+
+Row = dict[str, Any]
+
+PHASES_TRAINED: Final = tuple(name.removesuffix("_s") for name in Phases.model_fields)
+SYNC: Final = ("sync_over", "sync_ms_per_step", "sync_bytes_per_step")
+EVALUATION: Final = ("seconds_per_evaluation", "evaluation_pairs_per_s")
+TRAINED: Final = (
+    "instances_per_s",
+    "seconds_per_epoch",
+    "core_s_per_epoch",
+    "core_h_per_epoch",
+    "gpu_h_per_epoch",
+    "instances_per_epoch",
+    "epoch_extrapolated",
+    "startup_s",
+    "training_s",
+    "evaluation_s",
+    "checkpoint_s",
+    *EVALUATION,
+    *(f"{phase}_share" for phase in PHASES_TRAINED),
+    *SYNC,
+    *STEADY,
+    "parameters",
+    "warmup_steps",
+    "loss",
+    "hr10",
+    "ndcg10",
+    "mrr",
+    "hr10_unseen",
+    "hr10_best",
+    "ndcg10_best",
+    "baseline_hr10",
+    "baseline_ndcg10",
+    "unseen_test_rows",
+    "rows_per_step",
+    "table_rows",
+    "waiting_s",
+    "resumed_epoch",
+    "model_sha256",
+)
+
+
+def figures_trained(
+    run: Run, ranks: Sequence[RankRecord], cores: float, full_epoch: int | None
+) -> Row:
+    """All of TRAINED; each None unless every rank trained.
+
+    `full_epoch`: the instances of a whole epoch, where the data is known.
+    """
+    trained = [record.training for record in ranks if record.training]
+    if len(trained) < len(ranks):
+        return dict.fromkeys(TRAINED)
+    counted_s = max(part.counted_s for part in trained)
+    speed = ratio(sum(part.counted_instances for part in trained), counted_s)
+    return {
+        "instances_per_s": speed,
+        **_epoch(run, trained, cores, speed, full_epoch),
+        **{
+            name: max(getattr(part, name) for part in trained)
+            for name in ("startup_s", "training_s", "evaluation_s", "checkpoint_s")
+        },
+        **_evaluation(trained),
+        **phase_shares(trained),
+        **_sync(trained),
+        **figures_steady(trained),
+        **_rows(trained),
+        **_quality(trained[0]),
+    }
+
+
+def _epoch(
+    run: Run,
+    trained: Sequence[TrainingRecord],
+    cores: float,
+    speed: float | None,
+    full_epoch: int | None,
+) -> Row:
+    """A whole epoch's training: measured, or where max_steps cut every one short, extrapolated."""
+    gpus = run.resources.gpus_per_node * run.resources.nodes / run.resources.runs_per_gpu
+    cut = run.training is not None and run.training.max_steps is not None
+    whole = [
+        epochs
+        for epochs in zip(*map(_own_epochs, trained), strict=False)
+        if not cut or epochs[0].instances == full_epoch
+    ]
+    if whole:
+        seconds: float | None = median(max(each.training_s for each in epochs) for epochs in whole)
+        instances: int | None = whole[0][0].instances
+    else:
+        seconds = full_epoch / speed if cut and full_epoch and speed else None
+        instances = full_epoch
+    return {
+        "seconds_per_epoch": seconds,
+        "core_s_per_epoch": None if seconds is None else cores * seconds,
+        "core_h_per_epoch": None if seconds is None else cores * seconds / 3600,
+        "gpu_h_per_epoch": gpus * seconds / 3600 if gpus and seconds is not None else None,
+        "instances_per_epoch": instances,
+        "epoch_extrapolated": seconds is not None and not whole,
+    }
+
+
+def _own_epochs(part: TrainingRecord) -> list[Epoch]:
+    """Without those that an earlier attempt computed."""
+    return [epoch for epoch in part.epochs if epoch.epoch >= (part.resumed_epoch or 0)]
+
+
+def _evaluation(trained: Sequence[TrainingRecord]) -> Row:
+    """The slowest rank's time and the pairs that all ranks scored in it: medians over the epochs.
+    None where none was evaluated, the pairs where the record does not tell them."""
+    told = [
+        (max(each.evaluation_s for each in epochs), epochs[0].evaluation_pairs)
+        for epochs in zip(*map(_own_epochs, trained), strict=False)
+        if epochs[0].hr10 is not None
+    ]
+    if not told:
+        return dict.fromkeys(EVALUATION)
+    speeds = [pairs / seconds for seconds, pairs in told if pairs and seconds]
+    figures = (median(seconds for seconds, _ in told), median(speeds) if speeds else None)
+    return dict(zip(EVALUATION, figures, strict=True))
+
+
+def phase_shares(trained: Sequence[TrainingRecord]) -> Row:
+    """Each phase's share of the counted steps' time, over all ranks."""
+    seconds = {
+        phase: sum(getattr(part.phases, f"{phase}_s") for part in trained)
+        for phase in PHASES_TRAINED
+    }
+    total = sum(seconds.values())
+    return {f"{phase}_share": ratio(spent, total) for phase, spent in seconds.items()}
+
+
+def _sync(trained: Sequence[TrainingRecord]) -> Row:
+    """What a rank's mean step gave to synchronising; None where there was nobody to do it with."""
+    told = [part.sync for part in trained if part.sync]
+    steps = sum(part.counted_steps for part in trained)
+    if not told or not steps:
+        return dict.fromkeys(SYNC)
+    seconds, sent = sum(each.seconds for each in told), sum(each.bytes for each in told)
+    return dict(zip(SYNC, (told[0].over, 1000 * seconds / steps, sent / steps), strict=True))
+
+
+def _rows(trained: Sequence[TrainingRecord]) -> Row:
+    """Embedding rows that a rank's step reads, mean over the ranks, and that there are; and the
+    longest that a rank waited outside of the steps."""
+    read = [part.rows_per_step for part in trained if part.rows_per_step is not None]
+    waiting = [part.waiting_s for part in trained if part.waiting_s is not None]
+    return {
+        "rows_per_step": sum(read) / len(read) if read else None,
+        "table_rows": trained[0].table_rows,
+        "waiting_s": max(waiting, default=None),
+    }
+
+
+def _quality(first: TrainingRecord) -> Row:
+    last = first.epochs[-1] if first.epochs else None
+    baseline = first.baseline or {}
+    return {
+        "parameters": first.parameters,
+        "warmup_steps": first.warmup_steps,
+        **{
+            name: getattr(last, name, None)
+            for name in ("loss", "hr10", "ndcg10", "mrr", "hr10_unseen")
+        },
+        "hr10_best": max((e.hr10 for e in first.epochs if e.hr10 is not None), default=None),
+        "ndcg10_best": max((e.ndcg10 for e in first.epochs if e.ndcg10 is not None), default=None),
+        "baseline_hr10": baseline.get("hr10"),
+        "baseline_ndcg10": baseline.get("ndcg10"),
+        "unseen_test_rows": first.unseen_test_rows,
+        "resumed_epoch": first.resumed_epoch,
+        "model_sha256": first.model_sha256,
+    }

@@ -1,0 +1,1 @@
+"""Job file to plan: settings, checks, grid, run ids."""

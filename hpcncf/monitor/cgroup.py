@@ -1,0 +1,306 @@
+"""Cores and memory that affinity and cgroups allow, throttling, shortage."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+# `root` is where proc and sys are looked for; only tests give another than `/`.
+
+ROOT = Path("/")
+
+# cgroup v1 writes "no limit" as the largest multiple of a page below 2^63.
+NO_LIMIT_BYTES = 2**60
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A limit and the file that sets it, so that a user can look."""
+
+    value: float
+    file: Path
+
+
+def usable_cpus(pid: int = 0) -> list[int]:
+    """The CPUs that the process's affinity mask allows; the kernel keeps it within the cpuset.
+
+    Where a system has no affinity (macOS): all of the node's.
+    """
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(pid))
+    return list(range(on_node()))
+
+
+def mask(pid: int) -> list[int]:
+    """The CPUs a process may use; empty when it is gone."""
+    try:
+        return usable_cpus(pid)
+    except ProcessLookupError:
+        return []
+
+
+def quota() -> float | None:
+    """Cores' worth of time that the cgroups above this process allow; None: no limit."""
+    limit = cpu_limit()
+    return limit.value if limit else None
+
+
+def usable() -> float:
+    """Cores that this process can keep busy: by its affinity mask, and not above its quota."""
+    cpus = float(len(usable_cpus()))
+    limit = quota()
+    return cpus if limit is None else min(cpus, limit)
+
+
+def on_node() -> int:
+    return os.cpu_count() or 1
+
+
+def threads_per_core(root: Path = ROOT) -> int | None:
+    """Hardware threads of one core; None where the kernel does not tell."""
+    text = contents(root / "sys/devices/system/cpu/cpu0/topology/thread_siblings_list")
+    return len(parse_cpu_list(text)) if text else None
+
+
+def cpu_limit(root: Path = ROOT) -> Limit | None:
+    """The smallest CPU quota, in cores, of this process's cgroup and all above it."""
+    limits = [*_quotas_v2(root), *_quotas_v1(root)]
+    return min(limits, key=lambda limit: limit.value, default=None)
+
+
+def memory_limit(root: Path = ROOT) -> Limit | None:
+    """The smallest memory limit, in MiB, of this process's cgroup and all above it.
+
+    Slurm sets it on the job or the step; the task's own cgroup below has none.
+    """
+    files = [
+        *(folder / "memory.max" for folder in cgroup_and_above(None, root)),
+        *(folder / "memory.limit_in_bytes" for folder in cgroup_and_above("memory", root)),
+    ]
+    found = [(contents(file), file) for file in files]
+    limits = [
+        Limit(int(text) / 2**20, file)
+        for text, file in found
+        if text.isdigit() and int(text) < NO_LIMIT_BYTES
+    ]
+    return min(limits, key=lambda limit: limit.value, default=None)
+
+
+def cpuset(root: Path = ROOT) -> list[int] | None:
+    """The CPUs of this process's own cpuset; None where none is set."""
+    for controller, names in (
+        (None, ["cpuset.cpus.effective"]),
+        ("cpuset", ["cpuset.effective_cpus", "cpuset.cpus"]),
+    ):
+        for folder in cgroup_and_above(controller, root):
+            for name in names:
+                if text := contents(folder / name):
+                    return parse_cpu_list(text)
+    return None
+
+
+def step(root: Path = ROOT) -> Path | None:
+    """The cgroup of the Slurm step that this process belongs to; None where Slurm keeps none."""
+    for controller in (None, "cpuset", "memory", "devices", "freezer"):
+        for folder in cgroup_and_above(controller, root):
+            if folder.name.startswith("step_"):
+                return folder
+    return None
+
+
+def processes(cgroup: Path) -> list[int]:
+    """Those of the cgroup and of all below it."""
+    return [int(pid) for file in cgroup.rglob("cgroup.procs") for pid in contents(file).split()]
+
+
+def cgroup_version(root: Path = ROOT) -> str | None:
+    """`v1`, `v2`, or `hybrid` where v1 controllers stand beside a v2 tree; None without any."""
+    mounts = list(_mounts(root))
+    versions = {kind for kind, *_ in mounts}
+    if versions == {"cgroup", "cgroup2"}:
+        return "hybrid"
+    return {"cgroup": "v1", "cgroup2": "v2"}.get(next(iter(versions), ""))
+
+
+def parse_cpu_list(text: str) -> list[int]:
+    """The kernel's `0-2,5` as `[0, 1, 2, 5]`."""
+    cpus: list[int] = []
+    for part in text.strip().split(","):
+        first, _, last = part.partition("-")
+        if first:
+            cpus += range(int(first), int(last or first) + 1)
+    return cpus
+
+
+def cpu_list(cpus: list[int]) -> str:
+    """`[0, 1, 2, 5]` as `0-2,5`."""
+    spans: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if spans and spans[-1][1] == cpu - 1:
+            spans[-1][1] = cpu
+        else:
+            spans.append([cpu, cpu])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
+
+
+def _quotas_v2(root: Path) -> Iterator[Limit]:
+    for folder in cgroup_and_above(None, root):
+        words = contents(folder / "cpu.max").split()
+        if len(words) == 2 and words[0] != "max":
+            yield Limit(int(words[0]) / int(words[1]), folder / "cpu.max")
+
+
+def _quotas_v1(root: Path) -> Iterator[Limit]:
+    for folder in cgroup_and_above("cpu", root):
+        share = contents(folder / "cpu.cfs_quota_us")
+        period = contents(folder / "cpu.cfs_period_us")
+        if share and period and int(share) > 0:  # -1: no limit
+            yield Limit(int(share) / int(period), folder / "cpu.cfs_quota_us")
+
+
+def cgroup_and_above(controller: str | None, root: Path) -> list[Path]:
+    """This process's cgroup folder and its ancestors up to the mount; `controller` None: v2."""
+    wanted = "cgroup2" if controller is None else "cgroup"
+    path = _own_path(controller, root)
+    for kind, options, top, mount in _mounts(root):
+        if path is None or kind != wanted or not (controller is None or controller in options):
+            continue
+        # A container sees the host's path while its mount starts at the container's own cgroup.
+        below = path.removeprefix(top) if top != "/" else path
+        folder = mount / below.strip("/")
+        inside = folder if folder.is_dir() else mount
+        return [inside, *(above for above in inside.parents if above.is_relative_to(mount))]
+    return []
+
+
+def _own_path(controller: str | None, root: Path) -> str | None:
+    for line in contents(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if (not controllers) if controller is None else controller in controllers.split(","):
+            return path
+    return None
+
+
+def _mounts(root: Path) -> Iterator[tuple[str, list[str], str, Path]]:
+    """Each cgroup mount's kind, options, the cgroup at its top and where it is mounted."""
+    for line in contents(root / "proc/self/mountinfo").splitlines():
+        before, _, after = line.partition(" - ")
+        kind, _, options = [*after.split(" ", 2), "", ""][:3]
+        if kind in ("cgroup", "cgroup2"):
+            top, mount = before.split()[3:5]
+            yield kind, options.split(","), top, root / mount.lstrip("/")
+
+
+def contents(path: Path) -> str:
+    """The file's text; empty where there is none or it may not be read."""
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+# Its counters only grow, from a cgroup's start or the machine's: two looks tell what lies
+# between.
+
+
+@dataclass(frozen=True)
+class Held:
+    """Seconds; None where nobody counts."""
+
+    throttled_s: float | None
+    """For which the quota held threads back, summed over CPUs; of the cgroup with the most."""
+    memory_s: float | None
+    """In which some thread waited for memory."""
+    io_s: float | None
+    """In which some thread waited for a disk."""
+
+
+@dataclass(frozen=True)
+class Counters:
+    """The counters at one moment, of this process's cgroup and all above it."""
+
+    throttled_s: dict[Path, float] = field(default_factory=dict)
+    memory_s: float | None = None
+    io_s: float | None = None
+
+
+def read(root: Path = ROOT) -> Counters:
+    return Counters(_throttled_s(root), _pressure_s("memory", root), _pressure_s("io", root))
+
+
+def between(before: Counters, after: Counters) -> Held:
+    """What was added; a cgroup that is seen at one end only tells nothing."""
+    both = before.throttled_s.keys() & after.throttled_s.keys()
+    throttled = [after.throttled_s[file] - before.throttled_s[file] for file in both]
+    return Held(
+        max(throttled, default=None),
+        _added(before.memory_s, after.memory_s),
+        _added(before.io_s, after.io_s),
+    )
+
+
+def _added(before: float | None, after: float | None) -> float | None:
+    return None if before is None or after is None else after - before
+
+
+def _throttled_s(root: Path) -> dict[Path, float]:
+    """By file: `throttled_usec` in v2, `throttled_time` in nanoseconds in v1."""
+    found = {}
+    for controller, key, unit_s in (
+        (None, "throttled_usec", 1e-6),
+        ("cpu", "throttled_time", 1e-9),
+    ):
+        for folder in cgroup_and_above(controller, root):
+            for line in contents(folder / "cpu.stat").splitlines():
+                name, _, value = line.partition(" ")
+                if name == key:
+                    found[folder / "cpu.stat"] = int(value) * unit_s
+    return found
+
+
+def _pressure_s(what: str, root: Path) -> float | None:
+    """PSI's total of `some` (accounting/psi.rst): of the own cgroup, else of the node."""
+    own = [folder / f"{what}.pressure" for folder in cgroup_and_above(None, root)[:1]]
+    for file in (*own, root / "proc/pressure" / what):
+        for line in contents(file).splitlines():
+            if line.startswith("some "):
+                return int(line.rpartition("total=")[2]) * 1e-6
+    return None
+
+
+def told(
+    allocated: float,
+    usable: float,
+    cpus: list[int],
+    quota: float | None,
+    env: Mapping[str, str] = os.environ,
+) -> str | None:
+    """A sentence with the cause and what to do; None where every core can be used."""
+    if usable >= allocated:
+        return None
+    limit = (
+        f"the cgroup's quota is {quota:g} cores"
+        if quota is not None and quota < len(cpus)
+        else f"its affinity mask is {cpu_list(cpus)}"
+    )
+    said = f"only {usable:g} of {allocated:g} allocated cores could be used: {limit}. "
+    return said + _cause(allocated, env)
+
+
+def _cause(allocated: float, env: Mapping[str, str]) -> str:
+    task = f"--cpus-per-task={allocated:g}"
+    if "SLURM_STEP_ID" not in env:
+        return f"Under Slurm, start it with srun {task}, which binds each rank to CPUs of its own"
+    if env.get("SLURM_CPUS_ON_NODE") != env.get("SLURM_JOB_CPUS_PER_NODE", "").partition("(")[0]:
+        return (
+            f"The job has more CPUs than srun gave to the ranks: give srun {task} too; it does "
+            "not take that from sbatch"
+        )
+    if "OMP_PROC_BIND" in env or "KMP_AFFINITY" in env or "GOMP_CPU_AFFINITY" in env:
+        return "OMP_PROC_BIND or its kin bound it: unset them"
+    return (
+        f"srun bound each rank to fewer CPUs than its own: give srun {task}, and leave --cpu-bind "
+        "and SLURM_CPU_BIND out, or set them to none"
+    )

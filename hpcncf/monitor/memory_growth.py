@@ -1,0 +1,52 @@
+"""Whether memory grows as long as a program runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+from typing import Final
+
+# What is loaded at the start is no growth.
+START: Final = 0.2
+# Quarters of fewer samples, or of a shorter time, say nothing.
+FEWEST: Final = 12
+SHORTEST_S: Final = 20.0
+# Each quarter's growth over the mean of all: below, it levels off or came in one piece.
+EVEN: Final = 0.4
+LEAST_MIB: Final = 64.0
+LEAST_SHARE: Final = 0.1
+
+USUALLY: Final = (
+    "unless data is still being read, each step keeps something: most often a list or a sum of "
+    "losses, which keeps the graph of every step; keep loss.item() or loss.detach() instead"
+)
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Over the time behind the start."""
+
+    mib: float
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"memory grew steadily, by {self.mib:,.0f} MiB in {self.seconds:,.0f} s: {USUALLY}"
+
+
+def steady(at_s: Sequence[float], mib: Sequence[float]) -> Growth | None:
+    """Of memory at each moment; None unless it grew in each quarter of the time, about evenly.
+
+    Medians over quarters: what one evaluation takes and gives back is no growth.
+    """
+    late = [(at, each) for at, each in zip(at_s, mib, strict=True) if at >= START * at_s[-1]]
+    if len(late) < FEWEST or late[-1][0] - late[0][0] < SHORTEST_S:
+        return None
+    size = len(late) // 4
+    quarters = [median(each for _, each in late[-size * n :][:size]) for n in (4, 3, 2, 1)]
+    steps = [after - before for before, after in pairwise(quarters)]
+    grown = 4 / 3 * sum(steps)  # from the middle of the first to that of the last
+    if grown < max(LEAST_MIB, LEAST_SHARE * quarters[0]) or min(steps) < EVEN * sum(steps) / 3:
+        return None
+    return Growth(grown, late[-1][0] - late[0][0])

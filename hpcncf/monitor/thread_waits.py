@@ -1,0 +1,88 @@
+"""How long threads waited for a CPU, a disk, or memory.
+
+A thread's account goes with it: of one that ended, what the last look saw is kept, and one that
+lived between two looks is not in it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from hpcncf.monitor import procfs
+
+# Two files per thread: however many there are, a rank gives no more than this share of its time.
+SHARE = 0.001
+
+Thread = tuple[int, int]  # process, thread
+
+
+class Waits:
+    """Thread-seconds since the threads began; None where the kernel does not count."""
+
+    def __init__(self) -> None:
+        self._disks_counted = procfs.counts_disk_waits()
+        self._runqueue, self._disks = Growing(), Growing()
+        self._next_s = 0.0
+
+    @property
+    def runqueue_s(self) -> float | None:
+        return self._runqueue.total
+
+    @property
+    def disks_s(self) -> float | None:
+        # Of a kernel that need not tell, zero may be no account at all.
+        return self._disks.total if self._disks_counted else self._disks.total or None
+
+    def look(self, threads: Iterable[Thread]) -> None:
+        """Now, unless the last look was too dear to come again so soon."""
+        if time.monotonic() < self._next_s:
+            return
+        begun_s = time.thread_time()  # what it costs, not how long it took among others
+        self.look_closely(threads)
+        self._next_s = time.monotonic() + (time.thread_time() - begun_s) / SHARE
+
+    def look_closely(self, threads: Iterable[Thread]) -> None:
+        runqueue: dict[Thread, float] = {}
+        disks: dict[Thread, float] = {}
+        for pid, thread in threads:
+            queued_s = procfs.runqueue_s(pid, thread)
+            if queued_s is not None:
+                runqueue[pid, thread] = queued_s
+            if self._disks_counted is not False:
+                stat = procfs.stat(f"/proc/{pid}/task/{thread}")
+                disks |= {(pid, thread): stat.disk_wait_s} if stat else {}
+        self._runqueue.add(runqueue)
+        self._disks.add(disks)
+
+
+class Blocked:
+    """Process-seconds, from how many were found waiting at each look."""
+
+    def __init__(self) -> None:
+        self.total_s: float | None = None
+        self._last_s: float | None = None
+
+    def look(self, blocked: int, at_s: float) -> None:
+        """`blocked` now, at `at_s`, stands for the time since the last look."""
+        if self._last_s is not None:
+            self.total_s = (self.total_s or 0.0) + blocked * (at_s - self._last_s)
+        self._last_s = at_s
+
+
+class Growing:
+    """The sum of counters that only grow, over all who were ever seen."""
+
+    def __init__(self) -> None:
+        self.total: float | None = None
+        self._last: dict[Thread, float] = {}
+
+    def add(self, now: dict[Thread, float]) -> None:
+        if now:
+            grown = sum(self._grown(key, value) for key, value in now.items())
+            self.total = (self.total or 0.0) + grown
+        self._last = now
+
+    def _grown(self, key: Thread, value: float) -> float:
+        last = self._last.get(key, 0.0)
+        return value - last if value >= last else value  # a number that a new thread got

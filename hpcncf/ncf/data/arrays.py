@@ -1,0 +1,276 @@
+"""On-disk layout of rows and columns, in slices."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Protocol, Self
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import DTypeLike, NDArray
+
+from hpcncf.ncf.sampling import find, places
+
+AT_ONCE: Final = 1 << 18
+"""Rows of a slice: tens of MB with two dozen columns."""
+
+HUGE_PAGE: Final = 1 << 21
+"""Bytes that one entry of the page table can lead to. A kernel with large folios for the file
+system (XFS, ext4 since Linux 6.16) caches what was written in one such piece in one."""
+
+
+class Sliced(Protocol):
+    """What is read in slices: an array in memory or a column in a file."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, span: slice, /) -> NDArray[Any]: ...
+
+
+def slices(length: int, at_once: int = AT_ONCE) -> Iterator[slice]:
+    for start in range(0, length, at_once):
+        yield slice(start, min(start + at_once, length))
+
+
+class Column:
+    """An .npy file that grows at its end and may be read meanwhile. To be closed."""
+
+    def __init__(
+        self,
+        path: Path,
+        kind: DTypeLike,
+        row: tuple[int, ...] = (),
+        piece_bytes: int | None = None,
+    ) -> None:
+        """`row` is the shape of one row. The file is written in pieces of so many bytes, but for
+        its end and where it is read meanwhile; None: as rows come."""
+        self.path, self.kind, self.row = path, np.dtype(kind), row
+        self._length = 0
+        self._piece_bytes = piece_bytes
+        self._file = path.open("wb", buffering=piece_bytes or -1)
+        self._header_bytes = self._write_header()
+
+    def append(self, rows: Any) -> None:
+        block = np.ascontiguousarray(rows, dtype=self.kind)
+        data = block.reshape(-1).view(np.uint8).data
+        if self._piece_bytes:
+            data = self._write_pieces(data, self._piece_bytes)
+        self._file.write(data)
+        self._length += len(block)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, span: slice, /) -> NDArray[Any]:
+        start, stop, _ = span.indices(self._length)
+        if not self._file.closed:
+            self._file.flush()
+        count, each = max(0, stop - start), math.prod(self.row)
+        offset = self._header_bytes + start * each * self.kind.itemsize
+        found = np.fromfile(self.path, self.kind, count * each, offset=offset)
+        return found.reshape(count, *self.row)
+
+    def close(self) -> None:
+        if self._file.closed:
+            return
+        with self._file:
+            self._file.seek(0)
+            assert self._write_header() == self._header_bytes
+
+    def _write_pieces(self, data: memoryview, each: int) -> memoryview:
+        """Returns what fills none."""
+        room = each - self._file.tell() % each
+        while len(data) >= room:
+            self._file.write(data[:room])
+            self._file.flush()
+            data, room = data[room:], each
+        return data
+
+    def _write_header(self) -> int:
+        """Returns where rows begin: numpy leaves room for a first axis of any length."""
+        told = {
+            "descr": npy.dtype_to_descr(self.kind),
+            "fortran_order": False,
+            "shape": (self._length, *self.row),
+        }
+        npy.write_array_header_1_0(self._file, told)
+        return self._file.tell()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def spread(rows: NDArray[Any], parts: NDArray[np.int64], files: Sequence[Column]) -> None:
+    """Append each row to the file of its part; they stay in their order there."""
+    order = np.argsort(parts, kind="stable")
+    ends = np.cumsum(np.bincount(parts, minlength=len(files)))[:-1]
+    for file, some in zip(files, np.split(rows[order], ends), strict=True):
+        file.append(some)
+
+
+PART_BYTES: Final = 1 << 26
+"""Put in their order at once. Each part is an open file."""
+
+
+class Placing:
+    """Takes rows in the order of their source and gives them on, part by part, in that of their
+    places."""
+
+    def __init__(self, folder: Path, to: Column, rows: int, files: ExitStack) -> None:
+        """Of so many rows in all. Needs room in `folder` for them until `finish`."""
+        self._to, self._rows, self._came = to, rows, 0
+        self._kind = np.dtype([("place", np.int64), ("row", to.kind)])
+        self._each = max(1, PART_BYTES // self._kind.itemsize)
+        self._parts = [
+            files.enter_context(Column(folder / f".rows-{number}", self._kind))
+            for number in range(-(-rows // self._each))
+        ]
+
+    def append(self, rows: NDArray[Any]) -> None:
+        moved = np.empty(len(rows), self._kind)
+        moved["place"] = places(self._came, self._came + len(rows), self._rows)
+        moved["row"] = rows
+        spread(moved, moved["place"] // self._each, self._parts)
+        self._came += len(rows)
+
+    def finish(self) -> None:
+        for part in self._parts:
+            moved = part[:]
+            part.close()
+            part.path.unlink()
+            rows = np.empty(len(moved), self._to.kind)
+            rows[moved["place"] % self._each] = moved["row"]
+            self._to.append(rows)
+
+
+Int32s = NDArray[np.int32]
+Int64s = NDArray[np.int64]
+Floats = NDArray[np.float32]
+
+
+def record(numbers: int, small: int) -> np.dtype[Any]:
+    """A training row as its file holds it: of its context `numbers` columns of any numbers, then
+    `small` ones of a byte each. All of a row lies together: rows, or blocks of them, are read at
+    random, and each place costs a walk of the page table."""
+    context = ("numbers", np.float32, (numbers,)), ("small", np.uint8, (small,))
+    return np.dtype([("user", np.int32), ("item", np.int32), *context])
+
+
+def recorded(
+    users: NDArray[Any], items: NDArray[Any], context: NDArray[Any], small: int
+) -> NDArray[Any]:
+    """`users` [n], `items` [n] and `context` [n, columns] as training rows [n]. The last `small`
+    columns hold whole numbers from 0 to 255 only."""
+    numbers = context.shape[1] - small
+    rows = np.empty(len(users), record(numbers, small))
+    rows["user"], rows["item"] = users, items
+    rows["numbers"], rows["small"] = context[:, :numbers], context[:, numbers:]
+    return rows
+
+
+def context_of(rows: NDArray[Any]) -> Floats:
+    """[n, columns]: the context of `recorded` rows [n], or of one row [columns]."""
+    return np.concatenate([rows["numbers"], rows["small"]], axis=-1, dtype=np.float32)
+
+
+class Interactions(Protocol):
+    """Rows in the order of their source, in memory or in files; users and items are numbered from
+    0."""
+
+    @property
+    def users(self) -> Sliced: ...
+    @property
+    def items(self) -> Sliced: ...
+    @property
+    def context(self) -> Sliced:
+        """[rows, columns]"""
+
+    @property
+    def context_columns(self) -> list[str]: ...
+    @property
+    def user_names(self) -> Any:
+        """What the source calls each user, for messages; their number is the number of users."""
+
+    @property
+    def item_count(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Interactions in memory."""
+
+    users: Int32s
+    items: Int32s
+    context: Floats
+    context_columns: list[str]
+    user_names: NDArray[Any]
+    item_count: int
+
+    def __len__(self) -> int:
+        return len(self.users)
+
+
+@dataclass(frozen=True)
+class Split:
+    """What a prepared folder holds, in memory."""
+
+    train: Rows
+    test: Rows
+    test_negatives: Int32s
+    """[test rows, negatives]"""
+
+
+def numbered(
+    users: NDArray[Any],
+    items: NDArray[Any],
+    context: Floats | None = None,
+    context_columns: list[str] | None = None,
+) -> Rows:
+    """Rows whose users and items are numbered from 0 in the order of their sorted names."""
+    user_names, user_numbers = np.unique(users, return_inverse=True)
+    item_names, item_numbers = np.unique(items, return_inverse=True)
+    if context is None:
+        context = np.empty((len(users), 0), dtype=np.float32)
+    return Rows(
+        user_numbers.astype(np.int32),
+        item_numbers.astype(np.int32),
+        context,
+        context_columns or [],
+        user_names,
+        len(item_names),
+    )
+
+
+def distinct(values: Int64s) -> Int64s:
+    """Sorted values, each once. (np.unique would make a hash table, several times as large.)"""
+    first = np.ones(len(values), dtype=np.bool_)
+    first[1:] = values[1:] != values[:-1]
+    return values[first]
+
+
+def distinct_pairs(
+    users: Int32s, items: Int32s, user_count: int, item_count: int
+) -> tuple[Int64s, Int32s]:
+    """`indptr` [users + 1] and the items of each user, sorted, each once."""
+    pairs = distinct(np.sort(users.astype(np.int64) * item_count + items))
+    indptr = np.searchsorted(pairs, np.arange(user_count + 1, dtype=np.int64) * item_count)
+    return indptr.astype(np.int64), (pairs % item_count).astype(np.int32)
+
+
+def contains(positives: Int32s, indptr: Int64s, users: Int32s, items: Int32s) -> NDArray[np.bool_]:
+    """[n]: whether each item is among its user's, positives[indptr[user] : indptr[user + 1]]."""
+    first = indptr[users]
+    return find(items, positives, first, indptr[users + 1] - first)[1]

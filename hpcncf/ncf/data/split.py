@@ -1,0 +1,378 @@
+"""Leave-one-out split, test negatives, sorted user-item pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from hpcncf.ncf.data.arrays import (
+    HUGE_PAGE,
+    Column,
+    Int32s,
+    Int64s,
+    Interactions,
+    Placing,
+    Rows,
+    Sliced,
+    Split,
+    distinct,
+    distinct_pairs,
+    record,
+    recorded,
+    slices,
+    spread,
+)
+from hpcncf.ncf.data.buckets import SLOTS, buckets
+from hpcncf.ncf.data.manifest import DataError
+from hpcncf.ncf.data.prepared import Layout
+from hpcncf.ncf.sampling import HELD_OUT, TEST_NEGATIVES, below, nth_absent, philox
+
+
+def user_counts(users: Sliced, user_count: int) -> Int64s:
+    """[users]: how many rows each has."""
+    counts = np.zeros(user_count, dtype=np.int64)
+    for part in slices(len(users)):
+        counts += np.bincount(users[part], minlength=user_count)
+    return counts
+
+
+def held_out(users: Sliced, counts: Int64s, seed: int, times: Sliced | None) -> Int64s:
+    """The numbers of the rows held out, by user: each one's latest row (of equal times the last),
+    or without times a random one, a function of (seed, user).
+
+    A user with a single row keeps it for training.
+    """
+    if times is None:
+        return _random_rows(users, counts, seed)[counts > 1]
+    return _latest_rows(users, counts, times)[counts > 1]
+
+
+def _random_rows(users: Sliced, counts: Int64s, seed: int) -> Int64s:
+    chosen = _chosen(counts, seed)
+    seen, held = np.zeros_like(counts), np.full(len(counts), -1, dtype=np.int64)
+    for part in slices(len(users)):
+        mine = users[part]
+        order = np.argsort(mine, kind="stable")
+        owners = mine[order]
+        nth = seen[owners] + np.arange(len(owners)) - np.searchsorted(owners, owners)
+        hit = nth == chosen[owners]
+        held[owners[hit]] = part.start + order[hit]
+        seen += np.bincount(mine, minlength=len(counts))
+    return held
+
+
+def _chosen(counts: Int64s, seed: int) -> Int64s:
+    """[users]: which of the user's rows, counted in the order of the source."""
+    chosen = np.zeros_like(counts)
+    for part in slices(len(counts)):
+        words = philox(seed, HELD_OUT, 0, np.arange(part.start, part.stop))[:, 0]
+        chosen[part] = below(words, counts[part])
+    return chosen
+
+
+def _latest_rows(users: Sliced, counts: Int64s, times: Sliced) -> Int64s:
+    held = np.full(len(counts), -1, dtype=np.int64)
+    latest: NDArray[Any] = np.zeros(len(counts), dtype=times[:0].dtype)
+    for part in slices(len(users)):
+        mine, when = users[part], times[part]
+        order = np.lexsort((when, mine))
+        owners = mine[order]
+        last = order[np.append(owners[1:] != owners[:-1], True)]
+        newer = (held[mine[last]] < 0) | (when[last] >= latest[mine[last]])
+        rows = last[newer]
+        held[mine[rows]], latest[mine[rows]] = part.start + rows, when[rows]
+    return held
+
+
+_USERS_AT_ONCE = 1 << 14
+
+
+def refuse_too_few(
+    user_names: Any, users: Int32s, indptr: Int64s, item_count: int, count: int
+) -> None:
+    """Raises DataError where a tested user has rows of all but fewer than `count` items."""
+    candidates = item_count - np.diff(indptr)[users]
+    if not len(users) or candidates.min() >= count:
+        return
+    worst = int(candidates.argmin())
+    who, fewest = f"user {user_names[users[worst]]}", candidates[worst]
+    if not fewest:
+        raise DataError(
+            f"{who}: has a row of each of the {item_count} items, so that no test negative can be "
+            "drawn: leave the user out"
+        )
+    raise DataError(
+        f"{who}: needs {count} test negatives, but has no row of only {fewest} of the "
+        f"{item_count} items: give --test-negatives {fewest} or fewer"
+    )
+
+
+def drawn(
+    users: Int32s, indptr: Int64s, items: Sliced, item_count: int, seed: int, count: int
+) -> Iterator[Int32s]:
+    """For users that ascend, slice by slice, items [users, count] that are none of the user's
+    items[indptr[user] : indptr[user + 1]], no one twice; a function of (seed, user)."""
+    for part in slices(len(users), _USERS_AT_ONCE):
+        some = users[part]
+        first, last = indptr[some], indptr[some + 1]
+        nth = _distinct_below(item_count - (last - first), some, seed, count)
+        own = items[int(first[0]) : int(last[-1])]
+        absent = nth_absent(nth, own, (first - first[0])[:, None], (last - first)[:, None])
+        yield absent.astype(np.int32)
+
+
+def draw_test_negatives(rows: Rows, users: Int32s, seed: int, count: int) -> Int32s:
+    """The same of rows in memory, at once. Raises DataError where a user has too few."""
+    indptr, items = distinct_pairs(rows.users, rows.items, len(rows.user_names), rows.item_count)
+    refuse_too_few(rows.user_names, users, indptr, rows.item_count, count)
+    none = np.empty((0, count), dtype=np.int32)
+    return np.concatenate([none, *drawn(users, indptr, items, rows.item_count, seed, count)])
+
+
+def _distinct_below(bounds: Int64s, users: Int32s, seed: int, count: int) -> Int64s:
+    """`count` distinct integers below each bound, every set as likely (Floyd; Bentley 1987)."""
+    words = philox(seed, TEST_NEGATIVES, 0, users.astype(np.int64), -(-count // 4))
+    chosen = np.empty((len(users), count), dtype=np.int64)
+    for step in range(count):
+        top = bounds - count + step
+        pick = below(words[:, step], top + 1)
+        taken = (chosen[:, :step] == pick[:, None]).any(axis=1)
+        chosen[:, step] = np.where(taken, top, pick)
+    return chosen
+
+
+PART_ROWS: Final = 1 << 21
+"""Rows sorted at once: two hundred MB with what is made of them. Each part is an open file."""
+
+
+class Parts:
+    """Pairs in files, one for each range of users, each pair with whether its row is for testing.
+
+    A pair is user * items + item, twice that with 1 for testing.
+    """
+
+    def __init__(self, folder: Path, counts: Int64s, items: int, files: ExitStack) -> None:
+        before = np.cumsum(counts) - counts
+        part = before // PART_ROWS
+        self.starts = np.flatnonzero(np.diff(part, prepend=-1))
+        """The first user of each."""
+        self._ends = np.append(self.starts[1:], len(counts))
+        self.items = items
+        self._files = [
+            files.enter_context(Column(folder / f".pairs-{number}", np.int64))
+            for number in range(len(self.starts))
+        ]
+        self.seen = files.enter_context(Column(folder / ".seen", np.int32))
+
+    def append(self, users: Int32s, items: Int32s, for_testing: Any) -> None:
+        pairs = (users.astype(np.int64) * self.items + items) * 2 + for_testing
+        spread(pairs, np.searchsorted(self.starts, users, side="right") - 1, self._files)
+
+    def users(self, number: int) -> slice:
+        """Of one part, those without pairs, too: parts have every user once, in order."""
+        return slice(self.starts[number], self._ends[number])
+
+    def pairs(self, number: int) -> tuple[Int64s, Int64s]:
+        """Of one part, the distinct pairs of all rows, and those of training rows."""
+        marked = np.sort(self._files[number][:])
+        return distinct(marked >> 1), distinct(marked[marked & 1 == 0] >> 1)
+
+    def remove(self) -> None:
+        for file in (*self._files, self.seen):
+            file.path.unlink()
+
+
+# What is kept in memory is of the size of the users, and one slice of rows or one part of the
+# pairs.
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What a manifest tells of the arrays beside it."""
+
+    users: int
+    items: int
+    train_rows: int
+    train_pairs: int
+    test_rows: int
+    context_columns: list[str]
+    small_columns: int
+    buckets: int
+    test_negatives: int
+
+
+class Arrays:
+    """The files of a prepared folder while they are written."""
+
+    def __init__(self, folder: Path, context: Layout, negatives: int, files: ExitStack) -> None:
+        self.context, width = context, len(context.names)
+
+        def column(name: str, kind: DTypeLike, *row: int) -> Column:
+            return files.enter_context(Column(folder / f"{name}.npy", kind, row, HUGE_PAGE))
+
+        self.train = column("train_rows", record(width - context.small, context.small))
+        self.test = [column("test_users", np.int32), column("test_items", np.int32)]
+        self.test.append(column("test_context", np.float32, width))
+        self.test_negatives = column("test_negatives", np.int32, negatives)
+        self.positives_indptr = column("positives_indptr", np.int64)
+        self.positives = column("positives", np.int32)
+        self.buckets_indptr = column("buckets_indptr", np.int64)
+        self.buckets_indptr.append([0])
+        self.buckets = column("buckets", np.uint16, SLOTS)
+
+    def append_positives(self, counts: Int64s, positives: Int32s) -> None:
+        """Of the next users: how many each has, and all of them."""
+        self.positives.append(positives)
+        indptr = np.concatenate([[0], np.cumsum(counts)])
+        for users in slices(len(counts)):
+            own = indptr[users.start : users.stop + 1]
+            bounds, table = buckets(own - own[0], positives[own[0] : own[-1]])
+            self.buckets_indptr.append(len(self.buckets) + bounds[1:])
+            self.buckets.append(table)
+
+
+def leave_one_out(
+    folder: Path,
+    rows: Interactions,
+    seed: int,
+    test_negatives: int,
+    times: Sliced | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> Counts:
+    """Write the arrays: of each user with two rows or more one is for testing, see `held_out`.
+
+    Needs room in `folder` for twice the pairs beside what stays. Raises DataError where a user has
+    too few items to draw negatives from.
+    """
+    say("choosing the test rows")
+    counts = user_counts(rows.users, len(rows.user_names))
+    held = held_out(rows.users, counts, seed, times)
+    if rows.context_columns:
+        say("looking for context that fits into bytes")
+    context = Layout(rows.context_columns, rows.context)
+    with ExitStack() as files:
+        arrays = Arrays(folder, context, test_negatives, files)
+        parts = Parts(folder, counts, rows.item_count, files)
+        train = Placing(folder, arrays.train, len(rows.users) - len(held), files)
+        _write_rows(arrays, train, parts, rows, held, say)
+        test_users = np.flatnonzero(counts > 1).astype(np.int32)
+        _write_pairs(arrays, parts, rows, test_users, seed, say)
+        made = _counts(arrays, rows)
+    parts.remove()
+    return made
+
+
+def save(folder: Path, split: Split) -> Counts:
+    """Write the arrays of what is split already. Raises DataError as `leave_one_out`."""
+    train, test = split.train, split.test
+    drawn = split.test_negatives
+    indptr, positives = distinct_pairs(
+        train.users, train.items, len(train.user_names), train.item_count
+    )
+    _refuse_insatiable(train, indptr)
+    context = Layout(train.context_columns, train.context, test.context)
+    with ExitStack() as files:
+        arrays = Arrays(folder, context, drawn.shape[1], files)
+        placing = Placing(folder, arrays.train, len(train), files)
+        for part in slices(len(train)):
+            told = context.ordered(train.context[part])
+            placing.append(recorded(train.users[part], train.items[part], told, context.small))
+        placing.finish()
+        _append(arrays.test, test.users, test.items, context.ordered(test.context))
+        arrays.test_negatives.append(drawn)
+        arrays.positives_indptr.append(indptr)
+        arrays.append_positives(np.diff(indptr), positives)
+        return _counts(arrays, train)
+
+
+def _write_rows(
+    arrays: Arrays,
+    train: Placing,
+    parts: Parts,
+    rows: Interactions,
+    held: Int64s,
+    say: Callable[[str], None],
+) -> None:
+    """One sweep; test rows, found in the order of the source, are then written by user."""
+    found: list[tuple[Int32s, Int32s, Any]] = []
+    length = len(rows.users)
+    held_in_order = np.sort(held)
+    for part in slices(length):
+        say(f"writing rows: {part.start / length:.0%} of {length:,}")
+        users, items = rows.users[part], rows.items[part]
+        context = arrays.context.ordered(rows.context[part])
+        first, last = np.searchsorted(held_in_order, (part.start, part.stop))
+        at = held_in_order[first:last] - part.start
+        for_testing = np.zeros(len(users), dtype=np.bool_)
+        for_testing[at] = True
+        train.append(recorded(users, items, context, arrays.context.small)[~for_testing])
+        found.append((users[at], items[at], context[at]))
+        parts.append(users, items, for_testing)
+    say("putting training rows in their places")
+    train.finish()
+    by_user = np.searchsorted(held_in_order, held)
+    _append(arrays.test, *(np.concatenate(each)[by_user] for each in zip(*found, strict=True)))
+
+
+def _append(columns: list[Column], *blocks: Any) -> None:
+    for column, block in zip(columns, blocks, strict=True):
+        column.append(block)
+
+
+def _write_pairs(
+    arrays: Arrays,
+    parts: Parts,
+    rows: Interactions,
+    test_users: Int32s,
+    seed: int,
+    say: Callable[[str], None],
+) -> None:
+    users = len(rows.user_names)
+    trained, seen = np.zeros(users + 1, dtype=np.int64), np.zeros(users + 1, dtype=np.int64)
+    for number in range(len(parts.starts)):
+        say(f"sorting pairs: part {number + 1} of {len(parts.starts)}")
+        every, training = parts.pairs(number)
+        parts.seen.append(every % parts.items)
+        owners, positives = np.divmod(training, parts.items)
+        seen[1:] += np.bincount(every // parts.items, minlength=users)
+        counts = np.bincount(owners, minlength=users)
+        trained[1:] += counts
+        arrays.append_positives(counts[parts.users(number)], positives.astype(np.int32))
+    positives_indptr, indptr = np.cumsum(trained), np.cumsum(seen)
+    count = arrays.test_negatives.row[0]
+    refuse_too_few(rows.user_names, test_users, indptr, parts.items, count)
+    _refuse_insatiable(rows, positives_indptr)
+    arrays.positives_indptr.append(positives_indptr)
+    each = f"{count} negative{'s' * (count != 1)}"
+    say(f"drawing {each} for each of {len(test_users):,} test rows")
+    for some in drawn(test_users, indptr, parts.seen, parts.items, seed, count):
+        arrays.test_negatives.append(some)
+
+
+def _refuse_insatiable(rows: Interactions, indptr: Int64s) -> None:
+    everything = np.flatnonzero(np.diff(indptr) == rows.item_count)
+    if len(everything):
+        raise DataError(
+            f"user {rows.user_names[everything[0]]}: has a training row of each of the "
+            f"{rows.item_count} items, so that no negative can be drawn: leave the user out"
+        )
+
+
+def _counts(arrays: Arrays, rows: Interactions) -> Counts:
+    return Counts(
+        users=len(rows.user_names),
+        items=rows.item_count,
+        train_rows=len(arrays.train),
+        train_pairs=len(arrays.positives),
+        test_rows=len(arrays.test[0]),
+        context_columns=arrays.context.names,
+        small_columns=arrays.context.small,
+        buckets=len(arrays.buckets),
+        test_negatives=arrays.test_negatives.row[0],
+    )

@@ -1,0 +1,232 @@
+"""Training data on the device, copies to it, and whether they fit."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hpcncf.errors import HpcncfError
+from hpcncf.job.plan import Run
+from hpcncf.job.spec import Training
+from hpcncf.job.validate import GIB, of_model
+from hpcncf.monitor.cgroup import memory_limit
+from hpcncf.ncf.data.manifest import Manifest
+from hpcncf.ncf.data.prepared import Prepared
+from hpcncf.ncf.engines.cuda_graph import Window
+from hpcncf.ncf.instances import Rows, Schedule, epoch_order, negatives, order_bytes
+
+
+def check_fitting(run: Run, manifest: Manifest, ranks: int) -> None:
+    """`ranks` of them on this node. Raises HpcncfError with the numbers."""
+    assert run.training is not None
+    assert run.model is not None
+    if run.training.device_for(run.resources) == "cuda":
+        return
+    sizes = (manifest.users, manifest.items, len(manifest.context_columns))
+    needed = of_model(run.training, run.model, *sizes)
+    there, whose = available()
+    if needed * ranks > there:
+        raise HpcncfError(
+            f"model: the parameters for {manifest.users:,} users and {manifest.items:,} items, "
+            "with what the optimiser keeps of each, take at least "
+            f"{needed / GIB:.1f} GiB on each of {ranks} "
+            f"{'ranks' if ranks > 1 else 'rank'} of this node, and {whose} is "
+            f"{there / GIB:.1f} GiB: use narrower widths in model, or more memory"
+        )
+
+
+def available() -> tuple[float, str]:
+    """Bytes that this process may use at most, and whose limit that is."""
+    node = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    limit = memory_limit()
+    if limit is not None and limit.value * 2**20 < node:
+        return limit.value * 2**20, "its cgroup's limit"
+    return node, "the node's memory"
+
+
+# On a CPU, and with loader `device`, they are where they are needed, and nothing here does
+# anything.
+# Not yet run on a GPU.
+
+Tensors = Sequence[Tensor]
+
+
+def on_device(
+    batches: Iterator[Tensors], training: Training, device: torch.device
+) -> Iterator[Tensors]:
+    """The same tensors, in order, on the device; its current stream may use them."""
+    if device.type == "cpu" or training.loader == "device":
+        return batches
+    if training.prefetch_to_device:
+        return _ahead(batches, training, device)
+    return (_copied(each, training, device) for each in batches)
+
+
+def _copied(batch: Tensors, training: Training, device: torch.device) -> Tensors:
+    pinned = [each.pin_memory() for each in batch] if training.pin_memory else batch
+    return [each.to(device, non_blocking=training.non_blocking) for each in pinned]
+
+
+def _ahead(
+    batches: Iterator[Tensors], training: Training, device: torch.device
+) -> Iterator[Tensors]:
+    """The copy of the next batch runs beside the work on this one."""
+    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    def started() -> Tensors | None:
+        batch = next(batches, None)
+        if batch is None:
+            return None
+        with torch.cuda.stream(stream):
+            return _copied(batch, training, device)
+
+    following = started()
+    while following is not None:
+        current = torch.cuda.current_stream(device)
+        current.wait_stream(stream)
+        for each in following:
+            each.record_stream(current)  # its memory is not given away while this stream reads it
+        ready, following = following, started()
+        yield ready
+
+
+def warnings_copying(training: Training, device: torch.device) -> list[str]:
+    """Settings that do nothing where a run trains."""
+    if device.type != "cpu":
+        return []
+    idle = {
+        "pin_memory": training.pin_memory,
+        "non_blocking": not training.non_blocking,
+        "prefetch_to_device": training.prefetch_to_device,
+    }
+    return [
+        f"training.{name} has no effect: it is about copies to a GPU, and this run trains on a CPU"
+        for name, given in idle.items()
+        if given
+    ]
+
+
+# Tested on CPUs; not yet run on a GPU.
+
+MIB: Final = 2**20
+# Positives drawn at once, of several steps where these are short: a GPU's time for so few numbers
+# is that of starting its some 300 operations, and a CPU's cache holds no more.
+ON_GPU: Final = 2**18
+ON_CPU: Final = 2**12
+
+
+class Resident:
+    """The rows of one rank. Of an epoch it holds the whole order, 8 bytes a row."""
+
+    def __init__(
+        self, data: Prepared, training: Training, schedule: Schedule, device: torch.device
+    ) -> None:
+        self._training, self._schedule, self._device = training, schedule, device
+        self._items = data.manifest.items
+        self._most = int(np.diff(data.positives_indptr).max(initial=0))
+        self._users, self._own, self._numbers, self._small, self._indptr, self._positives = (
+            torch.from_numpy(np.array(each)).to(device) for each in _arrays(data)
+        )
+
+    def rows(self, epoch: int, steps: range) -> Iterator[Rows]:
+        for lengths, parts in self.drawn(epoch, steps):
+            yield from zip(*(torch.split(part, lengths) for part in parts), strict=True)
+
+    def drawn(self, epoch: int, steps: range) -> Iterator[tuple[list[int], Rows]]:
+        """Of several steps at once: how many positives each has, and their rows one after
+        another."""
+        schedule = self._schedule
+        order = epoch_order(self._training.seed, epoch, schedule.rows, self._device)
+        at_once = max(1, _at_once(self._device) // schedule.batch)
+        for first in range(steps.start, steps.stop, at_once):
+            some = range(first, min(first + at_once, steps.stop))
+            bounds = [schedule.positions(step) for step in some]
+            mine = self._rows_at(order, bounds)
+            lengths = [stop - start for start, stop in bounds]
+            yield lengths, self._gather(epoch, mine)
+
+    def _rows_at(self, order: Tensor, bounds: list[tuple[int, int]]) -> Tensor:
+        if self._schedule.world_size == 1:  # no gaps: a slice, not one for each of many steps
+            return order[bounds[0][0] : bounds[-1][1]]
+        return torch.cat([order[start:stop] for start, stop in bounds])
+
+    def window(self) -> Window:
+        """For what `drawn` gives; of one rank."""
+        most = drawn_at_once(self._schedule, self._device)
+        return Window(self._schedule.batch, most, self._device)
+
+    def _gather(self, epoch: int, rows: Tensor) -> Rows:
+        training = self._training
+        users = self._users.index_select(0, rows).long()
+        drawn = negatives(
+            *(training.seed, epoch, rows, users, self._indptr, self._positives),
+            *(self._items, training.negatives, self._most),
+        )
+        own = self._own.index_select(0, rows)[:, None]
+        numbers, small = (each.index_select(0, rows) for each in (self._numbers, self._small))
+        context = torch.cat([numbers, small.float()], dim=1)
+        return users, torch.cat([own, drawn], dim=1), context
+
+
+def check_resident(
+    data: Prepared, training: Training, schedule: Schedule, device: torch.device, ranks: int
+) -> None:
+    """Raises HpcncfError where `loader: device` surely finds no room for the data of `ranks` ranks
+    of this node."""
+    if training.loader == "device":
+        free, whose, sharing = _room(device, ranks)
+        check_room(needed(data, training, schedule, device) * sharing, sharing, free, whose)
+
+
+def needed(data: Prepared, training: Training, schedule: Schedule, device: torch.device) -> int:
+    """Bytes that one rank surely holds at once: the data, beside them an epoch's order while it is
+    made, or, made, with the rows drawn from it."""
+    drawn = drawn_at_once(schedule, device)
+    row = 8 + 8 * (1 + training.negatives) + 4 * len(data.manifest.context_columns)
+    ordered = 8 * schedule.rows + row * drawn // schedule.world_size
+    whole = sum(each.nbytes for each in _arrays(data))
+    return whole + max(order_bytes(schedule.rows), ordered)
+
+
+def drawn_at_once(schedule: Schedule, device: torch.device) -> int:
+    """Positives of all ranks, at most."""
+    return min(schedule.rows, max(schedule.batch, _at_once(device)))
+
+
+def check_room(needed: int, ranks: int, free: int, whose: str) -> None:
+    if needed > free:
+        raise HpcncfError(
+            f"training.loader device: all training data take at least {needed / MIB:,.0f} MiB, of "
+            f"{ranks} rank{'s' * (ranks != 1)}, and {free / MIB:,.0f} MiB are free in {whose}: "
+            "use loader vectorized, which copies each batch, or more memory"
+        )
+
+
+def _room(device: torch.device, ranks: int) -> tuple[int, str, int]:
+    """Bytes free, where, and how many ranks share them."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return free, f"GPU {device.index}", -(-ranks // torch.cuda.device_count())
+    there, whose = available()
+    return int(there), whose, ranks
+
+
+def _at_once(device: torch.device) -> int:
+    return ON_CPU if device.type == "cpu" else ON_GPU
+
+
+def _arrays(data: Prepared) -> list[NDArray[Any]]:
+    return [
+        data.train_users,
+        data.train_items,
+        data.train_rows["numbers"],
+        data.train_rows["small"],
+        data.positives_indptr,
+        data.positives,
+    ]

@@ -1,0 +1,209 @@
+"""Precision of products, loss scaling, and torch's optimizers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import chain
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Adam, Optimizer, SparseAdam
+
+from hpcncf.errors import HpcncfError
+from hpcncf.job.spec import Training
+from hpcncf.ncf.model import NeuMF
+
+# float16 and bfloat16 are what the factors are rounded to. Where they round, a row-wise step's
+# errors, at most 1 each, are divided by the batch's instances behind the products, not before:
+# so
+# they are not too small for float16, no loss is scaled, and no step skipped.
+
+HALVES: dict[str, torch.dtype] = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class Products:
+    """Of matrices that lie in float32, or in float64 where nothing is rounded."""
+
+    def __init__(self, precision: str) -> None:
+        self._half = HALVES.get(precision)
+        self.rounds = self._half is not None
+
+    def of(self, left: Tensor, right: Tensor) -> Tensor:
+        if self._half is None:
+            return torch.mm(left, right)
+        left, right = left.to(self._half), right.to(self._half)
+        if left.device.type == "cpu":  # which has no product of halves with a float32 result
+            return torch.mm(left.float(), right.float())
+        return torch.mm(left, right, out_dtype=torch.float32)
+
+    def shifted(self, bias: Tensor, left: Tensor, right: Tensor) -> Tensor:
+        if self._half is None:
+            return torch.addmm(bias, left, right)
+        return self.of(left, right).add_(bias)
+
+    def add(self, total: Tensor, left: Tensor, right: Tensor) -> None:
+        """To `total`, in place."""
+        if self._half is None:
+            total.addmm_(left, right)
+        else:
+            total.add_(self.of(left, right))
+
+
+class LazyAdam:
+    """SparseAdam for the tables, Adam for the layers: the usual pair, stepped as one."""
+
+    def __init__(self, model: NeuMF, training: Training) -> None:
+        layers = chain(*(each.parameters() for each in model.layers()))
+        self._parts: dict[str, Optimizer] = {
+            "tables": SparseAdam([each.weight for each in model.tables()], lr=training.lr),
+            "layers": of(layers, training),
+        }
+
+    def step(self) -> None:
+        for part in self._parts.values():
+            part.step()
+
+    def zero_grad(self) -> None:
+        for part in self._parts.values():
+            part.zero_grad()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: part.state_dict() for name, part in self._parts.items()}
+
+    def moments(self) -> list[Tensor]:
+        return [each for part in self._parts.values() for each in moments(part)]
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name, part in self._parts.items():
+            part.load_state_dict(state[name])
+
+
+def chosen(model: NeuMF, training: Training) -> Optimizer | LazyAdam:
+    """Of all the model's parameters; makes its tables' gradients sparse where the settings say."""
+    for table in model.tables():
+        table.sparse = training.sparse
+    if training.optimizer == "lazy_adam":
+        return LazyAdam(model, training)
+    return of(model.parameters(), training)
+
+
+def of(parameters: Iterable[nn.Parameter], training: Training) -> Optimizer:
+    """Of parameters that have a gradient in every step."""
+    if training.optimizer == "sgd":
+        return SGD(parameters, lr=training.lr, weight_decay=training.weight_decay)
+    # torch's own choice, where neither is asked for: one tensor after another on a CPU, foreach
+    # on a GPU.
+    return Adam(
+        parameters,
+        lr=training.lr,
+        weight_decay=training.weight_decay,
+        foreach=True if training.adam == "foreach" else None,
+        fused=True if training.adam == "fused" else None,
+    )
+
+
+def moments(optimizer: Optimizer | LazyAdam) -> list[Tensor]:
+    """What it keeps for each value of each parameter, in the parameters' order."""
+    if isinstance(optimizer, LazyAdam):
+        return optimizer.moments()
+    parameters = [each for group in optimizer.param_groups for each in group["params"]]
+    kept = [(each, optimizer.state[each]) for each in parameters if each in optimizer.state]
+    return [
+        value
+        for parameter, state in kept
+        for value in state.values()
+        if isinstance(value, Tensor) and value.shape == parameter.shape
+    ]
+
+
+# Evaluation computes in float32, whatever the training does.
+
+FIRST_WITH_TF32: Final = (8, 0)
+"""Compute capability of NVIDIA's Ampere."""
+FIRST_WITH_WIDE_SUMS: Final = (2, 8)
+"""Of torch's versions: a product of halves on a GPU may give float32."""
+
+
+def check_precision(training: Training, device: torch.device) -> None:
+    """Raises HpcncfError where this torch cannot compute as the settings say."""
+    version = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    halves = training.engine == "rowwise" and training.precision != "float32"
+    if halves and device.type == "cuda" and version < FIRST_WITH_WIDE_SUMS:
+        raise HpcncfError(
+            f"training.precision {training.precision} with engine rowwise needs torch 2.8 or later,"
+            f" whose products of halves have float32 sums; this is {torch.__version__}: use "
+            "float32, or tf32: true"
+        )
+
+
+@contextmanager
+def allowed(training: Training, device: torch.device) -> Iterator[None]:
+    """What is queued in it may use TensorFloat-32, where the settings say so."""
+    if not training.tf32 or device.type != "cuda":
+        yield
+        return
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def warnings_precision(training: Training, device: torch.device) -> list[str]:
+    """What a setting does not do here."""
+    if not training.tf32:
+        return []
+    if device.type != "cuda":
+        return [
+            "training.tf32 has no effect: TensorFloat-32 is a format of NVIDIA's GPUs, and this "
+            "run trains on a CPU"
+        ]
+    if torch.cuda.get_device_capability(device) < FIRST_WITH_TF32:
+        name = torch.cuda.get_device_name(device)
+        return [f"training.tf32 has no effect: {name} is older than TensorFloat-32 (Ampere)"]
+    return []
+
+
+class Steps:
+    """An optimizer's steps. With `precision: float16` its gradients are of a scaled loss, and a
+    step with one that is not finite is skipped, and the scale halved (torch's GradScaler)."""
+
+    def __init__(self, optimizer: Optimizer | LazyAdam, training: Training, device: str) -> None:
+        self._optimizer = optimizer
+        self._scaler: torch.amp.GradScaler | None = None
+        if training.precision == "float16":
+            self._scaler = torch.amp.GradScaler(device)
+        self._skipped = 0
+
+    @property
+    def skipped(self) -> int | None:
+        """None where none can be."""
+        return None if self._scaler is None else self._skipped
+
+    def scaled(self, loss: Tensor) -> Tensor:
+        return loss if self._scaler is None else self._scaler.scale(loss)
+
+    def take(self) -> None:
+        """And forget the gradients."""
+        if self._scaler is None:
+            self._optimizer.step()
+        else:
+            assert isinstance(self._optimizer, Optimizer)
+            self._scaler.step(self._optimizer)
+            before = self._scaler.get_scale()
+            self._scaler.update()
+            self._skipped += self._scaler.get_scale() < before
+        self._optimizer.zero_grad()
+
+    def state(self) -> dict[str, Any]:
+        scaler = {} if self._scaler is None else {"scaler": self._scaler.state_dict()}
+        return self._optimizer.state_dict() | scaler
+
+    def load(self, state: dict[str, Any]) -> None:
+        rest = dict(state)
+        if self._scaler is not None:
+            self._scaler.load_state_dict(rest.pop("scaler"))
+        self._optimizer.load_state_dict(rest)

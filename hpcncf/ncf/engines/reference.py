@@ -1,0 +1,310 @@
+"""Engine reference: the paper's module with torch's own optimizers and DDP."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.nn.functional import binary_cross_entropy_with_logits
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+
+from hpcncf.errors import HpcncfError
+from hpcncf.job.spec import Training
+from hpcncf.ncf.data.prepared import Prepared
+from hpcncf.ncf.device_data import on_device
+from hpcncf.ncf.engines import precision
+from hpcncf.ncf.engines.precision import HALVES, Steps
+from hpcncf.ncf.evaluate import Candidates, ranks
+from hpcncf.ncf.instances import Batch
+from hpcncf.ncf.loaders import Loader
+from hpcncf.ncf.model import NeuMF
+from hpcncf.ncf.step_clock import StepClock
+from hpcncf.ncf.sync.local_sgd import all_reduce
+
+# The exposed wait for other ranks (`sync`) lasts from the moment the last bucket of gradients
+# is
+# handed to the all-reduce, when this rank has no backward work left, until `backward()` returns
+# with
+# every gradient averaged. It holds the transfer and the wait for ranks that come later.
+
+
+class Replicas:
+    """The same call as the module's. Gradients are averaged over ranks in `backward`."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        training: Training,
+        world_size: int,
+        device: torch.device,
+        sent: Callable[[int], None],
+    ) -> None:
+        """`sent` is told the bytes of each bucket that is handed to the all-reduce."""
+        self._sent = sent
+        self.averages = world_size > 1 and training.sync == "dense"
+        self.gradients_ready_at: float | None = None
+        """When the last bucket was handed to the all-reduce."""
+        torch.backends.cudnn.benchmark = training.cudnn_benchmark
+        self._parallel: nn.Module = module
+        if training.parallel == "data_parallel" and device.type == "cuda":
+            self._parallel = DataParallel(module)
+        elif self.averages:
+            self._parallel = self._distributed(module, training, device)
+
+    def __call__(self, users: Tensor, items: Tensor, context: Tensor) -> Tensor:
+        logits: Tensor = self._parallel(users, items, context)
+        return logits
+
+    def apart(self) -> AbstractContextManager[None]:
+        """Forward and backward passes in it add to this rank's gradients; nothing is exchanged."""
+        if isinstance(self._parallel, DistributedDataParallel):
+            return self._parallel.no_sync()
+        return nullcontext()
+
+    def _distributed(
+        self, module: nn.Module, training: Training, device: torch.device
+    ) -> DistributedDataParallel:
+        settings: dict[str, Any] = {
+            "device_ids": [device] if device.type == "cuda" else None,
+            "gradient_as_bucket_view": training.gradient_as_bucket_view,
+            "static_graph": training.static_graph,
+        }
+        if training.bucket_mb is not None:  # torch's default is not one size, but two
+            settings["bucket_cap_mb"] = training.bucket_mb
+        parallel = DistributedDataParallel(module, **settings)
+        # A lambda: DDP takes annotations for types, and ours are text until somebody asks.
+        parallel.register_comm_hook(None, lambda group, bucket: self._all_reduce(group, bucket))
+        return parallel
+
+    def _all_reduce(self, group: Any, bucket: Any) -> torch.futures.Future[Any]:
+        """What DDP does without a hook, and a note of when: the last bucket's time stays."""
+        self._sent(bytes_of(bucket.buffer()))
+        self.gradients_ready_at = time.perf_counter()
+        return allreduce_hook(group, bucket)
+
+
+def warnings_replicas(training: Training, device: torch.device) -> list[str]:
+    """What a setting does not do here, though it is allowed, so that both can be measured."""
+    told = []
+    if training.parallel == "data_parallel" and device.type == "cpu":
+        told.append(
+            "training.parallel data_parallel: DataParallel spreads batches over GPUs only; "
+            "on a CPU torch runs the model itself, as if it were not asked for"
+        )
+    if training.cudnn_benchmark:
+        told.append(
+            "training.cudnn_benchmark has no effect: it chooses among algorithms for convolutions, "
+            "and this model has none"
+        )
+    return told
+
+
+def bytes_of(gradient: Tensor) -> int:
+    """Of its values; of a sparse one's indices, too."""
+    if not gradient.is_sparse:
+        return gradient.nbytes
+    return gradient._indices().nbytes + gradient._values().nbytes
+
+
+# What is compiled is compiled before the first step, so that its time is the start-up's, and so
+# that
+# the code does not depend on which batch came first: a run that resumes has the same bits.
+
+WARM_UPS = 3  # TorchScript watches two calls, and optimises at the third
+
+INDUCTOR: dict[str, Any] = {
+    # Each rank compiles with its own core; a pool of 32 processes would stay for the whole run.
+    "compile_threads": 1,
+    # The masks of torch's own dropout, not the compiler's.
+    "fallback_random": True,
+}
+
+
+class Forward(nn.Module):
+    """Logits as the model's own `forward`; its parameters are the model's."""
+
+    def __init__(self, model: NeuMF, training: Training, world_size: int, device: str) -> None:
+        super().__init__()
+        self.model = model
+        self._device, self._half = device, HALVES.get(training.precision)
+        self._least = least_instances(training, world_size)
+        # In a tuple: as a module of this one it would own the model's parameters once more.
+        self._compiled: tuple[Any, ...] = ()
+        if training.compile != "none":
+            self._compiled = (_compiled(model, training),)
+            self._warm_up(training)
+
+    def forward(self, users: Tensor, items: Tensor, context: Tensor) -> Tensor:
+        run = self.model
+        # An epoch's last batch is smaller: inductor would compile for it anew, for seconds.
+        if self._compiled and len(users) >= self._least:
+            run = self._compiled[0]
+        if self._half is None:
+            logits: Tensor = run(users, items, context)
+            return logits
+        with torch.autocast(self._device, self._half):
+            logits = run(users, items, context)
+        return logits.float()
+
+    def _warm_up(self, training: Training) -> None:
+        """Raises HpcncfError where the compiler is missing or fails."""
+        # Two tensors: inductor would compile anew for items that are not the users.
+        users, items = (
+            torch.zeros(self._least, dtype=torch.int64, device=self._device) for _ in range(2)
+        )
+        context = torch.zeros(self._least, self.model.columns, device=self._device)
+        try:
+            # As it trains: torch.compile would compile anew where TensorFloat-32 is allowed later.
+            allowed = precision.allowed(training, torch.device(self._device))
+            # Of the device it trains on: to ask all would begin a context on each GPU of the node.
+            mine = [torch.cuda.current_device()] if self._device == "cuda" else []
+            with torch.random.fork_rng(mine), allowed:
+                for _ in range(WARM_UPS):
+                    self(users, items, context).sum().backward()
+        except RuntimeError as error:
+            raise HpcncfError(_failed(training, error)) from error
+        self.model.zero_grad()
+
+
+def least_instances(training: Training, world_size: int) -> int:
+    """What the smallest part of a whole step has, on the rank that has the fewest positives."""
+    positives = training.batch_over_ranks(world_size) // world_size
+    return max(1, positives * (1 + training.negatives) // training.accumulate)
+
+
+class CompiledStep:
+    """A step by torch.compile, for tensors of one size each."""
+
+    def __init__(self, step: Callable[..., None], training: Training) -> None:
+        self._step = torch.compile(step, dynamic=False, options=INDUCTOR)
+        self._training, self._compiled = training, False
+
+    def __call__(self, *tensors: Tensor) -> None:
+        """Raises HpcncfError at the first call, where the compiler is missing or fails."""
+        try:
+            self._step(*tensors)
+        except RuntimeError as error:
+            if self._compiled:  # this step's own
+                raise
+            raise HpcncfError(_failed(self._training, error)) from error
+        self._compiled = True
+
+
+def _compiled(model: NeuMF, training: Training) -> Any:
+    if training.compile == "inductor":
+        return torch.compile(model, dynamic=True, options=INDUCTOR)
+    with warnings.catch_warnings():
+        # torch calls TorchScript deprecated; who asks for it by name wants to see what it does.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return torch.jit.script(model)
+
+
+def _failed(training: Training, error: RuntimeError) -> str:
+    reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+    needs = {
+        "inductor": "; torch.compile needs a C++ compiler where the run is (g++, or the one that "
+        "CXX names), and on a GPU Triton, a C compiler (CC) and Python's headers: load the site's "
+        "modules of them in its setup lines, or use compile: none",
+        "torchscript": "; use compile: none",
+    }
+    return f"training.compile {training.compile}: {reason}{needs[training.compile]}"
+
+
+# The loss is the sum over this rank's instances, scaled so that DDP's mean over ranks is the
+# mean
+# over all ranks' instances: shards may differ by a row, and may be empty. So may the parts that
+# a
+# step is taken in. Times are the host's: on a GPU a phase ends when its kernels are queued.
+
+
+class Reference:
+    """The model as it stands, torch's optimisers, its compilers and its DistributedDataParallel."""
+
+    def __init__(
+        self,
+        model: NeuMF,
+        training: Training,
+        world_size: int,
+        device: torch.device,
+        clock: StepClock,
+    ) -> None:
+        self.model, self.clock = model, clock
+        self.optimizer = precision.chosen(model, training)
+        self._steps = Steps(self.optimizer, training, device.type)
+        self.loss: Tensor = torch.zeros((), dtype=torch.float64, device=device)
+        self._device, self._training, self._parts = device, training, training.accumulate
+        forward = Forward(model, training, world_size, device.type)
+        self._replicas = Replicas(forward, training, world_size, device, clock.sent)
+        self._shares = world_size if self._replicas.averages else 1
+
+    def batches(self, loader: Loader, epoch: int, steps: range) -> Iterator[Batch]:
+        batches = on_device(loader.epoch(epoch, steps), self._training, self._device)
+        return map(Batch._make, batches)
+
+    def step(
+        self,
+        batches: Iterator[Batch],
+        instances: int,
+        most: int = 1,  # noqa: ARG002  each by itself
+    ) -> tuple[float, list[int]]:
+        """The loss stays a tensor: reading it would wait for a GPU."""
+        batch = next(batches)
+        waited = self.clock.lap("input")
+        *before, last = parts_of(batch, self._parts)
+        for part in before:
+            with self._replicas.apart():
+                self._gradients(part, self._shares / instances)
+            self.clock.lap("backward")
+        self._gradients(last, self._shares / instances)
+        self.clock.lap("backward", until=self._replicas.gradients_ready_at)
+        self.clock.lap("sync" if self._replicas.averages else "backward")
+        self._steps.take()
+        self.clock.lap("optimizer")
+        return waited, [len(batch.labels)]
+
+    def _gradients(self, part: Batch, scale: float) -> None:
+        """Added to those that are there."""
+        logits = self._replicas(part.users, part.items, part.context)
+        loss = binary_cross_entropy_with_logits(logits, part.labels, reduction="sum")
+        scaled = self._steps.scaled(loss * scale)
+        self.clock.lap("forward")
+        scaled.backward()  # type: ignore[no-untyped-call]
+        self.loss += loss.detach()
+
+    @property
+    def skipped_steps(self) -> int | None:
+        return self._steps.skipped
+
+    @torch.no_grad()
+    def average(self) -> None:
+        moments = precision.moments(self.optimizer)
+        for size in all_reduce([*self.model.parameters(), *moments]):
+            self.clock.sent(size)
+
+    def settle(self) -> None:
+        """Nothing lags behind: torch moves every row in every step, or never."""
+
+    def ranks(
+        self, data: Prepared, first: int, last: int, candidates: Candidates
+    ) -> Iterator[Tensor]:
+        return ranks(self.model, data, first, last, candidates)
+
+    def state(self) -> dict[str, Any]:
+        return self._steps.state()
+
+    def load(self, state: dict[str, Any]) -> None:
+        self._steps.load(state)
+
+
+def parts_of(batch: Batch, number: int) -> list[Batch]:
+    """So many, of sizes that differ by one instance at most; the last ones may be empty."""
+    if number == 1:
+        return [batch]
+    split = [torch.tensor_split(each, number) for each in batch]
+    return [Batch(*parts) for parts in zip(*split, strict=True)]

@@ -1,0 +1,612 @@
+"""Engine rowwise: one table, and updates of only the rows that a batch reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from hpcncf.job.spec import Training
+from hpcncf.ncf.data.prepared import Prepared
+from hpcncf.ncf.device_data import Resident, on_device
+from hpcncf.ncf.engines.cuda_graph import Captured, Pace, Rate, Window
+from hpcncf.ncf.engines.idle_rows import (
+    BETA1,
+    BETA2,
+    EPS,
+    ONE_BY_ONE,
+    Idle,
+    counted,
+    one_by_one,
+    padded,
+)
+from hpcncf.ncf.engines.precision import Products
+from hpcncf.ncf.engines.reference import CompiledStep
+from hpcncf.ncf.evaluate import Candidates, ranks
+from hpcncf.ncf.instances import Rows
+from hpcncf.ncf.loaders import Loader
+from hpcncf.ncf.model import NeuMF
+from hpcncf.ncf.step_clock import StepClock
+from hpcncf.ncf.sync.local_sgd import average
+from hpcncf.ncf.sync.on_device import OnDevice, PaddedExchange
+from hpcncf.ncf.sync.rows import Exchange
+from hpcncf.ncf.sync.transport import Transport
+
+
+class Alike:
+    """Of one rank. `step` takes a batch of users, items and context, and reads nothing else on the
+    host that changes."""
+
+    def __init__(
+        self,
+        step: Callable[[Tensor, Tensor, Tensor], None],
+        pace: Pace,
+        training: Training,
+        device: torch.device,
+    ) -> None:
+        compiles = training.compile == "inductor"
+        self._step = CompiledStep(step, training) if compiles else step
+        self._pace, self._batch = pace, training.batch_over_ranks(1)
+        self._window: Window | None = None
+        self._captured: Captured | None = None
+        if training.cuda_graph:
+            self._captured = Captured(lambda: self._counted_there(None), device)
+
+    def batches(self, resident: Resident, epoch: int, steps: range) -> Iterator[Rows | None]:
+        """None for a whole batch, which lies in the window."""
+        if self._window is None:
+            self._window = resident.window()
+        return self._window.steps(resident.drawn(epoch, steps))
+
+    def takes(self, batch: Sequence[Tensor] | None) -> bool:
+        """Whether the step is like the others: the first ten of a training are not."""
+        whole = batch is None or len(batch[0]) == self._batch
+        return whole and self._pace.step >= ONE_BY_ONE
+
+    def take(self, batch: Sequence[Tensor] | None) -> None:
+        self._pace.tell_device()
+        if self._captured:
+            self._captured()
+        else:
+            self._counted_there(batch)
+
+    def following(self) -> Rows:
+        assert self._window
+        return self._window.following()
+
+    def _counted_there(self, batch: Sequence[Tensor] | None) -> None:
+        with self._pace.counted_on_device():
+            self._step(*(batch or self.following()))
+
+
+# A row lies in one piece, its optimiser's moments behind its values: reading it is one miss of
+# the
+# cache, not three. Behind the last row of a table is one of zeros, which a step may read any
+# number
+# of times: it gets no gradient and stays what it is.
+
+# Rows settled at once: what a CPU's cache holds. A GPU's time for so few is that of starting work.
+ON_CPU, ON_GPU = 2**12, 2**17
+
+
+class Rows_rows(Protocol):
+    """A step is `read`, then `update` of the same rows once the pace has advanced."""
+
+    values: Tensor
+    """[rows, width], a view of the table: what a step writes can be read here."""
+
+    def read(self, ids: Tensor) -> Tensor:
+        """Rows [len(ids), width] as the coming step finds them; no id twice, but len(values), which
+        is a row of zeros that gets no gradient."""
+
+    def update(self, gradient: Tensor) -> None:
+        """Take the step with the gradient [len(ids), width] of the rows that were read."""
+
+    def whole(self, ids: Tensor) -> Tensor:
+        """All that a step changes of these rows, as of now: [parts, len(ids), width]."""
+
+    def replace(self, ids: Tensor, whole: Tensor) -> None:
+        """Go on from such rows; no id twice."""
+
+    def settle(self) -> None: ...
+
+    def state(self) -> dict[str, Any]: ...
+
+    def load(self, state: dict[str, Any]) -> None: ...
+
+
+class Sgd:
+    """A row without a gradient stays where it is: nothing to remember."""
+
+    def __init__(self, start: Tensor, pace: Pace) -> None:
+        self._table = torch.cat([start, torch.zeros_like(start[:1])])
+        self.values, self._pace = self._table[:-1], pace
+
+    def read(self, ids: Tensor) -> Tensor:
+        self._ids = ids
+        return self._table.index_select(0, ids)
+
+    def update(self, gradient: Tensor) -> None:
+        self._table.index_add_(0, self._ids, gradient, alpha=-self._pace.lr)
+
+    def whole(self, ids: Tensor) -> Tensor:
+        return self.values.index_select(0, ids)[None]
+
+    def replace(self, ids: Tensor, whole: Tensor) -> None:
+        put(self.values, ids, whole[0])
+
+    def settle(self) -> None:
+        pass
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def load(self, state: dict[str, Any]) -> None:
+        assert not state
+
+
+class LazyAdam:
+    """SparseAdam's rule: rows without a gradient do not move, and eps is not bias-corrected."""
+
+    def __init__(self, start: Tensor, pace: Pace) -> None:
+        rows, width = start.shape
+        whole = torch.zeros(rows + 1, 3, width, dtype=start.dtype, device=start.device)
+        self._flat, self._table = whole.view(rows + 1, 3 * width), whole[:-1]
+        self._table[:, 0] = start
+        self.values = self._table[:, 0]
+        self._pace = pace
+
+    def read(self, ids: Tensor) -> Tensor:
+        self._take(ids)
+        return self._read[0]
+
+    def update(self, gradient: Tensor) -> None:
+        size, _ = self._pace.rates()
+        move(self._read, gradient, size, EPS)
+        self._put_back()
+
+    def whole(self, ids: Tensor) -> Tensor:
+        self.read(ids)
+        return self._read
+
+    def replace(self, ids: Tensor, whole: Tensor) -> None:
+        self._ids, self._read = ids, whole
+        self._put_back()
+
+    def settle(self) -> None:
+        pass
+
+    def state(self) -> dict[str, Any]:
+        return {"step": self._pace.step, "moments": self._table[:, 1:]}
+
+    def load(self, state: dict[str, Any]) -> None:
+        self._pace.follow(state["step"])
+        self._table[:, 1:] = state["moments"]
+
+    def _take(self, ids: Tensor) -> None:
+        # Side by side in the table, apart here: arithmetic on pieces of rows would be slow.
+        self._ids = ids
+        rows = self._flat.index_select(0, ids)
+        self._read = rows.view(len(ids), *self._table.shape[1:]).transpose(0, 1).contiguous()
+
+    def _put_back(self) -> None:
+        put(self._flat, self._ids, torch.cat(self._read.unbind(), dim=1))
+
+
+class Adam(LazyAdam):
+    """Adam's mathematics for every row: an idle one is caught up when it is next read."""
+
+    def __init__(self, start: Tensor, pace: Pace) -> None:
+        super().__init__(start, pace)
+        self._steps = torch.zeros(len(start) + 1, dtype=torch.int64, device=start.device)
+        self._last = self._steps[:-1]
+        self._idle = Idle(start.device)
+
+    def read(self, ids: Tensor) -> Tensor:
+        self._take(ids)
+        self._catch_up()
+        return self._read[0]
+
+    def update(self, gradient: Tensor) -> None:
+        move(self._read, gradient, *self._pace.rates())
+        self._put_back()
+        taken = self._pace.taken
+        if isinstance(taken, Tensor):  # index_fill_ would ask for its value
+            self._steps.index_copy_(0, self._ids, taken.expand(len(self._ids)))
+            return
+        self._steps.index_fill_(0, self._ids, taken)
+        if taken == ONE_BY_ONE:
+            self.settle()
+
+    def replace(self, ids: Tensor, whole: Tensor) -> None:
+        super().replace(ids, whole)
+        self._last.index_fill_(0, ids, self._pace.step)
+
+    def settle(self) -> None:
+        for ids in self._behind():
+            self._take(ids)
+            self._catch_up()
+            self._put_back()
+        self._last.fill_(self._pace.step)
+
+    def _behind(self) -> Iterable[Tensor]:
+        """Ids of the rows to catch up. Which are behind only their device knows: a GPU catches up
+        all, which changes nothing where there is nothing to catch up, and no host waits."""
+        if self._last.device.type == "cpu":
+            behind = (self._last < self._pace.step).nonzero().squeeze(1)
+            return torch.split(behind, ON_CPU)
+        return torch.split(torch.arange(len(self._last), device=self._last.device), ON_GPU)
+
+    def _catch_up(self) -> None:
+        last, now = self._steps.index_select(0, self._ids), self._pace.taken
+        if isinstance(now, int) and now <= ONE_BY_ONE:
+            one_by_one(self._read, last, now, self._pace.lr)
+        else:
+            self._idle.catch_up(self._read, last, now, self._pace.lr)
+
+    def state(self) -> dict[str, Any]:
+        return super().state() | {"last": self._last}
+
+    def load(self, state: dict[str, Any]) -> None:
+        super().load(state)
+        self._last.copy_(state["last"])
+
+
+def move(parts: Tensor, gradient: Tensor, size: Rate, eps: Rate) -> None:
+    """Adam's step on values, m and v [3, ...] in place."""
+    values, first, second = parts
+    first.lerp_(gradient, 1 - BETA1)
+    second.mul_(BETA2).addcmul_(gradient, gradient, value=1 - BETA2)
+    root = second.sqrt().add_(eps)
+    # The same bits as with a `value` on CPUs alone, which multiply it before they divide: torch on
+    # a GPU divides first.
+    if isinstance(size, Tensor):
+        values.addcdiv_(first * -size, root)
+    else:
+        values.addcdiv_(first, root, value=-size)
+
+
+def put(table: Tensor, ids: Tensor, rows: Tensor) -> None:
+    """table[ids] = rows, no id twice. numpy copies row by row, torch on a CPU value by value."""
+    if table.device.type == "cpu" and not torch.compiler.is_compiling():
+        table.numpy()[ids.numpy()] = rows.numpy()
+    else:
+        table.index_copy_(0, ids, rows)
+
+
+class Layers:
+    """Adam or gradient descent of all but the tables. A step has a gradient for each of them."""
+
+    def __init__(self, model: NeuMF, training: Training, pace: Pace) -> None:
+        parameters = [each for part in model.layers() for each in part.parameters()]
+        values = torch.cat([each.detach().reshape(-1) for each in parameters])
+        # Values, and both moments behind them [3, n].
+        self.parts = torch.stack([values, torch.zeros_like(values), torch.zeros_like(values)])
+        self.gradient = torch.zeros_like(values)
+        self._pace, self._descends = pace, training.optimizer == "sgd"
+        sizes = [each.numel() for each in parameters]
+        views = (torch.split(whole, sizes) for whole in (self.parts[0], self.gradient))
+        for each, mine, gradient in zip(parameters, *views, strict=True):
+            # backward() adds to a gradient that is there already, in place.
+            each.data, each.grad = mine.view_as(each), gradient.view_as(each)
+
+    def update(self) -> None:
+        """Take the step with the gradient that backward left, and make room for the next."""
+        if self._descends:
+            self.parts[0].sub_(self.gradient, alpha=self._pace.lr)
+        else:
+            move(self.parts, self.gradient, *self._pace.rates())
+        self.gradient.zero_()
+
+    def state(self) -> dict[str, Tensor | int]:
+        return {"step": self._pace.step, "moments": self.parts[1:]}
+
+    def load(self, state: dict[str, Any]) -> None:
+        self._pace.follow(state["step"])
+        self.parts[1:] = state["moments"]
+
+
+# The first layer is linear in its input: what user and context add to it is computed once for
+# each
+# positive, not for each instance. The gradients are written out, since autograd's bookkeeping
+# would
+# cost as much as this arithmetic.
+
+
+class Grouped:
+    """Of the model as it stands: it reads the layers' parameters, and adds to their gradients."""
+
+    def __init__(self, model: NeuMF, precision: str) -> None:
+        self._products = Products(precision)
+        self._linear = [each for each in model.MLP_layers if isinstance(each, nn.Linear)]
+        self._predict = model.predict_layer
+        self._mf, self._mlp = (table.embedding_dim for table in model.tables()[::2])
+        dropouts = [each.p for each in model.MLP_layers if isinstance(each, nn.Dropout)]
+        self._kept = 1 - (dropouts[0] if dropouts else 0.0)
+
+    def loss(self, rows: Tensor, context: Tensor, each: int) -> Tensor:
+        """The sum of b * each instances' cross entropy, the first of each group the positive.
+
+        `rows` are the b users' rows, then the b * each items'; `context` is [b, columns].
+        """
+        groups = len(context)
+        mf, mlp = torch.split(rows, [self._mf, self._mlp], dim=1)
+        self._mf_user, self._mf_item = mf[:groups, None], mf[groups:].view(groups, each, -1)
+        self._mlp_item = mlp[groups:]
+        self._shared = torch.cat([mlp[:groups], context], dim=1)
+        first = self._linear[0]
+        shared = self._products.shifted(first.bias, self._shared, self._of_shared().T)
+        values = self._products.of(self._mlp_item, self._of_item(first.weight).T)
+        values.view(groups, each, -1).add_(shared[:, None])
+        self._hidden = [self._activated(values)]
+        for layer in self._linear[1:]:
+            values = self._products.shifted(layer.bias, self._hidden[-1][0], layer.weight.T)
+            self._hidden.append(self._activated(values))
+        of_mf, of_hidden = self._of_mf_and_hidden(self._predict.weight[0])
+        self._gmf = self._mf_user * self._mf_item
+        logits = torch.addmv(self._predict.bias, self._hidden[-1][0], of_hidden)
+        logits.add_(torch.mv(self._gmf.view(-1, self._mf), of_mf))
+        self._wrong = logits.sigmoid()
+        self._wrong.view(groups, each)[:, 0] -= 1.0
+        # Cross entropy of a logit z: log(1 + exp(z)) for a negative, that less z for a positive.
+        return torch.nn.functional.softplus(logits).sum() - logits.view(groups, each)[:, 0].sum()
+
+    def backward(self, instances: int) -> Tensor:
+        """Gradients of the loss last computed, over `instances`: of its rows, and of the layers
+        into their `grad`, which is zero before."""
+        late = self._products.rounds
+        wrong = self._wrong if late else self._wrong.div_(instances)
+        of_mf, of_hidden = self._of_mf_and_hidden(self._predict.weight[0])
+        to_mf, to_hidden = self._of_mf_and_hidden(_gradient(self._predict.weight)[0])
+        to_mf.addmv_(self._gmf.view(-1, self._mf).T, wrong)
+        to_hidden.addmv_(self._hidden[-1][0].T, wrong)
+        _gradient(self._predict.bias).add_(wrong.sum())
+        flowing = self._through(torch.outer(wrong, of_hidden), -1)
+        for at in range(len(self._linear) - 1, 0, -1):
+            layer = self._linear[at]
+            self._products.add(_gradient(layer.weight), flowing.T, self._hidden[at - 1][0])
+            _gradient(layer.bias).add_(flowing.sum(dim=0))
+            flowing = self._through(self._products.of(flowing, layer.weight), at - 1)
+        user, item = self._first_layer(flowing)
+        gmf = wrong.view(*self._mf_item.shape[:2], 1) * of_mf
+        mf_user, mf_item = (gmf * self._mf_item).sum(dim=1), gmf * self._mf_user
+        of_users = torch.cat([mf_user, user], dim=1)
+        of_items = torch.cat([mf_item.view(-1, self._mf), item], dim=1)
+        of_rows = torch.cat([of_users, of_items])
+        if late:
+            self._divide(of_rows, instances)
+        return of_rows
+
+    def _divide(self, of_rows: Tensor, instances: int) -> None:
+        of_rows.div_(instances)
+        for layer in (*self._linear, self._predict):
+            _gradient(layer.weight).div_(instances)
+            _gradient(layer.bias).div_(instances)
+
+    def _first_layer(self, flowing: Tensor) -> tuple[Tensor, Tensor]:
+        """The gradients of the users' and of the items' MLP parts."""
+        first = self._linear[0]
+        of_group = flowing.view(*self._mf_item.shape[:2], -1).sum(dim=1)
+        gradient, to_shared = _gradient(first.weight), self._products.of(of_group.T, self._shared)
+        self._products.add(self._of_item(gradient), flowing.T, self._mlp_item)
+        gradient[:, : self._mlp] += to_shared[:, : self._mlp]
+        gradient[:, 2 * self._mlp :] += to_shared[:, self._mlp :]
+        _gradient(first.bias).add_(of_group.sum(dim=0))
+        user = self._products.of(of_group, first.weight[:, : self._mlp])
+        return user, self._products.of(flowing, self._of_item(first.weight))
+
+    def _activated(self, values: Tensor) -> tuple[Tensor, Tensor | None]:
+        """ReLU and dropout, and what dropout multiplied by: drawn as torch's own draws it."""
+        values.relu_()
+        if self._kept == 1:
+            return values, None
+        noise = torch.empty_like(values).bernoulli_(self._kept).div_(self._kept)
+        return values.mul_(noise), noise
+
+    def _through(self, flowing: Tensor, at: int) -> Tensor:
+        """Back through hidden layer `at`'s dropout and ReLU: 0 where either gave 0."""
+        values, noise = self._hidden[at]
+        if noise is not None:
+            flowing.mul_(noise)
+        return flowing.mul_(values > 0)
+
+    def _of_item(self, weight: Tensor) -> Tensor:
+        """The first layer's columns for the item, as those for the user stand before them."""
+        return weight[:, self._mlp : 2 * self._mlp]
+
+    def _of_shared(self) -> Tensor:
+        weight = self._linear[0].weight
+        return torch.cat([weight[:, : self._mlp], weight[:, 2 * self._mlp :]], dim=1)
+
+    def _of_mf_and_hidden(self, weight: Tensor) -> tuple[Tensor, Tensor]:
+        return weight[: self._mf], weight[self._mf :]
+
+
+def _gradient(parameter: Tensor) -> Tensor:
+    assert parameter.grad is not None
+    return parameter.grad
+
+
+# The four tables are one: a row holds the MF part and the MLP part, users first, then items.
+# What
+# the instances of one positive share, its user and its context, goes through the first layer
+# once.
+#
+# On CUDA the host queues steps and waits for none of them (docs/engines.md tells where it does
+# wait).
+# A whole batch's step may be compiled, or captured as a CUDA graph: then it is the same
+# operations on
+# tensors of the same sizes each time, and counts its steps on the device. Not yet run on a GPU.
+
+RULES: dict[str, Callable[[Tensor, Pace], Rows_rows]] = {
+    "adam": Adam,
+    "lazy_adam": LazyAdam,
+    "sgd": Sgd,
+}
+
+
+class Rowwise:
+    """Plain torch, any layer widths. The model's parameters become views of its table."""
+
+    def __init__(
+        self,
+        model: NeuMF,
+        training: Training,
+        device: torch.device,
+        clock: StepClock,
+        transport: Transport | OnDevice | None = None,
+        padded: bool | None = None,
+    ) -> None:
+        """`transport` to the ranks that train the same model, as `training.sync` says. `padded`: a
+        step reads as many rows as it could have at most; None: on a GPU without a transport whose
+        messages pass the host, which waits for the rows in any case."""
+        self.model, self.clock = model, clock
+        self._training, self._device = training, device
+        self.loss = torch.zeros((), dtype=torch.float64, device=device)
+        self._users, start = model.MF_Embedding_User.num_embeddings, merged(model)
+        fixed = training.cuda_graph or training.compile == "inductor"
+        self._pace = Pace(training.lr, start if fixed else None)
+        self._rows: Rows_rows = RULES[training.optimizer](start, self._pace)
+        adopt(model, self._rows.values)
+        self._layers = Layers(model, training, self._pace)
+        self._grouped = Grouped(model, training.precision)
+        self._transport = transport
+        self._exchange = self._exchange_over(transport) if training.sync != "local_sgd" else None
+        if padded is None:
+            alone = device.type != "cpu" and transport is None
+            padded = alone or isinstance(transport, OnDevice)
+        self._padded = padded
+        self._moved: list[Tensor] = []
+        self._alike = Alike(self._alone, self._pace, training, device) if fixed else None
+
+    def batches(
+        self, loader: Loader, epoch: int, steps: range
+    ) -> Iterator[Sequence[Tensor] | None]:
+        """None for a whole batch that a captured step finds itself."""
+        if self._alike and self._training.cuda_graph:
+            assert loader.resident
+            return self._alike.batches(loader.resident, epoch, steps)
+        return on_device(loader.rows(epoch, steps), self._training, self._device)
+
+    @torch.no_grad()
+    def step(
+        self,
+        batches: Iterator[Sequence[Tensor] | None],
+        instances: int,
+        most: int = 1,  # noqa: ARG002  each by itself
+    ) -> tuple[float, list[int]]:
+        batch = next(batches)
+        waited = self.clock.lap("input")
+        if self._alike and self._alike.takes(batch):
+            self._alike.take(batch)
+            self.clock.lap("forward")
+            return waited, [instances]  # there is one rank
+        if batch is None:
+            assert self._alike
+            batch = self._alike.following()
+        self._take(batch, instances, self.clock.lap)
+        return waited, [batch[1].numel()]
+
+    def _alone(self, users: Tensor, items: Tensor, context: Tensor) -> None:
+        """The step of one rank."""
+        self._take((users, items, context), items.numel(), lambda _: None)
+
+    def _take(self, batch: Sequence[Tensor], instances: int, lap: Callable[[str], object]) -> None:
+        users, items, context = batch
+        ids, where = self._distinct(torch.cat([users, (items + self._users).reshape(-1)]))
+        read = self._rows.read(ids)
+        gradient = torch.zeros_like(read)
+        if len(users):  # a rank may have none of an epoch's last step
+            self.loss += self._grouped.loss(read.index_select(0, where), context, items.shape[1])
+            lap("forward")
+            gradient.index_add_(0, where, self._grouped.backward(instances))
+        lap("backward")
+        if self._exchange:
+            gradient = self._exchanged(self._exchange, ids, gradient)
+            lap("sync")
+        elif self._transport:
+            self._moved.append(ids)
+        self._pace.advance()
+        self._rows.update(gradient)
+        self._layers.update()
+        lap("optimizer")
+
+    def _distinct(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        if self._padded or self._pace.on_device:
+            return padded(ids, len(self._rows.values))
+        return counted(ids)
+
+    def _exchange_over(
+        self, transport: Transport | OnDevice | None
+    ) -> Exchange | PaddedExchange | None:
+        if isinstance(transport, OnDevice):
+            positives = -(-self._training.batch_over_ranks(transport.ranks) // transport.ranks)
+            most = positives * (2 + self._training.negatives)
+            return PaddedExchange(transport, most, len(self._rows.values))
+        sizes = len(self._layers.gradient), self._rows.values.shape[1]
+        return Exchange(transport, *sizes) if transport else None
+
+    def _exchanged(
+        self, exchange: Exchange | PaddedExchange, ids: Tensor, gradient: Tensor
+    ) -> Tensor:
+        """The gradient of all ranks' rows, which are read now: all ranks move all of them."""
+        union, total = exchange.summed(self._layers.gradient, ids, gradient)
+        self._rows.read(union)
+        return total
+
+    @torch.no_grad()
+    def average(self) -> None:
+        assert self._transport
+        if isinstance(self._transport, OnDevice):
+            self._transport.average(self)
+        else:
+            average(self, self._transport)
+
+    def moved(self) -> Tensor:
+        ids: Tensor = torch.unique(torch.cat(self._moved))
+        self._moved.clear()
+        return ids[ids < len(self._rows.values)]  # without the padding
+
+    def part(self, ids: Tensor) -> Tensor:
+        return torch.cat([self._layers.parts.reshape(-1), self._rows.whole(ids).reshape(-1)])
+
+    def replace(self, ids: Tensor, part: Tensor) -> None:
+        width, layers = self._rows.values.shape[1], self._layers.parts
+        layers.copy_(part[: layers.numel()].view_as(layers))
+        self._rows.replace(ids, part[layers.numel() :].view(-1, len(ids), width))
+
+    @torch.no_grad()
+    def settle(self) -> None:
+        self._rows.settle()
+
+    def ranks(
+        self, data: Prepared, first: int, last: int, candidates: Candidates
+    ) -> Iterator[Tensor]:
+        return ranks(self.model, data, first, last, candidates)
+
+    def state(self) -> dict[str, Any]:
+        return {"rows": self._rows.state(), "layers": self._layers.state()}
+
+    def load(self, state: dict[str, Any]) -> None:
+        self._rows.load(state["rows"])
+        self._layers.load(state["layers"])
+
+
+def merged(model: NeuMF) -> Tensor:
+    """All embeddings [users + items, mf + mlp]."""
+    mf_user, mf_item, mlp_user, mlp_item = (table.weight.detach() for table in model.tables())
+    users, items = torch.cat([mf_user, mlp_user], dim=1), torch.cat([mf_item, mlp_item], dim=1)
+    return torch.cat([users, items])
+
+
+def adopt(model: NeuMF, values: Tensor) -> None:
+    """Make the model's embeddings views of `values`, laid out as `merged` does."""
+    mf_user, mf_item, mlp_user, mlp_item = model.tables()
+    users, items = torch.split(values, [mf_user.num_embeddings, mf_item.num_embeddings])
+    mf = mf_user.embedding_dim
+    for table, part in ((mf_user, users[:, :mf]), (mlp_user, users[:, mf:])):
+        table.weight = nn.Parameter(part)
+    for table, part in ((mf_item, items[:, :mf]), (mlp_item, items[:, mf:])):
+        table.weight = nn.Parameter(part)

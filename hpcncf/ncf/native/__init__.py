@@ -1,1 +1,0 @@
-"""`engine: native`: one compiled step that samples, gathers, learns and updates rows."""

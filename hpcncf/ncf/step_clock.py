@@ -1,0 +1,106 @@
+"""Time the phases of training steps."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from array import array
+
+from hpcncf.records.schema import Batches, Phases
+
+ENTRIES = 600
+PAUSE_FACTOR = 10.0
+PAUSE_S = 0.05
+MOST_PAUSES = 200
+
+NAMES = tuple(name.removesuffix("_s") for name in Phases.model_fields)
+
+
+def warmup(steps: int) -> int:
+    """Steps at the start that are not counted: 20, but no more than a tenth of all."""
+    return min(20, steps // 10)
+
+
+class StepClock:
+    """Laps of a step; what follows one lap belongs to the next, so that they add up.
+
+    `steps` is how many are to come, `steps_per_epoch` and `first_step` place them in epochs.
+    """
+
+    def __init__(self, steps: int, steps_per_epoch: int, first_step: int = 0) -> None:
+        self.warmup_steps = warmup(steps)
+        self.counted_s = 0.0
+        self.counted_instances = 0
+        self.counted_exchanges = self.counted_bytes = 0
+        self._planned, self._per_epoch, self._first = steps, steps_per_epoch, first_step
+        self._totals = dict.fromkeys(NAMES, 0.0)
+        self._step = dict.fromkeys(NAMES, 0.0)
+        self._sent: list[int] = []
+        self._seconds = array("d")
+        self._at = 0.0
+
+    @property
+    def steps(self) -> int:
+        return len(self._seconds)
+
+    @property
+    def counted_steps(self) -> int:
+        return max(0, self.steps - self.warmup_steps)
+
+    @property
+    def training_s(self) -> float:
+        return sum(self._seconds)
+
+    def start(self) -> None:
+        """The next lap begins now: before an epoch's first step."""
+        self._at = time.perf_counter()
+
+    def lap(self, phase: str, until: float | None = None) -> float:
+        """Give the time since the last lap to `phase`; returns it."""
+        now = time.perf_counter() if until is None else until
+        passed, self._at = now - self._at, now
+        self._step[phase] += passed
+        return passed
+
+    def sent(self, size: int) -> None:
+        """In this step a message of so many bytes went to the other ranks."""
+        self._sent.append(size)
+
+    def end_step(self, instances: int) -> None:
+        """Close the step at its last lap."""
+        seconds = sum(self._step.values())
+        self._seconds.append(seconds)
+        if self.steps > self.warmup_steps:
+            self.counted_s += seconds
+            self.counted_instances += instances
+            self.counted_exchanges += len(self._sent)
+            self.counted_bytes += sum(self._sent)
+            for phase, value in self._step.items():
+                self._totals[phase] += value
+        self._step = dict.fromkeys(NAMES, 0.0)
+        self._sent.clear()
+
+    def phases(self) -> Phases:
+        return Phases(**{f"{phase}_s": value for phase, value in self._totals.items()})
+
+    def batches(self) -> Batches:
+        """At most `ENTRIES` sums; fewer than `every` steps that remain at the end are left out."""
+        every = max(1, -(-self._planned // ENTRIES))
+        whole = self.steps - self.steps % every
+        sums = [sum(self._seconds[at : at + every]) for at in range(0, whole, every)]
+        return Batches(every=every, seconds=sums, pauses=self._pauses())
+
+    def _pauses(self) -> list[dict[str, float]]:
+        """Counted steps over ten times the median and over 50 ms; of more than 200, the longest."""
+        counted = range(self.warmup_steps, self.steps)
+        if not counted:
+            return []
+        median = statistics.median(self._seconds[at] for at in counted)
+        limit = max(PAUSE_FACTOR * median, PAUSE_S)
+        found = [at for at in counted if self._seconds[at] > limit]
+        kept = sorted(sorted(found, key=lambda at: -self._seconds[at])[:MOST_PAUSES])
+        return [self._pause(at) for at in kept]
+
+    def _pause(self, at: int) -> dict[str, float]:
+        epoch, step = divmod(self._first + at, self._per_epoch)
+        return {"epoch": epoch, "step": step, "seconds": self._seconds[at]}

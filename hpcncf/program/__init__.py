@@ -1,1 +1,0 @@
-"""A program that is not ours, recorded as ours: its process, its rank, what it reports."""

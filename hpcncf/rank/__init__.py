@@ -1,1 +1,0 @@
-"""What surrounds one rank's work: its launcher, the run meant, the record it leaves."""

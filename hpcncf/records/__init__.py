@@ -1,0 +1,1 @@
+"""Files of a results folder: schemas, claims, submissions, code versions."""

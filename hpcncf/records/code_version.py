@@ -1,0 +1,265 @@
+"""The code version of a submission, and whether a rank runs another one."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Timer
+from typing import Final, Literal, Self
+
+from hpcncf.records.schema import Part
+
+# A repository's own configuration names programs (a file watcher, hooks, external diffs). git
+# itself
+# refuses repositories of other users; these options keep it from starting those in our own,
+# either.
+# The clean filters of `git diff` (git-lfs) still run: without them every file would look
+# changed.
+
+TIMEOUT_S: Final = 5
+OPTIONS: Final = (
+    "--no-optional-locks",  # `status` would rewrite the index, which another git may hold
+    "--no-pager",
+    *("-c", "core.fsmonitor=false"),
+    *("-c", "core.hooksPath=/dev/null"),
+    *("-c", "protocol.allow=never"),  # a partial clone would ask its server for what it lacks
+)
+# A git that called us (a hook, an alias) would send ours to its own repository.
+OF_OTHERS: Final = (
+    "GIT_COMMON_DIR",
+    "GIT_DIR",
+    "GIT_EXTERNAL_DIFF",
+    "GIT_INDEX_FILE",
+    "GIT_NAMESPACE",
+    "GIT_OBJECT_DIRECTORY",
+    "GIT_PREFIX",
+    "GIT_WORK_TREE",
+)
+STATUS: Final = ("status", "--porcelain", "--untracked-files=no", "--ignore-submodules=dirty")
+
+
+def said(folder: Path, *arguments: str) -> str | None:
+    """What git prints; None when it fails, is missing or takes too long (a slow file system)."""
+    text = read(folder, *arguments)
+    return None if text is None else text.decode(errors="backslashreplace").strip()
+
+
+def read(folder: Path, *arguments: str, at_most: int = 10_000_000) -> bytes | None:
+    """The same as bytes; None, too, where there are more than `at_most`."""
+    command = ["git", *OPTIONS, "-C", str(folder), *arguments]
+    environment = {key: value for key, value in os.environ.items() if key not in OF_OTHERS}
+    environment |= {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
+    try:
+        git = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+    except OSError:
+        return None
+    timer = Timer(TIMEOUT_S, git.kill)
+    timer.start()
+    with git:
+        assert git.stdout is not None
+        text = git.stdout.read(at_most + 1)
+        if len(text) > at_most:
+            git.kill()
+    timer.cancel()
+    return text if git.returncode == 0 and len(text) <= at_most else None
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """Of a git checkout; both None where there is none."""
+
+    commit: str | None = None
+    dirty: bool | None = None
+    """Whether tracked files differ from the commit."""
+
+
+def checkout(folder: Path) -> Checkout:
+    """The checkout that `folder` is in. A folder that git ignores is in none: an environment
+    inside somebody else's checkout is not that code."""
+    head = said(folder, "rev-parse", "HEAD")
+    if head is None or said(folder, "check-ignore", "--quiet", ".") is not None:
+        return Checkout()
+    changes = said(folder, *STATUS)
+    return Checkout(head, None if changes is None else bool(changes))
+
+
+# More than this of changes is data in a checkout, not code: it is neither kept nor compared.
+MOST_DIFF: Final = 5_000_000
+MOST_UNTRACKED: Final = 1000
+# What runs. Results and data lie about in checkouts, too, and change while the runs run.
+CODE: Final = (".py", ".sh", ".pyx", ".c", ".cc", ".cpp", ".cu", ".h", ".jl", ".R")
+CHANGED: Final = "the code changed after this run was submitted: "
+# Of a rank that another installation of hpcncf ran.
+ELSEWHERE: Final = "ranks imported hpcncf from "
+DIFF: Final = (
+    *("diff", "HEAD", "--binary", "--no-ext-diff", "--no-textconv", "--no-color"),
+    "--ignore-submodules=dirty",
+)
+
+
+class Code(Part):
+    """One body of code as a submission found it."""
+
+    of: Literal["hpcncf", "folder"]
+    """`hpcncf`: this program. `folder`: the checkout that the submitter was in."""
+    folder: str
+    """hpcncf's package, or the checkout's root."""
+    commit: str | None
+    """None: no checkout, or git does not tell."""
+    dirty: bool | None
+    """Whether tracked files differed from the commit."""
+    sha256: str | None
+    """hpcncf: of its source files. A checkout: of commit, changes and untracked code files. None:
+    it cannot be compared."""
+    diff: str | None
+    """The file in the submission's `.code` folder that holds the changes; None: there are none, or
+    they are too large to keep."""
+    untracked: list[str]
+    """Files that git does not know and does not ignore, by name; their content is not kept."""
+
+
+def take(kept: Path, folder: Path) -> list[Code]:
+    """hpcncf's code, and that of the checkout around `folder`; changes are written below `kept`.
+
+    The diff may hold what its author would not show: only the submitter can read it.
+    """
+    ours = _ours(kept)
+    root = _root(folder)
+    if root is None or (ours.commit is not None and root == _root(_package())):
+        return [ours]
+    return [ours, _of_checkout("folder", root, kept)]
+
+
+def changed(then: list[Code], checkouts: bool) -> list[str]:
+    """What of it is not as it was, in words; the checkouts only where a run uses them."""
+    return [
+        _difference(one)
+        for one in then
+        if one.sha256 is not None
+        and (one.of == "hpcncf" or checkouts)
+        and _now(one) not in (None, one.sha256)
+    ]
+
+
+def _difference(then: Code) -> str:
+    here = str(_package())
+    if then.of == "hpcncf" and then.folder != here:
+        return f"{ELSEWHERE}{here}, and were submitted by {_named(then)}, which differs"
+    return f"{CHANGED}{_named(then)} is not what it was"
+
+
+def _named(code: Code) -> str:
+    at = f", commit {code.commit[:7]}{' with changes' * bool(code.dirty)}" if code.commit else ""
+    return f"{'hpcncf' if code.of == 'hpcncf' else 'the checkout'} ({code.folder}{at})"
+
+
+def _now(code: Code) -> str | None:
+    if code.of == "hpcncf":
+        return of_sources(_package())
+    return _Checkout.at(Path(code.folder)).sha256()
+
+
+def _package() -> Path:
+    return Path(__file__).parents[1]
+
+
+def _ours(kept: Path) -> Code:
+    root = _root(_package())
+    code = _of_checkout("hpcncf", root, kept) if root else None
+    return Code(
+        of="hpcncf",
+        folder=str(_package()),
+        commit=code.commit if code else None,
+        dirty=code.dirty if code else None,
+        sha256=of_sources(_package()),
+        diff=code.diff if code else None,
+        untracked=code.untracked if code else [],
+    )
+
+
+def _root(folder: Path) -> Path | None:
+    """Of the checkout that the folder is in and that does not ignore it."""
+    if checkout(folder).commit is None:
+        return None
+    top = said(folder, "rev-parse", "--show-toplevel")
+    return Path(top) if top else None
+
+
+def _of_checkout(of: Literal["hpcncf", "folder"], root: Path, kept: Path) -> Code:
+    found = _Checkout.at(root)
+    name = f"{of}.diff" if found.diff else None
+    if found.diff and name:
+        _write(kept, name, found.diff)
+    return Code(
+        of=of,
+        folder=str(root),
+        commit=found.commit,
+        dirty=bool(found.diff) if found.diff is not None else checkout(root).dirty,
+        sha256=found.sha256(),
+        diff=name,
+        untracked=found.untracked[:MOST_UNTRACKED],
+    )
+
+
+@dataclass(frozen=True)
+class _Checkout:
+    root: Path
+    commit: str | None
+    diff: bytes | None
+    """None: git does not tell, or it is too large."""
+    untracked: list[str]
+
+    @classmethod
+    def at(cls, root: Path) -> Self:
+        listed = read(root, "ls-files", "--others", "--exclude-standard", "-z") or b""
+        return cls(
+            root,
+            said(root, "rev-parse", "HEAD"),
+            read(root, *DIFF, at_most=MOST_DIFF),
+            [os.fsdecode(name) for name in listed.split(b"\0") if name],
+        )
+
+    def sha256(self) -> str | None:
+        """One number for commit, changes and untracked code; None where git does not tell."""
+        if self.commit is None or self.diff is None:
+            return None
+        digest = hashlib.sha256(self.commit.encode() + self.diff)
+        files = [self.root / name for name in self.untracked if name.endswith(CODE)]
+        for part in _contents(self.root, files[:MOST_UNTRACKED]):
+            digest.update(part)
+        return digest.hexdigest()
+
+
+def of_sources(package: Path) -> str:
+    """One number for all Python files of a package: names and contents, not their dates."""
+    digest = hashlib.sha256()
+    for part in _contents(package, sorted(package.rglob("*.py"))):
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def _contents(root: Path, files: list[Path]) -> Iterator[bytes]:
+    for path in files:
+        try:
+            content = path.read_bytes()
+        except OSError:  # it went while we looked, or is a broken link
+            content = b""
+        yield f"\0{path.relative_to(root)}\0{len(content)}\0".encode("utf-8", "backslashreplace")
+        yield content
+
+
+def _write(folder: Path, name: str, content: bytes) -> None:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)

@@ -1,0 +1,137 @@
+"""Software and hardware of the host, for a record."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Final
+
+from hpcncf.records.code_version import checkout
+
+PACKAGES: Final = (
+    "hpcncf",
+    "torch",
+    "numpy",
+    "submitit",
+    "pandas",
+    "psutil",
+    "pydantic",
+    "matplotlib",
+    "pyarrow",
+)
+
+# What decides speed, or where a run ran. Never the whole environment: it holds tokens.
+VARIABLES: Final = (
+    "CUDA_DEVICE_ORDER",
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_MPS_PIPE_DIRECTORY",
+    "GLOO_SOCKET_IFNAME",
+    "GOMP_CPU_AFFINITY",
+    "GOMP_SPINCOUNT",
+    "HPCNCF_ATTEMPT",
+    "HPCNCF_LAUNCHED_BY",
+    "HPCNCF_NODE_CPUS",
+    "KMP_AFFINITY",
+    "KMP_BLOCKTIME",
+    "KMP_HW_SUBSET",
+    "KMP_SETTINGS",
+    "LD_PRELOAD",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "MALLOC_ARENA_MAX",
+    "MALLOC_CONF",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "MKL_DYNAMIC",
+    "MKL_NUM_THREADS",
+    "NCCL_DEBUG",
+    "NCCL_IB_DISABLE",
+    "NCCL_P2P_DISABLE",
+    "NCCL_SOCKET_IFNAME",
+    "NUMEXPR_NUM_THREADS",
+    "OMP_DYNAMIC",
+    "OMP_NUM_THREADS",
+    "OMP_PLACES",
+    "OMP_PROC_BIND",
+    "OMP_WAIT_POLICY",
+    "OPENBLAS_NUM_THREADS",
+    "PYTHONHASHSEED",
+    "PYTORCH_ALLOC_CONF",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "RANK",
+    "SLURM_ARRAY_JOB_ID",
+    "SLURM_ARRAY_TASK_ID",
+    "SLURM_CLUSTER_NAME",
+    "SLURM_CPUS_ON_NODE",
+    "SLURM_CPUS_PER_TASK",
+    "SLURM_CPU_BIND",
+    "SLURM_DISTRIBUTION",
+    "SLURM_GPUS_ON_NODE",
+    "SLURM_JOB_CPUS_PER_NODE",
+    "SLURM_JOB_ID",
+    "SLURM_JOB_NAME",
+    "SLURM_JOB_NODELIST",
+    "SLURM_JOB_NUM_NODES",
+    "SLURM_JOB_PARTITION",
+    "SLURM_LOCALID",
+    "SLURM_MEM_PER_CPU",
+    "SLURM_MEM_PER_NODE",
+    "SLURM_NODEID",
+    "SLURM_NTASKS",
+    "SLURM_NTASKS_PER_NODE",
+    "SLURM_PROCID",
+    "SLURM_RESTART_COUNT",
+    "SLURM_STEP_ID",
+    "TORCHELASTIC_RUN_ID",
+    "TORCHINDUCTOR_CACHE_DIR",
+    "WORLD_SIZE",
+)
+
+
+def describe() -> dict[str, Any]:
+    """Versions by package, machine, code and settings, as plain data. Imports no torch.
+
+    `commit` and `dirty` are of the code that runs, `folder_commit` and `folder_dirty` of the
+    current folder; null where there is no git checkout.
+    """
+    code, folder = checkout(Path(__file__).parent), checkout(Path.cwd())
+    return {
+        **versions(),
+        "python": platform.python_version(),
+        "executable": sys.executable,
+        "platform": platform.platform(),
+        "cpu_model": cpu_model(),
+        "commit": code.commit,
+        "dirty": code.dirty,
+        "folder_commit": folder.commit,
+        "folder_dirty": folder.dirty,
+        "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
+    }
+
+
+def versions() -> dict[str, str | None]:
+    """By package; None: not installed."""
+    return {name: version(name) for name in PACKAGES}
+
+
+def version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def cpu_model(root: Path = Path("/")) -> str:
+    """As /proc/cpuinfo names it: `model name` on x86, elsewhere whatever comes nearest."""
+    try:
+        lines = (root / "proc/cpuinfo").read_text(errors="replace").splitlines()
+    except OSError:
+        lines = []
+    told = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    for key in ("model name", "Model", "cpu", "uarch"):
+        if told.get(key):
+            return told[key]
+    return platform.processor() or platform.machine()

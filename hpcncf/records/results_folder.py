@@ -1,0 +1,138 @@
+"""A results folder as a whole: its plan, its lock, its retired runs."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import yaml
+from pydantic import ValidationError
+
+from hpcncf.errors import HpcncfError, UsageError
+from hpcncf.job.load import Loader
+from hpcncf.job.plan import Plan, Run, merged
+from hpcncf.job.spec import JobSpec
+from hpcncf.paths import ResultPaths, make, open_lock
+from hpcncf.records.schema import write_text
+
+
+class JobDumper(yaml.SafeDumper):
+    """Quotes exactly the text that our own loader would take for a number or a truth value."""
+
+    yaml_implicit_resolvers = Loader.yaml_implicit_resolvers
+
+
+def read_plan(paths: ResultPaths) -> Plan:
+    """The results' plan. Raises UsageError where the folder has none, or a broken one."""
+    try:
+        return Plan.model_validate_json(paths.plan.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        meant = Path("results") / paths.folder.name
+        nearby = f". Did you mean {meant}?" if (meant / paths.plan.name).exists() else ""
+        raise UsageError(
+            f"{paths.folder}: no results here (no {paths.plan.name}); expected a folder that "
+            f"`hpcncf submit` or `hpcncf run` made, such as results/demo{nearby}"
+        ) from None
+    except OSError as error:
+        raise UsageError(f"{paths.plan}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{paths.plan}: not UTF-8 text: {error.reason}") from None
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where = "".join(f"{part}: " for part in problem["loc"])
+        raise UsageError(
+            f"{paths.plan}: not a plan this hpcncf can read (torn, or written by another "
+            f"version): {where}{problem['msg']}"
+        ) from None
+
+
+def leave_plan(paths: ResultPaths, job: JobSpec, plan: Plan) -> Plan:
+    """Write job.yaml and plan.json; runs of an earlier plan stay, as retired.
+
+    Raises UsageError where the folder holds another job's results.
+    """
+    plain = job.model_dump(mode="json")
+    text = yaml.dump(plain, Dumper=JobDumper, sort_keys=False, allow_unicode=True)
+    with writing(paths.folder), locked(paths):
+        if paths.plan.exists():
+            plan = merged(_plan_of(paths, job.name), plan)
+        _write(paths.job, text)
+        write_plan(paths, plan)
+    return plan
+
+
+def _plan_of(paths: ResultPaths, job: str) -> Plan:
+    plan = read_plan(paths)
+    if plan.job != job:
+        raise UsageError(
+            f"{paths.folder}: holds the results of job {plan.job!r}, this job is {job!r}: "
+            "give another folder with --results"
+        )
+    return plan
+
+
+def add_run(paths: ResultPaths, job: str, run: Run) -> None:
+    """Add a job's run to the plan that is there, if it is new; the others stay as they are.
+
+    Raises UsageError where the folder holds another job's results.
+    """
+    with writing(paths.folder), locked(paths):
+        plan = _plan_of(paths, job)
+        if all(known.id != run.id for known in plan.runs):
+            write_plan(paths, plan.model_copy(update={"runs": [*plan.runs, run]}))
+
+
+def add_command(paths: ResultPaths, run: Run) -> None:
+    """Add a command's run to the folder's plan; those there stay as they are.
+
+    Raises UsageError where the folder holds a job's results.
+    """
+    with writing(paths.folder), locked(paths):
+        there = paths.plan.exists()
+        plan = read_plan(paths) if there else Plan(job=paths.folder.resolve().name, runs=[])
+        if not all(each.by_hand for each in plan.runs):
+            raise UsageError(
+                f"{paths.folder}: holds the results of the job {plan.job!r}; expected a folder of "
+                "commands or a new one: choose another with --results"
+            )
+        write_plan(paths, plan.model_copy(update={"runs": [*plan.runs, run]}))
+
+
+def write_plan(paths: ResultPaths, plan: Plan) -> None:
+    """To be called while `locked`."""
+    _write(paths.plan, json.dumps(plan.model_dump(mode="json"), indent=1) + "\n")
+
+
+def _write(path: Path, text: str) -> None:
+    """With the sticky bit nobody may replace another's file; what says the same stays."""
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        if path.read_text(encoding="utf-8") == text:
+            return
+    write_text(path, text)
+
+
+@contextlib.contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """A full disk or a folder that is not ours is for the user to mend."""
+    try:
+        yield
+    except OSError as error:
+        where = error.filename or folder
+        raise HpcncfError(f"{where}: cannot be written: {error.strerror}") from None
+
+
+@contextlib.contextmanager
+def locked(paths: ResultPaths) -> Iterator[None]:
+    """One at a time changes a results folder: the next submission sees what this one took."""
+    make(paths.folder)
+    lock = open_lock(paths.lock)
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks; claims still hold
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)

@@ -1,0 +1,508 @@
+"""Decide the state of a run from its attempts, its submission and Slurm."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from hpcncf.errors import exit_phrase
+from hpcncf.job.plan import Run
+from hpcncf.paths import AttemptPaths, ResultPaths, RunPaths
+from hpcncf.records.claims import alive, server_time
+from hpcncf.records.code_version import CHANGED, ELSEWHERE
+from hpcncf.records.schema import Claim, End, Progress, R, RankRecord, RecordError, read_records
+from hpcncf.records.submissions import State, Submission, SubmittedJob
+from hpcncf.slurm.states import NOT_OVER, JobState
+
+# A record that a node wrote reaches other machines within NFS's time for attributes of folders.
+ARRIVING_S = 60.0
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What the run's last attempt left so far."""
+
+    number: int
+    claim: Claim | None
+    ranks: list[RankRecord]
+    progress: Progress | None
+    end: End | None
+    alive: bool
+    """Whether the process that claimed it lives; elsewhere, whether it still writes."""
+    problems: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Sent:
+    """The run's last submission, and what is seen of it now."""
+
+    submission: Submission
+    job: SubmittedJob | None
+    started: bool
+    """Whether the last attempt is this submission's."""
+    alive: bool | None
+    """Whether the local queue lives (before there is one: the submitter); None: cannot be seen."""
+    ahead: str = ""
+    """What a run in a living local queue waits for."""
+    cancelled_by: str | None = None
+    slurm: JobState | None = None
+    """None where Slurm was not asked or does not know the job."""
+    before: int = 0
+    """Runs of its Slurm task that come before it and are not done."""
+    passed: bool = False
+    """Whether its Slurm task has gone on to a later run."""
+
+
+def whole(ranks: Sequence[RankRecord]) -> bool:
+    """Whether every rank left a record."""
+    return bool(ranks) and {record.rank for record in ranks} == set(range(ranks[0].world_size))
+
+
+def completed(ranks: Sequence[RankRecord]) -> bool:
+    """Whether every rank left a record, and all of them say so."""
+    return whole(ranks) and all(record.outcome == "completed" for record in ranks)
+
+
+def complete(run: Run, attempt: Attempt) -> bool:
+    return len(attempt.ranks) == run.resources.world_size and completed(attempt.ranks)
+
+
+def missing(run: Run, attempt: Attempt) -> str:
+    """`ranks 1, 3`: those that left no record."""
+    left = {record.rank for record in attempt.ranks}
+    gone = [str(rank) for rank in range(run.resources.world_size) if rank not in left]
+    return f"rank{'s' if len(gone) > 1 else ''} {', '.join(gone)}"
+
+
+# Between making an attempt's folder and writing its claim lies an instant; on NFS, some seconds.
+CLAIMING_S: Final = 30.0
+
+
+def last_attempt(run: RunPaths) -> Attempt | None:
+    attempts = run.attempts()
+    return read_attempts(attempts[-1]) if attempts else None
+
+
+def unreadable(run: RunPaths) -> str | None:
+    """Why nobody can tell whether the run has attempts; None where its folder tells, or is none."""
+    try:
+        os.scandir(run.folder).close()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return f"{run.folder}: cannot be read: {error.strerror}"
+    return None
+
+
+def read_attempts(files: AttemptPaths) -> Attempt:
+    problems, there = list[str](), files.names()
+    taken = _read(files.claim, Claim, problems)
+    found = [_read(path, RankRecord, problems) for path in files.ranks(there)]
+    ranks = [record for record in found if record]
+    return Attempt(
+        number=files.number,
+        claim=taken,
+        ranks=ranks,
+        # Of thousands of runs most lack these, and to open what is not there takes its time.
+        progress=_read(files.progress, Progress, problems)
+        if files.progress.name in there
+        else None,
+        end=_read(files.end, End, problems) if files.end.name in there else None,
+        alive=not completed(ranks) and _alive(taken, files),
+        problems=problems,
+    )
+
+
+def claim(files: AttemptPaths) -> Claim | None:
+    return _read(files.claim, Claim, [])
+
+
+def _read(path: Path, kind: type[R], problems: list[str]) -> R | None:
+    try:
+        return read_records(path, kind)
+    except RecordError as error:
+        if not _missing(path):
+            problems.append(str(error))
+        return None
+
+
+def _missing(path: Path) -> bool:
+    try:
+        return not path.exists()
+    except PermissionError:  # a folder that we may not look into
+        return False
+
+
+def _alive(taken: Claim | None, files: AttemptPaths) -> bool:
+    return alive(taken, files) if taken else _just_made(files)
+
+
+def _just_made(attempt: AttemptPaths) -> bool:
+    now = server_time(attempt.folder.parents[1])
+    return now - attempt.folder.stat().st_mtime < CLAIMING_S
+
+
+LONGEST_TAIL: Final = 64 * 1024
+# `srun: error: node1: task 1: Killed`. What ended a step comes first; then srun ends the others.
+OF_A_TASK: Final = re.compile(r"^srun: error: ([^\s:]+): tasks? ([\d,-]+): (.+?)\s*$", re.MULTILINE)
+ENDS_OTHERS: Final = re.compile(r"^srun: .*\bTerminating StepId=.*", re.MULTILINE)
+STARVED: Final = "Out Of Memory"
+
+
+def of_slurm(paths: ResultPaths, job_id: str, rank: int) -> list[Path]:
+    """submitit's two files, the one of errors last; a requeued job goes on in the same ones."""
+    found = paths.folder.glob(f"slurm-*/{job_id}_{rank}_log.*")
+    return sorted(found, key=lambda file: (file.suffix == ".err", file))
+
+
+def of_script(paths: ResultPaths, user: str, job_id: str) -> Path:
+    """Where the batch script's errors are, and srun's: with those of rank 0."""
+    return paths.submitit(user) / f"{job_id}_0_log.err"
+
+
+def srun_said(path: Path) -> str:
+    """`task 1 on node1: Killed`: what ended the job's last step; empty where srun said nothing.
+
+    Raises OSError.
+    """
+    told = _end_of(path)
+    before = ENDS_OTHERS.split(told)[:-1]
+    found = OF_A_TASK.findall(before[-1] if before else told)
+    return "task {1} on {0}: {2}".format(*found[-1]) if found else ""
+
+
+def of_attempt(
+    paths: ResultPaths, attempt: AttemptPaths, job_id: str | None, rank: int
+) -> list[Path]:
+    if attempt.log(rank).exists():
+        return [attempt.log(rank)]
+    return of_slurm(paths, job_id, rank) if job_id else []
+
+
+def tail(path: Path, lines: int) -> list[str]:
+    """The file's last lines that are not empty."""
+    return [line.rstrip() for line in _end_of(path).splitlines() if line.strip()][-lines:]
+
+
+def _end_of(path: Path) -> str:
+    with path.open("rb") as log:
+        log.seek(0, 2)
+        log.seek(max(log.tell() - LONGEST_TAIL, 0))
+        return log.read().decode(errors="replace")
+
+
+Verdict = tuple[State, str]
+
+ARRIVING: Final = "its record may be on its way"
+
+
+def not_begun(sent: Sent, job: SubmittedJob) -> Verdict:
+    """Of a run that has no attempt by this job."""
+    state = sent.slurm
+    if state is None:
+        return "unknown", _not_listed(job)
+    if state.state == "running" and sent.before:
+        where = f" on {state.node}" if state.node else ""
+        return "pending", f"{sent.before} before it in its task (Slurm job {job.id}{where})"
+    lately = state.ended_ago_s is not None and state.ended_ago_s < ARRIVING_S
+    if state.state == "completed" and lately:
+        return "running", f"{state.reason}: {ARRIVING}"
+    if state.state in (*NOT_OVER, "unknown", "cancelled"):
+        return state.state, state.reason
+    if sent.before:
+        return "lost", f"its task ended before its turn: {state.reason}"
+    if state.state == "completed":
+        return "failed", f"Slurm job {job.id} is {state.word} with exit code 0, but left no record"
+    return state.state, state.reason
+
+
+def _not_listed(job: SubmittedJob) -> str:
+    return f"neither squeue nor sacct tells of Slurm job {job.id}"
+
+
+def begun(
+    attempt: Attempt, state: JobState | None, whole: bool, passed: bool, alone: bool
+) -> Verdict | None:
+    """Of a run with an attempt by this job; None where its records are to tell.
+
+    `passed`: the job's task has gone on to a later run, so that the job's end is not this run's.
+    `alone`: the job has no other run.
+    """
+    if passed:
+        starved = state is not None and state.state == "out_of_memory" and not whole
+        return _told(state) if state and starved else None
+    if alone and whole and _sigkilled(attempt) and state and _had_the_job(state):
+        return _ends(attempt)
+    if state is None or (state.remembered and attempt.alive):
+        return ("running", "") if attempt.alive and not whole else None
+    if state.state == "pending":
+        return "pending", requeued(attempt, state)
+    if state.state in ("running", "unknown"):
+        return _ending(attempt, state) if whole else _at_work(attempt, state)
+    if state.state == "completed":
+        return None if whole else _on_its_way(attempt, state)
+    return None if state.state in ("failed", "lost") else _told(state)
+
+
+def _told(state: JobState) -> Verdict:
+    return state.state, state.reason
+
+
+def _ending(attempt: Attempt, state: JobState) -> Verdict | None:
+    """Every rank has stopped, but Slurm has the job yet: it may be about to be requeued."""
+    if state.state != "running" or _failed(attempt):
+        return None
+    restart = attempt.claim.slurm_restart if attempt.claim else None
+    if state.restarts > (restart or 0):
+        return "running", f"starting again: {requeued(attempt, state)}"
+    return _ends(attempt)
+
+
+def _ends(attempt: Attempt) -> Verdict:
+    why = next((record.error["message"] for record in attempt.ranks if record.error), "")
+    return "running", f"ending: {why}" if why else "ending"
+
+
+def _had_the_job(state: JobState) -> bool:
+    """Whether Slurm had the job yet when it was asked, which may be some seconds ago."""
+    return state.state == "running" or (state.remembered and state.state == "pending")
+
+
+def _at_work(attempt: Attempt, state: JobState) -> Verdict | None:
+    if attempt.alive:
+        return "running", ""
+    if state.state == "running":
+        return "running", "but its first rank shows no sign of life"
+    # Slurm did not answer, or with a word that we do not know: whether the job lives is unknown.
+    return None if _failed(attempt) else _told(state)
+
+
+def _on_its_way(attempt: Attempt, state: JobState) -> Verdict | None:
+    """A record written lately need not have reached this machine."""
+    if _failed(attempt):
+        return None
+    waits = attempt.alive if state.ended_ago_s is None else state.ended_ago_s < ARRIVING_S
+    return ("running", f"{state.reason}: {ARRIVING}") if waits else None
+
+
+def _failed(attempt: Attempt) -> bool:
+    return any(record.outcome == "failed" for record in attempt.ranks)
+
+
+def _sigkilled(attempt: Attempt) -> bool:
+    """Whether SIGKILL ended a command: whether for want of memory, its job's end will tell."""
+    return any(record.exit_code == -signal.SIGKILL for record in attempt.ranks)
+
+
+def explained(state: JobState, attempt: Attempt | None, log: Path) -> JobState:
+    """With what srun said of the rank that failed, where no record tells and Slurm only that the
+    job did. A requeued job's log tells of earlier starts, too."""
+    told = attempt is not None and _failed(attempt) and not _sigkilled(attempt)
+    if state.state != "failed" or state.restarts or told:
+        return state
+    try:
+        said = srun_said(log)
+    except OSError:  # somebody else's, most likely
+        return state
+    if not said:
+        return state
+    word: State = "out_of_memory" if said.endswith(STARVED) else state.state
+    return replace(state, state=word, reason=f"{state.reason}; srun: {said}")
+
+
+def requeued(attempt: Attempt, state: JobState) -> str:
+    """`requeued, 2nd time, stopped by ...; it had reached epoch 3/10, step 120`."""
+    times = f", {_ordinal(state.restarts)} time" if state.restarts > 1 else ""
+    why = next((f": {record.error['message']}" for record in attempt.ranks if record.error), "")
+    return f"requeued{times}{why}{_reached(attempt)}"
+
+
+def _reached(attempt: Attempt) -> str:
+    now = attempt.progress
+    if now is None or not now.epochs or now.phase == "startup":
+        return ""
+    return f"; it had reached epoch {min(now.epoch + 1, now.epochs)}/{now.epochs}, step {now.step}"
+
+
+def _ordinal(number: int) -> str:
+    teens = 10 <= number % 100 <= 20
+    return f"{number}{'th' if teens else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
+
+
+# What a launcher sends to the other ranks when one has failed: an effect, never the cause.
+SENT_BY_US = {signal.SIGTERM, signal.SIGINT}
+NOT_SENT: Final = "not submitted"
+
+
+def decide(
+    run: Run,
+    attempt: Attempt | None,
+    sent: Sent | None,
+    by_hand: JobState | None = None,
+    refused: str = "",
+) -> Verdict:
+    """The run's state and, where the state does not say all, why, and what helps.
+
+    `by_hand`: of the Slurm job that took the last attempt, where no submission did. `refused`: why
+    the last submission left it out.
+    """
+    state, reason = _stands(run, attempt, sent, by_hand)
+    if state == "planned" and refused:
+        reason = f"{NOT_SENT}: {refused}"
+    return state, reason + _remedy(run, state)
+
+
+def _stands(
+    run: Run, attempt: Attempt | None, sent: Sent | None, by_hand: JobState | None
+) -> Verdict:
+    waiting = sent is not None and not sent.started
+    if attempt and complete(run, attempt):
+        again = waiting and sent is not None and sent.submission.again
+        verdict = _waiting(run, sent) if again and sent else None
+        return verdict if verdict and verdict[0] == "pending" else ("completed", "")
+    at_work = attempt is not None and attempt.alive and not _over(run, attempt, sent)
+    if sent and waiting and not at_work:  # somebody else may be at it: then ours passes it over
+        return _waiting(run, sent)
+    if attempt is None:
+        return "planned", NOT_SENT
+    verdict = _attempted(run, attempt, sent, by_hand)
+    if sent and sent.cancelled_by and verdict[0] in ("stopped", "lost", "cancelled"):
+        return "cancelled", f"by {sent.cancelled_by}, while it ran"
+    if sent and sent.started and verdict[0] == "cancelled" and sent.submission.cluster == "local":
+        return "stopped", "its local queue was ended while it ran"  # and nobody cancelled the run
+    return verdict
+
+
+def _remedy(run: Run, state: State) -> str:
+    """Where more of what the run was given helps: what `hpcncf retry` is to be told."""
+    key = {"timeout": "resources.timeout_min", "out_of_memory": "resources.mem_gb"}.get(state)
+    if key is None or run.training is None:
+        return ""
+    then = "resumes at its last checkpoint" if run.training.checkpoint_every else "begins anew"
+    return f"; retry -s {key}=N {then}"
+
+
+def stale(run: Run, ranks: list[RankRecord], commit: str | None) -> str | None:
+    """Why a finished run may not answer today's question; None where nothing speaks against it."""
+    for warning in (warning for record in ranks for warning in record.warnings):
+        if warning.startswith(ELSEWHERE):
+            return f"ran other code than was submitted: {warning}"
+        if warning.startswith(CHANGED):
+            return f"ran other code than was submitted: {warning.removeprefix(CHANGED)}"
+    if run.training is None:  # of a command's own code its commit tells nothing
+        return None
+    for record in ranks:
+        of_then = record.run.get("data_key")
+        if of_then != run.data_key:
+            return f"made from other data ({str(of_then)[:12]}, now {str(run.data_key)[:12]})"
+        made_by = record.environment.get("commit")
+        if commit and made_by and made_by != commit:
+            return f"made by other code ({made_by[:7]}, now {commit[:7]})"
+    return None
+
+
+def _waiting(run: Run, sent: Sent) -> Verdict:
+    if sent.cancelled_by:
+        return "cancelled", f"by {sent.cancelled_by}, before it started"
+    if sent.submission.error and sent.job is None:
+        return "failed", f"{NOT_SENT}: {sent.submission.error.splitlines()[0]}"
+    if sent.job is None:
+        return _being_sent(run, sent)
+    if sent.submission.cluster == "slurm":
+        return not_begun(sent, sent.job)
+    if sent.alive is None:
+        host = sent.submission.host
+        return "unknown", f"its queue is process {sent.job.id} on {host}: ask there"
+    if sent.alive:
+        return "pending", sent.ahead
+    return "lost", f"its local queue (process {sent.job.id}) is gone; it never started"
+
+
+def _being_sent(run: Run, sent: Sent) -> Verdict:
+    if sent.alive is None:
+        return "unknown", f"being submitted on {sent.submission.host}, or broken off there"
+    if sent.alive:
+        return "pending", "being submitted"
+    if any(run.id in task for task in sent.submission.sending):
+        return "unknown", "its submission broke off while Slurm was given it: `submit` finds out"
+    return "lost", "its submission broke off before the cluster had it"
+
+
+def _over(run: Run, attempt: Attempt, sent: Sent | None) -> bool:
+    """Whether it has ended, as its launcher or a later submission says."""
+    known = sent.submission.over.get(run.id, 0) if sent else 0
+    return attempt.end is not None or attempt.number <= known
+
+
+def _attempted(run: Run, attempt: Attempt, sent: Sent | None, by_hand: JobState | None) -> Verdict:
+    state = sent.slurm if sent and sent.started else by_hand
+    if attempt.end:
+        # Of runs side by side that share a job's memory, Slurm tells the job, not which was killed.
+        starved = state is not None and state.state == "out_of_memory"
+        if state and starved and _killed(attempt.end.exit_codes):
+            return state.state, state.reason
+        return _ended(run, attempt, attempt.end)
+    whole = len(attempt.ranks) == run.resources.world_size
+    passed = sent is not None and sent.started and sent.passed
+    alone = sent is None or sent.job is None or len(sent.job.runs) == 1
+    verdict = begun(attempt, state, whole, passed, alone)
+    if verdict:
+        return verdict
+    if whole or _failed_rank(attempt.ranks):
+        return _from_records(attempt.ranks)
+    if state and state.state == "failed":
+        gone = f"; no record of {missing(run, attempt)}" if attempt.ranks else ""
+        return "failed", f"{state.reason}{gone}"
+    if state and state.state == "completed":
+        return (
+            "failed",
+            f"{state.reason} with exit code 0, but no record of {missing(run, attempt)}",
+        )
+    if passed:
+        return "lost", f"its task went on without it; no record of {missing(run, attempt)}"
+    return "lost", f"its processes are gone; no record of {missing(run, attempt)}"
+
+
+def _ended(run: Run, attempt: Attempt, end: End) -> Verdict:
+    if end.reason == "timeout":
+        return "timeout", f"stopped at its limit of {run.resources.timeout_min} min"
+    if end.reason == "cancelled":
+        return "cancelled", "while it ran"
+    killed = _killed(end.exit_codes)
+    if killed:
+        return "failed", killed
+    if any(record.outcome != "completed" for record in attempt.ranks):
+        return _from_records(attempt.ranks)
+    code = next(((rank, code) for rank, code in enumerate(end.exit_codes) if code), None)
+    if code:
+        return "failed", exit_phrase(*code)
+    return "lost", f"every rank ended well, but there is no record of {missing(run, attempt)}"
+
+
+def _killed(exit_codes: list[int | None]) -> str | None:
+    """The first rank that a signal ended which we do not send ourselves: that is the cause."""
+    for rank, code in enumerate(exit_codes):
+        if code is not None and code < 0 and -code not in SENT_BY_US:
+            return exit_phrase(rank, code)
+    return None
+
+
+def _failed_rank(ranks: list[RankRecord]) -> RankRecord | None:
+    return next((record for record in ranks if record.outcome == "failed"), None)
+
+
+def _from_records(ranks: list[RankRecord]) -> Verdict:
+    failed = _failed_rank(ranks)
+    if failed is None:
+        told = next((record.error["message"] for record in ranks if record.error), "told to stop")
+        return "stopped", f"{told}, before it was done"
+    if failed.error is None:
+        return "failed", exit_phrase(failed.rank, failed.exit_code or 0)
+    message = failed.error.get("message", "").strip().splitlines()
+    first = f": {message[0]}" if message else ""
+    return "failed", f"rank {failed.rank}: {failed.error.get('type', 'error')}{first}"

@@ -1,0 +1,121 @@
+"""Position of a pending run in its queue or task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcncf.job import plan
+from hpcncf.job.plan import Run
+from hpcncf.local import machine
+from hpcncf.paths import ResultPaths
+from hpcncf.records.submissions import Submission, Submitted, SubmittedJob
+from hpcncf.state.decide import Attempt
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A run's place among those that are worked at one after another."""
+
+    ahead: str = ""
+    """What a run in a local queue waits for."""
+    before: int = 0
+    """Runs of its Slurm task, or packs of them, that come before it and are not done."""
+    passed: bool = False
+    """Whether its Slurm task has gone on to a later run."""
+
+
+def local(
+    paths: ResultPaths,
+    runs: Sequence[Run],
+    attempts: Mapping[str, Attempt | None],
+    sent: Mapping[str, Submission | None],
+) -> dict[str, Turn]:
+    """What the runs of local queues wait for: another queue's turn, or packs before them."""
+    turn, elsewhere = machine.turn(), ""
+    if turn and Path(turn.results) != paths.folder.resolve():
+        elsewhere = f"waits for the local queue of {Path(turn.results).name}"
+    planned = {run.id: run for run in runs}
+    queues = {one.submitted_at: one for one in sent.values() if one and one.cluster == "local"}
+    found: dict[str, Turn] = {}
+    for submission in queues.values():
+        before = 0
+        for pack in plan.packs([planned[each] for each in submission.runs if each in planned]):
+            begun = [_begun(run.id, attempts, submission) for run in pack]
+            waiting = [
+                run.id
+                for run, has in zip(pack, begun, strict=True)
+                if sent[run.id] is submission and not has
+            ]
+            ahead = elsewhere or (f"{before} before it" if before else "next")
+            found |= {run_id: Turn(ahead=ahead) for run_id in waiting}
+            before += bool(waiting) and not any(begun)
+    return found
+
+
+def _begun(run_id: str, attempts: Mapping[str, Attempt | None], submission: Submission) -> bool:
+    return started(attempts.get(run_id), submission, submission.job_of(run_id))
+
+
+def in_tasks(
+    runs: Sequence[Run],
+    attempts: Mapping[str, Attempt | None],
+    submitted: Submitted,
+    complete: set[str],
+) -> dict[str, Turn]:
+    """The turns of runs that share a Slurm task with others."""
+    sizes = {run.id: run.resources.side_by_side for run in runs}
+    found: dict[str, Turn] = {}
+    for submission in submitted.submissions:
+        if submission.cluster == "slurm":
+            for job in submission.jobs:
+                if len(job.runs) > 1:
+                    size = next((sizes[run_id] for run_id in job.runs if run_id in sizes), 1)
+                    done = complete & set(sizes)
+                    found |= _in_task(submission, job, attempts, submitted, done, size)
+    return found
+
+
+def _in_task(
+    submission: Submission,
+    job: SubmittedJob,
+    attempts: Mapping[str, Attempt | None],
+    submitted: Submitted,
+    complete: set[str],
+    size: int,
+) -> dict[str, Turn]:
+    """`size`: so many of its runs begin side by side."""
+    together = plan.cut(job.runs, size)
+    begun = {run_id for run_id in job.runs if started(attempts.get(run_id), submission, job)}
+    latest = max((number for number, pack in enumerate(together) if begun & {*pack}), default=-1)
+    turns, before = dict[str, Turn](), 0
+    for number, pack in enumerate(together):
+        passed, undone = number < latest, False
+        for run_id in pack:
+            has = run_id in begun
+            turns[run_id] = Turn(before=before, passed=has and passed)
+            skipped = submitted.cancelled(run_id, submission.submitted_at) and not has
+            over = passed or run_id in complete or skipped
+            undone |= not (over or (has and _left(attempts.get(run_id))))
+        before += undone
+    return turns
+
+
+def _left(attempt: Attempt | None) -> bool:
+    """Whether a rank's record tells that the attempt is over."""
+    return attempt is not None and bool(attempt.ranks)
+
+
+def started(attempt: Attempt | None, submission: Submission, job: SubmittedJob | None) -> bool:
+    """Whether the last attempt is this submission's; hosts' clocks differ, so no time is asked."""
+    if attempt is None:
+        return False
+    claim = attempt.claim
+    if claim is None:
+        return True
+    if claim.slurm_job_id is not None and job is not None:
+        return claim.slurm_job_id == job.id
+    if (submission.cluster == "local") != (claim.launched_by == "local"):
+        return False  # somebody's torchrun meanwhile: the queue has yet to come to it
+    return attempt.number > submission.over.get(claim.run_id, 0)

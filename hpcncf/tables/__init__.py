@@ -1,1 +1,0 @@
-"""From a run's records to its rows: what `collect` gathers, figure by figure."""

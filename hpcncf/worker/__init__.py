@@ -1,0 +1,1 @@
+"""One rank of a run on its node, from start to record."""

@@ -1,0 +1,59 @@
+"""Run one rank: `python -m hpcncf.worker JOB.yaml --run ID`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from hpcncf.errors import HpcncfError, UsageError
+
+
+def add_rank_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments that `hpcncf train` shares with this module."""
+    add = parser.add_argument
+    add("source", type=Path, help="a job file, or a results folder with a plan")
+    # torchrun on Python 3.11 refuses `--run`, ours or not: it begins two of its own options.
+    add("--run", "--run-id", dest="run_id", metavar="ID", help="which run; its first letters do")
+    add_setting_argument(parser, "override a setting of the job file: -s training.epochs=1")
+    add("--results", type=Path, metavar="DIR", help="default: results/<the job's name>")
+    add("--again", action="store_true", help="train even if the run is complete already")
+
+
+def add_setting_argument(parser: argparse.ArgumentParser, meaning: str) -> None:
+    """`-s KEY=VALUE`, which may be repeated."""
+    parser.add_argument(
+        "-s", dest="settings", metavar="KEY=VALUE", action="append", default=[], help=meaning
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m hpcncf.worker", description=__doc__)
+    add_rank_arguments(parser)
+    over = "attempts up to this number are known to have ended"
+    parser.add_argument("--over", type=int, metavar="N", default=0, help=over)
+    args = parser.parse_args(argv)
+    # `plan --help` uses the arguments above: a login node must not load what a rank needs.
+    from hpcncf.worker.rank import from_arguments
+    from hpcncf.worker.signals import hold, ignore
+    from hpcncf.worker.task import bind
+
+    bind()
+    if "SLURM_STEP_ID" in os.environ:
+        hold()
+    try:
+        code = from_arguments(args, args.over)[0]
+    except HpcncfError as error:
+        sys.stderr.write(f"hpcncf: {error}\n")
+        return 2 if isinstance(error, UsageError) else 1
+    if "SLURM_STEP_ID" in os.environ:  # in front of a terminal, Ctrl-C means it
+        ignore()
+    return code
+
+
+if __name__ == "__main__":
+    from hpcncf.worker.recorder import at_once
+
+    at_once(main())

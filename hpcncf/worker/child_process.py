@@ -1,0 +1,373 @@
+"""A command as a child: its output, its signals, the figures it reports."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import json
+import math
+import os
+import re
+import select
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from shutil import which
+from typing import Any, Final
+
+import psutil
+
+from hpcncf.errors import HpcncfError
+from hpcncf.records.schema import Reported
+
+CHUNK: Final = 65536
+
+
+class Output:
+    """The pipe, and the thread at its reading end."""
+
+    def __init__(self, seen: Callable[[bytes], None]) -> None:
+        self._seen = seen
+        self._reading, self.writing = os.pipe()
+        self._ended, self._ending = os.pipe()
+        self._to = _descriptor()
+        self.ended_a_line = True
+        self._thread = threading.Thread(target=self._pass_on, name="hpcncf-output", daemon=True)
+
+    def start(self) -> None:
+        """Once the program has its end of the pipe."""
+        os.close(self.writing)
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+        self._thread.start()
+
+    def end(self) -> None:
+        """The program has ended: pass on what it left. Its orphans may hold the pipe for ever."""
+        os.close(self._ending)
+        self._thread.join()
+        for descriptor in (self._reading, self._ended):
+            os.close(descriptor)
+
+    def _pass_on(self) -> None:
+        poll = select.poll()
+        poll.register(self._reading, select.POLLIN)
+        poll.register(self._ended, select.POLLIN)
+        while self._ended not in {descriptor for descriptor, _ in poll.poll()}:
+            if not self._one_chunk():
+                return
+        left = _capacity(self._reading)
+        poll.unregister(self._ended)
+        while left > 0 and poll.poll(0):
+            passed = self._one_chunk()
+            left = left - passed if passed else 0
+
+    def _one_chunk(self) -> int:
+        chunk = os.read(self._reading, CHUNK)
+        rest = memoryview(chunk)
+        # A full disk must not end the program; what it reports is read all the same.
+        with contextlib.suppress(OSError):
+            while rest:
+                rest = rest[os.write(self._to, rest) :]
+        self._seen(chunk)
+        self.ended_a_line = chunk.endswith(b"\n") if chunk else self.ended_a_line
+        return len(chunk)
+
+
+def _descriptor() -> int:
+    try:
+        return sys.stdout.fileno()
+    except OSError:  # what stands in for it has none
+        return 1
+
+
+def _capacity(pipe: int) -> int:
+    """The most that can have been in the pipe when its writer ended."""
+    of_linux = getattr(fcntl, "F_GETPIPE_SZ", None)
+    return CHUNK if of_linux is None else fcntl.fcntl(pipe, of_linux)
+
+
+MARK: Final = b"hpcncf: "
+FILE: Final = "metrics.json"
+# More is a log, not a report: what comes on top of it is left out, and the record says so.
+MOST_KEYS: Final = 100
+MOST_CHARACTERS: Final = 200
+LONGEST_LINE: Final = 4096
+LARGEST_FILE: Final = 64 * 1024
+
+KEY: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,39}")
+WHOLE_NUMBER: Final = re.compile(r"[-+]?[0-9]{1,15}")
+
+
+class Report:
+    """The last value of each key that was reported so far."""
+
+    def __init__(self) -> None:
+        self.values: Reported = {}
+        self.problems: list[str] = []
+        self._rest = b""
+        self._in_long_line = False
+
+    def read(self, output: bytes) -> None:
+        """The next of the program's output, cut anywhere."""
+        *lines, rest = (self._rest + output).replace(b"\r", b"\n").split(b"\n")
+        for line in lines:
+            if self._in_long_line:
+                self._in_long_line = False
+            elif line.startswith(MARK):
+                self._line(line[:LONGEST_LINE].decode("utf-8", "replace"))
+        self._in_long_line |= len(rest) > LONGEST_LINE
+        self._rest = b"" if self._in_long_line else rest
+
+    def end(self) -> None:
+        """There is no more: the last line needs no end."""
+        self.read(b"\n")
+
+    def read_file(self, path: Path) -> None:
+        """A flat JSON mapping; its values are the last word."""
+        try:
+            if path.stat().st_size > LARGEST_FILE:
+                self._problem(f"{path}: larger than {LARGEST_FILE} bytes: not read")
+                return
+            plain = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError, RecursionError) as error:
+            self._problem(f"{path}: not readable as JSON: {error}")
+            return
+        if isinstance(plain, dict):
+            self._mapping(plain, path)
+        else:
+            self._problem(f"{path}: expected a mapping, came {type(plain).__name__}")
+
+    def _mapping(self, plain: Mapping[str, Any], path: Path) -> None:
+        for key, value in plain.items():
+            if isinstance(value, bool | int | float | str):
+                self._put(key, value)
+            elif value is not None:
+                self._problem(f"{path}: {key}: expected a number or text, came {value!r:.50}")
+
+    def _line(self, line: str) -> None:
+        for word in line.removeprefix("hpcncf:").split():
+            key, equals, value = word.partition("=")
+            if equals:
+                self._put(key, _read(value))
+            else:
+                self._problem(f"hpcncf: {word}: expected key=value, without blanks")
+
+    def _put(self, key: str, value: bool | int | float | str) -> None:
+        if not KEY.fullmatch(key):
+            self._problem(f"hpcncf: {key[:50]}: a key is of letters, digits and underscores")
+        elif key not in self.values and len(self.values) == MOST_KEYS:
+            self._problem(f"hpcncf: {key}: more than {MOST_KEYS} keys were reported: left out")
+        else:
+            self.values[key] = _kept(value)
+
+    def _problem(self, text: str) -> None:
+        if text not in self.problems and len(self.problems) < 5:
+            self.problems.append(text)
+
+
+def _read(text: str) -> int | float | str:
+    if WHOLE_NUMBER.fullmatch(text):
+        return int(text)
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _kept(value: bool | int | float | str) -> bool | int | float | str:
+    """As a record can keep it: JSON knows no infinity, and a number is no longer than a double."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, int) and abs(value) >= 2**53:
+        return str(value)[:MOST_CHARACTERS]
+    return value[:MOST_CHARACTERS] if isinstance(value, str) else value
+
+
+FORWARDED: Final = (
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+)
+# The signals that end a command unless it minds.
+ENDING: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
+_WAITED_FOR: Final = {*FORWARDED, signal.SIGCHLD, signal.SIGALRM}
+
+# As a shell has it.
+NOT_FOUND: Final = 127
+NOT_EXECUTABLE: Final = 126
+
+_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_PDEATHSIG = 1
+# siginfo's si_code of a key pressed at the terminal, which signals the whole foreground group.
+_SI_KERNEL = 0x80
+
+
+class CannotStart(HpcncfError):
+    """The command itself is wrong; `exit_code` as a shell would give."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+def check(command: Sequence[str]) -> None:
+    """Raise CannotStart where the command's program is not there or not executable."""
+    program = command[0]
+    if which(program):
+        return
+    if "/" not in program:
+        raise CannotStart(f"{program}: command not found in PATH{_hint(program)}", NOT_FOUND)
+    if not Path(program).exists():
+        raise CannotStart(f"{program}: no such file{_hint(program)}", NOT_FOUND)
+    reason = "is a folder" if Path(program).is_dir() else "is not executable (chmod +x?)"
+    raise CannotStart(f"{program}: {reason}", NOT_EXECUTABLE)
+
+
+def _hint(program: str) -> str:
+    """A whole line of shell in quotes, where one program is expected."""
+    if not set(program) & set(" |&;<>$"):
+        return ""
+    return f"; a pipeline or other line of a shell needs one: bash -c {shlex.quote(program)}"
+
+
+class Child:
+    """The running command. From its start on this process waits for signals in `wait` only.
+
+    With an `output`, it is a rank's: its standard output goes there, and it ends when we are
+    killed. A shell is passed signals as a terminal would: to what it started, too.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        folder: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        output: int | None = None,
+        is_shell: bool = False,
+    ) -> None:
+        """Raises CannotStart."""
+        _adopt_orphans()
+        # Inherited as ignored, the kernel would wait for children itself and keep no account.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)
+        try:
+            # Only this thread runs yet: code between fork and exec is safe, and no thread lets
+            # through what is blocked here, the timer's signal that would end us among it.
+            self._process = subprocess.Popen(
+                command,
+                cwd=folder,
+                env=env,
+                stdout=output,
+                preexec_fn=_unblock if output is None else _end_with_parent,
+            )
+        except OSError as error:  # a script without #!, a binary of another machine
+            _unblock()
+            raise CannotStart(
+                f"{command[0]}: cannot be executed: {error.strerror}", NOT_EXECUTABLE
+            ) from None
+        self.pid = self._process.pid
+        self._is_shell = is_shell
+        self.signals = set[int]()
+        """What it was passed, or got from the terminal as we did."""
+
+    @property
+    def told_to_end(self) -> bool:
+        return bool(self.signals & ENDING)
+
+    def wait(
+        self,
+        meanwhile: Callable[[], None],
+        look: Callable[[], None] = lambda: None,
+        every_s: float = 2.0,
+    ) -> int:
+        """Wait for its end, calling `meanwhile` now and then: its exit code, or minus the signal.
+
+        Signals that reach us go to the child. `look` is called before an end is taken note of:
+        until then the kernel keeps the account of who ended.
+        """
+        while (code := self._reap(look)) is None:
+            number = self._next_signal(every_s)
+            if number is None:
+                meanwhile()
+            elif number != signal.SIGCHLD:
+                self._forward(number)
+        self._process.returncode = code
+        return code
+
+    def _next_signal(self, within_s: float) -> int | None:
+        """The signal that came and is to be handled; None after `within_s`."""
+        if sys.platform == "darwin":  # which has no sigwaitinfo: no sender's code
+            pending = signal.sigpending() & _WAITED_FOR - {signal.SIGINT}
+            if pending:
+                return signal.sigwait(pending)
+            time.sleep(0.1)
+            return signal.SIGCHLD
+        # Not sigtimedwait: where we are stopped (Ctrl-Z, a job that Slurm suspends) and go on after
+        # its time, Python's (seen in 3.11) tells a signal that never came.
+        signal.setitimer(signal.ITIMER_REAL, within_s)
+        info = signal.sigwaitinfo(_WAITED_FOR)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        if info.si_signo == signal.SIGALRM:
+            return None
+        if info.si_code == _SI_KERNEL and info.si_signo != signal.SIGCHLD:
+            self.signals.add(info.si_signo)
+            return signal.SIGCHLD  # the child got it from the terminal as we did
+        return info.si_signo
+
+    def _forward(self, number: int) -> None:
+        self.signals.add(number)
+        # Only what it runs knows what to do with a warning; of others it dies once that has.
+        below = psutil.Process(self.pid).children() if self._is_shell else []
+        for process in below:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(number)
+        if not below or number in ENDING:
+            # Not reaped yet, so the number is still its own.
+            os.kill(self.pid, number)
+
+    def _reap(self, look: Callable[[], None]) -> int | None:
+        """Wait for whoever ended, orphans too; the command's exit code when it did."""
+        while True:
+            look()
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                raise AssertionError("the command was reaped by somebody else") from None
+            if pid == self.pid:
+                return os.waitstatus_to_exitcode(status)
+            if pid == 0:
+                return None
+
+
+def shell_code(code: int) -> int:
+    """The exit code to pass on: a shell tells death by signal n as 128 + n."""
+    return code if code >= 0 else 128 - code
+
+
+def _adopt_orphans() -> None:
+    """Become the parent of orphaned descendants, so that their time is counted (Linux only)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _end_with_parent() -> None:
+    """A rank that is killed takes its program along (Linux only)."""
+    _unblock()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _unblock() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _WAITED_FOR)

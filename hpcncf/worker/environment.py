@@ -1,0 +1,267 @@
+"""Rank, world size and granted cores, from the launcher's environment."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, get_args
+
+from hpcncf.errors import UsageError
+from hpcncf.job.spec import Training
+from hpcncf.records.schema import Epoch
+
+# A host name's parts: plain text, or numbers in brackets.
+PART = re.compile(r"\[([^\]]*)\]|([^\[\],]+)")
+
+
+def hosts(nodelist: str) -> list[str]:
+    """`rack[1-2]n[03-04],login` -> rack1n03, rack1n04, rack2n03, rack2n04, login."""
+    return [host for name in _names(nodelist) for host in _expanded(name)]
+
+
+def first_host(nodelist: str) -> str:
+    """`cpu[03-05,9],gpu1` -> `cpu03`."""
+    found = hosts(nodelist)
+    assert found, nodelist
+    return found[0]
+
+
+def per_node(compressed: str) -> list[int]:
+    """`2(x3),1` -> [2, 2, 2, 1]; empty where it is none of Slurm's."""
+    found: list[int] = []
+    for part in compressed.split(","):
+        number = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
+        if number is None:
+            return []
+        found += [int(number[1])] * int(number[2] or 1)
+    return found
+
+
+def _names(nodelist: str) -> list[str]:
+    """Cut at the commas outside of brackets."""
+    return re.findall(r"(?:\[[^\]]*\]|[^\[\],])+", nodelist)
+
+
+def _expanded(name: str) -> list[str]:
+    parts = [list(_numbers(numbers)) if numbers else [text] for numbers, text in PART.findall(name)]
+    return ["".join(chosen) for chosen in itertools.product(*parts)]
+
+
+def _numbers(ranges: str) -> Iterator[str]:
+    """`01-03,7` -> 01, 02, 03, 7: the first number's zeros tell the width."""
+    for part in ranges.split(","):
+        first, _, last = part.partition("-")
+        for number in range(int(first), int(last or first) + 1):
+            yield str(number).zfill(len(first))
+
+
+LaunchedBy = Literal["local", "slurm", "torchrun", "run", "debug", "train"]
+
+FIRST_PORT: Final = 12000
+PORTS: Final = 20000
+
+
+@dataclass(frozen=True)
+class Place:
+    """A rank's place among the ranks of its run; the default is the only one."""
+
+    rank: int = 0
+    local_rank: int = 0
+    world_size: int = 1
+    local_world_size: int = 1
+    node_index: int = 0
+
+
+def place(env: Mapping[str, str] = os.environ) -> Place:
+    """torch's variables (torchrun, our local launcher), else those of a Slurm step, else alone."""
+    if "RANK" in env and "WORLD_SIZE" in env:
+        return _of_torch(env)
+    # A batch script outside of srun has SLURM_PROCID too; only a step has its number of tasks.
+    if "SLURM_PROCID" in env and "SLURM_STEP_NUM_TASKS" in env:
+        return _of_slurm(env)
+    return Place()
+
+
+def _of_torch(env: Mapping[str, str]) -> Place:
+    world, local = _number(env, "WORLD_SIZE"), _number(env, "LOCAL_WORLD_SIZE", "WORLD_SIZE")
+    rank = _number(env, "RANK")
+    return Place(
+        rank=rank,
+        local_rank=_number(env, "LOCAL_RANK", "RANK"),
+        world_size=world,
+        local_world_size=local,
+        node_index=int(env.get("GROUP_RANK", rank // max(local, 1))),
+    )
+
+
+def _of_slurm(env: Mapping[str, str]) -> Place:
+    world = _number(env, "SLURM_STEP_NUM_TASKS")
+    nodes = int(env.get("SLURM_STEP_NUM_NODES", "1"))
+    tasks = _on_this_node(env, "SLURM_STEP_TASKS_PER_NODE")
+    return Place(
+        rank=_number(env, "SLURM_PROCID"),
+        local_rank=_number(env, "SLURM_LOCALID"),
+        world_size=world,
+        local_world_size=tasks[0] if tasks else -(-world // nodes),
+        node_index=int(env.get("SLURM_NODEID", "0")),
+    )
+
+
+def _number(env: Mapping[str, str], *names: str) -> int:
+    """The first of the variables that is set."""
+    for name in names:
+        if name in env:
+            if not env[name].isdecimal():
+                raise UsageError(f"environment: {name}: expected a number, came {env[name]!r}")
+            return int(env[name])
+    raise UsageError(f"environment: {names[0]} is not set, while other ranks' variables are")
+
+
+def rendezvous(env: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The variables torch's `env://` reads, made up where Slurm alone started the ranks.
+
+    For programs that are not ours: our own ranks meet by `rank.meeting`.
+    """
+    here = place(env)
+    known = {"RANK": str(here.rank), "WORLD_SIZE": str(here.world_size)}
+    if "RANK" in env and "MASTER_ADDR" in env:  # the latter alone leaks from login shells
+        return known
+    port = candidates(start_of_ranks(env))[0]
+    return known | {"MASTER_ADDR": master(env), "MASTER_PORT": str(port)}
+
+
+def master(env: Mapping[str, str] = os.environ) -> str:
+    """The host of rank 0; on one node nobody outside needs to reach it."""
+    if "RANK" in env and "MASTER_ADDR" in env:
+        return env["MASTER_ADDR"]
+    if env.get("SLURM_STEP_NUM_NODES", "1") == "1":
+        return "127.0.0.1"
+    return first_host(env["SLURM_STEP_NODELIST"])
+
+
+def start_of_ranks(env: Mapping[str, str] = os.environ) -> str:
+    """What all ranks that start together know of it, and no others: not a requeued job's either."""
+    names = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT", "MASTER_PORT")
+    return " ".join(env.get(name, "-") for name in names)
+
+
+def candidates(start: str) -> list[int]:
+    """The ports at which rank 0 of this start may be found, best first.
+
+    Below the range from which Linux and macOS give ports away by themselves.
+    """
+    words = hashlib.sha256(start.encode()).digest()
+    drawn = (int.from_bytes(words[at : at + 2], "big") for at in range(0, len(words), 2))
+    return [FIRST_PORT + number % PORTS for number in drawn]
+
+
+def granted_cores(env: Mapping[str, str] = os.environ) -> float | None:
+    """CPUs that Slurm granted this process: the one place that reads it; None outside of a job.
+
+    A rank's are what its step asked for each task. A step that did not ask passes on what the job
+    asked; where the job did not ask either (a whole node), the ranks share what it got there. So
+    they do where they are more than its CPUs (--overcommit). A batch script has its node's.
+    """
+    if env.get("HPCNCF_LAUNCHED_BY") == "local":  # our own queue shares out what it got
+        return None
+    # torchrun's ranks share its one task.
+    ranks = int(env.get("LOCAL_WORLD_SIZE", "1")) if "TORCHELASTIC_RUN_ID" in env else 1
+    task = _of_task(env) if "SLURM_STEP_ID" in env else _cpus(env, "SLURM_CPUS_ON_NODE")
+    return None if task is None else task / ranks
+
+
+def _of_task(env: Mapping[str, str]) -> float | None:
+    task, node = _cpus(env, "SLURM_CPUS_PER_TASK"), cpus_of_job(env)
+    tasks = (_on_this_node(env, "SLURM_STEP_TASKS_PER_NODE") or [1])[0]
+    known = [cpus for cpus in (task, node and node / tasks) if cpus]
+    return min(known, default=None)
+
+
+def _cpus(env: Mapping[str, str], name: str) -> float | None:
+    text = env.get(name, "")
+    return float(text) if text.isdecimal() and int(text) > 0 else None
+
+
+def cpus_of_job(env: Mapping[str, str] = os.environ) -> float | None:
+    """The job's CPUs on this node; a step may have been given fewer of them."""
+    found = _on_this_node(env, "SLURM_JOB_CPUS_PER_NODE")
+    return float(found[0]) if found else _cpus(env, "SLURM_CPUS_ON_NODE")
+
+
+def _on_this_node(env: Mapping[str, str], name: str) -> list[int]:
+    """The list's entry for this node, or none where it cannot be told which one that is."""
+    every = per_node(env.get(name, ""))
+    at = int(env.get("SLURM_NODEID", "0"))
+    if len(set(every)) == 1:
+        return every[:1]
+    whole = str(len(every)) == env.get("SLURM_STEP_NUM_NODES")
+    return every[at : at + 1] if whole else []
+
+
+def launched_by(env: Mapping[str, str] = os.environ) -> LaunchedBy:
+    named = env.get("HPCNCF_LAUNCHED_BY")
+    if named is not None:
+        for known in get_args(LaunchedBy):
+            if named == known:
+                return known  # type: ignore[no-any-return]
+        raise UsageError(
+            f"environment: HPCNCF_LAUNCHED_BY: expected one of "
+            f"{', '.join(get_args(LaunchedBy))}; came {named!r}"
+        )
+    if "TORCHELASTIC_RUN_ID" in env:
+        return "torchrun"
+    return "slurm" if "SLURM_STEP_NUM_TASKS" in env else "train"
+
+
+def requeued(job_id: str | None, env: Mapping[str, str] = os.environ) -> bool:
+    """Whether this job is a later start of that job: Slurm ended the earlier one first."""
+    return "SLURM_RESTART_COUNT" in env and job_id is not None and job_id == slurm_job_id(env)
+
+
+def slurm_job_id(env: Mapping[str, str] = os.environ) -> str | None:
+    """`123_4` in an array, `123` outside of one, None outside of Slurm."""
+    if "SLURM_ARRAY_JOB_ID" in env and "SLURM_ARRAY_TASK_ID" in env:
+        return f"{env['SLURM_ARRAY_JOB_ID']}_{env['SLURM_ARRAY_TASK_ID']}"
+    return env.get("SLURM_JOB_ID")
+
+
+def tell(training: Training) -> list[str]:
+    """Set what it reads once, when it is loaded; returns why that comes too late, if it does."""
+    if training.omp_wait_policy == "default":
+        return []
+    os.environ["OMP_WAIT_POLICY"] = training.omp_wait_policy
+    if "torch" not in sys.modules:
+        return []
+    return ["training.omp_wait_policy has no effect: torch was loaded before the run was known"]
+
+
+def of_epoch(epoch: Epoch, epochs: int) -> str:
+    """`epoch 1/3: loss 0.4213, HR@10 0.312, NDCG@10 0.190, 152,331 instances/s, 2.4 s, 0.1 s of
+    them evaluation`."""
+    parts = [f"loss {epoch.loss:.4f}"]
+    if epoch.hr10 is not None and epoch.ndcg10 is not None:
+        parts.append(f"HR@10 {epoch.hr10:.3f}, NDCG@10 {epoch.ndcg10:.3f}")
+    if epoch.training_s > 0:
+        parts.append(f"{epoch.instances / epoch.training_s:,.0f} instances/s")
+    parts.append(f"{epoch.training_s + epoch.evaluation_s + epoch.checkpoint_s:.1f} s")
+    if epoch.hr10 is not None:
+        parts.append(f"{epoch.evaluation_s:.1f} s of them evaluation")
+    return f"epoch {epoch.epoch + 1}/{epochs}: {', '.join(parts)}"
+
+
+def of_end(record: Path) -> str:
+    return f"completed; record: {record}"
+
+
+def say(line: str) -> None:
+    """At once: who follows the log waits for it. A full disk must not end the training."""
+    with contextlib.suppress(OSError):
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()

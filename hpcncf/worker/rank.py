@@ -1,0 +1,297 @@
+"""The life of one rank: claim, join, train, record."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shutil
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from hpcncf.errors import HpcncfError, UsageError
+from hpcncf.job import load
+from hpcncf.job.plan import Plan, Run
+from hpcncf.monitor import procfs
+from hpcncf.monitor.cgroup import usable
+from hpcncf.paths import AttemptPaths, ResultPaths, RunPaths
+from hpcncf.records import results_folder as folders
+from hpcncf.records.claims import overtaken
+from hpcncf.records.results_folder import read_plan
+from hpcncf.records.schema import Claim, Progress, RankRecord, RecordError, now, read_records, write
+from hpcncf.slurm.site import anchored
+from hpcncf.state.decide import completed
+from hpcncf.worker import environment
+from hpcncf.worker.attempt import found, take
+from hpcncf.worker.command import rank
+from hpcncf.worker.environment import Place, of_end, of_epoch, say
+from hpcncf.worker.recorder import Recorded, oneself
+from hpcncf.worker.signals import Stopped
+
+if TYPE_CHECKING:
+    from hpcncf.ncf.checkpoint import Position
+
+
+def find(
+    source: Path,
+    run_id: str | None,
+    overrides: Sequence[str] = (),
+    results: Path | None = None,
+    leave_plan: bool = True,
+) -> tuple[Run, ResultPaths]:
+    """The run, and the folder of its results: results/<the job's name> for a job file.
+
+    `leave_plan`: write plan and job file there; a plan that is there gets the run, if it is new.
+    Raises UsageError where it is not clear which run is meant.
+    """
+    if source.is_dir():
+        if overrides or results:
+            raise UsageError(
+                f"{source}: is a results folder, its plan is made: -s and --results go with a "
+                "job file"
+            )
+        paths = ResultPaths(source)
+        return chosen(folders.read_plan(paths), run_id), paths
+    job = load.load_jobfile(source, overrides)
+    plan = load.plan(job, source, overrides)
+    run = chosen(plan, run_id)
+    paths = ResultPaths(results or Path("results") / job.name)
+    if leave_plan and paths.plan.exists():
+        folders.add_run(paths, plan.job, run)
+    elif leave_plan:
+        folders.leave_plan(paths, anchored(job, source.parent), plan)
+    return run, paths
+
+
+def chosen(plan: Plan, run_id: str | None) -> Run:
+    """The run asked for; without an id, the only one. Raises UsageError listing them."""
+    if run_id is not None:
+        return plan.run(run_id)
+    active = plan.active()
+    if len(active) == 1:
+        return active[0]
+    lines = "\n".join(f"  {run.id}  {_told(run)}" for run in active)
+    raise UsageError(f"job {plan.job} has {len(active)} runs: choose one with --run ID\n{lines}")
+
+
+def _told(run: Run) -> str:
+    values = [f"{key.split('.')[1]}={value}" for key, value in run.varied.items()]
+    return " ".join([*values, f"repeat={run.repeat}"])
+
+
+#     python -m hpcncf.worker SOURCE [--run ID] [-s key=value] [--results DIR] [--again]
+#
+# SOURCE is a job file or a results folder. Ranks come from torchrun, the local launcher or
+# srun.
+
+R = TypeVar("R", Claim, RankRecord)
+
+
+def work(results: Path, run_id: str | None = None, again: bool = False, over: int = 0) -> int:
+    """Be one rank of a planned run; returns its exit code.
+
+    Attempts up to number `over` are known to have ended, whatever signs of life they left.
+    """
+    paths = ResultPaths(results)
+    return be_rank(chosen(read_plan(paths), run_id), paths, again, over)
+
+
+def be_rank(run: Run, results: ResultPaths, again: bool = False, over: int = 0) -> int:
+    """The same for a run at hand. What fails is in the record and on stderr.
+
+    Raises HpcncfError where the run cannot be begun: another process is at it, or the number of
+    ranks is not the planned one.
+    """
+    place, paths = environment.place(), results.run(run.id)
+    _check_size(run, place)
+    claimed = os.environ.get("HPCNCF_ATTEMPT")
+    if claimed is None and _done(paths, again):
+        sys.stderr.write(
+            f"run {run.id} is complete already and is not run: --again runs it once more\n"
+        )
+        return 0
+
+    def attempt() -> AttemptPaths:
+        return paths.attempt(int(claimed)) if claimed else take(run, paths, place, over)
+
+    try:
+        if run.training is None:
+            return rank(run, place, attempt())
+        with Recorded(run, place, found=lambda: found(paths, place)) as recorded:
+            recorded.begin(attempt())
+            _train(recorded, paths, tells_attempt=claimed is None and place.rank == 0)
+    finally:
+        _leave_group()
+    if recorded.error is not None:
+        _show(recorded)
+        return _exit_code(recorded)
+    if place.rank == 0:
+        say(of_end(recorded.attempt.rank(0)))
+    if complete(recorded.attempt):  # for the last of the ranks it is
+        for path in (paths.checkpoint, paths.checkpoint_before, *paths.partial()):
+            _remove(path)
+    return 0
+
+
+def _remove(path: Path) -> None:
+    """Or let it stay: it costs room, and the run is complete."""
+    if path.is_dir() and not path.is_symlink() and path.name.startswith("."):
+        shutil.rmtree(path, ignore_errors=True)
+        return
+    with contextlib.suppress(OSError):
+        path.unlink()
+
+
+def _done(paths: RunPaths, again: bool) -> bool:
+    """What was asked for again is done where an earlier start of this very job did it."""
+    last = paths.attempts()[-1:]
+    if not last or not complete(last[0]):
+        return False
+    claim = _read(last[0].claim, Claim)
+    return not again or (claim is not None and environment.requeued(claim.slurm_job_id))
+
+
+def _exit_code(recorded: Recorded) -> int:
+    """Slurm ends a step as soon as one of its ranks fails: the ranks that stopped together leave
+    it to the first to say so, which has the job put back before."""
+    together = recorded.place.rank != 0 and "SLURM_STEP_ID" in os.environ
+    return 0 if together and isinstance(recorded.error, Stopped) else recorded.exit_code
+
+
+def _check_size(run: Run, place: Place) -> None:
+    wanted = run.resources
+    planned = (wanted.world_size, wanted.tasks_per_node)
+    if (place.world_size, place.local_world_size) != planned:
+        raise UsageError(
+            f"run {run.id}: planned for {wanted.world_size} ranks (nodes {wanted.nodes} x "
+            f"tasks_per_node {wanted.tasks_per_node}), started with {place.world_size}, "
+            f"{place.local_world_size} of them on this node: "
+            f"torchrun --nnodes {wanted.nodes} --nproc-per-node {wanted.tasks_per_node} "
+            f"-m hpcncf.worker ... --run-id {run.id}, or hpcncf submit"
+        )
+
+
+def complete(attempt: AttemptPaths) -> bool:
+    """True when every rank left a record and all say completed."""
+    left = [_read(path, RankRecord) for path in attempt.ranks()]
+    return completed([record for record in left if record])
+
+
+def _read(path: Path, kind: type[R]) -> R | None:
+    try:
+        return read_records(path, kind)
+    except RecordError:
+        return None
+
+
+def _train(recorded: Recorded, paths: RunPaths, tells_attempt: bool) -> None:
+    run, place = recorded.run, recorded.place
+    if run.training is None or run.data is None:
+        raise AssertionError("a command is run elsewhere")
+    recorded.warnings += environment.tell(run.training)
+    epochs = run.training.epochs
+    tell = _teller(recorded, paths, epochs)
+    from hpcncf.ncf import profiling
+    from hpcncf.ncf.checkpoint import Position
+    from hpcncf.ncf.data.prepared import load
+    from hpcncf.ncf.distributed import gathered, join, pin
+    from hpcncf.ncf.trainer import Trainer
+
+    if place.rank == 0:
+        tell(Position("startup", 0, 0, 0, None))
+    join(place, run.resources, run.training, run.id)
+    if tells_attempt:
+        gathered(recorded.attempt.number, place)
+    recorded.peers = gathered(oneself(place), place)
+    if run.training.pin != "none":
+        pin(run.training.pin, run.resources.cpus_per_task, place)
+        recorded.monitor.rebound(run.training.pin)
+    data = load(Path(run.data.path))
+    if run.data_key not in (None, data.manifest.key):
+        raise HpcncfError(
+            f"{run.data.path}: holds other data than when the run was planned (key "
+            f"{data.manifest.key[:12]}, planned {str(run.data_key)[:12]}): plan it again"
+        )
+    warn = recorded.warnings.append
+    with profiling.watching(run.training, place, recorded.attempt, warn) as watched:
+        recorded.trainer = Trainer(
+            run,
+            data,
+            place,
+            paths,
+            tell,
+            lambda epoch: say(of_epoch(epoch, epochs)),
+            recorded.stop,
+            watched,
+        )
+        recorded.trainer.train()
+    _still_ours(recorded, paths)
+
+
+def _teller(recorded: Recorded, paths: RunPaths, epochs: int) -> Callable[[Position], None]:
+    """What rewrites progress.json. It raises HpcncfError where this attempt was taken for ended."""
+
+    def tell(position: Position) -> None:
+        _still_ours(recorded, paths)
+        progress = Progress(
+            run_id=recorded.run.id,
+            attempt=recorded.attempt.number,
+            updated_at=now(),
+            elapsed_s=procfs.age_s(os.getpid()),
+            phase=position.phase,
+            epoch=position.epoch,
+            epochs=epochs,
+            step=position.step,
+            steps_per_epoch=position.steps_per_epoch,
+            instances_per_s=position.instances_per_s,
+            evaluated=position.evaluated,
+            cpu_efficiency=recorded.monitor.efficiency(),
+            cores_usable=usable(),
+            cores_allocated=float(recorded.run.resources.cpus_per_task),
+            cpu_s=recorded.monitor.cpu_s(),
+        )
+        # Without it, `status` says less; the training goes on.
+        with contextlib.suppress(OSError):
+            write(recorded.attempt.progress, progress)
+
+    return tell
+
+
+def _still_ours(recorded: Recorded, paths: RunPaths) -> None:
+    later = overtaken(paths, recorded.attempt)
+    if later is not None:
+        raise HpcncfError(
+            f"attempt {later} works at this run: attempt {recorded.attempt.number} was silent, "
+            "or its node was, and taken for ended"
+        )
+
+
+def _leave_group() -> None:
+    if "torch" in sys.modules:
+        from hpcncf.ncf.distributed import leave
+
+        leave()
+
+
+def _show(recorded: Recorded) -> None:
+    """The reason on stderr, which is the rank's log; a traceback where it is our bug."""
+    assert recorded.error is not None
+    if isinstance(recorded.error, Exception) and not isinstance(recorded.error, HpcncfError):
+        traceback.print_exception(recorded.error)
+    rank = f"rank {recorded.place.rank}: " if recorded.place.world_size > 1 else ""
+    sys.stderr.write(f"hpcncf: {rank}{recorded.explained()}\n")
+
+
+def from_arguments(args: argparse.Namespace, over: int = 0) -> tuple[int, RunPaths]:
+    """Work as asked; returns the exit code and where the run keeps its files."""
+    run, results = find(
+        args.source,
+        args.run_id,
+        args.settings,
+        args.results,
+        leave_plan=environment.place().rank == 0,
+    )
+    return be_rank(run, results, args.again, over), results.run(run.id)

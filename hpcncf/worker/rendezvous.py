@@ -1,0 +1,235 @@
+"""How ranks find rank 0, and the network interface they use."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import socket
+import threading
+import time
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import psutil
+
+from hpcncf.errors import HpcncfError, UsageError
+from hpcncf.worker.environment import (
+    candidates,
+    hosts,
+    master,
+    start_of_ranks,
+)
+
+# Rank 0 waits at the first free one of a few ports that all ranks work out for themselves, on
+# one
+# address; the others ask at these until it answers with the run's own words. So another run's
+# rank 0,
+# or any other program on such a port, is never taken for ours. It answers with the port of the
+# store,
+# which the kernel chose: that is free by itself.
+
+# For one answer; a stranger on the port may never give one.
+ANSWER_S: Final = 2.0
+AGAIN_S: Final = 0.1
+LONGEST: Final = 512
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """What every rank knows of it before they met."""
+
+    host: str
+    ports: Sequence[int]
+    words: str
+    """Of this start of this run alone, one line."""
+
+    @property
+    def asked(self) -> bytes:
+        return f"hpcncf {self.words}\n".encode()
+
+    def answer(self, port: int) -> bytes:
+        return f"hpcncf {self.words} {port}\n".encode()
+
+
+def of_run(run_id: str, env: Mapping[str, str] = os.environ) -> Meeting:
+    words = f"{run_id} {start_of_ranks(env)}"
+    return Meeting(master(env), candidates(words), words)
+
+
+def own_address(host: str, env: Mapping[str, str] = os.environ) -> str:
+    """Rank 0's address, as numbers: the one that the others reach it at.
+
+    Debian calls a host 127.0.1.1 in its own /etc/hosts: then it is the address from which this
+    host would talk to another of the step's.
+    """
+    address = resolved(host)
+    if not address.startswith("127.") or env.get("SLURM_STEP_NUM_NODES", "1") == "1":
+        return address
+    others = hosts(env["SLURM_STEP_NODELIST"])[1:]
+    return source_address(resolved(others[0]))
+
+
+def resolved(host: str) -> str:
+    """IPv4 where there is one. Raises HpcncfError."""
+    try:
+        return _looked_up(host, socket.AF_INET)
+    except socket.gaierror:
+        pass
+    try:
+        return _looked_up(host, socket.AF_UNSPEC)
+    except socket.gaierror as error:
+        raise HpcncfError(
+            f"{os.uname().nodename}: host {host}, where rank 0 is, has no address here: "
+            f"{error.strerror}; the nodes' names must be known on each of them"
+        ) from None
+
+
+def _looked_up(host: str, family: socket.AddressFamily) -> str:
+    """Asked for any family, a host known from /etc/hosts is sought in the name service as well:
+    where that does not answer, for ten seconds and more."""
+    return str(socket.getaddrinfo(host, None, family, socket.SOCK_STREAM)[0][4][0])
+
+
+def source_address(address: str) -> str:
+    """The address of this host from which it would talk to that one. Sends nothing."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((address, 9))
+        except OSError as error:
+            raise HpcncfError(
+                f"{os.uname().nodename}: no way to {address}, where another rank is: "
+                f"{error.strerror}"
+            ) from None
+        return str(probe.getsockname()[0])
+
+
+def interface(address: str) -> str | None:
+    """The network interface that holds this address of this host."""
+    for name, held in psutil.net_if_addrs().items():
+        if any(each.address.partition("%")[0] == address for each in held):
+            return name
+    return None
+
+
+def choose_interface(address: str, env: MutableMapping[str, str] = os.environ) -> None:
+    """Have gloo and NCCL use the interface that leads to rank 0; whoever set one is obeyed.
+
+    Left to itself gloo takes what the host's own name resolves to. NCCL knows better ones than
+    loopback. Raises UsageError where the one that was set is not there.
+    """
+    _check_set(env)
+    name = interface(source_address(address))
+    if name is None:
+        return
+    env.setdefault("GLOO_SOCKET_IFNAME", name)
+    if not address.startswith("127."):
+        env.setdefault("NCCL_SOCKET_IFNAME", name)
+
+
+def _check_set(env: Mapping[str, str]) -> None:
+    known = psutil.net_if_addrs()
+    for name in filter(None, env.get("GLOO_SOCKET_IFNAME", "").split(",")):
+        if name not in known:
+            raise UsageError(
+                f"GLOO_SOCKET_IFNAME (a site's `interface`): {os.uname().nodename} has no network "
+                f"interface {name!r}; it has {', '.join(known)}"
+            )
+
+
+def listening(address: str, ports: Sequence[int]) -> socket.socket:
+    """A socket on the first of the ports that is free, on this address alone; port 0: any."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    for port in ports:
+        ours = socket.socket(family, socket.SOCK_STREAM)
+        # Linux still refuses a port that somebody listens on; one left a moment ago is free.
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            ours.bind((address, port))
+            ours.listen()
+        except OSError as error:
+            ours.close()
+            if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+                raise HpcncfError(f"{address}:{port}: {error.strerror}") from None
+        else:
+            return ours
+    raise HpcncfError(f"{address}: no port free for the ranks to meet at: {list(ports)}")
+
+
+def host_others(meeting: Meeting, ours: socket.socket, port: int, others: int) -> None:
+    """Tell each of the other ranks the store's port, beside what rank 0 does; then no more."""
+    told = (meeting, ours, port, others)
+    threading.Thread(target=_tell, args=told, name="hpcncf-meeting", daemon=True).start()
+
+
+def _tell(meeting: Meeting, ours: socket.socket, port: int, others: int) -> None:
+    with ours:
+        while others:
+            try:
+                guest, _ = ours.accept()
+            except OSError:
+                return
+            with guest:
+                others -= _told(guest, meeting, port)
+
+
+def _told(guest: socket.socket, meeting: Meeting, port: int) -> bool:
+    """Whether it was one of ours, and has its answer."""
+    try:
+        guest.settimeout(ANSWER_S)
+        if _line(guest) != meeting.asked:
+            return False
+        guest.sendall(meeting.answer(port))
+        return guest.recv(1) == b"+"  # one that gave up before has not: it asks again
+    except OSError:
+        return False
+
+
+def found_store(meeting: Meeting, address: str, timeout_s: float) -> int:
+    """The store's port, as soon as rank 0 tells it. Raises HpcncfError where it never does."""
+    deadline = time.monotonic() + timeout_s
+    strangers: set[int] = set()
+    for port in itertools.cycle(meeting.ports):
+        if port == meeting.ports[0] and time.monotonic() > deadline:
+            break
+        try:
+            found = _ask(meeting, address, port)
+        except OSError as error:
+            found = 0
+            if not isinstance(error, ConnectionRefusedError):
+                strangers.add(port)
+        if found:
+            return found
+        if port == meeting.ports[-1]:
+            time.sleep(AGAIN_S)
+    others = f"; others listen at {sorted(strangers)}" if strangers else ""
+    raise HpcncfError(
+        f"rank 0 was not found on {meeting.host} ({address}), ports {list(meeting.ports)}, within "
+        f"{timeout_s:g} s: it did not start, or a firewall between the nodes keeps it away{others}"
+    )
+
+
+def _ask(meeting: Meeting, address: str, port: int) -> int:
+    """The store's port, 0 where a stranger answers."""
+    with socket.create_connection((address, port), timeout=ANSWER_S) as asking:
+        asking.sendall(meeting.asked)
+        line = _line(asking)
+        told = line.rpartition(b" ")[2].strip()
+        if not told.isdigit() or line != meeting.answer(int(told)):
+            return 0
+        asking.sendall(b"+")
+        return int(told)
+
+
+def _line(connection: socket.socket) -> bytes:
+    """What is said up to the line's end; no more than a line of ours may be long."""
+    said = b""
+    deadline = time.monotonic() + ANSWER_S
+    while not said.endswith(b"\n") and len(said) < LONGEST and time.monotonic() < deadline:
+        more = connection.recv(LONGEST)
+        if not more:
+            break
+        said += more
+    return said

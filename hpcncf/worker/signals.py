@@ -1,0 +1,284 @@
+"""Signals that stop a rank, and requeueing of its job."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import CodeType, FrameType
+from typing import Final, Literal
+
+from hpcncf.slurm import query
+from hpcncf.worker.environment import launched_by, slurm_job_id
+
+# Set for a run that is one of several in a task, which puts itself back when the run has ended.
+BY_TASK = "HPCNCF_REQUEUED_BY_TASK"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What becomes of a job that was told to stop."""
+
+    job_id: str | None
+    """The job to put back; None: it is not put back."""
+    told: str
+    """The same in words, behind the reason for which it stopped."""
+
+
+def graceful(env: Mapping[str, str] = os.environ) -> frozenset[int]:
+    """The signals at which a run stops where all its ranks agree to, with a checkpoint.
+
+    Outside of Slurm SIGTERM means at once: whoever sends it waits in front of a terminal.
+    """
+    return frozenset({signal.SIGUSR2, signal.SIGTERM} if _in_slurm(env) else {signal.SIGUSR2})
+
+
+def _in_slurm(env: Mapping[str, str]) -> bool:
+    return "SLURM_JOB_ID" in env and launched_by(env) not in ("local", "debug")
+
+
+def decide(signum: int, allowed: int, env: Mapping[str, str] = os.environ) -> Decision:
+    """`allowed`: how often the job may be put back in all.
+
+    Slurm sends SIGTERM to a job that is cancelled, which is to end, and where it was not told to
+    send the job's own signal also to one that is preempted: that one is put back.
+    """
+    job_id = slurm_job_id(env)
+    if job_id is None or not _in_slurm(env):
+        return Decision(None, "")
+    if signum != signal.SIGUSR2 and not (signum == signal.SIGTERM and preempted(job_id)):
+        return Decision(None, "")
+    starts = restart(env) or 0
+    if starts >= allowed:
+        so_far = f"was put back {starts} times already, " if starts else ""
+        return Decision(
+            None, f"; not put back into the queue: {so_far}resources.requeues {allowed}"
+        )
+    if shutil.which("scontrol") is None:
+        return Decision(None, "; not put back into the queue: there is no scontrol on this node")
+    told = f"; put back into the queue, time {starts + 1} of {allowed}"
+    return Decision(None if BY_TASK in env else job_id, told)
+
+
+def restart(env: Mapping[str, str] = os.environ) -> int | None:
+    """Which start of its job of Slurm's this is, 0 the first; None outside of one."""
+    return int(env.get("SLURM_RESTART_COUNT", "0")) if "SLURM_JOB_ID" in env else None
+
+
+def preempted(job_id: str) -> bool:
+    """Whether Slurm stops this running job for another one's sake."""
+    said = query.said(["scontrol", "show", "job", "--oneliner", job_id], [])
+    return "JobState=RUNNING" in said and re.search(r"\bPreemptTime=\d", said) is not None
+
+
+def put_back(job_id: str) -> str | None:
+    """None, or what Slurm said against it."""
+    problems: list[str] = []
+    query.said(["scontrol", "requeue", job_id], problems)
+    return problems[0] if problems else None
+
+
+def stopped_task(signum: int, allowed: int) -> int:
+    """The exit code of a task of several runs that were stopped: it is put back, where it may be,
+    to go on with those that are not complete."""
+    decision = decide(signum, allowed)
+    told = decision.told
+    if decision.job_id is not None:
+        refused = put_back(decision.job_id)
+        told = f"; not put back into the queue: {refused}" if refused else told
+    name = signal.Signals(signum).name
+    sys.stderr.write(f"hpcncf: this task's runs were stopped by {name}{told}\n")
+    return 128 + signum
+
+
+# Training stops at a step that all ranks agree on: there the signal only leaves a `Request`.
+# Anywhere
+# else it raises, and raising from the handler is not enough. Python drops what is raised in a
+# `__del__` or in a weakref's callback, so it is raised again until the rank is on its way out.
+# And a
+# main thread that waits in C++ for other ranks runs no handler at all: another thread hears the
+# signal and ends the rank.
+
+# SIGUSR2 is what jobs for Slurm ask to be warned by (submitit's handler would end the rank as
+# failed, and take every warning for a timeout).
+SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)
+MEANING: Final = {signal.SIGUSR2: ", Slurm's warning of the time limit or of preemption"}
+AGAIN_S: Final = 0.5
+
+Mode = Literal["at_once", "deferred", "undisturbed"]
+# How long after a signal the rank may still be at work; then another thread ends it. All but the
+# last are less than the grace before SIGKILL: ours is 15 s, Slurm's (KillWait) 30 s. A checkpoint
+# of a large model on a slow disk takes longer, and a kill leaves the one before.
+PATIENCE_S: Final[dict[Mode, float]] = {"at_once": 5.0, "deferred": 10.0, "undisturbed": 120.0}
+_ENDED: Final = 0  # no signal has this number
+
+# A DataLoader worker inherits the pipe: what is sent to it is not for its rank.
+os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
+
+
+class Stopped(BaseException):
+    """A signal asked this rank to end. No Exception, so that nothing in between handles it."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(signum)
+        self.signum = signum
+        self.exit_code = 128 + signum
+        self.fate = ""
+        """What becomes of the run, once that is known."""
+
+    def __str__(self) -> str:
+        meant = MEANING.get(signal.Signals(self.signum), "")
+        return f"stopped by {signal.Signals(self.signum).name}{meant}{self.fate}"
+
+
+class Request:
+    """That this rank is to stop; whether its work chooses the moment (`deferred`), must not be
+    disturbed (a checkpoint being written), or is cut off `at_once`."""
+
+    def __init__(self) -> None:
+        self.signum: int | None = None
+        self.mode: Mode = "at_once"
+        self.came_in: Mode | None = None
+        """The mode when the signal came."""
+
+    def note(self, signum: int) -> bool:
+        """Note the first; True where it is for the work to stop."""
+        if self.signum is None:
+            self.signum, self.came_in = signum, self.mode
+        return self.mode != "at_once"
+
+    @contextmanager
+    def doing(self, mode: Mode) -> Iterator[None]:
+        """Raises Stopped where what begins can be cut off and is not wanted any more."""
+        before, self.mode = self.mode, mode
+        try:
+            if mode == "at_once" and self.came_in is not None and self.signum is not None:
+                raise Stopped(self.signum)
+            yield
+        finally:
+            self.mode = before
+
+
+class Held:
+    """Handles a signal that comes before there is anything to stop: it is told later."""
+
+    def __init__(self) -> None:
+        self.came = False
+
+    def __call__(self, _signum: int, _frame: FrameType | None) -> None:
+        self.came = True
+
+
+def hold(signals: Collection[signal.Signals] = SIGNALS) -> None:
+    """From now on these signals wait for `StopSignals.begin`, whoever handled them before."""
+    for each in signals:
+        signal.signal(each, Held())
+
+
+def ignore() -> None:
+    """The work is done and told of: no signal makes a failure of it while Python ends, when it
+    gives every signal that it handled its own way again."""
+    for each in SIGNALS:
+        signal.signal(each, signal.SIG_IGN)
+
+
+class StopSignals:
+    """From `begin` to `end`, a stop signal raises Stopped in the main thread until it works.
+
+    Those of `graceful` leave a `request` instead, where the work defers. Nothing is raised below
+    the functions `quiet`, where it would cut off what it must not. `deaf` is called in another
+    thread when the main one did not come to `end` in time.
+    """
+
+    def __init__(
+        self,
+        quiet: Collection[CodeType],
+        deaf: Callable[[Stopped], None],
+        graceful: Collection[int] = (),
+    ) -> None:
+        self._quiet, self._deaf, self._graceful = quiet, deaf, graceful
+        self._pid = os.getpid()
+        self._signum: int | None = None
+        self.request = Request()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._listen, name="hpcncf-stop", daemon=True)
+
+    def begin(self) -> None:
+        self._reading, self._writing = os.pipe()
+        os.set_blocking(self._writing, False)
+        self._thread.start()
+        # Written by the signal itself, not by its handler, for which C++ may leave no time.
+        self._fd_before = signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
+        self._before = {each: signal.getsignal(each) for each in (*SIGNALS, signal.SIGCHLD)}
+        for each in SIGNALS:
+            signal.signal(each, self._stop)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # see rank.torchrun
+        for each, handler in self._before.items():
+            if isinstance(handler, Held) and handler.came:
+                os.kill(os.getpid(), each)
+
+    def end(self) -> None:
+        """Ignore them from now on: the record is short work, and nothing is to cut it off."""
+        ignore()
+        _forget_workers()
+        signal.set_wakeup_fd(self._fd_before)
+        self._ended.set()
+        os.write(self._writing, bytes([_ENDED]))
+        self._thread.join()  # for ever, where it has begun to end this process
+        os.close(self._reading)
+        os.close(self._writing)
+
+    def restore(self) -> None:
+        for each, handler in self._before.items():
+            signal.signal(each, handler)
+
+    def cause(self, error: BaseException | None) -> BaseException | None:
+        """What broke after a stop signal (peers and workers got it, too) broke because of it."""
+        if self._signum is None or not isinstance(error, Exception):
+            return error
+        stopped = Stopped(self._signum)
+        stopped.__cause__ = error
+        return stopped
+
+    def _stop(self, signum: int, frame: FrameType | None) -> None:
+        if os.getpid() != self._pid:  # a forked worker, which its rank will end
+            return
+        self._signum = self._signum or signum
+        _forget_workers()
+        if signum in self._graceful and self.request.note(signum):
+            return
+        while frame is not None:
+            if frame.f_code in self._quiet:
+                return
+            frame = frame.f_back
+        raise Stopped(self._signum)
+
+    def _listen(self) -> None:
+        signum = os.read(self._reading, 1)[0]
+        while signum not in (*SIGNALS, _ENDED):
+            signum = os.read(self._reading, 1)[0]
+        main = threading.main_thread().ident
+        assert main is not None
+        waited_s = 0.0
+        while waited_s < PATIENCE_S[self.request.mode]:
+            if self._ended.wait(AGAIN_S):
+                return
+            waited_s += AGAIN_S
+            signal.pthread_kill(main, signum)
+        stopped = Stopped(signum)
+        waiting = traceback.format_stack(sys._current_frames()[main])
+        stopped.add_note("the main thread did not stop, it is here:\n" + "".join(waiting))
+        self._deaf(stopped)
+
+
+def _forget_workers() -> None:
+    """DataLoader raises from its SIGCHLD handler: a signal to the whole group, workers included,
+    would be told as a worker's death, or cut off the record."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
