@@ -22,7 +22,7 @@ from benchmarks.training import full_size
 from hpcncf.job.spec import Model, Training
 from hpcncf.ncf import model
 from hpcncf.ncf.data.prepared import Prepared
-from hpcncf.ncf.engines.base import Engine, Ground, made
+from hpcncf.ncf.engines.base import Engine, Ground, build_engine
 from hpcncf.ncf.evaluate import Candidates, Ranker, pairs
 from hpcncf.ncf.instances import Schedule
 from hpcncf.ncf.model import NeuMF
@@ -89,7 +89,7 @@ def of_engine(name: str, data: Prepared) -> Engine:
     schedule = Schedule(data.manifest.train_rows, training.batch_over_ranks(1))
     ground = Ground(data, Model(), schedule, threads=1)
     start, clock = model.initial(data.manifest, Model(), 1), StepClock(1, schedule.steps)
-    return made(start, training, 1, torch.device("cpu"), clock, ground)
+    return build_engine(start, training, 1, torch.device("cpu"), clock, ground)
 
 
 def medians(all_of_them: list[Contender], data: Prepared, candidates: Candidates) -> list[float]:

@@ -24,7 +24,7 @@ Ends = tuple[float, float] | None
 def interval(one: HeldOut, known: Sequence[Measured]) -> Ends:
     """As a user would get it who had not run this one: from the others' errors alone."""
     others = [other for other in known if other is not one.one]
-    errors, _ = predict.held_out_held_out(others)
+    errors, _ = predict.predict_held_out(others)
     return predict.interval(one.one.point, others, errors)
 
 
@@ -41,7 +41,7 @@ def main() -> int:
         hpcncf("data", "prepare", "frappe", "--or-synthetic", "-o", str(DATA))
         hpcncf("submit", str(JOB), "--cluster", "local", "--wait", "--results", str(folder))
         known = measured(completed(collect.collect(ResultPaths(folder)).runs))
-    told, refused = predict.held_out_held_out(known)
+    told, refused = predict.predict_held_out(known)
     ends = [interval(one, known) for one in told]
     if not told:
         return 1

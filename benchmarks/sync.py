@@ -120,7 +120,7 @@ class Walker:
         device = torch.device("cpu")
         ground = base.Ground(data, Model(), self.schedule, way.threads)
         ground = base.connected(ground, start, self.training, self.place, device, self.clock)
-        made = base.made(start, self.training, way.ranks, device, self.clock, ground)
+        made = base.build_engine(start, self.training, way.ranks, device, self.clock, ground)
         loader, steps = Loader(data, self.training, self.schedule), range(self.schedule.steps - 1)
         epochs = (made.batches(loader, epoch, steps) for epoch in count())
         self.engine, self.batches = made, chain.from_iterable(epochs)

@@ -19,7 +19,7 @@ from hpcncf.paths import ResultPaths
 from hpcncf.tune import outcome
 from hpcncf.tune.outcome import Outcome
 from hpcncf.tune.search import Ask
-from hpcncf.tune.trial import Going, Now, grid_of, job_of, look
+from hpcncf.tune.trial import Going, Now, grid_of, job_of, read_state
 from hpcncf_analysis.advice.pareto import Front, front
 from hpcncf_analysis.configurations import configurations
 
@@ -68,8 +68,8 @@ def tuned(tuning: Going) -> tuple[Now, Outcome]:
     except subprocess.CalledProcessError as ended:
         if ended.returncode != 3:
             raise
-    now = look(tuning)
-    found = outcome.of(tuning, now)
+    now = read_state(tuning)
+    found = outcome.find_outcome(tuning, now)
     assert found is not None
     return now, found
 

@@ -21,7 +21,7 @@ def nearest(word: str, known: list[str]) -> str:
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
-def shown(value: object) -> str:
+def abbreviate(value: object) -> str:
     """What came, as Python spells it, short: a whole file or a nest of lists helps nobody."""
     import reprlib
 

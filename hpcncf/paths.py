@@ -17,13 +17,13 @@ from uuid import uuid4
 ASKING: Final = Lock()
 
 
-def make(folder: Path) -> None:
+def make_folder(folder: Path) -> None:
     """The folder and those above it that are missing."""
     if folder.is_dir():
         return
     if folder.exists() and not folder.is_dir():  # asked again: another may just have made it
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
-    make(folder.parent)
+    make_folder(folder.parent)
     if not shared(folder.parent, _group_in(folder.parent)):
         folder.mkdir(exist_ok=True)
         return

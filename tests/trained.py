@@ -31,7 +31,7 @@ def trained(
     schedule = Schedule(data.manifest.train_rows, POSITIVES)
     start = model.initial(data.manifest, sizes, training.seed).to(dtype)
     clock, ground = StepClock(steps, schedule.steps), Ground(data, sizes, schedule, threads=1)
-    made: Engine = base.made(start, training, 1, torch.device("cpu"), clock, ground)
+    made: Engine = base.build_engine(start, training, 1, torch.device("cpu"), clock, ground)
     begin(training.seed, 0, 0)
     loader = Loader(data, training, schedule)
     batches = in_dtype(made.batches(loader, 0, range(steps)), dtype)

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 from pydantic import ValidationError
 
-from hpcncf.collect.collect import Datasets, collect, of_run
+from hpcncf.collect.collect import Datasets, collect, run_row
 from hpcncf.collect.resource_columns import METRIC, PARAMETER
 from hpcncf.collect.training_columns import PHASES_TRAINED
 from hpcncf.errors import UsageError
@@ -19,7 +19,7 @@ from hpcncf.job.spec import Model, Resources, Training
 from hpcncf.paths import AttemptPaths, ResultPaths
 from hpcncf.records.host import PACKAGES
 from hpcncf.records.schema import NodeRecord, RankRecord, RecordError, read_records
-from hpcncf.state.decide import whole
+from hpcncf.state.decide import has_all_ranks
 from hpcncf.state.status import RunState
 from hpcncf_analysis.alerts import disturbed
 from hpcncf_analysis.configurations import (
@@ -42,7 +42,7 @@ from hpcncf_analysis.formatting import (
 )
 from hpcncf_analysis.quality import is_worse, quality_gap
 from hpcncf_analysis.scaling import MODELS, distinct
-from hpcncf_analysis.significance import ALPHA, Ratio, of_all, of_one
+from hpcncf_analysis.significance import ALPHA, Ratio, compare_all, compare_repeats
 
 
 @dataclass(frozen=True)
@@ -90,12 +90,12 @@ class Side:
     """Runs that are not complete, or retired."""
 
 
-def of_results(
+def side_from_results(
     name: str, paths: ResultPaths, run_id: str | None = None, repeats: bool = False
 ) -> Side:
     """All complete runs of a folder; or the one asked for, with `repeats` those of its
     configuration. UsageError where there is none."""
-    found = _asked(collect(paths).runs, run_id, repeats)
+    found = _select_runs(collect(paths).runs, run_id, repeats)
     counting = completed(found) if run_id is None else found  # one asked for may be retired
     complete = [row for row in counting if row["state"] == "completed" and row["elapsed_s"]]
     if not complete:
@@ -105,7 +105,7 @@ def of_results(
     return Side(name, complete, [each for each in environments if each], len(found) - len(complete))
 
 
-def _asked(runs: Sequence[Row], run_id: str | None, repeats: bool) -> Sequence[Row]:
+def _select_runs(runs: Sequence[Row], run_id: str | None, repeats: bool) -> Sequence[Row]:
     if run_id is None:
         return runs
     one = [row for row in runs if row["run_id"] == run_id]
@@ -120,7 +120,7 @@ def _environment(paths: ResultPaths, row: Row) -> Mapping[str, Any]:
     return {}
 
 
-def of_record(name: str, path: Path) -> Side:
+def side_from_record(name: str, path: Path) -> Side:
     """The run whose record this is, with its other ranks' from the same folder.
 
     Raises RecordError where it is none, UsageError where the run has no figures.
@@ -130,14 +130,14 @@ def of_record(name: str, path: Path) -> Side:
     siblings = AttemptPaths(path.parent)
     others = [_same_run(each, first) for each in siblings.ranks() if each.name != path.name]
     ranks = sorted([first, *(o for o in others if o)], key=lambda record: record.rank)
-    if not whole(ranks):
+    if not has_all_ranks(ranks):
         raise UsageError(
             f"{name}: rank {first.rank} of {first.world_size}; the other ranks' records do not lie "
             "beside it, and a run's speed is all its ranks'"
         )
     nodes = [node for each in siblings.nodes() if (node := _node(each, first))]
     state = RunState(run, "completed", "", first.attempt, ranks, None, [])
-    row = of_run(state, ranks, nodes, Datasets().of(run))
+    row = run_row(state, ranks, nodes, Datasets().of(run))
     if not row["elapsed_s"]:
         raise UsageError(f"{name}: it took no time that could be compared")
     return Side(name, [row], [first.environment], 0)
@@ -216,7 +216,7 @@ def _text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def of_settings(a: Sequence[Row_changes], b: Sequence[Row_changes]) -> list[Change]:
+def changed_settings(a: Sequence[Row_changes], b: Sequence[Row_changes]) -> list[Change]:
     """Settings with one value in all of A and another in all of B."""
     return [
         Change(name, *ours, *theirs)
@@ -243,7 +243,9 @@ def _values(told: Iterable[Mapping[str, str]]) -> dict[str, set[str]]:
     return {name: {each.get(name, NONE_CHANGES) for each in all_of_them} for name in names}
 
 
-def of_environment(a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, Any]]) -> list[Change]:
+def changed_environment(
+    a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, Any]]
+) -> list[Change]:
     """Software and machine, where the sides' values are not the same; nothing where one is mute."""
     if not a or not b:
         return []
@@ -263,7 +265,7 @@ def _described(environment: Mapping[str, Any]) -> dict[str, str]:
     return {name: NONE_CHANGES if value is None else _text(value) for name, value in told.items()}
 
 
-def of_nodes(a: Sequence[Row_changes], b: Sequence[Row_changes]) -> list[Change]:
+def changed_nodes(a: Sequence[Row_changes], b: Sequence[Row_changes]) -> list[Change]:
     ours, theirs = (sorted({str(row["node"]) for row in rows if row["node"]}) for rows in (a, b))
     return [] if ours == theirs else [Change("nodes", ", ".join(ours), ", ".join(theirs))]
 
@@ -405,8 +407,10 @@ class Comparison:
 
 def compare(a: Side, b: Side) -> Comparison:
     """Configurations are matched by all settings but those that tell the sides apart."""
-    changed = of_settings(a.rows, b.rows)
-    environment = of_environment(a.environments, b.environments) + of_nodes(a.rows, b.rows)
+    changed = changed_settings(a.rows, b.rows)
+    environment = changed_environment(a.environments, b.environments) + changed_nodes(
+        a.rows, b.rows
+    )
     apart = {change.name for change in changed}
     ours, theirs = _by_settings(a, apart), _by_settings(b, apart)
     counted = all(row["instances_per_s"] for row in [*a.rows, *b.rows])
@@ -422,7 +426,7 @@ def compare(a: Side, b: Side) -> Comparison:
         pairs=pairs,
         only_a=[one.label for key, one in ours.items() if key not in theirs],
         only_b=[one.label for key, one in theirs.items() if key not in ours],
-        overall=of_all(speeds) if len(pairs) > 1 else None,
+        overall=compare_all(speeds) if len(pairs) > 1 else None,
     )
 
 
@@ -437,7 +441,7 @@ def _by_settings(side: Side, apart: set[str]) -> dict[tuple[tuple[str, str], ...
 
 
 def _pair(a: Configuration, b: Configuration, counted: bool) -> Pair:
-    ratio = of_one(_speeds(a, counted), _speeds(b, counted))
+    ratio = compare_repeats(_speeds(a, counted), _speeds(b, counted))
     return Pair(a, b, ratio, _quality(a, b), moved(a, b))
 
 

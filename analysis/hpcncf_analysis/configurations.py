@@ -129,7 +129,11 @@ def settings(
     """
     unsaid = unsaid or {}
     told = [name for name in told if name not in unsaid or row.get(name) != unsaid[name]]
-    words = {name: _word(name, row.get(name)) for name in _named(row) if _says(name, row, told)}
+    words = {
+        name: _format_setting(name, row.get(name))
+        for name in _named(row)
+        if _is_implied(name, row, told)
+    }
     if "command" in words:
         words["command"] = _command(row, "command" in told)
     return words
@@ -138,10 +142,10 @@ def settings(
 def _command(row: Row, ambiguous: bool) -> str:
     """Its name; where commands of one name differ, what was run as well."""
     texts = [command_name(row), *([row["command"]] if ambiguous else [])]
-    return " · ".join(_word("command", text) for text in texts)
+    return " · ".join(_format_setting("command", text) for text in texts)
 
 
-def _says(name: str, row: Row, told: Sequence[str]) -> bool:
+def _is_implied(name: str, row: Row, told: Sequence[str]) -> bool:
     if row.get(name) is None or _means_nothing(name, row):
         return False
     always = name in {"loader", "command"} or (name == "num_workers" and row[name] > 0)
@@ -157,7 +161,7 @@ def _means_nothing(name: str, row: Row) -> bool:
     return name == "sync_every" and row.get("sync") != "local_sgd"
 
 
-def _word(name: str, value: Any) -> str:
+def _format_setting(name: str, value: Any) -> str:
     if name in BARE:
         return textwrap.shorten(str(value), LONGEST, placeholder="…")
     if name == "data_key":

@@ -88,7 +88,7 @@ def curves(rows: Iterable[Row]) -> list[Curve]:
     packs: dict[Settings, dict[bool, list[list[Row]]]] = defaultdict(lambda: defaultdict(list))
     for pack in _packs(known):
         packs[_settings(pack[0])][bool(pack[0].get("pack_mps"))].append(pack)
-    told = _told([found[0][0] for each in packs.values() for found in each.values()])
+    told = _sentences([found[0][0] for each in packs.values() for found in each.values()])
     wide = _by_cores(known)
     return [
         curve
@@ -102,10 +102,10 @@ def left_out(rows: Sequence[Row]) -> int:
     """Packed runs whose pack counts for no curve."""
     known = [row for row in rows if row.get("instances_per_s")]
     counted = {id(row) for pack in _packs(known) for row in pack}
-    return sum(asked(row) > 1 and id(row) not in counted for row in rows)
+    return sum(runs_asked_for(row) > 1 and id(row) not in counted for row in rows)
 
 
-def asked(row: Row) -> int:
+def runs_asked_for(row: Row) -> int:
     return max(row.get("runs_per_node") or 1, row.get("runs_per_gpu") or 1)
 
 
@@ -117,7 +117,7 @@ def _by_cores(rows: Sequence[Row]) -> dict[tuple[Settings, int], float]:
     """The median speed of single ranks alone, by their settings and cores."""
     speeds: dict[tuple[Settings, int], list[float]] = defaultdict(list)
     for row in rows:
-        if asked(row) == 1 and row["world_size"] == 1:
+        if runs_asked_for(row) == 1 and row["world_size"] == 1:
             cores = int(row["cpus_per_task"])
             speeds[_settings(row, WIDTH), cores].append(row["instances_per_s"])
     return {key: median(found) for key, found in speeds.items()}
@@ -131,7 +131,7 @@ def _packs(rows: Sequence[Row]) -> list[list[Row]]:
     return [
         pack
         for pack in together.values()
-        if len(pack) == pack[0].get("pack_runs", 1) == asked(pack[0])
+        if len(pack) == pack[0].get("pack_runs", 1) == runs_asked_for(pack[0])
         and len({_settings(row) for row in pack}) == 1
     ]
 
@@ -140,7 +140,7 @@ def _alone(packs: Sequence[list[Row]]) -> list[list[Row]]:
     return [pack for pack in packs if len(pack) == 1]
 
 
-def _told(firsts: Sequence[Row]) -> list[str]:
+def _sentences(firsts: Sequence[Row]) -> list[str]:
     unsaid = (*PACKING, *FREE)
     return [name for name in varying(firsts) if name not in unsaid] if firsts else []
 
@@ -165,7 +165,7 @@ def _curve(
 
 def _sharing(row: Row) -> int:
     """Runs that share a GPU; without one, a node."""
-    return int(row["runs_per_gpu"]) if row["gpus_per_node"] else asked(row)
+    return int(row["runs_per_gpu"]) if row["gpus_per_node"] else runs_asked_for(row)
 
 
 def _size(
@@ -236,7 +236,7 @@ def named(curve: Curve) -> str:
 
 
 def _row(curve: Curve, size: Size) -> list[str]:
-    one = _alone_telling(curve)
+    one = _single_run(curve)
     several = size.packs > 1
     return [
         named(curve),
@@ -253,7 +253,7 @@ def _row(curve: Curve, size: Size) -> list[str]:
     ]
 
 
-def _alone_telling(curve: Curve) -> Size | None:
+def _single_run(curve: Curve) -> Size | None:
     return next((size for size in curve.sizes if size.runs == 1), None)
 
 
@@ -275,7 +275,7 @@ def sentences(curve: Curve) -> Iterator[str]:
 
 
 def _advice(curve: Curve) -> str:
-    best, one = curve.recommended, _alone_telling(curve)
+    best, one = curve.recommended, _single_run(curve)
     shared = "a GPU" if curve.on_gpu else "a node"
     if best.runs == 1:
         return f"one run on {shared} is best; {_loss(curve)}"

@@ -66,12 +66,12 @@ class Pop:
     """Core-seconds of useful time for an instance: what `computation_scaling` compares."""
 
 
-def of_rows(rows: Iterable[Row]) -> Pop | None:
+def pop_from_rows(rows: Iterable[Row]) -> Pop | None:
     """Of a run's rows in the table `ranks`; None where a rank did not train, or counted no step."""
     ranks = list(rows)
     if any(row.get("counted_s") is None for row in ranks):
         return None
-    return of_times([rank_time(row) for row in ranks])
+    return pop_from_times([rank_time(row) for row in ranks])
 
 
 def rank_time(row: Row) -> RankTime:
@@ -87,7 +87,7 @@ def rank_time(row: Row) -> RankTime:
     )
 
 
-def of_times(ranks: Sequence[RankTime]) -> Pop | None:
+def pop_from_times(ranks: Sequence[RankTime]) -> Pop | None:
     """None where nothing was counted."""
     elapsed_s = max((one.counted_s for one in ranks), default=0.0)
     busy_s, instances = sum(one.busy_s for one in ranks), sum(one.instances for one in ranks)
@@ -157,7 +157,7 @@ def pops(shown: Sequence[Configuration], ranks: Iterable[Row_ranks]) -> dict[str
     for row in ranks:
         if row["run_id"] in by_run:
             by_run[row["run_id"]].append(row)
-    told = {one.key: of_rows(by_run[one.rows[0]["run_id"]]) for one in shown}
+    told = {one.key: pop_from_rows(by_run[one.rows[0]["run_id"]]) for one in shown}
     return {key: found for key, found in told.items() if found}
 
 

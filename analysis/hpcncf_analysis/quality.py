@@ -133,11 +133,13 @@ def times_to_quality(
     by_run: dict[str, list[Row]] = {}
     for row in epochs:
         by_run.setdefault(row["run_id"], []).append(row)
-    found = [_of(one, by_run, target) for one in shown]
+    found = [_time_of_configuration(one, by_run, target) for one in shown]
     return [each for each in found if each.runs]
 
 
-def _of(one: Configuration, by_run: Mapping[str, Sequence[Row]], target: float) -> TimeToQuality:
+def _time_of_configuration(
+    one: Configuration, by_run: Mapping[str, Sequence[Row]], target: float
+) -> TimeToQuality:
     courses = [by_run.get(row["run_id"], []) for row in one.rows]
     judged = [epochs for epochs in courses if any(row["hr10"] is not None for row in epochs)]
     ways = [to_target(epochs, target) or (inf, inf) for epochs in judged]

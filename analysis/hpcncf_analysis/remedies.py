@@ -8,7 +8,7 @@ from math import log, sqrt
 from statistics import fmean, median, variance
 from typing import Any, Final, Literal
 
-from hpcncf_analysis.advice.recommend import Ratio, of_speeds
+from hpcncf_analysis.advice.recommend import Ratio, speed_ratio
 from hpcncf_analysis.configurations import Configuration, Table, counted
 from hpcncf_analysis.formatting import interval, mebibytes, number, score, times
 from hpcncf_analysis.quality import is_worse
@@ -86,10 +86,10 @@ def _effect(
     apart: Mapping[str, Settings],
     usual: float | None,
 ) -> Effect:
-    gain = of_speeds(one, on)
+    gain = speed_ratio(one, on)
     peaks = one.median("memory_peak_mib"), on.median("memory_peak_mib")
     more = None if None in peaks else (peaks[0] or 0.0) - (peaks[1] or 0.0)
-    overall = of_speeds(one, base)
+    overall = speed_ratio(one, base)
     verdict = _verdict(one, on, gain, _error(one, on, usual))
     better, changed = is_worse(on, one), differences(one, on)
     return Effect(one, on, apart[on.key], changed, gain, overall, more, verdict, better)

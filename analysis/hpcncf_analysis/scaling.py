@@ -203,12 +203,14 @@ def weak(configurations: Sequence[Configuration]) -> list[Weak]:
     return [
         compared
         for work in kinds
-        for members in _alike(configurations, work)
+        for members in _group_by_settings(configurations, work)
         for compared in _series(members, work)
     ]
 
 
-def _alike(configurations: Sequence[Configuration], work: Work) -> list[list[Configuration]]:
+def _group_by_settings(
+    configurations: Sequence[Configuration], work: Work
+) -> list[list[Configuration]]:
     """Those of equal settings but resources and what makes the work."""
     told = varying([one.rows[0] for one in configurations]) if configurations else []
     grows = {"batch", *(["data_title", "data_key"] if work == "epoch" else [])}

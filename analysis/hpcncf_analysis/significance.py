@@ -48,7 +48,7 @@ class Ratio:
         return self.value < 1 - threshold
 
 
-def of_one(a: Sequence[float], b: Sequence[float]) -> Ratio:
+def compare_repeats(a: Sequence[float], b: Sequence[float]) -> Ratio:
     """Speeds of A's and of B's repeats, all above 0: the ratio of their medians."""
     value = median(b) / median(a)
     if min(len(a), len(b)) < 2:
@@ -59,7 +59,7 @@ def of_one(a: Sequence[float], b: Sequence[float]) -> Ratio:
     return Ratio(value, low, high, p, _verdict(low, high, p, [(a, b)]))
 
 
-def of_all(pairs: Sequence[Pair]) -> Ratio:
+def compare_all(pairs: Sequence[Pair]) -> Ratio:
     """Geometric mean of the pairs' ratios; repeats are dealt out within their pair."""
     value = exp(mean(log(median(b) / median(a)) for a, b in pairs))
     if any(min(len(a), len(b)) < 2 for a, b in pairs):

@@ -104,11 +104,11 @@ def _attempt_row(row: Row) -> list[str]:
         duration(row["elapsed_s"]),
         percent(row["cpu_efficiency"]),
         core_time(row["core_hours"]),
-        _told(row),
+        _describe_end(row),
     ]
 
 
-def _told(row: Row) -> str:
+def _describe_end(row: Row) -> str:
     resumed = row["resumed_epoch"]
     parts = [
         "" if resumed is None else f"resumed in epoch {resumed + 1}",

@@ -18,7 +18,7 @@ from hpcncf.errors import HpcncfError
 from hpcncf.job.spec import Model, Training
 from hpcncf.ncf import model
 from hpcncf.ncf.data.prepared import Prepared
-from hpcncf.ncf.engines.base import Ground, made
+from hpcncf.ncf.engines.base import Ground, build_engine
 from hpcncf.ncf.evaluate import Quality, evaluate
 from hpcncf.ncf.instances import Schedule
 from hpcncf.ncf.loaders import Loader
@@ -64,7 +64,7 @@ class Ours:
             for table in start.tables():
                 torch.nn.init.normal_(table.weight, std=Model().embedding_std)
         ground = Ground(data, Model(), self._schedule, threads=1)
-        self._engine = made(start, training, 1, CPU, self._clock, ground)
+        self._engine = build_engine(start, training, 1, CPU, self._clock, ground)
         self._epoch = self._step = 0
 
     def window(self, steps: int) -> Window:

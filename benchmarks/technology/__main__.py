@@ -25,7 +25,7 @@ from benchmarks.peers import environments
 from benchmarks.training import FULL_SIZE, full_size
 from hpcncf.job.spec import Model, Training
 from hpcncf.ncf import model, sampling
-from hpcncf.ncf.data.manifest import read
+from hpcncf.ncf.data.manifest import read_manifest
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.engines.native.library import best, built, cpu_flags
 
@@ -63,7 +63,7 @@ class Numba:
         """`folder` holds the start."""
         settings = Training().model_dump(include={"lr", "seed"})
         settings["batch"] = Training().batch_over_ranks(1)
-        settings["rows_per_block"] = sampling.rows_per_block(read(FULL_SIZE).train_rows)
+        settings["rows_per_block"] = sampling.rows_per_block(read_manifest(FULL_SIZE).train_rows)
         told = {"PRODUCTS": products, "NUMBA_CACHE_DIR": str(cache / products)}
         script, start = HERE / "numba_step/train.py", folder / "start.npz"
         self._process = subprocess.Popen(

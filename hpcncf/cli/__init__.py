@@ -108,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"hpcncf: {error}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
     except OSError as error:
-        return _untold(error)
+        return _print_os_error(error)
     except KeyboardInterrupt:
         return 130
 
@@ -139,7 +139,7 @@ def _check_folder() -> None:
         ) from None
 
 
-def _untold(error: OSError) -> int:
+def _print_os_error(error: OSError) -> int:
     """What no reader or writer told: a folder that we may not look into, or our own output.
 
     `hpcncf status | head` ends in silence, a full disk under `hpcncf status > FILE` does not.

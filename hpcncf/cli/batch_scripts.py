@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from typing import Final
 
-from hpcncf.cli.progress import lines_refusals, of
+from hpcncf.cli.progress import find_refusals, lines_refusals
 from hpcncf.errors import UsageError
 from hpcncf.job.plan import Plan, Run
 from hpcncf.job.spec import JobSpec
@@ -31,7 +31,7 @@ def show(args: argparse.Namespace, job: JobSpec, plan: Plan, paths: ResultPaths)
     """
     runs = _open(plan, paths)
     by_hand = args.by_hand is not None
-    wanted = runs if by_hand else _taken(job, runs)
+    wanted = runs if by_hand else _accepted_runs(job, runs)
     printed = list(_by_hand(args, job, runs, paths) if by_hand else _sent(job, wanted, paths))
     number = args.by_hand or args.sbatch or 0
     if not 0 <= number <= len(printed):
@@ -40,7 +40,7 @@ def show(args: argparse.Namespace, job: JobSpec, plan: Plan, paths: ResultPaths)
         all_are = "all runs are complete, queued or running" if not runs else "no run fits"
         sys.stderr.write(f"nothing to submit: {all_are}\n")
         return
-    _say_what_overrides()
+    _warn_of_variables()
     if len(printed) == 1 or number:
         sys.stdout.write(printed[number - 1])
         return
@@ -65,9 +65,9 @@ def _open(plan: Plan, paths: ResultPaths) -> list[Run]:
     return [run for run in found if run.id not in held]
 
 
-def _taken(job: JobSpec, runs: list[Run]) -> list[Run]:
+def _accepted_runs(job: JobSpec, runs: list[Run]) -> list[Run]:
     """Those that Slurm takes, where there is one to ask."""
-    refused = of(job, runs)
+    refused = find_refusals(job, runs)
     for line in lines_refusals(refused):
         sys.stderr.write(f"{line}\n")
     return [run for run in runs if run.id not in refused]
@@ -99,7 +99,7 @@ def _arrays(tasks: list[Task], quota: Quota) -> list[list[Task]]:
     return arrays
 
 
-def _say_what_overrides() -> None:
+def _warn_of_variables() -> None:
     names = sorted(name for name in os.environ if name.startswith("SBATCH_"))
     if names:
         sys.stderr.write(f"in your environment, and before #SBATCH lines: {', '.join(names)}\n")

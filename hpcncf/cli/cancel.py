@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
 
     ended = [
         (paths, state)
-        for paths, plan, runs in _asked(args)
+        for paths, plan, runs in _selected_runs(args)
         for state in cancel.cancel(paths, plan, runs)
     ]
     if args.json:
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _asked(args: argparse.Namespace) -> list[tuple[ResultPaths, Plan, list[Run]]]:
+def _selected_runs(args: argparse.Namespace) -> list[tuple[ResultPaths, Plan, list[Run]]]:
     """The runs meant, by results folder."""
     from hpcncf.cli import lookup
     from hpcncf.errors import UsageError

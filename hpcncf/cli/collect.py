@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         print(summary(found))
         print(f"tables: {paths.tables}/{{runs,attempts,ranks,cores,epochs}}.csv")
-    say_skipped(found)
+    print_skipped(found)
     return exit_code(found)
 
 
@@ -59,7 +59,7 @@ def summary(found: Collected) -> str:
     return f"{found.job}: {total} {'run' if total == 1 else 'runs'}: {states or 'none'}{kept}"
 
 
-def say_skipped(found: Collected) -> None:
+def print_skipped(found: Collected) -> None:
     if found.skipped:
         number = len(found.skipped)
         print(f"skipped {number} {'file' if number == 1 else 'files'}:", file=sys.stderr)

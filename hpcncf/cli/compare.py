@@ -65,16 +65,16 @@ def exit_code(found: Comparison, threshold: float | None) -> int:
 
 def _side(name: str, results: Path | None, repeats: bool) -> Side:
     from hpcncf.paths import ResultPaths
-    from hpcncf_analysis.compare import of_record, of_results
+    from hpcncf_analysis.compare import side_from_record, side_from_results
 
     path = Path(name)
     if path.is_file():
-        return of_record(name, path)
+        return side_from_record(name, path)
     if (path / "plan.json").exists():
-        return of_results(name, ResultPaths(path))
+        return side_from_results(name, ResultPaths(path))
     if path.is_dir() and path.resolve().parent.name == "runs":
         folder = path.resolve()
-        return of_results(name, ResultPaths(folder.parents[1]), folder.name, repeats)
+        return side_from_results(name, ResultPaths(folder.parents[1]), folder.name, repeats)
     if path.exists() or "/" in name:
         raise UsageError(
             f"{name}: expected a results folder (with plan.json), one of its runs/<id>, a run's "
@@ -83,7 +83,7 @@ def _side(name: str, results: Path | None, repeats: bool) -> Side:
     from hpcncf.cli import lookup
 
     paths, _, run = lookup.run(name, results)
-    return of_results(f"{paths.folder.name} {run.id}", paths, run.id, repeats)
+    return side_from_results(f"{paths.folder.name} {run.id}", paths, run.id, repeats)
 
 
 def _nothing(found: Comparison) -> str:

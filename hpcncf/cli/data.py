@@ -122,7 +122,7 @@ def _prepare(args: argparse.Namespace) -> int:
     with Telling(sys.stderr) as say:
         written = _PREPARE[args.dataset](args, say)
     if args.json:
-        print(json.dumps({"outcome": written.outcome} | _told(args.output, written.manifest)))
+        print(json.dumps({"outcome": written.outcome} | _describe(args.output, written.manifest)))
     else:
         same = ", made from the same input with the same options"
         outcome = written.outcome + (same if written.outcome == "already there" else "")
@@ -255,7 +255,7 @@ def _info(args: argparse.Namespace) -> int:
     manifest, unseen = data.manifest, int(data.test_unseen.sum())
     sizes = {path.name: path.stat().st_size for path in sorted(args.folder.glob("*.npy"))}
     if args.json:
-        told = _told(args.folder, manifest)
+        told = _describe(args.folder, manifest)
         print(json.dumps(told | {"unseen_test_rows": unseen, "bytes": sizes}))
         return 0
     print(f"{manifest.title}\n{_shape(manifest)}")
@@ -274,7 +274,7 @@ def _options(manifest: Manifest) -> str:
     )
 
 
-def _told(folder: Path, manifest: Manifest) -> dict[str, Any]:
+def _describe(folder: Path, manifest: Manifest) -> dict[str, Any]:
     return {"folder": str(folder), "parameters": manifest.parameters} | manifest.model_dump(
         mode="json"
     )

@@ -99,11 +99,11 @@ def _measured(run: Run, seconds: float) -> Loaded:
     # All other loaders make their batches in memory: timing them takes no GPU.
     resident = run.training.loader == "device"
     device = distributed.device(run.training, run.resources, place) if resident else CPU
-    print(f"{_words(run)} ...", file=sys.stderr, flush=True)
+    print(f"{_describe_loader(run)} ...", file=sys.stderr, flush=True)
     return measured(data, run.training, schedule, seconds, device)
 
 
-def _words(run: Run) -> str:
+def _describe_loader(run: Run) -> str:
     from hpcncf.job.spec import Training
 
     way, defaults = _way(run), Training.model_fields
@@ -126,7 +126,7 @@ def _table(told: Sequence[tuple[Run, Loaded]]) -> str:
     heads = ("loader", "positives", "instances/s", "ms/batch", "first batch, s", "next epoch's, s")
     rows = [
         (
-            _words(run),
+            _describe_loader(run),
             str(_way(run)["positives"]),
             f"{loaded.instances_per_s:,.0f}",
             f"{1000 * loaded.seconds / loaded.batches:.2f}",

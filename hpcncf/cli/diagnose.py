@@ -52,7 +52,7 @@ class Told:
 def run(args: argparse.Namespace) -> int:
     if args.predict is not None:
         return _predict(args.what, args.predict, args.json)
-    told = _told(args.what, args.results)
+    told = _diagnose(args.what, args.results)
     if args.json:
         print(json.dumps(_plain(told), indent=1))
     elif told.runs:
@@ -62,41 +62,41 @@ def run(args: argparse.Namespace) -> int:
     return 0 if told.runs else 3
 
 
-def _told(what: str, results: Path | None) -> Told:
+def _diagnose(what: str, results: Path | None) -> Told:
     from hpcncf.cli import lookup
     from hpcncf.errors import UsageError
-    from hpcncf_analysis.diagnosis.predictions import of_file, of_folder
+    from hpcncf_analysis.diagnosis.predictions import diagnose_file, diagnose_folder
 
     path = Path(what)
     if _is_results(path):
-        return _of_results(path)
+        return _diagnose_results(path)
     if path.is_dir():
-        return Told([("", of_folder(path))])
+        return Told([("", diagnose_folder(path))])
     if path.is_file():
-        return Told([("", of_file(path))])
+        return Told([("", diagnose_file(path))])
     if path.suffix or len(path.parts) > 1:
         raise UsageError(
             f"{what}: no such file or folder; expected a results folder, a run (its first letters "
             "or its folder), a rank's record, or what `hpcncf run --json FILE` wrote"
         )
     paths, _, found = lookup.run(what, results)
-    return Told([("", of_folder(paths.run(found.id).folder))])
+    return Told([("", diagnose_folder(paths.run(found.id).folder))])
 
 
 def _is_results(path: Path) -> bool:
     return path.is_dir() and (path / "plan.json").exists()
 
 
-def _of_results(folder: Path) -> Told:
+def _diagnose_results(folder: Path) -> Told:
     from hpcncf.collect.collect import collect
     from hpcncf.paths import ResultPaths
     from hpcncf_analysis.configurations import varying
-    from hpcncf_analysis.diagnosis.diagnose import of_results
+    from hpcncf_analysis.diagnosis.diagnose import diagnose_results
     from hpcncf_analysis.diagnosis.predictions import score
 
     paths = ResultPaths(folder.resolve())
     rows = [row for row in collect(paths).runs if not row["retired"]]
-    told = of_results(paths, rows)
+    told = diagnose_results(paths, rows)
     found = [row for row in rows if row["run_id"] in told]
     apart = varying(found) if found else []
     named = [(_name(row, apart), told[row["run_id"]]) for row in found]
@@ -113,12 +113,12 @@ def _predict(what: str, path: Path, as_json: bool) -> int:
     """Write the job file and its predictions; the runs' diagnoses are not printed."""
     from hpcncf.errors import UsageError
     from hpcncf.paths import ResultPaths
-    from hpcncf_analysis.diagnosis.predictions import make
+    from hpcncf_analysis.diagnosis.predictions import predict_remedies
 
     if not _is_results(Path(what)):
         raise UsageError(f"--predict: {what}: expected a results folder, whose job is written anew")
     paths = ResultPaths(Path(what).resolve())
-    made = make(paths, path)
+    made = predict_remedies(paths, path)
     if as_json:
         print(json.dumps([each.model_dump(mode="json") for each in made], indent=1))
     elif made:

@@ -169,7 +169,7 @@ def trapped() -> list[str]:
     granted = granted_cores()
     if granted is None:
         return []
-    told = cgroup.told(granted, usable(), usable_cpus(), quota())
+    told = cgroup.describe_shortage(granted, usable(), usable_cpus(), quota())
     return [told] if told else []
 
 
@@ -232,20 +232,20 @@ def slurm() -> Section:
     return {
         "found": ", ".join(have) or "no command",
         "not found": ", ".join(lack) or "none",
-        "version": _said("sinfo", "--version") if found["sinfo"] else "no sinfo",
+        "version": _command_output("sinfo", "--version") if found["sinfo"] else "no sinfo",
         "cluster": _cluster() if found["sinfo"] else "none here: use --cluster local",
         "job": os.environ.get("SLURM_JOB_ID", "not in one"),
     }
 
 
 def _cluster() -> str:
-    said = _said("sinfo", "--noheader", "--format=%R")
+    said = _command_output("sinfo", "--noheader", "--format=%R")
     if "failed: " in said:
         return f"commands are installed, but no cluster answers: use --cluster local ({said})"
     return f"answers; partitions: {', '.join(said.split()) or 'none'}"
 
 
-def _said(*command: str) -> str:
+def _command_output(*command: str) -> str:
     """What the command printed, or that it failed and why."""
     told = " ".join(command)
     try:

@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     path = Path(args.file)
     if args.file != "-" and _is_ours(path):
         return _ours(path, args.json)
-    found = _read(args.file)
+    found = _read_source(args.file)
     if not found.jobs:
         raise UsageError(_nothing(args.file, found))
     explanations = _explained(found, args.cores)
@@ -84,22 +84,22 @@ def _ours(path: Path, as_json: bool) -> int:
     return 0
 
 
-def _read(name: str) -> Reading:
-    from hpcncf_analysis.explain.explain import of_files, of_text
-    from hpcncf_analysis.explain.parsers import of_name
+def _read_source(name: str) -> Reading:
+    from hpcncf_analysis.explain.explain import read_log_folder, read_text
+    from hpcncf_analysis.explain.parsers import job_id_from_name
 
     if name == "-":
-        return of_text(sys.stdin.buffer.read(MOST_BYTES).decode(errors="replace"))
+        return read_text(sys.stdin.buffer.read(MOST_BYTES).decode(errors="replace"))
     path = Path(name)
     if not _is_there(path):
-        if (found := of_text(name)).jobs:
+        if (found := read_text(name)).jobs:
             return found  # the text itself, in quotes
         raise UsageError(f"{name[:80]}: no such file or folder; - reads standard input")
     if path.is_dir():
-        return of_files({each.name: _tail(each) for each in _logs(path)})
+        return read_log_folder({each.name: _tail(each) for each in _logs(path)})
     text = _tail(path, MOST_BYTES) if path.is_file() else _stream(path)
-    found = of_text(text)
-    return found if found.jobs or not of_name(path.name) else of_files({name: text})
+    found = read_text(text)
+    return found if found.jobs or not job_id_from_name(path.name) else read_log_folder({name: text})
 
 
 def _logs(folder: Path) -> list[Path]:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from hpcncf.cli.output import ID, filled, printable, shown, width
+from hpcncf.cli.output import ID, filled, format_path, printable, width
 from hpcncf.paths import ResultPaths
-from hpcncf.state.decide import of_attempt, of_slurm, tail
+from hpcncf.state.decide import attempt_logs, slurm_logs, tail
 from hpcncf.state.status import RunState
 from hpcncf.submit.retry import ran_out_of
 
@@ -57,12 +57,12 @@ def grouped(states: Sequence[RunState]) -> list[Failure]:
     groups: dict[tuple[str, str], list[RunState]] = {}
     for state in states:
         if state.state in FAILED and not state.run.retired:
-            groups.setdefault((state.state, _alike(state.reason)), []).append(state)
+            groups.setdefault((state.state, _normalize_reason(state.reason)), []).append(state)
     found = [Failure(runs, _error(runs[0])) for runs in groups.values()]
     return sorted(found, key=lambda failure: -len(failure.runs))
 
 
-def _alike(reason: str) -> str:
+def _normalize_reason(reason: str) -> str:
     """Without what tells one job, rank, process or node from another."""
     plain = re.sub(r"(Slurm job |rank |task |process |port |pid )[\d_]+", r"\1N", reason)
     return re.sub(r"(task N on )[^\s:]+", r"\1N", plain)
@@ -83,20 +83,20 @@ def _lines(paths: ResultPaths, failure: Failure) -> Iterator[str]:
     word = first.state.replace("_", " ")
     yield filled(f"{number} run{'s' * (number != 1)} {word}: {first.reason}")
     log = log_of(paths, first)
-    yield from _told(failure, log)
+    yield from _failure_lines(failure, log)
     ids = [state.run.id[:ID] for state in failure.runs]
     more = f" and {number - NAMED} more" if number > NAMED else ""
     yield filled(f"  runs {', '.join(ids[:NAMED])}{more}")
     if log:
-        yield f"  log of {ids[0]}: {shown(log)}"
+        yield f"  log of {ids[0]}: {format_path(log)}"
     if key := ran_out_of(first) if first.job else None:
         had = getattr(first.run.resources, key)
         unit = {"mem_gb": "GB", "timeout_min": "min"}[key]
-        way = f"hpcncf retry {shown(paths.folder)} --escalate"
+        way = f"hpcncf retry {format_path(paths.folder)} --escalate"
         yield filled(f"  had {had:g} {unit}; again with twice that: {way}")
 
 
-def _told(failure: Failure, log: Path | None) -> Iterator[str]:
+def _failure_lines(failure: Failure, log: Path | None) -> Iterator[str]:
     """What the reason leaves out: of our own message all, of a traceback or a log the end."""
     if failure.unsaid is not None and not failure.traceback:
         yield from (filled(printable(line), INDENT) for line in failure.unsaid)
@@ -113,9 +113,9 @@ def log_of(paths: ResultPaths, state: RunState) -> Path | None:
         by = state.job.id if state.job else None
         job_id = state.ranks[0].slurm_job_id if state.ranks else by
         attempt = paths.run(state.run.id).attempt(state.attempt)
-        files = of_attempt(paths, attempt, job_id, rank)
+        files = attempt_logs(paths, attempt, job_id, rank)
     elif state.job is not None:
-        files = of_slurm(paths, state.job.id, rank)
+        files = slurm_logs(paths, state.job.id, rank)
     told = [file for file in files if file.stat().st_size]
     return min(told, key=lambda file: file.suffix != ".err", default=None)
 

@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     from hpcncf.cli import lookup
 
     paths, _, found = lookup.run(args.run_id, args.results)
-    attempt, files = _chosen(paths, found.id, args.attempt, args.rank)
+    attempt, files = _select_attempt(paths, found.id, args.attempt, args.rank)
     if args.json:
         named = [str(file) for file in files]
         told = {"run": found.id, "attempt": attempt, "rank": args.rank, "files": named}
@@ -59,27 +59,27 @@ def _in_one_log(paths: ResultPaths, run_id: str, files: list[Path]) -> int:
     return len(job.runs) if job and shared and len(job.runs) > 1 else 0
 
 
-def _chosen(
+def _select_attempt(
     paths: ResultPaths, run_id: str, number: int | None, rank: int
 ) -> tuple[int | None, list[Path]]:
     """The attempt and its files; no attempt where the last Slurm job took none (yet)."""
-    if number is None and (left := _of_no_attempt(paths, run_id, rank)):
+    if number is None and (left := _files_without_attempt(paths, run_id, rank)):
         return None, left
     attempt = _attempt(paths, run_id, number)
     return attempt.number, _files(paths, attempt, rank)
 
 
-def _of_no_attempt(paths: ResultPaths, run_id: str, rank: int) -> list[Path]:
+def _files_without_attempt(paths: ResultPaths, run_id: str, rank: int) -> list[Path]:
     """Why it failed that early (a broken `setup`, no hpcncf on the node) stands nowhere else."""
     from hpcncf.records.submissions import read_submissions
-    from hpcncf.state.decide import of_slurm
+    from hpcncf.state.decide import slurm_logs
 
     last = read_submissions(paths).last(run_id)
     job = last.job_of(run_id) if last and last.cluster == "slurm" else None
     attempts = paths.run(run_id).attempts()
     if job is None or any(_slurm_job_id(attempt) == job.id for attempt in attempts):
         return []
-    return of_slurm(paths, job.id, rank)
+    return slurm_logs(paths, job.id, rank)
 
 
 def _slurm_job_id(attempt: AttemptPaths) -> str | None:
@@ -118,9 +118,9 @@ def _waits(paths: ResultPaths, run_id: str) -> str:
 def _files(paths: ResultPaths, attempt: AttemptPaths, rank: int) -> list[Path]:
     """The local launcher's log, or submitit's two of a Slurm task."""
     from hpcncf.errors import UsageError
-    from hpcncf.state.decide import of_attempt
+    from hpcncf.state.decide import attempt_logs
 
-    files = of_attempt(paths, attempt, _slurm_job_id(attempt), rank)
+    files = attempt_logs(paths, attempt, _slurm_job_id(attempt), rank)
     if files:
         return files
     ranks = ", ".join(sorted(path.stem for path in attempt.folder.glob("rank-*.log")))

@@ -94,6 +94,6 @@ def counts(states: Sequence[RunState]) -> str:
     return f"{len(active)} run{'s' * (len(active) != 1)}: {', '.join(parts)}"
 
 
-def shown(path: Path) -> str:
+def format_path(path: Path) -> str:
     """The path as the user would type it here."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

@@ -41,10 +41,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def warn(job: JobSpec) -> None:
-    from hpcncf.job.plan import idle_excludes, problem, told
+    from hpcncf.job.plan import describe_fallback, idle_excludes, problem
 
     reason = problem(job)
-    for line in [*idle_excludes(job), *([told(reason)] if reason else [])]:
+    for line in [*idle_excludes(job), *([describe_fallback(reason)] if reason else [])]:
         print(f"hpcncf: {line}", file=sys.stderr)
 
 
@@ -101,7 +101,7 @@ def _arrays_plan(job: JobSpec, plan: Plan) -> list[dict[str, Any]]:
 
 
 def _plain(job: JobSpec, plan: Plan, paths: ResultPaths) -> dict[str, Any]:
-    from hpcncf.cli.progress import of
+    from hpcncf.cli.progress import find_refusals
     from hpcncf.job.plan import core_hours
 
     return {
@@ -110,7 +110,7 @@ def _plain(job: JobSpec, plan: Plan, paths: ResultPaths) -> dict[str, Any]:
         "arrays": _arrays_plan(job, plan),
         "core_hours_at_most": core_hours(plan.active()),
         "complete": [run.id for run in _complete(plan, paths)],
-        "refused": of(job, plan.active()),
+        "refused": find_refusals(job, plan.active()),
         "data_missing": _unprepared(plan),
     }
 
@@ -132,8 +132,8 @@ def _unprepared(plan: Plan) -> list[str]:
 
 
 def _show(job: JobSpec, plan: Plan, paths: ResultPaths) -> None:
-    from hpcncf.cli.output import ID, filled, shown, table_layout, varies
-    from hpcncf.cli.progress import lines_refusals, of
+    from hpcncf.cli.output import ID, filled, format_path, table_layout, varies
+    from hpcncf.cli.progress import find_refusals, lines_refusals
     from hpcncf.job.plan import core_hours
 
     runs, arrays = plan.active(), _arrays_plan(job, plan)  # a site that is wrong is told before all
@@ -143,7 +143,7 @@ def _show(job: JobSpec, plan: Plan, paths: ResultPaths) -> None:
     if done:
         known = {run.id for run in done}
         left = core_hours([run for run in runs if run.id not in known])
-        where = shown(paths.folder)
+        where = format_path(paths.folder)
         print(f"complete in {where}: {len(done)}; left: at most {left:.2f} core-hours")
     print()
     rows = [[run.id[:ID], varies(run), _resources(run)] for run in runs]
@@ -158,7 +158,7 @@ def _show(job: JobSpec, plan: Plan, paths: ResultPaths) -> None:
             if key != "slurm_setup":
                 print(f"  {key}: {value}")
         print(f"  launcher: {LAUNCHERS[array['launcher']]}")
-    for line in lines_refusals(of(job, runs)):
+    for line in lines_refusals(find_refusals(job, runs)):
         print(f"\n{filled(line)}")
     print("\n--sbatch prints the whole scripts")
     for command in _unprepared(plan):

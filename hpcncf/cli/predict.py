@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
     found = collect.collect(ResultPaths(args.results or Path("results") / job.name))
     _warn(found.runs)
     if args.held_out:
-        return _held_out(args, found.runs)
+        return _print_held_out(args, found.runs)
     if args.simulate:
         return _simulate(args, found.runs, _settings(plan))
     return _predict(args, found.runs, _settings(plan))
@@ -152,12 +152,12 @@ def _submit(args: argparse.Namespace) -> str:
     return shlex.join(["hpcncf", "submit", str(args.job), *settings])
 
 
-def _held_out(args: argparse.Namespace, runs: list[Any]) -> int:
+def _print_held_out(args: argparse.Namespace, runs: list[Any]) -> int:
     from hpcncf_analysis.configurations import completed
     from hpcncf_analysis.predict.model import measured
-    from hpcncf_analysis.predict.predict import errors, held_out_held_out
+    from hpcncf_analysis.predict.predict import errors, predict_held_out
 
-    told, refused = held_out_held_out(measured(completed(runs)))
+    told, refused = predict_held_out(measured(completed(runs)))
     if args.json:
         plain = [_plain_error(each) for each in told]
         print(json.dumps({"held_out": plain, "refused": [one.reason for one in refused]}, indent=2))

@@ -16,7 +16,7 @@ from hpcncf.job.spec import JobSpec
 from hpcncf.records.code_version import ELSEWHERE
 from hpcncf.records.schema import Progress
 from hpcncf.slurm import query
-from hpcncf.state.decide import NOT_SENT, whole
+from hpcncf.state.decide import NOT_SENT, has_all_ranks
 from hpcncf.state.status import RunState
 from hpcncf.submit import submit
 
@@ -70,7 +70,7 @@ def when(text: str) -> str:
     return f"at {moment:%H:%M}" if today else f"on {moment:%b %-d at %H:%M}"
 
 
-def of(job: JobSpec, runs: Sequence[Run]) -> dict[str, str]:
+def find_refusals(job: JobSpec, runs: Sequence[Run]) -> dict[str, str]:
     """Run id -> why, as far as Slurm tells; empty on a machine without it."""
     limits = submit.limits_of(job, submit.choose_cluster("auto"))
     return submit.left_out(list(runs), "slurm", limits)
@@ -83,7 +83,7 @@ def doubts(runs: Sequence[Run]) -> list[str]:
 
 def lines_refusals(refused: dict[str, str]) -> list[str]:
     """As `submit` says it, a line for each reason."""
-    return [f"left out: {line}" for line in submit.told(refused)]
+    return [f"left out: {line}" for line in submit.describe_refusals(refused)]
 
 
 NAMED: Final = 3
@@ -107,7 +107,7 @@ def plain_progress(state: RunState) -> dict[str, Any]:
         "slurm": _slurm(state),
         "node": state.node or None,
         "progress": state.progress.model_dump(mode="json") if state.progress else None,
-        **figures(state),
+        **run_figures(state),
         "stale": state.stale,
         "problems": state.problems,
     }
@@ -133,10 +133,10 @@ def _slurm(state: RunState) -> dict[str, Any] | None:
     }
 
 
-def figures(state: RunState) -> dict[str, float | None]:
+def run_figures(state: RunState) -> dict[str, float | None]:
     """Of the whole run once every rank left a record, else of what runs so far."""
     source: dict[str, Any] = {}
-    if whole(state.ranks) and state.state not in ("pending", "running"):
+    if has_all_ranks(state.ranks) and state.state not in ("pending", "running"):
         source = settle(state.run, state.ranks, None)
     elif state.state == "running":
         source = {"elapsed_s": _at_work_s(state)}
@@ -155,7 +155,7 @@ def _at_work_s(state: RunState) -> float | None:
 
 def sentence(state: RunState) -> str:
     """`node1, 3 min, training, epoch 2/3, 51,234 instances/s, CPU 98 %`, or why there is none."""
-    told = figures(state)
+    told = run_figures(state)
     parts = [state.node, _lasted(told), _epoch(state)] if state.state == "running" else []
     if told["instances_per_s"] is not None:
         parts.append(f"{told['instances_per_s']:,.0f} instances/s")
@@ -180,7 +180,7 @@ def _too_few_cores(state: RunState) -> str:
 
 def _cores(state: RunState) -> tuple[float | None, float | None]:
     """Usable and allocated."""
-    if whole(state.ranks):
+    if has_all_ranks(state.ranks):
         return usable(state.ranks), sum(rank.cores.allocated for rank in state.ranks)
     if state.state != "running" or state.progress is None:
         return None, None

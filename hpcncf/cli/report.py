@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
         diagnoses[run.id] = diagnose(ranks, nodes)
 
     paths, found = collect.gather(args.results, judge)
-    collect.say_skipped(found)
+    collect.print_skipped(found)
     with writing(paths.report):
         written = write(found, paths, args.quality, diagnoses)
     print(collect.summary(found))
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     for sentence in written.told:
         print(f"{sentence}\n")
     print(f"report: {written.html}")
-    _say_advised(written.advised)
+    _print_advice(written.advised)
     if args.open:
         import webbrowser
 
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     return collect.exit_code(found)
 
 
-def _say_advised(advised: Sequence[Written]) -> None:
+def _print_advice(advised: Sequence[Written]) -> None:
     if not advised:
         return
     first, *others = advised

@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from hpcncf.cli.submit import tell
+    from hpcncf.cli.submit import report_submission
     from hpcncf.paths import ResultPaths
     from hpcncf.submit import submit as amend
     from hpcncf.submit import submit as launch
@@ -64,7 +64,9 @@ def run(args: argparse.Namespace) -> int:
         without=alone,
     )
     where = ["--cluster", args.cluster] * (args.cluster is not None)
-    return tell(args, paths, launched, cluster, ["hpcncf", "retry", str(args.results), *where])
+    return report_submission(
+        args, paths, launched, cluster, ["hpcncf", "retry", str(args.results), *where]
+    )
 
 
 def _escalate(paths: ResultPaths, job: JobSpec, limits: Limits | None) -> tuple[Plan, set[str]]:
@@ -73,11 +75,11 @@ def _escalate(paths: ResultPaths, job: JobSpec, limits: Limits | None) -> tuple[
 
     plan, changes = retry.escalate(paths, job, limits.refusal if limits else lambda _: None)
     for change, runs in changes.items():
-        print(f"hpcncf: {_told(change, len(runs))}", file=sys.stderr)
+        print(f"hpcncf: {_describe_change(change, len(runs))}", file=sys.stderr)
     return plan, {run for change, runs in changes.items() if change.why_not for run in runs}
 
 
-def _told(change: Change, number: int) -> str:
+def _describe_change(change: Change, number: int) -> str:
     runs = f"{number} run{'s' * (number != 1)}"
     out_of, unit = {"mem_gb": ("memory", "GB"), "timeout_min": ("time", "min")}[change.key]
     had = f"{runs} out of {out_of} with {change.before:g} {unit}"

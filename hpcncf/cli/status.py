@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
     if not folders:
         print("no results in ./results: `hpcncf submit JOB.yaml` makes some")
     for folder in folders:
-        print(_told_status(folder, *_states(folder, job_states), args))
+        print(_describe_job(folder, *_states(folder, job_states), args))
     return 0
 
 
@@ -90,7 +90,7 @@ def _watch(args: argparse.Namespace, folders: Sequence[Path]) -> int:
         pages, counted, under_way = list[str](), list[str](), False
         for folder in folders:
             job, states = _states(folder, asks[folder])
-            pages.append(_told_status(folder, job, states, args))
+            pages.append(_describe_job(folder, job, states, args))
             counted.append(f"{job}: {_counts(states)}")
             under_way |= any(state.state in UNDER_WAY for state in states)
         if terminal:
@@ -136,7 +136,7 @@ def _states(folder: Path, ask: Ask) -> tuple[str, list[RunState]]:
     return plan.job, status.states(paths, plan, ask)
 
 
-def _told_status(
+def _describe_job(
     folder: Path, job: str, states: Sequence[RunState], args: argparse.Namespace
 ) -> str:
     from hpcncf.cli.failures import page

@@ -159,7 +159,7 @@ def run(args: argparse.Namespace) -> int:
     ):
         print(f"hpcncf: {doubt}", file=sys.stderr)
     launched = submit(paths, job, plan, cluster, args.again, limits, args.force, args.report)
-    return tell(args, paths, launched, cluster, _same(args))
+    return report_submission(args, paths, launched, cluster, _same(args))
 
 
 def _same(args: argparse.Namespace) -> list[str]:
@@ -188,7 +188,7 @@ def _check_node(
     )
 
 
-def tell(
+def report_submission(
     args: argparse.Namespace,
     paths: ResultPaths,
     launched: Launched,
@@ -203,7 +203,7 @@ def tell(
     from hpcncf.submit import submit as launch
     from hpcncf.submit.final_report import report
 
-    for line in launch.told(launched.refused):
+    for line in launch.describe_refusals(launched.refused):
         print(f"hpcncf: left out: {line}", file=sys.stderr)
     for line in launched.notes:
         print(f"hpcncf: {line}", file=sys.stderr)
@@ -232,9 +232,9 @@ def tell(
 
 
 def _sentences(paths: ResultPaths, launched: Launched, cluster: Cluster) -> str:
-    from hpcncf.cli.output import shown
+    from hpcncf.cli.output import format_path
 
-    there = shown(paths.folder)
+    there = format_path(paths.folder)
     where = {"local": "to this machine", "slurm": "to Slurm", "debug": "in this process"}[cluster]
     number = len(launched.runs)
     lines = [f"{number} run{'s' * (number != 1)} submitted {where}; results in {there}"]

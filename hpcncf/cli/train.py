@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from hpcncf.cli.output import shown
+    from hpcncf.cli.output import format_path
     from hpcncf.records.schema import RankRecord, read_records
     from hpcncf.worker.environment import place
     from hpcncf.worker.rank import from_arguments
@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
     attempts = paths.attempts()
     if code == 0 and attempts and place().rank == 0:
         print(summary(read_records(attempts[-1].rank(0), RankRecord)))
-        print(f"look with: hpcncf report {shown(paths.folder.parent.parent)}")
+        print(f"look with: hpcncf report {format_path(paths.folder.parent.parent)}")
     return code
 
 

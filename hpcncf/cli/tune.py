@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from hpcncf.cli.output import shown
+from hpcncf.cli.output import format_path
 from hpcncf.cli.plan import job_arguments, warn
 from hpcncf.cli.predict import positive
 
@@ -29,7 +29,9 @@ def sentences(tuning: Going, now: Now, found: Outcome | None) -> str:
         reasons = [f"  {trial.reason}" for trial in now.trials if trial.reason]
         return "\n".join([f"{now.step.why} ({_spent(tuning, now)})", *dict.fromkeys(reasons)])
     lines = [_best(tuning, found), *_beside(found), *_short(tuning, now, found)]
-    return "\n".join([*lines, _spent(tuning, now), *_whole_grid(found, now), *_next(tuning, found)])
+    return "\n".join(
+        [*lines, _spent(tuning, now), *_describe_whole_grid(found, now), *_next(tuning, found)]
+    )
 
 
 def _best(tuning: Going, found: Outcome) -> str:
@@ -112,7 +114,7 @@ def _gpus(tuning: Going) -> str:
     return f"; an hour of a GPU counts as {tuning.gpu_hour:g} core-hours"
 
 
-def _whole_grid(found: Outcome, now: Now) -> list[str]:
+def _describe_whole_grid(found: Outcome, now: Now) -> list[str]:
     if not found.grid_core_h:
         return []
     share = now.spent_core_h / found.grid_core_h
@@ -123,10 +125,10 @@ def _whole_grid(found: Outcome, now: Now) -> list[str]:
 
 
 def _next(tuning: Going, found: Outcome) -> list[str]:
-    there = shown(tuning.paths.folder)
+    there = format_path(tuning.paths.folder)
     told = [f"every run of it: hpcncf report {there}"]
     if found.advice:
-        file = shown(tuning.paths.best)
+        file = format_path(tuning.paths.best)
         told = [f"go on with: hpcncf submit {file}", *told]
     return told
 
@@ -185,17 +187,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from hpcncf.tune import outcome
-    from hpcncf.tune.trial import look, send
+    from hpcncf.tune.trial import read_state, send
 
     tuning = _going(args)
-    told = _tell(args)
+    told = _printer(args)
     for line in tuning.grid.left_out:
         print(f"hpcncf: left out: {line}", file=sys.stderr)
     in_vain = 0
     while True:
-        now = look(tuning)
+        now = read_state(tuning)
         if now.step.kind == "done":
-            return _end(args, tuning, now, outcome.of(tuning, now))
+            return _end(args, tuning, now, outcome.find_outcome(tuning, now))
         if now.step.kind == "send":
             told(_sending(tuning, now))
             launched = send(tuning, now)
@@ -224,7 +226,7 @@ def _going(args: argparse.Namespace) -> Going:
     return Going(paths, grid, args.objective, args.budget, cluster, limits)
 
 
-def _tell(args: argparse.Namespace) -> Any:
+def _printer(args: argparse.Namespace) -> Any:
     """Sentences on the way: beside the JSON, which is to be alone on the standard output."""
     return lambda text: print(text, file=sys.stderr if args.json else sys.stdout, flush=True)
 
@@ -245,9 +247,9 @@ def _under_way(now: Now) -> str:
 
 
 def _complain(launched: Launched) -> None:
-    from hpcncf.submit.submit import told
+    from hpcncf.submit.submit import describe_refusals
 
-    for line in [*told(launched.refused), *launched.notes]:
+    for line in [*describe_refusals(launched.refused), *launched.notes]:
         print(f"hpcncf: {line}", file=sys.stderr)
 
 
@@ -272,12 +274,12 @@ def _stuck(args: argparse.Namespace, tuning: Going, now: Now) -> int:
 
 
 def _later(args: argparse.Namespace, tuning: Going, now: Now) -> int:
-    from hpcncf.cli.output import shown
+    from hpcncf.cli.output import format_path
 
     if args.json:
         print(json.dumps(_plain(tuning, now, None), indent=2))
         return 3
-    there = shown(tuning.paths.folder)
+    there = format_path(tuning.paths.folder)
     print(f"look with: hpcncf status {there}\nwhen they have ended, go on: {_same(args)}")
     return 3
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from hpcncf.cli.output import ID, counts, shown, varies, width
+from hpcncf.cli.output import ID, counts, format_path, varies, width
 from hpcncf.cli.progress import sentence, table_progress
 from hpcncf.job.plan import Plan
 from hpcncf.paths import ResultPaths
@@ -39,7 +39,7 @@ def wait(
     try:
         states = watch.to_the_end()
     except KeyboardInterrupt:
-        there = shown(paths.folder)
+        there = format_path(paths.folder)
         print(f"\nthe runs go on; to end them: hpcncf cancel --all {there}", file=sys.stderr)
         raise
     if not quiet:

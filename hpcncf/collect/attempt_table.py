@@ -15,7 +15,7 @@ from hpcncf.collect.training_columns import Row, ratio
 from hpcncf.job.plan import Run
 from hpcncf.records.schema import NodeRecord, Progress, RankRecord
 from hpcncf.slurm.accounting import Account, at, disagreements
-from hpcncf.state.decide import Attempt, whole
+from hpcncf.state.decide import Attempt, has_all_ranks
 
 SLURM: Final = (*(f"slurm_{name}" for name in Account.FIGURES), "slurm_agrees", "slurm_differs")
 ATTEMPT: Final = (
@@ -49,10 +49,10 @@ TOTALS: Final = (
 
 def killed(attempt: Attempt) -> bool:
     """Whether the last signs of life are all that tells of it."""
-    return not whole(attempt.ranks) and not attempt.alive
+    return not has_all_ranks(attempt.ranks) and not attempt.alive
 
 
-def of_attempt(
+def attempt_row(
     run: Run, attempt: Attempt, slurm: Account | None, nodes: Sequence[NodeRecord] = ()
 ) -> Row:
     """One attempt: from its ranks' records, else from the last progress before it was killed, and
@@ -63,11 +63,11 @@ def of_attempt(
     if claim is not None:
         row |= {"launched_by": claim.launched_by, "slurm_job_id": claim.slurm_job_id}
         row |= {"node": claim.node, "started_at": claim.claimed_at}
-    if whole(attempt.ranks):
-        row |= _of_records(attempt.ranks)
+    if has_all_ranks(attempt.ranks):
+        row |= _record_columns(attempt.ranks)
     elif attempt.progress is not None and killed(attempt):
-        row |= _of_progress(run, attempt.progress, nodes)
-    return row | _of_slurm(run, attempt, slurm) if slurm else row
+        row |= _progress_columns(run, attempt.progress, nodes)
+    return row | _slurm_columns(run, attempt, slurm) if slurm else row
 
 
 def step_of(attempt: Attempt, slurm: Mapping[str, Sequence[Account]]) -> Account | None:
@@ -79,11 +79,11 @@ def step_of(attempt: Attempt, slurm: Mapping[str, Sequence[Account]]) -> Account
     return at(slurm.get(claim.slurm_job_id, ()), began)
 
 
-def _of_slurm(run: Run, attempt: Attempt, slurm: Account) -> Row:
+def _slurm_columns(run: Run, attempt: Attempt, slurm: Account) -> Row:
     told: Row = {f"slurm_{name}": value for name, value in slurm.figures().items()}
     # Where several runs share a step, its figures are those of all of them.
     shape = run.resources
-    alone = shape.runs_per_task == 1 and not shape.packed and whole(attempt.ranks)
+    alone = shape.runs_per_task == 1 and not shape.packed and has_all_ranks(attempt.ranks)
     differ = disagreements(attempt.ranks, slurm) if alone else None
     if differ is None:
         return told
@@ -95,12 +95,12 @@ def _outcome(attempt: Attempt) -> str:
     if not attempt.ranks:
         return "running" if attempt.alive else "lost"
     said = [record.outcome for record in attempt.ranks]
-    if not whole(attempt.ranks):
+    if not has_all_ranks(attempt.ranks):
         return "running" if attempt.alive else "lost"
     return next((word for word in ("failed", "stopped") if word in said), "completed")
 
 
-def _of_records(ranks: Sequence[RankRecord]) -> Row:
+def _record_columns(ranks: Sequence[RankRecord]) -> Row:
     first = ranks[0]
     failed = next((record for record in ranks if record.error), None)
     told = failed.error if failed else None
@@ -118,7 +118,7 @@ def _of_records(ranks: Sequence[RankRecord]) -> Row:
     }
 
 
-def _of_progress(run: Run, progress: Progress, nodes: Sequence[NodeRecord]) -> Row:
+def _progress_columns(run: Run, progress: Progress, nodes: Sequence[NodeRecord]) -> Row:
     """An estimate: the last seconds before the kill are missing, and so is what nobody measured."""
     cores = run.resources.cores
     cpu_s = None

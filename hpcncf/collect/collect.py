@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 from hpcncf.collect.attempt_table import (
     ATTEMPT,
     TOTALS,
+    attempt_row,
     killed,
-    of_attempt,
     silent,
     step_of,
     totals,
@@ -44,7 +44,7 @@ from hpcncf.records.schema import (
 )
 from hpcncf.slurm.accounting import Account, accounts
 from hpcncf.state import status
-from hpcncf.state.decide import Attempt, claim, read_attempts, whole
+from hpcncf.state.decide import Attempt, claim, has_all_ranks, read_attempts
 from hpcncf.state.status import RunState
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ COLUMNS: Final[dict[str, list[str]]] = {
 }
 
 
-def of_run(
+def run_row(
     state: RunState,
     ranks: Sequence[RankRecord],
     nodes: Sequence[NodeRecord],
@@ -237,7 +237,7 @@ def reports(progress: Progress) -> list[str]:
     ]
 
 
-def of_rank(record: RankRecord) -> Row:
+def rank_row(record: RankRecord) -> Row:
     """One rank, its parts' fields prefixed: `cores_usable`, `cpu_user_s`, `memory_...`."""
     row = {name: getattr(record, name) for name in RANK}
     if record.error:
@@ -253,7 +253,7 @@ def of_rank(record: RankRecord) -> Row:
     return row | {"warnings": record.warnings}
 
 
-def of_epochs(ranks: Sequence[RankRecord]) -> Iterator[Row]:
+def epoch_rows(ranks: Sequence[RankRecord]) -> Iterator[Row]:
     """The first rank's epochs, with the slowest rank's times: that is when the epoch was over."""
     trained = [record.training for record in ranks if record.training]
     for epochs in zip(*(told.epochs for told in trained), strict=False):
@@ -266,7 +266,7 @@ def of_epochs(ranks: Sequence[RankRecord]) -> Iterator[Row]:
         yield {"run_id": ranks[0].run_id, "attempt": ranks[0].attempt} | row | slowest
 
 
-def of_cores(node: NodeRecord) -> Iterator[Row]:
+def core_rows(node: NodeRecord) -> Iterator[Row]:
     """One CPU's busy share, ours and others': mean over time, and its highest window."""
     for cpu, busy, ours in zip(node.cpus, node.busy, node.ours, strict=False):
         # No max(): of thousands of cores with hundreds of windows its call took half of `collect`.
@@ -340,10 +340,10 @@ class Collected:
         A command that `hpcncf run` started has told all once it ended, however: nothing sends it
         once more.
         """
-        return all(_told(row) for row in self.runs if not row["retired"])
+        return all(_has_figures(row) for row in self.runs if not row["retired"])
 
 
-def _told(row: Row) -> bool:
+def _has_figures(row: Row) -> bool:
     ended = row["by_hand"] and row["state"] not in ("running", "unknown")
     return ended or row["state"] == "completed"
 
@@ -364,7 +364,7 @@ def collect(paths: ResultPaths, seen: Seen | None = None) -> Collected:
     tried = {state.run.id: _tried(paths, state) for state in states}
     slurm = accounts(_slurm_jobs(tried), problems)
     for state in states:
-        made = _of_attempts(paths, state.run, tried[state.run.id], slurm)
+        made = _attempt_rows(paths, state.run, tried[state.run.id], slurm)
         ranks, nodes = _add(found, paths, state, known, made)
         if seen and ranks:
             seen(state.run, ranks, nodes)
@@ -394,13 +394,13 @@ def _slurm_jobs(tried: Mapping[str, Sequence[Attempt]]) -> list[str]:
     return [claim.slurm_job_id for claim in claims if claim and claim.slurm_job_id]
 
 
-def _of_attempts(
+def _attempt_rows(
     paths: ResultPaths,
     run: Run,
     tried: Sequence[Attempt],
     slurm: Mapping[str, Sequence[Account]],
 ) -> list[Row]:
-    return [of_attempt(run, one, step_of(one, slurm), _seen_of(paths, run, one)) for one in tried]
+    return [attempt_row(run, one, step_of(one, slurm), _seen_of(paths, run, one)) for one in tried]
 
 
 def _seen_of(paths: ResultPaths, run: Run, attempt: Attempt) -> list[NodeRecord]:
@@ -445,7 +445,7 @@ def _add(
     found: Collected, paths: ResultPaths, state: RunState, known: Datasets, tried: list[Row]
 ) -> tuple[list[RankRecord], list[NodeRecord]]:
     ranks, skipped = _own(state)
-    if skipped and state.state == "completed" and not whole(ranks):
+    if skipped and state.state == "completed" and not has_all_ranks(ranks):
         state = replace(state, state="unknown", reason="the records in its folder are not its own")
     skipped += state.problems
     nodes: list[NodeRecord] = []
@@ -454,11 +454,11 @@ def _add(
         nodes = _nodes(attempt.nodes(), state.run.id, skipped)
         skipped += _foreign(attempt.folder)
     found.skipped.extend(skipped)
-    found.runs.append(of_run(state, ranks, nodes, known.of(state.run), tried))
+    found.runs.append(run_row(state, ranks, nodes, known.of(state.run), tried))
     found.attempts.extend(tried)
-    found.ranks.extend(of_rank(record) for record in ranks)
-    found.epochs.extend(of_epochs(ranks))
-    found.cores.extend(row for node in nodes for row in of_cores(node))
+    found.ranks.extend(rank_row(record) for record in ranks)
+    found.epochs.extend(epoch_rows(ranks))
+    found.cores.extend(row for node in nodes for row in core_rows(node))
     return ranks, nodes
 
 

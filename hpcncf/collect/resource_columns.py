@@ -21,7 +21,7 @@ from hpcncf.collect.training_columns import (
 )
 from hpcncf.job.plan import Run
 from hpcncf.records.schema import Gpu, NodeRecord, RankRecord, Reported
-from hpcncf.state.decide import whole
+from hpcncf.state.decide import has_all_ranks
 
 # These mean what they mean for our own training, and stand in the same columns.
 KNOWN: Final = ("instances_per_s", "loss", "hr10", "ndcg10", "startup_s", "evaluation_s")
@@ -97,7 +97,7 @@ def columns_waits(ranks: Sequence[RankRecord]) -> Row:
     """All of WAITS; each None where a rank does not tell it, as records of older versions."""
 
     def told(value: Callable[[RankRecord], float | None]) -> list[float] | None:
-        return whole_waits(value(record) for record in ranks)
+        return all_or_none(value(record) for record in ranks)
 
     return {
         "runnable_mean": _sum(told(lambda r: r.cpu.runnable_mean)),
@@ -112,7 +112,7 @@ def columns_waits(ranks: Sequence[RankRecord]) -> Row:
     }
 
 
-def whole_waits(values: Iterable[float | None]) -> list[float] | None:
+def all_or_none(values: Iterable[float | None]) -> list[float] | None:
     """None unless every one is known."""
     found = list(values)
     known = [value for value in found if value is not None]
@@ -201,7 +201,7 @@ def columns_gpus(
         return row
     energy_j = _energy_j(seen)
     watched_s = sum(sum(node.length_s) * len(node.gpus or []) for node in nodes)
-    throttled = {reason: mean(nodes, _held_down_by(reason)) for reason in seen[0].throttled}
+    throttled = {reason: mean(nodes, _throttle_reason(reason)) for reason in seen[0].throttled}
     known = {reason: share for reason, share in throttled.items() if share is not None}
     most = max(known, key=lambda reason: known[reason], default=None)
     return row | {
@@ -222,7 +222,7 @@ def columns_gpus(
     }
 
 
-def _held_down_by(reason: str) -> Series:
+def _throttle_reason(reason: str) -> Series:
     return lambda gpu: gpu.throttled[reason]
 
 
@@ -313,7 +313,7 @@ def settle(
 
     `epoch_instances` is a full epoch's, positives and negatives, where the data is known.
     """
-    if not whole(ranks):
+    if not has_all_ranks(ranks):
         nothing: Row = dict.fromkeys((*MEASURED, *TRAINED))
         nothing |= {"cores_allocated": None if run.by_hand else run.resources.cores}
         return nothing | columns(run, ranks)
@@ -404,7 +404,7 @@ def memory_peak(ranks: Sequence[RankRecord]) -> float:
 def warnings(ranks: Sequence[RankRecord], figures: Row) -> list[str]:
     """What makes the run's figures worth less: the ranks' own warnings, and what they show."""
     said = [warning for record in ranks for warning in record.warnings]
-    if whole(ranks):
+    if has_all_ranks(ranks):
         said += [text for holds, text in _findings(ranks, figures) if holds]
         said += unsteady(figures)
     return list(dict.fromkeys(said))

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from hpcncf.errors import nearest, shown
+from hpcncf.errors import abbreviate, nearest
 from hpcncf.job.settings import Settings
 
 PLACEHOLDER: Final = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
@@ -21,8 +21,8 @@ def names(text: str) -> list[str]:
     found = [match for match in PLACEHOLDER.finditer(text) if match.group() not in ("{{", "}}")]
     if any(match.group(1) is None for match in found):
         raise ValueError(
-            f"workload: a brace without its partner in {shown(text)}; a placeholder is written "
-            "{name}, a brace itself {{ or }}"
+            f"workload: unmatched brace in {abbreviate(text)}. Write a placeholder as {{name}}, "
+            "a literal brace as {{ or }}."
         )
     return list(dict.fromkeys(match.group(1) for match in found))
 
@@ -80,14 +80,14 @@ def _passable(text: str) -> str:
     return text
 
 
-def _word(value: Any) -> Any:
+def _as_word(value: Any) -> Any:
     """YAML takes `--epochs, 3` for a number, which is a word all the same."""
     if isinstance(value, dict):
         raise ValueError('expected a word; in YAML one with braces needs quotes: "{lr}"')
     return text(value) if isinstance(value, bool | int | float) else value
 
 
-def _words(value: Any) -> Any:
+def _as_words(value: Any) -> Any:
     if isinstance(value, str):
         raise ValueError(
             "expected a list of words, as [python, train.py]; a line for a shell is written "
@@ -117,7 +117,7 @@ def _not_reserved(name: str) -> str:
 
 
 Passable = Annotated[str, AfterValidator(_passable)]
-Word = Annotated[Passable, BeforeValidator(_word)]
+Word = Annotated[Passable, BeforeValidator(_as_word)]
 Line = Annotated[Passable, Field(min_length=1), AfterValidator(_one_line)]
 Scalar = Annotated[bool | int | float | Passable, BeforeValidator(_scalar)]
 ParameterName = Annotated[str, Field(pattern=f"^{PARAMETER}$"), AfterValidator(_not_reserved)]
@@ -127,7 +127,7 @@ Parameters = dict[ParameterName, Scalar]
 class Program(Settings):
     """A program of one's own, run as each rank of a run."""
 
-    command: Annotated[list[Word], BeforeValidator(_words)] | None = None
+    command: Annotated[list[Word], BeforeValidator(_as_words)] | None = None
     """The program and its arguments, a word each, with placeholders: `[python, train.py, --lr,
     "{lr}"]`. No shell reads them."""
     shell: Line | None = None

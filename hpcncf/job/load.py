@@ -11,12 +11,12 @@ from typing import Any, Final, TypeVar, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from hpcncf.errors import UsageError, nearest, shown
+from hpcncf.errors import UsageError, abbreviate, nearest
 from hpcncf.job.command import Program
 from hpcncf.job.plan import Plan, expand, points_plan, problem, served
 from hpcncf.job.settings import place
 from hpcncf.job.spec import SECTIONS, Data, JobSpec, meant
-from hpcncf.ncf.data.manifest import key, read
+from hpcncf.ncf.data.manifest import key, read_manifest
 
 
 class Loader(yaml.SafeLoader):
@@ -39,7 +39,10 @@ class Loader(yaml.SafeLoader):
             key = self.construct_object(key_node, deep=True)
             if isinstance(key, list | dict):
                 raise yaml.constructor.ConstructorError(
-                    None, None, f"a key must be plain text, came {shown(key)}", key_node.start_mark
+                    None,
+                    None,
+                    f"a key must be plain text, came {abbreviate(key)}",
+                    key_node.start_mark,
                 )
             if key in seen:
                 raise yaml.constructor.ConstructorError(
@@ -59,7 +62,7 @@ def _scalar(convert: Callable[[str], Any]) -> Callable[[Loader, yaml.ScalarNode]
         except (ValueError, LookupError):
             kind = node.tag.rpartition(":")[2]
             raise yaml.constructor.ConstructorError(
-                None, None, f"not of type {kind}: {shown(text)}", node.start_mark
+                None, None, f"not of type {kind}: {abbreviate(text)}", node.start_mark
             ) from None
 
     return construct
@@ -233,12 +236,12 @@ def _source(
     dotted = ".".join(map(str, loc))
     whole = [setting for key, setting in given if f"{dotted}.".startswith(f"{key}.")]
     part = [setting for key, setting in given if not loc or key.startswith(f"{dotted}.")]
-    if whole or (part and not _says(own, loc)):
+    if whole or (part and not _contains(own, loc)):
         return f"-s {(whole or part)[-1]}"
     return _overridden(path, part)
 
 
-def _says(own: Any, loc: Sequence[int | str]) -> bool:
+def _contains(own: Any, loc: Sequence[int | str]) -> bool:
     for part in loc:
         if not isinstance(own, dict) or part not in own:
             return False
@@ -301,13 +304,13 @@ def _complaint(model: type[BaseModel], loc: list[int | str], problem: Mapping[st
     if not loc and problem["type"] == "value_error":  # of several keys, which it names itself
         return str(problem["msg"]).removeprefix("Value error, ")
     if problem["type"] == "string_pattern_mismatch":
-        message = _of_the_pattern(where, str(came))
+        message = _describe_pattern(where, str(came))
     else:
         message = str(problem["msg"]).removeprefix("Value error, ")
-    return f"{where or 'the file'}: {message}; came {shown(came)} ({type(came).__name__})"
+    return f"{where or 'the file'}: {message}; came {abbreviate(came)} ({type(came).__name__})"
 
 
-def _of_the_pattern(where: str, came: str) -> str:
+def _describe_pattern(where: str, came: str) -> str:
     """What is possible in words, for the name and the grid's keys."""
     if where == "name":
         return (
@@ -355,7 +358,7 @@ def _absolute(folder: Path, value: Any, key: str) -> Any:
     try:
         return str((folder / Path(value).expanduser()).resolve())
     except (ValueError, OSError, RuntimeError) as error:  # a NUL byte, a loop, ~nobody
-        raise UsageError(f"{key}: {shown(value)} is no path: {error}") from None
+        raise UsageError(f"{key}: {abbreviate(value)} is no path: {error}") from None
 
 
 def _with_absolute_data(job: JobSpec, folder: Path) -> JobSpec:
@@ -407,7 +410,7 @@ def plan(job: JobSpec, path: Path, overrides: Sequence[str] = ()) -> Plan:
 
 
 def _check_dataset(data: Data) -> None:
-    found = read(Path(data.path)).dataset
+    found = read_manifest(Path(data.path)).dataset
     if data.dataset not in (None, found):
         raise UsageError(
             f"data.dataset: expected {data.dataset!r}, but {data.path} was prepared from {found!r}"

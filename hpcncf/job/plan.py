@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import AfterValidator, ConfigDict, RootModel, ValidationError, model_validator
 
-from hpcncf.errors import UsageError, nearest, shown
+from hpcncf.errors import UsageError, abbreviate, nearest
 from hpcncf.job import command as programs
 from hpcncf.job.command import Parameters, Program, Workload, called, values
 from hpcncf.job.settings import Settings, place
@@ -23,7 +23,7 @@ from hpcncf.job.validate import conflicts, conflicts_conflicts, conflicts_footpr
 from hpcncf.ncf.engines.native.library import NotBuilt, load
 
 
-def of(
+def describe_computation(
     workload: Any,
     resources: Resources,
     data_key: str | None,
@@ -39,14 +39,14 @@ def of(
     return {
         "workload": workload,
         "data": data_key,
-        "resources": _of_resources(resources),
+        "resources": _describe_resources(resources),
         "model": model.model_dump(mode="json", exclude_defaults=True) if model else None,
-        "training": _of_training(training, resources) if training else None,
+        "training": _describe_training(training, resources) if training else None,
         "repeat": repeat,
     }
 
 
-def _of_resources(resources: Resources) -> dict[str, Any]:
+def _describe_resources(resources: Resources) -> dict[str, Any]:
     asked = {"nodes", "tasks_per_node", "cpus_per_task", "gpus_per_node"}
     # Runs that share a node or a GPU are slower: to measure that, they must be runs of their own.
     for setting in ("launcher", "runs_per_node", "runs_per_gpu", "ranks_per_gpu", "mps"):
@@ -55,17 +55,17 @@ def _of_resources(resources: Resources) -> dict[str, Any]:
     return resources.model_dump(mode="json", include=asked)
 
 
-def of_command(
+def describe_command(
     program: Program, parameters: Mapping[str, Any], resources: Resources, repeat: int
 ) -> dict[str, Any]:
     """The same of a command: its words with all values in them but the memory and the time."""
     open_ = {name: f"{{resources.{name}}}" for name in Resources.model_fields}
-    known = open_ | _of_resources(resources)
+    known = open_ | _describe_resources(resources)
     words = called(program, values(parameters, known, repeat))
-    return of({"command": words}, resources, None, None, None, repeat)
+    return describe_computation({"command": words}, resources, None, None, None, repeat)
 
 
-def _of_training(training: Training, resources: Resources) -> dict[str, Any]:
+def _describe_training(training: Training, resources: Resources) -> dict[str, Any]:
     """Two spellings of one computation are one run: `auto` is resolved, batch sizes are one."""
     plain = training.model_dump(
         mode="json",
@@ -95,7 +95,7 @@ MOST_RUNS: Final = 100_000
 def _names_a_folder(run_id: str) -> str:
     """A plan comes from a folder that others may write: its ids must not lead out of it."""
     if not re.fullmatch(r"[0-9A-Za-z_-]{1,64}", run_id):
-        raise ValueError(f"expected a run's id, came {shown(run_id)}")
+        raise ValueError(f"expected a run's id, came {abbreviate(run_id)}")
     return run_id
 
 
@@ -174,10 +174,10 @@ class Plan(Settings):
 def configuration(run: Run) -> str:
     """Names what repeats of one point have in common, as a run's id does for the run."""
     if isinstance(run.workload, Program) and not run.by_hand:
-        first = of_command(run.workload, run.parameters, run.resources, 0)
+        first = describe_command(run.workload, run.parameters, run.resources, 0)
     else:
         plain = _by_hand(run) if run.by_hand else run.workload
-        first = of(plain, run.resources, run.data_key, run.model, run.training, 0)
+        first = describe_computation(plain, run.resources, run.data_key, run.model, run.training, 0)
     return run_id(first)
 
 
@@ -215,7 +215,7 @@ def points_plan(job: JobSpec) -> list[dict[str, Any]]:
 def idle_excludes(job: JobSpec) -> list[str]:
     """What `exclude` names and the grid has nowhere. It is no error: `-s` narrows grids."""
     return [
-        f"exclude: leaves nothing out: {key}={_told(value)}, but the grid has {_there(job, key)}"
+        f"exclude: {key}={_format_value(value)} matches nothing; the grid has {_there(job, key)}"
         for combination in job.exclude
         for key, value in combination.items()
         if value not in job.grid.get(key, [])
@@ -225,7 +225,7 @@ def idle_excludes(job: JobSpec) -> list[str]:
 def _there(job: JobSpec, key: str) -> str:
     if key not in job.grid:
         return f"no {key}.{nearest(key, list(job.grid))}"
-    return f"{', '.join(map(_told, job.grid[key]))}"
+    return f"{', '.join(map(_format_value, job.grid[key]))}"
 
 
 def expand(job: JobSpec, data_keys: Mapping[str, str | None] | None = None) -> Plan:
@@ -241,7 +241,7 @@ def expand(job: JobSpec, data_keys: Mapping[str, str | None] | None = None) -> P
     for point in combinations:
         for repeat in range(job.repeats):
             run = _run(job, point, repeat, varied, data_keys or {})
-            _check_told_apart(runs.setdefault(run.id, run), run)
+            _check_distinct(runs.setdefault(run.id, run), run)
     if job.baseline is not None:
         base = _run(job, job.baseline, 0, varied, data_keys or {})
         runs = {run.id: run for run in _with_baseline(list(runs.values()), base)}
@@ -255,12 +255,12 @@ def _with_baseline(runs: list[Run], base: Run) -> list[Run]:
     marked = [run.model_copy(update={"baseline": configuration(run) == wanted}) for run in runs]
     if not any(run.baseline for run in marked):
         raise UsageError(
-            f"baseline: {_told(base.varied)} is none of the points of grid and points: add it there"
+            f"baseline: {_format_value(base.varied)} is no point of grid or points. Add it there."
         )
     return marked
 
 
-def _check_told_apart(first: Run, second: Run) -> None:
+def _check_distinct(first: Run, second: Run) -> None:
     if first.resources != second.resources:
         raise UsageError(
             "grid: memory and time limit do not tell runs apart: "
@@ -276,7 +276,7 @@ def _run(
     data_keys: Mapping[str, str | None],
 ) -> Run:
     plain = combination(job, point)
-    where = "".join(f" {key}={_told(value)}" for key, value in point.items()) or " the base"
+    where = "".join(f" {key}={_format_value(value)}" for key, value in point.items()) or " the base"
     told = {key: plain[key.split(".")[0]].get(key.split(".")[1]) for key in varied}
     if isinstance(job.workload, Program):
         return _command_run(job.workload, plain, repeat, told, where)
@@ -294,7 +294,9 @@ def _run(
         raise UsageError(f"grid point{where}: " + "; ".join(reasons))
     key = data_keys.get(data.path)
     return Run(
-        id=run_id(of(job.workload, resources, key or data.path, model, training, repeat)),
+        id=run_id(
+            describe_computation(job.workload, resources, key or data.path, model, training, repeat)
+        ),
         repeat=repeat,
         varied=told,
         workload=job.workload,
@@ -326,7 +328,7 @@ def _command_run(
     if problem:
         raise UsageError(f"grid point{where}: {problem}")
     return Run(
-        id=run_id(of_command(program, parameters, resources, repeat)),
+        id=run_id(describe_command(program, parameters, resources, repeat)),
         repeat=repeat,
         varied=told,
         workload=program,
@@ -340,8 +342,8 @@ def _command_run(
     )
 
 
-def _told(value: Any) -> str:
-    return value if isinstance(value, str) and len(value) < 100 else shown(value)
+def _format_value(value: Any) -> str:
+    return value if isinstance(value, str) and len(value) < 100 else abbreviate(value)
 
 
 def first_problem(error: ValidationError) -> str:
@@ -349,7 +351,9 @@ def first_problem(error: ValidationError) -> str:
     problem = error.errors()[0]
     where = ".".join(str(part) for part in [error.title.lower(), *place(problem["loc"])])
     message = problem["msg"].removeprefix("Value error, ")
-    return f"{where}: {message} (came: {shown(problem['input'])})" if problem["loc"] else message
+    return (
+        f"{where}: {message} (came: {abbreviate(problem['input'])})" if problem["loc"] else message
+    )
 
 
 def core_hours(runs: list[Run]) -> float:
@@ -389,10 +393,10 @@ def by_shape(runs: Sequence[Run]) -> list[list[Pack]]:
     shapes: dict[Resources, list[Run]] = defaultdict(list)
     for run in runs:
         shapes[run.resources].append(run)
-    return [_of_shape(alike) for alike in shapes.values()]
+    return [_packs_of_shape(alike) for alike in shapes.values()]
 
 
-def _of_shape(runs: Sequence[Run]) -> list[Pack]:
+def _packs_of_shape(runs: Sequence[Run]) -> list[Pack]:
     size = runs[0].resources.side_by_side
     if size == 1:
         return [[run] for run in runs]
@@ -424,7 +428,7 @@ def problem(job: JobSpec) -> str | None:
     return None
 
 
-def told(reason: str) -> str:
+def describe_fallback(reason: str) -> str:
     return (
         f"{reason}: engine rowwise serves, which gives the same results, slower; these runs are "
         "rowwise ones. Install g++ and hpcncf again for the native engine"

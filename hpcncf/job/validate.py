@@ -68,7 +68,7 @@ def gpus_of(slot: int, resources: Resources, visible: Sequence[str]) -> list[str
 
 def reasons(resources: Resources, training: Training) -> list[str]:
     """As of `conflicts.conflicts`."""
-    rules = (_of_graphs, _of_rowwise, _of_precision)
+    rules = (_conflicts_of_graphs, _conflicts_of_rowwise, _conflicts_of_precision)
     return [reason for each in rules for reason in each(resources, training)]
 
 
@@ -85,7 +85,7 @@ def shared(resources: Resources, training: Training) -> str | None:
     )
 
 
-def _of_graphs(resources: Resources, training: Training) -> list[str]:
+def _conflicts_of_graphs(resources: Resources, training: Training) -> list[str]:
     if not training.cuda_graph:
         return []
     rules = [
@@ -119,7 +119,7 @@ def _of_graphs(resources: Resources, training: Training) -> list[str]:
     return [f"training.cuda_graph {reason}" for broken, reason in rules if broken]
 
 
-def _of_rowwise(resources: Resources, training: Training) -> list[str]:
+def _conflicts_of_rowwise(resources: Resources, training: Training) -> list[str]:
     if training.engine != "rowwise":
         return []
     rules = [
@@ -142,7 +142,7 @@ def _of_rowwise(resources: Resources, training: Training) -> list[str]:
     return [reason for broken, reason in rules if broken]
 
 
-def _of_precision(resources: Resources, training: Training) -> list[str]:
+def _conflicts_of_precision(resources: Resources, training: Training) -> list[str]:
     rules = [
         (
             training.precision == "float16"
@@ -186,7 +186,7 @@ def conflicts_footprint(resources: Resources, training: Training, model: Model) 
     """Why the request is too small for what it asks, with numbers; empty where it may do."""
     if training.device_for(resources) == "cuda":
         return []
-    step = of_step(resources, training, model)
+    step = step_bytes(resources, training, model)
     needs = (
         (
             step,
@@ -195,7 +195,7 @@ def conflicts_footprint(resources: Resources, training: Training, model: Model) 
             "use fewer negatives, a smaller batch",
         ),
         (
-            of_model(training, model, users=1, items=1),
+            model_bytes(training, model, users=1, items=1),
             "model: its parameters, with what the optimiser keeps of each,",
             "use narrower widths in model",
         ),
@@ -215,7 +215,7 @@ def instances(resources: Resources, training: Training) -> int:
     return ceil(share / training.accumulate) * (1 + training.negatives)
 
 
-def of_step(resources: Resources, training: Training, model: Model) -> int:
+def step_bytes(resources: Resources, training: Training, model: Model) -> int:
     """Bytes on each rank."""
     outputs = FLOAT * sum(model.layers)
     row = FLOAT * (model.gmf_width + model.mlp_width)
@@ -227,7 +227,7 @@ def of_step(resources: Resources, training: Training, model: Model) -> int:
     return instances(resources, training) * each[training.engine]
 
 
-def of_model(training: Training, model: Model, users: int, items: int, context: int = 0) -> int:
+def model_bytes(training: Training, model: Model, users: int, items: int, context: int = 0) -> int:
     """Bytes on each rank: parameters and what the optimiser keeps of them."""
     inputs, dense = 2 * model.mlp_width + context, 0
     for width in model.layers:
@@ -394,7 +394,7 @@ def _engine_conflicts(resources: Resources, training: Training) -> list[str]:
     return [reason for broken, reason in rules if broken]
 
 
-def _given(training: Training, names: Iterable[str]) -> list[str]:
+def _changed_settings(training: Training, names: Iterable[str]) -> list[str]:
     """Those of the settings that are not at their defaults."""
     defaults = Training.model_fields
     return [each for each in names if getattr(training, each) != defaults[each].default]
@@ -405,13 +405,13 @@ def _foreign_conflicts(_: Resources, training: Training) -> list[str]:
         foreign = OF_REFERENCE | (OF_TORCH if training.engine == "native" else {})
         return [
             f"training.{each} is not for engine {training.engine}: {foreign[each]}: leave it out"
-            for each in _given(training, foreign)
+            for each in _changed_settings(training, foreign)
         ]
     if training.sync != "dense":
         return [
             f"training.{each} is for the all-reduce of sync dense; with sync {training.sync} no "
             "gradients are exchanged: leave it out"
-            for each in _given(training, OF_DDP)
+            for each in _changed_settings(training, OF_DDP)
         ]
     return []
 
@@ -447,7 +447,7 @@ def _torch_conflicts(resources: Resources, training: Training) -> list[str]:
 
 
 def _lr_conflicts(_: Resources, training: Training) -> list[str]:
-    if training.lr_scale != "none" or not _given(training, ["lr_base_batch"]):
+    if training.lr_scale != "none" or not _changed_settings(training, ["lr_base_batch"]):
         return []
     return [
         f"training.lr_base_batch {training.lr_base_batch} has no meaning with lr_scale none: set "
@@ -485,15 +485,15 @@ def _loader_conflicts(resources: Resources, training: Training) -> list[str]:
         return [
             f"training.{each} has no meaning with loader vectorized, which makes whole batches in "
             "the rank itself: leave it out, or use loader per_sample or batched"
-            for each in _given(training, OF_LOADERS)
+            for each in _changed_settings(training, OF_LOADERS)
         ]
     if training.loader == "device":
         return [
             f"training.{each} has no meaning with loader device, whose batches are made where the "
             "model trains, by the rank itself: leave it out, or use another loader"
-            for each in _given(training, (*OF_LOADERS, *OF_COPIES))
+            for each in _changed_settings(training, (*OF_LOADERS, *OF_COPIES))
         ]
-    given = "" if workers else ", ".join(_given(training, OF_WORKERS))
+    given = "" if workers else ", ".join(_changed_settings(training, OF_WORKERS))
     rules = [
         (
             workers > cores,
@@ -520,6 +520,6 @@ def _profile_conflicts(_: Resources, training: Training) -> list[str]:
     of = {"profile_steps": training.profile != "torch", "profile_ranks": training.profile == "none"}
     return [
         f"training.{each} has no meaning with training.profile {training.profile}: leave it out"
-        for each in _given(training, of)
+        for each in _changed_settings(training, of)
         if of[each]
     ]

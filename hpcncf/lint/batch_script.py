@@ -74,7 +74,7 @@ class Asked:
         return self.number("ntasks") or 1
 
 
-def asked(text: str) -> Asked:
+def parse_options(text: str) -> Asked:
     """Slurm reads the options up to the first line that is neither a comment nor empty."""
     values: dict[str, str] = {}
     lines: dict[str, int] = {}
@@ -97,7 +97,7 @@ def _options(line: str) -> Iterator[tuple[str, str]]:
 
 
 def is_array(text: str) -> bool:
-    return is_one(text) and "array" in asked(text).values
+    return is_one(text) and "array" in parse_options(text).values
 
 
 def is_one(text: str) -> bool:
@@ -105,7 +105,7 @@ def is_one(text: str) -> bool:
 
 
 def complaints(text: str) -> list[Complaint]:
-    options = asked(text)
+    options = parse_options(text)
     found = []
     for number, line in _commands(text):
         found += [*_ports(number, line, options), *_sruns(number, line, options, text)]

@@ -62,14 +62,14 @@ def differentiates(loop: ast.For | ast.AsyncFor) -> bool:
 def _turn(loop: ast.AST) -> Iterator[ast.AST]:
     """What each turn runs; of a loop inside, which is looked at by itself, what begins it."""
     once = {id(node) for node in _begins(loop)}
-    left = [node for node in _parts(loop) if id(node) not in once]
+    left = [node for node in _loop_parts(loop) if id(node) not in once]
     while left:  # not by recursion: made code is nested deeper than Python's own limit
         node = left.pop()
         yield node
         left += _begins(node) if isinstance(node, LOOPS) else ast.iter_child_nodes(node)
 
 
-def _parts(loop: ast.AST) -> Iterator[ast.AST]:
+def _loop_parts(loop: ast.AST) -> Iterator[ast.AST]:
     for child in ast.iter_child_nodes(loop):
         is_clause = isinstance(child, ast.comprehension)
         yield from ast.iter_child_nodes(child) if is_clause else [child]

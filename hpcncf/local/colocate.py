@@ -32,7 +32,7 @@ from hpcncf.paths import AttemptPaths, ResultPaths
 from hpcncf.records.schema import End, Packed, now, write_last
 from hpcncf.state.decide import complete, last_attempt
 from hpcncf.submit.cancel import Word
-from hpcncf.worker.attempt import take
+from hpcncf.worker.attempt import take_or_join
 from hpcncf.worker.environment import Place, cpus_of_job, slurm_job_id
 from hpcncf.worker.recorder import PACKED
 from hpcncf.worker.signals import BY_TASK, Held, stopped_task
@@ -95,7 +95,7 @@ def started(wanted: bool, gpus: Sequence[str]) -> Iterator[Served]:
 def uuids(gpus: Sequence[str]) -> list[str]:
     """The same GPUs by UUID, which NVML, the daemon and its clients understand alike; empty where
     NVML does not tell all of them."""
-    found = gpu.found()
+    found = gpu.open_gpus()
     by_index = {one.index: one.uuid for one in found.identities} if found else {}
     env = os.environ | {"CUDA_VISIBLE_DEVICES": ",".join(gpus)}
     indices = gpu.allowed(found.identities, env) if found else []
@@ -131,7 +131,7 @@ def _start(env: Mapping[str, str]) -> str | None:
         return f"{CONTROL} did not start: {error}"
     if started.returncode:
         return f"{CONTROL} ended with exit code {started.returncode}: {last[0]}"
-    return _tell("get_server_list", env)
+    return _control_mps("get_server_list", env)
 
 
 def _undisturbed() -> None:
@@ -142,7 +142,7 @@ def _undisturbed() -> None:
 
 def _end(env: Mapping[str, str]) -> None:
     """By its own command; by force where it, or a server of its, stays."""
-    _tell("quit", env)
+    _control_mps("quit", env)
     _, left = psutil.wait_procs(_processes(env), timeout=ENDED_S)
     for each in left:
         with contextlib.suppress(psutil.Error):
@@ -160,7 +160,7 @@ def _mark(process: psutil.Process) -> str | None:
         return None
 
 
-def _tell(command: str, env: Mapping[str, str]) -> str | None:
+def _control_mps(command: str, env: Mapping[str, str]) -> str | None:
     """What went wrong, if anything did."""
     try:
         said = subprocess.run(
@@ -352,7 +352,7 @@ class _Task:
         return self._again and by != slurm_job_id()
 
     def _take(self, run: Run) -> AttemptPaths:
-        return take(run, self._paths.run(run.id), Place(), self._over.get(run.id, 0))
+        return take_or_join(run, self._paths.run(run.id), Place(), self._over.get(run.id, 0))
 
     def _pass_on(self, signum: int, _frame: FrameType | None) -> None:
         self._told = self._told or signum

@@ -23,7 +23,7 @@ from hpcncf.paths import ResultPaths
 from hpcncf.records.claims import same_process
 from hpcncf.records.schema import SCHEMA_VERSION, Part, ProcessId, RecordError, read_records, write
 from hpcncf.records.submissions import Submission, SubmittedJob, user
-from hpcncf.slurm.batch_script import make
+from hpcncf.slurm.batch_script import make_private_folder
 
 # The queue ends each run at its own limit; submitit's must never come first, however long the
 # queue waits for its turn.
@@ -103,7 +103,7 @@ def start(paths: ResultPaths, submission_file: Path) -> None:
     Raises HpcncfError with what the starter said where it did not come to life.
     """
     _check_turn_folder()
-    make(paths.submitit(user()))
+    make_private_folder(paths.submitit(user()))
     name = submission_file.name
     command = [sys.executable, "-P", "-m", "hpcncf.local.queue", str(paths.folder), name]
     # The queue itself computes nothing; a rank is told its own number of threads.

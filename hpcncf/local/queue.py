@@ -76,7 +76,7 @@ def work(results: str, name: str) -> None:
         return stop.is_set() or all(map(cancelled, submission.runs))
 
     with machine.taking_turns(paths, name, ended) as ours:
-        told_to_stop = partial(_told_to_stop, stop, cancelled)
+        told_to_stop = partial(_should_stop, stop, cancelled)
         for together in plan.packs(_runs(paths, submission)) if ours else []:
             left = [run for run in together if not told_to_stop(run.id)]
             left = [run for run in left if wanted(paths, run, submission)]
@@ -91,7 +91,7 @@ def _runs(paths: ResultPaths, submission: Submission) -> list[Run]:
     return [planned[run_id] for run_id in submission.runs]
 
 
-def _told_to_stop(stop: threading.Event, cancelled: Callable[[str], bool], run_id: str) -> bool:
+def _should_stop(stop: threading.Event, cancelled: Callable[[str], bool], run_id: str) -> bool:
     return stop.is_set() or cancelled(run_id)
 
 
@@ -118,7 +118,7 @@ def execute(
     """
 
     def take(run: Run) -> AttemptPaths:
-        return claims.take(paths.run(run.id), "local", over=over.get(run.id, 0))
+        return claims.take_attempt(paths.run(run.id), "local", over=over.get(run.id, 0))
 
     cpus, wanted = usable_cpus(), runs[0].resources.node_cores
     if runs[0].resources.packed:

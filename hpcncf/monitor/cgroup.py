@@ -226,7 +226,7 @@ class Counters:
     io_s: float | None = None
 
 
-def read(root: Path = ROOT) -> Counters:
+def read_counters(root: Path = ROOT) -> Counters:
     return Counters(_throttled_s(root), _pressure_s("memory", root), _pressure_s("io", root))
 
 
@@ -270,7 +270,7 @@ def _pressure_s(what: str, root: Path) -> float | None:
     return None
 
 
-def told(
+def describe_shortage(
     allocated: float,
     usable: float,
     cpus: list[int],

@@ -123,7 +123,7 @@ def _sum(a: float | None, b: float | None) -> float | None:
     return None if a is None or b is None else a + b
 
 
-def of_node(
+def gpus_of_node(
     identities: Sequence[Identity],
     chosen: Collection[int],
     windows: Sequence[Sequence[GpuWindow]],
@@ -132,13 +132,15 @@ def of_node(
     """The chosen GPUs' series; `windows` are [window][GPU], in the order of `identities`;
     `processes` by index."""
     return [
-        _of_gpu(identity, [each[at] for each in windows], processes.get(identity.index, []))
+        _gpu_record(identity, [each[at] for each in windows], processes.get(identity.index, []))
         for at, identity in enumerate(identities)
         if identity.index in chosen
     ]
 
 
-def _of_gpu(identity: Identity, windows: Sequence[GpuWindow], processes: list[GpuProcess]) -> Gpu:
+def _gpu_record(
+    identity: Identity, windows: Sequence[GpuWindow], processes: list[GpuProcess]
+) -> Gpu:
     def over_time(told: Callable[[GpuWindow], float | None], digits: int) -> list[float | None]:
         return [_rounded(told(w), digits, w.length_s) for w in windows]
 
@@ -184,7 +186,7 @@ class NotTold(HpcncfError):
     """Why nothing is known of GPUs here."""
 
 
-def found() -> Gpus | None:
+def open_gpus() -> Gpus | None:
     """The GPUs here; None where `opened` cannot tell of them."""
     try:
         return opened()

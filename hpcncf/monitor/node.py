@@ -14,7 +14,7 @@ import psutil
 
 from hpcncf.monitor import procfs
 from hpcncf.monitor.cgroup import ROOT, contents, mask, parse_cpu_list, processes, step
-from hpcncf.monitor.gpu import found
+from hpcncf.monitor.gpu import open_gpus
 from hpcncf.monitor.process_tree import Sample, Tree
 from hpcncf.monitor.windows import Window
 
@@ -113,7 +113,7 @@ def cpu_times(text: bytes | None = None) -> tuple[dict[int, float], dict[int, fl
     took. Guests are within user.
     """
     busy_s, steal_s = {}, {}
-    for line in (procfs.read("/proc/stat") if text is None else text).splitlines():
+    for line in (procfs.read_file("/proc/stat") if text is None else text).splitlines():
         words = line.split()
         if words and words[0].startswith(b"cpu") and words[0] != b"cpu":
             cpu, ticks = int(words[0][3:]), [int(word) for word in words[1:9]]
@@ -133,7 +133,7 @@ def _memory_used_mib() -> float:
     if not procfs.LINUX:
         memory = psutil.virtual_memory()
         return (memory.total - memory.available) / 2**20
-    lines = procfs.read("/proc/meminfo").splitlines()
+    lines = procfs.read_file("/proc/meminfo").splitlines()
     kib = {name: int(value.split()[0]) for name, value in (line.split(b":") for line in lines)}
     return (kib[b"MemTotal"] - kib[b"MemAvailable"]) / 1024
 
@@ -151,7 +151,7 @@ def _network_mib() -> tuple[float, float]:
         ]
         return sums[0] / 2**20, sums[1] / 2 / 2**20
     network = loopback = 0
-    for line in procfs.read("/proc/net/dev").splitlines()[2:]:
+    for line in procfs.read_file("/proc/net/dev").splitlines()[2:]:
         name, _, counts = line.partition(b":")
         words = counts.split()
         if name.strip() == b"lo":  # what is sent there is received there
@@ -164,7 +164,7 @@ def _network_mib() -> tuple[float, float]:
 def _disk_mib() -> float:
     """Read and written by whole disks: a partition's or a mapping's bytes are its disk's too."""
     sectors = 0
-    for line in procfs.read("/proc/diskstats").splitlines():
+    for line in procfs.read_file("/proc/diskstats").splitlines():
         words = line.split()
         if words[2].decode() in _DISKS:
             sectors += int(words[5]) + int(words[9])
@@ -193,7 +193,7 @@ class Node:
         self._threads: dict[tuple[int, int], float] = {}
         self._parents_threads: list[int] = []
         self._step = step()
-        self.gpus = found()
+        self.gpus = open_gpus()
         self._started_s = time.monotonic()
         self._last = read_counters()
         self._follow_siblings()

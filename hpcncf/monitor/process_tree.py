@@ -170,7 +170,7 @@ class Tree:
         """The whole account, living descendants' switches and storage included. Not every second:
         the switches stand in a file per thread."""
         sample = self.sample()
-        living = [_of_living(pid) for pid in sample.pids if pid != self.root]
+        living = [_measure_process(pid) for pid in sample.pids if pid != self.root]
         total = sum(living, self._account() or Spent())
         return replace(total, user_s=sample.user_s, system_s=sample.system_s)
 
@@ -247,7 +247,7 @@ class Tree:
         return now.waited_user_s + now.waited_system_s - last[heir].waited_s
 
 
-def _of_living(pid: int) -> Spent:
+def _measure_process(pid: int) -> Spent:
     """All but CPU seconds."""
     voluntary, involuntary = procfs.context_switches(pid)
     read_bytes, write_bytes = procfs.storage_bytes(pid) or (0, 0)

@@ -23,7 +23,7 @@ PAGE_MIB = os.sysconf("SC_PAGE_SIZE") / 2**20
 _libc = ctypes.PyDLL(None, use_errno=True)
 
 
-def read(path: str) -> bytes:
+def read_file(path: str) -> bytes:
     """The file's bytes; empty where there is none (any more) or it may not be read."""
     descriptor = _libc.open(path.encode(), os.O_RDONLY | os.O_CLOEXEC)
     if descriptor < 0:
@@ -65,7 +65,7 @@ class Stat(NamedTuple):
 
 def stat(folder: str) -> Stat | None:
     """`folder` is `/proc/<pid>` or `/proc/<pid>/task/<tid>`; None when it is gone."""
-    text = read(f"{folder}/stat")
+    text = read_file(f"{folder}/stat")
     # The name in parentheses may hold blanks and parentheses itself.
     words = text[text.rfind(b")") + 2 :].split()
     if len(words) < 40:
@@ -97,23 +97,23 @@ def runqueue_s(pid: int, thread: int) -> float | None:
 
     None when it is gone, and where the kernel keeps no account: it tells only zeros then.
     """
-    words = read(f"/proc/{pid}/task/{thread}/schedstat").split()
+    words = read_file(f"/proc/{pid}/task/{thread}/schedstat").split()
     return int(words[1]) * 1e-9 if len(words) == 3 and int(words[2]) else None
 
 
 def counts_disk_waits() -> bool | None:
     """Whether field 42 of a stat counts: since Linux 5.14 only where it was asked for
     (accounting/delay-accounting.rst). None: an older kernel, which need not tell."""
-    told = read("/proc/sys/kernel/task_delayacct").strip()
+    told = read_file("/proc/sys/kernel/task_delayacct").strip()
     return told == b"1" if told else None
 
 
 def has_swap() -> bool:
-    return len(read("/proc/swaps").splitlines()) > 1
+    return len(read_file("/proc/swaps").splitlines()) > 1
 
 
 def swapped_mib(pid: int) -> float:
-    for line in read(f"/proc/{pid}/status").splitlines():
+    for line in read_file(f"/proc/{pid}/status").splitlines():
         if line.startswith(b"VmSwap:"):
             return int(line.split()[1]) / 1024
     return 0.0
@@ -121,7 +121,7 @@ def swapped_mib(pid: int) -> float:
 
 def memory_mib(pid: int) -> tuple[float, float]:
     """Resident memory, and of it what is neither file nor shared memory; zero for a zombie."""
-    words = read(f"/proc/{pid}/statm").split()
+    words = read_file(f"/proc/{pid}/statm").split()
     if len(words) < 3:
         return 0.0, 0.0
     resident, shared = int(words[1]), int(words[2])
@@ -130,14 +130,14 @@ def memory_mib(pid: int) -> tuple[float, float]:
 
 def command(pid: int) -> bytes:
     """Its arguments, each ended by a zero byte."""
-    return read(f"/proc/{pid}/cmdline")
+    return read_file(f"/proc/{pid}/cmdline")
 
 
 def children(pid: int, threads: list[int]) -> list[int]:
     """Processes that these threads of `pid` started or, as subreaper, inherited."""
     found: list[int] = []
     for thread in threads:
-        found += map(int, read(f"/proc/{pid}/task/{thread}/children").split())
+        found += map(int, read_file(f"/proc/{pid}/task/{thread}/children").split())
     return found
 
 
@@ -155,7 +155,7 @@ def context_switches(pid: int) -> tuple[int, int]:
     """Voluntary and involuntary, over the process's living threads."""
     voluntary = involuntary = 0
     for thread in thread_ids(pid):
-        for line in read(f"/proc/{pid}/task/{thread}/status").splitlines():
+        for line in read_file(f"/proc/{pid}/task/{thread}/status").splitlines():
             if line.startswith(b"voluntary_ctxt_switches"):
                 voluntary += int(line.split()[1])
             elif line.startswith(b"nonvoluntary_ctxt_switches"):
@@ -165,7 +165,7 @@ def context_switches(pid: int) -> tuple[int, int]:
 
 def storage_bytes(pid: int) -> tuple[int, int] | None:
     """Read from and written to storage, waited-for children included; None when not ours to see."""
-    values = dict(line.split(b": ") for line in read(f"/proc/{pid}/io").splitlines())
+    values = dict(line.split(b": ") for line in read_file(f"/proc/{pid}/io").splitlines())
     if b"read_bytes" not in values:
         return None
     return int(values[b"read_bytes"]), int(values[b"write_bytes"])

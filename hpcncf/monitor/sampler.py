@@ -15,16 +15,16 @@ from hpcncf.monitor.cgroup import (
     Held,
     between,
     cpu_list,
+    describe_shortage,
     mask,
     memory_limit,
     on_node,
     quota,
-    read,
+    read_counters,
     threads_per_core,
-    told,
     usable_cpus,
 )
-from hpcncf.monitor.gpu import of_node, visible
+from hpcncf.monitor.gpu import gpus_of_node, visible
 from hpcncf.monitor.memory_growth import steady
 from hpcncf.monitor.node import Node, nodes
 from hpcncf.monitor.process_tree import Sample, Spent, Tree, own, waited
@@ -79,16 +79,16 @@ def warnings(
 ) -> list[str]:
     """What a reader of these figures must know. `windows` and `cpus` are the node's, or empty."""
     return [
-        *_of_cores(cores),
-        *_of_run(memory, elapsed_s),
-        *_of_node(windows, cpus),
-        *_of_growth(windows),
+        *_core_warnings(cores),
+        *_run_warnings(memory, elapsed_s),
+        *_node_warnings(windows, cpus),
+        *_growth_warnings(windows),
     ]
 
 
-def _of_cores(cores: Cores) -> list[str]:
+def _core_warnings(cores: Cores) -> list[str]:
     found = []
-    short = told(cores.allocated, cores.usable, cores.cpus, cores.quota)
+    short = describe_shortage(cores.allocated, cores.usable, cores.cpus, cores.quota)
     if short is not None:
         found.append(short)
     if cores.affinity_changed:
@@ -99,7 +99,7 @@ def _of_cores(cores: Cores) -> list[str]:
     return found
 
 
-def _of_run(memory: Memory, elapsed_s: float) -> list[str]:
+def _run_warnings(memory: Memory, elapsed_s: float) -> list[str]:
     found = []
     if elapsed_s < TOO_SHORT_S:
         found.append(
@@ -114,7 +114,7 @@ def _of_run(memory: Memory, elapsed_s: float) -> list[str]:
     return found
 
 
-def _of_node(windows: list[Window], cpus: list[int]) -> list[str]:
+def _node_warnings(windows: list[Window], cpus: list[int]) -> list[str]:
     length_s = sum(window.length_s for window in windows)
     if length_s < 1:
         return []
@@ -134,7 +134,7 @@ def _of_node(windows: list[Window], cpus: list[int]) -> list[str]:
     return found
 
 
-def _of_growth(windows: list[Window]) -> list[str]:
+def _growth_warnings(windows: list[Window]) -> list[str]:
     ends = [window.start_s + window.length_s for window in windows]
     found = steady(ends, [window.anonymous_mib for window in windows])
     return [str(found)] if found else []
@@ -253,7 +253,7 @@ class Monitor:
         self._swaps = procfs.has_swap()
         self._waited, self._blocked = Waits(), Blocked()
         self._glanced_s, self._glance_every_s = 0.0, GLANCE_S
-        self._before = read()
+        self._before = read_counters()
         self._main_s: float | None = None
         self._last = Sample()
         self._node_file = node_file
@@ -281,7 +281,7 @@ class Monitor:
 
     def shortage(self) -> str | None:
         """Why fewer cores than the allocated can be used, where that is so."""
-        return told(self._allocated, self._usable, self._cpus, self._quota)
+        return describe_shortage(self._allocated, self._usable, self._cpus, self._quota)
 
     def rebound(self, how: str) -> None:
         """This process bound itself anew: what it may use is what it may use from now on."""
@@ -336,7 +336,7 @@ class Monitor:
             return None
         chosen = visible(gpus.identities, gpus.used)
         told = [window.gpus for window in windows]
-        return of_node(gpus.identities, chosen, told, gpus.processes)
+        return gpus_of_node(gpus.identities, chosen, told, gpus.processes)
 
     def _run(self) -> None:
         wait_s = min(FIRST_S, self._interval_s)
@@ -387,7 +387,7 @@ class Monitor:
         self._write_at_s = self._clock.elapsed_s() + pause_s
 
     def _measured(self, elapsed_s: float, spent: Spent) -> Measured:
-        granted, back = self._granted(elapsed_s, spent), between(self._before, read())
+        granted, back = self._granted(elapsed_s, spent), between(self._before, read_counters())
         memory = self._memory(spent, back)
         cpus = self._node.cpus if self._node else []
         told = warnings(granted, memory, elapsed_s, self._windows.all(), cpus)

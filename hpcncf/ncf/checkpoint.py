@@ -153,7 +153,7 @@ def load(path: Path, run: Run) -> Checkpoint:
     try:
         if not path.is_file():  # a pipe would be waited for
             raise Unusable("not a file")
-        _check_whole(path)
+        _check_archive(path)
         content = torch.load(path, map_location="cpu", weights_only=True)
         if content["format"] not in READABLE:
             raise Unusable(f"format {content['format']}, expected {FORMAT}")
@@ -174,7 +174,7 @@ def load(path: Path, run: Run) -> Checkpoint:
         raise Unusable(f"not a file of tensors: {error}") from error
 
 
-def _check_whole(path: Path) -> None:
+def _check_archive(path: Path) -> None:
     """torch reads past bytes that are others than were written; the archive has their sums."""
     with zipfile.ZipFile(path) as archive:
         broken = archive.testzip()

@@ -14,7 +14,7 @@ from torch import Tensor
 from hpcncf.errors import HpcncfError
 from hpcncf.job.plan import Run
 from hpcncf.job.spec import Training
-from hpcncf.job.validate import GIB, of_model
+from hpcncf.job.validate import GIB, model_bytes
 from hpcncf.monitor.cgroup import memory_limit
 from hpcncf.ncf.data.manifest import Manifest
 from hpcncf.ncf.data.prepared import Prepared
@@ -29,7 +29,7 @@ def check_fitting(run: Run, manifest: Manifest, ranks: int) -> None:
     if run.training.device_for(run.resources) == "cuda":
         return
     sizes = (manifest.users, manifest.items, len(manifest.context_columns))
-    needed = of_model(run.training, run.model, *sizes)
+    needed = model_bytes(run.training, run.model, *sizes)
     there, whose = available()
     if needed * ranks > there:
         raise HpcncfError(

@@ -28,7 +28,7 @@ from hpcncf.worker.rendezvous import (
     found_store,
     host_others,
     listening,
-    of_run,
+    meeting_of_run,
     own_address,
     resolved,
 )
@@ -137,7 +137,7 @@ def join(place: Place, resources: Resources, training: Training, run_id: str = "
     # one that cannot be reached held every rank up for ten seconds. glibc reads this.
     os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
     try:
-        store = None if _agents_store() else _store(place, of_run(run_id))
+        store = None if _agents_store() else _store(place, meeting_of_run(run_id))
         dist.init_process_group(
             training.backend_for(resources),
             timeout=TIMEOUT,

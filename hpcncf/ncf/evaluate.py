@@ -58,14 +58,14 @@ def ranks(
 def _ahead_of_sampled(scorer: Scorer, data: Prepared, rows: NDArray[np.int64]) -> Tensor:
     """[row, negative]"""
     items = np.concatenate([data.test_items[rows, None], data.test_negatives[rows]], axis=1)
-    scores = scorer.some(torch.from_numpy(items), *_of_rows(scorer, data, rows))
+    scores = scorer.some(torch.from_numpy(items), *_rank_rows(scorer, data, rows))
     return ~(scores[:, 1:] < scores[:, :1])
 
 
 def _ahead_of_all(scorer: Scorer, data: Prepared, rows: NDArray[np.int64]) -> Tensor:
     """[row, item]"""
     own = torch.from_numpy(data.test_items[rows].astype(np.int64)).to(scorer.device)[:, None]
-    scores = scorer.all(*_of_rows(scorer, data, rows))
+    scores = scorer.all(*_rank_rows(scorer, data, rows))
     ahead = ~(scores < scores.gather(1, own))
     bounds = data.positives_indptr
     known = [data.positives[bounds[user] : bounds[user + 1]] for user in data.test_users[rows]]
@@ -74,7 +74,7 @@ def _ahead_of_all(scorer: Scorer, data: Prepared, rows: NDArray[np.int64]) -> Te
     return ahead.scatter_(1, own, False)
 
 
-def _of_rows(scorer: Scorer, data: Prepared, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+def _rank_rows(scorer: Scorer, data: Prepared, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
     users, context = data.test_users[rows], data.test_context[rows]
     return scorer.of_rows(torch.from_numpy(users), torch.from_numpy(context))
 
@@ -115,7 +115,7 @@ class Scorer:
 
     def some(self, items: Tensor, half: Tensor, mf: Tensor) -> Tensor:
         """Scores [rows, n] of items [rows, n]; rows a multiple of PAIRS."""
-        hidden, products = (_taken(each, items) for each in (self._halves, self._mf_items))
+        hidden, products = (_gather_rows(each, items) for each in (self._halves, self._mf_items))
         return self._scores(hidden.add_(half), products.mul_(mf))
 
     def all(self, half: Tensor, mf: Tensor) -> Tensor:
@@ -136,7 +136,7 @@ class Scorer:
         return logits.addmv_(products.flatten(0, 1), self._of_mf).view(shape)
 
 
-def _taken(table: Tensor, ids: Tensor) -> Tensor:
+def _gather_rows(table: Tensor, ids: Tensor) -> Tensor:
     """table[ids]. On a CPU numpy is a third quicker, and most of a pair's time is spent here."""
     if table.device.type == "cpu":
         return torch.from_numpy(table.numpy().take(ids.numpy(), axis=0))

@@ -119,7 +119,7 @@ def _rows(source: Source, schedule: Schedule, step: int) -> int:
     return len(np.unique(users.numpy())) + len(np.unique(items.numpy()))
 
 
-def of(trainer: Trainer) -> TrainingRecord:
+def training_record(trainer: Trainer) -> TrainingRecord:
     clock, training = trainer.clock, trainer.training
     return TrainingRecord(
         device=str(trainer.device),
@@ -261,7 +261,7 @@ class Trainer:
             base.Ground(self.data, sizes, self.schedule, self.threads),
             *(self.model, self.training, self.place, self.device, self.clock),
         )
-        made = base.made(
+        made = base.build_engine(
             *(self.model, self.training, self.place.world_size, self.device, self.clock, ground)
         )
         return ground.transport, made
@@ -464,4 +464,4 @@ class Trainer:
 
     def record(self) -> TrainingRecord:
         """What this attempt did on this rank; `epochs` holds those of earlier attempts too."""
-        return of(self)
+        return training_record(self)

@@ -28,7 +28,7 @@ class Taken(HpcncfError):
     """Another process works at the run, or was faster to begin."""
 
 
-def take(
+def take_attempt(
     paths: RunPaths,
     launched_by: str,
     slurm_job_id: str | None = None,
@@ -88,7 +88,9 @@ def holder(paths: RunPaths) -> Claim | None:
     return claim if alive(claim, attempts[-1]) else None
 
 
-def of_start(paths: RunPaths, slurm_job_id: str | None, restart: int | None) -> AttemptPaths | None:
+def attempt_of_start(
+    paths: RunPaths, slurm_job_id: str | None, restart: int | None
+) -> AttemptPaths | None:
     """The attempt that the first rank of this start of a job took, for one that was not told."""
     attempts = paths.attempts()
     if slurm_job_id is None or not attempts:

@@ -42,13 +42,13 @@ OF_OTHERS: Final = (
 STATUS: Final = ("status", "--porcelain", "--untracked-files=no", "--ignore-submodules=dirty")
 
 
-def said(folder: Path, *arguments: str) -> str | None:
+def git_text(folder: Path, *arguments: str) -> str | None:
     """What git prints; None when it fails, is missing or takes too long (a slow file system)."""
-    text = read(folder, *arguments)
+    text = git_bytes(folder, *arguments)
     return None if text is None else text.decode(errors="backslashreplace").strip()
 
 
-def read(folder: Path, *arguments: str, at_most: int = 10_000_000) -> bytes | None:
+def git_bytes(folder: Path, *arguments: str, at_most: int = 10_000_000) -> bytes | None:
     """The same as bytes; None, too, where there are more than `at_most`."""
     command = ["git", *OPTIONS, "-C", str(folder), *arguments]
     environment = {key: value for key, value in os.environ.items() if key not in OF_OTHERS}
@@ -86,10 +86,10 @@ class Checkout:
 def checkout(folder: Path) -> Checkout:
     """The checkout that `folder` is in. A folder that git ignores is in none: an environment
     inside somebody else's checkout is not that code."""
-    head = said(folder, "rev-parse", "HEAD")
-    if head is None or said(folder, "check-ignore", "--quiet", ".") is not None:
+    head = git_text(folder, "rev-parse", "HEAD")
+    if head is None or git_text(folder, "check-ignore", "--quiet", ".") is not None:
         return Checkout()
-    changes = said(folder, *STATUS)
+    changes = git_text(folder, *STATUS)
     return Checkout(head, None if changes is None else bool(changes))
 
 
@@ -128,7 +128,7 @@ class Code(Part):
     """Files that git does not know and does not ignore, by name; their content is not kept."""
 
 
-def take(kept: Path, folder: Path) -> list[Code]:
+def record_code(kept: Path, folder: Path) -> list[Code]:
     """hpcncf's code, and that of the checkout around `folder`; changes are written below `kept`.
 
     The diff may hold what its author would not show: only the submitter can read it.
@@ -137,7 +137,7 @@ def take(kept: Path, folder: Path) -> list[Code]:
     root = _root(folder)
     if root is None or (ours.commit is not None and root == _root(_package())):
         return [ours]
-    return [ours, _of_checkout("folder", root, kept)]
+    return [ours, _checkout_code("folder", root, kept)]
 
 
 def changed(then: list[Code], checkouts: bool) -> list[str]:
@@ -165,7 +165,7 @@ def _named(code: Code) -> str:
 
 def _now(code: Code) -> str | None:
     if code.of == "hpcncf":
-        return of_sources(_package())
+        return hash_sources(_package())
     return _Checkout.at(Path(code.folder)).sha256()
 
 
@@ -175,13 +175,13 @@ def _package() -> Path:
 
 def _ours(kept: Path) -> Code:
     root = _root(_package())
-    code = _of_checkout("hpcncf", root, kept) if root else None
+    code = _checkout_code("hpcncf", root, kept) if root else None
     return Code(
         of="hpcncf",
         folder=str(_package()),
         commit=code.commit if code else None,
         dirty=code.dirty if code else None,
-        sha256=of_sources(_package()),
+        sha256=hash_sources(_package()),
         diff=code.diff if code else None,
         untracked=code.untracked if code else [],
     )
@@ -191,11 +191,11 @@ def _root(folder: Path) -> Path | None:
     """Of the checkout that the folder is in and that does not ignore it."""
     if checkout(folder).commit is None:
         return None
-    top = said(folder, "rev-parse", "--show-toplevel")
+    top = git_text(folder, "rev-parse", "--show-toplevel")
     return Path(top) if top else None
 
 
-def _of_checkout(of: Literal["hpcncf", "folder"], root: Path, kept: Path) -> Code:
+def _checkout_code(of: Literal["hpcncf", "folder"], root: Path, kept: Path) -> Code:
     found = _Checkout.at(root)
     name = f"{of}.diff" if found.diff else None
     if found.diff and name:
@@ -221,11 +221,11 @@ class _Checkout:
 
     @classmethod
     def at(cls, root: Path) -> Self:
-        listed = read(root, "ls-files", "--others", "--exclude-standard", "-z") or b""
+        listed = git_bytes(root, "ls-files", "--others", "--exclude-standard", "-z") or b""
         return cls(
             root,
-            said(root, "rev-parse", "HEAD"),
-            read(root, *DIFF, at_most=MOST_DIFF),
+            git_text(root, "rev-parse", "HEAD"),
+            git_bytes(root, *DIFF, at_most=MOST_DIFF),
             [os.fsdecode(name) for name in listed.split(b"\0") if name],
         )
 
@@ -240,7 +240,7 @@ class _Checkout:
         return digest.hexdigest()
 
 
-def of_sources(package: Path) -> str:
+def hash_sources(package: Path) -> str:
     """One number for all Python files of a package: names and contents, not their dates."""
     digest = hashlib.sha256()
     for part in _contents(package, sorted(package.rglob("*.py"))):

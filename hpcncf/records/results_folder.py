@@ -16,7 +16,7 @@ from hpcncf.errors import HpcncfError, UsageError
 from hpcncf.job.load import Loader
 from hpcncf.job.plan import Plan, Run, merged
 from hpcncf.job.spec import JobSpec
-from hpcncf.paths import ResultPaths, make, open_lock
+from hpcncf.paths import ResultPaths, make_folder, open_lock
 from hpcncf.records.schema import write_text
 
 
@@ -128,7 +128,7 @@ def writing(folder: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def locked(paths: ResultPaths) -> Iterator[None]:
     """One at a time changes a results folder: the next submission sees what this one took."""
-    make(paths.folder)
+    make_folder(paths.folder)
     lock = open_lock(paths.lock)
     try:
         with contextlib.suppress(OSError):  # a file system without locks; claims still hold

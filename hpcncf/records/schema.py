@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Literal, Self, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, model_validator
 
 from hpcncf.errors import HpcncfError
-from hpcncf.paths import make, share
+from hpcncf.paths import make_folder, share
 
 SCHEMA_VERSION: Final = 1
 # What a run cannot begin or end without is worth waiting for room on the disk.
@@ -496,7 +496,7 @@ def now() -> str:
 
 def write_text(path: Path, text: str) -> None:
     """Write all of the file or none of it: others may read it meanwhile, two may write it."""
-    make(path.parent)
+    make_folder(path.parent)
     partial = NamedTemporaryFile(  # noqa: SIM115
         "w",
         dir=path.parent,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from hpcncf.records.schema import RankRecord
-from hpcncf.slurm.query import of_jobs, seconds
+from hpcncf.slurm.query import query_jobs, seconds
 
 # `sacct -D` shows earlier starts of a requeued job, too, which plain sacct hides. A job's own
 # row
@@ -48,10 +48,10 @@ class Account:
 def accounts(job_ids: Sequence[str], problems: list[str]) -> dict[str, list[Account]]:
     """Job or array element -> its steps, every start of them; why there are none in `problems`."""
     options = ("--duplicates", "--noheader", "--parsable2", f"--format={FIELDS}")
-    return read(of_jobs(["sacct", *options], job_ids, problems, TIMES))
+    return parse_accounts(query_jobs(["sacct", *options], job_ids, problems, TIMES))
 
 
-def read(text: str) -> dict[str, list[Account]]:
+def parse_accounts(text: str) -> dict[str, list[Account]]:
     """The numbered steps of what sacct printed: those that srun started."""
     found: dict[str, list[Account]] = defaultdict(list)
     for line in text.splitlines():

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 OTHERS = 0o077
 
 
-def make(folder: Path) -> None:
+def make_private_folder(folder: Path) -> None:
     """The folder, of mode 0700 and ours. Raises HpcncfError where it may be somebody else's."""
     folder.mkdir(mode=0o700, exist_ok=True)
     problem = danger(folder)
@@ -148,7 +148,7 @@ def text_byhand(job: JobSpec, site: Site, runs: list[Run], source: Source, note:
             *_flags(_own_names(asked), len(runs)),
         ],
         setup(resources, site),
-        _chosen(runs),
+        _select_runs(runs),
         [
             *_meeting(resources),
             " \\\n    ".join(_command(asked, resources, source, site)),
@@ -209,7 +209,7 @@ def _lines(values: dict[str, Any]) -> Iterator[str]:
         yield f"#SBATCH --{key}" + ("" if value is True else f"={shlex.quote(str(value))}")
 
 
-def _chosen(runs: list[Run]) -> list[str]:
+def _select_runs(runs: list[Run]) -> list[str]:
     if len(runs) == 1:
         return [f"run={runs[0].id}"]
     listed = [f"    {run.id}  # {_varied(run)}" for run in runs]

@@ -177,7 +177,7 @@ SHARED: Final = re.compile(
 def doubt(folder: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str | None:
     """Why compute nodes may not see the folder; None where nothing speaks against it."""
     try:
-        kind, at = of(folder.resolve(), mounts.read_text(errors="replace"))
+        kind, at = file_system(folder.resolve(), mounts.read_text(errors="replace"))
     except OSError:
         return None
     if SHARED.fullmatch(kind):
@@ -191,7 +191,7 @@ def doubt(folder: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str | No
     )
 
 
-def of(folder: Path, mountinfo: str) -> tuple[str, str]:
+def file_system(folder: Path, mountinfo: str) -> tuple[str, str]:
     """The type of the file system that holds the folder, and where that is mounted.
 
     `36 35 98:0 /root /mount/point rw - ext3 /dev/root rw`: proc(5). Spaces are `\\040` there, and

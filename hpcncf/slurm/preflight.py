@@ -238,7 +238,7 @@ def _among(name: str, there: Collection[str]) -> bool:
 def _partition_reasons(asked: Asked, known: Capacity) -> list[str]:
     if known.partitions is None:
         return []
-    chosen = _chosen(asked, known.partitions, known.routed)
+    chosen = _select_partitions(asked, known.partitions, known.routed)
     if isinstance(chosen, str):
         return [chosen]
     each = [list(against(asked, partition, known)) for partition in chosen]
@@ -247,7 +247,7 @@ def _partition_reasons(asked: Asked, known: Capacity) -> list[str]:
     return [f"{'; '.join(each[0])}{_elsewhere(asked, chosen, known.partitions, known)}"]
 
 
-def _chosen(asked: Asked, there: list[Partition], routed: bool) -> list[Partition] | str:
+def _select_partitions(asked: Asked, there: list[Partition], routed: bool) -> list[Partition] | str:
     """Those that the job is sent to, or why there are none."""
     names = [partition.name for partition in there]
     listed = f"There are: {', '.join(names) or 'none'}"
@@ -312,7 +312,7 @@ def _ask(site: Site, user: str) -> Capacity:
     problems: list[str] = []
 
     def said(read: Callable[[str], T], *command: str) -> T | None:
-        text = query.said(list(command), problems)
+        text = query.run_query(list(command), problems)
         return read(text) if text else None
 
     if {"clusters", "M"} & set(site.additional_parameters):

@@ -50,11 +50,11 @@ def together(job_ids: Sequence[str]) -> list[str]:
     return [
         word
         for array, numbers in arrays.items()
-        for word in (_of_array(array, sorted(numbers)) if numbers else [array])
+        for word in (_array_ids(array, sorted(numbers)) if numbers else [array])
     ]
 
 
-def _of_array(array: str, numbers: Sequence[int]) -> list[str]:
+def _array_ids(array: str, numbers: Sequence[int]) -> list[str]:
     spans: list[tuple[int, int]] = []
     for number in numbers:
         if spans and spans[-1][1] == number - 1:
@@ -128,7 +128,7 @@ def _queued(
     restarts: str,
 ) -> JobState:
     ours = STATES.get(word.rstrip("+"), "unknown")
-    detail = in_words(reason) if ours == "pending" else _of_wait_status(word, exit_code)
+    detail = in_words(reason) if ours == "pending" else _exit_code_of_wait(word, exit_code)
     return replace(
         state_of(word, job_id, detail),
         node=_some(node),
@@ -139,7 +139,7 @@ def _queued(
     )
 
 
-def _of_wait_status(word: str, status: str) -> str:
+def _exit_code_of_wait(word: str, status: str) -> str:
     """squeue prints the number that `wait` gave: 256 x the exit code + the signal."""
     if not word.startswith("FAILED") or not status.isdecimal():
         return ""
@@ -164,7 +164,7 @@ def read_sacct(text: str) -> dict[str, JobState]:
             starved |= {job_id.split(".")[0]} if word.startswith("OUT_OF_ME") else set()
             continue
         told = replace(
-            state_of(word, job_id, _of_pair(word, exit_code)),
+            state_of(word, job_id, _exit_code_of_pair(word, exit_code)),
             node=_some(node),
             ended=_some(ended),
             elapsed_s=seconds(elapsed),
@@ -176,7 +176,7 @@ def read_sacct(text: str) -> dict[str, JobState]:
     return found
 
 
-def _of_pair(word: str, exit_code: str) -> str:
+def _exit_code_of_pair(word: str, exit_code: str) -> str:
     """sacct's `code:signal` where it tells more than the state."""
     code, _, by_signal = exit_code.partition(":")
     if not word.startswith("FAILED") or not code.isdecimal():
@@ -227,10 +227,10 @@ def job_states(job_ids: Sequence[str], problems: list[str]) -> dict[str, JobStat
     if not job_ids:
         return {}
     silent = list[str]()
-    queue = read_squeue(_asked(SQUEUE, job_ids, silent))
+    queue = read_squeue(_query_jobs(SQUEUE, job_ids, silent))
     found = queue
-    if any(_told_more_by_sacct(queue.get(job_id)) for job_id in job_ids):
-        account = read_sacct(_asked(SACCT, job_ids, silent))
+    if any(_needs_sacct(queue.get(job_id)) for job_id in job_ids):
+        account = read_sacct(_query_jobs(SACCT, job_ids, silent))
         found = merged(queue, account)
     problems += silent
     if any(said.startswith("squeue") for said in silent):
@@ -249,7 +249,7 @@ FORMATS: Final = {
 }
 
 
-def _told_more_by_sacct(state: JobState | None) -> bool:
+def _needs_sacct(state: JobState | None) -> bool:
     """Who cancelled it, which step ran out of memory; and whatever squeue has forgotten."""
     return state is None or state.state not in (*NOT_OVER, "completed")
 
@@ -274,11 +274,11 @@ def _dropped(job_ids: Sequence[str], found: Mapping[str, JobState]) -> dict[str,
     }
 
 
-def _asked(command: tuple[str, ...], job_ids: Sequence[str], problems: list[str]) -> str:
-    return of_jobs([*command, FORMATS[command[0]]], job_ids, problems)
+def _query_jobs(command: tuple[str, ...], job_ids: Sequence[str], problems: list[str]) -> str:
+    return query_jobs([*command, FORMATS[command[0]]], job_ids, problems)
 
 
-def of_jobs(
+def query_jobs(
     command: Sequence[str],
     job_ids: Sequence[str],
     problems: list[str],
@@ -286,15 +286,15 @@ def of_jobs(
 ) -> str:
     """What the command prints of these jobs and arrays, in as few calls as can name them."""
     texts = list[str]()
-    for part in _parts(masters(job_ids)):
+    for part in _chunks(masters(job_ids)):
         before = len(problems)
-        texts.append(said([*command, "-j", ",".join(part)], problems, variables))
+        texts.append(run_query([*command, "-j", ",".join(part)], problems, variables))
         if len(problems) > before:
             break
     return "".join(texts)
 
 
-def _parts(words: Sequence[str]) -> Iterator[list[str]]:
+def _chunks(words: Sequence[str]) -> Iterator[list[str]]:
     """In pieces that fit one argument."""
     part, length = list[str](), 0
     for word in words:
@@ -307,7 +307,7 @@ def _parts(words: Sequence[str]) -> Iterator[list[str]]:
         yield part
 
 
-def said(
+def run_query(
     command: list[str], problems: list[str], variables: Mapping[str, str] = MappingProxyType({})
 ) -> str:
     """What the command prints, with these variables set; what goes wrong is told in `problems`."""
@@ -370,8 +370,8 @@ def dated(state: JobState) -> JobState:
 def cancel(job_ids: Sequence[str]) -> None:
     """Those that have ended meanwhile need none. Raises HpcncfError with what scancel said."""
     problems = list[str]()
-    for part in _parts(together(job_ids)):
-        said(["scancel", *part], problems)
+    for part in _chunks(together(job_ids)):
+        run_query(["scancel", *part], problems)
     if problems:
         raise HpcncfError("; ".join(problems))
 

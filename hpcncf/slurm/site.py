@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
-from hpcncf.errors import UsageError, nearest, shown
+from hpcncf.errors import UsageError, abbreviate, nearest
 from hpcncf.job.load import parse, read_text, validated
 from hpcncf.job.settings import Settings
 from hpcncf.job.spec import JobSpec, Resources
@@ -192,7 +192,7 @@ def _sbatch_key(text: str) -> str:
     return key
 
 
-def _of_no_launcher(name: str) -> str:
+def _is_foreign_variable(name: str) -> str:
     if LAUNCHERS.fullmatch(name):
         raise ValueError(f"{name} is set by Slurm or the launcher of the ranks: leave it out")
     return name
@@ -222,7 +222,7 @@ Command = Annotated[str, AfterValidator(_no_nul), AfterValidator(_command)]
 SrunArgument = Annotated[Line, AfterValidator(_srun_argument)]
 SbatchKey = Annotated[str, Field(pattern=r"^[a-z][a-z_-]*$"), AfterValidator(_sbatch_key)]
 VariableName = Annotated[
-    str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$"), AfterValidator(_of_no_launcher)
+    str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$"), AfterValidator(_is_foreign_variable)
 ]
 Interface = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:@-]{0,31}$")]
 
@@ -231,8 +231,8 @@ def folder_for_slurm(folder: Path) -> Path:
     """The results folder, absolute. Raises UsageError where Slurm could not write logs below it."""
     if found := UNFIT_IN_PATHS.search(str(folder.absolute())):
         raise UsageError(
-            f"{shown(str(folder))}: Slurm writes logs below it and takes {found.group()!r} in a "
-            "path for something else: choose --results without %, backslash and control characters"
+            f"{abbreviate(str(folder))}: Slurm interprets {found.group()!r} in a log's path. "
+            "Choose --results without %, backslash and control characters."
         )
     return folder.absolute()
 

@@ -58,14 +58,14 @@ class Sent:
     """Whether its Slurm task has gone on to a later run."""
 
 
-def whole(ranks: Sequence[RankRecord]) -> bool:
+def has_all_ranks(ranks: Sequence[RankRecord]) -> bool:
     """Whether every rank left a record."""
     return bool(ranks) and {record.rank for record in ranks} == set(range(ranks[0].world_size))
 
 
 def completed(ranks: Sequence[RankRecord]) -> bool:
     """Whether every rank left a record, and all of them say so."""
-    return whole(ranks) and all(record.outcome == "completed" for record in ranks)
+    return has_all_ranks(ranks) and all(record.outcome == "completed" for record in ranks)
 
 
 def complete(run: Run, attempt: Attempt) -> bool:
@@ -101,28 +101,28 @@ def unreadable(run: RunPaths) -> str | None:
 
 def read_attempts(files: AttemptPaths) -> Attempt:
     problems, there = list[str](), files.names()
-    taken = _read(files.claim, Claim, problems)
-    found = [_read(path, RankRecord, problems) for path in files.ranks(there)]
+    taken = _read_record(files.claim, Claim, problems)
+    found = [_read_record(path, RankRecord, problems) for path in files.ranks(there)]
     ranks = [record for record in found if record]
     return Attempt(
         number=files.number,
         claim=taken,
         ranks=ranks,
         # Of thousands of runs most lack these, and to open what is not there takes its time.
-        progress=_read(files.progress, Progress, problems)
+        progress=_read_record(files.progress, Progress, problems)
         if files.progress.name in there
         else None,
-        end=_read(files.end, End, problems) if files.end.name in there else None,
+        end=_read_record(files.end, End, problems) if files.end.name in there else None,
         alive=not completed(ranks) and _alive(taken, files),
         problems=problems,
     )
 
 
 def claim(files: AttemptPaths) -> Claim | None:
-    return _read(files.claim, Claim, [])
+    return _read_record(files.claim, Claim, [])
 
 
-def _read(path: Path, kind: type[R], problems: list[str]) -> R | None:
+def _read_record(path: Path, kind: type[R], problems: list[str]) -> R | None:
     try:
         return read_records(path, kind)
     except RecordError as error:
@@ -154,18 +154,18 @@ ENDS_OTHERS: Final = re.compile(r"^srun: .*\bTerminating StepId=.*", re.MULTILIN
 STARVED: Final = "Out Of Memory"
 
 
-def of_slurm(paths: ResultPaths, job_id: str, rank: int) -> list[Path]:
+def slurm_logs(paths: ResultPaths, job_id: str, rank: int) -> list[Path]:
     """submitit's two files, the one of errors last; a requeued job goes on in the same ones."""
     found = paths.folder.glob(f"slurm-*/{job_id}_{rank}_log.*")
     return sorted(found, key=lambda file: (file.suffix == ".err", file))
 
 
-def of_script(paths: ResultPaths, user: str, job_id: str) -> Path:
+def script_log(paths: ResultPaths, user: str, job_id: str) -> Path:
     """Where the batch script's errors are, and srun's: with those of rank 0."""
     return paths.submitit(user) / f"{job_id}_0_log.err"
 
 
-def srun_said(path: Path) -> str:
+def srun_message(path: Path) -> str:
     """`task 1 on node1: Killed`: what ended the job's last step; empty where srun said nothing.
 
     Raises OSError.
@@ -176,12 +176,12 @@ def srun_said(path: Path) -> str:
     return "task {1} on {0}: {2}".format(*found[-1]) if found else ""
 
 
-def of_attempt(
+def attempt_logs(
     paths: ResultPaths, attempt: AttemptPaths, job_id: str | None, rank: int
 ) -> list[Path]:
     if attempt.log(rank).exists():
         return [attempt.log(rank)]
-    return of_slurm(paths, job_id, rank) if job_id else []
+    return slurm_logs(paths, job_id, rank) if job_id else []
 
 
 def tail(path: Path, lines: int) -> list[str]:
@@ -235,7 +235,7 @@ def begun(
     """
     if passed:
         starved = state is not None and state.state == "out_of_memory" and not whole
-        return _told(state) if state and starved else None
+        return _verdict_on_unsent(state) if state and starved else None
     if alone and whole and _sigkilled(attempt) and state and _had_the_job(state):
         return _ends(attempt)
     if state is None or (state.remembered and attempt.alive):
@@ -246,10 +246,10 @@ def begun(
         return _ending(attempt, state) if whole else _at_work(attempt, state)
     if state.state == "completed":
         return None if whole else _on_its_way(attempt, state)
-    return None if state.state in ("failed", "lost") else _told(state)
+    return None if state.state in ("failed", "lost") else _verdict_on_unsent(state)
 
 
-def _told(state: JobState) -> Verdict:
+def _verdict_on_unsent(state: JobState) -> Verdict:
     return state.state, state.reason
 
 
@@ -279,7 +279,7 @@ def _at_work(attempt: Attempt, state: JobState) -> Verdict | None:
     if state.state == "running":
         return "running", "but its first rank shows no sign of life"
     # Slurm did not answer, or with a word that we do not know: whether the job lives is unknown.
-    return None if _failed(attempt) else _told(state)
+    return None if _failed(attempt) else _verdict_on_unsent(state)
 
 
 def _on_its_way(attempt: Attempt, state: JobState) -> Verdict | None:
@@ -306,7 +306,7 @@ def explained(state: JobState, attempt: Attempt | None, log: Path) -> JobState:
     if state.state != "failed" or state.restarts or told:
         return state
     try:
-        said = srun_said(log)
+        said = srun_message(log)
     except OSError:  # somebody else's, most likely
         return state
     if not said:

@@ -97,12 +97,12 @@ def _in_task(
             turns[run_id] = Turn(before=before, passed=has and passed)
             skipped = submitted.cancelled(run_id, submission.submitted_at) and not has
             over = passed or run_id in complete or skipped
-            undone |= not (over or (has and _left(attempts.get(run_id))))
+            undone |= not (over or (has and _has_ended(attempts.get(run_id))))
         before += undone
     return turns
 
 
-def _left(attempt: Attempt | None) -> bool:
+def _has_ended(attempt: Attempt | None) -> bool:
     """Whether a rank's record tells that the attempt is over."""
     return attempt is not None and bool(attempt.ranks)
 

@@ -24,7 +24,7 @@ from hpcncf.state.decide import (
     decide,
     explained,
     last_attempt,
-    of_script,
+    script_log,
     stale,
     unreadable,
 )
@@ -189,7 +189,7 @@ def _sent(run: Run, attempt: Attempt | None, submission: Submission, seen: Seen)
     turn = seen.waiting.get(run.id, Turn())
     told = seen.slurm.get(job.id) if job and submission.cluster == "slurm" else None
     if told and job:
-        log = of_script(seen.paths, submission.user, job.id)
+        log = script_log(seen.paths, submission.user, job.id)
         told = explained(told, attempt, log)
     return Sent(
         submission=submission,

@@ -20,8 +20,8 @@ from hpcncf.paths import ResultPaths
 from hpcncf.records.schema import read_records, write
 from hpcncf.records.submissions import Submission, SubmittedJob, user
 from hpcncf.slurm import batch_script, query
-from hpcncf.slurm.batch_script import make
-from hpcncf.slurm.query import of_jobs, said
+from hpcncf.slurm.batch_script import make_private_folder
+from hpcncf.slurm.query import query_jobs, run_query
 from hpcncf.slurm.site import Site, load_sites
 from hpcncf.submit.final_report import report
 from hpcncf.worker.task import work
@@ -53,25 +53,25 @@ def quota_quotas(site: Site) -> Quota:
     """Asked of this cluster, in at most four calls; what cannot be asked sets no limit."""
     config = parse_config(answer("scontrol", "show", "config") or "")
     queue = answer("squeue", "--noheader", "--array", f"--user={user()}", f"--format={QUEUE}") or ""
-    bounds = [_of_cluster(config, queue)]
+    bounds = [_cluster_room(config, queue)]
     if "limits" in config.get("AccountingStorageEnforce", ""):
         shown = ["sacctmgr", "--noheader", "--parsable2", "show"]
         rows = answer(*shown, "assoc", f"user={user()}", f"format={','.join(ASSOCIATION)}") or ""
         levels = answer(*shown, "qos", f"format={','.join(QOS)}") or ""
         account = site.account or (answer(*shown, "user", user(), "format=defaultaccount") or "")
-        bounds.append(of_account(rows, levels, queue, account.strip(), site))
+        bounds.append(account_room(rows, levels, queue, account.strip(), site))
     left, limit = min((bound for bound in bounds if bound), default=(None, ""))
     array = int(config.get("MaxArraySize", USUAL_ARRAY))
     return Quota(max(array, 1), left, limit)  # 0 forbids arrays; one task is none
 
 
-def _of_cluster(config: dict[str, str], queue: str) -> tuple[int, str] | None:
+def _cluster_room(config: dict[str, str], queue: str) -> tuple[int, str] | None:
     """Other people's jobs count as well, but to list them all would be a burden to the cluster."""
     most = config.get("MaxJobCount", "")
     return _bound(int(most), _lines(queue), "this cluster's MaxJobCount") if most else None
 
 
-def of_account(
+def account_room(
     associations: str, levels: str, queue: str, account: str, site: Site
 ) -> tuple[int, str] | None:
     """Elements that the user's association or QOS leaves, and why; a QOS's limit goes first."""
@@ -99,7 +99,7 @@ def _bound(most: int, used: int, name: str) -> tuple[int, str]:
 def queued(ids: Sequence[str]) -> set[str] | None:
     """Which of these jobs are in the queue; None where Slurm cannot be asked."""
     problems = list[str]()
-    said = of_jobs(["squeue", "--noheader", "--array", "--format=%i"], ids, problems)
+    said = query_jobs(["squeue", "--noheader", "--array", "--format=%i"], ids, problems)
     return None if problems else set(said.split()) & set(ids)
 
 
@@ -112,7 +112,7 @@ def parse_config(text: str) -> dict[str, str]:
 def answer(*command: str) -> str | None:
     """What the command prints; None where Slurm cannot be asked."""
     problems = list[str]()
-    text = said(list(command), problems)
+    text = run_query(list(command), problems)
     return None if problems else text
 
 
@@ -237,7 +237,7 @@ class Giver:
         before, tasks = self.submission(), [[run.id for run in task] for task in array]
         over = [{run: before.over.get(run, 0) for run in runs} for runs in tasks]
         folder, again = [str(self.paths.folder)] * len(tasks), [before.again] * len(tasks)
-        with undisturbed(), refusals_told():
+        with undisturbed(), raise_refusals():
             executor = batch_script.executor(self._logs(), self.job, array[0][0].resources)
             if before.report:  # Slurm mails once an array; the end of all is the report's
                 _drop_mail(executor)
@@ -260,7 +260,7 @@ class Giver:
 
     def _report(self, submission: Submission) -> None:
         masters = query.masters(job.id for job in submission.jobs)
-        with undisturbed(), refusals_told():
+        with undisturbed(), raise_refusals():
             executor = batch_script.executor(self._logs(), self.job, REPORTING)
             executor.update_parameters(
                 job_name=f"{self.job.name}-report", dependency=":".join(["afterany", *masters])
@@ -285,7 +285,7 @@ class Giver:
 
     def _logs(self) -> Path:
         logs = self.paths.submitit(user())
-        make(logs)
+        make_private_folder(logs)
         return logs
 
 
@@ -306,7 +306,7 @@ def undisturbed() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def refusals_told() -> Iterator[None]:
+def raise_refusals() -> Iterator[None]:
     """submitit raises RuntimeError with what sbatch said, or where there is no srun."""
     try:
         with contextlib.redirect_stderr(io.StringIO()):  # it prints what it raises

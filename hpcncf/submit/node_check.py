@@ -26,10 +26,10 @@ from hpcncf.records.host import versions
 from hpcncf.records.schema import SCHEMA_VERSION, Part, RecordError, read_records, write
 from hpcncf.records.submissions import user
 from hpcncf.slurm import batch_script
-from hpcncf.slurm.batch_script import make
+from hpcncf.slurm.batch_script import make_private_folder
 from hpcncf.slurm.query import cancel, job_states
 from hpcncf.slurm.states import NOT_OVER, JobState
-from hpcncf.submit.arrays import refusals_told
+from hpcncf.submit.arrays import raise_refusals
 from hpcncf.worker.environment import granted_cores
 
 QUESTION: Final = "question.json"
@@ -161,9 +161,9 @@ def check(paths: ResultPaths, job: JobSpec, runs: list[Run], wait_s: float) -> A
     """What a node answers. Raises HpcncfError where it sees something else, or never answers."""
     asked = question(runs)
     logs = paths.submitit(user())
-    make(logs)
+    make_private_folder(logs)
     folder = logs / f"check-{asked.nonce}"
-    make(folder)
+    make_private_folder(folder)
     write(folder / QUESTION, asked)
     job_id = _send(folder, job, shape(runs[0].resources))
     try:
@@ -216,7 +216,7 @@ def shape(resources: Resources) -> Resources:
 
 
 def _send(folder: Path, job: JobSpec, resources: Resources) -> str:
-    with refusals_told():
+    with raise_refusals():
         executor = batch_script.executor(folder, job, resources)
         return str(executor.submit(answer, str(folder)).job_id)
 

@@ -25,7 +25,7 @@ def mend(paths: ResultPaths) -> None:
     """
     for file, submission in _broken(paths):
         for master in _orphans(paths):
-            jobs = _whole(paths, master, submission.sending)
+            jobs = _complete_jobs(paths, master, submission.sending)
             if not jobs:
                 query.cancel([master])
                 continue
@@ -59,7 +59,7 @@ def _orphans(paths: ResultPaths) -> list[str]:
     noted |= {one.report_job for one in known if one.report_job}
     mine = f"--user={user()}"
     problems = list[str]()
-    said = query.said(["squeue", "--noheader", mine, f"--format={QUEUE}"], problems)
+    said = query.run_query(["squeue", "--noheader", mine, f"--format={QUEUE}"], problems)
     if problems:
         raise HpcncfError(
             f"{problems[0]}; a submission from here broke off while Slurm was given an array, and "
@@ -71,7 +71,7 @@ def _orphans(paths: ResultPaths) -> list[str]:
     return [master for master in found if master not in noted]
 
 
-def _whole(paths: ResultPaths, master: str, tasks: list[list[str]]) -> list[SubmittedJob]:
+def _complete_jobs(paths: ResultPaths, master: str, tasks: list[list[str]]) -> list[SubmittedJob]:
     """The array's jobs, where each task finds what it is to do; else none."""
     names = [f"{master}_{index}" for index in range(len(tasks))] if len(tasks) > 1 else [master]
     logs = paths.submitit(user())

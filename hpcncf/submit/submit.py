@@ -19,7 +19,7 @@ from hpcncf.local import machine
 from hpcncf.ncf.data import manifest
 from hpcncf.ncf.data import manifest as whole
 from hpcncf.paths import ResultPaths
-from hpcncf.records.code_version import take
+from hpcncf.records.code_version import record_code
 from hpcncf.records.results_folder import locked, read_plan, write_plan, writing
 from hpcncf.records.schema import read_records, write
 from hpcncf.records.submissions import Cluster, Submission, begin, read_submissions, user
@@ -231,7 +231,7 @@ def keep_code(paths: ResultPaths, file: Path, runs: list[Run]) -> None:
     """Note in the submission what its runs would run if they started now."""
     program = runs[0].workload
     folder = Path(program.folder) if isinstance(program, Program) else Path.cwd()
-    code = take(paths.code(file), folder)
+    code = record_code(paths.code(file), folder)
     submission = read_records(file, Submission)
     write(file, submission.model_copy(update={"code": code}))
 
@@ -240,7 +240,7 @@ def refusals(runs: list[Run], cluster: Cluster, limits: Limits | None = None) ->
     """Run id -> why it cannot run here. Raises UsageError where that holds for all of them."""
     refused = left_out(runs, cluster, limits)
     if refused and len(refused) == len(runs):
-        raise UsageError("\n".join(told(refused)))
+        raise UsageError("\n".join(describe_refusals(refused)))
     return refused
 
 
@@ -253,17 +253,20 @@ def left_out(runs: list[Run], cluster: Cluster, limits: Limits | None = None) ->
 
 def doubts(runs: list[Run], cluster: Cluster, limits: Limits | None = None) -> list[str]:
     """What the user should know of runs that are not refused."""
-    lines = told({run.id: reason for run in runs if (reason := _shared_gpus(run))})
+    lines = describe_refusals({run.id: reason for run in runs if (reason := _shared_gpus(run))})
     if cluster == "slurm":
         return [*lines, *(limits.notes() if limits and runs else [])]
-    return [*lines, *told({run.id: reason for run in runs if (reason := machine.doubt(run))})]
+    return [
+        *lines,
+        *describe_refusals({run.id: reason for run in runs if (reason := machine.doubt(run))}),
+    ]
 
 
 def _shared_gpus(run: Run) -> str | None:
     return shared(run.resources, run.training) if run.training else None
 
 
-def told(refused: dict[str, str]) -> list[str]:
+def describe_refusals(refused: dict[str, str]) -> list[str]:
     """A line for each reason, not for each of thousands of runs."""
     runs: dict[str, list[str]] = {}
     for run_id, reason in refused.items():

@@ -17,8 +17,8 @@ from hpcncf.tune.search import (
     best_first,
     core_hours,
     enough,
+    figures_of_points,
     is_open,
-    of_points,
 )
 from hpcncf.tune.trial import SUFFIX, Going, Now, rules
 from hpcncf_analysis.advice.next_job import Advice, Asked, advise
@@ -73,11 +73,11 @@ class Outcome:
     None where some have none."""
 
 
-def of(going: Going, now: Now) -> Outcome | None:
+def find_outcome(going: Going, now: Now) -> Outcome | None:
     """None where no point could be measured."""
     if now.step.chosen is None:
         return None
-    known = of_points(going.grid.points, now.trials)
+    known = figures_of_points(going.grid.points, now.trials)
     best = known[now.step.chosen]
     own = [trial for trial in now.trials if trial.ask.point == best.point.index]
     cut = [trial for trial in own if not trial.whole and trial.epoch_s]
@@ -96,14 +96,14 @@ def of(going: Going, now: Now) -> Outcome | None:
         unseen=_unseen(going, now),
         enough_core_h=_enough(going, now),
         models=_models(now),
-        grid_core_h=_whole_grid(going, now, known),
+        grid_core_h=_whole_grid_hours(going, now, known),
     )
 
 
 def _advice(going: Going, now: Now, best: Figure) -> Advice | None:
     """By the report's own rule among what ran whole; of the best alone, where that says another.
     What ran is asked for, or it would not be what was verified."""
-    job, ids = going.grid.job, {run.id: run for run in _whole_runs(going, now)}
+    job, ids = going.grid.job, {run.id: run for run in _verification_runs(going, now)}
     name = job.name.removesuffix(SUFFIX)
     asked = Asked(name=name, runs=ids, job=job, site=load_sites(job.site))
     chosen = dict(now.whole)[best.point.index]
@@ -114,7 +114,7 @@ def _advice(going: Going, now: Now, best: Figure) -> Advice | None:
     return None
 
 
-def _whole_runs(going: Going, now: Now) -> list[Run]:
+def _verification_runs(going: Going, now: Now) -> list[Run]:
     return [going.grid.run(trial.ask) for trial in now.trials if trial.whole]
 
 
@@ -171,7 +171,7 @@ def _models(now: Now) -> tuple[str, ...]:
     return tuple(model for models in told if len(models) > 1 for model in models)
 
 
-def _whole_grid(going: Going, now: Now, known: dict[int, Figure]) -> float | None:
+def _whole_grid_hours(going: Going, now: Now, known: dict[int, Figure]) -> float | None:
     points = {point.index: point for point in going.grid.points}
     asks: Sequence[Ask] = [Ask(index, None, 0) for index in points]
     if not set(points) <= set(known):

@@ -134,7 +134,7 @@ class Figure:
         return self.point.price * self.epoch_s
 
 
-def of_points(points: Sequence[Point], trials: Iterable[Trial]) -> dict[int, Figure]:
+def figures_of_points(points: Sequence[Point], trials: Iterable[Trial]) -> dict[int, Figure]:
     """Of those with a completed trial and none that failed."""
     grouped: dict[int, list[Trial]] = defaultdict(list)
     failed = set[int]()
@@ -370,7 +370,7 @@ def _run(
     return next(run for run in runs if run.repeat == repeat)
 
 
-def of(job: JobSpec, keys: Mapping[str, str | None], rows: Mapping[str, int]) -> Grid:
+def build_grid(job: JobSpec, keys: Mapping[str, str | None], rows: Mapping[str, int]) -> Grid:
     """`rows`: data path -> training positives. Raises UsageError where there is nothing to choose
     from, or where runs cannot be made shorter."""
     if job.workload != "ncf":
@@ -491,12 +491,12 @@ def next_step(points: Sequence[Point], trials: Sequence[Trial], rules: Rules) ->
     known = _known(points, trials, rules)
     if known.left_h > 0 and any(trial.fate == "open" for trial in trials):
         return Step("send", "runs that were asked for and did not end are sent again")
-    return _glances(known) or _races(known) or _whole_runs(known) or _done(known)
+    return _glances(known) or _races(known) or _verify(known) or _done(known)
 
 
 def _known(points: Sequence[Point], trials: Sequence[Trial], rules: Rules) -> Known:
     left_h = rules.core_hours - sum(trial.core_hours for trial in trials)
-    return Known(points, trials, rules, of_points(points, trials), left_h)
+    return Known(points, trials, rules, figures_of_points(points, trials), left_h)
 
 
 def enough(points: Sequence[Point], trials: Sequence[Trial], rules: Rules) -> float | None:
@@ -507,7 +507,7 @@ def enough(points: Sequence[Point], trials: Sequence[Trial], rules: Rules) -> fl
     looks = known.price([_glance(point) for point in points if point.index not in seen])
     left, _ = _finalists(known)
     leaders = [members[0] for members in known.classes(left) if not members[0].whole]
-    whole = known.price([_whole(one, trials) for one in leaders])
+    whole = known.price([_ask_whole(one, trials) for one in leaders])
     if looks is None or whole is None:
         return None
     spent = rules.core_hours - known.left_h
@@ -566,7 +566,7 @@ def _races(known: Known) -> Step | None:
     left, short = _finalists(known)
     if not left:
         return None
-    reserve = known.price([_whole(left[0], known.trials)]) or 0.0
+    reserve = known.price([_ask_whole(left[0], known.trials)]) or 0.0
     by_place = {one.point.index: place for place, one in enumerate(left)}
     short.sort(key=lambda each: by_place[each[0].point.index])
     asks = known.fitting([longer(one, seconds, known.trials) for one, seconds in short], reserve)
@@ -584,22 +584,22 @@ def _near(members: Sequence[Figure], known: Known) -> list[Figure]:
     return open_ones(members, known.rules.objective)
 
 
-def _whole_runs(known: Known) -> Step | None:
+def _verify(known: Known) -> Step | None:
     """The best of each class as the job file has it; of all, where none is evaluated. Then repeats
     of whatever ran whole and is near the best."""
     left, _ = _finalists(known)
     leaders = [members[0] for members in known.classes(left)]
     missing = [one for one in leaders if not one.whole]
-    asks = known.fitting([_whole(one, known.trials) for one in missing])
+    asks = known.fitting([_ask_whole(one, known.trials) for one in missing])
     if asks:
         return Step("send", "the best as the job file has them, with their quality", asks)
     whole = [one for one in left if one.whole]
     near = [] if missing or not whole else open_ones(whole, known.rules.objective)
-    asks = known.fitting([_whole(one, known.trials) for one in near])
+    asks = known.fitting([_ask_whole(one, known.trials) for one in near])
     return Step("send", "repeats, for the best are near each other", asks) if asks else None
 
 
-def _whole(one: Figure, trials: Sequence[Trial]) -> Ask:
+def _ask_whole(one: Figure, trials: Sequence[Trial]) -> Ask:
     return Ask(one.point.index, None, repeats(one.point.index, None, trials))
 
 
@@ -610,7 +610,7 @@ def _done(known: Known) -> Step:
     best = left[0]
     if best.whole:
         return Step("done", _unjudged(known, left), chosen=best.point.index, verified=True)
-    needed = known.price([_whole(best, known.trials)]) or 0.0
+    needed = known.price([_ask_whole(best, known.trials)]) or 0.0
     why = (
         f"the budget has no room for the whole run of {best.point.label}: about {needed:.2g} "
         f"core-hours, {max(known.left_h, 0.0):.2g} are left"

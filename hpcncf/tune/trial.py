@@ -12,7 +12,7 @@ from hpcncf.errors import UsageError
 from hpcncf.job.load import data_keys, load_jobfile
 from hpcncf.job.plan import problem, served
 from hpcncf.job.spec import JobSpec
-from hpcncf.ncf.data.manifest import prepare_command, read
+from hpcncf.ncf.data.manifest import prepare_command, read_manifest
 from hpcncf.paths import ResultPaths
 from hpcncf.records import schema
 from hpcncf.records.results_folder import leave_plan, locked, writing
@@ -30,10 +30,10 @@ from hpcncf.tune.search import (
     Rules,
     Step,
     Trial,
+    build_grid,
     core_hours,
+    figures_of_points,
     next_step,
-    of,
-    of_points,
 )
 from hpcncf_analysis.configurations import Configuration, configurations
 from hpcncf_analysis.quality import holds_quality
@@ -117,7 +117,7 @@ FATES: Final[dict[str, Fate]] = {
 ATTEMPTS: Final = 3
 
 
-def of_trials(grid: Grid, asks: Sequence[Ask], rows: Mapping[str, Row]) -> list[Trial]:
+def read_trials(grid: Grid, asks: Sequence[Ask], rows: Mapping[str, Row]) -> list[Trial]:
     """`rows`: of the table of runs, by run id. In the order asked."""
     points = {point.index: point for point in grid.points}
     counted = set[str]()
@@ -164,7 +164,7 @@ def _trial(ask: Ask, row: Row | None, core_hours: float, steps: int) -> Trial:
     )
 
 
-def whole_runs(
+def select_whole_runs(
     grid: Grid, trials: Sequence[Trial], rows: Mapping[str, Row]
 ) -> list[tuple[int, Configuration]]:
     """Point and figures of each configuration that ran as the job file has it."""
@@ -248,21 +248,21 @@ def grid_of(job: JobSpec, cluster: Cluster, limits: Limits | None, gpu_hour: flo
                 f"data.path: {path} holds no prepared data: make it with "
                 f"`{prepare_command(job.data.dataset if job.data else None, Path(path))}`"
             )
-    rows = {path: read(Path(path)).train_rows for path in keys}
-    found = of(job, keys, rows)
+    rows = {path: read_manifest(Path(path)).train_rows for path in keys}
+    found = build_grid(job, keys, rows)
     runs = {point.index: found.run(Ask(point.index, None, 0)) for point in found.points}
     refused = refusals(list(runs.values()), cluster, limits)
     reasons = {index: refused[run.id] for index, run in runs.items() if run.id in refused}
     return found.without(reasons).priced(gpu_hour)
 
 
-def look(going: Going) -> Now:
+def read_state(going: Going) -> Now:
     tuning = read_saved(going.paths, going.grid.job)
     asks, rows = tuning.asks(), dict[str, Mapping[str, Any]]()
     if asks and going.paths.plan.exists():
         rows = {row["run_id"]: row for row in collect.collect(going.paths).runs}
-    found = of_trials(going.grid, asks, rows)
-    whole = whole_runs(going.grid, found, rows)
+    found = read_trials(going.grid, asks, rows)
+    whole = select_whole_runs(going.grid, found, rows)
     unsound = unsound_trials(going.grid, whole)
     step = next_step(going.grid.points, found, rules(going, unsound))
     return Now(tuning, found, rows, whole, unsound, step, _price(going, found, step))
@@ -276,7 +276,7 @@ def rules(going: Going, unsound: frozenset[str]) -> Rules:
 def _price(going: Going, found: list[Trial], step: Step) -> float | None:
     """What the step's runs should cost; those that are sent again for the second time, too."""
     by_index = {point.index: point for point in going.grid.points}
-    known = of_points(going.grid.points, found)
+    known = figures_of_points(going.grid.points, found)
     again = [trial.ask for trial in found if trial.fate == "open" and trial.ask.point in by_index]
     prices = [core_hours(ask, by_index, known, found) for ask in (*again, *step.asks)]
     told = [price for price in prices if price is not None]

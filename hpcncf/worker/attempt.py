@@ -71,12 +71,12 @@ def all_left(attempt: AttemptPaths, world_size: int, within_s: float) -> bool:
     return True
 
 
-def take(run: Run, paths: RunPaths, place: Place, over: int) -> AttemptPaths:
+def take_or_join(run: Run, paths: RunPaths, place: Place, over: int) -> AttemptPaths:
     """Rank 0 takes the next attempt; the others join it first, to be told which, or why none."""
     if place.rank != 0 and run.training is None:
         return joined(paths, place.rank)
     if place.rank != 0:
-        told = _told_by_first(None, run, place)
+        told = _answer_of_first(None, run, place)
         if isinstance(told, str):
             raise HpcncfError(told)
         return paths.attempt(told)
@@ -85,7 +85,7 @@ def take(run: Run, paths: RunPaths, place: Place, over: int) -> AttemptPaths:
         over = max(over, holder.attempt)
     launched = (launched_by(), slurm_job_id())
     try:
-        return claims.take(paths, *launched, over, restart())
+        return claims.take_attempt(paths, *launched, over, restart())
     except OSError as error:
         raise _refused(
             f"{error.filename}: cannot be written: {error.strerror}", run, place
@@ -97,11 +97,11 @@ def take(run: Run, paths: RunPaths, place: Place, over: int) -> AttemptPaths:
 def _refused(problem: str, run: Run, place: Place) -> HpcncfError:
     """Without a word the other ranks would wait for the first for minutes."""
     if place.world_size > 1 and run.training is not None:
-        _told_by_first(problem, run, place)
+        _answer_of_first(problem, run, place)
     return HpcncfError(problem)
 
 
-def _told_by_first(value: str | None, run: Run, place: Place) -> int | str:
+def _answer_of_first(value: str | None, run: Run, place: Place) -> int | str:
     """The attempt's number, or why there is none."""
     from hpcncf.ncf.distributed import gathered, join
 
@@ -111,7 +111,7 @@ def _told_by_first(value: str | None, run: Run, place: Place) -> int | str:
     return told
 
 
-def found(paths: RunPaths, place: Place) -> AttemptPaths | None:
+def find_attempt(paths: RunPaths, place: Place) -> AttemptPaths | None:
     """The attempt of a rank that ends before it was told which."""
-    found = claims.of_start(paths, slurm_job_id(), restart())
+    found = claims.attempt_of_start(paths, slurm_job_id(), restart())
     return None if found is None or found.rank(place.rank).exists() else found

@@ -156,7 +156,7 @@ class Report:
         for word in line.removeprefix("hpcncf:").split():
             key, equals, value = word.partition("=")
             if equals:
-                self._put(key, _read(value))
+                self._put(key, _parse_value(value))
             else:
                 self._problem(f"hpcncf: {word}: expected key=value, without blanks")
 
@@ -173,7 +173,7 @@ class Report:
             self.problems.append(text)
 
 
-def _read(text: str) -> int | float | str:
+def _parse_value(text: str) -> int | float | str:
     if WHOLE_NUMBER.fullmatch(text):
         return int(text)
     try:

@@ -12,13 +12,13 @@ from hpcncf.errors import HpcncfError
 from hpcncf.job.command import Program, called, values
 from hpcncf.job.plan import Run
 from hpcncf.monitor.sampler import Monitor
-from hpcncf.paths import AttemptPaths, RunPaths, make
+from hpcncf.paths import AttemptPaths, RunPaths, make_folder
 from hpcncf.records.host import describe
 from hpcncf.records.schema import Outcome, RankRecord, write_last
 from hpcncf.worker.attempt import all_left
 from hpcncf.worker.child_process import FILE, CannotStart, Child, Output, Report, check, shell_code
-from hpcncf.worker.environment import Place, launched_by, of_end, rendezvous, say
-from hpcncf.worker.record_command import Started, told
+from hpcncf.worker.environment import Place, end_line, launched_by, print_line, rendezvous
+from hpcncf.worker.record_command import Started, describe_exit
 from hpcncf.worker.recorder import Recorded, changes, node_cpus
 from hpcncf.worker.signals import Decision, Held, Stopped, decide, put_back
 
@@ -35,7 +35,7 @@ def rank(run: Run, place: Place, attempt: AttemptPaths) -> int:
     told = Report()
     output = Output(told.read)
     try:
-        _stop_if_told()
+        _stop_if_signalled()
         child = _start(run, place, attempt, output)
     except (CannotStart, Stopped) as error:
         return _not_started(run, place, attempt, error)
@@ -57,7 +57,7 @@ def rank(run: Run, place: Place, attempt: AttemptPaths) -> int:
     return _leave(record, attempt, output.ended_a_line)
 
 
-def _stop_if_told() -> None:
+def _stop_if_signalled() -> None:
     """A signal that came before there was a program to pass it on to. Raises Stopped."""
     for each in STOPPING:
         held = signal.getsignal(each)
@@ -69,7 +69,7 @@ def _start(run: Run, place: Place, attempt: AttemptPaths, output: Output) -> Chi
     """Raises CannotStart."""
     words, folder = _call(run, attempt)
     for made in (attempt.output, _run_paths(attempt).checkpoints):
-        make(made)
+        make_folder(made)
     return Child(
         words,
         folder=folder,
@@ -164,9 +164,9 @@ def _leave(record: RankRecord, attempt: AttemptPaths, on_a_new_line: bool) -> in
     code = record.exit_code or 0
     if code == 0:
         if record.rank == 0:
-            say("\n" * (not on_a_new_line) + of_end(attempt.rank(record.rank)))
+            print_line("\n" * (not on_a_new_line) + end_line(attempt.rank(record.rank)))
         return 0
-    sys.stderr.write(f"hpcncf: {_rank(record)}{told(code)}\n")
+    sys.stderr.write(f"hpcncf: {_rank(record)}{describe_exit(code)}\n")
     return shell_code(code)
 
 
@@ -175,7 +175,7 @@ def _leave_stopped(record: RankRecord, run: Run, attempt: AttemptPaths, stopped:
 
     Slurm ends a step as soon as one of its ranks fails, so the others do not say that they did.
     """
-    ended = f", and the program ended ({told(record.exit_code or 0)})"
+    ended = f", and the program ended ({describe_exit(record.exit_code or 0)})"
     decision = Decision(None, "")
     if record.rank == 0:
         decision = decide(stopped.signum, run.resources.requeues)

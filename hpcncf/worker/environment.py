@@ -82,14 +82,14 @@ class Place:
 def place(env: Mapping[str, str] = os.environ) -> Place:
     """torch's variables (torchrun, our local launcher), else those of a Slurm step, else alone."""
     if "RANK" in env and "WORLD_SIZE" in env:
-        return _of_torch(env)
+        return _place_from_torch(env)
     # A batch script outside of srun has SLURM_PROCID too; only a step has its number of tasks.
     if "SLURM_PROCID" in env and "SLURM_STEP_NUM_TASKS" in env:
-        return _of_slurm(env)
+        return _place_from_slurm(env)
     return Place()
 
 
-def _of_torch(env: Mapping[str, str]) -> Place:
+def _place_from_torch(env: Mapping[str, str]) -> Place:
     world, local = _number(env, "WORLD_SIZE"), _number(env, "LOCAL_WORLD_SIZE", "WORLD_SIZE")
     rank = _number(env, "RANK")
     return Place(
@@ -101,7 +101,7 @@ def _of_torch(env: Mapping[str, str]) -> Place:
     )
 
 
-def _of_slurm(env: Mapping[str, str]) -> Place:
+def _place_from_slurm(env: Mapping[str, str]) -> Place:
     world = _number(env, "SLURM_STEP_NUM_TASKS")
     nodes = int(env.get("SLURM_STEP_NUM_NODES", "1"))
     tasks = _on_this_node(env, "SLURM_STEP_TASKS_PER_NODE")
@@ -173,11 +173,11 @@ def granted_cores(env: Mapping[str, str] = os.environ) -> float | None:
         return None
     # torchrun's ranks share its one task.
     ranks = int(env.get("LOCAL_WORLD_SIZE", "1")) if "TORCHELASTIC_RUN_ID" in env else 1
-    task = _of_task(env) if "SLURM_STEP_ID" in env else _cpus(env, "SLURM_CPUS_ON_NODE")
+    task = _cores_of_task(env) if "SLURM_STEP_ID" in env else _cpus(env, "SLURM_CPUS_ON_NODE")
     return None if task is None else task / ranks
 
 
-def _of_task(env: Mapping[str, str]) -> float | None:
+def _cores_of_task(env: Mapping[str, str]) -> float | None:
     task, node = _cpus(env, "SLURM_CPUS_PER_TASK"), cpus_of_job(env)
     tasks = (_on_this_node(env, "SLURM_STEP_TASKS_PER_NODE") or [1])[0]
     known = [cpus for cpus in (task, node and node / tasks) if cpus]
@@ -232,7 +232,7 @@ def slurm_job_id(env: Mapping[str, str] = os.environ) -> str | None:
     return env.get("SLURM_JOB_ID")
 
 
-def tell(training: Training) -> list[str]:
+def set_openmp(training: Training) -> list[str]:
     """Set what it reads once, when it is loaded; returns why that comes too late, if it does."""
     if training.omp_wait_policy == "default":
         return []
@@ -242,7 +242,7 @@ def tell(training: Training) -> list[str]:
     return ["training.omp_wait_policy has no effect: torch was loaded before the run was known"]
 
 
-def of_epoch(epoch: Epoch, epochs: int) -> str:
+def epoch_line(epoch: Epoch, epochs: int) -> str:
     """`epoch 1/3: loss 0.4213, HR@10 0.312, NDCG@10 0.190, 152,331 instances/s, 2.4 s, 0.1 s of
     them evaluation`."""
     parts = [f"loss {epoch.loss:.4f}"]
@@ -256,11 +256,11 @@ def of_epoch(epoch: Epoch, epochs: int) -> str:
     return f"epoch {epoch.epoch + 1}/{epochs}: {', '.join(parts)}"
 
 
-def of_end(record: Path) -> str:
+def end_line(record: Path) -> str:
     return f"completed; record: {record}"
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     """At once: who follows the log waits for it. A full disk must not end the training."""
     with contextlib.suppress(OSError):
         sys.stdout.write(f"{line}\n")

@@ -25,9 +25,9 @@ from hpcncf.records.schema import Claim, Progress, RankRecord, RecordError, now,
 from hpcncf.slurm.site import anchored
 from hpcncf.state.decide import completed
 from hpcncf.worker import environment
-from hpcncf.worker.attempt import found, take
+from hpcncf.worker.attempt import find_attempt, take_or_join
 from hpcncf.worker.command import rank
-from hpcncf.worker.environment import Place, of_end, of_epoch, say
+from hpcncf.worker.environment import Place, end_line, epoch_line, print_line
 from hpcncf.worker.recorder import Recorded, oneself
 from hpcncf.worker.signals import Stopped
 
@@ -54,10 +54,10 @@ def find(
                 "job file"
             )
         paths = ResultPaths(source)
-        return chosen(folders.read_plan(paths), run_id), paths
+        return select_run(folders.read_plan(paths), run_id), paths
     job = load.load_jobfile(source, overrides)
     plan = load.plan(job, source, overrides)
-    run = chosen(plan, run_id)
+    run = select_run(plan, run_id)
     paths = ResultPaths(results or Path("results") / job.name)
     if leave_plan and paths.plan.exists():
         folders.add_run(paths, plan.job, run)
@@ -66,18 +66,18 @@ def find(
     return run, paths
 
 
-def chosen(plan: Plan, run_id: str | None) -> Run:
+def select_run(plan: Plan, run_id: str | None) -> Run:
     """The run asked for; without an id, the only one. Raises UsageError listing them."""
     if run_id is not None:
         return plan.run(run_id)
     active = plan.active()
     if len(active) == 1:
         return active[0]
-    lines = "\n".join(f"  {run.id}  {_told(run)}" for run in active)
+    lines = "\n".join(f"  {run.id}  {_describe_run(run)}" for run in active)
     raise UsageError(f"job {plan.job} has {len(active)} runs: choose one with --run ID\n{lines}")
 
 
-def _told(run: Run) -> str:
+def _describe_run(run: Run) -> str:
     values = [f"{key.split('.')[1]}={value}" for key, value in run.varied.items()]
     return " ".join([*values, f"repeat={run.repeat}"])
 
@@ -96,7 +96,7 @@ def work(results: Path, run_id: str | None = None, again: bool = False, over: in
     Attempts up to number `over` are known to have ended, whatever signs of life they left.
     """
     paths = ResultPaths(results)
-    return be_rank(chosen(read_plan(paths), run_id), paths, again, over)
+    return be_rank(select_run(read_plan(paths), run_id), paths, again, over)
 
 
 def be_rank(run: Run, results: ResultPaths, again: bool = False, over: int = 0) -> int:
@@ -115,12 +115,12 @@ def be_rank(run: Run, results: ResultPaths, again: bool = False, over: int = 0) 
         return 0
 
     def attempt() -> AttemptPaths:
-        return paths.attempt(int(claimed)) if claimed else take(run, paths, place, over)
+        return paths.attempt(int(claimed)) if claimed else take_or_join(run, paths, place, over)
 
     try:
         if run.training is None:
             return rank(run, place, attempt())
-        with Recorded(run, place, found=lambda: found(paths, place)) as recorded:
+        with Recorded(run, place, found=lambda: find_attempt(paths, place)) as recorded:
             recorded.begin(attempt())
             _train(recorded, paths, tells_attempt=claimed is None and place.rank == 0)
     finally:
@@ -129,7 +129,7 @@ def be_rank(run: Run, results: ResultPaths, again: bool = False, over: int = 0) 
         _show(recorded)
         return _exit_code(recorded)
     if place.rank == 0:
-        say(of_end(recorded.attempt.rank(0)))
+        print_line(end_line(recorded.attempt.rank(0)))
     if complete(recorded.attempt):  # for the last of the ranks it is
         for path in (paths.checkpoint, paths.checkpoint_before, *paths.partial()):
             _remove(path)
@@ -150,7 +150,7 @@ def _done(paths: RunPaths, again: bool) -> bool:
     last = paths.attempts()[-1:]
     if not last or not complete(last[0]):
         return False
-    claim = _read(last[0].claim, Claim)
+    claim = _read_record(last[0].claim, Claim)
     return not again or (claim is not None and environment.requeued(claim.slurm_job_id))
 
 
@@ -176,11 +176,11 @@ def _check_size(run: Run, place: Place) -> None:
 
 def complete(attempt: AttemptPaths) -> bool:
     """True when every rank left a record and all say completed."""
-    left = [_read(path, RankRecord) for path in attempt.ranks()]
+    left = [_read_record(path, RankRecord) for path in attempt.ranks()]
     return completed([record for record in left if record])
 
 
-def _read(path: Path, kind: type[R]) -> R | None:
+def _read_record(path: Path, kind: type[R]) -> R | None:
     try:
         return read_records(path, kind)
     except RecordError:
@@ -191,9 +191,9 @@ def _train(recorded: Recorded, paths: RunPaths, tells_attempt: bool) -> None:
     run, place = recorded.run, recorded.place
     if run.training is None or run.data is None:
         raise AssertionError("a command is run elsewhere")
-    recorded.warnings += environment.tell(run.training)
+    recorded.warnings += environment.set_openmp(run.training)
     epochs = run.training.epochs
-    tell = _teller(recorded, paths, epochs)
+    tell = _progress_writer(recorded, paths, epochs)
     from hpcncf.ncf import profiling
     from hpcncf.ncf.checkpoint import Position
     from hpcncf.ncf.data.prepared import load
@@ -223,7 +223,7 @@ def _train(recorded: Recorded, paths: RunPaths, tells_attempt: bool) -> None:
             place,
             paths,
             tell,
-            lambda epoch: say(of_epoch(epoch, epochs)),
+            lambda epoch: print_line(epoch_line(epoch, epochs)),
             recorded.stop,
             watched,
         )
@@ -231,7 +231,9 @@ def _train(recorded: Recorded, paths: RunPaths, tells_attempt: bool) -> None:
     _still_ours(recorded, paths)
 
 
-def _teller(recorded: Recorded, paths: RunPaths, epochs: int) -> Callable[[Position], None]:
+def _progress_writer(
+    recorded: Recorded, paths: RunPaths, epochs: int
+) -> Callable[[Position], None]:
     """What rewrites progress.json. It raises HpcncfError where this attempt was taken for ended."""
 
     def tell(position: Position) -> None:

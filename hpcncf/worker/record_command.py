@@ -16,8 +16,8 @@ from hpcncf.job.plan import Run, run_id
 from hpcncf.job.spec import Resources
 from hpcncf.monitor.cgroup import usable
 from hpcncf.monitor.sampler import Measured, Monitor
-from hpcncf.paths import AttemptPaths, ResultPaths, make
-from hpcncf.records.claims import take
+from hpcncf.paths import AttemptPaths, ResultPaths, make_folder
+from hpcncf.records.claims import take_attempt
 from hpcncf.records.host import describe
 from hpcncf.records.results_folder import add_command, writing
 from hpcncf.records.schema import (
@@ -32,7 +32,7 @@ from hpcncf.records.schema import (
 )
 from hpcncf.worker.child_process import FILE, CannotStart, Child, Report, check
 from hpcncf.worker.environment import LaunchedBy, Place, granted_cores, slurm_job_id
-from hpcncf.worker.recorder import of_rank
+from hpcncf.worker.recorder import build_record
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Started:
         reported: Reported | None = None,
         problems: Sequence[str] = (),
     ) -> RankRecord:
-        return of_rank(
+        return build_record(
             self.run,
             self.place,
             self.attempt,
@@ -119,8 +119,8 @@ def record(command: Sequence[str], folder: Path, name: str | None = None) -> Rec
     described = describe()
     add_command(paths, run)
     with writing(folder):
-        attempt = take(paths.run(run.id), "run", slurm_job_id())
-        make(attempt.output)
+        attempt = take_attempt(paths.run(run.id), "run", slurm_job_id())
+        make_folder(attempt.output)
     return _record(command, attempt, run, described, allocated)
 
 
@@ -206,11 +206,11 @@ def _outcome(child: Child, code: int) -> Outcome:
 def _error(code: int) -> dict[str, str] | None:
     if code == 0:
         return None
-    kind, _, message = told(code).rpartition(": ")
+    kind, _, message = describe_exit(code).rpartition(": ")
     return {"type": kind, "message": message, "traceback": ""}
 
 
-def told(code: int) -> str:
+def describe_exit(code: int) -> str:
     """`exit code: 3`, `signal: 9 (SIGKILL)`."""
     return f"exit code: {code}" if code >= 0 else f"signal: {signal_name(-code)}"
 

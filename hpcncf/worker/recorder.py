@@ -137,7 +137,7 @@ def lost_peer(error: BaseException) -> bool:
 PACKED: Final = "HPCNCF_PACKED"
 
 
-def of_rank(
+def build_record(
     run: Run, place: Place, attempt: AttemptPaths, measured: Measured, **told: Any
 ) -> RankRecord:
     """`told`: the record's other fields; its warnings stand behind the measured ones."""
@@ -365,7 +365,7 @@ class Recorded(AbstractContextManager["Recorded"]):
         # One resumed behind its last step has no steps of its own, and yet epochs to tell of.
         training = trainer.record() if trainer and (trainer.clock.steps or trainer.epochs) else None
         told = trainer.warnings if trainer else []
-        return of_rank(
+        return build_record(
             self.run,
             self.place,
             self.attempt,

@@ -53,7 +53,7 @@ class Meeting:
         return f"hpcncf {self.words} {port}\n".encode()
 
 
-def of_run(run_id: str, env: Mapping[str, str] = os.environ) -> Meeting:
+def meeting_of_run(run_id: str, env: Mapping[str, str] = os.environ) -> Meeting:
     words = f"{run_id} {start_of_ranks(env)}"
     return Meeting(master(env), candidates(words), words)
 
@@ -161,10 +161,10 @@ def listening(address: str, ports: Sequence[int]) -> socket.socket:
 def host_others(meeting: Meeting, ours: socket.socket, port: int, others: int) -> None:
     """Tell each of the other ranks the store's port, beside what rank 0 does; then no more."""
     told = (meeting, ours, port, others)
-    threading.Thread(target=_tell, args=told, name="hpcncf-meeting", daemon=True).start()
+    threading.Thread(target=_answer_guests, args=told, name="hpcncf-meeting", daemon=True).start()
 
 
-def _tell(meeting: Meeting, ours: socket.socket, port: int, others: int) -> None:
+def _answer_guests(meeting: Meeting, ours: socket.socket, port: int, others: int) -> None:
     with ours:
         while others:
             try:
@@ -172,10 +172,10 @@ def _tell(meeting: Meeting, ours: socket.socket, port: int, others: int) -> None
             except OSError:
                 return
             with guest:
-                others -= _told(guest, meeting, port)
+                others -= _answer_guest(guest, meeting, port)
 
 
-def _told(guest: socket.socket, meeting: Meeting, port: int) -> bool:
+def _answer_guest(guest: socket.socket, meeting: Meeting, port: int) -> bool:
     """Whether it was one of ours, and has its answer."""
     try:
         guest.settimeout(ANSWER_S)

@@ -74,14 +74,14 @@ def restart(env: Mapping[str, str] = os.environ) -> int | None:
 
 def preempted(job_id: str) -> bool:
     """Whether Slurm stops this running job for another one's sake."""
-    said = query.said(["scontrol", "show", "job", "--oneliner", job_id], [])
+    said = query.run_query(["scontrol", "show", "job", "--oneliner", job_id], [])
     return "JobState=RUNNING" in said and re.search(r"\bPreemptTime=\d", said) is not None
 
 
 def put_back(job_id: str) -> str | None:
     """None, or what Slurm said against it."""
     problems: list[str] = []
-    query.said(["scontrol", "requeue", job_id], problems)
+    query.run_query(["scontrol", "requeue", job_id], problems)
     return problems[0] if problems else None
 
 

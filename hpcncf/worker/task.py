@@ -19,7 +19,7 @@ from hpcncf.local import colocate
 from hpcncf.local.processes import end_with_parent
 from hpcncf.monitor.node import cores
 from hpcncf.paths import ResultPaths
-from hpcncf.records.claims import of_start
+from hpcncf.records.claims import attempt_of_start
 from hpcncf.records.results_folder import read_plan
 from hpcncf.records.schema import End, now, write_last
 from hpcncf.state.decide import complete, last_attempt
@@ -31,7 +31,7 @@ from hpcncf.worker.rendezvous import (
     found_store,
     host_others,
     listening,
-    of_run,
+    meeting_of_run,
     own_address,
     resolved,
 )
@@ -58,7 +58,7 @@ def command(run: Run, worker: Sequence[str], env: Mapping[str, str] = os.environ
 
 def _agreed(run_id: str, task: Place, env: Mapping[str, str]) -> tuple[str, int]:
     """Address and port of torchrun's own store, which the first node's torchrun makes anew."""
-    at = of_run(f"{run_id} torchrun", env)
+    at = meeting_of_run(f"{run_id} torchrun", env)
     if task.rank != 0:
         address = resolved(at.host)
         return address, found_store(at, address, TIMEOUT_S)
@@ -227,7 +227,7 @@ class _Several:
 
     def _leave_end(self, run: Run, reason: EndReason, code: int) -> None:
         """The run's own record says that it was told to stop; here stands why."""
-        attempt = of_start(self._paths.run(run.id), slurm_job_id(), restart())
+        attempt = attempt_of_start(self._paths.run(run.id), slurm_job_id(), restart())
         if attempt is None:
             return
         others: list[int | None] = [None] * (run.resources.world_size - 1)

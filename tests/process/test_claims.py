@@ -14,7 +14,15 @@ import pytest
 
 from hpcncf.paths import RunPaths
 from hpcncf.records import schema
-from hpcncf.records.claims import SILENT_S, Taken, holder, of_start, overtaken, same_process, take
+from hpcncf.records.claims import (
+    SILENT_S,
+    Taken,
+    attempt_of_start,
+    holder,
+    overtaken,
+    same_process,
+    take_attempt,
+)
 from hpcncf.records.schema import Claim, End
 
 TAKE = """\
@@ -46,7 +54,7 @@ def ended(run: RunPaths, number: int) -> None:
 def test_attempts_are_numbered_from_one(tmp_path: Path) -> None:
     run = RunPaths(tmp_path / "0123456789ab")
     for number in (1, 2, 3):
-        assert take(run, "local").number == number
+        assert take_attempt(run, "local").number == number
         ended(run, number)
 
 
@@ -80,15 +88,15 @@ def test_a_run_that_is_held_is_not_taken_unless_its_holder_is_known_to_have_ende
     tmp_path: Path,
 ) -> None:
     run = RunPaths(tmp_path / "0123456789ab")
-    take(run, "local")
+    take_attempt(run, "local")
     with pytest.raises(Taken, match=r"works at it since .* \(attempt 1\)"):
-        take(run, "local")
-    assert take(run, "local", over=1).number == 2
+        take_attempt(run, "local")
+    assert take_attempt(run, "local", over=1).number == 2
 
 
 def test_a_living_process_holds_its_run_until_the_attempt_ended(tmp_path: Path) -> None:
     run = RunPaths(tmp_path / "0123456789ab")
-    attempt = take(run, "local")
+    attempt = take_attempt(run, "local")
     held = holder(run)
     assert held is not None
     assert held.attempt == 1
@@ -110,7 +118,7 @@ def test_a_dead_process_holds_nothing(tmp_path: Path) -> None:
 
 def test_a_later_process_of_the_same_number_is_not_the_holder(tmp_path: Path) -> None:
     run = RunPaths(tmp_path / "0123456789ab")
-    attempt = take(run, "local")
+    attempt = take_attempt(run, "local")
     claim = schema.read_records(attempt.claim, Claim)
     earlier = claim.model_copy(update={"process_started": claim.process_started - 3600})
     schema.write(attempt.claim, earlier)
@@ -121,7 +129,7 @@ def test_another_nodes_claim_holds_while_it_gives_signs_of_life(tmp_path: Path) 
     import os
 
     run = RunPaths(tmp_path / "0123456789ab")
-    attempt = take(run, "slurm", "123_4")
+    attempt = take_attempt(run, "slurm", "123_4")
     claim = schema.read_records(attempt.claim, Claim)
     schema.write(attempt.claim, claim.model_copy(update={"node": "another-node"}))
     assert holder(run) is not None
@@ -135,7 +143,7 @@ def test_a_clock_that_is_minutes_off_neither_kills_nor_revives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead_s: int
 ) -> None:
     run = RunPaths(tmp_path / "0123456789ab")
-    attempt = take(run, "slurm", "123_4")
+    attempt = take_attempt(run, "slurm", "123_4")
     claim = schema.read_records(attempt.claim, Claim)
     schema.write(attempt.claim, claim.model_copy(update={"node": "another-node"}))
     ours = time.time
@@ -158,18 +166,18 @@ def test_a_zombie_is_not_alive() -> None:
 
 def test_the_attempt_of_one_start_of_a_job_is_not_an_earlier_starts(tmp_path: Path) -> None:
     run = RunPaths(tmp_path / "0123456789ab")
-    attempt = take(run, "slurm", "7_2", 0, 0)
-    assert of_start(run, "7_2", 0) == attempt
-    assert of_start(run, "7_2", 1) is None
-    assert of_start(run, "7_3", 0) is None
-    assert of_start(run, None, None) is None
+    attempt = take_attempt(run, "slurm", "7_2", 0, 0)
+    assert attempt_of_start(run, "7_2", 0) == attempt
+    assert attempt_of_start(run, "7_2", 1) is None
+    assert attempt_of_start(run, "7_3", 0) is None
+    assert attempt_of_start(run, None, None) is None
 
 
 def test_an_attempt_knows_when_a_later_one_was_begun(tmp_path: Path) -> None:
     run = RunPaths(tmp_path / "0123456789ab")
-    first = take(run, "slurm", "7", 0, 0)
+    first = take_attempt(run, "slurm", "7", 0, 0)
     assert overtaken(run, first) is None
-    take(run, "slurm", "7", 1, 1)
+    take_attempt(run, "slurm", "7", 1, 1)
     assert overtaken(run, first) == 2
 
 
@@ -182,5 +190,5 @@ def test_on_a_full_disk_no_half_of_a_claim_is_left(
     monkeypatch.setattr(schema, "NamedTemporaryFile", full)
     monkeypatch.setattr(schema, "FULL_S", 0.0)
     with pytest.raises(OSError, match="No space left"):
-        take(RunPaths(tmp_path), "shell")
+        take_attempt(RunPaths(tmp_path), "shell")
     assert list(tmp_path.iterdir()) == []

@@ -222,7 +222,7 @@ def test_plan_says_what_is_excluded_in_vain(job_file: JobFile, said: Said) -> No
     code, _, err = said("plan", "job.yaml")
     assert (code, err.strip()) == (
         0,
-        "hpcncf: exclude: leaves nothing out: training.seed=3, but the grid has 1, 2",
+        "hpcncf: exclude: training.seed=3 matches nothing; the grid has 1, 2",
     )
 
 

@@ -19,7 +19,7 @@ from hpcncf.errors import UsageError
 from hpcncf.job.plan import Plan, Run, merged
 from hpcncf.paths import ResultPaths
 from hpcncf.records import schema
-from hpcncf.records.claims import take
+from hpcncf.records.claims import take_attempt
 from hpcncf.records.schema import RankRecord
 
 TABLES = ("runs", "attempts", "ranks", "cores", "epochs")
@@ -477,7 +477,7 @@ def test_a_command_that_ended_badly_has_told_all(
 
 def test_a_command_that_still_runs_has_not(tmp_path: Path) -> None:
     paths = make_results.command_plan(tmp_path)
-    take(paths.run(make_results.plan_of(paths).runs[0].id), "run")
+    take_attempt(paths.run(make_results.plan_of(paths).runs[0].id), "run")
     assert main(["collect", str(paths.folder)]) == 3
 
 

@@ -16,7 +16,7 @@ from make_results import of_format_3
 from hpcncf.ncf.data import movielens, prepared, synthetic
 from hpcncf.ncf.data.arrays import context_of, slices
 from hpcncf.ncf.data.buckets import SLOTS
-from hpcncf.ncf.data.manifest import NAME, DataError, OtherFormat, outline, read
+from hpcncf.ncf.data.manifest import NAME, DataError, OtherFormat, outline, read_manifest
 from hpcncf.ncf.data.prepare import Recipe, Written, write
 from hpcncf.ncf.data.prepared import load
 from hpcncf.ncf.data.split import Counts
@@ -322,7 +322,7 @@ def test_a_manifest_whose_counts_cannot_be_is_told_in_one_line(
 def test_json_that_is_no_manifest_is_told(tmp_path: Path, plain: str) -> None:
     (tmp_path / NAME).write_text(plain)
     with pytest.raises(DataError, match=r"manifest\.json: not a manifest of prepared data: came"):
-        read(tmp_path)
+        read_manifest(tmp_path)
 
 
 def test_a_folder_of_an_earlier_format_is_refused_with_what_makes_it_again(tmp_path: Path) -> None:
@@ -344,7 +344,7 @@ def test_a_folder_of_a_later_format_asks_for_a_later_hpcncf(tmp_path: Path) -> N
     path = tmp_path / "data" / NAME
     path.write_text(path.read_text().replace('"format_version": 4', '"format_version": 5'))
     with pytest.raises(OtherFormat, match=r"format 5, this hpcncf reads 4: update hpcncf$"):
-        read(path.parent)
+        read_manifest(path.parent)
 
 
 def test_the_outline_of_an_earlier_format_is_read(tmp_path: Path) -> None:

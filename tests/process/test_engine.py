@@ -56,7 +56,7 @@ def test_an_engine_ranks_as_scoring_each_pair_does(
     expected = by_forward(net, data, candidates)
     schedule = Schedule(data.manifest.train_rows, 256)
     ground = base.Ground(data, sizes, schedule, threads=1)
-    made = base.made(net, training, 1, torch.device("cpu"), StepClock(1, 1), ground)
+    made = base.build_engine(net, training, 1, torch.device("cpu"), StepClock(1, 1), ground)
     assert ranks(made, data, candidates) == expected
 
 

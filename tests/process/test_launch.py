@@ -22,13 +22,21 @@ from hpcncf.local import machine
 from hpcncf.monitor.cgroup import usable
 from hpcncf.ncf.data import synthetic
 from hpcncf.paths import ResultPaths
-from hpcncf.records.claims import take
+from hpcncf.records.claims import take_attempt
 from hpcncf.records.results_folder import leave_plan, read_plan
 from hpcncf.records.schema import End, now, read_records, write
 from hpcncf.records.submissions import Submission, begin, read_submissions, user
 from hpcncf.slurm.site import anchored
 from hpcncf.state import status
-from hpcncf.submit.submit import check, choose_cluster, doubts, left_out, reached, submit, told
+from hpcncf.submit.submit import (
+    check,
+    choose_cluster,
+    describe_refusals,
+    doubts,
+    left_out,
+    reached,
+    submit,
+)
 
 JobFile = Callable[[str], Path]
 SWEEP = """\
@@ -111,7 +119,7 @@ def test_data_prepared_anew_since_the_plan_is_told_with_what_to_do(
 
 
 def test_runs_refused_for_one_reason_are_told_in_one_line() -> None:
-    assert told({"a1": "too large", "b2": "no GPU", "c3": "too large"}) == [
+    assert describe_refusals({"a1": "too large", "b2": "no GPU", "c3": "too large"}) == [
         "run a1 and 1 more: too large",
         "run b2: no GPU",
     ]
@@ -324,7 +332,7 @@ def test_a_submission_says_which_attempts_were_over(
     job_file: JobFile, fake_slurm: FakeSlurm
 ) -> None:
     paths, job, plan = prepared(job_file("repeats: 2\n"))
-    attempt = take(paths.run(plan.runs[0].id), "slurm", "7")
+    attempt = take_attempt(paths.run(plan.runs[0].id), "slurm", "7")
     write(
         attempt.end,
         End(

@@ -14,7 +14,7 @@ from make_runs import tiny
 
 from hpcncf.job.load import load_jobfile, plan
 from hpcncf.paths import ResultPaths, RunPaths
-from hpcncf.records.claims import take
+from hpcncf.records.claims import take_attempt
 from hpcncf.records.results_folder import leave_plan
 from hpcncf.records.schema import RankRecord, read_records
 
@@ -55,7 +55,7 @@ def test_a_rank_that_waits_for_the_first_leaves_its_record_in_the_attempt_of_its
     tmp_path: Path,
 ) -> None:
     paths, run = planned(tmp_path, ranks=2)
-    attempt = take(run, "slurm", "9", 0, 0)
+    attempt = take_attempt(run, "slurm", "9", 0, 0)
     second = rank(paths, 1, 2)
     try:
         assert within(120, lambda: hears(second))
@@ -69,7 +69,7 @@ def test_a_rank_that_waits_for_the_first_leaves_its_record_in_the_attempt_of_its
 
 def test_that_another_is_at_work_is_told_to_every_rank(tmp_path: Path) -> None:
     paths, run = planned(tmp_path, ranks=2)
-    attempt = take(run, "slurm", "7", 0, 0)
+    attempt = take_attempt(run, "slurm", "7", 0, 0)
     both = [rank(paths, number, 2) for number in (0, 1)]
     try:
         told = [each.communicate(timeout=120)[1].decode() for each in both]

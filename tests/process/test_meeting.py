@@ -21,7 +21,7 @@ from hpcncf.worker.rendezvous import (
     found_store,
     host_others,
     listening,
-    of_run,
+    meeting_of_run,
     resolved,
 )
 
@@ -111,9 +111,9 @@ def test_without_a_free_port_the_ports_are_named() -> None:
 def test_runs_and_requeued_jobs_have_words_of_their_own() -> None:
     env = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}
     every = [
-        of_run("a", env),
-        of_run("b", env),
-        of_run("a", env | {"SLURM_RESTART_COUNT": "1"}),
+        meeting_of_run("a", env),
+        meeting_of_run("b", env),
+        meeting_of_run("a", env | {"SLURM_RESTART_COUNT": "1"}),
     ]
     assert len({at.words for at in every}) == len({tuple(at.ports) for at in every}) == 3
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from hpcncf.job.spec import Training
-from hpcncf.worker.environment import tell
+from hpcncf.worker.environment import set_openmp
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="GNU's OpenMP tells what it heard")
@@ -34,6 +34,6 @@ def test_torchs_openmp_hears_the_wait_policy(
 def test_where_torch_is_there_already_it_is_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
     assert torch.get_num_threads() > 0
     monkeypatch.setenv("OMP_WAIT_POLICY", "")  # so that it is put back
-    [told] = tell(Training(omp_wait_policy="passive"))
+    [told] = set_openmp(Training(omp_wait_policy="passive"))
     assert "has no effect" in told
-    assert tell(Training()) == []
+    assert set_openmp(Training()) == []

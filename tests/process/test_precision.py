@@ -13,7 +13,13 @@ from torch import nn
 
 from hpcncf.job.spec import Model, Training
 from hpcncf.ncf.data.prepared import Prepared
-from hpcncf.ncf.engines.precision import Products, Steps, allowed, chosen, warnings_precision
+from hpcncf.ncf.engines.precision import (
+    Products,
+    Steps,
+    allowed,
+    build_optimizer,
+    warnings_precision,
+)
 from hpcncf.ncf.engines.rowwise import Rowwise
 from hpcncf.ncf.instances import Schedule
 from hpcncf.ncf.loaders import Loader
@@ -69,7 +75,7 @@ def test_a_rowwise_step_in_halves_is_near_that_in_float32_and_is_not_it(
 def steps(**settings: Any) -> tuple[Steps, nn.Parameter]:
     torch.manual_seed(1)
     model = NeuMF(3, 4, 1, Model(layers=(2,)))
-    optimizer = chosen(model, Training(**settings))
+    optimizer = build_optimizer(model, Training(**settings))
     taken = Steps(optimizer, Training(**settings), "cpu")
     return taken, model.predict_layer.weight
 

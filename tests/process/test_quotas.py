@@ -6,7 +6,7 @@ import pytest
 from conftest import FakeSlurm
 
 from hpcncf.slurm.site import Site
-from hpcncf.submit.arrays import Quota, of_account, parse_config, queued, quota_quotas
+from hpcncf.submit.arrays import Quota, account_room, parse_config, queued, quota_quotas
 
 # As `sacctmgr -nP show assoc format=account,partition,maxsubmitjobs,defaultqos` prints it.
 ASSOCIATIONS = "lab||10|\nlab|short|3|\nroot|||few\n"
@@ -27,15 +27,15 @@ QUEUE = "lab|normal\nlab|normal\nroot|few\nroot|normal\n"
 def test_a_qos_goes_before_the_account_and_the_partitions_own_before_all(
     account: str, site: dict[str, str], left: int, limit: str
 ) -> None:
-    bound = of_account(ASSOCIATIONS, LEVELS, QUEUE, account, Site.model_validate(site))
+    bound = account_room(ASSOCIATIONS, LEVELS, QUEUE, account, Site.model_validate(site))
     assert bound is not None
     assert bound[0] == left
     assert limit in bound[1]
 
 
 def test_where_nothing_is_limited_nothing_bounds() -> None:
-    assert of_account("root|||\n", "normal|\n", "", "root", Site()) is None
-    assert of_account("", "", "", "root", Site()) is None
+    assert account_room("root|||\n", "normal|\n", "", "root", Site()) is None
+    assert account_room("", "", "", "root", Site()) is None
 
 
 def test_the_configuration_is_read_whatever_stands_around_it() -> None:

@@ -26,11 +26,11 @@ from hpcncf.job.load import Loader
 from hpcncf.job.plan import Run
 from hpcncf.local import machine
 from hpcncf.paths import ResultPaths
-from hpcncf.records.code_version import take
+from hpcncf.records.code_version import record_code
 from hpcncf.records.results_folder import leave_plan
 from hpcncf.records.schema import RankRecord, read_records, write
 from hpcncf.records.submissions import begin, read_submissions, user
-from hpcncf.slurm.batch_script import guard, make
+from hpcncf.slurm.batch_script import guard, make_private_folder
 from hpcncf.slurm.site import load_sites
 from hpcncf.submit.submit import submit
 
@@ -123,14 +123,14 @@ def test_yaml_is_read_by_a_safe_loader(tmp_path: Path) -> None:
 def folder_of(tmp_path: Path) -> Path:
     (tmp_path / "results").mkdir(mode=0o755)
     folder = tmp_path / "results/slurm-me"
-    make(folder)
+    make_private_folder(folder)
     return folder
 
 
 def test_submitits_folder_is_ours_alone(tmp_path: Path) -> None:
     folder = folder_of(tmp_path)
     assert folder.stat().st_mode & 0o777 == 0o700
-    make(folder)
+    make_private_folder(folder)
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o702, 0o750, 0o777])
@@ -138,7 +138,7 @@ def test_one_that_others_may_use_is_refused(tmp_path: Path, mode: int) -> None:
     folder = folder_of(tmp_path)
     folder.chmod(mode)
     with pytest.raises(HpcncfError, match=rf"others may use it \(mode {mode:04o}"):
-        make(folder)
+        make_private_folder(folder)
 
 
 def test_a_link_in_its_place_is_refused(tmp_path: Path) -> None:
@@ -146,22 +146,22 @@ def test_a_link_in_its_place_is_refused(tmp_path: Path) -> None:
     folder.rename(tmp_path / "moved")
     folder.symlink_to(tmp_path / "moved")
     with pytest.raises(HpcncfError, match=r"a link or a file.*nothing is submitted"):
-        make(folder)
+        make_private_folder(folder)
 
 
 def test_a_parent_that_everybody_may_write_to_is_refused_but_one_like_tmp(tmp_path: Path) -> None:
     folder = folder_of(tmp_path)
     folder.parent.chmod(0o1777)
-    make(folder)
+    make_private_folder(folder)
     folder.parent.chmod(0o777)
     with pytest.raises(HpcncfError, match="everybody may rename what is in it"):
-        make(folder)
+        make_private_folder(folder)
 
 
 def test_people_who_share_results_may_share_a_group(tmp_path: Path) -> None:
     folder = folder_of(tmp_path)
     folder.parent.chmod(0o2775)
-    make(folder)
+    make_private_folder(folder)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
@@ -169,7 +169,7 @@ def test_a_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
     folder = folder_of(tmp_path)
     os.chown(folder, 12345, 12345)
     with pytest.raises(HpcncfError, match=r"belongs to another user \(id 12345\)"):
-        make(folder)
+        make_private_folder(folder)
 
 
 def test_a_local_queue_unpickles_nothing_from_such_a_folder_either(tmp_path: Path) -> None:
@@ -309,4 +309,4 @@ def test_what_may_hold_a_secret_is_for_its_user_alone(
     assert paths.submitit(user()).stat().st_mode & 0o077 == 0
     kept = [folder for folder in paths.submissions.glob("*.code") if folder.is_dir()]
     assert all(folder.stat().st_mode & 0o077 == 0 for folder in kept)
-    assert bool(kept) is any(code.diff for code in take(path.parent / "again", ROOT))
+    assert bool(kept) is any(code.diff for code in record_code(path.parent / "again", ROOT))

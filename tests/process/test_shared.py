@@ -172,14 +172,14 @@ def test_messages_stay_readable_when_the_transport_is_closed() -> None:
 
 def last(transport: Shared, rank: int, end: Connection) -> list[int]:
     """Rank 1 sends its last message and ends while rank 0, which missed it, looks for its lock."""
-    held = shared_memory._held
+    held = shared_memory._is_locked
 
     def late(file: int, rank: int) -> bool:
         end.send("missed")
         end.recv()
         return held(file, rank)
 
-    shared_memory._held = late
+    shared_memory._is_locked = late
     if rank == 1:
         end.recv()
     transport.slot()[:] = rank

@@ -44,13 +44,13 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def taken(tmp_path: Path, folder: Path) -> code_version.Code:
     """Of the checkout that the folder is in."""
-    return code_version.take(tmp_path / "kept", folder)[-1]
+    return code_version.record_code(tmp_path / "kept", folder)[-1]
 
 
 def test_a_clean_checkout_is_its_commit_and_nothing_is_kept(tmp_path: Path, checkout: Path) -> None:
     code = taken(tmp_path, checkout)
     assert (code.of, code.folder, code.dirty) == ("folder", str(checkout), False)
-    assert code.commit == code_version.said(checkout, "rev-parse", "HEAD")
+    assert code.commit == code_version.git_text(checkout, "rev-parse", "HEAD")
     assert (code.diff, code.untracked) == (None, [])
     assert not (tmp_path / "kept/folder.diff").exists()
 
@@ -88,7 +88,7 @@ def test_only_the_submitter_can_read_the_changes(tmp_path: Path, checkout: Path)
 def test_an_edit_of_the_checkout_is_noticed_where_the_run_uses_it(
     tmp_path: Path, checkout: Path, edit: Callable[[Path], None], noticed: bool
 ) -> None:
-    then = code_version.take(tmp_path / "kept", checkout)
+    then = code_version.record_code(tmp_path / "kept", checkout)
     assert code_version.changed(then, checkouts=True) == []
     edit(checkout)
     told = code_version.changed(then, checkouts=True)
@@ -99,14 +99,14 @@ def test_an_edit_of_the_checkout_is_noticed_where_the_run_uses_it(
 
 def test_our_own_source_is_compared_by_content(tmp_path: Path) -> None:
     copy = shutil.copytree(PACKAGE / "slurm", tmp_path / "slurm")
-    assert code_version.of_sources(copy) == code_version.of_sources(PACKAGE / "slurm")
+    assert code_version.hash_sources(copy) == code_version.hash_sources(PACKAGE / "slurm")
     with (copy / "sites.py").open("a") as source:
         source.write("\n")
-    assert code_version.of_sources(copy) != code_version.of_sources(PACKAGE / "slurm")
+    assert code_version.hash_sources(copy) != code_version.hash_sources(PACKAGE / "slurm")
 
 
 def test_other_source_of_ours_is_told_whatever_the_workload(tmp_path: Path) -> None:
-    (ours, *_) = code_version.take(tmp_path / "kept", tmp_path)
+    (ours, *_) = code_version.record_code(tmp_path / "kept", tmp_path)
     assert code_version.changed([ours], checkouts=False) == []
     edited = ours.model_copy(update={"sha256": "0" * 64})
     (told,) = code_version.changed([edited], checkouts=False)
@@ -114,7 +114,7 @@ def test_other_source_of_ours_is_told_whatever_the_workload(tmp_path: Path) -> N
 
 
 def test_another_installation_is_named_beside_the_submitters(tmp_path: Path) -> None:
-    (ours, *_) = code_version.take(tmp_path / "kept", tmp_path)
+    (ours, *_) = code_version.record_code(tmp_path / "kept", tmp_path)
     there = ours.model_copy(update={"sha256": "0" * 64, "folder": "/login/hpcncf"})
     (told,) = code_version.changed([there], checkouts=False)
     assert told.startswith(
@@ -124,16 +124,16 @@ def test_another_installation_is_named_beside_the_submitters(tmp_path: Path) -> 
 
 
 def test_outside_a_checkout_there_is_only_our_own_code(tmp_path: Path) -> None:
-    assert [code.of for code in code_version.take(tmp_path / "kept", tmp_path)] == ["hpcncf"]
+    assert [code.of for code in code_version.record_code(tmp_path / "kept", tmp_path)] == ["hpcncf"]
 
 
 def test_without_git_the_commit_is_unknown_and_the_source_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    (ours,) = code_version.take(tmp_path / "kept", Path.cwd())
+    (ours,) = code_version.record_code(tmp_path / "kept", Path.cwd())
     assert (ours.commit, ours.dirty, ours.diff) == (None, None, None)
-    assert ours.sha256 == code_version.of_sources(PACKAGE)
+    assert ours.sha256 == code_version.hash_sources(PACKAGE)
 
 
 def test_changes_too_large_to_keep_are_not_compared(
@@ -167,7 +167,7 @@ def test_a_git_that_called_us_does_not_lead_us_astray(
     checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
-    assert code_version.said(checkout, "rev-parse", "--show-toplevel") == str(checkout)
+    assert code_version.git_text(checkout, "rev-parse", "--show-toplevel") == str(checkout)
 
 
 def test_a_git_that_hangs_is_given_up(
@@ -179,7 +179,7 @@ def test_a_git_that_hangs_is_given_up(
     slow.chmod(0o755)
     monkeypatch.setenv("PATH", f"{slow.parent}:{os.environ['PATH']}")
     monkeypatch.setattr(code_version, "TIMEOUT_S", 0.2)
-    assert code_version.said(checkout, "status") is None
+    assert code_version.git_text(checkout, "status") is None
 
 
 def test_a_submission_keeps_the_code_and_a_run_of_other_code_says_so(

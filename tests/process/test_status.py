@@ -14,7 +14,7 @@ from make_results import plan_of
 
 from hpcncf.job import plan
 from hpcncf.paths import ResultPaths
-from hpcncf.records.claims import take
+from hpcncf.records.claims import take_attempt
 from hpcncf.records.schema import End, now, read_records, write, write_text
 from hpcncf.records.submissions import Submission, SubmittedJob, begin, cancel, files
 from hpcncf.state import status
@@ -67,7 +67,7 @@ def test_a_run_whose_folder_cannot_be_read_is_not_taken_for_one_never_begun(
 def test_a_later_attempt_stands_above_an_earlier_one(paths: ResultPaths) -> None:
     finished(paths)
     run = plan_of(paths).runs[0]
-    take(paths.run(run.id), "train")
+    take_attempt(paths.run(run.id), "train")
     (now,) = [state for state in states(paths) if state.run.id == run.id]
     assert (now.state, now.attempt, now.ranks) == ("running", 2, [])
 
@@ -115,7 +115,7 @@ def test_runs_side_by_side_wait_for_packs(tmp_path: Path) -> None:
     waits = Counter(state.reason for state in states(paths))
     assert waits == {"next": 2, **{f"{number} before it": 2 for number in range(1, 9)}}
     first = plan.packs(plan_of(paths).runs)[0][0]
-    take(paths.run(first.id), "local")
+    take_attempt(paths.run(first.id), "local")
     waits = Counter(state.reason for state in states(paths) if state.state == "pending")
     assert waits["next"] == 3, "the one beside it begins with it; it is the next pack's turn"
     assert waits["1 before it"] == 2
@@ -165,7 +165,7 @@ def test_whose_attempt_it_was_is_told_by_its_number_and_not_by_two_hosts_clocks(
 ) -> None:
     """Who submitted has a clock that is a year ahead."""
     first = plan_of(paths).runs[0].id
-    attempt = take(paths.run(first), "local")
+    attempt = take_attempt(paths.run(first), "local")
     end = End(run_id=first, attempt=1, reason="exited", exit_codes=[1], ended_at=now())
     write(attempt.end, end)
     submitted(paths, os.getpid(), psutil.Process().create_time())

@@ -55,7 +55,7 @@ def trained(
     training = Training(lr=0.01, global_batch_size=4, **settings)
     start = NeuMF(50, 90, 3, SIZES.model_copy(update={"dropout": dropout}))
     clock = StepClock(STEPS, STEPS)
-    made = base.made(start, training, world_size, torch.device("cpu"), clock)
+    made = base.build_engine(start, training, world_size, torch.device("cpu"), clock)
     torch.manual_seed(2)
     clock.start()
     for batch in batches():

@@ -70,7 +70,7 @@ def trained(
     clock = StepClock(len(steps), schedule.steps)
     ground = base.Ground(data, Model(), schedule, 1)
     ground = base.connected(ground, start, training, place, CPU, clock)
-    made = base.made(start, training, place.world_size, CPU, clock, ground)
+    made = base.build_engine(start, training, place.world_size, CPU, clock, ground)
     batches = map(in_doubles, made.batches(Loader(data, training, schedule), 0, steps))
     apart = training.sync == "local_sgd" and place.world_size > 1
     clock.start()

@@ -219,12 +219,12 @@ def test_the_least_steady_run_is_shown_beside_the_others() -> None:
     ]
     shown = configurations(runs)
     by_run = {each["run_id"]: one for one in shown for each in one.rows}
-    found = timeline.chosen([by_run["a"]], shown)
+    found = timeline.select_runs([by_run["a"]], shown)
     assert {label: each["run_id"] for label, each in found.items()} == {
         by_run["a"].label: "a",
         by_run["d"].label: "d",
     }
-    steady = timeline.chosen([by_run["a"]], [by_run["a"]])
+    steady = timeline.select_runs([by_run["a"]], [by_run["a"]])
     assert [each["run_id"] for each in steady.values()] == ["a"]
 
 

@@ -16,7 +16,7 @@ from hpcncf.job.plan import Run
 from hpcncf.job.spec import Resources
 from hpcncf.worker import task
 from hpcncf.worker.environment import Place
-from hpcncf.worker.rendezvous import listening, of_run
+from hpcncf.worker.rendezvous import listening, meeting_of_run
 
 STEP = {
     "SLURM_JOB_ID": "7",
@@ -62,7 +62,7 @@ def test_the_nodes_agree_on_a_port_that_is_free() -> None:
     two = STEP | {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "2"}
     two |= {"SLURM_STEP_NODELIST": "localhost,127.0.0.1", "SLURM_STEP_TASKS_PER_NODE": "1(x2)"}
     run = a_run(Resources(nodes=2, tasks_per_node=2, launcher="torchrun"))
-    ports = of_run("abc torchrun", two).ports
+    ports = meeting_of_run("abc torchrun", two).ports
     with listening("", [ports[8]]):  # somebody else's
         commands: list[list[str]] = []
 

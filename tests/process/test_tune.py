@@ -32,12 +32,12 @@ from hpcncf.tune.search import (
     compared,
     core_hours,
     enough,
+    figures_of_points,
     finalists,
     next_step,
-    of_points,
     open_ones,
 )
-from hpcncf.tune.trial import Going, Tuning, job_of, look, of_trials, read_saved, write
+from hpcncf.tune.trial import Going, Tuning, job_of, read_saved, read_state, read_trials, write
 
 
 def figure(index: int, cores: int, epoch_s: float, trained_s: float = 10.0) -> Figure:
@@ -241,7 +241,7 @@ def test_grids_that_mix_gpus_and_cores_need_a_price_for_a_gpu_hour(
 ) -> None:
     job = load_jobfile(job_file("grid: {resources.gpus_per_node: [0, 1]}\n"))
     keys = data_keys(job)
-    mixed = search.of(job, keys, dict.fromkeys(keys, 2000))
+    mixed = search.build_grid(job, keys, dict.fromkeys(keys, 2000))
     with pytest.raises(UsageError, match=r"expected --gpu-hour CORE_HOURS"):
         mixed.priced(0.0)
     assert [point.charged for point in mixed.priced(8.0).points] == [1.0, 9.0]
@@ -249,7 +249,7 @@ def test_grids_that_mix_gpus_and_cores_need_a_price_for_a_gpu_hour(
     assert [point.price for point in alone.priced(0.0).points] == [1.0]
     ask = Ask(1, 7, 0)
     row = {"state": "failed", "reason": "", "attempts": 1, "core_hours_all": 0.5}
-    (trial,) = of_trials(mixed.priced(8.0), [ask], {mixed.run(ask).id: row})
+    (trial,) = read_trials(mixed.priced(8.0), [ask], {mixed.run(ask).id: row})
     assert trial.core_hours == 4.5
 
 
@@ -269,7 +269,7 @@ def made(job_file: Callable[[str], Path]) -> search.Grid:
     path.write_text(f"{text}\n{GRID}")
     job = load_jobfile(path)
     keys = data_keys(job)
-    return search.of(job, keys, dict.fromkeys(keys, 2000))
+    return search.build_grid(job, keys, dict.fromkeys(keys, 2000))
 
 
 def test_a_cut_run_is_another_run_than_the_whole_one_and_not_evaluated(made: search.Grid) -> None:
@@ -292,21 +292,21 @@ def test_engines_and_cores_are_of_one_class_and_learning_rates_are_not(made: sea
 def test_one_point_and_a_command_are_refused(job_file: Callable[[str], Path]) -> None:
     job = load_jobfile(job_file(""))
     with pytest.raises(UsageError, match="this job has one"):
-        search.of(job, {}, {job.data.path if job.data else "": 2000})
+        search.build_grid(job, {}, {job.data.path if job.data else "": 2000})
 
 
 def test_states_become_fates_and_what_was_cut_off_thrice_is_given_up(made: search.Grid) -> None:
     ask = Ask(0, 7, 0)
     run_id = made.run(ask).id
     row = {"state": "lost", "reason": "", "attempts": 1, "core_hours_all": 0.5}
-    (once,) = of_trials(made, [ask], {run_id: row})
+    (once,) = read_trials(made, [ask], {run_id: row})
     assert (once.fate, once.core_hours) == ("open", 0.5)
-    (thrice,) = of_trials(made, [ask], {run_id: row | {"attempts": 3}})
+    (thrice,) = read_trials(made, [ask], {run_id: row | {"attempts": 3}})
     assert thrice.fate == "failed"
-    (unknown,) = of_trials(made, [ask], {})
+    (unknown,) = read_trials(made, [ask], {})
     assert unknown.fate == "open"
     silent = {"state": "completed", "seconds_per_epoch": None, "training_s": None}
-    (mute,) = of_trials(made, [ask], {run_id: row | silent})
+    (mute,) = read_trials(made, [ask], {run_id: row | silent})
     assert mute.fate == "failed"
 
 
@@ -347,7 +347,7 @@ def test_the_benchmarks_job_files_make_a_grid(name: str) -> None:
     path = Path(__file__).parents[2] / f"benchmarks/{name}.yaml"
     job = load_jobfile(path)
     assert job.data is not None
-    found = search.of(job, {job.data.path: "key"}, {job.data.path: 83_731})
+    found = search.build_grid(job, {job.data.path: "key"}, {job.data.path: 83_731})
     assert len(found.points) == {"tune": 20, "predict": 21}[name]
 
 
@@ -371,10 +371,10 @@ def test_recorded_rounds_end_with_a_verified_job_file(
     """Every round's runs leave the records of the demo's speeds."""
     monkeypatch.chdir(demo_job.parent)
     job = job_of(demo_job, [])
-    found = search.of(job, data_keys(job), {job.data.path: 83_731} if job.data else {})
+    found = search.build_grid(job, data_keys(job), {job.data.path: 83_731} if job.data else {})
     paths = ResultPaths(demo_job.parent / "results/recorded-tune")
     tuning = Going(paths, found, "fastest", 9.0, "local", None)
-    while (now := look(tuning)).step.kind == "send":
+    while (now := read_state(tuning)).step.kind == "send":
         asked = now.tuning.then(now.step.why, now.step.asks)
         write(paths, asked)
         plan = leave_plan(paths, found.job, found.plan(asked.asks()))
@@ -390,7 +390,7 @@ def test_recorded_rounds_end_with_a_verified_job_file(
     short = [
         Trial(Ask(at, None, 0), "completed", epoch_s=0.5, training_s=1.5) for at in (0, near.index)
     ]
-    both = of_points([replace(point, quality="one model"), near], short)
+    both = figures_of_points([replace(point, quality="one model"), near], short)
     assert outcome._left_open(tuning, now, both, both[0]) == ("near",), "whole, and in 1.5 s"
     rows = {"a": {"cpu_model": "Old"}, "b": {"cpu_model": "New"}, "c": {"cpu_model": None}}
     assert outcome._models(replace(now, rows=rows)) == ("New", "Old")

@@ -12,7 +12,7 @@ from conftest import FakeSlurm
 from make_results import plan_of
 
 from hpcncf import cli
-from hpcncf.cli.progress import figures, sentence
+from hpcncf.cli.progress import run_figures, sentence
 from hpcncf.cli.wait import Watch, wait
 from hpcncf.paths import ResultPaths
 from hpcncf.records import schema, submissions
@@ -263,7 +263,7 @@ def test_a_run_of_a_task_tells_its_own_time_and_not_its_jobs(
     schema.write(taken, now)
     fake_slurm.answer("squeue", "8_0|RUNNING|None|||1:00:00|node1|0|0|\n8_1|RUNNING|None|||5:00\n")
     states = status.states(paths, plan_of(paths))
-    assert 0 <= (figures(states[1])["elapsed_s"] or -1) < 600
+    assert 0 <= (run_figures(states[1])["elapsed_s"] or -1) < 600
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from hpcncf.errors import HpcncfError
 from hpcncf.job.load import load_jobfile, plan
 from hpcncf.job.plan import Run
 from hpcncf.paths import AttemptPaths, ResultPaths
-from hpcncf.records.claims import take
+from hpcncf.records.claims import take_attempt
 from hpcncf.records.results_folder import read_plan
 from hpcncf.records.schema import Claim, NodeRecord, Progress, RankRecord, read_records, write
 from hpcncf.worker.__main__ import main
@@ -109,7 +109,7 @@ def test_a_complete_run_is_run_again_only_when_asked(
 def test_what_looks_alive_elsewhere_is_left_alone_unless_it_is_known_to_be_over(job: Path) -> None:
     [run] = runs(job)
     assert main([str(job)]) == 0
-    ended = take(ResultPaths(Path("results/small")).run(run.id), "slurm", "7")
+    ended = take_attempt(ResultPaths(Path("results/small")).run(run.id), "slurm", "7")
     shutil.rmtree(attempt_of(run).folder)
     claim = read_records(ended.claim, Claim)
     write(ended.claim, claim.model_copy(update={"node": "node9"}))
@@ -159,7 +159,7 @@ def test_a_run_that_another_process_holds_is_not_begun(
     job: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     [run] = runs(job)
-    take(ResultPaths(Path("results/small")).run(run.id), "local")
+    take_attempt(ResultPaths(Path("results/small")).run(run.id), "local")
     assert main([str(job)]) == 1
     assert f"process {os.getpid()} on" in capsys.readouterr().err
     assert not attempt_of(run, 2).folder.exists()
@@ -167,7 +167,7 @@ def test_a_run_that_another_process_holds_is_not_begun(
 
 def test_a_launchers_claim_is_used(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [run] = runs(job)
-    taken = take(ResultPaths(Path("results/small")).run(run.id), "local")
+    taken = take_attempt(ResultPaths(Path("results/small")).run(run.id), "local")
     monkeypatch.setenv("HPCNCF_ATTEMPT", str(taken.number))
     monkeypatch.setenv("HPCNCF_LAUNCHED_BY", "local")
     assert main([str(job)]) == 0

@@ -168,7 +168,7 @@ def test_a_job_file_in_its_results_reads_as_itself(tmp_path: Path) -> None:
         ("{command: [a, {lr}]}", "", ["workload.command.1", 'needs quotes: "{lr}"']),
         ("{command: []}", "", ["workload.command: expected the program"]),
         ("{command: [a], shell: b}", "", ["either command"]),
-        ('{command: [a, "{l"]}', "", ["workload: a brace without its partner"]),
+        ('{command: [a, "{l"]}', "", ["workload: unmatched brace"]),
         ('{command: [a, "{lrr}"]}', "grid: {lr: [1]}", ["{lrr}. Did you mean 'lr'?"]),
         ("{command: [a]}", "parameters: {lr: 1}", ["parameters.lr: no word", "write {lr}"]),
         ('{command: [a, "{lr}"]}', "grid: {lr: [[1]]}", ["parameters.lr: expected a number"]),

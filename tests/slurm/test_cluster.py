@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcncf_analysis.explain.explain import FIELDS, of_text
+from hpcncf_analysis.explain.explain import FIELDS, read_text
 from slurm import parts
 from slurm.conftest import CLUSTER, PATIENCE_S, Cluster, User, eventually, started
 from slurm.people import GROUP
@@ -66,7 +66,7 @@ def test_accounting_knows_what_ran(cluster: Cluster) -> None:
     wanted = {f"{job}|COMPLETED|1", f"{job}.0|COMPLETED|1"}
     eventually(lambda: wanted <= set(cluster.run(*asked).splitlines()))
     for form in ([], ["--long"], ["--long", "--parsable"], [f"--format={FIELDS}", "-P"]):
-        (told,) = of_text(cluster.run("sacct", "-j", job, *form)).jobs
+        (told,) = read_text(cluster.run("sacct", "-j", job, *form)).jobs
         assert (told.id, told.state, told.cores) == (job, "COMPLETED", 1), form
         assert (told.elapsed_s is not None) == bool(form)
 

@@ -29,7 +29,13 @@ from hpcncf.ncf.data.arrays import (
 )
 from hpcncf.ncf.data.buckets import SLOTS, bucket
 from hpcncf.ncf.data.manifest import DataError
-from hpcncf.ncf.data.split import Counts, draw_test_negatives, held_out, leave_one_out, user_counts
+from hpcncf.ncf.data.split import (
+    Counts,
+    draw_test_negatives,
+    leave_one_out,
+    select_held_out,
+    user_counts,
+)
 
 PAIRS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 12)), min_size=1, max_size=60)
 SEEDS = st.integers(0, 2**63 - 1)
@@ -160,7 +166,7 @@ def test_each_user_has_buckets_of_their_own_positives_whatever_the_parts(
 
 
 def held(rows: Rows, seed: int, times: Sliced | None = None) -> Int64s:
-    return held_out(rows.users, user_counts(rows.users, len(rows.user_names)), seed, times)
+    return select_held_out(rows.users, user_counts(rows.users, len(rows.user_names)), seed, times)
 
 
 def test_another_seed_holds_out_other_rows() -> None:
@@ -170,7 +176,7 @@ def test_another_seed_holds_out_other_rows() -> None:
 
 def test_every_row_of_a_user_is_held_out_equally_often() -> None:
     users = np.tile(np.arange(2000, dtype=np.int32), 5)
-    found = held_out(users, user_counts(users, 2000), 3, None) // 2000
+    found = select_held_out(users, user_counts(users, 2000), 3, None) // 2000
     assert np.abs(np.bincount(found) - 400).max() < 4 * np.sqrt(400)
 
 
@@ -191,9 +197,9 @@ def test_which_of_a_users_rows_is_held_out_does_not_depend_on_how_rows_lie_in_sl
         column.append(users[:1_000])
         column.append(users[1_000:])
         assert user_counts(column, 3_000).tolist() == counts.tolist()
-        found = held_out(column, counts, 3, times)
+        found = select_held_out(column, counts, 3, times)
     order = np.argsort(users, kind="stable")
-    by_user = held_out(users[order], counts, 3, None if times is None else times[order])
+    by_user = select_held_out(users[order], counts, 3, None if times is None else times[order])
     assert order[by_user].tolist() == found.tolist()
     if times is not None:
         assert found.tolist() == np.lexsort((times, users))[np.cumsum(counts) - 1].tolist()

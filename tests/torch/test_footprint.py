@@ -12,7 +12,7 @@ from make_runs import planned
 from hpcncf import cli
 from hpcncf.errors import HpcncfError
 from hpcncf.job.spec import Model, Resources, Training
-from hpcncf.job.validate import conflicts_footprint, instances, of_model, of_step
+from hpcncf.job.validate import conflicts_footprint, instances, model_bytes, step_bytes
 from hpcncf.ncf.device_data import check_fitting
 
 SMALL = Model(gmf_width=1, mlp_width=2, layers=(3,))
@@ -29,10 +29,10 @@ def test_a_steps_bytes_are_those_of_its_instances() -> None:
     """6 positives with 4 negatives are 30 instances; rowwise 16 indices + 12 row + 12 outputs."""
     training, resources = Training(global_batch_size=6, engine="rowwise"), Resources()
     assert instances(resources, training) == 30
-    assert of_step(resources, training, SMALL) == 30 * 40
+    assert step_bytes(resources, training, SMALL) == 30 * 40
     plain = training.model_copy(update={"engine": "reference"})
     # 20 indices + two rows of 12 + the MLP's input of 16 + 12 outputs.
-    assert of_step(resources, plain, SMALL) == 30 * 72
+    assert step_bytes(resources, plain, SMALL) == 30 * 72
 
 
 def test_ranks_and_parts_share_a_step() -> None:
@@ -43,14 +43,14 @@ def test_ranks_and_parts_share_a_step() -> None:
 def test_a_models_bytes_are_its_parameters_and_what_adam_keeps_of_each() -> None:
     """(2 + 3) rows of 3; (2 x 2 + 1 context + 1) x 3 + 1 + 3 + 1 in the layers: 38 parameters."""
     adam, sgd = Training(), Training(optimizer="sgd")
-    assert of_model(adam, SMALL, users=2, items=3, context=1) == 38 * 4 * 4
-    assert of_model(sgd, SMALL, users=2, items=3, context=1) == 38 * 4
+    assert model_bytes(adam, SMALL, users=2, items=3, context=1) == 38 * 4 * 4
+    assert model_bytes(sgd, SMALL, users=2, items=3, context=1) == 38 * 4
 
 
 def test_the_count_is_the_models_own() -> None:
     data = manifest()
     sizes = (data.users, data.items, len(data.context_columns))
-    assert of_model(Training(optimizer="sgd"), Model(), *sizes) == 4 * data.parameters
+    assert model_bytes(Training(optimizer="sgd"), Model(), *sizes) == 4 * data.parameters
 
 
 def test_far_too_many_negatives_are_refused_with_numbers() -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hpcncf.job.spec import Model, Training
-from hpcncf.ncf.engines.precision import chosen
+from hpcncf.ncf.engines.precision import build_optimizer
 from hpcncf.ncf.model import NeuMF
 
 
@@ -18,7 +18,7 @@ def stepped(times: int = 3, **settings: Any) -> tuple[NeuMF, Any]:
     """A model of 6 users after steps of which users 0 and 1 alone are part."""
     torch.manual_seed(1)
     model = NeuMF(6, 9, 2, Model())
-    optimizer = chosen(model, Training(lr=0.01, **settings))
+    optimizer = build_optimizer(model, Training(lr=0.01, **settings))
     for _ in range(times):
         step(model, optimizer)
     return model, optimizer

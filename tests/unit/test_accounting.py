@@ -8,7 +8,7 @@ import make_results
 import pytest
 
 from hpcncf.records.schema import RankRecord
-from hpcncf.slurm.accounting import Account, at, disagreements, mebibytes, read
+from hpcncf.slurm.accounting import Account, at, disagreements, mebibytes, parse_accounts
 
 # `sacct --duplicates`: an array of two, whose first element was requeued once.
 SAID = """\
@@ -25,7 +25,7 @@ SAID = """\
 
 
 def test_only_the_steps_of_srun_count_each_start_of_them() -> None:
-    found = read(SAID)
+    found = parse_accounts(SAID)
     assert set(found) == {"1_0", "1_1"}
     assert [step.state for step in found["1_0"]] == ["CANCELLED", "COMPLETED"]
     assert [step.cpu_s for step in found["1_0"]] == [20.146, 19.144]
@@ -33,7 +33,7 @@ def test_only_the_steps_of_srun_count_each_start_of_them() -> None:
 
 
 def test_a_step_that_runs_has_no_end_and_no_memory_yet() -> None:
-    (step,) = read(SAID)["1_1"]
+    (step,) = parse_accounts(SAID)["1_1"]
     assert (step.ended, step.max_rss_mib) == (None, None)
 
 
@@ -41,13 +41,13 @@ def test_a_step_that_runs_has_no_end_and_no_memory_yet() -> None:
     ("moment", "cpu_s"), [(1795279773.5, 20.146), (1795279874.0, 19.144), (1795279860.0, 19.144)]
 )
 def test_an_attempt_belongs_to_the_start_that_held_it(moment: float, cpu_s: float) -> None:
-    step = at(read(SAID)["1_0"], moment)
+    step = at(parse_accounts(SAID)["1_0"], moment)
     assert step is not None
     assert step.cpu_s == cpu_s
 
 
 def test_an_attempt_long_before_every_step_belongs_to_none() -> None:
-    assert at(read(SAID)["1_0"], 1795270000.0) is None
+    assert at(parse_accounts(SAID)["1_0"], 1795270000.0) is None
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hpcncf.job.spec import JobSpec
 from hpcncf.paths import ResultPaths
 from hpcncf.records.results_folder import leave_plan
 from hpcncf.slurm.site import Site
-from hpcncf_analysis.advice.next_job import Asked, read
+from hpcncf_analysis.advice.next_job import Asked, read_request
 
 
 def study(**settings: Any) -> Asked:
@@ -46,7 +46,7 @@ def test_a_base_that_is_no_run_of_its_own_is_none() -> None:
 def test_a_job_file_that_cannot_be_read_leaves_the_plan(tmp_path: Path, text: str) -> None:
     paths = make_results.demo(tmp_path)
     paths.job.write_text(text)
-    asked = read(paths)
+    asked = read_request(paths)
     assert (asked.name, asked.job, asked.base) == ("demo", None, None)
     assert len(asked.runs) == 18
 
@@ -57,6 +57,6 @@ def test_a_site_of_another_machine_asks_for_nothing(tmp_path: Path) -> None:
     paths = ResultPaths(tmp_path / "results")
     job = JobSpec.model_validate({"name": "a", "data": {"path": "/d"}, "site": str(site)})
     leave_plan(paths, job, expand(job))
-    assert read(paths).site.partition == "long"
+    assert read_request(paths).site.partition == "long"
     site.unlink()
-    assert read(paths).site == Site()
+    assert read_request(paths).site == Site()

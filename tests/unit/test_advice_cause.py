@@ -39,7 +39,7 @@ def test_the_cause_its_cost_and_the_one_that_is_free_of_it() -> None:
     found = {"slow": diagnosis(finding()), "quick": diagnosis()}
     told = opening([QUICK, SLOW], QUICK, found)
     assert told == f"slow {LOST} (python_input); quick does not."
-    assert remedy.left([QUICK, SLOW], QUICK, found) == []
+    assert remedy.describe_remaining_costs([QUICK, SLOW], QUICK, found) == []
 
 
 def test_one_that_was_too_short_to_judge_is_not_called_free_of_it() -> None:
@@ -65,7 +65,7 @@ def test_the_cause_that_wastes_most_core_hours_comes_first() -> None:
     told = opening([QUICK, SLOW], QUICK, found)
     assert told is not None
     assert told.startswith("slow ")
-    (left,) = remedy.left([QUICK, SLOW], QUICK, found)
+    (left,) = remedy.describe_remaining_costs([QUICK, SLOW], QUICK, found)
     assert left.startswith("quick still loses 90\u202f% of its time: its ranks wait")
     short = {"slow": diagnosis(finding("too_short_to_judge", 1.0)), "quick": found["quick"]}
     told = opening([QUICK, SLOW], QUICK, short)
@@ -94,12 +94,12 @@ def test_most_repeats_have_to_agree_on_a_cause(known: str, agree: bool) -> None:
     if known == "ab":
         one = configuration("one", one.rows[:2])
     found = {f"run{n}": diagnosis(finding(causes[each])) for n, each in enumerate(known)}
-    told = remedy.of(one, found)
+    told = remedy.agreed_diagnosis(one, found)
     assert (told is not None) == agree
     assert told is None or (told.primary and told.primary.cause == "python_input")
 
 
 def test_without_a_diagnosis_nothing_is_said() -> None:
     assert remedy.named([QUICK], QUICK, {}) is None
-    assert remedy.left([QUICK], QUICK, {}) == []
+    assert remedy.describe_remaining_costs([QUICK], QUICK, {}) == []
     assert remedy.named([QUICK], QUICK, {"quick": diagnosis()}) is None

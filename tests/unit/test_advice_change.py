@@ -14,7 +14,7 @@ from hpcncf.job.load import load_jobfile
 from hpcncf.job.spec import JobSpec, Resources
 from hpcncf.paths import ResultPaths
 from hpcncf_analysis import configurations as summary
-from hpcncf_analysis.advice.next_job import advise, read, write
+from hpcncf_analysis.advice.next_job import advise, read_request, write
 from hpcncf_analysis.advice.remedy import Change, change
 from hpcncf_analysis.advice.request import request
 from hpcncf_analysis.diagnosis.evidence import Cause, CoreCounts, Diagnosis, Finding, Gain
@@ -166,7 +166,7 @@ def test_what_saves_core_hours_is_no_remedy_for_the_fastest(tmp_path: Path) -> N
         "serial_step", 0.6, "cores", (), "Do it.", {"resources.cpus_per_task": 2}, fewer
     )
     paths, diagnoses = study(tmp_path, finding, points=points)
-    configurations, asked = summary.configurations(collect(paths).runs), read(paths)
+    configurations, asked = summary.configurations(collect(paths).runs), read_request(paths)
     fastest = advise(configurations, asked, diagnoses, "fastest")
     assert fastest is not None
     assert (fastest.job.resources.cpus_per_task, fastest.changed) == (4, None)
@@ -179,7 +179,7 @@ def test_as_measured_nothing_is_changed(tmp_path: Path) -> None:
     """What `hpcncf tune` verified is asked for, whatever cores idled."""
     paths = make_results.demo(tmp_path, points=[make_results.POINTS[1]])
     make_results.complete(paths)
-    configurations, asked = summary.configurations(collect(paths).runs), read(paths)
+    configurations, asked = summary.configurations(collect(paths).runs), read_request(paths)
     changed, kept = (advise(configurations, asked, as_measured=each) for each in (False, True))
     assert changed is not None
     assert changed.job.resources.cpus_per_task == 1

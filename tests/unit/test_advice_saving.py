@@ -5,7 +5,7 @@ from __future__ import annotations
 from make_configurations import configuration
 
 from hpcncf_analysis.advice.pareto import Front, front
-from hpcncf_analysis.advice.recommend import predicted, price_saving, saving, told
+from hpcncf_analysis.advice.recommend import describe_savings, predicted, price_saving, saving
 
 
 def choices(**more: object) -> Front:
@@ -26,7 +26,7 @@ def test_against_what_was_asked_for() -> None:
     saves = saving(found.knee, found, "sixteen")
     assert saves is not None
     assert (3600 * saves.core_h, saves.seconds, saves.gpu_h) == (680.0, -10.0, 0.0)
-    assert told(saves, "epoch") == (
+    assert describe_savings(saves, "epoch") == (
         "Against what was asked for, sixteen, it saves 0.189\u202fcore-h (85\u202f%), takes "
         "10\u202fs more (20\u202f%), for an epoch."
     )
@@ -36,7 +36,7 @@ def test_what_costs_more_says_so() -> None:
     found = choices()
     saves = saving(found.knee, found, "one")
     assert saves is not None
-    assert told(saves, "run") == (
+    assert describe_savings(saves, "run") == (
         "Against what was asked for, one, it costs 20\u202fcore-s more (20\u202f%), takes "
         "40\u202fs less (40\u202f%), for a run."
     )
@@ -46,7 +46,7 @@ def test_what_makes_the_comparison_worth_less_stands_behind_it() -> None:
     found = choices()
     saves = saving(found.knee, choices(cpu_model="Other"), "sixteen")
     assert saves is not None
-    assert told(saves, "epoch").endswith(
+    assert describe_savings(saves, "epoch").endswith(
         "for an epoch. Mind: different CPU models (Example CPU against Other)."
     )
 
@@ -80,4 +80,4 @@ def test_gpu_hours_are_told_beside_core_hours() -> None:
     )
     saves = saving(found.knee, found, "two")
     assert saves is not None
-    assert "saves 10\u202fGPU-s (17\u202f%)" in told(saves, "epoch")
+    assert "saves 10\u202fGPU-s (17\u202f%)" in describe_savings(saves, "epoch")

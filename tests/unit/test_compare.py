@@ -19,13 +19,13 @@ from hpcncf.paths import ResultPaths
 from hpcncf_analysis.compare import (
     Comparison,
     below,
+    changed_environment,
     compare,
-    of_environment,
-    of_record,
-    of_results,
     rows,
+    side_from_record,
+    side_from_results,
 )
-from hpcncf_analysis.significance import least_p, of_all, of_one
+from hpcncf_analysis.significance import compare_all, compare_repeats, least_p
 
 SMALL: dict[str, Any] = {
     "points": [
@@ -55,26 +55,26 @@ def edit(paths: ResultPaths, change: Callable[[dict[str, Any]], object]) -> None
 
 
 def compared(a: ResultPaths, b: ResultPaths) -> Comparison:
-    return compare(of_results("a", a), of_results("b", b))
+    return compare(side_from_results("a", a), side_from_results("b", b))
 
 
 def test_three_repeats_that_do_not_overlap_are_told_apart() -> None:
     """Medians 2 and 5; the ratio is 4/3 to 6/1; 2 of 20 dealings are as far apart."""
-    found = of_one([1, 2, 3], [4, 5, 6])
+    found = compare_repeats([1, 2, 3], [4, 5, 6])
     assert (found.value, found.low, found.high) == pytest.approx((2.5, 4 / 3, 6))
     assert found.p == pytest.approx(0.1)
     assert found.verdict == "faster"
-    assert of_one([4, 5, 6], [1, 2, 3]).verdict == "slower"
+    assert compare_repeats([4, 5, 6], [1, 2, 3]).verdict == "slower"
 
 
 def test_repeats_that_overlap_are_not_told_apart() -> None:
-    found = of_one([1.0, 1.1, 1.3], [1.05, 1.2, 1.25])
+    found = compare_repeats([1.0, 1.1, 1.3], [1.05, 1.2, 1.25])
     assert found.verdict == "not told apart"
 
 
 @pytest.mark.parametrize(("a", "b"), [([1], [2]), ([1], [2, 3, 4]), ([1, 2], [8, 9])])
 def test_too_few_repeats_tell_nothing_however_far_apart(a: list[float], b: list[float]) -> None:
-    assert of_one(a, b).verdict == "too few repeats"
+    assert compare_repeats(a, b).verdict == "too few repeats"
 
 
 def test_the_least_p_is_two_dealings_of_all() -> None:
@@ -86,8 +86,8 @@ def test_the_least_p_is_two_dealings_of_all() -> None:
 def test_all_together_are_the_geometric_mean_and_tell_more_than_each() -> None:
     """Twice and half as fast is no change; twice and eight times is four times."""
     slow, fast = [1.0, 1.01, 1.02], [2.0, 2.02, 2.04]
-    assert of_all([(slow, fast), (fast, slow)]).value == pytest.approx(1)
-    found = of_all([(slow, fast), (slow, [4 * each for each in fast])])
+    assert compare_all([(slow, fast), (fast, slow)]).value == pytest.approx(1)
+    found = compare_all([(slow, fast), (slow, [4 * each for each in fast])])
     assert found.value == pytest.approx(4)
     assert found.verdict == "faster"
     assert found.p is not None
@@ -97,15 +97,15 @@ def test_all_together_are_the_geometric_mean_and_tell_more_than_each() -> None:
 def test_two_pairs_of_two_repeats_can_tell_together() -> None:
     """Each alone has 6 dealings, both have 36."""
     pairs = [([1.0, 1.01], [0.5, 0.51]), ([1.0, 1.01], [0.5, 0.51])]
-    assert of_one(*pairs[0]).verdict == "too few repeats"
-    assert of_all(pairs).verdict == "slower"
+    assert compare_repeats(*pairs[0]).verdict == "too few repeats"
+    assert compare_all(pairs).verdict == "slower"
 
 
 def test_equal_speeds_are_called_slower_no_more_often_than_said() -> None:
     """5 of 100 is the most that three repeats may; 200 pairs of one distribution."""
     rng = np.random.default_rng(1)
     drawn = rng.lognormal(sigma=0.1, size=(200, 2, 3))
-    verdicts = [of_one(list(a), list(b)).verdict for a, b in drawn]
+    verdicts = [compare_repeats(list(a), list(b)).verdict for a, b in drawn]
     assert 0 < verdicts.count("slower") <= 20
 
 
@@ -113,11 +113,11 @@ def test_equal_speeds_are_called_slower_no_more_often_than_said() -> None:
 def test_the_ratio_lies_in_its_interval_and_turns_over_with_the_sides(
     a: list[float], b: list[float]
 ) -> None:
-    found = of_one(a, b)
+    found = compare_repeats(a, b)
     if found.low is not None and found.high is not None:
         assert found.low <= found.value * (1 + 1e-9)
         assert found.value <= found.high * (1 + 1e-9)
-    assert of_one(b, a).value == pytest.approx(1 / found.value)
+    assert compare_repeats(b, a).value == pytest.approx(1 / found.value)
 
 
 def test_a_study_against_itself_changed_nothing(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_what_names_a_place_is_no_change() -> None:
     """Ports and job numbers differ between any two runs."""
     a = {"variables": {"MASTER_PORT": "1", "SLURM_JOB_ID": "7", "OMP_NUM_THREADS": "1"}}
     b = {"variables": {"MASTER_PORT": "2", "SLURM_JOB_ID": "8", "OMP_NUM_THREADS": "4"}}
-    assert list(map(str, of_environment([a], [b]))) == ["OMP_NUM_THREADS: 1 → 4"]
+    assert list(map(str, changed_environment([a], [b]))) == ["OMP_NUM_THREADS: 1 → 4"]
 
 
 def test_a_worse_model_fails_the_check_however_fast(tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ def test_a_run_a_runs_folder_and_a_record_file_are_one_run(tmp_path: Path) -> No
     paths = study(tmp_path, points=[{"resources.tasks_per_node": 2}], repeats=1)
     run_id = make_results.plan_of(paths).runs[0].id
     record = paths.run(run_id).attempt(1).rank(1)
-    of_file, of_run = of_record("r", record), of_results("r", paths, run_id)
+    of_file, of_run = side_from_record("r", record), side_from_results("r", paths, run_id)
     assert [row["run_id"] for row in of_run.rows] == [run_id]
     assert of_file.rows[0]["instances_per_s"] == of_run.rows[0]["instances_per_s"]
     argv = ["compare", str(paths.run(run_id).folder), str(record), "--results", str(paths.folder)]

@@ -15,7 +15,7 @@ from make_results import of_format_3
 from hpcncf import cli
 from hpcncf.cli import data
 from hpcncf.errors import UsageError
-from hpcncf.ncf.data.manifest import DataError, prepare_command, read
+from hpcncf.ncf.data.manifest import DataError, prepare_command, read_manifest
 
 TINY = ["synthetic", "--users", "9", "--items", "40", "--rows", "70", "--test-negatives", "9"]
 
@@ -227,7 +227,7 @@ def test_what_is_advised_for_a_folder_of_an_earlier_format_makes_the_same_again(
     Path("x.test.rating").write_text("0\t1\n")
     Path("x.test.negative").write_text("(0,1)\t2\n")
     assert cli.main(["data", "prepare", *shlex.split(words), "-o", "a folder"]) == 0
-    before = read(Path("a folder"))
+    before = read_manifest(Path("a folder"))
     of_format_3(Path("a folder"))
     capsys.readouterr()
     assert cli.main(["data", "info", "a folder"]) == 1
@@ -235,7 +235,7 @@ def test_what_is_advised_for_a_folder_of_an_earlier_format_makes_the_same_again(
     pasted = advised.replace("FILE", str(named)).replace("FOLDER", str(named))
     assert cli.main(shlex.split(pasted)[1:]) == 0
     assert "a folder: replaced: " in capsys.readouterr().out
-    assert read(Path("a folder")) == before
+    assert read_manifest(Path("a folder")) == before
 
 
 def test_real_frappe_is_found_through_the_environment(

@@ -14,7 +14,7 @@ from make_results import of_format_3
 from hpcncf import cli
 from hpcncf.ncf.data import manifest
 from hpcncf.ncf.data.arrays import context_of
-from hpcncf.ncf.data.frappe import CATEGORIES, ZIP, find, prepare, prepare_or_stand_in, read
+from hpcncf.ncf.data.frappe import CATEGORIES, ZIP, find, prepare, prepare_or_stand_in, read_frappe
 from hpcncf.ncf.data.manifest import DataError
 from hpcncf.ncf.data.prepared import Prepared, load
 from hpcncf.ncf.data.readers import Unavailable
@@ -89,13 +89,13 @@ def test_rare_items_and_users_go_until_none_is_left_then_unrated_apps(tmp_path: 
         kept + rare_item + falls_with_it,
         {item: "unknown" if item == 3 else "4.5" for item in range(60)},
     )
-    rows = read(source)
+    rows = read_frappe(source)
     assert (len(rows), len(rows.user_names), rows.item_count) == (36, 6, 6)
 
 
 def test_the_count_is_scaled_from_the_least_to_the_most(tmp_path: Path) -> None:
     logs = grid(range(6), range(5)) + [log(user, 5, count=9**user) for user in range(6)]
-    rows = read(zipped(tmp_path, logs, dict.fromkeys(range(6), "4")))
+    rows = read_frappe(zipped(tmp_path, logs, dict.fromkeys(range(6), "4")))
     scaled = rows.context[-6:, 0]
     expected = np.log10((9.0 ** np.arange(6) + 1) / 2) / np.log10((9.0**5 + 1) / 2)
     assert scaled == pytest.approx(expected, abs=1e-6)
@@ -257,7 +257,7 @@ def test_without_force_it_is_refused_and_force_replaces_it(
     told = capsys.readouterr().err
     assert f"{folder}/manifest.json: format 3, this hpcncf reads 4: replace it with --force" in told
     assert cli.main(["data", "prepare", "frappe", *words, "--force"]) == 0
-    assert manifest.read(folder).dataset == then
+    assert manifest.read_manifest(folder).dataset == then
     assert or_synthetic(folder) == ("already there", then, has)
 
 

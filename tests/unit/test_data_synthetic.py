@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hpcncf.ncf.data import synthetic
 from hpcncf.ncf.data.manifest import DataError, Manifest
 from hpcncf.ncf.data.prepared import load
-from hpcncf.ncf.data.synthetic import LIKE, Shape, column_names, make
+from hpcncf.ncf.data.synthetic import LIKE, Shape, column_names, generate
 
 
 def silent(_: str) -> None:
@@ -31,7 +31,7 @@ def test_counts_are_exact_and_every_user_and_item_occurs(
     users: int, items: int, more: int, context: int, seed: int
 ) -> None:
     rows = max(users, items) + more
-    split = make(Shape(users, items, rows, context), seed, 0, silent)
+    split = generate(Shape(users, items, rows, context), seed, 0, silent)
     assert len(split.train) == rows
     assert set(split.train.users.tolist()) == set(range(users))
     assert set(split.train.items.tolist()) == set(range(items))
@@ -75,7 +75,7 @@ def test_the_yelp_shape_has_the_forums_parameters() -> None:
 
 
 def test_popularity_is_uneven_and_users_keep_to_their_clusters() -> None:
-    split = make(Shape(200, 400, 20_000, 5), 3, 20, silent)
+    split = generate(Shape(200, 400, 20_000, 5), 3, 20, silent)
     popularity = np.sort(np.bincount(split.train.items))[::-1]
     assert popularity[:40].sum() > 0.4 * 20_000  # a tenth of the items, evenly it were 0.1
     pairs = np.unique(split.train.users.astype(np.int64) * 400 + split.train.items)
@@ -83,7 +83,7 @@ def test_popularity_is_uneven_and_users_keep_to_their_clusters() -> None:
 
 
 def test_the_context_tells_which_items_a_user_is_after() -> None:
-    split = make(Shape(50, 400, 20_000, 5), 3, 20, silent)
+    split = generate(Shape(50, 400, 20_000, 5), 3, 20, silent)
     users, items, mood = split.train.users, split.train.items, split.train.context[:, 0] > 0.5
     shared = total = 0
     for user in range(50):

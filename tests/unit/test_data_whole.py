@@ -10,7 +10,7 @@ import pytest
 
 from hpcncf import cli
 from hpcncf.ncf.data import movielens
-from hpcncf.ncf.data.manifest import DataError, check, content, read
+from hpcncf.ncf.data.manifest import DataError, check, content, read_manifest
 from hpcncf.ncf.data.prepared import load
 
 
@@ -22,7 +22,7 @@ def damaged(tiny_data: Path, tmp_path: Path) -> Path:
 
 def test_the_bytes_told_are_those_of_the_arrays(tiny_data: Path) -> None:
     held = {path.stem: np.load(path).nbytes for path in tiny_data.glob("*.npy")}
-    assert content(read(tiny_data)) == held
+    assert content(read_manifest(tiny_data)) == held
     check(tiny_data)
 
 

@@ -12,13 +12,13 @@ from hpcncf.collect.collect import collect
 from hpcncf.job.spec import JobSpec
 from hpcncf.paths import ResultPaths
 from hpcncf.records.schema import Batches, NodeRecord, RankRecord, now, read_records
-from hpcncf_analysis import diagnosis
+from hpcncf_analysis.diagnosis.diagnose import diagnose, diagnose_results
 from hpcncf_analysis.diagnosis.from_records import estimated_rows, evidence
 from hpcncf_analysis.diagnosis.predictions import (
     Prediction,
     Remedy,
-    of_file,
-    of_folder,
+    diagnose_file,
+    diagnose_folder,
     remedies,
     scored,
     with_remedies,
@@ -46,7 +46,7 @@ def first(paths: ResultPaths, loader: str, ranks: int = 1) -> RankRecord:
 
 
 def test_a_naive_loaders_record_says_python_input(paths: ResultPaths) -> None:
-    told = diagnosis.diagnose([first(paths, "per_sample")], [])
+    told = diagnose([first(paths, "per_sample")], [])
     assert told.primary is not None
     assert told.primary.cause == "python_input"
     assert (told.cores.allocated, told.cores.usable) == (1, 1)
@@ -55,7 +55,7 @@ def test_a_naive_loaders_record_says_python_input(paths: ResultPaths) -> None:
 
 def test_every_run_of_a_folder_is_diagnosed(paths: ResultPaths) -> None:
     rows = collect(paths).runs
-    told = diagnosis.of_results(paths, rows)
+    told = diagnose_results(paths, rows)
     assert set(told) == {row["run_id"] for row in rows}
     healthy = [row["loader"] for row in rows if told[row["run_id"]].verdict == "healthy"]
     assert set(healthy) == {"vectorized"}
@@ -67,7 +67,7 @@ def test_a_torn_record_is_passed_over(tmp_path: Path) -> None:
     torn = make_results.plan_of(paths).runs[0]
     for file in paths.run(torn.id).attempt(1).ranks():
         file.write_text("{")
-    assert torn.id not in diagnosis.of_results(paths, collect(paths).runs)
+    assert torn.id not in diagnose_results(paths, collect(paths).runs)
 
 
 def test_what_an_old_record_lacks_is_estimated_from_its_settings(paths: ResultPaths) -> None:
@@ -96,13 +96,13 @@ def test_phases_that_a_command_reports_are_read(tmp_path: Path) -> None:
     told = evidence([record], [])
     assert told.training_s == 95.0
     assert told.phases["input"] == pytest.approx(60 / 95)
-    primary = diagnosis.diagnose([record], []).primary
+    primary = diagnose([record], []).primary
     assert primary is not None
     assert primary.cause == "python_input"
 
 
 def test_a_command_that_reports_nothing_lacks_its_phases(tmp_path: Path) -> None:
-    told = diagnosis.diagnose([command_record(tmp_path)], [])
+    told = diagnose([command_record(tmp_path)], [])
     assert told.primary is not None
     assert told.primary.cause == "serial_step"  # 1 of 5 cores, and nothing to say why
     assert any("phases" in each for each in told.missing)
@@ -197,8 +197,8 @@ def test_a_gpu_that_idles_while_its_run_starts_is_not_blamed(paths: ResultPaths)
 def test_a_file_a_folder_and_an_attempt_name_the_same_run(paths: ResultPaths) -> None:
     run = make_results.plan_of(paths).runs[0]
     attempt = paths.run(run.id).attempt(1)
-    told = of_folder(paths.run(run.id).folder)
-    assert told == of_folder(attempt.folder) == of_file(attempt.rank(0))
+    told = diagnose_folder(paths.run(run.id).folder)
+    assert told == diagnose_folder(attempt.folder) == diagnose_file(attempt.rank(0))
 
 
 def naive(folder: Path) -> tuple[JobSpec, list[Remedy]]:
@@ -209,7 +209,7 @@ def naive(folder: Path) -> tuple[JobSpec, list[Remedy]]:
     rows = collect(paths).runs
     data = {"path": str(folder / "data")}
     job = JobSpec.model_validate({"name": "demo", "data": data, "points": points})
-    return job, remedies(rows, diagnosis.of_results(paths, rows))
+    return job, remedies(rows, diagnose_results(paths, rows))
 
 
 def test_a_remedy_becomes_a_point_with_its_prediction(tmp_path: Path) -> None:

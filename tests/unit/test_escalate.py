@@ -9,7 +9,7 @@ from make_results import plan_of
 
 from hpcncf.job.spec import Data, JobSpec, Resources
 from hpcncf.paths import ResultPaths
-from hpcncf.records.claims import take
+from hpcncf.records.claims import take_attempt
 from hpcncf.records.schema import End, now, read_records, write
 from hpcncf.records.submissions import Submission, begin
 from hpcncf.state.status import RunState
@@ -23,7 +23,7 @@ def timed_out(folder: Path) -> ResultPaths:
     """The first run reached its limit, as the local queue says it."""
     paths = make_results.demo(folder, repeats=1)
     run = plan_of(paths).runs[0]
-    attempt = take(paths.run(run.id), "local")
+    attempt = take_attempt(paths.run(run.id), "local")
     write(
         attempt.end,
         End(run_id=run.id, attempt=1, reason="timeout", exit_codes=[-15], ended_at=now()),

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcncf import cli
-from hpcncf_analysis.explain.explain import command_for, explain, of_files, of_text
+from hpcncf_analysis.explain.explain import command_for, explain, read_log_folder, read_text
 from hpcncf_analysis.explain.parsers import Job, mebibytes
 
 DATA = Path(__file__).parents[1] / "data/explain"
@@ -20,7 +20,7 @@ TEXTS = {path.stem: path.read_text() for path in sorted(DATA.glob("*.txt"))}
 
 
 def jobs(name: str) -> list[Job]:
-    return list(of_text(TEXTS[name]).jobs)
+    return list(read_text(TEXTS[name]).jobs)
 
 
 def figures(job: Job) -> tuple[Any, ...]:
@@ -100,14 +100,14 @@ def test_what_makes_a_figure_worth_less_is_said(name: str, note: str) -> None:
 def test_lsf_tells_the_cores_by_its_peak_where_nothing_else_does() -> None:
     """5.89 cores are 98.15 %: of 6."""
     text = "CPU PEAK: 5.89 ;\nCPU AVERAGE EFFICIENCY: 42.81% ;  CPU PEAK EFFICIENCY: 98.15%"
-    (job,) = of_text(text).jobs
+    (job,) = read_text(text).jobs
     assert job.cores == 6
     assert job.notes
 
 
 def test_lsf_that_has_not_looked_yet_is_not_called_idle() -> None:
     text = "CPU PEAK DURATION: 0 second(s)\n CPU AVERAGE EFFICIENCY: 0.00%"
-    (job,) = of_text(text).jobs
+    (job,) = read_text(text).jobs
     assert job.efficiency is None
     assert job.notes
 
@@ -168,7 +168,7 @@ def test_a_killed_job_is_not_told_to_ask_for_less_memory() -> None:
 def test_a_running_jobs_ended_steps_are_not_taken_for_all_of_it() -> None:
     _, seff = jobs("seff_array")
     text = "JobID|State|AllocCPUS|Elapsed|TotalCPU\n7|RUNNING|5|01:00:00|00:00:00\n"
-    (sacct,) = of_text(text + "7.batch|RUNNING|5|01:00:00|00:00:01\n").jobs
+    (sacct,) = read_text(text + "7.batch|RUNNING|5|01:00:00|00:00:01\n").jobs
     for job in (seff, sacct):
         told = explain(job)
         assert job.efficiency is None
@@ -195,21 +195,21 @@ def test_several_nodes_leave_open_which_waited() -> None:
 
 
 def test_a_decimal_comma_is_not_understood_and_said() -> None:
-    found = of_text(TEXTS["seff"].replace("20.00%", "20,00%"))
+    found = read_text(TEXTS["seff"].replace("20.00%", "20,00%"))
     assert found.jobs[0].told_efficiency is None
     assert "decimal comma" in found.problems[0]
     assert "LC_ALL=C" in found.problems[0]
 
 
 def test_rows_of_sacct_without_their_header_are_told_from_nothing() -> None:
-    found = of_text("70|COMPLETED|5|00:10:00\n70.batch|COMPLETED|5|00:10:00\n")
+    found = read_text("70|COMPLETED|5|00:10:00\n70.batch|COMPLETED|5|00:10:00\n")
     assert not found.jobs
     assert "header" in found.problems[0]
 
 
 def test_a_name_with_the_delimiter_in_it_costs_its_row_alone() -> None:
     text = "JobID|JobName|State\n1|a|b|COMPLETED\n2|c|COMPLETED\n"
-    assert [job.id for job in of_text(text).jobs] == ["2"]
+    assert [job.id for job in read_text(text).jobs] == ["2"]
 
 
 def test_a_folder_of_logs_gives_the_jobs_of_its_names_and_how_slurm_ended_them() -> None:
@@ -220,7 +220,7 @@ def test_a_folder_of_logs_gives_the_jobs_of_its_names_and_how_slurm_ended_them()
         "notes.txt": "nothing",
         "15.out": TEXTS["seff"],
     }
-    found = {job.id: job for job in of_files(files).jobs}
+    found = {job.id: job for job in read_log_folder(files).jobs}
     assert {job_id: job.state for job_id, job in found.items()} == {
         "3431290": "COMPLETED",
         "12": "OUT_OF_MEMORY",
@@ -256,7 +256,7 @@ CELLS = st.one_of(st.text(max_size=12), st.sampled_from(["|", "---", "%", "1e9",
 def test_no_text_crashes_it_and_what_comes_out_is_json(lines: list[str], cell: str) -> None:
     text = "\n".join(lines)
     for told in (text, text.replace("0", cell), text[::-1]):
-        for job in of_text(told).jobs:
+        for job in read_text(told).jobs:
             json.dumps(explain(job).plain(), allow_nan=False)
 
 
@@ -269,7 +269,7 @@ def test_seffs_own_figures_are_read_back(cores: int, elapsed_s: int, cpu_s: int)
         f"CPU Efficiency: {cpu_s / (elapsed_s * cores) * 100:.2f}% of "
         f"{_slurm(elapsed_s * cores)} core-walltime\nJob Wall-clock time: {_slurm(elapsed_s)}\n"
     )
-    (job,) = of_text(text).jobs
+    (job,) = read_text(text).jobs
     assert (job.cores, job.elapsed_s, job.cpu_s) == (cores, elapsed_s, cpu_s)
     assert job.efficiency == pytest.approx(cpu_s / (elapsed_s * cores), abs=5.1e-5)
 
@@ -343,7 +343,7 @@ def test_what_hpcncf_recorded_itself_is_sent_to_diagnose(
 def test_a_report_without_its_cores_still_tells_how_many_were_used() -> None:
     """By hand: 8,340 s of CPU in 8,370 s."""
     text = "Resource usage summary:\n CPU time : 8340.00 sec.\n Run time : 8370 sec.\n"
-    (job,) = of_text(text).jobs
+    (job,) = read_text(text).jobs
     told = explain(job)
     assert told.follows[0] == "1.00 cores used on average; of how many, the text does not say"
     assert told.unknown[0] == "how many cores it had: --cores N tells"
@@ -363,5 +363,5 @@ def test_a_report_without_its_cores_still_tells_how_many_were_used() -> None:
     ],
 )
 def test_how_a_job_ended_is_told(text: str, end: str) -> None:
-    (job,) = of_text(text).jobs
+    (job,) = read_text(text).jobs
     assert explain(job).follows[-1] == f"it ended with exit code {end}"

@@ -19,9 +19,9 @@ from hpcncf.monitor.gpu import (
     NotTold,
     Processes,
     allowed,
-    found,
+    gpus_of_node,
     merge,
-    of_node,
+    open_gpus,
     opened,
     sees_pids,
 )
@@ -103,7 +103,7 @@ def test_nothing_is_found_where_there_is_no_driver() -> None:
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
-        assert found() is None
+        assert open_gpus() is None
         with pytest.raises(NotTold):
             opened()
 
@@ -194,7 +194,7 @@ def test_a_nodes_windows_merge_their_gpus() -> None:
 
 def test_a_series_tells_shares_of_the_gpus_that_are_the_runs() -> None:
     windows, process = [(HALF, HALF), (HALF, merge(HALF, HALF))], GpuProcess(pid=7, **UNKNOWN)
-    (told,) = of_node(TWO, {1}, windows, {1: [process]})
+    (told,) = gpus_of_node(TWO, {1}, windows, {1: [process]})
     assert told.processes == [process]
     assert (told.index, told.uuid) == (1, "GPU-bb22")
     assert told.busy == [0.5, 0.5]
@@ -243,7 +243,7 @@ def test_of_unlike_gpus_a_number_is_nvmls_only_where_cuda_counts_by_the_bus(
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(found() is None, reason="needs a GPU, its driver and nvidia-ml-py")
+@pytest.mark.skipif(open_gpus() is None, reason="needs a GPU, its driver and nvidia-ml-py")
 def test_a_real_gpu_tells_what_this_process_did_on_it(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     monitor = Monitor("run", 1, node_file=tmp_path / "node-0.json", interval_s=0.5)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcncf.monitor.cgroup import Counters, Held, between, read
+from hpcncf.monitor.cgroup import Counters, Held, between, read_counters
 
 V2 = "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
 V1 = "32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n"
@@ -40,9 +40,9 @@ def v2(tmp_path: Path) -> Path:
 
 
 def test_v2_tells_microseconds_of_the_cgroup_with_the_most(v2: Path) -> None:
-    before = read(v2)
+    before = read_counters(v2)
     written(v2, {"sys/fs/cgroup/job_7/cpu.stat": STAT.format(6_000_000)})
-    assert between(before, read(v2)).throttled_s == 3.5
+    assert between(before, read_counters(v2)).throttled_s == 3.5
 
 
 def test_v1_tells_nanoseconds(tmp_path: Path) -> None:
@@ -55,21 +55,21 @@ def test_v1_tells_nanoseconds(tmp_path: Path) -> None:
             file: "nr_periods 4\nnr_throttled 1\nthrottled_time 500000000\n",
         },
     )
-    before = read(root)
+    before = read_counters(root)
     written(root, {file: "nr_periods 9\nnr_throttled 3\nthrottled_time 2500000000\n"})
-    assert between(before, read(root)).throttled_s == pytest.approx(2.0)
+    assert between(before, read_counters(root)).throttled_s == pytest.approx(2.0)
 
 
 def test_pressure_is_the_own_cgroups_and_the_nodes_where_that_keeps_none(v2: Path) -> None:
-    before = read(v2)
+    before = read_counters(v2)
     assert (before.memory_s, before.io_s) == (1.5, 4.0)
     (v2 / "proc/pressure/io").write_text(PRESSURE.format(4_250_000))
-    after = between(before, read(v2))
+    after = between(before, read_counters(v2))
     assert (after.memory_s, after.io_s) == (0.0, 0.25)
 
 
 def test_what_nobody_counts_is_none_and_never_zero(tmp_path: Path) -> None:
-    nothing = read(tmp_path)
+    nothing = read_counters(tmp_path)
     assert between(nothing, nothing) == Held(None, None, None)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcncf.slurm.cluster_info import doubt, of
+from hpcncf.slurm.cluster_info import doubt, file_system
 
 MOUNTS = r"""22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
 23 22 0:21 / /dev/shm rw - tmpfs tmpfs rw
@@ -29,7 +29,7 @@ broken
     ],
 )
 def test_a_folder_lies_on_the_nearest_mount(folder: str, kind: str, at: str) -> None:
-    assert of(Path(folder), MOUNTS) == (kind, at)
+    assert file_system(Path(folder), MOUNTS) == (kind, at)
 
 
 @pytest.mark.parametrize(

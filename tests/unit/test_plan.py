@@ -152,9 +152,8 @@ def test_an_exclusion_that_leaves_nothing_out_is_told() -> None:
     assert idle_excludes(job(grid=grid, exclude=excluded[:1])) == []
     given = job(grid=grid).model_copy(update={"exclude": excluded})
     assert idle_excludes(given) == [
-        "exclude: leaves nothing out: training.loader=vectorised, but the grid has vectorized, "
-        "batched",
-        "exclude: leaves nothing out: training.sed=1, but the grid has no training.sed. "
+        "exclude: training.loader=vectorised matches nothing; the grid has vectorized, batched",
+        "exclude: training.sed=1 matches nothing; the grid has no training.sed. "
         "Did you mean 'training.seed'?",
     ]
 

@@ -29,7 +29,7 @@ from hpcncf_analysis.predict.model import (
     refusal,
     step,
 )
-from hpcncf_analysis.predict.predict import _ends, answer, held_out_held_out, interval
+from hpcncf_analysis.predict.predict import _ends, answer, interval, predict_held_out
 from hpcncf_analysis.predict.simulate import Network, Simulation, simulate
 
 ROWS = 10_000
@@ -156,7 +156,7 @@ def test_ranks_that_never_exchanged_anything_are_refused() -> None:
 def test_numbers_that_always_changed_together_give_no_interval() -> None:
     """Without any of the runs nothing is known of its threads: no error tells how sure it is."""
     known = runs_of((1, 1, 256), (2, 1, 1024), (4, 1, 4096))
-    errors, refused = held_out_held_out(known)
+    errors, refused = predict_held_out(known)
     assert not errors
     assert len(refused) == 3
     assert interval(point(1, 1, 1024), known, errors) is None
@@ -172,7 +172,7 @@ def test_the_interval_holds_the_truth_and_grows_with_the_noise() -> None:
             made(point(threads, 1, batch), noise)
             for (threads, batch), noise in zip(sizes, noises, strict=True)
         ]
-        errors, refused = held_out_held_out(known)
+        errors, refused = predict_held_out(known)
         assert not refused
         ends = interval(asked, known, errors)
         assert ends is not None
@@ -183,7 +183,7 @@ def test_the_interval_holds_the_truth_and_grows_with_the_noise() -> None:
 
 def test_two_held_out_make_no_interval() -> None:
     known = runs_of((1, 1, 256), (1, 1, 512), (1, 1, 1024))
-    errors, _ = held_out_held_out(known)
+    errors, _ = predict_held_out(known)
     assert interval(point(1, 1, 768), known, errors[:2]) is None
 
 

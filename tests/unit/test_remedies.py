@@ -141,7 +141,7 @@ def test_a_baseline_that_was_not_run_is_refused() -> None:
         {"name": "a", "data": {"path": "x"}, "grid": {"training.loader": ["batched"]}}
         | {"baseline": NAIVE}
     )
-    with pytest.raises(UsageError, match=r"baseline: .*per_sample.* none of the points"):
+    with pytest.raises(UsageError, match=r"baseline: .*per_sample.* is no point"):
         expand(job)
 
 

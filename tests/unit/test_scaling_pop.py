@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcncf.collect.collect import of_rank
-from hpcncf_analysis.pop import Pop, RankTime, computation_scaling, of_rows, of_times
+from hpcncf.collect.collect import rank_row
+from hpcncf_analysis.pop import Pop, RankTime, computation_scaling, pop_from_rows, pop_from_times
 
 
 def rank(
@@ -25,7 +25,7 @@ def rank(
 
 
 def of(*ranks: RankTime) -> Pop:
-    found = of_times(ranks)
+    found = pop_from_times(ranks)
     assert found is not None
     return found
 
@@ -63,7 +63,7 @@ def test_a_rank_that_ended_early_waits_for_the_rest() -> None:
 
 @pytest.mark.parametrize("ranks", [[], [rank(0, 0.0, counted_s=0.0)], [rank(0, 0.0, instances=0)]])
 def test_nothing_counted_has_no_efficiency(ranks: list[RankTime]) -> None:
-    assert of_times(ranks) is None
+    assert pop_from_times(ranks) is None
 
 
 def test_computation_scaling_by_hand() -> None:
@@ -120,7 +120,7 @@ def test_the_table_of_ranks_tells_what_the_records_do(tmp_path: Path) -> None:
         if run.resources.world_size == 2 and run.training and run.training.loader == "per_sample"
     ]
     records = [make_results.rank_record(run, rank) for rank in range(2)]
-    found = of_rows(of_rank(record) for record in records)
+    found = pop_from_rows(rank_row(record) for record in records)
     assert found is not None
     waited = [record.training.phases.sync_s for record in records if record.training]
     counted = [record.training.counted_s for record in records if record.training]
@@ -130,4 +130,4 @@ def test_the_table_of_ranks_tells_what_the_records_do(tmp_path: Path) -> None:
 def test_a_command_has_no_factors(tmp_path: Path) -> None:
     (run,) = make_results.plan_of(make_results.command_plan(tmp_path)).runs
     record = make_results.rank_record(run, 0)
-    assert of_rows([of_rank(record)]) is None
+    assert pop_from_rows([rank_row(record)]) is None

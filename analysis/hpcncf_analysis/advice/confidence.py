@@ -10,10 +10,10 @@ from typing import Final, Literal
 from hpcncf_analysis.advice.pareto import Choice, Front, Standing, gpus, worth
 from hpcncf_analysis.advice.recommend import (
     Ratio,
+    core_speed_ratio,
     cpu_models,
     mostly_disturbed,
-    of_cores,
-    of_speeds,
+    speed_ratio,
 )
 from hpcncf_analysis.configurations import Configuration, counted
 from hpcncf_analysis.formatting import score, times
@@ -90,16 +90,16 @@ def _against(chosen: Standing, rival: Standing, by_speed: bool) -> tuple[Sure, s
     if min(len(one.rows) for one in both) < 2:
         told = f"{_once(both, named)}, and nothing tells how far that scatters; {more(1)}"
         return "unproven", told
-    ratio = of_speeds(*both) if by_speed else _of_costs(chosen, rival)
+    ratio = speed_ratio(*both) if by_speed else _cost_ratio(chosen, rival)
     what = "speed" if by_speed else "cost"
     return _by_repeats(ratio, what, named, [len(one.rows) for one in both])
 
 
-def _of_costs(chosen: Standing, rival: Standing) -> Ratio:
+def _cost_ratio(chosen: Standing, rival: Standing) -> Ratio:
     """What the rival costs over what the choice does, by their GPUs where both have some."""
     if not (chosen.on_gpus and rival.on_gpus):
-        return of_cores(chosen.one, rival.one)
-    return of_speeds(chosen.one, rival.one).times(gpus(rival.one) / gpus(chosen.one))
+        return core_speed_ratio(chosen.one, rival.one)
+    return speed_ratio(chosen.one, rival.one).times(gpus(rival.one) / gpus(chosen.one))
 
 
 def _once(both: Sequence[Configuration], named: str) -> str:

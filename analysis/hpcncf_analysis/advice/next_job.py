@@ -27,7 +27,7 @@ from hpcncf_analysis.advice import recommend
 from hpcncf_analysis.advice.confidence import Sureness, sureness, untried
 from hpcncf_analysis.advice.pareto import Choice, Front, Standing, front
 from hpcncf_analysis.advice.recommend import Saving
-from hpcncf_analysis.advice.remedy import Change, Diagnoses, change, of, remedied
+from hpcncf_analysis.advice.remedy import Change, Diagnoses, agreed_diagnosis, change, remedied
 from hpcncf_analysis.advice.request import Request, request, spelled
 from hpcncf_analysis.commands import by_name
 from hpcncf_analysis.configurations import Configuration, counted
@@ -65,7 +65,7 @@ class Asked:
         return configuration(run)
 
 
-def read(paths: ResultPaths) -> Asked:
+def read_request(paths: ResultPaths) -> Asked:
     """What the results folder tells; a site that is not known on this machine asks for nothing.
 
     Raises UsageError where there is no plan.
@@ -211,7 +211,7 @@ class Advice:
         unit = self.choices.unit
         return [
             f"{self.chosen.label}: {recommend.price_saving(self.chosen, unit)}.",
-            *([recommend.told(self.saves, unit)] if self.saves else []),
+            *([recommend.describe_savings(self.saves, unit)] if self.saves else []),
             *(self._change() if self.changed else []),
             self.sureness,
             *([self.request.sharing] if self.request.sharing else []),
@@ -264,7 +264,7 @@ def advise(
     if choices is None:
         return None
     run = asked.runs.get(choices.chosen(choice).one.rows[0]["run_id"])
-    found = of(choices.chosen(choice).one, diagnoses or {})
+    found = agreed_diagnosis(choices.chosen(choice).one, diagnoses or {})
     return _advice(choices, choice, run, asked, found, as_measured) if run else None
 
 
@@ -346,7 +346,7 @@ def write(
 ) -> list[Written]:
     """Each choice that differs, the knee first; what an earlier report advised goes. Nothing where
     there is nothing to advise."""
-    asked = read(paths)
+    asked = read_request(paths)
     written: list[Written] = []
     for choice in get_args(Choice):
         job, script = (paths.report / f"{name(choice)}.{ending}" for ending in ("yaml", "sbatch"))

@@ -31,7 +31,7 @@ class Ratio:
         return self.low is not None and self.high is not None and self.low <= 1 <= self.high
 
 
-def of_speeds(one: Configuration, other: Configuration) -> Ratio:
+def speed_ratio(one: Configuration, other: Configuration) -> Ratio:
     assert one.speed
     assert other.speed
     low, high = speed_range(one)
@@ -41,9 +41,9 @@ def of_speeds(one: Configuration, other: Configuration) -> Ratio:
     return Ratio(one.speed / other.speed, low / other_high, high / other_low)
 
 
-def of_cores(one: Configuration, other: Configuration) -> Ratio:
+def core_speed_ratio(one: Configuration, other: Configuration) -> Ratio:
     """The same of what each core does."""
-    return of_speeds(one, other).times(other.cores / one.cores)
+    return speed_ratio(one, other).times(other.cores / one.cores)
 
 
 def speed_range(one: Configuration) -> tuple[float, float]:
@@ -129,7 +129,7 @@ def for_a(unit: str) -> str:
     return f"for {'an' if unit == 'epoch' else 'a'} {unit}"
 
 
-def told(saves: Saving, unit: str) -> str:
+def describe_savings(saves: Saving, unit: str) -> str:
     """`Against what was asked for, 2 cores: saves 1.2 core-h (40 %) and 3 s for an epoch.`"""
     dearer = saves.core_h > 0 or saves.gpu_h > 0
     which = "what was asked for, " if saves.was_asked else "the dearest, " if dearer else ""
@@ -176,7 +176,7 @@ def table(choices: Front) -> Table | None:
     unit = choices.unit
     columns = ["configuration", f"s/{unit}", f"core time/{unit}"]
     columns += [f"GPU time/{unit}"] if on_gpus else []
-    rows = [[*_figures(each, on_gpus), _place(each, choices)] for each in shown]
+    rows = [[*_row_cells(each, on_gpus), _place(each, choices)] for each in shown]
     return Table([*columns, PLACE], rows, frozenset({PLACE}))
 
 
@@ -201,7 +201,7 @@ def _machines(choices: Front) -> list[str]:
     ]
 
 
-def _figures(each: Standing, on_gpus: bool) -> list[str]:
+def _row_cells(each: Standing, on_gpus: bool) -> list[str]:
     gpus = [gpu_time(each.gpu_h) if each.on_gpus else NONE] if on_gpus else []
     return [each.label, number(each.seconds), core_time(each.core_h), *gpus]
 

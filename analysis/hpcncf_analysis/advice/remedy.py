@@ -62,18 +62,18 @@ class Named:
     """As the sentence tells it; empty where it names one that is free of the cause instead."""
 
 
-def of(one: Configuration, diagnoses: Diagnoses) -> Diagnosis | None:
+def agreed_diagnosis(one: Configuration, diagnoses: Diagnoses) -> Diagnosis | None:
     """The first that says what more than half of the repeats say; None where there is none."""
     known = [diagnoses[row["run_id"]] for row in one.rows if row["run_id"] in diagnoses]
     if not known:
         return None
-    said, times = Counter(map(_says, known)).most_common(1)[0]
+    said, times = Counter(map(_describe_settings, known)).most_common(1)[0]
     if 2 * times <= len(one.rows):
         return None
-    return next(each for each in known if _says(each) == said)
+    return next(each for each in known if _describe_settings(each) == said)
 
 
-def _says(diagnosis: Diagnosis) -> str:
+def _describe_settings(diagnosis: Diagnosis) -> str:
     return diagnosis.primary.cause if diagnosis.primary else diagnosis.verdict
 
 
@@ -94,7 +94,7 @@ def named(
         return None
     whose = one.label if len(configurations) > 1 else "This run"
     told = f"{whose} {_loses(finding)}: {MEANS[finding.cause]} ({finding.cause})"
-    chosen = of(best, diagnoses)
+    chosen = agreed_diagnosis(best, diagnoses)
     if chosen and _is_free(chosen, finding):
         return Named(finding.cause, f"{told}; {best.label} does not.")
     advised = remedy(finding)
@@ -107,11 +107,11 @@ def _is_free(chosen: Diagnosis, finding: Finding) -> bool:
     return chosen.verdict != "unknown" and not causes & {finding.cause, TOO_SHORT}
 
 
-def left(
+def describe_remaining_costs(
     configurations: Sequence[Configuration], best: Configuration, diagnoses: Diagnoses
 ) -> list[str]:
     """What still costs the best one something, where the sentence is about another."""
-    worst, found = _worst(configurations, diagnoses), of(best, diagnoses)
+    worst, found = _worst(configurations, diagnoses), agreed_diagnosis(best, diagnoses)
     if worst is None or found is None or found.primary is None:
         return []
     finding = found.primary
@@ -127,7 +127,9 @@ def _worst(
     configurations: Sequence[Configuration], diagnoses: Diagnoses
 ) -> tuple[Configuration, Finding] | None:
     """Where a cause wastes most core-hours of a run."""
-    found = [(one, each.primary) for one in configurations if (each := of(one, diagnoses))]
+    found = [
+        (one, each.primary) for one in configurations if (each := agreed_diagnosis(one, diagnoses))
+    ]
     causes = [(one, finding) for one, finding in found if finding]
     told = [each for each in causes if each[1].cause != TOO_SHORT]
     return max(told or causes, key=_lost, default=None)

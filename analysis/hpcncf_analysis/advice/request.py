@@ -85,11 +85,11 @@ def _sharing(asked: Resources) -> str:
 
 
 def _memory(rows: Sequence[Row]) -> str:
-    told = _peak_told(rows)
+    told = _describe_peak(rows)
     return f"A{told}." if told else "No run's memory was measured: it stays as it was."
 
 
-def _peak_told(rows: Sequence[Row]) -> str:
+def _describe_peak(rows: Sequence[Row]) -> str:
     """` node's peak, 400 MiB, and 25 % more`; empty where none was measured."""
     peak_mib, beside_mib = memory_peak(rows), _beside_mib(rows)
     if peak_mib is None:
@@ -117,12 +117,12 @@ def timeout_min(expected_s: float) -> int:
 
 def expected(one: Configuration) -> float | None:
     """Seconds that the slowest repeat's figures give for a whole run, start-up included."""
-    times = [_whole_run(row) for row in one.rows]
+    times = [_seconds_of_whole_run(row) for row in one.rows]
     known = [seconds for seconds in times if seconds is not None]
     return max(known) if len(known) == len(times) else None
 
 
-def _whole_run(row: Row) -> float | None:
+def _seconds_of_whole_run(row: Row) -> float | None:
     """All its epochs, evaluated, also where `max_steps` cut the measured ones short; and what was
     neither training nor evaluation: start-up, checkpoints, the end."""
     elapsed_s, epoch_s = row["elapsed_s"], row["seconds_per_epoch"]
@@ -135,7 +135,7 @@ def _whole_run(row: Row) -> float | None:
     return float(whole_s if row["max_steps"] else max(whole_s, elapsed_s))
 
 
-def asked(one: Configuration, among: Sequence[Configuration]) -> str:
+def describe_settings(one: Configuration, among: Sequence[Configuration]) -> str:
     """The settings of a job file that make this configuration: every one that varies among them."""
     if one.by_hand:
         return counted(one.cores, "core")
@@ -172,7 +172,7 @@ def memory(one: Configuration) -> list[str]:
     enough = enough_gb(one.rows)
     if enough is None:
         return []
-    return [f"Memory: mem_gb: {enough:g} is enough (a{_peak_told(one.rows)})."]
+    return [f"Memory: mem_gb: {enough:g} is enough (a{_describe_peak(one.rows)})."]
 
 
 def enough_gb(rows: Sequence[Row]) -> float | None:

@@ -10,16 +10,24 @@ from hpcncf_analysis import commands
 from hpcncf_analysis.advice.pareto import front
 from hpcncf_analysis.advice.recommend import (
     Ratio,
+    core_speed_ratio,
     cpu_models,
     mostly_disturbed,
-    of_cores,
-    of_speeds,
     per_core,
     price,
     recommended,
+    speed_ratio,
 )
-from hpcncf_analysis.advice.remedy import Diagnoses, Named, fewer_cores, hides_need, left, named, of
-from hpcncf_analysis.advice.request import asked, memory
+from hpcncf_analysis.advice.remedy import (
+    Diagnoses,
+    Named,
+    agreed_diagnosis,
+    describe_remaining_costs,
+    fewer_cores,
+    hides_need,
+    named,
+)
+from hpcncf_analysis.advice.request import describe_settings, memory
 from hpcncf_analysis.configurations import Configuration, by_series, counted
 from hpcncf_analysis.diagnosis.evidence import Cause
 from hpcncf_analysis.formatting import cores, metric, number, percent, score, times
@@ -167,7 +175,7 @@ def comparison(
 
 
 def _doubt(best: Configuration, dearest: Configuration, quickest: Configuration) -> str:
-    gain = (of_speeds if best is quickest else of_cores)(best, dearest)
+    gain = (speed_ratio if best is quickest else core_speed_ratio)(best, dearest)
     compared = [best, dearest, *([quickest] if quickest not in (best, dearest) else [])]
     if len(cpu_models(compared)) > 1:
         return "these runs had different CPU models"
@@ -180,7 +188,7 @@ def ask(compared: Comparison, among: Sequence[Configuration]) -> str:
     """What to ask for, and what that gains."""
     best, dearest, doubt = compared.best, compared.dearest, compared.doubt
     told = f"{best.label} {_gain(compared)} {_other(compared)}{_quality(best, dearest)}"
-    settings = asked(best, among)
+    settings = describe_settings(best, among)
     if doubt:
         return f"Not settled: {doubt}; {told}: repeat before you ask for {settings}."
     unless = "" if compared.is_fastest else ", unless you need the time"
@@ -197,9 +205,9 @@ def _other(compared: Comparison) -> str:
 def _gain(compared: Comparison) -> str:
     best, dearest, doubt = compared.best, compared.dearest, compared.doubt
     if not compared.is_fastest:
-        return f"gives {_times(of_cores(best, dearest), doubt)} as much per core as"
+        return f"gives {_times(core_speed_ratio(best, dearest), doubt)} as much per core as"
     verb = "runs" if best.is_command else "trains"
-    return f"{verb} {_times(of_speeds(best, dearest), doubt)} as fast as"
+    return f"{verb} {_times(speed_ratio(best, dearest), doubt)} as fast as"
 
 
 def beside(compared: Comparison) -> list[str]:
@@ -213,7 +221,7 @@ def beside(compared: Comparison) -> list[str]:
 
 def _faster(compared: Comparison) -> str:
     best, quickest = compared.best, compared.quickest
-    faster = of_speeds(quickest, best)
+    faster = speed_ratio(quickest, best)
     times = _times(faster, compared.doubt or faster.overlaps)
     return (
         f"The fastest is {quickest.label} ({_speed(quickest)}, {times} as fast), which gives "
@@ -247,10 +255,10 @@ def _quality(best: Configuration, other: Configuration) -> str:
         return ", quality not evaluated"
     if task(best) != task(other):
         return ", quality not comparable: evaluated on other candidates or data"
-    return f", {_alike(best, other)} (HR@10 {score(ours)} and {score(theirs)})"
+    return f", {_equally_good(best, other)} (HR@10 {score(ours)} and {score(theirs)})"
 
 
-def _alike(one: Configuration, other: Configuration) -> str:
+def _equally_good(one: Configuration, other: Configuration) -> str:
     if abs(quality_gap(one, other) or 0.0) <= QUALITY_SLACK:
         return "at equal quality"
     apart = is_worse(one, other) or is_worse(other, one)
@@ -291,17 +299,17 @@ def conclude(
         return Conclusion(nothing(counts), [])
     found = diagnoses or {}
     if len(configurations) == 1 and not configurations[0].is_command:
-        return _of_one(configurations[0], found)
+        return _conclude_single(configurations[0], found)
     if all(one.is_command for one in configurations):
-        return _of_commands(configurations, found)
-    return _of_comparable(configurations, found)
+        return _conclude_commands(configurations, found)
+    return _conclude_comparable(configurations, found)
 
 
-def _of_commands(configurations: Sequence[Configuration], found: Diagnoses) -> Conclusion:
+def _conclude_commands(configurations: Sequence[Configuration], found: Diagnoses) -> Conclusion:
     """Compared where all are the same command at different sizes."""
     judged = [one for one in configurations if not commands.is_short(one)]
     if len(judged) > 1 and len(commands.by_name(configurations)) == 1:
-        return _of_comparable(judged, found)
+        return _conclude_comparable(judged, found)
     sentence, told = commands.sentence(configurations), commands.facts(configurations)
     if len(configurations) == len(judged) == 1:
         first = named(judged, judged[0], found)
@@ -309,13 +317,13 @@ def _of_commands(configurations: Sequence[Configuration], found: Diagnoses) -> C
     return Conclusion(sentence, told)
 
 
-def _of_comparable(configurations: Sequence[Configuration], found: Diagnoses) -> Conclusion:
+def _conclude_comparable(configurations: Sequence[Configuration], found: Diagnoses) -> Conclusion:
     best = recommended(configurations)
     others = [one for one in configurations if one is not best and one.speed]
     if best is None:
         return Conclusion("The completed runs measured no speed: nothing can be compared.", [])
     if not others:
-        return _of_one(best, found)
+        return _conclude_single(best, found)
     compared = comparison(best, others, configurations)
     return _after(
         named(configurations, best, found),
@@ -328,18 +336,18 @@ def _of_comparable(configurations: Sequence[Configuration], found: Diagnoses) ->
             *lower_quality(configurations),
             *losses(configurations),
             *memory(best),
-            *left(configurations, best, found),
+            *describe_remaining_costs(configurations, best, found),
         ],
     )
 
 
-def _of_one(one: Configuration, found: Diagnoses) -> Conclusion:
+def _conclude_single(one: Configuration, found: Diagnoses) -> Conclusion:
     told = [*_idle_cores(one, found), *memory(one)]
     return _after(named([one], one, found), alone(one), told)
 
 
 def _idle_cores(one: Configuration, found: Diagnoses) -> list[str]:
-    return [] if hides_need(of(one, found)) else idle_cores(one)
+    return [] if hides_need(agreed_diagnosis(one, found)) else idle_cores(one)
 
 
 def _after(first: Named | None, sentence: str, told: list[str]) -> Conclusion:

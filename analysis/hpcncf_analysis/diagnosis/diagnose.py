@@ -160,7 +160,7 @@ def missing(told: Evidence) -> tuple[str, ...]:
 R = TypeVar("R", RankRecord, NodeRecord)
 
 
-def of_results(paths: ResultPaths, rows: Iterable[Mapping[str, Any]]) -> dict[str, Diagnosis]:
+def diagnose_results(paths: ResultPaths, rows: Iterable[Mapping[str, Any]]) -> dict[str, Diagnosis]:
     """Run id -> diagnosis of its last attempt. `rows`: of the table `runs`.
 
     A run of which no rank has left a record is not among them; files that are no records are passed
@@ -170,21 +170,21 @@ def of_results(paths: ResultPaths, rows: Iterable[Mapping[str, Any]]) -> dict[st
     for row in rows:
         if row["attempt"] is not None:
             attempt = paths.run(row["run_id"]).attempt(int(row["attempt"]))
-            told = of_attempt(attempt, row["run_id"])
+            told = diagnose_attempt(attempt, row["run_id"])
             if told is not None:
                 found[row["run_id"]] = told
     return found
 
 
-def of_attempt(attempt: AttemptPaths, run_id: str | None = None) -> Diagnosis | None:
+def diagnose_attempt(attempt: AttemptPaths, run_id: str | None = None) -> Diagnosis | None:
     """None where no rank's record is there, or none of this run."""
-    ranks = _read(attempt.ranks(), RankRecord, run_id)
+    ranks = _read_records(attempt.ranks(), RankRecord, run_id)
     if not ranks:
         return None
-    return diagnose(ranks, _read(attempt.nodes(), NodeRecord, ranks[0].run_id))
+    return diagnose(ranks, _read_records(attempt.nodes(), NodeRecord, ranks[0].run_id))
 
 
-def _read(files: Sequence[Path], kind: type[R], run_id: str | None) -> list[R]:
+def _read_records(files: Sequence[Path], kind: type[R], run_id: str | None) -> list[R]:
     read = []
     for path in files:
         try:

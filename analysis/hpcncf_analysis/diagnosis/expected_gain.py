@@ -26,11 +26,11 @@ def applied(evidence: Evidence, **changes: Any) -> dict[str, Any]:
     dotted = {f"training.{name}": value for name, value in changes.items()}
     names = [name for key in dotted for name in OVERRULED.get(key, ())]
     plain = Training().model_dump(mode="json")
-    given = {name: plain[name] for name in names if _given(evidence, name, plain[name])}
+    given = {name: plain[name] for name in names if _setting(evidence, name, plain[name])}
     return {f"training.{name}": value for name, value in given.items()} | dotted
 
 
-def _given(evidence: Evidence, name: str, default: Any) -> bool:
+def _setting(evidence: Evidence, name: str, default: Any) -> bool:
     return bool(evidence.training.get(name, default) != default)
 
 

@@ -16,13 +16,13 @@ from hpcncf.collect.training_columns import (
 from hpcncf.records.schema import NodeRecord, RankRecord, TrainingRecord
 from hpcncf_analysis.diagnosis.evidence import CoreCounts, Evidence
 from hpcncf_analysis.diagnosis.rules_cores import gpus
-from hpcncf_analysis.diagnosis.rules_time import Steps, of_rank, running, times, together
+from hpcncf_analysis.diagnosis.rules_time import Steps, running, steps_of_rank, times, together
 
 
 def evidence(ranks: Sequence[RankRecord], nodes: Sequence[NodeRecord]) -> Evidence:
     """Of one attempt at one run; `ranks` are not empty."""
     assert ranks
-    parts = [of_rank(record) for record in ranks]
+    parts = [steps_of_rank(record) for record in ranks]
     efficiency = efficiency_in_training(ranks, nodes)
     allocated = sum(record.cores.allocated for record in ranks)
     cpu_s = sum(record.cpu.user_s + record.cpu.system_s for record in ranks)
@@ -40,7 +40,7 @@ def evidence(ranks: Sequence[RankRecord], nodes: Sequence[NodeRecord]) -> Eviden
         **_spent(ranks, elapsed_s),
         **together(parts),
         **_tables(ranks[0], parts[0]),
-        **_of_nodes(nodes, ranks),
+        **_node_figures(nodes, ranks),
     )
 
 
@@ -162,7 +162,7 @@ def _world_size(run: Mapping[str, Any]) -> int:
     return int(resources.get("nodes", 1) * resources.get("tasks_per_node", 1))
 
 
-def _of_nodes(nodes: Sequence[NodeRecord], ranks: Sequence[RankRecord]) -> dict[str, Any]:
+def _node_figures(nodes: Sequence[NodeRecord], ranks: Sequence[RankRecord]) -> dict[str, Any]:
     return {
         "others_cores": others_cores(nodes),
         "memory_growth_mib": memory_growth(nodes),

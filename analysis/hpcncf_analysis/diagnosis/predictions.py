@@ -22,24 +22,24 @@ from hpcncf.paths import AttemptPaths, ResultPaths, RunPaths
 from hpcncf.records import schema
 from hpcncf.records.results_folder import JobDumper, writing
 from hpcncf.records.schema import Moment, NodeRecord, Part, RankRecord, RecordError, read_records
-from hpcncf_analysis.diagnosis.diagnose import diagnose, of_attempt, of_results
+from hpcncf_analysis.diagnosis.diagnose import diagnose, diagnose_attempt, diagnose_results
 from hpcncf_analysis.diagnosis.evidence import Cause, Diagnosis, Finding, Gain
 
 
-def of_file(path: Path) -> Diagnosis:
+def diagnose_file(path: Path) -> Diagnosis:
     """A rank's record, with those that lie beside it; or what `hpcncf run --json` wrote.
 
     Raises RecordError where it is neither.
     """
-    whole = _of_run_json(path)
+    whole = _diagnose_run_json(path)
     if whole is not None:
         return whole
     record = read_records(path, RankRecord)
-    beside = of_attempt(AttemptPaths(path.parent), record.run_id)
+    beside = diagnose_attempt(AttemptPaths(path.parent), record.run_id)
     return beside or diagnose([record], [])
 
 
-def _of_run_json(path: Path) -> Diagnosis | None:
+def _diagnose_run_json(path: Path) -> Diagnosis | None:
     """None where it is another file."""
     try:
         plain: Any = json.loads(path.read_bytes())
@@ -55,14 +55,14 @@ def _of_run_json(path: Path) -> Diagnosis | None:
         raise UsageError(f"{path}: {where}: {error.errors()[0]['msg']}") from None
 
 
-def of_folder(folder: Path) -> Diagnosis:
+def diagnose_folder(folder: Path) -> Diagnosis:
     """A run's folder (its last attempt that left a record), or one attempt's.
 
     Raises UsageError where no rank left one.
     """
     attempts = RunPaths(folder).attempts() or [AttemptPaths(folder)]
     for attempt in reversed(attempts):
-        told = of_attempt(attempt)
+        told = diagnose_attempt(attempt)
         if told is not None:
             return told
     raise UsageError(
@@ -111,7 +111,7 @@ class Remedy:
     gain: Gain
 
 
-def make(paths: ResultPaths, path: Path) -> list[Prediction]:
+def predict_remedies(paths: ResultPaths, path: Path) -> list[Prediction]:
     """Diagnose the folder's runs, write the job with their remedies to `path`, and the predictions.
 
     Nothing is written where there is no remedy to try. Raises UsageError where the folder is not of
@@ -120,7 +120,7 @@ def make(paths: ResultPaths, path: Path) -> list[Prediction]:
     if not paths.job.exists():
         raise UsageError(f"{paths.folder}: no job.yaml here: only a job's settings can be changed")
     rows = collect(paths).runs
-    wanted = remedies(rows, of_results(paths, rows))
+    wanted = remedies(rows, diagnose_results(paths, rows))
     begun = frozenset(row["config"] for row in rows if row["attempt"] is not None)
     job, made = with_remedies(load_jobfile(paths.job), wanted, begun, schema.now())
     known = {each.name: each for each in read_predictions(paths)}
@@ -261,7 +261,7 @@ def scored(made: Sequence[Prediction], runs: Iterable[Mapping[str, Any]]) -> lis
 def _row(
     told: Prediction, before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]
 ) -> Row_scoring:
-    measured, low, high = ratio(_figures(told, before), _figures(told, after))
+    measured, low, high = ratio(_row_figures(told, before), _row_figures(told, after))
     return {
         "cause": told.cause,
         "base": told.base,
@@ -278,7 +278,7 @@ def _row(
     }
 
 
-def _figures(told: Prediction, rows: Sequence[Mapping[str, Any]]) -> list[float]:
+def _row_figures(told: Prediction, rows: Sequence[Mapping[str, Any]]) -> list[float]:
     if told.what == "instances_per_s":
         return [row["instances_per_s"] for row in rows if row["instances_per_s"]]
     return [row["core_hours"] for row in rows if row["core_hours"]]

@@ -213,7 +213,8 @@ def gpu_underused(evidence: Evidence) -> Finding | None:
     why, remedy = _why(evidence)
     when = "of its training" if told.training else "of the time"
     numbers = [
-        f"kernels of this run were on the {_of(told.number)} for {percent(told.busy)} {when}",
+        f"kernels of this run were on the {_format_number(told.number)} for "
+        f"{percent(told.busy)} {when}",
         *([] if told.watts is None else [f"{told.watts:.0f} W on average, per GPU"]),
         *why,
     ]
@@ -226,7 +227,7 @@ def _trains(evidence: Evidence) -> float:
     return min(1.0, evidence.of_elapsed(sum(each or 0.0 for each in after)))
 
 
-def _of(number: int) -> str:
+def _format_number(number: int) -> str:
     return "GPU" if number == 1 else f"{number} GPUs, on average,"
 
 
@@ -260,7 +261,7 @@ def one_core_confinement(evidence: Evidence) -> Finding | None:
         "cores",
         (
             f"{cores(allocated)} cores allocated, {cores(usable)} usable",
-            *_held_back(evidence),
+            *_describe_throttling(evidence),
         ),
         f"Give srun -c {_per_rank(evidence)} and no --cpu-bind, and start nothing under taskset "
         "or a smaller cgroup quota; else ask for the cores that can be used.",
@@ -287,7 +288,7 @@ def _bound_itself(evidence: Evidence) -> bool:
     )
 
 
-def _held_back(evidence: Evidence) -> list[str]:
+def _describe_throttling(evidence: Evidence) -> list[str]:
     told = []
     if evidence.throttled_s:
         told.append(f"a CPU quota held threads back for {evidence.throttled_s:.0f} s in all")

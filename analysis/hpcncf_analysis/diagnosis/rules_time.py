@@ -91,7 +91,7 @@ class Steps:
         return sum(self.phases_s.values())
 
 
-def of_rank(record: RankRecord) -> Steps:
+def steps_of_rank(record: RankRecord) -> Steps:
     return _trained(record.training) if record.training else _reported(record)
 
 

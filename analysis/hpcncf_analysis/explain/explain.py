@@ -36,14 +36,14 @@ class Reading:
     """What looks like a summary and was not understood, with the way out."""
 
 
-def of_text(text: str) -> Reading:
+def read_text(text: str) -> Reading:
     jobs = [job for read in READERS for job in read(text)]
     return Reading(tuple(jobs), tuple(_problems(text, bool(jobs))))
 
 
-def of_files(files: Mapping[str, str]) -> Reading:
+def read_log_folder(files: Mapping[str, str]) -> Reading:
     """A folder's logs by name: the summaries in them, else the jobs that their names tell."""
-    readings = {name: of_text(text) for name, text in sorted(files.items())}
+    readings = {name: read_text(text) for name, text in sorted(files.items())}
     jobs = [job for reading in readings.values() for job in reading.jobs]
     told = {job.id for job in jobs}
     jobs += [job for job in read_logs(files) if job.id not in told]
@@ -100,7 +100,7 @@ def left_open(job: Job) -> list[str]:
         return _without_cores(job)
     asked = [NO_CORES] if job.cores is None else []
     several = [NODES] if job.nodes and job.nodes > 1 else []
-    return [*asked, *_of_cores(job, job.efficiency), *several]
+    return [*asked, *_explain_cores(job, job.efficiency), *several]
 
 
 def _without_cores(job: Job) -> list[str]:
@@ -110,7 +110,7 @@ def _without_cores(job: Job) -> list[str]:
     return [NO_CORES, *(ONE_BUSY if ONE[0] <= used <= ONE[1] else ()), NEIGHBOURS]
 
 
-def _of_cores(job: Job, efficiency: float) -> list[str]:
+def _explain_cores(job: Job, efficiency: float) -> list[str]:
     used = job.cores_used
     if efficiency >= BUSY:
         alone = job.cores == 1

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from hpcncf_analysis.explain.parsers import Job, mebibytes, number, seconds, share, whole
+from hpcncf_analysis.explain.parsers import Job, mebibytes, number, parse_count, seconds, share
 
 # Source: IBM Spectrum LSF 10.1 command reference, bjobs ("CPU AVERAGE EFFICIENCY", since Fix
 # Pack 14)
@@ -77,7 +77,7 @@ def _job(job_id: str, block: str) -> Job:
         source="LSF",
         id=job_id,
         state=_state(block),
-        exit_code=whole(_first(block, r"Exited with exit code (\d+)")),
+        exit_code=parse_count(_first(block, r"Exited with exit code (\d+)")),
         cores=cores,
         elapsed_s=_elapsed(block),
         limit_s=_limit(block),
@@ -98,7 +98,7 @@ def _first(text: str, pattern: str) -> str:
 
 def _cores(block: str, peak: float | None) -> tuple[int | None, str]:
     for pattern in _SLOTS:
-        if cores := whole(_first(block, pattern)):
+        if cores := parse_count(_first(block, pattern)):
             return cores, ""
     ran_on = block.partition("executed on host(s)")[2].partition("Your job looked like")[0]
     if slots := sum(map(int, re.findall(r"<(\d{1,6})\*[\w.-]+>", ran_on))):
@@ -154,7 +154,9 @@ ONLY_MOTHER: Final = (
 
 def read_pbs(text: str) -> list[Job]:
     return [
-        _job_pbs(job_id, _told(block, "resources_used"), _told(block, "Resource_List"), block)
+        _job_pbs(
+            job_id, _resources(block, "resources_used"), _resources(block, "Resource_List"), block
+        )
         for job_id, block in _blocks_pbs(text.replace("\n\t", ""))
         if "resources_used" in block
     ]
@@ -166,19 +168,19 @@ def _blocks_pbs(text: str) -> Iterator[tuple[str, str]]:
     yield from zip(parts[1::2], parts[2::2], strict=True)
 
 
-def _told(block: str, attribute: str) -> dict[str, str]:
+def _resources(block: str, attribute: str) -> dict[str, str]:
     """Resource -> its value, of `resources_used.mem = 5944kb` and the like."""
     return dict(re.findall(rf"\b{attribute}\.(\w+)\s*=\s*([^\s,]+)", block))
 
 
 def _job_pbs(job_id: str, used: Mapping[str, str], asked: Mapping[str, str], block: str) -> Job:
     state = re.search(r"\bjob_state\s*=\s*(\w)", block)
-    nodes = whole(asked.get("nodect", ""))
+    nodes = parse_count(asked.get("nodect", ""))
     return Job(
         source="PBS",
         id=job_id,
         state=state[1] if state else "",
-        exit_code=whole(_exit(block)),
+        exit_code=parse_count(_exit(block)),
         nodes=nodes,
         cores=_cores_pbs(used, asked),
         elapsed_s=seconds(used.get("walltime", "")),
@@ -198,13 +200,13 @@ def _exit(block: str) -> str:
 
 def _cores_pbs(used: Mapping[str, str], asked: Mapping[str, str]) -> int | None:
     for told in (asked.get("ncpus", ""), used.get("ncpus", "")):
-        if cores := whole(told):
+        if cores := parse_count(told):
             return cores
     chunks = re.split(r"\+", asked.get("select", "") or asked.get("nodes", ""))
-    return sum(map(_of_chunk, chunks)) or None
+    return sum(map(_cores_of_chunk, chunks)) or None
 
 
-def _of_chunk(chunk: str) -> int:
+def _cores_of_chunk(chunk: str) -> int:
     """`2:ncpus=16`, `1:ppn=16`, `node07:ppn=4`, `3`; 0 for one that has neither."""
     each = re.search(r"(?:ncpus|ppn)=(\d{1,6})", chunk)
     count = re.match(r"(\d{1,6})(?::|$)", chunk)

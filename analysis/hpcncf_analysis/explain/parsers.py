@@ -25,7 +25,7 @@ def number(text: str) -> float | None:
     return value if isfinite(value) else None
 
 
-def whole(text: str) -> int | None:
+def parse_count(text: str) -> int | None:
     """A count of cores or nodes, at least 1; `-5` or `4G` is none."""
     return int(text) if re.fullmatch(r"0*[1-9]\d{0,8}", text) else None
 
@@ -258,8 +258,8 @@ def _job(told: Mapping[str, str]) -> Job:
         source="seff",
         id=told.get("Array Job ID", told["Job ID"]),
         state=word,
-        exit_code=whole(_exit(told.get("State", ""))),
-        nodes=whole(told.get("Nodes", "1")),
+        exit_code=parse_count(_exit(told.get("State", ""))),
+        nodes=parse_count(told.get("Nodes", "1")),
         cores=_cores(told, elapsed_s),
         elapsed_s=elapsed_s,
         cpu_s=used.cpu_s,
@@ -301,8 +301,8 @@ def _cores(told: Mapping[str, str], elapsed_s: float | None) -> int | None:
     if reserved_s and elapsed_s:
         return round(reserved_s / elapsed_s)
     if "Cores" in told:
-        return whole(told["Cores"])
-    nodes, each = whole(told.get("Nodes", "1")), whole(told.get("Cores per node", ""))
+        return parse_count(told["Cores"])
+    nodes, each = parse_count(told.get("Nodes", "1")), parse_count(told.get("Cores per node", ""))
     return nodes * each if nodes and each else None
 
 
@@ -336,8 +336,8 @@ def _job_reportseff(row: Row) -> Job:
         source="reportseff",
         id=told["JobID"],
         state=state[0].rstrip("+") if state else "",
-        nodes=whole(told.get("NNodes", "")),
-        cores=whole(told.get("AllocCPUS", "") or told.get("NCPUS", "")),
+        nodes=parse_count(told.get("NNodes", "")),
+        cores=parse_count(told.get("AllocCPUS", "") or told.get("NCPUS", "")),
         elapsed_s=seconds(told.get("Elapsed", "")),
         limit_s=seconds(told.get("Timelimit", "")),
         told_efficiency=share(told.get("CPUEff", "")),
@@ -398,7 +398,7 @@ def _job_sacct(job_id: str, rows: Sequence[Row]) -> Job:
         limit_s=_limit(whole_job),
         cpu_s=None if at_work else cpu_s,
         memory_mib=memory_mib,
-        memory_asked_mib=_asked(whole_job.get("ReqMem", ""), nodes, cores),
+        memory_asked_mib=_requested_memory(whole_job.get("ReqMem", ""), nodes, cores),
         notes=tuple(
             note for note in (how, tasks > 1 and TASKS, at_work and ONLY_ENDED_SACCT) if note
         ),
@@ -406,12 +406,12 @@ def _job_sacct(job_id: str, rows: Sequence[Row]) -> Job:
 
 
 def _count(row: Row, *names: str) -> int | None:
-    return next((value for name in names if (value := whole(row.get(name, "")))), None)
+    return next((value for name in names if (value := parse_count(row.get(name, "")))), None)
 
 
 def _cores_sacct(row: Row) -> int | None:
     told = re.search(r"(?:^|,)cpu=(\d+)", row.get("AllocTRES", ""))
-    return _count(row, "AllocCPUS", "NCPUS") or (whole(told[1]) if told else None)
+    return _count(row, "AllocCPUS", "NCPUS") or (parse_count(told[1]) if told else None)
 
 
 def _state(row: Row, steps: Sequence[Row]) -> str:
@@ -426,8 +426,8 @@ def _state(row: Row, steps: Sequence[Row]) -> str:
 def _exit_sacct(text: str) -> int | None:
     """`1:0` is an exit code, `0:9` a signal, which a shell tells with 128 added."""
     code, _, signal = text.partition(":")
-    number = whole(signal)
-    return 128 + number if number else whole(code)
+    number = parse_count(signal)
+    return 128 + number if number else parse_count(code)
 
 
 def _elapsed(row: Row) -> float | None:
@@ -455,14 +455,14 @@ def _cpu(row: Row, steps: Sequence[Row]) -> tuple[float | None, str]:
 
 
 def _step_cpu(step: Row) -> float | None:
-    mean, tasks = seconds(step.get("AveCPU", "")), whole(step.get("NTasks", ""))
+    mean, tasks = seconds(step.get("AveCPU", "")), parse_count(step.get("NTasks", ""))
     return None if mean is None or tasks is None else mean * tasks
 
 
 def _memory(steps: Sequence[Row]) -> tuple[float | None, int]:
     """Of the step with the most, all its tasks together; and how many those are."""
     told = [
-        (largest, whole(step.get("NTasks", "")) or 1)
+        (largest, parse_count(step.get("NTasks", "")) or 1)
         for step in steps
         if (largest := mebibytes(step.get("MaxRSS", "")))
     ]
@@ -470,7 +470,7 @@ def _memory(steps: Sequence[Row]) -> tuple[float | None, int]:
     return (most[0] * most[1], most[1]) if most else (None, 1)
 
 
-def _asked(text: str, nodes: int | None, cores: int | None) -> float | None:
+def _requested_memory(text: str, nodes: int | None, cores: int | None) -> float | None:
     """For the whole job: until Slurm 21.08 sacct wrote `4Gn` per node, `4Gc` per core."""
     per = {"n": nodes, "c": cores}.get(text[-1:], 1)
     amount = mebibytes(text.rstrip("nc"))
@@ -499,13 +499,13 @@ def read_logs(files: Mapping[str, str]) -> list[Job]:
     """
     found: dict[str, str] = {}
     for name in sorted(files):
-        job_id = of_name(name)
+        job_id = job_id_from_name(name)
         if job_id:
             found[job_id] = found.get(job_id) or end(files[name])
     return [Job(source="log", id=job_id, state=state) for job_id, state in found.items()]
 
 
-def of_name(name: str) -> str:
+def job_id_from_name(name: str) -> str:
     """`slurm-123.out`, `slurm-123_4.out`, `123_4_0_log.err`, `train_123.log`; empty for others."""
     found = _NAME.search(name)
     return found[1] if found else ""

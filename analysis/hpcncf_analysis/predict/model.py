@@ -165,7 +165,7 @@ def steps_of(instances_per_epoch: float, point: Point) -> int:
     return ceil(positives / point.batch)
 
 
-def of_row(row: Row, label: str) -> Point:
+def point_from_row(row: Row, label: str) -> Point:
     """`row`: of the table of runs, or `tables.rows.settings` of a run that is only planned."""
     settings = {name: row.get(name) for name in (*Training.model_fields, *Model.model_fields)}
     settings |= {name: row.get(name) for name in ("device", "backend", "data_key")}
@@ -183,13 +183,13 @@ def of_row(row: Row, label: str) -> Point:
         batch=int(row["batch"]),
         negatives=int(row["negatives"]),
         compute=_key(compute),
-        input=_key(_of_input(kept, compute)),
+        input=_key(_input_group(kept, compute)),
         sync=_key(compute | sync | {"across": repr(row["nodes"] > 1)}),
         batch_per_rank=row.get("batch_size_per_rank"),
     )
 
 
-def _of_input(kept: dict[str, str], compute: dict[str, str]) -> dict[str, str]:
+def _input_group(kept: dict[str, str], compute: dict[str, str]) -> dict[str, str]:
     """Workers compute beside the engine, and engine native makes its own instances: there the time
     waited for input is that of this engine only."""
     own = {name: kept[name] for name in (*OF_INPUT, *SHARED, "negatives", "data_key", "device")}
@@ -203,11 +203,11 @@ def _key(settings: Mapping[str, str]) -> Key:
 
 def measured(rows: Iterable[Row]) -> list[Measured]:
     """Each point of the completed runs that trained, in order of label."""
-    trained = [row for row in rows if _tells(row)]
+    trained = [row for row in rows if _is_usable(row)]
     told = varying(trained) if trained else []
     grouped: dict[tuple[Any, ...], tuple[Point, list[Row]]] = {}
     for row in trained:
-        point = of_row(row, called(row, told))
+        point = point_from_row(row, called(row, told))
         grouped.setdefault(point.key, (point, []))[1].append(row)
     found = [_measured(point, _longest(runs)) for point, runs in grouped.values()]
     return sorted(found, key=lambda one: one.point.label)
@@ -219,7 +219,7 @@ def called(row: Row, told: Sequence[str]) -> str:
     return " · ".join([shape(row), *threads(row), *words.values()])
 
 
-def _tells(row: Row) -> bool:
+def _is_usable(row: Row) -> bool:
     needed = ("instances_per_s", "seconds_per_epoch", "instances_per_epoch")
     told = all(row[name] for name in needed) and row["input_share"] is not None
     return row["workload"] == "ncf" and told

@@ -22,7 +22,7 @@ from hpcncf_analysis.predict.model import (
     Step,
     called,
     measured,
-    of_row,
+    point_from_row,
     step,
     steps_of,
 )
@@ -52,7 +52,7 @@ class HeldOut:
         return self.step_s / self.one.step_s - 1
 
 
-def held_out_held_out(known: Sequence[Measured]) -> tuple[list[HeldOut], list[Refusal]]:
+def predict_held_out(known: Sequence[Measured]) -> tuple[list[HeldOut], list[Refusal]]:
     """Every configuration without itself: those predicted, and those refused."""
     told: list[HeldOut] = []
     refused: list[Refusal] = []
@@ -101,7 +101,7 @@ def predict(runs: Sequence[Row], asked: Sequence[Row]) -> list[Prediction | Ran 
     """`runs`: the table of runs; `asked`: settings of planned runs, as `tables.rows.settings` has
     them, with `data_key`. Answers in the order asked; equal ones once."""
     known = measured(completed(runs))
-    errors, _ = held_out_held_out(known)
+    errors, _ = predict_held_out(known)
     itself = {one.point.key: one for one in known}
     found: list[Prediction | Ran | Refusal] = []
     for point in asked_points(runs, asked):
@@ -112,7 +112,7 @@ def predict(runs: Sequence[Row], asked: Sequence[Row]) -> list[Prediction | Ran 
 
 def asked_points(runs: Sequence[Row], asked: Sequence[Row]) -> list[Point]:
     told = varying([*asked, *(row for row in completed(runs) if row["workload"] == "ncf")])
-    found = [of_row(row, called(row, told)) for row in asked]
+    found = [point_from_row(row, called(row, told)) for row in asked]
     return list({point.key: point for point in found}.values())
 
 

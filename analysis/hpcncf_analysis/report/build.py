@@ -23,7 +23,7 @@ from hpcncf_analysis.advice.next_job import Written
 from hpcncf_analysis.advice.text import Conclusion
 from hpcncf_analysis.alerts import alerts
 from hpcncf_analysis.configurations import Configuration, completed, configurations
-from hpcncf_analysis.diagnosis.diagnose import of_results as diagnose_results
+from hpcncf_analysis.diagnosis.diagnose import diagnose_results
 from hpcncf_analysis.diagnosis.evidence import Diagnosis
 from hpcncf_analysis.diagnosis.predictions import score
 from hpcncf_analysis.formatting import percent
@@ -132,7 +132,7 @@ def timelines(
     shown: Sequence[Configuration], chosen: Configuration | None, paths: ResultPaths
 ) -> dict[str, Timeline]:
     """By label; without those of too few steps. `chosen` is recommended."""
-    rows = timeline.chosen(stepped(shown, chosen), shown)
+    rows = timeline.select_runs(stepped(shown, chosen), shown)
     found = {label: _first_rank(paths, row) for label, row in rows.items()}
     told = {label: timeline.timeline(part) for label, part in found.items() if part}
     return {label: each for label, each in told.items() if each}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from hpcncf_analysis.advice.recommend import Ratio, of_cores, of_speeds
+from hpcncf_analysis.advice.recommend import Ratio, core_speed_ratio, speed_ratio
 from hpcncf_analysis.configurations import Configuration, Table, by_series, karp_flatt
 from hpcncf_analysis.formatting import core_time, duration, number, percent, times, unit_of_hours
 from hpcncf_analysis.quality import TimeToQuality
@@ -24,12 +24,12 @@ def strong_table(shown: Sequence[Configuration]) -> Table | None:
 
 
 def _strong(one: Configuration, base: Configuration) -> list[str]:
-    gain = of_speeds(one, base)
+    gain = speed_ratio(one, base)
     return [
         one.label,
         base.label,
         _ratio(gain, times),
-        _ratio(of_cores(one, base), percent),
+        _ratio(core_speed_ratio(one, base), percent),
         _serial(gain, one.cores / base.cores),
         "; ".join(cautions(one, base)),
     ]
@@ -57,7 +57,7 @@ def weak_table(shown: Sequence[Configuration]) -> Table | None:
 
 
 def _weak(each: Weak) -> list[str]:
-    of_each = of_cores(each.one, each.base)
+    of_each = core_speed_ratio(each.one, each.base)
     return [
         each.one.label,
         each.base.label,

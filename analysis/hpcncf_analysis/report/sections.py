@@ -29,7 +29,7 @@ from hpcncf_analysis.formatting import (
     times,
 )
 from hpcncf_analysis.packing import TITLE, curves, left_out, sentences, table
-from hpcncf_analysis.pop import SLOWER, of_rows, pop_table
+from hpcncf_analysis.pop import SLOWER, pop_from_rows, pop_table
 from hpcncf_analysis.quality import sentence, times_to_quality
 from hpcncf_analysis.report.definitions import DEFINITIONS, OF_TRAINING
 from hpcncf_analysis.report.scaling_tables import (
@@ -71,7 +71,7 @@ CHOICES: Final[dict[Choice, str]] = {
 TEXTS: Final = frozenset({"configuration", "how sure", "ready to submit"})
 
 
-def parts(written: Sequence[Written]) -> list[Part]:
+def advice_parts(written: Sequence[Written]) -> list[Part]:
     """Empty where nothing can be advised."""
     if not written:
         return []
@@ -267,7 +267,11 @@ def table_every_run(runs: Sequence[Row_every_run]) -> Table:
     return Table(
         [*COLUMNS, *figures, "what happened"],
         [
-            [*_who(row), *(show(row.get(column)) for column, show in figures.values()), _told(row)]
+            [
+                *_who(row),
+                *(show(row.get(column)) for column, show in figures.values()),
+                _describe_end(row),
+            ]
             for row in runs
         ],
         TEXTS_EVERY_RUN,
@@ -285,7 +289,7 @@ def _who(row: Row_every_run) -> list[str]:
     ]
 
 
-def _told(row: Row_every_run) -> str:
+def _describe_end(row: Row_every_run) -> str:
     """Its end, and its warnings: without the word on how little was measured where the run's end
     is what matters."""
     ended_well = row["state"] == "completed"
@@ -356,7 +360,7 @@ def _row(one: Configuration) -> list[str]:
         percent(one.median("gpu_ours")),
         number(one.median("gpu_memory_peak_mib")),
         number(one.median("gpu_sm_mhz")),
-        _held_down(one),
+        _describe_throttling(one),
         number(one.median("gpu_power_w")),
         number(None if hours is None else 3600 * hours),
         number(one.median("gpu_j_per_epoch")),
@@ -364,7 +368,7 @@ def _row(one: Configuration) -> list[str]:
     ]
 
 
-def _held_down(one: Configuration) -> str:
+def _describe_throttling(one: Configuration) -> str:
     reasons = dict.fromkeys(row.get("gpu_throttled_by") for row in one.rows)
     named = ", ".join(reason for reason in reasons if reason)
     return percent(one.median("gpu_throttled")) + (f" ({named})" if named else "")
@@ -453,13 +457,13 @@ MOST: Final = 4
 RANKS: Final = 32
 
 
-def chosen(material: Material) -> list[Configuration]:
+def configurations_with_ranks(material: Material) -> list[Configuration]:
     """The fastest of several ranks."""
     several = [one for one in material.shown if one.ranks > 1 and one.speed]
     return sorted(several, key=lambda one: one.speed or 0.0, reverse=True)[:MOST]
 
 
-def of_run(ranks: Sequence[Row_ranks], one: Configuration) -> list[Row_ranks]:
+def rows_of_first_run(ranks: Sequence[Row_ranks], one: Configuration) -> list[Row_ranks]:
     """The ranks' rows of a configuration's first run, those that trained."""
     run = one.rows[0]["run_id"]
     found = [row for row in ranks if row["run_id"] == run and row.get("counted_s") is not None]
@@ -468,8 +472,8 @@ def of_run(ranks: Sequence[Row_ranks], one: Configuration) -> list[Row_ranks]:
 
 def parts_ranks(material: Material) -> list[Part]:
     grids: list[Part] = []
-    for one in chosen(material):
-        ranks = of_run(material.found.ranks, one)
+    for one in configurations_with_ranks(material):
+        ranks = rows_of_first_run(material.found.ranks, one)
         if ranks:
             grids.append(Grid(_table(ranks), title=f"{one.label}, run {one.rows[0]['run_id']}"))
     return grids
@@ -482,7 +486,7 @@ def busy_s(row: Row_ranks) -> float:
 
 def slower(ranks: Sequence[Row_ranks]) -> Row_ranks | None:
     """The rank that the others wait for; None where they are even."""
-    found = of_rows(ranks)
+    found = pop_from_rows(ranks)
     if found is None or found.slowest_by < SLOWER:
         return None
     return next(row for row in ranks if row["rank"] == found.slowest_rank)
@@ -543,7 +547,7 @@ def parts_scaling(material: Material) -> list[Part]:
         *_grid(law_table(shown), "Laws of the speed, fitted"),
     ]
     if grids:
-        grids += _words(" ".join([*peaks(shown), law_note(shown) or ""]).strip())
+        grids += _word_parts(" ".join([*peaks(shown), law_note(shown) or ""]).strip())
     return [*grids, *_grid(cost_table(shown), "What an epoch costs")]
 
 
@@ -584,7 +588,7 @@ def sentences_scaling(material: Material) -> list[str]:
     return [*peaks(material.shown)[:MOST_SCALING], *([told] if told else [])]
 
 
-def _words(text: str) -> list[Part]:
+def _word_parts(text: str) -> list[Part]:
     return [Words(text, note=True)] if text else []
 
 
@@ -661,18 +665,20 @@ def _compared(material: Material) -> Section:
 
 def _speed(material: Material) -> Section:
     drawn = material.drawn("efficiency_speed", "speedup")
-    return Section("speed", "What the cores bought", [*_figures(drawn), *parts_scaling(material)])
+    return Section(
+        "speed", "What the cores bought", [*_figure_parts(drawn), *parts_scaling(material)]
+    )
 
 
 def _step(material: Material) -> Section:
-    parts = _figures(material.drawn("waterfall", "step_time"))
+    parts = _figure_parts(material.drawn("waterfall", "step_time"))
     times = spent.times_table(material.shown)
     if times:
         note = spent.times_note(material.shown)
         parts += [Grid(times, title="The whole run, beside its steps"), *_words_sections(note)]
     if material.timelines:
         told = [reading(label, each) for label, each in material.timelines.items()]
-        parts += [*_figures(material.drawn("timeline")), Points(told)]
+        parts += [*_figure_parts(material.drawn("timeline")), Points(told)]
     pauses = spent.pauses(material.found.epochs, material.shown)
     if pauses:
         parts.append(Grid(pauses, title="Pauses, and the pace of the steps"))
@@ -680,7 +686,7 @@ def _step(material: Material) -> Section:
 
 
 def _cores(material: Material) -> Section:
-    return Section("cores", "What the cores did", _figures(material.drawn("core_heatmap")))
+    return Section("cores", "What the cores did", _figure_parts(material.drawn("core_heatmap")))
 
 
 def _gpus(material: Material) -> Section:
@@ -689,7 +695,7 @@ def _gpus(material: Material) -> Section:
 
 def _ranks(material: Material) -> Section:
     parts = [
-        *_figures(material.drawn("ranks")),
+        *_figure_parts(material.drawn("ranks")),
         *efficiencies(material),
         *parts_ranks(material),
     ]
@@ -701,7 +707,7 @@ def _ranks(material: Material) -> Section:
 
 def _quality(material: Material) -> Section:
     table = quality_table(material.shown)
-    parts = _figures(material.drawn("quality"))
+    parts = _figure_parts(material.drawn("quality"))
     if table:
         parts = [*_words_sections(quality_note(material.runs)), *parts, Grid(table)]
     parts += to_quality(material)
@@ -774,10 +780,10 @@ def _packing(material: Material) -> Section:
 
 
 def _next(material: Material) -> Section:
-    return Section("next", "What to ask for next", parts(material.written))
+    return Section("next", "What to ask for next", advice_parts(material.written))
 
 
-def _figures(drawn: list[Drawn]) -> list[Part]:
+def _figure_parts(drawn: list[Drawn]) -> list[Part]:
     return [Figures(drawn)] if drawn else []
 
 

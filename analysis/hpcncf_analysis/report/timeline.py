@@ -68,7 +68,7 @@ class Timeline:
         return sum(self.seconds(kind)) / self.training_s if self.training_s else 0.0
 
 
-def chosen(stepped: Sequence[Configuration], shown: Sequence[Configuration]) -> dict[str, Row]:
+def select_runs(stepped: Sequence[Configuration], shown: Sequence[Configuration]) -> dict[str, Row]:
     """Label -> the run to show: the first of those whose steps are shown, and the least steady."""
     found = {one.label: one.rows[0] for one in stepped}
     unsteady = [
@@ -105,7 +105,9 @@ def timeline(part: TrainingRecord) -> Timeline | None:
 def _walk(part: TrainingRecord) -> Iterator[Stretch | Stop]:
     """Step after step, cut wherever another sum, an epoch or a slow step begins."""
     epochs = _begun(part)
-    first = {at: epoch.first_batch_s for at, epoch in epochs.items() if _is_whole(epoch, part)}
+    first = {
+        at: epoch.first_batch_s for at, epoch in epochs.items() if _is_whole_epoch(epoch, part)
+    }
     slow = _slow(part, epochs, first)
     plain = _plain(part, first, slow)
     sums = range(0, part.steps, part.batches.every)
@@ -137,14 +139,14 @@ def _begun(part: TrainingRecord) -> dict[int, Epoch]:
     return {at: epoch for at, epoch in placed.items() if at < part.steps}
 
 
-def _is_whole(epoch: Epoch, part: TrainingRecord) -> bool:
+def _is_whole_epoch(epoch: Epoch, part: TrainingRecord) -> bool:
     """Of an epoch that was resumed, waits and checkpoints are sums over several attempts."""
     return not (part.resumed_step and epoch.epoch == part.resumed_epoch)
 
 
 def _after(epoch: Epoch, part: TrainingRecord) -> list[tuple[str, float]]:
     """A checkpoint in mid-epoch counts as the epoch's: where it stood is not recorded."""
-    written = [(CHECKPOINT, epoch.checkpoint_s)] if _is_whole(epoch, part) else []
+    written = [(CHECKPOINT, epoch.checkpoint_s)] if _is_whole_epoch(epoch, part) else []
     return [(EVALUATION, epoch.evaluation_s), *written]
 
 

@@ -55,12 +55,12 @@ def prepare(
     title = "Frappe (real)" if real else f"{source.name} in Frappe's format, not the published file"
 
     def fill(into: Path) -> Counts:
-        return leave_one_out(into, read(source), seed, test_negatives)
+        return leave_one_out(into, read_frappe(source), seed, test_negatives)
 
     return write(folder, recipe, title, fill, force)
 
 
-def read(source: Path) -> Rows:
+def read_frappe(source: Path) -> Rows:
     """The kept rows of the zip, in the order of `frappe.csv`."""
     names = ["user", "item", "cnt", *CATEGORIES]
     users, items, counts = [], [], []

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 
-from hpcncf.errors import HpcncfError, UsageError, shown
+from hpcncf.errors import HpcncfError, UsageError, abbreviate
 
 FORMAT_VERSION: Final = 4
 NAME = "manifest.json"
@@ -133,7 +133,7 @@ class Manifest(Outline):
         )
 
 
-def read(folder: Path) -> Manifest:
+def read_manifest(folder: Path) -> Manifest:
     """Raises DataError where the folder is missing or unfinished, OtherFormat where it is of
     another version."""
     plain = _plain(folder)
@@ -164,7 +164,7 @@ def _plain(folder: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: not a manifest of prepared data: {error}") from None
     if not isinstance(plain, dict):
-        raise DataError(f"{path}: not a manifest of prepared data: came {shown(plain)}")
+        raise DataError(f"{path}: not a manifest of prepared data: came {abbreviate(plain)}")
     return plain
 
 
@@ -179,7 +179,8 @@ def _valid(folder: Path, kind: type[Told], plain: dict[str, Any]) -> Told:
         where = ".".join(str(part) for part in problem["loc"])
         message = problem["msg"].removeprefix("Value error, ")
         raise DataError(
-            f"{folder / NAME}: {where}: {message}; came {shown(problem['input'])}: prepare it again"
+            f"{folder / NAME}: {where}: {message}; came {abbreviate(problem['input'])}: "
+            "prepare it again"
         ) from None
 
 
@@ -202,11 +203,11 @@ def prepare_command(
     user to fill in."""
     words = ["DATASET ..."]
     if dataset is not None and dataset in MUST_SAY:
-        words = [dataset, *_told({**MUST_SAY[dataset], **(options or {})})]
+        words = [dataset, *_format_options({**MUST_SAY[dataset], **(options or {})})]
     return " ".join(["hpcncf data prepare", *words, "-o", shlex.quote(str(folder))])
 
 
-def _told(options: Mapping[str, Any]) -> list[str]:
+def _format_options(options: Mapping[str, Any]) -> list[str]:
     whole = _OF_SHAPE if options.get("like") else ()
     told = {flag: options.get(name) for name, flag in _FLAGS.items() if name not in whole}
     return [f"{flag} {_spelled(value)}" for flag, value in told.items() if value not in (None, [])]
@@ -218,7 +219,7 @@ def _spelled(value: Any) -> str:
 
 def key(folder: Path) -> str | None:
     """The content's key; None where nothing is prepared. Raises DataError where it is broken."""
-    return read(folder).key if is_there(folder) else None
+    return read_manifest(folder).key if is_there(folder) else None
 
 
 def is_there(folder: Path) -> bool:
@@ -238,7 +239,7 @@ BUCKET: Final = 64
 
 def check(folder: Path) -> None:
     """Raises DataError with the first array that is missing, cut or of another length."""
-    told = read(folder)
+    told = read_manifest(folder)
     again = again_manifest(folder, told)
     for name, expected in content(told).items():
         path = folder / f"{name}.npy"

@@ -34,7 +34,7 @@ def prepare(
     recipe = Recipe("movielens", source_of([source]), options)
 
     def fill(into: Path) -> Counts:
-        with spooled(into, source, read(source, say)) as rows:
+        with spooled(into, source, read_ratings(source, say)) as rows:
             return leave_one_out(into, rows, seed, test_negatives, rows.times, say)
 
     return write(folder, recipe, f"MovieLens {source.name}", fill, force)
@@ -49,7 +49,7 @@ def _file(source: Path) -> Path:
     return found[0]
 
 
-def read(source: Path, say: Callable[[str], None]) -> Iterator[Block]:
+def read_ratings(source: Path, say: Callable[[str], None]) -> Iterator[Block]:
     """The ratings, many at once, with their times in seconds since 1970.
 
     Raises DataError with the line of the first one that is broken.

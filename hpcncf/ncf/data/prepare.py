@@ -27,7 +27,7 @@ from hpcncf.ncf.data.manifest import (
     WrongRequest,
     other_format,
     outline,
-    read,
+    read_manifest,
 )
 from hpcncf.ncf.data.prepared import load
 from hpcncf.ncf.data.split import Counts
@@ -280,7 +280,7 @@ def write(
 
 def _existing(folder: Path, force: bool) -> Manifest | None:
     try:
-        found = read(folder)
+        found = read_manifest(folder)
     except DataError as error:
         if force:
             return None

@@ -14,7 +14,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from hpcncf.ncf.data.arrays import Floats, Int32s, Int64s, Sliced, contains, record, slices
 from hpcncf.ncf.data.buckets import SLOTS
-from hpcncf.ncf.data.manifest import NAME, DataError, Manifest, again_manifest, read
+from hpcncf.ncf.data.manifest import NAME, DataError, Manifest, again_manifest, read_manifest
 
 
 class Layout:
@@ -92,7 +92,7 @@ def load(folder: Path) -> Prepared:
 
     Raises DataError where it is missing or an array disagrees with the manifest.
     """
-    manifest = read(folder)
+    manifest = read_manifest(folder)
     try:
         in_order = _mapped(folder, manifest)
         _ask_huge_pages(in_order)

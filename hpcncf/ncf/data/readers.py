@@ -264,7 +264,7 @@ def _block_csv_file(
     for name in (columns.user, columns.item):
         _refuse_blank(name, found[name], where)
     context = {
-        name: _figures(name, found[name], where) if name in numeric else list(found[name])
+        name: _parse_numbers(name, found[name], where) if name in numeric else list(found[name])
         for name in columns.context
     }
     times = _times(columns.time, found[columns.time], where) if columns.time else None
@@ -286,7 +286,7 @@ def _numbers(values: Texts) -> NDArray[np.float64] | None:
     return numbers if np.isfinite(numbers).all() else None
 
 
-def _figures(name: str, values: Texts, where: Where) -> NDArray[np.float64]:
+def _parse_numbers(name: str, values: Texts, where: Where) -> NDArray[np.float64]:
     """The column's first value is a number: then all must be."""
     numbers = _numbers(values)
     if numbers is None:
@@ -421,7 +421,9 @@ def prepare_ncf_format(folder: Path, source: Path, force: bool = False) -> Writt
     files = _files(source)
     name = files[0].name.removesuffix(ENDINGS[0])
     recipe = Recipe("ncf", source_of(files), {})
-    return write(folder, recipe, f"NCF files {name}", lambda into: save(into, read(files)), force)
+    return write(
+        folder, recipe, f"NCF files {name}", lambda into: save(into, read_ncf(files)), force
+    )
 
 
 def _files(source: Path) -> list[Path]:
@@ -438,7 +440,7 @@ def _files(source: Path) -> list[Path]:
     return [source.with_name((stem or source.name) + ending) for ending in ENDINGS]
 
 
-def read(files: list[Path]) -> Split:
+def read_ncf(files: list[Path]) -> Split:
     train, test = _pairs(files[0]), _pairs(files[1])
     negatives = _negatives(files[2], files[1], test)
     user_names = np.unique(np.concatenate([train[:, 0], test[:, 0]]))
@@ -506,7 +508,7 @@ class Unavailable(DataError):
 def download(url: str, sha256: str, to: Path) -> None:
     """Fetch `url` into the file `to`. Raises Unavailable with the reason."""
     try:
-        content = _read(_connect(url), time.monotonic() + TOTAL_S)
+        content = _read_response(_connect(url), time.monotonic() + TOTAL_S)
     except (OSError, HTTPException, ValueError) as error:
         raise Unavailable(f"{url}: cannot be downloaded: {error}") from None
     found = hashlib.sha256(content).hexdigest()
@@ -538,7 +540,7 @@ def _answer(answers: Queue[Any], work: Callable[[], Any]) -> None:
         answers.put(error)
 
 
-def _read(response: HTTPResponse, deadline: float) -> bytes:
+def _read_response(response: HTTPResponse, deadline: float) -> bytes:
     parts = []
     with response:
         while part := response.read(1 << 16):

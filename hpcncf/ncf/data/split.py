@@ -42,7 +42,7 @@ def user_counts(users: Sliced, user_count: int) -> Int64s:
     return counts
 
 
-def held_out(users: Sliced, counts: Int64s, seed: int, times: Sliced | None) -> Int64s:
+def select_held_out(users: Sliced, counts: Int64s, seed: int, times: Sliced | None) -> Int64s:
     """The numbers of the rows held out, by user: each one's latest row (of equal times the last),
     or without times a random one, a function of (seed, user).
 
@@ -54,7 +54,7 @@ def held_out(users: Sliced, counts: Int64s, seed: int, times: Sliced | None) -> 
 
 
 def _random_rows(users: Sliced, counts: Int64s, seed: int) -> Int64s:
-    chosen = _chosen(counts, seed)
+    chosen = _select_row(counts, seed)
     seen, held = np.zeros_like(counts), np.full(len(counts), -1, dtype=np.int64)
     for part in slices(len(users)):
         mine = users[part]
@@ -67,7 +67,7 @@ def _random_rows(users: Sliced, counts: Int64s, seed: int) -> Int64s:
     return held
 
 
-def _chosen(counts: Int64s, seed: int) -> Int64s:
+def _select_row(counts: Int64s, seed: int) -> Int64s:
     """[users]: which of the user's rows, counted in the order of the source."""
     chosen = np.zeros_like(counts)
     for part in slices(len(counts)):
@@ -252,7 +252,7 @@ def leave_one_out(
     """
     say("choosing the test rows")
     counts = user_counts(rows.users, len(rows.user_names))
-    held = held_out(rows.users, counts, seed, times)
+    held = select_held_out(rows.users, counts, seed, times)
     if rows.context_columns:
         say("looking for context that fits into bytes")
     context = Layout(rows.context_columns, rows.context)

@@ -94,7 +94,7 @@ def _prepare(
     recipe = Recipe("synthetic", {"name": "hpcncf (generated)"}, options)
 
     def fill(into: Path) -> Counts:
-        return save(into, make(shape, seed, test_negatives, say))
+        return save(into, generate(shape, seed, test_negatives, say))
 
     return write(folder, recipe, f"Synthetic data{of}", fill, force)
 
@@ -110,7 +110,7 @@ def _check(shape: Shape) -> None:
         )
 
 
-def make(shape: Shape, seed: int, test_negatives: int, say: Callable[[str], None]) -> Split:
+def generate(shape: Shape, seed: int, test_negatives: int, say: Callable[[str], None]) -> Split:
     draws = Draws(shape, seed)
     say(f"drawing {shape.train_rows:,} training rows")
     owners = draws.owners()

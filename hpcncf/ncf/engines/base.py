@@ -114,7 +114,7 @@ def _message(ground: Ground, model: NeuMF, training: Training) -> int:
     return capacity(ground.sizes, training, len(context), most, doubles)
 
 
-def made(
+def build_engine(
     model: NeuMF,
     training: Training,
     world_size: int,

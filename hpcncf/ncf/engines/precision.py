@@ -58,7 +58,7 @@ class LazyAdam:
         layers = chain(*(each.parameters() for each in model.layers()))
         self._parts: dict[str, Optimizer] = {
             "tables": SparseAdam([each.weight for each in model.tables()], lr=training.lr),
-            "layers": of(layers, training),
+            "layers": build_dense_optimizer(layers, training),
         }
 
     def step(self) -> None:
@@ -80,16 +80,16 @@ class LazyAdam:
             part.load_state_dict(state[name])
 
 
-def chosen(model: NeuMF, training: Training) -> Optimizer | LazyAdam:
+def build_optimizer(model: NeuMF, training: Training) -> Optimizer | LazyAdam:
     """Of all the model's parameters; makes its tables' gradients sparse where the settings say."""
     for table in model.tables():
         table.sparse = training.sparse
     if training.optimizer == "lazy_adam":
         return LazyAdam(model, training)
-    return of(model.parameters(), training)
+    return build_dense_optimizer(model.parameters(), training)
 
 
-def of(parameters: Iterable[nn.Parameter], training: Training) -> Optimizer:
+def build_dense_optimizer(parameters: Iterable[nn.Parameter], training: Training) -> Optimizer:
     """Of parameters that have a gradient in every step."""
     if training.optimizer == "sgd":
         return SGD(parameters, lr=training.lr, weight_decay=training.weight_decay)

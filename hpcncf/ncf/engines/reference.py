@@ -235,7 +235,7 @@ class Reference:
         clock: StepClock,
     ) -> None:
         self.model, self.clock = model, clock
-        self.optimizer = precision.chosen(model, training)
+        self.optimizer = precision.build_optimizer(model, training)
         self._steps = Steps(self.optimizer, training, device.type)
         self.loss: Tensor = torch.zeros((), dtype=torch.float64, device=device)
         self._device, self._training, self._parts = device, training, training.accumulate

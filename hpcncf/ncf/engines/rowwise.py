@@ -135,7 +135,7 @@ class Sgd:
         return self.values.index_select(0, ids)[None]
 
     def replace(self, ids: Tensor, whole: Tensor) -> None:
-        put(self.values, ids, whole[0])
+        write_rows(self.values, ids, whole[0])
 
     def settle(self) -> None:
         pass
@@ -192,7 +192,7 @@ class LazyAdam:
         self._read = rows.view(len(ids), *self._table.shape[1:]).transpose(0, 1).contiguous()
 
     def _put_back(self) -> None:
-        put(self._flat, self._ids, torch.cat(self._read.unbind(), dim=1))
+        write_rows(self._flat, self._ids, torch.cat(self._read.unbind(), dim=1))
 
 
 class Adam(LazyAdam):
@@ -268,7 +268,7 @@ def move(parts: Tensor, gradient: Tensor, size: Rate, eps: Rate) -> None:
         values.addcdiv_(first, root, value=-size)
 
 
-def put(table: Tensor, ids: Tensor, rows: Tensor) -> None:
+def write_rows(table: Tensor, ids: Tensor, rows: Tensor) -> None:
     """table[ids] = rows, no id twice. numpy copies row by row, torch on a CPU value by value."""
     if table.device.type == "cpu" and not torch.compiler.is_compiling():
         table.numpy()[ids.numpy()] = rows.numpy()

@@ -78,7 +78,7 @@ class Shared:
             if missing < 0:
                 return
             # It may have sent its last message, and ended, since it was found missing.
-            if not _held(self._file, missing) and self._missing(0) == missing:
+            if not _is_locked(self._file, missing) and self._missing(0) == missing:
                 raise PeerLost(missing)
             if time.monotonic() > until:
                 raise TimeoutError(f"rank {missing} has sent nothing for {TIMEOUT_S:g} s")
@@ -100,7 +100,7 @@ def joined(rank: int, ranks: int, capacity: int, gather: Gather) -> Shared | Non
     another node or in a container of its own, memory is short, or engine native was not built."""
     native, file = _library(), None
     if rank == 0 and native:
-        file = _made(_size(ranks, capacity))
+        file = _allocate(_size(ranks, capacity))
     link = None if file is None else Path(f"/proc/{os.getpid()}/fd/{file}")
     # With a name that nobody else has: the same link may be another process's on another node.
     told = gather(link and (link, link.readlink()))[0]
@@ -126,7 +126,7 @@ def _library() -> CDLL | None:
         return None
 
 
-def _made(size: int) -> int | None:
+def _allocate(size: int) -> int | None:
     """Memory of which every byte is there: one that is not would end a process that writes it."""
     if size > MOST:
         return None
@@ -146,7 +146,7 @@ def _opened(link: Path, name: Path) -> int | None:
         return None
 
 
-def _held(file: int, rank: int) -> bool:
+def _is_locked(file: int, rank: int) -> bool:
     """Whether the rank's process still has its lock."""
     try:
         fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB, 1, rank)

@@ -77,7 +77,7 @@ def _run_speed(one: Configuration, row: Mapping[str, float]) -> float:
     return 3600 / row["elapsed_s"] if one.by_time else row["instances_per_s"]
 
 
-def _alike(
+def _group_by_look(
     shown: Sequence[Configuration], colours: Mapping[str, str]
 ) -> dict[tuple[str, str], list[Configuration]]:
     """(colour, marker) -> those drawn so: one call draws all of them, however many there are."""
@@ -88,7 +88,7 @@ def _alike(
 
 
 def _efficiencies(axes: Axes, shown: Sequence[Configuration], colours: Mapping[str, str]) -> None:
-    for (colour, marker), ones in _alike(shown, colours).items():
+    for (colour, marker), ones in _group_by_look(shown, colours).items():
         runs = [(_run_speed(one, row), row["cpu_efficiency"]) for one in ones for row in one.rows]
         axes.plot(*zip(*runs, strict=True), ".", ms=5, color=colour, alpha=0.4)
         medians = [(one.speed or 0.0, one.median("cpu_efficiency") or 0.0) for one in ones]
@@ -108,7 +108,7 @@ def _costs(axes: Axes, shown: Sequence[Configuration], colours: Mapping[str, str
     axes.set_yscale("log", base=2)
     axes.set_ylim(min(*counts, *used) / 1.5, max(*counts, *used) * 1.5)
     _iso_lines(axes, shown)
-    for (colour, marker), ones in _alike(shown, colours).items():
+    for (colour, marker), ones in _group_by_look(shown, colours).items():
         speeds, allocated = [one.speed or 0.0 for one in ones], [one.cores for one in ones]
         busy = [one.median("cores_used") or one.cores for one in ones]
         axes.vlines(speeds, busy, allocated, color=colour, lw=7, alpha=0.3)

@@ -193,7 +193,7 @@ def ranks_beside(ranks: Sequence[Row], title: str) -> Figure | None:
         axes = figure.subplots()
         for place, row in enumerate(shown):
             begun = 0.0
-            for part, seconds in _parts(row).items():
+            for part, seconds in _phase_seconds(row).items():
                 axes.barh(place, seconds, 0.7, begun, color=PHASES_STYLE[PARTS[part]])
                 begun += seconds
         axes.set_yticks(range(len(shown)), [_rank(row, shown) for row in shown])
@@ -213,7 +213,7 @@ def _rank(row: Row, shown: Sequence[Row]) -> str:
     return f"rank {row['rank']}{' ' + row['node'] if several else ''}"
 
 
-def _parts(row: Row) -> dict[str, float]:
+def _phase_seconds(row: Row) -> dict[str, float]:
     """Seconds; what is neither input nor waiting is computing."""
     computing = max(row["counted_s"] - row["input_s"] - row["sync_s"], 0.0)
     return {"input": row["input_s"], "computing": computing, "waiting for ranks": row["sync_s"]}
