@@ -25,7 +25,7 @@ from benchmarks.training import frappe_or_made, full_size, trainer
 from hpcncf.job.spec import Model, Training
 from hpcncf.ncf import model
 from hpcncf.ncf.data.prepared import Prepared
-from hpcncf.ncf.engines.base import Ground, build_engine
+from hpcncf.ncf.engines.base import EngineInputs, build_engine
 from hpcncf.ncf.instances import Schedule
 from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.step_clock import StepClock
@@ -72,9 +72,9 @@ class Climber:
         self.each = 1 + training.negatives
         self.schedule = Schedule(data.manifest.train_rows, training.batch_over_ranks(1))
         self.clock = StepClock(self.schedule.steps, self.schedule.steps)
-        start = model.initial(data.manifest, Model(), training.seed)
+        start = model.initial_model(data.manifest, Model(), training.seed)
         assert training.threads != "auto"
-        ground = Ground(data, Model(), self.schedule, training.threads)
+        ground = EngineInputs(data, Model(), self.schedule, training.threads)
         self.engine = build_engine(start, training, 1, torch.device("cpu"), self.clock, ground)
         loader = Loader(data, training, self.schedule)
         steps = range(self.schedule.steps - 1)  # whole batches

@@ -22,8 +22,8 @@ from benchmarks.training import full_size
 from hpcncf.job.spec import Model, Training
 from hpcncf.ncf import model
 from hpcncf.ncf.data.prepared import Prepared
-from hpcncf.ncf.engines.base import Engine, Ground, build_engine
-from hpcncf.ncf.evaluate import Candidates, Ranker, pairs
+from hpcncf.ncf.engines.base import Engine, EngineInputs, build_engine
+from hpcncf.ncf.evaluate import Candidates, Ranker, count_pairs
 from hpcncf.ncf.instances import Schedule
 from hpcncf.ncf.model import NeuMF
 from hpcncf.ncf.step_clock import StepClock
@@ -75,7 +75,7 @@ class Contender:
 
 
 def contenders(data: Prepared) -> list[Contender]:
-    naive = Naive(model.initial(data.manifest, Model(), 1).eval())
+    naive = Naive(model.initial_model(data.manifest, Model(), 1).eval())
     rowwise, native = (of_engine(name, data) for name in ("rowwise", "native"))
     return [
         Contender("the model's forward, row by row", naive, {"sampled": 4_000, "full": 12}),
@@ -87,8 +87,8 @@ def contenders(data: Prepared) -> list[Contender]:
 def of_engine(name: str, data: Prepared) -> Engine:
     training = Training.model_validate({"engine": name, "threads": 1})
     schedule = Schedule(data.manifest.train_rows, training.batch_over_ranks(1))
-    ground = Ground(data, Model(), schedule, threads=1)
-    start, clock = model.initial(data.manifest, Model(), 1), StepClock(1, schedule.steps)
+    ground = EngineInputs(data, Model(), schedule, threads=1)
+    start, clock = model.initial_model(data.manifest, Model(), 1), StepClock(1, schedule.steps)
     return build_engine(start, training, 1, torch.device("cpu"), clock, ground)
 
 
@@ -119,7 +119,7 @@ def main() -> int:
         print(f"\n| evaluation: {candidates} | pairs/s | | all rows would take, s | same ranks |")
         print("|---|---:|---:|---:|---:|", flush=True)
         for contender, speed in zip(each, speeds, strict=True):
-            takes_s = pairs(data, candidates) / speed
+            takes_s = count_pairs(data, candidates) / speed
             print(
                 f"| {contender.name} | {speed:,.0f} | {speed / speeds[0]:.1f}× | {takes_s:,.1f} "
                 f"| {same(each[0], contender, candidates)} |"

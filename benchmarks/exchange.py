@@ -20,10 +20,10 @@ import torch.distributed as dist
 
 from hpcncf.job.spec import Model, Training
 from hpcncf.monitor.cgroup import usable_cpus
-from hpcncf.ncf.distributed import gathered
-from hpcncf.ncf.engines.native.kernel import capacity
-from hpcncf.ncf.sync.shared_memory import joined
-from hpcncf.ncf.sync.transport import Bytes, Group, Transport
+from hpcncf.ncf.distributed import gather_objects
+from hpcncf.ncf.engines.native.kernel import message_capacity
+from hpcncf.ncf.sync.shared_memory import join_shared_memory
+from hpcncf.ncf.sync.transport import Bytes, GroupTransport, Transport
 from hpcncf.worker.environment import Place
 
 RANKS: Final = 2
@@ -35,7 +35,7 @@ EXCHANGES: Final = {"shared memory": 2000, "gloo": 100}
 
 
 def message_size() -> int:
-    return capacity(Model(), Training(), CONTEXT, POSITIVES // RANKS)
+    return message_capacity(Model(), Training(), CONTEXT, POSITIVES // RANKS)
 
 
 def window(transport: Transport, message: Bytes, count: int) -> list[tuple[float, float]]:
@@ -55,9 +55,9 @@ def window(transport: Transport, message: Bytes, count: int) -> list[tuple[float
 
 def ways(rank: int, size: int) -> dict[str, Transport]:
     place = Place(rank, rank, RANKS, RANKS)
-    found = joined(rank, RANKS, size, partial(gathered, place=place))
+    found = join_shared_memory(rank, RANKS, size, partial(gather_objects, place=place))
     assert found, "no shared memory here"
-    return {"shared memory": found, "gloo": Group(size)}
+    return {"shared memory": found, "gloo": GroupTransport(size)}
 
 
 def work(rank: int, folder: str) -> dict[str, list[tuple[float, float]]]:

@@ -28,12 +28,12 @@ from benchmarks.training import full_size, real_frappe, trainer
 from hpcncf.job.spec import Model, Training
 from hpcncf.ncf import model
 from hpcncf.ncf.data.prepared import Prepared
-from hpcncf.ncf.engines.precision import allowed
+from hpcncf.ncf.engines.precision import tf32_allowed
 from hpcncf.ncf.engines.rowwise import Rowwise
 from hpcncf.ncf.instances import Schedule
 from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.step_clock import StepClock
-from hpcncf.ncf.trainer import rows_per_step
+from hpcncf.ncf.trainer import mean_rows_per_step
 
 BATCHES: Final = (256, 65_536)
 WAYS: Final[dict[str, dict[str, Any]]] = {
@@ -91,7 +91,7 @@ class Steps:
         settings = {"engine": "rowwise", "loader": "device", "global_batch_size": batch} | way
         self.training = Training.model_validate(settings)
         self.schedule, self.device = Schedule(data.manifest.train_rows, batch), device
-        start = model.initial(data.manifest, Model(), self.training.seed).to(device)
+        start = model.initial_model(data.manifest, Model(), self.training.seed).to(device)
         clock = StepClock(self.schedule.steps, self.schedule.steps)
         self.engine = Rowwise(start, self.training, device, clock)
         self.loader = Loader(data, self.training, self.schedule, device)
@@ -102,7 +102,7 @@ class Steps:
 
     def take(self, steps: int) -> None:
         instances = self.schedule.batch * (1 + self.training.negatives)
-        with allowed(self.training, self.device):
+        with tf32_allowed(self.training, self.device):
             for _ in range(steps):
                 self.engine.step(self._batches, instances)
 
@@ -198,7 +198,7 @@ def row(batch: int, name: str, step_s: float, each: int, floor: Floor) -> str:
 
 
 def _bytes_of(data: Prepared, steps: Steps) -> float:
-    rows = rows_per_step(data, steps.training, steps.schedule)
+    rows = mean_rows_per_step(data, steps.training, steps.schedule)
     assert rows is not None
     batch, negatives = steps.schedule.batch, steps.training.negatives
     return moved_bytes(rows, Model(), batch, negatives, len(data.manifest.context_columns))

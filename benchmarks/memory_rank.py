@@ -15,7 +15,7 @@ from typing import Any, Final
 from hpcncf.job.plan import Run
 from hpcncf.job.spec import Data, Model, Resources, Training
 from hpcncf.ncf.data.prepared import load
-from hpcncf.ncf.distributed import join, leave, wait_for_all
+from hpcncf.ncf.distributed import join_group, leave_group, wait_for_ranks
 from hpcncf.ncf.trainer import Trainer
 from hpcncf.paths import RunPaths
 from hpcncf.worker import environment
@@ -71,7 +71,7 @@ def trained(folder: Path, settings: dict[str, Any]) -> dict[str, float]:
         model=Model(),
         training=training,
     )
-    join(place, run.resources, training, run.id)
+    join_group(place, run.resources, training, run.id)
     watching = Anonymous()
     watching.start()
     data = load(folder)
@@ -81,10 +81,10 @@ def trained(folder: Path, settings: dict[str, Any]) -> dict[str, float]:
         trainer.train()
         read = resource.getrusage(resource.RUSAGE_SELF).ru_majflt - read
     record = trainer.record()
-    wait_for_all(place)
+    wait_for_ranks(place)
     shared_mib = mapped_mib(folder, Path("/proc/self/smaps").read_text())
-    wait_for_all(place)  # until all have looked, all have the files mapped
-    leave()
+    wait_for_ranks(place)  # until all have looked, all have the files mapped
+    leave_group()
     return {
         "data_mib": shared_mib,
         "own_mib": watching.peak_mib,

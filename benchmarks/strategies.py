@@ -26,7 +26,7 @@ from benchmarks.strategy import STRATEGIES, Strategy
 from benchmarks.training import FULL_SIZE, frappe_or_made, full_size, trainer
 from hpcncf.monitor.cgroup import usable_cpus
 from hpcncf.ncf.data.prepared import load
-from hpcncf.ncf.engines.native.library import built
+from hpcncf.ncf.engines.native.library import installed_builds
 from hpcncf.records.schema import TrainingRecord
 from hpcncf.worker.environment import Place
 from hpcncf.worker.recorder import at_once
@@ -158,7 +158,7 @@ def runnable(text: str) -> list[Strategy]:
     named = [each for each in STRATEGIES if text in each.name and each.steps]
     names = {each.name for each in named} | {each.against for each in named}
     chosen = [each for each in STRATEGIES if each.name in names]
-    if built():
+    if installed_builds():
         return chosen
     print("Engine native was not built here, and is not measured.\n")
     return [each for each in chosen if each.training.get("engine") != "native"]

@@ -29,12 +29,12 @@ from hpcncf.job.spec import Model, Training
 from hpcncf.monitor.cgroup import usable_cpus
 from hpcncf.ncf import model
 from hpcncf.ncf.data.prepared import Prepared, load
-from hpcncf.ncf.distributed import gathered, wait_for_all
+from hpcncf.ncf.distributed import gather_objects, wait_for_ranks
 from hpcncf.ncf.engines import base
 from hpcncf.ncf.instances import Schedule
 from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.step_clock import StepClock
-from hpcncf.ncf.sync.local_sgd import meets, until_mean
+from hpcncf.ncf.sync.local_sgd import steps_until_mean, syncs_after
 from hpcncf.worker.environment import Place
 from hpcncf.worker.recorder import at_once
 
@@ -116,10 +116,10 @@ class Walker:
         batch = self.training.batch_over_ranks(way.ranks)
         self.schedule = Schedule(data.manifest.train_rows, batch, rank, way.ranks)
         self.clock = StepClock(0, self.schedule.steps)
-        start = model.initial(data.manifest, Model(), self.training.seed)
+        start = model.initial_model(data.manifest, Model(), self.training.seed)
         device = torch.device("cpu")
-        ground = base.Ground(data, Model(), self.schedule, way.threads)
-        ground = base.connected(ground, start, self.training, self.place, device, self.clock)
+        ground = base.EngineInputs(data, Model(), self.schedule, way.threads)
+        ground = base.with_transport(ground, start, self.training, self.place, device, self.clock)
         made = base.build_engine(start, self.training, way.ranks, device, self.clock, ground)
         loader, steps = Loader(data, self.training, self.schedule), range(self.schedule.steps - 1)
         epochs = (made.batches(loader, epoch, steps) for epoch in count())
@@ -137,10 +137,10 @@ class Walker:
         while taken < steps:
             most = steps - taken
             if apart:
-                most = min(most, until_mean(self.training, taken))
+                most = min(most, steps_until_mean(self.training, taken))
             instances = positives * (1 + self.training.negatives)
             taken += len(self.engine.step(self.batches, instances, most)[1])
-            if apart and meets(self.training, self.way.ranks, taken - 1, steps):
+            if apart and syncs_after(self.training, self.way.ranks, taken - 1, steps):
                 self.engine.average()
                 self.clock.lap("sync")
             self.clock.end_step(0)
@@ -149,8 +149,8 @@ class Walker:
 
     def speed(self, steps: int) -> Speed:
         bind(self.way, self.place.rank)
-        wait_for_all(self.place)
-        told = gathered(self.window(steps), self.place)
+        wait_for_ranks(self.place)
+        told = gather_objects(self.window(steps), self.place)
         slowest, instances = max(each[0] for each in told), self.schedule.batch * steps
         waited_s, sent = (statistics.mean(each[part] for each in told) for part in (1, 2))
         each = 1 + self.training.negatives
@@ -207,7 +207,7 @@ def epochs(way: Way, data: Prepared, folder: Path, rank: int) -> tuple[Speed, fl
     training = trainer(data, folder, settings, place=place)
     training.train()
     told = training.record()
-    all_told = gathered(told, place)
+    all_told = gather_objects(told, place)
     steps, slowest_s = told.counted_steps, max(each.counted_s for each in all_told)
     waited_s, sent = (
         statistics.mean(getattr(each.sync, name, 0) for each in all_told)

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from hpcncf.ncf.engines.idle_rows import tails
+from hpcncf.ncf.engines.idle_rows import tail_moments
 
 DEVICE: Final = torch.device("cuda", 0)
 FREE_BYTES: Final = 2**36
@@ -185,7 +185,7 @@ def _always(answer: Any) -> Callable[..., Any]:
 @contextmanager
 def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGpu]:
     """torch's own names are replaced, none of ours."""
-    tails()  # kept for ever: it is to be made of values
+    tail_moments()  # kept for ever: it is to be made of values
     gpu = FakeRuntime.gpu = FakeGpu()
     told: dict[str, Any] = {
         "is_available": _always(True),

@@ -14,7 +14,7 @@ from make_runs import planned, trainer
 
 from hpcncf.job.plan import Run
 from hpcncf.job.spec import Model
-from hpcncf.ncf.distributed import join, leave
+from hpcncf.ncf.distributed import join_group, leave_group
 from hpcncf.worker import environment
 from hpcncf.worker.environment import Place
 from hpcncf.worker.recorder import at_once
@@ -57,11 +57,11 @@ def main(data: Path, out: Path, loader: str, dropout: float, stops: list[int]) -
     place = environment.place()
     run = planned(data, ranks=2, model=Model(dropout=dropout), loader=loader)
     assert run.training is not None
-    join(place, run.resources, run.training)
+    join_group(place, run.resources, run.training)
     mine = stops if place.rank == 1 else [10**9] * len(stops)  # one alone is told
     rank = attempts(run, out / "run", mine, place)
     torch.save(rank.record().model_dump(mode="json"), out / f"rank-{place.rank}.pt")
-    leave()
+    leave_group()
 
 
 if __name__ == "__main__":

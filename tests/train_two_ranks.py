@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from make_runs import planned, trainer
 
-from hpcncf.ncf.distributed import join, leave
+from hpcncf.ncf.distributed import join_group, leave_group
 from hpcncf.worker import environment
 from hpcncf.worker.recorder import at_once
 
@@ -27,11 +27,11 @@ if __name__ == "__main__":
     data, out, place = Path(sys.argv[1]), Path(sys.argv[2]), environment.place()
     run = planned(data, ranks=2, evaluation="full")
     assert run.training is not None
-    join(place, run.resources, run.training)
+    join_group(place, run.resources, run.training)
     rank = trainer(run, out / "run", place)
-    rank.tell.tell = slow_disk
+    rank.report.tell = slow_disk
     rank.train()
     told = {"model": rank.model.state_dict(), "record": rank.record().model_dump(mode="json")}
     torch.save(told, out / f"rank-{place.rank}.pt")
-    leave()
+    leave_group()
     at_once(0)

@@ -11,9 +11,9 @@ from torch import Tensor
 from hpcncf.job.spec import Model, Training
 from hpcncf.ncf import model
 from hpcncf.ncf.data.prepared import Prepared
-from hpcncf.ncf.distributed import begin
+from hpcncf.ncf.distributed import seed_dropout
 from hpcncf.ncf.engines import base
-from hpcncf.ncf.engines.base import Engine, Ground
+from hpcncf.ncf.engines.base import Engine, EngineInputs
 from hpcncf.ncf.instances import Schedule
 from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.step_clock import StepClock
@@ -29,10 +29,10 @@ def trained(
     torch.set_num_threads(1)
     training, sizes = Training(global_batch_size=POSITIVES, **settings), sizes or Model()
     schedule = Schedule(data.manifest.train_rows, POSITIVES)
-    start = model.initial(data.manifest, sizes, training.seed).to(dtype)
-    clock, ground = StepClock(steps, schedule.steps), Ground(data, sizes, schedule, threads=1)
+    start = model.initial_model(data.manifest, sizes, training.seed).to(dtype)
+    clock, ground = StepClock(steps, schedule.steps), EngineInputs(data, sizes, schedule, threads=1)
     made: Engine = base.build_engine(start, training, 1, torch.device("cpu"), clock, ground)
-    begin(training.seed, 0, 0)
+    seed_dropout(training.seed, 0, 0)
     loader = Loader(data, training, schedule)
     batches = in_dtype(made.batches(loader, 0, range(steps)), dtype)
     for step in range(steps):

@@ -18,7 +18,7 @@ from hpcncf.errors import HpcncfError
 from hpcncf.job.spec import Model, Training
 from hpcncf.ncf import model
 from hpcncf.ncf.data.prepared import Prepared
-from hpcncf.ncf.engines.base import Ground, build_engine
+from hpcncf.ncf.engines.base import EngineInputs, build_engine
 from hpcncf.ncf.evaluate import Quality, evaluate
 from hpcncf.ncf.instances import Schedule
 from hpcncf.ncf.loaders import Loader
@@ -59,11 +59,11 @@ class Ours:
         self._schedule = Schedule(data.manifest.train_rows, training.batch_over_ranks(1))
         self._loader = Loader(data, training, self._schedule)
         self._clock = StepClock(self._schedule.steps, self._schedule.steps)
-        start = model.initial(data.manifest, Model(), training.seed)
+        start = model.initial_model(data.manifest, Model(), training.seed)
         if not own_start:
             for table in start.tables():
                 torch.nn.init.normal_(table.weight, std=Model().embedding_std)
-        ground = Ground(data, Model(), self._schedule, threads=1)
+        ground = EngineInputs(data, Model(), self._schedule, threads=1)
         self._engine = build_engine(start, training, 1, CPU, self._clock, ground)
         self._epoch = self._step = 0
 
@@ -83,7 +83,7 @@ class Ours:
             steps = range(schedule.steps)
             self._batches = self._engine.batches(self._loader, self._epoch, steps)
         instances = schedule.positives(step) * self._each
-        most = min(most, schedule.alike_from(step))
+        most = min(most, schedule.equal_steps_from(step))
         _, taken = self._engine.step(self._batches, instances, most)
         self._step += len(taken)
         if self._step == schedule.steps:

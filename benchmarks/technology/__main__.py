@@ -27,7 +27,7 @@ from hpcncf.job.spec import Model, Training
 from hpcncf.ncf import model, sampling
 from hpcncf.ncf.data.manifest import read_manifest
 from hpcncf.ncf.data.prepared import Prepared
-from hpcncf.ncf.engines.native.library import best, built, cpu_flags
+from hpcncf.ncf.engines.native.library import cpu_flags, installed_builds, select_build
 
 HERE: Final = Path(__file__).parent
 ROUNDS: Final = 5
@@ -135,7 +135,7 @@ def checked(found: dict[str, list[float]]) -> float:
 
 
 def save_start(data: Prepared, folder: Path) -> None:
-    start = model.initial(data.manifest, Model(), Training().seed).state_dict()
+    start = model.initial_model(data.manifest, Model(), Training().seed).state_dict()
     np.savez(folder / "start.npz", **{name: each.numpy() for name, each in start.items()})
 
 
@@ -151,7 +151,7 @@ def show_costs(begun: dict[str, Begun], mib: dict[str, float]) -> None:
     print("\n| before a process's first step | importing, s | compiling, s |\n|---|---:|---:|")
     for name, each in begun.items():
         print(f"| {name} | {each.imported_s:.1f} | {each.compiled_s:.1f} |")
-    builds = [path.stat().st_size for path in built().values()]
+    builds = [path.stat().st_size for path in installed_builds().values()]
     wanted = [f"{name} {mib[name]:.0f}" for name in ("numba", "llvmlite", "scipy")]
     print(
         f"\nOn disk, MiB: C++ {sum(builds) / 2**20:.1f} in {len(builds)} builds, which need a "
@@ -216,7 +216,7 @@ def measured(data: Prepared, folder: Path) -> None:
     fallen(processes, first)
     told = next(iter(processes.values())).told
     show_costs(begun, told["mib"])
-    build = best(built(), cpu_flags())
+    build = select_build(installed_builds(), cpu_flags())
     versions = ", ".join(f"{name} {version}" for name, version in told["versions"].items())
     print(f"\nBuild {build} of engine native; {versions}.")
     for each in processes.values():

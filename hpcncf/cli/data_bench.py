@@ -13,7 +13,7 @@ from hpcncf.cli.plan import job_arguments
 
 if TYPE_CHECKING:
     from hpcncf.job.plan import Run
-    from hpcncf.ncf.loaders import Loaded
+    from hpcncf.ncf.loaders import LoaderSpeed
 
 EPILOG = """\
 Times the batches of the first rank, for each loader of the job file, one after another. A loader
@@ -81,11 +81,11 @@ def _way(run: Run) -> dict[str, Any]:
     return own | {"positives": -(-batch // run.resources.world_size)}
 
 
-def _measured(run: Run, seconds: float) -> Loaded:
+def _measured(run: Run, seconds: float) -> LoaderSpeed:
     from hpcncf.ncf import distributed
     from hpcncf.ncf.data.prepared import load
     from hpcncf.ncf.instances import Schedule
-    from hpcncf.ncf.loaders import CPU, measured
+    from hpcncf.ncf.loaders import CPU, measure_loader
     from hpcncf.worker.environment import Place
 
     assert run.training is not None
@@ -98,9 +98,9 @@ def _measured(run: Run, seconds: float) -> Loaded:
     distributed.set_threads(run.training, run.resources, place)
     # All other loaders make their batches in memory: timing them takes no GPU.
     resident = run.training.loader == "device"
-    device = distributed.device(run.training, run.resources, place) if resident else CPU
+    device = distributed.select_device(run.training, run.resources, place) if resident else CPU
     print(f"{_describe_loader(run)} ...", file=sys.stderr, flush=True)
-    return measured(data, run.training, schedule, seconds, device)
+    return measure_loader(data, run.training, schedule, seconds, device)
 
 
 def _describe_loader(run: Run) -> str:
@@ -120,7 +120,7 @@ def _describe_loader(run: Run) -> str:
     return ", ".join(told)
 
 
-def _table(told: Sequence[tuple[Run, Loaded]]) -> str:
+def _table(told: Sequence[tuple[Run, LoaderSpeed]]) -> str:
     from hpcncf.cli.output import table_layout
 
     heads = ("loader", "positives", "instances/s", "ms/batch", "first batch, s", "next epoch's, s")

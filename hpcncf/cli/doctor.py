@@ -89,13 +89,19 @@ def _gpus() -> str:
 
 
 def _native() -> str:
-    from hpcncf.ncf.engines.native.library import NotBuilt, best, built, cpu_flags, load
+    from hpcncf.ncf.engines.native.library import (
+        NotBuilt,
+        cpu_flags,
+        installed_builds,
+        load_library,
+        select_build,
+    )
 
     try:
-        load()
+        load_library()
     except NotBuilt as missing:
         return f"no: {missing.reason}"
-    return f"yes, its {best(built(), cpu_flags())} build"
+    return f"yes, its {select_build(installed_builds(), cpu_flags())} build"
 
 
 def missing() -> list[str]:

@@ -20,7 +20,7 @@ from hpcncf.job.command import Parameters, Program, Workload, called, values
 from hpcncf.job.settings import Settings, place
 from hpcncf.job.spec import Data, JobSpec, Model, Resources, Training, combination
 from hpcncf.job.validate import conflicts, conflicts_conflicts, conflicts_footprint, model_conflicts
-from hpcncf.ncf.engines.native.library import NotBuilt, load
+from hpcncf.ncf.engines.native.library import NotBuilt, load_library
 
 
 def describe_computation(
@@ -422,7 +422,7 @@ def problem(job: JobSpec) -> str | None:
     if not _asks(job):
         return None
     try:
-        load()
+        load_library()
     except NotBuilt as missing:
         return missing.reason
     return None

@@ -21,14 +21,14 @@ from hpcncf.paths import RunPaths, share
 from hpcncf.records.schema import Epoch
 from hpcncf.worker.environment import Place
 
-EVERY_S: Final = 2.0
+REPORT_EVERY_S: Final = 2.0
 
-Phase = Literal["startup", "training", "evaluation", "checkpoint"]
+TrainingPhase = Literal["startup", "training", "evaluation", "checkpoint"]
 
 
 @dataclass(frozen=True)
-class Position:
-    phase: Phase
+class TrainingProgress:
+    phase: TrainingPhase
     epoch: int
     step: int
     steps_per_epoch: int
@@ -37,31 +37,39 @@ class Position:
     """Share of the first rank's test rows."""
 
 
-class Teller:
+class ProgressReporter:
     """Tells the first rank's position, about every two seconds: a step may take one millisecond,
     and so may an evaluation. Of a phase that took longer the last time, its beginning as well."""
 
     def __init__(
-        self, tell: Callable[[Position], None], place: Place, clock: StepClock, steps_per_epoch: int
+        self,
+        tell: Callable[[TrainingProgress], None],
+        place: Place,
+        clock: StepClock,
+        steps_per_epoch: int,
     ) -> None:
         self.tell, self._place, self._clock = tell, place, clock
         self._steps_per_epoch = steps_per_epoch
         self._told_at = 0.0
-        self._phase: Phase = "startup"
+        self._phase: TrainingPhase = "startup"
         self._began_at = 0.0
-        self._took_s: dict[Phase, float] = {}
+        self._took_s: dict[TrainingPhase, float] = {}
 
-    def __call__(self, phase: Phase, epoch: int, step: int, evaluated: float | None = None) -> None:
+    def __call__(
+        self, phase: TrainingPhase, epoch: int, step: int, evaluated: float | None = None
+    ) -> None:
         now = time.perf_counter()
-        begins_a_long_one = self._begins(phase, now) and self._took_s.get(phase, math.inf) > EVERY_S
-        too_soon = now - self._told_at < EVERY_S and not begins_a_long_one
+        begins_a_long_one = (
+            self._begins(phase, now) and self._took_s.get(phase, math.inf) > REPORT_EVERY_S
+        )
+        too_soon = now - self._told_at < REPORT_EVERY_S and not begins_a_long_one
         if self._place.rank != 0 or too_soon:
             return
         self._told_at = now
         speed = self._instances_per_s()
-        self.tell(Position(phase, epoch, step, self._steps_per_epoch, speed, evaluated))
+        self.tell(TrainingProgress(phase, epoch, step, self._steps_per_epoch, speed, evaluated))
 
-    def _begins(self, phase: Phase, now: float) -> bool:
+    def _begins(self, phase: TrainingPhase, now: float) -> bool:
         if phase == self._phase:
             return False
         self._took_s[self._phase] = now - self._began_at
@@ -76,11 +84,11 @@ class Teller:
 
 
 FORMAT = 2
-READABLE = (1, 2)  # 1 was of whole epochs only
+READABLE_FORMATS = (1, 2)  # 1 was of whole epochs only
 
 
 @dataclass
-class EpochSoFar:
+class PartialEpoch:
     """An epoch that is not over, as all attempts together left it."""
 
     steps: int = 0
@@ -102,18 +110,18 @@ class Checkpoint:
     optimizer: dict[str, Any]
     epochs: list[Epoch]
     """Those that are over."""
-    so_far: EpochSoFar
+    partial_epoch: PartialEpoch
 
 
-class Unusable(Exception):
+class UnusableCheckpoint(Exception):
     """The file is torn, or of something else."""
 
 
-class NotSaved(Exception):
+class CheckpointNotSaved(Exception):
     """The file could not be written; the one before is still there."""
 
 
-def save(paths: RunPaths, run: Run, state: Checkpoint) -> None:
+def save_checkpoint(paths: RunPaths, run: Run, state: Checkpoint) -> None:
     """Write all of it or none, and keep the one before: a kill at any moment leaves a whole one.
 
     Raises NotSaved, as on a full disk.
@@ -126,7 +134,7 @@ def save(paths: RunPaths, run: Run, state: Checkpoint) -> None:
         "model": state.model,
         "optimizer": state.optimizer,
         "epochs": [each.model_dump(mode="json") for each in state.epochs],
-        "so_far": asdict(state.so_far),
+        "so_far": asdict(state.partial_epoch),
     }
     paths.folder.mkdir(parents=True, exist_ok=True)
     partial = paths.folder / f".{paths.checkpoint.name}.{os.uname().nodename}.{os.getpid()}"
@@ -136,42 +144,46 @@ def save(paths: RunPaths, run: Run, state: Checkpoint) -> None:
             torch.save(content, file)
             file.flush()
             os.fsync(file.fileno())  # renamed before its bytes are on the disk, it could be empty
-        for path in candidates(paths):
+        for path in checkpoint_paths(paths):
             if path.exists() and not path.is_file():
-                put_aside(path)
+                set_aside(path)
         if paths.checkpoint.exists():
             paths.checkpoint.replace(paths.checkpoint_before)
         partial.replace(paths.checkpoint)
     except (OSError, RuntimeError) as error:  # torch's writer tells of a full disk as the latter
-        raise NotSaved(f"{paths.checkpoint}: not written: {str(error).splitlines()[0]}") from error
+        raise CheckpointNotSaved(
+            f"{paths.checkpoint}: not written: {str(error).splitlines()[0]}"
+        ) from error
     finally:
         partial.unlink(missing_ok=True)
 
 
-def load(path: Path, run: Run) -> Checkpoint:
+def load_checkpoint(path: Path, run: Run) -> Checkpoint:
     """Raises Unusable, saying why, where it is not a whole checkpoint of this run."""
     try:
         if not path.is_file():  # a pipe would be waited for
-            raise Unusable("not a file")
+            raise UnusableCheckpoint("not a file")
         _check_archive(path)
         content = torch.load(path, map_location="cpu", weights_only=True)
-        if content["format"] not in READABLE:
-            raise Unusable(f"format {content['format']}, expected {FORMAT}")
+        if content["format"] not in READABLE_FORMATS:
+            raise UnusableCheckpoint(f"format {content['format']}, expected {FORMAT}")
         theirs, ours = (content["run_id"], content["data_key"]), (run.id, run.data_key)
         if theirs != ours:
-            raise Unusable(f"of run {theirs[0]} on data {theirs[1]}, expected {ours[0]}, {ours[1]}")
+            raise UnusableCheckpoint(
+                f"of run {theirs[0]} on data {theirs[1]}, expected {ours[0]}, {ours[1]}"
+            )
         return Checkpoint(
             step=content["step"],
             model=content["model"],
             optimizer=content["optimizer"],
             epochs=[Epoch.model_validate(each) for each in content["epochs"]],
-            so_far=EpochSoFar(**content.get("so_far", {})),
+            partial_epoch=PartialEpoch(**content.get("so_far", {})),
         )
     # torch tells a torn file in as many ways as there are places to tear it.
     except (OSError, EOFError, RuntimeError, ValueError, LookupError, TypeError) as error:
-        raise Unusable(f"{type(error).__name__}: {error}") from error
+        raise UnusableCheckpoint(f"{type(error).__name__}: {error}") from error
     except (pickle.UnpicklingError, zipfile.BadZipFile) as error:
-        raise Unusable(f"not a file of tensors: {error}") from error
+        raise UnusableCheckpoint(f"not a file of tensors: {error}") from error
 
 
 def _check_archive(path: Path) -> None:
@@ -179,10 +191,10 @@ def _check_archive(path: Path) -> None:
     with zipfile.ZipFile(path) as archive:
         broken = archive.testzip()
     if broken is not None:
-        raise Unusable(f"{broken} in it is not what was written")
+        raise UnusableCheckpoint(f"{broken} in it is not what was written")
 
 
-def put_aside(path: Path) -> None:
+def set_aside(path: Path) -> None:
     """So that the next one saved does not make it the one before, in place of a good one.
 
     Raises OSError.
@@ -190,7 +202,7 @@ def put_aside(path: Path) -> None:
     path.rename(path.with_name(f".{path.name}.unusable.{time.time_ns()}"))
 
 
-def candidates(paths: RunPaths) -> Iterator[Path]:
+def checkpoint_paths(paths: RunPaths) -> Iterator[Path]:
     """The newest first."""
     yield paths.checkpoint
     yield paths.checkpoint_before

@@ -18,11 +18,11 @@ from hpcncf.job.validate import GIB, model_bytes
 from hpcncf.monitor.cgroup import memory_limit
 from hpcncf.ncf.data.manifest import Manifest
 from hpcncf.ncf.data.prepared import Prepared
-from hpcncf.ncf.engines.cuda_graph import Window
-from hpcncf.ncf.instances import Rows, Schedule, epoch_order, negatives, order_bytes
+from hpcncf.ncf.engines.cuda_graph import BatchWindow
+from hpcncf.ncf.instances import BatchRows, Schedule, epoch_order, negatives, order_bytes
 
 
-def check_fitting(run: Run, manifest: Manifest, ranks: int) -> None:
+def check_model_memory(run: Run, manifest: Manifest, ranks: int) -> None:
     """`ranks` of them on this node. Raises HpcncfError with the numbers."""
     assert run.training is not None
     assert run.model is not None
@@ -30,7 +30,7 @@ def check_fitting(run: Run, manifest: Manifest, ranks: int) -> None:
         return
     sizes = (manifest.users, manifest.items, len(manifest.context_columns))
     needed = model_bytes(run.training, run.model, *sizes)
-    there, whose = available()
+    there, whose = available_memory()
     if needed * ranks > there:
         raise HpcncfError(
             f"model: the parameters for {manifest.users:,} users and {manifest.items:,} items, "
@@ -41,7 +41,7 @@ def check_fitting(run: Run, manifest: Manifest, ranks: int) -> None:
         )
 
 
-def available() -> tuple[float, str]:
+def available_memory() -> tuple[float, str]:
     """Bytes that this process may use at most, and whose limit that is."""
     node = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     limit = memory_limit()
@@ -57,7 +57,7 @@ def available() -> tuple[float, str]:
 Tensors = Sequence[Tensor]
 
 
-def on_device(
+def copied_to_device(
     batches: Iterator[Tensors], training: Training, device: torch.device
 ) -> Iterator[Tensors]:
     """The same tensors, in order, on the device; its current stream may use them."""
@@ -96,7 +96,7 @@ def _ahead(
         yield ready
 
 
-def warnings_copying(training: Training, device: torch.device) -> list[str]:
+def copy_warnings(training: Training, device: torch.device) -> list[str]:
     """Settings that do nothing where a run trains."""
     if device.type != "cpu":
         return []
@@ -134,11 +134,11 @@ class Resident:
             torch.from_numpy(np.array(each)).to(device) for each in _arrays(data)
         )
 
-    def rows(self, epoch: int, steps: range) -> Iterator[Rows]:
-        for lengths, parts in self.drawn(epoch, steps):
+    def rows(self, epoch: int, steps: range) -> Iterator[BatchRows]:
+        for lengths, parts in self.draw(epoch, steps):
             yield from zip(*(torch.split(part, lengths) for part in parts), strict=True)
 
-    def drawn(self, epoch: int, steps: range) -> Iterator[tuple[list[int], Rows]]:
+    def draw(self, epoch: int, steps: range) -> Iterator[tuple[list[int], BatchRows]]:
         """Of several steps at once: how many positives each has, and their rows one after
         another."""
         schedule = self._schedule
@@ -156,12 +156,12 @@ class Resident:
             return order[bounds[0][0] : bounds[-1][1]]
         return torch.cat([order[start:stop] for start, stop in bounds])
 
-    def window(self) -> Window:
+    def window(self) -> BatchWindow:
         """For what `drawn` gives; of one rank."""
-        most = drawn_at_once(self._schedule, self._device)
-        return Window(self._schedule.batch, most, self._device)
+        most = positives_at_once(self._schedule, self._device)
+        return BatchWindow(self._schedule.batch, most, self._device)
 
-    def _gather(self, epoch: int, rows: Tensor) -> Rows:
+    def _gather(self, epoch: int, rows: Tensor) -> BatchRows:
         training = self._training
         users = self._users.index_select(0, rows).long()
         drawn = negatives(
@@ -174,32 +174,36 @@ class Resident:
         return users, torch.cat([own, drawn], dim=1), context
 
 
-def check_resident(
+def check_device_loader(
     data: Prepared, training: Training, schedule: Schedule, device: torch.device, ranks: int
 ) -> None:
     """Raises HpcncfError where `loader: device` surely finds no room for the data of `ranks` ranks
     of this node."""
     if training.loader == "device":
         free, whose, sharing = _room(device, ranks)
-        check_room(needed(data, training, schedule, device) * sharing, sharing, free, whose)
+        check_device_room(
+            device_loader_bytes(data, training, schedule, device) * sharing, sharing, free, whose
+        )
 
 
-def needed(data: Prepared, training: Training, schedule: Schedule, device: torch.device) -> int:
+def device_loader_bytes(
+    data: Prepared, training: Training, schedule: Schedule, device: torch.device
+) -> int:
     """Bytes that one rank surely holds at once: the data, beside them an epoch's order while it is
     made, or, made, with the rows drawn from it."""
-    drawn = drawn_at_once(schedule, device)
+    drawn = positives_at_once(schedule, device)
     row = 8 + 8 * (1 + training.negatives) + 4 * len(data.manifest.context_columns)
     ordered = 8 * schedule.rows + row * drawn // schedule.world_size
     whole = sum(each.nbytes for each in _arrays(data))
     return whole + max(order_bytes(schedule.rows), ordered)
 
 
-def drawn_at_once(schedule: Schedule, device: torch.device) -> int:
+def positives_at_once(schedule: Schedule, device: torch.device) -> int:
     """Positives of all ranks, at most."""
     return min(schedule.rows, max(schedule.batch, _at_once(device)))
 
 
-def check_room(needed: int, ranks: int, free: int, whose: str) -> None:
+def check_device_room(needed: int, ranks: int, free: int, whose: str) -> None:
     if needed > free:
         raise HpcncfError(
             f"training.loader device: all training data take at least {needed / MIB:,.0f} MiB, of "
@@ -213,7 +217,7 @@ def _room(device: torch.device, ranks: int) -> tuple[int, str, int]:
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return free, f"GPU {device.index}", -(-ranks // torch.cuda.device_count())
-    there, whose = available()
+    there, whose = available_memory()
     return int(there), whose, ranks
 
 

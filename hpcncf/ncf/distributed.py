@@ -38,11 +38,11 @@ from hpcncf.worker.signals import Request
 # tells
 # whether it was asked to stop, and what any of them says holds for all, at the same step.
 
-EVERY_S = 0.5
+AGREE_EVERY_S = 0.5
 
 
 @dataclass(frozen=True)
-class Agreed:
+class Decision:
     """What all ranks do after this step."""
 
     signum: int
@@ -61,11 +61,11 @@ class Agreement:
         self._saved_s = self._asked_s = time.perf_counter()
         self._every = self._left = 1
 
-    def saved(self) -> None:
+    def checkpoint_saved(self) -> None:
         """A checkpoint was written, at a step that all ranks know."""
         self._saved_s = time.perf_counter()
 
-    def after_step(self, last: bool) -> Agreed | None:
+    def after_step(self, last: bool) -> Decision | None:
         """To be called by every rank after the same steps, of the epoch's the last or not; None: go
         on."""
         if self._alone:
@@ -84,8 +84,8 @@ class Agreement:
         self._asked_s = time.perf_counter()
         return self._decided(int(signum), bool(due))
 
-    def _decided(self, signum: int, due: bool) -> Agreed | None:
-        return Agreed(signum) if signum or due else None
+    def _decided(self, signum: int, due: bool) -> Decision | None:
+        return Decision(signum) if signum or due else None
 
     def _due(self) -> bool:
         every_s = self._checkpoint_every_s
@@ -97,23 +97,23 @@ def steps_until_next(taken: int, passed_s: float) -> int:
 
     At most twice as many as before: a burst of fast steps must not make the ranks deaf.
     """
-    fitting = int(taken * EVERY_S / max(passed_s, 1e-9))
+    fitting = int(taken * AGREE_EVERY_S / max(passed_s, 1e-9))
     return max(1, min(2 * taken, fitting))
 
 
-def begin(seed: int, epoch: int, rank: int) -> None:
+def seed_dropout(seed: int, epoch: int, rank: int) -> None:
     high, low, *_ = sampling.philox_block(seed, sampling.DROPOUT, epoch, rank, 0)
     torch.manual_seed(high << 32 | low)
 
 
-def state(device: torch.device) -> Tensor:
+def rng_state(device: torch.device) -> Tensor:
     """What has been drawn so far, for `restore`."""
     if device.type == "cuda":
         return torch.cuda.get_rng_state(device)
     return torch.get_rng_state()
 
 
-def restore(device: torch.device, state: Tensor) -> None:
+def restore_rng(device: torch.device, state: Tensor) -> None:
     if device.type == "cuda":
         torch.cuda.set_rng_state(state, device)
     else:
@@ -124,7 +124,7 @@ def restore(device: torch.device, state: Tensor) -> None:
 TIMEOUT = timedelta(minutes=10)
 
 
-def join(place: Place, resources: Resources, training: Training, run_id: str = "") -> None:
+def join_group(place: Place, resources: Resources, training: Training, run_id: str = "") -> None:
     """Join the run's group; a run of one rank needs none.
 
     Raises HpcncfError where the others do not come, or a GPU is asked for and torch sees none.
@@ -132,7 +132,7 @@ def join(place: Place, resources: Resources, training: Training, run_id: str = "
     if place.world_size == 1 or dist.is_initialized():
         return
     nccl = training.backend_for(resources) == "nccl"
-    bound = device(training, resources, place) if nccl else None
+    bound = select_device(training, resources, place) if nccl else None
     # For a line of its log, torch asks the name service whose address that of each other rank is:
     # one that cannot be reached held every rank up for ten seconds. glibc reads this.
     os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
@@ -190,12 +190,12 @@ def _tcp_store(address: str, port: int, place: Place, socket: int | None = None)
     )
 
 
-def leave() -> None:
+def leave_group() -> None:
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
-def wait_for_all(place: Place) -> float:
+def wait_for_ranks(place: Place) -> float:
     """Returns the seconds waited."""
     began = time.perf_counter()
     if place.world_size > 1:
@@ -203,7 +203,7 @@ def wait_for_all(place: Place) -> float:
     return time.perf_counter() - began
 
 
-def gathered(value: Any, place: Place) -> list[Any]:
+def gather_objects(value: Any, place: Place) -> list[Any]:
     """Every rank's value, by rank."""
     if place.world_size == 1:
         return [value]
@@ -212,7 +212,7 @@ def gathered(value: Any, place: Place) -> list[Any]:
     return values
 
 
-def cores_of(mine: list[int], node: list[list[int]], quota: float | None) -> float:
+def usable_cores(mine: list[int], node: list[list[int]], quota: float | None) -> float:
     """Cores a rank may really use: its CPUs shared among the ranks of its node whose CPUs overlap,
     its own among them in `node`; a quota is shared by all of the node's ranks."""
     sharing = sum(1 for cpus in node if set(cpus) & set(mine))
@@ -220,7 +220,7 @@ def cores_of(mine: list[int], node: list[list[int]], quota: float | None) -> flo
     return share if quota is None else min(share, quota / len(node))
 
 
-def threads(asked: int | str, cpus_per_task: int, usable: float) -> int:
+def choose_threads(asked: int | str, cpus_per_task: int, usable: float) -> int:
     """Intra-op threads of a rank. Raises HpcncfError where more are asked for than it has cores."""
     if asked == "auto":
         return max(1, min(cpus_per_task, int(usable)))
@@ -236,18 +236,18 @@ def threads(asked: int | str, cpus_per_task: int, usable: float) -> int:
 def set_threads(training: Training, resources: Resources, place: Place) -> int:
     """Give torch as many threads as this rank has cores for; returns their number."""
     node = (socket.gethostname(), usable_cpus(), quota())
-    others = [cpus for name, cpus, _ in gathered(node, place) if name == node[0]]
-    usable = cores_of(node[1], others, node[2])
-    if sharing := shared(node[1], others, resources.cpus_per_task):
+    others = [cpus for name, cpus, _ in gather_objects(node, place) if name == node[0]]
+    usable = usable_cores(node[1], others, node[2])
+    if sharing := describe_shared_cpus(node[1], others, resources.cpus_per_task):
         sys.stderr.write(f"hpcncf: WARNING: rank {place.rank}: {sharing}\n")
-    number = threads(training.threads, resources.cpus_per_task, usable)
+    number = choose_threads(training.threads, resources.cpus_per_task, usable)
     torch.set_num_threads(number)
     if torch.get_num_interop_threads() != training.interop_threads:  # a process may set it once
         torch.set_num_interop_threads(training.interop_threads)
     return number
 
 
-def warnings_distributed(training: Training) -> list[str]:
+def thread_warnings(training: Training) -> list[str]:
     """Settings of torch's threads, which do nothing where torch computes no step."""
     if training.engine != "native":
         return []
@@ -262,7 +262,7 @@ def warnings_distributed(training: Training) -> list[str]:
     ]
 
 
-def shared(mine: list[int], node: list[list[int]], wanted: int) -> str | None:
+def describe_shared_cpus(mine: list[int], node: list[list[int]], wanted: int) -> str | None:
     """What to know where ranks of a node take turns on too few CPUs; `mine` is in `node`."""
     every = {cpu for cpus in node for cpu in cpus}
     if len(mine) < wanted or len(every) >= wanted * len(node):
@@ -274,13 +274,13 @@ def shared(mine: list[int], node: list[list[int]], wanted: int) -> str | None:
     )
 
 
-def finished(device: torch.device) -> None:
+def synchronize(device: torch.device) -> None:
     """Wait for what was queued on a GPU: an epoch's last steps are in its time."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
-def device(training: Training, resources: Resources, place: Place) -> torch.device:
+def select_device(training: Training, resources: Resources, place: Place) -> torch.device:
     """Raises HpcncfError where a GPU is asked for and torch sees none."""
     if training.device_for(resources) == "cpu":
         return torch.device("cpu")
@@ -294,7 +294,7 @@ def device(training: Training, resources: Resources, place: Place) -> torch.devi
     return chosen
 
 
-def pin(how: How, each: int, place: Place) -> None:
+def pin_rank(how: How, each: int, place: Place) -> None:
     """`each`: cores of a rank. Memory needs no policy: the kernel puts a page on the node of the
     CPU that writes it first.
 
@@ -309,7 +309,7 @@ def pin(how: How, each: int, place: Place) -> None:
             "cores of their own: all would bind to the same ones: use pin none"
         )
     mine = (socket.gethostname(), usable_cpus())
-    every = gathered(mine, place)
+    every = gather_objects(mine, place)
     here = [rank for rank, (name, _) in enumerate(every) if name == mine[0]]
     masks = [every[rank][1] for rank in here]
     found = node.cores(cpu for mask in masks for cpu in mask)

@@ -31,25 +31,27 @@ from hpcncf.worker.environment import Place
 
 Candidates = Literal["sampled", "full"]
 
-PAIRS = 16  # a block's pairs, and
-COLUMNS = 8  # a layer's numbers are a multiple of these
-CACHED = 2**18  # numbers of the widest layer at once, for each thread: 1 MiB stays near a core
-ON_GPU = 2**25
-SCORES = 2**22  # at once, where a test row has one for each item
+PAIR_MULTIPLE = 16  # a block's pairs, and
+COLUMN_MULTIPLE = 8  # a layer's numbers are a multiple of these
+CPU_NUMBERS_PER_THREAD = (
+    2**18
+)  # numbers of the widest layer at once, for each thread: 1 MiB stays near a core
+GPU_NUMBERS = 2**25
+MAX_SCORES = 2**22  # at once, where a test row has one for each item
 
 
 @torch.no_grad()
-def ranks(
+def rank_test_rows(
     model: NeuMF, data: Prepared, first: int, last: int, candidates: Candidates
 ) -> Iterator[Tensor]:
     """Of test rows first to last, in parts [n], int64: how many candidates do not score strictly
     less than the held-out item. `full`: every item but the user's other training items."""
     scorer = Scorer(model)
     if candidates == "sampled":
-        ahead, each = _ahead_of_sampled, scorer.most // (1 + data.test_negatives.shape[1])
-        step = max(1, each // PAIRS) * PAIRS
+        ahead, each = _ahead_of_sampled, scorer.pairs_at_once // (1 + data.test_negatives.shape[1])
+        step = max(1, each // PAIR_MULTIPLE) * PAIR_MULTIPLE
     else:
-        ahead, step = _ahead_of_all, max(1, min(PAIRS, SCORES // scorer.items))
+        ahead, step = _ahead_of_all, max(1, min(PAIR_MULTIPLE, MAX_SCORES // scorer.items))
     for at in range(first, last, step):
         rows = np.minimum(np.arange(at, at + step), last - 1)  # the last row fills the last block
         yield ahead(scorer, data, rows).sum(dim=1)[: last - at].cpu()
@@ -58,14 +60,14 @@ def ranks(
 def _ahead_of_sampled(scorer: Scorer, data: Prepared, rows: NDArray[np.int64]) -> Tensor:
     """[row, negative]"""
     items = np.concatenate([data.test_items[rows, None], data.test_negatives[rows]], axis=1)
-    scores = scorer.some(torch.from_numpy(items), *_rank_rows(scorer, data, rows))
+    scores = scorer.score_items(torch.from_numpy(items), *_rank_rows(scorer, data, rows))
     return ~(scores[:, 1:] < scores[:, :1])
 
 
 def _ahead_of_all(scorer: Scorer, data: Prepared, rows: NDArray[np.int64]) -> Tensor:
     """[row, item]"""
     own = torch.from_numpy(data.test_items[rows].astype(np.int64)).to(scorer.device)[:, None]
-    scores = scorer.all(*_rank_rows(scorer, data, rows))
+    scores = scorer.score_all(*_rank_rows(scorer, data, rows))
     ahead = ~(scores < scores.gather(1, own))
     bounds = data.positives_indptr
     known = [data.positives[bounds[user] : bounds[user + 1]] for user in data.test_users[rows]]
@@ -76,7 +78,7 @@ def _ahead_of_all(scorer: Scorer, data: Prepared, rows: NDArray[np.int64]) -> Te
 
 def _rank_rows(scorer: Scorer, data: Prepared, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
     users, context = data.test_users[rows], data.test_context[rows]
-    return scorer.of_rows(torch.from_numpy(users), torch.from_numpy(context))
+    return scorer.row_parts(torch.from_numpy(users), torch.from_numpy(context))
 
 
 class Scorer:
@@ -92,36 +94,42 @@ class Scorer:
         self._users = (model.MLP_Embedding_User, model.MF_Embedding_User)
         self._of_shared = _padded(torch.cat([weight[:mlp], weight[2 * mlp :]]))
         self._bias = _padded(first.bias)
-        self._above = [(_padded(each.weight.T, COLUMNS), _padded(each.bias)) for each in above]
+        self._above = [
+            (_padded(each.weight.T, COLUMN_MULTIPLE), _padded(each.bias)) for each in above
+        ]
         self._of_mf, self._of_hidden = _padded(output[:mf]), _padded(output[mf:])
         self._last_bias = model.predict_layer.bias.detach()
         self.device, self.items = weight.device, model.MF_Embedding_Item.num_embeddings
         biases = [self._bias, *(bias for _, bias in self._above)]
-        at_once = ON_GPU if self.device.type == "cuda" else CACHED * torch.get_num_threads()
-        self.most = at_once // max(map(len, [*biases, self._of_mf]))
+        at_once = (
+            GPU_NUMBERS
+            if self.device.type == "cuda"
+            else CPU_NUMBERS_PER_THREAD * torch.get_num_threads()
+        )
+        self.pairs_at_once = at_once // max(map(len, [*biases, self._of_mf]))
         """Pairs at once, about."""
-        self._mf_items = _padded(model.MF_Embedding_Item.weight, PAIRS)
+        self._mf_items = _padded(model.MF_Embedding_Item.weight, PAIR_MULTIPLE)
         self._halves = self._mf_items.new_empty(len(self._mf_items), len(self._bias))
-        of_item = _padded(weight[mlp : 2 * mlp], COLUMNS)
-        for block in blocks(len(self._halves), self.most):
-            embeddings = _padded(model.MLP_Embedding_Item.weight[block], PAIRS)
+        of_item = _padded(weight[mlp : 2 * mlp], COLUMN_MULTIPLE)
+        for block in equal_blocks(len(self._halves), self.pairs_at_once):
+            embeddings = _padded(model.MLP_Embedding_Item.weight[block], PAIR_MULTIPLE)
             torch.mm(embeddings, of_item, out=self._halves[block])
 
-    def of_rows(self, users: Tensor, context: Tensor) -> tuple[Tensor, Tensor]:
+    def row_parts(self, users: Tensor, context: Tensor) -> tuple[Tensor, Tensor]:
         """What all candidates of a test row share: its part of layer 1, and of the MF products."""
         mlp, mf = (table(users.to(self.device)) for table in self._users)
         shared = torch.cat([mlp, context.to(mlp)], dim=1)
         return torch.addmm(self._bias, shared, self._of_shared)[:, None], _padded(mf)[:, None]
 
-    def some(self, items: Tensor, half: Tensor, mf: Tensor) -> Tensor:
+    def score_items(self, items: Tensor, half: Tensor, mf: Tensor) -> Tensor:
         """Scores [rows, n] of items [rows, n]; rows a multiple of PAIRS."""
         hidden, products = (_gather_rows(each, items) for each in (self._halves, self._mf_items))
         return self._scores(hidden.add_(half), products.mul_(mf))
 
-    def all(self, half: Tensor, mf: Tensor) -> Tensor:
+    def score_all(self, half: Tensor, mf: Tensor) -> Tensor:
         """Scores [rows, items]."""
         scores = half.new_empty(len(half), len(self._halves))
-        for block in blocks(len(self._halves), self.most // len(half)):
+        for block in equal_blocks(len(self._halves), self.pairs_at_once // len(half)):
             hidden, products = self._halves[block] + half, self._mf_items[block] * mf
             scores[:, block] = self._scores(hidden, products)
         return scores[:, : self.items]
@@ -143,17 +151,17 @@ def _gather_rows(table: Tensor, ids: Tensor) -> Tensor:
     return table.index_select(0, ids.reshape(-1).to(table.device)).view(*ids.shape, -1)
 
 
-def blocks(count: int, most: int) -> Iterator[slice]:
+def equal_blocks(count: int, most: int) -> Iterator[slice]:
     """All of `count`, a multiple of PAIRS, in blocks of one size, also one: about `most` or less.
     The last begins where it must to be whole."""
-    number = -(-count // max(most, PAIRS))
-    size = _up(-(-count // number), PAIRS)
+    number = -(-count // max(most, PAIR_MULTIPLE))
+    size = _up(-(-count // number), PAIR_MULTIPLE)
     return (slice(at, at + size) for at in (min(n * size, count - size) for n in range(number)))
 
 
 def _padded(values: Tensor, rows: int = 1) -> Tensor:
     """A copy with zeros behind: columns to a multiple of COLUMNS, rows to one of `rows`."""
-    columns = -values.shape[-1] % COLUMNS
+    columns = -values.shape[-1] % COLUMN_MULTIPLE
     below = [0, -len(values) % rows] if values.dim() == 2 else []
     return pad(values.detach(), (0, columns, *below)).contiguous()
 
@@ -198,7 +206,7 @@ def evaluate(
 ) -> Quality:
     """Of all test rows; the ranks share them. `full`: every item but the user's other training
     items, `sampled`: the stored negatives. `tell` hears of the share that this rank has done."""
-    first, last = sampling.shard(0, len(data.test_users), place.rank, place.world_size)
+    first, last = sampling.rank_shard(0, len(data.test_users), place.rank, place.world_size)
     ranks = torch.empty(last - first, dtype=torch.int64)
     done = 0
     for part in ranker.ranks(data, first, last, candidates):
@@ -208,7 +216,7 @@ def evaluate(
     return _quality(ranks, torch.tensor(np.asarray(data.test_unseen)[first:last]), place, device)
 
 
-def pairs(data: Prepared, candidates: Candidates) -> int:
+def count_pairs(data: Prepared, candidates: Candidates) -> int:
     """How many an evaluation scores, over all ranks: each test row's candidates and its own item,
     or all items."""
     sampled = 1 + data.manifest.test_negatives

@@ -20,7 +20,7 @@ from hpcncf.ncf.data.prepared import Prepared
 ORDER_CHUNK = 65_536
 
 # Users [b], items [b, 1 + negatives] with the positive first, context [b, columns].
-Rows = tuple[Tensor, Tensor, Tensor]
+BatchRows = tuple[Tensor, Tensor, Tensor]
 
 
 class Batch(NamedTuple):
@@ -32,7 +32,7 @@ class Batch(NamedTuple):
     labels: Tensor
 
 
-def batch_of(rows: Rows) -> Batch:
+def build_batch(rows: BatchRows) -> Batch:
     """Spread users and context over each positive's 1 + negatives instances, and label them."""
     users, items, context = rows
     each = items.shape[1]
@@ -64,17 +64,17 @@ class Schedule:
         """Over all ranks; fewer in an epoch's last step."""
         return min(self.batch, self.rows - step * self.batch)
 
-    def alike_from(self, step: int) -> int:
+    def equal_steps_from(self, step: int) -> int:
         """How many steps from this one on have as many positives; an epoch's last may have less."""
         return max(1, self.rows // self.batch - step)
 
     def positions(self, step: int) -> tuple[int, int]:
         """This rank's; empty where an epoch's last step has fewer positives than ranks."""
         start = step * self.batch
-        return sampling.shard(start, start + self.positives(step), self.rank, self.world_size)
+        return sampling.rank_shard(start, start + self.positives(step), self.rank, self.world_size)
 
 
-class Order:
+class EpochOrder:
     """An epoch's order, computed in chunks: a chunk is cheap per row, a batch alone is not."""
 
     def __init__(self, seed: int, epoch: int, rows: int) -> None:
@@ -90,7 +90,7 @@ class Order:
         return self._chunk[start - self._start : stop - self._start]
 
 
-class Source:
+class InstanceSource:
     """The prepared arrays and the settings that decide an instance."""
 
     def __init__(self, data: Prepared, training: Training) -> None:
@@ -103,12 +103,12 @@ class Source:
         bounds, table = np.asarray(data.buckets_indptr), np.asarray(data.buckets)
         self.suspected = partial(buckets.suspected, bounds, table)
 
-    def gather(self, epoch: int, rows: NDArray[np.int64]) -> Rows:
+    def gather(self, epoch: int, rows: NDArray[np.int64]) -> BatchRows:
         """These rows with all their negatives at once."""
         mine = self.train_rows.take(rows)  # whole: each is in one place of memory
         users = mine["user"].astype(np.int64)
         told = self.seed, epoch, rows, users, self.indptr, self.positives, self.items
-        drawn = sampling.negatives(*told, count=self.negatives, suspected=self.suspected)
+        drawn = sampling.sample_negatives(*told, count=self.negatives, suspected=self.suspected)
         items = np.concatenate([mine["item"][:, None], drawn], axis=1)
         context = torch.from_numpy(context_of(mine))
         return torch.from_numpy(users), torch.from_numpy(items), context

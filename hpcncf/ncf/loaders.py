@@ -26,52 +26,52 @@ from hpcncf.ncf import sampling
 from hpcncf.ncf.data.arrays import context_of
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.device_data import Resident
-from hpcncf.ncf.distributed import finished
-from hpcncf.ncf.instances import Batch, Order, Rows, Schedule, Source, batch_of
+from hpcncf.ncf.distributed import synchronize
+from hpcncf.ncf.instances import Batch, BatchRows, EpochOrder, InstanceSource, Schedule, build_batch
 
-TERMINATED_S = 10
+TERMINATION_GRACE_S = 10
 SHM: Final = "/dev/shm"
 # Beside what is prefetched, a batch that a worker makes and one that the rank uses.
-UNDER_WAY: Final = 2
+BATCHES_IN_USE: Final = 2
 
 Key = tuple[int, int]  # epoch, row
-Collate = Callable[[list[Any]], Rows]
+Collate = Callable[[list[Any]], BatchRows]
 
 
-class PerSample(Dataset[Rows]):
+class PerSample(Dataset[BatchRows]):
     """One positive at a time, its negatives one by one in Python: the usual naive data set."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: InstanceSource) -> None:
         self.source = source
 
-    def __getitem__(self, key: Key) -> Rows:
+    def __getitem__(self, key: Key) -> BatchRows:
         epoch, row = key
         source = self.source
         told = source.train_rows[row]
         user = int(told["user"])
         mine = source.positives[source.indptr[user] : source.indptr[user + 1]].tolist()
-        drawn = sampling.row_negatives(
+        drawn = sampling.sample_row_negatives(
             source.seed, epoch, row, mine, source.items, source.negatives
         )
         items = torch.tensor([int(told["item"]), *drawn])
         return torch.tensor(user), items, torch.from_numpy(context_of(told))
 
 
-class Batched(Dataset[Rows]):
+class Batched(Dataset[BatchRows]):
     """A batch at a time through `__getitems__`, with nothing left to collate."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: InstanceSource) -> None:
         self.source = source
 
-    def __getitem__(self, key: Key) -> Rows:
+    def __getitem__(self, key: Key) -> BatchRows:
         return self.__getitems__([key])
 
-    def __getitems__(self, keys: list[Key]) -> Rows:
+    def __getitems__(self, keys: list[Key]) -> BatchRows:
         rows = np.fromiter((row for _, row in keys), dtype=np.int64, count=len(keys))
         return self.source.gather(keys[0][0], rows)
 
 
-class Keys:
+class KeySampler:
     """The DataLoader's batch sampler: this rank's (epoch, row) of each step that has any."""
 
     def __init__(self, schedule: Schedule, seed: int) -> None:
@@ -79,7 +79,7 @@ class Keys:
         self.epoch, self.steps = 0, range(0)
 
     def __iter__(self) -> Iterator[list[Key]]:
-        order = Order(self.seed, self.epoch, self.schedule.rows)
+        order = EpochOrder(self.seed, self.epoch, self.schedule.rows)
         for step in self.steps:
             rows = order.between(*self.schedule.positions(step))
             if len(rows):
@@ -90,20 +90,20 @@ def as_is(rows: Any) -> Any:
     return rows
 
 
-def stacked(samples: list[Rows]) -> Rows:
+def stack_samples(samples: list[BatchRows]) -> BatchRows:
     """`default_collate` of samples of three tensors each, without asking each for its type."""
     users, items, context = (torch.stack(same) for same in zip(*samples, strict=True))
     return users, items, context
 
 
-COLLATE: Final[dict[str, Collate]] = {"default": default_collate, "fast": stacked}
+COLLATE: Final[dict[str, Collate]] = {"default": default_collate, "fast": stack_samples}
 
 
-class Fetcher:
+class DataLoaderFetcher:
     """The rank's batches of an epoch's steps that have rows, in order."""
 
-    def __init__(self, source: Source, training: Training, schedule: Schedule) -> None:
-        self._keys = Keys(schedule, training.seed)
+    def __init__(self, source: InstanceSource, training: Training, schedule: Schedule) -> None:
+        self._keys = KeySampler(schedule, training.seed)
         self._training = training
         self._data: PerSample | Batched = Batched(source)
         self._collate: Collate = as_is
@@ -111,16 +111,16 @@ class Fetcher:
             self._data, self._collate = PerSample(source), COLLATE[training.collate]
         self._loader = self._made() if training.workers == "process" else None
 
-    def epoch(self, epoch: int, steps: range) -> Iterator[Rows]:
+    def epoch(self, epoch: int, steps: range) -> Iterator[BatchRows]:
         self._keys.epoch, self._keys.steps = epoch, steps
         return self._by_threads() if self._loader is None else iter(self._loader)
 
-    def _by_threads(self) -> Iterator[Rows]:
+    def _by_threads(self) -> Iterator[BatchRows]:
         """Threads of the rank's own process: nothing is copied, and Python runs one at a time."""
         training = self._training
         ahead = training.num_workers * training.prefetch_factor
         with ThreadPoolExecutor(training.num_workers) as pool:
-            under_way: deque[Future[Rows]] = deque()
+            under_way: deque[Future[BatchRows]] = deque()
             try:
                 for keys in self._keys:
                     under_way.append(pool.submit(self._fetched, keys))
@@ -131,12 +131,12 @@ class Fetcher:
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
 
-    def _fetched(self, keys: list[Key]) -> Rows:
+    def _fetched(self, keys: list[Key]) -> BatchRows:
         if isinstance(self._data, Batched):
             return self._data.__getitems__(keys)
         return self._collate([self._data[key] for key in keys])
 
-    def _made(self) -> DataLoader[Rows]:
+    def _made(self) -> DataLoader[BatchRows]:
         """One for all epochs, so that its workers may persist."""
         training, workers = self._training, self._training.num_workers
         if workers:
@@ -172,7 +172,7 @@ def _quiet_worker(_: int) -> None:
     until then. So SIGTERM, by which torch ends a worker that does not end by itself, ends it later.
     """
     torch.set_num_threads(1)
-    signal.signal(signal.SIGTERM, lambda *_: signal.alarm(TERMINATED_S))
+    signal.signal(signal.SIGTERM, lambda *_: signal.alarm(TERMINATION_GRACE_S))
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
@@ -183,20 +183,22 @@ def check_shared_memory(training: Training, schedule: Schedule, data: Prepared, 
     if training.loader in ("per_sample", "batched") and told:
         share = -(-schedule.batch // schedule.world_size)
         columns = len(data.manifest.context_columns)
-        check_room(shared_bytes(training, share, columns) * ranks, ranks, told.free)
+        check_shared_memory_room(
+            shared_memory_bytes(training, share, columns) * ranks, ranks, told.free
+        )
 
 
-def shared_bytes(training: Training, batch: int, context: int) -> int:
+def shared_memory_bytes(training: Training, batch: int, context: int) -> int:
     """Shared memory that a rank's worker processes hold batches in: `batch` positives each, of a
     user and items as int64, `context` columns as float32."""
     if training.workers == "thread" or not training.num_workers:
         return 0
     positive = 8 + 8 * (1 + training.negatives) + 4 * context
-    batches = training.num_workers * training.prefetch_factor + UNDER_WAY
+    batches = training.num_workers * training.prefetch_factor + BATCHES_IN_USE
     return batches * batch * positive
 
 
-def check_room(needed: int, ranks: int, free: int) -> None:
+def check_shared_memory_room(needed: int, ranks: int, free: int) -> None:
     """Raises HpcncfError where more bytes are needed than are free: workers would die by SIGBUS in
     the midst of an epoch, and torch would say `bus error`."""
     if needed > free:
@@ -216,7 +218,9 @@ def check_room(needed: int, ranks: int, free: int) -> None:
 # show.
 
 CPU = torch.device("cpu")
-GATHERED = 4_096  # rows at once, of several steps where these are short: numpy's calls cost alike
+ROWS_AT_ONCE = (
+    4_096  # rows at once, of several steps where these are short: numpy's calls cost alike
+)
 
 
 class Loader:
@@ -232,28 +236,28 @@ class Loader:
         """`device` is where loader `device` makes them; all others do in the rank's own memory."""
         resident = training.loader == "device"
         self.resident = Resident(data, training, schedule, device) if resident else None
-        self._source = Source(data, training)
+        self._source = InstanceSource(data, training)
         self._training, self._schedule = training, schedule
         self._empty = self._source.gather(0, np.empty(0, dtype=np.int64))
 
     def epoch(self, epoch: int, steps: range) -> Iterator[Batch]:
         """One batch for each of these steps of the epoch, empty where the rank has no row."""
-        return map(batch_of, self.rows(epoch, steps))
+        return map(build_batch, self.rows(epoch, steps))
 
-    def rows(self, epoch: int, steps: range) -> Iterator[Rows]:
+    def rows(self, epoch: int, steps: range) -> Iterator[BatchRows]:
         """The same, each positive's user and context once."""
         if self.resident:
             return self.resident.rows(epoch, steps)
-        kinds: dict[str, Callable[[int, range], Iterator[Rows]]] = {
+        kinds: dict[str, Callable[[int, range], Iterator[BatchRows]]] = {
             "per_sample": self._fetched,
             "batched": self._fetched,
             "vectorized": self._vectorized,
         }
         return kinds[self._training.loader](epoch, steps)
 
-    def _vectorized(self, epoch: int, steps: range) -> Iterator[Rows]:
-        order = Order(self._training.seed, epoch, self._schedule.rows)
-        at_once = max(1, GATHERED // self._schedule.batch)
+    def _vectorized(self, epoch: int, steps: range) -> Iterator[BatchRows]:
+        order = EpochOrder(self._training.seed, epoch, self._schedule.rows)
+        at_once = max(1, ROWS_AT_ONCE // self._schedule.batch)
         for first in range(steps.start, steps.stop, at_once):
             some = range(first, min(first + at_once, steps.stop))
             mine = [order.between(*self._schedule.positions(step)) for step in some]
@@ -261,20 +265,20 @@ class Loader:
             parts = self._source.gather(epoch, np.concatenate(mine))
             yield from zip(*(torch.split(part, lengths) for part in parts), strict=True)
 
-    def _fetched(self, epoch: int, steps: range) -> Iterator[Rows]:
+    def _fetched(self, epoch: int, steps: range) -> Iterator[BatchRows]:
         fetched = self._fetcher.epoch(epoch, steps)
         for step in steps:
             start, stop = self._schedule.positions(step)
             yield next(fetched) if stop > start else self._empty
 
     @cached_property
-    def _fetcher(self) -> Fetcher:
+    def _fetcher(self) -> DataLoaderFetcher:
         """One for all epochs, so that its workers may persist."""
-        return Fetcher(self._source, self._training, self._schedule)
+        return DataLoaderFetcher(self._source, self._training, self._schedule)
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoaderSpeed:
     """What one rank's loader gave."""
 
     first_batch_s: float
@@ -292,13 +296,13 @@ class Loaded:
         return self.instances / self.seconds
 
 
-def measured(
+def measure_loader(
     data: Prepared,
     training: Training,
     schedule: Schedule,
     seconds: float,
     device: torch.device = CPU,
-) -> Loaded:
+) -> LoaderSpeed:
     """Of a rank that has rows in every step: the first batch of two epochs, then as many batches
     as come in so many seconds, through as many epochs as that takes."""
     loader = Loader(data, training, schedule, device)
@@ -311,7 +315,7 @@ def measured(
         instances += len(next(batches).labels)
         counted, ended = counted + 1, time.perf_counter()
     ended = _now(device)
-    return Loaded(first_s, again_s, counted, instances, ended - began)
+    return LoaderSpeed(first_s, again_s, counted, instances, ended - began)
 
 
 def _one_batch(loader: Loader, epoch: int, device: torch.device) -> float:
@@ -322,5 +326,5 @@ def _one_batch(loader: Loader, epoch: int, device: torch.device) -> float:
 
 def _now(device: torch.device) -> float:
     """After all that was queued on the device is done."""
-    finished(device)
+    synchronize(device)
     return time.perf_counter()

@@ -58,17 +58,17 @@ def _mlp(inputs: int, sizes: Model) -> nn.Sequential:
     return nn.Sequential(*layers)
 
 
-def initial(manifest: Manifest, sizes: Model, seed: int) -> NeuMF:
+def initial_model(manifest: Manifest, sizes: Model, seed: int) -> NeuMF:
     """The model before its first step: the same bits for the same seed. Seeds torch."""
     torch.manual_seed(seed)
     return NeuMF(manifest.users, manifest.items, len(manifest.context_columns), sizes)
 
 
-def parameters(model: nn.Module) -> int:
+def count_parameters(model: nn.Module) -> int:
     return sum(each.numel() for each in model.parameters() if each.requires_grad)
 
 
-def sha256(model: nn.Module) -> str:
+def model_sha256(model: nn.Module) -> str:
     """Of all parameters' bytes, in the order of their names: equal bits, equal digest."""
     digest = hashlib.sha256()
     for name, values in sorted(model.named_parameters()):

@@ -23,33 +23,35 @@ from hpcncf.paths import AttemptPaths
 from hpcncf.worker.environment import Place
 
 # Steps before the profiled ones: those that `phases` does not count either, and its own first.
-SKIPPED: Final = 20
-WARM_UP: Final = 3
+SKIPPED_STEPS: Final = 20
+WARMUP_STEPS: Final = 3
 LARGEST_MIB: Final = 64
 """Viewers of traces choke on more."""
 RATE_HZ: Final = 100
-ENDED_S: Final = 60.0
+EXIT_TIMEOUT_S: Final = 60.0
 # prctl(2): who may look into this process where Yama lets only its ancestors.
 PR_SET_PTRACER: Final = 0x59616D61
 PR_SET_PTRACER_ANY: Final = ctypes.c_ulong(-1)
 
 Warn = Callable[[str], None]
-Step = Callable[[], None]
+AfterStep = Callable[[], None]
 
 
-def wanted(training: Training, place: Place) -> bool:
+def is_profiled(training: Training, place: Place) -> bool:
     return training.profile != "none" and (training.profile_ranks == "all" or place.rank == 0)
 
 
 @contextmanager
-def watching(training: Training, place: Place, attempt: AttemptPaths, warn: Warn) -> Iterator[Step]:
+def profiled(
+    training: Training, place: Place, attempt: AttemptPaths, warn: Warn
+) -> Iterator[AfterStep]:
     """Gives what is to be called after each step that the trainer asks the engine for. Leaves its
     file when it is left, and tells by `warn` what the profile does to the run's figures, or why
     there is none.
 
     Raises HpcncfError where py-spy is asked for and is not installed.
     """
-    if not wanted(training, place):
+    if not is_profiled(training, place):
         yield lambda: None
     elif training.profile == "torch":
         with _traced(training.profile_steps, attempt.trace(place.rank), warn) as step:
@@ -60,12 +62,12 @@ def watching(training: Training, place: Place, attempt: AttemptPaths, warn: Warn
 
 
 @contextmanager
-def _traced(steps: int, path: Path, warn: Warn) -> Iterator[Step]:
+def _traced(steps: int, path: Path, warn: Warn) -> Iterator[AfterStep]:
     """Chrome's trace format, gzipped: for chrome://tracing or ui.perfetto.dev."""
     activities = [ProfilerActivity.CPU]
     if torch.cuda.is_available():
         activities.append(ProfilerActivity.CUDA)
-    phases = schedule(skip_first=SKIPPED, wait=0, warmup=WARM_UP, active=steps, repeat=1)
+    phases = schedule(skip_first=SKIPPED_STEPS, wait=0, warmup=WARMUP_STEPS, active=steps, repeat=1)
     written: list[Path] = []
 
     def write(found: profile) -> None:
@@ -75,7 +77,9 @@ def _traced(steps: int, path: Path, warn: Warn) -> Iterator[Step]:
     with profile(activities=activities, schedule=phases, on_trace_ready=write) as watched:
         yield watched.step
     if not written:
-        warn(f"training.profile torch: the run had no more than {SKIPPED + WARM_UP} steps")
+        warn(
+            f"training.profile torch: the run had no more than {SKIPPED_STEPS + WARMUP_STEPS} steps"
+        )
         return
     warn(f"torch's profiler watched {steps} steps, which it makes slower: {path.name}")
     if path.stat().st_size > LARGEST_MIB * 2**20:
@@ -87,7 +91,7 @@ def _traced(steps: int, path: Path, warn: Warn) -> Iterator[Step]:
 def _sampled(path: Path, warn: Warn) -> Iterator[None]:
     """py-spy beside the rank, which gives it leave to look, so that nobody's rights are needed."""
     ctypes.CDLL(None).prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0)
-    command = [program(), "record", "--pid", str(os.getpid()), "--format", "flamegraph"]
+    command = [find_py_spy(), "record", "--pid", str(os.getpid()), "--format", "flamegraph"]
     command += ["--output", str(path), "--rate", str(RATE_HZ), "--nonblocking", "--threads"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as sampler:
         try:
@@ -103,13 +107,13 @@ def _sampled(path: Path, warn: Warn) -> Iterator[None]:
 
 def _ended(sampler: subprocess.Popen[bytes]) -> str:
     try:
-        return sampler.communicate(timeout=ENDED_S)[0].decode(errors="replace")
+        return sampler.communicate(timeout=EXIT_TIMEOUT_S)[0].decode(errors="replace")
     except subprocess.TimeoutExpired:
         sampler.kill()
         return sampler.communicate()[0].decode(errors="replace")
 
 
-def program() -> str:
+def find_py_spy() -> str:
     """py-spy beside this Python, or on PATH."""
     places = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
     found = shutil.which("py-spy", path=places)

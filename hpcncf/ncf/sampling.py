@@ -38,7 +38,7 @@ NEGATIVES, ORDER, HELD_OUT, TEST_NEGATIVES, SYNTHETIC, DROPOUT, PLACES = range(7
 ROWS_PER_BLOCK = 16
 MANY_ROWS = 1 << 20
 """From so many on rows are read in blocks: fewer lie in the caches, or nearly so."""
-FEW = 1 << 14
+MAX_COMPARISONS = 1 << 14
 """Comparisons that take no longer than the operations of a search by halves."""
 
 
@@ -82,7 +82,7 @@ def round_keys(seed: int) -> tuple[tuple[int, int], ...]:
     return tuple(((k0 + at * _W0) & _MASK, (k1 + at * _W1) & _MASK) for at in range(10))
 
 
-def below(words: NDArray[np.uint32], bound: Ints | int) -> Ints:
+def uniform_below(words: NDArray[np.uint32], bound: Ints | int) -> Ints:
     """Integers in [0, bound), uniform but for a bias under bound / 2^32 (Lemire 2019)."""
     product = words.astype(np.uint64) * np.asarray(bound, dtype=np.uint64)
     return (product >> np.uint64(32)).astype(np.int64)
@@ -93,7 +93,7 @@ def rows_per_block(rows: int) -> int:
     return ROWS_PER_BLOCK if rows >= MANY_ROWS else 1
 
 
-def places(start: int, stop: int, rows: int) -> Ints:
+def storage_order(start: int, stop: int, rows: int) -> Ints:
     """Where prepared data has the rows start to stop of its source: a permutation of range(rows)
     where they are read in blocks, else they stay in their order."""
     if rows_per_block(rows) == 1:
@@ -163,17 +163,17 @@ def _bijection(
     return left << np.uint64(right_bits) | right
 
 
-def shard(start: int, stop: int, rank: int, world_size: int) -> tuple[int, int]:
+def rank_shard(start: int, stop: int, rank: int, world_size: int) -> tuple[int, int]:
     """A rank's part of positions start to stop: disjoint, complete, sizes differ by one at most."""
     length = stop - start
     return start + length * rank // world_size, start + length * (rank + 1) // world_size
 
 
-def everywhere(users: Ints, items: Ints) -> Ints:  # noqa: ARG001
+def all_suspected(users: Ints, items: Ints) -> Ints:  # noqa: ARG001
     return np.arange(items.size)
 
 
-def negatives(
+def sample_negatives(
     seed: int,
     epoch: int,
     rows: Ints,
@@ -182,7 +182,7 @@ def negatives(
     positives: NDArray[np.int32],
     items: int,
     count: int,
-    suspected: Callable[[Ints, Ints], Ints] = everywhere,
+    suspected: Callable[[Ints, Ints], Ints] = all_suspected,
 ) -> Ints:
     """Items [len(rows), count] that each row's user has no training row of.
 
@@ -201,16 +201,16 @@ def negatives(
     words = philox(seed, NEGATIVES, epoch, rows, -(-count // 4))[:, :count]
     first = indptr[users]
     held = indptr[users + 1] - first
-    drawn = below(words, (items - held)[:, None])
+    drawn = uniform_below(words, (items - held)[:, None])
     at, flat = suspected(users, drawn), drawn.reshape(-1)
-    before, taken = find(flat[at], positives, first[at // count], held[at // count])
+    before, taken = find_positives(flat[at], positives, first[at // count], held[at // count])
     at, before = at[taken], before[taken]
     first, held = first[at // count], held[at // count]
     flat[at] = nth_absent(items - held - 1 - before, positives, first, held)
     return flat.reshape(drawn.shape)
 
 
-def find(
+def find_positives(
     sought: Ints | NDArray[np.int32], positives: NDArray[np.int32], first: Ints, held: Ints
 ) -> tuple[Ints, NDArray[np.bool_]]:
     """How many of positives[first : first + held] are less, and whether it is among them."""
@@ -241,7 +241,7 @@ def _below(
     bound. Where there are few, all are looked at; else of each number bit by bit, from the
     highest."""
     most = int(held.max(initial=0))
-    if bound.size * most <= FEW:
+    if bound.size * most <= MAX_COMPARISONS:
         place = np.arange(most)
         value = positives[np.minimum(first[..., None] + place, len(positives) - 1)]
         least = bound[..., None] + place if less_their_places else bound[..., None]
@@ -256,7 +256,7 @@ def _below(
     return before
 
 
-def row_negatives(
+def sample_row_negatives(
     seed: int, epoch: int, row: int, positives: Sequence[int], items: int, count: int
 ) -> list[int]:
     """One row's negatives, one by one in plain Python: the same as `negatives`.

@@ -8,15 +8,15 @@ from array import array
 
 from hpcncf.records.schema import Batches, Phases
 
-ENTRIES = 600
+MAX_ENTRIES = 600
 PAUSE_FACTOR = 10.0
 PAUSE_S = 0.05
-MOST_PAUSES = 200
+MAX_PAUSES = 200
 
-NAMES = tuple(name.removesuffix("_s") for name in Phases.model_fields)
+PHASE_NAMES = tuple(name.removesuffix("_s") for name in Phases.model_fields)
 
 
-def warmup(steps: int) -> int:
+def count_warmup_steps(steps: int) -> int:
     """Steps at the start that are not counted: 20, but no more than a tenth of all."""
     return min(20, steps // 10)
 
@@ -28,13 +28,13 @@ class StepClock:
     """
 
     def __init__(self, steps: int, steps_per_epoch: int, first_step: int = 0) -> None:
-        self.warmup_steps = warmup(steps)
+        self.warmup_steps = count_warmup_steps(steps)
         self.counted_s = 0.0
         self.counted_instances = 0
         self.counted_exchanges = self.counted_bytes = 0
         self._planned, self._per_epoch, self._first = steps, steps_per_epoch, first_step
-        self._totals = dict.fromkeys(NAMES, 0.0)
-        self._step = dict.fromkeys(NAMES, 0.0)
+        self._totals = dict.fromkeys(PHASE_NAMES, 0.0)
+        self._step = dict.fromkeys(PHASE_NAMES, 0.0)
         self._sent: list[int] = []
         self._seconds = array("d")
         self._at = 0.0
@@ -77,7 +77,7 @@ class StepClock:
             self.counted_bytes += sum(self._sent)
             for phase, value in self._step.items():
                 self._totals[phase] += value
-        self._step = dict.fromkeys(NAMES, 0.0)
+        self._step = dict.fromkeys(PHASE_NAMES, 0.0)
         self._sent.clear()
 
     def phases(self) -> Phases:
@@ -85,7 +85,7 @@ class StepClock:
 
     def batches(self) -> Batches:
         """At most `ENTRIES` sums; fewer than `every` steps that remain at the end are left out."""
-        every = max(1, -(-self._planned // ENTRIES))
+        every = max(1, -(-self._planned // MAX_ENTRIES))
         whole = self.steps - self.steps % every
         sums = [sum(self._seconds[at : at + every]) for at in range(0, whole, every)]
         return Batches(every=every, seconds=sums, pauses=self._pauses())
@@ -98,7 +98,7 @@ class StepClock:
         median = statistics.median(self._seconds[at] for at in counted)
         limit = max(PAUSE_FACTOR * median, PAUSE_S)
         found = [at for at in counted if self._seconds[at] > limit]
-        kept = sorted(sorted(found, key=lambda at: -self._seconds[at])[:MOST_PAUSES])
+        kept = sorted(sorted(found, key=lambda at: -self._seconds[at])[:MAX_PAUSES])
         return [self._pause(at) for at in kept]
 
     def _pause(self, at: int) -> dict[str, float]:

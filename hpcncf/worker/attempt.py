@@ -103,11 +103,11 @@ def _refused(problem: str, run: Run, place: Place) -> HpcncfError:
 
 def _answer_of_first(value: str | None, run: Run, place: Place) -> int | str:
     """The attempt's number, or why there is none."""
-    from hpcncf.ncf.distributed import gathered, join
+    from hpcncf.ncf.distributed import gather_objects, join_group
 
     assert run.training is not None
-    join(place, run.resources, run.training, run.id)
-    told: int | str = gathered(value, place)[0]
+    join_group(place, run.resources, run.training, run.id)
+    told: int | str = gather_objects(value, place)[0]
     return told
 
 

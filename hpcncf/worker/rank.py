@@ -32,7 +32,7 @@ from hpcncf.worker.recorder import Recorded, oneself
 from hpcncf.worker.signals import Stopped
 
 if TYPE_CHECKING:
-    from hpcncf.ncf.checkpoint import Position
+    from hpcncf.ncf.checkpoint import TrainingProgress
 
 
 def find(
@@ -195,19 +195,19 @@ def _train(recorded: Recorded, paths: RunPaths, tells_attempt: bool) -> None:
     epochs = run.training.epochs
     tell = _progress_writer(recorded, paths, epochs)
     from hpcncf.ncf import profiling
-    from hpcncf.ncf.checkpoint import Position
+    from hpcncf.ncf.checkpoint import TrainingProgress
     from hpcncf.ncf.data.prepared import load
-    from hpcncf.ncf.distributed import gathered, join, pin
+    from hpcncf.ncf.distributed import gather_objects, join_group, pin_rank
     from hpcncf.ncf.trainer import Trainer
 
     if place.rank == 0:
-        tell(Position("startup", 0, 0, 0, None))
-    join(place, run.resources, run.training, run.id)
+        tell(TrainingProgress("startup", 0, 0, 0, None))
+    join_group(place, run.resources, run.training, run.id)
     if tells_attempt:
-        gathered(recorded.attempt.number, place)
-    recorded.peers = gathered(oneself(place), place)
+        gather_objects(recorded.attempt.number, place)
+    recorded.peers = gather_objects(oneself(place), place)
     if run.training.pin != "none":
-        pin(run.training.pin, run.resources.cpus_per_task, place)
+        pin_rank(run.training.pin, run.resources.cpus_per_task, place)
         recorded.monitor.rebound(run.training.pin)
     data = load(Path(run.data.path))
     if run.data_key not in (None, data.manifest.key):
@@ -216,7 +216,7 @@ def _train(recorded: Recorded, paths: RunPaths, tells_attempt: bool) -> None:
             f"{data.manifest.key[:12]}, planned {str(run.data_key)[:12]}): plan it again"
         )
     warn = recorded.warnings.append
-    with profiling.watching(run.training, place, recorded.attempt, warn) as watched:
+    with profiling.profiled(run.training, place, recorded.attempt, warn) as watched:
         recorded.trainer = Trainer(
             run,
             data,
@@ -233,10 +233,10 @@ def _train(recorded: Recorded, paths: RunPaths, tells_attempt: bool) -> None:
 
 def _progress_writer(
     recorded: Recorded, paths: RunPaths, epochs: int
-) -> Callable[[Position], None]:
+) -> Callable[[TrainingProgress], None]:
     """What rewrites progress.json. It raises HpcncfError where this attempt was taken for ended."""
 
-    def tell(position: Position) -> None:
+    def tell(position: TrainingProgress) -> None:
         _still_ours(recorded, paths)
         progress = Progress(
             run_id=recorded.run.id,
@@ -273,9 +273,9 @@ def _still_ours(recorded: Recorded, paths: RunPaths) -> None:
 
 def _leave_group() -> None:
     if "torch" in sys.modules:
-        from hpcncf.ncf.distributed import leave
+        from hpcncf.ncf.distributed import leave_group
 
-        leave()
+        leave_group()
 
 
 def _show(recorded: Recorded) -> None:

@@ -14,9 +14,9 @@ from make_runs import planned, trainer
 from hpcncf.job.spec import Model, Training
 from hpcncf.ncf import model
 from hpcncf.ncf.data.prepared import Prepared
-from hpcncf.ncf.engines.cuda_graph import Captured, Window
+from hpcncf.ncf.engines.cuda_graph import BatchWindow, CapturedStep
 from hpcncf.ncf.engines.rowwise import Rowwise
-from hpcncf.ncf.instances import Rows, Schedule
+from hpcncf.ncf.instances import BatchRows, Schedule
 from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.step_clock import StepClock
 
@@ -30,7 +30,7 @@ def begun(data: Prepared, device: str = "cpu", **changes: Any) -> tuple[Rowwise,
     torch.set_num_threads(1)
     settings = {"engine": "rowwise", "loader": "device", "global_batch_size": 50}
     training, place = Training(**(settings | changes)), torch.device(device)
-    start = model.initial(data.manifest, Model(), 1).to(place)
+    start = model.initial_model(data.manifest, Model(), 1).to(place)
     engine = Rowwise(start, training, place, StepClock(2 * STEPS, STEPS))
     return engine, Loader(data, training, SCHEDULE, place)
 
@@ -52,7 +52,7 @@ def test_a_step_that_counts_on_the_device_has_the_bits_of_one_that_the_host_coun
     ours = epochs(*begun(data, cuda_graph=True, optimizer=optimizer))
     theirs = epochs(*begun(data, optimizer=optimizer))
     assert torch.equal(ours.loss, theirs.loss)
-    assert model.sha256(ours.model) == model.sha256(theirs.model)
+    assert model.model_sha256(ours.model) == model.model_sha256(theirs.model)
     assert ours.state()["rows"].get("step") == theirs.state()["rows"].get("step")
 
 
@@ -85,7 +85,7 @@ def test_what_a_step_reads_and_writes_stays_where_it_is(data: Prepared) -> None:
     assert [each.data_ptr() for each in (engine.loss, *engine.model.parameters())] == places[0]
 
 
-def drawn(lengths: list[list[int]]) -> Iterator[tuple[list[int], Rows]]:
+def drawn(lengths: list[list[int]]) -> Iterator[tuple[list[int], BatchRows]]:
     first = 0
     for each in lengths:
         ids = torch.arange(first, first + sum(each))
@@ -94,10 +94,10 @@ def drawn(lengths: list[list[int]]) -> Iterator[tuple[list[int], Rows]]:
 
 
 def test_a_window_gives_the_batches_in_order_and_the_smaller_one_apart() -> None:
-    window = Window(3, 6, torch.device("cpu"))
+    window = BatchWindow(3, 6, torch.device("cpu"))
     users = []
     for rows in window.steps(drawn([[3, 3], [3, 1]])):
-        found = rows or window.following()
+        found = rows or window.next_batch()
         assert found[1].reshape(-1).tolist() == (found[0] * 10).tolist()
         users.append((rows is None, found[0].tolist()))
     assert users == [(True, [0, 1, 2]), (True, [3, 4, 5]), (True, [6, 7, 8]), (False, [9])]
@@ -105,7 +105,7 @@ def test_a_window_gives_the_batches_in_order_and_the_smaller_one_apart() -> None
 
 def test_on_a_cpu_a_captured_function_is_called_each_time() -> None:
     calls: list[int] = []
-    step = Captured(lambda: calls.append(1), torch.device("cpu"))
+    step = CapturedStep(lambda: calls.append(1), torch.device("cpu"))
     for _ in range(6):
         step()
     assert len(calls) == 6

@@ -9,10 +9,10 @@ from trained import POSITIVES, furthest, trained, typical
 
 from hpcncf.ncf.data import synthetic
 from hpcncf.ncf.data.prepared import Prepared, load
-from hpcncf.ncf.engines.native.library import built
+from hpcncf.ncf.engines.native.library import installed_builds
 
 STEPS = 500
-NATIVE = pytest.mark.skipif(not built(), reason="engine native was not built here")
+NATIVE = pytest.mark.skipif(not installed_builds(), reason="engine native was not built here")
 ENGINES = ["rowwise", pytest.param("native", marks=NATIVE)]
 
 

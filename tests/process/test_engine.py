@@ -17,12 +17,12 @@ from hpcncf.job.spec import Model, Training
 from hpcncf.ncf import model
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.engines import base
-from hpcncf.ncf.engines.native.library import built
+from hpcncf.ncf.engines.native.library import installed_builds
 from hpcncf.ncf.evaluate import Candidates
 from hpcncf.ncf.instances import Schedule
 from hpcncf.ncf.step_clock import StepClock
 
-NEEDS_NATIVE = pytest.mark.skipif(not built(), reason="engine native was not built here")
+NEEDS_NATIVE = pytest.mark.skipif(not installed_builds(), reason="engine native was not built here")
 ENGINES = ["reference", "rowwise", pytest.param("native", marks=NEEDS_NATIVE)]
 EVERY = pytest.mark.parametrize("name", ENGINES)
 
@@ -55,7 +55,7 @@ def test_an_engine_ranks_as_scoring_each_pair_does(
     net, training = whole_numbers(sizes, data, seed), Training(engine=name)
     expected = by_forward(net, data, candidates)
     schedule = Schedule(data.manifest.train_rows, 256)
-    ground = base.Ground(data, sizes, schedule, threads=1)
+    ground = base.EngineInputs(data, sizes, schedule, threads=1)
     made = base.build_engine(net, training, 1, torch.device("cpu"), StepClock(1, 1), ground)
     assert ranks(made, data, candidates) == expected
 
@@ -66,7 +66,7 @@ def test_what_is_ranked_is_what_training_settled(name: str, data: Path, tmp_path
     run = planned(data, engine=name, evaluation="full", max_steps=70)
     trained = trainer(run, tmp_path)
     trained.train()
-    alone = model.initial(trained.data.manifest, Model(), 1)
+    alone = model.initial_model(trained.data.manifest, Model(), 1)
     alone.load_state_dict(trained.model.state_dict())
     by_model = by_forward(alone, trained.data, "full")
     by_engine = ranks(trained.engine, trained.data, "full")
@@ -79,7 +79,7 @@ def test_what_is_ranked_is_what_training_settled(name: str, data: Path, tmp_path
 def test_all_engines_reach_the_same_quality(data: Path, tmp_path: Path) -> None:
     """On the same instances: what differs is rounding, and with it a rank here and there."""
     reached = {}
-    for name in ["reference", "rowwise", *(["native"] if built() else [])]:
+    for name in ["reference", "rowwise", *(["native"] if installed_builds() else [])]:
         trained = trainer(planned(data, engine=name, epochs=3), tmp_path / name)
         trained.train()
         last = trained.record().epochs[-1]

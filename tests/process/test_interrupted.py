@@ -16,8 +16,8 @@ from interrupted import Asked, attempts
 from make_runs import planned, tiny, trainer
 
 from hpcncf.job.spec import Model
-from hpcncf.ncf.checkpoint import Position, candidates, load
-from hpcncf.ncf.engines.native.library import built
+from hpcncf.ncf.checkpoint import TrainingProgress, checkpoint_paths, load_checkpoint
+from hpcncf.ncf.engines.native.library import installed_builds
 from hpcncf.paths import RunPaths
 from hpcncf.worker.signals import Stopped
 
@@ -52,7 +52,7 @@ def test_wherever_and_however_often_it_is_stopped(
     assert (last.resumed_epoch or 0) * 31 + last.resumed_step + last.clock.steps == 62
 
 
-@pytest.mark.skipif(not built(), reason="engine native was not built here")
+@pytest.mark.skipif(not installed_builds(), reason="engine native was not built here")
 @pytest.mark.parametrize("optimizer", ["adam", "lazy_adam", "sgd"])
 def test_with_the_native_engine(data: Path, tmp_path: Path, optimizer: str) -> None:
     run = planned(data, engine="native", optimizer=optimizer)
@@ -130,7 +130,7 @@ def test_an_attempt_that_is_killed_goes_on_from_the_last_checkpoint_in_mid_epoch
     path = RunPaths(tmp_path / "cut").checkpoint
     path.unlink()  # as if the kill had come before the last was written
     last = attempts(often, tmp_path / "cut", [])
-    assert 0 < last.resumed_step < killed.so_far.steps
+    assert 0 < last.resumed_step < killed.partial_epoch.steps
     whole = attempts(often, tmp_path / "whole", []).record().model_dump()
     assert_same(last.record().model_dump(), whole)
     assert whole["checkpoint_s"] == pytest.approx(
@@ -142,11 +142,11 @@ def test_stopped_while_it_evaluates_it_has_only_that_to_repeat(data: Path, tmp_p
     whole = attempts(planned(data), tmp_path / "whole", []).record().model_dump()
     cut = trainer(planned(data), tmp_path / "cut")
 
-    def at_evaluation(position: Position) -> None:
+    def at_evaluation(position: TrainingProgress) -> None:
         if position.phase == "evaluation":
             os.kill(os.getpid(), signal.SIGUSR2)
 
-    cut.tell.tell = at_evaluation
+    cut.report.tell = at_evaluation
     before = signal.signal(signal.SIGUSR2, lambda signum, _: bool(cut.stop.note(signum)))
     with pytest.raises(Stopped):
         cut.train()
@@ -178,14 +178,14 @@ def test_a_torn_checkpoint_never_takes_the_place_of_the_one_before(
     assert first.resumed_step == 10
     assert not paths.checkpoint.exists()
     first._save(0)
-    steps = [load(path, planned(data)).step for path in candidates(paths)]
+    steps = [load_checkpoint(path, planned(data)).step for path in checkpoint_paths(paths)]
     assert steps == [10, 10]
 
 
 def test_with_both_torn_training_starts_again(data: Path, tmp_path: Path) -> None:
     paths = RunPaths(tmp_path)
     attempts(planned(data, epochs=1), tmp_path, [9])
-    for path in candidates(paths):
+    for path in checkpoint_paths(paths):
         path.write_bytes(b"torn")
     last = attempts(planned(data), tmp_path, [])
     assert last.resumed_epoch is None

@@ -22,9 +22,9 @@ from hpcncf.ncf.data.arrays import Rows, context_of
 from hpcncf.ncf.data.prepare import Recipe, write
 from hpcncf.ncf.data.prepared import Prepared, load
 from hpcncf.ncf.data.split import leave_one_out
-from hpcncf.ncf.device_data import on_device, warnings_copying
-from hpcncf.ncf.instances import Batch, Order, Schedule, Source
-from hpcncf.ncf.loaders import Loader, check_room, shared_bytes
+from hpcncf.ncf.device_data import copied_to_device, copy_warnings
+from hpcncf.ncf.instances import Batch, EpochOrder, InstanceSource, Schedule
+from hpcncf.ncf.loaders import Loader, check_shared_memory_room, shared_memory_bytes
 
 LOADERS = ("per_sample", "batched", "vectorized", "device")
 
@@ -137,28 +137,28 @@ def test_a_rank_that_ends_waits_for_no_worker(tmp_path: Path) -> None:
 def test_workers_hold_batches_in_shared_memory() -> None:
     training = Training(loader="batched", num_workers=3, prefetch_factor=4, negatives=4)
     # 3 x 4 prefetched and 2 under way, of 100 positives of 8 + 5 x 8 + 21 x 4 bytes.
-    assert shared_bytes(training, 100, 21) == 14 * 100 * 132
-    assert shared_bytes(training.model_copy(update={"workers": "thread"}), 100, 21) == 0
-    assert shared_bytes(Training(loader="batched"), 100, 21) == 0
+    assert shared_memory_bytes(training, 100, 21) == 14 * 100 * 132
+    assert shared_memory_bytes(training.model_copy(update={"workers": "thread"}), 100, 21) == 0
+    assert shared_memory_bytes(Training(loader="batched"), 100, 21) == 0
 
 
 def test_too_little_shared_memory_is_told_before_workers_die_of_it() -> None:
-    check_room(2**20, 2, 2**20)
+    check_shared_memory_room(2**20, 2, 2**20)
     with pytest.raises(HpcncfError, match=r"/dev/shm: 1 MiB are free, .* 2 ranks hold .* 3 MiB"):
-        check_room(3 * 2**20, 2, 2**20)
+        check_shared_memory_room(3 * 2**20, 2, 2**20)
 
 
 def test_of_settings_for_a_gpu_a_cpu_says_that_they_do_nothing() -> None:
     cpu = torch.device("cpu")
-    assert warnings_copying(Training(), cpu) == []
+    assert copy_warnings(Training(), cpu) == []
     given = Training(pin_memory=True, non_blocking=False, prefetch_to_device=True)
-    told = warnings_copying(given, cpu)
+    told = copy_warnings(given, cpu)
     assert [each.split()[0] for each in told] == [
         "training.pin_memory",
         "training.non_blocking",
         "training.prefetch_to_device",
     ]
-    assert warnings_copying(given, torch.device("cuda")) == []
+    assert copy_warnings(given, torch.device("cuda")) == []
 
 
 @pytest.mark.gpu
@@ -169,7 +169,7 @@ def test_batches_reach_the_gpu_as_they_are(data: Prepared, pin: bool, ahead: boo
     schedule = Schedule(data.manifest.train_rows, 50)
     training = Training(seed=5, pin_memory=pin, prefetch_to_device=ahead)
     loader, steps = Loader(data, training, schedule), range(schedule.steps)
-    moved = on_device(loader.epoch(1, steps), training, torch.device("cuda"))
+    moved = copied_to_device(loader.epoch(1, steps), training, torch.device("cuda"))
     assert_same([Batch(*(part.cpu() for part in each)) for each in moved], batches(data))
 
 
@@ -220,7 +220,7 @@ def test_an_epoch_has_every_row_once_each_with_its_own_negatives(data: Prepared)
 
 def test_the_order_in_chunks_is_the_order() -> None:
     rows = 150_000  # more than two chunks
-    order, expected = Order(3, 2, rows), sampling.epoch_rows(3, 2, 0, rows, rows)
+    order, expected = EpochOrder(3, 2, rows), sampling.epoch_rows(3, 2, 0, rows, rows)
     for start in range(0, rows, 20_000):
         stop = min(start + 20_000, rows)
         assert np.array_equal(order.between(start, stop), expected[start:stop])
@@ -240,4 +240,4 @@ def test_batches_are_plain_tensors_of_fixed_types(data: Prepared) -> None:
 
 def test_prepared_data_stays_a_map_of_the_file(tmp_path: Path) -> None:
     data = tiny(tmp_path / "tiny")
-    assert np.shares_memory(Source(data, Training()).train_rows, data.train_rows)
+    assert np.shares_memory(InstanceSource(data, Training()).train_rows, data.train_rows)

@@ -22,17 +22,17 @@ from hpcncf.ncf.data.prepared import Prepared, load
 from hpcncf.ncf.engines.native import library
 from hpcncf.ncf.engines.native.engine import Native
 from hpcncf.ncf.engines.native.library import Span
-from hpcncf.ncf.evaluate import ranks
+from hpcncf.ncf.evaluate import rank_test_rows
 from hpcncf.ncf.instances import Schedule
 from hpcncf.ncf.loaders import Loader
-from hpcncf.ncf.model import NeuMF, initial
+from hpcncf.ncf.model import NeuMF, initial_model
 from hpcncf.ncf.step_clock import StepClock
 
 USERS, ITEMS, ROWS, CONTEXT, BATCH = 50, 70, 2000, 5, 64
 BUILDS = [
     name
-    for name in library.built()
-    if library.best({name: library.built()[name]}, library.cpu_flags())
+    for name in library.installed_builds()
+    if library.select_build({name: library.installed_builds()[name]}, library.cpu_flags())
 ]
 
 NO_LOADER: Any = None
@@ -93,7 +93,7 @@ def engine(
 
 
 def fresh(data: Prepared, sizes: Model, doubles: bool = False) -> NeuMF:
-    model = initial(data.manifest, sizes, 1)
+    model = initial_model(data.manifest, sizes, 1)
     return model.double() if doubles else model
 
 
@@ -166,7 +166,7 @@ def test_the_instances_are_those_of_every_loader(
         owners = np.asarray(data.train_users)[rows].astype(np.int64)
         assert users.tolist() == owners.tolist()
         assert items[:, 0].tolist() == data.train_items[rows].tolist()
-        drawn = sampling.negatives(
+        drawn = sampling.sample_negatives(
             training.seed,
             epoch,
             expected,
@@ -327,7 +327,7 @@ def test_ranks_are_those_of_torch(data: Prepared, candidates: Any, sizes: Model)
     native = engine(data, model, sizes, settings(), threads=2)
     rows = len(data.test_users)
     ours = torch.cat(list(native.ranks(data, 0, rows, candidates)))
-    theirs = torch.cat(list(ranks(model, data, 0, rows, candidates)))
+    theirs = torch.cat(list(rank_test_rows(model, data, 0, rows, candidates)))
     assert ours.tolist() == theirs.tolist()
 
 
@@ -402,7 +402,7 @@ def test_long_lists_of_positives_leave_the_negatives_as_they_are(
     assert rows.tolist() == sampling.epoch_rows(training.seed, 2, 0, length, length).tolist()
     ends, positives = np.asarray(made.positives_indptr), np.asarray(made.positives)
     own = users.astype(np.int64)
-    drawn = sampling.negatives(training.seed, 2, rows, own, ends, positives, count, 9)
+    drawn = sampling.sample_negatives(training.seed, 2, rows, own, ends, positives, count, 9)
     assert items[:, 1:].tolist() == drawn.tolist()
 
 
@@ -454,13 +454,13 @@ def test_dropout_is_refused_with_the_reason(data: Prepared) -> None:
 
 def test_the_best_build_that_the_cpu_can_run_is_chosen() -> None:
     builds = dict.fromkeys(library.BUILDS, Path("somewhere"))
-    assert library.best(builds, {"avx2", "fma", "sse2"}) == "avx2"
-    assert library.best(builds, set()) == "baseline"
-    assert library.best(builds, library.BUILDS["avx512"]) == "avx512"
-    assert library.best({}, library.BUILDS["avx512"]) is None
+    assert library.select_build(builds, {"avx2", "fma", "sse2"}) == "avx2"
+    assert library.select_build(builds, set()) == "baseline"
+    assert library.select_build(builds, library.BUILDS["avx512"]) == "avx512"
+    assert library.select_build({}, library.BUILDS["avx512"]) is None
 
 
 def test_without_a_build_one_line_says_what_serves() -> None:
     with pytest.raises(library.NotBuilt, match="engine rowwise gives the same results") as caught:
-        library.load("none")
+        library.load_library("none")
     assert "\n" not in str(caught.value)

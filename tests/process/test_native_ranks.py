@@ -13,14 +13,14 @@ from hpcncf.errors import HpcncfError
 from hpcncf.job.spec import Model, Training
 from hpcncf.ncf.data import synthetic
 from hpcncf.ncf.data.prepared import Prepared, load
-from hpcncf.ncf.engines.native.kernel import NOTHING, Bytes, Kernel
-from hpcncf.ncf.engines.native.library import Span, best, built, cpu_flags
-from hpcncf.ncf.sampling import shard
+from hpcncf.ncf.engines.native.kernel import NO_SPAN, Bytes, Kernel
+from hpcncf.ncf.engines.native.library import Span, cpu_flags, installed_builds, select_build
+from hpcncf.ncf.sampling import rank_shard
 
 BATCH, ROWS, LINE = 64, 1000, 64
 
 pytestmark = pytest.mark.skipif(
-    best(built(), cpu_flags()) is None,
+    select_build(installed_builds(), cpu_flags()) is None,
     reason="engine native was not built here",
 )
 
@@ -63,11 +63,11 @@ def scale(span: Span, of: Kernel) -> float:
 
 
 def share(span: Span, rank: int, ranks: int) -> Span:
-    return Span(span.epoch, *shard(span.start, span.stop, rank, ranks))
+    return Span(span.epoch, *rank_shard(span.start, span.stop, rank, ranks))
 
 
 def message(
-    of: Kernel, span: Span, rank: int, ranks: int, following: Span = NOTHING
+    of: Kernel, span: Span, rank: int, ranks: int, following: Span = NO_SPAN
 ) -> tuple[float, Bytes]:
     """A rank's share of `span`; `following` is all ranks' next."""
     mine, behind, room = share(span, rank, ranks), share(following, rank, ranks), slot(of.capacity)
@@ -78,8 +78,8 @@ def message(
 def together(kernels: list[Kernel], steps: int, ahead: bool = False) -> float:
     """Steps of all ranks, messages passed by hand; returns the sum of the losses."""
     total = 0.0
-    for span, behind in pairwise([*spans(steps), NOTHING]):
-        following = behind if ahead else NOTHING
+    for span, behind in pairwise([*spans(steps), NO_SPAN]):
+        following = behind if ahead else NO_SPAN
         sent = [
             message(each, span, rank, len(kernels), following) for rank, each in enumerate(kernels)
         ]
@@ -128,7 +128,7 @@ def test_what_is_drawn_and_asked_for_ahead_changes_no_bit(data: Prepared, ranks:
 
 def test_drawing_between_steps_changes_no_bit(data: Prepared) -> None:
     drawn, plain = kernel(data), kernel(data)
-    for span, behind in pairwise([*spans(40), NOTHING]):
+    for span, behind in pairwise([*spans(40), NO_SPAN]):
         assert drawn.step(span, 1, behind) == plain.step(span, 1)
         drawn.draw(Span(3, 5, 30))
     for mine, theirs in zip(values(drawn), values(plain), strict=True):
@@ -191,8 +191,8 @@ def test_rows_that_moved_are_those_that_steps_read(data: Prepared) -> None:
         of.step(span, 0.01)
         _, users, items = of.draw(span)
         expected |= set(users.tolist()) | set((items + len(of.users)).ravel().tolist())
-    assert of.moved().tolist() == sorted(expected)
-    assert of.moved().tolist() == []
+    assert of.touched_rows().tolist() == sorted(expected)
+    assert of.touched_rows().tolist() == []
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "lazy_adam", "sgd"])
@@ -205,10 +205,10 @@ def test_replicas_that_take_their_mean_are_one_again(data: Prepared, optimizer: 
         for rank, each in enumerate(kernels):
             for step in range(15):
                 each.step(Span(0, (2 * step + rank) * 8, (2 * step + rank + 1) * 8), 0.02)
-    ids = np.union1d(two[0].moved(), two[1].moved())
-    mean = (two[0].take(ids) + two[1].take(ids)) / 2
+    ids = np.union1d(two[0].touched_rows(), two[1].touched_rows())
+    mean = (two[0].take_rows(ids) + two[1].take_rows(ids)) / 2
     for each in two:
-        each.put(ids, mean)
+        each.put_rows(ids, mean)
         each.settle()
     for each in settled:
         each.settle()
@@ -226,6 +226,6 @@ def test_ids_of_rows_that_are_not_there_are_refused(data: Prepared) -> None:
     of = kernel(data)
     for bad in (-1, 120):
         with pytest.raises(HpcncfError, match=f"row {bad} at 1: expected 0 to 119"):
-            of.take(np.array([3, bad]))
+            of.take_rows(np.array([3, bad]))
         with pytest.raises(HpcncfError, match=f"row {bad} at 1"):
-            of.put(np.array([3, bad]), np.zeros((2, of.row_numbers)))
+            of.put_rows(np.array([3, bad]), np.zeros((2, of.row_numbers)))

@@ -18,9 +18,9 @@ from hpcncf.ncf.engines.rowwise import Rowwise
 from hpcncf.ncf.instances import Schedule
 from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.step_clock import StepClock
-from hpcncf.ncf.sync.on_device import OnDevice
-from hpcncf.ncf.sync.rows import capacity
-from hpcncf.ncf.sync.transport import Group
+from hpcncf.ncf.sync.on_device import DeviceTransport
+from hpcncf.ncf.sync.rows import row_message_capacity
+from hpcncf.ncf.sync.transport import GroupTransport
 
 # 1,501 rows in steps of ten: shards of three and four rows, and the last step has one row in all.
 BATCH, STEPS = 10, range(133, 151)
@@ -38,10 +38,12 @@ def trained(
     data = load(folder)
     training = Training(global_batch_size=BATCH, engine="rowwise", **settings)
     schedule = Schedule(data.manifest.train_rows, BATCH, rank, ranks)
-    start = model.initial(data.manifest, Model(), training.seed)
+    start = model.initial_model(data.manifest, Model(), training.seed)
     clock = StepClock(len(STEPS), schedule.steps)
-    host = Group(max(2**16, capacity(start, schedule, training.negatives)))
-    engine = Rowwise(start, training, CPU, clock, OnDevice(clock.sent) if on_device else host)
+    host = GroupTransport(max(2**16, row_message_capacity(start, schedule, training.negatives)))
+    engine = Rowwise(
+        start, training, CPU, clock, DeviceTransport(clock.sent) if on_device else host
+    )
     batches = engine.batches(Loader(data, training, schedule), 0, STEPS)
     clock.start()
     for step in STEPS:
@@ -123,9 +125,9 @@ def _on_a_gpu(folder: Path, sync: str, exchanges: bool) -> model.NeuMF:
         sync=sync if exchanges else "dense",
     )
     schedule = Schedule(data.manifest.train_rows, BATCH)
-    start = model.initial(data.manifest, Model(), 1).to(place)
+    start = model.initial_model(data.manifest, Model(), 1).to(place)
     clock = StepClock(len(STEPS), schedule.steps)
-    ranks = OnDevice(clock.sent) if exchanges else None
+    ranks = DeviceTransport(clock.sent) if exchanges else None
     engine = Rowwise(start, training, place, clock, ranks)
     batches = engine.batches(Loader(data, training, schedule, place), 0, STEPS)
     for step in STEPS:

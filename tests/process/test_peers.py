@@ -86,7 +86,7 @@ def test_candidates_are_the_held_out_item_and_the_stored_negatives(
 
 def test_stored_scores_are_judged_as_the_model_that_gave_them(data: Prepared) -> None:
     plain = export.plain(data)
-    start = model.initial(plain.manifest, Model(), seed=1)
+    start = model.initial_model(plain.manifest, Model(), seed=1)
     candidates = np.column_stack([plain.test_items, plain.test_negatives])
     with torch.no_grad():
         scores = start(

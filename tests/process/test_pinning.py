@@ -17,7 +17,7 @@ from test_numa import DEALT, SIBLINGS_IN_A_ROW, TWO_SOCKETS, Shape, machine
 from hpcncf.errors import HpcncfError
 from hpcncf.monitor.cgroup import usable_cpus
 from hpcncf.monitor.node import Core, cores
-from hpcncf.ncf.distributed import pin
+from hpcncf.ncf.distributed import pin_rank
 from hpcncf.worker import pinning
 from hpcncf.worker.environment import Place
 from hpcncf.worker.pinning import How
@@ -128,7 +128,7 @@ def bound(rank: int, widest: list[int]) -> tuple[list[int], list[int]]:
     thread = threading.Thread(target=other)
     thread.start()
     told.wait()
-    pin("cores", 1, Place(rank=rank, local_rank=rank, world_size=2, local_world_size=2))
+    pin_rank("cores", 1, Place(rank=rank, local_rank=rank, world_size=2, local_world_size=2))
     go.set()
     thread.join()
     return usable_cpus(), found

@@ -14,16 +14,16 @@ from torch import nn
 from hpcncf.job.spec import Model, Training
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.engines.precision import (
+    OptimizerSteps,
     Products,
-    Steps,
-    allowed,
     build_optimizer,
-    warnings_precision,
+    tf32_allowed,
+    tf32_warnings,
 )
 from hpcncf.ncf.engines.rowwise import Rowwise
 from hpcncf.ncf.instances import Schedule
 from hpcncf.ncf.loaders import Loader
-from hpcncf.ncf.model import NeuMF, initial
+from hpcncf.ncf.model import NeuMF, initial_model
 from hpcncf.ncf.step_clock import StepClock
 
 CPU = torch.device("cpu")
@@ -34,20 +34,20 @@ gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA dev
 def test_factors_are_rounded_and_sums_are_not(half: str) -> None:
     """4,097 ones: float16 counts by twos from 2,048 on, bfloat16 from 256 on."""
     ones, products = torch.ones(1, 4097), Products(half)
-    assert products.of(ones, ones.T).item() == 4097
+    assert products.multiply(ones, ones.T).item() == 4097
     third = torch.full((1, 1), 1 / 3)
     rounded = third.to(getattr(torch, half)).float()
-    assert products.of(third, torch.ones(1, 1)).item() == rounded.item() != third.item()
+    assert products.multiply(third, torch.ones(1, 1)).item() == rounded.item() != third.item()
     total = torch.ones(1, 1)
-    products.add(total, ones, ones.T)
-    assert total.item() == products.shifted(torch.ones(1), ones, ones.T).item() == 4098
+    products.accumulate(total, ones, ones.T)
+    assert total.item() == products.multiply_add(torch.ones(1), ones, ones.T).item() == 4098
 
 
 def rowwise(data: Prepared, half: str, batch: int, device: str = "cpu") -> Rowwise:
     """After an epoch."""
     training = Training(engine="rowwise", precision=half, global_batch_size=batch)
     schedule, place = Schedule(1501, batch), torch.device(device)
-    start = initial(data.manifest, Model(), 1).to(place)
+    start = initial_model(data.manifest, Model(), 1).to(place)
     engine = Rowwise(start, training, place, StepClock(1, schedule.steps))
     batches = engine.batches(Loader(data, training, schedule), 0, range(schedule.steps))
     for step in range(schedule.steps):
@@ -72,31 +72,31 @@ def test_a_rowwise_step_in_halves_is_near_that_in_float32_and_is_not_it(
         assert (one - other).square().mean().sqrt() < 2e-3
 
 
-def steps(**settings: Any) -> tuple[Steps, nn.Parameter]:
+def steps(**settings: Any) -> tuple[OptimizerSteps, nn.Parameter]:
     torch.manual_seed(1)
     model = NeuMF(3, 4, 1, Model(layers=(2,)))
     optimizer = build_optimizer(model, Training(**settings))
-    taken = Steps(optimizer, Training(**settings), "cpu")
+    taken = OptimizerSteps(optimizer, Training(**settings), "cpu")
     return taken, model.predict_layer.weight
 
 
 def test_a_step_whose_gradient_is_not_finite_is_skipped_counted_and_the_next_scaled_less() -> None:
     taken, weight = steps(precision="float16")
     before = weight.detach().clone()
-    first = float(taken.scaled(torch.ones(())))
+    first = float(taken.scale(torch.ones(())))
     for factor in (float("inf"), 1.0):
-        taken.scaled((weight * factor).sum()).backward()  # type: ignore[no-untyped-call]
-        taken.take()
+        taken.scale((weight * factor).sum()).backward()  # type: ignore[no-untyped-call]
+        taken.step()
         assert torch.equal(weight, before) == (factor != 1.0)
         assert taken.skipped == 1
-    assert float(taken.scaled(torch.ones(()))) == first / 2
+    assert float(taken.scale(torch.ones(()))) == first / 2
 
 
 def test_where_nothing_is_scaled_no_step_can_be_skipped() -> None:
     taken, _ = steps()
     assert taken.skipped is None
     loss = torch.ones(())
-    assert taken.scaled(loss) is loss
+    assert taken.scale(loss) is loss
 
 
 def test_a_run_in_float16_resumes_to_the_same_bits_and_tells_what_it_skipped(
@@ -114,16 +114,16 @@ def test_a_run_in_float16_resumes_to_the_same_bits_and_tells_what_it_skipped(
 def test_tf32_on_a_cpu_does_nothing_and_is_said_to() -> None:
     asked = Training(tf32=True)
     before = torch.get_float32_matmul_precision()
-    with allowed(asked, CPU):
+    with tf32_allowed(asked, CPU):
         assert torch.get_float32_matmul_precision() == before
-    (said,) = warnings_precision(asked, CPU)
+    (said,) = tf32_warnings(asked, CPU)
     assert "has no effect" in said
-    assert warnings_precision(Training(), CPU) == []
+    assert tf32_warnings(Training(), CPU) == []
 
 
 def test_tf32_is_allowed_on_a_gpu_only_while_it_trains() -> None:
     before = torch.get_float32_matmul_precision()
-    with allowed(Training(tf32=True), torch.device("cuda")):
+    with tf32_allowed(Training(tf32=True), torch.device("cuda")):
         assert torch.get_float32_matmul_precision() == "high"
     assert torch.get_float32_matmul_precision() == before
 

@@ -27,7 +27,7 @@ def looked_into(training: Training, folder: Path, steps: int) -> list[str]:
     """The warnings about so many steps, of a multiplication each."""
     told: list[str] = []
     ones = torch.ones(64, 64)
-    with profiling.watching(training, FIRST, AttemptPaths(folder), told.append) as after_step:
+    with profiling.profiled(training, FIRST, AttemptPaths(folder), told.append) as after_step:
         for _ in range(steps):
             ones @ ones
             after_step()
@@ -43,7 +43,7 @@ def test_torchs_trace_has_the_steps_that_were_asked_for(tmp_path: Path) -> None:
 
 
 def test_a_run_too_short_for_a_trace_says_so(tmp_path: Path) -> None:
-    told = looked_into(Training(profile="torch"), tmp_path, profiling.SKIPPED)
+    told = looked_into(Training(profile="torch"), tmp_path, profiling.SKIPPED_STEPS)
     assert told == ["training.profile torch: the run had no more than 23 steps"]
     assert list(tmp_path.iterdir()) == []
 
@@ -57,7 +57,7 @@ def spins_for_the_flame_graph() -> None:
 def test_the_flame_graph_names_what_took_the_time(tmp_path: Path) -> None:
     told: list[str] = []
     attempt = AttemptPaths(tmp_path)
-    with profiling.watching(Training(profile="py-spy"), FIRST, attempt, told.append):
+    with profiling.profiled(Training(profile="py-spy"), FIRST, attempt, told.append):
         spins_for_the_flame_graph()
     assert told == ["py-spy looked 100 times a second, and its CPU time counts: flame-graph-0.svg"]
     assert "spins_for_the_flame_graph" in (tmp_path / "flame-graph-0.svg").read_text()
@@ -65,10 +65,10 @@ def test_the_flame_graph_names_what_took_the_time(tmp_path: Path) -> None:
 
 def test_only_the_first_rank_is_looked_into_unless_all_are_asked_for() -> None:
     one, all_ = Training(profile="torch"), Training(profile="torch", profile_ranks="all")
-    assert profiling.wanted(one, FIRST)
-    assert not profiling.wanted(one, SECOND)
-    assert profiling.wanted(all_, SECOND)
-    assert not profiling.wanted(Training(), FIRST)
+    assert profiling.is_profiled(one, FIRST)
+    assert not profiling.is_profiled(one, SECOND)
+    assert profiling.is_profiled(all_, SECOND)
+    assert not profiling.is_profiled(Training(), FIRST)
 
 
 def test_without_py_spy_it_is_said_how_to_get_it(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpcncf.ncf.engines.native.library import best, built, cpu_flags
+from hpcncf.ncf.engines.native.library import cpu_flags, installed_builds, select_build
 from hpcncf.ncf.sync import shared_memory
-from hpcncf.ncf.sync.shared_memory import Shared, joined
+from hpcncf.ncf.sync.shared_memory import SharedMemoryTransport, join_shared_memory
 from hpcncf.ncf.sync.transport import PeerLost
 
 CAPACITY = 1000
@@ -25,7 +25,7 @@ CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["hpcncf.ncf.sync.shared_memory"])
 
 pytestmark = pytest.mark.skipif(
-    best(built(), cpu_flags()) is None,
+    select_build(installed_builds(), cpu_flags()) is None,
     reason="engine native was not built here",
 )
 
@@ -74,10 +74,10 @@ def _rank(
         told: list[Any] = end.recv()
         return told
 
-    end.send(work(joined(rank, ranks, CAPACITY, gather), rank, end))
+    end.send(work(join_shared_memory(rank, ranks, CAPACITY, gather), rank, end))
 
 
-def sent_and_read(transport: Shared, rank: int, _: Connection) -> bool:
+def sent_and_read(transport: SharedMemoryTransport, rank: int, _: Connection) -> bool:
     """A thousand exchanges, each of other bytes and lengths, read one exchange late."""
     before = None
     for turn in range(1000):
@@ -105,7 +105,7 @@ def test_every_rank_reads_what_each_sent_in_the_order_of_ranks(ranks: int) -> No
         assert started.results() == [True] * ranks
 
 
-def slots_begin_at_a_cache_line(transport: Shared, *_: Any) -> bool:
+def slots_begin_at_a_cache_line(transport: SharedMemoryTransport, *_: Any) -> bool:
     fine = True
     for _turn in range(4):
         slot = transport.slot()
@@ -120,7 +120,9 @@ def test_messages_begin_at_a_cache_line() -> None:
         assert started.results() == [True, True]
 
 
-def one_more(transport: Shared, rank: int, end: Connection) -> tuple[str, float] | None:
+def one_more(
+    transport: SharedMemoryTransport, rank: int, end: Connection
+) -> tuple[str, float] | None:
     """An exchange, then another as soon as it is told; rank 1 is never told."""
     transport.exchange(0)
     end.send("met")
@@ -158,7 +160,7 @@ def test_a_rank_that_is_stopped_for_a_while_is_waited_for() -> None:
         assert started.results() == [True, True]
 
 
-def closed(transport: Shared, rank: int, _: Connection) -> str:
+def closed(transport: SharedMemoryTransport, rank: int, _: Connection) -> str:
     transport.slot()[:3] = rank
     kept = transport.exchange(3)
     transport.close()
@@ -170,7 +172,7 @@ def test_messages_stay_readable_when_the_transport_is_closed() -> None:
         assert started.results() == [repr([[0, 0, 0], [1, 1, 1]])] * 2
 
 
-def last(transport: Shared, rank: int, end: Connection) -> list[int]:
+def last(transport: SharedMemoryTransport, rank: int, end: Connection) -> list[int]:
     """Rank 1 sends its last message and ends while rank 0, which missed it, looks for its lock."""
     held = shared_memory._is_locked
 
@@ -197,7 +199,7 @@ def test_a_rank_that_ended_behind_its_last_message_is_not_lost() -> None:
         assert started.ends[0].recv() == [0, 1]
 
 
-def nothing(transport: Shared | None, *_: Any) -> bool:
+def nothing(transport: SharedMemoryTransport | None, *_: Any) -> bool:
     return transport is None
 
 
@@ -213,5 +215,5 @@ def test_another_process_of_that_number_is_not_taken_for_the_first_rank() -> Non
     told: Iterator[list[Any]] = iter(
         [[(link, Path("/memfd:hpcncf-1 (deleted)")), None], [True, False]]
     )
-    assert joined(1, 2, CAPACITY, lambda _: next(told)) is None
+    assert join_shared_memory(1, 2, CAPACITY, lambda _: next(told)) is None
     os.close(file)

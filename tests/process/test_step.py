@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hpcncf.job.spec import Model, Training
 from hpcncf.ncf.engines import base
-from hpcncf.ncf.engines.reference import parts_of
+from hpcncf.ncf.engines.reference import split_batch
 from hpcncf.ncf.instances import Batch
 from hpcncf.ncf.model import NeuMF
 from hpcncf.ncf.step_clock import StepClock
@@ -130,7 +130,7 @@ def test_bfloat16_is_near_float32_and_is_not_it() -> None:
 def test_parts_of_a_batch_have_each_instance_once(instances: int, parts: int) -> None:
     numbers = torch.arange(instances)
     batch = Batch(numbers, numbers, numbers[:, None].float(), numbers.float())
-    found = parts_of(batch, parts)
+    found = split_batch(batch, parts)
     assert len(found) == parts
     assert torch.cat([part.users for part in found]).tolist() == numbers.tolist()
     sizes = [len(part.labels) for part in found]

@@ -16,14 +16,14 @@ from hpcncf.job.spec import Model, Training
 from hpcncf.ncf import model
 from hpcncf.ncf.data.prepared import load
 from hpcncf.ncf.engines import base
-from hpcncf.ncf.engines.native.library import best, built, cpu_flags
-from hpcncf.ncf.engines.precision import moments
+from hpcncf.ncf.engines.native.library import cpu_flags, installed_builds, select_build
+from hpcncf.ncf.engines.precision import optimizer_moments
 from hpcncf.ncf.engines.reference import Reference
 from hpcncf.ncf.instances import Schedule
 from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.step_clock import StepClock
 from hpcncf.ncf.sync import shared_memory
-from hpcncf.ncf.sync.local_sgd import mean, meets, union
+from hpcncf.ncf.sync.local_sgd import average_vector, gather_union, syncs_after
 from hpcncf.worker.environment import Place
 
 # 1,501 rows in steps of ten: shards of two and three rows, and the last step has one row in all.
@@ -35,7 +35,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "rows, lazy": {"engine": "rowwise", "sync": "rows", "optimizer": "lazy_adam"},
     "rows, descent": {"engine": "rowwise", "sync": "rows", "optimizer": "sgd", "lr": 0.1},
 }
-if best(built(), cpu_flags()):
+if select_build(installed_builds(), cpu_flags()):
     WAYS["rows, native"] = {"engine": "native", "sync": "rows"}
 
 # Eighteen steps apart in sevens: the tenth is where Adam's rows settle, the last has one row.
@@ -66,10 +66,10 @@ def trained(
     """A model after these steps of an epoch, in float64, and what this rank sent meanwhile."""
     data, training = load(folder), Training(global_batch_size=BATCH, **settings)
     schedule = Schedule(data.manifest.train_rows, BATCH, place.rank, place.world_size)
-    start = model.initial(data.manifest, Model(), training.seed).double()
+    start = model.initial_model(data.manifest, Model(), training.seed).double()
     clock = StepClock(len(steps), schedule.steps)
-    ground = base.Ground(data, Model(), schedule, 1)
-    ground = base.connected(ground, start, training, place, CPU, clock)
+    ground = base.EngineInputs(data, Model(), schedule, 1)
+    ground = base.with_transport(ground, start, training, place, CPU, clock)
     made = base.build_engine(start, training, place.world_size, CPU, clock, ground)
     batches = map(in_doubles, made.batches(Loader(data, training, schedule), 0, steps))
     apart = training.sync == "local_sgd" and place.world_size > 1
@@ -78,7 +78,7 @@ def trained(
     for step in steps:
         positives = share(schedule, step) if apart else schedule.positives(step)
         seen += sum(made.step(batches, positives * (1 + training.negatives))[1])
-        if apart and meets(training, place.world_size, step, steps.stop):
+        if apart and syncs_after(training, place.world_size, step, steps.stop):
             made.average()
         clock.end_step(0)
     made.settle()
@@ -98,7 +98,7 @@ def apart(folder: Path, ranks: int, settings: dict[str, Any], steps: range) -> d
     schedules = [Schedule(data.manifest.train_rows, BATCH, rank, ranks) for rank in range(ranks)]
     engines, batches = [], []
     for schedule in schedules:
-        start = model.initial(data.manifest, Model(), training.seed).double()
+        start = model.initial_model(data.manifest, Model(), training.seed).double()
         engines.append(Reference(start, training, 1, CPU, StepClock(len(steps), schedule.steps)))
         loader = Loader(data, training, schedule)
         batches.append(map(in_doubles, engines[-1].batches(loader, 0, steps)))
@@ -106,7 +106,9 @@ def apart(folder: Path, ranks: int, settings: dict[str, Any], steps: range) -> d
         for each, schedule, mine in zip(engines, schedules, batches, strict=True):
             each.step(mine, share(schedule, step) * (1 + training.negatives))
         if (step + 1) % training.sync_every == 0 or step + 1 == steps.stop:
-            every = [[*each.model.parameters(), *moments(each.optimizer)] for each in engines]
+            every = [
+                [*each.model.parameters(), *optimizer_moments(each.optimizer)] for each in engines
+            ]
             for values in zip(*every, strict=True):
                 mean = torch.stack([each.detach() for each in values]).mean(dim=0)
                 for each in values:
@@ -116,7 +118,7 @@ def apart(folder: Path, ranks: int, settings: dict[str, Any], steps: range) -> d
 
 def messages(place: Place) -> list[list[list[int]]]:
     """What all told in three exchanges, each looked at after the next; rank 0 says nothing."""
-    transport = shared_memory.transport(place, 100, CPU)
+    transport = shared_memory.open_transport(place, 100, CPU)
     told = []
     for turn in range(3):
         transport.slot()[: place.rank * 10] = place.rank + turn
@@ -134,12 +136,12 @@ def tried(ways: Iterable[str], ranks: int) -> list[str]:
 
 def in_pieces(place: Place) -> dict[str, torch.Tensor]:
     """Ids and values of more than one message: of each rank another number, of the last none."""
-    transport = shared_memory.transport(place, 64, CPU)
+    transport = shared_memory.open_transport(place, 64, CPU)
     count = 15 * (place.world_size - 1 - place.rank)
     ids = torch.arange(count) * (place.rank + 1)
     values = torch.arange(21, dtype=torch.float32) * 10**place.rank
-    mean(values, transport)
-    return {"union": union(ids, transport), "mean": values}
+    average_vector(values, transport)
+    return {"union": gather_union(ids, transport), "mean": values}
 
 
 def work(rank: int, world_size: int, nodes: int, folder: Path) -> dict[str, Any]:
@@ -149,7 +151,7 @@ def work(rank: int, world_size: int, nodes: int, folder: Path) -> dict[str, Any]
     }
     for name in tried(LOCAL, world_size):
         found[name] = trained(folder, place, LOCAL[name] | OFTEN, TO_THE_END)
-    over = shared_memory.transport(place, 64, CPU).name
+    over = shared_memory.open_transport(place, 64, CPU).name
     return found | {"messages": messages(place), "pieces": in_pieces(place), "over": over}
 
 

@@ -13,7 +13,7 @@ from interrupted import attempts
 from make_runs import planned, tiny, trainer
 from ranks_together import together
 
-from hpcncf.ncf.engines.native.library import best, built, cpu_flags
+from hpcncf.ncf.engines.native.library import cpu_flags, installed_builds, select_build
 from hpcncf.worker.environment import Place
 from hpcncf.worker.recorder import lost_peer
 from hpcncf.worker.signals import Request
@@ -26,7 +26,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "local": APART,
     "local by rows": {"engine": "rowwise", **APART},
 }
-if best(built(), cpu_flags()):
+if select_build(installed_builds(), cpu_flags()):
     WAYS["rows, native"] = {"engine": "native", "sync": "rows"}
     WAYS["local, native"] = {"engine": "native", **APART}
 
@@ -40,7 +40,7 @@ class Killed(Request):
 
     @property
     def signum(self) -> int | None:
-        if len(self._mine.epochs) == 1 and self._mine.so_far.steps > 2:
+        if len(self._mine.epochs) == 1 and self._mine.partial_epoch.steps > 2:
             self._at.write_text(str(time.monotonic()))
             os.kill(os.getpid(), signal.SIGKILL)
         return None

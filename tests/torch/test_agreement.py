@@ -11,7 +11,7 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcncf.ncf.distributed import Agreed, Agreement, steps_until_next
+from hpcncf.ncf.distributed import Agreement, Decision, steps_until_next
 from hpcncf.worker.signals import Request
 
 
@@ -36,14 +36,14 @@ def test_a_rank_alone_is_told_after_the_very_step() -> None:
     alone = Agreement(1, torch.device("cpu"), stop, checkpoint_every_min=0)
     assert alone.after_step(last=False) is None
     stop.note(signal.SIGTERM)
-    assert alone.after_step(last=False) == Agreed(signal.SIGTERM)
+    assert alone.after_step(last=False) == Decision(signal.SIGTERM)
 
 
 def test_a_checkpoint_is_due_again_and_again() -> None:
     alone = Agreement(1, torch.device("cpu"), Request(), checkpoint_every_min=1e-9)
-    assert alone.after_step(last=False) == Agreed(0)
+    assert alone.after_step(last=False) == Decision(0)
     later = Agreement(1, torch.device("cpu"), Request(), checkpoint_every_min=60)
-    later.saved()
+    later.checkpoint_saved()
     assert later.after_step(last=False) is None
 
 

@@ -13,7 +13,15 @@ from make_runs import planned, tiny
 
 from hpcncf.job.plan import Run
 from hpcncf.job.spec import Model
-from hpcncf.ncf.checkpoint import Checkpoint, EpochSoFar, NotSaved, Unusable, candidates, load, save
+from hpcncf.ncf.checkpoint import (
+    Checkpoint,
+    CheckpointNotSaved,
+    PartialEpoch,
+    UnusableCheckpoint,
+    checkpoint_paths,
+    load_checkpoint,
+    save_checkpoint,
+)
 from hpcncf.ncf.model import NeuMF
 from hpcncf.paths import RunPaths
 from hpcncf.records.schema import Epoch
@@ -29,17 +37,17 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 @pytest.fixture
 def saved(run: Run, tmp_path: Path) -> Path:
     paths = RunPaths(tmp_path / "run")
-    save(paths, run, state())
+    save_checkpoint(paths, run, state())
     return paths.checkpoint
 
 
-def state(step: int = 31, so_far: EpochSoFar | None = None) -> Checkpoint:
+def state(step: int = 31, so_far: PartialEpoch | None = None) -> Checkpoint:
     model = NeuMF(4, 5, 2, Model())
     optimizer = torch.optim.Adam(model.parameters())
     model(torch.tensor([1]), torch.tensor([2]), torch.zeros(1, 2)).sum().backward()
     optimizer.step()
     whole = (model.state_dict(), optimizer.state_dict(), [EPOCH])
-    return Checkpoint(step, *whole, so_far or EpochSoFar())
+    return Checkpoint(step, *whole, so_far or PartialEpoch())
 
 
 EPOCH = Epoch(
@@ -55,25 +63,25 @@ EPOCH = Epoch(
 
 
 def test_what_is_saved_is_loaded(run: Run, saved: Path) -> None:
-    found = load(saved, run)
-    assert (found.step, found.epochs, found.so_far) == (31, [EPOCH], EpochSoFar())
+    found = load_checkpoint(saved, run)
+    assert (found.step, found.epochs, found.partial_epoch) == (31, [EPOCH], PartialEpoch())
     assert set(found.model) == set(NeuMF(4, 5, 2, Model()).state_dict())
     assert found.optimizer["state"][0]["step"] == 1
 
 
 def test_an_epoch_in_progress_is_kept_to_the_last_bit(run: Run, tmp_path: Path) -> None:
-    so_far = EpochSoFar(7, 1.5, 0.1, 0.2, [0.1 + 0.2, 1 / 3], [torch.get_rng_state()])
+    so_far = PartialEpoch(7, 1.5, 0.1, 0.2, [0.1 + 0.2, 1 / 3], [torch.get_rng_state()])
     paths = RunPaths(tmp_path)
-    save(paths, run, state(38, so_far))
-    found = load(paths.checkpoint, run).so_far
+    save_checkpoint(paths, run, state(38, so_far))
+    found = load_checkpoint(paths.checkpoint, run).partial_epoch
     assert (found.steps, found.losses) == (7, [0.1 + 0.2, 1 / 3])
     assert torch.equal(found.generators[0], so_far.generators[0])
 
 
 def test_the_one_before_is_kept(run: Run, saved: Path) -> None:
     paths = RunPaths(saved.parent)
-    save(paths, run, state(62))
-    steps = [load(path, run).step for path in candidates(paths)]
+    save_checkpoint(paths, run, state(62))
+    steps = [load_checkpoint(path, run).step for path in checkpoint_paths(paths)]
     assert steps == [62, 31]
 
 
@@ -81,7 +89,7 @@ def test_in_a_groups_folder_all_of_the_group_may_resume_from_it(run: Run, saved:
     saved.parent.chmod(0o770)
     before = os.umask(0o077)
     try:
-        save(RunPaths(saved.parent), run, state(62))
+        save_checkpoint(RunPaths(saved.parent), run, state(62))
     finally:
         os.umask(before)
     assert saved.stat().st_mode & 0o777 == 0o660
@@ -91,17 +99,17 @@ def test_what_cannot_be_written_leaves_the_one_that_is_there(run: Run, saved: Pa
     paths = RunPaths(saved.parent)
     full = Path(f"{saved.parent}/.checkpoint.pt.{os.uname().nodename}.{os.getpid()}")
     full.symlink_to("/dev/full")
-    with pytest.raises(NotSaved, match=r"No space left|writ"):
-        save(paths, run, state(62))
-    assert load(saved, run).step == 31
+    with pytest.raises(CheckpointNotSaved, match=r"No space left|writ"):
+        save_checkpoint(paths, run, state(62))
+    assert load_checkpoint(saved, run).step == 31
 
 
 def test_a_byte_that_changed_is_noticed(run: Run, saved: Path) -> None:
     content = bytearray(saved.read_bytes())
     content[len(content) // 2] ^= 1
     saved.write_bytes(content)
-    with pytest.raises(Unusable):
-        load(saved, run)
+    with pytest.raises(UnusableCheckpoint):
+        load_checkpoint(saved, run)
 
 
 def test_nothing_but_the_checkpoint_is_left(saved: Path) -> None:
@@ -112,18 +120,18 @@ def test_nothing_but_the_checkpoint_is_left(saved: Path) -> None:
 def test_a_torn_file_is_refused(run: Run, saved: Path, share: float) -> None:
     content = saved.read_bytes()
     saved.write_bytes(content[: int(len(content) * share)])
-    with pytest.raises(Unusable):
-        load(saved, run)
+    with pytest.raises(UnusableCheckpoint):
+        load_checkpoint(saved, run)
 
 
 def test_the_checkpoint_of_another_run_is_refused(run: Run, saved: Path) -> None:
-    with pytest.raises(Unusable, match=r"of run 0123456789ab .*, expected ffffffffffff"):
-        load(saved, run.model_copy(update={"id": "ffffffffffff"}))
+    with pytest.raises(UnusableCheckpoint, match=r"of run 0123456789ab .*, expected ffffffffffff"):
+        load_checkpoint(saved, run.model_copy(update={"id": "ffffffffffff"}))
 
 
 def test_the_checkpoint_of_other_data_is_refused(run: Run, saved: Path) -> None:
-    with pytest.raises(Unusable, match="expected 0123456789ab, other"):
-        load(saved, run.model_copy(update={"data_key": "other"}))
+    with pytest.raises(UnusableCheckpoint, match="expected 0123456789ab, other"):
+        load_checkpoint(saved, run.model_copy(update={"data_key": "other"}))
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
@@ -131,13 +139,13 @@ def test_what_is_no_file_is_refused_at_once_and_put_aside(
     run: Run, tmp_path: Path, make: Callable[[Path], None]
 ) -> None:
     paths = RunPaths(tmp_path)
-    for path in candidates(paths):
+    for path in checkpoint_paths(paths):
         make(path)
-        with pytest.raises(Unusable, match="not a file"):
-            load(path, run)
-    save(paths, run, state(31))
-    save(paths, run, state(62))
-    assert [load(path, run).step for path in candidates(paths)] == [62, 31]
+        with pytest.raises(UnusableCheckpoint, match="not a file"):
+            load_checkpoint(path, run)
+    save_checkpoint(paths, run, state(31))
+    save_checkpoint(paths, run, state(62))
+    assert [load_checkpoint(path, run).step for path in checkpoint_paths(paths)] == [62, 31]
 
 
 class Trap:
@@ -153,9 +161,9 @@ def test_what_is_no_checkpoint_is_refused_and_never_run(
 ) -> None:
     path = tmp_path / "checkpoint.pt"
     torch.save(content, path)
-    with pytest.raises(Unusable):
-        load(path, run)
+    with pytest.raises(UnusableCheckpoint):
+        load_checkpoint(path, run)
     path.write_bytes(pickle.dumps(content, protocol=2))
-    with pytest.raises(Unusable):
-        load(path, run)
+    with pytest.raises(UnusableCheckpoint):
+        load_checkpoint(path, run)
     assert capsys.readouterr().out == ""

@@ -242,7 +242,7 @@ def test_many_training_rows_lie_in_random_order_however_they_were_put_there(
     monkeypatch.setattr(arrays, "PART_BYTES", part_bytes)
     _, moved = split(rows, 1, 2)
     expected = np.empty_like(in_order("train_rows"))
-    expected[sampling.places(0, len(expected), len(expected))] = in_order("train_rows")
+    expected[sampling.storage_order(0, len(expected), len(expected))] = in_order("train_rows")
     assert moved("train_rows").tobytes() == expected.tobytes()
     assert moved("train_rows").tobytes() != in_order("train_rows").tobytes()
     for name in ("test_users", "test_context", "positives", "buckets"):

@@ -74,7 +74,7 @@ def test_negatives_are_the_same(
     positives = np.array([item for mine in held for item in mine], dtype=np.int32)
     users = np.arange(len(held)).repeat(3)
     rows = np.arange(len(users)) * 2**33 + 7
-    expected = sampling.negatives(seed, epoch, rows, users, indptr, positives, items, count)
+    expected = sampling.sample_negatives(seed, epoch, rows, users, indptr, positives, items, count)
     at, whose, bounds, known = map(torch.from_numpy, (rows, users, indptr, positives))
     most = max(map(len, held))
     ours = instances.negatives(seed, epoch, at, whose, bounds, known, items, count, most)
@@ -92,7 +92,7 @@ def test_every_number_draws_what_it_does_elsewhere(
         monkeypatch.setattr(sampling, "philox", lambda *_, made=words: np.array(made, np.uint32))
         monkeypatch.setattr(instances, "philox", lambda *_, made=words: torch.tensor(made))
         row = np.array([0])
-        expected = sampling.negatives(1, 0, row, row, indptr, positives, 100, others)
+        expected = sampling.sample_negatives(1, 0, row, row, indptr, positives, 100, others)
         at, bounds, known = map(torch.from_numpy, (row, indptr, positives))
         ours = instances.negatives(1, 0, at, at, bounds, known, 100, others, held)
         assert ours.tolist() == expected.tolist()

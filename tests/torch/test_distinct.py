@@ -14,7 +14,7 @@ from torch import Tensor
 from hpcncf.job.spec import Model, Training
 from hpcncf.ncf import model
 from hpcncf.ncf.data.prepared import Prepared
-from hpcncf.ncf.engines.idle_rows import counted, padded
+from hpcncf.ncf.engines.idle_rows import unique_ids, unique_ids_padded
 from hpcncf.ncf.engines.rowwise import Rowwise
 from hpcncf.ncf.instances import Schedule
 from hpcncf.ncf.loaders import Loader
@@ -28,8 +28,8 @@ SCHEDULE = Schedule(1501, 50)
 @given(st.lists(st.integers(0, 12), max_size=20))
 def test_padded_is_the_same_with_padding_behind(ids: list[int]) -> None:
     values = torch.tensor(ids, dtype=torch.int64)
-    found, where = counted(values)
-    ours, ours_where = padded(values, 99)
+    found, where = unique_ids(values)
+    ours, ours_where = unique_ids_padded(values, 99)
     assert ours.tolist() == found.tolist() + [99] * (len(ids) - len(found))
     assert ours_where.tolist() == where.tolist()
 
@@ -40,7 +40,7 @@ def begun(
     """With so many steps behind it, and an epoch's batches."""
     torch.set_num_threads(1)
     training = Training(engine="rowwise", loader="device", global_batch_size=50, **changes)
-    start = model.initial(data.manifest, Model(), 1).to(device)
+    start = model.initial_model(data.manifest, Model(), 1).to(device)
     clock, place = StepClock(STEPS, STEPS), torch.device(device)
     engine = Rowwise(start, training, place, clock, padded=padded)
     if taken:
@@ -71,7 +71,7 @@ def test_padding_changes_no_bit_of_what_is_computed(data: Prepared, optimizer: s
     for engine in (ours, theirs):
         engine.settle()
     assert torch.equal(ours.loss, theirs.loss)
-    assert model.sha256(ours.model) == model.sha256(theirs.model)
+    assert model.model_sha256(ours.model) == model.model_sha256(theirs.model)
     for one, other in zip(tensors(ours.state()), tensors(theirs.state()), strict=True):
         assert torch.equal(one, other)
 

@@ -8,13 +8,13 @@ import torch
 from hpcncf.errors import HpcncfError
 from hpcncf.job.spec import Resources, Training
 from hpcncf.ncf.distributed import (
-    cores_of,
-    device,
-    gathered,
+    choose_threads,
+    describe_shared_cpus,
+    gather_objects,
+    select_device,
     set_threads,
-    shared,
-    threads,
-    warnings_distributed,
+    thread_warnings,
+    usable_cores,
 )
 from hpcncf.worker.environment import Place
 
@@ -33,7 +33,7 @@ from hpcncf.worker.environment import Place
 def test_cores_are_shared_with_ranks_on_the_same_cpus_and_under_one_quota(
     mine: list[int], node: list[list[int]], quota: float | None, expected: float
 ) -> None:
-    assert cores_of(mine, node, quota) == expected
+    assert usable_cores(mine, node, quota) == expected
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_cores_are_shared_with_ranks_on_the_same_cpus_and_under_one_quota(
 def test_ranks_that_take_turns_are_told(
     mine: list[int], node: list[list[int]], wanted: int, told: bool
 ) -> None:
-    assert (shared(mine, node, wanted) is not None) == told
+    assert (describe_shared_cpus(mine, node, wanted) is not None) == told
 
 
 @pytest.mark.parametrize(
@@ -67,13 +67,13 @@ def test_ranks_that_take_turns_are_told(
 def test_threads_are_never_more_than_the_cores(
     asked: int | str, cpus_per_task: int, usable: float, expected: int
 ) -> None:
-    assert threads(asked, cpus_per_task, usable) == expected
+    assert choose_threads(asked, cpus_per_task, usable) == expected
 
 
 @pytest.mark.parametrize(("asked", "usable"), [(2, 1.0), (3, 2.5), (2, 0.5)])
 def test_more_threads_than_cores_are_refused_with_the_reason(asked: int, usable: float) -> None:
     with pytest.raises(HpcncfError, match=f"threads {asked}: this rank may use {usable:g} cores"):
-        threads(asked, 8, usable)
+        choose_threads(asked, 8, usable)
 
 
 def test_torch_gets_the_threads() -> None:
@@ -84,24 +84,24 @@ def test_torch_gets_the_threads() -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="here is a GPU")
 def test_a_gpu_that_is_not_there_is_said() -> None:
     with pytest.raises(HpcncfError, match="torch sees no GPU"):
-        device(Training(device="cuda"), Resources(gpus_per_node=1), Place())
+        select_device(Training(device="cuda"), Resources(gpus_per_node=1), Place())
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_each_local_rank_takes_a_gpu_of_its_own() -> None:
     place = Place(rank=0, local_rank=0)
-    assert device(Training(), Resources(gpus_per_node=1), place).type == "cuda"
+    assert select_device(Training(), Resources(gpus_per_node=1), place).type == "cuda"
 
 
 def test_a_lone_rank_gathers_its_own_value() -> None:
-    assert gathered("x", Place()) == ["x"]
+    assert gather_objects("x", Place()) == ["x"]
 
 
 def test_settings_of_torchs_threads_do_nothing_in_engine_native_and_that_is_said() -> None:
     given = {"interop_threads": 2, "omp_wait_policy": "active"}
-    said = warnings_distributed(Training(engine="native", **given))
+    said = thread_warnings(Training(engine="native", **given))
     assert [each.split()[0] for each in said] == [f"training.{name}" for name in given]
     assert all("has no effect" in each for each in said)
-    assert warnings_distributed(Training(engine="rowwise", **given)) == []
-    assert warnings_distributed(Training(engine="native")) == []
+    assert thread_warnings(Training(engine="rowwise", **given)) == []
+    assert thread_warnings(Training(engine="native")) == []

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hpcncf.ncf.data.prepared import Prepared
-from hpcncf.ncf.evaluate import Candidates, Quality, evaluate, pairs
+from hpcncf.ncf.evaluate import Candidates, Quality, count_pairs, evaluate
 from hpcncf.worker.environment import Place
 
 CPU = torch.device("cpu")
@@ -92,5 +92,5 @@ def test_how_much_is_done_is_told(data: Prepared) -> None:
 
 def test_pairs_are_what_is_scored(data: Prepared) -> None:
     rows = data.manifest.test_rows
-    assert pairs(data, "sampled") == rows * 100
-    assert pairs(data, "full") == rows * 150
+    assert count_pairs(data, "sampled") == rows * 100
+    assert count_pairs(data, "full") == rows * 150

@@ -13,7 +13,7 @@ from hpcncf import cli
 from hpcncf.errors import HpcncfError
 from hpcncf.job.spec import Model, Resources, Training
 from hpcncf.job.validate import conflicts_footprint, instances, model_bytes, step_bytes
-from hpcncf.ncf.device_data import check_fitting
+from hpcncf.ncf.device_data import check_model_memory
 
 SMALL = Model(gmf_width=1, mlp_width=2, layers=(3,))
 
@@ -92,6 +92,6 @@ def test_a_model_larger_than_the_node_is_refused_by_its_rank(tiny_data: Path) ->
     assert run.model is not None
     wide = run.model_copy(update={"model": Model(gmf_width=10**9)})
     data = manifest()
-    check_fitting(run, data, ranks=1)
+    check_model_memory(run, data, ranks=1)
     with pytest.raises(HpcncfError, match=r"654 users and 1,127 items.* GiB on each of 2 ranks"):
-        check_fitting(wide, data, ranks=2)
+        check_model_memory(wide, data, ranks=2)

@@ -11,7 +11,7 @@ from make_runs import planned, tiny, trainer
 
 from hpcncf.errors import HpcncfError
 from hpcncf.job.spec import Model, Training
-from hpcncf.ncf.engines.reference import least_instances
+from hpcncf.ncf.engines.reference import min_instances
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def of(data: Path, results: Path, **settings: Any) -> Any:
 def test_the_least_that_a_part_of_a_whole_step_has(
     settings: dict[str, Any], ranks: int, least: int
 ) -> None:
-    assert least_instances(Training(**settings), ranks) == least
+    assert min_instances(Training(**settings), ranks) == least
 
 
 @pytest.mark.slow

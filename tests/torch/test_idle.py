@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from hpcncf.ncf.engines.cuda_graph import Pace
-from hpcncf.ncf.engines.idle_rows import ONE_BY_ONE, Idle, rates
-from hpcncf.ncf.engines.rowwise import Adam
+from hpcncf.ncf.engines.cuda_graph import StepCounter
+from hpcncf.ncf.engines.idle_rows import MAX_SINGLE_STEP, IdleAdam, bias_corrections
+from hpcncf.ncf.engines.rowwise import AdamRows
 
 LR = 1e-3
 GRADIENTS = 10.0 ** torch.arange(-10, -1.5, 0.5, dtype=torch.float64)
@@ -30,10 +30,10 @@ def recurrence(touched: int, steps: int) -> list[Tensor]:
     return found
 
 
-def touched_once(touched: int, dtype: torch.dtype) -> Adam:
+def touched_once(touched: int, dtype: torch.dtype) -> AdamRows:
     """Row i got gradient i in step `touched`; another row was in the steps before, or the last."""
-    pace = Pace(LR)
-    rows = Adam(torch.zeros(len(GRADIENTS) + 1, 1, dtype=dtype), pace)
+    pace = StepCounter(LR)
+    rows = AdamRows(torch.zeros(len(GRADIENTS) + 1, 1, dtype=dtype), pace)
     always = len(GRADIENTS)
     skipped = touched - 1 if touched > 100 else 0
     rows.load(rows.state() | {"step": skipped, "last": torch.full((always + 1,), skipped)})
@@ -57,10 +57,10 @@ def test_an_idle_row_is_within_the_stated_bound_of_the_true_recurrence(
     at, state = start.values[:-1, 0].double().clone(), start.state()
     state = copy.deepcopy(state)
     for steps in IDLE:
-        pace = Pace(LR)
-        rows = Adam(start.values.clone(), pace)
+        pace = StepCounter(LR)
+        rows = AdamRows(start.values.clone(), pace)
         rows.load(state)
-        for _ in range(min(steps, max(0, ONE_BY_ONE - touched))):
+        for _ in range(min(steps, max(0, MAX_SINGLE_STEP - touched))):
             other(rows, pace)
         rows.load(rows.state() | {"step": touched + steps})  # as if the others had gone on
         moved = rows.read(torch.arange(len(GRADIENTS)))[:, 0].double() - at
@@ -86,7 +86,7 @@ def test_a_row_settled_in_pieces_is_where_one_settled_at_once_is(
     assert bool(((moved - expected).abs() - noise <= 0.0031 * expected.abs()).all())
 
 
-def other(rows: Adam, pace: Pace) -> None:
+def other(rows: AdamRows, pace: StepCounter) -> None:
     """A step of the row behind those under test."""
     rows.read(torch.tensor([len(GRADIENTS)]))
     pace.advance()
@@ -95,7 +95,7 @@ def other(rows: Adam, pace: Pace) -> None:
 
 def test_moments_fade_as_adam_fades_them() -> None:
     parts = torch.ones(3, 1, 1, dtype=torch.float64)
-    Idle(torch.device("cpu")).catch_up(parts, torch.tensor([50]), 250, LR)
+    IdleAdam(torch.device("cpu")).catch_up(parts, torch.tensor([50]), 250, LR)
     assert float(parts[1]) == pytest.approx(0.9**200, rel=1e-12)
     assert float(parts[2]) == pytest.approx(0.999**200, rel=1e-12)
 
@@ -103,7 +103,7 @@ def test_moments_fade_as_adam_fades_them() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_row_idle_for_ever_fades_to_zero_and_stays_finite(dtype: torch.dtype) -> None:
     parts = torch.full((3, 1, 1), 1e-6, dtype=dtype)
-    Idle(torch.device("cpu")).catch_up(parts, torch.tensor([1000]), 10_000_000, LR)
+    IdleAdam(torch.device("cpu")).catch_up(parts, torch.tensor([1000]), 10_000_000, LR)
     assert parts[1:].count_nonzero() == 0
     assert math.isfinite(float(parts[0]))
 
@@ -111,19 +111,19 @@ def test_a_row_idle_for_ever_fades_to_zero_and_stays_finite(dtype: torch.dtype) 
 def test_a_row_that_is_not_idle_does_not_move() -> None:
     parts = torch.rand(3, 4, 2)
     before = parts.clone()
-    Idle(torch.device("cpu")).catch_up(parts, torch.full((4,), 77), 77, LR)
+    IdleAdam(torch.device("cpu")).catch_up(parts, torch.full((4,), 77), 77, LR)
     assert torch.equal(parts, before)
 
 
 def test_a_row_never_touched_does_not_move() -> None:
     parts = torch.zeros(3, 4, 2)
-    Idle(torch.device("cpu")).catch_up(parts, torch.full((4,), ONE_BY_ONE), 5000, LR)
+    IdleAdam(torch.device("cpu")).catch_up(parts, torch.full((4,), MAX_SINGLE_STEP), 5000, LR)
     assert parts.count_nonzero() == 0
 
 
 @pytest.mark.parametrize("step", [1, 2, 10, 1000, 50_000])
 def test_the_rates_are_those_of_bias_corrected_adam(step: int) -> None:
-    size, eps = rates(step)
+    size, eps = bias_corrections(step)
     m, v = 3e-9, 4e-17
     expected = m / (1 - 0.9**step) / (math.sqrt(v / (1 - 0.999**step)) + 1e-8)
     assert size * m / (math.sqrt(v) + eps) == pytest.approx(expected, rel=1e-12)

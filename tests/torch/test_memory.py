@@ -11,7 +11,7 @@ import pytest
 from benchmarks.memory_rank import mapped_mib
 from hpcncf.job.spec import Model, Training
 from hpcncf.ncf.data.prepared import Prepared, load
-from hpcncf.ncf.instances import Source
+from hpcncf.ncf.instances import InstanceSource
 
 MAPPED = ["train_rows", "positives_indptr", "positives"]
 
@@ -29,16 +29,16 @@ def same_memory(data: Prepared, names: list[str], used: list[np.ndarray[Any, Any
 
 
 def test_loaders_read_the_mapped_pages(data: Prepared) -> None:
-    source = Source(data, Training())
+    source = InstanceSource(data, Training())
     used = [source.train_rows, source.indptr, source.positives, *source.suspected.args]
     assert all(same_memory(data, [*MAPPED, "buckets_indptr", "buckets"], used))
 
 
 def test_the_native_engine_reads_the_mapped_pages(data: Prepared) -> None:
     from hpcncf.ncf.engines.native.kernel import Kernel
-    from hpcncf.ncf.engines.native.library import best, built, cpu_flags
+    from hpcncf.ncf.engines.native.library import cpu_flags, installed_builds, select_build
 
-    if not best(built(), cpu_flags()):
+    if not select_build(installed_builds(), cpu_flags()):
         pytest.skip("engine native was not built here")
     kernel = Kernel(data, Model(), Training(engine="native"), 1, 256)
     assert all(same_memory(data, [*MAPPED, "buckets_indptr", "buckets"], kernel._kept))

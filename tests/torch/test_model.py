@@ -15,7 +15,7 @@ from hpcncf.ncf.model import NeuMF
 )
 def test_the_parameters_are_counted_as_in_the_design(users: int, items: int, expected: int) -> None:
     with torch.device("meta"):
-        assert model.parameters(NeuMF(users, items, 21, Model())) == expected
+        assert model.count_parameters(NeuMF(users, items, 21, Model())) == expected
 
 
 def test_the_tables_have_the_papers_names() -> None:
@@ -60,11 +60,11 @@ def test_equal_bits_have_equal_digests_and_one_changed_bit_another() -> None:
     for _ in range(2):
         torch.manual_seed(7)
         nets.append(NeuMF(5, 6, 2, Model()))
-    assert model.sha256(nets[0]) == model.sha256(nets[1])
+    assert model.model_sha256(nets[0]) == model.model_sha256(nets[1])
     with torch.no_grad():
         first = nets[1].predict_layer.bias
         first[0] = torch.nextafter(first[0], torch.tensor(10.0))
-    assert model.sha256(nets[0]) != model.sha256(nets[1])
+    assert model.model_sha256(nets[0]) != model.model_sha256(nets[1])
 
 
 def test_dropout_is_there_only_where_it_is_asked_for() -> None:

@@ -16,14 +16,18 @@ from hpcncf.job.spec import Model, Training
 from hpcncf.ncf.data import synthetic
 from hpcncf.ncf.data.prepared import Prepared, load
 from hpcncf.ncf.engines.native.kernel import Kernel
-from hpcncf.ncf.engines.native.library import Span, best, built, cpu_flags
+from hpcncf.ncf.engines.native.library import Span, cpu_flags, installed_builds, select_build
 
 LR, ROWS, WIDTH = 1e-3, 200, 40
 GRADIENTS = 10.0 ** np.linspace(-10, -2, WIDTH)
 # The step that touched the row, and by how much docs/engines.md lets it be off afterwards.
 BOUNDS = {1: 1e-3, 2: 1e-3, 9: 3.1e-3, 10: 3.1e-3, 30: 4e-4, 100: 2e-5, 5000: 2e-6}
 IDLE = [*range(1, 300), *range(300, 5001, 47)]
-BUILDS = [name for name in built() if best({name: built()[name]}, cpu_flags())]
+BUILDS = [
+    name
+    for name in installed_builds()
+    if select_build({name: installed_builds()[name]}, cpu_flags())
+]
 
 pytestmark = pytest.mark.skipif(not BUILDS, reason="engine native was not built here")
 

@@ -22,11 +22,11 @@ from hpcncf.job.spec import Model, Training
 from hpcncf.ncf import model
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.engines.rowwise import Rowwise
-from hpcncf.ncf.evaluate import Candidates, ranks
+from hpcncf.ncf.evaluate import Candidates, rank_test_rows
 from hpcncf.ncf.instances import Schedule
 from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.step_clock import StepClock
-from hpcncf.ncf.sync.on_device import OnDevice
+from hpcncf.ncf.sync.on_device import DeviceTransport
 
 BATCH, STEPS = 120, 13  # the last step is smaller
 SCHEDULE = Schedule(1501, BATCH)
@@ -42,12 +42,15 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGpu]:
 
 
 def begun(
-    data: Prepared, schedule: Schedule = SCHEDULE, ranks: OnDevice | None = None, **changes: Any
+    data: Prepared,
+    schedule: Schedule = SCHEDULE,
+    ranks: DeviceTransport | None = None,
+    **changes: Any,
 ) -> tuple[Rowwise, Loader]:
     settings = {"engine": "rowwise", "loader": "device", "global_batch_size": schedule.batch}
     training = Training(**(settings | changes))
     sizes = Model(dropout=0.0 if training.cuda_graph else 0.1)
-    start = model.initial(data.manifest, sizes, 1).to(DEVICE)
+    start = model.initial_model(data.manifest, sizes, 1).to(DEVICE)
     engine = Rowwise(start, training, DEVICE, StepClock(2 * STEPS, STEPS), ranks)
     return engine, Loader(data, training, schedule, DEVICE)
 
@@ -139,7 +142,7 @@ def test_a_checkpoint_read_into_the_hosts_memory_goes_back_to_the_gpu(
 ) -> None:
     here = torch.device("cpu")
     settings = Training(engine="rowwise", optimizer=optimizer, global_batch_size=BATCH)
-    start = model.initial(data.manifest, Model(dropout=0.0 if cuda_graph else 0.1), 1)
+    start = model.initial_model(data.manifest, Model(dropout=0.0 if cuda_graph else 0.1), 1)
     engine, loader = begun(data, optimizer=optimizer, cuda_graph=cuda_graph)
     saved = Rowwise(start, settings, here, StepClock(STEPS, STEPS))
     engine.model.load_state_dict(saved.model.state_dict())
@@ -156,7 +159,7 @@ def test_ranks_exchange_rows_without_their_hosts(
     dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=3)
     try:
         schedule, sent = Schedule(1501, BATCH, 1, 3), list[int]()
-        engine, loader = begun(data, schedule, OnDevice(sent.append), optimizer=optimizer)
+        engine, loader = begun(data, schedule, DeviceTransport(sent.append), optimizer=optimizer)
         with gpu.queued():
             batches = engine.batches(loader, 0, range(STEPS))
             for step in range(STEPS):
@@ -171,8 +174,8 @@ def test_ranks_exchange_rows_without_their_hosts(
 def test_test_rows_are_ranked_where_the_model_lies(
     gpu: FakeGpu, data: Prepared, candidates: Candidates
 ) -> None:
-    net = model.initial(data.manifest, Model(), 1).to(DEVICE)
-    found = list(ranks(net, data, 0, 40, candidates))
+    net = model.initial_model(data.manifest, Model(), 1).to(DEVICE)
+    found = list(rank_test_rows(net, data, 0, 40, candidates))
     assert sum(map(len, found)) == 40
     assert {each.device.type for each in found} == {"cpu"}
     assert net.predict_layer.weight.device == DEVICE

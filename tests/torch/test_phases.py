@@ -6,7 +6,7 @@ from unittest import mock
 
 import pytest
 
-from hpcncf.ncf.step_clock import NAMES, StepClock, warmup
+from hpcncf.ncf.step_clock import PHASE_NAMES, StepClock, count_warmup_steps
 
 
 def clock_of(seconds: list[float], steps_per_epoch: int = 1000, first: int = 0) -> StepClock:
@@ -24,7 +24,7 @@ def clock_of(seconds: list[float], steps_per_epoch: int = 1000, first: int = 0) 
 
 @pytest.mark.parametrize(("steps", "expected"), [(0, 0), (9, 0), (43, 4), (200, 20), (9999, 20)])
 def test_a_tenth_of_the_steps_is_warm_up_and_twenty_at_most(steps: int, expected: int) -> None:
-    assert warmup(steps) == expected
+    assert count_warmup_steps(steps) == expected
 
 
 def test_only_steps_after_the_warm_up_count() -> None:
@@ -41,7 +41,7 @@ def test_the_phases_add_up_to_the_counted_time() -> None:
     with mock.patch("time.perf_counter", return_value=at):
         clock.start()
     for _ in range(3):
-        for number, phase in enumerate(NAMES):
+        for number, phase in enumerate(PHASE_NAMES):
             at += 0.1 * (number + 1)
             clock.lap(phase, until=at)
         clock.end_step(10)

@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from hpcncf.ncf.checkpoint import EVERY_S, Phase, Position, Teller
+from hpcncf.ncf.checkpoint import REPORT_EVERY_S, ProgressReporter, TrainingPhase, TrainingProgress
 from hpcncf.ncf.step_clock import StepClock
 from hpcncf.worker.environment import Place
 
-EPOCH: tuple[Phase, ...] = ("training", "evaluation", "checkpoint")
+EPOCH: tuple[TrainingPhase, ...] = ("training", "evaluation", "checkpoint")
 
 
 class Watch:
@@ -23,12 +23,14 @@ class Watch:
         return self.now
 
 
-def told(monkeypatch: pytest.MonkeyPatch, seconds: dict[Phase, float], epochs: int) -> list[str]:
+def told(
+    monkeypatch: pytest.MonkeyPatch, seconds: dict[TrainingPhase, float], epochs: int
+) -> list[str]:
     """Which phases' beginnings are told, where each step of one takes a hundredth of it."""
-    watch, seen = Watch(), list[Position]()
+    watch, seen = Watch(), list[TrainingProgress]()
     monkeypatch.setattr(time, "perf_counter", watch)
     place = Place(rank=0, local_rank=0, world_size=1, local_world_size=1, node_index=0)
-    tell = Teller(seen.append, place, StepClock(10, 10, 0), 100)
+    tell = ProgressReporter(seen.append, place, StepClock(10, 10, 0), 100)
     for epoch in range(epochs):
         for phase in EPOCH:
             for step in range(100):
@@ -38,23 +40,23 @@ def told(monkeypatch: pytest.MonkeyPatch, seconds: dict[Phase, float], epochs: i
 
 
 def test_every_phase_is_told_when_it_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    quick = dict.fromkeys(EPOCH, EVERY_S / 100)
+    quick = dict.fromkeys(EPOCH, REPORT_EVERY_S / 100)
     assert told(monkeypatch, quick, 1) == ["training 0", "evaluation 0", "checkpoint 0"]
 
 
 def test_phases_that_take_no_time_are_told_every_two_seconds_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    quick: dict[Phase, float] = dict(
-        zip(EPOCH, (EVERY_S / 10, EVERY_S / 50, EVERY_S / 50), strict=True)
+    quick: dict[TrainingPhase, float] = dict(
+        zip(EPOCH, (REPORT_EVERY_S / 10, REPORT_EVERY_S / 50, REPORT_EVERY_S / 50), strict=True)
     )
     seen = told(monkeypatch, quick, 100)
-    assert len(seen) == pytest.approx(100 * sum(quick.values()) / EVERY_S, abs=4)
+    assert len(seen) == pytest.approx(100 * sum(quick.values()) / REPORT_EVERY_S, abs=4)
     assert seen.count("training 99") + seen.count("training 98") <= 1
     assert any(each.startswith("training") for each in seen[3:])
 
 
 def test_a_phase_that_took_long_is_told_when_it_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    slow: dict[Phase, float] = dict(zip(EPOCH, (0.1, 0.1, 3 * EVERY_S), strict=True))
+    slow: dict[TrainingPhase, float] = dict(zip(EPOCH, (0.1, 0.1, 3 * REPORT_EVERY_S), strict=True))
     seen = told(monkeypatch, slow, 3)
     assert [seen.count(f"checkpoint {epoch}") for epoch in range(3)] == [3, 3, 3]

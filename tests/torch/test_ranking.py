@@ -94,7 +94,7 @@ def whole_numbers(sizes: Model, data: Prepared, seed: int = 1) -> NeuMF:
 
 
 def ranks(model: NeuMF, data: Prepared, candidates: Candidates) -> list[int]:
-    parts = list(evaluate.ranks(model, data, 0, data.manifest.test_rows, candidates))
+    parts = list(evaluate.rank_test_rows(model, data, 0, data.manifest.test_rows, candidates))
     return torch.cat(parts).tolist()
 
 
@@ -183,9 +183,9 @@ def test_many_blocks_are_as_one(candidates: Candidates, kind: torch.dtype) -> No
 
 @pytest.mark.parametrize(("count", "most"), [(16, 1), (96, 40), (160, 64), (1008, 100), (48, 500)])
 def test_blocks_are_whole_and_leave_nothing_out(count: int, most: int) -> None:
-    found = list(evaluate.blocks(count, most))
+    found = list(evaluate.equal_blocks(count, most))
     assert len({each.stop - each.start for each in found}) == 1
-    assert all((each.stop - each.start) % evaluate.PAIRS == 0 for each in found)
+    assert all((each.stop - each.start) % evaluate.PAIR_MULTIPLE == 0 for each in found)
     assert {at for each in found for at in range(each.start, each.stop)} == set(range(count))
 
 

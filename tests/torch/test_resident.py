@@ -12,8 +12,8 @@ from hpcncf.errors import HpcncfError
 from hpcncf.job.spec import Training
 from hpcncf.ncf import sampling
 from hpcncf.ncf.data.prepared import Prepared
-from hpcncf.ncf.device_data import Resident, check_room, needed
-from hpcncf.ncf.instances import Schedule, batch_of
+from hpcncf.ncf.device_data import Resident, check_device_room, device_loader_bytes
+from hpcncf.ncf.instances import Schedule, build_batch
 
 ROW = 4 + 4 + 4 + 8
 TRAINING = Training(loader="device", negatives=4)
@@ -26,14 +26,14 @@ def test_what_a_rank_holds_is_counted(data: Prepared) -> None:
     # The order, and every row drawn: user, 5 items, context. More than 3 tables of 2,048 numbers.
     drawn = 8 * 1501 + 1501 * (8 + 5 * 8 + 36)
     assert drawn > 3 * 8 * 2048
-    assert needed(data, TRAINING, schedule, torch.device("cpu")) == arrays + drawn
+    assert device_loader_bytes(data, TRAINING, schedule, torch.device("cpu")) == arrays + drawn
 
 
 def test_of_little_data_the_order_is_most(data: Prepared) -> None:
     narrow = TRAINING.model_copy(update={"negatives": 1})
     ranks = Schedule(1501, 50, 0, 50)
     arrays = 1501 * ROW + 41 * 8 + data.manifest.train_pairs * 4
-    assert needed(data, narrow, ranks, torch.device("cpu")) == arrays + 3 * 8 * 2048
+    assert device_loader_bytes(data, narrow, ranks, torch.device("cpu")) == arrays + 3 * 8 * 2048
 
 
 def test_of_an_order_of_blocks_the_rows_and_the_blocks_are_held(
@@ -44,20 +44,20 @@ def test_of_an_order_of_blocks_the_rows_and_the_blocks_are_held(
     ranks = Schedule(1501, 50, 0, 50)
     arrays = 1501 * ROW + 41 * 8 + data.manifest.train_pairs * 4
     order = 8 * (1501 + 93 + 1501)
-    assert needed(data, narrow, ranks, torch.device("cpu")) == arrays + order
+    assert device_loader_bytes(data, narrow, ranks, torch.device("cpu")) == arrays + order
 
 
 def test_too_little_memory_is_told_with_both_sizes() -> None:
-    check_room(2**20, 2, 2**20, "GPU 0")
+    check_device_room(2**20, 2, 2**20, "GPU 0")
     with pytest.raises(HpcncfError, match=r"3 MiB, of 2 ranks, and 1 MiB are free in GPU 0"):
-        check_room(3 * 2**20, 2, 2**20, "GPU 0")
+        check_device_room(3 * 2**20, 2, 2**20, "GPU 0")
 
 
 def test_no_value_of_a_batch_is_asked_for_on_the_host(data: Prepared) -> None:
     """Tensors of device meta have none: what would make a GPU wait fails there."""
     meta = torch.device("meta")
     there = Resident(data, TRAINING, Schedule(1501, 50), meta)
-    batches = [batch_of(rows) for rows in there.rows(0, range(31))]
+    batches = [build_batch(rows) for rows in there.rows(0, range(31))]
     assert [len(each.labels) for each in batches] == [250] * 30 + [5]
     assert {part.device for part in batches[-1]} == {meta}
 

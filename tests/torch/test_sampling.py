@@ -95,10 +95,13 @@ def test_blocks_in_pieces_are_the_order_at_once(length: int) -> None:
 
 @pytest.mark.usefixtures("blocks")
 def test_many_rows_lie_in_random_order_and_few_in_their_own() -> None:
-    assert sampling.places(20, 99, 99).tolist() == list(range(20, 99))
-    at = sampling.places(0, 5_000, 5_000)
+    assert sampling.storage_order(20, 99, 99).tolist() == list(range(20, 99))
+    at = sampling.storage_order(0, 5_000, 5_000)
     assert sorted(at.tolist()) == list(range(5_000))
-    assert [*sampling.places(0, 33, 5_000), *sampling.places(33, 5_000, 5_000)] == at.tolist()
+    assert [
+        *sampling.storage_order(0, 33, 5_000),
+        *sampling.storage_order(33, 5_000, 5_000),
+    ] == at.tolist()
     counts, _, _ = np.histogram2d(np.arange(5_000), at, bins=10)  # from where to where
     assert chi_square(counts) < 81 + 4 * np.sqrt(2 * 81)
     assert abs(np.corrcoef(at[:-1], at[1:])[0, 1]) < 4 / np.sqrt(5_000)
@@ -156,9 +159,9 @@ def test_negatives_are_the_same_at_once_and_one_by_one_and_never_positive(
     positives = np.array([item for mine in held for item in mine], dtype=np.int32)
     users = np.arange(len(held))
     rows = users * 1000 + 7
-    drawn = sampling.negatives(seed, epoch, rows, users, indptr, positives, items, count)
+    drawn = sampling.sample_negatives(seed, epoch, rows, users, indptr, positives, items, count)
     for user, mine in enumerate(held):
-        single = sampling.row_negatives(seed, epoch, int(rows[user]), mine, items, count)
+        single = sampling.sample_row_negatives(seed, epoch, int(rows[user]), mine, items, count)
         assert drawn[user].tolist() == single
         assert not set(single) & set(mine)
         assert all(0 <= item < items for item in single)
@@ -185,8 +188,8 @@ def drawn_by(words: list[int], items: int, mine: list[int]) -> list[int]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sampling, "philox", lambda *_: np.array([words], dtype=np.uint32))
         patch.setattr(sampling, "philox_block", lambda *at: words[4 * at[-1] :][:4])
-        drawn = sampling.negatives(1, 0, row, row, indptr, positives, **each)[0].tolist()
-        assert sampling.row_negatives(1, 0, 0, mine, **each) == drawn
+        drawn = sampling.sample_negatives(1, 0, row, row, indptr, positives, **each)[0].tolist()
+        assert sampling.sample_row_negatives(1, 0, 0, mine, **each) == drawn
     return drawn
 
 
@@ -205,7 +208,9 @@ def test_every_absent_item_is_drawn_equally_often(positives: list[int], absent: 
     rows = np.arange(5000)
     users = np.zeros_like(rows)
     indptr = np.array([0, len(positives)])
-    drawn = sampling.negatives(1, 0, rows, users, indptr, np.array(positives, np.int32), 5, 4)
+    drawn = sampling.sample_negatives(
+        1, 0, rows, users, indptr, np.array(positives, np.int32), 5, 4
+    )
     found, times = np.unique(drawn, return_counts=True)
     assert found.tolist() == absent
     expected = drawn.size / len(absent)
@@ -216,8 +221,8 @@ def test_every_absent_item_is_drawn_equally_often(positives: list[int], absent: 
 def test_a_rows_negatives_do_not_depend_on_what_is_drawn_beside_it() -> None:
     indptr, positives = np.array([0, 2, 5]), np.array([1, 3, 0, 2, 9], dtype=np.int32)
     rows, users = np.array([4, 8, 15]), np.array([0, 1, 0])
-    together = sampling.negatives(5, 2, rows, users, indptr, positives, 20, 6)
-    alone = sampling.negatives(5, 2, rows[1:2], users[1:2], indptr, positives, 20, 4)
+    together = sampling.sample_negatives(5, 2, rows, users, indptr, positives, 20, 6)
+    alone = sampling.sample_negatives(5, 2, rows[1:2], users[1:2], indptr, positives, 20, 4)
     assert together[1, :4].tolist() == alone[0].tolist()
 
 
@@ -225,7 +230,7 @@ def test_a_rows_negatives_do_not_depend_on_what_is_drawn_beside_it() -> None:
 def test_shards_are_disjoint_complete_and_differ_by_one_at_most(
     start: int, length: int, world: int
 ) -> None:
-    shards = [sampling.shard(start, start + length, rank, world) for rank in range(world)]
+    shards = [sampling.rank_shard(start, start + length, rank, world) for rank in range(world)]
     assert [position for first, last in shards for position in range(first, last)] == list(
         range(start, start + length)
     )
@@ -244,8 +249,8 @@ def test_looking_at_all_and_searching_by_halves_find_the_same(
     sought = np.broadcast_to(np.arange(300), (5, 300))
     told = []
     for few in (0, 2**30):
-        monkeypatch.setattr(sampling, "FEW", few)
-        before, there = sampling.find(sought, positives, *where)
+        monkeypatch.setattr(sampling, "MAX_COMPARISONS", few)
+        before, there = sampling.find_positives(sought, positives, *where)
         absent = sampling.nth_absent(sought, positives, *where)
         told.append([each.tolist() for each in (before, there, absent)])
     assert told[0] == told[1]

@@ -82,7 +82,7 @@ def test_it_draws_hpcncfs_instances(
     numba_step.draw(opened(data), batch, seed, epoch, keys, start, 64)
     rows = sampling.epoch_rows(SEED, 5, start, start + 64, len(data.train_rows))
     users = data.train_users[rows]
-    drawn = sampling.negatives(
+    drawn = sampling.sample_negatives(
         SEED, 5, rows, users, data.positives_indptr, data.positives, data.manifest.items, 4
     )
     assert (batch.rows == rows).all()
@@ -108,7 +108,7 @@ def test_it_trains_hpcncfs_model(numba_step: ModuleType, data: Prepared) -> None
     training = Training(
         seed=SEED, optimizer="lazy_adam", engine="rowwise", global_batch_size=POSITIVES, lr=0.01
     )
-    start = model.initial(data.manifest, Model(), SEED)
+    start = model.initial_model(data.manifest, Model(), SEED)
     memory = sys.modules["memory"]
     theirs = memory.model_from({name: each.numpy() for name, each in start.state_dict().items()})
     losses = np.zeros(STEPS)

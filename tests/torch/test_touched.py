@@ -10,7 +10,7 @@ from hpcncf.job.spec import Training
 from hpcncf.ncf.data.prepared import Prepared, load
 from hpcncf.ncf.instances import Schedule
 from hpcncf.ncf.loaders import Loader
-from hpcncf.ncf.trainer import _steps, rows_per_step, table_rows
+from hpcncf.ncf.trainer import _steps, mean_rows_per_step, table_rows
 
 
 @pytest.fixture(scope="module")
@@ -27,13 +27,13 @@ def test_it_is_the_mean_over_the_loaders_own_batches(
     schedule = Schedule(rows, rows // 2, rank, world_size)  # so that both whole steps are seen
     steps = [next(Loader(data, training, schedule).epoch(0, range(s, s + 1))) for s in (0, 1)]
     counts = [len(set(b.users.tolist())) + len(set(b.items.tolist())) for b in steps]
-    assert rows_per_step(data, training, schedule) == sum(counts) / 2
+    assert mean_rows_per_step(data, training, schedule) == sum(counts) / 2
     assert table_rows(data) == data.manifest.users + data.manifest.items
 
 
 def test_a_rank_without_a_row_tells_none(data: Prepared) -> None:
     schedule = Schedule(1, 1, rank=0, world_size=2)
-    assert rows_per_step(data, Training(), schedule) is None
+    assert mean_rows_per_step(data, Training(), schedule) is None
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any, Final
 
 from hpcncf.collect import training_columns
-from hpcncf.ncf.step_clock import MOST_PAUSES, PAUSE_FACTOR, PAUSE_S
+from hpcncf.ncf.step_clock import MAX_PAUSES, PAUSE_FACTOR, PAUSE_S
 from hpcncf.records.schema import Epoch, TrainingRecord
 from hpcncf_analysis.configurations import Configuration, counted
 from hpcncf_analysis.formatting import duration, percent
@@ -213,7 +213,7 @@ def _slow_steps(told: Timeline) -> list[str]:
     if share < TOLD:
         return []
     count = len(told.seconds(SLOW))
-    steps = f"{'at least ' if count == MOST_PAUSES else ''}{counted(count, 'single step')}"
+    steps = f"{'at least ' if count == MAX_PAUSES else ''}{counted(count, 'single step')}"
     return [f"{steps} of over ten times the median: {percent(share)} of the training"]
 
 

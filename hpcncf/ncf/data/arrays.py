@@ -14,7 +14,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import DTypeLike, NDArray
 
-from hpcncf.ncf.sampling import find, places
+from hpcncf.ncf.sampling import find_positives, storage_order
 
 AT_ONCE: Final = 1 << 18
 """Rows of a slice: tens of MB with two dozen columns."""
@@ -141,7 +141,7 @@ class Placing:
 
     def append(self, rows: NDArray[Any]) -> None:
         moved = np.empty(len(rows), self._kind)
-        moved["place"] = places(self._came, self._came + len(rows), self._rows)
+        moved["place"] = storage_order(self._came, self._came + len(rows), self._rows)
         moved["row"] = rows
         spread(moved, moved["place"] // self._each, self._parts)
         self._came += len(rows)
@@ -273,4 +273,4 @@ def distinct_pairs(
 def contains(positives: Int32s, indptr: Int64s, users: Int32s, items: Int32s) -> NDArray[np.bool_]:
     """[n]: whether each item is among its user's, positives[indptr[user] : indptr[user + 1]]."""
     first = indptr[users]
-    return find(items, positives, first, indptr[users + 1] - first)[1]
+    return find_positives(items, positives, first, indptr[users + 1] - first)[1]

@@ -31,7 +31,7 @@ from hpcncf.ncf.data.arrays import (
 from hpcncf.ncf.data.buckets import SLOTS, buckets
 from hpcncf.ncf.data.manifest import DataError
 from hpcncf.ncf.data.prepared import Layout
-from hpcncf.ncf.sampling import HELD_OUT, TEST_NEGATIVES, below, nth_absent, philox
+from hpcncf.ncf.sampling import HELD_OUT, TEST_NEGATIVES, nth_absent, philox, uniform_below
 
 
 def user_counts(users: Sliced, user_count: int) -> Int64s:
@@ -72,7 +72,7 @@ def _select_row(counts: Int64s, seed: int) -> Int64s:
     chosen = np.zeros_like(counts)
     for part in slices(len(counts)):
         words = philox(seed, HELD_OUT, 0, np.arange(part.start, part.stop))[:, 0]
-        chosen[part] = below(words, counts[part])
+        chosen[part] = uniform_below(words, counts[part])
     return chosen
 
 
@@ -141,7 +141,7 @@ def _distinct_below(bounds: Int64s, users: Int32s, seed: int, count: int) -> Int
     chosen = np.empty((len(users), count), dtype=np.int64)
     for step in range(count):
         top = bounds - count + step
-        pick = below(words[:, step], top + 1)
+        pick = uniform_below(words[:, step], top + 1)
         taken = (chosen[:, :step] == pick[:, None]).any(axis=1)
         chosen[:, step] = np.where(taken, top, pick)
     return chosen

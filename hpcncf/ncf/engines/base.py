@@ -19,10 +19,10 @@ from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.model import NeuMF
 from hpcncf.ncf.step_clock import StepClock
 from hpcncf.ncf.sync import rows
-from hpcncf.ncf.sync.local_sgd import CAPACITY
-from hpcncf.ncf.sync.on_device import OnDevice
-from hpcncf.ncf.sync.shared_memory import stays_on_device, transport
-from hpcncf.ncf.sync.transport import Counted, Transport
+from hpcncf.ncf.sync.local_sgd import MESSAGE_CAPACITY
+from hpcncf.ncf.sync.on_device import DeviceTransport
+from hpcncf.ncf.sync.shared_memory import open_transport, uses_nccl
+from hpcncf.ncf.sync.transport import CountedTransport, Transport
 from hpcncf.worker.environment import Place
 
 
@@ -74,44 +74,44 @@ class Engine(Protocol):
 
 
 @dataclass(frozen=True)
-class Ground:
+class EngineInputs:
     """What an engine stands on, beside the model: one that draws its own instances, all of it."""
 
     data: Prepared
     sizes: Model
     schedule: Schedule
     threads: int
-    transport: Transport | OnDevice | None = None
+    transport: Transport | DeviceTransport | None = None
     """To the other ranks, where they exchange rows."""
 
 
-def connected(
-    ground: Ground,
+def with_transport(
+    ground: EngineInputs,
     model: NeuMF,
     training: Training,
     place: Place,
     device: torch.device,
     clock: StepClock,
-) -> Ground:
+) -> EngineInputs:
     """With a transport where the ranks exchange rows; each of them has to call this."""
     if training.engine == "reference" or place.world_size == 1:
         return ground
-    if stays_on_device(device):
-        return replace(ground, transport=OnDevice(clock.sent))
-    size = CAPACITY if training.sync == "local_sgd" else _message(ground, model, training)
-    return replace(ground, transport=Counted(transport(place, size, device), clock))
+    if uses_nccl(device):
+        return replace(ground, transport=DeviceTransport(clock.sent))
+    size = MESSAGE_CAPACITY if training.sync == "local_sgd" else _message(ground, model, training)
+    return replace(ground, transport=CountedTransport(open_transport(place, size, device), clock))
 
 
-def _message(ground: Ground, model: NeuMF, training: Training) -> int:
+def _message(ground: EngineInputs, model: NeuMF, training: Training) -> int:
     """Bytes of the longest one of a step."""
     if training.engine == "rowwise":
-        return rows.capacity(model, ground.schedule, training.negatives)
+        return rows.row_message_capacity(model, ground.schedule, training.negatives)
     from hpcncf.ncf.engines.native.engine import most_positives
-    from hpcncf.ncf.engines.native.kernel import capacity
+    from hpcncf.ncf.engines.native.kernel import message_capacity
 
     context, most = ground.data.manifest.context_columns, most_positives(ground.schedule)
     doubles = model.predict_layer.weight.dtype == torch.float64
-    return capacity(ground.sizes, training, len(context), most, doubles)
+    return message_capacity(ground.sizes, training, len(context), most, doubles)
 
 
 def build_engine(
@@ -120,7 +120,7 @@ def build_engine(
     world_size: int,
     device: torch.device,
     clock: StepClock,
-    ground: Ground | None = None,
+    ground: EngineInputs | None = None,
 ) -> Engine:
     """The engine that the settings name, which takes over the model's parameters.
 
@@ -132,7 +132,7 @@ def build_engine(
         )
 
         assert ground is not None
-        assert not isinstance(ground.transport, OnDevice)
+        assert not isinstance(ground.transport, DeviceTransport)
         return Native(
             *(model, ground.data, ground.sizes, training, ground.schedule, ground.threads, clock),
             transport=ground.transport,

@@ -9,8 +9,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from hpcncf.ncf.engines.idle_rows import SETTLED, rates
-from hpcncf.ncf.instances import Rows
+from hpcncf.ncf.engines.idle_rows import STEADY_FROM_STEP, bias_corrections
+from hpcncf.ncf.instances import BatchRows
 
 # A step that is captured as a graph or compiled must not read them on the host: what stood
 # there once
@@ -21,7 +21,7 @@ from hpcncf.ncf.instances import Rows
 Rate = float | Tensor
 
 
-class Pace:
+class StepCounter:
     """Of the rows and the layers that one engine moves together."""
 
     def __init__(self, lr: float, of_device: Tensor | None = None) -> None:
@@ -36,7 +36,7 @@ class Pace:
             self._table = _rates(lr).to(of_device)
 
     @property
-    def taken(self) -> int | Tensor:
+    def current(self) -> int | Tensor:
         """Steps so far; of the device [1]."""
         return self._now if self.on_device else self.step
 
@@ -47,18 +47,18 @@ class Pace:
         else:
             self.step += 1
 
-    def rates(self) -> tuple[Rate, Rate]:
+    def bias_corrections(self) -> tuple[Rate, Rate]:
         """lr * a_t and e_t (`idle.rates`) of the step that is being taken; of the device [1] each.
 
         The device's are those of step `idle.SETTLED` from there on, which differ by 1e-9 at most.
         """
         if not self.on_device:
-            size, eps = rates(self.step)
+            size, eps = bias_corrections(self.step)
             return self.lr * size, eps
-        size_, eps_ = self._table.index_select(0, self._now.clamp(max=SETTLED)).unbind(1)
+        size_, eps_ = self._table.index_select(0, self._now.clamp(max=STEADY_FROM_STEP)).unbind(1)
         return size_, eps_
 
-    def follow(self, step: int) -> None:
+    def resume_after(self, step: int) -> None:
         """Go on from after this step."""
         self.step = step
 
@@ -71,7 +71,7 @@ class Pace:
         finally:
             self.on_device = False
 
-    def tell_device(self) -> None:
+    def advance_device(self) -> None:
         """Before a step by the device's count: where the host took the last one, the device learns
         of it, without a wait."""
         if self._now_is != self.step:
@@ -82,7 +82,7 @@ class Pace:
 
 def _rates(lr: float) -> Tensor:
     """[SETTLED + 1, 2], float64; step 0 is never taken."""
-    each = (rates(step) for step in range(1, SETTLED + 1))
+    each = (bias_corrections(step) for step in range(1, STEADY_FROM_STEP + 1))
     found = [(0.0, 0.0), *((lr * size, eps) for size, eps in each)]
     return torch.tensor(found, dtype=torch.float64)
 
@@ -93,12 +93,12 @@ def _rates(lr: float) -> Tensor:
 # on a
 # GPU: tests call the same functions as they are.
 
-WARM_UPS: Final = 3  # cuBLAS and the allocator make what they keep; a capture may not
-Drawn = Iterator[tuple[list[int], Rows]]
+CAPTURE_WARMUPS: Final = 3  # cuBLAS and the allocator make what they keep; a capture may not
+Drawn = Iterator[tuple[list[int], BatchRows]]
 """Of several steps at once: how many positives each has, and their rows one after another."""
 
 
-class Window:
+class BatchWindow:
     """The rows drawn last, for several steps of `batch` positives each."""
 
     def __init__(self, batch: int, most: int, device: torch.device) -> None:
@@ -108,7 +108,7 @@ class Window:
         self._at = torch.zeros(1, dtype=torch.int64, device=device)
         self._rows: list[Tensor] = []
 
-    def steps(self, drawn: Drawn) -> Iterator[Rows | None]:
+    def steps(self, drawn: Drawn) -> Iterator[BatchRows | None]:
         """None for a whole batch, which `following` gives; the rows of a smaller one."""
         for lengths, rows in drawn:
             self._fill(rows)
@@ -119,14 +119,14 @@ class Window:
                     users, items, context = (each[step * self._batch :] for each in rows)
                     yield users, items, context
 
-    def following(self) -> Rows:
+    def next_batch(self) -> BatchRows:
         """The next whole batch: the same operations whichever it is."""
         places = self._places + self._at
         self._at.add_(self._batch)
         users, items, context = (each.index_select(0, places) for each in self._rows)
         return users, items, context
 
-    def _fill(self, rows: Rows) -> None:
+    def _fill(self, rows: BatchRows) -> None:
         if not self._rows:
             self._rows = [each.new_empty(self._most, *each.shape[1:]) for each in rows]
         for kept, each in zip(self._rows, rows, strict=True):
@@ -134,7 +134,7 @@ class Window:
         self._at.zero_()
 
 
-class Captured:
+class CapturedStep:
     """A function that is called a few times, then captured, then replayed: each call is a step of
     the training. On a CPU, which has no graphs, it is called each time."""
 
@@ -148,7 +148,7 @@ class Captured:
         self._calls += 1
         if not self._on_gpu:
             self._step()
-        elif self._calls <= WARM_UPS:
+        elif self._calls <= CAPTURE_WARMUPS:
             self._warm_up()
         else:
             self._replay()

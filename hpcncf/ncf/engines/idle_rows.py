@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 
-def counted(ids: Tensor) -> tuple[Tensor, Tensor]:
+def unique_ids(ids: Tensor) -> tuple[Tensor, Tensor]:
     """The distinct ids, ascending, and where each of `ids` is among them. The host waits for how
     many there are."""
     found, where = torch.unique(ids, return_inverse=True)
     return found, where
 
 
-def padded(ids: Tensor, padding: int) -> tuple[Tensor, Tensor]:
+def unique_ids_padded(ids: Tensor, padding: int) -> tuple[Tensor, Tensor]:
     """The same, but as many as `ids`: behind the distinct ones stands `padding`."""
     ascending, order = ids.sort()
     fresh = ascending != torch.cat([ascending[:1], ascending[:-1]])
@@ -44,54 +44,54 @@ def padded(ids: Tensor, padding: int) -> tuple[Tensor, Tensor]:
 # 1e-5; a row last stepped before step 10 takes its idle steps up to 10 one by one.
 
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8  # torch's defaults
-ONE_BY_ONE = 10
+MAX_SINGLE_STEP = 10
 """Idle steps up to this one are taken singly: in the first few, z_k spreads too far."""
-SETTLED = 20_000
+STEADY_FROM_STEP = 20_000
 """From this step on the bias corrections are 1, to 1e-9."""
-FORGOTTEN = 1_000
+MAX_IDLE_STEPS = 1_000
 """Idle steps after which m has shrunk by 1e-45, and with it all that its start weighs."""
-ONE_NODE = 1e-6
+MIN_RELATIVE_VARIANCE = 1e-6
 """Of the square of the mean z: a variance below it is one node's."""
-SMALLEST = 1e-24
+MIN_SHRINKAGE = 1e-24
 """Shrunk further, a moment is 0: it is nothing beside the next gradient, and numbers that float32
 has no exponent for are slow."""
 
 
-def rates(step: int) -> tuple[float, float]:
+def bias_corrections(step: int) -> tuple[float, float]:
     """a_t and e_t of step t; the first is 1."""
     correction = math.sqrt(1 - BETA2**step)
     return correction / (1 - BETA1**step), EPS * correction
 
 
-def ratios() -> Tensor:
+def moment_ratios() -> Tensor:
     """q_j = b1 / b2^((1 + j) / 2), by which term k + 1 of M_j is smaller than term k; float64."""
     return BETA1 / BETA2 ** ((1 + torch.arange(4, dtype=torch.float64)) / 2)
 
 
 @cache
-def tails() -> Tensor:
+def tail_moments() -> Tensor:
     """S_j(s) [SETTLED + 1, 4], the M_j of a row idle for ever after step s, z in units of eps."""
     found = []
-    for j, ratio in enumerate(ratios().tolist()):
-        size, eps = rates(SETTLED + 1)
+    for j, ratio in enumerate(moment_ratios().tolist()):
+        size, eps = bias_corrections(STEADY_FROM_STEP + 1)
         tail = ratio / (1 - ratio) * size * (eps / EPS) ** j
         column = [tail]
-        for step in range(SETTLED, 0, -1):
-            size, eps = rates(step)
+        for step in range(STEADY_FROM_STEP, 0, -1):
+            size, eps = bias_corrections(step)
             tail = ratio * (size * (eps / EPS) ** j + tail)
             column.append(tail)
         found.append(column[::-1])
     return torch.tensor(found, dtype=torch.float64).T.contiguous()
 
 
-class Idle:
+class IdleAdam:
     """Catches rows up. Its tables do not depend on the data or the learning rate."""
 
     def __init__(self, device: torch.device) -> None:
-        self._tails = tails().to(device)
-        idle = torch.arange(FORGOTTEN + 1, dtype=torch.float64)[:, None]
-        shrunk = torch.cat([ratios(), torch.tensor([BETA1])]) ** idle
-        self._shrunk = shrunk.masked_fill_(shrunk < SMALLEST, 0.0).to(device)
+        self._tails = tail_moments().to(device)
+        idle = torch.arange(MAX_IDLE_STEPS + 1, dtype=torch.float64)[:, None]
+        shrunk = torch.cat([moment_ratios(), torch.tensor([BETA1])]) ** idle
+        self._shrunk = shrunk.masked_fill_(shrunk < MIN_SHRINKAGE, 0.0).to(device)
 
     def catch_up(self, rows: Tensor, last: Tensor, now: int | Tensor, lr: float) -> None:
         """Move rows [3, n, width] (values, m, v) in place from step `last` [n] to step `now`, which
@@ -101,8 +101,8 @@ class Idle:
         """
         values, first, second = rows
         idle = now - last
-        shrunk = self._shrunk.index_select(0, idle.clamp(max=FORGOTTEN))
-        start = self._tails.index_select(0, last.clamp(max=SETTLED))
+        shrunk = self._shrunk.index_select(0, idle.clamp(max=MAX_IDLE_STEPS))
+        start = self._tails.index_select(0, last.clamp(max=STEADY_FROM_STEP))
         moments = start - shrunk[:, :4] * self._tail(now)
         a, b, p, q = (each.to(rows.dtype)[:, None] for each in quadrature(moments))
         root = second.sqrt()
@@ -110,12 +110,12 @@ class Idle:
         values.addcmul_(first, moved, value=-lr)
         first.mul_(shrunk[:, 4:].to(rows.dtype))
         fading = torch.exp(idle.double() * math.log(BETA2))
-        second.mul_(fading.masked_fill_(fading < SMALLEST, 0.0).to(rows.dtype)[:, None])
+        second.mul_(fading.masked_fill_(fading < MIN_SHRINKAGE, 0.0).to(rows.dtype)[:, None])
 
     def _tail(self, now: int | Tensor) -> Tensor:
         if isinstance(now, Tensor):
-            return self._tails.index_select(0, now.clamp(max=SETTLED))
-        return self._tails[min(now, SETTLED)]
+            return self._tails.index_select(0, now.clamp(max=STEADY_FROM_STEP))
+        return self._tails[min(now, STEADY_FROM_STEP)]
 
 
 def quadrature(moments: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -126,7 +126,7 @@ def quadrature(moments: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     m0, m1, m2, m3 = moments.unbind(1)
     spread = m0 * m2 - m1 * m1
     # One idle step, or many at about the same z, are one node: then the two equations are one.
-    one_node = spread <= ONE_NODE * m1 * m1
+    one_node = spread <= MIN_RELATIVE_VARIANCE * m1 * m1
     mean = m1 / m0
     p = torch.where(one_node, 2 * mean, (m0 * m3 - m1 * m2) / spread)
     q = torch.where(one_node, mean * mean, (m1 * m3 - m2 * m2) / spread)
@@ -139,12 +139,12 @@ def quadrature(moments: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     )
 
 
-def one_by_one(rows: Tensor, last: Tensor, now: int, lr: float) -> None:
+def catch_up_stepwise(rows: Tensor, last: Tensor, now: int, lr: float) -> None:
     """The same as `Idle.catch_up`, step by step: exact, for the first steps of a training."""
     values, first, second = rows
     for step in range(1, now + 1):
         idle = (last < step)[:, None]
-        size, eps = rates(step)
+        size, eps = bias_corrections(step)
         first.mul_(torch.where(idle, BETA1, 1.0).to(rows.dtype))
         second.mul_(torch.where(idle, BETA2, 1.0).to(rows.dtype))
         moved = first / second.sqrt().add_(eps)

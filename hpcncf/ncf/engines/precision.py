@@ -20,17 +20,17 @@ from hpcncf.ncf.model import NeuMF
 # so
 # they are not too small for float16, no loss is scaled, and no step skipped.
 
-HALVES: dict[str, torch.dtype] = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+HALF_DTYPES: dict[str, torch.dtype] = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 class Products:
     """Of matrices that lie in float32, or in float64 where nothing is rounded."""
 
     def __init__(self, precision: str) -> None:
-        self._half = HALVES.get(precision)
+        self._half = HALF_DTYPES.get(precision)
         self.rounds = self._half is not None
 
-    def of(self, left: Tensor, right: Tensor) -> Tensor:
+    def multiply(self, left: Tensor, right: Tensor) -> Tensor:
         if self._half is None:
             return torch.mm(left, right)
         left, right = left.to(self._half), right.to(self._half)
@@ -38,20 +38,20 @@ class Products:
             return torch.mm(left.float(), right.float())
         return torch.mm(left, right, out_dtype=torch.float32)
 
-    def shifted(self, bias: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    def multiply_add(self, bias: Tensor, left: Tensor, right: Tensor) -> Tensor:
         if self._half is None:
             return torch.addmm(bias, left, right)
-        return self.of(left, right).add_(bias)
+        return self.multiply(left, right).add_(bias)
 
-    def add(self, total: Tensor, left: Tensor, right: Tensor) -> None:
+    def accumulate(self, total: Tensor, left: Tensor, right: Tensor) -> None:
         """To `total`, in place."""
         if self._half is None:
             total.addmm_(left, right)
         else:
-            total.add_(self.of(left, right))
+            total.add_(self.multiply(left, right))
 
 
-class LazyAdam:
+class TorchLazyAdam:
     """SparseAdam for the tables, Adam for the layers: the usual pair, stepped as one."""
 
     def __init__(self, model: NeuMF, training: Training) -> None:
@@ -73,19 +73,19 @@ class LazyAdam:
         return {name: part.state_dict() for name, part in self._parts.items()}
 
     def moments(self) -> list[Tensor]:
-        return [each for part in self._parts.values() for each in moments(part)]
+        return [each for part in self._parts.values() for each in optimizer_moments(part)]
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name, part in self._parts.items():
             part.load_state_dict(state[name])
 
 
-def build_optimizer(model: NeuMF, training: Training) -> Optimizer | LazyAdam:
+def build_optimizer(model: NeuMF, training: Training) -> Optimizer | TorchLazyAdam:
     """Of all the model's parameters; makes its tables' gradients sparse where the settings say."""
     for table in model.tables():
         table.sparse = training.sparse
     if training.optimizer == "lazy_adam":
-        return LazyAdam(model, training)
+        return TorchLazyAdam(model, training)
     return build_dense_optimizer(model.parameters(), training)
 
 
@@ -104,9 +104,9 @@ def build_dense_optimizer(parameters: Iterable[nn.Parameter], training: Training
     )
 
 
-def moments(optimizer: Optimizer | LazyAdam) -> list[Tensor]:
+def optimizer_moments(optimizer: Optimizer | TorchLazyAdam) -> list[Tensor]:
     """What it keeps for each value of each parameter, in the parameters' order."""
-    if isinstance(optimizer, LazyAdam):
+    if isinstance(optimizer, TorchLazyAdam):
         return optimizer.moments()
     parameters = [each for group in optimizer.param_groups for each in group["params"]]
     kept = [(each, optimizer.state[each]) for each in parameters if each in optimizer.state]
@@ -139,7 +139,7 @@ def check_precision(training: Training, device: torch.device) -> None:
 
 
 @contextmanager
-def allowed(training: Training, device: torch.device) -> Iterator[None]:
+def tf32_allowed(training: Training, device: torch.device) -> Iterator[None]:
     """What is queued in it may use TensorFloat-32, where the settings say so."""
     if not training.tf32 or device.type != "cuda":
         yield
@@ -152,7 +152,7 @@ def allowed(training: Training, device: torch.device) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def warnings_precision(training: Training, device: torch.device) -> list[str]:
+def tf32_warnings(training: Training, device: torch.device) -> list[str]:
     """What a setting does not do here."""
     if not training.tf32:
         return []
@@ -167,11 +167,13 @@ def warnings_precision(training: Training, device: torch.device) -> list[str]:
     return []
 
 
-class Steps:
+class OptimizerSteps:
     """An optimizer's steps. With `precision: float16` its gradients are of a scaled loss, and a
     step with one that is not finite is skipped, and the scale halved (torch's GradScaler)."""
 
-    def __init__(self, optimizer: Optimizer | LazyAdam, training: Training, device: str) -> None:
+    def __init__(
+        self, optimizer: Optimizer | TorchLazyAdam, training: Training, device: str
+    ) -> None:
         self._optimizer = optimizer
         self._scaler: torch.amp.GradScaler | None = None
         if training.precision == "float16":
@@ -183,10 +185,10 @@ class Steps:
         """None where none can be."""
         return None if self._scaler is None else self._skipped
 
-    def scaled(self, loss: Tensor) -> Tensor:
+    def scale(self, loss: Tensor) -> Tensor:
         return loss if self._scaler is None else self._scaler.scale(loss)
 
-    def take(self) -> None:
+    def step(self) -> None:
         """And forget the gradients."""
         if self._scaler is None:
             self._optimizer.step()

@@ -17,15 +17,15 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from hpcncf.errors import HpcncfError
 from hpcncf.job.spec import Training
 from hpcncf.ncf.data.prepared import Prepared
-from hpcncf.ncf.device_data import on_device
+from hpcncf.ncf.device_data import copied_to_device
 from hpcncf.ncf.engines import precision
-from hpcncf.ncf.engines.precision import HALVES, Steps
-from hpcncf.ncf.evaluate import Candidates, ranks
+from hpcncf.ncf.engines.precision import HALF_DTYPES, OptimizerSteps
+from hpcncf.ncf.evaluate import Candidates, rank_test_rows
 from hpcncf.ncf.instances import Batch
 from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.model import NeuMF
 from hpcncf.ncf.step_clock import StepClock
-from hpcncf.ncf.sync.local_sgd import all_reduce
+from hpcncf.ncf.sync.local_sgd import average_tensors
 
 # The exposed wait for other ranks (`sync`) lasts from the moment the last bucket of gradients
 # is
@@ -34,7 +34,7 @@ from hpcncf.ncf.sync.local_sgd import all_reduce
 # every gradient averaged. It holds the transfer and the wait for ranks that come later.
 
 
-class Replicas:
+class ReplicatedModel:
     """The same call as the module's. Gradients are averaged over ranks in `backward`."""
 
     def __init__(
@@ -61,7 +61,7 @@ class Replicas:
         logits: Tensor = self._parallel(users, items, context)
         return logits
 
-    def apart(self) -> AbstractContextManager[None]:
+    def no_sync(self) -> AbstractContextManager[None]:
         """Forward and backward passes in it add to this rank's gradients; nothing is exchanged."""
         if isinstance(self._parallel, DistributedDataParallel):
             return self._parallel.no_sync()
@@ -84,12 +84,12 @@ class Replicas:
 
     def _all_reduce(self, group: Any, bucket: Any) -> torch.futures.Future[Any]:
         """What DDP does without a hook, and a note of when: the last bucket's time stays."""
-        self._sent(bytes_of(bucket.buffer()))
+        self._sent(gradient_bytes(bucket.buffer()))
         self.gradients_ready_at = time.perf_counter()
         return allreduce_hook(group, bucket)
 
 
-def warnings_replicas(training: Training, device: torch.device) -> list[str]:
+def parallel_warnings(training: Training, device: torch.device) -> list[str]:
     """What a setting does not do here, though it is allowed, so that both can be measured."""
     told = []
     if training.parallel == "data_parallel" and device.type == "cpu":
@@ -105,7 +105,7 @@ def warnings_replicas(training: Training, device: torch.device) -> list[str]:
     return told
 
 
-def bytes_of(gradient: Tensor) -> int:
+def gradient_bytes(gradient: Tensor) -> int:
     """Of its values; of a sparse one's indices, too."""
     if not gradient.is_sparse:
         return gradient.nbytes
@@ -116,9 +116,9 @@ def bytes_of(gradient: Tensor) -> int:
 # that
 # the code does not depend on which batch came first: a run that resumes has the same bits.
 
-WARM_UPS = 3  # TorchScript watches two calls, and optimises at the third
+COMPILE_WARMUPS = 3  # TorchScript watches two calls, and optimises at the third
 
-INDUCTOR: dict[str, Any] = {
+INDUCTOR_OPTIONS: dict[str, Any] = {
     # Each rank compiles with its own core; a pool of 32 processes would stay for the whole run.
     "compile_threads": 1,
     # The masks of torch's own dropout, not the compiler's.
@@ -126,14 +126,14 @@ INDUCTOR: dict[str, Any] = {
 }
 
 
-class Forward(nn.Module):
+class CompiledForward(nn.Module):
     """Logits as the model's own `forward`; its parameters are the model's."""
 
     def __init__(self, model: NeuMF, training: Training, world_size: int, device: str) -> None:
         super().__init__()
         self.model = model
-        self._device, self._half = device, HALVES.get(training.precision)
-        self._least = least_instances(training, world_size)
+        self._device, self._half = device, HALF_DTYPES.get(training.precision)
+        self._least = min_instances(training, world_size)
         # In a tuple: as a module of this one it would own the model's parameters once more.
         self._compiled: tuple[Any, ...] = ()
         if training.compile != "none":
@@ -161,18 +161,18 @@ class Forward(nn.Module):
         context = torch.zeros(self._least, self.model.columns, device=self._device)
         try:
             # As it trains: torch.compile would compile anew where TensorFloat-32 is allowed later.
-            allowed = precision.allowed(training, torch.device(self._device))
+            allowed = precision.tf32_allowed(training, torch.device(self._device))
             # Of the device it trains on: to ask all would begin a context on each GPU of the node.
             mine = [torch.cuda.current_device()] if self._device == "cuda" else []
             with torch.random.fork_rng(mine), allowed:
-                for _ in range(WARM_UPS):
+                for _ in range(COMPILE_WARMUPS):
                     self(users, items, context).sum().backward()
         except RuntimeError as error:
             raise HpcncfError(_failed(training, error)) from error
         self.model.zero_grad()
 
 
-def least_instances(training: Training, world_size: int) -> int:
+def min_instances(training: Training, world_size: int) -> int:
     """What the smallest part of a whole step has, on the rank that has the fewest positives."""
     positives = training.batch_over_ranks(world_size) // world_size
     return max(1, positives * (1 + training.negatives) // training.accumulate)
@@ -182,7 +182,7 @@ class CompiledStep:
     """A step by torch.compile, for tensors of one size each."""
 
     def __init__(self, step: Callable[..., None], training: Training) -> None:
-        self._step = torch.compile(step, dynamic=False, options=INDUCTOR)
+        self._step = torch.compile(step, dynamic=False, options=INDUCTOR_OPTIONS)
         self._training, self._compiled = training, False
 
     def __call__(self, *tensors: Tensor) -> None:
@@ -198,7 +198,7 @@ class CompiledStep:
 
 def _compiled(model: NeuMF, training: Training) -> Any:
     if training.compile == "inductor":
-        return torch.compile(model, dynamic=True, options=INDUCTOR)
+        return torch.compile(model, dynamic=True, options=INDUCTOR_OPTIONS)
     with warnings.catch_warnings():
         # torch calls TorchScript deprecated; who asks for it by name wants to see what it does.
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -236,15 +236,15 @@ class Reference:
     ) -> None:
         self.model, self.clock = model, clock
         self.optimizer = precision.build_optimizer(model, training)
-        self._steps = Steps(self.optimizer, training, device.type)
+        self._steps = OptimizerSteps(self.optimizer, training, device.type)
         self.loss: Tensor = torch.zeros((), dtype=torch.float64, device=device)
         self._device, self._training, self._parts = device, training, training.accumulate
-        forward = Forward(model, training, world_size, device.type)
-        self._replicas = Replicas(forward, training, world_size, device, clock.sent)
+        forward = CompiledForward(model, training, world_size, device.type)
+        self._replicas = ReplicatedModel(forward, training, world_size, device, clock.sent)
         self._shares = world_size if self._replicas.averages else 1
 
     def batches(self, loader: Loader, epoch: int, steps: range) -> Iterator[Batch]:
-        batches = on_device(loader.epoch(epoch, steps), self._training, self._device)
+        batches = copied_to_device(loader.epoch(epoch, steps), self._training, self._device)
         return map(Batch._make, batches)
 
     def step(
@@ -256,15 +256,15 @@ class Reference:
         """The loss stays a tensor: reading it would wait for a GPU."""
         batch = next(batches)
         waited = self.clock.lap("input")
-        *before, last = parts_of(batch, self._parts)
+        *before, last = split_batch(batch, self._parts)
         for part in before:
-            with self._replicas.apart():
+            with self._replicas.no_sync():
                 self._gradients(part, self._shares / instances)
             self.clock.lap("backward")
         self._gradients(last, self._shares / instances)
         self.clock.lap("backward", until=self._replicas.gradients_ready_at)
         self.clock.lap("sync" if self._replicas.averages else "backward")
-        self._steps.take()
+        self._steps.step()
         self.clock.lap("optimizer")
         return waited, [len(batch.labels)]
 
@@ -272,7 +272,7 @@ class Reference:
         """Added to those that are there."""
         logits = self._replicas(part.users, part.items, part.context)
         loss = binary_cross_entropy_with_logits(logits, part.labels, reduction="sum")
-        scaled = self._steps.scaled(loss * scale)
+        scaled = self._steps.scale(loss * scale)
         self.clock.lap("forward")
         scaled.backward()  # type: ignore[no-untyped-call]
         self.loss += loss.detach()
@@ -283,8 +283,8 @@ class Reference:
 
     @torch.no_grad()
     def average(self) -> None:
-        moments = precision.moments(self.optimizer)
-        for size in all_reduce([*self.model.parameters(), *moments]):
+        moments = precision.optimizer_moments(self.optimizer)
+        for size in average_tensors([*self.model.parameters(), *moments]):
             self.clock.sent(size)
 
     def settle(self) -> None:
@@ -293,7 +293,7 @@ class Reference:
     def ranks(
         self, data: Prepared, first: int, last: int, candidates: Candidates
     ) -> Iterator[Tensor]:
-        return ranks(self.model, data, first, last, candidates)
+        return rank_test_rows(self.model, data, first, last, candidates)
 
     def state(self) -> dict[str, Any]:
         return self._steps.state()
@@ -302,7 +302,7 @@ class Reference:
         self._steps.load(state)
 
 
-def parts_of(batch: Batch, number: int) -> list[Batch]:
+def split_batch(batch: Batch, number: int) -> list[Batch]:
     """So many, of sizes that differ by one instance at most; the last ones may be empty."""
     if number == 1:
         return [batch]

@@ -10,75 +10,75 @@ from torch import Tensor, nn
 
 from hpcncf.job.spec import Training
 from hpcncf.ncf.data.prepared import Prepared
-from hpcncf.ncf.device_data import Resident, on_device
-from hpcncf.ncf.engines.cuda_graph import Captured, Pace, Rate, Window
+from hpcncf.ncf.device_data import Resident, copied_to_device
+from hpcncf.ncf.engines.cuda_graph import BatchWindow, CapturedStep, Rate, StepCounter
 from hpcncf.ncf.engines.idle_rows import (
     BETA1,
     BETA2,
     EPS,
-    ONE_BY_ONE,
-    Idle,
-    counted,
-    one_by_one,
-    padded,
+    MAX_SINGLE_STEP,
+    IdleAdam,
+    catch_up_stepwise,
+    unique_ids,
+    unique_ids_padded,
 )
 from hpcncf.ncf.engines.precision import Products
 from hpcncf.ncf.engines.reference import CompiledStep
-from hpcncf.ncf.evaluate import Candidates, ranks
-from hpcncf.ncf.instances import Rows
+from hpcncf.ncf.evaluate import Candidates, rank_test_rows
+from hpcncf.ncf.instances import BatchRows
 from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.model import NeuMF
 from hpcncf.ncf.step_clock import StepClock
-from hpcncf.ncf.sync.local_sgd import average
-from hpcncf.ncf.sync.on_device import OnDevice, PaddedExchange
-from hpcncf.ncf.sync.rows import Exchange
+from hpcncf.ncf.sync.local_sgd import average_engine
+from hpcncf.ncf.sync.on_device import DeviceTransport, PaddedExchange
+from hpcncf.ncf.sync.rows import RowExchange
 from hpcncf.ncf.sync.transport import Transport
 
 
-class Alike:
+class FixedSizeStep:
     """Of one rank. `step` takes a batch of users, items and context, and reads nothing else on the
     host that changes."""
 
     def __init__(
         self,
         step: Callable[[Tensor, Tensor, Tensor], None],
-        pace: Pace,
+        pace: StepCounter,
         training: Training,
         device: torch.device,
     ) -> None:
         compiles = training.compile == "inductor"
         self._step = CompiledStep(step, training) if compiles else step
         self._pace, self._batch = pace, training.batch_over_ranks(1)
-        self._window: Window | None = None
-        self._captured: Captured | None = None
+        self._window: BatchWindow | None = None
+        self._captured: CapturedStep | None = None
         if training.cuda_graph:
-            self._captured = Captured(lambda: self._counted_there(None), device)
+            self._captured = CapturedStep(lambda: self._counted_there(None), device)
 
-    def batches(self, resident: Resident, epoch: int, steps: range) -> Iterator[Rows | None]:
+    def batches(self, resident: Resident, epoch: int, steps: range) -> Iterator[BatchRows | None]:
         """None for a whole batch, which lies in the window."""
         if self._window is None:
             self._window = resident.window()
-        return self._window.steps(resident.drawn(epoch, steps))
+        return self._window.steps(resident.draw(epoch, steps))
 
-    def takes(self, batch: Sequence[Tensor] | None) -> bool:
+    def accepts(self, batch: Sequence[Tensor] | None) -> bool:
         """Whether the step is like the others: the first ten of a training are not."""
         whole = batch is None or len(batch[0]) == self._batch
-        return whole and self._pace.step >= ONE_BY_ONE
+        return whole and self._pace.step >= MAX_SINGLE_STEP
 
-    def take(self, batch: Sequence[Tensor] | None) -> None:
-        self._pace.tell_device()
+    def run(self, batch: Sequence[Tensor] | None) -> None:
+        self._pace.advance_device()
         if self._captured:
             self._captured()
         else:
             self._counted_there(batch)
 
-    def following(self) -> Rows:
+    def next_batch(self) -> BatchRows:
         assert self._window
-        return self._window.following()
+        return self._window.next_batch()
 
     def _counted_there(self, batch: Sequence[Tensor] | None) -> None:
         with self._pace.counted_on_device():
-            self._step(*(batch or self.following()))
+            self._step(*(batch or self.next_batch()))
 
 
 # A row lies in one piece, its optimiser's moments behind its values: reading it is one miss of
@@ -91,7 +91,7 @@ class Alike:
 ON_CPU, ON_GPU = 2**12, 2**17
 
 
-class Rows_rows(Protocol):
+class RowTable(Protocol):
     """A step is `read`, then `update` of the same rows once the pace has advanced."""
 
     values: Tensor
@@ -117,10 +117,10 @@ class Rows_rows(Protocol):
     def load(self, state: dict[str, Any]) -> None: ...
 
 
-class Sgd:
+class SgdRows:
     """A row without a gradient stays where it is: nothing to remember."""
 
-    def __init__(self, start: Tensor, pace: Pace) -> None:
+    def __init__(self, start: Tensor, pace: StepCounter) -> None:
         self._table = torch.cat([start, torch.zeros_like(start[:1])])
         self.values, self._pace = self._table[:-1], pace
 
@@ -147,10 +147,10 @@ class Sgd:
         assert not state
 
 
-class LazyAdam:
+class LazyAdamRows:
     """SparseAdam's rule: rows without a gradient do not move, and eps is not bias-corrected."""
 
-    def __init__(self, start: Tensor, pace: Pace) -> None:
+    def __init__(self, start: Tensor, pace: StepCounter) -> None:
         rows, width = start.shape
         whole = torch.zeros(rows + 1, 3, width, dtype=start.dtype, device=start.device)
         self._flat, self._table = whole.view(rows + 1, 3 * width), whole[:-1]
@@ -163,8 +163,8 @@ class LazyAdam:
         return self._read[0]
 
     def update(self, gradient: Tensor) -> None:
-        size, _ = self._pace.rates()
-        move(self._read, gradient, size, EPS)
+        size, _ = self._pace.bias_corrections()
+        adam_update(self._read, gradient, size, EPS)
         self._put_back()
 
     def whole(self, ids: Tensor) -> Tensor:
@@ -182,7 +182,7 @@ class LazyAdam:
         return {"step": self._pace.step, "moments": self._table[:, 1:]}
 
     def load(self, state: dict[str, Any]) -> None:
-        self._pace.follow(state["step"])
+        self._pace.resume_after(state["step"])
         self._table[:, 1:] = state["moments"]
 
     def _take(self, ids: Tensor) -> None:
@@ -195,14 +195,14 @@ class LazyAdam:
         write_rows(self._flat, self._ids, torch.cat(self._read.unbind(), dim=1))
 
 
-class Adam(LazyAdam):
+class AdamRows(LazyAdamRows):
     """Adam's mathematics for every row: an idle one is caught up when it is next read."""
 
-    def __init__(self, start: Tensor, pace: Pace) -> None:
+    def __init__(self, start: Tensor, pace: StepCounter) -> None:
         super().__init__(start, pace)
         self._steps = torch.zeros(len(start) + 1, dtype=torch.int64, device=start.device)
         self._last = self._steps[:-1]
-        self._idle = Idle(start.device)
+        self._idle = IdleAdam(start.device)
 
     def read(self, ids: Tensor) -> Tensor:
         self._take(ids)
@@ -210,14 +210,14 @@ class Adam(LazyAdam):
         return self._read[0]
 
     def update(self, gradient: Tensor) -> None:
-        move(self._read, gradient, *self._pace.rates())
+        adam_update(self._read, gradient, *self._pace.bias_corrections())
         self._put_back()
-        taken = self._pace.taken
+        taken = self._pace.current
         if isinstance(taken, Tensor):  # index_fill_ would ask for its value
             self._steps.index_copy_(0, self._ids, taken.expand(len(self._ids)))
             return
         self._steps.index_fill_(0, self._ids, taken)
-        if taken == ONE_BY_ONE:
+        if taken == MAX_SINGLE_STEP:
             self.settle()
 
     def replace(self, ids: Tensor, whole: Tensor) -> None:
@@ -240,9 +240,9 @@ class Adam(LazyAdam):
         return torch.split(torch.arange(len(self._last), device=self._last.device), ON_GPU)
 
     def _catch_up(self) -> None:
-        last, now = self._steps.index_select(0, self._ids), self._pace.taken
-        if isinstance(now, int) and now <= ONE_BY_ONE:
-            one_by_one(self._read, last, now, self._pace.lr)
+        last, now = self._steps.index_select(0, self._ids), self._pace.current
+        if isinstance(now, int) and now <= MAX_SINGLE_STEP:
+            catch_up_stepwise(self._read, last, now, self._pace.lr)
         else:
             self._idle.catch_up(self._read, last, now, self._pace.lr)
 
@@ -254,7 +254,7 @@ class Adam(LazyAdam):
         self._last.copy_(state["last"])
 
 
-def move(parts: Tensor, gradient: Tensor, size: Rate, eps: Rate) -> None:
+def adam_update(parts: Tensor, gradient: Tensor, size: Rate, eps: Rate) -> None:
     """Adam's step on values, m and v [3, ...] in place."""
     values, first, second = parts
     first.lerp_(gradient, 1 - BETA1)
@@ -276,10 +276,10 @@ def write_rows(table: Tensor, ids: Tensor, rows: Tensor) -> None:
         table.index_copy_(0, ids, rows)
 
 
-class Layers:
+class DenseLayers:
     """Adam or gradient descent of all but the tables. A step has a gradient for each of them."""
 
-    def __init__(self, model: NeuMF, training: Training, pace: Pace) -> None:
+    def __init__(self, model: NeuMF, training: Training, pace: StepCounter) -> None:
         parameters = [each for part in model.layers() for each in part.parameters()]
         values = torch.cat([each.detach().reshape(-1) for each in parameters])
         # Values, and both moments behind them [3, n].
@@ -297,14 +297,14 @@ class Layers:
         if self._descends:
             self.parts[0].sub_(self.gradient, alpha=self._pace.lr)
         else:
-            move(self.parts, self.gradient, *self._pace.rates())
+            adam_update(self.parts, self.gradient, *self._pace.bias_corrections())
         self.gradient.zero_()
 
     def state(self) -> dict[str, Tensor | int]:
         return {"step": self._pace.step, "moments": self.parts[1:]}
 
     def load(self, state: dict[str, Any]) -> None:
-        self._pace.follow(state["step"])
+        self._pace.resume_after(state["step"])
         self.parts[1:] = state["moments"]
 
 
@@ -315,7 +315,7 @@ class Layers:
 # cost as much as this arithmetic.
 
 
-class Grouped:
+class GroupedNetwork:
     """Of the model as it stands: it reads the layers' parameters, and adds to their gradients."""
 
     def __init__(self, model: NeuMF, precision: str) -> None:
@@ -337,12 +337,12 @@ class Grouped:
         self._mlp_item = mlp[groups:]
         self._shared = torch.cat([mlp[:groups], context], dim=1)
         first = self._linear[0]
-        shared = self._products.shifted(first.bias, self._shared, self._of_shared().T)
-        values = self._products.of(self._mlp_item, self._of_item(first.weight).T)
+        shared = self._products.multiply_add(first.bias, self._shared, self._of_shared().T)
+        values = self._products.multiply(self._mlp_item, self._of_item(first.weight).T)
         values.view(groups, each, -1).add_(shared[:, None])
         self._hidden = [self._activated(values)]
         for layer in self._linear[1:]:
-            values = self._products.shifted(layer.bias, self._hidden[-1][0], layer.weight.T)
+            values = self._products.multiply_add(layer.bias, self._hidden[-1][0], layer.weight.T)
             self._hidden.append(self._activated(values))
         of_mf, of_hidden = self._of_mf_and_hidden(self._predict.weight[0])
         self._gmf = self._mf_user * self._mf_item
@@ -366,9 +366,9 @@ class Grouped:
         flowing = self._through(torch.outer(wrong, of_hidden), -1)
         for at in range(len(self._linear) - 1, 0, -1):
             layer = self._linear[at]
-            self._products.add(_gradient(layer.weight), flowing.T, self._hidden[at - 1][0])
+            self._products.accumulate(_gradient(layer.weight), flowing.T, self._hidden[at - 1][0])
             _gradient(layer.bias).add_(flowing.sum(dim=0))
-            flowing = self._through(self._products.of(flowing, layer.weight), at - 1)
+            flowing = self._through(self._products.multiply(flowing, layer.weight), at - 1)
         user, item = self._first_layer(flowing)
         gmf = wrong.view(*self._mf_item.shape[:2], 1) * of_mf
         mf_user, mf_item = (gmf * self._mf_item).sum(dim=1), gmf * self._mf_user
@@ -389,13 +389,16 @@ class Grouped:
         """The gradients of the users' and of the items' MLP parts."""
         first = self._linear[0]
         of_group = flowing.view(*self._mf_item.shape[:2], -1).sum(dim=1)
-        gradient, to_shared = _gradient(first.weight), self._products.of(of_group.T, self._shared)
-        self._products.add(self._of_item(gradient), flowing.T, self._mlp_item)
+        gradient, to_shared = (
+            _gradient(first.weight),
+            self._products.multiply(of_group.T, self._shared),
+        )
+        self._products.accumulate(self._of_item(gradient), flowing.T, self._mlp_item)
         gradient[:, : self._mlp] += to_shared[:, : self._mlp]
         gradient[:, 2 * self._mlp :] += to_shared[:, self._mlp :]
         _gradient(first.bias).add_(of_group.sum(dim=0))
-        user = self._products.of(of_group, first.weight[:, : self._mlp])
-        return user, self._products.of(flowing, self._of_item(first.weight))
+        user = self._products.multiply(of_group, first.weight[:, : self._mlp])
+        return user, self._products.multiply(flowing, self._of_item(first.weight))
 
     def _activated(self, values: Tensor) -> tuple[Tensor, Tensor | None]:
         """ReLU and dropout, and what dropout multiplied by: drawn as torch's own draws it."""
@@ -440,10 +443,10 @@ def _gradient(parameter: Tensor) -> Tensor:
 # operations on
 # tensors of the same sizes each time, and counts its steps on the device. Not yet run on a GPU.
 
-RULES: dict[str, Callable[[Tensor, Pace], Rows_rows]] = {
-    "adam": Adam,
-    "lazy_adam": LazyAdam,
-    "sgd": Sgd,
+ROW_OPTIMIZERS: dict[str, Callable[[Tensor, StepCounter], RowTable]] = {
+    "adam": AdamRows,
+    "lazy_adam": LazyAdamRows,
+    "sgd": SgdRows,
 }
 
 
@@ -456,7 +459,7 @@ class Rowwise:
         training: Training,
         device: torch.device,
         clock: StepClock,
-        transport: Transport | OnDevice | None = None,
+        transport: Transport | DeviceTransport | None = None,
         padded: bool | None = None,
     ) -> None:
         """`transport` to the ranks that train the same model, as `training.sync` says. `padded`: a
@@ -465,21 +468,21 @@ class Rowwise:
         self.model, self.clock = model, clock
         self._training, self._device = training, device
         self.loss = torch.zeros((), dtype=torch.float64, device=device)
-        self._users, start = model.MF_Embedding_User.num_embeddings, merged(model)
+        self._users, start = model.MF_Embedding_User.num_embeddings, merge_tables(model)
         fixed = training.cuda_graph or training.compile == "inductor"
-        self._pace = Pace(training.lr, start if fixed else None)
-        self._rows: Rows_rows = RULES[training.optimizer](start, self._pace)
-        adopt(model, self._rows.values)
-        self._layers = Layers(model, training, self._pace)
-        self._grouped = Grouped(model, training.precision)
+        self._pace = StepCounter(training.lr, start if fixed else None)
+        self._rows: RowTable = ROW_OPTIMIZERS[training.optimizer](start, self._pace)
+        view_tables(model, self._rows.values)
+        self._layers = DenseLayers(model, training, self._pace)
+        self._grouped = GroupedNetwork(model, training.precision)
         self._transport = transport
         self._exchange = self._exchange_over(transport) if training.sync != "local_sgd" else None
         if padded is None:
             alone = device.type != "cpu" and transport is None
-            padded = alone or isinstance(transport, OnDevice)
+            padded = alone or isinstance(transport, DeviceTransport)
         self._padded = padded
         self._moved: list[Tensor] = []
-        self._alike = Alike(self._alone, self._pace, training, device) if fixed else None
+        self._alike = FixedSizeStep(self._alone, self._pace, training, device) if fixed else None
 
     def batches(
         self, loader: Loader, epoch: int, steps: range
@@ -488,7 +491,7 @@ class Rowwise:
         if self._alike and self._training.cuda_graph:
             assert loader.resident
             return self._alike.batches(loader.resident, epoch, steps)
-        return on_device(loader.rows(epoch, steps), self._training, self._device)
+        return copied_to_device(loader.rows(epoch, steps), self._training, self._device)
 
     @torch.no_grad()
     def step(
@@ -499,13 +502,13 @@ class Rowwise:
     ) -> tuple[float, list[int]]:
         batch = next(batches)
         waited = self.clock.lap("input")
-        if self._alike and self._alike.takes(batch):
-            self._alike.take(batch)
+        if self._alike and self._alike.accepts(batch):
+            self._alike.run(batch)
             self.clock.lap("forward")
             return waited, [instances]  # there is one rank
         if batch is None:
             assert self._alike
-            batch = self._alike.following()
+            batch = self._alike.next_batch()
         self._take(batch, instances, self.clock.lap)
         return waited, [batch[1].numel()]
 
@@ -535,21 +538,21 @@ class Rowwise:
 
     def _distinct(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         if self._padded or self._pace.on_device:
-            return padded(ids, len(self._rows.values))
-        return counted(ids)
+            return unique_ids_padded(ids, len(self._rows.values))
+        return unique_ids(ids)
 
     def _exchange_over(
-        self, transport: Transport | OnDevice | None
-    ) -> Exchange | PaddedExchange | None:
-        if isinstance(transport, OnDevice):
+        self, transport: Transport | DeviceTransport | None
+    ) -> RowExchange | PaddedExchange | None:
+        if isinstance(transport, DeviceTransport):
             positives = -(-self._training.batch_over_ranks(transport.ranks) // transport.ranks)
             most = positives * (2 + self._training.negatives)
             return PaddedExchange(transport, most, len(self._rows.values))
         sizes = len(self._layers.gradient), self._rows.values.shape[1]
-        return Exchange(transport, *sizes) if transport else None
+        return RowExchange(transport, *sizes) if transport else None
 
     def _exchanged(
-        self, exchange: Exchange | PaddedExchange, ids: Tensor, gradient: Tensor
+        self, exchange: RowExchange | PaddedExchange, ids: Tensor, gradient: Tensor
     ) -> Tensor:
         """The gradient of all ranks' rows, which are read now: all ranks move all of them."""
         union, total = exchange.summed(self._layers.gradient, ids, gradient)
@@ -559,20 +562,20 @@ class Rowwise:
     @torch.no_grad()
     def average(self) -> None:
         assert self._transport
-        if isinstance(self._transport, OnDevice):
+        if isinstance(self._transport, DeviceTransport):
             self._transport.average(self)
         else:
-            average(self, self._transport)
+            average_engine(self, self._transport)
 
-    def moved(self) -> Tensor:
+    def touched_rows(self) -> Tensor:
         ids: Tensor = torch.unique(torch.cat(self._moved))
         self._moved.clear()
         return ids[ids < len(self._rows.values)]  # without the padding
 
-    def part(self, ids: Tensor) -> Tensor:
+    def read_state(self, ids: Tensor) -> Tensor:
         return torch.cat([self._layers.parts.reshape(-1), self._rows.whole(ids).reshape(-1)])
 
-    def replace(self, ids: Tensor, part: Tensor) -> None:
+    def write_state(self, ids: Tensor, part: Tensor) -> None:
         width, layers = self._rows.values.shape[1], self._layers.parts
         layers.copy_(part[: layers.numel()].view_as(layers))
         self._rows.replace(ids, part[layers.numel() :].view(-1, len(ids), width))
@@ -584,7 +587,7 @@ class Rowwise:
     def ranks(
         self, data: Prepared, first: int, last: int, candidates: Candidates
     ) -> Iterator[Tensor]:
-        return ranks(self.model, data, first, last, candidates)
+        return rank_test_rows(self.model, data, first, last, candidates)
 
     def state(self) -> dict[str, Any]:
         return {"rows": self._rows.state(), "layers": self._layers.state()}
@@ -594,14 +597,14 @@ class Rowwise:
         self._layers.load(state["layers"])
 
 
-def merged(model: NeuMF) -> Tensor:
+def merge_tables(model: NeuMF) -> Tensor:
     """All embeddings [users + items, mf + mlp]."""
     mf_user, mf_item, mlp_user, mlp_item = (table.weight.detach() for table in model.tables())
     users, items = torch.cat([mf_user, mlp_user], dim=1), torch.cat([mf_item, mlp_item], dim=1)
     return torch.cat([users, items])
 
 
-def adopt(model: NeuMF, values: Tensor) -> None:
+def view_tables(model: NeuMF, values: Tensor) -> None:
     """Make the model's embeddings views of `values`, laid out as `merged` does."""
     mf_user, mf_item, mlp_user, mlp_item = model.tables()
     users, items = torch.split(values, [mf_user.num_embeddings, mf_item.num_embeddings])

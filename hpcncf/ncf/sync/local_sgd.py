@@ -19,51 +19,51 @@ from torch import Tensor
 from hpcncf.job.spec import Training
 from hpcncf.ncf.sync.transport import Bytes, Transport
 
-CAPACITY = 2**20
+MESSAGE_CAPACITY = 2**20
 """Bytes of a message: what is longer goes in several. A group gathers all of it each time."""
-FEW = 2**18
+MAX_SMALL_TENSOR = 2**18
 """Tensors of fewer values go in one collective."""
 
 
-class Apart(Protocol):
+class LocalEngine(Protocol):
     """An engine that knows which of its rows are not as on the other ranks."""
 
-    def moved(self) -> Tensor:
+    def touched_rows(self) -> Tensor:
         """Ids of the rows that steps read since the last call; int64 [n], none twice."""
 
-    def part(self, ids: Tensor) -> Tensor:
+    def read_state(self, ids: Tensor) -> Tensor:
         """One vector of all that a step changes: layers and these rows as of now, with moments."""
 
-    def replace(self, ids: Tensor, part: Tensor) -> None:
+    def write_state(self, ids: Tensor, part: Tensor) -> None:
         """Go on from such a vector."""
 
 
-def apart(training: Training, world_size: int) -> bool:
+def uses_local_sgd(training: Training, world_size: int) -> bool:
     """Whether ranks take their steps each by itself."""
     return training.sync == "local_sgd" and world_size > 1
 
 
-def meets(training: Training, world_size: int, step: int, steps: int) -> bool:
+def syncs_after(training: Training, world_size: int, step: int, steps: int) -> bool:
     """Whether all ranks have one model after the epoch's step number `step` of `steps`, from 0."""
-    if not apart(training, world_size):
+    if not uses_local_sgd(training, world_size):
         return True
-    return until_mean(training, step) == 1 or step + 1 == steps
+    return steps_until_mean(training, step) == 1 or step + 1 == steps
 
 
-def until_mean(training: Training, step: int) -> int:
+def steps_until_mean(training: Training, step: int) -> int:
     """Steps from number `step` of the epoch, from 0, up to and with the one before a mean."""
     return training.sync_every - step % training.sync_every
 
 
-def average(engine: Apart, transport: Transport) -> None:
+def average_engine(engine: LocalEngine, transport: Transport) -> None:
     """To be called by all ranks after the same step: they go on as one model."""
-    ids = union(engine.moved(), transport)
-    part = engine.part(ids)
-    mean(part, transport)
-    engine.replace(ids, part)
+    ids = gather_union(engine.touched_rows(), transport)
+    part = engine.read_state(ids)
+    average_vector(part, transport)
+    engine.write_state(ids, part)
 
 
-def union(ids: Tensor, transport: Transport) -> Tensor:
+def gather_union(ids: Tensor, transport: Transport) -> Tensor:
     """All ranks' ids, ascending."""
     found, most = [ids[:0]], len(transport.slot()) // ids.element_size()
     for at in range(0, 2**62, most):
@@ -76,7 +76,7 @@ def union(ids: Tensor, transport: Transport) -> Tensor:
     return ascending
 
 
-def mean(values: Tensor, transport: Transport) -> None:
+def average_vector(values: Tensor, transport: Transport) -> None:
     """Replace the vector [n] by the mean over all ranks: the same bits on each."""
     for part in torch.split(values, len(transport.slot()) // values.element_size()):
         first, *others = _exchanged(part, transport)
@@ -95,12 +95,12 @@ def _exchanged(values: Tensor, transport: Transport) -> Sequence[NDArray[Any]]:
     return [np.asarray(each).view(mine.dtype) for each in received]
 
 
-def all_reduce(tensors: Sequence[Tensor]) -> list[int]:
+def average_tensors(tensors: Sequence[Tensor]) -> list[int]:
     """Replace whole tensors, wherever they are, by the mean over all ranks; returns the bytes of
     each collective. The small ones share one."""
-    small = [each for each in tensors if each.numel() < FEW]
+    small = [each for each in tensors if each.numel() < MAX_SMALL_TENSOR]
     flat = torch.cat([each.reshape(-1) for each in small])
-    together = [flat, *(each for each in tensors if each.numel() >= FEW)]
+    together = [flat, *(each for each in tensors if each.numel() >= MAX_SMALL_TENSOR)]
     for each in together:
         dist.all_reduce(each)
         each.div_(dist.get_world_size())

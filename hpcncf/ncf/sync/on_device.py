@@ -13,14 +13,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from hpcncf.ncf.engines.idle_rows import padded
-from hpcncf.ncf.sync.local_sgd import Apart
-from hpcncf.ncf.sync.transport import GATHER
+from hpcncf.ncf.engines.idle_rows import unique_ids_padded
+from hpcncf.ncf.sync.local_sgd import LocalEngine
+from hpcncf.ncf.sync.transport import all_gather_tensor
 
 ID_BYTES = 8
 
 
-class OnDevice:
+class DeviceTransport:
     """Of all ranks of the group that was joined."""
 
     def __init__(self, sent: Callable[[int], None]) -> None:
@@ -32,16 +32,16 @@ class OnDevice:
         """Every rank's [n], as long on each: [ranks, n]."""
         self._sent(mine.nbytes)
         of_all = mine.new_empty(self.ranks * len(mine))
-        GATHER(of_all, mine)
+        all_gather_tensor(of_all, mine)
         return of_all.view(self.ranks, len(mine))
 
-    def average(self, engine: Apart) -> None:
+    def average(self, engine: LocalEngine) -> None:
         """`local.average`: all ranks go on as one model."""
-        ids = self.union(engine.moved())
-        part = engine.part(ids)
+        ids = self.union(engine.touched_rows())
+        part = engine.read_state(ids)
         self._sent(part.nbytes)
         dist.all_reduce(part)  # the same bits on each rank
-        engine.replace(ids, part.div_(self.ranks))
+        engine.write_state(ids, part.div_(self.ranks))
 
     def union(self, ids: Tensor) -> Tensor:
         """All ranks' ids, ascending. The host waits for how many there are."""
@@ -59,7 +59,7 @@ class OnDevice:
 class PaddedExchange:
     """`rows.Exchange` of as many rows from each rank in each step."""
 
-    def __init__(self, ranks: OnDevice, rows: int, padding: int) -> None:
+    def __init__(self, ranks: DeviceTransport, rows: int, padding: int) -> None:
         """`rows`: the most that any rank reads in a step; `padding`: an id that no row has, whose
         gradients are zero."""
         self._ranks, self._rows, self._padding = ranks, rows, padding
@@ -69,7 +69,7 @@ class PaddedExchange:
         twice but the padding, it returns the union's ids, padding behind, and its gradients."""
         messages = self._ranks.gathered(self._written(layers, ids, rows))
         of_layers, of_ids, of_rows = self._read(messages, layers, rows)
-        union, where = padded(of_ids.reshape(-1), self._padding)
+        union, where = unique_ids_padded(of_ids.reshape(-1), self._padding)
         total = rows.new_zeros(len(union), rows.shape[1])
         layers.zero_()
         # By rank: replicas that were equal stay so to the last bit, and no row stands twice.

@@ -20,7 +20,7 @@ from hpcncf.ncf.sync.transport import Bytes, Transport
 ID = np.dtype(np.int64)
 
 
-def capacity(model: NeuMF, schedule: Schedule, negatives: int) -> int:
+def row_message_capacity(model: NeuMF, schedule: Schedule, negatives: int) -> int:
     """Bytes of the longest message: as many rows as the largest shard can read."""
     largest = -(-min(schedule.batch, schedule.rows) // schedule.world_size)
     width = sum(table.embedding_dim for table in model.tables()[::2])
@@ -29,7 +29,7 @@ def capacity(model: NeuMF, schedule: Schedule, negatives: int) -> int:
     return largest * (2 + negatives) * (ID.itemsize + value * width) + value * layers
 
 
-class Exchange:
+class RowExchange:
     """Of an engine whose layers' gradient is one vector of `layers` values, its rows `width`."""
 
     def __init__(self, transport: Transport, layers: int, width: int) -> None:

@@ -17,9 +17,9 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from hpcncf.ncf.distributed import gathered
-from hpcncf.ncf.engines.native.library import NotBuilt, load
-from hpcncf.ncf.sync.transport import Bytes, Group, PeerLost, Transport
+from hpcncf.ncf.distributed import gather_objects
+from hpcncf.ncf.engines.native.library import NotBuilt, load_library
+from hpcncf.ncf.sync.transport import Bytes, GroupTransport, PeerLost, Transport
 from hpcncf.worker.environment import Place
 
 # Each rank has a cache line with the number of its last exchange and the sizes of its messages,
@@ -33,9 +33,9 @@ from hpcncf.worker.environment import Place
 
 LINE: Final = 64
 SLOTS: Final = 3
-MOST: Final = 2**30
+MAX_BYTES: Final = 2**30
 """Bytes of the memory. What needs more takes its time on any way, and the memory is the node's."""
-LOOK_S: Final = 0.005
+LIVENESS_CHECK_S: Final = 0.005
 """So long it waits before it looks whether the others still live."""
 TIMEOUT_S: Final = 600.0
 
@@ -43,7 +43,7 @@ Gather = Callable[[Any], list[Any]]
 """Every rank's value, by rank; each has to call it."""
 
 
-class Shared:
+class SharedMemoryTransport:
     """Of all ranks of a run, which run on one node."""
 
     name = "shared memory"
@@ -74,7 +74,7 @@ class Shared:
     def _wait(self) -> None:
         until = time.monotonic() + TIMEOUT_S
         while True:
-            missing = self._missing(LOOK_S)
+            missing = self._missing(LIVENESS_CHECK_S)
             if missing < 0:
                 return
             # It may have sent its last message, and ended, since it was found missing.
@@ -95,7 +95,9 @@ class Shared:
         os.close(self._file)
 
 
-def joined(rank: int, ranks: int, capacity: int, gather: Gather) -> Shared | None:
+def join_shared_memory(
+    rank: int, ranks: int, capacity: int, gather: Gather
+) -> SharedMemoryTransport | None:
     """For messages of up to `capacity` bytes; None on every rank where one of them cannot: it is on
     another node or in a container of its own, memory is short, or engine native was not built."""
     native, file = _library(), None
@@ -109,7 +111,7 @@ def joined(rank: int, ranks: int, capacity: int, gather: Gather) -> Shared | Non
     if file is not None:
         fcntl.lockf(file, fcntl.LOCK_EX, 1, rank)
     if all(gather(file is not None)) and native and file is not None:
-        return Shared(native, file, rank, ranks, capacity)
+        return SharedMemoryTransport(native, file, rank, ranks, capacity)
     if file is not None:
         os.close(file)
     return None
@@ -121,14 +123,14 @@ def _size(ranks: int, capacity: int) -> int:
 
 def _library() -> CDLL | None:
     try:
-        return load()
+        return load_library()
     except NotBuilt:
         return None
 
 
 def _allocate(size: int) -> int | None:
     """Memory of which every byte is there: one that is not would end a process that writes it."""
-    if size > MOST:
+    if size > MAX_BYTES:
         return None
     file = os.memfd_create(f"hpcncf-{secrets.token_hex(16)}")
     try:
@@ -155,18 +157,18 @@ def _is_locked(file: int, rank: int) -> bool:
     return False
 
 
-def stays_on_device(device: torch.device) -> bool:
+def uses_nccl(device: torch.device) -> bool:
     """Whether the ranks' tensors go from GPU to GPU, as nccl's do."""
     return device.type == "cuda" and dist.get_backend() == "nccl"
 
 
-def transport(place: Place, capacity: int, device: torch.device) -> Transport:
+def open_transport(place: Place, capacity: int, device: torch.device) -> Transport:
     """For messages of up to `capacity` bytes: through memory where the ranks share it, else over
     their group. Every rank of `place` has to call it."""
     assert place.world_size > 1
     if device.type == "cpu" and place.local_world_size == place.world_size:
-        gather = partial(gathered, place=place)
-        found = joined(place.rank, place.world_size, capacity, gather)
+        gather = partial(gather_objects, place=place)
+        found = join_shared_memory(place.rank, place.world_size, capacity, gather)
         if found is not None:
             return found
-    return Group(capacity)
+    return GroupTransport(capacity)

@@ -47,12 +47,12 @@ class PeerLost(RuntimeError):
 # collective costs more than the bytes it saves.
 
 # torch 2.13 gave it another name, and warns of the old one; before, there is no other.
-GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+all_gather_tensor = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 ALIGNED = 64
 LENGTH = np.dtype(np.int64).itemsize
 
 
-class Group:
+class GroupTransport:
     """Over the group that was joined, of gloo, from the host's memory."""
 
     def __init__(self, capacity: int) -> None:
@@ -60,9 +60,9 @@ class Group:
         self._ranks = dist.get_world_size()
         # Behind the slot stands how much of it is sent.
         self._whole = -(-(capacity + LENGTH) // ALIGNED) * ALIGNED
-        self._mine = aligned(self._whole)
+        self._mine = aligned_zeros(self._whole)
         # What one exchange returns is read before the exchange after the next.
-        self._received = [aligned(self._ranks * self._whole) for _ in range(2)]
+        self._received = [aligned_zeros(self._ranks * self._whole) for _ in range(2)]
 
     def slot(self) -> Bytes:
         return self._mine[: self._capacity]
@@ -72,7 +72,7 @@ class Group:
         assert size <= self._capacity
         self._mine[-LENGTH:].view(np.int64)[0] = size
         self._received.reverse()
-        GATHER(torch.from_numpy(self._received[0]), torch.from_numpy(self._mine))
+        all_gather_tensor(torch.from_numpy(self._received[0]), torch.from_numpy(self._mine))
         messages = self._received[0].reshape(self._ranks, self._whole)
         return [each[: int(each[-LENGTH:].view(np.int64)[0])] for each in messages]
 
@@ -80,14 +80,14 @@ class Group:
         """The group is left with the run."""
 
 
-def aligned(size: int) -> Bytes:
+def aligned_zeros(size: int) -> Bytes:
     """Zeros, beginning at a multiple of 64."""
     memory = np.zeros(size + ALIGNED, dtype=np.uint8)
     start = -memory.ctypes.data % ALIGNED
     return memory[start : start + size]
 
 
-class Counted:
+class CountedTransport:
     """The transport it is given, counted."""
 
     def __init__(self, transport: Transport, clock: StepClock) -> None:

@@ -15,24 +15,24 @@ from torch import Tensor, nn
 
 from hpcncf.job.spec import Model, Training
 from hpcncf.ncf.data.prepared import Prepared
-from hpcncf.ncf.engines.native.kernel import NOTHING, Kernel
+from hpcncf.ncf.engines.native.kernel import NO_SPAN, Kernel
 from hpcncf.ncf.engines.native.library import Span
 from hpcncf.ncf.evaluate import Candidates
 from hpcncf.ncf.instances import Schedule
 from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.model import NeuMF
 from hpcncf.ncf.step_clock import StepClock
-from hpcncf.ncf.sync.local_sgd import average
+from hpcncf.ncf.sync.local_sgd import average_engine
 from hpcncf.ncf.sync.transport import Transport
 
 PAD = 8
-RANKED = 2**23  # pairs in a call, which no signal interrupts: tenths of a second
-AT_ONCE_S: Final = 0.01
+MAX_PAIRS_PER_CALL = 2**23  # pairs in a call, which no signal interrupts: tenths of a second
+CALL_S: Final = 0.01
 """Steps of so many seconds are taken in one call: what Python does between two finds none of its
 code and data in the caches, and takes as long as a tenth or two of a step."""
 
 
-def padded(width: int) -> int:
+def padded_width(width: int) -> int:
     return -(-width // PAD) * PAD
 
 
@@ -62,9 +62,9 @@ class Native:
         self._at_once = 1
         most = most_positives(schedule)
         self.kernel = Kernel(data, sizes, training, threads, most, doubles, build)
-        self._layers = Layers(self.kernel, model)
+        self._layers = KernelLayers(self.kernel, model)
         self._layers.write()
-        adopt(model, self.kernel)
+        view_kernel_tables(model, self.kernel)
         if self._apart:
             self.kernel.watch()
 
@@ -76,7 +76,7 @@ class Native:
     ) -> Iterator[tuple[Span, Span]]:
         """Each step's positions of the epoch's order, and those of the step after it."""
         spans = [Span(epoch, *self._schedule.positions(step)) for step in steps]
-        return zip(spans, [*spans[1:], NOTHING], strict=True)
+        return zip(spans, [*spans[1:], NO_SPAN], strict=True)
 
     def step(
         self, batches: Iterator[tuple[Span, Span]], instances: int, most: int = 1
@@ -99,13 +99,11 @@ class Native:
         """The last of these steps is still to be ended."""
         spans = [span for span, _ in pairs]
         began = time.perf_counter()
-        ends = self.kernel.several([*spans, pairs[-1][1]], scale, self._loss)
+        ends = self.kernel.steps_on([*spans, pairs[-1][1]], scale, self._loss)
         for span, end in zip(spans[:-1], ends[:-1], strict=True):
             self.clock.lap("fused", until=began + end)
             self.clock.end_step(self._instances(span))
-        self._at_once = max(
-            1, min(2 * len(spans), int(AT_ONCE_S * len(spans) / max(ends[-1], 1e-9)))
-        )
+        self._at_once = max(1, min(2 * len(spans), int(CALL_S * len(spans) / max(ends[-1], 1e-9))))
         return spans
 
     def _together(self, transport: Transport, span: Span, scale: float, following: Span) -> float:
@@ -118,21 +116,21 @@ class Native:
 
     def average(self) -> None:
         assert self._transport
-        average(self, self._transport)
+        average_engine(self, self._transport)
 
-    def moved(self) -> Tensor:
-        return torch.from_numpy(self.kernel.moved())
+    def touched_rows(self) -> Tensor:
+        return torch.from_numpy(self.kernel.touched_rows())
 
-    def part(self, ids: Tensor) -> Tensor:
-        rows = self.kernel.take(ids.numpy())
+    def read_state(self, ids: Tensor) -> Tensor:
+        rows = self.kernel.take_rows(ids.numpy())
         return torch.from_numpy(np.concatenate([*self.kernel.dense, rows.reshape(-1)]))
 
-    def replace(self, ids: Tensor, part: Tensor) -> None:
+    def write_state(self, ids: Tensor, part: Tensor) -> None:
         kernel, values = self.kernel, part.numpy()
         size = len(kernel.dense[0])
         for which, mine in enumerate(kernel.dense):
             mine[:] = values[which * size : (which + 1) * size]
-        kernel.put(ids.numpy(), values[len(kernel.dense) * size :].reshape(len(ids), -1))
+        kernel.put_rows(ids.numpy(), values[len(kernel.dense) * size :].reshape(len(ids), -1))
 
     def settle(self) -> None:
         self.kernel.settle()
@@ -144,7 +142,7 @@ class Native:
         """What items add to layer 1 is computed anew for each part: hundredths of its time."""
         sampled = candidates == "sampled"
         width = 1 + data.test_negatives.shape[1] if sampled else data.manifest.items
-        step = max(1, RANKED // width)
+        step = max(1, MAX_PAIRS_PER_CALL // width)
         for at in range(first, last, step):
             part = slice(at, min(at + step, last))
             negatives = data.test_negatives[part] if sampled else None
@@ -179,10 +177,10 @@ def most_positives(schedule: Schedule) -> int:
     return -(-min(schedule.batch, max(1, schedule.rows)) // schedule.world_size)
 
 
-def adopt(model: NeuMF, kernel: Kernel) -> None:
+def view_kernel_tables(model: NeuMF, kernel: Kernel) -> None:
     """Make the model's embeddings views of the kernel's tables, with the values they have."""
     mf, mlp = kernel.sizes.gmf_width, kernel.sizes.mlp_width
-    at = padded(mlp)
+    at = padded_width(mlp)
     for table, name, columns in (
         (kernel.users, "MF_Embedding_User", slice(at, at + mf)),
         (kernel.items, "MF_Embedding_Item", slice(at, at + mf)),
@@ -194,7 +192,7 @@ def adopt(model: NeuMF, kernel: Kernel) -> None:
         embedding.weight = nn.Parameter(torch.from_numpy(table)[:, columns])
 
 
-class Layers:
+class KernelLayers:
     """The dense layers, which kernel and torch lay out each in its own way."""
 
     def __init__(self, kernel: Kernel, model: NeuMF) -> None:
@@ -209,7 +207,7 @@ class Layers:
         flat, at = kernel.dense[0], 0
         for depth, layer in enumerate(linear):
             ins, outs = layer.in_features, layer.out_features
-            width = padded(outs)
+            width = padded_width(outs)
             weights = flat[at : at + ins * width].reshape(ins, width)[:, :outs].T
             at += ins * width
             self._pairs.append((weights, layer.weight))
@@ -218,8 +216,8 @@ class Layers:
             if depth == 0:
                 self._first = weights
         mf, last, output = kernel.sizes.gmf_width, linear[-1].out_features, model.predict_layer
-        parts = [slice(at, at + mf), slice(at + padded(mf), at + padded(mf) + last)]
-        at += padded(mf) + padded(last)
+        parts = [slice(at, at + mf), slice(at + padded_width(mf), at + padded_width(mf) + last)]
+        at += padded_width(mf) + padded_width(last)
         self._pairs.append((flat[parts[0]], output.weight[0, :mf]))
         self._pairs.append((flat[parts[1]], output.weight[0, mf:]))
         self._pairs.append((flat[at : at + 1], output.bias))

@@ -19,17 +19,17 @@ from hpcncf.ncf.data.arrays import record
 from hpcncf.ncf.data.buckets import SLOTS
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.engines.native.library import (
-    RULES,
+    OPTIMIZER_CODES,
     AdamSettings,
     Data,
     Settings,
     Span,
-    Test,
-    checked,
-    load,
+    TestRows,
+    check_status,
+    load_library,
 )
 
-NOTHING = Span(0, 0, 0)
+NO_SPAN = Span(0, 0, 0)
 Bytes = NDArray[np.uint8]
 
 
@@ -37,7 +37,7 @@ def _pointer(array: NDArray[Any], kind: Any) -> Any:
     return array.ctypes.data_as(ctypes.POINTER(kind))
 
 
-class Owner:
+class MemoryOwner:
     """Frees the engine when neither a kernel nor an array of its memory is left."""
 
 
@@ -56,7 +56,7 @@ class Kernel:
     ) -> None:
         """Raises NotBuilt where the library is not there, HpcncfError where data is not as it
         must be."""
-        self._library = load(build)
+        self._library = load_library(build)
         self._kind: type[Any] = np.float64 if doubles else np.float32
         self.sizes, self.context = sizes, len(data.manifest.context_columns)
         manifest, small = data.manifest, data.manifest.small_columns
@@ -88,7 +88,7 @@ class Kernel:
         self._engine = self._library.hpcncf_new(byref(settings), byref(told), int(doubles))
         if not self._engine:
             raise HpcncfError(f"engine native: {self._library.hpcncf_problem().decode()}")
-        self._owner = Owner()
+        self._owner = MemoryOwner()
         weakref.finalize(self._owner, self._library.hpcncf_free, self._engine)
         self.users = self._rows(0, manifest.users)
         self.items = self._rows(1, manifest.items)
@@ -124,14 +124,14 @@ class Kernel:
     def steps(self, value: int) -> None:
         self._library.hpcncf_set_steps(self._engine, value)
 
-    def step(self, span: Span, scale: float, following: Span = NOTHING) -> float:
+    def step(self, span: Span, scale: float, following: Span = NO_SPAN) -> float:
         """One optimiser step; returns the sum of the losses. `scale` is 1 / instances of all ranks;
         the instances of `following` are drawn meanwhile."""
         loss = c_double()
-        self.several([span, following], scale, loss)
+        self.steps_on([span, following], scale, loss)
         return loss.value
 
-    def several(self, spans: Sequence[Span], scale: float, loss: c_double) -> list[float]:
+    def steps_on(self, spans: Sequence[Span], scale: float, loss: c_double) -> list[float]:
         """A step on each of these but the last, whose instances are drawn meanwhile; adds the sums
         of the losses to `loss`. Returns the seconds from here to each step's end."""
         steps = len(spans) - 1
@@ -139,11 +139,11 @@ class Kernel:
         status = self._library.hpcncf_step(
             self._engine, (Span * len(spans))(*spans), steps, scale, byref(loss), ends
         )
-        checked(self._library, status)
+        check_status(self._library, status)
         return list(ends)
 
     def gradients(
-        self, span: Span, scale: float, slot: Bytes, following: Span = NOTHING
+        self, span: Span, scale: float, slot: Bytes, following: Span = NO_SPAN
     ) -> tuple[float, int]:
         """The first half of a step of several ranks: this one's gradients, as a message in `slot`,
         which starts at a cache line; returns the sum of the losses and the message's bytes."""
@@ -152,7 +152,7 @@ class Kernel:
             *(self._engine, byref(span), scale, byref(following)),
             *(slot.ctypes.data, slot.nbytes, byref(size), byref(loss)),
         )
-        checked(self._library, status)
+        check_status(self._library, status)
         return loss.value, size.value
 
     def apply(self, messages: Sequence[Bytes]) -> None:
@@ -163,38 +163,38 @@ class Kernel:
         addresses = (c_void_p * ranks)(*(each.ctypes.data for each in messages))
         sizes = (c_int64 * ranks)(*(each.nbytes for each in messages))
         status = self._library.hpcncf_apply(self._engine, addresses, sizes, ranks)
-        checked(self._library, status)
+        check_status(self._library, status)
 
     def watch(self) -> None:
         """From now on `moved` knows which rows steps read."""
-        checked(self._library, self._library.hpcncf_watch(self._engine))
+        check_status(self._library, self._library.hpcncf_watch(self._engine))
 
-    def moved(self) -> NDArray[np.int64]:
+    def touched_rows(self) -> NDArray[np.int64]:
         """Ids of the rows that steps read since the last call, ascending: users, then items."""
         ids = np.empty(len(self.users) + len(self.items), dtype=np.int64)
         count = self._library.hpcncf_moved(self._engine, _pointer(ids, c_int64))
         return ids[:count].copy()
 
-    def take(self, ids: NDArray[np.int64]) -> NDArray[Any]:
+    def take_rows(self, ids: NDArray[np.int64]) -> NDArray[Any]:
         """All that steps change of these rows, brought to the last step [len(ids), n]."""
         rows = np.empty((len(ids), self.row_numbers), dtype=self._kind)
         status = self._library.hpcncf_take_rows(
             self._engine, _pointer(ids, c_int64), len(ids), rows.ctypes.data
         )
-        checked(self._library, status)
+        check_status(self._library, status)
         return rows
 
-    def put(self, ids: NDArray[np.int64], rows: NDArray[Any]) -> None:
+    def put_rows(self, ids: NDArray[np.int64], rows: NDArray[Any]) -> None:
         """Go on from such rows, as of the last step; no id twice."""
         rows = np.ascontiguousarray(rows, dtype=self._kind)
         assert rows.shape == (len(ids), self.row_numbers)
         status = self._library.hpcncf_put_rows(
             self._engine, _pointer(ids, c_int64), len(ids), rows.ctypes.data
         )
-        checked(self._library, status)
+        check_status(self._library, status)
 
     def settle(self) -> None:
-        checked(self._library, self._library.hpcncf_settle(self._engine))
+        check_status(self._library, self._library.hpcncf_settle(self._engine))
 
     def draw(self, span: Span) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         """Rows [n], users [n] and items [n, 1 + negatives] of a step."""
@@ -209,7 +209,7 @@ class Kernel:
             _pointer(users, c_int32),
             _pointer(items, c_int32),
         )
-        checked(self._library, status)
+        check_status(self._library, status)
         return rows, users, items
 
     def ranks(
@@ -231,19 +231,19 @@ class Kernel:
             width, address = negatives.shape[1], negatives.ctypes.data
         ranks = np.zeros(len(users), dtype=np.int32)
         told = [users.ctypes.data, items.ctypes.data, context.ctypes.data, address]
-        test = Test(len(users), *told, width)
+        test = TestRows(len(users), *told, width)
         status = self._library.hpcncf_evaluate(self._engine, byref(test), _pointer(ranks, c_int32))
-        checked(self._library, status)
+        check_status(self._library, status)
         return ranks
 
 
-def capacity(
+def message_capacity(
     sizes: Model, training: Training, context: int, most_positives: int, doubles: bool = False
 ) -> int:
     """Bytes of the longest message of `gradients`: what ranks have to give each other room for,
     before there is an engine. Raises NotBuilt."""
     settings = _settings(sizes, training, context, 1, most_positives)
-    return int(load().hpcncf_capacity(byref(settings), int(doubles)))
+    return int(load_library().hpcncf_capacity(byref(settings), int(doubles)))
 
 
 def _settings(
@@ -264,7 +264,7 @@ def _settings(
         len(sizes.layers),
         threads,
         (ctypes.c_int * NATIVE_LAYERS)(*sizes.layers),
-        RULES[training.optimizer],
+        OPTIMIZER_CODES[training.optimizer],
         AdamSettings(training.lr, 0.9, 0.999, 1e-8),
         training.seed,
         most_positives,

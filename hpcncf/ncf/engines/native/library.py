@@ -11,8 +11,8 @@ from typing import Any, Final
 from hpcncf.errors import HpcncfError
 from hpcncf.job.validate import NATIVE_LAYERS
 
-INTERFACE: Final = 8
-RULES: Final = {"adam": 0, "lazy_adam": 1, "sgd": 2}
+INTERFACE_VERSION: Final = 8
+OPTIMIZER_CODES: Final = {"adam": 0, "lazy_adam": 1, "sgd": 2}
 
 # The fastest first, each with what /proc/cpuinfo must list. Nothing is compiled for the machine it
 # is built on: a login node and the compute nodes differ.
@@ -65,7 +65,7 @@ class Span(Structure):
     _fields_ = [(name, c_int64) for name in ("epoch", "start", "stop")]
 
 
-class Test(Structure):
+class TestRows(Structure):
     _fields_ = [
         ("rows", c_int64),
         *((name, c_void_p) for name in ("users", "items", "context", "negatives")),
@@ -73,13 +73,13 @@ class Test(Structure):
     ]
 
 
-def folder() -> Path:
+def builds_folder() -> Path:
     return Path(__file__).parent
 
 
-def built() -> dict[str, Path]:
+def installed_builds() -> dict[str, Path]:
     """The builds that were installed."""
-    found = {name: sorted(folder().glob(f"_{name}.*so")) for name in BUILDS}
+    found = {name: sorted(builds_folder().glob(f"_{name}.*so")) for name in BUILDS}
     return {name: paths[0] for name, paths in found.items() if paths}
 
 
@@ -92,15 +92,15 @@ def cpu_flags() -> set[str]:
     return next((set(line.split()[2:]) for line in lines if line.startswith("flags")), set())
 
 
-def best(builds: dict[str, Path], flags: set[str]) -> str | None:
+def select_build(builds: dict[str, Path], flags: set[str]) -> str | None:
     return next((name for name, needs in BUILDS.items() if name in builds and needs <= flags), None)
 
 
 @cache
-def load(name: str | None = None) -> ctypes.CDLL:
+def load_library(name: str | None = None) -> ctypes.CDLL:
     """The best build for this machine, or the named one. Raises NotBuilt where there is none."""
-    builds = built()
-    name = name or best(builds, cpu_flags())
+    builds = installed_builds()
+    name = name or select_build(builds, cpu_flags())
     if name is None or name not in builds:
         raise NotBuilt(
             "engine native was not built: there was no C++ compiler when hpcncf was installed"
@@ -109,7 +109,7 @@ def load(name: str | None = None) -> ctypes.CDLL:
         library = ctypes.CDLL(str(builds[name]))
     except OSError as error:
         raise NotBuilt(f"engine native cannot be loaded: {error}") from None
-    if library.hpcncf_interface() != INTERFACE:
+    if library.hpcncf_interface() != INTERFACE_VERSION:
         raise NotBuilt(f"engine native: {builds[name]} is of another version of hpcncf")
     _declare(library)
     return library
@@ -139,7 +139,7 @@ def _declare(library: ctypes.CDLL) -> None:
         "take_rows": (c_int, [c_void_p, POINTER(c_int64), c_int64, c_void_p]),
         "put_rows": (c_int, [c_void_p, POINTER(c_int64), c_int64, c_void_p]),
         "settle": (c_int, [c_void_p]),
-        "evaluate": (c_int, [c_void_p, POINTER(Test), POINTER(c_int32)]),
+        "evaluate": (c_int, [c_void_p, POINTER(TestRows), POINTER(c_int32)]),
         "draw": (
             c_int,
             [c_void_p, POINTER(Span), POINTER(c_int64), POINTER(c_int32), POINTER(c_int32)],
@@ -156,7 +156,7 @@ def _declare(library: ctypes.CDLL) -> None:
         function.restype, function.argtypes = result, arguments
 
 
-def checked(library: ctypes.CDLL, status: int | None) -> None:
+def check_status(library: ctypes.CDLL, status: int | None) -> None:
     """Raises HpcncfError with what the library says where a call failed."""
     if status:
         raise HpcncfError(f"engine native: {library.hpcncf_problem().decode()}")
