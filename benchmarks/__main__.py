@@ -14,7 +14,7 @@ import sys
 import time
 
 from benchmarks import results
-from hpcncf.records.host import describe
+from hpcncf.records.host import describe_host
 
 BENCHMARKS = {
     "cli_start": "The login node",
@@ -65,7 +65,7 @@ def main() -> int:
     asked = parser().parse_args()
     if unknown := set(asked.names) - set(TITLES):
         parser().error(f"no benchmark {', '.join(sorted(unknown))}; there are {[*TITLES]}")
-    about = describe()  # before anything is written: of the code that is measured
+    about = describe_host()  # before anything is written: of the code that is measured
     failed = []
     for name in asked.names or BENCHMARKS:
         print(f"\n## {TITLES[name]}\n", flush=True)

@@ -19,7 +19,7 @@ from benchmarks.quality import difference, last, spread
 from benchmarks.training import in_processes, made_movielens, real_frappe, trainer
 from hpcncf.ncf import sampling
 from hpcncf.ncf.data import synthetic
-from hpcncf.ncf.data.prepared import Prepared, load
+from hpcncf.ncf.data.prepared import Prepared, load_prepared
 from hpcncf.records.schema import TrainingRecord
 
 SEEDS: Final = range(8)
@@ -27,8 +27,8 @@ MEASURES: Final = ("hr10", "ndcg10")
 
 
 def made_full_size(folder: Path) -> Prepared:
-    synthetic.prepare_like(folder, "yelp")
-    return load(folder)
+    synthetic.prepare_synthetic_like(folder, "yelp")
+    return load_prepared(folder)
 
 
 Settings = dict[str, int]
@@ -49,7 +49,7 @@ def visited(folder: Path, in_blocks: bool, seed: int, settings: Settings) -> Tra
     """In a process of the pool."""
     sampling.MANY_ROWS = 0 if in_blocks else sys.maxsize
     each = {"engine": "native", "seed": seed} | settings
-    training = trainer(load(folder), folder, each)
+    training = trainer(load_prepared(folder), folder, each)
     training.train()
     return training.record()
 

@@ -22,13 +22,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from hpcncf.ncf.data.arrays import Column, Interactions
-from hpcncf.ncf.data.prepare import Recipe, write
-from hpcncf.ncf.data.split import Counts, leave_one_out
-from hpcncf.ncf.data.synthetic import LIKE, Draws, column_names
+from hpcncf.ncf.data.arrays import ColumnFile, Interactions
+from hpcncf.ncf.data.prepare import Recipe, write_prepared
+from hpcncf.ncf.data.split import SplitCounts, leave_one_out
+from hpcncf.ncf.data.synthetic import SHAPES, Draws, column_names
 
 ROUNDS: Final = 5
-SHAPE: Final = LIKE["yelp"]
+SHAPE: Final = SHAPES["yelp"]
 FREE_GB: Final = 8
 """Ten times the positives take 1.5 GB, and 6 GB while they are made."""
 MOST_MIB: Final = 1_200e6 / 2**20
@@ -67,9 +67,9 @@ SIZES: Final = {"1×": 1, "10×": 10, "1×, again": 1}
 class InFiles:
     """Made rows, in files until they are split."""
 
-    users: Column
-    items: Column
-    context: Column
+    users: ColumnFile
+    items: ColumnFile
+    context: ColumnFile
     context_columns: list[str]
     user_names: range
     item_count: int
@@ -78,18 +78,18 @@ class InFiles:
 def make(folder: Path, times: int) -> None:
     """Data of Yelp's shape with so many times its rows, drawn and written a shape at a time."""
 
-    def fill(into: Path) -> Counts:
+    def fill(into: Path) -> SplitCounts:
         with tempfile.TemporaryDirectory(dir=into) as drawn, ExitStack() as files:
             return leave_one_out(into, _drawn(Path(drawn), times, files), 1, 99)
 
     title = f"Synthetic data, {times} times Yelp's rows"
-    write(folder, Recipe("synthetic", {"name": title}, {"times": times}), title, fill)
+    write_prepared(folder, Recipe("synthetic", {"name": title}, {"times": times}), title, fill)
 
 
 def _drawn(folder: Path, times: int, files: ExitStack) -> Interactions:
-    users = files.enter_context(Column(folder / "users", np.int32))
-    items = files.enter_context(Column(folder / "items", np.int32))
-    context = files.enter_context(Column(folder / "context", np.float32, (SHAPE.context,)))
+    users = files.enter_context(ColumnFile(folder / "users", np.int32))
+    items = files.enter_context(ColumnFile(folder / "items", np.int32))
+    context = files.enter_context(ColumnFile(folder / "context", np.float32, (SHAPE.context,)))
     draws = Draws(SHAPE, 1)
     for _ in range(times):
         owners, moods = draws.owners(), draws.moods(SHAPE.train_rows)

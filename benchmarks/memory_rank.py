@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from hpcncf.job.plan import Run
 from hpcncf.job.spec import Data, Model, Resources, Training
-from hpcncf.ncf.data.prepared import load
+from hpcncf.ncf.data.prepared import load_prepared
 from hpcncf.ncf.distributed import join_group, leave_group, wait_for_ranks
 from hpcncf.ncf.trainer import Trainer
 from hpcncf.paths import RunPaths
@@ -74,7 +74,7 @@ def trained(folder: Path, settings: dict[str, Any]) -> dict[str, float]:
     join_group(place, run.resources, training, run.id)
     watching = Anonymous()
     watching.start()
-    data = load(folder)
+    data = load_prepared(folder)
     with TemporaryDirectory() as checkpoints:
         trainer = Trainer(run, data, place, RunPaths(Path(checkpoints)), lambda _: None)
         read = resource.getrusage(resource.RUSAGE_SELF).ru_majflt

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow
 from pyarrow import parquet
 
-from hpcncf.ncf.data.readers import BUFFER, ROWS_AT_ONCE_PARQUET, Columns, read_parquet
+from hpcncf.ncf.data.readers import PARQUET_BUFFER, PARQUET_ROWS, Columns, read_parquet
 
 ROWS: Final = 1 << 20
 ROUNDS: Final = 5
@@ -50,8 +50,8 @@ class Way:
 
 def decode(source: Path, names: Sequence[str], threads: int) -> None:
     pyarrow.set_cpu_count(threads)
-    with parquet.ParquetFile(source, buffer_size=BUFFER, pre_buffer=False) as file:
-        for _ in file.iter_batches(ROWS_AT_ONCE_PARQUET, columns=[*names], use_threads=threads > 1):
+    with parquet.ParquetFile(source, buffer_size=PARQUET_BUFFER, pre_buffer=False) as file:
+        for _ in file.iter_batches(PARQUET_ROWS, columns=[*names], use_threads=threads > 1):
             pass
 
 

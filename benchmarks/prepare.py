@@ -16,9 +16,9 @@ from typing import Final
 import numpy as np
 
 from benchmarks.peak import took
-from hpcncf.ncf.data.synthetic import LIKE
+from hpcncf.ncf.data.synthetic import SHAPES
 
-SHAPE: Final = LIKE["yelp"]
+SHAPE: Final = SHAPES["yelp"]
 SIZES: Final = (400_000_000, 4_000_000_000)
 MOST_BYTES: Final = 1_000_000_000
 FREE: Final = 3.5

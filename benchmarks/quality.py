@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.training import ENGINES, SEEDS, in_processes, made_movielens, real_frappe, trainer
-from hpcncf.ncf.data.prepared import Prepared, load
+from hpcncf.ncf.data.prepared import Prepared, load_prepared
 from hpcncf.records.schema import Epoch, TrainingRecord
 
 HR10, NDCG10 = 0.85, 0.70
@@ -62,7 +62,7 @@ def difference(ours: Sequence[float], theirs: Sequence[float]) -> Difference:
 def finished(folder: Path, engine: str, seed: int, epochs: int) -> TrainingRecord:
     """In a process of the pool."""
     settings = ENGINES[engine] | {"seed": seed, "epochs": epochs}
-    training = trainer(load(folder), folder, settings)
+    training = trainer(load_prepared(folder), folder, settings)
     training.train()
     return training.record()
 

@@ -24,7 +24,7 @@ from benchmarks.training import full_size
 from hpcncf.job.spec import Model, Training
 from hpcncf.ncf.data import synthetic
 from hpcncf.ncf.data.manifest import Manifest
-from hpcncf.ncf.data.prepared import Prepared, load
+from hpcncf.ncf.data.prepared import Prepared, load_prepared
 
 ROUNDS: Final = 3
 WINDOW_S: Final = 0.2
@@ -188,8 +188,8 @@ def main() -> int:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "small"
-        synthetic.prepare_like(folder, "frappe")
-        data = {"full size": full_size(), "Frappe's shape": load(folder)}
+        synthetic.prepare_synthetic_like(folder, "frappe")
+        data = {"full size": full_size(), "Frappe's shape": load_prepared(folder)}
         machines, speeds = measured(data)
     show_machine(machines)
     show_engines(machines, speeds)

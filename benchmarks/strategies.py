@@ -25,7 +25,7 @@ from benchmarks import results
 from benchmarks.strategy import STRATEGIES, Strategy
 from benchmarks.training import FULL_SIZE, frappe_or_made, full_size, trainer
 from hpcncf.monitor.cgroup import usable_cpus
-from hpcncf.ncf.data.prepared import load
+from hpcncf.ncf.data.prepared import load_prepared
 from hpcncf.ncf.engines.native.library import installed_builds
 from hpcncf.records.schema import TrainingRecord
 from hpcncf.worker.environment import Place
@@ -61,7 +61,7 @@ def work(rank: int, strategy: Strategy, data: Path, window: dict[str, Any], fold
         where = f"file://{folder}/store"
         dist.init_process_group("gloo", init_method=where, rank=rank, world_size=strategy.ranks)
     place = Place(rank, rank, strategy.ranks, strategy.ranks)
-    training = trainer(load(data), data, window | strategy.training, place=place)
+    training = trainer(load_prepared(data), data, window | strategy.training, place=place)
     training.train()
     Path(folder, f"{rank}.json").write_text(training.record().model_dump_json())
     at_once(0)

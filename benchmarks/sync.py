@@ -28,7 +28,7 @@ from benchmarks.training import frappe_or_made, full_size, trainer
 from hpcncf.job.spec import Model, Training
 from hpcncf.monitor.cgroup import usable_cpus
 from hpcncf.ncf import model
-from hpcncf.ncf.data.prepared import Prepared, load
+from hpcncf.ncf.data.prepared import Prepared, load_prepared
 from hpcncf.ncf.distributed import gather_objects, wait_for_ranks
 from hpcncf.ncf.engines import base
 from hpcncf.ncf.instances import Schedule
@@ -185,7 +185,7 @@ def at_full_size(rank: int) -> list[Speed]:
 
 def on_small_data(rank: int, folder: Path) -> list[tuple[Speed, float]]:
     """The same, and HR@10 after some epochs."""
-    data, ways = load(folder), list(chain(*WAYS))
+    data, ways = load_prepared(folder), list(chain(*WAYS))
     if rank == 0:
         print(f"Small: {data.manifest.title}, {EPOCHS} epochs; {ROUNDS_OF_EPOCHS} rounds.\n")
     found: list[list[tuple[Speed, float]]] = [[] for _ in ways]

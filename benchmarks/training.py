@@ -14,8 +14,8 @@ from hpcncf.job.plan import Run
 from hpcncf.job.spec import Data, Model, Resources, Training
 from hpcncf.monitor.cgroup import usable_cpus
 from hpcncf.ncf.data import synthetic
-from hpcncf.ncf.data.frappe import prepare
-from hpcncf.ncf.data.prepared import Prepared, load
+from hpcncf.ncf.data.frappe import prepare_frappe
+from hpcncf.ncf.data.prepared import Prepared, load_prepared
 from hpcncf.ncf.trainer import Trainer
 from hpcncf.paths import RunPaths
 from hpcncf.records.schema import Epoch
@@ -41,30 +41,30 @@ def real_frappe(folder: Path) -> Prepared | None:
     source = os.environ.get("HPCNCF_DATA")
     if not source:
         return None
-    prepare(folder, Path(source))
-    return load(folder)
+    prepare_frappe(folder, Path(source))
+    return load_prepared(folder)
 
 
 def frappe_or_made(folder: Path) -> Prepared:
     """Frappe where there is one, else made data of its shape."""
     data = real_frappe(folder)
     if data is None:
-        synthetic.prepare_like(folder, "frappe")
-        data = load(folder)
+        synthetic.prepare_synthetic_like(folder, "frappe")
+        data = load_prepared(folder)
     return data
 
 
 def full_size() -> Prepared:
     """Made data of the Yelp extract's shape, which is kept: making it takes a while."""
-    synthetic.prepare_like(FULL_SIZE, "yelp", force=True)  # what is the same already stays
-    return load(FULL_SIZE)
+    synthetic.prepare_synthetic_like(FULL_SIZE, "yelp", force=True)  # what is the same already stays
+    return load_prepared(FULL_SIZE)
 
 
 def made_movielens(folder: Path) -> Prepared:
     """Made data of MovieLens 100K's shape, one of each user's rows held out. Almost all test pairs
     are new: a task that a table of counts cannot do."""
-    synthetic.prepare(folder, users=943, items=1_682, train_rows=99_057)
-    return load(folder)
+    synthetic.prepare_synthetic(folder, users=943, items=1_682, train_rows=99_057)
+    return load_prepared(folder)
 
 
 def in_processes(call: Callable[..., Result], jobs: Iterable[tuple[Any, ...]]) -> list[Result]:

@@ -28,7 +28,7 @@ from hpcncf.records.schema import (
     Io,
     Memory,
     NodeRecord,
-    Part,
+    RecordPart,
     Phases,
     Progress,
     RankRecord,
@@ -229,7 +229,7 @@ def records_reference() -> str:
 
 
 def first_line(model: type[BaseModel]) -> str:
-    own = (model.__doc__ or "") if model.__doc__ != Part.__doc__ else ""
+    own = (model.__doc__ or "") if model.__doc__ != RecordPart.__doc__ else ""
     return own.strip().partition("\n")[0] + "\n\n" if own else ""
 
 

@@ -13,7 +13,7 @@ class UsageError(HpcncfError):
     """The request itself is wrong: an argument or a job file. Exit code 2."""
 
 
-def nearest(word: str, known: list[str]) -> str:
+def did_you_mean(word: str, known: list[str]) -> str:
     """` Did you mean 'x'?` where one of the known words is close, else nothing."""
     import difflib
 
@@ -38,7 +38,7 @@ def signal_name(number: int) -> str:
     return f"{number} ({known[number]})" if number in known else str(number)
 
 
-def exit_phrase(rank: int, code: int) -> str:
+def describe_exit(rank: int, code: int) -> str:
     """`rank 1 was killed by signal 9 (SIGKILL)`, `rank 0 exited with code 3`."""
     if code >= 0:
         return f"rank {rank} exited with code {code}"

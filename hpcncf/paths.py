@@ -14,7 +14,7 @@ from threading import Lock
 from typing import Final, Literal
 from uuid import uuid4
 
-ASKING: Final = Lock()
+UMASK_LOCK: Final = Lock()
 
 
 def make_folder(folder: Path) -> None:
@@ -24,7 +24,7 @@ def make_folder(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():  # asked again: another may just have made it
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
     make_folder(folder.parent)
-    if not shared(folder.parent, _group_in(folder.parent)):
+    if not is_shared(folder.parent, _group_in(folder.parent)):
         folder.mkdir(exist_ok=True)
         return
     # With its mode from the first moment: another's process may be about to write there.
@@ -45,17 +45,17 @@ def _group_in(folder: Path) -> int:
     return found.st_gid if found.st_mode & stat.S_ISGID else os.getegid()
 
 
-def shared(folder: Path, group: int) -> bool:
+def is_shared(folder: Path, group: int) -> bool:
     """Whether the folder is for this group to write to, and not for everybody, as /tmp is."""
     found = folder.stat()
     group_only = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) == stat.S_IWGRP
     return group_only and found.st_gid == group
 
 
-def share(descriptor: int, folder: Path) -> None:
+def set_shared_mode(descriptor: int, folder: Path) -> None:
     """A new file's mode: as the umask says, and for the group of a shared folder."""
-    mode = 0o666 & ~umask()
-    if shared(folder, os.fstat(descriptor).st_gid):
+    mode = 0o666 & ~current_umask()
+    if is_shared(folder, os.fstat(descriptor).st_gid):
         mode |= stat.S_IRGRP | stat.S_IWGRP
     os.fchmod(descriptor, mode)
 
@@ -67,15 +67,15 @@ def open_lock(path: Path) -> int:
     except FileNotFoundError:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         if os.fstat(descriptor).st_uid == os.geteuid():  # two may make it at once
-            share(descriptor, path.parent)
+            set_shared_mode(descriptor, path.parent)
         return descriptor
     except PermissionError:
         return os.open(path, os.O_RDONLY)
 
 
-def umask() -> int:
+def current_umask() -> int:
     """To ask for it is to set it: two threads at once (the monitor writes, too) would mix it up."""
-    with ASKING:
+    with UMASK_LOCK:
         mask = os.umask(0o022)
         os.umask(mask)
     return mask
@@ -142,7 +142,7 @@ class AttemptPaths:
 
     def recorded(self) -> set[int]:
         """The ranks that left a record: one look at the folder, however many they are."""
-        return {_number(path) for path in self.ranks()}
+        return {_number_in_name(path) for path in self.ranks()}
 
     def nodes(self) -> list[Path]:
         return self._numbered("node", self.names())
@@ -150,10 +150,10 @@ class AttemptPaths:
     def _numbered(self, kind: str, there: set[str]) -> list[Path]:
         pattern = re.compile(rf"{kind}-.*\.json")
         found = (self.folder / name for name in there if pattern.fullmatch(name))
-        return sorted(found, key=_number)
+        return sorted(found, key=_number_in_name)
 
 
-def _number(path: Path) -> int:
+def _number_in_name(path: Path) -> int:
     digits = re.search(r"(\d+)(?:\.\w+)?$", path.name)
     return int(digits.group(1)) if digits else -1
 
@@ -189,7 +189,7 @@ class RunPaths:
 
     def attempts(self) -> list[AttemptPaths]:
         """Oldest first; the first is number 1."""
-        return [AttemptPaths(folder) for folder in sorted(self._folders(), key=_number)]
+        return [AttemptPaths(folder) for folder in sorted(self._folders(), key=_number_in_name)]
 
     def _folders(self) -> Iterator[Path]:
         # Not glob: `status` looks into thousands of these.

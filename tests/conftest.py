@@ -91,7 +91,7 @@ def tiny_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from hpcncf.ncf.data import synthetic
 
     folder = tmp_path_factory.mktemp("data") / "tiny"
-    synthetic.prepare(folder, users=60, items=200, train_rows=2000, context=9)
+    synthetic.prepare_synthetic(folder, users=60, items=200, train_rows=2000, context=9)
     return folder
 
 
@@ -108,9 +108,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def data(folder: Path) -> Prepared:
     """What is in it."""
-    from hpcncf.ncf.data.prepared import load
+    from hpcncf.ncf.data.prepared import load_prepared
 
-    return load(folder)
+    return load_prepared(folder)
 
 
 JOB = """\

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcncf.job.command import Program
-from hpcncf.job.plan import Plan, Run, expand
+from hpcncf.job.plan import Plan, Run, expand_job
 from hpcncf.job.spec import JobSpec, Resources
 from hpcncf.ncf.data.manifest import Manifest
 from hpcncf.paths import ResultPaths
@@ -26,7 +26,7 @@ from hpcncf.records.schema import (
     RankRecord,
     Sync,
     TrainingRecord,
-    write,
+    write_record,
     write_text,
 )
 
@@ -65,7 +65,7 @@ def demo(folder: Path, repeats: int = 3, **settings: Any) -> ResultPaths:
         {"name": "demo", "data": {"path": str(data)}, "points": POINTS, "repeats": repeats}
         | settings
     )
-    return planned(folder / "results", expand(job, {str(data): "key"}))
+    return planned(folder / "results", expand_job(job, {str(data): "key"}))
 
 
 def planned(folder: Path, plan: Plan) -> ResultPaths:
@@ -135,10 +135,10 @@ def complete(paths: ResultPaths, only: Sequence[Run] | None = None, windows: int
 def leave(paths: ResultPaths, run: Run, windows: int = 60, **changes: Any) -> None:
     """One completed run's files; `changes` go to every rank's record."""
     attempt = paths.run(run.id).attempt(1)
-    write(attempt.claim, claim(run))
+    write_record(attempt.claim, claim(run))
     for rank in range(run.resources.world_size):
-        write(attempt.rank(rank), rank_record(run, rank).model_copy(update=changes))
-    write(attempt.node(0), node_record(run, windows))
+        write_record(attempt.rank(rank), rank_record(run, rank).model_copy(update=changes))
+    write_record(attempt.node(0), node_record(run, windows))
 
 
 def claim(run: Run) -> Claim:

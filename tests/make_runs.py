@@ -8,15 +8,15 @@ from typing import Any
 from hpcncf.job.plan import Run
 from hpcncf.job.spec import Data, Model, Resources, Training
 from hpcncf.ncf.data import synthetic
-from hpcncf.ncf.data.prepared import Prepared, load
+from hpcncf.ncf.data.prepared import Prepared, load_prepared
 from hpcncf.paths import RunPaths
 from hpcncf.worker.environment import Place
 
 
 def tiny(folder: Path) -> Prepared:
     """1,501 training rows: with a batch of 50, the last step has one row only."""
-    synthetic.prepare(folder, users=40, items=150, train_rows=1501, context=9)
-    return load(folder)
+    synthetic.prepare_synthetic(folder, users=40, items=150, train_rows=1501, context=9)
+    return load_prepared(folder)
 
 
 def planned(folder: Path, ranks: int = 1, model: Model | None = None, **training: Any) -> Run:
@@ -28,7 +28,7 @@ def planned(folder: Path, ranks: int = 1, model: Model | None = None, **training
         workload="ncf",
         resources=Resources(tasks_per_node=ranks),
         data=Data(path=str(folder)),
-        data_key=load(folder).manifest.key,
+        data_key=load_prepared(folder).manifest.key,
         model=model or Model(),
         training=Training(**settings),
     )
@@ -38,5 +38,5 @@ def trainer(run: Run, results: Path, place: Place | None = None) -> Any:
     from hpcncf.ncf.trainer import Trainer
 
     assert run.data is not None
-    data = load(Path(run.data.path))
+    data = load_prepared(Path(run.data.path))
     return Trainer(run, data, place or Place(), RunPaths(results), lambda _: None)

@@ -18,7 +18,7 @@ from hpcncf.job.plan import Run
 from hpcncf.job.spec import Model, Resources, Training
 from hpcncf.paths import AttemptPaths, ResultPaths
 from hpcncf.records.host import PACKAGES
-from hpcncf.records.schema import NodeRecord, RankRecord, RecordError, read_records
+from hpcncf.records.schema import NodeRecord, RankRecord, RecordError, read_record
 from hpcncf.state.decide import has_all_ranks
 from hpcncf.state.status import RunState
 from hpcncf_analysis.alerts import disturbed
@@ -116,7 +116,7 @@ def _select_runs(runs: Sequence[Row], run_id: str | None, repeats: bool) -> Sequ
 def _environment(paths: ResultPaths, row: Row) -> Mapping[str, Any]:
     with suppress(RecordError):  # `collect` named it
         attempt = paths.run(row["run_id"]).attempt(row["attempt"])
-        return read_records(attempt.rank(0), RankRecord).environment
+        return read_record(attempt.rank(0), RankRecord).environment
     return {}
 
 
@@ -125,7 +125,7 @@ def side_from_record(name: str, path: Path) -> Side:
 
     Raises RecordError where it is none, UsageError where the run has no figures.
     """
-    first = read_records(path, RankRecord)
+    first = read_record(path, RankRecord)
     run = _run(path, first)
     siblings = AttemptPaths(path.parent)
     others = [_same_run(each, first) for each in siblings.ranks() if each.name != path.name]
@@ -154,7 +154,7 @@ def _run(path: Path, record: RankRecord) -> Run:
 
 def _same_run(path: Path, first: RankRecord) -> RankRecord | None:
     with suppress(RecordError):
-        record = read_records(path, RankRecord)
+        record = read_record(path, RankRecord)
         if (record.run_id, record.attempt) == (first.run_id, first.attempt):
             return record
     return None
@@ -162,7 +162,7 @@ def _same_run(path: Path, first: RankRecord) -> RankRecord | None:
 
 def _node(path: Path, first: RankRecord) -> NodeRecord | None:
     with suppress(RecordError):
-        record = read_records(path, NodeRecord)
+        record = read_record(path, NodeRecord)
         if record.run_id == first.run_id:
             return record
     return None

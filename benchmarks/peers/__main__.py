@@ -23,7 +23,7 @@ from hpcncf.job.spec import Model, Training
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.evaluate import Quality
 from hpcncf.ncf.instances import Schedule
-from hpcncf.records.host import describe
+from hpcncf.records.host import describe_host
 
 ROOT = Path(__file__).parent.parent.parent
 ROUNDS = 5
@@ -184,7 +184,7 @@ def main() -> int:
     for peer in environments.PEERS:
         environments.python_of(peer)
     data = full_size()  # by all cores
-    core, about = one_core(), describe()
+    core, about = one_core(), describe_host()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         versions = print_full_size(data, folder / "full")

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hpcncf.ncf.data.arrays import recorded
+from hpcncf.ncf.data.arrays import pack_rows
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.evaluate import Candidates
 
@@ -31,7 +31,7 @@ def plain(data: Prepared) -> Prepared:
     return replace(
         data,
         manifest=told.model_copy(update=changes | nothing),
-        train_rows=recorded(owners[anywhere], data.positives[anywhere], np.empty((pairs, 0)), 0),
+        train_rows=pack_rows(owners[anywhere], data.positives[anywhere], np.empty((pairs, 0)), 0),
         test_context=np.empty((told.test_rows, 0), dtype=np.float32),
     )
 

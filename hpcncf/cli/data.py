@@ -16,7 +16,7 @@ from hpcncf.errors import UsageError
 
 if TYPE_CHECKING:
     from hpcncf.ncf.data.manifest import Manifest
-    from hpcncf.ncf.data.prepare import Written
+    from hpcncf.ncf.data.prepare import PreparedFolder
 
 Say = Callable[[str], None]
 
@@ -142,13 +142,13 @@ def _check(args: argparse.Namespace) -> None:
         raise UsageError(f"--test-negatives {args.test_negatives}: expected 1 or more")
 
 
-def _frappe(args: argparse.Namespace, say: Say) -> Written:
-    from hpcncf.ncf.data.frappe import find, prepare, prepare_or_stand_in
+def _frappe(args: argparse.Namespace, say: Say) -> PreparedFolder:
+    from hpcncf.ncf.data.frappe import find_zip, prepare_frappe, prepare_frappe_or_synthetic
 
     if args.source or not args.or_synthetic:
-        source = args.source or find(say)
-        return prepare(args.output, source, args.seed, args.test_negatives, args.force)
-    written, reason = prepare_or_stand_in(
+        source = args.source or find_zip(say)
+        return prepare_frappe(args.output, source, args.seed, args.test_negatives, args.force)
+    written, reason = prepare_frappe_or_synthetic(
         args.output, args.seed, args.test_negatives, args.force, say
     )
     if reason:
@@ -156,26 +156,26 @@ def _frappe(args: argparse.Namespace, say: Say) -> Written:
     return written
 
 
-def _movielens(args: argparse.Namespace, say: Say) -> Written:
+def _movielens(args: argparse.Namespace, say: Say) -> PreparedFolder:
     from hpcncf.ncf.data import movielens
 
-    return movielens.prepare(
+    return movielens.prepare_movielens(
         args.output, args.source, args.seed, args.test_negatives, args.force, say
     )
 
 
-def _ncf(args: argparse.Namespace, _: Say) -> Written:
-    from hpcncf.ncf.data.readers import prepare_ncf_format
+def _ncf(args: argparse.Namespace, _: Say) -> PreparedFolder:
+    from hpcncf.ncf.data.readers import prepare_ncf_files
 
-    return prepare_ncf_format(args.output, args.source, args.force)
+    return prepare_ncf_files(args.output, args.source, args.force)
 
 
-def _table(args: argparse.Namespace, say: Say) -> Written:
+def _table(args: argparse.Namespace, say: Say) -> PreparedFolder:
     from hpcncf.ncf.data import readers
 
     context = tuple(name.strip() for name in args.context.split(",") if name.strip())
     columns = readers.Columns(args.user, args.item, context, args.time)
-    return readers.prepare(
+    return readers.prepare_table(
         args.output,
         args.source,
         args.dataset,
@@ -196,7 +196,7 @@ def _threads(args: argparse.Namespace) -> int:
     return args.threads or max(1, int(usable()))
 
 
-def _synthetic(args: argparse.Namespace, say: Say) -> Written:
+def _synthetic(args: argparse.Namespace, say: Say) -> PreparedFolder:
     from hpcncf.ncf.data import synthetic
 
     shape = (args.users, args.items, args.rows)
@@ -204,13 +204,13 @@ def _synthetic(args: argparse.Namespace, say: Say) -> Written:
     if args.like:
         if shape != (None, None, None) or args.context is not None:
             raise UsageError("--like is a whole shape: give it, or --users, --items and --rows")
-        return synthetic.prepare_like(args.output, args.like, say=say, **own)
+        return synthetic.prepare_synthetic_like(args.output, args.like, say=say, **own)
     if None in shape:
         raise UsageError("synthetic data needs --like, or all of --users, --items and --rows")
-    return synthetic.prepare(args.output, *shape, context=args.context or 0, say=say, **own)
+    return synthetic.prepare_synthetic(args.output, *shape, context=args.context or 0, say=say, **own)
 
 
-_PREPARE: dict[str, Callable[[argparse.Namespace, Say], Written]] = {
+_PREPARE: dict[str, Callable[[argparse.Namespace, Say], PreparedFolder]] = {
     "frappe": _frappe,
     "movielens": _movielens,
     "ncf": _ncf,
@@ -249,9 +249,9 @@ class Telling:
 
 
 def _info(args: argparse.Namespace) -> int:
-    from hpcncf.ncf.data.prepared import load
+    from hpcncf.ncf.data.prepared import load_prepared
 
-    data = load(args.folder)
+    data = load_prepared(args.folder)
     manifest, unseen = data.manifest, int(data.test_unseen.sum())
     sizes = {path.name: path.stat().st_size for path in sorted(args.folder.glob("*.npy"))}
     if args.json:

@@ -47,8 +47,8 @@ def run(args: argparse.Namespace) -> int:
 
     if not args.seconds > 0:
         raise UsageError(f"--seconds {args.seconds:g}: expected more than 0")
-    job = load.load_jobfile(args.job, args.settings)
-    plan = load.plan(job, args.job, args.settings)
+    job = load.load_job(args.job, args.settings)
+    plan = load.build_plan(job, args.job, args.settings)
     told = [(each, _measured(each, args.seconds)) for each in ways(plan.active())]
     if args.json:
         print(json.dumps([_way(each) | vars(loaded) for each, loaded in told], indent=1))
@@ -83,7 +83,7 @@ def _way(run: Run) -> dict[str, Any]:
 
 def _measured(run: Run, seconds: float) -> LoaderSpeed:
     from hpcncf.ncf import distributed
-    from hpcncf.ncf.data.prepared import load
+    from hpcncf.ncf.data.prepared import load_prepared
     from hpcncf.ncf.instances import Schedule
     from hpcncf.ncf.loaders import CPU, measure_loader
     from hpcncf.worker.environment import Place
@@ -91,7 +91,7 @@ def _measured(run: Run, seconds: float) -> LoaderSpeed:
     assert run.training is not None
     assert run.data is not None
     ranks = run.resources.world_size
-    data = load(Path(run.data.path))
+    data = load_prepared(Path(run.data.path))
     batch = run.training.batch_over_ranks(ranks)
     schedule = Schedule(data.manifest.train_rows, batch, 0, ranks)
     place = Place(rank=0, local_rank=0, world_size=1)

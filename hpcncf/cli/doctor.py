@@ -58,9 +58,9 @@ def lines(sections: dict[str, Section], problems: list[str], advised: list[str])
 
 
 def software() -> Section:
-    from hpcncf.records.host import PACKAGES, describe
+    from hpcncf.records.host import PACKAGES, describe_host
 
-    about = describe()
+    about = describe_host()
     code = about["commit"] or "no git checkout"
     return {
         "version": f"{about['hpcncf'] or 'not installed'}",
@@ -105,10 +105,10 @@ def _native() -> str:
 
 
 def missing() -> list[str]:
-    from hpcncf.records.host import version
+    from hpcncf.records.host import package_version
 
     return [
-        f"{name} is not installed: pip install {name}" for name in NEEDED if version(name) is None
+        f"{name} is not installed: pip install {name}" for name in NEEDED if package_version(name) is None
     ]
 
 
@@ -270,12 +270,12 @@ def _command_output(*command: str) -> str:
 def data() -> Section:
     """Prepared folders below data/ here, those of no use any more with the reason, and where
     downloads are looked for."""
-    from hpcncf.ncf.data.manifest import DataError, key
+    from hpcncf.ncf.data.manifest import DataError, content_key
 
     prepared, useless = list[str](), list[str]()
     for folder in sorted(Path("data").iterdir()) if Path("data").is_dir() else []:
         try:
-            if key(folder) is not None:
+            if content_key(folder) is not None:
                 prepared.append(str(folder))
         except DataError as error:
             useless.append(str(error))
@@ -296,9 +296,9 @@ def _source(folder: Path) -> str:
 
 def settings() -> Section:
     """The allowed variables that are set."""
-    from hpcncf.records.host import describe
+    from hpcncf.records.host import describe_host
 
-    found: Section = describe()["variables"]
+    found: Section = describe_host()["variables"]
     return found or {"none set": "of those that decide speed (OMP_NUM_THREADS, ...)"}
 
 

@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from hpcncf.lint.batch_script import is_array
+    from hpcncf.lint.batch_script import is_array_script
 
     if args.cores is not None and args.cores < 1:
         raise UsageError(f"--cores {args.cores}: expected at least 1")
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     around = _Around(
         args.cores or _cores_asked(list(texts.values())),
         any("set_epoch(" in text for text in texts.values()),
-        any(map(is_array, texts.values())),
+        any(map(is_array_script, texts.values())),
     )
     for path, text in texts.items():
         with _goes_on(unread):
@@ -124,19 +124,19 @@ def _cores_asked(texts: Sequence[str]) -> int | None:
     """Where all sbatch scripts ask for the same."""
     from hpcncf.lint import batch_script
 
-    asked = {batch_script.parse_options(text).cores for text in texts if batch_script.is_one(text)}
+    asked = {batch_script.parse_options(text).cores for text in texts if batch_script.is_batch_script(text)}
     return asked.pop() if len(asked) == 1 else None
 
 
 def _complaints(path: Path, text: str, around: _Around) -> list[Complaint]:
-    from hpcncf.lint.batch_script import complaints, is_one
-    from hpcncf.lint.python_script import complaints_python_script
+    from hpcncf.lint.batch_script import check_batch_script, is_batch_script
+    from hpcncf.lint.python_script import check_python
 
-    if is_one(text) and path.suffix != ".py":
-        return complaints(text)
+    if is_batch_script(text) and path.suffix != ".py":
+        return check_batch_script(text)
     if path.suffix in OURS[1:]:  # a shell script that is not for sbatch
         return []
     try:
-        return complaints_python_script(text, around.cores, around.epoch_is_set, around.in_array)
+        return check_python(text, around.cores, around.epoch_is_set, around.in_array)
     except HpcncfError as error:
         raise UsageError(f"{path}: {error}") from None

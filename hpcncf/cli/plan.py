@@ -41,10 +41,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def warn(job: JobSpec) -> None:
-    from hpcncf.job.plan import describe_fallback, idle_excludes, problem
+    from hpcncf.job.plan import describe_engine_fallback, unused_excludes, missing_native_engine
 
-    reason = problem(job)
-    for line in [*idle_excludes(job), *([describe_fallback(reason)] if reason else [])]:
+    reason = missing_native_engine(job)
+    for line in [*unused_excludes(job), *([describe_engine_fallback(reason)] if reason else [])]:
         print(f"hpcncf: {line}", file=sys.stderr)
 
 
@@ -61,8 +61,8 @@ def run(args: argparse.Namespace) -> int:
     from hpcncf.paths import ResultPaths
     from hpcncf.slurm.site import anchored
 
-    job = anchored(load.load_jobfile(args.job, args.settings), args.job.parent)
-    plan = load.plan(job, args.job, args.settings)
+    job = anchored(load.load_job(args.job, args.settings), args.job.parent)
+    plan = load.build_plan(job, args.job, args.settings)
     warn(job)
     for line in doubts(plan.active()):
         print(f"hpcncf: {line}", file=sys.stderr)
@@ -102,13 +102,13 @@ def _arrays_plan(job: JobSpec, plan: Plan) -> list[dict[str, Any]]:
 
 def _plain(job: JobSpec, plan: Plan, paths: ResultPaths) -> dict[str, Any]:
     from hpcncf.cli.progress import find_refusals
-    from hpcncf.job.plan import core_hours
+    from hpcncf.job.plan import max_core_hours
 
     return {
         "job": job.name,
         "runs": [run.model_dump(mode="json") for run in plan.active()],
         "arrays": _arrays_plan(job, plan),
-        "core_hours_at_most": core_hours(plan.active()),
+        "core_hours_at_most": max_core_hours(plan.active()),
         "complete": [run.id for run in _complete(plan, paths)],
         "refused": find_refusals(job, plan.active()),
         "data_missing": _unprepared(plan),
@@ -134,15 +134,15 @@ def _unprepared(plan: Plan) -> list[str]:
 def _show(job: JobSpec, plan: Plan, paths: ResultPaths) -> None:
     from hpcncf.cli.output import ID, filled, format_path, table_layout, varies
     from hpcncf.cli.progress import find_refusals, lines_refusals
-    from hpcncf.job.plan import core_hours
+    from hpcncf.job.plan import max_core_hours
 
     runs, arrays = plan.active(), _arrays_plan(job, plan)  # a site that is wrong is told before all
     asked = f"{len(runs)} run{'s' * (len(runs) != 1)}"
-    print(f"job {job.name}: {asked}, at most {core_hours(runs):.2f} core-hours")
+    print(f"job {job.name}: {asked}, at most {max_core_hours(runs):.2f} core-hours")
     done = _complete(plan, paths)
     if done:
         known = {run.id for run in done}
-        left = core_hours([run for run in runs if run.id not in known])
+        left = max_core_hours([run for run in runs if run.id not in known])
         where = format_path(paths.folder)
         print(f"complete in {where}: {len(done)}; left: at most {left:.2f} core-hours")
     print()

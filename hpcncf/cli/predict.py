@@ -82,8 +82,8 @@ def run(args: argparse.Namespace) -> int:
     from hpcncf.job import load
     from hpcncf.paths import ResultPaths
 
-    job = load.load_jobfile(args.job, args.settings)
-    plan = load.plan(job, args.job, args.settings)
+    job = load.load_job(args.job, args.settings)
+    plan = load.build_plan(job, args.job, args.settings)
     if job.workload != "ncf":
         raise UsageError(f"{args.job}: predict knows the steps of workload ncf, not a command's")
     found = collect.collect(ResultPaths(args.results or Path("results") / job.name))

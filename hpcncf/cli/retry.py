@@ -90,7 +90,7 @@ def _describe_change(change: Change, number: int) -> str:
 
 def _job(paths: ResultPaths) -> JobSpec:
     from hpcncf.errors import UsageError
-    from hpcncf.job.load import load_jobfile
+    from hpcncf.job.load import load_job
     from hpcncf.records.results_folder import read_plan
 
     if not paths.job.exists():
@@ -99,4 +99,4 @@ def _job(paths: ResultPaths) -> JobSpec:
             f"{paths.folder}: has no {paths.job.name}, so it is not from `hpcncf submit`: "
             "run the command again instead"
         )
-    return load_jobfile(paths.job)
+    return load_job(paths.job)

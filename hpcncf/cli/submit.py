@@ -142,8 +142,8 @@ def run(args: argparse.Namespace) -> int:
     from hpcncf.slurm.site import anchored
     from hpcncf.submit.submit import check, choose_cluster, limits_of, reached, submit
 
-    job = anchored(load.load_jobfile(args.job, args.settings), args.job.parent)
-    plan = load.plan(job, args.job, args.settings)
+    job = anchored(load.load_job(args.job, args.settings), args.job.parent)
+    plan = load.build_plan(job, args.job, args.settings)
     warn(job)
     cluster = choose_cluster(args.cluster)
     limits = Limits.unknown() if args.no_preflight else limits_of(job, cluster)

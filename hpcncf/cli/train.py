@@ -23,14 +23,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from hpcncf.cli.output import format_path
-    from hpcncf.records.schema import RankRecord, read_records
+    from hpcncf.records.schema import RankRecord, read_record
     from hpcncf.worker.environment import place
     from hpcncf.worker.rank import from_arguments
 
     code, paths = from_arguments(args)
     attempts = paths.attempts()
     if code == 0 and attempts and place().rank == 0:
-        print(summary(read_records(attempts[-1].rank(0), RankRecord)))
+        print(summary(read_record(attempts[-1].rank(0), RankRecord)))
         print(f"look with: hpcncf report {format_path(paths.folder.parent.parent)}")
     return code
 

@@ -25,21 +25,21 @@ from hpcncf.collect.attempt_table import (
 from hpcncf.collect.repeats import marked
 from hpcncf.collect.resource_columns import MEASURED, settle, warnings
 from hpcncf.collect.training_columns import PHASES_TRAINED, TRAINED, Row, ratio
-from hpcncf.job.plan import Plan, Run, configuration
+from hpcncf.job.plan import Plan, Run, configuration_id
 from hpcncf.job.spec import Model, Resources, Training
-from hpcncf.ncf.data.manifest import DataError, Outline, is_there, outline
+from hpcncf.ncf.data.manifest import DataError, Outline, is_prepared, read_outline
 from hpcncf.paths import ResultPaths
 from hpcncf.records.results_folder import locked, read_plan
 from hpcncf.records.schema import (
     Epoch,
     NodeRecord,
-    Part,
+    RecordPart,
     Progress,
     RankRecord,
     RecordError,
     Sync,
     TrainingRecord,
-    read_records,
+    read_record,
     write_text,
 )
 from hpcncf.slurm.accounting import Account, accounts
@@ -117,7 +117,7 @@ def _rank_columns() -> list[str]:
 
 
 def _fields(kind: Any) -> list[str]:
-    assert issubclass(kind, Part)
+    assert issubclass(kind, RecordPart)
     return list(kind.model_fields)
 
 
@@ -169,7 +169,7 @@ def run_row(
             "baseline": run.baseline,
             "attempt": state.attempt,
             "progress": _progress(state.progress) if state.state == "running" else None,
-            "config": configuration(run),
+            "config": configuration_id(run),
             "varied": run.varied,
             "workload": run.workload if isinstance(run.workload, str) else "command",
             "command": " ".join(run.words) or None,
@@ -428,7 +428,7 @@ class Datasets:
 
     def _outline(self, folder: Path) -> Outline | None:
         try:
-            return outline(folder) if is_there(folder) else None
+            return read_outline(folder) if is_prepared(folder) else None
         except DataError as error:
             self.unread.append(str(error))
             return None
@@ -480,7 +480,7 @@ def _nodes(files: Sequence[Path], run_id: str, skipped: list[str]) -> list[NodeR
     found = []
     for path in files:
         try:
-            record = read_records(path, NodeRecord)
+            record = read_record(path, NodeRecord)
         except RecordError as error:
             skipped.append(str(error))
             continue

@@ -10,13 +10,13 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from hpcncf.errors import abbreviate, nearest
+from hpcncf.errors import abbreviate, did_you_mean
 from hpcncf.job.settings import Settings
 
 PLACEHOLDER: Final = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 
 
-def names(text: str) -> list[str]:
+def placeholder_names(text: str) -> list[str]:
     """Those in the text, each once. Raises ValueError where a brace stands alone."""
     found = [match for match in PLACEHOLDER.finditer(text) if match.group() not in ("{{", "}}")]
     if any(match.group(1) is None for match in found):
@@ -27,7 +27,7 @@ def names(text: str) -> list[str]:
     return list(dict.fromkeys(match.group(1) for match in found))
 
 
-def filled(text: str, values: Mapping[str, str]) -> str:
+def fill_placeholders(text: str, values: Mapping[str, str]) -> str:
     """The text with each placeholder's value; `{{` and `}}` are braces."""
 
     def value(match: re.Match[str]) -> str:
@@ -37,7 +37,7 @@ def filled(text: str, values: Mapping[str, str]) -> str:
     return PLACEHOLDER.sub(value, text)
 
 
-def in_quotes(line: str) -> str | None:
+def quoted_placeholder(line: str) -> str | None:
     """The first placeholder of a shell's line that stands inside its quotes; None: none does."""
     quote = None
     at = 0
@@ -56,8 +56,8 @@ def in_quotes(line: str) -> str | None:
 
 
 # What a run of a command is told only when it runs, and is no part of what it computes.
-LATER: Final = ("run_id", "output", "checkpoints")
-RESERVED: Final = (*LATER, "repeat")
+RUNTIME_PLACEHOLDERS: Final = ("run_id", "output", "checkpoints")
+RESERVED: Final = (*RUNTIME_PLACEHOLDERS, "repeat")
 PARAMETER: Final = r"[A-Za-z](?:_?[A-Za-z0-9]){0,39}"
 
 
@@ -84,7 +84,7 @@ def _as_word(value: Any) -> Any:
     """YAML takes `--epochs, 3` for a number, which is a word all the same."""
     if isinstance(value, dict):
         raise ValueError('expected a word; in YAML one with braces needs quotes: "{lr}"')
-    return text(value) if isinstance(value, bool | int | float) else value
+    return scalar_text(value) if isinstance(value, bool | int | float) else value
 
 
 def _as_words(value: Any) -> Any:
@@ -101,7 +101,7 @@ def _as_words(value: Any) -> Any:
 def _one_line(line: str) -> str:
     if "\n" in line:
         raise ValueError("expected one line; put more into a script and give its name as command")
-    quoted = in_quotes(line)
+    quoted = quoted_placeholder(line)
     if quoted is not None:
         raise ValueError(
             f"{{{quoted}}} stands inside quotes, where a value would end them: write it outside "
@@ -165,54 +165,54 @@ Workload = Annotated[
 ]
 
 
-def checked(program: Program) -> None:
+def check_braces(program: Program) -> None:
     """What holds for one of a job file: braces mean something. Raises ValueError."""
     for words in program.texts:
-        names(words)
+        placeholder_names(words)
 
 
-def text(value: bool | int | float | str) -> str:
+def scalar_text(value: bool | int | float | str) -> str:
     """As YAML spells it: `true`, `0.001`, `adam`."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def values(
+def placeholder_values(
     parameters: Mapping[str, Any], resources: Mapping[str, Any], repeat: int
 ) -> dict[str, str]:
     """Placeholder -> text. What is known later stands for itself."""
-    named = {name: text(value) for name, value in parameters.items()}
+    named = {name: scalar_text(value) for name, value in parameters.items()}
     return {
         **named,
-        "repeat": text(repeat),
-        **{name: f"{{{name}}}" for name in LATER},
-        **{f"resources.{name}": text(value) for name, value in resources.items()},
+        "repeat": scalar_text(repeat),
+        **{name: f"{{{name}}}" for name in RUNTIME_PLACEHOLDERS},
+        **{f"resources.{name}": scalar_text(value) for name, value in resources.items()},
         **{f"parameters.{name}": value for name, value in named.items()},
     }
 
 
-def called(program: Program, values: Mapping[str, str]) -> list[str]:
+def build_command(program: Program, values: Mapping[str, str]) -> list[str]:
     """The words that start the program."""
     if program.shell is None:
-        return [filled(word, values) for word in program.texts]
+        return [fill_placeholders(word, values) for word in program.texts]
     return ["bash", "-c", _shell_line(program.shell, values)]
 
 
 def _shell_line(line: str, values: Mapping[str, str]) -> str:
     """Each value in a variable, so that the shell reads none of it as its own language."""
-    variables = {name: f"hpcncf_{name.replace('.', '__')}" for name in names(line)}
+    variables = {name: f"hpcncf_{name.replace('.', '__')}" for name in placeholder_names(line)}
     given = [f"{variable}={shlex.quote(values[name])}" for name, variable in variables.items()]
     used = {name: f'"${variable}"' for name, variable in variables.items()}
-    return "; ".join([*given, filled(line, used)])
+    return "; ".join([*given, fill_placeholders(line, used)])
 
 
-def problems(program: Program, parameters: Mapping[str, Any], known: Mapping[str, str]) -> str:
+def find_placeholder_problem(program: Program, parameters: Mapping[str, Any], known: Mapping[str, str]) -> str:
     """Which placeholder means nothing, or which parameter changes nothing; empty: all is well."""
-    used = [name for word in program.texts for name in names(word)]
+    used = [name for word in program.texts for name in placeholder_names(word)]
     for name in used:
         if name not in known:
             shown = [each for each in known if not each.startswith("parameters.")]
             return (
-                f"workload: unknown placeholder {{{name}}}.{nearest(name, shown)} Known: "
+                f"workload: unknown placeholder {{{name}}}.{did_you_mean(name, shown)} Known: "
                 f"{', '.join(shown)}; a brace itself is written {{{{ or }}}}"
             )
     idle = [name for name in parameters if not {name, f"parameters.{name}"} & set(used)]

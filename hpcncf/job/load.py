@@ -11,15 +11,15 @@ from typing import Any, Final, TypeVar, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from hpcncf.errors import UsageError, abbreviate, nearest
+from hpcncf.errors import UsageError, abbreviate, did_you_mean
 from hpcncf.job.command import Program
-from hpcncf.job.plan import Plan, expand, points_plan, problem, served
-from hpcncf.job.settings import place
-from hpcncf.job.spec import SECTIONS, Data, JobSpec, meant
-from hpcncf.ncf.data.manifest import key, read_manifest
+from hpcncf.job.plan import Plan, expand_job, grid_points, missing_native_engine, with_engine_fallback
+from hpcncf.job.settings import error_location
+from hpcncf.job.spec import SECTIONS, Data, JobSpec, suggest_setting
+from hpcncf.ncf.data.manifest import content_key, read_manifest
 
 
-class Loader(yaml.SafeLoader):
+class YamlLoader(yaml.SafeLoader):
     """Safe YAML whose scalars mean what they say: `1e-3` is a number, `no` and `1:30` are text.
 
     PyYAML speaks YAML 1.1, where it is the other way round. Keys given twice are refused.
@@ -52,10 +52,10 @@ class Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def _scalar(convert: Callable[[str], Any]) -> Callable[[Loader, yaml.ScalarNode], Any]:
+def _scalar(convert: Callable[[str], Any]) -> Callable[[YamlLoader, yaml.ScalarNode], Any]:
     """A constructor that says where the text is which an explicit tag (`!!int abc`) got wrong."""
 
-    def construct(loader: Loader, node: yaml.ScalarNode) -> Any:
+    def construct(loader: YamlLoader, node: yaml.ScalarNode) -> Any:
         text = str(loader.construct_scalar(node))
         try:
             return convert(text)
@@ -81,18 +81,18 @@ for tag, pattern, first, convert in (
         float,
     ),
 ):
-    Loader.add_implicit_resolver(
+    YamlLoader.add_implicit_resolver(
         f"tag:yaml.org,2002:{tag}",
         re.compile(rf"^(?:{pattern})$"),
         [*first, ""] if tag == "null" else list(first),
     )
-    Loader.add_constructor(f"tag:yaml.org,2002:{tag}", _scalar(convert))
+    YamlLoader.add_constructor(f"tag:yaml.org,2002:{tag}", _scalar(convert))
 
 
-def parse(text: str, where: str) -> Any:
+def parse_yaml(text: str, where: str) -> Any:
     """The YAML text as plain data. Raises UsageError with `where`, line and column."""
     try:
-        return yaml.load(text, Loader)  # a SafeLoader
+        return yaml.load(text, YamlLoader)  # a SafeLoader
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         at = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
@@ -103,7 +103,7 @@ def parse(text: str, where: str) -> Any:
         raise UsageError(f"{where}: not readable as YAML: nested too deeply") from None
 
 
-def read_text(path: Path) -> str:
+def read_utf8(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -115,7 +115,7 @@ def read_text(path: Path) -> str:
 BATCH_SIZES: Final = frozenset({"training.global_batch_size", "training.batch_size_per_rank"})
 
 
-def spelled_out(plain: dict[str, Any]) -> None:
+def qualify_parameters(plain: dict[str, Any]) -> None:
     """A command's `lr` in grid, points, exclude and baseline becomes `parameters.lr`, in place.
 
     Its data need not be valid.
@@ -141,7 +141,7 @@ def _parameter(key: Any) -> Any:
     return key if not isinstance(key, str) or "." in key else f"parameters.{key}"
 
 
-def full_name(plain: dict[str, Any], dotted: str) -> str:
+def qualify_key(plain: dict[str, Any], dotted: str) -> str:
     """`lr` of a command as `parameters.lr`: not where a key of the file has that name."""
     if not _is_command(plain) or dotted in JobSpec.model_fields:
         return dotted
@@ -149,7 +149,7 @@ def full_name(plain: dict[str, Any], dotted: str) -> str:
     return f"{head}{dot}{_parameter(rest)}" if head == "grid" else str(_parameter(dotted))
 
 
-def override(plain: dict[str, Any], dotted: str, value: Any) -> None:
+def apply_override(plain: dict[str, Any], dotted: str, value: Any) -> None:
     """Set `dotted` in the job's plain data, which need not be valid, in place.
 
     It speaks for every run: an axis of the grid becomes this value, and so do points that name it.
@@ -198,27 +198,27 @@ def _replaced(
 M = TypeVar("M", bound=BaseModel)
 
 
-def load_jobfile(path: Path, overrides: Sequence[str] = ()) -> JobSpec:
+def load_job(path: Path, overrides: Sequence[str] = ()) -> JobSpec:
     """The job file's settings, data paths made absolute.
 
     Raises UsageError with file or `-s`, key, what came and what is possible.
     """
-    plain = parse(read_text(path), str(path))
+    plain = parse_yaml(read_utf8(path), str(path))
     if not isinstance(plain, dict):
         raise UsageError(
             f"{path}: expected a mapping with the keys {', '.join(JobSpec.model_fields)}; "
             f"came {'nothing' if plain is None else type(plain).__name__}"
         )
-    spelled_out(plain)
+    qualify_parameters(plain)
     own = deepcopy(plain)
     given = [(_apply(plain, setting), setting) for setting in overrides]
-    spelled_out(plain)
+    qualify_parameters(plain)
     try:
         job = JobSpec.model_validate(plain)
     except ValidationError as error:
         raise _refusal(JobSpec, error, lambda loc: _source(loc, path, own, given)) from None
     try:
-        return with_absolute_paths(job, path.parent.resolve())
+        return make_paths_absolute(job, path.parent.resolve())
     except UsageError as error:
         raise UsageError(f"{_overridden(path, overrides)}: {error}") from None
 
@@ -256,12 +256,12 @@ def _apply(plain: dict[str, Any], setting: str) -> str:
         raise UsageError(
             f"-s {setting}: expected key=value, as in -s training.epochs=1 or -s repeats=3"
         )
-    key = full_name(plain, dotted)
-    override(plain, key, parse(text, f"-s {setting}"))
+    key = qualify_key(plain, dotted)
+    apply_override(plain, key, parse_yaml(text, f"-s {setting}"))
     return key
 
 
-def validated(model: type[M], plain: Any, where: str) -> M:
+def validate_settings(model: type[M], plain: Any, where: str) -> M:
     """`plain` as `model`. Raises UsageError listing every problem, a line each."""
     try:
         return model.model_validate(plain)
@@ -279,7 +279,7 @@ def _refusal(
 
 
 def _loc(problem: Mapping[str, Any]) -> list[int | str]:
-    loc = place(problem["loc"])
+    loc = error_location(problem["loc"])
     if loc[:1] == ["workload"]:
         del loc[1:2]  # which of its two forms was meant
     elif loc[:1] == ["parameters"]:
@@ -293,7 +293,7 @@ def _complaint(model: type[BaseModel], loc: list[int | str], problem: Mapping[st
         known = _known_keys(model, [str(part) for part in loc[:-1]])
         section = ".".join(str(part) for part in loc[:-1])
         prefix = f"{section}: " if section else ""
-        likely = meant if model is JobSpec else nearest
+        likely = suggest_setting if model is JobSpec else did_you_mean
         return (
             f"{prefix}unknown key {loc[-1]!r}.{likely(str(loc[-1]), known)} "
             f"Known keys: {', '.join(known)}"
@@ -323,7 +323,7 @@ def _describe_pattern(where: str, came: str) -> str:
     meant = [each for each in dotted if each.split(".")[1] == came.rpartition(".")[2]]
     if meant:
         return f"write {meant[0]}"
-    close = nearest(came, dotted)
+    close = did_you_mean(came, dotted)
     return f"expected section.key, as in resources.cpus_per_task{'.' if close else ''}{close}"
 
 
@@ -344,7 +344,7 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
     return next((found for part in get_args(annotation) if (found := _model_in(part))), None)
 
 
-def with_absolute_paths(job: JobSpec, folder: Path) -> JobSpec:
+def make_paths_absolute(job: JobSpec, folder: Path) -> JobSpec:
     """The same job with its program's folder, and every data path, made absolute from `folder`."""
     if isinstance(job.workload, Program):
         at = _absolute(folder, job.workload.folder, "workload.folder")
@@ -387,21 +387,21 @@ def _with_absolute_data(job: JobSpec, folder: Path) -> JobSpec:
     )
 
 
-def data_keys(job: JobSpec) -> dict[str, str | None]:
+def read_data_keys(job: JobSpec) -> dict[str, str | None]:
     """Each data path of the job -> what the prepared folder calls its content, None if absent."""
     if job.data is None:
         return {}
     paths = {job.data.path} | {
-        str(point["data.path"]) for point in points_plan(job) if "data.path" in point
+        str(point["data.path"]) for point in grid_points(job) if "data.path" in point
     }
-    return {path: key(Path(path)) for path in sorted(paths)}
+    return {path: content_key(Path(path)) for path in sorted(paths)}
 
 
-def plan(job: JobSpec, path: Path, overrides: Sequence[str] = ()) -> Plan:
+def build_plan(job: JobSpec, path: Path, overrides: Sequence[str] = ()) -> Plan:
     """The job's plan with the data's keys. Raises UsageError naming the file, and the `overrides`
     that the job was loaded with."""
     try:
-        expanded = expand(served(job, problem(job)), data_keys(job))
+        expanded = expand_job(with_engine_fallback(job, missing_native_engine(job)), read_data_keys(job))
         for data in {run.data for run in expanded.runs if run.data and run.data_key}:
             _check_dataset(data)
     except UsageError as error:

@@ -14,16 +14,16 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import AfterValidator, ConfigDict, RootModel, ValidationError, model_validator
 
-from hpcncf.errors import UsageError, abbreviate, nearest
+from hpcncf.errors import UsageError, abbreviate, did_you_mean
 from hpcncf.job import command as programs
-from hpcncf.job.command import Parameters, Program, Workload, called, values
-from hpcncf.job.settings import Settings, place
-from hpcncf.job.spec import Data, JobSpec, Model, Resources, Training, combination
-from hpcncf.job.validate import conflicts, conflicts_conflicts, conflicts_footprint, model_conflicts
+from hpcncf.job.command import Parameters, Program, Workload, build_command, placeholder_values
+from hpcncf.job.settings import Settings, error_location
+from hpcncf.job.spec import Data, JobSpec, Model, Resources, Training, apply_point
+from hpcncf.job.validate import placement_conflicts, training_conflicts, memory_conflicts, model_conflicts
 from hpcncf.ncf.engines.native.library import NotBuilt, load_library
 
 
-def describe_computation(
+def run_identity(
     workload: Any,
     resources: Resources,
     data_key: str | None,
@@ -55,14 +55,14 @@ def _describe_resources(resources: Resources) -> dict[str, Any]:
     return resources.model_dump(mode="json", include=asked)
 
 
-def describe_command(
+def command_identity(
     program: Program, parameters: Mapping[str, Any], resources: Resources, repeat: int
 ) -> dict[str, Any]:
     """The same of a command: its words with all values in them but the memory and the time."""
     open_ = {name: f"{{resources.{name}}}" for name in Resources.model_fields}
     known = open_ | _describe_resources(resources)
-    words = called(program, values(parameters, known, repeat))
-    return describe_computation({"command": words}, resources, None, None, None, repeat)
+    words = build_command(program, placeholder_values(parameters, known, repeat))
+    return run_identity({"command": words}, resources, None, None, None, repeat)
 
 
 def _describe_training(training: Training, resources: Resources) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def _describe_training(training: Training, resources: Resources) -> dict[str, An
     }
 
 
-def run_id(identity: Mapping[str, Any]) -> str:
+def hash_identity(identity: Mapping[str, Any]) -> str:
     """The first 12 hexadecimal digits of the SHA-256 of what a run computes."""
     text = json.dumps(identity, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
@@ -89,7 +89,7 @@ def run_id(identity: Mapping[str, Any]) -> str:
 
 SCHEMA_VERSION: Final = 1
 # Far more than anybody waits for; a plan is read as a whole, by every verb.
-MOST_RUNS: Final = 100_000
+MAX_RUNS: Final = 100_000
 
 
 def _names_a_folder(run_id: str) -> str:
@@ -142,8 +142,8 @@ class Run(Settings):
         if self.by_hand:
             return list(self.workload.command or [])
         known = self.resources.model_dump(mode="json")
-        values = programs.values(self.parameters, known, self.repeat)
-        return programs.called(self.workload, values)
+        values = programs.placeholder_values(self.parameters, known, self.repeat)
+        return programs.build_command(self.workload, values)
 
 
 class Plan(Settings):
@@ -171,14 +171,14 @@ class Plan(Settings):
         raise UsageError(f"run {run_id!r}: {wrong}: {ids}{more}")
 
 
-def configuration(run: Run) -> str:
+def configuration_id(run: Run) -> str:
     """Names what repeats of one point have in common, as a run's id does for the run."""
     if isinstance(run.workload, Program) and not run.by_hand:
-        first = describe_command(run.workload, run.parameters, run.resources, 0)
+        first = command_identity(run.workload, run.parameters, run.resources, 0)
     else:
         plain = _by_hand(run) if run.by_hand else run.workload
-        first = describe_computation(plain, run.resources, run.data_key, run.model, run.training, 0)
-    return run_id(first)
+        first = run_identity(plain, run.resources, run.data_key, run.model, run.training, 0)
+    return hash_identity(first)
 
 
 def _by_hand(run: Run) -> dict[str, Any]:
@@ -187,15 +187,15 @@ def _by_hand(run: Run) -> dict[str, Any]:
     return words if name in (None, shlex.join(run.words)) else {**words, "name": name}
 
 
-def points_plan(job: JobSpec) -> list[dict[str, Any]]:
+def grid_points(job: JobSpec) -> list[dict[str, Any]]:
     """Each combination of dotted settings that the job asks for, before repeats.
 
     Raises UsageError where they are too many to be meant.
     """
     asked = job.repeats * (prod(map(len, job.grid.values())) + len(job.points))
-    if asked > MOST_RUNS:
+    if asked > MAX_RUNS:
         raise UsageError(
-            f"grid and repeats: ask for {asked:,} runs, more than {MOST_RUNS:,}: "
+            f"grid and repeats: ask for {asked:,} runs, more than {MAX_RUNS:,}: "
             "vary less at a time, or split the question into several jobs"
         )
     grid = [dict(zip(job.grid, values, strict=True)) for values in product(*job.grid.values())]
@@ -212,7 +212,7 @@ def points_plan(job: JobSpec) -> list[dict[str, Any]]:
     return kept + [dict(point) for point in job.points]
 
 
-def idle_excludes(job: JobSpec) -> list[str]:
+def unused_excludes(job: JobSpec) -> list[str]:
     """What `exclude` names and the grid has nowhere. It is no error: `-s` narrows grids."""
     return [
         f"exclude: {key}={_format_value(value)} matches nothing; the grid has {_there(job, key)}"
@@ -224,17 +224,17 @@ def idle_excludes(job: JobSpec) -> list[str]:
 
 def _there(job: JobSpec, key: str) -> str:
     if key not in job.grid:
-        return f"no {key}.{nearest(key, list(job.grid))}"
+        return f"no {key}.{did_you_mean(key, list(job.grid))}"
     return f"{', '.join(map(_format_value, job.grid[key]))}"
 
 
-def expand(job: JobSpec, data_keys: Mapping[str, str | None] | None = None) -> Plan:
+def expand_job(job: JobSpec, data_keys: Mapping[str, str | None] | None = None) -> Plan:
     """The plan of a job; `data_keys` maps a data path to what its folder calls its content.
 
     Raises UsageError naming the point where settings do not go together.
     """
     runs: dict[str, Run] = {}
-    combinations = points_plan(job)
+    combinations = grid_points(job)
     if not combinations:
         raise UsageError("exclude: leaves no run: every combination of the grid is excluded")
     varied = sorted({key for point in combinations for key in point})
@@ -251,8 +251,8 @@ def expand(job: JobSpec, data_keys: Mapping[str, str | None] | None = None) -> P
 
 def _with_baseline(runs: list[Run], base: Run) -> list[Run]:
     """The runs, those of the baseline's point marked."""
-    wanted = configuration(base)
-    marked = [run.model_copy(update={"baseline": configuration(run) == wanted}) for run in runs]
+    wanted = configuration_id(base)
+    marked = [run.model_copy(update={"baseline": configuration_id(run) == wanted}) for run in runs]
     if not any(run.baseline for run in marked):
         raise UsageError(
             f"baseline: {_format_value(base.varied)} is no point of grid or points. Add it there."
@@ -275,7 +275,7 @@ def _run(
     varied: list[str],
     data_keys: Mapping[str, str | None],
 ) -> Run:
-    plain = combination(job, point)
+    plain = apply_point(job, point)
     where = "".join(f" {key}={_format_value(value)}" for key, value in point.items()) or " the base"
     told = {key: plain[key.split(".")[0]].get(key.split(".")[1]) for key in varied}
     if isinstance(job.workload, Program):
@@ -286,16 +286,16 @@ def _run(
         model = Model.model_validate(plain["model"])
         training = Training.model_validate(plain["training"])
     except ValidationError as error:
-        raise UsageError(f"grid point{where}: {first_problem(error)}") from None
-    reasons = conflicts(resources) + conflicts_conflicts(resources, training)
+        raise UsageError(f"grid point{where}: {describe_first_error(error)}") from None
+    reasons = placement_conflicts(resources) + training_conflicts(resources, training)
     reasons += model_conflicts(training, model)
-    reasons += conflicts_footprint(resources, training, model)
+    reasons += memory_conflicts(resources, training, model)
     if reasons:
         raise UsageError(f"grid point{where}: " + "; ".join(reasons))
     key = data_keys.get(data.path)
     return Run(
-        id=run_id(
-            describe_computation(job.workload, resources, key or data.path, model, training, repeat)
+        id=hash_identity(
+            run_identity(job.workload, resources, key or data.path, model, training, repeat)
         ),
         repeat=repeat,
         varied=told,
@@ -321,14 +321,14 @@ def _command_run(
         resources = Resources.model_validate(plain["resources"])
         parameters = _Given.model_validate(plain["parameters"]).root
     except ValidationError as error:
-        raise UsageError(f"grid point{where}: {first_problem(error)}") from None
-    known = programs.values(parameters, resources.model_dump(mode="json"), repeat)
-    problem = programs.problems(program, parameters, known)
-    problem = problem or "; ".join(conflicts(resources))
+        raise UsageError(f"grid point{where}: {describe_first_error(error)}") from None
+    known = programs.placeholder_values(parameters, resources.model_dump(mode="json"), repeat)
+    problem = programs.find_placeholder_problem(program, parameters, known)
+    problem = problem or "; ".join(placement_conflicts(resources))
     if problem:
         raise UsageError(f"grid point{where}: {problem}")
     return Run(
-        id=run_id(describe_command(program, parameters, resources, repeat)),
+        id=hash_identity(command_identity(program, parameters, resources, repeat)),
         repeat=repeat,
         varied=told,
         workload=program,
@@ -346,17 +346,17 @@ def _format_value(value: Any) -> str:
     return value if isinstance(value, str) and len(value) < 100 else abbreviate(value)
 
 
-def first_problem(error: ValidationError) -> str:
+def describe_first_error(error: ValidationError) -> str:
     """pydantic's first complaint as `section.key: what came, what is expected`."""
     problem = error.errors()[0]
-    where = ".".join(str(part) for part in [error.title.lower(), *place(problem["loc"])])
+    where = ".".join(str(part) for part in [error.title.lower(), *error_location(problem["loc"])])
     message = problem["msg"].removeprefix("Value error, ")
     return (
         f"{where}: {message} (came: {abbreviate(problem['input'])})" if problem["loc"] else message
     )
 
 
-def core_hours(runs: list[Run]) -> float:
+def max_core_hours(runs: list[Run]) -> float:
     """The most that these runs can cost: every one up to its time limit. Where they run side by
     side, a short pack holds the cores of a whole one."""
     minutes = (
@@ -366,7 +366,7 @@ def core_hours(runs: list[Run]) -> float:
     return sum(minutes) / 60
 
 
-def merged(old: Plan, new: Plan) -> Plan:
+def merge_plans(old: Plan, new: Plan) -> Plan:
     """The new plan, with the old one's other runs kept and marked retired."""
     present = {run.id for run in new.runs}
     gone = [run.model_copy(update={"retired": True}) for run in old.runs if run.id not in present]
@@ -381,14 +381,14 @@ Pack = list[Run]
 T = TypeVar("T")
 
 
-def packs(runs: Sequence[Run]) -> list[Pack]:
+def pack_runs(runs: Sequence[Run]) -> list[Pack]:
     """Every run once; in the order of the packs' first runs."""
     at = {run.id: number for number, run in enumerate(runs)}
-    made = [pack for shape in by_shape(runs) for pack in shape]
+    made = [pack for shape in packs_by_resources(runs) for pack in shape]
     return sorted(made, key=lambda pack: at[pack[0].id])
 
 
-def by_shape(runs: Sequence[Run]) -> list[list[Pack]]:
+def packs_by_resources(runs: Sequence[Run]) -> list[list[Pack]]:
     """The packs of runs that ask for the same resources: only the last of them may be short."""
     shapes: dict[Resources, list[Run]] = defaultdict(list)
     for run in runs:
@@ -402,22 +402,22 @@ def _packs_of_shape(runs: Sequence[Run]) -> list[Pack]:
         return [[run] for run in runs]
     alike: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
-        alike[configuration(run)].append(run)
-    full = [pack for each in alike.values() for pack in cut(each, size) if len(pack) == size]
+        alike[configuration_id(run)].append(run)
+    full = [pack for each in alike.values() for pack in batched(each, size) if len(pack) == size]
     at = {run.id: number for number, run in enumerate(runs)}
     placed = {run.id for pack in full for run in pack}
     over = [run for run in runs if run.id not in placed]
-    return sorted(full, key=lambda pack: at[pack[0].id]) + cut(over, size)
+    return sorted(full, key=lambda pack: at[pack[0].id]) + batched(over, size)
 
 
-def cut(several: Sequence[T], size: int) -> list[list[T]]:
+def batched(several: Sequence[T], size: int) -> list[list[T]]:
     return [list(several[at : at + size]) for at in range(0, len(several), size)]
 
 
-KEY = "training.engine"
+ENGINE = "training.engine"
 
 
-def problem(job: JobSpec) -> str | None:
+def missing_native_engine(job: JobSpec) -> str | None:
     """Why engine native, which the job asks for, cannot be had here."""
     if not _asks(job):
         return None
@@ -428,14 +428,14 @@ def problem(job: JobSpec) -> str | None:
     return None
 
 
-def describe_fallback(reason: str) -> str:
+def describe_engine_fallback(reason: str) -> str:
     return (
         f"{reason}: engine rowwise serves, which gives the same results, slower; these runs are "
         "rowwise ones. Install g++ and hpcncf again for the native engine"
     )
 
 
-def served(job: JobSpec, reason: str | None) -> JobSpec:
+def with_engine_fallback(job: JobSpec, reason: str | None) -> JobSpec:
     """The job with engine rowwise for the native one, where there is a `reason`.
 
     A run's id, its record and the tables then name the engine that really trains it; once the
@@ -445,8 +445,8 @@ def served(job: JobSpec, reason: str | None) -> JobSpec:
         return job
     # Point by point: what `exclude` leaves out by the engine's name is left out before.
     points = [
-        {key: _other(value) if key == KEY else value for key, value in point.items()}
-        for point in points_plan(job)
+        {key: _other(value) if key == ENGINE else value for key, value in point.items()}
+        for point in grid_points(job)
     ]
     several = {"grid": {}, "exclude": [], "points": points} if points != [{}] else {}
     changed = job.training.model_copy(update={"engine": _other(job.training.engine)})
@@ -454,7 +454,7 @@ def served(job: JobSpec, reason: str | None) -> JobSpec:
 
 
 def _asks(job: JobSpec) -> bool:
-    points = [job.training.engine, *job.grid.get(KEY, []), *(each.get(KEY) for each in job.points)]
+    points = [job.training.engine, *job.grid.get(ENGINE, []), *(each.get(ENGINE) for each in job.points)]
     return job.workload == "ncf" and "native" in points
 
 

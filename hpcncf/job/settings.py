@@ -8,7 +8,7 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict
 
-OF_PYDANTIC: Final = re.compile(r"\[key\]$|(literal|function-[a-z]+)\[")
+PYDANTIC_PART: Final = re.compile(r"\[key\]$|(literal|function-[a-z]+)\[")
 
 
 class Settings(BaseModel):
@@ -23,7 +23,7 @@ class Settings(BaseModel):
     )
 
 
-def place(loc: Iterable[int | str]) -> list[int | str]:
+def error_location(loc: Iterable[int | str]) -> list[int | str]:
     """Where a problem of pydantic's is, without the names that it has for a union's alternatives
     and for a mapping's keys."""
-    return [part for part in loc if not OF_PYDANTIC.match(str(part))]
+    return [part for part in loc if not PYDANTIC_PART.match(str(part))]

@@ -15,28 +15,28 @@ from pydantic import (
     model_validator,
 )
 
-from hpcncf.errors import nearest
-from hpcncf.job.command import PARAMETER, Parameters, Program, Workload, checked
+from hpcncf.errors import did_you_mean
+from hpcncf.job.command import PARAMETER, Parameters, Program, Workload, check_braces
 from hpcncf.job.settings import Settings as Settings
 
 Dataset = Literal["frappe", "movielens", "ncf", "csv", "parquet", "synthetic"]
 
 
-def _countable(number: int) -> int:
+def _below_2_31(number: int) -> int:
     """More than 2^31 of anything is a typing error; torch, Slurm and clocks each fail at it."""
     if number >= 2**31:
         raise ValueError("expected less than 2^31")
     return number
 
 
-Count = Annotated[int, Field(gt=0), AfterValidator(_countable)]
-Whole = Annotated[int, Field(ge=0), AfterValidator(_countable)]
+Count = Annotated[int, Field(gt=0), AfterValidator(_below_2_31)]
+CountOrZero = Annotated[int, Field(ge=0), AfterValidator(_below_2_31)]
 
 
-def meant(key: str, known: list[str]) -> str:
+def suggest_setting(key: str, known: list[str]) -> str:
     """` Did you mean 'model.dropout'?`: a key of another section, else a close one of this."""
     elsewhere = [section for section in SECTIONS if key in SECTIONS[section].model_fields]
-    return f" Did you mean '{elsewhere[0]}.{key}'?" if elsewhere else nearest(key, known)
+    return f" Did you mean '{elsewhere[0]}.{key}'?" if elsewhere else did_you_mean(key, known)
 
 
 def _known_setting(dotted: str) -> str:
@@ -46,7 +46,7 @@ def _known_setting(dotted: str) -> str:
     known = list(SECTIONS[section].model_fields)
     if key not in known:
         raise ValueError(
-            f"unknown key {key!r} of {section}.{meant(key, known)} Known keys: {', '.join(known)}"
+            f"unknown key {key!r} of {section}.{suggest_setting(key, known)} Known keys: {', '.join(known)}"
         )
     return dotted
 
@@ -72,7 +72,7 @@ class Resources(Settings):
     """Ranks (processes of torch.distributed) on each node."""
     cpus_per_task: Count = 1
     """Cores of each rank."""
-    gpus_per_node: Whole = 0
+    gpus_per_node: CountOrZero = 0
     """GPUs on each node."""
     mem_gb: PositiveFloat = 4.0
     """Memory per node, in GB; without Slurm nothing holds a run to it. Not part of a run's
@@ -82,7 +82,7 @@ class Resources(Settings):
     runs_per_task: Count = 1
     """Runs that one Slurm task works through, one after another, where a site limits the number
     of jobs. Not part of a run's identity."""
-    requeues: Whole = 3
+    requeues: CountOrZero = 3
     """How often a run that reaches its time limit is put back into Slurm's queue, to go on from
     its checkpoint. Not part of a run's identity."""
     launcher: Literal["srun", "torchrun"] = "srun"
@@ -215,7 +215,7 @@ class Training(Settings):
     """`per_sample`: one `__getitem__` per positive, negatives drawn one by one in Python.
     `batched`: `__getitems__`, a batch at a time. `vectorized`: no DataLoader, tensor indexing.
     `device`: all training data lie where the model trains, and batches are made there."""
-    num_workers: Whole = 0
+    num_workers: CountOrZero = 0
     """DataLoader workers of each rank (`per_sample` and `batched`), no more than its cores."""
     workers: Literal["process", "thread"] = "process"
     """What a worker is: a process, which sends its batches through shared memory, or a thread of
@@ -269,7 +269,7 @@ class Training(Settings):
     the record says so."""
     evaluation: Literal["sampled", "full", "none"] = "sampled"
     """Leave-one-out against the stored sampled negatives, against all items, or not at all."""
-    checkpoint_every: Whole = 1
+    checkpoint_every: CountOrZero = 1
     """Epochs between checkpoints; 0 writes none, but for the one when a signal stops the run."""
     checkpoint_every_min: NonNegativeFloat = 10.0
     """Minutes after which a checkpoint is written in mid-epoch, unless `checkpoint_every` is 0;
@@ -361,7 +361,7 @@ class JobSpec(Settings):
     def sections_belong_to_the_workload(self) -> Self:
         varied = {key.split(".")[0] for each in [self.grid, *self.points] for key in each}
         if isinstance(self.workload, Program):
-            checked(self.workload)
+            check_braces(self.workload)
             given = (("data", None), ("model", Model()), ("training", Training()))
             foreign = [name for name, default in given if getattr(self, name) != default]
             foreign += sorted(varied & {"data", "model", "training"})
@@ -377,7 +377,7 @@ class JobSpec(Settings):
         return self
 
 
-def combination(base: JobSpec, changes: Mapping[str, Any]) -> dict[str, Any]:
+def apply_point(base: JobSpec, changes: Mapping[str, Any]) -> dict[str, Any]:
     """The job's settings as plain data with dotted `changes` applied, not yet validated."""
     plain = base.model_dump(mode="json", include={*SECTIONS, "parameters"})
     for dotted, value in changes.items():

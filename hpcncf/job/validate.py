@@ -9,7 +9,7 @@ from typing import Final
 from hpcncf.job.spec import Model, Resources, Training
 
 
-def conflicts(resources: Resources) -> list[str]:
+def placement_conflicts(resources: Resources) -> list[str]:
     """Why these resources do not go together, each with what would; empty when they do."""
     node, gpu, ranks = resources.runs_per_node, resources.runs_per_gpu, resources.ranks_per_gpu
     gpus, tasks = resources.gpus_per_node, resources.tasks_per_node
@@ -53,26 +53,26 @@ def _on_gpus(resources: Resources) -> list[tuple[str, bool]]:
     ]
 
 
-def cpus_of(slot: int, resources: Resources, ordered: Sequence[int]) -> list[int]:
+def slot_cpus(slot: int, resources: Resources, ordered: Sequence[int]) -> list[int]:
     """The CPUs of the run in that slot, where the job has `ordered`: those of a core in a row."""
     each = resources.cores
     return list(ordered[slot * each : (slot + 1) * each])
 
 
-def gpus_of(slot: int, resources: Resources, visible: Sequence[str]) -> list[str]:
+def slot_gpus(slot: int, resources: Resources, visible: Sequence[str]) -> list[str]:
     """The GPUs of the run in that slot, as the job names its own."""
     each = resources.gpus_per_node
     first = slot // resources.runs_per_gpu * each
     return list(visible[first : first + each])
 
 
-def reasons(resources: Resources, training: Training) -> list[str]:
+def gpu_conflicts(resources: Resources, training: Training) -> list[str]:
     """As of `conflicts.conflicts`."""
     rules = (_conflicts_of_graphs, _conflicts_of_rowwise, _conflicts_of_precision)
     return [reason for each in rules for reason in each(resources, training)]
 
 
-def shared(resources: Resources, training: Training) -> str | None:
+def describe_gloo_choice(resources: Resources, training: Training) -> str | None:
     """That `backend: auto` is not nccl on these GPUs, and what would make it so."""
     tasks, gpus = resources.tasks_per_node, resources.gpus_per_node
     on_gpu = training.device_for(resources) == "cuda"
@@ -177,12 +177,12 @@ def _conflicts_of_precision(resources: Resources, training: Training) -> list[st
 # few instances at a time, and a GPU's memory is not the request's.
 
 GIB: Final = 2**30
-FLOAT: Final = 4
+FLOAT_BYTES: Final = 4
 # Copies of every parameter: its value, Adam's two moments, and torch's gradient.
-COPIES: Final = {"reference": 4, "rowwise": 3, "native": 3}
+PARAMETER_COPIES: Final = {"reference": 4, "rowwise": 3, "native": 3}
 
 
-def conflicts_footprint(resources: Resources, training: Training, model: Model) -> list[str]:
+def memory_conflicts(resources: Resources, training: Training, model: Model) -> list[str]:
     """Why the request is too small for what it asks, with numbers; empty where it may do."""
     if training.device_for(resources) == "cuda":
         return []
@@ -191,7 +191,7 @@ def conflicts_footprint(resources: Resources, training: Training, model: Model) 
         (
             step,
             f"training.negatives {training.negatives}: a step's "
-            f"{instances(resources, training):,} instances",
+            f"{instances_at_once(resources, training):,} instances",
             "use fewer negatives, a smaller batch",
         ),
         (
@@ -209,7 +209,7 @@ def conflicts_footprint(resources: Resources, training: Training, model: Model) 
     ]
 
 
-def instances(resources: Resources, training: Training) -> int:
+def instances_at_once(resources: Resources, training: Training) -> int:
     """That a rank takes through the model at once: positives and their negatives."""
     share = ceil(training.batch_over_ranks(resources.world_size) / resources.world_size)
     return ceil(share / training.accumulate) * (1 + training.negatives)
@@ -217,14 +217,14 @@ def instances(resources: Resources, training: Training) -> int:
 
 def step_bytes(resources: Resources, training: Training, model: Model) -> int:
     """Bytes on each rank."""
-    outputs = FLOAT * sum(model.layers)
-    row = FLOAT * (model.gmf_width + model.mlp_width)
+    outputs = FLOAT_BYTES * sum(model.layers)
+    row = FLOAT_BYTES * (model.gmf_width + model.mlp_width)
     each = {
-        "reference": 20 + 2 * row + FLOAT * 2 * model.mlp_width + outputs,
+        "reference": 20 + 2 * row + FLOAT_BYTES * 2 * model.mlp_width + outputs,
         "rowwise": 16 + row + outputs,
         "native": 0,
     }
-    return instances(resources, training) * each[training.engine]
+    return instances_at_once(resources, training) * each[training.engine]
 
 
 def model_bytes(training: Training, model: Model, users: int, items: int, context: int = 0) -> int:
@@ -234,12 +234,12 @@ def model_bytes(training: Training, model: Model, users: int, items: int, contex
         dense, inputs = dense + (inputs + 1) * width, width
     dense += model.gmf_width + inputs + 1
     tables = (users + items) * (model.gmf_width + model.mlp_width)
-    copies = COPIES[training.engine] if training.optimizer == "adam" else 1
-    return FLOAT * copies * (tables + dense)
+    copies = PARAMETER_COPIES[training.engine] if training.optimizer == "adam" else 1
+    return FLOAT_BYTES * copies * (tables + dense)
 
 
 # What torch alone has a use for, and why the other engines have none.
-OF_REFERENCE: Final = {
+REFERENCE_ONLY: Final = {
     "accumulate": "a step's gradients are made at once; a larger batch is the same mathematics",
     "parallel": "no module of torch's computes there that could be copied to several GPUs",
     "bucket_mb": "no buckets of DistributedDataParallel are exchanged there",
@@ -247,25 +247,25 @@ OF_REFERENCE: Final = {
     "static_graph": "there is no graph of torch's",
 }
 # And what engine rowwise has a use for as well.
-OF_TORCH: Final = {
+NOT_NATIVE: Final = {
     "compile": "its forward and backward are written out, not a module's that could be compiled",
     "precision": "it computes in float32",
     "tf32": "it runs on CPUs, which have none",
 }
 NATIVE_LAYERS: Final = 16
 """So many engine native has room for."""
-OF_WORKERS: Final = ("workers", "persistent_workers", "prefetch_factor")
-OF_LOADERS: Final = ("num_workers", *OF_WORKERS, "collate")
-OF_COPIES: Final = ("pin_memory", "non_blocking", "prefetch_to_device")
-OF_DDP: Final = ("bucket_mb", "gradient_as_bucket_view", "static_graph")
+WORKER_SETTINGS: Final = ("workers", "persistent_workers", "prefetch_factor")
+LOADER_SETTINGS: Final = ("num_workers", *WORKER_SETTINGS, "collate")
+COPY_SETTINGS: Final = ("pin_memory", "non_blocking", "prefetch_to_device")
+DDP_SETTINGS: Final = ("bucket_mb", "gradient_as_bucket_view", "static_graph")
 
 
-def conflicts_conflicts(resources: Resources, training: Training) -> list[str]:
+def training_conflicts(resources: Resources, training: Training) -> list[str]:
     """Why these settings do not go together, each with what would; empty when they do."""
     rules = (
         _resource_conflicts,
         _engine_conflicts,
-        reasons,
+        gpu_conflicts,
         _foreign_conflicts,
         _torch_conflicts,
         _lr_conflicts,
@@ -402,7 +402,7 @@ def _changed_settings(training: Training, names: Iterable[str]) -> list[str]:
 
 def _foreign_conflicts(_: Resources, training: Training) -> list[str]:
     if training.engine != "reference":
-        foreign = OF_REFERENCE | (OF_TORCH if training.engine == "native" else {})
+        foreign = REFERENCE_ONLY | (NOT_NATIVE if training.engine == "native" else {})
         return [
             f"training.{each} is not for engine {training.engine}: {foreign[each]}: leave it out"
             for each in _changed_settings(training, foreign)
@@ -411,7 +411,7 @@ def _foreign_conflicts(_: Resources, training: Training) -> list[str]:
         return [
             f"training.{each} is for the all-reduce of sync dense; with sync {training.sync} no "
             "gradients are exchanged: leave it out"
-            for each in _changed_settings(training, OF_DDP)
+            for each in _changed_settings(training, DDP_SETTINGS)
         ]
     return []
 
@@ -485,15 +485,15 @@ def _loader_conflicts(resources: Resources, training: Training) -> list[str]:
         return [
             f"training.{each} has no meaning with loader vectorized, which makes whole batches in "
             "the rank itself: leave it out, or use loader per_sample or batched"
-            for each in _changed_settings(training, OF_LOADERS)
+            for each in _changed_settings(training, LOADER_SETTINGS)
         ]
     if training.loader == "device":
         return [
             f"training.{each} has no meaning with loader device, whose batches are made where the "
             "model trains, by the rank itself: leave it out, or use another loader"
-            for each in _changed_settings(training, (*OF_LOADERS, *OF_COPIES))
+            for each in _changed_settings(training, (*LOADER_SETTINGS, *COPY_SETTINGS))
         ]
-    given = "" if workers else ", ".join(_changed_settings(training, OF_WORKERS))
+    given = "" if workers else ", ".join(_changed_settings(training, WORKER_SETTINGS))
     rules = [
         (
             workers > cores,

@@ -34,18 +34,18 @@ RULES: Final = {
 }
 
 
-SHORT: Final = {"c": "cpus-per-task", "n": "ntasks", "N": "nodes", "a": "array"}
-THREADS: Final = r"(?:OMP|MKL|OPENBLAS)_NUM_THREADS=[\"']?(\d+)\b"
-WORKERS: Final = r"--(?:num[-_])?workers[= ](\d+)\b"
-BY_NODE: Final = frozenset({"exclusive", "cpus-per-gpu"})
-LAUNCHERS: Final = (
+SHORT_OPTIONS: Final = {"c": "cpus-per-task", "n": "ntasks", "N": "nodes", "a": "array"}
+THREADS_PATTERN: Final = r"(?:OMP|MKL|OPENBLAS)_NUM_THREADS=[\"']?(\d+)\b"
+WORKERS_PATTERN: Final = r"--(?:num[-_])?workers[= ](\d+)\b"
+CORES_BY_OTHER_OPTIONS: Final = frozenset({"exclusive", "cpus-per-gpu"})
+LAUNCHER_PATTERN: Final = (
     r"\b(?:srun|mpirun|mpiexec|torchrun|torch\.distributed\.(?:run|launch)|accelerate|deepspeed)\b"
 )
-STARTS: Final = r"^\s*(?:exec\s+)?(?:python[\d.]*|\S*/python[\d.]*)\s"
+PYTHON_PATTERN: Final = r"^\s*(?:exec\s+)?(?:python[\d.]*|\S*/python[\d.]*)\s"
 
 
 @dataclass(frozen=True)
-class Asked:
+class SbatchOptions:
     """The script's #SBATCH options, and the line that each stands in."""
 
     values: Mapping[str, str]
@@ -64,7 +64,7 @@ class Asked:
     def has(self) -> int | None:
         """Cores that each task has: Slurm's one where it says none; not known where it has a
         node's or a GPU's."""
-        return self.cores or (None if BY_NODE & set(self.values) else 1)
+        return self.cores or (None if CORES_BY_OTHER_OPTIONS & set(self.values) else 1)
 
     @property
     def tasks(self) -> int:
@@ -74,7 +74,7 @@ class Asked:
         return self.number("ntasks") or 1
 
 
-def parse_options(text: str) -> Asked:
+def parse_options(text: str) -> SbatchOptions:
     """Slurm reads the options up to the first line that is neither a comment nor empty."""
     values: dict[str, str] = {}
     lines: dict[str, int] = {}
@@ -83,7 +83,7 @@ def parse_options(text: str) -> Asked:
             break
         for name, value in _options(line):
             values[name], lines[name] = value, number
-    return Asked(values, lines)
+    return SbatchOptions(values, lines)
 
 
 def _options(line: str) -> Iterator[tuple[str, str]]:
@@ -93,18 +93,18 @@ def _options(line: str) -> Iterator[tuple[str, str]]:
     for long, value in re.findall(r"--([a-z-]+)(?:[= ]+([^\s-]\S*))?", words):
         yield long, value
     for short, value in re.findall(r"(?<!\S)-([a-zA-Z])[= ]*([^\s-]\S*)", words):
-        yield SHORT.get(short, short), value
+        yield SHORT_OPTIONS.get(short, short), value
 
 
-def is_array(text: str) -> bool:
-    return is_one(text) and "array" in parse_options(text).values
+def is_array_script(text: str) -> bool:
+    return is_batch_script(text) and "array" in parse_options(text).values
 
 
-def is_one(text: str) -> bool:
+def is_batch_script(text: str) -> bool:
     return "#SBATCH" in text
 
 
-def complaints(text: str) -> list[Complaint]:
+def check_batch_script(text: str) -> list[Complaint]:
     options = parse_options(text)
     found = []
     for number, line in _commands(text):
@@ -128,7 +128,7 @@ def _commands(text: str) -> Iterator[tuple[int, str]]:
         yield began, joined
 
 
-def _ports(number: int, line: str, options: Asked) -> Iterator[Complaint]:
+def _ports(number: int, line: str, options: SbatchOptions) -> Iterator[Complaint]:
     fixed = re.search(r"MASTER_PORT=[\"']?(\d+)\b|--master[-_]port[= ](\d+)\b", line)
     if fixed and "array" in options.values:
         yield fixed_port(number, fixed[1] or fixed[2])
@@ -143,7 +143,7 @@ def fixed_port(number: int, port: str) -> Complaint:
     )
 
 
-def _sruns(number: int, line: str, options: Asked, text: str) -> Iterator[Complaint]:
+def _sruns(number: int, line: str, options: SbatchOptions, text: str) -> Iterator[Complaint]:
     has_cores = re.search(r"--cpus-per-task|(?<!\S)-c[= ]?[\d$]", line)
     passed_on = re.search(r"\bSRUN_CPUS_PER_TASK=", text)
     if (options.cores or 1) < 2 or has_cores or passed_on or not re.search(r"^\s*srun\b", line):
@@ -156,9 +156,9 @@ def _sruns(number: int, line: str, options: Asked, text: str) -> Iterator[Compla
     )
 
 
-def _threads(number: int, line: str, options: Asked) -> Iterator[Complaint]:
+def _threads(number: int, line: str, options: SbatchOptions) -> Iterator[Complaint]:
     cores = options.cores or (options.has if options.tasks == 1 else None)
-    for threads in map(int, re.findall(THREADS, line)):
+    for threads in map(int, re.findall(THREADS_PATTERN, line)):
         if cores is not None and threads > cores:
             yield Complaint(
                 number,
@@ -168,9 +168,9 @@ def _threads(number: int, line: str, options: Asked) -> Iterator[Complaint]:
             )
 
 
-def _workers(number: int, line: str, options: Asked) -> Iterator[Complaint]:
+def _workers(number: int, line: str, options: SbatchOptions) -> Iterator[Complaint]:
     cores = options.has
-    for workers in map(int, re.findall(WORKERS, line)):
+    for workers in map(int, re.findall(WORKERS_PATTERN, line)):
         if cores is not None and workers + 1 > cores:
             yield Complaint(
                 number,
@@ -181,21 +181,21 @@ def _workers(number: int, line: str, options: Asked) -> Iterator[Complaint]:
             )
 
 
-def _alone(text: str, options: Asked) -> Iterator[Complaint]:
+def _alone(text: str, options: SbatchOptions) -> Iterator[Complaint]:
     """Python started without a launcher, where more than one task is asked for."""
     commands = list(_commands(text))
     nodes = options.number("nodes") or 1
-    if (options.tasks < 2 and nodes < 2) or any(re.search(LAUNCHERS, line) for _, line in commands):
+    if (options.tasks < 2 and nodes < 2) or any(re.search(LAUNCHER_PATTERN, line) for _, line in commands):
         return
     for number, line in commands:
-        if re.match(STARTS, line) and options.tasks > 1:
+        if re.match(PYTHON_PATTERN, line) and options.tasks > 1:
             yield Complaint(
                 number,
                 "ranks-without-launcher",
                 f"one process, while {options.tasks} tasks are asked for: start it by srun or "
                 "torchrun",
             )
-        elif re.match(STARTS, line):
+        elif re.match(PYTHON_PATTERN, line):
             yield Complaint(
                 number,
                 "one-task-for-nodes",

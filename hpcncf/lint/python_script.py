@@ -12,7 +12,7 @@ from hpcncf.errors import HpcncfError
 from hpcncf.lint.batch_script import Complaint, fixed_port
 
 
-def name_calls(call: ast.Call) -> str:
+def called_name(call: ast.Call) -> str:
     """`tensor` of `torch.tensor(...)`."""
     function = call.func
     if isinstance(function, ast.Attribute):
@@ -22,7 +22,7 @@ def name_calls(call: ast.Call) -> str:
 
 def is_list_of_difference(call: ast.Call) -> bool:
     """list(a - b), list(set(a) - set(b)), list(a.difference(b)), and as much sorted or a tuple."""
-    if name_calls(call) not in ("list", "sorted", "tuple") or len(call.args) != 1:
+    if called_name(call) not in ("list", "sorted", "tuple") or len(call.args) != 1:
         return False
     given = call.args[0]
     if isinstance(given, ast.Call):
@@ -30,7 +30,7 @@ def is_list_of_difference(call: ast.Call) -> bool:
     return isinstance(given, ast.BinOp) and isinstance(given.op, ast.Sub)
 
 
-def difference(call: ast.Call) -> Complaint:
+def set_difference(call: ast.Call) -> Complaint:
     return Complaint(
         call.lineno,
         "set-difference",
@@ -46,7 +46,7 @@ BACKWARD: Final = frozenset({"backward", "manual_backward"})
 VALUES: Final = frozenset({"item", "detach", "tolist", "numpy"})
 
 
-def complaints_loops(tree: ast.AST) -> Iterator[Complaint]:
+def _loop_complaints(tree: ast.AST) -> Iterator[Complaint]:
     for loop in ast.walk(tree):
         if isinstance(loop, LOOPS):
             turn = list(_turn(loop))
@@ -85,8 +85,8 @@ def _begins(loop: ast.AST) -> list[ast.AST]:
 def _differences(turn: list[ast.AST]) -> Iterator[Complaint]:
     """Where something is drawn as well: a list of what is left has other uses."""
     found = [node for node in turn if isinstance(node, ast.Call)]
-    if any(name_calls(call) in DRAWS for call in found):
-        yield from (difference(call) for call in found if is_list_of_difference(call))
+    if any(called_name(call) in DRAWS for call in found):
+        yield from (set_difference(call) for call in found if is_list_of_difference(call))
 
 
 def _steps(turn: list[ast.AST]) -> Iterator[Complaint]:
@@ -139,7 +139,7 @@ def _values(turn: list[ast.AST]) -> set[str]:
         for node in turn
         if isinstance(node, ast.Assign)
         and isinstance(node.value, ast.Call)
-        and name_calls(node.value) in VALUES
+        and called_name(node.value) in VALUES
         for target in node.targets
         if isinstance(target, ast.Name)
     }
@@ -161,7 +161,7 @@ def _is_kept(node: ast.AST, losses: set[str]) -> bool:
     if isinstance(node, ast.AugAssign):
         return not _is_graph(node.target, losses) and _is_graph(node.value, losses)
     if isinstance(node, ast.Call):
-        kept = name_calls(node) == "append" and node.args
+        kept = called_name(node) == "append" and node.args
         return bool(kept) and _is_graph(node.args[0], losses)
     if isinstance(node, ast.Assign) and isinstance(node.value, ast.BinOp):
         name = node.targets[0].id if isinstance(node.targets[0], ast.Name) else None
@@ -188,7 +188,7 @@ EVALUATED: Final = ("test", "val", "eval")
 LIGHTNING: Final = "train_dataloader"
 
 
-def complaints_python_script(
+def check_python(
     text: str, cores: int | None = None, epoch_is_set: bool = False, in_array: bool = False
 ) -> list[Complaint]:
     """Of a Python file; `cores`: those that its rank will have, where they are known;
@@ -204,7 +204,7 @@ def complaints_python_script(
         if isinstance(error, SyntaxError):
             where, what = f"line {error.lineno}: ", error.msg
         raise HpcncfError(f"{where}not Python of this version: {what}") from None
-    found = [*_in_datasets(tree), *complaints_loops(tree), *_loaders(tree, cores)]
+    found = [*_in_datasets(tree), *_loop_complaints(tree), *_loaders(tree, cores)]
     if not epoch_is_set:
         found += _epochs(tree)
     if in_array:
@@ -234,15 +234,15 @@ def _per_sample(node: ast.AST) -> Iterator[Complaint]:
             f".{node.value.attr} walks through pandas for each sample: take the columns out as "
             "arrays once, in __init__ (`self.users = frame['user'].to_numpy()`)",
         )
-    if isinstance(node, ast.Call) and name_calls(node) in TENSORS and _is_torchs(node.func):
+    if isinstance(node, ast.Call) and called_name(node) in TENSORS and _is_torchs(node.func):
         yield Complaint(
             node.lineno,
             "tensor-per-sample",
-            f"{name_calls(node)}() for each sample: index tensors that were made once, or add "
+            f"{called_name(node)}() for each sample: index tensors that were made once, or add "
             "`__getitems__`, which makes a batch at a time",
         )
     if isinstance(node, ast.Call) and is_list_of_difference(node):
-        yield difference(node)
+        yield set_difference(node)
 
 
 def _is_torchs(function: ast.expr) -> bool:
@@ -255,7 +255,7 @@ def _is_torchs(function: ast.expr) -> bool:
 def _loaders(tree: ast.AST, cores: int | None) -> Iterator[Complaint]:
     trained_on = _trained_on(tree)
     for node in ast.walk(tree):
-        if not isinstance(node, ast.Call) or name_calls(node) != "DataLoader":
+        if not isinstance(node, ast.Call) or called_name(node) != "DataLoader":
             continue
         given = {word.arg: word.value for word in node.keywords}
         by_place = len(node.args) > SHUFFLE_AT
@@ -326,7 +326,7 @@ def _epochs(tree: ast.AST) -> Iterator[Complaint]:
     for call in ast.walk(tree):
         if (
             isinstance(call, ast.Call)
-            and name_calls(call) == "DistributedSampler"
+            and called_name(call) == "DistributedSampler"
             and _may_shuffle(call)
             and not _evaluates(call)
         ):

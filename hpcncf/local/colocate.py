@@ -20,16 +20,16 @@ from typing import Final
 import psutil
 
 from hpcncf.errors import HpcncfError
-from hpcncf.job.plan import Run, cut
+from hpcncf.job.plan import Run, batched
 from hpcncf.job.spec import Resources
-from hpcncf.job.validate import cpus_of, gpus_of
+from hpcncf.job.validate import slot_cpus, slot_gpus
 from hpcncf.local import machine, processes
 from hpcncf.local.processes import POLL_S, Ranks, Reason, Seat, Watch
 from hpcncf.monitor import gpu
 from hpcncf.monitor.cgroup import usable_cpus
 from hpcncf.monitor.node import spread
 from hpcncf.paths import AttemptPaths, ResultPaths
-from hpcncf.records.schema import End, Packed, now, write_last
+from hpcncf.records.schema import End, Packed, utc_now, write_record_with_retries
 from hpcncf.state.decide import complete, last_attempt
 from hpcncf.submit.cancel import Word
 from hpcncf.worker.attempt import take_or_join
@@ -250,11 +250,11 @@ class Working:
             return None
 
     def _seat(self, slot: int, run: Run, packed: Packed, served: Served) -> Seat:
-        gpus = gpus_of(slot, run.resources, served.gpus)
+        gpus = slot_gpus(slot, run.resources, served.gpus)
         told = {**self._on.told, **served.variables}
         if run.resources.packed:
             told[PACKED] = packed.model_dump_json()
-        return Seat(cpus_of(slot, run.resources, self._on.cpus), gpus, told)
+        return Seat(slot_cpus(slot, run.resources, self._on.cpus), gpus, told)
 
     def _begin(self, run: Run, attempt: AttemptPaths, seat: Seat) -> bool:
         if self._orders.interrupted():
@@ -292,10 +292,10 @@ class Working:
                 attempt=member.attempt.number,
                 reason=reason,
                 exit_codes=list(left),
-                ended_at=now(),
+                ended_at=utc_now(),
             )
             try:
-                write_last(member.attempt.end, end)
+                write_record_with_retries(member.attempt.end, end)
             except OSError as problem:
                 sys.stderr.write(f"run {member.run.id}: {problem}\n")
         return [0] if reason == "cancelled" else left
@@ -332,7 +332,7 @@ class _Task:
 
     def work(self, runs: Sequence[Run]) -> int:
         codes = [0]
-        for together in cut(runs, self._resources.side_by_side):
+        for together in batched(runs, self._resources.side_by_side):
             left = [run for run in together if self._wanted(run)]
             if left and self._told is None:
                 codes += self._working.work(left)

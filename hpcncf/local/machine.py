@@ -20,8 +20,8 @@ from hpcncf.errors import HpcncfError
 from hpcncf.job.plan import Run
 from hpcncf.monitor import cgroup
 from hpcncf.paths import ResultPaths
-from hpcncf.records.claims import same_process
-from hpcncf.records.schema import SCHEMA_VERSION, Part, ProcessId, RecordError, read_records, write
+from hpcncf.records.claims import is_same_process
+from hpcncf.records.schema import SCHEMA_VERSION, RecordPart, ProcessId, RecordError, read_record, write_record
 from hpcncf.records.submissions import Submission, SubmittedJob, user
 from hpcncf.slurm.batch_script import make_private_folder
 
@@ -33,7 +33,7 @@ POLL_S: Final = 0.5
 GPU_NAME: Final = re.compile(r"\d+|(GPU|MIG)-\S+")
 
 
-class Turn(Part):
+class Turn(RecordPart):
     """Which local queue works on this machine now, for those that wait to read."""
 
     schema_version: Literal[1] = SCHEMA_VERSION
@@ -155,10 +155,10 @@ def turn_file() -> Path:
 def turn() -> Turn | None:
     """Whose turn it is on this machine; None when no queue works."""
     try:
-        found = read_records(turn_file(), Turn)
+        found = read_record(turn_file(), Turn)
     except RecordError:
         return None
-    return found if same_process(found.pid, found.process_started) else None
+    return found if is_same_process(found.pid, found.process_started) else None
 
 
 @contextmanager
@@ -183,7 +183,7 @@ def taking_turns(
             pid=os.getpid(),
             process_started=psutil.Process().create_time(),
         )
-        write(turn_file(), mine)
+        write_record(turn_file(), mine)
         try:
             yield True
         finally:

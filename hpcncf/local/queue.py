@@ -25,7 +25,7 @@ from hpcncf.monitor.node import spread
 from hpcncf.paths import AttemptPaths, ResultPaths
 from hpcncf.records import claims
 from hpcncf.records.results_folder import read_plan
-from hpcncf.records.schema import read_records, write
+from hpcncf.records.schema import read_record, write_record
 from hpcncf.records.submissions import Submission, user
 from hpcncf.state.decide import complete, last_attempt
 from hpcncf.submit.cancel import Word
@@ -43,7 +43,7 @@ def main(argv: list[str]) -> None:
     import submitit
 
     paths, name = ResultPaths(Path(argv[0])), argv[1]
-    submission = read_records(paths.submissions / name, Submission)
+    submission = read_record(paths.submissions / name, Submission)
     runs = _runs(paths, submission)
     folder = paths.submitit(user())
     executor = submitit.LocalExecutor(folder, python=f"{shlex.quote(sys.executable)} -P")
@@ -53,7 +53,7 @@ def main(argv: list[str]) -> None:
     limit_min = sum(run.resources.timeout_min for run in runs) + machine.SLACK_MIN
     executor.update_parameters(timeout_min=limit_min)
     job = executor.submit(work, str(paths.folder), name)
-    write(paths.submissions / name, machine.started(submission, int(job.job_id)))
+    write_record(paths.submissions / name, machine.started(submission, int(job.job_id)))
 
 
 def work(results: str, name: str) -> None:
@@ -66,7 +66,7 @@ def work(results: str, name: str) -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
         signal.signal(number, lambda *_: stop.set())
     paths = ResultPaths(Path(results))
-    submission = read_records(paths.submissions / name, Submission)
+    submission = read_record(paths.submissions / name, Submission)
     word = Word(paths, every_s=0.0)
 
     def cancelled(run_id: str) -> bool:
@@ -77,7 +77,7 @@ def work(results: str, name: str) -> None:
 
     with machine.taking_turns(paths, name, ended) as ours:
         told_to_stop = partial(_should_stop, stop, cancelled)
-        for together in plan.packs(_runs(paths, submission)) if ours else []:
+        for together in plan.pack_runs(_runs(paths, submission)) if ours else []:
             left = [run for run in together if not told_to_stop(run.id)]
             left = [run for run in left if wanted(paths, run, submission)]
             if left:
@@ -97,7 +97,7 @@ def _should_stop(stop: threading.Event, cancelled: Callable[[str], bool], run_id
 
 def wanted(paths: ResultPaths, run: Run, submission: Submission) -> bool:
     """Whether the run still has to be run: another queue, or a person, may have been at it."""
-    before, held = submission.over.get(run.id, 0), claims.holder(paths.run(run.id))
+    before, held = submission.over.get(run.id, 0), claims.current_claim(paths.run(run.id))
     if held is not None and held.attempt > before:
         return False
     attempt = last_attempt(paths.run(run.id))
@@ -118,7 +118,7 @@ def execute(
     """
 
     def take(run: Run) -> AttemptPaths:
-        return claims.take_attempt(paths.run(run.id), "local", over=over.get(run.id, 0))
+        return claims.claim_attempt(paths.run(run.id), "local", over=over.get(run.id, 0))
 
     cpus, wanted = usable_cpus(), runs[0].resources.node_cores
     if runs[0].resources.packed:

@@ -30,7 +30,7 @@ from hpcncf.monitor.node import Node, nodes
 from hpcncf.monitor.process_tree import Sample, Spent, Tree, own, waited
 from hpcncf.monitor.thread_waits import Blocked, Waits
 from hpcncf.monitor.windows import Clock, Window, Windows
-from hpcncf.records.schema import Cores, Cpu, Gpu, Io, Memory, NodeRecord, now, write
+from hpcncf.records.schema import Cores, Cpu, Gpu, Io, Memory, NodeRecord, utc_now, write_record
 
 PEAK_WINDOW_S: Final = 10.0
 
@@ -269,7 +269,7 @@ class Monitor:
     def start(self) -> None:
         self._highest.peak.add(0.0, 0.0)
         if self._node_file is not None:
-            self._node_started_at = now()
+            self._node_started_at = utc_now()
             self._node = Node(self._tree, self._node_cpus)
         self._sample()
         self._thread.start()
@@ -380,7 +380,7 @@ class Monitor:
             return
         begun_s = time.thread_time()
         try:
-            write(self._node_file, self.node_record())
+            write_record(self._node_file, self.node_record())
         except OSError as error:  # a full disk must not end the run that we watch
             self._problems.append(f"{self._node_file}: not written: {error.strerror}")
         pause_s = max(WRITE_EVERY_S, (time.thread_time() - begun_s) / WRITE_SHARE)

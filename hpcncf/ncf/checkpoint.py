@@ -17,7 +17,7 @@ from torch import Tensor
 
 from hpcncf.job.plan import Run
 from hpcncf.ncf.step_clock import StepClock
-from hpcncf.paths import RunPaths, share
+from hpcncf.paths import RunPaths, set_shared_mode
 from hpcncf.records.schema import Epoch
 from hpcncf.worker.environment import Place
 
@@ -140,7 +140,7 @@ def save_checkpoint(paths: RunPaths, run: Run, state: Checkpoint) -> None:
     partial = paths.folder / f".{paths.checkpoint.name}.{os.uname().nodename}.{os.getpid()}"
     try:
         with partial.open("wb") as file:
-            share(file.fileno(), paths.folder)
+            set_shared_mode(file.fileno(), paths.folder)
             torch.save(content, file)
             file.flush()
             os.fsync(file.fileno())  # renamed before its bytes are on the disk, it could be empty

@@ -14,7 +14,7 @@ from torch import Tensor
 from hpcncf.job.spec import Training
 from hpcncf.ncf import sampling
 from hpcncf.ncf.data import buckets
-from hpcncf.ncf.data.arrays import context_of
+from hpcncf.ncf.data.arrays import unpack_context
 from hpcncf.ncf.data.prepared import Prepared
 
 ORDER_CHUNK = 65_536
@@ -101,7 +101,7 @@ class InstanceSource:
         self.indptr = np.asarray(data.positives_indptr)
         self.positives = np.asarray(data.positives)
         bounds, table = np.asarray(data.buckets_indptr), np.asarray(data.buckets)
-        self.suspected = partial(buckets.suspected, bounds, table)
+        self.suspected = partial(buckets.possible_positives, bounds, table)
 
     def gather(self, epoch: int, rows: NDArray[np.int64]) -> BatchRows:
         """These rows with all their negatives at once."""
@@ -110,7 +110,7 @@ class InstanceSource:
         told = self.seed, epoch, rows, users, self.indptr, self.positives, self.items
         drawn = sampling.sample_negatives(*told, count=self.negatives, suspected=self.suspected)
         items = np.concatenate([mine["item"][:, None], drawn], axis=1)
-        context = torch.from_numpy(context_of(mine))
+        context = torch.from_numpy(unpack_context(mine))
         return torch.from_numpy(users), torch.from_numpy(items), context
 
 

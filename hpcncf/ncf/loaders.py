@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from hpcncf.errors import HpcncfError
 from hpcncf.job.spec import Training
 from hpcncf.ncf import sampling
-from hpcncf.ncf.data.arrays import context_of
+from hpcncf.ncf.data.arrays import unpack_context
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.device_data import Resident
 from hpcncf.ncf.distributed import synchronize
@@ -54,7 +54,7 @@ class PerSample(Dataset[BatchRows]):
             source.seed, epoch, row, mine, source.items, source.negatives
         )
         items = torch.tensor([int(told["item"]), *drawn])
-        return torch.tensor(user), items, torch.from_numpy(context_of(told))
+        return torch.tensor(user), items, torch.from_numpy(unpack_context(told))
 
 
 class Batched(Dataset[BatchRows]):

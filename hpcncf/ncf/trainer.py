@@ -29,7 +29,7 @@ from hpcncf.ncf.checkpoint import (
     save_checkpoint,
     set_aside,
 )
-from hpcncf.ncf.data.baseline import counts_baseline
+from hpcncf.ncf.data.baseline import score_counts
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.device_data import check_device_loader, check_model_memory, copy_warnings
 from hpcncf.ncf.distributed import (
@@ -296,7 +296,7 @@ class Trainer:
                 self._epoch(epoch)
         # It ranks the sampled negatives: beside a full ranking it would flatter the table.
         if self.place.rank == 0 and self.training.evaluation == "sampled":
-            self.baseline = counts_baseline(self.data)
+            self.baseline = score_counts(self.data)
         if self.transport:
             self.transport.close()
 

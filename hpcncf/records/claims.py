@@ -15,20 +15,20 @@ import psutil
 
 from hpcncf.errors import HpcncfError
 from hpcncf.paths import AttemptPaths, RunPaths
-from hpcncf.records.schema import Claim, RecordError, now, read_records, write_last
+from hpcncf.records.schema import Claim, RecordError, utc_now, read_record, write_record_with_retries
 
 # While it trains a rank rewrites progress.json every few seconds, and all along node-N.json every
 # ten; on another machine silence this long is death.
-SILENT_S = 120.0
+HEARTBEAT_TIMEOUT_S = 120.0
 # How far the file server's clock is from ours is looked at this often.
-CLOCK_S = 600.0
+CLOCK_CHECK_S = 600.0
 
 
-class Taken(HpcncfError):
+class AlreadyRunning(HpcncfError):
     """Another process works at the run, or was faster to begin."""
 
 
-def take_attempt(
+def claim_attempt(
     paths: RunPaths,
     launched_by: str,
     slurm_job_id: str | None = None,
@@ -42,9 +42,9 @@ def take_attempt(
     of any number of processes at once, one gets it. Raises Taken in all others.
     """
     attempts = paths.attempts()
-    held = holder(paths)
+    held = current_claim(paths)
     if held is not None and held.attempt > over:
-        raise Taken(
+        raise AlreadyRunning(
             f"run {held.run_id}: process {held.pid} on {held.node} works at it since "
             f"{held.claimed_at} (attempt {held.attempt}): wait for it, or `hpcncf cancel`"
         )
@@ -55,37 +55,37 @@ def take_attempt(
         node=os.uname().nodename,
         pid=os.getpid(),
         process_started=psutil.Process().create_time(),
-        claimed_at=now(),
+        claimed_at=utc_now(),
         launched_by=launched_by,
         slurm_job_id=slurm_job_id,
         slurm_restart=slurm_restart,
     )
     made = AttemptPaths(paths.folder / f".{uuid4().hex}")
     try:
-        write_last(made.claim, claim)
+        write_record_with_retries(made.claim, claim)
         made.folder.rename(attempt.folder)  # refused where that folder is and holds a claim
     except OSError as error:
         shutil.rmtree(made.folder, ignore_errors=True)
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-            raise Taken(f"run {claim.run_id}: another process just began it") from None
+            raise AlreadyRunning(f"run {claim.run_id}: another process just began it") from None
         if error.errno == errno.ENOENT:  # who completes a run clears away what is half made
-            raise Taken(f"run {claim.run_id}: another process just completed it") from None
+            raise AlreadyRunning(f"run {claim.run_id}: another process just completed it") from None
         raise
     return attempt
 
 
-def holder(paths: RunPaths) -> Claim | None:
+def current_claim(paths: RunPaths) -> Claim | None:
     """Who works at the run now; None when nobody does, or the last attempt has ended."""
     attempts = paths.attempts()
     if not attempts or attempts[-1].end.exists():
         return None
     try:
-        claim = read_records(attempts[-1].claim, Claim)
+        claim = read_record(attempts[-1].claim, Claim)
     except RecordError:
         return None
     if attempts[-1].rank(0).exists():
         return None
-    return claim if alive(claim, attempts[-1]) else None
+    return claim if is_alive(claim, attempts[-1]) else None
 
 
 def attempt_of_start(
@@ -96,32 +96,32 @@ def attempt_of_start(
     if slurm_job_id is None or not attempts:
         return None
     try:
-        claim = read_records(attempts[-1].claim, Claim)
+        claim = read_record(attempts[-1].claim, Claim)
     except RecordError:
         return None
     theirs = (claim.slurm_job_id, claim.slurm_restart)
     return attempts[-1] if theirs == (slurm_job_id, restart) else None
 
 
-def overtaken(paths: RunPaths, attempt: AttemptPaths) -> int | None:
+def later_attempt(paths: RunPaths, attempt: AttemptPaths) -> int | None:
     """The number of a later attempt, if there is one: whoever began it took this one for ended."""
     last = paths.attempts()[-1:]
     return last[0].number if last and last[0].number > attempt.number else None
 
 
-def alive(claim: Claim, attempt: AttemptPaths) -> bool:
+def is_alive(claim: Claim, attempt: AttemptPaths) -> bool:
     """Whether the process that claimed still lives; on another machine, whether it still writes."""
     if claim.node == os.uname().nodename:
-        return same_process(claim.pid, claim.process_started)
+        return is_same_process(claim.pid, claim.process_started)
     signs = [attempt.progress, attempt.claim, *attempt.nodes()]
     now = server_time(attempt.folder.parents[1])
-    return any(now - changed < SILENT_S for changed in map(_changed, signs) if changed)
+    return any(now - changed < HEARTBEAT_TIMEOUT_S for changed in map(_changed, signs) if changed)
 
 
 def server_time(folder: Path) -> float:
     """Now, by the clock that gives the folder's files their times; ours where we may not write."""
     now = time.time()
-    return now + _ahead_s(folder, int(now / CLOCK_S))
+    return now + _ahead_s(folder, int(now / CLOCK_CHECK_S))
 
 
 @lru_cache(maxsize=64)
@@ -140,7 +140,7 @@ def _changed(path: Path) -> float | None:
         return None
 
 
-def same_process(pid: int, started: float) -> bool:
+def is_same_process(pid: int, started: float) -> bool:
     """True while the process `pid` that started then lives; a later one of its number is not it."""
     try:
         process = psutil.Process(pid)

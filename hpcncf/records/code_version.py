@@ -11,7 +11,7 @@ from pathlib import Path
 from threading import Timer
 from typing import Final, Literal, Self
 
-from hpcncf.records.schema import Part
+from hpcncf.records.schema import RecordPart
 
 # A repository's own configuration names programs (a file watcher, hooks, external diffs). git
 # itself
@@ -107,7 +107,7 @@ DIFF: Final = (
 )
 
 
-class Code(Part):
+class Code(RecordPart):
     """One body of code as a submission found it."""
 
     of: Literal["hpcncf", "folder"]

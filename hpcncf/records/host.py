@@ -91,7 +91,7 @@ VARIABLES: Final = (
 )
 
 
-def describe() -> dict[str, Any]:
+def describe_host() -> dict[str, Any]:
     """Versions by package, machine, code and settings, as plain data. Imports no torch.
 
     `commit` and `dirty` are of the code that runs, `folder_commit` and `folder_dirty` of the
@@ -99,7 +99,7 @@ def describe() -> dict[str, Any]:
     """
     code, folder = checkout(Path(__file__).parent), checkout(Path.cwd())
     return {
-        **versions(),
+        **package_versions(),
         "python": platform.python_version(),
         "executable": sys.executable,
         "platform": platform.platform(),
@@ -112,12 +112,12 @@ def describe() -> dict[str, Any]:
     }
 
 
-def versions() -> dict[str, str | None]:
+def package_versions() -> dict[str, str | None]:
     """By package; None: not installed."""
-    return {name: version(name) for name in PACKAGES}
+    return {name: package_version(name) for name in PACKAGES}
 
 
-def version(package: str) -> str | None:
+def package_version(package: str) -> str | None:
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

@@ -13,8 +13,8 @@ import yaml
 from pydantic import ValidationError
 
 from hpcncf.errors import HpcncfError, UsageError
-from hpcncf.job.load import Loader
-from hpcncf.job.plan import Plan, Run, merged
+from hpcncf.job.load import YamlLoader
+from hpcncf.job.plan import Plan, Run, merge_plans
 from hpcncf.job.spec import JobSpec
 from hpcncf.paths import ResultPaths, make_folder, open_lock
 from hpcncf.records.schema import write_text
@@ -23,7 +23,7 @@ from hpcncf.records.schema import write_text
 class JobDumper(yaml.SafeDumper):
     """Quotes exactly the text that our own loader would take for a number or a truth value."""
 
-    yaml_implicit_resolvers = Loader.yaml_implicit_resolvers
+    yaml_implicit_resolvers = YamlLoader.yaml_implicit_resolvers
 
 
 def read_plan(paths: ResultPaths) -> Plan:
@@ -59,7 +59,7 @@ def leave_plan(paths: ResultPaths, job: JobSpec, plan: Plan) -> Plan:
     text = yaml.dump(plain, Dumper=JobDumper, sort_keys=False, allow_unicode=True)
     with writing(paths.folder), locked(paths):
         if paths.plan.exists():
-            plan = merged(_plan_of(paths, job.name), plan)
+            plan = merge_plans(_plan_of(paths, job.name), plan)
         _write(paths.job, text)
         write_plan(paths, plan)
     return plan

@@ -14,14 +14,14 @@ from typing import Annotated, Any, Final, Literal, Self, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, model_validator
 
 from hpcncf.errors import HpcncfError
-from hpcncf.paths import make_folder, share
+from hpcncf.paths import make_folder, set_shared_mode
 
 SCHEMA_VERSION: Final = 1
 # What a run cannot begin or end without is worth waiting for room on the disk.
 # So is a file server that is away for a moment, or came back read-only.
-PASSING: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ESTALE, errno.EIO)
-FULL_S: Final = 180.0
-AGAIN_S: Final = 1.0
+TRANSIENT_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ESTALE, errno.EIO)
+RETRY_S: Final = 180.0
+RETRY_EVERY_S: Final = 1.0
 
 Outcome = Literal["completed", "failed", "stopped"]
 Reported = dict[str, bool | int | float | str]
@@ -53,19 +53,19 @@ def _some(number: float) -> float:
 # Checked here, so that a broken file is named where it is read; the schema's types stay plain.
 Moment = Annotated[str, AfterValidator(_moment)]
 ProcessId = Annotated[int, AfterValidator(_process_id)]
-Some = Annotated[float, AfterValidator(_some)]
+PositiveNumber = Annotated[float, AfterValidator(_some)]
 
 
-class Part(BaseModel):
+class RecordPart(BaseModel):
     """Base of a record's parts. Unknown keys are kept: a later minor version may add some."""
 
     model_config = ConfigDict(extra="allow", allow_inf_nan=False, use_attribute_docstrings=True)
 
 
-class Cores(Part):
+class Cores(RecordPart):
     """Three counts told apart: what was granted, what the process may use, what it used."""
 
-    allocated: Some
+    allocated: PositiveNumber
     """What Slurm (or the local launcher) granted this rank; without either, what is usable."""
     usable: float
     """What CPU affinity and the cgroup's quota allow this rank."""
@@ -86,7 +86,7 @@ class Cores(Part):
     """NUMA nodes that `cpus` belong to; None where the kernel tells of none."""
 
 
-class Cpu(Part):
+class Cpu(RecordPart):
     """What the process tree spent: this rank, its DataLoader workers, and children that ended."""
 
     user_s: float
@@ -118,7 +118,7 @@ class Cpu(Part):
     42 of /proc/<pid>/stat). None where the kernel does not count: `kernel.task_delayacct` is 0."""
 
 
-class Memory(Part):
+class Memory(RecordPart):
     rss_peak_mib: float
     """Resident memory of the process tree, the largest sample; mapped data counts."""
     anonymous_peak_mib: float | None
@@ -135,7 +135,7 @@ class Memory(Part):
     """Swapped out of the tree, the largest sample (VmSwap)."""
 
 
-class Io(Part):
+class Io(RecordPart):
     """Bytes that went through the process tree's read and write calls to storage."""
 
     read_mib: float | None
@@ -148,7 +148,7 @@ class Io(Part):
     sampler gets one when a process begins to wait. None where there is no /proc."""
 
 
-class Phases(Part):
+class Phases(RecordPart):
     """Where the time of the counted steps went, in seconds; they add up to the steps' time."""
 
     input_s: float
@@ -163,7 +163,7 @@ class Phases(Part):
     """All of a step in one compiled call (engine native), which cannot be told apart."""
 
 
-class Sync(Part):
+class Sync(RecordPart):
     """What keeping the ranks one model took, in the counted steps."""
 
     how: str
@@ -181,7 +181,7 @@ class Sync(Part):
     """Exposed, as `phases.sync_s`: what overlaps with backward is not in it."""
 
 
-class Epoch(Part):
+class Epoch(RecordPart):
     epoch: int
     """0 is the first."""
     training_s: float
@@ -203,7 +203,7 @@ class Epoch(Part):
     """HR@10 over the test pairs that do not occur in training."""
 
 
-class Batches(Part):
+class Batches(RecordPart):
     """The time of every `every` steps, in order, so that pauses can be seen."""
 
     every: int
@@ -212,7 +212,7 @@ class Batches(Part):
     """`epoch`, `step`, `seconds` of the steps that took far longer than the median."""
 
 
-class TrainingRecord(Part):
+class TrainingRecord(RecordPart):
     """What one rank of the NCF workload did."""
 
     device: str
@@ -264,7 +264,7 @@ class TrainingRecord(Part):
     and for a checkpoint. In neither `phases.sync_s` nor `training_s`; None for one rank."""
 
 
-class Packed(Part):
+class Packed(RecordPart):
     """The runs that were begun side by side on one node, this one among them."""
 
     runs: list[str]
@@ -277,7 +277,7 @@ class Packed(Part):
     """Why it did not, where it was asked for."""
 
 
-class RankRecord(Part):
+class RankRecord(RecordPart):
     """What one rank leaves when it ends, however it ends."""
 
     schema_version: Literal[1] = SCHEMA_VERSION
@@ -320,7 +320,7 @@ class RankRecord(Part):
     """What makes this record worth less, in words."""
 
 
-class GpuProcess(Part):
+class GpuProcess(RecordPart):
     """What one process did on a GPU, over the time that the node was watched."""
 
     pid: int
@@ -332,7 +332,7 @@ class GpuProcess(Part):
     memory_peak_mib: float | None
 
 
-class Gpu(Part):
+class Gpu(RecordPart):
     """What one GPU of a node did, by NVML; series are lists over the node's windows.
 
     A value is None where NVML did not tell.
@@ -367,7 +367,7 @@ class Gpu(Part):
         return [*told, self.sm_mhz, *self.throttled.values()]
 
 
-class NodeRecord(Part):
+class NodeRecord(RecordPart):
     """What one node's CPUs, memory and network did while a run was on it.
 
     At most 600 windows; they widen as the run grows. Series are lists over windows.
@@ -427,7 +427,7 @@ class NodeRecord(Part):
         return self
 
 
-class Progress(Part):
+class Progress(RecordPart):
     """How far a run is; rewritten whole every few seconds by rank 0."""
 
     schema_version: Literal[1] = SCHEMA_VERSION
@@ -456,7 +456,7 @@ class Progress(Part):
     """CPU seconds of rank 0's process tree so far: all that is known of an attempt killed hard."""
 
 
-class Claim(Part):
+class Claim(RecordPart):
     """Who runs this attempt: made with its folder, so that no second task takes the run."""
 
     schema_version: Literal[1] = SCHEMA_VERSION
@@ -474,7 +474,7 @@ class Claim(Part):
     """Which start of that job: 0 is the first, a requeue begins the next."""
 
 
-class End(Part):
+class End(RecordPart):
     """How an attempt ended as its local launcher saw it: written after the last rank is gone."""
 
     schema_version: Literal[1] = SCHEMA_VERSION
@@ -487,10 +487,10 @@ class End(Part):
     ended_at: Moment
 
 
-R = TypeVar("R", bound=Part)
+R = TypeVar("R", bound=RecordPart)
 
 
-def now() -> str:
+def utc_now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
@@ -508,20 +508,20 @@ def write_text(path: Path, text: str) -> None:
     try:
         with partial:
             partial.write(text)
-            share(partial.fileno(), path.parent)  # a temporary file is 0600
+            set_shared_mode(partial.fileno(), path.parent)  # a temporary file is 0600
         Path(partial.name).replace(path)
     except BaseException:
         Path(partial.name).unlink(missing_ok=True)
         raise
 
 
-def write(path: Path, record: BaseModel) -> None:
+def write_record(path: Path, record: BaseModel) -> None:
     """Write a record as JSON. NaN and infinity are our bug, and refused."""
     text = json.dumps(record.model_dump(mode="json"), allow_nan=False)
     write_text(path, text + "\n")
 
 
-def read_records(path: Path, kind: type[R]) -> R:
+def read_record(path: Path, kind: type[R]) -> R:
     """Read one record.
 
     Raises RecordError where the file is missing, torn, of a later version or something else.
@@ -560,13 +560,13 @@ def read_records(path: Path, kind: type[R]) -> R:
         raise RecordError(f"{path}: {where}: {message}") from None
 
 
-def write_last(path: Path, record: BaseModel) -> None:
+def write_record_with_retries(path: Path, record: BaseModel) -> None:
     """As `write`; what may pass is waited for, since a run would fail for want of it."""
-    until = time.monotonic() + FULL_S
+    until = time.monotonic() + RETRY_S
     while True:
         try:
-            return write(path, record)
+            return write_record(path, record)
         except OSError as error:
-            if error.errno not in PASSING or time.monotonic() > until:
+            if error.errno not in TRANSIENT_ERRORS or time.monotonic() > until:
                 raise
-        time.sleep(AGAIN_S)
+        time.sleep(RETRY_EVERY_S)

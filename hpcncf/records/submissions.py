@@ -17,18 +17,18 @@ import psutil
 from pydantic import model_validator
 
 from hpcncf.paths import ResultPaths
-from hpcncf.records.claims import same_process
+from hpcncf.records.claims import is_same_process
 from hpcncf.records.code_version import Code
 from hpcncf.records.schema import (
     SCHEMA_VERSION,
     Moment,
-    Part,
+    RecordPart,
     ProcessId,
     R,
     RecordError,
-    now,
-    read_records,
-    write,
+    utc_now,
+    read_record,
+    write_record,
 )
 
 Cluster = Literal["local", "slurm", "debug"]
@@ -51,7 +51,7 @@ State = Literal[
 NO_ROOM: Final = "Slurm had no room for more then: submit again when jobs have ended"
 
 
-class SubmittedJob(Part):
+class SubmittedJob(RecordPart):
     """One local queue, or one element of a Slurm array, and the runs it works at."""
 
     id: str
@@ -67,7 +67,7 @@ class SubmittedJob(Part):
         return self
 
 
-class Submission(Part):
+class Submission(RecordPart):
     """Written before anything is sent, and again after: a submission that broke off is known."""
 
     schema_version: Literal[1] = SCHEMA_VERSION
@@ -116,7 +116,7 @@ class Submission(Part):
             return True
         if self.sending or self.host != os.uname().nodename:
             return False
-        return not same_process(self.submitter_pid, self.submitter_started)
+        return not is_same_process(self.submitter_pid, self.submitter_started)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """As pydantic's, but the copy looks its own jobs up."""
@@ -125,7 +125,7 @@ class Submission(Part):
         return copy
 
 
-class Cancellation(Part):
+class Cancellation(RecordPart):
     """Runs that somebody cancelled. The local queue looks for these while it works."""
 
     schema_version: Literal[1] = SCHEMA_VERSION
@@ -224,7 +224,7 @@ def begin(
         cluster=cluster,
         user=user(),
         host=os.uname().nodename,
-        submitted_at=now(),
+        submitted_at=utc_now(),
         number=1 + max((one.number for one in read_submissions(paths).submissions), default=0),
         submitter_pid=os.getpid(),
         submitter_started=psutil.Process().create_time(),
@@ -236,7 +236,7 @@ def begin(
         refused=dict(refused),
     )
     path = paths.submissions / f"{_stamp(submission.submitted_at)}.json"
-    write(path, submission)
+    write_record(path, submission)
     return path
 
 
@@ -245,12 +245,12 @@ def cancel(paths: ResultPaths, runs: list[str]) -> Path:
     cancellation = Cancellation(
         user=user(),
         host=os.uname().nodename,
-        cancelled_at=now(),
+        cancelled_at=utc_now(),
         runs=runs,
         submissions=[one.submitted_at for one in read_submissions(paths).submissions],
     )
     path = paths.submissions / f"{_stamp(cancellation.cancelled_at)}.cancelled.json"
-    write(path, cancellation)
+    write_record(path, cancellation)
     return path
 
 
@@ -283,6 +283,6 @@ def _files(paths: ResultPaths) -> Iterator[Path]:
 def _readable(files: list[Path], kind: type[R], problems: list[str]) -> Iterator[R]:
     for path in files:
         try:
-            yield read_records(path, kind)
+            yield read_record(path, kind)
         except RecordError as error:
             problems.append(str(error))

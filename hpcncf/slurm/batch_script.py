@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hpcncf.errors import HpcncfError, UsageError
-from hpcncf.job.plan import Run, expand
+from hpcncf.job.plan import Run, expand_job
 from hpcncf.job.spec import Data, JobSpec, Resources
 from hpcncf.slurm.site import (
     DEAF_AT_FIRST,
@@ -272,6 +272,6 @@ def _text(name: str, site: Site, asked: dict[str, Any], grid: dict[str, list[Any
     job = JobSpec(
         name=name, data=Data(path="/data/frappe"), resources=Resources(**asked), grid=grid
     )
-    runs = expand(job, {}).runs
+    runs = expand_job(job, {}).runs
     source = Source(Path("/project/my job.yaml"), Path(f"/project/results/{name}"))
     return text_byhand(job, site, runs, source, NOTE_EXAMPLES)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Final, Self, TypeVar
 
-from hpcncf.errors import nearest
+from hpcncf.errors import did_you_mean
 from hpcncf.job.spec import Resources
 from hpcncf.slurm import cluster_info, query
 from hpcncf.slurm.cluster_info import Capacity, Node, Partition
@@ -226,7 +226,7 @@ def _unknown(asked: Asked, known: Capacity) -> Iterator[str]:
         names = sorted(there)
         yield (
             f"{word} {name!r} is not one that you may use here: set {word} in the site file."
-            f"{nearest(name, names)} There are: {', '.join(names[:20]) or 'none'}"
+            f"{did_you_mean(name, names)} There are: {', '.join(names[:20]) or 'none'}"
         )
 
 
@@ -264,7 +264,7 @@ def _select_partitions(asked: Asked, there: list[Partition], routed: bool) -> li
     if missing:
         return (
             f"partition {missing[0]!r} does not exist here: set partition in the site file."
-            f"{nearest(missing[0], names)} {listed}"
+            f"{did_you_mean(missing[0], names)} {listed}"
         )
     return [partition for partition in there if partition.name in wanted]
 

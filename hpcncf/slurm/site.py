@@ -14,8 +14,8 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
-from hpcncf.errors import UsageError, abbreviate, nearest
-from hpcncf.job.load import parse, read_text, validated
+from hpcncf.errors import UsageError, abbreviate, did_you_mean
+from hpcncf.job.load import parse_yaml, read_utf8, validate_settings
 from hpcncf.job.settings import Settings
 from hpcncf.job.spec import JobSpec, Resources
 
@@ -444,9 +444,9 @@ def load_sites(name: str) -> Site:
     A user's own file wins over the template of the same name. Raises UsageError.
     """
     path = Path(name) if _is_path(name) else _known_file(name)
-    plain = parse(read_text(path), str(path))
+    plain = parse_yaml(read_utf8(path), str(path))
     # A file of nothing but comments asks for nothing.
-    return validated(Site, {} if plain is None else plain, str(path))
+    return validate_settings(Site, {} if plain is None else plain, str(path))
 
 
 def _is_path(name: str) -> bool:
@@ -457,7 +457,7 @@ def _known_file(name: str) -> Path:
     known = _known()
     if name not in known:
         raise UsageError(
-            f"site: no site {name!r}.{nearest(name, list(known))} Known sites: "
+            f"site: no site {name!r}.{did_you_mean(name, list(known))} Known sites: "
             f"{', '.join(sorted(known))} (in {templates()} and {personal()}); or give a path"
         )
     return known[name]

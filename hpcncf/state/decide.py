@@ -10,12 +10,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from hpcncf.errors import exit_phrase
+from hpcncf.errors import describe_exit
 from hpcncf.job.plan import Run
 from hpcncf.paths import AttemptPaths, ResultPaths, RunPaths
-from hpcncf.records.claims import alive, server_time
+from hpcncf.records.claims import is_alive, server_time
 from hpcncf.records.code_version import CHANGED, ELSEWHERE
-from hpcncf.records.schema import Claim, End, Progress, R, RankRecord, RecordError, read_records
+from hpcncf.records.schema import Claim, End, Progress, R, RankRecord, RecordError, read_record
 from hpcncf.records.submissions import State, Submission, SubmittedJob
 from hpcncf.slurm.states import NOT_OVER, JobState
 
@@ -124,7 +124,7 @@ def claim(files: AttemptPaths) -> Claim | None:
 
 def _read_record(path: Path, kind: type[R], problems: list[str]) -> R | None:
     try:
-        return read_records(path, kind)
+        return read_record(path, kind)
     except RecordError as error:
         if not _missing(path):
             problems.append(str(error))
@@ -139,7 +139,7 @@ def _missing(path: Path) -> bool:
 
 
 def _alive(taken: Claim | None, files: AttemptPaths) -> bool:
-    return alive(taken, files) if taken else _just_made(files)
+    return is_alive(taken, files) if taken else _just_made(files)
 
 
 def _just_made(attempt: AttemptPaths) -> bool:
@@ -480,7 +480,7 @@ def _ended(run: Run, attempt: Attempt, end: End) -> Verdict:
         return _from_records(attempt.ranks)
     code = next(((rank, code) for rank, code in enumerate(end.exit_codes) if code), None)
     if code:
-        return "failed", exit_phrase(*code)
+        return "failed", describe_exit(*code)
     return "lost", f"every rank ended well, but there is no record of {missing(run, attempt)}"
 
 
@@ -488,7 +488,7 @@ def _killed(exit_codes: list[int | None]) -> str | None:
     """The first rank that a signal ended which we do not send ourselves: that is the cause."""
     for rank, code in enumerate(exit_codes):
         if code is not None and code < 0 and -code not in SENT_BY_US:
-            return exit_phrase(rank, code)
+            return describe_exit(rank, code)
     return None
 
 
@@ -502,7 +502,7 @@ def _from_records(ranks: list[RankRecord]) -> Verdict:
         told = next((record.error["message"] for record in ranks if record.error), "told to stop")
         return "stopped", f"{told}, before it was done"
     if failed.error is None:
-        return "failed", exit_phrase(failed.rank, failed.exit_code or 0)
+        return "failed", describe_exit(failed.rank, failed.exit_code or 0)
     message = failed.error.get("message", "").strip().splitlines()
     first = f": {message[0]}" if message else ""
     return "failed", f"rank {failed.rank}: {failed.error.get('type', 'error')}{first}"

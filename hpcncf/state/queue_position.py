@@ -41,7 +41,7 @@ def local(
     found: dict[str, Turn] = {}
     for submission in queues.values():
         before = 0
-        for pack in plan.packs([planned[each] for each in submission.runs if each in planned]):
+        for pack in plan.pack_runs([planned[each] for each in submission.runs if each in planned]):
             begun = [_begun(run.id, attempts, submission) for run in pack]
             waiting = [
                 run.id
@@ -86,7 +86,7 @@ def _in_task(
     size: int,
 ) -> dict[str, Turn]:
     """`size`: so many of its runs begin side by side."""
-    together = plan.cut(job.runs, size)
+    together = plan.batched(job.runs, size)
     begun = {run_id for run_id in job.runs if started(attempts.get(run_id), submission, job)}
     latest = max((number for number, pack in enumerate(together) if begun & {*pack}), default=-1)
     turns, before = dict[str, Turn](), 0

@@ -11,7 +11,7 @@ from typing import Final
 
 from hpcncf.job.plan import Plan, Run
 from hpcncf.paths import ResultPaths
-from hpcncf.records.claims import same_process
+from hpcncf.records.claims import is_same_process
 from hpcncf.records.code_version import checkout
 from hpcncf.records.schema import Progress, RankRecord
 from hpcncf.records.submissions import State, Submission, Submitted, SubmittedJob, read_submissions
@@ -208,7 +208,7 @@ def _alive(submission: Submission, job: SubmittedJob | None) -> bool | None:
     if submission.host != os.uname().nodename:
         return None
     if job is None:
-        return same_process(submission.submitter_pid, submission.submitter_started)
+        return is_same_process(submission.submitter_pid, submission.submitter_started)
     if job.process_started is None:
         return None
-    return same_process(int(job.id), job.process_started)
+    return is_same_process(int(job.id), job.process_started)

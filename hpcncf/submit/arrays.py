@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from hpcncf.errors import HpcncfError
-from hpcncf.job.plan import Run, by_shape, cut
+from hpcncf.job.plan import Run, packs_by_resources, batched
 from hpcncf.job.spec import JobSpec, Resources
 from hpcncf.paths import ResultPaths
-from hpcncf.records.schema import read_records, write
+from hpcncf.records.schema import read_record, write_record
 from hpcncf.records.submissions import Submission, SubmittedJob, user
 from hpcncf.slurm import batch_script, query
 from hpcncf.slurm.batch_script import make_private_folder
@@ -137,8 +137,8 @@ def tasks(runs: Sequence[Run]) -> list[Task]:
     at = {run.id: number for number, run in enumerate(runs)}
     made = [
         list(chain.from_iterable(some))
-        for shape in by_shape(runs)
-        for some in cut(shape, shape[0][0].resources.runs_per_task)
+        for shape in packs_by_resources(runs)
+        for some in batched(shape, shape[0][0].resources.runs_per_task)
     ]
     return sorted(made, key=lambda task: at[task[0].id])
 
@@ -173,7 +173,7 @@ def fit(wanted: Sequence[Task], quota: Quota, give: Callable[[list[Task]], None]
 
 def runs_per_task(left: Sequence[Run], room: int) -> int | None:
     """The fewest packs in a task with which those left fit into `room` tasks; None: none does."""
-    sizes = [len(each) for each in by_shape(left)]
+    sizes = [len(each) for each in packs_by_resources(left)]
     if len(sizes) > room:
         return None
     return next(n for n in range(1, len(left) + 1) if sum(-(-size // n) for size in sizes) <= room)
@@ -216,7 +216,7 @@ def give(paths: ResultPaths, job: JobSpec, runs: Sequence[Run], file: Path) -> G
     if left:
         sent = [run for run in submission.runs if submission.job_of(run)]
         submission = submission.model_copy(update={"runs": sent, "left": [run.id for run in left]})
-        write(file, submission)
+        write_record(file, submission)
     no_report = giver.report() if submission.report and submission.jobs else ""
     return Given(left, said or quota.limit, len(submission.jobs), no_report)
 
@@ -230,7 +230,7 @@ class Giver:
     file: Path
 
     def submission(self) -> Submission:
-        return read_records(self.file, Submission)
+        return read_record(self.file, Submission)
 
     def array(self, array: list[Task]) -> None:
         """Raises NoRoom, or HpcncfError with what else sbatch said."""
@@ -241,14 +241,14 @@ class Giver:
             executor = batch_script.executor(self._logs(), self.job, array[0][0].resources)
             if before.report:  # Slurm mails once an array; the end of all is the report's
                 _drop_mail(executor)
-            write(self.file, before.model_copy(update={"sending": tasks}))
+            write_record(self.file, before.model_copy(update={"sending": tasks}))
             given = self._given(lambda: executor.map_array(work, folder, tasks, again, over))
             jobs = [
                 SubmittedJob(id=one.job_id, runs=runs)
                 for one, runs in zip(given, tasks, strict=True)
             ]
             known = before.model_copy(update={"jobs": [*before.jobs, *jobs]})
-            write(self.file, known)
+            write_record(self.file, known)
 
     def report(self) -> str:
         """A job that waits for all the others, however they end; why Slurm did not take it."""
@@ -268,7 +268,7 @@ class Giver:
             asked = (report, str(self.paths.folder))
             given = self._given(lambda: executor.submit(*asked))
             noted = submission.model_copy(update={"report_job": given.job_id})
-            write(self.file, noted)
+            write_record(self.file, noted)
 
     def _given(self, ask: Callable[[], Any]) -> Any:
         """What submitit wrote for an array that Slurm refused is removed."""

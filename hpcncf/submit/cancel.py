@@ -12,9 +12,9 @@ from hpcncf.job.plan import Plan, Run
 from hpcncf.local.processes import GRACE_S
 from hpcncf.paths import ResultPaths
 from hpcncf.records import submissions
-from hpcncf.records.claims import holder, same_process
+from hpcncf.records.claims import current_claim, is_same_process
 from hpcncf.records.results_folder import locked, writing
-from hpcncf.records.schema import Claim, RecordError, read_records
+from hpcncf.records.schema import Claim, RecordError, read_record
 from hpcncf.records.submissions import Submission, Submitted, read_submissions
 from hpcncf.slurm import query
 from hpcncf.state import status
@@ -141,7 +141,7 @@ def _let_queues_end(paths: ResultPaths, states: Sequence[RunState]) -> None:
 
 def _queue_lives(submission: Submission) -> bool:
     return submission.host == os.uname().nodename and any(
-        same_process(int(job.id), job.process_started or 0.0) for job in submission.jobs
+        is_same_process(int(job.id), job.process_started or 0.0) for job in submission.jobs
     )
 
 
@@ -151,20 +151,20 @@ def _at_work(paths: ResultPaths, state: RunState) -> bool:
         return False
     if claim.launched_by == "local":  # the queue lives on; it has let go when it has said how
         return not run.attempt(claim.attempt).end.exists()
-    return holder(run) is not None
+    return current_claim(run) is not None
 
 
 def _claim(paths: ResultPaths, state: RunState) -> Claim | None:
     if state.state != "running" or state.attempt is None:
         return None
     try:
-        return read_records(paths.run(state.run.id).attempt(state.attempt).claim, Claim)
+        return read_record(paths.run(state.run.id).attempt(state.attempt).claim, Claim)
     except RecordError:
         return None
 
 
 def _here(claim: Claim) -> bool:
-    return claim.node == os.uname().nodename and same_process(claim.pid, claim.process_started)
+    return claim.node == os.uname().nodename and is_same_process(claim.pid, claim.process_started)
 
 
 def _within(seconds: float, done: Callable[[], bool]) -> bool:

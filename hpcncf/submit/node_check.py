@@ -20,10 +20,10 @@ from hpcncf.job.command import Program
 from hpcncf.job.plan import Run
 from hpcncf.job.spec import JobSpec, Resources
 from hpcncf.monitor.cgroup import memory_limit, usable
-from hpcncf.ncf.data.manifest import key
+from hpcncf.ncf.data.manifest import content_key
 from hpcncf.paths import ResultPaths
-from hpcncf.records.host import versions
-from hpcncf.records.schema import SCHEMA_VERSION, Part, RecordError, read_records, write
+from hpcncf.records.host import package_versions
+from hpcncf.records.schema import SCHEMA_VERSION, RecordPart, RecordError, read_record, write_record
 from hpcncf.records.submissions import user
 from hpcncf.slurm import batch_script
 from hpcncf.slurm.batch_script import make_private_folder
@@ -40,7 +40,7 @@ IMPORT_S: Final = 180
 SAME: Final = ("hpcncf", "torch", "numpy", "submitit", "pydantic")
 
 
-class Question(Part):
+class Question(RecordPart):
     schema_version: Literal[1] = SCHEMA_VERSION
     kind: Literal["question"] = "question"
     nonce: str
@@ -55,7 +55,7 @@ class Question(Part):
     """Whether a run needs it."""
 
 
-class Answer(Part):
+class Answer(RecordPart):
     schema_version: Literal[1] = SCHEMA_VERSION
     kind: Literal["answer"] = "answer"
     nonce: str
@@ -76,7 +76,7 @@ class Answer(Part):
 
 def answer(folder: str) -> None:
     """What the check's job calls on its node."""
-    asked = read_records(Path(folder) / QUESTION, Question)
+    asked = read_record(Path(folder) / QUESTION, Question)
     limit = memory_limit()
     files = [name for name in asked.files if not Path(name).exists()]
     told = Answer(
@@ -84,7 +84,7 @@ def answer(folder: str) -> None:
         node=os.uname().nodename,
         python=platform.python_version(),
         executable=sys.executable,
-        versions=versions(),
+        versions=package_versions(),
         torch_problem=_torch_problem() if asked.torch else None,
         data={path: _key(Path(path)) for path in asked.data},
         missing=[*(name for name in asked.programs if shutil.which(name) is None), *files],
@@ -92,7 +92,7 @@ def answer(folder: str) -> None:
         usable=usable(),
         limit_mib=limit.value if limit else None,
     )
-    write(Path(folder) / ANSWER, told)
+    write_record(Path(folder) / ANSWER, told)
 
 
 def _torch_problem() -> str | None:
@@ -114,7 +114,7 @@ def _torch_problem() -> str | None:
 
 def _key(folder: Path) -> str | None:
     try:
-        return key(folder)
+        return content_key(folder)
     except HpcncfError as error:
         return str(error)
 
@@ -164,7 +164,7 @@ def check(paths: ResultPaths, job: JobSpec, runs: list[Run], wait_s: float) -> A
     make_private_folder(logs)
     folder = logs / f"check-{asked.nonce}"
     make_private_folder(folder)
-    write(folder / QUESTION, asked)
+    write_record(folder / QUESTION, asked)
     job_id = _send(folder, job, shape(runs[0].resources))
     try:
         told = _wait(folder, job_id, wait_s)
@@ -174,7 +174,7 @@ def check(paths: ResultPaths, job: JobSpec, runs: list[Run], wait_s: float) -> A
         raise
     if _first(lambda: _ended(job_id), VISIBLE_S):  # until then, submitit writes there
         shutil.rmtree(folder, ignore_errors=True)
-    problems = list(differences(asked, told, versions()))
+    problems = list(differences(asked, told, package_versions()))
     if problems:
         raise HpcncfError("\n".join([*problems, "nothing is submitted"]))
     return told
@@ -248,7 +248,7 @@ def _ended(job_id: str) -> bool:
 def _answer(folder: Path) -> Answer | None:
     list(folder.iterdir())  # NFS: look at the folder anew
     try:
-        return read_records(folder / ANSWER, Answer)
+        return read_record(folder / ANSWER, Answer)
     except RecordError:
         return None
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from hpcncf.errors import HpcncfError
 from hpcncf.paths import ResultPaths
-from hpcncf.records.claims import same_process
-from hpcncf.records.schema import RecordError, read_records, write
+from hpcncf.records.claims import is_same_process
+from hpcncf.records.schema import RecordError, read_record, write_record
 from hpcncf.records.submissions import Submission, SubmittedJob, files, read_submissions, user
 from hpcncf.slurm import query
 from hpcncf.slurm.query import masters
@@ -31,7 +31,7 @@ def mend(paths: ResultPaths) -> None:
                 continue
             noted = {"jobs": [*submission.jobs, *jobs], "sending": []}
             submission = submission.model_copy(update=noted)
-        write(file, submission.model_copy(update={"sending": []}))
+        write_record(file, submission.model_copy(update={"sending": []}))
 
 
 def _broken(paths: ResultPaths) -> Iterator[tuple[Path, Submission]]:
@@ -41,10 +41,10 @@ def _broken(paths: ResultPaths) -> Iterator[tuple[Path, Submission]]:
         return
     for file in files(paths):
         try:
-            one = read_records(file, Submission)
+            one = read_record(file, Submission)
         except RecordError:
             continue
-        ended = not same_process(one.submitter_pid, one.submitter_started)
+        ended = not is_same_process(one.submitter_pid, one.submitter_started)
         if one.sending and (one.user, one.host) == (me, host) and ended:
             yield file, one
 

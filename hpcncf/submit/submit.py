@@ -11,17 +11,17 @@ from typing import Any, Final, Literal
 
 from hpcncf.errors import HpcncfError, UsageError
 from hpcncf.job.command import Program
-from hpcncf.job.load import parse, validated
+from hpcncf.job.load import parse_yaml, validate_settings
 from hpcncf.job.plan import Plan, Run
 from hpcncf.job.spec import Data, JobSpec, Resources
-from hpcncf.job.validate import shared
+from hpcncf.job.validate import describe_gloo_choice
 from hpcncf.local import machine
 from hpcncf.ncf.data import manifest
 from hpcncf.ncf.data import manifest as whole
 from hpcncf.paths import ResultPaths
 from hpcncf.records.code_version import record_code
 from hpcncf.records.results_folder import locked, read_plan, write_plan, writing
-from hpcncf.records.schema import read_records, write
+from hpcncf.records.schema import read_record, write_record
 from hpcncf.records.submissions import Cluster, Submission, begin, read_submissions, user
 from hpcncf.slurm.preflight import Limits
 from hpcncf.slurm.site import load_sites, parameters
@@ -68,8 +68,8 @@ def _changes(settings: Sequence[str]) -> dict[str, Any]:
                 f"-s {setting}: would be another run, not this one once more: submit the job file "
                 f"with it; retry takes {', '.join(FREE)}"
             )
-        plain[dotted.split(".")[1]] = parse(text, f"-s {setting}")
-    return validated(Resources, plain, "-s").model_dump(include=set(plain))
+        plain[dotted.split(".")[1]] = parse_yaml(text, f"-s {setting}")
+    return validate_settings(Resources, plain, "-s").model_dump(include=set(plain))
 
 
 # What another submission, or somebody's torchrun, is at already.
@@ -134,7 +134,7 @@ def check_data(runs: list[Run]) -> None:
     DataError where an array of it is missing or cut: each run would fail of it.
     """
     for data, key in {(run.data, run.data_key) for run in runs if run.data}:
-        found = manifest.key(Path(data.path))
+        found = manifest.content_key(Path(data.path))
         if found is None:
             raise UsageError(
                 f"data.path: {data.path} holds no prepared data: make it with "
@@ -146,7 +146,7 @@ def check_data(runs: list[Run]) -> None:
                 "prepared for another version of hpcncf: submit the job file again, so that its "
                 "runs are planned anew; those before stay in the results, as retired"
             )
-        whole.check(Path(data.path))
+        whole.check_arrays(Path(data.path))
 
 
 def reached(paths: ResultPaths, plan: Plan) -> bool:
@@ -232,8 +232,8 @@ def keep_code(paths: ResultPaths, file: Path, runs: list[Run]) -> None:
     program = runs[0].workload
     folder = Path(program.folder) if isinstance(program, Program) else Path.cwd()
     code = record_code(paths.code(file), folder)
-    submission = read_records(file, Submission)
-    write(file, submission.model_copy(update={"code": code}))
+    submission = read_record(file, Submission)
+    write_record(file, submission.model_copy(update={"code": code}))
 
 
 def refusals(runs: list[Run], cluster: Cluster, limits: Limits | None = None) -> dict[str, str]:
@@ -263,7 +263,7 @@ def doubts(runs: list[Run], cluster: Cluster, limits: Limits | None = None) -> l
 
 
 def _shared_gpus(run: Run) -> str | None:
-    return shared(run.resources, run.training) if run.training else None
+    return describe_gloo_choice(run.resources, run.training) if run.training else None
 
 
 def describe_refusals(refused: dict[str, str]) -> list[str]:
@@ -288,17 +288,17 @@ def _refusal(run: Run, cluster: Cluster, limits: Limits | None) -> str | None:
 
 def send(paths: ResultPaths, job: JobSpec, runs: list[Run], file: Path) -> Given:
     """Tell the cluster. The submission's file says before and after what was meant and done."""
-    cluster = read_records(file, Submission).cluster
+    cluster = read_record(file, Submission).cluster
     try:
         if cluster == "slurm":
             return give(paths, job, runs, file)
         if cluster == "local":
             machine.start(paths, file)
         else:
-            write(file, machine.started(read_records(file, Submission), os.getpid()))
+            write_record(file, machine.started(read_record(file, Submission), os.getpid()))
     except HpcncfError as error:
-        broken = read_records(file, Submission).model_copy(update={"error": str(error)})
-        write(file, broken)
+        broken = read_record(file, Submission).model_copy(update={"error": str(error)})
+        write_record(file, broken)
         raise
     return Given([])
 

@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any, Final, Literal
 
 from hpcncf.errors import UsageError
-from hpcncf.job.plan import Plan, Run, expand, points_plan
+from hpcncf.job.plan import Plan, Run, expand_job, grid_points
 from hpcncf.job.spec import JobSpec
 from hpcncf_analysis.advice.pareto import worth_it
 
@@ -366,7 +366,7 @@ def _run(
     job: JobSpec, settings: Mapping[str, Any], repeat: int, keys: Mapping[str, str | None]
 ) -> Run:
     alone = {"grid": {}, "points": [dict(settings)], "exclude": [], "repeats": repeat + 1}
-    runs = expand(job.model_copy(update=alone), keys).runs
+    runs = expand_job(job.model_copy(update=alone), keys).runs
     return next(run for run in runs if run.repeat == repeat)
 
 
@@ -379,7 +379,7 @@ def build_grid(job: JobSpec, keys: Mapping[str, str | None], rows: Mapping[str, 
             "give its points to `hpcncf submit` instead"
         )
     runs: dict[str, tuple[dict[str, Any], Run]] = {}
-    for settings in points_plan(job):
+    for settings in grid_points(job):
         run = _run(job, settings, 0, keys)
         runs.setdefault(run.id, (settings, run))
     if len(runs) < 2:

@@ -9,14 +9,14 @@ from typing import Any, Final, Literal
 
 from hpcncf.collect import collect
 from hpcncf.errors import UsageError
-from hpcncf.job.load import data_keys, load_jobfile
-from hpcncf.job.plan import problem, served
+from hpcncf.job.load import read_data_keys, load_job
+from hpcncf.job.plan import missing_native_engine, with_engine_fallback
 from hpcncf.job.spec import JobSpec
 from hpcncf.ncf.data.manifest import prepare_command, read_manifest
 from hpcncf.paths import ResultPaths
 from hpcncf.records import schema
 from hpcncf.records.results_folder import leave_plan, locked, writing
-from hpcncf.records.schema import SCHEMA_VERSION, Part
+from hpcncf.records.schema import SCHEMA_VERSION, RecordPart
 from hpcncf.records.submissions import Cluster
 from hpcncf.slurm.preflight import Limits
 from hpcncf.slurm.site import anchored
@@ -39,7 +39,7 @@ from hpcncf_analysis.configurations import Configuration, configurations
 from hpcncf_analysis.quality import holds_quality
 
 
-class Asked(Part):
+class Asked(RecordPart):
     """One run: a point of the grid, by its place there, and its length."""
 
     point: int
@@ -48,12 +48,12 @@ class Asked(Part):
     repeat: int
 
 
-class Round(Part):
+class Round(RecordPart):
     why: str
     asks: list[Asked]
 
 
-class Tuning(Part):
+class Tuning(RecordPart):
     """A job's grid, and the rounds of runs that were asked for."""
 
     schema_version: Literal[1] = SCHEMA_VERSION
@@ -82,7 +82,7 @@ def read_saved(paths: ResultPaths, job: JobSpec) -> Tuning:
     plain = job.model_dump(mode="json", exclude_defaults=True)
     if not paths.tuning.exists():
         return Tuning(job=plain)
-    found = schema.read_records(paths.tuning, Tuning)
+    found = schema.read_record(paths.tuning, Tuning)
     if found.job != plain:
         keys = found.job.keys() | plain.keys()
         changed = sorted(key for key in keys if found.job.get(key) != plain.get(key))
@@ -94,7 +94,7 @@ def read_saved(paths: ResultPaths, job: JobSpec) -> Tuning:
 
 
 def write(paths: ResultPaths, tuning: Tuning) -> None:
-    schema.write(paths.tuning, tuning)
+    schema.write_record(paths.tuning, tuning)
 
 
 Row = Mapping[str, Any]
@@ -232,7 +232,7 @@ class Now:
 
 def job_of(path: Path, settings: list[str]) -> JobSpec:
     """The job file's settings, under the name of its tuning. Raises UsageError."""
-    job = anchored(load_jobfile(path, settings), path.parent)
+    job = anchored(load_job(path, settings), path.parent)
     return job.model_copy(update={"name": f"{job.name[: 64 - len(SUFFIX)]}{SUFFIX}"})
 
 
@@ -240,8 +240,8 @@ def grid_of(job: JobSpec, cluster: Cluster, limits: Limits | None, gpu_hour: flo
     """Without the points that cannot run here. `gpu_hour`: core-hours that an hour of a GPU counts
     for. Raises UsageError where none can, where data is not prepared, and where GPUs have no price.
     """
-    job = served(job, problem(job))
-    keys = data_keys(job)
+    job = with_engine_fallback(job, missing_native_engine(job))
+    keys = read_data_keys(job)
     for path, key in keys.items():
         if key is None:
             raise UsageError(

@@ -12,8 +12,8 @@ from hpcncf.errors import HpcncfError
 from hpcncf.job.plan import Run
 from hpcncf.paths import AttemptPaths, RunPaths
 from hpcncf.records import claims
-from hpcncf.records.claims import alive
-from hpcncf.records.schema import Claim, RecordError, read_records
+from hpcncf.records.claims import is_alive
+from hpcncf.records.schema import Claim, RecordError, read_record
 from hpcncf.worker.environment import (
     Place,
     launched_by,
@@ -49,11 +49,11 @@ def joined(paths: RunPaths, rank: int, within_s: float = WITHIN_S) -> AttemptPat
 
 def _is_of(start: tuple[str | None, int | None], attempt: AttemptPaths) -> bool:
     try:
-        claim = read_records(attempt.claim, Claim)
+        claim = read_record(attempt.claim, Claim)
     except RecordError:
         return False
     same = (claim.slurm_job_id, claim.slurm_restart) == start
-    return same and (start[0] is not None or alive(claim, attempt) or _since_we_began(claim))
+    return same and (start[0] is not None or is_alive(claim, attempt) or _since_we_began(claim))
 
 
 def _since_we_began(claim: Claim) -> bool:
@@ -80,17 +80,17 @@ def take_or_join(run: Run, paths: RunPaths, place: Place, over: int) -> AttemptP
         if isinstance(told, str):
             raise HpcncfError(told)
         return paths.attempt(told)
-    holder = claims.holder(paths)
+    holder = claims.current_claim(paths)
     if holder is not None and requeued(holder.slurm_job_id):
         over = max(over, holder.attempt)
     launched = (launched_by(), slurm_job_id())
     try:
-        return claims.take_attempt(paths, *launched, over, restart())
+        return claims.claim_attempt(paths, *launched, over, restart())
     except OSError as error:
         raise _refused(
             f"{error.filename}: cannot be written: {error.strerror}", run, place
         ) from None
-    except claims.Taken as taken:
+    except claims.AlreadyRunning as taken:
         raise _refused(str(taken), run, place) from None
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Final
 
 from hpcncf.errors import HpcncfError
-from hpcncf.job.command import Program, called, values
+from hpcncf.job.command import Program, build_command, placeholder_values
 from hpcncf.job.plan import Run
 from hpcncf.monitor.sampler import Monitor
 from hpcncf.paths import AttemptPaths, RunPaths, make_folder
-from hpcncf.records.host import describe
-from hpcncf.records.schema import Outcome, RankRecord, write_last
+from hpcncf.records.host import describe_host
+from hpcncf.records.schema import Outcome, RankRecord, write_record_with_retries
 from hpcncf.worker.attempt import all_left
 from hpcncf.worker.child_process import FILE, CannotStart, Child, Output, Report, check, shell_code
 from hpcncf.worker.environment import Place, end_line, launched_by, print_line, rendezvous
@@ -30,7 +30,7 @@ OTHERS_S: Final = 60.0
 
 def rank(run: Run, place: Place, attempt: AttemptPaths) -> int:
     """Be this rank: run the program to its end and leave its record. Returns the exit code."""
-    described = describe()
+    described = describe_host()
     edited = changes(run, attempt) if place.local_rank == 0 else []
     told = Report()
     output = Output(told.read)
@@ -91,8 +91,8 @@ def _run_paths(attempt: AttemptPaths) -> RunPaths:
 def _call(run: Run, attempt: AttemptPaths) -> tuple[list[str], Path]:
     """The words and the folder. Raises CannotStart."""
     program, folder = _program(run), Path(_program(run).folder)
-    known = values(run.parameters, run.resources.model_dump(mode="json"), run.repeat)
-    words = called(program, known | _places(run, attempt))
+    known = placeholder_values(run.parameters, run.resources.model_dump(mode="json"), run.repeat)
+    words = build_command(program, known | _places(run, attempt))
     if program.shell is not None:
         words[-1] += "\nexit $?"  # or bash becomes its last command, which signals then miss
     if not folder.is_dir():
@@ -205,7 +205,7 @@ def _rank(record: RankRecord) -> str:
 def _write(record: RankRecord, attempt: AttemptPaths) -> None:
     path = attempt.rank(record.rank)
     try:
-        write_last(path, record)
+        write_record_with_retries(path, record)
     except OSError as problem:
         raise HpcncfError(f"{path}: cannot be written: {problem.strerror}") from None
 

@@ -19,9 +19,9 @@ from hpcncf.monitor import procfs
 from hpcncf.monitor.cgroup import usable
 from hpcncf.paths import AttemptPaths, ResultPaths, RunPaths
 from hpcncf.records import results_folder as folders
-from hpcncf.records.claims import overtaken
+from hpcncf.records.claims import later_attempt
 from hpcncf.records.results_folder import read_plan
-from hpcncf.records.schema import Claim, Progress, RankRecord, RecordError, now, read_records, write
+from hpcncf.records.schema import Claim, Progress, RankRecord, RecordError, utc_now, read_record, write_record
 from hpcncf.slurm.site import anchored
 from hpcncf.state.decide import completed
 from hpcncf.worker import environment
@@ -55,8 +55,8 @@ def find(
             )
         paths = ResultPaths(source)
         return select_run(folders.read_plan(paths), run_id), paths
-    job = load.load_jobfile(source, overrides)
-    plan = load.plan(job, source, overrides)
+    job = load.load_job(source, overrides)
+    plan = load.build_plan(job, source, overrides)
     run = select_run(plan, run_id)
     paths = ResultPaths(results or Path("results") / job.name)
     if leave_plan and paths.plan.exists():
@@ -182,7 +182,7 @@ def complete(attempt: AttemptPaths) -> bool:
 
 def _read_record(path: Path, kind: type[R]) -> R | None:
     try:
-        return read_records(path, kind)
+        return read_record(path, kind)
     except RecordError:
         return None
 
@@ -196,7 +196,7 @@ def _train(recorded: Recorded, paths: RunPaths, tells_attempt: bool) -> None:
     tell = _progress_writer(recorded, paths, epochs)
     from hpcncf.ncf import profiling
     from hpcncf.ncf.checkpoint import TrainingProgress
-    from hpcncf.ncf.data.prepared import load
+    from hpcncf.ncf.data.prepared import load_prepared
     from hpcncf.ncf.distributed import gather_objects, join_group, pin_rank
     from hpcncf.ncf.trainer import Trainer
 
@@ -209,7 +209,7 @@ def _train(recorded: Recorded, paths: RunPaths, tells_attempt: bool) -> None:
     if run.training.pin != "none":
         pin_rank(run.training.pin, run.resources.cpus_per_task, place)
         recorded.monitor.rebound(run.training.pin)
-    data = load(Path(run.data.path))
+    data = load_prepared(Path(run.data.path))
     if run.data_key not in (None, data.manifest.key):
         raise HpcncfError(
             f"{run.data.path}: holds other data than when the run was planned (key "
@@ -241,7 +241,7 @@ def _progress_writer(
         progress = Progress(
             run_id=recorded.run.id,
             attempt=recorded.attempt.number,
-            updated_at=now(),
+            updated_at=utc_now(),
             elapsed_s=procfs.age_s(os.getpid()),
             phase=position.phase,
             epoch=position.epoch,
@@ -257,13 +257,13 @@ def _progress_writer(
         )
         # Without it, `status` says less; the training goes on.
         with contextlib.suppress(OSError):
-            write(recorded.attempt.progress, progress)
+            write_record(recorded.attempt.progress, progress)
 
     return tell
 
 
 def _still_ours(recorded: Recorded, paths: RunPaths) -> None:
-    later = overtaken(paths, recorded.attempt)
+    later = later_attempt(paths, recorded.attempt)
     if later is not None:
         raise HpcncfError(
             f"attempt {later} works at this run: attempt {recorded.attempt.number} was silent, "

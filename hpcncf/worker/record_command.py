@@ -12,13 +12,13 @@ from typing import Any, Literal
 
 from hpcncf.errors import signal_name
 from hpcncf.job.command import Program
-from hpcncf.job.plan import Run, run_id
+from hpcncf.job.plan import Run, hash_identity
 from hpcncf.job.spec import Resources
 from hpcncf.monitor.cgroup import usable
 from hpcncf.monitor.sampler import Measured, Monitor
 from hpcncf.paths import AttemptPaths, ResultPaths, make_folder
-from hpcncf.records.claims import take_attempt
-from hpcncf.records.host import describe
+from hpcncf.records.claims import claim_attempt
+from hpcncf.records.host import describe_host
 from hpcncf.records.results_folder import add_command, writing
 from hpcncf.records.schema import (
     End,
@@ -27,8 +27,8 @@ from hpcncf.records.schema import (
     Progress,
     RankRecord,
     Reported,
-    now,
-    write,
+    utc_now,
+    write_record,
 )
 from hpcncf.worker.child_process import FILE, CannotStart, Child, Report, check
 from hpcncf.worker.environment import LaunchedBy, Place, granted_cores, slurm_job_id
@@ -88,7 +88,7 @@ class Started:
         progress = Progress(
             run_id=self.run.id,
             attempt=self.attempt.number,
-            updated_at=now(),
+            updated_at=utc_now(),
             elapsed_s=monitor.elapsed_s(),
             phase="command",
             epoch=0,
@@ -104,7 +104,7 @@ class Started:
         )
         # Without it, `status` says less; the command goes on.
         with suppress(OSError):
-            write(self.attempt.progress, progress)
+            write_record(self.attempt.progress, progress)
 
 
 def record(command: Sequence[str], folder: Path, name: str | None = None) -> Recorded:
@@ -116,10 +116,10 @@ def record(command: Sequence[str], folder: Path, name: str | None = None) -> Rec
     paths = ResultPaths(folder)
     allocated = granted_cores()
     run = planned(command, allocated or usable(), name)
-    described = describe()
+    described = describe_host()
     add_command(paths, run)
     with writing(folder):
-        attempt = take_attempt(paths.run(run.id), "run", slurm_job_id())
+        attempt = claim_attempt(paths.run(run.id), "run", slurm_job_id())
         make_folder(attempt.output)
     return _record(command, attempt, run, described, allocated)
 
@@ -135,7 +135,7 @@ def _record(
     try:
         child = Child(command, env=variables)
     except CannotStart as error:
-        write(attempt.end, _end(run, attempt, error.exit_code, "exited"))
+        write_record(attempt.end, _end(run, attempt, error.exit_code, "exited"))
         raise
     monitor = Monitor(
         run.id, attempt.number, pid=child.pid, allocated=allocated, node_file=attempt.node(0)
@@ -157,8 +157,8 @@ def _leave(
     """Write what is left; a full disk must not hide how the command ended."""
     told = child.told_to_end and code != 0
     try:
-        write(attempt.rank(0), rank)
-        write(attempt.end, _end(run, attempt, code, "cancelled" if told else "exited"))
+        write_record(attempt.rank(0), rank)
+        write_record(attempt.end, _end(run, attempt, code, "cancelled" if told else "exited"))
     except OSError as error:
         return f"{attempt.folder}: the record is not written: {error.strerror}"
     return None
@@ -174,10 +174,10 @@ def planned(command: Sequence[str], cores: float, name: str | None) -> Run:
     started = {
         "workload": {"command": words},
         "host": f"{os.uname().nodename}:{os.getpid()}",
-        "started": now(),
+        "started": utc_now(),
     }
     return Run(
-        id=run_id(started),
+        id=hash_identity(started),
         repeat=0,
         varied={"run.command": name or shlex.join(words)},
         workload=Program(command=words, folder=_here()),
@@ -221,5 +221,5 @@ def _end(run: Run, attempt: AttemptPaths, code: int, reason: Literal["exited", "
         attempt=attempt.number,
         reason=reason,
         exit_codes=[code],
-        ended_at=now(),
+        ended_at=utc_now(),
     )

@@ -23,10 +23,10 @@ from hpcncf.errors import HpcncfError
 from hpcncf.job.plan import Run
 from hpcncf.monitor.sampler import Measured, Monitor
 from hpcncf.paths import AttemptPaths, ResultPaths
-from hpcncf.records.claims import same_process
+from hpcncf.records.claims import is_same_process
 from hpcncf.records.code_version import changed
-from hpcncf.records.host import describe
-from hpcncf.records.schema import Outcome, Packed, RankRecord, RecordError, read_records, write_last
+from hpcncf.records.host import describe_host
+from hpcncf.records.schema import Outcome, Packed, RankRecord, RecordError, read_record, write_record_with_retries
 from hpcncf.records.submissions import read_submissions
 from hpcncf.worker.environment import Place, granted_cores, launched_by, slurm_job_id
 from hpcncf.worker.signals import Decision, Stopped, StopSignals, decide, graceful, put_back
@@ -96,7 +96,7 @@ def lost(peers: Sequence[Peer], recorded: set[int]) -> str:
 def end(path: Path) -> str:
     """In words, of a rank whose record tells why it ended; empty where there is no such record."""
     try:
-        record = read_records(path, RankRecord)
+        record = read_record(path, RankRecord)
     except RecordError:
         return ""
     if record.error is None:
@@ -122,7 +122,7 @@ def _here(peer: Peer) -> bool:
 
 
 def _lives(peer: Peer) -> bool:
-    return same_process(peer.pid, peer.started)
+    return is_same_process(peer.pid, peer.started)
 
 
 def lost_peer(error: BaseException) -> bool:
@@ -245,7 +245,7 @@ class Recorded(AbstractContextManager["Recorded"]):
         if self._attempt is not None:
             self.begin(self._attempt)
         self._signals.begin()
-        self._environment = describe()
+        self._environment = describe_host()
         return self
 
     def begin(self, attempt: AttemptPaths) -> None:
@@ -346,7 +346,7 @@ class Recorded(AbstractContextManager["Recorded"]):
     def _write(self, record: RankRecord) -> None:
         path = self._own()
         try:
-            write_last(path, record)
+            write_record_with_retries(path, record)
         except OSError as problem:
             raise HpcncfError(f"{path}: cannot be written: {problem.strerror}") from self.error
 

@@ -21,7 +21,7 @@ from hpcncf.monitor.node import cores
 from hpcncf.paths import ResultPaths
 from hpcncf.records.claims import attempt_of_start
 from hpcncf.records.results_folder import read_plan
-from hpcncf.records.schema import End, now, write_last
+from hpcncf.records.schema import End, utc_now, write_record_with_retries
 from hpcncf.state.decide import complete, last_attempt
 from hpcncf.submit.cancel import Word
 from hpcncf.worker import environment
@@ -236,9 +236,9 @@ class _Several:
             attempt=attempt.number,
             reason=reason,
             exit_codes=[code, *others],
-            ended_at=now(),
+            ended_at=utc_now(),
         )
-        write_last(attempt.end, end)
+        write_record_with_retries(attempt.end, end)
 
     def _pass_on(self, signum: int, _frame: FrameType | None) -> None:
         self._told = self._told or signum

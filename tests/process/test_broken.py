@@ -17,7 +17,7 @@ from hpcncf.job.plan import Plan
 from hpcncf.job.spec import JobSpec
 from hpcncf.paths import ResultPaths
 from hpcncf.records.results_folder import leave_plan, read_plan
-from hpcncf.records.schema import read_records, write
+from hpcncf.records.schema import read_record, write_record
 from hpcncf.records.submissions import Submission, files, read_submissions, user
 from hpcncf.submit.submit import submit
 
@@ -29,15 +29,15 @@ SWEEP = "grid: {resources.cpus_per_task: [1, 2], training.seed: [1, 2, 3]}\n"
 def killed(job_file: JobFile, fake_slurm: FakeSlurm) -> tuple[ResultPaths, JobSpec, Plan]:
     """A submission of two arrays of three, as killed between Slurm's second answer and its note."""
     path = job_file(SWEEP)
-    job = load.load_jobfile(path)
+    job = load.load_job(path)
     paths = ResultPaths(path.parent / "results/tiny")
-    plan = leave_plan(paths, job, load.plan(job, path))
+    plan = leave_plan(paths, job, load.build_plan(job, path))
     submit(paths, job, plan, "slurm")
     (file,) = files(paths)
-    whole = read_records(file, Submission)
+    whole = read_record(file, Submission)
     sending = [one.runs for one in whole.jobs[3:]]
     gone = {"submitter_pid": 2**22 - 1, "jobs": whole.jobs[:3], "sending": sending}
-    write(file, whole.model_copy(update=gone))
+    write_record(file, whole.model_copy(update=gone))
     assert len(fake_slurm.submitted) == 2
     return paths, job, plan
 

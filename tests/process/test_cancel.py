@@ -10,7 +10,7 @@ import pytest
 from conftest import FakeSlurm
 
 from hpcncf.errors import HpcncfError
-from hpcncf.job.load import load_jobfile, plan
+from hpcncf.job.load import load_job, build_plan
 from hpcncf.job.plan import Plan
 from hpcncf.job.spec import JobSpec
 from hpcncf.paths import ResultPaths
@@ -25,8 +25,8 @@ SWEEP = "grid: {training.seed: [1, 2, 3]}\n"
 
 def planned(job_file: JobFile) -> tuple[ResultPaths, JobSpec, Plan]:
     path = job_file(SWEEP)
-    job, paths = load_jobfile(path), ResultPaths(path.parent / "results/tiny")
-    return paths, job, leave_plan(paths, job, plan(job, path))
+    job, paths = load_job(path), ResultPaths(path.parent / "results/tiny")
+    return paths, job, leave_plan(paths, job, build_plan(job, path))
 
 
 def test_what_slurm_did_not_cancel_is_not_told_as_cancelled(

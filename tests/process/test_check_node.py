@@ -11,10 +11,10 @@ import pytest
 from conftest import FakeSlurm
 
 from hpcncf.cli import main
-from hpcncf.job.load import load_jobfile, plan
+from hpcncf.job.load import load_job, build_plan
 from hpcncf.job.spec import Resources
-from hpcncf.records.host import versions
-from hpcncf.records.schema import read_records, write
+from hpcncf.records.host import package_versions
+from hpcncf.records.schema import read_record, write_record
 from hpcncf.slurm.states import JobState
 from hpcncf.submit.node_check import (
     ANSWER,
@@ -33,17 +33,17 @@ JobFile = Callable[[str], Path]
 
 
 def asked(path: Path) -> Question:
-    return question(plan(load_jobfile(path), path).active())
+    return question(build_plan(load_job(path), path).active())
 
 
 def answered(path: Path, tmp_path: Path, **changes: Any) -> list[str]:
     """What is wrong with this machine's own answer, but for the changes."""
     question = asked(path)
     # Importing it takes seconds.
-    write(tmp_path / QUESTION, question.model_copy(update={"torch": False}))
+    write_record(tmp_path / QUESTION, question.model_copy(update={"torch": False}))
     answer(str(tmp_path))
-    told = read_records(tmp_path / ANSWER, Answer).model_copy(update=changes)
-    return list(differences(question, told, versions()))
+    told = read_record(tmp_path / ANSWER, Answer).model_copy(update=changes)
+    return list(differences(question, told, package_versions()))
 
 
 def test_this_machine_sees_what_it_sees(job_file: JobFile, tmp_path: Path) -> None:
@@ -90,9 +90,9 @@ def test_of_a_command_its_program_and_files_are_looked_for(
     assert (question.programs, question.files) == (["no-such-program"], there)
     assert (question.data, question.torch) == ({}, False)
     Path("train.py").unlink()
-    write(tmp_path / QUESTION, question)
+    write_record(tmp_path / QUESTION, question)
     answer(str(tmp_path))
-    assert read_records(tmp_path / ANSWER, Answer).missing == ["no-such-program", there[1]]
+    assert read_record(tmp_path / ANSWER, Answer).missing == ["no-such-program", there[1]]
 
 
 def test_the_check_is_one_rank_for_a_short_time() -> None:

@@ -15,13 +15,13 @@ import pytest
 from hpcncf.paths import RunPaths
 from hpcncf.records import schema
 from hpcncf.records.claims import (
-    SILENT_S,
-    Taken,
+    HEARTBEAT_TIMEOUT_S,
+    AlreadyRunning,
     attempt_of_start,
-    holder,
-    overtaken,
-    same_process,
-    take_attempt,
+    current_claim,
+    later_attempt,
+    is_same_process,
+    claim_attempt,
 )
 from hpcncf.records.schema import Claim, End
 
@@ -46,15 +46,15 @@ def ended(run: RunPaths, number: int) -> None:
         attempt=number,
         reason="exited",
         exit_codes=[0],
-        ended_at=schema.now(),
+        ended_at=schema.utc_now(),
     )
-    schema.write(run.attempt(number).end, end)
+    schema.write_record(run.attempt(number).end, end)
 
 
 def test_attempts_are_numbered_from_one(tmp_path: Path) -> None:
     run = RunPaths(tmp_path / "0123456789ab")
     for number in (1, 2, 3):
-        assert take_attempt(run, "local").number == number
+        assert claim_attempt(run, "local").number == number
         ended(run, number)
 
 
@@ -88,20 +88,20 @@ def test_a_run_that_is_held_is_not_taken_unless_its_holder_is_known_to_have_ende
     tmp_path: Path,
 ) -> None:
     run = RunPaths(tmp_path / "0123456789ab")
-    take_attempt(run, "local")
-    with pytest.raises(Taken, match=r"works at it since .* \(attempt 1\)"):
-        take_attempt(run, "local")
-    assert take_attempt(run, "local", over=1).number == 2
+    claim_attempt(run, "local")
+    with pytest.raises(AlreadyRunning, match=r"works at it since .* \(attempt 1\)"):
+        claim_attempt(run, "local")
+    assert claim_attempt(run, "local", over=1).number == 2
 
 
 def test_a_living_process_holds_its_run_until_the_attempt_ended(tmp_path: Path) -> None:
     run = RunPaths(tmp_path / "0123456789ab")
-    attempt = take_attempt(run, "local")
-    held = holder(run)
+    attempt = claim_attempt(run, "local")
+    held = current_claim(run)
     assert held is not None
     assert held.attempt == 1
     ended(run, attempt.number)
-    assert holder(run) is None
+    assert current_claim(run) is None
 
 
 def test_a_dead_process_holds_nothing(tmp_path: Path) -> None:
@@ -113,29 +113,29 @@ def test_a_dead_process_holds_nothing(tmp_path: Path) -> None:
     )
     subprocess.run([sys.executable, "-c", code, str(run.folder)], check=True)
     assert run.attempts()[0].claim.exists()
-    assert holder(run) is None
+    assert current_claim(run) is None
 
 
 def test_a_later_process_of_the_same_number_is_not_the_holder(tmp_path: Path) -> None:
     run = RunPaths(tmp_path / "0123456789ab")
-    attempt = take_attempt(run, "local")
-    claim = schema.read_records(attempt.claim, Claim)
+    attempt = claim_attempt(run, "local")
+    claim = schema.read_record(attempt.claim, Claim)
     earlier = claim.model_copy(update={"process_started": claim.process_started - 3600})
-    schema.write(attempt.claim, earlier)
-    assert holder(run) is None
+    schema.write_record(attempt.claim, earlier)
+    assert current_claim(run) is None
 
 
 def test_another_nodes_claim_holds_while_it_gives_signs_of_life(tmp_path: Path) -> None:
     import os
 
     run = RunPaths(tmp_path / "0123456789ab")
-    attempt = take_attempt(run, "slurm", "123_4")
-    claim = schema.read_records(attempt.claim, Claim)
-    schema.write(attempt.claim, claim.model_copy(update={"node": "another-node"}))
-    assert holder(run) is not None
-    old = attempt.claim.stat().st_mtime - SILENT_S - 1
+    attempt = claim_attempt(run, "slurm", "123_4")
+    claim = schema.read_record(attempt.claim, Claim)
+    schema.write_record(attempt.claim, claim.model_copy(update={"node": "another-node"}))
+    assert current_claim(run) is not None
+    old = attempt.claim.stat().st_mtime - HEARTBEAT_TIMEOUT_S - 1
     os.utime(attempt.claim, (old, old))
-    assert holder(run) is None
+    assert current_claim(run) is None
 
 
 @pytest.mark.parametrize("ahead_s", [-600, 600])
@@ -143,15 +143,15 @@ def test_a_clock_that_is_minutes_off_neither_kills_nor_revives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead_s: int
 ) -> None:
     run = RunPaths(tmp_path / "0123456789ab")
-    attempt = take_attempt(run, "slurm", "123_4")
-    claim = schema.read_records(attempt.claim, Claim)
-    schema.write(attempt.claim, claim.model_copy(update={"node": "another-node"}))
+    attempt = claim_attempt(run, "slurm", "123_4")
+    claim = schema.read_record(attempt.claim, Claim)
+    schema.write_record(attempt.claim, claim.model_copy(update={"node": "another-node"}))
     ours = time.time
     monkeypatch.setattr(time, "time", lambda: ours() + ahead_s)
-    assert holder(run) is not None
-    old = attempt.claim.stat().st_mtime - SILENT_S - 1
+    assert current_claim(run) is not None
+    old = attempt.claim.stat().st_mtime - HEARTBEAT_TIMEOUT_S - 1
     os.utime(attempt.claim, (old, old))
-    assert holder(run) is None
+    assert current_claim(run) is None
 
 
 def test_a_zombie_is_not_alive() -> None:
@@ -159,14 +159,14 @@ def test_a_zombie_is_not_alive() -> None:
     started = psutil.Process(child.pid).create_time()
     while psutil.Process(child.pid).status() != psutil.STATUS_ZOMBIE:
         pass
-    assert not same_process(child.pid, started)
+    assert not is_same_process(child.pid, started)
     child.wait()
-    assert not same_process(child.pid, started)
+    assert not is_same_process(child.pid, started)
 
 
 def test_the_attempt_of_one_start_of_a_job_is_not_an_earlier_starts(tmp_path: Path) -> None:
     run = RunPaths(tmp_path / "0123456789ab")
-    attempt = take_attempt(run, "slurm", "7_2", 0, 0)
+    attempt = claim_attempt(run, "slurm", "7_2", 0, 0)
     assert attempt_of_start(run, "7_2", 0) == attempt
     assert attempt_of_start(run, "7_2", 1) is None
     assert attempt_of_start(run, "7_3", 0) is None
@@ -175,10 +175,10 @@ def test_the_attempt_of_one_start_of_a_job_is_not_an_earlier_starts(tmp_path: Pa
 
 def test_an_attempt_knows_when_a_later_one_was_begun(tmp_path: Path) -> None:
     run = RunPaths(tmp_path / "0123456789ab")
-    first = take_attempt(run, "slurm", "7", 0, 0)
-    assert overtaken(run, first) is None
-    take_attempt(run, "slurm", "7", 1, 1)
-    assert overtaken(run, first) == 2
+    first = claim_attempt(run, "slurm", "7", 0, 0)
+    assert later_attempt(run, first) is None
+    claim_attempt(run, "slurm", "7", 1, 1)
+    assert later_attempt(run, first) == 2
 
 
 def test_on_a_full_disk_no_half_of_a_claim_is_left(
@@ -188,7 +188,7 @@ def test_on_a_full_disk_no_half_of_a_claim_is_left(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(schema, "NamedTemporaryFile", full)
-    monkeypatch.setattr(schema, "FULL_S", 0.0)
+    monkeypatch.setattr(schema, "RETRY_S", 0.0)
     with pytest.raises(OSError, match="No space left"):
-        take_attempt(RunPaths(tmp_path), "shell")
+        claim_attempt(RunPaths(tmp_path), "shell")
     assert list(tmp_path.iterdir()) == []

@@ -17,7 +17,7 @@ from hpcncf.cli.output import ID, table_layout
 from hpcncf.job import load
 from hpcncf.paths import ResultPaths
 from hpcncf.records.results_folder import leave_plan
-from hpcncf.records.schema import read_records, write, write_text
+from hpcncf.records.schema import read_record, write_record, write_text
 from hpcncf.records.submissions import Submission, SubmittedJob, begin
 
 JobFile = Callable[[str], Path]
@@ -133,9 +133,9 @@ def test_plan_prints_plain_scripts_of_what_is_left(
     here: Path, job_file: JobFile, said: Said
 ) -> None:
     job_file("repeats: 3\n")
-    job = load.load_jobfile(here / "job.yaml")
+    job = load.load_job(here / "job.yaml")
     paths = ResultPaths(here / "elsewhere")
-    plan = leave_plan(paths, job, load.plan(job, here / "job.yaml"))
+    plan = leave_plan(paths, job, load.build_plan(job, here / "job.yaml"))
     make_results.complete(paths, plan.runs[:1])
     code, out, _ = said("plan", "job.yaml", "-s", "site=gpu", "--results", "elsewhere", "--by-hand")
     assert code == 0
@@ -180,9 +180,9 @@ def test_plan_says_when_no_script_is_left(
     here: Path, job_file: JobFile, said: Said, option: str
 ) -> None:
     job_file("")
-    job = load.load_jobfile(here / "job.yaml")
+    job = load.load_job(here / "job.yaml")
     paths = ResultPaths(here / "elsewhere")
-    plan = leave_plan(paths, job, load.plan(job, here / "job.yaml"))
+    plan = leave_plan(paths, job, load.build_plan(job, here / "job.yaml"))
     make_results.complete(paths, plan.runs)
     code, out, err = said("plan", "job.yaml", "--results", "elsewhere", option)
     assert (code, out) == (0, "")
@@ -239,8 +239,8 @@ def test_plan_says_what_is_complete_and_what_is_left(
 ) -> None:
     job_file("repeats: 3\n")
     paths = ResultPaths(here / "results/tiny")
-    job = load.load_jobfile(here / "job.yaml")
-    plan = leave_plan(paths, job, load.plan(job, here / "job.yaml"))
+    job = load.load_job(here / "job.yaml")
+    plan = leave_plan(paths, job, load.build_plan(job, here / "job.yaml"))
     make_results.complete(paths, plan.runs[:2])
     out = said("plan", "job.yaml")[1]
     assert "job tiny: 3 runs, at most 0.10 core-hours\n" in out
@@ -254,8 +254,8 @@ def test_retry_tells_of_what_it_waits_for_and_not_of_what_was_complete(
 ) -> None:
     job_file("repeats: 2\n")
     paths = ResultPaths(here / "results/tiny")
-    job = load.load_jobfile(here / "job.yaml")
-    plan = leave_plan(paths, job, load.plan(job, here / "job.yaml"))
+    job = load.load_job(here / "job.yaml")
+    plan = leave_plan(paths, job, load.build_plan(job, here / "job.yaml"))
     done, missing = (run.id[:ID] for run in plan.runs)
     make_results.complete(paths, plan.runs[:1])
     code, out, _ = said("retry", "results/tiny", "--wait", "--cluster", "local")
@@ -399,7 +399,7 @@ def test_logs_of_a_slurm_task_are_submitits(here: Path, said: Said) -> None:
     paths = demo(here)
     run = plan_of(paths).runs[0]
     claim = make_results.claim(run).model_copy(update={"slurm_job_id": "8_0"})
-    write(paths.run(run.id).attempt(1).claim, claim)
+    write_record(paths.run(run.id).attempt(1).claim, claim)
     for ending, text in (("out", "said\n"), ("err", "warned\n")):
         write_text(paths.submitit("ann") / f"8_0_0_log.{ending}", text)
     assert said("logs", run.id)[1] == "said\nwarned\n", "a traceback is what comes last"
@@ -415,8 +415,8 @@ def test_a_log_without_a_line_says_so(here: Path, said: Said) -> None:
 def submitted_to_slurm(paths: ResultPaths, run_id: str, job_id: str) -> None:
     file = begin(paths, "slurm", [run_id], again=False)
     jobs = [SubmittedJob(id=job_id, runs=[run_id])]
-    sent = read_records(file, Submission).model_copy(update={"jobs": jobs})
-    write(file, sent)
+    sent = read_record(file, Submission).model_copy(update={"jobs": jobs})
+    write_record(file, sent)
     write_text(paths.submitit("ann") / f"{job_id}_0_log.err", f"of job {job_id}\n")
 
 
@@ -468,8 +468,8 @@ def test_cancel_in_slurm_is_one_scancel(here: Path, said: Said, fake_slurm: Fake
     runs = [run.id for run in plan_of(paths).runs]
     file = begin(paths, "slurm", runs, again=False)
     jobs = [SubmittedJob(id=f"8_{task}", runs=[run]) for task, run in enumerate(runs)]
-    sent = read_records(file, Submission).model_copy(update={"jobs": jobs})
-    write(file, sent)
+    sent = read_record(file, Submission).model_copy(update={"jobs": jobs})
+    write_record(file, sent)
     fake_slurm.answer("squeue", "8_2|RUNNING|None\n8_3|PENDING|Priority\n")
     fake_slurm.answer("sacct", "8_4|TIMEOUT|0:0\n8_5|FAILED|1:0\n")
     told = json.loads(said("cancel", "--all", "results/demo", "--json")[1])["cancelled"]

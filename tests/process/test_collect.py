@@ -16,10 +16,10 @@ from hpcncf.collect import resource_columns
 from hpcncf.collect.collect import COLUMNS, Collected, as_csv, collect, write
 from hpcncf.collect.training_columns import EVALUATION, SYNC, figures_trained, phase_shares
 from hpcncf.errors import UsageError
-from hpcncf.job.plan import Plan, Run, merged
+from hpcncf.job.plan import Plan, Run, merge_plans
 from hpcncf.paths import ResultPaths
 from hpcncf.records import schema
-from hpcncf.records.claims import take_attempt
+from hpcncf.records.claims import claim_attempt
 from hpcncf.records.schema import RankRecord
 
 TABLES = ("runs", "attempts", "ranks", "cores", "epochs")
@@ -87,7 +87,7 @@ def test_retired_runs_are_kept_and_do_not_count(tmp_path: Path) -> None:
     paths = make_results.demo(tmp_path, repeats=1)
     old = make_results.plan_of(paths)
     kept = old.model_copy(update={"runs": old.runs[:2]})
-    schema.write_text(paths.plan, merged(old, kept).model_dump_json())
+    schema.write_text(paths.plan, merge_plans(old, kept).model_dump_json())
     make_results.complete(paths, old.runs[:2])
     found = collect(paths)
     assert len(found.runs) == 6
@@ -353,10 +353,10 @@ def test_epochs_keep_the_slowest_ranks_time(tmp_path: Path) -> None:
     run = shaped(paths, tasks=2)
     make_results.leave(paths, run)
     path = paths.run(run.id).attempt(1).rank(1)
-    late = schema.read_records(path, RankRecord)
+    late = schema.read_record(path, RankRecord)
     assert late.training
     late.training.epochs[0].training_s = 1000.0
-    schema.write(path, late)
+    schema.write_record(path, late)
     epochs = [row for row in collect(paths).epochs if row["run_id"] == run.id]
     assert [epoch["epoch"] for epoch in epochs] == [0, 1, 2]
     assert epochs[0]["training_s"] == 1000
@@ -375,7 +375,7 @@ def test_core_means_are_weighted_by_the_windows_lengths(tmp_path: Path) -> None:
             "ours": [[1.0, 0.2]],
         }
     )
-    schema.write(paths.run(run.id).attempt(1).node(0), node)
+    schema.write_record(paths.run(run.id).attempt(1).node(0), node)
     (core,) = collect(paths).cores
     assert core["cpu"] == 5
     assert core["busy_mean"] == pytest.approx((1 * 1 + 3 * 0.6) / 4)
@@ -477,7 +477,7 @@ def test_a_command_that_ended_badly_has_told_all(
 
 def test_a_command_that_still_runs_has_not(tmp_path: Path) -> None:
     paths = make_results.command_plan(tmp_path)
-    take_attempt(paths.run(make_results.plan_of(paths).runs[0].id), "run")
+    claim_attempt(paths.run(make_results.plan_of(paths).runs[0].id), "run")
     assert main(["collect", str(paths.folder)]) == 3
 
 
@@ -526,7 +526,7 @@ def test_a_node_whose_series_differ_in_length_is_named_and_skipped(tmp_path: Pat
     run = shaped(paths, tasks=1)
     make_results.leave(paths, run)
     node = make_results.node_record(run, windows=3).model_copy(update={"steal": [0.0]})
-    schema.write(paths.run(run.id).attempt(1).node(0), node)
+    schema.write_record(paths.run(run.id).attempt(1).node(0), node)
     found = collect(paths)
     assert found.cores == []
     assert any("node-0.json" in told and "not of 3 windows" in told for told in found.skipped)

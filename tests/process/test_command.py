@@ -14,7 +14,7 @@ import pytest
 
 from hpcncf.job.plan import Plan
 from hpcncf.paths import AttemptPaths, ResultPaths
-from hpcncf.records.schema import Claim, End, NodeRecord, Progress, RankRecord, read_records
+from hpcncf.records.schema import Claim, End, NodeRecord, Progress, RankRecord, read_record
 from hpcncf.worker.child_process import ENDING
 
 START = (
@@ -56,10 +56,10 @@ def test_a_command_leaves_the_records_of_a_run(tmp_path: Path) -> None:
     done = hpcncf_run(tmp_path, *python(SPIN.format(seconds=0.4)))
     assert done.returncode == 0, done.stderr
     attempt = only(tmp_path)
-    rank = read_records(attempt.rank(0), RankRecord)
-    node = read_records(attempt.node(0), NodeRecord)
-    claim = read_records(attempt.claim, Claim)
-    end = read_records(attempt.end, End)
+    rank = read_record(attempt.rank(0), RankRecord)
+    node = read_record(attempt.node(0), NodeRecord)
+    claim = read_record(attempt.claim, Claim)
+    end = read_record(attempt.end, End)
 
     assert rank.launched_by == claim.launched_by == "run"
     assert rank.outcome == "completed"
@@ -106,11 +106,11 @@ def test_the_exit_code_is_passed_on(
     tmp_path: Path, code: str, expected: int, recorded: int, said: str
 ) -> None:
     assert hpcncf_run(tmp_path, *python(code)).returncode == expected
-    rank = read_records(only(tmp_path).rank(0), RankRecord)
+    rank = read_record(only(tmp_path).rank(0), RankRecord)
     assert (rank.outcome, rank.exit_code) == ("failed", recorded)
     assert rank.error is not None
     assert rank.error["message"] == said
-    assert read_records(only(tmp_path).end, End).exit_codes == [recorded]
+    assert read_record(only(tmp_path).end, End).exit_codes == [recorded]
 
 
 def test_a_command_that_is_not_there_is_said_and_not_recorded(tmp_path: Path) -> None:
@@ -155,9 +155,9 @@ def test_signals_reach_the_command(tmp_path: Path, number: signal.Signals) -> No
         assert process.stdout.readline() == "got it\n"
         assert process.wait(timeout=120) == 7
     ends = number in ENDING
-    rank = read_records(only(tmp_path).rank(0), RankRecord)
+    rank = read_record(only(tmp_path).rank(0), RankRecord)
     assert rank.outcome == ("stopped" if ends else "failed")
-    assert read_records(only(tmp_path).end, End).reason == ("cancelled" if ends else "exited")
+    assert read_record(only(tmp_path).end, End).reason == ("cancelled" if ends else "exited")
 
 
 def test_a_key_at_the_terminal_signals_the_command_once(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_a_key_at_the_terminal_signals_the_command_once(tmp_path: Path) -> None:
     os.close(terminal)
     assert b"came 1" in said
     assert os.waitstatus_to_exitcode(status) == 0
-    assert read_records(only(tmp_path).rank(0), RankRecord).outcome == "completed"
+    assert read_record(only(tmp_path).rank(0), RankRecord).outcome == "completed"
 
 
 def test_the_commands_signals_are_as_if_nobody_stood_between(tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_an_orphans_time_is_counted(tmp_path: Path) -> None:
         "time.sleep(0.3)\n"
     )
     assert hpcncf_run(tmp_path, *python(code)).returncode == 0
-    rank = read_records(only(tmp_path).rank(0), RankRecord)
+    rank = read_record(only(tmp_path).rank(0), RankRecord)
     assert rank.cpu.user_s + rank.cpu.system_s >= 0.5
 
 
@@ -228,7 +228,7 @@ def test_a_running_command_tells_its_progress_and_a_killed_one_leaves_its_series
     deadline = time.monotonic() + 120
     while not attempt.progress.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
-    progress = read_records(attempt.progress, Progress)
+    progress = read_record(attempt.progress, Progress)
     process.terminate()
     process.wait(timeout=120)
     assert progress.phase == "command"
@@ -289,4 +289,4 @@ def test_a_recorder_that_is_stopped_and_goes_on_takes_nothing_for_a_signal(tmp_p
             recorder.send_signal(signal.SIGCONT)
         recorder.communicate(timeout=120)
     assert recorder.returncode == 0
-    assert read_records(only(tmp_path).rank(0), RankRecord).outcome == "completed"
+    assert read_record(only(tmp_path).rank(0), RankRecord).outcome == "completed"

@@ -14,16 +14,16 @@ import pytest
 from make_results import of_format_3
 
 from hpcncf.ncf.data import movielens, prepared, synthetic
-from hpcncf.ncf.data.arrays import context_of, slices
+from hpcncf.ncf.data.arrays import unpack_context, slices
 from hpcncf.ncf.data.buckets import SLOTS
-from hpcncf.ncf.data.manifest import NAME, DataError, OtherFormat, outline, read_manifest
-from hpcncf.ncf.data.prepare import Recipe, Written, write
-from hpcncf.ncf.data.prepared import load
-from hpcncf.ncf.data.split import Counts
+from hpcncf.ncf.data.manifest import MANIFEST_NAME, DataError, OtherFormat, read_outline, read_manifest
+from hpcncf.ncf.data.prepare import Recipe, PreparedFolder, write_prepared
+from hpcncf.ncf.data.prepared import load_prepared
+from hpcncf.ncf.data.split import SplitCounts
 
 
-def prepare(folder: Path, seed: int = 1, force: bool = False) -> Written:
-    return synthetic.prepare(
+def prepare(folder: Path, seed: int = 1, force: bool = False) -> PreparedFolder:
+    return synthetic.prepare_synthetic(
         folder,
         users=8,
         items=60,
@@ -41,10 +41,10 @@ def content(folder: Path) -> dict[str, bytes]:
 
 def test_what_is_loaded_is_what_the_manifest_tells(tmp_path: Path) -> None:
     written = prepare(tmp_path / "data")
-    data = load(tmp_path / "data")
+    data = load_prepared(tmp_path / "data")
     assert data.manifest == written.manifest
     assert written.outcome == "made"
-    assert context_of(data.train_rows).shape == (90, 3)
+    assert unpack_context(data.train_rows).shape == (90, 3)
     assert data.test_negatives.shape == (8, 9)
     assert data.manifest.rows == 98
 
@@ -52,7 +52,7 @@ def test_what_is_loaded_is_what_the_manifest_tells(tmp_path: Path) -> None:
 def test_the_arrays_cannot_be_changed(tmp_path: Path) -> None:
     prepare(tmp_path / "data")
     with pytest.raises(ValueError, match="read-only"):
-        load(tmp_path / "data").train_items[0] = 1
+        load_prepared(tmp_path / "data").train_items[0] = 1
 
 
 @pytest.mark.skipif(
@@ -68,7 +68,7 @@ def test_arrays_are_asked_for_in_huge_pages_while_they_are_read_in_order_and_not
         seen.append(asked_for_in_huge_pages(folder))
 
     monkeypatch.setattr(prepared, "_check_ids", check)
-    data = load(tmp_path / "data")
+    data = load_prepared(tmp_path / "data")
     assert seen == [{path.name for path in (tmp_path / "data").glob("*.npy")}]
     assert asked_for_in_huge_pages(tmp_path / "data") == set()
     assert len(data.train_rows) == 90  # mapped until here
@@ -90,7 +90,7 @@ def asked_for_in_huge_pages(folder: Path) -> set[str]:
 @pytest.mark.parametrize("name", ["buckets", "positives_indptr", "train_rows"])
 def test_an_array_begins_at_a_cache_line_so_that_a_bucket_is_one(tmp_path: Path, name: str) -> None:
     prepare(tmp_path / "data")
-    array = getattr(load(tmp_path / "data"), name)
+    array = getattr(load_prepared(tmp_path / "data"), name)
     assert array.offset % 64 == 0
     assert array.ctypes.data % 64 == 0
     assert SLOTS * np.dtype(np.uint16).itemsize == 64
@@ -98,7 +98,7 @@ def test_an_array_begins_at_a_cache_line_so_that_a_bucket_is_one(tmp_path: Path,
 
 def test_unseen_tells_the_test_pairs_that_training_does_not_have(tmp_path: Path) -> None:
     prepare(tmp_path / "data")
-    data = load(tmp_path / "data")
+    data = load_prepared(tmp_path / "data")
     trained = set(zip(data.train_users.tolist(), data.train_items.tolist(), strict=True))
     tested = zip(data.test_users.tolist(), data.test_items.tolist(), strict=True)
     assert data.test_unseen.tolist() == [pair not in trained for pair in tested]
@@ -121,9 +121,9 @@ def test_the_key_follows_from_the_input_not_from_its_file_name() -> None:
 
 def test_the_same_data_is_left_alone(tmp_path: Path) -> None:
     prepare(tmp_path / "data")
-    before = (tmp_path / "data" / NAME).stat().st_mtime_ns
+    before = (tmp_path / "data" / MANIFEST_NAME).stat().st_mtime_ns
     assert prepare(tmp_path / "data").outcome == "already there"
-    assert (tmp_path / "data" / NAME).stat().st_mtime_ns == before
+    assert (tmp_path / "data" / MANIFEST_NAME).stat().st_mtime_ns == before
 
 
 def test_other_data_is_refused_and_replaced_only_by_force(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_other_data_is_refused_and_replaced_only_by_force(tmp_path: Path) -> Non
         prepare(tmp_path / "data", seed=2)
     assert content(tmp_path / "data") == before
     assert prepare(tmp_path / "data", seed=2, force=True).outcome == "replaced"
-    assert load(tmp_path / "data").manifest.options["seed"] == 2
+    assert load_prepared(tmp_path / "data").manifest.options["seed"] == 2
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 
@@ -151,12 +151,12 @@ def test_an_empty_folder_may_be_filled(tmp_path: Path) -> None:
 
 
 def test_nothing_is_left_when_building_fails(tmp_path: Path) -> None:
-    def fill(into: Path) -> Counts:
+    def fill(into: Path) -> SplitCounts:
         (into / "train_rows.npy").write_text("half of it")
         raise DataError("a.csv:7: broken")
 
     with pytest.raises(DataError, match=r"a\.csv:7"):
-        write(tmp_path / "data", Recipe("csv", {"name": "a.csv"}, {}), "A", fill)
+        write_prepared(tmp_path / "data", Recipe("csv", {"name": "a.csv"}, {}), "A", fill)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -169,7 +169,7 @@ def test_an_array_of_another_shape_is_told(tmp_path: Path, name: str) -> None:
     path = tmp_path / "data" / f"{name}.npy"
     np.save(path, np.load(path)[:-1])
     with pytest.raises(DataError, match=rf"{name}\.npy: manifest\.json tells of"):
-        load(tmp_path / "data")
+        load_prepared(tmp_path / "data")
 
 
 @pytest.mark.parametrize("broken", [b"", b"\x93NUMPY\x01\x00", b"not an array at all"])
@@ -178,7 +178,7 @@ def test_a_torn_array_is_told_and_mended_by_force(tmp_path: Path, broken: bytes)
     whole = content(tmp_path / "data")
     (tmp_path / "data" / "train_rows.npy").write_bytes(broken)
     with pytest.raises(DataError, match=r"train_rows\.npy"):
-        load(tmp_path / "data")
+        load_prepared(tmp_path / "data")
     with pytest.raises(DataError, match="--force"):
         prepare(tmp_path / "data")
     assert prepare(tmp_path / "data", force=True).outcome == "replaced"
@@ -190,7 +190,7 @@ def test_a_cut_array_is_told(tmp_path: Path) -> None:
     path = tmp_path / "data" / "train_rows.npy"
     path.write_bytes(path.read_bytes()[:-4])
     with pytest.raises(DataError, match=r"train_rows\.npy: not a whole"):
-        load(tmp_path / "data")
+        load_prepared(tmp_path / "data")
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_an_edited_array_is_told_with_its_value(
     (array[field] if field else array)[at] = value
     np.save(path, array)
     again = f"prepare it again: `hpcncf data prepare synthetic .* -o {tmp_path}/data --force`$"
-    for refused in (load, prepare):
+    for refused in (load_prepared, prepare):
         with pytest.raises(DataError, match=rf"{name}\.npy: {told}: {again}"):
             refused(tmp_path / "data")
 
@@ -235,14 +235,14 @@ def test_a_user_with_no_negative_left_is_named(tmp_path: Path) -> None:
     ends[1:-1] = 60  # the first user's; there are 60 items
     np.save(path, ends)
     with pytest.raises(DataError, match=r"indptr\.npy: user 0 has each of the 60 items, .* again"):
-        load(tmp_path / "data")
+        load_prepared(tmp_path / "data")
 
 
 def test_a_missing_array_is_told(tmp_path: Path) -> None:
     prepare(tmp_path / "data")
     (tmp_path / "data" / "positives.npy").unlink()
     with pytest.raises(DataError, match=r"positives\.npy: cannot be read"):
-        load(tmp_path / "data")
+        load_prepared(tmp_path / "data")
 
 
 @contextmanager
@@ -271,7 +271,7 @@ def test_a_disk_that_is_full_is_told_and_nothing_is_left(tmp_path: Path) -> None
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
     try:
         with pytest.raises(DataError, match="data: cannot be written: File too large"):
-            synthetic.prepare(tmp_path / "data", users=8, items=600, train_rows=9000)
+            synthetic.prepare_synthetic(tmp_path / "data", users=8, items=600, train_rows=9000)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert list(tmp_path.iterdir()) == []
@@ -286,18 +286,18 @@ def test_a_parent_that_is_a_file_is_told(tmp_path: Path) -> None:
 def test_data_without_context_or_test_rows_loads(tmp_path: Path) -> None:
     source = tmp_path / "u.data"
     source.write_text("1\t5\t3\t100\n2\t6\t3\t100\n")
-    movielens.prepare(tmp_path / "data", source)
-    data = load(tmp_path / "data")
-    assert (context_of(data.train_rows).shape, data.test_negatives.shape) == ((2, 0), (0, 99))
+    movielens.prepare_movielens(tmp_path / "data", source)
+    data = load_prepared(tmp_path / "data")
+    assert (unpack_context(data.train_rows).shape, data.test_negatives.shape) == ((2, 0), (0, 99))
     assert len(data.test_unseen) == 0
 
 
 def test_a_manifest_with_a_wrong_value_is_told_in_one_line(tmp_path: Path) -> None:
     prepare(tmp_path / "data")
-    path = tmp_path / "data" / NAME
+    path = tmp_path / "data" / MANIFEST_NAME
     path.write_text(path.read_text().replace('"users": 8', '"users": "eight"'))
     with pytest.raises(DataError, match=r"manifest.json: users: .*came 'eight': prepare it again$"):
-        load(tmp_path / "data")
+        load_prepared(tmp_path / "data")
 
 
 @pytest.mark.parametrize(
@@ -312,15 +312,15 @@ def test_a_manifest_whose_counts_cannot_be_is_told_in_one_line(
     tmp_path: Path, name: str, value: int, told: str
 ) -> None:
     prepare(tmp_path / "data")
-    path = tmp_path / "data" / NAME
+    path = tmp_path / "data" / MANIFEST_NAME
     path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
     with pytest.raises(DataError, match=rf"manifest\.json: {name}: {told}: prepare it again$"):
-        load(tmp_path / "data")
+        load_prepared(tmp_path / "data")
 
 
 @pytest.mark.parametrize("plain", ["[]", "null", "4"])
 def test_json_that_is_no_manifest_is_told(tmp_path: Path, plain: str) -> None:
-    (tmp_path / NAME).write_text(plain)
+    (tmp_path / MANIFEST_NAME).write_text(plain)
     with pytest.raises(DataError, match=r"manifest\.json: not a manifest of prepared data: came"):
         read_manifest(tmp_path)
 
@@ -331,7 +331,7 @@ def test_a_folder_of_an_earlier_format_is_refused_with_what_makes_it_again(tmp_p
     of_format_3(folder)
     shape = "--users 8 --items 60 --rows 90 --context 3 --seed 1 --test-negatives 9"
     again = f"prepare it again: `hpcncf data prepare synthetic {shape} -o {folder} --force`"
-    for refused, advice in ((load, again), (prepare, "replace it with --force")):
+    for refused, advice in ((load_prepared, again), (prepare, "replace it with --force")):
         with pytest.raises(OtherFormat) as error:
             refused(folder)
         told = f"{folder}/manifest.json: format 3, this hpcncf reads 4: {advice}"
@@ -341,7 +341,7 @@ def test_a_folder_of_an_earlier_format_is_refused_with_what_makes_it_again(tmp_p
 
 def test_a_folder_of_a_later_format_asks_for_a_later_hpcncf(tmp_path: Path) -> None:
     prepare(tmp_path / "data")
-    path = tmp_path / "data" / NAME
+    path = tmp_path / "data" / MANIFEST_NAME
     path.write_text(path.read_text().replace('"format_version": 4', '"format_version": 5'))
     with pytest.raises(OtherFormat, match=r"format 5, this hpcncf reads 4: update hpcncf$"):
         read_manifest(path.parent)
@@ -350,6 +350,6 @@ def test_a_folder_of_a_later_format_asks_for_a_later_hpcncf(tmp_path: Path) -> N
 def test_the_outline_of_an_earlier_format_is_read(tmp_path: Path) -> None:
     before = prepare(tmp_path / "data").manifest
     of_format_3(tmp_path / "data")
-    found = outline(tmp_path / "data")
+    found = read_outline(tmp_path / "data")
     assert (found.format_version, found.key, found.title) == (3, before.key, before.title)
     assert (found.train_rows, found.test_rows) == (90, 8)

@@ -15,10 +15,10 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from hpcncf.ncf.data.arrays import context_of
+from hpcncf.ncf.data.arrays import unpack_context
 from hpcncf.ncf.data.manifest import DataError
-from hpcncf.ncf.data.prepared import Prepared, load
-from hpcncf.ncf.data.readers import Columns, prepare
+from hpcncf.ncf.data.prepared import Prepared, load_prepared
+from hpcncf.ncf.data.readers import Columns, prepare_table
 
 pyarrow = pytest.importorskip("pyarrow", reason="needs the extra parquet")
 from pyarrow import parquet  # noqa: E402
@@ -51,8 +51,8 @@ def table(folder: Path, kind: Kind, rows: dict[str, list[Any]] = ROWS) -> Path:
 
 def prepared(folder: Path, kind: Kind, columns: Columns, rows: dict[str, Any] = ROWS) -> Prepared:
     source = table(folder, kind, rows)
-    prepare(folder / "out", source, kind, columns, test_negatives=1)
-    return load(folder / "out")
+    prepare_table(folder / "out", source, kind, columns, test_negatives=1)
+    return load_prepared(folder / "out")
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
@@ -110,7 +110,7 @@ def test_a_broken_csv_row_is_told_with_its_line(tmp_path: Path, row: str, compla
     source = table(tmp_path, "csv")
     source.write_text(source.read_text().rstrip("\n") + "\n" + row + "\n")
     with pytest.raises(DataError, match=complaint):
-        prepare(tmp_path / "out", source, "csv", COLUMNS)
+        prepare_table(tmp_path / "out", source, "csv", COLUMNS)
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
@@ -133,7 +133,7 @@ def test_dates_tell_the_latest_row_too(tmp_path: Path, kind: Kind) -> None:
 def test_a_tsv_is_separated_by_tabs(tmp_path: Path) -> None:
     source = tmp_path / "a.tsv"
     source.write_text("\ufeffwho\tshop\n1\ta,b\n1\tc\n2\td\n", encoding="utf-8")
-    made = prepare(tmp_path / "out", source, "csv", Columns("who", "shop"), test_negatives=1)
+    made = prepare_table(tmp_path / "out", source, "csv", Columns("who", "shop"), test_negatives=1)
     assert (made.manifest.users, made.manifest.items) == (2, 3)
 
 
@@ -141,7 +141,7 @@ def test_an_empty_table_is_told(tmp_path: Path) -> None:
     source = tmp_path / "a.csv"
     source.write_text("who,shop\n")
     with pytest.raises(DataError, match="has no rows"):
-        prepare(tmp_path / "out", source, "csv", Columns("who", "shop"))
+        prepare_table(tmp_path / "out", source, "csv", Columns("who", "shop"))
 
 
 def test_a_parquet_null_is_told_with_its_row(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_a_parquet_null_is_told_with_its_row(tmp_path: Path) -> None:
 def test_a_file_that_is_not_parquet_is_told(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_text("who,shop\n")
     with pytest.raises(DataError, match="cannot be read as Parquet"):
-        prepare(tmp_path / "out", tmp_path / "a.parquet", "parquet", COLUMNS)
+        prepare_table(tmp_path / "out", tmp_path / "a.parquet", "parquet", COLUMNS)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_a_csv_that_is_broken_as_a_text_is_told_with_its_line(
     path = tmp_path / "visits.csv"
     path.write_bytes(content)
     with pytest.raises(DataError, match=complaint):
-        prepare(tmp_path / "data", path, "csv", Columns("who", "shop"))
+        prepare_table(tmp_path / "data", path, "csv", Columns("who", "shop"))
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
@@ -183,7 +183,7 @@ def test_a_number_too_large_for_the_context_is_told_with_its_row(
     path = table(tmp_path, kind, ROWS | {"hour": [9.5, 10, 1e39, 12, 13]})
     place = ":4" if kind == "csv" else ": row 3"
     with pytest.raises(DataError, match=rf"visits.{kind}{place}: hour: 1e\+39 is more than single"):
-        prepare(tmp_path / "data", path, kind, COLUMNS, test_negatives=1)
+        prepare_table(tmp_path / "data", path, kind, COLUMNS, test_negatives=1)
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
@@ -194,23 +194,23 @@ def test_a_row_far_into_the_file_is_told_with_its_place(tmp_path: Path, kind: Ki
     path = table(tmp_path, kind, rows)
     place = f":{count}" if kind == "csv" else f": row {count - 1}"
     with pytest.raises(DataError, match=rf"visits.{kind}{place}: hour: expected a number"):
-        prepare(tmp_path / "out", path, kind, Columns("who", "shop", ("hour",)))
+        prepare_table(tmp_path / "out", path, kind, Columns("who", "shop", ("hour",)))
 
 
 def test_a_line_is_counted_behind_blank_ones_and_ends_of_lines_in_quotes(tmp_path: Path) -> None:
     source = tmp_path / "a.csv"
     source.write_text('who,note,shop\n1,"two\r\nlines",a\n\n1,"three\n\nlines",b\n2,x,\n')
     with pytest.raises(DataError, match=r"a.csv:8: shop: is empty"):
-        prepare(tmp_path / "out", source, "csv", Columns("who", "shop"))
+        prepare_table(tmp_path / "out", source, "csv", Columns("who", "shop"))
 
 
 def arrays_of(folder: Path) -> bytes:
     """The arrays as files of format 1, which had those of the training rows one by one, and no
     buckets."""
-    rows, later = load(folder).train_rows, {"train_rows", "buckets_indptr", "buckets"}
+    rows, later = load_prepared(folder).train_rows, {"train_rows", "buckets_indptr", "buckets"}
     arrays = {path.stem: np.load(path) for path in folder.glob("*.npy") if path.stem not in later}
     arrays |= {"train_users": rows["user"], "train_items": rows["item"]}
-    arrays["train_context"] = context_of(rows)
+    arrays["train_context"] = unpack_context(rows)
     content = BytesIO()
     for _, array in sorted(arrays.items()):
         np.save(content, array)
@@ -229,7 +229,7 @@ def test_what_is_prepared_is_bit_for_bit_what_earlier_versions_made(tmp_path: Pa
     for number, time in enumerate(("at", None)):
         columns = Columns("who", "shop", ("hour", "weather"), time)
         folder = tmp_path / str(number)
-        prepare(folder, source, "csv", columns, seed=5, test_negatives=7)
+        prepare_table(folder, source, "csv", columns, seed=5, test_negatives=7)
         found.append(hashlib.sha256(arrays_of(folder)).hexdigest()[:16])
     assert found == ["cda293a9a684158a", "dea0beb0fdc19294"]
 
@@ -240,7 +240,7 @@ def test_a_second_time_only_the_checksum_is_read(tmp_path: Path, kind: Kind) -> 
     outcomes: list[tuple[str, bool]] = []
     for _ in range(2):
         columns, said = Columns("who", "shop"), list[str]()
-        made = prepare(tmp_path / "out", source, kind, columns, 1, 1, False, said.append)
+        made = prepare_table(tmp_path / "out", source, kind, columns, 1, 1, False, said.append)
         outcomes.append((made.outcome, len(said) > 1))
     assert outcomes == [("made", True), ("already there", False)]
     assert "checksum" in said[0]
@@ -257,9 +257,9 @@ def test_a_column_of_a_parquet_file_that_is_not_named_is_not_read(tmp_path: Path
     start = chunk.data_page_offset
     content[start : start + chunk.total_compressed_size] = b"\xff" * chunk.total_compressed_size
     source.write_bytes(content)
-    prepare(tmp_path / "out", source, "parquet", Columns("who", "shop"))
+    prepare_table(tmp_path / "out", source, "parquet", Columns("who", "shop"))
     with pytest.raises(DataError, match="cannot be read as Parquet"):
-        prepare(tmp_path / "no", source, "parquet", Columns("who", "shop", ("note",)))
+        prepare_table(tmp_path / "no", source, "parquet", Columns("who", "shop", ("note",)))
 
 
 def broken(path: Path, rows: int, broken_from: float, **options: Any) -> Path:
@@ -298,7 +298,7 @@ def test_threads_change_nothing_in_what_is_prepared(tmp_path: Path) -> None:
     made = []
     for threads in (1, 3):
         folder = tmp_path / str(threads)
-        manifest = prepare(
+        manifest = prepare_table(
             folder, source, "parquet", COLUMNS, test_negatives=1, threads=threads
         ).manifest
         arrays = sorted(folder.glob("*.npy"))
@@ -313,7 +313,7 @@ def test_a_disk_that_is_full_while_reading_is_told_and_nothing_is_left(tmp_path:
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
     try:
         with pytest.raises(DataError, match="cannot be written: File too large"):
-            prepare(tmp_path / "out", source, "csv", Columns("who", "shop"))
+            prepare_table(tmp_path / "out", source, "csv", Columns("who", "shop"))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert list(tmp_path.iterdir()) == [source]

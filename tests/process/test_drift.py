@@ -8,7 +8,7 @@ from torch import Tensor
 from trained import POSITIVES, furthest, trained, typical
 
 from hpcncf.ncf.data import synthetic
-from hpcncf.ncf.data.prepared import Prepared, load
+from hpcncf.ncf.data.prepared import Prepared, load_prepared
 from hpcncf.ncf.engines.native.library import installed_builds
 
 STEPS = 500
@@ -20,8 +20,8 @@ ENGINES = ["rowwise", pytest.param("native", marks=NATIVE)]
 def sparse_rows(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     """Data of which a step of eight positives has few rows, so that the others idle for long."""
     folder = tmp_path_factory.mktemp("data") / "wide"
-    synthetic.prepare(folder, users=300, items=2000, train_rows=POSITIVES * STEPS, context=5)
-    return load(folder)
+    synthetic.prepare_synthetic(folder, users=300, items=2000, train_rows=POSITIVES * STEPS, context=5)
+    return load_prepared(folder)
 
 
 @pytest.fixture(scope="module")

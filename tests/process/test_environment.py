@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpcncf.records.code_version import checkout as checkout_of
-from hpcncf.records.host import cpu_model, describe, version
+from hpcncf.records.host import cpu_model, describe_host, package_version
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -34,7 +34,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_it_is_plain_data_with_versions_and_machine() -> None:
-    about = describe()
+    about = describe_host()
     json.dumps(about, allow_nan=False)
     assert about["python"].count(".") == 2
     assert about["torch"]
@@ -45,7 +45,7 @@ def test_it_is_plain_data_with_versions_and_machine() -> None:
 def test_only_allowed_variables_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET_TOKEN", "hush-hush")
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    about = describe()
+    about = describe_host()
     assert about["variables"]["OMP_NUM_THREADS"] == "3"
     assert "hush-hush" not in json.dumps(about)
 
@@ -58,7 +58,7 @@ def test_torch_is_not_imported() -> None:
 
 
 def test_a_package_that_is_missing_has_no_version() -> None:
-    assert version("no-such-package-hpcncf") is None
+    assert package_version("no-such-package-hpcncf") is None
 
 
 def test_a_checkout_has_a_commit_and_says_whether_files_differ(checkout: Path) -> None:

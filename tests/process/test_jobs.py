@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from hpcncf.job.load import load_jobfile, plan
+from hpcncf.job.load import load_job, build_plan
 from hpcncf.job.plan import Run
 from hpcncf.job.spec import Training
 from hpcncf.paths import ResultPaths
-from hpcncf.records.schema import RankRecord, read_records
+from hpcncf.records.schema import RankRecord, read_record
 
 ANY = "any_program"
 GPU = "remedies_gpu"
@@ -24,11 +24,11 @@ def test_a_job_file_opens_with_its_question_and_plans(path: Path) -> None:
     first = path.read_text().splitlines()[0]
     assert first.startswith("# ")
     assert first.endswith("?")
-    assert plan(load_jobfile(path), path).active()
+    assert build_plan(load_job(path), path).active()
 
 
 def test_job_names_are_distinct() -> None:
-    names = [load_jobfile(path).name for path in JOBS]
+    names = [load_job(path).name for path in JOBS]
     assert len(names) == len(set(names))
 
 
@@ -42,7 +42,7 @@ NO_REMEDY = {
 
 def test_every_setting_that_is_a_remedy_is_tried() -> None:
     files = [path for path in JOBS if path.stem in ("remedies", GPU)]
-    points = [point for path in files for point in load_jobfile(path).points]
+    points = [point for path in files for point in load_job(path).points]
     tried = {key.removeprefix("training.") for point in points for key in point}
     assert set(Training.model_fields) - NO_REMEDY <= tried
     assert {"resources.cpus_per_task", "resources.tasks_per_node"} <= tried
@@ -51,7 +51,7 @@ def test_every_setting_that_is_a_remedy_is_tried() -> None:
 
 def test_the_ladder_is_compared_with_its_naive_rung_one_remedy_at_a_time() -> None:
     path = next(path for path in JOBS if path.stem == "engines")
-    runs = plan(load_jobfile(path), path).active()
+    runs = build_plan(load_job(path), path).active()
     (naive,) = {run.training.loader for run in runs if run.baseline and run.training}
     assert naive == "per_sample"
     rungs = {
@@ -72,7 +72,7 @@ def test_the_ladder_is_compared_with_its_naive_rung_one_remedy_at_a_time() -> No
 
 def smallest(path: Path, overrides: list[str]) -> Run:
     """The run of one rank with the fewest cores and threads."""
-    runs = plan(load_jobfile(path, overrides), path).active()
+    runs = build_plan(load_job(path, overrides), path).active()
     alone = [run for run in runs if run.resources.world_size == 1]
     return min(alone, key=lambda run: (run.resources.cores, str(run.varied)))
 
@@ -82,7 +82,7 @@ def left_by_smallest(path: Path, overrides: list[str], results: Path) -> RankRec
     settings = [word for override in overrides for word in ("-s", override)]
     worker = [sys.executable, "-m", "hpcncf.worker", str(path), "--run", run.id, *settings]
     subprocess.run([*worker, "--results", str(results)], check=True, timeout=120)
-    record = read_records(ResultPaths(results).run(run.id).attempt(1).rank(0), RankRecord)
+    record = read_record(ResultPaths(results).run(run.id).attempt(1).rank(0), RankRecord)
     assert record.outcome == "completed"
     return record
 

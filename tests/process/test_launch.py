@@ -22,9 +22,9 @@ from hpcncf.local import machine
 from hpcncf.monitor.cgroup import usable
 from hpcncf.ncf.data import synthetic
 from hpcncf.paths import ResultPaths
-from hpcncf.records.claims import take_attempt
+from hpcncf.records.claims import claim_attempt
 from hpcncf.records.results_folder import leave_plan, read_plan
-from hpcncf.records.schema import End, now, read_records, write
+from hpcncf.records.schema import End, utc_now, read_record, write_record
 from hpcncf.records.submissions import Submission, begin, read_submissions, user
 from hpcncf.slurm.site import anchored
 from hpcncf.state import status
@@ -47,23 +47,23 @@ grid:
 
 
 def prepared(path: Path) -> tuple[ResultPaths, JobSpec, Plan]:
-    job = load.load_jobfile(path)
+    job = load.load_job(path)
     paths = ResultPaths(path.parent / "results" / job.name)
-    return paths, job, leave_plan(paths, job, load.plan(job, path))
+    return paths, job, leave_plan(paths, job, load.build_plan(job, path))
 
 
 def test_a_results_folder_holds_the_job_and_the_plan(job_file: JobFile) -> None:
     paths, job, plan = prepared(job_file(SWEEP))
-    assert load.load_jobfile(paths.job) == job
+    assert load.load_job(paths.job) == job
     assert read_plan(paths) == plan
 
 
 def test_text_that_looks_like_a_number_stays_text_in_job_yaml(job_file: JobFile) -> None:
     path = job_file("")
-    job = load.load_jobfile(path, ["name='1e3'"])
+    job = load.load_job(path, ["name='1e3'"])
     paths = ResultPaths(path.parent / "results")
-    leave_plan(paths, job, load.plan(job, path))
-    assert load.load_jobfile(paths.job).name == "1e3"
+    leave_plan(paths, job, load.build_plan(job, path))
+    assert load.load_job(paths.job).name == "1e3"
 
 
 def test_a_folder_of_another_job_is_refused_and_left_alone(job_file: JobFile) -> None:
@@ -72,7 +72,7 @@ def test_a_folder_of_another_job_is_refused_and_left_alone(job_file: JobFile) ->
     before = paths.plan.read_text(), paths.job.read_text()
     other = job.model_copy(update={"name": "other"})
     with pytest.raises(UsageError, match=r"job 'tiny', this job is 'other'.*--results"):
-        leave_plan(paths, other, load.plan(other, path))
+        leave_plan(paths, other, load.build_plan(other, path))
     assert (paths.plan.read_text(), paths.job.read_text()) == before
 
 
@@ -94,8 +94,8 @@ def test_an_unwritable_folder_is_one_message(job_file: JobFile) -> None:
 
 def test_data_that_is_not_prepared_is_told_with_the_command(job_file: JobFile) -> None:
     path = job_file("")
-    job = load.load_jobfile(path, ["data.path=elsewhere", "data.dataset=frappe"])
-    plan = load.plan(job, path)
+    job = load.load_job(path, ["data.path=elsewhere", "data.dataset=frappe"])
+    plan = load.build_plan(job, path)
     command = rf"`hpcncf data prepare frappe -o {path.parent}/elsewhere`"
     with pytest.raises(UsageError, match=command):
         check(plan.active(), "local")
@@ -106,16 +106,16 @@ def test_data_prepared_anew_since_the_plan_is_told_with_what_to_do(
     job_file: JobFile, tmp_path: Path
 ) -> None:
     data = tmp_path / "other"
-    synthetic.prepare(data, users=8, items=60, train_rows=90, test_negatives=9)
+    synthetic.prepare_synthetic(data, users=8, items=60, train_rows=90, test_negatives=9)
     path = job_file("")
-    job = load.load_jobfile(path, [f"data.path={data}"])
-    plan = load.plan(job, path)
+    job = load.load_job(path, [f"data.path={data}"])
+    plan = load.build_plan(job, path)
     check(plan.active(), "local")
-    synthetic.prepare(data, users=8, items=60, train_rows=90, test_negatives=9, seed=2, force=True)
+    synthetic.prepare_synthetic(data, users=8, items=60, train_rows=90, test_negatives=9, seed=2, force=True)
     told = "or the same prepared for another version of hpcncf: submit the job file again, so that"
     with pytest.raises(UsageError, match=f"^data.path: {data} holds other data .*, {told}"):
         check(plan.active(), "local")
-    check(load.plan(job, path).active(), "local")
+    check(load.build_plan(job, path).active(), "local")
 
 
 def test_runs_refused_for_one_reason_are_told_in_one_line() -> None:
@@ -139,9 +139,9 @@ def test_what_this_machine_cannot_do_is_refused_with_counts(
     job_file: JobFile, asked: dict[str, int], why: str
 ) -> None:
     path = job_file("")
-    job = load.load_jobfile(path, [f"resources.{key}={value}" for key, value in asked.items()])
+    job = load.load_job(path, [f"resources.{key}={value}" for key, value in asked.items()])
     if "tasks_per_node" in asked:
-        job = load.load_jobfile(
+        job = load.load_job(
             path,
             [
                 "resources.tasks_per_node=4096",
@@ -150,7 +150,7 @@ def test_what_this_machine_cannot_do_is_refused_with_counts(
             ],
         )
     with pytest.raises(UsageError, match=why):
-        check(load.plan(job, path).active(), "local")
+        check(load.build_plan(job, path).active(), "local")
 
 
 def test_what_fits_is_what_this_machine_lets_us_use() -> None:
@@ -162,8 +162,8 @@ def test_more_memory_than_there_is_is_told_where_the_run_stays_here(
     job_file: JobFile, tmp_path: Path
 ) -> None:
     there = machine.memory_gb()
-    job = load.load_jobfile(job_file(""), [f"resources.mem_gb={there + 900:.0f}"])
-    runs = load.plan(job, tmp_path / "job.yaml").active()
+    job = load.load_job(job_file(""), [f"resources.mem_gb={there + 900:.0f}"])
+    runs = load.build_plan(job, tmp_path / "job.yaml").active()
     (told,) = doubts(runs, "local")
     assert told.startswith(
         f"run {runs[0].id}: asks for {there + 900:.0f} GB, this machine lets you use {there:.3g}: "
@@ -196,15 +196,15 @@ def test_plan_and_submit_tell_of_memory_that_is_not_there(
 
 
 def launch_run(resources: Resources) -> Run:
-    from hpcncf.job.plan import expand
+    from hpcncf.job.plan import expand_job
     from hpcncf.job.spec import Data
 
-    return expand(JobSpec(name="a", data=Data(path="/d"), resources=resources)).runs[0]
+    return expand_job(JobSpec(name="a", data=Data(path="/d"), resources=resources)).runs[0]
 
 
 def test_the_debug_cluster_runs_one_rank_only(job_file: JobFile) -> None:
     path = job_file("")
-    plan = load.plan(load.load_jobfile(path, ["resources.tasks_per_node=2"]), path)
+    plan = load.build_plan(load.load_job(path, ["resources.tasks_per_node=2"]), path)
     with pytest.raises(UsageError, match="has 2 ranks; --cluster debug runs one"):
         check(plan.active(), "debug")
 
@@ -230,9 +230,9 @@ def test_the_whole_script_that_sbatch_gets(job_file: JobFile, fake_slurm: FakeSl
     site = Path(job_file("site: lab.yaml\n").parent / "lab.yaml")
     site.write_text("partition: short\naccount: lab\nsetup: [module load python]\n")
     path = job_file("site: lab.yaml\nexclusive: true\nrepeats: 2\n")
-    job = anchored(load.load_jobfile(path, ["resources.cpus_per_task=3"]), path.parent)
+    job = anchored(load.load_job(path, ["resources.cpus_per_task=3"]), path.parent)
     paths = ResultPaths(path.parent / "results")
-    plan = leave_plan(paths, job, load.plan(job, path))
+    plan = leave_plan(paths, job, load.build_plan(job, path))
     submit(paths, job, plan, "slurm")
     (script,) = fake_slurm.submitted
     logs = paths.submitit(user())
@@ -262,7 +262,7 @@ def test_where_a_slurm_job_began_a_run_compute_nodes_see_the_folder(tmp_path: Pa
     plan = make_results.plan_of(paths)
     assert not reached(paths, plan)
     taken = make_results.claim(plan.runs[0]).model_copy(update={"slurm_job_id": "8_0"})
-    write(paths.run(plan.runs[0].id).attempt(1).claim, taken)
+    write_record(paths.run(plan.runs[0].id).attempt(1).claim, taken)
     assert reached(paths, plan)
 
 
@@ -332,15 +332,15 @@ def test_a_submission_says_which_attempts_were_over(
     job_file: JobFile, fake_slurm: FakeSlurm
 ) -> None:
     paths, job, plan = prepared(job_file("repeats: 2\n"))
-    attempt = take_attempt(paths.run(plan.runs[0].id), "slurm", "7")
-    write(
+    attempt = claim_attempt(paths.run(plan.runs[0].id), "slurm", "7")
+    write_record(
         attempt.end,
         End(
             run_id=plan.runs[0].id,
             attempt=1,
             reason="exited",
             exit_codes=[1],
-            ended_at=now(),
+            ended_at=utc_now(),
         ),
     )
     submit(paths, job, plan, "slurm")
@@ -352,7 +352,7 @@ def test_a_submission_says_which_attempts_were_over(
 def test_a_broken_submission_leaves_a_file_that_says_what_was_meant(job_file: JobFile) -> None:
     paths, _, plan = prepared(job_file(""))
     file = begin(paths, "slurm", [plan.runs[0].id], again=False)
-    written = read_records(file, Submission)
+    written = read_record(file, Submission)
     assert (written.runs, written.jobs) == ([plan.runs[0].id], [])
 
 
@@ -368,8 +368,8 @@ def test_plans_that_are_joined_at_the_same_moment_lose_no_run(job_file: JobFile)
     paths = ResultPaths(path.parent / "results")
 
     def join(seed: int) -> None:
-        job = load.load_jobfile(path, [f"training.seed={seed}"])
-        leave_plan(paths, job, load.plan(job, path))
+        job = load.load_job(path, [f"training.seed={seed}"])
+        leave_plan(paths, job, load.build_plan(job, path))
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(join, range(12)))
@@ -382,8 +382,8 @@ def test_a_cache_that_cannot_be_written_is_told_where_the_queue_would_fail_unhea
     (tmp_path / "cache").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     path = job_file("")
-    job = load.load_jobfile(path)
-    plan, paths = load.plan(job, path), ResultPaths(tmp_path / "results")
+    job = load.load_job(path)
+    plan, paths = load.build_plan(job, path), ResultPaths(tmp_path / "results")
     leave_plan(paths, job, plan)
     with pytest.raises(HpcncfError, match=r"cannot be written: .*set XDG_CACHE_HOME"):
         submit(paths, job, plan, "local")
@@ -469,9 +469,9 @@ def test_mail_belongs_to_the_report_where_there_is_one(
 ) -> None:
     Path(job_file("").parent / "lab.yaml").write_text("mail_user: me@lab\nmail_type: [END]\n")
     path = job_file("site: lab.yaml\n")
-    job = anchored(load.load_jobfile(path), path.parent)
+    job = anchored(load.load_job(path), path.parent)
     paths = ResultPaths(path.parent / "results")
-    plan = leave_plan(paths, job, load.plan(job, path))
+    plan = leave_plan(paths, job, load.build_plan(job, path))
     submit(paths, job, plan, "slurm", report=True)
     assert ["--mail-user=me@lab" in script for script in fake_slurm.submitted] == [False, True]
 

@@ -12,11 +12,11 @@ import pytest
 from conftest import within
 from make_runs import tiny
 
-from hpcncf.job.load import load_jobfile, plan
+from hpcncf.job.load import load_job, build_plan
 from hpcncf.paths import ResultPaths, RunPaths
-from hpcncf.records.claims import take_attempt
+from hpcncf.records.claims import claim_attempt
 from hpcncf.records.results_folder import leave_plan
-from hpcncf.records.schema import RankRecord, read_records
+from hpcncf.records.schema import RankRecord, read_record
 
 JOB = """\
 name: small
@@ -30,8 +30,8 @@ def planned(folder: Path, ranks: int, epochs: int = 2) -> tuple[ResultPaths, Run
     tiny(folder / "data")
     job = folder / "small.yaml"
     job.write_text(JOB.format(data=folder / "data", ranks=ranks, epochs=epochs))
-    paths, made = ResultPaths(folder / "results"), plan(load_jobfile(job), job)
-    leave_plan(paths, load_jobfile(job), made)
+    paths, made = ResultPaths(folder / "results"), build_plan(load_job(job), job)
+    leave_plan(paths, load_job(job), made)
     return paths, paths.run(made.runs[0].id)
 
 
@@ -55,7 +55,7 @@ def test_a_rank_that_waits_for_the_first_leaves_its_record_in_the_attempt_of_its
     tmp_path: Path,
 ) -> None:
     paths, run = planned(tmp_path, ranks=2)
-    attempt = take_attempt(run, "slurm", "9", 0, 0)
+    attempt = claim_attempt(run, "slurm", "9", 0, 0)
     second = rank(paths, 1, 2)
     try:
         assert within(120, lambda: hears(second))
@@ -63,13 +63,13 @@ def test_a_rank_that_waits_for_the_first_leaves_its_record_in_the_attempt_of_its
         second.communicate(timeout=120)
     finally:
         second.kill()
-    left = read_records(attempt.rank(1), RankRecord)
+    left = read_record(attempt.rank(1), RankRecord)
     assert (left.outcome, left.exit_code) == ("stopped", 128 + signal.SIGTERM)
 
 
 def test_that_another_is_at_work_is_told_to_every_rank(tmp_path: Path) -> None:
     paths, run = planned(tmp_path, ranks=2)
-    attempt = take_attempt(run, "slurm", "7", 0, 0)
+    attempt = claim_attempt(run, "slurm", "7", 0, 0)
     both = [rank(paths, number, 2) for number in (0, 1)]
     try:
         told = [each.communicate(timeout=120)[1].decode() for each in both]
@@ -90,7 +90,7 @@ def test_an_attempt_that_was_taken_for_ended_ends_when_it_sees_that(tmp_path: Pa
         silent.communicate(timeout=120)
     finally:
         silent.kill()
-    left = read_records(run.attempt(1).rank(0), RankRecord)
+    left = read_record(run.attempt(1).rank(0), RankRecord)
     assert left.outcome == "failed"
     assert left.error is not None
     assert left.error["message"].startswith("attempt 2 works at this run")

@@ -18,9 +18,9 @@ from make_runs import tiny
 from hpcncf.errors import HpcncfError
 from hpcncf.job.spec import Training
 from hpcncf.ncf import sampling
-from hpcncf.ncf.data.arrays import Rows, context_of
-from hpcncf.ncf.data.prepare import Recipe, write
-from hpcncf.ncf.data.prepared import Prepared, load
+from hpcncf.ncf.data.arrays import Rows, unpack_context
+from hpcncf.ncf.data.prepare import Recipe, write_prepared
+from hpcncf.ncf.data.prepared import Prepared, load_prepared
 from hpcncf.ncf.data.split import leave_one_out
 from hpcncf.ncf.device_data import copied_to_device, copy_warnings
 from hpcncf.ncf.instances import Batch, EpochOrder, InstanceSource, Schedule
@@ -62,9 +62,9 @@ def test_every_loader_gives_a_row_its_context(tmp_path: Path, numbers: int, smal
     names = [str(column) for column in range(numbers + small)]
     rows = Rows(number % 7, number, context, names, np.arange(7), 200)
     folder, recipe = tmp_path / "data", Recipe("csv", {}, {})
-    manifest = write(folder, recipe, "A", lambda into: leave_one_out(into, rows, 1, 4)).manifest
+    manifest = write_prepared(folder, recipe, "A", lambda into: leave_one_out(into, rows, 1, 4)).manifest
     assert (manifest.context_columns, manifest.small_columns) == (names, small)
-    data = load(folder)
+    data = load_prepared(folder)
     made = ((loader, batch) for loader in LOADERS for batch in batches(data, loader=loader))
     for loader, batch in made:
         positive = batch.labels == 1
@@ -212,7 +212,7 @@ def test_an_epoch_has_every_row_once_each_with_its_own_negatives(data: Prepared)
     order = sampling.epoch_rows(5, 1, 0, 1501, 1501)
     assert whole.users[positive].tolist() == data.train_users[order].tolist()
     assert whole.items[positive].tolist() == data.train_items[order].tolist()
-    assert np.array_equal(whole.context[positive].numpy(), context_of(data.train_rows[order]))
+    assert np.array_equal(whole.context[positive].numpy(), unpack_context(data.train_rows[order]))
     pairs = set(zip(data.train_users.tolist(), data.train_items.tolist(), strict=True))
     negatives = zip(whole.users[~positive].tolist(), whole.items[~positive].tolist(), strict=True)
     assert not pairs & set(negatives)

@@ -19,7 +19,7 @@ from hpcncf.local import machine
 from hpcncf.monitor.cgroup import usable_cpus
 from hpcncf.paths import ResultPaths
 from hpcncf.records.results_folder import read_plan
-from hpcncf.records.schema import Claim, read_records
+from hpcncf.records.schema import Claim, read_record
 from hpcncf.records.submissions import read_submissions
 from hpcncf.state import status
 from hpcncf.state.status import RunState
@@ -166,7 +166,7 @@ def test_nothing_outlives_a_killed_queue_and_status_says_so(here: Path, job_file
     first, waiting = states(here)
     assert (waiting.state, waiting.reason) == ("pending", "next")
     assert first.attempt
-    claim = read_records(
+    claim = read_record(
         ResultPaths(here / "results/tiny").run(first.run.id).attempt(1).claim, Claim
     )
     os.kill(claim.pid, signal.SIGKILL)

@@ -16,7 +16,7 @@ from hpcncf.monitor import procfs
 from hpcncf.monitor.cgroup import usable_cpus
 from hpcncf.monitor.process_tree import own, waited
 from hpcncf.monitor.sampler import Monitor
-from hpcncf.records.schema import NodeRecord, read_records
+from hpcncf.records.schema import NodeRecord, read_record
 
 # Alone: another worker of pytest-xdist has this one's parent and command line, as a rank has.
 pytestmark = [
@@ -112,7 +112,7 @@ def test_the_node_file_tells_the_same_seconds_as_the_record(tmp_path: Path) -> N
     for thread in threads:
         thread.join()
     found = monitor.stop()
-    node = read_records(file, NodeRecord)
+    node = read_record(file, NodeRecord)
     grown_s = found.cpu.user_s + found.cpu.system_s - before_s
 
     assert node.cpus == usable_cpus()
@@ -134,7 +134,7 @@ def test_only_the_cpus_asked_for_are_told(tmp_path: Path) -> None:
     monitor = Monitor("run", 1, node_file=tmp_path / "node-0.json", node_cpus=[last])
     monitor.start()
     monitor.stop()
-    assert read_records(tmp_path / "node-0.json", NodeRecord).cpus == [last]
+    assert read_record(tmp_path / "node-0.json", NodeRecord).cpus == [last]
 
 
 def test_a_series_that_cannot_be_written_is_a_warning_and_not_the_end(tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ from hpcncf.errors import HpcncfError
 from hpcncf.job.spec import Model, Training
 from hpcncf.ncf import sampling
 from hpcncf.ncf.data import synthetic
-from hpcncf.ncf.data.arrays import recorded
-from hpcncf.ncf.data.buckets import buckets
-from hpcncf.ncf.data.prepared import Prepared, load
+from hpcncf.ncf.data.arrays import pack_rows
+from hpcncf.ncf.data.buckets import build_buckets
+from hpcncf.ncf.data.prepared import Prepared, load_prepared
 from hpcncf.ncf.engines.native import library
 from hpcncf.ncf.engines.native.engine import Native
 from hpcncf.ncf.engines.native.library import Span
@@ -70,8 +70,8 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     folder = tmp_path_factory.mktemp("native") / "made"
-    synthetic.prepare(folder, USERS, ITEMS, ROWS, CONTEXT, test_negatives=20)
-    return load(folder)
+    synthetic.prepare_synthetic(folder, USERS, ITEMS, ROWS, CONTEXT, test_negatives=20)
+    return load_prepared(folder)
 
 
 def settings(**changes: Any) -> Training:
@@ -217,7 +217,7 @@ def test_a_byte_of_context_is_its_number(data: Prepared, small: int, build: str)
     made = replace(
         data,
         manifest=data.manifest.model_copy(update={"small_columns": small}),
-        train_rows=recorded(data.train_users, data.train_items, context, small),
+        train_rows=pack_rows(data.train_users, data.train_items, context, small),
     )
     training = settings(optimizer="sgd", lr=0.0)
     native = engine(made, fresh(made, Model(), True), Model(), training, build=build)
@@ -355,7 +355,7 @@ def with_positives(data: Prepared, held: list[list[int]], item_count: int = ITEM
     users = np.repeat(np.arange(len(held)), [len(each) for each in held]).astype(np.int32)
     items = np.array([item for each in held for item in each], dtype=np.int32)
     indptr = np.concatenate([[0], np.cumsum([len(each) for each in held])])
-    bounds, table = buckets(indptr, items)
+    bounds, table = build_buckets(indptr, items)
     manifest = data.manifest.model_copy(
         update={
             **{"users": len(held), "items": item_count, "buckets": len(table)},
@@ -366,7 +366,7 @@ def with_positives(data: Prepared, held: list[list[int]], item_count: int = ITEM
     return replace(
         data,
         manifest=manifest,
-        train_rows=recorded(users, items, context, manifest.small_columns),
+        train_rows=pack_rows(users, items, context, manifest.small_columns),
         positives_indptr=indptr,
         positives=items,
         buckets_indptr=bounds,

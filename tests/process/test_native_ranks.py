@@ -12,7 +12,7 @@ import pytest
 from hpcncf.errors import HpcncfError
 from hpcncf.job.spec import Model, Training
 from hpcncf.ncf.data import synthetic
-from hpcncf.ncf.data.prepared import Prepared, load
+from hpcncf.ncf.data.prepared import Prepared, load_prepared
 from hpcncf.ncf.engines.native.kernel import NO_SPAN, Bytes, Kernel
 from hpcncf.ncf.engines.native.library import Span, cpu_flags, installed_builds, select_build
 from hpcncf.ncf.sampling import rank_shard
@@ -28,8 +28,8 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     folder = tmp_path_factory.mktemp("native") / "made"
-    synthetic.prepare(folder, 50, 70, ROWS, 5, test_negatives=20)
-    return load(folder)
+    synthetic.prepare_synthetic(folder, 50, 70, ROWS, 5, test_negatives=20)
+    return load_prepared(folder)
 
 
 def kernel(

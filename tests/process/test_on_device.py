@@ -13,7 +13,7 @@ from ranks_together import together
 
 from hpcncf.job.spec import Model, Training
 from hpcncf.ncf import model
-from hpcncf.ncf.data.prepared import load
+from hpcncf.ncf.data.prepared import load_prepared
 from hpcncf.ncf.engines.rowwise import Rowwise
 from hpcncf.ncf.instances import Schedule
 from hpcncf.ncf.loaders import Loader
@@ -35,7 +35,7 @@ WAYS: dict[str, dict[str, Any]] = {
 def trained(
     folder: Path, rank: int, ranks: int, on_device: bool, settings: dict[str, Any]
 ) -> dict[str, Any]:
-    data = load(folder)
+    data = load_prepared(folder)
     training = Training(global_batch_size=BATCH, engine="rowwise", **settings)
     schedule = Schedule(data.manifest.train_rows, BATCH, rank, ranks)
     start = model.initial_model(data.manifest, Model(), training.seed)

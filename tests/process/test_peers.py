@@ -15,7 +15,7 @@ import torch
 
 from hpcncf.job.spec import Model, Training
 from hpcncf.ncf import model
-from hpcncf.ncf.data.arrays import context_of
+from hpcncf.ncf.data.arrays import unpack_context
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.engines.rowwise import Rowwise
 from hpcncf.ncf.evaluate import evaluate
@@ -51,7 +51,7 @@ def test_plain_data_has_each_training_pair_once_and_no_context(data: Prepared) -
     assert (np.diff(plain.train_users) < 0).sum() > len(trained) / 3  # in no order of users
     assert plain.manifest.train_rows == len(plain.train_users) == len(trained)
     assert plain.manifest.context_columns == []
-    assert context_of(plain.train_rows).shape == (len(trained), 0)
+    assert unpack_context(plain.train_rows).shape == (len(trained), 0)
     assert plain.test_context.shape == (data.manifest.test_rows, 0)
     assert plain.test_negatives is data.test_negatives
 

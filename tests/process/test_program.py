@@ -17,10 +17,10 @@ import pytest
 from conftest import alive, within
 
 from hpcncf.collect import collect
-from hpcncf.job.load import load_jobfile, plan
+from hpcncf.job.load import load_job, build_plan
 from hpcncf.job.plan import Run
 from hpcncf.paths import AttemptPaths, ResultPaths
-from hpcncf.records.schema import Progress, RankRecord, RecordError, read_records
+from hpcncf.records.schema import Progress, RankRecord, RecordError, read_record
 from hpcncf_analysis.report.build import write
 
 JOB = """\
@@ -47,8 +47,8 @@ class Own:
         return self.planned()[0]
 
     def planned(self) -> list[Run]:
-        job = load_jobfile(self.folder / "job.yaml")
-        return plan(job, self.folder / "job.yaml").active()
+        job = load_job(self.folder / "job.yaml")
+        return build_plan(job, self.folder / "job.yaml").active()
 
     def begins(self, run: Run, **variables: str) -> subprocess.Popen[bytes]:
         """One rank, as `hpcncf train` and torchrun start it."""
@@ -70,7 +70,7 @@ class Own:
         return self.paths.run(run.id).attempts()[-1]
 
     def record(self, run: Run, rank: int = 0) -> RankRecord:
-        return read_records(self.attempt(run).rank(rank), RankRecord)
+        return read_record(self.attempt(run).rank(rank), RankRecord)
 
 
 @pytest.fixture
@@ -242,7 +242,7 @@ def test_while_it_runs_its_progress_tells_what_it_reported(own: Own) -> None:
         assert within(120, lambda: bool(reported(progress)))
         rank.terminate()
         rank.communicate(timeout=120)
-    told = read_records(progress, Progress)
+    told = read_record(progress, Progress)
     assert told.reported == {"epoch": 2, "epochs": 9, "instances_per_s": 50}
     assert told.instances_per_s == 50
 
@@ -250,7 +250,7 @@ def test_while_it_runs_its_progress_tells_what_it_reported(own: Own) -> None:
 def reported(progress: Path) -> Mapping[str, object]:
     """So far; nothing while it is not written, or was before the program's first words."""
     with suppress(RecordError):
-        return read_records(progress, Progress).reported
+        return read_record(progress, Progress).reported
     return {}
 
 

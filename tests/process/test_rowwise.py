@@ -12,7 +12,7 @@ from trained import POSITIVES, furthest, trained
 
 from hpcncf.job.spec import Model
 from hpcncf.ncf.data import synthetic
-from hpcncf.ncf.data.prepared import Prepared, load
+from hpcncf.ncf.data.prepared import Prepared, load_prepared
 
 
 @pytest.fixture(scope="module")
@@ -26,8 +26,8 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def sparse_rows(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     """Data of which a step of eight positives has few rows, so that the others idle for long."""
     folder = tmp_path_factory.mktemp("data") / "wide"
-    synthetic.prepare(folder, users=300, items=2000, train_rows=POSITIVES * 250, context=5)
-    return load(folder)
+    synthetic.prepare_synthetic(folder, users=300, items=2000, train_rows=POSITIVES * 250, context=5)
+    return load_prepared(folder)
 
 
 @pytest.mark.parametrize("optimizer", ["lazy_adam", "sgd"])

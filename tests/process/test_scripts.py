@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from hpcncf.errors import UsageError
 from hpcncf.job import load
-from hpcncf.job.plan import Run, expand
+from hpcncf.job.plan import Run, expand_job
 from hpcncf.job.spec import Data, JobSpec, Resources
 from hpcncf.paths import ResultPaths
 from hpcncf.records.results_folder import leave_plan
@@ -66,9 +66,9 @@ KNOWN_HERE = re.sub("(?m)^(partition|account|qos|constraint|reservation): .*\n",
 
 
 def sent(path: Path, folder: Path) -> tuple[JobSpec, ResultPaths]:
-    job = anchored(load.load_jobfile(path), path.parent)
+    job = anchored(load.load_job(path), path.parent)
     paths = ResultPaths(folder)
-    plan = leave_plan(paths, job, load.plan(job, path))
+    plan = leave_plan(paths, job, load.build_plan(job, path))
     submit(paths, job, plan, "slurm")
     return job, paths
 
@@ -88,14 +88,14 @@ def test_what_is_printed_is_sent_byte_by_byte(
 def test_the_script_of_a_site_that_sets_everything(job_file: JobFile) -> None:
     path = job_file("site: ./all.yaml\n")
     (path.parent / "all.yaml").write_text(EVERYTHING)
-    job = anchored(load.load_jobfile(path), path.parent)
+    job = anchored(load.load_job(path), path.parent)
     assert text(Path("/shared/results"), job, job.resources, 2) == (DATA / "site.sh").read_text()
 
 
 def test_a_script_is_printed_where_there_is_no_slurm(
     job_file: JobFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = load.load_jobfile(job_file(""))
+    job = load.load_job(job_file(""))
     monkeypatch.setenv("PATH", "")
     assert text(Path("/nowhere"), job, job.resources, 1).startswith("#!/bin/bash\n")
 
@@ -104,7 +104,7 @@ def test_a_script_is_printed_where_there_is_no_slurm(
 def test_a_folder_whose_name_slurm_reads_otherwise_is_refused(
     job_file: JobFile, tmp_path: Path, folder: str
 ) -> None:
-    job = load.load_jobfile(job_file(""))
+    job = load.load_job(job_file(""))
     with pytest.raises(UsageError, match=r"Slurm writes logs below it.*choose --results"):
         text(tmp_path / folder, job, job.resources, 1)
 
@@ -248,7 +248,7 @@ def planned(asked: dict[str, object], repeats: int = 1) -> tuple[JobSpec, list[R
         resources=Resources.model_validate(asked),
         repeats=repeats,
     )
-    return job, expand(job, {}).runs
+    return job, expand_job(job, {}).runs
 
 
 def by_hand(asked: dict[str, object], site: Site, repeats: int = 1) -> str:
@@ -266,7 +266,7 @@ def test_by_hand_slurm_is_asked_for_the_same(tmp_path: Path) -> None:
     job, _ = planned(asked)
     job = job.model_copy(update={"site": str(tmp_path / "all.yaml"), "exclusive": True})
     for repeats in (1, 3):
-        runs = expand(job.model_copy(update={"repeats": repeats}), {}).runs
+        runs = expand_job(job.model_copy(update={"repeats": repeats}), {}).runs
         source = Source(Path("/j.yaml"), Path("/r"))
         plain = flags(text_byhand(job, load_sites(job.site), runs, source))
         ours = flags(text(tmp_path, job, job.resources, repeats))

@@ -22,13 +22,13 @@ from pydantic import ValidationError
 from hpcncf.cli import main
 from hpcncf.errors import HpcncfError, UsageError
 from hpcncf.job import load
-from hpcncf.job.load import Loader
+from hpcncf.job.load import YamlLoader
 from hpcncf.job.plan import Run
 from hpcncf.local import machine
 from hpcncf.paths import ResultPaths
 from hpcncf.records.code_version import record_code
 from hpcncf.records.results_folder import leave_plan
-from hpcncf.records.schema import RankRecord, read_records, write
+from hpcncf.records.schema import RankRecord, read_record, write_record
 from hpcncf.records.submissions import begin, read_submissions, user
 from hpcncf.slurm.batch_script import guard, make_private_folder
 from hpcncf.slurm.site import load_sites
@@ -107,10 +107,10 @@ def test_what_would_is_found(line: str) -> None:
 
 
 def test_yaml_is_read_by_a_safe_loader(tmp_path: Path) -> None:
-    assert issubclass(Loader, yaml.SafeLoader)
+    assert issubclass(YamlLoader, yaml.SafeLoader)
     evil = f"!!python/object/apply:os.system ['touch {tmp_path}/done']\n"
     for name, read in (
-        ("job.yaml", load.load_jobfile),
+        ("job.yaml", load.load_job),
         ("site.yaml", lambda p: load_sites(str(p))),
     ):
         path = tmp_path / name
@@ -202,8 +202,8 @@ def test_nothing_is_sent_from_a_folder_that_others_may_use(
     job_file: Callable[[str], Path], fake_slurm: FakeSlurm
 ) -> None:
     path = job_file("")
-    job, paths = load.load_jobfile(path), ResultPaths(path.parent / "results")
-    plan = leave_plan(paths, job, load.plan(job, path))
+    job, paths = load.load_job(path), ResultPaths(path.parent / "results")
+    plan = leave_plan(paths, job, load.build_plan(job, path))
     paths.submitit(user()).mkdir(mode=0o777)
     paths.submitit(user()).chmod(0o777)
     with pytest.raises(HpcncfError, match="others may use it"):
@@ -219,7 +219,7 @@ def test_files_are_named_by_hashes_whatever_the_values_are(tmp_path: Path) -> No
         "name: a\nworkload: {command: [echo, '{x}']}\nparameters: {x: a}\n"
         "grid: {parameters.x: ['../../../etc/passwd', 'a b', '$(id)', '/']}\n"
     )
-    plan = load.plan(load.load_jobfile(path), path)
+    plan = load.build_plan(load.load_job(path), path)
     assert len({run.id for run in plan.runs}) == 4
     assert all(re.fullmatch("[0-9a-f]{12}", run.id) for run in plan.runs)
 
@@ -229,7 +229,7 @@ def test_names_that_lead_elsewhere_are_refused(tmp_path: Path, name: str) -> Non
     path = tmp_path / "job.yaml"
     path.write_text(f"name: {json.dumps(name)}\ndata: {{path: x}}\n")
     with pytest.raises(UsageError, match="name"):
-        load.load_jobfile(path)
+        load.load_job(path)
     plain = make_results.plan_of(make_results.demo(tmp_path)).runs[0].model_dump()
     with pytest.raises(ValidationError):
         Run.model_validate(plain | {"id": name.replace(".hidden", "..")})
@@ -242,10 +242,10 @@ def test_a_report_shows_whatever_a_record_says_as_text(tmp_path: Path) -> None:
     make_results.complete(paths, runs[1:])
     for run in runs[1:]:
         for file in paths.run(run.id).attempt(1).ranks():
-            record = read_records(file, RankRecord)
+            record = read_record(file, RankRecord)
             about = {"cpu_model": EVIL, "commit": EVIL, "python": EVIL, "torch": EVIL}
             changes = {"node": EVIL, "warnings": [EVIL], "environment": about}
-            write(file, record.model_copy(update=changes))
+            write_record(file, record.model_copy(update=changes))
     failed = {"type": EVIL, "message": EVIL, "traceback": EVIL}
     make_results.leave(paths, runs[0], outcome="failed", exit_code=1, error=failed, node=EVIL)
     manifest = make_results.manifest(title=EVIL)
@@ -290,8 +290,8 @@ def test_a_secret_in_the_environment_is_not_in_what_slurm_gets(
 ) -> None:
     monkeypatch.setenv("WANDB_API_KEY", SECRET)
     path = job_file("")
-    job, paths = load.load_jobfile(path), ResultPaths(path.parent / "results")
-    plan = leave_plan(paths, job, load.plan(job, path))
+    job, paths = load.load_job(path), ResultPaths(path.parent / "results")
+    plan = leave_plan(paths, job, load.build_plan(job, path))
     submit(paths, job, plan, "slurm")
     assert fake_slurm.submitted
     assert holding(path.parent, SECRET) == []
@@ -302,8 +302,8 @@ def test_what_may_hold_a_secret_is_for_its_user_alone(
 ) -> None:
     """Batch scripts (a site's `environment`), logs, pickles; the changes in a checkout."""
     path = job_file("")
-    job, paths = load.load_jobfile(path), ResultPaths(path.parent / "results")
-    plan = leave_plan(paths, job, load.plan(job, path))
+    job, paths = load.load_job(path), ResultPaths(path.parent / "results")
+    plan = leave_plan(paths, job, load.build_plan(job, path))
     submit(paths, job, plan, "slurm")
     assert fake_slurm.submitted
     assert paths.submitit(user()).stat().st_mode & 0o077 == 0

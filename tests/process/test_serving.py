@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hpcncf.job.plan import expand, problem, served
+from hpcncf.job.plan import expand_job, missing_native_engine, with_engine_fallback
 from hpcncf.job.spec import JobSpec
 
 ROOT = Path(__file__).parents[2]
@@ -47,15 +47,15 @@ def test_runs_are_those_of_a_job_that_asks_for_rowwise(
     asked: dict[str, Any], same: dict[str, Any]
 ) -> None:
     resources = {"resources": {"cpus_per_task": 2}}
-    found = expand(served(job(**asked, **resources), "no compiler")).runs
-    assert [run.id for run in found] == [run.id for run in expand(job(**same, **resources)).runs]
+    found = expand_job(with_engine_fallback(job(**asked, **resources), "no compiler")).runs
+    assert [run.id for run in found] == [run.id for run in expand_job(job(**same, **resources)).runs]
     assert "native" not in json.dumps([run.model_dump(mode="json") for run in found])
 
 
 def test_a_job_stays_as_it_is_where_the_engine_is_there() -> None:
     asked = job(grid=ENGINES)
-    assert served(asked, None) is asked
-    assert problem(job(grid={"training.lr": [0.1]})) is None
+    assert with_engine_fallback(asked, None) is asked
+    assert missing_native_engine(job(grid={"training.lr": [0.1]})) is None
 
 
 def test_without_a_compiler_the_plan_says_in_one_line_what_serves(tmp_path: Path) -> None:

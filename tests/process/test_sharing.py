@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hpcncf.paths import RunPaths, make_folder, open_lock
-from hpcncf.records.claims import take_attempt
+from hpcncf.records.claims import claim_attempt
 from hpcncf.records.schema import write_text
 
 GROUP, FIRST, SECOND = 4242, 4243, 4244
@@ -150,7 +150,7 @@ def test_a_new_file_is_for_the_group_where_its_folder_is(
 @needs_root
 def test_what_an_attempt_leaves_is_for_the_group_whatever_the_umask(group_folder: Path) -> None:
     os.umask(0o077)
-    attempt = take_attempt(RunPaths(group_folder / "runs/0123456789ab"), "slurm", "7")
+    attempt = claim_attempt(RunPaths(group_folder / "runs/0123456789ab"), "slurm", "7")
     left = [attempt.folder, attempt.claim]
     assert {path.stat().st_gid for path in left} == {GROUP}
     assert [stat.S_IMODE(path.stat().st_mode) for path in left] == [0o2770, 0o660]

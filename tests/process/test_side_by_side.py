@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from conftest import within
 
-from hpcncf.job.load import load_jobfile, plan
+from hpcncf.job.load import load_job, build_plan
 from hpcncf.job.plan import Plan, Run
 from hpcncf.monitor.cgroup import usable_cpus
 from hpcncf.paths import ResultPaths
 from hpcncf.records.results_folder import leave_plan
-from hpcncf.records.schema import End, RankRecord, read_records
+from hpcncf.records.schema import End, RankRecord, read_record
 from hpcncf.records.submissions import begin, cancel
 
 pytestmark = pytest.mark.skipif(len(usable_cpus()) < 2, reason="two runs want a core each")
@@ -52,8 +52,8 @@ def planned(folder: Path, *kinds: str) -> tuple[ResultPaths, Plan]:
     job = folder / "packed.yaml"
     job.write_text(JOB.replace("KINDS", ", ".join(kinds)).replace("PYTHON", sys.executable))
     (folder / "program.py").write_text(PROGRAM)
-    paths, made = ResultPaths(folder / "results"), plan(load_jobfile(job), job)
-    leave_plan(paths, load_jobfile(job), made)
+    paths, made = ResultPaths(folder / "results"), build_plan(load_job(job), job)
+    leave_plan(paths, load_job(job), made)
     return paths, made
 
 
@@ -78,7 +78,7 @@ def left(paths: ResultPaths, made: Plan) -> dict[str, list[RankRecord]]:
     """Kind -> the records of its attempts."""
     return {
         run.varied["parameters.kind"]: [
-            read_records(path, RankRecord)
+            read_record(path, RankRecord)
             for attempt in paths.run(run.id).attempts()
             for path in attempt.ranks()
         ]
@@ -104,7 +104,7 @@ def test_one_that_fails_ends_no_other_and_each_has_its_own_core_record_and_log(
     assert done.packed is not None
     assert sorted(done.packed.runs) == sorted(run.id for run in made.runs)
     assert paths.run(done.run_id).attempt(1).log(0).read_text().startswith("I am one that ends\n")
-    assert read_records(paths.run(failed.run_id).attempt(1).end, End).exit_codes == [3]
+    assert read_record(paths.run(failed.run_id).attempt(1).end, End).exit_codes == [3]
 
 
 def test_warned_they_all_stop_the_job_is_put_back_once_and_they_go_on(tmp_path: Path) -> None:
@@ -127,5 +127,5 @@ def test_one_that_is_cancelled_ends_alone_and_is_no_failure(tmp_path: Path) -> N
     (waiting,) = [run for run in made.runs if run.varied["parameters.kind"] == "waits"]
     cancel(paths, [waiting.id])
     assert process.wait(timeout=120) == 0
-    assert read_records(paths.run(waiting.id).attempt(1).end, End).reason == "cancelled"
+    assert read_record(paths.run(waiting.id).attempt(1).end, End).reason == "cancelled"
     assert [record.outcome for record in left(paths, made)["ends"]] == ["completed"]

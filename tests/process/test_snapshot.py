@@ -15,7 +15,7 @@ from hpcncf.job import load
 from hpcncf.paths import ResultPaths
 from hpcncf.records import code_version
 from hpcncf.records.results_folder import leave_plan
-from hpcncf.records.schema import read_records, write
+from hpcncf.records.schema import read_record, write_record
 from hpcncf.records.submissions import Submission, begin
 from hpcncf.state import status
 from hpcncf.submit.submit import debug, keep_code
@@ -186,15 +186,15 @@ def test_a_submission_keeps_the_code_and_a_run_of_other_code_says_so(
     job_file: Callable[[str], Path], checkout: Path
 ) -> None:
     path = job_file("repeats: 1\n")
-    job = load.load_jobfile(path)
+    job = load.load_job(path)
     paths = ResultPaths(path.parent / "results")
-    plan = leave_plan(paths, job, load.plan(job, path))
+    plan = leave_plan(paths, job, load.build_plan(job, path))
     file = begin(paths, "debug", [plan.runs[0].id], again=False)
     keep_code(paths, file, plan.runs)
-    written = read_records(file, Submission)
+    written = read_record(file, Submission)
     assert {code.of: code.folder for code in written.code}["folder"] == str(checkout)
     other = [code.model_copy(update={"sha256": "0" * 64}) for code in written.code]
-    write(file, written.model_copy(update={"code": other}))
+    write_record(file, written.model_copy(update={"code": other}))
     debug(paths, [plan.runs[0]], again=False)
     assert within(120, lambda: status.states(paths, plan)[0].state == "completed")
     (rank,) = status.states(paths, plan)[0].ranks

@@ -14,8 +14,8 @@ from make_results import plan_of
 
 from hpcncf.job import plan
 from hpcncf.paths import ResultPaths
-from hpcncf.records.claims import take_attempt
-from hpcncf.records.schema import End, now, read_records, write, write_text
+from hpcncf.records.claims import claim_attempt
+from hpcncf.records.schema import End, utc_now, read_record, write_record, write_text
 from hpcncf.records.submissions import Submission, SubmittedJob, begin, cancel, files
 from hpcncf.state import status
 from hpcncf.state.status import RunState
@@ -67,7 +67,7 @@ def test_a_run_whose_folder_cannot_be_read_is_not_taken_for_one_never_begun(
 def test_a_later_attempt_stands_above_an_earlier_one(paths: ResultPaths) -> None:
     finished(paths)
     run = plan_of(paths).runs[0]
-    take_attempt(paths.run(run.id), "train")
+    claim_attempt(paths.run(run.id), "train")
     (now,) = [state for state in states(paths) if state.run.id == run.id]
     assert (now.state, now.attempt, now.ranks) == ("running", 2, [])
 
@@ -95,8 +95,8 @@ def submitted(paths: ResultPaths, pid: int, started: float) -> None:
     runs = [run.id for run in plan_of(paths).runs]
     file = begin(paths, "local", runs, again=False)
     job = SubmittedJob(id=str(pid), runs=runs, process_started=started)
-    known = read_records(file, Submission).model_copy(update={"jobs": [job]})
-    write(file, known)
+    known = read_record(file, Submission).model_copy(update={"jobs": [job]})
+    write_record(file, known)
 
 
 def test_runs_wait_in_their_order_while_the_queue_lives(paths: ResultPaths) -> None:
@@ -114,8 +114,8 @@ def test_runs_side_by_side_wait_for_packs(tmp_path: Path) -> None:
     submitted(paths, os.getpid(), psutil.Process().create_time())
     waits = Counter(state.reason for state in states(paths))
     assert waits == {"next": 2, **{f"{number} before it": 2 for number in range(1, 9)}}
-    first = plan.packs(plan_of(paths).runs)[0][0]
-    take_attempt(paths.run(first.id), "local")
+    first = plan.pack_runs(plan_of(paths).runs)[0][0]
+    claim_attempt(paths.run(first.id), "local")
     waits = Counter(state.reason for state in states(paths) if state.state == "pending")
     assert waits["next"] == 3, "the one beside it begins with it; it is the next pack's turn"
     assert waits["1 before it"] == 2
@@ -139,8 +139,8 @@ def test_a_cancelled_run_is_cancelled_until_it_is_submitted_again(paths: ResultP
 def test_a_submission_that_broke_off_is_lost(paths: ResultPaths) -> None:
     file = begin(paths, "local", [run.id for run in plan_of(paths).runs], False)
     assert {state.reason for state in states(paths)} == {"being submitted"}
-    gone = read_records(file, Submission).model_copy(update={"submitter_started": 1.0})
-    write(file, gone)
+    gone = read_record(file, Submission).model_copy(update={"submitter_started": 1.0})
+    write_record(file, gone)
     assert {state.state for state in states(paths)} == {"lost"}
 
 
@@ -153,7 +153,7 @@ def test_what_an_earlier_submission_left_in_the_queue_outlives_one_that_broke_of
     in_slurm(paths)
     fake_slurm.answer("squeue", "".join(f"8_{n}|PENDING|Priority\n" for n in range(6)))
     file = begin(paths, "slurm", [run.id for run in plan_of(paths).runs], False)
-    write(file, read_records(file, Submission).model_copy(update=broken))
+    write_record(file, read_record(file, Submission).model_copy(update=broken))
     assert {state.state for state in states(paths)} == {"pending"}
     being_sent = {state.reason == "being submitted" for state in states(paths)}
     assert being_sent == {"over" in broken}
@@ -165,13 +165,13 @@ def test_whose_attempt_it_was_is_told_by_its_number_and_not_by_two_hosts_clocks(
 ) -> None:
     """Who submitted has a clock that is a year ahead."""
     first = plan_of(paths).runs[0].id
-    attempt = take_attempt(paths.run(first), "local")
-    end = End(run_id=first, attempt=1, reason="exited", exit_codes=[1], ended_at=now())
-    write(attempt.end, end)
+    attempt = claim_attempt(paths.run(first), "local")
+    end = End(run_id=first, attempt=1, reason="exited", exit_codes=[1], ended_at=utc_now())
+    write_record(attempt.end, end)
     submitted(paths, os.getpid(), psutil.Process().create_time())
     (file,) = files(paths)
     ahead = {"submitted_at": "2999-01-01T00:00:00+00:00", "over": {first: over}}
-    write(file, read_records(file, Submission).model_copy(update=ahead))
+    write_record(file, read_record(file, Submission).model_copy(update=ahead))
     assert states(paths)[0].state == state
 
 
@@ -179,7 +179,7 @@ def in_slurm(paths: ResultPaths) -> None:
     runs = [run.id for run in plan_of(paths).runs]
     file = begin(paths, "slurm", runs, again=False)
     jobs = [SubmittedJob(id=f"8_{number}", runs=[run]) for number, run in enumerate(runs)]
-    write(file, read_records(file, Submission).model_copy(update={"jobs": jobs}))
+    write_record(file, read_record(file, Submission).model_copy(update={"jobs": jobs}))
 
 
 def test_slurm_is_asked_once_for_all_runs(paths: ResultPaths, fake_slurm: FakeSlurm) -> None:

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from hpcncf.paths import AttemptPaths, RunPaths
-from hpcncf.records.schema import RankRecord, read_records
+from hpcncf.records.schema import RankRecord, read_record
 from hpcncf.worker.environment import Place
 from hpcncf.worker.record_command import planned
 from hpcncf.worker.recorder import Peer, Recorded, oneself
@@ -42,7 +42,7 @@ def recorded(folder: Path, place: Place = Place()) -> Recorded:  # noqa: B008  f
 
 
 def record(folder: Path, rank: int = 0) -> RankRecord:
-    return read_records(attempt(folder).rank(rank), RankRecord)
+    return read_record(attempt(folder).rank(rank), RankRecord)
 
 
 class StoppedWhileDropped:

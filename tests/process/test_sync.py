@@ -14,7 +14,7 @@ from ranks_together import together
 
 from hpcncf.job.spec import Model, Training
 from hpcncf.ncf import model
-from hpcncf.ncf.data.prepared import load
+from hpcncf.ncf.data.prepared import load_prepared
 from hpcncf.ncf.engines import base
 from hpcncf.ncf.engines.native.library import cpu_flags, installed_builds, select_build
 from hpcncf.ncf.engines.precision import optimizer_moments
@@ -64,7 +64,7 @@ def trained(
     folder: Path, place: Place, settings: dict[str, Any], steps: range = STEPS
 ) -> dict[str, Any]:
     """A model after these steps of an epoch, in float64, and what this rank sent meanwhile."""
-    data, training = load(folder), Training(global_batch_size=BATCH, **settings)
+    data, training = load_prepared(folder), Training(global_batch_size=BATCH, **settings)
     schedule = Schedule(data.manifest.train_rows, BATCH, place.rank, place.world_size)
     start = model.initial_model(data.manifest, Model(), training.seed).double()
     clock = StepClock(len(steps), schedule.steps)
@@ -94,7 +94,7 @@ def share(schedule: Schedule, step: int) -> int:
 
 def apart(folder: Path, ranks: int, settings: dict[str, Any], steps: range) -> dict[str, Any]:
     """What `local_sgd` is to compute, by torch's optimisers on all of the ranks in one process."""
-    data, training = load(folder), Training(global_batch_size=BATCH, **settings)
+    data, training = load_prepared(folder), Training(global_batch_size=BATCH, **settings)
     schedules = [Schedule(data.manifest.train_rows, BATCH, rank, ranks) for rank in range(ranks)]
     engines, batches = [], []
     for schedule in schedules:

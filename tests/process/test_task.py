@@ -12,11 +12,11 @@ from pathlib import Path
 from conftest import within
 from make_runs import tiny
 
-from hpcncf.job.load import load_jobfile, plan
+from hpcncf.job.load import load_job, build_plan
 from hpcncf.job.plan import Plan, Run
 from hpcncf.paths import ResultPaths
 from hpcncf.records.results_folder import leave_plan
-from hpcncf.records.schema import End, RankRecord, read_records
+from hpcncf.records.schema import End, RankRecord, read_record
 from hpcncf.records.submissions import begin, cancel
 
 JOB = """\
@@ -64,8 +64,8 @@ def planned(folder: Path, rates: str, epochs: int = 1) -> tuple[ResultPaths, Pla
     tiny(folder / "data")
     job = folder / "several.yaml"
     job.write_text(JOB.format(data=folder / "data", rates=rates, epochs=epochs))
-    paths, made = ResultPaths(folder / "results"), plan(load_jobfile(job), job)
-    leave_plan(paths, load_jobfile(job), made)
+    paths, made = ResultPaths(folder / "results"), build_plan(load_job(job), job)
+    leave_plan(paths, load_job(job), made)
     return paths, made
 
 
@@ -91,7 +91,7 @@ def left(paths: ResultPaths, made: Plan) -> dict[float, list[RankRecord]]:
     """Learning rate -> the records of its attempts."""
     return {
         run.varied["training.lr"]: [
-            read_records(path, RankRecord)
+            read_record(path, RankRecord)
             for attempt in paths.run(run.id).attempts()
             for path in attempt.ranks()
         ]
@@ -145,7 +145,7 @@ def test_what_a_user_cancelled_is_no_failure_of_its_task(tmp_path: Path) -> None
     assert within(120, lambda: trains(paths, made.runs[0]))
     cancel(paths, [made.runs[0].id])
     assert process.wait(timeout=120) == 0
-    end = read_records(paths.run(made.runs[0].id).attempt(1).end, End)
+    end = read_record(paths.run(made.runs[0].id).attempt(1).end, End)
     assert end.reason == "cancelled"
 
 

@@ -19,7 +19,7 @@ from train_two_ranks import SLOW_S
 from hpcncf.errors import HpcncfError
 from hpcncf.job.spec import Model
 from hpcncf.ncf.data import synthetic
-from hpcncf.ncf.data.readers import Columns, prepare
+from hpcncf.ncf.data.readers import Columns, prepare_table
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def test_all_loaders_train_the_same_bits(data: Path, tmp_path: Path, dropout: fl
 
 
 def test_a_caution_about_the_data_is_the_only_warning_of_a_first_attempt(tmp_path: Path) -> None:
-    synthetic.prepare(tmp_path / "few", users=40, items=150, train_rows=500, test_negatives=5)
+    synthetic.prepare_synthetic(tmp_path / "few", users=40, items=150, train_rows=500, test_negatives=5)
     first = trainer(planned(tmp_path / "few"), tmp_path / "results")
     assert first.warnings == [first.data.manifest.caution]
 
@@ -141,7 +141,7 @@ def test_without_evaluation_there_are_no_metrics(data: Path, tmp_path: Path) -> 
 def test_a_hit_rate_that_is_always_one_is_warned_of_in_the_record(
     evaluation: str, warned: bool, tmp_path: Path
 ) -> None:
-    synthetic.prepare(tmp_path / "data", users=9, items=40, train_rows=70, test_negatives=9)
+    synthetic.prepare_synthetic(tmp_path / "data", users=9, items=40, train_rows=70, test_negatives=9)
     settings: dict[str, Any] = {"epochs": 1, "max_steps": 1, "evaluation": evaluation}
     rank = trained(tmp_path / "data", tmp_path / "results", **settings)
     assert any("always 1" in warning for warning in rank.warnings) == warned
@@ -225,7 +225,7 @@ def test_data_without_test_rows_is_refused_before_an_epoch_is_spent(tmp_path: Pa
     source = tmp_path / "rows.csv"
     source.write_text("user,item\n" + "".join(f"{user},{user % 7}\n" for user in range(30)))
     folder = tmp_path / "data"
-    prepare(folder, source, "csv", Columns("user", "item"))
+    prepare_table(folder, source, "csv", Columns("user", "item"))
     with pytest.raises(HpcncfError, match=r"no test row.* use evaluation: none"):
         trainer(planned(folder), tmp_path)
     assert trained(folder, tmp_path, evaluation="none", epochs=1).record().steps == 1

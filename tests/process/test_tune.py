@@ -13,12 +13,12 @@ from made_grid import Grid, tuned
 
 from hpcncf import cli
 from hpcncf.errors import UsageError
-from hpcncf.job.load import data_keys, load_jobfile
+from hpcncf.job.load import read_data_keys, load_job
 from hpcncf.job.plan import Plan
 from hpcncf.monitor.cgroup import usable_cpus
 from hpcncf.paths import ResultPaths
 from hpcncf.records.results_folder import leave_plan, read_plan
-from hpcncf.records.schema import read_records
+from hpcncf.records.schema import read_record
 from hpcncf.tune import outcome, search
 from hpcncf.tune.search import (
     OBJECTIVES,
@@ -239,8 +239,8 @@ def test_a_gpu_hour_counts_for_what_is_asked_in_budget_and_cost() -> None:
 def test_grids_that_mix_gpus_and_cores_need_a_price_for_a_gpu_hour(
     job_file: Callable[[str], Path],
 ) -> None:
-    job = load_jobfile(job_file("grid: {resources.gpus_per_node: [0, 1]}\n"))
-    keys = data_keys(job)
+    job = load_job(job_file("grid: {resources.gpus_per_node: [0, 1]}\n"))
+    keys = read_data_keys(job)
     mixed = search.build_grid(job, keys, dict.fromkeys(keys, 2000))
     with pytest.raises(UsageError, match=r"expected --gpu-hour CORE_HOURS"):
         mixed.priced(0.0)
@@ -267,8 +267,8 @@ def made(job_file: Callable[[str], Path]) -> search.Grid:
     path = job_file("")
     text = "\n".join(path.read_text().splitlines()[:3])
     path.write_text(f"{text}\n{GRID}")
-    job = load_jobfile(path)
-    keys = data_keys(job)
+    job = load_job(path)
+    keys = read_data_keys(job)
     return search.build_grid(job, keys, dict.fromkeys(keys, 2000))
 
 
@@ -290,7 +290,7 @@ def test_engines_and_cores_are_of_one_class_and_learning_rates_are_not(made: sea
 
 
 def test_one_point_and_a_command_are_refused(job_file: Callable[[str], Path]) -> None:
-    job = load_jobfile(job_file(""))
+    job = load_job(job_file(""))
     with pytest.raises(UsageError, match="this job has one"):
         search.build_grid(job, {}, {job.data.path if job.data else "": 2000})
 
@@ -338,14 +338,14 @@ def test_without_wait_a_call_submits_and_says_how_to_go_on(
     plan = read_plan(ResultPaths(path.parent / "results/tiny-tune"))
     assert isinstance(plan, Plan)
     assert len(plan.runs) == 1
-    kept = read_records(ResultPaths(path.parent / "results/tiny-tune").tuning, Tuning)
+    kept = read_record(ResultPaths(path.parent / "results/tiny-tune").tuning, Tuning)
     assert len(kept.rounds) == 1
 
 
 @pytest.mark.parametrize("name", ["tune", "predict"])
 def test_the_benchmarks_job_files_make_a_grid(name: str) -> None:
     path = Path(__file__).parents[2] / f"benchmarks/{name}.yaml"
-    job = load_jobfile(path)
+    job = load_job(path)
     assert job.data is not None
     found = search.build_grid(job, {job.data.path: "key"}, {job.data.path: 83_731})
     assert len(found.points) == {"tune": 20, "predict": 21}[name]
@@ -371,7 +371,7 @@ def test_recorded_rounds_end_with_a_verified_job_file(
     """Every round's runs leave the records of the demo's speeds."""
     monkeypatch.chdir(demo_job.parent)
     job = job_of(demo_job, [])
-    found = search.build_grid(job, data_keys(job), {job.data.path: 83_731} if job.data else {})
+    found = search.build_grid(job, read_data_keys(job), {job.data.path: 83_731} if job.data else {})
     paths = ResultPaths(demo_job.parent / "results/recorded-tune")
     tuning = Going(paths, found, "fastest", 9.0, "local", None)
     while (now := read_state(tuning)).step.kind == "send":
@@ -394,7 +394,7 @@ def test_recorded_rounds_end_with_a_verified_job_file(
     assert outcome._left_open(tuning, now, both, both[0]) == ("near",), "whole, and in 1.5 s"
     rows = {"a": {"cpu_model": "Old"}, "b": {"cpu_model": "New"}, "c": {"cpu_model": None}}
     assert outcome._models(replace(now, rows=rows)) == ("New", "Old")
-    best = load_jobfile(paths.best)
+    best = load_job(paths.best)
     assert (best.training.loader, best.resources.cpus_per_task) == ("vectorized", 2)
     assert (best.training.max_steps, best.training.evaluation) == (None, "sampled")
     assert best.name == "recorded-fastest"

@@ -43,8 +43,8 @@ def sent(paths: ResultPaths, per_task: int = 1) -> list[str]:
         SubmittedJob(id=f"8_{number}", runs=runs[first : first + per_task])
         for number, first in enumerate(range(0, len(runs), per_task))
     ]
-    known = schema.read_records(file, Submission)
-    schema.write(file, known.model_copy(update={"jobs": jobs, "report_job": "9"}))
+    known = schema.read_record(file, Submission)
+    schema.write_record(file, known.model_copy(update={"jobs": jobs, "report_job": "9"}))
     return runs
 
 
@@ -63,7 +63,7 @@ def leave(paths: ResultPaths, number: int, job: str, **changes: Any) -> None:
     taken = make_results.claim(run).model_copy(
         update={"slurm_job_id": job, "launched_by": "slurm", "node": "elsewhere"}
     )
-    schema.write(paths.run(run.id).attempt(1).claim, taken)
+    schema.write_record(paths.run(run.id).attempt(1).claim, taken)
 
 
 def begin(paths: ResultPaths, number: int, job: str) -> None:
@@ -259,8 +259,8 @@ def test_a_run_of_a_task_tells_its_own_time_and_not_its_jobs(
     leave(paths, 0, "8_0")
     begin(paths, 1, "8_0")
     taken = paths.run(plan_of(paths).runs[1].id).attempt(1).claim
-    now = schema.read_records(taken, Claim).model_copy(update={"claimed_at": schema.now()})
-    schema.write(taken, now)
+    now = schema.read_record(taken, Claim).model_copy(update={"claimed_at": schema.utc_now()})
+    schema.write_record(taken, now)
     fake_slurm.answer("squeue", "8_0|RUNNING|None|||1:00:00|node1|0|0|\n8_1|RUNNING|None|||5:00\n")
     states = status.states(paths, plan_of(paths))
     assert 0 <= (run_figures(states[1])["elapsed_s"] or -1) < 600
@@ -288,7 +288,7 @@ def at_work(epoch: int, **changes: Any) -> Progress:
     now: dict[str, Any] = {
         "run_id": "0123456789ab",
         "attempt": 1,
-        "updated_at": schema.now(),
+        "updated_at": schema.utc_now(),
         "elapsed_s": 5.0,
         "phase": "training",
         "epoch": epoch,

@@ -20,12 +20,12 @@ from make_runs import tiny, trainer
 from hpcncf import cli
 from hpcncf.cli.train import summary
 from hpcncf.errors import HpcncfError
-from hpcncf.job.load import load_jobfile, plan
+from hpcncf.job.load import load_job, build_plan
 from hpcncf.job.plan import Run
 from hpcncf.paths import AttemptPaths, ResultPaths
-from hpcncf.records.claims import take_attempt
+from hpcncf.records.claims import claim_attempt
 from hpcncf.records.results_folder import read_plan
-from hpcncf.records.schema import Claim, NodeRecord, Progress, RankRecord, read_records, write
+from hpcncf.records.schema import Claim, NodeRecord, Progress, RankRecord, read_record, write_record
 from hpcncf.worker.__main__ import main
 from hpcncf.worker.rank import be_rank, work
 
@@ -61,7 +61,7 @@ def write_job(folder: Path, data: Path, ranks: str = "[1]") -> Path:
 
 
 def runs(job: Path, *settings: str) -> list[Run]:
-    return plan(load_jobfile(job, settings), job).runs
+    return build_plan(load_job(job, settings), job).runs
 
 
 def attempt_of(run: Run, number: int = 1) -> AttemptPaths:
@@ -69,7 +69,7 @@ def attempt_of(run: Run, number: int = 1) -> AttemptPaths:
 
 
 def rank_of(run: Run, rank: int = 0, attempt: int = 1) -> RankRecord:
-    return read_records(attempt_of(run, attempt).rank(rank), RankRecord)
+    return read_record(attempt_of(run, attempt).rank(rank), RankRecord)
 
 
 def test_one_rank_by_hand_leaves_plan_record_series_and_progress(job: Path) -> None:
@@ -83,8 +83,8 @@ def test_one_rank_by_hand_leaves_plan_record_series_and_progress(job: Path) -> N
     assert 0 < record.training.startup_s < record.elapsed_s
     assert record.run["id"] == run.id
     assert read_plan(ResultPaths(Path("results/small"))).runs == [run]
-    assert read_records(attempt_of(run).node(0), NodeRecord).attempt == 1
-    assert read_records(attempt_of(run).progress, Progress).epochs == 2
+    assert read_record(attempt_of(run).node(0), NodeRecord).attempt == 1
+    assert read_record(attempt_of(run).progress, Progress).epochs == 2
     assert not (attempt_of(run).folder.parent / "checkpoint.pt").exists()
 
 
@@ -109,10 +109,10 @@ def test_a_complete_run_is_run_again_only_when_asked(
 def test_what_looks_alive_elsewhere_is_left_alone_unless_it_is_known_to_be_over(job: Path) -> None:
     [run] = runs(job)
     assert main([str(job)]) == 0
-    ended = take_attempt(ResultPaths(Path("results/small")).run(run.id), "slurm", "7")
+    ended = claim_attempt(ResultPaths(Path("results/small")).run(run.id), "slurm", "7")
     shutil.rmtree(attempt_of(run).folder)
-    claim = read_records(ended.claim, Claim)
-    write(ended.claim, claim.model_copy(update={"node": "node9"}))
+    claim = read_record(ended.claim, Claim)
+    write_record(ended.claim, claim.model_copy(update={"node": "node9"}))
     with pytest.raises(HpcncfError, match="on node9 works at it"):
         work(Path("results/small"), run.id, over=1)
     assert work(Path("results/small"), run.id, over=2) == 0
@@ -159,7 +159,7 @@ def test_a_run_that_another_process_holds_is_not_begun(
     job: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     [run] = runs(job)
-    take_attempt(ResultPaths(Path("results/small")).run(run.id), "local")
+    claim_attempt(ResultPaths(Path("results/small")).run(run.id), "local")
     assert main([str(job)]) == 1
     assert f"process {os.getpid()} on" in capsys.readouterr().err
     assert not attempt_of(run, 2).folder.exists()
@@ -167,7 +167,7 @@ def test_a_run_that_another_process_holds_is_not_begun(
 
 def test_a_launchers_claim_is_used(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [run] = runs(job)
-    taken = take_attempt(ResultPaths(Path("results/small")).run(run.id), "local")
+    taken = claim_attempt(ResultPaths(Path("results/small")).run(run.id), "local")
     monkeypatch.setenv("HPCNCF_ATTEMPT", str(taken.number))
     monkeypatch.setenv("HPCNCF_LAUNCHED_BY", "local")
     assert main([str(job)]) == 0
@@ -364,7 +364,7 @@ def test_a_rank_whose_peer_died_ends_and_says_so(job: Path, data: Path) -> None:
 
     def trains() -> bool:
         path = attempt_of(run).progress
-        return path.exists() and read_records(path, Progress).phase == "training"
+        return path.exists() and read_record(path, Progress).phase == "training"
 
     try:
         wait_for(trains, first)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from hpcncf.errors import UsageError
-from hpcncf.job.command import Program, called, filled, names, values
-from hpcncf.job.load import load_jobfile, plan
-from hpcncf.job.plan import Plan, Run, configuration, expand
+from hpcncf.job.command import Program, build_command, fill_placeholders, placeholder_names, placeholder_values
+from hpcncf.job.load import load_job, build_plan
+from hpcncf.job.plan import Plan, Run, configuration_id, expand_job
 from hpcncf.job.spec import JobSpec
 from hpcncf.worker.record_command import planned
 
@@ -28,46 +28,46 @@ def job(**settings: Any) -> JobSpec:
 
 
 def only(**settings: Any) -> Run:
-    (run,) = expand(job(**({"parameters": {"lr": 0.1}} | settings))).runs
+    (run,) = expand_job(job(**({"parameters": {"lr": 0.1}} | settings))).runs
     return run
 
 
 def load(folder: Path, text: str, *overrides: str) -> Plan:
     path = folder / "job.yaml"
     path.write_text(text)
-    return plan(load_jobfile(path, overrides), path)
+    return build_plan(load_job(path, overrides), path)
 
 
 @given(PLAIN)
 def test_a_text_with_its_braces_doubled_is_itself(text: str) -> None:
     doubled = text.replace("{", "{{").replace("}", "}}")
-    assert names(doubled) == []
-    assert filled(doubled, {}) == text
+    assert placeholder_names(doubled) == []
+    assert fill_placeholders(doubled, {}) == text
 
 
 @given(PLAIN, PLAIN)
 def test_a_value_is_never_read_for_placeholders(before: str, value: str) -> None:
     safe = before.replace("{", "").replace("}", "")
-    assert filled(safe + "{lr}", {"lr": value}) == safe + value
+    assert fill_placeholders(safe + "{lr}", {"lr": value}) == safe + value
 
 
 @pytest.mark.parametrize("text", ["{", "}", "{lr", "a}b", "{a{b}", "}}}"])
 def test_a_brace_alone_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="brace"):
-        names(text)
+        placeholder_names(text)
 
 
 @pytest.mark.parametrize("value", NASTY)
 def test_a_value_reaches_the_program_as_it_is(value: str) -> None:
     printf = Program(command=["printf", "%s|%s", "{lr}", "x"])
-    words = called(printf, values({"lr": value}, {}, 0))
+    words = build_command(printf, placeholder_values({"lr": value}, {}, 0))
     assert subprocess.check_output(words) == f"{value}|x".encode()
 
 
 @pytest.mark.parametrize("value", NASTY)
 def test_a_value_cannot_break_out_of_a_shells_line(value: str) -> None:
     line = Program(shell="printf '%s|' {lr} {resources.nodes}; printf %s $((1 + 1)) # {lr}")
-    words = called(line, values({"lr": value}, {"nodes": 3}, 0))
+    words = build_command(line, placeholder_values({"lr": value}, {"nodes": 3}, 0))
     assert subprocess.check_output(words) == f"{value}|3|2".encode()
 
 
@@ -91,9 +91,9 @@ def test_values_are_written_as_yaml_has_them(value: Any, text: str) -> None:
 
 
 def test_runs_are_told_apart_by_their_words() -> None:
-    plan = expand(job(grid={"parameters.lr": [0.1, 0.2]}, repeats=2))
+    plan = expand_job(job(grid={"parameters.lr": [0.1, 0.2]}, repeats=2))
     assert len({run.id for run in plan.runs}) == 4
-    assert len({configuration(run) for run in plan.runs}) == 2
+    assert len({configuration_id(run) for run in plan.runs}) == 2
     assert Plan.model_validate_json(plan.model_dump_json()) == plan
 
 
@@ -101,7 +101,7 @@ def test_two_names_for_one_command_are_two_things_to_compare() -> None:
     """Without a name, and with one that is the command itself, it is the command."""
     words = ["sleep", "1"]
     before, again, after, plain, spelled = (
-        configuration(planned(words, 1, name))
+        configuration_id(planned(words, 1, name))
         for name in ("before", "before", "after", None, "sleep 1")
     )
     assert before == again
@@ -151,7 +151,7 @@ def test_a_bare_name_in_the_grid_is_a_parameter(tmp_path: Path) -> None:
 
 def test_a_job_file_in_its_results_reads_as_itself(tmp_path: Path) -> None:
     first = load(tmp_path, 'name: a\nworkload: {command: [a, "{lr}"]}\ngrid: {lr: [1]}\n')
-    spelled = load_jobfile(tmp_path / "job.yaml").model_dump_json()  # JSON is YAML
+    spelled = load_job(tmp_path / "job.yaml").model_dump_json()  # JSON is YAML
     (tmp_path / "below").mkdir()
     again = load(tmp_path / "below", spelled)
     assert again == first

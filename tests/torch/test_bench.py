@@ -10,7 +10,7 @@ import pytest
 
 from hpcncf.cli import main
 from hpcncf.job.spec import Training
-from hpcncf.ncf.data.prepared import load
+from hpcncf.ncf.data.prepared import load_prepared
 from hpcncf.ncf.instances import Schedule
 from hpcncf.ncf.loaders import measure_loader
 
@@ -52,7 +52,7 @@ def test_ways_that_differ_in_one_setting_of_the_workers_are_told_apart(
 
 
 def test_an_epoch_of_one_batch_is_gone_through_again(tiny_data: Path) -> None:
-    data = load(tiny_data)
+    data = load_prepared(tiny_data)
     told = measure_loader(data, Training(), Schedule(data.manifest.train_rows, 10**6), 0.05)
     assert told.instances == told.batches * data.manifest.train_rows * 5
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from hpcncf.job.load import validated
-from hpcncf.job.plan import expand
+from hpcncf.job.load import validate_settings
+from hpcncf.job.plan import expand_job
 from hpcncf.job.spec import JobSpec, Model, Resources, Training
-from hpcncf.job.validate import conflicts_conflicts
-from hpcncf.ncf.data.prepared import load
+from hpcncf.job.validate import training_conflicts
+from hpcncf.ncf.data.prepared import load_prepared
 from hpcncf.records.schema import Epoch
 
 ROOT = Path(__file__).parents[2]
@@ -164,7 +164,7 @@ def test_what_the_benchmarks_train_is_what_a_job_file_may_say() -> None:
     rungs = {rung.name: rung.settings for rung in benchmark("engines").LADDER}
     for name, settings in {**rungs, **benchmark("training").ENGINES}.items():
         training = Training.model_validate({"threads": 1} | settings)
-        assert conflicts_conflicts(Resources(cpus_per_task=2), training) == [], name
+        assert training_conflicts(Resources(cpus_per_task=2), training) == [], name
 
 
 def test_the_ladder_is_drawn_with_each_rungs_speed_and_quality() -> None:
@@ -186,8 +186,8 @@ def test_the_first_table_of_a_page_is_found() -> None:
 def test_studies_of_the_predictions_are_jobs_a_user_may_write_on_two_shapes_each() -> None:
     shapes: dict[str, set[str]] = {}
     for study in benchmark("predictions").STUDIES:
-        job = validated(JobSpec, study.job | {"data": {"path": "/data"}}, study.question)
-        assert len(expand(job).runs) == 1
+        job = validate_settings(JobSpec, study.job | {"data": {"path": "/data"}}, study.question)
+        assert len(expand_job(job).runs) == 1
         shapes.setdefault(study.question, set()).add(study.shape)
     assert all(len(each) > 1 for each in shapes.values()), shapes
     assert set().union(*shapes.values()) == set(benchmark("predictions").DATA)
@@ -233,7 +233,7 @@ def test_a_table_is_prepared_by_the_command_and_its_peak_is_of_that_process(tmp_
     rows = module.written(source, 1_000_000)
     assert source.stat().st_size > 1_000_000
     found = module.prepared(source, rows)
-    manifest = load(Path(f"{source}.prepared")).manifest
+    manifest = load_prepared(Path(f"{source}.prepared")).manifest
     assert manifest.train_rows + manifest.test_rows == found.rows == rows
     assert len(manifest.context_columns) == 21
     assert 50e6 < found.peak_bytes < module.MOST_BYTES

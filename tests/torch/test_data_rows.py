@@ -17,23 +17,23 @@ from hpcncf.ncf import sampling
 from hpcncf.ncf.data import arrays
 from hpcncf.ncf.data import split as parts_of_pairs
 from hpcncf.ncf.data.arrays import (
-    AT_ONCE,
-    Column,
+    SLICE_ROWS,
+    ColumnFile,
     Int64s,
     Rows,
     Sliced,
-    contains,
-    context_of,
-    distinct_pairs,
-    numbered,
+    is_positive,
+    unpack_context,
+    items_by_user,
+    number_rows,
 )
-from hpcncf.ncf.data.buckets import SLOTS, bucket
+from hpcncf.ncf.data.buckets import SLOTS, bucket_of
 from hpcncf.ncf.data.manifest import DataError
 from hpcncf.ncf.data.split import (
-    Counts,
+    SplitCounts,
     draw_test_negatives,
     leave_one_out,
-    select_held_out,
+    choose_test_rows,
     user_counts,
 )
 
@@ -50,7 +50,7 @@ def rows_of(pairs: list[tuple[int, int]], item_count: int = 40) -> Rows:
 
 def split(
     rows: Rows, seed: int, negatives: int, times: Sliced | None = None
-) -> tuple[Counts, Callable[[str], NDArray[Any]]]:
+) -> tuple[SplitCounts, Callable[[str], NDArray[Any]]]:
     """The counts, and what was written, by name."""
     with TemporaryDirectory() as folder:
         counts = leave_one_out(Path(folder), rows, seed, negatives, times)
@@ -58,7 +58,7 @@ def split(
         assert len(arrays) == 9
         rows = arrays["train_rows"]
         arrays |= {f"train_{name}s": rows[name] for name in ("user", "item")}
-        arrays["train_context"] = context_of(rows)
+        arrays["train_context"] = unpack_context(rows)
     return counts, arrays.__getitem__
 
 
@@ -92,7 +92,7 @@ def test_a_test_negative_has_no_row_of_its_user_and_comes_once(
 @given(PAIRS)
 def test_distinct_pairs_are_each_users_items_sorted_and_once(pairs: list[tuple[int, int]]) -> None:
     users, items = np.array(pairs, dtype=np.int32).T
-    indptr, positives = distinct_pairs(users, items, 6, 13)
+    indptr, positives = items_by_user(users, items, 6, 13)
     assert len(indptr) == 7
     for user in range(6):
         own = positives[indptr[user] : indptr[user + 1]].tolist()
@@ -104,8 +104,8 @@ def test_whether_a_user_has_an_item_is_found(
     pairs: list[tuple[int, int]], asked: list[tuple[int, int]]
 ) -> None:
     users, items = np.array(pairs, dtype=np.int32).T
-    indptr, positives = distinct_pairs(users, items, 6, 13)
-    found = contains(positives, indptr, *np.array(asked, dtype=np.int32).T)
+    indptr, positives = items_by_user(users, items, 6, 13)
+    found = is_positive(positives, indptr, *np.array(asked, dtype=np.int32).T)
     assert found.tolist() == [pair in pairs for pair in asked]
 
 
@@ -159,14 +159,14 @@ def test_each_user_has_buckets_of_their_own_positives_whatever_the_parts(
     for user in range(8):
         own = positives[indptr[user] : indptr[user + 1]]
         count = np.full(len(own), bounds[user + 1] - bounds[user])
-        where = bounds[user] + bucket(own, count)
+        where = bounds[user] + bucket_of(own, count)
         for at in range(bounds[user], bounds[user + 1]):
             low = own[where == at].astype(np.uint16)
             assert sorted(table[at]) == sorted(np.pad(low, (0, SLOTS - len(low))))
 
 
 def held(rows: Rows, seed: int, times: Sliced | None = None) -> Int64s:
-    return select_held_out(rows.users, user_counts(rows.users, len(rows.user_names)), seed, times)
+    return choose_test_rows(rows.users, user_counts(rows.users, len(rows.user_names)), seed, times)
 
 
 def test_another_seed_holds_out_other_rows() -> None:
@@ -176,7 +176,7 @@ def test_another_seed_holds_out_other_rows() -> None:
 
 def test_every_row_of_a_user_is_held_out_equally_often() -> None:
     users = np.tile(np.arange(2000, dtype=np.int32), 5)
-    found = select_held_out(users, user_counts(users, 2000), 3, None) // 2000
+    found = choose_test_rows(users, user_counts(users, 2000), 3, None) // 2000
     assert np.abs(np.bincount(found) - 400).max() < 4 * np.sqrt(400)
 
 
@@ -190,41 +190,41 @@ def test_which_of_a_users_rows_is_held_out_does_not_depend_on_how_rows_lie_in_sl
     tmp_path: Path, timed: bool
 ) -> None:
     random = np.random.default_rng(5)
-    users = random.integers(3_000, size=2 * AT_ONCE + 9).astype(np.int32)
+    users = random.integers(3_000, size=2 * SLICE_ROWS + 9).astype(np.int32)
     times = random.integers(1_000, size=len(users)) if timed else None
     counts = np.bincount(users)
-    with Column(tmp_path / "users", np.int32) as column:
+    with ColumnFile(tmp_path / "users", np.int32) as column:
         column.append(users[:1_000])
         column.append(users[1_000:])
         assert user_counts(column, 3_000).tolist() == counts.tolist()
-        found = select_held_out(column, counts, 3, times)
+        found = choose_test_rows(column, counts, 3, times)
     order = np.argsort(users, kind="stable")
-    by_user = select_held_out(users[order], counts, 3, None if times is None else times[order])
+    by_user = choose_test_rows(users[order], counts, 3, None if times is None else times[order])
     assert order[by_user].tolist() == found.tolist()
     if times is not None:
         assert found.tolist() == np.lexsort((times, users))[np.cumsum(counts) - 1].tolist()
 
 
 def test_a_user_with_too_few_negatives_is_named_with_what_to_do() -> None:
-    rows = numbered(np.array(["ann", "ann", "bob", "bob"]), np.array([1, 2, 3, 3]))
+    rows = number_rows(np.array(["ann", "ann", "bob", "bob"]), np.array([1, 2, 3, 3]))
     with pytest.raises(DataError, match=r"user ann: needs 2 .* --test-negatives 1 or fewer"):
         split(rows, 1, 2)
 
 
 def test_a_user_with_no_negative_left_is_named() -> None:
-    rows = numbered(np.array(["ann", "ann", "ann", "bob"]), np.array([1, 2, 2, 1]))
+    rows = number_rows(np.array(["ann", "ann", "ann", "bob"]), np.array([1, 2, 2, 1]))
     with pytest.raises(DataError, match=r"user ann: has a row of each of the 2 items"):
         split(rows, 1, 1)
 
 
 def test_a_single_row_of_the_only_item_leaves_no_negative() -> None:
-    rows = numbered(np.array(["ann"]), np.array([1]))
+    rows = number_rows(np.array(["ann"]), np.array([1]))
     with pytest.raises(DataError, match="user ann: has a training row of each of the 1 items"):
         split(rows, 1, 1)
 
 
 def test_users_and_items_are_numbered_in_the_order_of_their_names() -> None:
-    rows = numbered(np.array(["b", "a", "b"]), np.array([30, 10, 20]))
+    rows = number_rows(np.array(["b", "a", "b"]), np.array([30, 10, 20]))
     assert rows.users.tolist() == [1, 0, 1]
     assert rows.items.tolist() == [2, 0, 1]
     assert (rows.user_names.tolist(), rows.item_count) == (["a", "b"], 3)

@@ -12,7 +12,7 @@ from make_runs import planned
 from hpcncf import cli
 from hpcncf.errors import HpcncfError
 from hpcncf.job.spec import Model, Resources, Training
-from hpcncf.job.validate import conflicts_footprint, instances, model_bytes, step_bytes
+from hpcncf.job.validate import memory_conflicts, instances_at_once, model_bytes, step_bytes
 from hpcncf.ncf.device_data import check_model_memory
 
 SMALL = Model(gmf_width=1, mlp_width=2, layers=(3,))
@@ -22,13 +22,13 @@ def told(
     model: Model | None = None, mem_gb: float = 4, ranks: int = 1, **training: Any
 ) -> list[str]:
     resources = Resources(tasks_per_node=ranks, mem_gb=mem_gb)
-    return conflicts_footprint(resources, Training(**training), model or Model())
+    return memory_conflicts(resources, Training(**training), model or Model())
 
 
 def test_a_steps_bytes_are_those_of_its_instances() -> None:
     """6 positives with 4 negatives are 30 instances; rowwise 16 indices + 12 row + 12 outputs."""
     training, resources = Training(global_batch_size=6, engine="rowwise"), Resources()
-    assert instances(resources, training) == 30
+    assert instances_at_once(resources, training) == 30
     assert step_bytes(resources, training, SMALL) == 30 * 40
     plain = training.model_copy(update={"engine": "reference"})
     # 20 indices + two rows of 12 + the MLP's input of 16 + 12 outputs.
@@ -37,7 +37,7 @@ def test_a_steps_bytes_are_those_of_its_instances() -> None:
 
 def test_ranks_and_parts_share_a_step() -> None:
     training = Training(global_batch_size=12, accumulate=3)
-    assert instances(Resources(tasks_per_node=2), training) == 2 * 5
+    assert instances_at_once(Resources(tasks_per_node=2), training) == 2 * 5
 
 
 def test_a_models_bytes_are_its_parameters_and_what_adam_keeps_of_each() -> None:
@@ -75,7 +75,7 @@ def test_usual_settings_are_not_refused(settings: dict[str, Any]) -> None:
 
 def test_a_gpus_memory_is_not_the_requests() -> None:
     resources = Resources(gpus_per_node=1)
-    assert not conflicts_footprint(resources, Training(negatives=100_000), Model())
+    assert not memory_conflicts(resources, Training(negatives=100_000), Model())
 
 
 def test_plan_refuses_what_cannot_fit(job_file: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.memory_rank import mapped_mib
 from hpcncf.job.spec import Model, Training
-from hpcncf.ncf.data.prepared import Prepared, load
+from hpcncf.ncf.data.prepared import Prepared, load_prepared
 from hpcncf.ncf.instances import InstanceSource
 
 MAPPED = ["train_rows", "positives_indptr", "positives"]
@@ -18,7 +18,7 @@ MAPPED = ["train_rows", "positives_indptr", "positives"]
 
 @pytest.fixture(scope="module")
 def data(tiny_data: Path) -> Prepared:
-    return load(tiny_data)
+    return load_prepared(tiny_data)
 
 
 def same_memory(data: Prepared, names: list[str], used: list[np.ndarray[Any, Any]]) -> list[bool]:
@@ -45,7 +45,7 @@ def test_the_native_engine_reads_the_mapped_pages(data: Prepared) -> None:
 
 
 def test_opening_the_data_maps_its_files(tiny_data: Path) -> None:
-    data = load(tiny_data)
+    data = load_prepared(tiny_data)
     smaps = Path("/proc/self/smaps").read_text()
     for path in tiny_data.glob("*.npy"):
         assert getattr(data, path.stem).flags.writeable is False

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from hpcncf.job.spec import Model, Training
 from hpcncf.ncf.data import synthetic
-from hpcncf.ncf.data.prepared import Prepared, load
+from hpcncf.ncf.data.prepared import Prepared, load_prepared
 from hpcncf.ncf.engines.native.kernel import Kernel
 from hpcncf.ncf.engines.native.library import Span, cpu_flags, installed_builds, select_build
 
@@ -37,8 +37,8 @@ Values = NDArray[Any]
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     folder = tmp_path_factory.mktemp("idle") / "made"
-    synthetic.prepare(folder, users=20, items=30, train_rows=ROWS, test_negatives=5)
-    return load(folder)
+    synthetic.prepare_synthetic(folder, users=20, items=30, train_rows=ROWS, test_negatives=5)
+    return load_prepared(folder)
 
 
 def kernel(data: Prepared, doubles: bool, build: str | None = None) -> Kernel:

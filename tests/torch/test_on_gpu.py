@@ -17,7 +17,7 @@ from fake_gpu import DEVICE, FakeGpu, HostWaits, fake_gpu
 from make_runs import planned, trainer
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from hpcncf.job.load import load_jobfile, plan
+from hpcncf.job.load import load_job, build_plan
 from hpcncf.job.spec import Model, Training
 from hpcncf.ncf import model
 from hpcncf.ncf.data.prepared import Prepared
@@ -185,7 +185,7 @@ def test_test_rows_are_ranked_where_the_model_lies(
 def remedies() -> list[dict[str, Any]]:
     """What each point of the job file for GPUs changes. Compilers need a GPU that computes, and
     worker processes are asked for in other tests."""
-    runs = plan(load_jobfile(JOB), JOB).active()
+    runs = build_plan(load_job(JOB), JOB).active()
     found = [run.training.model_dump(exclude_defaults=True) for run in runs if run.training]
     different = {str(each): each for each in found if "compile" not in each}
     return list(different.values())

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from hpcncf.job.spec import Model
 from hpcncf.ncf import evaluate
-from hpcncf.ncf.data.arrays import record
-from hpcncf.ncf.data.buckets import buckets
+from hpcncf.ncf.data.arrays import row_dtype
+from hpcncf.ncf.data.buckets import build_buckets
 from hpcncf.ncf.data.manifest import Manifest
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.evaluate import Candidates
@@ -57,7 +57,7 @@ def made(
     nothing = ("rows", "train_rows", "train_pairs", "test_negatives", "small_columns")
     positives = np.concatenate(known).astype(np.int32)
     indptr = np.concatenate([[0], np.cumsum(lengths)])
-    bounds, table = buckets(indptr, positives)
+    bounds, table = build_buckets(indptr, positives)
     return Prepared(
         Manifest(
             **dict.fromkeys(nothing, 0),
@@ -72,7 +72,7 @@ def made(
             context_columns=[str(number) for number in range(context)],
             buckets=len(table),
         ),
-        train_rows=np.empty(0, record(context, 0)),
+        train_rows=np.empty(0, row_dtype(context, 0)),
         test_users=random.integers(len(known), size=rows).astype(np.int32),
         test_items=own.astype(np.int32),
         test_context=random.integers(-2, 3, size=(rows, context)).astype(np.float32),

@@ -20,7 +20,7 @@ from benchmarks.technology import __main__ as technology
 from hpcncf.job.spec import Model, Training
 from hpcncf.ncf import model, sampling
 from hpcncf.ncf.data import synthetic
-from hpcncf.ncf.data.prepared import Prepared, load
+from hpcncf.ncf.data.prepared import Prepared, load_prepared
 from hpcncf.ncf.engines.rowwise import Rowwise
 from hpcncf.ncf.instances import Schedule
 from hpcncf.ncf.loaders import Loader
@@ -54,8 +54,8 @@ def numba_step(request: pytest.FixtureRequest) -> Iterator[ModuleType]:
 def data(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     """Some users have so many positives that their list is halved, others few."""
     folder = tmp_path_factory.mktemp("data") / "made"
-    synthetic.prepare(folder, users=12, items=700, train_rows=1_500, context=21)
-    return load(folder)
+    synthetic.prepare_synthetic(folder, users=12, items=700, train_rows=1_500, context=21)
+    return load_prepared(folder)
 
 
 def opened(data: Prepared) -> Any:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcncf.job.spec import Training
-from hpcncf.ncf.data.prepared import Prepared, load
+from hpcncf.ncf.data.prepared import Prepared, load_prepared
 from hpcncf.ncf.instances import Schedule
 from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.trainer import _steps, mean_rows_per_step, table_rows
@@ -15,7 +15,7 @@ from hpcncf.ncf.trainer import _steps, mean_rows_per_step, table_rows
 
 @pytest.fixture(scope="module")
 def data(tiny_data: Path) -> Prepared:
-    return load(tiny_data)
+    return load_prepared(tiny_data)
 
 
 @pytest.mark.parametrize(("rank", "world_size"), [(0, 1), (1, 2)])

@@ -8,7 +8,7 @@ from typing import Any
 import make_results
 import pytest
 
-from hpcncf.job.plan import configuration, expand
+from hpcncf.job.plan import configuration_id, expand_job
 from hpcncf.job.spec import JobSpec
 from hpcncf.paths import ResultPaths
 from hpcncf.records.results_folder import leave_plan
@@ -19,7 +19,7 @@ from hpcncf_analysis.advice.next_job import Asked, read_request
 def study(**settings: Any) -> Asked:
     plain = {"name": "a", "data": {"path": "/d"}, **settings}
     job = JobSpec.model_validate(plain)
-    return Asked("a", {run.id: run for run in expand(job, {"/d": "key"}).runs}, job)
+    return Asked("a", {run.id: run for run in expand_job(job, {"/d": "key"}).runs}, job)
 
 
 def test_the_base_is_what_stands_outside_the_grid() -> None:
@@ -28,7 +28,7 @@ def test_the_base_is_what_stands_outside_the_grid() -> None:
     )
     of_base = {run.id for run in asked.runs.values() if run.resources.cpus_per_task == 2}
     assert len(of_base) == 3
-    assert asked.base in {configuration(asked.runs[run_id]) for run_id in of_base}
+    assert asked.base in {configuration_id(asked.runs[run_id]) for run_id in of_base}
 
 
 def test_a_base_that_is_no_run_of_its_own_is_none() -> None:
@@ -56,7 +56,7 @@ def test_a_site_of_another_machine_asks_for_nothing(tmp_path: Path) -> None:
     site.write_text("partition: long\n")
     paths = ResultPaths(tmp_path / "results")
     job = JobSpec.model_validate({"name": "a", "data": {"path": "/d"}, "site": str(site)})
-    leave_plan(paths, job, expand(job))
+    leave_plan(paths, job, expand_job(job))
     assert read_request(paths).site.partition == "long"
     site.unlink()
     assert read_request(paths).site == Site()

@@ -10,7 +10,7 @@ import pytest
 from make_configurations import configuration
 
 from hpcncf.collect.collect import collect
-from hpcncf.job.load import load_jobfile
+from hpcncf.job.load import load_job
 from hpcncf.job.spec import JobSpec, Resources
 from hpcncf.paths import ResultPaths
 from hpcncf_analysis import configurations as summary
@@ -129,7 +129,7 @@ def test_a_studys_best_is_asked_for_with_its_remedy_and_the_way_back(tmp_path: P
     paths, diagnoses = study(tmp_path, finding, points=alone)
     knee, fastest = write(summary.configurations(collect(paths).runs), paths, diagnoses)
     for written in (knee, fastest):
-        assert load_jobfile(written.job).training.engine == "rowwise"
+        assert load_job(written.job).training.engine == "rowwise"
         assert written.advice.sure.sure == "unproven"
     told = " ".join(knee.advice.reasons)
     assert "Not run yet: training.engine reference → rowwise, the remedy of dense_optimizer" in told

@@ -11,8 +11,8 @@ import pytest
 
 from hpcncf.cli import main
 from hpcncf.collect.collect import collect
-from hpcncf.job.load import load_jobfile
-from hpcncf.job.plan import expand
+from hpcncf.job.load import load_job
+from hpcncf.job.plan import expand_job
 from hpcncf.job.spec import JobSpec
 from hpcncf.paths import ResultPaths
 from hpcncf.records.results_folder import leave_plan
@@ -71,7 +71,7 @@ def test_what_the_job_file_asked_for_is_what_the_choice_saves_against(tmp_path: 
         {"name": "demo", "data": {"path": str(tmp_path / "data")}, **base}
         | {"points": make_results.POINTS, "repeats": 3}
     )
-    leave_plan(paths, job, expand(job, {str(tmp_path / "data"): "key"}))
+    leave_plan(paths, job, expand_job(job, {str(tmp_path / "data"): "key"}))
     make_results.complete(paths)
     saves = written(paths)[0].advice.saves
     assert saves is not None
@@ -151,7 +151,7 @@ def test_where_other_data_lies_by_now_there_is_a_job_file_and_no_script(tmp_path
     (tmp_path / "data/manifest.json").write_text(other.model_dump_json())
     first = written(paths)[0]
     assert first.script is None
-    assert load_jobfile(first.job).name == "demo-next"
+    assert load_job(first.job).name == "demo-next"
 
 
 def test_where_the_data_is_of_an_earlier_format_there_is_a_job_file_and_no_script(
@@ -162,4 +162,4 @@ def test_where_the_data_is_of_an_earlier_format_there_is_a_job_file_and_no_scrip
     make_results.of_format_3(tmp_path / "data")
     first = written(paths)[0]
     assert first.script is None
-    assert load_jobfile(first.job).name == "demo-next"
+    assert load_job(first.job).name == "demo-next"

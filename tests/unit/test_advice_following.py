@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from hpcncf.job.load import load_jobfile
-from hpcncf.job.plan import Run, expand
+from hpcncf.job.load import load_job
+from hpcncf.job.plan import Run, expand_job
 from hpcncf.job.spec import JobSpec, Resources
 from hpcncf.slurm.site import Site
 from hpcncf_analysis.advice.next_job import as_yaml, following_following, job_following, sbatch
@@ -18,7 +18,7 @@ DATA = {"path": "/data/frappe"}
 
 def run_of(**settings: Any) -> tuple[Run, JobSpec]:
     job = JobSpec.model_validate({"name": "demo", **settings})
-    return expand(job).runs[0], job
+    return expand_job(job).runs[0], job
 
 
 @pytest.mark.parametrize(
@@ -51,8 +51,8 @@ def test_the_job_file_is_read_back_as_the_same_job(tmp_path: Path) -> None:
     job = job_following(run, asked, "demo-next", base)
     path = tmp_path / "next.yaml"
     path.write_text(as_yaml(job, ["for a reader: 50 % of it"]))
-    assert load_jobfile(path) == job
-    (again,) = expand(job).runs
+    assert load_job(path) == job
+    (again,) = expand_job(job).runs
     assert (again.model, again.training) == (run.model, run.training)
     assert again.resources == asked
     assert (job.site, job.exclusive, job.grid) == ("gpu", True, {})
@@ -82,7 +82,7 @@ def test_a_command_keeps_its_words_parameters_and_folder(tmp_path: Path) -> None
     path = tmp_path / "next.yaml"
     job = job_following(run, run.resources, "demo-next", base)
     path.write_text(as_yaml(job, []))
-    (again,) = expand(load_jobfile(path)).runs
+    (again,) = expand_job(load_job(path)).runs
     assert (again.words, again.workload) == (run.words, run.workload)
     assert "training" not in path.read_text()
 
@@ -92,7 +92,7 @@ def test_the_braces_of_a_command_that_was_typed_stay_braces() -> None:
     typed = run.workload.model_copy(update={"command": ["awk", "{print $1}"]})  # type: ignore[union-attr]
     run = run.model_copy(update={"by_hand": True, "workload": typed})
     job = job_following(run, run.resources, "run-next", None)
-    assert expand(job).runs[0].words == ["awk", "{print $1}"]
+    assert expand_job(job).runs[0].words == ["awk", "{print $1}"]
 
 
 @pytest.mark.parametrize(

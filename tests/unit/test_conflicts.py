@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hpcncf.job.spec import Model, Resources, Training
-from hpcncf.job.validate import conflicts_conflicts, model_conflicts, shared
+from hpcncf.job.validate import training_conflicts, model_conflicts, describe_gloo_choice
 
 GPU = Resources(gpus_per_node=1)
 GRAPH = Training(engine="rowwise", loader="device", cuda_graph=True)
@@ -104,13 +104,13 @@ GRAPH = Training(engine="rowwise", loader="device", cuda_graph=True)
 def test_settings_that_do_not_go_together_are_told_with_the_reason(
     resources: Resources, training: Training, word: str
 ) -> None:
-    (reason,) = conflicts_conflicts(resources, training)
+    (reason,) = training_conflicts(resources, training)
     assert word in reason
 
 
 def test_settings_that_go_together_have_no_conflict() -> None:
     assert (
-        conflicts_conflicts(
+        training_conflicts(
             Resources(cpus_per_task=4), Training(loader="per_sample", num_workers=3)
         )
         == []
@@ -135,7 +135,7 @@ def test_settings_that_go_together_have_no_conflict() -> None:
     ],
 )
 def test_an_optimizer_that_an_engine_has_is_no_conflict(training: Training) -> None:
-    assert conflicts_conflicts(Resources(), training) == []
+    assert training_conflicts(Resources(), training) == []
 
 
 @pytest.mark.parametrize(
@@ -147,13 +147,13 @@ def test_an_optimizer_that_an_engine_has_is_no_conflict(training: Training) -> N
     ],
 )
 def test_what_a_gpu_makes_faster_goes_together(training: Training) -> None:
-    assert conflicts_conflicts(GPU, training) == []
+    assert training_conflicts(GPU, training) == []
 
 
 def test_ranks_that_share_a_gpu_get_gloo() -> None:
     shared = Resources(gpus_per_node=1, tasks_per_node=2)
     assert Training().backend_for(shared) == "gloo"
-    assert conflicts_conflicts(shared, Training()) == []
+    assert training_conflicts(shared, Training()) == []
     assert Training().backend_for(Resources(gpus_per_node=2, tasks_per_node=2)) == "nccl"
 
 
@@ -171,7 +171,7 @@ def test_ranks_that_share_a_gpu_get_gloo() -> None:
 def test_that_ranks_share_a_gpu_and_so_get_gloo_is_told_unless_it_was_asked_for(
     asked: dict[str, int], settings: dict[str, Any], told: str | None
 ) -> None:
-    said = shared(Resources(**asked), Training(**settings))
+    said = describe_gloo_choice(Resources(**asked), Training(**settings))
     assert (said is None) if told is None else (said is not None and said.startswith(told))
 
 

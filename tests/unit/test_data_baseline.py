@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from hpcncf.ncf.data import baseline, movielens, synthetic
-from hpcncf.ncf.data.baseline import counts_baseline
-from hpcncf.ncf.data.frappe import ZIP, prepare
+from hpcncf.ncf.data.baseline import score_counts
+from hpcncf.ncf.data.frappe import ZIP, prepare_frappe
 from hpcncf.ncf.data.manifest import DataError
-from hpcncf.ncf.data.prepared import load
-from hpcncf.ncf.data.readers import prepare_ncf_format
+from hpcncf.ncf.data.prepared import load_prepared
+from hpcncf.ncf.data.readers import prepare_ncf_files
 
 
 def scored(folder: Path, train: list[tuple[int, int]], test: list[list[int]]) -> dict[str, float]:
@@ -22,8 +22,8 @@ def scored(folder: Path, train: list[tuple[int, int]], test: list[list[int]]) ->
     (folder / "a.test.rating").write_text("".join(f"{u}\t{i}\n" for u, i, *_ in test))
     lines = [f"({u},{i})\t" + "\t".join(map(str, rest)) for u, i, *rest in test]
     (folder / "a.test.negative").write_text("\n".join(lines))
-    prepare_ncf_format(folder / "out", folder)
-    return counts_baseline(load(folder / "out"))
+    prepare_ncf_files(folder / "out", folder)
+    return score_counts(load_prepared(folder / "out"))
 
 
 def test_the_users_own_count_comes_before_popularity(tmp_path: Path) -> None:
@@ -46,21 +46,21 @@ def test_ties_count_against_the_positive(tmp_path: Path) -> None:
 
 
 def test_made_data_is_not_solved_by_counting(tmp_path: Path) -> None:
-    synthetic.prepare(tmp_path / "data", users=300, items=600, train_rows=15_000, context=5)
-    assert 0.1 < counts_baseline(load(tmp_path / "data"))["hr10"] < 0.85
+    synthetic.prepare_synthetic(tmp_path / "data", users=300, items=600, train_rows=15_000, context=5)
+    assert 0.1 < score_counts(load_prepared(tmp_path / "data"))["hr10"] < 0.85
 
 
 def test_counted_user_by_user_it_is_the_same(tmp_path: Path) -> None:
-    synthetic.prepare(tmp_path / "data", users=300, items=200, train_rows=9_000, test_negatives=50)
-    data = load(tmp_path / "data")
+    synthetic.prepare_synthetic(tmp_path / "data", users=300, items=200, train_rows=9_000, test_negatives=50)
+    data = load_prepared(tmp_path / "data")
     assert baseline._ranks(data, 1).tolist() == baseline._ranks(data).tolist()
 
 
 def test_data_without_test_rows_has_no_baseline(tmp_path: Path) -> None:
     (tmp_path / "u.data").write_text("1\t5\t3\t100\n2\t6\t3\t100\n")
-    movielens.prepare(tmp_path / "out", tmp_path)
+    movielens.prepare_movielens(tmp_path / "out", tmp_path)
     with pytest.raises(DataError, match="nothing to rank"):
-        counts_baseline(load(tmp_path / "out"))
+        score_counts(load_prepared(tmp_path / "out"))
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
@@ -68,8 +68,8 @@ def test_on_real_frappe_counting_scores_what_is_known(tmp_path: Path, seed: int)
     folder = os.environ.get("HPCNCF_DATA")
     if not folder or not (Path(folder) / ZIP).is_file():
         pytest.skip(f"needs {ZIP} in the folder HPCNCF_DATA")
-    prepare(tmp_path / "data", Path(folder), seed)
-    found = counts_baseline(load(tmp_path / "data"))
+    prepare_frappe(tmp_path / "data", Path(folder), seed)
+    found = score_counts(load_prepared(tmp_path / "data"))
     # 654 test rows: one standard deviation is 0.012 around the known 0.89 to 0.905.
     assert 0.878 < found["hr10"] < 0.917
     assert found["ndcg10"] == pytest.approx(0.84, abs=0.02)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hpcncf.ncf.data.buckets import SLOTS, bucket, buckets, suspected
+from hpcncf.ncf.data.buckets import SLOTS, bucket_of, build_buckets, possible_positives
 
 ITEMS = 100_000
 RANDOM = np.random.default_rng(3)
@@ -34,7 +34,7 @@ def listed(lists: list[list[int]]) -> tuple[NDArray[np.int64], NDArray[np.int32]
 
 def check(lists: list[list[int]]) -> None:
     """Each bucket has the low bits of the user's items that belong there, and else zeros."""
-    bounds, table = buckets(*listed(lists))
+    bounds, table = build_buckets(*listed(lists))
     assert bounds[0] == 0
     assert len(bounds) == len(lists) + 1
     assert table.shape == (bounds[-1], SLOTS)
@@ -42,7 +42,7 @@ def check(lists: list[list[int]]) -> None:
         mine = table[bounds[user] : bounds[user + 1]]
         assert len(mine) >= 1
         own = np.array(items, dtype=np.int32)
-        at = bucket(own, np.full(len(own), len(mine)))
+        at = bucket_of(own, np.full(len(own), len(mine)))
         for number, slots in enumerate(mine):
             there = (own[at == number] & 0xFFFF).tolist()
             assert slots.tolist() == there + [0] * (SLOTS - len(there))
@@ -51,16 +51,16 @@ def check(lists: list[list[int]]) -> None:
 @pytest.mark.parametrize("items", LISTS.values(), ids=LISTS)
 def test_every_positive_is_in_its_bucket(items: list[int]) -> None:
     check([list(items)])
-    assert len(buckets(*listed([list(items)]))[1]) <= 1 + len(items) // 12
+    assert len(build_buckets(*listed([list(items)]))[1]) <= 1 + len(items) // 12
 
 
 def test_items_that_lie_badly_take_no_more_than_there_is_room_for() -> None:
     """Those whose hashes follow one another."""
     everything = np.arange(ITEMS, dtype=np.int32)
-    together = np.argsort(bucket(everything, np.full(ITEMS, 2**32)))[: SLOTS + 1]
+    together = np.argsort(bucket_of(everything, np.full(ITEMS, 2**32)))[: SLOTS + 1]
     for items in (sorted(together.tolist()), list(range(0, ITEMS, 2_584))):
         check([items])
-        assert len(buckets(*listed([items]))[1]) <= ITEMS // 15
+        assert len(build_buckets(*listed([items]))[1]) <= ITEMS // 15
 
 
 @given(st.lists(st.sets(st.integers(0, 200_000), max_size=90).map(sorted), min_size=1, max_size=8))
@@ -70,12 +70,12 @@ def test_users_have_their_own(lists: list[list[int]]) -> None:
 
 def test_every_positive_is_suspected_and_hardly_anything_else() -> None:
     lists = [list(each) for each in LISTS.values()]
-    bounds, table = buckets(*listed(lists))
+    bounds, table = build_buckets(*listed(lists))
     users = np.arange(len(lists)).repeat(1_000)
     drawn = RANDOM.integers(0, ITEMS, (len(users), 4))
     drawn[::100, 0] = 0
     found = np.zeros(drawn.size, dtype=np.bool_)
-    found[suspected(bounds, table, users, drawn)] = True
+    found[possible_positives(bounds, table, users, drawn)] = True
     held = np.concatenate([np.isin(drawn[users == n], each) for n, each in enumerate(lists)])
     assert found[held.reshape(-1)].all()
     assert found[~held.reshape(-1) & (drawn.reshape(-1) > 0)].mean() < 0.001
@@ -83,7 +83,7 @@ def test_every_positive_is_suspected_and_hardly_anything_else() -> None:
 
 def test_parts_of_the_users_make_the_whole() -> None:
     lists = [list(each) for each in LISTS.values()]
-    bounds, table = buckets(*listed(lists))
-    first, second = buckets(*listed(lists[:4])), buckets(*listed(lists[4:]))
+    bounds, table = build_buckets(*listed(lists))
+    first, second = build_buckets(*listed(lists[:4])), build_buckets(*listed(lists[4:]))
     assert np.array_equal(table, np.concatenate([first[1], second[1]]))
     assert np.array_equal(bounds, np.concatenate([first[0], second[0][1:] + len(first[1])]))

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcncf.ncf.data.arrays import Column, record
+from hpcncf.ncf.data.arrays import ColumnFile, row_dtype
 
 PIECE = 512
 
@@ -19,7 +19,7 @@ PIECE = 512
 @pytest.mark.parametrize("piece", [None, PIECE])
 @given(
     st.lists(st.integers(0, 200), max_size=12),
-    st.sampled_from([("f4", ()), ("i8", ()), ("f4", (3,)), ("f4", (0,)), (record(1, 2), ())]),
+    st.sampled_from([("f4", ()), ("i8", ()), ("f4", (3,)), ("f4", (0,)), (row_dtype(1, 2), ())]),
 )
 def test_what_is_appended_is_read_while_it_grows_and_as_an_array(
     piece: int | None, sizes: list[int], of: tuple[Any, tuple[int, ...]]
@@ -30,7 +30,7 @@ def test_what_is_appended_is_read_while_it_grows_and_as_an_array(
     whole = np.empty((0, *row), kind)
     with TemporaryDirectory() as folder:
         path = Path(folder) / "some.npy"
-        with Column(path, kind, row, piece) as column:
+        with ColumnFile(path, kind, row, piece) as column:
             for size in sizes:
                 block = np.frombuffer(random.bytes(size * each.itemsize), kind).reshape(size, *row)
                 column.append(block)
@@ -45,7 +45,7 @@ def test_what_is_appended_is_read_while_it_grows_and_as_an_array(
 def test_what_fills_pieces_is_written_in_whole_ones(sizes: list[int]) -> None:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "some.npy"
-        with Column(path, np.uint16, piece_bytes=PIECE) as column:
+        with ColumnFile(path, np.uint16, piece_bytes=PIECE) as column:
             for size in sizes:
                 column.append(np.zeros(size, np.uint16))
                 held = 128 + 2 * len(column)

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from hpcncf.ncf.data import prepared
 from hpcncf.ncf.data import split as splitting
-from hpcncf.ncf.data.arrays import Floats, Rows, Split, context_of, record, recorded, slices
-from hpcncf.ncf.data.prepare import Recipe, write
-from hpcncf.ncf.data.prepared import Layout, fit_a_byte, load
-from hpcncf.ncf.data.split import Counts, leave_one_out, save
+from hpcncf.ncf.data.arrays import Floats, Rows, Split, unpack_context, row_dtype, pack_rows, slices
+from hpcncf.ncf.data.prepare import Recipe, write_prepared
+from hpcncf.ncf.data.prepared import ContextLayout, fits_a_byte, load_prepared
+from hpcncf.ncf.data.split import SplitCounts, leave_one_out, write_split
 
 ONE_HOT, FIGURES = [0.0, 1.0, 0.0, 1.0], [0.5, -3.0, 1e9, 0.0]
 FLOATS = of_numpy.arrays(
@@ -45,19 +45,19 @@ def bits(context: Floats) -> list[list[int]]:
 
 @pytest.mark.parametrize("value", [0, 1, 254, 255])
 def test_a_whole_number_up_to_255_fits_a_byte(value: float) -> None:
-    assert fit_a_byte(of_columns([0, value, 1, 0])).tolist() == [True]
+    assert fits_a_byte(of_columns([0, value, 1, 0])).tolist() == [True]
 
 
 @pytest.mark.parametrize(
     "value", [256, 511, 1e9, -1, -0.0, 0.5, 254.5, 1e-30, np.nan, np.inf, -np.inf]
 )
 def test_any_other_number_makes_its_column_one_of_numbers(value: float) -> None:
-    found = fit_a_byte(of_columns([0, 1, 1, 0], [0, 1, value, 0], [0, 1, 255, 0]))
+    found = fits_a_byte(of_columns([0, 1, 1, 0], [0, 1, value, 0], [0, 1, 255, 0]))
     assert found.tolist() == [True, False, True]
 
 
 def test_numbers_come_first_and_each_group_in_the_order_of_the_source() -> None:
-    layout = Layout(
+    layout = ContextLayout(
         ["a", "b", "c", "d", "e"], of_columns(ONE_HOT, FIGURES, ONE_HOT, FIGURES, ONE_HOT)
     )
     assert (layout.names, layout.small) == (["b", "d", "a", "c", "e"], 3)
@@ -65,27 +65,27 @@ def test_numbers_come_first_and_each_group_in_the_order_of_the_source() -> None:
 
 def test_a_column_is_small_only_where_it_is_in_every_row_of_training_and_test() -> None:
     train, test = of_columns(ONE_HOT, ONE_HOT), of_columns(ONE_HOT, FIGURES)
-    assert Layout(["a", "b"], train, test).names == ["b", "a"]
-    assert Layout(["a", "b"], test, train).small == 1
+    assert ContextLayout(["a", "b"], train, test).names == ["b", "a"]
+    assert ContextLayout(["a", "b"], test, train).small == 1
 
 
 def test_a_late_value_of_many_rows_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prepared, "slices", lambda length: slices(length, 3))
     many = np.zeros((20, 2), dtype=np.float32)
     many[19, 0] = 0.5
-    assert (Layout(["a", "b"], many).names, Layout(["a", "b"], many).small) == (["a", "b"], 1)
-    assert Layout(["a", "b"], many[:, ::-1]).names == ["b", "a"]
+    assert (ContextLayout(["a", "b"], many).names, ContextLayout(["a", "b"], many).small) == (["a", "b"], 1)
+    assert ContextLayout(["a", "b"], many[:, ::-1]).names == ["b", "a"]
 
 
 @given(FLOATS)
 def test_what_a_row_keeps_of_its_context_comes_back_to_the_bit(told: Floats) -> None:
-    layout = Layout([str(column) for column in range(told.shape[1])], told)
+    layout = ContextLayout([str(column) for column in range(told.shape[1])], told)
     ordered, none = layout.ordered(told), np.zeros(len(told), dtype=np.int32)
-    rows = recorded(none, none, ordered, layout.small)
+    rows = pack_rows(none, none, ordered, layout.small)
     assert rows.dtype.itemsize == 8 + 4 * (told.shape[1] - layout.small) + layout.small
-    back = context_of(rows)
+    back = unpack_context(rows)
     assert (back.dtype, bits(back)) == (np.float32, bits(ordered))
-    assert [bits(context_of(row)[None]) for row in rows] == [bits(row[None]) for row in ordered]
+    assert [bits(unpack_context(row)[None]) for row in rows] == [bits(row[None]) for row in ordered]
     names = [int(name) for name in layout.names]
     assert bits(told[:, names]) == bits(ordered)
 
@@ -94,7 +94,7 @@ def arrays(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.glob("*.npy")}
 
 
-def split(folder: Path, rows: Rows) -> Counts:
+def split(folder: Path, rows: Rows) -> SplitCounts:
     folder.mkdir()
     return leave_one_out(folder, rows, 1, 4)
 
@@ -110,16 +110,16 @@ MIXED: list[Any] = [
 @pytest.mark.parametrize("told", MIXED, ids=["none", "small", "numbers", "mixed"])
 def test_a_prepared_folder_keeps_every_bit_of_its_context(tmp_path: Path, told: Floats) -> None:
     rows = rows_of(told)
-    write(
+    write_prepared(
         tmp_path / "data", Recipe("csv", {}, {}), "A", lambda into: leave_one_out(into, rows, 1, 4)
     )
-    data = load(tmp_path / "data")
+    data = load_prepared(tmp_path / "data")
     names = data.manifest.context_columns
     order = [rows.context_columns.index(name) for name in names]
-    both = np.concatenate([context_of(data.train_rows), data.test_context])
+    both = np.concatenate([unpack_context(data.train_rows), data.test_context])
     assert sorted(bits(both)) == sorted(bits(told[:, order]))
     numbers = len(names) - data.manifest.small_columns
-    assert fit_a_byte(told[:, order]).tolist() == [at >= numbers for at in range(len(names))]
+    assert fits_a_byte(told[:, order]).tolist() == [at >= numbers for at in range(len(names))]
 
 
 def test_rows_are_the_same_bytes_whatever_the_slices(
@@ -139,10 +139,10 @@ def test_saved_rows_are_those_of_leaving_one_out(tmp_path: Path) -> None:
     none = rows_of(MIXED[-1][:0])
     left = split(tmp_path / "left", rows)
     (tmp_path / "saved").mkdir()
-    assert save(tmp_path / "saved", Split(rows, none, np.empty((0, 4), dtype=np.int32))) == left
+    assert write_split(tmp_path / "saved", Split(rows, none, np.empty((0, 4), dtype=np.int32))) == left
     assert arrays(tmp_path / "saved") == arrays(tmp_path / "left")
 
 
 def test_one_row_has_a_context_of_its_own() -> None:
-    row: NDArray[Any] = np.zeros((), record(0, 2))
-    assert context_of(row).tolist() == [0.0, 0.0]
+    row: NDArray[Any] = np.zeros((), row_dtype(0, 2))
+    assert unpack_context(row).tolist() == [0.0, 0.0]

@@ -13,10 +13,10 @@ from make_results import of_format_3
 
 from hpcncf import cli
 from hpcncf.ncf.data import manifest
-from hpcncf.ncf.data.arrays import context_of
-from hpcncf.ncf.data.frappe import CATEGORIES, ZIP, find, prepare, prepare_or_stand_in, read_frappe
+from hpcncf.ncf.data.arrays import unpack_context
+from hpcncf.ncf.data.frappe import CATEGORIES, ZIP, find_zip, prepare_frappe, prepare_frappe_or_synthetic, read_frappe
 from hpcncf.ncf.data.manifest import DataError
-from hpcncf.ncf.data.prepared import Prepared, load
+from hpcncf.ncf.data.prepared import Prepared, load_prepared
 from hpcncf.ncf.data.readers import Unavailable
 
 HEADER = "user\titem\tcnt\tdaytime\tweekday\tisweekend\thomework\tcost\tweather\tcountry\tcity"
@@ -47,15 +47,15 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     if not folder or not (Path(folder) / ZIP).is_file():
         pytest.skip(f"needs {ZIP} in the folder HPCNCF_DATA")
     made = tmp_path_factory.mktemp("frappe") / "data"
-    prepare(made, Path(folder))
-    return load(made)
+    prepare_frappe(made, Path(folder))
+    return load_prepared(made)
 
 
 def test_the_published_file_gives_exactly_the_known_counts(real: Prepared) -> None:
     told = real.manifest
     assert (told.rows, told.users, told.items) == (84_385, 654, 1_127)
     assert (told.train_rows, told.test_rows, told.parameters) == (83_731, 654, 74_673)
-    assert context_of(real.train_rows).shape == (83_731, 21)
+    assert unpack_context(real.train_rows).shape == (83_731, 21)
     assert told.title == "Frappe (real): 84,385 rows, 654 users, 1,127 items, 21 context columns"
     logged = set(zip(real.train_users.tolist(), real.train_items.tolist(), strict=True))
     tested = set(zip(real.test_users.tolist(), real.test_items.tolist(), strict=True))
@@ -67,7 +67,7 @@ def test_the_context_is_a_scaled_count_and_four_one_hot_groups(real: Prepared) -
     groups = [name.split("=")[0] for name in columns]
     sizes = {name: groups.count(name) for name in CATEGORIES}
     assert sizes == {"daytime": 7, "weather": 8, "isweekend": 2, "homework": 3}
-    both = np.concatenate([context_of(real.train_rows), real.test_context])
+    both = np.concatenate([unpack_context(real.train_rows), real.test_context])
     assert (both[:, 0].min(), both[:, 0].max()) == (0.0, 1.0)
     for name in sizes:
         chosen = both[:, [group == name for group in groups]]
@@ -116,20 +116,20 @@ def test_a_broken_row_is_told_with_its_line_and_nothing_is_written(
     logs = [*grid(range(6), range(6)), row]
     source = zipped(tmp_path / "in", logs, dict.fromkeys(range(6), "4"))
     with pytest.raises(DataError, match=complaint):
-        prepare(tmp_path / "out", source)
+        prepare_frappe(tmp_path / "out", source)
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
 def test_a_file_that_is_no_zip_or_lacks_the_table_is_told(tmp_path: Path) -> None:
     (tmp_path / "a.zip").write_text("hello")
     with pytest.raises(DataError, match="not a zip file that can be read"):
-        prepare(tmp_path / "out", tmp_path / "a.zip")
+        prepare_frappe(tmp_path / "out", tmp_path / "a.zip")
     with zipfile.ZipFile(tmp_path / "b.zip", "w") as archive:
         archive.writestr("readme.txt", "no table")
     with pytest.raises(DataError, match=r"no frappe\.csv inside"):
-        prepare(tmp_path / "out", tmp_path / "b.zip")
+        prepare_frappe(tmp_path / "out", tmp_path / "b.zip")
     with pytest.raises(DataError, match="No such file"):
-        prepare(tmp_path / "out", tmp_path / "missing.zip")
+        prepare_frappe(tmp_path / "out", tmp_path / "missing.zip")
 
 
 def test_an_encrypted_zip_is_told(tmp_path: Path) -> None:
@@ -138,12 +138,12 @@ def test_an_encrypted_zip_is_told(tmp_path: Path) -> None:
     content[content.index(b"PK\x01\x02") + 8] |= 1
     path.write_bytes(content)
     with pytest.raises(DataError, match="encrypted"):
-        prepare(tmp_path / "data", path)
+        prepare_frappe(tmp_path / "data", path)
 
 
 def test_a_file_that_is_not_the_published_one_is_not_called_real(tmp_path: Path) -> None:
     source = zipped(tmp_path, grid(range(6), range(8)), dict.fromkeys(range(8), "4"))
-    made = prepare(tmp_path / "out", source, test_negatives=0)
+    made = prepare_frappe(tmp_path / "out", source, test_negatives=0)
     assert "not the published file: 48 rows" in made.manifest.title
 
 
@@ -154,15 +154,15 @@ def test_the_zip_is_found_in_hpcncf_data_then_in_the_cache(
     monkeypatch.setenv("HPCNCF_DATA", str(tmp_path / "data"))
     said: list[str] = []
     with pytest.raises(Unavailable, match=r"--source") as told:
-        find(said.append, NOWHERE)
+        find_zip(said.append, NOWHERE)
     for word in (NOWHERE, str(tmp_path / "data"), str(tmp_path / "cache" / "hpcncf")):
         assert word in str(told.value)
     assert said == [f"downloading {NOWHERE}"]
     (tmp_path / "cache").mkdir()
     cached = zipped(tmp_path / "cache" / "hpcncf", [], {})
-    assert find(said.append, NOWHERE) == cached
+    assert find_zip(said.append, NOWHERE) == cached
     given = zipped(tmp_path / "data", [], {})
-    assert find(said.append, NOWHERE) == given
+    assert find_zip(said.append, NOWHERE) == given
 
 
 @pytest.fixture
@@ -187,7 +187,7 @@ def leave_zip(cached: Path) -> None:
 
 def or_synthetic(folder: Path, force: bool = False) -> tuple[str, str, bool]:
     """What became of the folder, what it holds, and whether that is real."""
-    made, reason = prepare_or_stand_in(folder, 1, 2, force, lambda _: None, NOWHERE)
+    made, reason = prepare_frappe_or_synthetic(folder, 1, 2, force, lambda _: None, NOWHERE)
     return made.outcome, made.manifest.dataset, reason is None
 
 
@@ -265,7 +265,7 @@ def test_without_force_it_is_refused_and_force_replaces_it(
 def test_where_what_is_there_cannot_be_read_force_replaces_it(tmp_path: Path) -> None:
     folder = tmp_path / "out"
     or_synthetic(folder)
-    (folder / manifest.NAME).write_text("{")
+    (folder / manifest.MANIFEST_NAME).write_text("{")
     with pytest.raises(DataError, match=r"not a manifest of prepared data.*, with --force$"):
         or_synthetic(folder)
     assert or_synthetic(folder, force=True) == ("replaced", "synthetic", False)

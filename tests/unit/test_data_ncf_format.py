@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from hpcncf.ncf.data.manifest import DataError
-from hpcncf.ncf.data.prepared import load
-from hpcncf.ncf.data.readers import prepare_ncf_format
+from hpcncf.ncf.data.prepared import load_prepared
+from hpcncf.ncf.data.readers import prepare_ncf_files
 
 TRAIN = "0\t0\t5\t978\n0\t2\t3\t979\n1\t0\t4\t980\n"
 TEST = "0\t4\t5\t990\n1\t2\t4\t991\n"
@@ -25,8 +25,8 @@ def files(folder: Path, train: str = TRAIN, test: str = TEST, negative: str = NE
 
 @pytest.mark.parametrize("source", ["", "ml-1m", "ml-1m.train.rating", "ml-1m.test.negative"])
 def test_the_given_test_rows_and_negatives_are_used(tmp_path: Path, source: str) -> None:
-    prepare_ncf_format(tmp_path / "out", files(tmp_path / "in") / source)
-    data = load(tmp_path / "out")
+    prepare_ncf_files(tmp_path / "out", files(tmp_path / "in") / source)
+    data = load_prepared(tmp_path / "out")
     assert data.test_items.tolist() == [4, 2]
     assert data.test_negatives.tolist() == [[1, 3], [4, 5]]
     assert data.train_items.tolist() == [0, 2, 0]
@@ -53,19 +53,19 @@ def test_broken_files_are_told_with_their_line(
     tmp_path: Path, broken: dict[str, str], complaint: str
 ) -> None:
     with pytest.raises(DataError, match=complaint):
-        prepare_ncf_format(tmp_path / "out", files(tmp_path / "in", **broken))
+        prepare_ncf_files(tmp_path / "out", files(tmp_path / "in", **broken))
     assert not (tmp_path / "out").exists()
 
 
 def test_a_user_of_all_items_leaves_no_negative_to_draw(tmp_path: Path) -> None:
     every = "".join(f"0\t{item}\n" for item in range(6))
     with pytest.raises(DataError, match="user 0: has a training row of each of the 6 items"):
-        prepare_ncf_format(tmp_path / "out", files(tmp_path / "in", train=every))
+        prepare_ncf_files(tmp_path / "out", files(tmp_path / "in", train=every))
 
 
 def test_a_folder_of_two_data_sets_asks_which(tmp_path: Path) -> None:
     folder = files(tmp_path / "in")
     (folder / "pinterest-20.train.rating").write_text(TRAIN)
     with pytest.raises(DataError, match=r"came ml-1m\.train\.rating, pinterest-20\.train\.rating"):
-        prepare_ncf_format(tmp_path / "out", folder)
-    assert prepare_ncf_format(tmp_path / "out", folder / "ml-1m").outcome == "made"
+        prepare_ncf_files(tmp_path / "out", folder)
+    assert prepare_ncf_files(tmp_path / "out", folder / "ml-1m").outcome == "made"

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from hpcncf.ncf.data import synthetic
 from hpcncf.ncf.data.manifest import DataError, Manifest
-from hpcncf.ncf.data.prepared import load
-from hpcncf.ncf.data.synthetic import LIKE, Shape, column_names, generate
+from hpcncf.ncf.data.prepared import load_prepared
+from hpcncf.ncf.data.synthetic import SHAPES, Shape, column_names, generate
 
 
 def silent(_: str) -> None:
@@ -43,16 +43,16 @@ def test_counts_are_exact_and_every_user_and_item_occurs(
 
 
 def test_a_like_has_the_shape_it_names(tmp_path: Path) -> None:
-    made = synthetic.prepare_like(tmp_path / "data", "frappe").manifest
+    made = synthetic.prepare_synthetic_like(tmp_path / "data", "frappe").manifest
     counts = (made.users, made.items, made.rows, made.train_rows, made.test_rows)
     assert counts == (654, 1_127, 84_385, 83_731, 654)
     assert (len(made.context_columns), made.parameters) == (21, 74_673)
     assert made.title.startswith("Synthetic data of Frappe's shape (not the real data): 84,385")
-    assert load(tmp_path / "data").test_unseen.mean() > 0.95
+    assert load_prepared(tmp_path / "data").test_unseen.mean() > 0.95
 
 
 def test_the_yelp_shape_has_the_forums_parameters() -> None:
-    shape = LIKE["yelp"]
+    shape = SHAPES["yelp"]
     told = Manifest(
         key="",
         dataset="synthetic",
@@ -96,11 +96,11 @@ def test_the_context_tells_which_items_a_user_is_after() -> None:
 
 def test_too_few_rows_for_every_user_and_item_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="--rows 50 or more"):
-        synthetic.prepare(tmp_path / "data", users=10, items=50, train_rows=49)
+        synthetic.prepare_synthetic(tmp_path / "data", users=10, items=50, train_rows=49)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_shape_that_no_memory_holds_is_told_and_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="not enough memory"):
-        synthetic.prepare(tmp_path / "data", users=10, items=300, train_rows=1000, context=10**15)
+        synthetic.prepare_synthetic(tmp_path / "data", users=10, items=300, train_rows=1000, context=10**15)
     assert not list(tmp_path.iterdir())

@@ -10,8 +10,8 @@ import pytest
 
 from hpcncf import cli
 from hpcncf.ncf.data import movielens
-from hpcncf.ncf.data.manifest import DataError, check, content, read_manifest
-from hpcncf.ncf.data.prepared import load
+from hpcncf.ncf.data.manifest import DataError, check_arrays, array_bytes, read_manifest
+from hpcncf.ncf.data.prepared import load_prepared
 
 
 @pytest.fixture
@@ -22,15 +22,15 @@ def damaged(tiny_data: Path, tmp_path: Path) -> Path:
 
 def test_the_bytes_told_are_those_of_the_arrays(tiny_data: Path) -> None:
     held = {path.stem: np.load(path).nbytes for path in tiny_data.glob("*.npy")}
-    assert content(read_manifest(tiny_data)) == held
-    check(tiny_data)
+    assert array_bytes(read_manifest(tiny_data)) == held
+    check_arrays(tiny_data)
 
 
 def test_data_without_context_or_test_rows_is_whole(tmp_path: Path) -> None:
     source = tmp_path / "u.data"
     source.write_text("1\t5\t3\t100\n2\t6\t3\t100\n")
-    movielens.prepare(tmp_path / "data", source)
-    check(tmp_path / "data")
+    movielens.prepare_movielens(tmp_path / "data", source)
+    check_arrays(tmp_path / "data")
 
 
 @pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
@@ -41,8 +41,8 @@ def test_each_version_of_the_format_that_numpy_reads_is_read(
     array = np.load(path)
     with path.open("wb") as file:
         np.lib.format.write_array(file, array, version)
-    load(damaged)
-    check(damaged)
+    load_prepared(damaged)
+    check_arrays(damaged)
 
 
 @pytest.mark.parametrize(
@@ -59,20 +59,20 @@ def test_a_cut_array_is_told_with_its_file_the_bytes_and_what_to_do(
         rf"prepare it again: `hpcncf data prepare synthetic .* -o {damaged} --force`$"
     )
     with pytest.raises(DataError, match=told):
-        check(damaged)
+        check_arrays(damaged)
 
 
 @pytest.mark.parametrize("broken", [b"", b"\x93NUMPY\x01\x00", b"no array at all, but text"])
 def test_what_is_no_array_is_told(damaged: Path, broken: bytes) -> None:
     (damaged / "test_users.npy").write_bytes(broken)
     with pytest.raises(DataError, match=rf"users\.npy: not a whole .*, {len(broken)} bytes: prepa"):
-        check(damaged)
+        check_arrays(damaged)
 
 
 def test_a_missing_array_is_told(damaged: Path) -> None:
     (damaged / "positives.npy").unlink()
     with pytest.raises(DataError, match=r"positives\.npy: cannot be read: No such file"):
-        check(damaged)
+        check_arrays(damaged)
 
 
 def test_submit_refuses_cut_data_before_it_writes_anything(

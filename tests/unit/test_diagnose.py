@@ -10,7 +10,7 @@ import make_results
 import pytest
 
 from hpcncf import cli
-from hpcncf.job.load import load_jobfile, plan
+from hpcncf.job.load import load_job, build_plan
 from hpcncf.job.spec import JobSpec
 from hpcncf.paths import ResultPaths
 from hpcncf.records.results_folder import leave_plan
@@ -95,8 +95,8 @@ def test_remedies_are_predicted_once_and_measured_later(
     assert said(capsys, paths.folder, "--predict", new)[0] == 0
     [kept] = paths.predictions.glob("*.json")
     assert "not measured yet" in said(capsys, paths.folder)[1]
-    job = load_jobfile(new)
-    leave_plan(paths, job, plan(job, new))
+    job = load_job(new)
+    leave_plan(paths, job, build_plan(job, new))
     make_results.complete(paths)
     code, text = said(capsys, paths.folder, "--json")
     [score] = json.loads(text)["predictions"]

@@ -11,7 +11,7 @@ import pytest
 from hpcncf.collect.collect import collect
 from hpcncf.job.spec import JobSpec
 from hpcncf.paths import ResultPaths
-from hpcncf.records.schema import Batches, NodeRecord, RankRecord, now, read_records
+from hpcncf.records.schema import Batches, NodeRecord, RankRecord, utc_now, read_record
 from hpcncf_analysis.diagnosis.diagnose import diagnose, diagnose_results
 from hpcncf_analysis.diagnosis.from_records import estimated_rows, evidence
 from hpcncf_analysis.diagnosis.predictions import (
@@ -42,7 +42,7 @@ def first(paths: ResultPaths, loader: str, ranks: int = 1) -> RankRecord:
         and (run.training.loader, run.resources.tasks_per_node) == (loader, ranks)
         and run.resources.cpus_per_task == 1
     )
-    return read_records(paths.run(run.id).attempt(1).rank(0), RankRecord)
+    return read_record(paths.run(run.id).attempt(1).rank(0), RankRecord)
 
 
 def test_a_naive_loaders_record_says_python_input(paths: ResultPaths) -> None:
@@ -214,7 +214,7 @@ def naive(folder: Path) -> tuple[JobSpec, list[Remedy]]:
 
 def test_a_remedy_becomes_a_point_with_its_prediction(tmp_path: Path) -> None:
     job, wanted = naive(tmp_path)
-    after, made = with_remedies(job, wanted, frozenset(), now())
+    after, made = with_remedies(job, wanted, frozenset(), utc_now())
     assert after.points == [*job.points, {"training.loader": "vectorized"}]
     assert after.repeats == 3
     assert [each.cause for each in made] == ["python_input"]
@@ -224,15 +224,15 @@ def test_a_remedy_becomes_a_point_with_its_prediction(tmp_path: Path) -> None:
 
 def test_what_was_measured_already_is_not_predicted(tmp_path: Path) -> None:
     job, wanted = naive(tmp_path)
-    _, made = with_remedies(job, wanted, frozenset(), now())
+    _, made = with_remedies(job, wanted, frozenset(), utc_now())
     measured = frozenset(each.after for each in made)
     assert measured
-    assert with_remedies(job, wanted, measured, now())[1] == []
+    assert with_remedies(job, wanted, measured, utc_now())[1] == []
 
 
 def prediction(factor: float) -> Prediction:
     return Prediction(
-        made_at=now(),
+        made_at=utc_now(),
         cause="python_input",
         base="a",
         after="b",

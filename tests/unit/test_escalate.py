@@ -9,8 +9,8 @@ from make_results import plan_of
 
 from hpcncf.job.spec import Data, JobSpec, Resources
 from hpcncf.paths import ResultPaths
-from hpcncf.records.claims import take_attempt
-from hpcncf.records.schema import End, now, read_records, write
+from hpcncf.records.claims import claim_attempt
+from hpcncf.records.schema import End, utc_now, read_record, write_record
 from hpcncf.records.submissions import Submission, begin
 from hpcncf.state.status import RunState
 from hpcncf.submit import retry
@@ -23,10 +23,10 @@ def timed_out(folder: Path) -> ResultPaths:
     """The first run reached its limit, as the local queue says it."""
     paths = make_results.demo(folder, repeats=1)
     run = plan_of(paths).runs[0]
-    attempt = take_attempt(paths.run(run.id), "local")
-    write(
+    attempt = claim_attempt(paths.run(run.id), "local")
+    write_record(
         attempt.end,
-        End(run_id=run.id, attempt=1, reason="timeout", exit_codes=[-15], ended_at=now()),
+        End(run_id=run.id, attempt=1, reason="timeout", exit_codes=[-15], ended_at=utc_now()),
     )
     return paths
 
@@ -65,7 +65,7 @@ def test_runs_that_slurm_had_no_room_for_since_do_not_get_still_more(tmp_path: P
     grown(paths)
     file = begin(paths, "slurm", [], again=False)
     left = {"left": [plan_of(paths).runs[0].id]}
-    write(file, read_records(file, Submission).model_copy(update=left))
+    write_record(file, read_record(file, Submission).model_copy(update=left))
     assert grown(paths) == []
 
 

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from hpcncf.errors import exit_phrase
+from hpcncf.errors import describe_exit
 
 
 @pytest.mark.parametrize(
@@ -18,4 +18,4 @@ from hpcncf.errors import exit_phrase
     ],
 )
 def test_an_exit_code_in_words(code: int, phrase: str) -> None:
-    assert exit_phrase(1, code) == phrase
+    assert describe_exit(1, code) == phrase

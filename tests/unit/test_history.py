@@ -12,7 +12,7 @@ from make_results import START
 from hpcncf.collect.collect import collect
 from hpcncf.job.plan import Run
 from hpcncf.paths import ResultPaths
-from hpcncf.records.schema import Progress, write
+from hpcncf.records.schema import Progress, write_record
 
 
 @pytest.fixture
@@ -28,16 +28,16 @@ def leave_attempt(paths: ResultPaths, run: Run, number: int, outcome: str) -> No
     attempt = paths.run(run.id).attempt(number)
     later = (START + timedelta(hours=number - 1)).isoformat()
     claim = make_results.claim(run).model_copy(update={"attempt": number, "claimed_at": later})
-    write(attempt.claim, claim)
+    write_record(attempt.claim, claim)
     if outcome == "killed":
-        write(attempt.progress, progress(run, number))
+        write_record(attempt.progress, progress(run, number))
         return
     for rank in range(run.resources.world_size):
         record = make_results.rank_record(run, rank)
         error = (
             None if outcome == "completed" else {"type": "Stopped", "message": "stopped by USR2"}
         )
-        write(
+        write_record(
             attempt.rank(rank),
             record.model_copy(update={"attempt": number, "outcome": outcome, "error": error}),
         )
@@ -92,12 +92,12 @@ def test_of_a_killed_attempt_the_nodes_saw_every_rank(paths: ResultPaths) -> Non
     leave_attempt(paths, run, 1, "killed")
     attempt = paths.run(run.id).attempt(1)
     known = progress(run, 1).model_copy(update={"cpu_s": 7.0})
-    write(attempt.progress, known)
+    write_record(attempt.progress, known)
     leave_attempt(paths, run, 2, "completed")
     ranks = run.resources.world_size
     assert collect(paths).attempts[0]["cpu_s"] == pytest.approx(7.0 * ranks)
     node = make_results.node_record(run)
-    write(attempt.node(0), node)
+    write_record(attempt.node(0), node)
     assert collect(paths).attempts[0]["cpu_s"] == pytest.approx(sum(node.tree_cpu_s))
 
 

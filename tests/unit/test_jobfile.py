@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcncf.errors import HpcncfError, UsageError
-from hpcncf.job.load import load_jobfile, parse, plan
+from hpcncf.job.load import load_job, parse_yaml, build_plan
 from hpcncf.job.spec import JobSpec
 
 MINIMAL = "name: a\ndata: {path: d}\n"
@@ -21,12 +21,12 @@ MINIMAL = "name: a\ndata: {path: d}\n"
 def load(folder: Path, text: str, *overrides: str) -> JobSpec:
     path = folder / "job.yaml"
     path.write_text(text)
-    return load_jobfile(path, overrides)
+    return load_job(path, overrides)
 
 
 def refusal(folder: Path, text: str, *overrides: str) -> str:
     with pytest.raises(UsageError) as refused:
-        plan(load(folder, text, *overrides), folder / "job.yaml", overrides)
+        build_plan(load(folder, text, *overrides), folder / "job.yaml", overrides)
     return str(refused.value)
 
 
@@ -48,19 +48,19 @@ def refusal(folder: Path, text: str, *overrides: str) -> str:
     ],
 )
 def test_scalars_mean_what_they_say(text: str, value: object) -> None:
-    assert parse(f"key: {text}", "here") == {"key": value}
+    assert parse_yaml(f"key: {text}", "here") == {"key": value}
 
 
 @given(st.dictionaries(st.text("abc", min_size=1), st.floats(allow_nan=False) | st.integers()))
 def test_numbers_survive_yaml(plain: dict[str, Any]) -> None:
     finite = {key: value for key, value in plain.items() if abs(value) < 1e300}
-    assert parse(yaml.safe_dump(finite), "here") == finite
+    assert parse_yaml(yaml.safe_dump(finite), "here") == finite
 
 
 @given(st.text(max_size=200))
 def test_any_text_is_read_or_refused(text: str) -> None:
     with contextlib.suppress(UsageError):
-        parse(text, "here")
+        parse_yaml(text, "here")
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_an_override_may_replace_the_whole_grid(tmp_path: Path) -> None:
 
 def test_a_data_path_that_no_file_can_have_is_named(tmp_path: Path) -> None:
     with pytest.raises(HpcncfError, match=r"d{300}: cannot be read: File name too long"):
-        plan(load(tmp_path, f"name: a\ndata: {{path: {'d' * 300}}}\n"), tmp_path / "job.yaml")
+        build_plan(load(tmp_path, f"name: a\ndata: {{path: {'d' * 300}}}\n"), tmp_path / "job.yaml")
 
 
 def test_every_problem_of_a_file_is_told_at_once(tmp_path: Path) -> None:
@@ -144,10 +144,10 @@ def test_every_problem_of_a_file_is_told_at_once(tmp_path: Path) -> None:
 
 def test_a_missing_or_unreadable_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"nowhere\.yaml: cannot be read"):
-        load_jobfile(tmp_path / "nowhere.yaml")
+        load_job(tmp_path / "nowhere.yaml")
     (tmp_path / "latin.yaml").write_bytes(b"name: \xe9\n")
     with pytest.raises(UsageError, match="not UTF-8"):
-        load_jobfile(tmp_path / "latin.yaml")
+        load_job(tmp_path / "latin.yaml")
 
 
 def test_overrides_reach_any_key(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_an_override_replaces_what_the_grid_and_points_vary(
 def test_an_override_of_an_axis_leaves_each_run_once(tmp_path: Path) -> None:
     text = MINIMAL + "grid: {resources.cpus_per_task: [1, 2, 4]}\nrepeats: 2\n"
     job = load(tmp_path, text, "resources.cpus_per_task=2")
-    runs = plan(job, tmp_path / "job.yaml").runs
+    runs = build_plan(job, tmp_path / "job.yaml").runs
     assert [run.resources.cpus_per_task for run in runs] == [2, 2]
 
 

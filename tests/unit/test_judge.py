@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from make_results import claim, rank_record
 
-from hpcncf.job.plan import Run, expand
+from hpcncf.job.plan import Run, expand_job
 from hpcncf.job.spec import Data, JobSpec, Resources
 from hpcncf.records.code_version import CHANGED, ELSEWHERE
 from hpcncf.records.schema import End
@@ -19,7 +19,7 @@ from hpcncf.state.decide import Attempt, Sent, decide, stale
 
 def run_of(ranks: int = 2) -> Run:
     job = JobSpec(name="a", data=Data(path="/d"), resources=Resources(tasks_per_node=ranks))
-    return expand(job, {"/d": "key"}).runs[0]
+    return expand_job(job, {"/d": "key"}).runs[0]
 
 
 def attempt(run: Run, ranks: int = 0, alive: bool = False, **changes: Any) -> Attempt:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from hpcncf.cli import main
 from hpcncf.errors import HpcncfError
-from hpcncf.lint.batch_script import RULES, complaints
-from hpcncf.lint.python_script import complaints_python_script
+from hpcncf.lint.batch_script import RULES, check_batch_script
+from hpcncf.lint.python_script import check_python
 
 ROOT = Path(__file__).parents[2]
 DATASET = """\
@@ -34,12 +34,12 @@ for batch in loader:
 
 
 def rules(text: str, cores: int | None = None) -> list[tuple[int, str]]:
-    return [(each.line, each.rule) for each in complaints_python_script(text, cores)]
+    return [(each.line, each.rule) for each in check_python(text, cores)]
 
 
 def asked(*lines: str) -> list[tuple[int, str]]:
     text = "\n".join(["#!/bin/bash", *lines]) + "\n"
-    return [(each.line, each.rule) for each in complaints(text)]
+    return [(each.line, each.rule) for each in check_batch_script(text)]
 
 
 @pytest.mark.parametrize(
@@ -168,30 +168,30 @@ def test_a_port_in_python_that_an_array_starts(tmp_path: Path, line: str) -> Non
     assert main(["lint", str(tmp_path)]) == 0
     (tmp_path / "job.sbatch").write_text("#!/bin/bash\n#SBATCH --array=0-3\npython train.py\n")
     assert main(["lint", str(tmp_path)]) == 1
-    found = complaints_python_script(f"import os\n{line}\n", in_array=True)
+    found = check_python(f"import os\n{line}\n", in_array=True)
     assert [(each.line, each.rule) for each in found] == [(2, "fixed-port")]
     derived = "os.environ['MASTER_PORT'] = str(12000 + job)"
-    assert complaints_python_script(derived, in_array=True) == []
+    assert check_python(derived, in_array=True) == []
 
 
 def test_a_distributed_sampler_is_told_the_epoch() -> None:
     assert rules("sampler = DistributedSampler(data)") == [(1, "no-set-epoch")]
-    assert complaints_python_script("sampler = DistributedSampler(data)", epoch_is_set=True) == []
+    assert check_python("sampler = DistributedSampler(data)", epoch_is_set=True) == []
     assert rules("sampler = DistributedSampler(val_data)") == []
     assert rules("sampler = DistributedSampler(data, shuffle=False)") == []
 
 
 def test_what_is_not_python_is_said_with_its_line() -> None:
     with pytest.raises(HpcncfError, match="line 2: not Python") as refused:
-        complaints_python_script("a = 1\nprint 'a'\n")
+        check_python("a = 1\nprint 'a'\n")
     assert str(refused.value).count("line 2") == 1
 
 
 @given(st.text())
 def test_any_text_is_read_or_refused(text: str) -> None:
-    assert all(each.rule in RULES for each in complaints(text))
+    assert all(each.rule in RULES for each in check_batch_script(text))
     with contextlib.suppress(HpcncfError):
-        assert all(each.rule in RULES for each in complaints_python_script(text))
+        assert all(each.rule in RULES for each in check_python(text))
 
 
 def test_a_port_that_all_tasks_of_an_array_share() -> None:

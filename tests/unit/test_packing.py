@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcncf.job.plan import Run, expand
+from hpcncf.job.plan import Run, expand_job
 from hpcncf.job.spec import Data, JobSpec, Resources
 from hpcncf.submit import arrays
 from hpcncf.submit.arrays import NoRoom, Quota, Task
@@ -20,7 +20,7 @@ def runs(number: int, runs_per_task: int = 1, cpus: tuple[int, ...] = (1,)) -> l
         grid={"resources.cpus_per_task": list(cpus)},
         repeats=number,
     )
-    return expand(job).runs
+    return expand_job(job).runs
 
 
 @given(st.integers(1, 40), st.integers(1, 9))

@@ -10,7 +10,7 @@ from test_gpus import gpu
 
 from hpcncf.collect.collect import collect
 from hpcncf.paths import ResultPaths
-from hpcncf.records.schema import write
+from hpcncf.records.schema import write_record
 from hpcncf_analysis.report import build
 from hpcncf_analysis.report.sections import UNTOLD
 
@@ -28,7 +28,7 @@ def of_gpus(folder: Path) -> ResultPaths:
     node = make_results.node_record(run, windows=60)
     joules = [300 * length for length in node.length_s]
     node.gpus = [gpu(0, [0.5] * 60, [*joules])]
-    write(paths.run(run.id).attempt(1).node(0), node)
+    write_record(paths.run(run.id).attempt(1).node(0), node)
     return paths
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hpcncf.job.spec import Resources, Training
-from hpcncf.job.validate import conflicts, cpus_of, gpus_of
+from hpcncf.job.validate import placement_conflicts, slot_cpus, slot_gpus
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ from hpcncf.job.validate import conflicts, cpus_of, gpus_of
 def test_what_does_not_go_together_is_refused_with_what_would(
     asked: dict[str, Any], said: str
 ) -> None:
-    reasons = conflicts(Resources(**asked))
+    reasons = placement_conflicts(Resources(**asked))
     assert (said in "; ".join(reasons)) if said else not reasons
 
 
@@ -34,13 +34,13 @@ def test_each_run_has_its_own_cores_and_its_share_of_the_gpus() -> None:
     asked = Resources(runs_per_node=4, runs_per_gpu=2, gpus_per_node=1, cpus_per_task=2, mem_gb=3)
     cpus, gpus = list(range(8)), ["4", "7"]
     assert (asked.node_cores, asked.node_gpus, asked.node_mem_gb) == (8, 2, 12)
-    assert [cpus_of(slot, asked, cpus) for slot in range(4)] == [
+    assert [slot_cpus(slot, asked, cpus) for slot in range(4)] == [
         [0, 1],
         [2, 3],
         [4, 5],
         [6, 7],
     ]
-    shared = [gpus_of(slot, asked, gpus) for slot in range(4)]
+    shared = [slot_gpus(slot, asked, gpus) for slot in range(4)]
     assert shared == [["4"], ["4"], ["7"], ["7"]]
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from hpcncf.errors import UsageError
-from hpcncf.job.plan import Plan, Run, core_hours, expand, idle_excludes, merged
+from hpcncf.job.plan import Plan, Run, max_core_hours, expand_job, unused_excludes, merge_plans
 from hpcncf.job.spec import JobSpec, Model, Training
 
 
@@ -20,7 +20,7 @@ def job(**settings: Any) -> JobSpec:
 
 
 def only(**settings: Any) -> Run:
-    (run,) = expand(job(**settings), {"/d": "key"}).runs
+    (run,) = expand_job(job(**settings), {"/d": "key"}).runs
     return run
 
 
@@ -35,7 +35,7 @@ GRIDS = st.dictionaries(
 def test_a_plan_holds_every_combination_once_per_repeat(
     grid: dict[str, list[int]], repeats: int
 ) -> None:
-    plan = expand(job(grid=grid, repeats=repeats))
+    plan = expand_job(job(grid=grid, repeats=repeats))
     combinations = 1
     for values in grid.values():
         combinations *= len(values)
@@ -45,7 +45,7 @@ def test_a_plan_holds_every_combination_once_per_repeat(
 
 @given(grid=GRIDS)
 def test_a_plan_survives_json(grid: dict[str, list[int]]) -> None:
-    plan = expand(job(grid=grid))
+    plan = expand_job(job(grid=grid))
     assert Plan.model_validate_json(plan.model_dump_json()) == plan
 
 
@@ -123,22 +123,22 @@ def test_what_changes_the_computation_changes_the_id(settings: Any) -> None:
 
 
 def test_the_data_is_known_by_its_content_not_by_its_place() -> None:
-    here = expand(job(), {"/d": "key"}).runs[0]
-    there = expand(job(data={"path": "/e"}), {"/e": "key"}).runs[0]
-    other = expand(job(), {"/d": "other"}).runs[0]
+    here = expand_job(job(), {"/d": "key"}).runs[0]
+    there = expand_job(job(data={"path": "/e"}), {"/e": "key"}).runs[0]
+    other = expand_job(job(), {"/d": "other"}).runs[0]
     assert here.id == there.id != other.id
 
 
 def test_points_stand_beside_the_grid_and_alone_without_one() -> None:
     point = {"training.seed": 9}
-    beside = expand(job(grid={"training.seed": [1, 2]}, points=[point]))
-    alone = expand(job(points=[point]))
+    beside = expand_job(job(grid={"training.seed": [1, 2]}, points=[point]))
+    alone = expand_job(job(points=[point]))
     assert Counter(run.varied["training.seed"] for run in beside.runs) == {1: 1, 2: 1, 9: 1}
     assert [run.varied for run in alone.runs] == [point]
 
 
 def test_a_point_that_repeats_a_grid_point_is_one_run() -> None:
-    plan = expand(job(grid={"training.seed": [1, 2]}, points=[{"training.seed": 2}]))
+    plan = expand_job(job(grid={"training.seed": [1, 2]}, points=[{"training.seed": 2}]))
     assert len(plan.runs) == 2
 
 
@@ -149,9 +149,9 @@ def test_an_exclusion_that_leaves_nothing_out_is_told() -> None:
         {"training.loader": "vectorised"},
         {"training.sed": 1},
     ]
-    assert idle_excludes(job(grid=grid, exclude=excluded[:1])) == []
+    assert unused_excludes(job(grid=grid, exclude=excluded[:1])) == []
     given = job(grid=grid).model_copy(update={"exclude": excluded})
-    assert idle_excludes(given) == [
+    assert unused_excludes(given) == [
         "exclude: training.loader=vectorised matches nothing; the grid has vectorized, batched",
         "exclude: training.sed=1 matches nothing; the grid has no training.sed. "
         "Did you mean 'training.seed'?",
@@ -160,14 +160,14 @@ def test_an_exclusion_that_leaves_nothing_out_is_told() -> None:
 
 def test_excluded_combinations_are_left_out() -> None:
     grid = {"training.loader": ["batched", "vectorized"], "training.num_workers": [0, 1]}
-    plan = expand(
+    plan = expand_job(
         job(grid=grid, exclude=[{"training.loader": "vectorized", "training.num_workers": 1}])
     )
     assert len(plan.runs) == 3
 
 
 def test_a_point_naming_one_batch_size_replaces_the_other() -> None:
-    plan = expand(
+    plan = expand_job(
         job(
             training={"global_batch_size": 256},
             resources={"tasks_per_node": 2},
@@ -194,30 +194,30 @@ def test_a_point_naming_one_batch_size_replaces_the_other() -> None:
 )
 def test_a_grid_point_that_cannot_be_is_named(settings: Any, words: list[str]) -> None:
     with pytest.raises(UsageError) as refused:
-        expand(job(**settings))
+        expand_job(job(**settings))
     assert all(word in str(refused.value) for word in words)
 
 
 def test_core_hours_count_every_run_to_its_limit() -> None:
     resources = {"cpus_per_task": 5, "tasks_per_node": 2, "timeout_min": 90}
-    assert core_hours(expand(job(resources=resources, repeats=2)).runs) == 30
+    assert max_core_hours(expand_job(job(resources=resources, repeats=2)).runs) == 30
 
 
 def test_a_grid_that_shrinks_retires_runs_and_keeps_them() -> None:
-    old = expand(job(grid={"training.seed": [1, 2]}))
-    new = expand(job(grid={"training.seed": [2, 3]}))
-    both = merged(old, new)
+    old = expand_job(job(grid={"training.seed": [1, 2]}))
+    new = expand_job(job(grid={"training.seed": [2, 3]}))
+    both = merge_plans(old, new)
     assert {run.varied["training.seed"]: run.retired for run in both.runs} == {
         1: True,
         2: False,
         3: False,
     }
-    back = merged(both, old)
+    back = merge_plans(both, old)
     assert {run.varied["training.seed"] for run in back.active()} == {1, 2}
 
 
 def test_a_run_is_found_by_the_beginning_of_its_id() -> None:
-    plan = expand(job(grid={"training.seed": [1, 2]}))
+    plan = expand_job(job(grid={"training.seed": [1, 2]}))
     assert plan.run(plan.runs[1].id[:8]) == plan.runs[1]
     with pytest.raises(UsageError, match="several begin so"):
         plan.run("")
@@ -226,14 +226,14 @@ def test_a_run_is_found_by_the_beginning_of_its_id() -> None:
 
 
 def test_of_many_runs_ten_are_named_and_the_rest_counted() -> None:
-    plan = expand(job(grid={"training.seed": list(range(12))}))
+    plan = expand_job(job(grid={"training.seed": list(range(12))}))
     with pytest.raises(UsageError, match=r"(, [0-9a-f]{12}){9} and 2 more$"):
         plan.run("zz")
 
 
 @pytest.mark.parametrize("run_id", ["../../etc", "", "a/b", "."])
 def test_an_id_that_would_lead_out_of_the_results_is_refused(run_id: str) -> None:
-    plain = expand(job()).model_dump(mode="json")
+    plain = expand_job(job()).model_dump(mode="json")
     plain["runs"][0]["id"] = run_id
     with pytest.raises(ValidationError, match="expected a run's id"):
         Plan.model_validate(plain)

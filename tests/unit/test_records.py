@@ -25,7 +25,7 @@ def progress(**changes: Any) -> Progress:
     known: dict[str, Any] = {
         "run_id": "0123456789ab",
         "attempt": 1,
-        "updated_at": schema.now(),
+        "updated_at": schema.utc_now(),
         "elapsed_s": 1.5,
         "phase": "training",
         "epoch": 0,
@@ -47,20 +47,20 @@ def test_a_record_reads_back_as_it_was_written(
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "progress.json"
     record = progress(cpu_efficiency=efficiency, instances_per_s=rate, step=step)
-    schema.write(path, record)
-    assert schema.read_records(path, Progress) == record
+    schema.write_record(path, record)
+    assert schema.read_record(path, Progress) == record
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_number_that_json_does_not_know_is_never_written(tmp_path: Path, value: float) -> None:
     with pytest.raises(ValueError, match="JSON"):
-        schema.write(tmp_path / "progress.json", progress().model_copy(update={"elapsed_s": value}))
+        schema.write_record(tmp_path / "progress.json", progress().model_copy(update={"elapsed_s": value}))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
-    schema.write(path, progress())
+    schema.write_record(path, progress())
     before = path.read_text()
     with pytest.raises(TypeError):
         schema.write_text(path, 3)  # type: ignore[arg-type]
@@ -72,7 +72,7 @@ def test_records_are_for_the_group_to_read(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     mask = os.umask(0o027)
     try:
-        schema.write(path, progress())
+        schema.write_record(path, progress())
     finally:
         os.umask(mask)
     assert path.stat().st_mode & 0o777 == 0o640
@@ -96,21 +96,21 @@ def test_what_is_not_the_record_is_refused_by_name(
     path = tmp_path / "progress.json"
     path.write_bytes(content)
     with pytest.raises(RecordError) as refused:
-        schema.read_records(path, Progress)
+        schema.read_record(path, Progress)
     assert str(path) in str(refused.value)
     assert words in str(refused.value)
 
 
 def test_a_missing_record_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="No such file"):
-        schema.read_records(tmp_path / "progress.json", Progress)
+        schema.read_record(tmp_path / "progress.json", Progress)
 
 
 def test_a_key_that_a_later_version_added_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "progress.json"
     plain = progress().model_dump() | {"joules": 12.5}
     path.write_text(json.dumps(plain))
-    assert schema.read_records(path, Progress).model_dump()["joules"] == 12.5
+    assert schema.read_record(path, Progress).model_dump()["joules"] == 12.5
 
 
 def test_attempts_and_ranks_come_in_numeric_order_and_strangers_are_ignored(
@@ -147,28 +147,28 @@ def test_a_value_that_no_reader_could_work_with_is_refused_where_it_is_read(
     path = tmp_path / "progress.json"
     path.write_text(json.dumps(progress().model_dump(mode="json") | changes))
     with pytest.raises(RecordError, match=complaint):
-        schema.read_records(path, Progress)
+        schema.read_record(path, Progress)
 
 
 @pytest.mark.parametrize("pid", [-1, 0, 10**30])
 def test_a_claim_of_no_process_is_refused(tmp_path: Path, pid: int) -> None:
     claim = {"kind": "claim", "run_id": "a", "attempt": 1, "node": "n", "pid": pid}
-    claim |= {"process_started": 1.0, "claimed_at": schema.now(), "launched_by": "local"}
+    claim |= {"process_started": 1.0, "claimed_at": schema.utc_now(), "launched_by": "local"}
     (tmp_path / "claim.json").write_text(json.dumps(claim | {"slurm_job_id": None}))
     with pytest.raises(RecordError, match="pid: expected a process id"):
-        schema.read_records(tmp_path / "claim.json", Claim)
+        schema.read_record(tmp_path / "claim.json", Claim)
 
 
 def test_a_pipe_among_the_records_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "progress.json")
     with pytest.raises(RecordError, match="a pipe"):
-        schema.read_records(tmp_path / "progress.json", Progress)
+        schema.read_record(tmp_path / "progress.json", Progress)
 
 
 def test_a_nest_without_end_is_refused(tmp_path: Path) -> None:
     (tmp_path / "progress.json").write_text("[" * 100_000)
     with pytest.raises(RecordError, match="nested too deeply"):
-        schema.read_records(tmp_path / "progress.json", Progress)
+        schema.read_record(tmp_path / "progress.json", Progress)
 
 
 def test_a_name_that_is_not_utf_8_can_be_written_of(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def a_full_disk(monkeypatch: pytest.MonkeyPatch, times: int, problem: int = errn
         return made(*given, **named)
 
     monkeypatch.setattr(schema, "NamedTemporaryFile", make)
-    monkeypatch.setattr(schema, "AGAIN_S", 0.01)
+    monkeypatch.setattr(schema, "RETRY_EVERY_S", 0.01)
 
 
 @pytest.mark.parametrize("problem", [errno.ENOSPC, errno.EROFS, errno.ESTALE, errno.EIO])
@@ -196,12 +196,12 @@ def test_the_record_of_an_end_waits_for_room_on_the_disk(
 ) -> None:
     a_full_disk(monkeypatch, 3, problem)
     record = progress()
-    schema.write_last(tmp_path / "last.json", record)
-    assert schema.read_records(tmp_path / "last.json", Progress) == record
+    schema.write_record_with_retries(tmp_path / "last.json", record)
+    assert schema.read_record(tmp_path / "last.json", Progress) == record
 
 
 def test_a_disk_that_stays_full_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     a_full_disk(monkeypatch, times=1000)
-    monkeypatch.setattr(schema, "FULL_S", 0.1)
+    monkeypatch.setattr(schema, "RETRY_S", 0.1)
     with pytest.raises(OSError, match="No space left"):
-        schema.write_last(tmp_path / "last.json", progress())
+        schema.write_record_with_retries(tmp_path / "last.json", progress())

@@ -10,8 +10,8 @@ import pytest
 
 from hpcncf.collect.collect import collect
 from hpcncf.errors import UsageError
-from hpcncf.job.load import load_jobfile, plan
-from hpcncf.job.plan import expand
+from hpcncf.job.load import load_job, build_plan
+from hpcncf.job.plan import expand_job
 from hpcncf.job.spec import JobSpec
 from hpcncf_analysis import remedies
 from hpcncf_analysis.configurations import Configuration, configurations
@@ -142,7 +142,7 @@ def test_a_baseline_that_was_not_run_is_refused() -> None:
         | {"baseline": NAIVE}
     )
     with pytest.raises(UsageError, match=r"baseline: .*per_sample.* is no point"):
-        expand(job)
+        expand_job(job)
 
 
 def test_a_programs_parameters_may_be_its_baseline(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_a_programs_parameters_may_be_its_baseline(tmp_path: Path) -> None:
         "name: a\nworkload: {command: [echo, '{throws}']}\n"
         "grid: {throws: [1, 2]}\nbaseline: {throws: 2}\n"
     )
-    runs = plan(load_jobfile(path), path).runs
+    runs = build_plan(load_job(path), path).runs
     assert [run.parameters["throws"] for run in runs if run.baseline] == [2]
 
 
@@ -159,7 +159,7 @@ def test_the_baselines_repeats_are_marked() -> None:
     job = JobSpec.model_validate(
         {"name": "a", "data": {"path": "x"}, "points": [{}, NAIVE], "baseline": {}, "repeats": 2}
     )
-    marked = [run.varied["training.loader"] for run in expand(job).runs if run.baseline]
+    marked = [run.varied["training.loader"] for run in expand_job(job).runs if run.baseline]
     assert marked == ["vectorized"] * 2
 
 

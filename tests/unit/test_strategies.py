@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from hpcncf.job.spec import Resources, Training
-from hpcncf.job.validate import conflicts_conflicts
+from hpcncf.job.validate import training_conflicts
 
 ROOT = Path(__file__).parents[2]
 
@@ -64,7 +64,7 @@ def test_no_strategys_settings_contradict_each_other() -> None:
         resources = Resources(
             tasks_per_node=each.ranks, cpus_per_task=each.cores, gpus_per_node=each.gpus
         )
-        assert conflicts_conflicts(resources, Training.model_validate(each.training)) == []
+        assert training_conflicts(resources, Training.model_validate(each.training)) == []
 
 
 def test_what_is_measured_stands_behind_the_words_and_replaces_what_stood_there() -> None:

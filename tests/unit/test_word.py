@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpcncf.paths import ResultPaths
-from hpcncf.records.schema import read_records, write
+from hpcncf.records.schema import read_record, write_record
 from hpcncf.records.submissions import (
     Submission,
     SubmittedJob,
@@ -38,13 +38,13 @@ def test_a_run_cancelled_since_it_was_submitted_is_heard_of(tmp_path: Path) -> N
 def test_a_submitter_whose_clock_is_ahead_does_not_make_deaf(tmp_path: Path) -> None:
     paths = ResultPaths(tmp_path)
     file = begin(paths, "slurm", ["a"], again=False)
-    sent = read_records(file, Submission)
+    sent = read_record(file, Submission)
     ahead = datetime.fromisoformat(sent.submitted_at) + timedelta(minutes=10)
-    write(file, sent.model_copy(update={"submitted_at": ahead.isoformat()}))
+    write_record(file, sent.model_copy(update={"submitted_at": ahead.isoformat()}))
     cancel(paths, ["a"])
     assert Word(paths, every_s=0.0).against("a")
     file = begin(paths, "slurm", ["a"], again=False)
-    assert not Word(paths).against("a", read_records(file, Submission).submitted_at)
+    assert not Word(paths).against("a", read_record(file, Submission).submitted_at)
 
 
 def test_a_task_hears_what_is_said_of_its_own_submission(tmp_path: Path) -> None:
@@ -52,11 +52,11 @@ def test_a_task_hears_what_is_said_of_its_own_submission(tmp_path: Path) -> None
     paths = ResultPaths(tmp_path)
     for number, minutes in enumerate((10, 0), start=1):
         file = begin(paths, "slurm", ["a"], again=False)
-        sent = read_records(file, Submission)
+        sent = read_record(file, Submission)
         at = datetime.fromisoformat(sent.submitted_at) + timedelta(minutes=minutes)
         job = SubmittedJob(id=str(number), runs=["a"])
         told = {"submitted_at": at.isoformat(), "jobs": [job]}
-        write(file, sent.model_copy(update=told))
+        write_record(file, sent.model_copy(update=told))
         if number == 1:
             cancel(paths, ["a"])
     heard = [Word(paths, job_id=job).against("a") for job in ("1", "2", None)]

@@ -14,8 +14,8 @@ import yaml
 
 from hpcncf.errors import UsageError
 from hpcncf.job.command import Program
-from hpcncf.job.load import load_jobfile, plan
-from hpcncf.job.plan import Run, configuration, expand
+from hpcncf.job.load import load_job, build_plan
+from hpcncf.job.plan import Run, configuration_id, expand_job
 from hpcncf.job.spec import JobSpec, Resources
 from hpcncf.ncf.data.manifest import DataError
 from hpcncf.paths import ResultPaths
@@ -59,10 +59,10 @@ class Asked:
         """That of a job without a grid, on the data as it was planned; None where it is none."""
         keys = {run.data.path: run.data_key for run in self.runs.values() if run.data}
         try:
-            (run,) = expand(job.model_copy(update={"repeats": 1}), keys).runs
+            (run,) = expand_job(job.model_copy(update={"repeats": 1}), keys).runs
         except UsageError:
             return None  # settings that only some point of the grid makes whole
-        return configuration(run)
+        return configuration_id(run)
 
 
 def read_request(paths: ResultPaths) -> Asked:
@@ -78,7 +78,7 @@ def read_request(paths: ResultPaths) -> Asked:
 def _job(paths: ResultPaths) -> JobSpec | None:
     """None for commands, too; a torn one, or another version's, tells nothing: the plan does."""
     with contextlib.suppress(UsageError):
-        return load_jobfile(paths.job)
+        return load_job(paths.job)
     return None
 
 
@@ -374,9 +374,9 @@ def _leave(path: Path, text: str | None) -> None:
 
 def _script(path: Path, site: Site, results: Path) -> str | None:
     """What `hpcncf plan --by-hand` prints of the job file."""
-    job = load_jobfile(path)
+    job = load_job(path)
     source = Source(path.resolve(), results / job.name)
     try:
-        return text_byhand(job, site, plan(job, path).runs, source, NOTE)
+        return text_byhand(job, site, build_plan(job, path).runs, source, NOTE)
     except (UsageError, DataError):  # other data, of another format; runs side by side
         return None

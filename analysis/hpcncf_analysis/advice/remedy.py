@@ -11,8 +11,8 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from hpcncf.errors import UsageError
-from hpcncf.job.load import override
-from hpcncf.job.plan import expand
+from hpcncf.job.load import apply_override
+from hpcncf.job.plan import expand_job
 from hpcncf.job.spec import JobSpec, Resources
 from hpcncf_analysis.advice.recommend import mostly_disturbed
 from hpcncf_analysis.advice.request import Request, timeout_min
@@ -242,10 +242,10 @@ def _costs(gain: Gain, cores: float) -> tuple[float, float, float] | None:
 def _with(job: JobSpec, changes: Mapping[str, Any]) -> JobSpec | None:
     plain = job.model_dump(mode="json")
     for key, value in changes.items():
-        override(plain, key, value)
+        apply_override(plain, key, value)
     try:
         changed = JobSpec.model_validate(plain)
-        expand(changed)
+        expand_job(changed)
     except (ValidationError, UsageError):
         return None
     return changed

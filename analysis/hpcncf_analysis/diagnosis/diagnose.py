@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 from hpcncf.monitor.memory_growth import USUALLY
 from hpcncf.paths import AttemptPaths, ResultPaths
-from hpcncf.records.schema import NodeRecord, RankRecord, RecordError, read_records
+from hpcncf.records.schema import NodeRecord, RankRecord, RecordError, read_record
 from hpcncf_analysis.configurations import counted
 from hpcncf_analysis.diagnosis import thresholds
 from hpcncf_analysis.diagnosis.evidence import Cause, Diagnosis, Evidence, Finding, Verdict
@@ -188,7 +188,7 @@ def _read_records(files: Sequence[Path], kind: type[R], run_id: str | None) -> l
     read = []
     for path in files:
         try:
-            record = read_records(path, kind)
+            record = read_record(path, kind)
         except RecordError:
             continue
         if run_id in (None, record.run_id):

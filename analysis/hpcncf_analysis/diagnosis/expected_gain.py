@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from hpcncf.job.spec import Training
-from hpcncf.job.validate import OF_LOADERS, OF_REFERENCE, OF_WORKERS
+from hpcncf.job.validate import LOADER_SETTINGS, REFERENCE_ONLY, WORKER_SETTINGS
 from hpcncf_analysis.diagnosis.evidence import Evidence, Gain
 
 # A job file that gives such a setting is refused (`hpcncf/job/validate.py`).
 
 # Setting of a remedy -> those that another value of it gave a meaning.
 OVERRULED: Final[Mapping[str, tuple[str, ...]]] = {
-    "training.loader": OF_LOADERS,
-    "training.num_workers": OF_WORKERS,
-    "training.engine": ("adam", "sparse", "compile", "precision", *OF_REFERENCE),
+    "training.loader": LOADER_SETTINGS,
+    "training.num_workers": WORKER_SETTINGS,
+    "training.engine": ("adam", "sparse", "compile", "precision", *REFERENCE_ONLY),
 }
 
 

@@ -15,13 +15,13 @@ from pydantic import ValidationError
 from hpcncf.collect.collect import collect
 from hpcncf.errors import UsageError
 from hpcncf.job import plan
-from hpcncf.job.load import data_keys, load_jobfile
-from hpcncf.job.plan import configuration, expand
+from hpcncf.job.load import read_data_keys, load_job
+from hpcncf.job.plan import configuration_id, expand_job
 from hpcncf.job.spec import JobSpec
 from hpcncf.paths import AttemptPaths, ResultPaths, RunPaths
 from hpcncf.records import schema
 from hpcncf.records.results_folder import JobDumper, writing
-from hpcncf.records.schema import Moment, NodeRecord, Part, RankRecord, RecordError, read_records
+from hpcncf.records.schema import Moment, NodeRecord, RecordPart, RankRecord, RecordError, read_record
 from hpcncf_analysis.diagnosis.diagnose import diagnose, diagnose_attempt, diagnose_results
 from hpcncf_analysis.diagnosis.evidence import Cause, Diagnosis, Finding, Gain
 
@@ -34,7 +34,7 @@ def diagnose_file(path: Path) -> Diagnosis:
     whole = _diagnose_run_json(path)
     if whole is not None:
         return whole
-    record = read_records(path, RankRecord)
+    record = read_record(path, RankRecord)
     beside = diagnose_attempt(AttemptPaths(path.parent), record.run_id)
     return beside or diagnose([record], [])
 
@@ -77,7 +77,7 @@ REPEATS: Final = 3
 Row = Mapping[str, Any]
 
 
-class Prediction(Part):
+class Prediction(RecordPart):
     """What one remedy is expected to do to one configuration."""
 
     schema_version: Literal[1] = 1
@@ -122,7 +122,7 @@ def predict_remedies(paths: ResultPaths, path: Path) -> list[Prediction]:
     rows = collect(paths).runs
     wanted = remedies(rows, diagnose_results(paths, rows))
     begun = frozenset(row["config"] for row in rows if row["attempt"] is not None)
-    job, made = with_remedies(load_jobfile(paths.job), wanted, begun, schema.now())
+    job, made = with_remedies(load_job(paths.job), wanted, begun, schema.utc_now())
     known = {each.name: each for each in read_predictions(paths)}
     made = [known.get(each.name, each) for each in made]
     if made:
@@ -186,8 +186,8 @@ def _configuration(job: JobSpec, point: Mapping[str, Any]) -> str | None:
         update={"grid": {}, "exclude": [], "points": [dict(point)], "repeats": 1}
     )
     try:
-        served = plan.served(alone, plan.problem(alone))
-        return configuration(expand(served, data_keys(alone)).runs[0])
+        served = plan.with_engine_fallback(alone, plan.missing_native_engine(alone))
+        return configuration_id(expand_job(served, read_data_keys(alone)).runs[0])
     except UsageError:
         return None
 
@@ -213,7 +213,7 @@ def write(paths: ResultPaths, path: Path, job: JobSpec, made: Sequence[Predictio
         for each in made:
             file = paths.predictions / f"{each.name}.json"
             if not file.exists():
-                schema.write(file, each)
+                schema.write_record(file, each)
     plain = job.model_dump(mode="json", exclude_defaults=True)
     text = yaml.dump(plain, Dumper=JobDumper, sort_keys=False, allow_unicode=True)
     head = "# The job as it was, with a point for each remedy that a setting applies.\n"
@@ -226,7 +226,7 @@ def read_predictions(paths: ResultPaths) -> list[Prediction]:
     found = []
     for path in sorted(paths.predictions.glob("*.json")):
         try:
-            found.append(schema.read_records(path, Prediction))
+            found.append(schema.read_record(path, Prediction))
         except RecordError:
             continue
     return found

@@ -15,7 +15,7 @@ from hpcncf.records.schema import (
     RankRecord,
     RecordError,
     TrainingRecord,
-    read_records,
+    read_record,
     write_text,
 )
 from hpcncf_analysis.advice import next_job, text
@@ -141,7 +141,7 @@ def timelines(
 def _first_rank(paths: ResultPaths, row: Row) -> TrainingRecord | None:
     record = paths.run(row["run_id"]).attempt(row["attempt"]).rank(0)
     try:
-        return read_records(record, RankRecord).training
+        return read_record(record, RankRecord).training
     except RecordError:
         return None  # collect has named it among the skipped
 
@@ -150,7 +150,7 @@ def _nodes(paths: ResultPaths, row: Row) -> list[NodeRecord]:
     found = []
     for path in paths.run(row["run_id"]).attempt(row["attempt"]).nodes():
         try:
-            found.append(read_records(path, NodeRecord))
+            found.append(read_record(path, NodeRecord))
         except RecordError:
             continue  # collect has named it among the skipped
     return found

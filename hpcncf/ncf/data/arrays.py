@@ -16,7 +16,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from hpcncf.ncf.sampling import find_positives, storage_order
 
-AT_ONCE: Final = 1 << 18
+SLICE_ROWS: Final = 1 << 18
 """Rows of a slice: tens of MB with two dozen columns."""
 
 HUGE_PAGE: Final = 1 << 21
@@ -32,12 +32,12 @@ class Sliced(Protocol):
     def __getitem__(self, span: slice, /) -> NDArray[Any]: ...
 
 
-def slices(length: int, at_once: int = AT_ONCE) -> Iterator[slice]:
+def slices(length: int, at_once: int = SLICE_ROWS) -> Iterator[slice]:
     for start in range(0, length, at_once):
         yield slice(start, min(start + at_once, length))
 
 
-class Column:
+class ColumnFile:
     """An .npy file that grows at its end and may be read meanwhile. To be closed."""
 
     def __init__(
@@ -113,7 +113,7 @@ class Column:
         self.close()
 
 
-def spread(rows: NDArray[Any], parts: NDArray[np.int64], files: Sequence[Column]) -> None:
+def append_by_part(rows: NDArray[Any], parts: NDArray[np.int64], files: Sequence[ColumnFile]) -> None:
     """Append each row to the file of its part; they stay in their order there."""
     order = np.argsort(parts, kind="stable")
     ends = np.cumsum(np.bincount(parts, minlength=len(files)))[:-1]
@@ -125,17 +125,17 @@ PART_BYTES: Final = 1 << 26
 """Put in their order at once. Each part is an open file."""
 
 
-class Placing:
+class RowPlacer:
     """Takes rows in the order of their source and gives them on, part by part, in that of their
     places."""
 
-    def __init__(self, folder: Path, to: Column, rows: int, files: ExitStack) -> None:
+    def __init__(self, folder: Path, to: ColumnFile, rows: int, files: ExitStack) -> None:
         """Of so many rows in all. Needs room in `folder` for them until `finish`."""
         self._to, self._rows, self._came = to, rows, 0
         self._kind = np.dtype([("place", np.int64), ("row", to.kind)])
         self._each = max(1, PART_BYTES // self._kind.itemsize)
         self._parts = [
-            files.enter_context(Column(folder / f".rows-{number}", self._kind))
+            files.enter_context(ColumnFile(folder / f".rows-{number}", self._kind))
             for number in range(-(-rows // self._each))
         ]
 
@@ -143,7 +143,7 @@ class Placing:
         moved = np.empty(len(rows), self._kind)
         moved["place"] = storage_order(self._came, self._came + len(rows), self._rows)
         moved["row"] = rows
-        spread(moved, moved["place"] // self._each, self._parts)
+        append_by_part(moved, moved["place"] // self._each, self._parts)
         self._came += len(rows)
 
     def finish(self) -> None:
@@ -161,7 +161,7 @@ Int64s = NDArray[np.int64]
 Floats = NDArray[np.float32]
 
 
-def record(numbers: int, small: int) -> np.dtype[Any]:
+def row_dtype(numbers: int, small: int) -> np.dtype[Any]:
     """A training row as its file holds it: of its context `numbers` columns of any numbers, then
     `small` ones of a byte each. All of a row lies together: rows, or blocks of them, are read at
     random, and each place costs a walk of the page table."""
@@ -169,19 +169,19 @@ def record(numbers: int, small: int) -> np.dtype[Any]:
     return np.dtype([("user", np.int32), ("item", np.int32), *context])
 
 
-def recorded(
+def pack_rows(
     users: NDArray[Any], items: NDArray[Any], context: NDArray[Any], small: int
 ) -> NDArray[Any]:
     """`users` [n], `items` [n] and `context` [n, columns] as training rows [n]. The last `small`
     columns hold whole numbers from 0 to 255 only."""
     numbers = context.shape[1] - small
-    rows = np.empty(len(users), record(numbers, small))
+    rows = np.empty(len(users), row_dtype(numbers, small))
     rows["user"], rows["item"] = users, items
     rows["numbers"], rows["small"] = context[:, :numbers], context[:, numbers:]
     return rows
 
 
-def context_of(rows: NDArray[Any]) -> Floats:
+def unpack_context(rows: NDArray[Any]) -> Floats:
     """[n, columns]: the context of `recorded` rows [n], or of one row [columns]."""
     return np.concatenate([rows["numbers"], rows["small"]], axis=-1, dtype=np.float32)
 
@@ -233,7 +233,7 @@ class Split:
     """[test rows, negatives]"""
 
 
-def numbered(
+def number_rows(
     users: NDArray[Any],
     items: NDArray[Any],
     context: Floats | None = None,
@@ -254,23 +254,23 @@ def numbered(
     )
 
 
-def distinct(values: Int64s) -> Int64s:
+def drop_repeats(values: Int64s) -> Int64s:
     """Sorted values, each once. (np.unique would make a hash table, several times as large.)"""
     first = np.ones(len(values), dtype=np.bool_)
     first[1:] = values[1:] != values[:-1]
     return values[first]
 
 
-def distinct_pairs(
+def items_by_user(
     users: Int32s, items: Int32s, user_count: int, item_count: int
 ) -> tuple[Int64s, Int32s]:
     """`indptr` [users + 1] and the items of each user, sorted, each once."""
-    pairs = distinct(np.sort(users.astype(np.int64) * item_count + items))
+    pairs = drop_repeats(np.sort(users.astype(np.int64) * item_count + items))
     indptr = np.searchsorted(pairs, np.arange(user_count + 1, dtype=np.int64) * item_count)
     return indptr.astype(np.int64), (pairs % item_count).astype(np.int32)
 
 
-def contains(positives: Int32s, indptr: Int64s, users: Int32s, items: Int32s) -> NDArray[np.bool_]:
+def is_positive(positives: Int32s, indptr: Int64s, users: Int32s, items: Int32s) -> NDArray[np.bool_]:
     """[n]: whether each item is among its user's, positives[indptr[user] : indptr[user + 1]]."""
     first = indptr[users]
     return find_positives(items, positives, first, indptr[users + 1] - first)[1]

@@ -14,7 +14,7 @@ _TEST_ROWS = 1 << 14
 _TRAIN_ROWS = 1 << 22
 
 
-def counts_baseline(prepared: Prepared) -> dict[str, float]:
+def score_counts(prepared: Prepared) -> dict[str, float]:
     """`hr10` and `ndcg10` of ranking by the user's own training count of the item, then by the
     item's training count over all users.
 

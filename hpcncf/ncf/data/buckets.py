@@ -24,7 +24,7 @@ _GOLDEN: Final = np.uint32(0x9E3779B1)
 _USUAL: Final = 24
 
 
-def buckets(indptr: Int64s, positives: Int32s) -> tuple[Int64s, NDArray[np.uint16]]:
+def build_buckets(indptr: Int64s, positives: Int32s) -> tuple[Int64s, NDArray[np.uint16]]:
     """Bounds [users + 1] of each user's buckets, one or more, and the buckets [n, SLOTS].
 
     User u's positives are positives[indptr[u]:indptr[u + 1]], each once.
@@ -32,7 +32,7 @@ def buckets(indptr: Int64s, positives: Int32s) -> tuple[Int64s, NDArray[np.uint1
     held = np.diff(indptr)
     owners = np.repeat(np.arange(len(held)), held)
     bounds = np.concatenate([[0], np.cumsum(_counts(held, owners, positives))])
-    at = bounds[owners] + bucket(positives, np.diff(bounds)[owners])
+    at = bounds[owners] + bucket_of(positives, np.diff(bounds)[owners])
     order = np.argsort(at, kind="stable")
     at = at[order]
     table = np.zeros((bounds[-1], SLOTS), dtype=np.uint16)
@@ -40,17 +40,17 @@ def buckets(indptr: Int64s, positives: Int32s) -> tuple[Int64s, NDArray[np.uint1
     return bounds, table
 
 
-def bucket(items: Int32s | Int64s, counts: Int64s) -> Int64s:
+def bucket_of(items: Int32s | Int64s, counts: Int64s) -> Int64s:
     """Which of so many buckets an item belongs to."""
     spread = items.astype(np.uint32) * _GOLDEN  # modulo 2^32
     return (spread.astype(np.uint64) * counts.astype(np.uint64) >> np.uint64(32)).astype(np.int64)
 
 
-def suspected(bounds: Int64s, table: NDArray[np.uint16], users: Int64s, items: Int64s) -> Int64s:
+def possible_positives(bounds: Int64s, table: NDArray[np.uint16], users: Int64s, items: Int64s) -> Int64s:
     """Where, flat, of `items` [n, k] one may be a positive of its user, of `users` [n]; a place as
     often as it was found there."""
     first = bounds[users]
-    at = first[:, None] + bucket(items, (bounds[users + 1] - first)[:, None])
+    at = first[:, None] + bucket_of(items, (bounds[users + 1] - first)[:, None])
     same = table.take(at.reshape(-1), axis=0) == items.astype(np.uint16).reshape(-1, 1)
     found: Int64s = np.flatnonzero(same) // SLOTS
     return found
@@ -64,7 +64,7 @@ def _counts(held: Int64s, owners: Int64s, positives: Int32s) -> Int64s:
         mine = unsure[owners]
         owners, positives = owners[mine], positives[mine]
         bounds = np.concatenate([[0], np.cumsum(np.where(unsure, counts, 0))])
-        at = bounds[owners] + bucket(positives, counts[owners])
+        at = bounds[owners] + bucket_of(positives, counts[owners])
         overflowing = np.flatnonzero(np.bincount(at) > SLOTS)
         unsure = np.zeros_like(unsure)
         unsure[np.searchsorted(bounds, overflowing, side="right") - 1] = True

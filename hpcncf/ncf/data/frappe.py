@@ -14,20 +14,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcncf.ncf.data import synthetic
-from hpcncf.ncf.data.arrays import Rows, numbered
-from hpcncf.ncf.data.manifest import FORMAT_VERSION, DataError, Outline, other_format, outline
-from hpcncf.ncf.data.prepare import Recipe, Written, write
-from hpcncf.ncf.data.prepared import load
+from hpcncf.ncf.data.arrays import Rows, number_rows
+from hpcncf.ncf.data.manifest import FORMAT_VERSION, DataError, Outline, wrong_format_error, read_outline
+from hpcncf.ncf.data.prepare import Recipe, PreparedFolder, write_prepared
+from hpcncf.ncf.data.prepared import load_prepared
 from hpcncf.ncf.data.readers import (
     Unavailable,
     download,
-    integer,
+    parse_integer,
     is_number,
     one_hot,
-    records,
-    source_of,
+    read_csv_rows,
+    describe_source,
 )
-from hpcncf.ncf.data.split import Counts, leave_one_out
+from hpcncf.ncf.data.split import SplitCounts, leave_one_out
 
 # `frappe.csv` joined with `meta.csv` on `item`; until stable, items and then users with 5 or
 # fewer
@@ -45,19 +45,19 @@ CATEGORIES = ("daytime", "weather", "isweekend", "homework")
 LEAST_ROWS = 6
 
 
-def prepare(
+def prepare_frappe(
     folder: Path, source: Path, seed: int = 1, test_negatives: int = 99, force: bool = False
-) -> Written:
+) -> PreparedFolder:
     """Prepare Frappe from its zip, or from a folder that holds the zip."""
     source = source / ZIP if source.is_dir() else source
-    recipe = Recipe("frappe", source_of([source]), {"seed": seed, "test_negatives": test_negatives})
+    recipe = Recipe("frappe", describe_source([source]), {"seed": seed, "test_negatives": test_negatives})
     real = recipe.source["sha256"] == SHA256
     title = "Frappe (real)" if real else f"{source.name} in Frappe's format, not the published file"
 
-    def fill(into: Path) -> Counts:
+    def fill(into: Path) -> SplitCounts:
         return leave_one_out(into, read_frappe(source), seed, test_negatives)
 
-    return write(folder, recipe, title, fill, force)
+    return write_prepared(folder, recipe, title, fill, force)
 
 
 def read_frappe(source: Path) -> Rows:
@@ -66,9 +66,9 @@ def read_frappe(source: Path) -> Rows:
     users, items, counts = [], [], []
     categories: list[list[str]] = []
     for where, (user, item, count, *rest) in _table(source, "frappe.csv", names):
-        users.append(integer(user, where, "user"))
-        items.append(integer(item, where, "item"))
-        counts.append(integer(count, where, "cnt", least=1))
+        users.append(parse_integer(user, where, "user"))
+        items.append(parse_integer(item, where, "item"))
+        counts.append(parse_integer(count, where, "cnt", least=1))
         categories.append(rest)
     if not users:
         raise DataError(f"{source}: frappe.csv has no rows")
@@ -80,7 +80,7 @@ def read_frappe(source: Path) -> Rows:
             "or no app has a numeric rating"
         )
     context, columns = _context(np.array(counts)[kept], np.array(categories)[kept])
-    return numbered(np.array(users)[kept], np.array(items)[kept], context, columns)
+    return number_rows(np.array(users)[kept], np.array(items)[kept], context, columns)
 
 
 def _table(source: Path, member: str, columns: list[str]) -> list[tuple[str, list[str]]]:
@@ -90,7 +90,7 @@ def _table(source: Path, member: str, columns: list[str]) -> list[tuple[str, lis
             if not found:
                 raise DataError(f"{source}: no {member} inside; expected Frappe's {ZIP}")
             with archive.open(found[0]) as raw:
-                return list(records(raw, f"{source}/{member}", columns, "\t"))
+                return list(read_csv_rows(raw, f"{source}/{member}", columns, "\t"))
     # RuntimeError: encrypted; NotImplementedError: compressed in a way that Python cannot read.
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
         raise DataError(f"{source}: not a zip file that can be read: {error}") from None
@@ -100,7 +100,7 @@ def _table(source: Path, member: str, columns: list[str]) -> list[tuple[str, lis
 
 def _rated_items(source: Path) -> NDArray[np.int64]:
     rated = [
-        integer(item, where, "item")
+        parse_integer(item, where, "item")
         for where, (item, rating) in _table(source, "meta.csv", ["item", "rating"])
         if is_number(rating)
     ]
@@ -143,21 +143,21 @@ def _context(
 URL: Final = "https://raw.githubusercontent.com/irecsys/CARSKit/HEAD/context-aware_data_sets/" + ZIP
 
 
-def cache() -> Path:
+def cache_folder() -> Path:
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(home) / "hpcncf"
 
 
-def find(say: Callable[[str], None], url: str = URL) -> Path:
+def find_zip(say: Callable[[str], None], url: str = URL) -> Path:
     """The zip's path. Raises Unavailable naming where it was looked for and what to do."""
     given = os.environ.get("HPCNCF_DATA")
-    folders = [*([Path(given)] if given else []), cache()]
+    folders = [*([Path(given)] if given else []), cache_folder()]
     for folder in folders:
         if (folder / ZIP).is_file():
             return folder / ZIP
     say(f"downloading {url}")
     try:
-        download(url, SHA256, cache() / ZIP)
+        download(url, SHA256, cache_folder() / ZIP)
     except Unavailable as error:
         looked = " nor in ".join(str(folder) for folder in folders)
         raise Unavailable(
@@ -165,17 +165,17 @@ def find(say: Callable[[str], None], url: str = URL) -> Path:
             "with --source FILE, or set HPCNCF_DATA to its folder; --or-synthetic makes data of "
             "its shape instead"
         ) from None
-    return cache() / ZIP
+    return cache_folder() / ZIP
 
 
-def prepare_or_stand_in(
+def prepare_frappe_or_synthetic(
     folder: Path,
     seed: int,
     test_negatives: int,
     force: bool,
     say: Callable[[str], None],
     url: str = URL,
-) -> tuple[Written, str | None]:
+) -> tuple[PreparedFolder, str | None]:
     """Frappe, or where it cannot be had made data of its shape, with the reason.
 
     Real data that is there stays where it cannot be had again; a stand-in makes way for it.
@@ -183,22 +183,22 @@ def prepare_or_stand_in(
     """
     standing = _standing(folder)
     try:
-        source = find(say, url)
+        source = find_zip(say, url)
     except Unavailable as error:
         if standing and standing.dataset == "frappe" and not force:
             if standing.format_version != FORMAT_VERSION:
                 advice = f"replace it with --force; {error}"
-                raise other_format(folder, standing, advice) from None
-            return Written(load(folder).manifest, "already there"), str(error)
-        made = synthetic.prepare_like(folder, "frappe", seed, test_negatives, force, say)
+                raise wrong_format_error(folder, standing, advice) from None
+            return PreparedFolder(load_prepared(folder).manifest, "already there"), str(error)
+        made = synthetic.prepare_synthetic_like(folder, "frappe", seed, test_negatives, force, say)
         return made, str(error)
     makes_way = standing is not None and standing.options.get("like") == "frappe"
-    return prepare(folder, source, seed, test_negatives, force or makes_way), None
+    return prepare_frappe(folder, source, seed, test_negatives, force or makes_way), None
 
 
 def _standing(folder: Path) -> Outline | None:
     """What the folder holds, of whatever format. None, too, where that cannot be read: to write
     there complains of it."""
     with suppress(DataError):
-        return outline(folder)
+        return read_outline(folder)
     return None

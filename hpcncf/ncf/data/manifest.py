@@ -13,11 +13,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, fie
 from hpcncf.errors import HpcncfError, UsageError, abbreviate
 
 FORMAT_VERSION: Final = 4
-NAME = "manifest.json"
+MANIFEST_NAME = "manifest.json"
 # A hit is to be among so many.
-TOP: Final = 10
+TOP_K: Final = 10
 # What `data prepare` cannot know of each data set; the user fills in.
-MUST_SAY: Final[Mapping[str, Mapping[str, str]]] = {
+REQUIRED_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     "frappe": {},
     "movielens": {"source": "FILE"},
     "ncf": {"source": "FOLDER"},
@@ -26,7 +26,7 @@ MUST_SAY: Final[Mapping[str, Mapping[str, str]]] = {
     "synthetic": {"like": "SHAPE"},
 }
 # A prepared folder's options -> how `data prepare` is told them.
-_FLAGS: Final = {
+FLAGS: Final = {
     "source": "--source",
     "user": "--user",
     "item": "--item",
@@ -39,7 +39,7 @@ _FLAGS: Final = {
     "seed": "--seed",
     "test_negatives": "--test-negatives",
 }
-_OF_SHAPE: Final = ("users", "items", "train_rows", "context")
+SHAPE_OPTIONS: Final = ("users", "items", "train_rows", "context")
 
 
 class DataError(HpcncfError):
@@ -124,12 +124,12 @@ class Manifest(Outline):
     @property
     def caution(self) -> str | None:
         """What makes the figures of ranking among the sampled negatives worth nothing."""
-        if self.test_negatives >= TOP or not self.test_rows:
+        if self.test_negatives >= TOP_K or not self.test_rows:
             return None
         return (
-            f"HR@{TOP} among {self.negatives_told} is always 1: the held-out item is one of "
-            f"{self.test_negatives + 1}; NDCG@{TOP} and MRR still tell. Prepare the data with "
-            f"{TOP} negatives or more (99 is usual), or use evaluation: full"
+            f"HR@{TOP_K} among {self.negatives_told} is always 1: the held-out item is one of "
+            f"{self.test_negatives + 1}; NDCG@{TOP_K} and MRR still tell. Prepare the data with "
+            f"{TOP_K} negatives or more (99 is usual), or use evaluation: full"
         )
 
 
@@ -139,22 +139,22 @@ def read_manifest(folder: Path) -> Manifest:
     plain = _plain(folder)
     told = _valid(folder, Outline, plain)
     if told.format_version > FORMAT_VERSION:
-        raise other_format(folder, told, "update hpcncf")
+        raise wrong_format_error(folder, told, "update hpcncf")
     if told.format_version < FORMAT_VERSION:
-        raise other_format(folder, told, again_manifest(folder, told))
+        raise wrong_format_error(folder, told, advise_preparing_again(folder, told))
     return _valid(folder, Manifest, plain)
 
 
-def outline(folder: Path) -> Outline:
+def read_outline(folder: Path) -> Outline:
     """Of a folder of any format. Raises DataError where it is missing or unfinished."""
     return _valid(folder, Outline, _plain(folder))
 
 
 def _plain(folder: Path) -> dict[str, Any]:
-    path = folder / NAME
-    if not is_there(folder):
+    path = folder / MANIFEST_NAME
+    if not is_prepared(folder):
         raise WrongRequest(
-            f"{folder}: no prepared data here (no {NAME}); make it with "
+            f"{folder}: no prepared data here (no {MANIFEST_NAME}); make it with "
             f"`{prepare_command(None, folder)}`"
         )
     try:
@@ -179,19 +179,19 @@ def _valid(folder: Path, kind: type[Told], plain: dict[str, Any]) -> Told:
         where = ".".join(str(part) for part in problem["loc"])
         message = problem["msg"].removeprefix("Value error, ")
         raise DataError(
-            f"{folder / NAME}: {where}: {message}; came {abbreviate(problem['input'])}: "
+            f"{folder / MANIFEST_NAME}: {where}: {message}; came {abbreviate(problem['input'])}: "
             "prepare it again"
         ) from None
 
 
-def other_format(folder: Path, old: Outline, advice: str) -> OtherFormat:
+def wrong_format_error(folder: Path, old: Outline, advice: str) -> OtherFormat:
     return OtherFormat(
-        f"{folder / NAME}: format {old.format_version}, this hpcncf reads {FORMAT_VERSION}: "
+        f"{folder / MANIFEST_NAME}: format {old.format_version}, this hpcncf reads {FORMAT_VERSION}: "
         f"{advice}"
     )
 
 
-def again_manifest(folder: Path, old: Outline) -> str:
+def advise_preparing_again(folder: Path, old: Outline) -> str:
     """Advice where what the folder holds is of no use any more."""
     return f"prepare it again: `{prepare_command(old.dataset, folder, old.options)} --force`"
 
@@ -202,14 +202,14 @@ def prepare_command(
     """What makes the folder, or one with these `options` again; capitals and `...` are for the
     user to fill in."""
     words = ["DATASET ..."]
-    if dataset is not None and dataset in MUST_SAY:
-        words = [dataset, *_format_options({**MUST_SAY[dataset], **(options or {})})]
+    if dataset is not None and dataset in REQUIRED_OPTIONS:
+        words = [dataset, *_format_options({**REQUIRED_OPTIONS[dataset], **(options or {})})]
     return " ".join(["hpcncf data prepare", *words, "-o", shlex.quote(str(folder))])
 
 
 def _format_options(options: Mapping[str, Any]) -> list[str]:
-    whole = _OF_SHAPE if options.get("like") else ()
-    told = {flag: options.get(name) for name, flag in _FLAGS.items() if name not in whole}
+    whole = SHAPE_OPTIONS if options.get("like") else ()
+    told = {flag: options.get(name) for name, flag in FLAGS.items() if name not in whole}
     return [f"{flag} {_spelled(value)}" for flag, value in told.items() if value not in (None, [])]
 
 
@@ -217,31 +217,31 @@ def _spelled(value: Any) -> str:
     return shlex.quote(",".join(map(str, value)) if isinstance(value, list) else str(value))
 
 
-def key(folder: Path) -> str | None:
+def content_key(folder: Path) -> str | None:
     """The content's key; None where nothing is prepared. Raises DataError where it is broken."""
-    return read_manifest(folder).key if is_there(folder) else None
+    return read_manifest(folder).key if is_prepared(folder) else None
 
 
-def is_there(folder: Path) -> bool:
+def is_prepared(folder: Path) -> bool:
     """Whether something was prepared there. Raises DataError where we may not look."""
     try:
-        return (folder / NAME).exists()
+        return (folder / MANIFEST_NAME).exists()
     except OSError as error:  # no permission, a name too long
         raise DataError(f"{folder}: cannot be read: {error.strerror}") from None
 
 
 MAGIC: Final = b"\x93NUMPY"
 # Bytes of a value: users, items, context and negatives; of a bound; of a bucket.
-VALUE: Final = 4
-BOUND: Final = 8
-BUCKET: Final = 64
+VALUE_BYTES: Final = 4
+BOUND_BYTES: Final = 8
+BUCKET_BYTES: Final = 64
 
 
-def check(folder: Path) -> None:
+def check_arrays(folder: Path) -> None:
     """Raises DataError with the first array that is missing, cut or of another length."""
     told = read_manifest(folder)
-    again = again_manifest(folder, told)
-    for name, expected in content(told).items():
+    again = advise_preparing_again(folder, told)
+    for name, expected in array_bytes(told).items():
         path = folder / f"{name}.npy"
         try:
             came = path.stat().st_size
@@ -252,24 +252,24 @@ def check(folder: Path) -> None:
             raise DataError(f"{path}: not a whole .npy array, {came:,} bytes: {again}")
         if came != header + expected:
             raise DataError(
-                f"{path}: expected {header + expected:,} bytes by {NAME}, came {came:,}: {again}"
+                f"{path}: expected {header + expected:,} bytes by {MANIFEST_NAME}, came {came:,}: {again}"
             )
 
 
-def content(told: Manifest) -> dict[str, int]:
+def array_bytes(told: Manifest) -> dict[str, int]:
     """Each array's name -> its bytes behind the header."""
     columns = len(told.context_columns)
-    row = VALUE * (2 + columns - told.small_columns) + told.small_columns
+    row = VALUE_BYTES * (2 + columns - told.small_columns) + told.small_columns
     return {
         "train_rows": row * told.train_rows,
-        "test_users": VALUE * told.test_rows,
-        "test_items": VALUE * told.test_rows,
-        "test_context": VALUE * told.test_rows * columns,
-        "test_negatives": VALUE * told.test_rows * told.test_negatives,
-        "positives_indptr": BOUND * (told.users + 1),
-        "positives": VALUE * told.train_pairs,
-        "buckets_indptr": BOUND * (told.users + 1),
-        "buckets": BUCKET * told.buckets,
+        "test_users": VALUE_BYTES * told.test_rows,
+        "test_items": VALUE_BYTES * told.test_rows,
+        "test_context": VALUE_BYTES * told.test_rows * columns,
+        "test_negatives": VALUE_BYTES * told.test_rows * told.test_negatives,
+        "positives_indptr": BOUND_BYTES * (told.users + 1),
+        "positives": VALUE_BYTES * told.train_pairs,
+        "buckets_indptr": BOUND_BYTES * (told.users + 1),
+        "buckets": BUCKET_BYTES * told.buckets,
     }
 
 

@@ -13,31 +13,31 @@ from typing import Final
 import numpy as np
 
 from hpcncf.ncf.data.manifest import DataError, WrongRequest
-from hpcncf.ncf.data.prepare import Block, Recipe, Written, spooled, write
-from hpcncf.ncf.data.readers import ROWS_AT_ONCE, integer, is_number, lines, source_of
-from hpcncf.ncf.data.split import Counts, leave_one_out
+from hpcncf.ncf.data.prepare import Block, Recipe, PreparedFolder, spool_rows, write_prepared
+from hpcncf.ncf.data.readers import ROWS_AT_ONCE, parse_integer, is_number, read_lines, describe_source
+from hpcncf.ncf.data.split import SplitCounts, leave_one_out
 
 SEPARATORS: Final = {"ratings.dat": "::", "u.data": "\t"}
 
 
-def prepare(
+def prepare_movielens(
     folder: Path,
     source: Path,
     seed: int = 1,
     test_negatives: int = 99,
     force: bool = False,
     say: Callable[[str], None] = lambda _: None,
-) -> Written:
+) -> PreparedFolder:
     """Prepare a ratings file, or the one in a folder."""
     source = _file(source)
     options = {"seed": seed, "test_negatives": test_negatives}
-    recipe = Recipe("movielens", source_of([source]), options)
+    recipe = Recipe("movielens", describe_source([source]), options)
 
-    def fill(into: Path) -> Counts:
-        with spooled(into, source, read_ratings(source, say)) as rows:
+    def fill(into: Path) -> SplitCounts:
+        with spool_rows(into, source, read_ratings(source, say)) as rows:
             return leave_one_out(into, rows, seed, test_negatives, rows.times, say)
 
-    return write(folder, recipe, f"MovieLens {source.name}", fill, force)
+    return write_prepared(folder, recipe, f"MovieLens {source.name}", fill, force)
 
 
 def _file(source: Path) -> Path:
@@ -55,7 +55,7 @@ def read_ratings(source: Path, say: Callable[[str], None]) -> Iterator[Block]:
     Raises DataError with the line of the first one that is broken.
     """
     separator = SEPARATORS.get(source.name, "::" if source.suffix == ".dat" else "\t")
-    ratings = (_rating(where, line, separator) for where, line in lines(source))
+    ratings = (_rating(where, line, separator) for where, line in read_lines(source))
     read = 0
     while some := list(islice(ratings, ROWS_AT_ONCE)):
         users, items, seconds = (list(each) for each in zip(*some, strict=True))
@@ -76,7 +76,7 @@ def _rating(where: str, line: str, separator: str) -> tuple[int, int, int]:
     if not is_number(fields[2]):
         raise DataError(f"{where}: rating: expected a number, came {fields[2]!r}")
     return (
-        integer(fields[0], where, "user"),
-        integer(fields[1], where, "item"),
-        integer(fields[3], where, "time"),
+        parse_integer(fields[0], where, "user"),
+        parse_integer(fields[1], where, "item"),
+        parse_integer(fields[3], where, "time"),
     )

@@ -17,25 +17,25 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from hpcncf.ncf.data.arrays import Column, Floats, Sliced
+from hpcncf.ncf.data.arrays import ColumnFile, Floats, Sliced
 from hpcncf.ncf.data.manifest import (
     FORMAT_VERSION,
-    NAME,
+    MANIFEST_NAME,
     DataError,
     Manifest,
     OtherFormat,
     WrongRequest,
-    other_format,
-    outline,
+    wrong_format_error,
+    read_outline,
     read_manifest,
 )
-from hpcncf.ncf.data.prepared import load
-from hpcncf.ncf.data.split import Counts
+from hpcncf.ncf.data.prepared import load_prepared
+from hpcncf.ncf.data.split import SplitCounts
 from hpcncf.records.schema import write_text
 
 # In memory are only the names: each user, each item and each text of a context column once.
 
-MOST_VALUES: Final = 256
+MAX_TEXTS: Final = 256
 """Of a one-hot column: more is likely an identifier or a number with a typing error."""
 
 
@@ -52,7 +52,7 @@ class Block:
     """The source and the row's place in it, of the nth row of the block."""
 
 
-class Numbers(dict[Any, int]):
+class Numbering(dict[Any, int]):
     """Name -> number, in the order in which the names come first."""
 
     def __missing__(self, name: Any) -> int:
@@ -70,18 +70,18 @@ class Numbers(dict[Any, int]):
         return names, places
 
 
-class Texts:
+class TextColumn:
     """A context column of texts: one column of zeros and ones for each, in their sorted order."""
 
-    def __init__(self, name: str, column: Column) -> None:
-        self.name, self._column, self._numbers = name, column, Numbers()
+    def __init__(self, name: str, column: ColumnFile) -> None:
+        self.name, self._column, self._numbers = name, column, Numbering()
 
     def append(self, values: Any, where: Callable[[int], str]) -> None:
         numbers = self._numbers.of(values)
-        if len(self._numbers) > MOST_VALUES:
+        if len(self._numbers) > MAX_TEXTS:
             raise DataError(
-                f"{where(int(np.argmax(numbers >= MOST_VALUES)))}: context column {self.name!r}: "
-                f"more than {MOST_VALUES} different texts, as many can become columns of their "
+                f"{where(int(np.argmax(numbers >= MAX_TEXTS)))}: context column {self.name!r}: "
+                f"more than {MAX_TEXTS} different texts, as many can become columns of their "
                 "own; group them, or leave it out"
             )
         self._column.append(numbers)
@@ -97,10 +97,10 @@ class Texts:
         return columns
 
 
-class Figures:
+class NumberColumn:
     """A context column of numbers, kept as they are."""
 
-    def __init__(self, name: str, column: Column) -> None:
+    def __init__(self, name: str, column: ColumnFile) -> None:
         self.name, self._column = name, column
 
     def append(self, values: Any, where: Callable[[int], str]) -> None:
@@ -120,10 +120,10 @@ class Figures:
         return self._column[span][:, None]
 
 
-class Placed:
+class RenumberedColumn:
     """A column of numbers given in order of appearance, read as their places in sorted order."""
 
-    def __init__(self, column: Column, places: NDArray[np.int32]) -> None:
+    def __init__(self, column: ColumnFile, places: NDArray[np.int32]) -> None:
         self._column, self._places = column, places
 
     def __len__(self) -> int:
@@ -134,10 +134,10 @@ class Placed:
         return self._places[numbers]
 
 
-class Context:
+class ContextColumns:
     """Context columns side by side."""
 
-    def __init__(self, length: int, columns: list[Texts | Figures]) -> None:
+    def __init__(self, length: int, columns: list[TextColumn | NumberColumn]) -> None:
         self._length, self._columns = length, columns
 
     def __len__(self) -> int:
@@ -150,7 +150,7 @@ class Context:
 
 
 @dataclass(frozen=True)
-class Spooled:
+class SpooledRows:
     """Interactions in files."""
 
     users: Sliced
@@ -166,16 +166,16 @@ class Spool:
     """Files that take a table's blocks. What each context column is follows from the first row."""
 
     def __init__(self, folder: Path, first: Block, files: ExitStack) -> None:
-        def column(name: str, kind: DTypeLike) -> Column:
-            return files.enter_context(Column(folder / name, kind))
+        def column(name: str, kind: DTypeLike) -> ColumnFile:
+            return files.enter_context(ColumnFile(folder / name, kind))
 
-        self._users, self._user_numbers = column("users", np.int32), Numbers()
-        self._items, self._item_numbers = column("items", np.int32), Numbers()
+        self._users, self._user_numbers = column("users", np.int32), Numbering()
+        self._items, self._item_numbers = column("items", np.int32), Numbering()
         self._times = None if first.times is None else column("times", first.times.dtype)
-        self._context: dict[str, Texts | Figures] = {
-            name: Texts(name, column(f"context-{number}", np.int32))
+        self._context: dict[str, TextColumn | NumberColumn] = {
+            name: TextColumn(name, column(f"context-{number}", np.int32))
             if isinstance(values, list)
-            else Figures(name, column(f"context-{number}", np.float32))
+            else NumberColumn(name, column(f"context-{number}", np.float32))
             for number, (name, values) in enumerate(first.context.items())
         }
 
@@ -187,15 +187,15 @@ class Spool:
         if self._times is not None:
             self._times.append(block.times)
 
-    def finish(self) -> Spooled:
+    def finish(self) -> SpooledRows:
         user_names, user_places = self._user_numbers.by_name()
         item_names, item_places = self._item_numbers.by_name()
         context = list(self._context.values())
-        return Spooled(
-            users=Placed(self._users, user_places),
-            items=Placed(self._items, item_places),
+        return SpooledRows(
+            users=RenumberedColumn(self._users, user_places),
+            items=RenumberedColumn(self._items, item_places),
             context_columns=[name for each in context for name in each.finish()],
-            context=Context(len(self._users), context),
+            context=ContextColumns(len(self._users), context),
             user_names=user_names,
             item_count=len(item_names),
             times=self._times,
@@ -203,7 +203,7 @@ class Spool:
 
 
 @contextmanager
-def spooled(into: Path, source: Path, blocks: Iterable[Block]) -> Iterator[Spooled]:
+def spool_rows(into: Path, source: Path, blocks: Iterable[Block]) -> Iterator[SpooledRows]:
     """A table's rows in files, beside the folder's own and gone at the end.
 
     Raises DataError where the table has no row.
@@ -240,14 +240,14 @@ class Recipe:
 
 
 @dataclass(frozen=True)
-class Written:
+class PreparedFolder:
     manifest: Manifest
     outcome: Literal["made", "replaced", "already there"]
 
 
-def write(
-    folder: Path, recipe: Recipe, title: str, fill: Callable[[Path], Counts], force: bool = False
-) -> Written:
+def write_prepared(
+    folder: Path, recipe: Recipe, title: str, fill: Callable[[Path], SplitCounts], force: bool = False
+) -> PreparedFolder:
     """Make the folder, its arrays by `fill`: built beside it under another name, then renamed, so
     whole or not at all.
 
@@ -256,10 +256,10 @@ def write(
     """
     folder = folder.absolute()
     try:
-        replaces = (folder / NAME).exists()
+        replaces = (folder / MANIFEST_NAME).exists()
         found = _existing(folder, force) if replaces else None
         if found is not None and found.key == recipe.key:
-            return Written(found, "already there")
+            return PreparedFolder(found, "already there")
         if not force or not replaces:
             _refuse_to_lose(folder, found, recipe)
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -275,7 +275,7 @@ def write(
         raise DataError(f"{where}: cannot be written: {error.strerror}") from None
     except MemoryError as error:
         raise DataError(f"{folder}: not enough memory to make it: {error}") from None
-    return Written(manifest, "replaced" if replaces else "made")
+    return PreparedFolder(manifest, "replaced" if replaces else "made")
 
 
 def _existing(folder: Path, force: bool) -> Manifest | None:
@@ -285,10 +285,10 @@ def _existing(folder: Path, force: bool) -> Manifest | None:
         if force:
             return None
         if isinstance(error, OtherFormat):
-            raise other_format(folder, outline(folder), "replace it with --force") from None
+            raise wrong_format_error(folder, read_outline(folder), "replace it with --force") from None
         raise DataError(f"{error}, with --force") from None
     try:
-        load(folder)
+        load_prepared(folder)
     except DataError:  # which ends with the command that makes it again
         if force:
             return None
@@ -305,7 +305,7 @@ def _refuse_to_lose(folder: Path, found: Manifest | None, recipe: Recipe) -> Non
         )
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise WrongRequest(
-            f"{folder}: holds something that is not prepared data (no {NAME}): "
+            f"{folder}: holds something that is not prepared data (no {MANIFEST_NAME}): "
             "choose another folder with -o"
         )
 
@@ -325,7 +325,7 @@ def _swap(partial: Path, folder: Path) -> None:
     shutil.rmtree(old)
 
 
-def _fill(folder: Path, recipe: Recipe, title: str, fill: Callable[[Path], Counts]) -> Manifest:
+def _fill(folder: Path, recipe: Recipe, title: str, fill: Callable[[Path], SplitCounts]) -> Manifest:
     counts = fill(folder)
     rows, columns = counts.train_rows + counts.test_rows, counts.context_columns
     context = f"{len(columns)} context columns" if columns else "no context"
@@ -339,5 +339,5 @@ def _fill(folder: Path, recipe: Recipe, title: str, fill: Callable[[Path], Count
         **asdict(counts),
     )
     text = json.dumps(manifest.model_dump(mode="json"), indent=2, sort_keys=True)
-    write_text(folder / NAME, text + "\n")
+    write_text(folder / MANIFEST_NAME, text + "\n")
     return manifest

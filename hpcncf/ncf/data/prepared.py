@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from hpcncf.ncf.data.arrays import Floats, Int32s, Int64s, Sliced, contains, record, slices
+from hpcncf.ncf.data.arrays import Floats, Int32s, Int64s, Sliced, is_positive, row_dtype, slices
 from hpcncf.ncf.data.buckets import SLOTS
-from hpcncf.ncf.data.manifest import NAME, DataError, Manifest, again_manifest, read_manifest
+from hpcncf.ncf.data.manifest import MANIFEST_NAME, DataError, Manifest, advise_preparing_again, read_manifest
 
 
-class Layout:
+class ContextLayout:
     """Columns of any numbers first, then those of whole numbers from 0 to 255 only, such as the
     zeros and ones of a one-hot column; both in the order of their source."""
 
@@ -25,7 +25,7 @@ class Layout:
         """Of so many columns, which each of `contexts` [rows, columns] has; read in one sweep."""
         fits = np.ones(len(names), dtype=np.bool_)
         for part in (context[span] for context in contexts for span in slices(len(context))):
-            fits &= fit_a_byte(part)
+            fits &= fits_a_byte(part)
             if not fits.any():
                 break
         self._order = np.argsort(fits, kind="stable")
@@ -37,7 +37,7 @@ class Layout:
         return context[:, self._order]
 
 
-def fit_a_byte(context: Floats) -> NDArray[np.bool_]:
+def fits_a_byte(context: Floats) -> NDArray[np.bool_]:
     """[columns]: whether each of its values comes back from a byte with the same bits, so that
     -0 does not."""
     with np.errstate(invalid="ignore"):  # what is no number from 0 to 255 becomes any byte
@@ -83,11 +83,11 @@ class Prepared:
         held = np.empty(len(self.test_users), dtype=np.bool_)
         for part in slices(len(held)):
             users, items = self.test_users[part], self.test_items[part]
-            held[part] = contains(self.positives, self.positives_indptr, users, items)
+            held[part] = is_positive(self.positives, self.positives_indptr, users, items)
         return ~held
 
 
-def load(folder: Path) -> Prepared:
+def load_prepared(folder: Path) -> Prepared:
     """Open a prepared folder.
 
     Raises DataError where it is missing or an array disagrees with the manifest.
@@ -99,12 +99,12 @@ def load(folder: Path) -> Prepared:
         _check_ids(folder, in_order)
         return _mapped(folder, manifest)
     except DataError as error:
-        raise DataError(f"{error}: {again_manifest(folder, manifest)}") from None
+        raise DataError(f"{error}: {advise_preparing_again(folder, manifest)}") from None
 
 
 def _mapped(folder: Path, manifest: Manifest) -> Prepared:
     train, test, columns = manifest.train_rows, manifest.test_rows, len(manifest.context_columns)
-    row = record(columns - manifest.small_columns, manifest.small_columns)
+    row = row_dtype(columns - manifest.small_columns, manifest.small_columns)
     return Prepared(
         manifest,
         train_rows=_open(folder, "train_rows", row, (train,)),
@@ -185,7 +185,7 @@ def _open(folder: Path, name: str, kind: DTypeLike, shape: tuple[int, ...]) -> N
         raise DataError(f"{path}: not a whole .npy array: {error}") from None
     if (array.dtype, array.shape) != (np.dtype(kind), shape):
         raise DataError(
-            f"{path}: {NAME} tells of {np.dtype(kind)} {list(shape)}, the file holds "
+            f"{path}: {MANIFEST_NAME} tells of {np.dtype(kind)} {list(shape)}, the file holds "
             f"{array.dtype} {list(array.shape)}"
         )
     return array

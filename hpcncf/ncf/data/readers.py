@@ -25,24 +25,24 @@ from numpy.typing import NDArray
 
 from hpcncf.ncf.data.arrays import Int64s, Rows, Split
 from hpcncf.ncf.data.manifest import DataError, WrongRequest
-from hpcncf.ncf.data.prepare import Block, Recipe, Written, spooled, write
-from hpcncf.ncf.data.split import Counts, leave_one_out, save
+from hpcncf.ncf.data.prepare import Block, Recipe, PreparedFolder, spool_rows, write_prepared
+from hpcncf.ncf.data.split import SplitCounts, leave_one_out, write_split
 
 ROWS_AT_ONCE: Final = 1 << 10  # more of them at once leave the cache: half as fast
 
 
-def lines(path: Path) -> Iterator[tuple[str, str]]:
+def read_lines(path: Path) -> Iterator[tuple[str, str]]:
     """Each line that is not blank, without its end, after where it is: `FILE:LINE`."""
     try:
         with path.open("rb") as file:
-            for number, line in enumerate(decoded(file, str(path)), 1):
+            for number, line in enumerate(decode_lines(file, str(path)), 1):
                 if line.strip():
                     yield f"{path}:{number}", line.rstrip("\r\n")
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from None
 
 
-def decoded(file: Iterable[bytes], name: str) -> Iterator[str]:
+def decode_lines(file: Iterable[bytes], name: str) -> Iterator[str]:
     """Each line as text, a byte order mark left out: read by line, so that a bad one is named."""
     for number, line in enumerate(file, 1):
         try:
@@ -52,7 +52,7 @@ def decoded(file: Iterable[bytes], name: str) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
-class Block_text:
+class CsvBlock:
     """Some rows of a CSV file, blank lines left out."""
 
     name: str
@@ -65,9 +65,9 @@ class Block_text:
         return f"{self.name}:{self.lines[at]}"
 
 
-def blocks(
+def read_csv_blocks(
     file: Iterable[bytes], name: str, columns: list[str], delimiter: str
-) -> Iterator[Block_text]:
+) -> Iterator[CsvBlock]:
     """The named columns of a CSV file with a header, many rows at once."""
     reader = csv.reader(_decoded(file), delimiter=delimiter)
     try:
@@ -102,7 +102,7 @@ def _lines(rows: list[list[str]], first: int, last: int) -> Sequence[int]:
 
 def _block(
     name: str, rows: list[list[str]], lines: Sequence[int], at: list[int], width: int
-) -> Block_text | None:
+) -> CsvBlock | None:
     if set(map(len, rows)) != {width}:
         kept = [place for place, row in enumerate(rows) if row]
         for place in kept:
@@ -112,14 +112,14 @@ def _block(
                 )
         rows, lines = [rows[place] for place in kept], [lines[place] for place in kept]
     columns = list(zip(*map(itemgetter(*at, at[0]), rows), strict=True))[: len(at)]
-    return Block_text(name, columns, lines) if rows else None
+    return CsvBlock(name, columns, lines) if rows else None
 
 
-def records(
+def read_csv_rows(
     file: Iterable[bytes], name: str, columns: list[str], delimiter: str
 ) -> Iterator[tuple[str, list[str]]]:
     """The same row by row, after where the row begins: `FILE:LINE`."""
-    for block in blocks(file, name, columns, delimiter):
+    for block in read_csv_blocks(file, name, columns, delimiter):
         for at, row in enumerate(zip(*block.columns, strict=True)):
             yield block.where(at), list(row)
 
@@ -131,7 +131,7 @@ def _place(column: str, header: list[str], name: str) -> int:
     return header.index(column)
 
 
-def integer(text: str, where: str, what: str, least: int = 0) -> int:
+def parse_integer(text: str, where: str, what: str, least: int = 0) -> int:
     try:
         number = int(text)
     except ValueError:
@@ -168,7 +168,7 @@ def sha256(path: Path) -> str:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from None
 
 
-def source_of(files: Iterable[Path]) -> dict[str, str]:
+def describe_source(files: Iterable[Path]) -> dict[str, str]:
     """`name` and `sha256` of one input file, or of several together."""
     digests = {path.name: sha256(path) for path in files}
     if len(digests) == 1:
@@ -198,7 +198,7 @@ class Columns:
         return list(dict.fromkeys([self.user, self.item, *self.context, *times]))
 
 
-def prepare(
+def prepare_table(
     folder: Path,
     source: Path,
     kind: Literal["csv", "parquet"],
@@ -208,7 +208,7 @@ def prepare(
     force: bool = False,
     say: Say = lambda _: None,
     threads: int = 1,
-) -> Written:
+) -> PreparedFolder:
     """Prepare a file with a header (.tsv: separated by tabs, else commas) or a Parquet file.
 
     The file is read block by block: it may be larger than memory, which holds its names only.
@@ -217,13 +217,13 @@ def prepare(
     options = asdict(columns) | {"seed": seed, "test_negatives": test_negatives}
     options["context"] = list(columns.context)
     say(f"reading the checksum of {source}")
-    recipe = Recipe(kind, source_of([source]), options)
+    recipe = Recipe(kind, describe_source([source]), options)
 
-    def fill(into: Path) -> Counts:
-        with spooled(into, source, _reader(kind, threads)(source, columns, say)) as rows:
+    def fill(into: Path) -> SplitCounts:
+        with spool_rows(into, source, _reader(kind, threads)(source, columns, say)) as rows:
             return leave_one_out(into, rows, seed, test_negatives, rows.times, say)
 
-    return write(folder, recipe, source.name, fill, force)
+    return write_prepared(folder, recipe, source.name, fill, force)
 
 
 def _reader(
@@ -247,7 +247,7 @@ def read_csv(source: Path, columns: Columns, say: Say) -> Iterator[Block]:
     try:
         size = max(1, source.stat().st_size)
         with source.open("rb") as file:
-            for block in blocks(file, str(source), names, delimiter):
+            for block in read_csv_blocks(file, str(source), names, delimiter):
                 found = dict(zip(names, block.columns, strict=True))
                 if numeric is None:
                     numeric = {name for name in names if is_number(found[name][0])}
@@ -321,8 +321,8 @@ def _seconds(name: str, value: str, where: Where, at: int) -> float:
 # Row group by row group, and of one as many rows at once as a block has: neither the file nor a
 # row group has to fit into memory.
 
-ROWS_AT_ONCE_PARQUET: Final = 1 << 16
-BUFFER: Final = 1 << 20
+PARQUET_ROWS: Final = 1 << 16
+PARQUET_BUFFER: Final = 1 << 20
 """Bytes of each column that are read at once: whole column chunks may be larger than memory."""
 
 
@@ -339,11 +339,11 @@ def read_parquet(source: Path, columns: Columns, say: Say, threads: int = 1) -> 
     if threads > 1:
         pyarrow.set_cpu_count(threads)
     try:
-        with parquet.ParquetFile(source, buffer_size=BUFFER, pre_buffer=False) as file:
+        with parquet.ParquetFile(source, buffer_size=PARQUET_BUFFER, pre_buffer=False) as file:
             _refuse_missing(source, columns.names(), file.schema_arrow.names)
             rows, length = 0, file.metadata.num_rows
             for batch in file.iter_batches(
-                ROWS_AT_ONCE_PARQUET, columns=columns.names(), use_threads=threads > 1
+                PARQUET_ROWS, columns=columns.names(), use_threads=threads > 1
             ):
                 yield _block_parquet(source, columns, batch, rows)
                 rows += batch.num_rows
@@ -416,13 +416,13 @@ def _finite(values: NDArray[np.float64], name: str, where: Any) -> NDArray[np.fl
 ENDINGS: Final = (".train.rating", ".test.rating", ".test.negative")
 
 
-def prepare_ncf_format(folder: Path, source: Path, force: bool = False) -> Written:
+def prepare_ncf_files(folder: Path, source: Path, force: bool = False) -> PreparedFolder:
     """Prepare the three files of a folder, or those that begin with `source`."""
     files = _files(source)
     name = files[0].name.removesuffix(ENDINGS[0])
-    recipe = Recipe("ncf", source_of(files), {})
-    return write(
-        folder, recipe, f"NCF files {name}", lambda into: save(into, read_ncf(files)), force
+    recipe = Recipe("ncf", describe_source(files), {})
+    return write_prepared(
+        folder, recipe, f"NCF files {name}", lambda into: write_split(into, read_ncf_files(files)), force
     )
 
 
@@ -440,7 +440,7 @@ def _files(source: Path) -> list[Path]:
     return [source.with_name((stem or source.name) + ending) for ending in ENDINGS]
 
 
-def read_ncf(files: list[Path]) -> Split:
+def read_ncf_files(files: list[Path]) -> Split:
     train, test = _pairs(files[0]), _pairs(files[1])
     negatives = _negatives(files[2], files[1], test)
     user_names = np.unique(np.concatenate([train[:, 0], test[:, 0]]))
@@ -463,14 +463,14 @@ def read_ncf(files: list[Path]) -> Split:
 def _pairs(path: Path) -> Int64s:
     """[rows, 2]: user and item; rating and time, where given, are not used."""
     pairs = []
-    for where, line in lines(path):
+    for where, line in read_lines(path):
         fields = line.split("\t")
         if len(fields) < 2:
             raise DataError(
                 f"{where}: expected user, item, rating, time separated by tabs, came {line[:80]!r}"
             )
-        user = integer(fields[0], where, "user")
-        pairs.append((user, integer(fields[1], where, "item")))
+        user = parse_integer(fields[0], where, "user")
+        pairs.append((user, parse_integer(fields[1], where, "item")))
     if not pairs:
         raise DataError(f"{path}: has no rows")
     return np.array(pairs, dtype=np.int64)
@@ -478,7 +478,7 @@ def _pairs(path: Path) -> Int64s:
 
 def _negatives(path: Path, tested: Path, test: Int64s) -> Int64s:
     rows: list[list[int]] = []
-    for where, line in lines(path):
+    for where, line in read_lines(path):
         pair, *fields = line.rstrip("\t").split("\t")
         if len(rows) == len(test):
             raise DataError(f"{where}: one row more than the {len(test)} of {tested.name}")
@@ -490,7 +490,7 @@ def _negatives(path: Path, tested: Path, test: Int64s) -> Int64s:
         if not fields or (rows and len(fields) != len(rows[0])):
             wanted = len(rows[0]) if rows else "one or more"
             raise DataError(f"{where}: expected {wanted} negatives, came {len(fields)}")
-        rows.append([integer(field, where, "negative") for field in fields])
+        rows.append([parse_integer(field, where, "negative") for field in fields])
     if len(rows) != len(test):
         raise DataError(f"{path}: {len(rows)} rows, but {tested.name} has {len(test)}")
     return np.array(rows, dtype=np.int64)

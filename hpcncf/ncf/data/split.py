@@ -13,24 +13,24 @@ from numpy.typing import DTypeLike, NDArray
 
 from hpcncf.ncf.data.arrays import (
     HUGE_PAGE,
-    Column,
+    ColumnFile,
     Int32s,
     Int64s,
     Interactions,
-    Placing,
+    RowPlacer,
     Rows,
     Sliced,
     Split,
-    distinct,
-    distinct_pairs,
-    record,
-    recorded,
+    drop_repeats,
+    items_by_user,
+    row_dtype,
+    pack_rows,
     slices,
-    spread,
+    append_by_part,
 )
-from hpcncf.ncf.data.buckets import SLOTS, buckets
+from hpcncf.ncf.data.buckets import SLOTS, build_buckets
 from hpcncf.ncf.data.manifest import DataError
-from hpcncf.ncf.data.prepared import Layout
+from hpcncf.ncf.data.prepared import ContextLayout
 from hpcncf.ncf.sampling import HELD_OUT, TEST_NEGATIVES, nth_absent, philox, uniform_below
 
 
@@ -42,7 +42,7 @@ def user_counts(users: Sliced, user_count: int) -> Int64s:
     return counts
 
 
-def select_held_out(users: Sliced, counts: Int64s, seed: int, times: Sliced | None) -> Int64s:
+def choose_test_rows(users: Sliced, counts: Int64s, seed: int, times: Sliced | None) -> Int64s:
     """The numbers of the rows held out, by user: each one's latest row (of equal times the last),
     or without times a random one, a function of (seed, user).
 
@@ -93,7 +93,7 @@ def _latest_rows(users: Sliced, counts: Int64s, times: Sliced) -> Int64s:
 _USERS_AT_ONCE = 1 << 14
 
 
-def refuse_too_few(
+def check_enough_negatives(
     user_names: Any, users: Int32s, indptr: Int64s, item_count: int, count: int
 ) -> None:
     """Raises DataError where a tested user has rows of all but fewer than `count` items."""
@@ -113,7 +113,7 @@ def refuse_too_few(
     )
 
 
-def drawn(
+def draw_negatives_by_slice(
     users: Int32s, indptr: Int64s, items: Sliced, item_count: int, seed: int, count: int
 ) -> Iterator[Int32s]:
     """For users that ascend, slice by slice, items [users, count] that are none of the user's
@@ -129,10 +129,10 @@ def drawn(
 
 def draw_test_negatives(rows: Rows, users: Int32s, seed: int, count: int) -> Int32s:
     """The same of rows in memory, at once. Raises DataError where a user has too few."""
-    indptr, items = distinct_pairs(rows.users, rows.items, len(rows.user_names), rows.item_count)
-    refuse_too_few(rows.user_names, users, indptr, rows.item_count, count)
+    indptr, items = items_by_user(rows.users, rows.items, len(rows.user_names), rows.item_count)
+    check_enough_negatives(rows.user_names, users, indptr, rows.item_count, count)
     none = np.empty((0, count), dtype=np.int32)
-    return np.concatenate([none, *drawn(users, indptr, items, rows.item_count, seed, count)])
+    return np.concatenate([none, *draw_negatives_by_slice(users, indptr, items, rows.item_count, seed, count)])
 
 
 def _distinct_below(bounds: Int64s, users: Int32s, seed: int, count: int) -> Int64s:
@@ -151,7 +151,7 @@ PART_ROWS: Final = 1 << 21
 """Rows sorted at once: two hundred MB with what is made of them. Each part is an open file."""
 
 
-class Parts:
+class PairFiles:
     """Pairs in files, one for each range of users, each pair with whether its row is for testing.
 
     A pair is user * items + item, twice that with 1 for testing.
@@ -165,14 +165,14 @@ class Parts:
         self._ends = np.append(self.starts[1:], len(counts))
         self.items = items
         self._files = [
-            files.enter_context(Column(folder / f".pairs-{number}", np.int64))
+            files.enter_context(ColumnFile(folder / f".pairs-{number}", np.int64))
             for number in range(len(self.starts))
         ]
-        self.seen = files.enter_context(Column(folder / ".seen", np.int32))
+        self.seen = files.enter_context(ColumnFile(folder / ".seen", np.int32))
 
     def append(self, users: Int32s, items: Int32s, for_testing: Any) -> None:
         pairs = (users.astype(np.int64) * self.items + items) * 2 + for_testing
-        spread(pairs, np.searchsorted(self.starts, users, side="right") - 1, self._files)
+        append_by_part(pairs, np.searchsorted(self.starts, users, side="right") - 1, self._files)
 
     def users(self, number: int) -> slice:
         """Of one part, those without pairs, too: parts have every user once, in order."""
@@ -181,7 +181,7 @@ class Parts:
     def pairs(self, number: int) -> tuple[Int64s, Int64s]:
         """Of one part, the distinct pairs of all rows, and those of training rows."""
         marked = np.sort(self._files[number][:])
-        return distinct(marked >> 1), distinct(marked[marked & 1 == 0] >> 1)
+        return drop_repeats(marked >> 1), drop_repeats(marked[marked & 1 == 0] >> 1)
 
     def remove(self) -> None:
         for file in (*self._files, self.seen):
@@ -193,7 +193,7 @@ class Parts:
 
 
 @dataclass(frozen=True)
-class Counts:
+class SplitCounts:
     """What a manifest tells of the arrays beside it."""
 
     users: int
@@ -207,16 +207,16 @@ class Counts:
     test_negatives: int
 
 
-class Arrays:
+class PreparedArrays:
     """The files of a prepared folder while they are written."""
 
-    def __init__(self, folder: Path, context: Layout, negatives: int, files: ExitStack) -> None:
+    def __init__(self, folder: Path, context: ContextLayout, negatives: int, files: ExitStack) -> None:
         self.context, width = context, len(context.names)
 
-        def column(name: str, kind: DTypeLike, *row: int) -> Column:
-            return files.enter_context(Column(folder / f"{name}.npy", kind, row, HUGE_PAGE))
+        def column(name: str, kind: DTypeLike, *row: int) -> ColumnFile:
+            return files.enter_context(ColumnFile(folder / f"{name}.npy", kind, row, HUGE_PAGE))
 
-        self.train = column("train_rows", record(width - context.small, context.small))
+        self.train = column("train_rows", row_dtype(width - context.small, context.small))
         self.test = [column("test_users", np.int32), column("test_items", np.int32)]
         self.test.append(column("test_context", np.float32, width))
         self.test_negatives = column("test_negatives", np.int32, negatives)
@@ -232,7 +232,7 @@ class Arrays:
         indptr = np.concatenate([[0], np.cumsum(counts)])
         for users in slices(len(counts)):
             own = indptr[users.start : users.stop + 1]
-            bounds, table = buckets(own - own[0], positives[own[0] : own[-1]])
+            bounds, table = build_buckets(own - own[0], positives[own[0] : own[-1]])
             self.buckets_indptr.append(len(self.buckets) + bounds[1:])
             self.buckets.append(table)
 
@@ -244,7 +244,7 @@ def leave_one_out(
     test_negatives: int,
     times: Sliced | None = None,
     say: Callable[[str], None] = lambda _: None,
-) -> Counts:
+) -> SplitCounts:
     """Write the arrays: of each user with two rows or more one is for testing, see `held_out`.
 
     Needs room in `folder` for twice the pairs beside what stays. Raises DataError where a user has
@@ -252,14 +252,14 @@ def leave_one_out(
     """
     say("choosing the test rows")
     counts = user_counts(rows.users, len(rows.user_names))
-    held = select_held_out(rows.users, counts, seed, times)
+    held = choose_test_rows(rows.users, counts, seed, times)
     if rows.context_columns:
         say("looking for context that fits into bytes")
-    context = Layout(rows.context_columns, rows.context)
+    context = ContextLayout(rows.context_columns, rows.context)
     with ExitStack() as files:
-        arrays = Arrays(folder, context, test_negatives, files)
-        parts = Parts(folder, counts, rows.item_count, files)
-        train = Placing(folder, arrays.train, len(rows.users) - len(held), files)
+        arrays = PreparedArrays(folder, context, test_negatives, files)
+        parts = PairFiles(folder, counts, rows.item_count, files)
+        train = RowPlacer(folder, arrays.train, len(rows.users) - len(held), files)
         _write_rows(arrays, train, parts, rows, held, say)
         test_users = np.flatnonzero(counts > 1).astype(np.int32)
         _write_pairs(arrays, parts, rows, test_users, seed, say)
@@ -268,21 +268,21 @@ def leave_one_out(
     return made
 
 
-def save(folder: Path, split: Split) -> Counts:
+def write_split(folder: Path, split: Split) -> SplitCounts:
     """Write the arrays of what is split already. Raises DataError as `leave_one_out`."""
     train, test = split.train, split.test
     drawn = split.test_negatives
-    indptr, positives = distinct_pairs(
+    indptr, positives = items_by_user(
         train.users, train.items, len(train.user_names), train.item_count
     )
     _refuse_insatiable(train, indptr)
-    context = Layout(train.context_columns, train.context, test.context)
+    context = ContextLayout(train.context_columns, train.context, test.context)
     with ExitStack() as files:
-        arrays = Arrays(folder, context, drawn.shape[1], files)
-        placing = Placing(folder, arrays.train, len(train), files)
+        arrays = PreparedArrays(folder, context, drawn.shape[1], files)
+        placing = RowPlacer(folder, arrays.train, len(train), files)
         for part in slices(len(train)):
             told = context.ordered(train.context[part])
-            placing.append(recorded(train.users[part], train.items[part], told, context.small))
+            placing.append(pack_rows(train.users[part], train.items[part], told, context.small))
         placing.finish()
         _append(arrays.test, test.users, test.items, context.ordered(test.context))
         arrays.test_negatives.append(drawn)
@@ -292,9 +292,9 @@ def save(folder: Path, split: Split) -> Counts:
 
 
 def _write_rows(
-    arrays: Arrays,
-    train: Placing,
-    parts: Parts,
+    arrays: PreparedArrays,
+    train: RowPlacer,
+    parts: PairFiles,
     rows: Interactions,
     held: Int64s,
     say: Callable[[str], None],
@@ -311,7 +311,7 @@ def _write_rows(
         at = held_in_order[first:last] - part.start
         for_testing = np.zeros(len(users), dtype=np.bool_)
         for_testing[at] = True
-        train.append(recorded(users, items, context, arrays.context.small)[~for_testing])
+        train.append(pack_rows(users, items, context, arrays.context.small)[~for_testing])
         found.append((users[at], items[at], context[at]))
         parts.append(users, items, for_testing)
     say("putting training rows in their places")
@@ -320,14 +320,14 @@ def _write_rows(
     _append(arrays.test, *(np.concatenate(each)[by_user] for each in zip(*found, strict=True)))
 
 
-def _append(columns: list[Column], *blocks: Any) -> None:
+def _append(columns: list[ColumnFile], *blocks: Any) -> None:
     for column, block in zip(columns, blocks, strict=True):
         column.append(block)
 
 
 def _write_pairs(
-    arrays: Arrays,
-    parts: Parts,
+    arrays: PreparedArrays,
+    parts: PairFiles,
     rows: Interactions,
     test_users: Int32s,
     seed: int,
@@ -346,12 +346,12 @@ def _write_pairs(
         arrays.append_positives(counts[parts.users(number)], positives.astype(np.int32))
     positives_indptr, indptr = np.cumsum(trained), np.cumsum(seen)
     count = arrays.test_negatives.row[0]
-    refuse_too_few(rows.user_names, test_users, indptr, parts.items, count)
+    check_enough_negatives(rows.user_names, test_users, indptr, parts.items, count)
     _refuse_insatiable(rows, positives_indptr)
     arrays.positives_indptr.append(positives_indptr)
     each = f"{count} negative{'s' * (count != 1)}"
     say(f"drawing {each} for each of {len(test_users):,} test rows")
-    for some in drawn(test_users, indptr, parts.seen, parts.items, seed, count):
+    for some in draw_negatives_by_slice(test_users, indptr, parts.seen, parts.items, seed, count):
         arrays.test_negatives.append(some)
 
 
@@ -364,8 +364,8 @@ def _refuse_insatiable(rows: Interactions, indptr: Int64s) -> None:
         )
 
 
-def _counts(arrays: Arrays, rows: Interactions) -> Counts:
-    return Counts(
+def _counts(arrays: PreparedArrays, rows: Interactions) -> SplitCounts:
+    return SplitCounts(
         users=len(rows.user_names),
         items=rows.item_count,
         train_rows=len(arrays.train),

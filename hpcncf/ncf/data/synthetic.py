@@ -18,14 +18,14 @@ import numpy as np
 from numpy.random import Generator, Philox
 from numpy.typing import NDArray
 
-from hpcncf.ncf.data.arrays import Floats, Int64s, Rows, Split, distinct_pairs
+from hpcncf.ncf.data.arrays import Floats, Int64s, Rows, Split, items_by_user
 from hpcncf.ncf.data.manifest import WrongRequest
-from hpcncf.ncf.data.prepare import Recipe, Written, write
-from hpcncf.ncf.data.split import Counts, draw_test_negatives, save
+from hpcncf.ncf.data.prepare import Recipe, PreparedFolder, write_prepared
+from hpcncf.ncf.data.split import SplitCounts, draw_test_negatives, write_split
 
 CLUSTERS: Final = 8
 FROM_ALL_ITEMS: Final = 0.1
-BUSIEST: Final = 3.0
+MAX_ACTIVITY: Final = 3.0
 """The most active user against the median one: nobody may have so many items that too few are
 left for the test negatives."""
 GROUP: Final = 4
@@ -43,15 +43,15 @@ class Shape:
     """Columns: a number, then one-hot groups of four."""
 
 
-LIKE: Final = {
+SHAPES: Final = {
     "yelp": Shape(users=215_366, items=95_895, train_rows=3_647_614, context=21),
     "frappe": Shape(users=654, items=1_127, train_rows=83_731, context=21),
     "movielens": Shape(users=6_040, items=3_706, train_rows=994_169, context=0),
 }
-NAMES: Final = {"yelp": "a Yelp extract's", "frappe": "Frappe's", "movielens": "MovieLens 1M's"}
+SHAPE_NAMES: Final = {"yelp": "a Yelp extract's", "frappe": "Frappe's", "movielens": "MovieLens 1M's"}
 
 
-def prepare(
+def prepare_synthetic(
     folder: Path,
     users: int,
     items: int,
@@ -61,22 +61,22 @@ def prepare(
     test_negatives: int = 99,
     force: bool = False,
     say: Callable[[str], None] = lambda _: None,
-) -> Written:
+) -> PreparedFolder:
     """Prepare made data with exactly these counts, and one test row for each user."""
     shape = Shape(users, items, train_rows, context)
     return _prepare(folder, shape, None, seed, test_negatives, force, say)
 
 
-def prepare_like(
+def prepare_synthetic_like(
     folder: Path,
     like: str,
     seed: int = 1,
     test_negatives: int = 99,
     force: bool = False,
     say: Callable[[str], None] = lambda _: None,
-) -> Written:
+) -> PreparedFolder:
     """Prepare made data of a known set's shape, one of LIKE."""
-    return _prepare(folder, LIKE[like], like, seed, test_negatives, force, say)
+    return _prepare(folder, SHAPES[like], like, seed, test_negatives, force, say)
 
 
 def _prepare(
@@ -87,16 +87,16 @@ def _prepare(
     test_negatives: int,
     force: bool,
     say: Callable[[str], None],
-) -> Written:
+) -> PreparedFolder:
     _check(shape)
     options = asdict(shape) | {"like": like, "seed": seed, "test_negatives": test_negatives}
-    of = f" of {NAMES[like]} shape (not the real data)" if like else ""
+    of = f" of {SHAPE_NAMES[like]} shape (not the real data)" if like else ""
     recipe = Recipe("synthetic", {"name": "hpcncf (generated)"}, options)
 
-    def fill(into: Path) -> Counts:
-        return save(into, generate(shape, seed, test_negatives, say))
+    def fill(into: Path) -> SplitCounts:
+        return write_split(into, generate(shape, seed, test_negatives, say))
 
-    return write(folder, recipe, f"Synthetic data{of}", fill, force)
+    return write_prepared(folder, recipe, f"Synthetic data{of}", fill, force)
 
 
 def _check(shape: Shape) -> None:
@@ -146,7 +146,7 @@ def column_names(context: int) -> list[str]:
 
 def _first_new(train: Rows, tries: list[Int64s]) -> Int64s:
     """For each user the first of the tried items without a training row, else the last."""
-    indptr, positives = distinct_pairs(
+    indptr, positives = items_by_user(
         train.users, train.items, len(train.user_names), train.item_count
     )
     users = np.arange(len(train.user_names), dtype=np.int64)
@@ -172,7 +172,7 @@ class Draws:
     def owners(self) -> Int64s:
         """Each training row's user: one row for everybody, the rest unevenly; sorted."""
         shape = self.shape
-        activity = self.random.lognormal(0.0, 1.0, shape.users).clip(max=BUSIEST)
+        activity = self.random.lognormal(0.0, 1.0, shape.users).clip(max=MAX_ACTIVITY)
         drawn = self._pick(np.cumsum(activity), shape.train_rows - shape.users)
         return np.sort(np.concatenate([np.arange(shape.users), drawn]))
 

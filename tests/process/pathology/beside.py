@@ -20,7 +20,7 @@ import psutil
 from hpcncf.local.machine import gpus
 from hpcncf.local.processes import end_with_parent
 from hpcncf.monitor.cgroup import usable_cpus
-from hpcncf.records.schema import Progress, RecordError, read_records
+from hpcncf.records.schema import Progress, RecordError, read_record
 from pathology.case import Beside, Need
 
 BUSY: Final = "import os, sys\nos.sched_setaffinity(0, {int(sys.argv[1])})\nwhile True: pass"
@@ -168,7 +168,7 @@ def _trains(folder: Path) -> bool:
     """Whether the job is past its start-up, as its progress tells."""
     for path in folder.glob("runs/*/attempt-*/progress.json"):
         try:
-            return read_records(path, Progress).phase != "startup"
+            return read_record(path, Progress).phase != "startup"
         except RecordError:
             continue
     return False

@@ -15,7 +15,7 @@ import yaml
 
 from benchmarks.verbs import VerbFailed, Verbs
 from hpcncf.monitor.cgroup import usable_cpus
-from hpcncf.records.schema import NodeRecord, read_records
+from hpcncf.records.schema import NodeRecord, read_record
 from pathology import beside
 from pathology.case import DATA, PROGRAMS, Case, Job
 
@@ -146,7 +146,7 @@ def read(told: Any, took_s: float, node: NodeRecord | None) -> Said:
 def node_of(results: Path) -> NodeRecord | None:
     """The series of the node of the one run of the results folder."""
     for path in results.glob("runs/*/attempt-*/node-0.json"):
-        return read_records(path, NodeRecord)
+        return read_record(path, NodeRecord)
     return None
 
 

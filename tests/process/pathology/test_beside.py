@@ -12,7 +12,7 @@ import pytest
 from conftest import within
 
 from hpcncf.monitor.cgroup import usable_cpus
-from hpcncf.records.schema import Progress, now, write
+from hpcncf.records.schema import Progress, utc_now, write_record
 from pathology.beside import applied, available
 from pathology.case import Beside
 
@@ -36,12 +36,12 @@ def test_a_neighbour_is_busy_on_its_cpu_and_gone_afterwards(tmp_path: Path) -> N
 def test_a_slowed_rank_is_stopped_again_and_again_and_runs_on_afterwards(tmp_path: Path) -> None:
     """The process looks like one of a rank's: these words, this variable, a run that trains."""
     progress = Progress(
-        run_id="r", attempt=1, updated_at=now(), elapsed_s=3.0, phase="training", epoch=0,
+        run_id="r", attempt=1, updated_at=utc_now(), elapsed_s=3.0, phase="training", epoch=0,
         epochs=1, step=1, steps_per_epoch=9, instances_per_s=None, cpu_efficiency=None,
     )  # fmt: skip
     attempt = tmp_path / "runs/r/attempt-1"
     attempt.mkdir(parents=True)
-    write(attempt / "progress.json", progress)
+    write_record(attempt / "progress.json", progress)
     words = [sys.executable, "-c", "while True: pass", "hpcncf.worker", str(tmp_path)]
     with subprocess.Popen(words, env=os.environ | {"RANK": "1"}) as rank:
         process = psutil.Process(rank.pid)

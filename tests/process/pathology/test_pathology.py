@@ -9,8 +9,8 @@ from pathlib import Path
 import make_results
 import pytest
 
-from hpcncf.job.load import validated
-from hpcncf.job.plan import expand
+from hpcncf.job.load import validate_settings
+from hpcncf.job.plan import expand_job
 from hpcncf.job.spec import JobSpec
 from hpcncf_analysis.diagnosis.evidence import CAUSES
 from pathology import matrix, suite
@@ -53,7 +53,7 @@ def test_job_files_of_the_cases_are_such_as_a_user_may_write(tmp_path: Path) -> 
     for case in CASES:
         if isinstance(case.start, Job):
             plain = job_file(case, case.start, case.start.program.split(), tmp_path)
-            [run] = expand(validated(JobSpec, plain, case.name)).runs
+            [run] = expand_job(validate_settings(JobSpec, plain, case.name)).runs
             assert run.resources.cores <= case.cores
 
 
@@ -81,7 +81,7 @@ def test_a_job_disturbed_by_others_says_so_but_not_by_its_own_neighbour() -> Non
 
 
 def test_a_machine_that_stood_still_disturbed_the_job() -> None:
-    [run] = expand(validated(JobSpec, {"name": "a", "data": {"path": "x"}}, "a")).runs
+    [run] = expand_job(validate_settings(JobSpec, {"name": "a", "data": {"path": "x"}}, "a")).runs
     node = make_results.node_record(run, windows=3)
     told = {"runs": [{"verdict": "unknown", "primary": None, "secondary": []}]}
     for lengths, disturbed in (
@@ -108,7 +108,7 @@ def test_a_disturbed_job_is_tried_again_and_what_disturbed_it_is_told(
 
 def test_what_a_hypervisor_took_counts_as_used_by_others() -> None:
     spent = {"length_s": [1.0, 3.0], "others_cores": [0.4, 0.0], "steal": [0.0, 0.25]}
-    [run] = expand(validated(JobSpec, {"name": "a", "data": {"path": "x"}}, "a")).runs
+    [run] = expand_job(validate_settings(JobSpec, {"name": "a", "data": {"path": "x"}}, "a")).runs
     node = make_results.node_record(run, windows=2).model_copy(
         update=spent | {"cpus": [0, 1], "busy": [[0.5] * 2] * 2, "ours": [[0.5] * 2] * 2}
     )

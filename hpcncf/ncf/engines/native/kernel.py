@@ -15,7 +15,7 @@ from hpcncf.errors import HpcncfError
 from hpcncf.job.spec import Model, Training
 from hpcncf.job.validate import NATIVE_LAYERS
 from hpcncf.ncf import sampling
-from hpcncf.ncf.data.arrays import record
+from hpcncf.ncf.data.arrays import row_dtype
 from hpcncf.ncf.data.buckets import SLOTS
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.engines.native.library import (
@@ -62,7 +62,7 @@ class Kernel:
         manifest, small = data.manifest, data.manifest.small_columns
         # The library keeps the addresses: so must we keep the arrays.
         self._kept: list[NDArray[Any]] = [
-            np.ascontiguousarray(data.train_rows, dtype=record(self.context - small, small)),
+            np.ascontiguousarray(data.train_rows, dtype=row_dtype(self.context - small, small)),
             np.ascontiguousarray(data.positives_indptr, dtype=np.int64),
             np.ascontiguousarray(data.positives, dtype=np.int32),
             np.ascontiguousarray(data.buckets_indptr, dtype=np.int64),
