@@ -56,7 +56,9 @@ def frappe_or_made(folder: Path) -> Prepared:
 
 def full_size() -> Prepared:
     """Made data of the Yelp extract's shape, which is kept: making it takes a while."""
-    synthetic.prepare_synthetic_like(FULL_SIZE, "yelp", force=True)  # what is the same already stays
+    synthetic.prepare_synthetic_like(
+        FULL_SIZE, "yelp", force=True
+    )  # what is the same already stays
     return load_prepared(FULL_SIZE)
 
 

@@ -28,10 +28,10 @@ from hpcncf.records.schema import (
     Io,
     Memory,
     NodeRecord,
-    RecordPart,
     Phases,
     Progress,
     RankRecord,
+    RecordPart,
     Sync,
     TrainingRecord,
 )

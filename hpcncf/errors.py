@@ -1,4 +1,4 @@
-"""Errors that a user can fix, and names of signals and exit codes."""
+"""Errors that a user can fix, and exit codes in words; anything else is our bug."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import signal
 
 
 class HpcncfError(Exception):
-    """For the user: where, what was expected, what came, what is possible. Exit code 1."""
+    """An error that the user can fix: where, what was expected, what came. Exit code 1."""
 
 
 class UsageError(HpcncfError):
@@ -14,7 +14,7 @@ class UsageError(HpcncfError):
 
 
 def did_you_mean(word: str, known: list[str]) -> str:
-    """` Did you mean 'x'?` where one of the known words is close, else nothing."""
+    """` Did you mean 'x'?` if a known word is close, else an empty string."""
     import difflib
 
     close = difflib.get_close_matches(word, known, n=1)
@@ -22,7 +22,7 @@ def did_you_mean(word: str, known: list[str]) -> str:
 
 
 def abbreviate(value: object) -> str:
-    """What came, as Python spells it, short: a whole file or a nest of lists helps nobody."""
+    """`repr`, cut to 200 characters."""
     import reprlib
 
     short = reprlib.Repr()

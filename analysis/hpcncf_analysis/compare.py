@@ -128,14 +128,14 @@ def side_from_record(name: str, path: Path) -> Side:
     first = read_record(path, RankRecord)
     run = _run(path, first)
     siblings = AttemptPaths(path.parent)
-    others = [_same_run(each, first) for each in siblings.ranks() if each.name != path.name]
+    others = [_same_run(each, first) for each in siblings.rank_records() if each.name != path.name]
     ranks = sorted([first, *(o for o in others if o)], key=lambda record: record.rank)
     if not has_all_ranks(ranks):
         raise UsageError(
             f"{name}: rank {first.rank} of {first.world_size}; the other ranks' records do not lie "
             "beside it, and a run's speed is all its ranks'"
         )
-    nodes = [node for each in siblings.nodes() if (node := _node(each, first))]
+    nodes = [node for each in siblings.node_records() if (node := _node(each, first))]
     state = RunState(run, "completed", "", first.attempt, ranks, None, [])
     row = run_row(state, ranks, nodes, Datasets().of(run))
     if not row["elapsed_s"]:

@@ -128,8 +128,8 @@ def _prepare(args: argparse.Namespace) -> int:
         outcome = written.outcome + (same if written.outcome == "already there" else "")
         print(f"{args.output}: {outcome}: {written.manifest.title}")
         print(_shape(written.manifest))
-    if written.manifest.caution:
-        print(f"hpcncf: warning: {written.manifest.caution}", file=sys.stderr)
+    if written.manifest.ranking_warning:
+        print(f"hpcncf: warning: {written.manifest.ranking_warning}", file=sys.stderr)
     return 0
 
 
@@ -165,7 +165,7 @@ def _movielens(args: argparse.Namespace, say: Say) -> PreparedFolder:
 
 
 def _ncf(args: argparse.Namespace, _: Say) -> PreparedFolder:
-    from hpcncf.ncf.data.readers import prepare_ncf_files
+    from hpcncf.ncf.data.ncf_files import prepare_ncf_files
 
     return prepare_ncf_files(args.output, args.source, args.force)
 
@@ -207,7 +207,9 @@ def _synthetic(args: argparse.Namespace, say: Say) -> PreparedFolder:
         return synthetic.prepare_synthetic_like(args.output, args.like, say=say, **own)
     if None in shape:
         raise UsageError("synthetic data needs --like, or all of --users, --items and --rows")
-    return synthetic.prepare_synthetic(args.output, *shape, context=args.context or 0, say=say, **own)
+    return synthetic.prepare_synthetic(
+        args.output, *shape, context=args.context or 0, say=say, **own
+    )
 
 
 _PREPARE: dict[str, Callable[[argparse.Namespace, Say], PreparedFolder]] = {
@@ -285,5 +287,5 @@ def _shape(manifest: Manifest) -> str:
     return (
         f"{manifest.train_rows:,} training rows x {3 + len(manifest.context_columns)} columns "
         f"({manifest.train_pairs:,} user-item pairs), {manifest.test_rows:,} test rows with "
-        f"{manifest.negatives_told}, {manifest.parameters:,} parameters"
+        f"{manifest.negatives_label}, {manifest.parameters:,} parameters"
     )

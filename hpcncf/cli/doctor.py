@@ -108,7 +108,9 @@ def missing() -> list[str]:
     from hpcncf.records.host import package_version
 
     return [
-        f"{name} is not installed: pip install {name}" for name in NEEDED if package_version(name) is None
+        f"{name} is not installed: pip install {name}"
+        for name in NEEDED
+        if package_version(name) is None
     ]
 
 

@@ -124,7 +124,11 @@ def _cores_asked(texts: Sequence[str]) -> int | None:
     """Where all sbatch scripts ask for the same."""
     from hpcncf.lint import batch_script
 
-    asked = {batch_script.parse_options(text).cores for text in texts if batch_script.is_batch_script(text)}
+    asked = {
+        batch_script.parse_options(text).cores
+        for text in texts
+        if batch_script.is_batch_script(text)
+    }
     return asked.pop() if len(asked) == 1 else None
 
 

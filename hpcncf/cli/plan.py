@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def warn(job: JobSpec) -> None:
-    from hpcncf.job.plan import describe_engine_fallback, unused_excludes, missing_native_engine
+    from hpcncf.job.plan import describe_engine_fallback, missing_native_engine, unused_excludes
 
     reason = missing_native_engine(job)
     for line in [*unused_excludes(job), *([describe_engine_fallback(reason)] if reason else [])]:

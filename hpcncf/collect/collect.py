@@ -33,10 +33,10 @@ from hpcncf.records.results_folder import locked, read_plan
 from hpcncf.records.schema import (
     Epoch,
     NodeRecord,
-    RecordPart,
     Progress,
     RankRecord,
     RecordError,
+    RecordPart,
     Sync,
     TrainingRecord,
     read_record,
@@ -406,7 +406,7 @@ def _attempt_rows(
 def _seen_of(paths: ResultPaths, run: Run, attempt: Attempt) -> list[NodeRecord]:
     if not killed(attempt):
         return []
-    return _nodes(paths.run(run.id).attempt(attempt.number).nodes(), run.id, [])
+    return _nodes(paths.run(run.id).attempt(attempt.number).node_records(), run.id, [])
 
 
 class Datasets:
@@ -451,7 +451,7 @@ def _add(
     nodes: list[NodeRecord] = []
     if state.attempt is not None:
         attempt = paths.run(state.run.id).attempt(state.attempt)
-        nodes = _nodes(attempt.nodes(), state.run.id, skipped)
+        nodes = _nodes(attempt.node_records(), state.run.id, skipped)
         skipped += _foreign(attempt.folder)
     found.skipped.extend(skipped)
     found.runs.append(run_row(state, ranks, nodes, known.of(state.run), tried))

@@ -1,4 +1,4 @@
-"""A user's own program: its words, parameters and placeholders."""
+"""A user's own program as a workload: its words, its parameters, and `{placeholders}`."""
 
 from __future__ import annotations
 
@@ -8,27 +8,38 @@ import shlex
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    Tag,
+    model_validator,
+)
 
 from hpcncf.errors import abbreviate, did_you_mean
 from hpcncf.job.settings import Settings
 
 PLACEHOLDER: Final = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
+# Known only at run time, and not part of what a run computes.
+RUNTIME_PLACEHOLDERS: Final = ("run_id", "output", "checkpoints")
+RESERVED: Final = (*RUNTIME_PLACEHOLDERS, "repeat")
+PARAMETER: Final = r"[A-Za-z](?:_?[A-Za-z0-9]){0,39}"
 
 
 def placeholder_names(text: str) -> list[str]:
-    """Those in the text, each once. Raises ValueError where a brace stands alone."""
+    """The placeholders in the text, each once. Raises ValueError for an unmatched brace."""
     found = [match for match in PLACEHOLDER.finditer(text) if match.group() not in ("{{", "}}")]
     if any(match.group(1) is None for match in found):
         raise ValueError(
             f"workload: unmatched brace in {abbreviate(text)}. Write a placeholder as {{name}}, "
-            "a literal brace as {{ or }}."
+            "and a brace itself as {{ or }}"
         )
     return list(dict.fromkeys(match.group(1) for match in found))
 
 
 def fill_placeholders(text: str, values: Mapping[str, str]) -> str:
-    """The text with each placeholder's value; `{{` and `}}` are braces."""
+    """The text with each placeholder's value; `{{` and `}}` become braces."""
 
     def value(match: re.Match[str]) -> str:
         name = match.group(1)
@@ -38,7 +49,7 @@ def fill_placeholders(text: str, values: Mapping[str, str]) -> str:
 
 
 def quoted_placeholder(line: str) -> str | None:
-    """The first placeholder of a shell's line that stands inside its quotes; None: none does."""
+    """The first placeholder inside quotes of a shell's line, or None."""
     quote = None
     at = 0
     while at < len(line):
@@ -55,13 +66,7 @@ def quoted_placeholder(line: str) -> str | None:
     return None
 
 
-# What a run of a command is told only when it runs, and is no part of what it computes.
-RUNTIME_PLACEHOLDERS: Final = ("run_id", "output", "checkpoints")
-RESERVED: Final = (*RUNTIME_PLACEHOLDERS, "repeat")
-PARAMETER: Final = r"[A-Za-z](?:_?[A-Za-z0-9]){0,39}"
-
-
-def _scalar(value: Any) -> Any:
+def _check_scalar(value: Any) -> Any:
     if not isinstance(value, bool | int | float | str):
         raise ValueError("expected a number, text or a truth value")
     if isinstance(value, float) and not math.isfinite(value):
@@ -69,71 +74,70 @@ def _scalar(value: Any) -> Any:
     return value
 
 
-def _passable(text: str) -> str:
-    """What can be an argument of a program."""
+def _check_argument(text: str) -> str:
     if "\0" in text:
         raise ValueError("a NUL byte cannot be passed to a program")
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise ValueError("not all of it is text that UTF-8 can write") from None
+        raise ValueError("contains characters that UTF-8 cannot encode") from None
     return text
 
 
 def _as_word(value: Any) -> Any:
-    """YAML takes `--epochs, 3` for a number, which is a word all the same."""
+    """YAML reads the word 3 of `--epochs, 3` as a number."""
     if isinstance(value, dict):
-        raise ValueError('expected a word; in YAML one with braces needs quotes: "{lr}"')
+        raise ValueError('expected a word; in YAML, quote a word with braces: "{lr}"')
     return scalar_text(value) if isinstance(value, bool | int | float) else value
 
 
-def _as_words(value: Any) -> Any:
+def _check_words(value: Any) -> Any:
     if isinstance(value, str):
         raise ValueError(
-            "expected a list of words, as [python, train.py]; a line for a shell is written "
+            "expected a list of words, as [python, train.py]. Write a shell command as "
             "{shell: python train.py > log}"
         )
     if value == []:
-        raise ValueError("expected the program and its arguments, a word each")
+        raise ValueError("expected the program and its arguments as a list of words")
     return value
 
 
-def _one_line(line: str) -> str:
+def _check_line(line: str) -> str:
     if "\n" in line:
-        raise ValueError("expected one line; put more into a script and give its name as command")
+        raise ValueError("expected one line. Put longer scripts into a file, and run it as command")
     quoted = quoted_placeholder(line)
     if quoted is not None:
         raise ValueError(
-            f"{{{quoted}}} stands inside quotes, where a value would end them: write it outside "
-            "(it is quoted for the shell by itself)"
+            f"{{{quoted}}} is inside quotes, which its value could end. Write it outside: hpcncf "
+            "quotes it for the shell"
         )
     return line
 
 
-def _not_reserved(name: str) -> str:
+def _check_not_reserved(name: str) -> str:
     if name in RESERVED:
-        raise ValueError(f"{{{name}}} has a meaning of its own; call the parameter otherwise")
+        raise ValueError(f"{{{name}}} is reserved. Rename the parameter")
     return name
 
 
-Passable = Annotated[str, AfterValidator(_passable)]
-Word = Annotated[Passable, BeforeValidator(_as_word)]
-Line = Annotated[Passable, Field(min_length=1), AfterValidator(_one_line)]
-Scalar = Annotated[bool | int | float | Passable, BeforeValidator(_scalar)]
-ParameterName = Annotated[str, Field(pattern=f"^{PARAMETER}$"), AfterValidator(_not_reserved)]
+Argument = Annotated[str, AfterValidator(_check_argument)]
+Word = Annotated[Argument, BeforeValidator(_as_word)]
+Line = Annotated[Argument, Field(min_length=1), AfterValidator(_check_line)]
+Scalar = Annotated[bool | int | float | Argument, BeforeValidator(_check_scalar)]
+ParameterName = Annotated[str, Field(pattern=f"^{PARAMETER}$"), AfterValidator(_check_not_reserved)]
 Parameters = dict[ParameterName, Scalar]
 
 
 class Program(Settings):
-    """A program of one's own, run as each rank of a run."""
+    """A user's own program, started as each rank of a run."""
 
-    command: Annotated[list[Word], BeforeValidator(_as_words)] | None = None
-    """The program and its arguments, a word each, with placeholders: `[python, train.py, --lr,
-    "{lr}"]`. No shell reads them."""
+    command: Annotated[list[Word], BeforeValidator(_check_words)] | None = None
+    """The program and its arguments as a list of words, with placeholders: `[python, train.py,
+    --lr, "{lr}"]`. No shell reads them."""
     shell: Line | None = None
-    """In its stead one line for bash, where pipes or redirections are wanted."""
+    """Instead of `command`, one line for bash with pipes or redirections."""
     folder: str = "."
-    """Where it is started, relative to the job file. Not part of a run's identity."""
+    """Working directory, relative to the job file. Not part of a run's identity."""
 
     @model_validator(mode="after")
     def one_of_the_two(self) -> Self:
@@ -144,12 +148,12 @@ class Program(Settings):
         return self
 
     @property
-    def texts(self) -> list[str]:
-        """What may hold placeholders."""
+    def templates(self) -> list[str]:
+        """The texts that may contain placeholders."""
         return self.command if self.command is not None else [self.shell or ""]
 
 
-def _kind(value: Any) -> str | None:
+def _workload_kind(value: Any) -> str | None:
     if isinstance(value, dict | Program):
         return "program"
     return "ncf" if value == "ncf" else None
@@ -158,28 +162,22 @@ def _kind(value: Any) -> str | None:
 Workload = Annotated[
     Annotated[Literal["ncf"], Tag("ncf")] | Annotated[Program, Tag("program")],
     Discriminator(
-        _kind,
+        _workload_kind,
         custom_error_type="workload",
         custom_error_message="expected ncf, or {command: [program, argument, ...]}",
     ),
 ]
 
 
-def check_braces(program: Program) -> None:
-    """What holds for one of a job file: braces mean something. Raises ValueError."""
-    for words in program.texts:
-        placeholder_names(words)
-
-
 def scalar_text(value: bool | int | float | str) -> str:
-    """As YAML spells it: `true`, `0.001`, `adam`."""
+    """The value as YAML spells it: `true`, `0.001`, `adam`."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def placeholder_values(
     parameters: Mapping[str, Any], resources: Mapping[str, Any], repeat: int
 ) -> dict[str, str]:
-    """Placeholder -> text. What is known later stands for itself."""
+    """Placeholder -> text. The placeholders known only at run time map to themselves."""
     named = {name: scalar_text(value) for name, value in parameters.items()}
     return {
         **named,
@@ -193,32 +191,33 @@ def placeholder_values(
 def build_command(program: Program, values: Mapping[str, str]) -> list[str]:
     """The words that start the program."""
     if program.shell is None:
-        return [fill_placeholders(word, values) for word in program.texts]
-    return ["bash", "-c", _shell_line(program.shell, values)]
-
-
-def _shell_line(line: str, values: Mapping[str, str]) -> str:
-    """Each value in a variable, so that the shell reads none of it as its own language."""
+        return [fill_placeholders(word, values) for word in program.templates]
+    # Each value goes into a variable, so that the shell does not interpret it.
+    line = program.shell
     variables = {name: f"hpcncf_{name.replace('.', '__')}" for name in placeholder_names(line)}
-    given = [f"{variable}={shlex.quote(values[name])}" for name, variable in variables.items()]
-    used = {name: f'"${variable}"' for name, variable in variables.items()}
-    return "; ".join([*given, fill_placeholders(line, used)])
+    assignments = [
+        f"{variable}={shlex.quote(values[name])}" for name, variable in variables.items()
+    ]
+    references = {name: f'"${variable}"' for name, variable in variables.items()}
+    return ["bash", "-c", "; ".join([*assignments, fill_placeholders(line, references)])]
 
 
-def find_placeholder_problem(program: Program, parameters: Mapping[str, Any], known: Mapping[str, str]) -> str:
-    """Which placeholder means nothing, or which parameter changes nothing; empty: all is well."""
-    used = [name for word in program.texts for name in placeholder_names(word)]
+def find_placeholder_problem(
+    program: Program, parameters: Mapping[str, Any], known: Mapping[str, str]
+) -> str:
+    """The first placeholder that is not known, or parameter that is not used; empty if none."""
+    used = [name for word in program.templates for name in placeholder_names(word)]
     for name in used:
         if name not in known:
-            shown = [each for each in known if not each.startswith("parameters.")]
+            choices = [each for each in known if not each.startswith("parameters.")]
             return (
-                f"workload: unknown placeholder {{{name}}}.{did_you_mean(name, shown)} Known: "
-                f"{', '.join(shown)}; a brace itself is written {{{{ or }}}}"
+                f"workload: unknown placeholder {{{name}}}.{did_you_mean(name, choices)} Known: "
+                f"{', '.join(choices)}. Write a brace itself as {{{{ or }}}}"
             )
-    idle = [name for name in parameters if not {name, f"parameters.{name}"} & set(used)]
-    return (
-        f"parameters.{idle[0]}: no word of the command uses it: write {{{idle[0]}}} where its "
-        "value belongs, or remove it"
-        if idle
-        else ""
-    )
+    for name in parameters:
+        if not {name, f"parameters.{name}"} & set(used):
+            return (
+                f"parameters.{name}: the command does not use it. Write {{{name}}} in its place "
+                "in the command, or remove it"
+            )
+    return ""

@@ -1,4 +1,4 @@
-"""Expand a job file into runs with ids, and pack runs that share a node."""
+"""Expand a job's grid into a plan: runs, each with an id that follows from what it computes."""
 
 from __future__ import annotations
 
@@ -15,95 +15,45 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 from pydantic import AfterValidator, ConfigDict, RootModel, ValidationError, model_validator
 
 from hpcncf.errors import UsageError, abbreviate, did_you_mean
-from hpcncf.job import command as programs
-from hpcncf.job.command import Parameters, Program, Workload, build_command, placeholder_values
+from hpcncf.job.command import (
+    Parameters,
+    Program,
+    Workload,
+    build_command,
+    find_placeholder_problem,
+    placeholder_values,
+)
 from hpcncf.job.settings import Settings, error_location
 from hpcncf.job.spec import Data, JobSpec, Model, Resources, Training, apply_point
-from hpcncf.job.validate import placement_conflicts, training_conflicts, memory_conflicts, model_conflicts
+from hpcncf.job.validate import (
+    memory_conflicts,
+    model_conflicts,
+    placement_conflicts,
+    training_conflicts,
+)
 from hpcncf.ncf.engines.native.library import NotBuilt, load_library
 
-
-def run_identity(
-    workload: Any,
-    resources: Resources,
-    data_key: str | None,
-    model: Model | None,
-    training: Training | None,
-    repeat: int,
-) -> dict[str, Any]:
-    """What a run computes, as plain data: not its memory, time limit, paths or site.
-
-    A setting left at its default is left out, so that a later version which adds a setting
-    still knows the runs made before it.
-    """
-    return {
-        "workload": workload,
-        "data": data_key,
-        "resources": _describe_resources(resources),
-        "model": model.model_dump(mode="json", exclude_defaults=True) if model else None,
-        "training": _describe_training(training, resources) if training else None,
-        "repeat": repeat,
-    }
-
-
-def _describe_resources(resources: Resources) -> dict[str, Any]:
-    asked = {"nodes", "tasks_per_node", "cpus_per_task", "gpus_per_node"}
-    # Runs that share a node or a GPU are slower: to measure that, they must be runs of their own.
-    for setting in ("launcher", "runs_per_node", "runs_per_gpu", "ranks_per_gpu", "mps"):
-        if getattr(resources, setting) != Resources.model_fields[setting].default:
-            asked.add(setting)
-    return resources.model_dump(mode="json", include=asked)
-
-
-def command_identity(
-    program: Program, parameters: Mapping[str, Any], resources: Resources, repeat: int
-) -> dict[str, Any]:
-    """The same of a command: its words with all values in them but the memory and the time."""
-    open_ = {name: f"{{resources.{name}}}" for name in Resources.model_fields}
-    known = open_ | _describe_resources(resources)
-    words = build_command(program, placeholder_values(parameters, known, repeat))
-    return run_identity({"command": words}, resources, None, None, None, repeat)
-
-
-def _describe_training(training: Training, resources: Resources) -> dict[str, Any]:
-    """Two spellings of one computation are one run: `auto` is resolved, batch sizes are one."""
-    plain = training.model_dump(
-        mode="json",
-        exclude_defaults=True,
-        exclude={"device", "backend", "global_batch_size", "batch_size_per_rank", "epochs"}
-        | {"checkpoint_every_min"},
-    )
-    return plain | {
-        "epochs": training.epochs,
-        "device": training.device_for(resources),
-        "backend": training.backend_for(resources),
-        "batch": training.batch_over_ranks(resources.world_size),
-    }
-
-
-def hash_identity(identity: Mapping[str, Any]) -> str:
-    """The first 12 hexadecimal digits of the SHA-256 of what a run computes."""
-    text = json.dumps(identity, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
 SCHEMA_VERSION: Final = 1
-# Far more than anybody waits for; a plan is read as a whole, by every verb.
+# Every verb reads the whole plan.
 MAX_RUNS: Final = 100_000
+ENGINE: Final = "training.engine"
+
+Pack = list["Run"]
+T = TypeVar("T")
 
 
-def _names_a_folder(run_id: str) -> str:
-    """A plan comes from a folder that others may write: its ids must not lead out of it."""
+def _check_id(run_id: str) -> str:
+    """Others may write to the folder that holds the plan: an id must not lead out of it."""
     if not re.fullmatch(r"[0-9A-Za-z_-]{1,64}", run_id):
-        raise ValueError(f"expected a run's id, came {abbreviate(run_id)}")
+        raise ValueError(f"expected a run id, came {abbreviate(run_id)}")
     return run_id
 
 
 class Run(Settings):
-    """One grid point, one repeat: all that a rank needs to know to compute it."""
+    """One grid point, one repeat: all that a rank needs to compute it."""
 
-    id: Annotated[str, AfterValidator(_names_a_folder)]
-    """The first 12 hexadecimal digits of the SHA-256 of `identity`."""
+    id: Annotated[str, AfterValidator(_check_id)]
+    """The first 12 hexadecimal digits of the SHA-256 of the run's identity."""
     repeat: int
     """0 is the first."""
     varied: dict[str, Any]
@@ -111,96 +61,117 @@ class Run(Settings):
     workload: Workload
     """`ncf`, or `{"command": [...]}`: with placeholders, unless `by_hand`."""
     by_hand: bool = False
-    """Started by `hpcncf run`: nobody asked Slurm for its resources, and nothing sends it again."""
+    """Started by `hpcncf run`: its resources were not requested from Slurm, and it is never
+    resubmitted."""
     parameters: Parameters = {}  # noqa: RUF012
-    """Of a command from a job file: what its placeholders stand for."""
+    """Values of the placeholders of a job file's command."""
     resources: Resources
     data: Data | None
     """`path` is absolute here. None for a command."""
     data_key: str | None
-    """What the prepared folder calls its content; None where it was not prepared yet."""
+    """The key of the prepared folder's content; None if the data was not prepared yet."""
     model: Model | None
     training: Training | None
     baseline: bool = False
-    """Of the point that the others are compared with."""
+    """Belongs to the point that the others are compared with."""
     retired: bool = False
     """No longer in the job file; kept with its results."""
 
     @model_validator(mode="before")
     @classmethod
     def once_every_command_was_by_hand(cls, plain: Any) -> Any:
-        """Plans of before commands could stand in a job file do not say."""
+        """Plans from before job files could hold commands lack `by_hand`."""
         if isinstance(plain, dict) and "by_hand" not in plain and plain.get("workload") != "ncf":
             return {**plain, "by_hand": True}
         return plain
 
     @property
     def words(self) -> list[str]:
-        """How a command is called, but for what is known only when it runs; none for ncf."""
+        """The command, except for values known only at run time; empty for ncf."""
         if not isinstance(self.workload, Program):
             return []
         if self.by_hand:
             return list(self.workload.command or [])
-        known = self.resources.model_dump(mode="json")
-        values = programs.placeholder_values(self.parameters, known, self.repeat)
-        return programs.build_command(self.workload, values)
+        resources = self.resources.model_dump(mode="json")
+        return build_command(
+            self.workload, placeholder_values(self.parameters, resources, self.repeat)
+        )
 
 
 class Plan(Settings):
-    """Everything that a job file asks for. The same input gives the same plan, always."""
+    """All runs that a job file requests. The same input always gives the same plan."""
 
     schema_version: Literal[1] = SCHEMA_VERSION
     kind: Literal["plan"] = "plan"
     job: str
     """The job's name."""
     runs: list[Run]
-    """In the order in which they should run: rounds of repeats, random within a round."""
+    """In submission order: rounds of repeats, random within a round."""
 
     def active(self) -> list[Run]:
         return [run for run in self.runs if not run.retired]
 
     def run(self, run_id: str) -> Run:
-        """The run whose id starts with `run_id`. Raises UsageError when none or several do."""
+        """The run whose id starts with `run_id`. Raises UsageError if none or several do."""
         found = [run for run in self.runs if run.id.startswith(run_id)]
         if len(found) == 1:
             return found[0]
         known = found or self.runs
         ids = ", ".join(run.id for run in known[:10])
         more = f" and {len(known) - 10} more" if len(known) > 10 else ""
-        wrong = "several begin so" if found else "not in the plan, whose runs are"
-        raise UsageError(f"run {run_id!r}: {wrong}: {ids}{more}")
+        problem = "matches several runs" if found else "is not in the plan, which has"
+        raise UsageError(f"run {run_id!r}: {problem}: {ids}{more}")
 
 
-def configuration_id(run: Run) -> str:
-    """Names what repeats of one point have in common, as a run's id does for the run."""
-    if isinstance(run.workload, Program) and not run.by_hand:
-        first = command_identity(run.workload, run.parameters, run.resources, 0)
-    else:
-        plain = _by_hand(run) if run.by_hand else run.workload
-        first = run_identity(plain, run.resources, run.data_key, run.model, run.training, 0)
-    return hash_identity(first)
+def expand_job(job: JobSpec, data_keys: Mapping[str, str | None] | None = None) -> Plan:
+    """The plan of a job; `data_keys` maps a data path to the key of its content.
 
-
-def _by_hand(run: Run) -> dict[str, Any]:
-    """Its words, and the name that the user gave it: two names are two things to compare."""
-    name, words = run.varied.get("run.command"), {"command": run.words}
-    return words if name in (None, shlex.join(run.words)) else {**words, "name": name}
+    Raises UsageError naming the point whose settings exclude each other.
+    """
+    combinations = grid_points(job)
+    if not combinations:
+        raise UsageError(
+            "exclude: leaves no run: every combination of the grid is excluded. Exclude fewer"
+        )
+    varied = sorted({key for point in combinations for key in point})
+    runs: dict[str, Run] = {}
+    for point in combinations:
+        for repeat in range(job.repeats):
+            run = _build_run(job, point, repeat, varied, data_keys or {})
+            first = runs.setdefault(run.id, run)
+            if first.resources != run.resources:
+                raise UsageError(
+                    f"grid: {first.varied} and {run.varied} compute the same, since memory and "
+                    "time limit are not part of a run's identity. Vary another setting with them"
+                )
+    if job.baseline is not None:
+        base = _build_run(job, job.baseline, 0, varied, data_keys or {})
+        wanted = configuration_id(base)
+        runs = {
+            run.id: run.model_copy(update={"baseline": configuration_id(run) == wanted})
+            for run in runs.values()
+        }
+        if not any(run.baseline for run in runs.values()):
+            raise UsageError(
+                f"baseline: {_spell(base.varied)} is no point of grid or points. Add it there."
+            )
+    return Plan(job=job.name, runs=sorted(runs.values(), key=lambda run: (run.repeat, run.id)))
 
 
 def grid_points(job: JobSpec) -> list[dict[str, Any]]:
-    """Each combination of dotted settings that the job asks for, before repeats.
+    """Each combination of dotted settings that the job requests, before repeats.
 
-    Raises UsageError where they are too many to be meant.
+    Raises UsageError if they are more than MAX_RUNS.
     """
-    asked = job.repeats * (prod(map(len, job.grid.values())) + len(job.points))
-    if asked > MAX_RUNS:
+    count = job.repeats * (prod(map(len, job.grid.values())) + len(job.points))
+    if count > MAX_RUNS:
         raise UsageError(
-            f"grid and repeats: ask for {asked:,} runs, more than {MAX_RUNS:,}: "
-            "vary less at a time, or split the question into several jobs"
+            f"grid and repeats: request {count:,} runs, more than {MAX_RUNS:,}. Vary fewer "
+            "settings at a time, or split the job into several"
         )
     grid = [dict(zip(job.grid, values, strict=True)) for values in product(*job.grid.values())]
     if not job.grid and job.points:
-        grid = []  # `points` alone is the whole question; without both, the base is the one run
+        grid = []  # without a grid the points are all; without both, the base is the one run
     kept = [
         point
         for point in grid
@@ -213,62 +184,28 @@ def grid_points(job: JobSpec) -> list[dict[str, Any]]:
 
 
 def unused_excludes(job: JobSpec) -> list[str]:
-    """What `exclude` names and the grid has nowhere. It is no error: `-s` narrows grids."""
+    """Values in `exclude` that the grid does not have. No error, since `-s` narrows grids."""
+
+    def axis(key: str) -> str:
+        if key not in job.grid:
+            return f"no {key}.{did_you_mean(key, list(job.grid))}"
+        return ", ".join(map(_spell, job.grid[key]))
+
     return [
-        f"exclude: {key}={_format_value(value)} matches nothing; the grid has {_there(job, key)}"
+        f"exclude: {key}={_spell(value)} matches nothing; the grid has {axis(key)}"
         for combination in job.exclude
         for key, value in combination.items()
         if value not in job.grid.get(key, [])
     ]
 
 
-def _there(job: JobSpec, key: str) -> str:
-    if key not in job.grid:
-        return f"no {key}.{did_you_mean(key, list(job.grid))}"
-    return f"{', '.join(map(_format_value, job.grid[key]))}"
+class _PointParameters(RootModel[Parameters]):
+    """A point's parameters under the name that errors use."""
+
+    model_config = ConfigDict(title="parameters", strict=True)
 
 
-def expand_job(job: JobSpec, data_keys: Mapping[str, str | None] | None = None) -> Plan:
-    """The plan of a job; `data_keys` maps a data path to what its folder calls its content.
-
-    Raises UsageError naming the point where settings do not go together.
-    """
-    runs: dict[str, Run] = {}
-    combinations = grid_points(job)
-    if not combinations:
-        raise UsageError("exclude: leaves no run: every combination of the grid is excluded")
-    varied = sorted({key for point in combinations for key in point})
-    for point in combinations:
-        for repeat in range(job.repeats):
-            run = _run(job, point, repeat, varied, data_keys or {})
-            _check_distinct(runs.setdefault(run.id, run), run)
-    if job.baseline is not None:
-        base = _run(job, job.baseline, 0, varied, data_keys or {})
-        runs = {run.id: run for run in _with_baseline(list(runs.values()), base)}
-    ordered = sorted(runs.values(), key=lambda run: (run.repeat, run.id))
-    return Plan(job=job.name, runs=ordered)
-
-
-def _with_baseline(runs: list[Run], base: Run) -> list[Run]:
-    """The runs, those of the baseline's point marked."""
-    wanted = configuration_id(base)
-    marked = [run.model_copy(update={"baseline": configuration_id(run) == wanted}) for run in runs]
-    if not any(run.baseline for run in marked):
-        raise UsageError(
-            f"baseline: {_format_value(base.varied)} is no point of grid or points. Add it there."
-        )
-    return marked
-
-
-def _check_distinct(first: Run, second: Run) -> None:
-    if first.resources != second.resources:
-        raise UsageError(
-            "grid: memory and time limit do not tell runs apart: "
-            f"{first.varied} and {second.varied} compute the same; vary something else with them"
-        )
-
-
-def _run(
+def _build_run(
     job: JobSpec,
     point: Mapping[str, Any],
     repeat: int,
@@ -276,30 +213,42 @@ def _run(
     data_keys: Mapping[str, str | None],
 ) -> Run:
     plain = apply_point(job, point)
-    where = "".join(f" {key}={_format_value(value)}" for key, value in point.items()) or " the base"
-    told = {key: plain[key.split(".")[0]].get(key.split(".")[1]) for key in varied}
-    if isinstance(job.workload, Program):
-        return _command_run(job.workload, plain, repeat, told, where)
+    where = "".join(f" {key}={_spell(value)}" for key, value in point.items()) or " the base"
+    program = job.workload if isinstance(job.workload, Program) else None
+    data, model, training, key = None, None, None, None
+    parameters: Parameters = {}
     try:
         resources = Resources.model_validate(plain["resources"])
-        data = Data.model_validate(plain["data"])
-        model = Model.model_validate(plain["model"])
-        training = Training.model_validate(plain["training"])
+        reasons = placement_conflicts(resources)
+        if program:
+            parameters = _PointParameters.model_validate(plain["parameters"]).root
+            known = placeholder_values(parameters, resources.model_dump(mode="json"), repeat)
+            problem = find_placeholder_problem(program, parameters, known)
+            reasons = [problem] if problem else reasons
+        else:
+            data = Data.model_validate(plain["data"])
+            model = Model.model_validate(plain["model"])
+            training = Training.model_validate(plain["training"])
+            reasons += training_conflicts(resources, training)
+            reasons += model_conflicts(training, model)
+            reasons += memory_conflicts(resources, training, model)
     except ValidationError as error:
         raise UsageError(f"grid point{where}: {describe_first_error(error)}") from None
-    reasons = placement_conflicts(resources) + training_conflicts(resources, training)
-    reasons += model_conflicts(training, model)
-    reasons += memory_conflicts(resources, training, model)
     if reasons:
         raise UsageError(f"grid point{where}: " + "; ".join(reasons))
-    key = data_keys.get(data.path)
+    if program:
+        identity = command_identity(program, parameters, resources, repeat)
+    else:
+        assert data is not None
+        key = data_keys.get(data.path)
+        identity = run_identity(job.workload, resources, key or data.path, model, training, repeat)
     return Run(
-        id=hash_identity(
-            run_identity(job.workload, resources, key or data.path, model, training, repeat)
-        ),
+        id=hash_identity(identity),
         repeat=repeat,
-        varied=told,
+        varied={name: plain[name.split(".")[0]].get(name.split(".")[1]) for name in varied},
         workload=job.workload,
+        by_hand=False,
+        parameters=parameters,
         resources=resources,
         data=data,
         data_key=key,
@@ -308,60 +257,109 @@ def _run(
     )
 
 
-class _Given(RootModel[Parameters]):
-    """A point's parameters, by the name that errors call them."""
-
-    model_config = ConfigDict(title="parameters", strict=True)
-
-
-def _command_run(
-    program: Program, plain: Mapping[str, Any], repeat: int, told: dict[str, Any], where: str
-) -> Run:
-    try:
-        resources = Resources.model_validate(plain["resources"])
-        parameters = _Given.model_validate(plain["parameters"]).root
-    except ValidationError as error:
-        raise UsageError(f"grid point{where}: {describe_first_error(error)}") from None
-    known = programs.placeholder_values(parameters, resources.model_dump(mode="json"), repeat)
-    problem = programs.find_placeholder_problem(program, parameters, known)
-    problem = problem or "; ".join(placement_conflicts(resources))
-    if problem:
-        raise UsageError(f"grid point{where}: {problem}")
-    return Run(
-        id=hash_identity(command_identity(program, parameters, resources, repeat)),
-        repeat=repeat,
-        varied=told,
-        workload=program,
-        by_hand=False,
-        parameters=parameters,
-        resources=resources,
-        data=None,
-        data_key=None,
-        model=None,
-        training=None,
-    )
-
-
-def _format_value(value: Any) -> str:
+def _spell(value: Any) -> str:
     return value if isinstance(value, str) and len(value) < 100 else abbreviate(value)
 
 
 def describe_first_error(error: ValidationError) -> str:
-    """pydantic's first complaint as `section.key: what came, what is expected`."""
+    """pydantic's first error as `section.key: message (came: value)`."""
     problem = error.errors()[0]
     where = ".".join(str(part) for part in [error.title.lower(), *error_location(problem["loc"])])
     message = problem["msg"].removeprefix("Value error, ")
-    return (
-        f"{where}: {message} (came: {abbreviate(problem['input'])})" if problem["loc"] else message
+    if not problem["loc"]:
+        return message
+    return f"{where}: {message} (came: {abbreviate(problem['input'])})"
+
+
+def run_identity(
+    workload: Any,
+    resources: Resources,
+    data_key: str | None,
+    model: Model | None,
+    training: Training | None,
+    repeat: int,
+) -> dict[str, Any]:
+    """What a run computes, as plain data: without memory, time limit, paths and site.
+
+    Settings at their defaults are left out, so that a later version with more settings still
+    recognises the run.
+    """
+    return {
+        "workload": workload,
+        "data": data_key,
+        "resources": _resource_identity(resources),
+        "model": model.model_dump(mode="json", exclude_defaults=True) if model else None,
+        "training": _training_identity(training, resources) if training else None,
+        "repeat": repeat,
+    }
+
+
+def command_identity(
+    program: Program, parameters: Mapping[str, Any], resources: Resources, repeat: int
+) -> dict[str, Any]:
+    """What a command computes: its words with all values in them except memory and time limit."""
+    unfilled = {name: f"{{resources.{name}}}" for name in Resources.model_fields}
+    known = placeholder_values(parameters, unfilled | _resource_identity(resources), repeat)
+    words = build_command(program, known)
+    return run_identity({"command": words}, resources, None, None, None, repeat)
+
+
+def _resource_identity(resources: Resources) -> dict[str, Any]:
+    names = {"nodes", "tasks_per_node", "cpus_per_task", "gpus_per_node"}
+    # Runs that share a node or a GPU are slower: to measure that, they must be runs of their own.
+    for name in ("launcher", "runs_per_node", "runs_per_gpu", "ranks_per_gpu", "mps"):
+        if getattr(resources, name) != Resources.model_fields[name].default:
+            names.add(name)
+    return resources.model_dump(mode="json", include=names)
+
+
+def _training_identity(training: Training, resources: Resources) -> dict[str, Any]:
+    """Resolves `auto` and the two batch sizes, so that one computation has one identity."""
+    plain = training.model_dump(
+        mode="json",
+        exclude_defaults=True,
+        exclude={
+            "device",
+            "backend",
+            "global_batch_size",
+            "batch_size_per_rank",
+            "epochs",
+            "checkpoint_every_min",
+        },
+    )
+    return plain | {
+        "epochs": training.epochs,
+        "device": training.device_for(resources),
+        "backend": training.backend_for(resources),
+        "batch": training.batch_over_ranks(resources.world_size),
+    }
+
+
+def hash_identity(identity: Mapping[str, Any]) -> str:
+    """The first 12 hexadecimal digits of the identity's SHA-256."""
+    text = json.dumps(identity, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def configuration_id(run: Run) -> str:
+    """Identifies a point, whose repeats all have this id."""
+    if isinstance(run.workload, Program) and not run.by_hand:
+        return hash_identity(command_identity(run.workload, run.parameters, run.resources, 0))
+    workload: Any = run.workload
+    if run.by_hand:
+        name, workload = run.varied.get("run.command"), {"command": run.words}
+        if name not in (None, shlex.join(run.words)):  # two names are two things to compare
+            workload["name"] = name
+    return hash_identity(
+        run_identity(workload, run.resources, run.data_key, run.model, run.training, 0)
     )
 
 
 def max_core_hours(runs: list[Run]) -> float:
-    """The most that these runs can cost: every one up to its time limit. Where they run side by
-    side, a short pack holds the cores of a whole one."""
+    """Core hours if every run takes its whole time limit; an incomplete pack costs a full one."""
     minutes = (
-        -(-number // shape.side_by_side) * shape.nodes * shape.node_cores * shape.timeout_min
-        for shape, number in Counter(run.resources for run in runs).items()
+        -(-number // asked.side_by_side) * asked.nodes * asked.node_cores * asked.timeout_min
+        for asked, number in Counter(run.resources for run in runs).items()
     )
     return sum(minutes) / 60
 
@@ -373,53 +371,51 @@ def merge_plans(old: Plan, new: Plan) -> Plan:
     return new.model_copy(update={"runs": new.runs + gone})
 
 
-# Repeats of one configuration make a pack where there are enough of them, so that a pack's
-# speed
-# belongs to settings; what is left over is packed with others that ask for the same resources.
-
-Pack = list[Run]
-T = TypeVar("T")
-
-
 def pack_runs(runs: Sequence[Run]) -> list[Pack]:
-    """Every run once; in the order of the packs' first runs."""
+    """Packs of runs that run side by side, every run once, in the order of their first runs."""
     at = {run.id: number for number, run in enumerate(runs)}
-    made = [pack for shape in packs_by_resources(runs) for pack in shape]
-    return sorted(made, key=lambda pack: at[pack[0].id])
+    packs = [pack for alike in packs_by_resources(runs) for pack in alike]
+    return sorted(packs, key=lambda pack: at[pack[0].id])
 
 
 def packs_by_resources(runs: Sequence[Run]) -> list[list[Pack]]:
-    """The packs of runs that ask for the same resources: only the last of them may be short."""
-    shapes: dict[Resources, list[Run]] = defaultdict(list)
+    """The packs of runs with equal resources; only the last pack of each list may be incomplete.
+
+    Repeats of one configuration share a pack if they fill it, so that a pack's speed belongs to
+    one configuration. Packs of the remaining runs are mixed.
+    """
+    alike: dict[Resources, list[Run]] = defaultdict(list)
     for run in runs:
-        shapes[run.resources].append(run)
-    return [_packs_of_shape(alike) for alike in shapes.values()]
+        alike[run.resources].append(run)
+    return [_packs_of_equals(each) for each in alike.values()]
 
 
-def _packs_of_shape(runs: Sequence[Run]) -> list[Pack]:
+def _packs_of_equals(runs: Sequence[Run]) -> list[Pack]:
     size = runs[0].resources.side_by_side
     if size == 1:
         return [[run] for run in runs]
-    alike: dict[str, list[Run]] = defaultdict(list)
+    repeats: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
-        alike[configuration_id(run)].append(run)
-    full = [pack for each in alike.values() for pack in batched(each, size) if len(pack) == size]
+        repeats[configuration_id(run)].append(run)
+    full = [pack for each in repeats.values() for pack in batched(each, size) if len(pack) == size]
     at = {run.id: number for number, run in enumerate(runs)}
-    placed = {run.id for pack in full for run in pack}
-    over = [run for run in runs if run.id not in placed]
-    return sorted(full, key=lambda pack: at[pack[0].id]) + batched(over, size)
+    packed = {run.id for pack in full for run in pack}
+    remaining = [run for run in runs if run.id not in packed]
+    return sorted(full, key=lambda pack: at[pack[0].id]) + batched(remaining, size)
 
 
-def batched(several: Sequence[T], size: int) -> list[list[T]]:
-    return [list(several[at : at + size]) for at in range(0, len(several), size)]
-
-
-ENGINE = "training.engine"
+def batched(items: Sequence[T], size: int) -> list[list[T]]:
+    return [list(items[at : at + size]) for at in range(0, len(items), size)]
 
 
 def missing_native_engine(job: JobSpec) -> str | None:
-    """Why engine native, which the job asks for, cannot be had here."""
-    if not _asks(job):
+    """Why engine native, which the job requests, is not available; None if there is no problem."""
+    engines = [
+        job.training.engine,
+        *job.grid.get(ENGINE, []),
+        *(point.get(ENGINE) for point in job.points),
+    ]
+    if job.workload != "ncf" or "native" not in engines:
         return None
     try:
         load_library()
@@ -430,33 +426,28 @@ def missing_native_engine(job: JobSpec) -> str | None:
 
 def describe_engine_fallback(reason: str) -> str:
     return (
-        f"{reason}: engine rowwise serves, which gives the same results, slower; these runs are "
-        "rowwise ones. Install g++ and hpcncf again for the native engine"
+        f"{reason}: falling back to engine rowwise (same results, slower); the runs are recorded "
+        "as rowwise. Install g++ and reinstall hpcncf to get the native engine"
     )
 
 
 def with_engine_fallback(job: JobSpec, reason: str | None) -> JobSpec:
-    """The job with engine rowwise for the native one, where there is a `reason`.
+    """The job with engine rowwise in place of native if there is a `reason`, else as it is.
 
-    A run's id, its record and the tables then name the engine that really trains it; once the
-    native one is there, the job file asks for other runs.
+    A run's id, its record and the tables then name the engine that really trains it. Once the
+    native engine is available, the job file gives other runs.
     """
     if reason is None:
         return job
-    # Point by point: what `exclude` leaves out by the engine's name is left out before.
+
+    def available(engine: Any) -> Any:
+        return "rowwise" if engine == "native" else engine
+
+    # Expanded to points, since `exclude` may name the engine that the job file has.
     points = [
-        {key: _other(value) if key == ENGINE else value for key, value in point.items()}
+        point | {ENGINE: available(point[ENGINE])} if ENGINE in point else point
         for point in grid_points(job)
     ]
-    several = {"grid": {}, "exclude": [], "points": points} if points != [{}] else {}
-    changed = job.training.model_copy(update={"engine": _other(job.training.engine)})
-    return job.model_copy(update={"training": changed, **several})
-
-
-def _asks(job: JobSpec) -> bool:
-    points = [job.training.engine, *job.grid.get(ENGINE, []), *(each.get(ENGINE) for each in job.points)]
-    return job.workload == "ncf" and "native" in points
-
-
-def _other(engine: Any) -> Any:
-    return "rowwise" if engine == "native" else engine
+    expanded = {"grid": {}, "exclude": [], "points": points} if points != [{}] else {}
+    training = job.training.model_copy(update={"engine": available(job.training.engine)})
+    return job.model_copy(update={"training": training, **expanded})

@@ -1,4 +1,4 @@
-"""The settings of a job file."""
+"""The models of a job file: its settings, their types and defaults."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from pydantic import (
 )
 
 from hpcncf.errors import did_you_mean
-from hpcncf.job.command import PARAMETER, Parameters, Program, Workload, check_braces
+from hpcncf.job.command import PARAMETER, Parameters, Program, Workload, placeholder_names
 from hpcncf.job.settings import Settings as Settings
 
 Dataset = Literal["frappe", "movielens", "ncf", "csv", "parquet", "synthetic"]
 
 
 def _below_2_31(number: int) -> int:
-    """More than 2^31 of anything is a typing error; torch, Slurm and clocks each fail at it."""
+    """2^31 or more is a typing error, and torch, Slurm and clocks each fail at it."""
     if number >= 2**31:
         raise ValueError("expected less than 2^31")
     return number
@@ -46,7 +46,8 @@ def _known_setting(dotted: str) -> str:
     known = list(SECTIONS[section].model_fields)
     if key not in known:
         raise ValueError(
-            f"unknown key {key!r} of {section}.{suggest_setting(key, known)} Known keys: {', '.join(known)}"
+            f"unknown key {key!r} of {section}.{suggest_setting(key, known)} "
+            f"Known keys: {', '.join(known)}"
         )
     return dotted
 
@@ -64,10 +65,10 @@ Widths = Annotated[
 
 
 class Resources(Settings):
-    """What one task asks of Slurm, in submitit's own parameter names."""
+    """The resources of one task, in submitit's parameter names."""
 
     nodes: Count = 1
-    """Machines a run spreads over."""
+    """Nodes of each run."""
     tasks_per_node: Count = 1
     """Ranks (processes of torch.distributed) on each node."""
     cpus_per_task: Count = 1
@@ -75,28 +76,27 @@ class Resources(Settings):
     gpus_per_node: CountOrZero = 0
     """GPUs on each node."""
     mem_gb: PositiveFloat = 4.0
-    """Memory per node, in GB; without Slurm nothing holds a run to it. Not part of a run's
-    identity."""
+    """Memory per node, in GB; not enforced without Slurm. Not part of a run's identity."""
     timeout_min: Count = 30
     """Time limit of a run in minutes. Not part of a run's identity."""
     runs_per_task: Count = 1
-    """Runs that one Slurm task works through, one after another, where a site limits the number
-    of jobs. Not part of a run's identity."""
+    """Runs of one Slurm task, one after another, for sites that limit the number of jobs. Not part
+    of a run's identity."""
     requeues: CountOrZero = 3
-    """How often a run that reaches its time limit is put back into Slurm's queue, to go on from
-    its checkpoint. Not part of a run's identity."""
+    """How often a run that reaches its time limit is requeued, to resume from its checkpoint. Not
+    part of a run's identity."""
     launcher: Literal["srun", "torchrun"] = "srun"
-    """Under Slurm: `srun` starts each rank, or one `torchrun` on each node does."""
+    """Under Slurm, `srun` starts each rank, or one `torchrun` on each node starts its ranks."""
     runs_per_node: Count = 1
-    """Runs that one job works at side by side on its node, each confined to cores of its own; the
-    job asks for the cores, GPUs and memory of all of them."""
+    """Runs that share one job and its node, each on cores of its own; the job requests the cores,
+    GPUs and memory of all of them."""
     runs_per_gpu: Count = 1
-    """Runs side by side that share their GPUs; without `runs_per_node`, as many as the job has."""
+    """Runs of a job that share their GPUs; without `runs_per_node`, all its runs."""
     ranks_per_gpu: Count = 1
     """Ranks of a run that share one GPU. Their backend is gloo: nccl refuses two ranks on one."""
     mps: bool = False
-    """Runs side by side share their GPUs through NVIDIA's Multi-Process Service, which lets their
-    kernels run at the same time; the job starts one of its own. Without it they take turns."""
+    """Share GPUs through NVIDIA's Multi-Process Service, started by the job: kernels of several
+    runs execute at the same time. Without it they take turns."""
 
     @property
     def world_size(self) -> int:
@@ -109,12 +109,12 @@ class Resources(Settings):
 
     @property
     def side_by_side(self) -> int:
-        """Runs that a job works at at the same time."""
+        """Runs of a job at the same time."""
         return max(self.runs_per_node, self.runs_per_gpu)
 
     @property
     def packed(self) -> bool:
-        """Whether a process of ours stands between the job and its ranks, and places them."""
+        """Whether a process of hpcncf starts and places the ranks of the job's runs."""
         return self.side_by_side > 1 or self.mps
 
     @property
@@ -132,16 +132,16 @@ class Resources(Settings):
 
 
 class Data(Settings):
-    """Which prepared data a run trains on (`hpcncf data prepare` makes the folder)."""
+    """The prepared data of a run (`hpcncf data prepare` writes the folder)."""
 
     path: Annotated[str, Field(min_length=1)]
     """The prepared folder, relative to the job file."""
     dataset: Dataset | None = None
-    """What the folder must have been prepared from, when given; checked before submission."""
+    """If given, the data set that the folder must contain; checked before submission."""
 
 
 class Model(Settings):
-    """Contextual NeuMF: He et al. 2017, with the context joined to the MLP's input."""
+    """Contextual NeuMF: He et al. 2017, with the context appended to the MLP's input."""
 
     gmf_width: Count = 8
     """Width of the MF embeddings of users and items."""
@@ -152,137 +152,138 @@ class Model(Settings):
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Dropout after each of the MLP's layers."""
     embedding_std: NonNegativeFloat = 0.01
-    """Standard deviation of the MF embeddings at the start; the rest are torch's defaults."""
+    """Initial standard deviation of the MF embeddings; the rest are torch's defaults."""
 
 
 class Training(Settings):
-    """How a run trains. Every field is part of the run's identity, unless it says otherwise."""
+    """How a run trains. Every field is part of the run's identity, unless stated otherwise."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """`auto`: cuda when the run has a GPU, else cpu."""
+    """`auto`: cuda if the run has a GPU, else cpu."""
     backend: Literal["auto", "gloo", "nccl"] = "auto"
-    """torch.distributed's backend. `auto`: nccl where each rank has a GPU of its own, else gloo."""
+    """torch.distributed's backend. `auto`: nccl if each rank has a GPU of its own, else gloo."""
     threads: Literal["auto"] | Count = "auto"
-    """Intra-op threads of each rank. `auto`: as many as the cores it may really use."""
+    """Intra-op threads of each rank. `auto`: as many as its usable cores."""
     interop_threads: Count = 1
-    """Threads on which torch runs operations that do not depend on each other."""
+    """Threads for torch operations that do not depend on each other."""
     omp_wait_policy: Literal["default", "active", "passive"] = "default"
-    """What OpenMP's threads do between torch's operations: `active`, spin on their core;
-    `passive`, sleep. `default`: as the environment says, else a while of the one, then the other.
-    Engine `native` has threads of its own."""
+    """OpenMP threads between torch operations: `active` spins on the core, `passive` sleeps.
+    `default`: as the environment says, else spin for a while, then sleep. Engine `native` has
+    threads of its own."""
     pin: Literal["none", "cores", "numa"] = "none"
-    """Each rank binds itself to `cpus_per_task` of the CPUs that it may use: `cores`, each on a
-    core that no other rank of the node has, none shared with a hyperthread; `numa`, all of them on
-    one NUMA node besides. Refused where there are too few."""
+    """Bind each rank to `cpus_per_task` of its usable CPUs. `cores`: each CPU on a physical core
+    that no other rank or hyperthread uses. `numa`: also all on one NUMA node. The run fails if
+    there are too few."""
     epochs: Count = 3
     """Passes over the training positives."""
     max_steps: Count | None = None
-    """Stop after this many optimiser steps, to time shapes whose epoch takes too long."""
+    """Stop after this many optimiser steps, to time shapes with long epochs."""
     global_batch_size: Count | None = None
-    """Positives per optimiser step over all ranks. Exactly one of the two batch sizes is given;
-    neither means 256 here."""
+    """Positives per optimiser step over all ranks. Give at most one of the two batch sizes; without
+    either, this is 256."""
     batch_size_per_rank: Count | None = None
-    """Positives that each rank takes through the model at once; per optimiser step `accumulate`
+    """Positives that each rank takes through the model at once; an optimiser step has `accumulate`
     times as many."""
     accumulate: Count = 1
-    """Engine `reference`: each rank's share of an optimiser step goes through the model in this
-    many parts, and the ranks exchange gradients after the last one only (DDP's `no_sync`)."""
+    """Engine `reference`: parts in which each rank's share of an optimiser step goes through the
+    model; ranks exchange gradients only after the last one (DDP's `no_sync`)."""
     negatives: Count = 4
-    """Items sampled per positive, among those the user has not interacted with."""
+    """Items sampled per positive from those the user has not interacted with."""
     optimizer: Literal["adam", "lazy_adam", "sgd"] = "adam"
     """`adam`: torch.optim.Adam, betas 0.9 and 0.999, eps 1e-8. `lazy_adam`: the embedding tables by
-    torch.optim.SparseAdam's rule (a row moves only when a batch has it), the layers by Adam. `sgd`:
+    torch.optim.SparseAdam's rule (a row moves only if a batch has it), the layers by Adam. `sgd`:
     gradient descent without momentum."""
     lr: PositiveFloat = 0.001
     """Learning rate."""
     lr_scale: Literal["none", "linear", "sqrt"] = "none"
-    """What a batch over all ranks other than `lr_base_batch` does to `lr`: nothing, times their
-    ratio (Goyal et al. 2017, for SGD), or times its square root (Malladi et al. 2022, for Adam)."""
+    """Scale `lr` with the batch over all ranks: not at all, by its ratio to `lr_base_batch` (Goyal
+    et al. 2017, for SGD), or by the square root of that (Malladi et al. 2022, for Adam)."""
     lr_base_batch: Count = 256
-    """Positives per optimiser step for which `lr` was chosen."""
+    """Positives per optimiser step that `lr` was chosen for."""
     weight_decay: NonNegativeFloat = 0.0
-    """Times a parameter, added to its gradient (L2). Not where rows without a gradient wait."""
+    """L2 penalty: this times a parameter is added to its gradient. Not available with engines or
+    optimisers that skip rows without a gradient."""
     adam: Literal["default", "foreach", "fused"] = "default"
-    """Which of torch's implementations of Adam engine `reference` uses: the same mathematics."""
+    """Torch's implementation of Adam in engine `reference`: the same mathematics."""
     sparse: bool = False
-    """Engine `reference`: the tables' gradients hold only the rows that a batch has, as torch's
-    `nn.Embedding(sparse=True)` makes them; for `lazy_adam` and `sgd`."""
+    """Engine `reference`: gradients of tables hold only the rows of the batch, as torch's
+    `nn.Embedding(sparse=True)`; for `lazy_adam` and `sgd`."""
     engine: Literal["reference", "rowwise", "native"] = "reference"
-    """`reference`: the paper's nn.Module with four tables, torch's own optimisers. `rowwise`: the
-    same model and mathematics, but a step touches only its own rows. `native`: that in one
-    compiled step, where hpcncf was installed with a C++ compiler (docs/engines.md)."""
+    """`reference`: the paper's nn.Module with four tables and torch's optimisers. `rowwise`: the
+    same model and mathematics, but a step touches only its own rows. `native`: the same in one
+    compiled step; needs a C++ compiler at installation (docs/engines.md)."""
     loader: Literal["per_sample", "batched", "vectorized", "device"] = "vectorized"
     """`per_sample`: one `__getitem__` per positive, negatives drawn one by one in Python.
     `batched`: `__getitems__`, a batch at a time. `vectorized`: no DataLoader, tensor indexing.
-    `device`: all training data lie where the model trains, and batches are made there."""
+    `device`: all training data reside on the training device, and batches are built there."""
     num_workers: CountOrZero = 0
-    """DataLoader workers of each rank (`per_sample` and `batched`), no more than its cores."""
+    """DataLoader workers of each rank (`per_sample` and `batched`), at most one for each core."""
     workers: Literal["process", "thread"] = "process"
-    """What a worker is: a process, which sends its batches through shared memory, or a thread of
-    the rank's own process, which copies nothing but waits for Python's global lock."""
+    """Workers are processes, which send batches through shared memory, or threads of the rank's own
+    process, which copy nothing but share Python's global lock."""
     persistent_workers: bool = True
-    """Workers that are processes outlive an epoch; else each epoch starts them anew."""
+    """Keep worker processes between epochs."""
     prefetch_factor: Count = 2
-    """Batches that each worker makes ahead."""
+    """Batches that each worker prepares ahead."""
     collate: Literal["default", "fast"] = "default"
-    """Loader `per_sample`: samples become a batch by torch's `default_collate`, or by three calls
-    of `torch.stack` that know what a sample is."""
+    """Loader `per_sample`: build batches with torch's `default_collate`, or with three calls of
+    `torch.stack` specific to these samples."""
     pin_memory: bool = False
-    """Batches wait in page-locked memory, from which a GPU copies by itself; without one, nothing
-    changes."""
+    """Keep batches in page-locked memory, which a GPU copies from asynchronously; no effect without
+    a GPU."""
     non_blocking: bool = True
-    """A batch's copy to the GPU is queued, and the rank goes on; only what is pinned is."""
+    """Do not wait for a batch's copy to the GPU; applies to pinned batches only."""
     prefetch_to_device: bool = False
-    """The next batch is copied to the GPU on a stream of its own while this one is computed."""
+    """Copy the next batch to the GPU on a separate stream during the current step."""
     sync: Literal["dense", "rows", "local_sgd"] = "dense"
-    """How ranks train one model. `dense`: DistributedDataParallel all-reduces every gradient.
+    """How ranks keep one model. `dense`: DistributedDataParallel all-reduces every gradient.
     `rows`: engines `rowwise` and `native` exchange the gradients of the rows that a step read.
-    `local_sgd`: each rank steps alone, and now and then all go on from the mean of their models."""
+    `local_sgd`: each rank steps alone, and every `sync_every` steps all adopt the mean model."""
     sync_every: Count = 16
-    """Steps from one mean to the next with `sync: local_sgd`; an epoch ends with one, too."""
+    """Steps between two means with `sync: local_sgd`; every epoch ends with one."""
     parallel: Literal["ddp", "data_parallel"] = "ddp"
-    """Engine `reference`: how it trains on more than one device. `ddp`: DistributedDataParallel
-    over the ranks. `data_parallel`: torch.nn.DataParallel over the GPUs of one rank; on CPUs, which
-    it knows nothing of, torch then runs the model itself."""
+    """Engine `reference` on several devices. `ddp`: DistributedDataParallel over the ranks.
+    `data_parallel`: torch.nn.DataParallel over the GPUs of one rank; on CPUs torch runs the model
+    itself."""
     bucket_mb: PositiveFloat | None = None
-    """MiB of gradients that DDP all-reduces at once. None: torch's choice, 1 and then 25."""
+    """MiB of gradients that DDP all-reduces at once. None: torch's default, 1 and then 25."""
     gradient_as_bucket_view: bool = False
-    """DDP: gradients live in the buckets that are exchanged, so that none is copied."""
+    """DDP: keep gradients in the exchanged buckets, without a copy."""
     static_graph: bool = False
-    """DDP: tell it that each step uses the same parameters, as ours do."""
+    """DDP: declare that each step uses the same parameters, as these models do."""
     compile: Literal["none", "torchscript", "inductor"] = "none"
-    """Engine `reference`, the model's forward and backward: as Python calls it, by
-    torch.jit.script, or by torch.compile, which on a CPU needs a C++ compiler where it runs. Engine
-    `rowwise`: all of a whole batch's step by torch.compile."""
+    """Engine `reference`: compile the model's forward and backward with torch.jit.script, with
+    torch.compile (on a CPU this needs a C++ compiler at run time), or not at all. Engine `rowwise`:
+    compile the whole step of a full batch with torch.compile."""
     cuda_graph: bool = False
-    """Engine `rowwise` with loader `device` on a GPU: a whole batch's step, from the rows it has to
-    the parameters it moves, is captured as a CUDA graph and replayed by one call."""
+    """Engine `rowwise` with loader `device` on a GPU: capture the step of a full batch as a CUDA
+    graph and replay it with one call."""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
-    """The layers' products, in engine `reference` by torch.autocast, for float16 with a gradient
-    scaler; in engine `rowwise` on GPUs. Parameters, embeddings, the loss and the optimiser stay
+    """Precision of the layers' products: in engine `reference` by torch.autocast, for float16 with
+    a gradient scaler; in engine `rowwise` on GPUs. Parameters, embeddings, loss and optimiser stay
     float32."""
     tf32: bool = False
-    """Products of float32 in training may round their factors to TensorFloat-32, 10 bits of
-    mantissa, on GPUs that have it."""
+    """Let float32 products in training round their factors to TensorFloat-32, 10 bits of mantissa,
+    on GPUs that have it."""
     cudnn_benchmark: bool = False
-    """cuDNN tries its algorithms for a convolution and keeps the fastest; this model has none, and
-    the record says so."""
+    """Let cuDNN choose the fastest algorithm for convolutions. This model has none, and the record
+    says so."""
     evaluation: Literal["sampled", "full", "none"] = "sampled"
-    """Leave-one-out against the stored sampled negatives, against all items, or not at all."""
+    """Rank held-out items among the stored sampled negatives, among all items, or not at all."""
     checkpoint_every: CountOrZero = 1
-    """Epochs between checkpoints; 0 writes none, but for the one when a signal stops the run."""
+    """Epochs between checkpoints; 0 writes one only if a signal stops the run."""
     checkpoint_every_min: NonNegativeFloat = 10.0
-    """Minutes after which a checkpoint is written in mid-epoch, unless `checkpoint_every` is 0;
-    0 writes those of whole epochs only. Not part of a run's identity: the bits are the same."""
+    """Minutes between checkpoints within an epoch, unless `checkpoint_every` is 0; 0 writes none
+    within epochs. Not part of a run's identity, since results are bit-identical."""
     profile: Literal["none", "torch", "py-spy"] = "none"
-    """A look into the first rank, left beside its record: `profile_steps` steps by torch's
-    profiler as a Chrome trace, or its Python as a flame graph, by py-spy. Both cost speed."""
+    """Profile the first rank, next to its record: `profile_steps` steps with torch's profiler as a
+    Chrome trace, or a flame graph of its Python by py-spy. Both cost speed."""
     profile_steps: Count = 20
-    """Steps that `profile: torch` watches, after the first 23."""
+    """Steps that `profile: torch` records, after the first 23."""
     profile_ranks: Literal["first", "all"] = "first"
-    """Which ranks are looked into."""
+    """Ranks to profile."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
-    """Seed of initialisation, order and negatives."""
+    """Random seed of initialisation, order and negatives."""
 
     @model_validator(mode="after")
     def one_batch_size(self) -> Self:
@@ -299,7 +300,7 @@ class Training(Settings):
         return self.global_batch_size or 256
 
     def scaled(self, world_size: int) -> Self:
-        """With the learning rate that `lr_scale` gives the steps of so many ranks."""
+        """With `lr` scaled by `lr_scale` for this number of ranks."""
         ratio = self.batch_over_ranks(world_size) / self.lr_base_batch
         factor = {"none": 1.0, "linear": ratio, "sqrt": math.sqrt(ratio)}[self.lr_scale]
         return self.model_copy(update={"lr": self.lr * factor})
@@ -328,57 +329,59 @@ SECTIONS: Final[dict[str, type[Settings]]] = {
 
 
 class JobSpec(Settings):
-    """One question, one experiment: a base setting and the grid around it."""
+    """An experiment: base settings and a grid around them."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
     """Names the results folder: letters, digits, dot, dash, underscore."""
     site: str = "cpu"
-    """A file of slurm_templates/ without its ending, a path, or one in ~/.config/hpcncf/sites."""
+    """A file of slurm_templates/ without its suffix, a path, or one in ~/.config/hpcncf/sites."""
     workload: Workload = "ncf"
-    """What each run does: train our NCF, or run a program of your own, `{command: [...]}`."""
+    """Each run trains our NCF, or runs a program of your own, `{command: [...]}`."""
     parameters: Parameters = {}  # noqa: RUF012
-    """For a program of your own: name -> number, text or truth value, for `{name}` in its words."""
+    """For a program of your own: values of its placeholders, `{name}` -> number, text or truth
+    value."""
     data: Data | None = None
     """Required for ncf."""
     resources: Resources = Resources()
     model: Model = Model()
     training: Training = Training()
     grid: dict[GridKey, Annotated[list[Any], Field(min_length=1)]] = {}  # noqa: RUF012
-    """Dotted setting -> values; the runs are the cross product. A program's `parameters.lr` may be
-    written `lr`."""
+    """Dotted setting -> values; the runs are their cross product. A program's `parameters.lr` may
+    be written `lr`."""
     points: list[dict[GridKey, Any]] = []  # noqa: RUF012
-    """Further single combinations, where a cross product is not the question."""
+    """Single combinations in addition to the grid."""
     exclude: list[dict[GridKey, Any]] = []  # noqa: RUF012
-    """Combinations of the grid to leave out: every key given must match."""
+    """Combinations of the grid to leave out; a combination must match every given key."""
     baseline: dict[GridKey, Any] | None = None
-    """The point that the report compares all others with, remedy by remedy; `{}`: the base."""
+    """The point that the report compares all others with; `{}`: the base."""
     repeats: Count = 1
-    """Each point this many times, in random order within each round."""
+    """Runs of each point, in random order within each round."""
     exclusive: bool = False
-    """Ask for whole nodes, so that nobody else's load disturbs the measurement."""
+    """Request whole nodes, so that other users' load does not disturb the measurement."""
 
     @model_validator(mode="after")
     def sections_belong_to_the_workload(self) -> Self:
         varied = {key.split(".")[0] for each in [self.grid, *self.points] for key in each}
         if isinstance(self.workload, Program):
-            check_braces(self.workload)
+            for text in self.workload.templates:
+                placeholder_names(text)
             given = (("data", None), ("model", Model()), ("training", Training()))
             foreign = [name for name, default in given if getattr(self, name) != default]
             foreign += sorted(varied & {"data", "model", "training"})
             if foreign:
                 raise ValueError(
-                    f"{foreign[0]}: belongs to workload ncf; a command is told its own settings "
-                    "as parameters"
+                    f"{foreign[0]}: belongs to workload ncf. Pass settings to a command as "
+                    "parameters"
                 )
         elif self.parameters or "parameters" in varied:
-            raise ValueError("parameters: are for the words of a command; this workload is ncf")
+            raise ValueError("parameters: fill placeholders of a command, but this workload is ncf")
         elif self.data is None:
             raise ValueError("data: is required and not given")
         return self
 
 
 def apply_point(base: JobSpec, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The job's settings as plain data with dotted `changes` applied, not yet validated."""
+    """The job's settings as plain data with dotted `changes` applied, not validated."""
     plain = base.model_dump(mode="json", include={*SECTIONS, "parameters"})
     for dotted, value in changes.items():
         section, key = dotted.split(".")

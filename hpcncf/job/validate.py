@@ -1,234 +1,178 @@
-"""Settings that exclude each other, places of packed runs, a lower bound of memory."""
+"""Refuse settings that exclude each other, and runs that cannot fit into memory.
+
+Each function returns one message per conflict: the setting, the reason, and what to change.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from math import ceil
 from typing import Final
 
 from hpcncf.job.spec import Model, Resources, Training
 
-
-def placement_conflicts(resources: Resources) -> list[str]:
-    """Why these resources do not go together, each with what would; empty when they do."""
-    node, gpu, ranks = resources.runs_per_node, resources.runs_per_gpu, resources.ranks_per_gpu
-    gpus, tasks = resources.gpus_per_node, resources.tasks_per_node
-    shares = "mps" if resources.mps else f"runs_per_{'gpu' if gpu > 1 else 'node'}"
-    sharing = next((name for name, is_so in _on_gpus(resources) if is_so), "")
-    rules = [
-        (
-            resources.packed and resources.nodes > 1,
-            f"resources.{shares} places whole runs on one node, and nodes is {resources.nodes}: "
-            "use nodes 1",
-        ),
-        (
-            resources.packed and resources.launcher == "torchrun",
-            f"resources.{shares} with launcher torchrun: a process of hpcncf's own starts the "
-            "ranks of runs side by side: use launcher srun",
-        ),
-        (
-            sharing != "" and gpus == 0,
-            f"resources.{sharing} shares a GPU, and gpus_per_node is 0: set it, or leave "
-            f"{sharing} out",
-        ),
-        (
-            node > 1 and node % gpu > 0,
-            f"resources.runs_per_node {node} is no multiple of runs_per_gpu {gpu}: the last GPU "
-            "would have fewer runs than the others",
-        ),
-        (
-            ranks > 1 and gpus > 0 and tasks != gpus * ranks,
-            f"resources.ranks_per_gpu {ranks} on gpus_per_node {gpus} are {gpus * ranks} ranks on "
-            f"each node, and tasks_per_node is {tasks}: make them equal",
-        ),
-    ]
-    return [reason for broken, reason in rules if broken]
-
-
-def _on_gpus(resources: Resources) -> list[tuple[str, bool]]:
-    return [
-        ("runs_per_gpu", resources.runs_per_gpu > 1),
-        ("ranks_per_gpu", resources.ranks_per_gpu > 1),
-        ("mps", resources.mps),
-    ]
-
-
-def slot_cpus(slot: int, resources: Resources, ordered: Sequence[int]) -> list[int]:
-    """The CPUs of the run in that slot, where the job has `ordered`: those of a core in a row."""
-    each = resources.cores
-    return list(ordered[slot * each : (slot + 1) * each])
-
-
-def slot_gpus(slot: int, resources: Resources, visible: Sequence[str]) -> list[str]:
-    """The GPUs of the run in that slot, as the job names its own."""
-    each = resources.gpus_per_node
-    first = slot // resources.runs_per_gpu * each
-    return list(visible[first : first + each])
-
-
-def gpu_conflicts(resources: Resources, training: Training) -> list[str]:
-    """As of `conflicts.conflicts`."""
-    rules = (_conflicts_of_graphs, _conflicts_of_rowwise, _conflicts_of_precision)
-    return [reason for each in rules for reason in each(resources, training)]
-
-
-def describe_gloo_choice(resources: Resources, training: Training) -> str | None:
-    """That `backend: auto` is not nccl on these GPUs, and what would make it so."""
-    tasks, gpus = resources.tasks_per_node, resources.gpus_per_node
-    on_gpu = training.device_for(resources) == "cuda"
-    if training.backend != "auto" or not on_gpu or training.backend_for(resources) == "nccl":
-        return None
-    return (
-        f"{tasks} ranks share {gpus} GPU{'s' * (gpus > 1)} on each node, and nccl refuses two on "
-        "one: training.backend auto is gloo here, through the host's memory; with a rank for each "
-        "GPU it is nccl"
-    )
-
-
-def _conflicts_of_graphs(resources: Resources, training: Training) -> list[str]:
-    if not training.cuda_graph:
-        return []
-    rules = [
-        (
-            training.device_for(resources) == "cpu",
-            "captures what is queued on a GPU, and this run trains on a CPU: leave it out, or set "
-            "resources.gpus_per_node",
-        ),
-        (
-            training.engine != "rowwise",
-            f"with engine {training.engine}: a replay repeats the same operations on the same "
-            "memory, and only engine rowwise's step is made of such; use engine rowwise, or leave "
-            "it out",
-        ),
-        (
-            training.loader != "device",
-            f"with loader {training.loader}, which makes batches on the host, where a replay reads "
-            "nothing: use loader device",
-        ),
-        (
-            resources.world_size > 1,
-            f"with {resources.world_size} ranks, whose exchange is no part of a graph: use one "
-            "rank, or leave it out",
-        ),
-        (
-            training.profile == "torch",
-            "with profile torch, which would see replays and none of their operations: leave one "
-            "of the two out",
-        ),
-    ]
-    return [f"training.cuda_graph {reason}" for broken, reason in rules if broken]
-
-
-def _conflicts_of_rowwise(resources: Resources, training: Training) -> list[str]:
-    if training.engine != "rowwise":
-        return []
-    rules = [
-        (
-            training.compile == "torchscript",
-            "training.compile torchscript is for engine reference, whose forward is a module's; "
-            "engine rowwise's step is none: use compile inductor, or leave it out",
-        ),
-        (
-            training.compile != "none" and resources.world_size > 1,
-            f"training.compile {training.compile} with engine rowwise in {resources.world_size} "
-            "ranks, which exchange in the midst of a step: use one rank, or compile none",
-        ),
-        (
-            training.precision != "float32" and training.device_for(resources) == "cpu",
-            f"training.precision {training.precision} with engine rowwise on a CPU, where rounding "
-            "its factors costs more than it saves: use a GPU, engine reference, or float32",
-        ),
-    ]
-    return [reason for broken, reason in rules if broken]
-
-
-def _conflicts_of_precision(resources: Resources, training: Training) -> list[str]:
-    rules = [
-        (
-            training.precision == "float16"
-            and training.engine == "reference"
-            and training.optimizer == "lazy_adam",
-            "training.precision float16 with optimizer lazy_adam, which is two of torch's: a "
-            "gradient scaler could skip one's step and take the other's; use bfloat16, or adam",
-        ),
-        (
-            training.precision == "float16"
-            and training.engine == "reference"
-            and training.sync == "local_sgd"
-            and resources.world_size > 1,
-            "training.precision float16 with sync local_sgd: a rank's gradient scaler would skip "
-            "steps that the others take; use bfloat16, or sync dense",
-        ),
-        (
-            training.tf32 and training.precision != "float32",
-            f"training.tf32 is about products of float32, and precision is {training.precision}: "
-            "leave one of the two out",
-        ),
-    ]
-    return [reason for broken, reason in rules if broken]
-
-
-# A step's count is of what its backward pass still needs of every instance, four bytes a
-# number:
-# engine `reference` the indices, four gathered embeddings, the MLP's input and each layer's
-# output;
-# engine `rowwise` the indices, one gathered row and each layer's output. Engine `native` works
-# on a
-# few instances at a time, and a GPU's memory is not the request's.
+REFERENCE_ONLY: Final = {
+    "accumulate": "its gradients are computed at once; a larger batch is mathematically the same",
+    "parallel": "it has no torch module to copy to several GPUs",
+    "bucket_mb": "it exchanges no DistributedDataParallel buckets",
+    "gradient_as_bucket_view": "it exchanges no DistributedDataParallel buckets",
+    "static_graph": "it builds no autograd graph",
+}
+"""Settings of engine reference -> why the other engines do not use them."""
+NOT_NATIVE: Final = {
+    "compile": "its forward and backward passes are already compiled",
+    "precision": "it computes in float32",
+    "tf32": "it runs on CPUs, which have no TF32",
+}
+"""Settings of engines reference and rowwise -> why engine native does not use them."""
+NATIVE_LAYERS: Final = 16
+"""Most layers that engine native has room for."""
+WORKER_SETTINGS: Final = ("workers", "persistent_workers", "prefetch_factor")
+LOADER_SETTINGS: Final = ("num_workers", *WORKER_SETTINGS, "collate")
+COPY_SETTINGS: Final = ("pin_memory", "non_blocking", "prefetch_to_device")
+DDP_SETTINGS: Final = ("bucket_mb", "gradient_as_bucket_view", "static_graph")
 
 GIB: Final = 2**30
 FLOAT_BYTES: Final = 4
-# Copies of every parameter: its value, Adam's two moments, and torch's gradient.
 PARAMETER_COPIES: Final = {"reference": 4, "rowwise": 3, "native": 3}
+"""Engine -> copies of each parameter with Adam: its value, two moments, and torch's gradient."""
+
+Rules = Iterable[tuple[bool, str]]
+
+
+def placement_conflicts(resources: Resources) -> list[str]:
+    """Conflicts between the settings that let runs or ranks share a node or a GPU."""
+    node, gpu, ranks = resources.runs_per_node, resources.runs_per_gpu, resources.ranks_per_gpu
+    gpus, tasks = resources.gpus_per_node, resources.tasks_per_node
+    packing = "mps" if resources.mps else f"runs_per_{'gpu' if gpu > 1 else 'node'}"
+    shares_gpu = {"runs_per_gpu": gpu > 1, "ranks_per_gpu": ranks > 1, "mps": resources.mps}
+    sharing = next((name for name, is_set in shares_gpu.items() if is_set), "")
+    return _broken(
+        [
+            (
+                resources.packed and resources.nodes > 1,
+                f"resources.{packing} places whole runs on one node, but resources.nodes is "
+                f"{resources.nodes}. Set nodes to 1",
+            ),
+            (
+                resources.packed and resources.launcher == "torchrun",
+                f"resources.{packing} does not work with launcher torchrun, since hpcncf itself "
+                "starts the ranks of co-located runs. Use launcher srun",
+            ),
+            (
+                sharing != "" and gpus == 0,
+                f"resources.{sharing} shares a GPU, but gpus_per_node is 0. Set gpus_per_node, or "
+                f"remove {sharing}",
+            ),
+            (
+                node > 1 and node % gpu > 0,
+                f"resources.runs_per_node {node} is not a multiple of runs_per_gpu {gpu}, so the "
+                "last GPU would have fewer runs than the others. Change one of the two",
+            ),
+            (
+                ranks > 1 and gpus > 0 and tasks != gpus * ranks,
+                f"resources.ranks_per_gpu {ranks} times gpus_per_node {gpus} is {gpus * ranks} "
+                f"ranks on each node, but tasks_per_node is {tasks}. Make them equal",
+            ),
+        ]
+    )
+
+
+def training_conflicts(resources: Resources, training: Training) -> list[str]:
+    """Conflicts among training settings, and between them and the resources."""
+    rules = (
+        _device_rules,
+        _engine_rules,
+        _cuda_graph_rules,
+        _precision_rules,
+        _ddp_rules,
+        _sync_rules,
+        _loader_rules,
+    )
+    found = [reason for each in rules for reason in _broken(each(resources, training))]
+    return found + _unused_settings(training)
+
+
+def model_conflicts(training: Training, model: Model) -> list[str]:
+    """Conflicts between training settings and the model."""
+    dropout = f"model.dropout {model.dropout:g}"
+    return _broken(
+        [
+            (
+                model.dropout > 0 and training.engine == "native",
+                f"{dropout} is not available in training.engine native. Use engine rowwise, or "
+                "set dropout to 0",
+            ),
+            (
+                model.dropout > 0 and training.cuda_graph,
+                f"{dropout} does not work with training.cuda_graph, since a resumed run could not "
+                "continue the random masks that replays draw. Remove cuda_graph, or set dropout "
+                "to 0",
+            ),
+            (
+                training.engine == "native" and len(model.layers) > NATIVE_LAYERS,
+                f"model.layers has {len(model.layers)} layers, but training.engine native has room "
+                f"for {NATIVE_LAYERS}. Use engine rowwise, or fewer layers",
+            ),
+        ]
+    )
 
 
 def memory_conflicts(resources: Resources, training: Training, model: Model) -> list[str]:
-    """Why the request is too small for what it asks, with numbers; empty where it may do."""
+    """Why the run cannot fit into the memory that it requests; empty if it may fit.
+
+    Compares lower bounds with the request, so a run that is not refused may still be too large.
+    A GPU's memory is not part of the request.
+    """
     if training.device_for(resources) == "cuda":
         return []
-    step = step_bytes(resources, training, model)
+    ranks = resources.tasks_per_node
     needs = (
         (
-            step,
+            step_bytes(resources, training, model),
             f"training.negatives {training.negatives}: a step's "
-            f"{instances_at_once(resources, training):,} instances",
-            "use fewer negatives, a smaller batch",
+            f"{instances_at_once(resources, training):,} instances need",
+            "Use fewer negatives or a smaller batch",
         ),
         (
             model_bytes(training, model, users=1, items=1),
-            "model: its parameters, with what the optimiser keeps of each,",
-            "use narrower widths in model",
+            "model: the parameters and the optimizer state need",
+            "Use narrower widths in model",
         ),
     )
     return [
-        f"{what} take at least {each / GIB:.1f} GiB on each of {resources.tasks_per_node} "
-        f"{'ranks' if resources.tasks_per_node > 1 else 'rank'} of a node, and "
-        f"resources.mem_gb is {resources.mem_gb:g}: {instead}, or ask for more"
-        for each, what, instead in needs
-        if each * resources.tasks_per_node > resources.mem_gb * GIB
+        f"{what} at least {needed / GIB:.1f} GiB on each of {ranks} rank{'s' * (ranks > 1)} of a "
+        f"node, but resources.mem_gb is {resources.mem_gb:g}. {advice}, or request more memory"
+        for needed, what, advice in needs
+        if needed * ranks > resources.mem_gb * GIB
     ]
 
 
 def instances_at_once(resources: Resources, training: Training) -> int:
-    """That a rank takes through the model at once: positives and their negatives."""
+    """Positives and negatives that a rank takes through the model at once."""
     share = ceil(training.batch_over_ranks(resources.world_size) / resources.world_size)
     return ceil(share / training.accumulate) * (1 + training.negatives)
 
 
 def step_bytes(resources: Resources, training: Training, model: Model) -> int:
-    """Bytes on each rank."""
+    """Lower bound on the bytes on each rank that the backward pass of a step needs.
+
+    Engine `reference` keeps the indices, four gathered embeddings, the MLP's input and each
+    layer's output; `rowwise` the indices, one gathered row and each layer's output. Engine
+    `native` works on a few instances at a time.
+    """
     outputs = FLOAT_BYTES * sum(model.layers)
     row = FLOAT_BYTES * (model.gmf_width + model.mlp_width)
-    each = {
+    per_instance = {
         "reference": 20 + 2 * row + FLOAT_BYTES * 2 * model.mlp_width + outputs,
         "rowwise": 16 + row + outputs,
         "native": 0,
     }
-    return instances_at_once(resources, training) * each[training.engine]
+    return instances_at_once(resources, training) * per_instance[training.engine]
 
 
 def model_bytes(training: Training, model: Model, users: int, items: int, context: int = 0) -> int:
-    """Bytes on each rank: parameters and what the optimiser keeps of them."""
+    """Bytes on each rank of the parameters and of the optimizer's state."""
     inputs, dense = 2 * model.mlp_width + context, 0
     for width in model.layers:
         dense, inputs = dense + (inputs + 1) * width, width
@@ -238,288 +182,319 @@ def model_bytes(training: Training, model: Model, users: int, items: int, contex
     return FLOAT_BYTES * copies * (tables + dense)
 
 
-# What torch alone has a use for, and why the other engines have none.
-REFERENCE_ONLY: Final = {
-    "accumulate": "a step's gradients are made at once; a larger batch is the same mathematics",
-    "parallel": "no module of torch's computes there that could be copied to several GPUs",
-    "bucket_mb": "no buckets of DistributedDataParallel are exchanged there",
-    "gradient_as_bucket_view": "no buckets of DistributedDataParallel are exchanged there",
-    "static_graph": "there is no graph of torch's",
-}
-# And what engine rowwise has a use for as well.
-NOT_NATIVE: Final = {
-    "compile": "its forward and backward are written out, not a module's that could be compiled",
-    "precision": "it computes in float32",
-    "tf32": "it runs on CPUs, which have none",
-}
-NATIVE_LAYERS: Final = 16
-"""So many engine native has room for."""
-WORKER_SETTINGS: Final = ("workers", "persistent_workers", "prefetch_factor")
-LOADER_SETTINGS: Final = ("num_workers", *WORKER_SETTINGS, "collate")
-COPY_SETTINGS: Final = ("pin_memory", "non_blocking", "prefetch_to_device")
-DDP_SETTINGS: Final = ("bucket_mb", "gradient_as_bucket_view", "static_graph")
-
-
-def training_conflicts(resources: Resources, training: Training) -> list[str]:
-    """Why these settings do not go together, each with what would; empty when they do."""
-    rules = (
-        _resource_conflicts,
-        _engine_conflicts,
-        gpu_conflicts,
-        _foreign_conflicts,
-        _torch_conflicts,
-        _lr_conflicts,
-        _sync_conflicts,
-        _loader_conflicts,
-        _profile_conflicts,
+def describe_gloo_choice(resources: Resources, training: Training) -> str | None:
+    """Why `backend: auto` is gloo on GPUs, and how to get nccl; None if that is not so."""
+    tasks, gpus = resources.tasks_per_node, resources.gpus_per_node
+    on_gpu = training.device_for(resources) == "cuda"
+    if training.backend != "auto" or not on_gpu or training.backend_for(resources) == "nccl":
+        return None
+    return (
+        f"{tasks} ranks share {gpus} GPU{'s' * (gpus > 1)} on each node, and nccl refuses two "
+        "ranks on one GPU: training.backend auto selects gloo, which goes through host memory. "
+        "Request a GPU for each rank to get nccl"
     )
-    return [reason for each in rules for reason in each(resources, training)]
 
 
-def model_conflicts(training: Training, model: Model) -> list[str]:
-    """The same, of how a model trains."""
-    rules = [
+def _broken(rules: Rules) -> list[str]:
+    return [reason for is_broken, reason in rules if is_broken]
+
+
+def _non_default(training: Training, names: Iterable[str]) -> list[str]:
+    fields = Training.model_fields
+    return [name for name in names if getattr(training, name) != fields[name].default]
+
+
+def _unused_settings(training: Training) -> list[str]:
+    """Settings that the others leave without effect."""
+    engine, workers, profile = training.engine, WORKER_SETTINGS, training.profile
+    without_effect: list[tuple[bool, dict[str, str]]] = [
+        (engine != "reference", _of_engine(engine, REFERENCE_ONLY)),
+        (engine == "native", _of_engine(engine, NOT_NATIVE)),
         (
-            training.engine == "native",
-            "training.engine native, which has none: use engine rowwise, or 0",
+            engine == "reference" and training.sync != "dense",
+            dict.fromkeys(
+                DDP_SETTINGS,
+                f"configures the all-reduce of sync dense, and sync {training.sync} exchanges no "
+                "gradients. Remove it",
+            ),
         ),
         (
-            training.cuda_graph,
-            "training.cuda_graph: a run that resumes could not go on with the masks that replays "
-            "draw; leave cuda_graph out, or use 0",
+            training.lr_scale == "none",
+            {"lr_base_batch": "has no effect with lr_scale none. Use linear or sqrt, or remove it"},
         ),
+        (
+            training.sync != "local_sgd",
+            {
+                "sync_every": "is the interval of sync local_sgd, and sync "
+                f"{training.sync} exchanges in every step. Remove it, or use local_sgd"
+            },
+        ),
+        (
+            training.loader == "vectorized",
+            dict.fromkeys(
+                LOADER_SETTINGS,
+                "has no effect with loader vectorized, which builds whole batches in the rank "
+                "itself. Remove it, or use loader per_sample or batched",
+            ),
+        ),
+        (
+            training.loader == "device",
+            dict.fromkeys(
+                (*LOADER_SETTINGS, *COPY_SETTINGS),
+                "has no effect with loader device, which builds batches on the device that "
+                "trains. Remove it, or use another loader",
+            ),
+        ),
+        (
+            training.loader in ("per_sample", "batched") and not training.num_workers,
+            dict.fromkeys(workers, "configures workers, but num_workers is 0. Set num_workers"),
+        ),
+        (profile != "torch", {"profile_steps": f"has no effect with profile {profile}. Remove it"}),
+        (profile == "none", {"profile_ranks": "has no effect with profile none. Remove it"}),
     ]
-    reasons = [
-        f"model.dropout {model.dropout:g} with {reason}"
-        for broken, reason in rules
-        if broken and model.dropout
+    return [
+        f"training.{name} {reasons[name]}"
+        for applies, reasons in without_effect
+        if applies
+        for name in _non_default(training, reasons)
     ]
-    if training.engine == "native" and len(model.layers) > NATIVE_LAYERS:
-        reasons.append(
-            f"model.layers has {len(model.layers)} with training.engine native, which has room for "
-            f"{NATIVE_LAYERS}: use engine rowwise, or fewer"
-        )
-    return reasons
 
 
-def _resource_conflicts(resources: Resources, training: Training) -> list[str]:
-    device = training.device_for(resources)
-    backend = training.backend_for(resources)
-    ranks, batch = resources.world_size, training.batch_over_ranks(resources.world_size)
-    rules = [
+def _of_engine(engine: str, reasons: dict[str, str]) -> dict[str, str]:
+    return {
+        name: f"is not for engine {engine}: {reason}. Remove it" for name, reason in reasons.items()
+    }
+
+
+def _device_rules(resources: Resources, training: Training) -> Rules:
+    device, backend = training.device_for(resources), training.backend_for(resources)
+    ranks, cores = resources.world_size, resources.cpus_per_task
+    batch = training.batch_over_ranks(ranks)
+    return [
         (
             device == "cuda" and resources.gpus_per_node == 0,
-            "training.device cuda needs a GPU: set resources.gpus_per_node",
+            "training.device cuda needs a GPU. Set resources.gpus_per_node",
         ),
         (
             backend == "nccl" and device == "cpu",
-            "training.backend nccl moves GPU memory only: use gloo with device cpu",
+            "training.backend nccl only transfers GPU memory. Use gloo with device cpu",
         ),
         (
             backend == "nccl" and resources.tasks_per_node > resources.gpus_per_node > 0,
-            "nccl refuses two ranks on one device: "
-            f"tasks_per_node {resources.tasks_per_node} exceeds "
-            f"gpus_per_node {resources.gpus_per_node}; use backend: gloo, or more GPUs",
+            "training.backend nccl refuses two ranks on one GPU, and tasks_per_node "
+            f"{resources.tasks_per_node} exceeds gpus_per_node {resources.gpus_per_node}. Use "
+            "backend gloo, or more GPUs",
         ),
         (
             resources.ranks_per_gpu > 1 and device == "cpu",
-            f"resources.ranks_per_gpu {resources.ranks_per_gpu} with training.device cpu, where "
-            "ranks use no GPU: leave it out, or use device cuda",
+            f"resources.ranks_per_gpu {resources.ranks_per_gpu} has no effect with training.device "
+            "cpu. Remove it, or use device cuda",
         ),
         (
-            training.threads != "auto" and training.threads > resources.cpus_per_task,
-            f"training.threads {training.threads} exceeds resources.cpus_per_task "
-            f"{resources.cpus_per_task}: threads without a core of their own take turns and "
-            "slow each other down; ask for more cores or fewer threads",
+            training.threads != "auto" and training.threads > cores,
+            f"training.threads {training.threads} exceeds resources.cpus_per_task {cores}: threads "
+            "that share a core slow each other down. Request more cores, or use fewer threads",
         ),
         (
             batch < ranks,
-            f"training.global_batch_size {batch} is less than the {ranks} ranks: "
-            "some would have nothing to do in every step",
+            f"training.global_batch_size {batch} is less than the {ranks} ranks, some of which "
+            "would have no work in any step. Use a larger batch, or fewer ranks",
         ),
     ]
-    return [reason for broken, reason in rules if broken]
 
 
-def _engine_conflicts(resources: Resources, training: Training) -> list[str]:
-    by_rows, optimizer = training.engine != "reference", training.optimizer
-    native = training.engine == "native"
-    rules = [
+def _engine_rules(resources: Resources, training: Training) -> Rules:
+    engine, optimizer = training.engine, training.optimizer
+    by_rows, native = engine != "reference", engine == "native"
+    exchanges = resources.world_size > 1
+    return [
         (
             native and training.loader != "vectorized",
-            f"training.loader {training.loader} with engine native, which draws its instances "
-            "itself, the same ones: leave the loader out",
+            f"training.loader {training.loader} is not for engine native, which draws the same "
+            "instances itself. Remove the loader",
         ),
         (
             native and training.device_for(resources) == "cuda",
-            "training.engine native runs on CPUs: set training.device cpu, or use engine rowwise",
+            "training.engine native runs on CPUs only. Set training.device cpu, or use engine "
+            "rowwise",
         ),
         (
             by_rows and training.sparse,
-            f"training.sparse says what torch's own gradients look like; engine {training.engine} "
-            "has none of whole tables: leave it out, or use engine reference",
+            f"training.sparse selects torch's gradient format, and engine {engine} never builds "
+            "gradients of whole tables. Remove it, or use engine reference",
         ),
         (
             training.adam != "default" and (by_rows or optimizer != "adam"),
-            f"training.adam {training.adam} is one of torch's implementations of Adam, for engine "
-            f"reference with optimizer adam; this is engine {training.engine} with optimizer "
-            f"{optimizer}: leave it out",
+            f"training.adam {training.adam} selects an implementation of Adam in engine reference, "
+            f"but this run uses engine {engine} with optimizer {optimizer}. Remove it",
         ),
         (
             not by_rows and training.sparse and optimizer == "adam",
-            "training.sparse with optimizer adam: Adam moves every row in every step, so torch's "
-            "refuses sparse gradients; use optimizer lazy_adam or sgd, or engine rowwise, which "
-            "catches idle rows up when they are next read",
+            "training.sparse does not work with optimizer adam, which updates every row in every "
+            "step. Use optimizer lazy_adam or sgd, or engine rowwise, which applies the missed "
+            "updates when it next reads a row",
         ),
         (
             not by_rows and optimizer == "lazy_adam" and not training.sparse,
-            "training.optimizer lazy_adam is torch's SparseAdam in engine reference, which takes "
-            "sparse gradients only: set sparse: true, or use engine rowwise",
+            "training.optimizer lazy_adam is torch's SparseAdam in engine reference and needs "
+            "sparse gradients. Set sparse: true, or use engine rowwise",
         ),
         (
             training.sparse
             and training.sync == "dense"
-            and resources.world_size > 1
+            and exchanges
             and training.backend_for(resources) == "nccl",
-            "training.sparse with backend nccl: nccl exchanges dense gradients only; use gloo, or "
-            "one rank",
+            "training.sparse does not work with backend nccl, which only exchanges dense "
+            "gradients. Use gloo, or one rank",
         ),
         (
             training.weight_decay > 0 and (by_rows or training.sparse or optimizer == "lazy_adam"),
-            f"training.weight_decay {training.weight_decay:g} pulls at every row in every step; "
-            "rows that no batch has would not feel it here (engines rowwise and native, sparse: "
-            "true and lazy_adam leave them): use engine reference with adam or sgd, or 0",
+            f"training.weight_decay {training.weight_decay:g} must change every row in every step, "
+            "but engines rowwise and native, sparse: true and lazy_adam skip rows that a batch "
+            "does not read. Use engine reference with adam or sgd, or set weight_decay to 0",
+        ),
+        (
+            engine == "rowwise" and training.compile == "torchscript",
+            "training.compile torchscript needs the torch module of engine reference. Use compile "
+            "inductor with engine rowwise, or remove it",
+        ),
+        (
+            engine == "rowwise" and training.compile != "none" and exchanges,
+            f"training.compile {training.compile} in engine rowwise does not work with "
+            f"{resources.world_size} ranks, which exchange gradients in the middle of a step. Use "
+            "one rank, or compile none",
         ),
     ]
-    return [reason for broken, reason in rules if broken]
 
 
-def _changed_settings(training: Training, names: Iterable[str]) -> list[str]:
-    """Those of the settings that are not at their defaults."""
-    defaults = Training.model_fields
-    return [each for each in names if getattr(training, each) != defaults[each].default]
+def _cuda_graph_rules(resources: Resources, training: Training) -> Rules:
+    if not training.cuda_graph:
+        return []
+    return [
+        (
+            training.device_for(resources) == "cpu",
+            "training.cuda_graph needs a GPU, and this run trains on a CPU. Remove it, or set "
+            "resources.gpus_per_node",
+        ),
+        (
+            training.engine != "rowwise",
+            f"training.cuda_graph does not work with engine {training.engine}, since a replay "
+            "repeats the same operations on the same memory. Use engine rowwise, or remove it",
+        ),
+        (
+            training.loader != "device",
+            f"training.cuda_graph does not work with loader {training.loader}, which builds "
+            "batches in host memory. Use loader device",
+        ),
+        (
+            resources.world_size > 1,
+            f"training.cuda_graph does not work with {resources.world_size} ranks, since a graph "
+            "cannot contain their exchange. Use one rank, or remove it",
+        ),
+        (
+            training.profile == "torch",
+            "training.cuda_graph does not work with profile torch, which would record replays "
+            "without their operations. Remove one of the two",
+        ),
+    ]
 
 
-def _foreign_conflicts(_: Resources, training: Training) -> list[str]:
-    if training.engine != "reference":
-        foreign = REFERENCE_ONLY | (NOT_NATIVE if training.engine == "native" else {})
-        return [
-            f"training.{each} is not for engine {training.engine}: {foreign[each]}: leave it out"
-            for each in _changed_settings(training, foreign)
-        ]
-    if training.sync != "dense":
-        return [
-            f"training.{each} is for the all-reduce of sync dense; with sync {training.sync} no "
-            "gradients are exchanged: leave it out"
-            for each in _changed_settings(training, DDP_SETTINGS)
-        ]
-    return []
+def _precision_rules(resources: Resources, training: Training) -> Rules:
+    scaled = training.precision == "float16" and training.engine == "reference"
+    return [
+        (
+            training.engine == "rowwise"
+            and training.precision != "float32"
+            and training.device_for(resources) == "cpu",
+            f"training.precision {training.precision} makes engine rowwise slower on a CPU, where "
+            "rounding costs more than it saves. Use a GPU, engine reference, or float32",
+        ),
+        (
+            scaled and training.optimizer == "lazy_adam",
+            "training.precision float16 does not work with optimizer lazy_adam, which consists of "
+            "two torch optimizers: the gradient scaler could skip the step of only one. Use "
+            "bfloat16, or adam",
+        ),
+        (
+            scaled and training.sync == "local_sgd" and resources.world_size > 1,
+            "training.precision float16 does not work with sync local_sgd: the gradient scaler of "
+            "one rank would skip steps that other ranks take. Use bfloat16, or sync dense",
+        ),
+        (
+            training.tf32 and training.precision != "float32",
+            "training.tf32 affects float32 products only, and precision is "
+            f"{training.precision}. Remove one of the two",
+        ),
+    ]
 
 
-def _torch_conflicts(resources: Resources, training: Training) -> list[str]:
+def _ddp_rules(resources: Resources, training: Training) -> Rules:
     if training.engine != "reference":
         return []
     ranks = resources.world_size
     share = training.batch_over_ranks(ranks) // ranks
-    rules = [
+    one_process = training.parallel == "data_parallel"
+    return [
         (
             training.accumulate > max(1, share),
             f"training.accumulate {training.accumulate} exceeds the {share} positives that each "
-            "of the ranks has in a step: some parts would be empty; use fewer, or a larger batch",
+            "rank has in a step, so some parts would be empty. Use fewer parts, or a larger batch",
         ),
         (
             training.accumulate > 1 and training.static_graph,
-            "training.static_graph with accumulate: torch's DDP fails there, or leaves gradients "
-            "out (pytorch/pytorch issue 143580): use one of the two",
+            "training.static_graph does not work with accumulate: DDP fails or drops gradients "
+            "(pytorch/pytorch issue 143580). Remove one of the two",
         ),
         (
-            training.parallel == "data_parallel" and ranks > 1,
-            f"training.parallel data_parallel is one process for all GPUs, not {ranks} ranks: use "
-            "one rank, or parallel ddp",
+            one_process and ranks > 1,
+            f"training.parallel data_parallel is one process for all GPUs, but the run has {ranks} "
+            "ranks. Use one rank, or parallel ddp",
         ),
         (
-            training.parallel == "data_parallel" and training.compile != "none",
-            f"training.compile {training.compile} with parallel data_parallel, which copies the "
-            "module to each GPU anew in every step: use compile none, or ranks with parallel ddp",
+            one_process and training.compile != "none",
+            f"training.compile {training.compile} does not work with parallel data_parallel, which "
+            "copies the module to each GPU in every step. Use compile none, or several ranks with "
+            "parallel ddp",
         ),
-    ]
-    return [reason for broken, reason in rules if broken]
-
-
-def _lr_conflicts(_: Resources, training: Training) -> list[str]:
-    if training.lr_scale != "none" or not _changed_settings(training, ["lr_base_batch"]):
-        return []
-    return [
-        f"training.lr_base_batch {training.lr_base_batch} has no meaning with lr_scale none: set "
-        "lr_scale linear or sqrt, or leave it out"
     ]
 
 
-def _sync_conflicts(resources: Resources, training: Training) -> list[str]:
+def _sync_rules(resources: Resources, training: Training) -> Rules:
     by_rows, ranks = training.engine != "reference", resources.world_size
-    rules = [
+    return [
         (
             by_rows and training.sync == "dense" and ranks > 1,
-            f"training.engine {training.engine} in {ranks} ranks with sync dense, which exchanges "
-            "whole tables' gradients, that it never makes: use sync rows or local_sgd, engine "
-            "reference, or one rank with more threads",
+            f"training.engine {training.engine} does not work with sync dense in {ranks} ranks, "
+            "since it never builds the gradients of whole tables. Use sync rows or local_sgd, "
+            "engine reference, or one rank with more threads",
         ),
         (
             not by_rows and training.sync == "rows",
-            "training.sync rows exchanges the gradients of the rows that a step read; engine "
-            "reference makes those of whole tables: use engine rowwise, or sync dense",
-        ),
-        (
-            training.sync != "local_sgd" and training.sync_every != 16,
-            f"training.sync_every {training.sync_every} says how often sync local_sgd takes the "
-            f"mean, and sync {training.sync} exchanges in every step: leave it out, or use "
-            "local_sgd",
+            "training.sync rows exchanges the gradients of single rows, and engine reference "
+            "builds those of whole tables. Use engine rowwise, or sync dense",
         ),
     ]
-    return [reason for broken, reason in rules if broken]
 
 
-def _loader_conflicts(resources: Resources, training: Training) -> list[str]:
-    workers, cores = training.num_workers, resources.cpus_per_task
-    if training.loader == "vectorized":
-        return [
-            f"training.{each} has no meaning with loader vectorized, which makes whole batches in "
-            "the rank itself: leave it out, or use loader per_sample or batched"
-            for each in _changed_settings(training, LOADER_SETTINGS)
-        ]
-    if training.loader == "device":
-        return [
-            f"training.{each} has no meaning with loader device, whose batches are made where the "
-            "model trains, by the rank itself: leave it out, or use another loader"
-            for each in _changed_settings(training, (*LOADER_SETTINGS, *COPY_SETTINGS))
-        ]
-    given = "" if workers else ", ".join(_changed_settings(training, WORKER_SETTINGS))
-    rules = [
+def _loader_rules(resources: Resources, training: Training) -> Rules:
+    if training.loader not in ("per_sample", "batched"):
+        return []
+    workers, cores, ranks = training.num_workers, resources.cpus_per_task, resources.world_size
+    return [
         (
             workers > cores,
-            f"training.num_workers {workers} of each of {resources.world_size} ranks are "
-            f"{workers * resources.world_size} workers on {cores * resources.world_size} cores, "
-            f"where they take turns: at most {cores} (resources.cpus_per_task)",
+            f"training.num_workers {workers} starts {workers * ranks} workers on "
+            f"{cores * ranks} cores, where they slow each other down. Use at most {cores} "
+            "(resources.cpus_per_task)",
         ),
-        (given != "", f"training.{given} says how workers work, and num_workers is 0: set it"),
         (
-            training.workers == "thread" and not training.persistent_workers,
-            "training.persistent_workers is about processes; threads (workers: thread) begin in no "
-            "time: leave it out",
+            workers > 0 and training.workers == "thread" and not training.persistent_workers,
+            "training.persistent_workers applies to processes only, since threads start at once. "
+            "Remove it, or use workers: process",
         ),
         (
             training.collate != "default" and training.loader != "per_sample",
-            f"training.collate {training.collate} makes batches of samples, and loader "
-            f"{training.loader} has none: use loader per_sample, or leave it out",
+            f"training.collate {training.collate} builds batches from single samples, and loader "
+            f"{training.loader} has none. Use loader per_sample, or remove it",
         ),
-    ]
-    return [reason for broken, reason in rules if broken]
-
-
-def _profile_conflicts(_: Resources, training: Training) -> list[str]:
-    of = {"profile_steps": training.profile != "torch", "profile_ranks": training.profile == "none"}
-    return [
-        f"training.{each} has no meaning with training.profile {training.profile}: leave it out"
-        for each in _changed_settings(training, of)
-        if of[each]
     ]

@@ -1,4 +1,4 @@
-"""Lint rules for Python scripts."""
+"""Lint a training program in Python: its samples, batches, loops and ports."""
 
 from __future__ import annotations
 
@@ -11,8 +11,50 @@ from typing import Final
 from hpcncf.errors import HpcncfError
 from hpcncf.lint.batch_script import Complaint, fixed_port
 
+COMPREHENSIONS: Final = (ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp)
+LOOPS: Final = (ast.For, ast.AsyncFor, ast.While, *COMPREHENSIONS)
+DRAWS: Final = frozenset({"choice", "choices", "sample", "shuffle", "permutation", "randperm"})
+BACKWARD: Final = frozenset({"backward", "manual_backward"})
+WITHOUT_GRAPH: Final = frozenset({"item", "detach", "tolist", "numpy"})
+PANDAS: Final = frozenset({"iloc", "loc", "iat", "at"})
+TENSORS: Final = frozenset(
+    {"tensor", "as_tensor", "from_numpy", "FloatTensor", "LongTensor", "Tensor"}
+)
+OWN_ORDER: Final = frozenset({"sampler", "batch_sampler", "shuffle"})
+SHUFFLE_AT: Final = 2  # DataLoader(dataset, batch_size, shuffle)
+EVALUATION_NAMES: Final = ("test", "val", "eval")
+LIGHTNING: Final = "train_dataloader"
 
-def called_name(call: ast.Call) -> str:
+
+def check_python(
+    text: str, cores: int | None = None, epoch_is_set: bool = False, in_array: bool = False
+) -> list[Complaint]:
+    """All complaints about a Python file, in the order of its lines.
+
+    `cores`: those of its rank, if they are known; `epoch_is_set`: by another file of the program;
+    `in_array`: a job array starts it. Raises HpcncfError if the text is not Python.
+    """
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of invalid escapes in strings
+            tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        where, what = "", str(error)
+        if isinstance(error, SyntaxError):
+            where, what = f"line {error.lineno}: ", error.msg
+        raise HpcncfError(f"{where}not Python of this version: {what}") from None
+    found = {*_per_sample(tree), *_loops(tree), *_loaders(tree, cores)}
+    if not epoch_is_set:
+        found |= set(_samplers(tree))
+    if in_array:
+        found |= set(_fixed_ports(tree))
+    return sorted(found)
+
+
+def _calls(tree: ast.AST) -> Iterator[ast.Call]:
+    return (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+
+
+def _called_name(call: ast.Call) -> str:
     """`tensor` of `torch.tensor(...)`."""
     function = call.func
     if isinstance(function, ast.Attribute):
@@ -20,9 +62,9 @@ def called_name(call: ast.Call) -> str:
     return function.id if isinstance(function, ast.Name) else ""
 
 
-def is_list_of_difference(call: ast.Call) -> bool:
-    """list(a - b), list(set(a) - set(b)), list(a.difference(b)), and as much sorted or a tuple."""
-    if called_name(call) not in ("list", "sorted", "tuple") or len(call.args) != 1:
+def _is_list_of_difference(call: ast.Call) -> bool:
+    """list(a - b), list(set(a) - set(b)), list(a.difference(b)); also as sorted() or tuple()."""
+    if _called_name(call) not in ("list", "sorted", "tuple") or len(call.args) != 1:
         return False
     given = call.args[0]
     if isinstance(given, ast.Call):
@@ -30,272 +72,209 @@ def is_list_of_difference(call: ast.Call) -> bool:
     return isinstance(given, ast.BinOp) and isinstance(given.op, ast.Sub)
 
 
-def set_difference(call: ast.Call) -> Complaint:
+def _set_difference(call: ast.Call) -> Complaint:
     return Complaint(
         call.lineno,
         "set-difference",
-        "a list of all items but the user's, each time anew, to draw a few from: draw an item and "
-        "draw again where the user has it, or search the user's sorted items (docs/engines.md)",
+        "builds a list of all items except the user's to draw a few of them. Draw an item and "
+        "draw again if the user has it, or search the user's sorted items (docs/engines.md)",
     )
 
 
-COMPREHENSIONS: Final = (ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp)
-LOOPS: Final = (ast.For, ast.AsyncFor, ast.While, *COMPREHENSIONS)
-DRAWS: Final = frozenset({"choice", "choices", "sample", "shuffle", "permutation", "randperm"})
-BACKWARD: Final = frozenset({"backward", "manual_backward"})
-VALUES: Final = frozenset({"item", "detach", "tolist", "numpy"})
+def _per_sample(tree: ast.AST) -> Iterator[Complaint]:
+    """Complaints about `__getitem__` of a Dataset."""
+    for function in ast.walk(tree):
+        if (
+            not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+            or function.name != "__getitem__"
+        ):
+            continue
+        for node in ast.walk(function):
+            if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute):
+                if node.value.attr in PANDAS:
+                    yield Complaint(
+                        node.lineno,
+                        "pandas-per-sample",
+                        f".{node.value.attr} goes through pandas for each sample. Convert the "
+                        "columns to arrays once, in __init__ (`self.users = "
+                        "frame['user'].to_numpy()`)",
+                    )
+            elif isinstance(node, ast.Call):
+                if _called_name(node) in TENSORS and _is_torchs(node.func):
+                    yield Complaint(
+                        node.lineno,
+                        "tensor-per-sample",
+                        f"{_called_name(node)}() for each sample. Index tensors that are created "
+                        "once, or add `__getitems__`, which creates a whole batch",
+                    )
+                if _is_list_of_difference(node):
+                    yield _set_difference(node)
 
 
-def _loop_complaints(tree: ast.AST) -> Iterator[Complaint]:
+def _is_torchs(function: ast.expr) -> bool:
+    """`torch.tensor`, or an imported `tensor`; not a method `tensor` of the user's own class."""
+    if not isinstance(function, ast.Attribute):
+        return True
+    return isinstance(function.value, ast.Name) and function.value.id in ("torch", "th")
+
+
+def _loops(tree: ast.AST) -> Iterator[Complaint]:
     for loop in ast.walk(tree):
-        if isinstance(loop, LOOPS):
-            turn = list(_turn(loop))
-            yield from _differences(turn)
-            yield from _steps(turn)
-
-
-def differentiates(loop: ast.For | ast.AsyncFor) -> bool:
-    """Whether its turns are steps of a training."""
-    return bool(_losses(list(_turn(loop))))
+        if not isinstance(loop, LOOPS):
+            continue
+        turn = list(_turn(loop))
+        calls = [node for node in turn if isinstance(node, ast.Call)]
+        # Only if something is drawn as well: a list of remaining items has other uses.
+        if any(_called_name(call) in DRAWS for call in calls):
+            yield from (_set_difference(call) for call in calls if _is_list_of_difference(call))
+        yield from _training_steps(turn)
 
 
 def _turn(loop: ast.AST) -> Iterator[ast.AST]:
-    """What each turn runs; of a loop inside, which is looked at by itself, what begins it."""
-    once = {id(node) for node in _begins(loop)}
-    left = [node for node in _loop_parts(loop) if id(node) not in once]
-    while left:  # not by recursion: made code is nested deeper than Python's own limit
-        node = left.pop()
-        yield node
-        left += _begins(node) if isinstance(node, LOOPS) else ast.iter_child_nodes(node)
-
-
-def _loop_parts(loop: ast.AST) -> Iterator[ast.AST]:
+    """The nodes that each turn runs; of an inner loop only what it runs once, at its start."""
+    once = {id(node) for node in _run_once(loop)}
+    nodes: list[ast.AST] = []
     for child in ast.iter_child_nodes(loop):
         is_clause = isinstance(child, ast.comprehension)
-        yield from ast.iter_child_nodes(child) if is_clause else [child]
+        nodes += ast.iter_child_nodes(child) if is_clause else [child]
+    remaining = [node for node in nodes if id(node) not in once]
+    while remaining:  # not recursive: generated code is nested deeper than Python's limit
+        node = remaining.pop()
+        yield node
+        remaining += _run_once(node) if isinstance(node, LOOPS) else ast.iter_child_nodes(node)
 
 
-def _begins(loop: ast.AST) -> list[ast.AST]:
-    """What a loop runs once, before its first turn."""
+def _run_once(loop: ast.AST) -> list[ast.AST]:
+    """The nodes that a loop runs once, before its first turn."""
     if isinstance(loop, ast.For | ast.AsyncFor):
         return [loop.iter]
     return [loop.generators[0].iter] if isinstance(loop, COMPREHENSIONS) else []
 
 
-def _differences(turn: list[ast.AST]) -> Iterator[Complaint]:
-    """Where something is drawn as well: a list of what is left has other uses."""
-    found = [node for node in turn if isinstance(node, ast.Call)]
-    if any(called_name(call) in DRAWS for call in found):
-        yield from (set_difference(call) for call in found if is_list_of_difference(call))
-
-
-def _steps(turn: list[ast.AST]) -> Iterator[Complaint]:
+def _training_steps(turn: list[ast.AST]) -> Iterator[Complaint]:
     losses = _losses(turn)
-    seldom = {id(node) for each in turn if isinstance(each, ast.If) for node in _seldom(each)}
-    for node in turn if losses else ():
-        if _is_kept(node, losses - _values(turn)):
+    if not losses:
+        return
+    with_graph = losses - _names_without_graph(turn)
+    # `if step % 100 == 0: print(loss.item())` runs in some steps only.
+    branches = [
+        [node for part in each.body for node in ast.walk(part)]
+        for each in turn
+        if isinstance(each, ast.If)
+    ]
+    occasional = {id(node) for branch in branches if not _losses(branch) for node in branch}
+    for node in turn:
+        if _keeps_graph(node, with_graph):
             yield Complaint(
                 node.lineno,  # type: ignore[attr-defined]  # a statement or a call
                 "kept-graph",
-                "keeps the graph of every step, and memory grows: keep `loss.detach()`",
+                "keeps the graph of every step, and memory grows. Keep `loss.detach()`",
             )
-        if isinstance(node, ast.Call) and _is_item_of(node, losses) and id(node) not in seldom:
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr == "item"
+            and isinstance(node.func.value, ast.Name)
+            and node.func.value.id in losses
+            and id(node) not in occasional
+        ):
             yield Complaint(
                 node.lineno,
                 "synchronised-step",
-                ".item() in every step makes a GPU's launches wait for its results: sum "
-                "`loss.detach()` and take .item() once in a while; on a CPU it costs nothing",
+                ".item() in every step makes the GPU's launches wait for its results; on a CPU it "
+                "costs nothing. Sum `loss.detach()`, and call .item() once in a while",
             )
 
 
 def _losses(nodes: list[ast.AST]) -> set[str]:
     """Names that are differentiated: `loss.backward()`, `scaler.scale(loss / 4).backward()`,
     `accelerator.backward(loss)`."""
-    calls_ = (node for node in nodes if isinstance(node, ast.Call))
-    return {name for call in calls_ for name in _differentiated(call)}
+    found: set[str] = set()
+    for call in nodes:
+        if not isinstance(call, ast.Call):
+            continue
+        function = call.func
+        if not isinstance(function, ast.Attribute) or function.attr not in BACKWARD:
+            continue
+        if isinstance(function.value, ast.Name) and not call.args:
+            found.add(function.value.id)
+            continue
+        # The receiver is the loss or the differentiator, the argument the loss or a gradient.
+        inside = [node for part in (function.value, *call.args) for node in ast.walk(part)]
+        found |= {each.id for each in inside if isinstance(each, ast.Name) and "loss" in each.id}
+    return found
 
 
-def _differentiated(call: ast.Call) -> set[str]:
-    function = call.func
-    if not isinstance(function, ast.Attribute) or function.attr not in BACKWARD:
-        return set()
-    if isinstance(function.value, ast.Name) and not call.args:
-        return {function.value.id}
-    # Its receiver may be the loss or who differentiates it, its argument the loss or a gradient.
-    inside = [node for part in (function.value, *call.args) for node in ast.walk(part)]
-    return {each.id for each in inside if isinstance(each, ast.Name) and "loss" in each.id}
-
-
-def _seldom(condition: ast.If) -> list[ast.AST]:
-    """What runs in some steps only: `if step % 100 == 0: print(loss.item())`."""
-    inside = [node for part in condition.body for node in ast.walk(part)]
-    return [] if _losses(inside) else inside
-
-
-def _values(turn: list[ast.AST]) -> set[str]:
-    """Names that are given a value without a graph: `loss = loss.item()`."""
+def _names_without_graph(turn: list[ast.AST]) -> set[str]:
+    """Names assigned a value without a graph: `loss = loss.item()`."""
     return {
         target.id
         for node in turn
         if isinstance(node, ast.Assign)
         and isinstance(node.value, ast.Call)
-        and called_name(node.value) in VALUES
+        and _called_name(node.value) in WITHOUT_GRAPH
         for target in node.targets
         if isinstance(target, ast.Name)
     }
 
 
-def _is_item_of(call: ast.Call, losses: set[str]) -> bool:
-    function = call.func
-    return (
-        isinstance(function, ast.Attribute)
-        and function.attr == "item"
-        and isinstance(function.value, ast.Name)
-        and function.value.id in losses
-    )
-
-
-def _is_kept(node: ast.AST, losses: set[str]) -> bool:
+def _keeps_graph(node: ast.AST, losses: set[str]) -> bool:
     """`total += loss`, `losses.append(loss)`, `total = total + loss`; not `loss = loss + penalty`,
     which is differentiated."""
     if isinstance(node, ast.AugAssign):
-        return not _is_graph(node.target, losses) and _is_graph(node.value, losses)
+        return not _has_graph(node.target, losses) and _has_graph(node.value, losses)
     if isinstance(node, ast.Call):
-        kept = called_name(node) == "append" and node.args
-        return bool(kept) and _is_graph(node.args[0], losses)
+        appends = _called_name(node) == "append" and node.args
+        return bool(appends) and _has_graph(node.args[0], losses)
     if isinstance(node, ast.Assign) and isinstance(node.value, ast.BinOp):
         name = node.targets[0].id if isinstance(node.targets[0], ast.Name) else None
         sides = [node.value.left, node.value.right]
         adds_up = any(isinstance(side, ast.Name) and side.id == name for side in sides)
-        return adds_up and name not in losses and any(_is_graph(side, losses) for side in sides)
+        return adds_up and name not in losses and any(_has_graph(side, losses) for side in sides)
     return False
 
 
-def _is_graph(node: ast.AST, losses: set[str]) -> bool:
+def _has_graph(node: ast.AST, losses: set[str]) -> bool:
     """The loss itself, or arithmetic with it."""
     if isinstance(node, ast.BinOp):
-        return _is_graph(node.left, losses) or _is_graph(node.right, losses)
+        return _has_graph(node.left, losses) or _has_graph(node.right, losses)
     return isinstance(node, ast.Name) and node.id in losses
 
 
-PANDAS: Final = frozenset({"iloc", "loc", "iat", "at"})
-TENSORS: Final = frozenset(
-    {"tensor", "as_tensor", "from_numpy", "FloatTensor", "LongTensor", "Tensor"}
-)
-OWN_ORDER: Final = frozenset({"sampler", "batch_sampler", "shuffle"})
-SHUFFLE_AT: Final = 2  # DataLoader(dataset, batch_size, shuffle)
-EVALUATED: Final = ("test", "val", "eval")
-LIGHTNING: Final = "train_dataloader"
-
-
-def check_python(
-    text: str, cores: int | None = None, epoch_is_set: bool = False, in_array: bool = False
-) -> list[Complaint]:
-    """Of a Python file; `cores`: those that its rank will have, where they are known;
-    `epoch_is_set`: by another file of the program; `in_array`: an array of jobs starts it.
-
-    Raises HpcncfError where it is not Python.
-    """
-    try:
-        with warnings.catch_warnings(action="ignore"):  # of a string's escapes: not our subject
-            tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError) as error:
-        where, what = "", str(error)
-        if isinstance(error, SyntaxError):
-            where, what = f"line {error.lineno}: ", error.msg
-        raise HpcncfError(f"{where}not Python of this version: {what}") from None
-    found = [*_in_datasets(tree), *_loop_complaints(tree), *_loaders(tree, cores)]
-    if not epoch_is_set:
-        found += _epochs(tree)
-    if in_array:
-        found += _ports(tree)
-    return sorted(set(found))
-
-
-def _in_datasets(tree: ast.AST) -> Iterator[Complaint]:
-    for function in _functions(tree, "__getitem__"):
-        for node in ast.walk(function):
-            yield from _per_sample(node)
-
-
-def _functions(tree: ast.AST, name: str) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name:
-            yield node
-
-
-def _per_sample(node: ast.AST) -> Iterator[Complaint]:
-    if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute):
-        if node.value.attr not in PANDAS:
-            return
-        yield Complaint(
-            node.lineno,
-            "pandas-per-sample",
-            f".{node.value.attr} walks through pandas for each sample: take the columns out as "
-            "arrays once, in __init__ (`self.users = frame['user'].to_numpy()`)",
-        )
-    if isinstance(node, ast.Call) and called_name(node) in TENSORS and _is_torchs(node.func):
-        yield Complaint(
-            node.lineno,
-            "tensor-per-sample",
-            f"{called_name(node)}() for each sample: index tensors that were made once, or add "
-            "`__getitems__`, which makes a batch at a time",
-        )
-    if isinstance(node, ast.Call) and is_list_of_difference(node):
-        yield set_difference(node)
-
-
-def _is_torchs(function: ast.expr) -> bool:
-    """`torch.tensor`, or `tensor` as imported from there; not a `tensor` of the user's own."""
-    if not isinstance(function, ast.Attribute):
-        return True
-    return isinstance(function.value, ast.Name) and function.value.id in ("torch", "th")
-
-
 def _loaders(tree: ast.AST, cores: int | None) -> Iterator[Complaint]:
-    trained_on = _trained_on(tree)
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Call) or called_name(node) != "DataLoader":
+    training = _training_loaders(tree)
+    for call in _calls(tree):
+        if _called_name(call) != "DataLoader":
             continue
-        given = {word.arg: word.value for word in node.keywords}
-        by_place = len(node.args) > SHUFFLE_AT
-        trains = _trains(node) or (id(node) in trained_on and not _evaluates(node))
-        if not by_place and not {None, *OWN_ORDER} & set(given) and trains:
+        given = {word.arg: word.value for word in call.keywords}
+        has_order = len(call.args) > SHUFFLE_AT or {None, *OWN_ORDER} & set(given)
+        is_training = any("train" in name.lower() for name in _data_names(call))
+        if not has_order and (is_training or (id(call) in training and not _evaluates(call))):
             yield Complaint(
-                node.lineno,
+                call.lineno,
                 "no-shuffle",
-                "DataLoader without shuffle=True or a sampler: every epoch has the rows in the "
-                "same order",
+                "DataLoader without shuffle=True or a sampler gives the rows in the same order in "
+                "every epoch. Set one of the two",
             )
         workers = given.get("num_workers")
         number = workers.value if isinstance(workers, ast.Constant) else None
         if cores is not None and isinstance(number, int) and number + 1 > cores:
             yield Complaint(
-                node.lineno,
+                call.lineno,
                 "too-many-workers",
                 f"{number} workers and the rank itself are {number + 1} processes on "
-                f"{cores} core{'s' * (cores != 1)}: "
-                f"{f'num_workers at most {cores - 1}' if cores > 1 else 'no workers'}",
+                f"{cores} core{'s' * (cores != 1)}. "
+                f"Use {f'num_workers at most {cores - 1}' if cores > 1 else 'no workers'}",
             )
 
 
-def _trains(loader: ast.Call) -> bool:
-    """Whether its data set is called a training set: `DataLoader(train_data, ...)`."""
-    return any("train" in name.lower() for name in _names_of_data(loader))
-
-
-def _evaluates(loader: ast.Call) -> bool:
-    names = "".join(_names_of_data(loader)).lower()
-    return any(word in names for word in EVALUATED)
-
-
-def _trained_on(tree: ast.AST) -> set[int]:
-    """Calls of DataLoader, by their id, whose batches a loop differentiates, or that a function
-    such as Lightning's `train_dataloader` makes."""
+def _training_loaders(tree: ast.AST) -> set[int]:
+    """Ids of DataLoader calls whose batches a loop differentiates, or that a function such as
+    Lightning's `train_dataloader` contains."""
     looped = {
         name
         for loop in ast.walk(tree)
-        if isinstance(loop, ast.For | ast.AsyncFor) and differentiates(loop)
+        if isinstance(loop, ast.For | ast.AsyncFor) and _losses(list(_turn(loop)))
         for name in _names(loop.iter)
     }
     found: set[int] = set()
@@ -309,6 +288,17 @@ def _trained_on(tree: ast.AST) -> set[int]:
     return found
 
 
+def _evaluates(call: ast.Call) -> bool:
+    names = "".join(_data_names(call)).lower()
+    return any(word in names for word in EVALUATION_NAMES)
+
+
+def _data_names(call: ast.Call) -> list[str]:
+    """Names in the call's data set: `DataLoader(train_data, ...)`."""
+    data = [*call.args[:1], *(word.value for word in call.keywords if word.arg == "dataset")]
+    return [name for each in data for name in _names(each)]
+
+
 def _names(tree: ast.AST) -> list[str]:
     return [
         node.id if isinstance(node, ast.Name) else node.attr
@@ -317,35 +307,27 @@ def _names(tree: ast.AST) -> list[str]:
     ]
 
 
-def _names_of_data(call: ast.Call) -> list[str]:
-    data = [*call.args[:1], *(word.value for word in call.keywords if word.arg == "dataset")]
-    return [name for each in data for name in _names(each)]
-
-
-def _epochs(tree: ast.AST) -> Iterator[Complaint]:
-    for call in ast.walk(tree):
+def _samplers(tree: ast.AST) -> Iterator[Complaint]:
+    for call in _calls(tree):
         if (
-            isinstance(call, ast.Call)
-            and called_name(call) == "DistributedSampler"
-            and _may_shuffle(call)
+            _called_name(call) == "DistributedSampler"
             and not _evaluates(call)
+            and not any(
+                word.arg == "shuffle"
+                and isinstance(word.value, ast.Constant)
+                and not word.value.value
+                for word in call.keywords
+            )
         ):
             yield Complaint(
                 call.lineno,
                 "no-set-epoch",
-                "its order is that of epoch 0 for ever: call sampler.set_epoch(epoch) before "
-                "each epoch",
+                "every epoch has the order of epoch 0. Call sampler.set_epoch(epoch) before each "
+                "epoch",
             )
 
 
-def _may_shuffle(sampler: ast.Call) -> bool:
-    return not any(
-        word.arg == "shuffle" and isinstance(word.value, ast.Constant) and not word.value.value
-        for word in sampler.keywords
-    )
-
-
-def _ports(tree: ast.AST) -> Iterator[Complaint]:
+def _fixed_ports(tree: ast.AST) -> Iterator[Complaint]:
     """`os.environ["MASTER_PORT"] = "29500"`, `init_method="tcp://127.0.0.1:29500"`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and any(map(_is_port, node.targets)):

@@ -22,7 +22,6 @@ import psutil
 from hpcncf.errors import HpcncfError
 from hpcncf.job.plan import Run, batched
 from hpcncf.job.spec import Resources
-from hpcncf.job.validate import slot_cpus, slot_gpus
 from hpcncf.local import machine, processes
 from hpcncf.local.processes import POLL_S, Ranks, Reason, Seat, Watch
 from hpcncf.monitor import gpu
@@ -382,3 +381,16 @@ def _as_a_step(resources: Resources) -> dict[str, str]:
     told["SLURM_CPUS_PER_TASK"] = str(resources.cpus_per_task)
     by = os.environ.get("HPCNCF_LAUNCHED_BY", "slurm")
     return told | {"HPCNCF_LAUNCHED_BY": by, BY_TASK: "1"}
+
+
+def slot_cpus(slot: int, resources: Resources, ordered: Sequence[int]) -> list[int]:
+    """The CPUs of the run in this slot of a job; `ordered`: the job's, those of a core in a row."""
+    each = resources.cores
+    return list(ordered[slot * each : (slot + 1) * each])
+
+
+def slot_gpus(slot: int, resources: Resources, visible: Sequence[str]) -> list[str]:
+    """The GPUs of the run in this slot, by the names that the job has for them."""
+    each = resources.gpus_per_node
+    first = slot // resources.runs_per_gpu * each
+    return list(visible[first : first + each])

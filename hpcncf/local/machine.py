@@ -21,7 +21,14 @@ from hpcncf.job.plan import Run
 from hpcncf.monitor import cgroup
 from hpcncf.paths import ResultPaths
 from hpcncf.records.claims import is_same_process
-from hpcncf.records.schema import SCHEMA_VERSION, RecordPart, ProcessId, RecordError, read_record, write_record
+from hpcncf.records.schema import (
+    SCHEMA_VERSION,
+    ProcessId,
+    RecordError,
+    RecordPart,
+    read_record,
+    write_record,
+)
 from hpcncf.records.submissions import Submission, SubmittedJob, user
 from hpcncf.slurm.batch_script import make_private_folder
 

@@ -148,7 +148,7 @@ def save_checkpoint(paths: RunPaths, run: Run, state: Checkpoint) -> None:
             if path.exists() and not path.is_file():
                 set_aside(path)
         if paths.checkpoint.exists():
-            paths.checkpoint.replace(paths.checkpoint_before)
+            paths.checkpoint.replace(paths.previous_checkpoint)
         partial.replace(paths.checkpoint)
     except (OSError, RuntimeError) as error:  # torch's writer tells of a full disk as the latter
         raise CheckpointNotSaved(
@@ -205,4 +205,4 @@ def set_aside(path: Path) -> None:
 def checkpoint_paths(paths: RunPaths) -> Iterator[Path]:
     """The newest first."""
     yield paths.checkpoint
-    yield paths.checkpoint_before
+    yield paths.previous_checkpoint

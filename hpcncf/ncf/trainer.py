@@ -199,7 +199,7 @@ def _refuse_untested(training: Training, data: Prepared) -> None:
 
 def _warnings(training: Training, data: Prepared, device: torch.device) -> list[str]:
     """Of data that tell little, and of settings that do nothing here, or not what they say."""
-    caution = data.manifest.caution if training.evaluation == "sampled" else None
+    caution = data.manifest.ranking_warning if training.evaluation == "sampled" else None
     return [
         *([caution] if caution else []),
         *parallel_warnings(training, device),

@@ -1,4 +1,4 @@
-"""Software and hardware of the host, for a record."""
+"""Describe the software and hardware of the host, for a record."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PACKAGES: Final = (
     "pyarrow",
 )
 
-# What decides speed, or where a run ran. Never the whole environment: it holds tokens.
+# Variables that decide speed, or the place of a run. Never the whole environment: it holds tokens.
 VARIABLES: Final = (
     "CUDA_DEVICE_ORDER",
     "CUDA_VISIBLE_DEVICES",
@@ -92,10 +92,10 @@ VARIABLES: Final = (
 
 
 def describe_host() -> dict[str, Any]:
-    """Versions by package, machine, code and settings, as plain data. Imports no torch.
+    """Versions by package, machine, code and variables, as plain data. Imports no torch.
 
-    `commit` and `dirty` are of the code that runs, `folder_commit` and `folder_dirty` of the
-    current folder; null where there is no git checkout.
+    `commit` and `dirty` belong to the running code, `folder_commit` and `folder_dirty` to the
+    current folder; null without a git checkout.
     """
     code, folder = checkout(Path(__file__).parent), checkout(Path.cwd())
     return {
@@ -125,13 +125,15 @@ def package_version(package: str) -> str | None:
 
 
 def cpu_model(root: Path = Path("/")) -> str:
-    """As /proc/cpuinfo names it: `model name` on x86, elsewhere whatever comes nearest."""
+    """The model name in /proc/cpuinfo: `model name` on x86, the closest field elsewhere."""
     try:
         lines = (root / "proc/cpuinfo").read_text(errors="replace").splitlines()
     except OSError:
         lines = []
-    told = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    fields = {
+        key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)
+    }
     for key in ("model name", "Model", "cpu", "uarch"):
-        if told.get(key):
-            return told[key]
+        if fields.get(key):
+            return fields[key]
     return platform.processor() or platform.machine()

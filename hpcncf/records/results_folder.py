@@ -13,8 +13,8 @@ import yaml
 from pydantic import ValidationError
 
 from hpcncf.errors import HpcncfError, UsageError
-from hpcncf.job.load import YamlLoader
 from hpcncf.job.plan import Plan, Run, merge_plans
+from hpcncf.job.settings import YamlLoader
 from hpcncf.job.spec import JobSpec
 from hpcncf.paths import ResultPaths, make_folder, open_lock
 from hpcncf.records.schema import write_text

@@ -1,4 +1,4 @@
-"""The fields of all records, and reading and writing them whole."""
+"""The schema of a run's records, written complete or not at all, and read by version."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from hpcncf.errors import HpcncfError
 from hpcncf.paths import make_folder, set_shared_mode
 
 SCHEMA_VERSION: Final = 1
-# What a run cannot begin or end without is worth waiting for room on the disk.
-# So is a file server that is away for a moment, or came back read-only.
+# A full disk, or a file server that is away or read-only for a moment: worth waiting for if a run
+# would fail without the record.
 TRANSIENT_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ESTALE, errno.EIO)
 RETRY_S: Final = 180.0
 RETRY_EVERY_S: Final = 1.0
@@ -28,11 +28,11 @@ Reported = dict[str, bool | int | float | str]
 
 
 class RecordError(HpcncfError):
-    """A file that is not the record it should be. Readers of many files name, skip and count it."""
+    """A file that is not the expected record. Readers of many files report, skip and count it."""
 
 
 def _moment(text: str) -> str:
-    """ValueError where it is none; with its zone, for moments of several hosts are compared."""
+    """With its zone, since times of several hosts are compared."""
     if datetime.fromisoformat(text).tzinfo is None:
         raise ValueError("expected a moment with its time zone, as 2026-01-31T12:00:00+00:00")
     return text
@@ -50,51 +50,51 @@ def _some(number: float) -> float:
     return number
 
 
-# Checked here, so that a broken file is named where it is read; the schema's types stay plain.
+# Validated here, so that reading reports a broken file; the schema's types stay plain.
 Moment = Annotated[str, AfterValidator(_moment)]
 ProcessId = Annotated[int, AfterValidator(_process_id)]
 PositiveNumber = Annotated[float, AfterValidator(_some)]
 
 
 class RecordPart(BaseModel):
-    """Base of a record's parts. Unknown keys are kept: a later minor version may add some."""
+    """Base of records and their parts. Unknown keys are kept: a later version may add some."""
 
     model_config = ConfigDict(extra="allow", allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 class Cores(RecordPart):
-    """Three counts told apart: what was granted, what the process may use, what it used."""
+    """Allocated, usable and used cores of a rank."""
 
     allocated: PositiveNumber
-    """What Slurm (or the local launcher) granted this rank; without either, what is usable."""
+    """Cores that Slurm (or the local launcher) granted this rank; without either, usable cores."""
     usable: float
-    """What CPU affinity and the cgroup's quota allow this rank."""
+    """Cores that CPU affinity and the cgroup's quota allow this rank."""
     used: float | None
     """CPU seconds over elapsed seconds. Not a count of busy cores."""
     cpus: list[int]
     """The CPUs of the affinity mask when the rank started."""
     affinity_changed: bool
-    """True when the mask was another at the end."""
+    """Whether the mask was different at the end."""
     quota: float | None
     """Cores' worth of time that cgroup v1 or v2 allows (`cpu.max`); None: no limit."""
     threads_per_core: int | None
     on_node: int
     """CPUs (hardware threads) that the node has."""
     pinned: str | None = None
-    """`cores` or `numa`, where the rank bound itself to `cpus` (`training.pin`)."""
+    """`cores` or `numa`, if the rank bound itself to `cpus` (`training.pin`)."""
     numa_nodes: list[int] | None = None
-    """NUMA nodes that `cpus` belong to; None where the kernel tells of none."""
+    """NUMA nodes of `cpus`; None if the kernel reports none."""
 
 
 class Cpu(RecordPart):
-    """What the process tree spent: this rank, its DataLoader workers, and children that ended."""
+    """CPU time of the process tree: this rank, its DataLoader workers, and children that ended."""
 
     user_s: float
     system_s: float
     efficiency: float | None
     """(user_s + system_s) / (elapsed_s x cores.allocated), as seff; may exceed 1, never clipped."""
     efficiency_peak: float | None
-    """The largest over windows of `peak_window_s`; None when the run was shorter than one."""
+    """The largest over windows of `peak_window_s`; None if the run was shorter than one."""
     peak_window_s: float
     context_switches_voluntary: int
     context_switches_involuntary: int
@@ -103,19 +103,20 @@ class Cpu(RecordPart):
     main_s: float | None = None
     """CPU seconds of the rank's own process alone; of a command's, its first process."""
     children_s: float | None = None
-    """CPU seconds of all the others of its tree: DataLoader workers, helpers, those that ended."""
+    """CPU seconds of its other processes: DataLoader workers, helpers, those that ended."""
     throttled_s: float | None = None
-    """Seconds for which a quota held its cgroup back, summed over CPUs as the kernel does
-    (`cpu.stat`, v1 and v2): of the cgroup with the most, so of the whole job. None: none tells."""
+    """Seconds for which a quota throttled its cgroup, summed over CPUs as the kernel does
+    (`cpu.stat`, v1 and v2): of the cgroup with the most, so of the whole job. None: not
+    reported."""
     runnable_mean: float | None = None
     """Mean number of the tree's threads in state R: on a CPU or ready for one. From each thread's
-    time in both (`schedstat`), so not sampled; None where the kernel keeps no such account."""
+    time in both (`schedstat`), so not sampled; None if the kernel does not count it."""
     runqueue_s: float | None = None
-    """Thread-seconds ready to run and waiting for a CPU, over the tree: 0 where every thread had a
+    """Thread-seconds ready to run and waiting for a CPU, over the tree: 0 if every thread had a
     core of its own. From `schedstat`, as `runnable_mean`."""
     iowait_s: float | None = None
-    """Thread-seconds waiting for reads and writes to end, swapping included, over the tree (field
-    42 of /proc/<pid>/stat). None where the kernel does not count: `kernel.task_delayacct` is 0."""
+    """Thread-seconds waiting for reads and writes, including swap, over the tree (field 42 of
+    /proc/<pid>/stat). None if the kernel does not count it: `kernel.task_delayacct` is 0."""
 
 
 class Memory(RecordPart):
@@ -130,7 +131,7 @@ class Memory(RecordPart):
     pages from swap."""
     pressure_s: float | None = None
     """Seconds in which some thread waited for memory (PSI, `some` of `memory.pressure`), of the
-    job's cgroup, or where that keeps none (v1) of the whole node, others' threads included."""
+    job's cgroup; with cgroup v1 of the whole node, including other users' threads."""
     swap_peak_mib: float | None = None
     """Swapped out of the tree, the largest sample (VmSwap)."""
 
@@ -141,11 +142,11 @@ class Io(RecordPart):
     read_mib: float | None
     write_mib: float | None
     pressure_s: float | None = None
-    """Seconds in which some thread waited for a disk, told as `memory.pressure_s` is."""
+    """Seconds in which some thread waited for a disk, counted as `memory.pressure_s`."""
     blocked_s: float | None = None
     """Process-seconds in state D, over the tree: a process's first thread waiting for a disk or a
-    network file system. Sampled five times a second, and too high where CPUs are short: the
-    sampler gets one when a process begins to wait. None where there is no /proc."""
+    network file system. Sampled five times a second, and too high if CPUs are oversubscribed: the
+    sampler gets one when a process begins to wait. None without /proc."""
 
 
 class Phases(RecordPart):
@@ -160,11 +161,11 @@ class Phases(RecordPart):
     optimizer_s: float
     other_s: float
     fused_s: float = 0.0
-    """All of a step in one compiled call (engine native), which cannot be told apart."""
+    """A whole step in one compiled call (engine native), which has no separate phases."""
 
 
 class Sync(RecordPart):
-    """What keeping the ranks one model took, in the counted steps."""
+    """The cost of keeping one model over all ranks, in the counted steps."""
 
     how: str
     """`dense`, `rows` or `local_sgd`, as `training.sync`."""
@@ -175,10 +176,10 @@ class Sync(RecordPart):
     exchanges: int
     """Collectives, or messages to all."""
     bytes: int
-    """Of this rank's gradients, rows and parameters that went into them, once, to however many
-    ranks: what a network carries depends on how the library passes them on."""
+    """Of this rank's gradients, rows and parameters, counted once for any number of receivers:
+    network traffic depends on how the library distributes them."""
     seconds: float
-    """Exposed, as `phases.sync_s`: what overlaps with backward is not in it."""
+    """Exposed wait, as `phases.sync_s`: without the overlap with backward."""
 
 
 class Epoch(RecordPart):
@@ -188,7 +189,7 @@ class Epoch(RecordPart):
     evaluation_s: float
     checkpoint_s: float
     first_batch_s: float
-    """Wait for the epoch's first batch: what starting the workers costs, once per epoch."""
+    """Wait for the epoch's first batch: the cost of starting the workers, once per epoch."""
     steps: int
     instances: int
     """Of all ranks together: positives and sampled negatives."""
@@ -204,16 +205,16 @@ class Epoch(RecordPart):
 
 
 class Batches(RecordPart):
-    """The time of every `every` steps, in order, so that pauses can be seen."""
+    """The time of every `every` steps, in order, to reveal pauses."""
 
     every: int
     seconds: list[float]
     pauses: list[dict[str, float]]
-    """`epoch`, `step`, `seconds` of the steps that took far longer than the median."""
+    """`epoch`, `step`, `seconds` of steps that took far longer than the median."""
 
 
 class TrainingRecord(RecordPart):
-    """What one rank of the NCF workload did."""
+    """The training of one rank of the NCF workload."""
 
     device: str
     backend: str
@@ -223,8 +224,8 @@ class TrainingRecord(RecordPart):
     lr: float | None = None
     """Learning rate of the steps, after `lr_scale`."""
     skipped_steps: int | None = None
-    """With `precision: float16` and engine reference: steps that this attempt did not take, because
-    a gradient was not finite. None where none can be skipped."""
+    """With `precision: float16` and engine reference: steps that this attempt skipped because a
+    gradient was not finite. None if steps cannot be skipped."""
     startup_s: float
     """From the process's start to the first step: imports, joining the group, loading."""
     training_s: float
@@ -234,51 +235,51 @@ class TrainingRecord(RecordPart):
     instances: int
     """This rank's own."""
     warmup_steps: int
-    """Steps at the start that neither `phases` nor the two figures below count."""
+    """Steps at the start that `phases` and the two counts below exclude."""
     counted_steps: int
     counted_instances: int
     """This rank's own, in the counted steps."""
     counted_s: float
-    """The time of the counted steps, evaluation and checkpoints excluded."""
+    """The time of the counted steps, without evaluation and checkpoints."""
     phases: Phases
     sync: Sync | None = None
-    """None for one rank, which has nobody to exchange with."""
+    """None for one rank."""
     epochs: list[Epoch]
     batches: Batches
     model_sha256: str | None
-    """Of all parameters' bytes: equal bits, equal digest."""
+    """Of all parameters' bytes: equal bits have equal digests."""
     resumed_epoch: int | None
-    """The first epoch that this attempt computed, when it resumed; else None."""
+    """The first epoch that this attempt computed; None if it did not resume."""
     resumed_step: int | None = None
-    """How many steps of that epoch earlier attempts had done; None when it did not resume."""
+    """Steps of that epoch that earlier attempts had done; None if it did not resume."""
     baseline: dict[str, float] | None = None
     """`hr10` and `ndcg10` of the table of counts on the same test rows."""
     unseen_test_rows: int | None = None
     rows_per_step: float | None = None
-    """Mean number of distinct embedding rows, users and items, that a step of this rank reads:
-    counted over a sample of the steps that it took."""
+    """Mean number of distinct embedding rows, users and items, in a step of this rank, counted over
+    a sample of its steps."""
     table_rows: int | None = None
-    """Embedding rows that there are: users and items."""
+    """Number of embedding rows: users and items."""
     waiting_s: float | None = None
-    """Waiting for other ranks outside of the steps: at an epoch's begin and end, in the evaluation
-    and for a checkpoint. In neither `phases.sync_s` nor `training_s`; None for one rank."""
+    """Waiting for other ranks outside of steps: at an epoch's start and end, in evaluation and for
+    a checkpoint. In neither `phases.sync_s` nor `training_s`; None for one rank."""
 
 
 class Packed(RecordPart):
-    """The runs that were begun side by side on one node, this one among them."""
+    """The co-located runs that were started together on one node, including this one."""
 
     runs: list[str]
     """Their ids."""
     runs_per_gpu: int
-    """So many of them at most shared a GPU; 1 where they had none, or each its own."""
+    """Most runs that shared a GPU; 1 if each had its own, or none."""
     mps: bool
-    """Whether NVIDIA's Multi-Process Service ran for them."""
+    """Whether NVIDIA's Multi-Process Service was running."""
     mps_missing: str | None = None
-    """Why it did not, where it was asked for."""
+    """Why it was not running although it was requested."""
 
 
 class RankRecord(RecordPart):
-    """What one rank leaves when it ends, however it ends."""
+    """The record of one rank, written however it ends."""
 
     schema_version: Literal[1] = SCHEMA_VERSION
     kind: Literal["rank"] = "rank"
@@ -296,8 +297,8 @@ class RankRecord(RecordPart):
     outcome: Outcome
     exit_code: int | None
     error: dict[str, str] | None
-    """`type`, `message`, `traceback` (its last lines; empty where a user can mend what the message
-    says, and for a command)."""
+    """`type`, `message`, `traceback` (its last lines; empty for errors that a user can fix, and for
+    a command)."""
     started_at: Moment
     """UTC, ISO 8601; when the process started."""
     ended_at: Moment
@@ -313,29 +314,29 @@ class RankRecord(RecordPart):
     training: TrainingRecord | None
     """None for a command, and for a rank that failed before it trained."""
     reported: Reported = {}
-    """What a command told of itself: the last value of each key."""
+    """Metrics that a command reported: the last value of each key."""
     packed: Packed | None = None
-    """None for a run that shared its job with no other at the same time."""
+    """None for a run that was not co-located with others in its job."""
     warnings: list[str]
-    """What makes this record worth less, in words."""
+    """Reasons to trust this record less, in words."""
 
 
 class GpuProcess(RecordPart):
-    """What one process did on a GPU, over the time that the node was watched."""
+    """The use of a GPU by one process, over the time that the node was monitored."""
 
     pid: int
-    """The machine's; in a container a process knows itself by another."""
+    """On the host; inside a container a process has another."""
     ours: bool | None
-    """Whether it is one of the run's; None in a container, where that cannot be told."""
+    """Whether it belongs to the run; None in a container, where that is unknown."""
     busy: float | None
-    """Mean share of the time; None where NVML did not tell, as under MIG."""
+    """Mean share of the time; None if NVML did not report it, as under MIG."""
     memory_peak_mib: float | None
 
 
 class Gpu(RecordPart):
-    """What one GPU of a node did, by NVML; series are lists over the node's windows.
+    """One GPU of a node, as NVML reports it; series are lists over the node's windows.
 
-    A value is None where NVML did not tell.
+    None marks values that NVML did not report.
     """
 
     index: int
@@ -344,31 +345,31 @@ class Gpu(RecordPart):
     name: str
     memory_total_mib: float
     busy: list[float | None]
-    """Share of the window in which a kernel was on the GPU, whoever's, however little of it it
-    filled (`nvmlDeviceGetUtilizationRates`)."""
+    """Share of the window in which any process's kernel was on the GPU, however little of it the
+    kernel filled (`nvmlDeviceGetUtilizationRates`)."""
     ours: list[float | None]
     """The same of the run's own processes (`nvmlDeviceGetProcessUtilization`)."""
     memory_mib: list[float | None]
-    """In use at the window's end, whoever's."""
+    """In use at the window's end by all processes."""
     ours_memory_mib: list[float | None]
     """Of the run's own processes."""
     energy_j: list[float | None]
-    """Joules in the window: the GPU's own counter, or where it has none its power x time."""
+    """Joules in the window: the GPU's own counter, else its power x time."""
     sm_mhz: list[float | None]
     """Clock of the multiprocessors, mean of the samples."""
     throttled: dict[str, list[float | None]]
-    """Reason -> share of the window's samples in which it held the clocks down: `power`,
-    `thermal`, `hardware`, `other`; idle GPUs and clocks that were set so are no reason."""
+    """Reason -> share of the window's samples in which it reduced the clocks: `power`, `thermal`,
+    `hardware`, `other`; idle GPUs and configured clocks do not count."""
     processes: list[GpuProcess] = []
-    """All that were seen on it, whoever's, the busiest first."""
+    """All processes seen on it, whoever's, the busiest first."""
 
     def series(self) -> list[list[float | None]]:
-        told = [self.busy, self.ours, self.memory_mib, self.ours_memory_mib, self.energy_j]
-        return [*told, self.sm_mhz, *self.throttled.values()]
+        plain = [self.busy, self.ours, self.memory_mib, self.ours_memory_mib, self.energy_j]
+        return [*plain, self.sm_mhz, *self.throttled.values()]
 
 
 class NodeRecord(RecordPart):
-    """What one node's CPUs, memory and network did while a run was on it.
+    """A node's CPUs, memory and network while a run was on it.
 
     At most 600 windows; they widen as the run grows. Series are lists over windows.
     """
@@ -384,23 +385,23 @@ class NodeRecord(RecordPart):
     """Each window's start, in seconds since `started_at`."""
     length_s: list[float]
     cpus: list[int]
-    """The CPUs told below, by the kernel's number."""
+    """The CPUs of `busy` and `ours`, by the kernel's number."""
     busy: list[list[float]]
     """[cpu][window]: share of the window the CPU was busy, whoever used it."""
     ours: list[list[float]]
-    """[cpu][window]: share that was ours. An estimate: a thread's time is given to the CPU it
-    ran on last."""
+    """[cpu][window]: share of the run's processes. An estimate: a thread's time is attributed to
+    the CPU that it ran on last."""
     steal: list[float]
     """[window]: mean share over `cpus` that the hypervisor took."""
     others_cores: list[float]
-    """[window]: cores' worth of `cpus` that processes other than ours used."""
+    """[window]: cores' worth of `cpus` that other processes used."""
     tree_cpu_s: list[float]
     """[window]: CPU seconds of the run's process tree on this node (of local rank 0's, where the
     ranks are not its children)."""
     rss_mib: list[float]
     """[window]: resident memory of the same tree at the window's end."""
     anonymous_mib: list[float] | None = None
-    """[window]: the same without mapped files and shared memory; 0 where there is no /proc."""
+    """[window]: the same without mapped files and shared memory; 0 without /proc."""
     memory_used_mib: list[float]
     """[window]: of the whole node, at the window's end."""
     network_mib: list[float]
@@ -409,7 +410,7 @@ class NodeRecord(RecordPart):
     disk_mib: list[float]
     """[window]: read and written by the whole node."""
     gpus: list[Gpu] | None = None
-    """Those that the run may use; None where NVML is not there (optional extra `gpu`)."""
+    """GPUs that the run may use; None without NVML (optional extra `gpu`)."""
 
     @model_validator(mode="after")
     def every_series_is_whole(self) -> Self:
@@ -421,14 +422,14 @@ class NodeRecord(RecordPart):
         lengths = {len(each) for each in series}
         lengths |= {len(each) for gpu in self.gpus or [] for each in gpu.series()}
         if lengths != {windows}:
-            raise ValueError(f"a series is not of {windows} windows, as start_s is")
+            raise ValueError(f"a series does not have the {windows} windows of start_s")
         if not len(self.busy) == len(self.ours) == len(self.cpus):
-            raise ValueError(f"busy and ours are not of {len(self.cpus)} CPUs, as cpus is")
+            raise ValueError(f"busy and ours do not have the {len(self.cpus)} CPUs of cpus")
         return self
 
 
 class Progress(RecordPart):
-    """How far a run is; rewritten whole every few seconds by rank 0."""
+    """A run's progress, rewritten every few seconds by rank 0."""
 
     schema_version: Literal[1] = SCHEMA_VERSION
     kind: Literal["progress"] = "progress"
@@ -440,12 +441,12 @@ class Progress(RecordPart):
     epoch: int
     epochs: int
     step: int
-    """Steps of this epoch that are done."""
+    """Completed steps of this epoch."""
     evaluated: float | None = None
-    """In `evaluation`: share of rank 0's test rows that are ranked."""
+    """In phase `evaluation`: share of rank 0's test rows that are ranked."""
     steps_per_epoch: int
     reported: Reported = {}
-    """What a command told of itself so far."""
+    """Metrics that a command has reported so far."""
     instances_per_s: float | None
     cpu_efficiency: float | None
     cores_usable: float | None = None
@@ -453,11 +454,11 @@ class Progress(RecordPart):
     cores_allocated: float | None = None
     """Cores that rank 0 was granted."""
     cpu_s: float | None = None
-    """CPU seconds of rank 0's process tree so far: all that is known of an attempt killed hard."""
+    """CPU seconds of rank 0's process tree so far: the only account of a killed attempt."""
 
 
 class Claim(RecordPart):
-    """Who runs this attempt: made with its folder, so that no second task takes the run."""
+    """The process that runs this attempt; created with its folder, so that no other claims it."""
 
     schema_version: Literal[1] = SCHEMA_VERSION
     kind: Literal["claim"] = "claim"
@@ -466,16 +467,16 @@ class Claim(RecordPart):
     node: str
     pid: ProcessId
     process_started: float
-    """psutil's `create_time` of `pid`: a later process of the same number is not it."""
+    """psutil's `create_time` of `pid`, to recognise a later process of the same number."""
     claimed_at: Moment
     launched_by: str
     slurm_job_id: str | None
     slurm_restart: int | None = None
-    """Which start of that job: 0 is the first, a requeue begins the next."""
+    """The job's start: 0 is the first, a requeue begins the next."""
 
 
 class End(RecordPart):
-    """How an attempt ended as its local launcher saw it: written after the last rank is gone."""
+    """How an attempt ended, by its local launcher, written after the last rank has ended."""
 
     schema_version: Literal[1] = SCHEMA_VERSION
     kind: Literal["end"] = "end"
@@ -495,7 +496,7 @@ def utc_now() -> str:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write all of the file or none of it: others may read it meanwhile, two may write it."""
+    """Write the file completely or not at all: others may read or write it at the same time."""
     make_folder(path.parent)
     partial = NamedTemporaryFile(  # noqa: SIM115
         "w",
@@ -516,7 +517,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_record(path: Path, record: BaseModel) -> None:
-    """Write a record as JSON. NaN and infinity are our bug, and refused."""
+    """Write a record as JSON. Raises ValueError for NaN and infinity, which are our bug."""
     text = json.dumps(record.model_dump(mode="json"), allow_nan=False)
     write_text(path, text + "\n")
 
@@ -524,13 +525,13 @@ def write_record(path: Path, record: BaseModel) -> None:
 def read_record(path: Path, kind: type[R]) -> R:
     """Read one record.
 
-    Raises RecordError where the file is missing, torn, of a later version or something else.
+    Raises RecordError if the file is missing, torn, of a later version or something else.
     """
     try:
         if path.is_fifo():
             raise RecordError(f"{path}: a pipe, not a file")
         text = path.read_bytes()
-        with contextlib.suppress(ValidationError):  # what is wrong with it is told below
+        with contextlib.suppress(ValidationError):  # reported below
             record = kind.model_validate_json(text)
             if "kind" in record.model_fields_set:
                 return record
@@ -549,7 +550,7 @@ def read_record(path: Path, kind: type[R]) -> R:
     if isinstance(version, int) and version > SCHEMA_VERSION:
         raise RecordError(
             f"{path}: written by a later hpcncf (schema {version}; this one reads up to "
-            f"{SCHEMA_VERSION}): upgrade hpcncf to read it"
+            f"{SCHEMA_VERSION}). Upgrade hpcncf to read it"
         )
     try:
         return kind.model_validate(plain)
@@ -561,7 +562,7 @@ def read_record(path: Path, kind: type[R]) -> R:
 
 
 def write_record_with_retries(path: Path, record: BaseModel) -> None:
-    """As `write`; what may pass is waited for, since a run would fail for want of it."""
+    """Write a record, waiting up to RETRY_S for a full disk or a lost file server."""
     until = time.monotonic() + RETRY_S
     while True:
         try:

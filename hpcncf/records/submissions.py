@@ -22,12 +22,12 @@ from hpcncf.records.code_version import Code
 from hpcncf.records.schema import (
     SCHEMA_VERSION,
     Moment,
-    RecordPart,
     ProcessId,
     R,
     RecordError,
-    utc_now,
+    RecordPart,
     read_record,
+    utc_now,
     write_record,
 )
 

@@ -15,8 +15,8 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
 from hpcncf.errors import UsageError, abbreviate, did_you_mean
-from hpcncf.job.load import parse_yaml, read_utf8, validate_settings
-from hpcncf.job.settings import Settings
+from hpcncf.job.load import validate_settings
+from hpcncf.job.settings import Settings, parse_yaml, read_utf8
 from hpcncf.job.spec import JobSpec, Resources
 
 # sbatch hands on the whole environment of the shell that submits. Where that is a rank of another

@@ -100,9 +100,9 @@ def unreadable(run: RunPaths) -> str | None:
 
 
 def read_attempts(files: AttemptPaths) -> Attempt:
-    problems, there = list[str](), files.names()
+    problems, there = list[str](), files.file_names()
     taken = _read_record(files.claim, Claim, problems)
-    found = [_read_record(path, RankRecord, problems) for path in files.ranks(there)]
+    found = [_read_record(path, RankRecord, problems) for path in files.rank_records(there)]
     ranks = [record for record in found if record]
     return Attempt(
         number=files.number,

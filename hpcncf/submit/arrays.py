@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from hpcncf.errors import HpcncfError
-from hpcncf.job.plan import Run, packs_by_resources, batched
+from hpcncf.job.plan import Run, batched, packs_by_resources
 from hpcncf.job.spec import JobSpec, Resources
 from hpcncf.paths import ResultPaths
 from hpcncf.records.schema import read_record, write_record

@@ -23,7 +23,7 @@ from hpcncf.monitor.cgroup import memory_limit, usable
 from hpcncf.ncf.data.manifest import content_key
 from hpcncf.paths import ResultPaths
 from hpcncf.records.host import package_versions
-from hpcncf.records.schema import SCHEMA_VERSION, RecordPart, RecordError, read_record, write_record
+from hpcncf.records.schema import SCHEMA_VERSION, RecordError, RecordPart, read_record, write_record
 from hpcncf.records.submissions import user
 from hpcncf.slurm import batch_script
 from hpcncf.slurm.batch_script import make_private_folder

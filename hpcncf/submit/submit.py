@@ -11,8 +11,9 @@ from typing import Any, Final, Literal
 
 from hpcncf.errors import HpcncfError, UsageError
 from hpcncf.job.command import Program
-from hpcncf.job.load import parse_yaml, validate_settings
+from hpcncf.job.load import validate_settings
 from hpcncf.job.plan import Plan, Run
+from hpcncf.job.settings import parse_yaml
 from hpcncf.job.spec import Data, JobSpec, Resources
 from hpcncf.job.validate import describe_gloo_choice
 from hpcncf.local import machine

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 
 from hpcncf.collect import collect
 from hpcncf.errors import UsageError
-from hpcncf.job.load import read_data_keys, load_job
+from hpcncf.job.load import load_job, read_data_keys
 from hpcncf.job.plan import missing_native_engine, with_engine_fallback
 from hpcncf.job.spec import JobSpec
 from hpcncf.ncf.data.manifest import prepare_command, read_manifest

@@ -64,7 +64,7 @@ def _since_we_began(claim: Claim) -> bool:
 def all_left(attempt: AttemptPaths, world_size: int, within_s: float) -> bool:
     """Wait until every rank has left its record; False where one did not in time."""
     deadline = time.monotonic() + within_s
-    while len(attempt.ranks()) < world_size:
+    while len(attempt.rank_records()) < world_size:
         if time.monotonic() > deadline:
             return False
         time.sleep(POLL_S)

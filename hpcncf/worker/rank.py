@@ -21,7 +21,15 @@ from hpcncf.paths import AttemptPaths, ResultPaths, RunPaths
 from hpcncf.records import results_folder as folders
 from hpcncf.records.claims import later_attempt
 from hpcncf.records.results_folder import read_plan
-from hpcncf.records.schema import Claim, Progress, RankRecord, RecordError, utc_now, read_record, write_record
+from hpcncf.records.schema import (
+    Claim,
+    Progress,
+    RankRecord,
+    RecordError,
+    read_record,
+    utc_now,
+    write_record,
+)
 from hpcncf.slurm.site import anchored
 from hpcncf.state.decide import completed
 from hpcncf.worker import environment
@@ -131,7 +139,7 @@ def be_rank(run: Run, results: ResultPaths, again: bool = False, over: int = 0) 
     if place.rank == 0:
         print_line(end_line(recorded.attempt.rank(0)))
     if complete(recorded.attempt):  # for the last of the ranks it is
-        for path in (paths.checkpoint, paths.checkpoint_before, *paths.partial()):
+        for path in (paths.checkpoint, paths.previous_checkpoint, *paths.partial_files()):
             _remove(path)
     return 0
 
@@ -176,7 +184,7 @@ def _check_size(run: Run, place: Place) -> None:
 
 def complete(attempt: AttemptPaths) -> bool:
     """True when every rank left a record and all say completed."""
-    left = [_read_record(path, RankRecord) for path in attempt.ranks()]
+    left = [_read_record(path, RankRecord) for path in attempt.rank_records()]
     return completed([record for record in left if record])
 
 

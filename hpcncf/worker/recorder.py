@@ -26,7 +26,14 @@ from hpcncf.paths import AttemptPaths, ResultPaths
 from hpcncf.records.claims import is_same_process
 from hpcncf.records.code_version import changed
 from hpcncf.records.host import describe_host
-from hpcncf.records.schema import Outcome, Packed, RankRecord, RecordError, read_record, write_record_with_retries
+from hpcncf.records.schema import (
+    Outcome,
+    Packed,
+    RankRecord,
+    RecordError,
+    read_record,
+    write_record_with_retries,
+)
 from hpcncf.records.submissions import read_submissions
 from hpcncf.worker.environment import Place, granted_cores, launched_by, slurm_job_id
 from hpcncf.worker.signals import Decision, Stopped, StopSignals, decide, graceful, put_back
@@ -318,7 +325,7 @@ class Recorded(AbstractContextManager["Recorded"]):
         if self.error.signum != signal.SIGTERM:
             return ""
         told = end(self.attempt.first("failed"))
-        told = told or killed(self.peers, self.attempt.recorded)
+        told = told or killed(self.peers, self.attempt.recorded_ranks)
         return f" after another rank ended: {told}" if told else ""
 
     def _tell_others(self, record: RankRecord) -> None:
@@ -333,7 +340,7 @@ class Recorded(AbstractContextManager["Recorded"]):
         """Slurm kills what is left of the job then: the other ranks come first."""
         assert isinstance(self.error, Stopped)
         until = time.monotonic() + OTHERS_S
-        while len(self.attempt.ranks()) < self.place.world_size and time.monotonic() < until:
+        while len(self.attempt.rank_records()) < self.place.world_size and time.monotonic() < until:
             time.sleep(0.05)
         refused = put_back(job_id)
         if refused is not None:
@@ -395,7 +402,7 @@ class Recorded(AbstractContextManager["Recorded"]):
         if self.error is None or not lost_peer(self.error):
             return message
         told = end(self.attempt.first("failed")) or end(self.attempt.first("stopped"))
-        told = told or lost(self.peers, self.attempt.recorded() | {self.place.rank})
+        told = told or lost(self.peers, self.attempt.recorded_ranks() | {self.place.rank})
         return f"{LOST}: {told} (this one was told: {message.splitlines()[0]})"
 
 

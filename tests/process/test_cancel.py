@@ -10,7 +10,7 @@ import pytest
 from conftest import FakeSlurm
 
 from hpcncf.errors import HpcncfError
-from hpcncf.job.load import load_job, build_plan
+from hpcncf.job.load import build_plan, load_job
 from hpcncf.job.plan import Plan
 from hpcncf.job.spec import JobSpec
 from hpcncf.paths import ResultPaths

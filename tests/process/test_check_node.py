@@ -11,7 +11,7 @@ import pytest
 from conftest import FakeSlurm
 
 from hpcncf.cli import main
-from hpcncf.job.load import load_job, build_plan
+from hpcncf.job.load import build_plan, load_job
 from hpcncf.job.spec import Resources
 from hpcncf.records.host import package_versions
 from hpcncf.records.schema import read_record, write_record

@@ -18,10 +18,10 @@ from hpcncf.records.claims import (
     HEARTBEAT_TIMEOUT_S,
     AlreadyRunning,
     attempt_of_start,
-    current_claim,
-    later_attempt,
-    is_same_process,
     claim_attempt,
+    current_claim,
+    is_same_process,
+    later_attempt,
 )
 from hpcncf.records.schema import Claim, End
 
@@ -32,8 +32,8 @@ from hpcncf import paths
 from hpcncf.records import claims
 sys.stdin.read()  # all begin at once, when the test closes this
 try:
-    print(claims.take(paths.RunPaths(Path(sys.argv[1])), "local").number, flush=True)
-except claims.Taken as taken:
+    print(claims.claim_attempt(paths.RunPaths(Path(sys.argv[1])), "local").number, flush=True)
+except claims.AlreadyRunning as taken:
     print("taken:", taken, flush=True)
 os.close(1)  # the test need not wait for our end to read what we said
 time.sleep(60)
@@ -89,7 +89,7 @@ def test_a_run_that_is_held_is_not_taken_unless_its_holder_is_known_to_have_ende
 ) -> None:
     run = RunPaths(tmp_path / "0123456789ab")
     claim_attempt(run, "local")
-    with pytest.raises(AlreadyRunning, match=r"works at it since .* \(attempt 1\)"):
+    with pytest.raises(AlreadyRunning, match=r"already running as process .* \(attempt 1\)"):
         claim_attempt(run, "local")
     assert claim_attempt(run, "local", over=1).number == 2
 
@@ -109,7 +109,7 @@ def test_a_dead_process_holds_nothing(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from hpcncf import paths;"
         "from hpcncf.records import claims;"
-        "claims.take(paths.RunPaths(Path(sys.argv[1])), 'local')"
+        "claims.claim_attempt(paths.RunPaths(Path(sys.argv[1])), 'local')"
     )
     subprocess.run([sys.executable, "-c", code, str(run.folder)], check=True)
     assert run.attempts()[0].claim.exists()

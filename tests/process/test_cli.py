@@ -110,7 +110,7 @@ def test_plan_and_submit_say_that_ranks_on_one_gpu_exchange_over_gloo(
         "-s",
         "site=gpu",
     )
-    told = "2 ranks share 1 GPU on each node, and nccl refuses two on one: training.backend auto"
+    told = "2 ranks share 1 GPU on each node, and nccl refuses two ranks on one GPU"
     for verb in ("plan", "submit"):
         code, _, err = said(verb, "job.yaml", *sharing)
         assert code == 0

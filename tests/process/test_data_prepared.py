@@ -14,10 +14,16 @@ import pytest
 from make_results import of_format_3
 
 from hpcncf.ncf.data import movielens, prepared, synthetic
-from hpcncf.ncf.data.arrays import unpack_context, slices
+from hpcncf.ncf.data.arrays import slices, unpack_context
 from hpcncf.ncf.data.buckets import SLOTS
-from hpcncf.ncf.data.manifest import MANIFEST_NAME, DataError, OtherFormat, read_outline, read_manifest
-from hpcncf.ncf.data.prepare import Recipe, PreparedFolder, write_prepared
+from hpcncf.ncf.data.manifest import (
+    MANIFEST_NAME,
+    DataError,
+    OtherFormat,
+    read_manifest,
+    read_outline,
+)
+from hpcncf.ncf.data.prepare import PreparedFolder, Recipe, write_prepared
 from hpcncf.ncf.data.prepared import load_prepared
 from hpcncf.ncf.data.split import SplitCounts
 
@@ -67,7 +73,7 @@ def test_arrays_are_asked_for_in_huge_pages_while_they_are_read_in_order_and_not
     def check(folder: Path, _: object) -> None:
         seen.append(asked_for_in_huge_pages(folder))
 
-    monkeypatch.setattr(prepared, "_check_ids", check)
+    monkeypatch.setattr(prepared, "_check_values", check)
     data = load_prepared(tmp_path / "data")
     assert seen == [{path.name for path in (tmp_path / "data").glob("*.npy")}]
     assert asked_for_in_huge_pages(tmp_path / "data") == set()
@@ -168,7 +174,7 @@ def test_an_array_of_another_shape_is_told(tmp_path: Path, name: str) -> None:
     prepare(tmp_path / "data")
     path = tmp_path / "data" / f"{name}.npy"
     np.save(path, np.load(path)[:-1])
-    with pytest.raises(DataError, match=rf"{name}\.npy: manifest\.json tells of"):
+    with pytest.raises(DataError, match=rf"{name}\.npy: manifest\.json says"):
         load_prepared(tmp_path / "data")
 
 
@@ -189,7 +195,7 @@ def test_a_cut_array_is_told(tmp_path: Path) -> None:
     prepare(tmp_path / "data")
     path = tmp_path / "data" / "train_rows.npy"
     path.write_bytes(path.read_bytes()[:-4])
-    with pytest.raises(DataError, match=r"train_rows\.npy: not a whole"):
+    with pytest.raises(DataError, match=r"train_rows\.npy: not a complete"):
         load_prepared(tmp_path / "data")
 
 
@@ -213,9 +219,9 @@ def test_an_edited_array_is_told_with_its_value(
     array = np.load(path)
     (array[field] if field else array)[at] = value
     np.save(path, array)
-    again = f"prepare it again: `hpcncf data prepare synthetic .* -o {tmp_path}/data --force`$"
+    again = f"Prepare it again: `hpcncf data prepare synthetic .* -o {tmp_path}/data --force`$"
     for refused in (load_prepared, prepare):
-        with pytest.raises(DataError, match=rf"{name}\.npy: {told}: {again}"):
+        with pytest.raises(DataError, match=rf"{name}\.npy: {told}\. {again}"):
             refused(tmp_path / "data")
 
 
@@ -234,7 +240,9 @@ def test_a_user_with_no_negative_left_is_named(tmp_path: Path) -> None:
     ends = np.load(path)
     ends[1:-1] = 60  # the first user's; there are 60 items
     np.save(path, ends)
-    with pytest.raises(DataError, match=r"indptr\.npy: user 0 has each of the 60 items, .* again"):
+    with pytest.raises(
+        DataError, match=r"indptr\.npy: user 0 has each of the 60 items, .* Prepare it"
+    ):
         load_prepared(tmp_path / "data")
 
 
@@ -296,7 +304,7 @@ def test_a_manifest_with_a_wrong_value_is_told_in_one_line(tmp_path: Path) -> No
     prepare(tmp_path / "data")
     path = tmp_path / "data" / MANIFEST_NAME
     path.write_text(path.read_text().replace('"users": 8', '"users": "eight"'))
-    with pytest.raises(DataError, match=r"manifest.json: users: .*came 'eight': prepare it again$"):
+    with pytest.raises(DataError, match=r"manifest.json: users: .*came 'eight'\. Prepare"):
         load_prepared(tmp_path / "data")
 
 
@@ -314,7 +322,7 @@ def test_a_manifest_whose_counts_cannot_be_is_told_in_one_line(
     prepare(tmp_path / "data")
     path = tmp_path / "data" / MANIFEST_NAME
     path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
-    with pytest.raises(DataError, match=rf"manifest\.json: {name}: {told}: prepare it again$"):
+    with pytest.raises(DataError, match=rf"manifest\.json: {name}: {told}\. Prepare it again$"):
         load_prepared(tmp_path / "data")
 
 
@@ -330,11 +338,11 @@ def test_a_folder_of_an_earlier_format_is_refused_with_what_makes_it_again(tmp_p
     before = prepare(folder).manifest
     of_format_3(folder)
     shape = "--users 8 --items 60 --rows 90 --context 3 --seed 1 --test-negatives 9"
-    again = f"prepare it again: `hpcncf data prepare synthetic {shape} -o {folder} --force`"
-    for refused, advice in ((load_prepared, again), (prepare, "replace it with --force")):
+    again = f"Prepare it again: `hpcncf data prepare synthetic {shape} -o {folder} --force`"
+    for refused, advice in ((load_prepared, again), (prepare, "Replace it with --force")):
         with pytest.raises(OtherFormat) as error:
             refused(folder)
-        told = f"{folder}/manifest.json: format 3, this hpcncf reads 4: {advice}"
+        told = f"{folder}/manifest.json: format 3, but this hpcncf reads 4. {advice}"
         assert str(error.value) == told
     assert prepare(folder, force=True).manifest == before
 
@@ -343,7 +351,7 @@ def test_a_folder_of_a_later_format_asks_for_a_later_hpcncf(tmp_path: Path) -> N
     prepare(tmp_path / "data")
     path = tmp_path / "data" / MANIFEST_NAME
     path.write_text(path.read_text().replace('"format_version": 4', '"format_version": 5'))
-    with pytest.raises(OtherFormat, match=r"format 5, this hpcncf reads 4: update hpcncf$"):
+    with pytest.raises(OtherFormat, match=r"format 5, but this hpcncf reads 4. Update hpcncf$"):
         read_manifest(path.parent)
 
 

@@ -182,7 +182,7 @@ def test_a_number_too_large_for_the_context_is_told_with_its_row(
 ) -> None:
     path = table(tmp_path, kind, ROWS | {"hour": [9.5, 10, 1e39, 12, 13]})
     place = ":4" if kind == "csv" else ": row 3"
-    with pytest.raises(DataError, match=rf"visits.{kind}{place}: hour: 1e\+39 is more than single"):
+    with pytest.raises(DataError, match=rf"visits.{kind}{place}: hour: 1e\+39 does not fit"):
         prepare_table(tmp_path / "data", path, kind, COLUMNS, test_negatives=1)
 
 
@@ -322,9 +322,9 @@ def test_a_disk_that_is_full_while_reading_is_told_and_nothing_is_left(tmp_path:
 PEAK = """
 import sys
 from pathlib import Path
-from hpcncf.ncf.data.readers import Columns, prepare
+from hpcncf.ncf.data.readers import Columns, prepare_table
 kind, source = sys.argv[1:]
-prepare(Path(source + ".out"), Path(source), kind, Columns("who", "shop", ("hour",)))
+prepare_table(Path(source + ".out"), Path(source), kind, Columns("who", "shop", ("hour",)))
 status = Path("/proc/self/status").read_text()
 print(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")))
 """

@@ -130,7 +130,7 @@ def test_prepared_data_is_told_with_what_is_of_no_use_any_more_and_why(
     assert "of no use" not in doctor.data()
     make_results.of_format_3(tmp_path / "data/b")
     assert doctor.data()["prepared"] == "data/a, data/c"
-    why = "data/b/manifest.json: format 3, this hpcncf reads 4: prepare it again: "
+    why = "data/b/manifest.json: format 3, but this hpcncf reads 4. Prepare it again: "
     assert doctor.data()["of no use"] == f"{why}`hpcncf data prepare frappe -o data/b --force`"
 
 

@@ -20,7 +20,9 @@ ENGINES = ["rowwise", pytest.param("native", marks=NATIVE)]
 def sparse_rows(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     """Data of which a step of eight positives has few rows, so that the others idle for long."""
     folder = tmp_path_factory.mktemp("data") / "wide"
-    synthetic.prepare_synthetic(folder, users=300, items=2000, train_rows=POSITIVES * STEPS, context=5)
+    synthetic.prepare_synthetic(
+        folder, users=300, items=2000, train_rows=POSITIVES * STEPS, context=5
+    )
     return load_prepared(folder)
 
 

@@ -51,7 +51,7 @@ def test_only_allowed_variables_are_told(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_torch_is_not_imported() -> None:
-    code = "import sys; from hpcncf.records.host import describe; describe()\n"
+    code = "import sys; from hpcncf.records.host import describe_host; describe_host()\n"
     code += "print('torch' in sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout == "False\n"

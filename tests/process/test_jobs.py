@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcncf.job.load import load_job, build_plan
+from hpcncf.job.load import build_plan, load_job
 from hpcncf.job.plan import Run
 from hpcncf.job.spec import Training
 from hpcncf.paths import ResultPaths

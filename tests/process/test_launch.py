@@ -24,7 +24,7 @@ from hpcncf.ncf.data import synthetic
 from hpcncf.paths import ResultPaths
 from hpcncf.records.claims import claim_attempt
 from hpcncf.records.results_folder import leave_plan, read_plan
-from hpcncf.records.schema import End, utc_now, read_record, write_record
+from hpcncf.records.schema import End, read_record, utc_now, write_record
 from hpcncf.records.submissions import Submission, begin, read_submissions, user
 from hpcncf.slurm.site import anchored
 from hpcncf.state import status
@@ -111,7 +111,9 @@ def test_data_prepared_anew_since_the_plan_is_told_with_what_to_do(
     job = load.load_job(path, [f"data.path={data}"])
     plan = load.build_plan(job, path)
     check(plan.active(), "local")
-    synthetic.prepare_synthetic(data, users=8, items=60, train_rows=90, test_negatives=9, seed=2, force=True)
+    synthetic.prepare_synthetic(
+        data, users=8, items=60, train_rows=90, test_negatives=9, seed=2, force=True
+    )
     told = "or the same prepared for another version of hpcncf: submit the job file again, so that"
     with pytest.raises(UsageError, match=f"^data.path: {data} holds other data .*, {told}"):
         check(plan.active(), "local")

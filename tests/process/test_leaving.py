@@ -12,7 +12,7 @@ import pytest
 from conftest import within
 from make_runs import tiny
 
-from hpcncf.job.load import load_job, build_plan
+from hpcncf.job.load import build_plan, load_job
 from hpcncf.paths import ResultPaths, RunPaths
 from hpcncf.records.claims import claim_attempt
 from hpcncf.records.results_folder import leave_plan

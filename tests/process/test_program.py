@@ -17,7 +17,7 @@ import pytest
 from conftest import alive, within
 
 from hpcncf.collect import collect
-from hpcncf.job.load import load_job, build_plan
+from hpcncf.job.load import build_plan, load_job
 from hpcncf.job.plan import Run
 from hpcncf.paths import AttemptPaths, ResultPaths
 from hpcncf.records.schema import Progress, RankRecord, RecordError, read_record

@@ -26,7 +26,9 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def sparse_rows(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     """Data of which a step of eight positives has few rows, so that the others idle for long."""
     folder = tmp_path_factory.mktemp("data") / "wide"
-    synthetic.prepare_synthetic(folder, users=300, items=2000, train_rows=POSITIVES * 250, context=5)
+    synthetic.prepare_synthetic(
+        folder, users=300, items=2000, train_rows=POSITIVES * 250, context=5
+    )
     return load_prepared(folder)
 
 

@@ -22,8 +22,8 @@ from pydantic import ValidationError
 from hpcncf.cli import main
 from hpcncf.errors import HpcncfError, UsageError
 from hpcncf.job import load
-from hpcncf.job.load import YamlLoader
 from hpcncf.job.plan import Run
+from hpcncf.job.settings import YamlLoader
 from hpcncf.local import machine
 from hpcncf.paths import ResultPaths
 from hpcncf.records.code_version import record_code
@@ -75,8 +75,8 @@ def _call(node: ast.Call) -> Iterator[str]:
         yield "torch.load without weights_only"
     if called == "np.load" and given.get("allow_pickle") != "False":
         yield "np.load without allow_pickle"
-    if called == "yaml.load" and [ast.unparse(each) for each in node.args[1:]] != ["Loader"]:
-        yield "yaml.load without our Loader"
+    if called == "yaml.load" and [ast.unparse(each) for each in node.args[1:]] != ["YamlLoader"]:
+        yield "yaml.load without our YamlLoader"
     if module == "subprocess" and given.get("shell", "False") != "False":
         yield f"{called} with a shell"
 
@@ -241,7 +241,7 @@ def test_a_report_shows_whatever_a_record_says_as_text(tmp_path: Path) -> None:
     runs = make_results.plan_of(paths).runs
     make_results.complete(paths, runs[1:])
     for run in runs[1:]:
-        for file in paths.run(run.id).attempt(1).ranks():
+        for file in paths.run(run.id).attempt(1).rank_records():
             record = read_record(file, RankRecord)
             about = {"cpu_model": EVIL, "commit": EVIL, "python": EVIL, "torch": EVIL}
             changes = {"node": EVIL, "warnings": [EVIL], "environment": about}

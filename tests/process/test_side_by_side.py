@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from conftest import within
 
-from hpcncf.job.load import load_job, build_plan
+from hpcncf.job.load import build_plan, load_job
 from hpcncf.job.plan import Plan, Run
 from hpcncf.monitor.cgroup import usable_cpus
 from hpcncf.paths import ResultPaths
@@ -80,7 +80,7 @@ def left(paths: ResultPaths, made: Plan) -> dict[str, list[RankRecord]]:
         run.varied["parameters.kind"]: [
             read_record(path, RankRecord)
             for attempt in paths.run(run.id).attempts()
-            for path in attempt.ranks()
+            for path in attempt.rank_records()
         ]
         for run in made.runs
     }

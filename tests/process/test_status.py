@@ -15,7 +15,7 @@ from make_results import plan_of
 from hpcncf.job import plan
 from hpcncf.paths import ResultPaths
 from hpcncf.records.claims import claim_attempt
-from hpcncf.records.schema import End, utc_now, read_record, write_record, write_text
+from hpcncf.records.schema import End, read_record, utc_now, write_record, write_text
 from hpcncf.records.submissions import Submission, SubmittedJob, begin, cancel, files
 from hpcncf.state import status
 from hpcncf.state.status import RunState
@@ -35,7 +35,7 @@ def finished(paths: ResultPaths) -> None:
     make_results.complete(paths)
     for run in plan_of(paths).runs:
         attempt = paths.run(run.id).attempt(1)
-        for sign in (attempt.claim, *attempt.nodes()):
+        for sign in (attempt.claim, *attempt.node_records()):
             os.utime(sign, (0, 0))
 
 

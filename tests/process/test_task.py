@@ -12,7 +12,7 @@ from pathlib import Path
 from conftest import within
 from make_runs import tiny
 
-from hpcncf.job.load import load_job, build_plan
+from hpcncf.job.load import build_plan, load_job
 from hpcncf.job.plan import Plan, Run
 from hpcncf.paths import ResultPaths
 from hpcncf.records.results_folder import leave_plan
@@ -93,7 +93,7 @@ def left(paths: ResultPaths, made: Plan) -> dict[float, list[RankRecord]]:
         run.varied["training.lr"]: [
             read_record(path, RankRecord)
             for attempt in paths.run(run.id).attempts()
-            for path in attempt.ranks()
+            for path in attempt.rank_records()
         ]
         for run in made.runs
     }

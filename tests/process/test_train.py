@@ -54,9 +54,11 @@ def test_all_loaders_train_the_same_bits(data: Path, tmp_path: Path, dropout: fl
 
 
 def test_a_caution_about_the_data_is_the_only_warning_of_a_first_attempt(tmp_path: Path) -> None:
-    synthetic.prepare_synthetic(tmp_path / "few", users=40, items=150, train_rows=500, test_negatives=5)
+    synthetic.prepare_synthetic(
+        tmp_path / "few", users=40, items=150, train_rows=500, test_negatives=5
+    )
     first = trainer(planned(tmp_path / "few"), tmp_path / "results")
-    assert first.warnings == [first.data.manifest.caution]
+    assert first.warnings == [first.data.manifest.ranking_warning]
 
 
 def test_the_model_learns(data: Path, tmp_path: Path) -> None:
@@ -141,7 +143,9 @@ def test_without_evaluation_there_are_no_metrics(data: Path, tmp_path: Path) -> 
 def test_a_hit_rate_that_is_always_one_is_warned_of_in_the_record(
     evaluation: str, warned: bool, tmp_path: Path
 ) -> None:
-    synthetic.prepare_synthetic(tmp_path / "data", users=9, items=40, train_rows=70, test_negatives=9)
+    synthetic.prepare_synthetic(
+        tmp_path / "data", users=9, items=40, train_rows=70, test_negatives=9
+    )
     settings: dict[str, Any] = {"epochs": 1, "max_steps": 1, "evaluation": evaluation}
     rank = trained(tmp_path / "data", tmp_path / "results", **settings)
     assert any("always 1" in warning for warning in rank.warnings) == warned

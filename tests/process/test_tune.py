@@ -13,7 +13,7 @@ from made_grid import Grid, tuned
 
 from hpcncf import cli
 from hpcncf.errors import UsageError
-from hpcncf.job.load import read_data_keys, load_job
+from hpcncf.job.load import load_job, read_data_keys
 from hpcncf.job.plan import Plan
 from hpcncf.monitor.cgroup import usable_cpus
 from hpcncf.paths import ResultPaths

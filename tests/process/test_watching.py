@@ -68,7 +68,7 @@ def leave(paths: ResultPaths, number: int, job: str, **changes: Any) -> None:
 
 def begin(paths: ResultPaths, number: int, job: str) -> None:
     leave(paths, number, job)
-    for rank in paths.run(plan_of(paths).runs[number].id).attempt(1).ranks():
+    for rank in paths.run(plan_of(paths).runs[number].id).attempt(1).rank_records():
         rank.unlink()
 
 

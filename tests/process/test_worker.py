@@ -20,7 +20,7 @@ from make_runs import tiny, trainer
 from hpcncf import cli
 from hpcncf.cli.train import summary
 from hpcncf.errors import HpcncfError
-from hpcncf.job.load import load_job, build_plan
+from hpcncf.job.load import build_plan, load_job
 from hpcncf.job.plan import Run
 from hpcncf.paths import AttemptPaths, ResultPaths
 from hpcncf.records.claims import claim_attempt
@@ -113,7 +113,7 @@ def test_what_looks_alive_elsewhere_is_left_alone_unless_it_is_known_to_be_over(
     shutil.rmtree(attempt_of(run).folder)
     claim = read_record(ended.claim, Claim)
     write_record(ended.claim, claim.model_copy(update={"node": "node9"}))
-    with pytest.raises(HpcncfError, match="on node9 works at it"):
+    with pytest.raises(HpcncfError, match=r"already running as process .* on node9"):
         work(Path("results/small"), run.id, over=1)
     assert work(Path("results/small"), run.id, over=2) == 0
     assert rank_of(run, attempt=3).outcome == "completed"
@@ -226,7 +226,7 @@ def test_data_that_is_damaged_is_told_by_status_as_the_rank_told_it(
     capsys.readouterr()
     assert cli.main(["status", "--failures", "results/small"]) == 0
     told = " ".join(capsys.readouterr().out.split())
-    assert f"1 run failed: rank 0: DataError: {rows}: not a whole .npy array" in told
+    assert f"1 run failed: rank 0: DataError: {rows}: not a complete .npy array" in told
     assert "Traceback" not in told
     assert "line " not in told
 
@@ -401,7 +401,7 @@ def test_torchrun_leaves_the_same_records(job: Path, data: Path) -> None:
     trainings = [record.training for record in (alone, first, second)]
     losses = [training.epochs[-1].loss for training in trainings if training]
     assert losses == [pytest.approx(losses[0], rel=1e-4)] * 3
-    assert [path.name for path in attempt_of(two).nodes()] == ["node-0.json"]
+    assert [path.name for path in attempt_of(two).node_records()] == ["node-0.json"]
 
 
 def test_a_folder_where_the_checkpoint_should_be_does_not_fail_a_run(job: Path) -> None:

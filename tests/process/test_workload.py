@@ -12,8 +12,14 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from hpcncf.errors import UsageError
-from hpcncf.job.command import Program, build_command, fill_placeholders, placeholder_names, placeholder_values
-from hpcncf.job.load import load_job, build_plan
+from hpcncf.job.command import (
+    Program,
+    build_command,
+    fill_placeholders,
+    placeholder_names,
+    placeholder_values,
+)
+from hpcncf.job.load import build_plan, load_job
 from hpcncf.job.plan import Plan, Run, configuration_id, expand_job
 from hpcncf.job.spec import JobSpec
 from hpcncf.worker.record_command import planned
@@ -165,19 +171,19 @@ def test_a_job_file_in_its_results_reads_as_itself(tmp_path: Path) -> None:
         ("nfc", "", ["workload: expected ncf, or {command:", "came 'nfc'"]),
         ("{comand: [a]}", "", ["unknown key 'comand'", "Did you mean 'command'?"]),
         ("{command: a b}", "", ["workload.command: expected a list of words", "{shell:"]),
-        ("{command: [a, {lr}]}", "", ["workload.command.1", 'needs quotes: "{lr}"']),
+        ("{command: [a, {lr}]}", "", ["workload.command.1", 'quote a word with braces: "{lr}"']),
         ("{command: []}", "", ["workload.command: expected the program"]),
         ("{command: [a], shell: b}", "", ["either command"]),
         ('{command: [a, "{l"]}', "", ["workload: unmatched brace"]),
         ('{command: [a, "{lrr}"]}', "grid: {lr: [1]}", ["{lrr}. Did you mean 'lr'?"]),
-        ("{command: [a]}", "parameters: {lr: 1}", ["parameters.lr: no word", "write {lr}"]),
+        ("{command: [a]}", "parameters: {lr: 1}", ["parameters.lr: ", "Write {lr}"]),
         ('{command: [a, "{lr}"]}', "grid: {lr: [[1]]}", ["parameters.lr: expected a number"]),
-        ("{command: [a]}", "parameters: {run_id: 1}", ["meaning of its own"]),
+        ("{command: [a]}", "parameters: {run_id: 1}", ["is reserved"]),
         ("{command: [a]}", "parameters: {a-b: 1}", ["expected a name of letters"]),
         ("{command: [a]}", "data: {path: d}", ["data: belongs to workload ncf"]),
         ("{command: [a]}", "training: {epochs: 9}", ["training: belongs to workload ncf"]),
         ("{command: [a]}", "grid: {training.lr: [1]}", ["training: belongs to workload ncf"]),
-        ("ncf", "data: {path: d}\nparameters: {lr: 1}", ["parameters: are for the words"]),
+        ("ncf", "data: {path: d}\nparameters: {lr: 1}", ["parameters: fill placeholders"]),
         ("{shell: |-\n  a\n  b\n }", "", ["not readable"]),
     ],
 )

@@ -23,17 +23,17 @@ from hpcncf.ncf.data.arrays import (
     Rows,
     Sliced,
     is_positive,
-    unpack_context,
     items_by_user,
     number_rows,
+    unpack_context,
 )
 from hpcncf.ncf.data.buckets import SLOTS, bucket_of
 from hpcncf.ncf.data.manifest import DataError
 from hpcncf.ncf.data.split import (
     SplitCounts,
+    choose_test_rows,
     draw_test_negatives,
     leave_one_out,
-    choose_test_rows,
     user_counts,
 )
 
@@ -46,6 +46,11 @@ def rows_of(pairs: list[tuple[int, int]], item_count: int = 40) -> Rows:
     users, items = np.array(pairs, dtype=np.int32).T
     number = np.arange(len(pairs), dtype=np.float32)[:, None]
     return Rows(users, items, number, ["row"], np.arange(6), item_count)
+
+
+def named(users: list[str], items: list[int]) -> Rows:
+    none = np.empty((len(users), 0), np.float32)
+    return number_rows(np.array(users), np.array(items), none, [])
 
 
 def split(
@@ -91,8 +96,7 @@ def test_a_test_negative_has_no_row_of_its_user_and_comes_once(
 
 @given(PAIRS)
 def test_distinct_pairs_are_each_users_items_sorted_and_once(pairs: list[tuple[int, int]]) -> None:
-    users, items = np.array(pairs, dtype=np.int32).T
-    indptr, positives = items_by_user(users, items, 6, 13)
+    indptr, positives = items_by_user(rows_of(pairs, item_count=13))
     assert len(indptr) == 7
     for user in range(6):
         own = positives[indptr[user] : indptr[user + 1]].tolist()
@@ -103,8 +107,7 @@ def test_distinct_pairs_are_each_users_items_sorted_and_once(pairs: list[tuple[i
 def test_whether_a_user_has_an_item_is_found(
     pairs: list[tuple[int, int]], asked: list[tuple[int, int]]
 ) -> None:
-    users, items = np.array(pairs, dtype=np.int32).T
-    indptr, positives = items_by_user(users, items, 6, 13)
+    indptr, positives = items_by_user(rows_of(pairs, item_count=13))
     found = is_positive(positives, indptr, *np.array(asked, dtype=np.int32).T)
     assert found.tolist() == [pair in pairs for pair in asked]
 
@@ -206,25 +209,25 @@ def test_which_of_a_users_rows_is_held_out_does_not_depend_on_how_rows_lie_in_sl
 
 
 def test_a_user_with_too_few_negatives_is_named_with_what_to_do() -> None:
-    rows = number_rows(np.array(["ann", "ann", "bob", "bob"]), np.array([1, 2, 3, 3]))
+    rows = named(["ann", "ann", "bob", "bob"], [1, 2, 3, 3])
     with pytest.raises(DataError, match=r"user ann: needs 2 .* --test-negatives 1 or fewer"):
         split(rows, 1, 2)
 
 
 def test_a_user_with_no_negative_left_is_named() -> None:
-    rows = number_rows(np.array(["ann", "ann", "ann", "bob"]), np.array([1, 2, 2, 1]))
+    rows = named(["ann", "ann", "ann", "bob"], [1, 2, 2, 1])
     with pytest.raises(DataError, match=r"user ann: has a row of each of the 2 items"):
         split(rows, 1, 1)
 
 
 def test_a_single_row_of_the_only_item_leaves_no_negative() -> None:
-    rows = number_rows(np.array(["ann"]), np.array([1]))
+    rows = named(["ann"], [1])
     with pytest.raises(DataError, match="user ann: has a training row of each of the 1 items"):
         split(rows, 1, 1)
 
 
 def test_users_and_items_are_numbered_in_the_order_of_their_names() -> None:
-    rows = number_rows(np.array(["b", "a", "b"]), np.array([30, 10, 20]))
+    rows = named(["b", "a", "b"], [30, 10, 20])
     assert rows.users.tolist() == [1, 0, 1]
     assert rows.items.tolist() == [2, 0, 1]
     assert (rows.user_names.tolist(), rows.item_count) == (["a", "b"], 3)

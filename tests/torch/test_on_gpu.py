@@ -17,7 +17,7 @@ from fake_gpu import DEVICE, FakeGpu, HostWaits, fake_gpu
 from make_runs import planned, trainer
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from hpcncf.job.load import load_job, build_plan
+from hpcncf.job.load import build_plan, load_job
 from hpcncf.job.spec import Model, Training
 from hpcncf.ncf import model
 from hpcncf.ncf.data.prepared import Prepared

@@ -6,13 +6,19 @@ from pathlib import Path
 
 import pytest
 import torch
-from make_runs import tiny
+from make_results import manifest
+from make_runs import planned, tiny
 
 from hpcncf.errors import HpcncfError
-from hpcncf.job.spec import Training
+from hpcncf.job.spec import Model, Training
 from hpcncf.ncf import sampling
 from hpcncf.ncf.data.prepared import Prepared
-from hpcncf.ncf.device_data import Resident, check_device_room, device_loader_bytes
+from hpcncf.ncf.device_data import (
+    Resident,
+    check_device_room,
+    check_model_memory,
+    device_loader_bytes,
+)
 from hpcncf.ncf.instances import Schedule, build_batch
 
 ROW = 4 + 4 + 4 + 8
@@ -70,3 +76,13 @@ def test_the_prepared_files_are_copied_not_changed(tmp_path: Path) -> None:
     before = data.train_users.copy()
     users.zero_()
     assert (data.train_users == before).all()
+
+
+def test_a_model_larger_than_the_node_is_refused_by_its_rank(tiny_data: Path) -> None:
+    run = planned(tiny_data)
+    assert run.model is not None
+    wide = run.model_copy(update={"model": Model(gmf_width=10**9)})
+    data = manifest()
+    check_model_memory(run, data, ranks=1)
+    with pytest.raises(HpcncfError, match=r"654 users and 1,127 items.* GiB on each of 2 ranks"):
+        check_model_memory(wide, data, ranks=2)

@@ -12,8 +12,8 @@ from hpcncf.ncf.data import baseline, movielens, synthetic
 from hpcncf.ncf.data.baseline import score_counts
 from hpcncf.ncf.data.frappe import ZIP, prepare_frappe
 from hpcncf.ncf.data.manifest import DataError
+from hpcncf.ncf.data.ncf_files import prepare_ncf_files
 from hpcncf.ncf.data.prepared import load_prepared
-from hpcncf.ncf.data.readers import prepare_ncf_files
 
 
 def scored(folder: Path, train: list[tuple[int, int]], test: list[list[int]]) -> dict[str, float]:
@@ -46,14 +46,18 @@ def test_ties_count_against_the_positive(tmp_path: Path) -> None:
 
 
 def test_made_data_is_not_solved_by_counting(tmp_path: Path) -> None:
-    synthetic.prepare_synthetic(tmp_path / "data", users=300, items=600, train_rows=15_000, context=5)
+    synthetic.prepare_synthetic(
+        tmp_path / "data", users=300, items=600, train_rows=15_000, context=5
+    )
     assert 0.1 < score_counts(load_prepared(tmp_path / "data"))["hr10"] < 0.85
 
 
 def test_counted_user_by_user_it_is_the_same(tmp_path: Path) -> None:
-    synthetic.prepare_synthetic(tmp_path / "data", users=300, items=200, train_rows=9_000, test_negatives=50)
+    synthetic.prepare_synthetic(
+        tmp_path / "data", users=300, items=200, train_rows=9_000, test_negatives=50
+    )
     data = load_prepared(tmp_path / "data")
-    assert baseline._ranks(data, 1).tolist() == baseline._ranks(data).tolist()
+    assert baseline.rank_by_counts(data, 1).tolist() == baseline.rank_by_counts(data).tolist()
 
 
 def test_data_without_test_rows_has_no_baseline(tmp_path: Path) -> None:

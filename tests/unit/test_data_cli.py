@@ -144,11 +144,11 @@ def test_a_folder_without_prepared_data_says_how_to_make_it(tmp_path: Path) -> N
     [
         ("prepare csv --source a.csv --user usr --item i -o out", 2, "no column 'usr'"),
         ("prepare csv --source no.csv --user u --item i -o out", 2, "No such file"),
-        ("prepare movielens --source . -o out", 2, "holds neither"),
+        ("prepare movielens --source . -o out", 2, "contains neither"),
         ("prepare ncf --source . -o out", 2, "expected one *.train.rating"),
         ("prepare ncf --source no -o out", 2, "No such file"),
         ("prepare synthetic --users 9 --items 9 --rows 1 -o out", 2, "--rows 9 or more"),
-        ("prepare synthetic --like frappe -o .", 2, "choose another folder"),
+        ("prepare synthetic --like frappe -o .", 2, "Choose another folder"),
         ("info .", 2, "no prepared data here"),
         ("info no", 2, "no prepared data here"),
         ("prepare csv --source broken.csv --user u --item i -o out", 1, "expected 2 columns"),

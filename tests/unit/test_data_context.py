@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from hpcncf.ncf.data import prepared
 from hpcncf.ncf.data import split as splitting
-from hpcncf.ncf.data.arrays import Floats, Rows, Split, unpack_context, row_dtype, pack_rows, slices
+from hpcncf.ncf.data.arrays import Floats, Rows, Split, pack_rows, row_dtype, slices, unpack_context
 from hpcncf.ncf.data.prepare import Recipe, write_prepared
 from hpcncf.ncf.data.prepared import ContextLayout, fits_a_byte, load_prepared
 from hpcncf.ncf.data.split import SplitCounts, leave_one_out, write_split
@@ -73,7 +73,10 @@ def test_a_late_value_of_many_rows_counts(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(prepared, "slices", lambda length: slices(length, 3))
     many = np.zeros((20, 2), dtype=np.float32)
     many[19, 0] = 0.5
-    assert (ContextLayout(["a", "b"], many).names, ContextLayout(["a", "b"], many).small) == (["a", "b"], 1)
+    assert (ContextLayout(["a", "b"], many).names, ContextLayout(["a", "b"], many).small) == (
+        ["a", "b"],
+        1,
+    )
     assert ContextLayout(["a", "b"], many[:, ::-1]).names == ["b", "a"]
 
 
@@ -139,7 +142,9 @@ def test_saved_rows_are_those_of_leaving_one_out(tmp_path: Path) -> None:
     none = rows_of(MIXED[-1][:0])
     left = split(tmp_path / "left", rows)
     (tmp_path / "saved").mkdir()
-    assert write_split(tmp_path / "saved", Split(rows, none, np.empty((0, 4), dtype=np.int32))) == left
+    assert (
+        write_split(tmp_path / "saved", Split(rows, none, np.empty((0, 4), dtype=np.int32))) == left
+    )
     assert arrays(tmp_path / "saved") == arrays(tmp_path / "left")
 
 

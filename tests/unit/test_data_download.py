@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcncf.ncf.data.readers import Unavailable, download
+from hpcncf.ncf.data.frappe import Unavailable, download
 
 CONTENT = b"rows" * 50_000
 SHA256 = hashlib.sha256(CONTENT).hexdigest()

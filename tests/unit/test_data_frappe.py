@@ -14,10 +14,17 @@ from make_results import of_format_3
 from hpcncf import cli
 from hpcncf.ncf.data import manifest
 from hpcncf.ncf.data.arrays import unpack_context
-from hpcncf.ncf.data.frappe import CATEGORIES, ZIP, find_zip, prepare_frappe, prepare_frappe_or_synthetic, read_frappe
+from hpcncf.ncf.data.frappe import (
+    CATEGORIES,
+    ZIP,
+    Unavailable,
+    find_zip,
+    prepare_frappe,
+    prepare_frappe_or_synthetic,
+    read_frappe,
+)
 from hpcncf.ncf.data.manifest import DataError
 from hpcncf.ncf.data.prepared import Prepared, load_prepared
-from hpcncf.ncf.data.readers import Unavailable
 
 HEADER = "user\titem\tcnt\tdaytime\tweekday\tisweekend\thomework\tcost\tweather\tcountry\tcity"
 NOWHERE = "http://127.0.0.1:9/Mobile_Frappe.zip"
@@ -122,7 +129,7 @@ def test_a_broken_row_is_told_with_its_line_and_nothing_is_written(
 
 def test_a_file_that_is_no_zip_or_lacks_the_table_is_told(tmp_path: Path) -> None:
     (tmp_path / "a.zip").write_text("hello")
-    with pytest.raises(DataError, match="not a zip file that can be read"):
+    with pytest.raises(DataError, match="not a readable zip"):
         prepare_frappe(tmp_path / "out", tmp_path / "a.zip")
     with zipfile.ZipFile(tmp_path / "b.zip", "w") as archive:
         archive.writestr("readme.txt", "no table")
@@ -255,7 +262,10 @@ def test_without_force_it_is_refused_and_force_replaces_it(
     words = ["--or-synthetic", "--test-negatives", "2", "-o", str(folder)]
     assert cli.main(["data", "prepare", "frappe", *words]) == 1
     told = capsys.readouterr().err
-    assert f"{folder}/manifest.json: format 3, this hpcncf reads 4: replace it with --force" in told
+    assert (
+        f"{folder}/manifest.json: format 3, but this hpcncf reads 4. Replace it with --force"
+        in told
+    )
     assert cli.main(["data", "prepare", "frappe", *words, "--force"]) == 0
     assert manifest.read_manifest(folder).dataset == then
     assert or_synthetic(folder) == ("already there", then, has)

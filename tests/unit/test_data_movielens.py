@@ -26,7 +26,9 @@ def test_the_latest_rating_of_each_user_is_held_out(
     tmp_path: Path, name: str, separator: str, by_folder: bool
 ) -> None:
     source = write(tmp_path / "ml" / name, separator)
-    movielens.prepare_movielens(tmp_path / "out", source.parent if by_folder else source, test_negatives=1)
+    movielens.prepare_movielens(
+        tmp_path / "out", source.parent if by_folder else source, test_negatives=1
+    )
     data = load_prepared(tmp_path / "out")
     assert data.test_items.tolist() == [1, 2]  # films 20 and 30
     assert data.train_items.tolist() == [0, 2, 3]

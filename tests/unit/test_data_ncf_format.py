@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from hpcncf.ncf.data.manifest import DataError
+from hpcncf.ncf.data.ncf_files import prepare_ncf_files
 from hpcncf.ncf.data.prepared import load_prepared
-from hpcncf.ncf.data.readers import prepare_ncf_files
 
 TRAIN = "0\t0\t5\t978\n0\t2\t3\t979\n1\t0\t4\t980\n"
 TEST = "0\t4\t5\t990\n1\t2\t4\t991\n"
@@ -45,7 +45,7 @@ def test_the_given_test_rows_and_negatives_are_used(tmp_path: Path, source: str)
         ({"negative": "(0,4)\t1\t3\n(1,2)\t4\n"}, r"negative:2: expected 2 negatives, came 1"),
         ({"negative": "(0,4)\n(1,2)\n"}, r"negative:1: expected one or more negatives, came 0"),
         ({"negative": "(0,4)\t1\t3\n"}, r"negative: 1 rows, but ml-1m\.test\.rating has 2"),
-        ({"negative": NEGATIVE + "(1,2)\t4\t5\n"}, r"negative:3: one row more than the 2"),
+        ({"negative": NEGATIVE + "(1,2)\t4\t5\n"}, r"negative:3: more rows than the 2"),
         ({"negative": "(0,4)\t1\t-3\n(1,2)\t4\t5\n"}, r"negative:1: negative: .* came '-3'"),
     ],
 )

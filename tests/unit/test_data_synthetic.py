@@ -102,5 +102,7 @@ def test_too_few_rows_for_every_user_and_item_are_refused(tmp_path: Path) -> Non
 
 def test_a_shape_that_no_memory_holds_is_told_and_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="not enough memory"):
-        synthetic.prepare_synthetic(tmp_path / "data", users=10, items=300, train_rows=1000, context=10**15)
+        synthetic.prepare_synthetic(
+            tmp_path / "data", users=10, items=300, train_rows=1000, context=10**15
+        )
     assert not list(tmp_path.iterdir())

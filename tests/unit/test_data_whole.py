@@ -10,7 +10,7 @@ import pytest
 
 from hpcncf import cli
 from hpcncf.ncf.data import movielens
-from hpcncf.ncf.data.manifest import DataError, check_arrays, array_bytes, read_manifest
+from hpcncf.ncf.data.manifest import DataError, array_bytes, check_arrays, read_manifest
 from hpcncf.ncf.data.prepared import load_prepared
 
 
@@ -55,8 +55,8 @@ def test_a_cut_array_is_told_with_its_file_the_bytes_and_what_to_do(
     size = path.stat().st_size
     path.write_bytes(path.read_bytes()[:-4])
     told = (
-        rf"^{path}: expected {size:,} bytes by manifest\.json, came {size - 4:,}: "
-        rf"prepare it again: `hpcncf data prepare synthetic .* -o {damaged} --force`$"
+        rf"^{path}: expected {size:,} bytes by manifest\.json, came {size - 4:,}\. "
+        rf"Prepare it again: `hpcncf data prepare synthetic .* -o {damaged} --force`$"
     )
     with pytest.raises(DataError, match=told):
         check_arrays(damaged)
@@ -65,7 +65,7 @@ def test_a_cut_array_is_told_with_its_file_the_bytes_and_what_to_do(
 @pytest.mark.parametrize("broken", [b"", b"\x93NUMPY\x01\x00", b"no array at all, but text"])
 def test_what_is_no_array_is_told(damaged: Path, broken: bytes) -> None:
     (damaged / "test_users.npy").write_bytes(broken)
-    with pytest.raises(DataError, match=rf"users\.npy: not a whole .*, {len(broken)} bytes: prepa"):
+    with pytest.raises(DataError, match=rf"users\.npy: not a complete .*, {len(broken)} bytes"):
         check_arrays(damaged)
 
 

@@ -10,7 +10,7 @@ import make_results
 import pytest
 
 from hpcncf import cli
-from hpcncf.job.load import load_job, build_plan
+from hpcncf.job.load import build_plan, load_job
 from hpcncf.job.spec import JobSpec
 from hpcncf.paths import ResultPaths
 from hpcncf.records.results_folder import leave_plan

@@ -11,7 +11,7 @@ import pytest
 from hpcncf.collect.collect import collect
 from hpcncf.job.spec import JobSpec
 from hpcncf.paths import ResultPaths
-from hpcncf.records.schema import Batches, NodeRecord, RankRecord, utc_now, read_record
+from hpcncf.records.schema import Batches, NodeRecord, RankRecord, read_record, utc_now
 from hpcncf_analysis.diagnosis.diagnose import diagnose, diagnose_results
 from hpcncf_analysis.diagnosis.from_records import estimated_rows, evidence
 from hpcncf_analysis.diagnosis.predictions import (
@@ -65,7 +65,7 @@ def test_a_torn_record_is_passed_over(tmp_path: Path) -> None:
     paths = make_results.demo(tmp_path, repeats=1)
     make_results.complete(paths)
     torn = make_results.plan_of(paths).runs[0]
-    for file in paths.run(torn.id).attempt(1).ranks():
+    for file in paths.run(torn.id).attempt(1).rank_records():
         file.write_text("{")
     assert torn.id not in diagnose_results(paths, collect(paths).runs)
 

@@ -10,7 +10,7 @@ from make_results import plan_of
 from hpcncf.job.spec import Data, JobSpec, Resources
 from hpcncf.paths import ResultPaths
 from hpcncf.records.claims import claim_attempt
-from hpcncf.records.schema import End, utc_now, read_record, write_record
+from hpcncf.records.schema import End, read_record, utc_now, write_record
 from hpcncf.records.submissions import Submission, begin
 from hpcncf.state.status import RunState
 from hpcncf.submit import retry

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcncf.errors import HpcncfError, UsageError
-from hpcncf.job.load import load_job, parse_yaml, build_plan
+from hpcncf.job.load import build_plan, load_job
+from hpcncf.job.settings import parse_yaml
 from hpcncf.job.spec import JobSpec
 
 MINIMAL = "name: a\ndata: {path: d}\n"
@@ -229,7 +230,7 @@ def test_an_override_that_cannot_be_is_refused(tmp_path: Path, override: str) ->
         ("repeats=0", "-s repeats=0: repeats: Input should be greater than 0; came 0 (int)"),
         ("training={lr: -1}", "-s training={lr: -1}: training.lr: Input should be greater than 0"),
         ("training.threads=9", "FILE with -s training.threads=9: grid point the base: "),
-        ("parameters.lr=1", "FILE with -s parameters.lr=1: parameters: are for the words of a "),
+        ("parameters.lr=1", "FILE with -s parameters.lr=1: parameters: fill placeholders of a c"),
         ("data.path=~nobody-of-that-name", "FILE with -s data.path=~nobody-of-that-name: data.pa"),
     ],
 )

@@ -1,33 +1,9 @@
-"""What runs side by side exclude, and what each of them has of the job."""
+"""The cores and GPUs that co-located runs get of their job."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import pytest
-
-from hpcncf.job.spec import Resources, Training
-from hpcncf.job.validate import placement_conflicts, slot_cpus, slot_gpus
-
-
-@pytest.mark.parametrize(
-    ("asked", "said"),
-    [
-        ({"runs_per_node": 2, "nodes": 2}, "runs_per_node places whole runs on one node"),
-        ({"runs_per_node": 2, "launcher": "torchrun"}, "use launcher srun"),
-        ({"runs_per_gpu": 2}, "runs_per_gpu shares a GPU, and gpus_per_node is 0"),
-        ({"mps": True}, "mps shares a GPU"),
-        ({"runs_per_node": 3, "runs_per_gpu": 2, "gpus_per_node": 1}, "no multiple of"),
-        ({"ranks_per_gpu": 2, "gpus_per_node": 1}, "are 2 ranks on each node"),
-        ({"ranks_per_gpu": 2, "gpus_per_node": 2, "tasks_per_node": 4}, ""),
-        ({"runs_per_node": 4, "runs_per_gpu": 2, "gpus_per_node": 1, "mps": True}, ""),
-    ],
-)
-def test_what_does_not_go_together_is_refused_with_what_would(
-    asked: dict[str, Any], said: str
-) -> None:
-    reasons = placement_conflicts(Resources(**asked))
-    assert (said in "; ".join(reasons)) if said else not reasons
+from hpcncf.job.spec import Resources
+from hpcncf.local.colocate import slot_cpus, slot_gpus
 
 
 def test_each_run_has_its_own_cores_and_its_share_of_the_gpus() -> None:
@@ -42,9 +18,3 @@ def test_each_run_has_its_own_cores_and_its_share_of_the_gpus() -> None:
     ]
     shared = [slot_gpus(slot, asked, gpus) for slot in range(4)]
     assert shared == [["4"], ["4"], ["7"], ["7"]]
-
-
-def test_ranks_that_share_a_gpu_talk_over_gloo() -> None:
-    sharing = Resources(gpus_per_node=1, tasks_per_node=2, ranks_per_gpu=2)
-    assert Training().backend_for(sharing) == "gloo"
-    assert Training().backend_for(Resources(gpus_per_node=1)) == "nccl"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from hpcncf.errors import UsageError
-from hpcncf.job.plan import Plan, Run, max_core_hours, expand_job, unused_excludes, merge_plans
+from hpcncf.job.plan import Plan, Run, expand_job, max_core_hours, merge_plans, unused_excludes
 from hpcncf.job.spec import JobSpec, Model, Training
 
 
@@ -189,7 +189,7 @@ def test_a_point_naming_one_batch_size_replaces_the_other() -> None:
             {"training": {"engine": "native"}, "grid": {"model.dropout": [0.0, 0.1]}},
             ["model.dropout=0.1", "engine native"],
         ),
-        ({"grid": {"resources.mem_gb": [2, 4]}}, ["resources.mem_gb", "do not tell runs apart"]),
+        ({"grid": {"resources.mem_gb": [2, 4]}}, ["resources.mem_gb", "compute the same"]),
     ],
 )
 def test_a_grid_point_that_cannot_be_is_named(settings: Any, words: list[str]) -> None:
@@ -219,9 +219,9 @@ def test_a_grid_that_shrinks_retires_runs_and_keeps_them() -> None:
 def test_a_run_is_found_by_the_beginning_of_its_id() -> None:
     plan = expand_job(job(grid={"training.seed": [1, 2]}))
     assert plan.run(plan.runs[1].id[:8]) == plan.runs[1]
-    with pytest.raises(UsageError, match="several begin so"):
+    with pytest.raises(UsageError, match="matches several runs"):
         plan.run("")
-    with pytest.raises(UsageError, match=r"not in the plan, whose runs are: [0-9a-f]{12}, "):
+    with pytest.raises(UsageError, match=r"is not in the plan, which has: [0-9a-f]{12}, "):
         plan.run("zz")
 
 
@@ -235,5 +235,5 @@ def test_of_many_runs_ten_are_named_and_the_rest_counted() -> None:
 def test_an_id_that_would_lead_out_of_the_results_is_refused(run_id: str) -> None:
     plain = expand_job(job()).model_dump(mode="json")
     plain["runs"][0]["id"] = run_id
-    with pytest.raises(ValidationError, match="expected a run's id"):
+    with pytest.raises(ValidationError, match="expected a run id"):
         Plan.model_validate(plain)

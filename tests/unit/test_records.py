@@ -54,7 +54,9 @@ def test_a_record_reads_back_as_it_was_written(
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_number_that_json_does_not_know_is_never_written(tmp_path: Path, value: float) -> None:
     with pytest.raises(ValueError, match="JSON"):
-        schema.write_record(tmp_path / "progress.json", progress().model_copy(update={"elapsed_s": value}))
+        schema.write_record(
+            tmp_path / "progress.json", progress().model_copy(update={"elapsed_s": value})
+        )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -123,7 +125,11 @@ def test_attempts_and_ranks_come_in_numeric_order_and_strangers_are_ignored(
     attempt = run.attempt(2)
     for rank in (11, 2, 0):
         attempt.rank(rank).touch()
-    assert [path.name for path in attempt.ranks()] == ["rank-0.json", "rank-2.json", "rank-11.json"]
+    assert [path.name for path in attempt.rank_records()] == [
+        "rank-0.json",
+        "rank-2.json",
+        "rank-11.json",
+    ]
 
 
 def test_every_file_of_a_job_lies_below_its_folder(tmp_path: Path) -> None:

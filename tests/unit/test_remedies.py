@@ -10,7 +10,7 @@ import pytest
 
 from hpcncf.collect.collect import collect
 from hpcncf.errors import UsageError
-from hpcncf.job.load import load_job, build_plan
+from hpcncf.job.load import build_plan, load_job
 from hpcncf.job.plan import expand_job
 from hpcncf.job.spec import JobSpec
 from hpcncf_analysis import remedies

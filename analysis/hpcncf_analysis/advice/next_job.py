@@ -14,7 +14,7 @@ import yaml
 
 from hpcncf.errors import UsageError
 from hpcncf.job.command import Program
-from hpcncf.job.load import load_job, build_plan
+from hpcncf.job.load import build_plan, load_job
 from hpcncf.job.plan import Run, configuration_id, expand_job
 from hpcncf.job.spec import JobSpec, Resources
 from hpcncf.ncf.data.manifest import DataError

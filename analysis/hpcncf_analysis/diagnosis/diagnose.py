@@ -178,10 +178,10 @@ def diagnose_results(paths: ResultPaths, rows: Iterable[Mapping[str, Any]]) -> d
 
 def diagnose_attempt(attempt: AttemptPaths, run_id: str | None = None) -> Diagnosis | None:
     """None where no rank's record is there, or none of this run."""
-    ranks = _read_records(attempt.ranks(), RankRecord, run_id)
+    ranks = _read_records(attempt.rank_records(), RankRecord, run_id)
     if not ranks:
         return None
-    return diagnose(ranks, _read_records(attempt.nodes(), NodeRecord, ranks[0].run_id))
+    return diagnose(ranks, _read_records(attempt.node_records(), NodeRecord, ranks[0].run_id))
 
 
 def _read_records(files: Sequence[Path], kind: type[R], run_id: str | None) -> list[R]:

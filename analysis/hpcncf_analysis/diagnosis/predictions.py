@@ -15,13 +15,20 @@ from pydantic import ValidationError
 from hpcncf.collect.collect import collect
 from hpcncf.errors import UsageError
 from hpcncf.job import plan
-from hpcncf.job.load import read_data_keys, load_job
+from hpcncf.job.load import load_job, read_data_keys
 from hpcncf.job.plan import configuration_id, expand_job
 from hpcncf.job.spec import JobSpec
 from hpcncf.paths import AttemptPaths, ResultPaths, RunPaths
 from hpcncf.records import schema
 from hpcncf.records.results_folder import JobDumper, writing
-from hpcncf.records.schema import Moment, NodeRecord, RecordPart, RankRecord, RecordError, read_record
+from hpcncf.records.schema import (
+    Moment,
+    NodeRecord,
+    RankRecord,
+    RecordError,
+    RecordPart,
+    read_record,
+)
 from hpcncf_analysis.diagnosis.diagnose import diagnose, diagnose_attempt, diagnose_results
 from hpcncf_analysis.diagnosis.evidence import Cause, Diagnosis, Finding, Gain
 

@@ -148,7 +148,7 @@ def _first_rank(paths: ResultPaths, row: Row) -> TrainingRecord | None:
 
 def _nodes(paths: ResultPaths, row: Row) -> list[NodeRecord]:
     found = []
-    for path in paths.run(row["run_id"]).attempt(row["attempt"]).nodes():
+    for path in paths.run(row["run_id"]).attempt(row["attempt"]).node_records():
         try:
             found.append(read_record(path, NodeRecord))
         except RecordError:

@@ -1,4 +1,4 @@
-"""On-disk layout of rows and columns, in slices."""
+"""Arrays in files, written block by block and read in slices; interactions and training rows."""
 
 from __future__ import annotations
 
@@ -16,16 +16,21 @@ from numpy.typing import DTypeLike, NDArray
 
 from hpcncf.ncf.sampling import find_positives, storage_order
 
+Int32s = NDArray[np.int32]
+Int64s = NDArray[np.int64]
+Floats = NDArray[np.float32]
+
 SLICE_ROWS: Final = 1 << 18
 """Rows of a slice: tens of MB with two dozen columns."""
-
 HUGE_PAGE: Final = 1 << 21
-"""Bytes that one entry of the page table can lead to. A kernel with large folios for the file
-system (XFS, ext4 since Linux 6.16) caches what was written in one such piece in one."""
+"""Bytes that one entry of the page table can map. A kernel with large folios for the file system
+(XFS, ext4 since Linux 6.16) caches a write of this size in one piece."""
+PART_BYTES: Final = 1 << 26
+"""Training rows that are ordered in memory at once. Each part is an open file."""
 
 
 class Sliced(Protocol):
-    """What is read in slices: an array in memory or a column in a file."""
+    """Data that is read in slices: an array in memory or a column in a file."""
 
     def __len__(self) -> int: ...
 
@@ -38,7 +43,7 @@ def slices(length: int, at_once: int = SLICE_ROWS) -> Iterator[slice]:
 
 
 class ColumnFile:
-    """An .npy file that grows at its end and may be read meanwhile. To be closed."""
+    """An .npy file that grows at its end and may be read meanwhile. Must be closed."""
 
     def __init__(
         self,
@@ -47,8 +52,11 @@ class ColumnFile:
         row: tuple[int, ...] = (),
         piece_bytes: int | None = None,
     ) -> None:
-        """`row` is the shape of one row. The file is written in pieces of so many bytes, but for
-        its end and where it is read meanwhile; None: as rows come."""
+        """`row` is the shape of one row.
+
+        The file is written in pieces of `piece_bytes`, except at its end and when it is read
+        meanwhile; with None, as rows arrive.
+        """
         self.path, self.kind, self.row = path, np.dtype(kind), row
         self._length = 0
         self._piece_bytes = piece_bytes
@@ -59,7 +67,11 @@ class ColumnFile:
         block = np.ascontiguousarray(rows, dtype=self.kind)
         data = block.reshape(-1).view(np.uint8).data
         if self._piece_bytes:
-            data = self._write_pieces(data, self._piece_bytes)
+            room = self._piece_bytes - self._file.tell() % self._piece_bytes
+            while len(data) >= room:
+                self._file.write(data[:room])
+                self._file.flush()
+                data, room = data[room:], self._piece_bytes
         self._file.write(data)
         self._length += len(block)
 
@@ -82,23 +94,14 @@ class ColumnFile:
             self._file.seek(0)
             assert self._write_header() == self._header_bytes
 
-    def _write_pieces(self, data: memoryview, each: int) -> memoryview:
-        """Returns what fills none."""
-        room = each - self._file.tell() % each
-        while len(data) >= room:
-            self._file.write(data[:room])
-            self._file.flush()
-            data, room = data[room:], each
-        return data
-
     def _write_header(self) -> int:
         """Returns where rows begin: numpy leaves room for a first axis of any length."""
-        told = {
+        header = {
             "descr": npy.dtype_to_descr(self.kind),
             "fortran_order": False,
             "shape": (self._length, *self.row),
         }
-        npy.write_array_header_1_0(self._file, told)
+        npy.write_array_header_1_0(self._file, header)
         return self._file.tell()
 
     def __enter__(self) -> Self:
@@ -113,24 +116,21 @@ class ColumnFile:
         self.close()
 
 
-def append_by_part(rows: NDArray[Any], parts: NDArray[np.int64], files: Sequence[ColumnFile]) -> None:
-    """Append each row to the file of its part; they stay in their order there."""
+def append_by_part(
+    rows: NDArray[Any], parts: NDArray[np.int64], files: Sequence[ColumnFile]
+) -> None:
+    """Append each row to the file of its part, in order."""
     order = np.argsort(parts, kind="stable")
     ends = np.cumsum(np.bincount(parts, minlength=len(files)))[:-1]
     for file, some in zip(files, np.split(rows[order], ends), strict=True):
         file.append(some)
 
 
-PART_BYTES: Final = 1 << 26
-"""Put in their order at once. Each part is an open file."""
-
-
 class RowPlacer:
-    """Takes rows in the order of their source and gives them on, part by part, in that of their
-    places."""
+    """Writes training rows in the order of `sampling.storage_order`, a part at a time."""
 
     def __init__(self, folder: Path, to: ColumnFile, rows: int, files: ExitStack) -> None:
-        """Of so many rows in all. Needs room in `folder` for them until `finish`."""
+        """`rows`: their number. Until `finish`, `folder` must have room for them."""
         self._to, self._rows, self._came = to, rows, 0
         self._kind = np.dtype([("place", np.int64), ("row", to.kind)])
         self._each = max(1, PART_BYTES // self._kind.itemsize)
@@ -140,6 +140,7 @@ class RowPlacer:
         ]
 
     def append(self, rows: NDArray[Any]) -> None:
+        """Take the next rows in the order of their source."""
         moved = np.empty(len(rows), self._kind)
         moved["place"] = storage_order(self._came, self._came + len(rows), self._rows)
         moved["row"] = rows
@@ -156,15 +157,12 @@ class RowPlacer:
             self._to.append(rows)
 
 
-Int32s = NDArray[np.int32]
-Int64s = NDArray[np.int64]
-Floats = NDArray[np.float32]
-
-
 def row_dtype(numbers: int, small: int) -> np.dtype[Any]:
-    """A training row as its file holds it: of its context `numbers` columns of any numbers, then
-    `small` ones of a byte each. All of a row lies together: rows, or blocks of them, are read at
-    random, and each place costs a walk of the page table."""
+    """A training row in its file: user, item, `numbers` float and `small` byte context columns.
+
+    A row lies together, since rows, or blocks of them, are read at random and each place costs a
+    page-table walk.
+    """
     context = ("numbers", np.float32, (numbers,)), ("small", np.uint8, (small,))
     return np.dtype([("user", np.int32), ("item", np.int32), *context])
 
@@ -172,8 +170,10 @@ def row_dtype(numbers: int, small: int) -> np.dtype[Any]:
 def pack_rows(
     users: NDArray[Any], items: NDArray[Any], context: NDArray[Any], small: int
 ) -> NDArray[Any]:
-    """`users` [n], `items` [n] and `context` [n, columns] as training rows [n]. The last `small`
-    columns hold whole numbers from 0 to 255 only."""
+    """`users` [n], `items` [n] and `context` [n, columns] as training rows [n].
+
+    The last `small` columns hold only whole numbers from 0 to 255.
+    """
     numbers = context.shape[1] - small
     rows = np.empty(len(users), row_dtype(numbers, small))
     rows["user"], rows["item"] = users, items
@@ -182,13 +182,12 @@ def pack_rows(
 
 
 def unpack_context(rows: NDArray[Any]) -> Floats:
-    """[n, columns]: the context of `recorded` rows [n], or of one row [columns]."""
+    """[n, columns]: the context of packed rows [n], or [columns] of one row."""
     return np.concatenate([rows["numbers"], rows["small"]], axis=-1, dtype=np.float32)
 
 
 class Interactions(Protocol):
-    """Rows in the order of their source, in memory or in files; users and items are numbered from
-    0."""
+    """Rows in the order of their source, in memory or in files; ids of users and items from 0."""
 
     @property
     def users(self) -> Sliced: ...
@@ -202,7 +201,7 @@ class Interactions(Protocol):
     def context_columns(self) -> list[str]: ...
     @property
     def user_names(self) -> Any:
-        """What the source calls each user, for messages; their number is the number of users."""
+        """The source's name of each user, for messages; as many as there are users."""
 
     @property
     def item_count(self) -> int: ...
@@ -225,7 +224,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Split:
-    """What a prepared folder holds, in memory."""
+    """The rows of a prepared folder, in memory."""
 
     train: Rows
     test: Rows
@@ -234,43 +233,39 @@ class Split:
 
 
 def number_rows(
-    users: NDArray[Any],
-    items: NDArray[Any],
-    context: Floats | None = None,
-    context_columns: list[str] | None = None,
+    users: NDArray[Any], items: NDArray[Any], context: Floats, context_columns: list[str]
 ) -> Rows:
     """Rows whose users and items are numbered from 0 in the order of their sorted names."""
     user_names, user_numbers = np.unique(users, return_inverse=True)
     item_names, item_numbers = np.unique(items, return_inverse=True)
-    if context is None:
-        context = np.empty((len(users), 0), dtype=np.float32)
     return Rows(
         user_numbers.astype(np.int32),
         item_numbers.astype(np.int32),
         context,
-        context_columns or [],
+        context_columns,
         user_names,
         len(item_names),
     )
 
 
 def drop_repeats(values: Int64s) -> Int64s:
-    """Sorted values, each once. (np.unique would make a hash table, several times as large.)"""
+    """Sorted values, each once. np.unique would build a hash table several times as large."""
     first = np.ones(len(values), dtype=np.bool_)
     first[1:] = values[1:] != values[:-1]
     return values[first]
 
 
-def items_by_user(
-    users: Int32s, items: Int32s, user_count: int, item_count: int
-) -> tuple[Int64s, Int32s]:
+def items_by_user(rows: Rows) -> tuple[Int64s, Int32s]:
     """`indptr` [users + 1] and the items of each user, sorted, each once."""
-    pairs = drop_repeats(np.sort(users.astype(np.int64) * item_count + items))
+    user_count, item_count = len(rows.user_names), rows.item_count
+    pairs = drop_repeats(np.sort(rows.users.astype(np.int64) * item_count + rows.items))
     indptr = np.searchsorted(pairs, np.arange(user_count + 1, dtype=np.int64) * item_count)
     return indptr.astype(np.int64), (pairs % item_count).astype(np.int32)
 
 
-def is_positive(positives: Int32s, indptr: Int64s, users: Int32s, items: Int32s) -> NDArray[np.bool_]:
+def is_positive(
+    positives: Int32s, indptr: Int64s, users: Int32s, items: Int32s
+) -> NDArray[np.bool_]:
     """[n]: whether each item is among its user's, positives[indptr[user] : indptr[user + 1]]."""
     first = indptr[users]
     return find_positives(items, positives, first, indptr[users + 1] - first)[1]

@@ -1,17 +1,18 @@
-"""The count-and-popularity baseline that quality is compared with."""
+"""Score a table of counts: how much of a data set's HR@10 is memory and not learning."""
 
 from __future__ import annotations
+
+from typing import Final
 
 import numpy as np
 
 from hpcncf.ncf.data.arrays import Int64s, slices
-from hpcncf.ncf.data.manifest import DataError
+from hpcncf.ncf.data.manifest import TOP_K, DataError
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.data.split import user_counts
 
-TOP = 10
-_TEST_ROWS = 1 << 14
-_TRAIN_ROWS = 1 << 22
+TEST_ROWS_AT_ONCE: Final = 1 << 14
+TRAIN_ROWS_AT_ONCE: Final = 1 << 22
 
 
 def score_counts(prepared: Prepared) -> dict[str, float]:
@@ -19,20 +20,20 @@ def score_counts(prepared: Prepared) -> dict[str, float]:
     item's training count over all users.
 
     A candidate whose counts equal the positive's is ranked before it: ties never help. Raises
-    DataError where the data has no test rows.
+    DataError if the data has no test rows.
     """
     if not prepared.manifest.test_rows:
         raise DataError("no user has a held-out row, so that there is nothing to rank")
-    ranks = _ranks(prepared)
-    gains = np.where(ranks < TOP, 1 / np.log2(ranks + 2.0), 0.0)
-    return {"hr10": float((ranks < TOP).mean()), "ndcg10": float(gains.mean())}
+    ranks = rank_by_counts(prepared)
+    gains = np.where(ranks < TOP_K, 1 / np.log2(ranks + 2.0), 0.0)
+    return {"hr10": float((ranks < TOP_K).mean()), "ndcg10": float(gains.mean())}
 
 
-def _ranks(prepared: Prepared, train_rows: int = _TRAIN_ROWS) -> Int64s:
-    """[test rows]: how many of the negatives come before the positive.
+def rank_by_counts(prepared: Prepared, train_rows: int = TRAIN_ROWS_AT_ONCE) -> Int64s:
+    """[test rows]: how many of the negatives are ranked before the positive.
 
-    By ranges of users with about `train_rows` training rows each, so that the memory that it takes
-    does not grow with the data.
+    Works on ranges of users with about `train_rows` training rows each, so that memory does not
+    grow with the data.
     """
     popularity = user_counts(prepared.train_items, prepared.manifest.items)
     counts = user_counts(prepared.train_users, prepared.manifest.users)
@@ -48,26 +49,21 @@ def _rank_users(
     prepared: Prepared, first: int, end: int, popularity: Int64s, before: Int64s
 ) -> None:
     """Fill in the ranks of the test rows whose users are from `first` to `end`."""
-    items = prepared.manifest.items
-    pairs, counts = np.unique(_training_pairs(prepared, first, end), return_counts=True)
-    pairs, counts = np.append(pairs, np.iinfo(np.int64).max), np.append(counts, 0)
-    tested = np.flatnonzero((prepared.test_users >= first) & (prepared.test_users < end))
-    for part in slices(len(tested), _TEST_ROWS):
-        rows = tested[part]
-        candidates = np.column_stack([prepared.test_items[rows], prepared.test_negatives[rows]])
-        wanted = prepared.test_users[rows].astype(np.int64)[:, None] * items + candidates
-        at = np.searchsorted(pairs, wanted)
-        own = np.where(pairs[at] == wanted, counts[at], 0)
-        score = own * (prepared.manifest.train_rows + 1) + popularity[candidates]
-        before[rows] = (score[:, 1:] >= score[:, :1]).sum(axis=1)
-
-
-def _training_pairs(prepared: Prepared, first: int, end: int) -> Int64s:
-    """User * items + item of each training row whose user is from `first` to `end`."""
+    item_count = prepared.manifest.items
     found = [np.empty(0, dtype=np.int64)]
     for part in slices(prepared.manifest.train_rows):
         users = prepared.train_users[part]
         mine = np.flatnonzero((users >= first) & (users < end))
         items = prepared.train_items[part][mine]
-        found.append(users[mine].astype(np.int64) * prepared.manifest.items + items)
-    return np.concatenate(found)
+        found.append(users[mine].astype(np.int64) * item_count + items)
+    pairs, counts = np.unique(np.concatenate(found), return_counts=True)
+    pairs, counts = np.append(pairs, np.iinfo(np.int64).max), np.append(counts, 0)
+    tested = np.flatnonzero((prepared.test_users >= first) & (prepared.test_users < end))
+    for part in slices(len(tested), TEST_ROWS_AT_ONCE):
+        rows = tested[part]
+        candidates = np.column_stack([prepared.test_items[rows], prepared.test_negatives[rows]])
+        wanted = prepared.test_users[rows].astype(np.int64)[:, None] * item_count + candidates
+        at = np.searchsorted(pairs, wanted)
+        own = np.where(pairs[at] == wanted, counts[at], 0)
+        score = own * (prepared.manifest.train_rows + 1) + popularity[candidates]
+        before[rows] = (score[:, 1:] >= score[:, :1]).sum(axis=1)

@@ -1,12 +1,12 @@
-"""Hash buckets of a user's items, one cache line each.
+"""Each user's positives in buckets of one cache line, which answer whether an item is a positive.
 
-A user has as many buckets as it takes for none to overflow, and an item's is found by multiplying
-it with 2^32 over the golden ratio (Knuth 1973, "The art of computer programming" 3, 6.4): what
-follows one another lies far apart, and a search reads one line, whatever the user has. (What has
-strides of a Fibonacci number may lie together: no list takes more than a bucket for every 15 items
-that there are.) A bucket holds the low 16 bits of its items, 0 where it has no more of them. So an
-item that is not found is no positive; one that is found nearly always is, and is then looked for in
-the sorted list.
+A user has as many buckets as needed for none to overflow. An item's bucket follows from
+multiplication by 2^32 over the golden ratio (Knuth 1973, "The art of computer programming" 3, 6.4):
+neighbouring items lie far apart, and a search reads one line, however many items the user has.
+(Items at strides of a Fibonacci number may share buckets: no list takes more than a bucket for
+every 15 items that exist.) A bucket holds the low 16 bits of its items, and 0 in unused slots. An
+item that is not found is therefore no positive; one that is found nearly always is, and is then
+looked up in the sorted list.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from hpcncf.ncf.data.arrays import Int32s, Int64s
 
 SLOTS: Final = 32
 _GOLDEN: Final = np.uint32(0x9E3779B1)
-# So full, buckets of many seldom overflow.
-_USUAL: Final = 24
+_TYPICAL_LOAD: Final = 24  # with so many items, few buckets overflow
 
 
 def build_buckets(indptr: Int64s, positives: Int32s) -> tuple[Int64s, NDArray[np.uint16]]:
@@ -31,7 +30,7 @@ def build_buckets(indptr: Int64s, positives: Int32s) -> tuple[Int64s, NDArray[np
     """
     held = np.diff(indptr)
     owners = np.repeat(np.arange(len(held)), held)
-    bounds = np.concatenate([[0], np.cumsum(_counts(held, owners, positives))])
+    bounds = np.concatenate([[0], np.cumsum(_bucket_counts(held, owners, positives))])
     at = bounds[owners] + bucket_of(positives, np.diff(bounds)[owners])
     order = np.argsort(at, kind="stable")
     at = at[order]
@@ -41,14 +40,15 @@ def build_buckets(indptr: Int64s, positives: Int32s) -> tuple[Int64s, NDArray[np
 
 
 def bucket_of(items: Int32s | Int64s, counts: Int64s) -> Int64s:
-    """Which of so many buckets an item belongs to."""
+    """The bucket of each item, of `counts` buckets."""
     spread = items.astype(np.uint32) * _GOLDEN  # modulo 2^32
     return (spread.astype(np.uint64) * counts.astype(np.uint64) >> np.uint64(32)).astype(np.int64)
 
 
-def possible_positives(bounds: Int64s, table: NDArray[np.uint16], users: Int64s, items: Int64s) -> Int64s:
-    """Where, flat, of `items` [n, k] one may be a positive of its user, of `users` [n]; a place as
-    often as it was found there."""
+def possible_positives(
+    bounds: Int64s, table: NDArray[np.uint16], users: Int64s, items: Int64s
+) -> Int64s:
+    """Flat indices of `items` [n, k] that may be positives of their users [n], with repeats."""
     first = bounds[users]
     at = first[:, None] + bucket_of(items, (bounds[users + 1] - first)[:, None])
     same = table.take(at.reshape(-1), axis=0) == items.astype(np.uint16).reshape(-1, 1)
@@ -56,9 +56,9 @@ def possible_positives(bounds: Int64s, table: NDArray[np.uint16], users: Int64s,
     return found
 
 
-def _counts(held: Int64s, owners: Int64s, positives: Int32s) -> Int64s:
-    """Of each user's buckets: more, by and by, for those of whom one overflows."""
-    counts = np.where(held <= SLOTS, 1, -(-held // _USUAL))
+def _bucket_counts(held: Int64s, owners: Int64s, positives: Int32s) -> Int64s:
+    """Each user's number of buckets, raised step by step until none overflows."""
+    counts = np.where(held <= SLOTS, 1, -(-held // _TYPICAL_LOAD))
     unsure = held > SLOTS
     while unsure.any():
         mine = unsure[owners]

@@ -1,4 +1,7 @@
-"""The manifest of a prepared folder, and checks that the folder is complete."""
+"""The manifest of a prepared folder, and the check that its arrays have the right length.
+
+Imports neither numpy nor torch and reads no array, for login nodes.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, fie
 from hpcncf.errors import HpcncfError, UsageError, abbreviate
 
 FORMAT_VERSION: Final = 4
-MANIFEST_NAME = "manifest.json"
-# A hit is to be among so many.
+MANIFEST_NAME: Final = "manifest.json"
+# A hit is among the first TOP_K.
 TOP_K: Final = 10
-# What `data prepare` cannot know of each data set; the user fills in.
+# Options of `data prepare` that the user must fill in.
 REQUIRED_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     "frappe": {},
     "movielens": {"source": "FILE"},
@@ -25,7 +28,7 @@ REQUIRED_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     "parquet": {"source": "FILE", "user": "COLUMN", "item": "COLUMN"},
     "synthetic": {"like": "SHAPE"},
 }
-# A prepared folder's options -> how `data prepare` is told them.
+# A prepared folder's options -> flags of `data prepare`.
 FLAGS: Final = {
     "source": "--source",
     "user": "--user",
@@ -41,21 +44,27 @@ FLAGS: Final = {
 }
 SHAPE_OPTIONS: Final = ("users", "items", "train_rows", "context")
 
+MAGIC: Final = b"\x93NUMPY"
+# Bytes of a user, item, context value or negative; of a bound; of a bucket.
+VALUE_BYTES: Final = 4
+BOUND_BYTES: Final = 8
+BUCKET_BYTES: Final = 64
+
 
 class DataError(HpcncfError):
-    """Data that cannot be used, with the file and the line where there is one."""
+    """Data that cannot be used, with the file, and the line if there is one."""
 
 
 class WrongRequest(DataError, UsageError):
-    """What was asked for is not there or cannot be: a file, a folder, a column, a shape."""
+    """The requested file, folder, column or shape does not exist or is impossible."""
 
 
 class OtherFormat(DataError):
-    """Prepared for another version of hpcncf; the words tell what helps."""
+    """Prepared for another version of hpcncf; the message gives the remedy."""
 
 
 class Outline(BaseModel):
-    """What the manifests of all formats tell: enough to report runs that are done."""
+    """The fields that the manifests of all formats have: enough to report completed runs."""
 
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
@@ -65,9 +74,9 @@ class Outline(BaseModel):
     dataset: str
     """frappe, movielens, ncf, csv, parquet or synthetic."""
     title: str
-    """One line for a report's heading; synthetic data says that it is."""
+    """One line for a report's heading; synthetic data is called synthetic."""
     options: dict[str, Any]
-    """What `data prepare` was told: seed, columns, ..."""
+    """Options of `data prepare`: seed, columns, ..."""
     train_rows: int
     test_rows: int
 
@@ -79,7 +88,7 @@ class Manifest(Outline):
 
     format_version: Literal[4] = FORMAT_VERSION
     source: dict[str, Any]
-    """`name` and `sha256` of what it was made from; the shape for synthetic data."""
+    """`name` and `sha256` of the input; the shape for synthetic data."""
     users: int
     items: int
     rows: int
@@ -88,10 +97,10 @@ class Manifest(Outline):
     """Distinct user-item pairs among the training rows."""
     context_columns: list[str]
     small_columns: int
-    """How many of the last context columns hold whole numbers from 0 to 255 only: a byte each in
+    """How many of the last context columns hold only whole numbers from 0 to 255: a byte each in
     training rows."""
     buckets: int
-    """In which negatives are told from the users' training items."""
+    """Buckets of the users' training items, see data/buckets.py."""
     test_negatives: int
     """Sampled negatives per test row."""
 
@@ -105,7 +114,7 @@ class Manifest(Outline):
 
     @field_validator("buckets")
     @classmethod
-    def _are_for_everybody(cls, buckets: int, info: ValidationInfo) -> int:
+    def _are_for_all_users(cls, buckets: int, info: ValidationInfo) -> int:
         users = info.data.get("users", 0)
         if buckets < users:
             raise ValueError(f"expected {users:,} or more, one for each user")
@@ -118,43 +127,56 @@ class Manifest(Outline):
         return 40 * (self.users + self.items) + 32 * inputs + 32 + 16 * 32 + 16 + 8 * 16 + 8 + 17
 
     @property
-    def negatives_told(self) -> str:
+    def negatives_label(self) -> str:
         return f"{self.test_negatives} negative{'s' * (self.test_negatives != 1)}"
 
     @property
-    def caution(self) -> str | None:
-        """What makes the figures of ranking among the sampled negatives worth nothing."""
+    def ranking_warning(self) -> str | None:
+        """Why ranking among the sampled negatives is meaningless; None if it is not."""
         if self.test_negatives >= TOP_K or not self.test_rows:
             return None
         return (
-            f"HR@{TOP_K} among {self.negatives_told} is always 1: the held-out item is one of "
-            f"{self.test_negatives + 1}; NDCG@{TOP_K} and MRR still tell. Prepare the data with "
-            f"{TOP_K} negatives or more (99 is usual), or use evaluation: full"
+            f"HR@{TOP_K} among {self.negatives_label} is always 1, since the held-out item is one "
+            f"of {self.test_negatives + 1}; NDCG@{TOP_K} and MRR remain meaningful. Prepare the "
+            f"data with {TOP_K} negatives or more (99 is usual), or use evaluation: full"
         )
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Raises DataError where the folder is missing or unfinished, OtherFormat where it is of
+    """Raises DataError if the folder is missing or incomplete, OtherFormat if it was prepared for
     another version."""
-    plain = _plain(folder)
-    told = _valid(folder, Outline, plain)
-    if told.format_version > FORMAT_VERSION:
-        raise wrong_format_error(folder, told, "update hpcncf")
-    if told.format_version < FORMAT_VERSION:
-        raise wrong_format_error(folder, told, advise_preparing_again(folder, told))
-    return _valid(folder, Manifest, plain)
+    plain = _read_plain(folder)
+    found = _validate(folder, Outline, plain)
+    if found.format_version > FORMAT_VERSION:
+        raise wrong_format_error(folder, found, "Update hpcncf")
+    if found.format_version < FORMAT_VERSION:
+        raise wrong_format_error(folder, found, advise_preparing_again(folder, found))
+    return _validate(folder, Manifest, plain)
 
 
 def read_outline(folder: Path) -> Outline:
-    """Of a folder of any format. Raises DataError where it is missing or unfinished."""
-    return _valid(folder, Outline, _plain(folder))
+    """The outline of a folder of any format. Raises DataError if it is missing or incomplete."""
+    return _validate(folder, Outline, _read_plain(folder))
 
 
-def _plain(folder: Path) -> dict[str, Any]:
+def content_key(folder: Path) -> str | None:
+    """The key of the content; None if nothing is prepared. Raises DataError if it is broken."""
+    return read_manifest(folder).key if is_prepared(folder) else None
+
+
+def is_prepared(folder: Path) -> bool:
+    """Whether the folder has a manifest. Raises DataError if it cannot be read."""
+    try:
+        return (folder / MANIFEST_NAME).exists()
+    except OSError as error:  # no permission, a name too long
+        raise DataError(f"{folder}: cannot be read: {error.strerror}") from None
+
+
+def _read_plain(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST_NAME
     if not is_prepared(folder):
         raise WrongRequest(
-            f"{folder}: no prepared data here (no {MANIFEST_NAME}); make it with "
+            f"{folder}: no prepared data here (no {MANIFEST_NAME}). Prepare it with "
             f"`{prepare_command(None, folder)}`"
         )
     try:
@@ -168,10 +190,10 @@ def _plain(folder: Path) -> dict[str, Any]:
     return plain
 
 
-Told = TypeVar("Told", bound=Outline)
+M = TypeVar("M", bound=Outline)
 
 
-def _valid(folder: Path, kind: type[Told], plain: dict[str, Any]) -> Told:
+def _validate(folder: Path, kind: type[M], plain: dict[str, Any]) -> M:
     try:
         return kind.model_validate(plain)
     except ValidationError as error:
@@ -179,102 +201,82 @@ def _valid(folder: Path, kind: type[Told], plain: dict[str, Any]) -> Told:
         where = ".".join(str(part) for part in problem["loc"])
         message = problem["msg"].removeprefix("Value error, ")
         raise DataError(
-            f"{folder / MANIFEST_NAME}: {where}: {message}; came {abbreviate(problem['input'])}: "
-            "prepare it again"
+            f"{folder / MANIFEST_NAME}: {where}: {message}; came {abbreviate(problem['input'])}. "
+            "Prepare it again"
         ) from None
 
 
-def wrong_format_error(folder: Path, old: Outline, advice: str) -> OtherFormat:
+def wrong_format_error(folder: Path, found: Outline, advice: str) -> OtherFormat:
     return OtherFormat(
-        f"{folder / MANIFEST_NAME}: format {old.format_version}, this hpcncf reads {FORMAT_VERSION}: "
-        f"{advice}"
+        f"{folder / MANIFEST_NAME}: format {found.format_version}, but this hpcncf reads "
+        f"{FORMAT_VERSION}. {advice}"
     )
 
 
-def advise_preparing_again(folder: Path, old: Outline) -> str:
-    """Advice where what the folder holds is of no use any more."""
-    return f"prepare it again: `{prepare_command(old.dataset, folder, old.options)} --force`"
+def advise_preparing_again(folder: Path, found: Outline) -> str:
+    return f"Prepare it again: `{prepare_command(found.dataset, folder, found.options)} --force`"
 
 
 def prepare_command(
     dataset: str | None, folder: Path, options: Mapping[str, Any] | None = None
 ) -> str:
-    """What makes the folder, or one with these `options` again; capitals and `...` are for the
-    user to fill in."""
+    """The command that prepares the folder, or prepares it again with its `options`.
+
+    The user fills in capitals and `...`.
+    """
     words = ["DATASET ..."]
     if dataset is not None and dataset in REQUIRED_OPTIONS:
-        words = [dataset, *_format_options({**REQUIRED_OPTIONS[dataset], **(options or {})})]
+        given = {**REQUIRED_OPTIONS[dataset], **(options or {})}
+        implied = SHAPE_OPTIONS if given.get("like") else ()
+        words = [dataset]
+        for name, flag in FLAGS.items():
+            value = given.get(name)
+            if name not in implied and value not in (None, []):
+                text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+                words.append(f"{flag} {shlex.quote(text)}")
     return " ".join(["hpcncf data prepare", *words, "-o", shlex.quote(str(folder))])
 
 
-def _format_options(options: Mapping[str, Any]) -> list[str]:
-    whole = SHAPE_OPTIONS if options.get("like") else ()
-    told = {flag: options.get(name) for name, flag in FLAGS.items() if name not in whole}
-    return [f"{flag} {_spelled(value)}" for flag, value in told.items() if value not in (None, [])]
-
-
-def _spelled(value: Any) -> str:
-    return shlex.quote(",".join(map(str, value)) if isinstance(value, list) else str(value))
-
-
-def content_key(folder: Path) -> str | None:
-    """The content's key; None where nothing is prepared. Raises DataError where it is broken."""
-    return read_manifest(folder).key if is_prepared(folder) else None
-
-
-def is_prepared(folder: Path) -> bool:
-    """Whether something was prepared there. Raises DataError where we may not look."""
-    try:
-        return (folder / MANIFEST_NAME).exists()
-    except OSError as error:  # no permission, a name too long
-        raise DataError(f"{folder}: cannot be read: {error.strerror}") from None
-
-
-MAGIC: Final = b"\x93NUMPY"
-# Bytes of a value: users, items, context and negatives; of a bound; of a bucket.
-VALUE_BYTES: Final = 4
-BOUND_BYTES: Final = 8
-BUCKET_BYTES: Final = 64
-
-
 def check_arrays(folder: Path) -> None:
-    """Raises DataError with the first array that is missing, cut or of another length."""
-    told = read_manifest(folder)
-    again = advise_preparing_again(folder, told)
-    for name, expected in array_bytes(told).items():
+    """Raises DataError with the first array that is missing, truncated or of another length."""
+    manifest = read_manifest(folder)
+    advice = advise_preparing_again(folder, manifest)
+    for name, expected in array_bytes(manifest).items():
         path = folder / f"{name}.npy"
         try:
             came = path.stat().st_size
-            header = _header(path)
+            header = _header_bytes(path)
         except OSError as error:
-            raise DataError(f"{path}: cannot be read: {error.strerror}: {again}") from None
+            raise DataError(f"{path}: cannot be read: {error.strerror}. {advice}") from None
         if header is None:
-            raise DataError(f"{path}: not a whole .npy array, {came:,} bytes: {again}")
+            raise DataError(f"{path}: not a complete .npy array, {came:,} bytes. {advice}")
         if came != header + expected:
             raise DataError(
-                f"{path}: expected {header + expected:,} bytes by {MANIFEST_NAME}, came {came:,}: {again}"
+                f"{path}: expected {header + expected:,} bytes by {MANIFEST_NAME}, came "
+                f"{came:,}. {advice}"
             )
 
 
-def array_bytes(told: Manifest) -> dict[str, int]:
-    """Each array's name -> its bytes behind the header."""
-    columns = len(told.context_columns)
-    row = VALUE_BYTES * (2 + columns - told.small_columns) + told.small_columns
+def array_bytes(manifest: Manifest) -> dict[str, int]:
+    """Each array's name -> its bytes after the header."""
+    columns = len(manifest.context_columns)
+    row = VALUE_BYTES * (2 + columns - manifest.small_columns) + manifest.small_columns
+    tests, bounds = manifest.test_rows, BOUND_BYTES * (manifest.users + 1)
     return {
-        "train_rows": row * told.train_rows,
-        "test_users": VALUE_BYTES * told.test_rows,
-        "test_items": VALUE_BYTES * told.test_rows,
-        "test_context": VALUE_BYTES * told.test_rows * columns,
-        "test_negatives": VALUE_BYTES * told.test_rows * told.test_negatives,
-        "positives_indptr": BOUND_BYTES * (told.users + 1),
-        "positives": VALUE_BYTES * told.train_pairs,
-        "buckets_indptr": BOUND_BYTES * (told.users + 1),
-        "buckets": BUCKET_BYTES * told.buckets,
+        "train_rows": row * manifest.train_rows,
+        "test_users": VALUE_BYTES * tests,
+        "test_items": VALUE_BYTES * tests,
+        "test_context": VALUE_BYTES * tests * columns,
+        "test_negatives": VALUE_BYTES * tests * manifest.test_negatives,
+        "positives_indptr": bounds,
+        "positives": VALUE_BYTES * manifest.train_pairs,
+        "buckets_indptr": bounds,
+        "buckets": BUCKET_BYTES * manifest.buckets,
     }
 
 
-def _header(path: Path) -> int | None:
-    """Bytes before the array; None where it is no .npy file. Its format: numpy.lib.format."""
+def _header_bytes(path: Path) -> int | None:
+    """Bytes before the array; None if this is no .npy file. Its format: numpy.lib.format."""
     with path.open("rb") as file:
         begins = file.read(12)
     if len(begins) < 12 or not begins.startswith(MAGIC):

@@ -1,11 +1,12 @@
-"""Read MovieLens ratings.
+"""Prepare MovieLens ratings: `ratings.dat` (1M, 10M) and `u.data` (100K).
 
-The row held out for each user is the latest; of equal times, the last in the file.
+Every rating is a positive. The row held out for each user is the latest; of equal times, the last
+in the file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -13,8 +14,15 @@ from typing import Final
 import numpy as np
 
 from hpcncf.ncf.data.manifest import DataError, WrongRequest
-from hpcncf.ncf.data.prepare import Block, Recipe, PreparedFolder, spool_rows, write_prepared
-from hpcncf.ncf.data.readers import ROWS_AT_ONCE, parse_integer, is_number, read_lines, describe_source
+from hpcncf.ncf.data.prepare import Block, PreparedFolder, Recipe, spool_rows, write_prepared
+from hpcncf.ncf.data.readers import (
+    ROWS_AT_ONCE,
+    Say,
+    describe_source,
+    is_number,
+    parse_integer,
+    read_lines,
+)
 from hpcncf.ncf.data.split import SplitCounts, leave_one_out
 
 SEPARATORS: Final = {"ratings.dat": "::", "u.data": "\t"}
@@ -26,10 +34,14 @@ def prepare_movielens(
     seed: int = 1,
     test_negatives: int = 99,
     force: bool = False,
-    say: Callable[[str], None] = lambda _: None,
+    say: Say = lambda _: None,
 ) -> PreparedFolder:
     """Prepare a ratings file, or the one in a folder."""
-    source = _file(source)
+    if source.is_dir():
+        found = [source / name for name in SEPARATORS if (source / name).is_file()]
+        if not found:
+            raise WrongRequest(f"{source}: contains neither {' nor '.join(SEPARATORS)}")
+        source = found[0]
     options = {"seed": seed, "test_negatives": test_negatives}
     recipe = Recipe("movielens", describe_source([source]), options)
 
@@ -40,38 +52,29 @@ def prepare_movielens(
     return write_prepared(folder, recipe, f"MovieLens {source.name}", fill, force)
 
 
-def _file(source: Path) -> Path:
-    if not source.is_dir():
-        return source
-    found = [source / name for name in SEPARATORS if (source / name).is_file()]
-    if not found:
-        raise WrongRequest(f"{source}: holds neither {' nor '.join(SEPARATORS)}")
-    return found[0]
+def read_ratings(source: Path, say: Say) -> Iterator[Block]:
+    """The ratings, a block at a time, with their times in seconds since 1970.
 
-
-def read_ratings(source: Path, say: Callable[[str], None]) -> Iterator[Block]:
-    """The ratings, many at once, with their times in seconds since 1970.
-
-    Raises DataError with the line of the first one that is broken.
+    Raises DataError with the line of the first broken one.
     """
     separator = SEPARATORS.get(source.name, "::" if source.suffix == ".dat" else "\t")
-    ratings = (_rating(where, line, separator) for where, line in read_lines(source))
-    read = 0
+    ratings = (_parse_rating(where, line, separator) for where, line in read_lines(source))
+    count = 0
     while some := list(islice(ratings, ROWS_AT_ONCE)):
         users, items, seconds = (list(each) for each in zip(*some, strict=True))
         times = np.array(seconds, dtype=np.int64)
         yield Block(users, items, {}, times, lambda _: str(source))
-        read += len(some)
-        say(f"reading {source}: {read:,} ratings")
+        count += len(some)
+        say(f"reading {source}: {count:,} ratings")
 
 
-def _rating(where: str, line: str, separator: str) -> tuple[int, int, int]:
+def _parse_rating(where: str, line: str, separator: str) -> tuple[int, int, int]:
     """User, item and time."""
     fields = line.split(separator)
     if len(fields) != 4:
-        shown = separator.replace("\t", "TAB")
+        spelled = separator.replace("\t", "TAB")
         raise DataError(
-            f"{where}: expected user{shown}item{shown}rating{shown}time, came {line[:80]!r}"
+            f"{where}: expected user{spelled}item{spelled}rating{spelled}time, came {line[:80]!r}"
         )
     if not is_number(fields[2]):
         raise DataError(f"{where}: rating: expected a number, came {fields[2]!r}")

@@ -1,4 +1,7 @@
-"""Leave-one-out split, test negatives, sorted user-item pairs."""
+"""Split interactions into training and test rows, and write the arrays of a prepared folder.
+
+Memory holds arrays of the size of the users, and one slice of rows or one part of the pairs.
+"""
 
 from __future__ import annotations
 
@@ -21,21 +24,94 @@ from hpcncf.ncf.data.arrays import (
     Rows,
     Sliced,
     Split,
+    append_by_part,
     drop_repeats,
     items_by_user,
-    row_dtype,
     pack_rows,
+    row_dtype,
     slices,
-    append_by_part,
 )
 from hpcncf.ncf.data.buckets import SLOTS, build_buckets
 from hpcncf.ncf.data.manifest import DataError
 from hpcncf.ncf.data.prepared import ContextLayout
 from hpcncf.ncf.sampling import HELD_OUT, TEST_NEGATIVES, nth_absent, philox, uniform_below
 
+USERS_AT_ONCE: Final = 1 << 14
+PART_ROWS: Final = 1 << 21
+"""Pairs that are sorted in memory at once: two hundred MB with temporaries. Each part is an open
+file."""
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class SplitCounts:
+    """Sizes of the arrays, for the manifest."""
+
+    users: int
+    items: int
+    train_rows: int
+    train_pairs: int
+    test_rows: int
+    context_columns: list[str]
+    small_columns: int
+    buckets: int
+    test_negatives: int
+
+
+def leave_one_out(
+    folder: Path,
+    rows: Interactions,
+    seed: int,
+    test_negatives: int,
+    times: Sliced | None = None,
+    say: Say = lambda _: None,
+) -> SplitCounts:
+    """Write the arrays, one row of each user with two rows or more for testing.
+
+    While it runs, `folder` must have room for twice the pairs in addition to the arrays. Raises
+    DataError if a user has too few items to draw negatives from.
+    """
+    say("choosing the test rows")
+    counts = user_counts(rows.users, len(rows.user_names))
+    held = choose_test_rows(rows.users, counts, seed, times)
+    if rows.context_columns:
+        say("looking for context that fits into bytes")
+    context = ContextLayout(rows.context_columns, rows.context)
+    with ExitStack() as files:
+        arrays = PreparedArrays(folder, context, test_negatives, files)
+        parts = PairFiles(folder, counts, rows.item_count, files)
+        train = RowPlacer(folder, arrays.train, len(rows.users) - len(held), files)
+        _write_rows(arrays, train, parts, rows, held, say)
+        test_users = np.flatnonzero(counts > 1).astype(np.int32)
+        _write_pairs(arrays, parts, rows, test_users, seed, say)
+        written = arrays.counts(rows)
+    parts.remove()
+    return written
+
+
+def write_split(folder: Path, split: Split) -> SplitCounts:
+    """Write the arrays of rows that are split already. Raises DataError as `leave_one_out`."""
+    train, test, negatives = split.train, split.test, split.test_negatives
+    indptr, positives = items_by_user(train)
+    _check_training_negatives(train, indptr)
+    context = ContextLayout(train.context_columns, train.context, test.context)
+    with ExitStack() as files:
+        arrays = PreparedArrays(folder, context, negatives.shape[1], files)
+        placer = RowPlacer(folder, arrays.train, len(train), files)
+        for part in slices(len(train)):
+            columns = context.ordered(train.context[part])
+            placer.append(pack_rows(train.users[part], train.items[part], columns, context.small))
+        placer.finish()
+        arrays.append_test_rows(test.users, test.items, context.ordered(test.context))
+        arrays.test_negatives.append(negatives)
+        arrays.positives_indptr.append(indptr)
+        arrays.append_positives(np.diff(indptr), positives)
+        return arrays.counts(train)
+
 
 def user_counts(users: Sliced, user_count: int) -> Int64s:
-    """[users]: how many rows each has."""
+    """[users]: each user's number of rows."""
     counts = np.zeros(user_count, dtype=np.int64)
     for part in slices(len(users)):
         counts += np.bincount(users[part], minlength=user_count)
@@ -43,10 +119,10 @@ def user_counts(users: Sliced, user_count: int) -> Int64s:
 
 
 def choose_test_rows(users: Sliced, counts: Int64s, seed: int, times: Sliced | None) -> Int64s:
-    """The numbers of the rows held out, by user: each one's latest row (of equal times the last),
-    or without times a random one, a function of (seed, user).
+    """The numbers of the rows held out, by user.
 
-    A user with a single row keeps it for training.
+    A user's latest row, of equal times the last; without times a random row, a function of (seed,
+    user). A user with a single row keeps it for training.
     """
     if times is None:
         return _random_rows(users, counts, seed)[counts > 1]
@@ -54,7 +130,10 @@ def choose_test_rows(users: Sliced, counts: Int64s, seed: int, times: Sliced | N
 
 
 def _random_rows(users: Sliced, counts: Int64s, seed: int) -> Int64s:
-    chosen = _select_row(counts, seed)
+    chosen = np.zeros_like(counts)  # which of the user's rows, in the order of the source
+    for part in slices(len(counts)):
+        words = philox(seed, HELD_OUT, 0, np.arange(part.start, part.stop))[:, 0]
+        chosen[part] = uniform_below(words, counts[part])
     seen, held = np.zeros_like(counts), np.full(len(counts), -1, dtype=np.int64)
     for part in slices(len(users)):
         mine = users[part]
@@ -65,15 +144,6 @@ def _random_rows(users: Sliced, counts: Int64s, seed: int) -> Int64s:
         held[owners[hit]] = part.start + order[hit]
         seen += np.bincount(mine, minlength=len(counts))
     return held
-
-
-def _select_row(counts: Int64s, seed: int) -> Int64s:
-    """[users]: which of the user's rows, counted in the order of the source."""
-    chosen = np.zeros_like(counts)
-    for part in slices(len(counts)):
-        words = philox(seed, HELD_OUT, 0, np.arange(part.start, part.stop))[:, 0]
-        chosen[part] = uniform_below(words, counts[part])
-    return chosen
 
 
 def _latest_rows(users: Sliced, counts: Int64s, times: Sliced) -> Int64s:
@@ -90,35 +160,25 @@ def _latest_rows(users: Sliced, counts: Int64s, times: Sliced) -> Int64s:
     return held
 
 
-_USERS_AT_ONCE = 1 << 14
-
-
-def check_enough_negatives(
-    user_names: Any, users: Int32s, indptr: Int64s, item_count: int, count: int
-) -> None:
-    """Raises DataError where a tested user has rows of all but fewer than `count` items."""
-    candidates = item_count - np.diff(indptr)[users]
-    if not len(users) or candidates.min() >= count:
-        return
-    worst = int(candidates.argmin())
-    who, fewest = f"user {user_names[users[worst]]}", candidates[worst]
-    if not fewest:
-        raise DataError(
-            f"{who}: has a row of each of the {item_count} items, so that no test negative can be "
-            "drawn: leave the user out"
-        )
-    raise DataError(
-        f"{who}: needs {count} test negatives, but has no row of only {fewest} of the "
-        f"{item_count} items: give --test-negatives {fewest} or fewer"
+def draw_test_negatives(rows: Rows, users: Int32s, seed: int, count: int) -> Int32s:
+    """[users, count]: test negatives from rows in memory. Raises DataError if a user has too
+    few."""
+    indptr, items = items_by_user(rows)
+    _check_test_negatives(rows.user_names, users, indptr, rows.item_count, count)
+    none = np.empty((0, count), dtype=np.int32)
+    return np.concatenate(
+        [none, *draw_negative_slices(users, indptr, items, rows.item_count, seed, count)]
     )
 
 
-def draw_negatives_by_slice(
+def draw_negative_slices(
     users: Int32s, indptr: Int64s, items: Sliced, item_count: int, seed: int, count: int
 ) -> Iterator[Int32s]:
-    """For users that ascend, slice by slice, items [users, count] that are none of the user's
-    items[indptr[user] : indptr[user + 1]], no one twice; a function of (seed, user)."""
-    for part in slices(len(users), _USERS_AT_ONCE):
+    """[users, count], slice by slice: distinct items without a row of the user; `users` ascend.
+
+    User u's items are items[indptr[u] : indptr[u + 1]]. The draw is a function of (seed, user).
+    """
+    for part in slices(len(users), USERS_AT_ONCE):
         some = users[part]
         first, last = indptr[some], indptr[some + 1]
         nth = _distinct_below(item_count - (last - first), some, seed, count)
@@ -127,16 +187,8 @@ def draw_negatives_by_slice(
         yield absent.astype(np.int32)
 
 
-def draw_test_negatives(rows: Rows, users: Int32s, seed: int, count: int) -> Int32s:
-    """The same of rows in memory, at once. Raises DataError where a user has too few."""
-    indptr, items = items_by_user(rows.users, rows.items, len(rows.user_names), rows.item_count)
-    check_enough_negatives(rows.user_names, users, indptr, rows.item_count, count)
-    none = np.empty((0, count), dtype=np.int32)
-    return np.concatenate([none, *draw_negatives_by_slice(users, indptr, items, rows.item_count, seed, count)])
-
-
 def _distinct_below(bounds: Int64s, users: Int32s, seed: int, count: int) -> Int64s:
-    """`count` distinct integers below each bound, every set as likely (Floyd; Bentley 1987)."""
+    """`count` distinct integers below each bound, all sets equally likely (Floyd; Bentley 1987)."""
     words = philox(seed, TEST_NEGATIVES, 0, users.astype(np.int64), -(-count // 4))
     chosen = np.empty((len(users), count), dtype=np.int64)
     for step in range(count):
@@ -147,14 +199,39 @@ def _distinct_below(bounds: Int64s, users: Int32s, seed: int, count: int) -> Int
     return chosen
 
 
-PART_ROWS: Final = 1 << 21
-"""Rows sorted at once: two hundred MB with what is made of them. Each part is an open file."""
+def _check_test_negatives(
+    user_names: Any, users: Int32s, indptr: Int64s, item_count: int, count: int
+) -> None:
+    """Raises DataError if fewer than `count` items have no row of a tested user."""
+    candidates = item_count - np.diff(indptr)[users]
+    if not len(users) or candidates.min() >= count:
+        return
+    worst = int(candidates.argmin())
+    user, fewest = f"user {user_names[users[worst]]}", candidates[worst]
+    if not fewest:
+        raise DataError(
+            f"{user}: has a row of each of the {item_count} items, so that no test negative can be "
+            "drawn. Leave the user out"
+        )
+    raise DataError(
+        f"{user}: needs {count} test negatives, but only {fewest} of the {item_count} items have "
+        f"no row of this user. Give --test-negatives {fewest} or fewer"
+    )
+
+
+def _check_training_negatives(rows: Interactions, indptr: Int64s) -> None:
+    everything = np.flatnonzero(np.diff(indptr) == rows.item_count)
+    if len(everything):
+        raise DataError(
+            f"user {rows.user_names[everything[0]]}: has a training row of each of the "
+            f"{rows.item_count} items, so that no negative can be drawn. Leave the user out"
+        )
 
 
 class PairFiles:
-    """Pairs in files, one for each range of users, each pair with whether its row is for testing.
+    """User-item pairs in files, one for each range of users whose rows can be sorted in memory.
 
-    A pair is user * items + item, twice that with 1 for testing.
+    A pair is user * items + item, stored doubled, plus 1 for a test row.
     """
 
     def __init__(self, folder: Path, counts: Int64s, items: int, files: ExitStack) -> None:
@@ -175,7 +252,7 @@ class PairFiles:
         append_by_part(pairs, np.searchsorted(self.starts, users, side="right") - 1, self._files)
 
     def users(self, number: int) -> slice:
-        """Of one part, those without pairs, too: parts have every user once, in order."""
+        """The users of one part, including those without pairs: parts cover all users in order."""
         return slice(self.starts[number], self._ends[number])
 
     def pairs(self, number: int) -> tuple[Int64s, Int64s]:
@@ -188,37 +265,21 @@ class PairFiles:
             file.path.unlink()
 
 
-# What is kept in memory is of the size of the users, and one slice of rows or one part of the
-# pairs.
-
-
-@dataclass(frozen=True)
-class SplitCounts:
-    """What a manifest tells of the arrays beside it."""
-
-    users: int
-    items: int
-    train_rows: int
-    train_pairs: int
-    test_rows: int
-    context_columns: list[str]
-    small_columns: int
-    buckets: int
-    test_negatives: int
-
-
 class PreparedArrays:
     """The files of a prepared folder while they are written."""
 
-    def __init__(self, folder: Path, context: ContextLayout, negatives: int, files: ExitStack) -> None:
+    def __init__(
+        self, folder: Path, context: ContextLayout, negatives: int, files: ExitStack
+    ) -> None:
         self.context, width = context, len(context.names)
 
         def column(name: str, kind: DTypeLike, *row: int) -> ColumnFile:
             return files.enter_context(ColumnFile(folder / f"{name}.npy", kind, row, HUGE_PAGE))
 
         self.train = column("train_rows", row_dtype(width - context.small, context.small))
-        self.test = [column("test_users", np.int32), column("test_items", np.int32)]
-        self.test.append(column("test_context", np.float32, width))
+        self.test_users = column("test_users", np.int32)
+        self.test_items = column("test_items", np.int32)
+        self.test_context = column("test_context", np.float32, width)
         self.test_negatives = column("test_negatives", np.int32, negatives)
         self.positives_indptr = column("positives_indptr", np.int64)
         self.positives = column("positives", np.int32)
@@ -226,8 +287,13 @@ class PreparedArrays:
         self.buckets_indptr.append([0])
         self.buckets = column("buckets", np.uint16, SLOTS)
 
+    def append_test_rows(self, users: Any, items: Any, context: Any) -> None:
+        self.test_users.append(users)
+        self.test_items.append(items)
+        self.test_context.append(context)
+
     def append_positives(self, counts: Int64s, positives: Int32s) -> None:
-        """Of the next users: how many each has, and all of them."""
+        """Of the next users: each one's number of positives, and the positives of all."""
         self.positives.append(positives)
         indptr = np.concatenate([[0], np.cumsum(counts)])
         for users in slices(len(counts)):
@@ -236,59 +302,18 @@ class PreparedArrays:
             self.buckets_indptr.append(len(self.buckets) + bounds[1:])
             self.buckets.append(table)
 
-
-def leave_one_out(
-    folder: Path,
-    rows: Interactions,
-    seed: int,
-    test_negatives: int,
-    times: Sliced | None = None,
-    say: Callable[[str], None] = lambda _: None,
-) -> SplitCounts:
-    """Write the arrays: of each user with two rows or more one is for testing, see `held_out`.
-
-    Needs room in `folder` for twice the pairs beside what stays. Raises DataError where a user has
-    too few items to draw negatives from.
-    """
-    say("choosing the test rows")
-    counts = user_counts(rows.users, len(rows.user_names))
-    held = choose_test_rows(rows.users, counts, seed, times)
-    if rows.context_columns:
-        say("looking for context that fits into bytes")
-    context = ContextLayout(rows.context_columns, rows.context)
-    with ExitStack() as files:
-        arrays = PreparedArrays(folder, context, test_negatives, files)
-        parts = PairFiles(folder, counts, rows.item_count, files)
-        train = RowPlacer(folder, arrays.train, len(rows.users) - len(held), files)
-        _write_rows(arrays, train, parts, rows, held, say)
-        test_users = np.flatnonzero(counts > 1).astype(np.int32)
-        _write_pairs(arrays, parts, rows, test_users, seed, say)
-        made = _counts(arrays, rows)
-    parts.remove()
-    return made
-
-
-def write_split(folder: Path, split: Split) -> SplitCounts:
-    """Write the arrays of what is split already. Raises DataError as `leave_one_out`."""
-    train, test = split.train, split.test
-    drawn = split.test_negatives
-    indptr, positives = items_by_user(
-        train.users, train.items, len(train.user_names), train.item_count
-    )
-    _refuse_insatiable(train, indptr)
-    context = ContextLayout(train.context_columns, train.context, test.context)
-    with ExitStack() as files:
-        arrays = PreparedArrays(folder, context, drawn.shape[1], files)
-        placing = RowPlacer(folder, arrays.train, len(train), files)
-        for part in slices(len(train)):
-            told = context.ordered(train.context[part])
-            placing.append(pack_rows(train.users[part], train.items[part], told, context.small))
-        placing.finish()
-        _append(arrays.test, test.users, test.items, context.ordered(test.context))
-        arrays.test_negatives.append(drawn)
-        arrays.positives_indptr.append(indptr)
-        arrays.append_positives(np.diff(indptr), positives)
-        return _counts(arrays, train)
+    def counts(self, rows: Interactions) -> SplitCounts:
+        return SplitCounts(
+            users=len(rows.user_names),
+            items=rows.item_count,
+            train_rows=len(self.train),
+            train_pairs=len(self.positives),
+            test_rows=len(self.test_users),
+            context_columns=self.context.names,
+            small_columns=self.context.small,
+            buckets=len(self.buckets),
+            test_negatives=self.test_negatives.row[0],
+        )
 
 
 def _write_rows(
@@ -297,9 +322,9 @@ def _write_rows(
     parts: PairFiles,
     rows: Interactions,
     held: Int64s,
-    say: Callable[[str], None],
+    say: Say,
 ) -> None:
-    """One sweep; test rows, found in the order of the source, are then written by user."""
+    """In one sweep; test rows are found in the order of the source, and then written by user."""
     found: list[tuple[Int32s, Int32s, Any]] = []
     length = len(rows.users)
     held_in_order = np.sort(held)
@@ -317,12 +342,7 @@ def _write_rows(
     say("putting training rows in their places")
     train.finish()
     by_user = np.searchsorted(held_in_order, held)
-    _append(arrays.test, *(np.concatenate(each)[by_user] for each in zip(*found, strict=True)))
-
-
-def _append(columns: list[ColumnFile], *blocks: Any) -> None:
-    for column, block in zip(columns, blocks, strict=True):
-        column.append(block)
+    arrays.append_test_rows(*(np.concatenate(each)[by_user] for each in zip(*found, strict=True)))
 
 
 def _write_pairs(
@@ -331,7 +351,7 @@ def _write_pairs(
     rows: Interactions,
     test_users: Int32s,
     seed: int,
-    say: Callable[[str], None],
+    say: Say,
 ) -> None:
     users = len(rows.user_names)
     trained, seen = np.zeros(users + 1, dtype=np.int64), np.zeros(users + 1, dtype=np.int64)
@@ -346,33 +366,10 @@ def _write_pairs(
         arrays.append_positives(counts[parts.users(number)], positives.astype(np.int32))
     positives_indptr, indptr = np.cumsum(trained), np.cumsum(seen)
     count = arrays.test_negatives.row[0]
-    check_enough_negatives(rows.user_names, test_users, indptr, parts.items, count)
-    _refuse_insatiable(rows, positives_indptr)
+    _check_test_negatives(rows.user_names, test_users, indptr, parts.items, count)
+    _check_training_negatives(rows, positives_indptr)
     arrays.positives_indptr.append(positives_indptr)
     each = f"{count} negative{'s' * (count != 1)}"
     say(f"drawing {each} for each of {len(test_users):,} test rows")
-    for some in draw_negatives_by_slice(test_users, indptr, parts.seen, parts.items, seed, count):
+    for some in draw_negative_slices(test_users, indptr, parts.seen, parts.items, seed, count):
         arrays.test_negatives.append(some)
-
-
-def _refuse_insatiable(rows: Interactions, indptr: Int64s) -> None:
-    everything = np.flatnonzero(np.diff(indptr) == rows.item_count)
-    if len(everything):
-        raise DataError(
-            f"user {rows.user_names[everything[0]]}: has a training row of each of the "
-            f"{rows.item_count} items, so that no negative can be drawn: leave the user out"
-        )
-
-
-def _counts(arrays: PreparedArrays, rows: Interactions) -> SplitCounts:
-    return SplitCounts(
-        users=len(rows.user_names),
-        items=rows.item_count,
-        train_rows=len(arrays.train),
-        train_pairs=len(arrays.positives),
-        test_rows=len(arrays.test[0]),
-        context_columns=arrays.context.names,
-        small_columns=arrays.context.small,
-        buckets=len(arrays.buckets),
-        test_negatives=arrays.test_negatives.row[0],
-    )

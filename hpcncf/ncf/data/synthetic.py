@@ -1,15 +1,14 @@
-"""Generate data of a given shape with structure that a model can learn.
+"""Prepare synthetic data of any shape, with structure that a model can learn.
 
 Items fall into clusters; within a cluster and over all items, popularity follows Zipf's law
-(1 / rank). Every user likes two clusters: the row's mood says which of them its item is drawn from,
-but for one row in ten, whose item comes from anywhere. The first context column, a number, and the
-first one-hot group tell the mood; the other columns tell nothing. A training pair may come several
-times. Test pairs are new to their users, but for the few where eight tries find no such item.
+(1 / rank). Every user likes two clusters, and a row's mood selects the one that its item comes
+from; one row in ten has an item from anywhere. The first context column, a number, and the first
+one-hot group reveal the mood; the other columns are noise. A training pair may occur several times.
+Test pairs are new to their users, except for the few with no such item in eight draws.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -20,18 +19,19 @@ from numpy.typing import NDArray
 
 from hpcncf.ncf.data.arrays import Floats, Int64s, Rows, Split, items_by_user
 from hpcncf.ncf.data.manifest import WrongRequest
-from hpcncf.ncf.data.prepare import Recipe, PreparedFolder, write_prepared
+from hpcncf.ncf.data.prepare import PreparedFolder, Recipe, write_prepared
+from hpcncf.ncf.data.readers import Say
 from hpcncf.ncf.data.split import SplitCounts, draw_test_negatives, write_split
 
 CLUSTERS: Final = 8
 FROM_ALL_ITEMS: Final = 0.1
 MAX_ACTIVITY: Final = 3.0
-"""The most active user against the median one: nobody may have so many items that too few are
-left for the test negatives."""
+"""Of the most active user relative to the median one, so that every user leaves enough items for
+the test negatives."""
 GROUP: Final = 4
 """Width of a one-hot group of the context."""
 TRIES: Final = 8
-"""Draws of a test item, of which the first that is new to the user is taken."""
+"""Draws of a test item; the first that is new to the user is taken."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,11 @@ SHAPES: Final = {
     "frappe": Shape(users=654, items=1_127, train_rows=83_731, context=21),
     "movielens": Shape(users=6_040, items=3_706, train_rows=994_169, context=0),
 }
-SHAPE_NAMES: Final = {"yelp": "a Yelp extract's", "frappe": "Frappe's", "movielens": "MovieLens 1M's"}
+SHAPE_NAMES: Final = {
+    "yelp": "a Yelp extract's",
+    "frappe": "Frappe's",
+    "movielens": "MovieLens 1M's",
+}
 
 
 def prepare_synthetic(
@@ -60,11 +64,29 @@ def prepare_synthetic(
     seed: int = 1,
     test_negatives: int = 99,
     force: bool = False,
-    say: Callable[[str], None] = lambda _: None,
+    say: Say = lambda _: None,
+    like: str | None = None,
 ) -> PreparedFolder:
-    """Prepare made data with exactly these counts, and one test row for each user."""
-    shape = Shape(users, items, train_rows, context)
-    return _prepare(folder, shape, None, seed, test_negatives, force, say)
+    """Prepare synthetic data with exactly these counts, and one test row for each user.
+
+    `like`: the name in SHAPES that the shape comes from.
+    """
+    shape, least = Shape(users, items, train_rows, context), max(users, items)
+    if min(users, items) < 1 or context < 0:
+        raise WrongRequest("synthetic data: needs one user and one item or more, and context >= 0")
+    if train_rows < least:
+        raise WrongRequest(
+            f"synthetic data: {train_rows} rows cannot contain each of {users} users and {items} "
+            f"items. Give --rows {least} or more"
+        )
+    options = asdict(shape) | {"like": like, "seed": seed, "test_negatives": test_negatives}
+    suffix = f" of {SHAPE_NAMES[like]} shape (not the real data)" if like else ""
+    recipe = Recipe("synthetic", {"name": "hpcncf (generated)"}, options)
+
+    def fill(into: Path) -> SplitCounts:
+        return write_split(into, generate(shape, seed, test_negatives, say))
+
+    return write_prepared(folder, recipe, f"Synthetic data{suffix}", fill, force)
 
 
 def prepare_synthetic_like(
@@ -73,44 +95,16 @@ def prepare_synthetic_like(
     seed: int = 1,
     test_negatives: int = 99,
     force: bool = False,
-    say: Callable[[str], None] = lambda _: None,
+    say: Say = lambda _: None,
 ) -> PreparedFolder:
-    """Prepare made data of a known set's shape, one of LIKE."""
-    return _prepare(folder, SHAPES[like], like, seed, test_negatives, force, say)
+    """Prepare synthetic data of a known set's shape, one of SHAPES."""
+    shape = asdict(SHAPES[like])
+    return prepare_synthetic(
+        folder, **shape, seed=seed, test_negatives=test_negatives, force=force, say=say, like=like
+    )
 
 
-def _prepare(
-    folder: Path,
-    shape: Shape,
-    like: str | None,
-    seed: int,
-    test_negatives: int,
-    force: bool,
-    say: Callable[[str], None],
-) -> PreparedFolder:
-    _check(shape)
-    options = asdict(shape) | {"like": like, "seed": seed, "test_negatives": test_negatives}
-    of = f" of {SHAPE_NAMES[like]} shape (not the real data)" if like else ""
-    recipe = Recipe("synthetic", {"name": "hpcncf (generated)"}, options)
-
-    def fill(into: Path) -> SplitCounts:
-        return write_split(into, generate(shape, seed, test_negatives, say))
-
-    return write_prepared(folder, recipe, f"Synthetic data{of}", fill, force)
-
-
-def _check(shape: Shape) -> None:
-    least = max(shape.users, shape.items)
-    if min(shape.users, shape.items) < 1 or shape.context < 0:
-        raise WrongRequest("synthetic data: needs one user and one item or more, and context >= 0")
-    if shape.train_rows < least:
-        raise WrongRequest(
-            f"synthetic data: {shape.train_rows} rows cannot hold every one of {shape.users} "
-            f"users and {shape.items} items: give --rows {least} or more"
-        )
-
-
-def generate(shape: Shape, seed: int, test_negatives: int, say: Callable[[str], None]) -> Split:
+def generate(shape: Shape, seed: int, test_negatives: int, say: Say) -> Split:
     draws = Draws(shape, seed)
     say(f"drawing {shape.train_rows:,} training rows")
     owners = draws.owners()
@@ -119,13 +113,13 @@ def generate(shape: Shape, seed: int, test_negatives: int, say: Callable[[str], 
     train = _rows(shape, owners, items, draws.context(moods))
     each = f"{test_negatives} negative{'s' * (test_negatives != 1)}"
     say(f"drawing {shape.users:,} test rows with {each} each")
-    testers = np.arange(shape.users)
+    test_users = np.arange(shape.users)
     test_moods = draws.moods(shape.users)
-    test_items = _first_new(train, [draws.items(testers, test_moods) for _ in range(TRIES)])
-    test = _rows(shape, testers, test_items, draws.context(test_moods))
+    test_items = _first_new(train, [draws.items(test_users, test_moods) for _ in range(TRIES)])
+    test = _rows(shape, test_users, test_items, draws.context(test_moods))
     both = _rows(
         shape,
-        np.concatenate([owners, testers]),
+        np.concatenate([owners, test_users]),
         np.concatenate([items, test_items]),
         np.empty((0, 0), dtype=np.float32),
     )
@@ -146,9 +140,7 @@ def column_names(context: int) -> list[str]:
 
 def _first_new(train: Rows, tries: list[Int64s]) -> Int64s:
     """For each user the first of the tried items without a training row, else the last."""
-    indptr, positives = items_by_user(
-        train.users, train.items, len(train.user_names), train.item_count
-    )
+    indptr, positives = items_by_user(train)
     users = np.arange(len(train.user_names), dtype=np.int64)
     pairs = np.repeat(users, np.diff(indptr)) * train.item_count + positives
     chosen = tries[-1]
@@ -159,7 +151,7 @@ def _first_new(train: Rows, tries: list[Int64s]) -> Int64s:
 
 
 class Draws:
-    """Everything random of one made data set, drawn in a fixed order from one generator."""
+    """All random draws of one data set, in a fixed order from one generator."""
 
     def __init__(self, shape: Shape, seed: int) -> None:
         self.shape = shape
@@ -170,7 +162,7 @@ class Draws:
         self.popularity = np.cumsum(1.0 / np.arange(1, shape.items + 1))
 
     def owners(self) -> Int64s:
-        """Each training row's user: one row for everybody, the rest unevenly; sorted."""
+        """Each training row's user, sorted: one row for every user, the rest unevenly."""
         shape = self.shape
         activity = self.random.lognormal(0.0, 1.0, shape.users).clip(max=MAX_ACTIVITY)
         drawn = self._pick(np.cumsum(activity), shape.train_rows - shape.users)
@@ -190,7 +182,7 @@ class Draws:
         return self.by_rank[np.where(stray, anywhere, ranks)]
 
     def cover(self, items: Int64s) -> Int64s:
-        """Give every item that has no row one, of an item that has several."""
+        """Give every item without a row one from an item with several."""
         present, first = np.unique(items, return_index=True)
         missing = np.setdiff1d(np.arange(self.shape.items), present)
         spare = np.ones(len(items), dtype=bool)
@@ -200,7 +192,7 @@ class Draws:
         return covered
 
     def context(self, moods: Int64s) -> Floats:
-        """The number is high in mood 1; group 0 tells the mood by its half; others are noise."""
+        """The number is high in mood 1; the half of group 0 reveals the mood; the rest is noise."""
         rows, width = len(moods), self.shape.context
         context = np.zeros((rows, width), dtype=np.float32)
         if width:
@@ -214,7 +206,7 @@ class Draws:
         return context
 
     def _pick(self, cumulative: NDArray[np.float64], count: int) -> Int64s:
-        """Indices drawn by the weights whose running sum is given."""
+        """Indices drawn by weights with this running sum."""
         drawn = self.random.random(count) * cumulative[-1]
         found: Int64s = np.searchsorted(cumulative, drawn, side="right")
         return found.clip(max=len(cumulative) - 1)

@@ -1,0 +1,266 @@
+"""Conflicting settings are refused with a reason, and so are runs that cannot fit into memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from make_results import manifest
+
+from hpcncf.cli import main
+from hpcncf.job.spec import Model, Resources, Training
+from hpcncf.job.validate import (
+    describe_gloo_choice,
+    instances_at_once,
+    memory_conflicts,
+    model_bytes,
+    model_conflicts,
+    placement_conflicts,
+    step_bytes,
+    training_conflicts,
+)
+
+GPU = Resources(gpus_per_node=1)
+GRAPH = Training(engine="rowwise", loader="device", cuda_graph=True)
+SMALL = Model(gmf_width=1, mlp_width=2, layers=(3,))
+
+
+@pytest.mark.parametrize(
+    ("resources", "training", "word"),
+    [
+        (Resources(), Training(device="cuda"), "gpus_per_node"),
+        (Resources(), Training(backend="nccl"), "gloo"),
+        (
+            Resources(gpus_per_node=1, tasks_per_node=2),
+            Training(backend="nccl"),
+            "two ranks on one GPU",
+        ),
+        (Resources(cpus_per_task=2), Training(threads=3), "cpus_per_task 2"),
+        (Resources(), Training(loader="vectorized", num_workers=1), "num_workers"),
+        (Resources(), Training(collate="fast"), "whole batches"),
+        (Resources(), Training(loader="device", num_workers=1), "no effect with loader device"),
+        (Resources(), Training(loader="device", pin_memory=True), "device that trains"),
+        (Resources(), Training(loader="device", engine="native"), "the same instances"),
+        (Resources(), Training(profile="py-spy", profile_steps=5), "profile_steps has no effect"),
+        (Resources(), Training(profile_ranks="all"), "profile none"),
+        (
+            Resources(tasks_per_node=3, cpus_per_task=2),
+            Training(loader="batched", num_workers=4),
+            "12 workers on 6 cores",
+        ),
+        (Resources(), Training(loader="batched", workers="thread"), "num_workers is 0"),
+        (
+            Resources(),
+            Training(loader="batched", num_workers=1, workers="thread", persistent_workers=False),
+            "start at once",
+        ),
+        (Resources(), Training(loader="batched", collate="fast"), "Use loader per_sample"),
+        (Resources(tasks_per_node=4), Training(global_batch_size=3), "4 ranks"),
+        (Resources(tasks_per_node=2), Training(engine="rowwise"), "Use sync rows"),
+        (Resources(nodes=2), Training(engine="native"), "Use sync rows"),
+        (Resources(), Training(sync_every=4), "use local_sgd"),
+        (Resources(), Training(sync="rows"), "Use engine rowwise"),
+        (Resources(), Training(engine="native", loader="batched"), "the same instances"),
+        (Resources(gpus_per_node=1), Training(engine="native"), "native runs on CPUs"),
+        (Resources(), Training(engine="native", weight_decay=0.1), "every row in every step"),
+        (Resources(), Training(engine="rowwise", optimizer="sgd", sparse=True), "whole tables"),
+        (Resources(), Training(engine="rowwise", adam="fused"), "engine rowwise"),
+        (Resources(), Training(optimizer="sgd", adam="foreach"), "optimizer sgd"),
+        (Resources(), Training(sparse=True), "updates every row"),
+        (Resources(), Training(optimizer="lazy_adam"), "sparse: true"),
+        (
+            Resources(gpus_per_node=2, tasks_per_node=2),
+            Training(optimizer="lazy_adam", sparse=True),
+            "dense gradients",
+        ),
+        (Resources(), Training(engine="rowwise", accumulate=2), "mathematically the same"),
+        (Resources(), Training(engine="native", compile="inductor"), "already compiled"),
+        (Resources(), Training(engine="native", precision="bfloat16"), "float32"),
+        (Resources(), Training(engine="native", tf32=True), "runs on CPUs"),
+        (Resources(), GRAPH, "trains on a CPU"),
+        (GPU, GRAPH.model_copy(update={"loader": "vectorized"}), "Use loader device"),
+        (GPU, GRAPH.model_copy(update={"engine": "reference"}), "the same memory"),
+        (GPU, GRAPH.model_copy(update={"profile": "torch"}), "without their operations"),
+        (
+            Resources(gpus_per_node=2, tasks_per_node=2),
+            GRAPH.model_copy(update={"sync": "rows"}),
+            "cannot contain",
+        ),
+        (Resources(), Training(engine="rowwise", compile="torchscript"), "Use compile inductor"),
+        (
+            Resources(tasks_per_node=2),
+            Training(engine="rowwise", compile="inductor", sync="rows"),
+            "middle of a step",
+        ),
+        (Resources(), Training(engine="rowwise", precision="float16"), "on a CPU"),
+        (
+            Resources(),
+            Training(precision="float16", sparse=True, optimizer="lazy_adam"),
+            "two torch optimizers",
+        ),
+        (Resources(nodes=2), Training(precision="float16", sync="local_sgd"), "other ranks take"),
+        (GPU, Training(tf32=True, precision="bfloat16"), "float32 products"),
+        (Resources(), Training(engine="rowwise", static_graph=True), "no autograd graph"),
+        (Resources(), Training(engine="rowwise", bucket_mb=1.0), "no DistributedDataParallel"),
+        (Resources(), Training(engine="rowwise", parallel="data_parallel"), "no torch module"),
+        (Resources(nodes=2), Training(global_batch_size=8, accumulate=5), "exceeds the 4"),
+        (Resources(), Training(accumulate=2, static_graph=True), "143580"),
+        (Resources(nodes=2), Training(parallel="data_parallel"), "one process for all GPUs"),
+        (Resources(), Training(parallel="data_parallel", compile="torchscript"), "in every step"),
+        (Resources(), Training(lr_base_batch=1024), "lr_scale"),
+        (Resources(nodes=2), Training(sync="local_sgd", static_graph=True), "of sync dense"),
+        (Resources(), Training(engine="rowwise", weight_decay=0.1), "every row in every step"),
+        (Resources(), Training(optimizer="sgd", sparse=True, weight_decay=0.1), "sparse: true"),
+    ],
+)
+def test_conflicting_settings_are_refused_with_the_reason(
+    resources: Resources, training: Training, word: str
+) -> None:
+    (reason,) = training_conflicts(resources, training)
+    assert word in reason
+
+
+@pytest.mark.parametrize(
+    ("resources", "training"),
+    [
+        (Resources(cpus_per_task=4), Training(loader="per_sample", num_workers=3)),
+        (Resources(), Training(adam="fused", weight_decay=0.01)),
+        (Resources(), Training(optimizer="sgd", weight_decay=0.01)),
+        (Resources(), Training(optimizer="sgd", sparse=True)),
+        (Resources(), Training(optimizer="lazy_adam", sparse=True)),
+        (Resources(), Training(engine="rowwise", compile="inductor")),
+        (Resources(), Training(precision="float16", tf32=False)),
+        (Resources(), Training(tf32=True)),
+        *(
+            (Resources(), Training(engine=engine, optimizer=each))
+            for engine in ("rowwise", "native")
+            for each in ("adam", "lazy_adam", "sgd")
+        ),
+        (GPU, GRAPH),
+        (GPU, GRAPH.model_copy(update={"compile": "inductor", "precision": "float16"})),
+        (GPU, GRAPH.model_copy(update={"optimizer": "lazy_adam", "tf32": True})),
+    ],
+)
+def test_compatible_settings_have_no_conflict(resources: Resources, training: Training) -> None:
+    assert training_conflicts(resources, training) == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "settings", "reason"),
+    [
+        ({"tasks_per_node": 2, "gpus_per_node": 1}, {}, "2 ranks share 1 GPU on each node"),
+        ({"tasks_per_node": 4, "gpus_per_node": 2, "ranks_per_gpu": 2}, {}, "4 ranks share 2 GPUs"),
+        ({"tasks_per_node": 2, "gpus_per_node": 2}, {}, None),
+        ({"tasks_per_node": 2}, {}, None),
+        ({"tasks_per_node": 2, "gpus_per_node": 1}, {"device": "cpu"}, None),
+        ({"tasks_per_node": 2, "gpus_per_node": 1}, {"backend": "gloo"}, None),
+    ],
+)
+def test_ranks_that_share_a_gpu_get_gloo_with_a_notice(
+    asked: dict[str, int], settings: dict[str, Any], reason: str | None
+) -> None:
+    resources, training = Resources(**asked), Training(**settings)
+    assert training_conflicts(resources, training) == []
+    found = describe_gloo_choice(resources, training)
+    assert (found or "")[: len(reason or "")] == (reason or "")
+    if reason:
+        assert training.backend_for(resources) == "gloo"
+
+
+def test_ranks_with_a_gpu_each_get_nccl() -> None:
+    assert Training().backend_for(Resources(gpus_per_node=2, tasks_per_node=2)) == "nccl"
+
+
+@pytest.mark.parametrize(
+    ("training", "model", "word"),
+    [
+        (Training(engine="native"), Model(dropout=0.1), "Use engine rowwise"),
+        (GRAPH, Model(dropout=0.1), "masks that replays draw"),
+        (Training(engine="native"), Model(layers=(4,) * 17), "fewer layers"),
+        (Training(engine="native"), Model(), None),
+        (Training(engine="native"), Model(layers=(4,) * 16), None),
+        (Training(engine="rowwise"), Model(dropout=0.1, layers=(4,) * 17), None),
+    ],
+)
+def test_models_that_an_engine_cannot_train_are_refused(
+    training: Training, model: Model, word: str | None
+) -> None:
+    reasons = model_conflicts(training, model)
+    assert len(reasons) == (word is not None)
+    assert all(word in reason for reason in reasons if word)
+
+
+@pytest.mark.parametrize(
+    ("asked", "word"),
+    [
+        ({"runs_per_node": 2, "nodes": 2}, "runs_per_node places whole runs on one node"),
+        ({"runs_per_node": 2, "launcher": "torchrun"}, "Use launcher srun"),
+        ({"runs_per_gpu": 2}, "runs_per_gpu shares a GPU"),
+        ({"mps": True}, "mps shares a GPU"),
+        ({"runs_per_node": 3, "runs_per_gpu": 2, "gpus_per_node": 1}, "not a multiple of"),
+        ({"ranks_per_gpu": 2, "gpus_per_node": 1}, "is 2 ranks on each node"),
+        ({"ranks_per_gpu": 2, "gpus_per_node": 2, "tasks_per_node": 4}, None),
+        ({"runs_per_node": 4, "runs_per_gpu": 2, "gpus_per_node": 1, "mps": True}, None),
+    ],
+)
+def test_runs_that_cannot_share_a_node_are_refused(asked: dict[str, Any], word: str | None) -> None:
+    reasons = placement_conflicts(Resources(**asked))
+    assert bool(reasons) == (word is not None)
+    assert (word or "") in "; ".join(reasons)
+
+
+def refused(
+    model: Model | None = None, mem_gb: float = 4, ranks: int = 1, **training: Any
+) -> list[str]:
+    resources = Resources(tasks_per_node=ranks, mem_gb=mem_gb)
+    return memory_conflicts(resources, Training(**training), model or Model())
+
+
+def test_the_bytes_of_a_step_are_those_of_its_instances() -> None:
+    """6 positives with 4 negatives are 30 instances; rowwise 16 indices + 12 row + 12 outputs."""
+    training, resources = Training(global_batch_size=6, engine="rowwise"), Resources()
+    assert instances_at_once(resources, training) == 30
+    assert step_bytes(resources, training, SMALL) == 30 * 40
+    plain = training.model_copy(update={"engine": "reference"})
+    # 20 indices + two rows of 12 + the MLP's input of 16 + 12 outputs.
+    assert step_bytes(resources, plain, SMALL) == 30 * 72
+    parts = Training(global_batch_size=12, accumulate=3)
+    assert instances_at_once(Resources(tasks_per_node=2), parts) == 2 * 5
+
+
+def test_the_bytes_of_a_model_are_its_parameters_and_the_state_of_adam() -> None:
+    """(2 + 3) rows of 3; (2 x 2 + 1 context + 1) x 3 + 1 + 3 + 1 in the layers: 38 parameters."""
+    adam, sgd = Training(), Training(optimizer="sgd")
+    assert model_bytes(adam, SMALL, users=2, items=3, context=1) == 38 * 4 * 4
+    assert model_bytes(sgd, SMALL, users=2, items=3, context=1) == 38 * 4
+    data = manifest()
+    sizes = (data.users, data.items, len(data.context_columns))
+    assert model_bytes(sgd, Model(), *sizes) == 4 * data.parameters
+
+
+def test_runs_that_cannot_fit_into_memory_are_refused_with_numbers() -> None:
+    """256 x 100,001 instances x 400 bytes are 9.5 GiB."""
+    (reason,) = refused(engine="rowwise", negatives=100_000)
+    assert "25,600,256 instances need at least 9.5 GiB" in reason
+    assert "resources.mem_gb is 4" in reason
+    assert not refused(engine="rowwise", negatives=100_000, mem_gb=10)
+    assert refused(engine="rowwise", negatives=100_000, mem_gb=10, ranks=2, batch_size_per_rank=256)
+    (reason,) = refused(Model(gmf_width=10**9), global_batch_size=1, negatives=1, engine="native")
+    assert reason.startswith("model: ")
+
+
+@pytest.mark.parametrize("settings", [{}, {"global_batch_size": 100_000}, {"negatives": 999}])
+def test_usual_settings_fit_into_memory(settings: dict[str, Any]) -> None:
+    assert not refused(**settings)
+
+
+def test_the_memory_of_a_gpu_is_not_part_of_the_request() -> None:
+    assert not memory_conflicts(GPU, Training(negatives=100_000), Model())
+
+
+def test_plan_refuses_a_run_that_cannot_fit(
+    job_file: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for setting in ("model.gmf_width=1000000000", "training.negatives=10000000"):
+        assert main(["plan", str(job_file()), "-s", setting]) == 2
+        assert "GiB on each of 1 rank of a node" in capsys.readouterr().err
