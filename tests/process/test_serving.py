@@ -60,7 +60,7 @@ def test_a_job_stays_as_it_is_where_the_engine_is_there() -> None:
     assert missing_native_engine(job(grid={"training.lr": [0.1]})) is None
 
 
-def test_without_a_compiler_the_plan_says_in_one_line_what_serves(tmp_path: Path) -> None:
+def test_without_a_compiler_the_plan_names_the_fallback_in_one_line(tmp_path: Path) -> None:
     """In a copy of the program that was installed without one."""
     without = shutil.ignore_patterns("*.so", "src", "__pycache__")
     for part in ("hpcncf", "slurm_templates"):

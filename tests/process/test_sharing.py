@@ -148,7 +148,7 @@ def test_a_new_file_is_for_the_group_where_its_folder_is(
 
 
 @needs_root
-def test_what_an_attempt_leaves_is_for_the_group_whatever_the_umask(group_folder: Path) -> None:
+def test_the_files_of_an_attempt_are_for_the_group_whatever_the_umask(group_folder: Path) -> None:
     os.umask(0o077)
     attempt = claim_attempt(RunPaths(group_folder / "runs/0123456789ab"), "slurm", "7")
     left = [attempt.folder, attempt.claim]

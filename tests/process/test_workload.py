@@ -96,7 +96,7 @@ def test_values_are_written_as_yaml_has_them(value: Any, text: str) -> None:
     assert only(parameters={"lr": value}).words[-1] == text
 
 
-def test_runs_are_told_apart_by_their_words() -> None:
+def test_runs_are_reported_apart_by_their_words() -> None:
     plan = expand_job(job(grid={"parameters.lr": [0.1, 0.2]}, repeats=2))
     assert len({run.id for run in plan.runs}) == 4
     assert len({configuration_id(run) for run in plan.runs}) == 2
@@ -124,7 +124,7 @@ def test_two_names_for_one_command_are_two_things_to_compare() -> None:
         {"workload": {"command": ["python", "train.py", "--lr", "{parameters.lr}"]}},
     ],
 )
-def test_what_does_not_change_the_words_does_not_change_the_id(settings: Any) -> None:
+def test_settings_without_effect_on_the_words_keep_the_id(settings: Any) -> None:
     assert only(**settings).id == only().id
 
 
@@ -142,7 +142,7 @@ def test_memory_in_the_words_is_no_part_of_the_id() -> None:
 
 
 @pytest.mark.parametrize("changed", [{"resources": {"nodes": 2}}, {"parameters": {"lr": 0.2}}])
-def test_what_is_computed_changes_the_id(changed: Any) -> None:
+def test_settings_in_the_words_change_the_id(changed: Any) -> None:
     assert only(**changed).id != only().id
 
 
@@ -187,7 +187,7 @@ def test_a_job_file_in_its_results_reads_as_itself(tmp_path: Path) -> None:
         ("{shell: |-\n  a\n  b\n }", "", ["not readable"]),
     ],
 )
-def test_what_is_wrong_is_said_with_what_is_possible(
+def test_a_wrong_workload_is_refused_with_the_choices(
     tmp_path: Path, workload: str, more: str, words: list[str]
 ) -> None:
     with pytest.raises(UsageError) as refused:

@@ -67,12 +67,11 @@ def test_data_without_test_rows_has_no_baseline(tmp_path: Path) -> None:
         score_counts(load_prepared(tmp_path / "out"))
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_on_real_frappe_counting_scores_what_is_known(tmp_path: Path, seed: int) -> None:
+def test_counting_has_the_known_score_on_real_frappe(tmp_path: Path) -> None:
     folder = os.environ.get("HPCNCF_DATA")
     if not folder or not (Path(folder) / ZIP).is_file():
         pytest.skip(f"needs {ZIP} in the folder HPCNCF_DATA")
-    prepare_frappe(tmp_path / "data", Path(folder), seed)
+    prepare_frappe(tmp_path / "data", Path(folder), seed=0)
     found = score_counts(load_prepared(tmp_path / "data"))
     # 654 test rows: one standard deviation is 0.012 around the known 0.89 to 0.905.
     assert 0.878 < found["hr10"] < 0.917

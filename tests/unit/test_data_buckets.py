@@ -81,7 +81,7 @@ def test_every_positive_is_suspected_and_hardly_anything_else() -> None:
     assert found[~held.reshape(-1) & (drawn.reshape(-1) > 0)].mean() < 0.001
 
 
-def test_parts_of_the_users_make_the_whole() -> None:
+def test_buckets_of_parts_of_the_users_add_up_to_those_of_all() -> None:
     lists = [list(each) for each in LISTS.values()]
     bounds, table = build_buckets(*listed(lists))
     first, second = build_buckets(*listed(lists[:4])), build_buckets(*listed(lists[4:]))

@@ -26,7 +26,7 @@ def hpcncf_data(*words: object) -> int:
     return data.run(parser.parse_args([str(word) for word in words]))
 
 
-def test_prepare_tells_what_it_made_and_info_tells_it_again(
+def test_prepare_and_info_describe_the_folder(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "out"
@@ -38,9 +38,9 @@ def test_prepare_tells_what_it_made_and_info_tells_it_again(
     assert hpcncf_data("prepare", *TINY, "--context", 5, "-o", folder) == 0
     assert "already there" in capsys.readouterr().out
     assert hpcncf_data("info", folder) == 0
-    told = capsys.readouterr().out
-    assert "9 test rows with 9 negatives, 4,881 parameters" in told
-    assert "context: number, group0=0, group0=1, group0=2, group0=3" in told
+    reported = capsys.readouterr().out
+    assert "9 test rows with 9 negatives, 4,881 parameters" in reported
+    assert "context: number, group0=0, group0=1, group0=2, group0=3" in reported
 
 
 @pytest.mark.parametrize(("negatives", "warned"), [(1, True), (9, True), (10, False)])
@@ -49,9 +49,9 @@ def test_so_few_negatives_that_every_item_is_a_hit_are_warned_of(
 ) -> None:
     """Ranked among nine others an item is always one of the first ten."""
     assert hpcncf_data("prepare", *TINY[:-1], negatives, "-o", tmp_path / "out") == 0
-    told = capsys.readouterr()
-    assert ("HR@10" in told.err) == warned
-    assert f"with {negatives} negative{'s' if negatives > 1 else ''}, " in told.out
+    reported = capsys.readouterr()
+    assert ("HR@10" in reported.err) == warned
+    assert f"with {negatives} negative{'s' if negatives > 1 else ''}, " in reported.out
 
 
 def test_json_holds_the_counts_the_key_and_the_sizes(
@@ -61,10 +61,10 @@ def test_json_holds_the_counts_the_key_and_the_sizes(
     made = json.loads(capsys.readouterr().out)
     assert (made["outcome"], made["users"], made["parameters"]) == ("made", 9, 4721)
     hpcncf_data("info", tmp_path / "out", "--json")
-    told = json.loads(capsys.readouterr().out)
-    assert told["key"] == made["key"]
-    assert told["bytes"]["positives_indptr.npy"] == 128 + 8 * 10
-    assert told["unseen_test_rows"] <= told["test_rows"] == 9
+    reported = json.loads(capsys.readouterr().out)
+    assert reported["key"] == made["key"]
+    assert reported["bytes"]["positives_indptr.npy"] == 128 + 8 * 10
+    assert reported["unseen_test_rows"] <= reported["test_rows"] == 9
 
 
 @pytest.mark.parametrize(
@@ -185,12 +185,12 @@ def test_progress_is_one_line_of_a_terminal_and_nothing_in_a_log(
         say("reading a.csv: 1%")
         say("reading a.csv: 2%")  # too soon after the first
         say("sorting pairs: part 1 of 2")
-    told = "\r\x1b[Kreading a.csv: 1% ...\r\x1b[Ksorting pairs: part 1 of 2 ...\r\x1b[K"
-    assert stream.getvalue() == (told if shown else "")
+    reported = "\r\x1b[Kreading a.csv: 1% ...\r\x1b[Ksorting pairs: part 1 of 2 ...\r\x1b[K"
+    assert stream.getvalue() == (reported if shown else "")
 
 
 @pytest.mark.parametrize("dataset", data.DATASETS)
-def test_what_is_advised_for_missing_data_parses_once_filled_in(dataset: str) -> None:
+def test_the_command_advised_for_missing_data_parses_once_filled_in(dataset: str) -> None:
     advised = prepare_command(dataset, Path("a folder"))
     filled = shlex.split(advised.replace("SHAPE", "yelp"))
     args = cli.parser().parse_args(filled[1:])
@@ -213,7 +213,7 @@ def test_what_is_advised_for_missing_data_parses_once_filled_in(dataset: str) ->
         ("ncf --source x", "x"),
     ],
 )
-def test_what_is_advised_for_a_folder_of_an_earlier_format_makes_the_same_again(
+def test_the_command_advised_for_an_earlier_format_prepares_the_same_data(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -244,7 +244,7 @@ def test_real_frappe_is_found_through_the_environment(
     if not (Path(os.environ.get("HPCNCF_DATA") or "nowhere") / "Mobile_Frappe.zip").is_file():
         pytest.skip("needs Mobile_Frappe.zip in the folder HPCNCF_DATA")
     hpcncf_data("prepare", "frappe", "-o", tmp_path / "out")
-    told = capsys.readouterr().out
-    assert "Frappe (real): 84,385 rows, 654 users, 1,127 items, 21 context columns" in told
-    assert "83,731 training rows x 24 columns" in told
-    assert "74,673 parameters" in told
+    reported = capsys.readouterr().out
+    assert "Frappe (real): 84,385 rows, 654 users, 1,127 items, 21 context columns" in reported
+    assert "83,731 training rows x 24 columns" in reported
+    assert "74,673 parameters" in reported

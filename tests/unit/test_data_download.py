@@ -49,7 +49,7 @@ def test_another_file_under_the_same_name_is_refused(server: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("path", ["/missing.zip", ":bad"])
-def test_what_cannot_be_fetched_names_the_url(server: str, tmp_path: Path, path: str) -> None:
+def test_a_failed_download_names_the_url(server: str, tmp_path: Path, path: str) -> None:
     with pytest.raises(Unavailable, match=f"{server}{path}: cannot be downloaded"):
         download(f"{server}{path}", SHA256, tmp_path / "a.zip")
 
@@ -59,7 +59,7 @@ def test_a_server_that_does_not_answer_is_given_up(tmp_path: Path) -> None:
         download("http://127.0.0.1:9/a.zip", SHA256, tmp_path / "a.zip")
 
 
-def test_a_cache_that_cannot_be_written_is_told(server: str, tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_written_is_reported(server: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(Unavailable, match="cannot be written"):
         download(f"{server}/a.zip", SHA256, tmp_path / "file" / "a.zip")

@@ -59,11 +59,11 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
 
 
 def test_the_published_file_gives_exactly_the_known_counts(real: Prepared) -> None:
-    told = real.manifest
-    assert (told.rows, told.users, told.items) == (84_385, 654, 1_127)
-    assert (told.train_rows, told.test_rows, told.parameters) == (83_731, 654, 74_673)
+    found = real.manifest
+    assert (found.rows, found.users, found.items) == (84_385, 654, 1_127)
+    assert (found.train_rows, found.test_rows, found.parameters) == (83_731, 654, 74_673)
     assert unpack_context(real.train_rows).shape == (83_731, 21)
-    assert told.title == "Frappe (real): 84,385 rows, 654 users, 1,127 items, 21 context columns"
+    assert found.title == "Frappe (real): 84,385 rows, 654 users, 1,127 items, 21 context columns"
     logged = set(zip(real.train_users.tolist(), real.train_items.tolist(), strict=True))
     tested = set(zip(real.test_users.tolist(), real.test_items.tolist(), strict=True))
     assert len(logged | tested) == 13_989
@@ -117,7 +117,7 @@ def test_the_count_is_scaled_from_the_least_to_the_most(tmp_path: Path) -> None:
         (log(-1, 2), r"frappe.csv:38: user: .* came '-1'"),
     ],
 )
-def test_a_broken_row_is_told_with_its_line_and_nothing_is_written(
+def test_a_broken_row_is_reported_with_its_line_and_nothing_is_written(
     tmp_path: Path, row: str, complaint: str
 ) -> None:
     logs = [*grid(range(6), range(6)), row]
@@ -127,7 +127,7 @@ def test_a_broken_row_is_told_with_its_line_and_nothing_is_written(
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
-def test_a_file_that_is_no_zip_or_lacks_the_table_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_no_zip_or_lacks_the_table_is_reported(tmp_path: Path) -> None:
     (tmp_path / "a.zip").write_text("hello")
     with pytest.raises(DataError, match="not a readable zip"):
         prepare_frappe(tmp_path / "out", tmp_path / "a.zip")
@@ -139,7 +139,7 @@ def test_a_file_that_is_no_zip_or_lacks_the_table_is_told(tmp_path: Path) -> Non
         prepare_frappe(tmp_path / "out", tmp_path / "missing.zip")
 
 
-def test_an_encrypted_zip_is_told(tmp_path: Path) -> None:
+def test_an_encrypted_zip_is_reported(tmp_path: Path) -> None:
     path = zipped(tmp_path / "source", [log(1, 1)], {1: "4.0"})
     content = bytearray(path.read_bytes())
     content[content.index(b"PK\x01\x02") + 8] |= 1
@@ -160,10 +160,10 @@ def test_the_zip_is_found_in_hpcncf_data_then_in_the_cache(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("HPCNCF_DATA", str(tmp_path / "data"))
     said: list[str] = []
-    with pytest.raises(Unavailable, match=r"--source") as told:
+    with pytest.raises(Unavailable, match=r"--source") as found:
         find_zip(said.append, NOWHERE)
     for word in (NOWHERE, str(tmp_path / "data"), str(tmp_path / "cache" / "hpcncf")):
-        assert word in str(told.value)
+        assert word in str(found.value)
     assert said == [f"downloading {NOWHERE}"]
     (tmp_path / "cache").mkdir()
     cached = zipped(tmp_path / "cache" / "hpcncf", [], {})
@@ -198,9 +198,7 @@ def or_synthetic(folder: Path, force: bool = False) -> tuple[str, str, bool]:
     return made.outcome, made.manifest.dataset, reason is None
 
 
-def test_where_frappe_cannot_be_had_a_stand_in_is_made_which_makes_way_for_it(
-    tmp_path: Path, cached: Path
-) -> None:
+def test_synthetic_data_stands_in_until_frappe_is_available(tmp_path: Path, cached: Path) -> None:
     folder = tmp_path / "out"
     assert or_synthetic(folder) == ("made", "synthetic", False)
     assert or_synthetic(folder) == ("already there", "synthetic", False)
@@ -220,7 +218,7 @@ def test_a_stand_in_of_an_earlier_format_makes_way_too(tmp_path: Path, cached: P
 
 @pytest.mark.parametrize("stands", ["frappe", "synthetic"])
 @pytest.mark.parametrize("can_be_had", [True, False])
-def test_what_is_of_an_earlier_format_is_replaced_by_force(
+def test_force_replaces_data_of_an_earlier_format(
     tmp_path: Path, cached: Path, stands: str, can_be_had: bool
 ) -> None:
     folder = tmp_path / "out"
@@ -243,7 +241,7 @@ def test_what_is_of_an_earlier_format_is_replaced_by_force(
         (False, False, "synthetic"),
     ],
 )
-def test_without_force_it_is_refused_and_force_replaces_it(
+def test_data_of_an_earlier_format_needs_force(
     tmp_path: Path,
     cached: Path,
     capsys: pytest.CaptureFixture[str],
@@ -261,10 +259,10 @@ def test_without_force_it_is_refused_and_force_replaces_it(
         cached.unlink(missing_ok=True)
     words = ["--or-synthetic", "--test-negatives", "2", "-o", str(folder)]
     assert cli.main(["data", "prepare", "frappe", *words]) == 1
-    told = capsys.readouterr().err
+    found = capsys.readouterr().err
     assert (
         f"{folder}/manifest.json: format 3, but this hpcncf reads 4. Replace it with --force"
-        in told
+        in found
     )
     assert cli.main(["data", "prepare", "frappe", *words, "--force"]) == 0
     assert manifest.read_manifest(folder).dataset == then
@@ -272,7 +270,7 @@ def test_without_force_it_is_refused_and_force_replaces_it(
 
 
 @pytest.mark.usefixtures("cached")
-def test_where_what_is_there_cannot_be_read_force_replaces_it(tmp_path: Path) -> None:
+def test_force_replaces_unreadable_data(tmp_path: Path) -> None:
     folder = tmp_path / "out"
     or_synthetic(folder)
     (folder / manifest.MANIFEST_NAME).write_text("{")

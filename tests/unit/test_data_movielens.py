@@ -46,7 +46,7 @@ def test_the_latest_rating_of_each_user_is_held_out(
         ("99999999999999999999::2::3::4", r"ratings.dat:7: user"),
     ],
 )
-def test_a_broken_row_is_told_with_its_line_blank_lines_counted(
+def test_a_broken_row_is_reported_with_its_line_blank_lines_counted(
     tmp_path: Path, line: str, complaint: str
 ) -> None:
     source = write(tmp_path / "in" / "ratings.dat", "::")
@@ -56,7 +56,7 @@ def test_a_broken_row_is_told_with_its_line_blank_lines_counted(
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
-def test_a_folder_without_ratings_and_an_empty_file_are_told(tmp_path: Path) -> None:
+def test_a_folder_without_ratings_and_an_empty_file_are_reported(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"neither ratings\.dat nor u\.data"):
         movielens.prepare_movielens(tmp_path / "out", tmp_path)
     (tmp_path / "u.data").write_text("\n")
@@ -64,7 +64,7 @@ def test_a_folder_without_ratings_and_an_empty_file_are_told(tmp_path: Path) -> 
         movielens.prepare_movielens(tmp_path / "out", tmp_path)
 
 
-def test_a_file_that_is_not_text_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_not_text_is_reported(tmp_path: Path) -> None:
     (tmp_path / "u.data").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(DataError, match="not UTF-8 text"):
         movielens.prepare_movielens(tmp_path / "out", tmp_path)

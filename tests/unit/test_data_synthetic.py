@@ -53,7 +53,7 @@ def test_a_like_has_the_shape_it_names(tmp_path: Path) -> None:
 
 def test_the_yelp_shape_has_the_forums_parameters() -> None:
     shape = SHAPES["yelp"]
-    told = Manifest(
+    reported = Manifest(
         key="",
         dataset="synthetic",
         title="",
@@ -70,7 +70,7 @@ def test_the_yelp_shape_has_the_forums_parameters() -> None:
         buckets=shape.users,
         test_negatives=99,
     )
-    assert told.parameters == 12_453_873
+    assert reported.parameters == 12_453_873
     assert (shape.train_rows, 3 + shape.context) == (3_647_614, 24)
 
 
@@ -100,7 +100,7 @@ def test_too_few_rows_for_every_user_and_item_are_refused(tmp_path: Path) -> Non
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_shape_that_no_memory_holds_is_told_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_shape_that_no_memory_holds_is_reported_and_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="not enough memory"):
         synthetic.prepare_synthetic(
             tmp_path / "data", users=10, items=300, train_rows=1000, context=10**15

@@ -53,7 +53,7 @@ def asked(*lines: str) -> list[tuple[int, str]]:
         ("return choice(tuple(self.items.difference(self.seen)))", "set-difference"),
     ],
 )
-def test_what_a_dataset_does_for_each_sample(line: str, rule: str) -> None:
+def test_slow_work_for_each_sample_is_found(line: str, rule: str) -> None:
     assert rules(DATASET.format(line=line)) == [(7, rule)]
 
 
@@ -67,7 +67,7 @@ def test_what_a_dataset_does_for_each_sample(line: str, rule: str) -> None:
         "return self.users[index] - self.items[index]",
     ],
 )
-def test_what_a_dataset_may_do(line: str) -> None:
+def test_fast_datasets_are_clean(line: str) -> None:
     assert rules(DATASET.format(line=line)) == []
 
 
@@ -82,7 +82,7 @@ def test_what_a_dataset_may_do(line: str) -> None:
         ("others = random.sample(list(items - seen), 4)", "set-difference"),
     ],
 )
-def test_what_a_loop_does_in_each_step(line: str, rule: str) -> None:
+def test_costly_work_in_each_step_is_found(line: str, rule: str) -> None:
     assert rules(LOOP.format(line=line)) == [(4, rule)]
 
 
@@ -100,7 +100,7 @@ def test_what_a_loop_does_in_each_step(line: str, rule: str) -> None:
         "loss = loss.detach(); losses.append(loss)",
     ],
 )
-def test_what_a_loop_may_do(line: str) -> None:
+def test_good_loops_are_clean(line: str) -> None:
     assert rules(LOOP.format(line=line)) == []
 
 
@@ -121,7 +121,7 @@ def test_a_loss_is_one_however_it_is_differentiated(backward: str) -> None:
     assert rules(loop.format(line="outputs.append(scaler)")) == []
 
 
-def test_what_runs_once_in_an_epoch_is_not_of_a_step() -> None:
+def test_work_once_in_an_epoch_is_not_work_in_each_step() -> None:
     inner = "".join(f"    {line}\n" for line in LOOP.format(line="pass").splitlines())
     epochs = f"for epoch in range(9):\n{inner}    print(loss.item())\n"
     assert rules(epochs) == []
@@ -174,14 +174,14 @@ def test_a_port_in_python_that_an_array_starts(tmp_path: Path, line: str) -> Non
     assert check_python(derived, in_array=True) == []
 
 
-def test_a_distributed_sampler_is_told_the_epoch() -> None:
+def test_a_distributed_sampler_is_reported_the_epoch() -> None:
     assert rules("sampler = DistributedSampler(data)") == [(1, "no-set-epoch")]
     assert check_python("sampler = DistributedSampler(data)", epoch_is_set=True) == []
     assert rules("sampler = DistributedSampler(val_data)") == []
     assert rules("sampler = DistributedSampler(data, shuffle=False)") == []
 
 
-def test_what_is_not_python_is_said_with_its_line() -> None:
+def test_a_syntax_error_is_reported_with_its_line() -> None:
     with pytest.raises(HpcncfError, match="line 2: not Python") as refused:
         check_python("a = 1\nprint 'a'\n")
     assert str(refused.value).count("line 2") == 1
@@ -202,7 +202,7 @@ def test_a_port_that_all_tasks_of_an_array_share() -> None:
     assert asked("#SBATCH --array=0-9", "export MASTER_PORT=$((12000 + SLURM_JOB_ID))") == []
 
 
-def test_srun_is_told_the_cores() -> None:
+def test_srun_is_reported_the_cores() -> None:
     four = "#SBATCH --cpus-per-task=4"
     assert asked(four, "srun python train.py") == [(3, "srun-without-cores")]
     assert asked(four, "srun -c 4 python train.py") == []
@@ -238,9 +238,9 @@ def test_the_verb_names_files_and_lines(tmp_path: Path, capsys: pytest.CaptureFi
     (tmp_path / "train.py").write_text("DataLoader(train_set, shuffle=True, num_workers=4)\n")
     (tmp_path / "job.sbatch").write_text("#!/bin/bash\n#SBATCH -c 2\nsrun -c 2 python train.py\n")
     assert main(["lint", str(tmp_path)]) == 1
-    told = capsys.readouterr().out
-    assert f"{tmp_path}/train.py:1: too-many-workers: " in told  # by the script's cores
-    assert told.endswith("2 files read: 1 found\n")
+    reported = capsys.readouterr().out
+    assert f"{tmp_path}/train.py:1: too-many-workers: " in reported  # by the script's cores
+    assert reported.endswith("2 files read: 1 found\n")
     assert main(["lint", str(tmp_path), "--cores", "5", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == []
 
@@ -253,7 +253,7 @@ def test_another_file_may_set_the_epoch(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["absent.py", "latin.py", "folder", "broken.py"])
-def test_what_cannot_be_read_is_refused(
+def test_unreadable_files_are_refused(
     tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "latin.py").write_bytes(b"name = '\xe9'\n")
@@ -269,10 +269,10 @@ def test_a_file_that_cannot_be_read_hides_no_other(
     (tmp_path / "broken.py").write_text("def\n")
     (tmp_path / "train.py").write_text("DataLoader(train_set)\n")
     assert main(["lint", str(tmp_path)]) == 2
-    told = capsys.readouterr()
-    assert "train.py:1: no-shuffle" in told.out
-    assert told.out.endswith("2 files read: 1 found\n")
-    assert "broken.py: line 1: not Python" in told.err
+    reported = capsys.readouterr()
+    assert "train.py:1: no-shuffle" in reported.out
+    assert reported.out.endswith("2 files read: 1 found\n")
+    assert "broken.py: line 1: not Python" in reported.err
 
 
 def test_every_rule_is_documented_and_no_other() -> None:

@@ -102,7 +102,7 @@ def test_defaults_never_change() -> None:
         {"data": {"path": "/d", "dataset": "frappe"}},
     ],
 )
-def test_what_does_not_change_the_computation_does_not_change_the_id(settings: Any) -> None:
+def test_settings_without_effect_on_the_computation_keep_the_id(settings: Any) -> None:
     assert only(**settings).id == only().id
 
 
@@ -118,7 +118,7 @@ def test_what_does_not_change_the_computation_does_not_change_the_id(settings: A
         {"model": {"layers": [16, 8]}},
     ],
 )
-def test_what_changes_the_computation_changes_the_id(settings: Any) -> None:
+def test_settings_that_change_the_computation_change_the_id(settings: Any) -> None:
     assert only(**settings).id != only().id
 
 
@@ -142,7 +142,7 @@ def test_a_point_that_repeats_a_grid_point_is_one_run() -> None:
     assert len(plan.runs) == 2
 
 
-def test_an_exclusion_that_leaves_nothing_out_is_told() -> None:
+def test_an_exclusion_that_leaves_nothing_out_is_reported() -> None:
     grid = {"training.loader": ["vectorized", "batched"], "training.seed": [1, 2]}
     excluded = [
         {"training.loader": "batched", "training.seed": 2},

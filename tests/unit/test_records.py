@@ -92,7 +92,7 @@ def test_records_are_for_the_group_to_read(tmp_path: Path) -> None:
         (b'{"kind": "progress", "schema_version": 1}', "run_id"),
     ],
 )
-def test_what_is_not_the_record_is_refused_by_name(
+def test_files_that_are_not_the_record_are_refused_by_name(
     tmp_path: Path, content: bytes, words: str
 ) -> None:
     path = tmp_path / "progress.json"
@@ -206,7 +206,9 @@ def test_the_record_of_an_end_waits_for_room_on_the_disk(
     assert schema.read_record(tmp_path / "last.json", Progress) == record
 
 
-def test_a_disk_that_stays_full_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_stays_full_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     a_full_disk(monkeypatch, times=1000)
     monkeypatch.setattr(schema, "RETRY_S", 0.1)
     with pytest.raises(OSError, match="No space left"):

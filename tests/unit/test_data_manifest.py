@@ -1,4 +1,4 @@
-"""A damaged prepared folder is told of before anything is submitted, without reading it."""
+"""A damaged prepared folder is reported without reading its arrays."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def damaged(tiny_data: Path, tmp_path: Path) -> Path:
     return shutil.copytree(tiny_data, tmp_path / "data")
 
 
-def test_the_bytes_told_are_those_of_the_arrays(tiny_data: Path) -> None:
+def test_the_manifest_gives_the_bytes_of_each_array(tiny_data: Path) -> None:
     held = {path.stem: np.load(path).nbytes for path in tiny_data.glob("*.npy")}
     assert array_bytes(read_manifest(tiny_data)) == held
     check_arrays(tiny_data)
 
 
-def test_data_without_context_or_test_rows_is_whole(tmp_path: Path) -> None:
+def test_data_without_context_or_test_rows_is_complete(tmp_path: Path) -> None:
     source = tmp_path / "u.data"
     source.write_text("1\t5\t3\t100\n2\t6\t3\t100\n")
     movielens.prepare_movielens(tmp_path / "data", source)
@@ -48,28 +48,28 @@ def test_each_version_of_the_format_that_numpy_reads_is_read(
 @pytest.mark.parametrize(
     "name", ["train_rows", "test_negatives", "positives_indptr", "positives", "buckets"]
 )
-def test_a_cut_array_is_told_with_its_file_the_bytes_and_what_to_do(
+def test_a_truncated_array_is_reported_with_its_bytes_and_a_remedy(
     damaged: Path, name: str
 ) -> None:
     path = damaged / f"{name}.npy"
     size = path.stat().st_size
     path.write_bytes(path.read_bytes()[:-4])
-    told = (
+    reported = (
         rf"^{path}: expected {size:,} bytes by manifest\.json, came {size - 4:,}\. "
         rf"Prepare it again: `hpcncf data prepare synthetic .* -o {damaged} --force`$"
     )
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=reported):
         check_arrays(damaged)
 
 
 @pytest.mark.parametrize("broken", [b"", b"\x93NUMPY\x01\x00", b"no array at all, but text"])
-def test_what_is_no_array_is_told(damaged: Path, broken: bytes) -> None:
+def test_a_file_that_is_no_array_is_reported(damaged: Path, broken: bytes) -> None:
     (damaged / "test_users.npy").write_bytes(broken)
     with pytest.raises(DataError, match=rf"users\.npy: not a complete .*, {len(broken)} bytes"):
         check_arrays(damaged)
 
 
-def test_a_missing_array_is_told(damaged: Path) -> None:
+def test_a_missing_array_is_reported(damaged: Path) -> None:
     (damaged / "positives.npy").unlink()
     with pytest.raises(DataError, match=r"positives\.npy: cannot be read: No such file"):
         check_arrays(damaged)

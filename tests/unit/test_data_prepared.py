@@ -45,7 +45,7 @@ def content(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_what_is_loaded_is_what_the_manifest_tells(tmp_path: Path) -> None:
+def test_the_loaded_arrays_match_the_manifest(tmp_path: Path) -> None:
     written = prepare(tmp_path / "data")
     data = load_prepared(tmp_path / "data")
     assert data.manifest == written.manifest
@@ -170,7 +170,7 @@ def test_nothing_is_left_when_building_fails(tmp_path: Path) -> None:
     "name",
     ["train_rows", "test_negatives", "positives", "test_context", "buckets_indptr", "buckets"],
 )
-def test_an_array_of_another_shape_is_told(tmp_path: Path, name: str) -> None:
+def test_an_array_of_another_shape_is_reported(tmp_path: Path, name: str) -> None:
     prepare(tmp_path / "data")
     path = tmp_path / "data" / f"{name}.npy"
     np.save(path, np.load(path)[:-1])
@@ -179,7 +179,7 @@ def test_an_array_of_another_shape_is_told(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("broken", [b"", b"\x93NUMPY\x01\x00", b"not an array at all"])
-def test_a_torn_array_is_told_and_mended_by_force(tmp_path: Path, broken: bytes) -> None:
+def test_a_torn_array_is_reported_and_mended_by_force(tmp_path: Path, broken: bytes) -> None:
     prepare(tmp_path / "data")
     whole = content(tmp_path / "data")
     (tmp_path / "data" / "train_rows.npy").write_bytes(broken)
@@ -191,7 +191,7 @@ def test_a_torn_array_is_told_and_mended_by_force(tmp_path: Path, broken: bytes)
     assert content(tmp_path / "data") == whole
 
 
-def test_a_cut_array_is_told(tmp_path: Path) -> None:
+def test_a_cut_array_is_reported(tmp_path: Path) -> None:
     prepare(tmp_path / "data")
     path = tmp_path / "data" / "train_rows.npy"
     path.write_bytes(path.read_bytes()[:-4])
@@ -200,7 +200,7 @@ def test_a_cut_array_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "field", "at", "value", "told"),
+    ("name", "field", "at", "value", "reported"),
     [
         ("train_rows", "user", (3,), 8, r"user: expected ids from 0 to 7, came 8 in row 3"),
         ("train_rows", "item", (89,), -1, r"item: expected ids from 0 to 59, came -1 in row 89"),
@@ -211,8 +211,8 @@ def test_a_cut_array_is_told(tmp_path: Path) -> None:
         ("buckets_indptr", None, (8,), 99, r"expected bounds from 0 to \d+ that always rise"),
     ],
 )
-def test_an_edited_array_is_told_with_its_value(
-    tmp_path: Path, name: str, field: str | None, at: tuple[int, ...], value: int, told: str
+def test_an_edited_array_is_reported_with_its_value(
+    tmp_path: Path, name: str, field: str | None, at: tuple[int, ...], value: int, reported: str
 ) -> None:
     prepare(tmp_path / "data")
     path = tmp_path / f"data/{name}.npy"
@@ -221,7 +221,7 @@ def test_an_edited_array_is_told_with_its_value(
     np.save(path, array)
     again = f"Prepare it again: `hpcncf data prepare synthetic .* -o {tmp_path}/data --force`$"
     for refused in (load_prepared, prepare):
-        with pytest.raises(DataError, match=rf"{name}\.npy: {told}\. {again}"):
+        with pytest.raises(DataError, match=rf"{name}\.npy: {reported}\. {again}"):
             refused(tmp_path / "data")
 
 
@@ -229,7 +229,7 @@ def test_the_row_of_a_wrong_id_is_that_of_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hpcncf.ncf.data.prepared.slices", lambda length: slices(length, 7))
-    test_an_edited_array_is_told_with_its_value(
+    test_an_edited_array_is_reported_with_its_value(
         tmp_path, "train_rows", "item", (89,), 60, r"item: expected .* came 60 in row 89"
     )
 
@@ -246,7 +246,7 @@ def test_a_user_with_no_negative_left_is_named(tmp_path: Path) -> None:
         load_prepared(tmp_path / "data")
 
 
-def test_a_missing_array_is_told(tmp_path: Path) -> None:
+def test_a_missing_array_is_reported(tmp_path: Path) -> None:
     prepare(tmp_path / "data")
     (tmp_path / "data" / "positives.npy").unlink()
     with pytest.raises(DataError, match=r"positives\.npy: cannot be read"):
@@ -264,7 +264,7 @@ def a_user() -> Iterator[None]:
         os.seteuid(before)
 
 
-def test_a_folder_that_may_not_be_written_is_told(
+def test_a_folder_that_may_not_be_written_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)  # others cannot get there by its whole name
@@ -274,7 +274,7 @@ def test_a_folder_that_may_not_be_written_is_told(
         prepare(Path("data"))
 
 
-def test_a_disk_that_is_full_is_told_and_nothing_is_left(tmp_path: Path) -> None:
+def test_a_disk_that_is_full_is_reported_and_nothing_is_left(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
     try:
@@ -285,7 +285,7 @@ def test_a_disk_that_is_full_is_told_and_nothing_is_left(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_parent_that_is_a_file_is_told(tmp_path: Path) -> None:
+def test_a_parent_that_is_a_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match="cannot be written"):
         prepare(tmp_path / "file" / "data")
@@ -300,7 +300,7 @@ def test_data_without_context_or_test_rows_loads(tmp_path: Path) -> None:
     assert len(data.test_unseen) == 0
 
 
-def test_a_manifest_with_a_wrong_value_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_manifest_with_a_wrong_value_is_reported_in_one_line(tmp_path: Path) -> None:
     prepare(tmp_path / "data")
     path = tmp_path / "data" / MANIFEST_NAME
     path.write_text(path.read_text().replace('"users": 8', '"users": "eight"'))
@@ -309,31 +309,33 @@ def test_a_manifest_with_a_wrong_value_is_told_in_one_line(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "told"),
+    ("name", "value", "reported"),
     [
         ("small_columns", 4, "expected 0 to 3, the number of context_columns; came 4"),
         ("small_columns", -1, "expected 0 to 3, the number of context_columns; came -1"),
         ("buckets", 7, "expected 8 or more, one for each user; came 7"),
     ],
 )
-def test_a_manifest_whose_counts_cannot_be_is_told_in_one_line(
-    tmp_path: Path, name: str, value: int, told: str
+def test_a_manifest_whose_counts_cannot_be_is_reported_in_one_line(
+    tmp_path: Path, name: str, value: int, reported: str
 ) -> None:
     prepare(tmp_path / "data")
     path = tmp_path / "data" / MANIFEST_NAME
     path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
-    with pytest.raises(DataError, match=rf"manifest\.json: {name}: {told}\. Prepare it again$"):
+    with pytest.raises(DataError, match=rf"manifest\.json: {name}: {reported}\. Prepare it again$"):
         load_prepared(tmp_path / "data")
 
 
 @pytest.mark.parametrize("plain", ["[]", "null", "4"])
-def test_json_that_is_no_manifest_is_told(tmp_path: Path, plain: str) -> None:
+def test_json_that_is_no_manifest_is_reported(tmp_path: Path, plain: str) -> None:
     (tmp_path / MANIFEST_NAME).write_text(plain)
     with pytest.raises(DataError, match=r"manifest\.json: not a manifest of prepared data: came"):
         read_manifest(tmp_path)
 
 
-def test_a_folder_of_an_earlier_format_is_refused_with_what_makes_it_again(tmp_path: Path) -> None:
+def test_an_earlier_format_is_refused_with_the_command_to_prepare_again(
+    tmp_path: Path,
+) -> None:
     folder = tmp_path / "data"
     before = prepare(folder).manifest
     of_format_3(folder)
@@ -342,8 +344,8 @@ def test_a_folder_of_an_earlier_format_is_refused_with_what_makes_it_again(tmp_p
     for refused, advice in ((load_prepared, again), (prepare, "Replace it with --force")):
         with pytest.raises(OtherFormat) as error:
             refused(folder)
-        told = f"{folder}/manifest.json: format 3, but this hpcncf reads 4. {advice}"
-        assert str(error.value) == told
+        reported = f"{folder}/manifest.json: format 3, but this hpcncf reads 4. {advice}"
+        assert str(error.value) == reported
     assert prepare(folder, force=True).manifest == before
 
 

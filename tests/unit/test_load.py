@@ -1,4 +1,4 @@
-"""A job file is read strictly, and what is wrong with it is said with file, key and choices."""
+"""A job file is read strictly, and errors give file, key, value and choices."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def refusal(folder: Path, text: str, *overrides: str) -> str:
         ("", None),
     ],
 )
-def test_scalars_mean_what_they_say(text: str, value: object) -> None:
+def test_scalars_follow_yaml_1_2(text: str, value: object) -> None:
     assert parse_yaml(f"key: {text}", "here") == {"key": value}
 
 
@@ -110,7 +110,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         (MINIMAL + "training: {threads: 4}\n", ["threads 4", "cpus_per_task 1"]),
     ],
 )
-def test_a_refusal_says_where_what_came_and_what_is_possible(
+def test_an_error_gives_the_place_the_value_and_the_choices(
     tmp_path: Path, text: str, words: list[str]
 ) -> None:
     message = refusal(tmp_path, text)
@@ -119,7 +119,7 @@ def test_a_refusal_says_where_what_came_and_what_is_possible(
         assert word in message
 
 
-def test_what_came_is_told_short(tmp_path: Path) -> None:
+def test_long_values_are_abbreviated(tmp_path: Path) -> None:
     bomb = "&a [x, x, x]" + "".join(
         f", &{b} [*{a}, *{a}, *{a}]"
         for a, b in zip("abcdefghijklmnopqrs", "bcdefghijklmnopqrst", strict=True)
@@ -137,7 +137,7 @@ def test_a_data_path_that_no_file_can_have_is_named(tmp_path: Path) -> None:
         build_plan(load(tmp_path, f"name: a\ndata: {{path: {'d' * 300}}}\n"), tmp_path / "job.yaml")
 
 
-def test_every_problem_of_a_file_is_told_at_once(tmp_path: Path) -> None:
+def test_every_problem_of_a_file_is_reported_at_once(tmp_path: Path) -> None:
     message = refusal(tmp_path, MINIMAL + "repeats: 0\ntraining: {lr: -1}\n")
     assert "repeats" in message
     assert "training.lr" in message
@@ -221,7 +221,7 @@ def test_an_override_that_cannot_be_is_refused(tmp_path: Path, override: str) ->
 
 
 @pytest.mark.parametrize(
-    ("override", "told"),
+    ("override", "reported"),
     [
         ("training.epochs=x", "-s training.epochs=x: training.epochs: Input should be a valid int"),
         ("training.engin=native", "-s training.engin=native: training: unknown key 'engin'. Did"),
@@ -234,14 +234,16 @@ def test_an_override_that_cannot_be_is_refused(tmp_path: Path, override: str) ->
         ("data.path=~nobody-of-that-name", "FILE with -s data.path=~nobody-of-that-name: data.pa"),
     ],
 )
-def test_what_an_override_gave_is_not_told_as_the_files(
-    tmp_path: Path, override: str, told: str
+def test_an_error_in_an_override_names_the_override(
+    tmp_path: Path, override: str, reported: str
 ) -> None:
     message = refusal(tmp_path, MINIMAL, override)
-    assert message.startswith(told.replace("FILE", str(tmp_path / "job.yaml")))
+    assert message.startswith(reported.replace("FILE", str(tmp_path / "job.yaml")))
 
 
-def test_beside_an_override_what_the_file_has_wrong_is_told_as_the_files(tmp_path: Path) -> None:
+def test_an_error_in_the_file_names_the_file_despite_overrides(
+    tmp_path: Path,
+) -> None:
     wrong = MINIMAL + "training: {lr: -1, epochs: 0}\n"
     message = refusal(tmp_path, wrong, "training.epochs=-2", "repeats=2")
     given, files = sorted(message.splitlines())
@@ -249,13 +251,15 @@ def test_beside_an_override_what_the_file_has_wrong_is_told_as_the_files(tmp_pat
     assert given.startswith("-s training.epochs=-2: training.epochs: ")
 
 
-def test_of_an_override_given_twice_the_last_is_told(tmp_path: Path) -> None:
+def test_of_an_override_given_twice_the_last_is_named(tmp_path: Path) -> None:
     assert refusal(tmp_path, MINIMAL, "repeats=1", "repeats=0").startswith("-s repeats=0: repeats")
     overrides = "training.lr=-1", "training={lr: -2}", "training.lr=-3"
     assert refusal(tmp_path, MINIMAL, *overrides).startswith("-s training.lr=-3: training.lr: ")
 
 
-def test_what_a_section_has_wrong_beside_an_override_within_is_told_of_both(tmp_path: Path) -> None:
+def test_an_error_of_file_and_override_together_names_both(
+    tmp_path: Path,
+) -> None:
     wrong = MINIMAL + "training: {global_batch_size: 64, batch_size_per_rank: 32}\n"
     message = refusal(tmp_path, wrong, "training.seed=3", "repeats=2")
     assert message.startswith(f"{tmp_path / 'job.yaml'} with -s training.seed=3: training: ")

@@ -1,4 +1,4 @@
-"""CSV and Parquet files whose columns the user names."""
+"""CSV and Parquet files are prepared by the columns that the user names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ import pytest
 from hpcncf.ncf.data.arrays import unpack_context
 from hpcncf.ncf.data.manifest import DataError
 from hpcncf.ncf.data.prepared import Prepared, load_prepared
-from hpcncf.ncf.data.readers import Columns, prepare_table
+from hpcncf.ncf.data.readers import (
+    Columns,
+    prepare_table,
+)
 
 pyarrow = pytest.importorskip("pyarrow", reason="needs the extra parquet")
 from pyarrow import parquet  # noqa: E402
@@ -72,9 +75,9 @@ def test_numbers_are_kept_text_is_one_hot_and_the_latest_row_is_held_out(
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_the_title_and_the_options_tell_the_columns(tmp_path: Path, kind: Kind) -> None:
     rows = ROWS | {"shop": list("ababc")}
-    told = prepared(tmp_path, kind, Columns("who", "shop"), rows).manifest
-    assert told.title == f"visits.{kind}: 5 rows, 2 users, 3 items, no context"
-    assert (told.dataset, told.options["user"], told.options["context"]) == (kind, "who", [])
+    reported = prepared(tmp_path, kind, Columns("who", "shop"), rows).manifest
+    assert reported.title == f"visits.{kind}: 5 rows, 2 users, 3 items, no context"
+    assert (reported.dataset, reported.options["context"]) == (kind, [])
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
@@ -86,7 +89,7 @@ def test_the_title_and_the_options_tell_the_columns(tmp_path: Path, kind: Kind) 
         (COLUMNS, {"at": ["1", "2", "soon", "4", "5"]}, r"at: expected (a number|numbers)"),
     ],
 )
-def test_columns_that_are_missing_blank_or_wrong_are_told(
+def test_columns_that_are_missing_blank_or_wrong_are_reported(
     tmp_path: Path, kind: Kind, columns: Columns, changed: dict[str, list[Any]], complaint: str
 ) -> None:
     blank = {name: [v or "" for v in values] for name, values in changed.items()}
@@ -106,7 +109,9 @@ def test_columns_that_are_missing_blank_or_wrong_are_told(
         ("?,kiosk,n,8,rain,13", r"visits.csv:7: at: expected a number or a date .* came '\?'"),
     ],
 )
-def test_a_broken_csv_row_is_told_with_its_line(tmp_path: Path, row: str, complaint: str) -> None:
+def test_a_broken_csv_row_is_reported_with_its_line(
+    tmp_path: Path, row: str, complaint: str
+) -> None:
     source = table(tmp_path, "csv")
     source.write_text(source.read_text().rstrip("\n") + "\n" + row + "\n")
     with pytest.raises(DataError, match=complaint):
@@ -137,14 +142,14 @@ def test_a_tsv_is_separated_by_tabs(tmp_path: Path) -> None:
     assert (made.manifest.users, made.manifest.items) == (2, 3)
 
 
-def test_an_empty_table_is_told(tmp_path: Path) -> None:
+def test_an_empty_table_is_reported(tmp_path: Path) -> None:
     source = tmp_path / "a.csv"
     source.write_text("who,shop\n")
     with pytest.raises(DataError, match="has no rows"):
         prepare_table(tmp_path / "out", source, "csv", Columns("who", "shop"))
 
 
-def test_a_parquet_null_is_told_with_its_row(tmp_path: Path) -> None:
+def test_a_parquet_null_is_reported_with_its_row(tmp_path: Path) -> None:
     rows = ROWS | {"hour": [1.0, 2.0, None, 4.0, 5.0]}
     with pytest.raises(DataError, match=r"visits\.parquet: row 3: hour: is empty"):
         prepared(tmp_path, "parquet", COLUMNS, rows)
@@ -153,7 +158,7 @@ def test_a_parquet_null_is_told_with_its_row(tmp_path: Path) -> None:
         prepared(tmp_path, "parquet", COLUMNS, rows)
 
 
-def test_a_file_that_is_not_parquet_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_not_parquet_is_reported(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_text("who,shop\n")
     with pytest.raises(DataError, match="cannot be read as Parquet"):
         prepare_table(tmp_path / "out", tmp_path / "a.parquet", "parquet", COLUMNS)
@@ -167,7 +172,7 @@ def test_a_file_that_is_not_parquet_is_told(tmp_path: Path) -> None:
         (b"who,who,shop\n1,2,a\n", r"visits.csv: 2 columns are called 'who'"),
     ],
 )
-def test_a_csv_that_is_broken_as_a_text_is_told_with_its_line(
+def test_a_csv_that_is_broken_as_a_text_is_reported_with_its_line(
     tmp_path: Path, content: bytes, complaint: str
 ) -> None:
     path = tmp_path / "visits.csv"
@@ -177,7 +182,7 @@ def test_a_csv_that_is_broken_as_a_text_is_told_with_its_line(
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
-def test_a_number_too_large_for_the_context_is_told_with_its_row(
+def test_a_number_too_large_for_the_context_is_reported_with_its_row(
     tmp_path: Path, kind: Kind
 ) -> None:
     path = table(tmp_path, kind, ROWS | {"hour": [9.5, 10, 1e39, 12, 13]})
@@ -187,7 +192,7 @@ def test_a_number_too_large_for_the_context_is_told_with_its_row(
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
-def test_a_row_far_into_the_file_is_told_with_its_place(tmp_path: Path, kind: Kind) -> None:
+def test_a_row_far_into_the_file_is_reported_with_its_place(tmp_path: Path, kind: Kind) -> None:
     count = 70_000  # more than are read at once
     hours = [*[1.5] * (count - 2), float("nan"), 1.5]
     rows: dict[str, list[Any]] = {"who": [1] * count, "shop": ["a"] * count, "hour": hours}
@@ -217,7 +222,7 @@ def arrays_of(folder: Path) -> bytes:
     return content.getvalue()
 
 
-def test_what_is_prepared_is_bit_for_bit_what_earlier_versions_made(tmp_path: Path) -> None:
+def test_the_same_source_gives_the_bits_of_earlier_versions(tmp_path: Path) -> None:
     """Runs on data made anew would else be compared with runs on other data of the same key."""
     random, source = Random(3), tmp_path / "visits.csv"
     lines = ["at,shop,who,weather,hour"]
@@ -293,7 +298,7 @@ def test_no_more_of_a_parquet_file_is_read_than_a_block_needs(
         list(blocks)
 
 
-def test_threads_change_nothing_in_what_is_prepared(tmp_path: Path) -> None:
+def test_threads_do_not_change_the_prepared_data(tmp_path: Path) -> None:
     source = table(tmp_path, "parquet", ROWS | {"shop": list("ababc")})
     made = []
     for threads in (1, 3):
@@ -306,7 +311,7 @@ def test_threads_change_nothing_in_what_is_prepared(tmp_path: Path) -> None:
     assert made[0] == made[1]
 
 
-def test_a_disk_that_is_full_while_reading_is_told_and_nothing_is_left(tmp_path: Path) -> None:
+def test_a_disk_that_is_full_while_reading_is_reported_and_nothing_is_left(tmp_path: Path) -> None:
     rows = {"who": list(range(9_000)), "shop": [row % 7 for row in range(9_000)]}
     source = table(tmp_path, "csv", rows)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -359,10 +364,10 @@ def test_the_memory_that_it_takes_does_not_grow_with_the_file(tmp_path: Path, ki
     sizes, peaks = [], []
     for rows in (300_000, 600_000):
         source = many_rows(tmp_path / f"{rows}.{kind}", kind, rows)
-        told = subprocess.run(
+        reported = subprocess.run(
             [sys.executable, "-c", PEAK, kind, source], capture_output=True, text=True, check=True
         )
         sizes.append(source.stat().st_size)
-        peaks.append(int(told.stdout) * 1024)
+        peaks.append(int(reported.stdout) * 1024)
     assert sizes[1] - sizes[0] > 45e6
     assert peaks[1] - peaks[0] < 50 * 300_000

@@ -1,4 +1,4 @@
-"""Arrays in files, written as they come or in pieces that a page cache can keep as one."""
+"""Arrays in files and training rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PIECE = 512
     st.lists(st.integers(0, 200), max_size=12),
     st.sampled_from([("f4", ()), ("i8", ()), ("f4", (3,)), ("f4", (0,)), (row_dtype(1, 2), ())]),
 )
-def test_what_is_appended_is_read_while_it_grows_and_as_an_array(
+def test_appended_rows_can_be_read_while_the_file_grows_and_afterwards(
     piece: int | None, sizes: list[int], of: tuple[Any, tuple[int, ...]]
 ) -> None:
     kind, row = of
@@ -42,7 +42,7 @@ def test_what_is_appended_is_read_while_it_grows_and_as_an_array(
 
 
 @given(st.lists(st.integers(0, 700), max_size=12))
-def test_what_fills_pieces_is_written_in_whole_ones(sizes: list[int]) -> None:
+def test_full_pieces_are_written_at_once(sizes: list[int]) -> None:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "some.npy"
         with ColumnFile(path, np.uint16, piece_bytes=PIECE) as column:

@@ -1,4 +1,4 @@
-"""Holding rows out and drawing test negatives, whole and in slices."""
+"""Rows are held out and test negatives drawn, in slices that do not change the result."""
 
 from __future__ import annotations
 
@@ -78,9 +78,9 @@ def test_every_row_is_either_held_out_or_trained_on(
     assert array("test_users").tolist() == users[times > 1].tolist()
     assert (counts.train_rows, counts.test_rows) == (len(array("train_users")), (times > 1).sum())
     for part in ("train", "test"):
-        told = [pairs[int(at)] for at in array(f"{part}_context")[:, 0]]
+        reported = [pairs[int(at)] for at in array(f"{part}_context")[:, 0]]
         found = array(f"{part}_users").tolist(), array(f"{part}_items").tolist()
-        assert list(zip(*found, strict=True)) == told
+        assert list(zip(*found, strict=True)) == reported
 
 
 @given(PAIRS, SEEDS)

@@ -1,4 +1,4 @@
-"""What a record says of its software and machine, and what it must never say."""
+"""A record describes its software and machine, without secrets."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_it_is_plain_data_with_versions_and_machine() -> None:
     assert {"commit", "dirty", "variables", "platform"} <= set(about)
 
 
-def test_only_allowed_variables_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_allowed_variables_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET_TOKEN", "hush-hush")
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     about = describe_host()

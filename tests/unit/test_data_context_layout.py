@@ -81,16 +81,16 @@ def test_a_late_value_of_many_rows_counts(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @given(FLOATS)
-def test_what_a_row_keeps_of_its_context_comes_back_to_the_bit(told: Floats) -> None:
-    layout = ContextLayout([str(column) for column in range(told.shape[1])], told)
-    ordered, none = layout.ordered(told), np.zeros(len(told), dtype=np.int32)
+def test_the_context_of_a_row_comes_back_bit_by_bit(reported: Floats) -> None:
+    layout = ContextLayout([str(column) for column in range(reported.shape[1])], reported)
+    ordered, none = layout.ordered(reported), np.zeros(len(reported), dtype=np.int32)
     rows = pack_rows(none, none, ordered, layout.small)
-    assert rows.dtype.itemsize == 8 + 4 * (told.shape[1] - layout.small) + layout.small
+    assert rows.dtype.itemsize == 8 + 4 * (reported.shape[1] - layout.small) + layout.small
     back = unpack_context(rows)
     assert (back.dtype, bits(back)) == (np.float32, bits(ordered))
     assert [bits(unpack_context(row)[None]) for row in rows] == [bits(row[None]) for row in ordered]
     names = [int(name) for name in layout.names]
-    assert bits(told[:, names]) == bits(ordered)
+    assert bits(reported[:, names]) == bits(ordered)
 
 
 def arrays(folder: Path) -> dict[str, bytes]:
@@ -110,9 +110,9 @@ MIXED: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("told", MIXED, ids=["none", "small", "numbers", "mixed"])
-def test_a_prepared_folder_keeps_every_bit_of_its_context(tmp_path: Path, told: Floats) -> None:
-    rows = rows_of(told)
+@pytest.mark.parametrize("reported", MIXED, ids=["none", "small", "numbers", "mixed"])
+def test_a_prepared_folder_keeps_every_bit_of_its_context(tmp_path: Path, reported: Floats) -> None:
+    rows = rows_of(reported)
     write_prepared(
         tmp_path / "data", Recipe("csv", {}, {}), "A", lambda into: leave_one_out(into, rows, 1, 4)
     )
@@ -120,9 +120,9 @@ def test_a_prepared_folder_keeps_every_bit_of_its_context(tmp_path: Path, told: 
     names = data.manifest.context_columns
     order = [rows.context_columns.index(name) for name in names]
     both = np.concatenate([unpack_context(data.train_rows), data.test_context])
-    assert sorted(bits(both)) == sorted(bits(told[:, order]))
+    assert sorted(bits(both)) == sorted(bits(reported[:, order]))
     numbers = len(names) - data.manifest.small_columns
-    assert fits_a_byte(told[:, order]).tolist() == [at >= numbers for at in range(len(names))]
+    assert fits_a_byte(reported[:, order]).tolist() == [at >= numbers for at in range(len(names))]
 
 
 def test_rows_are_the_same_bytes_whatever_the_slices(

@@ -1,4 +1,4 @@
-"""The NCF paper's files: their own test rows and negatives are used."""
+"""The NCF paper's files are prepared with their own test rows and negatives."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_given_test_rows_and_negatives_are_used(tmp_path: Path, source: str)
         ({"negative": "(0,4)\t1\t-3\n(1,2)\t4\t5\n"}, r"negative:1: negative: .* came '-3'"),
     ],
 )
-def test_broken_files_are_told_with_their_line(
+def test_broken_files_are_reported_with_their_line(
     tmp_path: Path, broken: dict[str, str], complaint: str
 ) -> None:
     with pytest.raises(DataError, match=complaint):
