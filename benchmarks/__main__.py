@@ -1,4 +1,4 @@
-"""`make bench`: every benchmark but `peers`, `technology`, `pathology` and `gpu`, one after
+"""`make bench`: every benchmark but `peers`, `pathology` and `gpu`, one after
 another, as Markdown on standard output.
 
 `python -m benchmarks NAME...` runs those named, each in a process of its own. With `--write` what
@@ -45,7 +45,6 @@ BENCHMARKS = {
 # needs a GPU.
 WHEN_NAMED = {
     "peers": "RecBole and cornac",
-    "technology": "C++ or Numba",
     "pathology": "Causes made on purpose",
     "gpu": "On a GPU",
 }

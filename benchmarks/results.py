@@ -12,10 +12,7 @@ from hpcncf.monitor.cgroup import usable_cpus
 DOCS: Final = Path(__file__).parent.parent / "docs"
 ELSEWHERE: Final = {
     "strategies": "engines.md",
-    "technology": "engines.md",
     "remedies": "remedies.md",
-    "parquet": "remedies.md",
-    "packing": "packing.md",
 }
 """All others' tables stand in results.md."""
 END: Final = "<!-- /bench -->"

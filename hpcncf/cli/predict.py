@@ -25,36 +25,14 @@ Exit code 3: refused, because the results do not support a prediction.
 """
 # More points than that are a list nobody reads.
 MOST: Final = 200
-LATENCY_US, GB_PER_S = 25.0, 1.25
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     job_arguments(parser)
-    asked = parser.add_mutually_exclusive_group()
-    asked.add_argument(
+    parser.add_argument(
         "--held-out",
         action="store_true",
-        help="predict each configuration that was run from all others, and tell the errors",
-    )
-    asked.add_argument(
-        "--simulate",
-        type=_ranks,
-        metavar="RANKS",
-        help="what up to so many ranks would do under assumptions that are printed: no prediction",
-    )
-    parser.add_argument(
-        "--latency-us",
-        type=positive,
-        default=LATENCY_US,
-        metavar="US",
-        help=f"of a message in the simulated network ({LATENCY_US:g})",
-    )
-    parser.add_argument(
-        "--gb-per-s",
-        type=positive,
-        default=GB_PER_S,
-        metavar="GB",
-        help=f"of each rank in the simulated network ({GB_PER_S:g}, 10 Gbit/s)",
+        help="predict each configuration that was run from all others, and print the errors",
     )
     parser.add_argument(
         "--results", type=Path, metavar="DIR", help="default: results/<the job's name>"
@@ -90,8 +68,6 @@ def run(args: argparse.Namespace) -> int:
     _warn(found.runs)
     if args.held_out:
         return _print_held_out(args, found.runs)
-    if args.simulate:
-        return _simulate(args, found.runs, _settings(plan))
     return _predict(args, found.runs, _settings(plan))
 
 
@@ -169,27 +145,3 @@ def _print_held_out(args: argparse.Namespace, runs: list[Any]) -> int:
 def _plain_error(one: HeldOut) -> dict[str, Any]:
     measured = {"label": one.one.point.label, "measured_step_s": one.one.step_s}
     return measured | {"predicted_step_s": one.step_s, "error": one.error}
-
-
-def _simulate(args: argparse.Namespace, runs: list[Any], asked: list[dict[str, Any]]) -> int:
-    from dataclasses import asdict
-
-    from hpcncf_analysis.configurations import completed
-    from hpcncf_analysis.predict import simulate
-    from hpcncf_analysis.predict.model import Refusal, measured
-    from hpcncf_analysis.predict.predict import asked_points, simulated
-
-    known = measured(completed(runs))
-    network = simulate.Network(args.latency_us / 1e6, args.gb_per_s * 1e9)
-    per_rank = all(row["batch_size_per_rank"] for row in asked)
-    answers = [
-        simulate.simulate(point, known, args.simulate, network, per_rank)
-        for point in asked_points(runs, asked)
-    ]
-    if args.json:
-        print(json.dumps({"simulated": [asdict(each) for each in answers]}, indent=2))
-    else:
-        print("\n\n".join(simulated(each, _submit(args)) for each in answers))
-    if refused := [each for each in answers if isinstance(each, Refusal)]:
-        print(f"hpcncf: {len(refused)} of {len(answers)} not simulated", file=sys.stderr)
-    return 3 if refused else 0

@@ -51,7 +51,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         "hpcncf/schemas/job.json",
         "hpcncf/schemas/site.json",
         "hpcncf/slurm_templates/cpu.yaml",
-        "analysis/hpcncf_analysis/report/build.py",
+        "hpcncf_analysis/report/build.py",
         "hpcncf_analysis/report/templates/report.html.j2",
     ],
 )

@@ -30,7 +30,6 @@ from hpcncf_analysis.predict.model import (
     step,
 )
 from hpcncf_analysis.predict.predict import _ends, answer, interval, predict_held_out
-from hpcncf_analysis.predict.simulate import Network, Simulation, simulate
 
 ROWS = 10_000
 
@@ -193,69 +192,6 @@ def test_many_bounds_leave_the_outermost_out() -> None:
     assert _ends(4) == (0, 3)
 
 
-def test_a_simulation_is_the_sum_of_its_assumptions() -> None:
-    """By hand, 4 ranks of a batch of 1024: 1 ms + 256 x 3 µs, and 6 messages of 25 µs and 1 MB / 4
-    at 1 GB/s."""
-    known = runs_of((1, 1, 256), (1, 1, 512), (1, 1, 1024))
-    told = simulate(point(1, 1, 1024), known, 4, Network(25e-6, 1e9))
-    assert isinstance(told, Simulation)
-    last = told.sizes[-1]
-    assert sum(last.phases.values()) == pytest.approx(1e-3 + 256 * 3e-6 + 6 * (25e-6 + 0.25e-3))
-    assert [one.ranks for one in told.sizes] == [1, 2, 4]
-    assert last.speedup == pytest.approx((1e-3 + 1024 * 3e-6) / sum(last.phases.values()))
-    assert "assumed, not measured" in " ".join(told.assumptions)
-
-
-def test_a_simulated_rank_may_keep_its_share_while_the_batch_grows() -> None:
-    """By hand, 1000 ranks of 256: 1 ms + 256 x 3 µs and 1,998 messages of 25 µs and 1 kB at 1 GB/s;
-    an epoch of 10,000 positives is one step."""
-    known = runs_of((1, 1, 256), (1, 1, 512))
-    network = Network(25e-6, 1e9)
-    told = simulate(point(1, 1, 256), known, 1000, network, per_rank=True)
-    assert isinstance(told, Simulation)
-    last = told.sizes[-1]
-    assert (last.ranks, last.share) == (1000, 256)
-    assert last.seconds_per_epoch == pytest.approx(1e-3 + 256 * 3e-6 + 1998 * (25e-6 + 1e-6))
-    assert "the batch grows to 256,000" in " ".join(told.assumptions)
-    kept = simulate(point(1, 1, 256), known, 1000, network)
-    assert isinstance(kept, Refusal)
-    assert "leaves some of 1000 ranks idle" in kept.reason
-
-
-def test_what_other_engines_exchange_is_not_simulated() -> None:
-    native = {"compute": (("engine", repr("native")),)}
-    known = [made(point(1, 1, 256, **native)), made(point(1, 1, 512, **native))]
-    told = simulate(point(1, 1, 256, **native), known, 4, Network(25e-6, 1e9))
-    assert isinstance(told, Refusal)
-
-
-@pytest.mark.parametrize(
-    "words", [["--simulate", "x"], ["--simulate", "1"], ["--simulate", "9", "--gb-per-s", "none"]]
-)
-def test_arguments_that_are_no_numbers_are_told(
-    words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        cli.main(["predict", "job.yaml", *words])
-    assert "expected" in capsys.readouterr().err
-
-
-def test_a_simulation_needs_the_fixed_cost_of_a_step() -> None:
-    told = simulate(point(), [made(point())], 4, Network(25e-6, 1e9))
-    assert isinstance(told, Refusal)
-    assert told.run == ("training.global_batch_size=64",)
-
-
-def test_a_simulation_sends_the_gradients_of_the_model_that_is_asked_about() -> None:
-    """By hand: 250,000 parameters of 4 bytes are 1 MB, whatever a wider model beside it has."""
-    wide = {"compute": (("engine", repr("reference")), ("mlp_width", "512"))}
-    known = runs_of((1, 1, 256), (1, 1, 512))
-    known.append(replace(made(point(1, 1, 256, **wide)), parameters=100_000_000))
-    told = simulate(point(1, 1, 256), known, 4, Network(25e-6, 1e9))
-    assert isinstance(told, Simulation)
-    assert "every step sends 1 MB" in " ".join(told.assumptions)
-
-
 @pytest.mark.parametrize(
     ("changes", "settings"),
     [
@@ -338,7 +274,6 @@ def test_a_tables_row_becomes_a_point_with_the_parts_of_its_step(results: Path) 
         (["-s", "resources.tasks_per_node=2", "-s", "resources.cpus_per_task=2"], 0, "predicted: "),
         (["-s", "resources.cpus_per_task=16"], 3, "to know, run it: hpcncf submit"),
         (["--held-out"], 0, "held out are predicted within"),
-        (["--simulate", "64"], 0, "A SIMULATION, not a prediction. It assumes:"),
         (["--json"], 0, '"measured": true'),
     ],
 )

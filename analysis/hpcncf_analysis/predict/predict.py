@@ -26,7 +26,6 @@ from hpcncf_analysis.predict.model import (
     step,
     steps_of,
 )
-from hpcncf_analysis.predict.simulate import Simulated, Simulation
 
 # The interval is jackknife+ (Barber, Candès, Ramdas and Tibshirani 2021) on the logarithm: each
 # configuration in turn is left out, the rest predict both it and what is asked, and its error
@@ -289,19 +288,3 @@ def score(told: Sequence[HeldOut]) -> str:
         f"half of the {len(told)} held out are predicted within {format_percent(median(wrong))}, "
         f"the worst within {format_percent(max(wrong))}"
     )
-
-
-def simulated(one: Simulation | Refusal, command: str) -> str:
-    if isinstance(one, Refusal):
-        more = f"\n  to know, run it: {_with(command, one.run)}" if one.run else ""
-        return f"{one.label}\n  no simulation: {one.reason}{more}"
-    lines = ["A SIMULATION, not a prediction. It assumes:"]
-    lines += [f"  - {text}" for text in one.assumptions]
-    lines += [one.label, f"{'ranks':>7} {'s/epoch':>9} {'speed-up':>9} {'efficiency':>10}  a step"]
-    return "\n".join([*lines, *map(_size, one.sizes)])
-
-
-def _size(one: Simulated) -> str:
-    parts = ", ".join(f"{name} {_milliseconds(part)}" for name, part in one.phases.items())
-    figures = f"{format_number(one.seconds_per_epoch):>9} {one.speedup:>8.2f}× "
-    return f"{one.ranks:>7} {figures}{format_percent(one.efficiency):>10}  {parts}"
