@@ -54,8 +54,7 @@ from hpcncf.ncf.instances import InstanceSource, Schedule
 from hpcncf.ncf.loaders import Loader, check_shared_memory
 from hpcncf.ncf.step_clock import StepClock
 from hpcncf.ncf.sync import local_sgd
-from hpcncf.ncf.sync.on_device import DeviceTransport
-from hpcncf.ncf.sync.transport import Transport
+from hpcncf.ncf.sync.transport import DeviceTransport, Transport
 from hpcncf.paths import RunPaths
 from hpcncf.records.schema import Epoch, Sync, TrainingRecord
 from hpcncf.worker.environment import Place

@@ -18,9 +18,8 @@ from hpcncf.ncf.engines.rowwise import Rowwise
 from hpcncf.ncf.instances import Schedule
 from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.step_clock import StepClock
-from hpcncf.ncf.sync.on_device import DeviceTransport
 from hpcncf.ncf.sync.rows import row_message_capacity
-from hpcncf.ncf.sync.transport import GroupTransport
+from hpcncf.ncf.sync.transport import DeviceTransport, GroupTransport
 
 # 1,501 rows in steps of ten: shards of three and four rows, and the last step has one row in all.
 BATCH, STEPS = 10, range(133, 151)

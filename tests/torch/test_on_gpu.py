@@ -26,7 +26,7 @@ from hpcncf.ncf.evaluate import Candidates, rank_test_rows
 from hpcncf.ncf.instances import Schedule
 from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.step_clock import StepClock
-from hpcncf.ncf.sync.on_device import DeviceTransport
+from hpcncf.ncf.sync.transport import DeviceTransport
 
 BATCH, STEPS = 120, 13  # the last step is smaller
 SCHEDULE = Schedule(1501, BATCH)

@@ -1,4 +1,4 @@
-"""What an engine is, and which one a run uses."""
+"""The interface of an engine, and the engine that a run uses."""
 
 from __future__ import annotations
 
@@ -18,100 +18,103 @@ from hpcncf.ncf.instances import Schedule
 from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.model import NeuMF
 from hpcncf.ncf.step_clock import StepClock
-from hpcncf.ncf.sync import rows
 from hpcncf.ncf.sync.local_sgd import MESSAGE_CAPACITY
-from hpcncf.ncf.sync.on_device import DeviceTransport
+from hpcncf.ncf.sync.rows import row_message_capacity
 from hpcncf.ncf.sync.shared_memory import open_transport, uses_nccl
-from hpcncf.ncf.sync.transport import CountedTransport, Transport
+from hpcncf.ncf.sync.transport import CountedTransport, DeviceTransport, Transport
 from hpcncf.worker.environment import Place
 
 
 class Engine(Protocol):
-    """Takes the training's steps, one after another, and laps each one's phases on the clock."""
+    """Takes training steps one after another and records their phases on the step clock."""
 
     @property
     def model(self) -> NeuMF:
-        """Its parameters are the engine's own: current after every step, but for rows that
-        `settle` has not yet caught up."""
+        """Its parameters are the engine's own: current after every step, except for rows that
+        `settle` has yet to catch up."""
 
     @property
     def loss(self) -> Tensor:
-        """Summed over this rank's instances so far; float64, filled anew for each epoch."""
+        """Sum over this rank's instances of the epoch so far, float64; the trainer resets it."""
 
     def batches(self, loader: Loader, epoch: int, steps: range) -> Iterator[Any]:
-        """What `step` takes, in the form that suits the engine."""
+        """The input of `step`, in the form that suits the engine."""
 
     def step(
         self, batches: Iterator[Any], instances: int, most: int = 1
     ) -> tuple[float, list[int]]:
-        """Take the next batch, of `instances` over the ranks that take the step together; add its
-        loss to `loss`. Where steps are short, more of them, up to `most` of as many instances: all
-        but the last are ended on the clock.
+        """Take a step on the next batch and add its loss to `loss`. `instances` counts those of all
+        ranks that take the step together. An engine with short steps may take up to `most` equal
+        ones in a call; it ends all but the last on the clock.
 
-        Returns the seconds waited for the first, and this rank's instances of each step taken.
+        Returns the seconds waited for the first batch, and this rank's instances of each step.
         """
 
     def settle(self) -> None:
-        """Catch every row up to the last step. The trainer does it at the end of each epoch and
-        of the training and nowhere else: where it is done is part of what is computed."""
+        """Bring every row up to the last step. The trainer calls it only at the end of an epoch and
+        of the training: the result depends on when it is called."""
 
     def average(self) -> None:
-        """Go on from the mean over all ranks, which took as many steps, each of its own."""
+        """Continue from the mean over all ranks, which have taken as many steps independently."""
 
     def ranks(
         self, data: Prepared, first: int, last: int, candidates: Candidates
     ) -> Iterator[Tensor]:
-        """Of test rows first to last, by the settled parameters: how many candidates do not score
-        strictly less than the held-out item, int64. In parts of a second or less: a signal that
-        stops the run is heard between them."""
+        """For test rows `first` to `last`, by the settled parameters: the number of candidates that
+        do not score strictly less than the held-out item, int64. Each part takes a second at most:
+        signals are handled between parts."""
 
     def state(self) -> dict[str, Any]:
-        """Tensors and numbers that, with the model's parameters as they are, settled or not, make
-        the next steps the same to the last bit."""
+        """Tensors and numbers that, together with the model's parameters, settled or not, make the
+        next steps bitwise the same."""
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from such a state; the parameters that belong to it are in the model already."""
+        """Continue from such a state; the model already has the parameters that belong to it."""
 
 
 @dataclass(frozen=True)
 class EngineInputs:
-    """What an engine stands on, beside the model: one that draws its own instances, all of it."""
+    """Inputs beside the model; engine native, which draws its own instances, needs all."""
 
     data: Prepared
     sizes: Model
     schedule: Schedule
     threads: int
     transport: Transport | DeviceTransport | None = None
-    """To the other ranks, where they exchange rows."""
+    """To the other ranks, if they exchange rows."""
 
 
 def with_transport(
-    ground: EngineInputs,
+    inputs: EngineInputs,
     model: NeuMF,
     training: Training,
     place: Place,
     device: torch.device,
     clock: StepClock,
 ) -> EngineInputs:
-    """With a transport where the ranks exchange rows; each of them has to call this."""
+    """Adds a transport if the ranks exchange rows; all ranks must call it."""
     if training.engine == "reference" or place.world_size == 1:
-        return ground
+        return inputs
     if uses_nccl(device):
-        return replace(ground, transport=DeviceTransport(clock.sent))
-    size = MESSAGE_CAPACITY if training.sync == "local_sgd" else _message(ground, model, training)
-    return replace(ground, transport=CountedTransport(open_transport(place, size, device), clock))
+        return replace(inputs, transport=DeviceTransport(clock.sent))
+    size = (
+        MESSAGE_CAPACITY
+        if training.sync == "local_sgd"
+        else _message_capacity(inputs, model, training)
+    )
+    return replace(inputs, transport=CountedTransport(open_transport(place, size, device), clock))
 
 
-def _message(ground: EngineInputs, model: NeuMF, training: Training) -> int:
-    """Bytes of the longest one of a step."""
+def _message_capacity(inputs: EngineInputs, model: NeuMF, training: Training) -> int:
+    """Bytes of the longest message of a step."""
     if training.engine == "rowwise":
-        return rows.row_message_capacity(model, ground.schedule, training.negatives)
+        return row_message_capacity(model, inputs.schedule, training.negatives)
     from hpcncf.ncf.engines.native.engine import most_positives
     from hpcncf.ncf.engines.native.kernel import message_capacity
 
-    context, most = ground.data.manifest.context_columns, most_positives(ground.schedule)
+    context, most = inputs.data.manifest.context_columns, most_positives(inputs.schedule)
     doubles = model.predict_layer.weight.dtype == torch.float64
-    return message_capacity(ground.sizes, training, len(context), most, doubles)
+    return message_capacity(inputs.sizes, training, len(context), most, doubles)
 
 
 def build_engine(
@@ -120,24 +123,22 @@ def build_engine(
     world_size: int,
     device: torch.device,
     clock: StepClock,
-    ground: EngineInputs | None = None,
+    inputs: EngineInputs | None = None,
 ) -> Engine:
-    """The engine that the settings name, which takes over the model's parameters.
+    """The engine that the settings name. It takes over the model's parameters.
 
-    Raises NotBuilt where the native one is asked for and was not compiled.
+    Raises NotBuilt if it is native and was not compiled.
     """
     if training.engine == "native":
-        from hpcncf.ncf.engines.native.engine import (
-            Native,  # where it was not built, nobody needs it
-        )
+        from hpcncf.ncf.engines.native.engine import Native
 
-        assert ground is not None
-        assert not isinstance(ground.transport, DeviceTransport)
+        assert inputs is not None
+        assert not isinstance(inputs.transport, DeviceTransport)
         return Native(
-            *(model, ground.data, ground.sizes, training, ground.schedule, ground.threads, clock),
-            transport=ground.transport,
+            *(model, inputs.data, inputs.sizes, training, inputs.schedule, inputs.threads, clock),
+            transport=inputs.transport,
         )
     if training.engine == "rowwise":
-        transport = ground.transport if ground else None
+        transport = inputs.transport if inputs else None
         return Rowwise(model, training, device, clock, transport)
     return Reference(model, training, world_size, device, clock)

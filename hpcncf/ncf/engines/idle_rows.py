@@ -8,24 +8,6 @@ from functools import cache
 import torch
 from torch import Tensor
 
-
-def unique_ids(ids: Tensor) -> tuple[Tensor, Tensor]:
-    """The distinct ids, ascending, and where each of `ids` is among them. The host waits for how
-    many there are."""
-    found, where = torch.unique(ids, return_inverse=True)
-    return found, where
-
-
-def unique_ids_padded(ids: Tensor, padding: int) -> tuple[Tensor, Tensor]:
-    """The same, but as many as `ids`: behind the distinct ones stands `padding`."""
-    ascending, order = ids.sort()
-    fresh = ascending != torch.cat([ascending[:1], ascending[:-1]])
-    place = fresh.cumsum(0)
-    # Equal ids write the same, so it does not matter which of them comes last.
-    found = torch.full_like(ids, padding).index_copy_(0, place, ascending)
-    return found, torch.empty_like(ids).index_copy_(0, order, place)
-
-
 # torch.optim.Adam moves every row in every step. With a_t = sqrt(1 - b2^t) / (1 - b1^t) and
 # e_t = eps sqrt(1 - b2^t), step t is p -= lr a_t m / (sqrt(v) + e_t). A row whose last gradient
 # came

@@ -19,8 +19,6 @@ from hpcncf.ncf.engines.idle_rows import (
     MAX_SINGLE_STEP,
     IdleAdam,
     catch_up_stepwise,
-    unique_ids,
-    unique_ids_padded,
 )
 from hpcncf.ncf.engines.precision import Products
 from hpcncf.ncf.engines.reference import CompiledStep
@@ -30,9 +28,8 @@ from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.model import NeuMF
 from hpcncf.ncf.step_clock import StepClock
 from hpcncf.ncf.sync.local_sgd import average_engine
-from hpcncf.ncf.sync.on_device import DeviceTransport, PaddedExchange
-from hpcncf.ncf.sync.rows import RowExchange
-from hpcncf.ncf.sync.transport import Transport
+from hpcncf.ncf.sync.rows import PaddedExchange, RowExchange, unique_ids, unique_ids_padded
+from hpcncf.ncf.sync.transport import DeviceTransport, Transport
 
 
 class FixedSizeStep:
@@ -562,10 +559,7 @@ class Rowwise:
     @torch.no_grad()
     def average(self) -> None:
         assert self._transport
-        if isinstance(self._transport, DeviceTransport):
-            self._transport.average(self)
-        else:
-            average_engine(self, self._transport)
+        average_engine(self, self._transport)
 
     def touched_rows(self) -> Tensor:
         ids: Tensor = torch.unique(torch.cat(self._moved))

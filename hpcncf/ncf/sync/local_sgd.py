@@ -1,8 +1,8 @@
-"""Local SGD: ranks step alone and average now and then.
+"""Local SGD: ranks step independently and average their models every few steps.
 
-Stich 2019, "Local SGD Converges Fast and Communicates Little". Adam's moments are averaged as the
-parameters are, so that after it the ranks are one model again, to the last bit. Of the tables only
-those rows are exchanged that some rank moved since the last mean; the others have idled alike.
+Stich 2019, "Local SGD Converges Fast and Communicates Little". Adam's moments are averaged like the
+parameters, so afterwards all ranks have one model again, bit by bit. Only table rows that some rank
+read since the last average are exchanged; all others have idled in the same way on every rank.
 """
 
 from __future__ import annotations
@@ -17,61 +17,74 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hpcncf.job.spec import Training
-from hpcncf.ncf.sync.transport import Bytes, Transport
+from hpcncf.ncf.sync.transport import Bytes, DeviceTransport, Transport
 
 MESSAGE_CAPACITY = 2**20
-"""Bytes of a message: what is longer goes in several. A group gathers all of it each time."""
+"""Bytes of a message; longer vectors take several. A process group gathers all of it each time."""
 MAX_SMALL_TENSOR = 2**18
-"""Tensors of fewer values go in one collective."""
+"""Tensors with fewer values share one collective."""
 
 
 class LocalEngine(Protocol):
-    """An engine that knows which of its rows are not as on the other ranks."""
+    """An engine that knows which of its rows differ from those on the other ranks."""
 
     def touched_rows(self) -> Tensor:
-        """Ids of the rows that steps read since the last call; int64 [n], none twice."""
+        """Distinct ids of the rows that steps read since the last call, int64 [n]."""
 
     def read_state(self, ids: Tensor) -> Tensor:
-        """One vector of all that a step changes: layers and these rows as of now, with moments."""
+        """One vector: layers and these rows after the last step, with their moments."""
 
-    def write_state(self, ids: Tensor, part: Tensor) -> None:
-        """Go on from such a vector."""
+    def write_state(self, ids: Tensor, state: Tensor) -> None:
+        """Continue from such a vector."""
 
 
 def uses_local_sgd(training: Training, world_size: int) -> bool:
-    """Whether ranks take their steps each by itself."""
     return training.sync == "local_sgd" and world_size > 1
 
 
 def syncs_after(training: Training, world_size: int, step: int, steps: int) -> bool:
-    """Whether all ranks have one model after the epoch's step number `step` of `steps`, from 0."""
+    """Whether all ranks have one model after step number `step` (from 0) of an epoch of `steps`."""
     if not uses_local_sgd(training, world_size):
         return True
     return steps_until_mean(training, step) == 1 or step + 1 == steps
 
 
 def steps_until_mean(training: Training, step: int) -> int:
-    """Steps from number `step` of the epoch, from 0, up to and with the one before a mean."""
+    """Number of steps from step number `step` (from 0) to the next average, inclusive."""
     return training.sync_every - step % training.sync_every
 
 
-def average_engine(engine: LocalEngine, transport: Transport) -> None:
-    """To be called by all ranks after the same step: they go on as one model."""
+def average_engine(engine: LocalEngine, transport: Transport | DeviceTransport) -> None:
+    """Replace every rank's model by the mean. All ranks must call it after the same step."""
     ids = gather_union(engine.touched_rows(), transport)
-    part = engine.read_state(ids)
-    average_vector(part, transport)
-    engine.write_state(ids, part)
+    state = engine.read_state(ids)
+    if isinstance(transport, DeviceTransport):
+        transport.sent(state.nbytes)
+        dist.all_reduce(state)  # gives the same bits on each rank
+        state.div_(transport.ranks)
+    else:
+        average_vector(state, transport)
+    engine.write_state(ids, state)
 
 
-def gather_union(ids: Tensor, transport: Transport) -> Tensor:
-    """All ranks' ids, ascending."""
-    found, most = [ids[:0]], len(transport.slot()) // ids.element_size()
-    for at in range(0, 2**62, most):
-        # The last one is not full: all see when every rank's was sent.
-        messages = _exchanged(ids[at : at + most], transport)
-        found += [torch.tensor(each, device=ids.device) for each in messages]  # a copy: they pass
-        if max(len(each) for each in messages) < most:
-            break
+def gather_union(ids: Tensor, transport: Transport | DeviceTransport) -> Tensor:
+    """The distinct ids of all ranks, ascending."""
+    if isinstance(transport, DeviceTransport):
+        mine = torch.tensor([len(ids)], device=ids.device)
+        counts = transport.gather(mine).reshape(-1).tolist()  # the host waits for these
+        padded = ids.new_empty(max(counts))
+        padded[: len(ids)] = ids
+        every = zip(transport.gather(padded), counts, strict=True)
+        found = [each[:count] for each, count in every]
+    else:
+        found, most = [ids[:0]], len(transport.slot()) // ids.element_size()
+        for at in range(0, 2**62, most):
+            # A message that is not full is a rank's last; all ranks see when all have sent theirs.
+            messages = _exchange(ids[at : at + most], transport)
+            # A copy: the next exchanges overwrite the messages.
+            found += [torch.tensor(each, device=ids.device) for each in messages]
+            if max(len(each) for each in messages) < most:
+                break
     ascending: Tensor = torch.unique(torch.cat(found))
     return ascending
 
@@ -79,7 +92,7 @@ def gather_union(ids: Tensor, transport: Transport) -> Tensor:
 def average_vector(values: Tensor, transport: Transport) -> None:
     """Replace the vector [n] by the mean over all ranks: the same bits on each."""
     for part in torch.split(values, len(transport.slot()) // values.element_size()):
-        first, *others = _exchanged(part, transport)
+        first, *others = _exchange(part, transport)
         total = first.copy()
         for other in others:
             total += other
@@ -87,8 +100,7 @@ def average_vector(values: Tensor, transport: Transport) -> None:
         part.copy_(torch.from_numpy(total))
 
 
-def _exchanged(values: Tensor, transport: Transport) -> Sequence[NDArray[Any]]:
-    """All ranks' values, by rank."""
+def _exchange(values: Tensor, transport: Transport) -> Sequence[NDArray[Any]]:
     mine = values.cpu().numpy()
     transport.slot()[: mine.nbytes].view(mine.dtype)[:] = mine
     received: Sequence[Bytes] = transport.exchange(mine.nbytes)
@@ -96,8 +108,8 @@ def _exchanged(values: Tensor, transport: Transport) -> Sequence[NDArray[Any]]:
 
 
 def average_tensors(tensors: Sequence[Tensor]) -> list[int]:
-    """Replace whole tensors, wherever they are, by the mean over all ranks; returns the bytes of
-    each collective. The small ones share one."""
+    """Replace whole tensors on any device by the mean over all ranks. Returns the bytes of each
+    collective; the small tensors share one."""
     small = [each for each in tensors if each.numel() < MAX_SMALL_TENSOR]
     flat = torch.cat([each.reshape(-1) for each in small])
     together = [flat, *(each for each in tensors if each.numel() >= MAX_SMALL_TENSOR)]
