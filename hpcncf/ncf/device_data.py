@@ -18,8 +18,8 @@ from hpcncf.job.validate import GIB, model_bytes
 from hpcncf.monitor.cgroup import memory_limit
 from hpcncf.ncf.data.manifest import Manifest
 from hpcncf.ncf.data.prepared import Prepared
-from hpcncf.ncf.engines.cuda_graph import BatchWindow
-from hpcncf.ncf.instances import BatchRows, Schedule, epoch_order, negatives, order_bytes
+from hpcncf.ncf.device_sampling import epoch_order, negatives, order_bytes
+from hpcncf.ncf.instances import BatchRows, Schedule
 
 
 def check_model_memory(run: Run, manifest: Manifest, ranks: int) -> None:
@@ -119,6 +119,46 @@ MIB: Final = 2**20
 # is that of starting its some 300 operations, and a CPU's cache holds no more.
 ON_GPU: Final = 2**18
 ON_CPU: Final = 2**12
+
+
+Drawn = Iterator[tuple[list[int], BatchRows]]
+"""Of several steps at once: how many positives each has, and their rows one after another."""
+
+
+class BatchWindow:
+    """The rows drawn last, for several steps of `batch` positives each."""
+
+    def __init__(self, batch: int, most: int, device: torch.device) -> None:
+        """`most`: positives drawn at once."""
+        self._batch, self._most = batch, most
+        self._places = torch.arange(batch, device=device)
+        self._at = torch.zeros(1, dtype=torch.int64, device=device)
+        self._rows: list[Tensor] = []
+
+    def steps(self, drawn: Drawn) -> Iterator[BatchRows | None]:
+        """None for a whole batch, which `following` gives; the rows of a smaller one."""
+        for lengths, rows in drawn:
+            self._fill(rows)
+            for step, length in enumerate(lengths):
+                if length == self._batch:
+                    yield None
+                else:
+                    users, items, context = (each[step * self._batch :] for each in rows)
+                    yield users, items, context
+
+    def next_batch(self) -> BatchRows:
+        """The next whole batch: the same operations whichever it is."""
+        places = self._places + self._at
+        self._at.add_(self._batch)
+        users, items, context = (each.index_select(0, places) for each in self._rows)
+        return users, items, context
+
+    def _fill(self, rows: BatchRows) -> None:
+        if not self._rows:
+            self._rows = [each.new_empty(self._most, *each.shape[1:]) for each in rows]
+        for kept, each in zip(self._rows, rows, strict=True):
+            kept[: len(each)].copy_(each)
+        self._at.zero_()
 
 
 class Resident:

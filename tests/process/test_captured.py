@@ -14,7 +14,8 @@ from make_runs import planned, trainer
 from hpcncf.job.spec import Model, Training
 from hpcncf.ncf import model
 from hpcncf.ncf.data.prepared import Prepared
-from hpcncf.ncf.engines.cuda_graph import BatchWindow, CapturedStep
+from hpcncf.ncf.device_data import BatchWindow
+from hpcncf.ncf.engines.cuda_graph import CapturedStep
 from hpcncf.ncf.engines.rowwise import Rowwise
 from hpcncf.ncf.instances import BatchRows, Schedule
 from hpcncf.ncf.loaders import Loader

@@ -116,15 +116,16 @@ def test_an_epoch_that_is_left_midway_leaves_no_thread(data: Prepared) -> None:
 LEFT = """
 import sys
 from pathlib import Path
-from hpcncf.ncf import loaders as fetching
+from hpcncf.ncf import loaders
 from hpcncf.ncf.data import prepared
-from hpcncf.ncf.instances import Schedule, Source
+from hpcncf.ncf.instances import InstanceSource, Schedule
 from hpcncf.job.spec import Training
 
-fetching.TERMINATED_S = 3600
+loaders.TERMINATION_GRACE_S = 3600
 data = prepared.load(Path(sys.argv[1]))
 training = Training(loader="batched", num_workers=1, global_batch_size=8)
-fetcher = fetching.Fetcher(Source(data, training), training, Schedule(data.manifest.train_rows, 8))
+schedule = Schedule(data.manifest.train_rows, 8)
+fetcher = loaders.DataLoaderFetcher(InstanceSource(data, training), training, schedule)
 next(fetcher.epoch(0, range(2)))
 """
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from hpcncf.ncf.engines.cuda_graph import StepCounter
 from hpcncf.ncf.engines.idle_rows import STEADY_FROM_STEP, IdleAdam, bias_corrections
+from hpcncf.ncf.engines.row_optimizers import StepCounter
 
 LR = 0.003
 

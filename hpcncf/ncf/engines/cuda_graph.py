@@ -1,137 +1,26 @@
-"""Capture a step as a CUDA graph, with its counters on the device."""
+"""Steps of one fixed size, compiled or captured as a CUDA graph.
+
+A graph repeats the same operations on the same memory. So a step takes its rows from a window that
+stays where it is, at a position that the device advances, and the device counts the steps. Not yet
+run on a GPU: tests call the same functions on CPUs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import torch
 from torch import Tensor
 
-from hpcncf.ncf.engines.idle_rows import STEADY_FROM_STEP, bias_corrections
+from hpcncf.job.spec import Training
+from hpcncf.ncf.device_data import BatchWindow, Resident
+from hpcncf.ncf.engines.idle_rows import MAX_SINGLE_STEP
+from hpcncf.ncf.engines.reference import CompiledStep
+from hpcncf.ncf.engines.row_optimizers import StepCounter
 from hpcncf.ncf.instances import BatchRows
 
-# A step that is captured as a graph or compiled must not read them on the host: what stood
-# there once
-# would hold for every step after it. There it reads tensors, which it moves on itself. The
-# host's own
-# count goes on beside them, so that nobody has to ask the device.
-
-Rate = float | Tensor
-
-
-class StepCounter:
-    """Of the rows and the layers that one engine moves together."""
-
-    def __init__(self, lr: float, of_device: Tensor | None = None) -> None:
-        """`of_device`: where the device is to count, too, a tensor of the type and on the device of
-        what is moved."""
-        self.lr, self.step = lr, 0
-        self.on_device = False
-        """Whether `taken` and `rates` are the device's."""
-        self._now_is = 0
-        if of_device is not None:
-            self._now = torch.zeros(1, dtype=torch.int64, device=of_device.device)
-            self._table = _rates(lr).to(of_device)
-
-    @property
-    def current(self) -> int | Tensor:
-        """Steps so far; of the device [1]."""
-        return self._now if self.on_device else self.step
-
-    def advance(self) -> None:
-        """The next step is being taken."""
-        if self.on_device:
-            self._now.add_(1)
-        else:
-            self.step += 1
-
-    def bias_corrections(self) -> tuple[Rate, Rate]:
-        """lr * a_t and e_t (`idle.rates`) of the step that is being taken; of the device [1] each.
-
-        The device's are those of step `idle.SETTLED` from there on, which differ by 1e-9 at most.
-        """
-        if not self.on_device:
-            size, eps = bias_corrections(self.step)
-            return self.lr * size, eps
-        size_, eps_ = self._table.index_select(0, self._now.clamp(max=STEADY_FROM_STEP)).unbind(1)
-        return size_, eps_
-
-    def resume_after(self, step: int) -> None:
-        """Go on from after this step."""
-        self.step = step
-
-    @contextmanager
-    def counted_on_device(self) -> Iterator[None]:
-        """What is done in it is one step, or captures one, by the device's count."""
-        self.on_device = True
-        try:
-            yield
-        finally:
-            self.on_device = False
-
-    def advance_device(self) -> None:
-        """Before a step by the device's count: where the host took the last one, the device learns
-        of it, without a wait."""
-        if self._now_is != self.step:
-            self._now.fill_(self.step)
-        self.step += 1
-        self._now_is = self.step
-
-
-def _rates(lr: float) -> Tensor:
-    """[SETTLED + 1, 2], float64; step 0 is never taken."""
-    each = (bias_corrections(step) for step in range(1, STEADY_FROM_STEP + 1))
-    found = [(0.0, 0.0), *((lr * size, eps) for size, eps in each)]
-    return torch.tensor(found, dtype=torch.float64)
-
-
-# A graph repeats the same operations on the same memory. So a step takes its rows from a window
-# that
-# stays where it is, at a position that the device moves on, and counts by `pace`. Not yet run
-# on a
-# GPU: tests call the same functions as they are.
-
 CAPTURE_WARMUPS: Final = 3  # cuBLAS and the allocator make what they keep; a capture may not
-Drawn = Iterator[tuple[list[int], BatchRows]]
-"""Of several steps at once: how many positives each has, and their rows one after another."""
-
-
-class BatchWindow:
-    """The rows drawn last, for several steps of `batch` positives each."""
-
-    def __init__(self, batch: int, most: int, device: torch.device) -> None:
-        """`most`: positives drawn at once."""
-        self._batch, self._most = batch, most
-        self._places = torch.arange(batch, device=device)
-        self._at = torch.zeros(1, dtype=torch.int64, device=device)
-        self._rows: list[Tensor] = []
-
-    def steps(self, drawn: Drawn) -> Iterator[BatchRows | None]:
-        """None for a whole batch, which `following` gives; the rows of a smaller one."""
-        for lengths, rows in drawn:
-            self._fill(rows)
-            for step, length in enumerate(lengths):
-                if length == self._batch:
-                    yield None
-                else:
-                    users, items, context = (each[step * self._batch :] for each in rows)
-                    yield users, items, context
-
-    def next_batch(self) -> BatchRows:
-        """The next whole batch: the same operations whichever it is."""
-        places = self._places + self._at
-        self._at.add_(self._batch)
-        users, items, context = (each.index_select(0, places) for each in self._rows)
-        return users, items, context
-
-    def _fill(self, rows: BatchRows) -> None:
-        if not self._rows:
-            self._rows = [each.new_empty(self._most, *each.shape[1:]) for each in rows]
-        for kept, each in zip(self._rows, rows, strict=True):
-            kept[: len(each)].copy_(each)
-        self._at.zero_()
 
 
 class CapturedStep:
@@ -173,3 +62,49 @@ class CapturedStep:
         with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
             self._step()
         return graph
+
+
+class FixedSizeStep:
+    """Of one rank. `step` takes a batch of users, items and context, and reads nothing else on the
+    host that changes."""
+
+    def __init__(
+        self,
+        step: Callable[[Tensor, Tensor, Tensor], None],
+        pace: StepCounter,
+        training: Training,
+        device: torch.device,
+    ) -> None:
+        compiles = training.compile == "inductor"
+        self._step = CompiledStep(step, training) if compiles else step
+        self._pace, self._batch = pace, training.batch_over_ranks(1)
+        self._window: BatchWindow | None = None
+        self._captured: CapturedStep | None = None
+        if training.cuda_graph:
+            self._captured = CapturedStep(lambda: self._counted_there(None), device)
+
+    def batches(self, resident: Resident, epoch: int, steps: range) -> Iterator[BatchRows | None]:
+        """None for a whole batch, which lies in the window."""
+        if self._window is None:
+            self._window = resident.window()
+        return self._window.steps(resident.draw(epoch, steps))
+
+    def accepts(self, batch: Sequence[Tensor] | None) -> bool:
+        """Whether the step is like the others: the first ten of a training are not."""
+        whole = batch is None or len(batch[0]) == self._batch
+        return whole and self._pace.step >= MAX_SINGLE_STEP
+
+    def run(self, batch: Sequence[Tensor] | None) -> None:
+        self._pace.advance_device()
+        if self._captured:
+            self._captured()
+        else:
+            self._counted_there(batch)
+
+    def next_batch(self) -> BatchRows:
+        assert self._window
+        return self._window.next_batch()
+
+    def _counted_there(self, batch: Sequence[Tensor] | None) -> None:
+        with self._pace.counted_on_device():
+            self._step(*(batch or self.next_batch()))

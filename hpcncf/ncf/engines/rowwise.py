@@ -2,308 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from hpcncf.job.spec import Training
 from hpcncf.ncf.data.prepared import Prepared
-from hpcncf.ncf.device_data import Resident, copied_to_device
-from hpcncf.ncf.engines.cuda_graph import BatchWindow, CapturedStep, Rate, StepCounter
-from hpcncf.ncf.engines.idle_rows import (
-    BETA1,
-    BETA2,
-    EPS,
-    MAX_SINGLE_STEP,
-    IdleAdam,
-    catch_up_stepwise,
-)
+from hpcncf.ncf.device_data import copied_to_device
+from hpcncf.ncf.engines.cuda_graph import FixedSizeStep
 from hpcncf.ncf.engines.precision import Products
-from hpcncf.ncf.engines.reference import CompiledStep
+from hpcncf.ncf.engines.row_optimizers import ROW_OPTIMIZERS, DenseLayers, RowTable, StepCounter
 from hpcncf.ncf.evaluate import Candidates, rank_test_rows
-from hpcncf.ncf.instances import BatchRows
 from hpcncf.ncf.loaders import Loader
 from hpcncf.ncf.model import NeuMF
 from hpcncf.ncf.step_clock import StepClock
 from hpcncf.ncf.sync.local_sgd import average_engine
 from hpcncf.ncf.sync.rows import PaddedExchange, RowExchange, unique_ids, unique_ids_padded
 from hpcncf.ncf.sync.transport import DeviceTransport, Transport
-
-
-class FixedSizeStep:
-    """Of one rank. `step` takes a batch of users, items and context, and reads nothing else on the
-    host that changes."""
-
-    def __init__(
-        self,
-        step: Callable[[Tensor, Tensor, Tensor], None],
-        pace: StepCounter,
-        training: Training,
-        device: torch.device,
-    ) -> None:
-        compiles = training.compile == "inductor"
-        self._step = CompiledStep(step, training) if compiles else step
-        self._pace, self._batch = pace, training.batch_over_ranks(1)
-        self._window: BatchWindow | None = None
-        self._captured: CapturedStep | None = None
-        if training.cuda_graph:
-            self._captured = CapturedStep(lambda: self._counted_there(None), device)
-
-    def batches(self, resident: Resident, epoch: int, steps: range) -> Iterator[BatchRows | None]:
-        """None for a whole batch, which lies in the window."""
-        if self._window is None:
-            self._window = resident.window()
-        return self._window.steps(resident.draw(epoch, steps))
-
-    def accepts(self, batch: Sequence[Tensor] | None) -> bool:
-        """Whether the step is like the others: the first ten of a training are not."""
-        whole = batch is None or len(batch[0]) == self._batch
-        return whole and self._pace.step >= MAX_SINGLE_STEP
-
-    def run(self, batch: Sequence[Tensor] | None) -> None:
-        self._pace.advance_device()
-        if self._captured:
-            self._captured()
-        else:
-            self._counted_there(batch)
-
-    def next_batch(self) -> BatchRows:
-        assert self._window
-        return self._window.next_batch()
-
-    def _counted_there(self, batch: Sequence[Tensor] | None) -> None:
-        with self._pace.counted_on_device():
-            self._step(*(batch or self.next_batch()))
-
-
-# A row lies in one piece, its optimiser's moments behind its values: reading it is one miss of
-# the
-# cache, not three. Behind the last row of a table is one of zeros, which a step may read any
-# number
-# of times: it gets no gradient and stays what it is.
-
-# Rows settled at once: what a CPU's cache holds. A GPU's time for so few is that of starting work.
-ON_CPU, ON_GPU = 2**12, 2**17
-
-
-class RowTable(Protocol):
-    """A step is `read`, then `update` of the same rows once the pace has advanced."""
-
-    values: Tensor
-    """[rows, width], a view of the table: what a step writes can be read here."""
-
-    def read(self, ids: Tensor) -> Tensor:
-        """Rows [len(ids), width] as the coming step finds them; no id twice, but len(values), which
-        is a row of zeros that gets no gradient."""
-
-    def update(self, gradient: Tensor) -> None:
-        """Take the step with the gradient [len(ids), width] of the rows that were read."""
-
-    def whole(self, ids: Tensor) -> Tensor:
-        """All that a step changes of these rows, as of now: [parts, len(ids), width]."""
-
-    def replace(self, ids: Tensor, whole: Tensor) -> None:
-        """Go on from such rows; no id twice."""
-
-    def settle(self) -> None: ...
-
-    def state(self) -> dict[str, Any]: ...
-
-    def load(self, state: dict[str, Any]) -> None: ...
-
-
-class SgdRows:
-    """A row without a gradient stays where it is: nothing to remember."""
-
-    def __init__(self, start: Tensor, pace: StepCounter) -> None:
-        self._table = torch.cat([start, torch.zeros_like(start[:1])])
-        self.values, self._pace = self._table[:-1], pace
-
-    def read(self, ids: Tensor) -> Tensor:
-        self._ids = ids
-        return self._table.index_select(0, ids)
-
-    def update(self, gradient: Tensor) -> None:
-        self._table.index_add_(0, self._ids, gradient, alpha=-self._pace.lr)
-
-    def whole(self, ids: Tensor) -> Tensor:
-        return self.values.index_select(0, ids)[None]
-
-    def replace(self, ids: Tensor, whole: Tensor) -> None:
-        write_rows(self.values, ids, whole[0])
-
-    def settle(self) -> None:
-        pass
-
-    def state(self) -> dict[str, Any]:
-        return {}
-
-    def load(self, state: dict[str, Any]) -> None:
-        assert not state
-
-
-class LazyAdamRows:
-    """SparseAdam's rule: rows without a gradient do not move, and eps is not bias-corrected."""
-
-    def __init__(self, start: Tensor, pace: StepCounter) -> None:
-        rows, width = start.shape
-        whole = torch.zeros(rows + 1, 3, width, dtype=start.dtype, device=start.device)
-        self._flat, self._table = whole.view(rows + 1, 3 * width), whole[:-1]
-        self._table[:, 0] = start
-        self.values = self._table[:, 0]
-        self._pace = pace
-
-    def read(self, ids: Tensor) -> Tensor:
-        self._take(ids)
-        return self._read[0]
-
-    def update(self, gradient: Tensor) -> None:
-        size, _ = self._pace.bias_corrections()
-        adam_update(self._read, gradient, size, EPS)
-        self._put_back()
-
-    def whole(self, ids: Tensor) -> Tensor:
-        self.read(ids)
-        return self._read
-
-    def replace(self, ids: Tensor, whole: Tensor) -> None:
-        self._ids, self._read = ids, whole
-        self._put_back()
-
-    def settle(self) -> None:
-        pass
-
-    def state(self) -> dict[str, Any]:
-        return {"step": self._pace.step, "moments": self._table[:, 1:]}
-
-    def load(self, state: dict[str, Any]) -> None:
-        self._pace.resume_after(state["step"])
-        self._table[:, 1:] = state["moments"]
-
-    def _take(self, ids: Tensor) -> None:
-        # Side by side in the table, apart here: arithmetic on pieces of rows would be slow.
-        self._ids = ids
-        rows = self._flat.index_select(0, ids)
-        self._read = rows.view(len(ids), *self._table.shape[1:]).transpose(0, 1).contiguous()
-
-    def _put_back(self) -> None:
-        write_rows(self._flat, self._ids, torch.cat(self._read.unbind(), dim=1))
-
-
-class AdamRows(LazyAdamRows):
-    """Adam's mathematics for every row: an idle one is caught up when it is next read."""
-
-    def __init__(self, start: Tensor, pace: StepCounter) -> None:
-        super().__init__(start, pace)
-        self._steps = torch.zeros(len(start) + 1, dtype=torch.int64, device=start.device)
-        self._last = self._steps[:-1]
-        self._idle = IdleAdam(start.device)
-
-    def read(self, ids: Tensor) -> Tensor:
-        self._take(ids)
-        self._catch_up()
-        return self._read[0]
-
-    def update(self, gradient: Tensor) -> None:
-        adam_update(self._read, gradient, *self._pace.bias_corrections())
-        self._put_back()
-        taken = self._pace.current
-        if isinstance(taken, Tensor):  # index_fill_ would ask for its value
-            self._steps.index_copy_(0, self._ids, taken.expand(len(self._ids)))
-            return
-        self._steps.index_fill_(0, self._ids, taken)
-        if taken == MAX_SINGLE_STEP:
-            self.settle()
-
-    def replace(self, ids: Tensor, whole: Tensor) -> None:
-        super().replace(ids, whole)
-        self._last.index_fill_(0, ids, self._pace.step)
-
-    def settle(self) -> None:
-        for ids in self._behind():
-            self._take(ids)
-            self._catch_up()
-            self._put_back()
-        self._last.fill_(self._pace.step)
-
-    def _behind(self) -> Iterable[Tensor]:
-        """Ids of the rows to catch up. Which are behind only their device knows: a GPU catches up
-        all, which changes nothing where there is nothing to catch up, and no host waits."""
-        if self._last.device.type == "cpu":
-            behind = (self._last < self._pace.step).nonzero().squeeze(1)
-            return torch.split(behind, ON_CPU)
-        return torch.split(torch.arange(len(self._last), device=self._last.device), ON_GPU)
-
-    def _catch_up(self) -> None:
-        last, now = self._steps.index_select(0, self._ids), self._pace.current
-        if isinstance(now, int) and now <= MAX_SINGLE_STEP:
-            catch_up_stepwise(self._read, last, now, self._pace.lr)
-        else:
-            self._idle.catch_up(self._read, last, now, self._pace.lr)
-
-    def state(self) -> dict[str, Any]:
-        return super().state() | {"last": self._last}
-
-    def load(self, state: dict[str, Any]) -> None:
-        super().load(state)
-        self._last.copy_(state["last"])
-
-
-def adam_update(parts: Tensor, gradient: Tensor, size: Rate, eps: Rate) -> None:
-    """Adam's step on values, m and v [3, ...] in place."""
-    values, first, second = parts
-    first.lerp_(gradient, 1 - BETA1)
-    second.mul_(BETA2).addcmul_(gradient, gradient, value=1 - BETA2)
-    root = second.sqrt().add_(eps)
-    # The same bits as with a `value` on CPUs alone, which multiply it before they divide: torch on
-    # a GPU divides first.
-    if isinstance(size, Tensor):
-        values.addcdiv_(first * -size, root)
-    else:
-        values.addcdiv_(first, root, value=-size)
-
-
-def write_rows(table: Tensor, ids: Tensor, rows: Tensor) -> None:
-    """table[ids] = rows, no id twice. numpy copies row by row, torch on a CPU value by value."""
-    if table.device.type == "cpu" and not torch.compiler.is_compiling():
-        table.numpy()[ids.numpy()] = rows.numpy()
-    else:
-        table.index_copy_(0, ids, rows)
-
-
-class DenseLayers:
-    """Adam or gradient descent of all but the tables. A step has a gradient for each of them."""
-
-    def __init__(self, model: NeuMF, training: Training, pace: StepCounter) -> None:
-        parameters = [each for part in model.layers() for each in part.parameters()]
-        values = torch.cat([each.detach().reshape(-1) for each in parameters])
-        # Values, and both moments behind them [3, n].
-        self.parts = torch.stack([values, torch.zeros_like(values), torch.zeros_like(values)])
-        self.gradient = torch.zeros_like(values)
-        self._pace, self._descends = pace, training.optimizer == "sgd"
-        sizes = [each.numel() for each in parameters]
-        views = (torch.split(whole, sizes) for whole in (self.parts[0], self.gradient))
-        for each, mine, gradient in zip(parameters, *views, strict=True):
-            # backward() adds to a gradient that is there already, in place.
-            each.data, each.grad = mine.view_as(each), gradient.view_as(each)
-
-    def update(self) -> None:
-        """Take the step with the gradient that backward left, and make room for the next."""
-        if self._descends:
-            self.parts[0].sub_(self.gradient, alpha=self._pace.lr)
-        else:
-            adam_update(self.parts, self.gradient, *self._pace.bias_corrections())
-        self.gradient.zero_()
-
-    def state(self) -> dict[str, Tensor | int]:
-        return {"step": self._pace.step, "moments": self.parts[1:]}
-
-    def load(self, state: dict[str, Any]) -> None:
-        self._pace.resume_after(state["step"])
-        self.parts[1:] = state["moments"]
-
 
 # The first layer is linear in its input: what user and context add to it is computed once for
 # each
@@ -439,12 +156,6 @@ def _gradient(parameter: Tensor) -> Tensor:
 # A whole batch's step may be compiled, or captured as a CUDA graph: then it is the same
 # operations on
 # tensors of the same sizes each time, and counts its steps on the device. Not yet run on a GPU.
-
-ROW_OPTIMIZERS: dict[str, Callable[[Tensor, StepCounter], RowTable]] = {
-    "adam": AdamRows,
-    "lazy_adam": LazyAdamRows,
-    "sgd": SgdRows,
-}
 
 
 class Rowwise:
