@@ -1,4 +1,7 @@
-"""Training data on the device, copies to it, and whether they fit."""
+"""Training data on the device, batches copied to it, and whether data and model fit.
+
+Tested on CPUs; not yet run on a GPU.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ from hpcncf.ncf.instances import BatchRows, Schedule
 
 
 def check_model_memory(run: Run, manifest: Manifest, ranks: int) -> None:
-    """`ranks` of them on this node. Raises HpcncfError with the numbers."""
+    """Raises HpcncfError if the models of this node's `ranks` do not fit into its memory."""
     assert run.training is not None
     assert run.model is not None
     if run.training.device_for(run.resources) == "cuda":
@@ -33,16 +36,15 @@ def check_model_memory(run: Run, manifest: Manifest, ranks: int) -> None:
     there, whose = available_memory()
     if needed * ranks > there:
         raise HpcncfError(
-            f"model: the parameters for {manifest.users:,} users and {manifest.items:,} items, "
-            "with what the optimiser keeps of each, take at least "
-            f"{needed / GIB:.1f} GiB on each of {ranks} "
+            f"model: parameters and optimizer state for {manifest.users:,} users and "
+            f"{manifest.items:,} items take at least {needed / GIB:.1f} GiB on each of {ranks} "
             f"{'ranks' if ranks > 1 else 'rank'} of this node, and {whose} is "
-            f"{there / GIB:.1f} GiB: use narrower widths in model, or more memory"
+            f"{there / GIB:.1f} GiB. Use narrower widths in model, or more memory."
         )
 
 
 def available_memory() -> tuple[float, str]:
-    """Bytes that this process may use at most, and whose limit that is."""
+    """Maximum bytes that this process may use, and what sets the limit."""
     node = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     limit = memory_limit()
     if limit is not None and limit.value * 2**20 < node:
@@ -50,17 +52,14 @@ def available_memory() -> tuple[float, str]:
     return node, "the node's memory"
 
 
-# On a CPU, and with loader `device`, they are where they are needed, and nothing here does
-# anything.
-# Not yet run on a GPU.
-
 Tensors = Sequence[Tensor]
 
 
 def copied_to_device(
     batches: Iterator[Tensors], training: Training, device: torch.device
 ) -> Iterator[Tensors]:
-    """The same tensors, in order, on the device; its current stream may use them."""
+    """The same tensors, in order, on the device, ready for its current stream. On a CPU, and with
+    loader `device`, they are there already."""
     if device.type == "cpu" or training.loader == "device":
         return batches
     if training.prefetch_to_device:
@@ -76,7 +75,7 @@ def _copied(batch: Tensors, training: Training, device: torch.device) -> Tensors
 def _ahead(
     batches: Iterator[Tensors], training: Training, device: torch.device
 ) -> Iterator[Tensors]:
-    """The copy of the next batch runs beside the work on this one."""
+    """Copy the next batch while this one is computed."""
     stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def started() -> Tensors | None:
@@ -91,13 +90,13 @@ def _ahead(
         current = torch.cuda.current_stream(device)
         current.wait_stream(stream)
         for each in following:
-            each.record_stream(current)  # its memory is not given away while this stream reads it
+            each.record_stream(current)  # its memory is not reused while this stream reads it
         ready, following = following, started()
         yield ready
 
 
 def copy_warnings(training: Training, device: torch.device) -> list[str]:
-    """Settings that do nothing where a run trains."""
+    """Settings without effect on this device."""
     if device.type != "cpu":
         return []
     idle = {
@@ -106,37 +105,35 @@ def copy_warnings(training: Training, device: torch.device) -> list[str]:
         "prefetch_to_device": training.prefetch_to_device,
     }
     return [
-        f"training.{name} has no effect: it is about copies to a GPU, and this run trains on a CPU"
+        f"training.{name} has no effect: it is for copies to a GPU, and this run trains on a CPU"
         for name, given in idle.items()
         if given
     ]
 
 
-# Tested on CPUs; not yet run on a GPU.
-
 MIB: Final = 2**20
-# Positives drawn at once, of several steps where these are short: a GPU's time for so few numbers
-# is that of starting its some 300 operations, and a CPU's cache holds no more.
+# Positives drawn at once, for several steps if these are short. A GPU needs many numbers to hide
+# the start of about 300 operations; a CPU's cache holds no more than these.
 ON_GPU: Final = 2**18
 ON_CPU: Final = 2**12
 
 
 Drawn = Iterator[tuple[list[int], BatchRows]]
-"""Of several steps at once: how many positives each has, and their rows one after another."""
+"""For several steps at once: the positives of each step, and the rows of all, concatenated."""
 
 
 class BatchWindow:
-    """The rows drawn last, for several steps of `batch` positives each."""
+    """The rows drawn last, for several steps of `batch` positives each, in fixed memory."""
 
     def __init__(self, batch: int, most: int, device: torch.device) -> None:
-        """`most`: positives drawn at once."""
+        """`most`: maximum number of positives drawn at once."""
         self._batch, self._most = batch, most
         self._places = torch.arange(batch, device=device)
         self._at = torch.zeros(1, dtype=torch.int64, device=device)
         self._rows: list[Tensor] = []
 
     def steps(self, drawn: Drawn) -> Iterator[BatchRows | None]:
-        """None for a whole batch, which `following` gives; the rows of a smaller one."""
+        """Yields None for a whole batch, which `next_batch` returns; the rows of a smaller one."""
         for lengths, rows in drawn:
             self._fill(rows)
             for step, length in enumerate(lengths):
@@ -147,7 +144,7 @@ class BatchWindow:
                     yield users, items, context
 
     def next_batch(self) -> BatchRows:
-        """The next whole batch: the same operations whichever it is."""
+        """The next whole batch, always by the same operations."""
         places = self._places + self._at
         self._at.add_(self._batch)
         users, items, context = (each.index_select(0, places) for each in self._rows)
@@ -162,7 +159,7 @@ class BatchWindow:
 
 
 class Resident:
-    """The rows of one rank. Of an epoch it holds the whole order, 8 bytes a row."""
+    """Loader `device`: one rank's rows. It holds an epoch's whole order, 8 bytes a row."""
 
     def __init__(
         self, data: Prepared, training: Training, schedule: Schedule, device: torch.device
@@ -179,8 +176,7 @@ class Resident:
             yield from zip(*(torch.split(part, lengths) for part in parts), strict=True)
 
     def draw(self, epoch: int, steps: range) -> Iterator[tuple[list[int], BatchRows]]:
-        """Of several steps at once: how many positives each has, and their rows one after
-        another."""
+        """Rows of several steps at once: see `Drawn`."""
         schedule = self._schedule
         order = epoch_order(self._training.seed, epoch, schedule.rows, self._device)
         at_once = max(1, _at_once(self._device) // schedule.batch)
@@ -192,12 +188,12 @@ class Resident:
             yield lengths, self._gather(epoch, mine)
 
     def _rows_at(self, order: Tensor, bounds: list[tuple[int, int]]) -> Tensor:
-        if self._schedule.world_size == 1:  # no gaps: a slice, not one for each of many steps
+        if self._schedule.world_size == 1:  # one slice instead of one per step
             return order[bounds[0][0] : bounds[-1][1]]
         return torch.cat([order[start:stop] for start, stop in bounds])
 
     def window(self) -> BatchWindow:
-        """For what `drawn` gives; of one rank."""
+        """A window for the rows of `draw`, for a run of one rank."""
         most = positives_at_once(self._schedule, self._device)
         return BatchWindow(self._schedule.batch, most, self._device)
 
@@ -217,8 +213,8 @@ class Resident:
 def check_device_loader(
     data: Prepared, training: Training, schedule: Schedule, device: torch.device, ranks: int
 ) -> None:
-    """Raises HpcncfError where `loader: device` surely finds no room for the data of `ranks` ranks
-    of this node."""
+    """Raises HpcncfError if the data of this node's `ranks` certainly do not fit with `loader:
+    device`."""
     if training.loader == "device":
         free, whose, sharing = _room(device, ranks)
         check_device_room(
@@ -229,8 +225,8 @@ def check_device_loader(
 def device_loader_bytes(
     data: Prepared, training: Training, schedule: Schedule, device: torch.device
 ) -> int:
-    """Bytes that one rank surely holds at once: the data, beside them an epoch's order while it is
-    made, or, made, with the rows drawn from it."""
+    """Lower bound of the bytes that one rank holds at once: the data, and an epoch's order while it
+    is computed, or afterwards with the rows drawn from it."""
     drawn = positives_at_once(schedule, device)
     row = 8 + 8 * (1 + training.negatives) + 4 * len(data.manifest.context_columns)
     ordered = 8 * schedule.rows + row * drawn // schedule.world_size
@@ -239,21 +235,21 @@ def device_loader_bytes(
 
 
 def positives_at_once(schedule: Schedule, device: torch.device) -> int:
-    """Positives of all ranks, at most."""
+    """Maximum number of positives drawn at once, over all ranks."""
     return min(schedule.rows, max(schedule.batch, _at_once(device)))
 
 
 def check_device_room(needed: int, ranks: int, free: int, whose: str) -> None:
     if needed > free:
         raise HpcncfError(
-            f"training.loader device: all training data take at least {needed / MIB:,.0f} MiB, of "
-            f"{ranks} rank{'s' * (ranks != 1)}, and {free / MIB:,.0f} MiB are free in {whose}: "
-            "use loader vectorized, which copies each batch, or more memory"
+            f"training.loader device: the training data of {ranks} rank{'s' * (ranks != 1)} take "
+            f"at least {needed / MIB:,.0f} MiB, and {free / MIB:,.0f} MiB are free in {whose}. "
+            "Use loader vectorized, which copies each batch, or more memory."
         )
 
 
 def _room(device: torch.device, ranks: int) -> tuple[int, str, int]:
-    """Bytes free, where, and how many ranks share them."""
+    """Free bytes, where they are, and the number of ranks that share them."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return free, f"GPU {device.index}", -(-ranks // torch.cuda.device_count())

@@ -55,7 +55,7 @@ def test_of_an_order_of_blocks_the_rows_and_the_blocks_are_held(
 
 def test_too_little_memory_is_told_with_both_sizes() -> None:
     check_device_room(2**20, 2, 2**20, "GPU 0")
-    with pytest.raises(HpcncfError, match=r"3 MiB, of 2 ranks, and 1 MiB are free in GPU 0"):
+    with pytest.raises(HpcncfError, match=r"2 ranks take at least 3 MiB, and 1 MiB are free"):
         check_device_room(3 * 2**20, 2, 2**20, "GPU 0")
 
 

@@ -20,12 +20,12 @@ from hpcncf.ncf.engines.reference import CompiledStep
 from hpcncf.ncf.engines.row_optimizers import StepCounter
 from hpcncf.ncf.instances import BatchRows
 
-CAPTURE_WARMUPS: Final = 3  # cuBLAS and the allocator make what they keep; a capture may not
+CAPTURE_WARMUPS: Final = 3  # cuBLAS and the allocator set up their memory, which a capture may not
 
 
 class CapturedStep:
-    """A function that is called a few times, then captured, then replayed: each call is a step of
-    the training. On a CPU, which has no graphs, it is called each time."""
+    """A training step that is called a few times, then captured, then replayed. A CPU, which has no
+    graphs, calls it each time."""
 
     def __init__(self, step: Callable[[], None], device: torch.device) -> None:
         self._step, self._on_gpu = step, device.type == "cuda"
@@ -40,10 +40,11 @@ class CapturedStep:
         elif self._calls <= CAPTURE_WARMUPS:
             self._warm_up()
         else:
-            self._replay()
+            self._graph = self._graph or self._capture()
+            self._graph.replay()
 
     def _warm_up(self) -> None:
-        """On the stream that will be captured: what cuBLAS keeps, it keeps for each stream."""
+        """On the stream to be captured: cuBLAS keeps memory per stream."""
         current = torch.cuda.current_stream()
         assert self._stream is not None
         self._stream.wait_stream(current)
@@ -51,13 +52,8 @@ class CapturedStep:
             self._step()
         current.wait_stream(self._stream)
 
-    def _replay(self) -> None:
-        if self._graph is None:
-            self._graph = self._capture()
-        self._graph.replay()
-
     def _capture(self) -> torch.cuda.CUDAGraph:
-        """Nothing is computed yet. Other threads, a monitor's for one, may go on calling CUDA."""
+        """Computes nothing yet. Other threads, such as a monitor's, may still call CUDA."""
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
             self._step()
@@ -65,46 +61,46 @@ class CapturedStep:
 
 
 class FixedSizeStep:
-    """Of one rank. `step` takes a batch of users, items and context, and reads nothing else on the
-    host that changes."""
+    """Whole batches of a run of one rank. `step` takes a batch of users, items and context, and
+    reads nothing else on the host that changes between steps."""
 
     def __init__(
         self,
         step: Callable[[Tensor, Tensor, Tensor], None],
-        pace: StepCounter,
+        counter: StepCounter,
         training: Training,
         device: torch.device,
     ) -> None:
         compiles = training.compile == "inductor"
         self._step = CompiledStep(step, training) if compiles else step
-        self._pace, self._batch = pace, training.batch_over_ranks(1)
+        self._counter, self._batch = counter, training.batch_over_ranks(1)
         self._window: BatchWindow | None = None
         self._captured: CapturedStep | None = None
         if training.cuda_graph:
-            self._captured = CapturedStep(lambda: self._counted_there(None), device)
+            self._captured = CapturedStep(lambda: self._step_on_device(None), device)
 
     def batches(self, resident: Resident, epoch: int, steps: range) -> Iterator[BatchRows | None]:
-        """None for a whole batch, which lies in the window."""
+        """Yields None for a whole batch, which is in the window."""
         if self._window is None:
             self._window = resident.window()
         return self._window.steps(resident.draw(epoch, steps))
 
     def accepts(self, batch: Sequence[Tensor] | None) -> bool:
-        """Whether the step is like the others: the first ten of a training are not."""
+        """Whether it is a whole batch, after the first ten steps, whose operations differ."""
         whole = batch is None or len(batch[0]) == self._batch
-        return whole and self._pace.step >= MAX_SINGLE_STEP
+        return whole and self._counter.step >= MAX_SINGLE_STEP
 
     def run(self, batch: Sequence[Tensor] | None) -> None:
-        self._pace.advance_device()
+        self._counter.advance_device()
         if self._captured:
             self._captured()
         else:
-            self._counted_there(batch)
+            self._step_on_device(batch)
 
     def next_batch(self) -> BatchRows:
         assert self._window
         return self._window.next_batch()
 
-    def _counted_there(self, batch: Sequence[Tensor] | None) -> None:
-        with self._pace.counted_on_device():
+    def _step_on_device(self, batch: Sequence[Tensor] | None) -> None:
+        with self._counter.counted_on_device():
             self._step(*(batch or self.next_batch()))

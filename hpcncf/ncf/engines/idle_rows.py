@@ -10,20 +10,16 @@ from torch import Tensor
 
 # torch.optim.Adam moves every row in every step. With a_t = sqrt(1 - b2^t) / (1 - b1^t) and
 # e_t = eps sqrt(1 - b2^t), step t is p -= lr a_t m / (sqrt(v) + e_t). A row whose last gradient
-# came
-# in step s moves in the K steps after it by -lr m F(sqrt(v)), where
+# came in step s moves in the K steps after it by -lr m F(sqrt(v)), where
 #
 #     F(x) = sum over k = 1..K of w_k / (x + z_k),
 #     w_k = a_(s+k) (b1 / sqrt(b2))^k,  z_k = e_(s+k) b2^(-k/2),
 #
-# while m shrinks by b1^K and v by b2^K. F is the Stieltjes transform of the measure that has
-# the
+# while m shrinks by b1^K and v by b2^K. F is the Stieltjes transform of the measure that has the
 # weight w_k at z_k. Its two-point Gauss quadrature has the same moments M_j = sum of w_k z_k^j,
 # j = 0..3, and those are differences of one table over s (Golub and Meurant 2010, "Matrices,
-# Moments
-# and Quadrature with Applications"). From step 10 on F is off by 0.31 % at most, from step 100
-# by
-# 1e-5; a row last stepped before step 10 takes its idle steps up to 10 one by one.
+# Moments and Quadrature with Applications"). From step 10 on F is off by 0.31 % at most, from step
+# 100 by 1e-5; a row last stepped before step 10 takes its idle steps up to 10 one by one.
 
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8  # torch's defaults
 MAX_SINGLE_STEP = 10
@@ -52,7 +48,8 @@ def moment_ratios() -> Tensor:
 
 @cache
 def tail_moments() -> Tensor:
-    """S_j(s) [SETTLED + 1, 4], the M_j of a row idle for ever after step s, z in units of eps."""
+    """S_j(s) [STEADY_FROM_STEP + 1, 4], the M_j of a row idle for ever after step s, z in units of
+    eps."""
     found = []
     for j, ratio in enumerate(moment_ratios().tolist()):
         size, eps = bias_corrections(STEADY_FROM_STEP + 1)
@@ -76,10 +73,10 @@ class IdleAdam:
         self._shrunk = shrunk.masked_fill_(shrunk < MIN_SHRINKAGE, 0.0).to(device)
 
     def catch_up(self, rows: Tensor, last: Tensor, now: int | Tensor, lr: float) -> None:
-        """Move rows [3, n, width] (values, m, v) in place from step `last` [n] to step `now`, which
-        the host need not know: then it is [1].
+        """Move rows [3, n, width] (values, m, v) in place from step `last` [n] to step `now`, a
+        tensor [1] if the host does not know it.
 
-        No row's last step may be below ONE_BY_ONE, but where its m is 0.
+        No row's last step may be below MAX_SINGLE_STEP, unless its m is 0.
         """
         values, first, second = rows
         idle = now - last
@@ -122,7 +119,7 @@ def quadrature(moments: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def catch_up_stepwise(rows: Tensor, last: Tensor, now: int, lr: float) -> None:
-    """The same as `Idle.catch_up`, step by step: exact, for the first steps of a training."""
+    """The same as `IdleAdam.catch_up`, step by step: exact, for the first steps of a training."""
     values, first, second = rows
     for step in range(1, now + 1):
         idle = (last < step)[:, None]

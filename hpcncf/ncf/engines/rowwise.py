@@ -1,4 +1,9 @@
-"""Engine rowwise: one table, and updates of only the rows that a batch reads."""
+"""Engine rowwise: one table, and updates of only the rows that a batch reads.
+
+A row holds an MF part and an MLP part, users first, then items. On CUDA the host queues steps and
+does not wait for them (docs/engines.md lists the exceptions). A whole batch's step may be compiled
+or captured as a CUDA graph. Not yet run on a GPU.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +27,14 @@ from hpcncf.ncf.sync.local_sgd import average_engine
 from hpcncf.ncf.sync.rows import PaddedExchange, RowExchange, unique_ids, unique_ids_padded
 from hpcncf.ncf.sync.transport import DeviceTransport, Transport
 
-# The first layer is linear in its input: what user and context add to it is computed once for
-# each
-# positive, not for each instance. The gradients are written out, since autograd's bookkeeping
-# would
-# cost as much as this arithmetic.
-
 
 class GroupedNetwork:
-    """Of the model as it stands: it reads the layers' parameters, and adds to their gradients."""
+    """Forward and backward pass of groups, each a positive and its negatives.
+
+    The first layer is linear in its input, so the share of user and context is computed once per
+    group. The gradients are written out: autograd's bookkeeping would cost as much as the
+    arithmetic. It reads the parameters of the layers and adds to their gradients.
+    """
 
     def __init__(self, model: NeuMF, precision: str) -> None:
         self._products = Products(precision)
@@ -41,7 +45,7 @@ class GroupedNetwork:
         self._kept = 1 - (dropouts[0] if dropouts else 0.0)
 
     def loss(self, rows: Tensor, context: Tensor, each: int) -> Tensor:
-        """The sum of b * each instances' cross entropy, the first of each group the positive.
+        """Summed cross entropy of b groups of `each` instances, the first of a group the positive.
 
         `rows` are the b users' rows, then the b * each items'; `context` is [b, columns].
         """
@@ -68,8 +72,8 @@ class GroupedNetwork:
         return torch.nn.functional.softplus(logits).sum() - logits.view(groups, each)[:, 0].sum()
 
     def backward(self, instances: int) -> Tensor:
-        """Gradients of the loss last computed, over `instances`: of its rows, and of the layers
-        into their `grad`, which is zero before."""
+        """Gradients of the last loss divided by `instances`: returns those of its rows, and adds
+        those of the layers to their `grad`, which must be zero."""
         late = self._products.rounds
         wrong = self._wrong if late else self._wrong.div_(instances)
         of_mf, of_hidden = self._of_mf_and_hidden(self._predict.weight[0])
@@ -100,7 +104,7 @@ class GroupedNetwork:
             _gradient(layer.bias).div_(instances)
 
     def _first_layer(self, flowing: Tensor) -> tuple[Tensor, Tensor]:
-        """The gradients of the users' and of the items' MLP parts."""
+        """Gradients of the users' and of the items' MLP parts."""
         first = self._linear[0]
         of_group = flowing.view(*self._mf_item.shape[:2], -1).sum(dim=1)
         gradient, to_shared = (
@@ -115,7 +119,7 @@ class GroupedNetwork:
         return user, self._products.multiply(flowing, self._of_item(first.weight))
 
     def _activated(self, values: Tensor) -> tuple[Tensor, Tensor | None]:
-        """ReLU and dropout, and what dropout multiplied by: drawn as torch's own draws it."""
+        """ReLU and dropout; also the dropout factors, drawn as torch's own dropout draws them."""
         values.relu_()
         if self._kept == 1:
             return values, None
@@ -123,14 +127,14 @@ class GroupedNetwork:
         return values.mul_(noise), noise
 
     def _through(self, flowing: Tensor, at: int) -> Tensor:
-        """Back through hidden layer `at`'s dropout and ReLU: 0 where either gave 0."""
+        """Backward pass through the dropout and ReLU of hidden layer `at`."""
         values, noise = self._hidden[at]
         if noise is not None:
             flowing.mul_(noise)
         return flowing.mul_(values > 0)
 
     def _of_item(self, weight: Tensor) -> Tensor:
-        """The first layer's columns for the item, as those for the user stand before them."""
+        """The first layer's columns for the item, which follow those for the user."""
         return weight[:, self._mlp : 2 * self._mlp]
 
     def _of_shared(self) -> Tensor:
@@ -146,20 +150,8 @@ def _gradient(parameter: Tensor) -> Tensor:
     return parameter.grad
 
 
-# The four tables are one: a row holds the MF part and the MLP part, users first, then items.
-# What
-# the instances of one positive share, its user and its context, goes through the first layer
-# once.
-#
-# On CUDA the host queues steps and waits for none of them (docs/engines.md tells where it does
-# wait).
-# A whole batch's step may be compiled, or captured as a CUDA graph: then it is the same
-# operations on
-# tensors of the same sizes each time, and counts its steps on the device. Not yet run on a GPU.
-
-
 class Rowwise:
-    """Plain torch, any layer widths. The model's parameters become views of its table."""
+    """Plain torch, any layer widths. The model's embeddings become views of one table."""
 
     def __init__(
         self,
@@ -170,35 +162,35 @@ class Rowwise:
         transport: Transport | DeviceTransport | None = None,
         padded: bool | None = None,
     ) -> None:
-        """`transport` to the ranks that train the same model, as `training.sync` says. `padded`: a
-        step reads as many rows as it could have at most; None: on a GPU without a transport whose
-        messages pass the host, which waits for the rows in any case."""
+        """`transport`: to the other ranks, used as `training.sync` says. `padded`: each step reads
+        the maximum number of rows, so that no host waits for their number. None: on a GPU, unless
+        the messages pass through host memory, which waits in any case."""
         self.model, self.clock = model, clock
         self._training, self._device = training, device
         self.loss = torch.zeros((), dtype=torch.float64, device=device)
         self._users, start = model.MF_Embedding_User.num_embeddings, merge_tables(model)
         fixed = training.cuda_graph or training.compile == "inductor"
-        self._pace = StepCounter(training.lr, start if fixed else None)
-        self._rows: RowTable = ROW_OPTIMIZERS[training.optimizer](start, self._pace)
+        self._counter = StepCounter(training.lr, start if fixed else None)
+        self._rows: RowTable = ROW_OPTIMIZERS[training.optimizer](start, self._counter)
         view_tables(model, self._rows.values)
-        self._layers = DenseLayers(model, training, self._pace)
+        self._layers = DenseLayers(model, training, self._counter)
         self._grouped = GroupedNetwork(model, training.precision)
         self._transport = transport
-        self._exchange = self._exchange_over(transport) if training.sync != "local_sgd" else None
+        self._exchange = self._build_exchange(transport) if training.sync != "local_sgd" else None
         if padded is None:
             alone = device.type != "cpu" and transport is None
             padded = alone or isinstance(transport, DeviceTransport)
         self._padded = padded
-        self._moved: list[Tensor] = []
-        self._alike = FixedSizeStep(self._alone, self._pace, training, device) if fixed else None
+        self._touched: list[Tensor] = []
+        self._fixed = FixedSizeStep(self._step, self._counter, training, device) if fixed else None
 
     def batches(
         self, loader: Loader, epoch: int, steps: range
     ) -> Iterator[Sequence[Tensor] | None]:
-        """None for a whole batch that a captured step finds itself."""
-        if self._alike and self._training.cuda_graph:
+        """Yields None for a whole batch, which a captured step reads from the window."""
+        if self._fixed and self._training.cuda_graph:
             assert loader.resident
-            return self._alike.batches(loader.resident, epoch, steps)
+            return self._fixed.batches(loader.resident, epoch, steps)
         return copied_to_device(loader.rows(epoch, steps), self._training, self._device)
 
     @torch.no_grad()
@@ -206,50 +198,50 @@ class Rowwise:
         self,
         batches: Iterator[Sequence[Tensor] | None],
         instances: int,
-        most: int = 1,  # noqa: ARG002  each by itself
+        most: int = 1,  # noqa: ARG002  one step a call
     ) -> tuple[float, list[int]]:
         batch = next(batches)
         waited = self.clock.lap("input")
-        if self._alike and self._alike.accepts(batch):
-            self._alike.run(batch)
+        if self._fixed and self._fixed.accepts(batch):
+            self._fixed.run(batch)
             self.clock.lap("forward")
             return waited, [instances]  # there is one rank
         if batch is None:
-            assert self._alike
-            batch = self._alike.next_batch()
+            assert self._fixed
+            batch = self._fixed.next_batch()
         self._take(batch, instances, self.clock.lap)
         return waited, [batch[1].numel()]
 
-    def _alone(self, users: Tensor, items: Tensor, context: Tensor) -> None:
-        """The step of one rank."""
+    def _step(self, users: Tensor, items: Tensor, context: Tensor) -> None:
+        """A step without phases, to compile or capture."""
         self._take((users, items, context), items.numel(), lambda _: None)
 
     def _take(self, batch: Sequence[Tensor], instances: int, lap: Callable[[str], object]) -> None:
         users, items, context = batch
-        ids, where = self._distinct(torch.cat([users, (items + self._users).reshape(-1)]))
+        all_ids = torch.cat([users, (items + self._users).reshape(-1)])
+        if self._padded or self._counter.on_device:
+            ids, where = unique_ids_padded(all_ids, len(self._rows.values))
+        else:
+            ids, where = unique_ids(all_ids)
         read = self._rows.read(ids)
         gradient = torch.zeros_like(read)
-        if len(users):  # a rank may have none of an epoch's last step
+        if len(users):  # a rank may have no row in an epoch's last step
             self.loss += self._grouped.loss(read.index_select(0, where), context, items.shape[1])
             lap("forward")
             gradient.index_add_(0, where, self._grouped.backward(instances))
         lap("backward")
         if self._exchange:
-            gradient = self._exchanged(self._exchange, ids, gradient)
+            union, gradient = self._exchange.summed(self._layers.gradient, ids, gradient)
+            self._rows.read(union)  # every rank moves the rows of all ranks
             lap("sync")
         elif self._transport:
-            self._moved.append(ids)
-        self._pace.advance()
+            self._touched.append(ids)
+        self._counter.advance()
         self._rows.update(gradient)
         self._layers.update()
         lap("optimizer")
 
-    def _distinct(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        if self._padded or self._pace.on_device:
-            return unique_ids_padded(ids, len(self._rows.values))
-        return unique_ids(ids)
-
-    def _exchange_over(
+    def _build_exchange(
         self, transport: Transport | DeviceTransport | None
     ) -> RowExchange | PaddedExchange | None:
         if isinstance(transport, DeviceTransport):
@@ -259,31 +251,23 @@ class Rowwise:
         sizes = len(self._layers.gradient), self._rows.values.shape[1]
         return RowExchange(transport, *sizes) if transport else None
 
-    def _exchanged(
-        self, exchange: RowExchange | PaddedExchange, ids: Tensor, gradient: Tensor
-    ) -> Tensor:
-        """The gradient of all ranks' rows, which are read now: all ranks move all of them."""
-        union, total = exchange.summed(self._layers.gradient, ids, gradient)
-        self._rows.read(union)
-        return total
-
     @torch.no_grad()
     def average(self) -> None:
         assert self._transport
         average_engine(self, self._transport)
 
     def touched_rows(self) -> Tensor:
-        ids: Tensor = torch.unique(torch.cat(self._moved))
-        self._moved.clear()
+        ids: Tensor = torch.unique(torch.cat(self._touched))
+        self._touched.clear()
         return ids[ids < len(self._rows.values)]  # without the padding
 
     def read_state(self, ids: Tensor) -> Tensor:
-        return torch.cat([self._layers.parts.reshape(-1), self._rows.whole(ids).reshape(-1)])
+        return torch.cat([self._layers.parts.reshape(-1), self._rows.read_state(ids).reshape(-1)])
 
-    def write_state(self, ids: Tensor, part: Tensor) -> None:
+    def write_state(self, ids: Tensor, state: Tensor) -> None:
         width, layers = self._rows.values.shape[1], self._layers.parts
-        layers.copy_(part[: layers.numel()].view_as(layers))
-        self._rows.replace(ids, part[layers.numel() :].view(-1, len(ids), width))
+        layers.copy_(state[: layers.numel()].view_as(layers))
+        self._rows.write_state(ids, state[layers.numel() :].view(-1, len(ids), width))
 
     @torch.no_grad()
     def settle(self) -> None:
@@ -310,7 +294,7 @@ def merge_tables(model: NeuMF) -> Tensor:
 
 
 def view_tables(model: NeuMF, values: Tensor) -> None:
-    """Make the model's embeddings views of `values`, laid out as `merged` does."""
+    """Make the model's embeddings views of `values`, in the layout of `merge_tables`."""
     mf_user, mf_item, mlp_user, mlp_item = model.tables()
     users, items = torch.split(values, [mf_user.num_embeddings, mf_item.num_embeddings])
     mf = mf_user.embedding_dim

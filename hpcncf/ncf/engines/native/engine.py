@@ -125,8 +125,8 @@ class Native:
         rows = self.kernel.take_rows(ids.numpy())
         return torch.from_numpy(np.concatenate([*self.kernel.dense, rows.reshape(-1)]))
 
-    def write_state(self, ids: Tensor, part: Tensor) -> None:
-        kernel, values = self.kernel, part.numpy()
+    def write_state(self, ids: Tensor, state: Tensor) -> None:
+        kernel, values = self.kernel, state.numpy()
         size = len(kernel.dense[0])
         for which, mine in enumerate(kernel.dense):
             mine[:] = values[which * size : (which + 1) * size]
