@@ -1,4 +1,5 @@
-"""Write and read checkpoints: the previous one is kept, damaged ones are skipped."""
+"""Write and read checkpoints, and report progress. The previous checkpoint is kept; damaged ones
+are skipped."""
 
 from __future__ import annotations
 
@@ -38,8 +39,8 @@ class TrainingProgress:
 
 
 class ProgressReporter:
-    """Tells the first rank's position, about every two seconds: a step may take one millisecond,
-    and so may an evaluation. Of a phase that took longer the last time, its beginning as well."""
+    """Reports the progress of rank 0 about every two seconds: a step or an evaluation may take only
+    a millisecond. It also reports the beginning of a phase that took longer the last time."""
 
     def __init__(
         self,
@@ -50,7 +51,7 @@ class ProgressReporter:
     ) -> None:
         self.tell, self._place, self._clock = tell, place, clock
         self._steps_per_epoch = steps_per_epoch
-        self._told_at = 0.0
+        self._reported_at = 0.0
         self._phase: TrainingPhase = "startup"
         self._began_at = 0.0
         self._took_s: dict[TrainingPhase, float] = {}
@@ -62,10 +63,10 @@ class ProgressReporter:
         begins_a_long_one = (
             self._begins(phase, now) and self._took_s.get(phase, math.inf) > REPORT_EVERY_S
         )
-        too_soon = now - self._told_at < REPORT_EVERY_S and not begins_a_long_one
+        too_soon = now - self._reported_at < REPORT_EVERY_S and not begins_a_long_one
         if self._place.rank != 0 or too_soon:
             return
-        self._told_at = now
+        self._reported_at = now
         speed = self._instances_per_s()
         self.tell(TrainingProgress(phase, epoch, step, self._steps_per_epoch, speed, evaluated))
 
@@ -77,28 +78,28 @@ class ProgressReporter:
         return True
 
     def _instances_per_s(self) -> float | None:
-        """Over all ranks, which share every step alike."""
+        """Over all ranks, which have equal shares of each step."""
         if not self._clock.counted_s:
             return None
         return self._clock.counted_instances * self._place.world_size / self._clock.counted_s
 
 
 FORMAT = 2
-READABLE_FORMATS = (1, 2)  # 1 was of whole epochs only
+READABLE_FORMATS = (1, 2)  # 1: whole epochs only
 
 
 @dataclass
 class PartialEpoch:
-    """An epoch that is not over, as all attempts together left it."""
+    """The state of an unfinished epoch, over all attempts."""
 
     steps: int = 0
     training_s: float = 0.0
     checkpoint_s: float = 0.0
     first_batch_s: float = 0.0
     losses: list[float] = field(default_factory=list)
-    """By rank: the sum over its instances, to the last bit. Empty: no step yet."""
+    """By rank: the exact sum over its instances. Empty: no step yet."""
     generators: list[Tensor] = field(default_factory=list)
-    """By rank: the state that the model's dropout draws from; empty without dropout."""
+    """By rank: the state of the generator for dropout; empty without dropout."""
 
 
 @dataclass(frozen=True)
@@ -109,22 +110,23 @@ class Checkpoint:
     model: dict[str, Any]
     optimizer: dict[str, Any]
     epochs: list[Epoch]
-    """Those that are over."""
+    """Finished epochs."""
     partial_epoch: PartialEpoch
 
 
 class UnusableCheckpoint(Exception):
-    """The file is torn, or of something else."""
+    """The file is damaged, or not a checkpoint of this run."""
 
 
 class CheckpointNotSaved(Exception):
-    """The file could not be written; the one before is still there."""
+    """The file could not be written; the previous one is intact."""
 
 
 def save_checkpoint(paths: RunPaths, run: Run, state: Checkpoint) -> None:
-    """Write all of it or none, and keep the one before: a kill at any moment leaves a whole one.
+    """Write atomically and keep the previous checkpoint: a kill at any moment leaves a complete
+    one.
 
-    Raises NotSaved, as on a full disk.
+    Raises CheckpointNotSaved, for example on a full disk.
     """
     content = {
         "format": FORMAT,
@@ -143,14 +145,14 @@ def save_checkpoint(paths: RunPaths, run: Run, state: Checkpoint) -> None:
             set_shared_mode(file.fileno(), paths.folder)
             torch.save(content, file)
             file.flush()
-            os.fsync(file.fileno())  # renamed before its bytes are on the disk, it could be empty
+            os.fsync(file.fileno())  # otherwise a crash after the rename could leave it empty
         for path in checkpoint_paths(paths):
             if path.exists() and not path.is_file():
                 set_aside(path)
         if paths.checkpoint.exists():
             paths.checkpoint.replace(paths.previous_checkpoint)
         partial.replace(paths.checkpoint)
-    except (OSError, RuntimeError) as error:  # torch's writer tells of a full disk as the latter
+    except (OSError, RuntimeError) as error:  # torch raises RuntimeError on a full disk
         raise CheckpointNotSaved(
             f"{paths.checkpoint}: not written: {str(error).splitlines()[0]}"
         ) from error
@@ -159,9 +161,10 @@ def save_checkpoint(paths: RunPaths, run: Run, state: Checkpoint) -> None:
 
 
 def load_checkpoint(path: Path, run: Run) -> Checkpoint:
-    """Raises Unusable, saying why, where it is not a whole checkpoint of this run."""
+    """Raises UnusableCheckpoint, with the reason, if it is not a complete checkpoint of this
+    run."""
     try:
-        if not path.is_file():  # a pipe would be waited for
+        if not path.is_file():  # reading a pipe would block
             raise UnusableCheckpoint("not a file")
         _check_archive(path)
         content = torch.load(path, map_location="cpu", weights_only=True)
@@ -179,7 +182,7 @@ def load_checkpoint(path: Path, run: Run) -> Checkpoint:
             epochs=[Epoch.model_validate(each) for each in content["epochs"]],
             partial_epoch=PartialEpoch(**content.get("so_far", {})),
         )
-    # torch tells a torn file in as many ways as there are places to tear it.
+    # torch raises a different error for each way in which a file can be damaged.
     except (OSError, EOFError, RuntimeError, ValueError, LookupError, TypeError) as error:
         raise UnusableCheckpoint(f"{type(error).__name__}: {error}") from error
     except (pickle.UnpicklingError, zipfile.BadZipFile) as error:
@@ -187,15 +190,15 @@ def load_checkpoint(path: Path, run: Run) -> Checkpoint:
 
 
 def _check_archive(path: Path) -> None:
-    """torch reads past bytes that are others than were written; the archive has their sums."""
+    """Verify the checksums of the archive: torch does not."""
     with zipfile.ZipFile(path) as archive:
         broken = archive.testzip()
     if broken is not None:
-        raise UnusableCheckpoint(f"{broken} in it is not what was written")
+        raise UnusableCheckpoint(f"{broken} in it is damaged")
 
 
 def set_aside(path: Path) -> None:
-    """So that the next one saved does not make it the one before, in place of a good one.
+    """Rename an unusable checkpoint, so that the next save does not keep it in place of a good one.
 
     Raises OSError.
     """
@@ -203,6 +206,6 @@ def set_aside(path: Path) -> None:
 
 
 def checkpoint_paths(paths: RunPaths) -> Iterator[Path]:
-    """The newest first."""
+    """Newest first."""
     yield paths.checkpoint
     yield paths.previous_checkpoint

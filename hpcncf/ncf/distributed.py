@@ -1,4 +1,4 @@
-"""Join the group of ranks, agree on steps, set threads, pin to cores."""
+"""Join the process group, agree on when to stop, set threads, bind to cores."""
 
 from __future__ import annotations
 
@@ -34,39 +34,39 @@ from hpcncf.worker.rendezvous import (
 )
 from hpcncf.worker.signals import Request
 
-# A rank that stopped on its own would leave the others waiting in their next step. So each
-# tells
-# whether it was asked to stop, and what any of them says holds for all, at the same step.
-
 AGREE_EVERY_S = 0.5
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What all ranks do after this step."""
+    """What all ranks do after this step: save, and stop if there was a signal."""
 
     signum: int
-    """The signal to stop by; 0: go on after the checkpoint."""
+    """The signal that stops the run; 0: continue after the checkpoint."""
 
 
 class Agreement:
-    """One of all ranks; with one rank there is nobody to ask."""
+    """Agrees on the step after which all ranks save or stop.
+
+    A rank that stopped by itself would leave the others waiting in their next step. So the ranks
+    exchange their signals from time to time, and a signal that any rank received holds for all
+    ranks."""
 
     def __init__(
         self, world_size: int, device: torch.device, stop: Request, checkpoint_every_min: float
     ) -> None:
-        """`checkpoint_every_min` 0: none is due, ever."""
+        """`checkpoint_every_min` 0: no checkpoint is ever due."""
         self._alone, self._device, self.stop = world_size == 1, device, stop
         self._checkpoint_every_s = checkpoint_every_min * 60
         self._saved_s = self._asked_s = time.perf_counter()
         self._every = self._left = 1
 
     def checkpoint_saved(self) -> None:
-        """A checkpoint was written, at a step that all ranks know."""
+        """Note that a checkpoint was written; all ranks call it after the same step."""
         self._saved_s = time.perf_counter()
 
     def after_step(self, last: bool) -> Decision | None:
-        """To be called by every rank after the same steps, of the epoch's the last or not; None: go
+        """All ranks call it after the same steps. `last`: the last step of an epoch. None: go
         on."""
         if self._alone:
             return self._decided(self.stop.signum or 0, self._due())
@@ -74,11 +74,11 @@ class Agreement:
         if self._left > 0 and not last:
             return None
         passed_s = time.perf_counter() - self._asked_s
-        # Of the three the largest, which is the same on all ranks to the last bit: a sum need not.
-        told = [float(self.stop.signum or 0), float(self._due()), passed_s]
-        all_told = torch.tensor(told, dtype=torch.float64, device=self._device)
-        dist.all_reduce(all_told, op=dist.ReduceOp.MAX)
-        signum, due, passed_s = all_told.tolist()
+        # The maximum of each is bitwise the same on all ranks; a sum need not be.
+        mine = [float(self.stop.signum or 0), float(self._due()), passed_s]
+        values = torch.tensor(mine, dtype=torch.float64, device=self._device)
+        dist.all_reduce(values, op=dist.ReduceOp.MAX)
+        signum, due, passed_s = values.tolist()
         taken = self._every - self._left  # fewer than planned at an epoch's end
         self._every = self._left = steps_until_next(taken, passed_s)
         self._asked_s = time.perf_counter()
@@ -93,9 +93,9 @@ class Agreement:
 
 
 def steps_until_next(taken: int, passed_s: float) -> int:
-    """So many that they take half a second, if each takes as long as the last `taken` did.
+    """The number of steps that take half a second, judged by the last `taken` steps.
 
-    At most twice as many as before: a burst of fast steps must not make the ranks deaf.
+    At most twice as many as before: after a burst of fast steps the ranks must still react soon.
     """
     fitting = int(taken * AGREE_EVERY_S / max(passed_s, 1e-9))
     return max(1, min(2 * taken, fitting))
@@ -107,7 +107,7 @@ def seed_dropout(seed: int, epoch: int, rank: int) -> None:
 
 
 def rng_state(device: torch.device) -> Tensor:
-    """What has been drawn so far, for `restore`."""
+    """State of the generator, for `restore_rng`."""
     if device.type == "cuda":
         return torch.cuda.get_rng_state(device)
     return torch.get_rng_state()
@@ -120,21 +120,22 @@ def restore_rng(device: torch.device, state: Tensor) -> None:
         torch.set_rng_state(state)
 
 
-# Longer than any rank works alone (an evaluation, a checkpoint), shorter than a night of waiting.
+# Longer than any rank works alone (an evaluation, a checkpoint).
 TIMEOUT = timedelta(minutes=10)
 
 
 def join_group(place: Place, resources: Resources, training: Training, run_id: str = "") -> None:
-    """Join the run's group; a run of one rank needs none.
+    """Join the run's process group; a run of one rank needs none.
 
-    Raises HpcncfError where the others do not come, or a GPU is asked for and torch sees none.
+    Raises HpcncfError if the other ranks do not join, or if torch sees no GPU for a run that needs
+    one.
     """
     if place.world_size == 1 or dist.is_initialized():
         return
     nccl = training.backend_for(resources) == "nccl"
     bound = select_device(training, resources, place) if nccl else None
-    # For a line of its log, torch asks the name service whose address that of each other rank is:
-    # one that cannot be reached held every rank up for ten seconds. glibc reads this.
+    # For its log, torch looks up the name of each rank's address; a name service that cannot be
+    # reached delayed every rank by ten seconds. glibc reads this variable.
     os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
     try:
         store = None if _agents_store() else _store(place, meeting_of_run(run_id))
@@ -142,20 +143,20 @@ def join_group(place: Place, resources: Resources, training: Training, run_id: s
             training.backend_for(resources),
             timeout=TIMEOUT,
             store=store,
-            # With a store torch reads no environment; without one, nothing else.
+            # With a store torch does not read the environment; without one it reads nothing else.
             rank=place.rank if store else -1,
             world_size=place.world_size if store else -1,
-            # nccl then connects here, where a failure is told, and no barrier guesses a GPU.
+            # nccl then connects here, where an error is reported, and no barrier guesses a GPU.
             device_id=bound,
         )
     except dist.DistError as error:
         raise HpcncfError(
-            f"rank {place.rank} of {place.world_size}: no group of ranks: {error}"
+            f"rank {place.rank} of {place.world_size}: cannot join the process group: {error}"
         ) from error
 
 
 def _agents_store() -> bool:
-    """torchrun's own, which its ranks are to use; it listens on all of the host's addresses."""
+    """Whether torchrun's own store serves, which listens on all addresses of the host."""
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return False
     choose_interface(resolved(master()))
@@ -163,7 +164,7 @@ def _agents_store() -> bool:
 
 
 def _store(place: Place, at: Meeting) -> TCPStore:
-    """Rank 0's, which listens on the one address that leads to the other ranks."""
+    """Rank 0's store, which listens only on the address that leads to the other ranks."""
     if place.rank != 0:
         address = resolved(at.host)
         choose_interface(address)
@@ -213,28 +214,28 @@ def gather_objects(value: Any, place: Place) -> list[Any]:
 
 
 def usable_cores(mine: list[int], node: list[list[int]], quota: float | None) -> float:
-    """Cores a rank may really use: its CPUs shared among the ranks of its node whose CPUs overlap,
-    its own among them in `node`; a quota is shared by all of the node's ranks."""
+    """Cores that a rank can use: its CPUs `mine` divided by the ranks of `node`, itself included,
+    whose CPUs overlap with them; all ranks of the node share a quota."""
     sharing = sum(1 for cpus in node if set(cpus) & set(mine))
     share = len(mine) / sharing
     return share if quota is None else min(share, quota / len(node))
 
 
 def choose_threads(asked: int | str, cpus_per_task: int, usable: float) -> int:
-    """Intra-op threads of a rank. Raises HpcncfError where more are asked for than it has cores."""
+    """Intra-op threads of a rank. Raises HpcncfError if more are asked for than it has cores."""
     if asked == "auto":
         return max(1, min(cpus_per_task, int(usable)))
     if int(asked) > max(1.0, usable):
         raise HpcncfError(
-            f"training.threads {asked}: this rank may use {usable:g} cores (CPU affinity, cgroup "
-            "quota, and other ranks on the same CPUs counted); threads without a core of their own "
-            "take turns and slow each other down: use auto, or start it with more cores"
+            f"training.threads {asked}: this rank can use only {usable:g} cores (CPU affinity, "
+            "cgroup quota, and other ranks on the same CPUs counted), and oversubscribed threads "
+            "slow each other down. Use auto, or start it with more cores."
         )
     return int(asked)
 
 
 def set_threads(training: Training, resources: Resources, place: Place) -> int:
-    """Give torch as many threads as this rank has cores for; returns their number."""
+    """Set torch's number of threads to the cores of this rank, and return it."""
     node = (socket.gethostname(), usable_cpus(), quota())
     others = [cpus for name, cpus, _ in gather_objects(node, place) if name == node[0]]
     usable = usable_cores(node[1], others, node[2])
@@ -242,13 +243,14 @@ def set_threads(training: Training, resources: Resources, place: Place) -> int:
         sys.stderr.write(f"hpcncf: WARNING: rank {place.rank}: {sharing}\n")
     number = choose_threads(training.threads, resources.cpus_per_task, usable)
     torch.set_num_threads(number)
-    if torch.get_num_interop_threads() != training.interop_threads:  # a process may set it once
+    # a process may set it only once
+    if torch.get_num_interop_threads() != training.interop_threads:
         torch.set_num_interop_threads(training.interop_threads)
     return number
 
 
 def thread_warnings(training: Training) -> list[str]:
-    """Settings of torch's threads, which do nothing where torch computes no step."""
+    """Settings of torch's threads, which have no effect on engine native."""
     if training.engine != "native":
         return []
     idle = {
@@ -256,38 +258,38 @@ def thread_warnings(training: Training) -> list[str]:
         "omp_wait_policy": training.omp_wait_policy != "default",
     }
     return [
-        f"training.{name} has no effect: it is about torch's threads, and engine native has its own"
+        f"training.{name} has no effect: it is for torch's threads, and engine native has its own"
         for name, given in idle.items()
         if given
     ]
 
 
 def describe_shared_cpus(mine: list[int], node: list[list[int]], wanted: int) -> str | None:
-    """What to know where ranks of a node take turns on too few CPUs; `mine` is in `node`."""
+    """A warning if the ranks of a node are oversubscribed; `node` includes `mine`."""
     every = {cpu for cpus in node for cpu in cpus}
     if len(mine) < wanted or len(every) >= wanted * len(node):
         return None
     return (
-        f"{len(node)} ranks share the CPUs {cpu_list(sorted(every))} of this node, where "
-        f"each was to have {wanted} of its own: they take turns. Give each rank its CPUs "
+        f"{len(node)} ranks share the CPUs {cpu_list(sorted(every))} of this node: each should "
+        f"have {wanted} of its own, so they are oversubscribed. Give each rank its CPUs "
         f"(srun --cpus-per-task={wanted}, no --overcommit, no --overlap)"
     )
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait for what was queued on a GPU: an epoch's last steps are in its time."""
+    """Wait for the kernels queued on a GPU, so that they count in the time measured."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def select_device(training: Training, resources: Resources, place: Place) -> torch.device:
-    """Raises HpcncfError where a GPU is asked for and torch sees none."""
+    """Raises HpcncfError if a GPU is asked for and torch sees none."""
     if training.device_for(resources) == "cpu":
         return torch.device("cpu")
     if not torch.cuda.is_available():
         raise HpcncfError(
-            "training.device cuda: torch sees no GPU here (`hpcncf doctor` tells what it sees); "
-            "use device cpu, or ask for gpus_per_node"
+            "training.device cuda: torch sees no GPU here (`hpcncf doctor` shows what it sees). "
+            "Use device cpu, or ask for gpus_per_node."
         )
     chosen = torch.device("cuda", place.local_rank % torch.cuda.device_count())
     torch.cuda.set_device(chosen)
@@ -295,18 +297,18 @@ def select_device(training: Training, resources: Resources, place: Place) -> tor
 
 
 def pin_rank(how: How, each: int, place: Place) -> None:
-    """`each`: cores of a rank. Memory needs no policy: the kernel puts a page on the node of the
-    CPU that writes it first.
+    """Bind this rank to `each` cores. Memory needs no policy: the kernel puts a page on the NUMA
+    node of the CPU that writes it first.
 
-    Raises HpcncfError where there are too few cores, or no way to bind to them.
+    Raises HpcncfError if there are too few cores, or no way to bind to them.
     """
     if sys.platform != "linux":
-        raise HpcncfError(f"training.pin {how}: only Linux binds processes: use pin none")
+        raise HpcncfError(f"training.pin {how}: only Linux binds processes. Use pin none.")
     refuse_other_binding()
     if os.environ.get("HPCNCF_NODE_CPUS") == "":
         raise HpcncfError(
-            f"training.pin {how}: nothing confines this job's runs, which are side by side, to "
-            "cores of their own: all would bind to the same ones: use pin none"
+            f"training.pin {how}: the co-located runs of this job are not confined to cores of "
+            "their own, so all would bind to the same ones. Use pin none."
         )
     mine = (socket.gethostname(), usable_cpus())
     every = gather_objects(mine, place)

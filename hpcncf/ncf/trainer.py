@@ -14,7 +14,7 @@ import torch
 
 from hpcncf.errors import HpcncfError
 from hpcncf.job.plan import Run
-from hpcncf.job.spec import Model, Training
+from hpcncf.job.spec import Training
 from hpcncf.monitor import procfs
 from hpcncf.ncf import model, sampling
 from hpcncf.ncf.checkpoint import (
@@ -54,7 +54,6 @@ from hpcncf.ncf.instances import InstanceSource, Schedule
 from hpcncf.ncf.loaders import Loader, check_shared_memory
 from hpcncf.ncf.step_clock import StepClock
 from hpcncf.ncf.sync import local_sgd
-from hpcncf.ncf.sync.transport import DeviceTransport, Transport
 from hpcncf.paths import RunPaths
 from hpcncf.records.schema import Epoch, Sync, TrainingRecord
 from hpcncf.worker.environment import Place
@@ -64,37 +63,38 @@ from hpcncf.worker.signals import Request, Stopped
 def newest_checkpoint(
     paths: RunPaths, run: Run, place: Place
 ) -> tuple[Checkpoint | None, list[str]]:
-    """The newest that all ranks can resume from, and warnings: why a newer one is not used."""
+    """The newest checkpoint that all ranks can read, and warnings about newer ones that they
+    cannot."""
     warnings = list[str]()
     for path in checkpoint_paths(paths):
-        there, found, problem = path.exists(), None, "not all ranks can read the same"
+        exists, found, problem = path.exists(), None, "not all ranks can read the same"
         try:
-            found = load_checkpoint(path, run) if there else None
+            found = load_checkpoint(path, run) if exists else None
         except UnusableCheckpoint as error:
             problem = str(error)
         steps = gather_objects(found.step if found else None, place)
         if found and steps == [found.step] * len(steps):
             return found, warnings
-        if there:
+        if exists:
             warnings.append(f"{path}: not used: {problem}")
-            if found is None and place.rank == 0:  # every rank has looked at it
+            if found is None and place.rank == 0:  # after every rank has read it
                 with contextlib.suppress(OSError):
                     set_aside(path)
     if warnings:
-        warnings.append("no checkpoint could be used: training started again")
+        warnings.append("no checkpoint could be used: training starts from the beginning")
     return None, warnings
 
 
-# Some milliseconds at the start of a training, whatever its batch.
+# Costs a few milliseconds at the start of training, for any batch size.
 MAX_STEPS_SAMPLED: Final = 8
 MAX_POSITIVES_SAMPLED: Final = 4_096
 
 
 def mean_rows_per_step(data: Prepared, training: Training, schedule: Schedule) -> float | None:
-    """Mean distinct users and items that a step of this rank reads, by the first epoch's real
-    indices, of steps spread over it. None where the rank has no row in any of them.
+    """Mean number of distinct users and items that a step of this rank reads, over steps spread
+    over the first epoch. None if the rank has no row in any of them.
 
-    Of a step with more positives than `MOST_POSITIVES` all are counted, but of no other step.
+    If a step has more positives than `MAX_POSITIVES_SAMPLED`, one whole step is counted.
     """
     source = InstanceSource(data, training)
     counts = [_rows(source, schedule, step) for step in _steps(schedule)]
@@ -107,7 +107,7 @@ def table_rows(data: Prepared) -> int:
 
 
 def _steps(schedule: Schedule) -> range:
-    """Whole ones: an epoch's last step has fewer positives."""
+    """Whole steps only: an epoch's last step has fewer positives."""
     whole = max(1, schedule.rows // schedule.batch)
     some = max(
         1,
@@ -176,28 +176,24 @@ def _sync(trainer: Trainer) -> Sync:
     )
 
 
-def _refuse(
+def _check_runnable(
     run: Run, data: Prepared, schedule: Schedule, device: torch.device, ranks_here: int
 ) -> None:
-    """What cannot be trained on this machine, or from these data. Raises HpcncfError."""
+    """Raises HpcncfError if the run cannot train on this machine or from these data."""
     assert run.training is not None
-    _refuse_untested(run.training, data)
+    if run.training.evaluation != "none" and not data.manifest.test_rows:
+        raise HpcncfError(
+            f"training.evaluation {run.training.evaluation}: {data.manifest.title} has no test "
+            "row, because no user has two rows. Use evaluation: none, or other data."
+        )
     check_shared_memory(run.training, schedule, data, ranks_here)
     check_device_loader(data, run.training, schedule, device, ranks_here)
     check_precision(run.training, device)
     check_model_memory(run, data.manifest, ranks_here)
 
 
-def _refuse_untested(training: Training, data: Prepared) -> None:
-    if training.evaluation != "none" and not data.manifest.test_rows:
-        raise HpcncfError(
-            f"training.evaluation {training.evaluation}: {data.manifest.title} has no test row, "
-            "because no user has two rows; use evaluation: none, or other data"
-        )
-
-
 def _warnings(training: Training, data: Prepared, device: torch.device) -> list[str]:
-    """Of data that tell little, and of settings that do nothing here, or not what they say."""
+    """Warnings about data that say little, and about settings without effect on this device."""
     caution = data.manifest.ranking_warning if training.evaluation == "sampled" else None
     return [
         *([caution] if caution else []),
@@ -209,7 +205,7 @@ def _warnings(training: Training, data: Prepared, device: torch.device) -> list[
 
 
 class Trainer:
-    """Trains a run's model on this rank. `record` tells what was done so far, at any time."""
+    """Trains a run's model on this rank. `record` describes the progress at any time."""
 
     def __init__(
         self,
@@ -232,7 +228,7 @@ class Trainer:
         self.device = select_device(run.training, run.resources, place)
         batch = run.training.batch_over_ranks(place.world_size)
         self.schedule = Schedule(data.manifest.train_rows, batch, place.rank, place.world_size)
-        _refuse(run, data, self.schedule, self.device, place.local_world_size)
+        _check_runnable(run, data, self.schedule, self.device, place.local_world_size)
         self.loader = Loader(data, run.training, self.schedule, self.device)
         self.rows_per_step = mean_rows_per_step(data, run.training, self.schedule)
         self.local_sgd = local_sgd.uses_local_sgd(run.training, place.world_size)
@@ -249,51 +245,41 @@ class Trainer:
         found, unused = newest_checkpoint(paths, run, place)
         self.warnings = [*unused, *_warnings(run.training, data, self.device)]
         if found:
-            self._go_on_from(found)
+            self.model.load_state_dict(found.model)
+            self.epochs, self.steps_done = found.epochs, found.step
+            self.partial_epoch = found.partial_epoch
+            self.resumed_epoch, self.resumed_step = len(found.epochs), found.partial_epoch.steps
         self.clock = StepClock(
             self.total_steps - self.steps_done, self.schedule.steps, self.steps_done
         )
-        self.transport, self.engine = self._connected(run.model)
+        inputs = base.with_transport(
+            base.EngineInputs(data, run.model, self.schedule, self.threads),
+            *(self.model, self.training, place, self.device, self.clock),
+        )
+        self.transport = inputs.transport
+        self.engine: Engine = base.build_engine(
+            *(self.model, self.training, place.world_size, self.device, self.clock, inputs)
+        )
         if found:
             self.engine.load(found.optimizer)
         self.report = ProgressReporter(tell, place, self.clock, self.schedule.steps)
         every_min = run.training.checkpoint_every_min if run.training.checkpoint_every else 0.0
         self.agreement = Agreement(place.world_size, self.device, self.stop, every_min)
 
-    def _go_on_from(self, found: Checkpoint) -> None:
-        self.model.load_state_dict(found.model)
-        self.epochs, self.steps_done, self.partial_epoch = (
-            found.epochs,
-            found.step,
-            found.partial_epoch,
-        )
-        self.resumed_epoch, self.resumed_step = len(found.epochs), found.partial_epoch.steps
-
-    def _connected(self, sizes: Model) -> tuple[Transport | DeviceTransport | None, Engine]:
-        """The engine, and what carries its messages to the other ranks, where it sends any."""
-        ground = base.with_transport(
-            base.EngineInputs(self.data, sizes, self.schedule, self.threads),
-            *(self.model, self.training, self.place, self.device, self.clock),
-        )
-        made = base.build_engine(
-            *(self.model, self.training, self.place.world_size, self.device, self.clock, ground)
-        )
-        return ground.transport, made
-
     @property
     def total_steps(self) -> int:
-        """Of the whole run, earlier attempts included."""
+        """Steps of the whole run, earlier attempts included."""
         all_epochs = self.training.epochs * self.schedule.steps
         return min(all_epochs, self.training.max_steps or all_epochs)
 
     def train(self) -> None:
-        """From where the checkpoint stands to the end. Raises HpcncfError where it diverges, and
-        Stopped where all ranks agreed to: the checkpoint is written then."""
+        """Train from the checkpoint to the end. Raises HpcncfError if training diverges, and
+        Stopped, after writing a checkpoint, if the ranks agreed to stop."""
         self.startup_s = procfs.age_s(os.getpid())
         with self.stop.doing("deferred"):
             for epoch in range(len(self.epochs), -(-self.total_steps // self.schedule.steps)):
                 self._epoch(epoch)
-        # It ranks the sampled negatives: beside a full ranking it would flatter the table.
+        # It ranks the sampled negatives only: next to a full ranking it would look too good.
         if self.place.rank == 0 and self.training.evaluation == "sampled":
             self.baseline = score_counts(self.data)
         if self.transport:
@@ -301,8 +287,8 @@ class Trainer:
 
     def _epoch(self, epoch: int) -> None:
         steps = min(self.schedule.steps, self.total_steps - epoch * self.schedule.steps)
-        self._begin(epoch)
-        # The first rank still writes the checkpoint: its wait is not the others' training.
+        self._begin_epoch(epoch)
+        # Rank 0 may still write the checkpoint: the other ranks do not train meanwhile.
         self.waiting_s += wait_for_ranks(self.place)
         with tf32_allowed(self.training, self.device):
             self._steps(epoch, steps)
@@ -321,12 +307,13 @@ class Trainer:
             )
         )
         self.partial_epoch = PartialEpoch()
-        self._save_whole(epoch, steps)
+        self._save_after_epoch(epoch, steps)
         if self.place.rank == 0:
             self.on_epoch(self.epochs[-1])
 
-    def _begin(self, epoch: int) -> None:
-        """Where the epoch was left: what it summed up to, and where its dropout's draws are."""
+    def _begin_epoch(self, epoch: int) -> None:
+        """Restore the loss and the dropout generator of an epoch that an attempt left
+        unfinished."""
         rank, so_far = self.place.rank, self.partial_epoch
         self.engine.loss.fill_(so_far.losses[rank] if so_far.losses else 0.0)
         if so_far.generators:
@@ -340,14 +327,14 @@ class Trainer:
         batches = self.engine.batches(self.loader, epoch, range(so_far.steps, steps))
         first = True
         while so_far.steps < steps:
-            step, most = so_far.steps, self._alike_from(so_far.steps, steps)
+            step, most = so_far.steps, self._equal_steps(so_far.steps, steps)
             waited, mine = self.engine.step(batches, self._divisor(step), most)
             last = step + len(mine) - 1
             meets = local_sgd.syncs_after(self.training, self.place.world_size, last, steps)
             if meets and self.local_sgd:
                 self.engine.average()
                 self.clock.lap("sync")
-            if last + 1 == steps:  # in the step's time: it is part of what the training costs
+            if last + 1 == steps:  # part of the step's time: it is a cost of training
                 self.engine.settle()
                 synchronize(self.device)
                 self.clock.lap("optimizer")
@@ -365,24 +352,24 @@ class Trainer:
             if agreed:
                 so_far.training_s += self.clock.training_s - before_s
                 before_s = self.clock.training_s
-                self._pause(epoch, agreed)
+                self._save_mid_epoch(epoch, agreed)
         so_far.training_s += self.clock.training_s - before_s
         began = time.perf_counter()
         so_far.losses = gather_objects(float(self.engine.loss), self.place)
         self.waiting_s += time.perf_counter() - began
 
-    def _alike_from(self, step: int, steps: int) -> int:
-        """So many steps from this one on, of as many instances, ask nothing of anybody else."""
+    def _equal_steps(self, step: int, steps: int) -> int:
+        """The number of equal steps from this one on that need no other rank and no other work."""
         if self.training.profile == "torch":
-            return 1  # it looks at single steps
+            return 1  # the profiler sees single steps
         alike = min(steps - step, self.schedule.equal_steps_from(step))
         return (
             min(alike, local_sgd.steps_until_mean(self.training, step)) if self.local_sgd else alike
         )
 
     def _divisor(self, step: int) -> int:
-        """Instances that the step's gradient is the mean of; ranks that step apart have each its
-        own, and where one has none its layers still take the step."""
+        """Instances over which the step's gradient is a mean: all ranks', or with local SGD this
+        rank's. A rank without any still takes the step of the dense layers."""
         if not self.local_sgd:
             return self._instances_of(step)
         start, stop = self.schedule.positions(step)
@@ -399,13 +386,14 @@ class Trainer:
         loss = sum(self.partial_epoch.losses) / self._instances(steps)
         if not math.isfinite(loss):
             raise HpcncfError(
-                f"epoch {epoch}: the loss became {loss}: training diverged; "
-                f"training.lr is {self.training.lr}, try a smaller one"
+                f"epoch {epoch}: training diverged, the loss became {loss}. "
+                f"Use a training.lr smaller than {self.training.lr}."
             )
         return loss
 
     def _evaluate(self, epoch: int, steps: int) -> dict[str, float]:
-        """The epoch's part of the record. Stopped meanwhile, it is all that is to be repeated."""
+        """The fields of the epoch's record. If stopped, saves first: only the evaluation is
+        repeated."""
         candidates = self.training.evaluation
         if candidates == "none":
             return {"evaluation_s": 0.0}
@@ -423,17 +411,17 @@ class Trainer:
                 quality = evaluate(
                     self.engine, self.data, self.place, self.device, candidates, tell
                 )
-        except (Stopped, RuntimeError):  # the latter, where another rank was stopped first
+        except (Stopped, RuntimeError):  # RuntimeError: another rank was stopped first
             self._save(epoch)
             raise
         took_s = time.perf_counter() - began
-        self.waiting_s += began + took_s - done_at  # its own rows were ranked by then
+        self.waiting_s += began + took_s - done_at  # by then its own rows were ranked
         self.evaluation_s += took_s
         scored = count_pairs(self.data, candidates)
         return {"evaluation_s": took_s, "evaluation_pairs": scored, **vars(quality)}
 
-    def _pause(self, epoch: int, agreed: Decision) -> None:
-        """Every rank is here, in mid-epoch, after the same step."""
+    def _save_mid_epoch(self, epoch: int, agreed: Decision) -> None:
+        """Save in mid-epoch, and stop if agreed. All ranks call it after the same step."""
         with self.stop.doing("undisturbed"):
             self.partial_epoch.losses = gather_objects(float(self.engine.loss), self.place)
             if self._drops_out:
@@ -446,7 +434,7 @@ class Trainer:
             raise Stopped(agreed.signum)
         self.clock.start()
 
-    def _save_whole(self, epoch: int, steps: int) -> None:
+    def _save_after_epoch(self, epoch: int, steps: int) -> None:
         every = self.training.checkpoint_every
         if not every or (epoch + 1) % every or steps < self.schedule.steps:
             return
@@ -456,7 +444,7 @@ class Trainer:
         )
 
     def _save(self, epoch: int) -> float:
-        """The first rank writes what all have alike; returns the seconds that took."""
+        """Rank 0 writes the state that all ranks share. Returns the seconds it took."""
         self.agreement.checkpoint_saved()
         if self.place.rank != 0:
             return 0.0
@@ -472,12 +460,12 @@ class Trainer:
         try:
             with self.stop.doing("undisturbed"):
                 save_checkpoint(self.paths, self.run, state)
-        except CheckpointNotSaved as error:  # what is trained is worth more than the checkpoint
+        except CheckpointNotSaved as error:  # training is worth more than the checkpoint
             self.warnings.append(str(error))
         took_s = time.perf_counter() - began
         self.checkpoint_s += took_s
         return took_s
 
     def record(self) -> TrainingRecord:
-        """What this attempt did on this rank; `epochs` holds those of earlier attempts too."""
+        """The record of this attempt on this rank; `epochs` includes those of earlier attempts."""
         return training_record(self)
