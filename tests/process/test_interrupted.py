@@ -189,7 +189,7 @@ def test_with_both_torn_training_starts_again(data: Path, tmp_path: Path) -> Non
         path.write_bytes(b"torn")
     last = attempts(planned(data), tmp_path, [])
     assert last.resumed_epoch is None
-    assert last.warnings[-1] == "no checkpoint could be used: training started again"
+    assert "no checkpoint could be used" in last.warnings[-1]
 
 
 def test_of_a_disk_that_is_full_a_warning_is_all(data: Path, tmp_path: Path) -> None:
