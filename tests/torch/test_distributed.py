@@ -72,7 +72,9 @@ def test_threads_are_never_more_than_the_cores(
 
 @pytest.mark.parametrize(("asked", "usable"), [(2, 1.0), (3, 2.5), (2, 0.5)])
 def test_more_threads_than_cores_are_refused_with_the_reason(asked: int, usable: float) -> None:
-    with pytest.raises(HpcncfError, match=f"threads {asked}: this rank can use only {usable:g} cores"):
+    with pytest.raises(
+        HpcncfError, match=f"threads {asked}: this rank can use only {usable:g} cores"
+    ):
         choose_threads(asked, 8, usable)
 
 
