@@ -18,16 +18,13 @@ from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.ncf.model import NeuMF
 from hpcncf.worker.environment import Place
 
-# The first layer is linear in its input. What an item adds to it is computed once for all test
-# rows,
-# what a row's user and context add once for all of its candidates; a pair costs their sum and
-# the
+# The first layer is linear in its input. An item's share of it is computed once for all test rows,
+# a row's share (user and context) once for all of its candidates. A pair costs their sum and the
 # layers above.
 #
-# Equal pairs get equal scores, so that a tie is a tie: the held-out item goes through the same
-# products as its candidates, and all products are of whole blocks. torch adds up a product's
-# last few
-# rows or columns in another order where their number is no multiple of its kernels' width.
+# Equal pairs get equal scores, so that ties are exact: the held-out item goes through the same
+# products as its candidates, and all products are of whole blocks. torch sums the last rows or
+# columns of a product in another order if their number is no multiple of its kernels' width.
 
 Candidates = Literal["sampled", "full"]
 
@@ -44,8 +41,9 @@ MAX_SCORES = 2**22  # at once, where a test row has one for each item
 def rank_test_rows(
     model: NeuMF, data: Prepared, first: int, last: int, candidates: Candidates
 ) -> Iterator[Tensor]:
-    """Of test rows first to last, in parts [n], int64: how many candidates do not score strictly
-    less than the held-out item. `full`: every item but the user's other training items."""
+    """For test rows `first` to `last`, in parts [n], int64: the number of candidates that do not
+    score strictly less than the held-out item. `full`: all items except the user's other training
+    items."""
     scorer = Scorer(model)
     if candidates == "sampled":
         ahead, each = _ahead_of_sampled, scorer.pairs_at_once // (1 + data.test_negatives.shape[1])
@@ -82,7 +80,7 @@ def _rank_rows(scorer: Scorer, data: Prepared, rows: NDArray[np.int64]) -> tuple
 
 
 class Scorer:
-    """Of a model as it stands: layers are copied, beside what items add to the first. No dropout.
+    """Scores pairs with a copy of the model's layers, without dropout.
 
     It holds [items, first layer + MF part] numbers, about as many as the model has for its items.
     """
@@ -116,7 +114,8 @@ class Scorer:
             torch.mm(embeddings, of_item, out=self._halves[block])
 
     def row_parts(self, users: Tensor, context: Tensor) -> tuple[Tensor, Tensor]:
-        """What all candidates of a test row share: its part of layer 1, and of the MF products."""
+        """The share of a test row in layer 1 and in the MF products, the same for all
+        candidates."""
         mlp, mf = (table(users.to(self.device)) for table in self._users)
         shared = torch.cat([mlp, context.to(mlp)], dim=1)
         return torch.addmm(self._bias, shared, self._of_shared)[:, None], _padded(mf)[:, None]
@@ -135,7 +134,8 @@ class Scorer:
         return scores[:, : self.items]
 
     def _scores(self, hidden: Tensor, products: Tensor) -> Tensor:
-        """Of pairs [rows, n]: from layer 1 before its ReLU, and the MF products. Uses them up."""
+        """Scores of pairs [rows, n] from layer 1 before its ReLU and the MF products; overwrites
+        both."""
         shape = hidden.shape[:2]
         values = hidden.flatten(0, 1).relu_()
         for weight, bias in self._above:
@@ -145,22 +145,22 @@ class Scorer:
 
 
 def _gather_rows(table: Tensor, ids: Tensor) -> Tensor:
-    """table[ids]. On a CPU numpy is a third quicker, and most of a pair's time is spent here."""
+    """table[ids]. On a CPU numpy is a third faster, and evaluation spends most of its time here."""
     if table.device.type == "cpu":
         return torch.from_numpy(table.numpy().take(ids.numpy(), axis=0))
     return table.index_select(0, ids.reshape(-1).to(table.device)).view(*ids.shape, -1)
 
 
 def equal_blocks(count: int, most: int) -> Iterator[slice]:
-    """All of `count`, a multiple of PAIRS, in blocks of one size, also one: about `most` or less.
-    The last begins where it must to be whole."""
+    """Split `count`, a multiple of PAIR_MULTIPLE, into blocks of one size, at most about `most`.
+    The last block may overlap the one before."""
     number = -(-count // max(most, PAIR_MULTIPLE))
     size = _up(-(-count // number), PAIR_MULTIPLE)
     return (slice(at, at + size) for at in (min(n * size, count - size) for n in range(number)))
 
 
 def _padded(values: Tensor, rows: int = 1) -> Tensor:
-    """A copy with zeros behind: columns to a multiple of COLUMNS, rows to one of `rows`."""
+    """A copy padded with zeros: columns to a multiple of COLUMN_MULTIPLE, rows of `rows`."""
     columns = -values.shape[-1] % COLUMN_MULTIPLE
     below = [0, -len(values) % rows] if values.dim() == 2 else []
     return pad(values.detach(), (0, columns, *below)).contiguous()
@@ -170,12 +170,10 @@ def _up(number: int, multiple: int) -> int:
     return -(-number // multiple) * multiple
 
 
-# The item's rank is the number of candidates that do not score strictly less, itself excepted:
-# ties
-# count against it, and so does a score that is no number. With rank 0 the best, HR@10 is the
-# share
-# of ranks below 10, NDCG@10 the mean of 1 / log2(rank + 2) where the rank is below 10 and 0
-# elsewhere, MRR the mean of 1 / (rank + 1) (He et al. 2017).
+# The item's rank is the number of other candidates that do not score strictly less: ties count
+# against it, and so do NaN scores. With rank 0 the best, HR@10 is the share of ranks below 10,
+# NDCG@10 the mean of 1 / log2(rank + 2) for ranks below 10 and 0 for others, MRR the mean of
+# 1 / (rank + 1) (He et al. 2017).
 
 CUTOFF = 10
 
@@ -189,7 +187,7 @@ class Quality:
 
 
 class Ranker(Protocol):
-    """What evaluation needs of an engine."""
+    """The part of an engine that evaluation needs."""
 
     def ranks(
         self, data: Prepared, first: int, last: int, candidates: Candidates
@@ -202,23 +200,23 @@ def evaluate(
     place: Place,
     device: torch.device,
     candidates: Candidates,
-    tell: Callable[[float], None] = lambda _: None,
+    report: Callable[[float], None] = lambda _: None,
 ) -> Quality:
-    """Of all test rows; the ranks share them. `full`: every item but the user's other training
-    items, `sampled`: the stored negatives. `tell` hears of the share that this rank has done."""
+    """Quality over all test rows, which the ranks share. `full`: all items except the user's other
+    training items; `sampled`: the stored negatives. `report` is called with the share done."""
     first, last = sampling.rank_shard(0, len(data.test_users), place.rank, place.world_size)
     ranks = torch.empty(last - first, dtype=torch.int64)
     done = 0
     for part in ranker.ranks(data, first, last, candidates):
         ranks[done : done + len(part)] = part
         done += len(part)
-        tell(done / len(ranks))
+        report(done / len(ranks))
     return _quality(ranks, torch.tensor(np.asarray(data.test_unseen)[first:last]), place, device)
 
 
 def count_pairs(data: Prepared, candidates: Candidates) -> int:
-    """How many an evaluation scores, over all ranks: each test row's candidates and its own item,
-    or all items."""
+    """Number of pairs that an evaluation scores, over all ranks: the candidates and the item of
+    each test row, or all items."""
     sampled = 1 + data.manifest.test_negatives
     return data.manifest.test_rows * (sampled if candidates == "sampled" else data.manifest.items)
 

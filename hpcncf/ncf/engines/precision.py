@@ -15,16 +15,15 @@ from hpcncf.errors import HpcncfError
 from hpcncf.job.spec import Training
 from hpcncf.ncf.model import NeuMF
 
-# float16 and bfloat16 are what the factors are rounded to. Where they round, a row-wise step's
-# errors, at most 1 each, are divided by the batch's instances behind the products, not before:
-# so
-# they are not too small for float16, no loss is scaled, and no step skipped.
+# With float16 or bfloat16 the factors are rounded to it. Engine rowwise then divides the errors, at
+# most 1 each, by the batch's instances after the products: so they are not too small for float16,
+# no loss is scaled, and no step skipped.
 
 HALF_DTYPES: dict[str, torch.dtype] = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 class Products:
-    """Of matrices that lie in float32, or in float64 where nothing is rounded."""
+    """Products of float32 matrices, or of float64 ones if nothing is rounded."""
 
     def __init__(self, precision: str) -> None:
         self._half = HALF_DTYPES.get(precision)
@@ -34,7 +33,7 @@ class Products:
         if self._half is None:
             return torch.mm(left, right)
         left, right = left.to(self._half), right.to(self._half)
-        if left.device.type == "cpu":  # which has no product of halves with a float32 result
+        if left.device.type == "cpu":  # no product of halves with a float32 result
             return torch.mm(left.float(), right.float())
         return torch.mm(left, right, out_dtype=torch.float32)
 
@@ -81,7 +80,8 @@ class TorchLazyAdam:
 
 
 def build_optimizer(model: NeuMF, training: Training) -> Optimizer | TorchLazyAdam:
-    """Of all the model's parameters; makes its tables' gradients sparse where the settings say."""
+    """For all parameters of the model; makes the tables' gradients sparse if the settings say
+    so."""
     for table in model.tables():
         table.sparse = training.sparse
     if training.optimizer == "lazy_adam":
@@ -90,11 +90,10 @@ def build_optimizer(model: NeuMF, training: Training) -> Optimizer | TorchLazyAd
 
 
 def build_dense_optimizer(parameters: Iterable[nn.Parameter], training: Training) -> Optimizer:
-    """Of parameters that have a gradient in every step."""
+    """For parameters that get a gradient in every step."""
     if training.optimizer == "sgd":
         return SGD(parameters, lr=training.lr, weight_decay=training.weight_decay)
-    # torch's own choice, where neither is asked for: one tensor after another on a CPU, foreach
-    # on a GPU.
+    # With neither, torch steps one tensor after another on a CPU, and foreach on a GPU.
     return Adam(
         parameters,
         lr=training.lr,
@@ -105,7 +104,7 @@ def build_dense_optimizer(parameters: Iterable[nn.Parameter], training: Training
 
 
 def optimizer_moments(optimizer: Optimizer | TorchLazyAdam) -> list[Tensor]:
-    """What it keeps for each value of each parameter, in the parameters' order."""
+    """The state with a parameter's shape, in the parameters' order."""
     if isinstance(optimizer, TorchLazyAdam):
         return optimizer.moments()
     parameters = [each for group in optimizer.param_groups for each in group["params"]]
@@ -123,11 +122,11 @@ def optimizer_moments(optimizer: Optimizer | TorchLazyAdam) -> list[Tensor]:
 FIRST_WITH_TF32: Final = (8, 0)
 """Compute capability of NVIDIA's Ampere."""
 FIRST_WITH_WIDE_SUMS: Final = (2, 8)
-"""Of torch's versions: a product of halves on a GPU may give float32."""
+"""First torch version in which a product of halves on a GPU may give float32."""
 
 
 def check_precision(training: Training, device: torch.device) -> None:
-    """Raises HpcncfError where this torch cannot compute as the settings say."""
+    """Raises HpcncfError if this version of torch cannot compute with the precision."""
     version = tuple(int(part) for part in torch.__version__.split(".")[:2])
     halves = training.engine == "rowwise" and training.precision != "float32"
     if halves and device.type == "cuda" and version < FIRST_WITH_WIDE_SUMS:
@@ -140,7 +139,7 @@ def check_precision(training: Training, device: torch.device) -> None:
 
 @contextmanager
 def tf32_allowed(training: Training, device: torch.device) -> Iterator[None]:
-    """What is queued in it may use TensorFloat-32, where the settings say so."""
+    """Kernels queued in this context may use TensorFloat-32 if the settings say so."""
     if not training.tf32 or device.type != "cuda":
         yield
         return
@@ -153,7 +152,7 @@ def tf32_allowed(training: Training, device: torch.device) -> Iterator[None]:
 
 
 def tf32_warnings(training: Training, device: torch.device) -> list[str]:
-    """What a setting does not do here."""
+    """Warnings if tf32 has no effect on this device."""
     if not training.tf32:
         return []
     if device.type != "cuda":
@@ -182,14 +181,14 @@ class OptimizerSteps:
 
     @property
     def skipped(self) -> int | None:
-        """None where none can be."""
+        """None if the precision never skips a step."""
         return None if self._scaler is None else self._skipped
 
     def scale(self, loss: Tensor) -> Tensor:
         return loss if self._scaler is None else self._scaler.scale(loss)
 
     def step(self) -> None:
-        """And forget the gradients."""
+        """Take the step and reset the gradients."""
         if self._scaler is None:
             self._optimizer.step()
         else:

@@ -27,15 +27,13 @@ from hpcncf.ncf.model import NeuMF
 from hpcncf.ncf.step_clock import StepClock
 from hpcncf.ncf.sync.local_sgd import average_tensors
 
-# The exposed wait for other ranks (`sync`) lasts from the moment the last bucket of gradients
-# is
-# handed to the all-reduce, when this rank has no backward work left, until `backward()` returns
-# with
-# every gradient averaged. It holds the transfer and the wait for ranks that come later.
+# The exposed wait for other ranks (`sync`) lasts from the hand-over of the last bucket of gradients
+# to the all-reduce, when this rank has no backward work left, until `backward()` returns with every
+# gradient averaged. It includes the transfer and the wait for slower ranks.
 
 
 class ReplicatedModel:
-    """The same call as the module's. Gradients are averaged over ranks in `backward`."""
+    """Called like the module. `backward` averages the gradients over the ranks."""
 
     def __init__(
         self,
@@ -45,7 +43,7 @@ class ReplicatedModel:
         device: torch.device,
         sent: Callable[[int], None],
     ) -> None:
-        """`sent` is told the bytes of each bucket that is handed to the all-reduce."""
+        """`sent` is called with the bytes of each bucket handed to the all-reduce."""
         self._sent = sent
         self.averages = world_size > 1 and training.sync == "dense"
         self.gradients_ready_at: float | None = None
@@ -62,7 +60,7 @@ class ReplicatedModel:
         return logits
 
     def no_sync(self) -> AbstractContextManager[None]:
-        """Forward and backward passes in it add to this rank's gradients; nothing is exchanged."""
+        """Passes in this context add to this rank's gradients without an exchange."""
         if isinstance(self._parallel, DistributedDataParallel):
             return self._parallel.no_sync()
         return nullcontext()
@@ -83,14 +81,14 @@ class ReplicatedModel:
         return parallel
 
     def _all_reduce(self, group: Any, bucket: Any) -> torch.futures.Future[Any]:
-        """What DDP does without a hook, and a note of when: the last bucket's time stays."""
+        """DDP's default, and the time: that of the last bucket remains."""
         self._sent(gradient_bytes(bucket.buffer()))
         self.gradients_ready_at = time.perf_counter()
         return allreduce_hook(group, bucket)
 
 
 def parallel_warnings(training: Training, device: torch.device) -> list[str]:
-    """What a setting does not do here, though it is allowed, so that both can be measured."""
+    """Warnings about settings without effect, which are allowed so that they can be measured."""
     told = []
     if training.parallel == "data_parallel" and device.type == "cpu":
         told.append(
@@ -106,15 +104,14 @@ def parallel_warnings(training: Training, device: torch.device) -> list[str]:
 
 
 def gradient_bytes(gradient: Tensor) -> int:
-    """Of its values; of a sparse one's indices, too."""
+    """Bytes of the values, and of a sparse gradient's indices."""
     if not gradient.is_sparse:
         return gradient.nbytes
     return gradient._indices().nbytes + gradient._values().nbytes
 
 
-# What is compiled is compiled before the first step, so that its time is the start-up's, and so
-# that
-# the code does not depend on which batch came first: a run that resumes has the same bits.
+# Compilation happens before the first step, so that its time belongs to the start-up and the code
+# does not depend on the first batch: a resumed run gets the same bits.
 
 COMPILE_WARMUPS = 3  # TorchScript watches two calls, and optimises at the third
 
