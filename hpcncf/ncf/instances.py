@@ -107,8 +107,8 @@ class InstanceSource:
         """These rows with all their negatives at once."""
         mine = self.train_rows.take(rows)  # whole: each is in one place of memory
         users = mine["user"].astype(np.int64)
-        told = self.seed, epoch, rows, users, self.indptr, self.positives, self.items
-        drawn = sampling.sample_negatives(*told, count=self.negatives, suspected=self.suspected)
+        known = self.seed, epoch, rows, users, self.indptr, self.positives, self.items
+        drawn = sampling.sample_negatives(*known, count=self.negatives, suspected=self.suspected)
         items = np.concatenate([mine["item"][:, None], drawn], axis=1)
         context = torch.from_numpy(unpack_context(mine))
         return torch.from_numpy(users), torch.from_numpy(items), context

@@ -47,14 +47,14 @@ class PerSample(Dataset[BatchRows]):
     def __getitem__(self, key: Key) -> BatchRows:
         epoch, row = key
         source = self.source
-        told = source.train_rows[row]
-        user = int(told["user"])
+        sample = source.train_rows[row]
+        user = int(sample["user"])
         mine = source.positives[source.indptr[user] : source.indptr[user + 1]].tolist()
         drawn = sampling.sample_row_negatives(
             source.seed, epoch, row, mine, source.items, source.negatives
         )
-        items = torch.tensor([int(told["item"]), *drawn])
-        return torch.tensor(user), items, torch.from_numpy(unpack_context(told))
+        items = torch.tensor([int(sample["item"]), *drawn])
+        return torch.tensor(user), items, torch.from_numpy(unpack_context(sample))
 
 
 class Batched(Dataset[BatchRows]):
@@ -179,12 +179,12 @@ def _quiet_worker(_: int) -> None:
 
 def check_shared_memory(training: Training, schedule: Schedule, data: Prepared, ranks: int) -> None:
     """Raises HpcncfError where the workers of so many ranks of a node would find no room there."""
-    told = shutil.disk_usage(SHM) if Path(SHM).is_dir() else None
-    if training.loader in ("per_sample", "batched") and told:
+    disk = shutil.disk_usage(SHM) if Path(SHM).is_dir() else None
+    if training.loader in ("per_sample", "batched") and disk:
         share = -(-schedule.batch // schedule.world_size)
         columns = len(data.manifest.context_columns)
         check_shared_memory_room(
-            shared_memory_bytes(training, share, columns) * ranks, ranks, told.free
+            shared_memory_bytes(training, share, columns) * ranks, ranks, disk.free
         )
 
 
@@ -210,12 +210,9 @@ def check_shared_memory_room(needed: int, ranks: int, free: int) -> None:
         )
 
 
-# All four give the same instances in the same order, whatever the number of ranks or workers:
-# step
-# s of an epoch is positions s * B to (s + 1) * B of the epoch's order, and each rank its shard
-# of
-# those. They differ in how much Python runs for each instance, which is what they are here to
-# show.
+# All loaders give the same instances in the same order, for any number of ranks or workers: step s
+# of an epoch is positions s * B to (s + 1) * B of the epoch's order, and each rank takes its shard
+# of those. They differ in the amount of Python that runs for each instance.
 
 CPU = torch.device("cpu")
 ROWS_AT_ONCE = (
@@ -233,7 +230,7 @@ class Loader:
         schedule: Schedule,
         device: torch.device = CPU,
     ) -> None:
-        """`device` is where loader `device` makes them; all others do in the rank's own memory."""
+        """Loader `device` makes the batches on `device`; all others make them in host memory."""
         resident = training.loader == "device"
         self.resident = Resident(data, training, schedule, device) if resident else None
         self._source = InstanceSource(data, training)
@@ -245,7 +242,7 @@ class Loader:
         return map(build_batch, self.rows(epoch, steps))
 
     def rows(self, epoch: int, steps: range) -> Iterator[BatchRows]:
-        """The same, each positive's user and context once."""
+        """The same, with each positive's user and context once."""
         if self.resident:
             return self.resident.rows(epoch, steps)
         kinds: dict[str, Callable[[int, range], Iterator[BatchRows]]] = {
@@ -279,17 +276,17 @@ class Loader:
 
 @dataclass(frozen=True)
 class LoaderSpeed:
-    """What one rank's loader gave."""
+    """Speed of one rank's loader."""
 
     first_batch_s: float
-    """Until the first batch of all: starting the workers is in it."""
+    """Time to the very first batch, start of the workers included."""
     next_epoch_s: float
-    """Until the first batch of the next epoch, whose workers may have persisted."""
+    """Time to the first batch of the next epoch; its workers may have persisted."""
     batches: int
     instances: int
     """Positives and sampled negatives of these batches."""
     seconds: float
-    """That these batches took, the waits where an epoch begins included."""
+    """Time for these batches, waits at the start of epochs included."""
 
     @property
     def instances_per_s(self) -> float:

@@ -45,11 +45,10 @@ def is_profiled(training: Training, place: Place) -> bool:
 def profiled(
     training: Training, place: Place, attempt: AttemptPaths, warn: Warn
 ) -> Iterator[AfterStep]:
-    """Gives what is to be called after each step that the trainer asks the engine for. Leaves its
-    file when it is left, and tells by `warn` what the profile does to the run's figures, or why
-    there is none.
+    """Yields a function to call after each step. Writes the profile on exit, and warns about its
+    influence on the run's figures, or why there is no profile.
 
-    Raises HpcncfError where py-spy is asked for and is not installed.
+    Raises HpcncfError if py-spy is asked for and is not installed.
     """
     if not is_profiled(training, place):
         yield lambda: None
@@ -89,7 +88,7 @@ def _traced(steps: int, path: Path, warn: Warn) -> Iterator[AfterStep]:
 
 @contextmanager
 def _sampled(path: Path, warn: Warn) -> Iterator[None]:
-    """py-spy beside the rank, which gives it leave to look, so that nobody's rights are needed."""
+    """Run py-spy next to the rank, which permits it to trace, so that it needs no privileges."""
     ctypes.CDLL(None).prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0)
     command = [find_py_spy(), "record", "--pid", str(os.getpid()), "--format", "flamegraph"]
     command += ["--output", str(path), "--rate", str(RATE_HZ), "--nonblocking", "--threads"]
@@ -98,11 +97,12 @@ def _sampled(path: Path, warn: Warn) -> Iterator[None]:
             yield
         finally:
             sampler.send_signal(signal.SIGINT)  # it writes what it has
-            told = _ended(sampler)
+            output = _ended(sampler)
     if path.is_file():
         warn(f"py-spy looked {RATE_HZ} times a second, and its CPU time counts: {path.name}")
     else:
-        warn(f"py-spy left no flame graph: {told.strip().splitlines()[-1:] or 'it said nothing'}")
+        warn(f"py-spy left no flame graph: {output.strip().splitlines()[-1:] or 'it printed
+        nothing'}")
 
 
 def _ended(sampler: subprocess.Popen[bytes]) -> str:

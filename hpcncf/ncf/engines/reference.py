@@ -89,18 +89,18 @@ class ReplicatedModel:
 
 def parallel_warnings(training: Training, device: torch.device) -> list[str]:
     """Warnings about settings without effect, which are allowed so that they can be measured."""
-    told = []
+    messages = []
     if training.parallel == "data_parallel" and device.type == "cpu":
-        told.append(
+        messages.append(
             "training.parallel data_parallel: DataParallel spreads batches over GPUs only; "
             "on a CPU torch runs the model itself, as if it were not asked for"
         )
     if training.cudnn_benchmark:
-        told.append(
+        messages.append(
             "training.cudnn_benchmark has no effect: it chooses among algorithms for convolutions, "
             "and this model has none"
         )
-    return told
+    return messages
 
 
 def gradient_bytes(gradient: Tensor) -> int:

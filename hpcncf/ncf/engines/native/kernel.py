@@ -78,14 +78,14 @@ class Kernel:
                 f"{manifest.title}"
             )
         settings = _settings(sizes, training, self.context, threads, most_positives)
-        told = Data(
+        native_data = Data(
             *(manifest.users, manifest.items, manifest.train_rows, len(positives)),
             *(sampling.rows_per_block(manifest.train_rows), self.context, small),
             *(each.ctypes.data for each in (rows, indptr, positives)),
             *(len(table), bounds.ctypes.data, table.ctypes.data),
         )
         self.capacity = int(self._library.hpcncf_capacity(byref(settings), int(doubles)))
-        self._engine = self._library.hpcncf_new(byref(settings), byref(told), int(doubles))
+        self._engine = self._library.hpcncf_new(byref(settings), byref(native_data), int(doubles))
         if not self._engine:
             raise HpcncfError(f"engine native: {self._library.hpcncf_problem().decode()}")
         self._owner = MemoryOwner()
@@ -230,8 +230,8 @@ class Kernel:
             negatives = np.ascontiguousarray(negatives, dtype=np.int32)
             width, address = negatives.shape[1], negatives.ctypes.data
         ranks = np.zeros(len(users), dtype=np.int32)
-        told = [users.ctypes.data, items.ctypes.data, context.ctypes.data, address]
-        test = TestRows(len(users), *told, width)
+        addresses = [users.ctypes.data, items.ctypes.data, context.ctypes.data, address]
+        test = TestRows(len(users), *addresses, width)
         status = self._library.hpcncf_evaluate(self._engine, byref(test), _pointer(ranks, c_int32))
         check_status(self._library, status)
         return ranks
