@@ -101,8 +101,8 @@ def _sampled(path: Path, warn: Warn) -> Iterator[None]:
     if path.is_file():
         warn(f"py-spy looked {RATE_HZ} times a second, and its CPU time counts: {path.name}")
     else:
-        warn(f"py-spy left no flame graph: {output.strip().splitlines()[-1:] or 'it printed
-        nothing'}")
+        last = output.strip().splitlines()[-1:] or "it printed nothing"
+        warn(f"py-spy left no flame graph: {last}")
 
 
 def _ended(sampler: subprocess.Popen[bytes]) -> str:
