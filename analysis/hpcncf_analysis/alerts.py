@@ -145,7 +145,4 @@ def _repeats(shown: Sequence[Configuration]) -> str | None:
     if not single:
         return None
     which = "Every configuration" if single == len(shown) else f"{single} of {len(shown)}"
-    return (
-        f"{which} ran once: no interval tells how far its figures scatter "
-        "(repeats: 3 in the job file)."
-    )
+    return f"{which} ran once: the scatter of its figures is unknown (repeats: 3 in the job file)."

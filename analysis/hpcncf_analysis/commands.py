@@ -31,7 +31,7 @@ def sentence(commands: Sequence[Configuration]) -> str:
     if len(commands) == 1:
         return f"The command had {used(commands[0])}"
     left = f"; {short} ended too soon to judge" if short else ""
-    return f"{len(commands)} different commands, each told for itself{left}."
+    return f"{len(commands)} different commands, each shown on its own{left}."
 
 
 def facts(commands: Sequence[Configuration]) -> list[str]:
@@ -61,7 +61,7 @@ def used(one: Configuration) -> str:
     kept = f"CPU efficiency {formatting.percent(one.median('cpu_efficiency'))}"
     doubt = ""
     if mostly_disturbed([one]):
-        doubt = "; neighbours held its cores, so how many it needs cannot be told"
+        doubt = "; neighbours held its cores, so the number it needs is unknown"
     return f"{cores}, {kept}{_memory(one)}{doubt}."
 
 

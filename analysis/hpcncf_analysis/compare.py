@@ -289,7 +289,7 @@ def cautions(
             "repeat when the machine is quiet"
         )
     if any("and changes" in change.a + change.b for change in environment):
-        found.append("code with changes that no commit holds: the commit does not tell them apart")
+        found.append("code with changes that no commit holds: the commit does not identify them")
     return found
 
 

@@ -270,7 +270,7 @@ def sentences(curve: Curve) -> Iterator[str]:
         yield (
             f"Of the {apart.runs} side by side all were at work for only "
             f"{percent(apart.overlap)} of their time, so that the true total is less: "
-            "longer runs tell more."
+            "longer runs are more exact."
         )
 
 

@@ -19,7 +19,7 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-Verdict = Literal["faster", "slower", "not told apart", "too few repeats"]
+Verdict = Literal["faster", "slower", "no significant difference", "too few repeats"]
 Pair = tuple[Sequence[float], Sequence[float]]
 
 ALPHA: Final = 0.1
@@ -87,7 +87,7 @@ def _verdict(low: float, high: float, p: float, pairs: Sequence[Pair]) -> Verdic
     if least_p(pairs) > ALPHA:
         return "too few repeats"
     if p > ALPHA or low <= 1 <= high:
-        return "not told apart"
+        return "no significant difference"
     return "faster" if low > 1 else "slower"
 
 

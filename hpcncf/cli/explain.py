@@ -80,7 +80,7 @@ def _ours(path: Path, as_json: bool) -> int:
     if as_json:
         print(json.dumps({"jobs": [], "not_understood": [], "command": command}, indent=1))
     else:
-        print(f"{path}: hpcncf's own records tell more than any summary:\n  {command}")
+        print(f"{path}: hpcncf's own records contain more than any summary:\n  {command}")
     return 0
 
 
@@ -171,10 +171,10 @@ def _show(explanations: Sequence[Explanation]) -> None:
     for number, each in enumerate(shown):
         print("\n" * (number > 0) + _title(each))
         _list("what follows", each.follows)
-        _list("what it cannot tell", each.unknown)
+        _list("what stays open", each.unknown)
     command, why = command_for(explanations)
     if command:
-        print(f"  what would tell\n    {command}")
+        print(f"  what would answer it\n    {command}")
         print(filled(why, indent="    "))
 
 

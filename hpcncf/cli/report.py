@@ -26,7 +26,7 @@ example: hpcncf report results/demo
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("results", metavar="RESULTS", type=Path, help="a job's results folder")
     parser.add_argument(
-        "--quality", metavar="HR10", type=_share, help="tell the time until HR@10 reaches this"
+        "--quality", metavar="HR10", type=_share, help="show the time until HR@10 reaches this"
     )
     parser.add_argument(
         "--open", action="store_true", help="open the page in this machine's browser"

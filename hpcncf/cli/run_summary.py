@@ -125,7 +125,7 @@ def _gpu(node: NodeRecord) -> str:
     if not node.gpus:
         return "none used"
     busy = mean([node], lambda gpu: gpu.busy)
-    share = "use not told" if busy is None else f"{busy:.0%} busy, whoever used it"
+    share = "use unknown" if busy is None else f"{busy:.0%} busy, whoever used it"
     peak = max((mib for gpu in node.gpus for mib in gpu.memory_mib if mib), default=0.0)
     return f"{len(node.gpus)}, {share}, {peak:,.0f} MiB at the peak"
 
@@ -187,7 +187,7 @@ def conclusion(rank: RankRecord, node: NodeRecord) -> str:
 def _disturbed(rank: RankRecord, others: float) -> str:
     alone = "when they rest" if rank.slurm_job_id is None else "on a node of its own (--exclusive)"
     return (
-        f"How many cores it needs cannot be told: others held {others:.1f} of its "
+        f"The number of cores it needs is unknown: other processes held {others:.1f} of its "
         f"{rank.cores.usable:g} cores, and it may have waited for them. Measure again {alone}."
     )
 

@@ -128,7 +128,7 @@ def sending_arguments(parser: argparse.ArgumentParser, default: str | None, told
     parser.add_argument(
         "--force",
         action="store_true",
-        help="submit runs, too, of which Slurm does not tell whether they still run",
+        help="also submit runs whose state is unknown",
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of sentences")
 

@@ -72,7 +72,7 @@ def _beside(found: Outcome) -> list[str]:
             "is faster may be the machines' doing; ask for one model (the site file's constraint)"
         )
     if found.left_open:
-        told.append(f"not told apart from: {'; '.join(found.left_open)}")
+        told.append(f"no significant difference from: {'; '.join(found.left_open)}")
     told += [_worse(each) for each in found.unsound]
     return told + [f"not measured: {line}" for line in found.failed]
 

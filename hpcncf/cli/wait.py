@@ -103,7 +103,7 @@ class Watch:
             return False
         first = self.found[min(open_ids)]
         print(
-            f"hpcncf: no longer waiting: for {silent_s:.0f} s nobody could tell of {len(open_ids)} "
+            f"hpcncf: no longer waiting: for {silent_s:.0f} s without an answer {len(open_ids)} "
             f"run{'s' * (len(open_ids) != 1)} ({first.reason})",
             file=sys.stderr,
         )

@@ -222,7 +222,7 @@ def not_begun(sent: Sent, job: SubmittedJob) -> Verdict:
 
 
 def _not_listed(job: SubmittedJob) -> str:
-    return f"neither squeue nor sacct tells of Slurm job {job.id}"
+    return f"neither squeue nor sacct knows Slurm job {job.id}"
 
 
 def begun(
@@ -499,7 +499,7 @@ def _failed_rank(ranks: list[RankRecord]) -> RankRecord | None:
 def _from_records(ranks: list[RankRecord]) -> Verdict:
     failed = _failed_rank(ranks)
     if failed is None:
-        told = next((record.error["message"] for record in ranks if record.error), "told to stop")
+        told = next((record.error["message"] for record in ranks if record.error), "asked to stop")
         return "stopped", f"{told}, before it was done"
     if failed.error is None:
         return "failed", describe_exit(failed.rank, failed.exit_code or 0)

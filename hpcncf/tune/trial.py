@@ -150,7 +150,7 @@ def _trial(ask: Ask, row: Row | None, core_hours: float, steps: int) -> Trial:
         reason = f"{row['state']}{', ' if row['reason'] else ''}{row['reason']}"
         return Trial(ask, fate, core_hours, reason=reason)
     if not row["seconds_per_epoch"] or not row["training_s"]:
-        return Trial(ask, "failed", core_hours, reason="its records tell no speed")
+        return Trial(ask, "failed", core_hours, reason="its records have no speed")
     return Trial(
         ask=ask,
         fate="completed",

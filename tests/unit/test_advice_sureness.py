@@ -32,7 +32,7 @@ FAST, SLOW = [10.0, 10.5, 11.0], [20.0, 20.5, 21.0]
     [
         (FAST, SLOW, "settled", "once in 20 times"),
         (FAST[:2], SLOW[:2], "likely", "once in 6 times; repeats: 3 in the job file"),
-        (FAST[:1], SLOW, "unproven", "it ran once, and nothing tells how far that scatters"),
+        (FAST[:1], SLOW, "unproven", "it ran once, so its scatter is unknown"),
         (FAST, SLOW[:1], "unproven", "the runner-up, slow, ran once"),
         (FAST[:1], SLOW[:1], "unproven", "it and the runner-up, slow, ran once each"),
         ([10.0, 11.0, 25.0], SLOW, "open", "overlap in cost; repeats: 6"),

@@ -69,7 +69,7 @@ def test_three_repeats_that_do_not_overlap_are_told_apart() -> None:
 
 def test_repeats_that_overlap_are_not_told_apart() -> None:
     found = compare_repeats([1.0, 1.1, 1.3], [1.05, 1.2, 1.25])
-    assert found.verdict == "not told apart"
+    assert found.verdict == "no significant difference"
 
 
 @pytest.mark.parametrize(("a", "b"), [([1], [2]), ([1], [2, 3, 4]), ([1, 2], [8, 9])])

@@ -346,7 +346,7 @@ def test_a_report_without_its_cores_still_tells_how_many_were_used() -> None:
     (job,) = read_text(text).jobs
     told = explain(job)
     assert told.follows[0] == "1.00 cores used on average; of how many, the text does not say"
-    assert told.unknown[0] == "how many cores it had: --cores N tells"
+    assert told.unknown[0] == "how many cores it had: give it with --cores N"
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ FAILED: dict[str, Any] = {
         (attempt(RUN, 1), None, "lost", "no record of rank 1"),
         (attempt(RUN, 0), None, "lost", "no record of ranks 0, 1"),
         (attempt(RUN, 2, **FAILED), None, "failed", "rank 0: ValueError: bad row"),
-        (attempt(RUN, 2, outcome="stopped"), None, "stopped", "told to stop, before it was done"),
+        (attempt(RUN, 2, outcome="stopped"), None, "stopped", "asked to stop, before it was done"),
         (attempt(RUN, 2, outcome="stopped"), sent(RUN, started=True, cancelled_by="bob"),
          "cancelled", "by bob, while it ran"),
         (ended(RUN, "timeout", (-15, -9)), None, "timeout", "limit of 30 min"),

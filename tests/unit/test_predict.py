@@ -130,11 +130,11 @@ def test_more_ranks_than_ran_are_told_from_four_numbers_of_them() -> None:
     ("asked", "reason"),
     [
         (point(3), "threads 3: run were 1, 2; a value beyond them needs 4"),
-        (point(9), "nothing is told beyond 4 times"),
+        (point(9), "nothing is predicted beyond 4 times"),
         (point(1, 2), "ranks on a node 2: run were 1; a value beyond them needs 4"),
         (point(1, 1, 1024), "positives of a rank's step 1024: run were 256"),
-        (point(compute=(("engine", repr("native")),)), "no run tells the compute of engine native"),
-        (point(input=(("loader", "'batched'"),)), "no run tells the input of loader batched"),
+        (point(compute=(("engine", repr("native")),)), "no run shows the compute of engine native"),
+        (point(input=(("loader", "'batched'"),)), "no run shows the input of loader batched"),
     ],
 )
 def test_what_the_runs_do_not_support_is_refused(asked: Point, reason: str) -> None:
@@ -310,4 +310,6 @@ def test_what_was_run_is_told_though_the_others_alone_would_refuse() -> None:
     alone = made(point(2))
     said = predict._ran(alone, [alone], Refusal("a", "no run of two threads"))
     assert "(one run: no interval)" in answer(said, "")
-    assert "the other runs alone would not tell: no run of two threads" in answer(said, "")
+    assert "the other runs alone do not support a prediction: no run of two threads" in answer(
+        said, ""
+    )

@@ -480,7 +480,7 @@ def test_different_commands_are_told_each_for_itself() -> None:
         command("python a.py"), command("python b.py", name="b"), command("sleep 2", elapsed_s=2.0)
     )
     assert told.sentence == (
-        "3 different commands, each told for itself; 1 ended too soon to judge."
+        "3 different commands, each shown on its own; 1 ended too soon to judge."
     )
     assert told.facts[0].startswith(
         "2 cores · b: 2 cores allocated, 2 usable, 1.00 used, CPU efficiency 50"

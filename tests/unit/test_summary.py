@@ -156,7 +156,7 @@ def test_the_conclusion_fits_the_figures(record: RankRecord, said: str) -> None:
 )
 def test_beside_neighbours_no_request_is_advised(job_id: str | None, advice: str) -> None:
     said = summary.conclusion(rank(0.9, 2.0, slurm_job_id=job_id), node([1.0], [0.5], others=1.3))
-    assert "cannot be told: others held 1.3 of its 2 cores" in said
+    assert "unknown: other processes held 1.3 of its 2 cores" in said
     assert advice in said
     assert "ask for" not in said
 

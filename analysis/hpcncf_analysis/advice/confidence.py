@@ -67,7 +67,7 @@ def _by_speed(choice: Choice, choices: Front, rival: Standing) -> bool:
 
 def untried() -> Sureness:
     """Of what no run has shown."""
-    text = "Unproven: no run has shown it; once one has, `hpcncf compare` tells what it did."
+    text = "Unproven: no run has shown it; compare it with `hpcncf compare` afterwards."
     return Sureness("unproven", text)
 
 
@@ -88,7 +88,7 @@ def _against(chosen: Standing, rival: Standing, by_speed: bool) -> tuple[Sure, s
     if mostly_disturbed(both):
         return "open", f"neighbours disturbed most runs of it and of {named}"
     if min(len(one.rows) for one in both) < 2:
-        told = f"{_once(both, named)}, and nothing tells how far that scatters; {more(1)}"
+        told = f"{_once(both, named)}, so its scatter is unknown; {more(1)}"
         return "unproven", told
     ratio = speed_ratio(*both) if by_speed else _cost_ratio(chosen, rival)
     what = "speed" if by_speed else "cost"
@@ -123,7 +123,7 @@ def _by_repeats(ratio: Ratio, what: str, named: str, repeats: Sequence[int]) -> 
 
 def more(repeats: int) -> str:
     """Three each is the fewest that can settle anything; where they did not, twice as many."""
-    return f"repeats: {3 if repeats < 3 else 2 * repeats} in the job file would tell"
+    return f"repeats: {3 if repeats < 3 else 2 * repeats} in the job file would show it"
 
 
 def by_chance(repeats: int, others: int) -> float:
@@ -164,7 +164,7 @@ def _extrapolated(chosen: Configuration) -> str:
         return ""
     return (
         "Its epochs were cut short (max_steps): an epoch's time is extrapolated from its steps, "
-        "and quality after so few steps tells little of whole epochs."
+        "and quality after so few steps says little about whole epochs."
     )
 
 

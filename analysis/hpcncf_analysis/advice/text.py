@@ -119,7 +119,7 @@ def _many_worse(worse: Sequence[Configuration], best: Configuration) -> str:
     return (
         f"Not recommended, however fast: {len(worse)} configurations reach only HR@10 "
         f"{score(min(scores))} to {score(max(scores))} against "
-        f"{score(best.median('hr10'))} of {best.label}; the table tells which."
+        f"{score(best.median('hr10'))} of {best.label}; see the table."
     )
 
 
@@ -146,7 +146,7 @@ def nothing(counts: Mapping[str, int]) -> str:
     states = ", ".join(f"{number} {state}" for state, number in sorted(counts.items()))
     return (
         f"No run is complete yet ({states} of {counted(total, 'run')}): nothing to conclude from. "
-        "`hpcncf status` tells why."
+        "See `hpcncf status`."
     )
 
 

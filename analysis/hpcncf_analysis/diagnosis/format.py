@@ -44,7 +44,7 @@ def verdict(told: Diagnosis) -> str:
         return f"{told.primary.cause}: costs {cost(told.primary)}"
     if told.verdict == "healthy":
         return "healthy: nothing costs a fifth of the time or of the cores"
-    return f"unknown: the records do not tell {told.missing[0]}"
+    return f"unknown: the records do not show it {told.missing[0]}"
 
 
 def in_verdict(found: Finding) -> int:

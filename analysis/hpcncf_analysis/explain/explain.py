@@ -70,8 +70,8 @@ ONE: Final = (0.85, 1.15)
 BUSY: Final = 0.9
 HARDLY: Final = 0.5
 
-NO_CPU: Final = "how many of its cores it used: the text does not tell CPU time and elapsed time"
-NO_CORES: Final = "how many cores it had: --cores N tells"
+NO_CPU: Final = "how many of its cores it used: the text lacks CPU time or elapsed time"
+NO_CORES: Final = "how many cores it had: give it with --cores N"
 WAITED: Final = (
     "what it waited for (files, the network, a GPU, other processes), or where its work was counted"
 )

@@ -489,7 +489,7 @@ def _nothing(part: str, asked: Point) -> Refusal:
     settings = dict(asked.input if part == "input" else asked.compute)
     names = ("loader", "num_workers") if part == "input" else ("engine", "optimizer")
     what = ", ".join(f"{name} {_plain(settings, name)}" for name in names if name in settings)
-    return Refusal(asked.label, f"no run tells the {part} of {what} with otherwise these settings")
+    return Refusal(asked.label, f"no run shows the {part} of {what} with otherwise these settings")
 
 
 def _plain(settings: dict[str, str], name: str) -> str:
@@ -502,7 +502,7 @@ def _beyond(axis: Axis, value: float, values: Sequence[float]) -> str | None:
     told = f"{axis.name} {value:g}: run were {_listed(values)}"
     low, high = values[0], values[-1]
     if not low / FARTHEST <= value <= FARTHEST * high:
-        return f"{told}; nothing is told beyond {FARTHEST} times what was run"
+        return f"{told}; nothing is predicted beyond {FARTHEST} times what was run"
     within = low < value < high
     needed = axis.between if within else axis.beyond
     if len(values) >= needed:
@@ -601,7 +601,7 @@ def part(name: str, asked: Point, known: Sequence[Measured], bytes_: float = 0.0
             found.append((unlikely, number, Part(fit.at(wanted), fit)))
     if not found:
         return Refusal(
-            asked.label, f"the runs do not tell apart what its {name} depends on: too few differ"
+            asked.label, f"the runs do not separate what its {name} depends on: too few differ"
         )
     return min(found, key=lambda each: each[:2])[2]
 

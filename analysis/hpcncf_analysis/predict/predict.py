@@ -120,7 +120,7 @@ def answered(
 ) -> Prediction | Refusal:
     """By the other configurations, whether it was run or not."""
     if not known:
-        return Refusal(point.label, "no completed run of these results tells a speed")
+        return Refusal(point.label, "no completed run of these results has a speed")
     others = [one for one in known if one.point.key != point.key]
     step = model.step(point, others)
     if isinstance(step, Refusal):
@@ -247,7 +247,7 @@ def _ran_words(one: Ran) -> str:
     told = f"{spread} over {one.runs} runs" if spread else "(one run: no interval)"
     without = one.without_it
     if isinstance(without, Refusal):
-        said = f"the other runs alone would not tell: {without.reason}"
+        said = f"the other runs alone do not support a prediction: {without.reason}"
     else:
         error = without.seconds_per_epoch / one.seconds_per_epoch - 1
         said = (
@@ -279,7 +279,7 @@ def errors(told: Sequence[HeldOut], refused: Sequence[Refusal]) -> str:
     if told:
         lines.append(score(told))
     lines += [f"refused  {one.label}: {one.reason}" for one in refused]
-    return "\n".join(lines) or "no completed run tells a speed"
+    return "\n".join(lines) or "no completed run has a speed"
 
 
 def score(told: Sequence[HeldOut]) -> str:

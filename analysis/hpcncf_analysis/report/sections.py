@@ -200,7 +200,7 @@ def _no_cause(diagnoses: Sequence[Diagnosis]) -> str:
         return f"none: nothing costs much in any of {counted(healthy, 'run')}."
     return (
         f"unknown: nothing was found, but the records of {len(diagnoses) - healthy} of "
-        f"{counted(len(diagnoses), 'run')} do not tell enough to call them healthy."
+        f"{counted(len(diagnoses), 'run')} do not suffice to call them healthy."
     )
 
 
@@ -221,7 +221,7 @@ def parts_causes(material: Material) -> list[Part]:
 
 def _rows(one: Configuration, found: Diagnosis) -> list[list[str]]:
     if not found.findings:
-        missing = f"not told: {'; '.join(found.missing)}" if found.missing else NONE
+        missing = f"unknown: {'; '.join(found.missing)}" if found.missing else NONE
         return [[one.label, found.verdict, NONE, missing, NONE, NONE]]
     return [
         [
@@ -335,7 +335,9 @@ NOTE: Final = (
     "the samples, for the commonest reason. Of runs that share a GPU each counts its even part of "
     "hours and joules; busy, memory, clock and power are the whole GPU's."
 )
-UNTOLD: Final = "Of these GPUs NVML told nothing (pip install 'hpcncf[gpu]' where the runs are)."
+UNTOLD: Final = (
+    "Of these GPUs NVML reported nothing (pip install 'hpcncf[gpu]' where the runs are)."
+)
 
 
 def parts_gpus(material: Material) -> list[Part]:
