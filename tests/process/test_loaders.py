@@ -122,7 +122,7 @@ from hpcncf.ncf.instances import InstanceSource, Schedule
 from hpcncf.job.spec import Training
 
 loaders.TERMINATION_GRACE_S = 3600
-data = prepared.load(Path(sys.argv[1]))
+data = prepared.load_prepared(Path(sys.argv[1]))
 training = Training(loader="batched", num_workers=1, global_batch_size=8)
 schedule = Schedule(data.manifest.train_rows, 8)
 fetcher = loaders.DataLoaderFetcher(InstanceSource(data, training), training, schedule)

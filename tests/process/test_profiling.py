@@ -81,7 +81,7 @@ def test_without_py_spy_it_is_said_how_to_get_it(tmp_path: Path) -> None:
         "import sysconfig\n"
         f"sysconfig.get_path = lambda name: {str(lonely)!r}\n"
         "from hpcncf.ncf import profiling\n"
-        "profiling.program()\n"
+        "profiling.find_py_spy()\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", asked], env={"PATH": str(lonely)}, capture_output=True, text=True
