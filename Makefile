@@ -13,17 +13,17 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint c
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
-demo: $(RUN_READY)  ## Train on this machine, minutes, to results/demo/report/report.html
+demo: $(RUN_READY)  ## Train the demo on this machine (minutes), to results/demo/report/report.html
 	$(BIN)/hpcncf data prepare frappe --or-synthetic -o data/frappe
 	$(BIN)/hpcncf submit jobs/demo.yaml --cluster local --wait; $(BIN)/hpcncf report results/demo
 
-test: $(DEV_READY)  ## Run the tests (real Frappe data: HPCNCF_DATA=folder of Mobile_Frappe.zip)
+test: $(DEV_READY)  ## Run the tests; on real Frappe data with HPCNCF_DATA=folder of Mobile_Frappe.zip
 	$(BIN)/pytest -n 2 --dist worksteal --durations 15 -m 'not slurm'
 
-test-slurm: $(DEV_READY)  ## Run the launcher on a real Slurm, started for it (root, Debian; installs what is missing)
+test-slurm: $(DEV_READY)  ## Run the launcher on a real Slurm (root, Debian; installs missing packages)
 	HPCNCF_TEST_SLURM=1 CHAOS_SEED=$(or $(CHAOS_SEED),6) $(BIN)/pytest -n 3 --dist worksteal --durations 15 -m slurm tests/slurm
 
-chaos: $(DEV_READY)  ## Break a real Slurm at random under sixty runs (CHAOS_RUNS=60 CHAOS_SEED=... CHAOS_FAULTS=40)
+chaos: $(DEV_READY)  ## Inject random faults into a real Slurm under sixty runs (CHAOS_RUNS, CHAOS_SEED, CHAOS_FAULTS)
 	HPCNCF_TEST_SLURM=1 CHAOS_RUNS=$(or $(CHAOS_RUNS),60) $(BIN)/pytest -s -m slurm tests/slurm/chaos
 
 lint: $(DEV_READY)  ## Check style and formatting
@@ -33,13 +33,13 @@ lint: $(DEV_READY)  ## Check style and formatting
 typecheck: $(DEV_READY)  ## Check types, strictly
 	$(BIN)/mypy
 
-format: $(DEV_READY)  ## Mend style and formatting
+format: $(DEV_READY)  ## Fix style and formatting
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-check: lint typecheck test  ## All of the above that must pass before a commit
+check: lint typecheck test  ## Run lint, typecheck and test
 
-sanitize: $(VENV)/native-driver  ## Throw bad input at engine native under address and undefined-behaviour sanitizers
+sanitize: $(VENV)/native-driver  ## Run engine native on bad input under address and undefined-behaviour sanitizers
 	$<
 
 $(VENV)/native-driver: tests/native/driver.cpp $(wildcard hpcncf/ncf/engines/native/src/*)
@@ -47,19 +47,19 @@ $(VENV)/native-driver: tests/native/driver.cpp $(wildcard hpcncf/ncf/engines/nat
 	$(CXX) -std=c++17 -O1 -g -Wall -Wextra -Werror -Wno-psabi -pthread -Ihpcncf/ncf/engines/native/src \
 		-fsanitize=address,undefined -fno-sanitize-recover=all $< -o $@
 
-bench: $(DEV_READY)  ## Measure all that docs/results.md tells, and write it there (HPCNCF_DATA as for test)
+bench: $(DEV_READY)  ## Run all benchmarks and write docs/results.md (HPCNCF_DATA as for test)
 	$(BIN)/python -m benchmarks --write
 
-bench-gpu: $(DEV_READY)  ## Measure engine rowwise on a GPU, into docs/results.md (HPCNCF_DATA as for test; fails where there is no GPU)
+bench-gpu: $(DEV_READY)  ## Run the GPU benchmarks and write docs/results.md (needs a GPU; HPCNCF_DATA as for test)
 	$(BIN)/python -m benchmarks --write gpu
 
-pathology: $(DEV_READY)  ## Make each cause on purpose and see what diagnose says: 20 min of two quiet cores, to docs/results.md
+pathology: $(DEV_READY)  ## Check the diagnosis on jobs with a known cause (20 min on two quiet cores), to docs/results.md
 	$(BIN)/python -m benchmarks --write pathology
 
-schemas: $(DEV_READY)  ## Write hpcncf/schemas and the generated part of docs/ again
+schemas: $(DEV_READY)  ## Regenerate hpcncf/schemas and the generated pages of docs/
 	$(BIN)/python -m docs.generate
 
-clean:  ## Remove what make made, results excepted
+clean:  ## Remove build products, keep results
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(RUN_READY): $(SOURCES) | $(BIN)/pip

@@ -1,1 +1,1 @@
-"""What docs/results.md tells is measured here; each benchmark is a module with a `main`."""
+"""The benchmarks behind docs/results.md: each is a module with a `main`."""

@@ -56,7 +56,7 @@ class Moved:
 
 
 def moved(a: Configuration, b: Configuration) -> Moved | None:
-    """None where the records do not tell phases, or the speeds are equal."""
+    """None where the records do not show phases, or the speeds are equal."""
     ours, theirs = _per_instance(a), _per_instance(b)
     if not ours or not theirs:
         return None

@@ -123,7 +123,7 @@ def _named(row: Row) -> list[str]:
 def settings(
     row: Row, told: Sequence[str], unsaid: Mapping[str, Any] | None = None
 ) -> dict[str, str]:
-    """Setting -> words, of those told apart by and those always named, in a label's order.
+    """Setting -> words, of those distinguished by and those always named, in a label's order.
 
     `unsaid`: setting -> the value that goes without saying.
     """

@@ -22,7 +22,7 @@ MOST_CPUS: Final = 16
 
 FULL_SHARE: Final = 0.85
 IDLE_CORES: Final = 0.3
-# With so much taken by others, what a command used does not tell what it needs.
+# With so much taken by others, what a command used does not show what it needs.
 DISTURBED_CORES: Final = 0.5
 
 

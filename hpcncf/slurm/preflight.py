@@ -209,7 +209,7 @@ def asked_preflight(resources: Resources, site: Site, environment: Mapping[str, 
 
 
 def refusal(asked: Asked, known: Capacity) -> str | None:
-    """Why it would be refused or wait for ever, and what would do; None where nothing is known
+    """Why it would be refused or wait forever, and what would do; None where nothing is known
     to speak against it."""
     reasons = [*_unknown(asked, known), *_partition_reasons(asked, known)]
     return "; ".join(reasons) or None
@@ -300,7 +300,7 @@ class Limits:
         return cls(Site(), Capacity())
 
     def refusal(self, resources: Resources) -> str | None:
-        """Why Slurm would refuse it or let it wait for ever; None where nothing is known of it."""
+        """Why Slurm would refuse it or let it wait forever; None where nothing is known of it."""
         return refusal(asked_preflight(resources, self.site, os.environ), self.known)
 
     def notes(self) -> list[str]:

@@ -48,7 +48,7 @@ class Output:
         self._thread.start()
 
     def end(self) -> None:
-        """The program has ended: pass on what it left. Its orphans may hold the pipe for ever."""
+        """The program has ended: pass on what it left. Its orphans may hold the pipe forever."""
         os.close(self._ending)
         self._thread.join()
         for descriptor in (self._reading, self._ended):

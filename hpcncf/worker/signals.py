@@ -231,7 +231,7 @@ class StopSignals:
         signal.set_wakeup_fd(self._fd_before)
         self._ended.set()
         os.write(self._writing, bytes([_ENDED]))
-        self._thread.join()  # for ever, where it has begun to end this process
+        self._thread.join()  # forever, where it has begun to end this process
         os.close(self._reading)
         os.close(self._writing)
 

@@ -1,6 +1,6 @@
 """A real Slurm on this machine: four nodes, accounting, three partitions; for tests and tries.
 
-Needs root. docs/contributing-slurm.md tells how to use it and what it does to the machine.
+Needs root. docs/test-slurm.md shows how to use it and what it does to the machine.
 """
 
 from __future__ import annotations

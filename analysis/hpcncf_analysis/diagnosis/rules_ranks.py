@@ -99,7 +99,7 @@ def _remedy(evidence: Evidence, sparse: bool) -> str:
         )
     if not evidence.trained:
         return "Exchange less often or less: larger batches, fewer ranks, or local steps between."
-    # An older record does not tell how it was done, only what was asked for.
+    # An older record does not show how it was done, only what was asked for.
     if (evidence.sync_how or evidence.training.get("sync", "dense")) != "dense":
         return "Exchange less often: a larger batch, more steps between, or fewer ranks."
     return (

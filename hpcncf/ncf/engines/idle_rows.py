@@ -48,7 +48,7 @@ def moment_ratios() -> Tensor:
 
 @cache
 def tail_moments() -> Tensor:
-    """S_j(s) [STEADY_FROM_STEP + 1, 4], the M_j of a row idle for ever after step s, z in units of
+    """S_j(s) [STEADY_FROM_STEP + 1, 4], the M_j of a row idle forever after step s, z in units of
     eps."""
     found = []
     for j, ratio in enumerate(moment_ratios().tolist()):

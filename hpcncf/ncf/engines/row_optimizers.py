@@ -29,7 +29,7 @@ class StepCounter:
     """Counts the steps of an engine, on the host and, if asked, on the device.
 
     A step that is compiled or captured as a graph must not read a count on the host: the graph
-    would repeat that value for ever. It reads tensors that the device advances. The host counts as
+    would repeat that value forever. It reads tensors that the device advances. The host counts as
     well, so that nobody has to ask the device."""
 
     def __init__(self, lr: float, of_device: Tensor | None = None) -> None:
