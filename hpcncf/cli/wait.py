@@ -103,8 +103,9 @@ class Watch:
             return False
         first = self.found[min(open_ids)]
         print(
-            f"hpcncf: no longer waiting: for {silent_s:.0f} s without an answer {len(open_ids)} "
-            f"run{'s' * (len(open_ids) != 1)} ({first.reason})",
+            f"hpcncf: no longer waiting: the state of {len(open_ids)} "
+            f"run{'s' * (len(open_ids) != 1)} has been unknown for {silent_s:.0f} s "
+            f"({first.reason})",
             file=sys.stderr,
         )
         return True

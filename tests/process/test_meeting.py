@@ -150,8 +150,8 @@ from hpcncf.ncf import distributed
 from hpcncf.worker import environment as launcher, recorder as ending
 from hpcncf.job.spec import Resources, Training
 place = launcher.place()
-distributed.join(place, Resources(tasks_per_node=2), Training(), "run")
-distributed.wait_for_all(place)
+distributed.join_group(place, Resources(tasks_per_node=2), Training(), "run")
+distributed.wait_for_ranks(place)
 inodes = {os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")
           if os.path.islink(f"/proc/self/fd/{fd}")}
 for file in ("tcp", "tcp6"):
@@ -159,8 +159,8 @@ for file in ("tcp", "tcp6"):
         words = line.split()
         if words[3] == "0A" and f"socket:[{words[9]}]" in inodes:
             print(words[1].split(":")[0])
-distributed.wait_for_all(place)
-distributed.leave()
+distributed.wait_for_ranks(place)
+distributed.leave_group()
 ending.at_once(0)
 """
 

@@ -105,7 +105,7 @@ def test_a_folder_whose_name_slurm_reads_otherwise_is_refused(
     job_file: JobFile, tmp_path: Path, folder: str
 ) -> None:
     job = load.load_job(job_file(""))
-    with pytest.raises(UsageError, match=r"Slurm writes logs below it.*choose --results"):
+    with pytest.raises(UsageError, match=r"Slurm interprets .*Choose --results"):
         text(tmp_path / folder, job, job.resources, 1)
 
 

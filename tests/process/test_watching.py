@@ -369,7 +369,7 @@ def test_waiting_ends_where_nobody_can_tell(
     runs = sent(paths)
     monkeypatch.setenv("PATH", "")
     assert wait(paths, runs, patience_s=0.01) == 3
-    assert "nobody could tell of 6 runs" in capsys.readouterr().err
+    assert "the state of 6 runs has been unknown" in capsys.readouterr().err
 
 
 def test_waiting_reads_a_plan_again_where_it_has_changed(paths: ResultPaths) -> None:
