@@ -19,9 +19,9 @@ from hpcncf_analysis.report.figures.style import (
     VERMILION,
     WIDTH_IN,
     as_png,
-    blank,
-    styled,
-    thousands,
+    format_thousands,
+    new_figure,
+    report_style,
 )
 
 NAIVE, TORCH, OURS = VERMILION, BLUE, GREEN
@@ -49,12 +49,12 @@ class Step:
 
 
 def png(steps: Sequence[Step]) -> bytes:
-    with styled():
+    with report_style():
         return as_png(drawn(steps))
 
 
 def drawn(steps: Sequence[Step]) -> Figure:
-    figure = blank(AROUND_IN + ROW_IN * len(steps))
+    figure = new_figure(AROUND_IN + ROW_IN * len(steps))
     figure.set_figwidth(1.3 * WIDTH_IN)
     axes = figure.subplots()
     rows = range(len(steps))
@@ -72,7 +72,7 @@ def drawn(steps: Sequence[Step]) -> Figure:
 
 def _told(step: Step, first: Step) -> str:
     times = step.per_s / first.per_s
-    speed = thousands(float(f"{step.per_s:.2g}"))
+    speed = format_thousands(float(f"{step.per_s:.2g}"))
     return f"{speed} · {times:.{0 if times >= 10 else 1}f}×"
 
 
@@ -80,7 +80,7 @@ def _scale(axes: Axes, steps: Sequence[Step]) -> None:
     speeds = [each.per_s for each in steps]
     axes.set_xscale("log")
     axes.set_xlim(min(speeds) / 2.5, max(speeds) * 6)  # room for what stands behind a bar
-    axes.xaxis.set_major_formatter(FuncFormatter(thousands))
+    axes.xaxis.set_major_formatter(FuncFormatter(format_thousands))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlabel("training instances per second (each tick: ten times)")
     axes.grid(visible=True, axis="x", color=FAINT, lw=0.6)

@@ -11,7 +11,7 @@ from typing import Final
 from benchmarks.speed import DATA, hpcncf
 from hpcncf.collect import collect
 from hpcncf.paths import ResultPaths
-from hpcncf_analysis.configurations import completed
+from hpcncf_analysis.configurations import completed_runs
 from hpcncf_analysis.predict import predict
 from hpcncf_analysis.predict.model import Measured, measured
 from hpcncf_analysis.predict.predict import HeldOut, score
@@ -40,7 +40,7 @@ def main() -> int:
         folder = Path(temporary) / "bench-predict"
         hpcncf("data", "prepare", "frappe", "--or-synthetic", "-o", str(DATA))
         hpcncf("submit", str(JOB), "--cluster", "local", "--wait", "--results", str(folder))
-        known = measured(completed(collect.collect(ResultPaths(folder)).runs))
+        known = measured(completed_runs(collect.collect(ResultPaths(folder)).runs))
     told, refused = predict.predict_held_out(known)
     ends = [interval(one, known) for one in told]
     if not told:

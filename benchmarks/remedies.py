@@ -17,7 +17,7 @@ from benchmarks.verbs import VerbFailed, Verbs, end_in_order
 from hpcncf.collect.collect import Collected, collect
 from hpcncf.paths import ResultPaths
 from hpcncf_analysis import remedies
-from hpcncf_analysis.configurations import Table, configurations
+from hpcncf_analysis.configurations import Table, group_configurations
 
 JOB: Final = Path(__file__).parent.parent / "jobs/remedies.yaml"
 SHORTER: Final = ("-s", "training.epochs=2", "-s", "repeats=2")
@@ -52,12 +52,15 @@ def main() -> int:
         except VerbFailed as error:
             print(f"remedies: {error}", file=sys.stderr)
             return 1
-    effects = remedies.effects(configurations(found.runs))
-    table = remedies.table(effects)
+    effects = remedies.measure_effects(group_configurations(found.runs))
+    table = remedies.remedies_table(effects)
     if table is None:
         print(f"remedies: nothing measured: {found.counts()}", file=sys.stderr)
         return 1
-    print(f"{found.runs[0]['data_title']}. 2 epochs, 2 repeats. {remedies.note(effects)}\n")
+    print(
+        f"{found.runs[0]['data_title']}. 2 epochs, 2 repeats. "
+        f"{remedies.describe_baseline(effects)}\n"
+    )
     print("\n".join(markdown(table)))
     return 0
 

@@ -19,7 +19,7 @@ import torch
 from benchmarks.engines import Climber, Rung
 from benchmarks.training import full_size
 from hpcncf.monitor.cgroup import usable_cpus
-from hpcncf_analysis.usl import Law, Refusal, fit, peak, relative
+from hpcncf_analysis.usl import Law, Refusal, fit_law, peak_size, relative_speed
 
 SIGMA, KAPPA, STUDIES = 0.05, 0.005, 300
 SIZES: Final = (1.0, 2.0, 4.0, 8.0)
@@ -32,7 +32,9 @@ def generated(repeats: int, noise: float, random: np.random.Generator) -> list[l
     """A study's speeds at SIZES, made of the law."""
     return [
         (
-            1000 * relative(size, SIGMA, KAPPA) * np.exp(noise * random.standard_normal(repeats))
+            1000
+            * relative_speed(size, SIGMA, KAPPA)
+            * np.exp(noise * random.standard_normal(repeats))
         ).tolist()
         for size in SIZES
     ]
@@ -41,7 +43,7 @@ def generated(repeats: int, noise: float, random: np.random.Generator) -> list[l
 def held(studies: Sequence[Law]) -> list[str]:
     """Shares of the intervals that hold sigma, kappa, and N* where one is told."""
     knees = [law.knee for law in studies if law.knee]
-    true = peak(SIGMA, KAPPA)
+    true = peak_size(SIGMA, KAPPA)
     told = [(knee.low or 0.0) <= true <= (knee.high or 0.0) for knee in knees]
     return [
         _share([_within(law.sigma_interval(), SIGMA) for law in studies]),
@@ -61,7 +63,7 @@ def _share(held_it: Sequence[bool]) -> str:
 def show_generated() -> None:
     print(
         f"Generated, not measured: {STUDIES} studies each of the law with σ = {SIGMA}, "
-        f"κ = {KAPPA}, N* = {peak(SIGMA, KAPPA):.1f}, at the sizes "
+        f"κ = {KAPPA}, N* = {peak_size(SIGMA, KAPPA):.1f}, at the sizes "
         f"{', '.join(f'{size:g}' for size in SIZES)}; how many 95 % intervals hold them.\n"
     )
     print("| repeats of a size | noise | σ | κ | N*, where told | refused |")
@@ -69,7 +71,7 @@ def show_generated() -> None:
     random = np.random.default_rng(0)
     for repeats in (2, 3, 5):
         for noise in (0.01, 0.05):
-            found = [fit(SIZES, generated(repeats, noise, random)) for _ in range(STUDIES)]
+            found = [fit_law(SIZES, generated(repeats, noise, random)) for _ in range(STUDIES)]
             laws = [law for law in found if isinstance(law, Law)]
             cells = [f"{repeats}", f"{noise:.0%}", *held(laws), f"{len(found) - len(laws)}"]
             print(f"| {' | '.join(cells)} |")
@@ -89,7 +91,7 @@ def measured() -> list[list[float]]:
 
 
 def show_measured(speeds: Sequence[Sequence[float]]) -> None:
-    law = fit(THREADS, speeds)
+    law = fit_law(THREADS, speeds)
     print(
         f"\nMeasured: threads of {RUNG.name} at full size on {len(usable_cpus())} cores, "
         f"oversubscribed beyond; medians of {ROUNDS} rounds [range].\n"

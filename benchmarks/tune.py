@@ -20,8 +20,8 @@ from hpcncf.tune import outcome
 from hpcncf.tune.outcome import Outcome
 from hpcncf.tune.search import Ask
 from hpcncf.tune.trial import Going, Now, grid_of, job_of, read_state
-from hpcncf_analysis.advice.pareto import Front, front
-from hpcncf_analysis.configurations import configurations
+from hpcncf_analysis.advice.pareto import Choices, build_choices
+from hpcncf_analysis.configurations import group_configurations
 
 JOB: Final = Path(__file__).parent / "tune.yaml"
 SHARE: Final = 0.25
@@ -36,7 +36,7 @@ class Whole:
     """The whole grid: each point's row of the table of runs, and the report's choices."""
 
     rows: Mapping[int, Mapping[str, Any]]
-    choices: Front
+    choices: Choices
 
     @property
     def core_h(self) -> float:
@@ -53,7 +53,7 @@ def whole_grid(folder: Path, tuning: Going) -> Whole:
     rows = {row["run_id"]: row for row in collect.collect(ResultPaths(folder)).runs}
     points = tuning.grid.points
     found = {each.index: rows[tuning.grid.run(Ask(each.index, None, 0)).id] for each in points}
-    choices = front(configurations(found.values()))
+    choices = build_choices(group_configurations(found.values()))
     if choices is None or any(row["state"] != "completed" for row in found.values()):
         sys.exit("a run of the whole grid failed")
     return Whole(found, choices)

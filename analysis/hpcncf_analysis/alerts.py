@@ -8,53 +8,53 @@ from typing import Any, Final
 import pandas as pd
 
 from hpcncf.monitor.memory_growth import USUALLY
-from hpcncf_analysis.advice.request import enough_gb
-from hpcncf_analysis.configurations import Configuration, counted
-from hpcncf_analysis.formatting import cores, mebibytes, percent
-from hpcncf_analysis.scaling import doubts
+from hpcncf_analysis.advice.request import memory_to_request_gb
+from hpcncf_analysis.configurations import Configuration, pluralize
+from hpcncf_analysis.formatting import format_cores, format_mebibytes, format_percent
+from hpcncf_analysis.scaling import comparison_doubts
 
 Row = Mapping[str, Any]
 
 # A larger share of start-up than this says more about imports than about training.
-STARTUP: Final = 0.2
+MAX_STARTUP_SHARE: Final = 0.2
 # Others on more than this share of a run's cores are worth a word.
-OTHERS: Final = 0.1
+MAX_OTHERS_SHARE: Final = 0.1
 
 
-def alerts(runs: pd.DataFrame, shown: Sequence[Configuration]) -> list[str]:
+def find_alerts(runs: pd.DataFrame, shown: Sequence[Configuration]) -> list[str]:
     """`runs`: the completed ones; the gravest first."""
     if runs.empty:
         return []
-    limits = (_usable, _above_one, _accounting, _memory, _grows)
-    checks = (*limits, _others, _cpu_models, _code, _startup)
-    told = [*(check(runs) for check in checks), *doubts(shown), _repeats(shown)]
+    limits = (_usable, _over_allocation, _accounting, _memory, _memory_growth)
+    checks = (*limits, _neighbours, _cpu_models, _mixed_code, _startup)
+    told = [*(check(runs) for check in checks), *comparison_doubts(shown), _repeats(shown)]
     return [text for text in told if text]
 
 
-def _most(runs: pd.DataFrame, share: pd.Series[float], limit: float) -> tuple[int, Any]:
+def _count_above(runs: pd.DataFrame, share: pd.Series[float], limit: float) -> tuple[int, Any]:
     """How many runs' share is above the limit, and the run with the largest."""
     return int((share > limit).sum()), runs.iloc[int(share.fillna(0).argmax())]
 
 
 def _usable(runs: pd.DataFrame) -> str | None:
-    number, worst = _most(runs, 1 - runs["cores_usable"] / runs["cores_allocated"], 0)
+    number, worst = _count_above(runs, 1 - runs["cores_usable"] / runs["cores_allocated"], 0)
     if not number:
         return None
     return (
-        f"{counted(number, 'run')} could not use all allocated cores: run {worst['run_id']} "
+        f"{pluralize(number, 'run')} could not use all allocated cores: run {worst['run_id']} "
         f"was allocated {worst['cores_allocated']:g} and could use {worst['cores_usable']:g}. "
         "CPU affinity or a cgroup limit held it back. From Slurm 22.05 to 23.02, an srun in a "
         "script of your own does not inherit --cpus-per-task: give it -c, as hpcncf does."
     )
 
 
-def _above_one(runs: pd.DataFrame) -> str | None:
-    number, most = _most(runs, runs["cpu_efficiency"], 1)
+def _over_allocation(runs: pd.DataFrame) -> str | None:
+    number, most = _count_above(runs, runs["cpu_efficiency"], 1)
     if not number:
         return None
     return (
-        f"{counted(number, 'run')} used more cores than allocated (CPU efficiency up to "
-        f"{percent(most['cpu_efficiency'])}, run {most['run_id']}): nothing bound them."
+        f"{pluralize(number, 'run')} used more cores than allocated (CPU efficiency up to "
+        f"{format_percent(most['cpu_efficiency'])}, run {most['run_id']}): nothing bound them."
     )
 
 
@@ -65,47 +65,50 @@ def _accounting(runs: pd.DataFrame) -> str | None:
         return None
     first = differ.iloc[0]
     return (
-        f"Slurm's accounting says otherwise in {counted(len(differ), 'run')}, as in run "
+        f"Slurm's accounting says otherwise in {pluralize(len(differ), 'run')}, as in run "
         f"{first['run_id']}: {first['slurm_differs']}."
     )
 
 
 def _memory(runs: pd.DataFrame) -> str | None:
-    number, most = _most(runs, runs["memory_efficiency"], 1)
+    number, most = _count_above(runs, runs["memory_efficiency"], 1)
     if not number:
         return None
     return (
-        f"{counted(number, 'run')} used more memory than was asked for "
-        f"({mebibytes(most['memory_peak_mib'])} of mem_gb: {most['mem_gb']:g}, run "
+        f"{pluralize(number, 'run')} used more memory than was asked for "
+        f"({format_mebibytes(most['memory_peak_mib'])} of mem_gb: {most['mem_gb']:g}, run "
         f"{most['run_id']}): nothing held it to that here; where a scheduler does, it is killed. "
-        f"Ask for mem_gb: {enough_gb([most]):g}."
+        f"Ask for mem_gb: {memory_to_request_gb([most]):g}."
     )
 
 
-def _grows(runs: pd.DataFrame) -> str | None:
-    number, most = _most(runs, runs["memory_growth_mib"], 0)
+def _memory_growth(runs: pd.DataFrame) -> str | None:
+    number, most = _count_above(runs, runs["memory_growth_mib"], 0)
     if not number:
         return None
     return (
-        f"In {counted(number, 'run')} memory grew as long as it ran (by "
-        f"{mebibytes(most['memory_growth_mib'])} in run {most['run_id']}): {USUALLY}."
+        f"In {pluralize(number, 'run')} memory grew as long as it ran (by "
+        f"{format_mebibytes(most['memory_growth_mib'])} in run {most['run_id']}): {USUALLY}."
     )
 
 
-def disturbed(row: Row) -> bool:
+def is_disturbed(row: Row) -> bool:
     """Whether others were busy on more of the run's cores than a speed can bear."""
     others, allocated = row["others_cores"], row["cores_allocated"]
-    return bool(others is not None and allocated and others / allocated > OTHERS)
+    return bool(others is not None and allocated and others / allocated > MAX_OTHERS_SHARE)
 
 
-def _others(runs: pd.DataFrame) -> str | None:
+def _neighbours(runs: pd.DataFrame) -> str | None:
     """Whoever shares the cores slows the run and takes none of the blame."""
-    number, worst = _most(runs, runs["others_cores"] / runs["cores_allocated"], OTHERS)
+    number, worst = _count_above(
+        runs, runs["others_cores"] / runs["cores_allocated"], MAX_OTHERS_SHARE
+    )
     if not number:
         return None
     return (
-        f"In {counted(number, 'run')} other processes were busy on the same cores "
-        f"({cores(worst['others_cores'])} of {counted(worst['cores_allocated'], 'core')} in "
+        f"In {pluralize(number, 'run')} other processes were busy on the same cores "
+        f"({format_cores(worst['others_cores'])} of "
+        f"{pluralize(worst['cores_allocated'], 'core')} in "
         f"run {worst['run_id']}): speed and efficiency are lower than the runs' own doing. Repeat "
         "when the machine is quiet, or with exclusive: true."
     )
@@ -118,7 +121,7 @@ def _cpu_models(runs: pd.DataFrame) -> str | None:
     return f"The runs had different CPU models ({'; '.join(models)}): speeds do not compare."
 
 
-def _code(runs: pd.DataFrame) -> str | None:
+def _mixed_code(runs: pd.DataFrame) -> str | None:
     """Different code among the runs, or older than what is installed now; not of commands."""
     runs = runs[runs["workload"] == "ncf"]
     commits = sorted({commit[:7] for commit in runs["commit"].dropna()})
@@ -126,16 +129,16 @@ def _code(runs: pd.DataFrame) -> str | None:
     if len(commits) > 1:
         return f"The runs are of different code: commits {', '.join(commits)}."
     if len(stale):
-        return f"{counted(len(stale), 'run')} may be out of date: {stale.iloc[0]}."
+        return f"{pluralize(len(stale), 'run')} may be out of date: {stale.iloc[0]}."
     return None
 
 
 def _startup(runs: pd.DataFrame) -> str | None:
     most = (runs["startup_s"] / runs["elapsed_s"]).max()
-    if not most > STARTUP:
+    if not most > MAX_STARTUP_SHARE:
         return None
     return (
-        f"Start-up takes up to {percent(most)} of a run's time, and CPU efficiency "
+        f"Start-up takes up to {format_percent(most)} of a run's time, and CPU efficiency "
         "counts it; the column “in training” does not. More epochs make it matter less."
     )
 

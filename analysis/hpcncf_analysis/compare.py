@@ -21,24 +21,24 @@ from hpcncf.records.host import PACKAGES
 from hpcncf.records.schema import NodeRecord, RankRecord, RecordError, read_record
 from hpcncf.state.decide import has_all_ranks
 from hpcncf.state.status import RunState
-from hpcncf_analysis.alerts import disturbed
+from hpcncf_analysis.alerts import is_disturbed
 from hpcncf_analysis.configurations import (
     Configuration,
     command_name,
-    completed,
-    configurations,
-    counted,
-    metrics,
+    completed_runs,
+    group_configurations,
+    numeric_metrics,
+    pluralize,
 )
 from hpcncf_analysis.formatting import (
     NONE,
-    duration,
-    hundredths,
-    interval,
-    metric,
-    number,
-    score,
-    times,
+    format_duration,
+    format_hundredths,
+    format_interval,
+    format_metric,
+    format_number,
+    format_ratio,
+    format_score,
 )
 from hpcncf_analysis.quality import is_worse, quality_gap
 from hpcncf_analysis.scaling import MODELS, distinct
@@ -96,7 +96,7 @@ def side_from_results(
     """All complete runs of a folder; or the one asked for, with `repeats` those of its
     configuration. UsageError where there is none."""
     found = _select_runs(collect(paths).runs, run_id, repeats)
-    counting = completed(found) if run_id is None else found  # one asked for may be retired
+    counting = completed_runs(found) if run_id is None else found  # one asked for may be retired
     complete = [row for row in counting if row["state"] == "completed" and row["elapsed_s"]]
     if not complete:
         states = ", ".join(sorted({row["state"] for row in found})) or "no runs"
@@ -282,10 +282,10 @@ def cautions(
                 f"different {called} ({'; '.join(there)}): a difference may be the machines' and "
                 "not the change's"
             )
-    troubled = sum(map(disturbed, [*a, *b]))
+    troubled = sum(map(is_disturbed, [*a, *b]))
     if troubled:
         found.append(
-            f"in {counted(troubled, 'run')} other processes were busy on the same cores: "
+            f"in {pluralize(troubled, 'run')} other processes were busy on the same cores: "
             "repeat when the machine is quiet"
         )
     if any("and changes" in change.a + change.b for change in environment):
@@ -330,7 +330,7 @@ class Pair:
     def metrics(self) -> list[tuple[str, float, float]]:
         """What commands reported under names of their own, on both sides: medians."""
         found = []
-        for name in metrics([*self.a.rows, *self.b.rows]):
+        for name in numeric_metrics([*self.a.rows, *self.b.rows]):
             a, b = self.a.median(name), self.b.median(name)
             if a is not None and b is not None:
                 found.append((name.removeprefix(METRIC), a, b))
@@ -432,7 +432,7 @@ def compare(a: Side, b: Side) -> Comparison:
 
 def _by_settings(side: Side, apart: set[str]) -> dict[tuple[tuple[str, str], ...], Configuration]:
     found: dict[tuple[tuple[str, str], ...], Configuration] = {}
-    for one in configurations({**row, "retired": False} for row in side.rows):
+    for one in group_configurations({**row, "retired": False} for row in side.rows):
         told = settings_of(one.rows[0]).items()
         key = tuple(sorted((name, text) for name, text in told if name not in apart))
         # Threads asked for by number may be those that `auto` gave another: the label tells.
@@ -468,7 +468,7 @@ HEADS: Final = ("configuration", "A", "B", "B / A", "", "HR@10")
 def above(found: Comparison) -> list[str]:
     """What is compared, and what changed but speed."""
     sides = [
-        f"{letter}: {side.name}, {counted(len(side.rows), 'run')}"
+        f"{letter}: {side.name}, {pluralize(len(side.rows), 'run')}"
         + (f" ({side.left_out} left out: not complete, or retired)" if side.left_out else "")
         for letter, side in (("A", found.a), ("B", found.b))
     ]
@@ -497,16 +497,18 @@ def _row(pair: Pair, speed_of: str) -> list[str]:
 
 
 def _speed(per_s: float | None, elapsed_s: float | None, speed_of: str) -> str:
-    return f"{number(per_s)}/s" if speed_of == "instances_per_s" else duration(elapsed_s)
+    return (
+        f"{format_number(per_s)}/s" if speed_of == "instances_per_s" else format_duration(elapsed_s)
+    )
 
 
 def _ratio(ratio: Ratio) -> str:
-    ends = interval(ratio.low, ratio.high, hundredths)
-    return f"{times(ratio.value)} {ends}".rstrip()
+    ends = format_interval(ratio.low, ratio.high, format_hundredths)
+    return f"{format_ratio(ratio.value)} {ends}".rstrip()
 
 
 def _quality_shown(pair: Pair) -> str:
-    scores = [score(one.median("hr10")) for one in (pair.a, pair.b)]
+    scores = [format_score(one.median("hr10")) for one in (pair.a, pair.b)]
     if scores == [NONE, NONE]:
         return ""
     return f"{scores[0]} → {scores[1]}" + (f", {pair.quality}" if pair.quality != "alike" else "")
@@ -523,7 +525,7 @@ def _moved(found: Comparison) -> Iterator[str]:
             told = pair.moved
             yield (
                 f"{pair.label}: {pair.ratio.verdict} most of all in {told.phase}, "
-                f"{number(told.a_us)} → {number(told.b_us)} µs an instance"
+                f"{format_number(told.a_us)} → {format_number(told.b_us)} µs an instance"
             )
 
 
@@ -531,7 +533,9 @@ def _metrics(found: Comparison) -> Iterator[str]:
     """Nobody knows whether more of it is better: told, not judged."""
     for pair in found.pairs:
         if pair.metrics:
-            told = (f"{name} {metric(a)} → {metric(b)}" for name, a, b in pair.metrics)
+            told = (
+                f"{name} {format_metric(a)} → {format_metric(b)}" for name, a, b in pair.metrics
+            )
             yield f"{pair.label}: reported {', '.join(told)}"
 
 
@@ -545,7 +549,7 @@ def _repeats(found: Comparison) -> Iterator[str]:
     few = sum(pair.ratio.verdict == "too few repeats" for pair in found.pairs)
     if few:
         yield (
-            f"{counted(few, 'configuration')} with too few repeats to tell a difference from "
+            f"{pluralize(few, 'configuration')} with too few repeats to tell a difference from "
             "scatter: it takes three on each side, or two against five (repeats: 3 in the job "
             "file; --repeats takes all those of a run that is named)"
         )

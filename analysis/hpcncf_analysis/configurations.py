@@ -17,7 +17,7 @@ from hpcncf_analysis.formatting import NONE
 Row = Mapping[str, Any]
 
 # Settings in the order in which a label names them; loader always, the others where they vary.
-NAMED: Final = (
+LABEL_ORDER: Final = (
     "loader",
     "num_workers",
     "workers",
@@ -76,11 +76,11 @@ NAMED: Final = (
     "data_key",
     "command",
 )
-OF_WORKERS: Final = {"workers", "persistent_workers", "prefetch_factor"}
-LONGEST: Final = 32
-MANY: Final = 5
+WORKER_SETTINGS: Final = {"workers", "persistent_workers", "prefetch_factor"}
+MAX_LABEL_WORD: Final = 32
+MAX_VARYING: Final = 5
 """Where more settings than this vary, a label names those of its own alone."""
-BARE: Final = {"loader", "engine", "data_title", "command"}
+VALUE_ONLY_SETTINGS: Final = {"loader", "engine", "data_title", "command"}
 
 
 def command_name(row: Row) -> str:
@@ -93,9 +93,13 @@ def command_name(row: Row) -> str:
     return str((row.get("varied") or {}).get("run.command") or row.get("command") or "")
 
 
-def varying(rows: Sequence[Row]) -> list[str]:
+def varying_settings(rows: Sequence[Row]) -> list[str]:
     """The named settings that tell these rows apart; the data's key only where no title does."""
-    told = [name for name in _named(rows[0]) if len({repr(row.get(name)) for row in rows}) > 1]
+    told = [
+        name
+        for name in _ordered_settings(rows[0])
+        if len({repr(row.get(name)) for row in rows}) > 1
+    ]
     if len({(command_name(row), row.get("command")) for row in rows}) == len(
         {command_name(row) for row in rows}
     ):
@@ -103,9 +107,9 @@ def varying(rows: Sequence[Row]) -> list[str]:
     return [name for name in told if name != "data_key" or "data_title" not in told]
 
 
-def usual(rows: Sequence[Row], told: Sequence[str]) -> dict[str, Any]:
+def commonest_values(rows: Sequence[Row], told: Sequence[str]) -> dict[str, Any]:
     """Of many settings that tell rows apart, the value that most have: labels leave it unsaid."""
-    if len(told) <= MANY:
+    if len(told) <= MAX_VARYING:
         return {}
     return {name: _commonest([row.get(name) for row in rows]) for name in told}
 
@@ -114,13 +118,13 @@ def _commonest(values: Sequence[Any]) -> Any:
     return max(values, key=values.count)
 
 
-def _named(row: Row) -> list[str]:
+def _ordered_settings(row: Row) -> list[str]:
     """The names in a label's order; a job's command has its parameters for one."""
-    settings = [name for name in NAMED if name != "command" or row["by_hand"]]
+    settings = [name for name in LABEL_ORDER if name != "command" or row["by_hand"]]
     return settings + sorted(name for name in row if name.startswith(PARAMETER))
 
 
-def settings(
+def label_settings(
     row: Row, told: Sequence[str], unsaid: Mapping[str, Any] | None = None
 ) -> dict[str, str]:
     """Setting -> words, of those distinguished by and those always named, in a label's order.
@@ -131,77 +135,79 @@ def settings(
     told = [name for name in told if name not in unsaid or row.get(name) != unsaid[name]]
     words = {
         name: _format_setting(name, row.get(name))
-        for name in _named(row)
-        if _is_implied(name, row, told)
+        for name in _ordered_settings(row)
+        if _is_labelled(name, row, told)
     }
     if "command" in words:
-        words["command"] = _command(row, "command" in told)
+        words["command"] = _command_label(row, "command" in told)
     return words
 
 
-def _command(row: Row, ambiguous: bool) -> str:
+def _command_label(row: Row, ambiguous: bool) -> str:
     """Its name; where commands of one name differ, what was run as well."""
     texts = [command_name(row), *([row["command"]] if ambiguous else [])]
     return " · ".join(_format_setting("command", text) for text in texts)
 
 
-def _is_implied(name: str, row: Row, told: Sequence[str]) -> bool:
-    if row.get(name) is None or _means_nothing(name, row):
+def _is_labelled(name: str, row: Row, told: Sequence[str]) -> bool:
+    if row.get(name) is None or _has_no_effect(name, row):
         return False
     always = name in {"loader", "command"} or (name == "num_workers" and row[name] > 0)
     return bool(always or name in told)
 
 
-def _means_nothing(name: str, row: Row) -> bool:
+def _has_no_effect(name: str, row: Row) -> bool:
     """What only another setting's value gives a meaning."""
     if name == "num_workers":
         return row.get("loader") in ("vectorized", "device")
-    if name in OF_WORKERS:
+    if name in WORKER_SETTINGS:
         return not row.get("num_workers")
     return name == "sync_every" and row.get("sync") != "local_sgd"
 
 
 def _format_setting(name: str, value: Any) -> str:
-    if name in BARE:
-        return textwrap.shorten(str(value), LONGEST, placeholder="…")
+    if name in VALUE_ONLY_SETTINGS:
+        return textwrap.shorten(str(value), MAX_LABEL_WORD, placeholder="…")
     if name == "data_key":
         return f"data {value[:8]}"
     if name == "num_workers":
-        return counted(value, "worker")
+        return pluralize(value, "worker")
     if isinstance(value, bool | str):
         text = str(value).lower() if isinstance(value, bool) else value
-        return textwrap.shorten(f"{called(name)} {text}", LONGEST, placeholder="…")
+        return textwrap.shorten(
+            f"{format_column_name(name)} {text}", MAX_LABEL_WORD, placeholder="…"
+        )
     if isinstance(value, int):
-        return f"{called(name)} {value}"
+        return f"{format_column_name(name)} {value}"
     shown = "-".join(map(str, value)) if isinstance(value, list | tuple) else f"{value:g}"
-    return f"{called(name)} {shown}"
+    return f"{format_column_name(name)} {shown}"
 
 
-def called(column: str) -> str:
+def format_column_name(column: str) -> str:
     """A column's name as a label and a heading have it."""
     return column.removeprefix(PARAMETER).removeprefix(METRIC).replace("_", " ")
 
 
-def shape(row: Row) -> str:
+def format_shape(row: Row) -> str:
     """The resources in words: `2 cores`, `2 nodes × 4 ranks × 1 core`, `1 core + 1 GPU`."""
     if row["by_hand"]:
-        return counted(row["cores_allocated"], "core")
-    words = [counted(row["cpus_per_task"], "core")]
+        return pluralize(row["cores_allocated"], "core")
+    words = [pluralize(row["cpus_per_task"], "core")]
     if row["world_size"] > 1:
-        words.insert(0, counted(row["tasks_per_node"], "rank"))
+        words.insert(0, pluralize(row["tasks_per_node"], "rank"))
     if row["nodes"] > 1:
-        words.insert(0, counted(row["nodes"], "node"))
-    gpus = [counted(row["gpus_per_node"], "GPU")] if row["gpus_per_node"] else []
+        words.insert(0, pluralize(row["nodes"], "node"))
+    gpus = [pluralize(row["gpus_per_node"], "GPU")] if row["gpus_per_node"] else []
     return " + ".join([" × ".join(words), *gpus])
 
 
-def threads(row: Row) -> list[str]:
+def format_threads(row: Row) -> list[str]:
     """Only where a rank's threads are not one for each of its cores."""
     threads = row.get("threads")
-    return [] if threads in (None, row["cpus_per_task"]) else [counted(threads, "thread")]
+    return [] if threads in (None, row["cpus_per_task"]) else [pluralize(threads, "thread")]
 
 
-def counted(number: float, noun: str) -> str:
+def pluralize(number: float, noun: str) -> str:
     return f"{number:g} {noun}" if number == 1 else f"{number:g} {noun}s"
 
 
@@ -296,8 +302,8 @@ class Table:
 Row_summary = Mapping[str, Any]
 
 # With more configurations than this, figures name them by number: labels would cover each other.
-CROWD: Final = 8
-MOST: Final = 24
+MAX_LABELLED: Final = 8
+MAX_DRAWN: Final = 24
 FIGURES: Final = (
     "instances_per_s",
     "seconds_per_epoch",
@@ -342,14 +348,14 @@ FIGURES: Final = (
 )
 
 
-def spread(runs: pd.DataFrame) -> pd.DataFrame:
+def summarize_repeats(runs: pd.DataFrame) -> pd.DataFrame:
     """Of each `config` over its repeats: every figure's median, and `<figure>_low` and `_high`.
 
     Empty where any repeat lacks the figure: the others' median would not stand for all. One repeat
     has no low and no high.
     """
     rows = [{str(name): value for name, value in row.items()} for _, row in runs.iterrows()]
-    names = [*FIGURES, *metrics(rows)]
+    names = [*FIGURES, *numeric_metrics(rows)]
     figures = runs.reindex(columns=names).astype(float).groupby(runs["config"], sort=False)
     told = figures.count()
     whole = told.eq(figures.size(), axis=0)
@@ -358,7 +364,7 @@ def spread(runs: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([medians, low.add_suffix("_low"), high.add_suffix("_high")], axis=1)
 
 
-def metrics(rows: Iterable[Row_summary]) -> list[str]:
+def numeric_metrics(rows: Iterable[Row_summary]) -> list[str]:
     """Columns of what commands reported that are numbers wherever they are known."""
     numbers: dict[str, bool] = {}
     for row in rows:
@@ -423,13 +429,13 @@ class Configuration:
         return 3600 / elapsed_s if elapsed_s else None
 
 
-def marks(configurations: Sequence[Configuration]) -> dict[str, str]:
+def figure_labels(configurations: Sequence[Configuration]) -> dict[str, str]:
     """Configuration key -> what a figure calls it: its label, or its number in the table.
 
     Of very many only the fastest are named.
     """
-    crowded = len(configurations) > CROWD
-    named = {one.key for one in fastest(configurations)}
+    crowded = len(configurations) > MAX_LABELLED
+    named = {one.key for one in select_fastest(configurations)}
     return {
         one.key: str(number) if crowded else one.label
         for number, one in enumerate(configurations, start=1)
@@ -437,39 +443,43 @@ def marks(configurations: Sequence[Configuration]) -> dict[str, str]:
     }
 
 
-def fastest(configurations: Sequence[Configuration]) -> list[Configuration]:
+def select_fastest(configurations: Sequence[Configuration]) -> list[Configuration]:
     """At most `MOST` of them, in the order given: what a figure has room for."""
-    quick = sorted(configurations, key=lambda one: one.speed or 0.0, reverse=True)[:MOST]
+    quick = sorted(configurations, key=lambda one: one.speed or 0.0, reverse=True)[:MAX_DRAWN]
     named = {one.key for one in quick}
     return [one for one in configurations if one.key in named]
 
 
-def completed(runs: Iterable[Row_summary]) -> list[Row_summary]:
+def completed_runs(runs: Iterable[Row_summary]) -> list[Row_summary]:
     """The runs that count: complete, and still asked for."""
     return [row for row in runs if row["state"] == "completed" and not row["retired"]]
 
 
-def configurations(runs: Iterable[Row_summary]) -> list[Configuration]:
+def group_configurations(runs: Iterable[Row_summary]) -> list[Configuration]:
     """One for every grid point with a completed run, by series, then cores, then ranks."""
     grouped: dict[str, list[Row_summary]] = {}
-    for row in completed(runs):
+    for row in completed_runs(runs):
         grouped.setdefault(row["config"], []).append(row)
     if not grouped:
         return []
     firsts = [rows[0] for rows in grouped.values()]
-    told = varying(firsts)
-    unsaid = usual(firsts, told)
-    figures = _known(spread(pd.DataFrame([row for rows in grouped.values() for row in rows])))
+    told = varying_settings(firsts)
+    unsaid = commonest_values(firsts, told)
+    figures = _drop_empty(
+        summarize_repeats(pd.DataFrame([row for rows in grouped.values() for row in rows]))
+    )
     found = [
-        _configuration(key, rows, settings(rows[0], told, unsaid), known)
+        _configuration(key, rows, label_settings(rows[0], told, unsaid), known)
         for (key, rows), known in zip(grouped.items(), figures, strict=True)
     ]
     tells_speed = all(row["instances_per_s"] for rows in grouped.values() for row in rows)
     found = [replace(one, tells_speed=tells_speed) for one in found]
-    return _scaled(sorted(found, key=lambda one: (one.series, one.cores, one.ranks, one.label)))
+    return _add_scaling(
+        sorted(found, key=lambda one: (one.series, one.cores, one.ranks, one.label))
+    )
 
 
-def _known(table: pd.DataFrame) -> list[dict[str, float]]:
+def _drop_empty(table: pd.DataFrame) -> list[dict[str, float]]:
     """Each row's figures, without those that are empty."""
     return [
         {str(name): float(value) for name, value in row.dropna().items()}
@@ -477,11 +487,11 @@ def _known(table: pd.DataFrame) -> list[dict[str, float]]:
     ]
 
 
-def _scaled(found: Sequence[Configuration]) -> list[Configuration]:
+def _add_scaling(found: Sequence[Configuration]) -> list[Configuration]:
     """The same, `speedup` and `parallel_efficiency` among their figures."""
     names = ("series", "label", "cores", "ranks", "speed")
     table = pd.DataFrame({name: [getattr(one, name) for one in found] for name in names})
-    gains = _known(with_scaling(table)[["speedup", "parallel_efficiency"]])
+    gains = _drop_empty(with_scaling(table)[["speedup", "parallel_efficiency"]])
     return [
         replace(one, figures={**one.figures, **gained})
         for one, gained in zip(found, gains, strict=True)
@@ -498,15 +508,15 @@ def _configuration(
     series = [word for name, word in whole.items() if not (name == "batch" and per_rank)]
     return Configuration(
         key=key,
-        shape=shape(first),
+        shape=format_shape(first),
         series=" · ".join(series),
-        label=" · ".join([shape(first), *threads(first), *words.values()]),
+        label=" · ".join([format_shape(first), *format_threads(first), *words.values()]),
         rows=rows,
         figures=figures,
     )
 
 
-def by_series(configurations: Iterable[Configuration]) -> dict[str, list[Configuration]]:
+def group_by_series(configurations: Iterable[Configuration]) -> dict[str, list[Configuration]]:
     """Those with a speed, in order of cores; the first of each series is its base."""
     grouped: dict[str, list[Configuration]] = {}
     for one in sorted(configurations, key=lambda one: (one.cores, one.ranks, one.label)):

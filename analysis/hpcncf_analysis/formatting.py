@@ -9,11 +9,11 @@ NONE = "–"
 THIN = "\u202f"
 
 
-def percent(value: float | None) -> str:
+def format_percent(value: float | None) -> str:
     return NONE if value is None else f"{100 * value:z.0f}{THIN}%"
 
 
-def number(value: float | None) -> str:
+def format_number(value: float | None) -> str:
     """Three significant digits, thousands apart: `96,100`, `12.4`, `0.031`."""
     if value is None:
         return NONE
@@ -25,29 +25,29 @@ def number(value: float | None) -> str:
     return f"{value:.3g}"
 
 
-def metric(value: float | None) -> str:
+def format_metric(value: float | None) -> str:
     """Of a meaning not known here: four significant digits, so that near ones differ."""
-    return number(value) if value is None or abs(value) >= 1000 else f"{value:.4g}"
+    return format_number(value) if value is None or abs(value) >= 1000 else f"{value:.4g}"
 
 
-def times(value: float | None) -> str:
+def format_ratio(value: float | None) -> str:
     return NONE if value is None else f"{value:.2f}×" if value < 10 else f"{value:.0f}×"
 
 
-def score(value: float | None) -> str:
+def format_score(value: float | None) -> str:
     return NONE if value is None else f"{value:.3f}"
 
 
-def cores(value: float | None) -> str:
+def format_cores(value: float | None) -> str:
     return NONE if value is None else f"{value:.2f}".rstrip("0").rstrip(".")
 
 
-def hundredths(value: float | None) -> str:
+def format_hundredths(value: float | None) -> str:
     """Figures that stand below each other, `1.00` above `1.31`."""
     return NONE if value is None else f"{value:.2f}"
 
 
-def duration(value: float | None) -> str:
+def format_duration(value: float | None) -> str:
     if value is None:
         return NONE
     if 0 < value < 0.1:
@@ -59,24 +59,26 @@ def duration(value: float | None) -> str:
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02} min"
 
 
-def core_time(core_hours: float | None) -> str:
+def format_core_time(core_hours: float | None) -> str:
     if core_hours is None:
         return NONE
-    letter, of_an_hour = unit_of_hours([core_hours])
-    return f"{number(of_an_hour * core_hours)}{THIN}core-{letter}"
+    letter, of_an_hour = select_time_unit([core_hours])
+    return f"{format_number(of_an_hour * core_hours)}{THIN}core-{letter}"
 
 
-def unit_of_hours(hours: Iterable[float | None]) -> tuple[str, float]:
+def select_time_unit(hours: Iterable[float | None]) -> tuple[str, float]:
     """The unit in which all of them can be read, and how many make an hour: `s` where the least
     is below a tenth of an hour, else `h`. Those of none at all have no say."""
     least = min((each for each in hours if each), default=0.0)
     return ("s", 3600.0) if least < 0.1 else ("h", 1.0)
 
 
-def mebibytes(value: float | None) -> str:
+def format_mebibytes(value: float | None) -> str:
     return NONE if value is None else f"{value:,.0f}{THIN}MiB"
 
 
-def interval(low: float | None, high: float | None, show: Callable[[float | None], str]) -> str:
+def format_interval(
+    low: float | None, high: float | None, show: Callable[[float | None], str]
+) -> str:
     """`[low–high]`; nothing where one repeat gives none."""
     return "" if low is None or high is None else f"[{show(low)}–{show(high)}]"

@@ -9,8 +9,21 @@ from statistics import fmean, median
 from typing import Any, Final
 
 from hpcncf.job.spec import Model, Resources, Training
-from hpcncf_analysis.configurations import Table, counted, settings, shape, threads, varying
-from hpcncf_analysis.formatting import NONE, interval, number, percent, times
+from hpcncf_analysis.configurations import (
+    Table,
+    format_shape,
+    format_threads,
+    label_settings,
+    pluralize,
+    varying_settings,
+)
+from hpcncf_analysis.formatting import (
+    NONE,
+    format_interval,
+    format_number,
+    format_percent,
+    format_ratio,
+)
 
 # A pack counts where all of its runs are complete, of the same settings, and as many as were
 # asked
@@ -142,7 +155,7 @@ def _alone(packs: Sequence[list[Row]]) -> list[list[Row]]:
 
 def _sentences(firsts: Sequence[Row]) -> list[str]:
     unsaid = (*PACKING, *FREE)
-    return [name for name in varying(firsts) if name not in unsaid] if firsts else []
+    return [name for name in varying_settings(firsts) if name not in unsaid] if firsts else []
 
 
 def _curve(
@@ -158,7 +171,7 @@ def _curve(
     if max(by_size) == 1:
         return None
     first = packs[0][0]
-    words = [shape(first), *threads(first), *settings(first, told).values()]
+    words = [format_shape(first), *format_threads(first), *label_settings(first, told).values()]
     sizes = [_size(runs, by_size[runs], wide) for runs in sorted(by_size)]
     return Curve(" · ".join(words), bool(first["gpus_per_node"]), mps, sizes)
 
@@ -241,14 +254,14 @@ def _row(curve: Curve, size: Size) -> list[str]:
     return [
         named(curve),
         str(size.runs),
-        number(size.total),
-        interval(size.low, size.high, number) if several else "",
-        times(size.total / one.total) if one else NONE,
-        number(size.each),
-        percent(size.each / one.total) if one else NONE,
-        number(size.instead),
-        number(size.memory_mib),
-        number(size.gpu_memory_mib),
+        format_number(size.total),
+        format_interval(size.low, size.high, format_number) if several else "",
+        format_ratio(size.total / one.total) if one else NONE,
+        format_number(size.each),
+        format_percent(size.each / one.total) if one else NONE,
+        format_number(size.instead),
+        format_number(size.memory_mib),
+        format_number(size.gpu_memory_mib),
         str(size.packs),
     ]
 
@@ -269,7 +282,7 @@ def sentences(curve: Curve) -> Iterator[str]:
     if apart.overlap < TOGETHER:
         yield (
             f"Of the {apart.runs} side by side all were at work for only "
-            f"{percent(apart.overlap)} of their time, so that the true total is less: "
+            f"{format_percent(apart.overlap)} of their time, so that the true total is less: "
             "longer runs are more exact."
         )
 
@@ -279,25 +292,25 @@ def _advice(curve: Curve) -> str:
     shared = "a GPU" if curve.on_gpu else "a node"
     if best.runs == 1:
         return f"one run on {shared} is best; {_loss(curve)}"
-    told = f"{best.runs} runs on {shared}: {number(best.total)} instances/s together"
+    told = f"{best.runs} runs on {shared}: {format_number(best.total)} instances/s together"
     if one:
-        told += f", {times(best.total / one.total)} those of one"
-        told += f", each at {percent(best.each / one.total)} of its speed alone"
+        told += f", {format_ratio(best.total / one.total)} those of one"
+        told += f", each at {format_percent(best.each / one.total)} of its speed alone"
     if best.instead:
-        told += f"; one run on as many cores makes {number(best.instead)}"
+        told += f"; one run on as many cores makes {format_number(best.instead)}"
     return f"{told}; {_beyond(curve)}"
 
 
 def _loss(curve: Curve) -> str:
     most = curve.sizes[-1]
     change = most.total / curve.sizes[0].total
-    return f"{counted(most.runs, 'run')} bring {times(change)} as much together."
+    return f"{pluralize(most.runs, 'run')} bring {format_ratio(change)} as much together."
 
 
 def _beyond(curve: Curve) -> str:
     falls, largest = curve.falls_at, curve.sizes[-1]
     if falls:
-        return f"with {falls.runs} the total falls to {number(falls.total)}."
+        return f"with {falls.runs} the total falls to {format_number(falls.total)}."
     if curve.recommended is largest:
         return "the total had not stopped growing: more may be better."
     return "more bring nothing."

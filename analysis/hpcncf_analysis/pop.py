@@ -7,17 +7,14 @@ from dataclasses import dataclass
 from statistics import mean, median
 from typing import Any, Final
 
-from hpcncf_analysis.configurations import Configuration, Table, by_series
-from hpcncf_analysis.formatting import percent
-from hpcncf_analysis.scaling import cautions
+from hpcncf_analysis.configurations import Configuration, Table, group_by_series
+from hpcncf_analysis.formatting import format_percent
+from hpcncf_analysis.scaling import comparison_cautions
 
-# The multiplicative model of POP (Performance Optimisation and Productivity, pop-coe.eu) and
-# TALP:
-# parallel efficiency = load balance x communication efficiency, and with the wait for input,
-# which
-# is neither computing nor communication, as a factor of its own. Of the counted steps, whose
-# sync
-# is the exposed wait for other ranks.
+# The multiplicative model of POP (Performance Optimisation and Productivity, pop-coe.eu) and TALP:
+# parallel efficiency = load balance x communication efficiency. The wait for input is neither
+# computing nor communication, so it is a factor of its own. Only the counted steps enter; their
+# sync is the exposed wait for other ranks.
 
 Row = Mapping[str, Any]
 
@@ -103,12 +100,12 @@ def pop_from_times(ranks: Sequence[RankTime]) -> Pop | None:
         parallel=useful_s / len(ranks) / elapsed_s,
         slowest_rank=slowest.rank,
         slowest_node=slowest.node,
-        slowest_by=_more(slowest.busy_s, others),
+        slowest_by=_excess_over_median(slowest.busy_s, others),
         useful_core_s_per_instance=sum(one.useful_s * one.cores for one in ranks) / instances,
     )
 
 
-def _more(slowest_s: float, others: Sequence[float]) -> float:
+def _excess_over_median(slowest_s: float, others: Sequence[float]) -> float:
     usual = median(others) if others else slowest_s
     return slowest_s / usual - 1 if usual > 0 else 0.0
 
@@ -136,12 +133,12 @@ def pop_table(shown: Sequence[Configuration], ranks: Iterable[Row_ranks]) -> Tab
 
     Computation scaling is against the base of its series.
     """
-    found = pops(shown, ranks)
-    bases = {one.key: members[0] for members in by_series(shown).values() for one in members}
+    found = pop_by_configuration(shown, ranks)
+    bases = {one.key: members[0] for members in group_by_series(shown).values() for one in members}
     rows = [
         [
             *_pop(one, found[one.key], found.get(bases[one.key].key)),
-            "; ".join(cautions(one, bases[one.key])),
+            "; ".join(comparison_cautions(one, bases[one.key])),
         ]
         for one in shown
         if one.ranks > 1 and one.key in found and one.key in bases
@@ -151,7 +148,9 @@ def pop_table(shown: Sequence[Configuration], ranks: Iterable[Row_ranks]) -> Tab
     return Table(columns, rows, frozenset({"slowest rank", "caution"})) if rows else None
 
 
-def pops(shown: Sequence[Configuration], ranks: Iterable[Row_ranks]) -> dict[str, Pop]:
+def pop_by_configuration(
+    shown: Sequence[Configuration], ranks: Iterable[Row_ranks]
+) -> dict[str, Pop]:
     """Configuration -> the factors of its first run, where it trained."""
     by_run: dict[str, list[Row_ranks]] = {one.rows[0]["run_id"]: [] for one in shown}
     for row in ranks:
@@ -165,18 +164,18 @@ def _pop(one: Configuration, this: Pop, base: Pop | None) -> list[str]:
     scaled = computation_scaling(base, this) if base else None
     return [
         one.label,
-        percent(this.load_balance),
-        percent(this.communication),
-        percent(this.input),
-        percent(this.parallel),
-        percent(scaled),
-        slowest(this),
+        format_percent(this.load_balance),
+        format_percent(this.communication),
+        format_percent(this.input),
+        format_percent(this.parallel),
+        format_percent(scaled),
+        describe_slowest_rank(this),
     ]
 
 
-def slowest(this: Pop) -> str:
+def describe_slowest_rank(this: Pop) -> str:
     """`rank 1 on node2, 20 % longer`; nothing where the ranks are even."""
     if this.slowest_by < SLOWER:
         return "none: within 2\u202f%"
-    longer = percent(this.slowest_by)
+    longer = format_percent(this.slowest_by)
     return f"rank {this.slowest_rank} on {this.slowest_node}, {longer} longer"

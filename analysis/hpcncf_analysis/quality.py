@@ -8,32 +8,37 @@ from math import inf, isinf, sqrt
 from statistics import median
 from typing import Any, Final
 
-from hpcncf_analysis.configurations import Configuration, counted
-from hpcncf_analysis.formatting import duration
+from hpcncf_analysis.configurations import Configuration, pluralize
+from hpcncf_analysis.formatting import format_duration
 
 # So little HR@10 apart is called equal, however many test rows there are.
 QUALITY_SLACK: Final = 0.02
 STANDARD_ERRORS: Final = 2
 
 
-def sound_ones(configurations: Sequence[Configuration]) -> list[Configuration]:
+def configurations_of_sound_quality(configurations: Sequence[Configuration]) -> list[Configuration]:
     """Those with a speed whose quality holds against the best of their task."""
     alike: dict[tuple[Any, Any], list[Configuration]] = {}
     for one in configurations:
-        alike.setdefault(task(one), []).append(one)
+        alike.setdefault(evaluation_task(one), []).append(one)
     best = {each: best_quality(members) for each, members in alike.items()}
-    return [one for one in configurations if one.speed and _holds(one, best[task(one)])]
+    return [one for one in configurations if one.speed and _holds(one, best[evaluation_task(one)])]
 
 
 def holds_quality(one: Configuration, all_of_them: Sequence[Configuration]) -> bool:
-    return _holds(one, best_quality([each for each in all_of_them if task(each) == task(one)]))
+    return _holds(
+        one,
+        best_quality(
+            [each for each in all_of_them if evaluation_task(each) == evaluation_task(one)]
+        ),
+    )
 
 
 def _holds(one: Configuration, best: Configuration | None) -> bool:
     return best is None or not is_worse(one, best)
 
 
-def task(one: Configuration) -> tuple[Any, Any]:
+def evaluation_task(one: Configuration) -> tuple[Any, Any]:
     """What its HR@10 is the answer to: one is low among all items that is high among 99 of them."""
     return one.rows[0].get("evaluation"), one.rows[0].get("data_key")
 
@@ -46,16 +51,18 @@ def best_quality(configurations: Sequence[Configuration]) -> Configuration | Non
 def is_worse(one: Configuration, best: Configuration) -> bool:
     """Whether its HR@10 is lower by more than the slack and by more than chance explains."""
     lower = quality_gap(one, best)
-    return lower is not None and lower > max(QUALITY_SLACK, chance(one, best) or 0.0)
+    return lower is not None and lower > max(QUALITY_SLACK, chance_margin(one, best) or 0.0)
 
 
 def quality_gap(one: Configuration, best: Configuration) -> float | None:
     ours, theirs = one.median("hr10"), best.median("hr10")
-    known = ours is not None and theirs is not None and task(one) == task(best)
+    known = (
+        ours is not None and theirs is not None and evaluation_task(one) == evaluation_task(best)
+    )
     return (theirs or 0.0) - (ours or 0.0) if known else None
 
 
-def chance(one: Configuration, other: Configuration) -> float | None:
+def chance_margin(one: Configuration, other: Configuration) -> float | None:
     """Two standard errors of the difference of two shares of hits (binomial, independent).
 
     Both were asked of the same test rows, and hit many of them together: the real error is smaller.
@@ -71,9 +78,9 @@ def _variance(one: Configuration) -> float | None:
     return None if share is None or not rows else share * (1 - share) / rows
 
 
-# As MLPerf Training counts it (Mattson et al. 2020): from the first step to the end of the
-# first
-# evaluation that reaches the target, evaluation and checkpoints included, start-up not.
+# Time to quality as MLPerf Training counts it (Mattson et al. 2020): from the first step to the end
+# of the first evaluation that reaches the target. Evaluation and checkpoints count, start-up does
+# not.
 
 Row = Mapping[str, Any]
 
@@ -97,23 +104,23 @@ class TimeToQuality:
     runs: int
 
 
-def sentence(found: Sequence[TimeToQuality], target: float) -> str:
+def describe_time_to_quality(found: Sequence[TimeToQuality], target: float) -> str:
     """Who came first to the target, and how many runs never did."""
     if not found:
         return f"No run evaluated HR@10: there is no time to {target:g}."
     runs, reached = sum(each.runs for each in found), sum(each.reached for each in found)
     timed = [each for each in found if each.seconds is not None]
     if not timed:
-        return f"HR@10 {target:g}: {reached} of {counted(runs, 'run')} reached it; no median."
+        return f"HR@10 {target:g}: {reached} of {pluralize(runs, 'run')} reached it; no median."
     first = min(timed, key=lambda each: each.seconds or inf)
     never = "all runs reached it" if reached == runs else f"{runs - reached} of {runs} runs never"
     return (
         f"HR@10 {target:g}: {first.configuration.label} gets there first, after "
-        f"{duration(first.seconds)} of training and evaluation; {never}."
+        f"{format_duration(first.seconds)} of training and evaluation; {never}."
     )
 
 
-def to_target(epochs: Sequence[Row], target: float) -> tuple[float, int] | None:
+def time_to_target(epochs: Sequence[Row], target: float) -> tuple[float, int] | None:
     """(seconds, epochs) of one run's rows of the table `epochs`, in order; None: never.
 
     The epochs of earlier attempts count as the checkpoint kept them; work that was lost does not.
@@ -142,7 +149,7 @@ def _time_of_configuration(
 ) -> TimeToQuality:
     courses = [by_run.get(row["run_id"], []) for row in one.rows]
     judged = [epochs for epochs in courses if any(row["hr10"] is not None for row in epochs)]
-    ways = [to_target(epochs, target) or (inf, inf) for epochs in judged]
+    ways = [time_to_target(epochs, target) or (inf, inf) for epochs in judged]
     seconds = [way[0] for way in ways] or [inf]
     middle = _finite(median(seconds))
     return TimeToQuality(

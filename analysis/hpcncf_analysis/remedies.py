@@ -9,8 +9,14 @@ from statistics import fmean, median, variance
 from typing import Any, Final, Literal
 
 from hpcncf_analysis.advice.recommend import Ratio, speed_ratio
-from hpcncf_analysis.configurations import Configuration, Table, counted
-from hpcncf_analysis.formatting import interval, mebibytes, number, score, times
+from hpcncf_analysis.configurations import Configuration, Table, pluralize
+from hpcncf_analysis.formatting import (
+    format_interval,
+    format_mebibytes,
+    format_number,
+    format_ratio,
+    format_score,
+)
 from hpcncf_analysis.quality import is_worse
 
 # Nearer to 1 is nothing, where the repeats tell as much.
@@ -46,31 +52,31 @@ class Effect:
     """Whether its model is better than `on`'s by more than chance explains."""
 
 
-def effects(configurations: Sequence[Configuration]) -> list[Effect]:
+def measure_effects(configurations: Sequence[Configuration]) -> list[Effect]:
     """Of every configuration but the baseline, those that stand on it first; empty where the job
     names no baseline, or that one measured no speed."""
     measured = [one for one in configurations if one.speed]
     base = next((one for one in measured if one.rows[0].get("baseline")), None)
     if base is None:
         return []
-    apart = {one.key: differences(one, base) for one in measured}
+    apart = {one.key: changed_settings(one, base) for one in measured}
     variances = [each for one in measured if (each := _variance(one)) is not None]
     usual = median(variances) if variances else None
     found = [
-        _effect(one, _under(one, measured, apart), base, apart, usual)
+        _effect(one, _find_reference(one, measured, apart), base, apart, usual)
         for one in measured
         if one is not base
     ]
     return sorted(found, key=lambda each: (each.on is not base, -each.overall.value))
 
 
-def differences(one: Configuration, other: Configuration) -> dict[str, Any]:
+def changed_settings(one: Configuration, other: Configuration) -> dict[str, Any]:
     """Varied settings whose value is another, with `one`'s."""
     ours, theirs = one.rows[0]["varied"], other.rows[0]["varied"]
     return {key: value for key, value in ours.items() if value != theirs.get(key)}
 
 
-def _under(
+def _find_reference(
     one: Configuration, measured: Sequence[Configuration], apart: Mapping[str, Settings]
 ) -> Configuration:
     """The one with the most of its changes, and no other: it lacks this one's last remedy."""
@@ -90,8 +96,8 @@ def _effect(
     peaks = one.median("memory_peak_mib"), on.median("memory_peak_mib")
     more = None if None in peaks else (peaks[0] or 0.0) - (peaks[1] or 0.0)
     overall = speed_ratio(one, base)
-    verdict = _verdict(one, on, gain, _error(one, on, usual))
-    better, changed = is_worse(on, one), differences(one, on)
+    verdict = _verdict(one, on, gain, _standard_error(one, on, usual))
+    better, changed = is_worse(on, one), changed_settings(one, on)
     return Effect(one, on, apart[on.key], changed, gain, overall, more, verdict, better)
 
 
@@ -106,7 +112,7 @@ def _verdict(one: Configuration, on: Configuration, gain: Ratio, error: float | 
     return "gains" if gain.value > 1 else "loses"
 
 
-def _error(one: Configuration, on: Configuration, usual: float | None) -> float | None:
+def _standard_error(one: Configuration, on: Configuration, usual: float | None) -> float | None:
     """From the two's own scatter; where few repeats happen to agree, from what is usual in the job.
 
     `usual` is the median of its configurations' variances of the speed's logarithm.
@@ -143,7 +149,7 @@ COLUMNS: Final = [
 ]
 
 
-def table(effects: Sequence[Effect]) -> Table | None:
+def remedies_table(effects: Sequence[Effect]) -> Table | None:
     if not effects:
         return None
     return Table(COLUMNS, [_row(each) for each in effects], frozenset({"on top of", COLUMNS[-1]}))
@@ -151,18 +157,18 @@ def table(effects: Sequence[Effect]) -> Table | None:
 
 def _row(effect: Effect) -> list[str]:
     return [
-        named(effect.changed),
-        named(effect.before) or "the baseline",
-        times(effect.gain.value),
-        interval(effect.gain.low, effect.gain.high, times),
-        times(effect.overall.value),
-        number(effect.memory_mib),
-        score(effect.one.median("hr10")),
-        sentence(effect),
+        format_changes(effect.changed),
+        format_changes(effect.before) or "the baseline",
+        format_ratio(effect.gain.value),
+        format_interval(effect.gain.low, effect.gain.high, format_ratio),
+        format_ratio(effect.overall.value),
+        format_number(effect.memory_mib),
+        format_score(effect.one.median("hr10")),
+        describe_effect(effect),
     ]
 
 
-def named(changed: Mapping[str, Any]) -> str:
+def format_changes(changed: Mapping[str, Any]) -> str:
     """`loader: batched, num_workers: 2`."""
     return ", ".join(f"{key.split('.')[-1]}: {_plain(value)}" for key, value in changed.items())
 
@@ -171,26 +177,26 @@ def _plain(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def sentence(effect: Effect) -> str:
+def describe_effect(effect: Effect) -> str:
     """What it does, what it costs in cores and memory, and whether once was enough to tell."""
-    told = [_did(effect)]
+    told = [_describe_verdict(effect)]
     cores = effect.one.cores - effect.on.cores
     if cores > 0:
-        told.append(f"for {counted(cores, 'core')} more")
+        told.append(f"for {pluralize(cores, 'core')} more")
     if effect.memory_mib is not None and abs(effect.memory_mib) >= MIB:
         sign = "more" if effect.memory_mib > 0 else "less"
-        told.append(f"with {mebibytes(abs(effect.memory_mib))} {sign}")
+        told.append(f"with {format_mebibytes(abs(effect.memory_mib))} {sign}")
     if effect.gain.low is None:
         told.append("measured once")
     return ", ".join(told)
 
 
-def _did(effect: Effect) -> str:
+def _describe_verdict(effect: Effect) -> str:
     """To the speed, and where the model is another, to that."""
-    speed = SENTENCES[effect.verdict].format(gain=times(effect.gain.value))
+    speed = SENTENCES[effect.verdict].format(gain=format_ratio(effect.gain.value))
     if effect.verdict != "worse model" and not effect.better:
         return speed
-    before, after = (score(one.median("hr10")) for one in (effect.on, effect.one))
+    before, after = (format_score(one.median("hr10")) for one in (effect.on, effect.one))
     scores = f"HR@10 {before} to {after}"
     if effect.verdict == "worse model":
         return f"{speed} ({scores})"
@@ -198,7 +204,7 @@ def _did(effect: Effect) -> str:
     return f"a better model ({scores}); {told}"
 
 
-def note(effects: Sequence[Effect]) -> str:
+def describe_baseline(effects: Sequence[Effect]) -> str:
     base = next(each.on for each in effects if each.on.rows[0].get("baseline"))
     return (
         f"Baseline: {base.label}. A remedy is compared with the configuration that has all of its "

@@ -12,37 +12,43 @@ from hpcncf_analysis import formatting
 from hpcncf_analysis.configurations import (
     Configuration,
     Table,
-    by_series,
-    counted,
-    settings,
-    threads,
-    varying,
+    format_threads,
+    group_by_series,
+    label_settings,
+    pluralize,
+    varying_settings,
     with_scaling,
 )
-from hpcncf_analysis.formatting import NONE, number, percent, score, times
+from hpcncf_analysis.formatting import (
+    NONE,
+    format_number,
+    format_percent,
+    format_ratio,
+    format_score,
+)
 from hpcncf_analysis.quality import is_worse
-from hpcncf_analysis.usl import FEWEST_SIZES, Knee, Law, Name, Refusal, fit
+from hpcncf_analysis.usl import FEWEST_SIZES, Knee, Law, Name, Refusal, fit_law
 
 Interval = tuple[float, float] | None
 Show = Callable[[float | None], str]
 
 
-def ends(low: float | None, high: float | None) -> Interval:
+def known_interval(low: float | None, high: float | None) -> Interval:
     """None unless both are known."""
     return None if low is None or high is None else (low, high)
 
 
-def with_ends(value: float | None, interval: Interval, show: Show) -> str:
+def format_with_interval(value: float | None, interval: Interval, show: Show) -> str:
     """`1.50×`, and below it `[1.42×–1.58×]` where there is an interval."""
     if interval is None:
         return show(value)
-    return f"{show(value)}\n{formatting.interval(*interval, show)}"
+    return f"{show(value)}\n{formatting.format_interval(*interval, show)}"
 
 
 MODELS: Final = {"cpu_model": "CPU models", "gpu_model": "GPU models"}
 
 
-def cautions(one: Configuration, base: Configuration) -> list[str]:
+def comparison_cautions(one: Configuration, base: Configuration) -> list[str]:
     """Sentence parts; empty where nothing speaks against comparing the two."""
     told = (*(_models(one, base, column) for column in MODELS), _quality(one, base))
     return [text for text in told if text]
@@ -65,7 +71,7 @@ def _quality(one: Configuration, base: Configuration) -> str:
     if (ours is None) != (theirs is None):
         return "the quality of one of them was not evaluated"
     if is_worse(one, base) or is_worse(base, one):
-        return f"unequal quality (HR@10 {score(ours)} against {score(theirs)})"
+        return f"unequal quality (HR@10 {format_score(ours)} against {format_score(theirs)})"
     return ""
 
 
@@ -94,7 +100,7 @@ class Line:
         """`1 to 8 ranks × 2 cores · vectorized`."""
         row, sizes = self.base.rows[0], f"{self.sizes[0]:g} to {self.sizes[-1]:g}"
         if self.grows == "ranks":
-            shape = f"{sizes} ranks × {counted(cores_per_rank(self.base), 'core')}"
+            shape = f"{sizes} ranks × {pluralize(cores_per_rank(self.base), 'core')}"
         else:
             ranks = int(row["world_size"])
             shape = f"{sizes} cores" if ranks == 1 else f"{ranks} ranks × {sizes} cores"
@@ -102,27 +108,27 @@ class Line:
 
     @property
     def sizes(self) -> list[float]:
-        return [size(one, self.grows) for one in self.points]
+        return [line_size(one, self.grows) for one in self.points]
 
     def speeds(self) -> list[list[float]]:
         """Of each size its repeats' speeds."""
-        return [speeds(one) for one in self.points]
+        return [repeat_speeds(one) for one in self.points]
 
     def fit(self, name: Name) -> Law | Refusal:
-        return fit(self.sizes, self.speeds(), name)
+        return fit_law(self.sizes, self.speeds(), name)
 
 
-def lines(configurations: Sequence[Configuration]) -> list[Line]:
+def scaling_lines(configurations: Sequence[Configuration]) -> list[Line]:
     """Every line of two sizes or more, the longest of each series first."""
     found = []
-    for series, members in by_series(configurations).items():
+    for series, members in group_by_series(configurations).items():
         kinds: tuple[Grows, ...] = ("ranks", "cores per rank")
         of_series = [line for grows in kinds for line in _lines(series, members, grows)]
         found += sorted(of_series, key=lambda line: -len(line.points))
     return found
 
 
-def long_enough(found: Sequence[Line]) -> list[Line]:
+def lines_to_fit(found: Sequence[Line]) -> list[Line]:
     """Those of enough sizes for a law; of very many the longest."""
     several = [line for line in found if len(line.points) >= FEWEST_SIZES]
     return sorted(several, key=lambda line: -len(line.points))[:MOST]
@@ -139,35 +145,34 @@ def _lines(series: str, members: Sequence[Configuration], grows: Grows) -> list[
 def _line(series: str, grows: Grows, ones: Sequence[Configuration]) -> Line:
     """Of several of one size the plainest: the fewest nodes, a thread for each core."""
     plainest: dict[float, Configuration] = {}
-    for one in sorted(ones, key=_plain):
-        plainest.setdefault(size(one, grows), one)
+    for one in sorted(ones, key=_plainness):
+        plainest.setdefault(line_size(one, grows), one)
     points = tuple(one for _, one in sorted(plainest.items()))
     return Line(series, grows, points, tuple(one for one in ones if one not in points))
 
 
-def _plain(one: Configuration) -> tuple[int, bool, str]:
+def _plainness(one: Configuration) -> tuple[int, bool, str]:
     row = one.rows[0]
-    return row["nodes"], bool(threads(row)), one.label
+    return row["nodes"], bool(format_threads(row)), one.label
 
 
 def cores_per_rank(one: Configuration) -> float:
     return one.cores / one.ranks
 
 
-def size(one: Configuration, grows: Grows) -> float:
+def line_size(one: Configuration, grows: Grows) -> float:
     return float(one.ranks) if grows == "ranks" else cores_per_rank(one)
 
 
-def speeds(one: Configuration) -> list[float]:
+def repeat_speeds(one: Configuration) -> list[float]:
     """Its repeats': instances per second; of a command that reports none, runs per hour."""
     if one.by_time:
         return [3600 / row["elapsed_s"] for row in one.rows if row["elapsed_s"]]
     return [row["instances_per_s"] for row in one.rows if row["instances_per_s"]]
 
 
-# The work is an epoch's where the data grows with the cores, else a step's where the batch
-# does. An
-# epoch over the same data remains strong scaling, whatever its batches.
+# Weak scaling: the work is an epoch if the data grows with the cores, a step if the batch does. An
+# epoch over the same data is strong scaling, whatever its batches.
 
 # Work for each core is called equal within this share: batches and data sets are whole numbers.
 TOLERANCE: Final = 0.05
@@ -175,7 +180,7 @@ Work = Literal["epoch", "step"]
 
 
 @dataclass(frozen=True)
-class Weak:
+class WeakComparison:
     """One configuration against the fewest cores of its weak series."""
 
     base: Configuration
@@ -197,7 +202,7 @@ class Weak:
         return self.speedup / (self.one.cores / self.base.cores)
 
 
-def weak(configurations: Sequence[Configuration]) -> list[Weak]:
+def weak_scaling(configurations: Sequence[Configuration]) -> list[WeakComparison]:
     """Every configuration that has a base with less work, by base, then cores."""
     kinds: tuple[Work, ...] = ("epoch", "step")
     return [
@@ -212,12 +217,12 @@ def _group_by_settings(
     configurations: Sequence[Configuration], work: Work
 ) -> list[list[Configuration]]:
     """Those of equal settings but resources and what makes the work."""
-    told = varying([one.rows[0] for one in configurations]) if configurations else []
+    told = varying_settings([one.rows[0] for one in configurations]) if configurations else []
     grows = {"batch", *(["data_title", "data_key"] if work == "epoch" else [])}
     grouped: dict[tuple[str, ...], list[Configuration]] = {}
     for one in configurations:
-        if instances(one, work) and one.speed and not one.by_time:
-            words = settings(one.rows[0], [name for name in told if name not in grows])
+        if work_instances(one, work) and one.speed and not one.by_time:
+            words = label_settings(one.rows[0], [name for name in told if name not in grows])
             grouped.setdefault((*words.values(), _data(one, work)), []).append(one)
     return list(grouped.values())
 
@@ -226,37 +231,41 @@ def _data(one: Configuration, work: Work) -> str:
     return "" if work == "epoch" else str(one.rows[0].get("data_key"))
 
 
-def _series(members: Sequence[Configuration], work: Work) -> list[Weak]:
-    found: list[Weak] = []
+def _series(members: Sequence[Configuration], work: Work) -> list[WeakComparison]:
+    found: list[WeakComparison] = []
     placed: set[str] = set()
     for base in sorted(members, key=lambda one: (one.cores, one.ranks, one.label)):
-        more = [one for one in members if one.key not in placed and _grown(base, one, work)]
+        more = [
+            one
+            for one in members
+            if one.key not in placed and _has_equal_work_per_core(base, one, work)
+        ]
         if base.key not in placed and more:
             placed |= {base.key, *(one.key for one in more)}
             found += [_compared(base, one, work) for one in sorted(more, key=lambda one: one.cores)]
     return found
 
 
-def _grown(base: Configuration, one: Configuration, work: Work) -> bool:
-    each = instances(one, work) / one.cores / (instances(base, work) / base.cores)
+def _has_equal_work_per_core(base: Configuration, one: Configuration, work: Work) -> bool:
+    each = work_instances(one, work) / one.cores / (work_instances(base, work) / base.cores)
     return one.cores > base.cores and abs(each - 1) <= TOLERANCE
 
 
-def _compared(base: Configuration, one: Configuration, work: Work) -> Weak:
+def _compared(base: Configuration, one: Configuration, work: Work) -> WeakComparison:
     assert base.speed
     assert one.speed
-    ratio = instances(one, work) / instances(base, work)
-    return Weak(base, one, work, ratio, ratio / (one.speed / base.speed))
+    ratio = work_instances(one, work) / work_instances(base, work)
+    return WeakComparison(base, one, work, ratio, ratio / (one.speed / base.speed))
 
 
-def instances(one: Configuration, work: Work) -> float:
+def work_instances(one: Configuration, work: Work) -> float:
     """Of an epoch; or of a step, in positives. 0 where it is not known."""
     if work == "epoch":
         return one.median("instances_per_epoch") or 0.0
     return float(one.rows[0].get("batch") or 0)
 
 
-def doubts(shown: Sequence[Configuration]) -> list[str]:
+def comparison_doubts(shown: Sequence[Configuration]) -> list[str]:
     """Sentences, the gravest first; empty where nothing speaks against the comparison."""
     told = (_quality_doubts(shown), _outliers(shown), _unsteady(shown))
     return [text for text in told if text]
@@ -265,7 +274,7 @@ def doubts(shown: Sequence[Configuration]) -> list[str]:
 def _quality_doubts(shown: Sequence[Configuration]) -> str:
     pairs = [
         (one, members[0])
-        for members in by_series(shown).values()
+        for members in group_by_series(shown).values()
         for one in members[1:]
         if is_worse(one, members[0]) or is_worse(members[0], one)
     ]
@@ -273,9 +282,9 @@ def _quality_doubts(shown: Sequence[Configuration]) -> str:
         return ""
     one, base = pairs[0]
     return (
-        f"{counted(len(pairs), 'speed-up')} compare models of unequal quality, as {one.label} "
-        f"(HR@10 {score(one.median('hr10'))}) with {base.label} "
-        f"({score(base.median('hr10'))}): as fast is not as good."
+        f"{pluralize(len(pairs), 'speed-up')} compare models of unequal quality, as {one.label} "
+        f"(HR@10 {format_score(one.median('hr10'))}) with {base.label} "
+        f"({format_score(base.median('hr10'))}): as fast is not as good."
     )
 
 
@@ -285,8 +294,8 @@ def _outliers(shown: Sequence[Configuration]) -> str:
         return ""
     one, row = far[0]
     return (
-        f"Outliers among the repeats: {counted(len(far), 'run')}, as {row['run_id']} of "
-        f"{one.label} ({times(row['outlier'])} the median): marked, and left in the medians."
+        f"Outliers among the repeats: {pluralize(len(far), 'run')}, as {row['run_id']} of "
+        f"{one.label} ({format_ratio(row['outlier'])} the median): marked, and left in the medians."
     )
 
 
@@ -296,14 +305,14 @@ def _unsteady(shown: Sequence[Configuration]) -> str:
     if not found:
         return ""
     return (
-        f"{counted(len(found), 'run')} did not keep one pace, as run {found[0]['run_id']}, "
+        f"{pluralize(len(found), 'run')} did not keep one pace, as run {found[0]['run_id']}, "
         f"{unsteady(found[0])[0]}: a run's one speed hides that."
     )
 
 
 def law_table(shown: Sequence[Configuration]) -> Table | None:
     """Amdahl's law and the USL along the lines of enough sizes; None where there is none."""
-    rows = [cells for line in long_enough(lines(shown)) if (cells := _laws(line))]
+    rows = [cells for line in lines_to_fit(scaling_lines(shown)) if (cells := _laws(line))]
     columns = ["along", "Amdahl: serial share", "USL: contention σ", "USL: crosstalk κ"]
     columns += ["USL: fastest size N*", "misfit", "used up to", "caution"]
     return Table(columns, rows, frozenset({"caution"})) if rows else None
@@ -313,44 +322,44 @@ def _laws(line: Line) -> list[str] | None:
     amdahl, usl = line.fit("amdahl"), line.fit("usl")
     if isinstance(usl, Refusal):
         return None
-    said = [text for one in line.points for text in cautions(one, line.base)]
+    said = [text for one in line.points for text in comparison_cautions(one, line.base)]
     serial = NONE
     if isinstance(amdahl, Law):
-        serial = with_ends(amdahl.sigma, amdahl.sigma_interval(), percent)
+        serial = format_with_interval(amdahl.sigma, amdahl.sigma_interval(), format_percent)
     return [
         line.name,
         serial,
-        with_ends(usl.sigma, usl.sigma_interval(), number),
-        with_ends(usl.kappa, usl.kappa_interval(), number),
-        knee(usl),
-        percent(usl.misfit),
-        f"{usl.largest:g} {unit(line)}",
+        format_with_interval(usl.sigma, usl.sigma_interval(), format_number),
+        format_with_interval(usl.kappa, usl.kappa_interval(), format_number),
+        format_knee(usl),
+        format_percent(usl.misfit),
+        f"{usl.largest:g} {size_unit(line)}",
         "; ".join(dict.fromkeys(said)),
     ]
 
 
-def knee(law: Law) -> str:
+def format_knee(law: Law) -> str:
     """`12.4 [9.1–17]`; where speed still grows, from where on nothing is known."""
     found = law.knee
     if found is None:
         return f"none up to {law.largest:g}"
     beyond = f"beyond {law.largest:g}"
-    return with_ends(
+    return format_with_interval(
         found.size,
-        ends(found.low, found.high),
-        lambda end: beyond if end == float("inf") else number(end),
+        known_interval(found.low, found.high),
+        lambda end: beyond if end == float("inf") else format_number(end),
     )
 
 
-def peaks(shown: Sequence[Configuration]) -> list[str]:
+def describe_peaks(shown: Sequence[Configuration]) -> list[str]:
     """A sentence for each line whose speed peaks within reach, or may: there more makes it
     slower."""
-    fits = [(line, line.fit("usl")) for line in long_enough(lines(shown))]
+    fits = [(line, line.fit("usl")) for line in lines_to_fit(scaling_lines(shown))]
     return [_peak(line, fit, fit.knee) for line, fit in fits if isinstance(fit, Law) and fit.knee]
 
 
 def _peak(line: Line, fit: Law, found: Knee) -> str:
-    where = f"{' '.join(knee(fit).split())} {unit(line)} by the USL"
+    where = f"{' '.join(format_knee(fit).split())} {size_unit(line)} by the USL"
     if found.high is not None and isinf(found.high):
         return (
             f"{line.name}: open whether speed peaks: at {where}, and its repeats allow that it "
@@ -365,14 +374,14 @@ def _unmeasured(fit: Law, size: float) -> str:
     return f", beyond the {fit.sizes[-1]:g} measured" if size > fit.sizes[-1] else ""
 
 
-def unit(line: Line) -> str:
+def size_unit(line: Line) -> str:
     return "ranks" if line.grows == "ranks" else "cores"
 
 
 def law_note(shown: Sequence[Configuration]) -> str | None:
     """Why lines have no law, and which sizes a law leaves aside."""
-    found = lines(shown)
-    told = long_enough(found)
+    found = scaling_lines(shown)
+    told = lines_to_fit(found)
     if found and not told:
         return (
             f"No law is fitted: one needs {FEWEST_SIZES} sizes or more along one line (more ranks, "
@@ -385,7 +394,7 @@ def law_note(shown: Sequence[Configuration]) -> str | None:
     if aside:
         parts.append(f"A law takes one of each size, and not: {'; '.join(sorted(aside))}.")
     if len(found) > len(told):
-        more = counted(len(found) - len(told), "further line")
+        more = pluralize(len(found) - len(told), "further line")
         parts.append(f"No law is fitted to {more}.")
     return " ".join(parts) or None
 

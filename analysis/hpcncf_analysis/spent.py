@@ -6,8 +6,14 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any, Final
 
-from hpcncf_analysis.configurations import Configuration, Table, counted
-from hpcncf_analysis.formatting import NONE, core_time, duration, number, percent
+from hpcncf_analysis.configurations import Configuration, Table, pluralize
+from hpcncf_analysis.formatting import (
+    NONE,
+    format_core_time,
+    format_duration,
+    format_number,
+    format_percent,
+)
 
 PARTS: Final = {
     "start-up": "startup_s",
@@ -34,9 +40,9 @@ def times_table(shown: Sequence[Configuration]) -> Table | None:
         [
             one.label,
             # 0 is none of it: evaluation: none, checkpoint_every: 0.
-            *(number(one.median(name) or None) for name in PARTS.values()),
-            number(one.median("seconds_per_evaluation")),
-            number(one.median("evaluation_pairs_per_s")),
+            *(format_number(one.median(name) or None) for name in PARTS.values()),
+            format_number(one.median("seconds_per_evaluation")),
+            format_number(one.median("evaluation_pairs_per_s")),
         ]
         for one in shown
         if one.median("training_s") is not None
@@ -45,7 +51,9 @@ def times_table(shown: Sequence[Configuration]) -> Table | None:
     return Table(["configuration", *columns, "evaluation: pairs/s"], rows) if rows else None
 
 
-def pauses(epochs: Sequence[Mapping[str, Any]], shown: Sequence[Configuration]) -> Table | None:
+def pauses_table(
+    epochs: Sequence[Mapping[str, Any]], shown: Sequence[Configuration]
+) -> Table | None:
     """The wait for each epoch's first batch (what starting workers costs, once in each epoch),
     single slow steps, and whether the others kept their pace.
 
@@ -62,14 +70,14 @@ def pauses(epochs: Sequence[Mapping[str, Any]], shown: Sequence[Configuration]) 
             later = [epoch["first_batch_s"] for run in runs for epoch in run[1:]]
             paused = sum(epoch["first_batch_s"] for run in runs for epoch in run)
             trained = sum(epoch["training_s"] for run in runs for epoch in run)
-            share = percent(paused / trained if trained else None)
-            after = number(median(later) if later else None)
-            kept = [percent(one.median(name)) for name in STEADY.values()]
-            rows.append([one.label, number(first), after, share, *kept])
+            share = format_percent(paused / trained if trained else None)
+            after = format_number(median(later) if later else None)
+            kept = [format_percent(one.median(name)) for name in STEADY.values()]
+            rows.append([one.label, format_number(first), after, share, *kept])
     return Table(["configuration", *FIRST_BATCH, *STEADY], rows) if rows else None
 
 
-def times_note(shown: Sequence[Configuration]) -> str | None:
+def evaluation_note(shown: Sequence[Configuration]) -> str | None:
     """What to do where most of a run was evaluation."""
     slow = [
         one.label
@@ -101,9 +109,9 @@ def _attempt_row(row: Row) -> list[str]:
         str(row["attempt"]),
         row["outcome"],
         row["node"] or NONE,
-        duration(row["elapsed_s"]),
-        percent(row["cpu_efficiency"]),
-        core_time(row["core_hours"]),
+        format_duration(row["elapsed_s"]),
+        format_percent(row["cpu_efficiency"]),
+        format_core_time(row["core_hours"]),
         _describe_end(row),
     ]
 
@@ -118,7 +126,7 @@ def _describe_end(row: Row) -> str:
     return "; ".join(part for part in parts if part)
 
 
-def price(runs: Sequence[Row]) -> str | None:
+def describe_interruption_cost(runs: Sequence[Row]) -> str | None:
     """What interruptions cost; None where there were none."""
     again = [row for row in runs if row["attempts"] > 1 and row["core_hours_all"] is not None]
     if not again:
@@ -126,13 +134,13 @@ def price(runs: Sequence[Row]) -> str | None:
     spent = sum(row["core_hours_all"] for row in again)
     last = sum(row["core_hours"] or 0.0 for row in again)
     return (
-        f"{counted(len(again), 'run')} took more than one attempt: {core_time(spent)} in "
-        f"all, {core_time(spent - last)} of it before the last one. A run's figures are its "
+        f"{pluralize(len(again), 'run')} took more than one attempt: {format_core_time(spent)} in "
+        f"all, {format_core_time(spent - last)} of it before the last one. A run's figures are its "
         "last attempt's."
     )
 
 
-def accounting(runs: Sequence[Row], unaccounted: Sequence[str]) -> str | None:
+def describe_accounting(runs: Sequence[Row], unaccounted: Sequence[str]) -> str | None:
     """Whether Slurm's accounting bears the records out; None where Slurm ran nothing."""
     if unaccounted:
         return f"Slurm's accounting cannot be compared: {unaccounted[0]}."
@@ -142,6 +150,6 @@ def accounting(runs: Sequence[Row], unaccounted: Sequence[str]) -> str | None:
     if compared:
         return (
             f"Slurm's accounting agrees with the records of {len(agree)} of "
-            f"{counted(len(compared), 'run')} that can be compared."
+            f"{pluralize(len(compared), 'run')} that can be compared."
         )
     return "No run was long enough to be compared with Slurm's accounting." if by_slurm else None

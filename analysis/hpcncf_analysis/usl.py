@@ -13,7 +13,7 @@ import numpy.typing as npt
 from hpcncf.errors import HpcncfError
 
 
-def confidence(repeats: int) -> float | None:
+def range_confidence(repeats: int) -> float | None:
     """That the range of so many repeats holds the median of endless ones; None of one repeat.
 
     1 - 2^(1 - n), whatever the values' distribution: the median lies outside only where all n fell
@@ -36,7 +36,7 @@ USL: Final = (
 )
 
 
-def nearest(sizes: Floats, targets: Floats, weights: Floats, crosstalk: bool) -> Floats:
+def fit_coefficients(sizes: Floats, targets: Floats, weights: Floats, crosstalk: bool) -> Floats:
     """[case, 3] a, b and c of each case: the least sum of ((N / X(N) - target) / weight)^2.
 
     `targets`: [case, size], all above 0. The least under bounds is the least of the free problem
@@ -63,9 +63,9 @@ def _allowed(candidates: Floats) -> npt.NDArray[np.bool_]:
     return allowed
 
 
-# X(N) = lambda N / (1 + sigma (N - 1) + kappa N (N - 1)): Gunther, Guerrilla Capacity Planning,
-# 2007.
-# With kappa = 0 it is Amdahl's law, 1967: S(N) = 1 / (s + (1 - s) / N), and sigma his serial
+# X(N) = lambda N / (1 + sigma (N - 1) + kappa N (N - 1)):
+# Gunther, Guerrilla Capacity Planning, 2007.
+# With kappa = 0 it is Amdahl's law, 1967: S(N) = 1 / (s + (1 - s) / N), and sigma is his serial
 # share s.
 
 Name = Literal["amdahl", "usl"]
@@ -134,7 +134,7 @@ class Law:
     def rate(self, size: float) -> float:
         """Speed at a size. Raises OutOfReach where the measurements do not support it."""
         self._check(size)
-        return self.rate_of_one * relative(size, self.sigma, self.kappa)
+        return self.rate_of_one * relative_speed(size, self.sigma, self.kappa)
 
     def interval(self, size: float) -> tuple[float, float] | None:
         """95 % of the resamples' speeds at a size: where the median speed lies, not a single run's.
@@ -142,24 +142,24 @@ class Law:
         None where no size was repeated. Raises OutOfReach as `rate`.
         """
         rate = self.rate(size)
-        return _around(
-            rate, [one * relative(size, sigma, kappa) for one, sigma, kappa in self.resamples]
+        return _central_interval(
+            rate, [one * relative_speed(size, sigma, kappa) for one, sigma, kappa in self.resamples]
         )
 
     def sigma_interval(self) -> tuple[float, float] | None:
-        return _around(self.sigma, [sigma for _, sigma, _ in self.resamples])
+        return _central_interval(self.sigma, [sigma for _, sigma, _ in self.resamples])
 
     def kappa_interval(self) -> tuple[float, float] | None:
-        return _around(self.kappa, [kappa for _, _, kappa in self.resamples])
+        return _central_interval(self.kappa, [kappa for _, _, kappa in self.resamples])
 
     @property
     def knee(self) -> Knee | None:
         """None where speed grows as far as the law may be used."""
-        size = peak(self.sigma, self.kappa)
+        size = peak_size(self.sigma, self.kappa)
         if size > self.largest:
             return None
-        peaks = [peak(sigma, kappa) for _, sigma, kappa in self.resamples]
-        ends = _around(size, [one if one <= self.largest else inf for one in peaks])
+        peaks = [peak_size(sigma, kappa) for _, sigma, kappa in self.resamples]
+        ends = _central_interval(size, [one if one <= self.largest else inf for one in peaks])
         return Knee(size, *(ends or (None, None)))
 
     def _check(self, size: float) -> None:
@@ -170,37 +170,37 @@ class Law:
             )
 
 
-def relative(size: float, sigma: float, kappa: float) -> float:
+def relative_speed(size: float, sigma: float, kappa: float) -> float:
     """X(N) / lambda."""
     return size / (1 + sigma * (size - 1) + kappa * size * (size - 1))
 
 
-def peak(sigma: float, kappa: float) -> float:
+def peak_size(sigma: float, kappa: float) -> float:
     """N*, at least 1; infinite without crosstalk."""
     return max(sqrt((1 - sigma) / kappa), 1.0) if kappa > 0 else inf
 
 
-def fit(
+def fit_law(
     sizes: Sequence[float], speeds: Sequence[Sequence[float]], name: Name = "usl"
 ) -> Law | Refusal:
     """The law nearest to each size's median speed, by least squares of the relative errors.
 
     `speeds`: of each size its repeats. N / X(N) is linear in three coefficients that may not be
-    negative (`coefficients.nearest`). Its intervals come from a bootstrap over the repeats
+    negative (`fit_coefficients`). Its intervals come from a bootstrap over the repeats
     (Efron, Tibshirani 1993): each size's repeats are drawn anew from all repeats' deviations.
     """
     order = sorted(range(len(sizes)), key=lambda at: sizes[at])
     sizes, speeds = [sizes[at] for at in order], [speeds[at] for at in order]
-    reason = _unfit(sizes, speeds)
+    reason = _reason_not_to_fit(sizes, speeds)
     if reason:
         return Refusal(reason)
     n = np.array(sizes, float)
     medians = np.array([np.median(repeats) for repeats in speeds])
-    drawn = medians * np.exp(_drawn(speeds))
-    found = nearest(n, n / np.vstack([medians, drawn]), n / medians, name == "usl")
+    drawn = medians * np.exp(_bootstrap_deviations(speeds))
+    found = fit_coefficients(n, n / np.vstack([medians, drawn]), n / medians, name == "usl")
     (rate, sigma, kappa), *resamples = _parameters(found)
     misfit = max(
-        abs(rate * relative(size, sigma, kappa) / median - 1)
+        abs(rate * relative_speed(size, sigma, kappa) / median - 1)
         for size, median in zip(sizes, medians, strict=True)
     )
     if misfit > MISFIT:
@@ -208,19 +208,19 @@ def fit(
     return Law(name, rate, sigma, kappa, tuple(sizes), misfit, tuple(resamples))
 
 
-def simplest(sizes: Sequence[float], speeds: Sequence[Sequence[float]]) -> Law | Refusal:
+def fit_simplest_law(sizes: Sequence[float], speeds: Sequence[Sequence[float]]) -> Law | Refusal:
     """USL where its crosstalk is settled above 0, else Amdahl's law, which needs one less."""
-    usl = fit(sizes, speeds, "usl")
+    usl = fit_law(sizes, speeds, "usl")
     if isinstance(usl, Refusal):
         return usl
     ends = usl.kappa_interval()
     if usl.kappa > 0 and (ends is None or ends[0] > 0):
         return usl
-    amdahl = fit(sizes, speeds, "amdahl")
+    amdahl = fit_law(sizes, speeds, "amdahl")
     return usl if isinstance(amdahl, Refusal) else amdahl
 
 
-def _unfit(sizes: Sequence[float], speeds: Sequence[Sequence[float]]) -> str:
+def _reason_not_to_fit(sizes: Sequence[float], speeds: Sequence[Sequence[float]]) -> str:
     assert len(sizes) == len(speeds)
     assert len(set(sizes)) == len(sizes), "each size once, with all its repeats"
     if len(sizes) < FEWEST_SIZES:
@@ -231,7 +231,7 @@ def _unfit(sizes: Sequence[float], speeds: Sequence[Sequence[float]]) -> str:
     return ""
 
 
-def _drawn(speeds: Sequence[Sequence[float]]) -> Floats:
+def _bootstrap_deviations(speeds: Sequence[Sequence[float]]) -> Floats:
     """[resample, size] the logarithm of a resample's median over the size's; none: no repeats.
 
     A few repeats of one size tell little of their spread: relative deviations are pooled over the
@@ -260,7 +260,7 @@ def _parameters(found: npt.NDArray[np.float64]) -> list[tuple[float, float, floa
     return [(1 / a, b / a, c / a) for a, b, c in found.tolist()]
 
 
-def _around(value: float, resampled: Sequence[float]) -> tuple[float, float] | None:
+def _central_interval(value: float, resampled: Sequence[float]) -> tuple[float, float] | None:
     """The resamples' middle 95 %, and the value itself where it lies outside."""
     if not resampled:
         return None

@@ -90,7 +90,7 @@ def _is_results(path: Path) -> bool:
 def _diagnose_results(folder: Path) -> Told:
     from hpcncf.collect.collect import collect
     from hpcncf.paths import ResultPaths
-    from hpcncf_analysis.configurations import varying
+    from hpcncf_analysis.configurations import varying_settings
     from hpcncf_analysis.diagnosis.diagnose import diagnose_results
     from hpcncf_analysis.diagnosis.predictions import score
 
@@ -98,15 +98,15 @@ def _diagnose_results(folder: Path) -> Told:
     rows = [row for row in collect(paths).runs if not row["retired"]]
     told = diagnose_results(paths, rows)
     found = [row for row in rows if row["run_id"] in told]
-    apart = varying(found) if found else []
+    apart = varying_settings(found) if found else []
     named = [(_name(row, apart), told[row["run_id"]]) for row in found]
     return Told(named, score(paths, rows))
 
 
 def _name(row: dict[str, Any], apart: list[str]) -> str:
-    from hpcncf_analysis.configurations import settings, shape
+    from hpcncf_analysis.configurations import format_shape, label_settings
 
-    return " · ".join([shape(row), *settings(row, apart).values()])
+    return " · ".join([format_shape(row), *label_settings(row, apart).values()])
 
 
 def _predict(what: str, path: Path, as_json: bool) -> int:

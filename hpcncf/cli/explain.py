@@ -195,18 +195,23 @@ def _list(title: str, lines: Sequence[str]) -> None:
 
 def _table(explanations: Sequence[Explanation]) -> None:
     from hpcncf.cli.output import table_layout
-    from hpcncf_analysis.formatting import core_time, cores, hundredths, percent
+    from hpcncf_analysis.formatting import (
+        format_core_time,
+        format_cores,
+        format_hundredths,
+        format_percent,
+    )
 
     rows = [
         [
             each.job.id,
             each.job.state_told,
-            cores(each.job.cores),
-            hundredths(each.job.cores_used),
-            percent(each.job.efficiency),
-            percent(each.job.memory_efficiency),
-            percent(each.job.time_efficiency),
-            core_time(each.job.core_hours_idle),
+            format_cores(each.job.cores),
+            format_hundredths(each.job.cores_used),
+            format_percent(each.job.efficiency),
+            format_percent(each.job.memory_efficiency),
+            format_percent(each.job.time_efficiency),
+            format_core_time(each.job.core_hours_idle),
         ]
         for each in explanations
     ]
@@ -215,4 +220,4 @@ def _table(explanations: Sequence[Explanation]) -> None:
     known = [each.job.core_hours_idle for each in explanations]
     idle = [hours for hours in known if hours is not None]
     if idle:
-        print(f"\n{core_time(sum(idle))} reserved and not used, all together")
+        print(f"\n{format_core_time(sum(idle))} reserved and not used, all together")

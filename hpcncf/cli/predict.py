@@ -129,11 +129,11 @@ def _submit(args: argparse.Namespace) -> str:
 
 
 def _print_held_out(args: argparse.Namespace, runs: list[Any]) -> int:
-    from hpcncf_analysis.configurations import completed
+    from hpcncf_analysis.configurations import completed_runs
     from hpcncf_analysis.predict.model import measured
     from hpcncf_analysis.predict.predict import errors, predict_held_out
 
-    told, refused = predict_held_out(measured(completed(runs)))
+    told, refused = predict_held_out(measured(completed_runs(runs)))
     if args.json:
         plain = [_plain_error(each) for each in told]
         print(json.dumps({"held_out": plain, "refused": [one.reason for one in refused]}, indent=2))

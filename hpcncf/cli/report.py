@@ -12,7 +12,7 @@ from hpcncf.cli import collect
 if TYPE_CHECKING:
     from hpcncf.job.plan import Run
     from hpcncf.records.schema import NodeRecord, RankRecord
-    from hpcncf_analysis.advice.next_job import Written
+    from hpcncf_analysis.advice.next_job import WrittenAdvice
 
 HELP = "Write the report and the next request."
 EPILOG = """\
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     from hpcncf.records.results_folder import writing
     from hpcncf_analysis.diagnosis.diagnose import diagnose
     from hpcncf_analysis.diagnosis.evidence import Diagnosis
-    from hpcncf_analysis.report.build import write
+    from hpcncf_analysis.report.build import write_report
 
     diagnoses: dict[str, Diagnosis] = {}
 
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     paths, found = collect.gather(args.results, judge)
     collect.print_skipped(found)
     with writing(paths.report):
-        written = write(found, paths, args.quality, diagnoses)
+        written = write_report(found, paths, args.quality, diagnoses)
     print(collect.summary(found))
     print(f"\n{written.conclusion.sentence}\n")
     for sentence in written.told:
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     return collect.exit_code(found)
 
 
-def _print_advice(advised: Sequence[Written]) -> None:
+def _print_advice(advised: Sequence[WrittenAdvice]) -> None:
     if not advised:
         return
     first, *others = advised

@@ -21,7 +21,7 @@ from hpcncf.tune.search import (
     is_open,
 )
 from hpcncf.tune.trial import SUFFIX, Going, Now, rules
-from hpcncf_analysis.advice.next_job import Advice, Asked, advise
+from hpcncf_analysis.advice.next_job import Advice, PlannedJob, build_advice
 from hpcncf_analysis.advice.recommend import mostly_disturbed
 from hpcncf_analysis.scaling import MODELS, distinct
 
@@ -105,10 +105,10 @@ def _advice(going: Going, now: Now, best: Figure) -> Advice | None:
     What ran is asked for, or it would not be what was verified."""
     job, ids = going.grid.job, {run.id: run for run in _verification_runs(going, now)}
     name = job.name.removesuffix(SUFFIX)
-    asked = Asked(name=name, runs=ids, job=job, site=load_sites(job.site))
+    asked = PlannedJob(name=name, runs=ids, job=job, site=load_sites(job.site))
     chosen = dict(now.whole)[best.point.index]
     for among in ([one for _, one in now.whole], [chosen]):
-        found = advise(among, asked, choice=going.objective, as_measured=True)
+        found = build_advice(among, asked, choice=going.objective, as_measured=True)
         if found is not None and found.chosen.one.key == chosen.key:
             return found
     return None

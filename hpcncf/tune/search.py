@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 from hpcncf.errors import UsageError
 from hpcncf.job.plan import Plan, Run, expand_job, grid_points
 from hpcncf.job.spec import JobSpec
-from hpcncf_analysis.advice.pareto import worth_it
+from hpcncf_analysis.advice.pareto import within_price_limit
 
 Objective = Literal["knee", "fastest", "cheapest"]
 OBJECTIVES: Final[tuple[Objective, ...]] = ("knee", "fastest", "cheapest")
@@ -166,7 +166,7 @@ def best_first(figures: Iterable[Figure], objective: Objective) -> list[Figure]:
     by_time = sorted(found, key=lambda one: (one.epoch_s, one.cost, one.point.index))
     if objective == "fastest":
         return by_time
-    worth = worth_it(by_time, lambda one: one.price)
+    worth = within_price_limit(by_time, lambda one: one.price)
     rest = sorted((one for one in found if one not in worth), key=lambda one: one.price)
     return worth + rest
 

@@ -35,7 +35,7 @@ from hpcncf.tune.search import (
     figures_of_points,
     next_step,
 )
-from hpcncf_analysis.configurations import Configuration, configurations
+from hpcncf_analysis.configurations import Configuration, group_configurations
 from hpcncf_analysis.quality import holds_quality
 
 
@@ -173,7 +173,7 @@ def select_whole_runs(
         for trial in trials
         if trial.whole and trial.fate == "completed"
     }
-    found = configurations(rows[run_id] for run_id in ids)
+    found = group_configurations(rows[run_id] for run_id in ids)
     return [(ids[one.rows[0]["run_id"]], one) for one in found]
 
 

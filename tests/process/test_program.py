@@ -21,7 +21,7 @@ from hpcncf.job.load import build_plan, load_job
 from hpcncf.job.plan import Run
 from hpcncf.paths import AttemptPaths, ResultPaths
 from hpcncf.records.schema import Progress, RankRecord, RecordError, read_record
-from hpcncf_analysis.report.build import write
+from hpcncf_analysis.report.build import write_report
 
 JOB = """\
 name: own
@@ -274,7 +274,7 @@ def test_what_it_reports_becomes_columns_and_a_report_without_training(own: Own)
         assert told == ["70", "0.25", "x"]
         assert (row["workload"], row["by_hand"]) == ("command", "false")
         assert float(row["time_efficiency"]) < 0.5
-    told = write(found, own.paths).markdown.read_text()
+    told = write_report(found, own.paths).markdown.read_text()
     assert "lr 0.5" in told
     assert "| score |" in told
     assert "HR@10" not in told

@@ -15,9 +15,9 @@ from test_scaling import row
 from test_steady import trained
 
 from hpcncf.records.schema import Batches, Epoch, TrainingRecord
-from hpcncf_analysis.configurations import configurations
+from hpcncf_analysis.configurations import group_configurations
 from hpcncf_analysis.report import timeline
-from hpcncf_analysis.report.figures.timeline import timelines
+from hpcncf_analysis.report.figures.timeline import timeline_figure
 from hpcncf_analysis.report.timeline import (
     CHECKPOINT,
     EVALUATION,
@@ -64,7 +64,7 @@ def record(
 
 
 def built(part: TrainingRecord) -> Timeline:
-    found = timeline.timeline(part)
+    found = timeline.build_timeline(part)
     assert found is not None
     return found
 
@@ -132,8 +132,8 @@ def test_a_resumed_run_begins_where_its_attempt_began() -> None:
 
 
 def test_too_few_steps_have_no_timeline() -> None:
-    assert timeline.timeline(record([0.1] * 8, [epoch(0, steps=8)])) is None
-    assert timeline.timeline(record([0.1] * 20, [])) is None
+    assert timeline.build_timeline(record([0.1] * 8, [epoch(0, steps=8)])) is None
+    assert timeline.build_timeline(record([0.1] * 20, [])) is None
 
 
 @given(
@@ -160,7 +160,7 @@ def test_nothing_is_lost_and_nothing_overlaps(
     for at in sorted(slow):
         number = max(number for number, start in enumerate(starts) if start <= at)
         pauses.append((number, at - starts[number], steps[at]))
-    found = timeline.timeline(record(steps, epochs, every, pauses))
+    found = timeline.build_timeline(record(steps, epochs, every, pauses))
     if found is None:
         assert len(steps) // every < 9
         return
@@ -177,7 +177,7 @@ STEADY = Timeline([Stretch(0.0, 10.0, 0.1)], [], training_s=10.0, drift=0.02)
 
 def told(*stops: tuple[str, float], **changes: Any) -> str:
     found = replace(STEADY, stops=[Stop(kind, 0.0, each) for kind, each in stops], **changes)
-    return timeline.reading("2 cores", found).replace("\u202f", " ")
+    return timeline.describe_timeline("2 cores", found).replace("\u202f", " ")
 
 
 def test_the_pause_of_each_epoch_is_told_with_its_share() -> None:
@@ -217,7 +217,7 @@ def test_the_least_steady_run_is_shown_beside_the_others() -> None:
         row("per_sample", run_id="c", step_drift=0.0, pause_share=0.0, repeat=0),
         row("per_sample", run_id="d", step_drift=None, pause_share=0.15, repeat=1),
     ]
-    shown = configurations(runs)
+    shown = group_configurations(runs)
     by_run = {each["run_id"]: one for one in shown for each in one.rows}
     found = timeline.select_runs([by_run["a"]], shown)
     assert {label: each["run_id"] for label, each in found.items()} == {
@@ -229,7 +229,7 @@ def test_the_least_steady_run_is_shown_beside_the_others() -> None:
 
 
 def figure_of(**told: Timeline) -> Figure:
-    figure = timelines(told)
+    figure = timeline_figure(told)
     assert figure is not None
     return figure
 
@@ -245,7 +245,7 @@ def test_a_panel_has_a_lane_for_each_kind_of_stop_each_as_wide_as_it_is_long() -
     assert widths == [pytest.approx(each) for each in ([0.3, 0.2], [0.5, 0.5], [0.25, 0.25])]
     told = [text.get_text().replace("\u202f", " ") for text in lanes.texts]
     assert told == ["2 × 0.25 s", "2 × 0.5 s", "2 × 0.25 s"]
-    assert timelines({}) is None
+    assert timeline_figure({}) is None
 
 
 def test_few_steps_beyond_all_others_do_not_flatten_them() -> None:

@@ -13,13 +13,13 @@ from hpcncf.job.spec import JobSpec
 from hpcncf.paths import ResultPaths
 from hpcncf.records.results_folder import leave_plan
 from hpcncf.slurm.site import Site
-from hpcncf_analysis.advice.next_job import Asked, read_request
+from hpcncf_analysis.advice.next_job import PlannedJob, read_request
 
 
-def study(**settings: Any) -> Asked:
+def study(**settings: Any) -> PlannedJob:
     plain = {"name": "a", "data": {"path": "/d"}, **settings}
     job = JobSpec.model_validate(plain)
-    return Asked("a", {run.id: run for run in expand_job(job, {"/d": "key"}).runs}, job)
+    return PlannedJob("a", {run.id: run for run in expand_job(job, {"/d": "key"}).runs}, job)
 
 
 def test_the_base_is_what_stands_outside_the_grid() -> None:
@@ -39,7 +39,7 @@ def test_a_base_that_is_no_run_of_its_own_is_none() -> None:
         grid={"training.sync": ["rows"]},
     )
     assert asked.base is None
-    assert Asked("run", {}).base is None
+    assert PlannedJob("run", {}).base is None
 
 
 @pytest.mark.parametrize("text", ["name: [", "name: a\nno_such_key: 1\n"])

@@ -27,7 +27,7 @@ def named(label: str, **changes: Any) -> Configuration:
 
 
 def opening(*asked: Any) -> str | None:
-    found = remedy.named(*asked)
+    found = remedy.describe_main_cause(*asked)
     return found.sentence if found else None
 
 
@@ -100,6 +100,6 @@ def test_most_repeats_have_to_agree_on_a_cause(known: str, agree: bool) -> None:
 
 
 def test_without_a_diagnosis_nothing_is_said() -> None:
-    assert remedy.named([QUICK], QUICK, {}) is None
+    assert remedy.describe_main_cause([QUICK], QUICK, {}) is None
     assert remedy.describe_remaining_costs([QUICK], QUICK, {}) == []
-    assert remedy.named([QUICK], QUICK, {"quick": diagnosis()}) is None
+    assert remedy.describe_main_cause([QUICK], QUICK, {"quick": diagnosis()}) is None

@@ -14,9 +14,9 @@ from hpcncf.job.load import load_job
 from hpcncf.job.spec import JobSpec, Resources
 from hpcncf.paths import ResultPaths
 from hpcncf_analysis import configurations as summary
-from hpcncf_analysis.advice.next_job import advise, read_request, write
-from hpcncf_analysis.advice.remedy import Change, change
-from hpcncf_analysis.advice.request import request
+from hpcncf_analysis.advice.next_job import build_advice, read_request, write_advice
+from hpcncf_analysis.advice.remedy import Change, build_change
+from hpcncf_analysis.advice.request import build_request
 from hpcncf_analysis.diagnosis.evidence import Cause, CoreCounts, Diagnosis, Finding, Gain
 
 FIVE = {"cores": 5, "cores_used": 1.02, "cpu_efficiency": 0.204}
@@ -25,9 +25,9 @@ FIVE = {"cores": 5, "cores_used": 1.02, "cpu_efficiency": 0.204}
 def changed(found: Diagnosis | None = None, job: Any = None, **row: Any) -> Change | None:
     one = configuration("a", **(FIVE | row))
     asked = Resources(cpus_per_task=5, mem_gb=4.0)
-    wanted = request(one, asked)
+    wanted = build_request(one, asked)
     plain = {"name": "a-next", "data": {"path": "/data"}, "resources": wanted.resources}
-    return change(one, JobSpec.model_validate(plain | (job or {})), asked, wanted, found)
+    return build_change(one, JobSpec.model_validate(plain | (job or {})), asked, wanted, found)
 
 
 def diagnosed(
@@ -127,7 +127,9 @@ def test_a_studys_best_is_asked_for_with_its_remedy_and_the_way_back(tmp_path: P
     )
     alone = [point for point in make_results.POINTS if point["resources.tasks_per_node"] == 1]
     paths, diagnoses = study(tmp_path, finding, points=alone)
-    knee, fastest = write(summary.configurations(collect(paths).runs), paths, diagnoses)
+    knee, fastest = write_advice(
+        summary.group_configurations(collect(paths).runs), paths, diagnoses
+    )
     for written in (knee, fastest):
         assert load_job(written.job).training.engine == "rowwise"
         assert written.advice.sure.sure == "unproven"
@@ -154,7 +156,7 @@ def test_a_studys_best_stays_as_it_is(
 ) -> None:
     finding = Finding("serial_step", 0.6, "cores", (), "Do it.", changes, gain)
     paths, diagnoses = study(tmp_path, finding)
-    written = write(summary.configurations(collect(paths).runs), paths, diagnoses)
+    written = write_advice(summary.group_configurations(collect(paths).runs), paths, diagnoses)
     assert all(one.advice.changed is None for one in written)
 
 
@@ -166,11 +168,11 @@ def test_what_saves_core_hours_is_no_remedy_for_the_fastest(tmp_path: Path) -> N
         "serial_step", 0.6, "cores", (), "Do it.", {"resources.cpus_per_task": 2}, fewer
     )
     paths, diagnoses = study(tmp_path, finding, points=points)
-    configurations, asked = summary.configurations(collect(paths).runs), read_request(paths)
-    fastest = advise(configurations, asked, diagnoses, "fastest")
+    configurations, asked = summary.group_configurations(collect(paths).runs), read_request(paths)
+    fastest = build_advice(configurations, asked, diagnoses, "fastest")
     assert fastest is not None
     assert (fastest.job.resources.cpus_per_task, fastest.changed) == (4, None)
-    cheapest = advise(configurations, asked, diagnoses, "cheapest")
+    cheapest = build_advice(configurations, asked, diagnoses, "cheapest")
     assert cheapest is not None
     assert cheapest.job.resources.cpus_per_task == 2
 
@@ -179,8 +181,10 @@ def test_as_measured_nothing_is_changed(tmp_path: Path) -> None:
     """What `hpcncf tune` verified is asked for, whatever cores idled."""
     paths = make_results.demo(tmp_path, points=[make_results.POINTS[1]])
     make_results.complete(paths)
-    configurations, asked = summary.configurations(collect(paths).runs), read_request(paths)
-    changed, kept = (advise(configurations, asked, as_measured=each) for each in (False, True))
+    configurations, asked = summary.group_configurations(collect(paths).runs), read_request(paths)
+    changed, kept = (
+        build_advice(configurations, asked, as_measured=each) for each in (False, True)
+    )
     assert changed is not None
     assert changed.job.resources.cpus_per_task == 1
     assert kept is not None

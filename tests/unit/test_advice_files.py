@@ -16,12 +16,12 @@ from hpcncf.job.plan import expand_job
 from hpcncf.job.spec import JobSpec
 from hpcncf.paths import ResultPaths
 from hpcncf.records.results_folder import leave_plan
-from hpcncf_analysis.advice.next_job import Written, write
-from hpcncf_analysis.configurations import configurations
+from hpcncf_analysis.advice.next_job import WrittenAdvice, write_advice
+from hpcncf_analysis.configurations import group_configurations
 
 
-def written(paths: ResultPaths) -> list[Written]:
-    return write(configurations(collect(paths).runs), paths, {})
+def written(paths: ResultPaths) -> list[WrittenAdvice]:
+    return write_advice(group_configurations(collect(paths).runs), paths, {})
 
 
 def planned(path: Path, capsys: pytest.CaptureFixture[str]) -> Any:

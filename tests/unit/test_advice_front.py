@@ -7,16 +7,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from make_configurations import configuration
 
-from hpcncf_analysis.advice.pareto import WORTH, Front, Standing, front
+from hpcncf_analysis.advice.pareto import (
+    MIN_CORE_YIELD,
+    Choices,
+    PricedConfiguration,
+    build_choices,
+)
 
 
-def choices(*configurations: object) -> Front:
-    found = front(list(configurations))  # type: ignore[arg-type]
+def choices(*configurations: object) -> Choices:
+    found = build_choices(list(configurations))  # type: ignore[arg-type]
     assert found is not None
     return found
 
 
-def beaten(found: Front) -> dict[str, str | None]:
+def beaten(found: Choices) -> dict[str, str | None]:
     return {each.label: each.beaten_by for each in found.standings}
 
 
@@ -94,11 +99,11 @@ def test_where_an_epoch_is_no_measure_another_is_taken(
 
 
 def test_nothing_measured_leaves_nothing_to_choose() -> None:
-    assert front([]) is None
-    assert front([configuration("a", instances_per_s=None, seconds_per_epoch=None)]) is None
+    assert build_choices([]) is None
+    assert build_choices([configuration("a", instances_per_s=None, seconds_per_epoch=None)]) is None
 
 
-def better(one: Standing, other: Standing) -> bool:
+def better(one: PricedConfiguration, other: PricedConfiguration) -> bool:
     no_worse = one.seconds <= other.seconds and one.cost <= other.cost
     return no_worse and (one.seconds < other.seconds or one.cost < other.cost)
 
@@ -120,5 +125,5 @@ def test_the_front_is_whoever_nobody_beats(sizes: list[tuple[float, int]]) -> No
         assert (each.beaten_by is None) == (not beats)
         assert each.beaten_by is None or better(by_label[each.beaten_by], each)
     assert found.knee.seconds <= found.cheapest.seconds
-    assert WORTH * found.knee.core_h <= found.cheapest.core_h
+    assert MIN_CORE_YIELD * found.knee.core_h <= found.cheapest.core_h
     assert found.knee in found.front or any(each.cost == found.knee.cost for each in found.front)

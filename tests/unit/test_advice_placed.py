@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from make_configurations import configuration
 
-from hpcncf_analysis.advice.pareto import Front, front
-from hpcncf_analysis.advice.recommend import MOST, NOTE, note, table
+from hpcncf_analysis.advice.pareto import Choices, build_choices
+from hpcncf_analysis.advice.recommend import MAX_DOMINATED, NOTE, choices_note, choices_table
 from hpcncf_analysis.configurations import Configuration
 
 
-def choices(*configurations: Configuration) -> Front:
-    found = front(configurations)
+def choices(*configurations: Configuration) -> Choices:
+    found = build_choices(configurations)
     assert found is not None
     return found
 
@@ -24,7 +24,7 @@ def test_every_configuration_has_its_place() -> None:
         configuration("three", seconds=5.9, cores=3),
         configuration("slow", seconds=40.0),
     )
-    told = table(found)
+    told = choices_table(found)
     assert told is not None
     assert told.columns == ["configuration", "s/epoch", "core time/epoch", "place"]
     assert [[row[0], row[-1]] for row in told.rows] == [
@@ -35,23 +35,23 @@ def test_every_configuration_has_its_place() -> None:
         ["slow", "beaten by one"],
     ]
     assert told.rows[2][1:3] == ["6", "12\u202fcore-s"]
-    assert note(found) == NOTE
+    assert choices_note(found) == NOTE
 
 
 def test_what_is_left_out_is_counted() -> None:
-    slow = [configuration(f"slow{n}", seconds=20.0 + n) for n in range(MOST + 3)]
+    slow = [configuration(f"slow{n}", seconds=20.0 + n) for n in range(MAX_DOMINATED + 3)]
     found = choices(configuration("best"), *slow, configuration("bad", hr10=0.1))
-    told = table(found)
+    told = choices_table(found)
     assert told is not None
-    assert len(told.rows) == MOST + 1
-    assert note(found).endswith(
+    assert len(told.rows) == MAX_DOMINATED + 1
+    assert choices_note(found).endswith(
         "Left out: 3 more that are beaten, 1 whose quality is worse than chance explains."
     )
 
 
 def test_places_of_different_machines_are_doubted() -> None:
     found = choices(configuration("one"), configuration("two", seconds=9.0, cpu_model="Old CPU"))
-    assert note(found).endswith(
+    assert choices_note(found).endswith(
         "They ran on different CPU models (Example CPU; Old CPU): who beats whom may be the "
         "machines' doing."
     )
@@ -61,10 +61,10 @@ def test_gpu_time_stands_there_where_any_has_gpus() -> None:
     found = choices(
         configuration("gpu", seconds=1.0, gpus_per_node=2), configuration("cpu", seconds=9.0)
     )
-    told = table(found)
+    told = choices_table(found)
     assert told is not None
     assert [row[3] for row in told.rows] == ["2\u202fGPU-s", "–"]
 
 
 def test_one_alone_needs_no_table() -> None:
-    assert table(choices(configuration("one"))) is None
+    assert choices_table(choices(configuration("one"))) is None

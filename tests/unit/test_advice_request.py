@@ -8,7 +8,12 @@ import pytest
 from make_configurations import configuration, repeated, row
 
 from hpcncf.job.spec import Resources
-from hpcncf_analysis.advice.request import expected, memory, request, timeout_min
+from hpcncf_analysis.advice.request import (
+    build_request,
+    describe_memory,
+    expected_seconds,
+    time_limit_min,
+)
 
 
 @pytest.mark.parametrize(
@@ -25,11 +30,11 @@ from hpcncf_analysis.advice.request import expected, memory, request, timeout_mi
 def test_a_runs_time_is_put_together_from_its_parts(
     changes: dict[str, Any], seconds: float | None
 ) -> None:
-    assert expected(configuration("a", **changes)) == seconds
+    assert expected_seconds(configuration("a", **changes)) == seconds
 
 
 def test_the_slowest_repeat_counts() -> None:
-    assert expected(repeated("a", [10.0, 20.0, 12.0])) == 70.0
+    assert expected_seconds(repeated("a", [10.0, 20.0, 12.0])) == 70.0
 
 
 @pytest.mark.parametrize(
@@ -39,13 +44,13 @@ def test_the_slowest_repeat_counts() -> None:
 def test_the_limit_is_half_as_much_again_and_two_minutes_at_least(
     seconds: float, minutes: int
 ) -> None:
-    assert timeout_min(seconds) == minutes
+    assert time_limit_min(seconds) == minutes
 
 
 def test_what_was_not_measured_stays_as_it_was_asked_for() -> None:
     asked = Resources(nodes=2, mem_gb=7.0, timeout_min=45, runs_per_task=3)
     one = configuration("a", memory_peak_mib=None, seconds_per_epoch=None)
-    wanted = request(one, asked)
+    wanted = build_request(one, asked)
     assert wanted.resources == asked.model_copy(update={"runs_per_task": 1})
     assert "stays as it was" in wanted.memory
     assert "stays as it was" in wanted.time
@@ -55,16 +60,16 @@ def test_what_was_not_measured_stays_as_it_was_asked_for() -> None:
 def test_of_a_command_hpcncf_itself_is_counted_beside_each_rank() -> None:
     """400 and 2 x 64 MiB and a quarter are 0.64 GB."""
     one = configuration("a", workload="command", tasks_per_node=2)
-    wanted = request(one, Resources(tasks_per_node=2))
+    wanted = build_request(one, Resources(tasks_per_node=2))
     assert wanted.resources.mem_gb == 0.7
     assert "128\u202fMiB for hpcncf beside it" in wanted.memory
-    (told,) = memory(one)
+    (told,) = describe_memory(one)
     assert told.startswith("Memory: mem_gb: 0.7 is enough"), "the same in the report's facts"
 
 
 def test_a_request_tells_where_its_figures_are_from() -> None:
     """400 MiB and a quarter are 0.49 GB; 40 s and two minutes are 2.7 min."""
-    wanted = request(configuration("a", [row(), row(memory_peak_mib=300.0)]), Resources())
+    wanted = build_request(configuration("a", [row(), row(memory_peak_mib=300.0)]), Resources())
     assert (wanted.resources.mem_gb, wanted.resources.timeout_min) == (0.5, 3)
     assert "400\u202fMiB, and 25\u202f% more" in wanted.memory
     assert "3 epochs, with evaluation and start-up, take 40\u202fs; 50\u202f% more" in wanted.time
@@ -88,6 +93,6 @@ def test_a_request_tells_where_its_figures_are_from() -> None:
 def test_only_those_that_share_its_gpu_are_asked_for_beside_it(
     asked: dict[str, Any], wanted: dict[str, Any] | None
 ) -> None:
-    found = request(configuration("a"), Resources(**asked)).resources
+    found = build_request(configuration("a"), Resources(**asked)).resources
     sized = {"mem_gb": found.mem_gb, "timeout_min": found.timeout_min}
     assert found == Resources(**(asked if wanted is None else wanted), **sized)

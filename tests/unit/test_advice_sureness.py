@@ -7,21 +7,26 @@ from typing import Any
 import pytest
 from make_configurations import configuration, repeated, row
 
-from hpcncf_analysis.advice.confidence import Sureness, by_chance, runner_up, sureness
-from hpcncf_analysis.advice.pareto import front
+from hpcncf_analysis.advice.confidence import (
+    Confidence,
+    assess_confidence,
+    runner_up,
+    separation_by_chance,
+)
+from hpcncf_analysis.advice.pareto import build_choices
 from hpcncf_analysis.configurations import Configuration
 
 
-def sure(*configurations: Configuration) -> Sureness:
-    found = front(configurations)
+def sure(*configurations: Configuration) -> Confidence:
+    found = build_choices(configurations)
     assert found is not None
-    return sureness("knee", found)
+    return assess_confidence("knee", found)
 
 
 @pytest.mark.parametrize(("one", "other", "odds"), [(1, 1, 2), (2, 2, 6), (3, 3, 20), (3, 5, 56)])
 def test_chance_separates_so_many_repeats_so_seldom(one: int, other: int, odds: int) -> None:
     """3 and 3 repeats stand in 6! / (3! 3!) = 20 orders, of which one has all of one above."""
-    assert by_chance(one, other) == pytest.approx(1 / odds)
+    assert separation_by_chance(one, other) == pytest.approx(1 / odds)
 
 
 FAST, SLOW = [10.0, 10.5, 11.0], [20.0, 20.5, 21.0]
@@ -63,9 +68,9 @@ def test_what_compares_badly_stays_open(changes: dict[str, Any], words_in_it: st
 def test_nothing_is_settled_while_others_ran_on_another_machine() -> None:
     """The runner-up ran on the same; a third, slower there, may be faster here."""
     third = repeated("third", [x + 30.0 for x in SLOW], cpu_model="Old CPU")
-    found = front([repeated("quick", FAST), repeated("slow", SLOW), third])
+    found = build_choices([repeated("quick", FAST), repeated("slow", SLOW), third])
     assert found is not None
-    told = sureness("cheapest", found)
+    told = assess_confidence("cheapest", found)
     assert told.sure == "likely"
     assert "1 configuration ran on other CPU models (Old CPU), and may do better" in told.text
 
@@ -111,7 +116,7 @@ def test_the_runner_up_is_whoever_would_be_chosen_in_its_stead() -> None:
         configuration("two", seconds=6.5, cores=2),
         configuration("four", seconds=6.0, cores=4),
     )
-    found = front([one, two, four])
+    found = build_choices([one, two, four])
     assert found is not None
     assert found.knee.label == "two"
     rivals = {choice: runner_up(choice, found) for choice in ("knee", "fastest", "cheapest")}

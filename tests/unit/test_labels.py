@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 from hpcncf.job.spec import Model, Training
-from hpcncf_analysis.configurations import NAMED, Row, settings, usual, varying
+from hpcncf_analysis.configurations import (
+    LABEL_ORDER,
+    Row,
+    commonest_values,
+    label_settings,
+    varying_settings,
+)
 
 # Told in other words: a rank's threads, and the batch over all ranks.
 OTHERWISE = {"threads", "global_batch_size", "batch_size_per_rank"}
@@ -19,13 +25,13 @@ def row(**settings: Any) -> Row:
 
 
 def label(rows: list[Row]) -> list[str]:
-    told = varying(rows)
-    return [" · ".join(settings(each, told).values()) for each in rows]
+    told = varying_settings(rows)
+    return [" · ".join(label_settings(each, told).values()) for each in rows]
 
 
 def test_every_setting_of_a_training_has_its_place_in_a_label() -> None:
     settings = {*Training.model_fields, *Model.model_fields}
-    assert settings - OTHERWISE - NEVER_APART <= set(NAMED)
+    assert settings - OTHERWISE - NEVER_APART <= set(LABEL_ORDER)
 
 
 @pytest.mark.parametrize(
@@ -67,12 +73,12 @@ def test_of_many_settings_a_label_names_those_of_its_own() -> None:
         {"engine": "native"},
     ]
     rows = [row(), *(row(**each) for each in changes)]
-    told = varying(rows)
-    unsaid = usual(rows, told)
-    words = [" · ".join(settings(each, told, unsaid).values()) for each in rows]
+    told = varying_settings(rows)
+    unsaid = commonest_values(rows, told)
+    words = [" · ".join(label_settings(each, told, unsaid).values()) for each in rows]
     assert words[:2] == ["vectorized", "vectorized · adam fused"]
     assert len(set(words)) == len(rows)
-    assert usual(rows[:3], varying(rows[:3])) == {}
+    assert commonest_values(rows[:3], varying_settings(rows[:3])) == {}
 
 
 def test_how_often_ranks_meet_is_told_of_those_that_step_apart() -> None:

@@ -9,9 +9,9 @@ from test_page_parts import material
 from test_scaling import concluded, row
 
 from hpcncf_analysis.packing import curves, left_out, named, sentences
-from hpcncf_analysis.report.figures.scaling import throughput
-from hpcncf_analysis.report.section import Grid, Points, Words
-from hpcncf_analysis.report.sections import parts_packing
+from hpcncf_analysis.report.figures.scaling import packing_figure
+from hpcncf_analysis.report.section import BulletList, Paragraph, TableBlock
+from hpcncf_analysis.report.sections import packing_parts
 
 
 def pack(size: int, rate: float, mark: str = "", **changes: Any) -> list[dict[str, Any]]:
@@ -112,10 +112,10 @@ def test_runs_that_were_hardly_at_work_together_are_told() -> None:
 
 
 def test_the_page_shows_sentences_and_the_table_and_nothing_without_packs() -> None:
-    assert parts_packing(material(pack(1, 100.0))) == []
-    told, grid, _ = parts_packing(material(FALLS))
-    assert isinstance(told, Points)
-    assert isinstance(grid, Grid)
+    assert packing_parts(material(pack(1, 100.0))) == []
+    told, grid, _ = packing_parts(material(FALLS))
+    assert isinstance(told, BulletList)
+    assert isinstance(grid, TableBlock)
     assert grid.table.rows[1][1:] == ["2", "180", "1.80×", "90", "90\u202f%", "200", "1"]
 
 
@@ -124,13 +124,13 @@ def test_the_headline_and_the_section_say_that_they_answer_two_questions() -> No
     assert any(fact in told for told in concluded(*FALLS).facts)
     wide = pack(1, 130.0, "w", cpus_per_task=2)
     assert not any("together" in told for told in concluded(*pack(1, 100.0), *wide).facts)
-    note = parts_packing(material(FALLS))[-1]
-    assert isinstance(note, Words)
+    note = packing_parts(material(FALLS))[-1]
+    assert isinstance(note, Paragraph)
     assert "at the top is about what a single run takes and costs, this about how many" in note.text
 
 
 def test_the_figure_is_there_where_there_is_a_curve() -> None:
-    assert throughput(curves(pack(2, 50.0))) is None
-    figure = throughput(curves(FALLS))
+    assert packing_figure(curves(pack(2, 50.0))) is None
+    figure = packing_figure(curves(FALLS))
     assert figure is not None
     assert figure.axes[0].get_ylim()[1] > 183

@@ -12,11 +12,11 @@ from hpcncf.collect.collect import collect
 from hpcncf.paths import ResultPaths
 from hpcncf.records.schema import write_record
 from hpcncf_analysis.report import build
-from hpcncf_analysis.report.sections import UNTOLD
+from hpcncf_analysis.report.sections import NO_NVML_NOTE
 
 
 def written(paths: ResultPaths) -> str:
-    build.write(collect(paths), paths)
+    build.write_report(collect(paths), paths)
     return (paths.report / "report.md").read_text()
 
 
@@ -55,7 +55,7 @@ def test_hours_and_joules_of_an_epoch_stand_in_the_report(tmp_path: Path) -> Non
 def test_where_nvml_was_not_there_the_report_says_so(tmp_path: Path) -> None:
     paths = make_results.demo(tmp_path, repeats=1, points=POINTS, resources={"gpus_per_node": 1})
     make_results.complete(paths)
-    assert UNTOLD.partition(" (")[0] in written(paths)
+    assert NO_NVML_NOTE.partition(" (")[0] in written(paths)
 
 
 def test_without_gpus_the_report_has_no_section_of_them(tmp_path: Path) -> None:

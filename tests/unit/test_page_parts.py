@@ -13,22 +13,26 @@ from test_scaling import row
 
 from hpcncf.collect.collect import Collected
 from hpcncf_analysis.advice.text import Conclusion
-from hpcncf_analysis.configurations import Table, configurations
+from hpcncf_analysis.configurations import Table, group_configurations
 from hpcncf_analysis.diagnosis.evidence import CoreCounts, Diagnosis, Finding
 from hpcncf_analysis.formatting import NONE
 from hpcncf_analysis.report import sections
 from hpcncf_analysis.report.figures import scaling
-from hpcncf_analysis.report.figures.timeline import ranks_beside, step_ms, waterfall
-from hpcncf_analysis.report.html import inline, markdown
-from hpcncf_analysis.report.section import Drawn, Grid, Material, Section
+from hpcncf_analysis.report.figures.timeline import (
+    phase_ms_per_step,
+    ranks_figure,
+    waterfall_figure,
+)
+from hpcncf_analysis.report.html import inline_figure, render_markdown
+from hpcncf_analysis.report.section import RenderedFigure, ReportData, Section, TableBlock
 from hpcncf_analysis.report.sections import (
-    ALL,
-    parts_memory,
-    parts_ranks,
-    parts_scored,
-    slower,
-    table_every_run,
-    warnings,
+    MAX_REMEDY_ROWS,
+    every_run_table,
+    memory_parts,
+    prediction_parts,
+    rank_parts,
+    slowest_rank_row,
+    warnings_table,
 )
 from hpcncf_analysis.report.tables import main_table
 
@@ -43,11 +47,11 @@ def run(name: str, **changes: Any) -> Any:
 
 def material(
     runs: list[Any], diagnoses: dict[str, Diagnosis] | None = None, of_ranks: Any = ()
-) -> Material:
+) -> ReportData:
     found = Collected("job", runs, [], list(of_ranks), [], [], [], [])
-    return Material(
+    return ReportData(
         found=found,
-        shown=configurations(runs),
+        shown=group_configurations(runs),
         conclusion=Conclusion("", []),
         alerts=[],
         diagnoses=diagnoses or {},
@@ -83,14 +87,14 @@ def rank(number: int, **changes: Any) -> dict[str, Any]:
 
 
 def grids(parts: Any) -> list[Table]:
-    return [part.table for part in parts if isinstance(part, Grid)]
+    return [part.table for part in parts if isinstance(part, TableBlock)]
 
 
 def test_the_answer_is_the_cause_that_cost_the_most_core_hours() -> None:
     sync = Finding("sync_bound", 0.9, "time", ("waits",), "Exchange less.")
     diagnoses = {"a": told("a", FINDING), "b": told("b", FINDING), "c": told("c", sync)}
     runs = [run("a"), run("b", core_hours=4.0), run("c", core_hours=1.0)]
-    told_in_order = sections.answer(material(runs, diagnoses))
+    told_in_order = sections.build_answer(material(runs, diagnoses))
     assert [name for name, _ in told_in_order] == ["Cores", "Cause", "Cost", "Remedy"]
     answer = dict(told_in_order)
     assert answer["Cause"] == "python_input in 2 of 3 runs. b lost most: 71 of 100; no workers."
@@ -108,7 +112,7 @@ def test_the_answer_is_of_the_cause_that_the_conclusion_names() -> None:
     runs = [run("a"), run("b"), run("c", core_hours=1.0)]
     found = material(runs, {"a": told("a", FINDING), "b": told("b", FINDING), "c": told("c", sync)})
     named = Conclusion("c loses 90 % of its time: its ranks wait.", [], "sync_bound")
-    answer = dict(sections.answer(replace(found, conclusion=named)))
+    answer = dict(sections.build_answer(replace(found, conclusion=named)))
     assert answer["Cause"] == "sync_bound in 1 of 3 runs. c lost most: waits."
     assert answer["Cores"].endswith("(run c).")
 
@@ -116,9 +120,9 @@ def test_the_answer_is_of_the_cause_that_the_conclusion_names() -> None:
 def test_a_remedy_that_the_conclusion_has_told_is_not_said_again() -> None:
     found = material([run("a")], {"a": told("a", FINDING)})
     concluded = Conclusion("It loses half.", [], FINDING.cause, "Make batches.")
-    assert "Remedy" not in dict(sections.answer(replace(found, conclusion=concluded)))
+    assert "Remedy" not in dict(sections.build_answer(replace(found, conclusion=concluded)))
     unsaid = replace(concluded, sentence="It loses half. Make batches.", remedy="")
-    assert "Remedy" in dict(sections.answer(replace(found, conclusion=unsaid)))
+    assert "Remedy" in dict(sections.build_answer(replace(found, conclusion=unsaid)))
 
 
 def test_settings_that_the_conclusion_has_not_told_are_said() -> None:
@@ -127,9 +131,9 @@ def test_settings_that_the_conclusion_has_not_told_are_said() -> None:
     found = material([run("a")], {"a": told("a", three)})
     for remedy in ("Make batches.", "Make batches (-s training.num_workers=33)."):
         other = replace(found, conclusion=Conclusion("", [], FINDING.cause, remedy))
-        assert "-s training.num_workers=3." in dict(sections.answer(other))["Remedy"]
+        assert "-s training.num_workers=3." in dict(sections.build_answer(other))["Remedy"]
     same = Conclusion("", [], FINDING.cause, "Make batches (-s training.num_workers=3).")
-    assert "Remedy" not in dict(sections.answer(replace(found, conclusion=same)))
+    assert "Remedy" not in dict(sections.build_answer(replace(found, conclusion=same)))
 
 
 def test_columns_that_say_nothing_of_any_row_are_left_out() -> None:
@@ -140,8 +144,10 @@ def test_columns_that_say_nothing_of_any_row_are_left_out() -> None:
 def test_a_run_too_short_to_judge_is_the_answer_only_where_there_is_no_other() -> None:
     short = Finding("too_short_to_judge", 0.9, "time", ("3 s",), "Let it run.")
     runs, diagnoses = [run("a"), run("b")], {"a": told("a", short), "b": told("b", FINDING)}
-    assert dict(sections.answer(material(runs, diagnoses)))["Cause"].startswith("python_input in 1")
-    only = dict(sections.answer(material(runs[:1], diagnoses)))
+    assert dict(sections.build_answer(material(runs, diagnoses)))["Cause"].startswith(
+        "python_input in 1"
+    )
+    only = dict(sections.build_answer(material(runs[:1], diagnoses)))
     assert only["Cause"] == "too_short_to_judge: 3 s."
     assert "Cost" not in only
 
@@ -151,49 +157,49 @@ def test_healthy_and_unknown_are_told_apart() -> None:
     healthy = {name: told(name) for name in "ab"}
     assert (
         "nothing costs much in any of 2 runs"
-        in dict(sections.answer(material(runs, healthy)))["Cause"]
+        in dict(sections.build_answer(material(runs, healthy)))["Cause"]
     )
     unknown = healthy | {"b": Diagnosis("b", "unknown", None, (), CORES, ("phases",))}
-    answer = dict(sections.answer(material(runs, unknown)))
+    answer = dict(sections.build_answer(material(runs, unknown)))
     assert answer["Cause"].startswith("unknown: ")
     assert answer["Cores"] == "2 cores allocated, 2 usable, 1 used (run a)."
-    assert sections.answer(material(runs)) == []
+    assert sections.build_answer(material(runs)) == []
 
 
 def test_each_cause_of_a_configuration_is_a_row_its_primary_one_first() -> None:
     sync = Finding("sync_bound", 0.2, "time", ("waits",), "Exchange less.")
-    (table,) = grids(sections.parts_causes(material([run("a")], {"a": told("a", FINDING, sync)})))
+    (table,) = grids(sections.cause_parts(material([run("a")], {"a": told("a", FINDING, sync)})))
     assert [cells[1] for cells in table.rows] == ["python_input", "sync_bound"]
     assert table.rows[1][0] == ""
     short = Finding("too_short_to_judge", 0.4, "time", ("3 s",), "Let it run.")
-    (table,) = grids(sections.parts_causes(material([run("a")], {"a": told("a", short)})))
+    (table,) = grids(sections.cause_parts(material([run("a")], {"a": told("a", short)})))
     assert table.rows[0][2] == NONE  # its share is the start-up's: nobody's fault
 
 
 def test_the_rank_that_computes_longer_is_named_and_even_ones_are_not() -> None:
     # busy: 8 s and 9.5 s
     uneven = [rank(0), rank(1, sync_s=0.5)]
-    slowest = slower(uneven)
+    slowest = slowest_rank_row(uneven)
     assert slowest is not None
     assert slowest["rank"] == 1
-    assert slower([rank(0), rank(1, sync_s=1.99)]) is None
-    (table,) = grids(parts_ranks(material([run("a", ranks=2)], of_ranks=uneven)))
+    assert slowest_rank_row([rank(0), rank(1, sync_s=1.99)]) is None
+    (table,) = grids(rank_parts(material([run("a", ranks=2)], of_ranks=uneven)))
     assert [cells[0] for cells in table.rows] == ["0", "1 (slowest)"]
     assert table.rows[0][5] == "7"  # computing: 10 - 2 sync - 1 input
 
 
 def test_a_shortage_of_memory_has_a_column_where_a_rank_tells_one() -> None:
     lacking = rank(0, memory_swap_peak_mib=12.0, memory_limit_mib=500.0)
-    (table,) = grids(parts_memory(material([run("a")], of_ranks=[lacking])))
+    (table,) = grids(memory_parts(material([run("a")], of_ranks=[lacking])))
     assert table.columns[-1] == "swapped MiB"
     assert table.rows[0][-1] == "12"
-    (plain,) = grids(parts_memory(material([run("a")], of_ranks=[rank(0)])))
+    (plain,) = grids(memory_parts(material([run("a")], of_ranks=[rank(0)])))
     assert "swapped MiB" not in plain.columns
 
 
 def test_runs_are_sorted_by_figures_not_by_their_texts() -> None:
     done = {"varied": {}, "repeat": 0, "reason": "", "progress": None, "time_efficiency": None}
-    table = table_every_run([run("a", **done), run("b", **done | {"elapsed_s": None})])
+    table = every_run_table([run("a", **done), run("b", **done | {"elapsed_s": None})])
     column = table.columns.index("elapsed")
     assert [table.key(number, column) for number in (0, 1)] == [100.0, None]
     assert table.key(0, 0) is None
@@ -201,7 +207,7 @@ def test_runs_are_sorted_by_figures_not_by_their_texts() -> None:
 
 def test_the_main_tables_keys_are_the_figures_of_its_columns() -> None:
     rows = [run("a"), run("b", cores=2, instances_per_s=1500.0)]
-    table = main_table(configurations(rows))
+    table = main_table(group_configurations(rows))
     assert [table.key(number, table.columns.index("instances/s")) for number in (0, 1)] == [
         100.0,
         1500.0,
@@ -209,16 +215,16 @@ def test_the_main_tables_keys_are_the_figures_of_its_columns() -> None:
     assert table.key(1, table.columns.index("cores: allocated")) == 2.0
     assert table.key(1, table.columns.index("core-s/epoch")) == pytest.approx(2 * 1000 / 1500)
     command = {"workload": "command", "by_hand": True, "command": "x"}
-    (one,) = main_table(configurations([run("a", **command)])).keys
+    (one,) = main_table(group_configurations([run("a", **command)])).keys
     assert one[1] == 100.0
 
 
 def test_a_warning_stands_once_with_the_runs_that_gave_it() -> None:
     runs = [run(name, warnings=["hot"]) for name in "abcd"] + [run("e", warnings=["cold"])]
-    table = warnings(runs)
+    table = warnings_table(runs)
     assert table is not None
     assert table.rows == [["4 runs, as a", "hot"], ["e", "cold"]]
-    assert warnings([run("a")]) is None
+    assert warnings_table([run("a")]) is None
 
 
 def test_predictions_are_counted_only_where_they_were_measured() -> None:
@@ -226,20 +232,20 @@ def test_predictions_are_counted_only_where_they_were_measured() -> None:
     figures = {"predicted": 2.0, "low": 1.5, "high": 2.5, "measured_low": None}
     right = plain | figures | {"measured": 2.1, "measured_high": None, "within": True}
     open_ = plain | figures | {"measured": None, "measured_high": None, "within": None}
-    summary_, grid, _ = parts_scored([right, open_], MappingProxyType({"a": "1 core"}))
+    summary_, grid, _ = prediction_parts([right, open_], MappingProxyType({"a": "1 core"}))
     assert "1 of 1 measured" in summary_.text  # type: ignore[union-attr]
-    assert isinstance(grid, Grid)
+    assert isinstance(grid, TableBlock)
     assert [cells[-1] for cells in grid.table.rows] == ["yes", "not measured yet"]
     assert grid.table.rows[0][4] == "2.00×\n[1.50×–2.50×]"
-    assert parts_scored([], {}) == []
+    assert prediction_parts([], {}) == []
 
 
 def test_a_step_falls_from_phase_to_phase() -> None:
-    told_ms = step_ms([rank(0), rank(1, input_s=3.0)])
+    told_ms = phase_ms_per_step([rank(0), rank(1, input_s=3.0)])
     # (1 + 3) s over 200 steps
     assert told_ms["input"] == pytest.approx(20.0)
     assert "other" not in told_ms
-    figure = waterfall(configurations([run("a")]), [rank(0)])
+    figure = waterfall_figure(group_configurations([run("a")]), [rank(0)])
     assert figure is not None
     bars = [(bar.get_x(), bar.get_width()) for bar in figure.axes[0].patches]
     assert [each[0] for each in bars] == pytest.approx([0, 10, 30, 60, 80])
@@ -247,8 +253,8 @@ def test_a_step_falls_from_phase_to_phase() -> None:
 
 
 def test_one_rank_stands_beside_no_other() -> None:
-    assert ranks_beside([rank(0)], "") is None
-    figure = ranks_beside([rank(0), rank(1)], "two")
+    assert ranks_figure([rank(0)], "") is None
+    figure = ranks_figure([rank(0), rank(1)], "two")
     assert figure is not None
     widths = [bar.get_width() for bar in figure.axes[0].patches[:3]]
     assert widths == pytest.approx([1, 7, 2])  # input, computing, waiting: all of 10 s
@@ -256,13 +262,13 @@ def test_one_rank_stands_beside_no_other() -> None:
 
 def test_quality_is_told_at_the_end_of_each_evaluation() -> None:
     epoch = {"training_s": 5.0, "evaluation_s": 1.0, "checkpoint_s": 0.0, "hr10": 0.5}
-    course = scaling.course([epoch, epoch | {"hr10": None}, epoch | {"hr10": 0.7}])
+    course = scaling.quality_over_time([epoch, epoch | {"hr10": None}, epoch | {"hr10": 0.7}])
     assert course == [(6.0, 0.5), (18.0, 0.7)]
 
 
 def test_a_drawing_takes_the_pages_colours_and_keeps_its_texts() -> None:
     svg = '<svg><text x="1.23456" style="fill: #222222">0.123456</text></svg>'
-    assert inline(Drawn("a", "T", "", svg, b"", b"")) == (
+    assert inline_figure(RenderedFigure("a", "T", "", svg, b"", b"")) == (
         '<svg role="img" aria-label="T"><text x="1.23" style="fill: var(--ink)">0.123456</text>'
         "</svg>"
     )
@@ -283,8 +289,8 @@ def test_a_column_of_text_that_says_nothing_is_left_out() -> None:
 def test_a_pull_request_gets_the_first_rows_of_a_long_table() -> None:
     table = Table(["run"], [[f"run-{number}"] for number in range(50)])
     page = {"job": "j", "data": "d", "counts": "", "conclusion": Conclusion("S.", []), "answer": []}
-    section = Section("runs", "Runs", [Grid(table)])
-    told = markdown({**page, "alerts": [], "sections": [section]})
+    section = Section("runs", "Runs", [TableBlock(table)])
+    told = render_markdown({**page, "alerts": [], "sections": [section]})
     assert "run-19" in told
     assert "run-20" not in told
     assert "30 more rows stand in report.html" in told
@@ -292,10 +298,10 @@ def test_a_pull_request_gets_the_first_rows_of_a_long_table() -> None:
 
 def test_a_pull_request_gets_every_remedy_of_the_job_that_tries_them() -> None:
     job = yaml.safe_load((Path(__file__).parents[2] / "jobs/remedies.yaml").read_text())
-    assert len(job["points"]) < ALL
+    assert len(job["points"]) < MAX_REMEDY_ROWS
     table = Table(["run"], [[f"run-{number}"] for number in range(50)])
     page = {"job": "j", "data": "d", "counts": "", "conclusion": Conclusion("S.", []), "answer": []}
-    section = Section("remedies", "Remedies", [Grid(table, in_markdown=ALL)])
-    told = markdown({**page, "alerts": [], "sections": [section]})
+    section = Section("remedies", "Remedies", [TableBlock(table, in_markdown=MAX_REMEDY_ROWS)])
+    told = render_markdown({**page, "alerts": [], "sections": [section]})
     assert "run-49" in told
     assert "more rows" not in told

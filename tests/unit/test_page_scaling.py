@@ -13,65 +13,65 @@ from test_scaling_tables import epochs, generated, rank_row, ranked
 from hpcncf.cli import report as verb
 from hpcncf.collect.collect import Collected
 from hpcncf_analysis.advice.text import Conclusion
-from hpcncf_analysis.configurations import configurations
-from hpcncf_analysis.report.section import Grid, Material, Part, Words
+from hpcncf_analysis.configurations import group_configurations
+from hpcncf_analysis.report.section import Paragraph, Part, ReportData, TableBlock
 from hpcncf_analysis.report.sections import (
-    efficiencies,
-    parts_scaling,
-    sentences_scaling,
-    to_quality,
+    pop_parts,
+    scaling_parts,
+    terminal_sentences,
+    time_to_quality_parts,
 )
 
 
-def material(runs: Sequence[Any], quality: float | None = None, **tables: Any) -> Material:
+def material(runs: Sequence[Any], quality: float | None = None, **tables: Any) -> ReportData:
     parts = {"attempts": [], "ranks": [], "cores": [], "epochs": []} | tables
     found = Collected("job", list(runs), skipped=[], unaccounted=[], **parts)
-    shown = configurations(runs)
-    return Material(found, shown, Conclusion("", []), [], quality=quality)
+    shown = group_configurations(runs)
+    return ReportData(found, shown, Conclusion("", []), [], quality=quality)
 
 
 def titles(parts: Sequence[Part]) -> list[str]:
-    return [part.title for part in parts if isinstance(part, Grid)]
+    return [part.title for part in parts if isinstance(part, TableBlock)]
 
 
 def texts(parts: Sequence[Part]) -> str:
-    return " ".join(part.text for part in parts if isinstance(part, Words))
+    return " ".join(part.text for part in parts if isinstance(part, Paragraph))
 
 
 def test_four_sizes_have_laws_and_a_sentence_of_the_fastest() -> None:
     shown = material(generated(0.1, 0.01))
-    parts = parts_scaling(shown)
+    parts = scaling_parts(shown)
     assert titles(parts) == [
         "Strong: the same work on more cores",
         "Laws of the speed, fitted",
         "What an epoch costs",
     ]
     assert "fastest at 9.49" in texts(parts)
-    assert "fastest at 9.49" in sentences_scaling(shown)[0]
+    assert "fastest at 9.49" in terminal_sentences(shown)[0]
 
 
 def test_two_sizes_say_why_no_law_is_fitted() -> None:
-    parts = parts_scaling(material([row(), ranked(2, 150.0)]))
+    parts = scaling_parts(material([row(), ranked(2, 150.0)]))
     assert titles(parts) == ["Strong: the same work on more cores", "What an epoch costs"]
     assert "one needs 4 sizes or more" in texts(parts)
 
 
 def test_one_size_has_its_cost_alone() -> None:
-    parts = parts_scaling(material([row()]))
+    parts = scaling_parts(material([row()]))
     assert titles(parts) == ["What an epoch costs"]
     assert texts(parts) == ""
 
 
 def test_nothing_collected_says_nothing() -> None:
     nothing = material([])
-    assert parts_scaling(nothing) == []
-    assert efficiencies(nothing) == []
-    assert sentences_scaling(nothing) == []
+    assert scaling_parts(nothing) == []
+    assert pop_parts(nothing) == []
+    assert terminal_sentences(nothing) == []
 
 
 def test_ranks_efficiencies_come_with_their_definition() -> None:
     ranks = [rank_row("two", 0, 5.0), rank_row("two", 1, 1.0)]
-    parts = efficiencies(material([row(), ranked(2, 150.0, run_id="two")], ranks=ranks))
+    parts = pop_parts(material([row(), ranked(2, 150.0, run_id="two")], ranks=ranks))
     assert titles(parts) == ["Where the ranks' efficiency goes"]
     assert "load balance × communication × input" in texts(parts)
 
@@ -110,7 +110,7 @@ def test_time_to_quality_is_told_where_a_target_was_given(
     target: float | None, hr10: float | None, title: list[str], said: str
 ) -> None:
     shown = material([row(run_id="a")], target, epochs=epochs("a", hr10))
-    parts = to_quality(shown)
+    parts = time_to_quality_parts(shown)
     assert titles(parts) == title
     assert said in texts(parts)
-    assert bool(sentences_scaling(shown)) is (target is not None)
+    assert bool(terminal_sentences(shown)) is (target is not None)

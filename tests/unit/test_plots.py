@@ -14,24 +14,24 @@ from matplotlib.text import Annotation, Text
 from test_scaling import row
 
 from hpcncf.collect.collect import collect
-from hpcncf_analysis.configurations import Configuration, configurations
-from hpcncf_analysis.report.figures.cores import Watched, core_heatmap, shares
+from hpcncf_analysis.configurations import Configuration, group_configurations
+from hpcncf_analysis.report.figures.cores import CoreTrace, core_heatmap, shares
 from hpcncf_analysis.report.figures.efficiency import (
-    between,
     efficiency_against_speed,
-    nice_between,
-    speedup,
-    step_time,
+    iso_line_costs,
+    minor_ticks,
+    speedup_figure,
+    step_time_figure,
     work_per_epoch,
 )
-from hpcncf_analysis.report.figures.style import as_svg, colours
+from hpcncf_analysis.report.figures.style import as_svg, series_colours
 
 
 @pytest.fixture
 def demo(tmp_path: Path) -> list[Configuration]:
     paths = make_results.demo(tmp_path)
     make_results.complete(paths)
-    return configurations(collect(paths).runs)
+    return group_configurations(collect(paths).runs)
 
 
 def labels(figure: Figure, shown: list[Configuration]) -> list[Annotation]:
@@ -68,7 +68,7 @@ CROWDED = [
 
 
 def test_no_label_lies_over_another_configurations_median() -> None:
-    shown = configurations(
+    shown = group_configurations(
         [
             row(
                 cores=cores,
@@ -93,8 +93,8 @@ def test_no_label_lies_over_another_configurations_median() -> None:
 
 
 def test_the_cores_used_can_be_read_between_the_counts() -> None:
-    assert between((0.45, 3.0), [1, 2]) == pytest.approx([0.5, 0.7, 1.5])
-    assert between((0.15, 6.0), [1, 4]) == pytest.approx([0.2, 0.5, 2, 5])
+    assert minor_ticks((0.45, 3.0), [1, 2]) == pytest.approx([0.5, 0.7, 1.5])
+    assert minor_ticks((0.15, 6.0), [1, 4]) == pytest.approx([0.2, 0.5, 2, 5])
 
 
 def test_every_run_is_a_point(demo: list[Configuration]) -> None:
@@ -111,7 +111,7 @@ def test_an_iso_line_holds_equal_core_seconds(demo: list[Configuration]) -> None
         row(cores=1, instances_per_s=1000.0, instances_per_epoch=10_000, seconds_per_epoch=10.0),
         row(cores=4, instances_per_s=4000.0, instances_per_epoch=10_000, seconds_per_epoch=2.5),
     ]
-    figure = efficiency_against_speed(configurations(shown))
+    figure = efficiency_against_speed(group_configurations(shown))
     assert figure is not None
     (ten,) = [text for text in figure.axes[1].texts if text.get_text() == "10"]
     assert isinstance(ten, Annotation)
@@ -120,7 +120,7 @@ def test_an_iso_line_holds_equal_core_seconds(demo: list[Configuration]) -> None
 
 
 def test_the_waste_is_told_beside_its_band() -> None:
-    shown = configurations([row(cores=4, cores_used=1.3), row("batched", cores_used=0.95)])
+    shown = group_configurations([row(cores=4, cores_used=1.3), row("batched", cores_used=0.95)])
     figure = efficiency_against_speed(shown)
     assert figure is not None
     assert [t.get_text() for t in figure.axes[1].texts if "unused" in t.get_text()] == [
@@ -130,7 +130,7 @@ def test_the_waste_is_told_beside_its_band() -> None:
 
 def test_epochs_of_different_sizes_have_no_common_iso_lines() -> None:
     shown = [row(instances_per_epoch=10), row("batched", instances_per_epoch=20)]
-    assert work_per_epoch(configurations(shown)) is None
+    assert work_per_epoch(group_configurations(shown)) is None
 
 
 @pytest.mark.parametrize(
@@ -138,11 +138,11 @@ def test_epochs_of_different_sizes_have_no_common_iso_lines() -> None:
     [(1.5, 30, [2, 5, 10, 20]), (0.04, 0.3, [0.05, 0.1, 0.2]), (3, 4, [])],
 )
 def test_nice_values_between_bounds(low: float, high: float, values: list[float]) -> None:
-    assert nice_between(low, high) == pytest.approx(values)
+    assert iso_line_costs(low, high) == pytest.approx(values)
 
 
 def test_an_efficiency_above_one_is_inside_the_figure() -> None:
-    shown = configurations([row(cpu_efficiency=1.8), row("batched")])
+    shown = group_configurations([row(cpu_efficiency=1.8), row("batched")])
     figure = efficiency_against_speed(shown)
     assert figure is not None
     assert figure.axes[0].get_ylim()[1] > 1.8
@@ -151,7 +151,7 @@ def test_an_efficiency_above_one_is_inside_the_figure() -> None:
 def test_a_dashed_line_joins_those_that_none_beats_in_time_and_cost() -> None:
     """2 cores that are no faster are beaten by 1; 4 cores are the fastest."""
     rows = [row(cores=1), row(cores=2, instances_per_s=99.0), row(cores=4, instances_per_s=300.0)]
-    figure = efficiency_against_speed(configurations(rows))
+    figure = efficiency_against_speed(group_configurations(rows))
     assert figure is not None
     (line,) = [line for line in figure.axes[1].lines if line.get_linestyle() == "--"]
     assert list(zip(*line.get_data(), strict=True)) == [(100.0, 1.0), (300.0, 4.0)]
@@ -160,22 +160,22 @@ def test_a_dashed_line_joins_those_that_none_beats_in_time_and_cost() -> None:
 def test_a_law_is_drawn_where_four_sizes_were_measured_and_not_far_beyond() -> None:
     """Amdahl with a serial share of a fifth: S(N) = N / (1 + (N - 1) / 5)."""
     rows = [row(cores=n, instances_per_s=100 * n / (1 + (n - 1) / 5)) for n in (1, 2, 4, 8)]
-    figure = speedup(configurations(rows))
+    figure = speedup_figure(group_configurations(rows))
     assert figure is not None
     curve = next(line for line in figure.axes[0].lines if len(line.get_data()[0]) > 10)
     cores, gains = (np.asarray(each) for each in curve.get_data())
     assert gains == pytest.approx(cores / (1 + (cores - 1) / 5), rel=0.01)
     assert cores[-1] == pytest.approx(12)
-    three = speedup(configurations(rows[:3]))
+    three = speedup_figure(group_configurations(rows[:3]))
     assert three is not None
     assert all(len(line.get_data()[0]) < 10 for line in three.axes[0].lines)
 
 
 def test_speedup_needs_two_sizes_of_a_series() -> None:
-    lone = configurations([row(), row("batched", cores=2)])
-    assert speedup(lone) is None
-    pair = configurations([row(), row(cores=2, instances_per_s=150.0)])
-    figure = speedup(pair)
+    lone = group_configurations([row(), row("batched", cores=2)])
+    assert speedup_figure(lone) is None
+    pair = group_configurations([row(), row(cores=2, instances_per_s=150.0)])
+    figure = speedup_figure(pair)
     assert figure is not None
     assert [text.get_text() for text in labels(figure, pair)] == ["2 cores · vectorized"]
     drawn = [np.array(line.get_data()).tolist() for line in figure.axes[0].lines]
@@ -184,7 +184,7 @@ def test_speedup_needs_two_sizes_of_a_series() -> None:
 
 
 def test_a_bar_is_as_long_as_the_inverse_of_speed(demo: list[Configuration]) -> None:
-    figure = step_time(demo)
+    figure = step_time_figure(demo)
     assert figure is not None
     ends: dict[int, float] = {}
     for patch in figure.axes[0].patches:
@@ -209,7 +209,7 @@ def test_others_are_what_was_busy_and_not_ours(tmp_path: Path) -> None:
 def test_the_heat_map_has_a_row_for_each_core(tmp_path: Path) -> None:
     paths = make_results.demo(tmp_path, points=[{"resources.cpus_per_task": 8}], repeats=1)
     node = make_results.node_record(make_results.plan_of(paths).runs[0])
-    figure = core_heatmap([Watched("a", [node]), Watched("b", [node])])
+    figure = core_heatmap([CoreTrace("a", [node]), CoreTrace("b", [node])])
     assert figure is not None
     names = [tick.get_text() for tick in figure.axes[0].get_yticklabels()]
     assert names == [f"CPU {number}" for number in range(8)]
@@ -220,12 +220,12 @@ def test_a_node_that_left_no_series_has_no_heat_map(tmp_path: Path) -> None:
     paths = make_results.demo(tmp_path, repeats=1)
     node = make_results.node_record(make_results.plan_of(paths).runs[0])
     empty = node.model_copy(update={"start_s": [], "length_s": [], "busy": [[]], "ours": [[]]})
-    assert core_heatmap([Watched("a", [empty]), Watched("b", [])]) is None
+    assert core_heatmap([CoreTrace("a", [empty]), CoreTrace("b", [])]) is None
 
 
 @pytest.mark.parametrize(
     "draw",
-    [efficiency_against_speed, step_time, speedup],
+    [efficiency_against_speed, step_time_figure, speedup_figure],
 )
 def test_no_runs_draw_nothing(draw: Any) -> None:
     assert draw([]) is None
@@ -245,6 +245,6 @@ def test_the_same_runs_give_the_same_figure_with_its_text_as_text(
 
 
 def test_figures_of_two_series_never_share_a_colour() -> None:
-    found = colours(["b", "a", "b"])
+    found = series_colours(["b", "a", "b"])
     assert list(found) == ["a", "b"]
     assert found["a"] != found["b"]

@@ -187,11 +187,13 @@ def test_cores_that_could_not_be_used_are_told_before_the_table(tmp_path: Path) 
 
 
 def test_a_heat_map_too_heavy_for_a_page_is_a_picture() -> None:
-    from hpcncf_analysis.report.html import HEAVY, inline
-    from hpcncf_analysis.report.section import Drawn
+    from hpcncf_analysis.report.html import MAX_SVG_BYTES, inline_figure
+    from hpcncf_analysis.report.section import RenderedFigure
 
-    drawn = Drawn("a", "A <b>", "", "<svg>" + "x" * HEAVY + "</svg>", b"png", b"pdf")
-    assert inline(drawn).startswith('<img alt="A &lt;b&gt;" src="data:image/png;base64,')
+    drawn = RenderedFigure(
+        "a", "A <b>", "", "<svg>" + "x" * MAX_SVG_BYTES + "</svg>", b"png", b"pdf"
+    )
+    assert inline_figure(drawn).startswith('<img alt="A &lt;b&gt;" src="data:image/png;base64,')
 
 
 @pytest.mark.parametrize("verb", ["collect", "report"])

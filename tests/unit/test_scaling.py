@@ -13,21 +13,32 @@ from hypothesis import strategies as st
 
 from hpcncf_analysis.advice import text
 from hpcncf_analysis.advice.text import Conclusion
-from hpcncf_analysis.alerts import alerts
+from hpcncf_analysis.alerts import find_alerts
 from hpcncf_analysis.configurations import (
-    MOST,
+    MAX_DRAWN,
     Configuration,
     Table,
-    by_series,
-    configurations,
-    marks,
-    spread,
+    figure_labels,
+    group_by_series,
+    group_configurations,
+    summarize_repeats,
     with_scaling,
 )
-from hpcncf_analysis.formatting import core_time, duration, number, percent, unit_of_hours
-from hpcncf_analysis.quality import chance
-from hpcncf_analysis.report.figures.efficiency import efficiency_against_speed, speedup
-from hpcncf_analysis.report.tables import main_notes, main_table, quality_note, with_interval
+from hpcncf_analysis.formatting import (
+    format_core_time,
+    format_duration,
+    format_number,
+    format_percent,
+    select_time_unit,
+)
+from hpcncf_analysis.quality import chance_margin
+from hpcncf_analysis.report.figures.efficiency import efficiency_against_speed, speedup_figure
+from hpcncf_analysis.report.tables import (
+    format_median_and_range,
+    main_notes,
+    main_table,
+    quality_note,
+)
 
 
 def row(loader: str = "vectorized", ranks: int = 1, cores: int = 1, **changes: Any) -> Any:
@@ -79,18 +90,18 @@ def row(loader: str = "vectorized", ranks: int = 1, cores: int = 1, **changes: A
 
 
 def concluded(*rows: Any) -> Conclusion:
-    shown = configurations(rows)
+    shown = group_configurations(rows)
     return text.conclude(shown, {"completed": len(rows)})
 
 
 def by_label(*rows: Any) -> dict[str, Configuration]:
-    return {one.label: one for one in configurations(rows)}
+    return {one.label: one for one in group_configurations(rows)}
 
 
 def spread_of(values: Sequence[float | None]) -> tuple[float | None, ...]:
     """Median, low and high of one configuration's repeats."""
     rows = [{"config": "a", "loss": value} for value in values]
-    (known,) = spread(pd.DataFrame(rows))[["loss", "loss_low", "loss_high"]].to_numpy()
+    (known,) = summarize_repeats(pd.DataFrame(rows))[["loss", "loss_low", "loss_high"]].to_numpy()
     return tuple(None if np.isnan(value) else float(value) for value in known)
 
 
@@ -140,7 +151,7 @@ def test_speedup_and_parallel_efficiency_by_hand() -> None:
 
 
 def test_the_base_is_the_fewest_cores_of_the_same_series() -> None:
-    shown = configurations(
+    shown = group_configurations(
         [
             row(cores=4, instances_per_s=320.0),
             row(cores=2, instances_per_s=200.0),
@@ -154,26 +165,26 @@ def test_the_base_is_the_fewest_cores_of_the_same_series() -> None:
     assert found["2 cores · vectorized"].median("speedup") == 1
     two_ranks = found["2 ranks × 1 core · per_sample"]
     assert two_ranks.median("parallel_efficiency") == pytest.approx(0.9)
-    assert by_series(shown)["per_sample"][0].label == "1 core · per_sample"
+    assert group_by_series(shown)["per_sample"][0].label == "1 core · per_sample"
 
 
 def test_what_a_table_leaves_open_stands_under_it() -> None:
     quick = row("batched", cpu_efficiency_peak=None, peak_window_s=10.0)
-    notes = " ".join(main_notes(configurations([row(cpu_efficiency_peak=1.0), quick])))
+    notes = " ".join(main_notes(group_configurations([row(cpu_efficiency_peak=1.0), quick])))
     assert "One run each" in notes
     assert "No peak where a run was shorter than its window, 10" in notes
-    several = configurations([row(cpu_efficiency_peak=1.0), row(cpu_efficiency_peak=0.9)])
+    several = group_configurations([row(cpu_efficiency_peak=1.0), row(cpu_efficiency_peak=0.9)])
     notes = " ".join(main_notes(several))
     assert "Medians over 2 repeats" in notes
     assert "peak" not in notes
-    many = configurations([row(cores=cores) for cores in range(1, 31)])
+    many = group_configurations([row(cores=cores) for cores in range(1, 31)])
     assert "numbers stand for the rows. The figures show the 24 fastest only." in " ".join(
         main_notes(many)
     )
 
 
 def test_repeats_of_different_number_are_said_to_be_up_to_the_most() -> None:
-    notes = main_notes(configurations([row(), row(), row("batched")]))
+    notes = main_notes(group_configurations([row(), row(), row("batched")]))
     assert notes[0].startswith("Medians over up to 2 repeats")
 
 
@@ -184,10 +195,10 @@ def test_columns_of_a_group_stand_under_its_name() -> None:
 
 
 def test_a_size_alone_in_its_series_has_no_speedup() -> None:
-    alone = main_table(configurations([row(), row("batched")]))
+    alone = main_table(group_configurations([row(), row("batched")]))
     assert "speed-up" not in alone.columns
     pair = [row(), row(cores=2, instances_per_s=150.0), row("batched")]
-    table = main_table(configurations(pair))
+    table = main_table(group_configurations(pair))
     gains = {cells[0]: cells[table.columns.index("speed-up")] for cells in table.rows}
     assert gains == {
         "1 core · batched": "–",
@@ -201,36 +212,36 @@ def test_a_size_alone_in_its_series_has_no_speedup() -> None:
     [(4.39e-5, "0.158\u202fcore-s"), (2.5, "2.5\u202fcore-h"), (0.0, "0\u202fcore-s"), (None, "–")],
 )
 def test_core_time_is_readable(core_hours: float | None, text: str) -> None:
-    assert core_time(core_hours) == text
+    assert format_core_time(core_hours) == text
 
 
 def test_hours_below_each_other_have_the_unit_in_which_the_least_can_be_read() -> None:
-    assert unit_of_hours([2.0, 0.0008, None, 0.0]) == ("s", 3600)
-    assert unit_of_hours([2.0, 0.1, 0.0, None]) == ("h", 1)
+    assert select_time_unit([2.0, 0.0008, None, 0.0]) == ("s", 3600)
+    assert select_time_unit([2.0, 0.1, 0.0, None]) == ("h", 1)
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0.0172, "17.2 ms"), (0.1, "0.1 s"), (0.0, "0 s"), (61.0, "61 s")]
 )
 def test_less_than_a_tenth_of_a_second_is_told_in_milliseconds(seconds: float, text: str) -> None:
-    assert duration(seconds).replace("\u202f", " ") == text
+    assert format_duration(seconds).replace("\u202f", " ") == text
 
 
 def test_nothing_is_less_than_none() -> None:
-    assert percent(-0.002) == percent(0.0) == "0\u202f%"
-    assert percent(-0.02) == "-2\u202f%"
+    assert format_percent(-0.002) == format_percent(0.0) == "0\u202f%"
+    assert format_percent(-0.02) == "-2\u202f%"
 
 
 def test_repeats_become_one_configuration_with_the_median() -> None:
-    (one,) = configurations([row(instances_per_s=rate) for rate in (90.0, 100.0, 140.0)])
+    (one,) = group_configurations([row(instances_per_s=rate) for rate in (90.0, 100.0, 140.0)])
     assert one.median("instances_per_s") == 100
     assert one.figures["instances_per_s_high"] == 140
-    assert with_interval(one, "instances_per_s") == "100\n[90–140]"
+    assert format_median_and_range(one, "instances_per_s") == "100\n[90–140]"
 
 
 @pytest.mark.parametrize("changes", [{"state": "failed"}, {"state": "running"}, {"retired": True}])
 def test_only_completed_runs_that_are_still_asked_for_count(changes: dict[str, Any]) -> None:
-    assert configurations([row(**changes)]) == []
+    assert group_configurations([row(**changes)]) == []
 
 
 @pytest.mark.parametrize(
@@ -270,7 +281,7 @@ def test_a_label_names_the_launcher_where_it_varies() -> None:
 def test_other_data_is_another_series_even_when_its_folder_is_gone() -> None:
     one = row(config="a", data_key="1" * 64, data_title=None)
     other = row(config="b", cores=2, data_key="2" * 64, data_title=None)
-    shown = configurations([one, other])
+    shown = group_configurations([one, other])
     assert [found.series for found in shown] == [
         "vectorized · data 11111111",
         "vectorized · data 22222222",
@@ -280,20 +291,20 @@ def test_other_data_is_another_series_even_when_its_folder_is_gone() -> None:
 def test_a_batch_that_grows_with_the_ranks_stays_in_its_series() -> None:
     one = row(batch=256, batch_size_per_rank=256)
     two = row(ranks=2, batch=512, batch_size_per_rank=256)
-    shown = configurations([one, two])
+    shown = group_configurations([one, two])
     assert {found.series for found in shown} == {"vectorized"}
 
 
 def test_many_configurations_are_named_by_number() -> None:
-    few = configurations([row(cores=cores) for cores in range(1, 9)])
-    many = configurations([row(cores=cores) for cores in range(1, 11)])
-    assert set(marks(few).values()) == {one.label for one in few}
-    assert list(marks(many).values()) == [str(number) for number in range(1, 11)]
-    crowd = configurations(
+    few = group_configurations([row(cores=cores) for cores in range(1, 9)])
+    many = group_configurations([row(cores=cores) for cores in range(1, 11)])
+    assert set(figure_labels(few).values()) == {one.label for one in few}
+    assert list(figure_labels(many).values()) == [str(number) for number in range(1, 11)]
+    crowd = group_configurations(
         [row(cores=cores, instances_per_s=100.0 + cores) for cores in range(1, 41)]
     )
-    assert len(marks(crowd)) == MOST
-    assert "40" in marks(crowd).values(), "the fastest"
+    assert len(figure_labels(crowd)) == MAX_DRAWN
+    assert "40" in figure_labels(crowd).values(), "the fastest"
     table = main_table(many)
     assert table.rows[9][0] == "10: 10 cores · vectorized"
 
@@ -437,12 +448,12 @@ def test_a_difference_that_chance_explains_rejects_nothing() -> None:
 
 def test_two_standard_errors_by_hand() -> None:
     """Both 0.5 of 200: sqrt(0.00125 + 0.00125) = 0.05, twice that is 0.1."""
-    one, other = configurations(
+    one, other = group_configurations(
         [row(hr10=0.5, test_rows=200), row("batched", hr10=0.5, test_rows=200)]
     )
-    assert chance(one, other) == pytest.approx(0.1)
-    unknown = configurations([row(test_rows=None)])[0]
-    assert chance(one, unknown) is None
+    assert chance_margin(one, other) == pytest.approx(0.1)
+    unknown = group_configurations([row(test_rows=None)])[0]
+    assert chance_margin(one, unknown) is None
 
 
 def test_nothing_complete_concludes_nothing() -> None:
@@ -493,16 +504,16 @@ def test_a_command_at_several_sizes_is_compared() -> None:
     told = concluded(command("a", cores=1), command("a", cores=2, elapsed_s=55.0))
     assert told.sentence.startswith("Ask for 2 cores: 2 cores · a runs 1.82× as fast as 1 core · a")
     same_name = [command("a 1", cores=1, name="n"), command("a 2", cores=2, name="n")]
-    shown = configurations(same_name)
+    shown = group_configurations(same_name)
     assert [one.label for one in shown] == ["1 core · n · a 1", "2 cores · n · a 2"]
     assert len({one.series for one in shown}) == 1
 
 
 def test_commands_that_begin_alike_are_no_series() -> None:
     long = "python train.py --with-a-very-long-list-of-options "
-    shown = configurations([command(long + "1"), command(long + "2", cores=4)])
+    shown = group_configurations([command(long + "1"), command(long + "2", cores=4)])
     assert len({one.series for one in shown}) == 2
-    assert speedup(shown) is None
+    assert speedup_figure(shown) is None
     assert efficiency_against_speed(shown) is None
 
 
@@ -536,7 +547,7 @@ def test_runs_without_a_speed_are_not_compared() -> None:
 
 
 def warned(*rows: Any) -> str:
-    return "\n".join(alerts(pd.DataFrame(rows), configurations(rows)))
+    return "\n".join(find_alerts(pd.DataFrame(rows), group_configurations(rows)))
 
 
 @pytest.mark.parametrize(
@@ -589,11 +600,11 @@ def test_the_data_sets_weakness_is_said_only_where_it_shows() -> None:
     ],
 )
 def test_numbers_have_three_digits(value: float | None, text: str) -> None:
-    assert number(value) == text
+    assert format_number(value) == text
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"), [(None, "–"), (12.34, "12.3\u202fs"), (130, "2:10 min"), (3700, "1:01:40")]
 )
 def test_durations_are_readable(seconds: float | None, text: str) -> None:
-    assert duration(seconds) == text
+    assert format_duration(seconds) == text

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcncf_analysis.usl import Law, OutOfReach, Refusal, fit, relative, simplest
+from hpcncf_analysis.usl import Law, OutOfReach, Refusal, fit_law, fit_simplest_law, relative_speed
 
 SIZES = [1.0, 2.0, 4.0, 8.0]
 # From one core that serves all, over a law of both losses, to one that costs more than it gives.
@@ -31,13 +31,13 @@ def generated(
     random = np.random.default_rng(seed)
     spread = [np.exp(noise * random.standard_normal(repeats)) for _ in sizes]
     return [
-        (1000 * relative(size, sigma, kappa) * factors).tolist()
+        (1000 * relative_speed(size, sigma, kappa) * factors).tolist()
         for size, factors in zip(sizes, spread, strict=True)
     ]
 
 
 def fitted(*arguments: Any, sizes: list[float] = SIZES, **changes: Any) -> Law:
-    found = fit(sizes, *arguments, **changes)
+    found = fit_law(sizes, *arguments, **changes)
     assert isinstance(found, Law)
     return found
 
@@ -78,7 +78,7 @@ def test_intervals_hold_the_law_that_made_noisy_speeds(sigma: float, kappa: floa
     within = np.zeros(3)
     for seed in range(40):
         found = fitted(generated(sigma, kappa, noise=0.03, repeats=3, seed=seed))
-        truth = 1000 * relative(16, sigma, kappa)
+        truth = 1000 * relative_speed(16, sigma, kappa)
         ends = (found.sigma_interval(), found.kappa_interval(), found.interval(16))
         for at, (told, value) in enumerate(zip(ends, (sigma, kappa, truth), strict=True)):
             assert told is not None
@@ -88,7 +88,7 @@ def test_intervals_hold_the_law_that_made_noisy_speeds(sigma: float, kappa: floa
 
 def test_a_knee_has_an_interval_that_holds_the_true_one() -> None:
     sizes = [1.0, 2.0, 4.0, 8.0, 16.0]
-    found = fit(sizes, generated(0.1, 0.01, noise=0.02, repeats=5, sizes=sizes))
+    found = fit_law(sizes, generated(0.1, 0.01, noise=0.02, repeats=5, sizes=sizes))
     assert isinstance(found, Law)
     assert found.knee is not None
     assert found.knee.low is not None
@@ -100,7 +100,7 @@ def test_a_knee_beyond_four_times_the_largest_is_not_told() -> None:
     """N* is sqrt(1 / 0.0005) = 44.7; eight cores support 32, sixteen 64."""
     assert fitted(generated(0.0, 0.0005)).knee is None
     sizes = [2.0, 4.0, 8.0, 16.0]
-    further = fit(sizes, generated(0.0, 0.0005, sizes=sizes))
+    further = fit_law(sizes, generated(0.0, 0.0005, sizes=sizes))
     assert isinstance(further, Law)
     assert further.knee is not None
     assert further.knee.size == pytest.approx(math.sqrt(2000))
@@ -137,7 +137,7 @@ def test_speeds_better_than_ideal_are_fitted_by_the_ideal() -> None:
 def test_a_law_is_refused_with_its_reason(
     sizes: list[float], speeds: list[list[float]], reason: str
 ) -> None:
-    found = fit(sizes, speeds)
+    found = fit_law(sizes, speeds)
     assert isinstance(found, Refusal)
     assert reason in found.reason
 
@@ -156,7 +156,7 @@ def test_sizes_may_come_in_any_order() -> None:
     ordered = fitted(generated(0.1, 0.01, noise=0.02, repeats=3))
     speeds = dict(zip(SIZES, generated(0.1, 0.01, noise=0.02, repeats=3), strict=True))
     mixed = [8.0, 1.0, 4.0, 2.0]
-    assert fit(mixed, [speeds[size] for size in mixed]) == ordered
+    assert fit_law(mixed, [speeds[size] for size in mixed]) == ordered
 
 
 def test_the_same_repeats_give_the_same_intervals() -> None:
@@ -187,7 +187,7 @@ def test_whatever_was_measured_the_law_keeps_its_bounds(
         [size**power * factor for factor in repeats]
         for size, repeats in zip(sizes, factors, strict=True)
     ]
-    found = fit(sizes, speeds)
+    found = fit_law(sizes, speeds)
     if isinstance(found, Refusal):
         return
     assert found.rate_of_one > 0
@@ -213,9 +213,9 @@ def test_speed_grows_up_to_the_knee_and_no_further(sigma: float, kappa: float) -
 
 
 def test_the_simplest_law_that_the_speeds_settle_is_taken() -> None:
-    plain = simplest(SIZES, generated(0.2, 0.0, noise=0.02, repeats=3))
-    crossed = simplest(SIZES, generated(0.05, 0.02, noise=0.02, repeats=3))
+    plain = fit_simplest_law(SIZES, generated(0.2, 0.0, noise=0.02, repeats=3))
+    crossed = fit_simplest_law(SIZES, generated(0.05, 0.02, noise=0.02, repeats=3))
     assert isinstance(plain, Law)
     assert isinstance(crossed, Law)
     assert (plain.name, crossed.name) == ("amdahl", "usl")
-    assert isinstance(simplest([1.0], [[1.0]]), Refusal)
+    assert isinstance(fit_simplest_law([1.0], [[1.0]]), Refusal)

@@ -10,15 +10,15 @@ import make_results
 import pytest
 
 from hpcncf.collect.collect import collect
-from hpcncf_analysis.configurations import Configuration, configurations
-from hpcncf_analysis.spent import pauses, times_note, times_table
+from hpcncf_analysis.configurations import Configuration, group_configurations
+from hpcncf_analysis.spent import evaluation_note, pauses_table, times_table
 
 
 @pytest.fixture
 def shown(tmp_path: Path) -> list[Configuration]:
     paths = make_results.demo(tmp_path, repeats=1)
     make_results.complete(paths)
-    return configurations(collect(paths).runs)
+    return group_configurations(collect(paths).runs)
 
 
 def evaluated(one: Configuration, seconds: float) -> Configuration:
@@ -52,30 +52,30 @@ def test_pauses_and_pace_have_a_line_for_each_configuration(
     run = one.rows[0]["run_id"]
     epochs = [an_epoch(run, 0, 3.0), an_epoch(run, 1, 0.5), an_epoch(run, 2, 1.0)]
     kept = replace(one, figures={**one.figures, "pause_share": 0.06, "step_drift": -0.002})
-    table = pauses([*epochs, an_epoch("another", 0, 9.0)], [kept])
+    table = pauses_table([*epochs, an_epoch("another", 0, 9.0)], [kept])
     assert table is not None
     assert table.rows == [[one.label, "3", "0.75", "15\u202f%", "6\u202f%", "0\u202f%"]]
     unknown = replace(one, figures={**one.figures, "pause_share": None, "step_drift": None})
-    table = pauses(epochs[:1], [unknown])
+    table = pauses_table(epochs[:1], [unknown])
     assert table is not None
     assert table.rows == [[one.label, "3", "–", "30\u202f%", "–", "–"]]
-    assert pauses([], shown) is None
+    assert pauses_table([], shown) is None
 
 
 def test_nothing_is_said_where_evaluation_is_less_than_training(
     shown: list[Configuration],
 ) -> None:
-    assert times_note(shown) is None
+    assert evaluation_note(shown) is None
 
 
 def test_evaluation_that_takes_longer_than_training_is_named_with_what_helps(
     shown: list[Configuration],
 ) -> None:
     slow = evaluated(shown[0], 1e6)
-    told = times_note([slow, *shown[1:]])
+    told = evaluation_note([slow, *shown[1:]])
     assert told is not None
     assert slow.label in told
     assert "engine native" in told
-    told = times_note([evaluated(one, 1e6) for one in shown])
+    told = evaluation_note([evaluated(one, 1e6) for one in shown])
     assert told is not None
     assert f"{len(shown)} of {len(shown)}" in told

@@ -24,19 +24,25 @@ from hpcncf.records.schema import write_text
 from hpcncf.slurm.batch_script import Source, directives, text_byhand
 from hpcncf.slurm.site import Site, load_sites
 from hpcncf_analysis.advice import recommend
-from hpcncf_analysis.advice.confidence import Sureness, sureness, untried
-from hpcncf_analysis.advice.pareto import Choice, Front, Standing, front
+from hpcncf_analysis.advice.confidence import Confidence, assess_confidence, unproven_confidence
+from hpcncf_analysis.advice.pareto import Choice, Choices, PricedConfiguration, build_choices
 from hpcncf_analysis.advice.recommend import Saving
-from hpcncf_analysis.advice.remedy import Change, Diagnoses, agreed_diagnosis, change, remedied
-from hpcncf_analysis.advice.request import Request, request, spelled
-from hpcncf_analysis.commands import by_name
-from hpcncf_analysis.configurations import Configuration, counted
+from hpcncf_analysis.advice.remedy import (
+    Change,
+    Diagnoses,
+    agreed_diagnosis,
+    apply_remedy,
+    build_change,
+)
+from hpcncf_analysis.advice.request import Request, build_request, format_yaml_value
+from hpcncf_analysis.commands import group_by_command
+from hpcncf_analysis.configurations import Configuration, pluralize
 from hpcncf_analysis.diagnosis.evidence import Diagnosis, Gain
-from hpcncf_analysis.formatting import core_time
+from hpcncf_analysis.formatting import format_core_time
 
 
 @dataclass(frozen=True)
-class Asked:
+class PlannedJob:
     """What was asked for so far, and of which site."""
 
     name: str
@@ -65,14 +71,14 @@ class Asked:
         return configuration_id(run)
 
 
-def read_request(paths: ResultPaths) -> Asked:
+def read_request(paths: ResultPaths) -> PlannedJob:
     """What the results folder tells; a site that is not known on this machine asks for nothing.
 
     Raises UsageError where there is no plan.
     """
     planned, job = read_plan(paths), _job(paths)
     site = _site(job.site if job else str(JobSpec.model_fields["site"].default))
-    return Asked(planned.job, {run.id: run for run in planned.runs}, job, site)
+    return PlannedJob(planned.job, {run.id: run for run in planned.runs}, job, site)
 
 
 def _job(paths: ResultPaths) -> JobSpec | None:
@@ -89,15 +95,15 @@ def _site(name: str) -> Site:
 
 
 # Of 64 letters; what follows the name needs some.
-LONGEST: Final = 50
+MAX_NAME: Final = 50
 # Said even where they are the defaults: what a reader looks for first.
-ALWAYS: Final = {
+ALWAYS_WRITTEN: Final = {
     "resources": ("nodes", "tasks_per_node", "cpus_per_task", "mem_gb", "timeout_min"),
     "training": ("epochs", "engine", "loader"),
 }
 
 
-def job_following(run: Run, resources: Resources, name: str, base: JobSpec | None) -> JobSpec:
+def build_next_job(run: Run, resources: Resources, name: str, base: JobSpec | None) -> JobSpec:
     """A job of this one run, or of as many as share its GPU, its epochs whole; where it runs is as
     in `base`."""
     training = run.training.model_copy(update={"max_steps": None}) if run.training else None
@@ -123,20 +129,20 @@ def _workload(run: Run) -> Any:
     return run.workload.model_copy(update={"command": words})
 
 
-def following_following(name: str, choice: Choice) -> str:
+def next_job_name(name: str, choice: Choice) -> str:
     """`demo-next`, then `demo-next2`: another name has another results folder."""
     earlier = re.search(r"-(next|fastest|cheapest)(\d*)$", name)
     stem = name[: earlier.start()] if earlier else name
-    kept = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).lstrip("._-")[:LONGEST] or "command"
+    kept = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).lstrip("._-")[:MAX_NAME] or "command"
     number = int(earlier.group(2) or 1) + 1 if earlier else ""
     return f"{kept}-{'next' if choice == 'knee' else choice}{number}"
 
 
-def as_yaml(job: JobSpec, comments: Sequence[str]) -> str:
+def job_as_yaml(job: JobSpec, comments: Sequence[str]) -> str:
     """The job file, what is at its default left out; `comments` above it, a line each."""
     whole = job.model_dump(mode="json")
     plain = job.model_dump(mode="json", exclude_defaults=True) | {"site": job.site}
-    for section, names in ALWAYS.items():
+    for section, names in ALWAYS_WRITTEN.items():
         if section == "resources" or job.workload == "ncf":
             said = {*names, *plain.get(section, {})}
             plain[section] = {name: whole[section][name] for name in whole[section] if name in said}
@@ -145,14 +151,14 @@ def as_yaml(job: JobSpec, comments: Sequence[str]) -> str:
     return "".join(f"# {line}\n" for line in comments) + text
 
 
-def sbatch(job: JobSpec, site: Site) -> str:
+def format_sbatch_lines(job: JobSpec, site: Site) -> str:
     """For a script of one's own."""
     lines = directives(job.resources, site, job.name, job.exclusive)
     cores, runs = job.resources.cpus_per_task, job.resources.side_by_side
     script = f"# and in the script: srun --cpus-per-task={cores} ..."
     if runs > 1:
         each = job.resources.tasks_per_node * cores
-        script = f"# for {runs} runs side by side, each on {counted(each, 'core')} of its own"
+        script = f"# for {runs} runs side by side, each on {pluralize(each, 'core')} of its own"
     return "\n".join([*lines, script]) + "\n"
 
 
@@ -164,9 +170,9 @@ HEADING: Final = "What to ask for next, by hpcncf."
 class Advice:
     """The next request, ready to be submitted."""
 
-    choices: Front
+    choices: Choices
     choice: Choice
-    chosen: Standing
+    chosen: PricedConfiguration
     """What was measured of it; where something is `changed`, of the run before the change."""
     request: Request
     """What `job` asks of Slurm, with the reasons for memory and time."""
@@ -175,24 +181,24 @@ class Advice:
     """The same request as #SBATCH lines, for a script of one's own."""
     saves: Saving | None
     """None where the choice is what was asked for, and where there is no other."""
-    sure: Sureness
+    sure: Confidence
     changed: Change | None
     """What in the job was not measured so; None where all of it was."""
 
     @property
-    def fastest(self) -> Standing:
+    def fastest(self) -> PricedConfiguration:
         return self.choices.fastest
 
     @property
-    def cheapest(self) -> Standing:
+    def cheapest(self) -> PricedConfiguration:
         return self.choices.cheapest
 
     @property
-    def knee(self) -> Standing:
+    def knee(self) -> PricedConfiguration:
         return self.choices.knee
 
     @property
-    def front(self) -> tuple[Standing, ...]:
+    def front(self) -> tuple[PricedConfiguration, ...]:
         return self.choices.front
 
     @property
@@ -203,14 +209,14 @@ class Advice:
     @property
     def job_yaml(self) -> str:
         """A whole job file, with what was concluded as comments."""
-        return as_yaml(self.job, _wrapped([HEADING, *self.reasons]))
+        return job_as_yaml(self.job, _wrapped([HEADING, *self.reasons]))
 
     @property
     def reasons(self) -> list[str]:
         """What it costs, saves and rests on: sentences, the most important first."""
         unit = self.choices.unit
         return [
-            f"{self.chosen.label}: {recommend.price_saving(self.chosen, unit)}.",
+            f"{self.chosen.label}: {recommend.describe_price(self.chosen, unit)}.",
             *([recommend.describe_savings(self.saves, unit)] if self.saves else []),
             *(self._change() if self.changed else []),
             self.sureness,
@@ -224,20 +230,24 @@ class Advice:
         costs, unit = self.changed.costs, self.choices.unit
         return [
             self.changed.text,
-            *([recommend.predicted(self.chosen, costs, unit)] if costs else []),
+            *([recommend.describe_predicted_cost(self.chosen, costs, unit)] if costs else []),
             *([self._as_measured()] if len(self.choices.standings) > 1 else []),
         ]
 
     def _as_measured(self) -> str:
         """Who wants what was measured gets it with these settings, and is told how sure that is."""
         assert self.changed
-        told = (f"-s {key}={spelled(value)}" for key, value in self.changed.before.items())
-        sure = sureness(self.choice, self.choices).text
+        told = (
+            f"-s {key}={format_yaml_value(value)}" for key, value in self.changed.before.items()
+        )
+        sure = assess_confidence(self.choice, self.choices).text
         return f"To ask for what was measured instead, submit it with {' '.join(told)}. {sure}"
 
     def _whole_run(self) -> str:
         of_one = self.request.core_hours
-        return f" In all {core_time(of_one * self.job.repeats)}." if of_one is not None else ""
+        return (
+            f" In all {format_core_time(of_one * self.job.repeats)}." if of_one is not None else ""
+        )
 
 
 def _wrapped(sentences: Sequence[str]) -> list[str]:
@@ -247,9 +257,9 @@ def _wrapped(sentences: Sequence[str]) -> list[str]:
     return [line for text in printable for line in textwrap.wrap(text, WIDTH)]
 
 
-def advise(
+def build_advice(
     configurations: Sequence[Configuration],
-    asked: Asked,
+    asked: PlannedJob,
     diagnoses: Diagnoses | None = None,
     choice: Choice = "knee",
     as_measured: bool = False,
@@ -258,9 +268,9 @@ def advise(
 
     `as_measured`: nothing that was not run is asked for, whatever it promises.
     """
-    if len(by_name([one for one in configurations if one.by_hand])) > 1:
+    if len(group_by_command([one for one in configurations if one.by_hand])) > 1:
         return None
-    choices = front(configurations)
+    choices = build_choices(configurations)
     if choices is None:
         return None
     run = asked.runs.get(choices.chosen(choice).one.rows[0]["run_id"])
@@ -269,22 +279,22 @@ def advise(
 
 
 def _advice(
-    choices: Front,
+    choices: Choices,
     choice: Choice,
     run: Run,
-    asked: Asked,
+    asked: PlannedJob,
     found: Diagnosis | None,
     as_measured: bool,
 ) -> Advice:
     chosen = choices.chosen(choice)
-    wanted = request(chosen.one, run.resources)
-    name = following_following(asked.name, choice)
-    job = job_following(run, wanted.resources, name, asked.job)
+    wanted = build_request(chosen.one, run.resources)
+    name = next_job_name(asked.name, choice)
+    job = build_next_job(run, wanted.resources, name, asked.job)
     changed = None
     if not as_measured and len(choices.standings) == 1 and not choices.unsound:
-        changed = change(chosen.one, job, run.resources, wanted, found)
-    elif not as_measured and found and found.primary and _serves(choice, found.primary.gain):
-        changed = remedied(found.primary, job, run.resources, wanted)
+        changed = build_change(chosen.one, job, run.resources, wanted, found)
+    elif not as_measured and found and found.primary and _remedy_suits(choice, found.primary.gain):
+        changed = apply_remedy(found.primary, job, run.resources, wanted)
     if changed and _was_measured(changed.job, run, choices, asked):
         changed = None
     if changed:
@@ -295,14 +305,14 @@ def _advice(
         chosen=chosen,
         request=wanted,
         job=job,
-        sbatch=sbatch(job, asked.site),
-        saves=recommend.saving(chosen, choices, asked.base),
-        sure=untried() if changed else sureness(choice, choices),
+        sbatch=format_sbatch_lines(job, asked.site),
+        saves=recommend.compute_saving(chosen, choices, asked.base),
+        sure=unproven_confidence() if changed else assess_confidence(choice, choices),
         changed=changed,
     )
 
 
-def _serves(choice: Choice, gain: Gain | None) -> bool:
+def _remedy_suits(choice: Choice, gain: Gain | None) -> bool:
     """Whether a study's best is asked for with its remedy: where it should gain at worst, and not
     the fastest with one that saves core-hours and may take longer."""
     if gain is None:
@@ -312,7 +322,7 @@ def _serves(choice: Choice, gain: Gain | None) -> bool:
     return gain.low > 1
 
 
-def _was_measured(job: JobSpec, run: Run, choices: Front, asked: Asked) -> bool:
+def _was_measured(job: JobSpec, run: Run, choices: Choices, asked: PlannedJob) -> bool:
     """Whether the study has it: then it was no better. Its epochs may have been cut short."""
     if run.training:
         cut = job.training.model_copy(update={"max_steps": run.training.max_steps})
@@ -328,7 +338,7 @@ NOTE: Final = (
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenAdvice:
     """One choice's advice, and where it lies."""
 
     advice: Advice
@@ -337,42 +347,44 @@ class Written:
     """None where the job file cannot be planned here: other data lies in its folder by now."""
 
 
-def name(choice: Choice) -> str:
+def advice_file_name(choice: Choice) -> str:
     return "next" if choice == "knee" else f"next-{choice}"
 
 
-def write(
+def write_advice(
     configurations: Sequence[Configuration], paths: ResultPaths, diagnoses: Diagnoses
-) -> list[Written]:
+) -> list[WrittenAdvice]:
     """Each choice that differs, the knee first; what an earlier report advised goes. Nothing where
     there is nothing to advise."""
     asked = read_request(paths)
-    written: list[Written] = []
+    written: list[WrittenAdvice] = []
     for choice in get_args(Choice):
-        job, script = (paths.report / f"{name(choice)}.{ending}" for ending in ("yaml", "sbatch"))
-        advice = _new(advise(configurations, asked, diagnoses, choice), written)
-        _leave(job, advice.job_yaml if advice else None)
-        text = _script(job, asked.site, paths.folder.resolve().parent) if advice else None
-        _leave(script, text)
+        job, script = (
+            paths.report / f"{advice_file_name(choice)}.{ending}" for ending in ("yaml", "sbatch")
+        )
+        advice = _unless_repeated(build_advice(configurations, asked, diagnoses, choice), written)
+        _write_or_remove(job, advice.job_yaml if advice else None)
+        text = _batch_script(job, asked.site, paths.folder.resolve().parent) if advice else None
+        _write_or_remove(script, text)
         if advice:
-            written.append(Written(advice, job, script if text else None))
+            written.append(WrittenAdvice(advice, job, script if text else None))
     return written
 
 
-def _new(advice: Advice | None, written: Sequence[Written]) -> Advice | None:
+def _unless_repeated(advice: Advice | None, written: Sequence[WrittenAdvice]) -> Advice | None:
     """None where another choice is the same configuration."""
     known = {each.advice.chosen.key for each in written}
     return advice if advice and advice.chosen.key not in known else None
 
 
-def _leave(path: Path, text: str | None) -> None:
+def _write_or_remove(path: Path, text: str | None) -> None:
     if text is None:
         path.unlink(missing_ok=True)
     else:
         write_text(path, text)
 
 
-def _script(path: Path, site: Site, results: Path) -> str | None:
+def _batch_script(path: Path, site: Site, results: Path) -> str | None:
     """What `hpcncf plan --by-hand` prints of the job file."""
     job = load_job(path)
     source = Source(path.resolve(), results / job.name)

@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeVar
 
 from hpcncf_analysis.configurations import Configuration
-from hpcncf_analysis.quality import sound_ones
+from hpcncf_analysis.quality import configurations_of_sound_quality
 
 # More cores are worth asking for while each delivers this share of the most that any core does:
 # while a unit of work costs at most 1 / WORTH of the cheapest.
-WORTH: Final = 0.7
+MIN_CORE_YIELD: Final = 0.7
 
 Priced = TypeVar("Priced")
 
 
-def worth_it(
+def within_price_limit(
     those: Sequence[Priced],
     price: Callable[[Priced], float],
     kind: Callable[[Priced], Hashable] = lambda _: None,
@@ -26,7 +26,7 @@ def worth_it(
     least: dict[Hashable, float] = {}
     for each in those:
         least[kind(each)] = min(price(each), least.get(kind(each), price(each)))
-    return [each for each in those if price(each) * WORTH <= least[kind(each)]]
+    return [each for each in those if price(each) * MIN_CORE_YIELD <= least[kind(each)]]
 
 
 MILLION: Final = 1e6
@@ -35,7 +35,7 @@ Choice = Literal["knee", "fastest", "cheapest"]
 
 
 @dataclass(frozen=True)
-class Standing:
+class PricedConfiguration:
     """One configuration with the time that it takes for a unit of work, and what that costs."""
 
     one: Configuration
@@ -72,50 +72,50 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Front:
+class Choices:
     """What there is to choose from."""
 
     unit: str
     """What a standing's time and cost are for: `epoch`, `run`, `million instances`."""
-    standings: tuple[Standing, ...]
+    standings: tuple[PricedConfiguration, ...]
     """All whose quality holds, the quickest first."""
     unsound: tuple[Configuration, ...]
     """Those left out: their quality is worse than chance explains."""
-    fastest: Standing
-    cheapest: Standing
-    knee: Standing
-    """The fastest that is worth its cost (`advice.worth`)."""
+    fastest: PricedConfiguration
+    cheapest: PricedConfiguration
+    knee: PricedConfiguration
+    """The fastest that is worth its cost (`worth_their_cost`)."""
 
-    def chosen(self, choice: Choice) -> Standing:
-        chosen: Standing = getattr(self, choice)
+    def chosen(self, choice: Choice) -> PricedConfiguration:
+        chosen: PricedConfiguration = getattr(self, choice)
         return chosen
 
     @property
-    def front(self) -> tuple[Standing, ...]:
+    def front(self) -> tuple[PricedConfiguration, ...]:
         """Pareto's: whoever is quicker costs more."""
         return tuple(each for each in self.standings if each.beaten_by is None)
 
     @property
-    def dominated(self) -> tuple[Standing, ...]:
+    def dominated(self) -> tuple[PricedConfiguration, ...]:
         return tuple(each for each in self.standings if each.beaten_by is not None)
 
 
-def front(configurations: Sequence[Configuration]) -> Front | None:
+def build_choices(configurations: Sequence[Configuration]) -> Choices | None:
     """None where no configuration has a speed."""
-    sound = sound_ones(configurations)
+    sound = configurations_of_sound_quality(configurations)
     if not sound:
         return None
     unit, seconds = _unit(sound)
     kept = {one.key for one in sound}
-    found = sorted((_standing(one, seconds(one)) for one in sound), key=_quickest)
-    placed = tuple(_placed(found))
-    return Front(
+    found = sorted((_standing(one, seconds(one)) for one in sound), key=_speed_order)
+    placed = tuple(_mark_dominated(found))
+    return Choices(
         unit=unit,
         standings=placed,
         unsound=tuple(one for one in configurations if one.speed and one.key not in kept),
         fastest=placed[0],
         cheapest=min(placed, key=lambda each: (each.cost, each.seconds)),
-        knee=worth(placed)[0],
+        knee=worth_their_cost(placed)[0],
     )
 
 
@@ -129,11 +129,13 @@ def _unit(sound: Sequence[Configuration]) -> tuple[str, Callable[[Configuration]
     return "million instances", lambda one: MILLION / (one.speed or 1.0)
 
 
-def _standing(one: Configuration, seconds: float) -> Standing:
-    return Standing(one, seconds, one.cores * seconds / 3600, gpus(one) * seconds / 3600)
+def _standing(one: Configuration, seconds: float) -> PricedConfiguration:
+    return PricedConfiguration(
+        one, seconds, one.cores * seconds / 3600, allocated_gpus(one) * seconds / 3600
+    )
 
 
-def gpus(one: Configuration) -> float:
+def allocated_gpus(one: Configuration) -> float:
     """GPUs that a run is allocated, over all its nodes, and its part of those that it shares; none
     where nobody asked for any."""
     row = one.rows[0]
@@ -141,20 +143,22 @@ def gpus(one: Configuration) -> float:
     return 0.0 if one.by_hand else float(row["nodes"] * row["gpus_per_node"] / shared)
 
 
-def _quickest(each: Standing) -> tuple[float, tuple[float, float], str]:
+def _speed_order(each: PricedConfiguration) -> tuple[float, tuple[float, float], str]:
     return each.seconds, each.cost, each.label
 
 
-def _placed(quickest_first: Sequence[Standing]) -> Iterator[Standing]:
+def _mark_dominated(quickest_first: Sequence[PricedConfiguration]) -> Iterator[PricedConfiguration]:
     """Each with whoever beats it: of all that are as quick the cheapest, if it costs no more."""
-    best: Standing | None = None
+    best: PricedConfiguration | None = None
     for each in quickest_first:
-        beaten = best and best.cost <= each.cost and _quickest(best)[:2] != _quickest(each)[:2]
+        beaten = (
+            best and best.cost <= each.cost and _speed_order(best)[:2] != _speed_order(each)[:2]
+        )
         yield replace(each, beaten_by=best.label if best and beaten else None)
         if best is None or each.cost < best.cost:
             best = each
 
 
-def worth(standings: Sequence[Standing]) -> list[Standing]:
+def worth_their_cost(standings: Sequence[PricedConfiguration]) -> list[PricedConfiguration]:
     """Those that are worth their cost among their kind: with GPUs, or without."""
-    return worth_it(standings, lambda each: each.price, lambda each: each.on_gpus)
+    return within_price_limit(standings, lambda each: each.price, lambda each: each.on_gpus)

@@ -15,11 +15,11 @@ from hpcncf.job.load import apply_override
 from hpcncf.job.plan import expand_job
 from hpcncf.job.spec import JobSpec, Resources
 from hpcncf_analysis.advice.recommend import mostly_disturbed
-from hpcncf_analysis.advice.request import Request, timeout_min
-from hpcncf_analysis.configurations import Configuration, counted
+from hpcncf_analysis.advice.request import Request, time_limit_min
+from hpcncf_analysis.configurations import Configuration, pluralize
 from hpcncf_analysis.diagnosis import format
 from hpcncf_analysis.diagnosis.evidence import Cause, Diagnosis, Finding, Gain
-from hpcncf_analysis.formatting import cores, percent
+from hpcncf_analysis.formatting import format_cores, format_percent
 
 Diagnoses = Mapping[str, Diagnosis]
 """Run id -> its diagnosis."""
@@ -27,10 +27,10 @@ Diagnoses = Mapping[str, Diagnosis]
 # No cause of waste, and told only where there is no other.
 TOO_SHORT: Final[Cause] = "too_short_to_judge"
 # Cores that idle for one of these may be needed once it is gone.
-HIDING: Final[frozenset[Cause]] = frozenset(
+CAUSES_HIDING_NEED: Final[frozenset[Cause]] = frozenset(
     {"one_core_confinement", "neighbour_load", "memory_pressure", TOO_SHORT}
 )
-MEANS: Final[Mapping[Cause, str]] = {
+CAUSE_DESCRIPTIONS: Final[Mapping[Cause, str]] = {
     "one_core_confinement": "it may use fewer cores than it was allocated",
     "oversubscribed": "more threads want to run than it has cores",
     "neighbour_load": "others are busy on its cores",
@@ -52,7 +52,7 @@ MEANS: Final[Mapping[Cause, str]] = {
 
 
 @dataclass(frozen=True)
-class Named:
+class CauseSentence:
     """The cause that a conclusion opens with."""
 
     cause: Cause
@@ -67,24 +67,28 @@ def agreed_diagnosis(one: Configuration, diagnoses: Diagnoses) -> Diagnosis | No
     known = [diagnoses[row["run_id"]] for row in one.rows if row["run_id"] in diagnoses]
     if not known:
         return None
-    said, times = Counter(map(_describe_settings, known)).most_common(1)[0]
+    said, times = Counter(map(_cause_or_verdict, known)).most_common(1)[0]
     if 2 * times <= len(one.rows):
         return None
-    return next(each for each in known if _describe_settings(each) == said)
+    return next(each for each in known if _cause_or_verdict(each) == said)
 
 
-def _describe_settings(diagnosis: Diagnosis) -> str:
+def _cause_or_verdict(diagnosis: Diagnosis) -> str:
     return diagnosis.primary.cause if diagnosis.primary else diagnosis.verdict
 
 
 def hides_need(found: Diagnosis | None) -> bool:
     """Whether idle cores tell nothing of how many are needed."""
-    return found is not None and found.primary is not None and found.primary.cause in HIDING
+    return (
+        found is not None
+        and found.primary is not None
+        and found.primary.cause in CAUSES_HIDING_NEED
+    )
 
 
-def named(
+def describe_main_cause(
     configurations: Sequence[Configuration], best: Configuration, diagnoses: Diagnoses
-) -> Named | None:
+) -> CauseSentence | None:
     """The costliest cause, its cost, its remedy: the best one, where that is free of it."""
     found = _worst(configurations, diagnoses)
     if found is None:
@@ -93,12 +97,14 @@ def named(
     if finding.cause == TOO_SHORT and len(configurations) > 1:
         return None
     whose = one.label if len(configurations) > 1 else "This run"
-    told = f"{whose} {_loses(finding)}: {MEANS[finding.cause]} ({finding.cause})"
+    told = (
+        f"{whose} {_describe_loss(finding)}: {CAUSE_DESCRIPTIONS[finding.cause]} ({finding.cause})"
+    )
     chosen = agreed_diagnosis(best, diagnoses)
     if chosen and _is_free(chosen, finding):
-        return Named(finding.cause, f"{told}; {best.label} does not.")
-    advised = remedy(finding)
-    return Named(finding.cause, f"{told}. {advised}", advised)
+        return CauseSentence(finding.cause, f"{told}; {best.label} does not.")
+    advised = describe_remedy(finding)
+    return CauseSentence(finding.cause, f"{told}. {advised}", advised)
 
 
 def _is_free(chosen: Diagnosis, finding: Finding) -> bool:
@@ -118,8 +124,9 @@ def describe_remaining_costs(
     if finding.cause in (worst[1].cause, TOO_SHORT):
         return []
     return [
-        f"{best.label} still {_loses(finding)}: {MEANS[finding.cause]} ({finding.cause}). "
-        f"{remedy(finding)}"
+        f"{best.label} still {_describe_loss(finding)}: {CAUSE_DESCRIPTIONS[finding.cause]} "
+        f"({finding.cause}). "
+        f"{describe_remedy(finding)}"
     ]
 
 
@@ -132,21 +139,21 @@ def _worst(
     ]
     causes = [(one, finding) for one, finding in found if finding]
     told = [each for each in causes if each[1].cause != TOO_SHORT]
-    return max(told or causes, key=_lost, default=None)
+    return max(told or causes, key=_lost_core_hours, default=None)
 
 
-def _lost(found: tuple[Configuration, Finding]) -> float:
+def _lost_core_hours(found: tuple[Configuration, Finding]) -> float:
     one, finding = found
     return finding.share * (one.median("core_hours") or 0.0)
 
 
-def _loses(finding: Finding) -> str:
+def _describe_loss(finding: Finding) -> str:
     if finding.cause == TOO_SHORT:
         return "tells little"
-    return f"loses {percent(finding.share)} of its {finding.of}"
+    return f"loses {format_percent(finding.share)} of its {finding.of}"
 
 
-def remedy(finding: Finding) -> str:
+def describe_remedy(finding: Finding) -> str:
     """With the settings that apply it, and what they should bring."""
     settings = format.settings(finding.changes)
     brings = [settings] if settings else []
@@ -157,7 +164,7 @@ def remedy(finding: Finding) -> str:
 
 
 # Below this share of its cores a single run is told to try fewer.
-IDLE: Final = 0.8
+IDLE_EFFICIENCY: Final = 0.8
 # As much of a core is no core: clocks tick, start-up counts.
 NO_CORE: Final = 0.1
 
@@ -177,38 +184,45 @@ class Change:
     nothing tells, as of fewer cores that may slow it down."""
 
 
-def change(
+def build_change(
     one: Configuration, job: JobSpec, asked: Resources, wanted: Request, found: Diagnosis | None
 ) -> Change | None:
     """`job` as it was measured, asking what is `wanted`; None where nothing is to be changed."""
     if found and found.primary and found.primary.changes:
-        return remedied(found.primary, job, asked, wanted)
+        return apply_remedy(found.primary, job, asked, wanted)
     fewer = None if hides_need(found) else fewer_cores(one)
     if fewer is None:
         return None
     threads = job.training.threads
     changes: dict[str, Any] = {"resources.cpus_per_task": fewer}
     changes |= {"training.threads": "auto"} if threads != "auto" and threads > fewer else {}
-    reason = f"{cores(one.median('cores_used'))} of {counted(one.cores, 'core')} were used"
-    return _changed(job, asked, wanted, changes, f"since {reason}", None)
+    reason = f"{format_cores(one.median('cores_used'))} of {pluralize(one.cores, 'core')} were used"
+    return _changed_job(job, asked, wanted, changes, f"since {reason}", None)
 
 
 def fewer_cores(one: Configuration) -> int | None:
     """Cores for each rank that hold what was used; None where that is no fewer, or not known."""
     used, efficiency = one.median("cores_used"), one.median("cpu_efficiency")
-    if used is None or efficiency is None or efficiency >= IDLE or mostly_disturbed([one]):
+    if (
+        used is None
+        or efficiency is None
+        or efficiency >= IDLE_EFFICIENCY
+        or mostly_disturbed([one])
+    ):
         return None
     fewer = max(ceil(used / one.ranks - NO_CORE), 1)
     return fewer if fewer * one.ranks < one.cores else None
 
 
-def remedied(finding: Finding, job: JobSpec, asked: Resources, wanted: Request) -> Change | None:
+def apply_remedy(
+    finding: Finding, job: JobSpec, asked: Resources, wanted: Request
+) -> Change | None:
     """With the settings that remove the cause; None where none does."""
     why = f"the remedy of {finding.cause}"
-    return _changed(job, asked, wanted, finding.changes, why, finding.gain)
+    return _changed_job(job, asked, wanted, finding.changes, why, finding.gain)
 
 
-def _changed(
+def _changed_job(
     job: JobSpec,
     asked: Resources,
     wanted: Request,
@@ -217,12 +231,12 @@ def _changed(
     gain: Gain | None,
 ) -> Change | None:
     """None where the settings do not go together, or nothing is left to change."""
-    changed = _with(job, changes)
+    changed = _apply_changes(job, changes)
     if changed is None or changed == job:
         return None
     before = {key: _value(job, key) for key in changes}
     told = ", ".join(f"{key} {before[key]} → {changes[key]}" for key in changes)
-    sized = _sized(changed.resources, asked, wanted, gain)
+    sized = _resize_request(changed.resources, asked, wanted, gain)
     expected = f"; predicted: {format.gain(gain)}" if gain else ""
     text = f"Not run yet: {told}, {why}{expected}."
     costs = _costs(gain, changed.resources.cores / job.resources.cores) if gain else None
@@ -239,7 +253,7 @@ def _costs(gain: Gain, cores: float) -> tuple[float, float, float] | None:
     return cores / gain.factor, cores / gain.high, cores / gain.low
 
 
-def _with(job: JobSpec, changes: Mapping[str, Any]) -> JobSpec | None:
+def _apply_changes(job: JobSpec, changes: Mapping[str, Any]) -> JobSpec | None:
     plain = job.model_dump(mode="json")
     for key, value in changes.items():
         apply_override(plain, key, value)
@@ -257,14 +271,16 @@ def _value(job: JobSpec, dotted: str) -> Any:
     return known.get(key) if isinstance(known, Mapping) else getattr(known, key) if key else known
 
 
-def _sized(changed: Resources, asked: Resources, wanted: Request, gain: Gain | None) -> Request:
+def _resize_request(
+    changed: Resources, asked: Resources, wanted: Request, gain: Gain | None
+) -> Request:
     """Memory no less than it had, and a time that holds should the change slow it down."""
     expected_s = wanted.expected_s
     if expected_s is not None:
-        expected_s *= max(1.0, _slower(changed, wanted.resources, gain))
+        expected_s *= max(1.0, _worst_slowdown(changed, wanted.resources, gain))
     sized = {
         "mem_gb": max(asked.mem_gb, wanted.resources.mem_gb),
-        "timeout_min": asked.timeout_min if expected_s is None else timeout_min(expected_s),
+        "timeout_min": asked.timeout_min if expected_s is None else time_limit_min(expected_s),
     }
     return replace(
         wanted,
@@ -274,7 +290,7 @@ def _sized(changed: Resources, asked: Resources, wanted: Request, gain: Gain | N
     )
 
 
-def _slower(changed: Resources, before: Resources, gain: Gain | None) -> float:
+def _worst_slowdown(changed: Resources, before: Resources, gain: Gain | None) -> float:
     """At worst so many times the time: without a prediction, all the more for fewer cores."""
     cores = before.cores / changed.cores
     if gain is None:

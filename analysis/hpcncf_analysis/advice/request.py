@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from hpcncf.collect.resource_columns import PARAMETER
 from hpcncf.job.spec import Resources
-from hpcncf_analysis.configurations import Configuration, counted, varying
-from hpcncf_analysis.formatting import duration, mebibytes, percent
+from hpcncf_analysis.configurations import Configuration, pluralize, varying_settings
+from hpcncf_analysis.formatting import format_duration, format_mebibytes, format_percent
 
 Row = Mapping[str, Any]
 
@@ -49,13 +49,13 @@ class Request:
         return None if self.expected_s is None else self.resources.cores * self.expected_s / 3600
 
 
-def request(one: Configuration, asked: Resources) -> Request:
+def build_request(one: Configuration, asked: Resources) -> Request:
     """Its own nodes, tasks and cores; memory and time as measured, or else as `asked`."""
-    mem_gb, expected_s = enough_gb(one.rows), expected(one)
-    timeout = asked.timeout_min if expected_s is None else timeout_min(expected_s)
+    mem_gb, expected_s = memory_to_request_gb(one.rows), expected_seconds(one)
+    timeout = asked.timeout_min if expected_s is None else time_limit_min(expected_s)
     sized = {"mem_gb": mem_gb or asked.mem_gb, "timeout_min": timeout, "runs_per_task": 1}
     return Request(
-        resources=asked.model_copy(update=sized | _beside(asked)),
+        resources=asked.model_copy(update=sized | _sharing_resources(asked)),
         expected_s=expected_s,
         memory=_memory(one.rows),
         time=_time(one, expected_s),
@@ -63,7 +63,7 @@ def request(one: Configuration, asked: Resources) -> Request:
     )
 
 
-def _beside(asked: Resources) -> dict[str, Any]:
+def _sharing_resources(asked: Resources) -> dict[str, Any]:
     """No more runs than share its GPU, and MPS where processes do."""
     shared = max(asked.runs_per_gpu, asked.ranks_per_gpu) > 1
     return {"runs_per_node": 1, "mps": asked.mps and shared}
@@ -91,12 +91,12 @@ def _memory(rows: Sequence[Row]) -> str:
 
 def _describe_peak(rows: Sequence[Row]) -> str:
     """` node's peak, 400 MiB, and 25 % more`; empty where none was measured."""
-    peak_mib, beside_mib = memory_peak(rows), _beside_mib(rows)
+    peak_mib, beside_mib = largest_memory_peak_mib(rows), _hpcncf_memory_mib(rows)
     if peak_mib is None:
         return ""
-    beside = f", {mebibytes(beside_mib)} for hpcncf beside it" if beside_mib else ""
-    more = percent(MEMORY_MARGIN)
-    return f" node's peak, {mebibytes(peak_mib)}{beside}, and {more} more"
+    beside = f", {format_mebibytes(beside_mib)} for hpcncf beside it" if beside_mib else ""
+    more = format_percent(MEMORY_MARGIN)
+    return f" node's peak, {format_mebibytes(peak_mib)}{beside}, and {more} more"
 
 
 def _time(one: Configuration, expected_s: float | None) -> str:
@@ -105,17 +105,17 @@ def _time(one: Configuration, expected_s: float | None) -> str:
     row = one.rows[0]
     what = "The longest run"
     if row["workload"] != "command":
-        what = f"{counted(row['epochs'], 'epoch')}, with evaluation and start-up"
-    margin = f"{percent(TIME_MARGIN)} more, at least {duration(LEAST_MARGIN_S)}"
-    return f"{what}, take {duration(expected_s)}; {margin}.".replace("run, take", "run took")
+        what = f"{pluralize(row['epochs'], 'epoch')}, with evaluation and start-up"
+    margin = f"{format_percent(TIME_MARGIN)} more, at least {format_duration(LEAST_MARGIN_S)}"
+    return f"{what}, take {format_duration(expected_s)}; {margin}.".replace("run, take", "run took")
 
 
-def timeout_min(expected_s: float) -> int:
+def time_limit_min(expected_s: float) -> int:
     """The time with its margin, in whole minutes."""
     return ceil(max(expected_s * (1 + TIME_MARGIN), expected_s + LEAST_MARGIN_S) / 60)
 
 
-def expected(one: Configuration) -> float | None:
+def expected_seconds(one: Configuration) -> float | None:
     """Seconds that the slowest repeat's figures give for a whole run, start-up included."""
     times = [_seconds_of_whole_run(row) for row in one.rows]
     known = [seconds for seconds in times if seconds is not None]
@@ -138,8 +138,10 @@ def _seconds_of_whole_run(row: Row) -> float | None:
 def describe_settings(one: Configuration, among: Sequence[Configuration]) -> str:
     """The settings of a job file that make this configuration: every one that varies among them."""
     if one.by_hand:
-        return counted(one.cores, "core")
-    return ", ".join(f"{key}: {spelled(value)}" for key, value in _keys(one, among).items())
+        return pluralize(one.cores, "core")
+    return ", ".join(
+        f"{key}: {format_yaml_value(value)}" for key, value in _keys(one, among).items()
+    )
 
 
 def _keys(one: Configuration, among: Sequence[Configuration]) -> dict[str, Any]:
@@ -148,7 +150,7 @@ def _keys(one: Configuration, among: Sequence[Configuration]) -> dict[str, Any]:
     names += ["tasks_per_node", "cpus_per_task"]
     names += ["gpus_per_node"] if row["gpus_per_node"] else []
     names += [name for name in ("loader", "num_workers") if row.get(name)]
-    told = [name for name in varying([other.rows[0] for other in among]) if name in row]
+    told = [name for name in varying_settings([other.rows[0] for other in among]) if name in row]
     per_rank = row.get("batch_size_per_rank") is not None
     batch = "batch_size_per_rank" if per_rank else "global_batch_size"
     told = [name for name in told if not name.startswith(PARAMETER)]
@@ -158,7 +160,7 @@ def _keys(one: Configuration, among: Sequence[Configuration]) -> dict[str, Any]:
     return values | {key.split(".")[-1]: value for key, value in planned.items()}
 
 
-def spelled(value: Any) -> str:
+def format_yaml_value(value: Any) -> str:
     """As a job file has it."""
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(str, value))}]"
@@ -167,29 +169,29 @@ def spelled(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def memory(one: Configuration) -> list[str]:
+def describe_memory(one: Configuration) -> list[str]:
     """The memory to ask for; nothing where none was measured."""
-    enough = enough_gb(one.rows)
+    enough = memory_to_request_gb(one.rows)
     if enough is None:
         return []
     return [f"Memory: mem_gb: {enough:g} is enough (a{_describe_peak(one.rows)})."]
 
 
-def enough_gb(rows: Sequence[Row]) -> float | None:
+def memory_to_request_gb(rows: Sequence[Row]) -> float | None:
     """What a node needs for a run like these: the largest peak, hpcncf's own beside a command, and
     the margin, rounded up to a tenth; Slurm's GB has 1024 MiB. None where none was measured."""
-    peak_mib = memory_peak(rows)
+    peak_mib = largest_memory_peak_mib(rows)
     if peak_mib is None:
         return None
-    return ceil((peak_mib + _beside_mib(rows)) * (1 + MEMORY_MARGIN) / 1024 * 10) / 10
+    return ceil((peak_mib + _hpcncf_memory_mib(rows)) * (1 + MEMORY_MARGIN) / 1024 * 10) / 10
 
 
-def memory_peak(rows: Sequence[Row]) -> float | None:
+def largest_memory_peak_mib(rows: Sequence[Row]) -> float | None:
     """MiB on the node with the most, the largest of the repeats."""
     return max((row["memory_peak_mib"] for row in rows if row["memory_peak_mib"]), default=None)
 
 
-def _beside_mib(rows: Sequence[Row]) -> float:
+def _hpcncf_memory_mib(rows: Sequence[Row]) -> float:
     """On a node."""
     row = rows[0]
     return BESIDE_MIB * row["tasks_per_node"] if row["workload"] == "command" else 0.0

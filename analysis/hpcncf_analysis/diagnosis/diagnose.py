@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 from hpcncf.monitor.memory_growth import USUALLY
 from hpcncf.paths import AttemptPaths, ResultPaths
 from hpcncf.records.schema import NodeRecord, RankRecord, RecordError, read_record
-from hpcncf_analysis.configurations import counted
+from hpcncf_analysis.configurations import pluralize
 from hpcncf_analysis.diagnosis import thresholds
 from hpcncf_analysis.diagnosis.evidence import Cause, Diagnosis, Evidence, Finding, Verdict
 from hpcncf_analysis.diagnosis.from_records import evidence
@@ -28,7 +28,7 @@ from hpcncf_analysis.diagnosis.rules_cores import (
 from hpcncf_analysis.diagnosis.rules_input import input_io, python_input, worker_overhead
 from hpcncf_analysis.diagnosis.rules_ranks import load_imbalance, straggler, sync_bound
 from hpcncf_analysis.diagnosis.rules_time import dense_optimizer
-from hpcncf_analysis.formatting import mebibytes, percent
+from hpcncf_analysis.formatting import format_mebibytes, format_percent
 
 # The costliest finding is the primary one, but for three rules of precedence:
 #
@@ -104,7 +104,7 @@ def _alerts(told: Evidence) -> tuple[str, ...]:
     grown = told.memory_growth_mib
     if grown is None:
         return ()
-    return (f"memory grew steadily, by {mebibytes(grown)}: {USUALLY}",)
+    return (f"memory grew steadily, by {format_mebibytes(grown)}: {USUALLY}",)
 
 
 def ordered(findings: Sequence[Finding]) -> list[Finding]:
@@ -141,14 +141,14 @@ def _doubts(told: Evidence) -> tuple[str, ...]:
         return ("how many cores were used",)
     if used / usable >= thresholds.BUSY:
         return ()
-    return (f"why {percent(1 - used / usable)} of the usable cores' time was not used",)
+    return (f"why {format_percent(1 - used / usable)} of the usable cores' time was not used",)
 
 
 def missing(told: Evidence) -> tuple[str, ...]:
     """What the records do not tell, that a rule would have used."""
     lacking = []
     if len(told.ranks) < told.world_size:
-        absent = counted(told.world_size - len(told.ranks), "rank")
+        absent = pluralize(told.world_size - len(told.ranks), "rank")
         lacking.append(f"the record of {absent}")
     if not told.phases:
         lacking.append("phases of a step (a command can report them, see docs/any-program.md)")

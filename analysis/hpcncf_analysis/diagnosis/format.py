@@ -6,25 +6,25 @@ from collections.abc import Mapping
 from typing import Any
 
 from hpcncf_analysis.diagnosis.evidence import CoreCounts, Diagnosis, Finding, Gain
-from hpcncf_analysis.formatting import THIN, cores, percent, times
+from hpcncf_analysis.formatting import THIN, format_cores, format_percent, format_ratio
 
 
 def counts(counted: CoreCounts) -> str:
     """`5 cores allocated, 5 usable, 1.02 used`."""
     noun = "core" if counted.allocated == 1 else "cores"
-    allocated, usable, used = map(cores, (counted.allocated, counted.usable, counted.used))
+    allocated, usable, used = map(format_cores, (counted.allocated, counted.usable, counted.used))
     return f"{allocated} {noun} allocated, {usable} usable, {used} used"
 
 
 def cost(finding: Finding) -> str:
     """`58 % of the time`."""
-    return f"{percent(finding.share)} of the {finding.of}"
+    return f"{format_percent(finding.share)} of the {finding.of}"
 
 
 def gain(expected: Gain) -> str:
     """`2.82× the instances per second (2.31× to 3.21×)`."""
-    between = f"{times(expected.low)} to {times(expected.high)}"
-    return f"{times(expected.factor)} the {_what(expected.what)} ({between})"
+    between = f"{format_ratio(expected.low)} to {format_ratio(expected.high)}"
+    return f"{format_ratio(expected.factor)} the {_what(expected.what)} ({between})"
 
 
 def settings(changes: Mapping[str, Any]) -> str:
@@ -55,12 +55,12 @@ def in_verdict(found: Finding) -> int:
 def scored(row: Mapping[str, Any]) -> str:
     """A prediction in one line, beside what was measured."""
     told = f"{row['cause']} at {row['base']}, {settings(row['changes'])}: "
-    told += f"predicted {times(row['predicted'])} the {_what(row['what'])}, "
+    told += f"predicted {format_ratio(row['predicted'])} the {_what(row['what'])}, "
     if row["measured"] is None:
         return told + "not measured yet"
-    told += f"measured {times(row['measured'])}"
+    told += f"measured {format_ratio(row['measured'])}"
     if row["measured_low"] is not None:
-        told += f" ({times(row['measured_low'])} to {times(row['measured_high'])})"
+        told += f" ({format_ratio(row['measured_low'])} to {format_ratio(row['measured_high'])})"
     return told + (": within 25 %" if row["within"] else ": not within 25 %")
 
 

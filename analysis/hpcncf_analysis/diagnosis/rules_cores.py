@@ -8,7 +8,7 @@ from typing import Any
 
 from hpcncf.collect.training_columns import in_training
 from hpcncf.records.schema import Gpu, NodeRecord, RankRecord
-from hpcncf_analysis.configurations import counted
+from hpcncf_analysis.configurations import pluralize
 from hpcncf_analysis.diagnosis import thresholds
 from hpcncf_analysis.diagnosis.evidence import Evidence, Finding, Gpus
 from hpcncf_analysis.diagnosis.expected_gain import (
@@ -18,7 +18,12 @@ from hpcncf_analysis.diagnosis.expected_gain import (
     applied,
     fewer_core_hours,
 )
-from hpcncf_analysis.formatting import cores, duration, mebibytes, percent
+from hpcncf_analysis.formatting import (
+    format_cores,
+    format_duration,
+    format_mebibytes,
+    format_percent,
+)
 
 
 def too_short_to_judge(evidence: Evidence) -> Finding | None:
@@ -33,9 +38,9 @@ def too_short_to_judge(evidence: Evidence) -> Finding | None:
     enough = (left_s >= thresholds.SHORT_S and not few) or evidence.elapsed_s >= thresholds.LONG_S
     if enough or startup_bound(evidence):
         return None
-    told = [f"{duration(max(left_s, 0.0))} were measured"]
+    told = [f"{format_duration(max(left_s, 0.0))} were measured"]
     if evidence.startup_s:
-        told[0] += f" after {duration(evidence.startup_s)} of start-up"
+        told[0] += f" after {format_duration(evidence.startup_s)} of start-up"
     if few:
         told.append(f"{evidence.counted_steps} steps were counted")
     return Finding(
@@ -57,7 +62,8 @@ def startup_bound(evidence: Evidence) -> Finding | None:
         min(share, 1.0),
         "time",
         (
-            f"{duration(evidence.startup_s)} of {duration(evidence.elapsed_s)} passed before the "
+            f"{format_duration(evidence.startup_s)} of {format_duration(evidence.elapsed_s)} "
+            "passed before the "
             "first step",
         ),
         "Do more in one run (more epochs), and have packages and data on a fast file system.",
@@ -82,7 +88,8 @@ def evaluation_bound(evidence: Evidence) -> Finding | None:
         min(share, 1.0),
         "time",
         (
-            f"evaluation takes {duration(evidence.evaluation_s)} of {duration(evidence.elapsed_s)}",
+            f"evaluation takes {format_duration(evidence.evaluation_s)} of "
+            f"{format_duration(evidence.elapsed_s)}",
             *(["training.evaluation is full: every user against every item"] if full else []),
         ),
         "Evaluate against sampled negatives (training.evaluation sampled)."
@@ -103,8 +110,8 @@ def checkpoint_bound(evidence: Evidence) -> Finding | None:
         min(share, 1.0),
         "time",
         (
-            f"writing checkpoints takes {duration(evidence.checkpoint_s)} of "
-            f"{duration(evidence.elapsed_s)}, {percent(share)}",
+            f"writing checkpoints takes {format_duration(evidence.checkpoint_s)} of "
+            f"{format_duration(evidence.elapsed_s)}, {format_percent(share)}",
         ),
         "Write checkpoints less often (training.checkpoint_every), or to a faster disk.",
         applied(evidence, checkpoint_every=0),
@@ -120,14 +127,17 @@ def memory_pressure(evidence: Evidence) -> Finding | None:
         waits = max(waits, _not_computing(evidence))
     if waits < thresholds.WORTH:
         return None
-    told = [f"for {percent(waits)} of the time threads waited for memory, or the kernel made room"]
+    told = [
+        f"for {format_percent(waits)} of the time threads waited for memory, or the kernel made "
+        "room"
+    ]
     if evidence.memory_limit_mib:
         told.append(
-            f"memory peaked at {mebibytes(evidence.memory_peak_mib)} of a limit of "
-            f"{mebibytes(evidence.memory_limit_mib)}"
+            f"memory peaked at {format_mebibytes(evidence.memory_peak_mib)} of a limit of "
+            f"{format_mebibytes(evidence.memory_limit_mib)}"
         )
     if evidence.swap_peak_mib:
-        told.append(f"{mebibytes(evidence.swap_peak_mib)} were swapped out")
+        told.append(f"{format_mebibytes(evidence.swap_peak_mib)} were swapped out")
     if evidence.major_faults:
         told.append(f"{evidence.major_faults:,} page faults read from a disk")
     return Finding(
@@ -214,7 +224,7 @@ def gpu_underused(evidence: Evidence) -> Finding | None:
     when = "of its training" if told.training else "of the time"
     numbers = [
         f"kernels of this run were on the {_format_number(told.number)} for "
-        f"{percent(told.busy)} {when}",
+        f"{format_percent(told.busy)} {when}",
         *([] if told.watts is None else [f"{told.watts:.0f} W on average, per GPU"]),
         *why,
     ]
@@ -237,10 +247,11 @@ def _why(evidence: Evidence) -> tuple[list[str], str]:
         told = ["the record has no phases: whether it waits for input or for launches is not known"]
         return told, "Have the program report its phases (docs/any-program.md) to know what for."
     if waits >= thresholds.GPU_INPUT:
-        told = [f"input-bound: {percent(waits)} of a step waits for the next batch"]
+        told = [f"input-bound: {format_percent(waits)} of a step waits for the next batch"]
         return told, "Make batches faster than the GPU takes them: training.loader vectorized."
     told = [
-        f"launch-bound: only {percent(waits)} of a step waits for input, the rest is on the CPU"
+        f"launch-bound: only {format_percent(waits)} of a step waits for input, the rest is on "
+        "the CPU"
     ]
     return told, (
         "Give each launch more to do: a larger batch per rank, or several trainings on one GPU."
@@ -260,7 +271,7 @@ def one_core_confinement(evidence: Evidence) -> Finding | None:
         short / allocated,
         "cores",
         (
-            f"{cores(allocated)} cores allocated, {cores(usable)} usable",
+            f"{format_cores(allocated)} cores allocated, {format_cores(usable)} usable",
             *_describe_throttling(evidence),
         ),
         f"Give srun -c {_per_rank(evidence)} and no --cpu-bind, and start nothing under taskset "
@@ -298,7 +309,7 @@ def _describe_throttling(evidence: Evidence) -> list[str]:
 
 
 def _per_rank(evidence: Evidence) -> str:
-    return cores((evidence.cores.allocated or 1) / evidence.world_size)
+    return format_cores((evidence.cores.allocated or 1) / evidence.world_size)
 
 
 def oversubscribed(evidence: Evidence) -> Finding | None:
@@ -332,10 +343,10 @@ def _wanting(evidence: Evidence) -> float | None:
 
 def _threads(evidence: Evidence, wanting: float, usable: float) -> list[str]:
     measured = "wanted to run at a time" if evidence.runnable is not None else "were asked for"
-    told = [f"{wanting:.1f} threads {measured} on {cores(usable)} usable cores"]
+    told = [f"{wanting:.1f} threads {measured} on {format_cores(usable)} usable cores"]
     if evidence.threads is not None:
-        ranks = counted(evidence.world_size, "rank")
-        told.append(f"{counted(evidence.threads, 'thread')} for each of {ranks}")
+        ranks = pluralize(evidence.world_size, "rank")
+        told.append(f"{pluralize(evidence.threads, 'thread')} for each of {ranks}")
     return told
 
 
@@ -364,12 +375,13 @@ def neighbour_load(evidence: Evidence) -> Finding | None:
     told = []
     if lost:
         told.append(
-            f"other processes used {cores(evidence.others_cores)} of its "
-            f"{counted(usable, 'core')}, while {cores(evidence.starved_by_others)} of its own "
+            f"other processes used {format_cores(evidence.others_cores)} of its "
+            f"{pluralize(usable, 'core')}, while {format_cores(evidence.starved_by_others)} of "
+            "its own "
             "threads waited for one"
         )
     if (evidence.steal or 0.0) >= thresholds.STEAL:
-        told.append(f"the hypervisor took {percent(evidence.steal)} of the cores' time")
+        told.append(f"the hypervisor took {format_percent(evidence.steal)} of the cores' time")
     return Finding(
         "neighbour_load",
         min(share, 1.0),
@@ -386,9 +398,12 @@ def serial_step(evidence: Evidence) -> Finding | None:
         return None
     changes, ranks = _one_core(evidence), evidence.world_size
     while_training = " while it trained" if evidence.used_in_training is not None else ""
-    told = [f"{cores(used)} of {cores(usable)} usable cores in use or wanted{while_training}"]
+    told = [
+        f"{format_cores(used)} of {format_cores(usable)} usable cores in use or "
+        f"wanted{while_training}"
+    ]
     if evidence.threads is not None:
-        told.append(f"it computes with {counted(evidence.threads, 'thread')} per rank")
+        told.append(f"it computes with {pluralize(evidence.threads, 'thread')} per rank")
     return Finding(
         "serial_step",
         share,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from hpcncf_analysis.configurations import counted
+from hpcncf_analysis.configurations import pluralize
 from hpcncf_analysis.diagnosis import thresholds
 from hpcncf_analysis.diagnosis.evidence import Evidence, Finding, Gain
 from hpcncf_analysis.diagnosis.expected_gain import applied, in_process, vectorized
-from hpcncf_analysis.formatting import percent
+from hpcncf_analysis.formatting import format_percent
 
 
 def python_input(evidence: Evidence) -> Finding | None:
@@ -19,7 +19,8 @@ def python_input(evidence: Evidence) -> Finding | None:
         share,
         "time",
         (
-            f"{percent(evidence.phases['input'])} of a step waits for the next batch, while a CPU "
+            f"{format_percent(evidence.phases['input'])} of a step waits for the next batch, "
+            "while a CPU "
             "computes",
             *_maker(evidence),
         ),
@@ -38,7 +39,7 @@ def _one_by_one(evidence: Evidence) -> bool:
 def _maker(evidence: Evidence) -> list[str]:
     if not evidence.trained:
         return []
-    return [f"training.loader is per_sample, with {counted(evidence.workers, 'worker')}"]
+    return [f"training.loader is per_sample, with {pluralize(evidence.workers, 'worker')}"]
 
 
 def waiting(evidence: Evidence) -> float:
@@ -77,8 +78,10 @@ def _device(evidence: Evidence) -> float:
 def _waits(evidence: Evidence, share: float) -> list[str]:
     told = []
     if "input" in evidence.phases:
-        told.append(f"{percent(evidence.phases['input'])} of a step waits for the next batch")
-    told.append(f"no CPU of the run computes for {percent(share)} of the time meanwhile")
+        told.append(
+            f"{format_percent(evidence.phases['input'])} of a step waits for the next batch"
+        )
+    told.append(f"no CPU of the run computes for {format_percent(share)} of the time meanwhile")
     if evidence.iowait_s:
         told.append(f"its threads waited {evidence.iowait_s:.0f} s for disks")
     if evidence.read_mib:
@@ -96,14 +99,15 @@ def worker_overhead(evidence: Evidence) -> Finding | None:
     share = max(waits, starts)
     if not evidence.worth(share):
         return None
-    told = [f"{counted(evidence.workers, 'worker')} per rank"]
+    told = [f"{pluralize(evidence.workers, 'worker')} per rank"]
     if waits >= starts:
         told.append(
-            f"{percent(evidence.phases['input'])} of the steps' time waits for their batches, "
-            f"making them would take {percent(_computed(evidence))} at most"
+            f"{format_percent(evidence.phases['input'])} of the steps' time waits for their "
+            "batches, "
+            f"making them would take {format_percent(_computed(evidence))} at most"
         )
     if evidence.worth(starts):
-        told.append(f"{percent(starts)} of the time epochs wait for their first batch")
+        told.append(f"{format_percent(starts)} of the time epochs wait for their first batch")
     return Finding(
         "worker_overhead",
         share,

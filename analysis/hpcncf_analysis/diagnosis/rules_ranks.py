@@ -14,7 +14,7 @@ from typing import Any
 from hpcncf_analysis.diagnosis import thresholds
 from hpcncf_analysis.diagnosis.evidence import Evidence, Finding, Gain, RankTimes
 from hpcncf_analysis.diagnosis.expected_gain import applied, exchanged_rows
-from hpcncf_analysis.formatting import cores, number, percent
+from hpcncf_analysis.formatting import format_cores, format_number, format_percent
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def sync_bound(evidence: Evidence) -> Finding | None:
         share,
         "time",
         (
-            f"{percent(evidence.phases['sync'])} of a step waits for the ranks' exchange",
+            f"{format_percent(evidence.phases['sync'])} of a step waits for the ranks' exchange",
             *_bytes(evidence),
             *sparse,
         ),
@@ -81,7 +81,7 @@ def _dense_of_sparse(evidence: Evidence) -> list[str]:
         return []
     return [
         "a dense all-reduce of sparse gradients: it sends all of "
-        f"{number(there)} embedding rows, of which a step reads {number(read)}"
+        f"{format_number(there)} embedding rows, of which a step reads {format_number(read)}"
     ]
 
 
@@ -89,7 +89,9 @@ def _bytes(evidence: Evidence) -> list[str]:
     if evidence.sync_bytes_per_step is None:
         return []
     over = f" over {evidence.sync_over}" if evidence.sync_over else ""
-    return [f"{number(evidence.sync_bytes_per_step / 2**20)} MiB of each rank in a step{over}"]
+    return [
+        f"{format_number(evidence.sync_bytes_per_step / 2**20)} MiB of each rank in a step{over}"
+    ]
 
 
 def _remedy(evidence: Evidence, sparse: bool) -> str:
@@ -134,7 +136,7 @@ def straggler(evidence: Evidence) -> Finding | None:
         (
             f"rank {slow.rank} on node {slow.node} needs {found.ratio:.2f} times the mean of all "
             "ranks for the same work",
-            f"the others wait for it for {percent(found.others_wait)} of a step",
+            f"the others wait for it for {format_percent(found.others_wait)} of a step",
             *_processor(slow, evidence.ranks),
         ),
         f"Look at rank {slow.rank}'s cores on {slow.node}: a neighbour, a lower clock, a slower "
@@ -152,7 +154,8 @@ def _processor(slow: RankTimes, ranks: Sequence[RankTimes]) -> list[str]:
     if slow.cpu_s is None or not others:
         return []
     return [
-        f"it used {cores(slow.cpu_s)} CPU seconds, the others {cores(sum(others) / len(others))}"
+        f"it used {format_cores(slow.cpu_s)} CPU seconds, the others "
+        f"{format_cores(sum(others) / len(others))}"
     ]
 
 
@@ -180,9 +183,9 @@ def load_imbalance(evidence: Evidence) -> Finding | None:
         share,
         "time",
         (
-            f"rank {slow.rank} has {number(slow.instances)} instances, the mean is "
-            f"{number(sum(told) / len(told))}",
-            f"the others wait for it for {percent(found.others_wait)} of a step",
+            f"rank {slow.rank} has {format_number(slow.instances)} instances, the mean is "
+            f"{format_number(sum(told) / len(told))}",
+            f"the others wait for it for {format_percent(found.others_wait)} of a step",
         ),
         "Give every rank as many instances: shard by rows, or by the cost of each.",
     )
@@ -202,6 +205,9 @@ def _unequal_cpu(evidence: Evidence) -> Finding | None:
         "load_imbalance",
         share,
         "cores",
-        (f"rank {most.rank} used {cores(most.cpu_s)} CPU seconds, the mean is {cores(mean)}",),
+        (
+            f"rank {most.rank} used {format_cores(most.cpu_s)} CPU seconds, the mean is "
+            f"{format_cores(mean)}",
+        ),
         "Give every rank as much to do: shard by the cost of the work.",
     )

@@ -13,7 +13,7 @@ from hpcncf.records.schema import RankRecord, TrainingRecord
 from hpcncf_analysis.diagnosis import thresholds
 from hpcncf_analysis.diagnosis.evidence import Evidence, Finding, Gain, RankTimes
 from hpcncf_analysis.diagnosis.expected_gain import applied, exchanged_rows, rowwise
-from hpcncf_analysis.formatting import number, percent
+from hpcncf_analysis.formatting import format_number, format_percent
 
 # Engines whose step costs what its rows cost.
 OF_ROWS: Final = frozenset({"rowwise", "native"})
@@ -33,8 +33,8 @@ def dense_optimizer(evidence: Evidence) -> Finding | None:
         share,
         "time",
         (
-            f"the optimiser takes {percent(evidence.phases['optimizer'])} of a step",
-            f"a step reads {bound}{number(read)} of {number(there)} embedding rows, "
+            f"the optimiser takes {format_percent(evidence.phases['optimizer'])} of a step",
+            f"a step reads {bound}{format_number(read)} of {format_number(there)} embedding rows, "
             f"{_percent(read / there)}",
         ),
         "Update only the rows that a step read"
@@ -50,7 +50,7 @@ def dense_optimizer(evidence: Evidence) -> Finding | None:
 
 
 def _percent(share: float) -> str:
-    return percent(share) if share >= 0.01 else f"{100 * share:.2g} %"
+    return format_percent(share) if share >= 0.01 else f"{100 * share:.2g} %"
 
 
 def _walks_few(evidence: Evidence) -> bool:

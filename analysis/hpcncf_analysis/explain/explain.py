@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from hpcncf_analysis.configurations import counted
+from hpcncf_analysis.configurations import pluralize
 from hpcncf_analysis.explain.lsf_pbs import read_lsf, read_pbs
 from hpcncf_analysis.explain.parsers import (
     COMMA,
@@ -20,7 +20,13 @@ from hpcncf_analysis.explain.parsers import (
     read_sacct,
     read_seff,
 )
-from hpcncf_analysis.formatting import NONE, THIN, core_time, duration, mebibytes
+from hpcncf_analysis.formatting import (
+    NONE,
+    THIN,
+    format_core_time,
+    format_duration,
+    format_mebibytes,
+)
 
 READERS: Final = (read_seff, read_reportseff, read_sacct, read_lsf, read_pbs)
 POSSIBLE: Final = (
@@ -181,7 +187,7 @@ def _cores(job: Job) -> list[str]:
         return [] if used is None or cores else [f"{used:.2f} {of_how_many}"]
     if cores is None or used is None:
         return _without_cores_follows(efficiency)
-    said = f"{used:.2f} of {counted(cores, 'core')} used on average ({_two(efficiency)})"
+    said = f"{used:.2f} of {pluralize(cores, 'core')} used on average ({_two(efficiency)})"
     return [f"{said}: {_pattern(used, cores)}"]
 
 
@@ -194,7 +200,7 @@ def _pattern(used: float, cores: int) -> str:
     if abs(used - 1) <= EXACT and cores > 1:
         return f"exactly one core busy, 1/{cores} of what was reserved"
     if cores > 1 and ONE[0] <= used <= ONE[1]:
-        return f"about one core busy, {counted(cores - 1, 'core')} idle"
+        return f"about one core busy, {pluralize(cores - 1, 'core')} idle"
     if used < HARDLY:
         return "hardly a core: it waited, or its work was counted elsewhere"
     if cores % 2 == 0 and abs(used - cores / 2) <= EXACT * cores:
@@ -225,7 +231,7 @@ def _idle(job: Job) -> list[str]:
     idle = job.core_hours_idle
     if not idle or job.is_at_work:
         return []
-    return [f"{core_time(idle)} reserved and not used"]
+    return [f"{format_core_time(idle)} reserved and not used"]
 
 
 def _memory(job: Job) -> list[str]:
@@ -234,21 +240,21 @@ def _memory(job: Job) -> list[str]:
         return []
     if used is None:
         return [f"memory: {_two(share)} of what was asked for"]
-    said = f"memory: {mebibytes(used)} at most"
+    said = f"memory: {format_mebibytes(used)} at most"
     if not asked or share is None:
         return [said]
-    said += f" of {mebibytes(asked)} asked for ({_two(share)})"
+    said += f" of {format_mebibytes(asked)} asked for ({_two(share)})"
     if share < MODEST and job.state not in OUT_OF_MEMORY and not job.is_at_work:
-        said += f"; {mebibytes(ROOM * used)} would do, a quarter above the peak"
+        said += f"; {format_mebibytes(ROOM * used)} would do, a quarter above the peak"
     return [said]
 
 
 def _time(job: Job) -> list[str]:
     if job.elapsed_s is None and job.time_efficiency is None:
         return []
-    said = f"time: {duration(job.elapsed_s)}" if job.elapsed_s is not None else "time:"
+    said = f"time: {format_duration(job.elapsed_s)}" if job.elapsed_s is not None else "time:"
     if job.time_efficiency is not None:
-        limit = f" of {duration(job.limit_s)}" if job.limit_s else ""
+        limit = f" of {format_duration(job.limit_s)}" if job.limit_s else ""
         said += f"{limit} ({_two(job.time_efficiency)} of the limit)"
     if job.elapsed_s is not None and job.elapsed_s < SHORT_S and not job.is_at_work:
         said += "; too short to judge: start-up counts as much as the work"

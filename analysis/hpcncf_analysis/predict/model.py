@@ -11,7 +11,12 @@ from typing import Any, Final
 import numpy as np
 
 from hpcncf.job.spec import Model, Training
-from hpcncf_analysis.configurations import settings, shape, threads, varying
+from hpcncf_analysis.configurations import (
+    format_shape,
+    format_threads,
+    label_settings,
+    varying_settings,
+)
 
 
 @dataclass(frozen=True)
@@ -204,7 +209,7 @@ def _key(settings: Mapping[str, str]) -> Key:
 def measured(rows: Iterable[Row]) -> list[Measured]:
     """Each point of the completed runs that trained, in order of label."""
     trained = [row for row in rows if _is_usable(row)]
-    told = varying(trained) if trained else []
+    told = varying_settings(trained) if trained else []
     grouped: dict[tuple[Any, ...], tuple[Point, list[Row]]] = {}
     for row in trained:
         point = point_from_row(row, called(row, told))
@@ -215,8 +220,8 @@ def measured(rows: Iterable[Row]) -> list[Measured]:
 
 def called(row: Row, told: Sequence[str]) -> str:
     """A configuration's label, without what costs nothing."""
-    words = settings(row, [name for name in told if name not in COSTLESS])
-    return " · ".join([shape(row), *threads(row), *words.values()])
+    words = label_settings(row, [name for name in told if name not in COSTLESS])
+    return " · ".join([format_shape(row), *format_threads(row), *words.values()])
 
 
 def _is_usable(row: Row) -> bool:

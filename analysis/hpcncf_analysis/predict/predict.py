@@ -8,10 +8,8 @@ from math import exp, log
 from statistics import median
 from typing import Any, Final
 
-from hpcncf_analysis.configurations import completed, varying
-from hpcncf_analysis.formatting import interval as format_interval
-from hpcncf_analysis.formatting import number as format_number
-from hpcncf_analysis.formatting import percent as format_percent
+from hpcncf_analysis.configurations import completed_runs, varying_settings
+from hpcncf_analysis.formatting import format_interval, format_number, format_percent
 from hpcncf_analysis.predict import model
 from hpcncf_analysis.predict.model import (
     Measured,
@@ -99,7 +97,7 @@ Row = Mapping[str, Any]
 def predict(runs: Sequence[Row], asked: Sequence[Row]) -> list[Prediction | Ran | Refusal]:
     """`runs`: the table of runs; `asked`: settings of planned runs, as `tables.rows.settings` has
     them, with `data_key`. Answers in the order asked; equal ones once."""
-    known = measured(completed(runs))
+    known = measured(completed_runs(runs))
     errors, _ = predict_held_out(known)
     itself = {one.point.key: one for one in known}
     found: list[Prediction | Ran | Refusal] = []
@@ -110,7 +108,9 @@ def predict(runs: Sequence[Row], asked: Sequence[Row]) -> list[Prediction | Ran 
 
 
 def asked_points(runs: Sequence[Row], asked: Sequence[Row]) -> list[Point]:
-    told = varying([*asked, *(row for row in completed(runs) if row["workload"] == "ncf")])
+    told = varying_settings(
+        [*asked, *(row for row in completed_runs(runs) if row["workload"] == "ncf")]
+    )
     found = [point_from_row(row, called(row, told)) for row in asked]
     return list({point.key: point for point in found}.values())
 

@@ -19,20 +19,20 @@ from hpcncf.records.schema import (
     write_text,
 )
 from hpcncf_analysis.advice import next_job, text
-from hpcncf_analysis.advice.next_job import Written
+from hpcncf_analysis.advice.next_job import WrittenAdvice
 from hpcncf_analysis.advice.text import Conclusion
-from hpcncf_analysis.alerts import alerts
-from hpcncf_analysis.configurations import Configuration, completed, configurations
+from hpcncf_analysis.alerts import find_alerts
+from hpcncf_analysis.configurations import Configuration, completed_runs, group_configurations
 from hpcncf_analysis.diagnosis.diagnose import diagnose_results
 from hpcncf_analysis.diagnosis.evidence import Diagnosis
 from hpcncf_analysis.diagnosis.predictions import score
-from hpcncf_analysis.formatting import percent
+from hpcncf_analysis.formatting import format_percent
 from hpcncf_analysis.report import html as rendering
 from hpcncf_analysis.report import timeline
-from hpcncf_analysis.report.figures.cores import Watched
-from hpcncf_analysis.report.figures.draw import draw, stepped
-from hpcncf_analysis.report.section import Drawn, Material
-from hpcncf_analysis.report.sections import answer, sections, sentences_scaling
+from hpcncf_analysis.report.figures.cores import CoreTrace
+from hpcncf_analysis.report.figures.draw import draw_figures, recommended_and_slowest
+from hpcncf_analysis.report.section import RenderedFigure, ReportData
+from hpcncf_analysis.report.sections import build_answer, build_sections, terminal_sentences
 from hpcncf_analysis.report.timeline import Timeline
 
 Row = Mapping[str, Any]
@@ -49,13 +49,13 @@ class Report:
     html: Path
     markdown: Path
     figures: list[Path]
-    advised: Sequence[Written]
+    advised: Sequence[WrittenAdvice]
     """The next job's files, the knee's first; empty where nothing can be advised."""
     told: Sequence[str]
     """More for a terminal: where speed peaks, and who reaches the quality asked for first."""
 
 
-def write(
+def write_report(
     found: Collected,
     paths: ResultPaths,
     quality: float | None = None,
@@ -68,32 +68,35 @@ def write(
     """
     if diagnoses is None:
         diagnoses = diagnose_results(paths, found.runs)
-    material = gather(found, paths, diagnoses, quality)
-    page = context(material)
+    material = gather_data(found, paths, diagnoses, quality)
+    page = template_context(material)
     html, markdown = paths.report / "report.html", paths.report / "report.md"
     folder = paths.report / "figures"
     figures = [path for each in material.figures.values() for path in _write_figure(each, folder)]
-    write_text(html, rendering.html(page))
-    write_text(markdown, rendering.markdown(page))
-    told = sentences_scaling(material)
+    write_text(html, rendering.render_html(page))
+    write_text(markdown, rendering.render_markdown(page))
+    told = terminal_sentences(material)
     return Report(material.conclusion, html, markdown, figures, material.written, told)
 
 
-def gather(
+def gather_data(
     found: Collected,
     paths: ResultPaths,
     diagnoses: Mapping[str, Diagnosis],
     quality: float | None = None,
-) -> Material:
+) -> ReportData:
     """What the analysis finds in the tables and, for what no table holds, in the records."""
-    shown = configurations(found.runs)
+    shown = group_configurations(found.runs)
     frame = found.frames()["runs"]
-    counted = [row["run_id"] for row in completed(found.runs)]
-    said = alerts(frame[frame["run_id"].isin(counted)], shown)
-    written = next_job.write(shown, paths, diagnoses)
+    counted = [row["run_id"] for row in completed_runs(found.runs)]
+    said = find_alerts(frame[frame["run_id"].isin(counted)], shown)
+    written = next_job.write_advice(shown, paths, diagnoses)
     chosen = written[0].advice.chosen.one if written else None
-    watched, over_time = extremes(found.runs, shown, paths), timelines(shown, chosen, paths)
-    return Material(
+    watched, over_time = (
+        busiest_and_idlest(found.runs, shown, paths),
+        build_timelines(shown, chosen, paths),
+    )
+    return ReportData(
         found=found,
         shown=shown,
         conclusion=text.conclude(shown, found.counts(), diagnoses),
@@ -101,40 +104,41 @@ def gather(
         diagnoses=diagnoses,
         written=written,
         score=score(paths, found.runs),
-        figures=draw(found, shown, watched, over_time, chosen),
+        figures=draw_figures(found, shown, watched, over_time, chosen),
         timelines=over_time,
         quality=quality,
     )
 
 
-def extremes(
+def busiest_and_idlest(
     runs: Sequence[Row], shown: Sequence[Configuration], paths: ResultPaths
-) -> list[Watched]:
+) -> list[CoreTrace]:
     """The busiest and the idlest completed run by CPU efficiency; one where they are the same."""
     labels = {one.key: one.label for one in shown}
     ordered = sorted(
-        (row for row in completed(runs) if row["cpu_efficiency"] is not None),
+        (row for row in completed_runs(runs) if row["cpu_efficiency"] is not None),
         key=lambda row: (row["cpu_efficiency"], row["run_id"]),
     )
     named = list(zip(("Busiest", "Idlest"), ordered[:-2:-1] + ordered[:1], strict=False))
     if len(ordered) == 1:
         named = [("The run", ordered[0])]
     return [
-        Watched(
-            f"{name}: {labels[row['config']]}, CPU efficiency {percent(row['cpu_efficiency'])}",
+        CoreTrace(
+            f"{name}: {labels[row['config']]}, CPU efficiency "
+            f"{format_percent(row['cpu_efficiency'])}",
             _nodes(paths, row),
         )
         for name, row in named
     ]
 
 
-def timelines(
+def build_timelines(
     shown: Sequence[Configuration], chosen: Configuration | None, paths: ResultPaths
 ) -> dict[str, Timeline]:
     """By label; without those of too few steps. `chosen` is recommended."""
-    rows = timeline.select_runs(stepped(shown, chosen), shown)
+    rows = timeline.select_runs(recommended_and_slowest(shown, chosen), shown)
     found = {label: _first_rank(paths, row) for label, row in rows.items()}
-    told = {label: timeline.timeline(part) for label, part in found.items() if part}
+    told = {label: timeline.build_timeline(part) for label, part in found.items() if part}
     return {label: each for label, each in told.items() if each}
 
 
@@ -156,7 +160,7 @@ def _nodes(paths: ResultPaths, row: Row) -> list[NodeRecord]:
     return found
 
 
-def context(material: Material) -> dict[str, Any]:
+def template_context(material: ReportData) -> dict[str, Any]:
     """Everything that the templates show, under the names they use."""
     found = material.found
     titles = {row["data_title"] for row in found.runs if row["data_title"]}
@@ -166,9 +170,9 @@ def context(material: Material) -> dict[str, Any]:
         "data": "; ".join(sorted(titles)) or _no_title(found.runs),
         "counts": counts or "no runs",
         "conclusion": material.conclusion,
-        "answer": answer(material),
+        "answer": build_answer(material),
         "alerts": material.alerts,
-        "sections": sections(material),
+        "sections": build_sections(material),
     }
 
 
@@ -178,7 +182,7 @@ def _no_title(runs: Sequence[Row]) -> str:
     return "the prepared data is not here any more: its title is not known"
 
 
-def _write_figure(drawn: Drawn, folder: Path) -> list[Path]:
+def _write_figure(drawn: RenderedFigure, folder: Path) -> list[Path]:
     svg = folder / f"{drawn.name}.svg"
     write_text(svg, drawn.svg)
     others = {"png": drawn.png, "pdf": drawn.pdf}

@@ -14,28 +14,34 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from hpcncf_analysis.report.figures.style import VARIABLES
-from hpcncf_analysis.report.section import Drawn
+from hpcncf_analysis.report.section import RenderedFigure
 
 # More than this many bytes of drawing (a page must stay quick on a phone): the PNG stands in.
-HEAVY: Final = 600_000
+MAX_SVG_BYTES: Final = 600_000
 # A table of more rows than this scrolls in a frame of its own.
-MOST_ROWS: Final = 40
-PLACES: Final = re.compile(r' (?:d|x|y|transform)="[^"]*"')
-FINER: Final = re.compile(r"(\.\d\d)\d+")
+MAX_OPEN_TABLE_ROWS: Final = 40
+COORDINATES: Final = re.compile(r' (?:d|x|y|transform)="[^"]*"')
+EXCESS_DIGITS: Final = re.compile(r"(\.\d\d)\d+")
 
 
-def html(page: Mapping[str, Any]) -> str:
+def render_html(page: Mapping[str, Any]) -> str:
     script = _template_text("report.js")
     return _render(
-        "report.html.j2", {**page, "most": MOST_ROWS, "script": script, "policy": policy(script)}
+        "report.html.j2",
+        {
+            **page,
+            "most": MAX_OPEN_TABLE_ROWS,
+            "script": script,
+            "policy": content_security_policy(script),
+        },
     )
 
 
-def markdown(page: Mapping[str, Any]) -> str:
+def render_markdown(page: Mapping[str, Any]) -> str:
     return _render("report.md.j2", page)
 
 
-def policy(script: str) -> str:
+def content_security_policy(script: str) -> str:
     """What a browser lets the page do: run this very script, draw, and ask nobody for anything."""
     digest = b64encode(sha256(script.encode()).digest()).decode()
     return (
@@ -61,18 +67,18 @@ def _environment(escape: bool) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["inline"] = inline
+    environment.filters["inline"] = inline_figure
     environment.filters["cell"] = markdown_cell
     environment.filters["trusted"] = Markup  # our own script and policy
     return environment
 
 
-def inline(drawn: Drawn) -> Markup:
+def inline_figure(drawn: RenderedFigure) -> Markup:
     """The figure as part of the page: our own SVG, whose texts matplotlib escaped.
 
     Its greys and the palette become the page's variables, so that it is readable in the dark.
     """
-    if len(drawn.svg) > HEAVY:
+    if len(drawn.svg) > MAX_SVG_BYTES:
         data = b64encode(drawn.png).decode()
         return Markup('<img alt="{}" src="data:image/png;base64,{}">').format(drawn.title, data)
     svg = drawn.svg[drawn.svg.index("<svg") :]
@@ -84,12 +90,12 @@ def inline(drawn: Drawn) -> Markup:
     svg = re.sub(r"url\(#([^)]+)\)", rf"url(#{drawn.name}-\1)", svg)
     svg = re.sub(r'href="#([^"]+)"', rf'href="#{drawn.name}-\1"', svg)
     title = Markup('<svg role="img" aria-label="{}"').format(drawn.title)
-    return title + Markup(_coarser(svg[len("<svg") :]))
+    return title + Markup(_round_coordinates(svg[len("<svg") :]))
 
 
-def _coarser(svg: str) -> str:
+def _round_coordinates(svg: str) -> str:
     """Places in hundredths of a point, the drawing's texts as they are."""
-    return PLACES.sub(lambda found: FINER.sub(r"\1", found.group()), svg)
+    return COORDINATES.sub(lambda found: EXCESS_DIGITS.sub(r"\1", found.group()), svg)
 
 
 def markdown_cell(text: str) -> str:

@@ -6,17 +6,31 @@ from collections.abc import Sequence
 from typing import Final
 
 from hpcncf_analysis.advice.recommend import Ratio, core_speed_ratio, speed_ratio
-from hpcncf_analysis.configurations import Configuration, Table, by_series, karp_flatt
-from hpcncf_analysis.formatting import core_time, duration, number, percent, times, unit_of_hours
+from hpcncf_analysis.configurations import Configuration, Table, group_by_series, karp_flatt
+from hpcncf_analysis.formatting import (
+    format_core_time,
+    format_duration,
+    format_number,
+    format_percent,
+    format_ratio,
+    select_time_unit,
+)
 from hpcncf_analysis.quality import TimeToQuality
-from hpcncf_analysis.scaling import Show, Weak, cautions, ends, weak, with_ends
+from hpcncf_analysis.scaling import (
+    Show,
+    WeakComparison,
+    comparison_cautions,
+    format_with_interval,
+    known_interval,
+    weak_scaling,
+)
 
 WORK: Final = {"epoch": "an epoch's, with the data", "step": "a step's, with the batch"}
 
 
 def strong_table(shown: Sequence[Configuration]) -> Table | None:
     """Each configuration against the fewest cores of its series; None where no series has two."""
-    series = [members for members in by_series(shown).values() if len(members) > 1]
+    series = [members for members in group_by_series(shown).values() if len(members) > 1]
     rows = [_strong(one, members[0]) for members in series for one in members[1:]]
     columns = ["configuration", "against", "speed-up", "parallel efficiency"]
     columns += ["serial share (Karp-Flatt)", "caution"]
@@ -28,15 +42,15 @@ def _strong(one: Configuration, base: Configuration) -> list[str]:
     return [
         one.label,
         base.label,
-        _ratio(gain, times),
-        _ratio(core_speed_ratio(one, base), percent),
+        _ratio(gain, format_ratio),
+        _ratio(core_speed_ratio(one, base), format_percent),
         _serial(gain, one.cores / base.cores),
-        "; ".join(cautions(one, base)),
+        "; ".join(comparison_cautions(one, base)),
     ]
 
 
 def _ratio(ratio: Ratio, show: Show) -> str:
-    return with_ends(ratio.value, ends(ratio.low, ratio.high), show)
+    return format_with_interval(ratio.value, known_interval(ratio.low, ratio.high), show)
 
 
 def _serial(gain: Ratio, times_the_cores: float) -> str:
@@ -44,29 +58,33 @@ def _serial(gain: Ratio, times_the_cores: float) -> str:
     low, high = (
         None if end is None else karp_flatt(end, times_the_cores) for end in (gain.high, gain.low)
     )
-    return with_ends(karp_flatt(gain.value, times_the_cores), ends(low, high), percent)
+    return format_with_interval(
+        karp_flatt(gain.value, times_the_cores), known_interval(low, high), format_percent
+    )
 
 
 def weak_table(shown: Sequence[Configuration]) -> Table | None:
     """Where the work grows with the cores; None where it nowhere does."""
-    rows = [_weak(each) for each in weak(shown)]
+    rows = [_weak(each) for each in weak_scaling(shown)]
     columns = ["configuration", "against", "work that grows", "work", "time for it"]
     columns += ["scaled speed-up", "weak efficiency", "caution"]
     texts = frozenset({"against", "work that grows", "caution"})
     return Table(columns, rows, texts) if rows else None
 
 
-def _weak(each: Weak) -> list[str]:
+def _weak(each: WeakComparison) -> list[str]:
     of_each = core_speed_ratio(each.one, each.base)
     return [
         each.one.label,
         each.base.label,
         WORK[each.work],
-        times(each.work_ratio),
-        times(each.time_ratio),
-        times(each.speedup),
-        with_ends(each.efficiency, ends(of_each.low, of_each.high), percent),
-        "; ".join(cautions(each.one, each.base)),
+        format_ratio(each.work_ratio),
+        format_ratio(each.time_ratio),
+        format_ratio(each.speedup),
+        format_with_interval(
+            each.efficiency, known_interval(of_each.low, of_each.high), format_percent
+        ),
+        "; ".join(comparison_cautions(each.one, each.base)),
     ]
 
 
@@ -76,8 +94,8 @@ def time_to_quality_table(found: Sequence[TimeToQuality]) -> Table | None:
         [
             each.configuration.label,
             _time(each),
-            number(each.epochs),
-            core_time(each.core_hours),
+            format_number(each.epochs),
+            format_core_time(each.core_hours),
             f"{each.reached} of {each.runs}",
         ]
         for each in found
@@ -89,9 +107,9 @@ def time_to_quality_table(found: Sequence[TimeToQuality]) -> Table | None:
 def _time(each: TimeToQuality) -> str:
     if each.seconds is None:
         return "never" if each.reached == 0 else "most never"
-    high = duration(each.high) if each.high is not None else "never"
-    interval = "" if each.low is None else f"\n[{duration(each.low)}–{high}]"
-    return duration(each.seconds) + interval
+    high = format_duration(each.high) if each.high is not None else "never"
+    interval = "" if each.low is None else f"\n[{format_duration(each.low)}–{high}]"
+    return format_duration(each.seconds) + interval
 
 
 def cost_table(shown: Sequence[Configuration]) -> Table | None:
@@ -100,7 +118,7 @@ def cost_table(shown: Sequence[Configuration]) -> Table | None:
     gpus = any(one.median("gpu_hours") for one in told)
     hours = {"an epoch: core": "core_h_per_epoch", "the run: core": "core_hours"}
     hours |= {"an epoch: GPU": "gpu_h_per_epoch", "the run: GPU": "gpu_hours"} if gpus else {}
-    units = {name: unit_of_hours(one.median(name) for one in told) for name in hours.values()}
+    units = {name: select_time_unit(one.median(name) for one in told) for name in hours.values()}
     columns = ["configuration", "instances/s", "an epoch: s"]
     columns += [f"{what}-{units[name][0]}" for what, name in hours.items()]
     plain = ("instances_per_s", "seconds_per_epoch")
@@ -118,4 +136,4 @@ def cost_table(shown: Sequence[Configuration]) -> Table | None:
 def _median(one: Configuration, name: str, factor: float = 1.0) -> str:
     known = (one.figures.get(f"{name}{end}") for end in ("", "_low", "_high"))
     value, low, high = (None if each is None else factor * each for each in known)
-    return with_ends(value, ends(low, high), number)
+    return format_with_interval(value, known_interval(low, high), format_number)

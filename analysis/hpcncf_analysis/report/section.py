@@ -8,15 +8,15 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from hpcncf.collect.collect import Collected
-from hpcncf_analysis.advice.next_job import Written
+from hpcncf_analysis.advice.next_job import WrittenAdvice
 from hpcncf_analysis.advice.text import Conclusion
-from hpcncf_analysis.configurations import Configuration, Table, completed
+from hpcncf_analysis.configurations import Configuration, Table, completed_runs
 from hpcncf_analysis.diagnosis.evidence import Diagnosis
 from hpcncf_analysis.report.timeline import Timeline
 
 
 @dataclass(frozen=True)
-class Words:
+class Paragraph:
     kind: ClassVar[str] = "words"
     text: str
     note: bool = False
@@ -24,13 +24,13 @@ class Words:
 
 
 @dataclass(frozen=True)
-class Points:
+class BulletList:
     kind: ClassVar[str] = "points"
     items: Sequence[str]
 
 
 @dataclass(frozen=True)
-class Pairs:
+class DefinitionList:
     """Names, and what belongs to each."""
 
     kind: ClassVar[str] = "pairs"
@@ -38,7 +38,7 @@ class Pairs:
 
 
 @dataclass(frozen=True)
-class Grid:
+class TableBlock:
     kind: ClassVar[str] = "grid"
     table: Table
     sortable: bool = False
@@ -48,14 +48,14 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class Code:
+class CodeBlock:
     kind: ClassVar[str] = "code"
     text: str
     language: str
 
 
 @dataclass(frozen=True)
-class Drawn:
+class RenderedFigure:
     """One figure, in every format that is asked for."""
 
     name: str
@@ -67,14 +67,14 @@ class Drawn:
 
 
 @dataclass(frozen=True)
-class Figures:
+class FigureRow:
     """Drawings that stand side by side where the page is wide enough."""
 
     kind: ClassVar[str] = "figures"
-    drawn: Sequence[Drawn]
+    drawn: Sequence[RenderedFigure]
 
 
-Part = Words | Points | Pairs | Grid | Code | Figures
+Part = Paragraph | BulletList | DefinitionList | TableBlock | CodeBlock | FigureRow
 
 
 @dataclass(frozen=True)
@@ -91,18 +91,18 @@ Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Material:
+class ReportData:
     found: Collected
     shown: Sequence[Configuration]
     conclusion: Conclusion
     alerts: Sequence[str]
     diagnoses: Mapping[str, Diagnosis] = field(default_factory=dict)
     """By run."""
-    written: Sequence[Written] = ()
+    written: Sequence[WrittenAdvice] = ()
     """What is advised, the first before the others."""
     score: Sequence[Row] = ()
     """Predictions, beside what was measured."""
-    figures: Mapping[str, Drawn] = field(default_factory=dict)
+    figures: Mapping[str, RenderedFigure] = field(default_factory=dict)
     timelines: Mapping[str, Timeline] = field(default_factory=dict)
     """By label, of the runs whose steps are shown over time."""
     quality: float | None = None
@@ -111,7 +111,7 @@ class Material:
     @cached_property
     def runs(self) -> list[Row]:
         """Those that count."""
-        return completed(self.found.runs)
+        return completed_runs(self.found.runs)
 
-    def drawn(self, *names: str) -> list[Drawn]:
+    def drawn(self, *names: str) -> list[RenderedFigure]:
         return [self.figures[name] for name in names if name in self.figures]

@@ -8,29 +8,29 @@ from typing import Any, Final
 
 from hpcncf_analysis import remedies, spent
 from hpcncf_analysis.advice import recommend
-from hpcncf_analysis.advice.next_job import Advice, Written
-from hpcncf_analysis.advice.pareto import Choice, Front
-from hpcncf_analysis.advice.remedy import TOO_SHORT, remedy
-from hpcncf_analysis.configurations import Configuration, Table, counted
+from hpcncf_analysis.advice.next_job import Advice, WrittenAdvice
+from hpcncf_analysis.advice.pareto import Choice, Choices
+from hpcncf_analysis.advice.remedy import TOO_SHORT, describe_remedy
+from hpcncf_analysis.configurations import Configuration, Table, pluralize
 from hpcncf_analysis.diagnosis import format
 from hpcncf_analysis.diagnosis.evidence import CoreCounts, Diagnosis, Finding
 from hpcncf_analysis.diagnosis.format import settings
 from hpcncf_analysis.formatting import (
     NONE,
     THIN,
-    core_time,
-    duration,
-    hundredths,
-    interval,
-    mebibytes,
-    number,
-    percent,
-    score,
-    times,
+    format_core_time,
+    format_duration,
+    format_hundredths,
+    format_interval,
+    format_mebibytes,
+    format_number,
+    format_percent,
+    format_ratio,
+    format_score,
 )
 from hpcncf_analysis.packing import TITLE, curves, left_out, sentences, table
 from hpcncf_analysis.pop import SLOWER, pop_from_rows, pop_table
-from hpcncf_analysis.quality import sentence, times_to_quality
+from hpcncf_analysis.quality import describe_time_to_quality, times_to_quality
 from hpcncf_analysis.report.definitions import DEFINITIONS, OF_TRAINING
 from hpcncf_analysis.report.scaling_tables import (
     cost_table,
@@ -39,19 +39,19 @@ from hpcncf_analysis.report.scaling_tables import (
     weak_table,
 )
 from hpcncf_analysis.report.section import (
-    Code,
-    Drawn,
-    Figures,
-    Grid,
-    Material,
-    Pairs,
+    BulletList,
+    CodeBlock,
+    DefinitionList,
+    FigureRow,
+    Paragraph,
     Part,
-    Points,
+    RenderedFigure,
+    ReportData,
     Section,
-    Words,
+    TableBlock,
 )
 from hpcncf_analysis.report.tables import (
-    environment,
+    environment_pairs,
     epoch_table,
     main_notes,
     main_table,
@@ -59,9 +59,9 @@ from hpcncf_analysis.report.tables import (
     quality_table,
     ranks_table,
 )
-from hpcncf_analysis.report.timeline import reading
-from hpcncf_analysis.scaling import law_note, law_table, peaks
-from hpcncf_analysis.spent import accounting, attempt_table, price
+from hpcncf_analysis.report.timeline import describe_timeline
+from hpcncf_analysis.scaling import describe_peaks, law_note, law_table
+from hpcncf_analysis.spent import attempt_table, describe_accounting, describe_interruption_cost
 
 CHOICES: Final[dict[Choice, str]] = {
     "knee": "the knee: fast, at a fair price",
@@ -71,37 +71,39 @@ CHOICES: Final[dict[Choice, str]] = {
 TEXTS: Final = frozenset({"configuration", "how sure", "ready to submit"})
 
 
-def advice_parts(written: Sequence[Written]) -> list[Part]:
+def advice_parts(written: Sequence[WrittenAdvice]) -> list[Part]:
     """Empty where nothing can be advised."""
     if not written:
         return []
     first = written[0]
     return [
-        Points(first.advice.reasons),
-        *([Grid(_choices(written))] if len(written) > 1 else []),
+        BulletList(first.advice.reasons),
+        *([TableBlock(_choices(written))] if len(written) > 1 else []),
         *_placed(first.advice.choices),
-        Words("As a job file, to be submitted with:"),
-        Code(f"hpcncf submit {first.job}", "sh"),
-        Code(first.advice.job_yaml.strip(), "yaml"),
-        Words("The same for a batch script of your own:"),
-        Code(first.advice.sbatch.strip(), "sh"),
+        Paragraph("As a job file, to be submitted with:"),
+        CodeBlock(f"hpcncf submit {first.job}", "sh"),
+        CodeBlock(first.advice.job_yaml.strip(), "yaml"),
+        Paragraph("The same for a batch script of your own:"),
+        CodeBlock(first.advice.sbatch.strip(), "sh"),
     ]
 
 
-def _placed(choices: Front) -> list[Part]:
-    table = recommend.table(choices)
-    return [Grid(table), Words(recommend.note(choices), note=True)] if table else []
+def _placed(choices: Choices) -> list[Part]:
+    table = recommend.choices_table(choices)
+    return (
+        [TableBlock(table), Paragraph(recommend.choices_note(choices), note=True)] if table else []
+    )
 
 
-def _choices(written: Sequence[Written]) -> Table:
+def _choices(written: Sequence[WrittenAdvice]) -> Table:
     unit = written[0].advice.choices.unit
     columns = ["choice", "configuration", f"s/{unit}", f"core time/{unit}", "how sure"]
     rows = [
         [
             _names(one.advice),
             one.advice.chosen.label,
-            number(one.advice.chosen.seconds),
-            core_time(one.advice.chosen.core_h),
+            format_number(one.advice.chosen.seconds),
+            format_core_time(one.advice.chosen.core_h),
             one.advice.sure.sure,
             one.job.name,
         ]
@@ -124,10 +126,10 @@ Row = Mapping[str, Any]
 
 TEXTS_CAUSES: Final = frozenset({"cause", "evidence", "predicted", "remedy"})
 # So much of the evidence stands in the answer, the rest in the table.
-TOLD: Final = 2
+MAX_EVIDENCE: Final = 2
 
 
-def answer(material: Material) -> list[tuple[str, str]]:
+def build_answer(material: ReportData) -> list[tuple[str, str]]:
     """Cores, cause, cost and remedy of the cause that the conclusion names, else of the one that
     wastes most over all runs; empty: none was judged. No remedy that the conclusion has told.
     """
@@ -149,19 +151,22 @@ def answer(material: Material) -> list[tuple[str, str]]:
     told = [each for name, each in by_cause.items() if name != TOO_SHORT]
     worst = max(
         told or by_cause.values(),
-        key=lambda each: (each[0][1].cause == above.cause, sum(lost(*pair) for pair in each)),
+        key=lambda each: (
+            each[0][1].cause == above.cause,
+            sum(lost_core_hours(*pair) for pair in each),
+        ),
     )
-    row, finding = max(worst, key=lambda pair: lost(*pair))
+    row, finding = max(worst, key=lambda pair: lost_core_hours(*pair))
     cores = material.diagnoses[row["run_id"]].cores
     return [
         ("Cores", _counts(row, cores)),
         ("Cause", _cause(row, finding, worst, judged)),
         *([("Cost", _cost(finding, worst, judged))] if told else []),
-        *([] if remedy(finding) == above.remedy else [("Remedy", _remedy(finding))]),
+        *([] if describe_remedy(finding) == above.remedy else [("Remedy", _remedy(finding))]),
     ]
 
 
-def lost(row: Row, finding: Finding) -> float:
+def lost_core_hours(row: Row, finding: Finding) -> float:
     """Core-hours that the cause cost a run: its share of the time is that of all its cores."""
     return float(finding.share * (row["core_hours"] or 0.0))
 
@@ -169,10 +174,10 @@ def lost(row: Row, finding: Finding) -> float:
 def _cause(
     row: Row, finding: Finding, alike: Sequence[tuple[Row, Finding]], judged: Sequence[Row]
 ) -> str:
-    evidence = "; ".join(finding.evidence[:TOLD])
+    evidence = "; ".join(finding.evidence[:MAX_EVIDENCE])
     if len(judged) == 1:
         return f"{finding.cause}: {evidence}."
-    where = f"in {len(alike)} of {counted(len(judged), 'run')}"
+    where = f"in {len(alike)} of {pluralize(len(judged), 'run')}"
     return f"{finding.cause} {where}. {row['run_id']} lost most: {evidence}."
 
 
@@ -183,8 +188,8 @@ def _counts(row: Row, cores: CoreCounts) -> str:
 def _cost(finding: Finding, alike: Sequence[tuple[Row, Finding]], judged: Sequence[Row]) -> str:
     if len(judged) == 1:
         return f"{format.cost(finding)}."
-    spent = core_time(sum(row["core_hours"] or 0.0 for row in judged))
-    wasted = core_time(sum(lost(*pair) for pair in alike))
+    spent = format_core_time(sum(row["core_hours"] or 0.0 for row in judged))
+    wasted = format_core_time(sum(lost_core_hours(*pair) for pair in alike))
     return f"{format.cost(finding)} of that run; {wasted} of the {spent} that all runs took."
 
 
@@ -197,14 +202,14 @@ def _remedy(finding: Finding) -> str:
 def _no_cause(diagnoses: Sequence[Diagnosis]) -> str:
     healthy = sum(each.verdict == "healthy" for each in diagnoses)
     if healthy == len(diagnoses):
-        return f"none: nothing costs much in any of {counted(healthy, 'run')}."
+        return f"none: nothing costs much in any of {pluralize(healthy, 'run')}."
     return (
         f"unknown: nothing was found, but the records of {len(diagnoses) - healthy} of "
-        f"{counted(len(diagnoses), 'run')} do not suffice to call them healthy."
+        f"{pluralize(len(diagnoses), 'run')} do not suffice to call them healthy."
     )
 
 
-def parts_causes(material: Material) -> list[Part]:
+def cause_parts(material: ReportData) -> list[Part]:
     """A row for each cause of each configuration's first run."""
     rows = [
         cells
@@ -216,7 +221,7 @@ def parts_causes(material: Material) -> list[Part]:
         return []
     columns = ["configuration", "cause", "cost", "evidence", "predicted", "remedy"]
     note = "Of each configuration's first run, its primary cause first."
-    return [Grid(Table(columns, rows, TEXTS_CAUSES)), Words(note, note=True)]
+    return [TableBlock(Table(columns, rows, TEXTS_CAUSES)), Paragraph(note, note=True)]
 
 
 def _rows(one: Configuration, found: Diagnosis) -> list[list[str]]:
@@ -243,20 +248,20 @@ TEXTS_EVERY_RUN: Final = frozenset({"settings", "state", "what happened"})
 TOO_SHORT_EVERY_RUN: Final = "too short to judge"
 COLUMNS: Final = ("run", "settings", "repeat", "state")
 FIGURES: Final = {
-    "elapsed": ("elapsed_s", duration),
-    "of the limit": ("time_efficiency", percent),
-    "instances/s": ("instances_per_s", number),
-    "CPU efficiency": ("cpu_efficiency", percent),
-    "peak memory": ("memory_peak_mib", mebibytes),
-    "of what was asked": ("memory_efficiency", percent),
-    "HR@10": ("hr10", score),
+    "elapsed": ("elapsed_s", format_duration),
+    "of the limit": ("time_efficiency", format_percent),
+    "instances/s": ("instances_per_s", format_number),
+    "CPU efficiency": ("cpu_efficiency", format_percent),
+    "peak memory": ("memory_peak_mib", format_mebibytes),
+    "of what was asked": ("memory_efficiency", format_percent),
+    "HR@10": ("hr10", format_score),
 }
 # Told only where a run has them.
 OF_TRAINING_EVERY_RUN: Final = ("instances/s", "HR@10")
 NAMED: Final = 3
 
 
-def table_every_run(runs: Sequence[Row_every_run]) -> Table:
+def every_run_table(runs: Sequence[Row_every_run]) -> Table:
     """Every planned run, whatever became of it."""
     figures = {
         name: (column, show)
@@ -268,7 +273,7 @@ def table_every_run(runs: Sequence[Row_every_run]) -> Table:
         [*COLUMNS, *figures, "what happened"],
         [
             [
-                *_who(row),
+                *_run_cells(row),
                 *(show(row.get(column)) for column, show in figures.values()),
                 _describe_end(row),
             ]
@@ -279,7 +284,7 @@ def table_every_run(runs: Sequence[Row_every_run]) -> Table:
     )
 
 
-def _who(row: Row_every_run) -> list[str]:
+def _run_cells(row: Row_every_run) -> list[str]:
     varied = ", ".join(f"{key.split('.')[-1]}: {value}" for key, value in row["varied"].items())
     return [
         row["run_id"],
@@ -299,21 +304,21 @@ def _describe_end(row: Row_every_run) -> str:
     )
 
 
-def warnings(runs: Sequence[Row_every_run]) -> Table | None:
+def warnings_table(runs: Sequence[Row_every_run]) -> Table | None:
     """Each warning once, with the runs that gave it, the most frequent first."""
     by_text: dict[str, list[str]] = {}
     for row in runs:
         for text in row["warnings"]:
             by_text.setdefault(text, []).append(row["run_id"])
     ordered = sorted(by_text.items(), key=lambda each: -len(each[1]))
-    rows = [[_which(runs_), text] for text, runs_ in ordered]
+    rows = [[_run_list(runs_), text] for text, runs_ in ordered]
     return Table(["runs", "warning"], rows, frozenset({"warning"})) if rows else None
 
 
-def _which(runs: Sequence[str]) -> str:
+def _run_list(runs: Sequence[str]) -> str:
     if len(runs) <= NAMED:
         return ", ".join(runs)
-    return f"{counted(len(runs), 'run')}, as {runs[0]}"
+    return f"{pluralize(len(runs), 'run')}, as {runs[0]}"
 
 
 COLUMNS_GPUS: Final = [
@@ -335,21 +340,21 @@ NOTE: Final = (
     "the samples, for the commonest reason. Of runs that share a GPU each counts its even part of "
     "hours and joules; busy, memory, clock and power are the whole GPU's."
 )
-UNTOLD: Final = (
+NO_NVML_NOTE: Final = (
     "Of these GPUs NVML reported nothing (pip install 'hpcncf[gpu]' where the runs are)."
 )
 
 
-def parts_gpus(material: Material) -> list[Part]:
+def gpu_parts(material: ReportData) -> list[Part]:
     """Nothing where no run had a GPU."""
     had = [one for one in material.shown if one.median("gpu_hours")]
     if not had:
         return []
     told = any(row.get("gpu_model") for one in had for row in one.rows)
-    note = NOTE if told else UNTOLD
+    note = NOTE if told else NO_NVML_NOTE
     return [
-        Grid(Table(COLUMNS_GPUS, [_row(one) for one in had], TEXTS_GPUS).told),
-        Words(note, note=True),
+        TableBlock(Table(COLUMNS_GPUS, [_row(one) for one in had], TEXTS_GPUS).told),
+        Paragraph(note, note=True),
     ]
 
 
@@ -358,22 +363,22 @@ def _row(one: Configuration) -> list[str]:
     return [
         one.label,
         f"{one.rows[0]['gpus']:g} {one.rows[0].get('gpu_model') or ''}".strip(),
-        percent(one.median("gpu_busy")),
-        percent(one.median("gpu_ours")),
-        number(one.median("gpu_memory_peak_mib")),
-        number(one.median("gpu_sm_mhz")),
+        format_percent(one.median("gpu_busy")),
+        format_percent(one.median("gpu_ours")),
+        format_number(one.median("gpu_memory_peak_mib")),
+        format_number(one.median("gpu_sm_mhz")),
         _describe_throttling(one),
-        number(one.median("gpu_power_w")),
-        number(None if hours is None else 3600 * hours),
-        number(one.median("gpu_j_per_epoch")),
-        number(one.median("gpu_hours")),
+        format_number(one.median("gpu_power_w")),
+        format_number(None if hours is None else 3600 * hours),
+        format_number(one.median("gpu_j_per_epoch")),
+        format_number(one.median("gpu_hours")),
     ]
 
 
 def _describe_throttling(one: Configuration) -> str:
     reasons = dict.fromkeys(row.get("gpu_throttled_by") for row in one.rows)
     named = ", ".join(reason for reason in reasons if reason)
-    return percent(one.median("gpu_throttled")) + (f" ({named})" if named else "")
+    return format_percent(one.median("gpu_throttled")) + (f" ({named})" if named else "")
 
 
 Row_memory = Mapping[str, Any]
@@ -390,7 +395,7 @@ NOTE_MEMORY: Final = (
 )
 
 
-def parts_memory(material: Material) -> list[Part]:
+def memory_parts(material: ReportData) -> list[Part]:
     known = [one for one in material.shown if one.median("memory_peak_mib") is not None]
     if not known:
         return []
@@ -409,7 +414,7 @@ def parts_memory(material: Material) -> list[Part]:
         *(SHORTAGE[name] for name in short),
     ]
     rows = [_row_memory(one, of[one.key], short) for one in known]
-    return [Grid(Table(columns, rows)), Words(NOTE_MEMORY, note=True)]
+    return [TableBlock(Table(columns, rows)), Paragraph(NOTE_MEMORY, note=True)]
 
 
 def _row_memory(one: Configuration, ranks: Sequence[Row_memory], short: Sequence[str]) -> list[str]:
@@ -417,12 +422,12 @@ def _row_memory(one: Configuration, ranks: Sequence[Row_memory], short: Sequence
     asked = one.rows[0]["mem_gb"]
     return [
         one.label,
-        number(peak),
+        format_number(peak),
         NONE if asked is None else f"{asked:g}{THIN}GB",
-        percent(_most(one.rows, "memory_efficiency")),
-        number(_most(ranks, "memory_rss_peak_mib")),
-        mebibytes(_most(ranks, "memory_limit_mib")),
-        *(number(_most(ranks, name)) for name in short),
+        format_percent(_most(one.rows, "memory_efficiency")),
+        format_number(_most(ranks, "memory_rss_peak_mib")),
+        format_mebibytes(_most(ranks, "memory_limit_mib")),
+        *(format_number(_most(ranks, name)) for name in short),
     ]
 
 
@@ -438,7 +443,7 @@ NOTE_PACKING: Final = (
 )
 
 
-def parts_packing(material: Material) -> list[Part]:
+def packing_parts(material: ReportData) -> list[Part]:
     found = curves(material.runs)
     if not found:
         return []
@@ -447,22 +452,24 @@ def parts_packing(material: Material) -> list[Part]:
     over = left_out(material.runs)
     note = NOTE_PACKING
     if over:
-        note += f" Left out: {counted(over, 'run')} of packs that were short, mixed or incomplete."
-    figures: list[Part] = [Figures(drawn)] if drawn else []
-    return [Points(told), *figures, Grid(table(found)), Words(note, note=True)]
+        note += (
+            f" Left out: {pluralize(over, 'run')} of packs that were short, mixed or incomplete."
+        )
+    figures: list[Part] = [FigureRow(drawn)] if drawn else []
+    return [BulletList(told), *figures, TableBlock(table(found)), Paragraph(note, note=True)]
 
 
 Row_ranks = Mapping[str, Any]
 
 # So many configurations show their ranks, and so many ranks each: others are in ranks.csv.
-MOST: Final = 4
+MAX_RANK_TABLES: Final = 4
 RANKS: Final = 32
 
 
-def configurations_with_ranks(material: Material) -> list[Configuration]:
+def configurations_with_ranks(material: ReportData) -> list[Configuration]:
     """The fastest of several ranks."""
     several = [one for one in material.shown if one.ranks > 1 and one.speed]
-    return sorted(several, key=lambda one: one.speed or 0.0, reverse=True)[:MOST]
+    return sorted(several, key=lambda one: one.speed or 0.0, reverse=True)[:MAX_RANK_TABLES]
 
 
 def rows_of_first_run(ranks: Sequence[Row_ranks], one: Configuration) -> list[Row_ranks]:
@@ -472,12 +479,14 @@ def rows_of_first_run(ranks: Sequence[Row_ranks], one: Configuration) -> list[Ro
     return found[:RANKS]
 
 
-def parts_ranks(material: Material) -> list[Part]:
+def rank_parts(material: ReportData) -> list[Part]:
     grids: list[Part] = []
     for one in configurations_with_ranks(material):
         ranks = rows_of_first_run(material.found.ranks, one)
         if ranks:
-            grids.append(Grid(_table(ranks), title=f"{one.label}, run {one.rows[0]['run_id']}"))
+            grids.append(
+                TableBlock(_table(ranks), title=f"{one.label}, run {one.rows[0]['run_id']}")
+            )
     return grids
 
 
@@ -486,7 +495,7 @@ def busy_s(row: Row_ranks) -> float:
     return float(row["counted_s"] - row["sync_s"])
 
 
-def slower(ranks: Sequence[Row_ranks]) -> Row_ranks | None:
+def slowest_rank_row(ranks: Sequence[Row_ranks]) -> Row_ranks | None:
     """The rank that the others wait for; None where they are even."""
     found = pop_from_rows(ranks)
     if found is None or found.slowest_by < SLOWER:
@@ -495,7 +504,7 @@ def slower(ranks: Sequence[Row_ranks]) -> Row_ranks | None:
 
 
 def _table(ranks: Sequence[Row_ranks]) -> Table:
-    slowest = slower(ranks)
+    slowest = slowest_rank_row(ranks)
     columns = ["rank", "node", "steps: instances", "steps: seconds", "steps: input"]
     columns += ["steps: computing", "steps: waiting for ranks", "cores used", "CPU efficiency"]
     rows = [_row_ranks(row, row is slowest) for row in ranks]
@@ -506,30 +515,33 @@ def _row_ranks(row: Row_ranks, slowest: bool) -> list[str]:
     return [
         f"{row['rank']}{' (slowest)' if slowest else ''}",
         str(row["node"]),
-        number(row["counted_instances"]),
-        number(row["counted_s"]),
-        number(row["input_s"]),
-        number(busy_s(row) - row["input_s"]),
-        number(row["sync_s"]),
-        hundredths(row["cores_used"]),
-        percent(row["cpu_efficiency"]),
-        number(row["memory_rss_peak_mib"]),
+        format_number(row["counted_instances"]),
+        format_number(row["counted_s"]),
+        format_number(row["input_s"]),
+        format_number(busy_s(row) - row["input_s"]),
+        format_number(row["sync_s"]),
+        format_hundredths(row["cores_used"]),
+        format_percent(row["cpu_efficiency"]),
+        format_number(row["memory_rss_peak_mib"]),
     ]
 
 
 # As many as jobs/remedies.yaml has, and some more.
-ALL: Final = 100
+MAX_REMEDY_ROWS: Final = 100
 UNMEASURED = "No run of the job's baseline is complete: there is nothing to compare remedies with."
 
 
-def parts_remedies(material: Material) -> list[Part]:
-    effects = remedies.effects(material.shown)
-    table = remedies.table(effects)
+def remedy_parts(material: ReportData) -> list[Part]:
+    effects = remedies.measure_effects(material.shown)
+    table = remedies.remedies_table(effects)
     if table:
-        return [Grid(table, in_markdown=ALL), Words(remedies.note(effects), note=True)]
+        return [
+            TableBlock(table, in_markdown=MAX_REMEDY_ROWS),
+            Paragraph(remedies.describe_baseline(effects), note=True),
+        ]
     named = any(row["baseline"] and not row["retired"] for row in material.found.runs)
     measured = any(one.rows[0].get("baseline") for one in material.shown)
-    return [Words(UNMEASURED)] if named and not measured else []
+    return [Paragraph(UNMEASURED)] if named and not measured else []
 
 
 # More than these are on the page.
@@ -541,7 +553,7 @@ POP_NOTE: Final = (
 )
 
 
-def parts_scaling(material: Material) -> list[Part]:
+def scaling_parts(material: ReportData) -> list[Part]:
     shown = material.shown
     grids = [
         *_grid(strong_table(shown), "Strong: the same work on more cores"),
@@ -549,18 +561,18 @@ def parts_scaling(material: Material) -> list[Part]:
         *_grid(law_table(shown), "Laws of the speed, fitted"),
     ]
     if grids:
-        grids += _word_parts(" ".join([*peaks(shown), law_note(shown) or ""]).strip())
+        grids += _word_parts(" ".join([*describe_peaks(shown), law_note(shown) or ""]).strip())
     return [*grids, *_grid(cost_table(shown), "What an epoch costs")]
 
 
-def efficiencies(material: Material) -> list[Part]:
+def pop_parts(material: ReportData) -> list[Part]:
     """POP's factors of the ranks."""
     table = pop_table(material.shown, material.found.ranks)
     grid = _grid(table, "Where the ranks' efficiency goes")
-    return [*grid, Words(POP_NOTE, note=True)] if grid else []
+    return [*grid, Paragraph(POP_NOTE, note=True)] if grid else []
 
 
-def to_quality(material: Material) -> list[Part]:
+def time_to_quality_parts(material: ReportData) -> list[Part]:
     """Time to the target that was asked for; nothing where none was."""
     told, target = quality_sentence(material), material.quality
     if told is None or target is None:
@@ -568,43 +580,43 @@ def to_quality(material: Material) -> list[Part]:
     found = times_to_quality(material.shown, material.found.epochs, target)
     return [
         *_grid(time_to_quality_table(found), f"Time until HR@10 reaches {target:g}"),
-        Words(told),
+        Paragraph(told),
     ]
 
 
-def quality_sentence(material: Material) -> str | None:
+def quality_sentence(material: ReportData) -> str | None:
     """Who reaches the target first; None where none was asked for."""
     if material.quality is None:
         return None
     found = times_to_quality(material.shown, material.found.epochs, material.quality)
-    return sentence(found, material.quality)
+    return describe_time_to_quality(found, material.quality)
 
 
 def _grid(table: Table | None, title: str) -> list[Part]:
-    return [Grid(table, title=title)] if table else []
+    return [TableBlock(table, title=title)] if table else []
 
 
-def sentences_scaling(material: Material) -> list[str]:
+def terminal_sentences(material: ReportData) -> list[str]:
     """For a terminal: the fastest sizes, and the way to the quality that was asked for."""
     told = quality_sentence(material)
-    return [*peaks(material.shown)[:MOST_SCALING], *([told] if told else [])]
+    return [*describe_peaks(material.shown)[:MOST_SCALING], *([told] if told else [])]
 
 
 def _word_parts(text: str) -> list[Part]:
-    return [Words(text, note=True)] if text else []
+    return [Paragraph(text, note=True)] if text else []
 
 
 Row_scored = Mapping[str, Any]
 
 TEXTS_SCORED: Final = frozenset({"cause", "remedy", "of", "within 25\u202f%"})
-WHAT: Final = {"instances_per_s": "instances/s", "core_hours": "core-hours"}
+GAIN_NAMES: Final = {"instances_per_s": "instances/s", "core_hours": "core-hours"}
 NOTE_SCORED: Final = (
     "Each prediction was written down before its run; a figure is the ratio after over before, "
     "with what repeats make of it."
 )
 
 
-def parts_scored(score: Sequence[Row_scored], labels: Mapping[str, str]) -> list[Part]:
+def prediction_parts(score: Sequence[Row_scored], labels: Mapping[str, str]) -> list[Part]:
     """`labels`: of configurations. Empty where nothing was predicted."""
     if not score:
         return []
@@ -612,7 +624,7 @@ def parts_scored(score: Sequence[Row_scored], labels: Mapping[str, str]) -> list
     table = Table(
         [*columns, "within 25\u202f%"], [_row_scored(one, labels) for one in score], TEXTS_SCORED
     )
-    return [Words(_summary(score)), Grid(table), Words(NOTE_SCORED, note=True)]
+    return [Paragraph(_summary(score)), TableBlock(table), Paragraph(NOTE_SCORED, note=True)]
 
 
 def _row_scored(one: Row_scored, labels: Mapping[str, str]) -> list[str]:
@@ -620,7 +632,7 @@ def _row_scored(one: Row_scored, labels: Mapping[str, str]) -> list[str]:
         labels.get(one["base"], one["base"]),
         one["cause"],
         settings(one["changes"]),
-        WHAT[one["what"]],
+        GAIN_NAMES[one["what"]],
         _ratio(one["predicted"], one["low"], one["high"]),
         _ratio(one["measured"], one["measured_low"], one["measured_high"]),
         {True: "yes", False: "no", None: "not measured yet"}[one["within"]],
@@ -628,7 +640,7 @@ def _row_scored(one: Row_scored, labels: Mapping[str, str]) -> list[str]:
 
 
 def _ratio(value: float | None, low: float | None, high: float | None) -> str:
-    return f"{times(value)}\n{interval(low, high, times)}".strip()
+    return f"{format_ratio(value)}\n{format_interval(low, high, format_ratio)}".strip()
 
 
 def _summary(score: Sequence[Row_scored]) -> str:
@@ -640,7 +652,7 @@ def _summary(score: Sequence[Row_scored]) -> str:
 
 
 # More rows than these are closed until somebody asks for them.
-LONG: Final = 12
+MAX_OPEN_ROWS: Final = 12
 SYNC_NOTE: Final = (
     "What synchronising takes of a rank's mean step. On one node ranks exchange what "
     "the threads of one rank simply share: one rank with as many threads as cores is to be tried "
@@ -648,160 +660,171 @@ SYNC_NOTE: Final = (
 )
 
 
-def sections(material: Material) -> list[Section]:
+def build_sections(material: ReportData) -> list[Section]:
     built = [build(material) for build in BUILDERS]
     return [section for section in built if section.parts]
 
 
-def _compared(material: Material) -> Section:
+def _compared(material: ReportData) -> Section:
     if not material.shown:
         return Section("compared", "", [])
     main = main_table(material.shown)
     title = "Speed, cores and quality" if "instances/s" in main.columns else "Time and cores"
     notes = [
         *main_notes(material.shown),
-        *_some(accounting(material.runs, material.found.unaccounted)),
+        *_some(describe_accounting(material.runs, material.found.unaccounted)),
     ]
-    return Section("compared", title, [Grid(main, sortable=True), Words(" ".join(notes), True)])
-
-
-def _speed(material: Material) -> Section:
-    drawn = material.drawn("efficiency_speed", "speedup")
     return Section(
-        "speed", "What the cores bought", [*_figure_parts(drawn), *parts_scaling(material)]
+        "compared", title, [TableBlock(main, sortable=True), Paragraph(" ".join(notes), True)]
     )
 
 
-def _step(material: Material) -> Section:
+def _speed(material: ReportData) -> Section:
+    drawn = material.drawn("efficiency_speed", "speedup")
+    return Section(
+        "speed", "What the cores bought", [*_figure_parts(drawn), *scaling_parts(material)]
+    )
+
+
+def _step(material: ReportData) -> Section:
     parts = _figure_parts(material.drawn("waterfall", "step_time"))
     times = spent.times_table(material.shown)
     if times:
-        note = spent.times_note(material.shown)
-        parts += [Grid(times, title="The whole run, beside its steps"), *_words_sections(note)]
+        note = spent.evaluation_note(material.shown)
+        parts += [
+            TableBlock(times, title="The whole run, beside its steps"),
+            *_words_sections(note),
+        ]
     if material.timelines:
-        told = [reading(label, each) for label, each in material.timelines.items()]
-        parts += [*_figure_parts(material.drawn("timeline")), Points(told)]
-    pauses = spent.pauses(material.found.epochs, material.shown)
+        told = [describe_timeline(label, each) for label, each in material.timelines.items()]
+        parts += [*_figure_parts(material.drawn("timeline")), BulletList(told)]
+    pauses = spent.pauses_table(material.found.epochs, material.shown)
     if pauses:
-        parts.append(Grid(pauses, title="Pauses, and the pace of the steps"))
+        parts.append(TableBlock(pauses, title="Pauses, and the pace of the steps"))
     return Section("step", "Where the time goes", parts)
 
 
-def _cores(material: Material) -> Section:
+def _cores(material: ReportData) -> Section:
     return Section("cores", "What the cores did", _figure_parts(material.drawn("core_heatmap")))
 
 
-def _gpus(material: Material) -> Section:
-    return Section("gpus", "What the GPUs did", parts_gpus(material))
+def _gpus(material: ReportData) -> Section:
+    return Section("gpus", "What the GPUs did", gpu_parts(material))
 
 
-def _ranks(material: Material) -> Section:
+def _ranks(material: ReportData) -> Section:
     parts = [
         *_figure_parts(material.drawn("ranks")),
-        *efficiencies(material),
-        *parts_ranks(material),
+        *pop_parts(material),
+        *rank_parts(material),
     ]
     cost = ranks_table(material.shown)
     if cost:
-        parts += [Grid(cost, title="What the ranks cost"), Words(SYNC_NOTE, True)]
+        parts += [TableBlock(cost, title="What the ranks cost"), Paragraph(SYNC_NOTE, True)]
     return Section("ranks", "Ranks side by side", parts)
 
 
-def _quality(material: Material) -> Section:
+def _quality(material: ReportData) -> Section:
     table = quality_table(material.shown)
     parts = _figure_parts(material.drawn("quality"))
     if table:
-        parts = [*_words_sections(quality_note(material.runs)), *parts, Grid(table)]
-    parts += to_quality(material)
+        parts = [*_words_sections(quality_note(material.runs)), *parts, TableBlock(table)]
+    parts += time_to_quality_parts(material)
     return Section("quality", "Quality", parts)
 
 
-def _epochs(material: Material) -> Section:
+def _epochs(material: ReportData) -> Section:
     table = epoch_table(material.found.epochs, material.shown)
     title = "Epochs of each configuration's first run"
     return Section("epochs", title, _grid_sections(table), folded=True)
 
 
-def _memory(material: Material) -> Section:
-    return Section("memory", "Memory", parts_memory(material))
+def _memory(material: ReportData) -> Section:
+    return Section("memory", "Memory", memory_parts(material))
 
 
-def _unfinished(material: Material) -> Section:
+def _unfinished(material: ReportData) -> Section:
     waiting = [r for r in material.found.runs if r["state"] != "completed" and not r["retired"]]
-    table = table_every_run(waiting) if waiting else None
+    table = every_run_table(waiting) if waiting else None
     return Section("unfinished", "Runs that are not complete", _grid_sections(table))
 
 
-def _attempts(material: Material) -> Section:
+def _attempts(material: ReportData) -> Section:
     table = attempt_table(material.found.attempts)
-    parts: list[Part] = [*_words_sections(price(material.runs))] if table.rows else []
+    parts: list[Part] = (
+        [*_words_sections(describe_interruption_cost(material.runs))] if table.rows else []
+    )
     return Section("attempts", "Interrupted and begun again", [*parts, *_grid_sections(table)])
 
 
-def _every_run(material: Material) -> Section:
-    table = table_every_run(material.found.runs)
-    note = Words("A heading sorts the table, where the browser runs scripts.", note=True)
-    parts: list[Part] = [Grid(table, sortable=True), note]
-    return Section("runs", "Every run", parts if table.rows else [], folded=len(table.rows) > LONG)
+def _every_run(material: ReportData) -> Section:
+    table = every_run_table(material.found.runs)
+    note = Paragraph("A heading sorts the table, where the browser runs scripts.", note=True)
+    parts: list[Part] = [TableBlock(table, sortable=True), note]
+    return Section(
+        "runs", "Every run", parts if table.rows else [], folded=len(table.rows) > MAX_OPEN_ROWS
+    )
 
 
-def _warnings(material: Material) -> Section:
-    table = warnings(material.found.runs)
+def _warnings(material: ReportData) -> Section:
+    table = warnings_table(material.found.runs)
     parts = _grid_sections(table)
     if material.found.skipped:
-        parts += [Words("Files that were skipped:"), Points(material.found.skipped)]
+        parts += [Paragraph("Files that were skipped:"), BulletList(material.found.skipped)]
     return Section("warnings", "Warnings", parts)
 
 
-def _environment(material: Material) -> Section:
-    told = environment(material.runs)
-    return Section("environment", "Environment", [Pairs(told)] if told else [])
+def _environment(material: ReportData) -> Section:
+    told = environment_pairs(material.runs)
+    return Section("environment", "Environment", [DefinitionList(told)] if told else [])
 
 
-def _definitions(material: Material) -> Section:
+def _definitions(material: ReportData) -> Section:
     trained = any(row["workload"] == "ncf" for row in material.found.runs)
     told = [each for each in DEFINITIONS if trained or each[0] not in OF_TRAINING]
-    return Section("definitions", "Definitions", [Pairs(told)], folded=True)
+    return Section("definitions", "Definitions", [DefinitionList(told)], folded=True)
 
 
-def _causes(material: Material) -> Section:
-    return Section("causes", "Why the runs were no faster", parts_causes(material))
+def _causes(material: ReportData) -> Section:
+    return Section("causes", "Why the runs were no faster", cause_parts(material))
 
 
-def _scored(material: Material) -> Section:
+def _scored(material: ReportData) -> Section:
     labels = {one.key: one.label for one in material.shown}
-    return Section("predicted", "Predicted against measured", parts_scored(material.score, labels))
+    return Section(
+        "predicted", "Predicted against measured", prediction_parts(material.score, labels)
+    )
 
 
-def _remedies(material: Material) -> Section:
-    return Section("remedies", "What each remedy did", parts_remedies(material))
+def _remedies(material: ReportData) -> Section:
+    return Section("remedies", "What each remedy did", remedy_parts(material))
 
 
-def _packing(material: Material) -> Section:
-    return Section("packing", TITLE, parts_packing(material))
+def _packing(material: ReportData) -> Section:
+    return Section("packing", TITLE, packing_parts(material))
 
 
-def _next(material: Material) -> Section:
+def _next(material: ReportData) -> Section:
     return Section("next", "What to ask for next", advice_parts(material.written))
 
 
-def _figure_parts(drawn: list[Drawn]) -> list[Part]:
-    return [Figures(drawn)] if drawn else []
+def _figure_parts(drawn: list[RenderedFigure]) -> list[Part]:
+    return [FigureRow(drawn)] if drawn else []
 
 
 def _grid_sections(table: Table | None) -> list[Part]:
-    return [Grid(table)] if table and table.rows else []
+    return [TableBlock(table)] if table and table.rows else []
 
 
 def _words_sections(text: str | None) -> list[Part]:
-    return [Words(text)] if text else []
+    return [Paragraph(text)] if text else []
 
 
 def _some(text: str | None) -> Iterable[str]:
     return [text] if text else []
 
 
-BUILDERS: Final[list[Callable[[Material], Section]]] = [
+BUILDERS: Final[list[Callable[[ReportData], Section]]] = [
     _compared,
     _speed,
     _causes,

@@ -7,22 +7,29 @@ from dataclasses import replace
 from typing import Any, Final
 
 from hpcncf_analysis import configurations
-from hpcncf_analysis.configurations import CROWD, MOST, Configuration, Table, by_series, called
+from hpcncf_analysis.configurations import (
+    MAX_DRAWN,
+    MAX_LABELLED,
+    Configuration,
+    Table,
+    format_column_name,
+    group_by_series,
+)
 from hpcncf_analysis.formatting import (
     NONE,
     THIN,
-    core_time,
-    cores,
-    duration,
-    hundredths,
-    interval,
-    metric,
-    number,
-    percent,
-    score,
-    times,
+    format_core_time,
+    format_cores,
+    format_duration,
+    format_hundredths,
+    format_interval,
+    format_metric,
+    format_number,
+    format_percent,
+    format_ratio,
+    format_score,
 )
-from hpcncf_analysis.usl import confidence
+from hpcncf_analysis.usl import range_confidence
 
 Row = Mapping[str, Any]
 
@@ -39,15 +46,15 @@ ENVIRONMENT: Final = (
 
 
 # What a command may report that our own training has, too, and its heading here.
-TOLD: Final = {
+METRIC_HEADINGS: Final = {
     "instances_per_s": "instances/s",
     "loss": "loss",
     "hr10": "HR@10",
     "ndcg10": "NDCG@10",
 }
 # These say how far a command was, not what came of it.
-HOW_FAR: Final = {"metric_epoch", "metric_epochs", "metric_step"}
-MOST_TOLD: Final = 8
+PROGRESS_METRICS: Final = {"metric_epoch", "metric_epochs", "metric_step"}
+MAX_METRICS: Final = 8
 SCALING: Final = ("speed-up", "parallel efficiency")
 LENGTHS: Final = {"commit": 10}
 
@@ -55,8 +62,8 @@ LENGTHS: Final = {"commit": 10}
 def main_table(shown: Sequence[Configuration]) -> Table:
     """Speed, what it cost, and the quality beside it; without training, time for speed."""
     if all(one.is_command for one in shown):
-        told = reported(shown)
-        heads = [TOLD.get(name, called(name)) for name in told]
+        told = reported_metrics(shown)
+        heads = [METRIC_HEADINGS.get(name, format_column_name(name)) for name in told]
         columns = ["configuration", "elapsed", *heads, *_CORE_COLUMNS, "core time"]
         keys = _keys(shown, ["", "elapsed_s", *told, *_CORE_KEYS, "core_hours"])
         return _numbered(Table(columns, [_command_row(one, told) for one in shown], keys=keys))
@@ -96,7 +103,7 @@ def _keys(shown: Sequence[Configuration], figures: Sequence[str]) -> list[list[f
 
 def compared_sizes(shown: Sequence[Configuration]) -> set[str]:
     """The series of two sizes or more: elsewhere a speed-up compares a size with itself."""
-    return {name for name, sizes in by_series(shown).items() if len(sizes) > 1}
+    return {name for name, sizes in group_by_series(shown).items() if len(sizes) > 1}
 
 
 def main_notes(shown: Sequence[Configuration]) -> list[str]:
@@ -108,13 +115,15 @@ def main_notes(shown: Sequence[Configuration]) -> list[str]:
     if without:
         windows = [row.get("peak_window_s") for one in without for row in one.rows]
         longest = max((window for window in windows if window), default=None)
-        notes.append(f"No peak where a run was shorter than its window, {duration(longest)}.")
+        notes.append(
+            f"No peak where a run was shorter than its window, {format_duration(longest)}."
+        )
     if any(one.rows[0].get("epoch_extrapolated") for one in shown):
         notes.append("≈: an epoch extrapolated from the speed, for max_steps cut all short.")
-    if len(shown) > CROWD:
+    if len(shown) > MAX_LABELLED:
         notes.append("In the figures, numbers stand for the rows.")
-    if len(shown) > MOST:
-        notes.append(f"The figures show the {MOST} fastest only.")
+    if len(shown) > MAX_DRAWN:
+        notes.append(f"The figures show the {MAX_DRAWN} fastest only.")
     return notes
 
 
@@ -125,13 +134,14 @@ def _repeats_note(repeats: set[int]) -> str:
     most = max(repeats)
     return (
         f"Medians over {up_to}{most} repeats, [smallest–largest]; of {most} repeats that range "
-        f"holds the median of endless ones with {percent(confidence(most))} confidence."
+        f"holds the median of endless ones with {format_percent(range_confidence(most))} "
+        "confidence."
     )
 
 
 def _numbered(table: Table) -> Table:
     """The same with the numbers by which crowded figures name the configurations."""
-    if len(table.rows) <= CROWD:
+    if len(table.rows) <= MAX_LABELLED:
         return table
     rows = [[f"{number}: {row[0]}", *row[1:]] for number, row in enumerate(table.rows, start=1)]
     return replace(table, rows=rows)
@@ -150,57 +160,59 @@ def _core_cells(one: Configuration) -> list[str]:
     efficiency = one.median("cpu_efficiency")
     flag = " !" if efficiency is not None and efficiency > 1 else ""
     return [
-        *(cores(one.median(f"cores_{which}")) for which in ("allocated", "usable")),
-        hundredths(one.median("cores_used")),
-        percent(efficiency) + flag,
-        percent(one.median("cpu_efficiency_peak")),
+        *(format_cores(one.median(f"cores_{which}")) for which in ("allocated", "usable")),
+        format_hundredths(one.median("cores_used")),
+        format_percent(efficiency) + flag,
+        format_percent(one.median("cpu_efficiency_peak")),
     ]
 
 
 def _scaling_cells(one: Configuration, compared: set[str]) -> list[str]:
     if one.series not in compared:
         return [NONE, NONE]
-    return [times(one.median("speedup")), percent(one.median("parallel_efficiency"))]
+    return [format_ratio(one.median("speedup")), format_percent(one.median("parallel_efficiency"))]
 
 
 def _main_row(one: Configuration, compared: set[str]) -> list[str]:
     return [
         one.label,
-        with_interval(one, "instances_per_s"),
-        score(one.median("hr10")),
-        score(one.median("ndcg10")),
+        format_median_and_range(one, "instances_per_s"),
+        format_score(one.median("hr10")),
+        format_score(one.median("ndcg10")),
         *(_scaling_cells(one, compared) if compared else []),
         *_core_cells(one),
-        percent(one.median("cpu_efficiency_training")),
-        _about(one) + number(one.median("seconds_per_epoch")),
-        _about(one) + number(one.median("core_s_per_epoch")),
+        format_percent(one.median("cpu_efficiency_training")),
+        _extrapolation_mark(one) + format_number(one.median("seconds_per_epoch")),
+        _extrapolation_mark(one) + format_number(one.median("core_s_per_epoch")),
     ]
 
 
-def _about(one: Configuration) -> str:
+def _extrapolation_mark(one: Configuration) -> str:
     return f"≈{THIN}" if one.rows[0]["epoch_extrapolated"] else ""
 
 
-def reported(shown: Sequence[Configuration]) -> list[str]:
+def reported_metrics(shown: Sequence[Configuration]) -> list[str]:
     """The figures that commands told of themselves, as many as a table has room for."""
     known = {name for one in shown for name in one.figures}
-    metrics = configurations.metrics(row for one in shown for row in one.rows)
-    return [name for name in [*TOLD, *metrics] if name in known - HOW_FAR][:MOST_TOLD]
+    metrics = configurations.numeric_metrics(row for one in shown for row in one.rows)
+    return [name for name in [*METRIC_HEADINGS, *metrics] if name in known - PROGRESS_METRICS][
+        :MAX_METRICS
+    ]
 
 
 def _command_row(one: Configuration, told: Sequence[str]) -> list[str]:
     return [
         one.label,
-        duration(one.median("elapsed_s")),
-        *(metric(one.median(name)) for name in told),
+        format_duration(one.median("elapsed_s")),
+        *(format_metric(one.median(name)) for name in told),
         *_core_cells(one),
-        core_time(one.median("core_hours")),
+        format_core_time(one.median("core_hours")),
     ]
 
 
-def with_interval(one: Configuration, name: str) -> str:
+def format_median_and_range(one: Configuration, name: str) -> str:
     low, high = (one.figures.get(f"{name}_{end}") for end in ("low", "high"))
-    return f"{number(one.median(name))}\n{interval(low, high, number)}".strip()
+    return f"{format_number(one.median(name))}\n{format_interval(low, high, format_number)}".strip()
 
 
 def quality_table(shown: Sequence[Configuration]) -> Table | None:
@@ -209,9 +221,9 @@ def quality_table(shown: Sequence[Configuration]) -> Table | None:
     if not judged:
         return None
     names = ("hr10", "ndcg10", "hr10_unseen", "loss")
-    rows = [[one.label, *(score(one.median(name)) for name in names)] for one in judged]
+    rows = [[one.label, *(format_score(one.median(name)) for name in names)] for one in judged]
     for one in [one for one in judged if one.median("baseline_hr10") is not None][:1]:
-        counts = (score(one.median(f"baseline_{name}")) for name in ("hr10", "ndcg10"))
+        counts = (format_score(one.median(f"baseline_{name}")) for name in ("hr10", "ndcg10"))
         rows.append(["count table (no training)", *counts, NONE, NONE])
     return Table(["configuration", "HR@10", "NDCG@10", "HR@10 unseen", "loss"], rows)
 
@@ -223,9 +235,9 @@ def ranks_table(shown: Sequence[Configuration]) -> Table | None:
         [
             one.label,
             str(one.rows[0]["sync_over"]),
-            number(one.median("sync_ms_per_step")),
-            percent(one.median("sync_share")),
-            number((one.median("sync_bytes_per_step") or 0.0) / 1024),
+            format_number(one.median("sync_ms_per_step")),
+            format_percent(one.median("sync_share")),
+            format_number((one.median("sync_bytes_per_step") or 0.0) / 1024),
         ]
         for one in several
     ]
@@ -246,7 +258,7 @@ def quality_note(runs: Sequence[Row]) -> str | None:
     beats = baseline is not None and reached is not None and baseline >= reached
     table = " A table of the user's own counts already does better than the model." if beats else ""
     return (
-        f"{percent(seen)} of the {row['test_rows']:,} test pairs also occur in training, so "
+        f"{format_percent(seen)} of the {row['test_rows']:,} test pairs also occur in training, so "
         f"HR@10 here is mostly memory.{table} This data set measures speed well and recommendation "
         "badly: look at HR@10 unseen, and judge recommendation on data with a real task."
     )
@@ -259,10 +271,10 @@ def epoch_table(epochs: Sequence[Row], shown: Sequence[Configuration]) -> Table 
         [
             labels[row["run_id"]],
             str(row["epoch"] + 1),
-            number(row["training_s"]),
-            number(row["evaluation_s"]),
-            score(row["loss"]),
-            *(score(row[name]) for name in ("hr10", "ndcg10", "hr10_unseen")),
+            format_number(row["training_s"]),
+            format_number(row["evaluation_s"]),
+            format_score(row["loss"]),
+            *(format_score(row[name]) for name in ("hr10", "ndcg10", "hr10_unseen")),
         ]
         for row in epochs
         if row["run_id"] in labels
@@ -272,7 +284,7 @@ def epoch_table(epochs: Sequence[Row], shown: Sequence[Configuration]) -> Table 
     return Table(columns, rows) if rows else None
 
 
-def environment(runs: Sequence[Row]) -> list[tuple[str, str]]:
+def environment_pairs(runs: Sequence[Row]) -> list[tuple[str, str]]:
     """What the runs ran on, each value once; a commit by its first letters."""
     named = [
         (name, sorted({str(row.get(name))[: LENGTHS.get(name)] for row in runs if row.get(name)}))

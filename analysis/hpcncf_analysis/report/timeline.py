@@ -11,15 +11,15 @@ from typing import Any, Final
 from hpcncf.collect import training_columns
 from hpcncf.ncf.step_clock import MAX_PAUSES, PAUSE_FACTOR, PAUSE_S
 from hpcncf.records.schema import Epoch, TrainingRecord
-from hpcncf_analysis.configurations import Configuration, counted
-from hpcncf_analysis.formatting import duration, percent
+from hpcncf_analysis.configurations import Configuration, pluralize
+from hpcncf_analysis.formatting import format_duration, format_percent
 
 Row = Mapping[str, Any]
 
 FIRST, SLOW, EVALUATION, CHECKPOINT = "first batch", "slow step", "evaluation", "checkpoint"
 STOPS: Final = (FIRST, SLOW, EVALUATION, CHECKPOINT)
 # A smaller share is no pause to speak of.
-TOLD: Final = 0.01
+MIN_PAUSE_SHARE: Final = 0.01
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def select_runs(stepped: Sequence[Configuration], shown: Sequence[Configuration]
     """Label -> the run to show: the first of those whose steps are shown, and the least steady."""
     found = {one.label: one.rows[0] for one in stepped}
     unsteady = [
-        (_unrest(row), one.label, row)
+        (_unsteadiness(row), one.label, row)
         for one in shown
         for row in one.rows
         if "step_drift" in row and training_columns.unsteady(row)
@@ -83,17 +83,17 @@ def select_runs(stepped: Sequence[Configuration], shown: Sequence[Configuration]
     return found
 
 
-def _unrest(row: Row) -> float:
+def _unsteadiness(row: Row) -> float:
     """How far beyond what is still steady."""
     drifted, paused = row["step_drift"] or 0.0, row["pause_share"] or 0.0
     return float(max(abs(drifted) / training_columns.DRIFTED, paused / training_columns.PAUSED))
 
 
-def timeline(part: TrainingRecord) -> Timeline | None:
+def build_timeline(part: TrainingRecord) -> Timeline | None:
     """None where too few steps' times are told."""
     if len(part.batches.seconds) < training_columns.FEWEST or not part.epochs:
         return None
-    walked = list(_walk(part))
+    walked = list(_split_steps(part))
     return Timeline(
         stretches=[each for each in walked if isinstance(each, Stretch)],
         stops=[each for each in walked if isinstance(each, Stop) and each.seconds > 0],
@@ -102,19 +102,19 @@ def timeline(part: TrainingRecord) -> Timeline | None:
     )
 
 
-def _walk(part: TrainingRecord) -> Iterator[Stretch | Stop]:
+def _split_steps(part: TrainingRecord) -> Iterator[Stretch | Stop]:
     """Step after step, cut wherever another sum, an epoch or a slow step begins."""
-    epochs = _begun(part)
+    epochs = _epoch_starts(part)
     first = {
         at: epoch.first_batch_s for at, epoch in epochs.items() if _is_whole_epoch(epoch, part)
     }
-    slow = _slow(part, epochs, first)
-    plain = _plain(part, first, slow)
+    slow = _slow_step_seconds(part, epochs, first)
+    plain = _step_seconds(part, first, slow)
     sums = range(0, part.steps, part.batches.every)
     cuts = sorted({*sums, *epochs, *slow, *(at + 1 for at in slow), part.steps})
     now, epoch = 0.0, epochs[0]
     for at, until in pairwise(cuts):
-        stops = _after(epoch, part) if at and at in epochs else []
+        stops = _stops_after(epoch, part) if at and at in epochs else []
         epoch = epochs.get(at, epoch)
         stops += [(FIRST, first[at])] if at in first else []
         stops += [(SLOW, slow[at])] if at in slow else []
@@ -125,12 +125,12 @@ def _walk(part: TrainingRecord) -> Iterator[Stretch | Stop]:
             step_s = plain[at // part.batches.every]
             yield Stretch(now, now + (until - at) * step_s, step_s)
             now += (until - at) * step_s
-    for kind, seconds in _after(epoch, part):
+    for kind, seconds in _stops_after(epoch, part):
         yield Stop(kind, now, seconds)
         now += seconds
 
 
-def _begun(part: TrainingRecord) -> dict[int, Epoch]:
+def _epoch_starts(part: TrainingRecord) -> dict[int, Epoch]:
     """Step of this attempt -> the epoch that begins, or goes on, with it."""
     own = [epoch for epoch in part.epochs if epoch.epoch >= (part.resumed_epoch or 0)]
     ends = accumulate((epoch.steps for epoch in own), initial=0)
@@ -144,13 +144,13 @@ def _is_whole_epoch(epoch: Epoch, part: TrainingRecord) -> bool:
     return not (part.resumed_step and epoch.epoch == part.resumed_epoch)
 
 
-def _after(epoch: Epoch, part: TrainingRecord) -> list[tuple[str, float]]:
+def _stops_after(epoch: Epoch, part: TrainingRecord) -> list[tuple[str, float]]:
     """A checkpoint in mid-epoch counts as the epoch's: where it stood is not recorded."""
     written = [(CHECKPOINT, epoch.checkpoint_s)] if _is_whole_epoch(epoch, part) else []
     return [(EVALUATION, epoch.evaluation_s), *written]
 
 
-def _slow(
+def _slow_step_seconds(
     part: TrainingRecord, epochs: Mapping[int, Epoch], first: Mapping[int, float]
 ) -> dict[int, float]:
     """Step -> its seconds, where it is slow for more than its wait for an epoch's first batch."""
@@ -166,7 +166,7 @@ def _slow(
     return {at: seconds for at, seconds in found.items() if seconds > limit}
 
 
-def _plain(
+def _step_seconds(
     part: TrainingRecord, first: Mapping[int, float], slow: Mapping[int, float]
 ) -> list[float]:
     """Seconds of a step, for each sum: the stops taken out; 0 where nothing else is in it."""
@@ -183,42 +183,48 @@ def _plain(
     ]
 
 
-def reading(label: str, told: Timeline) -> str:
+def describe_timeline(label: str, told: Timeline) -> str:
     """What the figure shows, in one sentence."""
     pauses = [*_begins(told), *_slow_steps(told)] or ["no pause takes 1\u202f% of the training"]
-    more = [text for text in (_beside(told), training_columns.pace(told.drift)) if text]
+    more = [
+        text for text in (_describe_other_time(told), training_columns.pace(told.drift)) if text
+    ]
     return f"{label}: {'; '.join([*pauses, *more])}."
 
 
 def _begins(told: Timeline) -> list[str]:
     pauses = told.seconds(FIRST)
     share = told.share(FIRST)
-    if share < TOLD:
+    if share < MIN_PAUSE_SHARE:
         return []
     first, later = pauses[0], pauses[1:]
     if not later:
-        which = f"the epoch begins with a pause of {duration(first)}"
+        which = f"the epoch begins with a pause of {format_duration(first)}"
     elif 2 * median(later) < first:
         which = (
-            f"the first epoch begins with a pause of {duration(first)}, a later one of "
-            f"{duration(median(later))}"
+            f"the first epoch begins with a pause of {format_duration(first)}, a later one of "
+            f"{format_duration(median(later))}"
         )
     else:
-        which = f"each epoch begins with a pause of {duration(median(pauses))}"
-    return [f"{which}: {percent(share)} of the training"]
+        which = f"each epoch begins with a pause of {format_duration(median(pauses))}"
+    return [f"{which}: {format_percent(share)} of the training"]
 
 
 def _slow_steps(told: Timeline) -> list[str]:
     share = told.share(SLOW)
-    if share < TOLD:
+    if share < MIN_PAUSE_SHARE:
         return []
     count = len(told.seconds(SLOW))
-    steps = f"{'at least ' if count == MAX_PAUSES else ''}{counted(count, 'single step')}"
-    return [f"{steps} of over ten times the median: {percent(share)} of the training"]
+    steps = f"{'at least ' if count == MAX_PAUSES else ''}{pluralize(count, 'single step')}"
+    return [f"{steps} of over ten times the median: {format_percent(share)} of the training"]
 
 
-def _beside(told: Timeline) -> str:
+def _describe_other_time(told: Timeline) -> str:
     named = {"evaluation": told.seconds(EVALUATION), "checkpoints": told.seconds(CHECKPOINT)}
     shares = {name: sum(seconds) / told.ended_s for name, seconds in named.items()}
-    parts = [f"{percent(each)} is {name}" for name, each in shares.items() if each >= TOLD]
+    parts = [
+        f"{format_percent(each)} is {name}"
+        for name, each in shares.items()
+        if each >= MIN_PAUSE_SHARE
+    ]
     return f"of the time since the first step {' and '.join(parts)}" if parts else ""

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from hpcncf.records.schema import NodeRecord
-from hpcncf_analysis.report.figures.style import GROUND, blank, headings, styled
+from hpcncf_analysis.report.figures.style import GROUND, new_figure, report_style, wrap_titles
 
 # Of middle brightness: they stand on a light page's ground and on a dark one's.
 IDLE, OURS, OTHERS = GROUND, "#2F87CC", "#E0742C"
@@ -26,14 +26,14 @@ Shares = np.ndarray[Any, np.dtype[np.float64]]
 
 
 @dataclass(frozen=True)
-class Watched:
+class CoreTrace:
     """One run to show: a title and its nodes' records."""
 
     title: str
     nodes: Sequence[NodeRecord]
 
 
-def core_heatmap(runs: Sequence[Watched]) -> Figure | None:
+def core_heatmap(runs: Sequence[CoreTrace]) -> Figure | None:
     """A row for each core, time to the right.
 
     The upper strip of a row is the share of the time that was this run's (an estimate), the
@@ -44,19 +44,19 @@ def core_heatmap(runs: Sequence[Watched]) -> Figure | None:
         return None
     rows = [sum(len(node.cpus) for node in run.nodes) for run in shown]
     heights = [min(max(ROW_IN * each, 0.45), 4.0) for each in rows]
-    titles, lines_in = headings(run.title for run in shown)
-    with styled():
-        figure = blank(sum(heights) + lines_in + 0.85 * len(shown) + 0.5)
+    titles, lines_in = wrap_titles(run.title for run in shown)
+    with report_style():
+        figure = new_figure(sum(heights) + lines_in + 0.85 * len(shown) + 0.5)
         panels = figure.subplots(len(shown), 1, squeeze=False, height_ratios=heights)[:, 0]
         for axes, title, run in zip(panels, titles, shown, strict=True):
             _panel(axes, run)
             axes.set_title(title)
         panels[-1].set_xlabel("seconds since the run's start")
-        _key(figure)
+        _legend(figure)
     return figure
 
 
-def _panel(axes: Axes, run: Watched) -> None:
+def _panel(axes: Axes, run: CoreTrace) -> None:
     top, names = 0, []
     for node in run.nodes:
         count = len(node.cpus)
@@ -106,7 +106,7 @@ def _strips(
         )
 
 
-def _key(figure: Figure) -> None:
+def _legend(figure: Figure) -> None:
     patches = [
         Patch(color=colour, label=name)
         for colour, name in ((OURS, "this run"), (OTHERS, "others (narrow strip)"), (IDLE, "idle"))

@@ -8,15 +8,23 @@ from typing import Final
 from matplotlib.figure import Figure
 
 from hpcncf.collect.collect import Collected
-from hpcncf_analysis.configurations import Configuration, completed
+from hpcncf_analysis.configurations import Configuration, completed_runs
 from hpcncf_analysis.packing import curves
 from hpcncf_analysis.report.figures import timeline
-from hpcncf_analysis.report.figures.cores import Watched, core_heatmap
-from hpcncf_analysis.report.figures.efficiency import efficiency_against_speed, speedup, step_time
-from hpcncf_analysis.report.figures.scaling import over_time, throughput
-from hpcncf_analysis.report.figures.style import as_pdf, as_png, as_svg, styled
-from hpcncf_analysis.report.figures.timeline import ranks_beside, trained, waterfall
-from hpcncf_analysis.report.section import Drawn
+from hpcncf_analysis.report.figures.cores import CoreTrace, core_heatmap
+from hpcncf_analysis.report.figures.efficiency import (
+    efficiency_against_speed,
+    speedup_figure,
+    step_time_figure,
+)
+from hpcncf_analysis.report.figures.scaling import packing_figure, quality_figure
+from hpcncf_analysis.report.figures.style import as_pdf, as_png, as_svg, report_style
+from hpcncf_analysis.report.figures.timeline import (
+    ranks_figure,
+    trained_rank_rows,
+    waterfall_figure,
+)
+from hpcncf_analysis.report.section import RenderedFigure
 from hpcncf_analysis.report.timeline import Timeline
 
 CAPTIONS: Final = {
@@ -75,29 +83,31 @@ CAPTIONS: Final = {
 }
 
 
-def draw(
+def draw_figures(
     found: Collected,
     shown: Sequence[Configuration],
-    watched: Sequence[Watched],
+    watched: Sequence[CoreTrace],
     timelines: Mapping[str, Timeline],
     chosen: Configuration | None,
-) -> dict[str, Drawn]:
+) -> dict[str, RenderedFigure]:
     """The figures that the runs leave something to show in, by name. `chosen` is recommended."""
     figures: dict[str, Figure | None] = {
         "efficiency_speed": efficiency_against_speed(shown),
-        "speedup": speedup(shown),
-        "waterfall": waterfall(stepped(shown, chosen), found.ranks),
-        "step_time": step_time(shown),
-        "timeline": timeline.timelines(timelines),
+        "speedup": speedup_figure(shown),
+        "waterfall": waterfall_figure(recommended_and_slowest(shown, chosen), found.ranks),
+        "step_time": step_time_figure(shown),
+        "timeline": timeline.timeline_figure(timelines),
         "core_heatmap": core_heatmap(watched),
         "ranks": _ranks(found, shown, chosen),
-        "quality": over_time(shown, found.epochs),
-        "packing": throughput(curves(completed(found.runs))),
+        "quality": quality_figure(shown, found.epochs),
+        "packing": packing_figure(curves(completed_runs(found.runs))),
     }
-    return {name: drawn(name, figure) for name, figure in figures.items() if figure}
+    return {name: render_figure(name, figure) for name, figure in figures.items() if figure}
 
 
-def stepped(shown: Sequence[Configuration], chosen: Configuration | None) -> list[Configuration]:
+def recommended_and_slowest(
+    shown: Sequence[Configuration], chosen: Configuration | None
+) -> list[Configuration]:
     """The one recommended, and the slowest of those that trained."""
     trained = [one for one in shown if one.speed and one.median("input_share") is not None]
     slowest = min(trained, key=lambda one: one.speed or 0.0, default=None)
@@ -113,13 +123,13 @@ def _ranks(
     if not several:
         return None
     one = max(several, key=lambda one: (one is chosen, one.speed or 0.0))
-    return ranks_beside(trained(found.ranks, one), one.label)
+    return ranks_figure(trained_rank_rows(found.ranks, one), one.label)
 
 
-def drawn(name: str, figure: Figure) -> Drawn:
+def render_figure(name: str, figure: Figure) -> RenderedFigure:
     title, caption = CAPTIONS[name]
-    with styled():
+    with report_style():
         figure.draw_without_rendering()
     figure.set_layout_engine("none")  # laid out once, not once for each format
     svg, png, pdf = as_svg(figure, name), as_png(figure), as_pdf(figure)
-    return Drawn(name, title, caption, svg, png, pdf)
+    return RenderedFigure(name, title, caption, svg, png, pdf)

@@ -20,15 +20,21 @@ from matplotlib.ticker import (
 
 from hpcncf.collect.training_columns import PHASES_TRAINED
 from hpcncf_analysis.advice import pareto as front
-from hpcncf_analysis.advice.pareto import Standing
-from hpcncf_analysis.configurations import CROWD, Configuration, by_series, fastest, marks
-from hpcncf_analysis.formatting import number
+from hpcncf_analysis.advice.pareto import PricedConfiguration
+from hpcncf_analysis.configurations import (
+    MAX_LABELLED,
+    Configuration,
+    figure_labels,
+    group_by_series,
+    select_fastest,
+)
+from hpcncf_analysis.formatting import format_number
 from hpcncf_analysis.report.figures import style
 from hpcncf_analysis.report.figures.scaling import draw_laws
-from hpcncf_analysis.report.figures.style import FAINT, GREY, INK, Label, place
+from hpcncf_analysis.report.figures.style import FAINT, GREY, INK, Label, place_labels
 
 # Less than this many cores unused is not worth a word in a figure.
-TOLD: Final = 0.15
+MIN_UNUSED_LABELLED: Final = 0.15
 # Over so many times the smallest number of cores, an axis has room for fine steps.
 FINE: Final = 16
 
@@ -48,14 +54,14 @@ def efficiency_against_speed(configurations: Sequence[Configuration]) -> Figure 
         return None
     if shown[0].is_command and (len(shown) == 1 or len({one.command for one in shown}) > 1):
         return None  # one point says no more than its row; other commands do other work
-    with style.styled():
-        figure = style.blank(7.4)
+    with style.report_style():
+        figure = style.new_figure(7.4)
         upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[1.25, 1])
-        colours = style.colours(one.series for one in configurations)
+        colours = style.series_colours(one.series for one in configurations)
         _speed_axis(lower, shown)
         _efficiencies(upper, shown, colours)
         _costs(lower, shown, colours)
-        _label_points(upper, shown, colours, marks(configurations))
+        _label_points(upper, shown, colours, figure_labels(configurations))
         _label_waste(lower, shown, colours)
     return figure
 
@@ -68,7 +74,7 @@ def _speed_axis(axes: Axes, shown: Sequence[Configuration]) -> None:
     axes.set_xlim(low / room, high * room)
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(style.thousands))
+    axes.xaxis.set_major_formatter(FuncFormatter(style.format_thousands))
     unit = "runs per hour" if shown[0].by_time else "instances per second, all ranks"
     axes.set_xlabel(f"speed ({unit}; logarithmic)")
 
@@ -83,7 +89,7 @@ def _group_by_look(
     """(colour, marker) -> those drawn so: one call draws all of them, however many there are."""
     grouped: dict[tuple[str, str], list[Configuration]] = {}
     for one in shown:
-        grouped.setdefault((colours[one.series], style.marker(one.ranks)), []).append(one)
+        grouped.setdefault((colours[one.series], style.rank_marker(one.ranks)), []).append(one)
     return grouped
 
 
@@ -116,7 +122,7 @@ def _costs(axes: Axes, shown: Sequence[Configuration], colours: Mapping[str, str
         axes.plot(speeds, allocated, marker, ms=11, mfc="none", mew=1.8, color=colour)
     _front_line(axes, shown)
     axes.yaxis.set_major_locator(FixedLocator(counts))
-    axes.yaxis.set_minor_locator(FixedLocator(between(axes.get_ylim(), counts)))
+    axes.yaxis.set_minor_locator(FixedLocator(minor_ticks(axes.get_ylim(), counts)))
     for formatted in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
         formatted(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.tick_params(axis="y", which="minor", labelsize=8, labelcolor=GREY)
@@ -127,18 +133,18 @@ def _costs(axes: Axes, shown: Sequence[Configuration], colours: Mapping[str, str
 
 def _front_line(axes: Axes, shown: Sequence[Configuration]) -> None:
     """Joins those that no other beats in both time and cost."""
-    best = [each.one for each in pareto(shown)]
+    best = [each.one for each in pareto_front(shown)]
     if len(shown) > 1 and best:
         places = sorted((one.speed or 0.0, one.cores) for one in best)
         axes.plot(*zip(*places, strict=True), "--o", ms=16, mfc="none", color=INK, lw=1)
 
 
-def pareto(shown: Sequence[Configuration]) -> tuple[Standing, ...]:
-    choices = front.front(shown)
+def pareto_front(shown: Sequence[Configuration]) -> tuple[PricedConfiguration, ...]:
+    choices = front.build_choices(shown)
     return choices.front if choices else ()
 
 
-def between(bounds: tuple[float, float], counts: Sequence[float]) -> list[float]:
+def minor_ticks(bounds: tuple[float, float], counts: Sequence[float]) -> list[float]:
     """1, 2, 5, 10, ... inside the bounds, finer where these are close; none at a count's tick."""
     low, high = bounds
     steps = (1, 2, 5) if high / low > FINE else (1, 1.5, 2, 3, 5, 7)
@@ -153,7 +159,7 @@ def _iso_lines(axes: Axes, shown: Sequence[Configuration]) -> None:
     if work is None:
         return
     (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
-    for cost in nice_between(low * work / right, high * work / left):
+    for cost in iso_line_costs(low * work / right, high * work / left):
         speeds = [left, right]
         axes.plot(speeds, [cost * speed / work for speed in speeds], color=FAINT, lw=1, zorder=0)
         speed = min(right, high * work / cost) / 1.02
@@ -182,7 +188,7 @@ def work_per_epoch(shown: Sequence[Configuration]) -> float | None:
     return sizes.pop() if len(sizes) == 1 else None
 
 
-def nice_between(low: float, high: float) -> list[float]:
+def iso_line_costs(low: float, high: float) -> list[float]:
     """1, 2, 5, 10, ... between two bounds; only 1, 10, 100 where those would crowd."""
     powers = range(int(log10(low)) - 2, int(log10(high)) + 2)
     nice = [step * 10.0**power for power in powers for step in (1, 2, 5)]
@@ -208,7 +214,7 @@ def _label_points(
     ]
     points = [(_run_speed(one, row), row["cpu_efficiency"]) for one in shown for row in one.rows]
     medians = [(one.speed or 0.0, one.median("cpu_efficiency") or 0.0) for one in shown]
-    place(axes, labels, points, medians)
+    place_labels(axes, labels, points, medians)
 
 
 def _label_waste(axes: Axes, shown: Sequence[Configuration], colours: Mapping[str, str]) -> None:
@@ -217,19 +223,19 @@ def _label_waste(axes: Axes, shown: Sequence[Configuration], colours: Mapping[st
     labels = [
         Label(one.speed or 0.0, busy, f"{one.cores - busy:.1f} unused", colours[one.series])
         for one, busy in spans
-        if one.cores - busy >= TOLD and len(shown) <= CROWD
+        if one.cores - busy >= MIN_UNUSED_LABELLED and len(shown) <= MAX_LABELLED
     ]
     labels += [
         Label(each.one.speed or 0.0, each.one.cores, "Pareto front", INK)
-        for each in pareto(shown)[-1:]
+        for each in pareto_front(shown)[-1:]
         if len(shown) > 1
     ]
     bands = [(one.speed or 0.0, sqrt(busy * one.cores)) for one, busy in spans]
     ends = [(one.speed or 0.0, at) for one, busy in spans for at in (busy, one.cores)]
-    place(axes, labels, bands, ends)
+    place_labels(axes, labels, bands, ends)
 
 
-def speedup(configurations: Sequence[Configuration]) -> Figure | None:
+def speedup_figure(configurations: Sequence[Configuration]) -> Figure | None:
     """Speed-up over cores for each series, with the ideal line and the laws that were fitted.
 
     A full line joins sizes of as many ranks as the base (more cores each), a dashed one those of
@@ -238,11 +244,11 @@ def speedup(configurations: Sequence[Configuration]) -> Figure | None:
     series = _compared(configurations)
     if not series:
         return None
-    with style.styled():
-        figure = style.blank(4.6)
+    with style.report_style():
+        figure = style.new_figure(4.6)
         axes = figure.subplots()
-        colours = style.colours(one.series for one in configurations)
-        names = marks(configurations)
+        colours = style.series_colours(one.series for one in configurations)
+        names = figure_labels(configurations)
         shown = [one for found in series.values() for one in found]
         _ideal(axes, shown, draw_laws(axes, shown, colours))
         ends = [
@@ -251,7 +257,7 @@ def speedup(configurations: Sequence[Configuration]) -> Figure | None:
             for one in _series_lines(axes, found, colours[name])
             if one.key in names
         ]
-        place(axes, ends, _along_lines(shown))
+        place_labels(axes, ends, _along_lines(shown))
     return figure
 
 
@@ -259,11 +265,11 @@ def _compared(configurations: Sequence[Configuration]) -> dict[str, list[Configu
     """The series of several sizes; of very many those with the fastest configurations."""
     several = {
         name: found
-        for name, found in by_series(configurations).items()
+        for name, found in group_by_series(configurations).items()
         if len({one.cores for one in found}) > 1
     }
     order = sorted(several, key=lambda name: max(one.speed or 0.0 for one in several[name]))
-    return {name: found for name, found in several.items() if name in order[-CROWD:]}
+    return {name: found for name, found in several.items() if name in order[-MAX_LABELLED:]}
 
 
 def _gain(one: Configuration) -> float:
@@ -278,8 +284,10 @@ def _series_lines(axes: Axes, found: Sequence[Configuration], colour: str) -> li
     for line, dashes in ((more_cores, "-"), (more_ranks, "--")):
         gains = [_gain(one) for one in line]
         axes.plot([one.cores for one in line], gains, dashes, color=colour, lw=1.8)
-    for marker in sorted({style.marker(one.ranks) for one in found}):
-        points = [(one.cores, _gain(one)) for one in found if style.marker(one.ranks) == marker]
+    for marker in sorted({style.rank_marker(one.ranks) for one in found}):
+        points = [
+            (one.cores, _gain(one)) for one in found if style.rank_marker(one.ranks) == marker
+        ]
         axes.plot(*zip(*points, strict=True), marker, ms=8, mec="w", color=colour)
     ends = [line[-1] for line in (more_cores, more_ranks) if len(line) > 1]
     return ends + [one for one in found if one not in more_cores and one not in more_ranks]
@@ -324,17 +332,17 @@ def _ideal(
     style.quiet_grid(axes)
 
 
-def step_time(configurations: Sequence[Configuration]) -> Figure | None:
+def step_time_figure(configurations: Sequence[Configuration]) -> Figure | None:
     """Where the time goes: milliseconds of wall time per 1000 instances, by phase.
 
     A bar is as long as 1 / speed; its parts are the phases' shares over all ranks.
     """
     told = [one for one in configurations if one.speed and one.median("input_share") is not None]
-    shown = fastest(told)
+    shown = select_fastest(told)
     if not shown:
         return None
-    with style.styled():
-        figure = style.blank(1.3 + 0.62 * len(shown))
+    with style.report_style():
+        figure = style.new_figure(1.3 + 0.62 * len(shown))
         axes = figure.subplots()
         for row, one in enumerate(shown):
             _bar(axes, row, one)
@@ -356,7 +364,7 @@ def _bar(axes: Axes, row: int, one: Configuration) -> None:
         left += width
     axes.text(0, row - 0.27, one.label, va="bottom", size=10)
     axes.annotate(
-        f"{number(total_ms)} ms",
+        f"{format_number(total_ms)} ms",
         (left, row),
         xytext=(4, 0),
         textcoords="offset points",

@@ -11,12 +11,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter
 
-from hpcncf_analysis.configurations import Configuration, by_series, fastest, marks
+from hpcncf_analysis.configurations import (
+    Configuration,
+    figure_labels,
+    group_by_series,
+    select_fastest,
+)
 from hpcncf_analysis.packing import Curve, named
 from hpcncf_analysis.report.figures import style
-from hpcncf_analysis.report.figures.style import GREY, Label, place
-from hpcncf_analysis.scaling import Line, lines, long_enough
-from hpcncf_analysis.usl import Law, simplest
+from hpcncf_analysis.report.figures.style import GREY, Label, place_labels
+from hpcncf_analysis.scaling import Line, lines_to_fit, scaling_lines
+from hpcncf_analysis.usl import Law, fit_simplest_law
 
 # A figure that reached as far as the law may be used would press the measured part together.
 BEYOND: Final = 1.5
@@ -27,10 +32,10 @@ def draw_laws(
     axes: Axes, shown: Sequence[Configuration], colours: Mapping[str, str]
 ) -> list[tuple[float, float]]:
     """A curve and its band for each line of enough sizes; returns their ends (cores, speed-up)."""
-    bases = {series: found[0].speed or 1.0 for series, found in by_series(shown).items()}
+    bases = {series: found[0].speed or 1.0 for series, found in group_by_series(shown).items()}
     ends = []
-    for line in long_enough(lines(shown)):
-        fitted = simplest(line.sizes, line.speeds())
+    for line in lines_to_fit(scaling_lines(shown)):
+        fitted = fit_simplest_law(line.sizes, line.speeds())
         if isinstance(fitted, Law):
             ends.append(_draw(axes, line, fitted, bases[line.series], colours[line.series]))
     return ends
@@ -57,7 +62,7 @@ PIECES: Final = 12
 TIMED: Final = ("training_s", "evaluation_s", "checkpoint_s")
 
 
-def course(epochs: Iterable[Row]) -> list[tuple[float, float]]:
+def quality_over_time(epochs: Iterable[Row]) -> list[tuple[float, float]]:
     """(seconds since the first step, HR@10) after each evaluated epoch of one run."""
     seconds, found = 0.0, []
     for row in epochs:
@@ -67,21 +72,24 @@ def course(epochs: Iterable[Row]) -> list[tuple[float, float]]:
     return found
 
 
-def over_time(shown: Sequence[Configuration], epochs: Sequence[Row]) -> Figure | None:
+def quality_figure(shown: Sequence[Configuration], epochs: Sequence[Row]) -> Figure | None:
     """A line for each configuration's first run, a point for each evaluation."""
     by_run: dict[str, list[Row]] = {}
     for row in epochs:
         by_run.setdefault(row["run_id"], []).append(row)
-    told = [(one, course(by_run.get(one.rows[0]["run_id"], []))) for one in fastest(shown)]
+    told = [
+        (one, quality_over_time(by_run.get(one.rows[0]["run_id"], [])))
+        for one in select_fastest(shown)
+    ]
     told = [(one, points) for one, points in told if len(points) > 1]
     if not told:
         return None
-    with style.styled():
-        figure = style.blank(4.2)
+    with style.report_style():
+        figure = style.new_figure(4.2)
         axes = figure.subplots()
-        colours, names = style.colours(one.series for one in shown), marks(shown)
+        colours, names = style.series_colours(one.series for one in shown), figure_labels(shown)
         for one, points in told:
-            marker = style.marker(one.ranks)
+            marker = style.rank_marker(one.ranks)
             axes.plot(*zip(*points, strict=True), f"-{marker}", ms=5, color=colours[one.series])
         low, high = axes.get_ylim()
         axes.set_ylim(low, high + 0.45 * (high - low))  # the labels stand above the lines
@@ -90,11 +98,11 @@ def over_time(shown: Sequence[Configuration], epochs: Sequence[Row]) -> Figure |
         axes.set_title("HR@10 after each epoch")
         style.quiet_grid(axes)
         ends = [Label(*points[-1], names[one.key], colours[one.series]) for one, points in told]
-        place(axes, ends, [point for _, points in told for point in along(points)])
+        place_labels(axes, ends, [point for _, points in told for point in sample_sizes(points)])
     return figure
 
 
-def along(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+def sample_sizes(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     """The line through them as points, each stretch in `PIECES`: a label is to leave it free."""
     return [
         (x0 + (x1 - x0) * at / PIECES, y0 + (y1 - y0) * at / PIECES)
@@ -103,18 +111,18 @@ def along(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     ] + [points[-1]]
 
 
-def throughput(curves: Sequence[Curve]) -> Figure | None:
+def packing_figure(curves: Sequence[Curve]) -> Figure | None:
     """Full: all runs together, a ring around the size recommended. Dashed: each run."""
     shown = [curve for curve in curves if len(curve.sizes) > 1][: len(style.SERIES)]
     if not shown:
         return None
-    with style.styled():
-        figure = style.blank(4.2)
+    with style.report_style():
+        figure = style.new_figure(4.2)
         axes = figure.subplots()
-        colours = style.colours(named(curve) for curve in shown)
+        colours = style.series_colours(named(curve) for curve in shown)
         ends = [_line(axes, curve, colours[named(curve)]) for curve in shown]
         _frame(axes, shown)
-        place(axes, ends, [])
+        place_labels(axes, ends, [])
     return figure
 
 
@@ -138,7 +146,7 @@ def _frame(axes: Axes, shown: Sequence[Curve]) -> None:
     axes.set_xlim(counts[0] - 0.08 * span, counts[-1] + 0.7 * span)  # labels stand to the right
     axes.set_ylim(0, 1.15 * max(size.high for curve in shown for size in curve.sizes))
     axes.xaxis.set_major_locator(FixedLocator(counts))
-    axes.yaxis.set_major_formatter(FuncFormatter(style.thousands))
+    axes.yaxis.set_major_formatter(FuncFormatter(style.format_thousands))
     axes.set_xlabel("runs side by side")
     axes.set_title("Instances per second: all runs together, and each")
     style.quiet_grid(axes)

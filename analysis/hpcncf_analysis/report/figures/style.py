@@ -68,31 +68,31 @@ SETTINGS: Final[Any] = {  # matplotlib's stubs know its keys as literals only
 
 
 @contextmanager
-def styled() -> Iterator[None]:
+def report_style() -> Iterator[None]:
     with mpl.rc_context(SETTINGS):
         yield
 
 
-def blank(height_in: float) -> Figure:
+def new_figure(height_in: float) -> Figure:
     figure = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
 
-def headings(titles: Iterable[str]) -> tuple[list[str], float]:
+def wrap_titles(titles: Iterable[str]) -> tuple[list[str], float]:
     """Panels' titles in lines that a figure has room for, and how high the lines beyond the first
     are together, in inches."""
     wrapped = [fill(title, LINE, break_on_hyphens=False) for title in titles]
     return wrapped, LINE_IN * sum(title.count("\n") for title in wrapped)
 
 
-def colours(series: Iterable[str]) -> dict[str, str]:
+def series_colours(series: Iterable[str]) -> dict[str, str]:
     """Each series its own colour, the same in every figure of a report."""
     names = sorted(set(series))
     return {name: SERIES[number % len(SERIES)] for number, name in enumerate(names)}
 
 
-def marker(ranks: int) -> str:
+def rank_marker(ranks: int) -> str:
     """A circle for one rank, a square for several."""
     return "o" if ranks == 1 else "s"
 
@@ -102,7 +102,7 @@ def quiet_grid(axes: Axes) -> None:
     axes.set_axisbelow(True)
 
 
-def thousands(value: float, _position: object = None) -> str:
+def format_thousands(value: float, _position: object = None) -> str:
     """`500`, `2k`, `1.5M`: what stands at a tick of instances per second."""
     for size, letter in ((1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
@@ -170,7 +170,7 @@ class Label:
     colour: str
 
 
-def place(
+def place_labels(
     axes: Axes,
     labels: Sequence[Label],
     points: Sequence[tuple[float, float]],

@@ -12,17 +12,17 @@ from matplotlib.patches import Patch
 
 from hpcncf.collect.training_columns import PHASES_TRAINED
 from hpcncf_analysis.configurations import Configuration
-from hpcncf_analysis.formatting import duration, number, percent
+from hpcncf_analysis.formatting import format_duration, format_number, format_percent
 from hpcncf_analysis.report.figures.style import (
     BLUE,
     FAINT,
     GREY,
     PHASES_STYLE,
     PURPLE,
-    blank,
-    headings,
+    new_figure,
     quiet_grid,
-    styled,
+    report_style,
+    wrap_titles,
 )
 from hpcncf_analysis.report.timeline import CHECKPOINT, EVALUATION, FIRST, SLOW, STOPS, Timeline
 
@@ -35,21 +35,21 @@ COLOURS: Final = {
 STEPS_IN: Final = 1.35
 LANE_IN: Final = 0.24
 # What is beyond so many times the time that all but a fiftieth stay below would flatten the rest.
-BEYOND: Final = 2.0
+MAX_OVER_QUANTILE: Final = 2.0
 FIFTIETH: Final = 50
 
 
-def timelines(told: Mapping[str, Timeline]) -> Figure | None:
+def timeline_figure(told: Mapping[str, Timeline]) -> Figure | None:
     """Title -> run: a panel for each, a lane below it for each kind of stop that it has."""
     if not told:
         return None
     lanes = [[kind for kind in STOPS if one.seconds(kind)] for one in told.values()]
-    titles, lines_in = headings(
-        f"{title}: {number(1000 * one.step_s)} ms" for title, one in told.items()
+    titles, lines_in = wrap_titles(
+        f"{title}: {format_number(1000 * one.step_s)} ms" for title, one in told.items()
     )
     heights = [each for kinds in lanes for each in (STEPS_IN, LANE_IN * len(kinds))]
-    with styled():
-        figure = blank(sum(heights) + lines_in + 0.65 * len(told) + 0.3)
+    with report_style():
+        figure = new_figure(sum(heights) + lines_in + 0.65 * len(told) + 0.3)
         panels = figure.subplots(len(heights), 1, height_ratios=heights)
         pairs = zip(panels[::2], panels[1::2], titles, told.values(), lanes, strict=True)
         for steps, below, title, one, kinds in pairs:
@@ -84,7 +84,7 @@ def _steps(axes: Axes, one: Timeline) -> None:
 def _top(times: list[float]) -> float:
     """The longest that is drawn to scale; an arrow stands for what is beyond."""
     ordered = sorted(times)
-    return min(ordered[-1], BEYOND * ordered[-1 - len(ordered) // FIFTIETH])
+    return min(ordered[-1], MAX_OVER_QUANTILE * ordered[-1 - len(ordered) // FIFTIETH])
 
 
 def _lanes(axes: Axes, one: Timeline, kinds: list[str]) -> None:
@@ -113,7 +113,7 @@ def _lanes(axes: Axes, one: Timeline, kinds: list[str]) -> None:
 
 def _lengths(seconds: list[float]) -> str:
     """`6 × 0.82 s`, by the median."""
-    each = duration(median(seconds))
+    each = format_duration(median(seconds))
     return each if len(seconds) == 1 else f"{len(seconds)} × {each}"
 
 
@@ -125,13 +125,13 @@ RANKS: Final = 32
 PARTS: Final = {"input": "input", "computing": "forward", "waiting for ranks": "sync"}
 
 
-def trained(ranks: Iterable[Row], one: Configuration) -> list[Row]:
+def trained_rank_rows(ranks: Iterable[Row], one: Configuration) -> list[Row]:
     """The ranks' rows of a configuration's first run that counted steps."""
     run = one.rows[0]["run_id"]
     return [row for row in ranks if row["run_id"] == run and row.get("counted_steps")]
 
 
-def step_ms(ranks: Sequence[Row]) -> dict[str, float]:
+def phase_ms_per_step(ranks: Sequence[Row]) -> dict[str, float]:
     """Phase -> its milliseconds of a rank's mean step; those of no time are left out."""
     steps = sum(row["counted_steps"] for row in ranks)
     told = {
@@ -140,36 +140,38 @@ def step_ms(ranks: Sequence[Row]) -> dict[str, float]:
     return {phase: each for phase, each in told.items() if each > 0}
 
 
-def waterfall(shown: Sequence[Configuration], ranks: Sequence[Row]) -> Figure | None:
+def waterfall_figure(shown: Sequence[Configuration], ranks: Sequence[Row]) -> Figure | None:
     """A panel for each configuration: phase below phase, each from where the one above ended."""
-    told = [(one, step_ms(rows)) for one in shown if (rows := trained(ranks, one))]
+    told = [
+        (one, phase_ms_per_step(rows)) for one in shown if (rows := trained_rank_rows(ranks, one))
+    ]
     if not told:
         return None
     heights = [0.3 * len(phases) for _, phases in told]
-    titles, lines_in = headings(
-        f"{one.label}: {number(sum(phases.values()))} ms" for one, phases in told
+    titles, lines_in = wrap_titles(
+        f"{one.label}: {format_number(sum(phases.values()))} ms" for one, phases in told
     )
-    with styled():
-        figure = blank(sum(heights) + lines_in + 0.55 * len(told) + 0.4)
+    with report_style():
+        figure = new_figure(sum(heights) + lines_in + 0.55 * len(told) + 0.4)
         panels = figure.subplots(len(told), 1, squeeze=False, sharex=True, height_ratios=heights)[
             :, 0
         ]
         for axes, title, (_, phases) in zip(panels, titles, told, strict=True):
-            _falling(axes, phases)
+            _draw_waterfall(axes, phases)
             axes.set_title(title)
         panels[-1].set_xlim(0, 1.14 * max(sum(phases.values()) for _, phases in told))
         panels[-1].set_xlabel("milliseconds of a step, mean over steps and ranks")
     return figure
 
 
-def _falling(axes: Axes, phases: Mapping[str, float]) -> None:
+def _draw_waterfall(axes: Axes, phases: Mapping[str, float]) -> None:
     begun, whole = 0.0, sum(phases.values())
     for row, (phase, each) in enumerate(phases.items()):
         axes.barh(row, each, 0.7, begun, color=PHASES_STYLE[phase])
         begun += each
         axes.plot([begun, begun], [row, min(row + 1, len(phases) - 1)], color=GREY, lw=0.8)
         axes.annotate(
-            percent(each / whole),
+            format_percent(each / whole),
             (begun, row),
             xytext=(5, 0),
             textcoords="offset points",
@@ -183,13 +185,13 @@ def _falling(axes: Axes, phases: Mapping[str, float]) -> None:
     axes.set_axisbelow(True)
 
 
-def ranks_beside(ranks: Sequence[Row], title: str) -> Figure | None:
+def ranks_figure(ranks: Sequence[Row], title: str) -> Figure | None:
     """A bar for each rank of one run: input, computing, and waiting for the others."""
     shown = ranks[:RANKS]
     if len(shown) < 2:
         return None
-    with styled():
-        figure = blank(1.5 + 0.3 * len(shown))
+    with report_style():
+        figure = new_figure(1.5 + 0.3 * len(shown))
         axes = figure.subplots()
         for place, row in enumerate(shown):
             begun = 0.0
