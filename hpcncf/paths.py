@@ -72,6 +72,10 @@ class AttemptPaths:
         """Where a user's own program may write files."""
         return self.folder / "output"
 
+    def probe(self, rank: int) -> Path:
+        """Where the probe inside a rank's program writes, until the rank's record holds it."""
+        return self.folder / "probe" / str(rank)
+
     def file_names(self) -> set[str]:
         """All names in the folder; empty if it cannot be read."""
         with contextlib.suppress(OSError), os.scandir(self.folder) as there:

@@ -189,6 +189,11 @@ def _finding(found: Finding, said: int = 0) -> Iterator[str]:
     from hpcncf_analysis.diagnosis import format
 
     yield from (f"  {each}" for each in found.evidence[said:])
+    for place in found.places:
+        source = f"   {place.source}" if place.source else ""
+        yield f"  {place.share:4.0%}  {place.file}:{place.line} {place.function}{source}"
+        if place.advice:
+            yield f"        {place.advice}"
     yield f"  remedy: {found.remedy}"
     if found.changes:
         yield f"  settings: {format.settings(found.changes)}"

@@ -31,6 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="where the record goes, beside those of earlier commands (default: %(default)s)",
     )
     parser.add_argument("--name", help="what tables call this run (default: the command)")
+    parser.add_argument(
+        "--no-probe",
+        action="store_true",
+        help="do not look into the command's Python processes",
+    )
     parser.add_argument("--quiet", action="store_true", help="no summary at the end")
     parser.add_argument(
         "--json", type=Path, metavar="FILE", help="write the summary's figures there as JSON"
@@ -48,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     if not words:
         raise UsageError("run: no command given, as in: hpcncf run -- python train.py")
     try:
-        recorded = record(words, args.results, args.name)
+        recorded = record(words, args.results, args.name, probe=not args.no_probe)
     except CannotStart as error:
         print(f"hpcncf: {error}", file=sys.stderr)
         return error.exit_code

@@ -48,10 +48,21 @@ def lines(rank: RankRecord, node: NodeRecord, folder: str, marks: Marks = PLAIN)
         "",
         *cpu_lines(node, marks),
         "",
-        *_wrapped(conclusion(rank, node), ""),
+        *(program_lines(rank, node) or _wrapped(conclusion(rank, node), "")),
         *(line for warning in rank.warnings for line in _wrapped(f"! {warning}", "  ")),
         f"record: {folder}",
     ]
+
+
+def program_lines(rank: RankRecord, node: NodeRecord) -> list[str]:
+    """What the probe saw: where the time goes and why; empty if it saw nothing."""
+    if all(each.is_worker for each in rank.program):
+        return []
+    from hpcncf_analysis.diagnosis import diagnose, program_text
+    from hpcncf_analysis.diagnosis.from_records import evidence
+
+    seen = evidence([rank], [node])
+    return program_text.lines(seen, diagnose.judged(seen))
 
 
 def _facts(rank: RankRecord, node: NodeRecord) -> list[str]:

@@ -138,6 +138,8 @@ class Program(Settings):
     """Instead of `command`, one line for bash with pipes or redirections."""
     folder: str = "."
     """Working directory, relative to the job file. Not part of a run's identity."""
+    probe: bool = True
+    """Look into its Python processes: phases, lines, causes. Not part of a run's identity."""
 
     @model_validator(mode="after")
     def one_of_the_two(self) -> Self:

@@ -278,6 +278,123 @@ class Packed(RecordPart):
     """Why it was not running although it was requested."""
 
 
+class SourceLine(RecordPart):
+    """A line of the user's program, with all that it called."""
+
+    phase: str
+    file: str
+    line: int
+    function: str
+    share: float
+    """Of the phase's time, 0.0 to 1.0; lines that call each other each have their callees' share,
+    too."""
+    own_share: float
+    """The same without the user's lines that it called."""
+    depth: int
+    """User frames between the phase's begin and this line; 0 is the outermost."""
+
+
+class ProgramPhase(RecordPart):
+    """One phase of a program, without the phases inside it."""
+
+    seconds: float
+    waiting: float | None
+    """Share of the seconds in which the training thread neither ran nor wanted a core; None if the
+    CPU clock was not read."""
+    entered: int
+
+
+class ProgramTable(RecordPart):
+    """An embedding table at one step."""
+
+    rows: int
+    width: int
+    touched: int | None
+    """Rows with a gradient, estimated; None for a sparse gradient or on a GPU."""
+    sparse: bool
+
+
+class ProgramThread(RecordPart):
+    """A Python thread of the program other than the training thread."""
+
+    function: str
+    """The user's outermost function that it was seen in, or the library's."""
+    file: str | None
+    line: int | None
+    cpu_s: float
+    seen_s: float
+    """Seconds that it was seen at that line, on a core or not."""
+
+
+class ProgramLoader(RecordPart):
+    """A DataLoader, or all those over data sets of one class."""
+
+    workers: int
+    persistent: bool
+    dataset: str
+    batch_size: int | None
+    epochs: int
+    """Iterators that were made of it."""
+    batches: int
+    evaluates: bool
+    """Whether no backward pass followed its batches."""
+
+
+class ProgramProfile(RecordPart):
+    """Where the time of one process of a user's program went, as the probe inside it saw.
+
+    Seconds are of the time after its first step, unless said otherwise; of all its time for a
+    program without steps.
+    """
+
+    program: str
+    pid: int
+    rank: int
+    ranks: int
+    is_worker: bool
+    python: str
+    torch: str | None
+    elapsed_s: float
+    """From the start of the process on."""
+    startup_s: float
+    """Until the end of the first step; 0 for a program without steps."""
+    imports_s: float
+    """Of the start-up, estimated from samples."""
+    seconds: float
+    """The time that the phases share."""
+    cpu_s: float
+    """CPU seconds of the process in that time."""
+    steps: int
+    batches: int
+    samples: int | None
+    """Batches times their size, of the loaders that train; None if the size is not known."""
+    phases: dict[str, ProgramPhase]
+    """`input`, `forward`, `backward`, `optimizer`, `sync`, `evaluation`, `checkpoint`, `workers`
+    (their start and stop), `loop` (the program's own code between them)."""
+    lines: list[SourceLine]
+    startup_lines: list[SourceLine]
+    loaders: list[ProgramLoader]
+    tables: list[ProgramTable]
+    parameters: int | None
+    optimizer: str | None
+    torch_threads: int | None
+    cpus: int | None
+    main_cpu_s: float | None
+    """CPU seconds of the training thread."""
+    runqueue_s: float | None
+    """Seconds in which the training thread was ready and had no core."""
+    threads: list[ProgramThread]
+    worker_busy: float | None
+    """Share of a DataLoader worker's time in which it made batches; None for other processes."""
+    gpu_busy: float | None
+    """GPU time over elapsed time of sampled steps; None without CUDA."""
+    samples_taken: int
+    sampler_cpu_s: float
+    complete: bool
+    """Whether the program wrote it at its end; else it is of some seconds before."""
+    problems: list[str]
+
+
 class RankRecord(RecordPart):
     """The record of one rank, written however it ends."""
 
@@ -315,6 +432,8 @@ class RankRecord(RecordPart):
     """None for a command, and for a rank that failed before it trained."""
     reported: Reported = {}
     """Metrics that a command reported: the last value of each key."""
+    program: list[ProgramProfile] = []
+    """Where a command's time went, for each of its processes that the probe saw at work."""
     packed: Packed | None = None
     """None for a run that was not co-located with others in its job."""
     warnings: list[str]

@@ -13,6 +13,7 @@ from hpcncf.job.command import Program, build_command, placeholder_values
 from hpcncf.job.plan import Run
 from hpcncf.monitor.sampler import Monitor
 from hpcncf.paths import AttemptPaths, RunPaths, make_folder
+from hpcncf.probe.launch import observed
 from hpcncf.records.host import describe_host
 from hpcncf.records.schema import Outcome, RankRecord, write_record_with_retries
 from hpcncf.worker.attempt import all_left
@@ -70,10 +71,15 @@ def _start(run: Run, place: Place, attempt: AttemptPaths, output: Output) -> Chi
     words, folder = _call(run, attempt)
     for made in (attempt.output, _run_paths(attempt).checkpoints):
         make_folder(made)
+    environment = variables(run, place, attempt)
+    if _program(run).probe:
+        seen = attempt.probe(place.rank)
+        make_folder(seen)
+        environment = observed(environment, seen)
     return Child(
         words,
         folder=folder,
-        env=variables(run, place, attempt),
+        env=environment,
         output=output.writing,
         is_shell=_program(run).shell is not None,
     )

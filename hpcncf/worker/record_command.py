@@ -17,6 +17,8 @@ from hpcncf.job.spec import Resources
 from hpcncf.monitor.cgroup import usable
 from hpcncf.monitor.sampler import Measured, Monitor
 from hpcncf.paths import AttemptPaths, ResultPaths, make_folder
+from hpcncf.probe.launch import observed
+from hpcncf.probe.read import take_profiles
 from hpcncf.records.claims import claim_attempt
 from hpcncf.records.host import describe_host
 from hpcncf.records.results_folder import add_command, writing
@@ -67,6 +69,7 @@ class Started:
         reported: Reported | None = None,
         problems: Sequence[str] = (),
     ) -> RankRecord:
+        profiles, unread = take_profiles(self.attempt.probe(self.place.rank))
         return build_record(
             self.run,
             self.place,
@@ -80,7 +83,8 @@ class Started:
             environment=dict(self.environment),
             training=None,
             reported=reported or {},
-            warnings=problems,
+            program=profiles,
+            warnings=[*problems, *unread],
         )
 
     def write_progress(self, monitor: Monitor, reported: Reported) -> None:
@@ -107,8 +111,12 @@ class Started:
             write_record(self.attempt.progress, progress)
 
 
-def record(command: Sequence[str], folder: Path, name: str | None = None) -> Recorded:
+def record(
+    command: Sequence[str], folder: Path, name: str | None = None, probe: bool = True
+) -> Recorded:
     """Run the command to its end and leave its record in the results folder.
+
+    `probe`: look into its Python processes.
 
     Raises CannotStart, and UsageError where the folder holds something else.
     """
@@ -121,6 +129,8 @@ def record(command: Sequence[str], folder: Path, name: str | None = None) -> Rec
     with writing(folder):
         attempt = claim_attempt(paths.run(run.id), "run", slurm_job_id())
         make_folder(attempt.output)
+        if probe:
+            make_folder(attempt.probe(0))
     return _record(command, attempt, run, described, allocated)
 
 
@@ -132,6 +142,8 @@ def _record(
     allocated: float | None,
 ) -> Recorded:
     variables = {**os.environ, "HPCNCF_OUTPUT": str(attempt.output.absolute())}
+    if attempt.probe(0).exists():
+        variables = observed(variables, attempt.probe(0))
     try:
         child = Child(command, env=variables)
     except CannotStart as error:

@@ -23,7 +23,7 @@ LAYERS: list[set[str]] = [
         "hpcncf.ncf.sampling",
     },
     {"hpcncf.records", "hpcncf.ncf.engines.native.library", "hpcncf.lint"},
-    {"hpcncf.monitor", "hpcncf.ncf.data"},
+    {"hpcncf.monitor", "hpcncf.ncf.data", "hpcncf.probe"},
     {"hpcncf.job"},
     {"hpcncf.records.results_folder", "hpcncf.slurm"},
     {"hpcncf.local.processes", "hpcncf.worker"},

@@ -10,7 +10,7 @@ from hpcncf.monitor.memory_growth import USUALLY
 from hpcncf.paths import AttemptPaths, ResultPaths
 from hpcncf.records.schema import NodeRecord, RankRecord, RecordError, read_record
 from hpcncf_analysis.configurations import pluralize
-from hpcncf_analysis.diagnosis import thresholds
+from hpcncf_analysis.diagnosis import rules_program, thresholds
 from hpcncf_analysis.diagnosis.evidence import Cause, Diagnosis, Evidence, Finding, Verdict
 from hpcncf_analysis.diagnosis.from_records import evidence
 from hpcncf_analysis.diagnosis.rules_cores import (
@@ -39,7 +39,8 @@ from hpcncf_analysis.formatting import format_mebibytes, format_percent
 # - where nothing was found, a run that keeps its cores busy is healthy, and any other is
 # unknown.
 
-RULES: Final[tuple[Callable[[Evidence], Finding | None], ...]] = (
+Rule = Callable[[Evidence], Finding | None]
+RULES: Final[tuple[Rule, ...]] = (
     too_short_to_judge,
     one_core_confinement,
     oversubscribed,
@@ -57,6 +58,15 @@ RULES: Final[tuple[Callable[[Evidence], Finding | None], ...]] = (
     checkpoint_bound,
     startup_bound,
     serial_step,
+)
+# What the probe inside a program cannot see.
+AROUND_A_PROGRAM: Final[tuple[Rule, ...]] = (
+    too_short_to_judge,
+    one_core_confinement,
+    oversubscribed,
+    neighbour_load,
+    memory_pressure,
+    gpu_underused,
 )
 # What a cause brings about: the findings that it stands before.
 EXPLAINS: Final[Mapping[Cause, frozenset[Cause]]] = {
@@ -88,7 +98,7 @@ def diagnose(ranks: Sequence[RankRecord], nodes: Sequence[NodeRecord]) -> Diagno
 
 
 def judged(told: Evidence) -> Diagnosis:
-    findings = ordered([found for rule in RULES if (found := rule(told))])
+    findings = ordered(_find(told))
     lacking = (*_ended(told), *missing(told))
     if findings:
         first, *rest = findings
@@ -98,6 +108,16 @@ def judged(told: Evidence) -> Diagnosis:
     verdict: Verdict = "unknown" if doubts or told.failed else "healthy"
     lacking = (*doubts, *lacking)
     return Diagnosis(told.run_id, verdict, None, (), told.cores, lacking, _alerts(told))
+
+
+def _find(told: Evidence) -> list[Finding]:
+    """All findings; of a program that the probe saw, by what it saw."""
+    if any(not each.is_worker for each in told.program):
+        rules: tuple[Rule, ...] = AROUND_A_PROGRAM
+        found = rules_program.find(told)
+    else:
+        rules, found = RULES, []
+    return [*(finding for rule in rules if (finding := rule(told))), *found]
 
 
 def _alerts(told: Evidence) -> tuple[str, ...]:
@@ -139,7 +159,7 @@ def _doubts(told: Evidence) -> tuple[str, ...]:
     usable, used = told.cores.usable, told.wanted
     if not usable or used is None:
         return ("how many cores were used",)
-    if used / usable >= thresholds.BUSY:
+    if used / usable >= thresholds.BUSY or any(each.steps for each in told.program):
         return ()
     return (f"why {format_percent(1 - used / usable)} of the usable cores' time was not used",)
 
@@ -150,7 +170,7 @@ def missing(told: Evidence) -> tuple[str, ...]:
     if len(told.ranks) < told.world_size:
         absent = pluralize(told.world_size - len(told.ranks), "rank")
         lacking.append(f"the record of {absent}")
-    if not told.phases:
+    if not told.phases and not told.program:
         lacking.append("phases of a step (a command can report them, see docs/any-program.md)")
     if told.others_cores is None:
         lacking.append("the node's series, and so the neighbours' load")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
+from hpcncf.records.schema import ProgramProfile
 from hpcncf_analysis.diagnosis import thresholds
 
 Cause = Literal[
@@ -26,6 +28,10 @@ Cause = Literal[
     "memory_pressure",
     "too_short_to_judge",
     "gpu_underused",
+    "loop_code",
+    "interpreter_lock",
+    "too_few_workers",
+    "memory_growth",
 ]
 CAUSES: Final[tuple[Cause, ...]] = get_args(Cause)
 
@@ -44,13 +50,33 @@ class Gain:
 
 
 @dataclass(frozen=True)
+class Place:
+    """A line of the user's program that a cause lies in."""
+
+    file: str
+    line: int
+    function: str
+    share: float
+    """Of the program's time after start-up, with all that the line called."""
+    source: str | None = None
+    """The line's text; None if the file cannot be read, or has changed since."""
+    advice: str | None = None
+    """What `hpcncf lint` says of that line."""
+
+    @property
+    def name(self) -> str:
+        """`train.py:88 sample_negatives`."""
+        return f"{Path(self.file).name}:{self.line} {self.function}"
+
+
+@dataclass(frozen=True)
 class Finding:
     """One cause with the numbers that speak for it."""
 
     cause: Cause
     share: float
     """What it costs: 0.0 to 1.0 of the elapsed time, or of the cores allocated."""
-    of: Literal["time", "cores"]
+    of: Literal["time", "cores", "memory"]
     evidence: tuple[str, ...]
     remedy: str
     """One sentence."""
@@ -58,6 +84,8 @@ class Finding:
     """Dotted settings of a job file that apply the remedy; empty where no setting does."""
     gain: Gain | None = None
     """None where the record gives no ground for a figure."""
+    places: tuple[Place, ...] = ()
+    """The user's own lines, the first one being the one to change."""
 
 
 @dataclass(frozen=True)
@@ -193,6 +221,8 @@ class Evidence:
     """Where it grew as long as the run went on."""
     swap_peak_mib: float | None = None
     gpus: Gpus | None = None
+    program: tuple[ProgramProfile, ...] = ()
+    """What the probe saw of a command's processes; empty for our own training."""
     failed: str | None = None
     """How the run ended, where it did not complete."""
 

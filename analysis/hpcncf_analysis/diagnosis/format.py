@@ -88,4 +88,5 @@ def _finding(found: Finding) -> dict[str, Any]:
         "evidence": [each.replace(THIN, " ") for each in found.evidence],
         "changes": dict(found.changes),
         "gain": expected,
+        "places": [vars(each) for each in found.places],
     }

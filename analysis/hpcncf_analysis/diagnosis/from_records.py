@@ -36,6 +36,7 @@ def evidence(ranks: Sequence[RankRecord], nodes: Sequence[NodeRecord]) -> Eviden
         used_in_training=None if efficiency is None else efficiency * allocated,
         affinity_changed=any(record.cores.affinity_changed for record in ranks),
         failed=_failed(ranks),
+        program=tuple(each for record in ranks for each in record.program),
         **_settings(ranks[0]),
         **_spent(ranks, elapsed_s),
         **together(parts),

@@ -1,0 +1,541 @@
+"""Rules on a user's own program, by what the probe inside it saw.
+
+Shares are of the time after start-up, the mean over the ranks.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, Literal
+
+from hpcncf.errors import HpcncfError
+from hpcncf.lint.python_script import check_python
+from hpcncf.records.schema import ProgramLoader, ProgramPhase, ProgramProfile, SourceLine
+from hpcncf_analysis.configurations import pluralize
+from hpcncf_analysis.diagnosis import thresholds
+from hpcncf_analysis.diagnosis.evidence import Evidence, Finding, Gain, Place
+from hpcncf_analysis.formatting import (
+    format_cores,
+    format_duration,
+    format_mebibytes,
+    format_number,
+    format_percent,
+)
+
+PHASES: Final = (
+    "input",
+    "forward",
+    "backward",
+    "optimizer",
+    "sync",
+    "evaluation",
+    "checkpoint",
+    "workers",
+    "loop",
+)
+# The deepest line with at least this share of its phase is the one to change.
+HOT: Final = 0.4
+MOST_PLACES: Final = 3
+
+
+class Program:
+    """The ranks of a program together, and one worker of theirs."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        self.evidence = evidence
+        self.ranks = [each for each in evidence.program if not each.is_worker]
+        self.workers = [each for each in evidence.program if each.is_worker]
+        self.steps = max((each.steps for each in self.ranks), default=0)
+        self.longest = max(self.ranks, key=lambda each: each.seconds)
+
+    @property
+    def several(self) -> bool:
+        return len(self.ranks) > 1 or self.longest.ranks > 1
+
+    def share(self, phase: str) -> float:
+        """Of the time after start-up, the mean over the ranks."""
+        shares = [shares_of(each).get(phase, 0.0) for each in self.ranks]
+        return sum(shares) / len(shares)
+
+    def waiting(self, phase: str) -> float:
+        """Share of a phase in which the training thread waited, the mean over the ranks."""
+        parts = [each.phases[phase] for each in self.ranks if phase in each.phases]
+        seconds = sum(part.seconds for part in parts)
+        waited = sum(part.seconds * (part.waiting or 0.0) for part in parts)
+        return waited / seconds if seconds > 0 else 0.0
+
+    def places(self, *phases: str, rank: ProgramProfile | None = None) -> tuple[Place, ...]:
+        """The user's lines of these phases, the hottest first."""
+        profile = rank or self.longest
+        found = []
+        for phase in phases:
+            lines = [each for each in profile.lines if each.phase == phase]
+            found += _places(lines, self.share(phase) if rank is None else 1.0)
+        return tuple(found)
+
+
+def shares_of(profile: ProgramProfile) -> dict[str, float]:
+    """Phase -> share of the rank's time; several ranks' waiting in the backward pass is `sync`."""
+    whole = profile.seconds
+    if whole <= 0:
+        return {}
+    shares = {name: part.seconds / whole for name, part in profile.phases.items()}
+    waits = exchange_s(profile) / whole
+    if waits > shares.get("sync", 0.0):
+        shares["backward"] = shares.get("backward", 0.0) - (waits - shares.get("sync", 0.0))
+        shares["sync"] = waits
+    return shares
+
+
+def exchange_s(profile: ProgramProfile) -> float:
+    """Seconds in collectives; DDP's all-reduce is waited for inside the backward pass."""
+    named = _seconds(profile.phases.get("sync"))
+    backward = profile.phases.get("backward")
+    if profile.ranks < 2 or backward is None:
+        return named
+    return named + backward.seconds * (backward.waiting or 0.0)
+
+
+def _seconds(part: ProgramPhase | None) -> float:
+    return part.seconds if part else 0.0
+
+
+def _places(lines: Sequence[SourceLine], share: float) -> list[Place]:
+    """The deepest hot line, then those that take most themselves."""
+    hot = [each for each in lines if each.share >= HOT]
+    first = max(hot, key=lambda each: (each.depth, each.share), default=None)
+    others = sorted(lines, key=lambda each: -each.own_share)
+    chosen = [*([first] if first else []), *(each for each in others if each is not first)]
+    return [place(each, share) for each in chosen[:MOST_PLACES] if each.share >= 0.1]
+
+
+def place(line: SourceLine, share: float = 1.0) -> Place:
+    """A line with its text and its lint, if the file is there."""
+    text, complaints = _source(line.file)
+    source = text[line.line - 1].strip() if 0 < line.line <= len(text) else None
+    return Place(
+        file=line.file,
+        line=line.line,
+        function=line.function,
+        share=line.share * share,
+        source=source,
+        advice=complaints.get(line.line),
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def _source(file: str) -> tuple[list[str], Mapping[int, str]]:
+    """Lines of the file, and line -> complaint."""
+    try:
+        text = Path(file).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return [], {}
+    try:
+        complaints = {each.line: each.message for each in check_python(text)}
+    except HpcncfError:
+        complaints = {}
+    return text.splitlines(), complaints
+
+
+def removed(share: float) -> Gain:
+    """All of it removed: the most that a remedy can give."""
+    most = 1 / max(0.05, 1 - share)
+    return Gain(most, 1.0, most)
+
+
+def find(evidence: Evidence) -> list[Finding]:
+    """All causes that the probe gives ground for."""
+    program = Program(evidence)
+    rules = (
+        _startup,
+        _lock,
+        _input,
+        _workers,
+        _dense_optimizer,
+        _ranks,
+        _evaluation,
+        _checkpoint,
+        _loop,
+        _serial,
+        _memory,
+    )
+    return [found for rule in rules if (found := rule(program)) is not None]
+
+
+def _startup(program: Program) -> Finding | None:
+    rank = max(program.ranks, key=lambda each: each.startup_s)
+    share = rank.startup_s / rank.elapsed_s if rank.elapsed_s > 0 else 0.0
+    if rank.startup_s < 2 * thresholds.STARTUP_S or share < thresholds.STARTUP:
+        return None
+    imports = rank.imports_s / rank.startup_s
+    return Finding(
+        "startup_bound",
+        share,
+        "time",
+        (
+            f"{format_duration(rank.startup_s)} of {format_duration(rank.elapsed_s)} passed before "
+            "the first step ended",
+            f"imports took {format_percent(imports)} of that",
+        ),
+        "Put packages on a fast or local file system, and import less."
+        if imports >= 0.5
+        else "Prepare the data once and keep it in a file (numpy.save, Parquet), or do more in "
+        "one run.",
+        places=tuple(_places(rank.startup_lines, share)),
+    )
+
+
+def _lock(program: Program) -> Finding | None:
+    """Several Python threads want to compute, and together get about one core."""
+    rank = program.longest
+    whole = rank.elapsed_s if not rank.steps else rank.seconds
+    if rank.main_cpu_s is None or whole <= 0:
+        return None
+    busy = [each for each in rank.threads if each.cpu_s >= 0.1 * whole and each.file]
+    others = sum(each.cpu_s for each in busy) / whole
+    together = others + rank.main_cpu_s / whole
+    main = rank.main_cpu_s >= 0.1 * whole
+    if len(busy) + main < 2 or others < thresholds.WORTH or not 0.7 <= together <= 1.2:
+        return None
+    first = busy[0]
+    assert first.file is not None
+    assert first.line is not None
+    line = SourceLine(
+        phase="threads",
+        file=first.file,
+        line=first.line,
+        function=first.function,
+        share=1.0,
+        own_share=1.0,
+        depth=0,
+    )
+    return Finding(
+        "interpreter_lock",
+        min(others, 1.0),
+        "time",
+        (
+            f"{len(busy) + main} Python threads computed, {together:.2f} cores together: only one "
+            "at a time holds the interpreter's lock",
+        ),
+        "Use processes instead of threads (DataLoader workers, multiprocessing), or array "
+        "operations that release the lock.",
+        places=(place(line, others),),
+    )
+
+
+def _input(program: Program) -> Finding | None:
+    share = program.share("input")
+    if share < thresholds.WORTH:
+        return None
+    loader = _loader(program)
+    if loader and loader.workers:
+        return _slow_workers(program, loader, share)
+    waits = program.waiting("input")
+    told = f"{format_percent(share)} of the time the training thread is in its data loader"
+    if waits > 0.5:
+        return Finding(
+            "input_io",
+            share,
+            "time",
+            (f"{told}, which waits for {format_percent(waits)} of that", *_read(program.evidence)),
+            "Read ahead with DataLoader workers, from a faster place (node-local disk or memory), "
+            "in larger pieces.",
+            gain=removed(share),
+            places=program.places("input"),
+        )
+    return Finding(
+        "python_input",
+        share,
+        "time",
+        (f"{told}, which computes for {format_percent(1 - waits)} of that",),
+        _input_remedy(program.evidence),
+        gain=removed(share),
+        places=program.places("input"),
+    )
+
+
+def _input_remedy(evidence: Evidence) -> str:
+    usable, used = evidence.cores.usable, evidence.cores.used
+    idle = int((usable or 0.0) - (used or 0.0) + 0.3)
+    workers = f"; {pluralize(idle, 'idle core')} could be loader workers" if idle >= 1 else ""
+    return f"Make whole batches at once with array operations (`__getitems__`){workers}."
+
+
+def _read(evidence: Evidence) -> list[str]:
+    return [f"{evidence.read_mib:,.0f} MiB were read from storage"] if evidence.read_mib else []
+
+
+def _loader(program: Program) -> ProgramLoader | None:
+    trains = [each for each in program.longest.loaders if not each.evaluates]
+    return max(trains, key=lambda each: each.batches, default=None)
+
+
+def _slow_workers(program: Program, loader: ProgramLoader, share: float) -> Finding:
+    """The steps wait though workers make the batches."""
+    busy = [each.worker_busy for each in program.workers if each.worker_busy is not None]
+    restarted = loader.epochs > 2 and not loader.persistent
+    share = min(1.0, share + program.share("workers"))
+    told = [
+        f"{format_percent(share)} of the time the training thread waits for "
+        f"{pluralize(loader.workers, 'loader worker')}"
+    ]
+    if busy:
+        told.append(f"a worker is busy for {format_percent(busy[0])} of its time")
+    usable, used = program.evidence.cores.usable or 0.0, program.evidence.cores.used or 0.0
+    lines = program.workers[0].lines if program.workers else []
+    places = tuple(_places(lines, share))
+    if busy and busy[0] >= 0.7:
+        if usable - used >= 0.7:
+            return Finding(
+                "too_few_workers",
+                share,
+                "time",
+                (*told, f"{format_cores(usable - used)} usable cores are idle"),
+                "Use more workers, one for each idle core, or make a sample cheaper.",
+                gain=removed(share),
+                places=places,
+            )
+        return Finding(
+            "python_input",
+            share,
+            "time",
+            tuple(told),
+            "Make whole batches at once with array operations (`__getitems__`): all cores are "
+            "busy, so more workers will not help.",
+            gain=removed(share),
+            places=places,
+        )
+    if restarted:
+        told.append(f"they are started anew for each of {loader.epochs} epochs")
+    return Finding(
+        "worker_overhead",
+        share,
+        "time",
+        tuple(told),
+        "Keep the workers (persistent_workers=True), or make the batches in the main process "
+        "(num_workers=0)."
+        if restarted
+        else "Make the batches in the main process (num_workers=0), or send larger ones.",
+        gain=removed(share),
+        places=places,
+    )
+
+
+def _workers(program: Program) -> Finding | None:
+    """Starting and stopping workers, where waiting for their batches is not a cause already."""
+    share = program.share("workers")
+    if share < thresholds.WORTH / 2 or program.share("input") >= thresholds.WORTH:
+        return None
+    share += program.share("input")
+    if share < thresholds.WORTH:
+        return None
+    loader = _loader(program)
+    epochs = loader.epochs if loader else 0
+    return Finding(
+        "worker_overhead",
+        share,
+        "time",
+        (
+            f"{format_percent(share)} of the time loader workers start, stop or are waited for, "
+            f"{epochs} times",
+        ),
+        "Keep the workers (persistent_workers=True), or make the batches in the main process "
+        "(num_workers=0).",
+        gain=removed(share),
+        places=program.places("workers"),
+    )
+
+
+def _dense_optimizer(program: Program) -> Finding | None:
+    """The optimizer walks rows that have no gradient; making and clearing them costs, too."""
+    rank = program.longest
+    few = [
+        each
+        for each in rank.tables
+        if each.touched is not None and each.touched < thresholds.SPARSE * each.rows
+    ]
+    rows, touched = sum(each.rows for each in few), sum(each.touched or 0 for each in few)
+    size = sum(each.rows * each.width for each in few)
+    if not few or not rank.parameters or size < 0.5 * rank.parameters:
+        return None
+    part = size / rank.parameters * (1 - touched / rows)
+    share = part * (program.share("optimizer"))
+    if share < thresholds.WORTH / 2 or share + part * program.share("backward") < thresholds.WORTH:
+        return None
+    return Finding(
+        "dense_optimizer",
+        min(1.0, share + part * program.share("backward") / 2),
+        "time",
+        (
+            f"{rank.optimizer} walks {format_number(rows)} rows of embedding tables, "
+            f"{format_number(touched)} of them have a gradient",
+            f"the optimizer takes {format_percent(program.share('optimizer'))} of the time, the "
+            f"backward pass {format_percent(program.share('backward'))}",
+        ),
+        "Update only rows with a gradient: nn.Embedding(sparse=True) with SparseAdam or SGD.",
+        gain=removed(share),
+        places=program.places("optimizer"),
+    )
+
+
+def _ranks(program: Program) -> Finding | None:
+    """Time in collectives: their own, or waiting for a rank that is late."""
+    ranks = program.ranks
+    if not program.several or len(ranks) < ranks[0].ranks:
+        return None
+    whole = max(each.seconds for each in ranks)
+    waits = [exchange_s(each) for each in ranks]
+    useful = [each.seconds - wait for each, wait in zip(ranks, waits, strict=True)]
+    late = (max(useful) - sum(useful) / len(useful)) / whole
+    late *= len(useful) / max(1, len(useful) - 1)
+    exchange = min(waits) / whole
+    if late >= thresholds.WORTH and late > exchange / 2:
+        return _late(program, useful, late)
+    if exchange < thresholds.WORTH:
+        return None
+    sparse = [each for each in program.longest.tables if each.touched is not None]
+    few = [each for each in sparse if (each.touched or 0) < thresholds.SPARSE * each.rows]
+    told = [f"{format_percent(exchange)} of the time even the last rank waits for the exchange"]
+    if few:
+        told.append(
+            f"a dense all-reduce of embedding tables: {format_number(few[0].touched)} of "
+            f"{format_number(few[0].rows)} rows have a gradient"
+        )
+    return Finding(
+        "sync_bound",
+        exchange,
+        "time",
+        tuple(told),
+        "Exchange only rows with a gradient (nn.Embedding(sparse=True))."
+        if few
+        else "Exchange less often or less: larger batches, no_sync() over several, fewer ranks.",
+        gain=removed(exchange),
+        places=program.places("backward", "sync")[:MOST_PLACES],
+    )
+
+
+def _late(program: Program, useful: Sequence[float], late: float) -> Finding:
+    slow = max(range(len(useful)), key=lambda at: useful[at])
+    rank = program.ranks[slow]
+    work = [each.batches or each.steps for each in program.ranks]
+    mean = sum(work) / len(work)
+    others = [each for at, each in enumerate(useful) if at != slow]
+    ratio = useful[slow] / (sum(others) / len(others)) if sum(others) > 0 else float("inf")
+    more = mean > 0 and work[slow] / mean - 1 >= (useful[slow] * len(useful) / sum(useful) - 1) / 2
+    cause: Literal["load_imbalance", "straggler"] = "load_imbalance" if more else "straggler"
+    excess = {
+        phase: _seconds(rank.phases.get(phase))
+        - sum(_seconds(each.phases.get(phase)) for each in program.ranks) / len(work)
+        for phase in PHASES
+        if phase != "sync"
+    }
+    phase = max(excess, key=lambda name: excess[name])
+    told = f"rank {rank.rank} computes {ratio:.2g} times as long as the others, which wait for it"
+    if more:
+        told = f"rank {rank.rank} has {work[slow]} batches, the mean is {mean:.0f}"
+    return Finding(
+        cause,
+        late,
+        "time",
+        (told, f"most of the difference is in its phase {phase}"),
+        "Give every rank as much to do: shard by the cost of the work."
+        if more
+        else f"Look at rank {rank.rank}: its cores, its data, its own code in that phase.",
+        gain=removed(late),
+        places=program.places(phase, rank=rank),
+    )
+
+
+def _evaluation(program: Program) -> Finding | None:
+    share = program.share("evaluation")
+    if share < 1.5 * thresholds.WORTH:
+        return None
+    return Finding(
+        "evaluation_bound",
+        share,
+        "time",
+        (f"evaluation takes {format_percent(share)} of the time",),
+        "Evaluate less often, in larger batches, or against sampled items.",
+        gain=removed(share),
+        places=program.places("evaluation"),
+    )
+
+
+def _checkpoint(program: Program) -> Finding | None:
+    share = program.share("checkpoint")
+    if share < thresholds.WORTH:
+        return None
+    times = sum(each.phases["checkpoint"].entered for each in program.ranks)
+    return Finding(
+        "checkpoint_bound",
+        share,
+        "time",
+        (f"writing checkpoints takes {format_percent(share)} of the time, {times} in all",),
+        "Write checkpoints less often, or to a faster disk.",
+        gain=removed(share),
+        places=program.places("checkpoint"),
+    )
+
+
+def _loop(program: Program) -> Finding | None:
+    """The program's own code, on one core while others idle."""
+    share = program.share("loop")
+    usable, used = program.evidence.cores.usable or 0.0, program.evidence.cores.used or 0.0
+    if not program.steps:
+        if usable and used / usable >= thresholds.BUSY:
+            return None
+    elif used > 1.3 * len(program.ranks):
+        return None
+    if share < 1.25 * thresholds.WORTH:
+        return None
+    waits = program.waiting("loop")
+    places = program.places("loop")
+    told = f"{format_percent(share)} of the time is in the program's own code"
+    told += " between the phases of a step" if program.steps else ""
+    if waits > 0.5:
+        told += f", which waits for {format_percent(waits)} of that"
+    return Finding(
+        "loop_code",
+        share,
+        "time",
+        (told, f"{format_cores(used)} of {format_cores(usable)} usable cores in use"),
+        "Replace the Python loop at that line by array operations, or move it out of the step."
+        if waits <= 0.5
+        else "Look at what that line waits for: a file, a network, a lock or a sleep.",
+        gain=removed(share),
+        places=places,
+    )
+
+
+def _serial(program: Program) -> Finding | None:
+    """The step itself computes, on less than half of the cores."""
+    usable, used = program.evidence.cores.usable, program.evidence.wanted
+    compute = sum(map(program.share, ("forward", "backward", "optimizer")))
+    if not usable or used is None or compute < 0.5 or used >= usable / 2:
+        return None
+    return Finding(
+        "serial_step",
+        compute * (1 - used / usable),
+        "cores",
+        (
+            f"the step computes for {format_percent(compute)} of the time, with "
+            f"{format_cores(used)} of {format_cores(usable)} usable cores",
+        ),
+        "Ask for fewer cores: a step this small does not spread over more. Or use larger batches.",
+        places=program.places("forward"),
+    )
+
+
+def _memory(program: Program) -> Finding | None:
+    grown, peak = program.evidence.memory_growth_mib, program.evidence.memory_peak_mib
+    if grown is None or not peak or not program.steps or grown < thresholds.WORTH * peak:
+        return None
+    return Finding(
+        "memory_growth",
+        min(1.0, grown / peak),
+        "memory",
+        (f"memory grew steadily by {format_mebibytes(grown)}",),
+        "Keep numbers, not tensors with a graph: loss.item() or loss.detach().",
+    )

@@ -1,0 +1,41 @@
+"""Time on the GPU, by events that are read when they are ready: never a synchronisation.
+
+Not measured on a GPU yet.
+"""
+
+EVERY = 16
+MOST_WAITING = 64
+
+SECONDS = {"steps": 0, "gpu_s": 0.0, "elapsed_s": 0.0}
+_POOL = []
+_WAITING = []
+_LAST = {}
+
+
+def end_step(clock, torch):
+    """At one step of EVERY, an event where it ends and one where the next ends."""
+    cuda = getattr(torch, "cuda", None)
+    if clock.step % EVERY > 1 or cuda is None or not cuda.is_initialized():
+        return
+    try:
+        if cuda.is_current_stream_capturing():
+            return
+        _collect()
+        event = _POOL.pop() if _POOL else cuda.Event(enable_timing=True)
+        event.record()
+        began = _LAST.pop(clock.ident, None)
+        if clock.step % EVERY == 0:
+            _LAST[clock.ident] = event, clock.since
+        elif began is not None and len(_WAITING) < MOST_WAITING:
+            _WAITING.append((began[0], event, clock.since - began[1]))
+    except Exception:
+        _LAST.clear()
+
+
+def _collect():
+    while _WAITING and _WAITING[0][1].query():
+        begin, end, elapsed_s = _WAITING.pop(0)
+        SECONDS["steps"] += 1
+        SECONDS["gpu_s"] += begin.elapsed_time(end) / 1000
+        SECONDS["elapsed_s"] += elapsed_s
+        _POOL.extend((begin, end))

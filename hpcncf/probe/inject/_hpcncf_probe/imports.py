@@ -1,0 +1,51 @@
+"""Call a function once a module has been imported."""
+
+import sys
+
+_WAITING = {}
+
+
+class Finder:
+    """Stands before the other finders, and lets them find; only then adds a call."""
+
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        call = _WAITING.pop(name, None)
+        if call is None:
+            return None
+        for finder in list(sys.meta_path):
+            if finder is Finder or not hasattr(finder, "find_spec"):
+                continue
+            spec = finder.find_spec(name, path, target)
+            if spec is not None:
+                _add_call(spec, call)
+                return spec
+        return None
+
+
+def _add_call(spec, call):
+    execute = getattr(spec.loader, "exec_module", None)
+    if execute is None:
+        return
+
+    def exec_module(module):
+        # As before for the module's own code: a reload, or a copy of the loader, finds no trace.
+        spec.loader.exec_module = execute
+        execute(module)
+        call(module)
+
+    try:
+        spec.loader.exec_module = exec_module
+    except AttributeError:
+        pass  # a loader that keeps no attributes: this module is not observed
+
+
+def after(name, call):
+    """Call `call(module)` as soon as the module is imported, now if it is."""
+    module = sys.modules.get(name)
+    if module is not None:
+        call(module)
+        return
+    _WAITING[name] = call
+    if Finder not in sys.meta_path:
+        sys.meta_path.insert(0, Finder)

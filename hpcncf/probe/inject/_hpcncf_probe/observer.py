@@ -1,0 +1,502 @@
+"""The observer of one process: its samples, its threads, and the record that it keeps writing."""
+
+import _thread
+import atexit
+import json
+import os
+import sys
+import time
+
+from _hpcncf_probe import gpu, imports, tables, torch_phases
+from _hpcncf_probe.phases import CLOCKS
+
+FORMAT = 1
+SAMPLE_EVERY_S = 0.01
+# The sampler's share of one core: samples get rarer where one costs more.
+SAMPLER_SHARE = 0.004
+# A gap is booked on the line that is found after it: C code that keeps the interpreter's lock.
+LONGEST_GAP_S = 1.0
+# A thread waits this long before it asks for the interpreter's lock. With Python's 5 ms, samples
+# would fall where C code happens to let go of it. Set only while no other thread is affected.
+ASK_FOR_LOCK_AFTER_S = 1e-6
+THREADS_EVERY_S = 1.0
+FIRST_RECORD_S = 2.0
+RECORD_EVERY_S = 5.0
+MOST_STACKS = 4000
+MOST_FRAMES = 8
+
+# Functions of torch that say nothing about what is being done.
+PLUMBING = frozenset(
+    "__next__ _next_data fetch wrapper _call_impl _wrapped_call_impl __call__ decorate_context "
+    "_use_grad <listcomp> <genexpr> <dictcomp> _get_data _try_get_data".split()
+)
+_LIBRARY = ("site-packages", "dist-packages")
+_NEVER = frozenset(("<frozen", "<__array", "<eval_w"))
+
+
+class Observer:
+    """What is seen of this process. Times are seconds since it began."""
+
+    def __init__(self, folder, program, kind):
+        self.folder = folder
+        self.program = program
+        self.kind = kind
+        self.pid = os.getpid()
+        self.began = time.perf_counter()
+        self.started_at = time.time()
+        self.cpu_began = time.process_time()
+        self.interval = SAMPLE_EVERY_S
+        self.thread = _thread.get_ident()
+        CLOCKS[self.thread].since = self.began
+        self.start_up = None
+        self.first_step_at = None
+        self.stacks = {}
+        self.others = {}
+        self.samples = 0
+        self.threads = {}
+        self.threads_at_first = {}
+        self.cpu_at_first = self.cpu_began
+        self.seen_at = self.began
+        self.threads_at = self.began
+        self.record_at = self.began + FIRST_RECORD_S
+        self.sampler_cpu = 0.0
+        self.torch_threads = None
+        self.rank = None
+        self.problems = []
+        self.written = False
+        self.stop = None
+        self.ended = None
+        self.sampler = None
+        self.usual_switch_s = sys.getswitchinterval()
+
+    # -- the sampler's thread
+
+    def begin(self):
+        """A thread that `threading` does not know of: nobody counts it or waits for it."""
+        self.stop, self.ended = _thread.allocate_lock(), _thread.allocate_lock()
+        self.stop.acquire()
+        self.ended.acquire()
+        self.seen_at = time.perf_counter()
+        try:
+            self.sampler = _thread.start_new_thread(self._run, (self.stop, self.ended))
+        except RuntimeError as error:
+            self.problems.append(f"no sampler: {error}")
+            self.ended.release()
+
+    def pause(self):
+        """End the sampler's thread, at most a second from now."""
+        if self.stop is not None and self.stop.locked():
+            self.stop.release()
+            self.ended.acquire(timeout=1.0)
+        self.stop = None
+        self._switch_fast(False)
+
+    def _switch_fast(self, fast):
+        now = sys.getswitchinterval()
+        if fast and now == self.usual_switch_s:
+            sys.setswitchinterval(ASK_FOR_LOCK_AFTER_S)
+        elif not fast and abs(now - ASK_FOR_LOCK_AFTER_S) < 1e-6:
+            sys.setswitchinterval(self.usual_switch_s)
+
+    def _run(self, stop, ended):
+        try:
+            wake_promptly()
+            while not stop.acquire(timeout=self.interval):
+                self._switch_fast(False)  # nobody asks for the lock while frames are read
+                alone = self._sample()
+                self._switch_fast(alone)
+        except Exception as error:
+            self.problems.append(f"sampler: {type(error).__name__}: {error}")
+        finally:
+            ended.release()
+
+    def _sample(self):
+        began = time.thread_time()
+        now = time.perf_counter()
+        gap = min(now - self.seen_at, LONGEST_GAP_S)
+        self.seen_at = now
+        frames = sys._current_frames()
+        clock = CLOCKS.get(self.thread)
+        frame = frames.pop(self.thread, None)
+        frames.pop(self.sampler, None)
+        alone = not frames
+        if frame is not None:
+            phase = (clock.stack[-1] if clock.stack else clock.base) if clock else "rest:-"
+            self._add(self.stacks, (phase, *_look(frame)), gap)
+        if frames and self.samples % 4 == 0:
+            for ident, other in frames.items():
+                _, stack, _ = _look(other)
+                self._add(self.others, (ident, other.f_code.co_name, stack[-1:]), 4 * gap)
+        frame = other = frames = None
+        self.samples += 1
+        if now - self.threads_at >= THREADS_EVERY_S:
+            self.threads_at = now
+            self.threads = read_threads()
+        if now >= self.record_at:
+            since = now - self.began
+            self.record_at = now + (RECORD_EVERY_S if since < 60 else 3 * RECORD_EVERY_S)
+            self.write(False)
+        spent = time.thread_time() - began
+        self.sampler_cpu += spent
+        mean = self.sampler_cpu / self.samples
+        self.interval = min(0.2, max(SAMPLE_EVERY_S, mean / SAMPLER_SHARE))
+        return alone
+
+    @staticmethod
+    def _add(table, key, seconds):
+        if key not in table and len(table) >= MOST_STACKS:
+            key = (key[0], key[1], ())
+        table[key] = table.get(key, 0.0) + seconds
+
+    # -- the end of the start-up
+
+    def first_step(self, clock):
+        """The training thread has made its first step: what follows is counted apart."""
+        if self.start_up is not None:
+            return
+        clock.turn()
+        self.thread = clock.ident
+        self.first_step_at = time.perf_counter()
+        self.start_up = {
+            "seconds": self.first_step_at - self.began,
+            "phases": phases(clock),
+            "stacks": self.stacks,
+        }
+        self.stacks, self.others = {}, {}
+        clock.clear()
+        clock.optimizers = dict.fromkeys(clock.optimizers, 0)
+        clock.backwards = 0
+        for loader in torch_phases.LOADERS:
+            loader.batches = loader.followed = 0
+        self.cpu_at_first = time.process_time()
+        self.threads_at_first = read_threads()
+        torch = torch_phases.TORCH.get("torch")
+        if torch is not None:
+            self.torch_threads = torch.get_num_threads()
+        self.rank = torch_phases.rank()
+
+    # -- the record
+
+    def write(self, final):
+        """Write the record, complete or not at all; a failure costs the record, not the program."""
+        if os.getpid() != self.pid:
+            return
+        try:
+            text = json.dumps(self.record(final))
+            name = f"{self.pid}-{int(self.started_at * 1000)}.json"
+            path = os.path.join(self.folder, name)
+            mode = 0o600 | (os.stat(self.folder).st_mode & 0o040)
+            made = os.open(path + ".part", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+            try:
+                os.write(made, text.encode())
+            finally:
+                os.close(made)
+            os.replace(path + ".part", path)
+            self.written = True
+        except (OSError, ValueError):
+            pass
+
+    def record(self, final):
+        now = time.perf_counter()
+        clock = CLOCKS.get(self.thread)
+        threads = {
+            ident: [*figures, *self.threads_at_first.get(ident, (0.0, 0.0))]
+            for ident, figures in self.threads.items()
+        }
+        return {
+            "format": FORMAT,
+            "final": final,
+            "kind": self.kind,
+            "pid": self.pid,
+            "parent": os.getppid(),
+            "program": self.program,
+            "started_at": self.started_at,
+            "python": ".".join(map(str, sys.version_info[:3])),
+            "torch": torch_phases.TORCH.get("version"),
+            "elapsed_s": now - self.began,
+            "cpu_s": time.process_time() - self.cpu_began,
+            "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+            "rank": self.rank or torch_phases.rank(),
+            "torch_threads": self.torch_threads,
+            "start_up": self.start_up
+            and {**self.start_up, "stacks": listed(self.start_up["stacks"])},
+            "since_s": now - (self.first_step_at or self.began),
+            "since_cpu_s": time.process_time() - self.cpu_at_first,
+            "steps": clock.steps() if clock else 0,
+            "backwards": clock.backwards if clock else 0,
+            "phases": phases(clock),
+            "loaders": [each.record() for each in torch_phases.LOADERS],
+            "no_grad": [each.record() for each in torch_phases.NO_GRAD],
+            "stacks": listed(self.stacks),
+            "others": [
+                [str(ident), name, [list(each) for each in stack], seconds]
+                for (ident, name, stack), seconds in list(self.others.items())
+            ],
+            "main_thread": str(self.thread),
+            "threads": threads,
+            "tables": [each for each in tables.SEEN.values() if each],
+            "gpu": gpu.SECONDS if gpu.SECONDS["steps"] else None,
+            "sampler": [self.samples, self.sampler_cpu],
+            "problems": self.problems,
+        }
+
+
+def wake_promptly():
+    """Have the kernel end this thread's waits to the microsecond, not within 50 of them."""
+    try:
+        with open(f"/proc/{_thread.get_native_id()}/timerslack_ns", "w") as file:
+            file.write("1000")
+    except (OSError, AttributeError):
+        pass
+
+
+def phases(clock):
+    """Phase -> [seconds, CPU seconds, seconds in which the CPU was read, times entered]."""
+    if clock is None:
+        return {}
+    return {
+        name: [
+            seconds,
+            clock.cpu.get(name, 0.0),
+            clock.measured.get(name, 0.0),
+            clock.counts.get(name, 0),
+        ]
+        for name, seconds in list(clock.wall.items())
+    }
+
+
+def listed(stacks):
+    """[phase, what torch or the import system is doing, the user's frames, seconds]."""
+    return [
+        [phase, doing, [list(each) for each in stack], library, seconds]
+        for (phase, doing, stack, library), seconds in list(stacks.items())
+    ]
+
+
+def _look(frame):
+    """What is being done, the user's frames inside the phase (outermost first), the library's part.
+
+    A frame is (file, line, function). Frames outside the phase's own begin are the loop's, which
+    would take the blame for a loader's work; they are kept only where there are no others.
+    """
+    doing, inside, library = "", [], ""
+    outside = None
+    last = None
+    while frame is not None:
+        code = frame.f_code
+        name = code.co_filename
+        if "_hpcncf_probe" in name:
+            outside = inside
+            inside = [] if inside else inside
+            if outside:
+                return doing, tuple(reversed(outside[-MOST_FRAMES:])), library
+            library = last or library
+        elif name.startswith("<frozen importlib"):
+            doing = "import"
+        elif is_user(frame, name):
+            if len(inside) < 40:
+                inside.append((name, frame.f_lineno, code.co_name))
+            if not doing and ("forward" in code.co_name or "loss" in code.co_name):
+                doing = "forward"
+        elif doing != "import":
+            in_module = code.co_name == "_call_impl" and name.endswith("module.py")
+            if in_module or (not doing and not inside and _computes(name)):
+                doing = "forward"
+            if not inside and (last is None or code.co_name not in PLUMBING):
+                last = library_name(name, code.co_name)
+        frame = frame.f_back
+    if outside is None and not library:
+        library = last or ""
+    return doing, tuple(reversed(inside[:MOST_FRAMES])), library
+
+
+_KNOWN = {}
+
+
+def is_user(frame, name):
+    """Whether this is the user's code: not of the standard library or an installed package."""
+    known = _KNOWN.get(name)
+    if known is None:
+        if name.startswith("<"):
+            known = name in ("<string>", "<stdin>") or name.startswith("<ipython")
+        else:
+            known = not (
+                any(part in name for part in _LIBRARY)
+                or name.startswith(_STANDARD)
+                or (os.sep not in name and not name.endswith((".py", ".ipynb")))
+            )
+        if len(_KNOWN) < 100_000:
+            _KNOWN[name] = known
+    if known and name.startswith("<"):
+        return frame.f_globals.get("__name__") == "__main__"
+    return known
+
+
+_STANDARD = tuple(
+    {os.path.dirname(os.__file__) + os.sep, os.path.dirname(json.__path__[0]) + os.sep}
+)
+
+
+def _computes(name):
+    return f"{os.sep}torch{os.sep}" in name and (
+        f"{os.sep}nn{os.sep}" in name
+        or name.endswith(("functional.py", "_tensor.py", "_ops.py", "eval_frame.py"))
+    )
+
+
+def library_name(path, function):
+    """`torch default_collate`: the package and the function."""
+    for part in _LIBRARY:
+        at = path.find(part + os.sep)
+        if at >= 0:
+            package = path[at + len(part) + 1 :].split(os.sep)[0]
+            return f"{package.removesuffix('.py')} {function}"
+    return f"{os.path.basename(path).removesuffix('.py')} {function}"
+
+
+def read_threads():
+    """Thread ident -> CPU seconds, seconds ready without a core: of Python's threads."""
+    threading = sys.modules.get("threading")
+    known = {} if threading is None else dict(getattr(threading, "_active", {}))
+    figures = {}
+    for ident, thread in known.items():
+        number = getattr(thread, "native_id", None)
+        if number is None:
+            continue
+        try:
+            with open(f"/proc/self/task/{number}/schedstat", "rb") as file:
+                ran, waited = file.read().split()[:2]
+        except (OSError, ValueError):
+            continue
+        figures[str(ident)] = [int(ran) / 1e9, int(waited) / 1e9]
+    return figures
+
+
+_STATE = {}
+
+
+def start(folder, program, kind="program"):
+    """Observe this process from now on."""
+    observer = _STATE["observer"] = Observer(folder, program, kind)
+    torch_phases.first_step = first_step
+    if kind == "program":
+        imports.after("torch", _observe_torch)
+        imports.after("torch.utils.data.dataloader", _safely(torch_phases.observe_loaders))
+        imports.after(
+            "torch.distributed.distributed_c10d", _safely(torch_phases.observe_collectives)
+        )
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(
+                before=_before_fork, after_in_parent=_after_fork, after_in_child=_forked
+            )
+        _observe_leaving()
+    atexit.register(end)
+    observer.begin()
+
+
+def first_step(clock):
+    """As `Observer.first_step`, of whatever process this is; one that was forked is begun anew."""
+    observer = _STATE.get("observer")
+    if observer is None:
+        observer = _begin_again("program")
+    observer.first_step(clock)
+
+
+def _safely(call):
+    def safe(module):
+        try:
+            call(module)
+        except Exception as error:
+            _STATE["observer"].problems.append(f"{type(error).__name__}: {error}")
+
+    return safe
+
+
+def _observe_torch(torch):
+    _safely(torch_phases.install)(torch)
+    # `import torch` brings these; where it does not, they are observed when they come.
+
+
+def _before_fork():
+    """No thread but the program's own may be there when it forks."""
+    observer = _STATE.get("observer")
+    if observer is not None:
+        observer.pause()
+
+
+def _after_fork():
+    observer = _STATE.get("observer")
+    if observer is not None:
+        observer.begin()
+
+
+def _forked():
+    """A child: not observed unless it trains or is a loader's worker."""
+    observer = _STATE.pop("observer", None)
+    if observer is not None:
+        _STATE["inherited"] = observer.folder, observer.program
+    CLOCKS.clear()
+    tables.SEEN.clear()
+    torch_phases.LOADERS.clear()
+    torch_phases.NO_GRAD.clear()
+
+
+def _begin_again(kind):
+    folder, program = _STATE.get("inherited") or (os.environ.get("HPCNCF_PROBE", ""), "")
+    observer = _STATE["observer"] = Observer(folder, program, kind)
+    observer.begin()
+    return observer
+
+
+def begin_worker():
+    """This process is a DataLoader's worker. One that was spawned is observed already."""
+    observer = _STATE.get("observer")
+    if observer is None:
+        observer = _begin_again("worker")
+    observer.kind = "worker"
+
+
+def end():
+    """Write what was seen, for the last time."""
+    observer = _STATE.pop("observer", None)
+    if observer is None or observer.pid != os.getpid():
+        return
+    observer.pause()
+    if time.perf_counter() - observer.began >= FIRST_RECORD_S or observer.written:
+        clock = CLOCKS.get(observer.thread)
+        if clock is not None and clock.ident == _thread.get_ident():
+            clock.turn()
+        observer.threads = read_threads()
+        observer.write(True)
+    _STATE["ended"] = observer
+
+
+def _observe_leaving():
+    """`os._exit` and `os.exec*` run no `atexit`."""
+    leave = os._exit
+
+    def _exit(status):
+        end()
+        leave(status)
+
+    os._exit = _exit
+    for name in ("execv", "execve"):
+        _end_before(name)
+
+
+def _end_before(name):
+    execute = getattr(os, name)
+
+    def replaced(*args):
+        end()
+        try:
+            execute(*args)
+        except BaseException:
+            ended = _STATE.pop("ended", None)  # no such program: this one goes on
+            if ended is not None:
+                _STATE["observer"] = ended
+                ended.begin()
+            raise
+
+    replaced.__name__ = name
+    setattr(os, name, replaced)

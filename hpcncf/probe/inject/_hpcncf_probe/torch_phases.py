@@ -1,0 +1,320 @@
+"""The places in torch where a phase begins and ends.
+
+No module hook and no replaced `Module.__call__`: they change results (pytorch #149502) and break
+graphs. A function that is being compiled goes straight to the original.
+"""
+
+import functools
+import os
+import sys
+from _thread import get_ident
+
+from _hpcncf_probe import gpu, tables
+from _hpcncf_probe.phases import CLOCKS, hide_frames
+
+LOADERS = []
+NO_GRAD = []
+TORCH = {}
+_NO_GRAD_SITES = {}
+
+
+class Loader:
+    """What is known of one data set's loader."""
+
+    def __init__(self, number, loader):
+        self.number = number
+        self.input = f"input:{number}"
+        self.rest = f"rest:{number}"
+        self.iterators = self.batches = self.followed = 0
+        self.open = False
+        self.workers = getattr(loader, "num_workers", 0)
+        self.persistent = bool(getattr(loader, "persistent_workers", False))
+        self.pinned = bool(getattr(loader, "pin_memory", False))
+        self.dataset = type(getattr(loader, "dataset", None)).__name__
+        self.batch_size = getattr(loader, "batch_size", None)
+        if self.batch_size is None:
+            sampler = getattr(loader, "batch_sampler", None)
+            size = getattr(sampler, "batch_size", None)
+            self.batch_size = size if isinstance(size, int) else None
+
+    def record(self):
+        names = "workers persistent pinned dataset batch_size iterators batches followed".split()
+        return {name: getattr(self, name) for name in names}
+
+
+class NoGradSite:
+    """A place that enters `no_grad`: an evaluation, or part of every step."""
+
+    def __init__(self, number, code, line):
+        self.phase = f"no_grad:{number}"
+        self.code, self.line = code, line
+        self.count = self.steps = 0
+        self.step = -1
+
+    def record(self):
+        place = [self.code.co_filename, self.line, self.code.co_name]
+        return {"place": place, "count": self.count, "steps": self.steps}
+
+
+def install(torch):
+    """Put the probe's turns into a torch that has just been imported."""
+    TORCH["torch"] = torch
+    TORCH["version"] = str(torch.__version__)
+    compiling = _compiling(torch)
+    _wrap(torch.autograd, "backward", "backward", compiling, before=_before_backward)
+    _wrap(torch.autograd, "grad", "backward", compiling)
+    _wrap(torch, "save", "checkpoint", compiling)
+    _observe_optimizers(sys.modules["torch.optim.optimizer"], compiling)
+    for kind in ("no_grad", "inference_mode"):
+        _observe_no_grad(getattr(torch, kind))
+
+
+def _compiling(torch):
+    compiler = getattr(torch, "compiler", None)
+    found = getattr(compiler, "is_compiling", None)
+    if found is None:
+        return lambda: False
+    return found
+
+
+def _wrap(holder, name, phase, compiling, before=None, after=None):
+    original = getattr(holder, name, None)
+    if original is None or hasattr(original, "_hpcncf_original"):
+        return
+
+    @functools.wraps(original)
+    def timed(*args, **kwargs):
+        if compiling():
+            return original(*args, **kwargs)
+        clock = CLOCKS[get_ident()]
+        depth = clock.push(phase)
+        if before is not None:
+            before(clock)
+        try:
+            return original(*args, **kwargs)
+        except BaseException as error:
+            hide_frames(error)
+            raise
+        finally:
+            clock.pop(depth)
+            if after is not None:
+                after(clock)
+
+    timed._hpcncf_original = original
+    setattr(holder, name, timed)
+
+
+def _before_backward(clock):
+    clock.backwards += 1
+    loader = clock.loader
+    if loader is not None and loader.open:
+        loader.open = False
+        loader.followed += 1
+    if not clock.optimizers:
+        clock.end_step()
+        if clock.backwards == 1:
+            first_step(clock)
+
+
+def first_step(clock):
+    """Replaced by the observer: the start-up is over."""
+
+
+def _observe_optimizers(module, compiling):
+    depths = {}
+
+    def before(optimizer, args, kwargs):
+        if compiling():
+            return None
+        clock = CLOCKS[get_ident()]
+        key = (clock.ident, id(optimizer))
+        if key in depths:  # the last step ended by an error
+            clock.pop(depths[key])
+        depths[key] = clock.push("optimizer")
+        made = clock.optimizers.get(id(optimizer), 0)
+        if made in tables.AT_STEPS:
+            depth = clock.push("probe")
+            tables.look(TORCH["torch"], optimizer)
+            clock.pop(depth)
+        return _time_closure(clock, args, kwargs)
+
+    def after(optimizer, *_):
+        if compiling():
+            return
+        clock = CLOCKS[get_ident()]
+        depth = depths.pop((clock.ident, id(optimizer)), None)
+        if depth is None:
+            return
+        clock.pop(depth)
+        made = clock.optimizers[id(optimizer)] = clock.optimizers.get(id(optimizer), 0) + 1
+        clock.end_step()
+        gpu.end_step(clock, TORCH["torch"])
+        if made == 1 and len(clock.optimizers) == 1:
+            first_step(clock)
+
+    module.register_optimizer_step_pre_hook(before)
+    module.register_optimizer_step_post_hook(after)
+    _wrap(module.Optimizer, "zero_grad", "zero_grad", compiling)
+
+
+def _time_closure(clock, args, kwargs):
+    """Forward and backward inside `step(closure)` are no time of the optimizer."""
+    closure = args[1] if len(args) > 1 else kwargs.get("closure")
+    if not callable(closure):
+        return None
+
+    @functools.wraps(closure)
+    def timed(*inner, **named):
+        depth = clock.push(clock.base)
+        try:
+            return closure(*inner, **named)
+        except BaseException as error:
+            hide_frames(error)
+            raise
+        finally:
+            clock.pop(depth)
+
+    if len(args) > 1:
+        return (args[0], timed, *args[2:]), kwargs
+    return args, {**kwargs, "closure": timed}
+
+
+def _observe_no_grad(kind):
+    enter, leave = kind.__enter__, kind.__exit__
+
+    @functools.wraps(enter)
+    def timed_enter(self):
+        result = enter(self)
+        clock = CLOCKS.get(get_ident())
+        if clock is not None and not clock.stack:
+            site = _site(sys._getframe(1))
+            site.count += 1
+            if site.step != clock.step:
+                site.step = clock.step
+                site.steps += 1
+            self._hpcncf_depth = clock.push(site.phase)
+        return result
+
+    @functools.wraps(leave)
+    def timed_leave(self, *error):
+        depth = self.__dict__.pop("_hpcncf_depth", None)
+        if depth is not None:
+            CLOCKS[get_ident()].pop(depth)
+        return leave(self, *error)
+
+    kind.__enter__, kind.__exit__ = timed_enter, timed_leave
+
+
+def _site(frame):
+    while frame.f_back is not None and f"{os.sep}torch{os.sep}" in frame.f_code.co_filename:
+        frame = frame.f_back
+    key = (frame.f_code, frame.f_lineno)
+    site = _NO_GRAD_SITES.get(key)
+    if site is None:
+        site = _NO_GRAD_SITES[key] = NoGradSite(len(NO_GRAD), *key)
+        NO_GRAD.append(site)
+    return site
+
+
+def observe_loaders(module):
+    """`module` is torch.utils.data.dataloader."""
+    _observe_iterators(module._BaseDataLoaderIter)
+    several = module._MultiProcessingDataLoaderIter
+    _wrap(several, "__init__", "workers_start", lambda: False)
+    _wrap(several, "_shutdown_workers", "workers_stop", lambda: False)
+    _observe_workers(module._utils.worker)
+
+
+def _observe_iterators(kind):
+    begin, advance = kind.__init__, kind.__next__
+    known = {}
+
+    @functools.wraps(begin)
+    def timed_begin(self, loader, *args, **kwargs):
+        key = (id(getattr(loader, "dataset", None)), getattr(loader, "batch_size", None))
+        if key not in known:
+            known[key] = Loader(len(LOADERS), loader)
+            LOADERS.append(known[key])
+        self._hpcncf_loader = known[key]
+        known[key].iterators += 1
+        begin(self, loader, *args, **kwargs)
+
+    @functools.wraps(advance)
+    def timed_advance(self):
+        clock = CLOCKS[get_ident()]
+        loader = self.__dict__.get("_hpcncf_loader")
+        if loader is None:
+            return advance(self)
+        depth = clock.push(loader.input)
+        try:
+            batch = advance(self)
+        except StopIteration:
+            clock.pop(depth)
+            clock.loader, clock.base = None, "rest:-"
+            raise
+        except BaseException as error:
+            clock.pop(depth)
+            hide_frames(error)
+            raise
+        clock.pop(depth)
+        clock.loader, clock.base = loader, loader.rest
+        loader.open = True
+        loader.batches += 1
+        return batch
+
+    kind.__init__, kind.__next__ = timed_begin, timed_advance
+    # `next` is `__next__` under its old name.
+    if getattr(kind, "next", None) is advance:
+        kind.next = timed_advance
+
+
+def _observe_workers(module):
+    loop = module._worker_loop
+
+    @functools.wraps(loop)
+    def observed(*args, **kwargs):
+        # (dataset_kind, dataset, index_queue, data_queue, done_event, auto_collation, collate_fn,
+        # drop_last, base_seed, init_fn, worker_id, ...): one worker of a loader is looked at.
+        observer = sys.modules["_hpcncf_probe.observer"]
+        number = args[10] if len(args) > 10 else kwargs.get("worker_id")
+        if number == 0:
+            observer.begin_worker()
+        try:
+            return loop(*args, **kwargs)
+        finally:
+            if number == 0:
+                observer.end()
+
+    module._worker_loop = observed
+
+
+COLLECTIVES = (
+    "all_reduce all_gather all_gather_object all_gather_into_tensor all_to_all all_to_all_single "
+    "barrier monitored_barrier broadcast broadcast_object_list gather gather_object recv reduce "
+    "reduce_scatter reduce_scatter_tensor scatter scatter_object_list send"
+).split()
+
+
+def observe_collectives(module):
+    """`module` is torch.distributed.distributed_c10d."""
+    torch = sys.modules.get("torch")
+    compiling = TORCH.get("compiling") or _compiling(torch)
+    package = sys.modules.get("torch.distributed")
+    for name in COLLECTIVES:
+        original = getattr(module, name, None)
+        if original is None:
+            continue
+        _wrap(module, name, "sync", compiling)
+        if package is not None and getattr(package, name, None) is original:
+            setattr(package, name, getattr(module, name))
+
+
+def rank():
+    """(rank, ranks) of the process group, if the program made one."""
+    module = sys.modules.get("torch.distributed")
+    try:
+        if module is not None and module.is_available() and module.is_initialized():
+            return module.get_rank(), module.get_world_size()
+    except Exception:
+        pass
+    return None

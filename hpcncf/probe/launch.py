@@ -1,0 +1,34 @@
+"""Have a program observed: the environment that it gets."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+FOLDER: Final = "HPCNCF_PROBE"
+INJECTED: Final = Path(__file__).with_name("inject")
+# Options of Python that keep it from reading PYTHONPATH or from importing sitecustomize.
+DEAF: Final = frozenset("EIS")
+
+
+def observed(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """The environment with the probe in it; what the processes see goes to `folder`."""
+    given = environment.get("PYTHONPATH")
+    path = os.pathsep.join([str(INJECTED), *([given] if given else [])])
+    return {**environment, "PYTHONPATH": path, FOLDER: str(folder.absolute())}
+
+
+def unobservable(command: Sequence[str]) -> str | None:
+    """Why the probe cannot get into this command, if it is plain from its words."""
+    name = Path(command[0]).name
+    if not name.startswith("python"):
+        return None
+    for word in command[1:]:
+        if not word.startswith("-") or word == "-" or word.startswith("--") or word[1] in "cm":
+            return None
+        if DEAF & set(word[1:]):
+            return f"{shlex.join(command[:2])} does not load the probe (python -E, -I and -S)"
+    return None

@@ -1,0 +1,303 @@
+"""Profiles of a program's processes, from the files that the probe wrote."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from hpcncf.records.schema import (
+    ProgramLoader,
+    ProgramPhase,
+    ProgramProfile,
+    ProgramTable,
+    ProgramThread,
+    SourceLine,
+)
+
+FORMAT: Final = 1
+# Without a step, a process shorter or idler than this explains nothing.
+LEAST_S: Final = 2.0
+# Of the batches of a loader that trains, at least this share is followed by a backward pass.
+TRAINS: Final = 0.1
+# A no_grad block that is entered in this share of the steps is part of a step.
+EACH_STEP: Final = 0.5
+MOST_LINES: Final = 12
+LEAST_SHARE: Final = 0.02
+
+# Where a worker waits for the next indices, and for room in the queue of its batches.
+WAITING_IN: Final = frozenset(
+    {"queues", "connection", "selectors", "synchronize", "process", "popen_fork"}
+)
+
+# The probe's names for phases -> those of the profile.
+NAMES: Final = {
+    "zero_grad": "optimizer",
+    "workers_start": "workers",
+    "workers_stop": "workers",
+}
+
+
+def read_profiles(folder: Path) -> tuple[list[ProgramProfile], list[str]]:
+    """The profiles of the processes that did the work, by rank; and what could not be read.
+
+    Processes that took steps, else the ones that used most CPU time: a launcher or a shell of
+    Python around them has nothing to explain. Of DataLoader workers, one for each rank.
+    """
+    seen, problems = [], []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            raw = json.loads(path.read_text(encoding="utf-8"))
+            if raw["format"] != FORMAT:
+                raise ValueError(f"format {raw['format']}, expected {FORMAT}")
+            seen.append((raw, profile(raw)))
+        except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+            problems.append(f"{path.name}: not readable: {type(error).__name__}: {error}")
+    workers = [each for _, each in seen if each.is_worker]
+    programs = [each for _, each in seen if not each.is_worker]
+    stepped = [each for each in programs if each.steps]
+    if not stepped:
+        longest = max((each.cpu_s for each in programs), default=0.0)
+        stepped = [
+            each for each in programs if each.elapsed_s >= LEAST_S and each.cpu_s >= 0.5 * longest
+        ]
+    stepped.sort(key=lambda each: (each.rank, -each.elapsed_s))
+    workers.sort(key=lambda each: -each.elapsed_s)
+    return [*stepped, *workers[: max(1, len(stepped))]], problems
+
+
+def take_profiles(folder: Path) -> tuple[list[ProgramProfile], list[str]]:
+    """As `read_profiles`, for the record; then the files are deleted."""
+    if not folder.is_dir():
+        return [], []
+    profiles, problems = read_profiles(folder)
+    if not problems:
+        shutil.rmtree(folder, ignore_errors=True)
+    return profiles, problems
+
+
+def profile(raw: Mapping[str, Any]) -> ProgramProfile:
+    """One process. Raises KeyError, TypeError or ValueError if the file is not the probe's."""
+    steps = raw["steps"] or 0
+    start_up = raw["start_up"] or {}
+    rank, ranks = raw["rank"] or (0, 1)
+    role = _Roles(raw, steps)
+    weights = _weights(raw["stacks"], role)
+    phases = _phases(raw, role, weights)
+    stacks = [(role.of(phase, doing), stack, s) for phase, doing, stack, _, s in raw["stacks"]]
+    startup = [("startup", stack, s) for _, _, stack, _, s in start_up.get("stacks", [])]
+    ready_s = _main_figures(raw)
+    trains = [each for each in role.loaders if not each.evaluates]
+    sizes = {each.batch_size for each in trains}
+    batches = sum(each.batches for each in trains)
+    size = sizes.pop() if len(sizes) == 1 else None
+    tables = raw["tables"]
+    return ProgramProfile(
+        program=raw["program"],
+        pid=raw["pid"],
+        rank=rank,
+        ranks=ranks,
+        is_worker=raw["kind"] == "worker",
+        python=raw["python"],
+        torch=raw["torch"],
+        elapsed_s=raw["elapsed_s"],
+        startup_s=start_up.get("seconds", 0.0),
+        imports_s=sum(s for _, doing, _, _, s in start_up.get("stacks", []) if doing == "import"),
+        seconds=sum(each.seconds for each in phases.values()),
+        cpu_s=raw["since_cpu_s"],
+        steps=steps,
+        batches=batches,
+        samples=batches * size if size else None,
+        phases=phases,
+        lines=source_lines(stacks),
+        startup_lines=source_lines(startup),
+        loaders=role.loaders,
+        tables=[
+            ProgramTable(rows=rows, width=width, touched=touched, sparse=sparse)
+            for each in tables
+            for rows, width, touched, sparse in each["tables"]
+        ],
+        parameters=sum(each["parameters"] for each in tables) if tables else None,
+        optimizer=tables[0]["optimizer"] if tables else None,
+        torch_threads=raw["torch_threads"],
+        cpus=raw["cores"],
+        main_cpu_s=None if ready_s is None else ready_s[0],
+        runqueue_s=None if ready_s is None else ready_s[1],
+        threads=_threads(raw),
+        worker_busy=_worker_busy(raw) if raw["kind"] == "worker" else None,
+        gpu_busy=_gpu_busy(raw["gpu"]),
+        samples_taken=raw["sampler"][0],
+        sampler_cpu_s=raw["sampler"][1],
+        complete=raw["final"],
+        problems=list(raw["problems"]),
+    )
+
+
+class _Roles:
+    """Which phase of the profile a phase of the probe belongs to."""
+
+    def __init__(self, raw: Mapping[str, Any], steps: int) -> None:
+        self._steps = steps
+        self._evaluates = [
+            steps > 0 and each["batches"] > 0 and each["followed"] < TRAINS * each["batches"]
+            for each in raw["loaders"]
+        ]
+        self._each_step = [
+            each["steps"] >= EACH_STEP * steps if steps else True for each in raw["no_grad"]
+        ]
+        grouped: dict[tuple[Any, ...], ProgramLoader] = {}
+        for each, evaluates in zip(raw["loaders"], self._evaluates, strict=True):
+            key = (each["dataset"], each["batch_size"], each["workers"], evaluates)
+            if key not in grouped:
+                grouped[key] = ProgramLoader(
+                    workers=each["workers"],
+                    persistent=each["persistent"],
+                    dataset=each["dataset"],
+                    batch_size=each["batch_size"],
+                    epochs=0,
+                    batches=0,
+                    evaluates=evaluates,
+                )
+            grouped[key].epochs += each["iterators"]
+            grouped[key].batches += each["batches"]
+        self.loaders = list(grouped.values())
+
+    def of(self, phase: str, doing: str) -> str:
+        """`doing`: what a sample saw, `forward` or `import`."""
+        kind, _, number = phase.partition(":")
+        at = int(number) if number.isdigit() else None
+        if kind in ("input", "rest") and at is not None and self._evaluates[at]:
+            return "evaluation"
+        if kind == "no_grad" and at is not None and not self._each_step[at]:
+            return "evaluation"
+        if kind in ("rest", "no_grad"):
+            return "forward" if doing == "forward" else "loop"
+        return NAMES.get(kind, kind)
+
+
+def _weights(stacks: Iterable[Sequence[Any]], role: _Roles) -> dict[str, dict[str, float]]:
+    """Phase of the probe -> phase of the profile -> sampled seconds."""
+    weights: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for phase, doing, _, _, seconds in stacks:
+        weights[phase][role.of(phase, doing)] += seconds
+    return weights
+
+
+def _phases(
+    raw: Mapping[str, Any], role: _Roles, weights: Mapping[str, Mapping[str, float]]
+) -> dict[str, ProgramPhase]:
+    seconds: dict[str, float] = defaultdict(float)
+    waited: dict[str, float] = defaultdict(float)
+    measured: dict[str, float] = defaultdict(float)
+    entered: dict[str, int] = defaultdict(int)
+    figures = raw["phases"]
+    waits_s = sum(max(0.0, clocked - cpu) for _, cpu, clocked, _ in figures.values())
+    main = _main_figures(raw)
+    # Ready without a core looks like waiting: taken from every wait alike.
+    waits = max(0.0, 1 - main[1] / waits_s) if main and waits_s > 0 else 1.0
+    for phase, (wall, cpu, clocked, times) in figures.items():
+        if phase == "probe":
+            continue
+        parts = weights.get(phase) or {role.of(phase, "forward" if raw["steps"] else ""): 1.0}
+        whole = sum(parts.values()) or 1.0
+        for name, weight in parts.items():
+            part = weight / whole
+            seconds[name] += part * wall
+            measured[name] += part * clocked
+            waited[name] += part * max(0.0, clocked - cpu) * waits
+            entered[name] += times
+    return {
+        name: ProgramPhase(
+            seconds=seconds[name],
+            waiting=min(1.0, waited[name] / measured[name]) if measured[name] > 0 else None,
+            entered=entered[name],
+        )
+        for name in sorted(seconds, key=lambda name: -seconds[name])
+    }
+
+
+def _main_figures(raw: Mapping[str, Any]) -> tuple[float, float] | None:
+    """CPU seconds and run-queue seconds of the training thread."""
+    figures = raw["threads"].get(raw["main_thread"])
+    if figures is None:
+        return None
+    ran, ready, ran_before, ready_before = figures
+    return max(0.0, ran - ran_before), max(0.0, ready - ready_before)
+
+
+def source_lines(stacks: Iterable[tuple[str, Sequence[Sequence[Any]], float]]) -> list[SourceLine]:
+    """The user's lines of each phase, by their inclusive share; the smallest are left out."""
+    whole: dict[str, float] = defaultdict(float)
+    inclusive: dict[tuple[str, str, int, str], float] = defaultdict(float)
+    own: dict[tuple[str, str, int, str], float] = defaultdict(float)
+    depths: dict[tuple[str, str, int, str], float] = defaultdict(float)
+    for phase, stack, seconds in stacks:
+        whole[phase] += seconds
+        seen = set()
+        for depth, (file, line, function) in enumerate(stack):
+            key = (phase, file, line, function)
+            if key not in seen:
+                seen.add(key)
+                inclusive[key] += seconds
+                depths[key] += depth * seconds
+        if stack:
+            own[(phase, *stack[-1])] += seconds
+    kept: dict[str, list[SourceLine]] = defaultdict(list)
+    for key in sorted(inclusive, key=lambda key: -inclusive[key]):
+        phase, file, line, function = key
+        share = inclusive[key] / whole[phase]
+        if share >= LEAST_SHARE and len(kept[phase]) < MOST_LINES:
+            kept[phase].append(
+                SourceLine(
+                    phase=phase,
+                    file=file,
+                    line=line,
+                    function=function,
+                    share=share,
+                    own_share=own.get(key, 0.0) / whole[phase],
+                    depth=round(depths[key] / inclusive[key]),
+                )
+            )
+    return [line for lines in kept.values() for line in lines]
+
+
+def _threads(raw: Mapping[str, Any]) -> list[ProgramThread]:
+    """Python threads other than the training thread, the busiest first."""
+    places: dict[str, dict[Any, float]] = defaultdict(lambda: defaultdict(float))
+    for ident, name, stack, seconds in raw["others"]:
+        place = tuple(stack[0]) if stack else (None, None, name)
+        places[ident][place] += seconds
+    threads = []
+    for ident, seen in places.items():
+        ran, _, before, _ = raw["threads"].get(ident, (0.0, 0.0, 0.0, 0.0))
+        (file, line, function), seconds = max(seen.items(), key=lambda each: each[1])
+        threads.append(
+            ProgramThread(
+                function=function,
+                file=file,
+                line=line,
+                cpu_s=max(0.0, ran - before),
+                seen_s=seconds,
+            )
+        )
+    return sorted(threads, key=lambda each: -each.cpu_s)[:8]
+
+
+def _worker_busy(raw: Mapping[str, Any]) -> float | None:
+    """A worker without work waits in its queue: a sample without a line of the user's."""
+    whole = sum(seconds for *_, seconds in raw["stacks"])
+    idle = sum(
+        seconds
+        for _, _, stack, library, seconds in raw["stacks"]
+        if not stack and library.split(" ")[0] in WAITING_IN
+    )
+    return 1 - idle / whole if whole > 0 else None
+
+
+def _gpu_busy(figures: Mapping[str, float] | None) -> float | None:
+    if not figures or not figures["elapsed_s"]:
+        return None
+    return min(1.0, figures["gpu_s"] / figures["elapsed_s"])
