@@ -57,21 +57,25 @@ def run(args: argparse.Namespace) -> int:
     except CannotStart as error:
         print(f"hpcncf: {error}", file=sys.stderr)
         return error.exit_code
-    if not args.quiet:
+    if not args.quiet and recorded.rank.rank == 0:
         show(recorded)
     if recorded.problem:
         print(f"hpcncf: {recorded.problem}", file=sys.stderr)
-    if args.json:
+    if args.json and recorded.rank.rank == 0:
         write_json(args.json, recorded)
     return shell_code(recorded.exit_code)
 
 
 def show(recorded: Recorded) -> None:
     from hpcncf.cli.run_summary import BLOCKS, PLAIN, lines
+    from hpcncf.worker.record_command import others
 
+    ranks, nodes = others(recorded)
     encoding = (sys.stderr.encoding or "").lower()
     marks = BLOCKS if encoding.startswith("utf") else PLAIN
-    text = lines(recorded.rank, recorded.node, str(recorded.folder), marks)
+    text = lines(
+        recorded.rank, recorded.node, str(recorded.folder), marks, ranks or None, nodes or None
+    )
     print("", *text, sep="\n", file=sys.stderr)
 
 

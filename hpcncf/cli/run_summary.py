@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 import shlex
 import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from hpcncf.collect.resource_columns import mean
 from hpcncf.monitor.sampler import TOO_SHORT_S
 from hpcncf.records.schema import Cpu, NodeRecord, RankRecord
-
-if TYPE_CHECKING:
-    pass
 
 
 WIDTH: Final = 80
@@ -39,29 +37,40 @@ PLAIN = Marks("#", "+", ".")
 BLOCKS = Marks("█", "▒", "·")
 
 
-def lines(rank: RankRecord, node: NodeRecord, folder: str, marks: Marks = PLAIN) -> list[str]:
-    """The whole summary, no line wider than 80 columns but for paths."""
+def lines(
+    rank: RankRecord,
+    node: NodeRecord,
+    folder: str,
+    marks: Marks = PLAIN,
+    ranks: Sequence[RankRecord] | None = None,
+    nodes: Sequence[NodeRecord] | None = None,
+) -> list[str]:
+    """The whole summary, no line wider than 80 columns but for paths.
+
+    `ranks`, `nodes`: all of a program that was started several times; else there is this one.
+    """
     command = shlex.join(rank.run["workload"]["command"])
     return [
         textwrap.shorten(f"hpcncf run: {command}", WIDTH, placeholder=" ..."),
+        *([] if rank.world_size == 1 else [f"  rank       0 of {rank.world_size}, whose figures:"]),
         *_facts(rank, node),
         "",
         *cpu_lines(node, marks),
         "",
-        *(program_lines(rank, node) or _wrapped(conclusion(rank, node), "")),
+        *(program_lines(ranks or [rank], nodes or [node]) or _wrapped(conclusion(rank, node), "")),
         *(line for warning in rank.warnings for line in _wrapped(f"! {warning}", "  ")),
         f"record: {folder}",
     ]
 
 
-def program_lines(rank: RankRecord, node: NodeRecord) -> list[str]:
+def program_lines(ranks: Sequence[RankRecord], nodes: Sequence[NodeRecord]) -> list[str]:
     """What the probe saw: where the time goes and why; empty if it saw nothing."""
-    if all(each.is_worker for each in rank.program):
+    if all(each.is_worker for rank in ranks for each in rank.program):
         return []
     from hpcncf_analysis.diagnosis import diagnose, program_text
     from hpcncf_analysis.diagnosis.from_records import evidence
 
-    seen = evidence([rank], [node])
+    seen = evidence(ranks, nodes)
     return program_text.lines(seen, diagnose.judged(seen))
 
 

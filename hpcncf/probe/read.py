@@ -30,7 +30,7 @@ LEAST_SHARE: Final = 0.02
 
 # Where a worker waits for the next indices, and for room in the queue of its batches.
 WAITING_IN: Final = frozenset(
-    {"queues", "connection", "selectors", "synchronize", "process", "popen_fork"}
+    {"queues", "connection", "selectors", "synchronize", "process", "popen_fork", "threading"}
 )
 
 # The probe's names for phases -> those of the profile.

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal, TypeVar
 
 from hpcncf.errors import signal_name
 from hpcncf.job.command import Program
@@ -28,13 +28,29 @@ from hpcncf.records.schema import (
     Outcome,
     Progress,
     RankRecord,
+    RecordError,
     Reported,
+    read_record,
     utc_now,
     write_record,
 )
 from hpcncf.worker.child_process import FILE, CannotStart, Child, Report, check
-from hpcncf.worker.environment import LaunchedBy, Place, granted_cores, slurm_job_id
+from hpcncf.worker.attempt import all_left, take_or_join
+from hpcncf.worker.environment import (
+    LaunchedBy,
+    Place,
+    granted_cores,
+    slurm_job_id,
+    start_of_ranks,
+)
+from hpcncf.worker.environment import place as find_place
 from hpcncf.worker.recorder import build_record
+
+
+# A rank that ended waits this long for the others' records, whose summary the first rank prints.
+OTHERS_S: Final = 60.0
+ALONE: Final = Place()
+R = TypeVar("R", RankRecord, NodeRecord)
 
 
 @dataclass(frozen=True)
@@ -123,36 +139,57 @@ def record(
     check(command)
     paths = ResultPaths(folder)
     allocated = granted_cores()
-    run = planned(command, allocated or usable(), name)
+    place = place_of_command()
+    run = planned(command, allocated or usable(), name, place)
     described = describe_host()
-    add_command(paths, run)
+    if place.rank == 0:
+        add_command(paths, run)
     with writing(folder):
-        attempt = claim_attempt(paths.run(run.id), "run", slurm_job_id())
+        if place.world_size > 1:
+            attempt = take_or_join(run, paths.run(run.id), place, over=0)
+        else:
+            attempt = claim_attempt(paths.run(run.id), "run", slurm_job_id())
         make_folder(attempt.output)
         if probe:
-            make_folder(attempt.probe(0))
-    return _record(command, attempt, run, described, allocated)
+            make_folder(attempt.probe(place.rank))
+    return _record(command, attempt, run, place, described, allocated)
+
+
+def place_of_command() -> Place:
+    """This command's place among those that `srun` or torchrun started together, else alone.
+
+    Variables such as RANK alone may have been set by hand, for the program only.
+    """
+    together = {"SLURM_STEP_NUM_TASKS", "TORCHELASTIC_RUN_ID"}
+    return find_place() if together & os.environ.keys() else Place()
 
 
 def _record(
     command: Sequence[str],
     attempt: AttemptPaths,
     run: Run,
+    place: Place,
     described: dict[str, Any],
     allocated: float | None,
 ) -> Recorded:
     variables = {**os.environ, "HPCNCF_OUTPUT": str(attempt.output.absolute())}
-    if attempt.probe(0).exists():
-        variables = observed(variables, attempt.probe(0))
+    seen = attempt.probe(place.rank)
+    if seen.exists():
+        variables = observed(variables, seen)
     try:
         child = Child(command, env=variables)
     except CannotStart as error:
-        write_record(attempt.end, _end(run, attempt, error.exit_code, "exited"))
+        write_record(attempt.end, _end(run, attempt, [error.exit_code], "exited"))
         raise
     monitor = Monitor(
-        run.id, attempt.number, pid=child.pid, allocated=allocated, node_file=attempt.node(0)
+        run.id,
+        attempt.number,
+        node_index=place.node_index,
+        pid=child.pid,
+        allocated=allocated,
+        node_file=attempt.node(place.node_index) if place.local_rank == 0 else None,
     )
-    started = Started(run, attempt, Place(), child.pid, described, "run")
+    started = Started(run, attempt, place, child.pid, described, "run")
     monitor.start()
     code = child.wait(lambda: started.write_progress(monitor, {}), monitor.see_main)
     measured = monitor.stop()
@@ -163,38 +200,66 @@ def _record(
     return Recorded(code, attempt.folder, rank, monitor.node_record(), problem)
 
 
+def others(recorded: Recorded) -> tuple[list[RankRecord], list[NodeRecord]]:
+    """All ranks' and nodes' records, as the first rank sees them at the end."""
+    attempt = AttemptPaths(recorded.folder)
+    ranks = [_read(path, RankRecord) for path in attempt.rank_records()]
+    nodes = [_read(path, NodeRecord) for path in attempt.node_records()]
+    return [each for each in ranks if each], [each for each in nodes if each]
+
+
+def _read(path: Path, kind: type[R]) -> R | None:
+    with suppress(RecordError):
+        return read_record(path, kind)
+    return None
+
+
 def _leave(
     child: Child, code: int, attempt: AttemptPaths, run: Run, rank: RankRecord
 ) -> str | None:
     """Write what is left; a full disk must not hide how the command ended."""
-    told = child.told_to_end and code != 0
+    reason: Literal["exited", "cancelled"] = "exited"
+    if child.told_to_end and code != 0:
+        reason = "cancelled"
     try:
-        write_record(attempt.rank(0), rank)
-        write_record(attempt.end, _end(run, attempt, code, "cancelled" if told else "exited"))
+        write_record(attempt.rank(rank.rank), rank)
+        if rank.rank == 0:
+            all_left(attempt, rank.world_size, OTHERS_S)
+            records = [_read(path, RankRecord) for path in attempt.rank_records()]
+            codes = [each.exit_code or 0 for each in records if each]
+            write_record(attempt.end, _end(run, attempt, codes, reason))
     except OSError as error:
         return f"{attempt.folder}: the record is not written: {error.strerror}"
     return None
 
 
-def planned(command: Sequence[str], cores: float, name: str | None) -> Run:
+def planned(command: Sequence[str], cores: float, name: str | None, place: Place = ALONE) -> Run:
     """Each start of a command is a run of its own: nobody knows what it depends on.
 
-    Several may start on one host within a millisecond: the process tells them apart.
+    Several may start on one host within a millisecond: the process tells them apart. Ranks that
+    were started together are one run.
     """
     # Linux passes any bytes as an argument; JSON keeps text.
     words = [os.fsencode(word).decode("utf-8", "backslashreplace") for word in command]
-    started = {
+    started: dict[str, Any] = {
         "workload": {"command": words},
         "host": f"{os.uname().nodename}:{os.getpid()}",
         "started": utc_now(),
     }
+    if place.world_size > 1:
+        started = {"ranks": place.world_size, "start": start_of_ranks()}
+    nodes = -(-place.world_size // place.local_world_size)
     return Run(
         id=hash_identity(started),
         repeat=0,
         varied={"run.command": name or shlex.join(words)},
         workload=Program(command=words, folder=_here()),
         by_hand=True,
-        resources=Resources(cpus_per_task=max(1, round(cores))),
+        resources=Resources(
+            nodes=nodes,
+            tasks_per_node=place.local_world_size,
+            cpus_per_task=max(1, round(cores)),
+        ),
         data=None,
         data_key=None,
         model=None,
@@ -227,11 +292,13 @@ def describe_exit(code: int) -> str:
     return f"exit code: {code}" if code >= 0 else f"signal: {signal_name(-code)}"
 
 
-def _end(run: Run, attempt: AttemptPaths, code: int, reason: Literal["exited", "cancelled"]) -> End:
+def _end(
+    run: Run, attempt: AttemptPaths, codes: list[int], reason: Literal["exited", "cancelled"]
+) -> End:
     return End(
         run_id=run.id,
         attempt=attempt.number,
         reason=reason,
-        exit_codes=[code],
+        exit_codes=codes,
         ended_at=utc_now(),
     )

@@ -48,6 +48,10 @@ CAUSE_DESCRIPTIONS: Final[Mapping[Cause, str]] = {
     "memory_pressure": "it is short of memory",
     "too_short_to_judge": "it was too short to judge",
     "gpu_underused": "its GPU waits for work",
+    "loop_code": "its own Python code takes the time between the phases of a step",
+    "interpreter_lock": "its Python threads wait for the interpreter's lock",
+    "too_few_workers": "its DataLoader workers are all busy while cores idle",
+    "memory_growth": "its memory grows with each step",
 }
 
 

@@ -24,6 +24,7 @@ FIRST_RECORD_S = 2.0
 RECORD_EVERY_S = 5.0
 MOST_STACKS = 4000
 MOST_FRAMES = 8
+MOST_WALKED = 40
 
 # Functions of torch that say nothing about what is being done.
 PLUMBING = frozenset(
@@ -31,7 +32,6 @@ PLUMBING = frozenset(
     "_use_grad <listcomp> <genexpr> <dictcomp> _get_data _try_get_data".split()
 )
 _LIBRARY = ("site-packages", "dist-packages")
-_NEVER = frozenset(("<frozen", "<__array", "<eval_w"))
 
 
 class Observer:
@@ -122,7 +122,7 @@ class Observer:
         alone = not frames
         if frame is not None:
             phase = (clock.stack[-1] if clock.stack else clock.base) if clock else "rest:-"
-            self._add(self.stacks, (phase, *_look(frame)), gap)
+            self._add(self.stacks, (phase, *_look(frame, self.kind != "worker")), gap)
         if frames and self.samples % 4 == 0:
             for ident, other in frames.items():
                 _, stack, _ = _look(other)
@@ -273,41 +273,35 @@ def listed(stacks):
     ]
 
 
-def _look(frame):
+def _look(frame, whole=True):
     """What is being done, the user's frames inside the phase (outermost first), the library's part.
 
-    A frame is (file, line, function). Frames outside the phase's own begin are the loop's, which
-    would take the blame for a loader's work; they are kept only where there are no others.
+    A frame is (file, line, function). The loop's frames, outside the phase's begin, would take the
+    blame for a loader's work: they are kept only where there are no others, and `whole` is true.
     """
-    doing, inside, library = "", [], ""
-    outside = None
-    last = None
+    doing, stack, library, last = "", [], "", None
     while frame is not None:
         code = frame.f_code
         name = code.co_filename
         if "_hpcncf_probe" in name:
-            outside = inside
-            inside = [] if inside else inside
-            if outside:
-                return doing, tuple(reversed(outside[-MOST_FRAMES:])), library
-            library = last or library
+            if stack or not whole:
+                break
+            library = library or last or ""
         elif name.startswith("<frozen importlib"):
             doing = "import"
         elif is_user(frame, name):
-            if len(inside) < 40:
-                inside.append((name, frame.f_lineno, code.co_name))
+            if len(stack) < MOST_WALKED:
+                stack.append((name, frame.f_lineno, code.co_name))
             if not doing and ("forward" in code.co_name or "loss" in code.co_name):
                 doing = "forward"
         elif doing != "import":
             in_module = code.co_name == "_call_impl" and name.endswith("module.py")
-            if in_module or (not doing and not inside and _computes(name)):
+            if in_module or (not doing and not stack and _computes(name)):
                 doing = "forward"
-            if not inside and (last is None or code.co_name not in PLUMBING):
+            if not stack and (last is None or code.co_name not in PLUMBING):
                 last = library_name(name, code.co_name)
         frame = frame.f_back
-    if outside is None and not library:
-        library = last or ""
-    return doing, tuple(reversed(inside[:MOST_FRAMES])), library
+    return doing, tuple(reversed(stack[:MOST_FRAMES])), library or last or ""
 
 
 _KNOWN = {}

@@ -1,0 +1,116 @@
+"""`python -m benchmarks programs`: is the cause named, and the line, for programs as users write them?
+
+Each program of `tests/programs` runs under `hpcncf run`; its diagnosis is compared with
+`expected.yaml`. Prints one row a program, and the confusion of causes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+FOLDER = Path(__file__).parents[1] / "tests/programs"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One program's outcome."""
+
+    program: str
+    expected: tuple[str, ...]
+    found: str
+    line: str
+    right_cause: bool
+    right_line: bool | None
+    """None if the program has no line to name."""
+    seconds: float
+
+
+def diagnosed(file: Path, ranks: int, results: Path) -> dict[str, Any]:
+    """The diagnosis of a run of the program, as `hpcncf diagnose --json` prints it."""
+    hpcncf = [sys.executable, "-m", "hpcncf"]
+    command = [sys.executable, str(file)]
+    if ranks > 1:
+        runner = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+        command = [sys.executable, *runner, str(file)]
+    run = [*hpcncf, "run", "--quiet", "--results", str(results), "--", *command]
+    subprocess.run(run, check=True, capture_output=True, text=True, timeout=300)
+    words = [*hpcncf, "diagnose", str(results), "--json"]
+    done = subprocess.run(words, check=True, capture_output=True, text=True)
+    diagnosis: dict[str, Any] = json.loads(done.stdout)["runs"][0]
+    return diagnosis
+
+
+def judge(program: str, expected: Mapping[str, Any], told: Mapping[str, Any], s: float) -> Row:
+    """Compare a diagnosis with what was expected of it."""
+    primary = told["primary"]
+    found = primary["cause"] if primary else told["verdict"]
+    causes = tuple(expected["cause"])
+    place = (primary or {}).get("places") or []
+    named = place[0] if place else {}
+    wanted = expected.get("line")
+    parts = [wanted] if isinstance(wanted, str) else wanted
+    right_line = None
+    if parts:
+        right_line = any(part in (named.get("source") or "") for part in parts)
+    return Row(
+        program=program,
+        expected=causes or ("healthy",),
+        found=found,
+        line=f"{named['line']}: {named['source']}" if named else "",
+        right_cause=found in causes if causes else found == "healthy",
+        right_line=right_line,
+        seconds=s,
+    )
+
+
+def measure(names: Sequence[str]) -> list[Row]:
+    expected = yaml.safe_load((FOLDER / "expected.yaml").read_text())
+    rows = []
+    for name in names or list(expected):
+        began = time.monotonic()
+        with tempfile.TemporaryDirectory() as folder:
+            told = diagnosed(FOLDER / name, expected[name].get("ranks", 1), Path(folder) / "r")
+        row = judge(name, expected[name], told, time.monotonic() - began)
+        print(format_row(row), flush=True)
+        rows.append(row)
+    return rows
+
+
+def format_row(row: Row) -> str:
+    mark = "right" if row.right_cause else "WRONG"
+    line = {None: "", True: "line right", False: "line WRONG"}[row.right_line]
+    return (
+        f"| {row.program} | {' or '.join(row.expected)} | {row.found} | {mark} | {line} | "
+        f"`{row.line}` | {row.seconds:.0f} s |"
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks programs", description=__doc__)
+    parser.add_argument("program", nargs="*", help="only these; default: all")
+    rows = measure(parser.parse_args(arguments).program)
+    lines = [row for row in rows if row.right_line is not None]
+    healthy = [row for row in rows if row.expected == ("healthy",)]
+    print(f"causes right: {sum(row.right_cause for row in rows)} of {len(rows)}")
+    print(f"lines right: {sum(bool(row.right_line) for row in lines)} of {len(lines)}")
+    print(f"false alarms: {sum(not row.right_cause for row in healthy)} of {len(healthy)}")
+    missed = Counter((row.expected[0], row.found) for row in rows if not row.right_cause)
+    for (expected, found), number in missed.most_common():
+        print(f"{expected} called {found}: {number}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,286 @@
+"""The probe inside a program: what it sees, and that the program does not notice it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcncf.probe.launch import observed, unobservable
+from hpcncf.probe.read import read_profiles, source_lines
+
+MANY_STEPS = """
+import torch
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
+optimizer = torch.optim.Adam(model.parameters())
+data = torch.utils.data.TensorDataset(torch.randn(640, 8), torch.randn(640, 1))
+for epoch in range({epochs}):
+    for x, y in torch.utils.data.DataLoader(data, batch_size=32, shuffle=True):
+        loss = torch.nn.functional.mse_loss(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+print([p.double().sum().item().hex() for p in model.parameters()])
+"""
+
+
+def python(
+    code: str, tmp_path: Path, *options: str, probe: bool = True, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """The code run as a script of the user's, with the probe or without."""
+    script = tmp_path / "script.py"
+    script.write_text(code)
+    folder = tmp_path / "seen"
+    folder.mkdir(exist_ok=True)
+    environment = {**os.environ, **variables}
+    if probe:
+        environment = observed(environment, folder)
+    return subprocess.run(
+        [sys.executable, *options, str(script)],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def same_with_and_without(code: str, tmp_path: Path, **variables: str) -> Any:
+    """What a program prints and how it ends must not depend on the probe."""
+    bare = python(code, tmp_path, probe=False, **variables)
+    seen = python(code, tmp_path, **variables)
+    assert (seen.returncode, seen.stdout, seen.stderr) == (
+        bare.returncode,
+        bare.stdout,
+        bare.stderr,
+    )
+    return seen
+
+
+def records(tmp_path: Path) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text()) for path in sorted((tmp_path / "seen").glob("*.json"))]
+
+
+def test_the_bits_of_a_training_are_the_same(tmp_path: Path) -> None:
+    done = same_with_and_without(MANY_STEPS.format(epochs=30), tmp_path)
+    assert "0x" in done.stdout
+
+
+def test_phases_and_steps_are_seen(tmp_path: Path) -> None:
+    python(MANY_STEPS.format(epochs=60), tmp_path)
+    (seen,), problems = read_profiles(tmp_path / "seen")
+    assert problems == []
+    assert seen.problems == []
+    # The first of 60 epochs of 20 steps each begins with the step that ends the start-up.
+    assert seen.steps == 60 * 20 - 1
+    assert {"input", "forward", "backward", "optimizer"} <= set(seen.phases)
+    assert sum(part.seconds for part in seen.phases.values()) == pytest.approx(seen.seconds)
+    assert seen.startup_s + seen.seconds <= seen.elapsed_s + 0.01
+    assert [each.batch_size for each in seen.loaders] == [32]
+    assert seen.complete
+
+
+def test_an_error_is_shown_without_the_probe(tmp_path: Path) -> None:
+    done = same_with_and_without(
+        """
+import torch
+class Broken(torch.utils.data.Dataset):
+    def __len__(self):
+        return 4
+    def __getitem__(self, i):
+        return 1 / (2 - i)
+for batch in torch.utils.data.DataLoader(Broken(), batch_size=1):
+    pass
+""",
+        tmp_path,
+    )
+    assert done.returncode == 1
+    assert "ZeroDivisionError" in done.stderr
+
+
+def test_an_error_of_backward_is_shown_without_the_probe(tmp_path: Path) -> None:
+    done = same_with_and_without(
+        """
+import torch
+loss = torch.ones(1, requires_grad=True).square().sum()
+loss.backward()
+loss.backward()
+""",
+        tmp_path,
+    )
+    assert "second time" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import os; print('a', flush=True); os._exit(7)",
+        "import sys; sys.exit('bye')",
+        "import os, signal; os.kill(os.getpid(), signal.SIGTERM)",
+        "import os, signal, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: print('got it'))\n"
+        "os.kill(os.getpid(), signal.SIGTERM)",
+        "import atexit; atexit.register(print, 'last'); print('first')",
+        "import os, sys; print(1, flush=True); os.execv(sys.executable, [sys.executable, '-c', "
+        "'print(2)'])",
+        "import os\ntry:\n    os.execv('/nowhere', ['x'])\nexcept OSError as e:\n    print(e)",
+        "import sys; sys.stdout.close()",
+        "import threading; print(threading.active_count(), threading.main_thread().name)",
+        "import sys; print([p for p in sys.path if 'probe' in p or 'inject' in p])",
+        "import sys; print(sys.meta_path[-1], sys.excepthook is sys.__excepthook__)",
+        "import os\nif os.fork() == 0:\n    os._exit(3)\nprint(os.wait()[1])",
+        "raise KeyboardInterrupt",
+        "import warnings; warnings.simplefilter('error'); import os\n"
+        "if os.fork() == 0:\n    os._exit(0)\nos.wait(); print('no warning')",
+    ],
+)
+def test_a_program_ends_as_it_does_without_the_probe(code: str, tmp_path: Path) -> None:
+    same_with_and_without(code, tmp_path)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_processes_of_multiprocessing_work(method: str, tmp_path: Path) -> None:
+    done = same_with_and_without(
+        f"""
+import multiprocessing
+def double(x):
+    return 2 * x
+if __name__ == "__main__":
+    with multiprocessing.get_context("{method}").Pool(2) as pool:
+        print(pool.map(double, range(5)))
+""",
+        tmp_path,
+    )
+    assert done.stdout == "[0, 2, 4, 6, 8]\n"
+
+
+def test_the_hidden_sitecustomize_runs_and_keeps_its_errors(tmp_path: Path) -> None:
+    users = tmp_path / "users"
+    users.mkdir()
+    (users / "sitecustomize.py").write_text("print('mine')\nKEPT = 1\n")
+    code = "import sitecustomize; print(sitecustomize.KEPT, sitecustomize.__file__)"
+    done = same_with_and_without(code, tmp_path, PYTHONPATH=str(users))
+    assert done.stdout.splitlines() == ["mine", f"1 {users}/sitecustomize.py"]
+    (users / "sitecustomize.py").write_text("1 / 0\n")
+    done = same_with_and_without("print('still here')", tmp_path, PYTHONPATH=str(users))
+    assert "ZeroDivisionError" in done.stderr
+
+
+def test_short_processes_leave_no_record(tmp_path: Path) -> None:
+    code = "import subprocess, sys\nfor _ in range(20): subprocess.run([sys.executable, '-c', '1'])"
+    python(code, tmp_path)
+    assert len(records(tmp_path)) <= 1
+
+
+def test_a_folder_that_cannot_be_written_costs_the_record_only(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import time; time.sleep(2.5); print('done')")
+    environment = observed(os.environ, Path("/proc"))
+    done = subprocess.run(
+        [sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+
+
+def test_a_fullgraph_program_compiles_as_before(tmp_path: Path) -> None:
+    done = same_with_and_without(
+        """
+import torch
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+@torch.compile(fullgraph=True, backend="eager")
+def forward(x):
+    with torch.no_grad():
+        y = x * 2
+    return model(y + x).sum()
+@torch.compile(fullgraph=False, backend="eager")
+def step():
+    optimizer.step()
+for _ in range(3):
+    optimizer.zero_grad()
+    forward(torch.ones(2, 4)).backward()
+    step()
+print([p.sum().item().hex() for p in model.parameters()])
+""",
+        tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_record_holds_no_values_and_is_the_owners(tmp_path: Path) -> None:
+    secret = "hunter2-in-the-source"
+    code = f"import time\npassword = '{secret}'\nend = time.time() + 2.5\n"
+    python(code + "while time.time() < end: pass", tmp_path)
+    (path,) = (tmp_path / "seen").glob("*.json")
+    assert secret not in path.read_text()
+    assert path.stat().st_mode & 0o007 == 0
+
+
+def test_a_hot_line_is_named(tmp_path: Path) -> None:
+    code = """
+import time
+def slow(n):
+    total = 0
+    for k in range(n):
+        total += k * k % 7
+    return total
+end = time.time() + 3
+while time.time() < end:
+    slow(1000)
+"""
+    python(code, tmp_path)
+    (seen,), _ = read_profiles(tmp_path / "seen")
+    hot = max(seen.lines, key=lambda line: line.own_share)
+    assert (hot.function, hot.line) in {("slow", 5), ("slow", 6)}
+    assert sum(each.own_share for each in seen.lines if each.function == "slow") > 0.8
+
+
+def test_a_forked_rank_that_trains_leaves_a_record(tmp_path: Path) -> None:
+    code = f"""
+import multiprocessing, time
+def train():
+    exec({MANY_STEPS.format(epochs=2)!r})
+    time.sleep(2.2)
+if __name__ == "__main__":
+    import torch
+    process = multiprocessing.get_context("fork").Process(target=train)
+    process.start()
+    process.join()
+"""
+    done = python(code, tmp_path)
+    assert done.returncode == 0, done.stderr
+    profiles, _ = read_profiles(tmp_path / "seen")
+    assert [each.steps for each in profiles] == [39]
+
+
+@pytest.mark.parametrize(
+    ("command", "is_deaf"),
+    [
+        (["python", "-I", "train.py"], True),
+        (["python3", "-sE", "train.py"], True),
+        (["python", "-u", "train.py", "-S"], False),
+        (["python", "-m", "pkg", "-E"], False),
+        (["bash", "-E"], False),
+    ],
+)
+def test_a_python_that_ignores_the_probe_is_noticed(command: list[str], is_deaf: bool) -> None:
+    assert (unobservable(command) is not None) == is_deaf
+
+
+def test_lines_have_their_callees_shares() -> None:
+    stacks = [
+        ("loop", [["a.py", 1, "main"], ["a.py", 5, "f"]], 3.0),
+        ("loop", [["a.py", 1, "main"]], 1.0),
+        ("input", [["a.py", 9, "g"], ["a.py", 9, "g"]], 2.0),
+    ]
+    seen = {(line.phase, line.line): line for line in source_lines(stacks)}
+    assert seen["loop", 1].share == 1.0
+    assert seen["loop", 1].own_share == 0.25
+    assert seen["loop", 5].share == 0.75
+    assert seen["input", 9].share == 1.0  # recursion counts once
