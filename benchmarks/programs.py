@@ -1,4 +1,4 @@
-"""`python -m benchmarks programs`: is the cause named, and the line, for programs as users write them?
+"""`python -m benchmarks programs`: is the cause named, and the line, for programs of users?
 
 Each program of `tests/programs` runs under `hpcncf run`; its diagnosis is compared with
 `expected.yaml`. Prints one row a program, and the confusion of causes.

@@ -13,7 +13,6 @@ from hpcncf.collect.resource_columns import mean
 from hpcncf.monitor.sampler import TOO_SHORT_S
 from hpcncf.records.schema import Cpu, NodeRecord, RankRecord
 
-
 WIDTH: Final = 80
 BAR: Final = 20
 MOST_CPUS: Final = 16

@@ -28,6 +28,10 @@ EACH_STEP: Final = 0.5
 MOST_LINES: Final = 12
 LEAST_SHARE: Final = 0.02
 
+# Functions of the standard library in which a thread waits.
+WAITS: Final = frozenset(
+    {"wait", "acquire", "accept", "recv", "select", "poll", "_wait_for_tstate_lock", "join"}
+)
 # Where a worker waits for the next indices, and for room in the queue of its batches.
 WAITING_IN: Final = frozenset(
     {"queues", "connection", "selectors", "synchronize", "process", "popen_fork", "threading"}
@@ -268,6 +272,8 @@ def _threads(raw: Mapping[str, Any]) -> list[ProgramThread]:
     """Python threads other than the training thread, the busiest first."""
     places: dict[str, dict[Any, float]] = defaultdict(lambda: defaultdict(float))
     for ident, name, stack, seconds in raw["others"]:
+        if name in WAITS:
+            continue
         place = tuple(stack[0]) if stack else (None, None, name)
         places[ident][place] += seconds
     threads = []

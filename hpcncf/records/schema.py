@@ -318,7 +318,7 @@ class ProgramThread(RecordPart):
     """A Python thread of the program other than the training thread."""
 
     function: str
-    """The user's outermost function that it was seen in, or the library's."""
+    """The user's function that it was mostly seen in when it did not wait, or a library's."""
     file: str | None
     line: int | None
     cpu_s: float

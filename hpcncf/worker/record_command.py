@@ -34,8 +34,8 @@ from hpcncf.records.schema import (
     utc_now,
     write_record,
 )
-from hpcncf.worker.child_process import FILE, CannotStart, Child, Report, check
 from hpcncf.worker.attempt import all_left, take_or_join
+from hpcncf.worker.child_process import FILE, CannotStart, Child, Report, check
 from hpcncf.worker.environment import (
     LaunchedBy,
     Place,
@@ -45,7 +45,6 @@ from hpcncf.worker.environment import (
 )
 from hpcncf.worker.environment import place as find_place
 from hpcncf.worker.recorder import build_record
-
 
 # A rank that ended waits this long for the others' records, whose summary the first rank prints.
 OTHERS_S: Final = 60.0

@@ -6,8 +6,8 @@ model = nn.Sequential(
 )
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
 losses = []
-for step in range(3200):
-    x = torch.randn(64, 256)
+for step in range(9500):
+    x = torch.randn(32, 256)
     loss = model(x).square().mean()
     optimizer.zero_grad()
     loss.backward(retain_graph=True)

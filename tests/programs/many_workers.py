@@ -20,7 +20,7 @@ def run():
     torch.manual_seed(0)
     emb = nn.Embedding(2000, 16)
     opt = torch.optim.SGD(emb.parameters(), lr=0.1)
-    loader = DataLoader(Pairs(60_000), batch_size=4, num_workers=8, persistent_workers=True)
+    loader = DataLoader(Pairs(16_000), batch_size=4, num_workers=8, persistent_workers=True)
     for epoch in range(1):
         for u, i, y in loader:
             opt.zero_grad()

@@ -286,7 +286,7 @@ def _slow_workers(program: Program, loader: ProgramLoader, share: float) -> Find
     usable, used = program.evidence.cores.usable or 0.0, program.evidence.cores.used or 0.0
     lines = program.workers[0].lines if program.workers else []
     places = tuple(_places(lines, share))
-    if busy and busy[0] >= 0.7:
+    if busy and busy[0] >= 0.5:
         if usable - used >= 0.7:
             return Finding(
                 "too_few_workers",
@@ -361,12 +361,14 @@ def _dense_optimizer(program: Program) -> Finding | None:
     if not few or not rank.parameters or size < 0.5 * rank.parameters:
         return None
     part = size / rank.parameters * (1 - touched / rows)
-    share = part * (program.share("optimizer"))
-    if share < thresholds.WORTH / 2 or share + part * program.share("backward") < thresholds.WORTH:
+    share = part * program.share("optimizer")
+    # The dense gradient is made in the backward pass; of several ranks it is the exchange's.
+    made = 0.0 if program.several else part * program.share("backward")
+    if share < thresholds.WORTH / 2 or share + made < thresholds.WORTH:
         return None
     return Finding(
         "dense_optimizer",
-        min(1.0, share + part * program.share("backward") / 2),
+        min(1.0, share + made / 2),
         "time",
         (
             f"{rank.optimizer} walks {format_number(rows)} rows of embedding tables, "
@@ -483,11 +485,10 @@ def _loop(program: Program) -> Finding | None:
     """The program's own code, on one core while others idle."""
     share = program.share("loop")
     usable, used = program.evidence.cores.usable or 0.0, program.evidence.cores.used or 0.0
-    if not program.steps:
-        if usable and used / usable >= thresholds.BUSY:
-            return None
-    elif used > 1.3 * len(program.ranks):
+    if not program.steps and usable > 1 and used / usable >= thresholds.BUSY:
         return None
+    # A model that is no Module computes there, too: about half as long as its backward pass.
+    share -= max(0.0, program.share("backward") - program.share("forward"))
     if share < 1.25 * thresholds.WORTH:
         return None
     waits = program.waiting("loop")

@@ -20,6 +20,7 @@ LONGEST_GAP_S = 1.0
 # would fall where C code happens to let go of it. Set only while no other thread is affected.
 ASK_FOR_LOCK_AFTER_S = 1e-6
 THREADS_EVERY_S = 1.0
+IDLE_SHARE = 0.05
 FIRST_RECORD_S = 2.0
 RECORD_EVERY_S = 5.0
 MOST_STACKS = 4000
@@ -29,7 +30,7 @@ MOST_WALKED = 40
 # Functions of torch that say nothing about what is being done.
 PLUMBING = frozenset(
     "__next__ _next_data fetch wrapper _call_impl _wrapped_call_impl __call__ decorate_context "
-    "_use_grad <listcomp> <genexpr> <dictcomp> _get_data _try_get_data".split()
+    "_use_grad _worker_loop <listcomp> <genexpr> <dictcomp> _get_data _try_get_data".split()
 )
 _LIBRARY = ("site-packages", "dist-packages")
 
@@ -59,6 +60,7 @@ class Observer:
         self.seen_at = self.began
         self.threads_at = self.began
         self.record_at = self.began + FIRST_RECORD_S
+        self.others_idle = False
         self.sampler_cpu = 0.0
         self.torch_threads = None
         self.rank = None
@@ -119,7 +121,7 @@ class Observer:
         clock = CLOCKS.get(self.thread)
         frame = frames.pop(self.thread, None)
         frames.pop(self.sampler, None)
-        alone = not frames
+        alone = not frames or self.others_idle
         if frame is not None:
             phase = (clock.stack[-1] if clock.stack else clock.base) if clock else "rest:-"
             self._add(self.stacks, (phase, *_look(frame, self.kind != "worker")), gap)
@@ -130,8 +132,7 @@ class Observer:
         frame = other = frames = None
         self.samples += 1
         if now - self.threads_at >= THREADS_EVERY_S:
-            self.threads_at = now
-            self.threads = read_threads()
+            self._see_threads(now)
         if now >= self.record_at:
             since = now - self.began
             self.record_at = now + (RECORD_EVERY_S if since < 60 else 3 * RECORD_EVERY_S)
@@ -141,6 +142,17 @@ class Observer:
         mean = self.sampler_cpu / self.samples
         self.interval = min(0.2, max(SAMPLE_EVERY_S, mean / SAMPLER_SHARE))
         return alone
+
+    def _see_threads(self, now):
+        """Note the threads' CPU time, and whether any but the training thread computes."""
+        before, self.threads = self.threads, read_threads()
+        ran = sum(
+            figures[0] - before.get(ident, figures)[0]
+            for ident, figures in self.threads.items()
+            if ident != str(self.thread)
+        )
+        self.others_idle = bool(before) and ran < IDLE_SHARE * (now - self.threads_at)
+        self.threads_at = now
 
     @staticmethod
     def _add(table, key, seconds):
@@ -291,7 +303,7 @@ def _look(frame, whole=True):
             doing = "import"
         elif is_user(frame, name):
             if len(stack) < MOST_WALKED:
-                stack.append((name, frame.f_lineno, code.co_name))
+                stack.append((name, frame.f_lineno or _line_before(frame), code.co_name))
             if not doing and ("forward" in code.co_name or "loss" in code.co_name):
                 doing = "forward"
         elif doing != "import":
@@ -302,6 +314,16 @@ def _look(frame, whole=True):
                 last = library_name(name, code.co_name)
         frame = frame.f_back
     return doing, tuple(reversed(stack[:MOST_FRAMES])), library or last or ""
+
+
+def _line_before(frame):
+    """The last line before code that has none, as the jump at the end of a loop's body."""
+    found = frame.f_code.co_firstlineno
+    for begin, _, line in frame.f_code.co_lines():
+        if begin > frame.f_lasti:
+            break
+        found = line or found
+    return found
 
 
 _KNOWN = {}

@@ -111,8 +111,9 @@ def _before_backward(clock):
         loader.open = False
         loader.followed += 1
     if not clock.optimizers:
+        # Perhaps the program updates its parameters by hand: a second pass says so.
         clock.end_step()
-        if clock.backwards == 1:
+        if clock.backwards == 2:
             first_step(clock)
 
 
