@@ -39,7 +39,6 @@ WAITING_IN: Final = frozenset(
 
 # The probe's names for phases -> those of the profile.
 NAMES: Final = {
-    "zero_grad": "optimizer",
     "workers_start": "workers",
     "workers_stop": "workers",
 }
@@ -178,7 +177,7 @@ class _Roles:
         if kind == "no_grad" and at is not None and not self._each_step[at]:
             return "evaluation"
         if kind in ("rest", "no_grad"):
-            return "forward" if doing == "forward" else "loop"
+            return doing if doing in ("forward", "optimizer") else "loop"
         return NAMES.get(kind, kind)
 
 

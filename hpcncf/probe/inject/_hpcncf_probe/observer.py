@@ -8,7 +8,7 @@ import sys
 import time
 
 from _hpcncf_probe import gpu, imports, tables, torch_phases
-from _hpcncf_probe.phases import CLOCKS
+from _hpcncf_probe.phases import CLOCKS, NAME, WALL
 
 FORMAT = 1
 SAMPLE_EVERY_S = 0.01
@@ -118,18 +118,18 @@ class Observer:
         gap = min(now - self.seen_at, LONGEST_GAP_S)
         self.seen_at = now
         frames = sys._current_frames()
+        stopped = _stopped_at(frames.pop(self.thread, None))
         clock = CLOCKS.get(self.thread)
-        frame = frames.pop(self.thread, None)
         frames.pop(self.sampler, None)
         alone = not frames or self.others_idle
-        if frame is not None:
-            phase = (clock.stack[-1] if clock.stack else clock.base) if clock else "rest:-"
-            self._add(self.stacks, (phase, *_look(frame, self.kind != "worker")), gap)
+        if stopped:
+            phase = clock.stack[-1][NAME] if clock else "rest:-"
+            self._add(self.stacks, (phase, *_look(stopped, self.kind != "worker")), gap)
         if frames and self.samples % 4 == 0:
             for ident, other in frames.items():
-                _, stack, _ = _look(other)
+                _, stack, _ = _look(_stopped_at(other))
                 self._add(self.others, (ident, other.f_code.co_name, stack[-1:]), 4 * gap)
-        frame = other = frames = None
+        stopped = other = frames = None
         self.samples += 1
         if now - self.threads_at >= THREADS_EVERY_S:
             self._see_threads(now)
@@ -266,15 +266,7 @@ def phases(clock):
     """Phase -> [seconds, CPU seconds, seconds in which the CPU was read, times entered]."""
     if clock is None:
         return {}
-    return {
-        name: [
-            seconds,
-            clock.cpu.get(name, 0.0),
-            clock.measured.get(name, 0.0),
-            clock.counts.get(name, 0),
-        ]
-        for name, seconds in list(clock.wall.items())
-    }
+    return {name: phase[:NAME] for name, phase in list(clock.phases.items()) if phase[WALL]}
 
 
 def listed(stacks):
@@ -285,14 +277,23 @@ def listed(stacks):
     ]
 
 
-def _look(frame, whole=True):
+def _stopped_at(frame):
+    """(frame, line), innermost first: soon, for the thread goes on as soon as it gets the lock."""
+    found = []
+    while frame is not None:
+        found.append((frame, frame.f_lineno or _line_before(frame)))
+        frame = frame.f_back
+    return found
+
+
+def _look(frames, whole=True):
     """What is being done, the user's frames inside the phase (outermost first), the library's part.
 
     A frame is (file, line, function). The loop's frames, outside the phase's begin, would take the
     blame for a loader's work: they are kept only where there are no others, and `whole` is true.
     """
     doing, stack, library, last = "", [], "", None
-    while frame is not None:
+    for frame, line in frames:
         code = frame.f_code
         name = code.co_filename
         if "_hpcncf_probe" in name:
@@ -303,16 +304,17 @@ def _look(frame, whole=True):
             doing = "import"
         elif is_user(frame, name):
             if len(stack) < MOST_WALKED:
-                stack.append((name, frame.f_lineno or _line_before(frame), code.co_name))
+                stack.append((name, line, code.co_name))
             if not doing and ("forward" in code.co_name or "loss" in code.co_name):
                 doing = "forward"
         elif doing != "import":
             in_module = code.co_name == "_call_impl" and name.endswith("module.py")
+            if code.co_name == "zero_grad" and not stack:
+                doing = "optimizer"
             if in_module or (not doing and not stack and _computes(name)):
                 doing = "forward"
             if not stack and (last is None or code.co_name not in PLUMBING):
                 last = library_name(name, code.co_name)
-        frame = frame.f_back
     return doing, tuple(reversed(stack[:MOST_FRAMES])), library or last or ""
 
 

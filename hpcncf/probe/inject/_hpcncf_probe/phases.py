@@ -1,16 +1,27 @@
 """Exclusive time of each phase, for every thread that has phases."""
 
 import sys
-import time
 from _thread import get_ident
+from time import perf_counter, thread_time
 
 # In steps shorter than this, the CPU clock (a system call) is read in one step of MANY only.
 SHORT_STEP_S = 0.003
 MANY = 16
 
 
+WALL, CPU, MEASURED, ENTERED, NAME = range(5)
+
+
+class Phases(dict):
+    """Name -> a list by WALL, CPU, MEASURED (seconds while the CPU was read), ENTERED, NAME."""
+
+    def __missing__(self, name):
+        phase = self[name] = [0.0, 0.0, 0.0, 0, name]
+        return phase
+
+
 class Clock:
-    """One thread's phases: seconds elapsed, and CPU seconds where they were read.
+    """One thread's phases.
 
     The base, when no phase is open, is `rest:K`, by the loader whose batch is being worked on.
     """
@@ -18,72 +29,66 @@ class Clock:
     __slots__ = (
         "backwards",
         "base",
-        "batches",
-        "counts",
-        "cpu",
         "cpu_since",
         "ident",
         "last_step",
         "loader",
-        "measured",
         "optimizers",
+        "phases",
         "reads_cpu",
-        "samples",
         "since",
         "stack",
         "step",
-        "wall",
     )
 
     def __init__(self):
         self.ident = get_ident()
-        self.stack = []
-        self.base = "rest:-"
+        self.phases = Phases()
+        self.base = self.phases["rest:-"]
+        self.stack = [self.base]
         self.loader = None
         self.step = 0
         self.last_step = None
         self.reads_cpu = True
         self.optimizers = {}
-        self.backwards = self.batches = self.samples = 0
-        self.clear()
-        self.since = time.perf_counter()
-        self.cpu_since = time.thread_time()
+        self.backwards = 0
+        self.since = perf_counter()
+        self.cpu_since = thread_time()
 
     def clear(self):
-        self.wall = {}
-        self.cpu = {}
-        self.measured = {}
-        self.counts = {}
+        """Begin the sums anew; phases that are open stay open."""
+        for phase in self.phases.values():
+            phase[:NAME] = 0.0, 0.0, 0.0, 0
 
     def turn(self):
         """Close the present interval: its time belongs to the phase on top."""
-        now = time.perf_counter()
-        name = self.stack[-1] if self.stack else self.base
+        now = perf_counter()
+        phase = self.stack[-1]
         seconds = now - self.since
         self.since = now
-        wall = self.wall
-        wall[name] = wall.get(name, 0.0) + seconds
+        phase[WALL] += seconds
         if self.reads_cpu:
-            cpu_now = time.thread_time()
-            cpu = self.cpu
-            cpu[name] = cpu.get(name, 0.0) + cpu_now - self.cpu_since
+            cpu_now = thread_time()
+            phase[CPU] += cpu_now - self.cpu_since
             self.cpu_since = cpu_now
-            measured = self.measured
-            measured[name] = measured.get(name, 0.0) + seconds
+            phase[MEASURED] += seconds
 
     def push(self, name):
         """Open a phase; the depth to hand to `pop`."""
         self.turn()
         stack = self.stack
-        depth = len(stack)
-        stack.append(name)
-        self.counts[name] = self.counts.get(name, 0) + 1
-        return depth
+        phase = self.phases[name]
+        phase[ENTERED] += 1
+        stack.append(phase)
+        return len(stack) - 1
 
     def pop(self, depth):
         """Close the phase that was opened at this depth, and whatever an error left open in it."""
         self.turn()
         del self.stack[depth:]
+
+    def set_base(self, name):
+        self.base = self.stack[0] = self.phases[name]
 
     def end_step(self):
         """One step is over: choose whether the CPU clock is read in the next."""
@@ -93,7 +98,7 @@ class Clock:
             short = now - self.last_step < SHORT_STEP_S
             reads = not short or self.step % MANY == 0
             if reads and not self.reads_cpu:
-                self.cpu_since = time.thread_time()
+                self.cpu_since = thread_time()
             self.reads_cpu = reads
         self.last_step = now
 

@@ -10,7 +10,7 @@ import sys
 from _thread import get_ident
 
 from _hpcncf_probe import gpu, tables
-from _hpcncf_probe.phases import CLOCKS, hide_frames
+from _hpcncf_probe.phases import CLOCKS, NAME, hide_frames
 
 LOADERS = []
 NO_GRAD = []
@@ -155,7 +155,6 @@ def _observe_optimizers(module, compiling):
 
     module.register_optimizer_step_pre_hook(before)
     module.register_optimizer_step_post_hook(after)
-    _wrap(module.Optimizer, "zero_grad", "zero_grad", compiling)
 
 
 def _time_closure(clock, args, kwargs):
@@ -166,7 +165,7 @@ def _time_closure(clock, args, kwargs):
 
     @functools.wraps(closure)
     def timed(*inner, **named):
-        depth = clock.push(clock.base)
+        depth = clock.push(clock.base[NAME])
         try:
             return closure(*inner, **named)
         except BaseException as error:
@@ -187,7 +186,7 @@ def _observe_no_grad(kind):
     def timed_enter(self):
         result = enter(self)
         clock = CLOCKS.get(get_ident())
-        if clock is not None and not clock.stack:
+        if clock is not None and len(clock.stack) == 1:
             site = _site(sys._getframe(1))
             site.count += 1
             if site.step != clock.step:
@@ -251,14 +250,17 @@ def _observe_iterators(kind):
             batch = advance(self)
         except StopIteration:
             clock.pop(depth)
-            clock.loader, clock.base = None, "rest:-"
+            clock.loader = None
+            clock.set_base("rest:-")
             raise
         except BaseException as error:
             clock.pop(depth)
             hide_frames(error)
             raise
         clock.pop(depth)
-        clock.loader, clock.base = loader, loader.rest
+        if clock.loader is not loader:
+            clock.loader = loader
+            clock.set_base(loader.rest)
         loader.open = True
         loader.batches += 1
         return batch
