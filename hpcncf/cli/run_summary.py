@@ -16,6 +16,7 @@ from hpcncf.records.schema import Cpu, NodeRecord, RankRecord
 WIDTH: Final = 80
 BAR: Final = 20
 MOST_CPUS: Final = 16
+MOST_BY_CORE: Final = 10
 
 FULL_SHARE: Final = 0.85
 IDLE_CORES: Final = 0.3
@@ -49,14 +50,21 @@ def lines(
     `ranks`, `nodes`: all of a program that was started several times; else there is this one.
     """
     command = shlex.join(rank.run["workload"]["command"])
+    program = program_lines(ranks or [rank], nodes or [node])
+    facts = _facts(rank, node)
+    if program:
+        facts = {label: facts[label] for label in ("exit", "cores", "CPU", "memory")}
+        facts["by core"] = _by_core(node)
+        cores, text = [], program
+    else:
+        cores, text = ["", *cpu_lines(node, marks)], _wrapped(conclusion(rank, node), "")
     return [
         textwrap.shorten(f"hpcncf run: {command}", WIDTH, placeholder=" ..."),
         *([] if rank.world_size == 1 else [f"  rank       0 of {rank.world_size}, whose figures:"]),
-        *_facts(rank, node),
+        *(f"  {label:<10} {fact}" for label, fact in facts.items()),
+        *cores,
         "",
-        *cpu_lines(node, marks),
-        "",
-        *(program_lines(ranks or [rank], nodes or [node]) or _wrapped(conclusion(rank, node), "")),
+        *text,
         *(line for warning in rank.warnings for line in _wrapped(f"! {warning}", "  ")),
         f"record: {folder}",
     ]
@@ -73,8 +81,8 @@ def program_lines(ranks: Sequence[RankRecord], nodes: Sequence[NodeRecord]) -> l
     return program_text.lines(seen, diagnose.judged(seen))
 
 
-def _facts(rank: RankRecord, node: NodeRecord) -> list[str]:
-    facts = {
+def _facts(rank: RankRecord, node: NodeRecord) -> dict[str, str]:
+    return {
         "exit": f"{_ended(rank.exit_code)} after {duration(rank.elapsed_s)}",
         "cores": _cores(rank),
         "CPU": _efficiency(rank),
@@ -87,7 +95,6 @@ def _facts(rank: RankRecord, node: NodeRecord) -> list[str]:
         "storage": _storage(rank),
         "GPU": _gpu(node),
     }
-    return [f"  {label:<10} {text}" for label, text in facts.items()]
 
 
 def _ended(code: int | None) -> str:
@@ -149,15 +156,30 @@ def _gpu(node: NodeRecord) -> str:
     return f"{len(node.gpus)}, {share}, {peak:,.0f} MiB at the peak"
 
 
-def cpu_lines(node: NodeRecord, marks: Marks) -> list[str]:
-    """A bar for each CPU: ours, others', idle; the busiest where they are many."""
-    length_s = sum(node.length_s)
-    if not length_s:
-        return ["  no CPU was sampled"]
-    shares = {
+def _shares(node: NodeRecord) -> dict[int, tuple[float, float]]:
+    """CPU -> shares of the time in which this command used it, and anybody did."""
+    if not sum(node.length_s):
+        return {}
+    return {
         cpu: (_mean(ours, node.length_s), _mean(busy, node.length_s))
         for cpu, ours, busy in zip(node.cpus, node.ours, node.busy, strict=True)
     }
+
+
+def _by_core(node: NodeRecord) -> str:
+    """`98%, 2%, 0%, 0%`: the busiest first, as many as fit a line."""
+    ours = sorted((share for share, _ in _shares(node).values()), reverse=True)
+    if not ours:
+        return "not measured"
+    more = f", and {len(ours) - MOST_BY_CORE} more" if len(ours) > MOST_BY_CORE else ""
+    return ", ".join(f"{share:.0%}" for share in ours[:MOST_BY_CORE]) + more
+
+
+def cpu_lines(node: NodeRecord, marks: Marks) -> list[str]:
+    """A bar for each CPU: ours, others', idle; the busiest where they are many."""
+    shares = _shares(node)
+    if not shares:
+        return ["  no CPU was sampled"]
     shown = sorted(sorted(shares, key=lambda cpu: -shares[cpu][1])[:MOST_CPUS])
     found = [_cpu_line(cpu, *shares[cpu], marks) for cpu in shown]
     hidden = [shares[cpu][1] for cpu in shares if cpu not in shown]

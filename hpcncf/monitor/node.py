@@ -184,10 +184,13 @@ _DISKS = _disks()
 class Node:
     """The node seen from one rank: its tree, those of the run's other ranks, and their CPUs."""
 
-    def __init__(self, tree: Tree, cpus: list[int] | None = None) -> None:
-        """`cpus` None: those that the ranks here may use together."""
+    def __init__(self, tree: Tree, cpus: list[int] | None = None, siblings: bool = True) -> None:
+        """`cpus` None: those that the ranks here may use together.
+
+        `siblings`: other ranks are followed, too.
+        """
         self._pid = tree.root
-        self._of_a_rank = tree.count_root
+        self._siblings = siblings
         self._trees = {tree.root: tree}
         self._cpu_s: dict[int, float] = {}
         self._threads: dict[tuple[int, int], float] = {}
@@ -237,7 +240,7 @@ class Node:
         """
         parent = os.getppid()
         stat = procfs.stat(f"/proc/{parent}")
-        if not self._of_a_rank or stat is None:
+        if not self._siblings or stat is None:
             return
         if len(self._parents_threads) != stat.threads:
             self._parents_threads = procfs.thread_ids(parent)

@@ -238,7 +238,9 @@ class Monitor:
         node_file: Path | None = None,
         node_cpus: list[int] | None = None,
         interval_s: float = 1.0,
+        siblings: bool = False,
     ) -> None:
+        """`siblings`: other monitors on this node, started alike, watch other ranks of the run."""
         self._run_id, self._attempt, self._node_index = run_id, attempt, node_index
         self._pid = pid or os.getpid()
         self._interval_s = interval_s
@@ -258,6 +260,7 @@ class Monitor:
         self._last = Sample()
         self._node_file = node_file
         self._node_cpus = node_cpus
+        self._siblings = siblings or pid is None
         self._node: Node | None = None
         self._node_started_at = self._clock.started_at
         self._windows = Windows(interval_s)
@@ -270,7 +273,7 @@ class Monitor:
         self._highest.peak.add(0.0, 0.0)
         if self._node_file is not None:
             self._node_started_at = utc_now()
-            self._node = Node(self._tree, self._node_cpus)
+            self._node = Node(self._tree, self._node_cpus, self._siblings)
         self._sample()
         self._thread.start()
 

@@ -79,6 +79,35 @@ class Place:
     node_index: int = 0
 
 
+# rank, ranks, rank on its node, ranks on the node; mpirun of Open MPI, of MPICH and Intel MPI
+MPI_VARIABLES: Final = (
+    (
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+    ),
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+)
+
+
+def place_of_command(env: Mapping[str, str] = os.environ) -> Place:
+    """The place of a command that torchrun, mpirun or `srun` started several of, else alone.
+
+    RANK alone may have been set by hand, for the program only. mpirun's variables come before
+    Slurm's: its daemons are a step of their own.
+    """
+    if "TORCHELASTIC_RUN_ID" in env:
+        return place(env)
+    for names in MPI_VARIABLES:
+        if all(env.get(name, "").isdecimal() for name in names):
+            rank, world, local_rank, local = (int(env[name]) for name in names)
+            # All ranks must know what start they are of: see `start_of_ranks`.
+            if local == world or "SLURM_JOB_ID" in env or "PMIX_NAMESPACE" in env:
+                return Place(rank, local_rank, world, local, rank // max(local, 1))
+    return place(env) if "SLURM_STEP_NUM_TASKS" in env else Place()
+
+
 def place(env: Mapping[str, str] = os.environ) -> Place:
     """torch's variables (torchrun, our local launcher), else those of a Slurm step, else alone."""
     if "RANK" in env and "WORLD_SIZE" in env:
@@ -148,8 +177,16 @@ def master(env: Mapping[str, str] = os.environ) -> str:
 
 def start_of_ranks(env: Mapping[str, str] = os.environ) -> str:
     """What all ranks that start together know of it, and no others: not a requeued job's either."""
-    names = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT", "MASTER_PORT")
-    return " ".join(env.get(name, "-") for name in names)
+    names = (
+        "SLURM_JOB_ID",
+        "SLURM_STEP_ID",
+        "SLURM_RESTART_COUNT",
+        "MASTER_PORT",
+        "PMIX_NAMESPACE",
+    )
+    start = " ".join(env.get(name, "-") for name in names)
+    # MPICH's mpirun gives its start no name; its ranks of a node have one parent.
+    return f"{start} {os.getppid()}" if "MPI_LOCALNRANKS" in env else start
 
 
 def candidates(start: str) -> list[int]:

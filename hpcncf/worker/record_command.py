@@ -40,10 +40,10 @@ from hpcncf.worker.environment import (
     LaunchedBy,
     Place,
     granted_cores,
+    place_of_command,
     slurm_job_id,
     start_of_ranks,
 )
-from hpcncf.worker.environment import place as find_place
 from hpcncf.worker.recorder import build_record
 
 # A rank that ended waits this long for the others' records, whose summary the first rank prints.
@@ -139,7 +139,9 @@ def record(
     paths = ResultPaths(folder)
     allocated = granted_cores()
     place = place_of_command()
-    run = planned(command, allocated or usable(), name, place)
+    if allocated is None:
+        allocated = usable() / (place.local_world_size if _share_cores() else 1)
+    run = planned(command, allocated, name, place)
     described = describe_host()
     if place.rank == 0:
         add_command(paths, run)
@@ -154,13 +156,11 @@ def record(
     return _record(command, attempt, run, place, described, allocated)
 
 
-def place_of_command() -> Place:
-    """This command's place among those that `srun` or torchrun started together, else alone.
-
-    Variables such as RANK alone may have been set by hand, for the program only.
-    """
-    together = {"SLURM_STEP_NUM_TASKS", "TORCHELASTIC_RUN_ID"}
-    return find_place() if together & os.environ.keys() else Place()
+def _share_cores() -> bool:
+    """Whether ranks of this node may all use the same cores: nobody bound them to some."""
+    with suppress(OSError):
+        return os.sched_getaffinity(os.getppid()) == os.sched_getaffinity(0)
+    return False
 
 
 def _record(
@@ -169,7 +169,7 @@ def _record(
     run: Run,
     place: Place,
     described: dict[str, Any],
-    allocated: float | None,
+    allocated: float,
 ) -> Recorded:
     variables = {**os.environ, "HPCNCF_OUTPUT": str(attempt.output.absolute())}
     seen = attempt.probe(place.rank)
@@ -187,6 +187,7 @@ def _record(
         pid=child.pid,
         allocated=allocated,
         node_file=attempt.node(place.node_index) if place.local_rank == 0 else None,
+        siblings=place.local_world_size > 1,
     )
     started = Started(run, attempt, place, child.pid, described, "run")
     monitor.start()

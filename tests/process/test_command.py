@@ -290,3 +290,40 @@ def test_a_recorder_that_is_stopped_and_goes_on_takes_nothing_for_a_signal(tmp_p
         recorder.communicate(timeout=120)
     assert recorder.returncode == 0
     assert read_record(only(tmp_path).rank(0), RankRecord).outcome == "completed"
+
+
+def test_ranks_that_were_started_together_are_one_run(tmp_path: Path) -> None:
+    """As mpirun starts them, by Open MPI's variables; the first prints the only summary."""
+    command = ["--json", "figures.json", *python(SPIN.format(seconds=1.2))]
+    ranks = []
+    for rank in ("1", "0"):
+        placed = {
+            "OMPI_COMM_WORLD_RANK": rank,
+            "OMPI_COMM_WORLD_LOCAL_RANK": rank,
+            "OMPI_COMM_WORLD_SIZE": "2",
+            "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+            "PMIX_NAMESPACE": "start-1",
+        }
+        ranks.append(
+            subprocess.Popen(
+                [sys.executable, "-c", START, *command],
+                cwd=tmp_path,
+                env={**os.environ, **placed},
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+    said = [rank.communicate(timeout=60)[1] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], said
+    assert said[0] == ""
+    assert said[1].count("hpcncf run:") == 1
+    attempt = only(tmp_path)
+    records = [read_record(path, RankRecord) for path in attempt.rank_records()]
+    assert [(each.rank, each.world_size) for each in records] == [(0, 2), (1, 2)]
+    # Nobody bound them to cores of their own: they share those of this machine.
+    assert {each.cores.allocated for each in records} == {records[0].cores.usable / 2}
+    # The other rank's time is the run's own, not a neighbour's.
+    node = read_record(attempt.node(0), NodeRecord)
+    assert sum(node.tree_cpu_s) > 1.5
+    assert read_record(attempt.end, End).exit_codes == [0, 0]
+    assert json.loads((tmp_path / "figures.json").read_text())["rank"]["rank"] == 0

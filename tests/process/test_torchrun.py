@@ -15,7 +15,7 @@ import pytest
 from hpcncf.job.plan import Run
 from hpcncf.job.spec import Resources
 from hpcncf.worker import task
-from hpcncf.worker.environment import Place
+from hpcncf.worker.environment import Place, place_of_command
 from hpcncf.worker.rendezvous import listening, meeting_of_run
 
 STEP = {
@@ -127,3 +127,15 @@ def test_a_warning_reaches_the_ranks_and_leaves_torchrun_alone(tmp_path: Path) -
 def test_localhost_is_this_machine() -> None:
     """What the test above rests on."""
     assert socket.gethostbyname("localhost") == "127.0.0.1"
+
+
+def test_a_command_knows_who_else_was_started_with_it() -> None:
+    hydra = {"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}
+    torchrun = {"TORCHELASTIC_RUN_ID": "none", "RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}
+    several = {**STEP, "SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1", "SLURM_LOCALID": "1"}
+    assert place_of_command({"RANK": "1", "WORLD_SIZE": "2"}) == Place()  # set by hand
+    assert place_of_command(torchrun) == Place(1, 1, 2, 2, 0)
+    assert place_of_command(several) == Place(1, 1, 2, 2, 0)
+    # MPICH's start has no name that two nodes know, unless Slurm gives it one.
+    assert place_of_command(hydra) == Place()
+    assert place_of_command({**several, **hydra}) == Place(3, 1, 4, 2, 1)

@@ -132,16 +132,20 @@ def _causes(diagnosis: Diagnosis) -> list[str]:
     text = []
     for number, finding in enumerate(found[:MOST_CAUSES], 1):
         label = f"Cause {number}   "
-        text += _wrap(f"{CAUSES[finding.cause]} ({_cost(finding)})", label)
+        cost = f" ({_cost(finding)})" if finding.share >= 0.01 else ""
+        text += _wrap(f"{CAUSES[finding.cause]}{cost}", label)
         advice = None
         if finding.places:
             first = finding.places[0]
             text.append(" " * len(label) + first.name)
             advice = first.advice
-        remedy = f"{advice} " if advice else ""
-        text += _wrap(finding.evidence[0] + ".", " " * len(label))
-        text += _wrap(f"{remedy or finding.remedy}{_gain(finding)}", " " * len(label))
+        text += _wrap(_sentence(finding.evidence[0]), " " * len(label))
+        text += _wrap(_sentence(advice or finding.remedy) + _gain(finding), " " * len(label))
     return text
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith(".") else f"{text}."
 
 
 def _cost(finding: Finding) -> str:

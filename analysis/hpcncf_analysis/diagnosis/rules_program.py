@@ -60,11 +60,15 @@ class Program:
         return sum(shares) / len(shares)
 
     def waiting(self, phase: str) -> float:
-        """Share of a phase in which the training thread waited, the mean over the ranks."""
+        """Share of a phase in which the training thread waited, the mean over the ranks.
+
+        Not for a CPU: a thread that would compute, had it a core, does not wait for the phase.
+        """
         parts = [each.phases[phase] for each in self.ranks if phase in each.phases]
         seconds = sum(part.seconds for part in parts)
         waited = sum(part.seconds * (part.waiting or 0.0) for part in parts)
-        return waited / seconds if seconds > 0 else 0.0
+        queued = self.evidence.starved / self.evidence.world_size
+        return max(0.0, waited / seconds - queued) if seconds > 0 else 0.0
 
     def places(self, *phases: str, rank: ProgramProfile | None = None) -> tuple[Place, ...]:
         """The user's lines of these phases, the hottest first."""
