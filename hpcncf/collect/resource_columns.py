@@ -31,23 +31,57 @@ METRIC: Final = "metric_"
 
 
 def columns(run: Run, ranks: Sequence[RankRecord]) -> Row:
-    """`parameter_lr` and `metric_accuracy`; what rank 0 reported counts for the run, but for the
-    phases, which are those of all ranks that told theirs."""
-    told: Reported = next((record.reported for record in ranks if record.rank == 0), {})
-    known = {name: told[name] for name in KNOWN if is_number(told.get(name))}
-    shown = {*known, *phases(told)}
+    """`parameter_lr` and `metric_accuracy`: what rank 0 reported counts for the run, else what the
+    probe saw. Phases are those of all ranks."""
+    reported: Reported = next((record.reported for record in ranks if record.rank == 0), {})
+    known = {name: reported[name] for name in KNOWN if is_number(reported.get(name))}
+    shown = {*known, *phases(reported)}
     return {
         **{f"{PARAMETER}{name}": value for name, value in run.parameters.items()},
-        **_timed(ranks),
+        **_observed(ranks),
+        **_timed([record.reported for record in ranks]),
         **known,
-        **{f"{METRIC}{name}": value for name, value in told.items() if name not in shown},
+        **{f"{METRIC}{name}": value for name, value in reported.items() if name not in shown},
     }
 
 
-def _timed(ranks: Sequence[RankRecord]) -> Row:
-    """The shares of the phases that were told, as of our own training, and the speed where every
-    rank tells its instances: all of them over the longest time of a rank."""
-    times = [phases(record.reported) for record in ranks]
+# The probe's phase of a step -> our own training's.
+OBSERVED: Final = {
+    "input": "input_s",
+    "forward": "forward_s",
+    "backward": "backward_s",
+    "sync": "sync_s",
+    "optimizer": "optimizer_s",
+    "loop": "other_s",
+}
+
+
+def _observed(ranks: Sequence[RankRecord]) -> Row:
+    """What the probe saw of a program that trains; {} where it did not see every rank."""
+    programs = [each for record in ranks for each in record.program if not each.is_worker]
+    if not programs or len(programs) < max(len(ranks), programs[0].ranks):
+        return {}
+    if not all(each.steps for each in programs):
+        return {}
+    times: list[Reported] = []
+    for each in programs:
+        seconds: Reported = {
+            name: each.phases[phase].seconds if phase in each.phases else 0.0
+            for phase, name in OBSERVED.items()
+        }
+        times.append(seconds if each.samples is None else {**seconds, "instances": each.samples})
+    evaluations = [each.phases.get("evaluation") for each in programs]
+    return {
+        **_timed(times),
+        "startup_s": max(each.startup_s for each in programs),
+        "evaluation_s": max((each.seconds for each in evaluations if each), default=0.0),
+    }
+
+
+def _timed(reported: Sequence[Reported]) -> Row:
+    """The shares of the phases that were reported, as of our own training, and the speed where
+    every rank reports its instances: all of them over the longest time of a rank."""
+    times = [phases(each) for each in reported]
     seconds = {
         name: sum(each.get(name, 0.0) for each in times)
         for name in TIMED
@@ -59,9 +93,9 @@ def _timed(ranks: Sequence[RankRecord]) -> Row:
     shares: Row = {
         f"{name.removesuffix('_s')}_share": spent / total for name, spent in seconds.items()
     }
-    instances = [record.reported.get("instances") for record in ranks]
+    instances = [each.get("instances") for each in reported]
     counted = [float(number) for number in instances if is_number(number)]
-    if len(counted) == len(ranks) and all(times):
+    if len(counted) == len(reported) and all(times):
         longest_s = max(sum(each.values()) for each in times)
         shares["instances_per_s"] = ratio(sum(counted), longest_s)
     return shares

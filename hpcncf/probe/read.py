@@ -82,6 +82,15 @@ def take_profiles(folder: Path) -> tuple[list[ProgramProfile], list[str]]:
     return profiles, problems
 
 
+def shares_so_far(profiles: Sequence[ProgramProfile]) -> tuple[int, dict[str, float]]:
+    """Steps, and phase -> share of the time, of the first rank that steps; a program at work."""
+    for each in profiles:
+        if each.steps and each.seconds > 0:
+            shares = {name: part.seconds / each.seconds for name, part in each.phases.items()}
+            return each.steps, {name: round(share, 4) for name, share in shares.items()}
+    return 0, {}
+
+
 def profile(raw: Mapping[str, Any]) -> ProgramProfile:
     """One process. Raises KeyError, TypeError or ValueError if the file is not the probe's."""
     steps = raw["steps"] or 0
@@ -212,12 +221,18 @@ def _phases(
             measured[name] += part * clocked
             waited[name] += part * max(0.0, clocked - cpu) * waits
             entered[name] += times
+    share = {
+        name: min(1.0, waited[name] / measured[name]) for name in seconds if measured[name] > 0
+    }
+    if raw["rank"] and raw["rank"][1] > 1 and share.get("backward"):
+        # DDP waits for its all-reduce inside the backward pass.
+        exchange = seconds["backward"] * share["backward"]
+        waits = exchange + seconds["sync"] * share.get("sync", 1.0)
+        seconds["backward"] -= exchange
+        seconds["sync"] += exchange
+        share |= {"backward": 0.0, "sync": waits / seconds["sync"]}
     return {
-        name: ProgramPhase(
-            seconds=seconds[name],
-            waiting=min(1.0, waited[name] / measured[name]) if measured[name] > 0 else None,
-            entered=entered[name],
-        )
+        name: ProgramPhase(seconds=seconds[name], waiting=share.get(name), entered=entered[name])
         for name in sorted(seconds, key=lambda name: -seconds[name])
     }
 

@@ -574,6 +574,8 @@ class Progress(RecordPart):
     """Cores that rank 0 was granted."""
     cpu_s: float | None = None
     """CPU seconds of rank 0's process tree so far: the only account of a killed attempt."""
+    phases: dict[str, float] = {}
+    """Phase -> share of the time since start-up, as the probe has seen it so far."""
 
 
 class Claim(RecordPart):

@@ -18,7 +18,7 @@ from hpcncf.monitor.cgroup import usable
 from hpcncf.monitor.sampler import Measured, Monitor
 from hpcncf.paths import AttemptPaths, ResultPaths, make_folder
 from hpcncf.probe.launch import observed
-from hpcncf.probe.read import take_profiles
+from hpcncf.probe.read import read_profiles, shares_so_far, take_profiles
 from hpcncf.records.claims import claim_attempt
 from hpcncf.records.host import describe_host
 from hpcncf.records.results_folder import add_command, writing
@@ -104,6 +104,8 @@ class Started:
 
     def write_progress(self, monitor: Monitor, reported: Reported) -> None:
         speed = reported.get("instances_per_s")
+        profiles, _ = read_profiles(self.attempt.probe(self.place.rank))
+        steps, phases = shares_so_far(profiles)
         progress = Progress(
             run_id=self.run.id,
             attempt=self.attempt.number,
@@ -112,7 +114,7 @@ class Started:
             phase="command",
             epoch=0,
             epochs=0,
-            step=0,
+            step=steps,
             steps_per_epoch=0,
             reported=reported,
             instances_per_s=speed if isinstance(speed, int | float) else None,
@@ -120,6 +122,7 @@ class Started:
             cores_usable=usable(),
             cores_allocated=float(self.run.resources.cpus_per_task),
             cpu_s=monitor.cpu_s(),
+            phases=phases,
         )
         # Without it, `status` says less; the command goes on.
         with suppress(OSError):

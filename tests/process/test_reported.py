@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcncf.collect.resource_columns import phases
 from hpcncf.worker.child_process import LONGEST_LINE, MOST_KEYS, Report
 
 
@@ -104,14 +101,3 @@ def test_without_a_file_there_is_nothing_to_say(tmp_path: Path) -> None:
     found = Report()
     found.read_file(tmp_path / "metrics.json")
     assert found.problems == []
-
-
-def test_the_loop_of_the_documents_reports_its_phases(tmp_path: Path) -> None:
-    text = (Path(__file__).parents[2] / "docs" / "any-program.md").read_text()
-    program = tmp_path / "loop.py"
-    program.write_text(text.partition("```python\n")[2].partition("```")[0])
-    ran = subprocess.run([sys.executable, str(program)], capture_output=True, check=True)
-    values = report(ran.stdout).values
-    assert (values["steps"], values["instances"]) == (2 * 1024 // 64, 2 * 1024)
-    assert set(phases(values)) == {"input_s", "forward_s", "backward_s", "optimizer_s"}
-    assert isinstance(values["evaluation_s"], float)

@@ -219,10 +219,10 @@ def test_the_score_of_predictions_counts_what_was_measured() -> None:
 def test_what_a_law_is_said_to_be_names_its_parameters_or_its_refusal() -> None:
     """sigma 0.19, kappa 0.01: N* = sqrt(0.81 / 0.01) = 9."""
     scaling = benchmark("scaling")
-    law = scaling.fit([1, 2, 4, 8], [[100.0], [200 / 1.21], [400 / 1.69], [800 / 2.89]])
+    law = scaling.fit_law([1, 2, 4, 8], [[100.0], [200 / 1.21], [400 / 1.69], [800 / 2.89]])
     assert scaling.said(law) == "USL: σ = 0.190, κ = 0.0100, N* = 9.0; up to 0% from the medians."
     assert scaling.by(law, 8) == "277 [277–277]"
-    refused = scaling.fit([1, 2], [[1.0], [2.0]])
+    refused = scaling.fit_law([1, 2], [[1.0], [2.0]])
     assert scaling.said(refused).startswith("No law: a law needs 4 sizes or more")
     assert scaling.by(refused, 2) == "–"
 

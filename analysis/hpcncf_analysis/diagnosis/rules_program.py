@@ -60,15 +60,11 @@ class Program:
         return sum(shares) / len(shares)
 
     def waiting(self, phase: str) -> float:
-        """Share of a phase in which the training thread waited, the mean over the ranks.
-
-        Not for a CPU: a thread that would compute, had it a core, does not wait for the phase.
-        """
+        """Share of a phase in which the training thread waited, the mean over the ranks."""
         parts = [each.phases[phase] for each in self.ranks if phase in each.phases]
         seconds = sum(part.seconds for part in parts)
         waited = sum(part.seconds * (part.waiting or 0.0) for part in parts)
-        queued = self.evidence.starved / self.evidence.world_size
-        return max(0.0, waited / seconds - queued) if seconds > 0 else 0.0
+        return waited / seconds if seconds > 0 else 0.0
 
     def places(self, *phases: str, rank: ProgramProfile | None = None) -> tuple[Place, ...]:
         """The user's lines of these phases, the hottest first."""
@@ -81,25 +77,9 @@ class Program:
 
 
 def shares_of(profile: ProgramProfile) -> dict[str, float]:
-    """Phase -> share of the rank's time; several ranks' waiting in the backward pass is `sync`."""
+    """Phase -> share of the rank's time."""
     whole = profile.seconds
-    if whole <= 0:
-        return {}
-    shares = {name: part.seconds / whole for name, part in profile.phases.items()}
-    waits = exchange_s(profile) / whole
-    if waits > shares.get("sync", 0.0):
-        shares["backward"] = shares.get("backward", 0.0) - (waits - shares.get("sync", 0.0))
-        shares["sync"] = waits
-    return shares
-
-
-def exchange_s(profile: ProgramProfile) -> float:
-    """Seconds in collectives; DDP's all-reduce is waited for inside the backward pass."""
-    named = _seconds(profile.phases.get("sync"))
-    backward = profile.phases.get("backward")
-    if profile.ranks < 2 or backward is None:
-        return named
-    return named + backward.seconds * (backward.waiting or 0.0)
+    return {name: part.seconds / whole for name, part in profile.phases.items()} if whole else {}
 
 
 def _seconds(part: ProgramPhase | None) -> float:
@@ -392,7 +372,7 @@ def _ranks(program: Program) -> Finding | None:
     if not program.several or len(ranks) < ranks[0].ranks:
         return None
     whole = max(each.seconds for each in ranks)
-    waits = [exchange_s(each) for each in ranks]
+    waits = [_seconds(each.phases.get("sync")) for each in ranks]
     useful = [each.seconds - wait for each, wait in zip(ranks, waits, strict=True)]
     late = (max(useful) - sum(useful) / len(useful)) / whole
     late *= len(useful) / max(1, len(useful) - 1)
@@ -489,7 +469,7 @@ def _loop(program: Program) -> Finding | None:
     """The program's own code, on one core while others idle."""
     share = program.share("loop")
     usable, used = program.evidence.cores.usable or 0.0, program.evidence.cores.used or 0.0
-    if not program.steps and usable > 1 and used / usable >= thresholds.BUSY:
+    if not program.steps and (program.evidence.wanted or 0.0) >= thresholds.BUSY * usable:
         return None
     # A model that is no Module computes there, too: about half as long as its backward pass.
     share -= max(0.0, program.share("backward") - program.share("forward"))

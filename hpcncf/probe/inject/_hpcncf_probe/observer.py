@@ -48,6 +48,7 @@ class Observer:
         self.cpu_began = time.process_time()
         self.interval = SAMPLE_EVERY_S
         self.thread = _thread.get_ident()
+        self.first_thread = (self.thread, _thread.get_native_id())
         CLOCKS[self.thread].since = self.began
         self.start_up = None
         self.first_step_at = None
@@ -145,7 +146,7 @@ class Observer:
 
     def _see_threads(self, now):
         """Note the threads' CPU time, and whether any but the training thread computes."""
-        before, self.threads = self.threads, read_threads()
+        before, self.threads = self.threads, read_threads(self.first_thread)
         ran = sum(
             figures[0] - before.get(ident, figures)[0]
             for ident, figures in self.threads.items()
@@ -181,7 +182,7 @@ class Observer:
         for loader in torch_phases.LOADERS:
             loader.batches = loader.followed = 0
         self.cpu_at_first = time.process_time()
-        self.threads_at_first = read_threads()
+        self.threads_at_first = read_threads(self.first_thread)
         torch = torch_phases.TORCH.get("torch")
         if torch is not None:
             self.torch_threads = torch.get_num_threads()
@@ -372,13 +373,17 @@ def library_name(path, function):
     return f"{os.path.basename(path).removesuffix('.py')} {function}"
 
 
-def read_threads():
-    """Thread ident -> CPU seconds, seconds ready without a core: of Python's threads."""
+def read_threads(first):
+    """Thread ident -> CPU seconds, seconds ready without a core: of Python's threads.
+
+    `first`: (ident, kernel's number) of the one that a program without `threading` has, too.
+    """
     threading = sys.modules.get("threading")
-    known = {} if threading is None else dict(getattr(threading, "_active", {}))
+    active = {} if threading is None else dict(getattr(threading, "_active", {}))
+    known = dict([first])
+    known.update({ident: getattr(each, "native_id", None) for ident, each in active.items()})
     figures = {}
-    for ident, thread in known.items():
-        number = getattr(thread, "native_id", None)
+    for ident, number in known.items():
         if number is None:
             continue
         try:
@@ -484,7 +489,7 @@ def end():
         clock = CLOCKS.get(observer.thread)
         if clock is not None and clock.ident == _thread.get_ident():
             clock.turn()
-        observer.threads = read_threads()
+        observer.threads = read_threads(observer.first_thread)
         observer.write(True)
     _STATE["ended"] = observer
 
