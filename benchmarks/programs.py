@@ -37,17 +37,26 @@ class Row:
     seconds: float
 
 
-def diagnosed(file: Path, ranks: int, results: Path) -> dict[str, Any]:
-    """The diagnosis of a run of the program, as `hpcncf diagnose --json` prints it."""
+def command_of(file: Path, ranks: int) -> list[str]:
+    if ranks == 1:
+        return [sys.executable, str(file)]
+    runner = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    return [sys.executable, *runner, str(file)]
+
+
+def diagnosis_of(command: Sequence[str], results: Path, folder: Path = FOLDER) -> dict[str, Any]:
+    """The diagnosis of a run of the command, as `hpcncf diagnose --json` prints it.
+
+    Raises CalledProcessError where there is none.
+    """
     hpcncf = [sys.executable, "-m", "hpcncf"]
-    command = [sys.executable, str(file)]
-    if ranks > 1:
-        runner = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-        command = [sys.executable, *runner, str(file)]
     run = [*hpcncf, "run", "--quiet", "--results", str(results), "--", *command]
-    subprocess.run(run, check=True, capture_output=True, text=True, timeout=300)
+    ran = subprocess.run(run, cwd=folder, check=False, capture_output=True, text=True, timeout=600)
     words = [*hpcncf, "diagnose", str(results), "--json"]
-    done = subprocess.run(words, check=True, capture_output=True, text=True)
+    done = subprocess.run(words, check=False, capture_output=True, text=True)
+    if done.returncode != 0:
+        print(ran.stderr, done.stderr, file=sys.stderr)
+        done.check_returncode()
     diagnosis: dict[str, Any] = json.loads(done.stdout)["runs"][0]
     return diagnosis
 
@@ -81,7 +90,8 @@ def measure(names: Sequence[str]) -> list[Row]:
     for name in names or list(expected):
         began = time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
-            told = diagnosed(FOLDER / name, expected[name].get("ranks", 1), Path(folder) / "r")
+            command = command_of(FOLDER / name, expected[name].get("ranks", 1))
+            told = diagnosis_of(command, Path(folder) / "r")
         row = judge(name, expected[name], told, time.monotonic() - began)
         print(format_row(row), flush=True)
         rows.append(row)
@@ -100,7 +110,11 @@ def format_row(row: Row) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks programs", description=__doc__)
     parser.add_argument("program", nargs="*", help="only these; default: all")
-    rows = measure(parser.parse_args(arguments).program)
+    print_totals(measure(parser.parse_args(arguments).program))
+    return 0
+
+
+def print_totals(rows: Sequence[Row]) -> None:
     lines = [row for row in rows if row.right_line is not None]
     healthy = [row for row in rows if row.expected == ("healthy",)]
     print(f"causes right: {sum(row.right_cause for row in rows)} of {len(rows)}")
@@ -109,7 +123,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     missed = Counter((row.expected[0], row.found) for row in rows if not row.right_cause)
     for (expected, found), number in missed.most_common():
         print(f"{expected} called {found}: {number}")
-    return 0
 
 
 if __name__ == "__main__":

@@ -283,25 +283,25 @@ def source_lines(stacks: Iterable[tuple[str, Sequence[Sequence[Any]], float]]) -
 
 
 def _threads(raw: Mapping[str, Any]) -> list[ProgramThread]:
-    """Python threads other than the training thread, the busiest first."""
-    places: dict[str, dict[Any, float]] = defaultdict(lambda: defaultdict(float))
+    """Python threads other than the training thread, the busiest first; those that ended count as
+    one, with what CPU time nobody else used: a pool may start new ones in each step."""
+    places: dict[str | None, dict[Any, float]] = defaultdict(lambda: defaultdict(float))
     for ident, name, stack, seconds in raw["others"]:
         if name in WAITS:
             continue
         place = tuple(stack[0]) if stack else (None, None, name)
-        places[ident][place] += seconds
+        places[ident if ident in raw["threads"] else None][place] += seconds
+    used = {ident: max(0.0, ran - before) for ident, (ran, _, before, _) in raw["threads"].items()}
     threads = []
-    for ident, seen in places.items():
-        ran, _, before, _ = raw["threads"].get(ident, (0.0, 0.0, 0.0, 0.0))
-        (file, line, function), seconds = max(seen.items(), key=lambda each: each[1])
+    for of, seen in places.items():
+        # A user's line before one of the library's, in which a thread may wait.
+        (file, line, function), seconds = max(
+            seen.items(), key=lambda each: (each[0][0] is not None, each[1])
+        )
+        left = max(0.0, raw["since_cpu_s"] - sum(used.values()))
+        cpu_s = used[of] if of is not None else min(sum(seen.values()), left)
         threads.append(
-            ProgramThread(
-                function=function,
-                file=file,
-                line=line,
-                cpu_s=max(0.0, ran - before),
-                seen_s=seconds,
-            )
+            ProgramThread(function=function, file=file, line=line, cpu_s=cpu_s, seen_s=seconds)
         )
     return sorted(threads, key=lambda each: -each.cpu_s)[:8]
 

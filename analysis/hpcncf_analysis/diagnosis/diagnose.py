@@ -89,6 +89,7 @@ EXPLAINS: Final[Mapping[Cause, frozenset[Cause]]] = {
     "python_input": frozenset({"serial_step", "gpu_underused"}),
     "input_io": frozenset({"serial_step", "gpu_underused"}),
     "worker_overhead": frozenset({"oversubscribed", "serial_step"}),
+    "interpreter_lock": frozenset({"loop_code", "python_input", "input_io"}),
 }
 
 

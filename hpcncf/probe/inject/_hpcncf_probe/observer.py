@@ -21,6 +21,8 @@ LONGEST_GAP_S = 1.0
 ASK_FOR_LOCK_AFTER_S = 1e-6
 THREADS_EVERY_S = 1.0
 IDLE_SHARE = 0.05
+# A worker of a loader sends its batches from a thread of its own.
+SENDING_SHARE = 0.2
 FIRST_RECORD_S = 2.0
 RECORD_EVERY_S = 5.0
 MOST_STACKS = 4000
@@ -120,17 +122,23 @@ class Observer:
         self.seen_at = now
         frames = sys._current_frames()
         stopped = _stopped_at(frames.pop(self.thread, None))
+        others = {}
+        if self.samples % 4 == 0:
+            others = {
+                ident: _stopped_at(frame)
+                for ident, frame in frames.items()
+                if ident != self.sampler
+            }
         clock = CLOCKS.get(self.thread)
         frames.pop(self.sampler, None)
         alone = not frames or self.others_idle
         if stopped:
             phase = clock.stack[-1][NAME] if clock else "rest:-"
             self._add(self.stacks, (phase, *_look(stopped, self.kind != "worker")), gap)
-        if frames and self.samples % 4 == 0:
-            for ident, other in frames.items():
-                _, stack, _ = _look(_stopped_at(other))
-                self._add(self.others, (ident, other.f_code.co_name, stack[-1:]), 4 * gap)
-        stopped = other = frames = None
+        for ident, other in others.items():
+            _, stack, _ = _look(other)
+            self._add(self.others, (ident, other[0][0].f_code.co_name, stack[-1:]), 4 * gap)
+        stopped = others = other = frames = None
         self.samples += 1
         if now - self.threads_at >= THREADS_EVERY_S:
             self._see_threads(now)
@@ -152,7 +160,8 @@ class Observer:
             for ident, figures in self.threads.items()
             if ident != str(self.thread)
         )
-        self.others_idle = bool(before) and ran < IDLE_SHARE * (now - self.threads_at)
+        most = SENDING_SHARE if self.kind == "worker" else IDLE_SHARE
+        self.others_idle = bool(before) and ran < most * (now - self.threads_at)
         self.threads_at = now
 
     @staticmethod

@@ -1,0 +1,85 @@
+"""`make programs`: is the cause named for programs that nobody here wrote?
+
+Clones those of `programs.yaml` from GitHub (or takes them from the folder HPCNCF_PROGRAMS, as
+owner+name), installs the packages that they need into an environment of their own, which has no
+hpcncf, and prints a row for each: the cause that a profiler shows, and the one that hpcncf names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import venv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from benchmarks.programs import diagnosis_of, format_row, judge, print_totals
+
+HERE: Final = Path(__file__).parent
+ENVIRONMENT: Final = HERE / ".venv"
+TORCH: Final = "torch==2.13.0"
+
+
+def made(packages: Sequence[str]) -> Path:
+    """The interpreter of an environment with torch and these packages."""
+    python = ENVIRONMENT / "bin/python"
+    if not python.exists():
+        print(f"making {ENVIRONMENT}", file=sys.stderr, flush=True)
+        venv.create(ENVIRONMENT, with_pip=True)
+        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        subprocess.run([*pip, TORCH, *packages], check=True, stdout=sys.stderr)
+    return python
+
+
+def cloned(source: str, into: Path) -> Path:
+    """A fresh copy of `owner/name@commit`."""
+    repository, _, commit = source.partition("@")
+    stored = os.environ.get("HPCNCF_PROGRAMS")
+    kept = Path(stored) / repository.replace("/", "+") if stored else None
+    address = str(kept) if kept else f"https://github.com/{repository}"
+    subprocess.run(["git", "clone", "--quiet", address, str(into)], check=True)
+    subprocess.run(["git", "checkout", "--quiet", commit], cwd=into, check=True)
+    return into
+
+
+def prepared(program: Mapping[str, Any], python: Path, work: Path) -> tuple[list[str], Path]:
+    """The command, and the folder in which it starts."""
+    words = [*program["command"]]
+    if "source" not in program:
+        return [str(python), str(HERE / words[0]), *words[1:]], work
+    folder = cloned(program["source"], work / "source") / program.get("folder", ".")
+    if "prepare" in program:
+        subprocess.run([str(python), str(HERE / program["prepare"])], cwd=folder, check=True)
+    return [str(python), *words], folder
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.public", description=__doc__)
+    parser.add_argument("program", nargs="*", help="only these; default: all")
+    names = parser.parse_args(arguments).program
+    programs = yaml.safe_load((HERE / "programs.yaml").read_text())
+    python = made(sorted({each for one in programs.values() for each in one.get("packages", [])}))
+    rows = []
+    for name in names or list(programs):
+        program = programs[name]
+        with tempfile.TemporaryDirectory() as folder:
+            command, start = prepared(program, python, Path(folder))
+            if "stop_s" in program:
+                command = ["timeout", "--signal=INT", str(program["stop_s"]), *command]
+            began = time.monotonic()
+            told = diagnosis_of(command, Path(folder) / "results", start)
+        rows.append(judge(name, program, told, time.monotonic() - began))
+        print(format_row(rows[-1]), flush=True)
+    print_totals(rows)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
