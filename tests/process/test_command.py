@@ -141,9 +141,9 @@ def test_a_file_that_cannot_be_executed_is_126(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2])
 def test_signals_reach_the_command(tmp_path: Path, number: signal.Signals) -> None:
     code = (
-        "import signal, sys\n"
+        "import signal, sys, time\n"
         f"signal.signal({number}, lambda *_: (print('got it', flush=True), sys.exit(7)))\n"
-        "print('ready', flush=True)\nsignal.pause()\n"
+        "print('ready', flush=True)\nwhile True: time.sleep(0.05)\n"
     )
     with subprocess.Popen(
         [sys.executable, "-c", START, *python(code)],
