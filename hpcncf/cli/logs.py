@@ -105,7 +105,7 @@ def _attempt(paths: ResultPaths, run_id: str, number: int | None) -> AttemptPath
 
 
 def _waits(paths: ResultPaths, run_id: str) -> str:
-    """`; it is pending: others are before it (Priority)`."""
+    """`; it is pending: waiting for higher-priority jobs (Priority)`."""
     from hpcncf.records.results_folder import read_plan
     from hpcncf.state import status
 
@@ -133,11 +133,11 @@ def _files(paths: ResultPaths, attempt: AttemptPaths, rank: int) -> list[Path]:
 def _goes_on(paths: ResultPaths, run: Run) -> Callable[[], bool]:
     """Whether the run is under way: by its claim, and now and then by all that is known."""
     from hpcncf.records.results_folder import read_plan
-    from hpcncf.slurm.query import Gently
+    from hpcncf.slurm.query import RateLimitedStates
     from hpcncf.state import status
 
     only = read_plan(paths).model_copy(update={"runs": [run]})
-    ask, last = Gently(), (0.0, True)
+    ask, last = RateLimitedStates(), (0.0, True)
 
     def goes_on() -> bool:
         nonlocal last

@@ -22,7 +22,7 @@ from hpcncf.submit import submit
 
 
 def lines(states: Sequence[RunState]) -> list[str]:
-    """`array 123: 40 of 64 done, 8 running, 16 pending: others are before it (Priority), ...`."""
+    """`array 123: 40 of 64 done, 8 running, 16 pending: waiting for ... (Priority)`."""
     return [_line(array) for array in plain_arrays(states)]
 
 

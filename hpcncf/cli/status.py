@@ -81,10 +81,10 @@ def found_here() -> list[Path]:
 
 def _watch(args: argparse.Namespace, folders: Sequence[Path]) -> int:
     """Redraws a terminal; a log gets a new page only where something but the time has changed."""
-    from hpcncf.slurm.query import Gently
+    from hpcncf.slurm.query import RateLimitedStates
     from hpcncf.state.status import UNDER_WAY
 
-    asks = {folder: Gently() for folder in folders}
+    asks = {folder: RateLimitedStates() for folder in folders}
     terminal, before = sys.stdout.isatty(), ""
     while True:
         pages, counted, under_way = list[str](), list[str](), False

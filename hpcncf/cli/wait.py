@@ -13,8 +13,8 @@ from hpcncf.cli.progress import sentence, table_progress
 from hpcncf.job.plan import Plan
 from hpcncf.paths import ResultPaths
 from hpcncf.records.results_folder import read_plan
-from hpcncf.slurm.query import Gently
-from hpcncf.slurm.states import FOR_EVER
+from hpcncf.slurm.query import RateLimitedStates
+from hpcncf.slurm.states import NEVER
 from hpcncf.state import status
 from hpcncf.state.status import UNDER_WAY, RunState
 
@@ -55,7 +55,7 @@ class Watch:
     run_ids: Sequence[str]
     quiet: bool
     patience_s: float
-    ask: Gently = field(default_factory=Gently)
+    ask: RateLimitedStates = field(default_factory=RateLimitedStates)
     found: dict[str, RunState] = field(default_factory=dict)
     told: dict[str, str] = field(default_factory=dict)
     known_at: float = field(default_factory=time.monotonic)
@@ -130,7 +130,7 @@ def _changes(states: Sequence[RunState], told: dict[str, str]) -> None:
     done = sum(state.state not in UNDER_WAY for state in states)
     for state in states:
         # What waits is told where it waits for something that will not come by itself.
-        quiet = state.state in ("pending", "unknown") and FOR_EVER not in state.reason
+        quiet = state.state in ("pending", "unknown") and NEVER not in state.reason
         if quiet or told.get(state.run.id) == state.state:
             continue
         told[state.run.id] = state.state

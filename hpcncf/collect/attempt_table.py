@@ -14,7 +14,7 @@ from hpcncf.collect.resource_columns import distinct, elapsed
 from hpcncf.collect.training_columns import Row, ratio
 from hpcncf.job.plan import Run
 from hpcncf.records.schema import NodeRecord, Progress, RankRecord
-from hpcncf.slurm.accounting import Account, at, disagreements
+from hpcncf.slurm.accounting import Account, disagreements, step_at
 from hpcncf.state.decide import Attempt, has_all_ranks
 
 SLURM: Final = (*(f"slurm_{name}" for name in Account.FIGURES), "slurm_agrees", "slurm_differs")
@@ -76,7 +76,7 @@ def step_of(attempt: Attempt, slurm: Mapping[str, Sequence[Account]]) -> Account
     if claim is None or claim.slurm_job_id is None:
         return None
     began = datetime.fromisoformat(claim.claimed_at).timestamp()
-    return at(slurm.get(claim.slurm_job_id, ()), began)
+    return step_at(slurm.get(claim.slurm_job_id, ()), began)
 
 
 def _slurm_columns(run: Run, attempt: Attempt, slurm: Account) -> Row:

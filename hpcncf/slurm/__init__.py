@@ -1,1 +1,1 @@
-"""Slurm: what it is asked for, what its words mean, the commands that ask it."""
+"""Everything that knows Slurm: requests, batch scripts, queries, states, accounting."""

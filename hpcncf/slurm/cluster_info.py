@@ -13,7 +13,7 @@ from hpcncf.slurm.query import seconds
 
 @dataclass(frozen=True)
 class Partition:
-    """A limit that is None is none."""
+    """A limit of None is no limit."""
 
     name: str
     default: bool
@@ -26,17 +26,17 @@ class Partition:
     max_mem_mib: int | None
     """Per node."""
     accounts: frozenset[str] | None
-    """Those allowed; None: all."""
+    """Allowed accounts; None: all."""
     denied_accounts: frozenset[str]
     qos: frozenset[str] | None
-    """Those allowed; None: all."""
+    """Allowed QOS; None: all."""
 
 
 @dataclass(frozen=True)
 class Node:
     name: str
     cpus: int
-    """Those that jobs may use: without the ones that a site keeps for its daemons."""
+    """CPUs that jobs may use, without those that a site keeps for its daemons."""
     mem_mib: int
     gpus: int
     features: frozenset[str]
@@ -47,12 +47,12 @@ class Node:
 class Qos:
     max_minutes: int | None
     flags: frozenset[str]
-    """`partitiontimelimit` and the like: the limits of a partition that it lifts."""
+    """Limits of a partition that it lifts, as `partitiontimelimit`."""
 
 
 @dataclass(frozen=True)
 class Capacity:
-    """What was asked of Slurm is here; None: it was not asked, or did not tell."""
+    """What a cluster has; None where Slurm was not asked or did not answer."""
 
     partitions: list[Partition] | None = None
     nodes: list[Node] | None = None
@@ -62,7 +62,7 @@ class Capacity:
     routed: bool = False
     """Whether a plugin of the site may choose the partition of a job that names none."""
     problems: list[str] = field(default_factory=list)
-    """Why something could not be asked."""
+    """Reasons for missing answers."""
 
     def nodes_of(self, partition: Partition) -> list[Node]:
         return [node for node in self.nodes or [] if partition.name in node.partitions]
@@ -70,45 +70,44 @@ class Capacity:
 
 def partitions(text: str) -> list[Partition]:
     """`scontrol --all --oneliner show partition`."""
-    return [_partition(row) for row in _rows(text, "PartitionName")]
-
-
-def _partition(row: dict[str, str]) -> Partition:
-    return Partition(
-        name=row["PartitionName"],
-        default=row.get("Default") == "YES",
-        state=row.get("State", "UP"),
-        max_minutes=minutes(row.get("MaxTime", "")),
-        min_nodes=_number(row.get("MinNodes", "")) or 0,
-        max_nodes=_number(row.get("MaxNodes", "")),
-        max_cpus_per_node=_number(row.get("MaxCPUsPerNode", "")),
-        max_mem_mib=_number(row.get("MaxMemPerNode", "")),
-        accounts=_allowed(row.get("AllowAccounts", "ALL")),
-        denied_accounts=_names(row.get("DenyAccounts", "").lower()),
-        qos=_allowed(row.get("AllowQos", "ALL")),
-    )
+    return [
+        Partition(
+            name=row["PartitionName"],
+            default=row.get("Default") == "YES",
+            state=row.get("State", "UP"),
+            max_minutes=minutes(row.get("MaxTime", "")),
+            min_nodes=_number(row, "MinNodes") or 0,
+            max_nodes=_number(row, "MaxNodes"),
+            max_cpus_per_node=_number(row, "MaxCPUsPerNode"),
+            max_mem_mib=_number(row, "MaxMemPerNode"),
+            accounts=_allowed(row, "AllowAccounts"),
+            denied_accounts=_names(row.get("DenyAccounts", "").lower()),
+            qos=_allowed(row, "AllowQos"),
+        )
+        for row in _rows(text, "PartitionName")
+    ]
 
 
 def nodes(text: str) -> list[Node]:
-    """`scontrol --all --oneliner show node`; nodes that do not exist yet are left out."""
-    return [_node(row) for row in _rows(text, "NodeName") if "FUTURE" not in row.get("State", "")]
-
-
-def _node(row: dict[str, str]) -> Node:
-    return Node(
-        name=row["NodeName"],
-        cpus=_number(row.get("CPUEfctv", "")) or _number(row.get("CPUTot", "")) or 0,
-        mem_mib=_number(row.get("RealMemory", "")) or 0,
-        gpus=gpus(row.get("Gres", "")),
-        features=_names(row.get("AvailableFeatures", "")),
-        partitions=_names(row.get("Partitions", "")),
-    )
+    """`scontrol --all --oneliner show node`, without nodes that do not exist yet."""
+    return [
+        Node(
+            name=row["NodeName"],
+            cpus=_number(row, "CPUEfctv") or _number(row, "CPUTot") or 0,
+            mem_mib=_number(row, "RealMemory") or 0,
+            gpus=gpus(row.get("Gres", "")),
+            features=_names(row.get("AvailableFeatures", "")),
+            partitions=_names(row.get("Partitions", "")),
+        )
+        for row in _rows(text, "NodeName")
+        if "FUTURE" not in row.get("State", "")
+    ]
 
 
 def gpus(gres: str) -> int:
     """`gpu:a100:4(S:0-1),gpu:v100:2` are six."""
-    found = re.findall(r"(?:^|,)gpu(?::[^,:()]+)??(?::(\d+))?(?=[,(]|$)", gres)
-    return sum(int(number or 1) for number in found)
+    numbers = re.findall(r"(?:^|,)gpu(?::[^,:()]+)??(?::(\d+))?(?=[,(]|$)", gres)
+    return sum(int(number or 1) for number in numbers)
 
 
 def reservations(text: str) -> frozenset[str]:
@@ -117,9 +116,9 @@ def reservations(text: str) -> frozenset[str]:
 
 
 def routed(text: str) -> bool:
-    """`scontrol show config`; most of what sites load there is a script of their own."""
-    found = re.search(r"^JobSubmitPlugins\s*=\s*(\S+)", text, re.MULTILINE)
-    return found is not None and found[1] != "(null)"
+    """Whether `scontrol show config` names a submit plugin, usually a script of the site."""
+    plugins = re.search(r"^JobSubmitPlugins\s*=\s*(\S+)", text, re.MULTILINE)
+    return plugins is not None and plugins[1] != "(null)"
 
 
 def accounts(text: str) -> frozenset[str]:
@@ -138,25 +137,27 @@ def qos(text: str) -> dict[str, Qos]:
 
 def minutes(time: str) -> int | None:
     """`1-12:00:00`, `05:00`, `UNLIMITED`: whole minutes, None without a limit."""
-    found = seconds(time)
-    return None if found is None else int(found // 60)
+    limit_s = seconds(time)
+    return None if limit_s is None else int(limit_s // 60)
 
 
 def _rows(text: str, first: str) -> Iterator[dict[str, str]]:
-    """A line each. What follows a space in a value (an OS, a reason) is no pair, or comes later
-    than the pair that it looks like."""
+    """The pairs of each line. The first of a key counts: values with spaces (an OS, a reason) may
+    contain text that looks like a later pair."""
     for line in text.splitlines():
         if line.startswith(f"{first}="):
             pairs = (word.split("=", 1) for word in line.split() if "=" in word)
             yield dict(reversed([(key, value) for key, value in pairs]))
 
 
-def _number(text: str) -> int | None:
+def _number(row: dict[str, str], key: str) -> int | None:
     """UNLIMITED is None."""
+    text = row.get(key, "")
     return int(text) if text.isdigit() else None
 
 
-def _allowed(text: str) -> frozenset[str] | None:
+def _allowed(row: dict[str, str], key: str) -> frozenset[str] | None:
+    text = row.get(key, "ALL")
     return None if text == "ALL" else _names(text.lower())
 
 
@@ -164,8 +165,8 @@ def _names(text: str) -> frozenset[str]:
     return frozenset() if text in ("(null)", "") else frozenset(text.split(","))
 
 
-# In this machine's memory or image: no other machine sees them. Whether a disk (ext4, xfs) is
-# exported to the nodes cannot be seen from here; --check-node does.
+# In this machine's memory or image, so that no other machine sees them. Whether a disk (ext4, xfs)
+# is exported to the nodes is not visible from here; --check-node tests it.
 OF_ONE_MACHINE: Final = ("tmpfs", "ramfs", "devtmpfs", "overlay", "squashfs", "rootfs")
 TEMPORARY: Final = ("/tmp", "/var/tmp", "/dev/shm", "/run")
 SHARED: Final = re.compile(
@@ -175,34 +176,32 @@ SHARED: Final = re.compile(
 
 
 def doubt(folder: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str | None:
-    """Why compute nodes may not see the folder; None where nothing speaks against it."""
+    """Why compute nodes may not see the folder; None if there is no sign of that."""
     try:
-        kind, at = file_system(folder.resolve(), mounts.read_text(errors="replace"))
+        kind, mount = file_system(folder.resolve(), mounts.read_text(errors="replace"))
     except OSError:
         return None
-    if SHARED.fullmatch(kind):
-        return None
     temporary = any(folder.resolve().is_relative_to(name) for name in TEMPORARY)
-    if not temporary and kind not in OF_ONE_MACHINE:
+    if SHARED.fullmatch(kind) or not (temporary or kind in OF_ONE_MACHINE):
         return None
     return (
-        f"{folder} lies on {at} ({kind}) of this machine: if compute nodes do not see it, jobs "
-        "fail and leave no log; --check-node finds out, --results DIR chooses another folder"
+        f"{folder} is on {mount} ({kind}) of this machine. If compute nodes do not see it, jobs "
+        "fail without a log: test it with --check-node, or choose another folder with --results DIR"
     )
 
 
 def file_system(folder: Path, mountinfo: str) -> tuple[str, str]:
-    """The type of the file system that holds the folder, and where that is mounted.
+    """Type and mount point of the file system that contains the folder.
 
     `36 35 98:0 /root /mount/point rw - ext3 /dev/root rw`: proc(5). Spaces are `\\040` there, and
-    of two on one point the later hides the other.
+    of two mounts on one point the later hides the other.
     """
-    found = ("unknown", "/")
+    nearest = ("unknown", "/")
     for line in mountinfo.splitlines():
         before, separator, after = line.partition(" - ")
-        words, kinds = before.split(" "), after.split(" ")
+        words = before.split(" ")
         if separator and len(words) > 4:
-            at = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), words[4])
-            if folder.is_relative_to(at) and len(at) >= len(found[1]):
-                found = (kinds[0], at)
-    return found
+            mount = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), words[4])
+            if folder.is_relative_to(mount) and len(mount) >= len(nearest[1]):
+                nearest = (after.split(" ")[0], mount)
+    return nearest

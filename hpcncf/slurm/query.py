@@ -15,27 +15,22 @@ from types import MappingProxyType
 from typing import Final
 
 from hpcncf.errors import HpcncfError
-from hpcncf.slurm.states import NOT_OVER, STATES, JobState, in_words, state_of
-
-
-def master(job_id: str) -> str:
-    """What names all of an array: Slurm is asked by it, not by each of thousands of elements."""
-    return job_id.partition("_")[0]
+from hpcncf.slurm.states import NOT_OVER, STATES, JobState, describe_reason, state_of
 
 
 def masters(job_ids: Iterable[str]) -> list[str]:
-    """Each once."""
-    return sorted({master(job_id) for job_id in job_ids})
+    """The jobs and arrays of these ids: one array id stands for thousands of elements."""
+    return sorted({job_id.partition("_")[0] for job_id in job_ids})
 
 
 def elements(job_id: str) -> list[str]:
-    """`66_[2-4,7%2]` -> 66_2, 66_3, 66_4, 66_7: those that never started share a row."""
-    found = re.fullmatch(r"(\d+)_\[([\d,-]+)(?:%\d+)?\]", job_id)
-    if not found:
+    """`66_[2-4,7%2]` -> 66_2, 66_3, 66_4, 66_7: elements that never started share a row."""
+    array = re.fullmatch(r"(\d+)_\[([\d,-]+)(?:%\d+)?\]", job_id)
+    if not array:
         return [job_id]
-    spans = [span.partition("-") for span in found.group(2).split(",") if span]
+    spans = [span.partition("-") for span in array[2].split(",") if span]
     return [
-        f"{found.group(1)}_{number}"
+        f"{array[1]}_{number}"
         for first, _, last in spans
         for number in range(int(first), int(last or first) + 1)
     ]
@@ -47,149 +42,131 @@ def together(job_ids: Sequence[str]) -> list[str]:
     for job_id in dict.fromkeys(job_ids):
         array, _, element = job_id.partition("_")
         arrays.setdefault(array, []).extend([int(element)] if element.isdecimal() else [])
-    return [
-        word
-        for array, numbers in arrays.items()
-        for word in (_array_ids(array, sorted(numbers)) if numbers else [array])
-    ]
-
-
-def _array_ids(array: str, numbers: Sequence[int]) -> list[str]:
-    spans: list[tuple[int, int]] = []
-    for number in numbers:
-        if spans and spans[-1][1] == number - 1:
-            spans[-1] = (spans[-1][0], number)
+    words = []
+    for array, numbers in arrays.items():
+        spans: list[tuple[int, int]] = []
+        for number in sorted(numbers):
+            if spans and spans[-1][1] == number - 1:
+                spans[-1] = (spans[-1][0], number)
+            else:
+                spans.append((number, number))
+        texts = [str(first) if first == last else f"{first}-{last}" for first, last in spans]
+        if len(numbers) > 1:
+            words.append(f"{array}_[{','.join(texts)}]")
         else:
-            spans.append((number, number))
-    texts = [str(first) if first == last else f"{first}-{last}" for first, last in spans]
-    return [f"{array}_{texts[0]}"] if len(numbers) == 1 else [f"{array}_[{','.join(texts)}]"]
+            words.append("_".join([array, *texts]))
+    return words
 
 
 def seconds(text: str) -> float | None:
-    """`[DD-[HH:]]MM:SS[.mmm]`: `1-02:03:04`, `3:04`, `00:01.250`; None for UNLIMITED, say."""
-    found = re.fullmatch(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+(?:\.\d+)?)", text)
-    if found is None:
+    """`[DD-[HH:]]MM:SS[.mmm]`: `1-02:03:04`, `3:04`, `00:01.250`; None for UNLIMITED."""
+    match = re.fullmatch(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+(?:\.\d+)?)", text)
+    if match is None:
         return None
-    days, hours, minutes, rest = (float(part or 0) for part in found.groups())
+    days, hours, minutes, rest = (float(part or 0) for part in match.groups())
     return ((days * 24 + hours) * 60 + minutes) * 60 + rest
 
 
 def moment(text: str) -> datetime | None:
-    """This machine's local time; None where there is none."""
+    """A time in this machine's zone; None if the text is no time."""
     try:
         return datetime.fromisoformat(text).astimezone()
     except ValueError:
         return None
 
 
-# Odd rows that were seen on a real cluster, and are passed over: steps before their job, an
-# array's
-# bare number before its elements, nothing at all for some seconds.
-
 SQUEUE_FIELDS: Final = (
-    "JobArrayID",
-    "State",
-    "Reason",
-    "StartTime",
-    "EndTime",
-    "TimeUsed",
-    "NodeList",
-    "exit_code",
-    "RestartCnt",
+    *("JobArrayID", "State", "Reason", "StartTime", "EndTime", "TimeUsed", "NodeList"),
+    *("exit_code", "RestartCnt"),
 )
-# A suffix instead of a width: nothing is cut off.
-SQUEUE_FORMAT: Final = ",".join(f"{field}:|" for field in SQUEUE_FIELDS)
 SACCT_FIELDS: Final = ("JobID", "State", "ExitCode", "Elapsed", "End", "NodeList")
+# squeue also lists ended jobs for MinJobAge (300 s unless the site says otherwise). A suffix
+# instead of a width keeps it from cutting values.
+SQUEUE: Final = (
+    *("squeue", "--array", "--noheader", "--states=all"),
+    f"--Format={','.join(f'{field}:|' for field in SQUEUE_FIELDS)}",
+)
+SACCT: Final = ("sacct", "--noheader", "--parsable2", f"--format={','.join(SACCT_FIELDS)}")
 NOTHING: Final = ("", "N/A", "Unknown", "None assigned", "None", "(null)")
 
 
 def read_squeue(text: str) -> dict[str, JobState]:
-    """`squeue --array --states=all --noheader --Format=SQUEUE_FORMAT`: job id -> state."""
-    return {row[0]: _queued(*row) for row in _rows(text, len(SQUEUE_FIELDS))}
+    """State of each job in the output of SQUEUE."""
+    states = {}
+    for row in _rows(text, len(SQUEUE_FIELDS)):
+        job_id, word, reason, starts, ends, used, node, status, restarts = row
+        state, detail = STATES.get(word.rstrip("+"), "unknown"), ""
+        if state == "pending":
+            detail = describe_reason(reason)
+        elif status.isdecimal():  # as wait() returned it: 256 x exit code + signal
+            detail = _describe_end(word, int(status) >> 8, int(status) & 127)
+        states[job_id] = replace(
+            state_of(word, job_id, detail),
+            node=_value(node),
+            starts=_value(starts) if state == "pending" else "",
+            ended="" if state in NOT_OVER else _value(ends),
+            elapsed_s=seconds(used),
+            restarts=int(restarts) if restarts.isdecimal() else 0,
+        )
+    return states
 
 
 def _rows(text: str, width: int) -> Iterator[list[str]]:
-    """The cells of each line that begins with a job's id; those at its end may be missing."""
+    """The cells of each line that begins with a job id; cells at its end may be missing.
+
+    Real clusters also print steps before their job, an array's bare number before its elements, and
+    nothing at all for some seconds.
+    """
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.split("|")]
         if re.match(r"\d", cells[0]) and len(cells) > 1:
             yield (cells + [""] * width)[:width]
 
 
-def _queued(
-    job_id: str,
-    word: str,
-    reason: str,
-    starts: str,
-    ends: str,
-    used: str,
-    node: str,
-    exit_code: str,
-    restarts: str,
-) -> JobState:
-    ours = STATES.get(word.rstrip("+"), "unknown")
-    detail = in_words(reason) if ours == "pending" else _exit_code_of_wait(word, exit_code)
-    return replace(
-        state_of(word, job_id, detail),
-        node=_some(node),
-        starts=_some(starts) if ours == "pending" else "",
-        ended="" if ours in NOT_OVER else _some(ends),
-        elapsed_s=seconds(used),
-        restarts=int(restarts) if restarts.isdecimal() else 0,
-    )
-
-
-def _exit_code_of_wait(word: str, status: str) -> str:
-    """squeue prints the number that `wait` gave: 256 x the exit code + the signal."""
-    if not word.startswith("FAILED") or not status.isdecimal():
+def _describe_end(word: str, code: int, by_signal: int) -> str:
+    if not word.startswith("FAILED"):
         return ""
-    return _how(int(status) >> 8, int(status) & 127)
-
-
-def _how(code: int, by_signal: int) -> str:
     if by_signal:
         return f"signal {by_signal}"
     return f"exit code {code}" + (f", as by signal {code - 128}" if 128 < code < 193 else "")
 
 
 def read_sacct(text: str) -> dict[str, JobState]:
-    """`sacct --noheader --parsable2 --format=SACCT_FIELDS`: job id -> state.
+    """State of each job in the output of SACCT.
 
-    A step that ran out of memory leaves its job FAILED, or even COMPLETED: the steps tell.
+    A job with a step that ran out of memory may be FAILED or even COMPLETED, so steps are read too.
     """
-    found: dict[str, JobState] = {}
-    starved: set[str] = set()
+    states: dict[str, JobState] = {}
+    out_of_memory: set[str] = set()
     for job_id, word, exit_code, elapsed, ended, node in _rows(text, len(SACCT_FIELDS)):
         if "." in job_id:
-            starved |= {job_id.split(".")[0]} if word.startswith("OUT_OF_ME") else set()
+            out_of_memory |= {job_id.split(".")[0]} if word.startswith("OUT_OF_ME") else set()
             continue
-        told = replace(
-            state_of(word, job_id, _exit_code_of_pair(word, exit_code)),
-            node=_some(node),
-            ended=_some(ended),
+        code, _, signal = exit_code.partition(":")
+        detail = ""
+        if code.isdecimal():
+            detail = _describe_end(word, int(code), int(signal) if signal.isdecimal() else 0)
+        state = replace(
+            state_of(word, job_id, detail),
+            node=_value(node),
+            ended=_value(ended),
             elapsed_s=seconds(elapsed),
         )
-        found |= dict.fromkeys(elements(job_id), told)
-    for job_id in starved & set(found):
-        told = state_of("OUT_OF_MEMORY", job_id)
-        found[job_id] = replace(found[job_id], state=told.state, word=told.word, reason=told.reason)
-    return found
-
-
-def _exit_code_of_pair(word: str, exit_code: str) -> str:
-    """sacct's `code:signal` where it tells more than the state."""
-    code, _, by_signal = exit_code.partition(":")
-    if not word.startswith("FAILED") or not code.isdecimal():
-        return ""
-    return _how(int(code), int(by_signal) if by_signal.isdecimal() else 0)
+        states |= dict.fromkeys(elements(job_id), state)
+    for job_id in out_of_memory & set(states):
+        state = state_of("OUT_OF_MEMORY", job_id)
+        states[job_id] = replace(
+            states[job_id], state=state.state, word=state.word, reason=state.reason
+        )
+    return states
 
 
 def merged(queue: dict[str, JobState], account: dict[str, JobState]) -> dict[str, JobState]:
-    """squeue knows best what is under way; of what has ended sacct tells more, some seconds late.
+    """squeue is right about queued and running jobs; sacct knows more about ended ones, but late.
 
-    What sacct takes for under way and squeue does not know has an end that nobody accounted for.
+    A job that only sacct takes for queued or running has an end that was not accounted for.
     """
-    found = {
+    states = {
         job_id: replace(
             state,
             state="unknown",
@@ -201,81 +178,61 @@ def merged(queue: dict[str, JobState], account: dict[str, JobState]) -> dict[str
         for job_id, state in account.items()
     }
     for job_id, state in queue.items():
-        known = found.get(job_id)
+        known = states.get(job_id)
         if known is None or state.state in NOT_OVER or known.state == "unknown":
-            found[job_id] = state
+            states[job_id] = state
         else:
-            found[job_id] = replace(known, restarts=state.restarts)
-    return found
+            states[job_id] = replace(known, restarts=state.restarts)
+    return states
 
 
-def _some(text: str) -> str:
+def _value(text: str) -> str:
     return "" if text in NOTHING else text
 
 
-# A busy controller answers late; `status` says `unknown` rather than hang.
+# A busy controller answers late; `status` shows `unknown` rather than hang.
 TIMEOUT_S: Final = 30
-# One argument may have 131,072 bytes on Linux; more jobs than that are told in several calls.
+# One argument may have 131,072 bytes on Linux; more job ids take several calls.
 LONGEST: Final = 100_000
 
 
 def job_states(job_ids: Sequence[str], problems: list[str]) -> dict[str, JobState]:
-    """Job or array element -> what Slurm says of it; those it does not know are left out.
+    """State of each job or array element that Slurm knows.
 
-    Whatever cannot be asked is told in `problems`; the jobs it left open are `unknown`.
+    Errors go to `problems`; the jobs that they leave open are `unknown`.
     """
     if not job_ids:
         return {}
-    silent = list[str]()
-    queue = read_squeue(_query_jobs(SQUEUE, job_ids, silent))
-    found = queue
-    if any(_needs_sacct(queue.get(job_id)) for job_id in job_ids):
-        account = read_sacct(_query_jobs(SACCT, job_ids, silent))
-        found = merged(queue, account)
-    problems += silent
-    if any(said.startswith("squeue") for said in silent):
-        found = _unanswered(job_ids, silent) | found
-    elif not silent:
-        found = _dropped(job_ids, found) | found
-    return {job_id: dated(_named(state)) for job_id, state in found.items()}
+    errors = list[str]()
+    states = read_squeue(query_jobs(SQUEUE, job_ids, errors))
+    # sacct knows who cancelled a job, which step ran out of memory, and what squeue forgot.
+    clear = (*NOT_OVER, "completed")
+    if any(job_id not in states or states[job_id].state not in clear for job_id in job_ids):
+        states = merged(states, read_sacct(query_jobs(SACCT, job_ids, errors)))
+    problems += errors
+    if any(error.startswith("squeue") for error in errors):
+        states = dict.fromkeys(job_ids, JobState("unknown", "", "; ".join(errors))) | states
+    elif not errors:
+        states = _dropped_elements(job_ids, states) | states
+    return {job_id: dated(_with_user_name(state)) for job_id, state in states.items()}
 
 
-# squeue tells of ended jobs, too, for MinJobAge (300 s unless the site says otherwise).
-SQUEUE: Final = ("squeue", "--array", "--noheader", "--states=all")
-SACCT: Final = ("sacct", "--noheader", "--parsable2")
-FORMATS: Final = {
-    "squeue": f"--Format={SQUEUE_FORMAT}",
-    "sacct": f"--format={','.join(SACCT_FIELDS)}",
-}
-
-
-def _needs_sacct(state: JobState | None) -> bool:
-    """Who cancelled it, which step ran out of memory; and whatever squeue has forgotten."""
-    return state is None or state.state not in (*NOT_OVER, "completed")
-
-
-def _unanswered(job_ids: Sequence[str], silent: Sequence[str]) -> dict[str, JobState]:
-    return dict.fromkeys(job_ids, JobState("unknown", "", "; ".join(silent)))
-
-
-def _dropped(job_ids: Sequence[str], found: Mapping[str, JobState]) -> dict[str, JobState]:
-    """Elements of arrays that both know, and that neither lists (any more)."""
-    arrays = set(masters(found))
+def _dropped_elements(
+    job_ids: Sequence[str], states: Mapping[str, JobState]
+) -> dict[str, JobState]:
+    """Elements that neither command lists, of arrays that both know."""
+    arrays = set(masters(states))
     return {
         job_id: JobState(
             "lost",
             "",
-            f"Slurm knows array {master}, but its element {element} no "
-            "longer: cancelled before it started, most likely",
+            f"Slurm knows array {array}, but no longer its element {element}: most likely "
+            "cancelled before it started",
         )
         for job_id in job_ids
-        for master, _, element in [job_id.partition("_")]
-        if master in arrays and element and job_id not in found
+        for array, _, element in [job_id.partition("_")]
+        if array in arrays and element and job_id not in states
     }
-
-
-def _query_jobs(command: tuple[str, ...], job_ids: Sequence[str], problems: list[str]) -> str:
-    return query_jobs([*command, FORMATS[command[0]]], job_ids, problems)
 
 
 def query_jobs(
@@ -284,7 +241,7 @@ def query_jobs(
     problems: list[str],
     variables: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
-    """What the command prints of these jobs and arrays, in as few calls as can name them."""
+    """Output of the command for these jobs and arrays, in as few calls as can name them."""
     texts = list[str]()
     for part in _chunks(masters(job_ids)):
         before = len(problems)
@@ -295,7 +252,7 @@ def query_jobs(
 
 
 def _chunks(words: Sequence[str]) -> Iterator[list[str]]:
-    """In pieces that fit one argument."""
+    """The words in lists that fit one argument."""
     part, length = list[str](), 0
     for word in words:
         if part and length + len(word) + 1 > LONGEST:
@@ -310,10 +267,13 @@ def _chunks(words: Sequence[str]) -> Iterator[list[str]]:
 def run_query(
     command: list[str], problems: list[str], variables: Mapping[str, str] = MappingProxyType({})
 ) -> str:
-    """What the command prints, with these variables set; what goes wrong is told in `problems`."""
+    """Output of the command with these variables set; errors go to `problems`."""
     if shutil.which(command[0]) is None:
         problems.append(f"{command[0]}: not found on this machine, so Slurm cannot be asked")
         return ""
+    # The user's own filters and formats would change the output.
+    plain = {k: v for k, v in os.environ.items() if not k.startswith(("SQUEUE_", "SACCT_"))}
+    plain |= {"SLURM_TIME_FORMAT": "standard", "SLURM_BITSTR_LEN": "0"}
     try:
         done = subprocess.run(
             command,
@@ -322,53 +282,40 @@ def run_query(
             errors="replace",
             timeout=TIMEOUT_S,
             check=False,
-            env={**_plain_environment(), **variables},
+            env={**plain, **variables},
         )
     except subprocess.TimeoutExpired:
         problems.append(f"{command[0]}: no answer within {TIMEOUT_S} s")
         return ""
-    # squeue calls a job that has ended and left its memory an invalid id.
+    # squeue reports "Invalid job id" for a job that ended and left its memory.
     if done.returncode != 0 and "Invalid job id" not in done.stderr:
-        problems.append(f"{command[0]}: {_last_line(done)}")
+        # Retries and errors precede the last line: `Unable to contact slurm controller`.
+        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        message = re.sub(r"^\w+: (error|fatal): ", "", lines[-1])
+        problems.append(f"{command[0]}: {message}")
     return done.stdout
 
 
-def _last_line(done: subprocess.CompletedProcess[str]) -> str:
-    """Tries and errors stand before it: `Unable to contact slurm controller`."""
-    lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-    return re.sub(r"^\w+: (error|fatal): ", "", lines[-1])
-
-
-def _plain_environment() -> dict[str, str]:
-    """Without the user's own filters and formats, which would change what is printed."""
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("SQUEUE_", "SACCT_"))
-    }
-    return kept | {"SLURM_TIME_FORMAT": "standard", "SLURM_BITSTR_LEN": "0"}
-
-
-def _named(state: JobState) -> JobState:
-    """sacct tells who cancelled as a number."""
-    found = re.search(r"CANCELLED by (\d+)", state.reason)
-    if not found:
+def _with_user_name(state: JobState) -> JobState:
+    """The state with a name for the user id of sacct's `CANCELLED by 1000`."""
+    cancelled = re.search(r"CANCELLED by (\d+)", state.reason)
+    if not cancelled:
         return state
     try:
-        user = pwd.getpwuid(int(found.group(1))).pw_name
+        user = pwd.getpwuid(int(cancelled[1])).pw_name
     except KeyError:
         return state
-    return replace(state, reason=state.reason.replace(found.group(), f"CANCELLED by {user}"))
+    return replace(state, reason=state.reason.replace(cancelled[0], f"CANCELLED by {user}"))
 
 
 def dated(state: JobState) -> JobState:
-    """With how long ago it ended."""
+    """The state with the seconds since its end."""
     ended = moment(state.ended)
     return replace(state, ended_ago_s=time.time() - ended.timestamp()) if ended else state
 
 
 def cancel(job_ids: Sequence[str]) -> None:
-    """Those that have ended meanwhile need none. Raises HpcncfError with what scancel said."""
+    """Cancel the jobs that have not ended. Raises HpcncfError with scancel's message."""
     problems = list[str]()
     for part in _chunks(together(job_ids)):
         run_query(["scancel", *part], problems)
@@ -379,11 +326,10 @@ def cancel(job_ids: Sequence[str]) -> None:
 EVERY_S: Final = 15.0
 
 
-class Gently:
-    """Answers as `commands.job_states`, from memory where Slurm was asked lately."""
+class RateLimitedStates:
+    """`job_states`, answered from memory if Slurm was asked less than `EVERY_S` ago."""
 
-    def __init__(self, every_s: float = EVERY_S) -> None:
-        self._every_s = every_s
+    def __init__(self) -> None:
         self._asked_at: float | None = None
         self._answers: dict[str, JobState] = {}
         self._asked: set[str] = set()
@@ -391,8 +337,8 @@ class Gently:
 
     def __call__(self, ids: Sequence[str], problems: list[str]) -> dict[str, JobState]:
         now = time.monotonic()
-        lately = self._asked_at is not None and now - self._asked_at < self._every_s
-        if lately and set(ids) <= self._asked:
+        recent = self._asked_at is not None and now - self._asked_at < EVERY_S
+        if recent and set(ids) <= self._asked:
             problems += self._problems
             return {
                 job_id: replace(dated(state), remembered=True)

@@ -19,18 +19,18 @@ from hpcncf.job.load import validate_settings
 from hpcncf.job.settings import Settings, parse_yaml, read_utf8
 from hpcncf.job.spec import JobSpec, Resources
 
-# sbatch hands on the whole environment of the shell that submits. Where that is a rank of another
-# job, or an interactive one, these would tell ours about the other.
+# sbatch passes on the whole environment of the submitting shell. If that belongs to another job,
+# these variables would describe the other job to our ranks.
 OF_RANKS: Final = (
     "RANK LOCAL_RANK GROUP_RANK ROLE_RANK WORLD_SIZE LOCAL_WORLD_SIZE ROLE_WORLD_SIZE "
     "GROUP_WORLD_SIZE MASTER_ADDR MASTER_PORT HPCNCF_ATTEMPT HPCNCF_LAUNCHED_BY HPCNCF_NODE_CPUS"
 )
-# Every variable that begins so.
+# Prefixes of variables.
 PREFIXES: Final = ("SRUN_", "SUBMITIT_", "TORCHELASTIC_", "SLURM_STEP_", "SLURM_CPU_BIND")
-# What srun takes for its own options. SLURM_EXPORT_ENV=NONE, which sbatch --export=NONE leaves,
-# would keep from the ranks what this script exports; from 23.11 on SLURM_TRES_PER_TASK that
-# differs from --cpus-per-task ends srun at once, and so do two forms of memory. Asked for none, a
-# step has all of its job's.
+# Variables that srun reads as options. SLURM_EXPORT_ENV=NONE, set by sbatch --export=NONE, would
+# hide this script's exports from the ranks. From 23.11 on, srun ends at once if SLURM_TRES_PER_TASK
+# differs from --cpus-per-task, and if memory is given in two forms; a step that requests no memory
+# gets all of its job's.
 OF_SRUN: Final = (
     "SLURM_EXPORT_ENV SLURM_EXACT SLURM_OVERLAP SLURM_WHOLE SLURM_TRES_PER_TASK SLURM_GPU_BIND "
     "SLURM_MEM_BIND SLURM_DISTRIBUTION SLURM_HINT SLURM_THREADS_PER_CORE SLURM_CPUS_PER_GPU "
@@ -38,28 +38,27 @@ OF_SRUN: Final = (
     "SLURM_NTASKS_PER_SOCKET SLURM_MEM_PER_NODE SLURM_MEM_PER_CPU SLURM_MEM_PER_GPU"
 )
 
-# Slurm's warning would end a Python that is still being imported, and with it the job as failed.
-# What is preempted so early has nothing to save: Slurm puts it back by itself.
+# Slurm's warning signal would kill a Python that is still importing, and fail the job. A run
+# preempted that early has nothing to save: Slurm requeues it by itself.
 DEAF_AT_FIRST: Final = """sh -c 'trap "" USR2; exec "$@"' sh"""
 
 
-def unset(asked: Collection[str]) -> list[str]:
-    """Forget what the submitting shell knew of other jobs, but not what `asked` makes Slurm set."""
-    own = [name for name in OF_SRUN.split() if _option(name) not in asked]
+def unset(options: Collection[str]) -> list[str]:
+    """Lines that unset other jobs' variables, except those that Slurm sets for these `options`."""
+    own = [
+        name
+        for name in OF_SRUN.split()
+        if name.removeprefix("SLURM_").lower().replace("_", "-") not in options
+    ]
     prefixed = [f'"${{!{prefix}@}}"' for prefix in PREFIXES]
-    groups = (OF_RANKS.split(), own, prefixed)
     return [
         "# what the submitting shell knew of other jobs",
-        *(" ".join(["unset", *names]) for names in groups),
+        *(" ".join(["unset", *names]) for names in (OF_RANKS.split(), own, prefixed)),
     ]
 
 
-def _option(variable: str) -> str:
-    return variable.removeprefix("SLURM_").lower().replace("_", "-")
-
-
 def modules(names: Sequence[str]) -> list[str]:
-    """Only these, whatever the login shell had loaded. A module that is missing ends the job."""
+    """Lines that load only these modules. A missing module ends the job."""
     if not names:
         return []
     return [
@@ -69,68 +68,33 @@ def modules(names: Sequence[str]) -> list[str]:
     ]
 
 
-def activate(conda: str | None, venv: str | None) -> list[str]:
-    if conda is not None:
-        return [
-            'eval "$("${CONDA_EXE:-conda}" shell.bash hook)"',
-            f"conda activate {path(conda)} || exit",
-        ]
-    return [f". {path(venv)}/bin/activate || exit"] if venv is not None else []
-
-
 def teardown(lines: Sequence[str]) -> list[str]:
-    """The job ends as its ranks did, however these lines end."""
+    """The lines, followed by the exit status of the ranks."""
     return ["status=$?", *lines, "exit $status"] if lines else []
 
 
-def exports(variables: Mapping[str, str]) -> list[str]:
-    return [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
-
-
-def python_shell(conda: str | None, venv: str | None, container: str | None, ours: str) -> str:
-    """The command that starts Python on a node; `ours` where the site names none."""
-    there = inside(conda, venv, container, ours)
-    return f"{shlex.join(shlex.split(container))} {there}" if container is not None else there
-
-
-def inside(conda: str | None, venv: str | None, container: str | None, ours: str) -> str:
-    """Python alone, as one that runs in the container already calls it."""
-    if venv is not None:
-        return f"{path(venv)}/bin/python"
-    return "python3" if conda is not None or container is not None else shlex.quote(ours)
-
-
-def path(text: str) -> str:
-    """Quoted; `~/` is the home folder of whoever runs it."""
+def quote_path(text: str) -> str:
+    """The path quoted for a shell; `~/` becomes the home folder of the user who runs it."""
     if text.startswith("~/"):
         return f'"$HOME"/{shlex.quote(text[2:])}'
     return shlex.quote(text)
 
 
-# sbatch reads a #SBATCH line itself: quotes as a shell does, but a backslash escapes in them, too.
+# sbatch parses #SBATCH lines like a shell, but a backslash escapes even inside quotes.
 UNFIT: Final = re.compile(r"[\x00-\x1f\x7f\\]")
-# In the names of files, Slurm takes % for the beginning of a pattern.
+# In file names, Slurm expands % patterns.
 UNFIT_IN_PATHS: Final = re.compile(r"[\x00-\x1f\x7f\\%]")
 
 OF_THE_JOB: Final = "comes from the job file's resources"
 OF_SUBMITIT: Final = "is where hpcncf looks for the logs"
-# Option -> why it cannot be given.
+# Option -> why a site may not set it.
 SRUN_REFUSED: Final[Mapping[str, str]] = {
-    "-c": OF_THE_JOB,
-    "--cpus-per-task": OF_THE_JOB,
-    "-n": OF_THE_JOB,
-    "--ntasks": OF_THE_JOB,
-    "--ntasks-per-node": OF_THE_JOB,
-    "-N": OF_THE_JOB,
-    "--nodes": OF_THE_JOB,
-    "-o": OF_SUBMITIT,
-    "--output": OF_SUBMITIT,
-    "-e": OF_SUBMITIT,
-    "--error": OF_SUBMITIT,
+    **dict.fromkeys(("-c", "--cpus-per-task", "-n", "--ntasks", "--ntasks-per-node"), OF_THE_JOB),
+    **dict.fromkeys(("-N", "--nodes"), OF_THE_JOB),
+    **dict.fromkeys(("-o", "--output", "-e", "--error"), OF_SUBMITIT),
 }
 OWN_KEYS: Final = (
-    *("partition", "account", "qos", "constraint", "reservation"),
-    *("mail-user", "mail-type"),
+    *("partition", "account", "qos", "constraint", "reservation", "mail-user", "mail-type"),
 )
 MEMORY_KEYS: Final = ("mem", "mem-per-cpu", "mem-per-gpu")
 RESOURCE_KEYS: Final = (
@@ -146,7 +110,7 @@ SBATCH_REFUSED: Final[Mapping[str, str]] = {
     "signal": "has a key of its own: signal_delay_s",
     "exclusive": "has a key of its own in the job file: exclusive",
 }
-# What a rank learns from its launcher: a site that sets it would lie to it.
+# Set by the launcher of the ranks; a site must not override them.
 LAUNCHERS: Final = re.compile(
     r"(SLURM|SLURMD|SRUN|SBATCH|SUBMITIT|TORCHELASTIC)_.*|HPCNCF_(ATTEMPT|LAUNCHED_BY|NODE_CPUS)"
     r"|(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)"
@@ -154,10 +118,10 @@ LAUNCHERS: Final = re.compile(
 
 
 def _one_line(text: str) -> str:
-    if found := UNFIT.search(text):
+    if unfit := UNFIT.search(text):
         raise ValueError(
             "expected one line without control characters and backslashes, which sbatch "
-            f"would not read as written; found {found.group()!r}"
+            f"would not read as written; found {unfit.group()!r}"
         )
     return text
 
@@ -171,18 +135,15 @@ def _no_nul(text: str) -> str:
 def _srun_argument(text: str) -> str:
     option = text.partition("=")[0]
     short = option[:2] if re.match(r"-[^-]", option) else option
-    # srun takes the beginning of an option for the whole, where no other begins so.
-    meant = [known for known in SRUN_REFUSED if known == short or _begins(known, option)]
-    if meant:
-        raise ValueError(
-            f"{meant[0]} {SRUN_REFUSED[meant[0]]} and is passed to srun already, so that every "
-            "rank may use its cores: leave it out"
-        )
+    # srun accepts any unambiguous beginning of an option.
+    abbreviated = option.startswith("--") and len(option) > len("--cpus")
+    for known, reason in SRUN_REFUSED.items():
+        if known == short or (abbreviated and known.startswith(option)):
+            raise ValueError(
+                f"{known} {reason} and is passed to srun already, so that every rank may use its "
+                "cores: leave it out"
+            )
     return text
-
-
-def _begins(known: str, option: str) -> bool:
-    return option.startswith("--") and len(option) > len("--cpus") and known.startswith(option)
 
 
 def _sbatch_key(text: str) -> str:
@@ -228,10 +189,10 @@ Interface = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:@-]{0,31}$")
 
 
 def folder_for_slurm(folder: Path) -> Path:
-    """The results folder, absolute. Raises UsageError where Slurm could not write logs below it."""
-    if found := UNFIT_IN_PATHS.search(str(folder.absolute())):
+    """The absolute results folder. Raises UsageError if Slurm cannot write logs to it."""
+    if unfit := UNFIT_IN_PATHS.search(str(folder.absolute())):
         raise UsageError(
-            f"{abbreviate(str(folder))}: Slurm interprets {found.group()!r} in a log's path. "
+            f"{abbreviate(str(folder))}: Slurm interprets {unfit.group()!r} in a log's path. "
             "Choose --results without %, backslash and control characters."
         )
     return folder.absolute()
@@ -305,15 +266,13 @@ class Site(Settings):
     def one_environment(self) -> Self:
         if self.conda is not None and (self.venv is not None or self.container is not None):
             other = "venv" if self.venv is not None else "container"
-            raise ValueError(f"conda and {other} both say which Python starts the ranks: give one")
+            raise ValueError(f"conda and {other} both choose the Python of the ranks: give one")
         return self
 
     @model_validator(mode="after")
     def mail_has_an_occasion(self) -> Self:
         if self.mail_user is not None and not self.mail_type:
-            raise ValueError(
-                "mail_user is given, but not when to write: mail_type: [END, FAIL], say"
-            )
+            raise ValueError("mail_user needs mail_type, as in mail_type: [END, FAIL]")
         return self
 
 
@@ -324,10 +283,13 @@ def parameters(
     array_parallelism: int | None = None,
     exclusive: bool = False,
 ) -> dict[str, Any]:
-    """What submitit's AutoExecutor is told, in its own words; what is not asked is left out."""
+    """Parameters for submitit's AutoExecutor, without those that are not set."""
     limit_min = resources.timeout_min * resources.runs_per_task
-    tasks, cpus = _tasks(resources)
-    asked: dict[str, Any] = {
+    tasks, cpus = resources.tasks_per_node, resources.cpus_per_task
+    if resources.launcher == "torchrun" or resources.packed:
+        # One process per node starts the ranks or the co-located runs, and has all their cores.
+        tasks, cpus = 1, resources.node_cores
+    request: dict[str, Any] = {
         "name": job_name,
         "timeout_min": limit_min,
         "nodes": resources.nodes,
@@ -347,72 +309,71 @@ def parameters(
         "slurm_additional_parameters": _further(site) or None,
         "slurm_setup": [*setup(resources, site), "export HPCNCF_LAUNCHED_BY=slurm"],
         "slurm_teardown": teardown(site.teardown) or None,
-        "slurm_srun_args": _srun_args(cpus, site),
+        # From Slurm 22.05 on srun does not inherit sbatch's `--cpus-per-task`: a bound step would
+        # give each rank one core. And a dead rank must not leave the others waiting for it.
+        "slurm_srun_args": [f"--cpus-per-task={cpus}", "--kill-on-bad-exit=1", *site.srun_args],
     }
-    return {key: value for key, value in asked.items() if value is not None}
+    return {key: value for key, value in request.items() if value is not None}
 
 
 def python_request(site: Site) -> str:
     """The shell words that start Python on a node."""
-    return python_shell(site.conda, site.venv, site.container, sys.executable)
+    container = "" if site.container is None else f"{shlex.join(shlex.split(site.container))} "
+    return f"{container}{python_inside(site)}"
 
 
-def python_of_ranks(site: Site) -> str:
-    """The same for what a Python on a node starts itself."""
-    return inside(site.conda, site.venv, site.container, sys.executable)
-
-
-def _tasks(resources: Resources) -> tuple[int, int]:
-    """Tasks on each node and CPUs of each: one torchrun has the cores of all its ranks, and so has
-    what starts runs side by side."""
-    if resources.launcher == "torchrun" or resources.packed:
-        return 1, resources.node_cores
-    return resources.tasks_per_node, resources.cpus_per_task
+def python_inside(site: Site) -> str:
+    """The shell words that start Python from a process that is already in the site's container."""
+    if site.venv is not None:
+        return f"{quote_path(site.venv)}/bin/python"
+    own = site.conda is None and site.container is None
+    return shlex.quote(sys.executable) if own else "python3"
 
 
 def _memory(resources: Resources, site: Site) -> dict[str, Any]:
-    whole = math.ceil(resources.node_mem_gb * 1024)
+    node_mib = math.ceil(resources.node_mem_gb * 1024)
     if site.memory == "mem":
-        # submitit rounds down, to 0 at last, which asks for the whole node's.
-        return {"mem_gb": whole / 1024}
+        # submitit rounds down, possibly to 0, which would request the memory of the whole node.
+        return {"mem_gb": node_mib / 1024}
     if site.memory == "mem_per_cpu":
-        return {"slurm_mem_per_cpu": f"{-(-whole // resources.node_cores)}MB"}
+        return {"slurm_mem_per_cpu": f"{-(-node_mib // resources.node_cores)}MB"}
     if site.memory == "mem_per_gpu" and resources.node_gpus:
-        return {"slurm_mem_per_gpu": f"{-(-whole // resources.node_gpus)}MB"}
+        return {"slurm_mem_per_gpu": f"{-(-node_mib // resources.node_gpus)}MB"}
     return {}
 
 
 def asks_memory(resources: Resources, site: Site) -> bool:
-    """Whether Slurm is told of memory at all; else `resources.mem_gb` changes nothing there."""
+    """Whether `resources.mem_gb` is passed to Slurm at all."""
     return bool(_memory(resources, site))
 
 
 def _further(site: Site) -> dict[str, Any]:
-    # `--key=False` would ask for it.
-    asked = {key: value for key, value in site.additional_parameters.items() if value is not False}
-    return asked | ({"reservation": site.reservation} if site.reservation is not None else {})
+    # `--key=False` would set the option.
+    flags = {key: value for key, value in site.additional_parameters.items() if value is not False}
+    return flags | ({"reservation": site.reservation} if site.reservation is not None else {})
 
 
 def setup(resources: Resources, site: Site) -> list[str]:
-    """The batch script's lines before srun."""
+    """Lines of the batch script before srun."""
     threads = str(resources.cpus_per_task)
-    ours = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+    variables = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
     if site.interface is not None:
-        ours |= {"GLOO_SOCKET_IFNAME": site.interface, "NCCL_SOCKET_IFNAME": site.interface}
-    outside = None if site.container is not None else site.venv
+        variables |= {"GLOO_SOCKET_IFNAME": site.interface, "NCCL_SOCKET_IFNAME": site.interface}
+    activate = []
+    if site.conda is not None:
+        activate = [
+            'eval "$("${CONDA_EXE:-conda}" shell.bash hook)"',
+            f"conda activate {quote_path(site.conda)} || exit",
+        ]
+    elif site.venv is not None and site.container is None:
+        activate = [f". {quote_path(site.venv)}/bin/activate || exit"]
     return [
         *unset(_further(site)),
         *modules(site.modules),
-        *activate(site.conda, outside),
-        *exports(ours | site.environment),
+        *activate,
+        *(f"export {k}={shlex.quote(v)}" for k, v in (variables | site.environment).items()),
         *site.setup,
     ]
-
-
-def _srun_args(cpus: int, site: Site) -> list[str]:
-    """From Slurm 22.05 on srun does not inherit sbatch's `--cpus-per-task`: a bound step then
-    gives each rank one core. And one dead rank must not leave the others waiting for it."""
-    return [f"--cpus-per-task={cpus}", "--kill-on-bad-exit=1", *site.srun_args]
 
 
 ENDING: Final = ".yaml"
@@ -431,7 +392,7 @@ def personal() -> Path:
 
 
 def anchored(job: JobSpec, folder: Path) -> JobSpec:
-    """The job with its site, where that is a path, made absolute from the job file's folder."""
+    """The job with its site's path made absolute from the job file's folder."""
     if not _is_path(job.site):
         return job
     site = (folder / Path(job.site).expanduser()).resolve()
@@ -439,32 +400,26 @@ def anchored(job: JobSpec, folder: Path) -> JobSpec:
 
 
 def load_sites(name: str) -> Site:
-    """The site that a job names: a path, or a known name.
+    """The site with this name or path. A user's own file overrides a template of the same name.
 
-    A user's own file wins over the template of the same name. Raises UsageError.
+    Raises UsageError.
     """
-    path = Path(name) if _is_path(name) else _known_file(name)
+    path = Path(name)
+    if not _is_path(name):
+        files = list(templates().glob(f"*{ENDING}"))
+        with contextlib.suppress(OSError):  # an unreadable configuration folder has no sites
+            files += personal().glob(f"*{ENDING}")
+        sites = {file.stem: file for file in files}
+        if name not in sites:
+            raise UsageError(
+                f"site: no site {name!r}.{did_you_mean(name, list(sites))} Known sites: "
+                f"{', '.join(sorted(sites))} (in {templates()} and {personal()}); or give a path"
+            )
+        path = sites[name]
     plain = parse_yaml(read_utf8(path), str(path))
-    # A file of nothing but comments asks for nothing.
+    # A file of comments only is an empty site.
     return validate_settings(Site, {} if plain is None else plain, str(path))
 
 
 def _is_path(name: str) -> bool:
     return "/" in name or name.endswith(ENDING)
-
-
-def _known_file(name: str) -> Path:
-    known = _known()
-    if name not in known:
-        raise UsageError(
-            f"site: no site {name!r}.{did_you_mean(name, list(known))} Known sites: "
-            f"{', '.join(sorted(known))} (in {templates()} and {personal()}); or give a path"
-        )
-    return known[name]
-
-
-def _known() -> dict[str, Path]:
-    files = list(templates().glob(f"*{ENDING}"))
-    with contextlib.suppress(OSError):  # a configuration folder that we may not read holds none
-        files += personal().glob(f"*{ENDING}")
-    return {path.stem: path for path in files}

@@ -120,7 +120,7 @@ def site_parameters(job: JobSpec, run: Run) -> dict[str, object]:
 
 def limits_of(job: JobSpec, cluster: Cluster) -> Limits | None:
     """What the site's jobs may ask for, by Slurm's word; None where Slurm is not meant."""
-    return Limits.of(load_sites(job.site), user()) if cluster == "slurm" else None
+    return Limits.query(load_sites(job.site), user()) if cluster == "slurm" else None
 
 
 def check(runs: list[Run], cluster: Cluster, limits: Limits | None = None) -> None:

@@ -206,7 +206,7 @@ def test_plan_says_what_slurm_would_refuse_and_prints_no_script_for_it(
     told = json.loads(said("plan", "job.yaml", "--json")[1])
     (large,) = [run["id"] for run in told["runs"] if run["resources"]["cpus_per_task"] == 99]
     assert list(told["refused"]) == [large]
-    why = f"left out: run {large}: asks for 99 cores on each node; partition "
+    why = f"left out: run {large}: requests 99 cores on each node; partition "
     assert why in " ".join(said("plan", "job.yaml")[1].split())
     _, script, err = said("plan", "job.yaml", "--sbatch")
     assert "\n#SBATCH --cpus-per-task=1\n" in script

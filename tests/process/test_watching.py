@@ -85,7 +85,10 @@ def test_an_array_is_summed_up_in_a_line(
     rows = [f"8_{n}|PENDING|Priority|2026-01-05T14:05:00||||0|0|" for n in range(2, 6)]
     fake_slurm.answer("squeue", "\n".join(["8_1|RUNNING|None|||0:03|node[1-2]|0|0|", *rows]))
     told = printed(capsys, "status", paths.folder)
-    assert "array 8: 1 of 6 done, 1 running, 4 pending: others are before it (Priority)" in told
+    assert (
+        "array 8: 1 of 6 done, 1 running, 4 pending: waiting for higher-priority jobs (Priority)"
+        in told
+    )
     assert "the next expected on Jan 5 at 14:05" in told
     assert "node[1-2], 3.00 s" in told
 

@@ -33,8 +33,8 @@ def submitted(user: User, data: Path, *words: str) -> subprocess.CompletedProces
     ("site", "setting", "told"),
     [
         ("partition: short", "resources.timeout_min=60", "partition short allows 5 min"),
-        ("partition: cpu", "resources.nodes=9", "asks for 9 nodes"),
-        ("partition: gpu", "resources.gpus_per_node=4", "asks for 4 GPUs on each node"),
+        ("partition: cpu", "resources.nodes=9", "requests 9 nodes"),
+        ("partition: gpu", "resources.gpus_per_node=4", "requests 4 GPUs on each node"),
         ("qos: nope", "training.epochs=1", "qos 'nope' is not one that you may use here"),
         ("account: nope", "training.epochs=1", "account 'nope' is not one"),
         ("reservation: nope", "training.epochs=1", "reservation 'nope' is not one"),
@@ -67,7 +67,7 @@ def test_shapes_that_fit_are_submitted_and_the_others_named(user: User, tiny_dat
     done = user.attempt("submit", "grid.yaml", "--cluster", "slurm")
     assert "1 run submitted to Slurm" in done.stdout
     assert "left out: run " in done.stderr
-    assert "asks for 9 cores on each node" in done.stderr
+    assert "requests 9 cores on each node" in done.stderr
 
 
 def test_a_node_that_sees_everything_lets_the_runs_go(user: User, tiny_data: Path) -> None:

@@ -8,7 +8,7 @@ import make_results
 import pytest
 
 from hpcncf.records.schema import RankRecord
-from hpcncf.slurm.accounting import Account, at, disagreements, mebibytes, parse_accounts
+from hpcncf.slurm.accounting import Account, disagreements, mebibytes, parse_accounts, step_at
 
 # `sacct --duplicates`: an array of two, whose first element was requeued once.
 SAID = """\
@@ -41,13 +41,13 @@ def test_a_step_that_runs_has_no_end_and_no_memory_yet() -> None:
     ("moment", "cpu_s"), [(1795279773.5, 20.146), (1795279874.0, 19.144), (1795279860.0, 19.144)]
 )
 def test_an_attempt_belongs_to_the_start_that_held_it(moment: float, cpu_s: float) -> None:
-    step = at(parse_accounts(SAID)["1_0"], moment)
+    step = step_at(parse_accounts(SAID)["1_0"], moment)
     assert step is not None
     assert step.cpu_s == cpu_s
 
 
 def test_an_attempt_long_before_every_step_belongs_to_none() -> None:
-    assert at(parse_accounts(SAID)["1_0"], 1795270000.0) is None
+    assert step_at(parse_accounts(SAID)["1_0"], 1795270000.0) is None
 
 
 @pytest.mark.parametrize(

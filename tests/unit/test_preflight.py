@@ -34,7 +34,7 @@ def refusal(
 ) -> str | None:
     """Of a small run that fits anywhere, but for what the test says."""
     wants = Resources(mem_gb=1, timeout_min=2).model_copy(update=resources)
-    return preflight.refusal(preflight.asked_preflight(wants, site or Site(), variables), known)
+    return preflight.refusal(preflight.Request.build(wants, site or Site(), variables), known)
 
 
 def test_partitions_are_read_as_scontrol_shows_them() -> None:
@@ -91,28 +91,28 @@ def test_what_fits_is_not_refused() -> None:
     ("site", "asked", "told"),
     [
         (Site(partition="short"), {"timeout_min": 60},
-         "asks for 60 min; partition short allows 5 min: -s resources.timeout_min=5; "
-         "what would do: partition cpu or gpu in the site file"),
+         "requests 60 min; partition short allows 5 min: -s resources.timeout_min=5; "
+         "or set partition: cpu or gpu in the site file"),
         (Site(partition="short"), {"timeout_min": 2, "runs_per_task": 4},
-         "asks for 8 min (timeout_min 2 x 4 runs); partition short allows 5 min: "
-         "-s resources.runs_per_task=2; what would do: partition cpu or gpu in the site file"),
+         "requests 8 min (timeout_min 2 x 4 runs); partition short allows 5 min: "
+         "-s resources.runs_per_task=2; or set partition: cpu or gpu in the site file"),
         (Site(), {"nodes": 9},
-         "asks for 9 nodes, each with 1 core, 1024 MiB; partition cpu has 4 such: "
+         "requests 9 nodes, each with 1 core, 1024 MiB; partition cpu has 4 such: "
          "fewer resources.nodes, or less on each"),
         (Site(), {"cpus_per_task": 9},
-         "asks for 9 cores on each node; partition cpu allows 2 at most: "
+         "requests 9 cores on each node; partition cpu allows 2 at most: "
          "fewer resources.tasks_per_node or resources.cpus_per_task"),
         (Site(), {"mem_gb": 9},
-         "asks for 9216 MiB of memory on each node; partition cpu allows 4000 at most: "
+         "requests 9216 MiB of memory on each node; partition cpu allows 4000 at most: "
          "-s resources.mem_gb=3.906"),
         (Site(partition="gpu"), {"gpus_per_node": 2},
-         "asks for 2 GPUs on each node; partition gpu allows 1 at most: "
+         "requests 2 GPUs on each node; partition gpu allows 1 at most: "
          "resources.gpus_per_node at most 1"),
         (Site(), {"gpus_per_node": 1, "nodes": 2},
-         "asks for 2 nodes, each with 1 core, 1024 MiB, 1 GPU; partition cpu has 1 such: "
+         "requests 2 nodes, each with 1 core, 1024 MiB, 1 GPU; partition cpu has 1 such: "
          "fewer resources.nodes, or less on each"),
         (Site(constraint="a100"), {},
-         "asks for 1 node, each with 1 core, 1024 MiB, the feature a100; partition cpu has 0 "
+         "requests 1 node, each with 1 core, 1024 MiB, the feature a100; partition cpu has 0 "
          "such: fewer resources.nodes, or less on each"),
         (Site(partition="cpus"), {},
          "partition 'cpus' does not exist here: set partition in the site file. "
@@ -153,7 +153,7 @@ def test_a_plugin_may_choose_the_partition(config: str, routed: bool) -> None:
 
 
 def test_where_a_plugin_chooses_what_fits_nowhere_is_refused() -> None:
-    assert "asks for 300 min" in str(refusal(known=replace(KNOWN, routed=True), timeout_min=300))
+    assert "requests 300 min" in str(refusal(known=replace(KNOWN, routed=True), timeout_min=300))
 
 
 def test_sbatchs_own_variables_go_before_the_site() -> None:
@@ -172,8 +172,8 @@ def partition(name: str, **changes: object) -> Partition:
     [
         ({"state": "DOWN"}, "partition cpu is down: jobs wait, none starts"),
         ({"state": "DRAIN"}, "is being drained: it takes no job"),
-        ({"max_nodes": 1}, "asks for 2 nodes; partition cpu allows 1: resources.nodes at most 1"),
-        ({"min_nodes": 3}, "asks for 2 nodes; partition cpu takes jobs of 3 or more"),
+        ({"max_nodes": 1}, "requests 2 nodes; partition cpu allows 1: resources.nodes at most 1"),
+        ({"min_nodes": 3}, "requests 2 nodes; partition cpu takes jobs of 3 or more"),
         ({"max_cpus_per_node": 0}, "partition cpu allows 0 at most"),
         ({"max_mem_mib": 512}, "1024 MiB of memory on each node; partition cpu allows 512"),
         ({"accounts": frozenset({"lab"})}, "takes no job of account Mine (it takes lab)"),
@@ -273,11 +273,11 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[
 
 
 def test_slurm_is_asked_twice_and_once_for_each_name(asked: Callable[[], list[str]]) -> None:
-    limits = Limits.of(Site(partition="short"), "me")
+    limits = Limits.query(Site(partition="short"), "me")
     assert len(asked()) == 2
     assert "partition short allows 5 min" in str(limits.refusal(Resources(timeout_min=60)))
     assert limits.notes() == []
-    named = Limits.of(Site(account="lap", qos="normal", reservation="r"), "me")
+    named = Limits.query(Site(account="lap", qos="normal", reservation="r"), "me")
     assert len(asked()) == 2 + 6
     said = str(named.refusal(Resources(mem_gb=1)))
     assert "Did you mean 'lab'?" in said
@@ -292,7 +292,7 @@ def test_a_cluster_that_does_not_answer_blocks_nobody(
         (tmp_path / "scontrol").write_text(broken)
         (tmp_path / "scontrol").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}")
-    limits = Limits.of(Site(partition="short", account="lap"), "me")
+    limits = Limits.query(Site(partition="short", account="lap"), "me")
     assert limits.refusal(Resources(timeout_min=60)) is None
     (note,) = limits.notes()
     assert note.startswith("not checked against the cluster's limits: scontrol: ")
@@ -300,7 +300,7 @@ def test_a_cluster_that_does_not_answer_blocks_nobody(
 
 @pytest.mark.usefixtures("asked")
 def test_a_site_that_sends_its_jobs_elsewhere_is_not_held_to_this_cluster() -> None:
-    limits = Limits.of(Site(partition="x", additional_parameters={"clusters": "other"}), "me")
+    limits = Limits.query(Site(partition="x", additional_parameters={"clusters": "other"}), "me")
     assert limits.refusal(Resources()) is None
     assert "sends its jobs to other clusters" in limits.notes()[0]
 

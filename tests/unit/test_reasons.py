@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from hpcncf.slurm.states import FOR_EVER, WORDS, in_words
+from hpcncf.slurm.states import NEVER, WORDS, describe_reason
 
 
 @pytest.mark.parametrize(
     ("reason", "words"),
     [
-        ("Priority", "others are before it (Priority)"),
+        ("Priority", "waiting for higher-priority jobs (Priority)"),
         ("QOSMaxCpuPerUserLimit", "you are at the QOS's limit of cores (QOSMaxCpuPerUserLimit)"),
-        ("AssocGrpGRES", "your account as a whole is at its limit of GPUs (AssocGrpGRES)"),
+        (
+            "AssocGrpGRES",
+            "all users of your account together are at its limit of GPUs (AssocGrpGRES)",
+        ),
         ("MaxJobsPerAccount", "your account is at the QOS's limit of running jobs"),
         ("AssocGrpCPURunMinutesLimit", "limit of minutes of cores that run"),
         ("ReqNodeNotAvail, UnavailableNodes:node[3-4]", "(ReqNodeNotAvail: node[3-4])"),
@@ -22,7 +25,7 @@ from hpcncf.slurm.states import FOR_EVER, WORDS, in_words
     ],
 )
 def test_a_reason_is_told_in_words(reason: str, words: str) -> None:
-    assert words in in_words(reason)
+    assert words in describe_reason(reason)
 
 
 @pytest.mark.parametrize(
@@ -37,11 +40,11 @@ def test_a_reason_is_told_in_words(reason: str, words: str) -> None:
         "DependencyNeverSatisfied",
     ],
 )
-def test_what_will_never_start_is_said_to_pend_for_ever(reason: str) -> None:
-    assert FOR_EVER in in_words(reason)
+def test_a_job_that_will_never_start_is_described_so(reason: str) -> None:
+    assert NEVER in describe_reason(reason)
 
 
 def test_what_only_waits_is_not() -> None:
     waiting = ["Resources", "Priority", "BeginTime", "JobArrayTaskLimit", "QOSMaxJobsPerUserLimit"]
-    assert not any(FOR_EVER in in_words(reason) for reason in waiting)
+    assert not any(NEVER in describe_reason(reason) for reason in waiting)
     assert "" not in WORDS.values()

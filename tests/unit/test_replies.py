@@ -34,7 +34,7 @@ def test_a_waiting_job_says_why() -> None:
     found = read_squeue("8_0|RUNNING|None\n8_1|PENDING|Resources\n\nnonsense\n")
     assert {job: (one.state, one.reason) for job, one in found.items()} == {
         "8_0": ("running", ""),
-        "8_1": ("pending", "waits for free nodes, cores or memory (Resources)"),
+        "8_1": ("pending", "waiting for free nodes, cores or memory (Resources)"),
     }
 
 
@@ -87,7 +87,7 @@ def test_squeue_tells_where_it_runs_since_when_and_when_it_starts() -> None:
     found = read_squeue(QUEUE)
     assert found["1_0"] == JobState("running", "RUNNING", "", "node[1-2]", elapsed_s=3.0)
     assert (found["7"].state, found["7"].starts) == ("pending", "2026-11-21T17:09:00")
-    assert found["7"].reason == "others are before it (Priority)"
+    assert found["7"].reason == "waiting for higher-priority jobs (Priority)"
     assert (found["1_2"].starts, found["1_2"].ended) == ("", "")
     assert (found["26"].restarts, found["26"].ended) == (1, "")
 
