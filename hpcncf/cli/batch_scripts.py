@@ -17,8 +17,8 @@ from hpcncf.records.submissions import user
 from hpcncf.slurm.batch_script import Source, text, text_byhand
 from hpcncf.slurm.site import load_sites
 from hpcncf.state import status
-from hpcncf.submit.arrays import Quota, Task, fit, quota_quotas, tasks
-from hpcncf.submit.submit import passed_over, unclear
+from hpcncf.submit.arrays import Quota, Task, fit, query_quota, tasks
+from hpcncf.submit.submit import is_taken, possibly_active
 
 # So many of the numbers to choose from are told.
 MOST: Final = 4
@@ -58,10 +58,10 @@ def show(args: argparse.Namespace, job: JobSpec, plan: Plan, paths: ResultPaths)
 def _open(plan: Plan, paths: ResultPaths) -> list[Run]:
     """Those that nobody is at, as far as is known."""
     states = [state for state in status.states(paths, plan) if not state.run.retired]
-    held = {state.run.id for state in unclear(states)}
+    held = {state.run.id for state in possibly_active(states)}
     if held:
-        sys.stderr.write(f"held back, for whether they still run is not known: {len(held)}\n")
-    found = [state.run for state in states if not passed_over(state)]
+        sys.stderr.write(f"not printed, possibly still queued or running: {len(held)}\n")
+    found = [state.run for state in states if not is_taken(state)]
     return [run for run in found if run.id not in held]
 
 
@@ -75,7 +75,7 @@ def _accepted_runs(job: JobSpec, runs: list[Run]) -> list[Run]:
 
 def _sent(job: JobSpec, runs: list[Run], paths: ResultPaths) -> Iterator[str]:
     folder = paths.submitit(user())
-    for array in _arrays(tasks(runs), quota_quotas(load_sites(job.site))):
+    for array in _arrays(tasks(runs), query_quota(load_sites(job.site))):
         yield text(folder, job, array[0][0].resources, len(array))
 
 
@@ -85,7 +85,7 @@ def _by_hand(
     site = load_sites(job.site)
     source = Source(args.job.resolve(), paths.folder, args.settings)
     alone = [[run] for run in runs]
-    for array in _arrays(alone, Quota(array=quota_quotas(site).array)):
+    for array in _arrays(alone, Quota(array=query_quota(site).array)):
         yield text_byhand(job, site, [run for (run,) in array], source)
 
 

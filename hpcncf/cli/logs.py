@@ -85,7 +85,7 @@ def _files_without_attempt(paths: ResultPaths, run_id: str, rank: int) -> list[P
 def _slurm_job_id(attempt: AttemptPaths) -> str | None:
     from hpcncf.state import decide
 
-    claim = decide.claim(attempt)
+    claim = decide.read_claim(attempt)
     return claim.slurm_job_id if claim else None
 
 

@@ -21,60 +21,57 @@ if TYPE_CHECKING:
     from hpcncf.submit.submit import Launched
 
 
-def sentences(launched: Launched, command: Sequence[str]) -> list[str]:
-    told: list[str] = []
-    given, held = launched.given, launched.held
-    if given.left:
-        told.append(f"{_runs(len(given.left))} left: {given.limit}")
-        told.append(f"send the rest when jobs have ended: {shlex.join(command)}")
-    packed = _packed(launched)
-    if packed:
-        told.append(
+def describe_unsent(launched: Launched, command: Sequence[str]) -> list[str]:
+    """Runs that were not submitted, why, and the command that submits them."""
+    delivery, unclear = launched.delivery, launched.unclear
+    lines: list[str] = []
+    if delivery.unsent:
+        lines.append(f"{_runs(len(delivery.unsent))} not submitted: {delivery.limit}")
+        lines.append(f"submit the rest when jobs have ended: {shlex.join(command)}")
+    if packed := _runs_per_task(launched):
+        lines.append(
             f"or all at once, {packed} runs in a task, when the above have ended: "
-            f"{shlex.join(_in_tasks(command, packed))}"
+            f"{shlex.join(_packed(command, packed))}"
         )
-    if given.no_report:
-        told.append(f"the runs are submitted, but nothing will report them: {given.no_report}")
-    if held:
-        told.append(
-            f"{_runs(len(held))} held back, for whether they are queued or run is not known: "
-            f"{held[0].reason}"
+    if delivery.no_report:
+        lines.append(f"the runs are submitted, but not the job to report: {delivery.no_report}")
+    if unclear:
+        lines.append(
+            f"{_runs(len(unclear))} not submitted, possibly still queued or running: "
+            f"{unclear[0].reason}"
         )
-        told.append(f"send them where you know that they are not: {shlex.join(_forced(command))}")
-    return told
+        lines.append(f"if you know that they are not: {shlex.join([*command, '--force'])}")
+    return lines
 
 
-def plain(launched: Launched, command: Sequence[str]) -> dict[str, Any]:
-    packed = _packed(launched)
+def plain_unsent(launched: Launched, command: Sequence[str]) -> dict[str, Any]:
+    """The same for `--json`."""
+    packed, unsent = _runs_per_task(launched), launched.delivery.unsent
     return {
-        "left": [run.id for run in launched.given.left],
-        "limit": launched.given.limit if launched.given.left else None,
-        "command_for_the_rest": shlex.join(command) if launched.given.left else None,
-        "command_for_all_at_once": shlex.join(_in_tasks(command, packed)) if packed else None,
-        "no_report": launched.given.no_report or None,
-        "held": {state.run.id: state.reason for state in launched.held},
-        "command_for_held": shlex.join(_forced(command)) if launched.held else None,
+        "left": [run.id for run in unsent],
+        "limit": launched.delivery.limit if unsent else None,
+        "command_for_the_rest": shlex.join(command) if unsent else None,
+        "command_for_all_at_once": shlex.join(_packed(command, packed)) if packed else None,
+        "no_report": launched.delivery.no_report or None,
+        "held": {state.run.id: state.reason for state in launched.unclear},
+        "command_for_held": shlex.join([*command, "--force"]) if launched.unclear else None,
     }
 
 
-def _packed(launched: Launched) -> int | None:
-    """How many runs in a task would leave none, where that is more than now."""
+def _runs_per_task(launched: Launched) -> int | None:
+    """Runs per task with which all would fit, if that is more than now."""
     from hpcncf.submit.arrays import runs_per_task
 
-    given = launched.given
-    if not given.left:
+    unsent = launched.delivery.unsent
+    if not unsent:
         return None
-    number = runs_per_task(given.left, given.tasks)
-    now = max(run.resources.runs_per_task for run in given.left)
+    number = runs_per_task(unsent, launched.delivery.tasks)
+    now = max(run.resources.runs_per_task for run in unsent)
     return number if number and number > now else None
 
 
-def _in_tasks(command: Sequence[str], number: int) -> list[str]:
+def _packed(command: Sequence[str], number: int) -> list[str]:
     return [*command, "-s", f"resources.runs_per_task={number}"]
-
-
-def _forced(command: Sequence[str]) -> list[str]:
-    return [*command, "--force"]
 
 
 def _runs(number: int) -> str:
@@ -92,38 +89,38 @@ CHECK_S = 300.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     job_arguments(parser)
-    sending_arguments(parser, "auto", "auto: slurm where there is sbatch, else local (default)")
+    sending_arguments(parser, "auto", "auto: slurm if sbatch is installed, else local (default)")
     parser.add_argument(
         "--check-node",
         type=float,
         nargs="?",
         const=CHECK_S,
         metavar="SECONDS",
-        help="first see in one short job whether a compute node sees results, data and the same "
-        f"Python, and submit only then; waits at most so long (default {CHECK_S:g})",
+        help="first check with one short job that a compute node sees results, data and the same "
+        f"Python; submit nothing otherwise. Waits at most SECONDS (default {CHECK_S:g})",
     )
     parser.add_argument(
         "--no-preflight",
         action="store_true",
-        help="submit without a look at the partition's limits, also what would wait for ever",
+        help="skip the check against partition limits",
     )
-    parser.add_argument("--again", action="store_true", help="run complete runs once more, too")
+    parser.add_argument("--again", action="store_true", help="also run complete runs again")
     parser.add_argument(
         "--results", type=Path, metavar="DIR", help="default: results/<the job's name>"
     )
 
 
-def sending_arguments(parser: argparse.ArgumentParser, default: str | None, told: str) -> None:
+def sending_arguments(parser: argparse.ArgumentParser, default: str | None, help: str) -> None:
     parser.add_argument(
-        "--cluster", choices=["auto", "local", "slurm", "debug"], default=default, help=told
+        "--cluster", choices=["auto", "local", "slurm", "debug"], default=default, help=help
     )
     parser.add_argument(
         "--wait",
         action="store_true",
-        help="return when the runs have ended: 0 when all are complete, else 3",
+        help="return when the runs have ended: 0 if all are complete, else 3",
     )
     parser.add_argument(
-        "--report", action="store_true", help="collect and report when all of these have ended"
+        "--report", action="store_true", help="collect and report when all runs have ended"
     )
     parser.add_argument(
         "--force",
@@ -140,7 +137,7 @@ def run(args: argparse.Namespace) -> int:
     from hpcncf.slurm import cluster_info
     from hpcncf.slurm.preflight import Limits
     from hpcncf.slurm.site import anchored
-    from hpcncf.submit.submit import check, choose_cluster, limits_of, reached, submit
+    from hpcncf.submit.submit import check, choose_cluster, limits_of, seen_by_slurm, submit
 
     job = anchored(load.load_job(args.job, args.settings), args.job.parent)
     plan = load.build_plan(job, args.job, args.settings)
@@ -155,15 +152,15 @@ def run(args: argparse.Namespace) -> int:
     elif (
         cluster == "slurm"
         and (doubt := cluster_info.doubt(paths.folder))
-        and not reached(paths, plan)
+        and not seen_by_slurm(paths, plan)
     ):
         print(f"hpcncf: {doubt}", file=sys.stderr)
     launched = submit(paths, job, plan, cluster, args.again, limits, args.force, args.report)
-    return report_submission(args, paths, launched, cluster, _same(args))
+    return report_submission(args, paths, launched, cluster, _repeated(args))
 
 
-def _same(args: argparse.Namespace) -> list[str]:
-    """The command that submits what this one leaves."""
+def _repeated(args: argparse.Namespace) -> list[str]:
+    """The command that submits the remaining runs."""
     settings = [word for setting in args.settings for word in ("-s", setting)]
     where = [] if args.results is None else ["--results", str(args.results)]
     cluster = [] if args.cluster == "auto" else ["--cluster", args.cluster]
@@ -177,12 +174,12 @@ def _check_node(
     from hpcncf.submit import node_check
 
     if cluster != "slurm":
-        raise UsageError(f"--check-node asks a node of Slurm; --cluster {cluster} has none")
-    told = node_check.check(paths, job, plan.active(), args.check_node)
-    cores = f"{told.usable:g} core{'s' * (told.usable != 1)}"
-    memory = f", {told.limit_mib / 1024:.3g} GiB" if told.limit_mib else ""
+        raise UsageError(f"--check-node needs a node of Slurm; --cluster {cluster} has none")
+    answer = node_check.check(paths, job, plan.active(), args.check_node)
+    cores = f"{answer.usable:g} core{'s' * (answer.usable != 1)}"
+    memory = f", {answer.limit_mib / 1024:.3g} GiB" if answer.limit_mib else ""
     print(
-        f"node {told.node} sees results and data, and runs Python {told.python} with the same "
+        f"node {answer.node} sees results and data, and runs Python {answer.python} with the same "
         f"packages; {cores}{memory} for a rank",
         file=sys.stderr,
     )
@@ -195,9 +192,9 @@ def report_submission(
     cluster: Cluster,
     command: Sequence[str],
 ) -> int:
-    """Say what was submitted, wait for it when asked, and return the exit code.
+    """Print what was submitted, wait for it if requested, and return the exit code.
 
-    `command` submits what is left.
+    `command` submits the remaining runs.
     """
     from hpcncf.cli.wait import wait
     from hpcncf.submit import submit as launch
@@ -209,13 +206,13 @@ def report_submission(
         print(f"hpcncf: {line}", file=sys.stderr)
     if not args.json:
         print(_sentences(paths, launched, cluster))
-    for line in sentences(launched, command):
+    for line in describe_unsent(launched, command):
         print(f"hpcncf: {line}", file=sys.stderr)
-    # What was running already is part of the question, too.
+    # Also wait for runs that were queued or running before.
     waited_for = [run.id for run in launched.runs]
     waited_for += [state.run.id for state in launched.skipped if state.state != "completed"]
     if cluster == "debug":
-        # JSON is to be alone on the standard output: what the runs print goes beside it.
+        # Standard output is for the JSON alone.
         with contextlib.redirect_stdout(sys.stderr if args.json else sys.stdout):
             launch.debug(paths, launched.runs, launched.again)
             if args.report:
@@ -225,10 +222,10 @@ def report_submission(
         code = wait(paths, waited_for, quiet=args.json)
         code = 3 if launched.refused else code
     if args.json:
-        told = _plain(paths, launched, cluster, waited) | plain(launched, command)
-        print(json.dumps(told, indent=2))
-    left = bool(launched.given.left or launched.held or launched.refused)
-    return code if waited and code else 3 * left
+        plain = _plain(paths, launched, cluster, waited) | plain_unsent(launched, command)
+        print(json.dumps(plain, indent=2))
+    incomplete = bool(launched.delivery.unsent or launched.unclear or launched.refused)
+    return code if waited and code else 3 * incomplete
 
 
 def _sentences(paths: ResultPaths, launched: Launched, cluster: Cluster) -> str:
@@ -236,11 +233,10 @@ def _sentences(paths: ResultPaths, launched: Launched, cluster: Cluster) -> str:
 
     there = format_path(paths.folder)
     where = {"local": "to this machine", "slurm": "to Slurm", "debug": "in this process"}[cluster]
-    number = len(launched.runs)
-    lines = [f"{number} run{'s' * (number != 1)} submitted {where}; results in {there}"]
+    lines = [f"{_runs(len(launched.runs))} submitted {where}; results in {there}"]
     states = [state.state for state in launched.skipped]
     lines += [f"{states.count(word)} {word} already" for word in dict.fromkeys(states)]
-    if number and cluster != "debug":
+    if launched.runs and cluster != "debug":
         lines.append(f"look with: hpcncf status {there}")
     return "\n".join(lines)
 

@@ -44,7 +44,7 @@ from hpcncf.records.schema import (
 )
 from hpcncf.slurm.accounting import Account, accounts
 from hpcncf.state import status
-from hpcncf.state.decide import Attempt, claim, has_all_ranks, read_attempts
+from hpcncf.state.decide import Attempt, has_all_ranks, read_attempts, read_claim
 from hpcncf.state.status import RunState
 
 if TYPE_CHECKING:
@@ -379,7 +379,7 @@ def _tried(paths: ResultPaths, state: RunState) -> list[Attempt]:
     *earlier, last = paths.run(state.run.id).attempts()
     known = Attempt(
         number=state.attempt,
-        claim=claim(last),
+        claim=read_claim(last),
         ranks=_own(state)[0],
         progress=state.progress,
         end=None,

@@ -30,7 +30,7 @@ from hpcncf.monitor.node import spread
 from hpcncf.paths import AttemptPaths, ResultPaths
 from hpcncf.records.schema import End, Packed, utc_now, write_record_with_retries
 from hpcncf.state.decide import complete, last_attempt
-from hpcncf.submit.cancel import Word
+from hpcncf.submit.cancel import CancelCheck
 from hpcncf.worker.attempt import take_or_join
 from hpcncf.worker.environment import Place, cpus_of_job, slurm_job_id
 from hpcncf.worker.recorder import PACKED
@@ -319,9 +319,9 @@ class _Task:
         self, paths: ResultPaths, resources: Resources, again: bool, over: Mapping[str, int]
     ) -> None:
         self._paths, self._resources, self._again, self._over = paths, resources, again, over
-        self._word = Word(paths, job_id=slurm_job_id())
+        self._word = CancelCheck(paths, job_id=slurm_job_id())
         self._told: int | None = None
-        orders = Orders(self._take, self._word.against, lambda: self._told, GRACE_S)
+        orders = Orders(self._take, self._word.is_cancelled, lambda: self._told, GRACE_S)
         self._working = Working(paths, _machine(resources), orders)
         for each in (signal.SIGTERM, signal.SIGUSR2):
             held = signal.getsignal(each)
@@ -341,7 +341,7 @@ class _Task:
         return worst if worst >= 0 else 128 - worst
 
     def _wanted(self, run: Run) -> bool:
-        if self._word.against(run.id):
+        if self._word.is_cancelled(run.id):
             return False
         attempt = last_attempt(self._paths.run(run.id))
         if attempt is None or not complete(run, attempt):

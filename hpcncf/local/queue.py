@@ -28,7 +28,7 @@ from hpcncf.records.results_folder import read_plan
 from hpcncf.records.schema import read_record, write_record
 from hpcncf.records.submissions import Submission, user
 from hpcncf.state.decide import complete, last_attempt
-from hpcncf.submit.cancel import Word
+from hpcncf.submit.cancel import CancelCheck
 from hpcncf.submit.final_report import report
 from hpcncf.worker.pinning import in_order
 
@@ -67,10 +67,10 @@ def work(results: str, name: str) -> None:
         signal.signal(number, lambda *_: stop.set())
     paths = ResultPaths(Path(results))
     submission = read_record(paths.submissions / name, Submission)
-    word = Word(paths, every_s=0.0)
+    word = CancelCheck(paths, every_s=0.0)
 
     def cancelled(run_id: str) -> bool:
-        return word.against(run_id, submission.submitted_at)
+        return word.is_cancelled(run_id, submission.submitted_at)
 
     def ended() -> bool:
         return stop.is_set() or all(map(cancelled, submission.runs))

@@ -118,7 +118,7 @@ def read_attempts(files: AttemptPaths) -> Attempt:
     )
 
 
-def claim(files: AttemptPaths) -> Claim | None:
+def read_claim(files: AttemptPaths) -> Claim | None:
     return _read_record(files.claim, Claim, [])
 
 

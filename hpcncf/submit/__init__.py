@@ -1,1 +1,1 @@
-"""Runs are sent, to Slurm or to this machine; sent once more; cancelled."""
+"""Submit runs to Slurm or to this machine; retry and cancel them."""

@@ -26,7 +26,7 @@ from hpcncf.slurm.site import Site, load_sites
 from hpcncf.submit.final_report import report
 from hpcncf.worker.task import work
 
-# Slurm's own MaxArraySize, where nobody tells; it caps the index, so an array holds as many.
+# Slurm's default MaxArraySize. It limits the index, so an array has at most as many elements.
 USUAL_ARRAY: Final = 1001
 ASSOCIATION: Final = ("account", "partition", "maxsubmitjobs", "defaultqos")
 QOS: Final = ("name", "maxsubmitjobsperuser")
@@ -39,56 +39,54 @@ class Quota:
 
     array: int = USUAL_ARRAY
     """Most elements of one array."""
-    left: int | None = None
+    room: int | None = None
     """Most elements that may be added to the queue now; None: no limit is known."""
     limit: str = ""
-    """What sets `left`, in words."""
+    """Reason for `room`, in words."""
 
     def without(self, elements: int) -> Quota:
-        """What it leaves beside so many others."""
-        return self if self.left is None else replace(self, left=max(self.left - elements, 0))
+        """The quota after this many other elements."""
+        return self if self.room is None else replace(self, room=max(self.room - elements, 0))
 
 
-def quota_quotas(site: Site) -> Quota:
-    """Asked of this cluster, in at most four calls; what cannot be asked sets no limit."""
-    config = parse_config(answer("scontrol", "show", "config") or "")
-    queue = answer("squeue", "--noheader", "--array", f"--user={user()}", f"--format={QUEUE}") or ""
-    bounds = [_cluster_room(config, queue)]
+def query_quota(site: Site) -> Quota:
+    """Ask this cluster, in at most five calls; an unanswered question sets no limit."""
+    config = parse_config(_answer("scontrol", "show", "config"))
+    queue = _answer("squeue", "--noheader", "--array", f"--user={user()}", f"--format={QUEUE}")
+    bounds = []
+    if most := config.get("MaxJobCount", ""):
+        # Other users' jobs count too, but listing them all would burden the cluster.
+        bounds.append(_bound(int(most), len(queue.split()), "this cluster's MaxJobCount"))
     if "limits" in config.get("AccountingStorageEnforce", ""):
-        shown = ["sacctmgr", "--noheader", "--parsable2", "show"]
-        rows = answer(*shown, "assoc", f"user={user()}", f"format={','.join(ASSOCIATION)}") or ""
-        levels = answer(*shown, "qos", f"format={','.join(QOS)}") or ""
-        account = site.account or (answer(*shown, "user", user(), "format=defaultaccount") or "")
-        bounds.append(account_room(rows, levels, queue, account.strip(), site))
-    left, limit = min((bound for bound in bounds if bound), default=(None, ""))
+        show = ["sacctmgr", "--noheader", "--parsable2", "show"]
+        rows = _answer(*show, "assoc", f"user={user()}", f"format={','.join(ASSOCIATION)}")
+        levels = _answer(*show, "qos", f"format={','.join(QOS)}")
+        account = site.account or _answer(*show, "user", user(), "format=defaultaccount").strip()
+        bound = account_room(rows, levels, queue, account, site)
+        bounds += [bound] if bound else []
+    room, limit = min(bounds, default=(None, ""))
     array = int(config.get("MaxArraySize", USUAL_ARRAY))
-    return Quota(max(array, 1), left, limit)  # 0 forbids arrays; one task is none
-
-
-def _cluster_room(config: dict[str, str], queue: str) -> tuple[int, str] | None:
-    """Other people's jobs count as well, but to list them all would be a burden to the cluster."""
-    most = config.get("MaxJobCount", "")
-    return _bound(int(most), _lines(queue), "this cluster's MaxJobCount") if most else None
+    return Quota(max(array, 1), room, limit)  # 0 forbids arrays; one task is none
 
 
 def account_room(
     associations: str, levels: str, queue: str, account: str, site: Site
 ) -> tuple[int, str] | None:
-    """Elements that the user's association or QOS leaves, and why; a QOS's limit goes first."""
+    """Room left by the user's association or QOS, and why. A QOS's limit overrides the other."""
     rows = [row for row in _rows(associations, len(ASSOCIATION)) if row[0] == account]
     rows = [row for row in rows if row[1] in ("", site.partition)]
     if not rows:
         return None
-    _, _, most, usual = max(rows, key=lambda row: row[1])  # the partition's own, where it has one
-    qos = site.qos or usual or "normal"
-    queued = _rows(queue, 2)
+    _, _, most, default_qos = max(rows, key=lambda row: row[1])  # prefers one for the partition
+    qos = site.qos or default_qos or "normal"
+    jobs = _rows(queue, 2)
     for name, per_user in _rows(levels, len(QOS)):
         if name == qos and per_user:
-            used = sum(row[1] == qos for row in queued)
+            used = sum(row[1] == qos for row in jobs)
             return _bound(int(per_user), used, f"MaxSubmitJobsPerUser of QOS {qos}")
     if not most:
         return None
-    used = sum(row[0] == account for row in queued)
+    used = sum(row[0] == account for row in jobs)
     return _bound(int(most), used, f"MaxSubmitJobs of your account {account}")
 
 
@@ -97,23 +95,23 @@ def _bound(most: int, used: int, name: str) -> tuple[int, str]:
 
 
 def queued(ids: Sequence[str]) -> set[str] | None:
-    """Which of these jobs are in the queue; None where Slurm cannot be asked."""
+    """The jobs of these that are in the queue; None if Slurm cannot be asked."""
     problems = list[str]()
-    said = query_jobs(["squeue", "--noheader", "--array", "--format=%i"], ids, problems)
-    return None if problems else set(said.split()) & set(ids)
+    text = query_jobs(["squeue", "--noheader", "--array", "--format=%i"], ids, problems)
+    return None if problems else set(text.split()) & set(ids)
 
 
 def parse_config(text: str) -> dict[str, str]:
-    """`scontrol show config`: its `Key = Value` lines."""
+    """The `Key = Value` lines of `scontrol show config`."""
     pairs = (line.partition("=") for line in text.splitlines() if "=" in line)
     return {key.strip(): value.strip() for key, _, value in pairs}
 
 
-def answer(*command: str) -> str | None:
-    """What the command prints; None where Slurm cannot be asked."""
+def _answer(*command: str) -> str:
+    """Output of the command; empty if Slurm cannot be asked."""
     problems = list[str]()
     text = run_query(list(command), problems)
-    return None if problems else text
+    return "" if problems else text
 
 
 def _rows(text: str, columns: int) -> list[list[str]]:
@@ -121,26 +119,22 @@ def _rows(text: str, columns: int) -> list[list[str]]:
     return [row for row in rows if len(row) == columns]
 
 
-def _lines(text: str) -> int:
-    return len(text.split())
-
-
 Task = list[Run]
 
 
 class NoRoom(HpcncfError):
-    """Slurm takes no (or not so many) more jobs of this user now."""
+    """Slurm accepts no (or not so many) more jobs of this user now."""
 
 
 def tasks(runs: Sequence[Run]) -> list[Task]:
     """Runs of equal resources share tasks, `runs_per_task` packs each; order is kept."""
-    at = {run.id: number for number, run in enumerate(runs)}
-    made = [
-        list(chain.from_iterable(some))
+    position = {run.id: number for number, run in enumerate(runs)}
+    tasks = [
+        list(chain.from_iterable(packs))
         for shape in packs_by_resources(runs)
-        for some in batched(shape, shape[0][0].resources.runs_per_task)
+        for packs in batched(shape, shape[0][0].resources.runs_per_task)
     ]
-    return sorted(made, key=lambda task: at[task[0].id])
+    return sorted(tasks, key=lambda task: position[task[0].id])
 
 
 def shapes(tasks: Sequence[Task]) -> list[list[Task]]:
@@ -151,79 +145,84 @@ def shapes(tasks: Sequence[Task]) -> list[list[Task]]:
     return list(grouped.values())
 
 
-def fit(wanted: Sequence[Task], quota: Quota, give: Callable[[list[Task]], None]) -> str:
-    """Give arrays until all is given or no room is left; returns what Slurm last said of room.
+def fit(tasks: Sequence[Task], quota: Quota, send: Callable[[list[Task]], None]) -> str:
+    """Send arrays until all tasks are sent or no room is left; returns Slurm's last refusal.
 
-    `give` raises NoRoom. That is answered by half as many: where nobody tells how much room there
-    is, all of it is found in as many calls as the number has binary digits.
+    If `send` raises NoRoom, half as many are tried. That fills an unknown room in as many calls as
+    its size has binary digits.
     """
-    room, said = len(wanted) if quota.left is None else min(quota.left, len(wanted)), ""
-    for rest in shapes(wanted[:room]):
+    room, refusal = len(tasks) if quota.room is None else min(quota.room, len(tasks)), ""
+    for rest in shapes(tasks[:room]):
         while rest and room:
-            most = (room + 1) // 2 if said else room
-            some = min(len(rest), quota.array, most)
+            number = min(len(rest), quota.array, (room + 1) // 2 if refusal else room)
             try:
-                give(rest[:some])
-            except NoRoom as full:
-                room, said = some - 1, str(full)
+                send(rest[:number])
+            except NoRoom as error:
+                room, refusal = number - 1, str(error)
             else:
-                rest, room = rest[some:], room - some
-    return said
+                rest, room = rest[number:], room - number
+    return refusal
 
 
-def runs_per_task(left: Sequence[Run], room: int) -> int | None:
-    """The fewest packs in a task with which those left fit into `room` tasks; None: none does."""
-    sizes = [len(each) for each in packs_by_resources(left)]
+def runs_per_task(runs: Sequence[Run], room: int) -> int | None:
+    """The fewest packs per task with which the runs fit into `room` tasks; None: they never do."""
+    sizes = [len(packs) for packs in packs_by_resources(runs)]
     if len(sizes) > room:
         return None
-    return next(n for n in range(1, len(left) + 1) if sum(-(-size // n) for size in sizes) <= room)
+    return next(n for n in range(1, len(runs) + 1) if sum(-(-size // n) for size in sizes) <= room)
 
 
 # sbatch's words for a queue that is full for this user: AssocMaxSubmitJobLimit,
 # QOSMaxSubmitJobPerUserLimit, AssocGrpSubmitJobsLimit, ...
 NO_ROOM: Final = re.compile(r"\b(?:Assoc|QOS)\w*Submit\w*Limit\b")
-# Of the job that collects and reports.
+# Resources of the job that collects and reports.
 REPORTING: Final = Resources(mem_gb=1, timeout_min=30)
-# What submitit wrote for an array before it asked sbatch.
-UNTAKEN: Final = re.compile(r"[0-9a-f]{32}\.pkl|\.submission_file_[0-9a-f]{32}\.sh")
+# Files that submitit wrote for an array before it called sbatch.
+UNSENT_FILES: Final = re.compile(r"[0-9a-f]{32}\.pkl|\.submission_file_[0-9a-f]{32}\.sh")
 
 
 @dataclass(frozen=True)
-class Given:
-    """What became of the runs of one submission."""
+class Delivery:
+    """Outcome of sending the runs of one submission to Slurm."""
 
-    left: list[Run]
-    """Those for which there was no room."""
+    unsent: list[Run]
+    """Runs without room in the queue."""
     limit: str = ""
-    """Why not, in words."""
+    """Why there was no room, in words."""
     tasks: int = 0
-    """So many were taken."""
+    """Number of tasks that Slurm accepted."""
     no_report: str = ""
-    """Why Slurm did not take the job that was to report."""
+    """Why Slurm refused the job that reports."""
 
 
-def give(paths: ResultPaths, job: JobSpec, runs: Sequence[Run], file: Path) -> Given:
-    """Give Slurm what it takes; the submission's file says before and after each array.
+def send_arrays(paths: ResultPaths, job: JobSpec, runs: Sequence[Run], file: Path) -> Delivery:
+    """Send as many runs as Slurm accepts; the submission file is written around each array.
 
-    Raises HpcncfError with what sbatch said.
+    Raises HpcncfError with sbatch's message.
     """
-    giver = Giver(paths, job, file)
-    submission = giver.submission()
-    quota = quota_quotas(load_sites(job.site)).without(int(submission.report))
-    said = fit(tasks(runs), quota, giver.array)
-    submission = giver.submission()
-    left = [run for run in runs if submission.job_of(run.id) is None]
-    if left:
+    sender = ArraySender(paths, job, file)
+    submission = sender.submission()
+    quota = query_quota(load_sites(job.site)).without(int(submission.report))
+    refusal = fit(tasks(runs), quota, sender.send)
+    submission = sender.submission()
+    unsent = [run for run in runs if submission.job_of(run.id) is None]
+    if unsent:
         sent = [run for run in submission.runs if submission.job_of(run)]
-        submission = submission.model_copy(update={"runs": sent, "left": [run.id for run in left]})
+        update = {"runs": sent, "left": [run.id for run in unsent]}
+        submission = submission.model_copy(update=update)
         write_record(file, submission)
-    no_report = giver.report() if submission.report and submission.jobs else ""
-    return Given(left, said or quota.limit, len(submission.jobs), no_report)
+    no_report = ""
+    if submission.report and submission.jobs:
+        try:
+            sender.send_report(submission)
+        except HpcncfError as error:
+            no_report = str(error)
+    return Delivery(unsent, refusal or quota.limit, len(submission.jobs), no_report)
 
 
 @dataclass(frozen=True)
-class Giver:
-    """Gives the arrays of one submission to Slurm, through submitit."""
+class ArraySender:
+    """Sends the arrays of one submission to Slurm, through submitit."""
 
     paths: ResultPaths
     job: JobSpec
@@ -232,56 +231,48 @@ class Giver:
     def submission(self) -> Submission:
         return read_record(self.file, Submission)
 
-    def array(self, array: list[Task]) -> None:
-        """Raises NoRoom, or HpcncfError with what else sbatch said."""
+    def send(self, array: list[Task]) -> None:
+        """Raises NoRoom, or HpcncfError with any other message of sbatch."""
         before, tasks = self.submission(), [[run.id for run in task] for task in array]
         over = [{run: before.over.get(run, 0) for run in runs} for runs in tasks]
         folder, again = [str(self.paths.folder)] * len(tasks), [before.again] * len(tasks)
-        with undisturbed(), raise_refusals():
+        with defer_signals(), raise_refusals():
             executor = batch_script.executor(self._logs(), self.job, array[0][0].resources)
-            if before.report:  # Slurm mails once an array; the end of all is the report's
-                _drop_mail(executor)
+            if before.report:  # Slurm mails for each array; the report is one mail for all
+                for key in ("mail_user", "mail_type"):
+                    executor.parameters.pop(key, None)
             write_record(self.file, before.model_copy(update={"sending": tasks}))
-            given = self._given(lambda: executor.map_array(work, folder, tasks, again, over))
+            accepted = self._call(lambda: executor.map_array(work, folder, tasks, again, over))
             jobs = [
-                SubmittedJob(id=one.job_id, runs=runs)
-                for one, runs in zip(given, tasks, strict=True)
+                SubmittedJob(id=job.job_id, runs=runs)
+                for job, runs in zip(accepted, tasks, strict=True)
             ]
-            known = before.model_copy(update={"jobs": [*before.jobs, *jobs]})
-            write_record(self.file, known)
+            write_record(self.file, before.model_copy(update={"jobs": [*before.jobs, *jobs]}))
 
-    def report(self) -> str:
-        """A job that waits for all the others, however they end; why Slurm did not take it."""
-        try:
-            self._report(self.submission())
-        except HpcncfError as error:
-            return str(error)
-        return ""
-
-    def _report(self, submission: Submission) -> None:
+    def send_report(self, submission: Submission) -> None:
+        """Send a job that waits for the end of all others, then collects and reports."""
         masters = query.masters(job.id for job in submission.jobs)
-        with undisturbed(), raise_refusals():
+        with defer_signals(), raise_refusals():
             executor = batch_script.executor(self._logs(), self.job, REPORTING)
             executor.update_parameters(
                 job_name=f"{self.job.name}-report", dependency=":".join(["afterany", *masters])
             )
-            asked = (report, str(self.paths.folder))
-            given = self._given(lambda: executor.submit(*asked))
-            noted = submission.model_copy(update={"report_job": given.job_id})
-            write_record(self.file, noted)
+            accepted = self._call(lambda: executor.submit(report, str(self.paths.folder)))
+            update = {"report_job": accepted.job_id}
+            write_record(self.file, submission.model_copy(update=update))
 
-    def _given(self, ask: Callable[[], Any]) -> Any:
-        """What submitit wrote for an array that Slurm refused is removed."""
-        before = set(self._untaken())
+    def _call(self, submit: Callable[[], Any]) -> Any:
+        """Call submitit; if Slurm refuses, remove the files that submitit wrote."""
+        before = set(self._unsent_files())
         try:
-            return ask()
+            return submit()
         except RuntimeError:
-            for path in set(self._untaken()) - before:
+            for path in set(self._unsent_files()) - before:
                 path.unlink()
             raise
 
-    def _untaken(self) -> Iterator[Path]:
-        return (path for path in self._logs().iterdir() if UNTAKEN.fullmatch(path.name))
+    def _unsent_files(self) -> Iterator[Path]:
+        return (path for path in self._logs().iterdir() if UNSENT_FILES.fullmatch(path.name))
 
     def _logs(self) -> Path:
         logs = self.paths.submitit(user())
@@ -289,14 +280,9 @@ class Giver:
         return logs
 
 
-def _drop_mail(executor: Any) -> None:
-    for key in ("mail_user", "mail_type"):
-        executor.parameters.pop(key, None)
-
-
 @contextlib.contextmanager
-def undisturbed() -> Iterator[None]:
-    """Ctrl-C waits, in sbatch as well, until what Slurm has is noted."""
+def defer_signals() -> Iterator[None]:
+    """Hold back Ctrl-C, in sbatch as well, until the accepted jobs are recorded."""
     signals = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
@@ -307,22 +293,18 @@ def undisturbed() -> Iterator[None]:
 
 @contextlib.contextmanager
 def raise_refusals() -> Iterator[None]:
-    """submitit raises RuntimeError with what sbatch said, or where there is no srun."""
+    """Raise HpcncfError for submitit's RuntimeError: a refusal of sbatch, or a missing srun."""
     try:
-        with contextlib.redirect_stderr(io.StringIO()):  # it prints what it raises
+        with contextlib.redirect_stderr(io.StringIO()):  # submitit prints what it raises
             yield
     except RuntimeError as error:
-        said = str(error)
-        full = NO_ROOM.search(said)
-        if full:
+        message = str(error)
+        if full := NO_ROOM.search(message):
             raise NoRoom(f"Slurm said {full.group()}") from None
+        # A fatal line sums up the lines before it; without one, each line may be the reason.
+        lines = message.strip().splitlines()
+        reason = "\n".join([line for line in lines if ": fatal: " in line][-1:] or lines)
         raise HpcncfError(
-            f"Slurm did not take the job: {_briefly(said)}; mend that, "
-            "or --cluster local to run on this machine"
+            f"Slurm refused the job: {reason}; solve that, or run on this machine with "
+            "--cluster local"
         ) from None
-
-
-def _briefly(said: str) -> str:
-    """A fatal line says what those before it led to; else each may be the reason."""
-    lines = said.strip().splitlines()
-    return "\n".join([line for line in lines if ": fatal: " in line][-1:] or lines)

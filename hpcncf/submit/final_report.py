@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def report(results: str) -> None:
-    """Raises SystemExit where the report could not be written; an incomplete job has one, too."""
+    """Raises SystemExit if no report can be written; an incomplete job gets one, too."""
     for verb in ("collect", "report"):
         command = [sys.executable, "-P", "-m", "hpcncf", verb, results]
         code = subprocess.run(command, cwd=Path(results), check=False).returncode

@@ -1,4 +1,4 @@
-"""One short job that checks a compute node before the many."""
+"""One short job that checks a compute node before the runs are submitted."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from hpcncf.worker.environment import granted_cores
 
 QUESTION: Final = "question.json"
 ANSWER: Final = "answer.json"
-# Loading torch from a slow file system for the first time takes its time.
+# The first import of torch from a slow file system is slow.
 IMPORT_S: Final = 180
-# These decide what a run computes; others may differ.
+# These decide what a run computes; other versions may differ.
 SAME: Final = ("hpcncf", "torch", "numpy", "submitit", "pydantic")
 
 
@@ -44,7 +44,7 @@ class Question(RecordPart):
     schema_version: Literal[1] = SCHEMA_VERSION
     kind: Literal["question"] = "question"
     nonce: str
-    """Told again in the answer, so that both are of the same folder."""
+    """Repeated in the answer, so that both are of the same folder."""
     data: dict[str, str | None]
     """Prepared folder -> its key."""
     programs: list[str]
@@ -64,39 +64,39 @@ class Answer(RecordPart):
     executable: str
     versions: dict[str, str | None]
     torch_problem: str | None
-    """Why it does not import there."""
+    """Why torch cannot be imported there."""
     data: dict[str, str | None]
-    """Prepared folder -> its key there; None: there is none."""
+    """Prepared folder -> its key there; None if it does not exist."""
     missing: list[str]
-    """Programs and files that are not there."""
+    """Programs and files that do not exist there."""
     allocated: float | None
     usable: float
     limit_mib: float | None
 
 
 def answer(folder: str) -> None:
-    """What the check's job calls on its node."""
-    asked = read_record(Path(folder) / QUESTION, Question)
+    """Called on the node by the check's job."""
+    question = read_record(Path(folder) / QUESTION, Question)
     limit = memory_limit()
-    files = [name for name in asked.files if not Path(name).exists()]
-    told = Answer(
-        nonce=asked.nonce,
+    programs = [name for name in question.programs if shutil.which(name) is None]
+    reply = Answer(
+        nonce=question.nonce,
         node=os.uname().nodename,
         python=platform.python_version(),
         executable=sys.executable,
         versions=package_versions(),
-        torch_problem=_torch_problem() if asked.torch else None,
-        data={path: _key(Path(path)) for path in asked.data},
-        missing=[*(name for name in asked.programs if shutil.which(name) is None), *files],
+        torch_problem=_torch_problem() if question.torch else None,
+        data={path: _key(Path(path)) for path in question.data},
+        missing=[*programs, *(name for name in question.files if not Path(name).exists())],
         allocated=granted_cores(),
         usable=usable(),
         limit_mib=limit.value if limit else None,
     )
-    write_record(Path(folder) / ANSWER, told)
+    write_record(Path(folder) / ANSWER, reply)
 
 
 def _torch_problem() -> str | None:
-    """In a process of its own: one that was built for another CPU dies of it."""
+    """Import torch in another process: a build for another CPU would kill this one."""
     try:
         done = subprocess.run(
             [sys.executable, "-c", "import torch"],
@@ -119,186 +119,166 @@ def _key(folder: Path) -> str | None:
         return str(error)
 
 
-def differences(asked: Question, told: Answer, here: Mapping[str, str | None]) -> Iterator[str]:
-    """Why runs would fail on that node, or not compute what they would here; `here`: versions."""
-    node = f"the node {told.node}"
-    if told.python != platform.python_version():
-        yield f"{node} runs Python {told.python}, here it is {platform.python_version()}"
+def differences(
+    question: Question, answer: Answer, versions: Mapping[str, str | None]
+) -> Iterator[str]:
+    """Why runs would fail on the node, or compute something else; `versions` of this machine."""
+    node = f"the node {answer.node}"
+    if answer.python != platform.python_version():
+        yield f"{node} runs Python {answer.python}, here it is {platform.python_version()}"
     for name in SAME:
-        there, ours = told.versions.get(name), here.get(name)
-        if there != ours:
+        there, here = answer.versions.get(name), versions.get(name)
+        if there != here:
             yield (
-                f"{node} has {name} {there or 'not installed'}, here it is {ours or 'not there'}: "
-                f"its Python is {told.executable}"
+                f"{node} has {name} {there or 'not installed'}, here it is "
+                f"{here or 'not installed'}: its Python is {answer.executable}"
             )
-    if told.torch_problem:
-        yield f"{node} cannot import torch: {told.torch_problem}"
-    for path, data_key in asked.data.items():
-        yield from _data_differs(node, path, data_key, told.data.get(path))
-    for name in told.missing:
-        yield f"{node} does not see {name}: is it on a file system that compute nodes share?"
-    if told.allocated is not None and told.usable < told.allocated:
-        yield f"{node} allocated {told.allocated:g} cores, but the job may use {told.usable:g}"
-
-
-def _data_differs(node: str, path: str, key: str | None, there: str | None) -> Iterator[str]:
-    if there is None:
+    if answer.torch_problem:
+        yield f"{node} cannot import torch: {answer.torch_problem}"
+    missing = []
+    for path, key in question.data.items():
+        there = answer.data.get(path)
+        if there is None:
+            missing.append(path)
+        elif there != key:
+            yield f"{node} sees other data in {path} (key {there[:60]}, here {key})"
+    for path in [*missing, *answer.missing]:
         yield f"{node} does not see {path}: is it on a file system that compute nodes share?"
-    elif there != key:
-        yield f"{node} sees other data in {path} than this machine (key {there[:60]}, here {key})"
+    if answer.allocated is not None and answer.usable < answer.allocated:
+        yield (
+            f"{node} allocated {answer.allocated:g} cores, but the job may use {answer.usable:g}"
+        )
 
 
 POLL_S: Final = 1.0
-# How long a file may take from a node to here after its job has ended (NFS caches folders).
+# A file written on a node may appear here this long after the job ended (NFS caches folders).
 VISIBLE_S: Final = 15
 LIMIT_MIN: Final = 10
 MOST_WORDS: Final = 200
-GOING: Final = (*NOT_OVER, "unknown")
+ACTIVE: Final = (*NOT_OVER, "unknown")
 T = TypeVar("T")
 
 
 def check(paths: ResultPaths, job: JobSpec, runs: list[Run], wait_s: float) -> Answer:
-    """What a node answers. Raises HpcncfError where it sees something else, or never answers."""
-    asked = question(runs)
+    """A node's answer. Raises HpcncfError if it differs from this machine, or never comes."""
+    question = build_question(runs)
     logs = paths.submitit(user())
     make_private_folder(logs)
-    folder = logs / f"check-{asked.nonce}"
+    folder = logs / f"check-{question.nonce}"
     make_private_folder(folder)
-    write_record(folder / QUESTION, asked)
-    job_id = _send(folder, job, shape(runs[0].resources))
+    write_record(folder / QUESTION, question)
+    with raise_refusals():
+        executor = batch_script.executor(folder, job, single_rank(runs[0].resources))
+        job_id = str(executor.submit(answer, str(folder)).job_id)
     try:
-        told = _wait(folder, job_id, wait_s)
-    except BaseException:  # Ctrl-C, too: the job is of use to nobody
+        reply = _wait(folder, job_id, wait_s)
+    except BaseException:  # Ctrl-C, too: nobody needs the job any more
         with contextlib.suppress(HpcncfError):
             cancel([job_id])
         raise
-    if _first(lambda: _ended(job_id), VISIBLE_S):  # until then, submitit writes there
+    if _poll(lambda: _has_ended(job_id), VISIBLE_S):  # submitit writes there until then
         shutil.rmtree(folder, ignore_errors=True)
-    problems = list(differences(asked, told, package_versions()))
+    problems = list(differences(question, reply, package_versions()))
     if problems:
         raise HpcncfError("\n".join([*problems, "nothing is submitted"]))
-    return told
+    return reply
 
 
-def question(runs: list[Run]) -> Question:
-    programs = [run for run in runs if isinstance(run.workload, Program)]
+def build_question(runs: list[Run]) -> Question:
+    programs, files = dict[str, None](), dict[str, None]()
+    for run in runs:
+        if isinstance(run.workload, Program):
+            folder, (first, *words) = Path(run.workload.folder), run.words
+            programs[str(folder / first) if "/" in first else first] = None
+            readable = [str(folder / word) for word in words if os.access(folder / word, os.R_OK)]
+            files |= dict.fromkeys([str(folder), *readable])
     return Question(
         nonce=uuid4().hex[:12],
         data={run.data.path: run.data_key for run in runs if run.data},
-        programs=list(dict.fromkeys(_program(run) for run in programs))[:MOST_WORDS],
-        files=list(dict.fromkeys(file for run in programs for file in _files(run)))[:MOST_WORDS],
+        programs=list(programs)[:MOST_WORDS],
+        files=list(files)[:MOST_WORDS],
         torch=any(run.training for run in runs),
     )
 
 
-def _folder(run: Run) -> Path:
-    assert isinstance(run.workload, Program)
-    return Path(run.workload.folder)
-
-
-def _program(run: Run) -> str:
-    first = run.words[0]
-    return str(_folder(run) / first) if "/" in first else first
-
-
-def _files(run: Run) -> list[str]:
-    """Where the program runs, and those of its words that are files there."""
-    words = (_folder(run) / word for word in run.words[1:])
-    return [str(_folder(run)), *(str(path) for path in words if os.access(path, os.R_OK))]
-
-
-def shape(resources: Resources) -> Resources:
-    """One rank of it, for some minutes."""
+def single_rank(resources: Resources) -> Resources:
+    """One rank of these resources, for some minutes."""
     one = {"nodes": 1, "tasks_per_node": 1, "runs_per_task": 1, "launcher": "srun"}
     one |= {"runs_per_node": 1, "runs_per_gpu": 1, "ranks_per_gpu": 1, "mps": False}
     shorter = min(resources.timeout_min, LIMIT_MIN)
     return resources.model_copy(update=one | {"timeout_min": shorter})
 
 
-def _send(folder: Path, job: JobSpec, resources: Resources) -> str:
-    with raise_refusals():
-        executor = batch_script.executor(folder, job, resources)
-        return str(executor.submit(answer, str(folder)).job_id)
-
-
 def _wait(folder: Path, job_id: str, wait_s: float) -> Answer:
     deadline = time.monotonic() + wait_s
     state: JobState | None = None
     while time.monotonic() < deadline:
-        told = _answer(folder)
-        if told:
-            return told
+        if reply := _read_answer(folder):
+            return reply
         state = job_states([job_id], []).get(job_id)
-        if state and state.state not in GOING:
-            return _last(folder, state, job_id)
+        if state and state.state not in ACTIVE:
+            # The job has ended; its file may be on its way.
+            delay_s = VISIBLE_S if state.state == "completed" else 2 * POLL_S
+            if reply := _poll(lambda: _read_answer(folder), delay_s):
+                return reply
+            log = "".join(
+                log.read_text(errors="replace") for log in sorted(folder.glob("*_log.err"))
+            )
+            raise HpcncfError(f"{describe_failure(state, log, folder)} (job {job_id})")
         time.sleep(POLL_S)
     why = f": {state.reason}" if state and state.reason else ""
     raise HpcncfError(
         f"no node answered within {wait_s:g} s; job {job_id} is "
         f"{state.state if state else 'unknown to Slurm'}{why}. It is cancelled and nothing is "
-        "submitted: --check-node SECONDS waits longer, without it the runs are queued unchecked"
+        "submitted. Wait longer with --check-node SECONDS, or submit without a check."
     )
 
 
-def _ended(job_id: str) -> bool:
+def _has_ended(job_id: str) -> bool:
     state = job_states([job_id], []).get(job_id)
-    return state is None or state.state not in GOING
+    return state is None or state.state not in ACTIVE
 
 
-def _answer(folder: Path) -> Answer | None:
-    list(folder.iterdir())  # NFS: look at the folder anew
+def _read_answer(folder: Path) -> Answer | None:
+    list(folder.iterdir())  # makes NFS read the folder again
     try:
         return read_record(folder / ANSWER, Answer)
     except RecordError:
         return None
 
 
-def _last(folder: Path, state: JobState, job_id: str) -> Answer:
-    """The job has ended; its file may be on its way."""
-    seconds = VISIBLE_S if state.state == "completed" else 2 * POLL_S
-    told = _first(lambda: _answer(folder), seconds)
-    if told is None:
-        raise HpcncfError(f"{explained(state, _log(folder), folder)} (job {job_id})")
-    return told
-
-
-def _first(found: Callable[[], T], seconds: float) -> T:
-    """As soon as there is something, or whatever there is in the end."""
+def _poll(read: Callable[[], T], seconds: float) -> T:
+    """The first true result, or the last one after these seconds."""
     deadline = time.monotonic() + seconds
     while True:
-        told = found()
-        if told or time.monotonic() > deadline:
-            return told
+        result = read()
+        if result or time.monotonic() > deadline:
+            return result
         time.sleep(POLL_S)
 
 
-def _log(folder: Path) -> str:
-    logs = sorted(folder.glob("*_log.err"))
-    return "".join(log.read_text(errors="replace") for log in logs)
-
-
-# What slurmstepd says of a program that is not there, and the shells that start Python for it.
+# Messages of slurmstepd, and of the shells that start Python, for a program that does not exist.
 _NO_PROGRAM: Final = re.compile(
     r"(?:execve\(\): |^sh: \d+: exec: |^sh: line \d+: (?:exec: )?)"
     r"(.+?): (?:No such file or directory|not found)"
 )
 
 
-def explained(state: JobState, log: str, folder: Path) -> str:
-    """Why the check's job ended without an answer, as far as its traces tell."""
+def describe_failure(state: JobState, log: str, folder: Path) -> str:
+    """Why the check's job ended without an answer, as far as its log shows."""
     lines = log.strip().splitlines()
     node = f"the node {state.node}" if state.node else "the node"
-    missing = next((found[1] for line in lines if (found := _NO_PROGRAM.search(line))), None)
+    missing = next((match[1] for line in lines if (match := _NO_PROGRAM.search(line))), None)
     if missing:
         return (
             f"{node} cannot start Python: {missing}: No such file or directory. Is the "
-            "environment on a file system that compute nodes share? Or name one there: venv in "
+            "environment on a file system that compute nodes share? Or name another with venv in "
             "the site file. Nothing is submitted"
         )
     if not lines:
         return (
             f"{node} does not see {folder}, or not the same folder: its job ended ({state.reason}) "
-            "and left no log here. Results must lie on a file system that compute nodes share: "
+            "and left no log here. Put the results on a file system that compute nodes share, with "
             "--results DIR. Nothing is submitted"
         )
     return f"{node} ended the check ({state.reason}): {lines[-1]}; log in {folder}"

@@ -12,32 +12,30 @@ from hpcncf.records.claims import is_same_process
 from hpcncf.records.schema import RecordError, read_record, write_record
 from hpcncf.records.submissions import Submission, SubmittedJob, files, read_submissions, user
 from hpcncf.slurm import query
-from hpcncf.slurm.query import masters
 
-# The array's id, and the script that it was made from: submitit's, in the user's own folder.
+# The array's id, and submitit's script for it, in the user's own folder.
 QUEUE = "%F|%o"
 
 
-def mend(paths: ResultPaths) -> None:
-    """Note what Slurm has of it; where its tasks lack what they need to start, cancel them.
+def recover_arrays(paths: ResultPaths) -> None:
+    """Record the arrays that Slurm accepted; cancel those whose tasks lack their input files.
 
-    To be called while locked: what is being sent just now is no orphan.
+    Call it while the results are locked: an array that is being sent is no orphan.
     """
-    for file, submission in _broken(paths):
-        for master in _orphans(paths):
-            jobs = _complete_jobs(paths, master, submission.sending)
-            if not jobs:
-                query.cancel([master])
-                continue
-            noted = {"jobs": [*submission.jobs, *jobs], "sending": []}
-            submission = submission.model_copy(update=noted)
+    for file, submission in _broken_submissions(paths):
+        for array in _orphans(paths):
+            jobs = _complete_jobs(paths, array, submission.sending)
+            if jobs:
+                update = {"jobs": [*submission.jobs, *jobs], "sending": []}
+                submission = submission.model_copy(update=update)
+            else:
+                query.cancel([array])
         write_record(file, submission.model_copy(update={"sending": []}))
 
 
-def _broken(paths: ResultPaths) -> Iterator[tuple[Path, Submission]]:
-    """This user's, whose process was on this machine and is gone."""
-    me, host = user(), os.uname().nodename
-    if not any(one.sending for one in read_submissions(paths).submissions):
+def _broken_submissions(paths: ResultPaths) -> Iterator[tuple[Path, Submission]]:
+    """This user's submissions from this machine whose process was killed while sending."""
+    if not any(submission.sending for submission in read_submissions(paths).submissions):
         return
     for file in files(paths):
         try:
@@ -45,38 +43,38 @@ def _broken(paths: ResultPaths) -> Iterator[tuple[Path, Submission]]:
         except RecordError:
             continue
         ended = not is_same_process(one.submitter_pid, one.submitter_started)
-        if one.sending and (one.user, one.host) == (me, host) and ended:
+        if one.sending and (one.user, one.host) == (user(), os.uname().nodename) and ended:
             yield file, one
 
 
 def _orphans(paths: ResultPaths) -> list[str]:
-    """Arrays in the queue that come from this folder and that no submission knows.
+    """Queued arrays of this folder that no submission lists.
 
-    Raises HpcncfError where Slurm does not tell: what it has could then be sent a second time.
+    Raises HpcncfError if Slurm does not answer: its arrays could then be sent a second time.
     """
-    known = read_submissions(paths).submissions
-    noted = set(masters(job.id for one in known for job in one.jobs))
-    noted |= {one.report_job for one in known if one.report_job}
-    mine = f"--user={user()}"
+    submissions = read_submissions(paths).submissions
+    known = set(query.masters(job.id for one in submissions for job in one.jobs))
+    known |= {one.report_job for one in submissions if one.report_job}
     problems = list[str]()
-    said = query.run_query(["squeue", "--noheader", mine, f"--format={QUEUE}"], problems)
+    command = ["squeue", "--noheader", f"--user={user()}", f"--format={QUEUE}"]
+    text = query.run_query(command, problems)
     if problems:
         raise HpcncfError(
-            f"{problems[0]}; a submission from here broke off while Slurm was given an array, and "
-            "whether it has it is not known: submit again when Slurm answers"
+            f"{problems[0]}. An earlier submission was interrupted while it sent an array, and "
+            "Slurm may have accepted it. Submit again when Slurm answers."
         )
     folder = f"{paths.submitit(user())}{os.sep}"
-    rows = (line.strip().partition("|") for line in said.splitlines())
-    found = dict.fromkeys(master for master, _, script in rows if script.startswith(folder))
-    return [master for master in found if master not in noted]
+    rows = (line.strip().partition("|") for line in text.splitlines())
+    arrays = dict.fromkeys(array for array, _, script in rows if script.startswith(folder))
+    return [array for array in arrays if array not in known]
 
 
-def _complete_jobs(paths: ResultPaths, master: str, tasks: list[list[str]]) -> list[SubmittedJob]:
-    """The array's jobs, where each task finds what it is to do; else none."""
-    names = [f"{master}_{index}" for index in range(len(tasks))] if len(tasks) > 1 else [master]
+def _complete_jobs(paths: ResultPaths, array: str, tasks: list[list[str]]) -> list[SubmittedJob]:
+    """The array's jobs if submitit's file for each task exists, else none."""
+    names = [f"{array}_{index}" for index in range(len(tasks))] if len(tasks) > 1 else [array]
     logs = paths.submitit(user())
-    there = all((logs / f"{job}_submitted.pkl").exists() for job in names)
-    more = (logs / f"{master}_{len(tasks)}_submitted.pkl").exists()
-    if not there or more or not tasks:
+    complete = all((logs / f"{job}_submitted.pkl").exists() for job in names)
+    larger = (logs / f"{array}_{len(tasks)}_submitted.pkl").exists()
+    if not complete or larger or not tasks:
         return []
     return [SubmittedJob(id=job, runs=runs) for job, runs in zip(names, tasks, strict=True)]

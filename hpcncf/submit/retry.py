@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from hpcncf.job.plan import Plan, Run
 from hpcncf.job.spec import JobSpec, Resources
@@ -16,35 +16,35 @@ from hpcncf.state import status
 from hpcncf.state.status import RunState
 
 Key = Literal["mem_gb", "timeout_min"]
-MORE: Final = 2
-# Of what the job file asks: three times doubled. What needs more has another fault.
+FACTOR: Final = 2
+# Of the job file's request: three doublings. A run that needs more has another fault.
 MOST: Final = 8
 
 
 @dataclass(frozen=True)
 class Change:
-    """What one or several runs get, and had."""
+    """Request of one or several runs, before and after."""
 
     key: Key
     before: float
     after: float
-    """No more than `before` where the runs are left alone."""
+    """`before` if the request stays."""
     why_not: str
-    """Why they are left alone; empty where they are not."""
+    """Why the request stays; empty if it grows."""
 
 
 def escalate(
     paths: ResultPaths, job: JobSpec, refusal: Callable[[Resources], str | None]
 ) -> tuple[Plan, Mapping[Change, list[str]]]:
-    """The results' plan with more for those that ran out, and what changed for which runs.
+    """Double the request of runs that ran out; returns the new plan and the runs of each change.
 
-    `refusal` says why the cluster would not take such resources.
+    `refusal` returns why the cluster would not take some resources.
     """
     changes: dict[Change, list[str]] = {}
-    more: dict[str, Resources] = {}
+    updates: dict[str, dict[str, float]] = {}
     with writing(paths.folder), locked(paths):
         plan = read_plan(paths)
-        unsent = read_submissions(paths).unsent()  # these have more already
+        unsent = read_submissions(paths).unsent()  # doubled already
         for state in status.states(paths, plan):
             key = None if state.run.id in unsent else ran_out_of(state)
             if key is None:
@@ -52,47 +52,42 @@ def escalate(
             change = enlarged(state.run, key, job, refusal)
             changes.setdefault(change, []).append(state.run.id)
             if not change.why_not:
-                more[state.run.id] = _with(state.run.resources, key, change.after)
-        if more:
-            plan = plan.model_copy(update={"runs": [_amended(run, more) for run in plan.runs]})
+                updates[state.run.id] = {key: change.after}
+        if updates:
+            runs = [with_resources(run, updates.get(run.id, {})) for run in plan.runs]
+            plan = plan.model_copy(update={"runs": runs})
             write_plan(paths, plan)
     return plan, changes
 
 
+def with_resources(run: Run, update: Mapping[str, Any]) -> Run:
+    return run.model_copy(update={"resources": run.resources.model_copy(update=update)})
+
+
 def ran_out_of(state: RunState) -> Key | None:
-    """What the run had too little of, as far as its end tells."""
+    """The resource that the run had too little of, as far as its end shows."""
     if state.run.retired:
         return None
     if state.state == "out_of_memory":
         return "mem_gb"
-    return "timeout_min" if state.state == "timeout" or _warned_late(state) else None
-
-
-def _warned_late(state: RunState) -> bool:
-    """Stopped by Slurm's warning after most of its time: preemption would come at any time."""
+    # Slurm's warning after most of the time; a preemption would come at any time.
     limit_s = state.run.resources.timeout_min * 60
     warned = state.state == "stopped" and "time limit" in state.reason
-    return warned and any(rank.elapsed_s > limit_s / 2 for rank in state.ranks)
+    late = warned and any(rank.elapsed_s > limit_s / 2 for rank in state.ranks)
+    return "timeout_min" if state.state == "timeout" or late else None
 
 
 def enlarged(
     run: Run, key: Key, job: JobSpec, refusal: Callable[[Resources], str | None]
 ) -> Change:
-    """Twice as much, or why not."""
-    asked = run.varied.get(f"resources.{key}", getattr(job.resources, key))
+    """Twice the request, or why not."""
+    in_job_file = run.varied.get(f"resources.{key}", getattr(job.resources, key))
     before = getattr(run.resources, key)
-    after = min(before * MORE, asked * MOST)
+    after = min(before * FACTOR, in_job_file * MOST)
     if after <= before:
-        return Change(key, before, before, f"that is {MOST} times what the job file asks")
-    if key == "mem_gb" and not asks_memory(run.resources, load_sites(job.site)):
-        return Change(key, before, before, f"site {job.site} asks Slurm for no memory (its memory)")
-    refused = refusal(_with(run.resources, key, after))
-    return Change(key, before, before if refused else after, refused or "")
-
-
-def _with(resources: Resources, key: Key, amount: float) -> Resources:
-    return resources.model_copy(update={key: amount})
-
-
-def _amended(run: Run, more: Mapping[str, Resources]) -> Run:
-    return run.model_copy(update={"resources": more.get(run.id, run.resources)})
+        why_not = f"that is {MOST} times what the job file asks"
+    elif key == "mem_gb" and not asks_memory(run.resources, load_sites(job.site)):
+        why_not = f"site {job.site} asks Slurm for no memory (its memory)"
+    else:
+        why_not = refusal(run.resources.model_copy(update={key: after})) or ""
+    return Change(key, before, before if why_not else after, why_not)

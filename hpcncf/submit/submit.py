@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -18,7 +18,6 @@ from hpcncf.job.spec import Data, JobSpec, Resources
 from hpcncf.job.validate import describe_gloo_choice
 from hpcncf.local import machine
 from hpcncf.ncf.data import manifest
-from hpcncf.ncf.data import manifest as whole
 from hpcncf.paths import ResultPaths
 from hpcncf.records.code_version import record_code
 from hpcncf.records.results_folder import locked, read_plan, write_plan, writing
@@ -27,38 +26,24 @@ from hpcncf.records.submissions import Cluster, Submission, begin, read_submissi
 from hpcncf.slurm.preflight import Limits
 from hpcncf.slurm.site import load_sites, parameters
 from hpcncf.state import status
-from hpcncf.state.decide import claim
+from hpcncf.state.decide import read_claim
 from hpcncf.state.status import RunState
-from hpcncf.submit.arrays import Given, give, queued
-from hpcncf.submit.recover import mend
+from hpcncf.submit.arrays import Delivery, queued, send_arrays
+from hpcncf.submit.recover import recover_arrays
+from hpcncf.submit.retry import with_resources
 
 FREE: Final = ("resources.mem_gb", "resources.timeout_min", "resources.runs_per_task")
-# The others keep what they had, or have.
+# Runs in these states keep their request.
 KEPT: Final = ("completed", "running", "pending")
+# Runs in these states belong to another submission, or to a user's own torchrun.
+TAKEN: Final = ("pending", "running")
 
 
 def amend(paths: ResultPaths, settings: Sequence[str]) -> Plan:
-    """The results' plan, with these `key=value` settings in every run that is still to be sent.
+    """The results' plan with these `key=value` settings in every run that will be submitted.
 
-    Raises UsageError for a setting that would make another run of it.
+    Raises UsageError for a setting that would make it a different run.
     """
-    changes = _changes(settings)
-    if not changes:
-        return read_plan(paths)
-    with writing(paths.folder), locked(paths):
-        plan = read_plan(paths)
-        known = status.states(paths, plan)
-        runs = [s.run if s.state in KEPT else _with(s.run, changes) for s in known]
-        plan = plan.model_copy(update={"runs": runs})
-        write_plan(paths, plan)
-    return plan
-
-
-def _with(run: Run, changes: Mapping[str, Any]) -> Run:
-    return run.model_copy(update={"resources": run.resources.model_copy(update=changes)})
-
-
-def _changes(settings: Sequence[str]) -> dict[str, Any]:
     plain: dict[str, Any] = {}
     for setting in settings:
         dotted, equals, text = setting.partition("=")
@@ -66,94 +51,98 @@ def _changes(settings: Sequence[str]) -> dict[str, Any]:
             raise UsageError(f"-s {setting}: expected key=value, as in -s {FREE[1]}=60")
         if dotted not in FREE:
             raise UsageError(
-                f"-s {setting}: would be another run, not this one once more: submit the job file "
-                f"with it; retry takes {', '.join(FREE)}"
+                f"-s {setting}: would make it a different run. Submit the job file with that "
+                f"setting; retry accepts {', '.join(FREE)}"
             )
         plain[dotted.split(".")[1]] = parse_yaml(text, f"-s {setting}")
-    return validate_settings(Resources, plain, "-s").model_dump(include=set(plain))
-
-
-# What another submission, or somebody's torchrun, is at already.
-TAKEN = ("pending", "running")
+    update = validate_settings(Resources, plain, "-s").model_dump(include=set(plain))
+    if not update:
+        return read_plan(paths)
+    with writing(paths.folder), locked(paths):
+        plan = read_plan(paths)
+        states = status.states(paths, plan)
+        runs = [s.run if s.state in KEPT else with_resources(s.run, update) for s in states]
+        plan = plan.model_copy(update={"runs": runs})
+        write_plan(paths, plan)
+    return plan
 
 
 @dataclass(frozen=True)
 class Launched:
-    """What became of a request to submit."""
+    """Outcome of a request to submit."""
 
     runs: list[Run]
-    """Those submitted."""
+    """Submitted runs."""
     skipped: list[RunState]
-    """Complete, running or queued already."""
+    """Runs that are complete, running or queued already."""
     refused: dict[str, str]
-    """Run id -> why this machine cannot run it."""
+    """Run id -> why the cluster cannot run it."""
     again: bool
     notes: list[str] = field(default_factory=list)
-    """What the user should know: what could not be checked, what looks doubtful."""
-    held: list[RunState] = field(default_factory=list)
-    """Not submitted, since nobody knows whether they still are in a queue or run."""
-    given: Given = field(default_factory=lambda: Given([]))
-    """What Slurm had no room for."""
+    """Warnings: missing checks, doubtful settings."""
+    unclear: list[RunState] = field(default_factory=list)
+    """Runs not submitted because they may still be queued or running."""
+    delivery: Delivery = field(default_factory=lambda: Delivery([]))
+    """Outcome of sending to Slurm."""
 
 
-def choose_cluster(asked: Literal["auto"] | Cluster) -> Cluster:
-    """Raises UsageError where Slurm is asked for and not there."""
-    there = shutil.which("sbatch") is not None
-    if asked == "slurm" and not there:
+def choose_cluster(requested: Literal["auto"] | Cluster) -> Cluster:
+    """Raises UsageError if Slurm is requested and not installed."""
+    has_slurm = shutil.which("sbatch") is not None
+    if requested == "slurm" and not has_slurm:
         raise UsageError("--cluster slurm: no sbatch on this machine; local runs jobs here")
-    if asked != "auto":
-        return asked
-    return "slurm" if there else "local"
+    if requested != "auto":
+        return requested
+    return "slurm" if has_slurm else "local"
 
 
 def last_cluster(paths: ResultPaths) -> Literal["auto"] | Cluster:
-    """Where something of these results was submitted last; `auto` where nothing was."""
-    known = read_submissions(paths).submissions
-    return known[-1].cluster if known else "auto"
+    """The cluster of the last submission; `auto` without one."""
+    submissions = read_submissions(paths).submissions
+    return submissions[-1].cluster if submissions else "auto"
 
 
 def site_parameters(job: JobSpec, run: Run) -> dict[str, object]:
-    """What submitit is told about the array that the run is in."""
+    """submitit's parameters for the run's array."""
     site = load_sites(job.site)
     return parameters(run.resources, site, job.name, exclusive=job.exclusive)
 
 
 def limits_of(job: JobSpec, cluster: Cluster) -> Limits | None:
-    """What the site's jobs may ask for, by Slurm's word; None where Slurm is not meant."""
+    """What the site's jobs may request, according to Slurm; None for another cluster."""
     return Limits.query(load_sites(job.site), user()) if cluster == "slurm" else None
 
 
 def check(runs: list[Run], cluster: Cluster, limits: Limits | None = None) -> None:
-    """Raises UsageError where nothing of it could run, DataError where its data is damaged, before
-    anything is written."""
+    """Check before anything is written. Raises UsageError if no run could run, DataError if data is
+    damaged."""
     refused = refusals(runs, cluster, limits)
     check_data([run for run in runs if run.id not in refused])
 
 
 def check_data(runs: list[Run]) -> None:
-    """Raises UsageError where data is not prepared, or was prepared anew since it was planned,
-    DataError where an array of it is missing or cut: each run would fail of it.
-    """
+    """Raises UsageError if data is not prepared, or differs from the plan's; DataError if an array
+    is missing or truncated."""
     for data, key in {(run.data, run.data_key) for run in runs if run.data}:
-        found = manifest.content_key(Path(data.path))
-        if found is None:
+        current = manifest.content_key(Path(data.path))
+        if current is None:
             raise UsageError(
                 f"data.path: {data.path} holds no prepared data: make it with "
                 f"`{prepare_command(data)}` and submit again"
             )
-        if found != key:
+        if current != key:
             raise UsageError(
                 f"data.path: {data.path} holds other data than when this was planned, or the same "
-                "prepared for another version of hpcncf: submit the job file again, so that its "
-                "runs are planned anew; those before stay in the results, as retired"
+                "data prepared for another version of hpcncf. Submit the job file again to plan "
+                "its runs anew; existing runs stay in the results, as retired."
             )
-        whole.check_arrays(Path(data.path))
+        manifest.check_arrays(Path(data.path))
 
 
-def reached(paths: ResultPaths, plan: Plan) -> bool:
-    """Whether a Slurm job has begun one of the runs: then compute nodes see the folder."""
-    tried = (attempt for run in plan.runs for attempt in paths.run(run.id).attempts())
-    claims = (claim(attempt) for attempt in tried)
+def seen_by_slurm(paths: ResultPaths, plan: Plan) -> bool:
+    """Whether a Slurm job has started one of the runs, so that compute nodes see the folder."""
+    attempts = (attempt for run in plan.runs for attempt in paths.run(run.id).attempts())
+    claims = (read_claim(attempt) for attempt in attempts)
     return any(claim and claim.slurm_job_id for claim in claims)
 
 
@@ -172,64 +161,62 @@ def submit(
     report: bool = False,
     without: Collection[str] = (),
 ) -> Launched:
-    """Submit what the plan wants and nobody is at yet; completed runs only when asked `again`.
+    """Submit the runs of the plan that nothing works at; completed runs only if `again`.
 
-    Runs of which nobody knows whether they still run are held back, unless `force`; those
-    `without` are left alone. Raises UsageError where none of them can run here, HpcncfError where
-    the cluster refuses.
+    Runs of unknown state are not submitted unless `force`, runs in `without` never. Raises
+    UsageError if none of them can run here, HpcncfError if the cluster refuses.
     """
     with writing(paths.folder), locked(paths):
         if cluster == "slurm":
-            mend(paths)
-        gone = {run.id for run in plan.runs if run.retired}.union(without)
-        now = [state for state in status.states(paths, plan) if state.run.id not in gone]
+            recover_arrays(paths)
+        excluded = {run.id for run in plan.runs if run.retired}.union(without)
+        states = [state for state in status.states(paths, plan) if state.run.id not in excluded]
         owed = read_submissions(paths).unsent(again=True)
-        done = [state for state in now if passed_over(state, again or state.run.id in owed)]
-        held = [] if force else unclear(now)
-        passed = {state.run.id for state in (*done, *held)}
-        open_runs = [state.run for state in now if state.run.id not in passed]
+        skipped = [state for state in states if is_taken(state, again or state.run.id in owed)]
+        unclear = [] if force else possibly_active(states)
+        passed = {state.run.id for state in (*skipped, *unclear)}
+        open_runs = [state.run for state in states if state.run.id not in passed]
         limits = limits or limits_of(job, cluster)
         refused = refusals(open_runs, cluster, limits)
         runs = [run for run in open_runs if run.id not in refused]
         check_data(runs)
-        given = Given([])
+        delivery = Delivery([])
         if runs:
             ids = [run.id for run in runs]
-            tried = {state.run.id: state.attempt or 0 for state in now}
-            over = {run_id: tried[run_id] for run_id in ids if tried[run_id]}
-            asked_again = again or not owed.isdisjoint(ids)
-            file = begin(paths, cluster, ids, asked_again, over, report, refused)
-            keep_code(paths, file, runs)
-            given = send(paths, job, runs, file)
-    unsent = {run.id for run in given.left}
+            attempts = {state.run.id: state.attempt or 0 for state in states}
+            over = {run_id: attempts[run_id] for run_id in ids if attempts[run_id]}
+            reruns = again or not owed.isdisjoint(ids)
+            file = begin(paths, cluster, ids, reruns, over, report, refused)
+            save_code_version(paths, file, runs)
+            delivery = _send(paths, job, runs, file)
+    unsent = {run.id for run in delivery.unsent}
     return Launched(
         runs=[run for run in runs if run.id not in unsent],
-        skipped=done,
+        skipped=skipped,
         refused=refused,
         again=again,
         notes=doubts(runs, cluster, limits),
-        held=held,
-        given=given,
+        unclear=unclear,
+        delivery=delivery,
     )
 
 
-def passed_over(state: RunState, again: bool = False) -> bool:
-    """Whether nobody need send it: it is complete, or somebody is at it."""
+def is_taken(state: RunState, again: bool = False) -> bool:
+    """Whether the run needs no submission: it is complete, queued or running."""
     return state.state in TAKEN or (state.state == "completed" and not again)
 
 
-def unclear(states: list[RunState]) -> list[RunState]:
-    """Those that may still be queued or run, and are held back. What squeue has no more, does
-    neither."""
+def possibly_active(states: list[RunState]) -> list[RunState]:
+    """Runs of unknown state that may be queued or running, unless squeue no longer lists them."""
     unknown = [state for state in states if state.state == "unknown"]
     jobs = {s.job.id for s in unknown if s.job and s.job.process_started is None}
-    there = queued(sorted(jobs)) if jobs else set()
-    gone = set() if there is None else jobs - there
-    return [state for state in unknown if state.job is None or state.job.id not in gone]
+    in_queue = queued(sorted(jobs)) if jobs else set()
+    ended = set() if in_queue is None else jobs - in_queue
+    return [state for state in unknown if state.job is None or state.job.id not in ended]
 
 
-def keep_code(paths: ResultPaths, file: Path, runs: list[Run]) -> None:
-    """Note in the submission what its runs would run if they started now."""
+def save_code_version(paths: ResultPaths, file: Path, runs: list[Run]) -> None:
+    """Record in the submission the code that its runs would run now."""
     program = runs[0].workload
     folder = Path(program.folder) if isinstance(program, Program) else Path.cwd()
     code = record_code(paths.code(file), folder)
@@ -238,42 +225,20 @@ def keep_code(paths: ResultPaths, file: Path, runs: list[Run]) -> None:
 
 
 def refusals(runs: list[Run], cluster: Cluster, limits: Limits | None = None) -> dict[str, str]:
-    """Run id -> why it cannot run here. Raises UsageError where that holds for all of them."""
-    refused = left_out(runs, cluster, limits)
+    """Run id -> why it cannot run here. Raises UsageError if no run can."""
+    refused = refusal_reasons(runs, cluster, limits)
     if refused and len(refused) == len(runs):
         raise UsageError("\n".join(describe_refusals(refused)))
     return refused
 
 
-def left_out(runs: list[Run], cluster: Cluster, limits: Limits | None = None) -> dict[str, str]:
+def refusal_reasons(
+    runs: list[Run], cluster: Cluster, limits: Limits | None = None
+) -> dict[str, str]:
     """Run id -> why it cannot run here."""
     shapes = {run.resources: run for run in runs}
     reasons = {shape: _refusal(run, cluster, limits) for shape, run in shapes.items()}
     return {run.id: reason for run in runs if (reason := reasons[run.resources])}
-
-
-def doubts(runs: list[Run], cluster: Cluster, limits: Limits | None = None) -> list[str]:
-    """What the user should know of runs that are not refused."""
-    lines = describe_refusals({run.id: reason for run in runs if (reason := _shared_gpus(run))})
-    if cluster == "slurm":
-        return [*lines, *(limits.notes() if limits and runs else [])]
-    return [
-        *lines,
-        *describe_refusals({run.id: reason for run in runs if (reason := machine.doubt(run))}),
-    ]
-
-
-def _shared_gpus(run: Run) -> str | None:
-    return describe_gloo_choice(run.resources, run.training) if run.training else None
-
-
-def describe_refusals(refused: dict[str, str]) -> list[str]:
-    """A line for each reason, not for each of thousands of runs."""
-    runs: dict[str, list[str]] = {}
-    for run_id, reason in refused.items():
-        runs.setdefault(reason, []).append(run_id)
-    more = {reason: f" and {len(ids) - 1} more" * (len(ids) > 1) for reason, ids in runs.items()}
-    return [f"run {ids[0]}{more[reason]}: {reason}" for reason, ids in runs.items()]
 
 
 def _refusal(run: Run, cluster: Cluster, limits: Limits | None) -> str | None:
@@ -287,25 +252,50 @@ def _refusal(run: Run, cluster: Cluster, limits: Limits | None) -> str | None:
     return machine.refusal(run)
 
 
-def send(paths: ResultPaths, job: JobSpec, runs: list[Run], file: Path) -> Given:
-    """Tell the cluster. The submission's file says before and after what was meant and done."""
-    cluster = read_record(file, Submission).cluster
+def doubts(runs: list[Run], cluster: Cluster, limits: Limits | None = None) -> list[str]:
+    """Warnings about runs that are not refused."""
+    shared_gpus = {
+        run.id: reason
+        for run in runs
+        if run.training and (reason := describe_gloo_choice(run.resources, run.training))
+    }
+    lines = describe_refusals(shared_gpus)
+    if cluster == "slurm":
+        return [*lines, *(limits.notes() if limits and runs else [])]
+    here = {run.id: reason for run in runs if (reason := machine.doubt(run))}
+    return [*lines, *describe_refusals(here)]
+
+
+def describe_refusals(refused: dict[str, str]) -> list[str]:
+    """A line for each reason, not for each of thousands of runs."""
+    runs: dict[str, list[str]] = {}
+    for run_id, reason in refused.items():
+        runs.setdefault(reason, []).append(run_id)
+    return [
+        f"run {ids[0]}{f' and {len(ids) - 1} more' * (len(ids) > 1)}: {reason}"
+        for reason, ids in runs.items()
+    ]
+
+
+def _send(paths: ResultPaths, job: JobSpec, runs: list[Run], file: Path) -> Delivery:
+    """Send the runs to the cluster; an error is recorded in the submission's file."""
+    submission = read_record(file, Submission)
     try:
-        if cluster == "slurm":
-            return give(paths, job, runs, file)
-        if cluster == "local":
+        if submission.cluster == "slurm":
+            return send_arrays(paths, job, runs, file)
+        if submission.cluster == "local":
             machine.start(paths, file)
         else:
-            write_record(file, machine.started(read_record(file, Submission), os.getpid()))
+            write_record(file, machine.started(submission, os.getpid()))
     except HpcncfError as error:
-        broken = read_record(file, Submission).model_copy(update={"error": str(error)})
-        write_record(file, broken)
+        update = {"error": str(error)}
+        write_record(file, read_record(file, Submission).model_copy(update=update))
         raise
-    return Given([])
+    return Delivery([])
 
 
 def debug(paths: ResultPaths, runs: list[Run], again: bool) -> list[int]:
-    """Run one rank after another in this process, where a debugger can follow."""
+    """Run one rank after another in this process, so that a debugger can follow."""
     from hpcncf.worker.rank import work
 
     os.environ["HPCNCF_LAUNCHED_BY"] = "debug"

@@ -23,7 +23,7 @@ from hpcncf.records.claims import attempt_of_start
 from hpcncf.records.results_folder import read_plan
 from hpcncf.records.schema import End, utc_now, write_record_with_retries
 from hpcncf.state.decide import complete, last_attempt
-from hpcncf.submit.cancel import Word
+from hpcncf.submit.cancel import CancelCheck
 from hpcncf.worker import environment
 from hpcncf.worker.environment import Place, place, slurm_job_id
 from hpcncf.worker.recorder import in_the_end
@@ -158,7 +158,7 @@ class _Several:
         self._child: Child | None = None
         self._told: int | None = None
         self._by_torchrun = False
-        self._word = Word(paths, job_id=slurm_job_id())
+        self._word = CancelCheck(paths, job_id=slurm_job_id())
         for each in (signal.SIGTERM, signal.SIGUSR2):
             held = signal.getsignal(each)
             signal.signal(each, self._pass_on)
@@ -169,7 +169,7 @@ class _Several:
         """The exit code. A run that fails does not keep the next from being run; a signal does."""
         codes, left = [0], False
         for run in runs:
-            if self._word.against(run.id):
+            if self._word.is_cancelled(run.id):
                 continue
             if self._was_told():
                 left |= not self._done(run)
@@ -179,7 +179,7 @@ class _Several:
         return self._stopped(runs[0].resources.requeues) if left else max(codes)
 
     def _told_off(self, run: Run) -> bool:
-        return Word(self._paths, 0.0, slurm_job_id()).against(run.id)
+        return CancelCheck(self._paths, 0.0, slurm_job_id()).is_cancelled(run.id)
 
     def _was_told(self) -> bool:
         return self._told is not None
@@ -198,10 +198,10 @@ class _Several:
             preexec_fn=prepare if self._by_torchrun else end_with_parent,
         )
         deadline = time.monotonic() + run.resources.timeout_min * 60
-        code = _wait(self._child, deadline, lambda: self._word.against(run.id))
+        code = _wait(self._child, deadline, lambda: self._word.is_cancelled(run.id))
         reason: EndReason | None = None
         if code is None:
-            cancelled = self._word.against(run.id)
+            cancelled = self._word.is_cancelled(run.id)
             reason = None if self._told else "cancelled" if cancelled else "timeout"
             self._send(self._child, signal.SIGTERM)
             code = _wait(self._child, time.monotonic() + GRACE_S)

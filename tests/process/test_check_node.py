@@ -23,17 +23,17 @@ from hpcncf.submit.node_check import (
     Answer,
     Question,
     answer,
+    build_question,
+    describe_failure,
     differences,
-    explained,
-    question,
-    shape,
+    single_rank,
 )
 
 JobFile = Callable[[str], Path]
 
 
 def asked(path: Path) -> Question:
-    return question(build_plan(load_job(path), path).active())
+    return build_question(build_plan(load_job(path), path).active())
 
 
 def answered(path: Path, tmp_path: Path, **changes: Any) -> list[str]:
@@ -97,7 +97,7 @@ def test_of_a_command_its_program_and_files_are_looked_for(
 
 def test_the_check_is_one_rank_for_a_short_time() -> None:
     wants = Resources(nodes=4, tasks_per_node=2, cpus_per_task=3, timeout_min=600, runs_per_task=9)
-    small = shape(wants)
+    small = single_rank(wants)
     assert (small.world_size, small.cpus_per_task, small.runs_per_task) == (1, 3, 1)
     assert small.timeout_min == LIMIT_MIN
 
@@ -120,7 +120,7 @@ def test_the_check_is_one_rank_for_a_short_time() -> None:
 )  # fmt: skip
 def test_a_check_that_dies_is_explained_by_its_traces(log: str, told: str) -> None:
     state = JobState("failed", "FAILED", "signal 53", "node3")
-    assert explained(state, log, Path("/results")).startswith(told)
+    assert describe_failure(state, log, Path("/results")).startswith(told)
 
 
 def test_a_node_that_answers_is_told_and_the_runs_are_submitted(
@@ -155,4 +155,4 @@ def test_where_there_is_no_slurm_there_is_no_node_to_check(
     path = job_file("")
     results = ["--results", str(path.parent / "results")]
     assert main(["submit", str(path), "--cluster", "local", "--check-node", *results]) == 2
-    assert "--check-node asks a node of Slurm" in capsys.readouterr().err
+    assert "--check-node needs a node of Slurm" in capsys.readouterr().err

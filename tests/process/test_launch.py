@@ -33,8 +33,8 @@ from hpcncf.submit.submit import (
     choose_cluster,
     describe_refusals,
     doubts,
-    left_out,
-    reached,
+    refusal_reasons,
+    seen_by_slurm,
     submit,
 )
 
@@ -171,7 +171,7 @@ def test_more_memory_than_there_is_is_told_where_the_run_stays_here(
         f"run {runs[0].id}: asks for {there + 900:.0f} GB, this machine lets you use {there:.3g}: "
     )
     assert "-s resources.mem_gb=N where it needs less, or --cluster slurm" in told
-    assert left_out(runs, "local") == {}, "nothing here holds a run to it"
+    assert refusal_reasons(runs, "local") == {}, "nothing here holds a run to it"
     assert doubts(runs, "slurm") == []
 
 
@@ -253,7 +253,7 @@ def test_what_sbatch_says_reaches_the_user_and_the_submission(
     states = status.states(paths, plan)
     assert [state.state for state in states] == ["failed", "failed"]
     assert "Invalid account" not in table_progress(states)
-    told = "2 runs failed: not submitted: Slurm did not take the job: sbatch: error: Invalid"
+    told = "2 runs failed: not submitted: Slurm refused the job: sbatch: error: Invalid"
     assert page(paths, states).startswith(told)
     (fake_slurm.folder / "refuse").unlink()
     assert len(submit(paths, job, plan, "slurm").runs) == 2
@@ -262,10 +262,10 @@ def test_what_sbatch_says_reaches_the_user_and_the_submission(
 def test_where_a_slurm_job_began_a_run_compute_nodes_see_the_folder(tmp_path: Path) -> None:
     paths = make_results.demo(tmp_path, repeats=1)
     plan = make_results.plan_of(paths)
-    assert not reached(paths, plan)
+    assert not seen_by_slurm(paths, plan)
     taken = make_results.claim(plan.runs[0]).model_copy(update={"slurm_job_id": "8_0"})
     write_record(paths.run(plan.runs[0].id).attempt(1).claim, taken)
-    assert reached(paths, plan)
+    assert seen_by_slurm(paths, plan)
 
 
 def test_a_run_left_out_says_why_until_it_is_sent(tmp_path: Path) -> None:
@@ -302,7 +302,7 @@ def test_a_refusal_of_slurm_is_told_once_and_short_with_the_way_out(
     with pytest.raises(HpcncfError) as refused:
         submit(paths, job, plan, "slurm")
     assert str(refused.value) == (
-        f"Slurm did not take the job: {told}; mend that, or --cluster local to run on this machine"
+        f"Slurm refused the job: {told}; solve that, or run on this machine with --cluster local"
     )
     assert capsys.readouterr().err == ""
 
@@ -397,8 +397,8 @@ def test_what_slurm_has_room_for_is_submitted_and_the_rest_next_time(
     fake_slurm.set(max_submit=4)
     paths, job, plan = prepared(job_file("repeats: 7\n"))
     first = submit(paths, job, plan, "slurm")
-    assert (len(first.runs), len(first.given.left)) == (4, 3)
-    assert first.given.limit == "Slurm said AssocMaxSubmitJobLimit"
+    assert (len(first.runs), len(first.delivery.unsent)) == (4, 3)
+    assert first.delivery.limit == "Slurm said AssocMaxSubmitJobLimit"
     states = status.states(paths, plan)
     assert [state.state for state in states] == ["pending"] * 4 + ["planned"] * 3
     assert {state.reason for state in states[4:]} == {
@@ -406,7 +406,7 @@ def test_what_slurm_has_room_for_is_submitted_and_the_rest_next_time(
     }
     fake_slurm.set(max_submit=7)
     second = submit(paths, job, plan, "slurm")
-    assert [run.id for run in second.runs] == [run.id for run in first.given.left]
+    assert [run.id for run in second.runs] == [run.id for run in first.delivery.unsent]
 
 
 def test_complete_runs_asked_for_again_that_did_not_fit_go_with_the_next_plain_submission(
@@ -417,10 +417,10 @@ def test_complete_runs_asked_for_again_that_did_not_fit_go_with_the_next_plain_s
     make_results.complete(paths, plan.runs)
     assert submit(paths, job, plan, "slurm").runs == []
     asked = submit(paths, job, plan, "slurm", again=True)
-    assert (len(asked.runs), len(asked.given.left)) == (2, 3)
+    assert (len(asked.runs), len(asked.delivery.unsent)) == (2, 3)
     fake_slurm.set(max_submit=9)
     later = submit(paths, job, plan, "slurm")
-    assert [run.id for run in later.runs] == [run.id for run in asked.given.left]
+    assert [run.id for run in later.runs] == [run.id for run in asked.delivery.unsent]
     assert submit(paths, job, plan, "slurm").runs == []
 
 
@@ -430,7 +430,7 @@ def test_the_room_is_found_and_nothing_stays_of_what_was_refused(
     fake_slurm.set(max_submit=3)
     paths, job, plan = prepared(job_file("repeats: 20\n"))
     launched = submit(paths, job, plan, "slurm")
-    assert (len(launched.runs), len(launched.given.left)) == (3, 17)
+    assert (len(launched.runs), len(launched.delivery.unsent)) == (3, 17)
     left_over = [path.name for path in paths.submitit(user()).glob("*.pkl")]
     assert len(left_over) == 3, "of refused arrays nothing stays"
 
@@ -484,9 +484,9 @@ def test_runs_that_slurm_cannot_tell_of_are_held_back_unless_forced(
     paths, job, plan = prepared(job_file("repeats: 2\n"))
     submit(paths, job, plan, "slurm")
     fake_slurm.set(controller=False, accounting=False)
-    held = submit(paths, job, plan, "slurm").held
+    held = submit(paths, job, plan, "slurm").unclear
     assert [state.run.id for state in held] == [run.id for run in plan.runs]
-    assert submit(paths, job, plan, "debug", force=True).held == []
+    assert submit(paths, job, plan, "debug", force=True).unclear == []
 
 
 def test_five_thousand_runs_take_a_call_for_each_array(

@@ -6,7 +6,7 @@ import pytest
 from conftest import FakeSlurm
 
 from hpcncf.slurm.site import Site
-from hpcncf.submit.arrays import Quota, account_room, parse_config, queued, quota_quotas
+from hpcncf.submit.arrays import Quota, account_room, parse_config, query_quota, queued
 
 # As `sacctmgr -nP show assoc format=account,partition,maxsubmitjobs,defaultqos` prints it.
 ASSOCIATIONS = "lab||10|\nlab|short|3|\nroot|||few\n"
@@ -45,7 +45,7 @@ def test_the_configuration_is_read_whatever_stands_around_it() -> None:
 
 def test_a_slurm_that_does_not_answer_sets_no_limit(fake_slurm: FakeSlurm) -> None:
     fake_slurm.set(controller=False)
-    assert quota_quotas(Site()) == Quota()
+    assert query_quota(Site()) == Quota()
     assert queued(["1_0"]) is None
 
 
@@ -53,4 +53,4 @@ def test_a_slurm_that_does_not_answer_sets_no_limit(fake_slurm: FakeSlurm) -> No
 def test_slurm_is_asked_for_its_largest_array(fake_slurm: FakeSlurm, most: int, array: int) -> None:
     """0 forbids arrays, but not jobs."""
     fake_slurm.set(max_array_size=most)
-    assert quota_quotas(Site()).array == array
+    assert query_quota(Site()).array == array

@@ -18,7 +18,7 @@ from hpcncf.records.results_folder import leave_plan
 from hpcncf.records.schema import read_record, write_record
 from hpcncf.records.submissions import Submission, begin
 from hpcncf.state import status
-from hpcncf.submit.submit import debug, keep_code
+from hpcncf.submit.submit import debug, save_code_version
 
 PACKAGE = Path(code_version.__file__).parents[1]
 
@@ -190,7 +190,7 @@ def test_a_submission_keeps_the_code_and_a_run_of_other_code_says_so(
     paths = ResultPaths(path.parent / "results")
     plan = leave_plan(paths, job, load.build_plan(job, path))
     file = begin(paths, "debug", [plan.runs[0].id], again=False)
-    keep_code(paths, file, plan.runs)
+    save_code_version(paths, file, plan.runs)
     written = read_record(file, Submission)
     assert {code.of: code.folder for code in written.code}["folder"] == str(checkout)
     other = [code.model_copy(update={"sha256": "0" * 64}) for code in written.code]

@@ -30,8 +30,11 @@ def test_runs_still_to_be_sent_get_it_and_the_plan_keeps_it(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("setting", "complaint"),
     [
-        ("training.epochs=9", r"would be another run.*resources\.mem_gb, resources\.timeout"),
-        ("resources.cpus_per_task=2", "submit the job file with it"),
+        (
+            "training.epochs=9",
+            r"would make it a different run.*resources\.mem_gb, ",
+        ),
+        ("resources.cpus_per_task=2", "Submit the job file with that"),
         ("resources.timeout_min", "expected key=value"),
         ("resources.timeout_min=0", "timeout_min: .*greater than 0; came 0"),
         ("resources.mem_gb=much", "mem_gb: .*came 'much'"),

@@ -19,20 +19,20 @@ from hpcncf.records.submissions import (
     read_submissions,
     user,
 )
-from hpcncf.submit.cancel import Word
+from hpcncf.submit.cancel import CancelCheck
 
 
 def test_a_run_cancelled_since_it_was_submitted_is_heard_of(tmp_path: Path) -> None:
     paths = ResultPaths(tmp_path)
-    word = Word(paths, every_s=0.0)
-    assert not word.against("a")
+    word = CancelCheck(paths, every_s=0.0)
+    assert not word.is_cancelled("a")
     begin(paths, "slurm", ["a", "b"], again=False)
     cancel(paths, ["a"])
-    assert [word.against(run) for run in "ab"] == [True, False]
+    assert [word.is_cancelled(run) for run in "ab"] == [True, False]
     first = read_submissions(paths).submissions[0]
     begin(paths, "slurm", ["a"], again=False)
-    assert not word.against("a")
-    assert word.against("a", first.submitted_at), "the earlier submission is not to run it"
+    assert not word.is_cancelled("a")
+    assert word.is_cancelled("a", first.submitted_at), "the earlier submission is not to run it"
 
 
 def test_a_submitter_whose_clock_is_ahead_does_not_make_deaf(tmp_path: Path) -> None:
@@ -42,9 +42,9 @@ def test_a_submitter_whose_clock_is_ahead_does_not_make_deaf(tmp_path: Path) -> 
     ahead = datetime.fromisoformat(sent.submitted_at) + timedelta(minutes=10)
     write_record(file, sent.model_copy(update={"submitted_at": ahead.isoformat()}))
     cancel(paths, ["a"])
-    assert Word(paths, every_s=0.0).against("a")
+    assert CancelCheck(paths, every_s=0.0).is_cancelled("a")
     file = begin(paths, "slurm", ["a"], again=False)
-    assert not Word(paths).against("a", read_record(file, Submission).submitted_at)
+    assert not CancelCheck(paths).is_cancelled("a", read_record(file, Submission).submitted_at)
 
 
 def test_a_task_hears_what_is_said_of_its_own_submission(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_a_task_hears_what_is_said_of_its_own_submission(tmp_path: Path) -> None
         write_record(file, sent.model_copy(update=told))
         if number == 1:
             cancel(paths, ["a"])
-    heard = [Word(paths, job_id=job).against("a") for job in ("1", "2", None)]
+    heard = [CancelCheck(paths, job_id=job).is_cancelled("a") for job in ("1", "2", None)]
     assert heard == [True, False, False]
     last = read_submissions(paths).last("a")
     assert last is not None
@@ -74,7 +74,7 @@ def test_the_user_is_whom_slurm_takes_us_for(monkeypatch: pytest.MonkeyPatch) ->
 def test_the_folder_is_not_looked_into_all_the_time(tmp_path: Path) -> None:
     paths = ResultPaths(tmp_path)
     begin(paths, "slurm", ["a"], again=False)
-    word = Word(paths, every_s=1e6)
-    assert not word.against("a")
+    word = CancelCheck(paths, every_s=1e6)
+    assert not word.is_cancelled("a")
     cancel(paths, ["a"])
-    assert not word.against("a")
+    assert not word.is_cancelled("a")
