@@ -75,7 +75,7 @@ def test_nothing_is_sent_while_slurm_does_not_tell_what_it_has(
 ) -> None:
     paths, job, plan = killed
     fake_slurm.set(controller=False)
-    with pytest.raises(HpcncfError, match="submit again when Slurm answers"):
+    with pytest.raises(HpcncfError, match="Submit again when Slurm answers"):
         submit(paths, job, plan, "slurm")
     fake_slurm.set(controller=True)
     launched = submit(paths, job, plan, "slurm")

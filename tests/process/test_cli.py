@@ -171,7 +171,7 @@ def test_runs_side_by_side_have_no_plain_script_and_are_told_what_to_do_instead(
     call = f"hpcncf submit {here}/job.yaml -s resources.runs_per_node=2 --cluster local --wait"
     assert f"    {call}\n" in err
     cli.parser().parse_args(call.split()[1:])
-    *_, alone = err.rstrip().partition("each run by itself: ")
+    *_, alone = err.rstrip().partition("each run alone: ")
     assert said("plan", "job.yaml", *packed, *alone.split(), "--by-hand")[0] == 0
 
 

@@ -114,8 +114,8 @@ def test_data_prepared_anew_since_the_plan_is_told_with_what_to_do(
     synthetic.prepare_synthetic(
         data, users=8, items=60, train_rows=90, test_negatives=9, seed=2, force=True
     )
-    told = "or the same prepared for another version of hpcncf: submit the job file again, so that"
-    with pytest.raises(UsageError, match=f"^data.path: {data} holds other data .*, {told}"):
+    remedy = "Submit the job file again to plan its runs anew"
+    with pytest.raises(UsageError, match=f"^data.path: {data} holds other data .* {remedy}"):
         check(plan.active(), "local")
     check(load.build_plan(job, path).active(), "local")
 

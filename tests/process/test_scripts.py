@@ -217,7 +217,7 @@ def test_a_module_that_cannot_be_loaded_ends_the_job() -> None:
         ({"container": " "}, "expected a command"),
         ({"conda": "a", "venv": "/b"}, "conda and venv both choose"),
         ({"conda": "a", "container": "b"}, "conda and container both choose"),
-        ({"mail_user": "me"}, "not when to write"),
+        ({"mail_user": "me"}, "mail_user needs mail_type"),
         ({"mail_type": ["SOMETIMES"]}, "'BEGIN', 'END'"),
         ({"modules": ["a b"]}, "pattern"),
         ({"interface": "ib0; rm"}, "pattern"),
