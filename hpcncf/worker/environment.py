@@ -177,16 +177,14 @@ def master(env: Mapping[str, str] = os.environ) -> str:
 
 def start_of_ranks(env: Mapping[str, str] = os.environ) -> str:
     """What all ranks that start together know of it, and no others: not a requeued job's either."""
-    names = (
-        "SLURM_JOB_ID",
-        "SLURM_STEP_ID",
-        "SLURM_RESTART_COUNT",
-        "MASTER_PORT",
-        "PMIX_NAMESPACE",
-    )
-    start = " ".join(env.get(name, "-") for name in names)
-    # MPICH's mpirun gives its start no name; its ranks of a node have one parent.
-    return f"{start} {os.getppid()}" if "MPI_LOCALNRANKS" in env else start
+    names = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT", "MASTER_PORT")
+    start = [env.get(name, "-") for name in names]
+    if "PMIX_NAMESPACE" in env:
+        start.append(env["PMIX_NAMESPACE"])
+    elif "MPI_LOCALNRANKS" in env:
+        # MPICH's mpirun gives its start no name; its ranks of a node have one parent.
+        start.append(str(os.getppid()))
+    return " ".join(start)
 
 
 def candidates(start: str) -> list[int]:
