@@ -372,6 +372,8 @@ def _ranks(program: Program) -> Finding | None:
     if not program.several or len(ranks) < ranks[0].ranks:
         return None
     whole = max(each.seconds for each in ranks)
+    if whole <= 0:
+        return None  # a program that the probe saw start, and nothing of afterwards
     waits = [_seconds(each.phases.get("sync")) for each in ranks]
     useful = [each.seconds - wait for each, wait in zip(ranks, waits, strict=True)]
     late = (max(useful) - sum(useful) / len(useful)) / whole
