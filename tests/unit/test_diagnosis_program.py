@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from make_evidence import command
+
 from hpcncf.records.schema import ProgramPhase, ProgramProfile
 from hpcncf_analysis.diagnosis.rules_program import find
-from make_evidence import command
 
 
 def profile(seconds: dict[str, float], **changes: Any) -> ProgramProfile:
