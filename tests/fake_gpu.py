@@ -20,7 +20,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from hpcncf.ncf.engines.idle_rows import tail_moments
+from hpcncf.remedies.idle_rows import tail_moments
 
 DEVICE: Final = torch.device("cuda", 0)
 FREE_BYTES: Final = 2**36

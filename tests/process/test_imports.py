@@ -22,7 +22,7 @@ LAYERS: list[set[str]] = [
         "hpcncf.job.validate",
         "hpcncf.ncf.sampling",
     },
-    {"hpcncf.records", "hpcncf.ncf.engines.native.library", "hpcncf.lint"},
+    {"hpcncf.records", "hpcncf.ncf.engines.native.library", "hpcncf.lint", "hpcncf.remedies"},
     {"hpcncf.monitor", "hpcncf.ncf.data", "hpcncf.probe"},
     {"hpcncf.job"},
     {"hpcncf.records.results_folder", "hpcncf.slurm"},
@@ -97,14 +97,28 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
     assert not waiting, f"these import one another in a circle: {sorted(waiting)}"
 
 
-def test_only_the_workload_and_the_doctor_import_torch() -> None:
+def test_only_the_workload_the_remedies_and_the_doctor_import_torch() -> None:
     users = {
         name
         for name, path in modules().items()
         if any(module.split(".")[0] == "torch" for module in imported(path))
     }
-    assert {name for name in users if not name.startswith("hpcncf.ncf.")} <= {"hpcncf.cli.doctor"}
+    trains = ("hpcncf.ncf.", "hpcncf.remedies.")
+    assert {name for name in users if not name.startswith(trains)} <= {"hpcncf.cli.doctor"}
     assert not any(name.startswith("hpcncf.ncf.data") for name in users)
+
+
+def test_the_remedies_need_torch_and_numpy_alone() -> None:
+    known = modules()
+    for name in (each for each in known if each.startswith("hpcncf.remedies")):
+        ours = {each for each in imported(known[name]) if each.startswith("hpcncf")} & set(known)
+        assert ours <= {each for each in known if each.startswith("hpcncf.remedies.")} | {
+            "hpcncf",
+            "hpcncf.remedies",
+            "hpcncf.errors",
+        }
+        others = {each.split(".")[0] for each in imported(known[name])} - {"hpcncf"}
+        assert others - set(sys.stdlib_module_names) <= {"torch", "numpy"}
 
 
 def test_the_analysis_imports_neither_torch_nor_submitit() -> None:

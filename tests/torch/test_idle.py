@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from hpcncf.ncf.engines.idle_rows import MAX_SINGLE_STEP, IdleAdam, bias_corrections
 from hpcncf.ncf.engines.row_optimizers import AdamRows, StepCounter
+from hpcncf.remedies.idle_rows import MAX_SINGLE_STEP, IdleAdam, bias_corrections
 
 LR = 1e-3
 GRADIENTS = 10.0 ** torch.arange(-10, -1.5, 0.5, dtype=torch.float64)

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from hpcncf.ncf.engines.idle_rows import STEADY_FROM_STEP, IdleAdam, bias_corrections
 from hpcncf.ncf.engines.row_optimizers import StepCounter
+from hpcncf.remedies.idle_rows import STEADY_FROM_STEP, IdleAdam, bias_corrections
 
 LR = 0.003
 

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from hpcncf.job.spec import Training
-from hpcncf.ncf.engines.idle_rows import (
+from hpcncf.ncf.model import NeuMF
+from hpcncf.remedies.idle_rows import (
     BETA1,
     BETA2,
     EPS,
@@ -20,7 +21,6 @@ from hpcncf.ncf.engines.idle_rows import (
     bias_corrections,
     catch_up_stepwise,
 )
-from hpcncf.ncf.model import NeuMF
 
 Rate = float | Tensor
 
