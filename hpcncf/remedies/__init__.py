@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-MODULES: dict[str, str] = {}
+MODULES: dict[str, str] = {"BatchLoader": "loader", "NegativeSampler": "sampler"}
 """Public name -> the module here that defines it; imported when the name is first used."""
 
 __all__ = sorted(MODULES)
