@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -14,7 +14,7 @@ from hpcncf.collect.collect import Datasets, collect, run_row
 from hpcncf.collect.resource_columns import METRIC, PARAMETER
 from hpcncf.collect.training_columns import PHASES_TRAINED
 from hpcncf.errors import UsageError
-from hpcncf.job.plan import Run
+from hpcncf.job.plan import SEED, Run
 from hpcncf.job.spec import Model, Resources, Training
 from hpcncf.paths import AttemptPaths, ResultPaths
 from hpcncf.records.host import PACKAGES
@@ -27,6 +27,7 @@ from hpcncf_analysis.configurations import (
     command_name,
     completed_runs,
     group_configurations,
+    inert_settings,
     numeric_metrics,
     pluralize,
 )
@@ -416,25 +417,34 @@ def compare(a: Side, b: Side) -> Comparison:
     counted = all(row["instances_per_s"] for row in [*a.rows, *b.rows])
     pairs = [_pair(ours[key], theirs[key], counted) for key in ours if key in theirs]
     speeds = [(_speeds(pair.a, counted), _speeds(pair.b, counted)) for pair in pairs]
+    overall = compare_all(speeds) if len(pairs) > 1 else None
+    inert = {name: text for row in [*a.rows, *b.rows] for name, text in inert_settings(row).items()}
+    if changed and not environment and apart <= set(inert):
+        pairs = [replace(p, ratio=replace(p.ratio, verdict="no effect")) for p in pairs]
+        overall = overall and replace(overall, verdict="no effect")
     return Comparison(
         a=a,
         b=b,
         speed_of="instances_per_s" if counted else "runs_per_hour",
         settings=changed,
         environment=environment,
-        cautions=cautions(a.rows, b.rows, environment),
+        cautions=[
+            *(inert[change.name] for change in changed if change.name in inert),
+            *cautions(a.rows, b.rows, environment),
+        ],
         pairs=pairs,
         only_a=[one.label for key, one in ours.items() if key not in theirs],
         only_b=[one.label for key, one in theirs.items() if key not in ours],
-        overall=compare_all(speeds) if len(pairs) > 1 else None,
+        overall=overall,
     )
 
 
 def _by_settings(side: Side, apart: set[str]) -> dict[tuple[tuple[str, str], ...], Configuration]:
+    ignored = {*apart, SEED, PARAMETER + SEED}
     found: dict[tuple[tuple[str, str], ...], Configuration] = {}
     for one in group_configurations({**row, "retired": False} for row in side.rows):
         told = settings_of(one.rows[0]).items()
-        key = tuple(sorted((name, text) for name, text in told if name not in apart))
+        key = tuple(sorted((name, text) for name, text in told if name not in ignored))
         # Threads asked for by number may be those that `auto` gave another: the label tells.
         found[key if key not in found else (*key, ("label", one.label))] = one
     return found

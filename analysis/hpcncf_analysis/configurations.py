@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,11 +13,13 @@ import pandas as pd
 
 from hpcncf.collect.resource_columns import METRIC, PARAMETER, is_number
 from hpcncf.collect.training_columns import PHASES_TRAINED
+from hpcncf.job.plan import SEED
 from hpcncf_analysis.formatting import NONE
 
 Row = Mapping[str, Any]
 
-# Settings in the order in which a label names them; loader always, the others where they vary.
+# Settings in the order in which a label names them; loader always, the others where they vary. Not
+# `seed`: runs that differ in it are repeats.
 LABEL_ORDER: Final = (
     "loader",
     "num_workers",
@@ -71,7 +74,6 @@ LABEL_ORDER: Final = (
     "layers",
     "dropout",
     "embedding_std",
-    "seed",
     "data_title",
     "data_key",
     "command",
@@ -80,6 +82,7 @@ WORKER_SETTINGS: Final = {"workers", "persistent_workers", "prefetch_factor"}
 MAX_LABEL_WORD: Final = 32
 MAX_VARYING: Final = 5
 """Where more settings than this vary, a label names those of its own alone."""
+INERT: Final = re.compile(r"training\.(\w+) has no effect\b")
 VALUE_ONLY_SETTINGS: Final = {"loader", "engine", "data_title", "command"}
 
 
@@ -121,7 +124,9 @@ def _commonest(values: Sequence[Any]) -> Any:
 def _ordered_settings(row: Row) -> list[str]:
     """The names in a label's order; a job's command has its parameters for one."""
     settings = [name for name in LABEL_ORDER if name != "command" or row["by_hand"]]
-    return settings + sorted(name for name in row if name.startswith(PARAMETER))
+    return settings + sorted(
+        name for name in row if name.startswith(PARAMETER) and name != PARAMETER + SEED
+    )
 
 
 def label_settings(
@@ -140,7 +145,14 @@ def label_settings(
     }
     if "command" in words:
         words["command"] = _command_label(row, "command" in told)
+    words |= {name: f"{words[name]} (no effect)" for name in inert_settings(row) if name in words}
     return words
+
+
+def inert_settings(row: Row) -> dict[str, str]:
+    """Setting of `training` -> the record's warning that it had no effect in this run."""
+    warnings = row.get("warnings") or ()
+    return {found[1]: text for text in warnings if (found := INERT.match(text))}
 
 
 def _command_label(row: Row, ambiguous: bool) -> str:

@@ -19,7 +19,8 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-Verdict = Literal["faster", "slower", "no significant difference", "too few repeats"]
+Verdict = Literal["faster", "slower", "no significant difference", "too few repeats", "no effect"]
+"""`no effect`: all that was changed are settings that could not act."""
 Pair = tuple[Sequence[float], Sequence[float]]
 
 ALPHA: Final = 0.1

@@ -78,7 +78,7 @@ def program_lines(ranks: Sequence[RankRecord], nodes: Sequence[NodeRecord]) -> l
     from hpcncf_analysis.diagnosis.from_records import evidence
 
     seen = evidence(ranks, nodes)
-    return program_text.lines(seen, diagnose.judged(seen))
+    return program_text.lines(seen, diagnose.diagnose_evidence(seen))
 
 
 def _facts(rank: RankRecord, node: NodeRecord) -> dict[str, str]:

@@ -37,6 +37,8 @@ SCHEMA_VERSION: Final = 1
 # Every verb reads the whole plan.
 MAX_RUNS: Final = 100_000
 ENGINE: Final = "training.engine"
+SEED: Final = "seed"
+"""Of `training`, or a command's parameter."""
 
 Pack = list["Run"]
 T = TypeVar("T")
@@ -342,16 +344,21 @@ def hash_identity(identity: Mapping[str, Any]) -> str:
 
 
 def configuration_id(run: Run) -> str:
-    """Identifies a point, whose repeats all have this id."""
+    """Identifies a point, whose repeats all have this id. Runs that differ in their seed alone are
+    repeats, too."""
     if isinstance(run.workload, Program) and not run.by_hand:
-        return hash_identity(command_identity(run.workload, run.parameters, run.resources, 0))
+        parameters = run.parameters | ({SEED: 0} if SEED in run.parameters else {})
+        return hash_identity(command_identity(run.workload, parameters, run.resources, 0))
     workload: Any = run.workload
     if run.by_hand:
         name, workload = run.varied.get("run.command"), {"command": run.words}
         if name not in (None, shlex.join(run.words)):  # two names are two things to compare
             workload["name"] = name
+    training = run.training and run.training.model_copy(
+        update={SEED: Training.model_fields[SEED].default}
+    )
     return hash_identity(
-        run_identity(workload, run.resources, run.data_key, run.model, run.training, 0)
+        run_identity(workload, run.resources, run.data_key, run.model, training, 0)
     )
 
 

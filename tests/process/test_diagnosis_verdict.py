@@ -25,19 +25,19 @@ def causes(*found: Finding) -> list[str]:
 
 
 def test_a_run_that_keeps_its_cores_busy_is_healthy() -> None:
-    told = diagnose.judged(evidence(allocated=2))
+    told = diagnose.diagnose_evidence(evidence(allocated=2))
     assert (told.verdict, told.findings, told.missing) == ("healthy", (), ())
 
 
 @pytest.mark.parametrize("phases", [{}, {"phases": SLOW_INPUT, "training": PER_SAMPLE}])
 def test_memory_that_grows_is_an_alert_whatever_the_verdict(phases: dict[str, Any]) -> None:
-    [told] = diagnose.judged(evidence(memory_growth_mib=2048.0, **phases)).alerts
+    [told] = diagnose.diagnose_evidence(evidence(memory_growth_mib=2048.0, **phases)).alerts
     assert told.startswith("memory grew steadily, by 2,048")
-    assert diagnose.judged(evidence(**phases)).alerts == ()
+    assert diagnose.diagnose_evidence(evidence(**phases)).alerts == ()
 
 
 def test_idle_cores_that_nothing_explains_are_unknown() -> None:
-    told = diagnose.judged(command(used=0.3))
+    told = diagnose.diagnose_evidence(command(used=0.3))
     assert told.verdict == "unknown"
     assert told.missing[0] == "why 70\u202f% of the usable cores' time was not used"
 
@@ -59,13 +59,16 @@ def test_what_costs_more_than_twice_as_much_needs_no_explaining() -> None:
     assert causes(*found)[0] == "oversubscribed"
 
 
-def test_a_run_too_short_is_that_before_all_else() -> None:
-    told = diagnose.judged(
-        evidence(elapsed_s=4.0, training_s=2.0, startup_s=1.5, allocated=4, usable=1)
-    )
-    assert told.primary is not None
-    assert told.primary.cause == "too_short_to_judge"
-    assert told.secondary[0].cause == "one_core_confinement"
+def test_a_short_run_is_judged_by_the_cores_it_may_use_and_by_nothing_else() -> None:
+    short: dict[str, Any] = {"elapsed_s": 4.0, "training_s": 2.0, "startup_s": 1.5, "allocated": 4}
+    confined = [
+        found.cause for found in diagnose.diagnose_evidence(evidence(usable=1, **short)).findings
+    ]
+    assert confined[:2] == ["one_core_confinement", "too_short_to_judge"]
+    slow = evidence(training=PER_SAMPLE, phases=SLOW_INPUT, **short)
+    first = diagnose.diagnose_evidence(slow).primary
+    assert first
+    assert first.cause == "too_short_to_judge"
 
 
 def test_the_forums_run_is_told_from_one_confined_to_a_core() -> None:
@@ -73,23 +76,25 @@ def test_the_forums_run_is_told_from_one_confined_to_a_core() -> None:
     naive = evidence(allocated=5, used=1.0, training=PER_SAMPLE, phases=SLOW_INPUT, threads=5)
     bound = evidence(allocated=5, usable=1, training=PER_SAMPLE, phases=SLOW_INPUT)
     for told, cause in ((naive, "python_input"), (bound, "one_core_confinement")):
-        judged = diagnose.judged(told)
+        judged = diagnose.diagnose_evidence(told)
         assert judged.primary is not None
         assert judged.primary.cause == cause
 
 
 def test_records_that_lack_a_rank_say_so() -> None:
-    assert "the record of 1 rank" in diagnose.judged(evidence(world_size=2)).missing
+    assert "the record of 1 rank" in diagnose.diagnose_evidence(evidence(world_size=2)).missing
 
 
 def test_a_run_that_did_not_complete_is_not_called_healthy() -> None:
-    told = diagnose.judged(evidence(failed="rank 0 failed: MemoryError"))
+    told = diagnose.diagnose_evidence(evidence(failed="rank 0 failed: MemoryError"))
     assert told.verdict == "unknown"
     assert "MemoryError" in told.missing[0]
 
 
 def test_a_cause_in_a_run_that_failed_does_not_hide_the_failure() -> None:
-    told = diagnose.judged(evidence(failed="rank 0 failed: MemoryError", evaluation_s=90.0))
+    told = diagnose.diagnose_evidence(
+        evidence(failed="rank 0 failed: MemoryError", evaluation_s=90.0)
+    )
     assert told.verdict == "cause"
     assert "MemoryError" in told.missing[0]
 
@@ -117,7 +122,7 @@ others = ("runnable", "others_cores", "throttled_s", "memory_pressure_s", "rows_
 def test_no_record_is_too_odd_to_judge(
     odd: dict[str, Any], trained: bool, used: float, elapsed_s: float
 ) -> None:
-    told = diagnose.judged(
+    told = diagnose.diagnose_evidence(
         evidence(allocated=8, used=used, trained=trained, elapsed_s=elapsed_s, **odd)
     )
     assert told.verdict in ("cause", "healthy", "unknown")
@@ -131,7 +136,7 @@ def test_nothing_explains_what_explains_it(cause: Cause) -> None:
 
 
 def test_a_run_that_never_came_to_its_first_step_was_bound_by_its_start() -> None:
-    told = diagnose.judged(
+    told = diagnose.diagnose_evidence(
         evidence(elapsed_s=120.0, startup_s=120.0, phases={}, training_s=None, failed="stopped")
     )
     assert told.primary is not None

@@ -15,6 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcncf import cli
+from hpcncf.collect.collect import collect
+from hpcncf.job.plan import configuration_id, expand_job
+from hpcncf.job.spec import JobSpec
 from hpcncf.paths import ResultPaths
 from hpcncf_analysis.compare import (
     Comparison,
@@ -25,6 +28,7 @@ from hpcncf_analysis.compare import (
     side_from_record,
     side_from_results,
 )
+from hpcncf_analysis.configurations import group_configurations
 from hpcncf_analysis.significance import compare_all, compare_repeats, least_p
 
 SMALL: dict[str, Any] = {
@@ -355,3 +359,38 @@ def test_a_study_without_a_complete_run_is_refused(
     paths = make_results.demo(tmp_path, 1, **SMALL)
     assert cli.main(["compare", str(paths.folder), str(paths.folder)]) == 2
     assert "no complete run to compare (planned)" in capsys.readouterr().err
+
+
+PINNED = (
+    "training.pin_memory has no effect: it is for copies to a GPU, and this run trains on a CPU"
+)
+
+
+def test_a_setting_that_cannot_act_is_not_compared(tmp_path: Path) -> None:
+    plain = study(tmp_path / "a")
+    pinned = study(tmp_path / "b", factor=1.25, training={"pin_memory": True})
+    edit(pinned, lambda told: told["warnings"].append(PINNED))
+    found = compared(plain, pinned)
+    assert [change.name for change in found.settings] == ["pin_memory"]
+    assert {pair.ratio.verdict for pair in found.pairs} == {"no effect"}
+    assert PINNED in found.cautions
+    assert compared(pinned, plain).failures(0.05) == []
+
+
+def test_seeds_are_repeats(tmp_path: Path) -> None:
+    seeds = {"points": [{"training.seed": seed} for seed in (1, 2, 3)], "repeats": 1}
+    (a,) = group_configurations(collect(study(tmp_path / "a", **seeds)).runs)
+    assert len(a.rows) == 3
+    assert "seed" not in a.label
+    other = {"points": [{"training.seed": seed} for seed in (4, 5, 6)], "repeats": 1}
+    found = compared(ResultPaths(tmp_path / "a/results"), study(tmp_path / "b", **other))
+    assert [len(pair.a.rows) for pair in found.pairs] == [3]
+    assert found.pairs[0].ratio.verdict == "no significant difference"
+
+
+def test_a_commands_seed_is_a_repeat_and_its_other_parameters_are_not() -> None:
+    workload = {"command": ["train", "{lr}", "{seed}"]}
+    grid = {"parameters.lr": [1, 2], "parameters.seed": [1, 2, 3]}
+    job = JobSpec.model_validate({"name": "a", "workload": workload, "grid": grid})
+    runs = expand_job(job).runs
+    assert (len(runs), len({configuration_id(run) for run in runs})) == (6, 2)

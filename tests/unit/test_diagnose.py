@@ -59,7 +59,7 @@ def test_what_is_not_known_is_said_once(tmp_path: Path, capsys: pytest.CaptureFi
     idle = make_results.rank_record(run, 0).cpu.model_copy(update={"user_s": 1.0, "system_s": 0.0})
     make_results.leave(paths, run, cpu=idle)
     _, text = said(capsys, paths.folder)
-    assert "unknown: the records do not show it why 100 % of the usable cores' time" in text
+    assert "unknown: the records do not show why 100 % of the usable cores' time" in text
     assert text.count("usable cores' time") == 1
     assert "not known: phases of a step" in text
     _, plain = said(capsys, paths.folder, "--json")

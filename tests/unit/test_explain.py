@@ -12,7 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcncf import cli
-from hpcncf_analysis.explain.explain import command_for, explain, read_log_folder, read_text
+from hpcncf_analysis.explain.explain import (
+    command_for,
+    explain,
+    infer_cores,
+    read_log_folder,
+    read_text,
+)
 from hpcncf_analysis.explain.parsers import Job, mebibytes
 
 DATA = Path(__file__).parents[1] / "data/explain"
@@ -119,6 +125,33 @@ def test_the_forums_two_lines_on_five_cores_are_one_core_busy() -> None:
     assert "never a second core" in told.follows[1]
     assert any("held to fewer cores" in text and "one thread" in text for text in told.unknown)
     assert told.command == "hpcncf run -- COMMAND"
+
+
+@pytest.mark.parametrize(
+    ("cpu_s", "elapsed_s", "efficiency", "cores"),
+    [
+        (8566, 8570, 0.2, 5),
+        (100_000, 10_000, 0.0781, 128),
+        (8566, 8570, 0.3, None),  # 3.33 cores: the three figures do not belong together
+        (30, 30, 0.0010, None),  # 950 to 1,050 cores by the printed digits
+        (0, 30, 0.2, None),
+    ],
+)
+def test_three_figures_give_the_fourth(
+    cpu_s: float, elapsed_s: float, efficiency: float, cores: int | None
+) -> None:
+    job = Job("LSF", cpu_s=cpu_s, elapsed_s=elapsed_s, told_efficiency=efficiency)
+    assert infer_cores(job).cores == cores
+    assert infer_cores(replace(job, cores=7)).cores == 7
+
+
+def test_the_forums_lines_with_their_times_need_no_question() -> None:
+    text = "CPU time : 8566 sec.\nRun time : 8570 sec.\n" + TEXTS["lsf_forum"]
+    told = explain(read_text(text).jobs[0])
+    assert told.job.cores == 5
+    assert "exactly one core busy, 1/5" in told.follows[0]
+    assert told.job.core_hours_idle == pytest.approx(0.8 * 5 * 8570 / 3600)
+    assert not any("--cores" in text for text in told.unknown)
 
 
 def test_without_the_number_of_cores_the_share_names_it_and_the_number_is_asked_for() -> None:

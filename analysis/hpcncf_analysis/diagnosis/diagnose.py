@@ -32,7 +32,8 @@ from hpcncf_analysis.formatting import format_mebibytes, format_percent
 
 # The costliest finding is the primary one, but for three rules of precedence:
 #
-# - a run too short to judge is that before anything else;
+# - cores that may not be used are certain from the first second; a run too short to judge is that
+#   before any other finding;
 # - a cause stands before what it explains, unless that costs more than twice as much: a core
 # that may
 #   not be used idles, and whoever shares cores with a neighbour is late;
@@ -95,10 +96,10 @@ EXPLAINS: Final[Mapping[Cause, frozenset[Cause]]] = {
 
 def diagnose(ranks: Sequence[RankRecord], nodes: Sequence[NodeRecord]) -> Diagnosis:
     """One attempt at one run, by the records that its ranks (one or more) and nodes left."""
-    return judged(evidence(ranks, nodes))
+    return diagnose_evidence(evidence(ranks, nodes))
 
 
-def judged(told: Evidence) -> Diagnosis:
+def diagnose_evidence(told: Evidence) -> Diagnosis:
     findings = ordered(_find(told))
     lacking = (*_ended(told), *missing(told))
     if findings:
@@ -130,17 +131,15 @@ def _alerts(told: Evidence) -> tuple[str, ...]:
 
 def ordered(findings: Sequence[Finding]) -> list[Finding]:
     """By cost, each after what explains it."""
-    left = sorted(findings, key=lambda found: (not _is_short(found), -found.share))
+    rank = {"one_core_confinement": 0, "too_short_to_judge": 1}
+    short = any(found.cause == "too_short_to_judge" for found in findings)
+    left = sorted(findings, key=lambda f: (rank.get(f.cause, 2) if short else 0, -f.share))
     result: list[Finding] = []
     while left:
         free = next((found for found in left if not _explained(found, left)), left[0])
         left.remove(free)
         result.append(free)
     return result
-
-
-def _is_short(found: Finding) -> bool:
-    return found.cause == "too_short_to_judge"
 
 
 def _explained(found: Finding, others: Sequence[Finding]) -> bool:

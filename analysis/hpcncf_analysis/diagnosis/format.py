@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 from hpcncf_analysis.diagnosis.evidence import CoreCounts, Diagnosis, Finding, Gain
 from hpcncf_analysis.formatting import THIN, format_cores, format_percent, format_ratio
+
+_UNITS: Final = {"instances_per_s": "instances per second", "core_hours": "core-hours"}
 
 
 def counts(counted: CoreCounts) -> str:
@@ -24,69 +26,75 @@ def cost(finding: Finding) -> str:
 def gain(expected: Gain) -> str:
     """`2.82× the instances per second (2.31× to 3.21×)`."""
     between = f"{format_ratio(expected.low)} to {format_ratio(expected.high)}"
-    return f"{format_ratio(expected.factor)} the {_what(expected.what)} ({between})"
+    return f"{format_ratio(expected.factor)} the {_UNITS[expected.what]} ({between})"
 
 
 def settings(changes: Mapping[str, Any]) -> str:
-    """`-s training.loader=vectorized`, to be given to plan, submit or predict."""
-    return " ".join(f"-s {key}={_yaml(value)}" for key, value in changes.items())
+    """`-s training.loader=vectorized`, options of plan, submit and predict."""
+    words = {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in changes.items()}
+    return " ".join(f"-s {key}={word}" for key, word in words.items())
 
 
-def _yaml(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def headline(finding: Finding) -> str:
+    """`python_input: costs 58 % of the time`; of a run too short to judge, how long it was."""
+    short = finding.cause == "too_short_to_judge"
+    return f"{finding.cause}: {finding.evidence[0] if short else f'costs {cost(finding)}'}"
 
 
-def verdict(told: Diagnosis) -> str:
+def verdict(diagnosis: Diagnosis) -> str:
     """One line: the cause and its cost, or that there is none."""
-    if told.primary and in_verdict(told.primary):
-        return f"{told.primary.cause}: {told.primary.evidence[0]}"
-    if told.primary:
-        return f"{told.primary.cause}: costs {cost(told.primary)}"
-    if told.verdict == "healthy":
-        return "healthy: nothing costs a fifth of the time or of the cores"
-    return f"unknown: the records do not show it {told.missing[0]}"
+    if diagnosis.primary:
+        return headline(diagnosis.primary)
+    if diagnosis.verdict == "healthy":
+        return "healthy: no cause accounts for 20 % or more of the time or cores"
+    return f"unknown: the records do not show {diagnosis.missing[0]}"
 
 
-def in_verdict(found: Finding) -> int:
-    """How much of its evidence `verdict` tells: where too little was measured, no cost."""
-    return 1 if found.cause == "too_short_to_judge" else 0
+def describe(finding: Finding) -> Iterator[str]:
+    """Lines below its headline: evidence, the user's own lines, remedy and expected gain."""
+    yield from finding.evidence[finding.cause == "too_short_to_judge" :]
+    for place in finding.places:
+        source = f"   {place.source}" if place.source else ""
+        yield f"{place.share:4.0%}  {place.file}:{place.line} {place.function}{source}"
+        if place.advice:
+            yield f"      {place.advice}"
+    yield f"remedy: {finding.remedy}"
+    if finding.changes:
+        yield f"settings: {settings(finding.changes)}"
+    if finding.gain:
+        yield f"predicted: {gain(finding.gain)}"
 
 
-def scored(row: Mapping[str, Any]) -> str:
+def score(row: Mapping[str, Any]) -> str:
     """A prediction in one line, beside what was measured."""
-    told = f"{row['cause']} at {row['base']}, {settings(row['changes'])}: "
-    told += f"predicted {format_ratio(row['predicted'])} the {_what(row['what'])}, "
+    line = f"{row['cause']} at {row['base']}, {settings(row['changes'])}: "
+    line += f"predicted {format_ratio(row['predicted'])} the {_UNITS[row['what']]}, "
     if row["measured"] is None:
-        return told + "not measured yet"
-    told += f"measured {format_ratio(row['measured'])}"
+        return line + "not measured yet"
+    line += f"measured {format_ratio(row['measured'])}"
     if row["measured_low"] is not None:
-        told += f" ({format_ratio(row['measured_low'])} to {format_ratio(row['measured_high'])})"
-    return told + (": within 25 %" if row["within"] else ": not within 25 %")
+        line += f" ({format_ratio(row['measured_low'])} to {format_ratio(row['measured_high'])})"
+    return line + (": within 25 %" if row["within"] else ": not within 25 %")
 
 
-def _what(name: str) -> str:
-    return "instances per second" if name == "instances_per_s" else "core-hours"
-
-
-def plain(told: Diagnosis) -> dict[str, Any]:
+def plain(diagnosis: Diagnosis) -> dict[str, Any]:
     """For JSON."""
     return {
-        "run_id": told.run_id,
-        "cores": vars(told.cores),
-        "verdict": told.verdict,
-        "primary": _finding(told.primary) if told.primary else None,
-        "secondary": [_finding(each) for each in told.secondary],
-        "missing": [each.replace(THIN, " ") for each in told.missing],
-        "alerts": [each.replace(THIN, " ") for each in told.alerts],
+        "run_id": diagnosis.run_id,
+        "cores": vars(diagnosis.cores),
+        "verdict": diagnosis.verdict,
+        "primary": _plain_finding(diagnosis.primary) if diagnosis.primary else None,
+        "secondary": [_plain_finding(each) for each in diagnosis.secondary],
+        "missing": [each.replace(THIN, " ") for each in diagnosis.missing],
+        "alerts": [each.replace(THIN, " ") for each in diagnosis.alerts],
     }
 
 
-def _finding(found: Finding) -> dict[str, Any]:
-    expected = vars(found.gain) if found.gain else None
+def _plain_finding(finding: Finding) -> dict[str, Any]:
     return {
-        **vars(found),
-        "evidence": [each.replace(THIN, " ") for each in found.evidence],
-        "changes": dict(found.changes),
-        "gain": expected,
-        "places": [vars(each) for each in found.places],
+        **vars(finding),
+        "evidence": [each.replace(THIN, " ") for each in finding.evidence],
+        "changes": dict(finding.changes),
+        "gain": vars(finding.gain) if finding.gain else None,
+        "places": [vars(each) for each in finding.places],
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from hpcncf_analysis.configurations import pluralize
@@ -133,6 +133,10 @@ FIELDS: Final = (
 )
 # This close to a whole number of cores is called exact: the figures have two digits.
 EXACT: Final = 0.02
+# A share is printed in per cent with two digits; and how far from a whole number of cores the three
+# figures may be that it follows from.
+HALF_DIGIT: Final = 0.5e-4
+INEXACT: Final = 0.4
 # LSF's CPU_PEAK_SAMPLE_DURATION.
 SAMPLE: Final = "60 s unless the site says otherwise"
 # Below this a job's start says more than its work (jobstats judges none under 300 s).
@@ -168,7 +172,24 @@ class Explanation:
         }
 
 
+INFERRED: Final = "the number of cores is CPU time / (run time x CPU efficiency): the text has none"
+
+
+def infer_cores(job: Job) -> Job:
+    """The job with its number of cores where the text has none but CPU time, run time and CPU
+    efficiency, whose printed digits leave one whole number: 8,566 s / (8,570 s x 20.00 %) = 5."""
+    efficiency, elapsed_s, cpu_s = job.told_efficiency, job.elapsed_s, job.cpu_s
+    if job.cores or not efficiency or not elapsed_s or not cpu_s:
+        return job
+    exact = cpu_s / (elapsed_s * efficiency)
+    doubt = exact * (HALF_DIGIT / efficiency + 1 / elapsed_s + 1 / cpu_s)
+    if exact < 0.5 or doubt > INEXACT or abs(exact - round(exact)) > max(doubt, INEXACT / 4):
+        return job
+    return replace(job, cores=round(exact), notes=(*job.notes, INFERRED))
+
+
 def explain(job: Job) -> Explanation:
+    job = infer_cores(job)
     checks: Sequence[Callable[[Job], list[str]]] = (_cores, _peak, _idle, _memory, _time, _end)
     follows = [text for check in checks for text in check(job)]
     command, why = _command(job)
