@@ -162,19 +162,19 @@ def cores() -> Section:
 
 
 def _allocated() -> str:
-    from hpcncf.worker.environment import granted_cores
+    from hpcncf.worker.allocation import allocated_by, allocated_cores
 
-    granted = granted_cores()
-    return "not in a Slurm job" if granted is None else f"{granted:g} by Slurm"
+    cores, by = allocated_cores(), allocated_by()
+    return "not in a job" if cores is None else f"{cores:g} by {by}"
 
 
 def trapped() -> list[str]:
     """That Slurm granted more cores than can be used here."""
     from hpcncf.monitor import cgroup
     from hpcncf.monitor.cgroup import quota, usable, usable_cpus
-    from hpcncf.worker.environment import granted_cores
+    from hpcncf.worker.allocation import allocated_cores
 
-    granted = granted_cores()
+    granted = allocated_cores()
     if granted is None:
         return []
     told = cgroup.describe_shortage(granted, usable(), usable_cpus(), quota())

@@ -31,8 +31,9 @@ from hpcncf.paths import AttemptPaths, ResultPaths
 from hpcncf.records.schema import End, Packed, utc_now, write_record_with_retries
 from hpcncf.state.decide import complete, last_attempt
 from hpcncf.submit.cancel import CancelCheck
+from hpcncf.worker.allocation import cpus_of_job
 from hpcncf.worker.attempt import take_or_join
-from hpcncf.worker.environment import Place, cpus_of_job, slurm_job_id
+from hpcncf.worker.environment import Place, slurm_job_id
 from hpcncf.worker.recorder import PACKED
 from hpcncf.worker.signals import BY_TASK, Held, stopped_task
 

@@ -30,7 +30,7 @@ from hpcncf.slurm.batch_script import make_private_folder
 from hpcncf.slurm.query import cancel, job_states
 from hpcncf.slurm.states import NOT_OVER, JobState
 from hpcncf.submit.arrays import raise_refusals
-from hpcncf.worker.environment import granted_cores
+from hpcncf.worker.allocation import allocated_cores
 
 QUESTION: Final = "question.json"
 ANSWER: Final = "answer.json"
@@ -88,7 +88,7 @@ def answer(folder: str) -> None:
         torch_problem=_torch_problem() if question.torch else None,
         data={path: _key(Path(path)) for path in question.data},
         missing=[*programs, *(name for name in question.files if not Path(name).exists())],
-        allocated=granted_cores(),
+        allocated=allocated_cores(),
         usable=usable(),
         limit_mib=limit.value if limit else None,
     )

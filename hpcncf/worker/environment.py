@@ -1,4 +1,4 @@
-"""Rank, world size and granted cores, from the launcher's environment."""
+"""Rank and world size, from the launcher's environment."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def _place_from_torch(env: Mapping[str, str]) -> Place:
 def _place_from_slurm(env: Mapping[str, str]) -> Place:
     world = _number(env, "SLURM_STEP_NUM_TASKS")
     nodes = int(env.get("SLURM_STEP_NUM_NODES", "1"))
-    tasks = _on_this_node(env, "SLURM_STEP_TASKS_PER_NODE")
+    tasks = on_this_node(env, "SLURM_STEP_TASKS_PER_NODE")
     return Place(
         rank=_number(env, "SLURM_PROCID"),
         local_rank=_number(env, "SLURM_LOCALID"),
@@ -197,47 +197,13 @@ def candidates(start: str) -> list[int]:
     return [FIRST_PORT + number % PORTS for number in drawn]
 
 
-def granted_cores(env: Mapping[str, str] = os.environ) -> float | None:
-    """CPUs that Slurm granted this process: the one place that reads it; None outside of a job.
-
-    A rank's are what its step asked for each task. A step that did not ask passes on what the job
-    asked; where the job did not ask either (a whole node), the ranks share what it got there. So
-    they do where they are more than its CPUs (--overcommit). A batch script has its node's.
-    """
-    if env.get("HPCNCF_LAUNCHED_BY") == "local":  # our own queue shares out what it got
-        return None
-    # torchrun's ranks share its one task.
-    ranks = int(env.get("LOCAL_WORLD_SIZE", "1")) if "TORCHELASTIC_RUN_ID" in env else 1
-    task = _cores_of_task(env) if "SLURM_STEP_ID" in env else _cpus(env, "SLURM_CPUS_ON_NODE")
-    return None if task is None else task / ranks
-
-
-def _cores_of_task(env: Mapping[str, str]) -> float | None:
-    task, node = _cpus(env, "SLURM_CPUS_PER_TASK"), cpus_of_job(env)
-    tasks = (_on_this_node(env, "SLURM_STEP_TASKS_PER_NODE") or [1])[0]
-    known = [cpus for cpus in (task, node and node / tasks) if cpus]
-    return min(known, default=None)
-
-
-def _cpus(env: Mapping[str, str], name: str) -> float | None:
-    text = env.get(name, "")
-    return float(text) if text.isdecimal() and int(text) > 0 else None
-
-
-def cpus_of_job(env: Mapping[str, str] = os.environ) -> float | None:
-    """The job's CPUs on this node; a step may have been given fewer of them."""
-    found = _on_this_node(env, "SLURM_JOB_CPUS_PER_NODE")
-    return float(found[0]) if found else _cpus(env, "SLURM_CPUS_ON_NODE")
-
-
-def _on_this_node(env: Mapping[str, str], name: str) -> list[int]:
-    """The list's entry for this node, or none where it cannot be told which one that is."""
+def on_this_node(env: Mapping[str, str], name: str) -> list[int]:
+    """This node's entry in a list of Slurm's; none if its place in the list is unknown."""
     every = per_node(env.get(name, ""))
-    at = int(env.get("SLURM_NODEID", "0"))
     if len(set(every)) == 1:
         return every[:1]
-    whole = str(len(every)) == env.get("SLURM_STEP_NUM_NODES")
-    return every[at : at + 1] if whole else []
+    at = int(env.get("SLURM_NODEID", "0"))
+    return every[at : at + 1] if str(len(every)) == env.get("SLURM_STEP_NUM_NODES") else []
 
 
 def launched_by(env: Mapping[str, str] = os.environ) -> LaunchedBy:

@@ -34,12 +34,12 @@ from hpcncf.records.schema import (
     utc_now,
     write_record,
 )
+from hpcncf.worker.allocation import allocated_cores
 from hpcncf.worker.attempt import all_left, take_or_join
 from hpcncf.worker.child_process import FILE, CannotStart, Child, Report, check
 from hpcncf.worker.environment import (
     LaunchedBy,
     Place,
-    granted_cores,
     place_of_command,
     slurm_job_id,
     start_of_ranks,
@@ -140,7 +140,7 @@ def record(
     """
     check(command)
     paths = ResultPaths(folder)
-    allocated = granted_cores()
+    allocated = allocated_cores()
     place = place_of_command()
     if allocated is None:
         allocated = usable() / (place.local_world_size if _share_cores() else 1)

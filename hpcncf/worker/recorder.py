@@ -35,7 +35,8 @@ from hpcncf.records.schema import (
     write_record_with_retries,
 )
 from hpcncf.records.submissions import read_submissions
-from hpcncf.worker.environment import Place, granted_cores, launched_by, slurm_job_id
+from hpcncf.worker.allocation import allocated_cores
+from hpcncf.worker.environment import Place, launched_by, slurm_job_id
 from hpcncf.worker.signals import Decision, Stopped, StopSignals, decide, graceful, put_back
 
 if TYPE_CHECKING:
@@ -262,7 +263,7 @@ class Recorded(AbstractContextManager["Recorded"]):
             self.run.id,
             attempt.number,
             node_index=self.place.node_index,
-            allocated=granted_cores() or float(self.run.resources.cpus_per_task),
+            allocated=allocated_cores() or float(self.run.resources.cpus_per_task),
             node_file=attempt.node(self.place.node_index) if self.place.local_rank == 0 else None,
             node_cpus=node_cpus(os.environ.get("HPCNCF_NODE_CPUS")),
         )

@@ -10,9 +10,7 @@ from hpcncf.errors import UsageError
 from hpcncf.worker.environment import (
     Place,
     candidates,
-    granted_cores,
     launched_by,
-    per_node,
     place,
     rendezvous,
     requeued,
@@ -88,47 +86,6 @@ def test_an_uneven_step_counts_its_own_nodes_ranks() -> None:
     step = STEP | {"SLURM_STEP_NUM_TASKS": "3", "SLURM_STEP_TASKS_PER_NODE": "2,1"}
     assert place(step | {"SLURM_NODEID": "1"}).local_world_size == 1
     assert place(step | {"SLURM_NODEID": "0"}).local_world_size == 2
-
-
-# As seen in steps of Slurm 22.05.
-GRANTED = [
-    ({}, None),
-    ({"SLURM_CPUS_ON_NODE": "8", "SLURM_CPUS_PER_TASK": "2"}, 8),  # a batch script
-    ({"SLURM_CPUS_ON_NODE": ""}, None),
-    ("2 2 2 1", 2),
-    ("2 1 2 1", 2),  # srun --exact without -c: the job asked for two
-    ("- 1 2 1", 2),  # a whole node, and srun without -c
-    ("- 2 2 2", 1),
-    ("1 1 1 4", 0.25),  # srun --overcommit
-    ("8 8 8(x2) 1(x2)", 8),
-    ("1 2 2,1 2,1", 1),
-    ("- 8 - -", 8),
-]
-
-
-@pytest.mark.parametrize(("variables", "cores"), GRANTED)
-def test_what_slurm_granted_a_rank(variables: str | dict[str, str], cores: float | None) -> None:
-    assert granted_cores(step_of(variables)) == cores
-
-
-def step_of(variables: str | dict[str, str]) -> dict[str, str]:
-    """CPUS_PER_TASK, CPUS_ON_NODE, JOB_CPUS_PER_NODE, STEP_TASKS_PER_NODE, `-` where not set."""
-    if isinstance(variables, dict):
-        return variables
-    names = ("CPUS_PER_TASK", "CPUS_ON_NODE", "JOB_CPUS_PER_NODE", "STEP_TASKS_PER_NODE")
-    given = zip(names, variables.split(), strict=True)
-    found = {f"SLURM_{name}": value for name, value in given if value != "-"}
-    nodes = len(per_node(found.get("SLURM_STEP_TASKS_PER_NODE", "1")))
-    return found | {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_NODES": str(nodes)}
-
-
-def test_torchruns_ranks_share_their_tasks_grant() -> None:
-    env = step_of("4 4 4 1") | {"TORCHELASTIC_RUN_ID": "x", "LOCAL_WORLD_SIZE": "2"}
-    assert granted_cores(env) == 2
-
-
-def test_a_queue_of_our_own_inside_a_job_shares_out_itself() -> None:
-    assert granted_cores(step_of("4 4 4 1") | {"HPCNCF_LAUNCHED_BY": "local"}) is None
 
 
 def test_every_start_of_ranks_has_ports_of_its_own() -> None:
