@@ -133,13 +133,13 @@ def _cores_asked(texts: Sequence[str]) -> int | None:
 
 
 def _complaints(path: Path, text: str, around: _Around) -> list[Complaint]:
-    from hpcncf.lint.batch_script import check_batch_script, is_batch_script
+    from hpcncf.lint.batch_script import check_batch_script, check_launchers, is_batch_script
     from hpcncf.lint.python_script import check_python
 
     if is_batch_script(text) and path.suffix != ".py":
         return check_batch_script(text)
-    if path.suffix in OURS[1:]:  # a shell script that is not for sbatch
-        return []
+    if path.suffix in OURS[1:]:
+        return check_launchers(text)  # a shell script that is not for sbatch
     try:
         return check_python(text, around.cores, around.epoch_is_set, around.in_array)
     except HpcncfError as error:

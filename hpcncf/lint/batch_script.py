@@ -17,16 +17,22 @@ RULES: Final = {
     "no-set-epoch": "DistributedSampler without `set_epoch` repeats one shuffle in every epoch",
     "kept-graph": "keeping a loss keeps its graph, and memory grows",
     "synchronised-step": "`.item()` in every step waits for the GPU",
+    "checkpoint-each-step": "`torch.save` in every step writes the whole model each time",
+    "dense-embedding": "Adam updates all rows of a large nn.Embedding in every step",
+    "data-parallel": "nn.DataParallel drives all GPUs from one process",
+    "layer-size": "sizes that are no multiple of 8 slow tensor cores in mixed precision",
     "too-many-workers": "DataLoader workers and their rank are more processes than cores",
     "fixed-port": "tasks of an array on one node share a fixed MASTER_PORT",
     "srun-without-cores": "srun of Slurm 22.05 to 23.02 does not pass on --cpus-per-task",
     "too-many-threads": "more threads than requested cores",
+    "old-launcher": "torch.distributed.launch is deprecated",
     "ranks-without-launcher": "several tasks are requested, but one process is started",
     "one-task-for-nodes": "several nodes are requested, but processes start on the first only",
 }
 
 SHORT_OPTIONS: Final = {"c": "cpus-per-task", "n": "ntasks", "N": "nodes", "a": "array"}
-THREADS_PATTERN: Final = r"(?:OMP|MKL|OPENBLAS)_NUM_THREADS=[\"']?(\d+)\b"
+THREAD_VARIABLES: Final = frozenset({"OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"})
+THREADS_PATTERN: Final = rf"(?:{'|'.join(sorted(THREAD_VARIABLES))})=[\"']?(\d+)\b"
 WORKERS_PATTERN: Final = r"--(?:num[-_])?workers[= ](\d+)\b"
 # With one of these, a task has the cores of a node or of a GPU.
 CORES_BY_OTHER_OPTIONS: Final = frozenset({"exclusive", "cpus-per-gpu"})
@@ -102,10 +108,25 @@ def check_batch_script(text: str) -> list[Complaint]:
     options = parse_options(text)
     commands = list(_commands(text))
     found = set(_missing_launcher(commands, options))
+    found |= set(check_launchers(text))
     for number, line in commands:
         found |= {*_fixed_ports(number, line, options), *_sruns(number, line, options, text)}
         found |= {*_threads(number, line, options), *_workers(number, line, options)}
     return sorted(found)
+
+
+def check_launchers(text: str) -> list[Complaint]:
+    """Complaints about torch's old launcher in any shell script."""
+    return [
+        Complaint(
+            number,
+            "old-launcher",
+            "torch.distributed.launch is deprecated. Use torchrun with the same options, and read "
+            "the local rank from the environment variable LOCAL_RANK instead of --local-rank",
+        )
+        for number, line in _commands(text)
+        if re.search(r"-m\s+torch\.distributed\.launch\b", line)
+    ]
 
 
 def _commands(text: str) -> Iterator[tuple[int, str]]:
@@ -155,12 +176,16 @@ def _threads(number: int, line: str, options: SbatchOptions) -> Iterator[Complai
     cores = options.requested_cores or (options.cores if options.tasks == 1 else None)
     for threads in map(int, re.findall(THREADS_PATTERN, line)):
         if cores is not None and threads > cores:
-            yield Complaint(
-                number,
-                "too-many-threads",
-                f"{threads} threads oversubscribe the {cores} core{'s' * (cores != 1)} of each "
-                "task. Set the number to $SLURM_CPUS_PER_TASK",
-            )
+            yield too_many_threads(number, threads, cores)
+
+
+def too_many_threads(line: int, threads: int, cores: int) -> Complaint:
+    return Complaint(
+        line,
+        "too-many-threads",
+        f"{threads} threads oversubscribe the {cores} core{'s' * (cores != 1)} of each task. Set "
+        "the number to SLURM_CPUS_PER_TASK",
+    )
 
 
 def _workers(number: int, line: str, options: SbatchOptions) -> Iterator[Complaint]:

@@ -1,4 +1,4 @@
-"""Lint a training program in Python: its samples, batches, loops and ports."""
+"""Lint a training program in Python: its samples, batches, loops, model, threads and ports."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ from collections.abc import Iterator
 from typing import Final
 
 from hpcncf.errors import HpcncfError
-from hpcncf.lint.batch_script import Complaint, fixed_port
+from hpcncf.lint.batch_script import (
+    THREAD_VARIABLES,
+    Complaint,
+    fixed_port,
+    too_many_threads,
+)
 
 COMPREHENSIONS: Final = (ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp)
 LOOPS: Final = (ast.For, ast.AsyncFor, ast.While, *COMPREHENSIONS)
@@ -20,10 +25,25 @@ PANDAS: Final = frozenset({"iloc", "loc", "iat", "at"})
 TENSORS: Final = frozenset(
     {"tensor", "as_tensor", "from_numpy", "FloatTensor", "LongTensor", "Tensor"}
 )
+TORCH: Final = ("torch", "th")
 OWN_ORDER: Final = frozenset({"sampler", "batch_sampler", "shuffle"})
 SHUFFLE_AT: Final = 2  # DataLoader(dataset, batch_size, shuffle)
 EVALUATION_NAMES: Final = ("test", "val", "eval")
 LIGHTNING: Final = "train_dataloader"
+# Optimisers that move every row of a dense table in every step.
+DENSE_OPTIMIZERS: Final = frozenset({"Adam", "AdamW", "NAdam", "RAdam", "Adamax"})
+MANY_ROWS: Final = 20_000
+"""Rows of a table that a batch reads a small part of. Vocabularies of language models, whose output
+layer reads every row, are left aside by their names."""
+VOCABULARY: Final = ("vocab", "token", "word", "position")
+SIZES: Final = {
+    "Embedding": ("num_embeddings", "embedding_dim"),
+    "Linear": ("in_features", "out_features"),
+}
+HALVES: Final = frozenset({"autocast", "GradScaler", "half", "bfloat16"})
+MULTIPLE: Final = 8
+SMALLEST_SIZE: Final = 64
+"""Sizes below it are heads and inputs of a few columns: padding those gains nothing."""
 
 
 def check_python(
@@ -42,7 +62,10 @@ def check_python(
         if isinstance(error, SyntaxError):
             where, what = f"line {error.lineno}: ", error.msg
         raise HpcncfError(f"{where}not Python of this version: {what}") from None
-    found = {*_per_sample(tree), *_loops(tree), *_loaders(tree, cores)}
+    numbers = _numbers(tree)
+    found = {*_per_sample(tree), *_loops(tree), *_loaders(tree, cores), *_models(tree, numbers)}
+    if cores is not None:
+        found |= set(_threads(tree, cores, numbers))
     if not epoch_is_set:
         found |= set(_samplers(tree))
     if in_array:
@@ -115,7 +138,7 @@ def _is_torchs(function: ast.expr) -> bool:
     """`torch.tensor`, or an imported `tensor`; not a method `tensor` of the user's own class."""
     if not isinstance(function, ast.Attribute):
         return True
-    return isinstance(function.value, ast.Name) and function.value.id in ("torch", "th")
+    return isinstance(function.value, ast.Name) and function.value.id in TORCH
 
 
 def _loops(tree: ast.AST) -> Iterator[Complaint]:
@@ -156,11 +179,11 @@ def _training_steps(turn: list[ast.AST]) -> Iterator[Complaint]:
     if not losses:
         return
     with_graph = losses - _names_without_graph(turn)
-    # `if step % 100 == 0: print(loss.item())` runs in some steps only.
+    # `if step % 100 == 0: print(loss.item())` runs in some steps only, `if rank == 0:` in all.
     branches = [
         [node for part in each.body for node in ast.walk(part)]
         for each in turn
-        if isinstance(each, ast.If)
+        if isinstance(each, ast.If) and not _chooses_rank(each.test)
     ]
     occasional = {id(node) for branch in branches if not _losses(branch) for node in branch}
     for node in turn:
@@ -171,19 +194,33 @@ def _training_steps(turn: list[ast.AST]) -> Iterator[Complaint]:
                 "keeps the graph of every step, and memory grows. Keep `loss.detach()`",
             )
         if (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Attribute)
-            and node.func.attr == "item"
-            and isinstance(node.func.value, ast.Name)
-            and node.func.value.id in losses
-            and id(node) not in occasional
+            not isinstance(node, ast.Call)
+            or not isinstance(node.func, ast.Attribute)
+            or not isinstance(node.func.value, ast.Name)
+            or id(node) in occasional
         ):
+            continue
+        if node.func.attr == "save" and node.func.value.id in TORCH:
+            yield Complaint(
+                node.lineno,
+                "checkpoint-each-step",
+                "writes the whole model in every step. Write it once in an epoch or every few "
+                "minutes: `if step % 1000 == 0:`",
+            )
+        if node.func.attr == "item" and node.func.value.id in losses:
             yield Complaint(
                 node.lineno,
                 "synchronised-step",
                 ".item() in every step makes the GPU's launches wait for its results; on a CPU it "
                 "costs nothing. Sum `loss.detach()`, and call .item() once in a while",
             )
+
+
+def _chooses_rank(test: ast.expr) -> bool:
+    """`rank == 0`, `is_main_process()`, `accelerator.is_main_process`; not `step % 100 == 0`."""
+    if any(isinstance(node, ast.Mod) for node in ast.walk(test)):
+        return False
+    return any(re.search("rank|main|master", name) for name in _names(test))
 
 
 def _losses(nodes: list[ast.AST]) -> set[str]:
@@ -327,10 +364,135 @@ def _samplers(tree: ast.AST) -> Iterator[Complaint]:
             )
 
 
+def _numbers(tree: ast.AST) -> dict[str, int]:
+    """Names with one whole number in all of the file: assigned, a parameter's default, or
+    argparse's (`--n-users` with `default=1000`: `args.n_users`)."""
+    found: dict[str, set[int | None]] = {}
+
+    def note(name: str, value: ast.AST) -> None:
+        found.setdefault(name, set()).add(_number(value, {}))
+
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                pairs = [(target, node.value)]
+                if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                    pairs = list(zip(target.elts, node.value.elts, strict=False))
+                for name, value in pairs:
+                    if isinstance(name, ast.Name):
+                        note(name.id, value)
+        elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+            note(node.target.id, node)
+        elif isinstance(node, ast.arguments):
+            ordinary = [*node.posonlyargs, *node.args]
+            defaults = [*zip(reversed(ordinary), reversed(node.defaults), strict=False)]
+            for argument, default in [
+                *defaults,
+                *zip(node.kwonlyargs, node.kw_defaults, strict=True),
+            ]:
+                if default is not None:
+                    note(argument.arg, default)
+        elif isinstance(node, ast.Call) and _called_name(node) == "add_argument" and node.args:
+            given = {word.arg: word.value for word in node.keywords}
+            option = node.args[-1]
+            if "default" in given and isinstance(option, ast.Constant):
+                note(str(option.value).lstrip("-").replace("-", "_"), given["default"])
+    return {name: number for name, (number, *more) in found.items() if number and not more}
+
+
+def _number(value: ast.AST | None, numbers: dict[str, int]) -> int | None:
+    """A whole number above 0: a constant, a known name, or a product of them."""
+    if isinstance(value, ast.Constant) and type(value.value) is int and value.value > 0:
+        return value.value
+    if isinstance(value, ast.Name | ast.Attribute):
+        return numbers.get(value.id if isinstance(value, ast.Name) else value.attr)
+    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Mult):
+        left, right = _number(value.left, numbers), _number(value.right, numbers)
+        return left * right if left and right else None
+    return None
+
+
+def _models(tree: ast.AST, numbers: dict[str, int]) -> Iterator[Complaint]:
+    """Complaints about layers: tables, sizes, DataParallel."""
+    calls = list(_calls(tree))
+    called = {_called_name(call) for call in calls}
+    texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+    on_gpu = "cuda" in called or any(isinstance(t, str) and t.startswith("cuda") for t in texts)
+    on_tensor_cores = bool(called & HALVES) and on_gpu
+    optimizers = sorted(called & DENSE_OPTIMIZERS)
+    for call in calls:
+        name = _called_name(call)
+        given = dict(zip(SIZES.get(name, ()), call.args, strict=False))
+        given |= {word.arg: word.value for word in call.keywords if word.arg}
+        if name == "DataParallel":
+            yield Complaint(
+                call.lineno,
+                "data-parallel",
+                "drives all GPUs from one process, which copies the model to each of them in every "
+                "step; on CPUs it adds nothing. Use DistributedDataParallel with one process per "
+                "GPU, started by torchrun",
+            )
+        rows = _number(given.get("num_embeddings"), numbers)
+        sparse = given.get("sparse")
+        if (
+            name == "Embedding"
+            and optimizers
+            and rows is not None
+            and rows >= MANY_ROWS
+            and (sparse is None or (isinstance(sparse, ast.Constant) and not sparse.value))
+            and not any(word in ast.unparse(given["num_embeddings"]).lower() for word in VOCABULARY)
+        ):
+            yield Complaint(
+                call.lineno,
+                "dense-embedding",
+                f"{optimizers[0]} updates all {rows:,} rows in every step, although a batch reads "
+                "few of them. Use sparse=True with torch.optim.SparseAdam for the tables",
+            )
+        odd = [
+            size
+            for key in SIZES["Linear"]
+            if name == "Linear"
+            and (size := _number(given.get(key), numbers))
+            and size >= SMALLEST_SIZE
+            and size % MULTIPLE
+        ]
+        if on_tensor_cores and odd:
+            sizes = " and ".join(map(str, odd))
+            yield Complaint(
+                call.lineno,
+                "layer-size",
+                f"{sizes}: tensor cores take float16 and bfloat16 in multiples of {MULTIPLE}. "
+                f"Use {' and '.join(str(-(-size // MULTIPLE) * MULTIPLE) for size in odd)}",
+            )
+
+
+def _threads(tree: ast.AST, cores: int, numbers: dict[str, int]) -> Iterator[Complaint]:
+    """`os.environ["MKL_NUM_THREADS"] = "8"`, `torch.set_num_threads(64)` beyond the cores."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and set(map(_variable, node.targets)) & THREAD_VARIABLES:
+            value: ast.expr = node.value
+        elif isinstance(node, ast.Call) and _called_name(node) == "set_num_threads" and node.args:
+            value = node.args[0]
+        elif (
+            isinstance(node, ast.Call)
+            and _called_name(node) in ("setdefault", "putenv")
+            and len(node.args) == 2
+            and isinstance(node.args[0], ast.Constant)
+            and node.args[0].value in THREAD_VARIABLES
+        ):
+            value = node.args[1]
+        else:
+            continue
+        text = str(value.value) if isinstance(value, ast.Constant) else ""
+        threads = int(text) if re.fullmatch(r"\d{1,6}", text) else _number(value, numbers)
+        if threads and threads > cores:
+            yield too_many_threads(value.lineno, threads, cores)
+
+
 def _fixed_ports(tree: ast.AST) -> Iterator[Complaint]:
     """`os.environ["MASTER_PORT"] = "29500"`, `init_method="tcp://127.0.0.1:29500"`."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and any(map(_is_port, node.targets)):
+        if isinstance(node, ast.Assign) and "MASTER_PORT" in map(_variable, node.targets):
             value: ast.expr = node.value
         elif isinstance(node, ast.keyword) and node.arg == "init_method":
             value = node.value
@@ -342,9 +504,8 @@ def _fixed_ports(tree: ast.AST) -> Iterator[Complaint]:
             yield fixed_port(value.lineno, port[1])
 
 
-def _is_port(target: ast.expr) -> bool:
-    return (
-        isinstance(target, ast.Subscript)
-        and isinstance(target.slice, ast.Constant)
-        and target.slice.value == "MASTER_PORT"
-    )
+def _variable(target: ast.expr) -> object:
+    """`MASTER_PORT` of `os.environ["MASTER_PORT"]`."""
+    if isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
+        return target.slice.value
+    return None

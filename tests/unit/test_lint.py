@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hpcncf.cli import main
 from hpcncf.errors import HpcncfError
-from hpcncf.lint.batch_script import RULES, check_batch_script
+from hpcncf.lint.batch_script import RULES, check_batch_script, check_launchers
 from hpcncf.lint.python_script import check_python
 
 ROOT = Path(__file__).parents[2]
@@ -279,6 +279,99 @@ def test_every_rule_is_documented_and_no_other() -> None:
     page = (ROOT / "docs/lint.md").read_text()
     documented = [line.split("`")[1] for line in page.splitlines() if line.startswith("| `")]
     assert documented == list(RULES)
+
+
+FORUM = """\
+import argparse, os
+os.environ["MKL_NUM_THREADS"] = "8"
+os.environ.setdefault("OMP_NUM_THREADS", "2")
+import torch
+from torch import nn
+
+torch.set_num_threads(64)
+N_USERS, N_ITEMS, DIM = 215_366, 17_770, 300
+parser = argparse.ArgumentParser()
+parser.add_argument("--hidden", type=int, default=300)
+args = parser.parse_args()
+
+
+class NCF(nn.Module):
+    def __init__(self, contexts=40_000):
+        super().__init__()
+        self.users = nn.Embedding(N_USERS, DIM)
+        self.items = nn.Embedding(N_ITEMS, DIM)
+        self.contexts = nn.Embedding(contexts, DIM, sparse=False)
+        self.rows = nn.Embedding(N_USERS, DIM, sparse=True)
+        self.head = nn.Sequential(nn.Linear(2 * DIM, args.hidden), nn.Linear(args.hidden, 1))
+
+
+model = nn.DataParallel(NCF()).to("cuda")
+optimizer = torch.optim.Adam(model.parameters())
+scaler = torch.cuda.amp.GradScaler()
+for epoch in range(20):
+    for step, (rows, labels) in enumerate(loader):
+        loss = criterion(model(rows), labels)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        torch.save(model.state_dict(), f"checkpoints/{step}.pt")
+        if step % 1000 == 0:
+            torch.save(model.state_dict(), "last.pt")
+        if rank == 0:
+            torch.save(model.state_dict(), "newest.pt")
+    torch.save(model.state_dict(), f"epoch-{epoch}.pt")
+"""
+
+
+def test_the_lines_of_a_forums_program_are_found() -> None:
+    assert rules(FORUM, cores=2) == [
+        (2, "too-many-threads"),
+        (7, "too-many-threads"),
+        (17, "dense-embedding"),
+        (19, "dense-embedding"),
+        (21, "layer-size"),
+        (24, "data-parallel"),
+        (32, "checkpoint-each-step"),
+        (36, "checkpoint-each-step"),
+    ]
+    assert [rule for _, rule in rules(FORUM, cores=64)] == [
+        rule for _, rule in rules(FORUM) if rule != "too-many-threads"
+    ]
+    sgd = FORUM.replace("Adam", "SGD").replace("GradScaler", "GradKeeper")
+    assert not {"dense-embedding", "layer-size"} & {rule for _, rule in rules(sgd)}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "nn.Embedding(n_users, 32)",
+        "rows = 1\nrows += read()\nnn.Embedding(rows, 32)",
+        "nn.Embedding(VOCAB, 32)\nVOCAB = 50_000",
+        "nn.Embedding(5000, 32)",
+        "nn.Linear(300, 10)",
+        "torch.set_num_threads(int(os.environ['SLURM_CPUS_PER_TASK']))",
+        "os.environ['OMP_NUM_THREADS'] = '2'",
+        "DistributedDataParallel(model)",
+    ],
+)
+def test_sizes_and_threads_that_are_unknown_or_small_are_clean(line: str) -> None:
+    assert rules(f"{line}\ntorch.optim.Adam(model.parameters())", cores=2) == []
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "tests/programs").glob("healthy_*.py")), ids=lambda path: path.stem
+)
+def test_healthy_programs_are_clean(path: Path) -> None:
+    found = {rule for _, rule in rules(path.read_text(), cores=2)}
+    assert found <= ({"no-shuffle"} if path.stem == "healthy_workers" else set())
+
+
+def test_torchs_old_launcher(tmp_path: Path) -> None:
+    start = "python -m torch.distributed.launch --nproc_per_node=2 train.py"
+    assert asked("#SBATCH -c 2", "#SBATCH --ntasks=2", start) == [(4, "old-launcher")]
+    assert asked("#SBATCH -c 2", start.replace("launch", "run")) == []
+    (tmp_path / "start.sh").write_text(f"#!/bin/bash\nexport OMP_NUM_THREADS=64\n{start}\n")
+    assert main(["lint", str(tmp_path / "start.sh")]) == 1
+    assert check_launchers((tmp_path / "start.sh").read_text())[0].line == 3
 
 
 def test_our_own_scripts_are_clean(capsys: pytest.CaptureFixture[str]) -> None:
