@@ -58,7 +58,11 @@ def run(args: argparse.Namespace) -> int:
         print(f"hpcncf: {error}", file=sys.stderr)
         return error.exit_code
     if not args.quiet and recorded.rank.rank == 0:
-        show(recorded)
+        try:
+            show(recorded)
+        except Exception as error:  # the command ended as it did, whatever becomes of the summary
+            kind = type(error).__name__
+            print(f"hpcncf: no summary of {recorded.folder}: {kind}: {error}", file=sys.stderr)
     if recorded.problem:
         print(f"hpcncf: {recorded.problem}", file=sys.stderr)
     if args.json and recorded.rank.rank == 0:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from hpcncf.records.schema import (
+    LibraryTime,
     ProgramLoader,
     ProgramPhase,
     ProgramProfile,
@@ -27,6 +28,7 @@ TRAINS: Final = 0.1
 EACH_STEP: Final = 0.5
 MOST_LINES: Final = 12
 LEAST_SHARE: Final = 0.02
+LEAST_LIBRARY_SHARE: Final = 0.05
 
 # Functions of the standard library in which a thread waits.
 WAITS: Final = frozenset(
@@ -37,6 +39,8 @@ WAITING_IN: Final = frozenset(
     {"queues", "connection", "selectors", "synchronize", "process", "popen_fork", "threading"}
 )
 
+# A phase, the user's frames in it, the library's function if there are none, seconds.
+Sample = tuple[str, Sequence[Sequence[Any]], str, float]
 # The probe's names for phases -> those of the profile.
 NAMES: Final = {
     "workers_start": "workers",
@@ -99,8 +103,11 @@ def profile(raw: Mapping[str, Any]) -> ProgramProfile:
     role = _Roles(raw, steps)
     weights = _weights(raw["stacks"], role)
     phases = _phases(raw, role, weights)
-    stacks = [(role.of(phase, doing), stack, s) for phase, doing, stack, _, s in raw["stacks"]]
-    startup = [("startup", stack, s) for _, _, stack, _, s in start_up.get("stacks", [])]
+    stacks = [
+        (role.of(phase, doing), stack, library, s)
+        for phase, doing, stack, library, s in raw["stacks"]
+    ]
+    startup = [("startup", stack, "", s) for _, _, stack, _, s in start_up.get("stacks", [])]
     ready_s = _main_figures(raw)
     trains = [each for each in role.loaders if not each.evaluates]
     sizes = {each.batch_size for each in trains}
@@ -125,6 +132,7 @@ def profile(raw: Mapping[str, Any]) -> ProgramProfile:
         samples=batches * size if size else None,
         phases=phases,
         lines=source_lines(stacks),
+        libraries=library_times(stacks),
         startup_lines=source_lines(startup),
         loaders=role.loaders,
         tables=[
@@ -246,13 +254,14 @@ def _main_figures(raw: Mapping[str, Any]) -> tuple[float, float] | None:
     return max(0.0, ran - ran_before), max(0.0, ready - ready_before)
 
 
-def source_lines(stacks: Iterable[tuple[str, Sequence[Sequence[Any]], float]]) -> list[SourceLine]:
+def source_lines(samples: Iterable[Sample]) -> list[SourceLine]:
     """The user's lines of each phase, by their inclusive share; the smallest are left out."""
     whole: dict[str, float] = defaultdict(float)
     inclusive: dict[tuple[str, str, int, str], float] = defaultdict(float)
     own: dict[tuple[str, str, int, str], float] = defaultdict(float)
     depths: dict[tuple[str, str, int, str], float] = defaultdict(float)
-    for phase, stack, seconds in stacks:
+    outside: dict[tuple[str, str, int, str], float] = defaultdict(float)
+    for phase, stack, library, seconds in samples:
         whole[phase] += seconds
         seen = set()
         for depth, (file, line, function) in enumerate(stack):
@@ -263,6 +272,7 @@ def source_lines(stacks: Iterable[tuple[str, Sequence[Sequence[Any]], float]]) -
                 depths[key] += depth * seconds
         if stack:
             own[(phase, *stack[-1])] += seconds
+            outside[(phase, *stack[-1])] += seconds if library else 0.0
     kept: dict[str, list[SourceLine]] = defaultdict(list)
     for key in sorted(inclusive, key=lambda key: -inclusive[key]):
         phase, file, line, function = key
@@ -277,9 +287,25 @@ def source_lines(stacks: Iterable[tuple[str, Sequence[Sequence[Any]], float]]) -
                     share=share,
                     own_share=own.get(key, 0.0) / whole[phase],
                     depth=round(depths[key] / inclusive[key]),
+                    outside=outside.get(key, 0.0) > 0.5 * inclusive[key],
                 )
             )
     return [line for lines in kept.values() for line in lines]
+
+
+def library_times(samples: Iterable[Sample]) -> list[LibraryTime]:
+    """The libraries' functions of each phase, by their share; the smallest are left out."""
+    whole: dict[str, float] = defaultdict(float)
+    spent: dict[tuple[str, str], float] = defaultdict(float)
+    for phase, _, library, seconds in samples:
+        whole[phase] += seconds
+        if library:
+            spent[phase, library] += seconds
+    found = [
+        LibraryTime(phase=phase, name=name, share=seconds / whole[phase])
+        for (phase, name), seconds in sorted(spent.items(), key=lambda each: -each[1])
+    ]
+    return [each for each in found if each.share >= LEAST_LIBRARY_SHARE]
 
 
 def _threads(raw: Mapping[str, Any]) -> list[ProgramThread]:

@@ -292,6 +292,18 @@ class SourceLine(RecordPart):
     """The same without the user's lines that it called."""
     depth: int
     """User frames between the phase's begin and this line; 0 is the outermost."""
+    outside: bool = False
+    """Whether it is the line that began the phase, for no line of the user's ran inside."""
+
+
+class LibraryTime(RecordPart):
+    """A library's function that took time of a phase in which no line of the user's ran."""
+
+    phase: str
+    name: str
+    """The package and the function, as `torch default_collate`."""
+    share: float
+    """Of the phase's time, 0.0 to 1.0. `lines` has it at the line that began the phase."""
 
 
 class ProgramPhase(RecordPart):
@@ -372,6 +384,7 @@ class ProgramProfile(RecordPart):
     """`input`, `forward`, `backward`, `optimizer`, `sync`, `evaluation`, `checkpoint`, `workers`
     (their start and stop), `loop` (the program's own code between them)."""
     lines: list[SourceLine]
+    libraries: list[LibraryTime] = []
     startup_lines: list[SourceLine]
     loaders: list[ProgramLoader]
     tables: list[ProgramTable]

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from hpcncf.probe.launch import observed, unobservable
-from hpcncf.probe.read import read_profiles, source_lines
+from hpcncf.probe.launch import observed
+from hpcncf.probe.read import read_profiles
 
 MANY_STEPS = """
 import torch
@@ -261,30 +261,3 @@ if __name__ == "__main__":
     assert done.returncode == 0, done.stderr
     profiles, _ = read_profiles(tmp_path / "seen")
     assert [each.steps for each in profiles] == [39]
-
-
-@pytest.mark.parametrize(
-    ("command", "is_deaf"),
-    [
-        (["python", "-I", "train.py"], True),
-        (["python3", "-sE", "train.py"], True),
-        (["python", "-u", "train.py", "-S"], False),
-        (["python", "-m", "pkg", "-E"], False),
-        (["bash", "-E"], False),
-    ],
-)
-def test_a_python_that_ignores_the_probe_is_noticed(command: list[str], is_deaf: bool) -> None:
-    assert (unobservable(command) is not None) == is_deaf
-
-
-def test_lines_have_their_callees_shares() -> None:
-    stacks = [
-        ("loop", [["a.py", 1, "main"], ["a.py", 5, "f"]], 3.0),
-        ("loop", [["a.py", 1, "main"]], 1.0),
-        ("input", [["a.py", 9, "g"], ["a.py", 9, "g"]], 2.0),
-    ]
-    seen = {(line.phase, line.line): line for line in source_lines(stacks)}
-    assert seen["loop", 1].share == 1.0
-    assert seen["loop", 1].own_share == 0.25
-    assert seen["loop", 5].share == 0.75
-    assert seen["input", 9].share == 1.0  # recursion counts once

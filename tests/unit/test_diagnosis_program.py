@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import pytest
 from make_evidence import command
 
-from hpcncf.records.schema import ProgramPhase, ProgramProfile
+from hpcncf.records.schema import (
+    ProgramLoader,
+    ProgramPhase,
+    ProgramProfile,
+    ProgramTable,
+    ProgramThread,
+    SourceLine,
+)
+from hpcncf_analysis.diagnosis.diagnose import judged
+from hpcncf_analysis.diagnosis.evidence import CoreCounts
+from hpcncf_analysis.diagnosis.program_text import lines as text_of
 from hpcncf_analysis.diagnosis.rules_program import find
 
+TWO_CORES = CoreCounts(2.0, 2.0, 1.0)
 
-def profile(seconds: dict[str, float], **changes: Any) -> ProgramProfile:
+
+def profile(
+    seconds: dict[str, float], waiting: dict[str, float] | None = None, **changes: Any
+) -> ProgramProfile:
     """One rank, the seconds of whose phases are given; the rest is well."""
     whole = sum(seconds.values())
     plain: dict[str, Any] = {
@@ -30,7 +46,7 @@ def profile(seconds: dict[str, float], **changes: Any) -> ProgramProfile:
         "batches": 1000,
         "samples": 256_000,
         "phases": {
-            name: ProgramPhase(seconds=value, waiting=0.0, entered=1000)
+            name: ProgramPhase(seconds=value, waiting=(waiting or {}).get(name, 0.0), entered=1000)
             for name, value in seconds.items()
         },
         "lines": [],
@@ -54,12 +70,235 @@ def profile(seconds: dict[str, float], **changes: Any) -> ProgramProfile:
     return ProgramProfile(**(plain | changes))
 
 
+def line(phase: str, number: int, share: float, **changes: Any) -> SourceLine:
+    plain = {"file": "train.py", "function": "f", "own_share": share, "depth": 0}
+    return SourceLine(phase=phase, line=number, share=share, **(plain | changes))
+
+
+def loader(**changes: Any) -> ProgramLoader:
+    plain: dict[str, Any] = {
+        "workers": 0,
+        "persistent": False,
+        "dataset": "Ratings",
+        "batch_size": 256,
+        "epochs": 2,
+        "batches": 1000,
+        "evaluates": False,
+    }
+    return ProgramLoader(**(plain | changes))
+
+
+def worker(busy: float) -> ProgramProfile:
+    lines = [line("input", 7, 0.8)]
+    return profile({"input": 100.0}, is_worker=True, steps=0, worker_busy=busy, lines=lines)
+
+
+def table(touched: int, rows: int = 100_000) -> ProgramTable:
+    return ProgramTable(rows=rows, width=16, touched=touched, sparse=False)
+
+
+def causes(*profiles: ProgramProfile, **changes: Any) -> list[str]:
+    return [found.cause for found in find(command(program=profiles, **changes))]
+
+
+STEP = {"forward": 40.0, "backward": 45.0, "optimizer": 10.0, "loop": 5.0}
+INPUT = {"input": 60.0, "forward": 20.0, "backward": 15.0, "optimizer": 5.0}
+
+
+def test_a_program_that_computes_has_no_cause() -> None:
+    assert causes(profile(STEP)) == []
+
+
 def test_ranks_that_the_probe_saw_only_start_have_no_cause() -> None:
     ranks = [profile({}, rank=rank, ranks=2, steps=0, elapsed_s=3.0) for rank in range(2)]
-    assert find(command(program=ranks)) == []
+    assert causes(*ranks) == []
 
 
 def test_a_rank_that_is_late_is_the_straggler() -> None:
     late = profile({"forward": 90.0, "sync": 10.0}, rank=0, ranks=2)
     waits = profile({"forward": 40.0, "sync": 60.0}, rank=1, ranks=2)
-    assert [found.cause for found in find(command(program=[late, waits]))] == ["straggler"]
+    assert causes(late, waits) == ["straggler"]
+
+
+def test_a_rank_with_more_batches_has_more_work() -> None:
+    late = profile({"forward": 90.0, "sync": 10.0}, rank=0, ranks=2, batches=1800)
+    waits = profile({"forward": 45.0, "sync": 55.0}, rank=1, ranks=2, batches=900)
+    assert causes(late, waits) == ["load_imbalance"]
+
+
+def test_ranks_that_all_wait_for_the_exchange_are_bound_by_it() -> None:
+    ranks = [
+        profile({"forward": 50.0, "sync": 50.0}, rank=rank, ranks=2, tables=[table(touched=900)])
+        for rank in range(2)
+    ]
+    assert causes(*ranks) == ["sync_bound"]
+    assert causes(ranks[0]) == []  # the other rank was not seen
+
+
+@pytest.mark.parametrize(
+    ("share_waiting", "cause"), [(0.0, "python_input"), (0.4, "python_input"), (0.8, "input_io")]
+)
+def test_input_computes_or_waits(share_waiting: float, cause: str) -> None:
+    assert causes(profile(INPUT, {"input": share_waiting})) == [cause]
+
+
+@pytest.mark.parametrize(
+    ("busy", "cores", "changes", "cause"),
+    [
+        (0.9, CoreCounts(4.0, 4.0, 1.6), {}, "too_few_workers"),
+        (0.9, CoreCounts(2.0, 2.0, 1.9), {}, "python_input"),
+        (0.1, CoreCounts(2.0, 2.0, 1.0), {}, "worker_overhead"),
+        (0.1, CoreCounts(2.0, 2.0, 1.0), {"epochs": 50}, "worker_overhead"),
+    ],
+)
+def test_steps_that_wait_for_workers(
+    busy: float, cores: CoreCounts, changes: dict[str, Any], cause: str
+) -> None:
+    rank = profile(INPUT, loaders=[loader(workers=1, **changes)])
+    assert causes(rank, worker(busy), cores=cores) == [cause]
+
+
+def test_workers_that_start_for_each_epoch() -> None:
+    rank = profile({"workers": 30.0, **STEP}, loaders=[loader(workers=2, epochs=90)])
+    assert causes(rank) == ["worker_overhead"]
+
+
+@pytest.mark.parametrize(
+    ("touched", "optimizer_s", "found"),
+    [(500, 60.0, ["dense_optimizer"]), (90_000, 60.0, []), (500, 3.0, [])],
+)
+def test_a_dense_optimizer_walks_rows_without_a_gradient(
+    touched: int, optimizer_s: float, found: list[str]
+) -> None:
+    seconds = {"forward": 70.0, "backward": 20.0, "optimizer": optimizer_s}
+    assert causes(profile(seconds, tables=[table(touched)], parameters=1_600_100)) == found
+
+
+def test_tables_that_are_few_of_the_parameters_are_not_the_cause() -> None:
+    seconds = {"forward": 30.0, "backward": 20.0, "optimizer": 50.0}
+    assert causes(profile(seconds, tables=[table(500)], parameters=9_000_000)) == []
+
+
+@pytest.mark.parametrize(
+    ("phase", "cause"),
+    [
+        ("evaluation", "evaluation_bound"),
+        ("checkpoint", "checkpoint_bound"),
+        ("loop", "loop_code"),
+    ],
+)
+def test_a_phase_that_takes_a_third_is_a_cause(phase: str, cause: str) -> None:
+    rest = {name: seconds for name, seconds in STEP.items() if name != phase}
+    assert causes(profile({phase: 60.0, **rest})) == [cause]
+    assert causes(profile({phase: 5.0, **rest})) == []
+
+
+def test_a_model_that_is_no_module_computes_in_the_loop() -> None:
+    assert causes(profile({"loop": 50.0, "backward": 50.0})) == []
+
+
+def test_a_start_up_that_outlasts_the_training() -> None:
+    assert causes(profile(STEP, startup_s=80.0, elapsed_s=180.0)) == ["startup_bound"]
+    assert causes(profile(STEP, startup_s=20.0, elapsed_s=120.0)) == []
+
+
+def threads(*cpu_s: float) -> list[ProgramThread]:
+    return [
+        ProgramThread(function="featurise", file="train.py", line=9, cpu_s=each, seen_s=each)
+        for each in cpu_s
+    ]
+
+
+@pytest.mark.parametrize(
+    ("main_s", "others", "found"),
+    [
+        (30.0, (35.0, 34.0), ["interpreter_lock"]),
+        (95.0, (), []),
+        (95.0, (90.0,), []),  # two cores' worth: they do not wait for each other
+    ],
+)
+def test_threads_that_share_one_core(
+    main_s: float, others: tuple[float, ...], found: list[str]
+) -> None:
+    rank = profile(STEP, main_cpu_s=main_s, threads=threads(*others))
+    assert causes(rank, cores=TWO_CORES) == found
+
+
+def test_a_step_on_one_core_of_four() -> None:
+    assert causes(profile(STEP), cores=CoreCounts(4.0, 4.0, 1.0)) == ["serial_step"]
+
+
+def test_memory_that_grows_with_the_steps() -> None:
+    grown = {"memory_growth_mib": 800.0, "memory_peak_mib": 1000.0}
+    assert causes(profile(STEP), **grown) == ["memory_growth"]
+    assert causes(profile(STEP, steps=0), **grown) == []
+
+
+def test_the_line_that_keeps_every_graph_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(
+        "for x in loader:\n    loss = model(x)\n    loss.backward()\n    losses.append(loss)\n"
+    )
+    rank = profile(STEP, lines=[line("backward", 3, 1.0, file=str(file))])
+    grown = {"memory_growth_mib": 800.0, "memory_peak_mib": 1000.0}
+    (found,) = find(command(program=[rank], **grown))
+    assert [each.source for each in found.places] == ["losses.append(loss)"]
+
+
+def test_the_deepest_hot_line_is_the_one_to_change(tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text("a\nb\nc = list(set(range(n)) - seen)\nd\n")
+    where = {"file": str(file)}
+    rank = profile(
+        INPUT,
+        lines=[
+            line("input", 1, 1.0, own_share=0.01, depth=0, **where),
+            line("input", 3, 0.6, own_share=0.6, depth=1, **where),
+            line("input", 4, 0.3, own_share=0.3, depth=2, **where),
+        ],
+    )
+    (found,) = find(command(program=[rank], cores=TWO_CORES))
+    assert [(each.line, round(each.share, 2)) for each in found.places] == [(3, 0.36), (4, 0.18)]
+    assert found.places[0].source == "c = list(set(range(n)) - seen)"
+
+
+def test_workers_are_blamed_where_the_loader_is_made(tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text("loader = DataLoader(\n    data, num_workers=8)\nfor x in loader:\n    pass\n")
+    rank = profile(
+        INPUT,
+        loaders=[loader(workers=8)],
+        lines=[line("input", 3, 1.0, file=str(file), outside=True)],
+    )
+    (found,) = find(command(program=[rank, worker(0.1)]))
+    assert (found.cause, found.places[0].line) == ("worker_overhead", 1)
+
+
+def test_gains_are_of_the_time_that_the_causes_before_left() -> None:
+    seconds = {"input": 60.0, "forward": 5.0, "backward": 5.0, "optimizer": 30.0}
+    rank = profile(seconds, tables=[table(500)], parameters=1_600_000)
+    seen = command(program=(rank,), cores=CoreCounts(1.0, 1.0, 1.0))
+    first, second = find(seen)
+    assert (first.cause, second.cause) == ("python_input", "dense_optimizer")
+    # 0.04 of the input stays, and of 30 + 5 % for 99.5 % of the rows their fourfold share.
+    assert first.gain is not None
+    assert second.gain is not None
+    assert first.gain.factor == pytest.approx(1 / (1 - 0.6 * 0.96))
+    assert second.gain.factor == pytest.approx(1 / (1 - 0.35 * 0.995 * 0.98))
+    text = "\n".join(text_of(seen, judged(seen)))
+    both = 1 / (1 - 0.6 * 0.96 - 0.35 * 0.995 * 0.98)
+    assert f"Expected {first.gain.factor:.1f}x." in text
+    assert f"{both:.1f}x with cause" in " ".join(text.split())
+
+
+def test_the_text_fits_a_terminal() -> None:
+    rank = profile(
+        INPUT,
+        lines=[line("input", 3, 0.9, function="a_function_of_a_rather_long_name" * 3)],
+        tables=[table(500)],
+        parameters=1_600_100,
+    )
+    seen = command(program=(rank,))
+    text = text_of(seen, judged(seen))
+    assert max(map(len, text)) <= 80
+    assert len(text) <= 25

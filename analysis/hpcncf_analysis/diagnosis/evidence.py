@@ -66,7 +66,7 @@ class Place:
     @property
     def name(self) -> str:
         """`train.py:88 sample_negatives`."""
-        return f"{Path(self.file).name}:{self.line} {self.function}"
+        return f"{Path(self.file).name}:{self.line} {self.function}".rstrip()
 
 
 @dataclass(frozen=True)

@@ -5,16 +5,19 @@ Shares are of the time after start-up, the mean over the ranks.
 
 from __future__ import annotations
 
+import ast
 import functools
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
 from hpcncf.errors import HpcncfError
+from hpcncf.lint.batch_script import Complaint
 from hpcncf.lint.python_script import check_python
 from hpcncf.records.schema import ProgramLoader, ProgramPhase, ProgramProfile, SourceLine
 from hpcncf_analysis.configurations import pluralize
-from hpcncf_analysis.diagnosis import thresholds
+from hpcncf_analysis.diagnosis import expected_gain, thresholds
 from hpcncf_analysis.diagnosis.evidence import Evidence, Finding, Gain, Place
 from hpcncf_analysis.formatting import (
     format_cores,
@@ -38,6 +41,14 @@ PHASES: Final = (
 # The deepest line with at least this share of its phase is the one to change.
 HOT: Final = 0.4
 MOST_PLACES: Final = 3
+# Lines that unpack a sample, which no array operation does for a whole batch.
+UNPACKS: Final = re.compile(
+    r"decod|decompress|image|imread|jpe?g|png|audio|wav|load|read|open\(|h5py|parse|json\.|token|"
+    r"re\.(find|split|sub)|execute\("
+)
+# Of the time that a dense optimizer spends, what an update of the touched rows alone takes, over
+# their share of all rows: they lie apart, so each costs a cache miss where the walk streams.
+SCATTERED: Final = (4.0, 1.0, 10.0)
 
 
 class Program:
@@ -90,7 +101,8 @@ def _places(lines: Sequence[SourceLine], share: float) -> list[Place]:
     """The deepest hot line, then those that take most themselves."""
     hot = [each for each in lines if each.share >= HOT]
     first = max(hot, key=lambda each: (each.depth, each.share), default=None)
-    others = sorted(lines, key=lambda each: -each.own_share)
+    others = [each for each in lines if each.own_share >= 0.05]
+    others.sort(key=lambda each: -each.own_share)
     chosen = [*([first] if first else []), *(each for each in others if each is not first)]
     return [place(each, share) for each in chosen[:MOST_PLACES] if each.share >= 0.1]
 
@@ -105,19 +117,44 @@ def place(line: SourceLine, share: float = 1.0) -> Place:
         function=line.function,
         share=line.share * share,
         source=source,
-        advice=complaints.get(line.line),
+        advice=complaints[line.line].message if line.line in complaints else None,
     )
 
 
+def loader_place(lines: Sequence[SourceLine], share: float) -> list[Place]:
+    """Where the DataLoader with workers is made, if a file of these lines has one such call."""
+    for file in dict.fromkeys(each.file for each in lines):
+        text, _ = _source(file)
+        try:
+            tree = ast.parse("\n".join(text))
+        except (SyntaxError, ValueError, RecursionError):
+            continue
+        calls = [
+            node
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Call)
+            and any(
+                word.arg == "num_workers" and getattr(word.value, "value", None) != 0
+                for word in node.keywords
+            )
+        ]
+        if len(calls) == 1:
+            at = calls[0].lineno
+            name = ast.unparse(calls[0].func)
+            source = text[at - 1].strip()
+            return [Place(file=file, line=at, function=name, share=share, source=source)]
+    return []
+
+
 @functools.lru_cache(maxsize=64)
-def _source(file: str) -> tuple[list[str], Mapping[int, str]]:
+def _source(file: str) -> tuple[list[str], Mapping[int, Complaint]]:
     """Lines of the file, and line -> complaint."""
     try:
         text = Path(file).read_text(encoding="utf-8", errors="replace")
     except OSError:
         return [], {}
     try:
-        complaints = {each.line: each.message for each in check_python(text)}
+        complaints = {each.line: each for each in check_python(text)}
     except HpcncfError:
         complaints = {}
     return text.splitlines(), complaints
@@ -125,8 +162,19 @@ def _source(file: str) -> tuple[list[str], Mapping[int, str]]:
 
 def removed(share: float) -> Gain:
     """All of it removed: the most that a remedy can give."""
-    most = 1 / max(0.05, 1 - share)
+    most = faster(share)
     return Gain(most, 1.0, most)
+
+
+def reduced(share: float, left: tuple[float, float, float]) -> Gain:
+    """The share of the time reduced to `left` of it: expected, at best, at worst."""
+    expected, best, worst = (faster(share * (1 - part)) for part in left)
+    return Gain(expected, worst, best)
+
+
+def faster(saved: float) -> float:
+    """By which factor a program gets faster of whose time a share is saved."""
+    return 1 / max(0.05, 1 - saved)
 
 
 def find(evidence: Evidence) -> list[Finding]:
@@ -229,22 +277,40 @@ def _input(program: Program) -> Finding | None:
             gain=removed(share),
             places=program.places("input"),
         )
+    places = program.places("input")
+    remedy, gain = _input_remedy(program, share, places)
     return Finding(
         "python_input",
         share,
         "time",
         (f"{told}, which computes for {format_percent(1 - waits)} of that",),
-        _input_remedy(program.evidence),
-        gain=removed(share),
-        places=program.places("input"),
+        remedy,
+        gain=gain,
+        places=places,
     )
 
 
-def _input_remedy(evidence: Evidence) -> str:
-    usable, used = evidence.cores.usable, evidence.cores.used
+def _input_remedy(program: Program, share: float, places: Sequence[Place]) -> tuple[str, Gain]:
+    """What to change, by what the hot lines do, and the gain to expect of it."""
+    text = " ".join(f"{each.function} {each.source or ''}" for each in places).lower()
+    usable, used = program.evidence.cores.usable, program.evidence.cores.used
     idle = int((usable or 0.0) - (used or 0.0) + 0.3)
-    workers = f"; {pluralize(idle, 'idle core')} could be loader workers" if idle >= 1 else ""
-    return f"Make whole batches at once with array operations (`__getitems__`){workers}."
+    if UNPACKS.search(text):
+        once = "Do it once and keep the arrays (numpy.save, Parquet)"
+        if idle < 1:
+            return f"{once}.", removed(share)
+        # As many batches at a time as there are idle cores, beside the steps.
+        most = 1 / max(1 - share, share / idle, 0.05)
+        workers = (
+            f"num_workers={idle}, for {pluralize(idle, 'core')} {'is' if idle == 1 else 'are'}"
+        )
+        return f"{once}, or read in DataLoader workers ({workers} idle).", Gain(
+            max(1.0, 0.8 * most), 1.0, max(1.0, most, faster(share))
+        )
+    remedy = "Make whole batches at once by array operations: hpcncf.remedies.BatchLoader."
+    if "neg" in text or "random.sample(" in text:
+        remedy = "Draw negatives for a whole batch at once: hpcncf.remedies.NegativeSampler."
+    return remedy, reduced(share, expected_gain.VECTORIZED)
 
 
 def _read(evidence: Evidence) -> list[str]:
@@ -272,13 +338,16 @@ def _slow_workers(program: Program, loader: ProgramLoader, share: float) -> Find
     places = tuple(_places(lines, share))
     if busy and busy[0] >= 0.5:
         if usable - used >= 0.7:
+            more = loader.workers + max(1, int(usable - used + 0.3))
+            most = min(more / loader.workers, faster(share))
             return Finding(
                 "too_few_workers",
                 share,
                 "time",
                 (*told, f"{format_cores(usable - used)} usable cores are idle"),
-                "Use more workers, one for each idle core, or make a sample cheaper.",
-                gain=removed(share),
+                f"Use more workers: num_workers={more}, one more for each idle core. Or make a "
+                "sample cheaper.",
+                gain=Gain(most, 1.0, faster(share)),
                 places=places,
             )
         return Finding(
@@ -303,7 +372,7 @@ def _slow_workers(program: Program, loader: ProgramLoader, share: float) -> Find
         if restarted
         else "Make the batches in the main process (num_workers=0), or send larger ones.",
         gain=removed(share),
-        places=places,
+        places=(*loader_place(program.longest.lines, share), *places),
     )
 
 
@@ -328,7 +397,7 @@ def _workers(program: Program) -> Finding | None:
         "Keep the workers (persistent_workers=True), or make the batches in the main process "
         "(num_workers=0).",
         gain=removed(share),
-        places=program.places("workers"),
+        places=(*loader_place(program.longest.lines, share), *program.places("workers")),
     )
 
 
@@ -350,6 +419,7 @@ def _dense_optimizer(program: Program) -> Finding | None:
     made = 0.0 if program.several else part * program.share("backward")
     if share < thresholds.WORTH / 2 or share + made < thresholds.WORTH:
         return None
+    left = [min(0.9, cost * touched / rows) for cost in SCATTERED]
     return Finding(
         "dense_optimizer",
         min(1.0, share + made / 2),
@@ -360,8 +430,8 @@ def _dense_optimizer(program: Program) -> Finding | None:
             f"the optimizer takes {format_percent(program.share('optimizer'))} of the time, the "
             f"backward pass {format_percent(program.share('backward'))}",
         ),
-        "Update only rows with a gradient: nn.Embedding(sparse=True) with SparseAdam or SGD.",
-        gain=removed(share),
+        "Update only rows with a gradient, same result: hpcncf.remedies.rowwise(model, optimizer).",
+        gain=reduced(min(1.0, share + made), (left[0], left[1], left[2])),
         places=program.places("optimizer"),
     )
 
@@ -525,4 +595,17 @@ def _memory(program: Program) -> Finding | None:
         "memory",
         (f"memory grew steadily by {format_mebibytes(grown)}",),
         "Keep numbers, not tensors with a graph: loss.item() or loss.detach().",
+        places=_lines_that_keep_graphs(program.longest.lines),
     )
+
+
+def _lines_that_keep_graphs(lines: Sequence[SourceLine]) -> tuple[Place, ...]:
+    found = []
+    for file in dict.fromkeys(each.file for each in lines):
+        text, complaints = _source(file)
+        found += [
+            Place(file, number, "", 0.0, text[number - 1].strip(), complaint.message)
+            for number, complaint in complaints.items()
+            if complaint.rule == "kept-graph"
+        ]
+    return tuple(found[:MOST_PLACES])

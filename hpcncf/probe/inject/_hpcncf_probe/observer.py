@@ -186,8 +186,7 @@ class Observer:
         }
         self.stacks, self.others = {}, {}
         clock.clear()
-        clock.optimizers = dict.fromkeys(clock.optimizers, 0)
-        clock.backwards = 0
+        clock.turns = clock.backwards = 0
         for loader in torch_phases.LOADERS:
             loader.batches = loader.followed = 0
         self.cpu_at_first = time.process_time()
@@ -297,7 +296,8 @@ def _stopped_at(frame):
 
 
 def _look(frames, whole=True):
-    """What is being done, the user's frames inside the phase (outermost first), the library's part.
+    """What is being done, the user's frames inside the phase (outermost first), and the library's
+    function if there are no such frames.
 
     A frame is (file, line, function). The loop's frames, outside the phase's begin, would take the
     blame for a loader's work: they are kept only where there are no others, and `whole` is true.
@@ -325,7 +325,7 @@ def _look(frames, whole=True):
                 doing = "forward"
             if not stack and (last is None or code.co_name not in PLUMBING):
                 last = library_name(name, code.co_name)
-    return doing, tuple(reversed(stack[:MOST_FRAMES])), library or last or ""
+    return doing, tuple(reversed(stack[:MOST_FRAMES])), library or ("" if stack else last or "")
 
 
 def _line_before(frame):

@@ -39,6 +39,8 @@ class Clock:
         "since",
         "stack",
         "step",
+        "stepped",
+        "turns",
     )
 
     def __init__(self):
@@ -51,6 +53,8 @@ class Clock:
         self.last_step = None
         self.reads_cpu = True
         self.optimizers = {}
+        self.turns = 0
+        self.stepped = set()
         self.backwards = 0
         self.since = perf_counter()
         self.cpu_since = thread_time()
@@ -102,9 +106,17 @@ class Clock:
             self.reads_cpu = reads
         self.last_step = now
 
+    def count_step(self, optimizer):
+        """Optimizers that take turns, as a GAN's, make one step together; one that follows another
+        goes on counting."""
+        if not self.stepped or optimizer in self.stepped:
+            self.stepped.clear()
+            self.turns += 1
+        self.stepped.add(optimizer)
+
     def steps(self):
-        """Steps of the optimizer that made most; backward passes where there is no optimizer."""
-        return max(self.optimizers.values()) if self.optimizers else self.backwards
+        """Turns of the optimizers; backward passes where there is no optimizer."""
+        return self.turns if self.optimizers else self.backwards
 
 
 class Clocks(dict):

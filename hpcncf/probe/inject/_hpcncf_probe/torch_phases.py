@@ -147,10 +147,12 @@ def _observe_optimizers(module, compiling):
         if depth is None:
             return
         clock.pop(depth)
-        made = clock.optimizers[id(optimizer)] = clock.optimizers.get(id(optimizer), 0) + 1
+        first = not clock.optimizers
+        clock.optimizers[id(optimizer)] = clock.optimizers.get(id(optimizer), 0) + 1
+        clock.count_step(id(optimizer))
         clock.end_step()
         gpu.end_step(clock, TORCH["torch"])
-        if made == 1 and len(clock.optimizers) == 1:
+        if first:
             first_step(clock)
 
     module.register_optimizer_step_pre_hook(before)

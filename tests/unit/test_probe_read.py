@@ -1,0 +1,232 @@
+"""What the probe wrote, read as profiles; and the code that runs inside other Pythons."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcncf.probe.launch import INJECTED, observed, unobservable
+from hpcncf.probe.read import (
+    library_times,
+    profile,
+    read_profiles,
+    shares_so_far,
+    source_lines,
+    take_profiles,
+)
+
+STEP_LINE = ["train.py", 20, "main"]
+DATA_LINE = ["train.py", 8, "__getitem__"]
+
+
+def loader(**changes: Any) -> dict[str, Any]:
+    plain = {"workers": 0, "persistent": False, "dataset": "Ratings", "batch_size": 32}
+    return {**plain, "iterators": 1, "batches": 100, "followed": 100, **changes}
+
+
+def raw(**changes: Any) -> dict[str, Any]:
+    """A process of 100 steps, as the probe writes it. A phase: seconds, CPU, clocked, entered."""
+    plain: dict[str, Any] = {
+        "format": 1,
+        "final": True,
+        "kind": "program",
+        "pid": 7,
+        "program": "train.py",
+        "python": "3.12.1",
+        "torch": "2.13.0",
+        "elapsed_s": 25.0,
+        "rank": None,
+        "start_up": {"seconds": 5.0, "stacks": [["rest:-", "import", [STEP_LINE], "", 4.0]]},
+        "since_cpu_s": 20.0,
+        "steps": 100,
+        "phases": {
+            "input:0": [8.0, 8.0, 8.0, 100],
+            "rest:0": [4.0, 4.0, 4.0, 100],
+            "backward": [6.0, 6.0, 6.0, 100],
+            "optimizer": [2.0, 2.0, 2.0, 100],
+            "probe": [0.1, 0.1, 0.1, 3],
+        },
+        "loaders": [loader()],
+        "no_grad": [],
+        "stacks": [
+            ["input:0", "", [DATA_LINE], "", 6.0],
+            ["input:0", "", [STEP_LINE], "torch default_collate", 2.0],
+            ["rest:0", "forward", [STEP_LINE], "", 3.0],
+            ["rest:0", "", [STEP_LINE], "", 1.0],
+        ],
+        "others": [],
+        "main_thread": "1",
+        "threads": {"1": [25.0, 0.0, 5.0, 0.0]},
+        "tables": [],
+        "torch_threads": 1,
+        "cores": 2,
+        "gpu": None,
+        "sampler": [2000, 0.1],
+        "problems": [],
+    }
+    return plain | changes
+
+
+def seconds_of(process: dict[str, Any]) -> dict[str, float]:
+    return {name: round(each.seconds, 3) for name, each in profile(process).phases.items()}
+
+
+def test_time_between_the_phases_is_split_by_samples() -> None:
+    assert seconds_of(raw()) == {
+        "input": 8.0,
+        "backward": 6.0,
+        "forward": 3.0,
+        "optimizer": 2.0,
+        "loop": 1.0,
+    }
+
+
+def test_figures_of_a_process() -> None:
+    seen = profile(raw())
+    assert (seen.startup_s, seen.imports_s, seen.seconds) == (5.0, 4.0, 20.0)
+    assert (seen.steps, seen.batches, seen.samples) == (100, 100, 3200)
+    assert (seen.rank, seen.ranks, seen.main_cpu_s, seen.runqueue_s) == (0, 1, 20.0, 0.0)
+
+
+def test_a_loader_that_no_backward_pass_follows_evaluates() -> None:
+    seen = seconds_of(raw(loaders=[loader(followed=0)]))
+    assert seen["evaluation"] == 12.0
+    assert "input" not in seen
+
+
+@pytest.mark.parametrize(("steps", "phase"), [(3, "evaluation"), (90, "loop")])
+def test_a_no_grad_block_of_most_steps_is_part_of_a_step(steps: int, phase: str) -> None:
+    place = {"place": STEP_LINE, "count": steps, "steps": steps}
+    phases = {"no_grad:0": [10.0, 10.0, 10.0, steps], "backward": [10.0, 10.0, 10.0, 100]}
+    stacks = [["no_grad:0", "", [STEP_LINE], "", 10.0]]
+    assert seconds_of(raw(no_grad=[place], phases=phases, stacks=stacks))[phase] == 10.0
+
+
+def test_waiting_is_elapsed_less_cpu_less_ready() -> None:
+    phases = {"input:0": [10.0, 2.0, 10.0, 100], "backward": [10.0, 10.0, 10.0, 100]}
+    seen = profile(raw(phases=phases, stacks=[]))
+    assert seen.phases["input"].waiting == pytest.approx(0.8)
+    ready = profile(raw(phases=phases, stacks=[], threads={"1": [17.0, 4.0, 5.0, 0.0]}))
+    assert ready.phases["input"].waiting == pytest.approx(0.4)  # 8 s, 4 of them without a core
+
+
+def test_waiting_in_the_backward_pass_of_ranks_is_their_exchange() -> None:
+    phases = {"backward": [10.0, 4.0, 10.0, 100], "sync": [2.0, 0.0, 2.0, 5]}
+    assert seconds_of(raw(phases=phases, rank=[1, 2], stacks=[])) == {"sync": 8.0, "backward": 4.0}
+
+
+def test_lines_have_their_callees_shares() -> None:
+    samples = [
+        ("loop", [["a.py", 1, "main"], ["a.py", 5, "f"]], "", 3.0),
+        ("loop", [["a.py", 1, "main"]], "", 1.0),
+        ("input", [["a.py", 9, "g"], ["a.py", 9, "g"]], "", 2.0),
+        ("backward", [["a.py", 3, "main"]], "torch backward", 2.0),
+    ]
+    seen = {(line.phase, line.line): line for line in source_lines(samples)}
+    assert seen["loop", 1].share == 1.0
+    assert seen["loop", 1].own_share == 0.25
+    assert seen["loop", 5].share == 0.75
+    assert seen["input", 9].share == 1.0  # recursion counts once
+    assert [key for key, line in seen.items() if line.outside] == [("backward", 3)]
+
+
+def test_a_library_that_no_line_of_the_users_called_is_named() -> None:
+    seen = profile(raw()).libraries
+    assert [(each.phase, each.name, each.share) for each in seen] == [
+        ("input", "torch default_collate", 0.25)
+    ]
+    assert library_times([("input", [], "", 1.0)]) == []
+
+
+def test_threads_that_wait_are_no_threads_that_compute() -> None:
+    others = [["2", "wait", [], 9.0], ["3", "busy", [DATA_LINE], 8.0]]
+    figures = {"1": [9.0, 0.0, 0.0, 0.0], "2": [0.1, 0.0, 0.0, 0.0], "3": [8.0, 0.0, 0.0, 0.0]}
+    (seen,) = profile(raw(others=others, threads=figures)).threads
+    assert (seen.line, seen.cpu_s) == (8, 8.0)
+
+
+def test_a_worker_is_busy_when_it_does_not_wait_for_indices() -> None:
+    stacks = [
+        ["rest:-", "", [DATA_LINE], "", 3.0],
+        ["rest:-", "", [], "torch fetch", 1.0],
+        ["rest:-", "", [], "connection _poll", 6.0],
+    ]
+    assert profile(raw(kind="worker", stacks=stacks)).worker_busy == pytest.approx(0.4)
+    assert profile(raw()).worker_busy is None
+
+
+def write(folder: Path, **processes: dict[str, Any]) -> None:
+    for name, process in processes.items():
+        (folder / f"{name}.json").write_text(json.dumps(process))
+
+
+def test_processes_that_step_are_the_program(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        launcher=raw(pid=1, steps=0, phases={}, stacks=[]),
+        rank1=raw(pid=3, rank=[1, 2]),
+        rank0=raw(pid=2, rank=[0, 2]),
+        worker_a=raw(pid=4, kind="worker", steps=0, elapsed_s=9.0),
+        worker_b=raw(pid=5, kind="worker", steps=0, elapsed_s=20.0),
+        worker_c=raw(pid=6, kind="worker", steps=0, elapsed_s=10.0),
+    )
+    seen, problems = read_profiles(tmp_path)
+    assert [each.pid for each in seen] == [2, 3, 5, 6]
+    assert problems == []
+    assert shares_so_far(seen) == (
+        100,
+        {"input": 0.4, "backward": 0.3, "forward": 0.15, "optimizer": 0.1, "loop": 0.05},
+    )
+
+
+def test_a_program_without_steps_is_its_busiest_processes(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        shell=raw(pid=1, steps=0, since_cpu_s=0.1),
+        script=raw(pid=2, steps=0, since_cpu_s=30.0),
+        brief=raw(pid=3, steps=0, since_cpu_s=30.0, elapsed_s=1.0),
+    )
+    seen, _ = read_profiles(tmp_path)
+    assert [each.pid for each in seen] == [2]
+
+
+def test_files_that_are_not_the_probes_are_kept_and_named(tmp_path: Path) -> None:
+    write(tmp_path, good=raw(), older={**raw(), "format": 0})
+    (tmp_path / "torn.json").write_text('{"format": 1')
+    seen, problems = take_profiles(tmp_path)
+    assert len(seen) == 1
+    assert [problem.split(":")[0] for problem in problems] == ["older.json", "torn.json"]
+    assert (tmp_path / "torn.json").exists()
+    (tmp_path / "torn.json").unlink()
+    (tmp_path / "older.json").unlink()
+    take_profiles(tmp_path)
+    assert not tmp_path.exists()
+    assert take_profiles(tmp_path) == ([], [])
+
+
+@pytest.mark.parametrize("path", sorted(INJECTED.rglob("*.py")), ids=lambda path: path.name)
+def test_the_injected_code_is_in_the_grammar_of_python_3_9(path: Path) -> None:
+    ast.parse(path.read_text(), feature_version=(3, 9))
+
+
+def test_the_users_own_path_stays_behind_the_probes() -> None:
+    path = observed({"PYTHONPATH": "/a:/b"}, Path("/seen"))["PYTHONPATH"]
+    assert path == f"{INJECTED}:/a:/b"
+
+
+@pytest.mark.parametrize(
+    ("command", "is_deaf"),
+    [
+        (["python", "-I", "train.py"], True),
+        (["python3", "-sE", "train.py"], True),
+        (["python", "-u", "train.py", "-S"], False),
+        (["python", "-m", "pkg", "-E"], False),
+        (["bash", "-E"], False),
+    ],
+)
+def test_a_python_that_ignores_the_probe_is_noticed(command: list[str], is_deaf: bool) -> None:
+    assert (unobservable(command) is not None) == is_deaf
