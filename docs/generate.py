@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from hpcncf import cli
-from hpcncf.job.command import Program
+from hpcncf.job.command import Program, Remedies
 from hpcncf.job.spec import Data, JobSpec, Model, Resources, Training
 from hpcncf.records.schema import (
     Batches,
@@ -44,6 +44,7 @@ SCHEMAS: dict[str, type[BaseModel]] = {"job": JobSpec, "site": Site}
 SECTIONS: list[tuple[str, type[BaseModel], str]] = [
     ("The file", JobSpec, ""),
     ("workload", Program, "workload."),
+    ("remedies", Remedies, "remedies."),
     ("resources", Resources, "resources."),
     ("data", Data, "data."),
     ("model", Model, "model."),

@@ -36,6 +36,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="do not look into the command's Python processes",
     )
+    parser.add_argument(
+        "--with",
+        dest="remedies",
+        default="",
+        metavar="REMEDIES",
+        help="change the program from outside, as rowwise,threads=1,workers=2,persistent_workers,"
+        "prefetch_factor=4,pin_memory,fused,foreach,omp=passive; the summary shows what it did",
+    )
     parser.add_argument("--quiet", action="store_true", help="no summary at the end")
     parser.add_argument(
         "--json", type=Path, metavar="FILE", help="write the summary's figures there as JSON"
@@ -46,14 +54,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from hpcncf.job.command import Remedies
     from hpcncf.worker.child_process import CannotStart, shell_code
     from hpcncf.worker.record_command import record
 
     words = args.command[1:] if args.command[:1] == ["--"] else args.command
     if not words:
         raise UsageError("run: no command given, as in: hpcncf run -- python train.py")
+    remedies = Remedies.parse(args.remedies)
+    if remedies and args.no_probe:
+        raise UsageError("run: --with is done by the probe: remove --no-probe")
     try:
-        recorded = record(words, args.results, args.name, probe=not args.no_probe)
+        recorded = record(words, args.results, args.name, not args.no_probe, remedies)
     except CannotStart as error:
         print(f"hpcncf: {error}", file=sys.stderr)
         return error.exit_code

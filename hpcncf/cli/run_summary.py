@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from hpcncf.collect.resource_columns import mean
+from hpcncf.job.command import Remedies
 from hpcncf.monitor.sampler import TOO_SHORT_S
 from hpcncf.records.schema import Cpu, NodeRecord, RankRecord
 
@@ -62,12 +63,37 @@ def lines(
         textwrap.shorten(f"hpcncf run: {command}", WIDTH, placeholder=" ..."),
         *([] if rank.world_size == 1 else [f"  rank       0 of {rank.world_size}, whose figures:"]),
         *(f"  {label:<10} {fact}" for label, fact in facts.items()),
+        *remedy_lines(rank),
         *cores,
         "",
         *text,
         *(line for warning in rank.warnings for line in _wrapped(f"! {warning}", "  ")),
         f"record: {folder}",
     ]
+
+
+def remedy_lines(rank: RankRecord) -> list[str]:
+    """What became of each remedy that was asked for; of this rank's processes."""
+    asked = str(Remedies.model_validate(rank.run.get("remedies") or {}))
+    if not asked:
+        return []
+    seen = [each for program in rank.program if not program.is_worker for each in program.remedies]
+    found: dict[tuple[str, bool], dict[str, int]] = {}
+    for each in seen:
+        counts = found.setdefault((each.remedy, each.applied), {})
+        counts[each.to] = counts.get(each.to, 0) + each.count
+    if not seen:
+        found = {
+            (each, False): {"the probe saw no program that uses torch": 1}
+            for each in asked.split(",")
+        }
+    text: list[str] = []
+    for (remedy, applied), counts in sorted(found.items(), key=lambda each: not each[0][1]):
+        to = "; ".join(f"{to} ({count} times)" if count > 1 else to for to, count in counts.items())
+        label = "  with       " if not text else "             "
+        line = f"{remedy}: {'applied' if applied else 'NOT applied'}: {to}"
+        text += textwrap.wrap(line, WIDTH, initial_indent=label, subsequent_indent=" " * 15)
+    return text
 
 
 def program_lines(ranks: Sequence[RankRecord], nodes: Sequence[NodeRecord]) -> list[str]:

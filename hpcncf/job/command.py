@@ -14,10 +14,11 @@ from pydantic import (
     Discriminator,
     Field,
     Tag,
+    ValidationError,
     model_validator,
 )
 
-from hpcncf.errors import abbreviate, did_you_mean
+from hpcncf.errors import UsageError, abbreviate, did_you_mean
 from hpcncf.job.settings import Settings
 
 PLACEHOLDER: Final = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
@@ -153,6 +154,81 @@ class Program(Settings):
     def templates(self) -> list[str]:
         """The texts that may contain placeholders."""
         return self.command if self.command is not None else [self.shell or ""]
+
+
+class Remedies(Settings):
+    """Changes to a program of your own that are made from outside, none of its lines changed.
+
+    Each is applied where it can be; where not, the record has the reason.
+    """
+
+    rowwise: bool = False
+    """Update embedding tables only in the rows that a batch reads, with the same results:
+    `hpcncf.remedies.rowwise`."""
+    threads: Annotated[int, Field(gt=0, lt=4096)] | None = None
+    """Torch's threads, and OMP_NUM_THREADS and MKL_NUM_THREADS. None: as the program has it."""
+    workers: Annotated[int, Field(ge=0, lt=4096)] | None = None
+    """Processes of each DataLoader. None: as the program has it."""
+    persistent_workers: bool = False
+    """Keep them between epochs."""
+    prefetch_factor: Annotated[int, Field(gt=0, lt=4096)] | None = None
+    """Batches that each of them makes ahead. None: as the program has it."""
+    pin_memory: bool = False
+    """Keep batches in page-locked memory, if there is a GPU."""
+    fused: bool = False
+    """Have PyTorch's optimizers update all parameters in one kernel."""
+    foreach: bool = False
+    """Have PyTorch's optimizers update lists of parameters at once."""
+    omp: Literal["passive", "active"] | None = None
+    """OMP_WAIT_POLICY: whether threads without work sleep or spin. None: as the program has it."""
+
+    @model_validator(mode="after")
+    def exclude_each_other(self) -> Self:
+        if self.fused and self.foreach:
+            raise ValueError("fused and foreach exclude each other; give one")
+        for name in ("persistent_workers", "prefetch_factor"):
+            if self.workers == 0 and getattr(self, name):
+                raise ValueError(f"{name}: needs workers, and workers is 0")
+        return self
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Of `rowwise,threads=1`. Raises UsageError."""
+        values: dict[str, Any] = {}
+        for word in filter(None, (each.strip() for each in text.split(","))):
+            name, equals, value = word.partition("=")
+            if name not in cls.model_fields:
+                known = list(cls.model_fields)
+                raise UsageError(
+                    f"--with: unknown remedy {name!r}.{did_you_mean(name, known)} "
+                    f"Known: {', '.join(known)}"
+                )
+            values[name] = (int(value) if value.isdigit() else value) if equals else True
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            problem = error.errors()[0]
+            name = "".join(f"{part}: " for part in problem["loc"][:1])
+            message = problem["msg"].removeprefix("Value error, ")
+            raise UsageError(f"--with: {name}{message[0].lower()}{message[1:]}") from None
+
+    def __bool__(self) -> bool:
+        return self != type(self)()
+
+    def __str__(self) -> str:
+        """As --with has it; empty without any."""
+        values = self.model_dump(exclude_defaults=True)
+        return ",".join(
+            name if value is True else f"{name}={value}" for name, value in values.items()
+        )
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Of the program's environment."""
+        found = {} if self.omp is None else {"OMP_WAIT_POLICY": self.omp.upper()}
+        if self.threads is not None:
+            found |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(self.threads))
+        return found
 
 
 def _workload_kind(value: Any) -> str | None:

@@ -18,6 +18,7 @@ from hpcncf.errors import UsageError, abbreviate, did_you_mean
 from hpcncf.job.command import (
     Parameters,
     Program,
+    Remedies,
     Workload,
     build_command,
     find_placeholder_problem,
@@ -67,6 +68,8 @@ class Run(Settings):
     resubmitted."""
     parameters: Parameters = {}  # noqa: RUF012
     """Values of the placeholders of a job file's command."""
+    remedies: Remedies = Remedies()
+    """What the probe changes in a command."""
     resources: Resources
     data: Data | None
     """`path` is absolute here. None for a command."""
@@ -219,11 +222,13 @@ def _build_run(
     program = job.workload if isinstance(job.workload, Program) else None
     data, model, training, key = None, None, None, None
     parameters: Parameters = {}
+    remedies = Remedies()
     try:
         resources = Resources.model_validate(plain["resources"])
         reasons = placement_conflicts(resources)
         if program:
             parameters = _PointParameters.model_validate(plain["parameters"]).root
+            remedies = Remedies.model_validate(plain["remedies"])
             known = placeholder_values(parameters, resources.model_dump(mode="json"), repeat)
             problem = find_placeholder_problem(program, parameters, known)
             reasons = [problem] if problem else reasons
@@ -240,6 +245,8 @@ def _build_run(
         raise UsageError(f"grid point{where}: " + "; ".join(reasons))
     if program:
         identity = command_identity(program, parameters, resources, repeat)
+        if remedies:
+            identity["remedies"] = remedies.model_dump(mode="json", exclude_defaults=True)
     else:
         assert data is not None
         key = data_keys.get(data.path)
@@ -251,6 +258,7 @@ def _build_run(
         workload=job.workload,
         by_hand=False,
         parameters=parameters,
+        remedies=remedies,
         resources=resources,
         data=data,
         data_key=key,

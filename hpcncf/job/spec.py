@@ -16,7 +16,14 @@ from pydantic import (
 )
 
 from hpcncf.errors import did_you_mean
-from hpcncf.job.command import PARAMETER, Parameters, Program, Workload, placeholder_names
+from hpcncf.job.command import (
+    PARAMETER,
+    Parameters,
+    Program,
+    Remedies,
+    Workload,
+    placeholder_names,
+)
 from hpcncf.job.settings import Settings as Settings
 
 Dataset = Literal["frappe", "movielens", "ncf", "csv", "parquet", "synthetic"]
@@ -54,7 +61,9 @@ def _known_setting(dotted: str) -> str:
 
 GridKey = Annotated[
     str,
-    Field(pattern=rf"^((resources|data|model|training)\.[a-z0-9_]+|parameters\.{PARAMETER})$"),
+    Field(
+        pattern=rf"^((resources|data|model|training|remedies)\.[a-z0-9_]+|parameters\.{PARAMETER})$"
+    ),
     AfterValidator(_known_setting),
 ]
 Widths = Annotated[
@@ -325,6 +334,7 @@ SECTIONS: Final[dict[str, type[Settings]]] = {
     "data": Data,
     "model": Model,
     "training": Training,
+    "remedies": Remedies,
 }
 
 
@@ -340,6 +350,8 @@ class JobSpec(Settings):
     parameters: Parameters = {}  # noqa: RUF012
     """For a program of your own: values of its placeholders, `{name}` -> number, text or truth
     value."""
+    remedies: Remedies = Remedies()
+    """For a program of your own: what the probe changes in it."""
     data: Data | None = None
     """Required for ncf."""
     resources: Resources = Resources()
@@ -373,6 +385,10 @@ class JobSpec(Settings):
                     f"{foreign[0]}: belongs to workload ncf. Pass settings to a command as "
                     "parameters"
                 )
+            if (self.remedies or "remedies" in varied) and not self.workload.probe:
+                raise ValueError("remedies: are applied by the probe; remove workload.probe: false")
+        elif self.remedies or "remedies" in varied:
+            raise ValueError("remedies: change a program of your own, but this workload is ncf")
         elif self.parameters or "parameters" in varied:
             raise ValueError("parameters: fill placeholders of a command, but this workload is ncf")
         elif self.data is None:

@@ -8,17 +8,30 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from hpcncf.job.command import Remedies
+
 FOLDER: Final = "HPCNCF_PROBE"
+REMEDIES: Final = "HPCNCF_WITH"
 INJECTED: Final = Path(__file__).with_name("inject")
 # Options of Python that keep it from reading PYTHONPATH or from importing sitecustomize.
 DEAF: Final = frozenset("EIS")
 
 
-def observed(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """The environment with the probe in it; what the processes see goes to `folder`."""
+def observed(
+    environment: Mapping[str, str], folder: Path, remedies: Remedies | None = None
+) -> dict[str, str]:
+    """The environment with the probe in it; what the processes see goes to `folder`.
+
+    `remedies`: what the probe applies to the program.
+    """
     given = environment.get("PYTHONPATH")
     path = os.pathsep.join([str(INJECTED), *([given] if given else [])])
-    return {**environment, "PYTHONPATH": path, FOLDER: str(folder.absolute())}
+    variables = {**environment, "PYTHONPATH": path, FOLDER: str(folder.absolute())}
+    variables.pop(REMEDIES, None)
+    if remedies:
+        variables |= remedies.variables
+        variables[REMEDIES] = str(remedies)
+    return variables
 
 
 def unobservable(command: Sequence[str]) -> str | None:

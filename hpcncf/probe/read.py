@@ -14,6 +14,7 @@ from hpcncf.records.schema import (
     ProgramLoader,
     ProgramPhase,
     ProgramProfile,
+    ProgramRemedy,
     ProgramTable,
     ProgramThread,
     SourceLine,
@@ -151,6 +152,10 @@ def profile(raw: Mapping[str, Any]) -> ProgramProfile:
         gpu_busy=_gpu_busy(raw["gpu"]),
         samples_taken=raw["sampler"][0],
         sampler_cpu_s=raw["sampler"][1],
+        remedies=[
+            ProgramRemedy(remedy=remedy, applied=applied, to=to, count=count)
+            for remedy, applied, to, count in raw.get("remedies", [])
+        ],
         complete=raw["final"],
         problems=list(raw["problems"]),
     )

@@ -352,6 +352,17 @@ class ProgramLoader(RecordPart):
     """Whether no backward pass followed its batches."""
 
 
+class ProgramRemedy(RecordPart):
+    """What `hpcncf run --with` asked for, and what came of it."""
+
+    remedy: str
+    """As `--with` has it: `workers=2`."""
+    applied: bool
+    to: str
+    """What it was applied to, or why it was not."""
+    count: int
+
+
 class ProgramProfile(RecordPart):
     """Where the time of one process of a user's program went, as the probe inside it saw.
 
@@ -403,6 +414,8 @@ class ProgramProfile(RecordPart):
     """GPU time over elapsed time of sampled steps; None without CUDA."""
     samples_taken: int
     sampler_cpu_s: float
+    remedies: list[ProgramRemedy] = []
+    """None if nothing was asked for."""
     complete: bool
     """Whether the program wrote it at its end; else it is of some seconds before."""
     problems: list[str]

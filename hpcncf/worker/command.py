@@ -75,7 +75,7 @@ def _start(run: Run, place: Place, attempt: AttemptPaths, output: Output) -> Chi
     if _program(run).probe:
         seen = attempt.probe(place.rank)
         make_folder(seen)
-        environment = observed(environment, seen)
+        environment = observed(environment, seen, run.remedies)
     return Child(
         words,
         folder=folder,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
 from hpcncf.errors import signal_name
-from hpcncf.job.command import Program
+from hpcncf.job.command import Program, Remedies
 from hpcncf.job.plan import Run, hash_identity
 from hpcncf.job.spec import Resources
 from hpcncf.monitor.cgroup import usable
@@ -49,6 +49,7 @@ from hpcncf.worker.recorder import build_record
 # A rank that ended waits this long for the others' records, whose summary the first rank prints.
 OTHERS_S: Final = 60.0
 ALONE: Final = Place()
+NO_REMEDIES: Final = Remedies()
 R = TypeVar("R", RankRecord, NodeRecord)
 
 
@@ -130,11 +131,15 @@ class Started:
 
 
 def record(
-    command: Sequence[str], folder: Path, name: str | None = None, probe: bool = True
+    command: Sequence[str],
+    folder: Path,
+    name: str | None = None,
+    probe: bool = True,
+    remedies: Remedies | None = None,
 ) -> Recorded:
     """Run the command to its end and leave its record in the results folder.
 
-    `probe`: look into its Python processes.
+    `probe`: look into its Python processes; `remedies`: what it changes in them.
 
     Raises CannotStart, and UsageError where the folder holds something else.
     """
@@ -144,7 +149,7 @@ def record(
     place = place_of_command()
     if allocated is None:
         allocated = usable() / (place.local_world_size if _share_cores() else 1)
-    run = planned(command, allocated, name, place)
+    run = planned(command, allocated, name, place, remedies or NO_REMEDIES)
     described = describe_host()
     if place.rank == 0:
         add_command(paths, run)
@@ -177,7 +182,7 @@ def _record(
     variables = {**os.environ, "HPCNCF_OUTPUT": str(attempt.output.absolute())}
     seen = attempt.probe(place.rank)
     if seen.exists():
-        variables = observed(variables, seen)
+        variables = observed(variables, seen, run.remedies)
     try:
         child = Child(command, env=variables)
     except CannotStart as error:
@@ -236,7 +241,13 @@ def _leave(
     return None
 
 
-def planned(command: Sequence[str], cores: float, name: str | None, place: Place = ALONE) -> Run:
+def planned(
+    command: Sequence[str],
+    cores: float,
+    name: str | None,
+    place: Place = ALONE,
+    remedies: Remedies = NO_REMEDIES,
+) -> Run:
     """Each start of a command is a run of its own: nobody knows what it depends on.
 
     Several may start on one host within a millisecond: the process tells them apart. Ranks that
@@ -255,7 +266,12 @@ def planned(command: Sequence[str], cores: float, name: str | None, place: Place
     return Run(
         id=hash_identity(started),
         repeat=0,
-        varied={"run.command": name or shlex.join(words)},
+        varied={"run.command": name or shlex.join(words)}
+        | {
+            f"remedies.{key}": value
+            for key, value in remedies.model_dump(exclude_defaults=True).items()
+        },
+        remedies=remedies,
         workload=Program(command=words, folder=_here()),
         by_hand=True,
         resources=Resources(

@@ -23,8 +23,9 @@ def start(folder):
     words = command_line()
     if is_helper(words):
         return
-    from _hpcncf_probe import observer
+    from _hpcncf_probe import observer, remedies
 
+    remedies.ask(os.environ.get("HPCNCF_WITH"))
     observer.start(folder, os.path.basename(script(words)))
 
 

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 
-from _hpcncf_probe import gpu, imports, tables, torch_phases
+from _hpcncf_probe import gpu, imports, remedies, tables, torch_phases
 from _hpcncf_probe.phases import CLOCKS, NAME, WALL
 
 FORMAT = 1
@@ -258,6 +258,7 @@ class Observer:
             "tables": [each for each in tables.SEEN.values() if each],
             "gpu": gpu.SECONDS if gpu.SECONDS["steps"] else None,
             "sampler": [self.samples, self.sampler_cpu],
+            "remedies": remedies.record(),
             "problems": self.problems,
         }
 
@@ -413,7 +414,7 @@ def start(folder, program, kind="program"):
     torch_phases.first_step = first_step
     if kind == "program":
         imports.after("torch", _observe_torch)
-        imports.after("torch.utils.data.dataloader", _safely(torch_phases.observe_loaders))
+        imports.after("torch.utils.data.dataloader", _observe_loaders)
         imports.after(
             "torch.distributed.distributed_c10d", _safely(torch_phases.observe_collectives)
         )
@@ -446,7 +447,13 @@ def _safely(call):
 
 def _observe_torch(torch):
     _safely(torch_phases.install)(torch)
+    _safely(remedies.install)(torch)
     # `import torch` brings these; where it does not, they are observed when they come.
+
+
+def _observe_loaders(module):
+    _safely(torch_phases.observe_loaders)(module)
+    _safely(remedies.install_loaders)(module)
 
 
 def _before_fork():
@@ -468,6 +475,7 @@ def _forked():
     if observer is not None:
         _STATE["inherited"] = observer.folder, observer.program
     CLOCKS.clear()
+    remedies.NOTES.clear()
     tables.SEEN.clear()
     torch_phases.LOADERS.clear()
     torch_phases.NO_GRAD.clear()
@@ -494,7 +502,8 @@ def end():
     if observer is None or observer.pid != os.getpid():
         return
     observer.pause()
-    if time.perf_counter() - observer.began >= FIRST_RECORD_S or observer.written:
+    long = time.perf_counter() - observer.began >= FIRST_RECORD_S
+    if long or observer.written or (remedies.ASKED and observer.kind == "program"):
         clock = CLOCKS.get(observer.thread)
         if clock is not None and clock.ident == _thread.get_ident():
             clock.turn()

@@ -1,0 +1,294 @@
+"""What `hpcncf run --with` asks for, applied to the program from outside.
+
+Whatever cannot be applied is left as the program has it, with the reason.
+"""
+
+import functools
+import gc
+import importlib
+import importlib.util
+import os
+import sys
+from _thread import get_ident
+
+ASKED = {}
+NOTES = {}
+MAIN = get_ident()
+
+NEEDS = {
+    "threads": "torch",
+    "omp": "torch",
+    "workers": "DataLoader",
+    "persistent_workers": "DataLoader",
+    "prefetch_factor": "DataLoader",
+    "pin_memory": "DataLoader",
+    "fused": "stock optimizer",
+    "foreach": "stock optimizer",
+    "rowwise": "stock optimizer",
+}
+
+
+def ask(text):
+    """`rowwise,threads=1`, as the environment has it."""
+    for word in filter(None, (text or "").split(",")):
+        name, equals, value = word.partition("=")
+        ASKED[name] = (int(value) if value.isdigit() else value) if equals else True
+
+
+def note(name, applied, text):
+    key = (name, applied, text)
+    NOTES[key] = NOTES.get(key, 0) + 1
+
+
+def record():
+    """[remedy, whether it was applied, to what or why not, how often]."""
+    noted = [[_words(name), applied, text, count] for (name, applied, text), count in NOTES.items()]
+    names = {name for name, _, _ in NOTES}
+    left = [name for name in ASKED if name not in names]
+    return noted + [
+        [_words(name), False, f"no {NEEDS.get(name, name)} was made", 1] for name in left
+    ]
+
+
+def _words(name):
+    value = ASKED.get(name)
+    return name if value is True else f"{name}={value}"
+
+
+def install(torch):
+    """Have them applied in a torch that has just been imported."""
+    if "omp" in ASKED:
+        note("omp", True, "OMP_WAIT_POLICY of all its processes")
+    if "threads" in ASKED:
+        _set_threads(torch, ASKED["threads"])
+    if {"fused", "foreach", "rowwise"} & set(ASKED):
+        base = torch.optim.Optimizer
+        for kind in {each for each in vars(torch.optim).values() if isinstance(each, type)}:
+            if issubclass(kind, base) and kind is not base and "__init__" in vars(kind):
+                _change_optimizers(torch, kind)
+        if "fused" in ASKED:
+            module = sys.modules["torch.optim.optimizer"]
+            module.register_optimizer_step_pre_hook(_leave_sparse_gradients)
+
+
+def _set_threads(torch, threads):
+    set_threads = torch.set_num_threads
+    set_threads(threads)
+    note("threads", True, "torch.set_num_threads, OMP_NUM_THREADS")
+
+    @functools.wraps(set_threads)
+    def kept(number):
+        # Threads and workers of torch's own take one for themselves.
+        if get_ident() == MAIN and not _is_torch(sys._getframe(1).f_code.co_filename):
+            note("threads", True, f"the program's set_num_threads({number}) is passed over")
+            return None
+        return set_threads(number)
+
+    torch.set_num_threads = kept
+
+
+def _is_torch(path):
+    return f"{os.sep}torch{os.sep}" in path
+
+
+# -- optimizers
+
+
+FUSED = {}
+
+
+def _change_optimizers(torch, kind):
+    original = kind.__init__
+
+    @functools.wraps(original)
+    def changed(self, params, *args, **kwargs):
+        if type(self) is not kind:
+            return original(self, params, *args, **kwargs)
+        params = params if isinstance(params, (list, tuple, dict)) else list(params)
+        asked = [name for name in ("fused", "foreach") if name in ASKED]
+        if not any(_made_with(name, kind, original, self, params, args, kwargs) for name in asked):
+            original(self, params, *args, **kwargs)
+        if "rowwise" in ASKED:
+            _use_rows(torch, self)
+        return None
+
+    kind.__init__ = changed
+
+
+def _made_with(name, kind, original, optimizer, params, args, given):
+    """Make the optimizer with `fused` or `foreach`; whether it was possible."""
+    refused = None
+    if name not in original.__code__.co_varnames:
+        refused = f"it has no {name}"
+    elif given.get("fused") is not None or given.get("foreach") is not None:
+        refused = "the program sets fused or foreach itself"
+    else:
+        try:
+            original(optimizer, params, *args, **{**given, name: True})
+            FUSED[id(optimizer)] = name
+        except (RuntimeError, ValueError, TypeError) as error:
+            refused = _first_line(error)
+    note(name, not refused, f"{kind.__name__}: {refused}" if refused else kind.__name__)
+    return not refused
+
+
+def _leave_sparse_gradients(optimizer, *_):
+    """Before its first step: fused optimizers take no sparse gradients."""
+    if FUSED.pop(id(optimizer), None) != "fused":
+        return
+    for group in optimizer.param_groups:
+        if any(each.grad is not None and each.grad.is_sparse for each in group["params"]):
+            group["fused"] = None
+            note("fused", False, f"{type(optimizer).__name__}: a group with sparse gradients")
+
+
+def _use_rows(torch, optimizer):
+    name = type(optimizer).__name__
+    try:
+        models = _models(torch, optimizer)
+        if not models:
+            note("rowwise", False, f"{name}: no embedding among its parameters")
+            return
+        rows = _import_remedies("rowwise")
+        model = models[0] if len(models) == 1 else torch.nn.ModuleList(models)
+        rows.rowwise(model, optimizer)
+        note(
+            "rowwise", True, f"{name} over {', '.join(sorted({type(m).__name__ for m in models}))}"
+        )
+    except Exception as error:
+        note("rowwise", False, f"{name}: {_first_line(error)}")
+
+
+def _models(torch, optimizer):
+    """The outermost modules with an embedding that the optimizer owns."""
+    owned = {id(each) for group in optimizer.param_groups for each in group["params"]}
+    module = torch.nn.Module
+    modules = [each for each in gc.get_objects() if issubclass(type(each), module)]
+    parents = {}
+    for each in modules:
+        for child in each._modules.values():
+            parents.setdefault(id(child), []).append(each)
+    kinds = (torch.nn.Embedding, torch.nn.EmbeddingBag)
+    todo = [each for each in modules if isinstance(each, kinds) and id(each.weight) in owned]
+    seen, found = set(), []
+    while todo:
+        each = todo.pop()
+        if id(each) not in seen:
+            seen.add(id(each))
+            todo += parents.get(id(each), [])
+            if id(each) not in parents:
+                found.append(each)
+    return found
+
+
+def _import_remedies(name):
+    """A module of hpcncf.remedies; ours, where the user's Python has no hpcncf."""
+    if importlib.util.find_spec("hpcncf") is None:
+        folder = __file__
+        for _ in range(4):
+            folder = os.path.dirname(folder)
+        spec = importlib.util.spec_from_file_location(
+            "hpcncf", os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
+        )
+        module = sys.modules["hpcncf"] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    return importlib.import_module(f"hpcncf.remedies.{name}")
+
+
+def _first_line(error):
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+
+
+# -- loaders
+
+
+OF_LOADERS = ("workers", "persistent_workers", "prefetch_factor", "pin_memory")
+
+
+def install_loaders(module):
+    """`module` is torch.utils.data.dataloader."""
+    import inspect
+
+    if not set(OF_LOADERS) & set(ASKED):
+        return
+    original = module.DataLoader.__init__
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def changed(self, *args, **kwargs):
+        try:
+            given = signature.bind(self, *args, **kwargs)
+            stay = given.arguments.get("persistent_workers", False)
+            notes = _change_arguments(module, given.arguments)
+            original(*given.args, **given.kwargs)
+        except Exception as error:
+            notes = None
+            refused = f"DataLoader: {_first_line(error)}"
+        if notes is None:
+            original(self, *args, **kwargs)
+            notes = [(name, False, refused) for name in OF_LOADERS if name in ASKED]
+        elif self.persistent_workers and not stay:
+            self._hpcncf_persistent = True
+        for each in notes:
+            note(*each)
+
+    module.DataLoader.__init__ = changed
+    _draw_as_new_workers(module)
+
+
+def _change_arguments(module, given):
+    """Change the call's arguments in place; the notes of it."""
+    dataset, size = given.get("dataset"), given.get("batch_size", 1)
+    of = f"DataLoader of {type(dataset).__name__}" + (f", batch {size}" if size else "")
+    before = workers = given.get("num_workers", 0)
+    notes = []
+    if "workers" in ASKED:
+        refused = _refuses_workers(module, given) if ASKED["workers"] and not before else None
+        notes.append(("workers", not refused, f"{of}: {refused}" if refused else of))
+        if not refused:
+            workers = given["num_workers"] = ASKED["workers"]
+    for name in ("persistent_workers", "prefetch_factor"):
+        if name in ASKED:
+            notes.append((name, workers > 0, of if workers else f"{of}: it has no workers"))
+            if workers:
+                given[name] = ASKED[name]
+    if "pin_memory" in ASKED:
+        gpu = sys.modules["torch"].cuda.is_available()
+        notes.append(("pin_memory", gpu, of if gpu else f"{of}: there is no GPU"))
+        if gpu:
+            given["pin_memory"] = True
+    if not workers:
+        for name in ("persistent_workers", "prefetch_factor", "timeout", "multiprocessing_context"):
+            given.pop(name, None)
+    return notes
+
+
+def _refuses_workers(module, given):
+    """Why this loader cannot have workers if the program gives it none."""
+    dataset = given.get("dataset")
+    if isinstance(dataset, module.IterableDataset):
+        return "each worker would repeat an IterableDataset"
+    import multiprocessing
+
+    start = given.get("multiprocessing_context") or multiprocessing.get_start_method()
+    if start != "fork":
+        return "workers would not be forked, and may not be able to get the data set"
+    values = list(getattr(dataset, "tensors", ())) + list(getattr(dataset, "__dict__", {}).values())
+    if any(getattr(each, "is_cuda", False) for each in values):
+        return "its data is on a GPU"
+    return None
+
+
+def _draw_as_new_workers(module):
+    """Workers that stay draw no seed for an epoch: all later random numbers would be others."""
+    kind = module._MultiProcessingDataLoaderIter
+    original = kind._reset
+
+    @functools.wraps(original)
+    def reset(self, loader, first_iter=False):
+        if not first_iter and getattr(loader, "_hpcncf_persistent", False):
+            torch = sys.modules["torch"]
+            torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+        return original(self, loader, first_iter)
+
+    kind._reset = reset
