@@ -292,7 +292,8 @@ class Training(Settings):
     profile_ranks: Literal["first", "all"] = "first"
     """Ranks to profile."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
-    """Random seed of initialisation, order and negatives."""
+    """Random seed of initialisation, order and negatives. Runs that differ in it alone are
+    repeats."""
 
     @model_validator(mode="after")
     def one_batch_size(self) -> Self:
