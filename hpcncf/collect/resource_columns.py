@@ -309,6 +309,8 @@ def _powers_w(node: NodeRecord, began: float, ended: float) -> Iterator[float | 
         yield ratio(sum(known), length_s) if len(known) == len(joules) else None
 
 
+# Of the nodes, whoever caused it: MiB/s, mean over time, all nodes.
+TRAFFIC: Final = ("network_mib_s", "loopback_mib_s", "disk_mib_s")
 MEASURED: Final = (
     "elapsed_s",
     "cores_allocated",
@@ -320,6 +322,7 @@ MEASURED: Final = (
     "peak_window_s",
     "cpu_efficiency_training",
     "others_cores",
+    *TRAFFIC,
     "core_hours",
     "core_hours_wasted",
     "memory_peak_mib",
@@ -354,6 +357,7 @@ def settle(
     measured = _measured(run, ranks) | {
         "cpu_efficiency_training": efficiency_in_training(ranks, nodes),
         "others_cores": others_cores(nodes),
+        **{name: traffic(nodes, name.removesuffix("_s")) for name in TRAFFIC},
         "memory_growth_mib": memory_growth(nodes),
     }
     figures = figures_trained(run, ranks, measured["cores_allocated"], epoch_instances)
@@ -389,6 +393,13 @@ def _measured(run: Run, ranks: Sequence[RankRecord]) -> Row:
             for name in ("cpu_model", "commit", "python", "torch")
         },
     }
+
+
+def traffic(nodes: Sequence[NodeRecord], series: str) -> float | None:
+    """MiB/s of a series of MiB by window: mean over each node's time, summed over the nodes."""
+    rates = [ratio(sum(getattr(node, series)), sum(node.length_s)) for node in nodes]
+    known = [rate for rate in rates if rate is not None]
+    return sum(known) if known else None
 
 
 def elapsed(ranks: Sequence[RankRecord]) -> float:

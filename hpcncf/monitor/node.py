@@ -6,6 +6,7 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -159,6 +160,17 @@ def _network_mib() -> tuple[float, float]:
         else:
             network += int(words[0]) + int(words[8])
     return network / 2**20, loopback / 2**20
+
+
+def network_link_mib_s(interfaces: Path = Path("/sys/class/net")) -> float | None:
+    """What the fastest physical interface carries in one direction, by its driver; None if none
+    says. Virtual ones (veth, bridges) name a speed that nothing stands behind."""
+    speeds = []
+    for device in interfaces.glob("*/device"):
+        with suppress(OSError, ValueError):  # EINVAL of an interface that is down
+            speeds.append(int((device.parent / "speed").read_text()))
+    megabits = max(speeds, default=0)
+    return megabits * 1e6 / 8 / 2**20 if megabits > 0 else None
 
 
 def _disk_mib() -> float:

@@ -26,7 +26,7 @@ from hpcncf.monitor.cgroup import (
 )
 from hpcncf.monitor.gpu import gpus_of_node, visible
 from hpcncf.monitor.memory_growth import steady
-from hpcncf.monitor.node import Node, nodes
+from hpcncf.monitor.node import Node, network_link_mib_s, nodes
 from hpcncf.monitor.process_tree import Sample, Spent, Tree, own, waited
 from hpcncf.monitor.thread_waits import Blocked, Waits
 from hpcncf.monitor.windows import Clock, Window, Windows
@@ -168,6 +168,7 @@ def node_record(
         anonymous_mib=[round(w.anonymous_mib, 1) for w in windows],
         memory_used_mib=[round(w.memory_used_mib, 1) for w in windows],
         network_mib=[round(w.network_mib, 3) for w in windows],
+        network_link_mib_s=network_link_mib_s(),
         loopback_mib=[round(w.loopback_mib, 3) for w in windows],
         disk_mib=[round(w.disk_mib, 3) for w in windows],
         gpus=gpus,

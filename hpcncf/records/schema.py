@@ -551,6 +551,8 @@ class NodeRecord(RecordPart):
     """[window]: of the whole node, at the window's end."""
     network_mib: list[float]
     """[window]: received and sent, all interfaces but loopback."""
+    network_link_mib_s: float | None = None
+    """What the fastest physical interface carries in one direction; None if it does not say."""
     loopback_mib: list[float]
     disk_mib: list[float]
     """[window]: read and written by the whole node."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -28,17 +30,16 @@ from hpcncf_analysis.diagnosis.rules_cores import (
 from hpcncf_analysis.diagnosis.rules_input import input_io, python_input, worker_overhead
 from hpcncf_analysis.diagnosis.rules_ranks import load_imbalance, straggler, sync_bound
 from hpcncf_analysis.diagnosis.rules_time import dense_optimizer
+from hpcncf_analysis.diagnosis.traffic import describe_exchange, describe_files
 from hpcncf_analysis.formatting import format_mebibytes, format_percent
 
 # The costliest finding is the primary one, but for three rules of precedence:
 #
 # - cores that may not be used are certain from the first second; a run too short to judge is that
 #   before any other finding;
-# - a cause stands before what it explains, unless that costs more than twice as much: a core
-# that may
-#   not be used idles, and whoever shares cores with a neighbour is late;
-# - where nothing was found, a run that keeps its cores busy is healthy, and any other is
-# unknown.
+# - a cause stands before what it explains, unless that costs more than twice as much: a core that
+#   may not be used idles, and whoever shares cores with a neighbour is late;
+# - if nothing was found, a run that keeps its cores busy is healthy, and any other is unknown.
 
 Rule = Callable[[Evidence], Finding | None]
 RULES: Final[tuple[Rule, ...]] = (
@@ -99,82 +100,88 @@ def diagnose(ranks: Sequence[RankRecord], nodes: Sequence[NodeRecord]) -> Diagno
     return diagnose_evidence(evidence(ranks, nodes))
 
 
-def diagnose_evidence(told: Evidence) -> Diagnosis:
-    findings = ordered(_find(told))
-    lacking = (*_ended(told), *missing(told))
-    if findings:
-        first, *rest = findings
-        rest_of_it = (tuple(rest), told.cores, lacking, _alerts(told))
-        return Diagnosis(told.run_id, "cause", first, *rest_of_it)
-    doubts = _doubts(told)
-    verdict: Verdict = "unknown" if doubts or told.failed else "healthy"
-    lacking = (*doubts, *lacking)
-    return Diagnosis(told.run_id, verdict, None, (), told.cores, lacking, _alerts(told))
+def diagnose_evidence(evidence: Evidence) -> Diagnosis:
+    findings = ordered(find(evidence))
+    first = findings[0] if findings else None
+    doubts = [] if first else _doubts(evidence)
+    failed = [f"how it would have ended ({evidence.failed})"] if evidence.failed else []
+    missing = (*doubts, *failed, *missing_records(evidence))
+    verdict: Verdict = "cause" if first else "unknown" if doubts or failed else "healthy"
+    growth_mib = evidence.memory_growth_mib
+    alerts = [f"memory grew steadily, by {format_mebibytes(growth_mib)}: {USUALLY}"]
+    return Diagnosis(
+        run_id=evidence.run_id,
+        verdict=verdict,
+        primary=first,
+        secondary=tuple(findings[1:]),
+        cores=evidence.cores,
+        missing=missing,
+        alerts=() if growth_mib is None else tuple(alerts),
+    )
 
 
-def _find(told: Evidence) -> list[Finding]:
-    """All findings; of a program that the probe saw, by what it saw."""
-    if any(not each.is_worker for each in told.program):
-        rules: tuple[Rule, ...] = AROUND_A_PROGRAM
-        found = rules_program.find(told)
-    else:
-        rules, found = RULES, []
-    return [*(finding for rule in rules if (finding := rule(told))), *found]
+def find(evidence: Evidence) -> list[Finding]:
+    """All findings, in no order; of a program that the probe saw, by what it saw."""
+    rules, found = RULES, list[Finding]()
+    if any(not each.is_worker for each in evidence.program):
+        rules, found = AROUND_A_PROGRAM, rules_program.find(evidence)
+    found = [*(finding for rule in rules if (finding := rule(evidence))), *found]
+    return [replace(f, evidence=(*f.evidence, *_traffic(f, evidence))) for f in found]
 
 
-def _alerts(told: Evidence) -> tuple[str, ...]:
-    grown = told.memory_growth_mib
-    if grown is None:
-        return ()
-    return (f"memory grew steadily, by {format_mebibytes(grown)}: {USUALLY}",)
+def _traffic(finding: Finding, evidence: Evidence) -> list[str]:
+    if evidence.traffic is None:
+        return []
+    if finding.cause in ("input_io", "checkpoint_bound"):
+        return describe_files(evidence.traffic)
+    if finding.cause != "sync_bound":
+        return []
+    nodes = len({rank.node for rank in evidence.ranks})
+    return describe_exchange(evidence.traffic, nodes, evidence.phases.get("sync", finding.share))
 
 
 def ordered(findings: Sequence[Finding]) -> list[Finding]:
     """By cost, each after what explains it."""
     rank = {"one_core_confinement": 0, "too_short_to_judge": 1}
-    short = any(found.cause == "too_short_to_judge" for found in findings)
+    short = any(finding.cause == "too_short_to_judge" for finding in findings)
     left = sorted(findings, key=lambda f: (rank.get(f.cause, 2) if short else 0, -f.share))
     result: list[Finding] = []
     while left:
-        free = next((found for found in left if not _explained(found, left)), left[0])
+        free = next((finding for finding in left if not _is_explained(finding, left)), left[0])
         left.remove(free)
         result.append(free)
     return result
 
 
-def _explained(found: Finding, others: Sequence[Finding]) -> bool:
+def _is_explained(finding: Finding, others: Sequence[Finding]) -> bool:
     return any(
-        found.cause in EXPLAINS.get(other.cause, ())
-        and thresholds.EXPLAINED * other.share >= found.share
+        finding.cause in EXPLAINS.get(other.cause, ())
+        and thresholds.EXPLAINED * other.share >= finding.share
         for other in others
     )
 
 
-def _ended(told: Evidence) -> tuple[str, ...]:
-    return (f"how it would have ended ({told.failed})",) if told.failed else ()
-
-
-def _doubts(told: Evidence) -> tuple[str, ...]:
+def _doubts(evidence: Evidence) -> list[str]:
     """Why a run in which no cause was found cannot be called healthy."""
-    usable, used = told.cores.usable, told.wanted
+    usable, used = evidence.cores.usable, evidence.wanted
     if not usable or used is None:
-        return ("how many cores were used",)
-    if used / usable >= thresholds.BUSY or any(each.steps for each in told.program):
-        return ()
-    return (f"why {format_percent(1 - used / usable)} of the usable cores' time was not used",)
+        return ["how many cores were used"]
+    if used / usable >= thresholds.BUSY or any(each.steps for each in evidence.program):
+        return []
+    return [f"why {format_percent(1 - used / usable)} of the usable cores' time was not used"]
 
 
-def missing(told: Evidence) -> tuple[str, ...]:
-    """What the records do not tell, that a rule would have used."""
-    lacking = []
-    if len(told.ranks) < told.world_size:
-        absent = pluralize(told.world_size - len(told.ranks), "rank")
-        lacking.append(f"the record of {absent}")
-    if not told.phases and not told.program:
-        lacking.append("phases of a step (a command can report them, see docs/any-program.md)")
-    if told.others_cores is None:
-        lacking.append("the node's series, and so the neighbours' load")
-    return tuple(lacking)
+def missing_records(evidence: Evidence) -> list[str]:
+    """Figures that a rule would have used, and the records do not have."""
+    missing = []
+    if len(evidence.ranks) < evidence.world_size:
+        absent = pluralize(evidence.world_size - len(evidence.ranks), "rank")
+        missing.append(f"the record of {absent}")
+    if not evidence.phases and not evidence.program:
+        missing.append("phases of a step (a command can report them, see docs/any-program.md)")
+    if evidence.others_cores is None:
+        missing.append("the node's series, and so the neighbours' load")
+    return missing
 
 
 R = TypeVar("R", RankRecord, NodeRecord)
@@ -183,21 +190,21 @@ R = TypeVar("R", RankRecord, NodeRecord)
 def diagnose_results(paths: ResultPaths, rows: Iterable[Mapping[str, Any]]) -> dict[str, Diagnosis]:
     """Run id -> diagnosis of its last attempt. `rows`: of the table `runs`.
 
-    A run of which no rank has left a record is not among them; files that are no records are passed
-    over, for `collect` names them.
+    Without runs of which no rank has left a record, and without files that are no records, which
+    `collect` names.
     """
-    found = {}
-    for row in rows:
-        if row["attempt"] is not None:
-            attempt = paths.run(row["run_id"]).attempt(int(row["attempt"]))
-            told = diagnose_attempt(attempt, row["run_id"])
-            if told is not None:
-                found[row["run_id"]] = told
-    return found
+    tried = [row for row in rows if row["attempt"] is not None]
+    found = {
+        row["run_id"]: diagnose_attempt(
+            paths.run(row["run_id"]).attempt(int(row["attempt"])), row["run_id"]
+        )
+        for row in tried
+    }
+    return {run_id: diagnosis for run_id, diagnosis in found.items() if diagnosis}
 
 
 def diagnose_attempt(attempt: AttemptPaths, run_id: str | None = None) -> Diagnosis | None:
-    """None where no rank's record is there, or none of this run."""
+    """None if no rank's record is there, or none of this run."""
     ranks = _read_records(attempt.rank_records(), RankRecord, run_id)
     if not ranks:
         return None
@@ -205,12 +212,10 @@ def diagnose_attempt(attempt: AttemptPaths, run_id: str | None = None) -> Diagno
 
 
 def _read_records(files: Sequence[Path], kind: type[R], run_id: str | None) -> list[R]:
-    read = []
+    found = []
     for path in files:
-        try:
+        with suppress(RecordError):
             record = read_record(path, kind)
-        except RecordError:
-            continue
-        if run_id in (None, record.run_id):
-            read.append(record)
-    return read
+            if run_id in (None, record.run_id):
+                found.append(record)
+    return found

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, get_args
 
 from hpcncf.records.schema import ProgramProfile
 from hpcncf_analysis.diagnosis import thresholds
+from hpcncf_analysis.diagnosis.traffic import Traffic
 
 Cause = Literal[
     "one_core_confinement",
@@ -221,6 +222,7 @@ class Evidence:
     """Where it grew as long as the run went on."""
     swap_peak_mib: float | None = None
     gpus: Gpus | None = None
+    traffic: Traffic | None = None
     program: tuple[ProgramProfile, ...] = ()
     """What the probe saw of a command's processes; empty for our own training."""
     failed: str | None = None

@@ -17,6 +17,7 @@ from hpcncf.records.schema import NodeRecord, RankRecord, TrainingRecord
 from hpcncf_analysis.diagnosis.evidence import CoreCounts, Evidence
 from hpcncf_analysis.diagnosis.rules_cores import gpus
 from hpcncf_analysis.diagnosis.rules_time import Steps, running, steps_of_rank, times, together
+from hpcncf_analysis.diagnosis.traffic import traffic_of
 
 
 def evidence(ranks: Sequence[RankRecord], nodes: Sequence[NodeRecord]) -> Evidence:
@@ -169,6 +170,7 @@ def _node_figures(nodes: Sequence[NodeRecord], ranks: Sequence[RankRecord]) -> d
         "memory_growth_mib": memory_growth(nodes),
         "steal": _mean(nodes, lambda node: node.steal),
         "gpus": gpus(nodes, ranks),
+        "traffic": traffic_of(nodes, ranks),
     }
 
 
