@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import signal
+from typing import Final
+
+# Control characters except tab and new line, marks that reverse the direction of writing, and
+# halves of surrogate pairs.
+UNPRINTABLE: Final = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 
 
 class HpcncfError(Exception):
@@ -11,6 +19,11 @@ class HpcncfError(Exception):
 
 class UsageError(HpcncfError):
     """The request itself is wrong: an argument or a job file. Exit code 2."""
+
+
+def printable(text: str) -> str:
+    """Text of a record or a program that cannot move the cursor or colour the terminal."""
+    return UNPRINTABLE.sub("?", text)
 
 
 def did_you_mean(word: str, known: list[str]) -> str:

@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 
 from hpcncf import __version__
-from hpcncf.errors import HpcncfError, UsageError
+from hpcncf.errors import HpcncfError, UsageError, printable
 
 # Each command is a module with HELP, add_arguments(parser) and run(args) -> exit code. It imports
 # what is slow (pydantic, pandas, torch) inside run: `--help` must answer at once.
@@ -105,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except HpcncfError as error:
-        print(f"hpcncf: {error}", file=sys.stderr)
+        print(f"hpcncf: {printable(str(error))}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
     except OSError as error:
         return _print_os_error(error)

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpcncf.errors import printable
+
 if TYPE_CHECKING:
     from hpcncf.collect.collect import Collected, Seen
     from hpcncf.paths import ResultPaths
@@ -64,7 +66,7 @@ def print_skipped(found: Collected) -> None:
         number = len(found.skipped)
         print(f"skipped {number} {'file' if number == 1 else 'files'}:", file=sys.stderr)
         for reason in found.skipped:
-            print(f"  {reason}", file=sys.stderr)
+            print(f"  {printable(reason)}", file=sys.stderr)
 
 
 def as_plain(found: Collected, paths: ResultPaths) -> dict[str, object]:

@@ -106,16 +106,16 @@ def _plain(found: Comparison, threshold: float | None) -> dict[str, object]:
 
 
 def _show(found: Comparison, threshold: float | None) -> None:
-    from hpcncf.cli.output import filled, printable, table_layout
+    from hpcncf.cli.output import filled, table_layout
     from hpcncf_analysis.compare import HEADS, above, below, rows, verdicts
 
     for line in above(found):
-        print(filled(printable(line)))
+        print(filled(line))
     print(f"\n{table_layout(HEADS, rows(found))}")
     notes = below(found)
     if notes:
         print()
     for line in notes:
-        print(filled(printable(line)))
+        print(filled(line))
     if threshold is not None:
         print("", *verdicts(found, threshold), sep="\n")

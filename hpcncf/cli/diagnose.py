@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from hpcncf.errors import printable
+
 if TYPE_CHECKING:
     from hpcncf_analysis.diagnosis.evidence import Diagnosis
 
@@ -53,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps({"runs": runs, "predictions": scores}, indent=1))
     elif diagnoses:
         lines = [line for each in diagnoses for line in _describe(*each, len(diagnoses))]
-        print("\n".join([*lines, *map(format.score, scores)]).replace(THIN, " "))
+        print(printable("\n".join([*lines, *map(format.score, scores)]).replace(THIN, " ")))
     else:
         print("no run has left a record yet")
     return 0 if diagnoses else 3

@@ -185,12 +185,12 @@ def _title(each: Explanation) -> str:
 
 
 def _list(title: str, lines: Sequence[str]) -> None:
-    from hpcncf.cli.output import filled, printable
+    from hpcncf.cli.output import filled
 
     if lines:
         print(f"  {title}")
     for line in lines:
-        print(filled(printable(line), indent="    "))
+        print(filled(line, indent="    "))
 
 
 def _table(explanations: Sequence[Explanation]) -> None:

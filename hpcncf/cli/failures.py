@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from hpcncf.cli.output import ID, filled, format_path, printable, width
+from hpcncf.cli.output import ID, filled, format_path, width
+from hpcncf.errors import printable
 from hpcncf.paths import ResultPaths
 from hpcncf.state.decide import attempt_logs, slurm_logs, tail
 from hpcncf.state.status import RunState
@@ -99,7 +100,7 @@ def _lines(paths: ResultPaths, failure: Failure) -> Iterator[str]:
 def _failure_lines(failure: Failure, log: Path | None) -> Iterator[str]:
     """What the reason leaves out: of our own message all, of a traceback or a log the end."""
     if failure.unsaid is not None and not failure.traceback:
-        yield from (filled(printable(line), INDENT) for line in failure.unsaid)
+        yield from (filled(line, INDENT) for line in failure.unsaid)
         return
     for line in failure.traceback or _tail(log):
         yield INDENT + printable(line)[: width() - len(INDENT)]

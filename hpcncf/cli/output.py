@@ -9,6 +9,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from hpcncf.errors import printable
+
 if TYPE_CHECKING:
     from hpcncf.job.plan import Run
     from hpcncf.state.status import RunState
@@ -18,18 +20,24 @@ ID: Final = 8
 # The fewest letters that a table's last and its widest column are cut to.
 LAST: Final = 36
 WIDEST: Final = 20
+# Of a setting's value; a command of a thousand words would fill the screen.
+LONGEST_VALUE: Final = 120
 
 
 def varies(run: Run) -> str:
     """`cpus_per_task=2 loader=vectorized repeat=1`: what tells the run from its neighbours."""
-    values = [f"{key.split('.')[1]}={_short(value)}" for key, value in run.varied.items()]
+    values = [
+        f"{key.partition('.')[2] or key}={_short(key, value)}" for key, value in run.varied.items()
+    ]
     return " ".join([*values, *([f"repeat={run.repeat}"] if run.repeat else [])])
 
 
-def _short(value: object) -> str:
-    if isinstance(value, str) and "/" in value:
-        return Path(value).name
-    return "-".join(map(str, value)) if isinstance(value, list) else str(value)
+def _short(key: str, value: object) -> str:
+    if key == "data.path":
+        return Path(str(value)).name
+    text = "-".join(map(str, value)) if isinstance(value, list) else str(value)
+    half = LONGEST_VALUE // 2
+    return text if len(text) <= LONGEST_VALUE else f"{text[:half]} ... {text[-half:]}"
 
 
 def width() -> int:
@@ -39,7 +47,7 @@ def width() -> int:
 def filled(sentence: str, indent: str = "") -> str:
     """The sentence in lines of the terminal's width."""
     return textwrap.fill(
-        sentence,
+        printable(sentence),
         width(),
         initial_indent=indent,
         subsequent_indent=indent,
@@ -54,11 +62,6 @@ def table_layout(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     natural = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
     widths = _fitted(natural, width() - 2 * (len(heads) - 1))
     return "\n".join(line for row in [heads, *rows] for line in _wrapped(widths, row))
-
-
-def printable(text: str) -> str:
-    """A command's words and its errors are not to move the cursor or colour the terminal."""
-    return "".join(char if char.isprintable() or char.isspace() else "?" for char in text)
 
 
 def _fitted(natural: Sequence[int], room: int) -> list[int]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from hpcncf.errors import UsageError
+from hpcncf.errors import UsageError, printable
 
 if TYPE_CHECKING:
     from hpcncf.state.status import Ask, RunState
@@ -166,4 +166,4 @@ def _describe_job(
 
 def _problem(told: str) -> str:
     """Slurm's silence, or a file that could not be read and was passed over."""
-    return told if told.startswith(("squeue:", "sacct:")) else f"skipped {told}"
+    return printable(told if told.startswith(("squeue:", "sacct:")) else f"skipped {told}")

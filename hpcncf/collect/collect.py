@@ -25,6 +25,7 @@ from hpcncf.collect.attempt_table import (
 from hpcncf.collect.repeats import marked
 from hpcncf.collect.resource_columns import MEASURED, settle, warnings
 from hpcncf.collect.training_columns import PHASES_TRAINED, TRAINED, Row, ratio
+from hpcncf.errors import printable
 from hpcncf.job.plan import Plan, Run, configuration_id
 from hpcncf.job.spec import Model, Resources, Training
 from hpcncf.ncf.data.manifest import DataError, Outline, is_prepared, read_outline
@@ -98,6 +99,7 @@ EPOCH: Final = ("run_id", "attempt", *Epoch.model_fields)
 # More of what a command reported do not fit a line.
 MOST_REPORTED: Final = 5
 RANK_PARTS: Final = ("cores", "cpu", "memory", "io")
+FORMULA: Final = re.compile(r"[=@\t]|[+-](?!\d*\.?\d+([eE][+-]?\d+)?$)")
 TRAINING_LISTS: Final = {"phases", "sync", "epochs", "batches", "baseline"}
 SYNC: Final = [name for name in Sync.model_fields if name != "seconds"]
 
@@ -516,7 +518,10 @@ def _columns(always: Sequence[str], table: Sequence[Row]) -> list[str]:
 
 
 def as_csv(table: Sequence[Row], columns: Sequence[str]) -> str:
-    """Undefined is empty, lists are joined with `; `, mappings are JSON."""
+    """Undefined is empty, lists are joined with `; `, mappings are JSON.
+
+    Text that a spreadsheet would take for a formula begins with an apostrophe.
+    """
     columns = _columns(columns, table)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -526,12 +531,14 @@ def as_csv(table: Sequence[Row], columns: Sequence[str]) -> str:
 
 
 def _cell(value: Any) -> Any:
-    if value is None or type(value) in (float, str, int):  # nearly all of very many
+    if value is None or type(value) in (float, int):  # nearly all of very many
         return value
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, dict):
-        return json.dumps(value, sort_keys=True)
-    if isinstance(value, list | tuple):
-        return "; ".join(str(part) for part in value)
-    return value
+        value = json.dumps(value, sort_keys=True)
+    elif isinstance(value, list | tuple):
+        value = "; ".join(str(part) for part in value)
+    text = printable(str(value))
+    # A spreadsheet would compute it.
+    return f"'{text}" if FORMULA.match(text) else text

@@ -23,6 +23,7 @@ from hpcncf.paths import ResultPaths
 from hpcncf.records.claims import is_same_process
 from hpcncf.records.schema import (
     SCHEMA_VERSION,
+    Number,
     ProcessId,
     RecordError,
     RecordPart,
@@ -48,7 +49,7 @@ class Turn(RecordPart):
     results: str
     submission: str
     pid: ProcessId
-    process_started: float
+    process_started: Number
 
 
 def refusal(run: Run) -> str | None:

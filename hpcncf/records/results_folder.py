@@ -17,7 +17,7 @@ from hpcncf.job.plan import Plan, Run, merge_plans
 from hpcncf.job.settings import YamlLoader
 from hpcncf.job.spec import JobSpec
 from hpcncf.paths import ResultPaths, make_folder, open_lock
-from hpcncf.records.schema import write_text
+from hpcncf.records.schema import RecordError, read_regular, write_text
 
 
 class JobDumper(yaml.SafeDumper):
@@ -29,7 +29,7 @@ class JobDumper(yaml.SafeDumper):
 def read_plan(paths: ResultPaths) -> Plan:
     """The results' plan. Raises UsageError where the folder has none, or a broken one."""
     try:
-        return Plan.model_validate_json(paths.plan.read_text(encoding="utf-8"))
+        return Plan.model_validate_json(read_regular(paths.plan).decode())
     except FileNotFoundError:
         meant = Path("results") / paths.folder.name
         nearby = f". Did you mean {meant}?" if (meant / paths.plan.name).exists() else ""
@@ -39,6 +39,8 @@ def read_plan(paths: ResultPaths) -> Plan:
         ) from None
     except OSError as error:
         raise UsageError(f"{paths.plan}: cannot be read: {error.strerror}") from None
+    except RecordError as error:
+        raise UsageError(str(error)) from None
     except UnicodeDecodeError as error:
         raise UsageError(f"{paths.plan}: not UTF-8 text: {error.reason}") from None
     except ValidationError as error:

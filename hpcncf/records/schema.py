@@ -5,15 +5,25 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import os
+import stat
 import time
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
-from hpcncf.errors import HpcncfError
+from hpcncf.errors import HpcncfError, abbreviate
 from hpcncf.paths import make_folder, set_shared_mode
 
 SCHEMA_VERSION: Final = 1
@@ -22,6 +32,12 @@ SCHEMA_VERSION: Final = 1
 TRANSIENT_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ESTALE, errno.EIO)
 RETRY_S: Final = 180.0
 RETRY_EVERY_S: Final = 1.0
+
+# A node record of 1,024 CPUs and 600 windows has 25 MB.
+LARGEST_BYTES: Final = 64 * 1024**2
+MOST_REPORTED: Final = 100
+LONGEST_REPORTED: Final = 200
+LONGEST_TEXT: Final = 10_000
 
 Outcome = Literal["completed", "failed", "stopped"]
 Reported = dict[str, bool | int | float | str]
@@ -33,33 +49,55 @@ class RecordError(HpcncfError):
 
 def _moment(text: str) -> str:
     """With its zone, since times of several hosts are compared."""
-    if datetime.fromisoformat(text).tzinfo is None:
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
         raise ValueError("expected a moment with its time zone, as 2026-01-31T12:00:00+00:00")
+    if not 1970 < moment.year < 9999:
+        raise ValueError(f"expected a year after 1970, came {moment.year}")
     return text
 
 
-def _process_id(number: int) -> int:
-    if not 0 < number < 2**31:
-        raise ValueError(f"expected a process id, came {number}")
-    return number
+def _shortened(text: Any) -> Any:
+    """Long text without its middle: of an error, the begin and the end count."""
+    if not isinstance(text, str) or len(text) <= LONGEST_TEXT:
+        return text
+    half = LONGEST_TEXT // 2
+    return f"{text[:half]} ... {text[-half:]}"
 
 
-def _some(number: float) -> float:
-    if number <= 0:
-        raise ValueError(f"expected more than 0, came {number}")
-    return number
-
-
-# Validated here, so that reading reports a broken file; the schema's types stay plain.
+# Validated here, so that reading reports a broken file. Wider than anything that is measured, and
+# so narrow that sums and products stay finite.
 Moment = Annotated[str, AfterValidator(_moment)]
-ProcessId = Annotated[int, AfterValidator(_process_id)]
-PositiveNumber = Annotated[float, AfterValidator(_some)]
+LongText = Annotated[str, BeforeValidator(_shortened)]
+# The keys that readers look up, whatever a foreign record lacks.
+ErrorText = Annotated[
+    dict[str, LongText],
+    AfterValidator(lambda error: {"type": "error", "message": "", "traceback": ""} | error),
+]
+Integer = Annotated[int, Field(ge=-(2**53), le=2**53)]
+PositiveInteger = Annotated[int, Field(ge=1, le=2**53)]
+ProcessId = Annotated[int, Field(ge=1, lt=2**31)]
+WorldSize = Annotated[int, Field(ge=1, le=2**20)]
+Number = Annotated[float, Field(ge=-1e15, le=1e15)]
+PositiveNumber = Annotated[float, Field(gt=0, le=1e15)]
+# As large as float32, for losses.
+LARGEST_METRIC: Final = 1e39
+Metric = Annotated[float, Field(ge=-LARGEST_METRIC, le=LARGEST_METRIC)]
+ReportedText = Annotated[str, Field(max_length=LONGEST_REPORTED)]
+BoundedReported = Annotated[
+    dict[ReportedText, bool | Integer | Metric | ReportedText], Field(max_length=MOST_REPORTED)
+]
 
 
 class RecordPart(BaseModel):
     """Base of records and their parts. Unknown keys are kept: a later version may add some."""
 
-    model_config = ConfigDict(extra="allow", allow_inf_nan=False, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        extra="allow",
+        allow_inf_nan=False,
+        str_max_length=LONGEST_TEXT + 10,
+        use_attribute_docstrings=True,
+    )
 
 
 class Cores(RecordPart):
@@ -67,83 +105,83 @@ class Cores(RecordPart):
 
     allocated: PositiveNumber
     """Cores that Slurm (or the local launcher) granted this rank; without either, usable cores."""
-    usable: float
+    usable: Number
     """Cores that CPU affinity and the cgroup's quota allow this rank."""
-    used: float | None
+    used: Number | None
     """CPU seconds over elapsed seconds. Not a count of busy cores."""
-    cpus: list[int]
+    cpus: list[Integer]
     """The CPUs of the affinity mask when the rank started."""
     affinity_changed: bool
     """Whether the mask was different at the end."""
-    quota: float | None
+    quota: Number | None
     """Cores' worth of time that cgroup v1 or v2 allows (`cpu.max`); None: no limit."""
-    threads_per_core: int | None
-    on_node: int
+    threads_per_core: Integer | None
+    on_node: Integer
     """CPUs (hardware threads) that the node has."""
     pinned: str | None = None
     """`cores` or `numa`, if the rank bound itself to `cpus` (`training.pin`)."""
-    numa_nodes: list[int] | None = None
+    numa_nodes: list[Integer] | None = None
     """NUMA nodes of `cpus`; None if the kernel reports none."""
 
 
 class Cpu(RecordPart):
     """CPU time of the process tree: this rank, its DataLoader workers, and children that ended."""
 
-    user_s: float
-    system_s: float
-    efficiency: float | None
+    user_s: Number
+    system_s: Number
+    efficiency: Number | None
     """(user_s + system_s) / (elapsed_s x cores.allocated), as seff; may exceed 1, never clipped."""
-    efficiency_peak: float | None
+    efficiency_peak: Number | None
     """The largest over windows of `peak_window_s`; None if the run was shorter than one."""
-    peak_window_s: float
-    context_switches_voluntary: int
-    context_switches_involuntary: int
-    threads_peak: int
-    processes_peak: int
-    main_s: float | None = None
+    peak_window_s: Number
+    context_switches_voluntary: Integer
+    context_switches_involuntary: Integer
+    threads_peak: Integer
+    processes_peak: Integer
+    main_s: Number | None = None
     """CPU seconds of the rank's own process alone; of a command's, its first process."""
-    children_s: float | None = None
+    children_s: Number | None = None
     """CPU seconds of its other processes: DataLoader workers, helpers, those that ended."""
-    throttled_s: float | None = None
+    throttled_s: Number | None = None
     """Seconds for which a quota throttled its cgroup, summed over CPUs as the kernel does
     (`cpu.stat`, v1 and v2): of the cgroup with the most, so of the whole job. None: not
     reported."""
-    runnable_mean: float | None = None
+    runnable_mean: Number | None = None
     """Mean number of the tree's threads in state R: on a CPU or ready for one. From each thread's
     time in both (`schedstat`), so not sampled; None if the kernel does not count it."""
-    runqueue_s: float | None = None
+    runqueue_s: Number | None = None
     """Thread-seconds ready to run and waiting for a CPU, over the tree: 0 if every thread had a
     core of its own. From `schedstat`, as `runnable_mean`."""
-    iowait_s: float | None = None
+    iowait_s: Number | None = None
     """Thread-seconds waiting for reads and writes, including swap, over the tree (field 42 of
     /proc/<pid>/stat). None if the kernel does not count it: `kernel.task_delayacct` is 0."""
 
 
 class Memory(RecordPart):
-    rss_peak_mib: float
+    rss_peak_mib: Number
     """Resident memory of the process tree, the largest sample; mapped data counts."""
-    anonymous_peak_mib: float | None
+    anonymous_peak_mib: Number | None
     """The same without mapped files and shared memory."""
-    limit_mib: float | None
+    limit_mib: Number | None
     """The smallest limit of the cgroups above the process; None: no limit."""
-    major_faults: int | None = None
+    major_faults: Integer | None = None
     """Page faults of the tree that had to read from a disk: mapped files not in the page cache,
     pages from swap."""
-    pressure_s: float | None = None
+    pressure_s: Number | None = None
     """Seconds in which some thread waited for memory (PSI, `some` of `memory.pressure`), of the
     job's cgroup; with cgroup v1 of the whole node, including other users' threads."""
-    swap_peak_mib: float | None = None
+    swap_peak_mib: Number | None = None
     """Swapped out of the tree, the largest sample (VmSwap)."""
 
 
 class Io(RecordPart):
     """Bytes that went through the process tree's read and write calls to storage."""
 
-    read_mib: float | None
-    write_mib: float | None
-    pressure_s: float | None = None
+    read_mib: Number | None
+    write_mib: Number | None
+    pressure_s: Number | None = None
     """Seconds in which some thread waited for a disk, counted as `memory.pressure_s`."""
-    blocked_s: float | None = None
+    blocked_s: Number | None = None
     """Process-seconds in state D, over the tree: a process's first thread waiting for a disk or a
     network file system. Sampled five times a second, and too high if CPUs are oversubscribed: the
     sampler gets one when a process begins to wait. None without /proc."""
@@ -152,15 +190,15 @@ class Io(RecordPart):
 class Phases(RecordPart):
     """Where the time of the counted steps went, in seconds; they add up to the steps' time."""
 
-    input_s: float
+    input_s: Number
     """Waiting for the next batch."""
-    forward_s: float
-    backward_s: float
-    sync_s: float
+    forward_s: Number
+    backward_s: Number
+    sync_s: Number
     """The exposed wait for other ranks; DDP overlaps the rest with backward."""
-    optimizer_s: float
-    other_s: float
-    fused_s: float = 0.0
+    optimizer_s: Number
+    other_s: Number
+    fused_s: Number = 0.0
     """A whole step in one compiled call (engine native), which has no separate phases."""
 
 
@@ -171,45 +209,45 @@ class Sync(RecordPart):
     """`dense`, `rows` or `local_sgd`, as `training.sync`."""
     over: str
     """`gloo`, `nccl` or `shared memory`."""
-    every: int
+    every: PositiveInteger
     """Steps from one exchange to the next."""
-    exchanges: int
+    exchanges: Integer
     """Collectives, or messages to all."""
-    bytes: int
+    bytes: Integer
     """Of this rank's gradients, rows and parameters, counted once for any number of receivers:
     network traffic depends on how the library distributes them."""
-    seconds: float
+    seconds: Number
     """Exposed wait, as `phases.sync_s`: without the overlap with backward."""
 
 
 class Epoch(RecordPart):
-    epoch: int
+    epoch: Integer
     """0 is the first."""
-    training_s: float
-    evaluation_s: float
-    checkpoint_s: float
-    first_batch_s: float
+    training_s: Number
+    evaluation_s: Number
+    checkpoint_s: Number
+    first_batch_s: Number
     """Wait for the epoch's first batch: the cost of starting the workers, once per epoch."""
-    steps: int
-    instances: int
+    steps: Integer
+    instances: Integer
     """Of all ranks together: positives and sampled negatives."""
-    loss: float
+    loss: Metric
     """Mean binary cross entropy over this epoch's instances of all ranks."""
-    evaluation_pairs: int | None = None
+    evaluation_pairs: Integer | None = None
     """Pairs of user and item that the evaluation scored, over all ranks."""
-    hr10: float | None = None
-    ndcg10: float | None = None
-    mrr: float | None = None
-    hr10_unseen: float | None = None
+    hr10: Number | None = None
+    ndcg10: Number | None = None
+    mrr: Number | None = None
+    hr10_unseen: Number | None = None
     """HR@10 over the test pairs that do not occur in training."""
 
 
 class Batches(RecordPart):
     """The time of every `every` steps, in order, to reveal pauses."""
 
-    every: int
-    seconds: list[float]
-    pauses: list[dict[str, float]]
+    every: PositiveInteger
+    seconds: list[Number]
+    pauses: list[dict[str, Number]]
     """`epoch`, `step`, `seconds` of steps that took far longer than the median."""
 
 
@@ -218,28 +256,28 @@ class TrainingRecord(RecordPart):
 
     device: str
     backend: str
-    threads: int
-    parameters: int
+    threads: Integer
+    parameters: Integer
     """Trainable parameters of the model."""
-    lr: float | None = None
+    lr: Number | None = None
     """Learning rate of the steps, after `lr_scale`."""
-    skipped_steps: int | None = None
+    skipped_steps: Integer | None = None
     """With `precision: float16` and engine reference: steps that this attempt skipped because a
     gradient was not finite. None if steps cannot be skipped."""
-    startup_s: float
+    startup_s: Number
     """From the process's start to the first step: imports, joining the group, loading."""
-    training_s: float
-    evaluation_s: float
-    checkpoint_s: float
-    steps: int
-    instances: int
+    training_s: Number
+    evaluation_s: Number
+    checkpoint_s: Number
+    steps: Integer
+    instances: Integer
     """This rank's own."""
-    warmup_steps: int
+    warmup_steps: Integer
     """Steps at the start that `phases` and the two counts below exclude."""
-    counted_steps: int
-    counted_instances: int
+    counted_steps: Integer
+    counted_instances: Integer
     """This rank's own, in the counted steps."""
-    counted_s: float
+    counted_s: Number
     """The time of the counted steps, without evaluation and checkpoints."""
     phases: Phases
     sync: Sync | None = None
@@ -248,19 +286,19 @@ class TrainingRecord(RecordPart):
     batches: Batches
     model_sha256: str | None
     """Of all parameters' bytes: equal bits have equal digests."""
-    resumed_epoch: int | None
+    resumed_epoch: Integer | None
     """The first epoch that this attempt computed; None if it did not resume."""
-    resumed_step: int | None = None
+    resumed_step: Integer | None = None
     """Steps of that epoch that earlier attempts had done; None if it did not resume."""
-    baseline: dict[str, float] | None = None
+    baseline: dict[str, Number] | None = None
     """`hr10` and `ndcg10` of the table of counts on the same test rows."""
-    unseen_test_rows: int | None = None
-    rows_per_step: float | None = None
+    unseen_test_rows: Integer | None = None
+    rows_per_step: Number | None = None
     """Mean number of distinct embedding rows, users and items, in a step of this rank, counted over
     a sample of its steps."""
-    table_rows: int | None = None
+    table_rows: Integer | None = None
     """Number of embedding rows: users and items."""
-    waiting_s: float | None = None
+    waiting_s: Number | None = None
     """Waiting for other ranks outside of steps: at an epoch's start and end, in evaluation and for
     a checkpoint. In neither `phases.sync_s` nor `training_s`; None for one rank."""
 
@@ -270,7 +308,7 @@ class Packed(RecordPart):
 
     runs: list[str]
     """Their ids."""
-    runs_per_gpu: int
+    runs_per_gpu: Integer
     """Most runs that shared a GPU; 1 if each had its own, or none."""
     mps: bool
     """Whether NVIDIA's Multi-Process Service was running."""
@@ -283,14 +321,14 @@ class SourceLine(RecordPart):
 
     phase: str
     file: str
-    line: int
+    line: Integer
     function: str
-    share: float
+    share: Number
     """Of the phase's time, 0.0 to 1.0; lines that call each other each have their callees' share,
     too."""
-    own_share: float
+    own_share: Number
     """The same without the user's lines that it called."""
-    depth: int
+    depth: Integer
     """User frames between the phase's begin and this line; 0 is the outermost."""
     outside: bool = False
     """Whether it is the line that began the phase, for no line of the user's ran inside."""
@@ -302,26 +340,26 @@ class LibraryTime(RecordPart):
     phase: str
     name: str
     """The package and the function, as `torch default_collate`."""
-    share: float
+    share: Number
     """Of the phase's time, 0.0 to 1.0. `lines` has it at the line that began the phase."""
 
 
 class ProgramPhase(RecordPart):
     """One phase of a program, without the phases inside it."""
 
-    seconds: float
-    waiting: float | None
+    seconds: Number
+    waiting: Number | None
     """Share of the seconds in which the training thread neither ran nor wanted a core; None if the
     CPU clock was not read."""
-    entered: int
+    entered: Integer
 
 
 class ProgramTable(RecordPart):
     """An embedding table at one step."""
 
-    rows: int
-    width: int
-    touched: int | None
+    rows: Integer
+    width: Integer
+    touched: Integer | None
     """Rows with a gradient, estimated; None for a sparse gradient or on a GPU."""
     sparse: bool
 
@@ -332,22 +370,22 @@ class ProgramThread(RecordPart):
     function: str
     """The user's function that it was mostly seen in when it did not wait, or a library's."""
     file: str | None
-    line: int | None
-    cpu_s: float
-    seen_s: float
+    line: Integer | None
+    cpu_s: Number
+    seen_s: Number
     """Seconds that it was seen at that line, on a core or not."""
 
 
 class ProgramLoader(RecordPart):
     """A DataLoader, or all those over data sets of one class."""
 
-    workers: int
+    workers: Integer
     persistent: bool
     dataset: str
-    batch_size: int | None
-    epochs: int
+    batch_size: Integer | None
+    epochs: Integer
     """Iterators that were made of it."""
-    batches: int
+    batches: Integer
     evaluates: bool
     """Whether no backward pass followed its batches."""
 
@@ -360,7 +398,7 @@ class ProgramRemedy(RecordPart):
     applied: bool
     to: str
     """What it was applied to, or why it was not."""
-    count: int
+    count: Integer
 
 
 class ProgramProfile(RecordPart):
@@ -371,25 +409,25 @@ class ProgramProfile(RecordPart):
     """
 
     program: str
-    pid: int
-    rank: int
-    ranks: int
+    pid: Integer
+    rank: Integer
+    ranks: Integer
     is_worker: bool
     python: str
     torch: str | None
-    elapsed_s: float
+    elapsed_s: Number
     """From the start of the process on."""
-    startup_s: float
+    startup_s: Number
     """Until the end of the first step; 0 for a program without steps."""
-    imports_s: float
+    imports_s: Number
     """Of the start-up, estimated from samples."""
-    seconds: float
+    seconds: Number
     """The time that the phases share."""
-    cpu_s: float
+    cpu_s: Number
     """CPU seconds of the process in that time."""
-    steps: int
-    batches: int
-    samples: int | None
+    steps: Integer
+    batches: Integer
+    samples: Integer | None
     """Batches times their size, of the loaders that train; None if the size is not known."""
     phases: dict[str, ProgramPhase]
     """`input`, `forward`, `backward`, `optimizer`, `sync`, `evaluation`, `checkpoint`, `workers`
@@ -399,26 +437,26 @@ class ProgramProfile(RecordPart):
     startup_lines: list[SourceLine]
     loaders: list[ProgramLoader]
     tables: list[ProgramTable]
-    parameters: int | None
+    parameters: Integer | None
     optimizer: str | None
-    torch_threads: int | None
-    cpus: int | None
-    main_cpu_s: float | None
+    torch_threads: Integer | None
+    cpus: Integer | None
+    main_cpu_s: Number | None
     """CPU seconds of the training thread."""
-    runqueue_s: float | None
+    runqueue_s: Number | None
     """Seconds in which the training thread was ready and had no core."""
     threads: list[ProgramThread]
-    worker_busy: float | None
+    worker_busy: Number | None
     """Share of a DataLoader worker's time in which it made batches; None for other processes."""
-    gpu_busy: float | None
+    gpu_busy: Number | None
     """GPU time over elapsed time of sampled steps; None without CUDA."""
-    samples_taken: int
-    sampler_cpu_s: float
+    samples_taken: Integer
+    sampler_cpu_s: Number
     remedies: list[ProgramRemedy] = []
     """None if nothing was asked for."""
     complete: bool
     """Whether the program wrote it at its end; else it is of some seconds before."""
-    problems: list[str]
+    problems: list[LongText]
 
 
 class RankRecord(RecordPart):
@@ -427,25 +465,25 @@ class RankRecord(RecordPart):
     schema_version: Literal[1] = SCHEMA_VERSION
     kind: Literal["rank"] = "rank"
     run_id: str
-    attempt: int
-    rank: int
-    local_rank: int
-    world_size: int
+    attempt: Integer
+    rank: Integer
+    local_rank: Integer
+    world_size: WorldSize
     node: str
-    node_index: int
+    node_index: Integer
     pid: ProcessId
     launched_by: Literal["local", "slurm", "torchrun", "run", "train", "debug"]
     slurm_job_id: str | None
     """`123` or `123_4`."""
     outcome: Outcome
-    exit_code: int | None
-    error: dict[str, str] | None
+    exit_code: Integer | None
+    error: ErrorText | None
     """`type`, `message`, `traceback` (its last lines; empty for errors that a user can fix, and for
     a command)."""
     started_at: Moment
     """UTC, ISO 8601; when the process started."""
     ended_at: Moment
-    elapsed_s: float
+    elapsed_s: Number
     run: dict[str, Any]
     """The run as planned: its settings, data key, resources."""
     environment: dict[str, Any]
@@ -456,26 +494,26 @@ class RankRecord(RecordPart):
     io: Io
     training: TrainingRecord | None
     """None for a command, and for a rank that failed before it trained."""
-    reported: Reported = {}
+    reported: BoundedReported = {}
     """Metrics that a command reported: the last value of each key."""
     program: list[ProgramProfile] = []
     """Where a command's time went, for each of its processes that the probe saw at work."""
     packed: Packed | None = None
     """None for a run that was not co-located with others in its job."""
-    warnings: list[str]
+    warnings: list[LongText]
     """Reasons to trust this record less, in words."""
 
 
 class GpuProcess(RecordPart):
     """The use of a GPU by one process, over the time that the node was monitored."""
 
-    pid: int
+    pid: Integer
     """On the host; inside a container a process has another."""
     ours: bool | None
     """Whether it belongs to the run; None in a container, where that is unknown."""
-    busy: float | None
+    busy: Number | None
     """Mean share of the time; None if NVML did not report it, as under MIG."""
-    memory_peak_mib: float | None
+    memory_peak_mib: Number | None
 
 
 class Gpu(RecordPart):
@@ -484,25 +522,25 @@ class Gpu(RecordPart):
     None marks values that NVML did not report.
     """
 
-    index: int
+    index: Integer
     """NVML's, in the order of the PCI bus; CUDA_VISIBLE_DEVICES does not renumber it."""
     uuid: str
     name: str
-    memory_total_mib: float
-    busy: list[float | None]
+    memory_total_mib: Number
+    busy: list[Number | None]
     """Share of the window in which any process's kernel was on the GPU, however little of it the
     kernel filled (`nvmlDeviceGetUtilizationRates`)."""
-    ours: list[float | None]
+    ours: list[Number | None]
     """The same of the run's own processes (`nvmlDeviceGetProcessUtilization`)."""
-    memory_mib: list[float | None]
+    memory_mib: list[Number | None]
     """In use at the window's end by all processes."""
-    ours_memory_mib: list[float | None]
+    ours_memory_mib: list[Number | None]
     """Of the run's own processes."""
-    energy_j: list[float | None]
+    energy_j: list[Number | None]
     """Joules in the window: the GPU's own counter, else its power x time."""
-    sm_mhz: list[float | None]
+    sm_mhz: list[Number | None]
     """Clock of the multiprocessors, mean of the samples."""
-    throttled: dict[str, list[float | None]]
+    throttled: dict[str, list[Number | None]]
     """Reason -> share of the window's samples in which it reduced the clocks: `power`, `thermal`,
     `hardware`, `other`; idle GPUs and configured clocks do not count."""
     processes: list[GpuProcess] = []
@@ -522,39 +560,39 @@ class NodeRecord(RecordPart):
     schema_version: Literal[1] = SCHEMA_VERSION
     kind: Literal["node"] = "node"
     run_id: str
-    attempt: int
+    attempt: Integer
     node: str
-    node_index: int
+    node_index: Integer
     started_at: Moment
-    start_s: list[float]
+    start_s: list[Number]
     """Each window's start, in seconds since `started_at`."""
-    length_s: list[float]
-    cpus: list[int]
+    length_s: list[Number]
+    cpus: list[Integer]
     """The CPUs of `busy` and `ours`, by the kernel's number."""
-    busy: list[list[float]]
+    busy: list[list[Number]]
     """[cpu][window]: share of the window the CPU was busy, whoever used it."""
-    ours: list[list[float]]
+    ours: list[list[Number]]
     """[cpu][window]: share of the run's processes. An estimate: a thread's time is attributed to
     the CPU that it ran on last."""
-    steal: list[float]
+    steal: list[Number]
     """[window]: mean share over `cpus` that the hypervisor took."""
-    others_cores: list[float]
+    others_cores: list[Number]
     """[window]: cores' worth of `cpus` that other processes used."""
-    tree_cpu_s: list[float]
+    tree_cpu_s: list[Number]
     """[window]: CPU seconds of the run's process tree on this node (of local rank 0's, where the
     ranks are not its children)."""
-    rss_mib: list[float]
+    rss_mib: list[Number]
     """[window]: resident memory of the same tree at the window's end."""
-    anonymous_mib: list[float] | None = None
+    anonymous_mib: list[Number] | None = None
     """[window]: the same without mapped files and shared memory; 0 without /proc."""
-    memory_used_mib: list[float]
+    memory_used_mib: list[Number]
     """[window]: of the whole node, at the window's end."""
-    network_mib: list[float]
+    network_mib: list[Number]
     """[window]: received and sent, all interfaces but loopback."""
-    network_link_mib_s: float | None = None
+    network_link_mib_s: Number | None = None
     """What the fastest physical interface carries in one direction; None if it does not say."""
-    loopback_mib: list[float]
-    disk_mib: list[float]
+    loopback_mib: list[Number]
+    disk_mib: list[Number]
     """[window]: read and written by the whole node."""
     gpus: list[Gpu] | None = None
     """GPUs that the run may use; None without NVML (optional extra `gpu`)."""
@@ -581,28 +619,28 @@ class Progress(RecordPart):
     schema_version: Literal[1] = SCHEMA_VERSION
     kind: Literal["progress"] = "progress"
     run_id: str
-    attempt: int
+    attempt: Integer
     updated_at: Moment
-    elapsed_s: float
+    elapsed_s: Number
     phase: Literal["startup", "training", "evaluation", "checkpoint", "command"]
-    epoch: int
-    epochs: int
-    step: int
+    epoch: Integer
+    epochs: Integer
+    step: Integer
     """Completed steps of this epoch."""
-    evaluated: float | None = None
+    evaluated: Number | None = None
     """In phase `evaluation`: share of rank 0's test rows that are ranked."""
-    steps_per_epoch: int
-    reported: Reported = {}
+    steps_per_epoch: Integer
+    reported: BoundedReported = {}
     """Metrics that a command has reported so far."""
-    instances_per_s: float | None
-    cpu_efficiency: float | None
-    cores_usable: float | None = None
+    instances_per_s: Number | None
+    cpu_efficiency: Number | None
+    cores_usable: Number | None = None
     """Cores that rank 0 may use, by affinity and quota."""
-    cores_allocated: float | None = None
+    cores_allocated: Number | None = None
     """Cores that rank 0 was granted."""
-    cpu_s: float | None = None
+    cpu_s: Number | None = None
     """CPU seconds of rank 0's process tree so far: the only account of a killed attempt."""
-    phases: dict[str, float] = {}
+    phases: dict[str, Number] = {}
     """Phase -> share of the time since start-up, as the probe has seen it so far."""
 
 
@@ -612,15 +650,15 @@ class Claim(RecordPart):
     schema_version: Literal[1] = SCHEMA_VERSION
     kind: Literal["claim"] = "claim"
     run_id: str
-    attempt: int
+    attempt: Integer
     node: str
     pid: ProcessId
-    process_started: float
+    process_started: Number
     """psutil's `create_time` of `pid`, to recognise a later process of the same number."""
     claimed_at: Moment
     launched_by: str
     slurm_job_id: str | None
-    slurm_restart: int | None = None
+    slurm_restart: Integer | None = None
     """The job's start: 0 is the first, a requeue begins the next."""
 
 
@@ -630,9 +668,9 @@ class End(RecordPart):
     schema_version: Literal[1] = SCHEMA_VERSION
     kind: Literal["end"] = "end"
     run_id: str
-    attempt: int
+    attempt: Integer
     reason: Literal["exited", "timeout", "cancelled"]
-    exit_codes: list[int | None]
+    exit_codes: list[Integer | None]
     """By rank; negative is the signal that ended it."""
     ended_at: Moment
 
@@ -671,15 +709,33 @@ def write_record(path: Path, record: BaseModel) -> None:
     write_text(path, text + "\n")
 
 
+def _open_at_once(path: str, flags: int) -> int:
+    """A pipe without a writer is not waited for."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def read_regular(path: Path, most_bytes: int = LARGEST_BYTES) -> bytes:
+    """The file's content.
+
+    Raises RecordError if it is a pipe or a device or larger than `most_bytes`, and OSError if it
+    cannot be read.
+    """
+    with open(path, "rb", opener=_open_at_once) as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            raise RecordError(f"{path}: expected a regular file, came a pipe or a device")
+        if found.st_size > most_bytes:
+            raise RecordError(f"{path}: larger than {most_bytes:,} bytes: not read")
+        return file.read(most_bytes)
+
+
 def read_record(path: Path, kind: type[R]) -> R:
     """Read one record.
 
     Raises RecordError if the file is missing, torn, of a later version or something else.
     """
     try:
-        if path.is_fifo():
-            raise RecordError(f"{path}: a pipe, not a file")
-        text = path.read_bytes()
+        text = read_regular(path)
         with contextlib.suppress(ValidationError):  # reported below
             record = kind.model_validate_json(text)
             if "kind" in record.model_fields_set:
@@ -694,7 +750,7 @@ def read_record(path: Path, kind: type[R]) -> R:
     wanted = kind.model_fields["kind"].default
     if not isinstance(plain, dict) or plain.get("kind") != wanted:
         came = plain.get("kind") if isinstance(plain, dict) else type(plain).__name__
-        raise RecordError(f"{path}: expected a record of kind {wanted!r}, came {came!r}")
+        raise RecordError(f"{path}: expected a record of kind {wanted!r}, came {abbreviate(came)}")
     version = plain.get("schema_version")
     if isinstance(version, int) and version > SCHEMA_VERSION:
         raise RecordError(
@@ -707,7 +763,7 @@ def read_record(path: Path, kind: type[R]) -> R:
         problem = error.errors()[0]
         where = ".".join(str(part) for part in problem["loc"])
         message = problem["msg"].removeprefix("Value error, ")
-        raise RecordError(f"{path}: {where}: {message}") from None
+        raise RecordError(f"{path}: {where[:100]}: {message[:200]}") from None
 
 
 def write_record_with_retries(path: Path, record: BaseModel) -> None:

@@ -21,7 +21,10 @@ from hpcncf.records.claims import is_same_process
 from hpcncf.records.code_version import Code
 from hpcncf.records.schema import (
     SCHEMA_VERSION,
+    Integer,
+    LongText,
     Moment,
+    Number,
     ProcessId,
     R,
     RecordError,
@@ -57,7 +60,7 @@ class SubmittedJob(RecordPart):
     id: str
     """Slurm's `123_4`, or the process id on `host`."""
     runs: list[str]
-    process_started: float | None = None
+    process_started: Number | None = None
     """psutil's `create_time` of a local job's process; None under Slurm."""
 
     @model_validator(mode="after")
@@ -76,19 +79,19 @@ class Submission(RecordPart):
     user: str
     host: str
     submitted_at: Moment
-    number: int = 0
+    number: Integer = 0
     """Its place among the folder's submissions: the clocks of two hosts may tell another order."""
     submitter_pid: ProcessId
-    submitter_started: float
+    submitter_started: Number
     again: bool = False
     """Completed runs were asked for once more."""
     runs: list[str]
     """In the order in which they should run."""
-    over: dict[str, int] = {}  # noqa: RUF012  pydantic copies it
+    over: dict[str, Integer] = {}  # noqa: RUF012  pydantic copies it
     """Run -> the last attempt it had: that one has ended, or this would not have been submitted."""
     jobs: list[SubmittedJob]
     """Empty until the cluster has them."""
-    error: str | None = None
+    error: LongText | None = None
     """Why it broke off."""
     code: list[Code] = []  # noqa: RUF012
     """As it was then: a rank that runs other code warns in its record."""
@@ -96,7 +99,7 @@ class Submission(RecordPart):
     """Runs by task of the array that Slurm was being given: it may have it, under an id unknown."""
     left: list[str] = []  # noqa: RUF012
     """Runs asked for that Slurm would not take now; the next submission sends them."""
-    refused: dict[str, str] = {}  # noqa: RUF012
+    refused: dict[str, LongText] = {}  # noqa: RUF012
     """Run -> why it was left out: it asks for more than there is."""
     report: bool = False
     """When all have ended, their records are collected and reported."""

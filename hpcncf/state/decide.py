@@ -7,6 +7,7 @@ import re
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +22,7 @@ from hpcncf.slurm.states import NOT_OVER, JobState
 
 # A record that a node wrote reaches other machines within NFS's time for attributes of folders.
 ARRIVING_S = 60.0
+NAMED_RANKS: Final = 8
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,10 @@ class Sent:
 
 def has_all_ranks(ranks: Sequence[RankRecord]) -> bool:
     """Whether every rank left a record."""
-    return bool(ranks) and {record.rank for record in ranks} == set(range(ranks[0].world_size))
+    if not ranks:
+        return False
+    world_size, found = ranks[0].world_size, {record.rank for record in ranks}
+    return len(found) == world_size == 1 + max(found) and min(found) == 0
 
 
 def completed(ranks: Sequence[RankRecord]) -> bool:
@@ -73,10 +78,12 @@ def complete(run: Run, attempt: Attempt) -> bool:
 
 
 def missing(run: Run, attempt: Attempt) -> str:
-    """`ranks 1, 3`: those that left no record."""
-    left = {record.rank for record in attempt.ranks}
-    gone = [str(rank) for rank in range(run.resources.world_size) if rank not in left]
-    return f"rank{'s' if len(gone) > 1 else ''} {', '.join(gone)}"
+    """`ranks 1, 3, ...`: the first of those that left no record."""
+    found = {record.rank for record in attempt.ranks}
+    without = (str(rank) for rank in range(run.resources.world_size) if rank not in found)
+    first = [*islice(without, NAMED_RANKS + 1)]
+    more = ", ..." if len(first) > NAMED_RANKS else ""
+    return f"rank{'s' if len(first) > 1 else ''} {', '.join(first[:NAMED_RANKS])}{more}"
 
 
 # Between making an attempt's folder and writing its claim lies an instant; on NFS, some seconds.
@@ -193,7 +200,7 @@ def _end_of(path: Path) -> str:
     with path.open("rb") as log:
         log.seek(0, 2)
         log.seek(max(log.tell() - LONGEST_TAIL, 0))
-        return log.read().decode(errors="replace")
+        return log.read(LONGEST_TAIL).decode(errors="replace")
 
 
 Verdict = tuple[State, str]
@@ -400,7 +407,7 @@ def stale(run: Run, ranks: list[RankRecord], commit: str | None) -> str | None:
         of_then = record.run.get("data_key")
         if of_then != run.data_key:
             return f"made from other data ({str(of_then)[:12]}, now {str(run.data_key)[:12]})"
-        made_by = record.environment.get("commit")
+        made_by = str(record.environment.get("commit") or "")
         if commit and made_by and made_by != commit:
             return f"made by other code ({made_by[:7]}, now {commit[:7]})"
     return None

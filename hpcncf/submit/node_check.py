@@ -23,7 +23,14 @@ from hpcncf.monitor.cgroup import memory_limit, usable
 from hpcncf.ncf.data.manifest import content_key
 from hpcncf.paths import ResultPaths
 from hpcncf.records.host import package_versions
-from hpcncf.records.schema import SCHEMA_VERSION, RecordError, RecordPart, read_record, write_record
+from hpcncf.records.schema import (
+    SCHEMA_VERSION,
+    Number,
+    RecordError,
+    RecordPart,
+    read_record,
+    write_record,
+)
 from hpcncf.records.submissions import user
 from hpcncf.slurm import batch_script
 from hpcncf.slurm.batch_script import make_private_folder
@@ -69,9 +76,9 @@ class Answer(RecordPart):
     """Prepared folder -> its key there; None if it does not exist."""
     missing: list[str]
     """Programs and files that do not exist there."""
-    allocated: float | None
-    usable: float
-    limit_mib: float | None
+    allocated: Number | None
+    usable: Number
+    limit_mib: Number | None
 
 
 def answer(folder: str) -> None:

@@ -16,7 +16,7 @@ from hpcncf.ncf.data.manifest import prepare_command, read_manifest
 from hpcncf.paths import ResultPaths
 from hpcncf.records import schema
 from hpcncf.records.results_folder import leave_plan, locked, writing
-from hpcncf.records.schema import SCHEMA_VERSION, RecordPart
+from hpcncf.records.schema import SCHEMA_VERSION, Integer, RecordPart
 from hpcncf.records.submissions import Cluster
 from hpcncf.slurm.preflight import Limits
 from hpcncf.slurm.site import anchored
@@ -42,10 +42,10 @@ from hpcncf_analysis.quality import holds_quality
 class Asked(RecordPart):
     """One run: a point of the grid, by its place there, and its length."""
 
-    point: int
-    steps: int | None
+    point: Integer
+    steps: Integer | None
     """None: whole, as the job file has it."""
-    repeat: int
+    repeat: Integer
 
 
 class Round(RecordPart):

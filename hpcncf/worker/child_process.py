@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import fcntl
 import json
-import math
 import os
 import re
 import select
@@ -24,7 +23,14 @@ from typing import Any, Final
 import psutil
 
 from hpcncf.errors import HpcncfError
-from hpcncf.records.schema import Reported
+from hpcncf.records.schema import (
+    LARGEST_METRIC,
+    LONGEST_REPORTED,
+    MOST_REPORTED,
+    RecordError,
+    Reported,
+    read_regular,
+)
 
 CHUNK: Final = 65536
 
@@ -94,9 +100,6 @@ def _capacity(pipe: int) -> int:
 
 MARK: Final = b"hpcncf: "
 FILE: Final = "metrics.json"
-# More is a log, not a report: what comes on top of it is left out, and the record says so.
-MOST_KEYS: Final = 100
-MOST_CHARACTERS: Final = 200
 LONGEST_LINE: Final = 4096
 LARGEST_FILE: Final = 64 * 1024
 
@@ -131,11 +134,12 @@ class Report:
     def read_file(self, path: Path) -> None:
         """A flat JSON mapping; its values are the last word."""
         try:
-            if path.stat().st_size > LARGEST_FILE:
-                self._problem(f"{path}: larger than {LARGEST_FILE} bytes: not read")
-                return
-            plain = json.loads(path.read_text(encoding="utf-8"))
+            text = read_regular(path, LARGEST_FILE)
+            plain = json.loads(text.decode())
         except FileNotFoundError:
+            return
+        except RecordError as error:
+            self._problem(str(error))
             return
         except (OSError, ValueError, RecursionError) as error:
             self._problem(f"{path}: not readable as JSON: {error}")
@@ -163,8 +167,8 @@ class Report:
     def _put(self, key: str, value: bool | int | float | str) -> None:
         if not KEY.fullmatch(key):
             self._problem(f"hpcncf: {key[:50]}: a key is of letters, digits and underscores")
-        elif key not in self.values and len(self.values) == MOST_KEYS:
-            self._problem(f"hpcncf: {key}: more than {MOST_KEYS} keys were reported: left out")
+        elif key not in self.values and len(self.values) == MOST_REPORTED:
+            self._problem(f"hpcncf: {key}: more than {MOST_REPORTED} keys were reported: left out")
         else:
             self.values[key] = _kept(value)
 
@@ -183,12 +187,12 @@ def _parse_value(text: str) -> int | float | str:
 
 
 def _kept(value: bool | int | float | str) -> bool | int | float | str:
-    """As a record can keep it: JSON knows no infinity, and a number is no longer than a double."""
-    if isinstance(value, float) and not math.isfinite(value):
+    """As a record can keep it: JSON knows no infinity and no NaN."""
+    if isinstance(value, float) and not abs(value) <= LARGEST_METRIC:
         return str(value)
     if isinstance(value, int) and abs(value) >= 2**53:
-        return str(value)[:MOST_CHARACTERS]
-    return value[:MOST_CHARACTERS] if isinstance(value, str) else value
+        return str(value)[:LONGEST_REPORTED]
+    return value[:LONGEST_REPORTED] if isinstance(value, str) else value
 
 
 FORWARDED: Final = (

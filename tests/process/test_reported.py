@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcncf.worker.child_process import LONGEST_LINE, MOST_KEYS, Report
+from hpcncf.records.schema import MOST_REPORTED
+from hpcncf.worker.child_process import LONGEST_LINE, Report
 
 
 def report(*chunks: bytes) -> Report:
@@ -57,8 +58,8 @@ def test_a_line_without_end_is_not_kept_and_hides_nothing_after_it() -> None:
 
 
 def test_too_much_is_left_out_and_said() -> None:
-    found = report(*(f"hpcncf: k{number}=1\n".encode() for number in range(MOST_KEYS + 9)))
-    assert len(found.values) == MOST_KEYS
+    found = report(*(f"hpcncf: k{number}=1\n".encode() for number in range(MOST_REPORTED + 9)))
+    assert len(found.values) == MOST_REPORTED
     assert len(found.problems) == 5
     assert "more than 100 keys" in found.problems[0]
 

@@ -161,13 +161,13 @@ def test_a_claim_of_no_process_is_refused(tmp_path: Path, pid: int) -> None:
     claim = {"kind": "claim", "run_id": "a", "attempt": 1, "node": "n", "pid": pid}
     claim |= {"process_started": 1.0, "claimed_at": schema.utc_now(), "launched_by": "local"}
     (tmp_path / "claim.json").write_text(json.dumps(claim | {"slurm_job_id": None}))
-    with pytest.raises(RecordError, match="pid: expected a process id"):
+    with pytest.raises(RecordError, match=r"pid: Input should be (greater|less)"):
         schema.read_record(tmp_path / "claim.json", Claim)
 
 
 def test_a_pipe_among_the_records_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "progress.json")
-    with pytest.raises(RecordError, match="a pipe"):
+    with pytest.raises(RecordError, match="came a pipe or a device"):
         schema.read_record(tmp_path / "progress.json", Progress)
 
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import mul
 from typing import Any
 
+from pydantic import ValidationError
+
 from hpcncf.collect.resource_columns import elapsed, memory_peak, usable
 from hpcncf.collect.training_columns import (
     efficiency_in_training,
@@ -13,6 +15,8 @@ from hpcncf.collect.training_columns import (
     others_cores,
     ratio,
 )
+from hpcncf.job.settings import Settings
+from hpcncf.job.spec import Resources, Training
 from hpcncf.records.schema import NodeRecord, RankRecord, TrainingRecord
 from hpcncf_analysis.diagnosis.evidence import CoreCounts, Evidence
 from hpcncf_analysis.diagnosis.rules_cores import gpus
@@ -56,16 +60,28 @@ def _failed(ranks: Sequence[RankRecord]) -> str | None:
 
 
 def _settings(first: RankRecord) -> dict[str, Any]:
-    training = first.run.get("training") or {}
+    training = _valid(first.run.get("training"), Training)
     loads = training.get("loader", "vectorized") not in ("vectorized", "device")
     return {
         "trained": first.training is not None,
         "training": training,
-        "resources": first.run.get("resources") or {},
+        "resources": _valid(first.run.get("resources"), Resources),
         "threads": first.training.threads if first.training else None,
         **(_epochs(first.training) if first.training else {}),
         "workers": int(training.get("num_workers") or 0) if loads else 0,
     }
+
+
+def _valid(section: Any, model: type[Settings]) -> dict[str, Any]:
+    """The settings of a record's section, without those that no job file could have."""
+    if not isinstance(section, dict):
+        return {}
+    try:
+        model.model_validate({key: section[key] for key in model.model_fields if key in section})
+    except ValidationError as error:
+        wrong = {problem["loc"][0] for problem in error.errors() if problem["loc"]}
+        return {key: value for key, value in section.items() if key not in wrong}
+    return section
 
 
 def _epochs(record: TrainingRecord) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from hpcncf.records.results_folder import JobDumper, writing
 from hpcncf.records.schema import (
     Moment,
     NodeRecord,
+    Number,
     RankRecord,
     RecordError,
     RecordPart,
@@ -97,10 +98,10 @@ class Prediction(RecordPart):
     """Configuration that the remedy makes of it."""
     changes: dict[str, Any]
     what: Literal["instances_per_s", "core_hours"]
-    factor: float
+    factor: Number
     """After over before."""
-    low: float
-    high: float
+    low: Number
+    high: Number
 
     @property
     def name(self) -> str:

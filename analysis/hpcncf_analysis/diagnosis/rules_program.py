@@ -15,7 +15,14 @@ from typing import Final, Literal
 from hpcncf.errors import HpcncfError
 from hpcncf.lint.batch_script import Complaint
 from hpcncf.lint.python_script import check_python
-from hpcncf.records.schema import ProgramLoader, ProgramPhase, ProgramProfile, SourceLine
+from hpcncf.records.schema import (
+    ProgramLoader,
+    ProgramPhase,
+    ProgramProfile,
+    RecordError,
+    SourceLine,
+    read_regular,
+)
 from hpcncf_analysis.configurations import pluralize
 from hpcncf_analysis.diagnosis import expected_gain, thresholds
 from hpcncf_analysis.diagnosis.evidence import Evidence, Finding, Gain, Place
@@ -49,6 +56,7 @@ UNPACKS: Final = re.compile(
 # Of the time that a dense optimizer spends, what an update of the touched rows alone takes, over
 # their share of all rows: they lie apart, so each costs a cache miss where the walk streams.
 SCATTERED: Final = (4.0, 1.0, 10.0)
+LARGEST_SOURCE: Final = 1024**2
 
 
 class Program:
@@ -150,8 +158,8 @@ def loader_place(lines: Sequence[SourceLine], share: float) -> list[Place]:
 def _source(file: str) -> tuple[list[str], Mapping[int, Complaint]]:
     """Lines of the file, and line -> complaint."""
     try:
-        text = Path(file).read_text(encoding="utf-8", errors="replace")
-    except OSError:
+        text = read_regular(Path(file), LARGEST_SOURCE).decode("utf-8", "replace")
+    except (OSError, ValueError, RecordError):  # ValueError: a null character in the name
         return [], {}
     try:
         complaints = {each.line: each for each in check_python(text)}

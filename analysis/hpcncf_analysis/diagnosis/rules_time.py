@@ -158,9 +158,9 @@ def running(record: TrainingRecord) -> float | None:
 
     The median of the sums in the record that hold no first step; None where fewer than `FEW` do.
     """
-    if not record.epochs or not record.counted_steps or record.counted_s <= 0:
+    every, an_epoch = record.batches.every, record.epochs[0].steps if record.epochs else 0
+    if an_epoch <= 0 or not record.counted_steps or record.counted_s <= 0:
         return None
-    every, an_epoch = record.batches.every, record.epochs[0].steps
     done = record.resumed_step or 0
     apart = [
         seconds / every

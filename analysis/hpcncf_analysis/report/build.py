@@ -31,7 +31,7 @@ from hpcncf_analysis.report import html as rendering
 from hpcncf_analysis.report import timeline
 from hpcncf_analysis.report.figures.cores import CoreTrace
 from hpcncf_analysis.report.figures.draw import draw_figures, recommended_and_slowest
-from hpcncf_analysis.report.section import RenderedFigure, ReportData
+from hpcncf_analysis.report.section import RenderedFigure, ReportData, omit_failure
 from hpcncf_analysis.report.sections import build_answer, build_sections, terminal_sentences
 from hpcncf_analysis.report.timeline import Timeline
 
@@ -92,19 +92,25 @@ def gather_data(
     said = find_alerts(frame[frame["run_id"].isin(counted)], shown)
     written = next_job.write_advice(shown, paths, diagnoses)
     chosen = written[0].advice.chosen.one if written else None
-    watched, over_time = (
-        busiest_and_idlest(found.runs, shown, paths),
-        build_timelines(shown, chosen, paths),
-    )
+    watched = busiest_and_idlest(found.runs, shown, paths)
+    over_time: dict[str, Timeline] = {}
+    with omit_failure("timeline") as failed:
+        over_time = build_timelines(shown, chosen, paths)
+    figures, not_drawn = draw_figures(found, shown, watched, over_time, chosen)
     return ReportData(
         found=found,
         shown=shown,
         conclusion=text.conclude(shown, found.counts(), diagnoses),
-        alerts=[*said, *([INCOMPLETE] if shown and not found.complete else [])],
+        alerts=[
+            *said,
+            *([INCOMPLETE] if shown and not found.complete else []),
+            *failed,
+            *not_drawn,
+        ],
         diagnoses=diagnoses,
         written=written,
         score=score(paths, found.runs),
-        figures=draw_figures(found, shown, watched, over_time, chosen),
+        figures=figures,
         timelines=over_time,
         quality=quality,
     )

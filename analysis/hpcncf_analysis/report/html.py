@@ -13,6 +13,7 @@ from typing import Any, Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from hpcncf.errors import printable
 from hpcncf_analysis.report.figures.style import VARIABLES
 from hpcncf_analysis.report.section import RenderedFigure
 
@@ -55,7 +56,7 @@ def _template_text(name: str) -> str:
 
 
 def _render(name: str, page: Mapping[str, Any]) -> str:
-    return _environment(name.endswith(".html.j2")).get_template(name).render(page)
+    return printable(_environment(name.endswith(".html.j2")).get_template(name).render(page))
 
 
 @cache

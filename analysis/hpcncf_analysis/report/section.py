@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
@@ -88,6 +89,20 @@ class Section:
 
 
 Row = Mapping[str, Any]
+
+
+@contextmanager
+def omit_failure(part: str) -> Iterator[list[str]]:
+    """Leave out a part whose block fails, and put a sentence about it in the list: impossible
+    values of one record must not cost the rest of the report."""
+    problems: list[str] = []
+    try:
+        yield problems
+    except Exception as error:
+        reason = f"{type(error).__name__}: {str(error)[:200]}"
+        problems.append(
+            f"The {part} is left out: a record has values that it cannot use ({reason})."
+        )
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,7 @@ from hpcncf_analysis.report.section import (
     ReportData,
     Section,
     TableBlock,
+    omit_failure,
 )
 from hpcncf_analysis.report.tables import (
     environment_pairs,
@@ -661,7 +662,13 @@ SYNC_NOTE: Final = (
 
 
 def build_sections(material: ReportData) -> list[Section]:
-    built = [build(material) for build in BUILDERS]
+    """The sections that have something to show; one that fails is left out with one sentence."""
+    built = []
+    for build in BUILDERS:
+        name = build.__name__.strip("_")
+        with omit_failure(f"section “{name}”") as problems:
+            built.append(build(material))
+        built += [Section(name, "Left out", [Paragraph(text, True)]) for text in problems]
     return [section for section in built if section.parts]
 
 

@@ -93,6 +93,8 @@ def build_timeline(part: TrainingRecord) -> Timeline | None:
     """None where too few steps' times are told."""
     if len(part.batches.seconds) < training_columns.FEWEST or not part.epochs:
         return None
+    if part.steps > part.batches.every * (len(part.batches.seconds) + 1):
+        return None  # its record contradicts itself
     walked = list(_split_steps(part))
     return Timeline(
         stretches=[each for each in walked if isinstance(each, Stretch)],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from matplotlib.figure import Figure
@@ -24,7 +24,7 @@ from hpcncf_analysis.report.figures.timeline import (
     trained_rank_rows,
     waterfall_figure,
 )
-from hpcncf_analysis.report.section import RenderedFigure
+from hpcncf_analysis.report.section import RenderedFigure, omit_failure
 from hpcncf_analysis.report.timeline import Timeline
 
 CAPTIONS: Final = {
@@ -89,20 +89,27 @@ def draw_figures(
     watched: Sequence[CoreTrace],
     timelines: Mapping[str, Timeline],
     chosen: Configuration | None,
-) -> dict[str, RenderedFigure]:
-    """The figures that the runs leave something to show in, by name. `chosen` is recommended."""
-    figures: dict[str, Figure | None] = {
-        "efficiency_speed": efficiency_against_speed(shown),
-        "speedup": speedup_figure(shown),
-        "waterfall": waterfall_figure(recommended_and_slowest(shown, chosen), found.ranks),
-        "step_time": step_time_figure(shown),
-        "timeline": timeline.timeline_figure(timelines),
-        "core_heatmap": core_heatmap(watched),
-        "ranks": _ranks(found, shown, chosen),
-        "quality": quality_figure(shown, found.epochs),
-        "packing": packing_figure(curves(completed_runs(found.runs))),
+) -> tuple[dict[str, RenderedFigure], list[str]]:
+    """The figures that the runs leave something to show in, by name; and a sentence for each that
+    failed. `chosen` is recommended."""
+    figures: dict[str, Callable[[], Figure | None]] = {
+        "efficiency_speed": lambda: efficiency_against_speed(shown),
+        "speedup": lambda: speedup_figure(shown),
+        "waterfall": lambda: waterfall_figure(recommended_and_slowest(shown, chosen), found.ranks),
+        "step_time": lambda: step_time_figure(shown),
+        "timeline": lambda: timeline.timeline_figure(timelines),
+        "core_heatmap": lambda: core_heatmap(watched),
+        "ranks": lambda: _ranks(found, shown, chosen),
+        "quality": lambda: quality_figure(shown, found.epochs),
+        "packing": lambda: packing_figure(curves(completed_runs(found.runs))),
     }
-    return {name: render_figure(name, figure) for name, figure in figures.items() if figure}
+    drawn, failed = dict[str, RenderedFigure](), list[str]()
+    for name, draw in figures.items():
+        with omit_failure(f"figure “{CAPTIONS[name][0]}”") as problems:
+            if figure := draw():
+                drawn[name] = render_figure(name, figure)
+        failed += problems
+    return drawn, failed
 
 
 def recommended_and_slowest(
