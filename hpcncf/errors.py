@@ -1,4 +1,4 @@
-"""Errors that a user can fix, and exit codes in words; anything else is our bug."""
+"""Errors that a user can fix, and the words of messages; anything else is our bug."""
 
 from __future__ import annotations
 
@@ -32,6 +32,11 @@ def did_you_mean(word: str, known: list[str]) -> str:
 
     close = difflib.get_close_matches(word, known, n=1)
     return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def plural(number: int, noun: str) -> str:
+    """`1 run`, `2 runs`, `1,000 runs`."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def abbreviate(value: object) -> str:

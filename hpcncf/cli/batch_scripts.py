@@ -18,20 +18,29 @@ from hpcncf.slurm.batch_script import Source, text, text_byhand
 from hpcncf.slurm.site import load_sites
 from hpcncf.state import status
 from hpcncf.submit.arrays import Quota, Task, fit, query_quota, tasks
-from hpcncf.submit.submit import is_taken, possibly_active
+from hpcncf.submit.submit import not_submittable
 
-# So many of the numbers to choose from are told.
+# An error names as many of the numbers to choose from.
 MOST: Final = 4
 
 
 def show(args: argparse.Namespace, job: JobSpec, plan: Plan, paths: ResultPaths) -> None:
-    """One script alone is printed byte by byte, and plain ones only so: they are for sbatch.
+    """Print the scripts of the runs that can be submitted.
 
-    Raises UsageError for a number not there, and where it is to say which.
+    A single script is printed byte for byte, for sbatch to read. Raises UsageError for a number
+    that does not exist, and for several plain scripts if no number selects one.
     """
-    runs = _open(plan, paths)
+    states = [state for state in status.states(paths, plan) if not state.run.retired]
+    left_out = {each.run.id: each.why for each in not_submittable(states)}
+    if unknown := list(left_out.values()).count("unknown"):
+        sys.stderr.write(f"not printed, possibly still queued or running: {unknown}\n")
+    wanted = runs = [state.run for state in states if state.run.id not in left_out]
     by_hand = args.by_hand is not None
-    wanted = runs if by_hand else _accepted_runs(job, runs)
+    if not by_hand:
+        refused = find_refusals(job, runs)
+        for line in lines_refusals(refused):
+            sys.stderr.write(f"{line}\n")
+        wanted = [run for run in runs if run.id not in refused]
     printed = list(_by_hand(args, job, runs, paths) if by_hand else _sent(job, wanted, paths))
     number = args.by_hand or args.sbatch or 0
     if not 0 <= number <= len(printed):
@@ -44,7 +53,7 @@ def show(args: argparse.Namespace, job: JobSpec, plan: Plan, paths: ResultPaths)
     if len(printed) == 1 or number:
         sys.stdout.write(printed[number - 1])
         return
-    if args.by_hand is not None:
+    if by_hand:
         ways = [f"--by-hand {count}" for count in range(1, len(printed) + 1)]
         more = ["..."] * (len(printed) > MOST)
         raise UsageError(
@@ -53,24 +62,6 @@ def show(args: argparse.Namespace, job: JobSpec, plan: Plan, paths: ResultPaths)
         )
     for count, script in enumerate(printed, start=1):
         print(f"==> array {count} of {len(printed)} <==\n{script}")
-
-
-def _open(plan: Plan, paths: ResultPaths) -> list[Run]:
-    """Those that nobody is at, as far as is known."""
-    states = [state for state in status.states(paths, plan) if not state.run.retired]
-    held = {state.run.id for state in possibly_active(states)}
-    if held:
-        sys.stderr.write(f"not printed, possibly still queued or running: {len(held)}\n")
-    found = [state.run for state in states if not is_taken(state)]
-    return [run for run in found if run.id not in held]
-
-
-def _accepted_runs(job: JobSpec, runs: list[Run]) -> list[Run]:
-    """Those that Slurm takes, where there is one to ask."""
-    refused = find_refusals(job, runs)
-    for line in lines_refusals(refused):
-        sys.stderr.write(f"{line}\n")
-    return [run for run in runs if run.id not in refused]
 
 
 def _sent(job: JobSpec, runs: list[Run], paths: ResultPaths) -> Iterator[str]:
@@ -90,7 +81,7 @@ def _by_hand(
 
 
 def _arrays(tasks: list[Task], quota: Quota) -> list[list[Task]]:
-    """As `submit` cuts them."""
+    """The arrays that `submit` would send."""
     arrays: list[list[Task]] = []
     fit(tasks, quota, arrays.append)
     left = len(tasks) - sum(map(len, arrays))

@@ -73,7 +73,7 @@ def when(text: str) -> str:
 def find_refusals(job: JobSpec, runs: Sequence[Run]) -> dict[str, str]:
     """Run id -> why, as far as Slurm tells; empty on a machine without it."""
     limits = submit.limits_of(job, submit.choose_cluster("auto"))
-    return submit.refusal_reasons(list(runs), "slurm", limits)
+    return submit.find_refusals(list(runs), "slurm", limits)
 
 
 def doubts(runs: Sequence[Run]) -> list[str]:

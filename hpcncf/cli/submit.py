@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcncf.cli.plan import job_arguments, warn
+from hpcncf.errors import plural
 
 if TYPE_CHECKING:
     from hpcncf.job.plan import Plan
@@ -23,59 +24,44 @@ if TYPE_CHECKING:
 
 def describe_unsent(launched: Launched, command: Sequence[str]) -> list[str]:
     """Runs that were not submitted, why, and the command that submits them."""
-    delivery, unclear = launched.delivery, launched.unclear
+    no_room, unknown = launched.left_out("no_room"), launched.left_out("unknown")
+    commands = _commands(launched, command)
     lines: list[str] = []
-    if delivery.unsent:
-        lines.append(f"{_runs(len(delivery.unsent))} not submitted: {delivery.limit}")
-        lines.append(f"submit the rest when jobs have ended: {shlex.join(command)}")
-    if packed := _runs_per_task(launched):
+    if no_room:
+        lines.append(f"{plural(len(no_room), 'run')} not submitted: {no_room[0].reason}")
+        lines.append(f"submit the rest when jobs have ended: {commands['rest']}")
+    if commands["all_at_once"]:
         lines.append(
-            f"or all at once, {packed} runs in a task, when the above have ended: "
-            f"{shlex.join(_packed(command, packed))}"
+            f"or all at once, with several runs in a task, when the above have ended: "
+            f"{commands['all_at_once']}"
         )
-    if delivery.no_report:
-        lines.append(f"the runs are submitted, but not the job to report: {delivery.no_report}")
-    if unclear:
+    if launched.delivery.no_report:
+        refusal = launched.delivery.no_report
+        lines.append(f"the runs are submitted, but not the job to report: {refusal}")
+    if unknown:
         lines.append(
-            f"{_runs(len(unclear))} not submitted, possibly still queued or running: "
-            f"{unclear[0].reason}"
+            f"{plural(len(unknown), 'run')} not submitted, possibly still queued or running: "
+            f"{unknown[0].reason}"
         )
-        lines.append(f"if you know that they are not: {shlex.join([*command, '--force'])}")
+        lines.append(f"if you know that they are not: {commands['unknown']}")
     return lines
 
 
-def plain_unsent(launched: Launched, command: Sequence[str]) -> dict[str, Any]:
-    """The same for `--json`."""
-    packed, unsent = _runs_per_task(launched), launched.delivery.unsent
-    return {
-        "left": [run.id for run in unsent],
-        "limit": launched.delivery.limit if unsent else None,
-        "command_for_the_rest": shlex.join(command) if unsent else None,
-        "command_for_all_at_once": shlex.join(_packed(command, packed)) if packed else None,
-        "no_report": launched.delivery.no_report or None,
-        "held": {state.run.id: state.reason for state in launched.unclear},
-        "command_for_held": shlex.join([*command, "--force"]) if launched.unclear else None,
-    }
-
-
-def _runs_per_task(launched: Launched) -> int | None:
-    """Runs per task with which all would fit, if that is more than now."""
+def _commands(launched: Launched, command: Sequence[str]) -> dict[str, str | None]:
+    """Commands that submit the rest: when jobs have ended, in fewer tasks, in spite of an unknown
+    state."""
     from hpcncf.submit.arrays import runs_per_task
 
-    unsent = launched.delivery.unsent
-    if not unsent:
-        return None
-    number = runs_per_task(unsent, launched.delivery.tasks)
-    now = max(run.resources.runs_per_task for run in unsent)
-    return number if number and number > now else None
-
-
-def _packed(command: Sequence[str], number: int) -> list[str]:
-    return [*command, "-s", f"resources.runs_per_task={number}"]
-
-
-def _runs(number: int) -> str:
-    return f"{number} run{'s' * (number != 1)}"
+    no_room = [each.run for each in launched.left_out("no_room")]
+    packed = runs_per_task(no_room, launched.delivery.tasks) if no_room else None
+    if packed and packed <= max(run.resources.runs_per_task for run in no_room):
+        packed = None
+    several = [*command, "-s", f"resources.runs_per_task={packed}"]
+    return {
+        "rest": shlex.join(command) if no_room else None,
+        "all_at_once": shlex.join(several) if packed else None,
+        "unknown": shlex.join([*command, "--force"]) if launched.left_out("unknown") else None,
+    }
 
 
 HELP = "Submit the runs of a job file."
@@ -200,7 +186,8 @@ def report_submission(
     from hpcncf.submit import submit as launch
     from hpcncf.submit.final_report import report
 
-    for line in launch.describe_refusals(launched.refused):
+    refused = {each.run.id: each.reason for each in launched.left_out("refused")}
+    for line in launch.describe_refusals(refused):
         print(f"hpcncf: left out: {line}", file=sys.stderr)
     for line in launched.notes:
         print(f"hpcncf: {line}", file=sys.stderr)
@@ -210,7 +197,8 @@ def report_submission(
         print(f"hpcncf: {line}", file=sys.stderr)
     # Also wait for runs that were queued or running before.
     waited_for = [run.id for run in launched.runs]
-    waited_for += [state.run.id for state in launched.skipped if state.state != "completed"]
+    active = [each for each in launched.left_out("active") if each.reason != "completed"]
+    waited_for += [each.run.id for each in active]
     if cluster == "debug":
         # Standard output is for the JSON alone.
         with contextlib.redirect_stdout(sys.stderr if args.json else sys.stdout):
@@ -218,14 +206,13 @@ def report_submission(
             if args.report:
                 report(str(paths.folder))
     waited = args.wait or cluster == "debug"
+    incomplete = 3 * (len(launched.left_out("active")) < len(launched.not_submitted))
     if waited:
         code = wait(paths, waited_for, quiet=args.json)
-        code = 3 if launched.refused else code
+        incomplete = (3 if refused else code) or incomplete
     if args.json:
-        plain = _plain(paths, launched, cluster, waited) | plain_unsent(launched, command)
-        print(json.dumps(plain, indent=2))
-    incomplete = bool(launched.delivery.unsent or launched.unclear or launched.refused)
-    return code if waited and code else 3 * incomplete
+        print(json.dumps(_plain(paths, launched, cluster, waited, command), indent=2))
+    return incomplete
 
 
 def _sentences(paths: ResultPaths, launched: Launched, cluster: Cluster) -> str:
@@ -233,8 +220,8 @@ def _sentences(paths: ResultPaths, launched: Launched, cluster: Cluster) -> str:
 
     there = format_path(paths.folder)
     where = {"local": "to this machine", "slurm": "to Slurm", "debug": "in this process"}[cluster]
-    lines = [f"{_runs(len(launched.runs))} submitted {where}; results in {there}"]
-    states = [state.state for state in launched.skipped]
+    lines = [f"{plural(len(launched.runs), 'run')} submitted {where}; results in {there}"]
+    states = [each.reason for each in launched.left_out("active")]
     lines += [f"{states.count(word)} {word} already" for word in dict.fromkeys(states)]
     if launched.runs and cluster != "debug":
         lines.append(f"look with: hpcncf status {there}")
@@ -242,7 +229,11 @@ def _sentences(paths: ResultPaths, launched: Launched, cluster: Cluster) -> str:
 
 
 def _plain(
-    paths: ResultPaths, launched: Launched, cluster: Cluster, waited: bool
+    paths: ResultPaths,
+    launched: Launched,
+    cluster: Cluster,
+    waited: bool,
+    command: Sequence[str],
 ) -> dict[str, Any]:
     from hpcncf.cli.progress import plain_progress
     from hpcncf.records.results_folder import read_plan
@@ -250,13 +241,17 @@ def _plain(
 
     asked = {run.id for run in launched.runs}
     if waited:
-        asked |= {state.run.id for state in launched.skipped}
+        asked |= {each.run.id for each in launched.left_out("active")}
     states = status.states(paths, read_plan(paths))
     return {
         "results": str(paths.folder),
         "cluster": cluster,
         "submitted": [run.id for run in launched.runs],
-        "skipped": {state.run.id: state.state for state in launched.skipped},
-        "refused": launched.refused,
+        "not_submitted": [
+            {"run": each.run.id, "why": each.why, "reason": each.reason}
+            for each in launched.not_submitted
+        ],
+        "commands": _commands(launched, command),
+        "no_report": launched.delivery.no_report or None,
         "runs": [plain_progress(state) for state in states if state.run.id in asked],
     }

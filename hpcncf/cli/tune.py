@@ -249,7 +249,8 @@ def _under_way(now: Now) -> str:
 def _complain(launched: Launched) -> None:
     from hpcncf.submit.submit import describe_refusals
 
-    for line in [*describe_refusals(launched.refused), *launched.notes]:
+    refused = {each.run.id: each.reason for each in launched.left_out("refused")}
+    for line in [*describe_refusals(refused), *launched.notes]:
         print(f"hpcncf: {line}", file=sys.stderr)
 
 

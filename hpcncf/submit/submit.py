@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -36,7 +36,7 @@ FREE: Final = ("resources.mem_gb", "resources.timeout_min", "resources.runs_per_
 # Runs in these states keep their request.
 KEPT: Final = ("completed", "running", "pending")
 # Runs in these states belong to another submission, or to a user's own torchrun.
-TAKEN: Final = ("pending", "running")
+ACTIVE: Final = ("pending", "running")
 
 
 def amend(paths: ResultPaths, settings: Sequence[str]) -> Plan:
@@ -67,23 +67,36 @@ def amend(paths: ResultPaths, settings: Sequence[str]) -> Plan:
     return plan
 
 
+Why = Literal["active", "refused", "unknown", "no_room"]
+"""Why a run is not submitted: it is complete, queued or running; it cannot run here; its state is
+unknown, so that it may be queued or running; Slurm has no room for more jobs now."""
+
+
+@dataclass(frozen=True)
+class NotSubmitted:
+    """A run that was not submitted, and why."""
+
+    run: Run
+    why: Why
+    reason: str
+    """In words; for `active` the state."""
+
+
 @dataclass(frozen=True)
 class Launched:
     """Outcome of a request to submit."""
 
     runs: list[Run]
     """Submitted runs."""
-    skipped: list[RunState]
-    """Runs that are complete, running or queued already."""
-    refused: dict[str, str]
-    """Run id -> why the cluster cannot run it."""
+    not_submitted: list[NotSubmitted]
     again: bool
-    notes: list[str] = field(default_factory=list)
+    notes: list[str]
     """Warnings: missing checks, doubtful settings."""
-    unclear: list[RunState] = field(default_factory=list)
-    """Runs not submitted because they may still be queued or running."""
-    delivery: Delivery = field(default_factory=lambda: Delivery([]))
+    delivery: Delivery
     """Outcome of sending to Slurm."""
+
+    def left_out(self, why: Why) -> list[NotSubmitted]:
+        return [each for each in self.not_submitted if each.why == why]
 
 
 def choose_cluster(requested: Literal["auto"] | Cluster) -> Cluster:
@@ -116,7 +129,7 @@ def limits_of(job: JobSpec, cluster: Cluster) -> Limits | None:
 def check(runs: list[Run], cluster: Cluster, limits: Limits | None = None) -> None:
     """Check before anything is written. Raises UsageError if no run could run, DataError if data is
     damaged."""
-    refused = refusals(runs, cluster, limits)
+    refused = find_refusals(runs, cluster, limits, some=True)
     check_data([run for run in runs if run.id not in refused])
 
 
@@ -172,12 +185,12 @@ def submit(
         excluded = {run.id for run in plan.runs if run.retired}.union(without)
         states = [state for state in status.states(paths, plan) if state.run.id not in excluded]
         owed = read_submissions(paths).unsent(again=True)
-        skipped = [state for state in states if is_taken(state, again or state.run.id in owed)]
-        unclear = [] if force else possibly_active(states)
-        passed = {state.run.id for state in (*skipped, *unclear)}
+        everything = {state.run.id for state in states}
+        left_out = not_submittable(states, everything if again else owed, force)
+        passed = {each.run.id for each in left_out}
         open_runs = [state.run for state in states if state.run.id not in passed]
         limits = limits or limits_of(job, cluster)
-        refused = refusals(open_runs, cluster, limits)
+        refused = find_refusals(open_runs, cluster, limits, some=True)
         runs = [run for run in open_runs if run.id not in refused]
         check_data(runs)
         delivery = Delivery([])
@@ -189,30 +202,41 @@ def submit(
             file = begin(paths, cluster, ids, reruns, over, report, refused)
             save_code_version(paths, file, runs)
             delivery = _send(paths, job, runs, file)
+    left_out += [
+        NotSubmitted(run, "refused", refused[run.id]) for run in open_runs if run.id in refused
+    ]
+    left_out += [NotSubmitted(run, "no_room", delivery.limit) for run in delivery.unsent]
     unsent = {run.id for run in delivery.unsent}
     return Launched(
         runs=[run for run in runs if run.id not in unsent],
-        skipped=skipped,
-        refused=refused,
+        not_submitted=left_out,
         again=again,
         notes=doubts(runs, cluster, limits),
-        unclear=unclear,
         delivery=delivery,
     )
 
 
-def is_taken(state: RunState, again: bool = False) -> bool:
-    """Whether the run needs no submission: it is complete, queued or running."""
-    return state.state in TAKEN or (state.state == "completed" and not again)
+def not_submittable(
+    states: list[RunState], again: Collection[str] = (), force: bool = False
+) -> list[NotSubmitted]:
+    """Runs that need no submission, or may not have one, by their states.
 
-
-def possibly_active(states: list[RunState]) -> list[RunState]:
-    """Runs of unknown state that may be queued or running, unless squeue no longer lists them."""
-    unknown = [state for state in states if state.state == "unknown"]
+    `again`: runs to submit although they are complete. `force`: also submit runs of unknown state.
+    Squeue is asked for the jobs of these; a run whose job it no longer lists can be submitted.
+    """
+    unknown = [] if force else [state for state in states if state.state == "unknown"]
     jobs = {s.job.id for s in unknown if s.job and s.job.process_started is None}
     in_queue = queued(sorted(jobs)) if jobs else set()
     ended = set() if in_queue is None else jobs - in_queue
-    return [state for state in unknown if state.job is None or state.job.id not in ended]
+    return [
+        NotSubmitted(state.run, "active", state.state)
+        for state in states
+        if state.state in ACTIVE or (state.state == "completed" and state.run.id not in again)
+    ] + [
+        NotSubmitted(state.run, "unknown", state.reason)
+        for state in unknown
+        if state.job is None or state.job.id not in ended
+    ]
 
 
 def save_code_version(paths: ResultPaths, file: Path, runs: list[Run]) -> None:
@@ -224,32 +248,28 @@ def save_code_version(paths: ResultPaths, file: Path, runs: list[Run]) -> None:
     write_record(file, submission.model_copy(update={"code": code}))
 
 
-def refusals(runs: list[Run], cluster: Cluster, limits: Limits | None = None) -> dict[str, str]:
-    """Run id -> why it cannot run here. Raises UsageError if no run can."""
-    refused = refusal_reasons(runs, cluster, limits)
-    if refused and len(refused) == len(runs):
+def find_refusals(
+    runs: list[Run], cluster: Cluster, limits: Limits | None = None, some: bool = False
+) -> dict[str, str]:
+    """Run id -> why it cannot run here. With `some`, raises UsageError if no run can."""
+    reasons: dict[Resources, str | None] = {}
+    for run in runs:
+        asked = run.resources
+        if asked in reasons:
+            continue
+        if cluster == "slurm":
+            reasons[asked] = limits.refusal(asked) if limits else None
+        elif cluster == "debug" and asked.world_size > 1:
+            reasons[asked] = (
+                f"has {asked.world_size} ranks, and --cluster debug runs one, in this process, for "
+                "a debugger to follow. Use --cluster local"
+            )
+        else:
+            reasons[asked] = machine.refusal(run)
+    refused = {run.id: reason for run in runs if (reason := reasons[run.resources])}
+    if some and refused and len(refused) == len(runs):
         raise UsageError("\n".join(describe_refusals(refused)))
     return refused
-
-
-def refusal_reasons(
-    runs: list[Run], cluster: Cluster, limits: Limits | None = None
-) -> dict[str, str]:
-    """Run id -> why it cannot run here."""
-    shapes = {run.resources: run for run in runs}
-    reasons = {shape: _refusal(run, cluster, limits) for shape, run in shapes.items()}
-    return {run.id: reason for run in runs if (reason := reasons[run.resources])}
-
-
-def _refusal(run: Run, cluster: Cluster, limits: Limits | None) -> str | None:
-    if cluster == "slurm":
-        return limits.refusal(run.resources) if limits else None
-    if cluster == "debug" and run.resources.world_size > 1:
-        return (
-            f"has {run.resources.world_size} ranks; --cluster debug runs one, in this process, "
-            "so that a debugger can follow: use --cluster local"
-        )
-    return machine.refusal(run)
 
 
 def doubts(runs: list[Run], cluster: Cluster, limits: Limits | None = None) -> list[str]:

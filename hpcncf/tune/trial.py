@@ -20,7 +20,7 @@ from hpcncf.records.schema import SCHEMA_VERSION, Integer, RecordPart
 from hpcncf.records.submissions import Cluster
 from hpcncf.slurm.preflight import Limits
 from hpcncf.slurm.site import anchored
-from hpcncf.submit.submit import Launched, refusals, submit
+from hpcncf.submit.submit import Launched, find_refusals, submit
 from hpcncf.tune.search import (
     Ask,
     Fate,
@@ -251,7 +251,7 @@ def grid_of(job: JobSpec, cluster: Cluster, limits: Limits | None, gpu_hour: flo
     rows = {path: read_manifest(Path(path)).train_rows for path in keys}
     found = build_grid(job, keys, rows)
     runs = {point.index: found.run(Ask(point.index, None, 0)) for point in found.points}
-    refused = refusals(list(runs.values()), cluster, limits)
+    refused = find_refusals(list(runs.values()), cluster, limits, some=True)
     reasons = {index: refused[run.id] for index, run in runs.items() if run.id in refused}
     return found.without(reasons).priced(gpu_hour)
 

@@ -33,7 +33,7 @@ from hpcncf.submit.submit import (
     choose_cluster,
     describe_refusals,
     doubts,
-    refusal_reasons,
+    find_refusals,
     seen_by_slurm,
     submit,
 )
@@ -171,7 +171,7 @@ def test_more_memory_than_there_is_is_told_where_the_run_stays_here(
         f"run {runs[0].id}: asks for {there + 900:.0f} GB, this machine lets you use {there:.3g}: "
     )
     assert "-s resources.mem_gb=N where it needs less, or --cluster slurm" in told
-    assert refusal_reasons(runs, "local") == {}, "nothing here holds a run to it"
+    assert find_refusals(runs, "local") == {}, "nothing here holds a run to it"
     assert doubts(runs, "slurm") == []
 
 
@@ -207,7 +207,7 @@ def launch_run(resources: Resources) -> Run:
 def test_the_debug_cluster_runs_one_rank_only(job_file: JobFile) -> None:
     path = job_file("")
     plan = load.build_plan(load.load_job(path, ["resources.tasks_per_node=2"]), path)
-    with pytest.raises(UsageError, match="has 2 ranks; --cluster debug runs one"):
+    with pytest.raises(UsageError, match="has 2 ranks, and --cluster debug runs one"):
         check(plan.active(), "debug")
 
 
@@ -316,7 +316,7 @@ def test_runs_that_slurm_has_are_not_submitted_again(
     fake_slurm.answer("sacct", "100_1|TIMEOUT|0:0\n")
     launched = submit(paths, job, plan, "slurm")
     assert [run.id for run in launched.runs] == [plan.runs[1].id], "only the one that timed out"
-    assert [state.state for state in launched.skipped] == ["running"]
+    assert [each.reason for each in launched.left_out("active")] == ["running"]
 
 
 def test_a_slurm_task_trains_and_records(job_file: JobFile, fake_slurm: FakeSlurm) -> None:
@@ -398,7 +398,7 @@ def test_what_slurm_has_room_for_is_submitted_and_the_rest_next_time(
     paths, job, plan = prepared(job_file("repeats: 7\n"))
     first = submit(paths, job, plan, "slurm")
     assert (len(first.runs), len(first.delivery.unsent)) == (4, 3)
-    assert first.delivery.limit == "Slurm said AssocMaxSubmitJobLimit"
+    assert first.left_out("no_room")[0].reason == "Slurm said AssocMaxSubmitJobLimit"
     states = status.states(paths, plan)
     assert [state.state for state in states] == ["pending"] * 4 + ["planned"] * 3
     assert {state.reason for state in states[4:]} == {
@@ -484,9 +484,9 @@ def test_runs_that_slurm_cannot_tell_of_are_held_back_unless_forced(
     paths, job, plan = prepared(job_file("repeats: 2\n"))
     submit(paths, job, plan, "slurm")
     fake_slurm.set(controller=False, accounting=False)
-    held = submit(paths, job, plan, "slurm").unclear
-    assert [state.run.id for state in held] == [run.id for run in plan.runs]
-    assert submit(paths, job, plan, "debug", force=True).unclear == []
+    unknown = submit(paths, job, plan, "slurm").left_out("unknown")
+    assert [each.run.id for each in unknown] == [run.id for run in plan.runs]
+    assert submit(paths, job, plan, "debug", force=True).left_out("unknown") == []
 
 
 def test_five_thousand_runs_take_a_call_for_each_array(
@@ -496,4 +496,4 @@ def test_five_thousand_runs_take_a_call_for_each_array(
     launched = submit(paths, job, plan, "slurm")
     assert (len(launched.runs), len(fake_slurm.submitted)) == (5000, 5)
     again = submit(paths, job, plan, "slurm")
-    assert (again.runs, len(again.skipped)) == ([], 5000)
+    assert (again.runs, len(again.left_out("active"))) == ([], 5000)
