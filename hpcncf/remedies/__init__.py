@@ -5,7 +5,12 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-MODULES: dict[str, str] = {"BatchLoader": "loader", "NegativeSampler": "sampler"}
+MODULES: dict[str, str] = {
+    "BatchLoader": "loader",
+    "NegativeSampler": "sampler",
+    "RowwiseAdam": "rowwise_optimizer",
+    "rowwise": "rowwise_optimizer",
+}
 """Public name -> the module here that defines it; imported when the name is first used."""
 
 __all__ = sorted(MODULES)

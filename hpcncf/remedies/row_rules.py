@@ -1,0 +1,471 @@
+"""Each optimizer's rule for single rows of a table, and for rows without a gradient.
+
+A row without a gradient keeps moving: its moments shrink, and they or weight decay move its values.
+After K steps, whatever the rates of each, a row that was last current at step s has
+
+    values  ->  D values - m F(sqrt(v)),    m  ->  B1 m,    v  ->  B2 v,
+
+where D, B1 and B2 are products over the K steps, of 1 - lr * weight_decay, beta1 and beta2. With
+a_t = lr_t / (1 - beta1^t) sqrt(1 - beta2^t) and e_t = eps sqrt(1 - beta2^t), Adam has
+
+    F(x) = sum over k = 1..K of w_k / (x + z_k),
+    w_k = a_(s+k) B1_k / sqrt(B2_k) D / D_k,    z_k = e_(s+k) / sqrt(B2_k),
+
+with B1_k, B2_k and D_k the products over the first k of them. The z_k lie close together. With c in
+their middle F is sum over j of (-1)^j M_j / (x + c)^(j+1), where M_j = sum of w_k (z_k - c)^j. If
+sqrt(v) is near eps and the training is young, that series converges slowly: such rows take the sum
+itself. Both are exact to rounding; the bound on the first term that is left out decides.
+
+Momentum has F = M_0, whatever v is.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Group = dict[str, Any]
+
+LOG_FIRST, LOG_SECOND, LOG_KEPT, CENTRE, SIZE, EPS, COLUMNS = range(7)
+CENTRAL_STEPS = 10
+"""Of a row's idle steps, the one whose z is the centre: their weights shrink by beta1 a step."""
+MOST_STEPS = 2**16
+"""Remembered; then every row is brought up to date, and memory begins anew."""
+MIN_LOG_KEPT = -50.0
+"""Weights are divided by the product of all decay since memory began: it must not vanish."""
+MIN_SHRINKAGE = {torch.float32: 1e-24, torch.float64: 1e-200}
+"""Shrunk further, a moment is 0: it is nothing beside the next gradient, and numbers that float32
+has no exponent for are slow."""
+TOLERANCE = {torch.float32: 1e-8, torch.float64: 1e-14}
+"""Of a row's movement: what steps far ahead, and terms of the series left out, may add to it."""
+LOG_OF_ZERO = -800.0
+ROWS_SUMMED = 1024
+"""At once, term by term."""
+TERMS = {torch.float32: 4, torch.float64: 8}
+"""Of the series: an even number. One more is kept as the bound of what is left out."""
+
+
+class IdleSteps:
+    """The steps that a row can have missed: for each step s a record of what those after it do.
+
+    Records lie in host memory, float64; a device gets the part that changed. Steps are counted from
+    the last `restart`.
+    """
+
+    def __init__(self, dtype: torch.dtype, device: torch.device, series: bool, moves: bool) -> None:
+        """`series`: F depends on v, as Adam's does. `moves`: the first moment moves the values."""
+        self.dtype, self._device = dtype, device
+        self.terms = TERMS[dtype] if series else 0
+        self._moments = self.terms + 1 if moves else 0
+        self.tolerance = TOLERANCE[dtype]
+        self._records = np.zeros((256, COLUMNS + self._moments))
+        self._on_device: Tensor | None = None
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget all steps: no row waits."""
+        self.now = 0
+        self._oldest = self._changed = 0
+        self.window = 1
+        self.log_first = self.log_second = 0.0
+        self._records[:1] = 0.0
+        self._records[0, CENTRE] = 1.0
+        self._fixed = False
+
+    @property
+    def is_full(self) -> bool:
+        return self.now >= MOST_STEPS or self._records[self.now, LOG_KEPT] < MIN_LOG_KEPT
+
+    def advance(
+        self,
+        size: float,
+        first: float,
+        second: float = 1.0,
+        kept: float = 1.0,
+        eps: float = 0.0,
+        centre: float = 1.0,
+    ) -> None:
+        """Add a step: a_t (`size`), beta1, beta2, 1 - lr * weight_decay, e_t, and the centre for
+        rows that this step makes current."""
+        before, self.now = self.now, self.now + 1
+        if self.now == len(self._records):
+            self._records = np.concatenate([self._records, np.zeros_like(self._records)])
+            self._on_device = None
+        logs = tuple(math.log(each) if each > 0 else LOG_OF_ZERO for each in (first, second))
+        if not self._fixed:  # ratios of constant rates are then exact
+            (self.log_first, self.log_second), self._fixed = logs, True
+        new = self._records[self.now]
+        new[:] = 0.0
+        new[LOG_FIRST] = self._records[before, LOG_FIRST] + (logs[0] - self.log_first)
+        new[LOG_SECOND] = self._records[before, LOG_SECOND] + (logs[1] - self.log_second)
+        new[LOG_KEPT] = self._records[before, LOG_KEPT] + math.log(kept)
+        new[SIZE], new[EPS] = size, eps
+        new[CENTRE] = centre
+        if self._moments:
+            self._add_to_moments(size * math.exp(-new[LOG_KEPT]), eps)
+
+    def _add_to_moments(self, size: float, eps: float) -> None:
+        old, new = self._records[self._oldest : self.now], self._records[self.now]
+        idle = np.arange(len(old), 0, -1.0)
+        log_first = idle * self.log_first + (new[LOG_FIRST] - old[:, LOG_FIRST])
+        if not self.terms:
+            old[:, COLUMNS] += size * np.exp(log_first)
+        else:
+            log_root = 0.5 * (idle * self.log_second + (new[LOG_SECOND] - old[:, LOG_SECOND]))
+            term = size * np.exp(log_first - log_root)
+            # z and c in units of c
+            away = eps * np.exp(-log_root) / old[:, CENTRE] - 1.0
+            for column in range(COLUMNS, COLUMNS + self._moments):
+                old[:, column] += term
+                term *= away
+        self._changed = min(self._changed, self._oldest)
+        fades = np.log(self.tolerance) + self.log_first
+        while self._oldest < self.now and log_first[0] < fades:
+            self._oldest += 1
+            log_first = log_first[1:]
+        self.window = max(self.window, self.now - self._oldest)
+
+    def table(self) -> Tensor:
+        if self._device.type == "cpu":
+            return torch.from_numpy(self._records)
+        if self._on_device is None:
+            self._on_device = torch.from_numpy(self._records).to(self._device)
+        elif self._changed <= self.now:
+            part = slice(self._changed, self.now + 1)
+            self._on_device[part] = torch.from_numpy(self._records[part]).to(self._device)
+        self._changed = self.now + 1
+        return self._on_device
+
+    def since(self, last: Tensor) -> Missed:
+        """What rows missed that were last current at steps `last` [n]."""
+        records = self.table().index_select(0, last)
+        now = torch.from_numpy(self._records[self.now].copy()).to(self._device)
+        change = now[:COLUMNS] - records[:, :COLUMNS]
+        idle = (self.now - last).double()
+        log_first = idle * self.log_first + change[:, LOG_FIRST]
+        log_second = idle * self.log_second + change[:, LOG_SECOND]
+        return Missed(
+            self,
+            last,
+            records,
+            float(self._records[self.now, LOG_KEPT]),
+            log_first,
+            log_second,
+            change[:, LOG_KEPT],
+        )
+
+
+class Missed:
+    """The idle steps of n rows; its factors have shape [n, 1]."""
+
+    def __init__(
+        self,
+        steps: IdleSteps,
+        last: Tensor,
+        records: Tensor,
+        log_all_kept: float,
+        log_first: Tensor,
+        log_second: Tensor,
+        log_kept: Tensor,
+    ) -> None:
+        self._steps, self._last, self._records = steps, last, records
+        self._all_kept = math.exp(log_all_kept)
+        self._dtype = steps.dtype
+        self.first, self.second = self._factor(log_first), self._factor(log_second)
+        self.kept = self._column(log_kept.exp())
+
+    def _column(self, values: Tensor) -> Tensor:
+        return values.to(self._dtype)[:, None]
+
+    def _factor(self, logarithm: Tensor) -> Tensor:
+        factor = logarithm.exp()
+        return self._column(factor.masked_fill_(factor < MIN_SHRINKAGE[self._dtype], 0.0))
+
+    def shift(self) -> Tensor:
+        """F of momentum."""
+        return self._column(self._records[:, COLUMNS] * self._all_kept)
+
+    def slope(self, root: Tensor, first: Tensor) -> Tensor:
+        """F of Adam [n, width] at `root` = sqrt(v), of rows with the first moment `first`."""
+        terms, centre = self._steps.terms, self._records[:, CENTRE]
+        moments = self._records[:, COLUMNS:] * self._all_kept
+        reach = self._reach(moments, centre)
+        slow = None
+        if float(reach.max()) > 0:
+            nearest = torch.where(first == 0, math.inf, root).amin(dim=1)
+            slow = (nearest < reach).nonzero().squeeze(1)
+        scaled = (moments[:, :terms] / centre[:, None]).to(self._dtype)
+        c = self._column(centre)
+        near = c / (root + c)
+        total = scaled[:, terms - 1 : terms].expand_as(near)
+        for j in range(terms - 2, -1, -1):
+            total = torch.addcmul(scaled[:, j : j + 1], near, total, value=-1)
+        total = total.mul_(near)
+        if slow is not None and len(slow):
+            total.index_copy_(0, slow, self._summed(slow, root.index_select(0, slow)))
+        return total
+
+    def _reach(self, moments: Tensor, centre: Tensor) -> Tensor:
+        """The smallest sqrt(v) [n] for which the series holds."""
+        terms = self._steps.terms
+        left_out = moments[:, terms] / (moments[:, 0] * 10 * self._steps.tolerance)
+        ratio = left_out.clamp_(min=0.0).pow_(1.0 / terms)
+        return torch.where(moments[:, 0] > 0, (ratio - 1.0) * centre, -1.0)
+
+    def _summed(self, at: Tensor, root: Tensor) -> Tensor:
+        """F of the rows `at`, term by term."""
+        found = [
+            self._sum_terms(*each)
+            for each in zip(
+                torch.split(at, ROWS_SUMMED), torch.split(root, ROWS_SUMMED), strict=True
+            )
+        ]
+        return torch.cat(found)
+
+    def _sum_terms(self, at: Tensor, root: Tensor) -> Tensor:
+        steps, last = self._steps, self._last.index_select(0, at)
+        table = steps.table()
+        most = min(steps.window, steps.now - int(last.min()))
+        idle = torch.arange(1, most + 1, device=root.device)[:, None]
+        reached = last + idle  # [k, n]
+        there = table.index_select(0, reached.clamp(max=steps.now).reshape(-1))
+        idle = idle.double()  # a float times whole numbers would be float32
+        change = there[:, :COLUMNS].view(most, len(at), COLUMNS)
+        start, end = table.index_select(0, last), table[steps.now]
+        log_first = idle * steps.log_first + (change[..., LOG_FIRST] - start[:, LOG_FIRST])
+        log_root = idle * steps.log_second + (change[..., LOG_SECOND] - start[:, LOG_SECOND])
+        log_root *= 0.5
+        weights = (
+            change[..., SIZE]
+            * (log_first - log_root + (end[LOG_KEPT] - change[..., LOG_KEPT])).exp()
+        )
+        weights = weights.masked_fill_(reached > steps.now, 0.0).to(self._dtype)
+        places = (change[..., EPS] * (-log_root).exp()).to(self._dtype)
+        total = torch.zeros_like(root)
+        for k in range(most):
+            total += weights[k, :, None] / (root + places[k, :, None])
+        return total
+
+
+class RowRule:
+    """How one optimizer moves the rows of one table; `group` is the optimizer's param_group."""
+
+    moves = series = False
+    """Of `IdleSteps`."""
+
+    def __init__(self, dtype: torch.dtype, device: torch.device, group: Group) -> None:
+        self.traits = self.describe(group)
+        self.moments, self.waits = self.traits
+        moves = self.moves or "momentum_buffer" in self.moments
+        self.steps = IdleSteps(dtype, device, self.series, moves)
+
+    @classmethod
+    def describe(cls, group: Group) -> tuple[tuple[str, ...], bool]:
+        """State of the parameter's shape in torch's names and order, and whether a row without a
+        gradient moves, or its moments do."""
+        raise NotImplementedError
+
+    @classmethod
+    def refusal(cls, group: Group) -> str | None:
+        """Why rows cannot be moved exactly."""
+        raise NotImplementedError
+
+    def begin(self, group: Group, step: int) -> None:
+        """Read the rates of the coming step, counted from 1."""
+        raise NotImplementedError
+
+    def advance(self) -> None:
+        """Add that step to those that a row can miss."""
+        raise NotImplementedError
+
+    def take(self, values: Tensor, moments: Sequence[Tensor], gradient: Tensor) -> None:
+        """Take it in place; all have shape [n, width]."""
+        raise NotImplementedError
+
+    def catch_up(self, values: Tensor, moments: Sequence[Tensor], last: Tensor) -> None:
+        """Move rows that were last current at steps `last` [n] to the present, in place."""
+        missed = self.steps.since(last)
+        values.mul_(missed.kept)
+        if self.series:
+            values.addcmul_(moments[0], missed.slope(moments[1].sqrt(), moments[0]), value=-1)
+        elif "momentum_buffer" in self.moments:
+            momentum = moments[self.moments.index("momentum_buffer")]
+            values.addcmul_(momentum, missed.shift(), value=-1)
+        for name, moment in zip(self.moments, moments, strict=True):
+            fades = name in ("exp_avg", "momentum_buffer")
+            moment.mul_(missed.first if fades else missed.second)
+
+
+class AdamRule(RowRule):
+    moves = series = True
+    decoupled = False
+
+    @classmethod
+    def describe(cls, group: Group) -> tuple[tuple[str, ...], bool]:  # noqa: ARG003
+        return ("exp_avg", "exp_avg_sq"), True
+
+    @classmethod
+    def refusal(cls, group: Group) -> str | None:
+        decay = float(group["weight_decay"])
+        if group["amsgrad"]:
+            return "amsgrad keeps a maximum over steps, which no closed form has"
+        if decay and not group.get("decoupled_weight_decay", cls.decoupled):
+            return (
+                "weight_decay of Adam is part of the gradient, so a waiting row's moments never "
+                "stop changing; AdamW's is not"
+            )
+        if float(group["lr"]) * decay >= 1:
+            return "lr * weight_decay is 1 or more"
+        if not float(group["eps"]) > 0:
+            return "with eps=0 a row without a gradient becomes 0 / 0"
+        return None
+
+    def begin(self, group: Group, step: int) -> None:
+        self._lr, self._eps, self._step = float(group["lr"]), float(group["eps"]), step
+        self._beta1, self._beta2 = (float(beta) for beta in group["betas"])
+        self._kept = 1 - self._lr * float(group["weight_decay"])
+        self._size = self._lr / (1 - self._beta1**step)
+        self._root = math.sqrt(1 - self._beta2**step)
+
+    def advance(self) -> None:
+        later = self._step + CENTRAL_STEPS
+        self.steps.advance(
+            self._size * self._root,
+            self._beta1,
+            self._beta2,
+            self._kept,
+            self._eps * self._root,
+            self._eps * math.sqrt((1 - self._beta2**later) / self._beta2**CENTRAL_STEPS),
+        )
+
+    def take(self, values: Tensor, moments: Sequence[Tensor], gradient: Tensor) -> None:
+        first, second = moments
+        if self._kept != 1:
+            values.mul_(self._kept)
+        first.lerp_(gradient, 1 - self._beta1)
+        second.mul_(self._beta2).addcmul_(gradient, gradient, value=1 - self._beta2)
+        root = second.sqrt().div_(self._root).add_(self._eps)
+        values.addcdiv_(first, root, value=-self._size)
+
+
+class AdamWRule(AdamRule):
+    decoupled = True
+
+
+class SgdRule(RowRule):
+    @classmethod
+    def describe(cls, group: Group) -> tuple[tuple[str, ...], bool]:
+        moments = ("momentum_buffer",) if group["momentum"] else ()
+        return moments, bool(group["momentum"] or group["weight_decay"])
+
+    @classmethod
+    def refusal(cls, group: Group) -> str | None:
+        if group["momentum"] and group["weight_decay"]:
+            return (
+                "weight_decay of SGD is part of the gradient, so with momentum a waiting row's "
+                "values and momentum change each other"
+            )
+        if float(group["lr"]) * group["weight_decay"] >= 1:
+            return "lr * weight_decay is 1 or more"
+        return None
+
+    def begin(self, group: Group, step: int) -> None:
+        self._lr, self._is_first = float(group["lr"]), step == 1
+        self._momentum, self._nesterov = group["momentum"], group["nesterov"]
+        self._decay, self._dampening = group["weight_decay"], group["dampening"]
+
+    def advance(self) -> None:
+        size = self._lr * self._momentum if self._nesterov else self._lr
+        self.steps.advance(size, self._momentum, kept=1 - self._lr * self._decay)
+
+    def take(self, values: Tensor, moments: Sequence[Tensor], gradient: Tensor) -> None:
+        if self._decay:
+            gradient = gradient.add(values, alpha=self._decay)
+        for buffer in moments:
+            if self._is_first:
+                buffer.copy_(gradient)
+            else:
+                buffer.mul_(self._momentum).add_(gradient, alpha=1 - self._dampening)
+            gradient = gradient.add(buffer, alpha=self._momentum) if self._nesterov else buffer
+        values.add_(gradient, alpha=-self._lr)
+
+
+class AdagradRule(RowRule):
+    @classmethod
+    def describe(cls, group: Group) -> tuple[tuple[str, ...], bool]:  # noqa: ARG003
+        return ("sum",), False
+
+    @classmethod
+    def refusal(cls, group: Group) -> str | None:
+        if group["weight_decay"]:
+            return "weight_decay of Adagrad is part of the gradient, and so of every row's sum"
+        return None
+
+    def begin(self, group: Group, step: int) -> None:
+        self._lr = float(group["lr"]) / (1 + (step - 1) * group["lr_decay"])
+        self._eps = group["eps"]
+
+    def advance(self) -> None:
+        pass
+
+    def take(self, values: Tensor, moments: Sequence[Tensor], gradient: Tensor) -> None:
+        total = moments[0].addcmul_(gradient, gradient)
+        values.addcdiv_(gradient, total.sqrt().add_(self._eps), value=-self._lr)
+
+
+class RmspropRule(RowRule):
+    @classmethod
+    def describe(cls, group: Group) -> tuple[tuple[str, ...], bool]:
+        moments = ("momentum_buffer",) if group["momentum"] > 0 else ()
+        return ("square_avg", *moments, *(["grad_avg"] if group["centered"] else [])), True
+
+    @classmethod
+    def refusal(cls, group: Group) -> str | None:
+        if group["weight_decay"]:
+            return "weight_decay of RMSprop is part of the gradient, and so of every row's average"
+        return None
+
+    def begin(self, group: Group, step: int) -> None:  # noqa: ARG002
+        self._lr, self._eps = float(group["lr"]), group["eps"]
+        self._alpha, self._momentum = group["alpha"], group["momentum"]
+
+    def advance(self) -> None:
+        self.steps.advance(self._lr, self._momentum, self._alpha)
+
+    def take(self, values: Tensor, moments: Sequence[Tensor], gradient: Tensor) -> None:
+        part = dict(zip(self.moments, moments, strict=True))
+        square = part["square_avg"].mul_(self._alpha)
+        square.addcmul_(gradient, gradient, value=1 - self._alpha)
+        if "grad_avg" in part:
+            mean = part["grad_avg"].lerp_(gradient, 1 - self._alpha)
+            square = square.addcmul(mean, mean, value=-1)
+        root = square.sqrt().add_(self._eps)
+        if "momentum_buffer" in part:
+            part["momentum_buffer"].mul_(self._momentum).addcdiv_(gradient, root)
+            values.add_(part["momentum_buffer"], alpha=-self._lr)
+        else:
+            values.addcdiv_(gradient, root, value=-self._lr)
+
+
+RULES: tuple[tuple[type[torch.optim.Optimizer], type[RowRule]], ...] = (
+    (torch.optim.AdamW, AdamWRule),
+    (torch.optim.Adam, AdamRule),
+    (torch.optim.SGD, SgdRule),
+    (torch.optim.Adagrad, AdagradRule),
+    (torch.optim.RMSprop, RmspropRule),
+)
+
+
+def find_rule(optimizer: torch.optim.Optimizer) -> type[RowRule] | None:
+    """None if its step is not one of torch's."""
+    step = inspect.unwrap(type(optimizer).step)
+    for stock, rule in RULES:
+        if isinstance(optimizer, stock):
+            return rule if step is inspect.unwrap(stock.step) else None
+    return None

@@ -1,0 +1,635 @@
+"""One embedding table of which an optimizer moves only the rows that a batch reads.
+
+The parameter stays the object that model and optimizer hold; only its class changes. torch then
+hands every Python call with it to `dispatch`, which lets lookups read their rows and brings the
+whole table up to date before any other call sees it. The same holds for aliases (`weight.data`, a
+`state_dict`) and for the optimizer's moments. Its gradient is kept as the rows of the batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils._pytree import tree_leaves, tree_map
+
+from hpcncf.remedies.row_rules import Group, RowRule
+
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+plainly = torch._C.DisableTorchFunctionSubclass
+"""Calls inside see the tensors as torch's own."""
+
+# Rows brought up to date at once: a CPU's cache holds these; a GPU would spend its time on starting
+# kernels.
+ROWS_AT_ONCE = {"cpu": 2**12}
+ON_GPU = 2**17
+
+
+class RowTable:
+    """Values, moments and gradient of one parameter."""
+
+    def __init__(
+        self,
+        name: str,
+        parameter: nn.Parameter,
+        optimizer: torch.optim.Optimizer,
+        group: Group,
+        rule: type[RowRule],
+    ) -> None:
+        self.name, self.parameter, self.optimizer, self.group = name, parameter, optimizer, group
+        self._make_rule = rule
+        self.hidden = False
+        """Whether torch's optimizer, in its step, is to see no gradient."""
+        self.give_back: Callable[[str], None]
+        """Lets torch's optimizer update the table from now on; the argument is the reason."""
+        self._gradient: RowGradient | None = None
+        parameter.__class__ = RowwiseParameter
+        parameter._table = self  # type: ignore[attr-defined]
+        self.adopt()
+
+    def adopt(self) -> None:
+        """Start from the parameter and the optimizer's state as they are: no row waits."""
+        with plainly():
+            self.values = self.parameter.data
+        kept = self.optimizer.state.get(self.parameter) or {}
+        self.rule = self._make_rule(self.values.dtype, self.values.device, self.group)
+        found = [plain(kept.get(name)) for name in self.rule.moments]
+        self._moments: list[Tensor] = []
+        self._step = 0
+        if kept and all(each is not None for each in found):
+            self._moments = found
+            self._step = int(kept["step"]) if "step" in kept else 1
+            self._show_moments()
+        self._last = torch.zeros(len(self.values), dtype=torch.int64, device=self.values.device)
+        self._is_current = True
+
+    def _show_moments(self) -> None:
+        state = self.optimizer.state[self.parameter]
+        for name, moment in zip(self.rule.moments, self._moments, strict=True):
+            state[name] = view_of(moment, self)
+
+    def pointers(self) -> set[int]:
+        return {each.untyped_storage().data_ptr() for each in (self.values, *self._moments)}
+
+    # -- reading
+
+    @torch.no_grad()
+    def read(self, ids: Tensor) -> None:
+        """Bring the rows `ids`, of any shape, up to date."""
+        self.hidden = False
+        if self._is_current or not ids.numel():
+            return
+        with plainly():
+            ids = ids.detach().reshape(-1)
+            behind = ids[self._last.index_select(0, ids) < self.rule.steps.now]
+            if len(behind):
+                self._catch_up(torch.unique(behind))
+
+    @torch.no_grad()
+    def settle(self) -> None:
+        """Bring every row up to date."""
+        if self._is_current:
+            return
+        with plainly():
+            behind = (self._last < self.rule.steps.now).nonzero().squeeze(1)
+            for ids in torch.split(behind, ROWS_AT_ONCE.get(behind.device.type, ON_GPU)):
+                self._catch_up(ids)
+            self.rule.steps.restart()
+            self._last.zero_()
+        self._is_current = True
+
+    def _catch_up(self, ids: Tensor) -> None:
+        values, *moments = (each.index_select(0, ids) for each in (self.values, *self._moments))
+        self.rule.catch_up(values, moments, self._last.index_select(0, ids))
+        self._write(ids, values, moments)
+        self._last.index_fill_(0, ids, self.rule.steps.now)
+
+    def _write(self, ids: Tensor, values: Tensor, moments: Iterable[Tensor]) -> None:
+        for table, rows in zip((self.values, *self._moments), (values, *moments), strict=True):
+            write_rows(table, ids, rows)
+
+    # -- the gradient: a sparse tensor in the parameter's own slot, where autograd adds to it
+
+    def slot(self) -> Tensor | None:
+        with plainly():
+            return self.parameter.grad
+
+    def fill_slot(self, gradient: Tensor | None) -> None:
+        if isinstance(gradient, RowGradient):
+            gradient = gradient.as_sparse()
+        with plainly():
+            self.parameter.grad = plain(gradient)
+
+    @torch.no_grad()
+    def gradient(self) -> Tensor | None:
+        """The parameter's gradient as its user sees it."""
+        slot = self.slot()
+        if slot is None or not slot.is_sparse:
+            return slot
+        if not slot.is_coalesced():
+            slot = slot.coalesce()
+            self.fill_slot(slot)
+        if self._gradient is None or self._gradient._slot is not slot:
+            self._gradient = RowGradient.of(slot, self)
+        return self._gradient
+
+    def densify_gradient(self) -> Tensor:
+        """Make the gradient one of all rows."""
+        slot = self.slot()
+        assert slot is not None
+        if slot.is_sparse:
+            slot = slot.to_dense()
+            self.fill_slot(slot)
+        return slot
+
+    # -- the step
+
+    def obstacle(self) -> str | None:
+        """Why the coming step cannot be taken by rows."""
+        if self.rule.traits != self._make_rule.describe(self.group):
+            return "the optimizer's settings changed which moments it has"
+        return self._make_rule.refusal(self.group)
+
+    @torch.no_grad()
+    def step(self, scale: Tensor | None = None) -> None:
+        """Take the optimizer's step; the gradient is divided by `scale` first."""
+        gradient = self.gradient()
+        if gradient is None:
+            return
+        with plainly():
+            ids = gradient._ids if isinstance(gradient, RowGradient) else None
+            gradient = plain(gradient)
+            if scale is not None:
+                gradient.div_(scale)
+            if self.group["maximize"]:
+                gradient = gradient.neg()
+            self._begin()
+            if ids is None:
+                self.settle()
+                self.rule.take(self.values, self._moments, gradient)
+            else:
+                self.read(ids)  # rows that another rank read
+                tables = (self.values, *self._moments)
+                values, *moments = (each.index_select(0, ids) for each in tables)
+                self.rule.take(values, moments, gradient)
+                self._write(ids, values, moments)
+            if self.rule.waits:
+                self.rule.advance()
+                now = self.rule.steps.now
+                if ids is None:
+                    self._last.fill_(now)
+                else:
+                    self._last.index_fill_(0, ids, now)
+                    self._is_current = False
+                    if self.rule.steps.is_full:
+                        self.settle()
+
+    def _begin(self) -> None:
+        state = self.optimizer.state[self.parameter]
+        if len(self._moments) < len(self.rule.moments):
+            self._moments = [torch.zeros_like(self.values) for _ in self.rule.moments]
+            if not isinstance(self.optimizer, torch.optim.SGD):
+                on_device = self.group.get("fused") or self.group.get("capturable")
+                wide = torch.get_default_dtype() == torch.float64 and not self.group.get("fused")
+                state["step"] = torch.zeros(
+                    (),
+                    dtype=torch.float64 if wide else torch.float32,
+                    device=self.values.device if on_device else "cpu",
+                )
+            self._show_moments()
+        self._step += 1
+        if "step" in state:
+            state["step"] += 1
+        self.rule.begin(self.group, self._step)
+
+    def release(self) -> None:
+        """Give the table back to torch, as if it had never been taken."""
+        self.settle()
+        if self.slot() is not None:
+            self.densify_gradient()
+        state = self.optimizer.state.get(self.parameter) or {}
+        for name, moment in zip(self.rule.moments, self._moments, strict=False):
+            state[name] = moment
+        del self.parameter._table  # type: ignore[attr-defined]
+        self.parameter.__class__ = nn.Parameter
+
+
+def write_rows(table: Tensor, ids: Tensor, rows: Tensor) -> None:
+    """table[ids] = rows, for distinct ids. On a CPU numpy copies whole rows, torch single
+    values."""
+    if table.device.type == "cpu" and not torch.compiler.is_compiling():
+        table.numpy()[ids.numpy()] = rows.numpy()
+    else:
+        table.index_copy_(0, ids, rows)
+
+
+class _OfTable(Tensor):
+    """Calls with it go through `dispatch`."""
+
+    _table: RowTable
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        return dispatch(func, args, kwargs or {})
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        if id(self) not in memo:
+            memo[id(self)] = copied(self)
+        found: Tensor = memo[id(self)]
+        return found
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return copied(self).__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
+
+
+class RowwiseParameter(_OfTable, nn.Parameter):
+    """A parameter of which rows may wait."""
+
+
+class TableView(_OfTable):
+    """An alias of a table's values, or of one of its moments."""
+
+
+class RowGradient(_OfTable):
+    """A gradient [rows, width] of which only some rows are stored: the others are zero."""
+
+    _ids: Tensor
+    _slot: Tensor
+    _stored: Tensor
+
+    @staticmethod
+    def of(slot: Tensor, table: RowTable) -> RowGradient:
+        """A view of a coalesced sparse gradient."""
+        values = slot.detach()._values()
+        found = values.as_subclass(RowGradient)
+        found._table, found._slot, found._stored = table, slot, values
+        found._ids = slot._indices()[0]
+        return found
+
+    def as_sparse(self) -> Tensor:
+        return self._slot
+
+    def to_dense_copy(self) -> Tensor:
+        return self._slot.detach().to_dense()
+
+
+def plain(value: Any) -> Any:
+    """A tensor of ours as one of torch's, with the same memory."""
+    if isinstance(value, RowGradient):
+        return value._stored
+    if isinstance(value, TableView):
+        with plainly():
+            return value.as_subclass(Tensor)
+    return value
+
+
+def view_of(tensor: Tensor, table: RowTable) -> Tensor:
+    with plainly():
+        view = tensor.as_subclass(TableView)
+    view._table = table
+    return view
+
+
+def add_hook(tensor: Tensor, hook: Any) -> Any:
+    """A hook expects the gradient of all rows."""
+    if not isinstance(tensor, RowwiseParameter):
+        return NotImplemented
+    tensor._table.give_back("a hook on its gradient expects that of all rows")
+    return tensor.register_hook(hook)  # type: ignore[no-untyped-call]
+
+
+def copied(tensor: _OfTable) -> Tensor:
+    """A current copy that torch may do with as it likes."""
+    if isinstance(tensor, RowGradient):
+        return tensor.to_dense_copy()
+    tensor._table.settle()
+    with plainly():
+        if isinstance(tensor, nn.Parameter):
+            return nn.Parameter(tensor.data.clone(), tensor.requires_grad)
+        return tensor.detach().as_subclass(Tensor).clone()
+
+
+# -- calls
+
+
+def dispatch(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call `func` with tables that are up to date and gradients in the form that it can take."""
+    if (handler := HANDLERS.get(func)) is not None:
+        found = handler(*args, **kwargs)
+        if found is not NotImplemented:
+            return found
+    ours = [each for each in tree_leaves((args, kwargs)) if isinstance(each, _OfTable)]
+    if any(isinstance(each, RowGradient) for each in ours):
+        if (found := call_on_rows(func, args, kwargs)) is not NotImplemented:
+            return found
+        args, kwargs = tree_map(lambda each: of_all_rows(each, func), (args, kwargs))
+    with plainly():
+        if func in OF_THE_FORM:
+            return func(*args, **kwargs)
+        tables = {
+            id(each._table): each._table for each in ours if not isinstance(each, RowGradient)
+        }
+        for table in tables.values():
+            table.settle()
+        found = func(*args, **kwargs)
+        if tables:
+            found = with_views(found, list(tables.values()))
+        return found
+
+
+def with_views(found: Any, tables: list[RowTable]) -> Any:
+    """Results that share a table's memory, as views of it."""
+    if isinstance(found, tuple | list):
+        return type(found)(with_views(each, tables) for each in found)
+    if type(found) is not Tensor or found.layout != torch.strided:
+        return found
+    pointer = found.untyped_storage().data_ptr()
+    for table in tables:
+        if pointer in table.pointers():
+            return view_of(found, table)
+    return found
+
+
+def of_all_rows(value: Any, func: Callable[..., Any]) -> Any:
+    if not isinstance(value, RowGradient):
+        return value
+    changes = is_in_place(func) and value._table.slot() is value._slot
+    return value._table.densify_gradient() if changes else value.to_dense_copy()
+
+
+def is_in_place(func: Callable[..., Any]) -> bool:
+    name = func.__name__
+    if name.startswith("__"):
+        return name.startswith("__i") or name in ("__setitem__", "__set__")
+    return name.endswith("_")
+
+
+def call_on_rows(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What `func` makes of the stored rows, if zero rows do not change that."""
+    if func in OF_SIZES:
+        gradient = args[0]
+        with plainly():
+            return func(gradient._table.parameter, *args[1:], **kwargs)
+    accepts = ON_ROWS.get(func)
+    if accepts is None or not accepts(*args, **kwargs):
+        return NotImplemented
+    with plainly():
+        found = func(*tree_map(plain, args), **tree_map(plain, kwargs))
+    return args[0] if is_in_place(func) else found
+
+
+def always(*_: Any, **__: Any) -> bool:
+    return True
+
+
+def by_scalar(_: Any, other: Any = None, **kwargs: Any) -> bool:
+    """Only the first argument has rows."""
+    if isinstance(other, list | tuple):
+        return all(by_scalar(None, each) for each in other)
+    if kwargs or (isinstance(other, Tensor) and other.numel() != 1):
+        return False
+    return math.isfinite(other) and other != 0  # else rows of zeros become NaN, if only by division
+
+
+def over_zero(_: Any, low: Any = None, high: Any = None, **kwargs: Any) -> bool:
+    """A clamp that leaves zero as it is."""
+    low, high = kwargs.get("min", low), kwargs.get("max", high)
+    if isinstance(low, Tensor) or isinstance(high, Tensor):
+        return False
+    return (low is None or low <= 0) and (high is None or high >= 0)
+
+
+def norm_of_whole(_: Any, order: Any = 2, dim: Any = None, *more: Any, **kwargs: Any) -> bool:
+    order = kwargs.get("ord", kwargs.get("p", order))
+    if order is None or order == "fro":
+        order = 2
+    whole = dim is None and kwargs.get("dim") is None and not more
+    return whole and isinstance(order, int | float) and order > 0
+
+
+def foreach_bound(_: Any, bound: Any, *, low: bool) -> bool:
+    return isinstance(bound, int | float) and (bound <= 0 if low else bound >= 0)
+
+
+T: Any = Tensor
+ON_ROWS: dict[Any, Callable[..., bool]] = {
+    T.mul_: by_scalar,
+    T.__imul__: by_scalar,
+    T.div_: by_scalar,
+    T.__itruediv__: by_scalar,
+    T.neg_: always,
+    T.nan_to_num_: lambda _, nan=0.0, *more, **kwargs: not (nan or more or kwargs.get("nan")),
+    T.clamp_: over_zero,
+    T.clip_: over_zero,
+    torch.clamp_: over_zero,
+    T.sum: lambda _, *more, **kwargs: not (more or kwargs),
+    torch.sum: lambda _, *more, **kwargs: not (more or kwargs),
+    T.norm: norm_of_whole,
+    torch.norm: norm_of_whole,
+    torch.linalg.vector_norm: norm_of_whole,
+    torch._foreach_norm: lambda _, order=2, **kwargs: kwargs.get("ord", order) > 0,
+    torch._foreach_mul_: by_scalar,
+    torch._foreach_div_: by_scalar,
+    torch._foreach_clamp_min_: lambda _, bound: foreach_bound(_, bound, low=True),
+    torch._foreach_clamp_max_: lambda _, bound: foreach_bound(_, bound, low=False),
+    torch._amp_foreach_non_finite_check_and_unscale_: always,
+}
+"""Calls that give the stored rows of a gradient what they would give all, if the arguments pass."""
+
+FORM = (
+    "dtype device layout requires_grad is_leaf grad_fn ndim is_cuda is_sparse is_quantized is_meta "
+    "is_mps is_xpu is_cpu is_mkldnn is_nested names output_nr retains_grad _version "
+    "_backward_hooks _post_accumulate_grad_hooks grad_dtype"
+)
+OF_SIZES = {
+    T.shape.__get__,
+    T.size,
+    T.numel,
+    T.nelement,
+    T.__len__,
+}
+OF_THE_FORM = OF_SIZES | {getattr(T, name).__get__ for name in FORM if hasattr(T, name)}
+OF_THE_FORM |= {
+    T.requires_grad.__set__,
+    T.requires_grad_,
+    T.dim,
+    T.element_size,
+    T.get_device,
+    T.is_complex,
+    T.is_contiguous,
+    T.is_floating_point,
+    T.register_post_accumulate_grad_hook,
+    T.storage_offset,
+    T.stride,
+    torch.empty_like,
+    torch.full_like,
+    torch.is_complex,
+    torch.is_floating_point,
+    torch.numel,
+    torch.ones_like,
+    torch.rand_like,
+    torch.randn_like,
+    torch.zeros_like,
+    T.new_empty,
+    T.new_full,
+    T.new_ones,
+    T.new_tensor,
+    T.new_zeros,
+}
+"""Calls that read no value."""
+
+
+def get_grad(tensor: Tensor) -> Any:
+    if not isinstance(tensor, RowwiseParameter):
+        return NotImplemented
+    return None if tensor._table.hidden else tensor._table.gradient()
+
+
+def set_grad(tensor: Tensor, gradient: Tensor | None) -> Any:
+    if not isinstance(tensor, RowwiseParameter):
+        return NotImplemented
+    tensor._table.hidden = False
+    tensor._table.fill_slot(gradient)
+    return None
+
+
+def delete_grad(tensor: Tensor) -> Any:
+    return set_grad(tensor, None)
+
+
+def set_data(tensor: Tensor, data: Tensor) -> Any:
+    if not isinstance(tensor, RowwiseParameter):
+        return NotImplemented
+    table = tensor._table
+    table.settle()
+    with plainly():
+        tensor.data = plain(data)
+    table.adopt()
+    return None
+
+
+def same_rows(gradient: Tensor) -> Any:
+    """`data` and `detach`: of a gradient, itself."""
+    return gradient if isinstance(gradient, RowGradient) else NotImplemented
+
+
+def zero_rows(gradient: Any) -> Any:
+    """Leaves none: else rows of all batches since would gather in it."""
+    if not isinstance(gradient, RowGradient):
+        return NotImplemented
+    table, slot = gradient._table, gradient._slot
+    gradient._stored.zero_()
+    if table.slot() is slot:
+        width = slot.shape[1]
+        empty = torch.sparse_coo_tensor(
+            slot._indices()[:, :0],
+            slot.detach()._values()[:0].reshape(0, width),
+            slot.shape,
+            is_coalesced=True,
+        )
+        table.fill_slot(empty)
+    return gradient
+
+
+def zero_each(gradients: Any) -> Any:
+    others = [each for each in gradients if zero_rows(each) is NotImplemented]
+    if others:
+        with plainly():
+            torch._foreach_zero_(others)
+    return None
+
+
+def clone_rows(gradient: Tensor, **_: Any) -> Any:
+    if not isinstance(gradient, RowGradient):
+        return NotImplemented
+    return RowGradient.of(gradient._slot.clone(), gradient._table)
+
+
+def embed(
+    input: Tensor,
+    weight: Tensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,  # noqa: ARG001
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,  # noqa: ARG001
+) -> Any:
+    if not isinstance(weight, RowwiseParameter) or max_norm is not None or scale_grad_by_freq:
+        return NotImplemented
+    weight._table.read(input)
+    with plainly():
+        return F.embedding(input, weight, padding_idx, sparse=True)
+
+
+def embed_bag(
+    input: Tensor,
+    weight: Tensor,
+    offsets: Tensor | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    mode: str = "mean",
+    sparse: bool = False,  # noqa: ARG001
+    **kwargs: Any,
+) -> Any:
+    if not isinstance(weight, RowwiseParameter) or max_norm is not None or scale_grad_by_freq:
+        return NotImplemented
+    weight._table.read(input)
+    with plainly():
+        return F.embedding_bag(
+            input, weight, offsets, None, norm_type, False, mode, mode != "max", **kwargs
+        )
+
+
+def index(weight: Tensor, ids: Any) -> Any:
+    """`weight[ids]` for a tensor of ids."""
+    if (
+        not isinstance(weight, RowwiseParameter)
+        or not isinstance(ids, Tensor)
+        or ids.dtype not in (torch.int64, torch.int32)
+        or not ids.dim()
+    ):
+        return NotImplemented
+    return embed(torch.where(ids < 0, ids + len(weight), ids), weight)
+
+
+def index_rows(weight: Tensor, dim: int, ids: Tensor) -> Any:
+    return index(weight, ids) if dim == 0 else NotImplemented
+
+
+def autograd_grad(*args: Any, **kwargs: Any) -> Any:
+    """`torch.autograd.grad`, which returns the gradient of all rows."""
+    with plainly():
+        found = torch.autograd.grad(*args, **kwargs)
+    return tuple(each.to_dense() if each is not None and each.is_sparse else each for each in found)
+
+
+HANDLERS: dict[Any, Callable[..., Any]] = {
+    F.embedding: embed,
+    F.embedding_bag: embed_bag,
+    T.__getitem__: index,
+    T.index_select: index_rows,
+    torch.index_select: index_rows,
+    T.grad.__get__: get_grad,
+    T.grad.__set__: set_grad,
+    T.grad.__delete__: delete_grad,
+    T.data.__get__: same_rows,
+    T.data.__set__: set_data,
+    T.detach: same_rows,
+    T.detach_: same_rows,
+    T.zero_: zero_rows,
+    T.clone: clone_rows,
+    T.register_hook: add_hook,
+    torch._foreach_zero_: zero_each,
+    torch.autograd.grad: autograd_grad,
+}

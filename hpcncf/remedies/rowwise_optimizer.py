@@ -1,0 +1,229 @@
+"""Exact optimizers at the cost of the rows that a batch reads, for any PyTorch program.
+
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    rowwise(model, optimizer)
+
+The results are those of the optimizer as it was, to rounding: rows without a gradient are moved
+when they are next read. `docs/remedies-for-your-program.md` lists what is covered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hpcncf.errors import UsageError
+from hpcncf.remedies.row_rules import RULES, Group, RowRule, find_rule
+from hpcncf.remedies.row_table import RowTable, RowwiseParameter
+
+Optimizer = torch.optim.Optimizer
+Embedding = nn.Embedding | nn.EmbeddingBag
+
+SMALL = {"for_each": 2**18, "fused": 2**21}
+"""Values of a table below which moving all of them takes no longer than finding the rows to move:
+torch's optimizers, and its fused ones."""
+
+
+@dataclass
+class Candidate:
+    """A parameter that some embedding of the model holds."""
+
+    name: str
+    parameter: nn.Parameter
+    embeddings: list[Embedding] = field(default_factory=list)
+    others: list[str] = field(default_factory=list)
+    """Names under which modules of other kinds hold it."""
+
+
+class Rowwise:
+    """The tables of one optimizer that are updated by rows; `print` shows them."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self.left: dict[str, str] = {}
+        """Tables that torch's optimizer updates as before, and why."""
+        self._optimizer = optimizer
+        self._tables: dict[str, RowTable] = {}
+        self._modules: dict[str, list[Embedding]] = {}
+        self._handles = [
+            optimizer.register_step_pre_hook(self._before_step),
+            optimizer.register_step_post_hook(self._after_step),
+            optimizer.register_state_dict_pre_hook(lambda _: self.settle()),
+            optimizer.register_load_state_dict_pre_hook(lambda *_: self.settle()),
+            optimizer.register_load_state_dict_post_hook(lambda _: self._adopt()),
+        ]
+
+    @property
+    def tables(self) -> list[str]:
+        """Names of the parameters that are updated by rows."""
+        return list(self._tables)
+
+    def settle(self) -> None:
+        """Bring every row up to date. Only code outside of Python needs that: a NumPy array or a
+        pointer that shares the memory of a table."""
+        for table in self._tables.values():
+            table.settle()
+
+    def remove(self) -> None:
+        """Give all tables back to torch's optimizer, which continues from the same state."""
+        for name in self.tables:
+            self._release(name, "removed")
+        for handle in self._handles:
+            handle.remove()
+
+    def __str__(self) -> str:
+        lines = [f"{name}: updated by rows" for name in self._tables]
+        return "\n".join(lines + [f"{name}: as before; {why}" for name, why in self.left.items()])
+
+    def _add(self, candidate: Candidate, group: Group, rule: type[RowRule]) -> None:
+        name = candidate.name
+        table = RowTable(name, candidate.parameter, self._optimizer, group, rule)
+        table.give_back = lambda why: self._release(name, why)
+        self._tables[name], self._modules[name] = table, candidate.embeddings
+        for module in candidate.embeddings:
+            module.sparse = True  # DistributedDataParallel then expects rows
+
+    def _release(self, name: str, why: str) -> None:
+        for module in self._modules.pop(name):
+            module.sparse = False
+        self._tables.pop(name).release()
+        self.left[name] = why
+
+    def _adopt(self) -> None:
+        groups = {
+            id(each): group for group in self._optimizer.param_groups for each in group["params"]
+        }
+        for table in self._tables.values():
+            table.group = groups[id(table.parameter)]
+            table.adopt()
+
+    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        """Move the rows, and let torch's step find no gradient of their tables."""
+        closure = args[1] if len(args) > 1 else kwargs.get("closure")
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+            args, kwargs = (args[0], lambda: loss), {}
+        # A fused optimizer divides by GradScaler's factor itself.
+        scale, found = (getattr(optimizer, each, None) for each in ("grad_scale", "found_inf"))
+        skipped = found is not None and bool(found)
+        for name, table in list(self._tables.items()):
+            if table.slot() is None:
+                continue
+            why = table.obstacle()
+            if why is not None:
+                self._release(name, why)
+                continue
+            if not skipped:
+                table.step(scale)
+            table.hidden = True
+        return args, kwargs
+
+    def _after_step(self, *_: Any) -> None:
+        for table in self._tables.values():
+            table.hidden = False
+
+
+def embeddings_of(model: nn.Module) -> list[Candidate]:
+    """Parameters that are the weight of an embedding, under the name of its first."""
+    found: dict[int, Candidate] = {}
+    for name, module in model.named_modules():
+        weight = module._parameters.get("weight")
+        if isinstance(module, Embedding) and weight is not None:
+            candidate = found.setdefault(
+                id(weight), Candidate(f"{name}.weight".lstrip("."), weight)
+            )
+            candidate.embeddings.append(module)
+    for name, module in model.named_modules():
+        for key, parameter in module._parameters.items():
+            if id(parameter) in found and not isinstance(module, Embedding):
+                found[id(parameter)].others.append(f"{name}.{key}".lstrip("."))
+    return list(found.values())
+
+
+def refusal(
+    candidate: Candidate, optimizer: Optimizer, group: Group, rule: type[RowRule] | None
+) -> str | None:
+    """Why its rows cannot be updated exactly, and for less than all rows cost."""
+    parameter = candidate.parameter
+    if rule is None:
+        known = ", ".join(stock.__name__ for stock, _ in RULES)
+        return f"{type(optimizer).__name__} is not one of torch.optim's {known}"
+    if isinstance(parameter, RowwiseParameter):
+        return "its rows are updated by an earlier call of rowwise"
+    if type(parameter) is not nn.Parameter:
+        return f"it is a {type(parameter).__name__}, not an nn.Parameter"
+    if parameter.dtype not in (torch.float32, torch.float64):
+        return f"it is {parameter.dtype}; rows are exact in float32 and float64"
+    if candidate.others:
+        return f"it is also {' and '.join(candidate.others)}, which reads all of its rows"
+    if parameter._backward_hooks:
+        return "a hook on its gradient expects that of all rows"
+    for module in candidate.embeddings:
+        if module.max_norm is not None:
+            return "max_norm changes rows when they are read"
+        if module.scale_grad_by_freq:
+            return "torch has no gradient by rows with scale_grad_by_freq"
+        if getattr(module, "mode", None) == "max":
+            return "torch has no gradient by rows for mode 'max'"
+    for option in ("differentiable", "capturable"):
+        if group.get(option):
+            return f"the optimizer is {option}"
+    return rule.refusal(group)
+
+
+def rowwise(
+    model: nn.Module,
+    optimizer: Optimizer,
+    *,
+    strict: bool = True,
+    small: int | None = None,
+) -> Rowwise:
+    """Let `optimizer` update, of every embedding of `model` that it owns, the rows that a batch
+    reads, with its own results for all rows. Call it before the first step, or at any later time.
+
+    Raises UsageError, with names and reasons, if that would not be exact for one of them. With
+    `strict=False` torch's optimizer goes on to update those, and `left` names them. Tables of fewer
+    than `small` values are left to it in any case: there, rows save no time.
+    """
+    rule = find_rule(optimizer)
+    found = Rowwise(optimizer)
+    if small is None:
+        fused = any(group.get("fused") for group in optimizer.param_groups)
+        small = SMALL["fused" if fused else "for_each"]
+    refused, taken = {}, []
+    owners = {id(each): group for group in optimizer.param_groups for each in group["params"]}
+    candidates = [each for each in embeddings_of(model) if id(each.parameter) in owners]
+    if not candidates:
+        raise UsageError(
+            "rowwise: the optimizer owns no nn.Embedding or nn.EmbeddingBag of the model"
+        )
+    for candidate in candidates:
+        group, size = owners[id(candidate.parameter)], candidate.parameter.numel()
+        if size < small:
+            found.left[candidate.name] = (
+                f"with {size:,} values, all are moved as fast as a few rows"
+            )
+        elif (why := refusal(candidate, optimizer, group, rule)) is not None:
+            refused[candidate.name] = why
+        else:
+            taken.append((candidate, group))
+    if refused and strict:
+        found.remove()
+        reasons = "; ".join(f"{name}: {why}" for name, why in refused.items())
+        raise UsageError(f"rowwise cannot be exact for {reasons}")
+    found.left |= refused
+    for candidate, group in taken:
+        assert rule is not None
+        found._add(candidate, group, rule)
+    return found
+
+
+class RowwiseAdam(torch.optim.Adam):
+    """torch.optim.Adam for all parameters of `model`, its embeddings updated by rows."""
+
+    def __init__(self, model: nn.Module, lr: float | Tensor = 1e-3, **settings: Any) -> None:
+        super().__init__(model.parameters(), lr=lr, **settings)
+        self.rowwise = rowwise(model, self)
