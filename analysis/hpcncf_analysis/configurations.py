@@ -73,6 +73,7 @@ LABEL_ORDER: Final = (
     "mlp_width",
     "layers",
     "dropout",
+    "init",
     "embedding_std",
     "data_title",
     "data_key",

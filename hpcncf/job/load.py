@@ -20,7 +20,7 @@ from hpcncf.job.plan import (
 )
 from hpcncf.job.settings import error_location, parse_yaml, read_utf8
 from hpcncf.job.spec import SECTIONS, JobSpec, suggest_setting
-from hpcncf.ncf.data.manifest import content_key, read_manifest
+from hpcncf.ncf.data.manifest import content_key, is_prepared, read_manifest
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -60,11 +60,10 @@ def build_plan(job: JobSpec, path: Path, overrides: Sequence[str] = ()) -> Plan:
     Raises UsageError naming the file and the `overrides` that the job was loaded with.
     """
     try:
-        plan = expand_job(
-            with_engine_fallback(job, missing_native_engine(job)), read_data_keys(job)
-        )
+        keys, datasets = read_data_keys(job), read_datasets(job)
+        plan = expand_job(with_engine_fallback(job, missing_native_engine(job)), keys, datasets)
         for data in {run.data for run in plan.runs if run.data and run.data_key}:
-            found = read_manifest(Path(data.path)).dataset
+            found = datasets[data.path]
             if data.dataset not in (None, found):
                 raise UsageError(
                     f"data.dataset: expected {data.dataset!r}, but {data.path} was prepared from "
@@ -77,12 +76,20 @@ def build_plan(job: JobSpec, path: Path, overrides: Sequence[str] = ()) -> Plan:
 
 def read_data_keys(job: JobSpec) -> dict[str, str | None]:
     """Each data path of the job -> its content's key; None if nothing is prepared there."""
+    return {path: content_key(Path(path)) for path in _data_paths(job)}
+
+
+def read_datasets(job: JobSpec) -> dict[str, str]:
+    """Each data path of the job that holds prepared data -> its format."""
+    folders = {path: Path(path) for path in _data_paths(job) if is_prepared(Path(path))}
+    return {path: read_manifest(folder).dataset for path, folder in folders.items()}
+
+
+def _data_paths(job: JobSpec) -> list[str]:
     if job.data is None:
-        return {}
-    paths = {job.data.path} | {
-        str(point["data.path"]) for point in grid_points(job) if "data.path" in point
-    }
-    return {path: content_key(Path(path)) for path in sorted(paths)}
+        return []
+    points = (point["data.path"] for point in grid_points(job) if "data.path" in point)
+    return sorted({job.data.path, *map(str, points)})
 
 
 def validate_settings(model: type[M], plain: Any, where: str) -> M:

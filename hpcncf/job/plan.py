@@ -25,7 +25,16 @@ from hpcncf.job.command import (
     placeholder_values,
 )
 from hpcncf.job.settings import Settings, error_location
-from hpcncf.job.spec import Data, JobSpec, Model, Resources, Training, apply_point
+from hpcncf.job.spec import (
+    PAPER_DATASETS,
+    PAPER_STD,
+    Data,
+    JobSpec,
+    Model,
+    Resources,
+    Training,
+    apply_point,
+)
 from hpcncf.job.validate import (
     memory_conflicts,
     model_conflicts,
@@ -128,8 +137,13 @@ class Plan(Settings):
         raise UsageError(f"run {run_id!r}: {problem}: {ids}{more}")
 
 
-def expand_job(job: JobSpec, data_keys: Mapping[str, str | None] | None = None) -> Plan:
-    """The plan of a job; `data_keys` maps a data path to the key of its content.
+def expand_job(
+    job: JobSpec,
+    data_keys: Mapping[str, str | None] | None = None,
+    datasets: Mapping[str, str | None] | None = None,
+) -> Plan:
+    """The plan of a job; `data_keys` maps a data path to the key of its content, `datasets` to its
+    format, which resolves `model.init: auto`.
 
     Raises UsageError naming the point whose settings exclude each other.
     """
@@ -140,9 +154,10 @@ def expand_job(job: JobSpec, data_keys: Mapping[str, str | None] | None = None) 
         )
     varied = sorted({key for point in combinations for key in point})
     runs: dict[str, Run] = {}
+    prepared = data_keys or {}, datasets or {}
     for point in combinations:
         for repeat in range(job.repeats):
-            run = _build_run(job, point, repeat, varied, data_keys or {})
+            run = _build_run(job, point, repeat, varied, *prepared)
             first = runs.setdefault(run.id, run)
             if first.resources != run.resources:
                 raise UsageError(
@@ -150,7 +165,7 @@ def expand_job(job: JobSpec, data_keys: Mapping[str, str | None] | None = None) 
                     "time limit are not part of a run's identity. Vary another setting with them"
                 )
     if job.baseline is not None:
-        base = _build_run(job, job.baseline, 0, varied, data_keys or {})
+        base = _build_run(job, job.baseline, 0, varied, *prepared)
         wanted = configuration_id(base)
         runs = {
             run.id: run.model_copy(update={"baseline": configuration_id(run) == wanted})
@@ -216,6 +231,7 @@ def _build_run(
     repeat: int,
     varied: list[str],
     data_keys: Mapping[str, str | None],
+    datasets: Mapping[str, str | None],
 ) -> Run:
     plain = apply_point(job, point)
     where = "".join(f" {key}={_spell(value)}" for key, value in point.items()) or " the base"
@@ -235,6 +251,9 @@ def _build_run(
         else:
             data = Data.model_validate(plain["data"])
             model = Model.model_validate(plain["model"])
+            found = data.dataset or datasets.get(data.path)
+            data = data.model_copy(update={"dataset": found})
+            model = _resolve_init(model, found)
             training = Training.model_validate(plain["training"])
             reasons += training_conflicts(resources, training)
             reasons += model_conflicts(training, model)
@@ -265,6 +284,15 @@ def _build_run(
         model=model,
         training=training,
     )
+
+
+def _resolve_init(model: Model, dataset: str | None) -> Model:
+    """`init: auto` is `paper` for data in the formats of the paper's; else `torch`, left as it is:
+    plans of 0.1.0 have no such setting."""
+    given = model.init != "auto" or model.embedding_std != PAPER_STD
+    if given or dataset not in PAPER_DATASETS:
+        return model
+    return model.model_copy(update={"init": "paper"})
 
 
 def _spell(value: Any) -> str:
@@ -298,7 +326,7 @@ def run_identity(
         "workload": workload,
         "data": data_key,
         "resources": _resource_identity(resources),
-        "model": model.model_dump(mode="json", exclude_defaults=True) if model else None,
+        "model": _model_identity(model) if model else None,
         "training": _training_identity(training, resources) if training else None,
         "repeat": repeat,
     }
@@ -321,6 +349,13 @@ def _resource_identity(resources: Resources) -> dict[str, Any]:
         if getattr(resources, name) != Resources.model_fields[name].default:
             names.add(name)
     return resources.model_dump(mode="json", include=names)
+
+
+def _model_identity(model: Model) -> dict[str, Any]:
+    """`init: paper` and its number are one; `auto` is `torch` unless the plan resolved it."""
+    plain = model.model_dump(mode="json", exclude_defaults=True)
+    plain.pop("init", None)
+    return plain if model.table_std is None else plain | {"init": model.table_std}
 
 
 def _training_identity(training: Training, resources: Resources) -> dict[str, Any]:

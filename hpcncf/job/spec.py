@@ -27,6 +27,10 @@ from hpcncf.job.command import (
 from hpcncf.job.settings import Settings as Settings
 
 Dataset = Literal["frappe", "movielens", "ncf", "csv", "parquet", "synthetic"]
+PAPER_DATASETS: Final = ("ncf", "movielens")
+"""Formats of the NCF paper's data: `init: auto` is the paper's there."""
+PAPER_STD: Final = 0.01
+"""Standard deviation of all tables at the start in He et al. 2017."""
 
 
 def _below_2_31(number: int) -> int:
@@ -160,8 +164,21 @@ class Model(Settings):
     """Output widths of the MLP's layers."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Dropout after each of the MLP's layers."""
+    init: Literal["auto", "torch", "paper"] | PositiveFloat = "auto"
+    """Initial values of the embedding tables. `paper`: N(0, 0.01) in all four, as He et al. 2017.
+    `torch`: N(0, 1) in the MLP tables, torch's default, and `embedding_std` in the MF tables. A
+    number: N(0, number) in all four. `auto`: `paper` for data in NCF's and MovieLens' formats
+    unless `embedding_std` is given, else `torch`. The choice decides how many epochs a model needs
+    (docs/engines.md)."""
     embedding_std: NonNegativeFloat = 0.01
-    """Initial standard deviation of the MF embeddings; the rest are torch's defaults."""
+    """Initial standard deviation of the MF embeddings with `init: torch`."""
+
+    @property
+    def table_std(self) -> float | None:
+        """Initial standard deviation of all tables; None if it differs, as with `torch`."""
+        if isinstance(self.init, float | int):
+            return float(self.init)
+        return PAPER_STD if self.init == "paper" else None
 
 
 class Training(Settings):

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from math import ceil
 from typing import Final
 
-from hpcncf.job.spec import Model, Resources, Training
+from hpcncf.job.spec import PAPER_STD, Model, Resources, Training
 
 REFERENCE_ONLY: Final = {
     "accumulate": "its gradients are computed at once; a larger batch is mathematically the same",
@@ -108,6 +108,12 @@ def model_conflicts(training: Training, model: Model) -> list[str]:
                 f"{dropout} does not work with training.cuda_graph, since a resumed run could not "
                 "continue the random masks that replays draw. Remove cuda_graph, or set dropout "
                 "to 0",
+            ),
+            (
+                model.table_std is not None and model.embedding_std != PAPER_STD,
+                f"model.embedding_std {model.embedding_std:g} is not available with model.init "
+                f"{model.init}. Use init: {model.embedding_std:g}, for all tables, or remove "
+                "embedding_std",
             ),
             (
                 training.engine == "native" and len(model.layers) > NATIVE_LAYERS,

@@ -23,8 +23,9 @@ class NeuMF(nn.Module):
         self.MLP_Embedding_Item = nn.Embedding(items, sizes.mlp_width)
         self.MLP_layers = _mlp(2 * sizes.mlp_width + context, sizes)
         self.predict_layer = nn.Linear(sizes.gmf_width + sizes.layers[-1], 1)
-        nn.init.normal_(self.MF_Embedding_User.weight, std=sizes.embedding_std)
-        nn.init.normal_(self.MF_Embedding_Item.weight, std=sizes.embedding_std)
+        tables, std = self.tables(), sizes.table_std
+        for table in tables if std is not None else tables[:2]:
+            nn.init.normal_(table.weight, std=sizes.embedding_std if std is None else std)
 
     def forward(self, users: Tensor, items: Tensor, context: Tensor) -> Tensor:
         """Logits [n] of users [n] with items [n] in context [n, columns]."""
@@ -35,7 +36,7 @@ class NeuMF(nn.Module):
         return logits.squeeze(1)
 
     def tables(self) -> list[nn.Embedding]:
-        """Where a step reads a few rows of many."""
+        """Where a step reads a few rows of many; the MF tables first."""
         return [
             self.MF_Embedding_User,
             self.MF_Embedding_Item,

@@ -324,13 +324,15 @@ class Grid:
     settings: tuple[dict[str, Any], ...]
     """Of each point, dotted."""
     points: tuple[Point, ...]
+    datasets: Mapping[str, str]
+    """Data path -> format of the prepared data."""
     left_out: tuple[str, ...] = ()
     """Points that cannot run here, with the reason."""
 
     def run(self, ask: Ask) -> Run:
         """As the job file has it, but for its length and what a cut run does not need."""
         cut = {} if ask.steps is None else {**CUT, "training.max_steps": ask.steps}
-        return _run(self.job, self.settings[ask.point] | cut, ask.repeat, self.keys)
+        return _run(self.job, self.settings[ask.point] | cut, ask.repeat, self.keys, self.datasets)
 
     def plan(self, asks: Sequence[Ask]) -> Plan:
         runs = {run.id: run for run in map(self.run, asks)}
@@ -363,16 +365,27 @@ class Grid:
 
 
 def _run(
-    job: JobSpec, settings: Mapping[str, Any], repeat: int, keys: Mapping[str, str | None]
+    job: JobSpec,
+    settings: Mapping[str, Any],
+    repeat: int,
+    keys: Mapping[str, str | None],
+    datasets: Mapping[str, str],
 ) -> Run:
     alone = {"grid": {}, "points": [dict(settings)], "exclude": [], "repeats": repeat + 1}
-    runs = expand_job(job.model_copy(update=alone), keys).runs
+    runs = expand_job(job.model_copy(update=alone), keys, datasets).runs
     return next(run for run in runs if run.repeat == repeat)
 
 
-def build_grid(job: JobSpec, keys: Mapping[str, str | None], rows: Mapping[str, int]) -> Grid:
-    """`rows`: data path -> training positives. Raises UsageError where there is nothing to choose
-    from, or where runs cannot be made shorter."""
+def build_grid(
+    job: JobSpec,
+    keys: Mapping[str, str | None],
+    rows: Mapping[str, int],
+    datasets: Mapping[str, str] | None = None,
+) -> Grid:
+    """`rows`: data path -> training positives; `datasets`: data path -> format.
+
+    Raises UsageError where there is nothing to choose from, or where runs cannot be made shorter.
+    """
     if job.workload != "ncf":
         raise UsageError(
             "tune makes runs shorter by training.max_steps, which a command has not: "
@@ -380,14 +393,14 @@ def build_grid(job: JobSpec, keys: Mapping[str, str | None], rows: Mapping[str, 
         )
     runs: dict[str, tuple[dict[str, Any], Run]] = {}
     for settings in grid_points(job):
-        run = _run(job, settings, 0, keys)
+        run = _run(job, settings, 0, keys, datasets or {})
         runs.setdefault(run.id, (settings, run))
     if len(runs) < 2:
         raise UsageError("grid: tune chooses among points, and this job has one: add a grid")
     points = tuple(
         _point(index, settings, run, rows) for index, (settings, run) in enumerate(runs.values())
     )
-    return Grid(job, keys, tuple(settings for settings, _ in runs.values()), points)
+    return Grid(job, keys, tuple(settings for settings, _ in runs.values()), points, datasets or {})
 
 
 def _point(index: int, settings: Mapping[str, Any], run: Run, rows: Mapping[str, int]) -> Point:

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 
 from hpcncf.collect import collect
 from hpcncf.errors import UsageError
-from hpcncf.job.load import load_job, read_data_keys
+from hpcncf.job.load import load_job, read_data_keys, read_datasets
 from hpcncf.job.plan import missing_native_engine, with_engine_fallback
 from hpcncf.job.spec import JobSpec
 from hpcncf.ncf.data.manifest import prepare_command, read_manifest
@@ -249,7 +249,7 @@ def grid_of(job: JobSpec, cluster: Cluster, limits: Limits | None, gpu_hour: flo
                 f"`{prepare_command(job.data.dataset if job.data else None, Path(path))}`"
             )
     rows = {path: read_manifest(Path(path)).train_rows for path in keys}
-    found = build_grid(job, keys, rows)
+    found = build_grid(job, keys, rows, read_datasets(job))
     runs = {point.index: found.run(Ask(point.index, None, 0)) for point in found.points}
     refused = find_refusals(list(runs.values()), cluster, limits, some=True)
     reasons = {index: refused[run.id] for index, run in runs.items() if run.id in refused}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -46,13 +48,22 @@ def test_the_output_is_the_papers_formula() -> None:
     torch.testing.assert_close(net(user, item, context)[0], expected)
 
 
-def test_only_the_gmf_tables_start_narrow() -> None:
+@pytest.mark.parametrize(
+    ("settings", "mf", "mlp"),
+    [
+        ({}, 0.01, 1.0),
+        ({"init": "torch", "embedding_std": 0.1}, 0.1, 1.0),
+        ({"init": "paper"}, 0.01, 0.01),
+        ({"init": 0.5}, 0.5, 0.5),
+    ],
+)
+def test_the_tables_start_as_the_settings_say(
+    settings: dict[str, Any], mf: float, mlp: float
+) -> None:
     torch.manual_seed(1)
-    net = NeuMF(2000, 2000, 21, Model(embedding_std=0.01))
-    for table in (net.MF_Embedding_User, net.MF_Embedding_Item):
-        assert float(table.weight.detach().std()) == pytest.approx(0.01, rel=0.05)
-    for table in (net.MLP_Embedding_User, net.MLP_Embedding_Item):
-        assert float(table.weight.detach().std()) == pytest.approx(1.0, rel=0.05)
+    net = NeuMF(2000, 2000, 21, Model(**settings))
+    spreads = [float(table.weight.detach().std()) for table in net.tables()]
+    assert spreads == pytest.approx([mf, mf, mlp, mlp], rel=0.05)
 
 
 def test_equal_bits_have_equal_digests_and_one_changed_bit_another() -> None:

@@ -89,6 +89,7 @@ def test_defaults_never_change() -> None:
         "mlp_width": 32,
         "layers": [32, 16, 8],
         "dropout": 0.0,
+        "init": "auto",
         "embedding_std": 0.01,
     }
     assert Training().batch_over_ranks(1) == 256
@@ -103,6 +104,7 @@ def test_defaults_never_change() -> None:
         {"training": {"batch_size_per_rank": 256}},
         {"training": {"device": "cpu", "backend": "gloo"}},
         {"data": {"path": "/d", "dataset": "frappe"}},
+        {"model": {"init": "torch"}},
     ],
 )
 def test_settings_without_effect_on_the_computation_keep_the_id(settings: Any) -> None:
@@ -123,6 +125,32 @@ def test_settings_without_effect_on_the_computation_keep_the_id(settings: Any) -
 )
 def test_settings_that_change_the_computation_change_the_id(settings: Any) -> None:
     assert only(**settings).id != only().id
+
+
+@pytest.mark.parametrize(
+    ("model", "dataset", "init"),
+    [
+        ({}, "ncf", "paper"),
+        ({}, "movielens", "paper"),
+        ({}, "frappe", "auto"),
+        ({}, None, "auto"),
+        ({"init": "torch"}, "ncf", "torch"),
+        ({"init": 0.5}, "ncf", 0.5),
+        ({"embedding_std": 0.1}, "ncf", "auto"),
+    ],
+)
+def test_the_tables_start_as_in_the_paper_on_its_data(
+    model: Any, dataset: str | None, init: Any
+) -> None:
+    (run,) = expand_job(job(model=model), {"/d": "key"}, {"/d": dataset}).runs
+    assert (run.model.init, run.data.dataset) == (init, dataset)
+    assert (run.id == only(model=model).id) == (init != "paper")
+
+
+def test_a_start_of_the_tables_has_one_id_however_it_is_spelled() -> None:
+    paper = only(model={"init": "paper"})
+    assert paper.id == only(model={"init": 0.01}).id != only(model={"init": 0.02}).id
+    assert expand_job(job(), {"/d": "key"}, {"/d": "ncf"}).runs[0].id == paper.id
 
 
 def test_the_data_is_known_by_its_content_not_by_its_place() -> None:

@@ -64,8 +64,9 @@ class PlannedJob:
     def configuration(self, job: JobSpec) -> str | None:
         """That of a job without a grid, on the data as it was planned; None where it is none."""
         keys = {run.data.path: run.data_key for run in self.runs.values() if run.data}
+        sets = {run.data.path: run.data.dataset for run in self.runs.values() if run.data}
         try:
-            (run,) = expand_job(job.model_copy(update={"repeats": 1}), keys).runs
+            (run,) = expand_job(job.model_copy(update={"repeats": 1}), keys, sets).runs
         except UsageError:
             return None  # settings that only some point of the grid makes whole
         return configuration_id(run)

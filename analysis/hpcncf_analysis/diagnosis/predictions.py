@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from hpcncf.collect.collect import collect
 from hpcncf.errors import UsageError
 from hpcncf.job import plan
-from hpcncf.job.load import load_job, read_data_keys
+from hpcncf.job.load import load_job, read_data_keys, read_datasets
 from hpcncf.job.plan import configuration_id, expand_job
 from hpcncf.job.spec import JobSpec
 from hpcncf.paths import AttemptPaths, ResultPaths, RunPaths
@@ -195,7 +195,8 @@ def _configuration(job: JobSpec, point: Mapping[str, Any]) -> str | None:
     )
     try:
         served = plan.with_engine_fallback(alone, plan.missing_native_engine(alone))
-        return configuration_id(expand_job(served, read_data_keys(alone)).runs[0])
+        keys, datasets = read_data_keys(alone), read_datasets(alone)
+        return configuration_id(expand_job(served, keys, datasets).runs[0])
     except UsageError:
         return None
 
