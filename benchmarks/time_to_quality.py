@@ -1,116 +1,101 @@
-"""Seconds of training and evaluation until HR@10 reaches its target, the median over five seeds.
+"""Seconds of training and evaluation until HR@10 reaches a target, the median over five seeds.
 
-One thread each, one run after another, the engines in turn for each seed. Every epoch is evaluated,
-by the engine that trains; loading the data and making the engine are not counted.
+One thread each, one run after another, the variants in turn for each seed. Every epoch is evaluated
+by the engine that trains. Loading the data and building the engine are not counted.
 """
 
 from __future__ import annotations
 
 import contextlib
-import statistics
 import sys
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from statistics import median
+from typing import Final, Literal
 
 from benchmarks.training import ENGINES, SEEDS, made_movielens, real_frappe, trainer
 from hpcncf.ncf.data.prepared import Prepared
 from hpcncf.records.schema import Epoch
 
+Init = Literal["torch", "paper"]
+
 FRAPPE, MADE = 0.85, 0.65
 MOST_EPOCHS: Final = 30
-TIMED: Final = [name for name in ENGINES if name.endswith(", adam")]
+VARIANTS: Final[tuple[tuple[str, Init], ...]] = (
+    ("reference, adam", "torch"),
+    ("rowwise, adam", "torch"),
+    ("native, adam", "torch"),
+    ("reference, adam", "paper"),
+    ("rowwise, adam", "paper"),
+    ("native, adam", "paper"),
+)
 
 
 class Reached(Exception):
     """The epoch just evaluated is good enough."""
 
 
-@dataclass(frozen=True)
-class Way:
-    """The epochs to the target, the last of which reached it, or none did."""
+def epochs_to_target(
+    data: Prepared, folder: Path, engine: str, init: Init, seed: int, target: float
+) -> list[Epoch]:
+    """The epochs up to the first that reached the target, or all of them."""
 
-    epochs: list[Epoch]
-    target: float
-
-    @property
-    def arrived(self) -> bool:
-        return (self.epochs[-1].hr10 or 0.0) >= self.target
-
-    @property
-    def training_s(self) -> float:
-        return sum(each.training_s for each in self.epochs)
-
-    @property
-    def evaluation_s(self) -> float:
-        return sum(each.evaluation_s for each in self.epochs)
-
-    @property
-    def seconds(self) -> float:
-        return self.training_s + self.evaluation_s
-
-
-def way(data: Prepared, folder: Path, engine: str, seed: int, target: float) -> Way:
     def stop_there(epoch: Epoch) -> None:
         if (epoch.hr10 or 0.0) >= target:
             raise Reached
 
     settings = ENGINES[engine] | {"seed": seed, "epochs": MOST_EPOCHS}
-    training = trainer(data, folder, settings, stop_there)
+    training = trainer(data, folder, settings, stop_there, init=init)
     with contextlib.suppress(Reached):
         training.train()
-    return Way(training.epochs, target)
+    return training.epochs
+
+
+def seconds(epochs: Sequence[Epoch]) -> float:
+    return sum(each.training_s + each.evaluation_s for each in epochs)
 
 
 def show(data: Prepared, folder: Path, name: str, target: float) -> bool:
-    """Print the table of a data set; whether every run came to the target."""
-    ways: dict[str, list[Way]] = {engine: [] for engine in TIMED}
+    """Print the table of a data set. Returns whether every run reached the target."""
+    found: dict[tuple[str, Init], list[list[Epoch]]] = {variant: [] for variant in VARIANTS}
     for seed in SEEDS:
-        for engine, found in ways.items():
-            found.append(way(data, folder, engine, seed, target))
+        for variant, runs in found.items():
+            runs.append(epochs_to_target(data, folder, *variant, seed, target))
     print(f"### {name}: HR@10 {target}\n")
-    print("| | epochs | training, s | evaluation, s | both, s | |")
-    print("|---|---:|---:|---:|---:|---:|")
-    slowest = statistics.median(each.seconds for each in ways["reference, adam"])
-    for engine, found in ways.items():
-        print(f"| {engine} | {row(found, slowest)} |")
-    arrived = all(each.arrived for found in ways.values() for each in found)
-    if not arrived:
-        print(f"\nSome runs did not come to {target} in {MOST_EPOCHS} epochs: counted so far.")
-    print(flush=True)
-    return arrived
-
-
-def row(found: list[Way], reference_s: float) -> str:
-    """Medians of each column, and the range of all seconds."""
-    seconds = [each.seconds for each in found]
-    median = statistics.median(seconds)
-    return " | ".join(
-        [
-            f"{statistics.median(len(each.epochs) for each in found):g}",
-            f"{statistics.median(each.training_s for each in found):.2f}",
-            f"{statistics.median(each.evaluation_s for each in found):.2f}",
-            f"{median:.2f} ({min(seconds):.2f} to {max(seconds):.2f})",
-            f"{reference_s / median:.1f}×",
+    print("| engine | `model.init` | epochs | training, s | evaluation, s | both, s | |")
+    print("|---|---|---:|---:|---:|---:|---:|")
+    slowest = median(map(seconds, found[VARIANTS[0]]))
+    for (engine, init), runs in found.items():
+        both = [seconds(run) for run in runs]
+        cells = [
+            *(engine, init, f"{median(map(len, runs)):g}"),
+            f"{median(sum(epoch.training_s for epoch in run) for run in runs):.2f}",
+            f"{median(sum(epoch.evaluation_s for epoch in run) for run in runs):.2f}",
+            f"{median(both):.2f} ({min(both):.2f} to {max(both):.2f})",
+            f"{slowest / median(both):.1f}×",
         ]
-    )
+        print(f"| {' | '.join(cells)} |")
+    late = sum((run[-1].hr10 or 0.0) < target for runs in found.values() for run in runs)
+    if late:
+        print(f"\n{late} runs did not reach {target} in {MOST_EPOCHS} epochs: counted so far.")
+    print(flush=True)
+    return not late
 
 
 def main() -> int:
-    arrived = True
+    reached = True
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "frappe"
-        data = real_frappe(folder)
-        if data is None:
-            print("Frappe: not measured, HPCNCF_DATA does not name the folder of its zip.\n")
+        if data := real_frappe(folder):
+            reached = show(data, folder, data.manifest.title, FRAPPE)
         else:
-            arrived = show(data, folder, data.manifest.title, FRAPPE)
+            print("Frappe: not measured, HPCNCF_DATA does not name the folder of its zip.\n")
         folder = Path(temporary) / "made"
         data = made_movielens(folder)
         name = f"{data.manifest.title}, MovieLens 100K's shape"
-        arrived = show(data, folder, name, MADE) and arrived
-    return 0 if arrived else 1
+        reached = show(data, folder, name, MADE) and reached
+    return 0 if reached else 1
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from hpcncf.job.plan import Run
 from hpcncf.job.spec import Data, Model, Resources, Training
@@ -83,6 +83,7 @@ def trainer(
     training: dict[str, Any],
     tell_epoch: Callable[[Epoch], None] = lambda _: None,
     place: Place | None = None,
+    init: Literal["torch", "paper"] = "torch",
 ) -> Trainer:
     """Of a rank of a run that leaves nothing behind; on one thread, unless `training` says
     otherwise."""
@@ -96,7 +97,7 @@ def trainer(
         resources=Resources(tasks_per_node=place.world_size, cpus_per_task=settings["threads"]),
         data=Data(path=str(folder)),
         data_key=data.manifest.key,
-        model=Model(),
+        model=Model(init=init),
         training=Training.model_validate(settings),
     )
     return Trainer(run, data, place, RunPaths(folder / run.id), lambda _: None, tell_epoch)
