@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import textwrap
 from collections.abc import Sequence
@@ -99,4 +100,6 @@ def counts(states: Sequence[RunState]) -> str:
 
 def format_path(path: Path) -> str:
     """The path as the user would type it here."""
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+    with contextlib.suppress(OSError, ValueError):  # elsewhere, or the folder here was removed
+        return str(path.relative_to(Path.cwd()))
+    return str(path)

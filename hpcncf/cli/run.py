@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -64,25 +65,31 @@ def run(args: argparse.Namespace) -> int:
     remedies = Remedies.parse(args.remedies)
     if remedies and args.no_probe:
         raise UsageError("run: --with is done by the probe: remove --no-probe")
+    # The command may remove the current folder.
+    results, json_file = args.results.resolve(), args.json and args.json.resolve()
     try:
-        recorded = record(words, args.results, args.name, not args.no_probe, remedies)
+        recorded = record(words, results, args.name, not args.no_probe, remedies)
     except CannotStart as error:
         print(f"hpcncf: {error}", file=sys.stderr)
         return error.exit_code
-    if not args.quiet and recorded.rank.rank == 0:
-        try:
+    try:  # the command ended as it did, whatever becomes of the summary
+        if json_file and recorded.rank.rank == 0:
+            write_json(json_file, recorded)
+        if not args.quiet and recorded.rank.rank == 0:
             show(recorded)
-        except Exception as error:  # the command ended as it did, whatever becomes of the summary
-            kind = type(error).__name__
-            print(f"hpcncf: no summary of {recorded.folder}: {kind}: {error}", file=sys.stderr)
-    if recorded.problem:
-        print(f"hpcncf: {recorded.problem}", file=sys.stderr)
-    if args.json and recorded.rank.rank == 0:
-        write_json(args.json, recorded)
+        if recorded.problem:
+            print(f"hpcncf: {recorded.problem}", file=sys.stderr)
+        sys.stderr.flush()
+    except OSError:  # nobody reads standard error, or its disk is full
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+    except Exception as error:
+        kind = type(error).__name__
+        print(f"hpcncf: no summary of {recorded.folder}: {kind}: {error}", file=sys.stderr)
     return shell_code(recorded.exit_code)
 
 
 def show(recorded: Recorded) -> None:
+    from hpcncf.cli.output import format_path
     from hpcncf.cli.run_summary import BLOCKS, PLAIN, lines
     from hpcncf.worker.record_command import others
 
@@ -90,7 +97,12 @@ def show(recorded: Recorded) -> None:
     encoding = (sys.stderr.encoding or "").lower()
     marks = BLOCKS if encoding.startswith("utf") else PLAIN
     text = lines(
-        recorded.rank, recorded.node, str(recorded.folder), marks, ranks or None, nodes or None
+        recorded.rank,
+        recorded.node,
+        format_path(recorded.folder),
+        marks,
+        ranks or None,
+        nodes or None,
     )
     print("", *text, sep="\n", file=sys.stderr)
 

@@ -300,6 +300,10 @@ class Monitor:
         """CPU seconds so far, as of the last sample."""
         return self._last.cpu_s
 
+    def rss_mib(self) -> float:
+        """Resident memory of the process tree, as of the last sample."""
+        return self._last.rss_mib
+
     def stop(self) -> Measured:
         """Stop sampling and tell what was measured. Only once."""
         elapsed_s = self._clock.elapsed_s()

@@ -153,9 +153,12 @@ def save_checkpoint(paths: RunPaths, run: Run, state: Checkpoint) -> None:
             paths.checkpoint.replace(paths.previous_checkpoint)
         partial.replace(paths.checkpoint)
     except (OSError, RuntimeError) as error:  # torch raises RuntimeError on a full disk
-        raise CheckpointNotSaved(
-            f"{paths.checkpoint}: not written: {str(error).splitlines()[0]}"
-        ) from error
+        reason = str(error).splitlines()[0]
+        cause: BaseException | None = error
+        while cause is not None:  # torch's own error hides that of the file
+            reason = (isinstance(cause, OSError) and cause.strerror) or reason
+            cause = cause.__cause__ or cause.__context__
+        raise CheckpointNotSaved(f"{paths.checkpoint}: not written: {reason}") from error
     finally:
         partial.unlink(missing_ok=True)
 
@@ -185,7 +188,9 @@ def load_checkpoint(path: Path, run: Run) -> Checkpoint:
     # torch raises a different error for each way in which a file can be damaged.
     except (OSError, EOFError, RuntimeError, ValueError, LookupError, TypeError) as error:
         raise UnusableCheckpoint(f"{type(error).__name__}: {error}") from error
-    except (pickle.UnpicklingError, zipfile.BadZipFile) as error:
+    except pickle.UnpicklingError as error:  # its text advises to load it without this protection
+        raise UnusableCheckpoint("not a checkpoint of ours: it holds other objects") from error
+    except zipfile.BadZipFile as error:
         raise UnusableCheckpoint(f"not a file of tensors: {error}") from error
 
 

@@ -640,6 +640,12 @@ class Progress(RecordPart):
     """Cores that rank 0 was granted."""
     cpu_s: Number | None = None
     """CPU seconds of rank 0's process tree so far: the only account of a killed attempt."""
+    rss_mib: Number | None = None
+    """Resident memory of rank 0's process tree now."""
+    pid: ProcessId | None = None
+    """The command's process, by which it is found after `hpcncf run` was killed."""
+    process_started: Number | None = None
+    """psutil's `create_time` of `pid`."""
     phases: dict[str, Number] = {}
     """Phase -> share of the time since start-up, as the probe has seen it so far."""
 

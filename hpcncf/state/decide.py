@@ -14,7 +14,7 @@ from typing import Final
 from hpcncf.errors import describe_exit
 from hpcncf.job.plan import Run
 from hpcncf.paths import AttemptPaths, ResultPaths, RunPaths
-from hpcncf.records.claims import is_alive, server_time
+from hpcncf.records.claims import is_alive, is_same_process, server_time
 from hpcncf.records.code_version import CHANGED, ELSEWHERE
 from hpcncf.records.schema import Claim, End, Progress, R, RankRecord, RecordError, read_record
 from hpcncf.records.submissions import State, Submission, SubmittedJob
@@ -472,7 +472,18 @@ def _attempted(run: Run, attempt: Attempt, sent: Sent | None, by_hand: JobState 
         )
     if passed:
         return "lost", f"its task went on without it; no record of {missing(run, attempt)}"
+    if command := _running_command(attempt):
+        return "running", f"process {command}, but `hpcncf run` was killed and will write no record"
     return "lost", f"its processes are gone; no record of {missing(run, attempt)}"
+
+
+def _running_command(attempt: Attempt) -> int | None:
+    """The process of a command whose `hpcncf run` was killed, if it is seen to run here."""
+    claim, now = attempt.claim, attempt.progress
+    if claim is None or now is None or now.pid is None or now.process_started is None:
+        return None
+    here = claim.node == os.uname().nodename and is_same_process(now.pid, now.process_started)
+    return now.pid if here else None
 
 
 def _ended(run: Run, attempt: Attempt, end: End) -> Verdict:

@@ -262,6 +262,7 @@ def _progress_writer(
             cores_usable=usable(),
             cores_allocated=float(recorded.run.resources.cpus_per_task),
             cpu_s=recorded.monitor.cpu_s(),
+            rss_mib=recorded.monitor.rss_mib(),
         )
         # Without it, `status` says less; the training goes on.
         with contextlib.suppress(OSError):

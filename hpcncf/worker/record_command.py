@@ -7,8 +7,11 @@ import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
+
+import psutil
 
 from hpcncf.errors import signal_name
 from hpcncf.job.command import Program, Remedies
@@ -77,6 +80,13 @@ class Started:
     environment: Mapping[str, Any]
     launched_by: LaunchedBy
 
+    @cached_property
+    def process_started(self) -> float | None:
+        """psutil's `create_time` of the command; None if it ended at once."""
+        with suppress(psutil.NoSuchProcess):
+            return psutil.Process(self.pid).create_time()
+        return None
+
     def record(
         self,
         measured: Measured,
@@ -123,6 +133,9 @@ class Started:
             cores_usable=usable(),
             cores_allocated=float(self.run.resources.cpus_per_task),
             cpu_s=monitor.cpu_s(),
+            rss_mib=monitor.rss_mib(),
+            pid=self.pid,
+            process_started=self.process_started,
             phases=phases,
         )
         # Without it, `status` says less; the command goes on.
@@ -199,6 +212,7 @@ def _record(
     )
     started = Started(run, attempt, place, child.pid, described, "run")
     monitor.start()
+    started.write_progress(monitor, {})  # by it `status` finds the command if this is killed
     code = child.wait(lambda: started.write_progress(monitor, {}), monitor.see_main)
     measured = monitor.stop()
     told = Report()

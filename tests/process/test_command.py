@@ -10,11 +10,13 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from hpcncf.job.plan import Plan
 from hpcncf.paths import AttemptPaths, ResultPaths
 from hpcncf.records.schema import Claim, End, NodeRecord, Progress, RankRecord, read_record
+from hpcncf.state.status import states
 from hpcncf.worker.child_process import ENDING
 
 START = (
@@ -327,3 +329,46 @@ def test_ranks_that_were_started_together_are_one_run(tmp_path: Path) -> None:
     assert sum(node.tree_cpu_s) > 1.5
     assert read_record(attempt.end, End).exit_codes == [0, 0]
     assert json.loads((tmp_path / "figures.json").read_text())["rank"]["rank"] == 0
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_the_exit_code_is_the_commands_where_the_summary_cannot_be_written(
+    tmp_path: Path, code: int
+) -> None:
+    with Path("/dev/full").open("w") as full:
+        words = [sys.executable, "-c", START, *python(f"raise SystemExit({code})")]
+        done = subprocess.run(words, cwd=tmp_path, stderr=full, timeout=120, check=False)
+    assert done.returncode == code
+    assert read_record(only(tmp_path).rank(0), RankRecord).exit_code == code
+
+
+def test_a_command_that_removes_its_folder_leaves_its_record(tmp_path: Path) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    done = hpcncf_run(here, "--results", "../kept", *python("import os; os.rmdir(os.getcwd())"))
+    assert done.returncode == 0, done.stderr
+    (attempt,) = attempts(tmp_path / "kept")
+    assert read_record(attempt.rank(0), RankRecord).outcome == "completed"
+    assert not here.exists()
+
+
+def test_a_command_whose_recorder_was_killed_is_running_until_it_ends(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", START, *python("import time; time.sleep(60)")]
+    recorder = subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.DEVNULL)
+    paths = ResultPaths(tmp_path / "results/run")
+    until = time.monotonic() + 60
+    while not (paths.plan.exists() and any(a.progress.exists() for a in attempts(paths.folder))):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    command = read_record(only(tmp_path).progress, Progress).pid
+    assert command is not None
+    recorder.kill()
+    recorder.wait()
+    plan = Plan.model_validate_json(paths.plan.read_text())
+    try:
+        assert [state.state for state in states(paths, plan)] == ["running"]
+    finally:
+        os.kill(command, signal.SIGKILL)
+    while psutil.pid_exists(command) and psutil.Process(command).status() != "zombie":
+        time.sleep(0.05)
+    assert [state.state for state in states(paths, plan)] == ["lost"]
