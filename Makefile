@@ -7,7 +7,7 @@ DEV_READY := $(VENV)/.dev-ready
 SOURCES := pyproject.toml setup.py constraints.txt $(wildcard hpcncf/ncf/engines/native/src/*)
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
-.PHONY: help demo test test-slurm chaos lint typecheck format check sanitize bench bench-gpu pathology schemas clean
+.PHONY: help demo test test-slurm chaos lint typecheck format check sanitize bench bench-gpu pathology schemas wheels pyz clean
 .DEFAULT_GOAL := help
 
 help:  ## Show this list
@@ -59,8 +59,19 @@ pathology: $(DEV_READY)  ## Check the diagnosis on jobs with a known cause (20 m
 schemas: $(DEV_READY)  ## Regenerate hpcncf/schemas and the generated pages of docs/
 	$(BIN)/python -m docs.generate
 
+wheels: .venv-release/.ready  ## Build the source archive and the wheels into dist/
+	.venv-release/bin/python release/build.py wheels
+
+pyz: .venv-release/.ready  ## Build hpcncf without torch as one file for this Python into dist/ (after wheels)
+	.venv-release/bin/python release/build.py pyz
+
+.venv-release/.ready: release/requirements.txt
+	$(PYTHON) -m venv .venv-release
+	.venv-release/bin/pip install --quiet --disable-pip-version-check -r $<
+	touch $@
+
 clean:  ## Remove build products, keep results
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-release dist build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(RUN_READY): $(SOURCES) | $(BIN)/pip
 	$(INSTALL) .

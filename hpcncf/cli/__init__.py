@@ -28,7 +28,7 @@ RETIRED = {
     "bench": "hpcncf data bench JOB.yaml",
     "completion": "hpcncf --print-completion bash",
 }
-SHELLS = ("bash", "zsh", "tcsh")
+SHELLS = ("bash", "zsh", "fish", "tcsh")
 DESCRIPTION = "Measure why a training job wastes its cores, and what to request instead."
 EXIT_CODES = """\
 exit codes:

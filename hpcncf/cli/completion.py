@@ -12,7 +12,7 @@ FOLDERS: Final = {"DIR", "FOLDER", "RESULTS", "RUN|RESULTS"}
 
 
 def script(parser: argparse.ArgumentParser, shell: str) -> str:
-    """The completion script of the parser for bash, zsh or tcsh."""
+    """The completion script of the parser for one of `cli.SHELLS`."""
     import shtab
 
     for action in _actions(parser):
