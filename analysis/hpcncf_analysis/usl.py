@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from math import inf, sqrt
 from typing import Final, Literal
 
@@ -24,43 +25,26 @@ def range_confidence(repeats: int) -> float | None:
 
 Floats = npt.NDArray[np.float64]
 
-# N / X(N) = a + b (N - 1) + c N (N - 1), with 1 / a = lambda, b / a = sigma, c / a = kappa. Where
-# a bound holds (b = 0, c = 0, or b = a, for sigma is at most 1), the rest is free: a row for each
-# that is free, in terms of (a, b, c).
-AMDAHL: Final = ([[1, 0, 0], [0, 1, 0]], [[1, 0, 0]], [[1, 1, 0]])
-USL: Final = (
-    [[1, 0, 0], [0, 1, 0], [0, 0, 1]],
-    [[1, 0, 0], [0, 0, 1]],
-    [[1, 1, 0], [0, 0, 1]],
-    *AMDAHL,
-)
+# Sums of squares that differ by less are equal but for rounding.
+ROUNDING: Final = 1e-9
 
 
-def fit_coefficients(sizes: Floats, targets: Floats, weights: Floats, crosstalk: bool) -> Floats:
-    """[case, 3] a, b and c of each case: the least sum of ((N / X(N) - target) / weight)^2.
+def fit_non_negative(design: Floats, targets: Floats) -> Floats:
+    """[case, feature]: the x >= 0 of least |design x - target| for each row of `targets`.
 
-    `targets`: [case, size], all above 0. The least under bounds is the least of the free problem
-    on one of the bounds' faces (a convex problem): all of them are solved, the best that keeps
-    the bounds is taken.
+    design: [point, feature], of a few features; targets: [case, point]. The solution is the free
+    least squares of the features that it uses (Lawson, Hanson 1974): all sets of features are
+    solved at once, of equally good ones the smaller is taken. `scipy.optimize.nnls` is no shorter
+    here, takes one target at a time, and is 140 MB to install.
     """
-    terms = np.stack([np.ones_like(sizes), sizes - 1, sizes * (sizes - 1)], axis=1)
-    wanted = targets / weights
-    best = np.full(len(targets), np.inf)
-    found = np.zeros((len(targets), 3))
-    for face in map(np.array, USL if crosstalk else AMDAHL):
-        design = terms @ face.T / weights[:, None]
-        free = wanted @ np.linalg.pinv(design).T
-        error = ((free @ design.T - wanted) ** 2).sum(axis=1)
-        candidates = free @ face
-        better = _allowed(candidates) & (error < best)
-        found[better], best[better] = candidates[better], error[better]
+    used = np.array(list(product((False, True), repeat=design.shape[1])))[:, None]
+    columns = design * used  # [set, point, feature]
+    free = targets @ np.linalg.pinv(columns).swapaxes(1, 2) * used  # [set, case, feature]
+    error = ((free @ columns.swapaxes(1, 2) - targets) ** 2).sum(axis=2)
+    error[(free < 0).any(axis=2)] = inf
+    best = (error <= error.min(axis=0) * (1 + ROUNDING)).argmax(axis=0)
+    found: Floats = free[best, np.arange(len(targets))]
     return found
-
-
-def _allowed(candidates: Floats) -> npt.NDArray[np.bool_]:
-    a, b, c = candidates.T
-    allowed: npt.NDArray[np.bool_] = (a > 0) & (b >= 0) & (b <= a) & (c >= 0)
-    return allowed
 
 
 # X(N) = lambda N / (1 + sigma (N - 1) + kappa N (N - 1)):
@@ -185,8 +169,8 @@ def fit_law(
 ) -> Law | Refusal:
     """The law nearest to each size's median speed, by least squares of the relative errors.
 
-    `speeds`: of each size its repeats. N / X(N) is linear in three coefficients that may not be
-    negative (`fit_coefficients`). Its intervals come from a bootstrap over the repeats
+    `speeds`: of each size its repeats. N / X(N) is linear in coefficients that may not be negative
+    (`fit_non_negative`). Its intervals come from a bootstrap over the repeats
     (Efron, Tibshirani 1993): each size's repeats are drawn anew from all repeats' deviations.
     """
     order = sorted(range(len(sizes)), key=lambda at: sizes[at])
@@ -194,11 +178,19 @@ def fit_law(
     reason = _reason_not_to_fit(sizes, speeds)
     if reason:
         return Refusal(reason)
+    # N / X(N) = s + b N + c N (N - 1) with 1 / (s + b) = lambda, b / (s + b) = sigma at most 1 and
+    # c / (s + b) = kappa, all at least 0.
     n = np.array(sizes, float)
+    terms = [np.ones_like(n), n, n * (n - 1)][: 3 if name == "usl" else 2]
     medians = np.array([np.median(repeats) for repeats in speeds])
     drawn = medians * np.exp(_bootstrap_deviations(speeds))
-    found = fit_coefficients(n, n / np.vstack([medians, drawn]), n / medians, name == "usl")
-    (rate, sigma, kappa), *resamples = _parameters(found)
+    relative = medians / np.vstack([medians, drawn])
+    found = fit_non_negative(np.stack(terms, axis=1) / (n / medians)[:, None], relative)
+    s, b, c = np.pad(found, ((0, 0), (0, 3 - len(terms)))).T
+    if s[0] + b[0] <= 0:
+        return Refusal("the measurements do not follow the law: speed falls from the first size on")
+    parameters = np.stack([1 / (s + b), b / (s + b), c / (s + b)], axis=1)[s + b > 0]
+    (rate, sigma, kappa), *resamples = map(tuple, parameters.tolist())
     misfit = max(
         abs(rate * relative_speed(size, sigma, kappa) / median - 1)
         for size, median in zip(sizes, medians, strict=True)
@@ -254,10 +246,6 @@ def _deviations(repeats: Sequence[float]) -> Floats:
     hidden = sqrt(len(logarithms) / (len(logarithms) - 1))
     deviations: Floats = (logarithms - logarithms.mean()) * hidden
     return deviations
-
-
-def _parameters(found: npt.NDArray[np.float64]) -> list[tuple[float, float, float]]:
-    return [(1 / a, b / a, c / a) for a, b, c in found.tolist()]
 
 
 def _central_interval(value: float, resampled: Sequence[float]) -> tuple[float, float] | None:

@@ -25,11 +25,11 @@ from hpcncf_analysis.predict.model import (
     batch,
     fitted,
     measured,
-    non_negative,
     refusal,
     step,
 )
 from hpcncf_analysis.predict.predict import _ends, answer, interval, predict_held_out
+from hpcncf_analysis.usl import fit_non_negative
 
 ROWS = 10_000
 
@@ -80,7 +80,7 @@ def runs_of(*sizes: tuple[int, int, int]) -> list[Measured]:
 def test_non_negative_least_squares_beats_every_neighbour(rows: list[list[int]]) -> None:
     matrix = np.array(rows, dtype=float)
     wanted = np.arange(1.0, len(rows) + 1) * [1, -1][len(rows) % 2]
-    found = non_negative(matrix, wanted)
+    found = fit_non_negative(matrix, wanted[None])[0]
     assert (found >= 0).all()
     error = np.linalg.norm(matrix @ found - wanted)
     for at in range(3):
