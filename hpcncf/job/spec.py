@@ -241,7 +241,8 @@ class Training(Settings):
     loader: Literal["per_sample", "batched", "vectorized", "device"] = "vectorized"
     """`per_sample`: one `__getitem__` per positive, negatives drawn one by one in Python.
     `batched`: `__getitems__`, a batch at a time. `vectorized`: no DataLoader, tensor indexing.
-    `device`: all training data reside on the training device, and batches are built there."""
+    `device`: all training data reside on the GPU, and batches are built there; on a CPU this is
+    `vectorized`."""
     num_workers: CountOrZero = 0
     """DataLoader workers of each rank (`per_sample` and `batched`), at most one for each core."""
     workers: Literal["process", "thread"] = "process"

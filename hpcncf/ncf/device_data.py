@@ -214,9 +214,9 @@ def check_device_loader(
     data: Prepared, training: Training, schedule: Schedule, device: torch.device, ranks: int
 ) -> None:
     """Raises HpcncfError if the data of this node's `ranks` certainly do not fit with `loader:
-    device`."""
-    if training.loader == "device":
-        free, whose, sharing = _room(device, ranks)
+    device`. On a CPU it copies none."""
+    if training.loader == "device" and device.type != "cpu":
+        free, whose, sharing = _gpu_room(device, ranks)
         check_device_room(
             device_loader_bytes(data, training, schedule, device) * sharing, sharing, free, whose
         )
@@ -248,13 +248,10 @@ def check_device_room(needed: int, ranks: int, free: int, whose: str) -> None:
         )
 
 
-def _room(device: torch.device, ranks: int) -> tuple[int, str, int]:
-    """Free bytes, where they are, and the number of ranks that share them."""
-    if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        return free, f"GPU {device.index}", -(-ranks // torch.cuda.device_count())
-    there, whose = available_memory()
-    return int(there), whose, ranks
+def _gpu_room(device: torch.device, ranks: int) -> tuple[int, str, int]:
+    """Free bytes, the GPU, and the number of ranks that share it."""
+    free, _ = torch.cuda.mem_get_info(device)
+    return free, f"GPU {device.index}", -(-ranks // torch.cuda.device_count())
 
 
 def _at_once(device: torch.device) -> int:

@@ -23,7 +23,7 @@ from hpcncf.ncf.data.prepare import Recipe, write_prepared
 from hpcncf.ncf.data.prepared import Prepared, load_prepared
 from hpcncf.ncf.data.split import leave_one_out
 from hpcncf.ncf.device_data import copied_to_device, copy_warnings
-from hpcncf.ncf.instances import Batch, EpochOrder, InstanceSource, Schedule
+from hpcncf.ncf.instances import Batch, EpochOrder, InstanceSource, Schedule, build_batch
 from hpcncf.ncf.loaders import Loader, check_shared_memory_room, shared_memory_bytes
 
 LOADERS = ("per_sample", "batched", "vectorized", "device")
@@ -35,7 +35,16 @@ def batches(
 ) -> list[Batch]:  # fmt: skip
     schedule = Schedule(data.manifest.train_rows, 50, *place)
     loader = Loader(data, Training(seed=5, **training), schedule)
-    return list(loader.epoch(epoch, steps or range(schedule.steps)))
+    # Loader `device` computes its batches on a GPU only: here by the same code on the CPU.
+    source = loader.resident if training.get("loader") == "device" else loader
+    return [build_batch(rows) for rows in source.rows(epoch, steps or range(schedule.steps))]
+
+
+def test_on_a_cpu_loader_device_reads_the_mapped_data(data: Prepared) -> None:
+    schedule = Schedule(data.manifest.train_rows, 50)
+    loader = Loader(data, Training(seed=5, loader="device"), schedule)
+    assert_same(list(loader.epoch(1, range(schedule.steps))), batches(data))
+    assert "resident" not in vars(loader)
 
 
 def assert_same(ours: list[Batch], theirs: list[Batch]) -> None:

@@ -189,7 +189,6 @@ class Rowwise:
     ) -> Iterator[Sequence[Tensor] | None]:
         """Yields None for a whole batch, which a captured step reads from the window."""
         if self._fixed and self._training.cuda_graph:
-            assert loader.resident
             return self._fixed.batches(loader.resident, epoch, steps)
         return copied_to_device(loader.rows(epoch, steps), self._training, self._device)
 
