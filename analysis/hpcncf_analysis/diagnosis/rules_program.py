@@ -70,6 +70,13 @@ class Program:
         self.longest = max(self.ranks, key=lambda each: each.seconds)
 
     @property
+    def idle_cores(self) -> float:
+        """Usable cores that neither it nor a neighbour used."""
+        cores = self.evidence.cores
+        busy = (cores.used or 0.0) + (self.evidence.others_cores or 0.0)
+        return max(0.0, (cores.usable or 0.0) - busy)
+
+    @property
     def several(self) -> bool:
         return len(self.ranks) > 1 or self.longest.ranks > 1
 
@@ -301,8 +308,7 @@ def _input(program: Program) -> Finding | None:
 def _input_remedy(program: Program, share: float, places: Sequence[Place]) -> tuple[str, Gain]:
     """What to change, by what the hot lines do, and the gain to expect of it."""
     text = " ".join(f"{each.function} {each.source or ''}" for each in places).lower()
-    usable, used = program.evidence.cores.usable, program.evidence.cores.used
-    idle = int((usable or 0.0) - (used or 0.0) + 0.3)
+    idle = int(program.idle_cores + 0.3)
     if UNPACKS.search(text):
         once = "Do it once and keep the arrays (numpy.save, Parquet)"
         if idle < 1:
@@ -341,18 +347,18 @@ def _slow_workers(program: Program, loader: ProgramLoader, share: float) -> Find
     ]
     if busy:
         told.append(f"a worker is busy for {format_percent(busy[0])} of its time")
-    usable, used = program.evidence.cores.usable or 0.0, program.evidence.cores.used or 0.0
+    idle = program.idle_cores
     lines = program.workers[0].lines if program.workers else []
     places = tuple(_places(lines, share))
     if busy and busy[0] >= 0.5:
-        if usable - used >= 0.7:
-            more = loader.workers + max(1, int(usable - used + 0.3))
+        if idle >= 0.7:
+            more = loader.workers + max(1, int(idle + 0.3))
             most = min(more / loader.workers, faster(share))
             return Finding(
                 "too_few_workers",
                 share,
                 "time",
-                (*told, f"{format_cores(usable - used)} usable cores are idle"),
+                (*told, f"{format_cores(idle)} usable cores are idle"),
                 f"Use more workers: num_workers={more}, one more for each idle core. Or make a "
                 "sample cheaper.",
                 gain=Gain(most, 1.0, faster(share)),

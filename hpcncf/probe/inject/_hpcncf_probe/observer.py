@@ -6,6 +6,9 @@ import json
 import os
 import sys
 import time
+from functools import partial
+from itertools import accumulate, chain, repeat
+from operator import attrgetter, itemgetter
 
 from _hpcncf_probe import gpu, imports, remedies, tables, torch_phases
 from _hpcncf_probe.phases import CLOCKS, NAME, WALL
@@ -34,6 +37,7 @@ PLUMBING = frozenset(
     "__next__ _next_data fetch wrapper _call_impl _wrapped_call_impl __call__ decorate_context "
     "_use_grad _worker_loop <listcomp> <genexpr> <dictcomp> _get_data _try_get_data".split()
 )
+INLINE = frozenset("<listcomp> <genexpr> <dictcomp> <setcomp> <lambda>".split())
 _LIBRARY = ("site-packages", "dist-packages")
 
 
@@ -106,22 +110,47 @@ class Observer:
     def _run(self, stop, ended):
         try:
             wake_promptly()
-            while not stop.acquire(timeout=self.interval):
-                self._switch_fast(False)  # nobody asks for the lock while frames are read
-                alone = self._sample()
+            while True:
+                opened, stopped = [], []
+                if not self._wait(stop, opened, stopped):
+                    break
+                self._switch_fast(False)
+                alone = self._sample(opened[0][NAME], stopped)
                 self._switch_fast(alone)
         except Exception as error:
             self.problems.append(f"sampler: {type(error).__name__}: {error}")
         finally:
             ended.release()
 
-    def _sample(self):
+    def _wait(self, stop, opened, stopped):
+        """Wait, then put the training thread's phase and frames into the lists; False: it is over.
+
+        In one call of C code: between two calls this thread may lose the interpreter's lock, above
+        all where cores are short, and the program would be seen further on than it was.
+        """
+        clock = CLOCKS.get(self.thread)
+        phases = repeat(clock.stack if clock is not None else NO_PHASE)
+        innermost = map(itemgetter(self.thread), iter(sys._current_frames, None))
+        walks = map(accumulate, map(chain, zip(innermost), repeat(BACK)), repeat(getattr))
+        look = zip(
+            iter(partial(stop.acquire, True, self.interval), True),
+            map(opened.append, map(itemgetter(-1), phases)),
+            map(stopped.extend, map(map, repeat(READ), walks)),
+        )
+        try:
+            for _ in look:
+                pass
+        except (AttributeError, KeyError):  # beyond the outermost frame; a thread that has ended
+            return True
+        return False
+
+    def _sample(self, phase, stopped):
         began = time.thread_time()
         now = time.perf_counter()
         gap = min(now - self.seen_at, LONGEST_GAP_S)
         self.seen_at = now
         frames = sys._current_frames()
-        stopped = _stopped_at(frames.pop(self.thread, None))
+        frames.pop(self.thread, None)
         others = {}
         if self.samples % 4 == 0:
             others = {
@@ -129,16 +158,14 @@ class Observer:
                 for ident, frame in frames.items()
                 if ident != self.sampler
             }
-        clock = CLOCKS.get(self.thread)
         frames.pop(self.sampler, None)
         alone = not frames or self.others_idle
         if stopped:
-            phase = clock.stack[-1][NAME] if clock else "rest:-"
             self._add(self.stacks, (phase, *_look(stopped, self.kind != "worker")), gap)
         for ident, other in others.items():
             _, stack, _ = _look(other)
-            self._add(self.others, (ident, other[0][0].f_code.co_name, stack[-1:]), 4 * gap)
-        stopped = others = other = frames = None
+            self._add(self.others, (ident, other[0][0].co_name, stack[-1:]), 4 * gap)
+        others = other = frames = None
         self.samples += 1
         if now - self.threads_at >= THREADS_EVERY_S:
             self._see_threads(now)
@@ -167,7 +194,7 @@ class Observer:
     @staticmethod
     def _add(table, key, seconds):
         if key not in table and len(table) >= MOST_STACKS:
-            key = (key[0], key[1], ())
+            key = (*key[:2], (), *("" for _ in key[3:]))
         table[key] = table.get(key, 0.0) + seconds
 
     # -- the end of the start-up
@@ -209,11 +236,14 @@ class Observer:
             mode = 0o600 | (os.stat(self.folder).st_mode & 0o040)
             made = os.open(path + ".part", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
             try:
-                os.write(made, text.encode())
+                whole = os.write(made, text.encode()) == len(text)  # else the disk is full
             finally:
                 os.close(made)
-            os.replace(path + ".part", path)
-            self.written = True
+            if whole:
+                os.replace(path + ".part", path)
+                self.written = True
+            else:
+                os.unlink(path + ".part")
         except (OSError, ValueError):
             pass
 
@@ -273,10 +303,13 @@ def wake_promptly():
 
 
 def phases(clock):
-    """Phase -> [seconds, CPU seconds, seconds in which the CPU was read, times entered]."""
+    """Phase -> [seconds, CPU seconds, seconds in which the CPU was read, times entered]: with what
+    the phase that is open has taken so far."""
     if clock is None:
         return {}
-    return {name: phase[:NAME] for name, phase in list(clock.phases.items()) if phase[WALL]}
+    figures = {name: phase[:NAME] for name, phase in list(clock.phases.items())}
+    figures[clock.stack[-1][NAME]][WALL] += time.perf_counter() - clock.since
+    return {name: phase for name, phase in figures.items() if phase[WALL]}
 
 
 def listed(stacks):
@@ -287,12 +320,19 @@ def listed(stacks):
     ]
 
 
+# Of a frame: what is read, and the way to the one around it.
+READ = attrgetter("f_code", "f_lineno", "f_lasti", "f_globals")
+BACK = repeat("f_back")
+NO_PHASE = ((0.0, 0.0, 0.0, 0, "rest:-"),)
+
+
 def _stopped_at(frame):
-    """(frame, line), innermost first: soon, for the thread goes on as soon as it gets the lock."""
+    """What READ gives of a thread's frames, the innermost first."""
     found = []
-    while frame is not None:
-        found.append((frame, frame.f_lineno or _line_before(frame)))
-        frame = frame.f_back
+    try:
+        found.extend(map(READ, accumulate(chain((frame,), BACK), getattr)))
+    except AttributeError:  # beyond the outermost
+        pass
     return found
 
 
@@ -304,36 +344,46 @@ def _look(frames, whole=True):
     blame for a loader's work: they are kept only where there are no others, and `whole` is true.
     """
     doing, stack, library, last = "", [], "", None
-    for frame, line in frames:
-        code = frame.f_code
+    inner = None  # a comprehension or lambda, which belongs to the function around it
+    for code, line, at, variables in frames:
+        line = line or _line_before(code, at)
         name = code.co_filename
         if "_hpcncf_probe" in name:
-            if stack or not whole:
+            if stack or inner or not whole:
                 break
             library = library or last or ""
         elif name.startswith("<frozen importlib"):
             doing = "import"
-        elif is_user(frame, name):
-            if len(stack) < MOST_WALKED:
+        elif is_user(name, variables):
+            if inner is not None:
+                if inner[:2] != (name, line):
+                    own = code.co_name if inner[2] != "<lambda>" and inner[0] == name else inner[2]
+                    stack.append((inner[0], inner[1], own))
+                inner = None
+            if code.co_name in INLINE:
+                inner = (name, line, code.co_name)
+            elif len(stack) < MOST_WALKED:
                 stack.append((name, line, code.co_name))
             if not doing and ("forward" in code.co_name or "loss" in code.co_name):
                 doing = "forward"
         elif doing != "import":
             in_module = code.co_name == "_call_impl" and name.endswith("module.py")
-            if code.co_name == "zero_grad" and not stack:
+            if code.co_name == "zero_grad" and not stack and not inner:
                 doing = "optimizer"
-            if in_module or (not doing and not stack and _computes(name)):
+            if in_module or (not doing and not stack and not inner and _computes(name)):
                 doing = "forward"
-            if not stack and (last is None or code.co_name not in PLUMBING):
+            if not stack and not inner and (last is None or code.co_name not in PLUMBING):
                 last = library_name(name, code.co_name)
+    if inner is not None:
+        stack.append(inner)
     return doing, tuple(reversed(stack[:MOST_FRAMES])), library or ("" if stack else last or "")
 
 
-def _line_before(frame):
+def _line_before(code, at):
     """The last line before code that has none, as the jump at the end of a loop's body."""
-    found = frame.f_code.co_firstlineno
-    for begin, _, line in frame.f_code.co_lines():
-        if begin > frame.f_lasti:
+    found = code.co_firstlineno
+    for begin, _, line in code.co_lines():
+        if begin > at:
             break
         found = line or found
     return found
@@ -342,7 +392,7 @@ def _line_before(frame):
 _KNOWN = {}
 
 
-def is_user(frame, name):
+def is_user(name, variables):
     """Whether this is the user's code: not of the standard library or an installed package."""
     known = _KNOWN.get(name)
     if known is None:
@@ -357,7 +407,7 @@ def is_user(frame, name):
         if len(_KNOWN) < 100_000:
             _KNOWN[name] = known
     if known and name.startswith("<"):
-        return frame.f_globals.get("__name__") == "__main__"
+        return variables.get("__name__") == "__main__"
     return known
 
 
