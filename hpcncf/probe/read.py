@@ -125,6 +125,7 @@ def profile(raw: Mapping[str, Any]) -> ProgramProfile:
         torch=raw["torch"],
         elapsed_s=raw["elapsed_s"],
         startup_s=start_up.get("seconds", 0.0),
+        startup_runqueue_s=_startup_runqueue(raw) if start_up else 0.0,
         imports_s=sum(s for _, doing, _, _, s in start_up.get("stacks", []) if doing == "import"),
         seconds=sum(each.seconds for each in phases.values()),
         cpu_s=raw["since_cpu_s"],
@@ -259,6 +260,11 @@ def _main_figures(raw: Mapping[str, Any]) -> tuple[float, float] | None:
     return max(0.0, ran - ran_before), max(0.0, ready - ready_before)
 
 
+def _startup_runqueue(raw: Mapping[str, Any]) -> float:
+    figures = raw["threads"].get(raw["main_thread"])
+    return float(figures[3]) if figures else 0.0
+
+
 def source_lines(samples: Iterable[Sample]) -> list[SourceLine]:
     """The user's lines of each phase, by their inclusive share; the smallest are left out."""
     whole: dict[str, float] = defaultdict(float)
@@ -323,6 +329,7 @@ def _threads(raw: Mapping[str, Any]) -> list[ProgramThread]:
         place = tuple(stack[0]) if stack else (None, None, name)
         places[ident if ident in raw["threads"] else None][place] += seconds
     used = {ident: max(0.0, ran - before) for ident, (ran, _, before, _) in raw["threads"].items()}
+    ready = {ident: max(0.0, now - before) for ident, (_, now, _, before) in raw["threads"].items()}
     threads = []
     for of, seen in places.items():
         # A user's line before one of the library's, in which a thread may wait.
@@ -331,8 +338,16 @@ def _threads(raw: Mapping[str, Any]) -> list[ProgramThread]:
         )
         left = max(0.0, raw["since_cpu_s"] - sum(used.values()))
         cpu_s = used[of] if of is not None else min(sum(seen.values()), left)
+        ready_s = ready[of] if of is not None else 0.0
         threads.append(
-            ProgramThread(function=function, file=file, line=line, cpu_s=cpu_s, seen_s=seconds)
+            ProgramThread(
+                function=function,
+                file=file,
+                line=line,
+                cpu_s=cpu_s,
+                runqueue_s=ready_s,
+                seen_s=seconds,
+            )
         )
     return sorted(threads, key=lambda each: -each.cpu_s)[:8]
 

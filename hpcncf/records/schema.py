@@ -372,6 +372,8 @@ class ProgramThread(RecordPart):
     file: str | None
     line: Integer | None
     cpu_s: Number
+    runqueue_s: Number = 0.0
+    """Seconds in which it was ready and had no core."""
     seen_s: Number
     """Seconds that it was seen at that line, on a core or not."""
 
@@ -421,6 +423,8 @@ class ProgramProfile(RecordPart):
     """Until the end of the first step; 0 for a program without steps."""
     imports_s: Number
     """Of the start-up, estimated from samples."""
+    startup_runqueue_s: Number = 0.0
+    """Of the start-up, in which the training thread was ready and had no core."""
     seconds: Number
     """The time that the phases share."""
     cpu_s: Number

@@ -16,7 +16,7 @@ from hpcncf.records.schema import (
     ProgramThread,
     SourceLine,
 )
-from hpcncf_analysis.diagnosis.diagnose import judged
+from hpcncf_analysis.diagnosis.diagnose import diagnose_evidence
 from hpcncf_analysis.diagnosis.evidence import CoreCounts
 from hpcncf_analysis.diagnosis.program_text import lines as text_of
 from hpcncf_analysis.diagnosis.rules_program import find
@@ -285,7 +285,7 @@ def test_gains_are_of_the_time_that_the_causes_before_left() -> None:
     assert second.gain is not None
     assert first.gain.factor == pytest.approx(1 / (1 - 0.6 * 0.96))
     assert second.gain.factor == pytest.approx(1 / (1 - 0.35 * 0.995 * 0.98))
-    text = "\n".join(text_of(seen, judged(seen)))
+    text = "\n".join(text_of(seen, diagnose_evidence(seen)))
     both = 1 / (1 - 0.6 * 0.96 - 0.35 * 0.995 * 0.98)
     assert f"Expected {first.gain.factor:.1f}x." in text
     assert f"{both:.1f}x with cause" in " ".join(text.split())
@@ -299,6 +299,6 @@ def test_the_text_fits_a_terminal() -> None:
         parameters=1_600_100,
     )
     seen = command(program=(rank,))
-    text = text_of(seen, judged(seen))
+    text = text_of(seen, diagnose_evidence(seen))
     assert max(map(len, text)) <= 80
     assert len(text) <= 25

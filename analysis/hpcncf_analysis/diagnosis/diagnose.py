@@ -101,7 +101,7 @@ def diagnose(ranks: Sequence[RankRecord], nodes: Sequence[NodeRecord]) -> Diagno
 
 
 def diagnose_evidence(evidence: Evidence) -> Diagnosis:
-    findings = ordered(find(evidence))
+    findings = ordered(find(evidence), inside=_is_seen_inside(evidence))
     first = findings[0] if findings else None
     doubts = [] if first else _doubts(evidence)
     failed = [f"how it would have ended ({evidence.failed})"] if evidence.failed else []
@@ -123,10 +123,14 @@ def diagnose_evidence(evidence: Evidence) -> Diagnosis:
 def find(evidence: Evidence) -> list[Finding]:
     """All findings, in no order; of a program that the probe saw, by what it saw."""
     rules, found = RULES, list[Finding]()
-    if any(not each.is_worker for each in evidence.program):
+    if _is_seen_inside(evidence):
         rules, found = AROUND_A_PROGRAM, rules_program.find(evidence)
     found = [*(finding for rule in rules if (finding := rule(evidence))), *found]
     return [replace(f, evidence=(*f.evidence, *_traffic(f, evidence))) for f in found]
+
+
+def _is_seen_inside(evidence: Evidence) -> bool:
+    return any(not each.is_worker for each in evidence.program)
 
 
 def _traffic(finding: Finding, evidence: Evidence) -> list[str]:
@@ -140,11 +144,17 @@ def _traffic(finding: Finding, evidence: Evidence) -> list[str]:
     return describe_exchange(evidence.traffic, nodes, evidence.phases.get("sync", finding.share))
 
 
-def ordered(findings: Sequence[Finding]) -> list[Finding]:
-    """By cost, each after what explains it."""
-    rank = {"one_core_confinement": 0, "too_short_to_judge": 1}
+def ordered(findings: Sequence[Finding], inside: bool = False) -> list[Finding]:
+    """By cost, each after what explains it.
+
+    `inside`: the probe saw the program. Its own causes are there without the neighbour, too, which
+    stands behind all that it does not explain.
+    """
     short = any(finding.cause == "too_short_to_judge" for finding in findings)
-    left = sorted(findings, key=lambda f: (rank.get(f.cause, 2) if short else 0, -f.share))
+    rank = {"one_core_confinement": 0, "too_short_to_judge": 1} if short else {}
+    if inside:
+        rank = {**rank, "neighbour_load": 3}
+    left = sorted(findings, key=lambda f: (rank.get(f.cause, 2), -f.share))
     result: list[Finding] = []
     while left:
         free = next((finding for finding in left if not _is_explained(finding, left)), left[0])

@@ -177,7 +177,8 @@ def _gain(finding: Finding, before: Sequence[Finding]) -> str:
     gain = finding.gain
     if gain is None or gain.what != "instances_per_s" or not 1.05 <= gain.high < MOST_GAIN:
         return ""
-    text = f" {'Expected' if gain.factor < gain.high else 'At most'} {gain.factor:.1f}x"
+    expected = 1.05 <= gain.factor < gain.high
+    text = f" Expected {gain.factor:.1f}x" if expected else f" At most {gain.high:.1f}x"
     gone = [number for number, each in enumerate(before, 1) if each.gain and each.of == "time"]
     if gone:
         saved = sum(1 - 1 / each.gain.factor for each in [*before, finding] if each.gain)

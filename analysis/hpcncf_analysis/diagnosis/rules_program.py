@@ -45,7 +45,9 @@ PHASES: Final = (
     "workers",
     "loop",
 )
-# The deepest line with at least this share of its phase is the one to change.
+# The line that itself takes at least this share of its phase is the one to change, else the deepest
+# of those that take HOT with what they call.
+HOT_ITSELF: Final = 0.3
 HOT: Final = 0.4
 MOST_PLACES: Final = 3
 # Lines that unpack a sample, which no array operation does for a whole batch.
@@ -113,9 +115,11 @@ def _seconds(part: ProgramPhase | None) -> float:
 
 
 def _places(lines: Sequence[SourceLine], share: float) -> list[Place]:
-    """The deepest hot line, then those that take most themselves."""
-    hot = [each for each in lines if each.share >= HOT]
-    first = max(hot, key=lambda each: (each.depth, each.share), default=None)
+    """The hot line, then those that take most themselves."""
+    first = max(lines, key=lambda each: each.own_share, default=None)
+    if first is None or first.own_share < HOT_ITSELF:
+        hot = [each for each in lines if each.share >= HOT]
+        first = max(hot, key=lambda each: (each.depth, each.share), default=None)
     others = [each for each in lines if each.own_share >= 0.05]
     others.sort(key=lambda each: -each.own_share)
     chosen = [*([first] if first else []), *(each for each in others if each is not first)]
@@ -213,8 +217,9 @@ def find(evidence: Evidence) -> list[Finding]:
 
 def _startup(program: Program) -> Finding | None:
     rank = max(program.ranks, key=lambda each: each.startup_s)
-    share = rank.startup_s / rank.elapsed_s if rank.elapsed_s > 0 else 0.0
-    if rank.startup_s < 2 * thresholds.STARTUP_S or share < thresholds.STARTUP:
+    own_s = max(0.0, rank.startup_s - rank.startup_runqueue_s)  # what neighbours did not add
+    share = own_s / rank.elapsed_s if rank.elapsed_s > 0 else 0.0
+    if own_s < 2 * thresholds.STARTUP_S or share < thresholds.STARTUP:
         return None
     imports = rank.imports_s / rank.startup_s
     return Finding(
@@ -240,10 +245,13 @@ def _lock(program: Program) -> Finding | None:
     whole = rank.elapsed_s if not rank.steps else rank.seconds
     if rank.main_cpu_s is None or whole <= 0:
         return None
-    busy = [each for each in rank.threads if each.cpu_s >= 0.1 * whole and each.file]
-    others = sum(each.cpu_s for each in busy) / whole
-    together = others + rank.main_cpu_s / whole
-    main = rank.main_cpu_s >= 0.1 * whole
+    # A thread that is ready and has no core would compute, were there no neighbour.
+    busy = [each for each in rank.threads if each.cpu_s + each.runqueue_s >= 0.1 * whole]
+    busy = [each for each in busy if each.file]
+    others = sum(each.cpu_s + each.runqueue_s for each in busy) / whole
+    main_s = rank.main_cpu_s + (rank.runqueue_s or 0.0)
+    together = others + main_s / whole
+    main = main_s >= 0.1 * whole
     if len(busy) + main < 2 or others < thresholds.WORTH or not 0.7 <= together <= 1.2:
         return None
     first = busy[0]
