@@ -7,7 +7,7 @@ DEV_READY := $(VENV)/.dev-ready
 SOURCES := pyproject.toml setup.py constraints.txt $(wildcard hpcncf/ncf/engines/native/src/*)
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
-.PHONY: help demo test test-slurm chaos lint typecheck format check sanitize bench bench-gpu pathology schemas wheels pyz clean
+.PHONY: help demo test test-slurm chaos lint typecheck format check sanitize bench bench-gpu pathology schemas docs wheels pyz clean
 .DEFAULT_GOAL := help
 
 help:  ## Show this list
@@ -58,6 +58,12 @@ pathology: $(DEV_READY)  ## Check the diagnosis on jobs with a known cause (20 m
 
 schemas: $(DEV_READY)  ## Regenerate hpcncf/schemas and the generated pages of docs/
 	$(BIN)/python -m docs.generate
+
+docs: results/demo/report/report.html .venv-release/.ready  ## Build the documentation's site into build/site, the demo's report in it
+	.venv-release/bin/mkdocs build
+
+results/demo/report/report.html:
+	$(MAKE) demo
 
 wheels: .venv-release/.ready  ## Build the source archive and the wheels into dist/
 	.venv-release/bin/python release/build.py wheels
