@@ -33,7 +33,7 @@ BENCHMARKS = {
     "memory": "Memory of ranks",
     "roofline": "The fraction of the roofline",
     "scaling": "Laws of scaling",
-    "predict": "Predictions of runs held out",
+    "predict": "Predictions of runs that no law has seen",
     "tune": "Tuning against the whole grid",
     "report": "A thousand runs",
     "quality": "Quality",
