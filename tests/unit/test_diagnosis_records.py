@@ -20,11 +20,11 @@ from hpcncf_analysis.diagnosis.predictions import (
     diagnose_file,
     diagnose_folder,
     remedies,
-    scored,
+    score_predictions,
     with_remedies,
 )
-from hpcncf_analysis.diagnosis.rules_cores import gpus
-from hpcncf_analysis.diagnosis.rules_time import running
+from hpcncf_analysis.diagnosis.rules_cores import mean_gpus
+from hpcncf_analysis.diagnosis.rules_time import running_step
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +138,7 @@ def test_an_epochs_first_step_is_told_from_the_others(
             "resumed_step": resumed,
         }
     )
-    assert running(told) == pytest.approx(0.1 / 0.2)
+    assert running_step(told) == pytest.approx(0.1 / 0.2)
 
 
 def test_epochs_of_one_step_have_no_other(paths: ResultPaths) -> None:
@@ -146,7 +146,7 @@ def test_epochs_of_one_step_have_no_other(paths: ResultPaths) -> None:
     assert record is not None
     alone = [record.epochs[0].model_copy(update={"steps": 1})]
     batches = Batches(every=1, seconds=[0.4] * 40, pauses=[])
-    assert running(record.model_copy(update={"batches": batches, "epochs": alone})) is None
+    assert running_step(record.model_copy(update={"batches": batches, "epochs": alone})) is None
 
 
 def node_with_gpu(
@@ -172,24 +172,24 @@ def node_with_gpu(
 
 
 def test_a_gpus_own_kernels_count_where_they_are_told_apart(paths: ResultPaths) -> None:
-    apart = gpus([node_with_gpu(paths, busy=[1.0, 1.0], ours=[0.2, 0.4])])
+    apart = mean_gpus([node_with_gpu(paths, busy=[1.0, 1.0], ours=[0.2, 0.4])])
     assert apart is not None
     assert apart.busy == pytest.approx(0.3)
-    whole = gpus([node_with_gpu(paths, busy=[0.6, None], ours=[None, None])])
+    whole = mean_gpus([node_with_gpu(paths, busy=[0.6, None], ours=[None, None])])
     assert whole is not None
     assert whole.busy == pytest.approx(0.6)
-    assert gpus([node_with_gpu(paths, busy=[None, None], ours=[None, None])]) is None
+    assert mean_gpus([node_with_gpu(paths, busy=[None, None], ours=[None, None])]) is None
 
 
 def test_a_gpu_that_idles_while_its_run_starts_is_not_blamed(paths: ResultPaths) -> None:
     known: list[float | None] = [0.0, 0.9, 0.9, 0.6]
     node = node_with_gpu(paths, busy=known, ours=known)
     # Windows of 16 s, of a run that trains from its fourth second on.
-    told = gpus([node], [first(paths, "per_sample")])
+    told = mean_gpus([node], [first(paths, "per_sample")])
     assert told is not None
     assert told.training
     assert told.busy == pytest.approx(0.8)
-    whole = gpus([node])
+    whole = mean_gpus([node])
     assert whole is not None
     assert whole.busy == pytest.approx(0.6)
 
@@ -255,7 +255,7 @@ def test_a_prediction_is_right_within_a_quarter_of_what_was_measured(
     factor: float, within: bool
 ) -> None:
     runs = [row("a", 90.0), row("a", 100.0), row("a", 110.0), row("b", 290.0), row("b", 310.0)]
-    [told] = scored([prediction(factor)], runs)
+    [told] = score_predictions([prediction(factor)], runs)
     assert told["measured"] == pytest.approx(3.0)
     assert told["measured_low"] == pytest.approx(290 / 110)
     assert told["measured_high"] == pytest.approx(310 / 90)
@@ -263,6 +263,6 @@ def test_a_prediction_is_right_within_a_quarter_of_what_was_measured(
 
 
 def test_what_is_not_measured_yet_has_no_score() -> None:
-    [told] = scored([prediction(3.0)], [row("a", 100.0)])
+    [told] = score_predictions([prediction(3.0)], [row("a", 100.0)])
     assert told["measured"] is None
     assert told["within"] is None

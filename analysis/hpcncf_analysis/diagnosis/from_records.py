@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from operator import mul
 from typing import Any
 
 from pydantic import ValidationError
 
-from hpcncf.collect.resource_columns import elapsed, memory_peak, usable
+from hpcncf.collect.resource_columns import all_or_none, elapsed, memory_peak, usable
 from hpcncf.collect.training_columns import (
     efficiency_in_training,
     memory_growth,
@@ -19,8 +19,14 @@ from hpcncf.job.settings import Settings
 from hpcncf.job.spec import Resources, Training
 from hpcncf.records.schema import NodeRecord, RankRecord, TrainingRecord
 from hpcncf_analysis.diagnosis.evidence import CoreCounts, Evidence
-from hpcncf_analysis.diagnosis.rules_cores import gpus
-from hpcncf_analysis.diagnosis.rules_time import Steps, running, steps_of_rank, times, together
+from hpcncf_analysis.diagnosis.rules_cores import mean_gpus
+from hpcncf_analysis.diagnosis.rules_time import (
+    Steps,
+    merge_steps,
+    rank_times,
+    running_step,
+    steps_of_rank,
+)
 from hpcncf_analysis.diagnosis.traffic import traffic_of
 
 
@@ -36,7 +42,7 @@ def evidence(ranks: Sequence[RankRecord], nodes: Sequence[NodeRecord]) -> Eviden
         run_id=ranks[0].run_id,
         elapsed_s=elapsed_s,
         cores=CoreCounts(allocated, usable(ranks), ratio(cpu_s, elapsed_s)),
-        ranks=tuple(map(times, ranks, parts)),
+        ranks=tuple(map(rank_times, ranks, parts)),
         world_size=ranks[0].world_size,
         used_in_training=None if efficiency is None else efficiency * allocated,
         affinity_changed=any(record.cores.affinity_changed for record in ranks),
@@ -44,9 +50,16 @@ def evidence(ranks: Sequence[RankRecord], nodes: Sequence[NodeRecord]) -> Eviden
         program=tuple(each for record in ranks for each in record.program),
         **_settings(ranks[0]),
         **_spent(ranks, elapsed_s),
-        **together(parts),
+        **merge_steps(parts),
         **_tables(ranks[0], parts[0]),
-        **_node_figures(nodes, ranks),
+        others_cores=others_cores(nodes),
+        memory_growth_mib=memory_growth(nodes),
+        steal=ratio(
+            sum(sum(map(mul, node.steal, node.length_s)) for node in nodes),
+            sum(sum(node.length_s) for node in nodes),
+        ),
+        gpus=mean_gpus(nodes, ranks),
+        traffic=traffic_of(nodes, ranks),
     )
 
 
@@ -89,66 +102,60 @@ def _epochs(record: TrainingRecord) -> dict[str, Any]:
     return {
         "epochs": len(own),
         "first_batch_s": sum(epoch.first_batch_s for epoch in own),
-        "running_step": running(record),
+        "running_step": running_step(record),
         "parameters": record.parameters,
     }
 
 
 def _spent(ranks: Sequence[RankRecord], elapsed_s: float) -> dict[str, Any]:
+    """Sums over the ranks, None unless each has the figure; a cgroup's figures are its largest."""
+    sums: dict[str, list[float | None]] = {
+        "runnable": [record.cpu.runnable_mean for record in ranks],
+        "runqueue_s": [record.cpu.runqueue_s for record in ranks],
+        "children_s": [record.cpu.children_s for record in ranks],
+        "iowait_s": [record.cpu.iowait_s for record in ranks],
+        "system_s": [record.cpu.system_s for record in ranks],
+        "read_mib": [record.io.read_mib for record in ranks],
+        "blocked_s": [record.io.blocked_s for record in ranks],
+        "major_faults": [record.memory.major_faults for record in ranks],
+        "swap_peak_mib": [record.memory.swap_peak_mib for record in ranks],
+    }
+    largest = {
+        "throttled_s": [record.cpu.throttled_s for record in ranks],
+        "memory_pressure_s": [record.memory.pressure_s for record in ranks],
+    }
     involuntary = sum(record.cpu.context_switches_involuntary for record in ranks)
     limits = [record.memory.limit_mib for record in ranks if record.memory.limit_mib]
     return {
-        "runnable": _sum(record.cpu.runnable_mean for record in ranks),
-        "runqueue_s": _sum(record.cpu.runqueue_s for record in ranks),
+        **{name: sum(known) if (known := all_or_none(s)) else None for name, s in sums.items()},
+        **{
+            name: max((value for value in values if value is not None), default=None)
+            for name, values in largest.items()
+        },
         "involuntary_per_s": involuntary / elapsed_s if elapsed_s > 0 else None,
-        "throttled_s": _max(record.cpu.throttled_s for record in ranks),
-        "children_s": _sum(record.cpu.children_s for record in ranks),
-        "read_mib": _sum(record.io.read_mib for record in ranks),
-        "iowait_s": _sum(record.cpu.iowait_s for record in ranks),
-        "blocked_s": _sum(record.io.blocked_s for record in ranks),
-        "system_s": sum(record.cpu.system_s for record in ranks),
-        "major_faults": _sum(record.memory.major_faults for record in ranks),
         "memory_peak_mib": memory_peak(ranks),
         "memory_limit_mib": min(limits, default=None),
-        "memory_pressure_s": _max(record.memory.pressure_s for record in ranks),
-        "swap_peak_mib": _sum(record.memory.swap_peak_mib for record in ranks),
     }
 
 
-def _sum(values: Iterable[float | None]) -> Any:
-    """None unless every rank tells."""
-    told = list(values)
-    return None if None in told else sum(value for value in told if value is not None)
-
-
-def _max(values: Iterable[float | None]) -> float | None:
-    return max((value for value in values if value is not None), default=None)
-
-
-def _tables(first: RankRecord, told: Steps) -> dict[str, Any]:
-    """Rows that a step reads and rows there are; where an older record does not tell, estimated."""
-    read, there = told.rows_per_step, told.table_rows
-    estimated = first.training is not None and (read is None or there is None)
-    if estimated and first.training:
-        read, there = estimated_rows(first.run, first.training)
-    return {
+def _tables(first: RankRecord, steps: Steps) -> dict[str, Any]:
+    """Rows that a step reads and rows there are, estimated if an older record lacks them; and the
+    exchange of ranks."""
+    training = first.training
+    read, rows = steps.rows_per_step, steps.table_rows
+    estimated = training is not None and (read is None or rows is None)
+    if estimated and training:
+        read, rows = estimated_rows(first.run, training)
+    found: dict[str, Any] = {
         "rows_per_step": read,
-        "table_rows": None if there is None else int(there),
+        "table_rows": None if rows is None else int(rows),
         "rows_estimated": estimated and read is not None,
-        **_sync(first.training),
     }
-
-
-def _sync(record: TrainingRecord | None) -> dict[str, Any]:
-    told = record.sync if record else None
-    if record is None or told is None:
-        return {}
-    steps = record.counted_steps
-    return {
-        "sync_how": told.how,
-        "sync_over": told.over,
-        "sync_bytes_per_step": told.bytes / steps if steps else None,
-    }
+    if training and training.sync:
+        per_step = ratio(training.sync.bytes, training.counted_steps)
+        found |= {"sync_how": training.sync.how, "sync_over": training.sync.over}
+        found["sync_bytes_per_step"] = per_step
+    return found
 
 
 def estimated_rows(
@@ -168,33 +175,9 @@ def estimated_rows(
     for output in model["layers"]:
         layers, inputs = layers + (inputs + 1) * output, output
     rows = (record.parameters - layers) / width
-    world = _world_size(run)
+    shape = run.get("resources") or {}
+    ranks = int(shape.get("nodes", 1) * shape.get("tasks_per_node", 1))
     batch = training.get("batch_size_per_rank") or (
-        (training.get("global_batch_size") or 256) / world
+        (training.get("global_batch_size") or 256) / ranks
     )
     return min(rows, batch * (2 + training["negatives"])), rows
-
-
-def _world_size(run: Mapping[str, Any]) -> int:
-    resources = run.get("resources") or {}
-    return int(resources.get("nodes", 1) * resources.get("tasks_per_node", 1))
-
-
-def _node_figures(nodes: Sequence[NodeRecord], ranks: Sequence[RankRecord]) -> dict[str, Any]:
-    return {
-        "others_cores": others_cores(nodes),
-        "memory_growth_mib": memory_growth(nodes),
-        "steal": _mean(nodes, lambda node: node.steal),
-        "gpus": gpus(nodes, ranks),
-        "traffic": traffic_of(nodes, ranks),
-    }
-
-
-def _mean(
-    nodes: Sequence[NodeRecord], series: Callable[[NodeRecord], Sequence[float]]
-) -> float | None:
-    """Over the windows, by their lengths."""
-    length_s = sum(sum(node.length_s) for node in nodes)
-    if length_s <= 0:
-        return None
-    return sum(sum(map(mul, series(node), node.length_s)) for node in nodes) / length_s

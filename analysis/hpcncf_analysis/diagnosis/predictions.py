@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -35,24 +36,24 @@ from hpcncf_analysis.diagnosis.evidence import Cause, Diagnosis, Finding, Gain
 
 
 def diagnose_file(path: Path) -> Diagnosis:
-    """A rank's record, with those that lie beside it; or what `hpcncf run --json` wrote.
+    """Of a rank's record with those that lie beside it, or of what `hpcncf run --json` wrote.
 
-    Raises RecordError where it is neither.
+    Raises RecordError if it is neither.
     """
-    whole = _diagnose_run_json(path)
-    if whole is not None:
-        return whole
+    diagnosis = _diagnose_run_json(path)
+    if diagnosis is not None:
+        return diagnosis
     record = read_record(path, RankRecord)
     beside = diagnose_attempt(AttemptPaths(path.parent), record.run_id)
     return beside or diagnose([record], [])
 
 
 def _diagnose_run_json(path: Path) -> Diagnosis | None:
-    """None where it is another file."""
+    """None if it is another file."""
     try:
         plain: Any = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
-        return None  # what is wrong with it is told where it is read as a record
+        return None  # its problem is named when it is read as a record
     if not isinstance(plain, dict) or not {"rank", "node"} <= set(plain) or "kind" in plain:
         return None
     try:
@@ -64,15 +65,15 @@ def _diagnose_run_json(path: Path) -> Diagnosis | None:
 
 
 def diagnose_folder(folder: Path) -> Diagnosis:
-    """A run's folder (its last attempt that left a record), or one attempt's.
+    """Of a run's folder (its last attempt that left a record), or of one attempt's.
 
-    Raises UsageError where no rank left one.
+    Raises UsageError if no rank left one.
     """
     attempts = RunPaths(folder).attempts() or [AttemptPaths(folder)]
     for attempt in reversed(attempts):
-        told = diagnose_attempt(attempt)
-        if told is not None:
-            return told
+        diagnosis = diagnose_attempt(attempt)
+        if diagnosis is not None:
+            return diagnosis
     raise UsageError(
         f"{folder}: no record of a rank here; expected a results folder (it has a plan.json), a "
         "run's folder, an attempt's, or a file rank-0.json"
@@ -110,7 +111,7 @@ class Prediction(RecordPart):
 
 @dataclass(frozen=True)
 class Remedy:
-    """A change that settings can make, its expected gain, and the point it is made at."""
+    """A change of settings, its expected gain, and the grid point it is made at."""
 
     cause: Cause
     base: str
@@ -122,8 +123,7 @@ class Remedy:
 def predict_remedies(paths: ResultPaths, path: Path) -> list[Prediction]:
     """Diagnose the folder's runs, write the job with their remedies to `path`, and the predictions.
 
-    Nothing is written where there is no remedy to try. Raises UsageError where the folder is not of
-    a job file.
+    Nothing is written if there is no remedy to try. Raises UsageError without a job file.
     """
     if not paths.job.exists():
         raise UsageError(f"{paths.folder}: no job.yaml here: only a job's settings can be changed")
@@ -132,10 +132,10 @@ def predict_remedies(paths: ResultPaths, path: Path) -> list[Prediction]:
     begun = frozenset(row["config"] for row in rows if row["attempt"] is not None)
     job, made = with_remedies(load_job(paths.job), wanted, begun, schema.utc_now())
     known = {each.name: each for each in read_predictions(paths)}
-    made = [known.get(each.name, each) for each in made]
-    if made:
-        write(paths, path, job, made)
-    return made
+    predictions = [known.get(each.name, each) for each in made]
+    if predictions:
+        write(paths, path, job, predictions)
+    return predictions
 
 
 def remedies(rows: Iterable[Row], diagnoses: Mapping[str, Diagnosis]) -> list[Remedy]:
@@ -145,11 +145,11 @@ def remedies(rows: Iterable[Row], diagnoses: Mapping[str, Diagnosis]) -> list[Re
     """
     grouped: dict[tuple[str, str], list[tuple[Row, Finding]]] = {}
     for row in rows:
-        told = diagnoses.get(row["run_id"])
-        if told is not None and row["state"] == "completed" and not row["retired"]:
-            for found in told.findings:
-                if found.changes and found.gain:
-                    grouped.setdefault((row["config"], found.cause), []).append((row, found))
+        diagnosis = diagnoses.get(row["run_id"])
+        if diagnosis is not None and row["state"] == "completed" and not row["retired"]:
+            for finding in diagnosis.findings:
+                if finding.changes and finding.gain:
+                    grouped.setdefault((row["config"], finding.cause), []).append((row, finding))
     return [_remedy(base, found) for (base, _), found in grouped.items()]
 
 
@@ -170,8 +170,8 @@ def with_remedies(
 ) -> tuple[JobSpec, list[Prediction]]:
     """The job with a point for every remedy, and what is expected of each.
 
-    `measured`: configurations of which runs began: a prediction of those would come too late.
-    Left out with them is a remedy whose settings do not go together with the point's own.
+    `measured`: configurations of which runs began, for which a prediction would come too late. They
+    are left out, and so are remedies whose settings contradict the point's own.
     """
     points = list(job.points) if job.points or job.grid else [{}]
     made: dict[str, Prediction] = {}
@@ -180,9 +180,20 @@ def with_remedies(
         after = _configuration(job, point)
         if after is None or after in measured:
             continue
-        told = _prediction(remedy, after, made_at)
-        if told.name not in made:
-            made[told.name] = told
+        gain = remedy.gain
+        prediction = Prediction(
+            made_at=made_at,
+            cause=remedy.cause,
+            base=remedy.base,
+            after=after,
+            changes=dict(remedy.changes),
+            what=gain.what,
+            factor=gain.factor,
+            low=gain.low,
+            high=gain.high,
+        )
+        if prediction.name not in made:
+            made[prediction.name] = prediction
             points.append(point)
     distinct = [point for at, point in enumerate(points) if point not in points[:at]]
     repeats = max(job.repeats, REPEATS)
@@ -190,6 +201,7 @@ def with_remedies(
 
 
 def _configuration(job: JobSpec, point: Mapping[str, Any]) -> str | None:
+    """The id of the point's configuration; None if its settings contradict one another."""
     alone = job.model_copy(
         update={"grid": {}, "exclude": [], "points": [dict(point)], "repeats": 1}
     )
@@ -201,23 +213,8 @@ def _configuration(job: JobSpec, point: Mapping[str, Any]) -> str | None:
         return None
 
 
-def _prediction(remedy: Remedy, after: str, made_at: str) -> Prediction:
-    gain = remedy.gain
-    return Prediction(
-        made_at=made_at,
-        cause=remedy.cause,
-        base=remedy.base,
-        after=after,
-        changes=dict(remedy.changes),
-        what=gain.what,
-        factor=gain.factor,
-        low=gain.low,
-        high=gain.high,
-    )
-
-
 def write(paths: ResultPaths, path: Path, job: JobSpec, made: Sequence[Prediction]) -> None:
-    """The predictions first; those that are there already stay as they were made."""
+    """Write the predictions, then the job file; predictions that exist stay as they were made."""
     with writing(paths.predictions):
         for each in made:
             file = paths.predictions / f"{each.name}.json"
@@ -231,72 +228,65 @@ def write(paths: ResultPaths, path: Path, job: JobSpec, made: Sequence[Predictio
 
 
 def read_predictions(paths: ResultPaths) -> list[Prediction]:
-    """Those that were made, by name; what is no prediction is passed over."""
+    """The folder's predictions by name, without files that are none."""
     found = []
     for path in sorted(paths.predictions.glob("*.json")):
-        try:
+        with suppress(RecordError):
             found.append(schema.read_record(path, Prediction))
-        except RecordError:
-            continue
     return found
 
 
 WITHIN: Final = 0.25
-"""A prediction is right where it is off by this share of the measured factor at most."""
+"""A prediction is right if it is off by this share of the measured factor at most."""
 
-Row_scoring = dict[str, Any]
-
-
-def score(paths: ResultPaths, runs: Iterable[Mapping[str, Any]]) -> list[Row_scoring]:
-    """`scored` of the predictions that the results folder keeps."""
-    return scored(read_predictions(paths), runs)
+Score = dict[str, Any]
 
 
-def scored(made: Sequence[Prediction], runs: Iterable[Mapping[str, Any]]) -> list[Row_scoring]:
+def score(paths: ResultPaths, runs: Iterable[Row]) -> list[Score]:
+    """`score_predictions` of the predictions that the results folder keeps."""
+    return score_predictions(read_predictions(paths), runs)
+
+
+def score_predictions(made: Sequence[Prediction], runs: Iterable[Row]) -> list[Score]:
     """One row a prediction: `predicted` with `low` and `high`, `measured` with `measured_low` and
     `measured_high` (None unless both sides have repeats), and whether it is `within` 25 %.
 
-    `runs`: of the table `runs`. What is not measured yet is None.
+    `runs`: of the table `runs`. Figures that are not measured yet are None.
     """
-    by_config: dict[str, list[Mapping[str, Any]]] = {}
+    by_config: dict[str, list[Row]] = {}
     for row in runs:
         if row["state"] == "completed":
             by_config.setdefault(row["config"], []).append(row)
-    return [
-        _row(each, by_config.get(each.base, []), by_config.get(each.after, [])) for each in made
-    ]
-
-
-def _row(
-    told: Prediction, before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]
-) -> Row_scoring:
-    measured, low, high = ratio(_row_figures(told, before), _row_figures(told, after))
-    return {
-        "cause": told.cause,
-        "base": told.base,
-        "after": told.after,
-        "changes": told.changes,
-        "what": told.what,
-        "predicted": told.factor,
-        "low": told.low,
-        "high": told.high,
-        "measured": measured,
-        "measured_low": low,
-        "measured_high": high,
-        "within": None if measured is None else abs(told.factor / measured - 1) <= WITHIN,
-    }
-
-
-def _row_figures(told: Prediction, rows: Sequence[Mapping[str, Any]]) -> list[float]:
-    if told.what == "instances_per_s":
-        return [row["instances_per_s"] for row in rows if row["instances_per_s"]]
-    return [row["core_hours"] for row in rows if row["core_hours"]]
+    found = []
+    for each in made:
+        before, after = (
+            [row[each.what] for row in by_config.get(key, []) if row[each.what]]
+            for key in (each.base, each.after)
+        )
+        measured, low, high = ratio(before, after)
+        found.append(
+            {
+                "cause": each.cause,
+                "base": each.base,
+                "after": each.after,
+                "changes": each.changes,
+                "what": each.what,
+                "predicted": each.factor,
+                "low": each.low,
+                "high": each.high,
+                "measured": measured,
+                "measured_low": low,
+                "measured_high": high,
+                "within": None if measured is None else abs(each.factor / measured - 1) <= WITHIN,
+            }
+        )
+    return found
 
 
 def ratio(
     before: Sequence[float], after: Sequence[float]
 ) -> tuple[float | None, float | None, float | None]:
-    """Median over median, and from the repeats' extremes how low and how high it may be."""
+    """Median over median, and its lowest and highest value by the repeats' extremes."""
     if not before or not after:
         return None, None, None
     middle = median(after) / median(before)

@@ -27,7 +27,7 @@ from hpcncf_analysis.formatting import (
 
 
 def too_short_to_judge(evidence: Evidence) -> Finding | None:
-    """Too little was measured after start-up, unless start-up is what there is to say."""
+    """Too little was measured after start-up, and start-up is not the cause itself."""
     left_s = evidence.elapsed_s - (evidence.startup_s or 0.0)
     few = (
         evidence.counted_steps is not None
@@ -38,47 +38,39 @@ def too_short_to_judge(evidence: Evidence) -> Finding | None:
     enough = (left_s >= thresholds.SHORT_S and not few) or evidence.elapsed_s >= thresholds.LONG_S
     if enough or startup_bound(evidence):
         return None
-    told = [f"{format_duration(max(left_s, 0.0))} were measured"]
+    measured = f"{format_duration(max(left_s, 0.0))} were measured"
     if evidence.startup_s:
-        told[0] += f" after {format_duration(evidence.startup_s)} of start-up"
-    if few:
-        told.append(f"{evidence.counted_steps} steps were counted")
+        measured += f" after {format_duration(evidence.startup_s)} of start-up"
     return Finding(
         "too_short_to_judge",
         min(1.0, evidence.of_elapsed(evidence.startup_s)),
         "time",
-        tuple(told),
+        (measured, *([f"{evidence.counted_steps} steps were counted"] if few else [])),
         f"Let it run for {thresholds.SHORT_S:g} s after its start-up at least, better a minute.",
     )
 
 
 def startup_bound(evidence: Evidence) -> Finding | None:
-    own_s = _without_neighbours(evidence, evidence.startup_s or 0.0)
-    share = evidence.of_elapsed(own_s)
-    if own_s < 2 * thresholds.STARTUP_S or share < thresholds.STARTUP:
+    """The first step comes late; waiting for a core that others used is not start-up's."""
+    seconds = evidence.startup_s or 0.0
+    if evidence.others_cores and evidence.runqueue_s:
+        # Imports, which compute, are as slow beside a neighbour as anything else.
+        seconds *= max(0.0, 1 - evidence.starved_by_others / evidence.world_size)
+    share = evidence.of_elapsed(seconds)
+    if seconds < 2 * thresholds.STARTUP_S or share < thresholds.STARTUP:
         return None
+    startup, elapsed = map(format_duration, (evidence.startup_s, evidence.elapsed_s))
     return Finding(
         "startup_bound",
         min(share, 1.0),
         "time",
-        (
-            f"{format_duration(evidence.startup_s)} of {format_duration(evidence.elapsed_s)} "
-            "passed before the "
-            "first step",
-        ),
+        (f"{startup} of {elapsed} passed before the first step",),
         "Do more in one run (more epochs), and have packages and data on a fast file system.",
     )
 
 
-def _without_neighbours(evidence: Evidence, seconds: float) -> float:
-    """What is left of the time if as much of it as of the whole run's was waiting for a core that
-    others used: imports, which compute, are as slow beside a neighbour as anything else."""
-    if not evidence.others_cores or not evidence.runqueue_s:
-        return seconds
-    return seconds * max(0.0, 1 - evidence.starved_by_others / evidence.world_size)
-
-
 def evaluation_bound(evidence: Evidence) -> Finding | None:
+    """Evaluation takes the time."""
     share = evidence.of_elapsed(evidence.evaluation_s)
     if not evidence.worth(share):
         return None
@@ -102,6 +94,7 @@ def evaluation_bound(evidence: Evidence) -> Finding | None:
 
 
 def checkpoint_bound(evidence: Evidence) -> Finding | None:
+    """Writing checkpoints takes the time."""
     share = evidence.of_elapsed(evidence.checkpoint_s)
     if not evidence.worth(share):
         return None
@@ -123,56 +116,45 @@ def memory_pressure(evidence: Evidence) -> Finding | None:
     """It costs the time that threads waited for memory; at its limit, where pages are read anew all
     the time, what no thread computed for itself."""
     waits = min(1.0, evidence.of_elapsed(evidence.memory_pressure_s))
-    if _reads_anew(evidence):
-        waits = max(waits, _not_computing(evidence))
+    limit_mib, faults = evidence.memory_limit_mib, evidence.major_faults or 0
+    peak_mib = evidence.memory_peak_mib or 0.0
+    if (
+        limit_mib
+        and peak_mib >= thresholds.MEMORY_LIMIT * limit_mib
+        and evidence.of_elapsed(faults) >= thresholds.FAULTS_PER_S
+    ):
+        in_kernel = evidence.of_elapsed(evidence.system_s) / evidence.world_size
+        waits = max(waits, min(1.0, evidence.idle + in_kernel))
     if waits < thresholds.WORTH:
         return None
-    told = [
+    lines = [
         f"for {format_percent(waits)} of the time threads waited for memory, or the kernel made "
         "room"
     ]
-    if evidence.memory_limit_mib:
-        told.append(
-            f"memory peaked at {format_mebibytes(evidence.memory_peak_mib)} of a limit of "
-            f"{format_mebibytes(evidence.memory_limit_mib)}"
-        )
+    if limit_mib:
+        peak, limit = map(format_mebibytes, (evidence.memory_peak_mib, limit_mib))
+        lines.append(f"memory peaked at {peak} of a limit of {limit}")
     if evidence.swap_peak_mib:
-        told.append(f"{format_mebibytes(evidence.swap_peak_mib)} were swapped out")
-    if evidence.major_faults:
-        told.append(f"{evidence.major_faults:,} page faults read from a disk")
+        lines.append(f"{format_mebibytes(evidence.swap_peak_mib)} were swapped out")
+    if faults:
+        lines.append(f"{faults:,} page faults read from a disk")
     return Finding(
         "memory_pressure",
         waits,
         "time",
-        tuple(told),
+        tuple(lines),
         "Ask for more memory (resources.mem_gb), or keep less of it: fewer workers, fewer ranks.",
     )
-
-
-def _reads_anew(evidence: Evidence) -> bool:
-    """Whether what was in memory is read again and again, since the limit leaves no room for it."""
-    limit, faults = evidence.memory_limit_mib, evidence.major_faults or 0
-    if not limit or evidence.memory_peak_mib is None:
-        return False
-    near = evidence.memory_peak_mib >= thresholds.MEMORY_LIMIT * limit
-    return near and evidence.of_elapsed(faults) >= thresholds.FAULTS_PER_S
-
-
-def _not_computing(evidence: Evidence) -> float:
-    """Share of a rank's time in which its threads neither ran code of their own nor were kept from
-    it by others."""
-    in_kernel = evidence.of_elapsed(evidence.system_s) / evidence.world_size
-    return min(1.0, evidence.idle + in_kernel)
 
 
 Series = Sequence[float | None]
 
 
-def gpus(nodes: Sequence[NodeRecord], ranks: Sequence[RankRecord] = ()) -> Gpus | None:
-    """Means over all GPUs; `busy` is of the run's own kernels where NVML told them apart.
+def mean_gpus(nodes: Sequence[NodeRecord], ranks: Sequence[RankRecord] = ()) -> Gpus | None:
+    """Means over all GPUs; `busy` is of the run's own kernels if NVML tells them apart.
 
-    Of the windows between the ranks' first step and their last, where there are any: a start of a
-    minute is not the GPU's idleness. Of a command, of all of its time.
+    Of the windows between the ranks' first step and their last, if there are any: a start of a
+    minute is not the GPU's idleness. Of a command, of all of its time. None without GPUs.
     """
     within = [in_training(ranks, node) for node in nodes]
     training = any(map(any, within))
@@ -207,55 +189,42 @@ def _busy(gpu: Gpu, lengths: Sequence[float], chosen: Sequence[bool]) -> float |
 
 
 def _mean(series: Series, lengths: Sequence[float]) -> float | None:
-    told = [(value, s) for value, s in zip(series, lengths, strict=True) if value is not None]
-    whole = sum(s for _, s in told)
-    return sum(value * s for value, s in told) / whole if whole else None
+    known = [(value, s) for value, s in zip(series, lengths, strict=True) if value is not None]
+    total_s = sum(s for _, s in known)
+    return sum(value * s for value, s in known) / total_s if total_s else None
 
 
 def gpu_underused(evidence: Evidence) -> Finding | None:
     """A GPU that waits: for input, or for the CPU to launch its many small kernels."""
-    told = evidence.gpus
-    if told is None or told.busy >= thresholds.GPU_BUSY:
+    gpus = evidence.gpus
+    if gpus is None or gpus.busy >= thresholds.GPU_BUSY:
         return None
-    share = (1 - told.busy) * (_trains(evidence) if told.training else 1.0)
+    share, when = 1 - gpus.busy, "of the time"
+    if gpus.training:
+        after = (evidence.training_s, evidence.evaluation_s, evidence.checkpoint_s)
+        share *= min(1.0, evidence.of_elapsed(sum(each or 0.0 for each in after)))
+        when = "of its training"
     if not evidence.worth(share):
         return None
-    why, remedy = _why(evidence)
-    when = "of its training" if told.training else "of the time"
-    numbers = [
-        f"kernels of this run were on the {_format_number(told.number)} for "
-        f"{format_percent(told.busy)} {when}",
-        *([] if told.watts is None else [f"{told.watts:.0f} W on average, per GPU"]),
-        *why,
-    ]
-    return Finding("gpu_underused", share, "time", tuple(numbers), remedy)
-
-
-def _trains(evidence: Evidence) -> float:
-    """Share of the elapsed time from the first step to the last, evaluation included."""
-    after = (evidence.training_s, evidence.evaluation_s, evidence.checkpoint_s)
-    return min(1.0, evidence.of_elapsed(sum(each or 0.0 for each in after)))
-
-
-def _format_number(number: int) -> str:
-    return "GPU" if number == 1 else f"{number} GPUs, on average,"
-
-
-def _why(evidence: Evidence) -> tuple[list[str], str]:
+    number = "GPU" if gpus.number == 1 else f"{gpus.number} GPUs, on average,"
     waits = evidence.phases.get("input", 0.0)
     if not evidence.phases:
-        told = ["the record has no phases: whether it waits for input or for launches is not known"]
-        return told, "Have the program report its phases (docs/any-program.md) to know what for."
-    if waits >= thresholds.GPU_INPUT:
-        told = [f"input-bound: {format_percent(waits)} of a step waits for the next batch"]
-        return told, "Make batches faster than the GPU takes them: training.loader vectorized."
-    told = [
-        f"launch-bound: only {format_percent(waits)} of a step waits for input, the rest is on "
-        "the CPU"
-    ]
-    return told, (
-        "Give each launch more to do: a larger batch per rank, or several trainings on one GPU."
-    )
+        why = "the record has no phases: whether it waits for input or for launches is not known"
+        remedy = "Have the program report its phases (docs/any-program.md) to know what for."
+    elif waits >= thresholds.GPU_INPUT:
+        why = f"input-bound: {format_percent(waits)} of a step waits for the next batch"
+        remedy = "Make batches faster than the GPU takes them: training.loader vectorized."
+    else:
+        why = (
+            f"launch-bound: only {format_percent(waits)} of a step waits for input, the rest is on "
+            "the CPU"
+        )
+        remedy = (
+            "Give each launch more to do: a larger batch per rank, or several trainings on one GPU."
+        )
+    lines = [f"kernels of this run were on the {number} for {format_percent(gpus.busy)} {when}"]
+    lines += [] if gpus.watts is None else [f"{gpus.watts:.0f} W on average, per GPU"]
+    return Finding("gpu_underused", share, "time", (*lines, why), remedy)
 
 
 def one_core_confinement(evidence: Evidence) -> Finding | None:
@@ -266,21 +235,24 @@ def one_core_confinement(evidence: Evidence) -> Finding | None:
     short = allocated - usable
     if short < thresholds.CONFINED_CORES or short / allocated < thresholds.WORTH:
         return None
+    lines = [f"{format_cores(allocated)} cores allocated, {format_cores(usable)} usable"]
+    if evidence.throttled_s:
+        lines.append(f"a CPU quota held threads back for {evidence.throttled_s:.0f} s in all")
+    if evidence.affinity_changed:
+        lines.append("the affinity mask at the end was not the one at the start")
     return Finding(
         "one_core_confinement",
         short / allocated,
         "cores",
-        (
-            f"{format_cores(allocated)} cores allocated, {format_cores(usable)} usable",
-            *_describe_throttling(evidence),
-        ),
-        f"Give srun -c {_per_rank(evidence)} and no --cpu-bind, and start nothing under taskset "
-        "or a smaller cgroup quota; else ask for the cores that can be used.",
+        tuple(lines),
+        f"Give srun -c {format_cores(allocated / evidence.world_size)} and no --cpu-bind, and "
+        "start nothing under taskset or a smaller cgroup quota; else ask for the cores that can be "
+        "used.",
     )
 
 
 def _usable(evidence: Evidence) -> float | None:
-    """Where a quota or a later binding held it back, that is what was used: no rank sees it."""
+    """Usable cores; those used if a quota or a later binding held it back, which no rank sees."""
     usable, used = evidence.cores.usable, evidence.cores.used
     if usable is None or used is None:
         return usable
@@ -299,67 +271,37 @@ def _bound_itself(evidence: Evidence) -> bool:
     )
 
 
-def _describe_throttling(evidence: Evidence) -> list[str]:
-    told = []
-    if evidence.throttled_s:
-        told.append(f"a CPU quota held threads back for {evidence.throttled_s:.0f} s in all")
-    if evidence.affinity_changed:
-        told.append("the affinity mask at the end was not the one at the start")
-    return told
-
-
-def _per_rank(evidence: Evidence) -> str:
-    return format_cores((evidence.cores.allocated or 1) / evidence.world_size)
-
-
 def oversubscribed(evidence: Evidence) -> Finding | None:
     """More of the run's own threads want to run than there are cores for them."""
-    usable, wanting = evidence.cores.usable, _wanting(evidence)
-    if not usable or wanting is None or wanting < thresholds.RUNNABLE * usable:
+    usable, threads, ranks = evidence.cores.usable, evidence.threads, evidence.world_size
+    if evidence.runnable is not None:
+        # As many as neighbours use cores may be waiting for those: they are not counted.
+        wanting, how = evidence.runnable - (evidence.others_cores or 0.0), "wanted to run at a time"
+    elif threads is not None:
+        wanting, how = float(threads * ranks), "were asked for"
+    else:
+        return None
+    if not usable or wanting < thresholds.RUNNABLE * usable:
         return None
     share = 1 - usable / wanting
     if share < thresholds.WORTH:
         return None
+    lines = [f"{wanting:.1f} threads {how} on {format_cores(usable)} usable cores"]
+    if threads is not None:
+        lines.append(f"{pluralize(threads, 'thread')} for each of {pluralize(ranks, 'rank')}")
+    if evidence.involuntary_per_s is not None:
+        lines.append(f"{evidence.involuntary_per_s:,.0f} involuntary context switches a second")
+    asked = evidence.training.get("threads")
+    too_many = isinstance(asked, int) and asked * ranks > usable
     return Finding(
         "oversubscribed",
         share,
         "time",
-        (*_threads(evidence, wanting, usable), *_switches(evidence)),
+        tuple(lines),
         "Run no more threads than usable cores: training.threads auto, or OMP_NUM_THREADS and the "
         "number of workers such that their product is the cores.",
-        applied(evidence, threads="auto") if _too_many_asked(evidence) else {},
+        applied(evidence, threads="auto") if too_many else {},
     )
-
-
-def _wanting(evidence: Evidence) -> float | None:
-    """Threads that want a core at once: measured, else as many as each rank was told to use.
-
-    As many as neighbours use cores may be waiting for those: they are not counted.
-    """
-    if evidence.runnable is not None:
-        return evidence.runnable - (evidence.others_cores or 0.0)
-    return None if evidence.threads is None else float(evidence.threads * evidence.world_size)
-
-
-def _threads(evidence: Evidence, wanting: float, usable: float) -> list[str]:
-    measured = "wanted to run at a time" if evidence.runnable is not None else "were asked for"
-    told = [f"{wanting:.1f} threads {measured} on {format_cores(usable)} usable cores"]
-    if evidence.threads is not None:
-        ranks = pluralize(evidence.world_size, "rank")
-        told.append(f"{pluralize(evidence.threads, 'thread')} for each of {ranks}")
-    return told
-
-
-def _switches(evidence: Evidence) -> list[str]:
-    if evidence.involuntary_per_s is None:
-        return []
-    return [f"{evidence.involuntary_per_s:,.0f} involuntary context switches a second"]
-
-
-def _too_many_asked(evidence: Evidence) -> bool:
-    usable = evidence.cores.usable or 0.0
-    asked = evidence.training.get("threads")
-    return isinstance(asked, int) and asked * evidence.world_size > usable
 
 
 def neighbour_load(evidence: Evidence) -> Finding | None:
@@ -372,52 +314,45 @@ def neighbour_load(evidence: Evidence) -> Finding | None:
     share = (lost + stolen) / usable
     if share < thresholds.WORTH:
         return None
-    told = []
+    lines = []
     if lost:
-        told.append(
-            f"other processes used {format_cores(evidence.others_cores)} of its "
-            f"{pluralize(usable, 'core')}, while {format_cores(evidence.starved_by_others)} of "
-            "its own "
-            "threads waited for one"
+        others, starved = map(format_cores, (evidence.others_cores, evidence.starved_by_others))
+        lines.append(
+            f"other processes used {others} of its {pluralize(usable, 'core')}, while {starved} of "
+            "its own threads waited for one"
         )
     if (evidence.steal or 0.0) >= thresholds.STEAL:
-        told.append(f"the hypervisor took {format_percent(evidence.steal)} of the cores' time")
+        lines.append(f"the hypervisor took {format_percent(evidence.steal)} of the cores' time")
     return Finding(
         "neighbour_load",
         min(share, 1.0),
         "cores",
-        tuple(told),
+        tuple(lines),
         "Measure again on cores of your own: exclusive: true, or when the machine is quiet.",
     )
 
 
 def serial_step(evidence: Evidence) -> Finding | None:
-    """Somebody computes all the time, on one core, and the others that could be used idle."""
-    usable, used, share = evidence.cores.usable, evidence.wanted, _serial(evidence)
+    """One thread computes all the time, and the other cores that could be used idle."""
+    usable, share = evidence.cores.usable, _serial(evidence)
     if usable is None or share < thresholds.WORTH:
         return None
     changes, ranks = _one_core(evidence), evidence.world_size
     while_training = " while it trained" if evidence.used_in_training is not None else ""
-    told = [
-        f"{format_cores(used)} of {format_cores(usable)} usable cores in use or "
-        f"wanted{while_training}"
-    ]
+    used = f"{format_cores(evidence.wanted)} of {format_cores(usable)} usable cores"
+    lines = [f"{used} in use or wanted{while_training}"]
     if evidence.threads is not None:
-        told.append(f"it computes with {pluralize(evidence.threads, 'thread')} per rank")
-    return Finding(
-        "serial_step",
-        share,
-        "cores",
-        tuple(told),
-        _fewer(evidence),
-        changes,
-        fewer_core_hours(1 - ranks / usable, SERIAL_LEFT) if changes else None,
-    )
+        lines.append(f"it computes with {pluralize(evidence.threads, 'thread')} per rank")
+    remedy = "Ask for one core per rank: a step this small does not spread over more."
+    if evidence.threads == 1:
+        remedy = "Ask for one core per rank, or set training.threads to auto where steps are large."
+    gain = fewer_core_hours(1 - ranks / usable, SERIAL_LEFT) if changes else None
+    return Finding("serial_step", share, "cores", tuple(lines), remedy, changes, gain)
 
 
 def _serial(evidence: Evidence) -> float:
-    """Share of the usable cores that idle beside one that does not; 0 where every rank waits, and
-    without those that idle because one thread makes the input."""
+    """Share of the usable cores that idle beside one that does not, without those that idle because
+    one thread makes the input; 0 if every rank waits."""
     usable, used, ranks = evidence.cores.usable, evidence.wanted, evidence.world_size
     if not usable or used is None or usable / ranks < 1 + thresholds.CONFINED_CORES:
         return 0.0
@@ -426,15 +361,9 @@ def _serial(evidence: Evidence) -> float:
     return 1 - used / usable - evidence.phases.get("input", 0.0) * (1 - ranks / usable)
 
 
-def _fewer(evidence: Evidence) -> str:
-    if evidence.threads == 1:
-        return "Ask for one core per rank, or set training.threads to auto where steps are large."
-    return "Ask for one core per rank: a step this small does not spread over more."
-
-
 def _one_core(evidence: Evidence) -> dict[str, Any]:
-    """Settings with one core per rank, where each of them uses about one: no more threads than
-    that. With workers it is not known who used it."""
+    """Settings with one core per rank and no more threads than that, if each rank uses about one.
+    With workers it is not known which process used it."""
     few = (evidence.wanted or 0.0) < thresholds.RUNNABLE * evidence.world_size
     shrinks = evidence.trained and evidence.resources.get("cpus_per_task", 1) > 1
     if not (few and shrinks) or evidence.workers:

@@ -4,42 +4,36 @@ from __future__ import annotations
 
 from hpcncf_analysis.configurations import pluralize
 from hpcncf_analysis.diagnosis import thresholds
-from hpcncf_analysis.diagnosis.evidence import Evidence, Finding, Gain
+from hpcncf_analysis.diagnosis.evidence import Evidence, Finding
 from hpcncf_analysis.diagnosis.expected_gain import applied, in_process, vectorized
 from hpcncf_analysis.formatting import format_percent
 
 
 def python_input(evidence: Evidence) -> Finding | None:
-    """The steps wait for samples that are being computed, one by one, in Python."""
+    """The steps wait for samples that are being computed, one by one, in Python.
+
+    Our own training's loader is known; a command's input that computes is taken for one.
+    """
     share = evidence.of_time("input") - waiting(evidence)
-    if not evidence.worth(share) or not _one_by_one(evidence) or pays_less(evidence):
+    own = evidence.trained
+    one_by_one = not own or evidence.training.get("loader") == "per_sample"
+    if not evidence.worth(share) or not one_by_one or pays_less(evidence):
         return None
+    waits = f"{format_percent(evidence.phases['input'])} of a step waits for the next batch"
+    workers = pluralize(evidence.workers, "worker")
     return Finding(
         "python_input",
         share,
         "time",
         (
-            f"{format_percent(evidence.phases['input'])} of a step waits for the next batch, "
-            "while a CPU "
-            "computes",
-            *_maker(evidence),
+            f"{waits}, while a CPU computes",
+            *([f"training.loader is per_sample, with {workers}"] if own else []),
         ),
         "Make whole batches at once with tensor or array operations"
-        + (": training.loader vectorized." if evidence.trained else "."),
+        + (": training.loader vectorized." if own else "."),
         applied(evidence, loader="vectorized"),
-        vectorized(evidence) if evidence.trained else None,
+        vectorized(evidence) if own else None,
     )
-
-
-def _one_by_one(evidence: Evidence) -> bool:
-    """Of our own training the loader is known; a command's input that computes is taken for it."""
-    return not evidence.trained or evidence.training.get("loader") == "per_sample"
-
-
-def _maker(evidence: Evidence) -> list[str]:
-    if not evidence.trained:
-        return []
-    return [f"training.loader is per_sample, with {pluralize(evidence.workers, 'worker')}"]
 
 
 def waiting(evidence: Evidence) -> float:
@@ -51,44 +45,31 @@ def waiting(evidence: Evidence) -> float:
 
 def input_io(evidence: Evidence) -> Finding | None:
     """The steps, or a command of which no phase is known, wait for files."""
-    device = _device(evidence)
     share = waiting(evidence)
     if not evidence.worth(share) and not evidence.phases:
-        share = min(device, evidence.idle)
+        waited_s = evidence.blocked_s if evidence.iowait_s is None else evidence.iowait_s
+        share = min(evidence.of_elapsed(waited_s) / evidence.world_size, evidence.idle, 1.0)
     if not evidence.worth(share):
         return None
+    lines = []
+    if "input" in evidence.phases:
+        waits = format_percent(evidence.phases["input"])
+        lines.append(f"{waits} of a step waits for the next batch")
+    lines.append(f"no CPU of the run computes for {format_percent(share)} of the time meanwhile")
+    if evidence.iowait_s:
+        lines.append(f"its threads waited {evidence.iowait_s:.0f} s for disks")
+    if evidence.read_mib:
+        lines.append(f"{evidence.read_mib:,.0f} MiB were read from storage")
+    if evidence.major_faults:
+        lines.append(f"{evidence.major_faults:,} page faults read from a disk")
     return Finding(
         "input_io",
         share,
         "time",
-        tuple(_waits(evidence, share)),
+        tuple(lines),
         "Read from a faster place (node-local disk or memory), in larger pieces, or ahead of need "
         "by workers.",
     )
-
-
-def _device(evidence: Evidence) -> float:
-    """Share of the time that a rank's thread waited for a disk."""
-    measured = evidence.iowait_s
-    if measured is None:
-        measured = evidence.blocked_s
-    return min(1.0, evidence.of_elapsed(measured) / evidence.world_size)
-
-
-def _waits(evidence: Evidence, share: float) -> list[str]:
-    told = []
-    if "input" in evidence.phases:
-        told.append(
-            f"{format_percent(evidence.phases['input'])} of a step waits for the next batch"
-        )
-    told.append(f"no CPU of the run computes for {format_percent(share)} of the time meanwhile")
-    if evidence.iowait_s:
-        told.append(f"its threads waited {evidence.iowait_s:.0f} s for disks")
-    if evidence.read_mib:
-        told.append(f"{evidence.read_mib:,.0f} MiB were read from storage")
-    if evidence.major_faults:
-        told.append(f"{evidence.major_faults:,} page faults read from a disk")
-    return told
 
 
 def worker_overhead(evidence: Evidence) -> Finding | None:
@@ -99,38 +80,33 @@ def worker_overhead(evidence: Evidence) -> Finding | None:
     share = max(waits, starts)
     if not evidence.worth(share):
         return None
-    told = [f"{pluralize(evidence.workers, 'worker')} per rank"]
+    lines = [f"{pluralize(evidence.workers, 'worker')} per rank"]
     if waits >= starts:
-        told.append(
-            f"{format_percent(evidence.phases['input'])} of the steps' time waits for their "
-            "batches, "
-            f"making them would take {format_percent(_computed(evidence))} at most"
+        waited, computed = map(format_percent, (evidence.phases["input"], _computed(evidence)))
+        lines.append(
+            f"{waited} of the steps' time waits for their batches, making them would take "
+            f"{computed} at most"
         )
     if evidence.worth(starts):
-        told.append(f"{format_percent(starts)} of the time epochs wait for their first batch")
+        lines.append(f"{format_percent(starts)} of the time epochs wait for their first batch")
+    known = evidence.trained and evidence.children_s is not None
     return Finding(
         "worker_overhead",
         share,
         "time",
-        tuple(told),
+        tuple(lines),
         "Make the batches in the rank's own process: num_workers 0"
         + (", or training.loader vectorized." if evidence.trained else "."),
         applied(evidence, num_workers=0),
-        _in_process(evidence),
+        in_process(evidence, _computed(evidence)) if known else None,
     )
-
-
-def _in_process(evidence: Evidence) -> Gain | None:
-    if not evidence.trained or evidence.children_s is None:
-        return None
-    return in_process(evidence, _computed(evidence))
 
 
 def pays_less(evidence: Evidence) -> bool:
     """Whether the rank would have waited less by making the batches itself."""
     if not evidence.workers or evidence.children_s is None or not evidence.training_s:
         return False
-    # Threads that make batches spend the rank's own CPU time: nothing tells them apart.
+    # Threads that make batches spend the rank's own CPU time, which no counter splits.
     if evidence.training.get("workers") == "thread":
         return False
     return evidence.phases.get("input", 0.0) >= _computed(evidence)

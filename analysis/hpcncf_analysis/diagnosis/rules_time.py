@@ -11,7 +11,7 @@ from typing import Any, Final
 from hpcncf.collect.resource_columns import TIMED, is_number, phases
 from hpcncf.records.schema import RankRecord, TrainingRecord
 from hpcncf_analysis.diagnosis import thresholds
-from hpcncf_analysis.diagnosis.evidence import Evidence, Finding, Gain, RankTimes
+from hpcncf_analysis.diagnosis.evidence import Evidence, Finding, RankTimes
 from hpcncf_analysis.diagnosis.expected_gain import applied, exchanged_rows, rowwise
 from hpcncf_analysis.formatting import format_number, format_percent
 
@@ -21,21 +21,29 @@ OF_ROWS: Final = frozenset({"rowwise", "native"})
 
 def dense_optimizer(evidence: Evidence) -> Finding | None:
     """The optimiser's time goes to rows that the step did not read: the share it could save."""
-    read, there = evidence.rows_per_step, evidence.table_rows
-    if not read or not there or read / there > thresholds.SPARSE or _walks_few(evidence):
+    read, rows, training = evidence.rows_per_step, evidence.table_rows, evidence.training
+    # A step of some engines touches its own rows only, and weight decay asks for all of them.
+    few = training.get("engine") in OF_ROWS or training.get("sparse")
+    if not read or not rows or read / rows > thresholds.SPARSE:
         return None
-    share = evidence.of_time("optimizer") * (1 - read / there)
+    if few or training.get("weight_decay"):
+        return None
+    share = evidence.of_time("optimizer") * (1 - read / rows)
     if not evidence.worth(share):
         return None
+    part = read / rows
+    percent = format_percent(part) if part >= 0.01 else f"{100 * part:.2g} %"
     bound = "at most " if evidence.rows_estimated else ""
+    several = evidence.world_size > 1
+    gain = exchanged_rows if several else rowwise
     return Finding(
         "dense_optimizer",
         share,
         "time",
         (
             f"the optimiser takes {format_percent(evidence.phases['optimizer'])} of a step",
-            f"a step reads {bound}{format_number(read)} of {format_number(there)} embedding rows, "
-            f"{_percent(read / there)}",
+            f"a step reads {bound}{format_number(read)} of {format_number(rows)} embedding rows, "
+            f"{percent}",
         ),
         "Update only the rows that a step read"
         + (
@@ -44,29 +52,9 @@ def dense_optimizer(evidence: Evidence) -> Finding | None:
             if evidence.trained
             else ": sparse gradients with an optimiser for them."
         ),
-        _changes(evidence),
-        _gain(evidence) if evidence.trained else None,
+        applied(evidence, engine="rowwise", **({"sync": "rows"} if several else {})),
+        gain(evidence) if evidence.trained else None,
     )
-
-
-def _percent(share: float) -> str:
-    return format_percent(share) if share >= 0.01 else f"{100 * share:.2g} %"
-
-
-def _walks_few(evidence: Evidence) -> bool:
-    """Whether the step already touches its own rows only, or weight decay asks for all of them."""
-    told = evidence.training
-    return told.get("engine") in OF_ROWS or bool(told.get("sparse") or told.get("weight_decay"))
-
-
-def _gain(evidence: Evidence) -> Gain:
-    told = rowwise if evidence.world_size == 1 else exchanged_rows
-    return told(evidence)
-
-
-def _changes(evidence: Evidence) -> dict[str, Any]:
-    rows = {"sync": "rows"} if evidence.world_size > 1 else {}
-    return applied(evidence, engine="rowwise", **rows)
 
 
 FEW: Final = 10
@@ -76,7 +64,7 @@ SECONDS: Final = ("startup_s", "training_s", "evaluation_s", "checkpoint_s")
 
 @dataclass(frozen=True)
 class Steps:
-    """One rank's; None where it does not tell."""
+    """One rank's; None if its record does not have it."""
 
     phases_s: Mapping[str, float]
     """By the phase's name; of the counted steps."""
@@ -92,21 +80,17 @@ class Steps:
 
 
 def steps_of_rank(record: RankRecord) -> Steps:
-    return _trained(record.training) if record.training else _reported(record)
-
-
-def _trained(record: TrainingRecord) -> Steps:
-    return Steps(
-        phases_s={name.removesuffix("_s"): getattr(record.phases, name) for name in TIMED},
-        seconds={name: getattr(record, name) for name in SECONDS},
-        instances=record.counted_instances,
-        steps=record.counted_steps,
-        rows_per_step=record.rows_per_step,
-        table_rows=record.table_rows,
-    )
-
-
-def _reported(record: RankRecord) -> Steps:
+    """As our own training counted them, or as a command reported them."""
+    trained = record.training
+    if trained:
+        return Steps(
+            phases_s={name.removesuffix("_s"): getattr(trained.phases, name) for name in TIMED},
+            seconds={name: getattr(trained, name) for name in SECONDS},
+            instances=trained.counted_instances,
+            steps=trained.counted_steps,
+            rows_per_step=trained.rows_per_step,
+            table_rows=trained.table_rows,
+        )
     phases_s = phases(record.reported)
     numbers = {
         name: float(value)
@@ -128,7 +112,7 @@ def _reported(record: RankRecord) -> Steps:
     )
 
 
-def times(record: RankRecord, steps: Steps) -> RankTimes:
+def rank_times(record: RankRecord, steps: Steps) -> RankTimes:
     known = steps.steps_s > 0
     return RankTimes(
         rank=record.rank,
@@ -140,20 +124,24 @@ def times(record: RankRecord, steps: Steps) -> RankTimes:
     )
 
 
-def together(parts: Sequence[Steps]) -> dict[str, Any]:
-    """The slowest rank's seconds, and the phases' shares of all ranks' steps."""
-    whole = sum(part.steps_s for part in parts)
+def merge_steps(parts: Sequence[Steps]) -> dict[str, Any]:
+    """Fields of Evidence: the slowest rank's seconds, and the phases' shares of all steps."""
+    total_s = sum(part.steps_s for part in parts)
     names = sorted({name for part in parts for name in part.phases_s})
     phases = {name: sum(part.phases_s.get(name, 0.0) for part in parts) for name in names}
     counted = [part.steps for part in parts if part.steps is not None]
+    longest = {
+        name: max((s for part in parts if (s := part.seconds[name]) is not None), default=None)
+        for name in SECONDS
+    }
     return {
-        **{name: _longest(parts, name) for name in SECONDS},
-        "phases": {name: value / whole for name, value in phases.items()} if whole > 0 else {},
+        **longest,
+        "phases": {name: s / total_s for name, s in phases.items()} if total_s > 0 else {},
         "counted_steps": int(max(counted)) if counted else None,
     }
 
 
-def running(record: TrainingRecord) -> float | None:
+def running_step(record: TrainingRecord) -> float | None:
     """A step that is not an epoch's first, over the mean of the counted ones, warm-up left out.
 
     The median of the sums in the record that hold no first step; None where fewer than `FEW` do.
@@ -170,8 +158,3 @@ def running(record: TrainingRecord) -> float | None:
     if len(apart) < FEW:
         return None
     return median(apart) * record.counted_steps / record.counted_s
-
-
-def _longest(parts: Sequence[Steps], name: str) -> float | None:
-    known = [value for part in parts if (value := part.seconds[name]) is not None]
-    return max(known, default=None)
