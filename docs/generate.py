@@ -289,7 +289,7 @@ def kind(schema: dict[str, Any]) -> str:
             ("exclusiveMinimum", "above"),
             ("exclusiveMaximum", "below"),
         )
-        if key in schema and schema[key] < 2**53
+        if key in schema and abs(schema[key]) < 2**30
     ]
     words = {"array": "list", "object": "mapping", "string": "text", "boolean": "true, false"}
     return " ".join([words.get(schema.get("type", ""), schema.get("type", "any")), *bounds])

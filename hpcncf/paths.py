@@ -152,6 +152,8 @@ class ResultPaths:
     """The files of one job."""
 
     folder: Path
+    output: Path | None = None
+    """Where tables and report go instead: the folder may be read-only."""
 
     @property
     def job(self) -> Path:
@@ -186,11 +188,11 @@ class ResultPaths:
 
     @property
     def tables(self) -> Path:
-        return self.folder / "tables"
+        return self.output or self.folder / "tables"
 
     @property
     def report(self) -> Path:
-        return self.folder / "report"
+        return self.output or self.folder / "report"
 
     @property
     def predictions(self) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import errno
 import io
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -106,11 +107,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         return code
     except HpcncfError as error:
         print(f"hpcncf: {printable(str(error))}", file=sys.stderr)
-        return 2 if isinstance(error, UsageError) else 1
+        code = 2 if isinstance(error, UsageError) else 1
+        if _wants_json(sys.argv[1:] if argv is None else argv):
+            print(json.dumps({"error": str(error), "exit_code": code}))
+        return code
     except OSError as error:
         return _print_os_error(error)
     except KeyboardInterrupt:
         return 130
+
+
+def _wants_json(argv: Sequence[str]) -> bool:
+    """Whether a program reads standard output. The words of `run` are its command's, and its
+    --json takes a file."""
+    return "--json" in argv and argv[0] != "run"
 
 
 def _open_streams() -> None:

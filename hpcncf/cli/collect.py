@@ -25,10 +25,13 @@ example: hpcncf collect results/demo
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("results", metavar="RESULTS", type=Path, help="a job's results folder")
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="DIR", help="write there (default: RESULTS/tables)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    paths, found = gather(args.results)
+    paths, found = gather(args.results, output=args.output)
     if args.json:
         print(json.dumps(as_plain(found, paths), indent=1))
     else:
@@ -38,13 +41,15 @@ def run(args: argparse.Namespace) -> int:
     return exit_code(found)
 
 
-def gather(folder: Path, seen: Seen | None = None) -> tuple[ResultPaths, Collected]:
-    """Collect the folder and write its tables."""
+def gather(
+    folder: Path, seen: Seen | None = None, output: Path | None = None
+) -> tuple[ResultPaths, Collected]:
+    """Collect the folder and write its tables; to the folder `output`, if it is given."""
     from hpcncf.collect import collect
     from hpcncf.paths import ResultPaths
     from hpcncf.records.results_folder import writing
 
-    paths = ResultPaths(folder)
+    paths = ResultPaths(folder, output)
     found = collect.collect(paths, seen)
     with writing(paths.tables):
         collect.write(found, paths)

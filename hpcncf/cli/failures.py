@@ -24,6 +24,7 @@ LINES: Final = 6
 # A program's end is no error of ours: what it printed tells.
 OF_A_COMMAND: Final = ("exit code", "signal")
 NAMED: Final = 6
+FRAME: Final = re.compile(r'\s*File "')
 INDENT: Final = "    "
 
 
@@ -74,17 +75,17 @@ def _error(state: RunState) -> Mapping[str, str]:
     return next(told, {})
 
 
-def page(paths: ResultPaths, states: Sequence[RunState]) -> str:
-    """Empty where nothing failed."""
-    return "\n".join(line for failure in grouped(states) for line in _lines(paths, failure))
+def page(paths: ResultPaths, states: Sequence[RunState], full: bool = False) -> str:
+    """Empty where nothing failed. `full`: also tracebacks whose exception the reason has."""
+    return "\n".join(line for failure in grouped(states) for line in _lines(paths, failure, full))
 
 
-def _lines(paths: ResultPaths, failure: Failure) -> Iterator[str]:
+def _lines(paths: ResultPaths, failure: Failure, full: bool) -> Iterator[str]:
     first, number = failure.first, len(failure.runs)
     word = first.state.replace("_", " ")
     yield filled(f"{number} run{'s' * (number != 1)} {word}: {first.reason}")
     log = log_of(paths, first)
-    yield from _failure_lines(failure, log)
+    yield from _failure_lines(failure, log, full)
     ids = [state.run.id[:ID] for state in failure.runs]
     more = f" and {number - NAMED} more" if number > NAMED else ""
     yield filled(f"  runs {', '.join(ids[:NAMED])}{more}")
@@ -97,12 +98,16 @@ def _lines(paths: ResultPaths, failure: Failure) -> Iterator[str]:
         yield filled(f"  had {had:g} {unit}; again with twice that: {way}")
 
 
-def _failure_lines(failure: Failure, log: Path | None) -> Iterator[str]:
-    """What the reason leaves out: of our own message all, of a traceback or a log the end."""
+def _failure_lines(failure: Failure, log: Path | None, full: bool) -> Iterator[str]:
+    """What the reason leaves out: of our own message all, of a traceback the place, of a log that
+    explains nothing the end."""
     if failure.unsaid is not None and not failure.traceback:
         yield from (filled(line, INDENT) for line in failure.unsaid)
         return
-    for line in failure.traceback or _tail(log):
+    lines = failure.traceback or _tail(log)
+    if not full and lines and lines[-1].strip() and lines[-1].strip() in failure.first.reason:
+        lines = [line for line in lines if FRAME.match(line)][-1:]
+    for line in lines:
         yield INDENT + printable(line)[: width() - len(INDENT)]
 
 

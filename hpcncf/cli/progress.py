@@ -160,11 +160,22 @@ def sentence(state: RunState) -> str:
     if told["instances_per_s"] is not None:
         parts.append(f"{told['instances_per_s']:,.0f} instances/s")
     if told["cpu_efficiency"] is not None:
-        parts.append(f"CPU {100 * told['cpu_efficiency']:.0f} %")
+        parts.append(_cores_in_use(state, told["cpu_efficiency"]))
     parts += [_too_few_cores(state), NOT_SENT if _why_not_sent(state) else state.reason]
     if state.state == "pending" and state.slurm and state.slurm.starts:
         parts.append(f"expected to start {when(state.slurm.starts)}")
     return ", ".join(part for part in parts if part)
+
+
+def _cores_in_use(state: RunState, efficiency: float) -> str:
+    """`CPU 98 %`; of a run at work also `1.9 of 2 cores, 412 MiB`, which are those of rank 0."""
+    text, now = f"CPU {100 * efficiency:.0f} %", state.progress
+    if state.state != "running" or now is None or now.cores_allocated is None:
+        return text
+    cores = f"{efficiency * now.cores_allocated:.1f} of {now.cores_allocated:g} cores ({text})"
+    memory = "" if now.rss_mib is None else f", {now.rss_mib:,.0f} MiB"
+    several = "rank 0: " if state.run.resources.world_size > 1 else ""
+    return f"{several}{cores}{memory}"
 
 
 def _lasted(told: dict[str, float | None]) -> str:

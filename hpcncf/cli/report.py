@@ -29,6 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--quality", metavar="HR10", type=_share, help="show the time until HR@10 reaches this"
     )
     parser.add_argument(
+        "-o", "--output", type=Path, metavar="DIR", help="write there (default: RESULTS/report)"
+    )
+    parser.add_argument(
         "--open", action="store_true", help="open the page in this machine's browser"
     )
 
@@ -54,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     def judge(run: Run, ranks: Sequence[RankRecord], nodes: Sequence[NodeRecord]) -> None:
         diagnoses[run.id] = diagnose(ranks, nodes)
 
-    paths, found = collect.gather(args.results, judge)
+    paths, found = collect.gather(args.results, judge, args.output)
     collect.print_skipped(found)
     with writing(paths.report):
         written = write_report(found, paths, args.quality, diagnoses)

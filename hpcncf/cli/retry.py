@@ -53,6 +53,7 @@ def run(args: argparse.Namespace) -> int:
     limits, alone = launch.limits_of(job, cluster), set[str]()
     if args.escalate:
         plan, alone = _escalate(paths, job, limits)
+    alone |= _cancelled(paths, plan)
     launched = launch.submit(
         paths,
         job,
@@ -67,6 +68,22 @@ def run(args: argparse.Namespace) -> int:
     return report_submission(
         args, paths, launched, cluster, ["hpcncf", "retry", str(args.results), *where]
     )
+
+
+def _cancelled(paths: ResultPaths, plan: Plan) -> set[str]:
+    """Runs that somebody cancelled on purpose: a retry is for those that failed."""
+    from hpcncf.cli.output import format_path
+    from hpcncf.state import status
+
+    states = status.states(paths, plan)
+    found = {state.run.id for state in states if state.state == "cancelled"}
+    if found:
+        print(
+            f"hpcncf: {len(found)} cancelled run{'s' * (len(found) != 1)} not submitted: "
+            f"`hpcncf submit {format_path(paths.job)}` submits them again",
+            file=sys.stderr,
+        )
+    return found
 
 
 def _escalate(paths: ResultPaths, job: JobSpec, limits: Limits | None) -> tuple[Plan, set[str]]:

@@ -145,7 +145,7 @@ def _describe_job(
     from hpcncf.paths import ResultPaths
 
     problems = [_problem(problem) for state in states for problem in state.problems]
-    failed = page(ResultPaths(folder), states)
+    failed = page(ResultPaths(folder), states, args.failures)
     if args.failures:
         return "\n".join([f"{job} ({folder})", *problems, failed or "no run failed"]) + "\n"
     short = len(states) <= SHORT or args.all

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -11,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from hpcncf.errors import describe_exit
+from hpcncf.errors import describe_exit, printable
 from hpcncf.job.plan import Run
 from hpcncf.paths import AttemptPaths, ResultPaths, RunPaths
 from hpcncf.records.claims import is_alive, is_same_process, server_time
@@ -194,6 +195,37 @@ def attempt_logs(
 def tail(path: Path, lines: int) -> list[str]:
     """The file's last lines that are not empty."""
     return [line.rstrip() for line in _end_of(path).splitlines() if line.strip()][-lines:]
+
+
+# `ValueError: no such column`: the end of a traceback. That of torchrun itself names no cause.
+EXCEPTION: Final = re.compile(
+    r"(?!.*ChildFailedError)[\w.]*(Error|Exception|Interrupt|Iteration)\b.*"
+)
+HOST_MEMORY: Final = re.compile(
+    r"MemoryError\b|std::bad_alloc|DefaultCPUAllocator: (can't|not enough)|\[Errno 12\]"
+)
+LOOKED_AT: Final = 40
+
+
+def last_exception(files: Sequence[Path]) -> str:
+    """The exception that ended a command, from its logs, the last file first; else empty."""
+    for path in reversed(files):
+        with contextlib.suppress(OSError):
+            for line in reversed(tail(path, LOOKED_AT)):
+                if EXCEPTION.fullmatch(line):
+                    return printable(line[:200])
+    return ""
+
+
+def explain_failure(verdict: Verdict, exception: str) -> Verdict:
+    """With the exception of a command that failed. Lack of memory is a state of its own."""
+    state, reason = verdict
+    if state != "failed":
+        return verdict
+    if exception and exception not in reason:
+        reason = f"{reason}: {exception}"
+    out_of_memory = HOST_MEMORY.search(reason) and "CUDA" not in reason
+    return "out_of_memory" if out_of_memory else state, reason
 
 
 def _end_of(path: Path) -> str:

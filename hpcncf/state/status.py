@@ -20,10 +20,13 @@ from hpcncf.slurm.states import JobState
 from hpcncf.state.decide import (
     Attempt,
     Sent,
+    attempt_logs,
     complete,
     decide,
+    explain_failure,
     explained,
     last_attempt,
+    last_exception,
     script_log,
     stale,
     unreadable,
@@ -151,8 +154,11 @@ def _state(
 ) -> RunState:
     sent = _sent(run, attempt, submission, seen) if submission else None
     by_hand = seen.slurm.get(_slurm_job(attempt) or "")
-    state, reason = decide(run, attempt, sent, by_hand, seen.submitted.refused.get(run.id, ""))
+    verdict = decide(run, attempt, sent, by_hand, seen.submitted.refused.get(run.id, ""))
     ranks = attempt.ranks if attempt else []
+    if verdict[0] == "failed":
+        verdict = explain_failure(verdict, _exception(run, attempt, seen.paths))
+    state, reason = verdict
     told = sent.slurm if sent and sent.slurm else by_hand
     return RunState(
         run=run,
@@ -168,6 +174,16 @@ def _state(
         node=_node(attempt, told, state),
         begun_at=_begun_at(attempt, sent),
     )
+
+
+def _exception(run: Run, attempt: Attempt | None, paths: ResultPaths) -> str:
+    """What ended a command, as its log has it; our own training has it in its record."""
+    if attempt is None or run.training is not None:
+        return ""
+    failed = next((record for record in attempt.ranks if record.outcome == "failed"), None)
+    files = paths.run(run.id).attempt(attempt.number)
+    job_id = failed.slurm_job_id if failed else _slurm_job(attempt)
+    return last_exception(attempt_logs(paths, files, job_id, failed.rank if failed else 0))
 
 
 def _begun_at(attempt: Attempt | None, sent: Sent | None) -> str | None:

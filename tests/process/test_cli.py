@@ -16,9 +16,17 @@ from hpcncf import cli
 from hpcncf.cli.output import ID, table_layout
 from hpcncf.job import load
 from hpcncf.paths import ResultPaths
+from hpcncf.records.claims import claim_attempt
 from hpcncf.records.results_folder import leave_plan
 from hpcncf.records.schema import read_record, write_record, write_text
-from hpcncf.records.submissions import Submission, SubmittedJob, begin
+from hpcncf.records.submissions import (
+    Submission,
+    SubmittedJob,
+    begin,
+    cancel,
+    read_submissions,
+)
+from tests import hostile
 
 JobFile = Callable[[str], Path]
 ROOT = Path(__file__).parents[2]
@@ -511,10 +519,55 @@ def test_retry_goes_where_it_was_submitted_last(
     job_file("")
     fake_slurm.refuse("sbatch: error: no\n")
     said("submit", "job.yaml", "--cluster", "slurm")
-    said("submit", "job.yaml", "--cluster", cluster)
-    said("cancel", "--all", "results/tiny")
+    said("submit", "job.yaml", "--cluster", cluster, "--wait")
     code, _, err = said("retry", "results/tiny", "--wait")
     assert (code, "refused the job" in err) == ((1, True) if cluster == "slurm" else (0, False))
+
+
+def test_retry_leaves_out_what_was_cancelled_on_purpose(
+    here: Path, job_file: JobFile, said: Said, fake_slurm: FakeSlurm
+) -> None:
+    job_file("repeats: 2\n")
+    fake_slurm.refuse("sbatch: error: no\n")
+    said("submit", "job.yaml", "--cluster", "slurm")
+    paths = ResultPaths(here / "results/tiny")
+    first, second = plan_of(paths).runs
+    cancel(paths, [first.id])
+    (fake_slurm.folder / "refuse").unlink()
+    code, _, err = said("retry", "results/tiny", "--cluster", "slurm")
+    assert code == 0
+    assert "1 cancelled run not submitted: `hpcncf submit results/tiny/job.yaml`" in err
+    assert read_submissions(paths).submissions[-1].runs == [second.id]
+
+
+def test_an_error_under_json_is_json(said: Said) -> None:
+    code, out, err = said("status", "nowhere", "--json")
+    assert json.loads(out) == {"error": err.removeprefix("hpcncf: ").strip(), "exit_code": code}
+    assert code == 2
+
+
+def test_tables_and_report_can_be_written_elsewhere(here: Path, said: Said) -> None:
+    paths = demo(here)
+    before = files(paths.folder)
+    assert said("collect", "results/demo", "-o", "out")[0] == 3
+    assert {path.name for path in (here / "out").iterdir()} >= {"runs.csv", "ranks.csv"}
+    assert said("report", "results/demo", "-o", "page")[0] == 3
+    assert (here / "page/report.html").exists()
+    assert files(paths.folder) == before
+
+
+def test_status_of_a_run_at_work_shows_cores_and_memory(here: Path, said: Said) -> None:
+    paths = make_results.command_plan(here)
+    run = plan_of(paths).runs[0]
+    attempt = claim_attempt(paths.run(run.id), "run")
+    progress = hostile.progress(run.id).model_copy(
+        update={"phase": "command", "cores_allocated": 4.0, "cpu_efficiency": 0.5, "rss_mib": 812.0}
+    )
+    write_record(attempt.progress, progress)
+    out = said("status", str(paths.folder))[1]
+    words = " ".join(out.split())
+    assert "2.0 of 4 cores (CPU 50 %), 812 MiB" in words
+    assert "input 60 %, forward 20 %" in words
 
 
 def test_a_table_passes_no_escape_sequence_to_the_terminal() -> None:
