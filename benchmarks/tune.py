@@ -20,7 +20,7 @@ from hpcncf.tune import outcome
 from hpcncf.tune.outcome import Outcome
 from hpcncf.tune.search import Ask
 from hpcncf.tune.trial import Going, Now, grid_of, job_of, read_state
-from hpcncf_analysis.advice.pareto import Choices, build_choices
+from hpcncf_analysis.advice.judge import Judgement, judge
 from hpcncf_analysis.configurations import group_configurations
 
 JOB: Final = Path(__file__).parent / "tune.yaml"
@@ -33,10 +33,10 @@ SCATTER: Final = 0.05
 
 @dataclass(frozen=True)
 class Whole:
-    """The whole grid: each point's row of the table of runs, and the report's choices."""
+    """The whole grid: each point's row of the table of runs, and the report's judgement."""
 
     rows: Mapping[int, Mapping[str, Any]]
-    choices: Choices
+    table: Judgement
 
     @property
     def core_h(self) -> float:
@@ -44,7 +44,8 @@ class Whole:
 
     @property
     def best(self) -> int:
-        chosen = self.choices.fastest.one.rows[0]["run_id"]
+        assert self.table.fastest
+        chosen = self.table.fastest.one.rows[0]["run_id"]
         return next(index for index, row in self.rows.items() if row["run_id"] == chosen)
 
 
@@ -53,10 +54,10 @@ def whole_grid(folder: Path, tuning: Going) -> Whole:
     rows = {row["run_id"]: row for row in collect.collect(ResultPaths(folder)).runs}
     points = tuning.grid.points
     found = {each.index: rows[tuning.grid.run(Ask(each.index, None, 0)).id] for each in points}
-    choices = build_choices(group_configurations(found.values()))
-    if choices is None or any(row["state"] != "completed" for row in found.values()):
+    table = judge(group_configurations(found.values()))
+    if table is None or any(row["state"] != "completed" for row in found.values()):
         sys.exit("a run of the whole grid failed")
-    return Whole(found, choices)
+    return Whole(found, table)
 
 
 def tuned(tuning: Going) -> tuple[Now, Outcome]:

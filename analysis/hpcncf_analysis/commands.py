@@ -7,7 +7,7 @@ from typing import Final
 
 from hpcncf.monitor.sampler import TOO_SHORT_S
 from hpcncf_analysis import formatting
-from hpcncf_analysis.advice.recommend import mostly_disturbed
+from hpcncf_analysis.advice.judge import mostly_disturbed
 from hpcncf_analysis.advice.request import largest_memory_peak_mib, memory_to_request_gb
 from hpcncf_analysis.configurations import Configuration, pluralize
 

@@ -11,62 +11,117 @@ from typing import Any, Final
 from hpcncf_analysis.configurations import Configuration, pluralize
 from hpcncf_analysis.formatting import format_duration
 
-# So little HR@10 apart is called equal, however many test rows there are.
+# HR@10 that differs by no more than this is equal, however many test rows there are.
 QUALITY_SLACK: Final = 0.02
+# A reported figure that differs by no more than this share of the better one is equal.
+REPORTED_SLACK: Final = 0.05
 STANDARD_ERRORS: Final = 2
 
 
 def configurations_of_sound_quality(configurations: Sequence[Configuration]) -> list[Configuration]:
-    """Those with a speed whose quality holds against the best of their task."""
-    alike: dict[tuple[Any, Any], list[Configuration]] = {}
+    """Configurations with a speed whose quality holds against the best of their task."""
+    groups: dict[tuple[Any, ...], list[Configuration]] = {}
     for one in configurations:
-        alike.setdefault(evaluation_task(one), []).append(one)
-    best = {each: best_quality(members) for each, members in alike.items()}
+        groups.setdefault(evaluation_task(one), []).append(one)
+    best = {task: best_quality(members) for task, members in groups.items()}
     return [one for one in configurations if one.speed and _holds(one, best[evaluation_task(one)])]
 
 
-def holds_quality(one: Configuration, all_of_them: Sequence[Configuration]) -> bool:
-    return _holds(
-        one,
-        best_quality(
-            [each for each in all_of_them if evaluation_task(each) == evaluation_task(one)]
-        ),
-    )
+def holds_quality(one: Configuration, others: Sequence[Configuration]) -> bool:
+    task = evaluation_task(one)
+    return _holds(one, best_quality([each for each in others if evaluation_task(each) == task]))
 
 
 def _holds(one: Configuration, best: Configuration | None) -> bool:
     return best is None or not is_worse(one, best)
 
 
-def evaluation_task(one: Configuration) -> tuple[Any, Any]:
-    """What its HR@10 is the answer to: one is low among all items that is high among 99 of them."""
-    return one.rows[0].get("evaluation"), one.rows[0].get("data_key")
+def evaluation_task(one: Configuration) -> tuple[Any, ...]:
+    """What its quality is the answer to. Models are compared at equal instances seen, and a rank
+    among all items is not one among 99 of them."""
+    row = one.rows[0]
+    if one.is_command:
+        return ("command", one.command, quality_metric(one))
+    return row.get("evaluation"), row.get("data_key"), instances_seen(row)
+
+
+def instances_seen(row: Mapping[str, Any]) -> int | None:
+    """Instances that the model was trained on; None if the data or the epochs are not known.
+
+    A run that `max_steps` cut short saw a batch, with its negatives, in each step.
+    """
+    whole, epochs = row.get("instances_per_epoch"), row.get("epochs")
+    seen = None if not whole or not epochs else int(whole * epochs)
+    steps, batch = row.get("max_steps"), row.get("batch")
+    if not steps or not batch:
+        return seen
+    cut = int(steps * batch * (1 + (row.get("negatives") or 0)))
+    return cut if seen is None else min(cut, seen)
+
+
+def is_mostly_warmup(row: Mapping[str, Any]) -> bool:
+    """Whether more than half of the training time went to steps that the speed does not count."""
+    seen, speed, training_s = instances_seen(row), row["instances_per_s"], row.get("training_s")
+    known = seen and speed and training_s and row.get("resumed_epoch") is None
+    return bool(known and seen / speed < training_s / 2)
+
+
+def quality_metric(one: Configuration) -> tuple[str, bool]:
+    """The figure that quality is judged by, and whether higher is better: HR@10, or for a command
+    the figure that its job names (`quality`, `better`), the loss by default."""
+    name, _, better = str(one.rows[0].get("quality") or "loss:lower").partition(":")
+    if not one.is_command or (name == "loss" and one.median("hr10") is not None):
+        return "hr10", True
+    return (name if name in one.figures else f"metric_{name}"), better == "higher"
 
 
 def best_quality(configurations: Sequence[Configuration]) -> Configuration | None:
-    judged = [one for one in configurations if one.median("hr10") is not None]
-    return max(judged, key=lambda one: one.median("hr10") or 0.0, default=None)
+    judged = [one for one in configurations if quality(one) is not None]
+    return max(judged, key=lambda one: _higher_is_better(one), default=None)
+
+
+def quality(one: Configuration) -> float | None:
+    return one.median(quality_metric(one)[0])
+
+
+def _higher_is_better(one: Configuration) -> float:
+    return (quality(one) or 0.0) * (1 if quality_metric(one)[1] else -1)
 
 
 def is_worse(one: Configuration, best: Configuration) -> bool:
-    """Whether its HR@10 is lower by more than the slack and by more than chance explains."""
+    """Whether its quality is lower by more than the slack and by more than chance explains."""
     lower = quality_gap(one, best)
-    return lower is not None and lower > max(QUALITY_SLACK, chance_margin(one, best) or 0.0)
+    if lower is None:
+        return False
+    name, higher = quality_metric(one)
+    if name == "hr10":
+        return lower > max(QUALITY_SLACK, chance_margin(one, best) or 0.0)
+    if lower <= REPORTED_SLACK * abs(quality(best) or 0.0):
+        return False
+    best_of_ours, worst_of_theirs = ("high", "low") if higher else ("low", "high")
+    ours, theirs = (
+        one.figures.get(f"{name}_{best_of_ours}"),
+        best.figures.get(f"{name}_{worst_of_theirs}"),
+    )
+    if ours is None or theirs is None:
+        return True
+    return ours < theirs if higher else ours > theirs
 
 
 def quality_gap(one: Configuration, best: Configuration) -> float | None:
-    ours, theirs = one.median("hr10"), best.median("hr10")
-    known = (
-        ours is not None and theirs is not None and evaluation_task(one) == evaluation_task(best)
-    )
-    return (theirs or 0.0) - (ours or 0.0) if known else None
+    """How much better the other is; None if the two do not compare."""
+    if evaluation_task(one) != evaluation_task(best):
+        return None
+    if quality(one) is None or quality(best) is None:
+        return None
+    return _higher_is_better(best) - _higher_is_better(one)
 
 
 def chance_margin(one: Configuration, other: Configuration) -> float | None:
     """Two standard errors of the difference of two shares of hits (binomial, independent).
 
-    Both were asked of the same test rows, and hit many of them together: the real error is smaller.
-    None where the number of test rows is not known.
+    Both were tested on the same rows, and hit many of them together: the real error is smaller.
+    None if the number of test rows is not known.
     """
     variances = [_variance(one), _variance(other)]
     known = [variance for variance in variances if variance is not None]
@@ -74,7 +129,7 @@ def chance_margin(one: Configuration, other: Configuration) -> float | None:
 
 
 def _variance(one: Configuration) -> float | None:
-    share, rows = one.median("hr10"), one.rows[0]["test_rows"]
+    share, rows = one.median("hr10"), one.rows[0].get("test_rows")
     return None if share is None or not rows else share * (1 - share) / rows
 
 
@@ -105,7 +160,7 @@ class TimeToQuality:
 
 
 def describe_time_to_quality(found: Sequence[TimeToQuality], target: float) -> str:
-    """Who came first to the target, and how many runs never did."""
+    """The configuration that reaches the target first, and how many runs never do."""
     if not found:
         return f"No run evaluated HR@10: there is no time to {target:g}."
     runs, reached = sum(each.runs for each in found), sum(each.reached for each in found)
@@ -136,7 +191,7 @@ def time_to_target(epochs: Sequence[Row], target: float) -> tuple[float, int] | 
 def times_to_quality(
     shown: Iterable[Configuration], epochs: Iterable[Row], target: float
 ) -> list[TimeToQuality]:
-    """Of every configuration with a run that evaluated HR@10."""
+    """For every configuration with a run that evaluated HR@10."""
     by_run: dict[str, list[Row]] = {}
     for row in epochs:
         by_run.setdefault(row["run_id"], []).append(row)

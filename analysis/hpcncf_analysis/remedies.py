@@ -8,9 +8,11 @@ from math import log, sqrt
 from statistics import fmean, median, variance
 from typing import Any, Final, Literal
 
-from hpcncf_analysis.advice.recommend import Ratio, speed_ratio
+from hpcncf_analysis.advice.judge import Ratio, settings_without_effect, speed_ratio
 from hpcncf_analysis.configurations import Configuration, Table, pluralize
 from hpcncf_analysis.formatting import (
+    NONE,
+    format_duration,
     format_interval,
     format_mebibytes,
     format_number,
@@ -27,7 +29,7 @@ ERRORS: Final = 3
 MIB: Final = 16.0
 
 Settings = Mapping[str, Any]
-Verdict = Literal["gains", "loses", "nothing", "open", "worse model"]
+Verdict = Literal["gains", "loses", "nothing", "open", "worse model", "no effect"]
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,8 @@ class Effect:
     verdict: Verdict
     better: bool
     """Whether its model is better than `on`'s by more than chance explains."""
+    warning: str = ""
+    """The record's own sentence, if none of the changed settings can act here."""
 
 
 def measure_effects(configurations: Sequence[Configuration]) -> list[Effect]:
@@ -98,7 +102,11 @@ def _effect(
     overall = speed_ratio(one, base)
     verdict = _verdict(one, on, gain, _standard_error(one, on, usual))
     better, changed = is_worse(on, one), changed_settings(one, on)
-    return Effect(one, on, apart[on.key], changed, gain, overall, more, verdict, better)
+    inert = settings_without_effect(one)
+    warning = "; ".join(inert[key] for key in changed if key in inert)
+    if warning and set(changed) <= set(inert):
+        verdict, better = "no effect", False
+    return Effect(one, on, apart[on.key], changed, gain, overall, more, verdict, better, warning)
 
 
 def _verdict(one: Configuration, on: Configuration, gain: Ratio, error: float | None) -> Verdict:
@@ -136,6 +144,7 @@ SENTENCES: Final[dict[Verdict, str]] = {
     "nothing": "does nothing here",
     "open": "not settled: repeats of the same settings differ by as much",
     "worse model": "the model is worse, whatever the speed",
+    "no effect": "not compared",
 }
 COLUMNS: Final = [
     "remedy",
@@ -156,14 +165,17 @@ def remedies_table(effects: Sequence[Effect]) -> Table | None:
 
 
 def _row(effect: Effect) -> list[str]:
-    return [
-        format_changes(effect.changed),
-        format_changes(effect.before) or "the baseline",
+    figures = [
         format_ratio(effect.gain.value),
         format_interval(effect.gain.low, effect.gain.high, format_ratio),
         format_ratio(effect.overall.value),
         format_number(effect.memory_mib),
         format_score(effect.one.median("hr10")),
+    ]
+    return [
+        format_changes(effect.changed),
+        format_changes(effect.before) or "the baseline",
+        *([NONE] * len(figures) if effect.verdict == "no effect" else figures),
         describe_effect(effect),
     ]
 
@@ -178,17 +190,39 @@ def _plain(value: object) -> str:
 
 
 def describe_effect(effect: Effect) -> str:
-    """What it does, what it costs in cores and memory, and whether once was enough to tell."""
-    told = [_describe_verdict(effect)]
+    """What it does, what it costs in cores, memory and start-up, and whether it was repeated."""
+    if effect.verdict == "no effect":
+        return effect.warning
+    parts = [_describe_verdict(effect)]
     cores = effect.one.cores - effect.on.cores
     if cores > 0:
-        told.append(f"for {pluralize(cores, 'core')} more")
+        parts.append(f"for {pluralize(cores, 'core')} more")
     if effect.memory_mib is not None and abs(effect.memory_mib) >= MIB:
         sign = "more" if effect.memory_mib > 0 else "less"
-        told.append(f"with {format_mebibytes(abs(effect.memory_mib))} {sign}")
+        parts.append(f"with {format_mebibytes(abs(effect.memory_mib))} {sign}")
     if effect.gain.low is None:
-        told.append("measured once")
-    return ", ".join(told)
+        parts.append("measured once")
+    return ", ".join([*parts, *_describe_startup(effect)])
+
+
+def _describe_startup(effect: Effect) -> list[str]:
+    """What compilation adds to the start-up, and the steps after which it pays."""
+    compiled = effect.changed.get("training.compile") not in (None, "none")
+    longer_s = (effect.one.median("startup_s") or 0.0) - (effect.on.median("startup_s") or 0.0)
+    if not compiled or longer_s <= 0:
+        return []
+    text = f"compilation adds {format_duration(longer_s)} to the start-up"
+    saved_s = (_step_s(effect.on) or 0.0) - (_step_s(effect.one) or 0.0)
+    if saved_s <= 0 or effect.verdict in ("loses", "worse model"):
+        return [f"{text} and never pays"]
+    return [f"{text} and pays after {format_number(longer_s / saved_s)} steps"]
+
+
+def _step_s(one: Configuration) -> float | None:
+    """Seconds of an optimiser step: a batch and its negatives at the median speed."""
+    row, speed = one.rows[0], one.speed
+    instances = (row.get("batch") or 0) * (1 + (row.get("negatives") or 0))
+    return instances / speed if speed and instances else None
 
 
 def _describe_verdict(effect: Effect) -> str:
@@ -200,8 +234,8 @@ def _describe_verdict(effect: Effect) -> str:
     scores = f"HR@10 {before} to {after}"
     if effect.verdict == "worse model":
         return f"{speed} ({scores})"
-    told = "does nothing for the speed here" if effect.verdict == "nothing" else speed
-    return f"a better model ({scores}); {told}"
+    speed = "does nothing for the speed here" if effect.verdict == "nothing" else speed
+    return f"a better model ({scores}); {speed}"
 
 
 def describe_baseline(effects: Sequence[Effect]) -> str:

@@ -12,7 +12,6 @@ from hpcncf.cli import collect
 if TYPE_CHECKING:
     from hpcncf.job.plan import Run
     from hpcncf.records.schema import NodeRecord, RankRecord
-    from hpcncf_analysis.advice.next_job import WrittenAdvice
 
 HELP = "Write the report and the next request."
 EPILOG = """\
@@ -47,6 +46,7 @@ def _share(text: str) -> float:
 
 
 def run(args: argparse.Namespace) -> int:
+    from hpcncf.cli.output import filled, format_path, table_layout
     from hpcncf.records.results_folder import writing
     from hpcncf_analysis.diagnosis.diagnose import diagnose
     from hpcncf_analysis.diagnosis.evidence import Diagnosis
@@ -62,26 +62,18 @@ def run(args: argparse.Namespace) -> int:
     with writing(paths.report):
         written = write_report(found, paths, args.quality, diagnoses)
     print(collect.summary(found))
-    print(f"\n{written.conclusion.sentence}\n")
-    for sentence in written.told:
-        print(f"{sentence}\n")
+    print(f"\n{filled(written.conclusion.sentence)}\n")
+    if written.conclusion.choices:
+        table = written.conclusion.choices
+        print(f"{table_layout(table.columns, table.rows)}\n")
+    for sentence in written.peaks:
+        print(f"{filled(sentence)}\n")
     print(f"report: {written.html}")
-    _print_advice(written.advised)
+    for each in written.advised:
+        by_hand = f" (or sbatch {format_path(each.script)})" if each.script else ""
+        print(f"{each.advice.purpose}: hpcncf submit {format_path(each.job)}{by_hand}")
     if args.open:
         import webbrowser
 
         webbrowser.open(written.html.resolve().as_uri())
     return collect.exit_code(found)
-
-
-def _print_advice(advised: Sequence[WrittenAdvice]) -> None:
-    if not advised:
-        return
-    first, *others = advised
-    by_hand = f" (or sbatch {first.script})" if first.script else ""
-    print(f"next: hpcncf submit {first.job}{by_hand}")
-    if first.advice.changed:
-        print(f"  {first.advice.changed.text}")
-    print(f"  {first.advice.sureness}")
-    for other in others:
-        print(f"the {other.advice.choice}, {other.advice.chosen.label}: {other.job}")

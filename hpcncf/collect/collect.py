@@ -68,6 +68,7 @@ IDENTITY: Final = (
     "workload",
     "command",
     "by_hand",
+    "quality",
 )
 DATA: Final = ("data_title", "data_key", "test_rows")
 RANK: Final = (
@@ -177,6 +178,7 @@ def run_row(
             "workload": run.workload if isinstance(run.workload, str) else "command",
             "command": " ".join(run.words) or None,
             "by_hand": run.by_hand,
+            "quality": _quality(run),
         }
         | settings(run, ranks)
         | {
@@ -188,6 +190,12 @@ def run_row(
         | totals(tried)
         | {"warnings": warnings(ranks, figures) + silent(tried)}
     )
+
+
+def _quality(run: Run) -> str | None:
+    """`loss:lower`: the figure of a command that is its quality, and which values are better."""
+    workload = run.workload
+    return None if isinstance(workload, str) else f"{workload.quality}:{workload.better}"
 
 
 def _epoch_instances(run: Run, data: Outline | None) -> int | None:

@@ -222,7 +222,8 @@ def _epoch(
     speed: float | None,
     full_epoch: int | None,
 ) -> Row:
-    """A whole epoch's training: measured, or where max_steps cut every one short, extrapolated."""
+    """A whole epoch's training at the run's speed, so that both are from the same steps: warm-up
+    belongs to neither. Extrapolated if `max_steps` cut every epoch short."""
     gpus = run.resources.gpus_per_node * run.resources.nodes / run.resources.runs_per_gpu
     cut = run.training is not None and run.training.max_steps is not None
     whole = [
@@ -230,12 +231,8 @@ def _epoch(
         for epochs in zip(*map(_own_epochs, trained), strict=False)
         if not cut or epochs[0].instances == full_epoch
     ]
-    if whole:
-        seconds: float | None = median(max(each.training_s for each in epochs) for epochs in whole)
-        instances: int | None = whole[0][0].instances
-    else:
-        seconds = full_epoch / speed if cut and full_epoch and speed else None
-        instances = full_epoch
+    instances = whole[0][0].instances if whole else full_epoch
+    seconds = instances / speed if speed and instances and (whole or cut) else None
     return {
         "seconds_per_epoch": seconds,
         "core_s_per_epoch": None if seconds is None else cores * seconds,

@@ -141,6 +141,11 @@ class Program(Settings):
     """Working directory, relative to the job file. Not part of a run's identity."""
     probe: bool = True
     """Look into its Python processes: phases, lines, causes. Not part of a run's identity."""
+    quality: Annotated[str, Field(pattern=r"^[A-Za-z]\w{0,39}$")] = "loss"
+    """The reported figure that shows how good a result is: `hpcncf report` recommends no
+    configuration in which it is worse. Not part of a run's identity."""
+    better: Literal["lower", "higher"] = "lower"
+    """Which values of `quality` are better."""
 
     @model_validator(mode="after")
     def one_of_the_two(self) -> Self:

@@ -261,6 +261,9 @@ class Site(Settings):
     """When it writes, as `[END, FAIL]`: once for each array, with `ARRAY_TASKS` for each task."""
     interface: Interface | None = None
     """Network interface that the ranks talk over, as `ib0`; left out, the ranks choose."""
+    min_cpu_efficiency: Annotated[float, Field(ge=0, le=1)] = 0.7
+    """CPU efficiency (as `seff` shows it, 0 to 1) below which `hpcncf report` recommends no
+    configuration without GPUs."""
 
     @model_validator(mode="after")
     def one_environment(self) -> Self:

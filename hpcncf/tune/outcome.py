@@ -21,8 +21,8 @@ from hpcncf.tune.search import (
     is_open,
 )
 from hpcncf.tune.trial import SUFFIX, Going, Now, rules
+from hpcncf_analysis.advice.judge import judge, mostly_disturbed
 from hpcncf_analysis.advice.next_job import Advice, PlannedJob, build_advice
-from hpcncf_analysis.advice.recommend import mostly_disturbed
 from hpcncf_analysis.scaling import MODELS, distinct
 
 # A run cut shorter than the first race tells too little to be near another.
@@ -107,9 +107,11 @@ def _advice(going: Going, now: Now, best: Figure) -> Advice | None:
     name = job.name.removesuffix(SUFFIX)
     asked = PlannedJob(name=name, runs=ids, job=job, site=load_sites(job.site))
     chosen = dict(now.whole)[best.point.index]
+    choice = "recommended" if going.objective == "knee" else going.objective
     for among in ([one for _, one in now.whole], [chosen]):
-        found = build_advice(among, asked, choice=going.objective, as_measured=True)
-        if found is not None and found.chosen.one.key == chosen.key:
+        table = judge(among)
+        found = build_advice(table, asked, choice=choice, as_measured=True) if table else None
+        if found is not None and found.chosen.key == chosen.key:
             return found
     return None
 

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 from hpcncf.errors import UsageError
 from hpcncf.job.plan import Plan, Run, expand_job, grid_points
 from hpcncf.job.spec import JobSpec
-from hpcncf_analysis.advice.pareto import within_price_limit
+from hpcncf_analysis.advice.judge import within_price_limit
 
 Objective = Literal["knee", "fastest", "cheapest"]
 OBJECTIVES: Final[tuple[Objective, ...]] = ("knee", "fastest", "cheapest")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -52,7 +51,7 @@ def material(
     return ReportData(
         found=found,
         shown=group_configurations(runs),
-        conclusion=Conclusion("", []),
+        conclusion=Conclusion(""),
         alerts=[],
         diagnoses=diagnoses or {},
     )
@@ -90,80 +89,9 @@ def grids(parts: Any) -> list[Table]:
     return [part.table for part in parts if isinstance(part, TableBlock)]
 
 
-def test_the_answer_is_the_cause_that_cost_the_most_core_hours() -> None:
-    sync = Finding("sync_bound", 0.9, "time", ("waits",), "Exchange less.")
-    diagnoses = {"a": told("a", FINDING), "b": told("b", FINDING), "c": told("c", sync)}
-    runs = [run("a"), run("b", core_hours=4.0), run("c", core_hours=1.0)]
-    told_in_order = sections.build_answer(material(runs, diagnoses))
-    assert [name for name, _ in told_in_order] == ["Cores", "Cause", "Cost", "Remedy"]
-    answer = dict(told_in_order)
-    assert answer["Cause"] == "python_input in 2 of 3 runs. b lost most: 71 of 100; no workers."
-    # a: 0.5 of 2, b: 0.5 of 4, of 2 + 4 + 1 core-hours
-    assert answer["Cost"].replace("\u202f", " ") == (
-        "50 % of the time of that run; 3 core-h of the 7 core-h that all runs took."
-    )
-    assert answer["Cores"] == "2 cores allocated, 2 usable, 1 used (run b)."
-    assert answer["Remedy"] == "Make batches."
-
-
-def test_the_answer_is_of_the_cause_that_the_conclusion_names() -> None:
-    """Which is the costliest of a configuration's, not of all runs together."""
-    sync = Finding("sync_bound", 0.9, "time", ("waits",), "Exchange less.")
-    runs = [run("a"), run("b"), run("c", core_hours=1.0)]
-    found = material(runs, {"a": told("a", FINDING), "b": told("b", FINDING), "c": told("c", sync)})
-    named = Conclusion("c loses 90 % of its time: its ranks wait.", [], "sync_bound")
-    answer = dict(sections.build_answer(replace(found, conclusion=named)))
-    assert answer["Cause"] == "sync_bound in 1 of 3 runs. c lost most: waits."
-    assert answer["Cores"].endswith("(run c).")
-
-
-def test_a_remedy_that_the_conclusion_has_told_is_not_said_again() -> None:
-    found = material([run("a")], {"a": told("a", FINDING)})
-    concluded = Conclusion("It loses half.", [], FINDING.cause, "Make batches.")
-    assert "Remedy" not in dict(sections.build_answer(replace(found, conclusion=concluded)))
-    unsaid = replace(concluded, sentence="It loses half. Make batches.", remedy="")
-    assert "Remedy" in dict(sections.build_answer(replace(found, conclusion=unsaid)))
-
-
-def test_settings_that_the_conclusion_has_not_told_are_said() -> None:
-    """Said of another run: the same words, but what to change is another."""
-    three = replace(FINDING, changes={"training.num_workers": 3})
-    found = material([run("a")], {"a": told("a", three)})
-    for remedy in ("Make batches.", "Make batches (-s training.num_workers=33)."):
-        other = replace(found, conclusion=Conclusion("", [], FINDING.cause, remedy))
-        assert "-s training.num_workers=3." in dict(sections.build_answer(other))["Remedy"]
-    same = Conclusion("", [], FINDING.cause, "Make batches (-s training.num_workers=3).")
-    assert "Remedy" not in dict(sections.build_answer(replace(found, conclusion=same)))
-
-
 def test_columns_that_say_nothing_of_any_row_are_left_out() -> None:
     table = Table(["run", "limit", "peak", "said"], [["a", NONE, "1", ""], ["b", NONE, NONE, ""]])
     assert (table.told.columns, table.told.rows) == (["run", "peak"], [["a", "1"], ["b", NONE]])
-
-
-def test_a_run_too_short_to_judge_is_the_answer_only_where_there_is_no_other() -> None:
-    short = Finding("too_short_to_judge", 0.9, "time", ("3 s",), "Let it run.")
-    runs, diagnoses = [run("a"), run("b")], {"a": told("a", short), "b": told("b", FINDING)}
-    assert dict(sections.build_answer(material(runs, diagnoses)))["Cause"].startswith(
-        "python_input in 1"
-    )
-    only = dict(sections.build_answer(material(runs[:1], diagnoses)))
-    assert only["Cause"] == "too_short_to_judge: 3 s."
-    assert "Cost" not in only
-
-
-def test_healthy_and_unknown_are_told_apart() -> None:
-    runs = [run("a"), run("b")]
-    healthy = {name: told(name) for name in "ab"}
-    assert (
-        "nothing costs much in any of 2 runs"
-        in dict(sections.build_answer(material(runs, healthy)))["Cause"]
-    )
-    unknown = healthy | {"b": Diagnosis("b", "unknown", None, (), CORES, ("phases",))}
-    answer = dict(sections.build_answer(material(runs, unknown)))
-    assert answer["Cause"].startswith("unknown: ")
-    assert answer["Cores"] == "2 cores allocated, 2 usable, 1 used (run a)."
-    assert sections.build_answer(material(runs)) == []
 
 
 def test_each_cause_of_a_configuration_is_a_row_its_primary_one_first() -> None:

@@ -27,7 +27,7 @@ def material(runs: Sequence[Any], quality: float | None = None, **tables: Any) -
     parts = {"attempts": [], "ranks": [], "cores": [], "epochs": []} | tables
     found = Collected("job", list(runs), skipped=[], unaccounted=[], **parts)
     shown = group_configurations(runs)
-    return ReportData(found, shown, Conclusion("", []), [], quality=quality)
+    return ReportData(found, shown, Conclusion(""), [], quality=quality)
 
 
 def titles(parts: Sequence[Part]) -> list[str]:

@@ -11,8 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcncf_analysis.advice import text
-from hpcncf_analysis.advice.text import Conclusion
 from hpcncf_analysis.alerts import find_alerts
 from hpcncf_analysis.configurations import (
     MAX_DRAWN,
@@ -87,11 +85,6 @@ def row(loader: str = "vectorized", ranks: int = 1, cores: int = 1, **changes: A
         "memory_growth_mib": None,
     }
     return plain | changes
-
-
-def concluded(*rows: Any) -> Conclusion:
-    shown = group_configurations(rows)
-    return text.conclude(shown, {"completed": len(rows)})
 
 
 def by_label(*rows: Any) -> dict[str, Configuration]:
@@ -309,143 +302,6 @@ def test_many_configurations_are_named_by_number() -> None:
     assert table.rows[9][0] == "10: 10 cores · vectorized"
 
 
-def test_more_cores_are_asked_for_only_while_they_deliver() -> None:
-    slow = row("per_sample", instances_per_s=20.0, cpu_efficiency=0.5)
-    one = row(instances_per_s=100.0)
-    worth = row(ranks=2, instances_per_s=180.0)
-    waste = row(cores=4, instances_per_s=190.0)
-    told = concluded(slow, one, worth, waste)
-    assert told.sentence.startswith(
-        "Ask for tasks_per_node: 2, cpus_per_task: 1, loader: vectorized, unless you need the "
-        "time: 2 ranks × 1 core · vectorized gives 4.50× as much per core as the dearest, "
-        "1 core · per_sample"
-    )
-    assert (
-        "The fastest is 4 cores · vectorized (190 instances/s, 1.06× as fast), which gives "
-        "53\u202f% as much per core."
-    ) in told.facts
-    assert any("4 cores is 1.90× as fast (48" in fact for fact in told.facts)
-
-
-def test_the_fastest_is_asked_for_without_a_but_where_its_cores_deliver() -> None:
-    told = concluded(row("per_sample", instances_per_s=20.0), row(), row(ranks=2, config="c"))
-    assert ": 1 core · vectorized trains 5.00× as fast as the dearest, 1 c" in told.sentence
-    assert "It is the fastest (100 instances/s)." in told.facts
-    assert "unless" not in told.sentence
-
-
-def test_the_fastest_may_be_the_dearest() -> None:
-    told = concluded(row(), row(cores=4, instances_per_s=150.0))
-    assert "2.67× as much per core as the dearest, 4 cores · vectorized" in told.sentence
-    assert "The fastest is 4 cores · vectorized (150 instances/s, 1.50× as fast)" in told.facts[1]
-
-
-def repeated(rates: Sequence[float], loader: str = "vectorized", **changes: Any) -> list[Any]:
-    return [row(loader, instances_per_s=rate, **changes) for rate in rates]
-
-
-def test_speeds_whose_ranges_overlap_settle_nothing() -> None:
-    told = concluded(*repeated([50.0, 60.0, 110.0], "per_sample"), *repeated([100.0, 120.0]))
-    assert told.sentence.startswith("Not settled: the repeats' speeds overlap; 1 core")
-    assert "trains 0.91× to 2.40× as" in told.sentence
-    assert ": repeat before you ask for" in told.sentence
-    apart = concluded(*repeated([50.0, 60.0, 90.0], "per_sample"), *repeated([100.0, 120.0]))
-    assert "1.83× as fast" in apart.sentence
-
-
-@pytest.mark.parametrize(("others", "settled"), [(0.05, True), (0.5, False)])
-def test_neighbours_of_most_runs_settle_nothing(others: float, settled: bool) -> None:
-    slow = repeated([10.0, 20.0], "per_sample", others_cores=others)
-    told = concluded(*slow, *repeated([100.0, 120.0], others_cores=others))
-    assert told.sentence.startswith("Not settled: ") is not settled
-    assert ("5.00× to 12×" in told.sentence) is not settled
-    quiet = concluded(*slow, *repeated([100.0, 110.0, 120.0], others_cores=0.0))
-    assert not quiet.sentence.startswith("Not settled"), "two of five are not most"
-
-
-def test_speeds_of_different_cpu_models_settle_nothing() -> None:
-    told = concluded(row("per_sample", instances_per_s=20.0), row(cpu_model="Other CPU"))
-    assert told.sentence.startswith("Not settled: these runs had different CPU models; 1 core")
-
-
-def test_a_single_disturbed_run_has_no_range_to_give() -> None:
-    told = concluded(row("per_sample", instances_per_s=20.0, others_cores=1), row(others_cores=1))
-    assert told.sentence.startswith("Not settled: neighbours disturbed most of these runs; 1 core")
-    assert "5.00× as fast" in told.sentence
-
-
-@pytest.mark.parametrize(
-    ("changes", "key"),
-    [
-        ({"batch": 1024, "global_batch_size": 1024}, "global_batch_size: 1024"),
-        ({"batch": 1024, "batch_size_per_rank": 1024}, "batch_size_per_rank: 1024"),
-        ({"layers": [64, 8]}, "layers: [64, 8]"),
-        ({"varied": {"training.threads": 3}}, "threads: 3"),
-    ],
-)
-def test_what_is_asked_for_names_every_varied_setting(changes: dict[str, Any], key: str) -> None:
-    base = row(config="a", global_batch_size=256, layers=[8])
-    quick: dict[str, Any] = {"global_batch_size": 256, "layers": [8]} | changes
-    told = concluded(base, row(config="b", instances_per_s=900.0, **quick))
-    assert key in told.sentence
-    assert " batch: " not in told.sentence
-
-
-def test_speed_never_goes_without_quality() -> None:
-    same = concluded(row(instances_per_s=50.0), row("batched"))
-    assert "at equal quality (HR@10 0.870 and 0.870)" in same.sentence
-    unknown = concluded(row(instances_per_s=50.0, hr10=None), row("batched", hr10=None))
-    assert "quality not evaluated" in unknown.sentence
-
-
-def test_what_is_fast_and_bad_is_not_recommended() -> None:
-    told = concluded(row(), row("batched", instances_per_s=900.0, hr10=0.60))
-    assert "loader: vectorized" in told.sentence
-    assert any("Not recommended" in fact and "0.600" in fact for fact in told.facts)
-
-
-@pytest.mark.parametrize(
-    "other", [{"evaluation": "full"}, {"data_key": "other"}, {"evaluation": "full", "lr": 0.1}]
-)
-def test_qualities_of_different_tasks_are_not_compared(other: dict[str, Any]) -> None:
-    """Among all items an item is found far less often than among 99 of them."""
-    quick = row(config="b", instances_per_s=900.0, hr10=0.08, **other)
-    good = row(config="a", evaluation="sampled", data_key="one")
-    told = concluded(good, quick)
-    assert "quality not comparable" in told.sentence
-    assert not any("Not recommended" in fact for fact in told.facts)
-    worse = row(config="c", instances_per_s=950.0, hr10=0.02, test_rows=9000, **other)
-    told = concluded(good, quick, worse)
-    (fact,) = (fact for fact in told.facts if "Not recommended" in fact)
-    assert "reaches only HR@10 0.020 against 0.080 of" in fact
-
-
-def test_many_that_are_bad_are_told_in_one_line() -> None:
-    bad = [row(config=f"{n}", lr=n / 1000, hr10=0.60 + n / 1000) for n in range(1, 8)]
-    told = concluded(row(config="a", lr=0.5), *bad)
-    (fact,) = (fact for fact in told.facts if "Not recommended" in fact)
-    assert "7 configurations reach only HR@10 0.601 to 0.607 against 0.870 of" in fact
-
-
-def test_programs_that_reported_another_loss_are_said_to_be_compared_by_speed_alone() -> None:
-    plain = {"workload": "command", "loader": None, "hr10": None, "metrics": {}}
-    rows = [row(config=f"{n}", parameter_lr=n / 10, loss=n / 100, **plain) for n in (1, 2, 3)]
-    told = concluded(*rows)
-    assert "Speed alone is compared here; the loss goes from 0.01 (1 core · lr 0.1) to 0.03" in (
-        " ".join(told.facts)
-    )
-    assert "Speed alone" not in " ".join(concluded(*rows[:1]).facts)
-
-
-def test_a_difference_that_chance_explains_rejects_nothing() -> None:
-    """9 against 11 hits of 60: the standard error of the difference is 6.8 points."""
-    good = row(hr10=11 / 60, test_rows=60)
-    told = concluded(good, row("batched", instances_per_s=900.0, hr10=9 / 60, test_rows=60))
-    assert "loader: batched" in told.sentence
-    assert "at a quality within chance (HR@10 0.150 and 0.183)" in told.sentence
-    assert any("within chance on 60 test rows" in fact for fact in told.facts)
-
-
 def test_two_standard_errors_by_hand() -> None:
     """Both 0.5 of 200: sqrt(0.00125 + 0.00125) = 0.05, twice that is 0.1."""
     one, other = group_configurations(
@@ -454,18 +310,6 @@ def test_two_standard_errors_by_hand() -> None:
     assert chance_margin(one, other) == pytest.approx(0.1)
     unknown = group_configurations([row(test_rows=None)])[0]
     assert chance_margin(one, unknown) is None
-
-
-def test_nothing_complete_concludes_nothing() -> None:
-    told = text.conclude([], {"planned": 2, "failed": 1})
-    assert told.sentence.startswith("No run is complete yet (1 failed, 2 planned of 3 runs)")
-
-
-def test_one_configuration_is_told_without_comparison() -> None:
-    told = concluded(row(cores=5, cpu_efficiency=0.2, cores_used=1.0))
-    assert "keeps 20" in told.sentence
-    assert "1 used, 5 usable" in told.sentence
-    assert told.facts[0] == "About 4 of 5 cores went unused: measure the same with 1 core."
 
 
 def command(text: str, cores: int = 2, name: str | None = None, **changes: Any) -> Any:
@@ -486,64 +330,12 @@ def command(text: str, cores: int = 2, name: str | None = None, **changes: Any) 
     return row(cores=cores, **(plain | changes))
 
 
-def test_different_commands_are_told_each_for_itself() -> None:
-    told = concluded(
-        command("python a.py"), command("python b.py", name="b"), command("sleep 2", elapsed_s=2.0)
-    )
-    assert told.sentence == (
-        "3 different commands, each shown on its own; 1 ended too soon to judge."
-    )
-    assert told.facts[0].startswith(
-        "2 cores · b: 2 cores allocated, 2 usable, 1.00 used, CPU efficiency 50"
-    )
-    assert told.facts[2] == "Too short to judge: 2 cores · sleep 2."
-    assert not any("fast" in fact for fact in told.facts)
-
-
-def test_a_command_at_several_sizes_is_compared() -> None:
-    told = concluded(command("a", cores=1), command("a", cores=2, elapsed_s=55.0))
-    assert told.sentence.startswith("Ask for 2 cores: 2 cores · a runs 1.82× as fast as 1 core · a")
-    same_name = [command("a 1", cores=1, name="n"), command("a 2", cores=2, name="n")]
-    shown = group_configurations(same_name)
-    assert [one.label for one in shown] == ["1 core · n · a 1", "2 cores · n · a 2"]
-    assert len({one.series for one in shown}) == 1
-
-
 def test_commands_that_begin_alike_are_no_series() -> None:
     long = "python train.py --with-a-very-long-list-of-options "
     shown = group_configurations([command(long + "1"), command(long + "2", cores=4)])
     assert len({one.series for one in shown}) == 2
     assert speedup_figure(shown) is None
     assert efficiency_against_speed(shown) is None
-
-
-@pytest.mark.parametrize(
-    ("changes", "words_in_it"),
-    [
-        ({"elapsed_s": 0.1}, "ended too soon to judge"),
-        ({"others_cores": 1.5}, "neighbours held its cores"),
-        ({}, "The command had 2 cores allocated"),
-    ],
-)
-def test_one_command_is_told_as_far_as_it_can_be(changes: dict[str, Any], words_in_it: str) -> None:
-    told = concluded(command("a", **changes))
-    assert words_in_it in told.sentence
-    assert bool(told.facts) is not bool(changes), "fewer cores are advised only where it is known"
-
-
-def test_the_memory_to_ask_for_is_the_largest_repeats_and_a_quarter() -> None:
-    """1,000 MiB x 1.25 are 1.22 GB."""
-    told = concluded(*(row(memory_peak_mib=peak) for peak in (1000.0, 300.0)))
-    assert any("mem_gb: 1.3 is enough" in fact for fact in told.facts)
-    both = concluded(row(memory_peak_mib=1000.0), row("per_sample", instances_per_s=1.0))
-    assert any("mem_gb: 1.3 is enough" in fact for fact in both.facts)
-    unknown = concluded(row(memory_peak_mib=None))
-    assert not any("mem_gb" in fact for fact in unknown.facts)
-
-
-def test_runs_without_a_speed_are_not_compared() -> None:
-    told = concluded(row(instances_per_s=None), row("batched", instances_per_s=None))
-    assert "nothing can be compared" in told.sentence
 
 
 def warned(*rows: Any) -> str:

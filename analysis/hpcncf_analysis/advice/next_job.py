@@ -1,4 +1,4 @@
-"""The next request as a job file, a batch script, and `#SBATCH` lines."""
+"""The next job: a request, a trial of a remedy, or longer runs of what was too short to judge."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import contextlib
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import ceil
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final, Literal
 
 import yaml
+from pydantic import ValidationError
 
 from hpcncf.errors import UsageError
 from hpcncf.job.command import Program
-from hpcncf.job.load import build_plan, load_job
+from hpcncf.job.load import apply_override, build_plan, load_job
 from hpcncf.job.plan import Run, configuration_id, expand_job
 from hpcncf.job.spec import JobSpec, Resources
 from hpcncf.ncf.data.manifest import DataError
@@ -23,97 +25,171 @@ from hpcncf.records.results_folder import JobDumper, read_plan
 from hpcncf.records.schema import write_text
 from hpcncf.slurm.batch_script import Source, directives, text_byhand
 from hpcncf.slurm.site import Site, load_sites
-from hpcncf_analysis.advice import recommend
-from hpcncf_analysis.advice.confidence import Confidence, assess_confidence, unproven_confidence
-from hpcncf_analysis.advice.pareto import Choice, Choices, PricedConfiguration, build_choices
-from hpcncf_analysis.advice.recommend import Saving
-from hpcncf_analysis.advice.remedy import (
-    Change,
+from hpcncf_analysis.advice.judge import (
+    CHOICES,
+    NOT_RUN,
+    Choice,
+    Confidence,
     Diagnoses,
+    Judged,
+    Judgement,
+    Measured,
+    Ratio,
     agreed_diagnosis,
-    apply_remedy,
-    build_change,
+    assess_confidence,
+    judge,
+    mostly_disturbed,
+    speed_ratio,
 )
-from hpcncf_analysis.advice.request import Request, build_request, format_yaml_value
+from hpcncf_analysis.advice.request import (
+    Request,
+    build_request,
+    format_yaml_value,
+    time_limit_min,
+)
 from hpcncf_analysis.commands import group_by_command
 from hpcncf_analysis.configurations import Configuration, pluralize
-from hpcncf_analysis.diagnosis.evidence import Diagnosis, Gain
-from hpcncf_analysis.formatting import format_core_time
+from hpcncf_analysis.diagnosis import format
+from hpcncf_analysis.diagnosis.evidence import Cause, Gain
+from hpcncf_analysis.formatting import (
+    format_core_time,
+    format_cores,
+    format_duration,
+    format_percent,
+)
+
+# Of 64 letters; the suffix needs some.
+MAX_NAME: Final = 50
+WIDTH: Final = 98
+# Written even at their defaults: a reader looks for them first.
+ALWAYS_WRITTEN: Final = {
+    "resources": ("nodes", "tasks_per_node", "cpus_per_task", "mem_gb", "timeout_min"),
+    "training": ("epochs", "engine", "loader"),
+}
+NOTE: Final = (
+    "# Written by `hpcncf report`. Submit it with sbatch, or the job file beside it with "
+    "`hpcncf submit`."
+)
+# Below this share of its cores a single run is repeated with fewer.
+IDLE_EFFICIENCY: Final = 0.8
+# Clocks tick and start-up counts: so little of a core is no core.
+NO_CORE: Final = 0.1
+# Cores that idle because of these causes may be needed once the cause is gone.
+CAUSES_HIDING_NEED: Final[frozenset[Cause]] = frozenset(
+    {"one_core_confinement", "neighbour_load", "memory_pressure", "too_short_to_judge"}
+)
+# Training and evaluation that a repeated run should have.
+REPEAT_S: Final = 30.0
+REPEATS: Final = 3
 
 
 @dataclass(frozen=True)
 class PlannedJob:
-    """What was asked for so far, and of which site."""
+    """The job that was run, and its site."""
 
     name: str
-    """The job's."""
     runs: Mapping[str, Run]
-    """Run id -> as it was planned."""
+    """Run id -> run as planned."""
     job: JobSpec | None = None
     """None for commands that `hpcncf run` started."""
     site: Site = field(default_factory=Site)
 
     @property
     def base(self) -> str | None:
-        """The configuration that the job file asks for outside its grid; None where it is none."""
+        """The configuration that the job file has outside its grid; None if that is none."""
         if self.job is None:
             return None
         outside = self.job.model_copy(update={"grid": {}, "points": [], "exclude": []})
         return self.configuration(outside)
 
+    @property
+    def epochs(self) -> int | None:
+        """Of the user's job: as the job file has it outside its grid."""
+        trains = self.job is not None and self.job.workload == "ncf"
+        return self.job.training.epochs if self.job and trains else None
+
     def configuration(self, job: JobSpec) -> str | None:
-        """That of a job without a grid, on the data as it was planned; None where it is none."""
+        """The id of a job without a grid, on the data as planned; None if its settings clash."""
         keys = {run.data.path: run.data_key for run in self.runs.values() if run.data}
         sets = {run.data.path: run.data.dataset for run in self.runs.values() if run.data}
         try:
             (run,) = expand_job(job.model_copy(update={"repeats": 1}), keys, sets).runs
         except UsageError:
-            return None  # settings that only some point of the grid makes whole
+            return None
         return configuration_id(run)
 
 
 def read_request(paths: ResultPaths) -> PlannedJob:
-    """What the results folder tells; a site that is not known on this machine asks for nothing.
+    """The plan, job file and site of a results folder, the latter two if they can be read here.
 
-    Raises UsageError where there is no plan.
+    Raises UsageError if there is no plan.
     """
-    planned, job = read_plan(paths), _job(paths)
-    site = _site(job.site if job else str(JobSpec.model_fields["site"].default))
+    planned, job, site = read_plan(paths), None, Site()
+    with contextlib.suppress(UsageError):  # commands; a job file of another version
+        job = load_job(paths.job)
+    with contextlib.suppress(UsageError):  # results from another machine
+        site = load_sites(job.site if job else str(JobSpec.model_fields["site"].default))
     return PlannedJob(planned.job, {run.id: run for run in planned.runs}, job, site)
 
 
-def _job(paths: ResultPaths) -> JobSpec | None:
-    """None for commands, too; a torn one, or another version's, tells nothing: the plan does."""
-    with contextlib.suppress(UsageError):
-        return load_job(paths.job)
-    return None
+def judge_job(
+    configurations: Sequence[Configuration], planned: PlannedJob, diagnoses: Diagnoses
+) -> Judgement | None:
+    """The table of judged configurations; None if nothing was measured, or if several commands did
+    different work."""
+    if len(group_by_command([one for one in configurations if one.by_hand])) > 1:
+        return None
+    outcomes = measured_remedies(configurations, planned, diagnoses)
+    efficiency = planned.site.min_cpu_efficiency
+    return judge(configurations, diagnoses, outcomes, efficiency, planned.epochs)
 
 
-def _site(name: str) -> Site:
-    with contextlib.suppress(UsageError):
-        return load_sites(name)
-    return Site()  # the results were brought here from elsewhere
+def measured_remedies(
+    configurations: Sequence[Configuration], planned: PlannedJob, diagnoses: Diagnoses
+) -> dict[tuple[str, str], Measured]:
+    """(configuration key, cause) -> what the remedy did, of each remedy that the study has run."""
+    measured = {one.key: one for one in configurations if one.speed}
+    found = {}
+    for one in measured.values():
+        run = planned.runs.get(one.rows[0]["run_id"])
+        diagnosis = agreed_diagnosis(one, diagnoses)
+        for finding in diagnosis.findings if run and diagnosis else ():
+            assert run
+            job = build_next_job(run, run.resources, "a", planned.job)
+            changed = _apply_changes(job, finding.changes) if finding.changes else None
+            after = measured.get(_as_measured(changed, run, planned)) if changed else None
+            if after is not None and after is not one:
+                what = finding.gain.what if finding.gain else "instances_per_s"
+                ratio = speed_ratio(after, one)
+                if what == "core_hours":
+                    costs = [each.median("core_hours") or 0.0 for each in (after, one)]
+                    ratio = Ratio(costs[0] / costs[1], None, None) if all(costs) else ratio
+                found[one.key, finding.cause] = Measured(after.label, ratio)
+    return found
 
 
-# Of 64 letters; what follows the name needs some.
-MAX_NAME: Final = 50
-# Said even where they are the defaults: what a reader looks for first.
-ALWAYS_WRITTEN: Final = {
-    "resources": ("nodes", "tasks_per_node", "cpus_per_task", "mem_gb", "timeout_min"),
-    "training": ("epochs", "engine", "loader"),
-}
+def _as_measured(job: JobSpec, run: Run, planned: PlannedJob) -> str:
+    """The configuration's id, with its epochs cut as in the study."""
+    if run.training:
+        cut = job.training.model_copy(update={"max_steps": run.training.max_steps})
+        job = job.model_copy(update={"training": cut})
+    return planned.configuration(job) or ""
 
 
 def build_next_job(run: Run, resources: Resources, name: str, base: JobSpec | None) -> JobSpec:
-    """A job of this one run, or of as many as share its GPU, its epochs whole; where it runs is as
-    in `base`."""
+    """A job of this run, or of those that share its GPU, with whole epochs, on `base`'s site."""
     training = run.training.model_copy(update={"max_steps": None}) if run.training else None
     sections = {"data": run.data, "model": run.model, "training": training}
+    workload: Any = run.workload
+    if isinstance(workload, Program) and run.by_hand:  # braces were typed, and are no placeholders
+        words = [word.replace("{", "{{").replace("}", "}}") for word in run.words]
+        workload = workload.model_copy(update={"command": words})
     return JobSpec.model_validate(
         {
             "name": name,
-            "workload": _workload(run),
+            "workload": workload,
             "parameters": run.parameters,
+            "remedies": run.remedies,
             "resources": resources,
             "repeats": resources.side_by_side,
             **{key: value for key, value in sections.items() if value is not None},
@@ -122,260 +198,325 @@ def build_next_job(run: Run, resources: Resources, name: str, base: JobSpec | No
     )
 
 
-def _workload(run: Run) -> Any:
-    """A job file's command has placeholders: the braces of one that was typed are to stay."""
-    if not isinstance(run.workload, Program) or not run.by_hand:
-        return run.workload
-    words = [word.replace("{", "{{").replace("}", "}}") for word in run.words]
-    return run.workload.model_copy(update={"command": words})
+Purpose = Literal["next", "repeat", "fastest", "cheapest"]
 
 
-def next_job_name(name: str, choice: Choice) -> str:
+def next_job_name(name: str, purpose: Purpose) -> str:
     """`demo-next`, then `demo-next2`: another name has another results folder."""
-    earlier = re.search(r"-(next|fastest|cheapest)(\d*)$", name)
+    earlier = re.search(r"-(next|repeat|fastest|cheapest)(\d*)$", name)
     stem = name[: earlier.start()] if earlier else name
     kept = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).lstrip("._-")[:MAX_NAME] or "command"
     number = int(earlier.group(2) or 1) + 1 if earlier else ""
-    return f"{kept}-{'next' if choice == 'knee' else choice}{number}"
+    return f"{kept}-{purpose}{number}"
 
 
 def job_as_yaml(job: JobSpec, comments: Sequence[str]) -> str:
-    """The job file, what is at its default left out; `comments` above it, a line each."""
+    """The job file without settings at their defaults; `comments` above it, wrapped."""
     whole = job.model_dump(mode="json")
     plain = job.model_dump(mode="json", exclude_defaults=True) | {"site": job.site}
     for section, names in ALWAYS_WRITTEN.items():
         if section == "resources" or job.workload == "ncf":
-            said = {*names, *plain.get(section, {})}
-            plain[section] = {name: whole[section][name] for name in whole[section] if name in said}
+            kept = {*names, *plain.get(section, {})}
+            plain[section] = {name: whole[section][name] for name in whole[section] if name in kept}
     ordered = {name: plain[name] for name in JobSpec.model_fields if name in plain}
     text = yaml.dump(ordered, Dumper=JobDumper, sort_keys=False, allow_unicode=True)
-    return "".join(f"# {line}\n" for line in comments) + text
+    plain_words = (" ".join(comment.split()) for comment in comments)
+    printable = ("".join(c if c.isprintable() else "?" for c in line) for line in plain_words)
+    lines = [line for each in printable for line in textwrap.wrap(each, WIDTH)]
+    return "".join(f"# {line}\n" for line in lines) + text
 
 
 def format_sbatch_lines(job: JobSpec, site: Site) -> str:
-    """For a script of one's own."""
+    """The request as lines for a batch script of one's own."""
     lines = directives(job.resources, site, job.name, job.exclusive)
     cores, runs = job.resources.cpus_per_task, job.resources.side_by_side
     script = f"# and in the script: srun --cpus-per-task={cores} ..."
     if runs > 1:
-        each = job.resources.tasks_per_node * cores
-        script = f"# for {runs} runs side by side, each on {pluralize(each, 'core')} of its own"
+        own = job.resources.tasks_per_node * cores
+        script = f"# for {runs} runs side by side, each on {pluralize(own, 'core')} of its own"
     return "\n".join([*lines, script]) + "\n"
 
 
-WIDTH: Final = 98
-HEADING: Final = "What to ask for next, by hpcncf."
+@dataclass(frozen=True)
+class Change:
+    """A job that differs from the run that was measured."""
+
+    job: JobSpec
+    request: Request
+    text: str
+    """What was changed and why, and what is predicted; a sentence."""
+    before: Mapping[str, Any]
+    """The settings as they were measured, dotted."""
+
+
+def build_change(
+    row: Judged, job: JobSpec, planned: Resources, request: Request, diagnoses: Diagnoses
+) -> Change | None:
+    """The job with the remedy of the row's open cause, or with the cores that it used; None if
+    nothing is to be changed."""
+    if row.cause and row.cause.changes:
+        why = f"the remedy of {row.cause.cause}"
+        return _changed_job(job, planned, request, row.cause.changes, why, row.cause.gain)
+    found = agreed_diagnosis(row.one, diagnoses)
+    hidden = found and found.primary and found.primary.cause in CAUSES_HIDING_NEED
+    fewer = None if hidden else fewer_cores(row.one)
+    if fewer is None:
+        return None
+    changes: dict[str, Any] = {"resources.cpus_per_task": fewer}
+    threads = job.training.threads
+    changes |= {"training.threads": "auto"} if threads != "auto" and threads > fewer else {}
+    used = format_cores(row.one.median("cores_used"))
+    why = f"because {used} of {pluralize(row.one.cores, 'core')} were used"
+    return _changed_job(job, planned, request, changes, why, None)
+
+
+def fewer_cores(one: Configuration) -> int | None:
+    """Cores for each rank that hold what was used; None if that is no fewer, or not known."""
+    used, efficiency = one.median("cores_used"), one.median("cpu_efficiency")
+    if used is None or efficiency is None or efficiency >= IDLE_EFFICIENCY:
+        return None
+    fewer = max(ceil(used / one.ranks - NO_CORE), 1)
+    return fewer if fewer * one.ranks < one.cores and not mostly_disturbed([one]) else None
+
+
+def _changed_job(
+    job: JobSpec,
+    planned: Resources,
+    request: Request,
+    changes: Mapping[str, Any],
+    why: str,
+    gain: Gain | None,
+) -> Change | None:
+    """None if the settings exclude each other, or are as they were. Memory is no less than before,
+    and the time holds if the change slows the run down."""
+    changed = _apply_changes(job, changes)
+    if changed is None or changed == job:
+        return None
+    before = {key: _value(job, key) for key in changes}
+    listed = ", ".join(f"{key} {before[key]} → {changes[key]}" for key in changes)
+    predicted = f"; predicted: {format.gain(gain)}" if gain else ""
+    cores = request.resources.cores / changed.resources.cores
+    slowdown = cores
+    if gain:
+        slowdown = gain.high * cores if gain.what == "core_hours" else 1 / max(gain.low, 0.1)
+    expected_s = request.expected_s and request.expected_s * max(1.0, slowdown)
+    sized = {
+        "mem_gb": max(planned.mem_gb, request.resources.mem_gb),
+        "timeout_min": planned.timeout_min if expected_s is None else time_limit_min(expected_s),
+    }
+    resources = changed.resources.model_copy(update=sized)
+    memory = f"{request.memory} No less than before, because the change was not measured."
+    request = replace(request, resources=resources, expected_s=expected_s, memory=memory)
+    text = f"Not run yet: {listed}, {why}{predicted}."
+    return Change(changed.model_copy(update={"resources": resources}), request, text, before)
+
+
+def _apply_changes(job: JobSpec, changes: Mapping[str, Any]) -> JobSpec | None:
+    plain = job.model_dump(mode="json")
+    for key, value in changes.items():
+        apply_override(plain, key, value)
+    try:
+        changed = JobSpec.model_validate(plain)
+        expand_job(changed)
+    except (ValidationError, UsageError):
+        return None
+    return changed
+
+
+def _value(job: JobSpec, dotted: str) -> Any:
+    section, _, key = dotted.partition(".")
+    known = getattr(job, section)
+    return known.get(key) if isinstance(known, Mapping) else getattr(known, key) if key else known
 
 
 @dataclass(frozen=True)
 class Advice:
-    """The next request, ready to be submitted."""
+    """One job file that a report writes."""
 
-    choices: Choices
-    choice: Choice
-    chosen: PricedConfiguration
-    """What was measured of it; where something is `changed`, of the run before the change."""
-    request: Request
-    """What `job` asks of Slurm, with the reasons for memory and time."""
+    purpose: Purpose
+    chosen: Judged
+    """The row that it is about; if something is `changed`, as measured before the change."""
     job: JobSpec
     sbatch: str
-    """The same request as #SBATCH lines, for a script of one's own."""
-    saves: Saving | None
-    """None where the choice is what was asked for, and where there is no other."""
-    sure: Confidence
+    """The request as #SBATCH lines, for a script of one's own."""
+    confidence: Confidence
     changed: Change | None
-    """What in the job was not measured so; None where all of it was."""
-
-    @property
-    def fastest(self) -> PricedConfiguration:
-        return self.choices.fastest
-
-    @property
-    def cheapest(self) -> PricedConfiguration:
-        return self.choices.cheapest
-
-    @property
-    def knee(self) -> PricedConfiguration:
-        return self.choices.knee
-
-    @property
-    def front(self) -> tuple[PricedConfiguration, ...]:
-        return self.choices.front
-
-    @property
-    def sureness(self) -> str:
-        """How sure it is, in whole sentences."""
-        return self.sure.text
+    """None if the job was measured as it is."""
+    reasons: Sequence[str]
+    """Sentences, the most important first."""
 
     @property
     def job_yaml(self) -> str:
-        """A whole job file, with what was concluded as comments."""
-        return job_as_yaml(self.job, _wrapped([HEADING, *self.reasons]))
-
-    @property
-    def reasons(self) -> list[str]:
-        """What it costs, saves and rests on: sentences, the most important first."""
-        unit = self.choices.unit
-        return [
-            f"{self.chosen.label}: {recommend.describe_price(self.chosen, unit)}.",
-            *([recommend.describe_savings(self.saves, unit)] if self.saves else []),
-            *(self._change() if self.changed else []),
-            self.sureness,
-            *([self.request.sharing] if self.request.sharing else []),
-            f"Time: {self.request.time}{self._whole_run()}",
-            f"Memory: {self.request.memory}",
-        ]
-
-    def _change(self) -> list[str]:
-        assert self.changed
-        costs, unit = self.changed.costs, self.choices.unit
-        return [
-            self.changed.text,
-            *([recommend.describe_predicted_cost(self.chosen, costs, unit)] if costs else []),
-            *([self._as_measured()] if len(self.choices.standings) > 1 else []),
-        ]
-
-    def _as_measured(self) -> str:
-        """Who wants what was measured gets it with these settings, and is told how sure that is."""
-        assert self.changed
-        told = (
-            f"-s {key}={format_yaml_value(value)}" for key, value in self.changed.before.items()
-        )
-        sure = assess_confidence(self.choice, self.choices).text
-        return f"To ask for what was measured instead, submit it with {' '.join(told)}. {sure}"
-
-    def _whole_run(self) -> str:
-        of_one = self.request.core_hours
-        return (
-            f" In all {format_core_time(of_one * self.job.repeats)}." if of_one is not None else ""
-        )
-
-
-def _wrapped(sentences: Sequence[str]) -> list[str]:
-    """As lines of comments: only what can be printed, no line too long."""
-    plain = (" ".join(text.split()) for text in sentences)
-    printable = ("".join(c if c.isprintable() else "?" for c in text) for text in plain)
-    return [line for text in printable for line in textwrap.wrap(text, WIDTH)]
+        return job_as_yaml(self.job, ["Written by `hpcncf report`.", *self.reasons])
 
 
 def build_advice(
-    configurations: Sequence[Configuration],
-    asked: PlannedJob,
+    table: Judgement,
+    planned: PlannedJob,
     diagnoses: Diagnoses | None = None,
-    choice: Choice = "knee",
+    choice: Choice = "recommended",
     as_measured: bool = False,
 ) -> Advice | None:
-    """None where nothing was measured, or where the commands did different work.
+    """The job of a choice; None if the table has none.
 
-    `as_measured`: nothing that was not run is asked for, whatever it promises.
+    If nothing is recommended, it is the best row with the remedy of its cause. `as_measured`: only
+    what was run.
     """
-    if len(group_by_command([one for one in configurations if one.by_hand])) > 1:
+    row = table.chosen(choice)
+    if choice == "recommended" and not as_measured:
+        row = table.candidate
+    run = planned.runs.get(row.one.rows[0]["run_id"]) if row else None
+    if row is None or run is None:
         return None
-    choices = build_choices(configurations)
-    if choices is None:
-        return None
-    run = asked.runs.get(choices.chosen(choice).one.rows[0]["run_id"])
-    found = agreed_diagnosis(choices.chosen(choice).one, diagnoses or {})
-    return _advice(choices, choice, run, asked, found, as_measured) if run else None
-
-
-def _advice(
-    choices: Choices,
-    choice: Choice,
-    run: Run,
-    asked: PlannedJob,
-    found: Diagnosis | None,
-    as_measured: bool,
-) -> Advice:
-    chosen = choices.chosen(choice)
-    wanted = build_request(chosen.one, run.resources)
-    name = next_job_name(asked.name, choice)
-    job = build_next_job(run, wanted.resources, name, asked.job)
+    purpose: Purpose = "next" if choice == "recommended" else choice
+    request = build_request(row.one, run.resources)
+    job = build_next_job(run, request.resources, next_job_name(planned.name, purpose), planned.job)
     changed = None
-    if not as_measured and len(choices.standings) == 1 and not choices.unsound:
-        changed = build_change(chosen.one, job, run.resources, wanted, found)
-    elif not as_measured and found and found.primary and _remedy_suits(choice, found.primary.gain):
-        changed = apply_remedy(found.primary, job, run.resources, wanted)
-    if changed and _was_measured(changed.job, run, choices, asked):
-        changed = None
+    alone = len(table.rows) == 1
+    if not as_measured and choice == "recommended" and (table.recommended is None or alone):
+        changed = build_change(row, job, run.resources, request, diagnoses or {})
+        known = {each.key for each in table.rows}
+        if changed and _as_measured(changed.job, run, planned) in known:
+            changed = None
     if changed:
-        job, wanted = changed.job, changed.request
+        job, request = changed.job, changed.request
+    confidence = NOT_RUN if changed else assess_confidence(row, choice, table)
+    total = ""
+    if request.core_hours is not None and job.repeats > 1:
+        total = f" In all {format_core_time(request.core_hours * job.repeats)}."
+    warning = []
+    if row is not table.recommended and purpose == "next" and not changed:
+        warning = [f"Not recommended: {why_not(row, table)}."]
     return Advice(
-        choices=choices,
-        choice=choice,
-        chosen=chosen,
-        request=wanted,
+        purpose=purpose,
+        chosen=row,
         job=job,
-        sbatch=format_sbatch_lines(job, asked.site),
-        saves=recommend.compute_saving(chosen, choices, asked.base),
-        sure=unproven_confidence() if changed else assess_confidence(choice, choices),
+        sbatch=format_sbatch_lines(job, planned.site),
+        confidence=confidence,
         changed=changed,
+        reasons=[
+            f"Measured: {row.label}, {format_duration(row.seconds)} and "
+            f"{format_core_time(row.core_h)} for {table.work}.",
+            *([changed.text, _way_back(changed)] if changed else []),
+            *warning,
+            confidence.text,
+            *([request.sharing] if request.sharing else []),
+            request.time + total,
+            request.memory,
+        ],
     )
 
 
-def _remedy_suits(choice: Choice, gain: Gain | None) -> bool:
-    """Whether a study's best is asked for with its remedy: where it should gain at worst, and not
-    the fastest with one that saves core-hours and may take longer."""
-    if gain is None:
-        return False
-    if gain.what == "core_hours":
-        return gain.high < 1 and choice != "fastest"
-    return gain.low > 1
+def _way_back(changed: Change) -> str:
+    before = (f"-s {key}={format_yaml_value(value)}" for key, value in changed.before.items())
+    return f"To submit what was measured instead: {' '.join(before)}."
 
 
-def _was_measured(job: JobSpec, run: Run, choices: Choices, asked: PlannedJob) -> bool:
-    """Whether the study has it: then it was no better. Its epochs may have been cut short."""
-    if run.training:
-        cut = job.training.model_copy(update={"max_steps": run.training.max_steps})
-        job = job.model_copy(update={"training": cut})
-    known = {each.key for each in choices.standings} | {one.key for one in choices.unsound}
-    return asked.configuration(job) in known
+def why_not(row: Judged, table: Judgement) -> str:
+    """Why a judged row is not recommended, a sentence part."""
+    if row.cause:
+        return f"{row.cause.cause} costs {format.cost(row.cause)}"
+    if not table.is_efficient(row):
+        needed = format_percent(table.min_efficiency)
+        return (
+            f"its CPU efficiency is {format_percent(row.efficiency)}, below the site's "
+            f"min_cpu_efficiency of {needed}"
+        )
+    if row not in table.worth:
+        return "it costs more core-hours than its speed is worth"
+    return f"{row.beaten_by or 'another'} takes less time for no more"
 
 
-NOTE: Final = (
-    "# Written by `hpcncf report`: submit it with sbatch, or the job file beside it with "
-    "`hpcncf submit`."
-)
+def build_repeat(table: Judgement, planned: PlannedJob) -> Advice | None:
+    """The job that repeats what was too short: each point with as many epochs as take about
+    REPEAT_S. None if nothing is to be repeated; a command has to be given more work by hand."""
+    rows = [row for row in table.to_repeat if planned.runs.get(row.one.rows[0]["run_id"])]
+    if not rows:
+        return None
+    runs = [planned.runs[row.one.rows[0]["run_id"]] for row in rows]
+    name = next_job_name(planned.name, "repeat")
+    job = build_next_job(runs[0], runs[0].resources, name, planned.job)
+    expected_s, points = 0.0, []
+    for row, run in zip(rows, runs, strict=True):
+        point = {key: value for key, value in run.varied.items() if key != "training.seed"}
+        first = row.one.rows[0]
+        if run.by_hand:
+            point = {"resources.cpus_per_task": run.resources.cpus_per_task}
+        elif run.training and run.training.max_steps:
+            times = REPEAT_S / max(first["training_s"], 0.1)
+            point["training.max_steps"] = ceil(run.training.max_steps * max(times, 1.0))
+        elif run.training and (epoch_s := first["seconds_per_epoch"]):
+            epoch_s += first.get("seconds_per_evaluation") or 0.0
+            point["training.epochs"] = max(ceil(REPEAT_S / epoch_s), run.training.epochs)
+        if point not in points:
+            points.append(point)
+        measured_s = max(row["elapsed_s"] or 0.0 for row in row.one.rows)
+        expected_s = max(expected_s, measured_s + (REPEAT_S if run.training else 0.0))
+    side_by_side = max(run.resources.side_by_side for run in runs)
+    resources = job.resources.model_copy(
+        update={"timeout_min": max(time_limit_min(expected_s), job.resources.timeout_min)}
+    )
+    update: dict[str, Any] = {"resources": resources, "repeats": max(REPEATS, side_by_side)}
+    if planned.epochs and job.workload == "ncf":
+        update["training"] = job.training.model_copy(update={"epochs": planned.epochs})
+    if any(points):
+        update["points"] = [point for point in points if point]
+    job = job.model_copy(update=update)
+    core_h = sum(row.one.cores * expected_s / 3600 for row in rows) * job.repeats
+    return Advice(
+        purpose="repeat",
+        chosen=rows[0],
+        job=job,
+        sbatch=format_sbatch_lines(job, planned.site),
+        confidence=NOT_RUN,
+        changed=None,
+        reasons=[
+            f"Too short to judge: {'; '.join(row.label for row in rows)}.",
+            f"Each is repeated {job.repeats} times, for about {format_duration(REPEAT_S)} of "
+            f"training and evaluation; in all about {format_core_time(core_h)}."
+            if planned.epochs
+            else "Give the program more work, so that it runs for a minute.",
+        ],
+    )
 
 
 @dataclass(frozen=True)
 class WrittenAdvice:
-    """One choice's advice, and where it lies."""
+    """One job file, and where it lies."""
 
     advice: Advice
     job: Path
     script: Path | None
-    """None where the job file cannot be planned here: other data lies in its folder by now."""
-
-
-def advice_file_name(choice: Choice) -> str:
-    return "next" if choice == "knee" else f"next-{choice}"
+    """None if the job file has several points, or cannot be planned here (other data by now)."""
 
 
 def write_advice(
-    configurations: Sequence[Configuration], paths: ResultPaths, diagnoses: Diagnoses
+    table: Judgement | None, planned: PlannedJob, paths: ResultPaths, diagnoses: Diagnoses
 ) -> list[WrittenAdvice]:
-    """Each choice that differs, the knee first; what an earlier report advised goes. Nothing where
-    there is nothing to advise."""
-    asked = read_request(paths)
-    written: list[WrittenAdvice] = []
-    for choice in get_args(Choice):
-        job, script = (
-            paths.report / f"{advice_file_name(choice)}.{ending}" for ending in ("yaml", "sbatch")
-        )
-        advice = _unless_repeated(build_advice(configurations, asked, diagnoses, choice), written)
+    """Write the next job as next.yaml, and each further choice that differs; the files of an
+    earlier report are removed. Nothing is written if nothing can be advised."""
+    advised: dict[Purpose, Advice] = {}
+    if table:
+        repeat = build_repeat(table, planned)
+        if repeat:
+            advised["repeat"] = repeat
+        for choice in CHOICES:
+            advice = build_advice(table, planned, diagnoses, choice)
+            known = {each.chosen.key for each in advised.values() if each.purpose != "repeat"}
+            if advice and advice.chosen.key not in known:
+                advised[advice.purpose] = advice
+    written = []
+    purposes: tuple[Purpose, ...] = ("repeat", "next", "fastest", "cheapest")
+    for purpose in purposes:
+        stem = "next" if purpose == "next" else f"next-{purpose}"
+        job, script = (paths.report / f"{stem}.{ending}" for ending in ("yaml", "sbatch"))
+        advice = advised.get(purpose)
         _write_or_remove(job, advice.job_yaml if advice else None)
-        text = _batch_script(job, asked.site, paths.folder.resolve().parent) if advice else None
+        text = _batch_script(job, planned.site, paths.folder.resolve().parent) if advice else None
         _write_or_remove(script, text)
         if advice:
             written.append(WrittenAdvice(advice, job, script if text else None))
     return written
-
-
-def _unless_repeated(advice: Advice | None, written: Sequence[WrittenAdvice]) -> Advice | None:
-    """None where another choice is the same configuration."""
-    known = {each.advice.chosen.key for each in written}
-    return advice if advice and advice.chosen.key not in known else None
 
 
 def _write_or_remove(path: Path, text: str | None) -> None:

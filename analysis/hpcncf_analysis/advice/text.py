@@ -1,379 +1,390 @@
-"""The conclusion of a report: one sentence, and the facts behind it."""
+"""The conclusion of a report in words, all of it from the table of judged configurations."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from hpcncf_analysis import commands
-from hpcncf_analysis.advice.pareto import build_choices
-from hpcncf_analysis.advice.recommend import (
-    Ratio,
-    core_speed_ratio,
-    cost_function,
-    distinct_cpu_models,
-    mostly_disturbed,
-    select_recommended,
-    speed_per_core,
-    speed_ratio,
-)
-from hpcncf_analysis.advice.remedy import (
-    CauseSentence,
+from hpcncf_analysis.advice.judge import (
+    CHOICES,
+    Choice,
     Diagnoses,
+    Judged,
+    Judgement,
+    Outcomes,
     agreed_diagnosis,
-    describe_main_cause,
-    describe_remaining_costs,
-    fewer_cores,
-    hides_need,
+    assess_confidence,
+    distinct_cpu_models,
 )
-from hpcncf_analysis.advice.request import describe_memory, describe_settings
-from hpcncf_analysis.configurations import Configuration, group_by_series, pluralize
-from hpcncf_analysis.diagnosis.evidence import Cause
+from hpcncf_analysis.advice.next_job import Advice, why_not
+from hpcncf_analysis.advice.request import describe_settings
+from hpcncf_analysis.configurations import Configuration, Table, pluralize
+from hpcncf_analysis.diagnosis import format
+from hpcncf_analysis.diagnosis.evidence import Cause, Finding
 from hpcncf_analysis.formatting import (
-    format_cores,
+    NONE,
+    format_core_time,
+    format_duration,
     format_metric,
-    format_number,
     format_percent,
     format_ratio,
     format_score,
 )
 from hpcncf_analysis.packing import TITLE, curves
-from hpcncf_analysis.quality import (
-    QUALITY_SLACK,
-    best_quality,
-    evaluation_task,
-    is_worse,
-    quality_gap,
-)
-from hpcncf_analysis.scaling import comparison_cautions
+from hpcncf_analysis.quality import best_quality, evaluation_task, quality, quality_metric
 
-# More configurations than that are told by their number.
-MAX_NAMED_WORSE: Final = 3
-
-
-def describe_idle_cores(one: Configuration) -> list[str]:
-    """What to measure next where much of a single run's cores went unused."""
-    fewer = fewer_cores(one)
-    if fewer is None:
-        return []
-    used = one.median("cores_used") or 0.0
-    return [
-        f"About {format_cores(round(one.cores - used, 1))} of {pluralize(one.cores, 'core')} went "
-        f"unused: measure the same with {pluralize(fewer * one.ranks, 'core')}."
-    ]
-
-
-def describe_speedups(best: Configuration, configurations: Sequence[Configuration]) -> list[str]:
-    series = group_by_series(configurations).get(best.series, [])
-    if len(series) < 2:
-        return ["It has no other size of its series beside it, so no speed-up is known."]
-    gains = [
-        f"{one.shape} is {format_ratio(one.median('speedup'))} as fast "
-        f"({format_percent(one.median('parallel_efficiency'))} parallel efficiency"
-        f"{_caution(one, series[0])})"
-        for one in series[1:]
-    ]
-    return [f"Against {series[0].label}: {', '.join(gains)}."]
-
-
-def _caution(one: Configuration, base: Configuration) -> str:
-    told = comparison_cautions(one, base)
-    return f"; mind: {'; '.join(told)}" if told else ""
-
-
-def describe_cheapest_epoch(configurations: Sequence[Configuration]) -> list[str]:
-    priced = [one for one in configurations if one.median("core_s_per_epoch") is not None]
-    if not priced:
-        return []
-    cheapest = min(priced, key=lambda one: one.median("core_s_per_epoch") or 0.0)
-    dearest = max(priced, key=lambda one: one.median("core_s_per_epoch") or 0.0)
-    return [
-        f"Cheapest epoch: {cheapest.label}, {format_number(cheapest.median('core_s_per_epoch'))} "
-        f"core-seconds; dearest: {dearest.label}, "
-        f"{format_number(dearest.median('core_s_per_epoch'))}."
-    ]
-
-
-def packing_hint(configurations: Sequence[Configuration]) -> list[str]:
-    """Where packs were measured, that the comparison of single runs does not choose among them."""
-    if not curves(row for one in configurations for row in one.rows):
-        return []
-    return [
-        "This is about what a single run takes and costs; how many together do most is another "
-        f"question: see “{TITLE}”."
-    ]
-
-
-def describe_lower_quality(configurations: Sequence[Configuration]) -> list[str]:
-    """Those below the best of their task by more than the slack: whether chance explains it."""
-    tasks = dict.fromkeys(map(evaluation_task, configurations))
-    return [
-        fact
-        for each in tasks
-        for fact in _lower_of_task([one for one in configurations if evaluation_task(one) == each])
-    ]
-
-
-def _lower_of_task(configurations: Sequence[Configuration]) -> list[str]:
-    best = best_quality(configurations)
-    if best is None:
-        return []
-    lower = [one for one in configurations if (quality_gap(one, best) or 0.0) > QUALITY_SLACK]
-    worse = [one for one in lower if is_worse(one, best)]
-    if len(worse) <= MAX_NAMED_WORSE:
-        return [_lower(one, best) for one in lower]
-    told = [_lower(one, best) for one in lower if one not in worse]
-    return [_many_worse(worse, best), *told]
-
-
-def _many_worse(worse: Sequence[Configuration], best: Configuration) -> str:
-    scores = [one.median("hr10") or 0.0 for one in worse]
-    return (
-        f"Not recommended, however fast: {len(worse)} configurations reach only HR@10 "
-        f"{format_score(min(scores))} to {format_score(max(scores))} against "
-        f"{format_score(best.median('hr10'))} of {best.label}; see the table."
-    )
-
-
-def describe_losses(configurations: Sequence[Configuration]) -> list[str]:
-    """Of a program of the user's, whose quality we do not know: only that speed is not all."""
-    known = [(one.median("loss"), one.label) for one in configurations if one.is_command]
-    told = sorted((loss, label) for loss, label in known if loss is not None)
-    if not told or told[0][0] == told[-1][0]:
-        return []
-    least, most = (f"{format_metric(loss)} ({label})" for loss, label in (told[0], told[-1]))
-    return [f"Speed alone is compared here; the loss goes from {least} to {most}."]
-
-
-def _lower(one: Configuration, best: Configuration) -> str:
-    reached, rows = format_score(one.median("hr10")), one.rows[0]["test_rows"]
-    against = f"HR@10 {reached} against {format_score(best.median('hr10'))} of {best.label}"
-    if is_worse(one, best):
-        return f"Not recommended, however fast: {one.label} reaches only {against}."
-    return f"{one.label} reaches {against}: within chance on {pluralize(rows, 'test row')}."
-
-
-def no_conclusion(counts: Mapping[str, int]) -> str:
-    total = sum(counts.values())
-    states = ", ".join(f"{number} {state}" for state, number in sorted(counts.items()))
-    return (
-        f"No run is complete yet ({states} of {pluralize(total, 'run')}): nothing to conclude "
-        "from. "
-        "See `hpcncf status`."
-    )
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """The best, and what it is held against."""
-
-    best: Configuration
-    dearest: Configuration
-    quickest: Configuration
-    doubt: str
-    """Why the ratio may be another the next time; empty where it is settled."""
-
-    @property
-    def is_fastest(self) -> bool:
-        return self.best is self.quickest
-
-
-def compare_best(
-    best: Configuration, others: Sequence[Configuration], all_of_them: Sequence[Configuration]
-) -> Comparison:
-    """The best against the worst waste, and against the fastest."""
-    dearest, choices = max(others, key=cost_function(others)), build_choices(all_of_them)
-    quickest = choices.fastest.one if choices else best
-    return Comparison(best, dearest, quickest, _doubt(best, dearest, quickest))
-
-
-def _doubt(best: Configuration, dearest: Configuration, quickest: Configuration) -> str:
-    gain = (speed_ratio if best is quickest else core_speed_ratio)(best, dearest)
-    compared = [best, dearest, *([quickest] if quickest not in (best, dearest) else [])]
-    if len(distinct_cpu_models(compared)) > 1:
-        return "these runs had different CPU models"
-    if mostly_disturbed(compared):
-        return "neighbours disturbed most of these runs"
-    return "the repeats' speeds overlap" if gain.overlaps else ""
-
-
-def describe_request(compared: Comparison, among: Sequence[Configuration]) -> str:
-    """What to ask for, and what that gains."""
-    best, dearest, doubt = compared.best, compared.dearest, compared.doubt
-    told = f"{best.label} {_gain(compared)} {_other(compared)}{_quality(best, dearest)}"
-    settings = describe_settings(best, among)
-    if doubt:
-        return f"Not settled: {doubt}; {told}: repeat before you ask for {settings}."
-    unless = "" if compared.is_fastest else ", unless you need the time"
-    return f"Ask for {settings}{unless}: {told}."
-
-
-def _other(compared: Comparison) -> str:
-    """The dearest of the others, which may cost less than the best all the same."""
-    cost = cost_function([compared.best, compared.dearest])
-    dearer = cost(compared.dearest) > cost(compared.best)
-    return f"{'the dearest, ' if dearer else ''}{compared.dearest.label}"
-
-
-def _gain(compared: Comparison) -> str:
-    best, dearest, doubt = compared.best, compared.dearest, compared.doubt
-    if not compared.is_fastest:
-        return f"gives {_times(core_speed_ratio(best, dearest), doubt)} as much per core as"
-    verb = "runs" if best.is_command else "trains"
-    return f"{verb} {_times(speed_ratio(best, dearest), doubt)} as fast as"
-
-
-def describe_rivals(compared: Comparison) -> list[str]:
-    """How busy the two keep their cores, and what the fastest would cost."""
-    best, dearest = compared.best, compared.dearest
-    return [
-        f"{best.label} keeps {_busy(best)} busy, {dearest.label} {_busy(dearest)}.",
-        f"It is the fastest ({_speed(best)})." if compared.is_fastest else _faster(compared),
-    ]
-
-
-def _faster(compared: Comparison) -> str:
-    best, quickest = compared.best, compared.quickest
-    faster = speed_ratio(quickest, best)
-    times = _times(faster, compared.doubt or faster.overlaps)
-    return (
-        f"The fastest is {quickest.label} ({_speed(quickest)}, {times} as fast), which gives "
-        f"{format_percent(speed_per_core(quickest) / speed_per_core(best))} as much per core."
-    )
-
-
-def _times(ratio: Ratio, doubt: str | bool) -> str:
-    if not doubt or ratio.low is None or ratio.high is None:
-        return format_ratio(ratio.value)
-    return f"{format_ratio(ratio.low)} to {format_ratio(ratio.high)}"
-
-
-def _speed(one: Configuration) -> str:
-    return f"{format_number(one.speed)} {'runs an hour' if one.by_time else 'instances/s'}"
-
-
-def _busy(one: Configuration) -> str:
-    return f"{format_percent(one.median('cpu_efficiency'))} of {format_allocated_cores(one)}"
-
-
-def format_allocated_cores(one: Configuration) -> str:
-    return pluralize(one.cores, "core")
-
-
-def _quality(best: Configuration, other: Configuration) -> str:
-    ours, theirs = best.median("hr10"), other.median("hr10")
-    if ours is None or theirs is None:
-        if best.is_command:
-            return ""
-        return ", quality not evaluated"
-    if evaluation_task(best) != evaluation_task(other):
-        return ", quality not comparable: evaluated on other candidates or data"
-    return f", {_equally_good(best, other)} (HR@10 {format_score(ours)} and {format_score(theirs)})"
-
-
-def _equally_good(one: Configuration, other: Configuration) -> str:
-    if abs(quality_gap(one, other) or 0.0) <= QUALITY_SLACK:
-        return "at equal quality"
-    apart = is_worse(one, other) or is_worse(other, one)
-    return "at UNEQUAL quality" if apart else "at a quality within chance"
-
-
-def describe_single(one: Configuration) -> str:
-    does = "does" if one.by_time else "trains"
-    efficiency = format_percent(one.median("cpu_efficiency"))
-    return (
-        f"{one.label} {does} {_speed(one)} and keeps {efficiency} of its "
-        f"{format_allocated_cores(one)} "
-        f"busy{_use(one)}; nothing stands beside it to compare."
-    )
-
-
-def _use(one: Configuration) -> str:
-    used, usable = (format_cores(one.median(f"cores_{which}")) for which in ("used", "usable"))
-    return f" ({used} used, {usable} usable)"
+# More configurations than these are given by their number.
+MAX_NAMED: Final = 3
+# So much of the evidence stands in the answer, the rest in the table of causes.
+MAX_EVIDENCE: Final = 2
+# More rows that are beaten nobody reads; the front is shown whole.
+MAX_BEATEN: Final = 20
+CHOICE_NAMES: Final[dict[Choice, str]] = {
+    "cheapest": "least core-hours",
+    "recommended": "recommended",
+    "fastest": "fastest",
+}
+CAUSE_DESCRIPTIONS: Final[Mapping[Cause, str]] = {
+    "one_core_confinement": "it may use fewer cores than it was allocated",
+    "oversubscribed": "it runs more threads than it has cores",
+    "neighbour_load": "other processes are busy on its cores",
+    "python_input": "training waits for samples generated in Python",
+    "input_io": "it waits for files",
+    "worker_overhead": "its DataLoader workers cost more than they bring",
+    "dense_optimizer": "the optimiser updates rows that no batch touched",
+    "serial_step": "one thread works while the other cores idle",
+    "sync_bound": "its ranks wait for each other's gradients",
+    "straggler": "all ranks wait for a slow one",
+    "load_imbalance": "its ranks have unequal shares of the data",
+    "evaluation_bound": "evaluation takes the time",
+    "startup_bound": "start-up takes the time",
+    "checkpoint_bound": "writing checkpoints takes the time",
+    "memory_pressure": "it is short of memory",
+    "too_short_to_judge": "it was too short to judge",
+    "gpu_underused": "its GPU waits for work",
+    "loop_code": "its own Python code between the phases of a step takes the time",
+    "interpreter_lock": "its Python threads wait for the interpreter's lock",
+    "too_few_workers": "its DataLoader workers are all busy while cores idle",
+    "memory_growth": "its memory grows with each step",
+}
 
 
 @dataclass(frozen=True)
 class Conclusion:
     sentence: str
-    """Where a cause was found, a first sentence with it and what it costs."""
-    facts: list[str]
+    """The headline, and the sentences behind it."""
+    choices: Table | None = None
+    """The three choices, with time and core time of the user's whole job."""
+    note: str = ""
+    """What the table's figures are for."""
+    answer: Sequence[tuple[str, str]] = ()
+    """Cores, cause, cost and remedy of the cause that matters most; empty if none was judged."""
+    facts: Sequence[str] = field(default_factory=list)
     cause: Cause | None = None
-    """That the sentence names."""
-    remedy: str = ""
-    """As the sentence tells it; empty where it tells none."""
+    """The cause that `answer` is about."""
 
 
 def conclude(
     configurations: Sequence[Configuration],
     counts: Mapping[str, int],
+    table: Judgement | None = None,
     diagnoses: Diagnoses | None = None,
+    outcomes: Outcomes | None = None,
+    base: str | None = None,
+    advised: Mapping[str, tuple[Advice, str]] | None = None,
 ) -> Conclusion:
-    """`counts`: state -> runs."""
+    """`counts`: state -> runs. `base`: the configuration that the job file asks for outside its
+    grid. `advised`: purpose -> advice and the path of its job file."""
     if not configurations:
-        return Conclusion(no_conclusion(counts), [])
-    found = diagnoses or {}
-    if len(configurations) == 1 and not configurations[0].is_command:
-        return _conclude_single(configurations[0], found)
-    if all(one.is_command for one in configurations):
-        return _conclude_commands(configurations, found)
-    return _conclude_comparable(configurations, found)
-
-
-def _conclude_commands(configurations: Sequence[Configuration], found: Diagnoses) -> Conclusion:
-    """Compared where all are the same command at different sizes."""
-    judged = [one for one in configurations if not commands.is_short(one)]
-    if len(judged) > 1 and len(commands.group_by_command(configurations)) == 1:
-        return _conclude_comparable(judged, found)
-    sentence, told = (
-        commands.describe_commands(configurations),
-        commands.list_command_facts(configurations),
-    )
-    if len(configurations) == len(judged) == 1:
-        first = describe_main_cause(judged, judged[0], found)
-        return _conclusion_with_cause(first, sentence, [*told, *_idle_cores(judged[0], found)])
-    return Conclusion(sentence, told)
-
-
-def _conclude_comparable(configurations: Sequence[Configuration], found: Diagnoses) -> Conclusion:
-    best = select_recommended(configurations)
-    others = [one for one in configurations if one is not best and one.speed]
-    if best is None:
-        return Conclusion("The completed runs measured no speed: nothing can be compared.", [])
-    if not others:
-        return _conclude_single(best, found)
-    compared = compare_best(best, others, configurations)
-    return _conclusion_with_cause(
-        describe_main_cause(configurations, best, found),
-        describe_request(compared, configurations),
-        [
-            *describe_rivals(compared),
-            *describe_speedups(best, configurations),
-            *describe_cheapest_epoch(configurations),
-            *packing_hint(configurations),
-            *describe_lower_quality(configurations),
-            *describe_losses(configurations),
-            *describe_memory(best),
-            *describe_remaining_costs(configurations, best, found),
+        total = sum(counts.values())
+        states = ", ".join(f"{number} {state}" for state, number in sorted(counts.items()))
+        return Conclusion(
+            f"No run is complete yet ({states} of {pluralize(total, 'run')}), so there is nothing "
+            "to conclude. See `hpcncf status`."
+        )
+    found, measured = diagnoses or {}, outcomes or {}
+    if table is None:
+        if not all(one.is_command for one in configurations):
+            return Conclusion("The completed runs measured no speed: nothing can be compared.")
+        sentence = commands.describe_commands(configurations)
+        return Conclusion(sentence, facts=commands.list_command_facts(configurations))
+    answer, cause = explain_cause(table, found, measured)
+    headline = [*_repeat(table, advised or {}), *_recommendation(table, configurations)]
+    if table.recommended is None and table.candidate:
+        headline += _nothing_recommended(table.candidate, table, measured, advised or {})
+    return Conclusion(
+        sentence=" ".join(headline),
+        choices=choices_table(table),
+        note=f"Time and core time are for {table.work}.",
+        answer=answer,
+        facts=[
+            *_saving(table, base),
+            *_fastest(table),
+            *_excluded(table),
+            *_packing_hint(configurations),
         ],
+        cause=cause,
     )
 
 
-def _conclude_single(one: Configuration, found: Diagnoses) -> Conclusion:
-    told = [*_idle_cores(one, found), *describe_memory(one)]
-    return _conclusion_with_cause(
-        describe_main_cause([one], one, found), describe_single(one), told
+def name_rows(rows: Sequence[Judged]) -> str:
+    if len(rows) > MAX_NAMED:
+        return f"{rows[0].label} and {len(rows) - 1} more configurations"
+    return " and ".join(row.label for row in rows)
+
+
+def _repeat(table: Judgement, advised: Mapping[str, tuple[Advice, str]]) -> list[str]:
+    """First of all: what was too short to judge, and how to repeat it."""
+    if not table.to_repeat:
+        return []
+    verb = "was" if len(table.to_repeat) == 1 else "were"
+    first = (
+        f"Repeat {name_rows(table.to_repeat)} with longer runs: {verb} too short to judge "
+        f"({table.to_repeat[0].reason})."
+    )
+    if "repeat" not in advised:
+        return [first]
+    advice, path = advised["repeat"]
+    return [first, f"{advice.reasons[-1]} Submit it with `hpcncf submit {path}`."]
+
+
+def _recommendation(table: Judgement, configurations: Sequence[Configuration]) -> list[str]:
+    row = table.recommended
+    if row is None:
+        return []
+    until = "Of the runs that were long enough: ask" if table.to_repeat else "Ask"
+    settings = describe_settings(row.one, configurations)
+    busy = ""
+    if row.efficiency is not None:
+        busy = f", and keeps {format_percent(row.efficiency)} of its cores busy"
+    sentence = f"{until} for {settings}. {row.label} {_takes(row)} for {table.work}{busy}."
+    sure = assess_confidence(row, "recommended", table)
+    return [sentence, *([] if sure.level == "settled" else [sure.text])]
+
+
+def _takes(row: Judged) -> str:
+    gpu = f" and {format_gpu_time(row.gpu_h)}" if row.on_gpus else ""
+    return f"takes {format_duration(row.seconds)}, {format_core_time(row.core_h)}{gpu}"
+
+
+def format_gpu_time(gpu_h: float | None) -> str:
+    """In GPU-seconds below a tenth of a GPU-hour."""
+    return format_core_time(gpu_h).replace("core", "GPU")
+
+
+def _nothing_recommended(
+    row: Judged,
+    table: Judgement,
+    outcomes: Outcomes,
+    advised: Mapping[str, tuple[Advice, str]],
+) -> list[str]:
+    if row.cause:
+        why = f"loses {format.cost(row.cause)}: {CAUSE_DESCRIPTIONS[row.cause.cause]}"
+        sentences = [
+            f"No configuration is recommended yet: {row.label} {why} ({row.cause.cause}).",
+            describe_remedy(row.key, row.cause, outcomes),
+        ]
+    else:
+        sentences = [f"No configuration is recommended yet: of {row.label}, {why_not(row, table)}."]
+    if "next" in advised and advised["next"][0].changed:
+        advice, path = advised["next"]
+        sentences.append(f"{advice.reasons[1]} Submit it with `hpcncf submit {path}`.")
+    return sentences
+
+
+def choices_table(table: Judgement) -> Table | None:
+    """Least core-hours, recommended, fastest; None if nothing was judged."""
+    if not table.judged:
+        return None
+    on_gpus = any(row.on_gpus for row in table.judged)
+    gpus = ["GPU time"] if on_gpus else []
+    columns = ["choice", "configuration", "time", "core time", *gpus]
+    columns += ["CPU efficiency", "confidence"]
+    by_key: dict[str, list[Choice]] = {}
+    for choice in CHOICE_NAMES:
+        row = table.chosen(choice)
+        by_key.setdefault(row.key if row else "", []).append(choice)
+    rows = []
+    for choices in by_key.values():
+        row = table.chosen(choices[0])
+        name = ", ".join(CHOICE_NAMES[choice] for choice in choices)
+        if row is None:
+            rows.append([name, "none yet", *[NONE] * (len(columns) - 2)])
+            continue
+        first = next(choice for choice in CHOICES if choice in choices)
+        cells = [name, row.label, format_duration(row.seconds), format_core_time(row.core_h)]
+        cells += [format_gpu_time(row.gpu_h) if row.on_gpus else NONE] if on_gpus else []
+        level = assess_confidence(row, first, table).level
+        rows.append([*cells, format_percent(row.efficiency), level])
+    return Table(columns, rows, frozenset({"configuration", "confidence"}))
+
+
+def all_rows_table(table: Judgement) -> Table | None:
+    """Every configuration with its place, the quickest first; None if there is only one."""
+    if len(table.rows) < 2:
+        return None
+    beaten = [row for row in table.judged if row.beaten_by]
+    hidden = {row.key for row in beaten[MAX_BEATEN:]}
+    shown = [row for row in table.rows if row.key not in hidden]
+    on_gpus = any(row.on_gpus for row in shown)
+    columns = ["configuration", "time", "core time", *(["GPU time"] if on_gpus else [])]
+    rows = []
+    for row in shown:
+        cells = [row.label, format_duration(row.seconds), format_core_time(row.core_h)]
+        cells += [format_gpu_time(row.gpu_h) if row.on_gpus else NONE] if on_gpus else []
+        rows.append([*cells, format_percent(row.efficiency), _place(row, table)])
+    return Table([*columns, "CPU efficiency", "place"], rows, frozenset({"place"}))
+
+
+def _place(row: Judged, table: Judgement) -> str:
+    if row.standing != "judged":
+        return f"{row.standing}: {row.reason}"
+    parts = [
+        CHOICE_NAMES[choice]
+        for choice in CHOICE_NAMES
+        if (chosen := table.chosen(choice)) and chosen.key == row.key
+    ]
+    parts += [f"open cause: {row.cause.cause}"] if row.cause else []
+    parts += [f"CPU efficiency below {format_percent(table.min_efficiency)}"] * (
+        not table.is_efficient(row)
+    )
+    parts += [f"beaten by {row.beaten_by}"] if row.beaten_by else []
+    return "; ".join(parts) or "on the Pareto front"
+
+
+def all_rows_note(table: Judgement) -> str:
+    beaten = sum(row.beaten_by is not None for row in table.judged)
+    more = beaten - MAX_BEATEN
+    models = distinct_cpu_models([row.one for row in table.rows])
+    return " ".join(
+        [
+            f"Time and core time are for {table.work}. On the Pareto front no other configuration "
+            "takes less time for no more core-hours.",
+            *([f"{more} more that are beaten are left out."] if more > 0 else []),
+            *(
+                [f"They ran on different CPU models ({'; '.join(models)}): the order may change."]
+                if len(models) > 1
+                else []
+            ),
+        ]
     )
 
 
-def _idle_cores(one: Configuration, found: Diagnoses) -> list[str]:
-    return [] if hides_need(agreed_diagnosis(one, found)) else describe_idle_cores(one)
+def _saving(table: Judgement, base: str | None) -> list[str]:
+    """Against what the job file asks for, or the dearest."""
+    row = table.recommended
+    others = [other for other in table.judged if row and other.key != row.key]
+    if row is None or not others:
+        return []
+    asked = next((other for other in others if other.key == base), None)
+    against = asked or max(others, key=lambda other: other.cost)
+    which = "the job file's own settings" if asked else "the dearest configuration"
+    ratio = f"{format_ratio(row.core_h / against.core_h)} the core time"
+    if row.on_gpus and against.on_gpus:
+        ratio += f" and {format_ratio(row.gpu_h / against.gpu_h)} the GPU time"
+    return [
+        f"It needs {ratio} and {format_ratio(row.seconds / against.seconds)} the time of {which} "
+        f"({against.label}, which {_takes(against)})."
+    ]
 
 
-def _conclusion_with_cause(
-    first: CauseSentence | None, sentence: str, told: list[str]
-) -> Conclusion:
-    if first is None:
-        return Conclusion(sentence, told)
-    return Conclusion(f"{first.sentence} {sentence}", told, first.cause, first.remedy)
+def _fastest(table: Judgement) -> list[str]:
+    """Why the fastest is shown beside the recommended one."""
+    row, fastest = table.recommended, table.fastest
+    if row is None or fastest is None or row.key == fastest.key:
+        return []
+    return [
+        f"The fastest, {fastest.label}, {_takes(fastest)}. It is not recommended: "
+        f"{why_not(fastest, table)}."
+    ]
+
+
+def _excluded(table: Judgement) -> list[str]:
+    """Rows that are not compared for their model's quality, or because a setting has no effect."""
+    worse = [row for row in table.rows if row.standing == "worse model"]
+    sentences = []
+    if worse:
+        first = worse[0].one
+        task = evaluation_task(first)
+        best = best_quality([r.one for r in table.rows if evaluation_task(r.one) == task])
+        name = quality_metric(first)[0]
+        show = format_score if name == "hr10" else format_metric
+        label = "HR@10" if name == "hr10" else name.removeprefix("metric_")
+        assert best
+        sentences.append(
+            f"Not recommended, however fast: {name_rows(worse)}. {label} is "
+            f"{show(quality(first))} for {first.label}, against {show(quality(best))} for "
+            f"{best.label}."
+        )
+    inert = dict.fromkeys(row.reason for row in table.rows if row.standing == "no effect")
+    return [*sentences, *(f"Not compared: {text.rstrip('.')}." for text in inert)]
+
+
+def _packing_hint(configurations: Sequence[Configuration]) -> list[str]:
+    if not curves(row for one in configurations for row in one.rows):
+        return []
+    return [f"This is about a single run. For how many runs to share a node or GPU see “{TITLE}”."]
+
+
+def explain_cause(
+    table: Judgement, diagnoses: Diagnoses, outcomes: Outcomes
+) -> tuple[list[tuple[str, str]], Cause | None]:
+    """Cores, cause, cost and remedy: of the cause that stands against the best configuration, else
+    of the one that wastes most core-hours."""
+    known = [(row, found) for row in table.rows if (found := agreed_diagnosis(row.one, diagnoses))]
+    if not known:
+        return [], None
+    causes = [
+        (row, found, found.primary)
+        for row, found in known
+        if found.primary and found.primary.cause != "too_short_to_judge"
+    ]
+    if not causes:
+        row, found = max(known, key=lambda pair: pair[0].one.median("core_hours") or 0.0)
+        healthy = sum(found.verdict == "healthy" for _, found in known)
+        text = "none: no cause accounts for 20 % or more of the time or cores."
+        if healthy < len(known):
+            text = (
+                f"unknown: nothing was found, but the records of {len(known) - healthy} of "
+                f"{pluralize(len(known), 'configuration')} do not suffice to call them healthy."
+            )
+        return [("Cores", f"{format.counts(found.cores)} ({row.label})."), ("Cause", text)], None
+    best = table.candidate
+
+    def order(each: tuple[Judged, object, Finding]) -> tuple[bool, float]:
+        row, _, finding = each
+        open_here = best is not None and row.key == best.key and best.cause is not None
+        return open_here, finding.share * (row.one.median("core_hours") or 0.0)
+
+    row, found, finding = max(causes, key=order)
+    equal = sum(other.cause == finding.cause for _, _, other in causes)
+    evidence = "; ".join(finding.evidence[:MAX_EVIDENCE])
+    others = f", in {equal} of {pluralize(len(known), 'configuration')}" if len(known) > 1 else ""
+    answer = [
+        ("Cores", f"{format.counts(found.cores)} ({row.label})."),
+        ("Cause", f"{finding.cause}{others}: {evidence}."),
+        ("Cost", f"{format.cost(finding)} of {row.label}."),
+        ("Remedy", describe_remedy(row.key, finding, outcomes)),
+    ]
+    return answer, finding.cause
+
+
+def describe_remedy(key: str, finding: Finding, outcomes: Outcomes) -> str:
+    """The remedy, the settings that apply it, and what it did or is predicted to do."""
+    settings = format.settings(finding.changes)
+    parts = [*([settings] if settings else []), *describe_gain(key, finding, outcomes)]
+    if not parts:
+        return finding.remedy
+    return f"{finding.remedy.removesuffix('.')} ({'; '.join(parts)})."
+
+
+def describe_gain(key: str, finding: Finding, outcomes: Outcomes) -> list[str]:
+    """`measured: …` if the study has run the remedy, else `predicted: …`, if anything."""
+    done = outcomes.get((key, finding.cause))
+    if done:
+        what = finding.gain.what if finding.gain else "instances_per_s"
+        name = "core-hours" if what == "core_hours" else "instances per second"
+        return [f"measured: {format_ratio(done.ratio.value)} the {name} ({done.label})"]
+    return [f"predicted: {format.gain(finding.gain)}"] if finding.gain else []

@@ -18,9 +18,14 @@ from hpcncf.records.schema import (
     read_record,
     write_text,
 )
-from hpcncf_analysis.advice import next_job, text
-from hpcncf_analysis.advice.next_job import WrittenAdvice
-from hpcncf_analysis.advice.text import Conclusion
+from hpcncf_analysis.advice.next_job import (
+    WrittenAdvice,
+    judge_job,
+    measured_remedies,
+    read_request,
+    write_advice,
+)
+from hpcncf_analysis.advice.text import Conclusion, conclude
 from hpcncf_analysis.alerts import find_alerts
 from hpcncf_analysis.configurations import Configuration, completed_runs, group_configurations
 from hpcncf_analysis.diagnosis.diagnose import diagnose_results
@@ -32,7 +37,7 @@ from hpcncf_analysis.report import timeline
 from hpcncf_analysis.report.figures.cores import CoreTrace
 from hpcncf_analysis.report.figures.draw import draw_figures, recommended_and_slowest
 from hpcncf_analysis.report.section import RenderedFigure, ReportData, omit_failure
-from hpcncf_analysis.report.sections import build_answer, build_sections, terminal_sentences
+from hpcncf_analysis.report.sections import build_sections, terminal_sentences
 from hpcncf_analysis.report.timeline import Timeline
 
 Row = Mapping[str, Any]
@@ -50,9 +55,9 @@ class Report:
     markdown: Path
     figures: list[Path]
     advised: Sequence[WrittenAdvice]
-    """The next job's files, the knee's first; empty where nothing can be advised."""
-    told: Sequence[str]
-    """More for a terminal: where speed peaks, and who reaches the quality asked for first."""
+    """The job files; empty if nothing can be advised."""
+    peaks: Sequence[str]
+    """For a terminal: the sizes at which speed peaks, and the first to reach the quality."""
 
 
 def write_report(
@@ -75,8 +80,8 @@ def write_report(
     figures = [path for each in material.figures.values() for path in _write_figure(each, folder)]
     write_text(html, rendering.render_html(page))
     write_text(markdown, rendering.render_markdown(page))
-    told = terminal_sentences(material)
-    return Report(material.conclusion, html, markdown, figures, material.written, told)
+    peaks = terminal_sentences(material)
+    return Report(material.conclusion, html, markdown, figures, material.written, peaks)
 
 
 def gather_data(
@@ -90,17 +95,26 @@ def gather_data(
     frame = found.frames()["runs"]
     counted = [row["run_id"] for row in completed_runs(found.runs)]
     said = find_alerts(frame[frame["run_id"].isin(counted)], shown)
-    written = next_job.write_advice(shown, paths, diagnoses)
-    chosen = written[0].advice.chosen.one if written else None
+    planned = read_request(paths)
+    outcomes = measured_remedies(shown, planned, diagnoses)
+    table = judge_job(shown, planned, diagnoses)
+    written = write_advice(table, planned, paths, diagnoses)
+    advised = {each.advice.purpose: (each.advice, shown_path(each.job)) for each in written}
+    front = [row.one for row in table.judged if row.beaten_by is None] if table else []
+    chosen = table.candidate.one if table and table.candidate else None
     watched = busiest_and_idlest(found.runs, shown, paths)
     over_time: dict[str, Timeline] = {}
     with omit_failure("timeline") as failed:
         over_time = build_timelines(shown, chosen, paths)
-    figures, not_drawn = draw_figures(found, shown, watched, over_time, chosen)
+    figures, not_drawn = draw_figures(found, shown, watched, over_time, chosen, front)
     return ReportData(
         found=found,
         shown=shown,
-        conclusion=text.conclude(shown, found.counts(), diagnoses),
+        conclusion=conclude(
+            shown, found.counts(), table, diagnoses, outcomes, planned.base, advised
+        ),
+        table=table,
+        outcomes=outcomes,
         alerts=[
             *said,
             *([INCOMPLETE] if shown and not found.complete else []),
@@ -114,6 +128,12 @@ def gather_data(
         timelines=over_time,
         quality=quality,
     )
+
+
+def shown_path(path: Path) -> str:
+    """The path as a user would type it here."""
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 
 
 def busiest_and_idlest(
@@ -176,7 +196,6 @@ def template_context(material: ReportData) -> dict[str, Any]:
         "data": "; ".join(sorted(titles)) or _no_title(found.runs),
         "counts": counts or "no runs",
         "conclusion": material.conclusion,
-        "answer": build_answer(material),
         "alerts": material.alerts,
         "sections": build_sections(material),
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from hpcncf_analysis.advice.recommend import Ratio, core_speed_ratio, speed_ratio
+from hpcncf_analysis.advice.judge import Ratio, core_speed_ratio, speed_ratio
 from hpcncf_analysis.configurations import Configuration, Table, group_by_series, karp_flatt
 from hpcncf_analysis.formatting import (
     format_core_time,

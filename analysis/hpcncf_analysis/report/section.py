@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from hpcncf.collect.collect import Collected
+from hpcncf_analysis.advice.judge import Judgement, Outcomes
 from hpcncf_analysis.advice.next_job import WrittenAdvice
 from hpcncf_analysis.advice.text import Conclusion
 from hpcncf_analysis.configurations import Configuration, Table, completed_runs
@@ -111,6 +112,9 @@ class ReportData:
     shown: Sequence[Configuration]
     conclusion: Conclusion
     alerts: Sequence[str]
+    table: Judgement | None = None
+    outcomes: Outcomes = field(default_factory=dict)
+    """What each remedy did that the study has run."""
     diagnoses: Mapping[str, Diagnosis] = field(default_factory=dict)
     """By run."""
     written: Sequence[WrittenAdvice] = ()

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from hpcncf_analysis import remedies, spent
-from hpcncf_analysis.advice import recommend
-from hpcncf_analysis.advice.next_job import Advice, WrittenAdvice
-from hpcncf_analysis.advice.pareto import Choice, Choices
-from hpcncf_analysis.advice.remedy import TOO_SHORT, describe_remedy
+from hpcncf_analysis.advice.judge import Outcomes
+from hpcncf_analysis.advice.next_job import Purpose
+from hpcncf_analysis.advice.text import all_rows_note, all_rows_table, describe_gain
 from hpcncf_analysis.configurations import Configuration, Table, pluralize
 from hpcncf_analysis.diagnosis import format
-from hpcncf_analysis.diagnosis.evidence import CoreCounts, Diagnosis, Finding
+from hpcncf_analysis.diagnosis.evidence import Diagnosis
 from hpcncf_analysis.diagnosis.format import settings
 from hpcncf_analysis.formatting import (
     NONE,
     THIN,
-    format_core_time,
     format_duration,
     format_hundredths,
     format_interval,
@@ -64,150 +61,39 @@ from hpcncf_analysis.report.timeline import describe_timeline
 from hpcncf_analysis.scaling import describe_peaks, law_note, law_table
 from hpcncf_analysis.spent import attempt_table, describe_accounting, describe_interruption_cost
 
-CHOICES: Final[dict[Choice, str]] = {
-    "knee": "the knee: fast, at a fair price",
-    "fastest": "the fastest",
-    "cheapest": "the cheapest",
-}
-TEXTS: Final = frozenset({"configuration", "how sure", "ready to submit"})
-
-
-def advice_parts(written: Sequence[WrittenAdvice]) -> list[Part]:
-    """Empty where nothing can be advised."""
-    if not written:
-        return []
-    first = written[0]
-    return [
-        BulletList(first.advice.reasons),
-        *([TableBlock(_choices(written))] if len(written) > 1 else []),
-        *_placed(first.advice.choices),
-        Paragraph("As a job file, to be submitted with:"),
-        CodeBlock(f"hpcncf submit {first.job}", "sh"),
-        CodeBlock(first.advice.job_yaml.strip(), "yaml"),
-        Paragraph("The same for a batch script of your own:"),
-        CodeBlock(first.advice.sbatch.strip(), "sh"),
-    ]
-
-
-def _placed(choices: Choices) -> list[Part]:
-    table = recommend.choices_table(choices)
-    return (
-        [TableBlock(table), Paragraph(recommend.choices_note(choices), note=True)] if table else []
-    )
-
-
-def _choices(written: Sequence[WrittenAdvice]) -> Table:
-    unit = written[0].advice.choices.unit
-    columns = ["choice", "configuration", f"s/{unit}", f"core time/{unit}", "how sure"]
-    rows = [
-        [
-            _names(one.advice),
-            one.advice.chosen.label,
-            format_number(one.advice.chosen.seconds),
-            format_core_time(one.advice.chosen.core_h),
-            one.advice.sure.sure,
-            one.job.name,
-        ]
-        for one in written
-    ]
-    return Table([*columns, "ready to submit"], rows, TEXTS)
-
-
-def _names(advice: Advice) -> str:
-    """Of one that is several choices at once all of them."""
-    told = [
-        name
-        for choice, name in CHOICES.items()
-        if advice.choices.chosen(choice).key == advice.chosen.key
-    ]
-    return "; ".join(told)
-
-
 Row = Mapping[str, Any]
 
-TEXTS_CAUSES: Final = frozenset({"cause", "evidence", "predicted", "remedy"})
-# So much of the evidence stands in the answer, the rest in the table.
-MAX_EVIDENCE: Final = 2
 
-
-def build_answer(material: ReportData) -> list[tuple[str, str]]:
-    """Cores, cause, cost and remedy of the cause that the conclusion names, else of the one that
-    wastes most over all runs; empty: none was judged. No remedy that the conclusion has told.
-    """
-    above = material.conclusion
-    judged = [row for row in material.runs if row["run_id"] in material.diagnoses]
-    if not judged:
-        return []
-    by_cause: dict[str, list[tuple[Row, Finding]]] = defaultdict(list)
-    for row in judged:
-        finding = material.diagnoses[row["run_id"]].primary
-        if finding:
-            by_cause[finding.cause].append((row, finding))
-    if not by_cause:
-        largest = max(judged, key=lambda row: row["core_hours"] or 0.0)
-        return [
-            ("Cores", _counts(largest, material.diagnoses[largest["run_id"]].cores)),
-            ("Cause", _no_cause([material.diagnoses[row["run_id"]] for row in judged])),
+def advice_parts(material: ReportData) -> list[Part]:
+    """Empty if nothing can be advised."""
+    parts: list[Part] = []
+    if material.table and (table := all_rows_table(material.table)):
+        parts += [TableBlock(table), Paragraph(all_rows_note(material.table), note=True)]
+    for written in material.written:
+        advice = written.advice
+        parts += [
+            Paragraph(f"{PURPOSES[advice.purpose]}: {advice.chosen.label}"),
+            BulletList(advice.reasons),
+            CodeBlock(f"hpcncf submit {written.job}", "sh"),
         ]
-    told = [each for name, each in by_cause.items() if name != TOO_SHORT]
-    worst = max(
-        told or by_cause.values(),
-        key=lambda each: (
-            each[0][1].cause == above.cause,
-            sum(lost_core_hours(*pair) for pair in each),
-        ),
-    )
-    row, finding = max(worst, key=lambda pair: lost_core_hours(*pair))
-    cores = material.diagnoses[row["run_id"]].cores
-    return [
-        ("Cores", _counts(row, cores)),
-        ("Cause", _cause(row, finding, worst, judged)),
-        *([("Cost", _cost(finding, worst, judged))] if told else []),
-        *([] if describe_remedy(finding) == above.remedy else [("Remedy", _remedy(finding))]),
-    ]
+    if material.written:
+        first = material.written[0]
+        parts += [
+            Paragraph(f"The first job file, {first.job.name}:"),
+            CodeBlock(first.advice.job_yaml.strip(), "yaml"),
+            Paragraph("The same request for a batch script of your own:"),
+            CodeBlock(first.advice.sbatch.strip(), "sh"),
+        ]
+    return parts
 
 
-def lost_core_hours(row: Row, finding: Finding) -> float:
-    """Core-hours that the cause cost a run: its share of the time is that of all its cores."""
-    return float(finding.share * (row["core_hours"] or 0.0))
-
-
-def _cause(
-    row: Row, finding: Finding, alike: Sequence[tuple[Row, Finding]], judged: Sequence[Row]
-) -> str:
-    evidence = "; ".join(finding.evidence[:MAX_EVIDENCE])
-    if len(judged) == 1:
-        return f"{finding.cause}: {evidence}."
-    where = f"in {len(alike)} of {pluralize(len(judged), 'run')}"
-    return f"{finding.cause} {where}. {row['run_id']} lost most: {evidence}."
-
-
-def _counts(row: Row, cores: CoreCounts) -> str:
-    return f"{format.counts(cores)} (run {row['run_id']})."
-
-
-def _cost(finding: Finding, alike: Sequence[tuple[Row, Finding]], judged: Sequence[Row]) -> str:
-    if len(judged) == 1:
-        return f"{format.cost(finding)}."
-    spent = format_core_time(sum(row["core_hours"] or 0.0 for row in judged))
-    wasted = format_core_time(sum(lost_core_hours(*pair) for pair in alike))
-    return f"{format.cost(finding)} of that run; {wasted} of the {spent} that all runs took."
-
-
-def _remedy(finding: Finding) -> str:
-    settings = f" Settings: {format.settings(finding.changes)}." if finding.changes else ""
-    gain = f" Predicted: {format.gain(finding.gain)}." if finding.gain else ""
-    return f"{finding.remedy}{settings}{gain}"
-
-
-def _no_cause(diagnoses: Sequence[Diagnosis]) -> str:
-    healthy = sum(each.verdict == "healthy" for each in diagnoses)
-    if healthy == len(diagnoses):
-        return f"none: nothing costs much in any of {pluralize(healthy, 'run')}."
-    return (
-        f"unknown: nothing was found, but the records of {len(diagnoses) - healthy} of "
-        f"{pluralize(len(diagnoses), 'run')} do not suffice to call them healthy."
-    )
+PURPOSES: Final[dict[Purpose, str]] = {
+    "repeat": "To repeat",
+    "next": "Next",
+    "fastest": "The fastest",
+    "cheapest": "The least core-hours",
+}
+TEXTS_CAUSES: Final = frozenset({"cause", "evidence", "gain", "remedy"})
 
 
 def cause_parts(material: ReportData) -> list[Part]:
@@ -216,16 +102,16 @@ def cause_parts(material: ReportData) -> list[Part]:
         cells
         for one in material.shown
         if (found := material.diagnoses.get(one.rows[0]["run_id"]))
-        for cells in _rows(one, found)
+        for cells in _rows(one, found, material.outcomes)
     ]
     if not rows:
         return []
-    columns = ["configuration", "cause", "cost", "evidence", "predicted", "remedy"]
+    columns = ["configuration", "cause", "cost", "evidence", "gain", "remedy"]
     note = "Of each configuration's first run, its primary cause first."
     return [TableBlock(Table(columns, rows, TEXTS_CAUSES)), Paragraph(note, note=True)]
 
 
-def _rows(one: Configuration, found: Diagnosis) -> list[list[str]]:
+def _rows(one: Configuration, found: Diagnosis, outcomes: Outcomes) -> list[list[str]]:
     if not found.findings:
         missing = f"unknown: {'; '.join(found.missing)}" if found.missing else NONE
         return [[one.label, found.verdict, NONE, missing, NONE, NONE]]
@@ -233,9 +119,9 @@ def _rows(one: Configuration, found: Diagnosis) -> list[list[str]]:
         [
             one.label if finding is found.findings[0] else "",
             finding.cause,
-            NONE if finding.cause == TOO_SHORT else format.cost(finding),
+            NONE if finding.cause == "too_short_to_judge" else format.cost(finding),
             "; ".join(finding.evidence),
-            format.gain(finding.gain) if finding.gain else NONE,
+            "; ".join(describe_gain(one.key, finding, outcomes)) or NONE,
             " ".join(filter(None, (finding.remedy, format.settings(finding.changes)))),
         ]
         for finding in found.findings
@@ -812,7 +698,7 @@ def _packing(material: ReportData) -> Section:
 
 
 def _next(material: ReportData) -> Section:
-    return Section("next", "What to ask for next", advice_parts(material.written))
+    return Section("next", "What to ask for next", advice_parts(material))
 
 
 def _figure_parts(drawn: list[RenderedFigure]) -> list[Part]:

@@ -89,11 +89,12 @@ def draw_figures(
     watched: Sequence[CoreTrace],
     timelines: Mapping[str, Timeline],
     chosen: Configuration | None,
+    front: Sequence[Configuration],
 ) -> tuple[dict[str, RenderedFigure], list[str]]:
     """The figures that the runs leave something to show in, by name; and a sentence for each that
     failed. `chosen` is recommended."""
     figures: dict[str, Callable[[], Figure | None]] = {
-        "efficiency_speed": lambda: efficiency_against_speed(shown),
+        "efficiency_speed": lambda: efficiency_against_speed(shown, front),
         "speedup": lambda: speedup_figure(shown),
         "waterfall": lambda: waterfall_figure(recommended_and_slowest(shown, chosen), found.ranks),
         "step_time": lambda: step_time_figure(shown),

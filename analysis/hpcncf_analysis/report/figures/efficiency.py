@@ -19,8 +19,6 @@ from matplotlib.ticker import (
 )
 
 from hpcncf.collect.training_columns import PHASES_TRAINED
-from hpcncf_analysis.advice import pareto as front
-from hpcncf_analysis.advice.pareto import PricedConfiguration
 from hpcncf_analysis.configurations import (
     MAX_LABELLED,
     Configuration,
@@ -39,7 +37,9 @@ MIN_UNUSED_LABELLED: Final = 0.15
 FINE: Final = 16
 
 
-def efficiency_against_speed(configurations: Sequence[Configuration]) -> Figure | None:
+def efficiency_against_speed(
+    configurations: Sequence[Configuration], front: Sequence[Configuration] = ()
+) -> Figure | None:
     """CPU efficiency over speed, and under it what that speed costs in cores.
 
     Core-seconds per epoch depend on speed and cores, not on efficiency: their iso-lines are
@@ -47,7 +47,7 @@ def efficiency_against_speed(configurations: Sequence[Configuration]) -> Figure 
     upper one for each number of cores anew. Both panels share the speed, so a point is found in
     the other straight above or below it. In the lower panel a ring is what the configuration is
     allocated, a dot what it used, and the line between them is the waste; a dashed line joins the
-    Pareto front.
+    configurations of `front`, which no other beats in both time and cost.
     """
     shown = [one for one in configurations if one.speed and one.median("cpu_efficiency")]
     if not shown or len({one.is_command for one in shown}) > 1:
@@ -61,8 +61,11 @@ def efficiency_against_speed(configurations: Sequence[Configuration]) -> Figure 
         _speed_axis(lower, shown)
         _efficiencies(upper, shown, colours)
         _costs(lower, shown, colours)
+        if len(shown) > 1 and front:
+            places = sorted((one.speed or 0.0, one.cores) for one in front)
+            lower.plot(*zip(*places, strict=True), "--o", ms=16, mfc="none", color=INK, lw=1)
         _label_points(upper, shown, colours, figure_labels(configurations))
-        _label_waste(lower, shown, colours)
+        _label_waste(lower, shown, colours, front)
     return figure
 
 
@@ -120,7 +123,6 @@ def _costs(axes: Axes, shown: Sequence[Configuration], colours: Mapping[str, str
         axes.vlines(speeds, busy, allocated, color=colour, lw=7, alpha=0.3)
         axes.plot(speeds, busy, marker, ms=6, color=colour)
         axes.plot(speeds, allocated, marker, ms=11, mfc="none", mew=1.8, color=colour)
-    _front_line(axes, shown)
     axes.yaxis.set_major_locator(FixedLocator(counts))
     axes.yaxis.set_minor_locator(FixedLocator(minor_ticks(axes.get_ylim(), counts)))
     for formatted in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
@@ -129,19 +131,6 @@ def _costs(axes: Axes, shown: Sequence[Configuration], colours: Mapping[str, str
     grey = f"; grey: core-seconds per {'run' if shown[0].by_time else 'epoch'}"
     known = work_per_epoch(shown) is not None
     axes.set_title(f"Cores allocated (○) and used (•){grey if known else ''}")
-
-
-def _front_line(axes: Axes, shown: Sequence[Configuration]) -> None:
-    """Joins those that no other beats in both time and cost."""
-    best = [each.one for each in pareto_front(shown)]
-    if len(shown) > 1 and best:
-        places = sorted((one.speed or 0.0, one.cores) for one in best)
-        axes.plot(*zip(*places, strict=True), "--o", ms=16, mfc="none", color=INK, lw=1)
-
-
-def pareto_front(shown: Sequence[Configuration]) -> tuple[PricedConfiguration, ...]:
-    choices = front.build_choices(shown)
-    return choices.front if choices else ()
 
 
 def minor_ticks(bounds: tuple[float, float], counts: Sequence[float]) -> list[float]:
@@ -217,7 +206,12 @@ def _label_points(
     place_labels(axes, labels, points, medians)
 
 
-def _label_waste(axes: Axes, shown: Sequence[Configuration], colours: Mapping[str, str]) -> None:
+def _label_waste(
+    axes: Axes,
+    shown: Sequence[Configuration],
+    colours: Mapping[str, str],
+    front: Sequence[Configuration],
+) -> None:
     """How many cores each left unused; of very many the figure has no room for it."""
     spans = [(one, one.median("cores_used") or one.cores) for one in shown]
     labels = [
@@ -226,8 +220,8 @@ def _label_waste(axes: Axes, shown: Sequence[Configuration], colours: Mapping[st
         if one.cores - busy >= MIN_UNUSED_LABELLED and len(shown) <= MAX_LABELLED
     ]
     labels += [
-        Label(each.one.speed or 0.0, each.one.cores, "Pareto front", INK)
-        for each in pareto_front(shown)[-1:]
+        Label(one.speed or 0.0, one.cores, "Pareto front", INK)
+        for one in front[-1:]
         if len(shown) > 1
     ]
     bands = [(one.speed or 0.0, sqrt(busy * one.cores)) for one, busy in spans]

@@ -1,0 +1,433 @@
+"""One table of judged configurations, from which every recommendation and its words derive."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import comb
+from statistics import median
+from typing import Any, Final, Literal, TypeVar, get_args
+
+from hpcncf.collect.resource_columns import PARAMETER
+from hpcncf.monitor.sampler import TOO_SHORT_S
+from hpcncf_analysis.advice.request import seconds_of_whole_run
+from hpcncf_analysis.alerts import is_disturbed
+from hpcncf_analysis.configurations import Configuration, inert_settings, pluralize
+from hpcncf_analysis.diagnosis.evidence import Diagnosis, Finding
+from hpcncf_analysis.formatting import format_ratio
+from hpcncf_analysis.quality import configurations_of_sound_quality, is_mostly_warmup
+
+Choice = Literal["recommended", "cheapest", "fastest"]
+CHOICES: Final[tuple[Choice, ...]] = get_args(Choice)
+Diagnoses = Mapping[str, Diagnosis]
+"""Run id -> its diagnosis."""
+Standing = Literal["judged", "too short", "worse model", "no effect"]
+
+# More cores are worth their cost while a unit of work costs at most 1 / MIN_CORE_YIELD of the
+# cheapest.
+MIN_CORE_YIELD: Final = 0.7
+# A row that beats another by less than this share of its time is no reason to reject the other.
+NEAR: Final = 0.1
+# Three and three repeats that do not overlap: chance alone does that once in 20 times.
+MAX_CHANCE: Final = 1 / 20
+MILLION: Final = 1e6
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """How many times as much one does as another; low and high from the repeats' extremes."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+    def times(self, factor: float) -> Ratio:
+        low, high = (None if end is None else end * factor for end in (self.low, self.high))
+        return Ratio(self.value * factor, low, high)
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether the repeats leave open which of the two does more."""
+        return self.low is not None and self.high is not None and self.low <= 1 <= self.high
+
+
+def _ratio(one: tuple[float, ...], other: tuple[float, ...]) -> Ratio:
+    """Median of `one` over median of `other`, with the extremes if either was repeated."""
+    value = median(one) / median(other)
+    if len(one) < 2 and len(other) < 2:
+        return Ratio(value, None, None)
+    return Ratio(value, min(one) / max(other), max(one) / min(other))
+
+
+def speed_ratio(one: Configuration, other: Configuration) -> Ratio:
+    assert one.speed
+    assert other.speed
+    value = one.speed / other.speed
+    if len(one.rows) < 2 and len(other.rows) < 2:
+        return Ratio(value, None, None)
+    (low, high), (other_low, other_high) = speed_range(one), speed_range(other)
+    return Ratio(value, low / other_high, high / other_low)
+
+
+def core_speed_ratio(one: Configuration, other: Configuration) -> Ratio:
+    """The ratio of the speeds of one core."""
+    return speed_ratio(one, other).times(other.cores / one.cores)
+
+
+def speed_range(one: Configuration) -> tuple[float, float]:
+    """The slowest and the fastest repeat."""
+    name = "elapsed_s" if one.by_time else "instances_per_s"
+    ends = [one.figures.get(f"{name}_{end}", one.median(name)) for end in ("low", "high")]
+    low, high = sorted(3600 / end if one.by_time else end for end in ends if end)
+    return low, high
+
+
+def mostly_disturbed(compared: Sequence[Configuration]) -> bool:
+    rows = [row for one in compared for row in one.rows]
+    return sum(map(is_disturbed, rows)) > len(rows) / 2
+
+
+def distinct_cpu_models(compared: Sequence[Configuration]) -> list[str]:
+    """Speeds on different models do not compare."""
+    return sorted({row["cpu_model"] for one in compared for row in one.rows if row["cpu_model"]})
+
+
+def within_price_limit(
+    candidates: Sequence[T],
+    price: Callable[[T], float],
+    kind: Callable[[T], Hashable] = lambda _: None,
+) -> list[T]:
+    """Candidates that cost at most 1 / MIN_CORE_YIELD of the cheapest of their kind, in the order
+    given. Prices of two kinds are not compared."""
+    least: dict[Hashable, float] = {}
+    for one in candidates:
+        least[kind(one)] = min(price(one), least.get(kind(one), price(one)))
+    return [one for one in candidates if price(one) * MIN_CORE_YIELD <= least[kind(one)]]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a remedy did, if the study has run it."""
+
+    label: str
+    """Of the configuration with the remedy."""
+    ratio: Ratio
+    """Of the figure that the remedy's gain is about."""
+
+
+Outcomes = Mapping[tuple[str, str], Measured]
+"""(configuration key, cause) -> what the cause's remedy did."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A row of the table: one configuration, and what the user's job takes with it."""
+
+    one: Configuration
+    times: tuple[float, ...]
+    """Seconds of the job, by each repeat."""
+    standing: Standing
+    reason: str = ""
+    """Why it is not judged: a sentence part."""
+    cause: Finding | None = None
+    """An open cause: it costs a fifth or more, and its remedy was not run."""
+    beaten_by: str | None = None
+    """The label of a judged row that takes no longer, costs no more, and is better in one."""
+
+    @property
+    def key(self) -> str:
+        """Of the configuration: labels may be equal."""
+        return self.one.key
+
+    @property
+    def label(self) -> str:
+        return self.one.label
+
+    @property
+    def seconds(self) -> float:
+        return median(self.times)
+
+    @property
+    def core_h(self) -> float:
+        """Core-hours allocated."""
+        return self.one.cores * self.seconds / 3600
+
+    @property
+    def gpu_h(self) -> float:
+        return allocated_gpus(self.one) * self.seconds / 3600
+
+    @property
+    def on_gpus(self) -> bool:
+        return self.gpu_h > 0
+
+    @property
+    def cost(self) -> tuple[float, float]:
+        """GPU-hours before core-hours: they have no common price, and GPUs are scarcer."""
+        return self.gpu_h, self.core_h
+
+    @property
+    def price(self) -> float:
+        return self.gpu_h if self.on_gpus else self.core_h
+
+    @property
+    def efficiency(self) -> float | None:
+        """CPU time over elapsed time and allocated cores, as `seff` shows it."""
+        return self.one.median("cpu_efficiency")
+
+    def beats(self, other: Judged) -> bool:
+        no_worse = self.seconds <= other.seconds and self.cost <= other.cost
+        return no_worse and (self.seconds < other.seconds or self.cost < other.cost)
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The table, and the three rows worth a choice."""
+
+    unit: Literal["run", "million instances"]
+    work: str
+    """What the times are for, in words."""
+    rows: tuple[Judged, ...]
+    """Every configuration with a time, the quickest first."""
+    min_efficiency: float
+    """CPU efficiency that a recommendation must reach; not asked of runs with GPUs."""
+    cheapest: Judged | None
+    """None if no row is judged."""
+    fastest: Judged | None
+    recommended: Judged | None
+    """The fastest row that is worth its cost, efficient enough, and has no open cause."""
+    to_repeat: tuple[Judged, ...]
+    """Rows that ran too briefly, and may be better than the rows that were judged."""
+
+    def chosen(self, choice: Choice) -> Judged | None:
+        chosen: Judged | None = getattr(self, choice)
+        return chosen
+
+    @property
+    def judged(self) -> tuple[Judged, ...]:
+        return tuple(row for row in self.rows if row.standing == "judged")
+
+    @property
+    def worth(self) -> list[Judged]:
+        """Judged rows that are worth their cost, the quickest first."""
+        return within_price_limit(self.judged, lambda row: row.price, lambda row: row.on_gpus)
+
+    @property
+    def candidate(self) -> Judged | None:
+        """The row to work on if none can be recommended: the fastest that is worth its cost."""
+        return self.recommended or next(iter(self.worth), None)
+
+    def is_efficient(self, row: Judged) -> bool:
+        enough = row.efficiency is not None and row.efficiency >= self.min_efficiency
+        return row.on_gpus or self.min_efficiency <= 0 or enough
+
+
+def allocated_gpus(one: Configuration) -> float:
+    """GPUs of a run over all nodes; its share of a GPU that several runs use together."""
+    row = one.rows[0]
+    shared = row.get("runs_per_gpu") or 1
+    return 0.0 if one.by_hand else float(row["nodes"] * row["gpus_per_node"] / shared)
+
+
+def judge(
+    configurations: Sequence[Configuration],
+    diagnoses: Diagnoses | None = None,
+    outcomes: Outcomes | None = None,
+    min_efficiency: float = 0.0,
+    epochs: int | None = None,
+) -> Judgement | None:
+    """The table; None if no configuration has a time.
+
+    Without `diagnoses` every run counts as long enough and without a cause. `epochs`: of the user's
+    job, if the configurations differ in it.
+    """
+    measured = [one for one in configurations if one.speed]
+    if not measured:
+        return None
+    unit, work, seconds = _unit(measured, epochs)
+    sound = {one.key for one in configurations_of_sound_quality(measured)}
+    rows = []
+    for one in measured:
+        times = tuple(value for row in one.rows if (value := seconds(row)) is not None)
+        standing, reason = _standing(one, measured, sound, diagnoses)
+        cause = _open_cause(one, diagnoses or {}, outcomes or {}) if standing == "judged" else None
+        rows.append(Judged(one, times, standing, reason, cause))
+    rows.sort(key=lambda row: (row.seconds, row.cost, row.label))
+    judged = [row for row in rows if row.standing == "judged"]
+    placed = tuple(
+        replace(row, beaten_by=next((other.label for other in judged if other.beats(row)), None))
+        for row in rows
+    )
+    table = Judgement(unit, work, placed, min_efficiency, None, None, None, ())
+    judged = list(table.judged)
+    if judged:
+        cheapest = min(judged, key=lambda row: (row.cost, row.seconds))
+        recommended = next((row for row in table.worth if _suits(row, table)), None)
+        table = replace(table, cheapest=cheapest, fastest=judged[0], recommended=recommended)
+    return replace(table, to_repeat=tuple(row for row in placed if _may_be_better(row, table)))
+
+
+def _unit(
+    measured: Sequence[Configuration], epochs: int | None
+) -> tuple[Literal["run", "million instances"], str, Callable[[Mapping[str, Any]], float | None]]:
+    """A whole run if all do the same work; else a million instances."""
+    rows = [row for one in measured for row in one.rows]
+    commands = {one.is_command for one in measured}
+    if commands == {True} and (measured[0].by_time or _equal_parameters(rows)):
+        return "run", "one run", lambda row: row["elapsed_s"] or None
+    if commands == {False} and len({row.get("data_key") for row in rows}) == 1:
+        epochs = epochs or max(row.get("epochs") or 0 for row in rows)
+        if epochs and all(seconds_of_whole_run(row, epochs) for row in rows):
+            work = f"one run of {pluralize(epochs, 'epoch')}, start-up and evaluation included"
+            return "run", work, lambda row: seconds_of_whole_run(row, epochs)
+    return (
+        "million instances",
+        "a million instances",
+        lambda row: MILLION / row["instances_per_s"] if row["instances_per_s"] else None,
+    )
+
+
+def _equal_parameters(rows: Sequence[Mapping[str, Any]]) -> bool:
+    names = {name for row in rows for name in row if name.startswith(PARAMETER)}
+    return all(len({repr(row.get(name)) for row in rows}) == 1 for name in names)
+
+
+def _standing(
+    one: Configuration,
+    measured: Sequence[Configuration],
+    sound: set[str],
+    diagnoses: Diagnoses | None,
+) -> tuple[Standing, str]:
+    if one.key not in sound:
+        return "worse model", "its quality is worse than chance explains"
+    inert = settings_without_effect(one)
+    if inert and any(_differs_only_in(one, other, inert) for other in measured):
+        return "no effect", next(iter(inert.values()))
+    if diagnoses is None:
+        return "judged", ""
+    for row in one.rows:
+        found = diagnoses.get(row["run_id"])
+        if found and found.primary and found.primary.cause == "too_short_to_judge":
+            return "too short", "; ".join(found.primary.evidence)
+        if one.is_command and not found and (row["elapsed_s"] or 0.0) < TOO_SHORT_S:
+            return "too short", "it ended too soon"
+        if is_mostly_warmup(row):
+            return "too short", "most of its training was warm-up"
+    return "judged", ""
+
+
+def settings_without_effect(one: Configuration) -> dict[str, str]:
+    """Dotted setting -> its record's own sentence that it has no effect here."""
+    return {
+        f"training.{name}": text for row in one.rows for name, text in inert_settings(row).items()
+    }
+
+
+def _differs_only_in(one: Configuration, other: Configuration, inert: Mapping[str, str]) -> bool:
+    ours, theirs = (each.rows[0].get("varied") or {} for each in (one, other))
+    changed = {key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key)}
+    return other is not one and bool(changed) and changed <= set(inert)
+
+
+def agreed_diagnosis(one: Configuration, diagnoses: Diagnoses) -> Diagnosis | None:
+    """The first diagnosis that agrees with more than half of the repeats; None if none does."""
+
+    def outcome(diagnosis: Diagnosis) -> str:
+        return diagnosis.primary.cause if diagnosis.primary else diagnosis.verdict
+
+    known = [diagnoses[row["run_id"]] for row in one.rows if row["run_id"] in diagnoses]
+    if not known:
+        return None
+    commonest, count = Counter(map(outcome, known)).most_common(1)[0]
+    if 2 * count <= len(one.rows):
+        return None
+    return next(diagnosis for diagnosis in known if outcome(diagnosis) == commonest)
+
+
+def _open_cause(one: Configuration, diagnoses: Diagnoses, outcomes: Outcomes) -> Finding | None:
+    found = agreed_diagnosis(one, diagnoses)
+    if found is None or found.primary is None or (one.key, found.primary.cause) in outcomes:
+        return None
+    return found.primary
+
+
+def _suits(row: Judged, table: Judgement) -> bool:
+    """Whether to recommend a row: no other is clearly as cheap and faster."""
+    clearly_beaten = any(
+        other.seconds <= (1 - NEAR) * row.seconds and other.cost <= row.cost
+        for other in table.judged
+    )
+    return row.cause is None and table.is_efficient(row) and not clearly_beaten
+
+
+def _may_be_better(row: Judged, table: Judgement) -> bool:
+    """Whether a row that was too short is worth repeating: no other takes half its time or less for
+    no more, by what was measured so far."""
+    rivals = [other for other in table.rows if other.standing in ("judged", "too short")]
+    hopeless = any(2 * other.seconds <= row.seconds and other.cost <= row.cost for other in rivals)
+    return row.standing == "too short" and not hopeless
+
+
+ConfidenceLevel = Literal["settled", "likely", "open", "one run", "alone", "not run"]
+
+
+@dataclass(frozen=True)
+class Confidence:
+    level: ConfidenceLevel
+    text: str
+
+
+NOT_RUN: Final = Confidence("not run", "Not run yet: compare it with `hpcncf compare` afterwards.")
+
+
+def assess_confidence(row: Judged, choice: Choice, table: Judgement) -> Confidence:
+    """How sure a choice is, against the row that would be chosen instead."""
+    others = [other for other in table.judged if other.key != row.key]
+    by_speed = choice == "fastest"
+    rival = min(others, key=lambda other: (other.cost, other.seconds), default=None)
+    if by_speed:
+        rival = others[0] if others else None
+    elif choice == "recommended" and (quick := [o for o in table.worth if o.key != row.key]):
+        rival, by_speed = quick[0], True
+    if rival is None:
+        return Confidence("alone", "Nothing to compare with: another may be better.")
+    compared, repeats = [row.one, rival.one], (len(row.times), len(rival.times))
+    models = distinct_cpu_models(compared)
+    if len(models) > 1:
+        text = f"it and {rival.label} ran on different CPU models ({'; '.join(models)})"
+        return Confidence("open", f"Open: {text}.")
+    if mostly_disturbed(compared):
+        text = f"other processes disturbed most runs of it and of {rival.label}"
+        return Confidence("open", f"Open: {text}.")
+    if min(repeats) < 2:
+        text = f"it and {rival.label} need more than one run each (repeats: 3 in the job file)"
+        return Confidence("one run", f"Not repeated: {text}.")
+    ratio = _ratio(rival.times, row.times)
+    if not by_speed:
+        gpus = row.on_gpus and rival.on_gpus
+        costs = [allocated_gpus(each.one) if gpus else each.one.cores for each in (rival, row)]
+        ratio = ratio.times(costs[0] / costs[1])
+    what = "time" if by_speed else "cost"
+    interval = f"{format_ratio(ratio.low)} to {format_ratio(ratio.high)}"
+    if ratio.overlaps:
+        again = 3 if min(repeats) < 3 else 2 * min(repeats)
+        text = f"its repeats and those of {rival.label} overlap in {what}"
+        return Confidence("open", f"Open: {text} ({interval}); repeats: {again} would settle it.")
+    odds = 1 / separation_by_chance(*repeats)
+    text = (
+        f"its repeats do not overlap those of {rival.label} in {what} ({interval}); chance alone "
+        f"does that once in {odds:.0f} times"
+    )
+    extrapolated = any(r.get("max_steps") or r.get("epoch_extrapolated") for r in row.one.rows)
+    level: ConfidenceLevel = "likely" if odds < 1 / MAX_CHANCE or extrapolated else "settled"
+    if extrapolated:
+        text += "; its epochs were cut short (max_steps), so the time is extrapolated"
+    return Confidence(level, f"{level.capitalize()}: {text}.")
+
+
+def separation_by_chance(repeats: int, others: int) -> float:
+    """The chance that all of one lie above all of the other if both were equal: one of the equally
+    likely orders, 1 / C(n + m, n) (the exact one-sided rank-sum test)."""
+    return 1 / comb(repeats + others, repeats)

@@ -1,0 +1,264 @@
+"""The conclusion: every sentence agrees with the table, the diagnoses and the job files."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from make_configurations import configuration, row
+
+from hpcncf.job.plan import Run, configuration_id, expand_job
+from hpcncf.job.spec import JobSpec
+from hpcncf.slurm.site import Site
+from hpcncf_analysis.advice.judge import judge
+from hpcncf_analysis.advice.next_job import (
+    Advice,
+    PlannedJob,
+    build_advice,
+    build_repeat,
+    judge_job,
+    measured_remedies,
+)
+from hpcncf_analysis.advice.request import describe_settings
+from hpcncf_analysis.advice.text import (
+    CHOICE_NAMES,
+    Conclusion,
+    all_rows_table,
+    conclude,
+)
+from hpcncf_analysis.configurations import Configuration
+from hpcncf_analysis.diagnosis.evidence import Cause, CoreCounts, Diagnosis, Finding, Gain
+from hpcncf_analysis.formatting import format_core_time, format_duration, format_percent
+
+
+def diagnosis(run: str, *findings: Finding) -> Diagnosis:
+    first, *rest = findings or (None,)
+    verdict = "cause" if first else "healthy"
+    return Diagnosis(run, verdict, first, tuple(rest), CoreCounts(1, 1, 1))  # type: ignore[arg-type]
+
+
+def finding(cause: Cause, changes: Any = None, gain: Gain | None = None) -> Finding:
+    return Finding(cause, 0.58, "time", ("evidence",), "Make whole batches.", changes or {}, gain)
+
+
+def concluded(*shown: Configuration, diagnoses: Any = None, **more: Any) -> Conclusion:
+    table = judge(shown, diagnoses, min_efficiency=more.pop("min_efficiency", 0.0))
+    return conclude(shown, {"completed": len(shown)}, table, diagnoses, **more)
+
+
+def test_nothing_complete_concludes_nothing() -> None:
+    assert conclude([], {"planned": 2, "failed": 1}).choices is None
+    assert "1 failed, 2 planned of 3 runs" in conclude([], {"planned": 2, "failed": 1}).sentence
+
+
+def test_runs_without_a_speed_are_not_compared() -> None:
+    assert concluded(configuration("a", instances_per_s=None)).choices is None
+
+
+def test_the_three_choices_stand_in_one_table() -> None:
+    """40 s on one core, 28 s on two (56 core-s, within 40 / 0.7), 25 s on four."""
+    found = concluded(
+        configuration("one", seconds=10.0),
+        configuration("two", seconds=6.0, cores=2),
+        configuration("four", seconds=5.0, cores=4),
+        base="four",
+    )
+    assert found.choices
+    assert [cells[:4] for cells in found.choices.rows] == [
+        ["least core-hours", "one", "40\u202fs", "40\u202fcore-s"],
+        ["recommended", "two", "28\u202fs", "56\u202fcore-s"],
+        ["fastest", "four", "25\u202fs", "100\u202fcore-s"],
+    ]
+    saving, fastest = found.facts
+    assert "0.56× the core time and 1.12× the time of the job file's own settings" in saving
+    assert "costs more core-hours" in fastest
+
+
+def test_what_is_fast_and_bad_is_named_with_its_quality() -> None:
+    found = concluded(configuration("a"), configuration("b", seconds=1.0, hr10=0.6))
+    (fact,) = found.facts
+    assert "0.600 for b, against 0.800 for a" in fact
+    many = [configuration(f"bad{n}", seconds=1.0 + n, hr10=0.6) for n in range(9)]
+    (fact,) = concluded(configuration("a"), *many).facts
+    assert "bad0 and 8 more configurations" in fact
+
+
+def test_one_run_with_a_cause_is_told_its_cost_and_remedy() -> None:
+    gain = Gain(2.5, 2.0, 3.0)
+    cause = finding("python_input", {"training.loader": "vectorized"}, gain)
+    found = concluded(configuration("a", run_id="a"), diagnoses={"a": diagnosis("a", cause)})
+    assert found.cause == "python_input"
+    assert dict(found.answer)["Remedy"] in found.sentence
+    assert "-s training.loader=vectorized; predicted: 2.50×" in found.sentence
+
+
+def named(label: str, **changes: Any) -> Configuration:
+    return configuration(label, run_id=label, **changes)
+
+
+def test_the_answer_is_the_cause_that_costs_the_most_core_hours() -> None:
+    """58 % of 3 core-hours are more than 58 % of one; what was too short is no waste."""
+    quick, slow = named("quick"), named("slow", core_hours=3.0, seconds=50.0)
+    diagnoses = {
+        "quick": diagnosis("quick", finding("sync_bound")),
+        "slow": diagnosis("slow", finding("python_input")),
+    }
+    wide = named("wide", seconds=4.0, cores=8)
+    healthy = diagnoses | {"wide": diagnosis("wide")}
+    assert concluded(quick, slow, wide, diagnoses=healthy).cause == "sync_bound", "of the candidate"
+    free = healthy | {"quick": diagnosis("quick")}
+    found = concluded(quick, slow, wide, diagnoses=free)
+    assert found.cause == "python_input"
+    assert [name for name, _ in found.answer] == ["Cores", "Cause", "Cost", "Remedy"]
+    short = free | {"slow": diagnosis("slow", finding("too_short_to_judge"))}
+    assert concluded(quick, slow, wide, diagnoses=short).cause is None
+    assert concluded(quick, slow).answer == []
+
+
+def test_healthy_and_unknown_differ() -> None:
+    quick, slow = named("quick"), named("slow")
+    healthy = {"quick": diagnosis("quick"), "slow": diagnosis("slow")}
+    assert dict(concluded(quick, slow, diagnoses=healthy).answer)["Cause"].startswith("none")
+    unknown = healthy | {"slow": Diagnosis("slow", "unknown", None, (), CoreCounts(1, 1, 1))}
+    assert dict(concluded(quick, slow, diagnoses=unknown).answer)["Cause"].startswith("unknown")
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_a_request_names_what_differs_and_nothing_else(many: bool) -> None:
+    keys = [f"training.{name}" for name in ("a", "b", "c", "d", "e", "f", "g")[: 7 if many else 2]]
+    base = dict.fromkeys(keys, None)
+    shown = [
+        configuration(key, [row(varied=base | {key: 1, keys[0]: int(key == keys[0])})])
+        for key in keys
+    ]
+    text = describe_settings(shown[1], shown)
+    assert ("a: 0" in text) is not many
+    assert "b: 1" in text
+
+
+# Random studies of one job: loaders, cores and engines, each with random speeds, efficiencies and
+# causes, judged as a report judges them.
+
+CAUSES: list[Finding | None] = [
+    None,
+    None,
+    finding("too_short_to_judge"),
+    finding("python_input", {"training.loader": "vectorized"}, Gain(4.25, 3.0, 6.0)),
+    finding("serial_step", {"resources.cpus_per_task": 1}, Gain(0.5, 0.4, 0.7, "core_hours")),
+    finding("neighbour_load"),
+]
+GRID = {"resources.cpus_per_task": [1, 2, 4], "training.loader": ["per_sample", "vectorized"]}
+
+
+def planned_runs() -> tuple[JobSpec, list[Run]]:
+    job = JobSpec.model_validate({"name": "a", "data": {"path": "/d"}, "grid": GRID})
+    return job, expand_job(job, {"/d": "key"}).runs
+
+
+@st.composite
+def studies(draw: st.DrawFn) -> tuple[list[Configuration], PlannedJob, dict[str, Diagnosis]]:
+    job, runs = planned_runs()
+    shown, diagnoses = [], {}
+    for run in runs[: draw(st.integers(1, len(runs)))]:
+        cores = run.resources.cpus_per_task
+        efficiency = draw(st.floats(0.05, 1.0))
+        plain = {
+            "run_id": run.id,
+            "loader": run.training and run.training.loader,
+            "varied": run.varied,
+            "cpu_efficiency": efficiency,
+            "cores_used": efficiency * cores,
+            "hr10": draw(st.sampled_from([0.8, 0.8, 0.8, 0.4])),
+        }
+        one = configuration(
+            f"{cores} cores {plain['loader']}",
+            [
+                row(draw(st.floats(1.0, 100.0)), cores, **plain)
+                for _ in range(draw(st.integers(1, 3)))
+            ],
+        )
+        shown.append(Configuration(**{**vars(one), "key": configuration_id(run)}))
+        cause = draw(st.sampled_from(CAUSES))
+        diagnoses[run.id] = diagnosis(run.id, *([cause] if cause else []))
+    by_id = {run.id: run for run in runs}
+    return shown, PlannedJob("a", by_id, job, Site(min_cpu_efficiency=0.7)), diagnoses
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(studies())
+def test_a_report_never_contradicts_itself(
+    study: tuple[list[Configuration], PlannedJob, dict[str, Diagnosis]],
+) -> None:
+    shown, planned, diagnoses = study
+    table = judge_job(shown, planned, diagnoses)
+    assert table
+    outcomes = measured_remedies(shown, planned, diagnoses)
+    advised: dict[str, tuple[Advice, str]] = {}
+    repeat, advice = build_repeat(table, planned), build_advice(table, planned, diagnoses)
+    if repeat:
+        advised["repeat"] = repeat, "next-repeat.yaml"
+    if advice:
+        advised["next"] = advice, "next.yaml"
+    found = conclude(shown, {"completed": 1}, table, diagnoses, outcomes, planned.base, advised)
+    by_key = {one.key: one for one in shown}
+
+    # A recommendation is long enough, efficient, as good as the best, and has no open cause.
+    chosen = table.recommended
+    if chosen:
+        own = diagnoses[chosen.one.rows[0]["run_id"]].primary
+        assert own is None or (chosen.key, own.cause) in outcomes
+        assert (chosen.efficiency or 0.0) >= 0.7
+        assert chosen.one.median("hr10") == max(one.median("hr10") or 0.0 for one in shown)
+        assert advice
+        assert advice.changed is None or len(table.rows) == 1
+        assert planned.configuration(advice.job) == chosen.key or advice.changed
+    short = [one for one in shown if diagnoses[one.rows[0]["run_id"]].primary is CAUSES[2]]
+    assert not {row.key for row in table.judged} & {one.key for one in short}
+
+    # The first sentence is about what has to be repeated, and its job file repeats it.
+    assert found.sentence.startswith("Repeat ") == bool(table.to_repeat) == (repeat is not None)
+    if repeat:
+        assert len(repeat.job.points) == len(table.to_repeat)
+        assert "next-repeat.yaml" in found.sentence
+    assert ("No configuration is recommended" in found.sentence) == (
+        chosen is None and bool(table.judged)
+    )
+
+    # The printed table, the sentences and the whole table show the same figures.
+    rows = {cells[0]: cells for cells in found.choices.rows} if found.choices else {}
+    whole = {
+        cells[0]: cells for cells in (all_rows_table(table) or found.choices or _no_rows()).rows
+    }
+    for choice, name in CHOICE_NAMES.items():
+        (cells,) = [cells for names, cells in rows.items() if name in names.split(", ")] or [None]
+        judged = table.chosen(choice)
+        if judged and cells:
+            figures = [format_duration(judged.seconds), format_core_time(judged.core_h)]
+            assert cells[1:4] == [judged.label, *figures]
+            assert cells[4] == format_percent(judged.efficiency)
+            if judged.label in whole:
+                assert whole[judged.label][1:4] == [*figures, cells[4]]
+                assert name in whole[judged.label][-1]
+    if chosen:
+        assert f"{chosen.label} takes {format_duration(chosen.seconds)}" in found.sentence
+
+    # A measured gain is no prediction, and what is tried was not measured.
+    text = " ".join([found.sentence, *found.facts, *(value for _, value in found.answer)])
+    remedy = dict(found.answer).get("Remedy", "")
+    if "predicted" in remedy:
+        assert "measured:" not in remedy
+    if advice and advice.changed:
+        assert planned.configuration(advice.job) not in by_key
+    for key, cause in outcomes:
+        one = by_key[key]
+        assert f"{one.label} loses" not in text or cause not in text
+    assert not re.search(r"\b(?:1[0-9]{2}|[2-9][0-9]{2})\u202f% of the", text)
+
+
+def _no_rows() -> Any:
+    from hpcncf_analysis.configurations import Table
+
+    return Table([], [])
