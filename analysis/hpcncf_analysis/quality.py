@@ -62,8 +62,9 @@ def instances_seen(row: Mapping[str, Any]) -> int | None:
 def is_mostly_warmup(row: Mapping[str, Any]) -> bool:
     """Whether more than half of the training time went to steps that the speed does not count."""
     seen, speed, training_s = instances_seen(row), row["instances_per_s"], row.get("training_s")
-    known = seen and speed and training_s and row.get("resumed_epoch") is None
-    return bool(known and seen / speed < training_s / 2)
+    if not seen or not speed or not training_s or row.get("resumed_epoch") is not None:
+        return False
+    return bool(seen / speed < training_s / 2)
 
 
 def quality_metric(one: Configuration) -> tuple[str, bool]:

@@ -149,7 +149,7 @@ def measured_remedies(
 ) -> dict[tuple[str, str], Measured]:
     """(configuration key, cause) -> what the remedy did, of each remedy that the study has run."""
     measured = {one.key: one for one in configurations if one.speed}
-    found = {}
+    found: dict[tuple[str, str], Measured] = {}
     for one in measured.values():
         run = planned.runs.get(one.rows[0]["run_id"])
         diagnosis = agreed_diagnosis(one, diagnoses)

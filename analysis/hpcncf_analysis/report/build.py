@@ -19,6 +19,7 @@ from hpcncf.records.schema import (
     write_text,
 )
 from hpcncf_analysis.advice.next_job import (
+    Advice,
     WrittenAdvice,
     judge_job,
     measured_remedies,
@@ -99,7 +100,9 @@ def gather_data(
     outcomes = measured_remedies(shown, planned, diagnoses)
     table = judge_job(shown, planned, diagnoses)
     written = write_advice(table, planned, paths, diagnoses)
-    advised = {each.advice.purpose: (each.advice, shown_path(each.job)) for each in written}
+    advised: dict[str, tuple[Advice, str]] = {
+        each.advice.purpose: (each.advice, shown_path(each.job)) for each in written
+    }
     front = [row.one for row in table.judged if row.beaten_by is None] if table else []
     chosen = table.candidate.one if table and table.candidate else None
     watched = busiest_and_idlest(found.runs, shown, paths)

@@ -8,6 +8,7 @@ from typing import Final
 from hpcncf_analysis.advice.judge import Ratio, core_speed_ratio, speed_ratio
 from hpcncf_analysis.configurations import Configuration, Table, group_by_series, karp_flatt
 from hpcncf_analysis.formatting import (
+    NONE,
     format_core_time,
     format_duration,
     format_number,
@@ -54,13 +55,20 @@ def _ratio(ratio: Ratio, show: Show) -> str:
 
 
 def _serial(gain: Ratio, times_the_cores: float) -> str:
-    """The faster, the less is serial: the interval's ends change places."""
-    low, high = (
+    """A share, or what stands for it: slower than on fewer cores, faster than all cores explain.
+
+    The faster, the less is serial: the interval's ends change places.
+    """
+    share = karp_flatt(gain.value, times_the_cores)
+    if share is None or gain.value < 1:
+        return NONE if share is None else "slower on more cores"
+    if share < 0:
+        return "superlinear"
+    ends = [
         None if end is None else karp_flatt(end, times_the_cores) for end in (gain.high, gain.low)
-    )
-    return format_with_interval(
-        karp_flatt(gain.value, times_the_cores), known_interval(low, high), format_percent
-    )
+    ]
+    low, high = (None if end is None else min(max(end, 0.0), 1.0) for end in ends)
+    return format_with_interval(share, known_interval(low, high), format_percent)
 
 
 def weak_table(shown: Sequence[Configuration]) -> Table | None:
