@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from statistics import fmean, median
 from typing import Any, Final
 
@@ -61,6 +62,8 @@ class Size:
     gpu_memory_mib: float | None
     overlap: float
     """Of the runs' time, the share in which all of them were at work; the least of the packs."""
+    fills_node: bool
+    """Whether the runs have all cores of their node."""
     instead: float | None
     """What one run made that had as many cores to itself; None on a GPU, or not measured."""
 
@@ -207,6 +210,8 @@ def _size(
         memory_mib=median(memory) if memory else None,
         gpu_memory_mib=max((mib for mib in on_gpu if mib is not None), default=None),
         overlap=min(map(overlap, packs)),
+        fills_node=runs * int(first["cpus_per_task"]) * int(first["tasks_per_node"])
+        >= (first.get("cores_on_node") or inf),
         instead=wide.get((_settings(first, WIDTH), cores)),
     )
 
@@ -312,5 +317,7 @@ def _beyond(curve: Curve) -> str:
     if falls:
         return f"with {falls.runs} the total falls to {format_number(falls.total)}."
     if curve.recommended is largest:
-        return "the total had not stopped growing: more may be better."
+        if largest.fills_node:
+            return "they fill the node's cores."
+        return "the total was still growing, so more may be better."
     return "more bring nothing."

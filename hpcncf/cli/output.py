@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import shutil
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hpcncf.errors import printable
 
@@ -23,14 +23,32 @@ LAST: Final = 36
 WIDEST: Final = 20
 # Of a setting's value; a command of a thousand words would fill the screen.
 LONGEST_VALUE: Final = 120
+# Of more settings that vary, only those are shown that differ from most runs.
+MAX_VARYING: Final = 5
 
 
-def varies(run: Run) -> str:
-    """`cpus_per_task=2 loader=vectorized repeat=1`: what tells the run from its neighbours."""
+def varies(run: Run, usual: Mapping[str, Any] | None = None) -> str:
+    """`cpus_per_task=2 loader=vectorized repeat=1`: the settings in which the run differs from the
+    `usual_values`; `baseline` if it differs in none."""
     values = [
-        f"{key.partition('.')[2] or key}={_short(key, value)}" for key, value in run.varied.items()
+        f"{key.partition('.')[2] or key}={_short(key, value)}"
+        for key, value in run.varied.items()
+        if not usual or key not in usual or value != usual[key]
     ]
+    values = ["baseline"] if usual and not values else values
     return " ".join([*values, *([f"repeat={run.repeat}"] if run.repeat else [])])
+
+
+def usual_values(runs: Sequence[Run]) -> dict[str, Any]:
+    """Varied settings and the values that go without saying: the baseline's, or if many settings
+    vary, the value that most runs have. Empty if few settings vary."""
+    base = next((run for run in runs if run.baseline), None)
+    if base:
+        return dict(base.varied)
+    if not runs or len(runs[0].varied) <= MAX_VARYING:
+        return {}
+    values = {key: [run.varied.get(key) for run in runs] for key in runs[0].varied}
+    return {key: max(found, key=found.count) for key, found in values.items()}
 
 
 def _short(key: str, value: object) -> str:

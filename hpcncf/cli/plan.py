@@ -24,6 +24,8 @@ LAUNCHERS = {
     "hpcncf": "srun starts one process, which starts runs side by side, each on its own cores",
 }
 HELP = "Show the runs of a job file."
+# Of more runs, the repeats are not listed.
+MOST_RUNS = 30
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,6 +50,23 @@ def warn(job: JobSpec) -> None:
         print(f"hpcncf: {line}", file=sys.stderr)
 
 
+def incomplete_packs(plan: Plan) -> list[str]:
+    """A line for each request that has fewer runs than it asks resources for."""
+    from hpcncf.job.plan import packs_by_resources
+
+    lines = []
+    for packs in packs_by_resources(plan.active()):
+        asked, runs = packs[0][0].resources, len(packs[-1])
+        if runs < asked.side_by_side:
+            key = "runs_per_gpu" if asked.runs_per_gpu > 1 else "runs_per_node"
+            lines.append(
+                f"resources.{key}: {asked.side_by_side} runs share a request of {asked.node_cores} "
+                f"cores and {asked.node_mem_gb:g} GB, but one has only {runs} of them. Set repeats "
+                f"to a multiple of {asked.side_by_side}, or lower {key}"
+            )
+    return lines
+
+
 def job_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("job", type=Path, metavar="JOB.yaml", help="the job file")
     add_setting_argument(parser, "override a setting, as in -s training.epochs=1; may be repeated")
@@ -64,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
     job = anchored(load.load_job(args.job, args.settings), args.job.parent)
     plan = load.build_plan(job, args.job, args.settings)
     warn(job)
-    for line in doubts(plan.active()):
+    for line in [*incomplete_packs(plan), *doubts(plan.active())]:
         print(f"hpcncf: {line}", file=sys.stderr)
     paths = ResultPaths((args.results or Path("results") / job.name).resolve())
     if args.sbatch is not None or args.by_hand is not None:
@@ -132,7 +151,7 @@ def _unprepared(plan: Plan) -> list[str]:
 
 
 def _show(job: JobSpec, plan: Plan, paths: ResultPaths) -> None:
-    from hpcncf.cli.output import ID, filled, format_path, table_layout, varies
+    from hpcncf.cli.output import ID, filled, format_path, table_layout, usual_values, varies
     from hpcncf.cli.progress import find_refusals, lines_refusals
     from hpcncf.job.plan import max_core_hours
 
@@ -146,7 +165,11 @@ def _show(job: JobSpec, plan: Plan, paths: ResultPaths) -> None:
         where = format_path(paths.folder)
         print(f"complete in {where}: {len(done)}; left: at most {left:.2f} core-hours")
     print()
-    rows = [[run.id[:ID], varies(run), _resources(run)] for run in runs]
+    usual = usual_values(runs)
+    first = [run for run in runs if run.repeat == 0] if len(runs) > MOST_RUNS else runs
+    if len(first) < len(runs):
+        print(f"each of these {len(first)} runs has {job.repeats} repeats (--json lists all):\n")
+    rows = [[run.id[:ID], varies(run, usual), _resources(run)] for run in first]
     print(table_layout(["run", "varies", "resources"], rows))
     for number, array in enumerate(arrays, start=1):
         several = len(array["runs"]) > array["tasks"]

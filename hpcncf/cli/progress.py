@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from hpcncf.cli.output import ID, table_layout, varies
+from hpcncf.cli.output import ID, table_layout, usual_values, varies
 from hpcncf.cli.run_summary import duration
 from hpcncf.collect.collect import reports
 from hpcncf.collect.resource_columns import settle, usable
@@ -242,10 +242,11 @@ def _to_do(run: Run, now: Progress) -> tuple[int, int]:
 
 def table_progress(states: Sequence[RunState]) -> str:
     heads = ["run", "varies", "state", "try", "details"]
+    usual = usual_values([state.run for state in states])
     rows = [
         [
             state.run.id[:ID],
-            varies(state.run) + (" (retired)" if state.run.retired else ""),
+            varies(state.run, usual) + (" (retired)" if state.run.retired else ""),
             state.state.replace("_", " "),
             str(state.attempt or "-"),
             sentence(state),

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from hpcncf.cli.output import ID, counts, format_path, varies, width
+from hpcncf.cli.output import ID, counts, format_path, usual_values, varies, width
 from hpcncf.cli.progress import sentence, table_progress
 from hpcncf.job.plan import Plan
 from hpcncf.paths import ResultPaths
@@ -122,19 +122,21 @@ def _moving_line(states: Sequence[RunState]) -> None:
         state for state in states if state.state in UNDER_WAY
     ]
     for state in shown[:1]:
-        line += f"  {varies(state.run)}: {sentence(state)}"
+        usual = usual_values([each.run for each in states])
+        line += f"  {varies(state.run, usual)}: {sentence(state)}"
     print(f"\r\033[K{line[: width() - 1]}", end="", flush=True)
 
 
 def _changes(states: Sequence[RunState], told: dict[str, str]) -> None:
     done = sum(state.state not in UNDER_WAY for state in states)
+    usual = usual_values([state.run for state in states])
     for state in states:
         # What waits is told where it waits for something that will not come by itself.
         quiet = state.state in ("pending", "unknown") and NEVER not in state.reason
         if quiet or told.get(state.run.id) == state.state:
             continue
         told[state.run.id] = state.state
-        what = f"{state.run.id[:ID]} {varies(state.run)}".rstrip()
+        what = f"{state.run.id[:ID]} {varies(state.run, usual)}".rstrip()
         said = "" if state.state == "running" else sentence(state)
         line = f"[{done}/{len(states)}] {what}: {state.state}{', ' * bool(said)}{said}"
         print(line, flush=True)

@@ -77,8 +77,8 @@ DEFINITIONS: Final[list[tuple[str, str]]] = [
     ("core time", "Elapsed time × cores allocated."),
     (
         "s/epoch, core-s/epoch",
-        "Median over epochs of the slowest rank's training time; times the cores allocated: what "
-        "an epoch costs. ≈: extrapolated from the speed where max_steps cut every epoch short.",
+        "Instances of an epoch / speed, from the same steps: warm-up is in neither; times the "
+        "cores allocated: what an epoch costs. ≈: max_steps cut every epoch short.",
     ),
     (
         "evaluation: s/epoch, pairs/s",
