@@ -157,7 +157,7 @@ def test_one_run_is_told_with_what_it_left_idle(tmp_path: Path) -> None:
     paths = make_results.demo(tmp_path, points=[point], repeats=1)
     make_results.complete(paths)
     html, _ = reported(paths)
-    assert "resources.cpus_per_task 2 → 1" in html
+    assert "Not run yet: training.loader per_sample → vectorized" in html
     assert "no interval" in html
 
 

@@ -503,6 +503,9 @@ def write_advice(
         for choice in CHOICES:
             advice = build_advice(table, planned, diagnoses, choice)
             known = {each.chosen.key for each in advised.values() if each.purpose != "repeat"}
+            trial = choice == "recommended" and table.recommended is None
+            if repeat and trial and advice and not advice.changed:
+                continue  # longer runs come first
             if advice and advice.chosen.key not in known:
                 advised[advice.purpose] = advice
     written = []

@@ -117,7 +117,8 @@ def conclude(
     return Conclusion(
         sentence=" ".join(headline),
         choices=choices_table(table),
-        note=f"Time and core time are for {table.work}.",
+        note=f"Time and core time are for {table.work}."
+        + " Only runs that were long enough to judge are chosen." * bool(table.to_repeat),
         answer=answer,
         facts=[
             *_saving(table, base),
@@ -139,7 +140,7 @@ def _repeat(table: Judgement, advised: Mapping[str, tuple[Advice, str]]) -> list
     """First of all: what was too short to judge, and how to repeat it."""
     if not table.to_repeat:
         return []
-    verb = "was" if len(table.to_repeat) == 1 else "were"
+    verb = "it was" if len(table.to_repeat) == 1 else "they were"
     first = (
         f"Repeat {name_rows(table.to_repeat)} with longer runs: {verb} too short to judge "
         f"({table.to_repeat[0].reason})."

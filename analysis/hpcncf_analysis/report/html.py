@@ -11,7 +11,7 @@ from importlib.resources import files
 from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from hpcncf.errors import printable
 from hpcncf_analysis.report.figures.style import VARIABLES
@@ -70,6 +70,7 @@ def _environment(escape: bool) -> Environment:
     )
     environment.filters["inline"] = inline_figure
     environment.filters["cell"] = markdown_cell
+    environment.filters["code"] = mark_commands
     environment.filters["trusted"] = Markup  # our own script and policy
     return environment
 
@@ -92,6 +93,11 @@ def inline_figure(drawn: RenderedFigure) -> Markup:
     svg = re.sub(r'href="#([^"]+)"', rf'href="#{drawn.name}-\1"', svg)
     title = Markup('<svg role="img" aria-label="{}"').format(drawn.title)
     return title + Markup(_round_coordinates(svg[len("<svg") :]))
+
+
+def mark_commands(text: str) -> Markup:
+    """The text as HTML, what stands in backticks as code."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 def _round_coordinates(svg: str) -> str:
