@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from typing import TYPE_CHECKING
 
 from hpcncf.worker.__main__ import add_rank_arguments
@@ -30,7 +31,9 @@ def run(args: argparse.Namespace) -> int:
     code, paths = from_arguments(args)
     attempts = paths.attempts()
     if code == 0 and attempts and place().rank == 0:
-        print(summary(read_record(attempts[-1].rank(0), RankRecord)))
+        record = read_record(attempts[-1].rank(0), RankRecord)
+        if record.pid == os.getpid():  # else the run was complete, and nothing was trained
+            print(summary(record))
         print(f"look with: hpcncf report {format_path(paths.folder.parent.parent)}")
     return code
 

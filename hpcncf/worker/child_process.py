@@ -323,8 +323,8 @@ class Child:
         signal.setitimer(signal.ITIMER_REAL, within_s)
         info = signal.sigwaitinfo(_WAITED_FOR)
         signal.setitimer(signal.ITIMER_REAL, 0)
-        if info.si_signo == signal.SIGALRM:
-            return None
+        if info.si_signo == signal.SIGALRM and info.si_code == _SI_KERNEL:
+            return None  # our timer; another process's SIGALRM is for the child
         if info.si_code == _SI_KERNEL and info.si_signo != signal.SIGCHLD:
             self.signals.add(info.si_signo)
             return signal.SIGCHLD  # the child got it from the terminal as we did

@@ -120,6 +120,29 @@ def killed(peers: Sequence[Peer], recorded: Callable[[], Collection[int]]) -> st
     return _killed([each for each in gone if each.rank not in left])
 
 
+def gone_before_meeting(place: Place, recorded: Collection[int]) -> str:
+    """In words, which ranks of this node are gone without a record; empty where none is.
+
+    Before the ranks have met, they are found among the children of the process that started this
+    one, by their rank variable.
+    """
+    here = set[int]()
+    with contextlib.suppress(psutil.Error):
+        for sibling in psutil.Process(os.getppid()).children():
+            with contextlib.suppress(psutil.Error, ValueError):  # a zombie has no variables
+                env = sibling.environ()
+                here.add(int(env.get("RANK", env.get("SLURM_PROCID", ""))))
+    first = place.rank - place.local_rank
+    ranks = range(first, first + place.local_world_size)
+    gone = [str(rank) for rank in ranks if rank not in here and rank not in recorded]
+    if place.rank not in here or not gone:  # started in a way that hides the others
+        return ""
+    return (
+        f"rank{'s' if len(gone) > 1 else ''} {', '.join(gone)} of {os.uname().nodename} ended "
+        "before the ranks had met, without a record: killed, or failed at its start (see its log)"
+    )
+
+
 def _killed(gone: Sequence[Peer]) -> str:
     return "; ".join(f"{each} is gone and left no record: it was killed" for each in gone)
 
@@ -326,7 +349,10 @@ class Recorded(AbstractContextManager["Recorded"]):
         if self.error.signum != signal.SIGTERM:
             return ""
         told = end(self.attempt.first("failed"))
-        told = told or killed(self.peers, self.attempt.recorded_ranks)
+        if self.peers:
+            told = told or killed(self.peers, self.attempt.recorded_ranks)
+        else:
+            told = told or gone_before_meeting(self.place, self.attempt.recorded_ranks())
         return f" after another rank ended: {told}" if told else ""
 
     def _tell_others(self, record: RankRecord) -> None:

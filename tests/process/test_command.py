@@ -140,7 +140,10 @@ def test_a_file_that_cannot_be_executed_is_126(tmp_path: Path) -> None:
     assert hpcncf_run(tmp_path, "--", "./text").returncode == 126
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM],
+)
 def test_signals_reach_the_command(tmp_path: Path, number: signal.Signals) -> None:
     code = (
         "import signal, sys, time\n"

@@ -94,3 +94,28 @@ def test_an_attempt_that_was_taken_for_ended_ends_when_it_sees_that(tmp_path: Pa
     assert left.outcome == "failed"
     assert left.error is not None
     assert left.error["message"].startswith("attempt 2 works at this run")
+
+
+@pytest.mark.parametrize(
+    ("second", "recorded", "named"),
+    [("time.sleep(60)", "set()", False), ("pass", "set()", True), ("pass", "{1}", False)],
+)
+def test_a_rank_that_ended_before_the_ranks_met_is_named(
+    second: str, recorded: str, named: bool
+) -> None:
+    """The first rank asks once the second had time to end."""
+    first = (
+        "import time; time.sleep(1)\n"
+        "from hpcncf.worker.environment import Place\n"
+        "from hpcncf.worker.recorder import gone_before_meeting\n"
+        f"print(gone_before_meeting(Place(0, 0, 2, 2), {recorded}), end='')\n"
+    )
+    env = [{**os.environ, "RANK": str(rank)} for rank in range(2)]
+    words = [sys.executable, "-c", f"import time\n{second}"]
+    with subprocess.Popen(words, env=env[1]) as sibling:
+        done = subprocess.run(
+            [sys.executable, "-c", first], env=env[0], capture_output=True, text=True, check=True
+        )
+        sibling.kill()
+    assert done.stdout.startswith("rank 1 of ") == named
+    assert named or not done.stdout
