@@ -15,7 +15,7 @@ from hpcncf.collect.collect import collect
 from hpcncf.paths import ResultPaths
 from hpcncf_analysis.configurations import completed_runs
 from hpcncf_analysis.formatting import format_interval, format_number, format_percent
-from hpcncf_analysis.predict.model import Measured, Prediction, Ran, Refusal, measured
+from hpcncf_analysis.predict.model import Measured, Prediction, Ran, Refusal, measured_points
 from hpcncf_analysis.predict.predict import asked_points, predict
 
 HERE: Final = Path(__file__).parent
@@ -57,7 +57,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         seen = runs_of("predict", Path(temporary))
         unseen = runs_of("predict_unseen", Path(temporary))
-    truths = {one.point.key: one for one in measured(unseen)}
+    truths = {one.point.key: one for one in measured_points(unseen)}
     answers = predict(seen, unseen)
     keys = [point.key for point in asked_points(seen, unseen)]
     pairs = [(answer, truths[key]) for answer, key in zip(answers, keys, strict=True)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import shlex
 import sys
@@ -15,7 +14,6 @@ from hpcncf.cli.plan import job_arguments
 
 if TYPE_CHECKING:
     from hpcncf.job.plan import Plan
-    from hpcncf_analysis.predict.predict import HeldOut
 
 HELP = "Predict configurations that were not run."
 EPILOG = """\
@@ -38,20 +36,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--results", type=Path, metavar="DIR", help="default: results/<the job's name>"
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of sentences")
-
-
-def _ranks(text: str) -> int:
-    if not text.isdecimal() or not 2 <= int(text) <= 100_000:
-        raise argparse.ArgumentTypeError(f"expected 2 to 100000 ranks, came {text}")
-    return int(text)
-
-
-def positive(text: str) -> float:
-    """A number above 0, of any unit."""
-    with contextlib.suppress(ValueError):
-        if 0 < float(text) < 1e9:
-            return float(text)
-    raise argparse.ArgumentTypeError(f"expected a number above 0, came {text}")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -77,8 +61,8 @@ def _warn(runs: Sequence[Mapping[str, Any]]) -> None:
     for column, called in MODELS.items():
         models = distinct(runs, column)
         if len(models) > 1:
-            told = f"the runs had different {called} ({'; '.join(models)}): no law knows of them"
-            print(f"hpcncf: {told}", file=sys.stderr)
+            names = "; ".join(models)
+            print(f"hpcncf: different {called} ({names}), which no law knows", file=sys.stderr)
 
 
 def _settings(plan: Plan) -> list[dict[str, Any]]:
@@ -97,9 +81,9 @@ def _settings(plan: Plan) -> list[dict[str, Any]]:
             f"data.path: {data.path} holds no prepared data, so that no run is known to be of it: "
             f"make it with `{prepare_command(data.dataset, Path(data.path))}`"
         )
-    told = {"by_hand": False, "workload": "ncf", "command": None}
+    plain = {"by_hand": False, "workload": "ncf", "command": None}
     return [
-        settings(run, ()) | told | {"data_key": run.data_key, "varied": run.varied}
+        settings(run, ()) | plain | {"data_key": run.data_key, "varied": run.varied}
         for run in firsts
     ]
 
@@ -109,7 +93,7 @@ def _predict(args: argparse.Namespace, runs: list[Any], asked: list[dict[str, An
 
     from hpcncf_analysis.predict import predict
     from hpcncf_analysis.predict.model import Ran, Refusal
-    from hpcncf_analysis.predict.predict import answer
+    from hpcncf_analysis.predict.predict import describe
 
     answers = predict.predict(runs, asked)
     if args.json:
@@ -119,29 +103,29 @@ def _predict(args: argparse.Namespace, runs: list[Any], asked: list[dict[str, An
         ]
         print(json.dumps({"predictions": plain}, indent=2))
     else:
-        print("\n\n".join(answer(each, _submit(args)) for each in answers))
+        settings = [word for setting in args.settings for word in ("-s", setting)]
+        submit = shlex.join(["hpcncf", "submit", str(args.job), *settings])
+        print("\n\n".join(describe(each, submit) for each in answers))
     return 3 if any(isinstance(each, Refusal) for each in answers) else 0
-
-
-def _submit(args: argparse.Namespace) -> str:
-    settings = [word for setting in args.settings for word in ("-s", setting)]
-    return shlex.join(["hpcncf", "submit", str(args.job), *settings])
 
 
 def _print_held_out(args: argparse.Namespace, runs: list[Any]) -> int:
     from hpcncf_analysis.configurations import completed_runs
-    from hpcncf_analysis.predict.model import measured
-    from hpcncf_analysis.predict.predict import errors, predict_held_out
+    from hpcncf_analysis.predict.model import measured_points
+    from hpcncf_analysis.predict.predict import describe_errors, predict_held_out
 
-    told, refused = predict_held_out(measured(completed_runs(runs)))
+    predicted, refused = predict_held_out(measured_points(completed_runs(runs)))
     if args.json:
-        plain = [_plain_error(each) for each in told]
+        plain = [
+            {
+                "label": each.one.point.label,
+                "measured_step_s": each.one.step_s,
+                "predicted_step_s": each.step_s,
+                "error": each.error,
+            }
+            for each in predicted
+        ]
         print(json.dumps({"held_out": plain, "refused": [one.reason for one in refused]}, indent=2))
     else:
-        print(errors(told, refused))
-    return 0 if told else 3
-
-
-def _plain_error(one: HeldOut) -> dict[str, Any]:
-    measured = {"label": one.one.point.label, "measured_step_s": one.one.step_s}
-    return measured | {"predicted_step_s": one.step_s, "error": one.error}
+        print(describe_errors(predicted, refused))
+    return 0 if predicted else 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import shlex
 import sys
@@ -12,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hpcncf.cli.output import format_path
 from hpcncf.cli.plan import job_arguments, warn
-from hpcncf.cli.predict import positive
 
 if TYPE_CHECKING:
     from hpcncf.submit.submit import Launched
@@ -146,6 +146,14 @@ OBJECTIVES: Final = {
     "fastest": "the fewest seconds for an epoch",
     "cheapest": "the fewest core-hours for an epoch",
 }
+
+
+def positive(text: str) -> float:
+    """A number above 0, of any unit."""
+    with contextlib.suppress(ValueError):
+        if 0 < float(text) < 1e9:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"expected a number above 0, came {text}")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

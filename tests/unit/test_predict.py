@@ -23,12 +23,12 @@ from hpcncf_analysis.predict.model import (
     Refusal,
     Step,
     batch,
-    fitted,
-    measured,
+    fit_terms,
+    measured_points,
     refusal,
     step,
 )
-from hpcncf_analysis.predict.predict import _ends, answer, interval, predict_held_out
+from hpcncf_analysis.predict.predict import HeldOut, describe, interval, predict_held_out
 from hpcncf_analysis.usl import fit_non_negative
 
 ROWS = 10_000
@@ -92,12 +92,12 @@ def test_non_negative_least_squares_beats_every_neighbour(rows: list[list[int]])
 
 def test_a_negative_slope_is_fitted_as_a_mean() -> None:
     """By hand: of 3, 2, 1 at 0, 1, 2 no rising line is nearer than the flat one at 2."""
-    fit, _ = fitted("", [[1, 0], [1, 1], [1, 2]], [3, 2, 1], [1, 1, 1])
+    fit, _ = fit_terms("", [[1, 0], [1, 1], [1, 2]], [3, 2, 1], [1, 1, 1])
     assert fit.coefficients == pytest.approx([2, 0])
 
 
 def test_a_fit_knows_only_what_its_points_span() -> None:
-    fit, _ = fitted("", [[1, 1, 0], [1, 2, 0]], [1, 2], [1, 1])
+    fit, _ = fit_terms("", [[1, 1, 0], [1, 2, 0]], [1, 2], [1, 1])
     assert fit.knows([1, 5, 0])
     assert not fit.knows([1, 5, 1])
 
@@ -186,10 +186,15 @@ def test_two_held_out_make_no_interval() -> None:
     assert interval(point(1, 1, 768), known, errors[:2]) is None
 
 
-def test_many_bounds_leave_the_outermost_out() -> None:
-    """By hand: of 19, the second lowest and the second highest."""
-    assert _ends(19) == (1, 17)
-    assert _ends(4) == (0, 3)
+@pytest.mark.parametrize(("number", "widest"), [(19, 1.18), (4, 1.04)])
+def test_of_many_bounds_the_outermost_at_each_end_is_left_out(number: int, widest: float) -> None:
+    """Errors of 1, 2, 3, ... per cent around a prediction that they do not change."""
+    known, asked = runs_of((1, 1, 256), (1, 1, 1024)), point(1, 1, 512)
+    errors = [
+        HeldOut(made(asked), made(asked).step_s * (1 + n / 100)) for n in range(1, number + 1)
+    ]
+    ends = interval(asked, known, errors)
+    assert ends == pytest.approx((made(asked).step_s / widest, made(asked).step_s * widest))
 
 
 @pytest.mark.parametrize(
@@ -234,11 +239,11 @@ def test_threads_that_are_not_the_cores_are_named_by_their_own_setting() -> None
 
 def test_a_setting_that_the_command_has_is_not_added_twice() -> None:
     refused = Refusal("a", "none", ("resources.nodes=1", "resources.tasks_per_node=2"))
-    told = answer(refused, "hpcncf submit a.yaml -s resources.nodes=16")
+    told = describe(refused, "hpcncf submit a.yaml -s resources.nodes=16")
     assert told.endswith(
         "submit a.yaml -s resources.nodes=16 -s resources.nodes=1 -s resources.tasks_per_node=2"
     )
-    told = answer(refused, "hpcncf submit a.yaml -s resources.nodes=1")
+    told = describe(refused, "hpcncf submit a.yaml -s resources.nodes=1")
     assert told.endswith("submit a.yaml -s resources.nodes=1 -s resources.tasks_per_node=2")
 
 
@@ -257,7 +262,7 @@ def test_a_tables_row_becomes_a_point_with_the_parts_of_its_step(results: Path) 
     from hpcncf.paths import ResultPaths
 
     rows = collect.collect(ResultPaths(results / "results")).runs
-    known = measured(rows)
+    known = measured_points(rows)
     assert len(known) == 6, "repeats are one point"
     first = next(one for one in known if one.point.label == "1 core · per_sample")
     step = 256 * 5 / 21_000
@@ -301,7 +306,7 @@ def test_what_was_run_gives_its_measured_range_and_what_the_others_would_tell(
     assert (said.low, said.high) == pytest.approx((epoch_s / 1.02, epoch_s / 0.98))
     assert isinstance(said.without_it, Prediction)
     assert said.without_it.seconds_per_epoch != said.seconds_per_epoch
-    told = answer(said, "hpcncf submit job.yaml")
+    told = describe(said, "hpcncf submit job.yaml")
     assert "it was run: 4.36 s/epoch [4.28–4.45] over 3 runs" in told
     assert "the other runs alone would predict" in told
 
@@ -309,7 +314,7 @@ def test_what_was_run_gives_its_measured_range_and_what_the_others_would_tell(
 def test_what_was_run_is_told_though_the_others_alone_would_refuse() -> None:
     alone = made(point(2))
     said = predict._ran(alone, [alone], Refusal("a", "no run of two threads"))
-    assert "(one run: no interval)" in answer(said, "")
-    assert "the other runs alone do not support a prediction: no run of two threads" in answer(
+    assert "(one run: no interval)" in describe(said, "")
+    assert "the other runs alone do not support a prediction: no run of two threads" in describe(
         said, ""
     )

@@ -43,7 +43,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Ran:
-    """Of one that was run after all: its own figures, medians over its runs."""
+    """A configuration that was run after all: its own figures, medians over its runs."""
 
     label: str
     seconds_per_epoch: float
@@ -57,12 +57,12 @@ class Ran:
     base: str | None
     phases: dict[str, float]
     without_it: Prediction | Refusal
-    """What the other configurations alone would have told."""
+    """What the other configurations alone would predict."""
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why the results support no prediction, and which runs would."""
+    """Why the results support no prediction, and which runs would support one."""
 
     label: str
     reason: str
@@ -87,10 +87,10 @@ OF_INPUT: Final = {
 OF_SYNC: Final = {
     *("sync", "sync_every", "bucket_mb", "gradient_as_bucket_view", "static_graph", "backend"),
 }
-# Who shares the node or the GPU; rows older than these settings have none.
+# Sharing of the node or the GPU; rows older than these settings have none.
 SHARED: Final = ("runs_per_node", "runs_per_gpu", "ranks_per_gpu", "mps")
 COMPUTE: Final = ("forward_share", "backward_share", "optimizer_share", "other_share")
-# Shorter than half of its longest run a configuration's runs tell less than that one.
+# Runs shorter than half of a configuration's longest one are less certain than that one alone.
 LONG_ENOUGH: Final = 0.5
 
 
@@ -146,7 +146,7 @@ class Measured:
     high: float
     """The range of `seconds_per_epoch` over the runs."""
     parameters: int
-    """Of the model; 0 where the records do not tell."""
+    """Of the model; 0 if the records do not have it."""
     runs: int
 
     @property
@@ -180,6 +180,10 @@ def point_from_row(row: Row, label: str) -> Point:
     kept = {name: repr(value) for name, value in settings.items() if name not in SHAPE | COSTLESS}
     compute = {name: value for name, value in kept.items() if name not in OF_INPUT | OF_SYNC}
     sync = {name: value for name, value in kept.items() if name in OF_SYNC}
+    inputs = {name: kept[name] for name in (*OF_INPUT, *SHARED, "negatives", "data_key", "device")}
+    # Workers compute beside the engine, and engine native makes its own instances: there the wait
+    # for input is that of this engine only.
+    apart = kept["engine"] == repr("native") or kept["num_workers"] != repr(0)
     return Point(
         label=label,
         cores=float(row.get("cores_allocated") or row["world_size"] * row["cpus_per_task"]),
@@ -189,51 +193,43 @@ def point_from_row(row: Row, label: str) -> Point:
         batch=int(row["batch"]),
         negatives=int(row["negatives"]),
         compute=_key(compute),
-        input=_key(_input_group(kept, compute)),
+        input=_key(inputs | compute if apart else inputs),
         sync=_key(compute | sync | {"across": repr(row["nodes"] > 1)}),
         batch_per_rank=row.get("batch_size_per_rank"),
     )
-
-
-def _input_group(kept: dict[str, str], compute: dict[str, str]) -> dict[str, str]:
-    """Workers compute beside the engine, and engine native makes its own instances: there the time
-    waited for input is that of this engine only."""
-    own = {name: kept[name] for name in (*OF_INPUT, *SHARED, "negatives", "data_key", "device")}
-    apart = kept["engine"] == repr("native") or kept["num_workers"] != repr(0)
-    return own | compute if apart else own
 
 
 def _key(settings: Mapping[str, str]) -> Key:
     return tuple(sorted(settings.items()))
 
 
-def measured(rows: Iterable[Row]) -> list[Measured]:
+def measured_points(rows: Iterable[Row]) -> list[Measured]:
     """Each point of the completed runs that trained, in order of label."""
-    trained = [row for row in rows if _is_usable(row)]
-    told = varying_settings(trained) if trained else []
+    needed = ("instances_per_s", "seconds_per_epoch", "instances_per_epoch")
+    trained = [
+        row
+        for row in rows
+        if row["workload"] == "ncf"
+        and all(row[name] for name in needed)
+        and row["input_share"] is not None
+    ]
+    varying = varying_settings(trained) if trained else []
     grouped: dict[tuple[Any, ...], tuple[Point, list[Row]]] = {}
     for row in trained:
-        point = point_from_row(row, called(row, told))
+        point = point_from_row(row, label_point(row, varying))
         grouped.setdefault(point.key, (point, []))[1].append(row)
-    found = [_measured(point, _longest(runs)) for point, runs in grouped.values()]
+    found = []
+    for point, runs in grouped.values():
+        longest_s = max(row["training_s"] for row in runs)
+        long = [row for row in runs if row["training_s"] >= LONG_ENOUGH * longest_s]
+        found.append(_measured(point, long))
     return sorted(found, key=lambda one: one.point.label)
 
 
-def called(row: Row, told: Sequence[str]) -> str:
-    """A configuration's label, without what costs nothing."""
-    words = label_settings(row, [name for name in told if name not in COSTLESS])
+def label_point(row: Row, varying: Sequence[str]) -> str:
+    """A configuration's label, without settings that cost nothing."""
+    words = label_settings(row, [name for name in varying if name not in COSTLESS])
     return " · ".join([format_shape(row), *format_threads(row), *words.values()])
-
-
-def _is_usable(row: Row) -> bool:
-    needed = ("instances_per_s", "seconds_per_epoch", "instances_per_epoch")
-    told = all(row[name] for name in needed) and row["input_share"] is not None
-    return row["workload"] == "ncf" and told
-
-
-def _longest(rows: Sequence[Row]) -> list[Row]:
-    most = max(row["training_s"] for row in rows)
-    return [row for row in rows if row["training_s"] >= LONG_ENOUGH * most]
 
 
 def _measured(point: Point, rows: Sequence[Row]) -> Measured:
@@ -260,50 +256,16 @@ def _measured(point: Point, rows: Sequence[Row]) -> Measured:
     )
 
 
-# Computing by N threads: 1/N, 1 and N - 1 are the terms of the USL's time (Gunther 2007), of
-# which
-# Amdahl's law has the first two. An all-reduce over R ranks in a ring takes 2 (R - 1) messages
-# of
-# 1/R of the bytes (Thakur, Rabenseifner and Gropp 2005); where each sends all it has to all
-# others,
+# Computing by N threads: 1/N, 1 and N - 1 are the terms of the USL's time (Gunther 2007), of which
+# Amdahl's law has the first two. An all-reduce over R ranks in a ring takes 2 (R - 1) messages of
+# 1/R of the bytes (Thakur, Rabenseifner and Gropp 2005); if each sends all it has to all others,
 # they are R - 1.
 
-Features = Callable[[Point, float], list[float]]
-"""Of a point, and the bytes of each rank's step."""
-
-# A share of a step in these many positives, so that coefficients are of like size.
+# Positives of a rank's step are counted in these, so that coefficients are of like size.
 UNIT: Final = 256.0
 
-
-def _share(point: Point) -> float:
-    return point.share / UNIT
-
-
-def _flat(_: Point, __: float) -> list[float]:
-    return [1.0]
-
-
-def _by_share(point: Point, _: float) -> list[float]:
-    return [1.0, _share(point)]
-
-
-def _crowded(point: Point, _: float) -> list[float]:
-    return [1.0, _share(point), _share(point) * (point.ranks_per_node - 1)]
-
-
-def _amdahl(point: Point, bytes_: float) -> list[float]:
-    return [*_crowded(point, bytes_), _share(point) / point.threads]
-
-
-def _by_threads(point: Point, _: float) -> list[float]:
-    share, threads = _share(point), point.threads
-    crowd = point.ranks_per_node - 1
-    return [1.0, share, share / threads, share * (threads - 1), share * crowd]
-
-
-def _all_by_threads(point: Point, bytes_: float) -> list[float]:
-    threads = point.threads
-    return [*_by_threads(point, bytes_), 1 / threads, float(threads - 1)]
+Term = Callable[[Point, float], float]
+"""Of a point, and the bytes of each rank's step."""
 
 
 def ring(point: Point) -> tuple[float, float]:
@@ -314,57 +276,91 @@ def ring(point: Point) -> tuple[float, float]:
     return 2.0 * others, 2.0 * others / point.ranks
 
 
-def _exchange(point: Point, bytes_: float) -> list[float]:
-    messages, times = ring(point)
-    return [messages, times * bytes_ / 1e6]
-
-
-LAWS: Final[dict[str, dict[str, Features]]] = {
-    "compute": {
-        "a cost of each step and of each instance": _by_share,
-        "the same, and ranks on one node in each other's way": _crowded,
-        "instances shared by the threads": _amdahl,
-        "instances shared by the threads, which cost one another time": _by_threads,
-        "steps and instances shared by the threads": _all_by_threads,
-    },
-    "input": {
-        "a cost of each step and of each instance": _by_share,
-        "the same, and ranks on one node in each other's way": _crowded,
-        "instances shared by the threads": _amdahl,
-    },
-    "sync": {"latency + bytes / bandwidth": _exchange},
-    "bytes": {"as many in each step": _flat, "by the rows of a step": _by_share},
+TERMS: Final[dict[str, Term]] = {
+    "step": lambda _, __: 1.0,
+    "positive": lambda point, _: point.share / UNIT,
+    "crowding": lambda point, _: point.share / UNIT * (point.ranks_per_node - 1),
+    "positive by thread": lambda point, _: point.share / UNIT / point.threads,
+    "positive and threads": lambda point, _: point.share / UNIT * (point.threads - 1),
+    "step by thread": lambda point, _: 1 / point.threads,
+    "step and threads": lambda point, _: float(point.threads - 1),
+    "message": lambda point, _: ring(point)[0],
+    "megabyte": lambda point, bytes_: ring(point)[1] * bytes_ / 1e6,
 }
-"""Part -> its laws by name, simplest first."""
+_LINE: Final = ("step", "positive")
+_CROWD: Final = (*_LINE, "crowding")
+_SHARED: Final = (*_CROWD, "positive by thread")
+_USL: Final = (*_SHARED, "positive and threads")
+_INPUT: Final = {
+    "a cost of each step and of each instance": _LINE,
+    "the same, and ranks on one node in each other's way": _CROWD,
+    "instances shared by the threads": _SHARED,
+}
 
 
-def family_laws(part: str, point: Point) -> object:
-    """Points of one family have the same costs in this part."""
-    return {
-        "compute": point.compute,
-        "input": point.input,
-        "sync": point.sync,
-        "bytes": point.sync,
-    }[part]
+@dataclass(frozen=True)
+class Axis:
+    """A number of a point, and how many of its values must have been run for one that was not."""
+
+    name: str
+    value: Callable[[Point], float]
+    between: int
+    beyond: int
 
 
-def cost(part: str, one: Measured) -> float:
-    return {
-        "compute": one.compute_s,
-        "input": one.input_s,
-        "sync": one.sync_s,
-        "bytes": one.sync_bytes,
-    }[part]
+THREADS: Final = Axis("threads", lambda point: point.threads, 3, 4)
+ON_NODE: Final = Axis("ranks on a node", lambda point: point.ranks_per_node, 3, 4)
+RANKS: Final = Axis("ranks", lambda point: point.ranks, 3, 4)
+# A step's cost is a straight line in its positives: two points make one, a third checks it.
+SHARE: Final = Axis("positives of a rank's step", lambda point: point.share, 2, 3)
 
 
-def scale(part: str, one: Measured) -> float:
-    """What an error is set against: the whole step, so that a part that hardly counts does not."""
-    return max(one.sync_bytes, 1.0) if part == "bytes" else one.step_s
+@dataclass(frozen=True)
+class Kind:
+    """What a part of a step depends on."""
+
+    family: Callable[[Point], Key]
+    """Equal for points with the same costs in this part."""
+    cost: Callable[[Measured], float]
+    axes: tuple[Axis, ...]
+    laws: Mapping[str, tuple[str, ...]]
+    """Name -> terms, the simplest law first."""
 
 
-# Repeats differ by that: a law that comes nearer, as one with a term a point does, is no likelier.
+KINDS: Final = {
+    "compute": Kind(
+        lambda point: point.compute,
+        lambda one: one.compute_s,
+        (THREADS, ON_NODE, SHARE),
+        {
+            **_INPUT,
+            "instances shared by the threads, which cost one another time": _USL,
+            "steps and instances shared by the threads": (
+                *_USL,
+                "step by thread",
+                "step and threads",
+            ),
+        },
+    ),
+    "input": Kind(lambda point: point.input, lambda one: one.input_s, (ON_NODE, SHARE), _INPUT),
+    "sync": Kind(
+        lambda point: point.sync,
+        lambda one: one.sync_s,
+        (RANKS,),
+        {"latency + bytes / bandwidth": ("message", "megabyte")},
+    ),
+    "bytes": Kind(
+        lambda point: point.sync,
+        lambda one: one.sync_bytes,
+        (SHARE,),
+        {"as many in each step": ("step",), "by the rows of a step": _LINE},
+    ),
+}
+
+
+# Repeats differ by as much: a law that comes nearer, as one with a term a point, is no likelier.
 NOISE: Final = 0.05
-# Of a vector's length: what lies outside of the measured ones' span by less is rounding.
+# Share of a vector's length outside of the measured ones' span, below which it is rounding.
 ROUNDING: Final = 1e-6
 
 
@@ -388,104 +384,63 @@ class Fit:
         return float(np.linalg.norm(outside)) <= ROUNDING * max(float(np.linalg.norm(asked)), 1.0)
 
 
-def fitted(
+def fit_terms(
     law: str, features: Sequence[Sequence[float]], seconds: Sequence[float], scale: Sequence[float]
 ) -> tuple[Fit, float]:
     """The fit with the least sum of squares of (error / scale), and its AIC.
 
-    Of two laws the one with the lower AIC is the likelier to tell what was not measured (Akaike
-    1974); here no error counts for less than `NOISE`.
+    Of two laws the one with the lower AIC is likelier to hold for points that were not measured
+    (Akaike 1974); here no error counts for less than `NOISE`.
     """
     weights = 1 / np.asarray(scale, dtype=float)
     matrix = np.asarray(features, dtype=float)
     scaled, wanted = matrix * weights[:, None], np.asarray(seconds, dtype=float) * weights
     coefficients = fit_non_negative(scaled, wanted[None])[0]
     error = float(np.mean((scaled @ coefficients - wanted) ** 2))
-    span = _span(matrix)
+    _, sizes, directions = np.linalg.svd(matrix, full_matrices=False)
+    span: Floats = directions[sizes > ROUNDING * sizes.max(initial=1.0)]
     unlikely = len(wanted) * log(max(error, NOISE**2)) + 2 * len(span)
     return Fit(law, coefficients, span), unlikely
-
-
-def _span(matrix: Floats) -> Floats:
-    _, sizes, directions = np.linalg.svd(matrix, full_matrices=False)
-    kept: Floats = directions[sizes > ROUNDING * sizes.max(initial=1.0)]
-    return kept
 
 
 # As a fit of speed-up: never beyond four times what was measured.
 FARTHEST: Final = 4
 
 
-@dataclass(frozen=True)
-class Axis:
-    """A number of a point, and how many of its values must have been run for one that was not."""
-
-    name: str
-    value: Callable[[Point], float]
-    between: int
-    beyond: int
-
-
-THREADS = Axis("threads", lambda point: point.threads, 3, 4)
-ON_NODE = Axis("ranks on a node", lambda point: point.ranks_per_node, 3, 4)
-RANKS = Axis("ranks", lambda point: point.ranks, 3, 4)
-# A step's cost is a straight line in its positives: two points make one, a third tells if it is.
-SHARE = Axis("positives of a rank's step", lambda point: point.share, 2, 3)
-AXES: Final[dict[str, tuple[Axis, ...]]] = {
-    "compute": (THREADS, ON_NODE, SHARE),
-    "input": (ON_NODE, SHARE),
-    "sync": (RANKS,),
-    "bytes": (SHARE,),
-}
-
-
-def refusal(part: str, asked: Point, known: Sequence[Point]) -> Refusal | None:
-    """Why this part of the asked one's step cannot be told from the known ones; None: it can."""
+def refusal(name: str, asked: Point, known: Sequence[Point]) -> Refusal | None:
+    """Why this part of the asked point's step cannot be predicted from the known ones, if so."""
     if not known:
-        return _nothing(part, asked)
-    for axis in AXES[part]:
-        reason = _beyond(axis, axis.value(asked), sorted({axis.value(one) for one in known}))
-        if reason:
-            return Refusal(asked.label, reason, _runs(axis, asked))
+        return _unknown_settings(name, asked)
+    for axis in KINDS[name].axes:
+        value, values = axis.value(asked), sorted({axis.value(one) for one in known})
+        where = f"{axis.name} {value:g}: run were {', '.join(f'{one:g}' for one in values)}"
+        low, high = values[0], values[-1]
+        needed, side = (axis.between, "between") if low < value < high else (axis.beyond, "beyond")
+        if not low / FARTHEST <= value <= FARTHEST * high:
+            reason = f"{where}; nothing is predicted beyond {FARTHEST} times what was run"
+        elif value not in values and len(values) < needed:
+            reason = f"{where}; a value {side} them needs {needed} that were run"
+        else:
+            continue
+        return Refusal(asked.label, reason, _settings_for(axis, asked))
     return None
 
 
-def _nothing(part: str, asked: Point) -> Refusal:
-    """The settings themselves were not run."""
-    if part in ("sync", "bytes"):
-        settings = dict(asked.compute)
-        what = f"several ranks with engine {_plain(settings, 'engine')}"
-        return Refusal(asked.label, f"no run of {what} and these settings tells what they exchange")
-    settings = dict(asked.input if part == "input" else asked.compute)
-    names = ("loader", "num_workers") if part == "input" else ("engine", "optimizer")
-    what = ", ".join(f"{name} {_plain(settings, name)}" for name in names if name in settings)
-    return Refusal(asked.label, f"no run shows the {part} of {what} with otherwise these settings")
+def _unknown_settings(name: str, asked: Point) -> Refusal:
+    """No run had these settings."""
+    settings = dict(asked.input if name == "input" else asked.compute)
+    if name in ("sync", "bytes"):
+        what = f"several ranks with engine {settings.get('engine', '?').strip(chr(39))}"
+        return Refusal(asked.label, f"no run of {what} and these settings shows what they exchange")
+    names = ("loader", "num_workers") if name == "input" else ("engine", "optimizer")
+    known = [f"{each} {settings[each].strip(chr(39))}" for each in names if each in settings]
+    return Refusal(
+        asked.label,
+        f"no run shows the {name} of {', '.join(known)} with otherwise these settings",
+    )
 
 
-def _plain(settings: dict[str, str], name: str) -> str:
-    return settings.get(name, "?").strip("'")
-
-
-def _beyond(axis: Axis, value: float, values: Sequence[float]) -> str | None:
-    if value in values:
-        return None
-    told = f"{axis.name} {value:g}: run were {_listed(values)}"
-    low, high = values[0], values[-1]
-    if not low / FARTHEST <= value <= FARTHEST * high:
-        return f"{told}; nothing is predicted beyond {FARTHEST} times what was run"
-    within = low < value < high
-    needed = axis.between if within else axis.beyond
-    if len(values) >= needed:
-        return None
-    where = "between them" if within else "beyond them"
-    return f"{told}; a value {where} needs {needed} that were run"
-
-
-def _listed(values: Iterable[float]) -> str:
-    return ", ".join(f"{value:g}" for value in values)
-
-
-def _runs(axis: Axis, asked: Point) -> tuple[str, ...]:
+def _settings_for(axis: Axis, asked: Point) -> tuple[str, ...]:
     """The settings of the job file that make this number."""
     if axis is SHARE:
         return batch(asked, asked.batch)
@@ -508,7 +463,7 @@ def batch(asked: Point, positives: int) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Part:
-    """One part of a step: its cost, and the law that told it."""
+    """One part of a step: its cost, and the law that it follows."""
 
     value: float
     fit: Fit
@@ -536,21 +491,16 @@ class Step:
 def step(asked: Point, known: Sequence[Measured]) -> Step | Refusal:
     """What a step of this point takes, by what was measured of others."""
     compute, input_ = part("compute", asked, known), part("input", asked, known)
-    for each in (compute, input_):
-        if isinstance(each, Refusal):
-            return each
-    assert isinstance(compute, Part)
-    assert isinstance(input_, Part)
+    if isinstance(compute, Refusal):
+        return compute
+    if isinstance(input_, Refusal):
+        return input_
     if asked.ranks == 1:
         return Step(compute, input_, None)
-    sync = exchange(asked, known)
-    return sync if isinstance(sync, Refusal) else Step(compute, input_, sync)
-
-
-def exchange(asked: Point, known: Sequence[Measured]) -> Part | Refusal:
     several = [one for one in known if one.point.ranks > 1]
     sent = part("bytes", asked, several)
-    return sent if isinstance(sent, Refusal) else part("sync", asked, several, sent.value)
+    sync = sent if isinstance(sent, Refusal) else part("sync", asked, several, sent.value)
+    return sync if isinstance(sync, Refusal) else Step(compute, input_, sync)
 
 
 def part(name: str, asked: Point, known: Sequence[Measured], bytes_: float = 0.0) -> Part | Refusal:
@@ -558,15 +508,20 @@ def part(name: str, asked: Point, known: Sequence[Measured], bytes_: float = 0.0
 
     `bytes_`: of the asked point's step, for each rank.
     """
-    family = family_laws(name, asked)
-    related = [one for one in known if family_laws(name, one.point) == family]
+    kind = KINDS[name]
+    related = [one for one in known if kind.family(one.point) == kind.family(asked)]
     refused = refusal(name, asked, [one.point for one in related])
     if refused:
         return refused
+    costs = [kind.cost(one) for one in related]
+    # An error is set against the whole step, so that a part that hardly counts does not.
+    scales = [max(one.sync_bytes, 1.0) if name == "bytes" else one.step_s for one in related]
     found: list[tuple[float, int, Part]] = []
-    for number, (law, features) in enumerate(LAWS[name].items()):
-        fit, unlikely = _fit(name, law, features, related)
-        wanted = features(asked, bytes_)
+    for number, (law, names) in enumerate(kind.laws.items()):
+        terms = [TERMS[each] for each in names]
+        rows = [[term(one.point, one.sync_bytes) for term in terms] for one in related]
+        fit, unlikely = fit_terms(law, rows, costs, scales)
+        wanted = [term(asked, bytes_) for term in terms]
         if fit.knows(wanted):
             found.append((unlikely, number, Part(fit.at(wanted), fit)))
     if not found:
@@ -574,10 +529,3 @@ def part(name: str, asked: Point, known: Sequence[Measured], bytes_: float = 0.0
             asked.label, f"the runs do not separate what its {name} depends on: too few differ"
         )
     return min(found, key=lambda each: each[:2])[2]
-
-
-def _fit(name: str, law: str, features: Features, related: Sequence[Measured]) -> tuple[Fit, float]:
-    costs = [cost(name, one) for one in related]
-    rows = [features(one.point, one.sync_bytes) for one in related]
-    scales = [scale(name, one) for one in related]
-    return fitted(law, rows, costs, scales)
