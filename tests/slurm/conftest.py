@@ -213,15 +213,16 @@ class User:
 
     def ends(self) -> list[dict[str, Any]]:
         """Slurm is asked first: `hpcncf status`, again and again, takes a core from the runs."""
-        self._is_through()
+        self.is_through()
         return self.waits(lambda states: set(states) <= ENDED)
 
     def leaves(self) -> None:
         """Nothing of what was submitted runs any more, for whoever comes next."""
         self.shell("scancel", "--me")
-        self._is_through()
+        self.is_through()
 
-    def _is_through(self) -> None:
+    def is_through(self) -> None:
+        """Wait until nothing of this user is queued or runs."""
         queued = ("squeue", "--me", "--noheader")
         eventually(lambda: (said := self.shell(*queued)).returncode == 0 and said.stdout == "")
 

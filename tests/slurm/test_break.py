@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slurm
 OFTEN = "training.checkpoint_every_min=0.05"
 # Still at work when it is hit on a quick machine, and done in time on a busy one.
 LONG = "training.epochs=6"
-LONG_ALONE = "training.epochs=60"
+LONG_ALONE = "training.epochs=25"
 
 
 def other_node(user: User) -> str:
@@ -92,6 +92,8 @@ def test_on_a_disk_that_is_full_for_a_while_runs_end_as_if_it_were_not(
 ) -> None:
     submits(cramped, tiny_data, OFTEN, LONG_ALONE)
     trains(cramped)
+    (rank,) = ranks_of(cramped)
+    rank.suspend()  # so that it is at work until the disk is full, and need not train for long
     cramped.cluster.disk("fill")
     refused = cramped.attempt("submit", "job.yaml", "--cluster", "slurm", "-s", "name=other")
     assert refused.returncode == 1
@@ -99,6 +101,7 @@ def test_on_a_disk_that_is_full_for_a_while_runs_end_as_if_it_were_not(
     assert "Traceback" not in refused.stderr
     held = cramped.cluster.run("squeue", "--me", "--noheader", "--format=%i").split()
     assert len(held) == 1, "and nothing of it is in Slurm"
+    rank.resume()
     eventually(lambda: _waits_for_room(cramped))
     assert [run["state"] for run in cramped.runs()] == ["running"]
     cramped.cluster.disk("free")

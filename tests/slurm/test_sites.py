@@ -25,10 +25,10 @@ GREETING = 'it\'s $(touch pwned) `touch pwned`\n#SBATCH --hold\n"two" words \\ #
 NOTING = """sh -c 'env -0 > "of the rank"; exec "$@"' sh"""
 
 
-def runs(user: User, results: str) -> list[dict[str, Any]]:
-    (job,) = json.loads(user.types("status", results, "--json"))["jobs"]
-    found: list[dict[str, Any]] = job["runs"]
-    return found
+def runs(user: User) -> dict[str, list[dict[str, Any]]]:
+    """Folder of results -> its runs."""
+    jobs = json.loads(user.types("status", "--json"))["jobs"]
+    return {Path(job["results"]).name: job["runs"] for job in jobs}
 
 
 def ranks(results: Path) -> list[dict[str, Any]]:
@@ -125,9 +125,10 @@ def test_plain_scripts_leave_the_records_that_submitted_jobs_leave(
     ours = ["squeue", "--me", "--noheader", "--name=tiny"]
     eventually(lambda: not cluster.run(*ours))
     logs = "".join(log.read_text() for log in sorted(folder.glob("*.out")))
+    found = runs(user)
     for name in BY_HAND:
-        found = runs(user, f"results/{name}")
-        assert {run["state"] for run in found} == {"completed"}, f"{name}: {found}\n{logs}"
+        states = {run["state"] for run in found[name]}
+        assert states == {"completed"}, f"{name}: {found[name]}\n{logs}"
         user.types("collect", f"results/{name}")
     of = {name: ranks(folder / f"results/{name}") for name in BY_HAND}
     assert [len(of[name]) for name in BY_HAND] == [1, 2, 4, 4, 1]

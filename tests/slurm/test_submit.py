@@ -143,7 +143,7 @@ def test_a_requeued_run_goes_on_where_its_checkpoint_was(user: User, tiny_data: 
     eventually(lambda: user.cluster.run(*held) == "PD\n")
     user.waits(lambda states: states == ["pending"])
     user.cluster.run("scontrol", "release", run["job_id"])
-    # Slurm starts it again after some fifteen seconds, when the old step is surely gone.
+    # Slurm starts it again after some nine seconds, when the old step is surely gone.
     eventually(lambda: any(now["attempt"] == 2 for now in at_work(user)))
     assert user.records("progress.json")[1]["epoch"] >= 5
     first, second = user.records("claim.json")

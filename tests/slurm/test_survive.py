@@ -67,9 +67,16 @@ def runs_of(user: User, name: str) -> list[dict[str, Any]]:
 
 
 def ends(user: User, name: str = "tiny", state: str = "completed") -> dict[str, Any]:
-    user.ends()
-    eventually(lambda: runs_of(user, name)[0]["state"] == state)
-    return runs_of(user, name)[0]
+    """The only run of a job, once nothing is queued and `status` shows the state."""
+    user.is_through()
+    run: dict[str, Any] = {}
+
+    def seen() -> bool:
+        run.update(runs_of(user, name)[0])
+        return bool(run["state"] == state)
+
+    eventually(seen, run)
+    return run
 
 
 def same_bits(user: User, killed: bool = False) -> None:
