@@ -122,9 +122,10 @@ def test_a_preempted_run_goes_on_to_the_same_bits(user: User, tiny_data: Path) -
     trains(user)
     every = ["--nodes=4", "--exclusive", "--time=1", "--partition=cpu", "--wrap=sleep 2"]
     user.cluster.run("sbatch", *every, "--output=/dev/null")
+    eventually(lambda: len(of_first(user)) == 1)
+    submits(user, tiny_data, "resources.timeout_min=5", name="whole")
     assert ends(user)["attempt"] == 2
     assert [each["outcome"] for each in records(user, "rank-0.json")] == ["stopped", "completed"]
-    submits(user, tiny_data, "resources.timeout_min=5", name="whole")
     same_bits(user)
 
 
