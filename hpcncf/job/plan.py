@@ -370,6 +370,7 @@ def _training_identity(training: Training, resources: Resources) -> dict[str, An
             "batch_size_per_rank",
             "epochs",
             "checkpoint_every_min",
+            "log_every",
         },
     )
     return plain | {

@@ -297,6 +297,9 @@ class Training(Settings):
     says so."""
     evaluation: Literal["sampled", "full", "none"] = "sampled"
     """Rank held-out items among the stored sampled negatives, among all items, or not at all."""
+    log_every: CountOrZero = 0
+    """Batches after which the first rank prints a line with their loss and speed; 0 prints epochs
+    only. Not part of a run's identity, since results are bit-identical."""
     checkpoint_every: CountOrZero = 1
     """Epochs between checkpoints; 0 writes one only if a signal stops the run."""
     checkpoint_every_min: NonNegativeFloat = 10.0

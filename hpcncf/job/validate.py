@@ -37,6 +37,10 @@ FLOAT_BYTES: Final = 4
 PARAMETER_COPIES: Final = {"reference": 4, "rowwise": 3, "native": 3}
 """Engine -> copies of each parameter with Adam: its value, two moments, and torch's gradient."""
 
+BATCHES_IN_USE: Final = 2
+"""Batches of a DataLoader worker beside the prefetched ones: one being built, one in use."""
+SHARED_MEMORY_SHARE: Final = 0.5
+
 Rules = Iterable[tuple[bool, str]]
 
 
@@ -186,6 +190,37 @@ def model_bytes(training: Training, model: Model, users: int, items: int, contex
     tables = (users + items) * (model.gmf_width + model.mlp_width)
     copies = PARAMETER_COPIES[training.engine] if training.optimizer == "adam" else 1
     return FLOAT_BYTES * copies * (tables + dense)
+
+
+def shared_memory_bytes(training: Training, batch: int, context: int = 0) -> int:
+    """Shared memory in which a rank's DataLoader workers hold batches of `batch` positives: a user
+    and items as int64, `context` columns as float32."""
+    if training.loader not in ("per_sample", "batched"):
+        return 0
+    if training.workers == "thread" or not training.num_workers:
+        return 0
+    positive = 8 + 8 * (1 + training.negatives) + 4 * context
+    batches = training.num_workers * training.prefetch_factor + BATCHES_IN_USE
+    return batches * batch * positive
+
+
+def node_shared_memory_bytes(resources: Resources, training: Training) -> int:
+    """Lower bound on the bytes in /dev/shm of a node with full prefetch queues."""
+    share = ceil(training.batch_over_ranks(resources.world_size) / resources.world_size)
+    ranks = resources.tasks_per_node * resources.side_by_side
+    return ranks * shared_memory_bytes(training, share)
+
+
+def describe_shared_memory(resources: Resources, training: Training) -> str | None:
+    """A warning if DataLoader workers may fill half of the requested memory; else None."""
+    held, asked = node_shared_memory_bytes(resources, training), resources.node_mem_gb * GIB
+    if held <= SHARED_MEMORY_SHARE * asked:
+        return None
+    return (
+        f"DataLoader workers may hold batches of {held / GIB:.1f} GiB in /dev/shm of each node, "
+        f"which counts as memory of the job: it requests {resources.node_mem_gb:g} GB. Use fewer "
+        "num_workers, a smaller prefetch_factor or batch, or workers: thread"
+    )
 
 
 def describe_gloo_choice(resources: Resources, training: Training) -> str | None:

@@ -6,6 +6,7 @@ import fcntl
 import itertools
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ import psutil
 
 from hpcncf.errors import HpcncfError
 from hpcncf.job.plan import Run
+from hpcncf.job.validate import node_shared_memory_bytes
 from hpcncf.monitor import cgroup
 from hpcncf.paths import ResultPaths
 from hpcncf.records.claims import is_same_process
@@ -37,6 +39,7 @@ from hpcncf.slurm.batch_script import make_private_folder
 # queue waits for its turn.
 SLACK_MIN: Final = 60 * 24 * 30
 POLL_S: Final = 0.5
+SHM: Final = "/dev/shm"
 # At the first name of another kind CUDA stops reading.
 GPU_NAME: Final = re.compile(r"\d+|(GPU|MIG)-\S+")
 
@@ -59,6 +62,8 @@ def refusal(run: Run) -> str | None:
         return f"needs {asked.nodes} nodes, this machine is one: submit it with --cluster slurm"
     if asked.node_gpus > len(gpus()):
         return f"needs {asked.node_gpus} GPUs, this machine lets you use {len(gpus())}"
+    if problem := shared_memory_problem(run):
+        return problem
     usable = cgroup.usable()
     if asked.side_by_side > 1 and asked.node_cores > usable >= asked.cores:
         return (
@@ -74,11 +79,24 @@ def refusal(run: Run) -> str | None:
     )
 
 
+def shared_memory_problem(run: Run) -> str | None:
+    """Why /dev/shm of this machine is too small for the run; None if it is not."""
+    held = node_shared_memory_bytes(run.resources, run.training) if run.training else 0
+    room = shutil.disk_usage(SHM).total if Path(SHM).is_dir() else held
+    if held <= room:
+        return None
+    return (
+        f"needs {held / 2**20:,.0f} MiB in {SHM} for the batches of DataLoader workers, and this "
+        f"machine has {room / 2**20:,.0f} MiB. Use fewer num_workers, a smaller prefetch_factor or "
+        "batch, or workers: thread"
+    )
+
+
 def doubt(run: Run) -> str | None:
     """What may end a run here that is not refused: nothing on this machine holds it to `mem_gb`."""
     asked, here = run.resources, memory_gb()
     if asked.node_mem_gb <= here:
-        return None
+        return shared_memory_problem(run)
     several = f" for {asked.side_by_side} runs side by side" if asked.side_by_side > 1 else ""
     return (
         f"asks for {asked.node_mem_gb:g} GB{several}, this machine lets you use {here:.3g}: it is "

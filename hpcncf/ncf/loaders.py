@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 
 from hpcncf.errors import HpcncfError
 from hpcncf.job.spec import Training
+from hpcncf.job.validate import shared_memory_bytes
 from hpcncf.ncf import sampling
 from hpcncf.ncf.data.arrays import unpack_context
 from hpcncf.ncf.data.prepared import Prepared
@@ -31,8 +32,6 @@ from hpcncf.ncf.instances import Batch, BatchRows, EpochOrder, InstanceSource, S
 
 TERMINATION_GRACE_S = 10
 SHM: Final = "/dev/shm"
-# Beside what is prefetched, a batch that a worker makes and one that the rank uses.
-BATCHES_IN_USE: Final = 2
 
 Key = tuple[int, int]  # epoch, row
 Collate = Callable[[list[Any]], BatchRows]
@@ -180,22 +179,12 @@ def _quiet_worker(_: int) -> None:
 def check_shared_memory(training: Training, schedule: Schedule, data: Prepared, ranks: int) -> None:
     """Raises HpcncfError where the workers of so many ranks of a node would find no room there."""
     disk = shutil.disk_usage(SHM) if Path(SHM).is_dir() else None
-    if training.loader in ("per_sample", "batched") and disk:
+    if disk:
         share = -(-schedule.batch // schedule.world_size)
         columns = len(data.manifest.context_columns)
         check_shared_memory_room(
             shared_memory_bytes(training, share, columns) * ranks, ranks, disk.free
         )
-
-
-def shared_memory_bytes(training: Training, batch: int, context: int) -> int:
-    """Shared memory that a rank's worker processes hold batches in: `batch` positives each, of a
-    user and items as int64, `context` columns as float32."""
-    if training.workers == "thread" or not training.num_workers:
-        return 0
-    positive = 8 + 8 * (1 + training.negatives) + 4 * context
-    batches = training.num_workers * training.prefetch_factor + BATCHES_IN_USE
-    return batches * batch * positive
 
 
 def check_shared_memory_room(needed: int, ranks: int, free: int) -> None:

@@ -7,6 +7,7 @@ import math
 import os
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -204,6 +205,18 @@ def _warnings(training: Training, data: Prepared, device: torch.device) -> list[
     ]
 
 
+@dataclass(frozen=True)
+class Batches:
+    """The last `log_every` batches of an epoch, or fewer at its end, on this rank."""
+
+    epoch: int
+    batch: int
+    """Number of the last one in its epoch, from 1."""
+    of: int
+    loss: float
+    instances_per_s: float
+
+
 class Trainer:
     """Trains a run's model on this rank. `record` describes the progress at any time."""
 
@@ -217,12 +230,13 @@ class Trainer:
         tell_epoch: Callable[[Epoch], None] = lambda _: None,
         stop: Request | None = None,
         after_step: Callable[[], None] = lambda: None,
+        on_batches: Callable[[Batches], None] = lambda _: None,
     ) -> None:
         assert run.training is not None
         assert run.model is not None
         self.run, self.data, self.place, self.paths = run, data, place, paths
         self.on_epoch, self.stop = tell_epoch, stop or Request()
-        self.after_step = after_step
+        self.after_step, self.on_batches = after_step, on_batches
         self.training = run.training.scaled(place.world_size)
         self.threads = set_threads(run.training, run.resources, place)
         self.device = select_device(run.training, run.resources, place)
@@ -326,6 +340,9 @@ class Trainer:
         self.clock.start()
         batches = self.engine.batches(self.loader, epoch, range(so_far.steps, steps))
         first = True
+        logged_loss = float(self.engine.loss) if self.training.log_every else 0.0
+        logged_instances = self.instances
+        logged_at = time.perf_counter()
         while so_far.steps < steps:
             step, most = so_far.steps, self._equal_steps(so_far.steps, steps)
             waited, mine = self.engine.step(batches, self._divisor(step), most)
@@ -345,6 +362,19 @@ class Trainer:
             self.steps_done += len(mine)
             so_far.steps += len(mine)
             self.report("training", epoch, last + 1)
+            if self._is_logged(last + 1, steps):
+                loss, now = float(self.engine.loss), time.perf_counter()
+                number = self.instances - logged_instances
+                self.on_batches(
+                    Batches(
+                        epoch,
+                        last + 1,
+                        steps,
+                        (loss - logged_loss) / max(number, 1),
+                        number / (now - logged_at),
+                    )
+                )
+                logged_instances, logged_loss, logged_at = self.instances, loss, now
             agreed = self.agreement.after_step(last=last + 1 == steps) if meets else None
             self.clock.lap("other")
             self.clock.end_step(mine[-1])
@@ -363,9 +393,15 @@ class Trainer:
         if self.training.profile == "torch":
             return 1  # the profiler sees single steps
         alike = min(steps - step, self.schedule.equal_steps_from(step))
+        if every := self.training.log_every:
+            alike = min(alike, every - step % every)
         return (
             min(alike, local_sgd.steps_until_mean(self.training, step)) if self.local_sgd else alike
         )
+
+    def _is_logged(self, done: int, steps: int) -> bool:
+        every = self.training.log_every
+        return bool(every) and self.place.rank == 0 and (done % every == 0 or done == steps)
 
     def _divisor(self, step: int) -> int:
         """Instances over which the step's gradient is a mean: all ranks', or with local SGD this

@@ -15,7 +15,7 @@ from hpcncf.job.load import validate_settings
 from hpcncf.job.plan import Plan, Run
 from hpcncf.job.settings import parse_yaml
 from hpcncf.job.spec import Data, JobSpec, Resources
-from hpcncf.job.validate import describe_gloo_choice
+from hpcncf.job.validate import describe_gloo_choice, describe_shared_memory
 from hpcncf.local import machine
 from hpcncf.ncf.data import manifest
 from hpcncf.paths import ResultPaths
@@ -274,12 +274,10 @@ def find_refusals(
 
 def doubts(runs: list[Run], cluster: Cluster, limits: Limits | None = None) -> list[str]:
     """Warnings about runs that are not refused."""
-    shared_gpus = {
-        run.id: reason
-        for run in runs
-        if run.training and (reason := describe_gloo_choice(run.resources, run.training))
-    }
-    lines = describe_refusals(shared_gpus)
+    lines: list[str] = []
+    for describe in (describe_gloo_choice, describe_shared_memory):
+        found = {run.id: describe(run.resources, run.training) for run in runs if run.training}
+        lines += describe_refusals({run: reason for run, reason in found.items() if reason})
     if cluster == "slurm":
         return [*lines, *(limits.notes() if limits and runs else [])]
     here = {run.id: reason for run in runs if (reason := machine.doubt(run))}

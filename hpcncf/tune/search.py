@@ -310,7 +310,14 @@ SPEED_ONLY: Final = {
     *("device", "backend", "threads", "engine", "loader", "num_workers", "adam", "sparse"),
     *("parallel", "bucket_mb", "gradient_as_bucket_view", "static_graph", "compile", "cuda_graph"),
     *("accumulate", "global_batch_size", "batch_size_per_rank", "checkpoint_every"),
-    *("checkpoint_every_min", "interop_threads", "omp_wait_policy", "pin", "cudnn_benchmark"),
+    *(
+        "checkpoint_every_min",
+        "log_every",
+        "interop_threads",
+        "omp_wait_policy",
+        "pin",
+        "cudnn_benchmark",
+    ),
     *("workers", "persistent_workers", "prefetch_factor", "collate", "pin_memory"),
     *("non_blocking", "prefetch_to_device", "profile", "profile_steps", "profile_ranks"),
 }

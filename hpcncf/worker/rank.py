@@ -35,7 +35,7 @@ from hpcncf.state.decide import completed
 from hpcncf.worker import environment
 from hpcncf.worker.attempt import find_attempt, take_or_join
 from hpcncf.worker.command import rank
-from hpcncf.worker.environment import Place, end_line, epoch_line, print_line
+from hpcncf.worker.environment import Place, batches_line, end_line, epoch_line, print_line
 from hpcncf.worker.recorder import Recorded, oneself
 from hpcncf.worker.signals import Stopped
 
@@ -234,6 +234,7 @@ def _train(recorded: Recorded, paths: RunPaths, tells_attempt: bool) -> None:
             lambda epoch: print_line(epoch_line(epoch, epochs)),
             recorded.stop,
             watched,
+            lambda batches: print_line(batches_line(batches, epochs)),
         )
         recorded.trainer.train()
     _still_ours(recorded, paths)

@@ -36,7 +36,7 @@ def test_job_names_are_distinct() -> None:
 NO_REMEDY = {
     *("device", "backend", "epochs", "max_steps", "negatives", "lr", "lr_base_batch", "seed"),
     *("weight_decay", "batch_size_per_rank", "sync_every", "evaluation", "checkpoint_every"),
-    *("checkpoint_every_min", "profile", "profile_steps", "profile_ranks"),
+    *("checkpoint_every_min", "log_every", "profile", "profile_steps", "profile_ranks"),
 }
 
 

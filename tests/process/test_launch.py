@@ -197,6 +197,22 @@ def test_plan_and_submit_tell_of_memory_that_is_not_there(
     assert "asks for 900000 GB, this machine lets you" in capsys.readouterr().err
 
 
+def test_plan_shows_and_submit_refuses_batches_that_shared_memory_cannot_hold(
+    job_file: JobFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setenv("PATH", str(tmp_path))  # no sbatch
+    monkeypatch.chdir(tmp_path)
+    workers = {"loader": "batched", "num_workers": 1, "prefetch_factor": 10_000_000}
+    settings = [f"training.{key}={value}" for key, value in workers.items()]
+    words = [str(job_file("")), *(word for each in settings for word in ("-s", each))]
+    assert main(["plan", *words]) == 0
+    assert "MiB in /dev/shm for the batches of DataLoader workers" in capsys.readouterr().err
+    assert main(["submit", *words, "--cluster", "local"]) == 2
+    assert "MiB in /dev/shm for the batches of DataLoader workers" in capsys.readouterr().err
+    assert not (tmp_path / "results").exists()
+
+
 def launch_run(resources: Resources) -> Run:
     from hpcncf.job.plan import expand_job
     from hpcncf.job.spec import Data

@@ -17,6 +17,7 @@ from make_runs import tiny
 
 from hpcncf.errors import HpcncfError
 from hpcncf.job.spec import Training
+from hpcncf.job.validate import shared_memory_bytes
 from hpcncf.ncf import sampling
 from hpcncf.ncf.data.arrays import Rows, unpack_context
 from hpcncf.ncf.data.prepare import Recipe, write_prepared
@@ -24,7 +25,7 @@ from hpcncf.ncf.data.prepared import Prepared, load_prepared
 from hpcncf.ncf.data.split import leave_one_out
 from hpcncf.ncf.device_data import copied_to_device, copy_warnings
 from hpcncf.ncf.instances import Batch, EpochOrder, InstanceSource, Schedule, build_batch
-from hpcncf.ncf.loaders import Loader, check_shared_memory_room, shared_memory_bytes
+from hpcncf.ncf.loaders import Loader, check_shared_memory_room
 
 LOADERS = ("per_sample", "batched", "vectorized", "device")
 

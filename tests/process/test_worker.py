@@ -322,6 +322,33 @@ def test_the_log_has_a_line_for_each_epoch_and_where_the_record_is(
     assert end == f"completed; record: {attempt_of(run).rank(0)}"
 
 
+@pytest.mark.parametrize("engine", ["reference", "rowwise", "native"])
+def test_the_log_has_a_line_for_so_many_batches_and_the_model_stays_the_same(
+    job: Path, capsys: pytest.CaptureFixture[str], engine: str
+) -> None:
+    same = ["-s", f"training.engine={engine}"]
+    assert main([str(job), *same, "--results", "plain"]) == 0
+    assert "batch" not in capsys.readouterr().out
+    assert main([str(job), *same, "-s", "training.log_every=5", "--results", "logged"]) == 0
+    lines = re.findall(
+        r"^epoch (\d)/2, batch (\d+)/(\d+): loss 0\.\d{4}, [\d,]+ instances/s$",
+        capsys.readouterr().out,
+        re.MULTILINE,
+    )
+    steps = int(lines[0][2])
+    every = [*range(5, steps, 5), steps]
+    expected = [(epoch, str(batch), str(steps)) for epoch in "12" for batch in every]
+    assert lines == expected
+    plain, logged = (
+        read_record(next(Path(name).glob("runs/*/attempt-1/rank-0.json")), RankRecord)
+        for name in ("plain", "logged")
+    )
+    assert plain.run_id == logged.run_id
+    assert plain.training is not None
+    assert logged.training is not None
+    assert plain.training.model_sha256 == logged.training.model_sha256
+
+
 def test_a_log_that_cannot_be_written_does_not_end_the_run(job: Path) -> None:
     with Path("/dev/full").open("wb") as full:
         subprocess.run(command(job), stdout=full, timeout=120, check=False)

@@ -17,7 +17,7 @@ from hpcncf_analysis.configurations import (
 
 # Told in other words: a rank's threads, and the batch over all ranks.
 OTHERWISE = {"threads", "global_batch_size", "batch_size_per_rank"}
-NEVER_APART = {"checkpoint_every_min", "seed"}
+NEVER_APART = {"checkpoint_every_min", "log_every", "seed"}
 
 
 def row(**settings: Any) -> Row:

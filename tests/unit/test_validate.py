@@ -11,6 +11,7 @@ from hpcncf.cli import main
 from hpcncf.job.spec import Model, Resources, Training
 from hpcncf.job.validate import (
     describe_gloo_choice,
+    describe_shared_memory,
     instances_at_once,
     memory_conflicts,
     model_bytes,
@@ -267,3 +268,20 @@ def test_plan_refuses_a_run_that_cannot_fit(
     for setting in ("model.gmf_width=1000000000", "training.negatives=10000000"):
         assert main(["plan", str(job_file()), "-s", setting]) == 2
         assert "GiB on each of 1 rank of a node" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("settings", "warns"),
+    [
+        ({"num_workers": 4, "prefetch_factor": 2}, False),
+        ({"num_workers": 4, "prefetch_factor": 2000}, True),
+        ({"num_workers": 4, "prefetch_factor": 2000, "workers": "thread"}, False),
+        ({"loader": "vectorized"}, False),
+    ],
+)
+def test_batches_of_workers_may_not_fill_half_of_the_memory(
+    settings: dict[str, Any], warns: bool
+) -> None:
+    training = Training(**{"loader": "batched", "global_batch_size": 4096, **settings})
+    found = describe_shared_memory(Resources(mem_gb=1, cpus_per_task=4), training)
+    assert (found is not None) == warns
