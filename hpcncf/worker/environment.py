@@ -11,14 +11,11 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, get_args
+from typing import Final, Literal, get_args
 
 from hpcncf.errors import UsageError
 from hpcncf.job.spec import Training
 from hpcncf.records.schema import Epoch
-
-if TYPE_CHECKING:
-    from hpcncf.ncf.trainer import Batches
 
 # A host name's parts: plain text, or numbers in brackets.
 PART = re.compile(r"\[([^\]]*)\]|([^\[\],]+)")
@@ -258,14 +255,6 @@ def epoch_line(epoch: Epoch, epochs: int) -> str:
     if epoch.hr10 is not None:
         parts.append(f"{epoch.evaluation_s:.1f} s of them evaluation")
     return f"epoch {epoch.epoch + 1}/{epochs}: {', '.join(parts)}"
-
-
-def batches_line(batches: Batches, epochs: int) -> str:
-    """`epoch 1/3, batch 200/782: loss 0.4213, 152,331 instances/s`."""
-    return (
-        f"epoch {batches.epoch + 1}/{epochs}, batch {batches.batch}/{batches.of}: "
-        f"loss {batches.loss:.4f}, {batches.instances_per_s:,.0f} instances/s"
-    )
 
 
 def end_line(record: Path) -> str:

@@ -35,12 +35,13 @@ from hpcncf.state.decide import completed
 from hpcncf.worker import environment
 from hpcncf.worker.attempt import find_attempt, take_or_join
 from hpcncf.worker.command import rank
-from hpcncf.worker.environment import Place, batches_line, end_line, epoch_line, print_line
+from hpcncf.worker.environment import Place, end_line, epoch_line, print_line
 from hpcncf.worker.recorder import Recorded, oneself
 from hpcncf.worker.signals import Stopped
 
 if TYPE_CHECKING:
     from hpcncf.ncf.checkpoint import TrainingProgress
+    from hpcncf.ncf.trainer import Batches
 
 
 def find(
@@ -270,6 +271,14 @@ def _progress_writer(
             write_record(recorded.attempt.progress, progress)
 
     return tell
+
+
+def batches_line(batches: Batches, epochs: int) -> str:
+    """`epoch 1/3, batch 200/782: loss 0.4213, 152,331 instances/s`."""
+    return (
+        f"epoch {batches.epoch + 1}/{epochs}, batch {batches.batch}/{batches.of}: "
+        f"loss {batches.loss:.4f}, {batches.instances_per_s:,.0f} instances/s"
+    )
 
 
 def _still_ours(recorded: Recorded, paths: RunPaths) -> None:
