@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import re
+import shutil
 import sys
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from statistics import median
+from typing import TYPE_CHECKING, Any, Final
 
 from hpcncf.worker.__main__ import add_setting_argument
 
@@ -24,6 +29,9 @@ LAUNCHERS = {
     "hpcncf": "srun starts one process, which starts runs side by side, each on its own cores",
 }
 HELP = "Show the runs of a job file."
+# An interpreter whose first argument may be a script, and how scripts' names end.
+INTERPRETER: Final = re.compile(r"(python|pypy)[\d.]*|bash|sh|julia|Rscript|torchrun|perl")
+SCRIPTS_END: Final = (".py", ".sh", ".jl", ".R", ".pl")
 # Of more runs, the repeats are not listed.
 MOST_RUNS = 30
 
@@ -43,11 +51,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def warn(job: JobSpec) -> None:
-    from hpcncf.job.plan import describe_engine_fallback, missing_native_engine, unused_excludes
+    from hpcncf.job.plan import (
+        describe_engine_fallback,
+        missing_native_engine,
+        repeated_values,
+        unused_excludes,
+    )
 
     reason = missing_native_engine(job)
-    for line in [*unused_excludes(job), *([describe_engine_fallback(reason)] if reason else [])]:
+    fallback = [describe_engine_fallback(reason)] if reason else []
+    for line in [*unused_excludes(job), *repeated_values(job), *fallback]:
         print(f"hpcncf: {line}", file=sys.stderr)
+
+
+def missing_programs(runs: Sequence[Run]) -> list[str]:
+    """A line for each program, or script of an interpreter, that does not exist here."""
+    found: dict[str, None] = {}
+    for run in runs:
+        if not run.words or isinstance(run.workload, str):
+            continue
+        folder, (program, *arguments) = Path(run.workload.folder), run.words
+        path = str(folder / program) if "/" in program else program
+        if shutil.which(path) is None:
+            found[f"{path}: no such program here"] = None
+        script = next((word for word in arguments if not word.startswith("-")), "")
+        flags = arguments[: arguments.index(script)] if script else []
+        is_script = INTERPRETER.fullmatch(Path(program).name) and not {"-m", "-c"} & {*flags}
+        if is_script and script.endswith(SCRIPTS_END) and not (folder / script).exists():
+            found[f"{folder / script}: no such file here"] = None
+    return list(found)
 
 
 def incomplete_packs(plan: Plan) -> list[str]:
@@ -83,7 +115,8 @@ def run(args: argparse.Namespace) -> int:
     job = anchored(load.load_job(args.job, args.settings), args.job.parent)
     plan = load.build_plan(job, args.job, args.settings)
     warn(job)
-    for line in [*incomplete_packs(plan), *doubts(plan.active())]:
+    warnings = [*incomplete_packs(plan), *doubts(plan.active()), *missing_programs(plan.active())]
+    for line in warnings:
         print(f"hpcncf: {line}", file=sys.stderr)
     paths = ResultPaths((args.results or Path("results") / job.name).resolve())
     if args.sbatch is not None or args.by_hand is not None:
@@ -123,23 +156,52 @@ def _plain(job: JobSpec, plan: Plan, paths: ResultPaths) -> dict[str, Any]:
     from hpcncf.cli.progress import find_refusals
     from hpcncf.job.plan import max_core_hours
 
+    done = _complete(plan.active(), paths)
     return {
         "job": job.name,
         "runs": [run.model_dump(mode="json") for run in plan.active()],
         "arrays": _arrays_plan(job, plan),
         "core_hours_at_most": max_core_hours(plan.active()),
-        "complete": [run.id for run in _complete(plan, paths)],
+        "core_hours_left": estimate_core_hours(plan.active(), done),
+        "complete": list(done),
         "refused": find_refusals(job, plan.active()),
         "data_missing": _unprepared(plan),
     }
 
 
-def _complete(plan: Plan, paths: ResultPaths) -> list[Run]:
-    """Those whose records are in the results folder."""
+def _complete(runs: Sequence[Run], paths: ResultPaths) -> dict[str, float]:
+    """The core-hours of each run whose records are in the results folder, by id."""
+    from hpcncf.collect.resource_columns import elapsed
     from hpcncf.state.decide import complete, last_attempt
 
-    last = [(run, last_attempt(paths.run(run.id))) for run in plan.active()]
-    return [run for run, attempt in last if attempt and complete(run, attempt)]
+    last = [(run, last_attempt(paths.run(run.id))) for run in runs]
+    return {
+        run.id: run.resources.cores * elapsed(attempt.ranks) / 3600
+        for run, attempt in last
+        if attempt and complete(run, attempt)
+    }
+
+
+def estimate_core_hours(runs: Sequence[Run], done: Mapping[str, float]) -> float | None:
+    """Core-hours that the runs not in `done` will take, from those that are: the median of the same
+    configuration, else of all per core. None if nothing is complete."""
+    from hpcncf.job.plan import configuration_id
+
+    hours: dict[str, list[float]] = defaultdict(list)
+    per_core = [done[run.id] / run.resources.cores for run in runs if run.id in done]
+    for run in runs:
+        if run.id in done:
+            hours[configuration_id(run)].append(done[run.id])
+    if not per_core:
+        return None
+    usual = median(per_core)
+    return sum(
+        median(known)
+        if (known := hours.get(configuration_id(run)))
+        else usual * run.resources.cores
+        for run in runs
+        if run.id not in done
+    )
 
 
 def _unprepared(plan: Plan) -> list[str]:
@@ -158,12 +220,14 @@ def _show(job: JobSpec, plan: Plan, paths: ResultPaths) -> None:
     runs, arrays = plan.active(), _arrays_plan(job, plan)  # a site that is wrong is told before all
     asked = f"{len(runs)} run{'s' * (len(runs) != 1)}"
     print(f"job {job.name}: {asked}, at most {max_core_hours(runs):.2f} core-hours")
-    done = _complete(plan, paths)
+    done = _complete(runs, paths)
     if done:
-        known = {run.id for run in done}
-        left = max_core_hours([run for run in runs if run.id not in known])
-        where = format_path(paths.folder)
-        print(f"complete in {where}: {len(done)}; left: at most {left:.2f} core-hours")
+        left = max_core_hours([run for run in runs if run.id not in done])
+        where, expected = format_path(paths.folder), estimate_core_hours(runs, done) or 0.0
+        print(
+            f"complete in {where}: {len(done)}; left: about {expected:.2g} core-hours by their "
+            f"times, at most {left:.2f}"
+        )
     print()
     usual = usual_values(runs)
     first = [run for run in runs if run.repeat == 0] if len(runs) > MOST_RUNS else runs

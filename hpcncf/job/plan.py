@@ -219,6 +219,17 @@ def unused_excludes(job: JobSpec) -> list[str]:
     ]
 
 
+def repeated_values(job: JobSpec) -> list[str]:
+    """Values that the grid, and points that the job, lists more than once: they count once."""
+    listed = {f"grid.{key}": values for key, values in job.grid.items()} | {"points": job.points}
+    return [
+        f"{key}: {value} is listed {number} times and counts once; for repeats set `repeats`"
+        for key, values in listed.items()
+        for value, number in Counter(map(_spell, values)).items()
+        if number > 1
+    ]
+
+
 class _PointParameters(RootModel[Parameters]):
     """A point's parameters under the name that errors use."""
 

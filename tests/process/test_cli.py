@@ -252,9 +252,41 @@ def test_plan_says_what_is_complete_and_what_is_left(
     make_results.complete(paths, plan.runs[:2])
     out = said("plan", "job.yaml")[1]
     assert "job tiny: 3 runs, at most 0.10 core-hours\n" in out
-    assert "complete in results/tiny: 2; left: at most 0.03 core-hours\n" in out
+    hours = [make_results.elapsed_s(run) / 3600 for run in plan.runs[:2]]
+    expected = sum(hours) / 2
+    assert f"left: about {expected:.2g} core-hours by their times, at most 0.03\n" in out
     told = json.loads(said("plan", "job.yaml", "--json")[1])
     assert told["complete"] == [run.id for run in plan.runs[:2]]
+    assert told["core_hours_left"] == pytest.approx(expected, rel=1e-3)
+
+
+def test_plan_says_which_grid_values_are_listed_twice(job_file: JobFile, said: Said) -> None:
+    job_file("grid: {training.loader: [per_sample, vectorized, per_sample]}\n")
+    code, out, err = said("plan", "job.yaml")
+    assert code == 0
+    assert "2 runs" in out
+    assert "hpcncf: grid.training.loader: per_sample is listed 2 times" in err
+
+
+@pytest.mark.parametrize(
+    ("command", "missing"),
+    [
+        (["python", "train.py"], "train.py: no such file here"),
+        (["python", "-u", "train.py"], "train.py: no such file here"),
+        (["python", "-m", "train.py"], ""),
+        (["python", "there.py"], ""),
+        (["./own"], "own: no such program here"),
+        (["no-such-program-anywhere"], "no-such-program-anywhere: no such program here"),
+    ],
+)
+def test_plan_says_which_program_is_missing(
+    here: Path, said: Said, command: list[str], missing: str
+) -> None:
+    (here / "there.py").touch()
+    (here / "job.yaml").write_text(f"name: own\nworkload: {{command: {json.dumps(command)}}}\n")
+    code, _, err = said("plan", "job.yaml")
+    assert code == 0
+    assert (missing in err) if missing else (not err)
 
 
 def test_retry_tells_of_what_it_waits_for_and_not_of_what_was_complete(
