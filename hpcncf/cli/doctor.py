@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from hpcncf.errors import signal_name
+
 HELP = "Check this machine and installation."
 
 NEEDED: Final = ("torch", "numpy", "submitit", "pandas", "psutil", "pydantic", "matplotlib")
@@ -19,6 +21,23 @@ SLURM: Final = ("sbatch", "srun", "squeue", "sacct", "scancel", "sinfo", "seff")
 SMALL_SHM_GIB: Final = 0.25
 # A cluster that is down would keep who asks waiting for minutes.
 ANSWER_S: Final = 10
+# The first import of torch from a slow file system is slow.
+TORCH_S: Final = 180
+QUESTIONS: Final = """
+import json, torch, torch.distributed as distributed
+have = distributed.is_available()
+print(json.dumps({
+    "version": str(torch.__version__),
+    "threads": [torch.get_num_threads(), torch.get_num_interop_threads()],
+    "backends": {
+        "gloo": have and distributed.is_gloo_available(),
+        "nccl": have and distributed.is_nccl_available(),
+        "mpi": have and distributed.is_mpi_available(),
+    },
+    "gpus": [torch.cuda.get_device_name(gpu) for gpu in range(torch.cuda.device_count())],
+    "built_for": torch.version.cuda or torch.version.hip,
+}))
+"""
 
 Section = dict[str, str]
 
@@ -28,10 +47,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    torch, torch_problem = about_torch()
-    sections = {
+    started = start_torch()
+    sections: dict[str, Section] = {
         "hpcncf": software(),
-        "torch": torch,
+        "torch": {},
         "cores": cores(),
         "memory": memory(),
         "Slurm": slurm(),
@@ -39,6 +58,7 @@ def run(args: argparse.Namespace) -> int:
         "data": data(),
         "settings": settings(),
     }
+    sections["torch"], torch_problem = about_torch(started)
     problems = [*missing(), *([torch_problem] if torch_problem else []), *trapped()]
     if args.json:
         print(json.dumps(sections | {"problems": problems, "advice": advice()}, indent=1))
@@ -114,28 +134,37 @@ def missing() -> list[str]:
     ]
 
 
-def about_torch() -> tuple[Section, str | None]:
-    """What torch tells, and why it cannot be used where it cannot."""
+def start_torch() -> subprocess.Popen[str]:
+    """Import torch in a process of its own: it takes seconds, and a broken one may crash."""
+    return subprocess.Popen(
+        [sys.executable, "-P", "-c", QUESTIONS],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def about_torch(process: subprocess.Popen[str]) -> tuple[Section, str | None]:
+    """Torch's build and settings; and why it cannot be used, if it cannot."""
     try:
-        import torch
-        import torch.distributed as distributed
-    # A broken torch fails in many ways: a library that does not load, a symbol, a missing file.
-    except (ImportError, OSError, AttributeError, RuntimeError) as error:
-        return {"usable": f"no: {type(error).__name__}: {error}"}, f"torch does not import: {error}"
-    backends = {
-        "gloo": distributed.is_available() and distributed.is_gloo_available(),
-        "nccl": distributed.is_available() and distributed.is_nccl_available(),
-        "mpi": distributed.is_available() and distributed.is_mpi_available(),
-    }
-    gpus = [torch.cuda.get_device_name(gpu) for gpu in range(torch.cuda.device_count())]
-    built_for = torch.version.cuda or torch.version.hip
+        out, error = process.communicate(timeout=TORCH_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        problem = f"no answer within {TORCH_S} s"
+        return {"usable": f"no: {problem}"}, f"torch does not import: {problem}"
+    if process.returncode:
+        said = error.strip().splitlines()[-1:] or ["no message"]
+        if process.returncode < 0:
+            said = [f"killed by signal {signal_name(-process.returncode)}"]
+        problem = said[0].partition(": ")[2] or said[0]
+        return {"usable": f"no: {said[0]}"}, f"torch does not import: {problem}"
+    found = json.loads(out.splitlines()[-1])
+    gpus = ", ".join(found["gpus"]) or "none"
     return {
-        "version": str(torch.__version__),
-        "threads": f"{torch.get_num_threads()} intra-op, "
-        f"{torch.get_num_interop_threads()} inter-op",
-        "backends": ", ".join(f"{name} {_yes(have)}" for name, have in backends.items()),
-        "CUDA": f"{built_for}, GPUs: {', '.join(gpus) or 'none'}"
-        if built_for
+        "version": found["version"],
+        "threads": "{} intra-op, {} inter-op".format(*found["threads"]),
+        "backends": ", ".join(f"{name} {_yes(have)}" for name, have in found["backends"].items()),
+        "CUDA": f"{found['built_for']}, GPUs: {gpus}"
+        if found["built_for"]
         else "not built in (a CPU-only torch)",
     }, None
 

@@ -69,7 +69,7 @@ def test_json_holds_the_same_sections() -> None:
 def test_a_broken_torch_is_said_and_the_rest_still_told(tmp_path: Path) -> None:
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch/__init__.py").write_text("raise OSError('libgomp.so.1: cannot open')")
-    done = run_doctor(before=f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n")
+    done = run_doctor(PYTHONPATH=str(tmp_path))
     assert done.returncode == 1
     assert "torch does not import: libgomp.so.1" in done.stdout
     assert "affinity mask" in done.stdout
