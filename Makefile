@@ -56,6 +56,9 @@ bench-gpu: $(DEV_READY)  ## Run the GPU benchmarks and write docs/results.md (ne
 pathology: $(DEV_READY)  ## Check the diagnosis on jobs with a known cause (20 min on two quiet cores), to docs/results.md
 	$(BIN)/python -m benchmarks --write pathology
 
+programs: $(DEV_READY)  ## Check the diagnosis of programs of users and of public ones (an hour), to docs/results.md
+	$(BIN)/python -m benchmarks --write programs public
+
 schemas: $(DEV_READY)  ## Regenerate hpcncf/schemas and the generated pages of docs/
 	$(BIN)/python -m docs.generate
 

@@ -1,5 +1,5 @@
-"""`make bench`: every benchmark but `peers`, `pathology` and `gpu`, one after
-another, as Markdown on standard output.
+"""`make bench`: every benchmark but those of `WHEN_NAMED`, one after another, as Markdown on
+standard output.
 
 `python -m benchmarks NAME...` runs those named, each in a process of its own. With `--write` what
 each prints also goes into docs/ (`results.ELSEWHERE` says where), under a line that says where it
@@ -19,6 +19,7 @@ from hpcncf.records.host import describe_host
 BENCHMARKS = {
     "cli_start": "The login node",
     "monitor": "The monitor",
+    "probe": "The probe",
     "speed": "Loaders and workers",
     "engines": "The ladder of engines and optimizers",
     "strategies": "Every strategy of the job file",
@@ -41,11 +42,13 @@ BENCHMARKS = {
     "time_to_quality": "Time to quality",
     "predictions": "Predicted against measured",
 }
-# The first two install other programs; the others are `make pathology` and `make bench-gpu`, which
-# needs a GPU.
+# `peers` and `public` install other programs; the others are `make pathology`, `make programs` and
+# `make bench-gpu`, which needs a GPU.
 WHEN_NAMED = {
     "peers": "RecBole and cornac",
     "pathology": "Causes made on purpose",
+    "programs": "Programs as their users write them",
+    "public": "Programs that nobody here wrote",
     "gpu": "On a GPU",
 }
 TITLES = BENCHMARKS | WHEN_NAMED

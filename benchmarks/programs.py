@@ -21,6 +21,8 @@ from typing import Any
 import yaml
 
 FOLDER = Path(__file__).parents[1] / "tests/programs"
+# Characters of a source line in a table.
+MOST_SHOWN = 48
 
 
 @dataclass(frozen=True)
@@ -98,31 +100,47 @@ def measure(names: Sequence[str]) -> list[Row]:
     return rows
 
 
+HEAD = """\
+| program | cause | found | line | named line | s |
+|---|---|---|---|---|---|"""
+
+
 def format_row(row: Row) -> str:
-    mark = "right" if row.right_cause else "WRONG"
-    line = {None: "", True: "line right", False: "line WRONG"}[row.right_line]
-    return (
-        f"| {row.program} | {' or '.join(row.expected)} | {row.found} | {mark} | {line} | "
-        f"`{row.line}` | {row.seconds:.0f} s |"
+    found = row.found if row.right_cause else f"**{row.found}**"
+    line = {None: "", True: "right", False: "**wrong**"}[row.right_line]
+    text = row.line.replace("|", "\\|").replace("`", "'")
+    named = (
+        f"`{text if len(text) <= MOST_SHOWN else text[: MOST_SHOWN - 3] + '...'}`" if text else ""
     )
+    cause = " or ".join(row.expected)
+    return f"| {row.program} | {cause} | {found} | {line} | {named} | {row.seconds:.0f} |"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks programs", description=__doc__)
     parser.add_argument("program", nargs="*", help="only these; default: all")
-    print_totals(measure(parser.parse_args(arguments).program))
+    names = parser.parse_args(arguments).program
+    print(HEAD, flush=True)
+    print_totals(measure(names))
     return 0
 
 
 def print_totals(rows: Sequence[Row]) -> None:
+    """How many were right, and the confusion of causes."""
     lines = [row for row in rows if row.right_line is not None]
     healthy = [row for row in rows if row.expected == ("healthy",)]
-    print(f"causes right: {sum(row.right_cause for row in rows)} of {len(rows)}")
-    print(f"lines right: {sum(bool(row.right_line) for row in lines)} of {len(lines)}")
-    print(f"false alarms: {sum(not row.right_cause for row in healthy)} of {len(healthy)}")
-    missed = Counter((row.expected[0], row.found) for row in rows if not row.right_cause)
-    for (expected, found), number in missed.most_common():
-        print(f"{expected} called {found}: {number}")
+    print(
+        f"\nCauses right: {sum(row.right_cause for row in rows)} of {len(rows)}. Lines right: "
+        f"{sum(bool(row.right_line) for row in lines)} of {len(lines)}. False alarms: "
+        f"{sum(not row.right_cause for row in healthy)} of {len(healthy)} healthy programs.\n"
+    )
+    print("| cause | programs | right | called instead |")
+    print("|---|---|---|---|")
+    for cause in sorted({row.expected[0] for row in rows}):
+        of = [row for row in rows if row.expected[0] == cause]
+        missed = Counter(row.found for row in of if not row.right_cause)
+        instead = ", ".join(f"{found} {number}" for found, number in missed.most_common())
+        print(f"| {cause} | {len(of)} | {sum(row.right_cause for row in of)} | {instead} |")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import yaml
 
-from benchmarks.programs import diagnosis_of, format_row, judge, print_totals
+from benchmarks.programs import HEAD, diagnosis_of, format_row, judge, print_totals
 
 HERE: Final = Path(__file__).parent
 ENVIRONMENT: Final = HERE / ".venv"
@@ -44,6 +44,8 @@ def cloned(source: str, into: Path) -> Path:
     repository, _, commit = source.partition("@")
     stored = os.environ.get("HPCNCF_PROGRAMS")
     kept = Path(stored) / repository.replace("/", "+") if stored else None
+    if kept and (kept / "repo").is_dir():
+        kept /= "repo"
     address = str(kept) if kept else f"https://github.com/{repository}"
     subprocess.run(["git", "clone", "--quiet", address, str(into)], check=True)
     subprocess.run(["git", "checkout", "--quiet", commit], cwd=into, check=True)
@@ -62,12 +64,13 @@ def prepared(program: Mapping[str, Any], python: Path, work: Path) -> tuple[list
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.public", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks public", description=__doc__)
     parser.add_argument("program", nargs="*", help="only these; default: all")
     names = parser.parse_args(arguments).program
     programs = yaml.safe_load((HERE / "programs.yaml").read_text())
     python = made(sorted({each for one in programs.values() for each in one.get("packages", [])}))
     rows = []
+    print(HEAD, flush=True)
     for name in names or list(programs):
         program = programs[name]
         with tempfile.TemporaryDirectory() as folder:
@@ -78,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             told = diagnosis_of(command, Path(folder) / "results", start)
         if "cause" not in program:
             found = told["primary"]["cause"] if told["primary"] else told["verdict"]
-            print(f"| {name} | not established | {found} |", flush=True)
+            print(f"| {name} | not established | {found} | | | |", flush=True)
             continue
         rows.append(judge(name, program, told, time.monotonic() - began))
         print(format_row(rows[-1]), flush=True)
