@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcncf.errors import UsageError
+from hpcncf.errors import HpcncfError, UsageError
 
 if TYPE_CHECKING:
     from hpcncf.worker.record_command import Recorded
@@ -68,7 +68,14 @@ def run(args: argparse.Namespace) -> int:
     # The command may remove the current folder.
     results, json_file = args.results.resolve(), args.json and args.json.resolve()
     try:
-        recorded = record(words, results, args.name, not args.no_probe, remedies)
+        try:
+            recorded = record(words, results, args.name, not args.no_probe, remedies)
+        except (CannotStart, UsageError):
+            raise
+        except HpcncfError as error:  # a folder that cannot be written must not cost a job
+            print(f"hpcncf: {error}", file=sys.stderr)
+            results = _elsewhere(words)
+            recorded = record(words, results, args.name, not args.no_probe, remedies, alone=True)
     except CannotStart as error:
         print(f"hpcncf: {error}", file=sys.stderr)
         return error.exit_code
@@ -86,6 +93,19 @@ def run(args: argparse.Namespace) -> int:
         kind = type(error).__name__
         print(f"hpcncf: no summary of {recorded.folder}: {kind}: {error}", file=sys.stderr)
     return shell_code(recorded.exit_code)
+
+
+def _elsewhere(words: list[str]) -> Path:
+    """A folder for the record; without any, the command takes this process's place."""
+    import tempfile
+
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="hpcncf-run-"))
+    except OSError:
+        print("hpcncf: the command runs without a record", file=sys.stderr, flush=True)
+        os.execvp(words[0], words)
+    print(f"hpcncf: the command runs, and its record goes to {folder}", file=sys.stderr)
+    return folder
 
 
 def show(recorded: Recorded) -> None:

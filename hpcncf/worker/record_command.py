@@ -149,17 +149,20 @@ def record(
     name: str | None = None,
     probe: bool = True,
     remedies: Remedies | None = None,
+    alone: bool = False,
 ) -> Recorded:
     """Run the command to its end and leave its record in the results folder.
 
-    `probe`: look into its Python processes; `remedies`: what it changes in them.
+    `probe`: look into its Python processes; `remedies`: what it changes in them; `alone`: whatever
+    started other ranks of it.
 
-    Raises CannotStart, and UsageError where the folder holds something else.
+    Raises CannotStart, UsageError if the folder holds something else, and HpcncfError before the
+    start if the folder cannot be written.
     """
     check(command)
     paths = ResultPaths(folder)
     allocated = allocated_cores()
-    place = place_of_command()
+    place = ALONE if alone else place_of_command()
     if allocated is None:
         allocated = usable() / (place.local_world_size if _share_cores() else 1)
     run = planned(command, allocated, name, place, remedies or NO_REMEDIES)

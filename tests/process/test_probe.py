@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -139,6 +141,18 @@ loss.backward()
         "import sys; print(sys.meta_path[-1], sys.excepthook is sys.__excepthook__)",
         "import os\nif os.fork() == 0:\n    os._exit(3)\nprint(os.wait()[1])",
         "raise KeyboardInterrupt",
+        "import os; os.closerange(3, 64); print('all closed')",
+        "import signal, time\nsignal.signal(signal.SIGPROF, lambda *_: print('profiled'))\n"
+        "signal.setitimer(signal.ITIMER_PROF, 0.05)\nend = time.time() + 60\n"
+        "while signal.getitimer(signal.ITIMER_PROF)[0] and time.time() < end: pass",
+        "import threading, time\nthreading.Thread(target=lambda: (time.sleep(0.3), print('later'))"
+        ").start()\nprint('main is over', len(threading.enumerate()))",
+        "import sys\nsys.setrecursionlimit(9000)\ndef down(n):\n    return n and 1 + down(n - 1)\n"
+        "print(sum(down(3000) for _ in range(200)))",
+        "import gc, sys, weakref\nclass Big: pass\ndef f():\n    big = Big()\n"
+        "    return weakref.ref(big)\nprint(sum(f()() is not None for _ in range(200_000)))",
+        "import subprocess, sys\nprint(subprocess.check_output([sys.executable, '-m', 'pip', "
+        "'--version'], text=True).split()[0])",
         "import warnings; warnings.simplefilter('error'); import os\n"
         "if os.fork() == 0:\n    os._exit(0)\nos.wait(); print('no warning')",
     ],
@@ -189,6 +203,129 @@ def test_a_folder_that_cannot_be_written_costs_the_record_only(tmp_path: Path) -
         [sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=60
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+
+
+def test_a_disk_that_is_full_costs_the_record_only(tmp_path: Path) -> None:
+    code = "import resource, time\nresource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))\n"
+    done = python(
+        code + "end = time.time() + 2.5\nwhile time.time() < end: pass\nprint('done')", tmp_path
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+    assert list((tmp_path / "seen").iterdir()) == []
+
+
+def test_a_results_folder_that_cannot_be_written_does_not_cost_the_run(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "hpcncf", "run", "--results", "/proc/none", "--quiet", "--"]
+    done = subprocess.run(
+        [*words, sys.executable, "-c", "print('ran'); raise SystemExit(3)"],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (3, "ran\n")
+    (record,) = tmp_path.glob("hpcncf-run-*/runs/*/attempt-1/rank-0.json")
+    assert json.loads(record.read_text())["exit_code"] == 3
+    assert str(record.parents[3]) in done.stderr
+
+
+def test_a_closed_standard_output_gets_nothing_of_the_probe(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, time\nend = time.time() + 2.6\nlowest = 9\n"
+        "while time.time() < end:\n    with open('/dev/null') as file:\n"
+        "        lowest = min(lowest, file.fileno())\nraise SystemExit(40 + lowest)\n"
+    )
+    (tmp_path / "seen").mkdir()
+    environment = observed(os.environ, tmp_path / "seen")
+    command = f"exec {sys.executable} {script} 1>&-"
+    done = subprocess.run(["bash", "-c", command], env=environment, check=False, timeout=60)
+    assert done.returncode == 41  # the program's own files come first, as without the probe
+
+
+def test_many_processes_leave_nothing_but_their_work(tmp_path: Path) -> None:
+    code = """
+import os
+ended = 0
+for _ in range(1000):
+    child = os.fork()
+    if child == 0:
+        os._exit(5)
+    ended += os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5
+print(ended)
+"""
+    done = same_with_and_without(code, tmp_path)
+    assert done.stdout == "1000\n"
+    assert len(records(tmp_path)) <= 1
+
+
+def test_a_program_that_is_killed_leaves_what_was_seen_so_far(tmp_path: Path) -> None:
+    code = "import os, signal, time\nend = time.time() + 4\n"
+    code += "while time.time() < end:\n    sum(range(1000))\nos.kill(os.getpid(), signal.SIGKILL)"
+    done = python(code, tmp_path)
+    assert done.returncode == -9
+    (seen,), problems = read_profiles(tmp_path / "seen")
+    assert problems == []
+    assert not seen.complete
+    assert 1.5 < seen.phases["loop"].seconds <= seen.elapsed_s + 0.01
+    assert {line.line for line in seen.lines} <= {3, 4}
+
+
+def test_a_line_that_lets_go_of_the_lock_has_its_time(tmp_path: Path) -> None:
+    """Another thread gets the lock there, and must not see the program further on than it was."""
+    code = """
+import hashlib, time
+data = bytes(2_000_000)
+def digest():
+    return hashlib.sha256(data).digest()
+def bookkeeping():
+    total = 0
+    for k in range(300):
+        total += k
+    return total
+end = time.time() + 4
+while time.time() < end:
+    digest()
+    bookkeeping()
+    bookkeeping()
+"""
+    python(code, tmp_path)
+    (seen,), _ = read_profiles(tmp_path / "seen")
+    shares = {line.line: line.own_share for line in seen.lines}
+    assert shares[5] > 0.9
+
+
+OTHER_PYTHONS = [
+    path
+    for minor in range(9, 15)
+    if minor != sys.version_info[1]
+    for path in (
+        shutil.which(f"python3.{minor}"),
+        *glob.glob(os.path.expanduser(f"~/.pyenv/versions/3.{minor}.*/bin/python")),  # noqa: PTH207, PTH111
+    )
+    if path and subprocess.run([path, "-c", ""], capture_output=True, check=False).returncode == 0
+]
+
+
+@pytest.mark.skipif(not OTHER_PYTHONS, reason="no other Python here")
+@pytest.mark.parametrize("interpreter", OTHER_PYTHONS)
+def test_another_python_is_observed_without_hpcncf_in_it(interpreter: str, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import time\nend = time.time() + 2.5\n"
+        "def work():\n    return [k * k for k in range(2000)]\n"
+        "while time.time() < end:\n    work()\n"
+    )
+    (tmp_path / "seen").mkdir()
+    environment = observed(os.environ, tmp_path / "seen")
+    done = subprocess.run(
+        [interpreter, str(script)], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    (seen,), problems = read_profiles(tmp_path / "seen")
+    assert (seen.problems, problems, seen.complete) == ([], [], True)
+    hot = max(seen.lines, key=lambda line: line.own_share)
+    assert (hot.function, hot.line) == ("work", 4)
 
 
 def test_a_fullgraph_program_compiles_as_before(tmp_path: Path) -> None:

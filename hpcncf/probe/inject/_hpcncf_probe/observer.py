@@ -31,6 +31,9 @@ RECORD_EVERY_S = 5.0
 MOST_STACKS = 4000
 MOST_FRAMES = 8
 MOST_WALKED = 40
+MOST_READ = 400
+# Of file descriptors: those below are stdin, stdout and stderr.
+FIRST_FREE = 3
 
 # Functions of torch that say nothing about what is being done.
 PLUMBING = frozenset(
@@ -131,7 +134,8 @@ class Observer:
         clock = CLOCKS.get(self.thread)
         phases = repeat(clock.stack if clock is not None else NO_PHASE)
         innermost = map(itemgetter(self.thread), iter(sys._current_frames, None))
-        walks = map(accumulate, map(chain, zip(innermost), repeat(BACK)), repeat(getattr))
+        back = map(repeat, BACK, repeat(MOST_READ))
+        walks = map(accumulate, map(chain, zip(innermost), back), repeat(getattr))
         look = zip(
             iter(partial(stop.acquire, True, self.interval), True),
             map(opened.append, map(itemgetter(-1), phases)),
@@ -139,7 +143,7 @@ class Observer:
         )
         try:
             for _ in look:
-                pass
+                return True
         except (AttributeError, KeyError):  # beyond the outermost frame; a thread that has ended
             return True
         return False
@@ -235,6 +239,9 @@ class Observer:
             path = os.path.join(self.folder, name)
             mode = 0o600 | (os.stat(self.folder).st_mode & 0o040)
             made = os.open(path + ".part", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+            if made < FIRST_FREE:  # a closed stdout, into which the program may yet write
+                os.close(made)
+                return
             try:
                 whole = os.write(made, text.encode()) == len(text)  # else the disk is full
             finally:
@@ -330,7 +337,7 @@ def _stopped_at(frame):
     """What READ gives of a thread's frames, the innermost first."""
     found = []
     try:
-        found.extend(map(READ, accumulate(chain((frame,), BACK), getattr)))
+        found.extend(map(READ, accumulate(chain((frame,), repeat("f_back", MOST_READ)), getattr)))
     except AttributeError:  # beyond the outermost
         pass
     return found
@@ -557,7 +564,8 @@ def end():
         clock = CLOCKS.get(observer.thread)
         if clock is not None and clock.ident == _thread.get_ident():
             clock.turn()
-        observer.threads = read_threads(observer.first_thread)
+        # A pool's threads have ended by now: they stay as they were last seen.
+        observer.threads.update(read_threads(observer.first_thread))
         observer.write(True)
     _STATE["ended"] = observer
 
