@@ -14,7 +14,7 @@ a_t = lr_t / (1 - beta1^t) sqrt(1 - beta2^t) and e_t = eps sqrt(1 - beta2^t), Ad
 with B1_k, B2_k and D_k the products over the first k of them. The z_k lie close together. With c in
 their middle F is sum over j of (-1)^j M_j / (x + c)^(j+1), where M_j = sum of w_k (z_k - c)^j. If
 sqrt(v) is near eps and the training is young, that series converges slowly: such rows take the sum
-itself. Both are exact to rounding; the bound on the first term that is left out decides.
+itself. The bound on the terms left out decides, value by value.
 
 Momentum has F = M_0, whatever v is.
 """
@@ -42,13 +42,16 @@ MIN_LOG_KEPT = -50.0
 MIN_SHRINKAGE = {torch.float32: 1e-24, torch.float64: 1e-200}
 """Shrunk further, a moment is 0: it is nothing beside the next gradient, and numbers that float32
 has no exponent for are slow."""
-TOLERANCE = {torch.float32: 1e-8, torch.float64: 1e-14}
-"""Of a row's movement: what steps far ahead, and terms of the series left out, may add to it."""
+TOLERANCE = {torch.float32: 1e-8, torch.float64: 1e-15}
+"""Weight, beside that of the first, of idle steps so far ahead that they are left out."""
+TERMS = {torch.float32: (4, 8), torch.float64: (8, 12)}
+"""Of the series: as many as suffice for rows of an old training, and of a young one. Even numbers;
+the next term is the bound of those left out."""
+LEFT_OUT = {torch.float32: 1e-6, torch.float64: 1e-13}
+"""The most that those may be, of a row's movement."""
 LOG_OF_ZERO = -800.0
-ROWS_SUMMED = 1024
+VALUES_SUMMED = 2048
 """At once, term by term."""
-TERMS = {torch.float32: 4, torch.float64: 8}
-"""Of the series: an even number. One more is kept as the bound of what is left out."""
 
 
 class IdleSteps:
@@ -61,7 +64,7 @@ class IdleSteps:
     def __init__(self, dtype: torch.dtype, device: torch.device, series: bool, moves: bool) -> None:
         """`series`: F depends on v, as Adam's does. `moves`: the first moment moves the values."""
         self.dtype, self._device = dtype, device
-        self.terms = TERMS[dtype] if series else 0
+        self.terms = TERMS[dtype][-1] if series else 0
         self._moments = self.terms + 1 if moves else 0
         self.tolerance = TOLERANCE[dtype]
         self._records = np.zeros((256, COLUMNS + self._moments))
@@ -193,64 +196,52 @@ class Missed:
 
     def slope(self, root: Tensor, first: Tensor) -> Tensor:
         """F of Adam [n, width] at `root` = sqrt(v), of rows with the first moment `first`."""
-        terms, centre = self._steps.terms, self._records[:, CENTRE]
-        moments = self._records[:, COLUMNS:] * self._all_kept
-        reach = self._reach(moments, centre)
-        slow = None
-        if float(reach.max()) > 0:
-            nearest = torch.where(first == 0, math.inf, root).amin(dim=1)
-            slow = (nearest < reach).nonzero().squeeze(1)
-        scaled = (moments[:, :terms] / centre[:, None]).to(self._dtype)
-        c = self._column(centre)
+        for terms in TERMS[self._dtype]:
+            reach = self._reach(terms)
+            converges = float(reach.max()) <= 0
+            if converges:
+                break
+        centre = self._records[:, CENTRE]
+        moments = self._records[:, COLUMNS : COLUMNS + terms]
+        scaled = self._all_kept * moments / centre[:, None]
+        scaled, c = scaled.to(self._dtype), self._column(centre)
         near = c / (root + c)
         total = scaled[:, terms - 1 : terms].expand_as(near)
         for j in range(terms - 2, -1, -1):
             total = torch.addcmul(scaled[:, j : j + 1], near, total, value=-1)
         total = total.mul_(near)
-        if slow is not None and len(slow):
-            total.index_copy_(0, slow, self._summed(slow, root.index_select(0, slow)))
+        if not converges:
+            slow = (root < self._column(reach)).logical_and_(first != 0).nonzero()
+            for at, column in (each.unbind(1) for each in torch.split(slow, VALUES_SUMMED)):
+                if len(at):
+                    total[at, column] = self._sum_terms(at, root[at, column])
         return total
 
-    def _reach(self, moments: Tensor, centre: Tensor) -> Tensor:
-        """The smallest sqrt(v) [n] for which the series holds."""
-        terms = self._steps.terms
-        left_out = moments[:, terms] / (moments[:, 0] * 10 * self._steps.tolerance)
-        ratio = left_out.clamp_(min=0.0).pow_(1.0 / terms)
-        return torch.where(moments[:, 0] > 0, (ratio - 1.0) * centre, -1.0)
-
-    def _summed(self, at: Tensor, root: Tensor) -> Tensor:
-        """F of the rows `at`, term by term."""
-        found = [
-            self._sum_terms(*each)
-            for each in zip(
-                torch.split(at, ROWS_SUMMED), torch.split(root, ROWS_SUMMED), strict=True
-            )
-        ]
-        return torch.cat(found)
+    def _reach(self, terms: int) -> Tensor:
+        """The smallest sqrt(v) [n] for which so many terms suffice; float64."""
+        whole, after = (self._records[:, COLUMNS + each] for each in (0, terms))
+        ratio = (after / (whole * LEFT_OUT[self._dtype])).clamp_(min=0.0).pow_(1 / terms)
+        return torch.where(whole > 0, (ratio - 1) * self._records[:, CENTRE], -1.0)
 
     def _sum_terms(self, at: Tensor, root: Tensor) -> Tensor:
-        steps, last = self._steps, self._last.index_select(0, at)
-        table = steps.table()
+        """F at `root` [n] of the rows `at`, term by term."""
+        steps, (at, row) = self._steps, torch.unique(at, return_inverse=True)
+        last, table = self._last.index_select(0, at), steps.table()
         most = min(steps.window, steps.now - int(last.min()))
-        idle = torch.arange(1, most + 1, device=root.device)[:, None]
-        reached = last + idle  # [k, n]
+        reached = last + torch.arange(1, most + 1, device=root.device)[:, None]  # [k, rows]
         there = table.index_select(0, reached.clamp(max=steps.now).reshape(-1))
-        idle = idle.double()  # a float times whole numbers would be float32
-        change = there[:, :COLUMNS].view(most, len(at), COLUMNS)
+        there = there[:, :COLUMNS].view(most, len(at), COLUMNS)
         start, end = table.index_select(0, last), table[steps.now]
-        log_first = idle * steps.log_first + (change[..., LOG_FIRST] - start[:, LOG_FIRST])
-        log_root = idle * steps.log_second + (change[..., LOG_SECOND] - start[:, LOG_SECOND])
+        idle = (reached - last).double()
+        log_first = idle * steps.log_first + (there[..., LOG_FIRST] - start[:, LOG_FIRST])
+        log_root = idle * steps.log_second + (there[..., LOG_SECOND] - start[:, LOG_SECOND])
         log_root *= 0.5
-        weights = (
-            change[..., SIZE]
-            * (log_first - log_root + (end[LOG_KEPT] - change[..., LOG_KEPT])).exp()
-        )
-        weights = weights.masked_fill_(reached > steps.now, 0.0).to(self._dtype)
-        places = (change[..., EPS] * (-log_root).exp()).to(self._dtype)
-        total = torch.zeros_like(root)
-        for k in range(most):
-            total += weights[k, :, None] / (root + places[k, :, None])
-        return total
+        later = end[LOG_KEPT] - there[..., LOG_KEPT]
+        weights = there[..., SIZE] * (log_first - log_root + later).exp()
+        weights = weights.masked_fill_(reached > steps.now, 0.0).to(root.dtype)
+        places = (there[..., EPS] * (-log_root).exp()).to(root.dtype)
+        terms = weights.index_select(1, row) / (root + places.index_select(1, row))
+        return terms.sum(dim=0)
 
 
 class RowRule:

@@ -161,7 +161,8 @@ class RowTable:
         if gradient is None:
             return
         with plainly():
-            ids = gradient._ids if isinstance(gradient, RowGradient) else None
+            # A copy: what NumPy has seen autograd cannot resize.
+            ids = gradient._ids.clone() if isinstance(gradient, RowGradient) else None
             gradient = plain(gradient)
             if scale is not None:
                 gradient.div_(scale)
@@ -380,7 +381,7 @@ def call_on_rows(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
         gradient = args[0]
         with plainly():
             return func(gradient._table.parameter, *args[1:], **kwargs)
-    accepts = ON_ROWS.get(func)
+    accepts = always if func in OF_THE_FORM else ON_ROWS.get(func)
     if accepts is None or not accepts(*args, **kwargs):
         return NotImplemented
     with plainly():
@@ -446,45 +447,46 @@ ON_ROWS: dict[Any, Callable[..., bool]] = {
 }
 """Calls that give the stored rows of a gradient what they would give all, if the arguments pass."""
 
-FORM = (
-    "dtype device layout requires_grad is_leaf grad_fn ndim is_cuda is_sparse is_quantized is_meta "
-    "is_mps is_xpu is_cpu is_mkldnn is_nested names output_nr retains_grad _version "
-    "_backward_hooks _post_accumulate_grad_hooks grad_dtype"
-)
 OF_SIZES = {
     T.shape.__get__,
-    T.size,
-    T.numel,
-    T.nelement,
-    T.__len__,
-}
-OF_THE_FORM = OF_SIZES | {getattr(T, name).__get__ for name in FORM if hasattr(T, name)}
-OF_THE_FORM |= {
-    T.requires_grad.__set__,
-    T.requires_grad_,
+    T.ndim.__get__,
     T.dim,
-    T.element_size,
-    T.get_device,
-    T.is_complex,
     T.is_contiguous,
-    T.is_floating_point,
-    T.register_post_accumulate_grad_hook,
-    T.storage_offset,
+    T.nelement,
+    T.numel,
+    T.size,
     T.stride,
-    torch.empty_like,
-    torch.full_like,
-    torch.is_complex,
-    torch.is_floating_point,
-    torch.numel,
-    torch.ones_like,
-    torch.rand_like,
-    torch.randn_like,
-    torch.zeros_like,
+    T.__len__,
     T.new_empty,
     T.new_full,
     T.new_ones,
     T.new_tensor,
     T.new_zeros,
+    torch.empty_like,
+    torch.full_like,
+    torch.numel,
+    torch.ones_like,
+    torch.rand_like,
+    torch.randn_like,
+    torch.zeros_like,
+}
+PROPERTIES = (
+    "dtype device layout requires_grad is_leaf grad_fn is_cuda is_sparse is_quantized is_meta "
+    "is_mps is_xpu is_cpu is_mkldnn is_nested names output_nr retains_grad _version "
+    "_backward_hooks _post_accumulate_grad_hooks grad_dtype"
+)
+OF_THE_FORM = OF_SIZES | {
+    T.requires_grad.__set__,
+    T.requires_grad_,
+    T.element_size,
+    T.get_device,
+    T.is_complex,
+    T.is_floating_point,
+    T.register_post_accumulate_grad_hook,
+    T.storage_offset,
+    torch.is_complex,
+    torch.is_floating_point,
+    *(getattr(T, name).__get__ for name in PROPERTIES.split() if hasattr(T, name)),
 }
 """Calls that read no value."""
 
@@ -530,12 +532,13 @@ def zero_rows(gradient: Any) -> Any:
     table, slot = gradient._table, gradient._slot
     gradient._stored.zero_()
     if table.slot() is slot:
-        width = slot.shape[1]
+        # Of memory of its own: autograd resizes it.
         empty = torch.sparse_coo_tensor(
-            slot._indices()[:, :0],
-            slot.detach()._values()[:0].reshape(0, width),
+            torch.empty(1, 0, dtype=torch.int64, device=slot.device),
+            gradient._stored.new_empty(0, slot.shape[1]),
             slot.shape,
             is_coalesced=True,
+            check_invariants=False,
         )
         table.fill_slot(empty)
     return gradient

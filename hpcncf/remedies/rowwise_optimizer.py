@@ -14,8 +14,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from hpcncf.errors import UsageError
+from hpcncf.remedies.row_exchange import expect_rows
 from hpcncf.remedies.row_rules import RULES, Group, RowRule, find_rule
 from hpcncf.remedies.row_table import RowTable, RowwiseParameter
 
@@ -218,6 +220,8 @@ def rowwise(
     for candidate, group in taken:
         assert rule is not None
         found._add(candidate, group, rule)
+    if taken and isinstance(model, DistributedDataParallel):
+        expect_rows(model)
     return found
 
 

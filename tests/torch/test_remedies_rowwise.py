@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hpcncf.remedies import rowwise
+from hpcncf.errors import UsageError
+from hpcncf.remedies import RowwiseAdam, rowwise
+from hpcncf.remedies.row_rules import AdamWRule
 
 ROWS, WIDTH = 17, 3
 
@@ -251,7 +253,7 @@ def act(twins: Twins, make: Callable[[Any], torch.optim.Optimizer], event: str, 
             twins.models[1], twins.optimizers[1] = model, optimizer
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(name=st.sampled_from(sorted(OPTIMIZERS)), events=st.lists(EVENTS, min_size=1, max_size=12))
 def test_any_program_has_the_results_that_it_had(name: str, events: list[Any]) -> None:
     twins = Twins(OPTIMIZERS[name])
@@ -259,3 +261,185 @@ def test_any_program_has_the_results_that_it_had(name: str, events: list[Any]) -
         act(twins, OPTIMIZERS[name], event, value)
     assert twins.rowwise.tables == ["users.weight", "items.weight", "tags.weight"]
     twins.check(1e-10)
+
+
+def test_float32_stays_within_rounding_of_dense_adam() -> None:
+    torch.manual_seed(1)
+    tables = [nn.Embedding(400, 8) for _ in range(2)]
+    nn.init.normal_(tables[0].weight, std=0.05)
+    tables[1].load_state_dict(tables[0].state_dict())
+    optimizers = [torch.optim.Adam(each.parameters(), lr=1e-3) for each in tables]
+    rowwise(tables[1], optimizers[1], small=0)
+    for step in range(1000):
+        ids, target = torch.randint(400, (6,)), torch.rand(6, 8) * 10.0 ** -(step % 8)
+        for table, optimizer in zip(tables, optimizers, strict=True):
+            optimizer.zero_grad()
+            (table(ids) * target).sum().backward()
+            optimizer.step()
+    stock, ours = (each.weight.detach() for each in tables)
+    assert float((stock - ours).abs().max()) <= 2e-6
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("first", [1, 2, 10, 60, 300, 1000, 20_000])
+def test_idle_rows_of_adam_follow_its_recurrence_whatever_eps_weighs(
+    first: int, dtype: torch.dtype
+) -> None:
+    group = {"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0, "amsgrad": False, "lr": 1.0}
+    rule = AdamWRule(dtype, torch.device("cpu"), group)
+    gradients = 10.0 ** torch.arange(-11, 0, 0.5, dtype=torch.float64)[:, None]
+    rule.begin(group, first)
+    rule.advance()
+    m, v, moved = 0.1 * gradients, 0.001 * gradients**2, torch.zeros_like(gradients)
+    start = [each.to(dtype) for each in (moved, m, v)]
+    for idle in range(1, 700):
+        step, lr = first + idle, 1e-3 * (1.5 + math.sin(idle))
+        rule.begin(group | {"lr": lr}, step)
+        rule.advance()
+        m, v = 0.9 * m, 0.999 * v
+        root = (v / (1 - 0.999**step)).sqrt() + 1e-8
+        moved = moved - lr / (1 - 0.9**step) * m / root
+        if idle in (1, 2, 3, 7, 20, 60, 150, 300, 699):
+            rows, *moments = (each.clone() for each in start)
+            rule.catch_up(rows, moments, torch.ones(len(gradients), dtype=torch.int64))
+            bound = 1e-12 if dtype == torch.float64 else 2e-6
+            assert torch.allclose(rows.double(), moved, rtol=bound, atol=0)
+
+
+def test_rows_that_no_batch_reads_are_not_touched() -> None:
+    """Not a single one: else nothing is gained."""
+    table = nn.Embedding(1000, 4)
+    optimizer = torch.optim.Adam(table.parameters())
+    rowwise(table, optimizer, small=0)
+    table(torch.tensor([1, 2])).sum().backward()
+    optimizer.step()
+    before = table.weight.detach().clone()
+    for _ in range(3):
+        optimizer.zero_grad()
+        table(torch.tensor([2, 3])).sum().backward()
+        optimizer.step()
+    stored = table.weight._table.values  # type: ignore[attr-defined]
+    changed = (stored != before).any(dim=1).nonzero().squeeze(1)
+    assert changed.tolist() == [2, 3]  # row 1 waits
+    assert (table.weight != before).any(dim=1).nonzero().squeeze(1).tolist() == [1, 2, 3]
+
+
+class Unknown(torch.optim.Adam):
+    def step(self, closure: Any = None) -> Any:
+        return super().step(closure)
+
+
+REFUSED: list[tuple[Callable[[], nn.Module], Callable[[Any], torch.optim.Optimizer], str]] = [
+    (Recommender, lambda p: torch.optim.Adam(p, amsgrad=True), "amsgrad"),
+    (Recommender, lambda p: torch.optim.Adam(p, weight_decay=0.1), "weight_decay"),
+    (Recommender, lambda p: torch.optim.Adam(p, eps=0.0), "eps"),
+    (Recommender, lambda p: torch.optim.SGD(p, momentum=0.1, weight_decay=0.1), "momentum"),
+    (Recommender, lambda p: torch.optim.RMSprop(p, weight_decay=0.1), "weight_decay"),
+    (Recommender, lambda p: torch.optim.Adagrad(p, weight_decay=0.1), "weight_decay"),
+    (Recommender, lambda p: torch.optim.NAdam(p), "NAdam"),
+    (Recommender, Unknown, "Unknown"),
+    (lambda: nn.Embedding(9, 2, max_norm=1.0), torch.optim.Adam, "max_norm"),
+    (lambda: nn.Embedding(9, 2, scale_grad_by_freq=True), torch.optim.Adam, "scale_grad_by_freq"),
+    (lambda: nn.EmbeddingBag(9, 2, mode="max"), torch.optim.Adam, "max"),
+    (lambda: nn.Embedding(9, 2).half(), torch.optim.Adam, "float16"),
+]
+
+
+@pytest.mark.parametrize(("build", "make", "named"), REFUSED)
+def test_what_cannot_be_exact_is_refused_by_name(build: Any, make: Any, named: str) -> None:
+    model = build()
+    optimizer = make(model.parameters())
+    with pytest.raises(UsageError, match=named):
+        rowwise(model, optimizer, small=0)
+    assert not optimizer._optimizer_step_pre_hooks
+    left = rowwise(model, optimizer, small=0, strict=False)
+    assert not left.tables
+    assert all(named in why for why in left.left.values())
+    assert all(type(each) is nn.Parameter for each in model.parameters())
+
+
+def test_a_table_tied_to_a_layer_is_refused() -> None:
+    model = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 9, bias=False))
+    model[1].weight = model[0].weight
+    with pytest.raises(UsageError, match=r"1\.weight"):
+        rowwise(model, torch.optim.Adam(model.parameters()), small=0)
+
+
+def test_small_tables_are_left_to_torch() -> None:
+    model = nn.ModuleList([nn.Embedding(1127, 32), nn.Embedding(300_000, 8)])
+    found = rowwise(model, torch.optim.Adam(model.parameters()))
+    assert found.tables == ["1.weight"]
+    assert "36,064" in found.left["0.weight"]
+    assert "0.weight" in str(found)
+
+
+@pytest.mark.parametrize("spoil", ["hook", "setting", "remove"])
+def test_a_program_that_later_becomes_inexact_goes_on_with_torchs_optimizer(spoil: str) -> None:
+    twins = Twins(OPTIMIZERS["adam"])
+    for number in range(6):
+        twins.step([[number, 2]])
+    if spoil == "hook":
+        for model in twins.models:
+            model.get_submodule("users").weight.register_hook(lambda gradient: gradient + 0.01)
+    elif spoil == "remove":
+        twins.rowwise.remove()
+    else:
+        for optimizer in twins.optimizers:
+            optimizer.param_groups[0]["weight_decay"] = 0.1
+    for number in range(6):
+        twins.step([[number, 5]])
+    assert "users.weight" in twins.rowwise.left
+    assert type(twins.models[1].get_parameter("users.weight")) is nn.Parameter
+    twins.check()
+
+
+def test_tables_shared_by_modules_and_split_over_optimizers() -> None:
+    models = []
+    for ours in (False, True):
+        torch.manual_seed(0)
+        model = nn.ModuleList([nn.Embedding(9, 2) for _ in range(3)])
+        model[1].weight = model[0].weight
+        optimizers = [
+            torch.optim.Adam(model[0].parameters(), lr=0.1),
+            torch.optim.SGD(model[2].parameters(), lr=0.1, momentum=0.9),
+        ]
+        if ours:
+            tables = [rowwise(model, each, small=0).tables for each in optimizers]
+            assert tables == [["0.weight"], ["2.weight"]]
+        for step in range(20):
+            ids = torch.tensor([step % 9, 3])
+            (model[0](ids) * model[1](ids.flip(0)) + model[2](ids)).sum().backward()
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+        models.append(model)
+    for first, second in zip(*(each.parameters() for each in models), strict=True):
+        assert torch.allclose(first, second, rtol=0, atol=1e-6)
+
+
+def test_a_scheduler_of_rates_and_betas_is_followed() -> None:
+    twins = Twins(OPTIMIZERS["adam"])
+    schedules = [
+        torch.optim.lr_scheduler.OneCycleLR(each, max_lr=0.05, total_steps=60)
+        for each in twins.optimizers
+    ]
+    for step in range(60):
+        twins.step([[step % ROWS, step * step % ROWS]])
+        for schedule in schedules:
+            schedule.step()
+    twins.check()
+
+
+def test_rowwise_adam_is_adam() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(70_000, 4), nn.Linear(4, 1))
+    twin = copy.deepcopy(model)
+    optimizers = [torch.optim.Adam(model.parameters(), lr=0.01), RowwiseAdam(twin, lr=0.01)]
+    for step in range(5):
+        for each, optimizer in zip((model, twin), optimizers, strict=True):
+            optimizer.zero_grad()
+            each(torch.tensor([step, 7])).sum().backward()
+            optimizer.step()
+    assert isinstance(optimizers[1], RowwiseAdam)
+    assert optimizers[1].rowwise.tables == ["0.weight"]
+    assert torch.allclose(model[0].weight, twin[0].weight, rtol=0, atol=1e-6)

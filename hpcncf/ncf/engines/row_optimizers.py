@@ -21,6 +21,7 @@ from hpcncf.remedies.idle_rows import (
     bias_corrections,
     catch_up_stepwise,
 )
+from hpcncf.remedies.row_table import write_rows
 
 Rate = float | Tensor
 
@@ -273,15 +274,6 @@ def adam_update(parts: Tensor, gradient: Tensor, size: Rate, eps: Rate) -> None:
         values.addcdiv_(first * -size, root)
     else:
         values.addcdiv_(first, root, value=-size)
-
-
-def write_rows(table: Tensor, ids: Tensor, rows: Tensor) -> None:
-    """table[ids] = rows, for distinct ids. On a CPU numpy copies whole rows, torch single
-    values."""
-    if table.device.type == "cpu" and not torch.compiler.is_compiling():
-        table.numpy()[ids.numpy()] = rows.numpy()
-    else:
-        table.index_copy_(0, ids, rows)
 
 
 class DenseLayers:

@@ -1,0 +1,80 @@
+"""Ranks of DistributedDataParallel with `rowwise` end where one process without it does."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from hpcncf.remedies import row_exchange, rowwise
+
+ROWS, BATCH, STEPS = 30, 8, 30
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(ROWS, 4)
+        self.bag = nn.EmbeddingBag(ROWS, 4, mode="sum")
+        self.layer = nn.Linear(4, 1)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        found: Tensor = self.layer(self.table(ids) * self.bag(ids[:, None]))
+        return found.tanh()
+
+
+def trained(rank: int = 0, ranks: int = 1, order: str = "") -> dict[str, Tensor]:
+    torch.manual_seed(0)
+    model: Any = Model().double()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    network = model
+    if order == "rowwise first":
+        rowwise(model, optimizer, small=0)
+    if ranks > 1:
+        network = DistributedDataParallel(model)
+        if order != "rowwise first":
+            rowwise(network, optimizer, small=0)
+    if order == "by hook":  # as over nccl
+        group = network.process_group
+        network._comm_hooks.clear()
+
+        def hook(state, bucket):  # type: ignore[no-untyped-def]
+            return row_exchange.mean_over_ranks(state, bucket)
+
+        network.register_comm_hook(group, hook)
+    batches = torch.Generator().manual_seed(3)
+    share = BATCH // ranks
+    for step in range(STEPS):
+        ids = torch.randint(0, ROWS, (BATCH,), generator=batches)[rank * share : (rank + 1) * share]
+        optimizer.zero_grad(set_to_none=step % 2 == 0)
+        (network(ids) ** 2).mean().backward()
+        nn.utils.clip_grad_norm_(network.parameters(), 0.05)
+        optimizer.step()
+    found: dict[str, Tensor] = model.state_dict()
+    return found
+
+
+def one_rank(rank: int, order: str, port: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    torch.save(trained(rank, 2, order), f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("order", ["rowwise first", "wrapper first", "by hook"])
+def test_two_ranks_end_where_one_process_does(order: str, tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    mp.spawn(one_rank, (order, port, str(tmp_path)), nprocs=2)  # type: ignore[no-untyped-call]
+    first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
+    for name, expected in trained().items():
+        assert torch.equal(first[name], second[name])
+        assert torch.allclose(first[name], expected, rtol=0, atol=1e-12)
