@@ -13,7 +13,7 @@ from make_configurations import configuration
 from hpcncf.cli import main
 from hpcncf.collect.collect import collect
 from hpcncf.job.load import load_job
-from hpcncf.job.plan import Run, configuration_id, expand_job
+from hpcncf.job.plan import Run, expand_job
 from hpcncf.job.spec import JobSpec, Resources
 from hpcncf.paths import ResultPaths
 from hpcncf.records.results_folder import leave_plan
@@ -33,6 +33,7 @@ from hpcncf_analysis.advice.next_job import (
     measured_remedies,
     next_job_name,
     read_request,
+    without_length,
     write_advice,
 )
 from hpcncf_analysis.advice.request import build_request
@@ -294,6 +295,23 @@ def test_longer_runs_are_written_for_what_was_too_short(
     assert len(planned(found["repeat"].job, capsys)["runs"]) == 3
 
 
+def test_a_job_measured_at_another_length_is_requested_as_the_job_file_has_it(
+    tmp_path: Path,
+) -> None:
+    """4 s of start-up, 0.3 s of checkpoints, and 20 epochs of 4.36 s with 0.4 s of evaluation."""
+    points = [{**make_results.POINTS[3], "training.epochs": 3}]
+    paths = make_results.demo(tmp_path, points=points)
+    plain = {"name": "demo", "data": {"path": str(tmp_path / "data")}, "training": {"epochs": 20}}
+    job = JobSpec.model_validate(plain | {"points": points, "repeats": 3})
+    leave_plan(paths, job, make_results.plan_of(paths))
+    make_results.complete(paths)
+    advice = written(paths)["next"].advice
+    assert advice.job.training.epochs == 20
+    assert advice.chosen.seconds == pytest.approx(
+        4 + 3 * 0.1 + 20 * (418_655 / 96_000 + 0.4), rel=1e-4
+    )
+
+
 def test_as_measured_nothing_is_changed(tmp_path: Path) -> None:
     """What `hpcncf tune` verified is requested, whatever cores idled."""
     paths = make_results.demo(tmp_path, points=[make_results.POINTS[1]])
@@ -440,9 +458,9 @@ def test_the_base_is_what_stands_outside_the_grid() -> None:
     asked = study(
         resources={"cpus_per_task": 2}, grid={"resources.cpus_per_task": [1, 2, 4]}, repeats=3
     )
-    of_base = {run.id for run in asked.runs.values() if run.resources.cpus_per_task == 2}
+    of_base = [run for run in asked.runs.values() if run.resources.cpus_per_task == 2]
     assert len(of_base) == 3
-    assert asked.base in {configuration_id(asked.runs[run_id]) for run_id in of_base}
+    assert asked.base in set(map(without_length, of_base))
 
 
 def test_a_base_that_is_no_run_of_its_own_is_none() -> None:

@@ -214,7 +214,7 @@ def test_a_report_never_contradicts_itself(
         assert chosen.one.median("hr10") == max(one.median("hr10") or 0.0 for one in shown)
         assert advice
         assert advice.changed is None or len(table.rows) == 1
-        assert planned.configuration(advice.job) == chosen.key or advice.changed
+        assert planned.configuration(advice.job) == planned.of(chosen.one) or advice.changed
     short = [one for one in shown if diagnoses[one.rows[0]["run_id"]].primary is CAUSES[2]]
     assert not {row.key for row in table.judged} & {one.key for one in short}
 
@@ -251,7 +251,7 @@ def test_a_report_never_contradicts_itself(
     if "predicted" in remedy:
         assert "measured:" not in remedy
     if advice and advice.changed:
-        assert planned.configuration(advice.job) not in by_key
+        assert planned.configuration(advice.job) not in map(planned.of, shown)
     for key, cause in outcomes:
         one = by_key[key]
         assert f"{one.label} loses" not in text or cause not in text

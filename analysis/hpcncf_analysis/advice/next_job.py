@@ -109,14 +109,28 @@ class PlannedJob:
         return self.job.training.epochs if self.job and trains else None
 
     def configuration(self, job: JobSpec) -> str | None:
-        """The id of a job without a grid, on the data as planned; None if its settings clash."""
+        """The id of a job without a grid, on the data as planned; None if its settings clash.
+
+        Runs that differ only in their length have the same.
+        """
         keys = {run.data.path: run.data_key for run in self.runs.values() if run.data}
         sets = {run.data.path: run.data.dataset for run in self.runs.values() if run.data}
         try:
             (run,) = expand_job(job.model_copy(update={"repeats": 1}), keys, sets).runs
         except UsageError:
             return None
-        return configuration_id(run)
+        return without_length(run)
+
+    def of(self, one: Configuration) -> str | None:
+        """The same id of a configuration that was run."""
+        run = self.runs.get(one.rows[0]["run_id"])
+        return without_length(run) if run else None
+
+
+def without_length(run: Run) -> str:
+    """The id of the run's configuration at one epoch: what it is, however long it was measured."""
+    training = run.training and run.training.model_copy(update={"epochs": 1, "max_steps": None})
+    return configuration_id(run.model_copy(update={"training": training}))
 
 
 def read_request(paths: ResultPaths) -> PlannedJob:
@@ -148,7 +162,7 @@ def measured_remedies(
     configurations: Sequence[Configuration], planned: PlannedJob, diagnoses: Diagnoses
 ) -> dict[tuple[str, str], Measured]:
     """(configuration key, cause) -> what the remedy did, of each remedy that the study has run."""
-    measured = {one.key: one for one in configurations if one.speed}
+    measured = {planned.of(one): one for one in configurations if one.speed}
     found: dict[tuple[str, str], Measured] = {}
     for one in measured.values():
         run = planned.runs.get(one.rows[0]["run_id"])
@@ -157,7 +171,7 @@ def measured_remedies(
             assert run
             job = build_next_job(run, run.resources, "a", planned.job)
             changed = _apply_changes(job, finding.changes) if finding.changes else None
-            after = measured.get(_as_measured(changed, run, planned)) if changed else None
+            after = measured.get(planned.configuration(changed)) if changed else None
             if after is not None and after is not one:
                 what = finding.gain.what if finding.gain else "instances_per_s"
                 ratio = speed_ratio(after, one)
@@ -166,14 +180,6 @@ def measured_remedies(
                     ratio = Ratio(costs[0] / costs[1], None, None) if all(costs) else ratio
                 found[one.key, finding.cause] = Measured(after.label, ratio)
     return found
-
-
-def _as_measured(job: JobSpec, run: Run, planned: PlannedJob) -> str:
-    """The configuration's id, with its epochs cut as in the study."""
-    if run.training:
-        cut = job.training.model_copy(update={"max_steps": run.training.max_steps})
-        job = job.model_copy(update={"training": cut})
-    return planned.configuration(job) or ""
 
 
 def build_next_job(run: Run, resources: Resources, name: str, base: JobSpec | None) -> JobSpec:
@@ -369,14 +375,18 @@ def build_advice(
     if row is None or run is None:
         return None
     purpose: Purpose = "next" if choice == "recommended" else choice
-    request = build_request(row.one, run.resources)
+    epochs = planned.epochs if table.unit == "run" else None
+    request = build_request(row.one, run.resources, epochs)
     job = build_next_job(run, request.resources, next_job_name(planned.name, purpose), planned.job)
+    if epochs and run.training:
+        training = job.training.model_copy(update={"epochs": epochs})
+        job = job.model_copy(update={"training": training})
     changed = None
     alone = len(table.rows) == 1
     if not as_measured and choice == "recommended" and (table.recommended is None or alone):
         changed = build_change(row, job, run.resources, request, diagnoses or {})
-        known = {each.key for each in table.rows}
-        if changed and _as_measured(changed.job, run, planned) in known:
+        known = {planned.of(each.one) for each in table.rows}
+        if changed and planned.configuration(changed.job) in known:
             changed = None
     if changed:
         job, request = changed.job, changed.request

@@ -54,9 +54,10 @@ class Request:
         return None if self.expected_s is None else self.resources.cores * self.expected_s / 3600
 
 
-def build_request(one: Configuration, planned: Resources) -> Request:
-    """Its own nodes, tasks and cores; memory and time as measured, or else as `planned`."""
-    mem_gb, expected_s = memory_to_request_gb(one.rows), expected_seconds(one)
+def build_request(one: Configuration, planned: Resources, epochs: int | None = None) -> Request:
+    """Its own nodes, tasks and cores; memory and time as measured, or else as `planned`. The time
+    is for so many epochs (default: its own)."""
+    mem_gb, expected_s = memory_to_request_gb(one.rows), expected_seconds(one, epochs)
     sized = {
         "mem_gb": mem_gb or planned.mem_gb,
         "timeout_min": planned.timeout_min if expected_s is None else time_limit_min(expected_s),
@@ -70,7 +71,7 @@ def build_request(one: Configuration, planned: Resources) -> Request:
         resources=planned.model_copy(update=sized),
         expected_s=expected_s,
         memory=f"Memory: {peak}." if peak else "Memory: as before, because none was measured.",
-        time=_describe_time(one, expected_s),
+        time=_describe_time(one, expected_s, epochs),
         sharing=_describe_sharing(planned),
     )
 
@@ -100,13 +101,13 @@ def _describe_peak(rows: Sequence[Row]) -> str:
     return f"the highest peak of a node, {format_mebibytes(peak_mib)}{beside}, and {more} more"
 
 
-def _describe_time(one: Configuration, expected_s: float | None) -> str:
+def _describe_time(one: Configuration, expected_s: float | None, epochs: int | None) -> str:
     if expected_s is None:
         return "Time limit: as before, because no epoch's time is known."
     row = one.rows[0]
     source = "the longest run took"
     if row["workload"] != "command":
-        source = f"{pluralize(row['epochs'], 'epoch')} with evaluation and start-up take"
+        source = f"{pluralize(epochs or row['epochs'], 'epoch')} with evaluation and start-up take"
     margin = f"{format_percent(TIME_MARGIN)} more, at least {format_duration(LEAST_MARGIN_S)}"
     return f"Time limit: {source} {format_duration(expected_s)}, and {margin}."
 
@@ -116,9 +117,9 @@ def time_limit_min(expected_s: float) -> int:
     return ceil(max(expected_s * (1 + TIME_MARGIN), expected_s + LEAST_MARGIN_S) / 60)
 
 
-def expected_seconds(one: Configuration) -> float | None:
+def expected_seconds(one: Configuration, epochs: int | None = None) -> float | None:
     """Seconds of a whole run by the slowest repeat's figures; None unless all repeats have them."""
-    times = [seconds_of_whole_run(row) for row in one.rows]
+    times = [seconds_of_whole_run(row, epochs) for row in one.rows]
     known = [seconds for seconds in times if seconds is not None]
     return max(known) if len(known) == len(times) else None
 

@@ -100,6 +100,7 @@ def gather_data(
     outcomes = measured_remedies(shown, planned, diagnoses)
     table = judge_job(shown, planned, diagnoses)
     written = write_advice(table, planned, paths, diagnoses)
+    base = next((one.key for one in shown if planned.of(one) == planned.base), None)
     advised: dict[str, tuple[Advice, str]] = {
         each.advice.purpose: (each.advice, shown_path(each.job)) for each in written
     }
@@ -113,9 +114,7 @@ def gather_data(
     return ReportData(
         found=found,
         shown=shown,
-        conclusion=conclude(
-            shown, found.counts(), table, diagnoses, outcomes, planned.base, advised
-        ),
+        conclusion=conclude(shown, found.counts(), table, diagnoses, outcomes, base, advised),
         table=table,
         outcomes=outcomes,
         alerts=[
