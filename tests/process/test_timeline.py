@@ -16,9 +16,8 @@ from test_steady import trained
 
 from hpcncf.records.schema import Batches, Epoch, TrainingRecord
 from hpcncf_analysis.configurations import group_configurations
-from hpcncf_analysis.report import timeline
-from hpcncf_analysis.report.figures.timeline import timeline_figure
-from hpcncf_analysis.report.timeline import (
+from hpcncf_analysis.report.sections import timeline
+from hpcncf_analysis.report.sections.timeline import (
     CHECKPOINT,
     EVALUATION,
     FIRST,
@@ -26,6 +25,7 @@ from hpcncf_analysis.report.timeline import (
     Stop,
     Stretch,
     Timeline,
+    timeline_figure,
 )
 
 

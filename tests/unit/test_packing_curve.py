@@ -12,9 +12,8 @@ from hpcncf_analysis.advice.judge import judge
 from hpcncf_analysis.advice.text import conclude
 from hpcncf_analysis.configurations import group_configurations
 from hpcncf_analysis.packing import TITLE, curves, left_out, named, sentences
-from hpcncf_analysis.report.figures.scaling import packing_figure
 from hpcncf_analysis.report.section import BulletList, TableBlock
-from hpcncf_analysis.report.sections import packing_parts
+from hpcncf_analysis.report.sections.side_by_side import packing_figure, packing_parts
 
 
 def pack(size: int, rate: float, mark: str = "", **changes: Any) -> list[dict[str, Any]]:

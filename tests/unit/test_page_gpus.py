@@ -12,7 +12,7 @@ from hpcncf.collect.collect import collect
 from hpcncf.paths import ResultPaths
 from hpcncf.records.schema import write_record
 from hpcncf_analysis.report import build
-from hpcncf_analysis.report.sections import NO_NVML_NOTE
+from hpcncf_analysis.report.sections.gpus import NO_NVML_NOTE
 
 
 def written(paths: ResultPaths) -> str:

@@ -15,25 +15,15 @@ from hpcncf_analysis.advice.text import Conclusion
 from hpcncf_analysis.configurations import Table, group_configurations
 from hpcncf_analysis.diagnosis.evidence import CoreCounts, Diagnosis, Finding
 from hpcncf_analysis.formatting import NONE
-from hpcncf_analysis.report import sections
-from hpcncf_analysis.report.figures import scaling
-from hpcncf_analysis.report.figures.timeline import (
-    phase_ms_per_step,
-    ranks_figure,
-    waterfall_figure,
-)
 from hpcncf_analysis.report.html import inline_figure, render_markdown
 from hpcncf_analysis.report.section import RenderedFigure, ReportData, Section, TableBlock
-from hpcncf_analysis.report.sections import (
-    MAX_REMEDY_ROWS,
-    every_run_table,
-    memory_parts,
-    prediction_parts,
-    rank_parts,
-    slowest_rank_row,
-    warnings_table,
-)
-from hpcncf_analysis.report.tables import main_table
+from hpcncf_analysis.report.sections import causes, model_quality
+from hpcncf_analysis.report.sections.causes import MAX_REMEDY_ROWS, prediction_parts
+from hpcncf_analysis.report.sections.compared import main_table
+from hpcncf_analysis.report.sections.memory import memory_parts
+from hpcncf_analysis.report.sections.ranks import rank_parts, ranks_figure, slowest_rank_row
+from hpcncf_analysis.report.sections.runs import every_run_table, warnings_table
+from hpcncf_analysis.report.sections.step import phase_ms_per_step, waterfall_figure
 
 CORES = CoreCounts(2.0, 2.0, 1.0)
 FINDING = Finding("python_input", 0.5, "time", ("71 of 100", "no workers"), "Make batches.")
@@ -96,11 +86,11 @@ def test_columns_that_say_nothing_of_any_row_are_left_out() -> None:
 
 def test_each_cause_of_a_configuration_is_a_row_its_primary_one_first() -> None:
     sync = Finding("sync_bound", 0.2, "time", ("waits",), "Exchange less.")
-    (table,) = grids(sections.cause_parts(material([run("a")], {"a": told("a", FINDING, sync)})))
+    (table,) = grids(causes.cause_parts(material([run("a")], {"a": told("a", FINDING, sync)})))
     assert [cells[1] for cells in table.rows] == ["python_input", "sync_bound"]
     assert table.rows[1][0] == ""
     short = Finding("too_short_to_judge", 0.4, "time", ("3 s",), "Let it run.")
-    (table,) = grids(sections.cause_parts(material([run("a")], {"a": told("a", short)})))
+    (table,) = grids(causes.cause_parts(material([run("a")], {"a": told("a", short)})))
     assert table.rows[0][2] == NONE  # its share is the start-up's: nobody's fault
 
 
@@ -190,7 +180,7 @@ def test_one_rank_stands_beside_no_other() -> None:
 
 def test_quality_is_told_at_the_end_of_each_evaluation() -> None:
     epoch = {"training_s": 5.0, "evaluation_s": 1.0, "checkpoint_s": 0.0, "hr10": 0.5}
-    course = scaling.quality_over_time([epoch, epoch | {"hr10": None}, epoch | {"hr10": 0.7}])
+    course = model_quality.quality_over_time([epoch, epoch | {"hr10": None}, epoch | {"hr10": 0.7}])
     assert course == [(6.0, 0.5), (18.0, 0.7)]
 
 

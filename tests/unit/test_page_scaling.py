@@ -14,13 +14,11 @@ from hpcncf.cli import report as verb
 from hpcncf.collect.collect import Collected
 from hpcncf_analysis.advice.text import Conclusion
 from hpcncf_analysis.configurations import group_configurations
+from hpcncf_analysis.report.build import terminal_sentences
 from hpcncf_analysis.report.section import Paragraph, Part, ReportData, TableBlock
-from hpcncf_analysis.report.sections import (
-    pop_parts,
-    scaling_parts,
-    terminal_sentences,
-    time_to_quality_parts,
-)
+from hpcncf_analysis.report.sections.model_quality import time_to_quality_parts
+from hpcncf_analysis.report.sections.ranks import pop_parts
+from hpcncf_analysis.report.sections.speed import scaling_parts
 
 
 def material(runs: Sequence[Any], quality: float | None = None, **tables: Any) -> ReportData:

@@ -15,16 +15,16 @@ from test_scaling import row
 
 from hpcncf.collect.collect import collect
 from hpcncf_analysis.configurations import Configuration, group_configurations
-from hpcncf_analysis.report.figures.cores import CoreTrace, core_heatmap, shares
-from hpcncf_analysis.report.figures.efficiency import (
+from hpcncf_analysis.report.figures.style import as_svg, series_colours
+from hpcncf_analysis.report.sections.cores import CoreTrace, core_heatmap, shares
+from hpcncf_analysis.report.sections.speed import (
     efficiency_against_speed,
     iso_line_costs,
     minor_ticks,
     speedup_figure,
-    step_time_figure,
     work_per_epoch,
 )
-from hpcncf_analysis.report.figures.style import as_svg, series_colours
+from hpcncf_analysis.report.sections.step import step_time_figure
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from hpcncf_analysis import remedies
 from hpcncf_analysis.configurations import Configuration, group_configurations
 from hpcncf_analysis.remedies import Effect
 from hpcncf_analysis.report.build import write_report
-from hpcncf_analysis.report.sections import UNMEASURED
+from hpcncf_analysis.report.sections.causes import UNMEASURED
 
 NAIVE = {"training.loader": "per_sample"}
 BASE: dict[str, Any] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from base64 import b64encode
 from contextlib import redirect_stdout
@@ -17,6 +18,7 @@ import pytest
 from hpcncf.cli import main
 from hpcncf.paths import ResultPaths
 
+GOLDEN = Path(__file__).parents[1] / "data/report.md"
 EVIL = "<script>alert('x')</script> | a\n```\n<script>b"
 
 
@@ -66,6 +68,16 @@ def test_a_whole_job_is_reported(whole: Told) -> None:
     for label in ("2 ranks × 1 core · vectorized", "1 core · per_sample"):  # recommended, slowest
         assert re.search(rf"<li>{label}: no pause takes 1\s% of the training", html)
     assert html.index('class="sentence"') < html.index("<table") < html.index("<svg")
+
+
+def test_the_words_are_those_of_the_golden_report(whole: Told) -> None:
+    """After a change of words: UPDATE_GOLDEN=1 pytest tests/unit/test_report.py -k golden, then
+    read the difference."""
+    text = whole.markdown.replace(str(whole.paths.folder.parent), "DEMO")
+    text = re.sub(r"now [0-9a-f]{7}\b", "now HEAD", text)
+    if os.environ.get("UPDATE_GOLDEN"):
+        GOLDEN.write_text(text)
+    assert text == GOLDEN.read_text()
 
 
 def test_what_ranks_cost_is_told_where_there_are_several(whole: Told) -> None:

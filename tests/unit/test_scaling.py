@@ -30,13 +30,9 @@ from hpcncf_analysis.formatting import (
     select_time_unit,
 )
 from hpcncf_analysis.quality import chance_margin
-from hpcncf_analysis.report.figures.efficiency import efficiency_against_speed, speedup_figure
-from hpcncf_analysis.report.tables import (
-    format_median_and_range,
-    main_notes,
-    main_table,
-    quality_note,
-)
+from hpcncf_analysis.report.sections.compared import format_median_and_range, main_notes, main_table
+from hpcncf_analysis.report.sections.model_quality import quality_note
+from hpcncf_analysis.report.sections.speed import efficiency_against_speed, speedup_figure
 
 
 def row(loader: str = "vectorized", ranks: int = 1, cores: int = 1, **changes: Any) -> Any:

@@ -13,11 +13,11 @@ from test_scaling import row
 from hpcncf_analysis.configurations import Table, group_configurations, karp_flatt
 from hpcncf_analysis.pop import pop_table
 from hpcncf_analysis.quality import describe_time_to_quality, time_to_target, times_to_quality
-from hpcncf_analysis.report.figures.efficiency import speedup_figure
-from hpcncf_analysis.report.scaling_tables import (
+from hpcncf_analysis.report.sections.model_quality import time_to_quality_table
+from hpcncf_analysis.report.sections.speed import (
     cost_table,
+    speedup_figure,
     strong_table,
-    time_to_quality_table,
     weak_table,
 )
 from hpcncf_analysis.scaling import (

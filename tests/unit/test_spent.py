@@ -11,7 +11,7 @@ import pytest
 
 from hpcncf.collect.collect import collect
 from hpcncf_analysis.configurations import Configuration, group_configurations
-from hpcncf_analysis.spent import evaluation_note, pauses_table, times_table
+from hpcncf_analysis.report.sections.step import evaluation_note, pauses_table, times_table
 
 
 @pytest.fixture

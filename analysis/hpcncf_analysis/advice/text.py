@@ -286,8 +286,8 @@ def _saving(table: Judgement, base: str | None) -> list[str]:
     if row.on_gpus and against.on_gpus:
         ratio += f" and {format_ratio(row.gpu_h / against.gpu_h)} the GPU time"
     return [
-        f"It needs {ratio} and {format_ratio(row.seconds / against.seconds)} the time of {which} "
-        f"({against.label}, which {_takes(against)})."
+        f"{row.label} needs {ratio} and {format_ratio(row.seconds / against.seconds)} the time of "
+        f"{which} ({against.label}, which {_takes(against)})."
     ]
 
 
@@ -363,9 +363,13 @@ def explain_cause(
     equal = sum(other.cause == finding.cause for _, _, other in causes)
     evidence = "; ".join(finding.evidence[:MAX_EVIDENCE])
     others = f", in {equal} of {pluralize(len(known), 'configuration')}" if len(known) > 1 else ""
+    best = table.recommended
+    own = agreed_diagnosis(best.one, diagnoses) if best else None
+    free = own and finding.cause not in [each.cause for each in own.findings]
+    relief = f" {best.label} is free of it." if best and free else ""
     answer = [
         ("Cores", f"{format.counts(found.cores)} ({row.label})."),
-        ("Cause", f"{finding.cause}{others}: {evidence}."),
+        ("Cause", f"{finding.cause}{others}: {evidence}.{relief}"),
         ("Cost", f"{format.cost(finding)} of {row.label}."),
         ("Remedy", describe_remedy(row.key, finding, outcomes)),
     ]

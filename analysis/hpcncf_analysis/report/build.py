@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Any
+from typing import Any, Final
 
 from hpcncf.collect.collect import Collected
 from hpcncf.paths import ResultPaths
-from hpcncf.records.schema import (
-    NodeRecord,
-    RankRecord,
-    RecordError,
-    TrainingRecord,
-    read_record,
-    write_text,
-)
+from hpcncf.records.schema import write_text
 from hpcncf_analysis.advice.next_job import (
     Advice,
     WrittenAdvice,
@@ -28,25 +21,67 @@ from hpcncf_analysis.advice.next_job import (
 )
 from hpcncf_analysis.advice.text import Conclusion, conclude
 from hpcncf_analysis.alerts import find_alerts
-from hpcncf_analysis.configurations import Configuration, completed_runs, group_configurations
+from hpcncf_analysis.configurations import completed_runs, group_configurations
 from hpcncf_analysis.diagnosis.diagnose import diagnose_results
 from hpcncf_analysis.diagnosis.evidence import Diagnosis
 from hpcncf_analysis.diagnosis.predictions import score
-from hpcncf_analysis.formatting import format_percent
 from hpcncf_analysis.report import html as rendering
-from hpcncf_analysis.report import timeline
-from hpcncf_analysis.report.figures.cores import CoreTrace
-from hpcncf_analysis.report.figures.draw import draw_figures, recommended_and_slowest
-from hpcncf_analysis.report.section import RenderedFigure, ReportData, omit_failure
-from hpcncf_analysis.report.sections import build_sections, terminal_sentences
-from hpcncf_analysis.report.timeline import Timeline
+from hpcncf_analysis.report.section import (
+    FigureRow,
+    Paragraph,
+    RenderedFigure,
+    ReportData,
+    Section,
+    omit_failure,
+)
+from hpcncf_analysis.report.sections import (
+    causes,
+    compared,
+    cores,
+    environment,
+    gpus,
+    memory,
+    model_quality,
+    next_request,
+    ranks,
+    runs,
+    side_by_side,
+    speed,
+    step,
+)
+from hpcncf_analysis.scaling import describe_peaks
 
 Row = Mapping[str, Any]
 
-INCOMPLETE = (
+INCOMPLETE: Final = (
     "Not all runs are complete; the figures are of those that are. The others stand under “Runs "
     "that are not complete”."
 )
+# More sentences about where speed peaks are on the page.
+MAX_PEAKS: Final = 3
+# In reading order.
+BUILDERS: Final[dict[str, Callable[[ReportData], Section]]] = {
+    "compared": compared.build,
+    "speed": speed.build,
+    "causes": causes.build,
+    "remedies": causes.build_remedies,
+    "packing": side_by_side.build,
+    "step": step.build,
+    "cores": cores.build,
+    "gpus": gpus.build,
+    "ranks": ranks.build,
+    "quality": model_quality.build,
+    "epochs": model_quality.build_epochs,
+    "memory": memory.build,
+    "unfinished": runs.build_unfinished,
+    "attempts": runs.build_attempts,
+    "runs": runs.build,
+    "warnings": runs.build_warnings,
+    "environment": environment.build,
+    "definitions": environment.build_definitions,
+    "predicted": causes.build_predictions,
+    "next": next_request.build,
+}
 
 
 @dataclass(frozen=True)
@@ -69,20 +104,28 @@ def write_report(
 ) -> Report:
     """Write the report of what was collected, each file whole.
 
-    `quality`: the HR@10 to which the time is told. `diagnoses`: by run, where they were made while
+    `quality`: the HR@10 to which the time is shown. `diagnoses`: by run, if they were made while
     the records were read; else the records are read once more.
     """
     if diagnoses is None:
         diagnoses = diagnose_results(paths, found.runs)
-    material = gather_data(found, paths, diagnoses, quality)
-    page = template_context(material)
+    data = gather_data(found, paths, diagnoses, quality)
+    sections = build_sections(data)
+    parts = [part for section in sections for part in section.parts]
+    drawn = [each for part in parts if isinstance(part, FigureRow) for each in part.drawn]
+    figures = [path for each in drawn for path in _write_figure(each, paths.report / "figures")]
+    page = template_context(data, sections)
     html, markdown = paths.report / "report.html", paths.report / "report.md"
-    folder = paths.report / "figures"
-    figures = [path for each in material.figures.values() for path in _write_figure(each, folder)]
     write_text(html, rendering.render_html(page))
     write_text(markdown, rendering.render_markdown(page))
-    peaks = terminal_sentences(material)
-    return Report(material.conclusion, html, markdown, figures, material.written, peaks)
+    peaks = terminal_sentences(data)
+    return Report(data.conclusion, html, markdown, figures, data.written, peaks)
+
+
+def terminal_sentences(data: ReportData) -> list[str]:
+    """The sizes at which speed peaks, and the first configuration to reach the quality."""
+    reached = model_quality.quality_sentence(data)
+    return [*describe_peaks(data.shown)[:MAX_PEAKS], *([reached] if reached else [])]
 
 
 def gather_data(
@@ -91,11 +134,11 @@ def gather_data(
     diagnoses: Mapping[str, Diagnosis],
     quality: float | None = None,
 ) -> ReportData:
-    """What the analysis finds in the tables and, for what no table holds, in the records."""
+    """What the analysis finds in the tables; the job files are written."""
     shown = group_configurations(found.runs)
     frame = found.frames()["runs"]
     counted = [row["run_id"] for row in completed_runs(found.runs)]
-    said = find_alerts(frame[frame["run_id"].isin(counted)], shown)
+    alerts = find_alerts(frame[frame["run_id"].isin(counted)], shown)
     planned = read_request(paths)
     outcomes = measured_remedies(shown, planned, diagnoses)
     table = judge_job(shown, planned, diagnoses)
@@ -104,32 +147,29 @@ def gather_data(
     advised: dict[str, tuple[Advice, str]] = {
         each.advice.purpose: (each.advice, shown_path(each.job)) for each in written
     }
-    front = [row.one for row in table.judged if row.beaten_by is None] if table else []
-    chosen = table.candidate.one if table and table.candidate else None
-    watched = busiest_and_idlest(found.runs, shown, paths)
-    over_time: dict[str, Timeline] = {}
-    with omit_failure("timeline") as failed:
-        over_time = build_timelines(shown, chosen, paths)
-    figures, not_drawn = draw_figures(found, shown, watched, over_time, chosen, front)
     return ReportData(
         found=found,
         shown=shown,
         conclusion=conclude(shown, found.counts(), table, diagnoses, outcomes, base, advised),
         table=table,
         outcomes=outcomes,
-        alerts=[
-            *said,
-            *([INCOMPLETE] if shown and not found.complete else []),
-            *failed,
-            *not_drawn,
-        ],
+        alerts=[*alerts, *([INCOMPLETE] if shown and not found.complete else [])],
         diagnoses=diagnoses,
         written=written,
         score=score(paths, found.runs),
-        figures=figures,
-        timelines=over_time,
+        paths=paths,
         quality=quality,
     )
+
+
+def build_sections(data: ReportData) -> list[Section]:
+    """The sections that have something to show; one that fails is left out with a sentence."""
+    built = []
+    for name, build in BUILDERS.items():
+        with omit_failure(f"section “{name}”") as problems:
+            built.append(build(data))
+        built += [Section(name, "Left out", [Paragraph(text, True)]) for text in problems]
+    return [section for section in built if section.parts]
 
 
 def shown_path(path: Path) -> str:
@@ -138,68 +178,18 @@ def shown_path(path: Path) -> str:
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 
 
-def busiest_and_idlest(
-    runs: Sequence[Row], shown: Sequence[Configuration], paths: ResultPaths
-) -> list[CoreTrace]:
-    """The busiest and the idlest completed run by CPU efficiency; one where they are the same."""
-    labels = {one.key: one.label for one in shown}
-    ordered = sorted(
-        (row for row in completed_runs(runs) if row["cpu_efficiency"] is not None),
-        key=lambda row: (row["cpu_efficiency"], row["run_id"]),
-    )
-    named = list(zip(("Busiest", "Idlest"), ordered[:-2:-1] + ordered[:1], strict=False))
-    if len(ordered) == 1:
-        named = [("The run", ordered[0])]
-    return [
-        CoreTrace(
-            f"{name}: {labels[row['config']]}, CPU efficiency "
-            f"{format_percent(row['cpu_efficiency'])}",
-            _nodes(paths, row),
-        )
-        for name, row in named
-    ]
-
-
-def build_timelines(
-    shown: Sequence[Configuration], chosen: Configuration | None, paths: ResultPaths
-) -> dict[str, Timeline]:
-    """By label; without those of too few steps. `chosen` is recommended."""
-    rows = timeline.select_runs(recommended_and_slowest(shown, chosen), shown)
-    found = {label: _first_rank(paths, row) for label, row in rows.items()}
-    told = {label: timeline.build_timeline(part) for label, part in found.items() if part}
-    return {label: each for label, each in told.items() if each}
-
-
-def _first_rank(paths: ResultPaths, row: Row) -> TrainingRecord | None:
-    record = paths.run(row["run_id"]).attempt(row["attempt"]).rank(0)
-    try:
-        return read_record(record, RankRecord).training
-    except RecordError:
-        return None  # collect has named it among the skipped
-
-
-def _nodes(paths: ResultPaths, row: Row) -> list[NodeRecord]:
-    found = []
-    for path in paths.run(row["run_id"]).attempt(row["attempt"]).node_records():
-        try:
-            found.append(read_record(path, NodeRecord))
-        except RecordError:
-            continue  # collect has named it among the skipped
-    return found
-
-
-def template_context(material: ReportData) -> dict[str, Any]:
+def template_context(data: ReportData, sections: Sequence[Section]) -> dict[str, Any]:
     """Everything that the templates show, under the names they use."""
-    found = material.found
+    found = data.found
     titles = {row["data_title"] for row in found.runs if row["data_title"]}
     counts = ", ".join(f"{number} {state}" for state, number in sorted(found.counts().items()))
     return {
         "job": found.job,
         "data": "; ".join(sorted(titles)) or _no_title(found.runs),
         "counts": counts or "no runs",
-        "conclusion": material.conclusion,
-        "alerts": material.alerts,
-        "sections": build_sections(material),
+        "conclusion": data.conclusion,
+        "alerts": data.alerts,
+        "sections": sections,
     }
 
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
 
+from matplotlib.figure import Figure
+
 from hpcncf.collect.collect import Collected
+from hpcncf.paths import ResultPaths
 from hpcncf_analysis.advice.judge import Judgement, Outcomes
 from hpcncf_analysis.advice.next_job import WrittenAdvice
 from hpcncf_analysis.advice.text import Conclusion
 from hpcncf_analysis.configurations import Configuration, Table, completed_runs
 from hpcncf_analysis.diagnosis.evidence import Diagnosis
-from hpcncf_analysis.report.timeline import Timeline
+from hpcncf_analysis.report.figures import style
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,22 @@ class Section:
     """Closed until somebody asks for it; open on paper."""
 
 
+def titled_table(table: Table | None, title: str) -> list[Part]:
+    return [TableBlock(table, title=title)] if table else []
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure to be drawn."""
+
+    name: str
+    """Of its files."""
+    title: str
+    caption: str
+    draw: Callable[[], Figure | None]
+    """None if there is nothing to show."""
+
+
 Row = Mapping[str, Any]
 
 
@@ -121,16 +140,51 @@ class ReportData:
     """What is advised, the first before the others."""
     score: Sequence[Row] = ()
     """Predictions, beside what was measured."""
-    figures: Mapping[str, RenderedFigure] = field(default_factory=dict)
-    timelines: Mapping[str, Timeline] = field(default_factory=dict)
-    """By label, of the runs whose steps are shown over time."""
+    paths: ResultPaths | None = None
+    """Of the results folder, for what no table holds; None: records are not read."""
     quality: float | None = None
     """The HR@10 to which the time is asked for."""
 
     @cached_property
     def runs(self) -> list[Row]:
-        """Those that count."""
+        """Completed runs that are still in the job file."""
         return completed_runs(self.found.runs)
 
-    def drawn(self, *names: str) -> list[RenderedFigure]:
-        return [self.figures[name] for name in names if name in self.figures]
+    @property
+    def chosen(self) -> Configuration | None:
+        """The configuration recommended, or else the one to work on."""
+        row = self.table.candidate if self.table else None
+        return row.one if row else None
+
+    @property
+    def front(self) -> list[Configuration]:
+        """The Pareto front of the judged table."""
+        return [row.one for row in self.table.judged if not row.beaten_by] if self.table else []
+
+    @property
+    def recommended_and_slowest(self) -> list[Configuration]:
+        """The chosen configuration, and the slowest of those that trained."""
+        trained = [one for one in self.shown if one.speed and one.median("input_share") is not None]
+        slowest = min(trained, key=lambda one: one.speed or 0.0, default=None)
+        pair = [one for one in (self.chosen, slowest) if one in trained]
+        return list({one.key: one for one in pair if one}.values())
+
+    def draw(self, *drawings: Drawing) -> list[Part]:
+        """The figures that have something to show, side by side; a sentence for each that fails."""
+        drawn: list[RenderedFigure] = []
+        problems: list[str] = []
+        for drawing in drawings:
+            with omit_failure(f"figure “{drawing.title}”") as failed:
+                if figure := drawing.draw():
+                    drawn.append(render_figure(drawing, figure))
+            problems += failed
+        row: list[Part] = [FigureRow(drawn)] if drawn else []
+        return [*row, *(Paragraph(text, note=True) for text in problems)]
+
+
+def render_figure(drawing: Drawing, figure: Figure) -> RenderedFigure:
+    with style.report_style():
+        figure.draw_without_rendering()
+    figure.set_layout_engine("none")  # laid out once, not once for each format
+    svg, png, pdf = style.as_svg(figure, drawing.name), style.as_png(figure), style.as_pdf(figure)
+    return RenderedFigure(drawing.name, drawing.title, drawing.caption, svg, png, pdf)

@@ -1,4 +1,4 @@
-"""CPU efficiency against speed, speed-up, and where a step's time goes."""
+"""What the cores bought: efficiency against speed, speed-up, scaling laws, cost."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from math import log2, log10, sqrt
 from typing import Final
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 from matplotlib.ticker import (
     FixedLocator,
     FuncFormatter,
@@ -18,21 +18,184 @@ from matplotlib.ticker import (
     PercentFormatter,
 )
 
-from hpcncf.collect.training_columns import PHASES_TRAINED
+from hpcncf_analysis.advice.judge import Ratio, core_speed_ratio, speed_ratio
 from hpcncf_analysis.configurations import (
     MAX_LABELLED,
     Configuration,
+    Table,
     figure_labels,
     group_by_series,
-    select_fastest,
+    karp_flatt,
 )
-from hpcncf_analysis.formatting import format_number
+from hpcncf_analysis.formatting import (
+    NONE,
+    format_number,
+    format_percent,
+    format_ratio,
+    select_time_unit,
+)
 from hpcncf_analysis.report.figures import style
-from hpcncf_analysis.report.figures.scaling import draw_laws
 from hpcncf_analysis.report.figures.style import FAINT, GREY, INK, Label, place_labels
+from hpcncf_analysis.report.section import (
+    Drawing,
+    Paragraph,
+    Part,
+    ReportData,
+    Section,
+    titled_table,
+)
+from hpcncf_analysis.scaling import (
+    Line,
+    Show,
+    WeakComparison,
+    comparison_cautions,
+    describe_peaks,
+    format_with_interval,
+    known_interval,
+    law_note,
+    law_table,
+    lines_to_fit,
+    scaling_lines,
+    weak_scaling,
+)
+from hpcncf_analysis.usl import Law, fit_simplest_law
+
+WORK: Final = {"epoch": "an epoch's, with the data", "step": "a step's, with the batch"}
+
+
+def strong_table(shown: Sequence[Configuration]) -> Table | None:
+    """Each configuration against the fewest cores of its series; None where no series has two."""
+    series = [members for members in group_by_series(shown).values() if len(members) > 1]
+    rows = [_strong(one, members[0]) for members in series for one in members[1:]]
+    columns = ["configuration", "against", "speed-up", "parallel efficiency"]
+    columns += ["serial share (Karp-Flatt)", "caution"]
+    return Table(columns, rows, frozenset({"against", "caution"})) if rows else None
+
+
+def _strong(one: Configuration, base: Configuration) -> list[str]:
+    gain = speed_ratio(one, base)
+    return [
+        one.label,
+        base.label,
+        _ratio(gain, format_ratio),
+        _ratio(core_speed_ratio(one, base), format_percent),
+        _serial(gain, one.cores / base.cores),
+        "; ".join(comparison_cautions(one, base)),
+    ]
+
+
+def _ratio(ratio: Ratio, show: Show) -> str:
+    return format_with_interval(ratio.value, known_interval(ratio.low, ratio.high), show)
+
+
+def _serial(gain: Ratio, times_the_cores: float) -> str:
+    """A share, or what stands for it: slower than on fewer cores, faster than all cores explain.
+
+    The faster, the less is serial: the interval's ends change places.
+    """
+    share = karp_flatt(gain.value, times_the_cores)
+    if share is None or gain.value < 1:
+        return NONE if share is None else "slower on more cores"
+    if share < 0:
+        return "superlinear"
+    ends = [
+        None if end is None else karp_flatt(end, times_the_cores) for end in (gain.high, gain.low)
+    ]
+    low, high = (None if end is None else min(max(end, 0.0), 1.0) for end in ends)
+    return format_with_interval(share, known_interval(low, high), format_percent)
+
+
+def weak_table(shown: Sequence[Configuration]) -> Table | None:
+    """Where the work grows with the cores; None where it nowhere does."""
+    rows = [_weak(each) for each in weak_scaling(shown)]
+    columns = ["configuration", "against", "work that grows", "work", "time for it"]
+    columns += ["scaled speed-up", "weak efficiency", "caution"]
+    texts = frozenset({"against", "work that grows", "caution"})
+    return Table(columns, rows, texts) if rows else None
+
+
+def _weak(each: WeakComparison) -> list[str]:
+    of_each = core_speed_ratio(each.one, each.base)
+    return [
+        each.one.label,
+        each.base.label,
+        WORK[each.work],
+        format_ratio(each.work_ratio),
+        format_ratio(each.time_ratio),
+        format_ratio(each.speedup),
+        format_with_interval(
+            each.efficiency, known_interval(of_each.low, of_each.high), format_percent
+        ),
+        "; ".join(comparison_cautions(each.one, each.base)),
+    ]
+
+
+def cost_table(shown: Sequence[Configuration]) -> Table | None:
+    """What an epoch costs in time, cores and GPUs; None where nothing was trained."""
+    told = [one for one in shown if one.median("seconds_per_epoch") is not None]
+    gpus = any(one.median("gpu_hours") for one in told)
+    hours = {"an epoch: core": "core_h_per_epoch", "the run: core": "core_hours"}
+    hours |= {"an epoch: GPU": "gpu_h_per_epoch", "the run: GPU": "gpu_hours"} if gpus else {}
+    units = {name: select_time_unit(one.median(name) for one in told) for name in hours.values()}
+    columns = ["configuration", "instances/s", "an epoch: s"]
+    columns += [f"{what}-{units[name][0]}" for what, name in hours.items()]
+    plain = ("instances_per_s", "seconds_per_epoch")
+    rows = [
+        [
+            one.label,
+            *(_median(one, name) for name in plain),
+            *(_median(one, name, of_an_hour) for name, (_, of_an_hour) in units.items()),
+        ]
+        for one in told
+    ]
+    return Table(columns, rows) if rows else None
+
+
+def _median(one: Configuration, name: str, factor: float = 1.0) -> str:
+    known = (one.figures.get(f"{name}{end}") for end in ("", "_low", "_high"))
+    value, low, high = (None if each is None else factor * each for each in known)
+    return format_with_interval(value, known_interval(low, high), format_number)
+
+
+# A figure that reached as far as the law may be used would press the measured part together.
+BEYOND: Final = 1.5
+
+
+POINTS: Final = 60
+
+
+def draw_laws(
+    axes: Axes, shown: Sequence[Configuration], colours: Mapping[str, str]
+) -> list[tuple[float, float]]:
+    """A curve and its band for each line of enough sizes; returns their ends (cores, speed-up)."""
+    bases = {series: found[0].speed or 1.0 for series, found in group_by_series(shown).items()}
+    ends = []
+    for line in lines_to_fit(scaling_lines(shown)):
+        fitted = fit_simplest_law(line.sizes, line.speeds())
+        if isinstance(fitted, Law):
+            ends.append(_draw_law(axes, line, fitted, bases[line.series], colours[line.series]))
+    return ends
+
+
+def _draw_law(axes: Axes, line: Line, fitted: Law, base: float, colour: str) -> tuple[float, float]:
+    cores_of_one = line.base.cores / line.sizes[0]
+    sizes = np.geomspace(line.sizes[0], BEYOND * line.sizes[-1], POINTS)
+    cores = sizes * cores_of_one
+    gains = [fitted.rate(size) / base for size in sizes]
+    axes.plot(cores, gains, color=colour, lw=1, ls=(0, (1, 1)), zorder=1)
+    bands = [fitted.interval(size) for size in sizes]
+    if all(bands):
+        low, high = zip(*(band for band in bands if band), strict=True)
+        axes.fill_between(
+            cores, np.array(low) / base, np.array(high) / base, color=colour, alpha=0.15, lw=0
+        )
+    return float(cores[-1]), gains[-1]
+
 
 # Less than this many cores unused is not worth a word in a figure.
 MIN_UNUSED_LABELLED: Final = 0.15
+
+
 # Over so many times the smallest number of cores, an axis has room for fine steps.
 FINE: Final = 16
 
@@ -235,7 +398,7 @@ def speedup_figure(configurations: Sequence[Configuration]) -> Figure | None:
     A full line joins sizes of as many ranks as the base (more cores each), a dashed one those of
     the base's cores per rank (more ranks); other shapes stand alone.
     """
-    series = _compared(configurations)
+    series = _sizes_by_series(configurations)
     if not series:
         return None
     with style.report_style():
@@ -255,7 +418,7 @@ def speedup_figure(configurations: Sequence[Configuration]) -> Figure | None:
     return figure
 
 
-def _compared(configurations: Sequence[Configuration]) -> dict[str, list[Configuration]]:
+def _sizes_by_series(configurations: Sequence[Configuration]) -> dict[str, list[Configuration]]:
     """The series of several sizes; of very many those with the fastest configurations."""
     several = {
         name: found
@@ -326,56 +489,43 @@ def _ideal(
     style.quiet_grid(axes)
 
 
-def step_time_figure(configurations: Sequence[Configuration]) -> Figure | None:
-    """Where the time goes: milliseconds of wall time per 1000 instances, by phase.
-
-    A bar is as long as 1 / speed; its parts are the phases' shares over all ranks.
-    """
-    told = [one for one in configurations if one.speed and one.median("input_share") is not None]
-    shown = select_fastest(told)
-    if not shown:
-        return None
-    with style.report_style():
-        figure = style.new_figure(1.3 + 0.62 * len(shown))
-        axes = figure.subplots()
-        for row, one in enumerate(shown):
-            _bar(axes, row, one)
-        longest = max(1e6 / (one.speed or 1.0) for one in shown)
-        axes.set_xlim(0, longest * 1.16)
-        axes.set_ylim(len(shown) - 0.4, -0.75)
-        axes.yaxis.set_visible(False)
-        axes.spines["left"].set_visible(False)
-        axes.set_xlabel("milliseconds per 1000 instances")
-        _phase_key(figure, shown)
-    return figure
+def scaling_parts(data: ReportData) -> list[Part]:
+    shown = data.shown
+    grids = [
+        *titled_table(strong_table(shown), "Strong: the same work on more cores"),
+        *titled_table(weak_table(shown), "Weak: work that grows with the cores"),
+        *titled_table(law_table(shown), "Laws of the speed, fitted"),
+    ]
+    note = " ".join([*describe_peaks(shown), law_note(shown) or ""]).strip()
+    if grids and note:
+        grids.append(Paragraph(note, note=True))
+    return [*grids, *titled_table(cost_table(shown), "What an epoch costs")]
 
 
-def _bar(axes: Axes, row: int, one: Configuration) -> None:
-    total_ms, left = 1e6 / (one.speed or 1.0), 0.0
-    for phase in PHASES_TRAINED:
-        width = total_ms * (one.median(f"{phase}_share") or 0.0)
-        axes.barh(row, width, 0.46, left, color=style.PHASES_STYLE[phase], edgecolor="w", lw=0.4)
-        left += width
-    axes.text(0, row - 0.27, one.label, va="bottom", size=10)
-    axes.annotate(
-        f"{format_number(total_ms)} ms",
-        (left, row),
-        xytext=(4, 0),
-        textcoords="offset points",
-        va="center",
-        size=10,
-        color=INK,
+EFFICIENCY_CAPTION: Final = (
+    "Best is the upper right. Large points are medians (a circle: one rank, a square: several), "
+    "small ones single runs. Below, at the same speeds, the price: the band from the cores used up "
+    "to the cores allocated is waste. Along a grey line an epoch costs the same, less than along "
+    "the one to its left. Dashed, with wide rings: the Pareto front of the whole job's time and "
+    "cost."
+)
+SPEEDUP_CAPTION: Final = (
+    "Full lines: more cores for each rank. Dashed: more ranks. Dotted: ideal, each core does as "
+    "much as the first. Bands, where four sizes or more were measured: the law fitted to them, "
+    "with its 95 % interval over the repeats."
+)
+
+
+def build(data: ReportData) -> Section:
+    figures = data.draw(
+        Drawing(
+            "efficiency_speed",
+            "Efficiency against speed",
+            EFFICIENCY_CAPTION,
+            lambda: efficiency_against_speed(data.shown, data.front),
+        ),
+        Drawing(
+            "speedup", "Speed-up over cores", SPEEDUP_CAPTION, lambda: speedup_figure(data.shown)
+        ),
     )
-
-
-def _phase_key(figure: Figure, shown: Sequence[Configuration]) -> None:
-    present = [p for p in PHASES_TRAINED if any(one.median(f"{p}_share") for one in shown)]
-    handles = [Patch(color=style.PHASES_STYLE[phase], label=phase) for phase in present]
-    figure.legend(
-        handles=handles,
-        loc="outside upper left",
-        ncols=3,
-        frameon=False,
-        columnspacing=1.2,
-        handlelength=1.0,
-    )
+    return Section("speed", "What the cores bought", [*figures, *scaling_parts(data)])

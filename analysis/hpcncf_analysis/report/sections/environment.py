@@ -1,8 +1,41 @@
-"""Definitions of the figures that a report shows."""
+"""What the runs ran on, and the definitions of all figures."""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from hpcncf_analysis.report.section import (
+    DefinitionList,
+    ReportData,
+    Section,
+)
+
+Row = Mapping[str, Any]
+
+ENVIRONMENT: Final = (
+    "node",
+    "cpu_model",
+    "commit",
+    "python",
+    "torch",
+    "device",
+    "backend",
+    "parameters",
+)
+
+
+LENGTHS: Final = {"commit": 10}
+
+
+def environment_pairs(runs: Sequence[Row]) -> list[tuple[str, str]]:
+    """What the runs ran on, each value once; a commit by its first letters."""
+    named = [
+        (name, sorted({str(row.get(name))[: LENGTHS.get(name)] for row in runs if row.get(name)}))
+        for name in ENVIRONMENT
+    ]
+    return [(name.replace("_", " "), "; ".join(values)) for name, values in named if values]
+
 
 # What only our own training has; a command's report does without.
 OF_TRAINING: Final = frozenset(
@@ -22,6 +55,8 @@ OF_TRAINING: Final = frozenset(
         "time to quality",
     }
 )
+
+
 DEFINITIONS: Final[list[tuple[str, str]]] = [
     (
         "instances/s",
@@ -108,3 +143,14 @@ DEFINITIONS: Final[list[tuple[str, str]]] = [
         "Ranking by the user's own counts, then by popularity: what memory alone reaches.",
     ),
 ]
+
+
+def build(data: ReportData) -> Section:
+    pairs = environment_pairs(data.runs)
+    return Section("environment", "Environment", [DefinitionList(pairs)] if pairs else [])
+
+
+def build_definitions(data: ReportData) -> Section:
+    trained = any(row["workload"] == "ncf" for row in data.found.runs)
+    pairs = [each for each in DEFINITIONS if trained or each[0] not in OF_TRAINING]
+    return Section("definitions", "Definitions", [DefinitionList(pairs)], folded=True)

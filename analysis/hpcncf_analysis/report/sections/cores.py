@@ -1,8 +1,9 @@
-"""Heat map of each core over time."""
+"""What the cores did: a heat map of each core over time."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,15 +13,34 @@ from matplotlib.colors import LinearSegmentedColormap, to_rgba
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from hpcncf.records.schema import NodeRecord
+from hpcncf.records.schema import (
+    NodeRecord,
+    RecordError,
+    read_record,
+)
+from hpcncf_analysis.formatting import format_percent
 from hpcncf_analysis.report.figures.style import GROUND, new_figure, report_style, wrap_titles
+from hpcncf_analysis.report.section import (
+    Drawing,
+    ReportData,
+    Section,
+)
+
+Row = Mapping[str, Any]
 
 # Of middle brightness: they stand on a light page's ground and on a dark one's.
 IDLE, OURS, OTHERS = GROUND, "#2F87CC", "#E0742C"
+
+
 ROW_IN: Final = 0.34
+
+
 # Of a core's row the run's strip takes this much, others' the rest but for a gap.
 STRIPS: Final = (0.62, 0.92)
+
+
 MOST_TICKS: Final = 16
+
 
 Shares = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -114,3 +134,49 @@ def _legend(figure: Figure) -> None:
     figure.legend(
         handles=patches, loc="outside upper left", ncols=3, frameon=False, handlelength=1.0
     )
+
+
+def busiest_and_idlest(data: ReportData) -> list[CoreTrace]:
+    """The busiest and the idlest completed run by CPU efficiency; one if they are the same."""
+    labels = {one.key: one.label for one in data.shown}
+    ordered = sorted(
+        (row for row in data.runs if row["cpu_efficiency"] is not None),
+        key=lambda row: (row["cpu_efficiency"], row["run_id"]),
+    )
+    named = list(zip(("Busiest", "Idlest"), ordered[:-2:-1] + ordered[:1], strict=False))
+    if len(ordered) == 1:
+        named = [("The run", ordered[0])]
+    return [
+        CoreTrace(
+            f"{name}: {labels[row['config']]}, CPU efficiency "
+            f"{format_percent(row['cpu_efficiency'])}",
+            _nodes(data, row),
+        )
+        for name, row in named
+    ]
+
+
+def _nodes(data: ReportData, row: Mapping[str, Any]) -> list[NodeRecord]:
+    found: list[NodeRecord] = []
+    if data.paths is None:
+        return found
+    for path in data.paths.run(row["run_id"]).attempt(row["attempt"]).node_records():
+        with suppress(RecordError):  # collect has listed it as skipped
+            found.append(read_record(path, NodeRecord))
+    return found
+
+
+CAPTION: Final = (
+    "A row for each core, time to the right: the fuller its colour, the busier. Wide strip: this "
+    "run (an estimate: the kernel shows only where a thread ran last). Narrow strip: all others."
+)
+
+
+def build(data: ReportData) -> Section:
+    drawing = Drawing(
+        "core_heatmap",
+        "Each core over time",
+        CAPTION,
+        lambda: core_heatmap(busiest_and_idlest(data)),
+    )
+    return Section("cores", "What the cores did", data.draw(drawing))

@@ -8,16 +8,49 @@ from itertools import accumulate, pairwise
 from statistics import median
 from typing import Any, Final
 
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
 from hpcncf.collect import training_columns
 from hpcncf.ncf.step_clock import MAX_PAUSES, PAUSE_FACTOR, PAUSE_S
-from hpcncf.records.schema import Epoch, TrainingRecord
-from hpcncf_analysis.configurations import Configuration, pluralize
-from hpcncf_analysis.formatting import format_duration, format_percent
+from hpcncf.records.schema import (
+    Epoch,
+    RankRecord,
+    RecordError,
+    TrainingRecord,
+    read_record,
+)
+from hpcncf_analysis.configurations import (
+    Configuration,
+    pluralize,
+)
+from hpcncf_analysis.formatting import format_duration, format_number, format_percent
+from hpcncf_analysis.report.figures.style import (
+    BLUE,
+    FAINT,
+    GREY,
+    PHASES_STYLE,
+    PURPLE,
+    new_figure,
+    quiet_grid,
+    report_style,
+    wrap_titles,
+)
+from hpcncf_analysis.report.section import (
+    BulletList,
+    Drawing,
+    Part,
+    ReportData,
+)
 
 Row = Mapping[str, Any]
 
 FIRST, SLOW, EVALUATION, CHECKPOINT = "first batch", "slow step", "evaluation", "checkpoint"
+
+
 STOPS: Final = (FIRST, SLOW, EVALUATION, CHECKPOINT)
+
+
 # A smaller share is no pause to speak of.
 MIN_PAUSE_SHARE: Final = 0.01
 
@@ -230,3 +263,138 @@ def _describe_other_time(told: Timeline) -> str:
         if each >= MIN_PAUSE_SHARE
     ]
     return f"of the time since the first step {' and '.join(parts)}" if parts else ""
+
+
+COLOURS: Final = {
+    FIRST: PHASES_STYLE["input"],
+    SLOW: "#8A6100",
+    EVALUATION: "#2A7FA8",
+    CHECKPOINT: PURPLE,
+}
+
+
+STEPS_IN: Final = 1.35
+
+
+LANE_IN: Final = 0.24
+
+
+# What is beyond so many times the time that all but a fiftieth stay below would flatten the rest.
+MAX_OVER_QUANTILE: Final = 2.0
+
+
+FIFTIETH: Final = 50
+
+
+def timeline_figure(told: Mapping[str, Timeline]) -> Figure | None:
+    """Title -> run: a panel for each, a lane below it for each kind of stop that it has."""
+    if not told:
+        return None
+    lanes = [[kind for kind in STOPS if one.seconds(kind)] for one in told.values()]
+    titles, lines_in = wrap_titles(
+        f"{title}: {format_number(1000 * one.step_s)} ms" for title, one in told.items()
+    )
+    heights = [each for kinds in lanes for each in (STEPS_IN, LANE_IN * len(kinds))]
+    with report_style():
+        figure = new_figure(sum(heights) + lines_in + 0.65 * len(told) + 0.3)
+        panels = figure.subplots(len(heights), 1, height_ratios=heights)
+        pairs = zip(panels[::2], panels[1::2], titles, told.values(), lanes, strict=True)
+        for steps, below, title, one, kinds in pairs:
+            steps.set_title(title)
+            _steps(steps, one)
+            _lanes(below, one, kinds)
+        panels[-1].set_xlabel("seconds since the first step")
+    return figure
+
+
+def _steps(axes: Axes, one: Timeline) -> None:
+    """A level line for each sum of steps; nothing where none was taken."""
+    top = _top([each.step_s for each in one.stretches])
+    at: list[float] = []
+    ms: list[float] = []
+    for each in one.stretches:
+        if at and each.begun_s > at[-1]:
+            at, ms = [*at, at[-1]], [*ms, float("nan")]
+        at += [each.begun_s, each.ended_s]
+        ms += [1000 * min(each.step_s, top)] * 2
+    axes.plot(at, ms, color=BLUE, lw=1.2, solid_capstyle="butt")
+    beyond = [each.begun_s for each in one.stretches if each.step_s > top]
+    if beyond:  # an empty line would claim room in the layout
+        axes.plot(beyond, [1000 * top] * len(beyond), "^", color=BLUE, ms=6, clip_on=False)
+    axes.set_xlim(0, one.ended_s)
+    axes.set_ylim(0, 1150 * top)
+    axes.set_ylabel("ms a step")
+    axes.tick_params(axis="x", labelbottom=False)
+    quiet_grid(axes)
+
+
+def _top(times: list[float]) -> float:
+    """The longest that is drawn to scale; an arrow stands for what is beyond."""
+    ordered = sorted(times)
+    return min(ordered[-1], MAX_OVER_QUANTILE * ordered[-1 - len(ordered) // FIFTIETH])
+
+
+def _lanes(axes: Axes, one: Timeline, kinds: list[str]) -> None:
+    for row, kind in enumerate(kinds):
+        bars = [(stop.begun_s, stop.seconds) for stop in one.stops if stop.kind == kind]
+        # The edge keeps the shortest visible.
+        axes.broken_barh(bars, (row - 0.36, 0.72), color=COLOURS[kind], lw=0.8)
+        axes.annotate(
+            _lengths(one.seconds(kind)),
+            (1, row),
+            xycoords=("axes fraction", "data"),
+            xytext=(6, 0),
+            textcoords="offset points",
+            va="center",
+            size=10,
+        )
+    axes.set_yticks(range(len(kinds)), kinds)
+    axes.set_ylim(max(len(kinds), 1) - 0.5, -0.5)
+    axes.set_xlim(0, one.ended_s)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    axes.grid(visible=True, axis="x", color=FAINT, lw=0.6)
+    axes.set_axisbelow(True)
+    axes.spines["bottom"].set_color(GREY)
+
+
+def _lengths(seconds: list[float]) -> str:
+    """`6 × 0.82 s`, by the median."""
+    each = format_duration(median(seconds))
+    return each if len(seconds) == 1 else f"{len(seconds)} × {each}"
+
+
+def build_timelines(data: ReportData) -> dict[str, Timeline]:
+    """By label; without the runs of too few steps."""
+    rows = select_runs(data.recommended_and_slowest, data.shown)
+    found = {label: _first_rank(data, row) for label, row in rows.items()}
+    timelines = {label: build_timeline(part) for label, part in found.items() if part}
+    return {label: timeline for label, timeline in timelines.items() if timeline}
+
+
+def _first_rank(data: ReportData, row: Row) -> TrainingRecord | None:
+    if data.paths is None:
+        return None
+    record = data.paths.run(row["run_id"]).attempt(row["attempt"]).rank(0)
+    try:
+        return read_record(record, RankRecord).training
+    except RecordError:
+        return None  # collect has listed it as skipped
+
+
+CAPTION: Final = (
+    "Blue: the mean time of a few steps, one after another, of the first rank. Pauses are taken "
+    "out of it and stand below, each as wide as it is long. An arrow stands for steps beyond the "
+    "panel. The configuration recommended, then the slowest, then the least steady if a run did "
+    "not keep its pace."
+)
+
+
+def timeline_parts(data: ReportData) -> list[Part]:
+    timelines = build_timelines(data)
+    if not timelines:
+        return []
+    title = "The steps over time, and the pauses"
+    drawing = Drawing("timeline", title, CAPTION, lambda: timeline_figure(timelines))
+    sentences = [describe_timeline(label, each) for label, each in timelines.items()]
+    return [*data.draw(drawing), BulletList(sentences)]

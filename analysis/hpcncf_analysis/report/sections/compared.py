@@ -1,4 +1,4 @@
-"""Tables of a report: configurations, runs, memory, quality."""
+"""The main table: speed, what it cost, and the quality beside it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from hpcncf_analysis.configurations import (
     Table,
     format_column_name,
     group_by_series,
+    pluralize,
 )
 from hpcncf_analysis.formatting import (
     NONE,
@@ -29,21 +30,15 @@ from hpcncf_analysis.formatting import (
     format_ratio,
     format_score,
 )
+from hpcncf_analysis.report.section import (
+    Paragraph,
+    ReportData,
+    Section,
+    TableBlock,
+)
 from hpcncf_analysis.usl import range_confidence
 
 Row = Mapping[str, Any]
-
-ENVIRONMENT: Final = (
-    "node",
-    "cpu_model",
-    "commit",
-    "python",
-    "torch",
-    "device",
-    "backend",
-    "parameters",
-)
-
 
 # What a command may report that our own training has, too, and its heading here.
 METRIC_HEADINGS: Final = {
@@ -52,11 +47,16 @@ METRIC_HEADINGS: Final = {
     "hr10": "HR@10",
     "ndcg10": "NDCG@10",
 }
+
+
 # These say how far a command was, not what came of it.
 PROGRESS_METRICS: Final = {"metric_epoch", "metric_epochs", "metric_step"}
+
+
 MAX_METRICS: Final = 8
+
+
 SCALING: Final = ("speed-up", "parallel efficiency")
-LENGTHS: Final = {"commit": 10}
 
 
 def main_table(shown: Sequence[Configuration]) -> Table:
@@ -86,7 +86,11 @@ def main_table(shown: Sequence[Configuration]) -> Table:
 
 # The figures behind the columns, by which a reader sorts.
 _SPEED_KEYS: Final = ("instances_per_s", "hr10", "ndcg10")
+
+
 _SCALING_KEYS: Final = ("speedup", "parallel_efficiency")
+
+
 _CORE_KEYS: Final = (
     "cores_allocated",
     "cores_usable",
@@ -94,6 +98,8 @@ _CORE_KEYS: Final = (
     "cpu_efficiency",
     "cpu_efficiency_peak",
 )
+
+
 _COST_KEYS: Final = ("cpu_efficiency_training", "seconds_per_epoch", "core_s_per_epoch")
 
 
@@ -215,79 +221,28 @@ def format_median_and_range(one: Configuration, name: str) -> str:
     return f"{format_number(one.median(name))}\n{format_interval(low, high, format_number)}".strip()
 
 
-def quality_table(shown: Sequence[Configuration]) -> Table | None:
-    """HR@10 and NDCG@10 beside what a table of counts reaches; None where none was evaluated."""
-    judged = [one for one in shown if one.median("hr10") is not None]
-    if not judged:
-        return None
-    names = ("hr10", "ndcg10", "hr10_unseen", "loss")
-    rows = [[one.label, *(format_score(one.median(name)) for name in names)] for one in judged]
-    for one in [one for one in judged if one.median("baseline_hr10") is not None][:1]:
-        counts = (format_score(one.median(f"baseline_{name}")) for name in ("hr10", "ndcg10"))
-        rows.append(["count table (no training)", *counts, NONE, NONE])
-    return Table(["configuration", "HR@10", "NDCG@10", "HR@10 unseen", "loss"], rows)
+def describe_accounting(runs: Sequence[Row], unaccounted: Sequence[str]) -> str | None:
+    """Whether Slurm's accounting bears the records out; None where Slurm ran nothing."""
+    if unaccounted:
+        return f"Slurm's accounting cannot be compared: {unaccounted[0]}."
+    by_slurm = [row for row in runs if row["slurm_state"]]
+    compared = [row for row in by_slurm if row["slurm_agrees"] is not None]
+    agree = [row for row in compared if row["slurm_agrees"]]
+    if compared:
+        return (
+            f"Slurm's accounting agrees with the records of {len(agree)} of "
+            f"{pluralize(len(compared), 'run')} that can be compared."
+        )
+    return "No run was long enough to be compared with Slurm's accounting." if by_slurm else None
 
 
-def ranks_table(shown: Sequence[Configuration]) -> Table | None:
-    """What the ranks' steps gave to synchronising; None where no run had several."""
-    several = [one for one in shown if one.median("sync_ms_per_step") is not None]
-    rows = [
-        [
-            one.label,
-            str(one.rows[0]["sync_over"]),
-            format_number(one.median("sync_ms_per_step")),
-            format_percent(one.median("sync_share")),
-            format_number((one.median("sync_bytes_per_step") or 0.0) / 1024),
-        ]
-        for one in several
-    ]
-    columns = ["configuration", "over", "ms/step", "of the step", "KiB/step of each rank"]
-    return Table(columns, rows) if rows else None
-
-
-def quality_note(runs: Sequence[Row]) -> str | None:
-    """What the data set can tell about recommendation, where its own figures say it."""
-    known = [row for row in runs if row["unseen_test_rows"] is not None and row["test_rows"]]
-    if not known:
-        return None
-    row = known[0]
-    seen = 1 - row["unseen_test_rows"] / row["test_rows"]
-    if seen <= 0.5:
-        return None
-    baseline, reached = row["baseline_hr10"], row["hr10"]
-    beats = baseline is not None and reached is not None and baseline >= reached
-    table = " A table of the user's own counts already does better than the model." if beats else ""
-    return (
-        f"{format_percent(seen)} of the {row['test_rows']:,} test pairs also occur in training, so "
-        f"HR@10 here is mostly memory.{table} This data set measures speed well and recommendation "
-        "badly: look at HR@10 unseen, and judge recommendation on data with a real task."
+def build(data: ReportData) -> Section:
+    if not data.shown:
+        return Section("compared", "", [])
+    main = main_table(data.shown)
+    title = "Speed, cores and quality" if "instances/s" in main.columns else "Time and cores"
+    accounting = describe_accounting(data.runs, data.found.unaccounted)
+    notes = [*main_notes(data.shown), *([accounting] if accounting else [])]
+    return Section(
+        "compared", title, [TableBlock(main, sortable=True), Paragraph(" ".join(notes), True)]
     )
-
-
-def epoch_table(epochs: Sequence[Row], shown: Sequence[Configuration]) -> Table | None:
-    """The course of each configuration's first completed run."""
-    labels = {one.rows[0]["run_id"]: one.label for one in shown}
-    rows = [
-        [
-            labels[row["run_id"]],
-            str(row["epoch"] + 1),
-            format_number(row["training_s"]),
-            format_number(row["evaluation_s"]),
-            format_score(row["loss"]),
-            *(format_score(row[name]) for name in ("hr10", "ndcg10", "hr10_unseen")),
-        ]
-        for row in epochs
-        if row["run_id"] in labels
-    ]
-    columns = ["configuration", "epoch", "training s", "evaluation s", "loss"]
-    columns += ["HR@10", "NDCG@10", "HR@10 unseen"]
-    return Table(columns, rows) if rows else None
-
-
-def environment_pairs(runs: Sequence[Row]) -> list[tuple[str, str]]:
-    """What the runs ran on, each value once; a commit by its first letters."""
-    named = [
-        (name, sorted({str(row.get(name))[: LENGTHS.get(name)] for row in runs if row.get(name)}))
-        for name in ENVIRONMENT
-    ]
-    return [(name.replace("_", " "), "; ".join(values)) for name, values in named if values]

@@ -1,0 +1,215 @@
+"""Quality: HR@10 over seconds, epochs, and the time to a target."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+from matplotlib.figure import Figure
+
+from hpcncf_analysis.configurations import (
+    Configuration,
+    Table,
+    figure_labels,
+    select_fastest,
+)
+from hpcncf_analysis.formatting import (
+    NONE,
+    format_core_time,
+    format_duration,
+    format_number,
+    format_percent,
+    format_score,
+)
+from hpcncf_analysis.quality import TimeToQuality, describe_time_to_quality, times_to_quality
+from hpcncf_analysis.report.figures import style
+from hpcncf_analysis.report.figures.style import Label, place_labels
+from hpcncf_analysis.report.section import (
+    Drawing,
+    Paragraph,
+    Part,
+    ReportData,
+    Section,
+    TableBlock,
+    titled_table,
+)
+
+Row = Mapping[str, Any]
+
+
+def quality_table(shown: Sequence[Configuration]) -> Table | None:
+    """HR@10 and NDCG@10 beside what a table of counts reaches; None where none was evaluated."""
+    judged = [one for one in shown if one.median("hr10") is not None]
+    if not judged:
+        return None
+    names = ("hr10", "ndcg10", "hr10_unseen", "loss")
+    rows = [[one.label, *(format_score(one.median(name)) for name in names)] for one in judged]
+    for one in [one for one in judged if one.median("baseline_hr10") is not None][:1]:
+        counts = (format_score(one.median(f"baseline_{name}")) for name in ("hr10", "ndcg10"))
+        rows.append(["count table (no training)", *counts, NONE, NONE])
+    return Table(["configuration", "HR@10", "NDCG@10", "HR@10 unseen", "loss"], rows)
+
+
+def quality_note(runs: Sequence[Row]) -> str | None:
+    """What the data set can tell about recommendation, where its own figures say it."""
+    known = [row for row in runs if row["unseen_test_rows"] is not None and row["test_rows"]]
+    if not known:
+        return None
+    row = known[0]
+    seen = 1 - row["unseen_test_rows"] / row["test_rows"]
+    if seen <= 0.5:
+        return None
+    baseline, reached = row["baseline_hr10"], row["hr10"]
+    beats = baseline is not None and reached is not None and baseline >= reached
+    table = " A table of the user's own counts already does better than the model." if beats else ""
+    return (
+        f"{format_percent(seen)} of the {row['test_rows']:,} test pairs also occur in training, so "
+        f"HR@10 here is mostly memory.{table} This data set measures speed well and recommendation "
+        "badly: look at HR@10 unseen, and judge recommendation on data with a real task."
+    )
+
+
+def epoch_table(epochs: Sequence[Row], shown: Sequence[Configuration]) -> Table | None:
+    """The course of each configuration's first completed run."""
+    labels = {one.rows[0]["run_id"]: one.label for one in shown}
+    rows = [
+        [
+            labels[row["run_id"]],
+            str(row["epoch"] + 1),
+            format_number(row["training_s"]),
+            format_number(row["evaluation_s"]),
+            format_score(row["loss"]),
+            *(format_score(row[name]) for name in ("hr10", "ndcg10", "hr10_unseen")),
+        ]
+        for row in epochs
+        if row["run_id"] in labels
+    ]
+    columns = ["configuration", "epoch", "training s", "evaluation s", "loss"]
+    columns += ["HR@10", "NDCG@10", "HR@10 unseen"]
+    return Table(columns, rows) if rows else None
+
+
+PIECES: Final = 12
+
+
+TIMED: Final = ("training_s", "evaluation_s", "checkpoint_s")
+
+
+def quality_over_time(epochs: Iterable[Row]) -> list[tuple[float, float]]:
+    """(seconds since the first step, HR@10) after each evaluated epoch of one run."""
+    seconds, found = 0.0, []
+    for row in epochs:
+        seconds += sum(row[name] for name in TIMED)
+        if row["hr10"] is not None:
+            found.append((seconds, row["hr10"]))
+    return found
+
+
+def quality_figure(shown: Sequence[Configuration], epochs: Sequence[Row]) -> Figure | None:
+    """A line for each configuration's first run, a point for each evaluation."""
+    by_run: dict[str, list[Row]] = {}
+    for row in epochs:
+        by_run.setdefault(row["run_id"], []).append(row)
+    told = [
+        (one, quality_over_time(by_run.get(one.rows[0]["run_id"], [])))
+        for one in select_fastest(shown)
+    ]
+    told = [(one, points) for one, points in told if len(points) > 1]
+    if not told:
+        return None
+    with style.report_style():
+        figure = style.new_figure(4.2)
+        axes = figure.subplots()
+        colours, names = style.series_colours(one.series for one in shown), figure_labels(shown)
+        for one, points in told:
+            marker = style.rank_marker(one.ranks)
+            axes.plot(*zip(*points, strict=True), f"-{marker}", ms=5, color=colours[one.series])
+        low, high = axes.get_ylim()
+        axes.set_ylim(low, high + 0.45 * (high - low))  # the labels stand above the lines
+        axes.set_xlim(0, 1.2 * max(points[-1][0] for _, points in told))
+        axes.set_xlabel("seconds since the first step, evaluation included")
+        axes.set_title("HR@10 after each epoch")
+        style.quiet_grid(axes)
+        ends = [Label(*points[-1], names[one.key], colours[one.series]) for one, points in told]
+        place_labels(axes, ends, [point for _, points in told for point in sample_sizes(points)])
+    return figure
+
+
+def sample_sizes(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The line through them as points, each stretch in `PIECES`: a label is to leave it free."""
+    return [
+        (x0 + (x1 - x0) * at / PIECES, y0 + (y1 - y0) * at / PIECES)
+        for (x0, y0), (x1, y1) in pairwise(points)
+        for at in range(PIECES)
+    ] + [points[-1]]
+
+
+def time_to_quality_table(found: Sequence[TimeToQuality]) -> Table | None:
+    """Time to the target; None where nothing was evaluated."""
+    rows = [
+        [
+            each.configuration.label,
+            _time(each),
+            format_number(each.epochs),
+            format_core_time(each.core_hours),
+            f"{each.reached} of {each.runs}",
+        ]
+        for each in found
+    ]
+    columns = ["configuration", "time to quality", "epochs", "core time", "runs that reached it"]
+    return Table(columns, rows) if rows else None
+
+
+def _time(each: TimeToQuality) -> str:
+    if each.seconds is None:
+        return "never" if each.reached == 0 else "most never"
+    high = format_duration(each.high) if each.high is not None else "never"
+    interval = "" if each.low is None else f"\n[{format_duration(each.low)}–{high}]"
+    return format_duration(each.seconds) + interval
+
+
+def time_to_quality_parts(data: ReportData) -> list[Part]:
+    """Time to the target that was asked for; nothing where none was."""
+    told, target = quality_sentence(data), data.quality
+    if told is None or target is None:
+        return []
+    found = times_to_quality(data.shown, data.found.epochs, target)
+    return [
+        *titled_table(time_to_quality_table(found), f"Time until HR@10 reaches {target:g}"),
+        Paragraph(told),
+    ]
+
+
+def quality_sentence(data: ReportData) -> str | None:
+    """Who reaches the target first; None where none was asked for."""
+    if data.quality is None:
+        return None
+    found = times_to_quality(data.shown, data.found.epochs, data.quality)
+    return describe_time_to_quality(found, data.quality)
+
+
+CAPTION: Final = (
+    "Of each configuration's first run. Further left is sooner; the height is what speed must not "
+    "cost."
+)
+
+
+def build(data: ReportData) -> Section:
+    drawing = Drawing(
+        "quality",
+        "Quality over time",
+        CAPTION,
+        lambda: quality_figure(data.shown, data.found.epochs),
+    )
+    parts = data.draw(drawing)
+    if table := quality_table(data.shown):
+        note = quality_note(data.runs)
+        parts = [*([Paragraph(note)] if note else []), *parts, TableBlock(table)]
+    return Section("quality", "Quality", [*parts, *time_to_quality_parts(data)])
+
+
+def build_epochs(data: ReportData) -> Section:
+    table = epoch_table(data.found.epochs, data.shown)
+    title = "Epochs of each configuration's first run"
+    return Section("epochs", title, [TableBlock(table)] if table else [], folded=True)

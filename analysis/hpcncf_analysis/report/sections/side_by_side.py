@@ -1,0 +1,102 @@
+"""Runs side by side on a node or GPU: how many do most together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter
+
+from hpcncf_analysis.configurations import (
+    pluralize,
+)
+from hpcncf_analysis.packing import TITLE, Curve, curves, left_out, named, sentences, table
+from hpcncf_analysis.report.figures import style
+from hpcncf_analysis.report.figures.style import GREY, Label, place_labels
+from hpcncf_analysis.report.section import (
+    BulletList,
+    Drawing,
+    Paragraph,
+    Part,
+    ReportData,
+    Section,
+    TableBlock,
+)
+
+NOTE: Final = (
+    "The answer at the top is about what a single run takes and costs, this about how many do most "
+    "together. All: the runs of a pack together, median over packs. A total within 5 % of the "
+    "greatest is as good, and the fewest runs that reach it are recommended. MiB: the sum of the "
+    "runs' peaks, in which pages that they share are counted for each."
+)
+
+
+def packing_figure(curves: Sequence[Curve]) -> Figure | None:
+    """Full: all runs together, a ring around the size recommended. Dashed: each run."""
+    shown = [curve for curve in curves if len(curve.sizes) > 1][: len(style.SERIES)]
+    if not shown:
+        return None
+    with style.report_style():
+        figure = style.new_figure(4.2)
+        axes = figure.subplots()
+        colours = style.series_colours(named(curve) for curve in shown)
+        ends = [_line(axes, curve, colours[named(curve)]) for curve in shown]
+        _frame(axes, shown)
+        place_labels(axes, ends, [])
+    return figure
+
+
+def _line(axes: Axes, curve: Curve, colour: str) -> Label:
+    runs = [size.runs for size in curve.sizes]
+    totals = [size.total for size in curve.sizes]
+    axes.plot(runs, totals, "o-", color=colour, lw=1.8, ms=7, mec="w")
+    axes.plot(runs, [size.each for size in curve.sizes], "--", color=colour, lw=1.2)
+    for size in curve.sizes:
+        axes.plot([size.runs, size.runs], [size.low, size.high], color=colour, lw=1)
+    best = curve.recommended
+    axes.plot(best.runs, best.total, "o", ms=14, mfc="none", mec=colour, mew=1.4)
+    if runs[0] == 1:
+        axes.plot([1, runs[-1]], [totals[0], totals[0] * runs[-1]], ":", color=GREY, lw=1)
+    return Label(runs[-1], totals[-1], named(curve), colour)
+
+
+def _frame(axes: Axes, shown: Sequence[Curve]) -> None:
+    counts = sorted({size.runs for curve in shown for size in curve.sizes})
+    span = counts[-1] - counts[0]
+    axes.set_xlim(counts[0] - 0.08 * span, counts[-1] + 0.7 * span)  # labels stand to the right
+    axes.set_ylim(0, 1.15 * max(size.high for curve in shown for size in curve.sizes))
+    axes.xaxis.set_major_locator(FixedLocator(counts))
+    axes.yaxis.set_major_formatter(FuncFormatter(style.format_thousands))
+    axes.set_xlabel("runs side by side")
+    axes.set_title("Instances per second: all runs together, and each")
+    style.quiet_grid(axes)
+
+
+CAPTION: Final = (
+    "Full: all runs together; dashed: each of them; dotted: as many times one run alone. The ring "
+    "is the number recommended."
+)
+
+
+def packing_parts(data: ReportData) -> list[Part]:
+    found = curves(data.runs)
+    if not found:
+        return []
+    over, note = left_out(data.runs), NOTE
+    if over:
+        note += (
+            f" Left out: {pluralize(over, 'run')} of packs that were short, mixed or incomplete."
+        )
+    drawing = Drawing("packing", "Runs side by side", CAPTION, lambda: packing_figure(found))
+    return [
+        BulletList([sentence for each in found for sentence in sentences(each)]),
+        *data.draw(drawing),
+        TableBlock(table(found)),
+        Paragraph(note, note=True),
+    ]
+
+
+def build(data: ReportData) -> Section:
+    return Section("packing", TITLE, packing_parts(data))
