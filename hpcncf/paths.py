@@ -19,6 +19,7 @@ from typing import Final, Literal
 from uuid import uuid4
 
 UMASK_LOCK: Final = Lock()
+ATTEMPT: Final = re.compile(r"attempt-[1-9]\d{0,5}")
 
 
 @dataclass(frozen=True)
@@ -94,9 +95,12 @@ class AttemptPaths:
         return self._numbered("node", self.file_names())
 
     def _numbered(self, kind: str, names: set[str]) -> list[Path]:
-        pattern = re.compile(rf"{kind}-.*\.json")
-        found = (self.folder / name for name in names if pattern.fullmatch(name))
-        return sorted(found, key=_number_in_name)
+        found = [
+            self.folder / name
+            for name in names
+            if name.startswith(f"{kind}-") and name.endswith(".json")
+        ]
+        return sorted(found, key=_number_in_name) if len(found) > 1 else found
 
 
 def _number_in_name(path: Path) -> int:
@@ -137,14 +141,14 @@ class RunPaths:
 
     def attempts(self) -> list[AttemptPaths]:
         """Oldest first; the first is number 1."""
-        return [AttemptPaths(folder) for folder in sorted(self._folders(), key=_number_in_name)]
+        return [self.attempt(number) for number in sorted(self._numbers())]
 
-    def _folders(self) -> Iterator[Path]:
+    def _numbers(self) -> Iterator[int]:
         # Not glob: `status` reads thousands of these.
         with contextlib.suppress(OSError), os.scandir(self.folder) as there:
             for entry in there:
-                if re.fullmatch(r"attempt-[1-9]\d{0,5}", entry.name) and entry.is_dir():
-                    yield Path(entry.path)
+                if ATTEMPT.fullmatch(entry.name) and entry.is_dir():
+                    yield int(entry.name[len("attempt-") :])
 
 
 @dataclass(frozen=True)
@@ -203,7 +207,7 @@ class ResultPaths:
         return self.folder / f"slurm-{user}"
 
     def run(self, run_id: str) -> RunPaths:
-        return RunPaths(self.folder / "runs" / run_id)
+        return RunPaths(self.folder.joinpath("runs", run_id))
 
 
 def make_folder(folder: Path) -> None:

@@ -66,6 +66,8 @@ VALUES: tuple[Any, ...] = (
     *("0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "2026-01-05T12:00:00+00:00"),
 )
 MISSING = object()
+# So many records to a folder, in the long run.
+RUNS = 1680
 KINDS: dict[str, type[RecordPart]] = {
     "rank": RankRecord,
     "node": NodeRecord,
@@ -428,7 +430,7 @@ def main(number: int, seed: int) -> None:
         print(f"{len(wanted):,} changes, {sum(is_read(each, files) for each in wanted):,} are read")
         wanted = wanted[:number]
         began, seen = time.monotonic(), dict[str, int]()
-        for done, problem in attack(wanted, Path(made), 120):
+        for done, problem in attack(wanted, Path(made), RUNS):
             key = problem.splitlines()[-1][:200] if "Traceback" in problem else problem[:120]
             seen[key] = seen.get(key, 0) + 1
             if seen[key] == 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import gc
 import io
 import json
 import os
@@ -102,6 +103,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             top.print_help()
             return 0
         _check_folder()
+        if args.verb in GROUPS["look"]:  # thousands of records, which hold no cycles
+            gc.set_threshold(200_000)
         code = int(args.run(args))
         sys.stdout.flush()
         return code

@@ -390,7 +390,7 @@ def _tried(paths: ResultPaths, state: RunState) -> list[Attempt]:
     *earlier, last = paths.run(state.run.id).attempts()
     known = Attempt(
         number=state.attempt,
-        claim=read_claim(last),
+        claimed=read_claim(last),
         ranks=_own(state)[0],
         progress=state.progress,
         end=None,

@@ -301,7 +301,7 @@ class Training(Settings):
     """Batches after which the first rank prints a line with their loss and speed; 0 prints epochs
     only. Not part of a run's identity, since results are bit-identical."""
     checkpoint_every: CountOrZero = 1
-    """Epochs between checkpoints; 0 writes one only if a signal stops the run."""
+    """Epochs between checkpoints; 0 writes one only if Slurm stops the run by a signal."""
     checkpoint_every_min: NonNegativeFloat = 10.0
     """Minutes between checkpoints within an epoch, unless `checkpoint_every` is 0; 0 writes none
     within epochs. Not part of a run's identity, since results are bit-identical."""

@@ -6,8 +6,9 @@ import contextlib
 import os
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -31,13 +32,18 @@ class Attempt:
     """What the run's last attempt left so far."""
 
     number: int
-    claim: Claim | None
+    claimed: Claim | Callable[[], Claim | None] | None
+    """Its claim, or a function that reads it: of thousands of complete runs nobody asks for it."""
     ranks: list[RankRecord]
     progress: Progress | None
     end: End | None
     alive: bool
     """Whether the process that claimed it lives; elsewhere, whether it still writes."""
     problems: list[str] = field(default_factory=list)
+
+    @cached_property
+    def claim(self) -> Claim | None:
+        return self.claimed() if callable(self.claimed) else self.claimed
 
 
 @dataclass(frozen=True)
@@ -109,19 +115,20 @@ def unreadable(run: RunPaths) -> str | None:
 
 def read_attempts(files: AttemptPaths) -> Attempt:
     problems, there = list[str](), files.file_names()
-    taken = _read_record(files.claim, Claim, problems)
     found = [_read_record(path, RankRecord, problems) for path in files.rank_records(there)]
     ranks = [record for record in found if record]
+    is_complete = completed(ranks)
+    claim = None if is_complete else _read_record(files.claim, Claim, problems)
     return Attempt(
         number=files.number,
-        claim=taken,
+        claimed=partial(read_claim, files) if is_complete else claim,
         ranks=ranks,
         # Of thousands of runs most lack these, and to open what is not there takes its time.
         progress=_read_record(files.progress, Progress, problems)
-        if files.progress.name in there
+        if "progress.json" in there
         else None,
-        end=_read_record(files.end, End, problems) if files.end.name in there else None,
-        alive=not completed(ranks) and _alive(taken, files),
+        end=_read_record(files.end, End, problems) if "end.json" in there else None,
+        alive=not is_complete and _alive(claim, files),
         problems=problems,
     )
 

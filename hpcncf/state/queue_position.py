@@ -11,7 +11,7 @@ from hpcncf.job.plan import Run
 from hpcncf.local import machine
 from hpcncf.paths import ResultPaths
 from hpcncf.records.submissions import Submission, Submitted, SubmittedJob
-from hpcncf.state.decide import Attempt
+from hpcncf.state.decide import Attempt, completed
 
 
 @dataclass(frozen=True)
@@ -42,20 +42,25 @@ def local(
     for submission in queues.values():
         before = 0
         for pack in plan.pack_runs([planned[each] for each in submission.runs if each in planned]):
-            begun = [_begun(run.id, attempts, submission) for run in pack]
+            has_begun = [
+                begun(attempts.get(run.id), submission, submission.job_of(run.id)) for run in pack
+            ]
             waiting = [
                 run.id
-                for run, has in zip(pack, begun, strict=True)
+                for run, has in zip(pack, has_begun, strict=True)
                 if sent[run.id] is submission and not has
             ]
             ahead = elsewhere or (f"{before} before it" if before else "next")
             found |= {run_id: Turn(ahead=ahead) for run_id in waiting}
-            before += bool(waiting) and not any(begun)
+            before += bool(waiting) and not any(has_begun)
     return found
 
 
-def _begun(run_id: str, attempts: Mapping[str, Attempt | None], submission: Submission) -> bool:
-    return started(attempts.get(run_id), submission, submission.job_of(run_id))
+def begun(attempt: Attempt | None, submission: Submission, job: SubmittedJob | None) -> bool:
+    """Whether the last attempt is this submission's, or leaves it nothing to do."""
+    if attempt and not submission.again and completed(attempt.ranks):
+        return True
+    return started(attempt, submission, job)
 
 
 def in_tasks(
@@ -87,13 +92,13 @@ def _in_task(
 ) -> dict[str, Turn]:
     """`size`: so many of its runs begin side by side."""
     together = plan.batched(job.runs, size)
-    begun = {run_id for run_id in job.runs if started(attempts.get(run_id), submission, job)}
-    latest = max((number for number, pack in enumerate(together) if begun & {*pack}), default=-1)
+    ours = {run_id for run_id in job.runs if started(attempts.get(run_id), submission, job)}
+    latest = max((number for number, pack in enumerate(together) if ours & {*pack}), default=-1)
     turns, before = dict[str, Turn](), 0
     for number, pack in enumerate(together):
         passed, undone = number < latest, False
         for run_id in pack:
-            has = run_id in begun
+            has = run_id in ours
             turns[run_id] = Turn(before=before, passed=has and passed)
             skipped = submitted.cancelled(run_id, submission.submitted_at) and not has
             over = passed or run_id in complete or skipped

@@ -22,6 +22,7 @@ from hpcncf.state.decide import (
     Sent,
     attempt_logs,
     complete,
+    completed,
     decide,
     explain_failure,
     explained,
@@ -31,7 +32,7 @@ from hpcncf.state.decide import (
     stale,
     unreadable,
 )
-from hpcncf.state.queue_position import Turn, in_tasks, local, started
+from hpcncf.state.queue_position import Turn, begun, in_tasks, local
 
 # `unknown`: Slurm does not answer, or its accounting is some seconds behind.
 UNDER_WAY: Final = ("pending", "running", "unknown")
@@ -60,7 +61,7 @@ class RunState:
     node: str = ""
     """Where it runs or ran: Slurm's list, else the first rank's."""
     begun_at: str | None = None
-    """When the last submission's attempt was taken; None where it has taken none."""
+    """When the last submission's attempt was taken; None if it has taken none or is complete."""
 
 
 Ask = Callable[[Sequence[str], list[str]], dict[str, JobState]]
@@ -153,7 +154,7 @@ def _state(
     run: Run, attempt: Attempt | None, submission: Submission | None, seen: Seen
 ) -> RunState:
     sent = _sent(run, attempt, submission, seen) if submission else None
-    by_hand = seen.slurm.get(_slurm_job(attempt) or "")
+    by_hand = seen.slurm.get(_slurm_job(attempt) or "") if seen.slurm else None
     verdict = decide(run, attempt, sent, by_hand, seen.submitted.refused.get(run.id, ""))
     ranks = attempt.ranks if attempt else []
     if verdict[0] == "failed":
@@ -188,7 +189,9 @@ def _exception(run: Run, attempt: Attempt | None, paths: ResultPaths) -> str:
 
 def _begun_at(attempt: Attempt | None, sent: Sent | None) -> str | None:
     ours = sent is None or sent.started
-    return attempt.claim.claimed_at if ours and attempt and attempt.claim else None
+    open_attempt = attempt if attempt and not completed(attempt.ranks) else None
+    claim = open_attempt.claim if ours and open_attempt else None
+    return claim.claimed_at if claim else None
 
 
 def _node(attempt: Attempt | None, slurm: JobState | None, state: State) -> str:
@@ -196,6 +199,8 @@ def _node(attempt: Attempt | None, slurm: JobState | None, state: State) -> str:
         return ""
     if slurm and slurm.node:
         return slurm.node
+    if state == "completed" and attempt and attempt.ranks:
+        return attempt.ranks[0].node
     return attempt.claim.node if attempt and attempt.claim else ""
 
 
@@ -210,7 +215,7 @@ def _sent(run: Run, attempt: Attempt | None, submission: Submission, seen: Seen)
     return Sent(
         submission=submission,
         job=job,
-        started=started(attempt, submission, job),
+        started=begun(attempt, submission, job),
         alive=_alive(submission, job),
         ahead=turn.ahead,
         cancelled_by=cancelled.user if cancelled else None,
