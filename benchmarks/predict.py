@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from benchmarks.speed import DATA, hpcncf
+from benchmarks.verbs import FRAPPE_FOLDER, hpcncf
 from hpcncf.collect.collect import collect
 from hpcncf.paths import ResultPaths
 from hpcncf_analysis.configurations import completed_runs
@@ -19,7 +19,7 @@ from hpcncf_analysis.predict.model import Measured, Prediction, Ran, Refusal, me
 from hpcncf_analysis.predict.predict import asked_points, predict
 
 HERE: Final = Path(__file__).parent
-LARGER: Final = DATA.parent / "larger-tables"
+LARGER: Final = FRAPPE_FOLDER.parent / "larger-tables"
 """As many rows and columns as Frappe, with tables four times as large."""
 SHAPE: Final = ("--users", "2600", "--items", "4500", "--rows", "83731", "--context", "21")
 
@@ -52,7 +52,7 @@ def holds(answer: Prediction, truth: Measured) -> bool | None:
 
 
 def main() -> int:
-    hpcncf("data", "prepare", "frappe", "--or-synthetic", "-o", str(DATA))
+    hpcncf("data", "prepare", "frappe", "--or-synthetic", "-o", str(FRAPPE_FOLDER))
     hpcncf("data", "prepare", "synthetic", *SHAPE, "-o", str(LARGER))
     with tempfile.TemporaryDirectory() as temporary:
         seen = runs_of("predict", Path(temporary))

@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from benchmarks.peak import took
+from benchmarks.verbs import measure_command
 from hpcncf.ncf.data.synthetic import SHAPES
 
 SHAPE: Final = SHAPES["yelp"]
@@ -57,7 +57,7 @@ def prepared(source: Path, rows: int) -> Prepared:
     command = [sys.executable, "-m", "hpcncf", "data", "prepare", "csv", "--source", str(source)]
     command += ["--user", "user", "--item", "item", "--time", "time"]
     command += ["--context", ",".join(CONTEXT), "-o", f"{source}.prepared"]
-    each = took(command)
+    each = measure_command(command)
     return Prepared(rows, each.seconds, each.peak_bytes)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.peak import took
+from benchmarks.verbs import measure_command
 from hpcncf.paths import ResultPaths
 
 TESTS: Final = Path(__file__).parent.parent / "tests"
@@ -57,7 +57,7 @@ def main() -> int:
         )
         print("| command | seconds | allowed | peak memory, MiB |\n|---|---|---|---|")
         for verb, limit in LIMITS.items():
-            one = took([sys.executable, "-m", "hpcncf", verb, str(paths.folder)])
+            one = measure_command([sys.executable, "-m", "hpcncf", verb, str(paths.folder)])
             peak_mib = one.peak_bytes / (1 << 20)
             print(f"| `hpcncf {verb}` | {one.seconds:.1f} | {limit:g} | {peak_mib:.0f} |")
         print("\n| file | MB | allowed |\n|---|---|---|")

@@ -48,6 +48,13 @@ def origin(about: dict[str, Any], name: str, seconds: float) -> str:
     return f"*{', '.join(parts)}.*"
 
 
+def seconds_taken(page: str, name: str) -> int | None:
+    """How long the benchmark took when it wrote its section of the page; None if it did not."""
+    section = page.partition(f"<!-- bench: {name} -->")[2].partition(END)[0]
+    found = re.search(rf"`python -m benchmarks {name}`, (\d+) s\.\*", section)
+    return int(found[1]) if found else None
+
+
 def document(name: str) -> Path:
     return DOCS / ELSEWHERE.get(name, "results.md")
 

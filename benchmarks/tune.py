@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.speed import DATA, hpcncf
+from benchmarks.verbs import FRAPPE_FOLDER, hpcncf
 from hpcncf.collect import collect
 from hpcncf.paths import ResultPaths
 from hpcncf.tune import outcome
@@ -118,7 +118,7 @@ def main() -> int:
     """1 where tuning's choice is neither the whole grid's nor as fast."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        hpcncf("data", "prepare", "frappe", "--or-synthetic", "-o", str(DATA))
+        hpcncf("data", "prepare", "frappe", "--or-synthetic", "-o", str(FRAPPE_FOLDER))
         job = job_of(JOB, [])
         grid = grid_of(job, "local", None)
         paths = ResultPaths(folder / "bench-tune-tune")

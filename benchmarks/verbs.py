@@ -1,4 +1,4 @@
-"""hpcncf's own verbs, called as a user calls them, by those that measure what they say."""
+"""hpcncf's commands and any others, run as a user runs them; their seconds and peak of memory."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,37 @@ from typing import Final
 HPCNCF: Final = (sys.executable, "-m", "hpcncf")
 # Variables that would make a run another one than on a machine of no scheduler.
 FOREIGN: Final = ("SLURM_", "OMP_", "MKL_", "KMP_", "GOMP_", "HPCNCF_", "RANK", "WORLD_SIZE")
+
+
+FRAPPE_FOLDER: Final = Path(__file__).parent.parent / "data/frappe"
+WAITING: Final = """
+import resource, subprocess, sys
+status = subprocess.call(sys.argv[1:], stdout=sys.stderr)
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+sys.exit(status)
+"""
+"""A small process whose one child the command is: Linux counts as a command's peak also that of the
+process that started it."""
+
+
+def hpcncf(*arguments: str) -> None:
+    subprocess.run([*HPCNCF, *arguments], check=True, stdout=sys.stderr)
+
+
+@dataclass(frozen=True)
+class Cost:
+    seconds: float
+    peak_bytes: int
+
+
+def measure_command(command: Sequence[str]) -> Cost:
+    """Its output goes to standard error. Raises SystemExit if it fails."""
+    began = time.perf_counter()
+    process = subprocess.run([sys.executable, "-c", WAITING, *command], stdout=subprocess.PIPE)
+    seconds = time.perf_counter() - began
+    if process.returncode:
+        raise SystemExit(f"failed: {' '.join(command)}")
+    return Cost(seconds, 1024 * int(process.stdout))
 
 
 class VerbFailed(Exception):

@@ -114,12 +114,9 @@ def test_on_a_cpu_a_captured_function_is_called_each_time() -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method:DeprecationWarning")  # torch's own
-def test_a_compiled_step_is_one_graph_and_computes_the_same(
-    data: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_compiled_step_is_one_graph_and_computes_the_same(data: Prepared) -> None:
     from torch._dynamo.utils import counters
 
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
     torch._dynamo.reset()
     counters.clear()
     ours = epochs(*begun(data, compile="inductor"))

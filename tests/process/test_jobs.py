@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from make_runs import trainer
 
 from hpcncf.job.load import build_plan, load_job
 from hpcncf.job.plan import Run
@@ -77,16 +78,6 @@ def smallest(path: Path, overrides: list[str]) -> Run:
     return min(alone, key=lambda run: (run.resources.cores, str(run.varied)))
 
 
-def left_by_smallest(path: Path, overrides: list[str], results: Path) -> RankRecord:
-    run = smallest(path, overrides)
-    settings = [word for override in overrides for word in ("-s", override)]
-    worker = [sys.executable, "-m", "hpcncf.worker", str(path), "--run", run.id, *settings]
-    subprocess.run([*worker, "--results", str(results)], check=True, timeout=120)
-    record = read_record(ResultPaths(results).run(run.id).attempt(1).rank(0), RankRecord)
-    assert record.outcome == "completed"
-    return record
-
-
 @pytest.mark.parametrize(
     "path", [path for path in JOBS if path.stem not in (ANY, GPU)], ids=lambda path: path.stem
 )
@@ -95,14 +86,18 @@ def test_a_job_files_smallest_run_trains_on_tiny_data(
 ) -> None:
     """Every question can be asked: what its file says, but the data and how long it trains."""
     overrides = [f"data={{path: '{tiny_data}'}}", "training.epochs=1", "training.max_steps=20"]
-    record = left_by_smallest(path, overrides, tmp_path)
-    assert record.training is not None
-    assert record.training.steps <= 20
+    rank = trainer(smallest(path, overrides), tmp_path)
+    rank.train()
+    assert 0 < rank.record().steps <= 20
 
 
 def test_the_example_of_any_program_runs_and_reports(tmp_path: Path) -> None:
     (path,) = (path for path in JOBS if path.stem == ANY)
-    record = left_by_smallest(path, ["throws=20000"], tmp_path)
+    run = smallest(path, ["throws=20000"])
+    worker = [sys.executable, "-m", "hpcncf.worker", path, "--run", run.id, "-s", "throws=20000"]
+    subprocess.run([*worker, "--results", tmp_path], check=True, timeout=120)
+    record = read_record(ResultPaths(tmp_path).run(run.id).attempt(1).rank(0), RankRecord)
+    assert record.outcome == "completed"
     assert record.reported["epoch"] == record.reported["epochs"] == 10
     assert record.reported["hands"] == 1
     assert 3 < float(record.reported["pi"]) < 3.3

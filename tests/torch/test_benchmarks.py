@@ -122,10 +122,7 @@ def test_a_way_to_the_target_counts_training_and_evaluation() -> None:
         )
         for number, hr10 in enumerate([0.3, 0.5])
     ]
-    way = benchmark("time_to_quality").Way
-    assert way(epochs, 0.5).seconds == 5.0
-    assert way(epochs, 0.5).arrived
-    assert not way(epochs, 0.51).arrived
+    assert benchmark("time_to_quality").seconds(epochs) == 5.0
 
 
 PAGE = "# Results\n\n<!-- bench: a -->\nold\n<!-- /bench -->\nprose\n"
@@ -147,6 +144,17 @@ def test_a_new_benchmark_gets_a_section_at_the_end() -> None:
 def test_a_section_without_an_end_is_refused() -> None:
     with pytest.raises(ValueError, match="bench: b --> has no"):
         benchmark("results").placed("<!-- bench: b -->\n" + PAGE, "b", "B", "new")
+
+
+def test_the_time_that_benchmarks_will_take_is_that_of_their_last_runs() -> None:
+    results = benchmark("results")
+    about = dict.fromkeys(("cpu_model", "python", "torch", "numpy", "commit"), "x") | {"dirty": 0}
+    page = "<!-- bench: a -->\n{}\n\n| 1 |\n<!-- /bench -->\n<!-- bench: b -->\nNot yet.\n"
+    page = page.format(results.origin(about, "a", 83.4))
+    assert results.seconds_taken(page, "a") == 83
+    assert results.seconds_taken(page, "b") is results.seconds_taken(page, "c") is None
+    plan = benchmark("__main__").describe_time({"a": 83, "b": None, "c": 600})
+    assert plan == "3 benchmarks: about 12 min, and 1 never timed on this page (b)"
 
 
 def test_every_benchmark_named_can_be_run() -> None:

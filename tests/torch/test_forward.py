@@ -44,12 +44,11 @@ def test_the_least_that_a_part_of_a_whole_step_has(
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method:DeprecationWarning")  # torch's own
 def test_inductor_compiles_once_before_the_first_step_and_computes_the_same(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    data: Path, tmp_path: Path
 ) -> None:
     """Also where the epoch's last step has one positive, and with dropout's masks."""
     from torch._dynamo.utils import counters
 
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
     torch._dynamo.reset()
     counters.clear()
     rank = of(data, tmp_path, compile="inductor")
