@@ -367,8 +367,7 @@ def _slow_workers(program: Program, loader: ProgramLoader, share: float) -> Find
                 share,
                 "time",
                 (*told, f"{format_cores(idle)} usable cores are idle"),
-                f"Use more workers: num_workers={more}, one more for each idle core. Or make a "
-                "sample cheaper.",
+                f"Use more workers (hpcncf run --with workers={more}), or make a sample cheaper.",
                 gain=Gain(most, 1.0, faster(share)),
                 places=places,
             )
@@ -389,10 +388,11 @@ def _slow_workers(program: Program, loader: ProgramLoader, share: float) -> Find
         share,
         "time",
         tuple(told),
-        "Keep the workers (persistent_workers=True), or make the batches in the main process "
-        "(num_workers=0)."
+        "Keep the workers (hpcncf run --with persistent_workers), or make the batches in the "
+        "main process (--with workers=0)."
         if restarted
-        else "Make the batches in the main process (num_workers=0), or send larger ones.",
+        else "Make the batches in the main process (hpcncf run --with workers=0), or send larger "
+        "ones.",
         gain=removed(share),
         places=(*loader_place(program.longest.lines, share), *places),
     )
@@ -416,8 +416,8 @@ def _workers(program: Program) -> Finding | None:
             f"{format_percent(share)} of the time loader workers start, stop or are waited for, "
             f"{epochs} times",
         ),
-        "Keep the workers (persistent_workers=True), or make the batches in the main process "
-        "(num_workers=0).",
+        "Keep the workers (hpcncf run --with persistent_workers), or make the batches in the main "
+        "process (--with workers=0).",
         gain=removed(share),
         places=(*loader_place(program.longest.lines, share), *program.places("workers")),
     )
