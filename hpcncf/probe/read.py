@@ -28,6 +28,7 @@ TRAINS: Final = 0.1
 # A no_grad block that is entered in this share of the steps is part of a step.
 EACH_STEP: Final = 0.5
 MOST_LINES: Final = 12
+MOST_THREADS: Final = 32
 LEAST_SHARE: Final = 0.02
 LEAST_LIBRARY_SHARE: Final = 0.05
 
@@ -333,9 +334,10 @@ def _threads(raw: Mapping[str, Any]) -> list[ProgramThread]:
     threads = []
     for of, seen in places.items():
         # A user's line before one of the library's, in which a thread may wait.
-        (file, line, function), seconds = max(
+        (file, line, function), _ = max(
             seen.items(), key=lambda each: (each[0][0] is not None, each[1])
         )
+        seconds = sum(each for (name, *_), each in seen.items() if (name is None) == (file is None))
         left = max(0.0, raw["since_cpu_s"] - sum(used.values()))
         cpu_s = used[of] if of is not None else min(sum(seen.values()), left)
         ready_s = ready[of] if of is not None else 0.0
@@ -349,7 +351,7 @@ def _threads(raw: Mapping[str, Any]) -> list[ProgramThread]:
                 seen_s=seconds,
             )
         )
-    return sorted(threads, key=lambda each: -each.cpu_s)[:8]
+    return sorted(threads, key=lambda each: -each.cpu_s)[:MOST_THREADS]
 
 
 def _worker_busy(raw: Mapping[str, Any]) -> float | None:

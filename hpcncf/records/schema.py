@@ -375,7 +375,8 @@ class ProgramThread(RecordPart):
     runqueue_s: Number = 0.0
     """Seconds in which it was ready and had no core."""
     seen_s: Number
-    """Seconds that it was seen at that line, on a core or not."""
+    """Seconds that it was seen in the user's code, on a core or not; for a thread without any, in a
+    library's."""
 
 
 class ProgramLoader(RecordPart):

@@ -50,6 +50,11 @@ PHASES: Final = (
 HOT_ITSELF: Final = 0.3
 HOT: Final = 0.4
 MOST_PLACES: Final = 3
+# One busy core of two is half of them, less the moments in which it waits.
+SERIAL: Final = 0.45
+# Time that threads are seen in their own code, over the time that they compute, from which they
+# wait there: two that take turns have 2.
+BLOCKED: Final = 1.4
 # Lines that unpack a sample, which no array operation does for a whole batch.
 UNPACKS: Final = re.compile(
     r"decod|decompress|image|imread|jpe?g|png|audio|wav|load|read|open\(|h5py|parse|json\.|token|"
@@ -246,9 +251,12 @@ def _lock(program: Program) -> Finding | None:
     if rank.main_cpu_s is None or whole <= 0:
         return None
     # A thread that is ready and has no core would compute, were there no neighbour.
-    busy = [each for each in rank.threads if each.cpu_s + each.runqueue_s >= 0.1 * whole]
+    busy = [each for each in rank.threads if each.cpu_s + each.runqueue_s >= 0.02 * whole]
     busy = [each for each in busy if each.file]
     others = sum(each.cpu_s + each.runqueue_s for each in busy) / whole
+    # One that waits for the lock is seen in its code; one that waits for work is not.
+    if sum(each.seen_s for each in busy) < BLOCKED * others * whole:
+        return None
     main_s = rank.main_cpu_s + (rank.runqueue_s or 0.0)
     together = others + main_s / whole
     main = main_s >= 0.1 * whole
@@ -589,10 +597,10 @@ def _loop(program: Program) -> Finding | None:
 
 
 def _serial(program: Program) -> Finding | None:
-    """The step itself computes, on less than half of the cores."""
+    """The step itself computes, on clearly less than half of the cores."""
     usable, used = program.evidence.cores.usable, program.evidence.wanted
     compute = sum(map(program.share, ("forward", "backward", "optimizer")))
-    if not usable or used is None or compute < 0.5 or used >= usable / 2:
+    if not usable or used is None or compute < 0.5 or used >= SERIAL * usable:
         return None
     return Finding(
         "serial_step",
