@@ -27,8 +27,8 @@ def find_alerts(runs: pd.DataFrame, shown: Sequence[Configuration]) -> list[str]
         return []
     limits = (_usable, _over_allocation, _accounting, _memory, _memory_growth)
     checks = (*limits, _neighbours, _cpu_models, _mixed_code, _startup)
-    told = [*(check(runs) for check in checks), *comparison_doubts(shown), _repeats(shown)]
-    return [text for text in told if text]
+    alerts = [*(check(runs) for check in checks), *comparison_doubts(shown), _repeats(shown)]
+    return [text for text in alerts if text]
 
 
 def _count_above(runs: pd.DataFrame, share: pd.Series[float], limit: float) -> tuple[int, Any]:

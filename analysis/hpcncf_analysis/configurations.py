@@ -289,7 +289,7 @@ class Table:
         return self.columns[-1] in self.texts
 
     @property
-    def told(self) -> Table:
+    def without_empty_columns(self) -> Table:
         """The same without columns that say nothing of any row."""
         kept = [
             at

@@ -33,7 +33,7 @@ from hpcncf_analysis.formatting import (
 Row = Mapping[str, Any]
 Settings = tuple[str, ...]
 
-# What says how many runs share, and what does not tell runs apart.
+# The settings of sharing, and those in which equal runs may differ.
 PACKING: Final = ("runs_per_node", "runs_per_gpu", "mps")
 FREE: Final = ("mem_gb", "timeout_min", "runs_per_task", "requeues", "seed", "lr")
 SETTINGS: Final = [
@@ -99,18 +99,18 @@ class Curve:
 
 
 def curves(rows: Iterable[Row]) -> list[Curve]:
-    """Of the completed runs that tell a speed, one for each setting that was packed."""
+    """One for each setting that was packed, of the completed runs with a speed."""
     known = [row for row in rows if row.get("instances_per_s")]
     packs: dict[Settings, dict[bool, list[list[Row]]]] = defaultdict(lambda: defaultdict(list))
     for pack in _packs(known):
         packs[_settings(pack[0])][bool(pack[0].get("pack_mps"))].append(pack)
-    told = _sentences([found[0][0] for each in packs.values() for found in each.values()])
+    varying = _sentences([found[0][0] for each in packs.values() for found in each.values()])
     wide = _by_cores(known)
     return [
         curve
         for each in packs.values()
         for mps in sorted(each)
-        if (curve := _curve(each[mps] + (_alone(each[False]) if mps else []), mps, told, wide))
+        if (curve := _curve(each[mps] + (_alone(each[False]) if mps else []), mps, varying, wide))
     ]
 
 
@@ -164,7 +164,7 @@ def _sentences(firsts: Sequence[Row]) -> list[str]:
 def _curve(
     packs: Sequence[list[Row]],
     mps: bool,
-    told: Sequence[str],
+    varying: Sequence[str],
     wide: Mapping[tuple[Settings, int], float],
 ) -> Curve | None:
     """None where nothing shared anything."""
@@ -174,7 +174,7 @@ def _curve(
     if max(by_size) == 1:
         return None
     first = packs[0][0]
-    words = [format_shape(first), *format_threads(first), *label_settings(first, told).values()]
+    words = [format_shape(first), *format_threads(first), *label_settings(first, varying).values()]
     sizes = [_size(runs, by_size[runs], wide) for runs in sorted(by_size)]
     return Curve(" · ".join(words), bool(first["gpus_per_node"]), mps, sizes)
 
@@ -246,7 +246,7 @@ COLUMNS: Final = [
 
 def table(curves: Sequence[Curve]) -> Table:
     rows = [_row(curve, size) for curve in curves for size in curve.sizes]
-    return Table(COLUMNS, rows).told
+    return Table(COLUMNS, rows).without_empty_columns
 
 
 def named(curve: Curve) -> str:
@@ -297,13 +297,13 @@ def _advice(curve: Curve) -> str:
     shared = "a GPU" if curve.on_gpu else "a node"
     if best.runs == 1:
         return f"one run on {shared} is best; {_loss(curve)}"
-    told = f"{best.runs} runs on {shared}: {format_number(best.total)} instances/s together"
+    text = f"{best.runs} runs on {shared}: {format_number(best.total)} instances/s together"
     if one:
-        told += f", {format_ratio(best.total / one.total)} those of one"
-        told += f", each at {format_percent(best.each / one.total)} of its speed alone"
+        text += f", {format_ratio(best.total / one.total)} those of one"
+        text += f", each at {format_percent(best.each / one.total)} of its speed alone"
     if best.instead:
-        told += f"; one run on as many cores makes {format_number(best.instead)}"
-    return f"{told}; {_beyond(curve)}"
+        text += f"; one run on as many cores makes {format_number(best.instead)}"
+    return f"{text}; {_beyond(curve)}"
 
 
 def _loss(curve: Curve) -> str:

@@ -21,7 +21,7 @@ from hpcncf_analysis.formatting import (
 )
 from hpcncf_analysis.quality import is_worse
 
-# Nearer to 1 is nothing, where the repeats tell as much.
+# Nearer to 1 is nothing, if the repeats show as much.
 SLIGHT: Final = 0.1
 # So many standard errors are no chance: of tables with fifty remedies that do nothing, one in seven
 # says that one does something. The repeats must lie apart besides.

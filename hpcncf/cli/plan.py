@@ -40,8 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     job_arguments(parser)
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument("--json", action="store_true", help="print JSON instead of tables")
-    for name, told in SCRIPTS.items():
-        shown.add_argument(name, nargs="?", type=int, const=0, metavar="ARRAY", help=told)
+    for name, text in SCRIPTS.items():
+        shown.add_argument(name, nargs="?", type=int, const=0, metavar="ARRAY", help=text)
     parser.add_argument(
         "--results",
         type=Path,
@@ -217,7 +217,7 @@ def _show(job: JobSpec, plan: Plan, paths: ResultPaths) -> None:
     from hpcncf.cli.progress import find_refusals, lines_refusals
     from hpcncf.job.plan import max_core_hours
 
-    runs, arrays = plan.active(), _arrays_plan(job, plan)  # a site that is wrong is told before all
+    runs, arrays = plan.active(), _arrays_plan(job, plan)  # errors of the site come first
     asked = f"{len(runs)} run{'s' * (len(runs) != 1)}"
     print(f"job {job.name}: {asked}, at most {max_core_hours(runs):.2f} core-hours")
     done = _complete(runs, paths)

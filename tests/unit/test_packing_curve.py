@@ -12,7 +12,7 @@ from hpcncf_analysis.advice.judge import judge
 from hpcncf_analysis.advice.text import conclude
 from hpcncf_analysis.configurations import group_configurations
 from hpcncf_analysis.packing import TITLE, curves, left_out, named, sentences
-from hpcncf_analysis.report.section import BulletList, TableBlock
+from hpcncf_analysis.report.section import BulletList, FigureRow, TableBlock
 from hpcncf_analysis.report.sections.side_by_side import packing_figure, packing_parts
 
 
@@ -56,7 +56,11 @@ def test_the_fewest_runs_within_five_per_cent_of_the_greatest_total_are_recommen
     ("rows", "said"),
     [
         ([*pack(1, 100.0), *pack(2, 45.0)], "one run on a node is best; 2 runs bring 0.90×"),
-        ([*pack(1, 100.0), *pack(2, 95.0)], "had not stopped growing: more may be better"),
+        ([*pack(1, 100.0), *pack(2, 95.0)], "was still growing, so more may be better"),
+        (
+            [*pack(1, 100.0), *pack(2, 95.0, cores_on_node=2)],
+            "they fill the node's cores",
+        ),
         (pack(2, 50.0), "only 2 side by side were measured"),
         ([*pack(1, 100.0), *pack(2, 80.0), *pack(3, 54.0)], "; more bring nothing."),
     ],
@@ -115,8 +119,9 @@ def test_runs_that_were_hardly_at_work_together_are_told() -> None:
 
 def test_the_page_shows_sentences_and_the_table_and_nothing_without_packs() -> None:
     assert packing_parts(material(pack(1, 100.0))) == []
-    told, grid, _ = packing_parts(material(FALLS))
-    assert isinstance(told, BulletList)
+    points, figures, grid, _ = packing_parts(material(FALLS))
+    assert isinstance(points, BulletList)
+    assert isinstance(figures, FigureRow)
     assert isinstance(grid, TableBlock)
     assert grid.table.rows[1][1:] == ["2", "180", "1.80×", "90", "90\u202f%", "200", "1"]
 

@@ -47,7 +47,6 @@ from hpcncf_analysis.advice.request import (
     format_yaml_value,
     time_limit_min,
 )
-from hpcncf_analysis.commands import group_by_command
 from hpcncf_analysis.configurations import Configuration, pluralize
 from hpcncf_analysis.diagnosis import format
 from hpcncf_analysis.diagnosis.evidence import Cause, Gain
@@ -151,7 +150,7 @@ def judge_job(
 ) -> Judgement | None:
     """The table of judged configurations; None if nothing was measured, or if several commands did
     different work."""
-    if len(group_by_command([one for one in configurations if one.by_hand])) > 1:
+    if len({one.command for one in configurations if one.by_hand}) > 1:
         return None
     outcomes = measured_remedies(configurations, planned, diagnoses)
     efficiency = planned.site.min_cpu_efficiency

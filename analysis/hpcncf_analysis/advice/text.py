@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from hpcncf_analysis import commands
 from hpcncf_analysis.advice.judge import (
     CHOICES,
     Choice,
@@ -19,14 +18,16 @@ from hpcncf_analysis.advice.judge import (
     distinct_cpu_models,
 )
 from hpcncf_analysis.advice.next_job import Advice, why_not
-from hpcncf_analysis.advice.request import describe_settings
+from hpcncf_analysis.advice.request import describe_settings, memory_to_request_gb
 from hpcncf_analysis.configurations import Configuration, Table, pluralize
 from hpcncf_analysis.diagnosis import format
 from hpcncf_analysis.diagnosis.evidence import Cause, Finding
 from hpcncf_analysis.formatting import (
     NONE,
     format_core_time,
+    format_cores,
     format_duration,
+    format_hundredths,
     format_metric,
     format_percent,
     format_ratio,
@@ -37,6 +38,8 @@ from hpcncf_analysis.quality import best_quality, evaluation_task, quality, qual
 
 # More configurations than these are given by their number.
 MAX_NAMED: Final = 3
+# More commands than these are in the table.
+MAX_FACTS: Final = 12
 # So much of the evidence stands in the answer, the rest in the table of causes.
 MAX_EVIDENCE: Final = 2
 # More rows that are beaten nobody reads; the front is shown whole.
@@ -108,8 +111,10 @@ def conclude(
     if table is None:
         if not all(one.is_command for one in configurations):
             return Conclusion("The completed runs measured no speed: nothing can be compared.")
-        sentence = commands.describe_commands(configurations)
-        return Conclusion(sentence, facts=commands.list_command_facts(configurations))
+        facts = [f"{one.label}: {_usage(one)}." for one in configurations[:MAX_FACTS]]
+        more = len(configurations) - MAX_FACTS
+        facts += [f"And {pluralize(more, 'command')} more, in the table."] if more > 0 else []
+        return Conclusion(f"{len(configurations)} different commands, not compared.", facts=facts)
     answer, cause = explain_cause(table, found, measured)
     headline = [*_repeat(table, advised or {}), *_recommendation(table, configurations)]
     if table.recommended is None and table.candidate:
@@ -127,6 +132,16 @@ def conclude(
             *_packing_hint(configurations),
         ],
         cause=cause,
+    )
+
+
+def _usage(one: Configuration) -> str:
+    enough = memory_to_request_gb(one.rows)
+    memory = f"; mem_gb: {enough:g} is enough" if enough else ""
+    return (
+        f"{pluralize(one.cores, 'core')} allocated, {format_cores(one.median('cores_usable'))} "
+        f"usable, {format_hundredths(one.median('cores_used'))} used, CPU efficiency "
+        f"{format_percent(one.median('cpu_efficiency'))}{memory}"
     )
 
 

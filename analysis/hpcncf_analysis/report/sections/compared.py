@@ -62,11 +62,11 @@ SCALING: Final = ("speed-up", "parallel efficiency")
 def main_table(shown: Sequence[Configuration]) -> Table:
     """Speed, what it cost, and the quality beside it; without training, time for speed."""
     if all(one.is_command for one in shown):
-        told = reported_metrics(shown)
-        heads = [METRIC_HEADINGS.get(name, format_column_name(name)) for name in told]
+        metrics = reported_metrics(shown)
+        heads = [METRIC_HEADINGS.get(name, format_column_name(name)) for name in metrics]
         columns = ["configuration", "elapsed", *heads, *_CORE_COLUMNS, "core time"]
-        keys = _keys(shown, ["", "elapsed_s", *told, *_CORE_KEYS, "core_hours"])
-        return _numbered(Table(columns, [_command_row(one, told) for one in shown], keys=keys))
+        keys = _keys(shown, ["", "elapsed_s", *metrics, *_CORE_KEYS, "core_hours"])
+        return _numbered(Table(columns, [_command_row(one, metrics) for one in shown], keys=keys))
     compared = compared_sizes(shown)
     columns = [
         "configuration",
@@ -198,7 +198,7 @@ def _extrapolation_mark(one: Configuration) -> str:
 
 
 def reported_metrics(shown: Sequence[Configuration]) -> list[str]:
-    """The figures that commands told of themselves, as many as a table has room for."""
+    """The figures that commands reported, as many as a table has room for."""
     known = {name for one in shown for name in one.figures}
     metrics = configurations.numeric_metrics(row for one in shown for row in one.rows)
     return [name for name in [*METRIC_HEADINGS, *metrics] if name in known - PROGRESS_METRICS][
@@ -206,11 +206,11 @@ def reported_metrics(shown: Sequence[Configuration]) -> list[str]:
     ]
 
 
-def _command_row(one: Configuration, told: Sequence[str]) -> list[str]:
+def _command_row(one: Configuration, metrics: Sequence[str]) -> list[str]:
     return [
         one.label,
         format_duration(one.median("elapsed_s")),
-        *(format_metric(one.median(name)) for name in told),
+        *(format_metric(one.median(name)) for name in metrics),
         *_core_cells(one),
         format_core_time(one.median("core_hours")),
     ]

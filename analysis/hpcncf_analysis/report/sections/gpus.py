@@ -52,10 +52,10 @@ def gpu_parts(data: ReportData) -> list[Part]:
     had = [one for one in data.shown if one.median("gpu_hours")]
     if not had:
         return []
-    told = any(row.get("gpu_model") for one in had for row in one.rows)
-    note = NOTE if told else NO_NVML_NOTE
+    reported = any(row.get("gpu_model") for one in had for row in one.rows)
+    note = NOTE if reported else NO_NVML_NOTE
     return [
-        TableBlock(Table(COLUMNS, [_row(one) for one in had], TEXTS).told),
+        TableBlock(Table(COLUMNS, [_row(one) for one in had], TEXTS).without_empty_columns),
         Paragraph(note, note=True),
     ]
 

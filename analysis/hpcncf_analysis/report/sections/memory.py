@@ -23,7 +23,7 @@ from hpcncf_analysis.report.section import (
 
 Row = Mapping[str, Any]
 
-# The ranks' columns that speak of a shortage; told only where one is known and above 0.
+# The ranks' columns of a shortage, shown only if one is known and above 0.
 SHORTAGE: Final = {
     "memory_major_faults": "read back from disk: pages",
     "memory_swap_peak_mib": "swapped MiB",

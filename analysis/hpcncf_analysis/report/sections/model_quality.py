@@ -52,7 +52,7 @@ def quality_table(shown: Sequence[Configuration]) -> Table | None:
 
 
 def quality_note(runs: Sequence[Row]) -> str | None:
-    """What the data set can tell about recommendation, where its own figures say it."""
+    """What the data set is good for, if its own figures show it."""
     known = [row for row in runs if row["unseen_test_rows"] is not None and row["test_rows"]]
     if not known:
         return None
@@ -111,28 +111,28 @@ def quality_figure(shown: Sequence[Configuration], epochs: Sequence[Row]) -> Fig
     by_run: dict[str, list[Row]] = {}
     for row in epochs:
         by_run.setdefault(row["run_id"], []).append(row)
-    told = [
+    courses = [
         (one, quality_over_time(by_run.get(one.rows[0]["run_id"], [])))
         for one in select_fastest(shown)
     ]
-    told = [(one, points) for one, points in told if len(points) > 1]
-    if not told:
+    courses = [(one, points) for one, points in courses if len(points) > 1]
+    if not courses:
         return None
     with style.report_style():
         figure = style.new_figure(4.2)
         axes = figure.subplots()
         colours, names = style.series_colours(one.series for one in shown), figure_labels(shown)
-        for one, points in told:
+        for one, points in courses:
             marker = style.rank_marker(one.ranks)
             axes.plot(*zip(*points, strict=True), f"-{marker}", ms=5, color=colours[one.series])
         low, high = axes.get_ylim()
         axes.set_ylim(low, high + 0.45 * (high - low))  # the labels stand above the lines
-        axes.set_xlim(0, 1.2 * max(points[-1][0] for _, points in told))
+        axes.set_xlim(0, 1.2 * max(points[-1][0] for _, points in courses))
         axes.set_xlabel("seconds since the first step, evaluation included")
         axes.set_title("HR@10 after each epoch")
         style.quiet_grid(axes)
-        ends = [Label(*points[-1], names[one.key], colours[one.series]) for one, points in told]
-        place_labels(axes, ends, [point for _, points in told for point in sample_sizes(points)])
+        ends = [Label(*points[-1], names[one.key], colours[one.series]) for one, points in courses]
+        place_labels(axes, ends, [point for _, points in courses for point in sample_sizes(points)])
     return figure
 
 
@@ -171,13 +171,13 @@ def _time(each: TimeToQuality) -> str:
 
 def time_to_quality_parts(data: ReportData) -> list[Part]:
     """Time to the target that was asked for; nothing where none was."""
-    told, target = quality_sentence(data), data.quality
-    if told is None or target is None:
+    sentence, target = quality_sentence(data), data.quality
+    if sentence is None or target is None:
         return []
     found = times_to_quality(data.shown, data.found.epochs, target)
     return [
         *titled_table(time_to_quality_table(found), f"Time until HR@10 reaches {target:g}"),
-        Paragraph(told),
+        Paragraph(sentence),
     ]
 
 

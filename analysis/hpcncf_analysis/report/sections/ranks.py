@@ -40,7 +40,7 @@ Row = Mapping[str, Any]
 RANKS: Final = 32
 
 
-# What a rank does of its own, told from its waiting.
+# What a rank does of its own, apart from its waiting.
 PARTS: Final = {"input": "input", "computing": "forward", "waiting for ranks": "sync"}
 
 

@@ -132,11 +132,11 @@ def _weak(each: WeakComparison) -> list[str]:
 
 def cost_table(shown: Sequence[Configuration]) -> Table | None:
     """What an epoch costs in time, cores and GPUs; None where nothing was trained."""
-    told = [one for one in shown if one.median("seconds_per_epoch") is not None]
-    gpus = any(one.median("gpu_hours") for one in told)
+    trained = [one for one in shown if one.median("seconds_per_epoch") is not None]
+    gpus = any(one.median("gpu_hours") for one in trained)
     hours = {"an epoch: core": "core_h_per_epoch", "the run: core": "core_hours"}
     hours |= {"an epoch: GPU": "gpu_h_per_epoch", "the run: GPU": "gpu_hours"} if gpus else {}
-    units = {name: select_time_unit(one.median(name) for one in told) for name in hours.values()}
+    units = {name: select_time_unit(one.median(name) for one in trained) for name in hours.values()}
     columns = ["configuration", "instances/s", "an epoch: s"]
     columns += [f"{what}-{units[name][0]}" for what, name in hours.items()]
     plain = ("instances_per_s", "seconds_per_epoch")
@@ -146,7 +146,7 @@ def cost_table(shown: Sequence[Configuration]) -> Table | None:
             *(_median(one, name) for name in plain),
             *(_median(one, name, of_an_hour) for name, (_, of_an_hour) in units.items()),
         ]
-        for one in told
+        for one in trained
     ]
     return Table(columns, rows) if rows else None
 

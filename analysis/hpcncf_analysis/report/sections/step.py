@@ -83,7 +83,7 @@ def pauses_table(
     """The wait for each epoch's first batch (what starting workers costs, once in each epoch),
     single slow steps, and whether the others kept their pace.
 
-    Medians over a configuration's runs; None where no epoch is told.
+    Medians over a configuration's runs; None if no epoch is known.
     """
     by_run: dict[str, list[Mapping[str, Any]]] = {}
     for epoch in epochs:
@@ -125,32 +125,32 @@ def trained_rank_rows(ranks: Iterable[Row], one: Configuration) -> list[Row]:
 def phase_ms_per_step(ranks: Sequence[Row]) -> dict[str, float]:
     """Phase -> its milliseconds of a rank's mean step; those of no time are left out."""
     steps = sum(row["counted_steps"] for row in ranks)
-    told = {
+    found = {
         phase: 1000 * sum(row[f"{phase}_s"] for row in ranks) / steps for phase in PHASES_TRAINED
     }
-    return {phase: each for phase, each in told.items() if each > 0}
+    return {phase: each for phase, each in found.items() if each > 0}
 
 
 def waterfall_figure(shown: Sequence[Configuration], ranks: Sequence[Row]) -> Figure | None:
     """A panel for each configuration: phase below phase, each from where the one above ended."""
-    told = [
+    found = [
         (one, phase_ms_per_step(rows)) for one in shown if (rows := trained_rank_rows(ranks, one))
     ]
-    if not told:
+    if not found:
         return None
-    heights = [0.3 * len(phases) for _, phases in told]
+    heights = [0.3 * len(phases) for _, phases in found]
     titles, lines_in = wrap_titles(
-        f"{one.label}: {format_number(sum(phases.values()))} ms" for one, phases in told
+        f"{one.label}: {format_number(sum(phases.values()))} ms" for one, phases in found
     )
     with report_style():
-        figure = new_figure(sum(heights) + lines_in + 0.55 * len(told) + 0.4)
-        panels = figure.subplots(len(told), 1, squeeze=False, sharex=True, height_ratios=heights)[
+        figure = new_figure(sum(heights) + lines_in + 0.55 * len(found) + 0.4)
+        panels = figure.subplots(len(found), 1, squeeze=False, sharex=True, height_ratios=heights)[
             :, 0
         ]
-        for axes, title, (_, phases) in zip(panels, titles, told, strict=True):
+        for axes, title, (_, phases) in zip(panels, titles, found, strict=True):
             _draw_waterfall(axes, phases)
             axes.set_title(title)
-        panels[-1].set_xlim(0, 1.14 * max(sum(phases.values()) for _, phases in told))
+        panels[-1].set_xlim(0, 1.14 * max(sum(phases.values()) for _, phases in found))
         panels[-1].set_xlabel("milliseconds of a step, mean over steps and ranks")
     return figure
 
@@ -181,8 +181,8 @@ def step_time_figure(configurations: Sequence[Configuration]) -> Figure | None:
 
     A bar is as long as 1 / speed; its parts are the phases' shares over all ranks.
     """
-    told = [one for one in configurations if one.speed and one.median("input_share") is not None]
-    shown = select_fastest(told)
+    found = [one for one in configurations if one.speed and one.median("input_share") is not None]
+    shown = select_fastest(found)
     if not shown:
         return None
     with style.report_style():

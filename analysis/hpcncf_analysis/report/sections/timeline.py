@@ -66,7 +66,7 @@ class Stop:
 
 @dataclass(frozen=True)
 class Stretch:
-    """Steps whose time is told as one sum, without the stops among them."""
+    """Steps whose time is recorded as one sum, without the stops among them."""
 
     begun_s: float
     ended_s: float
@@ -123,7 +123,7 @@ def _unsteadiness(row: Row) -> float:
 
 
 def build_timeline(part: TrainingRecord) -> Timeline | None:
-    """None where too few steps' times are told."""
+    """None if too few steps' times are recorded."""
     if len(part.batches.seconds) < training_columns.FEWEST or not part.epochs:
         return None
     if part.steps > part.batches.every * (len(part.batches.seconds) + 1):
@@ -218,18 +218,22 @@ def _step_seconds(
     ]
 
 
-def describe_timeline(label: str, told: Timeline) -> str:
+def describe_timeline(label: str, timeline: Timeline) -> str:
     """What the figure shows, in one sentence."""
-    pauses = [*_begins(told), *_slow_steps(told)] or ["no pause takes 1\u202f% of the training"]
+    pauses = [*_begins(timeline), *_slow_steps(timeline)] or [
+        "no pause takes 1\u202f% of the training"
+    ]
     more = [
-        text for text in (_describe_other_time(told), training_columns.pace(told.drift)) if text
+        text
+        for text in (_describe_other_time(timeline), training_columns.pace(timeline.drift))
+        if text
     ]
     return f"{label}: {'; '.join([*pauses, *more])}."
 
 
-def _begins(told: Timeline) -> list[str]:
-    pauses = told.seconds(FIRST)
-    share = told.share(FIRST)
+def _begins(timeline: Timeline) -> list[str]:
+    pauses = timeline.seconds(FIRST)
+    share = timeline.share(FIRST)
     if share < MIN_PAUSE_SHARE:
         return []
     first, later = pauses[0], pauses[1:]
@@ -245,18 +249,21 @@ def _begins(told: Timeline) -> list[str]:
     return [f"{which}: {format_percent(share)} of the training"]
 
 
-def _slow_steps(told: Timeline) -> list[str]:
-    share = told.share(SLOW)
+def _slow_steps(timeline: Timeline) -> list[str]:
+    share = timeline.share(SLOW)
     if share < MIN_PAUSE_SHARE:
         return []
-    count = len(told.seconds(SLOW))
+    count = len(timeline.seconds(SLOW))
     steps = f"{'at least ' if count == MAX_PAUSES else ''}{pluralize(count, 'single step')}"
     return [f"{steps} of over ten times the median: {format_percent(share)} of the training"]
 
 
-def _describe_other_time(told: Timeline) -> str:
-    named = {"evaluation": told.seconds(EVALUATION), "checkpoints": told.seconds(CHECKPOINT)}
-    shares = {name: sum(seconds) / told.ended_s for name, seconds in named.items()}
+def _describe_other_time(timeline: Timeline) -> str:
+    named = {
+        "evaluation": timeline.seconds(EVALUATION),
+        "checkpoints": timeline.seconds(CHECKPOINT),
+    }
+    shares = {name: sum(seconds) / timeline.ended_s for name, seconds in named.items()}
     parts = [
         f"{format_percent(each)} is {name}"
         for name, each in shares.items()
@@ -286,19 +293,19 @@ MAX_OVER_QUANTILE: Final = 2.0
 FIFTIETH: Final = 50
 
 
-def timeline_figure(told: Mapping[str, Timeline]) -> Figure | None:
+def timeline_figure(timelines: Mapping[str, Timeline]) -> Figure | None:
     """Title -> run: a panel for each, a lane below it for each kind of stop that it has."""
-    if not told:
+    if not timelines:
         return None
-    lanes = [[kind for kind in STOPS if one.seconds(kind)] for one in told.values()]
+    lanes = [[kind for kind in STOPS if one.seconds(kind)] for one in timelines.values()]
     titles, lines_in = wrap_titles(
-        f"{title}: {format_number(1000 * one.step_s)} ms" for title, one in told.items()
+        f"{title}: {format_number(1000 * one.step_s)} ms" for title, one in timelines.items()
     )
     heights = [each for kinds in lanes for each in (STEPS_IN, LANE_IN * len(kinds))]
     with report_style():
-        figure = new_figure(sum(heights) + lines_in + 0.65 * len(told) + 0.3)
+        figure = new_figure(sum(heights) + lines_in + 0.65 * len(timelines) + 0.3)
         panels = figure.subplots(len(heights), 1, height_ratios=heights)
-        pairs = zip(panels[::2], panels[1::2], titles, told.values(), lanes, strict=True)
+        pairs = zip(panels[::2], panels[1::2], titles, timelines.values(), lanes, strict=True)
         for steps, below, title, one, kinds in pairs:
             steps.set_title(title)
             _steps(steps, one)
