@@ -181,7 +181,7 @@ def _show(explanations: Sequence[Explanation]) -> None:
 def _title(each: Explanation) -> str:
     job = each.job
     named = f"{job.source}, job {job.id}" if job.id else job.source
-    return f"{named}, {job.state_told}" if job.state else named
+    return f"{named}, {job.state_name}" if job.state else named
 
 
 def _list(title: str, lines: Sequence[str]) -> None:
@@ -205,7 +205,7 @@ def _table(explanations: Sequence[Explanation]) -> None:
     rows = [
         [
             each.job.id,
-            each.job.state_told,
+            each.job.state_name,
             format_cores(each.job.cores),
             format_hundredths(each.job.cores_used),
             format_percent(each.job.efficiency),

@@ -10,7 +10,7 @@ from typing import Any, Final
 from hpcncf.cli.output import ID, table_layout, usual_values, varies
 from hpcncf.cli.run_summary import duration
 from hpcncf.collect.collect import reports
-from hpcncf.collect.resource_columns import settle, usable
+from hpcncf.collect.resource_columns import measure, usable
 from hpcncf.job.plan import Run
 from hpcncf.job.spec import JobSpec
 from hpcncf.records.code_version import ELSEWHERE
@@ -137,7 +137,7 @@ def run_figures(state: RunState) -> dict[str, float | None]:
     """Of the whole run once every rank left a record, else of what runs so far."""
     source: dict[str, Any] = {}
     if has_all_ranks(state.ranks) and state.state not in ("pending", "running"):
-        source = settle(state.run, state.ranks, None)
+        source = measure(state.run, state.ranks, None)
     elif state.state == "running":
         source = {"elapsed_s": _at_work_s(state)}
         source |= state.progress.model_dump() if state.progress else {}

@@ -1,7 +1,7 @@
 """One row per attempt of a run, and sums over all attempts.
 
-A run that was interrupted has paid for each of its attempts, and the last one's record tells only
-of the last.
+A run that was interrupted has paid for each of its attempts, and the last one's record
+holds only the last.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ TOTALS: Final = (
 
 
 def killed(attempt: Attempt) -> bool:
-    """Whether the last signs of life are all that tells of it."""
+    """Whether it left no records but its last signs of life."""
     return not has_all_ranks(attempt.ranks) and not attempt.alive
 
 
@@ -80,36 +80,34 @@ def step_of(attempt: Attempt, slurm: Mapping[str, Sequence[Account]]) -> Account
 
 
 def _slurm_columns(run: Run, attempt: Attempt, slurm: Account) -> Row:
-    told: Row = {f"slurm_{name}": value for name, value in slurm.figures().items()}
+    row: Row = {f"slurm_{name}": value for name, value in slurm.figures().items()}
     # Where several runs share a step, its figures are those of all of them.
     shape = run.resources
     alone = shape.runs_per_task == 1 and not shape.packed and has_all_ranks(attempt.ranks)
     differ = disagreements(attempt.ranks, slurm) if alone else None
     if differ is None:
-        return told
-    return told | {"slurm_agrees": not differ, "slurm_differs": "; ".join(differ) or None}
+        return row
+    return row | {"slurm_agrees": not differ, "slurm_differs": "; ".join(differ) or None}
 
 
 def _outcome(attempt: Attempt) -> str:
-    """`completed` when every rank says so; without records, whether it may still be at work."""
-    if not attempt.ranks:
-        return "running" if attempt.alive else "lost"
-    said = [record.outcome for record in attempt.ranks]
+    """`completed` if every rank is; without all records, whether it may still be running."""
     if not has_all_ranks(attempt.ranks):
         return "running" if attempt.alive else "lost"
-    return next((word for word in ("failed", "stopped") if word in said), "completed")
+    outcomes = {record.outcome for record in attempt.ranks}
+    return next((each for each in ("failed", "stopped") if each in outcomes), "completed")
 
 
 def _record_columns(ranks: Sequence[RankRecord]) -> Row:
     first = ranks[0]
     failed = next((record for record in ranks if record.error), None)
-    told = failed.error if failed else None
+    error = failed.error if failed else None
     return _shares(
         elapsed(ranks),
         sum(record.cpu.user_s + record.cpu.system_s for record in ranks),
         sum(record.cores.allocated for record in ranks),
     ) | {
-        "error": f"{told.get('type')}: {told.get('message')}" if told else None,
+        "error": f"{error.get('type')}: {error.get('message')}" if error else None,
         "node": distinct(record.node for record in ranks),
         "started_at": min((record.started_at for record in ranks), key=datetime.fromisoformat),
         "ended_at": max((record.ended_at for record in ranks), key=datetime.fromisoformat),

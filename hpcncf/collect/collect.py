@@ -7,7 +7,7 @@ import io
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from operator import mul
@@ -23,8 +23,8 @@ from hpcncf.collect.attempt_table import (
     step_of,
     totals,
 )
-from hpcncf.collect.repeats import marked
-from hpcncf.collect.resource_columns import MEASURED, settle, warnings
+from hpcncf.collect.repeats import mark_outliers
+from hpcncf.collect.resource_columns import MEASURED, measure, warnings
 from hpcncf.collect.training_columns import PHASES_TRAINED, TRAINED, Row, ratio
 from hpcncf.errors import printable
 from hpcncf.job.plan import Plan, Run, configuration_id
@@ -44,7 +44,7 @@ from hpcncf.records.schema import (
     read_record,
     write_text,
 )
-from hpcncf.slurm.accounting import Account, accounts
+from hpcncf.slurm.accounting import accounts
 from hpcncf.state import status
 from hpcncf.state.decide import Attempt, has_all_ranks, read_attempts, read_claim
 from hpcncf.state.status import RunState
@@ -98,7 +98,7 @@ CORE: Final = (
     *(f"{whose}_{what}" for whose in ("busy", "ours", "others") for what in ("mean", "peak")),
 )
 EPOCH: Final = ("run_id", "attempt", *Epoch.model_fields)
-# More of what a command reported do not fit a line.
+# More metrics of a command do not fit a line.
 MOST_REPORTED: Final = 5
 RANK_PARTS: Final = ("cores", "cpu", "memory", "io")
 FORMULA: Final = re.compile(r"[=@\t]|[+-](?!\d*\.?\d+([eE][+-]?\d+)?$)")
@@ -106,18 +106,7 @@ TRAINING_LISTS: Final = {"phases", "sync", "epochs", "batches", "baseline"}
 SYNC: Final = [name for name in Sync.model_fields if name != "seconds"]
 
 
-def _scalars() -> list[str]:
-    return [name for name in TrainingRecord.model_fields if name not in TRAINING_LISTS]
-
-
-def _rank_columns() -> list[str]:
-    parts = [
-        f"{part}_{name}"
-        for part in RANK_PARTS
-        for name in _fields(RankRecord.model_fields[part].annotation)
-    ]
-    times, sync = (f"{phase}_s" for phase in PHASES_TRAINED), (f"sync_{name}" for name in SYNC)
-    return [*RANK, *parts, *_scalars(), *times, *sync, "warnings"]
+TRAINING_SCALARS: Final = [n for n in TrainingRecord.model_fields if n not in TRAINING_LISTS]
 
 
 def _fields(kind: Any) -> list[str]:
@@ -125,16 +114,18 @@ def _fields(kind: Any) -> list[str]:
     return list(kind.model_fields)
 
 
-def _settings_columns() -> list[str]:
-    resources = ["nodes", "tasks_per_node", "cpus_per_task", "gpus_per_node", "world_size"]
-    others = [*Resources.model_fields, *Training.model_fields, "batch", *Model.model_fields]
-    return list(dict.fromkeys([*resources, *others]))
-
-
 COLUMNS: Final[dict[str, list[str]]] = {
     "runs": [
         *IDENTITY,
-        *_settings_columns(),
+        *dict.fromkeys(
+            [
+                *("nodes", "tasks_per_node", "cpus_per_task", "gpus_per_node", "world_size"),
+                *Resources.model_fields,
+                *Training.model_fields,
+                "batch",
+                *Model.model_fields,
+            ]
+        ),
         *DATA,
         *MEASURED,
         *TOTALS,
@@ -143,7 +134,18 @@ COLUMNS: Final[dict[str, list[str]]] = {
         "warnings",
     ],
     "attempts": list(ATTEMPT),
-    "ranks": _rank_columns(),
+    "ranks": [
+        *RANK,
+        *(
+            f"{part}_{name}"
+            for part in RANK_PARTS
+            for name in _fields(RankRecord.model_fields[part].annotation)
+        ),
+        *TRAINING_SCALARS,
+        *(f"{phase}_s" for phase in PHASES_TRAINED),
+        *(f"sync_{name}" for name in SYNC),
+        "warnings",
+    ],
     "cores": list(CORE),
     "epochs": list(EPOCH),
 }
@@ -161,7 +163,8 @@ def run_row(
     `tried`: a row for each of its attempts.
     """
     run = state.run
-    figures = settle(run, ranks, _epoch_instances(run, data), nodes)
+    epoch = data.train_rows * (1 + run.training.negatives) if data and run.training else None
+    figures = measure(run, ranks, epoch, nodes)
     return (
         {
             "run_id": run.id,
@@ -198,14 +201,8 @@ def _quality(run: Run) -> str | None:
     return None if isinstance(workload, str) else f"{workload.quality}:{workload.better}"
 
 
-def _epoch_instances(run: Run, data: Outline | None) -> int | None:
-    if data is None or run.training is None:
-        return None
-    return data.train_rows * (1 + run.training.negatives)
-
-
 def settings(run: Run, ranks: Sequence[RankRecord]) -> Row:
-    """Every setting of the run; threads as the ranks really had them, once they tell."""
+    """Every setting of the run; threads as the ranks really had them, if they have left records."""
     resources: Row = run.resources.model_dump(mode="json")
     row = resources | {"world_size": run.resources.world_size}
     if run.by_hand:  # it asked for neither: these are the plan's defaults
@@ -237,7 +234,7 @@ def _progress(progress: Progress | None) -> str | None:
 
 
 def reports(progress: Progress) -> list[str]:
-    """What a command told of itself so far: `epoch 3/10`, `loss 0.25`."""
+    """What a command has reported so far: `epoch 3/10`, `loss 0.25`."""
     shown = dict(progress.reported)
     epoch, epochs = shown.pop("epoch", None), shown.pop("epochs", None)
     shown.pop("instances_per_s", None)
@@ -257,17 +254,17 @@ def rank_row(record: RankRecord) -> Row:
         values = getattr(record, part)
         row |= {f"{part}_{name}": getattr(values, name) for name in type(values).model_fields}
     if record.training:
-        told = record.training
-        row |= {name: getattr(told, name) for name in _scalars()}
-        row |= {f"{phase}_s": getattr(told.phases, f"{phase}_s") for phase in PHASES_TRAINED}
-        row |= {f"sync_{name}": getattr(told.sync, name, None) for name in SYNC}
+        training = record.training
+        row |= {name: getattr(training, name) for name in TRAINING_SCALARS}
+        row |= {f"{phase}_s": getattr(training.phases, f"{phase}_s") for phase in PHASES_TRAINED}
+        row |= {f"sync_{name}": getattr(training.sync, name, None) for name in SYNC}
     return row | {"warnings": record.warnings}
 
 
 def epoch_rows(ranks: Sequence[RankRecord]) -> Iterator[Row]:
     """The first rank's epochs, with the slowest rank's times: that is when the epoch was over."""
     trained = [record.training for record in ranks if record.training]
-    for epochs in zip(*(told.epochs for told in trained), strict=False):
+    for epochs in zip(*(training.epochs for training in trained), strict=False):
         row = {name: getattr(epochs[0], name) for name in Epoch.model_fields}
         slowest = {
             name: max(getattr(epoch, name) for epoch in epochs)
@@ -324,7 +321,7 @@ class Collected:
     skipped: list[str]
     """Each file left out, with the reason."""
     unaccounted: list[str]
-    """Why Slurm's own accounting says nothing."""
+    """Why Slurm's own accounting has no figures."""
 
     def counts(self) -> dict[str, int]:
         """State -> runs, retired ones left out."""
@@ -348,15 +345,14 @@ class Collected:
     def complete(self) -> bool:
         """Whether nothing is missing that could still come.
 
-        A command that `hpcncf run` started has told all once it ended, however: nothing sends it
-        once more.
+        A command that `hpcncf run` started is over once it ended, however: nothing starts it again.
         """
-        return all(_has_figures(row) for row in self.runs if not row["retired"])
-
-
-def _has_figures(row: Row) -> bool:
-    ended = row["by_hand"] and row["state"] not in ("running", "unknown")
-    return ended or row["state"] == "completed"
+        return all(
+            row["state"] == "completed"
+            or (row["by_hand"] and row["state"] not in ("running", "unknown"))
+            for row in self.runs
+            if not row["retired"]
+        )
 
 
 Seen = Callable[[Run, Sequence[RankRecord], Sequence[NodeRecord]], None]
@@ -370,20 +366,26 @@ def collect(paths: ResultPaths, seen: Seen | None = None) -> Collected:
     """
     plan = read_plan(paths)
     known, problems = Datasets(), list[str]()
-    found = Collected(plan.job, [], [], [], [], [], _strangers(paths, plan), problems)
+    found = Collected(plan.job, [], [], [], [], [], _foreign_folders(paths, plan), problems)
     states = status.states(paths, plan)
-    tried = {state.run.id: _tried(paths, state) for state in states}
-    slurm = accounts(_slurm_jobs(tried), problems)
+    attempts = {state.run.id: _attempts(paths, state) for state in states}
+    claims = [attempt.claim for each in attempts.values() for attempt in each]
+    jobs = [claim.slurm_job_id for claim in claims if claim and claim.slurm_job_id]
+    slurm = accounts(jobs, problems)
     for state in states:
-        made = _attempt_rows(paths, state.run, tried[state.run.id], slurm)
-        ranks, nodes = _add(found, paths, state, known, made)
+        run = state.run
+        rows = [
+            attempt_row(run, one, step_of(one, slurm), _nodes_of_killed(paths, run, one))
+            for one in attempts[run.id]
+        ]
+        ranks, nodes = _add(found, paths, state, known, rows)
         if seen and ranks:
             seen(state.run, ranks, nodes)
     skipped = [*found.skipped, *known.unread]
-    return replace(found, runs=marked(found.runs), skipped=skipped)
+    return replace(found, runs=mark_outliers(found.runs), skipped=skipped)
 
 
-def _tried(paths: ResultPaths, state: RunState) -> list[Attempt]:
+def _attempts(paths: ResultPaths, state: RunState) -> list[Attempt]:
     """All attempts at the run; the last one's records are read already."""
     if state.attempt is None:
         return []
@@ -400,36 +402,22 @@ def _tried(paths: ResultPaths, state: RunState) -> list[Attempt]:
     return [*(replace(read_attempts(files), alive=False) for files in earlier), known]
 
 
-def _slurm_jobs(tried: Mapping[str, Sequence[Attempt]]) -> list[str]:
-    claims = [attempt.claim for made in tried.values() for attempt in made]
-    return [claim.slurm_job_id for claim in claims if claim and claim.slurm_job_id]
-
-
-def _attempt_rows(
-    paths: ResultPaths,
-    run: Run,
-    tried: Sequence[Attempt],
-    slurm: Mapping[str, Sequence[Account]],
-) -> list[Row]:
-    return [attempt_row(run, one, step_of(one, slurm), _seen_of(paths, run, one)) for one in tried]
-
-
-def _seen_of(paths: ResultPaths, run: Run, attempt: Attempt) -> list[NodeRecord]:
+def _nodes_of_killed(paths: ResultPaths, run: Run, attempt: Attempt) -> list[NodeRecord]:
     if not killed(attempt):
         return []
     return _nodes(paths.run(run.id).attempt(attempt.number).node_records(), run.id, [])
 
 
 class Datasets:
-    """What the prepared folders say of themselves, each read once."""
+    """Outlines of the prepared folders, each read once."""
 
     def __init__(self) -> None:
         self._read: dict[str, Outline | None] = {}
         self.unread: list[str] = []
-        """Why a folder that is there does not tell."""
+        """Why a folder that is there could not be read."""
 
     def of(self, run: Run) -> Outline | None:
-        """None where the folder is gone or holds other data by now."""
+        """None if the folder is gone or holds other data by now."""
         if run.data is None:
             return None
         if run.data.path not in self._read:
@@ -445,7 +433,7 @@ class Datasets:
             return None
 
 
-def _strangers(paths: ResultPaths, plan: Plan) -> list[str]:
+def _foreign_folders(paths: ResultPaths, plan: Plan) -> list[str]:
     """Folders among the runs that the plan does not know."""
     planned = {run.id for run in plan.runs}
     folders = sorted((paths.folder / "runs").glob("*"))
@@ -522,7 +510,7 @@ def write(found: Collected, paths: ResultPaths) -> list[Path]:
 
 
 def _columns(always: Sequence[str], table: Sequence[Row]) -> list[str]:
-    """With those that only the rows know: what a command was told, and tells."""
+    """With those that only the rows have: a command's parameters and metrics."""
     return [*always, *sorted({key for row in table for key in row} - set(always))]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from math import inf
 from statistics import median
 from typing import Any, Final
 
@@ -16,72 +15,51 @@ FAR: Final = 3.5
 NORMAL: Final = 0.6745
 # Repeats that agree to a per cent have a tiny MAD: nearer than this to the median is no outlier.
 NEAR: Final = 0.05
-# Of two repeats nobody can say which is the odd one.
+# Of two repeats either may be the odd one.
 FEWEST: Final = 3
-
-
-def scores(values: Sequence[float]) -> list[float]:
-    """Modified z-score of each: 0.6745 (x - median) / MAD; infinite beside a MAD of 0."""
-    middle = median(values)
-    spread = median(abs(value - middle) for value in values)
-    return [_score(value - middle, spread) for value in values]
-
-
-def _score(deviation: float, spread: float) -> float:
-    if deviation == 0:
-        return 0.0
-    return NORMAL * deviation / spread if spread > 0 else inf * deviation
 
 
 def outliers(values: Mapping[str, float]) -> dict[str, float]:
     """Run -> its value over the median, of the runs far from it; values are above 0.
 
-    Far is a modified z-score beyond 3.5 and more than 5 % away. None of fewer than three.
+    Far is a modified z-score, 0.6745 (x - median) / MAD, beyond 3.5 and more than 5 % away. None of
+    fewer than three.
     """
     if len(values) < FEWEST:
         return {}
     middle = median(values.values())
-    told = zip(values.items(), scores(list(values.values())), strict=True)
+    spread = median(abs(value - middle) for value in values.values())
     return {
         run: value / middle
-        for (run, value), score in told
-        if abs(score) > FAR and abs(value / middle - 1) > NEAR
+        for run, value in values.items()
+        if NORMAL * abs(value - middle) > FAR * spread and abs(value / middle - 1) > NEAR
     }
 
 
-def marked(runs: Sequence[Row]) -> list[Row]:
+def mark_outliers(runs: Sequence[Row]) -> list[Row]:
     """The runs, with `outlier` and a warning on those whose speed is far from their repeats'.
 
     Of commands that report no speed, the elapsed time counts.
     """
-    told: dict[str, tuple[float, str]] = {}
-    for repeats in _repeats(runs):
-        speeds = [("instances_per_s", "speed"), ("elapsed_s", "elapsed time")]
-        column, what = next((pair for pair in speeds if _known(repeats, pair[0])), ("", ""))
-        if column:
-            far = outliers({row["run_id"]: row[column] for row in repeats})
-            told |= {run: (ratio, what) for run, ratio in far.items()}
-    return [_marked(row, told.get(row["run_id"])) for row in runs]
-
-
-def _repeats(runs: Sequence[Row]) -> list[list[Row]]:
     grouped: dict[str, list[Row]] = defaultdict(list)
     for row in runs:
         if row["state"] == "completed" and not row["retired"]:
             grouped[row["config"]].append(row)
-    return list(grouped.values())
+    found: dict[str, tuple[float, str]] = {}
+    for repeats in grouped.values():
+        for column, figure in (("instances_per_s", "speed"), ("elapsed_s", "elapsed time")):
+            if all((row.get(column) or 0.0) > 0 for row in repeats):
+                far = outliers({row["run_id"]: row[column] for row in repeats})
+                found |= {run: (ratio, figure) for run, ratio in far.items()}
+                break
+    return [_marked(row, *found.get(row["run_id"], (None, ""))) for row in runs]
 
 
-def _known(repeats: Sequence[Row], column: str) -> bool:
-    return all((row.get(column) or 0.0) > 0 for row in repeats)
-
-
-def _marked(row: Row, told: tuple[float, str] | None) -> Row:
-    if told is None:
+def _marked(row: Row, ratio: float | None, figure: str) -> Row:
+    if ratio is None:
         return row | {"outlier": None}
-    ratio, what = told
     warning = (
-        f"an outlier: its {what} is {ratio:.2f} times the median of its repeats (modified z-score "
-        f"beyond {FAR:g})"
+        f"an outlier: its {figure} is {ratio:.2f} times the median of its repeats (modified "
+        f"z-score beyond {FAR:g})"
     )
     return row | {"outlier": ratio, "warnings": [*row["warnings"], warning]}

@@ -102,7 +102,7 @@ def _timed(reported: Sequence[Reported]) -> Row:
 
 
 def phases(reported: Reported) -> dict[str, float]:
-    """The seconds of each phase of a step that one rank told; those below zero mean nothing."""
+    """The seconds of each phase of a step that one rank reported; those below zero mean nothing."""
     return {
         name: float(value)
         for name, value in reported.items()
@@ -128,21 +128,21 @@ WAITS: Final = (
 
 
 def columns_waits(ranks: Sequence[RankRecord]) -> Row:
-    """All of WAITS; each None where a rank does not tell it, as records of older versions."""
+    """All of WAITS; each None if a rank's record lacks it, as those of older versions."""
 
-    def told(value: Callable[[RankRecord], float | None]) -> list[float] | None:
+    def known(value: Callable[[RankRecord], float | None]) -> list[float] | None:
         return all_or_none(value(record) for record in ranks)
 
     return {
-        "runnable_mean": _sum(told(lambda r: r.cpu.runnable_mean)),
-        "runqueue_s": _sum(told(lambda r: r.cpu.runqueue_s)),
-        "throttled_s": _over_nodes(ranks, told(lambda r: r.cpu.throttled_s)),
-        "iowait_s": _sum(told(lambda r: r.cpu.iowait_s)),
-        "blocked_s": _sum(told(lambda r: r.io.blocked_s)),
-        "io_pressure_s": _largest(told(lambda r: r.io.pressure_s)),
-        "memory_pressure_s": _largest(told(lambda r: r.memory.pressure_s)),
-        "major_faults": _sum(told(lambda r: r.memory.major_faults)),
-        "swap_peak_mib": _sum(told(lambda r: r.memory.swap_peak_mib)),
+        "runnable_mean": _sum(known(lambda r: r.cpu.runnable_mean)),
+        "runqueue_s": _sum(known(lambda r: r.cpu.runqueue_s)),
+        "throttled_s": _over_nodes(ranks, known(lambda r: r.cpu.throttled_s)),
+        "iowait_s": _sum(known(lambda r: r.cpu.iowait_s)),
+        "blocked_s": _sum(known(lambda r: r.io.blocked_s)),
+        "io_pressure_s": max(known(lambda r: r.io.pressure_s) or (), default=None),
+        "memory_pressure_s": max(known(lambda r: r.memory.pressure_s) or (), default=None),
+        "major_faults": _sum(known(lambda r: r.memory.major_faults)),
+        "swap_peak_mib": _sum(known(lambda r: r.memory.swap_peak_mib)),
     }
 
 
@@ -157,12 +157,8 @@ def _sum(values: list[float] | None) -> float | None:
     return sum(values) if values else None
 
 
-def _largest(values: list[float] | None) -> float | None:
-    return max(values, default=None) if values else None
-
-
 def _over_nodes(ranks: Sequence[RankRecord], values: list[float] | None) -> float | None:
-    """The ranks of a node tell of one job's cgroup: the largest counts, once for each node."""
+    """The ranks of a node share its job's cgroup: the largest counts, once for each node."""
     if not values:
         return None
     nodes: dict[int, float] = defaultdict(float)
@@ -177,15 +173,15 @@ PACKED: Final = ("pack", "pack_runs", "pack_mps", "worked_from", "worked_to")
 def columns_packed(ranks: Sequence[RankRecord]) -> Row:
     """`pack`: the ids of the runs begun side by side, None for a run alone; `worked_from` and
     `worked_to` in seconds since 1970: first step to last, of a command from start to end."""
-    told = next((record.packed for record in ranks if record.packed), None)
+    pack = next((record.packed for record in ranks if record.packed), None)
     began, ended = training_time(ranks)
     if not ended:
         began = min(_moment(record.started_at) for record in ranks)
         ended = max(_moment(record.ended_at) for record in ranks)
     return {
-        "pack": " ".join(told.runs) if told else None,
-        "pack_runs": len(told.runs) if told else 1,
-        "pack_mps": told.mps if told else None,
+        "pack": " ".join(pack.runs) if pack else None,
+        "pack_runs": len(pack.runs) if pack else 1,
+        "pack_mps": pack.mps if pack else None,
         "worked_from": began,
         "worked_to": ended,
     }
@@ -220,7 +216,7 @@ def columns_gpus(
     seconds_per_epoch: float | None,
     training: tuple[float, float],
 ) -> Row:
-    """All of GPUS, None where there was no GPU or NVML did not tell.
+    """All of GPUS, None if there was no GPU or NVML has no figure.
 
     `training`: its begin and end in seconds since 1970, for the energy of an epoch.
     """
@@ -273,9 +269,7 @@ def mean(nodes: Sequence[NodeRecord], series: Series) -> float | None:
 
 
 def _energy_j(gpus: Sequence[Gpu]) -> float | None:
-    told = [joules for gpu in gpus for joules in gpu.energy_j]
-    known = [joules for joules in told if joules is not None]
-    return sum(known) if known and len(known) == len(told) else None
+    return _sum(all_or_none(joules for gpu in gpus for joules in gpu.energy_j))
 
 
 def _j_per_epoch(
@@ -288,10 +282,8 @@ def _j_per_epoch(
     runs that share them, each its even part."""
     if seconds_per_epoch is None:
         return None
-    powers = [power for node in nodes for power in _powers_w(node, *training)]
-    if not powers or any(power is None for power in powers):
-        return None
-    return sum(power for power in powers if power is not None) * seconds_per_epoch / runs_per_gpu
+    power_w = _sum(all_or_none(power for node in nodes for power in _powers_w(node, *training)))
+    return None if power_w is None else power_w * seconds_per_epoch / runs_per_gpu
 
 
 def _powers_w(node: NodeRecord, began: float, ended: float) -> Iterator[float | None]:
@@ -304,9 +296,8 @@ def _powers_w(node: NodeRecord, began: float, ended: float) -> Iterator[float | 
     ]
     length_s = sum(node.length_s[at] for at in inside)
     for gpu in node.gpus or []:
-        joules = [gpu.energy_j[at] for at in inside]
-        known = [each for each in joules if each is not None]
-        yield ratio(sum(known), length_s) if len(known) == len(joules) else None
+        known = all_or_none(gpu.energy_j[at] for at in inside)
+        yield None if known is None else ratio(sum(known), length_s)
 
 
 # Of the nodes, whoever caused it: MiB/s, mean over time, all nodes.
@@ -341,7 +332,7 @@ MEASURED: Final = (
 )
 
 
-def settle(
+def measure(
     run: Run,
     ranks: Sequence[RankRecord],
     epoch_instances: int | None,
@@ -449,31 +440,24 @@ def memory_peak(ranks: Sequence[RankRecord]) -> float:
 
 
 def warnings(ranks: Sequence[RankRecord], figures: Row) -> list[str]:
-    """What makes the run's figures worth less: the ranks' own warnings, and what they show."""
-    said = [warning for record in ranks for warning in record.warnings]
-    if has_all_ranks(ranks):
-        said += [text for holds, text in _findings(ranks, figures) if holds]
-        said += unsteady(figures)
-    return list(dict.fromkeys(said))
-
-
-def _findings(ranks: Sequence[RankRecord], figures: Row) -> list[tuple[bool, str]]:
+    """Reasons to trust the run's figures less: its ranks' warnings, and those of its figures."""
+    found = [warning for record in ranks for warning in record.warnings]
+    if not has_all_ranks(ranks):
+        return list(dict.fromkeys(found))
     allocated, may_use = figures["cores_allocated"], figures["cores_usable"]
     efficiency = figures["cpu_efficiency"]
-    digests = {part.model_sha256 for record in ranks if (part := record.training)}
-    return [
-        (
-            may_use < allocated,
-            f"only {may_use:g} of {allocated:g} allocated cores were usable: "
-            "affinity or the cgroup held the run back",
-        ),
-        (
-            efficiency is not None and efficiency > 1,
-            f"CPU efficiency {efficiency or 0:.0%} is above 100 %: more cores were used "
-            "than allocated",
-        ),
-        (len(digests) > 1, "the ranks ended with different parameters"),
-    ]
+    if may_use < allocated:
+        found.append(
+            f"only {may_use:g} of {allocated:g} allocated cores were usable: affinity or the "
+            "cgroup held the run back"
+        )
+    if efficiency is not None and efficiency > 1:
+        found.append(
+            f"CPU efficiency {efficiency:.0%} is above 100 %: more cores were used than allocated"
+        )
+    if len({part.model_sha256 for record in ranks if (part := record.training)}) > 1:
+        found.append("the ranks ended with different parameters")
+    return list(dict.fromkeys([*found, *unsteady(figures)]))
 
 
 def distinct(values: Iterable[Any]) -> str | None:

@@ -13,7 +13,7 @@ from hpcncf.job.plan import Run
 from hpcncf.monitor.memory_growth import steady
 from hpcncf.records.schema import Epoch, NodeRecord, Phases, RankRecord, TrainingRecord
 
-# The series must hold this share of the ranks' CPU time, or it saw only some of the ranks.
+# The series must hold this share of the ranks' CPU time, or it misses some of the ranks.
 COVERED: Final = 0.9
 
 
@@ -62,9 +62,9 @@ def training_time(ranks: Sequence[RankRecord]) -> tuple[float, float]:
     for record in ranks:
         if record.training is None:
             return 0.0, 0.0
-        told = record.training
-        first = datetime.fromisoformat(record.started_at).timestamp() + told.startup_s
-        spent = told.training_s + told.evaluation_s + told.checkpoint_s
+        part = record.training
+        first = datetime.fromisoformat(record.started_at).timestamp() + part.startup_s
+        spent = part.training_s + part.evaluation_s + part.checkpoint_s
         began, ended = max(began, first), max(ended, first + spent)
     return began, ended
 
@@ -123,7 +123,7 @@ def pause_share(part: TrainingRecord) -> float | None:
 
 
 def pace(drifted: float | None) -> str:
-    """What a drift beyond `DRIFTED` says; nothing of a smaller one."""
+    """A drift beyond `DRIFTED` in words; empty for a smaller one."""
     if drifted is None or abs(drifted) <= DRIFTED:
         return ""
     how = "longer" if drifted > 0 else "shorter"
@@ -131,20 +131,19 @@ def pace(drifted: float | None) -> str:
 
 
 def unsteady(row: Mapping[str, Any]) -> list[str]:
-    """What a run's figures say against its one speed; nothing of a steady run."""
+    """Reasons why a run has no one speed; empty for a steady run."""
     drifted, paused = row["step_drift"], row["pause_share"]
-    told = [f"unsteady: {pace(drifted)}"] if pace(drifted) else []
+    found = [f"unsteady: {pace(drifted)}"] if pace(drifted) else []
     if paused is not None and paused > PAUSED:
-        told.append(
+        found.append(
             f"unsteady: {paused:.0%} of the steps' time went to single steps of over ten times the "
             "median"
         )
-    return told
+    return found
 
 
-# Times are those of the run's last attempt alone: what an earlier one did, perhaps on another
-# node,
-# is in its checkpoint but not in this one's speed. Quality is the model's, whoever trained it.
+# Times are those of the run's last attempt alone: the work of an earlier one, perhaps on another
+# node, is in its checkpoint but not in this one's speed. Quality is the model's, however trained.
 
 Row = dict[str, Any]
 
@@ -250,16 +249,16 @@ def _own_epochs(part: TrainingRecord) -> list[Epoch]:
 
 def _evaluation(trained: Sequence[TrainingRecord]) -> Row:
     """The slowest rank's time and the pairs that all ranks scored in it: medians over the epochs.
-    None where none was evaluated, the pairs where the record does not tell them."""
-    told = [
+    None if none was evaluated, the pairs where the record does not tell them."""
+    evaluations = [
         (max(each.evaluation_s for each in epochs), epochs[0].evaluation_pairs)
         for epochs in zip(*map(_own_epochs, trained), strict=False)
         if epochs[0].hr10 is not None
     ]
-    if not told:
+    if not evaluations:
         return dict.fromkeys(EVALUATION)
-    speeds = [pairs / seconds for seconds, pairs in told if pairs and seconds]
-    figures = (median(seconds for seconds, _ in told), median(speeds) if speeds else None)
+    speeds = [pairs / seconds for seconds, pairs in evaluations if pairs and seconds]
+    figures = (median(seconds for seconds, _ in evaluations), median(speeds) if speeds else None)
     return dict(zip(EVALUATION, figures, strict=True))
 
 
@@ -275,12 +274,12 @@ def phase_shares(trained: Sequence[TrainingRecord]) -> Row:
 
 def _sync(trained: Sequence[TrainingRecord]) -> Row:
     """What a rank's mean step gave to synchronising; None where there was nobody to do it with."""
-    told = [part.sync for part in trained if part.sync]
+    syncs = [part.sync for part in trained if part.sync]
     steps = sum(part.counted_steps for part in trained)
-    if not told or not steps:
+    if not syncs or not steps:
         return dict.fromkeys(SYNC)
-    seconds, sent = sum(each.seconds for each in told), sum(each.bytes for each in told)
-    return dict(zip(SYNC, (told[0].over, 1000 * seconds / steps, sent / steps), strict=True))
+    seconds, sent = sum(each.seconds for each in syncs), sum(each.bytes for each in syncs)
+    return dict(zip(SYNC, (syncs[0].over, 1000 * seconds / steps, sent / steps), strict=True))
 
 
 def _rows(trained: Sequence[TrainingRecord]) -> Row:

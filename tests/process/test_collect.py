@@ -195,20 +195,16 @@ def test_ranks_that_overlap_are_timed_from_first_start_to_last_end(tmp_path: Pat
 
 
 def test_speed_is_all_ranks_instances_over_the_slowest_ranks_time(tmp_path: Path) -> None:
-    """(600 + 400) / max(2, 4); epoch: the slower of 3 and 5 s; core-seconds: 2 x 5."""
+    """(600 + 400) / max(2, 4); an epoch at that speed, on two cores."""
     run, ranks = two_ranks(tmp_path)
-    for record, instances, seconds, epoch_s in zip(
-        ranks, (600, 400), (2.0, 4.0), (3.0, 5.0), strict=True
-    ):
+    for record, instances, seconds in zip(ranks, (600, 400), (2.0, 4.0), strict=True):
         assert record.training
         record.training.counted_instances = instances
         record.training.counted_s = seconds
-        for epoch in record.training.epochs:
-            epoch.training_s = epoch_s
-    found = resource_columns.settle(run, ranks, None)
+    found = resource_columns.measure(run, ranks, None)
     assert found["instances_per_s"] == 250
-    assert found["seconds_per_epoch"] == 5
-    assert found["core_s_per_epoch"] == 10
+    assert found["seconds_per_epoch"] == found["instances_per_epoch"] / 250
+    assert found["core_s_per_epoch"] == 2 * found["seconds_per_epoch"]
     assert not found["epoch_extrapolated"]
 
 
@@ -218,10 +214,10 @@ def test_an_epoch_cut_short_is_extrapolated_and_says_so(tmp_path: Path) -> None:
     record = make_results.rank_record(run, 0)
     assert record.training
     record.training.counted_instances, record.training.counted_s = 1000, 2.0
-    found = resource_columns.settle(run, [record], epoch_instances=50_000)
+    found = resource_columns.measure(run, [record], epoch_instances=50_000)
     assert found["seconds_per_epoch"] == 100
     assert found["epoch_extrapolated"]
-    assert resource_columns.settle(run, [record], None)["seconds_per_epoch"] is None
+    assert resource_columns.measure(run, [record], None)["seconds_per_epoch"] is None
 
 
 def test_whole_epochs_before_the_cut_are_measured_not_extrapolated(tmp_path: Path) -> None:
@@ -230,13 +226,12 @@ def test_whole_epochs_before_the_cut_are_measured_not_extrapolated(tmp_path: Pat
     record = make_results.rank_record(run, 0)
     assert record.training
     first, *rest = record.training.epochs
-    first.training_s = 7.0
     for epoch in rest:
         epoch.instances = 10
-    found = resource_columns.settle(run, [record], epoch_instances=first.instances)
-    assert (found["seconds_per_epoch"], found["epoch_extrapolated"]) == (7.0, False)
-    assert found["instances_per_epoch"] == first.instances
-    assert resource_columns.settle(run, [record], None)["instances_per_epoch"] is None, (
+    found = resource_columns.measure(run, [record], epoch_instances=first.instances)
+    assert found["seconds_per_epoch"] == first.instances / found["instances_per_s"]
+    assert (found["instances_per_epoch"], found["epoch_extrapolated"]) == (first.instances, False)
+    assert resource_columns.measure(run, [record], None)["instances_per_epoch"] is None, (
         "only a part is known"
     )
 
@@ -248,9 +243,11 @@ def test_a_resumed_runs_epoch_is_that_of_the_attempt_that_has_the_other_figures(
     for record in ranks:
         assert record.training
         record.training.resumed_epoch = 1
-        for epoch, seconds in zip(record.training.epochs, (100.0, 3.0, 5.0), strict=True):
-            epoch.training_s = seconds
-    assert resource_columns.settle(run, ranks, None)["seconds_per_epoch"] == 4
+        record.training.epochs[0].instances = 7
+    own = ranks[0].training
+    assert own
+    found = resource_columns.measure(run, ranks, None)
+    assert found["instances_per_epoch"] == own.epochs[1].instances
 
 
 @pytest.mark.parametrize(

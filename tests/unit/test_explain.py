@@ -140,7 +140,7 @@ def test_the_forums_two_lines_on_five_cores_are_one_core_busy() -> None:
 def test_three_figures_give_the_fourth(
     cpu_s: float, elapsed_s: float, efficiency: float, cores: int | None
 ) -> None:
-    job = Job("LSF", cpu_s=cpu_s, elapsed_s=elapsed_s, told_efficiency=efficiency)
+    job = Job("LSF", cpu_s=cpu_s, elapsed_s=elapsed_s, printed_efficiency=efficiency)
     assert infer_cores(job).cores == cores
     assert infer_cores(replace(job, cores=7)).cores == 7
 
@@ -163,7 +163,7 @@ def test_without_the_number_of_cores_the_share_names_it_and_the_number_is_asked_
 @pytest.mark.parametrize(
     ("cpu_s", "cores", "said"),
     [
-        (0.0, 4, "hardly a core"),
+        (0.0, 4, "almost no CPU used"),
         (100.0, 4, "exactly one core busy, 1/4"),
         (110.0, 4, "about one core busy, 3 cores idle"),
         (100.0, 1, "the cores were busy"),
@@ -229,7 +229,7 @@ def test_several_nodes_leave_open_which_waited() -> None:
 
 def test_a_decimal_comma_is_not_understood_and_said() -> None:
     found = read_text(TEXTS["seff"].replace("20.00%", "20,00%"))
-    assert found.jobs[0].told_efficiency is None
+    assert found.jobs[0].printed_efficiency is None
     assert "decimal comma" in found.problems[0]
     assert "LC_ALL=C" in found.problems[0]
 

@@ -39,7 +39,7 @@ POSSIBLE: Final = (
 class Reading:
     jobs: tuple[Job, ...]
     problems: tuple[str, ...]
-    """What looks like a summary and was not understood, with the way out."""
+    """Texts that look like a summary and were not understood, each with the way out."""
 
 
 def read_text(text: str) -> Reading:
@@ -48,11 +48,11 @@ def read_text(text: str) -> Reading:
 
 
 def read_log_folder(files: Mapping[str, str]) -> Reading:
-    """A folder's logs by name: the summaries in them, else the jobs that their names tell."""
+    """Of a folder's logs by name: the summaries in them, else the jobs in the files' names."""
     readings = {name: read_text(text) for name, text in sorted(files.items())}
     jobs = [job for reading in readings.values() for job in reading.jobs]
-    told = {job.id for job in jobs}
-    jobs += [job for job in read_logs(files) if job.id not in told]
+    known = {job.id for job in jobs}
+    jobs += [job for job in read_logs(files) if job.id not in known]
     problems = [
         f"{name}: {problem}" for name, reading in readings.items() for problem in reading.problems
     ]
@@ -154,17 +154,17 @@ class Explanation:
     unknown: tuple[str, ...]
     """What these figures leave open."""
     command: str
-    """The one that would tell; empty where there is nothing to ask."""
+    """The one that would answer it; empty if there is nothing to ask."""
     why: str
-    """What that command tells."""
+    """What that command shows."""
 
     def plain(self) -> dict[str, Any]:
         """For JSON: the job's figures as they were read, and what was derived."""
         derived = ("efficiency", "cores_used", "cores_at_peak", "memory_efficiency")
         more = ("time_efficiency", "core_hours_idle")
-        told = {name: value for name, value in asdict(self.job).items() if "told_" not in name}
+        read = {name: value for name, value in asdict(self.job).items() if "printed_" not in name}
         return {
-            **told,
+            **read,
             **{name: getattr(self.job, name) for name in (*derived, *more)},
             "follows": list(self.follows),
             "unknown": list(self.unknown),
@@ -178,7 +178,7 @@ INFERRED: Final = "the number of cores is CPU time / (run time x CPU efficiency)
 def infer_cores(job: Job) -> Job:
     """The job with its number of cores where the text has none but CPU time, run time and CPU
     efficiency, whose printed digits leave one whole number: 8,566 s / (8,570 s x 20.00 %) = 5."""
-    efficiency, elapsed_s, cpu_s = job.told_efficiency, job.elapsed_s, job.cpu_s
+    efficiency, elapsed_s, cpu_s = job.printed_efficiency, job.elapsed_s, job.cpu_s
     if job.cores or not efficiency or not elapsed_s or not cpu_s:
         return job
     exact = cpu_s / (elapsed_s * efficiency)
@@ -208,8 +208,8 @@ def _cores(job: Job) -> list[str]:
         return [] if used is None or cores else [f"{used:.2f} {of_how_many}"]
     if cores is None or used is None:
         return _without_cores_follows(efficiency)
-    said = f"{used:.2f} of {pluralize(cores, 'core')} used on average ({_two(efficiency)})"
-    return [f"{said}: {_pattern(used, cores)}"]
+    text = f"{used:.2f} of {pluralize(cores, 'core')} used on average ({_two(efficiency)})"
+    return [f"{text}: {_pattern(used, cores)}"]
 
 
 def _pattern(used: float, cores: int) -> str:
@@ -223,18 +223,21 @@ def _pattern(used: float, cores: int) -> str:
     if cores > 1 and ONE[0] <= used <= ONE[1]:
         return f"about one core busy, {pluralize(cores - 1, 'core')} idle"
     if used < HARDLY:
-        return "hardly a core: it waited, or its work was counted elsewhere"
+        return (
+            "almost no CPU used: the job was waiting, or its work ran in processes that were not "
+            "counted"
+        )
     if cores % 2 == 0 and abs(used - cores / 2) <= EXACT * cores:
         return "half of them; where a core counts as two hardware threads, each core had one"
     return "some of them idle, or all of them some of the time"
 
 
 def _without_cores_follows(efficiency: float) -> list[str]:
-    said = f"{_two(efficiency)} of the cores reserved"
+    text = f"{_two(efficiency)} of the cores reserved"
     cores = round(1 / efficiency) if efficiency > 0 else 0
     if 2 <= cores <= 256 and abs(efficiency * cores - 1) <= EXACT:
-        return [f"{said}: with {cores} cores this is one core busy, 1/{cores}"]
-    return [f"{said} were used"]
+        return [f"{text}: with {cores} cores this is one core busy, 1/{cores}"]
+    return [f"{text} were used"]
 
 
 def _peak(job: Job) -> list[str]:
@@ -243,9 +246,9 @@ def _peak(job: Job) -> list[str]:
         return []
     if at_peak is None:
         return [f"at its busiest {_two(peak)}"]
-    said = f"at its busiest {at_peak:.2f} cores ({_two(peak)}, a mean over {SAMPLE})"
+    text = f"at its busiest {at_peak:.2f} cores ({_two(peak)}, a mean over {SAMPLE})"
     alone = job.cores and job.cores > 1 and at_peak <= ONE[1]
-    return [f"{said}: never a second core" if alone else said]
+    return [f"{text}: never a second core" if alone else text]
 
 
 def _idle(job: Job) -> list[str]:
@@ -261,25 +264,25 @@ def _memory(job: Job) -> list[str]:
         return []
     if used is None:
         return [f"memory: {_two(share)} of what was asked for"]
-    said = f"memory: {format_mebibytes(used)} at most"
+    text = f"memory: {format_mebibytes(used)} at most"
     if not asked or share is None:
-        return [said]
-    said += f" of {format_mebibytes(asked)} asked for ({_two(share)})"
+        return [text]
+    text += f" of {format_mebibytes(asked)} asked for ({_two(share)})"
     if share < MODEST and job.state not in OUT_OF_MEMORY and not job.is_at_work:
-        said += f"; {format_mebibytes(ROOM * used)} would do, a quarter above the peak"
-    return [said]
+        text += f"; {format_mebibytes(ROOM * used)} would do, a quarter above the peak"
+    return [text]
 
 
 def _time(job: Job) -> list[str]:
     if job.elapsed_s is None and job.time_efficiency is None:
         return []
-    said = f"time: {format_duration(job.elapsed_s)}" if job.elapsed_s is not None else "time:"
+    text = f"time: {format_duration(job.elapsed_s)}" if job.elapsed_s is not None else "time:"
     if job.time_efficiency is not None:
         limit = f" of {format_duration(job.limit_s)}" if job.limit_s else ""
-        said += f"{limit} ({_two(job.time_efficiency)} of the limit)"
+        text += f"{limit} ({_two(job.time_efficiency)} of the limit)"
     if job.elapsed_s is not None and job.elapsed_s < SHORT_S and not job.is_at_work:
-        said += "; too short to judge: start-up counts as much as the work"
-    return [said]
+        text += "; too short to judge: start-up counts as much as the work"
+    return [text]
 
 
 def _end(job: Job) -> list[str]:
@@ -304,7 +307,7 @@ def _signal(exit_code: int) -> str:
 
 
 def _limits(job: Job) -> list[str]:
-    return [f"mind: {note}" for note in job.notes]
+    return [f"note: {note}" for note in job.notes]
 
 
 def _command(job: Job) -> tuple[str, str]:

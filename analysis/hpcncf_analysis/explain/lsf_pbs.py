@@ -8,11 +8,9 @@ from typing import Final
 
 from hpcncf_analysis.explain.parsers import Job, mebibytes, number, parse_count, seconds, share
 
-# Source: IBM Spectrum LSF 10.1 command reference, bjobs ("CPU AVERAGE EFFICIENCY", since Fix
-# Pack 14)
-# and lsb.params, CPU_PEAK_SAMPLE_DURATION (a peak is of 60 s unless the site says otherwise).
-# The
-# report is what LSF mails or appends to the output file: "Resource usage summary:".
+# Source: IBM Spectrum LSF 10.1 command reference, bjobs ("CPU AVERAGE EFFICIENCY", since Fix Pack
+# 14) and lsb.params, CPU_PEAK_SAMPLE_DURATION (a peak is of 60 s unless the site says otherwise).
+# The report is what LSF mails or appends to the output file: "Resource usage summary:".
 
 NOTHING_ASKED: Final = "LSF writes MEM Efficiency 0.00% where the job asked for no memory"
 NOT_YET: Final = "LSF has not looked at it yet: its CPU peak is over 0 seconds"
@@ -21,7 +19,7 @@ DERIVED: Final = "the number of cores is CPU PEAK over CPU PEAK EFFICIENCY: the 
 _JOB: Final = re.compile(r"^[ \t]*(?:Subject: )?Job <?(\d+(?:\[\d+\])?)[>:]", re.MULTILINE)
 _AVERAGE: Final = r"CPU average efficiency\s*:\s*(\d+(?:\.\d+)?\s?%)"
 _PEAK: Final = r"CPU peak efficiency\s*:\s*(\d+(?:\.\d+)?\s?%)"
-_TELLS: Final = (_AVERAGE, r"Resource usage summary:", r"The CPU time used is")
+_MARKS: Final = (_AVERAGE, r"Resource usage summary:", r"The CPU time used is")
 # Where the number of cores stands, the most certain first.
 _SLOTS: Final = (
     r"Allocated (\d+) Slot",
@@ -44,7 +42,7 @@ def read_lsf(text: str) -> list[Job]:
     return [
         _job(job_id, block)
         for job_id, block in _blocks(_unfolded(text))
-        if any(re.search(told, block, re.IGNORECASE) for told in _TELLS)
+        if any(re.search(mark, block, re.IGNORECASE) for mark in _MARKS)
     ]
 
 
@@ -67,11 +65,11 @@ def _job(job_id: str, block: str) -> Job:
     cores, how = _cores(block, peak)
     watched_s = number(_first(block, r"CPU peak duration\s*:\s*(\d+)"))
     memory, asked = _memory(block, "Max Mem(?:ory)?"), _memory(block, "Total Requested Memory")
-    told = share(_first(block, r"MEM Efficiency\s*:\s*(\d+(?:\.\d+)?\s?%)"))
+    of_asked = share(_first(block, r"MEM Efficiency\s*:\s*(\d+(?:\.\d+)?\s?%)"))
     notes = (
         how,
         watched_s == 0 and NOT_YET,
-        told == 0 and bool(memory) and NOTHING_ASKED,
+        of_asked == 0 and bool(memory) and NOTHING_ASKED,
     )
     return Job(
         source="LSF",
@@ -82,11 +80,11 @@ def _job(job_id: str, block: str) -> Job:
         elapsed_s=_elapsed(block),
         limit_s=_limit(block),
         cpu_s=_cpu(block),
-        told_efficiency=None if watched_s == 0 and not average else average,
+        printed_efficiency=None if watched_s == 0 and not average else average,
         peak_efficiency=peak or None,
         memory_mib=memory,
         memory_asked_mib=asked,
-        told_memory_efficiency=told or None,
+        printed_memory_efficiency=of_asked or None,
         notes=tuple(note for note in notes if note),
     )
 
@@ -142,8 +140,7 @@ def _memory(block: str, name: str) -> float | None:
     return mebibytes(_first(block, rf"{name}\s*:\s*(\d+(?:\.\d+)?\s*[KMGT]\w*)"))
 
 
-# Source: the PBS Professional user's guide and `qstat(1B)`, `pbs_job_attributes(7B)`; Torque's
-# manual
+# Source: the PBS Professional user's guide, `qstat(1B)`, `pbs_job_attributes(7B)`; Torque's manual
 # (`nodes=1:ppn=16`). `cpupercent` is left out: each host's PBS smooths it, and it is no mean.
 
 ONLY_MOTHER: Final = (
@@ -199,8 +196,8 @@ def _exit(block: str) -> str:
 
 
 def _cores_pbs(used: Mapping[str, str], asked: Mapping[str, str]) -> int | None:
-    for told in (asked.get("ncpus", ""), used.get("ncpus", "")):
-        if cores := parse_count(told):
+    for number_ in (asked.get("ncpus", ""), used.get("ncpus", "")):
+        if cores := parse_count(number_):
             return cores
     chunks = re.split(r"\+", asked.get("select", "") or asked.get("nodes", ""))
     return sum(map(_cores_of_chunk, chunks)) or None

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from math import isfinite
-from typing import Final, NamedTuple
+from typing import Final
 
 from hpcncf.slurm import query
 
@@ -129,7 +129,7 @@ LETTERS: Final = {
 
 @dataclass(frozen=True)
 class Job:
-    """None is what the text does not say."""
+    """Figures of one job; None if the text does not have them."""
 
     source: str
     """`seff`, `reportseff`, `sacct`, `LSF`, `PBS` or `log`."""
@@ -137,29 +137,29 @@ class Job:
     state: str = ""
     """The scheduler's own word, without what follows it."""
     exit_code: int | None = None
-    """As the scheduler tells it; of one that a signal ended, its number and 128 (PBS: 256)."""
+    """As the scheduler prints it; of a job that a signal ended, its number and 128 (PBS: 256)."""
     nodes: int | None = None
     cores: int | None = None
     elapsed_s: float | None = None
     limit_s: float | None = None
     cpu_s: float | None = None
     """User and system, of all its processes."""
-    told_efficiency: float | None = None
-    """As the text says it, 0 to 1."""
+    printed_efficiency: float | None = None
+    """As the text has it, 0 to 1."""
     peak_efficiency: float | None = None
-    """Of its busiest moment; only LSF tells."""
+    """Of its busiest moment; only LSF has it."""
     memory_mib: float | None = None
     memory_asked_mib: float | None = None
-    told_memory_efficiency: float | None = None
-    told_time_efficiency: float | None = None
+    printed_memory_efficiency: float | None = None
+    printed_time_efficiency: float | None = None
     notes: tuple[str, ...] = ()
-    """What makes these figures worth less, in words."""
+    """Reasons to trust these figures less."""
 
     @property
     def efficiency(self) -> float | None:
-        """CPU seconds / (elapsed x cores), as seff; as the text tells it where it does."""
-        if self.told_efficiency is not None:
-            return self.told_efficiency
+        """CPU seconds / (elapsed x cores), as seff; as printed, if it is."""
+        if self.printed_efficiency is not None:
+            return self.printed_efficiency
         if self.cpu_s is None or not self.elapsed_s or not self.cores:
             return None
         return self.cpu_s / (self.elapsed_s * self.cores)
@@ -169,8 +169,8 @@ class Job:
         """CPU seconds / elapsed, on average."""
         if self.cpu_s is not None and self.elapsed_s:
             return self.cpu_s / self.elapsed_s
-        if self.told_efficiency is not None and self.cores:
-            return self.told_efficiency * self.cores
+        if self.printed_efficiency is not None and self.cores:
+            return self.printed_efficiency * self.cores
         return None
 
     @property
@@ -181,16 +181,16 @@ class Job:
 
     @property
     def memory_efficiency(self) -> float | None:
-        if self.told_memory_efficiency is not None:
-            return self.told_memory_efficiency
+        if self.printed_memory_efficiency is not None:
+            return self.printed_memory_efficiency
         if self.memory_mib is None or not self.memory_asked_mib:
             return None
         return self.memory_mib / self.memory_asked_mib
 
     @property
     def time_efficiency(self) -> float | None:
-        if self.told_time_efficiency is not None:
-            return self.told_time_efficiency
+        if self.printed_time_efficiency is not None:
+            return self.printed_time_efficiency
         return self.elapsed_s / self.limit_s if self.elapsed_s and self.limit_s else None
 
     @property
@@ -201,8 +201,8 @@ class Job:
         return max(1 - self.efficiency, 0.0) * self.cores * self.elapsed_s / 3600
 
     @property
-    def state_told(self) -> str:
-        """In a word that a reader knows."""
+    def state_name(self) -> str:
+        """The state, with PBS's letters spelled out."""
         return LETTERS.get(self.state, self.state)
 
     @property
@@ -215,101 +215,79 @@ class Job:
 
 
 # Source: contribs/seff/seff in Slurm's repository, its print statements. `Cores per node` is
-# cut to a
-# whole number there, so the cores come from core-walltime over wall-clock time where both are
-# told.
+# cut to a whole number there, so the cores come from core-walltime over wall-clock time where both
+# are printed.
 
 ONLY_ENDED: Final = (
     "seff reads Slurm's accounting, which counts the steps that have ended: of a running job "
-    "it tells too little, and that is left out"
+    "these are too few, and left out"
 )
 
 LONGEST: Final = 300
 
 
 def read_seff(text: str) -> list[Job]:
-    """Every `Job ID:` block that says more than its id."""
-    return [_job(told) for told in _blocks(text) if len(told) > 2]
+    """Every `Job ID:` block with more than its id."""
+    return [_job(fields) for fields in _blocks(text) if len(fields) > 2]
 
 
 def _blocks(text: str) -> Iterator[dict[str, str]]:
-    told: dict[str, str] = {}
+    fields: dict[str, str] = {}
     for line in text.splitlines():
         # A longer line is none of seff's, and matching it would take its length squared.
         found = re.match(r"\s*([A-Z][A-Za-z/ -]*?)\s*:\s+(\S.*?)\s*$", line[:LONGEST])
         if found and found[1] == "Job ID":
-            yield told
-            told = {"Job ID": found[2]}
-        elif found and told:
-            told.setdefault(found[1], found[2])
-        elif told and "Efficiency not available" in line:
-            told["CPU Efficiency"] = "not available"
-    yield told
+            yield fields
+            fields = {"Job ID": found[2]}
+        elif found and fields:
+            fields.setdefault(found[1], found[2])
+        elif fields and "Efficiency not available" in line:
+            fields["CPU Efficiency"] = "not available"
+    yield fields
 
 
-def _job(told: Mapping[str, str]) -> Job:
-    state = told.get("State", "").split()
-    elapsed_s = seconds(told.get("Job Wall-clock time", ""))
-    _, _, asked = told.get("Memory Efficiency", "").partition(" of ")
-    estimated = "estimated" in told.get("Memory Utilized", "")
-    word = state[0] if state else ""
-    used = Used() if word == "RUNNING" else _used(told)
-    return Job(
+def _job(fields: Mapping[str, str]) -> Job:
+    state, *_ = fields.get("State", "").split() or [""]
+    exit_code = re.search(r"\(exit code (\d+)\)", fields.get("State", ""))
+    elapsed_s = seconds(fields.get("Job Wall-clock time", ""))
+    nodes = parse_count(fields.get("Nodes", "1"))
+    memory = fields.get("Memory Efficiency", "")
+    job = Job(
         source="seff",
-        id=told.get("Array Job ID", told["Job ID"]),
-        state=word,
-        exit_code=parse_count(_exit(told.get("State", ""))),
-        nodes=parse_count(told.get("Nodes", "1")),
-        cores=_cores(told, elapsed_s),
+        id=fields.get("Array Job ID", fields["Job ID"]),
+        state=state,
+        exit_code=parse_count(exit_code[1]) if exit_code else None,
+        nodes=nodes,
+        cores=_cores(fields, nodes, elapsed_s),
         elapsed_s=elapsed_s,
-        cpu_s=used.cpu_s,
-        told_efficiency=used.efficiency,
-        memory_mib=used.memory_mib,
-        memory_asked_mib=mebibytes(asked.split("(")[0]),
-        told_memory_efficiency=used.memory_efficiency,
-        notes=(
-            *([ONLY_ENDED] if word == "RUNNING" else []),
-            *(["seff calls its memory an estimate"] if estimated else []),
-        ),
+        memory_asked_mib=mebibytes(memory.partition(" of ")[2].split("(")[0]),
+    )
+    if state == "RUNNING":
+        return replace(job, notes=(ONLY_ENDED,))
+    used = fields.get("Memory Utilized", "")
+    return replace(
+        job,
+        cpu_s=seconds(fields.get("CPU Utilized", "")),
+        printed_efficiency=share(fields.get("CPU Efficiency", "")),
+        memory_mib=mebibytes(used.split("(")[0]),
+        printed_memory_efficiency=share(memory),
+        notes=("seff calls its memory an estimate",) if "estimated" in used else (),
     )
 
 
-def _exit(state: str) -> str:
-    found = re.search(r"\(exit code (\d+)\)", state)
-    return found[1] if found else ""
-
-
-class Used(NamedTuple):
-    cpu_s: float | None = None
-    efficiency: float | None = None
-    memory_mib: float | None = None
-    memory_efficiency: float | None = None
-
-
-def _used(told: Mapping[str, str]) -> Used:
-    return Used(
-        seconds(told.get("CPU Utilized", "")),
-        share(told.get("CPU Efficiency", "")),
-        mebibytes(told.get("Memory Utilized", "").split("(")[0]),
-        share(told.get("Memory Efficiency", "")),
-    )
-
-
-def _cores(told: Mapping[str, str], elapsed_s: float | None) -> int | None:
-    walltime = re.search(r"of (\S+) core-walltime", told.get("CPU Efficiency", ""))
+def _cores(fields: Mapping[str, str], nodes: int | None, elapsed_s: float | None) -> int | None:
+    walltime = re.search(r"of (\S+) core-walltime", fields.get("CPU Efficiency", ""))
     reserved_s = seconds(walltime[1]) if walltime else None
     if reserved_s and elapsed_s:
         return round(reserved_s / elapsed_s)
-    if "Cores" in told:
-        return parse_count(told["Cores"])
-    nodes, each = parse_count(told.get("Nodes", "1")), parse_count(told.get("Cores per node", ""))
+    if "Cores" in fields:
+        return parse_count(fields["Cores"])
+    each = parse_count(fields.get("Cores per node", ""))
     return nodes * each if nodes and each else None
 
 
-# Source: reportseff's README (its columns since 1.0: JobID, State, Elapsed, TimeEff, CPUEff,
-# MemEff;
-# before that Name, State, Time, CPU, Memory); `---` where it does not know. `--format` may add
-# sacct's columns.
+# Source: reportseff's README (columns since 1.0: JobID, State, Elapsed, TimeEff, CPUEff, MemEff;
+# before that Name, State, Time, CPU, Memory); `---` if unknown. `--format` may add sacct's columns.
 
 BEFORE: Final = ["Name", "State", "Time", "CPU", "Memory"]
 _NOW: Final = dict(zip(BEFORE, ("JobID", "State", "Elapsed", "CPUEff", "MemEff"), strict=True))
@@ -330,26 +308,25 @@ def _id(row: Row) -> str:
 
 
 def _job_reportseff(row: Row) -> Job:
-    told = {_NOW.get(name, name): cell for name, cell in row.items()}
-    state = told.get("State", "").split()
+    cells = {_NOW.get(name, name): cell for name, cell in row.items()}
+    state = cells.get("State", "").split()
     return Job(
         source="reportseff",
-        id=told["JobID"],
+        id=cells["JobID"],
         state=state[0].rstrip("+") if state else "",
-        nodes=parse_count(told.get("NNodes", "")),
-        cores=parse_count(told.get("AllocCPUS", "") or told.get("NCPUS", "")),
-        elapsed_s=seconds(told.get("Elapsed", "")),
-        limit_s=seconds(told.get("Timelimit", "")),
-        told_efficiency=share(told.get("CPUEff", "")),
-        memory_asked_mib=mebibytes(told.get("ReqMem", "")),
-        told_memory_efficiency=share(told.get("MemEff", "")),
-        told_time_efficiency=share(told.get("TimeEff", "")),
+        nodes=parse_count(cells.get("NNodes", "")),
+        cores=parse_count(cells.get("AllocCPUS", "") or cells.get("NCPUS", "")),
+        elapsed_s=seconds(cells.get("Elapsed", "")),
+        limit_s=seconds(cells.get("Timelimit", "")),
+        printed_efficiency=share(cells.get("CPUEff", "")),
+        memory_asked_mib=mebibytes(cells.get("ReqMem", "")),
+        printed_memory_efficiency=share(cells.get("MemEff", "")),
+        printed_time_efficiency=share(cells.get("TimeEff", "")),
     )
 
 
-# Source: the sacct manual. A job's row is followed by those of its steps (`123.batch`,
-# `123.0`),
-# which alone know memory, and with `--long` CPU time, as the mean of their tasks.
+# Source: the sacct manual. A job's row is followed by those of its steps (`123.batch`, `123.0`),
+# which alone have memory, and with `--long` CPU time, as the mean of their tasks.
 
 ONLY_ENDED_SACCT: Final = (
     "sacct counts the CPU time of a running job's ended steps only, which is left out here"
@@ -410,12 +387,12 @@ def _count(row: Row, *names: str) -> int | None:
 
 
 def _cores_sacct(row: Row) -> int | None:
-    told = re.search(r"(?:^|,)cpu=(\d+)", row.get("AllocTRES", ""))
-    return _count(row, "AllocCPUS", "NCPUS") or (parse_count(told[1]) if told else None)
+    found = re.search(r"(?:^|,)cpu=(\d+)", row.get("AllocTRES", ""))
+    return _count(row, "AllocCPUS", "NCPUS") or (parse_count(found[1]) if found else None)
 
 
 def _state(row: Row, steps: Sequence[Row]) -> str:
-    """A step that ran out of memory leaves its job FAILED, or even COMPLETED: the steps tell."""
+    """OUT_OF_MEMORY if a step was: it leaves its job FAILED, or even COMPLETED."""
     if any(step["State"].startswith("OUT_OF_ME") for step in steps):
         return "OUT_OF_MEMORY"
     words = (row or (steps[0] if steps else {})).get("State", "").split()
@@ -424,7 +401,7 @@ def _state(row: Row, steps: Sequence[Row]) -> str:
 
 
 def _exit_sacct(text: str) -> int | None:
-    """`1:0` is an exit code, `0:9` a signal, which a shell tells with 128 added."""
+    """`1:0` is an exit code, `0:9` a signal, to which a shell adds 128."""
     code, _, signal = text.partition(":")
     number = parse_count(signal)
     return 128 + number if number else parse_count(code)
@@ -441,7 +418,7 @@ def _limit(row: Row) -> float | None:
 
 
 def _cpu(row: Row, steps: Sequence[Row]) -> tuple[float | None, str]:
-    """CPU seconds, and what to know of them."""
+    """CPU seconds, and a note on them."""
     total = seconds(row.get("TotalCPU", ""))
     if total is None and any("TotalCPU" in step for step in steps):
         total = sum(seconds(step.get("TotalCPU", "")) or 0.0 for step in steps)
@@ -461,12 +438,12 @@ def _step_cpu(step: Row) -> float | None:
 
 def _memory(steps: Sequence[Row]) -> tuple[float | None, int]:
     """Of the step with the most, all its tasks together; and how many those are."""
-    told = [
+    peaks = [
         (largest, parse_count(step.get("NTasks", "")) or 1)
         for step in steps
         if (largest := mebibytes(step.get("MaxRSS", "")))
     ]
-    most = max(told, key=lambda each: each[0] * each[1], default=None)
+    most = max(peaks, key=lambda each: each[0] * each[1], default=None)
     return (most[0] * most[1], most[1]) if most else (None, 1)
 
 
@@ -477,9 +454,8 @@ def _requested_memory(text: str, nodes: int | None, cores: int | None) -> float 
     return amount * per if amount and per else None
 
 
-# Source: slurmstepd's and srun's messages (src/slurmd/slurmstepd in Slurm's repository), and
-# the file
-# names that sbatch (`slurm-%j.out`), submitit (`123_4_log.out`) and reportseff know.
+# Source: slurmstepd's and srun's messages (src/slurmd/slurmstepd in Slurm's repository), and the
+# file names that sbatch (`slurm-%j.out`), submitit (`123_4_log.out`) and reportseff know.
 
 _ENDS: Final = (
     (r"oom[-_]kill event|Out Of Memory|Exceeded job memory limit", "OUT_OF_MEMORY"),
@@ -493,9 +469,9 @@ _NAME: Final = re.compile(r"(?:^|[-_.])(\d{1,12}(?:_\d{1,8})?)(?:_\d+)?(?:_log)?
 
 
 def read_logs(files: Mapping[str, str]) -> list[Job]:
-    """One for every job that a file's name tells, in the order of the names; `files`: its text.
+    """One for every job that a file is named after, in the order of the names; `files`: its text.
 
-    The state is empty where Slurm wrote nothing: it does not say when a job ends well.
+    The state is empty if Slurm wrote nothing, as at the end of a job that ended well.
     """
     found: dict[str, str] = {}
     for name in sorted(files):
