@@ -153,7 +153,7 @@ def _check_folder() -> None:
 
 
 def _print_os_error(error: OSError) -> int:
-    """What no reader or writer told: a folder that we may not look into, or our own output.
+    """Report what no reader or writer caught: a folder without permission, or our own output.
 
     `hpcncf status | head` ends in silence, a full disk under `hpcncf status > FILE` does not.
     Any other OSError that got here is our bug.
@@ -165,6 +165,6 @@ def _print_os_error(error: OSError) -> int:
         raise error
     if error.errno != errno.EPIPE:
         print(f"hpcncf: standard output: cannot be written: {error.strerror}", file=sys.stderr)
-    # Python writes out at its end what is left, and would tell of it once more.
+    # Python writes out at its end what is left, and would report it once more.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 1

@@ -41,11 +41,11 @@ def run(args: argparse.Namespace) -> int:
         for state in cancel.cancel(paths, plan, runs)
     ]
     if args.json:
-        told = [
+        cancelled = [
             {"results": str(paths.folder), "id": state.run.id, "was": state.state}
             for paths, state in ended
         ]
-        print(json.dumps({"cancelled": told}, indent=2))
+        print(json.dumps({"cancelled": cancelled}, indent=2))
         return 0
     for _, state in ended:
         print(f"{state.run.id} cancelled (was {state.state})")

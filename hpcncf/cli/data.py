@@ -35,7 +35,7 @@ DATASETS = {
     "ncf": "*.train.rating, *.test.rating, *.test.negative of the NCF paper's code",
     "csv": "a CSV file with a header (.tsv: separated by tabs)",
     "parquet": "a Parquet file; only the named columns are read",
-    "synthetic": "made data of a shape you say",
+    "synthetic": "generated data of a given shape",
 }
 
 
@@ -73,7 +73,7 @@ def _add_frappe(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--or-synthetic",
         action="store_true",
-        help="where Frappe cannot be had, make data of its shape and say so",
+        help="if Frappe cannot be downloaded, generate data of its shape, marked as such",
     )
 
 
@@ -257,8 +257,8 @@ def _info(args: argparse.Namespace) -> int:
     manifest, unseen = data.manifest, int(data.test_unseen.sum())
     sizes = {path.name: path.stat().st_size for path in sorted(args.folder.glob("*.npy"))}
     if args.json:
-        told = _describe(args.folder, manifest)
-        print(json.dumps(told | {"unseen_test_rows": unseen, "bytes": sizes}))
+        plain = _describe(args.folder, manifest)
+        print(json.dumps(plain | {"unseen_test_rows": unseen, "bytes": sizes}))
         return 0
     print(f"{manifest.title}\n{_shape(manifest)}")
     print(f"test pairs that training does not have: {unseen:,} of {manifest.test_rows:,}")

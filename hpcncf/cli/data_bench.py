@@ -49,11 +49,11 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"--seconds {args.seconds:g}: expected more than 0")
     job = load.load_job(args.job, args.settings)
     plan = load.build_plan(job, args.job, args.settings)
-    told = [(each, _measured(each, args.seconds)) for each in ways(plan.active())]
+    speeds = [(each, _measured(each, args.seconds)) for each in ways(plan.active())]
     if args.json:
-        print(json.dumps([_way(each) | vars(loaded) for each, loaded in told], indent=1))
+        print(json.dumps([_way(each) | vars(loaded) for each, loaded in speeds], indent=1))
     else:
-        print(_table(told))
+        print(_table(speeds))
     return 0
 
 
@@ -109,18 +109,18 @@ def _describe_loader(run: Run) -> str:
     way, defaults = _way(run), Training.model_fields
     workers = way["num_workers"]
     kind = ("thread" if way["workers"] == "thread" else "worker") + "s" * (workers != 1)
-    told = [str(way["loader"]), *([f"{workers} {kind}"] if workers else [])]
+    parts = [str(way["loader"]), *([f"{workers} {kind}"] if workers else [])]
     plain = ("loader", "num_workers", "workers", "negatives", "positives")
     others = {name: value for name, value in way.items() if name not in plain}
-    told += [
+    parts += [
         f"{name} {str(value).lower()}"
         for name, value in others.items()
         if value != defaults[name].default
     ]
-    return ", ".join(told)
+    return ", ".join(parts)
 
 
-def _table(told: Sequence[tuple[Run, LoaderSpeed]]) -> str:
+def _table(speeds: Sequence[tuple[Run, LoaderSpeed]]) -> str:
     from hpcncf.cli.output import table_layout
 
     heads = ("loader", "positives", "instances/s", "ms/batch", "first batch, s", "next epoch's, s")
@@ -133,6 +133,6 @@ def _table(told: Sequence[tuple[Run, LoaderSpeed]]) -> str:
             f"{loaded.first_batch_s:.3f}",
             f"{loaded.next_epoch_s:.3f}",
         )
-        for run, loaded in told
+        for run, loaded in speeds
     ]
     return table_layout(heads, rows)

@@ -152,11 +152,11 @@ def about_torch(process: subprocess.Popen[str]) -> tuple[Section, str | None]:
         problem = f"no answer within {TORCH_S} s"
         return {"usable": f"no: {problem}"}, f"torch does not import: {problem}"
     if process.returncode:
-        said = error.strip().splitlines()[-1:] or ["no message"]
+        last = (error.strip().splitlines() or ["no message"])[-1]
         if process.returncode < 0:
-            said = [f"killed by signal {signal_name(-process.returncode)}"]
-        problem = said[0].partition(": ")[2] or said[0]
-        return {"usable": f"no: {said[0]}"}, f"torch does not import: {problem}"
+            last = f"killed by signal {signal_name(-process.returncode)}"
+        problem = last.partition(": ")[2] or last
+        return {"usable": f"no: {last}"}, f"torch does not import: {problem}"
     found = json.loads(out.splitlines()[-1])
     gpus = ", ".join(found["gpus"]) or "none"
     return {
@@ -206,8 +206,8 @@ def trapped() -> list[str]:
     granted = allocated_cores()
     if granted is None:
         return []
-    told = cgroup.describe_shortage(granted, usable(), usable_cpus(), quota())
-    return [told] if told else []
+    shortage = cgroup.describe_shortage(granted, usable(), usable_cpus(), quota())
+    return [shortage] if shortage else []
 
 
 def ranks() -> Section:
@@ -276,25 +276,25 @@ def slurm() -> Section:
 
 
 def _cluster() -> str:
-    said = _command_output("sinfo", "--noheader", "--format=%R")
-    if "failed: " in said:
-        return f"commands are installed, but no cluster answers: use --cluster local ({said})"
-    return f"answers; partitions: {', '.join(said.split()) or 'none'}"
+    answer = _command_output("sinfo", "--noheader", "--format=%R")
+    if "failed: " in answer:
+        return f"commands are installed, but no cluster answers: use --cluster local ({answer})"
+    return f"answers; partitions: {', '.join(answer.split()) or 'none'}"
 
 
 def _command_output(*command: str) -> str:
     """What the command printed, or that it failed and why."""
-    told = " ".join(command)
+    line = " ".join(command)
     try:
         done = subprocess.run(
             command,
             capture_output=True, text=True, timeout=ANSWER_S, check=False, stdin=subprocess.DEVNULL,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
-        return f"{told} failed: {error}"
+        return f"{line} failed: {error}"
     if done.returncode:
-        said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        return f"{told} failed: {said[-1]}"
+        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        return f"{line} failed: {lines[-1]}"
     return done.stdout.strip()
 
 

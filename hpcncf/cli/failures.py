@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 FAILED: Final = ("failed", "timeout", "out_of_memory", "node_failed", "lost", "stopped")
 LINES: Final = 6
-# A program's end is no error of ours: what it printed tells.
+# A program's end is no error of ours: its output explains it.
 OF_A_COMMAND: Final = ("exit code", "signal")
 NAMED: Final = 6
 FRAME: Final = re.compile(r'\s*File "')
@@ -65,14 +65,14 @@ def grouped(states: Sequence[RunState]) -> list[Failure]:
 
 
 def _normalize_reason(reason: str) -> str:
-    """Without what tells one job, rank, process or node from another."""
+    """Without the numbers of jobs, ranks and processes, and names of nodes."""
     plain = re.sub(r"(Slurm job |rank |task |process |port |pid )[\d_]+", r"\1N", reason)
     return re.sub(r"(task N on )[^\s:]+", r"\1N", plain)
 
 
 def _error(state: RunState) -> Mapping[str, str]:
-    told = (record.error for record in state.ranks if record.outcome == "failed" and record.error)
-    return next(told, {})
+    errors = (each.error for each in state.ranks if each.outcome == "failed" and each.error)
+    return next(errors, {})
 
 
 def page(paths: ResultPaths, states: Sequence[RunState], full: bool = False) -> str:
@@ -122,8 +122,8 @@ def log_of(paths: ResultPaths, state: RunState) -> Path | None:
         files = attempt_logs(paths, attempt, job_id, rank)
     elif state.job is not None:
         files = slurm_logs(paths, state.job.id, rank)
-    told = [file for file in files if file.stat().st_size]
-    return min(told, key=lambda file: file.suffix != ".err", default=None)
+    written = [file for file in files if file.stat().st_size]
+    return min(written, key=lambda file: file.suffix != ".err", default=None)
 
 
 def _tail(log: Path | None) -> list[str]:

@@ -38,8 +38,8 @@ def run(args: argparse.Namespace) -> int:
     attempt, files = _select_attempt(paths, found.id, args.attempt, args.rank)
     if args.json:
         named = [str(file) for file in files]
-        told = {"run": found.id, "attempt": attempt, "rank": args.rank, "files": named}
-        print(json.dumps(told, indent=2))
+        plain = {"run": found.id, "attempt": attempt, "rank": args.rank, "files": named}
+        print(json.dumps(plain, indent=2))
         return 0
     printed = _print(files, _goes_on(paths, found) if args.follow else lambda: False)
     if not printed:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hpcncf.job.plan import Run
     from hpcncf.state.status import RunState
 
-# A run's first letters, as git's: enough to tell it in any command.
+# A run's first letters, as git's: enough to name it in any command.
 ID: Final = 8
 # The fewest letters that a table's last and its widest column are cut to.
 LAST: Final = 36

@@ -71,18 +71,18 @@ def when(text: str) -> str:
 
 
 def find_refusals(job: JobSpec, runs: Sequence[Run]) -> dict[str, str]:
-    """Run id -> why, as far as Slurm tells; empty on a machine without it."""
+    """Run id -> why Slurm would refuse it; empty on a machine without Slurm."""
     limits = submit.limits_of(job, submit.choose_cluster("auto"))
     return submit.find_refusals(list(runs), "slurm", limits)
 
 
 def doubts(runs: Sequence[Run]) -> list[str]:
-    """What `submit` would say of them where it is not told which cluster."""
+    """Warnings of `submit` without --cluster."""
     return submit.doubts(list(runs), submit.choose_cluster("auto"))
 
 
 def lines_refusals(refused: dict[str, str]) -> list[str]:
-    """As `submit` says it, a line for each reason."""
+    """A line for each reason, as `submit` prints it."""
     return [f"left out: {line}" for line in submit.describe_refusals(refused)]
 
 
@@ -155,12 +155,15 @@ def _at_work_s(state: RunState) -> float | None:
 
 def sentence(state: RunState) -> str:
     """`node1, 3 min, training, epoch 2/3, 51,234 instances/s, CPU 98 %`, or why there is none."""
-    told = run_figures(state)
-    parts = [state.node, _lasted(told), _epoch(state)] if state.state == "running" else []
-    if told["instances_per_s"] is not None:
-        parts.append(f"{told['instances_per_s']:,.0f} instances/s")
-    if told["cpu_efficiency"] is not None:
-        parts.append(_cores_in_use(state, told["cpu_efficiency"]))
+    figures = run_figures(state)
+    parts = []
+    if state.state == "running":
+        lasted_s = figures["elapsed_s"]
+        parts = [state.node, "" if lasted_s is None else duration(lasted_s), _epoch(state)]
+    if figures["instances_per_s"] is not None:
+        parts.append(f"{figures['instances_per_s']:,.0f} instances/s")
+    if figures["cpu_efficiency"] is not None:
+        parts.append(_cores_in_use(state, figures["cpu_efficiency"]))
     parts += [_too_few_cores(state), NOT_SENT if _why_not_sent(state) else state.reason]
     if state.state == "pending" and state.slurm and state.slurm.starts:
         parts.append(f"expected to start {when(state.slurm.starts)}")
@@ -176,10 +179,6 @@ def _cores_in_use(state: RunState, efficiency: float) -> str:
     memory = "" if now.rss_mib is None else f", {now.rss_mib:,.0f} MiB"
     several = "rank 0: " if state.run.resources.world_size > 1 else ""
     return f"{several}{cores}{memory}"
-
-
-def _lasted(told: dict[str, float | None]) -> str:
-    return "" if told["elapsed_s"] is None else duration(told["elapsed_s"])
 
 
 def _too_few_cores(state: RunState) -> str:
@@ -202,11 +201,11 @@ def too_few_cores(states: Sequence[RunState]) -> list[str]:
     """A loud line for each shape of run that cannot use what Slurm gave it."""
     runs: dict[str, list[RunState]] = {}
     for state in states:
-        if told := _too_few_cores(state):
-            runs.setdefault(told, []).append(state)
+        if warning := _too_few_cores(state):
+            runs.setdefault(warning, []).append(state)
     return [
-        f"{told} in {_named(few)}: see how srun binds them (docs/your-cluster.md)"
-        for told, few in runs.items()
+        f"{warning} in {_named(few)}: see how srun binds them (docs/your-cluster.md)"
+        for warning, few in runs.items()
     ]
 
 
@@ -257,9 +256,9 @@ def table_progress(states: Sequence[RunState]) -> str:
 
 
 def _why_not_sent(state: RunState) -> str:
-    """Told once for all runs that it holds for, not in each one's line."""
-    told, _, why = state.reason.partition(": ")
-    return why if told == NOT_SENT else ""
+    """Shown once for all runs that it holds for, not in each one's line."""
+    first, _, why = state.reason.partition(": ")
+    return why if first == NOT_SENT else ""
 
 
 def refused(states: Sequence[RunState]) -> list[str]:

@@ -111,7 +111,7 @@ def _job(paths: ResultPaths) -> JobSpec:
     from hpcncf.records.results_folder import read_plan
 
     if not paths.job.exists():
-        read_plan(paths)  # which says so where there are no results at all
+        read_plan(paths)  # which reports it if there are no results at all
         raise UsageError(
             f"{paths.folder}: has no {paths.job.name}, so it is not from `hpcncf submit`: "
             "run the command again instead"

@@ -20,7 +20,7 @@ EPILOG = """\
 refresh every 15 s until nothing is running or pending:   hpcncf status --watch
 failed runs only, equal failures once:                    hpcncf status --failures
 """
-# More runs than that are told by numbers, and only those at work by a line each.
+# More runs than that are counted, and only those at work get a line each.
 SHORT: Final = 40
 # Slurm is asked every 15 s at most; records are read as often as is wished.
 EVERY_S: Final = 15.0
@@ -164,6 +164,6 @@ def _describe_job(
     return "\n".join(part for part in parts if part) + "\n"
 
 
-def _problem(told: str) -> str:
+def _problem(text: str) -> str:
     """Slurm's silence, or a file that could not be read and was passed over."""
-    return printable(told if told.startswith(("squeue:", "sacct:")) else f"skipped {told}")
+    return printable(text if text.startswith(("squeue:", "sacct:")) else f"skipped {text}")

@@ -21,7 +21,7 @@ from hpcncf.state.status import UNDER_WAY, RunState
 POLL_S: Final = 2.0
 # Of a login node's core a look takes a tenth at most.
 SHARE: Final = 9.0
-# slurmctld may restart, and NFS be slow; but what nobody can tell is not waited for without end.
+# slurmctld may restart, and NFS be slow; but an unknown state is not waited for without end.
 PATIENCE_S: Final = 600.0
 
 
@@ -33,14 +33,14 @@ def wait(
 ) -> int:
     """Return when none of the runs is under way: 0 when all are complete, else 3.
 
-    Neither is it waited any longer when for `patience_s` nobody can tell of any of them.
+    The wait ends, too, if the state of all of them has been unknown for `patience_s`.
     """
     watch = Watch(paths, run_ids, quiet, patience_s)
     try:
         states = watch.to_the_end()
     except KeyboardInterrupt:
         there = format_path(paths.folder)
-        print(f"\nthe runs go on; to end them: hpcncf cancel --all {there}", file=sys.stderr)
+        print(f"\nthe runs continue; to cancel them: hpcncf cancel --all {there}", file=sys.stderr)
         raise
     if not quiet:
         _outcome(states)
@@ -57,11 +57,12 @@ class Watch:
     patience_s: float
     ask: RateLimitedStates = field(default_factory=RateLimitedStates)
     found: dict[str, RunState] = field(default_factory=dict)
-    told: dict[str, str] = field(default_factory=dict)
+    printed: dict[str, str] = field(default_factory=dict)
+    """Run -> the state that was printed last."""
     known_at: float = field(default_factory=time.monotonic)
     plan: Plan | None = None
     plan_of: tuple[int, int] = (0, 0)
-    """The plan's file when it was read: where it says the same, thousands of runs need not be."""
+    """The plan's file when it was read: an unchanged one is not read again."""
 
     def to_the_end(self) -> list[RunState]:
         terminal = sys.stdout.isatty() and not self.quiet
@@ -74,7 +75,7 @@ class Watch:
             if terminal:
                 _moving_line(self._states())
             elif not self.quiet:
-                _changes(self._states(), self.told)
+                _changes(self._states(), self.printed)
             if open_ids:
                 time.sleep(min(max(POLL_S, SHARE * took_s), self.patience_s))
         if terminal:
@@ -127,18 +128,18 @@ def _moving_line(states: Sequence[RunState]) -> None:
     print(f"\r\033[K{line[: width() - 1]}", end="", flush=True)
 
 
-def _changes(states: Sequence[RunState], told: dict[str, str]) -> None:
+def _changes(states: Sequence[RunState], printed: dict[str, str]) -> None:
     done = sum(state.state not in UNDER_WAY for state in states)
     usual = usual_values([state.run for state in states])
     for state in states:
-        # What waits is told where it waits for something that will not come by itself.
+        # A waiting run is printed if it waits for something that will not come by itself.
         quiet = state.state in ("pending", "unknown") and NEVER not in state.reason
-        if quiet or told.get(state.run.id) == state.state:
+        if quiet or printed.get(state.run.id) == state.state:
             continue
-        told[state.run.id] = state.state
+        printed[state.run.id] = state.state
         what = f"{state.run.id[:ID]} {varies(state.run, usual)}".rstrip()
-        said = "" if state.state == "running" else sentence(state)
-        line = f"[{done}/{len(states)}] {what}: {state.state}{', ' * bool(said)}{said}"
+        details = "" if state.state == "running" else sentence(state)
+        line = f"[{done}/{len(states)}] {what}: {state.state}{', ' * bool(details)}{details}"
         print(line, flush=True)
 
 

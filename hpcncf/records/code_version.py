@@ -115,7 +115,7 @@ class Code(RecordPart):
     folder: str
     """hpcncf's package, or the checkout's root."""
     commit: str | None
-    """None: no checkout, or git does not tell."""
+    """None: no checkout, or git does not answer."""
     dirty: bool | None
     """Whether tracked files differed from the commit."""
     sha256: str | None
@@ -216,7 +216,7 @@ class _Checkout:
     root: Path
     commit: str | None
     diff: bytes | None
-    """None: git does not tell, or it is too large."""
+    """None: git does not answer, or it is too large."""
     untracked: list[str]
 
     @classmethod
@@ -230,7 +230,7 @@ class _Checkout:
         )
 
     def sha256(self) -> str | None:
-        """One number for commit, changes and untracked code; None where git does not tell."""
+        """One number for commit, changes and untracked code; None if git does not answer."""
         if self.commit is None or self.diff is None:
             return None
         digest = hashlib.sha256(self.commit.encode() + self.diff)

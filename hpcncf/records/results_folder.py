@@ -110,7 +110,7 @@ def write_plan(paths: ResultPaths, plan: Plan) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    """With the sticky bit nobody may replace another's file; what says the same stays."""
+    """With the sticky bit nobody may replace another's file; an equal one stays."""
     with contextlib.suppress(OSError, UnicodeDecodeError):
         if path.read_text(encoding="utf-8") == text:
             return

@@ -80,7 +80,7 @@ class Submission(RecordPart):
     host: str
     submitted_at: Moment
     number: Integer = 0
-    """Its place among the folder's submissions: the clocks of two hosts may tell another order."""
+    """Its place among the folder's submissions: the clocks of two hosts may differ."""
     submitter_pid: ProcessId
     submitter_started: Number
     again: bool = False
@@ -206,7 +206,7 @@ class Submitted:
 
 
 def user() -> str:
-    """Whom Slurm takes us for: it goes by the number, whatever $LOGNAME says."""
+    """The user's name as Slurm has it: by the number, whatever $LOGNAME holds."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:

@@ -76,7 +76,7 @@ def has_all_ranks(ranks: Sequence[RankRecord]) -> bool:
 
 
 def completed(ranks: Sequence[RankRecord]) -> bool:
-    """Whether every rank left a record, and all of them say so."""
+    """Whether every rank left a record with the outcome `completed`."""
     return has_all_ranks(ranks) and all(record.outcome == "completed" for record in ranks)
 
 
@@ -103,7 +103,7 @@ def last_attempt(run: RunPaths) -> Attempt | None:
 
 
 def unreadable(run: RunPaths) -> str | None:
-    """Why nobody can tell whether the run has attempts; None where its folder tells, or is none."""
+    """Why the run's folder cannot be read; None if it can, or does not exist."""
     try:
         os.scandir(run.folder).close()
     except FileNotFoundError:
@@ -181,13 +181,13 @@ def script_log(paths: ResultPaths, user: str, job_id: str) -> Path:
 
 
 def srun_message(path: Path) -> str:
-    """`task 1 on node1: Killed`: what ended the job's last step; empty where srun said nothing.
+    """`task 1 on node1: Killed`: what ended the job's last step; empty if srun printed nothing.
 
     Raises OSError.
     """
-    told = _end_of(path)
-    before = ENDS_OTHERS.split(told)[:-1]
-    found = OF_A_TASK.findall(before[-1] if before else told)
+    text = _end_of(path)
+    before = ENDS_OTHERS.split(text)[:-1]
+    found = OF_A_TASK.findall(before[-1] if before else text)
     return "task {1} on {0}: {2}".format(*found[-1]) if found else ""
 
 
@@ -254,7 +254,7 @@ def not_begun(sent: Sent, job: SubmittedJob) -> Verdict:
         return "unknown", _not_listed(job)
     if state.state == "running" and sent.before:
         where = f" on {state.node}" if state.node else ""
-        return "pending", f"{sent.before} before it in its task (Slurm job {job.id}{where})"
+        return "pending", f"behind {sent.before} in its task (Slurm job {job.id}{where})"
     lately = state.ended_ago_s is not None and state.ended_ago_s < ARRIVING_S
     if state.state == "completed" and lately:
         return "running", f"{state.reason}: {ARRIVING}"
@@ -268,13 +268,13 @@ def not_begun(sent: Sent, job: SubmittedJob) -> Verdict:
 
 
 def _not_listed(job: SubmittedJob) -> str:
-    return f"neither squeue nor sacct knows Slurm job {job.id}"
+    return f"Slurm job {job.id} is unknown to squeue and sacct"
 
 
 def begun(
     attempt: Attempt, state: JobState | None, whole: bool, passed: bool, alone: bool
 ) -> Verdict | None:
-    """Of a run with an attempt by this job; None where its records are to tell.
+    """The verdict on a run with an attempt by this job; None if its records decide.
 
     `passed`: the job's task has gone on to a later run, so that the job's end is not this run's.
     `alone`: the job has no other run.
@@ -323,7 +323,7 @@ def _at_work(attempt: Attempt, state: JobState) -> Verdict | None:
     if attempt.alive:
         return "running", ""
     if state.state == "running":
-        return "running", "but its first rank shows no sign of life"
+        return "running", "but its first rank sends no heartbeat"
     # Slurm did not answer, or with a word that we do not know: whether the job lives is unknown.
     return None if _failed(attempt) else _verdict_on_unsent(state)
 
@@ -341,24 +341,26 @@ def _failed(attempt: Attempt) -> bool:
 
 
 def _sigkilled(attempt: Attempt) -> bool:
-    """Whether SIGKILL ended a command: whether for want of memory, its job's end will tell."""
+    """Whether SIGKILL ended a command; the end of its job shows whether memory was the reason."""
     return any(record.exit_code == -signal.SIGKILL for record in attempt.ranks)
 
 
 def explained(state: JobState, attempt: Attempt | None, log: Path) -> JobState:
-    """With what srun said of the rank that failed, where no record tells and Slurm only that the
-    job did. A requeued job's log tells of earlier starts, too."""
-    told = attempt is not None and _failed(attempt) and not _sigkilled(attempt)
-    if state.state != "failed" or state.restarts or told:
+    """The job's state with srun's message about the rank that failed, if no record explains it.
+
+    The log of a requeued job has the messages of earlier starts, too.
+    """
+    is_explained = attempt is not None and _failed(attempt) and not _sigkilled(attempt)
+    if state.state != "failed" or state.restarts or is_explained:
         return state
     try:
-        said = srun_message(log)
+        message = srun_message(log)
     except OSError:  # somebody else's, most likely
         return state
-    if not said:
+    if not message:
         return state
-    word: State = "out_of_memory" if said.endswith(STARVED) else state.state
-    return replace(state, state=word, reason=f"{state.reason}; srun: {said}")
+    word: State = "out_of_memory" if message.endswith(STARVED) else state.state
+    return replace(state, state=word, reason=f"{state.reason}; srun: {message}")
 
 
 def requeued(attempt: Attempt, state: JobState) -> str:
@@ -392,7 +394,7 @@ def decide(
     by_hand: JobState | None = None,
     refused: str = "",
 ) -> Verdict:
-    """The run's state and, where the state does not say all, why, and what helps.
+    """The run's state and, unless the state is enough, the reason and the remedy.
 
     `by_hand`: of the Slurm job that took the last attempt, where no submission did. `refused`: why
     the last submission left it out.
@@ -425,7 +427,7 @@ def _stands(
 
 
 def _remedy(run: Run, state: State) -> str:
-    """Where more of what the run was given helps: what `hpcncf retry` is to be told."""
+    """The option of `hpcncf retry` that gives the run more of what it ran out of."""
     key = {"timeout": "resources.timeout_min", "out_of_memory": "resources.mem_gb"}.get(state)
     if key is None or run.training is None:
         return ""
@@ -440,7 +442,7 @@ def stale(run: Run, ranks: list[RankRecord], commit: str | None) -> str | None:
             return f"ran other code than was submitted: {warning}"
         if warning.startswith(CHANGED):
             return f"ran other code than was submitted: {warning.removeprefix(CHANGED)}"
-    if run.training is None:  # of a command's own code its commit tells nothing
+    if run.training is None:  # our commit is not that of a command's own code
         return None
     for record in ranks:
         of_then = record.run.get("data_key")
@@ -463,24 +465,27 @@ def _waiting(run: Run, sent: Sent) -> Verdict:
         return not_begun(sent, sent.job)
     if sent.alive is None:
         host = sent.submission.host
-        return "unknown", f"its queue is process {sent.job.id} on {host}: ask there"
+        return "unknown", f"its local queue is process {sent.job.id} on {host}: run `status` there"
     if sent.alive:
         return "pending", sent.ahead
-    return "lost", f"its local queue (process {sent.job.id}) is gone; it never started"
+    return "lost", f"its local queue (process {sent.job.id}) has exited; it never started"
 
 
 def _being_sent(run: Run, sent: Sent) -> Verdict:
     if sent.alive is None:
-        return "unknown", f"being submitted on {sent.submission.host}, or broken off there"
+        return "unknown", f"being submitted on {sent.submission.host}, or interrupted there"
     if sent.alive:
         return "pending", "being submitted"
     if any(run.id in task for task in sent.submission.sending):
-        return "unknown", "its submission broke off while Slurm was given it: `submit` finds out"
-    return "lost", "its submission broke off before the cluster had it"
+        return (
+            "unknown",
+            "its submission was interrupted while being sent: `submit` finds out",
+        )
+    return "lost", "its submission was interrupted before it was sent"
 
 
 def _over(run: Run, attempt: Attempt, sent: Sent | None) -> bool:
-    """Whether it has ended, as its launcher or a later submission says."""
+    """Whether its launcher or a later submission recorded that it has ended."""
     known = sent.submission.over.get(run.id, 0) if sent else 0
     return attempt.end is not None or attempt.number <= known
 
@@ -488,7 +493,7 @@ def _over(run: Run, attempt: Attempt, sent: Sent | None) -> bool:
 def _attempted(run: Run, attempt: Attempt, sent: Sent | None, by_hand: JobState | None) -> Verdict:
     state = sent.slurm if sent and sent.started else by_hand
     if attempt.end:
-        # Of runs side by side that share a job's memory, Slurm tells the job, not which was killed.
+        # Runs side by side share a job's memory; Slurm reports the job, not which run was killed.
         starved = state is not None and state.state == "out_of_memory"
         if state and starved and _killed(attempt.end.exit_codes):
             return state.state, state.reason
@@ -510,10 +515,10 @@ def _attempted(run: Run, attempt: Attempt, sent: Sent | None, by_hand: JobState 
             f"{state.reason} with exit code 0, but no record of {missing(run, attempt)}",
         )
     if passed:
-        return "lost", f"its task went on without it; no record of {missing(run, attempt)}"
+        return "lost", f"its task went on to the next run; no record of {missing(run, attempt)}"
     if command := _running_command(attempt):
         return "running", f"process {command}, but `hpcncf run` was killed and will write no record"
-    return "lost", f"its processes are gone; no record of {missing(run, attempt)}"
+    return "lost", f"its processes exited without writing a record for {missing(run, attempt)}"
 
 
 def _running_command(attempt: Attempt) -> int | None:
@@ -538,7 +543,10 @@ def _ended(run: Run, attempt: Attempt, end: End) -> Verdict:
     code = next(((rank, code) for rank, code in enumerate(end.exit_codes) if code), None)
     if code:
         return "failed", describe_exit(*code)
-    return "lost", f"every rank ended well, but there is no record of {missing(run, attempt)}"
+    return (
+        "lost",
+        f"every rank exited with code 0, but no record of {missing(run, attempt)}",
+    )
 
 
 def _killed(exit_codes: list[int | None]) -> str | None:
@@ -556,8 +564,8 @@ def _failed_rank(ranks: list[RankRecord]) -> RankRecord | None:
 def _from_records(ranks: list[RankRecord]) -> Verdict:
     failed = _failed_rank(ranks)
     if failed is None:
-        told = next((record.error["message"] for record in ranks if record.error), "asked to stop")
-        return "stopped", f"{told}, before it was done"
+        reasons = (record.error["message"] for record in ranks if record.error)
+        return "stopped", f"{next(reasons, 'asked to stop')}, before it was done"
     if failed.error is None:
         return "failed", describe_exit(failed.rank, failed.exit_code or 0)
     message = failed.error.get("message", "").strip().splitlines()

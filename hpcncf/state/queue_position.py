@@ -50,7 +50,7 @@ def local(
                 for run, has in zip(pack, has_begun, strict=True)
                 if sent[run.id] is submission and not has
             ]
-            ahead = elsewhere or (f"{before} before it" if before else "next")
+            ahead = elsewhere or (f"behind {before}" if before else "next")
             found |= {run_id: Turn(ahead=ahead) for run_id in waiting}
             before += bool(waiting) and not any(has_begun)
     return found
@@ -108,7 +108,7 @@ def _in_task(
 
 
 def _has_ended(attempt: Attempt | None) -> bool:
-    """Whether a rank's record tells that the attempt is over."""
+    """Whether a rank has left a record."""
     return attempt is not None and bool(attempt.ranks)
 
 

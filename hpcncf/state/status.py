@@ -45,7 +45,7 @@ class RunState:
     run: Run
     state: State
     reason: str
-    """Empty where the state says all."""
+    """Empty if the state needs no explanation."""
     attempt: int | None
     ranks: list[RankRecord]
     """Of the last attempt."""
@@ -57,7 +57,7 @@ class RunState:
     job: SubmittedJob | None = None
     """What the run was last submitted as."""
     slurm: JobState | None = None
-    """What Slurm says of the job that works at it, or will."""
+    """Slurm's report on the job that runs it, or will."""
     node: str = ""
     """Where it runs or ran: Slurm's list, else the first rank's."""
     begun_at: str | None = None
@@ -129,7 +129,7 @@ def _slurm_jobs(
     sent: Mapping[str, Submission | None],
     complete: set[str],
 ) -> list[str]:
-    """The jobs of those runs whose records do not tell the end, submitted or started by hand."""
+    """The jobs of runs whose records do not show the end, submitted or started by hand."""
     ids: dict[str, None] = {}
     for run in runs:
         attempt, submission = attempts[run.id], sent[run.id]
@@ -160,7 +160,7 @@ def _state(
     if verdict[0] == "failed":
         verdict = explain_failure(verdict, _exception(run, attempt, seen.paths))
     state, reason = verdict
-    told = sent.slurm if sent and sent.slurm else by_hand
+    slurm = sent.slurm if sent and sent.slurm else by_hand
     return RunState(
         run=run,
         state=state,
@@ -171,8 +171,8 @@ def _state(
         problems=attempt.problems if attempt else [],
         stale=stale(run, ranks, seen.commit) if state == "completed" else None,
         job=sent.job if sent else None,
-        slurm=told,
-        node=_node(attempt, told, state),
+        slurm=slurm,
+        node=_node(attempt, slurm, state),
         begun_at=_begun_at(attempt, sent),
     )
 
@@ -208,10 +208,10 @@ def _sent(run: Run, attempt: Attempt | None, submission: Submission, seen: Seen)
     job = submission.job_of(run.id)
     cancelled = seen.submitted.cancelled(run.id, submission.submitted_at)
     turn = seen.waiting.get(run.id, Turn())
-    told = seen.slurm.get(job.id) if job and submission.cluster == "slurm" else None
-    if told and job:
+    slurm = seen.slurm.get(job.id) if job and submission.cluster == "slurm" else None
+    if slurm and job:
         log = script_log(seen.paths, submission.user, job.id)
-        told = explained(told, attempt, log)
+        slurm = explained(slurm, attempt, log)
     return Sent(
         submission=submission,
         job=job,
@@ -219,7 +219,7 @@ def _sent(run: Run, attempt: Attempt | None, submission: Submission, seen: Seen)
         alive=_alive(submission, job),
         ahead=turn.ahead,
         cancelled_by=cancelled.user if cancelled else None,
-        slurm=told,
+        slurm=slurm,
         before=turn.before,
         passed=turn.passed,
     )

@@ -173,7 +173,7 @@ def test_nothing_outlives_a_killed_queue_and_status_says_so(here: Path, job_file
     assert queue_ends(here)
     assert within(120, lambda: states(here)[0].state == "stopped"), states(here)[0]
     assert states(here)[1].state == "lost"
-    assert "is gone; it never started" in states(here)[1].reason
+    assert "has exited; it never started" in states(here)[1].reason
 
 
 def test_the_debug_cluster_runs_in_the_same_process(here: Path, job_file: JobFile) -> None:

@@ -103,8 +103,8 @@ def test_runs_wait_in_their_order_while_the_queue_lives(paths: ResultPaths) -> N
     submitted(paths, os.getpid(), psutil.Process().create_time())
     assert [(state.state, state.reason) for state in states(paths)][:3] == [
         ("pending", "next"),
-        ("pending", "1 before it"),
-        ("pending", "2 before it"),
+        ("pending", "behind 1"),
+        ("pending", "behind 2"),
     ]
 
 
@@ -113,12 +113,12 @@ def test_runs_side_by_side_wait_for_packs(tmp_path: Path) -> None:
     paths = make_results.demo(tmp_path, resources={"runs_per_node": 2})
     submitted(paths, os.getpid(), psutil.Process().create_time())
     waits = Counter(state.reason for state in states(paths))
-    assert waits == {"next": 2, **{f"{number} before it": 2 for number in range(1, 9)}}
+    assert waits == {"next": 2, **{f"behind {number}": 2 for number in range(1, 9)}}
     first = plan.pack_runs(plan_of(paths).runs)[0][0]
     claim_attempt(paths.run(first.id), "local")
     waits = Counter(state.reason for state in states(paths) if state.state == "pending")
     assert waits["next"] == 3, "the one beside it begins with it; it is the next pack's turn"
-    assert waits["1 before it"] == 2
+    assert waits["behind 1"] == 2
 
 
 def test_a_queue_is_known_by_its_start_time_too(paths: ResultPaths) -> None:

@@ -242,7 +242,7 @@ def test_runs_of_one_task_wait_for_one_another(paths: ResultPaths, fake_slurm: F
     fake_slurm.answer("squeue", "8_0|RUNNING|None|||1:00|node1|0|0|\n8_1|PENDING|Priority\n")
     states = found(paths)
     assert [state for state, _ in states] == ["completed", "running"] + ["pending"] * 4
-    assert states[2][1] == "1 before it in its task (Slurm job 8_0 on node1)"
+    assert states[2][1] == "behind 1 in its task (Slurm job 8_0 on node1)"
 
 
 def test_packs_of_one_task_wait_for_packs(tmp_path: Path, fake_slurm: FakeSlurm) -> None:
@@ -252,7 +252,7 @@ def test_packs_of_one_task_wait_for_packs(tmp_path: Path, fake_slurm: FakeSlurm)
         begin(paths, number, "8_0")
     fake_slurm.answer("squeue", "8_0|RUNNING|None|||1:00|node1|0|0|\n")
     told = [reason.partition(" in")[0] for state, reason in found(paths) if state == "pending"]
-    assert told == ["1 before it", "1 before it", "2 before it", "2 before it"]
+    assert told == ["behind 1", "behind 1", "behind 2", "behind 2"]
 
 
 def test_a_run_of_a_task_tells_its_own_time_and_not_its_jobs(
@@ -331,7 +331,7 @@ def test_what_failed_in_a_task_that_went_on_is_not_what_ended_the_task(
     fake_slurm.answer("squeue", "8_0|NODE_FAIL|NodeDown|||1:00|node1|0|0|\n")
     states = found(paths)
     assert [state for state, _ in states[:3]] == ["failed", "lost", "node_failed"]
-    assert "its task went on without it" in states[1][1]
+    assert "its task went on to the next run" in states[1][1]
 
 
 def test_a_job_started_by_hand_is_asked_for_too(paths: ResultPaths, fake_slurm: FakeSlurm) -> None:

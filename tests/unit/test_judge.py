@@ -70,10 +70,10 @@ FAILED: dict[str, Any] = {
     [
         (None, None, "planned", "not submitted"),
         (None, sent(RUN, ahead="2 before it"), "pending", "2 before it"),
-        (None, sent(RUN, alive=False), "lost", "local queue (process 12_3) is gone"),
+        (None, sent(RUN, alive=False), "lost", "local queue (process 12_3) has exited"),
         (None, sent(RUN, alive=None), "unknown", "on login1"),
         (None, sent(RUN, job=False), "pending", "being submitted"),
-        (None, sent(RUN, job=False, alive=False), "lost", "broke off"),
+        (None, sent(RUN, job=False, alive=False), "lost", "was interrupted"),
         (None, sent(RUN, job=False, error="no space"), "failed", "not submitted: no space"),
         (None, sent(RUN, error="no space"), "pending", ""),  # of what Slurm took before it broke
         (None, sent(RUN, cancelled_by="bob"), "cancelled", "by bob, before it started"),
@@ -83,8 +83,8 @@ FAILED: dict[str, Any] = {
         (attempt(RUN, 2), sent(RUN, again=True, alive=False), "completed", ""),
         (attempt(RUN, 1, alive=True), None, "running", ""),
         (attempt(RUN, 0, alive=True), sent(RUN, alive=False), "running", ""),
-        (attempt(RUN, 1), None, "lost", "no record of rank 1"),
-        (attempt(RUN, 0), None, "lost", "no record of ranks 0, 1"),
+        (attempt(RUN, 1), None, "lost", "without writing a record for rank 1"),
+        (attempt(RUN, 0), None, "lost", "without writing a record for ranks 0, 1"),
         (attempt(RUN, 2, **FAILED), None, "failed", "rank 0: ValueError: bad row"),
         (attempt(RUN, 2, outcome="stopped"), None, "stopped", "asked to stop, before it was done"),
         (attempt(RUN, 2, outcome="stopped"), sent(RUN, started=True, cancelled_by="bob"),
@@ -254,4 +254,4 @@ def test_what_slurm_was_being_given_is_not_told_as_lost() -> None:
     assert decide(RUN, None, given)[0] == "lost"
     submission = given.submission.model_copy(update={"sending": [[RUN.id]]})
     state, why = decide(RUN, None, replace(given, submission=submission))
-    assert (state, "while Slurm was given it" in why) == ("unknown", True)
+    assert (state, "interrupted while being sent" in why) == ("unknown", True)
