@@ -24,6 +24,7 @@ BENCHMARKS = {
     "engines": "The ladder of engines and optimizers",
     "strategies": "Every strategy of the job file",
     "remedies": "What each remedy did",
+    "rowwise": "Exact rows in a program of one's own",
     "prepare": "Tables larger than memory",
     "evaluate": "Evaluation",
     "packing": "Runs side by side",

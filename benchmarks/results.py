@@ -13,6 +13,7 @@ DOCS: Final = Path(__file__).parent.parent / "docs"
 ELSEWHERE: Final = {
     "strategies": "engines.md",
     "remedies": "remedies.md",
+    "rowwise": "remedies-for-your-program.md",
 }
 """All others' tables stand in results.md."""
 END: Final = "<!-- /bench -->"

@@ -46,6 +46,7 @@ class RowTable:
         """Whether torch's optimizer, in its step, is to see no gradient."""
         self.give_back: Callable[[str], None]
         """Lets torch's optimizer update the table from now on; the argument is the reason."""
+        self.steps_taken = self.rows_read = 0
         self._gradient: RowGradient | None = None
         parameter.__class__ = RowwiseParameter
         parameter._table = self  # type: ignore[attr-defined]
@@ -169,6 +170,8 @@ class RowTable:
             if self.group["maximize"]:
                 gradient = gradient.neg()
             self._begin()
+            self.steps_taken += 1
+            self.rows_read += len(self.values if ids is None else ids)
             if ids is None:
                 self.settle()
                 self.rule.take(self.values, self._moments, gradient)

@@ -24,9 +24,13 @@ from hpcncf.remedies.row_table import RowTable, RowwiseParameter
 Optimizer = torch.optim.Optimizer
 Embedding = nn.Embedding | nn.EmbeddingBag
 
-SMALL = {"for_each": 2**18, "fused": 2**21}
+SMALL = {"for_each": 2**19, "fused": 2**21}
 """Values of a table below which moving all of them takes no longer than finding the rows to move:
 torch's optimizers, and its fused ones."""
+
+SHARE = {"for_each": 1 / 8, "fused": 1 / 32}
+"""Of a table's rows, those that a step may read at most for rows to pay."""
+STEPS_JUDGED = 20
 
 
 @dataclass
@@ -43,10 +47,14 @@ class Candidate:
 class Rowwise:
     """The tables of one optimizer that are updated by rows; `print` shows them."""
 
-    def __init__(self, optimizer: Optimizer) -> None:
+    def __init__(self, optimizer: Optimizer, most: float = 1.0) -> None:
+        """`most`: share of a table's rows that a step may read; a table of which it reads more is
+        given back after `STEPS_JUDGED` steps."""
+        self._most = most
         self.left: dict[str, str] = {}
         """Tables that torch's optimizer updates as before, and why."""
         self._optimizer = optimizer
+        self._crowded: list[tuple[str, str]] = []
         self._tables: dict[str, RowTable] = {}
         self._modules: dict[str, list[Embedding]] = {}
         self._handles = [
@@ -111,6 +119,7 @@ class Rowwise:
         # A fused optimizer divides by GradScaler's factor itself.
         scale, found = (getattr(optimizer, each, None) for each in ("grad_scale", "found_inf"))
         skipped = found is not None and bool(found)
+        crowded: list[tuple[str, str]] = []
         for name, table in list(self._tables.items()):
             if table.slot() is None:
                 continue
@@ -121,11 +130,20 @@ class Rowwise:
             if not skipped:
                 table.step(scale)
             table.hidden = True
+            if table.steps_taken == STEPS_JUDGED:
+                share = table.rows_read / STEPS_JUDGED / len(table.values)
+                # DistributedDataParallel could not go back to gradients of all rows.
+                if share > self._most and not torch.distributed.is_initialized():
+                    crowded.append((name, f"a step reads {share:.0%} of its rows"))
+        self._crowded = crowded
         return args, kwargs
 
     def _after_step(self, *_: Any) -> None:
         for table in self._tables.values():
             table.hidden = False
+        for name, why in self._crowded:
+            self._release(name, why)
+        self._crowded = []
 
 
 def embeddings_of(model: nn.Module) -> list[Candidate]:
@@ -187,14 +205,16 @@ def rowwise(
     reads, with its own results for all rows. Call it before the first step, or at any later time.
 
     Raises UsageError, with names and reasons, if that would not be exact for one of them. With
-    `strict=False` torch's optimizer goes on to update those, and `left` names them. Tables of fewer
-    than `small` values are left to it in any case: there, rows save no time.
+    `strict=False` torch's optimizer goes on to update those, and `left` names them. Tables for
+    which rows save no time are left to it, too: small ones at once, others if the first 20 steps
+    read a large share of their rows. `small` sets the number of values from which on a table is
+    taken whatever its batches read.
     """
     rule = find_rule(optimizer)
-    found = Rowwise(optimizer)
+    kind = "fused" if any(each.get("fused") for each in optimizer.param_groups) else "for_each"
+    found = Rowwise(optimizer, SHARE[kind] if small is None else 1.0)
     if small is None:
-        fused = any(group.get("fused") for group in optimizer.param_groups)
-        small = SMALL["fused" if fused else "for_each"]
+        small = SMALL[kind]
     refused, taken = {}, []
     owners = {id(each): group for group in optimizer.param_groups for each in group["params"]}
     candidates = [each for each in embeddings_of(model) if id(each.parameter) in owners]

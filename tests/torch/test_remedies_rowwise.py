@@ -432,7 +432,7 @@ def test_a_scheduler_of_rates_and_betas_is_followed() -> None:
 
 def test_rowwise_adam_is_adam() -> None:
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Embedding(70_000, 4), nn.Linear(4, 1))
+    model = nn.Sequential(nn.Embedding(140_000, 4), nn.Linear(4, 1))
     twin = copy.deepcopy(model)
     optimizers = [torch.optim.Adam(model.parameters(), lr=0.01), RowwiseAdam(twin, lr=0.01)]
     for step in range(5):
@@ -443,3 +443,21 @@ def test_rowwise_adam_is_adam() -> None:
     assert isinstance(optimizers[1], RowwiseAdam)
     assert optimizers[1].rowwise.tables == ["0.weight"]
     assert torch.allclose(model[0].weight, twin[0].weight, rtol=0, atol=1e-6)
+
+
+def test_a_table_of_which_each_step_reads_much_is_given_back() -> None:
+    torch.manual_seed(0)
+    tables = nn.ModuleList([nn.Embedding(10_000, 64) for _ in range(2)])
+    twin = copy.deepcopy(tables)
+    optimizers = [torch.optim.Adam(each.parameters(), lr=0.01) for each in (tables, twin)]
+    found = rowwise(twin, optimizers[1])
+    for step in range(25):
+        for model, optimizer in zip((tables, twin), optimizers, strict=True):
+            optimizer.zero_grad()
+            (model[0](torch.arange(step, 3000 + step)) ** 2).sum().backward()
+            (model[1](torch.arange(9)) ** 2).sum().backward()
+            optimizer.step()
+    assert found.tables == ["1.weight"]
+    assert found.left == {"0.weight": "a step reads 30% of its rows"}
+    for first, second in zip(tables.parameters(), twin.parameters(), strict=True):
+        assert torch.allclose(first, second, rtol=0, atol=1e-6)

@@ -149,12 +149,13 @@ def _use_rows(torch, optimizer):
         if not models:
             note("rowwise", False, f"{name}: no embedding among its parameters")
             return
-        rows = _import_remedies("rowwise")
+        rows = _import_remedies("rowwise_optimizer")
         model = models[0] if len(models) == 1 else torch.nn.ModuleList(models)
-        rows.rowwise(model, optimizer)
-        note(
-            "rowwise", True, f"{name} over {', '.join(sorted({type(m).__name__ for m in models}))}"
-        )
+        found = rows.rowwise(model, optimizer, strict=False)
+        if found.tables:
+            note("rowwise", True, f"{name}: {', '.join(found.tables)}")
+        for table, why in found.left.items():
+            note("rowwise", False, f"{name}: {table}: {why}")
     except Exception as error:
         note("rowwise", False, f"{name}: {_first_line(error)}")
 
