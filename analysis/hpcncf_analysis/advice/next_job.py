@@ -524,7 +524,9 @@ def write_advice(
         job, script = (paths.report / f"{stem}.{ending}" for ending in ("yaml", "sbatch"))
         advice = advised.get(purpose)
         _write_or_remove(job, advice.job_yaml if advice else None)
-        text = _batch_script(job, planned.site, paths.folder.resolve().parent) if advice else None
+        text = None
+        if advice and purpose != "repeat":  # which has several points
+            text = _batch_script(job, planned.site, paths.folder.resolve().parent)
         _write_or_remove(script, text)
         if advice:
             written.append(WrittenAdvice(advice, job, script if text else None))
