@@ -39,16 +39,17 @@ def made(packages: Sequence[str]) -> Path:
     return python
 
 
-def cloned(source: str, into: Path) -> Path:
-    """A fresh copy of `owner/name@commit`."""
+def cloned(source: str, files: Sequence[str], into: Path) -> Path:
+    """A fresh copy of `owner/name@commit`, of these files alone if there are any."""
     repository, _, commit = source.partition("@")
     stored = os.environ.get("HPCNCF_PROGRAMS")
     kept = Path(stored) / repository.replace("/", "+") if stored else None
     if kept and (kept / "repo").is_dir():
         kept /= "repo"
     address = str(kept) if kept else f"https://github.com/{repository}"
-    subprocess.run(["git", "clone", "--quiet", address, str(into)], check=True)
-    subprocess.run(["git", "checkout", "--quiet", commit], cwd=into, check=True)
+    subprocess.run(["git", "clone", "--quiet", "--no-checkout", address, str(into)], check=True)
+    only = ["--", *files] if files else []
+    subprocess.run(["git", "checkout", "--quiet", commit, *only], cwd=into, check=True)
     return into
 
 
@@ -57,7 +58,9 @@ def prepared(program: Mapping[str, Any], python: Path, work: Path) -> tuple[list
     words = [*program["command"]]
     if "source" not in program:
         return [str(python), str(HERE / words[0]), *words[1:]], work
-    folder = cloned(program["source"], work / "source") / program.get("folder", ".")
+    folder = cloned(program["source"], program.get("files", ()), work / "source") / program.get(
+        "folder", "."
+    )
     if "prepare" in program:
         subprocess.run([str(python), str(HERE / program["prepare"])], cwd=folder, check=True)
     return [str(python), *words], folder
