@@ -282,9 +282,9 @@ def source_lines(samples: Iterable[Sample]) -> list[SourceLine]:
                 seen.add(key)
                 inclusive[key] += seconds
                 depths[key] += depth * seconds
+                outside[key] += seconds if library else 0.0
         if stack:
             own[(phase, *stack[-1])] += seconds
-            outside[(phase, *stack[-1])] += seconds if library else 0.0
     kept: dict[str, list[SourceLine]] = defaultdict(list)
     for key in sorted(inclusive, key=lambda key: -inclusive[key]):
         phase, file, line, function = key
@@ -299,7 +299,7 @@ def source_lines(samples: Iterable[Sample]) -> list[SourceLine]:
                     share=share,
                     own_share=own.get(key, 0.0) / whole[phase],
                     depth=round(depths[key] / inclusive[key]),
-                    outside=outside.get(key, 0.0) > 0.5 * inclusive[key],
+                    outside=outside[key] > 0.5 * inclusive[key],
                 )
             )
     return [line for lines in kept.values() for line in lines]

@@ -331,7 +331,7 @@ class SourceLine(RecordPart):
     depth: Integer
     """User frames between the phase's begin and this line; 0 is the outermost."""
     outside: bool = False
-    """Whether it is the line that began the phase, for no line of the user's ran inside."""
+    """Whether it began the phase, or led there, while no line of the user's ran inside."""
 
 
 class LibraryTime(RecordPart):

@@ -272,6 +272,18 @@ def test_the_deepest_hot_line_is_the_one_to_change(tmp_path: Path) -> None:
     assert found.places[0].source == "c = list(set(range(n)) - seen)"
 
 
+def test_a_line_inside_the_loader_stands_before_the_loop() -> None:
+    rank = profile(
+        INPUT,
+        lines=[
+            line("input", 30, 0.6, outside=True),
+            line("input", 8, 0.35, depth=0),
+        ],
+    )
+    (found,) = find(command(program=[rank], cores=TWO_CORES))
+    assert [each.line for each in found.places] == [8, 30]
+
+
 def test_workers_are_blamed_where_the_loader_is_made(tmp_path: Path) -> None:
     file = tmp_path / "train.py"
     file.write_text("loader = DataLoader(\n    data, num_workers=8)\nfor x in loader:\n    pass\n")

@@ -120,11 +120,15 @@ def _seconds(part: ProgramPhase | None) -> float:
 
 
 def _places(lines: Sequence[SourceLine], share: float) -> list[Place]:
-    """The hot line, then those that take most themselves."""
-    first = max(lines, key=lambda each: each.own_share, default=None)
-    if first is None or first.own_share < HOT_ITSELF:
-        hot = [each for each in lines if each.share >= HOT]
-        first = max(hot, key=lambda each: (each.depth, each.share), default=None)
+    """The hot line, one inside the phase if there is any, then those that take most themselves."""
+    first = None
+    for side in ([each for each in lines if not each.outside], lines):
+        first = max(side, key=lambda each: each.own_share, default=None)
+        if first is None or first.own_share < HOT_ITSELF:
+            hot = [each for each in side if each.share >= HOT]
+            first = max(hot, key=lambda each: (each.depth, each.share), default=None)
+        if first is not None:
+            break
     others = [each for each in lines if each.own_share >= 0.05]
     others.sort(key=lambda each: -each.own_share)
     chosen = [*([first] if first else []), *(each for each in others if each is not first)]
