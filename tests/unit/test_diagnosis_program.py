@@ -272,6 +272,31 @@ def test_the_deepest_hot_line_is_the_one_to_change(tmp_path: Path) -> None:
     assert found.places[0].source == "c = list(set(range(n)) - seen)"
 
 
+@pytest.mark.parametrize(
+    ("source", "remedy"),
+    [
+        ("pool = list(set(range(n)) - self.seen)", "NegativeSampler"),
+        ("while item not in seen: item = random.sample(items, 1)", "NegativeSampler"),
+        ("return torch.tensor(self.rows[i])", "BatchLoader"),
+        ("image = Image.open(self.files[i])", "num_workers=3"),
+        ("x = np.load(self.files[i])", "num_workers=3"),
+        ("when = datetime.strptime(text, FORMAT)", "num_workers=3"),
+    ],
+)
+def test_the_remedy_of_an_input_is_by_what_its_line_does(
+    source: str, remedy: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(f"{source}\nfor batch in DataLoader(data):\n    pass\n")
+    lines = [
+        line("input", 1, 0.8, file=str(file), function="__getitem__"),
+        line("input", 2, 0.2, file=str(file), function="main", outside=True),
+    ]
+    rank = profile(INPUT, lines=lines)
+    (found,) = find(command(program=[rank], cores=CoreCounts(4.0, 4.0, 1.0)))
+    assert remedy in found.remedy
+
+
 def test_a_line_inside_the_loader_stands_before_the_loop() -> None:
     rank = profile(
         INPUT,

@@ -160,7 +160,13 @@ def _causes(diagnosis: Diagnosis) -> list[str]:
             advice = first.advice
         text += _wrap(_sentence(finding.evidence[0]), " " * len(label))
         gain = _gain(finding, found[: number - 1])
-        text += _wrap(_sentence(advice or finding.remedy) + gain, " " * len(label))
+        remedy = _sentence(finding.remedy)
+        if advice:
+            problem, _, change = advice.partition(". ")
+            problem = _sentence(problem[0].upper() + problem[1:])
+            own = "hpcncf.remedies" in remedy or not change
+            remedy = f"{problem} {remedy if own else _sentence(change)}"
+        text += _wrap(remedy + gain, " " * len(label))
     return text
 
 
@@ -175,10 +181,13 @@ def _cost(finding: Finding) -> str:
 def _gain(finding: Finding, before: Sequence[Finding]) -> str:
     """` Expected 1.2x, 3.1x once cause 1 is gone.`; the causes before it cost other time."""
     gain = finding.gain
-    if gain is None or gain.what != "instances_per_s" or not 1.05 <= gain.high < MOST_GAIN:
+    if gain is None or gain.what != "instances_per_s":
         return ""
     expected = 1.05 <= gain.factor < gain.high
-    text = f" Expected {gain.factor:.1f}x" if expected else f" At most {gain.high:.1f}x"
+    factor = gain.factor if expected else gain.high
+    if not 1.05 <= factor < MOST_GAIN:
+        return ""
+    text = f" {'Expected' if expected else 'At most'} {factor:.1f}x"
     gone = [number for number, each in enumerate(before, 1) if each.gain and each.of == "time"]
     if gone:
         saved = sum(1 - 1 / each.gain.factor for each in [*before, finding] if each.gain)

@@ -57,9 +57,10 @@ SERIAL: Final = 0.45
 BLOCKED: Final = 1.4
 # Lines that unpack a sample, which no array operation does for a whole batch.
 UNPACKS: Final = re.compile(
-    r"decod|decompress|image|imread|jpe?g|png|audio|wav|load|read|open\(|h5py|parse|json\.|token|"
-    r"re\.(find|split|sub)|execute\("
+    r"decod|decompress|image|jpe?g|audio|h5py|parse|tokeni|json\.|execute\(|"
+    r"\b(load|open|imread|read\w*)\(|\bre\.(find|split|sub)|strptime"
 )
+NEGATIVES: Final = re.compile(r"neg|random\.sample\(|set\(.*\) ?-|not in ")
 # Of the time that a dense optimizer spends, what an update of the touched rows alone takes, over
 # their share of all rows: they lie apart, so each costs a cache miss where the walk streams.
 SCATTERED: Final = (4.0, 1.0, 10.0)
@@ -327,7 +328,7 @@ def _input(program: Program) -> Finding | None:
 
 def _input_remedy(program: Program, share: float, places: Sequence[Place]) -> tuple[str, Gain]:
     """What to change, by what the hot lines do, and the gain to expect of it."""
-    text = " ".join(f"{each.function} {each.source or ''}" for each in places).lower()
+    text = " ".join(f"{each.function} {each.source or ''}" for each in places[:1]).lower()
     idle = int(program.idle_cores + 0.3)
     if UNPACKS.search(text):
         once = "Do it once and keep the arrays (numpy.save, Parquet)"
@@ -342,7 +343,7 @@ def _input_remedy(program: Program, share: float, places: Sequence[Place]) -> tu
             max(1.0, 0.8 * most), 1.0, max(1.0, most, faster(share))
         )
     remedy = "Make whole batches at once by array operations: hpcncf.remedies.BatchLoader."
-    if "neg" in text or "random.sample(" in text:
+    if NEGATIVES.search(text):
         remedy = "Draw negatives for a whole batch at once: hpcncf.remedies.NegativeSampler."
     return remedy, reduced(share, expected_gain.VECTORIZED)
 

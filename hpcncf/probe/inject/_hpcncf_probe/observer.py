@@ -432,6 +432,8 @@ def _computes(name):
 
 def library_name(path, function):
     """`torch default_collate`: the package and the function."""
+    if function.startswith("<"):  # a comprehension, or the module's own lines
+        function = os.path.basename(path).removesuffix(".py")
     for part in _LIBRARY:
         at = path.find(part + os.sep)
         if at >= 0:
