@@ -126,7 +126,7 @@ def chance_margin(one: Configuration, other: Configuration) -> float | None:
     """
     variances = [_variance(one), _variance(other)]
     known = [variance for variance in variances if variance is not None]
-    return STANDARD_ERRORS * sqrt(sum(known)) if len(known) == len(variances) else None
+    return STANDARD_ERRORS * sqrt(max(0.0, sum(known))) if len(known) == len(variances) else None
 
 
 def _variance(one: Configuration) -> float | None:

@@ -83,6 +83,9 @@ PositiveNumber = Annotated[float, Field(gt=0, le=1e15)]
 # As large as float32, for losses.
 LARGEST_METRIC: Final = 1e39
 Metric = Annotated[float, Field(ge=-LARGEST_METRIC, le=LARGEST_METRIC)]
+Share = Annotated[float, Field(ge=0, le=1)]
+# Slurm gets it as an argument.
+SlurmJobId = Annotated[str, Field(pattern=r"^[0-9A-Za-z_][0-9A-Za-z_+.-]{0,63}$")]
 ReportedText = Annotated[str, Field(max_length=LONGEST_REPORTED)]
 BoundedReported = Annotated[
     dict[ReportedText, bool | Integer | Metric | ReportedText], Field(max_length=MOST_REPORTED)
@@ -235,10 +238,10 @@ class Epoch(RecordPart):
     """Mean binary cross entropy over this epoch's instances of all ranks."""
     evaluation_pairs: Integer | None = None
     """Pairs of user and item that the evaluation scored, over all ranks."""
-    hr10: Number | None = None
-    ndcg10: Number | None = None
-    mrr: Number | None = None
-    hr10_unseen: Number | None = None
+    hr10: Share | None = None
+    ndcg10: Share | None = None
+    mrr: Share | None = None
+    hr10_unseen: Share | None = None
     """HR@10 over the test pairs that do not occur in training."""
 
 
@@ -478,7 +481,7 @@ class RankRecord(RecordPart):
     node_index: Integer
     pid: ProcessId
     launched_by: Literal["local", "slurm", "torchrun", "run", "train", "debug"]
-    slurm_job_id: str | None
+    slurm_job_id: SlurmJobId | None
     """`123` or `123_4`."""
     outcome: Outcome
     exit_code: Integer | None
@@ -668,7 +671,7 @@ class Claim(RecordPart):
     """psutil's `create_time` of `pid`, to recognise a later process of the same number."""
     claimed_at: Moment
     launched_by: str
-    slurm_job_id: str | None
+    slurm_job_id: SlurmJobId | None
     slurm_restart: Integer | None = None
     """The job's start: 0 is the first, a requeue begins the next."""
 

@@ -29,6 +29,7 @@ from hpcncf.records.schema import (
     R,
     RecordError,
     RecordPart,
+    SlurmJobId,
     read_record,
     utc_now,
     write_record,
@@ -57,7 +58,7 @@ NO_ROOM: Final = "Slurm had no room for more then: submit again when jobs have e
 class SubmittedJob(RecordPart):
     """One local queue, or one element of a Slurm array, and the runs it works at."""
 
-    id: str
+    id: SlurmJobId
     """Slurm's `123_4`, or the process id on `host`."""
     runs: list[str]
     process_started: Number | None = None

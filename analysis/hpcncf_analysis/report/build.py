@@ -138,7 +138,9 @@ def gather_data(
     shown = group_configurations(found.runs)
     frame = found.frames()["runs"]
     counted = [row["run_id"] for row in completed_runs(found.runs)]
-    alerts = find_alerts(frame[frame["run_id"].isin(counted)], shown)
+    alerts: list[str] = []
+    with omit_failure("comparison of the runs with each other") as failed:
+        alerts += find_alerts(frame[frame["run_id"].isin(counted)], shown)
     planned = read_request(paths)
     outcomes = measured_remedies(shown, planned, diagnoses)
     table = judge_job(shown, planned, diagnoses)
@@ -153,7 +155,7 @@ def gather_data(
         conclusion=conclude(shown, found.counts(), table, diagnoses, outcomes, base, advised),
         table=table,
         outcomes=outcomes,
-        alerts=[*alerts, *([INCOMPLETE] if shown and not found.complete else [])],
+        alerts=[*alerts, *failed, *([INCOMPLETE] if shown and not found.complete else [])],
         diagnoses=diagnoses,
         written=written,
         score=score(paths, found.runs),
