@@ -81,7 +81,7 @@ def trainer(
     data: Prepared,
     folder: Path,
     training: dict[str, Any],
-    tell_epoch: Callable[[Epoch], None] = lambda _: None,
+    on_epoch: Callable[[Epoch], None] = lambda _: None,
     place: Place | None = None,
     init: Literal["torch", "paper"] = "torch",
 ) -> Trainer:
@@ -100,4 +100,4 @@ def trainer(
         model=Model(init=init),
         training=Training.model_validate(settings),
     )
-    return Trainer(run, data, place, RunPaths(folder / run.id), lambda _: None, tell_epoch)
+    return Trainer(run, data, place, RunPaths(folder / run.id), lambda _: None, on_epoch)

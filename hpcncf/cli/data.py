@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hpcncf.ncf.data.manifest import Manifest
     from hpcncf.ncf.data.prepare import PreparedFolder
 
-Say = Callable[[str], None]
+Report = Callable[[str], None]
 
 HELP = "Prepare or describe a data set."
 EPILOG = """\
@@ -119,8 +119,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _prepare(args: argparse.Namespace) -> int:
     _check(args)
-    with Telling(sys.stderr) as say:
-        written = _PREPARE[args.dataset](args, say)
+    with Telling(sys.stderr) as report:
+        written = _PREPARE[args.dataset](args, report)
     if args.json:
         print(json.dumps({"outcome": written.outcome} | _describe(args.output, written.manifest)))
     else:
@@ -142,35 +142,35 @@ def _check(args: argparse.Namespace) -> None:
         raise UsageError(f"--test-negatives {args.test_negatives}: expected 1 or more")
 
 
-def _frappe(args: argparse.Namespace, say: Say) -> PreparedFolder:
+def _frappe(args: argparse.Namespace, report: Report) -> PreparedFolder:
     from hpcncf.ncf.data.frappe import find_zip, prepare_frappe, prepare_frappe_or_synthetic
 
     if args.source or not args.or_synthetic:
-        source = args.source or find_zip(say)
+        source = args.source or find_zip(report)
         return prepare_frappe(args.output, source, args.seed, args.test_negatives, args.force)
     written, reason = prepare_frappe_or_synthetic(
-        args.output, args.seed, args.test_negatives, args.force, say
+        args.output, args.seed, args.test_negatives, args.force, report
     )
     if reason:
         print(f"hpcncf: {reason}", file=sys.stderr)
     return written
 
 
-def _movielens(args: argparse.Namespace, say: Say) -> PreparedFolder:
+def _movielens(args: argparse.Namespace, report: Report) -> PreparedFolder:
     from hpcncf.ncf.data import movielens
 
     return movielens.prepare_movielens(
-        args.output, args.source, args.seed, args.test_negatives, args.force, say
+        args.output, args.source, args.seed, args.test_negatives, args.force, report
     )
 
 
-def _ncf(args: argparse.Namespace, _: Say) -> PreparedFolder:
+def _ncf(args: argparse.Namespace, _: Report) -> PreparedFolder:
     from hpcncf.ncf.data.ncf_files import prepare_ncf_files
 
     return prepare_ncf_files(args.output, args.source, args.force)
 
 
-def _table(args: argparse.Namespace, say: Say) -> PreparedFolder:
+def _table(args: argparse.Namespace, report: Report) -> PreparedFolder:
     from hpcncf.ncf.data import readers
 
     context = tuple(name.strip() for name in args.context.split(",") if name.strip())
@@ -183,7 +183,7 @@ def _table(args: argparse.Namespace, say: Say) -> PreparedFolder:
         args.seed,
         args.test_negatives,
         args.force,
-        say,
+        report,
         _threads(args) if args.dataset == "parquet" else 1,
     )
 
@@ -196,7 +196,7 @@ def _threads(args: argparse.Namespace) -> int:
     return args.threads or max(1, int(usable()))
 
 
-def _synthetic(args: argparse.Namespace, say: Say) -> PreparedFolder:
+def _synthetic(args: argparse.Namespace, report: Report) -> PreparedFolder:
     from hpcncf.ncf.data import synthetic
 
     shape = (args.users, args.items, args.rows)
@@ -204,15 +204,15 @@ def _synthetic(args: argparse.Namespace, say: Say) -> PreparedFolder:
     if args.like:
         if shape != (None, None, None) or args.context is not None:
             raise UsageError("--like is a whole shape: give it, or --users, --items and --rows")
-        return synthetic.prepare_synthetic_like(args.output, args.like, say=say, **own)
+        return synthetic.prepare_synthetic_like(args.output, args.like, report=report, **own)
     if None in shape:
         raise UsageError("synthetic data needs --like, or all of --users, --items and --rows")
     return synthetic.prepare_synthetic(
-        args.output, *shape, context=args.context or 0, say=say, **own
+        args.output, *shape, context=args.context or 0, report=report, **own
     )
 
 
-_PREPARE: dict[str, Callable[[argparse.Namespace, Say], PreparedFolder]] = {
+_PREPARE: dict[str, Callable[[argparse.Namespace, Report], PreparedFolder]] = {
     "frappe": _frappe,
     "movielens": _movielens,
     "ncf": _ncf,

@@ -44,12 +44,12 @@ class ProgressReporter:
 
     def __init__(
         self,
-        tell: Callable[[TrainingProgress], None],
+        on_progress: Callable[[TrainingProgress], None],
         place: Place,
         clock: StepClock,
         steps_per_epoch: int,
     ) -> None:
-        self.tell, self._place, self._clock = tell, place, clock
+        self._on_progress, self._place, self._clock = on_progress, place, clock
         self._steps_per_epoch = steps_per_epoch
         self._reported_at = 0.0
         self._phase: TrainingPhase = "startup"
@@ -67,8 +67,12 @@ class ProgressReporter:
         if self._place.rank != 0 or too_soon:
             return
         self._reported_at = now
-        speed = self._instances_per_s()
-        self.tell(TrainingProgress(phase, epoch, step, self._steps_per_epoch, speed, evaluated))
+        clock, speed = self._clock, None
+        if clock.counted_s:  # ranks have equal shares of each step
+            speed = clock.counted_instances * self._place.world_size / clock.counted_s
+        self._on_progress(
+            TrainingProgress(phase, epoch, step, self._steps_per_epoch, speed, evaluated)
+        )
 
     def _begins(self, phase: TrainingPhase, now: float) -> bool:
         if phase == self._phase:
@@ -76,12 +80,6 @@ class ProgressReporter:
         self._took_s[self._phase] = now - self._began_at
         self._phase, self._began_at = phase, now
         return True
-
-    def _instances_per_s(self) -> float | None:
-        """Over all ranks, which have equal shares of each step."""
-        if not self._clock.counted_s:
-            return None
-        return self._clock.counted_instances * self._place.world_size / self._clock.counted_s
 
 
 FORMAT = 2

@@ -97,84 +97,22 @@ def mean_rows_per_step(data: Prepared, training: Training, schedule: Schedule) -
 
     If a step has more positives than `MAX_POSITIVES_SAMPLED`, one whole step is counted.
     """
-    source = InstanceSource(data, training)
-    counts = [_rows(source, schedule, step) for step in _steps(schedule)]
+    source, counts = InstanceSource(data, training), list[int]()
+    for step in _sampled_steps(schedule):
+        bounds = schedule.positions(step)
+        users, items, _ = source.gather(
+            0, sampling.epoch_rows(source.seed, 0, *bounds, schedule.rows)
+        )
+        counts.append(len(np.unique(users.numpy())) + len(np.unique(items.numpy())))
     counts = [count for count in counts if count]
     return sum(counts) / len(counts) if counts else None
 
 
-def table_rows(data: Prepared) -> int:
-    return data.manifest.users + data.manifest.items
-
-
-def _steps(schedule: Schedule) -> range:
+def _sampled_steps(schedule: Schedule) -> range:
     """Whole steps only: an epoch's last step has fewer positives."""
     whole = max(1, schedule.rows // schedule.batch)
-    some = max(
-        1,
-        min(
-            MAX_STEPS_SAMPLED, whole, MAX_POSITIVES_SAMPLED * schedule.world_size // schedule.batch
-        ),
-    )
-    return range(0, whole, -(-whole // some))
-
-
-def _rows(source: InstanceSource, schedule: Schedule, step: int) -> int:
-    start, stop = schedule.positions(step)
-    rows = sampling.epoch_rows(source.seed, 0, start, stop, schedule.rows)
-    users, items, _ = source.gather(0, rows)
-    return len(np.unique(users.numpy())) + len(np.unique(items.numpy()))
-
-
-def training_record(trainer: Trainer) -> TrainingRecord:
-    clock, training = trainer.clock, trainer.training
-    return TrainingRecord(
-        device=str(trainer.device),
-        backend=training.backend_for(trainer.run.resources),
-        threads=trainer.threads,
-        parameters=model.count_parameters(trainer.model),
-        lr=training.lr,
-        skipped_steps=_skipped(trainer),
-        startup_s=trainer.startup_s,
-        training_s=clock.training_s,
-        evaluation_s=trainer.evaluation_s,
-        checkpoint_s=trainer.checkpoint_s,
-        steps=clock.steps,
-        instances=trainer.instances,
-        warmup_steps=clock.warmup_steps,
-        counted_steps=clock.counted_steps,
-        counted_instances=clock.counted_instances,
-        counted_s=clock.counted_s,
-        phases=clock.phases(),
-        sync=_sync(trainer) if trainer.place.world_size > 1 else None,
-        epochs=trainer.epochs,
-        batches=clock.batches(),
-        model_sha256=model.model_sha256(trainer.model),
-        resumed_epoch=trainer.resumed_epoch,
-        resumed_step=trainer.resumed_step,
-        baseline=trainer.baseline,
-        unseen_test_rows=int(trainer.data.test_unseen.sum()),
-        rows_per_step=trainer.rows_per_step,
-        table_rows=table_rows(trainer.data),
-        waiting_s=trainer.waiting_s if trainer.place.world_size > 1 else None,
-    )
-
-
-def _skipped(trainer: Trainer) -> int | None:
-    return trainer.engine.skipped_steps if isinstance(trainer.engine, Reference) else None
-
-
-def _sync(trainer: Trainer) -> Sync:
-    clock, training = trainer.clock, trainer.training
-    backend = training.backend_for(trainer.run.resources)
-    return Sync(
-        how=training.sync,
-        over=trainer.transport.name if trainer.transport else backend,
-        every=training.sync_every if trainer.local_sgd else 1,
-        exchanges=clock.counted_exchanges,
-        bytes=clock.counted_bytes,
-        seconds=clock.phases().sync_s,
-    )
+    most = MAX_POSITIVES_SAMPLED * schedule.world_size // schedule.batch
+    return range(0, whole, -(-whole // max(1, min(MAX_STEPS_SAMPLED, whole, most))))
 
 
 def _check_runnable(
@@ -226,8 +164,8 @@ class Trainer:
         data: Prepared,
         place: Place,
         paths: RunPaths,
-        tell: Callable[[TrainingProgress], None],
-        tell_epoch: Callable[[Epoch], None] = lambda _: None,
+        on_progress: Callable[[TrainingProgress], None],
+        on_epoch: Callable[[Epoch], None] = lambda _: None,
         stop: Request | None = None,
         after_step: Callable[[], None] = lambda: None,
         on_batches: Callable[[Batches], None] = lambda _: None,
@@ -235,7 +173,7 @@ class Trainer:
         assert run.training is not None
         assert run.model is not None
         self.run, self.data, self.place, self.paths = run, data, place, paths
-        self.on_epoch, self.stop = tell_epoch, stop or Request()
+        self.on_epoch, self.stop = on_epoch, stop or Request()
         self.after_step, self.on_batches = after_step, on_batches
         self.training = run.training.scaled(place.world_size)
         self.threads = set_threads(run.training, run.resources, place)
@@ -276,7 +214,7 @@ class Trainer:
         )
         if found:
             self.engine.load(found.optimizer)
-        self.report = ProgressReporter(tell, place, self.clock, self.schedule.steps)
+        self.report = ProgressReporter(on_progress, place, self.clock, self.schedule.steps)
         every_min = run.training.checkpoint_every_min if run.training.checkpoint_every else 0.0
         self.agreement = Agreement(place.world_size, self.device, self.stop, every_min)
 
@@ -436,16 +374,16 @@ class Trainer:
 
         began = done_at = time.perf_counter()
 
-        def tell(done: float) -> None:
+        def report(done: float) -> None:
             nonlocal done_at
             self.report("evaluation", epoch, steps, done)
             done_at = time.perf_counter()
 
-        tell(0.0)
+        report(0.0)
         try:
             with self.stop.doing("at_once"):
                 quality = evaluate(
-                    self.engine, self.data, self.place, self.device, candidates, tell
+                    self.engine, self.data, self.place, self.device, candidates, report
                 )
         except (Stopped, RuntimeError):  # RuntimeError: another rank was stopped first
             self._save(epoch)
@@ -504,4 +442,45 @@ class Trainer:
 
     def record(self) -> TrainingRecord:
         """The record of this attempt on this rank; `epochs` includes those of earlier attempts."""
-        return training_record(self)
+        clock, training, manifest = self.clock, self.training, self.data.manifest
+        several, backend = self.place.world_size > 1, training.backend_for(self.run.resources)
+        phases = clock.phases()
+        return TrainingRecord(
+            device=str(self.device),
+            backend=backend,
+            threads=self.threads,
+            parameters=model.count_parameters(self.model),
+            lr=training.lr,
+            skipped_steps=self.engine.skipped_steps if isinstance(self.engine, Reference) else None,
+            startup_s=self.startup_s,
+            training_s=clock.training_s,
+            evaluation_s=self.evaluation_s,
+            checkpoint_s=self.checkpoint_s,
+            steps=clock.steps,
+            instances=self.instances,
+            warmup_steps=clock.warmup_steps,
+            counted_steps=clock.counted_steps,
+            counted_instances=clock.counted_instances,
+            counted_s=clock.counted_s,
+            phases=phases,
+            sync=Sync(
+                how=training.sync,
+                over=self.transport.name if self.transport else backend,
+                every=training.sync_every if self.local_sgd else 1,
+                exchanges=clock.counted_exchanges,
+                bytes=clock.counted_bytes,
+                seconds=phases.sync_s,
+            )
+            if several
+            else None,
+            epochs=self.epochs,
+            batches=clock.batches(),
+            model_sha256=model.model_sha256(self.model),
+            resumed_epoch=self.resumed_epoch,
+            resumed_step=self.resumed_step,
+            baseline=self.baseline,
+            unseen_test_rows=int(self.data.test_unseen.sum()),
+            rows_per_step=self.rows_per_step,
+            table_rows=manifest.users + manifest.items,
+            waiting_s=self.waiting_s if several else None,
+        )

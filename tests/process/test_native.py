@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from hpcncf.errors import HpcncfError
@@ -383,27 +384,38 @@ def test_a_user_with_one_positive_and_one_with_all_items_but_one(data: Prepared)
     take(native, 3)
 
 
-@pytest.mark.parametrize("count", [3_000, 80_000])
-@pytest.mark.parametrize("build", BUILDS)
-def test_long_lists_of_positives_leave_the_negatives_as_they_are(
-    data: Prepared, build: str, count: int
-) -> None:
-    """Of so many items that two share a key, too."""
-    random = np.random.default_rng(1)
+@pytest.fixture(scope="module", params=[3_000, 80_000])
+def long_lists(
+    data: Prepared, request: pytest.FixtureRequest
+) -> tuple[Prepared, NDArray[np.int64], NDArray[np.int64]]:
+    """Users with many positives of so many items, the rows of an epoch, and their negatives."""
+    count, random = request.param, np.random.default_rng(1)
     anywhere = [sorted(random.choice(count, held, replace=False).tolist()) for held in LENGTHS]
     together = [[*range(900)], [*range(2_000, count)], [*range(0, count, 2)]]
     together += [[*range(first, first + 200)] for first in (0, 500, count - 200)]
     split = [[*range(40), *range(1_000, 1_400), *range(2_990, count)], [*range(1, count)]]
     made = with_positives(data, [*anywhere, *together, *split], count)
     length = made.manifest.train_rows
+    seed, indptr = settings().seed, np.asarray(made.positives_indptr)
+    rows = sampling.epoch_rows(seed, 2, 0, length, length)
+    users = np.asarray(made.train_users)[rows].astype(np.int64)
+    positives = np.asarray(made.positives)
+    return made, rows, sampling.sample_negatives(seed, 2, rows, users, indptr, positives, count, 9)
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_long_lists_of_positives_leave_the_negatives_as_they_are(
+    long_lists: tuple[Prepared, NDArray[np.int64], NDArray[np.int64]], build: str
+) -> None:
+    """Of so many items that two share a key, too."""
+    made, expected_rows, negatives = long_lists
+    length = made.manifest.train_rows
     training = settings(negatives=9, global_batch_size=length)
     native = engine(made, fresh(made, Model()), Model(), training, build=build)
     rows, users, items = native.kernel.draw(Span(2, 0, length))
-    assert rows.tolist() == sampling.epoch_rows(training.seed, 2, 0, length, length).tolist()
-    ends, positives = np.asarray(made.positives_indptr), np.asarray(made.positives)
-    own = users.astype(np.int64)
-    drawn = sampling.sample_negatives(training.seed, 2, rows, own, ends, positives, count, 9)
-    assert items[:, 1:].tolist() == drawn.tolist()
+    assert np.array_equal(rows, expected_rows)
+    assert np.array_equal(users, made.train_users[rows])
+    assert np.array_equal(items[:, 1:], negatives)
 
 
 def test_buckets_of_other_positives_are_refused(data: Prepared) -> None:

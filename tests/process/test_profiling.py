@@ -49,7 +49,7 @@ def test_a_run_too_short_for_a_trace_says_so(tmp_path: Path) -> None:
 
 
 def spins_for_the_flame_graph() -> None:
-    until = time.process_time() + 6  # so that py-spy, too, had the time to begin
+    until = time.process_time() + 4  # so that py-spy, too, had the time to begin
     while time.process_time() < until:
         pass
 

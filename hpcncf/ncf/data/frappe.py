@@ -32,13 +32,12 @@ from hpcncf.ncf.data.manifest import FORMAT_VERSION, DataError, read_outline, wr
 from hpcncf.ncf.data.prepare import PreparedFolder, Recipe, write_prepared
 from hpcncf.ncf.data.prepared import load_prepared
 from hpcncf.ncf.data.readers import (
-    Say,
     describe_source,
     is_number,
     parse_integer,
     read_csv_rows,
 )
-from hpcncf.ncf.data.split import SplitCounts, leave_one_out
+from hpcncf.ncf.data.split import Report, SplitCounts, leave_one_out
 from hpcncf.ncf.data.synthetic import prepare_synthetic_like
 
 ZIP: Final = "Mobile_Frappe.zip"
@@ -73,7 +72,7 @@ def prepare_frappe(
 
 
 def prepare_frappe_or_synthetic(
-    folder: Path, seed: int, test_negatives: int, force: bool, say: Say, url: str = URL
+    folder: Path, seed: int, test_negatives: int, force: bool, report: Report, url: str = URL
 ) -> tuple[PreparedFolder, str | None]:
     """Prepare Frappe; if it is unavailable, synthetic data of its shape, with the reason.
 
@@ -84,14 +83,14 @@ def prepare_frappe_or_synthetic(
     with suppress(DataError):  # writing there reports the error
         present = read_outline(folder)
     try:
-        source = find_zip(say, url)
+        source = find_zip(report, url)
     except Unavailable as error:
         if present and present.dataset == "frappe" and not force:
             if present.format_version != FORMAT_VERSION:
                 advice = f"Replace it with --force; {error}"
                 raise wrong_format_error(folder, present, advice) from None
             return PreparedFolder(load_prepared(folder).manifest, "already there"), str(error)
-        made = prepare_synthetic_like(folder, "frappe", seed, test_negatives, force, say)
+        made = prepare_synthetic_like(folder, "frappe", seed, test_negatives, force, report)
         return made, str(error)
     is_synthetic = present is not None and present.options.get("like") == "frappe"
     return prepare_frappe(folder, source, seed, test_negatives, force or is_synthetic), None
@@ -102,7 +101,7 @@ def cache_folder() -> Path:
     return Path(home) / "hpcncf"
 
 
-def find_zip(say: Say, url: str = URL) -> Path:
+def find_zip(report: Report, url: str = URL) -> Path:
     """The zip in HPCNCF_DATA or the cache, else downloaded into the cache.
 
     Raises Unavailable naming the folders that were searched, and what to do.
@@ -112,7 +111,7 @@ def find_zip(say: Say, url: str = URL) -> Path:
     for folder in folders:
         if (folder / ZIP).is_file():
             return folder / ZIP
-    say(f"downloading {url}")
+    report(f"downloading {url}")
     try:
         download(url, SHA256, cache_folder() / ZIP)
     except Unavailable as error:

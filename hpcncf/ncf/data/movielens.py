@@ -17,13 +17,12 @@ from hpcncf.ncf.data.manifest import DataError, WrongRequest
 from hpcncf.ncf.data.prepare import Block, PreparedFolder, Recipe, spool_rows, write_prepared
 from hpcncf.ncf.data.readers import (
     ROWS_AT_ONCE,
-    Say,
     describe_source,
     is_number,
     parse_integer,
     read_lines,
 )
-from hpcncf.ncf.data.split import SplitCounts, leave_one_out
+from hpcncf.ncf.data.split import Report, SplitCounts, leave_one_out
 
 SEPARATORS: Final = {"ratings.dat": "::", "u.data": "\t"}
 
@@ -34,7 +33,7 @@ def prepare_movielens(
     seed: int = 1,
     test_negatives: int = 99,
     force: bool = False,
-    say: Say = lambda _: None,
+    report: Report = lambda _: None,
 ) -> PreparedFolder:
     """Prepare a ratings file, or the one in a folder."""
     if source.is_dir():
@@ -46,13 +45,13 @@ def prepare_movielens(
     recipe = Recipe("movielens", describe_source([source]), options)
 
     def fill(into: Path) -> SplitCounts:
-        with spool_rows(into, source, read_ratings(source, say)) as rows:
-            return leave_one_out(into, rows, seed, test_negatives, rows.times, say)
+        with spool_rows(into, source, read_ratings(source, report)) as rows:
+            return leave_one_out(into, rows, seed, test_negatives, rows.times, report)
 
     return write_prepared(folder, recipe, f"MovieLens {source.name}", fill, force)
 
 
-def read_ratings(source: Path, say: Say) -> Iterator[Block]:
+def read_ratings(source: Path, report: Report) -> Iterator[Block]:
     """The ratings, a block at a time, with their times in seconds since 1970.
 
     Raises DataError with the line of the first broken one.
@@ -65,7 +64,7 @@ def read_ratings(source: Path, say: Say) -> Iterator[Block]:
         times = np.array(seconds, dtype=np.int64)
         yield Block(users, items, {}, times, lambda _: str(source))
         count += len(some)
-        say(f"reading {source}: {count:,} ratings")
+        report(f"reading {source}: {count:,} ratings")
 
 
 def _parse_rating(where: str, line: str, separator: str) -> tuple[int, int, int]:

@@ -22,14 +22,13 @@ from numpy.typing import NDArray
 
 from hpcncf.ncf.data.manifest import DataError, WrongRequest
 from hpcncf.ncf.data.prepare import Block, PreparedFolder, Recipe, spool_rows, write_prepared
-from hpcncf.ncf.data.split import SplitCounts, leave_one_out
+from hpcncf.ncf.data.split import Report, SplitCounts, leave_one_out
 
 ROWS_AT_ONCE: Final = 1 << 10  # more do not fit into the cache: half as fast
 PARQUET_ROWS: Final = 1 << 16
 PARQUET_BUFFER: Final = 1 << 20
 """Bytes of each column that are read at once: whole column chunks may be larger than memory."""
 
-Say = Callable[[str], None]
 Where = Callable[[int], str]
 
 
@@ -56,7 +55,7 @@ def prepare_table(
     seed: int = 1,
     test_negatives: int = 99,
     force: bool = False,
-    say: Say = lambda _: None,
+    report: Report = lambda _: None,
     threads: int = 1,
 ) -> PreparedFolder:
     """Prepare a CSV file with a header (.tsv: separated by tabs) or a Parquet file.
@@ -66,17 +65,17 @@ def prepare_table(
     """
     options = asdict(columns) | {"seed": seed, "test_negatives": test_negatives}
     options["context"] = list(columns.context)
-    say(f"reading the checksum of {source}")
+    report(f"reading the checksum of {source}")
     recipe = Recipe(kind, describe_source([source]), options)
 
     def fill(into: Path) -> SplitCounts:
         blocks = (
-            read_csv(source, columns, say)
+            read_csv(source, columns, report)
             if kind == "csv"
-            else read_parquet(source, columns, say, threads)
+            else read_parquet(source, columns, report, threads)
         )
         with spool_rows(into, source, blocks) as rows:
-            return leave_one_out(into, rows, seed, test_negatives, rows.times, say)
+            return leave_one_out(into, rows, seed, test_negatives, rows.times, report)
 
     return write_prepared(folder, recipe, source.name, fill, force)
 
@@ -193,7 +192,7 @@ def read_csv_rows(
             yield block.where(at), list(row)
 
 
-def read_csv(source: Path, columns: Columns, say: Say) -> Iterator[Block]:
+def read_csv(source: Path, columns: Columns, report: Report) -> Iterator[Block]:
     """Raises DataError with the line and the column of the first value that cannot be used."""
     delimiter, names = "\t" if source.suffix == ".tsv" else ",", columns.names()
     numeric: set[str] | None = None
@@ -225,7 +224,7 @@ def read_csv(source: Path, columns: Columns, say: Say) -> Iterator[Block]:
                     block.where,
                 )
                 rows += len(block.lines)
-                say(f"reading {source}: {file.tell() / size:.0%}, {rows:,} rows")
+                report(f"reading {source}: {file.tell() / size:.0%}, {rows:,} rows")
     except OSError as error:
         raise DataError(f"{source}: cannot be read: {error.strerror}") from None
 
@@ -288,7 +287,9 @@ def _csv_times(name: str, values: tuple[str, ...], where: Where) -> NDArray[np.f
     return np.array([seconds(at, value) for at, value in enumerate(values)], dtype=np.float64)
 
 
-def read_parquet(source: Path, columns: Columns, say: Say, threads: int = 1) -> Iterator[Block]:
+def read_parquet(
+    source: Path, columns: Columns, report: Report, threads: int = 1
+) -> Iterator[Block]:
     """The named columns, by row group and in it by block, so that neither must fit into memory.
 
     `threads`: Arrow's, which decode the columns of a block in parallel. Raises DataError with the
@@ -314,7 +315,7 @@ def read_parquet(source: Path, columns: Columns, say: Say, threads: int = 1) -> 
             for batch in file.iter_batches(PARQUET_ROWS, columns=names, use_threads=threads > 1):
                 yield _parquet_block(source, columns, batch, rows)
                 rows += batch.num_rows
-                say(f"reading {source}: {rows / length:.0%}, {rows:,} rows")
+                report(f"reading {source}: {rows / length:.0%}, {rows:,} rows")
     except (pyarrow.ArrowException, OSError) as error:
         raise DataError(f"{source}: cannot be read as Parquet: {error}") from None
 

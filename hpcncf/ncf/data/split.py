@@ -41,7 +41,7 @@ PART_ROWS: Final = 1 << 21
 """Pairs that are sorted in memory at once: two hundred MB with temporaries. Each part is an open
 file."""
 
-Say = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -65,26 +65,26 @@ def leave_one_out(
     seed: int,
     test_negatives: int,
     times: Sliced | None = None,
-    say: Say = lambda _: None,
+    report: Report = lambda _: None,
 ) -> SplitCounts:
     """Write the arrays, one row of each user with two rows or more for testing.
 
     While it runs, `folder` must have room for twice the pairs in addition to the arrays. Raises
     DataError if a user has too few items to draw negatives from.
     """
-    say("choosing the test rows")
+    report("choosing the test rows")
     counts = user_counts(rows.users, len(rows.user_names))
     held = choose_test_rows(rows.users, counts, seed, times)
     if rows.context_columns:
-        say("looking for context that fits into bytes")
+        report("looking for context that fits into bytes")
     context = ContextLayout(rows.context_columns, rows.context)
     with ExitStack() as files:
         arrays = PreparedArrays(folder, context, test_negatives, files)
         parts = PairFiles(folder, counts, rows.item_count, files)
         train = RowPlacer(folder, arrays.train, len(rows.users) - len(held), files)
-        _write_rows(arrays, train, parts, rows, held, say)
+        _write_rows(arrays, train, parts, rows, held, report)
         test_users = np.flatnonzero(counts > 1).astype(np.int32)
-        _write_pairs(arrays, parts, rows, test_users, seed, say)
+        _write_pairs(arrays, parts, rows, test_users, seed, report)
         written = arrays.counts(rows)
     parts.remove()
     return written
@@ -322,14 +322,14 @@ def _write_rows(
     parts: PairFiles,
     rows: Interactions,
     held: Int64s,
-    say: Say,
+    report: Report,
 ) -> None:
     """In one sweep; test rows are found in the order of the source, and then written by user."""
     found: list[tuple[Int32s, Int32s, Any]] = []
     length = len(rows.users)
     held_in_order = np.sort(held)
     for part in slices(length):
-        say(f"writing rows: {part.start / length:.0%} of {length:,}")
+        report(f"writing rows: {part.start / length:.0%} of {length:,}")
         users, items = rows.users[part], rows.items[part]
         context = arrays.context.ordered(rows.context[part])
         first, last = np.searchsorted(held_in_order, (part.start, part.stop))
@@ -339,7 +339,7 @@ def _write_rows(
         train.append(pack_rows(users, items, context, arrays.context.small)[~for_testing])
         found.append((users[at], items[at], context[at]))
         parts.append(users, items, for_testing)
-    say("putting training rows in their places")
+    report("putting training rows in their places")
     train.finish()
     by_user = np.searchsorted(held_in_order, held)
     arrays.append_test_rows(*(np.concatenate(each)[by_user] for each in zip(*found, strict=True)))
@@ -351,12 +351,12 @@ def _write_pairs(
     rows: Interactions,
     test_users: Int32s,
     seed: int,
-    say: Say,
+    report: Report,
 ) -> None:
     users = len(rows.user_names)
     trained, seen = np.zeros(users + 1, dtype=np.int64), np.zeros(users + 1, dtype=np.int64)
     for number in range(len(parts.starts)):
-        say(f"sorting pairs: part {number + 1} of {len(parts.starts)}")
+        report(f"sorting pairs: part {number + 1} of {len(parts.starts)}")
         every, training = parts.pairs(number)
         parts.seen.append(every % parts.items)
         owners, positives = np.divmod(training, parts.items)
@@ -370,6 +370,6 @@ def _write_pairs(
     _check_training_negatives(rows, positives_indptr)
     arrays.positives_indptr.append(positives_indptr)
     each = f"{count} negative{'s' * (count != 1)}"
-    say(f"drawing {each} for each of {len(test_users):,} test rows")
+    report(f"drawing {each} for each of {len(test_users):,} test rows")
     for some in draw_negative_slices(test_users, indptr, parts.seen, parts.items, seed, count):
         arrays.test_negatives.append(some)

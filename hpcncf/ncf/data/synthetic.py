@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from hpcncf.ncf.data.arrays import Floats, Int64s, Rows, Split, items_by_user
 from hpcncf.ncf.data.manifest import WrongRequest
 from hpcncf.ncf.data.prepare import PreparedFolder, Recipe, write_prepared
-from hpcncf.ncf.data.readers import Say
-from hpcncf.ncf.data.split import SplitCounts, draw_test_negatives, write_split
+from hpcncf.ncf.data.split import Report, SplitCounts, draw_test_negatives, write_split
 
 CLUSTERS: Final = 8
 FROM_ALL_ITEMS: Final = 0.1
@@ -64,7 +63,7 @@ def prepare_synthetic(
     seed: int = 1,
     test_negatives: int = 99,
     force: bool = False,
-    say: Say = lambda _: None,
+    report: Report = lambda _: None,
     like: str | None = None,
 ) -> PreparedFolder:
     """Prepare synthetic data with exactly these counts, and one test row for each user.
@@ -84,7 +83,7 @@ def prepare_synthetic(
     recipe = Recipe("synthetic", {"name": "hpcncf (generated)"}, options)
 
     def fill(into: Path) -> SplitCounts:
-        return write_split(into, generate(shape, seed, test_negatives, say))
+        return write_split(into, generate(shape, seed, test_negatives, report))
 
     return write_prepared(folder, recipe, f"Synthetic data{suffix}", fill, force)
 
@@ -95,24 +94,30 @@ def prepare_synthetic_like(
     seed: int = 1,
     test_negatives: int = 99,
     force: bool = False,
-    say: Say = lambda _: None,
+    report: Report = lambda _: None,
 ) -> PreparedFolder:
     """Prepare synthetic data of a known set's shape, one of SHAPES."""
     shape = asdict(SHAPES[like])
     return prepare_synthetic(
-        folder, **shape, seed=seed, test_negatives=test_negatives, force=force, say=say, like=like
+        folder,
+        **shape,
+        seed=seed,
+        test_negatives=test_negatives,
+        force=force,
+        report=report,
+        like=like,
     )
 
 
-def generate(shape: Shape, seed: int, test_negatives: int, say: Say) -> Split:
+def generate(shape: Shape, seed: int, test_negatives: int, report: Report) -> Split:
     draws = Draws(shape, seed)
-    say(f"drawing {shape.train_rows:,} training rows")
+    report(f"drawing {shape.train_rows:,} training rows")
     owners = draws.owners()
     moods = draws.moods(shape.train_rows)
     items = draws.cover(draws.items(owners, moods))
     train = _rows(shape, owners, items, draws.context(moods))
     each = f"{test_negatives} negative{'s' * (test_negatives != 1)}"
-    say(f"drawing {shape.users:,} test rows with {each} each")
+    report(f"drawing {shape.users:,} test rows with {each} each")
     test_users = np.arange(shape.users)
     test_moods = draws.moods(shape.users)
     test_items = _first_new(train, [draws.items(test_users, test_moods) for _ in range(TRIES)])
