@@ -63,16 +63,16 @@ def copied_to_device(
     if device.type == "cpu" or training.loader == "device":
         return batches
     if training.prefetch_to_device:
-        return _ahead(batches, training, device)
-    return (_copied(each, training, device) for each in batches)
+        return _copy_ahead(batches, training, device)
+    return (_copy(each, training, device) for each in batches)
 
 
-def _copied(batch: Tensors, training: Training, device: torch.device) -> Tensors:
+def _copy(batch: Tensors, training: Training, device: torch.device) -> Tensors:
     pinned = [each.pin_memory() for each in batch] if training.pin_memory else batch
     return [each.to(device, non_blocking=training.non_blocking) for each in pinned]
 
 
-def _ahead(
+def _copy_ahead(
     batches: Iterator[Tensors], training: Training, device: torch.device
 ) -> Iterator[Tensors]:
     """Copy the next batch while this one is computed."""
@@ -83,7 +83,7 @@ def _ahead(
         if batch is None:
             return None
         with torch.cuda.stream(stream):
-            return _copied(batch, training, device)
+            return _copy(batch, training, device)
 
     following = started()
     while following is not None:

@@ -30,9 +30,7 @@ Candidates = Literal["sampled", "full"]
 
 PAIR_MULTIPLE = 16  # a block's pairs, and
 COLUMN_MULTIPLE = 8  # a layer's numbers are a multiple of these
-CPU_NUMBERS_PER_THREAD = (
-    2**18
-)  # numbers of the widest layer at once, for each thread: 1 MiB stays near a core
+CPU_NUMBERS_PER_THREAD = 2**18  # of the widest layer at once: 1 MiB stays near a core
 GPU_NUMBERS = 2**25
 MAX_SCORES = 2**22  # at once, where a test row has one for each item
 
@@ -90,12 +88,10 @@ class Scorer:
         mlp, mf = model.MLP_Embedding_User.embedding_dim, model.MF_Embedding_User.embedding_dim
         weight, output = first.weight.T, model.predict_layer.weight[0]
         self._users = (model.MLP_Embedding_User, model.MF_Embedding_User)
-        self._of_shared = _padded(torch.cat([weight[:mlp], weight[2 * mlp :]]))
-        self._bias = _padded(first.bias)
-        self._above = [
-            (_padded(each.weight.T, COLUMN_MULTIPLE), _padded(each.bias)) for each in above
-        ]
-        self._of_mf, self._of_hidden = _padded(output[:mf]), _padded(output[mf:])
+        self._of_shared = _pad(torch.cat([weight[:mlp], weight[2 * mlp :]]))
+        self._bias = _pad(first.bias)
+        self._above = [(_pad(each.weight.T, COLUMN_MULTIPLE), _pad(each.bias)) for each in above]
+        self._of_mf, self._of_hidden = _pad(output[:mf]), _pad(output[mf:])
         self._last_bias = model.predict_layer.bias.detach()
         self.device, self.items = weight.device, model.MF_Embedding_Item.num_embeddings
         biases = [self._bias, *(bias for _, bias in self._above)]
@@ -106,11 +102,11 @@ class Scorer:
         )
         self.pairs_at_once = at_once // max(map(len, [*biases, self._of_mf]))
         """Pairs at once, about."""
-        self._mf_items = _padded(model.MF_Embedding_Item.weight, PAIR_MULTIPLE)
+        self._mf_items = _pad(model.MF_Embedding_Item.weight, PAIR_MULTIPLE)
         self._halves = self._mf_items.new_empty(len(self._mf_items), len(self._bias))
-        of_item = _padded(weight[mlp : 2 * mlp], COLUMN_MULTIPLE)
+        of_item = _pad(weight[mlp : 2 * mlp], COLUMN_MULTIPLE)
         for block in equal_blocks(len(self._halves), self.pairs_at_once):
-            embeddings = _padded(model.MLP_Embedding_Item.weight[block], PAIR_MULTIPLE)
+            embeddings = _pad(model.MLP_Embedding_Item.weight[block], PAIR_MULTIPLE)
             torch.mm(embeddings, of_item, out=self._halves[block])
 
     def row_parts(self, users: Tensor, context: Tensor) -> tuple[Tensor, Tensor]:
@@ -118,7 +114,7 @@ class Scorer:
         candidates."""
         mlp, mf = (table(users.to(self.device)) for table in self._users)
         shared = torch.cat([mlp, context.to(mlp)], dim=1)
-        return torch.addmm(self._bias, shared, self._of_shared)[:, None], _padded(mf)[:, None]
+        return torch.addmm(self._bias, shared, self._of_shared)[:, None], _pad(mf)[:, None]
 
     def score_items(self, items: Tensor, half: Tensor, mf: Tensor) -> Tensor:
         """Scores [rows, n] of items [rows, n]; rows a multiple of PAIRS."""
@@ -155,18 +151,18 @@ def equal_blocks(count: int, most: int) -> Iterator[slice]:
     """Split `count`, a multiple of PAIR_MULTIPLE, into blocks of one size, at most about `most`.
     The last block may overlap the one before."""
     number = -(-count // max(most, PAIR_MULTIPLE))
-    size = _up(-(-count // number), PAIR_MULTIPLE)
+    size = _round_up(-(-count // number), PAIR_MULTIPLE)
     return (slice(at, at + size) for at in (min(n * size, count - size) for n in range(number)))
 
 
-def _padded(values: Tensor, rows: int = 1) -> Tensor:
+def _pad(values: Tensor, rows: int = 1) -> Tensor:
     """A copy padded with zeros: columns to a multiple of COLUMN_MULTIPLE, rows of `rows`."""
     columns = -values.shape[-1] % COLUMN_MULTIPLE
     below = [0, -len(values) % rows] if values.dim() == 2 else []
     return pad(values.detach(), (0, columns, *below)).contiguous()
 
 
-def _up(number: int, multiple: int) -> int:
+def _round_up(number: int, multiple: int) -> int:
     return -(-number // multiple) * multiple
 
 

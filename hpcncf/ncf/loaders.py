@@ -156,8 +156,8 @@ class DataLoaderFetcher:
 
 
 def _end_workers() -> None:
-    """Those of this process that are still there when it ends, as persistent ones are: by SIGTERM,
-    which Python sends them then, they would end after `TERMINATED_S`."""
+    """Kill the workers that remain when this process ends, as persistent ones do. On SIGTERM, which
+    Python would send them, they end only after `TERMINATION_GRACE_S`."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler takes their end for a fault
     for each in multiprocessing.active_children():
         if each.daemon:
@@ -188,14 +188,14 @@ def check_shared_memory(training: Training, schedule: Schedule, data: Prepared, 
 
 
 def check_shared_memory_room(needed: int, ranks: int, free: int) -> None:
-    """Raises HpcncfError where more bytes are needed than are free: workers would die by SIGBUS in
-    the midst of an epoch, and torch would say `bus error`."""
+    """Raises HpcncfError if more bytes are needed than are free: workers would die by SIGBUS in the
+    middle of an epoch."""
     if needed > free:
         raise HpcncfError(
-            f"{SHM}: {free / 2**20:,.0f} MiB are free, and the DataLoader workers of {ranks} "
-            f"rank{'s' * (ranks != 1)} hold batches of {needed / 2**20:,.0f} MiB in it: use fewer "
-            "num_workers, a smaller prefetch_factor or batch, workers: thread, or give the "
-            "container more (--shm-size)"
+            f"{SHM}: {free / 2**20:,.0f} MiB are free, but the DataLoader workers of {ranks} "
+            f"rank{'s' * (ranks != 1)} need {needed / 2**20:,.0f} MiB for their batches. Use fewer "
+            "num_workers, a smaller prefetch_factor or batch, workers: thread, or a larger "
+            "/dev/shm (a container's --shm-size)"
         )
 
 
@@ -204,9 +204,8 @@ def check_shared_memory_room(needed: int, ranks: int, free: int) -> None:
 # of those. They differ in the amount of Python that runs for each instance.
 
 CPU = torch.device("cpu")
-ROWS_AT_ONCE = (
-    4_096  # rows at once, of several steps where these are short: numpy's calls cost alike
-)
+ROWS_AT_ONCE = 4_096
+"""Rows gathered at once, of several short steps: a numpy call costs the same for few rows."""
 
 
 class Loader:

@@ -98,7 +98,7 @@ def storage_order(start: int, stop: int, rows: int) -> Ints:
     where they are read in blocks, else they stay in their order."""
     if rows_per_block(rows) == 1:
         return np.arange(start, stop)
-    return _permuted(start, stop, rows, _round_words(0, PLACES, 0))
+    return _permute(start, stop, rows, _round_words(0, PLACES, 0))
 
 
 def epoch_rows(seed: int, epoch: int, start: int, stop: int, rows: int) -> Ints:
@@ -108,16 +108,16 @@ def epoch_rows(seed: int, epoch: int, start: int, stop: int, rows: int) -> Ints:
     """
     each, keys = rows_per_block(rows), order_keys(seed, epoch)
     if each == 1:
-        return _permuted(start, stop, rows, keys)
+        return _permute(start, stop, rows, keys)
     whole = rows // each * each
     first, end = start // each, -(-min(stop, whole) // each)
-    blocks = _permuted(first, max(first, end), rows // each, keys)
+    blocks = _permute(first, max(first, end), rows // each, keys)
     found = (blocks[:, None] * each + np.arange(each)).reshape(-1)[start - first * each :]
     last = np.arange(max(start, whole), stop)
     return np.concatenate([found, last])[: stop - start]
 
 
-def _permuted(start: int, stop: int, count: int, keys: list[int]) -> Ints:
+def _permute(start: int, stop: int, count: int, keys: list[int]) -> Ints:
     """What a permutation of range(count) has at places start to stop."""
     value = np.arange(start, stop, dtype=np.uint64)
     if count <= 1:

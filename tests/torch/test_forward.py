@@ -70,7 +70,7 @@ def test_without_a_compiler_inductor_is_an_error_before_training(
     monkeypatch.setattr(inductor.cpp, "cxx", (None, "no-such-compiler"))
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
     torch._dynamo.reset()
-    with pytest.raises(HpcncfError, match=r"no-such-compiler.*load the site's modules"):
+    with pytest.raises(HpcncfError, match=r"no-such-compiler.*Load their modules"):
         of(data, tmp_path, compile="inductor")
 
 

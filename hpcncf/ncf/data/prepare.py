@@ -82,7 +82,7 @@ def write_prepared(
     folder = folder.absolute()
     try:
         replaces = (folder / MANIFEST_NAME).exists()
-        found = _existing(folder, force) if replaces else None
+        found = _read_existing(folder, force) if replaces else None
         if found is not None and found.key == recipe.key:
             return PreparedFolder(found, "already there")
         if not force or not replaces:
@@ -103,7 +103,7 @@ def write_prepared(
     return PreparedFolder(manifest, "replaced" if replaces else "made")
 
 
-def _existing(folder: Path, force: bool) -> Manifest | None:
+def _read_existing(folder: Path, force: bool) -> Manifest | None:
     """The manifest of usable data there; None if unusable data may be replaced."""
     try:
         found = read_manifest(folder)

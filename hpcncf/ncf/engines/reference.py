@@ -92,8 +92,8 @@ def parallel_warnings(training: Training, device: torch.device) -> list[str]:
     messages = []
     if training.parallel == "data_parallel" and device.type == "cpu":
         messages.append(
-            "training.parallel data_parallel: DataParallel spreads batches over GPUs only; "
-            "on a CPU torch runs the model itself, as if it were not asked for"
+            "training.parallel data_parallel has no effect: DataParallel spreads batches over GPUs "
+            "only, and on a CPU torch runs the model itself"
         )
     if training.cudnn_benchmark:
         messages.append(
@@ -134,7 +134,7 @@ class CompiledForward(nn.Module):
         # In a tuple: as a module of this one it would own the model's parameters once more.
         self._compiled: tuple[Any, ...] = ()
         if training.compile != "none":
-            self._compiled = (_compiled(model, training),)
+            self._compiled = (_compile_model(model, training),)
             self._warm_up(training)
 
     def forward(self, users: Tensor, items: Tensor, context: Tensor) -> Tensor:
@@ -165,7 +165,7 @@ class CompiledForward(nn.Module):
                 for _ in range(COMPILE_WARMUPS):
                     self(users, items, context).sum().backward()
         except RuntimeError as error:
-            raise HpcncfError(_failed(training, error)) from error
+            raise HpcncfError(_describe_failure(training, error)) from error
         self.model.zero_grad()
 
 
@@ -189,11 +189,11 @@ class CompiledStep:
         except RuntimeError as error:
             if self._compiled:  # this step's own
                 raise
-            raise HpcncfError(_failed(self._training, error)) from error
+            raise HpcncfError(_describe_failure(self._training, error)) from error
         self._compiled = True
 
 
-def _compiled(model: NeuMF, training: Training) -> Any:
+def _compile_model(model: NeuMF, training: Training) -> Any:
     if training.compile == "inductor":
         return torch.compile(model, dynamic=True, options=INDUCTOR_OPTIONS)
     with warnings.catch_warnings():
@@ -202,22 +202,20 @@ def _compiled(model: NeuMF, training: Training) -> Any:
         return torch.jit.script(model)
 
 
-def _failed(training: Training, error: RuntimeError) -> str:
+def _describe_failure(training: Training, error: RuntimeError) -> str:
     reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-    needs = {
-        "inductor": "; torch.compile needs a C++ compiler where the run is (g++, or the one that "
-        "CXX names), and on a GPU Triton, a C compiler (CC) and Python's headers: load the site's "
-        "modules of them in its setup lines, or use compile: none",
-        "torchscript": "; use compile: none",
+    advice = {
+        "inductor": "torch.compile needs a C++ compiler on the node (g++, or the one that CXX "
+        "names), and on a GPU Triton, a C compiler (CC) and Python's headers. Load their modules "
+        "in the site's setup lines, or use compile: none",
+        "torchscript": "Use compile: none",
     }
-    return f"training.compile {training.compile}: {reason}{needs[training.compile]}"
+    return f"training.compile {training.compile}: {reason}. {advice[training.compile]}"
 
 
-# The loss is the sum over this rank's instances, scaled so that DDP's mean over ranks is the
-# mean
-# over all ranks' instances: shards may differ by a row, and may be empty. So may the parts that
-# a
-# step is taken in. Times are the host's: on a GPU a phase ends when its kernels are queued.
+# The loss is the sum over this rank's instances, scaled so that DDP's mean over ranks is the mean
+# over all ranks' instances: shards, and the parts of a step, may differ by a row or be empty. Times
+# are the host's: on a GPU a phase ends when its kernels are queued.
 
 
 class Reference:
