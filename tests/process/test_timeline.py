@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
+from test_collect_columns import trained
 from test_scaling import row
-from test_steady import trained
 
 from hpcncf.records.schema import Batches, Epoch, TrainingRecord
 from hpcncf_analysis.configurations import group_configurations

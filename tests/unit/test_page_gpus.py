@@ -6,7 +6,7 @@ from pathlib import Path
 
 import make_results
 import pytest
-from test_gpus import gpu
+from test_collect_columns import gpu
 
 from hpcncf.collect.collect import collect
 from hpcncf.paths import ResultPaths

@@ -1,0 +1,550 @@
+"""Columns of runs.csv: waits, GPUs, steadiness, attempts, and a command's own figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import make_results
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from make_results import START
+
+from hpcncf.collect import repeats, resource_columns
+from hpcncf.collect.collect import collect
+from hpcncf.collect.resource_columns import GPUS, WAITS, columns_gpus, columns_waits
+from hpcncf.collect.training_columns import (
+    drift,
+    efficiency_in_training,
+    figures_steady,
+    figures_trained,
+    memory_growth,
+    others_cores,
+    unsteady,
+)
+from hpcncf.job.plan import Run
+from hpcncf.paths import ResultPaths
+from hpcncf.records.schema import (
+    Batches,
+    Gpu,
+    NodeRecord,
+    Phases,
+    Progress,
+    RankRecord,
+    Reported,
+    TrainingRecord,
+    write_record,
+)
+
+
+@pytest.fixture
+def rank(tmp_path: Path) -> RankRecord:
+    """2 cores from 12:00:00; steps from second 4 to second 10; 8 CPU seconds in all."""
+    paths = make_results.demo(tmp_path, points=[{"resources.cpus_per_task": 2}], repeats=1)
+    record = make_results.rank_record(make_results.plan_of(paths).runs[0], 0)
+    assert record.training
+    record.training.startup_s = 4.0
+    record.training.training_s = 5.0
+    record.training.evaluation_s = 0.5
+    record.training.checkpoint_s = 0.5
+    record.cpu.user_s, record.cpu.system_s = 7.0, 1.0
+    return record
+
+
+def node(spent: list[float], started_after_s: float = 0.0) -> NodeRecord:
+    """Windows of 2 s; `spent` CPU seconds in each, others on half a core in the first."""
+    idle = [0.0] * len(spent)
+    return NodeRecord(
+        run_id="a",
+        attempt=1,
+        node="node1",
+        node_index=0,
+        started_at=(make_results.START + timedelta(seconds=started_after_s)).isoformat(),
+        start_s=[2.0 * number for number in range(len(spent))],
+        length_s=[2.0] * len(spent),
+        cpus=[0, 1],
+        busy=[idle, idle],
+        ours=[idle, idle],
+        steal=idle,
+        others_cores=[0.5, *idle[1:]],
+        tree_cpu_s=spent,
+        rss_mib=idle,
+        memory_used_mib=idle,
+        network_mib=idle,
+        loopback_mib=idle,
+        disk_mib=idle,
+    )
+
+
+def test_training_counts_the_windows_between_first_and_last_step(rank: RankRecord) -> None:
+    """Windows 4-6, 6-8, 8-10 s: (1 + 3 + 2) / (6 s x 2 cores); the idle start is left out."""
+    found = efficiency_in_training([rank], [node([1.0, 1.0, 1.0, 3.0, 2.0, 0.0])])
+    assert found == pytest.approx(6 / 12)
+
+
+def test_memory_that_grows_is_that_of_the_node_where_it_grew_most() -> None:
+    flat, steep = node([1.0] * 30), node([1.0] * 30)
+    assert memory_growth([flat]) is None  # a record of before
+    flat.anonymous_mib = [900.0] * 30
+    assert memory_growth([flat]) is None
+    steep.anonymous_mib = [500.0 + 10 * number for number in range(30)]
+    assert memory_growth([flat, steep]) == pytest.approx(240, rel=0.05)
+
+
+def test_a_series_that_began_later_is_put_in_its_place(rank: RankRecord) -> None:
+    """From second 1: whole windows inside 4-10 s are 5-7 and 7-9 s."""
+    series = node([3.0, 1.0, 2.0, 1.0, 1.0], started_after_s=1.0)
+    assert efficiency_in_training([rank], [series]) == pytest.approx((2 + 1) / 8)
+
+
+def test_a_training_shorter_than_a_window_says_nothing(rank: RankRecord) -> None:
+    assert rank.training
+    rank.training.training_s = rank.training.evaluation_s = 0.1
+    assert efficiency_in_training([rank], [node([2.0, 2.0, 2.0, 2.0])]) is None
+
+
+def test_a_series_that_missed_some_ranks_says_nothing(rank: RankRecord) -> None:
+    """Of 8 CPU seconds it saw 6, less than nine tenths."""
+    assert efficiency_in_training([rank], [node([1.0, 1.0, 1.0, 1.0, 2.0])]) is None
+    assert efficiency_in_training([rank], []) is None
+
+
+def test_a_command_has_no_training(rank: RankRecord) -> None:
+    alone = rank.model_copy(update={"training": None})
+    assert efficiency_in_training([alone], [node([2.0, 2.0, 2.0, 2.0])]) is None
+
+
+def test_others_are_averaged_over_time_and_summed_over_nodes() -> None:
+    """Half a core in one of four windows, on each of two nodes."""
+    series = node([0.0] * 4)
+    assert others_cores([series, series]) == pytest.approx(2 * 0.5 / 4)
+    assert others_cores([]) is None
+
+
+@pytest.fixture
+def ranks(tmp_path: Path) -> list[RankRecord]:
+    """Two ranks on the first node, one on the second."""
+    paths = make_results.demo(tmp_path, points=[{"resources.tasks_per_node": 3}], repeats=1)
+    run = make_results.plan_of(paths).runs[0]
+    found = [make_results.rank_record(run, rank) for rank in range(3)]
+    for record, node, throttled_s in zip(found, (0, 0, 1), (4.0, 5.0, 2.0), strict=True):
+        record.node_index = node
+        record.cpu.throttled_s = throttled_s
+        record.cpu.runnable_mean, record.cpu.runqueue_s = 1.5, 3.0
+        record.memory.major_faults, record.io.pressure_s = 7, throttled_s / 2
+    return found
+
+
+def test_threads_add_up_and_what_the_ranks_of_a_node_share_counts_once(
+    ranks: list[RankRecord],
+) -> None:
+    row = columns_waits(ranks)
+    assert (row["runnable_mean"], row["runqueue_s"], row["major_faults"]) == (4.5, 9.0, 21)
+    assert row["throttled_s"] == 5.0 + 2.0
+    assert row["io_pressure_s"] == 2.5
+
+
+def test_what_one_rank_does_not_tell_is_not_known_of_the_run(ranks: list[RankRecord]) -> None:
+    ranks[1].cpu.throttled_s = ranks[1].cpu.runqueue_s = None
+    row = columns_waits(ranks)
+    assert (row["throttled_s"], row["runqueue_s"], row["runnable_mean"]) == (None, None, 4.5)
+
+
+def test_records_of_an_older_version_tell_nothing(tmp_path: Path) -> None:
+    run = make_results.plan_of(make_results.demo(tmp_path, repeats=1)).runs[0]
+    assert columns_waits([make_results.rank_record(run, 0)]) == dict.fromkeys(WAITS)
+
+
+BEGAN = make_results.START.timestamp()
+
+
+def gpu(index: int, busy: list[float | None], joules: list[float | None]) -> Gpu:
+    nothing: list[float | None] = [None] * len(busy)
+    return Gpu(
+        index=index,
+        uuid=f"GPU-{index}",
+        name="H200",
+        memory_total_mib=1000.0,
+        busy=busy,
+        ours=nothing,
+        memory_mib=[100.0 * (index + 1)] * len(busy),
+        ours_memory_mib=nothing,
+        energy_j=joules,
+        sm_mhz=[1000.0 * (index + 1)] * len(busy),
+        throttled={"power": [0.5] * len(busy), "thermal": nothing},
+    )
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    paths = make_results.demo(tmp_path, repeats=1)
+    plain = make_results.plan_of(paths).runs[0]
+    resources = plain.resources.model_copy(update={"gpus_per_node": 2})
+    return plain.model_copy(update={"resources": resources})
+
+
+def gpu_node(run: Run, *told: Gpu) -> NodeRecord:
+    """Windows of 1 s, 1 s and 2 s."""
+    record = make_results.node_record(run, windows=3)
+    record.started_at = make_results.START.isoformat()
+    record.start_s, record.length_s = [0.0, 1.0, 2.0], [1.0, 1.0, 2.0]
+    record.gpus = list(told)
+    return record
+
+
+def test_a_runs_gpus_add_up(run: Run) -> None:
+    """Training is from second 1 to second 4: 500 J and 40 J in 3 s, an epoch takes 6 s."""
+    first = gpu(0, [0.0, 1.0, 1.0], [60.0, 100.0, 400.0])
+    second = gpu(1, [0.0, 0.0, 0.5], [10.0, 10.0, 30.0])
+    row = columns_gpus(run, [gpu_node(run, first, second)], 1800.0, 6.0, (BEGAN + 1, BEGAN + 4))
+    assert (row["gpus"], row["gpu_hours"], row["gpu_model"]) == (2, 1.0, "H200")
+    assert row["gpu_busy"] == (1 + 2 + 1) / 8
+    assert row["gpu_ours"] is None
+    assert row["gpu_energy_j"] == 610.0
+    assert row["gpu_j_per_epoch"] == pytest.approx((500 + 40) / 3 * 6)
+    assert (row["gpu_throttled"], row["gpu_throttled_by"]) == (0.5, "power")
+    assert (row["gpu_power_w"], row["gpu_sm_mhz"]) == (610 / 8, 1500.0)
+    assert row["gpu_memory_peak_mib"] == 200.0
+
+
+def test_runs_that_share_a_gpu_share_its_joules(run: Run) -> None:
+    """As they do its hours: 100 W, an epoch of 6 s, three runs side by side."""
+    resources = run.resources.model_copy(update={"gpus_per_node": 1, "runs_per_gpu": 3})
+    shared = run.model_copy(update={"resources": resources})
+    told = gpu_node(shared, gpu(0, [1.0] * 3, [100.0, 100.0, 200.0]))
+    row = columns_gpus(shared, [told], 1800.0, 6.0, (BEGAN, BEGAN + 9))
+    assert (row["gpu_j_per_epoch"], row["gpu_energy_j"]) == (200.0, 400.0)
+
+
+def test_clocks_that_nothing_held_down_have_no_reason(run: Run) -> None:
+    free = gpu(0, [1.0], [1.0])
+    free.throttled = {"power": [0.0], "thermal": [0.0]}
+    told = gpu_node(run, free)
+    told.start_s, told.length_s = [0.0], [1.0]
+    row = columns_gpus(run, [told], 10.0, 6.0, (BEGAN, BEGAN + 9))
+    assert (row["gpu_throttled"], row["gpu_throttled_by"]) == (0.0, None)
+
+
+def test_energy_that_is_not_known_throughout_is_not_known(run: Run) -> None:
+    told = gpu_node(run, gpu(0, [0.5, None, 0.5], [1.0, None, 1.0]))
+    row = columns_gpus(run, [told], 10.0, 6.0, (BEGAN, BEGAN + 9))
+    assert (row["gpu_energy_j"], row["gpu_j_per_epoch"]) == (None, None)
+    assert row["gpu_busy"] == 0.5
+
+
+def test_without_nvml_only_the_hours_are_known(run: Run) -> None:
+    plain = make_results.node_record(run, windows=3)
+    row = columns_gpus(run, [plain], 1800.0, 6.0, (BEGAN, BEGAN + 9))
+    hours = {"gpus": 2, "gpu_hours": 1.0}
+    assert row == dict.fromkeys(GPUS) | hours
+
+
+def test_a_run_without_gpus_tells_nothing_of_them(tmp_path: Path) -> None:
+    run = make_results.plan_of(make_results.demo(tmp_path, repeats=1)).runs[0]
+    told = gpu_node(run, gpu(0, [0.5, 0.5, 0.5], [1.0, 1.0, 1.0]))
+    assert columns_gpus(run, [told], 10.0, None, (0.0, 0.0)) == dict.fromkeys(GPUS)
+
+
+def trained(
+    seconds: Sequence[float], pauses: Sequence[float] = (), warmup: int = 0, every: int = 1
+) -> TrainingRecord:
+    """A rank whose steps took so long."""
+    told = [{"epoch": 0, "step": 5, "seconds": each} for each in pauses]
+    names = ("input_s", "forward_s", "backward_s", "sync_s", "optimizer_s", "other_s")
+    return TrainingRecord(
+        device="cpu",
+        backend="gloo",
+        threads=1,
+        parameters=1,
+        startup_s=1.0,
+        training_s=10.0,
+        evaluation_s=0.0,
+        checkpoint_s=0.0,
+        steps=len(seconds) * every,
+        instances=100,
+        warmup_steps=warmup,
+        counted_steps=len(seconds) * every - warmup,
+        counted_instances=100,
+        counted_s=10.0,
+        phases=Phases(**dict.fromkeys(names, 0.0)),
+        epochs=[],
+        batches=Batches(every=every, seconds=list(seconds), pauses=told),
+        model_sha256=None,
+        resumed_epoch=None,
+    )
+
+
+def test_drift_is_the_last_thirds_median_over_the_firsts() -> None:
+    """Medians 2 and 3: a half more, whatever lies between."""
+    assert drift(trained([2, 2, 9, 7, 7, 7, 3, 3, 1])) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("seconds", [[], [1.0] * 8, [0.0] * 9])
+def test_too_few_steps_have_no_drift(seconds: list[float]) -> None:
+    assert drift(trained(seconds)) is None
+
+
+def test_warm_up_steps_do_not_count_as_drift() -> None:
+    """Five warm-up steps lie in the first three entries of two steps each."""
+    assert drift(trained([9.0] * 3 + [1.0] * 9, warmup=5, every=2)) == 0
+
+
+def test_the_rank_that_drifts_most_and_the_one_that_pauses_most_speak_for_the_run() -> None:
+    slower, faster = trained([1.0] * 6 + [1.2] * 3), trained([1.0] * 6 + [0.5] * 3, [0.5, 1.5])
+    assert figures_steady([slower, faster]) == {"step_drift": -0.5, "pause_share": 0.2}
+
+
+@pytest.mark.parametrize(
+    ("drift", "pauses", "said"),
+    [
+        (0.25, 0.0, ["unsteady: steps took 25% longer in the last third than in the first"]),
+        (-0.25, 0.0, ["unsteady: steps took 25% shorter in the last third than in the first"]),
+        (0.1, 0.05, []),
+        (None, None, []),
+    ],
+)
+def test_an_unsteady_run_says_so(
+    drift: float | None, pauses: float | None, said: list[str]
+) -> None:
+    assert unsteady({"step_drift": drift, "pause_share": pauses}) == said
+
+
+def test_pauses_make_a_run_unsteady() -> None:
+    (said,) = unsteady({"step_drift": 0.0, "pause_share": 0.2})
+    assert said.startswith("unsteady: 20% of the steps' time went to single steps")
+
+
+@pytest.mark.parametrize(
+    ("values", "far"),
+    [
+        ([100.0, 101.0, 60.0], {"2": 0.6}),
+        ([100.0, 100.0, 150.0], {"2": 1.5}),
+        ([100.0, 100.1, 104.0], {}),
+        ([1.0, 2.0, 3.0, 4.0, 10.0], {"4": 10 / 3}),  # by hand: 0.6745 x 7 / 1 = 4.7
+        ([1.0, 2.0, 3.0, 4.0, 8.0], {}),  # 3.4
+        ([100.0, 60.0], {}),
+        ([100.0, 120.0, 140.0], {}),
+        ([100.0, 100.0, 100.0], {}),
+    ],
+)
+def test_an_outlier_is_far_by_its_score_and_by_its_share(
+    values: list[float], far: dict[str, float]
+) -> None:
+    """104 is 40 MADs from 100.1, and 4 %: repeats that agree so well have no outlier."""
+    found = repeats.outliers({str(at): value for at, value in enumerate(values)})
+    assert found == pytest.approx(far, abs=0.01)
+
+
+@given(st.lists(st.floats(1, 1000), min_size=3, max_size=9), st.sampled_from([0.25, 4.0]))
+def test_another_unit_makes_no_other_outliers(values: list[float], unit: float) -> None:
+    plain = repeats.outliers({str(at): value for at, value in enumerate(values)})
+    scaled = repeats.outliers({str(at): value * unit for at, value in enumerate(values)})
+    assert len(plain) <= len(values) / 2
+    assert scaled == plain
+
+
+def repeat(run_id: str, speed: float | None, **changes: Any) -> dict[str, Any]:
+    return {
+        "run_id": run_id,
+        "config": "a",
+        "state": "completed",
+        "retired": False,
+        "instances_per_s": speed,
+        "elapsed_s": 10.0,
+        "warnings": ["cold"],
+    } | changes
+
+
+def test_an_outlier_keeps_its_place_and_gets_a_warning() -> None:
+    rows = repeats.mark_outliers([repeat("x", 100.0), repeat("y", 101.0), repeat("z", 50.0)])
+    assert [row["outlier"] for row in rows] == [None, None, 0.5]
+    assert rows[0]["warnings"] == ["cold"]
+    assert rows[2]["warnings"][1].startswith("an outlier: its speed is 0.50 times the median")
+
+
+def test_commands_without_a_speed_are_judged_by_their_time() -> None:
+    times = {"x": 10.0, "y": 10.1, "z": 20.0}
+    rows = [repeat(name, None, elapsed_s=seconds) for name, seconds in times.items()]
+    assert "its elapsed time is 1.98 times" in repeats.mark_outliers(rows)[2]["warnings"][1]
+
+
+@pytest.mark.parametrize("changes", [{"state": "failed"}, {"retired": True}, {"config": "b"}])
+def test_only_completed_repeats_of_one_configuration_are_compared(changes: dict[str, Any]) -> None:
+    rows = [repeat("x", 100.0), repeat("y", 101.0), repeat("z", 50.0, **changes)]
+    assert [row["outlier"] for row in repeats.mark_outliers(rows)] == [None, None, None]
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> ResultPaths:
+    return make_results.demo(tmp_path, repeats=1)
+
+
+def first_run(paths: ResultPaths) -> Run:
+    return make_results.plan_of(paths).runs[0]
+
+
+def leave_attempt(paths: ResultPaths, run: Run, number: int, outcome: str) -> None:
+    attempt = paths.run(run.id).attempt(number)
+    later = (START + timedelta(hours=number - 1)).isoformat()
+    claim = make_results.claim(run).model_copy(update={"attempt": number, "claimed_at": later})
+    write_record(attempt.claim, claim)
+    if outcome == "killed":
+        write_record(attempt.progress, progress(run, number))
+        return
+    for rank in range(run.resources.world_size):
+        record = make_results.rank_record(run, rank)
+        error = (
+            None if outcome == "completed" else {"type": "Stopped", "message": "stopped by USR2"}
+        )
+        write_record(
+            attempt.rank(rank),
+            record.model_copy(update={"attempt": number, "outcome": outcome, "error": error}),
+        )
+
+
+def progress(run: Run, number: int) -> Progress:
+    return Progress(
+        run_id=run.id,
+        attempt=number,
+        updated_at=(START + timedelta(seconds=50)).isoformat(),
+        elapsed_s=50.0,
+        phase="training",
+        epoch=0,
+        epochs=3,
+        step=10,
+        steps_per_epoch=328,
+        instances_per_s=1000.0,
+        cpu_efficiency=0.5,
+    )
+
+
+def test_what_all_attempts_took_is_their_sum(paths: ResultPaths) -> None:
+    run = first_run(paths)
+    leave_attempt(paths, run, 1, "stopped")
+    leave_attempt(paths, run, 2, "completed")
+    found = collect(paths)
+    (row,) = [row for row in found.runs if row["run_id"] == run.id]
+    first, second = found.attempts
+    assert [first["outcome"], second["outcome"]] == ["stopped", "completed"]
+    assert first["error"] == "Stopped: stopped by USR2"
+    assert row["attempts"] == 2
+    assert row["elapsed_all_s"] == pytest.approx(2 * row["elapsed_s"])
+    assert row["core_hours_all"] == pytest.approx(2 * row["core_hours"])
+    assert row["cpu_efficiency_all"] == pytest.approx(row["cpu_efficiency"])
+
+
+def test_a_killed_attempt_is_accounted_from_its_last_sign_of_life(paths: ResultPaths) -> None:
+    run = first_run(paths)
+    leave_attempt(paths, run, 1, "killed")
+    leave_attempt(paths, run, 2, "completed")
+    found = collect(paths)
+    killed, _ = found.attempts
+    assert (killed["outcome"], killed["figures_from"]) == ("lost", "progress")
+    assert (killed["elapsed_s"], killed["cpu_efficiency"]) == (50.0, 0.5)
+    (row,) = [row for row in found.runs if row["run_id"] == run.id]
+    assert row["elapsed_all_s"] == pytest.approx(row["elapsed_s"] + 50)
+    assert row["warnings"] == []
+
+
+def test_of_a_killed_attempt_the_nodes_saw_every_rank(paths: ResultPaths) -> None:
+    run = next(run for run in make_results.plan_of(paths).runs if run.resources.world_size > 1)
+    leave_attempt(paths, run, 1, "killed")
+    attempt = paths.run(run.id).attempt(1)
+    known = progress(run, 1).model_copy(update={"cpu_s": 7.0})
+    write_record(attempt.progress, known)
+    leave_attempt(paths, run, 2, "completed")
+    ranks = run.resources.world_size
+    assert collect(paths).attempts[0]["cpu_s"] == pytest.approx(7.0 * ranks)
+    node = make_results.node_record(run)
+    write_record(attempt.node(0), node)
+    assert collect(paths).attempts[0]["cpu_s"] == pytest.approx(sum(node.tree_cpu_s))
+
+
+def test_an_attempt_that_left_nothing_is_said_to_be_missing_from_the_sum(
+    paths: ResultPaths,
+) -> None:
+    run = first_run(paths)
+    leave_attempt(paths, run, 1, "killed")
+    paths.run(run.id).attempt(1).progress.unlink()
+    leave_attempt(paths, run, 2, "completed")
+    found = collect(paths)
+    (row,) = [row for row in found.runs if row["run_id"] == run.id]
+    assert row["elapsed_all_s"] == pytest.approx(row["elapsed_s"])
+    assert any("attempt 1 left no figures" in warning for warning in row["warnings"])
+
+
+def test_a_run_never_tried_has_no_sums(paths: ResultPaths) -> None:
+    row = collect(paths).runs[0]
+    assert (row["attempts"], row["elapsed_all_s"], row["core_hours_all"]) == (0, None, None)
+
+
+@pytest.fixture
+def both(tmp_path: Path) -> list[RankRecord]:
+    """Two ranks of one run."""
+    paths = make_results.demo(tmp_path, points=[{"resources.tasks_per_node": 2}], repeats=1)
+    run = make_results.plan_of(paths).runs[0]
+    return [make_results.rank_record(run, rank) for rank in range(2)]
+
+
+def columns(both: list[RankRecord], *reported: Reported) -> dict[str, object]:
+    for record, values in zip(both, reported, strict=True):
+        record.reported = values
+    run = Run.model_validate(both[0].run)
+    return resource_columns.columns(run, both)
+
+
+def test_phases_are_shares_over_all_ranks_and_the_slowest_rank_makes_the_speed(
+    both: list[RankRecord],
+) -> None:
+    one: Reported = {"input_s": 3.0, "forward_s": 5.0, "instances": 600, "steps": 6}
+    other: Reported = {"input_s": 3.0, "forward_s": 9.0, "instances": 600, "steps": 6}
+    assert columns(both, one, other) == {
+        "input_share": 6 / 20,
+        "forward_share": 14 / 20,
+        "instances_per_s": 1200 / 12,
+        "metric_instances": 600,
+        "metric_steps": 6,
+    }
+
+
+def test_a_speed_that_was_reported_is_not_computed(both: list[RankRecord]) -> None:
+    one: Reported = {"input_s": 1, "instances": 10, "instances_per_s": 7.5}
+    assert columns(both, one, one)["instances_per_s"] == 7.5
+
+
+def test_without_every_ranks_instances_there_is_no_speed(both: list[RankRecord]) -> None:
+    found = columns(both, {"input_s": 1.0, "instances": 10}, {"input_s": 1.0})
+    assert "instances_per_s" not in found
+    assert found["input_share"] == 1.0
+
+
+def test_evaluation_and_startup_stand_in_their_own_columns(both: list[RankRecord]) -> None:
+    assert columns(both, {"evaluation_s": 4, "startup_s": 2.5}, {}) == {
+        "evaluation_s": 4,
+        "startup_s": 2.5,
+    }
+
+
+@pytest.mark.parametrize("value", ["soon", True, -1.0])
+def test_a_phase_that_is_no_time_is_a_metric_like_any_other(
+    both: list[RankRecord], value: bool | float | str
+) -> None:
+    assert columns(both, {"sync_s": value}, {}) == {"metric_sync_s": value}
+
+
+def test_warm_up_is_in_neither_speed_nor_epoch_time(tmp_path: Path) -> None:
+    """Of 5.24 s, 3.7 s are warm-up: 272,000 instances/s make 1.54 s of 418,655 instances."""
+    paths = make_results.demo(tmp_path, points=[make_results.POINTS[3]], repeats=1)
+    run = make_results.plan_of(paths).runs[0]
+    record = make_results.rank_record(run, 0)
+    assert record.training
+    epochs = [each.model_copy(update={"training_s": 5.24}) for each in record.training.epochs]
+    changes = {"counted_instances": 272_000, "counted_s": 1.0, "epochs": epochs}
+    record.training = record.training.model_copy(update=changes)
+    figures = figures_trained(run, [record], 2.0, None)
+    assert figures["instances_per_s"] == 272_000
+    assert figures["seconds_per_epoch"] == pytest.approx(418_655 / 272_000)
+    assert figures["core_s_per_epoch"] == pytest.approx(2 * 418_655 / 272_000)
