@@ -76,7 +76,7 @@ def planned(folder: Path, plan: Plan) -> ResultPaths:
 
 def command_plan(folder: Path, command: Sequence[str] = ("python", "train.py")) -> ResultPaths:
     """What `hpcncf run` leaves before its command ends."""
-    workload = Program(command=list(command))
+    workload = Program(command=list(command), folder=str(folder))
     resources = Resources(cpus_per_task=5)
     run = Run(
         id="0123456789ab",

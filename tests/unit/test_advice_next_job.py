@@ -379,6 +379,7 @@ def test_a_command_that_was_typed_becomes_a_job(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """1 of 5 cores was used."""
+    (tmp_path / "train.py").touch()
     paths = make_results.command_plan(tmp_path, ["python", "train.py", "{x}"])
     make_results.complete(paths)
     only = written(paths)["next"]
