@@ -121,6 +121,16 @@ def test_the_remedies_need_torch_and_numpy_alone() -> None:
         assert others - set(sys.stdlib_module_names) <= {"torch", "numpy"}
 
 
+def test_importing_the_remedies_loads_torch_and_numpy_alone() -> None:
+    code = (
+        "import sys\nfrom hpcncf.remedies import RowwiseAdam, rowwise\n"
+        "print(*{name.split('.')[0] for name in sys.modules})"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    ours = {"pydantic", "submitit", "pandas", "psutil", "yaml", "jinja2", "shtab", "matplotlib"}
+    assert not set(out.stdout.split()) & ours
+
+
 def test_the_analysis_imports_neither_torch_nor_submitit() -> None:
     for name, path in modules().items():
         if name.startswith("hpcncf_analysis"):
