@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Final
 
 import psutil
@@ -29,42 +28,40 @@ from hpcncf.monitor.cgroup import usable_cpus
 from hpcncf.monitor.node import spread
 from hpcncf.paths import AttemptPaths, ResultPaths
 from hpcncf.records.schema import End, Packed, utc_now, write_record_with_retries
-from hpcncf.state.decide import complete, last_attempt
 from hpcncf.submit.cancel import CancelCheck
 from hpcncf.worker.allocation import cpus_of_job
-from hpcncf.worker.attempt import take_or_join
+from hpcncf.worker.attempt import needs_run, take_or_join
 from hpcncf.worker.environment import Place, slurm_job_id
 from hpcncf.worker.recorder import PACKED
-from hpcncf.worker.signals import BY_TASK, Held, stopped_task
+from hpcncf.worker.signals import BY_TASK, FirstSignal, stopped_task
 
-# Its pipes and logs lie in a folder that only this user may open and no other job knows, so
-# that
-# jobs on one node never meet, and a daemon that a site runs is left alone.
+# The daemon's pipes and logs lie in a folder that only this user may open and no other job knows,
+# so that jobs on one node never meet, and a daemon that a site runs is left alone.
 # Source: https://docs.nvidia.com/deploy/mps/
 
 CONTROL: Final = "nvidia-cuda-mps-control"
 ANSWER_S: Final = 30.0
 ENDED_S: Final = 5.0
 OURS: Final = "HPCNCF_MPS"
-"""The variable by which the daemon and its servers are known: no client has it."""
+"""A variable of the daemon and its servers, and of no client."""
 
 
 @dataclass(frozen=True)
 class Served:
-    """What its clients are to know."""
+    """What the clients of a daemon need to know."""
 
     gpus: list[str]
-    """As a client names them: by number, the daemon counts anew those that it was started with."""
+    """As a client names them: the daemon renumbers the GPUs that it was started with."""
     running: bool = False
     problem: str | None = None
-    """Why there is none, where one was asked for."""
+    """Why a requested daemon is missing."""
     variables: Mapping[str, str] = field(default_factory=dict)
 
 
 @contextlib.contextmanager
 def started(wanted: bool, gpus: Sequence[str]) -> Iterator[Served]:
-    """The daemon for these GPUs; where it does not start, one line says so and the runs share them
-    without it."""
+    """Run the daemon for these GPUs. If it does not start, a line says so, and the runs share the
+    GPUs without it."""
     if not wanted:
         yield Served(list(gpus))
         return
@@ -93,14 +90,14 @@ def started(wanted: bool, gpus: Sequence[str]) -> Iterator[Served]:
 
 
 def uuids(gpus: Sequence[str]) -> list[str]:
-    """The same GPUs by UUID, which NVML, the daemon and its clients understand alike; empty where
-    NVML does not tell all of them."""
+    """The UUIDs of the GPUs, which NVML, the daemon and its clients understand alike; empty if NVML
+    does not know all of them."""
     found = gpu.open_gpus()
     by_index = {one.index: one.uuid for one in found.identities} if found else {}
     env = os.environ | {"CUDA_VISIBLE_DEVICES": ",".join(gpus)}
     indices = gpu.allowed(found.identities, env) if found else []
-    told = [by_index[index] for index in indices]
-    return told if len(told) == len(gpus) and all(told) else []
+    found_uuids = [by_index[index] for index in indices]
+    return found_uuids if len(found_uuids) == len(gpus) and all(found_uuids) else []
 
 
 def _missed(gpus: Sequence[str], problem: str) -> Served:
@@ -109,7 +106,7 @@ def _missed(gpus: Sequence[str], problem: str) -> Served:
 
 
 def _start(env: Mapping[str, str]) -> str | None:
-    """Why it did not; None where it answers."""
+    """Start the daemon; returns why it does not answer, or None."""
     if shutil.which(CONTROL) is None:
         return f"there is no {CONTROL} on this node"
     # A file, for the daemon may keep what it was given to write to: a pipe would not end.
@@ -141,27 +138,21 @@ def _undisturbed() -> None:
 
 
 def _end(env: Mapping[str, str]) -> None:
-    """By its own command; by force where it, or a server of its, stays."""
+    """End the daemon by its own command, and kill what remains of it and its servers."""
     _control_mps("quit", env)
-    _, left = psutil.wait_procs(_processes(env), timeout=ENDED_S)
-    for each in left:
+    ours = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):  # another user's, or gone
+            if process.environ().get(OURS) == env[OURS]:
+                ours.append(process)
+    _, remaining = psutil.wait_procs(ours, timeout=ENDED_S)
+    for process in remaining:
         with contextlib.suppress(psutil.Error):
-            each.kill()
-
-
-def _processes(env: Mapping[str, str]) -> list[psutil.Process]:
-    return [each for each in psutil.process_iter() if _mark(each) == env[OURS]]
-
-
-def _mark(process: psutil.Process) -> str | None:
-    try:
-        return process.environ().get(OURS)
-    except (psutil.Error, OSError):  # another user's, or gone
-        return None
+            process.kill()
 
 
 def _control_mps(command: str, env: Mapping[str, str]) -> str | None:
-    """What went wrong, if anything did."""
+    """Send a command to the daemon; returns the problem, or None."""
     try:
         said = subprocess.run(
             [CONTROL],
@@ -182,26 +173,26 @@ def _control_mps(command: str, env: Mapping[str, str]) -> str | None:
 
 @dataclass(frozen=True)
 class Machine:
-    """What a pack has to itself."""
+    """Cores and GPUs of a pack."""
 
     cpus: list[int]
-    """Empty: nobody confines it, so it confines nobody."""
+    """Empty: nothing is bound."""
     gpus: list[str]
-    """As this job names its own; Slurm may name them by their UUIDs."""
-    told: Mapping[str, str]
+    """By the names that this job has for them; Slurm may use UUIDs."""
+    variables: Mapping[str, str]
     """Further variables of every rank's environment."""
 
 
 @dataclass(frozen=True)
 class Orders:
-    """How the one who starts a pack wants it worked at."""
+    """How a local queue or a Slurm task starts and stops the runs of a pack."""
 
     take: Callable[[Run], AttemptPaths]
-    """Raises HpcncfError or OSError where the run cannot be begun."""
-    told_to_stop: Callable[[str], bool]
-    """Whether a run, by its id, is to end."""
+    """Raises HpcncfError or OSError if the run cannot be started."""
+    should_stop: Callable[[str], bool]
+    """Whether the run of this id is to end."""
     interrupted: Callable[[], int | None] = lambda: None
-    """The signal that ends them all: then nothing more is begun, and their records tell why."""
+    """The signal that ends all runs; none is started after it, and their records name it."""
     grace_s: float = processes.GRACE_S
 
 
@@ -214,18 +205,23 @@ class Member:
 
 
 class Working:
-    """The pack that is being worked at, for those that signals are passed on to."""
+    """Runs a pack; `members` are its running runs, which get signals passed on."""
 
     def __init__(self, paths: ResultPaths, on: Machine, orders: Orders) -> None:
         self._paths, self._on, self._orders = paths, on, orders
         self.members: list[Member] = []
 
     def work(self, runs: Sequence[Run]) -> list[int]:
-        """From start to end; returns the exit codes of all ranks, 1 for a run not begun.
+        """Run the pack to its end; returns the exit codes of all ranks, 1 for a run not started.
 
-        One that cannot be begun, or fails, does not keep the others from being run.
+        A run that cannot be started, or fails, does not stop the others.
         """
-        taken = [(run, attempt) for run in runs if (attempt := self._taken(run))]
+        taken = []
+        for run in runs:
+            try:
+                taken.append((run, self._orders.take(run)))
+            except (HpcncfError, OSError) as problem:
+                sys.stderr.write(f"run {run.id}: {problem}\n")
         codes = [1] * (len(runs) - len(taken))
         if not taken:
             return codes
@@ -238,25 +234,15 @@ class Working:
                 mps_missing=served.problem,
             )
             for slot, (run, attempt) in enumerate(taken):
-                begun = self._begin(run, attempt, self._seat(slot, run, packed, served))
-                codes += [] if begun else [1]
-            return codes + self._watched()
+                gpus = slot_gpus(slot, run.resources, served.gpus)
+                variables = {**self._on.variables, **served.variables}
+                if run.resources.packed:
+                    variables[PACKED] = packed.model_dump_json()
+                seat = Seat(slot_cpus(slot, run.resources, self._on.cpus), gpus, variables)
+                codes += [] if self._start(run, attempt, seat) else [1]
+            return codes + self._watch()
 
-    def _taken(self, run: Run) -> AttemptPaths | None:
-        try:
-            return self._orders.take(run)
-        except (HpcncfError, OSError) as problem:
-            sys.stderr.write(f"run {run.id}: {problem}\n")
-            return None
-
-    def _seat(self, slot: int, run: Run, packed: Packed, served: Served) -> Seat:
-        gpus = slot_gpus(slot, run.resources, served.gpus)
-        told = {**self._on.told, **served.variables}
-        if run.resources.packed:
-            told[PACKED] = packed.model_dump_json()
-        return Seat(slot_cpus(slot, run.resources, self._on.cpus), gpus, told)
-
-    def _begin(self, run: Run, attempt: AttemptPaths, seat: Seat) -> bool:
+    def _start(self, run: Run, attempt: AttemptPaths, seat: Seat) -> bool:
         if self._orders.interrupted():
             return False
         try:
@@ -264,54 +250,53 @@ class Working:
         except OSError as problem:
             sys.stderr.write(f"run {run.id}: {problem}\n")
             return False
-        stop = partial(self._orders.told_to_stop, run.id)
+        stop = partial(self._orders.should_stop, run.id)
         limit_s = run.resources.timeout_min * 60
         watch = Watch(ranks, limit_s, stop, grace_s=self._orders.grace_s)
         self.members.append(Member(run, attempt, ranks, watch))
-        if signum := self._orders.interrupted():  # it came before there was anybody to hear it
+        if signum := self._orders.interrupted():  # it came before these ranks had started
             watch.pass_on(signum)
         return True
 
-    def _watched(self) -> list[int]:
-        """The exit codes, when all have ended."""
-        going, codes = list(self.members), list[int]()
-        while going:
-            for member in list(going):
+    def _watch(self) -> list[int]:
+        """Wait until all runs have ended; returns the exit codes."""
+        running, codes = list(self.members), list[int]()
+        while running:
+            for member in list(running):
                 if reason := member.watch.look():
-                    going.remove(member)
-                    codes += self._ended(member, reason)
-            time.sleep(POLL_S if going else 0)
+                    running.remove(member)
+                    codes += self._write_end(member, reason)
+            time.sleep(POLL_S if running else 0)
         self.members.clear()
         return codes
 
-    def _ended(self, member: Member, reason: Reason) -> list[int]:
-        left = [rank.returncode for rank in member.ranks]
+    def _write_end(self, member: Member, reason: Reason) -> list[int]:
+        codes = [rank.returncode for rank in member.ranks]
         if not (self._orders.interrupted() and reason == "exited"):
             end = End(
                 run_id=member.run.id,
                 attempt=member.attempt.number,
                 reason=reason,
-                exit_codes=list(left),
+                exit_codes=list(codes),
                 ended_at=utc_now(),
             )
             try:
                 write_record_with_retries(member.attempt.end, end)
             except OSError as problem:
                 sys.stderr.write(f"run {member.run.id}: {problem}\n")
-        return [0] if reason == "cancelled" else left
+        return [0] if reason == "cancelled" else codes
 
 
-# The task has the cores, GPUs and memory of all of them. Its process only places them, waits,
-# passes
-# signals on and knows each run's limit; when a signal has ended them it has the job put back.
+# A task has the cores, GPUs and memory of all runs of a pack. Its process places them, waits,
+# passes signals on and keeps each run's time limit; after a signal it has the job requeued.
 
 # From the run's limit, at which it is to stop with a checkpoint, to SIGKILL.
 GRACE_S: Final = 60.0
 
 
 def work(paths: ResultPaths, runs: Sequence[Run], again: bool, over: Mapping[str, int]) -> int:
-    """One pack after another; returns the exit code. A run that fails ends no other run; a signal
-    ends all."""
+    """Run one pack after another; returns the exit code. A failed run ends no other; a signal ends
+    all."""
     return _Task(paths, runs[0].resources, again, over).work(runs)
 
 
@@ -320,72 +305,58 @@ class _Task:
         self, paths: ResultPaths, resources: Resources, again: bool, over: Mapping[str, int]
     ) -> None:
         self._paths, self._resources, self._again, self._over = paths, resources, again, over
-        self._word = CancelCheck(paths, job_id=slurm_job_id())
-        self._told: int | None = None
-        orders = Orders(self._take, self._word.is_cancelled, lambda: self._told, GRACE_S)
+        self._cancelled = CancelCheck(paths, job_id=slurm_job_id())
+        orders = Orders(
+            self._take, self._cancelled.is_cancelled, lambda: self._signal.signum, GRACE_S
+        )
         self._working = Working(paths, _machine(resources), orders)
-        for each in (signal.SIGTERM, signal.SIGUSR2):
-            held = signal.getsignal(each)
-            signal.signal(each, self._pass_on)
-            if isinstance(held, Held) and held.came:
-                self._told = each
+        self._signal = FirstSignal(self._pass_on)
 
     def work(self, runs: Sequence[Run]) -> int:
         codes = [0]
         for together in batched(runs, self._resources.side_by_side):
-            left = [run for run in together if self._wanted(run)]
-            if left and self._told is None:
-                codes += self._working.work(left)
-        if self._told is not None and any(self._wanted(run) for run in runs):
-            return stopped_task(self._told, self._resources.requeues)
+            unfinished = [run for run in together if self._is_unfinished(run)]
+            if unfinished and self._signal.signum is None:
+                codes += self._working.work(unfinished)
+        signum = self._signal.signum
+        if signum is not None and any(self._is_unfinished(run) for run in runs):
+            return stopped_task(signum, self._resources.requeues)
         worst = max(codes, key=abs)
         return worst if worst >= 0 else 128 - worst
 
-    def _wanted(self, run: Run) -> bool:
-        if self._word.is_cancelled(run.id):
-            return False
-        attempt = last_attempt(self._paths.run(run.id))
-        if attempt is None or not complete(run, attempt):
-            return True
-        # What was asked for again is done where this very job did it, in this start or an earlier.
-        by = attempt.claim.slurm_job_id if attempt.claim else None
-        return self._again and by != slurm_job_id()
+    def _is_unfinished(self, run: Run) -> bool:
+        cancelled = self._cancelled.is_cancelled(run.id)
+        return not cancelled and needs_run(self._paths, run, self._again)
 
     def _take(self, run: Run) -> AttemptPaths:
         return take_or_join(run, self._paths.run(run.id), Place(), self._over.get(run.id, 0))
 
-    def _pass_on(self, signum: int, _frame: FrameType | None) -> None:
-        self._told = self._told or signum
+    def _pass_on(self, signum: int) -> None:
         for member in self._working.members:
             member.watch.pass_on(signum)
 
 
 def _machine(resources: Resources) -> Machine:
-    """What Slurm gave the job here."""
+    """The job's cores and GPUs here; the variables of each run are those of a step of its own."""
     wanted, usable = resources.node_cores, usable_cpus()
-    granted = cpus_of_job() or wanted
-    confined = wanted <= len(usable) <= granted
+    allocated = cpus_of_job() or wanted
+    confined = wanted <= len(usable) <= allocated
     if not confined:
         sys.stderr.write(
-            f"hpcncf: the job was granted {granted:g} CPUs and may use {len(usable)}: its runs "
-            "are not bound to cores of their own, for these may be another job's\n"
+            f"hpcncf: {allocated:g} CPUs are allocated to the job and {len(usable)} are usable, "
+            "some of which may be another job's: its runs are not bound to cores of their own\n"
         )
     cpus = spread(usable, wanted) if confined else []
-    return Machine(cpus, machine.gpus(), _as_a_step(resources))
-
-
-def _as_a_step(resources: Resources) -> dict[str, str]:
-    """Each run is told what a step of its own would be: its ranks and cores, not the job's."""
-    ranks = str(resources.tasks_per_node)
     names = ("NTASKS", "NPROCS", "STEP_NUM_TASKS", "STEP_TASKS_PER_NODE", "TASKS_PER_NODE")
-    told = {f"SLURM_{name}": ranks for name in names}
-    told["SLURM_CPUS_PER_TASK"] = str(resources.cpus_per_task)
-    by = os.environ.get("HPCNCF_LAUNCHED_BY", "slurm")
-    return told | {"HPCNCF_LAUNCHED_BY": by, BY_TASK: "1"}
+    variables = {f"SLURM_{name}": str(resources.tasks_per_node) for name in names}
+    variables["SLURM_CPUS_PER_TASK"] = str(resources.cpus_per_task)
+    variables["HPCNCF_LAUNCHED_BY"] = os.environ.get("HPCNCF_LAUNCHED_BY", "slurm")
+    return Machine(cpus, machine.gpus(), variables | {BY_TASK: "1"})
 
 
 def slot_cpus(slot: int, resources: Resources, ordered: Sequence[int]) -> list[int]:
-    """The CPUs of the run in this slot of a job; `ordered`: the job's, those of a core in a row."""
+    """The CPUs of the run in this slot of a job. `ordered`: the job's, with those of a core in a
+    row."""
     each = resources.cores
     return list(ordered[slot * each : (slot + 1) * each])
 

@@ -45,7 +45,7 @@ GPU_NAME: Final = re.compile(r"\d+|(GPU|MIG)-\S+")
 
 
 class Turn(RecordPart):
-    """Which local queue works on this machine now, for those that wait to read."""
+    """The local queue that runs on this machine now, for others that wait."""
 
     schema_version: Literal[1] = SCHEMA_VERSION
     kind: Literal["turn"] = "turn"
@@ -56,26 +56,27 @@ class Turn(RecordPart):
 
 
 def refusal(run: Run) -> str | None:
-    """Why this machine cannot run it, and what can be done; None where it can."""
+    """Why this machine cannot run it, and what to change; None if it can."""
     asked = run.resources
     if asked.nodes > 1:
-        return f"needs {asked.nodes} nodes, this machine is one: submit it with --cluster slurm"
+        return f"needs {asked.nodes} nodes, and this machine is one. Use --cluster slurm"
     if asked.node_gpus > len(gpus()):
-        return f"needs {asked.node_gpus} GPUs, this machine lets you use {len(gpus())}"
+        return f"needs {asked.node_gpus} GPUs, and this machine lets you use {len(gpus())}"
     if problem := shared_memory_problem(run):
         return problem
     usable = cgroup.usable()
     if asked.side_by_side > 1 and asked.node_cores > usable >= asked.cores:
         return (
-            f"needs {asked.node_cores} cores for {asked.side_by_side} runs side by side, this "
-            f"machine lets you use {usable:g}: {int(usable) // asked.cores} runs fit"
+            f"needs {asked.node_cores} cores for {asked.side_by_side} runs side by side, and "
+            f"this machine lets you use {usable:g}. {int(usable) // asked.cores} runs fit"
         )
     if asked.cores <= usable:
         return None
     fewer = max(int(usable) // asked.world_size, 1)
     instead = f"-s resources.cpus_per_task={fewer}, or " if fewer < asked.cpus_per_task else ""
     return (
-        f"needs {asked.cores} cores, this machine lets you use {usable:g}: {instead}--cluster slurm"
+        f"needs {asked.cores} cores, and this machine lets you use {usable:g}. Use {instead}"
+        "--cluster slurm"
     )
 
 
@@ -93,32 +94,32 @@ def shared_memory_problem(run: Run) -> str | None:
 
 
 def doubt(run: Run) -> str | None:
-    """What may end a run here that is not refused: nothing on this machine holds it to `mem_gb`."""
+    """Why a run that is not refused may fail here; nothing on this machine enforces `mem_gb`."""
     asked, here = run.resources, memory_gb()
     if asked.node_mem_gb <= here:
         return shared_memory_problem(run)
     several = f" for {asked.side_by_side} runs side by side" if asked.side_by_side > 1 else ""
     return (
-        f"asks for {asked.node_mem_gb:g} GB{several}, this machine lets you use {here:.3g}: it is "
-        "started, and killed where it takes more than there is: -s resources.mem_gb=N where it "
-        "needs less, or --cluster slurm"
+        f"requests {asked.node_mem_gb:g} GB{several}, and this machine lets you use {here:.3g}. It "
+        "is started, and killed if it takes more. Use -s resources.mem_gb=N if it needs less, or "
+        "--cluster slurm"
     )
 
 
 def memory_gb() -> float:
-    """What this process may use: the machine's memory, or a cgroup's limit."""
+    """Memory that this process may use: the machine's, or a cgroup's limit."""
     whole, limit = psutil.virtual_memory().total / 2**30, cgroup.memory_limit()
     return min(whole, limit.value / 1024) if limit else whole
 
 
 def gpus(devices: Path = Path("/dev")) -> list[str]:
-    """The NVIDIA GPUs that this process may use, as it would name them in CUDA_VISIBLE_DEVICES: by
-    number, or by the UUID that somebody named them by."""
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if named is not None:
-        names = (name.strip() for name in named.split(","))
+    """The NVIDIA GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them: by number, or
+    by UUID if it is set so."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        names = (name.strip() for name in visible.split(","))
         return list(itertools.takewhile(GPU_NAME.fullmatch, names))
-    # CUDA counts those that are here: a container may have one alone, as nvidia5.
+    # CUDA numbers the present ones: a container may have a single one, as nvidia5.
     here = [path for path in devices.glob("nvidia*") if re.fullmatch(r"nvidia\d+", path.name)]
     return [str(number) for number in range(len(here))]
 
@@ -126,7 +127,7 @@ def gpus(devices: Path = Path("/dev")) -> list[str]:
 def start(paths: ResultPaths, submission_file: Path) -> None:
     """Start the queue in a session of its own, so that it outlives the terminal.
 
-    Raises HpcncfError with what the starter said where it did not come to life.
+    Raises HpcncfError with the starter's last line if that fails.
     """
     _check_turn_folder()
     make_private_folder(paths.submitit(user()))
@@ -153,20 +154,20 @@ def start(paths: ResultPaths, submission_file: Path) -> None:
 
 
 def _check_turn_folder() -> None:
-    """The queue would fail there as well, but nobody would hear of it."""
+    """Raises HpcncfError if the lock cannot be written; the queue would fail in the background."""
     lock = turn_file().with_suffix(".lock")
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)
         lock.open("a").close()
     except OSError as error:
         raise HpcncfError(
-            f"{lock}: cannot be written: {error.strerror}; local queues take turns with it: "
-            "set XDG_CACHE_HOME to a folder of yours"
+            f"{lock}: cannot be written: {error.strerror}. Local queues take turns with it: set "
+            "XDG_CACHE_HOME to a folder of yours"
         ) from None
 
 
 def started(submission: Submission, pid: int) -> Submission:
-    """The submission with the process that works through it."""
+    """The submission with the process that runs it."""
     since = psutil.Process(pid).create_time()
     job = SubmittedJob(id=str(pid), runs=submission.runs, process_started=since)
     return submission.model_copy(update={"jobs": [job]})
@@ -179,7 +180,7 @@ def turn_file() -> Path:
 
 
 def turn() -> Turn | None:
-    """Whose turn it is on this machine; None when no queue works."""
+    """The queue that runs on this machine now; None if there is none."""
     try:
         found = read_record(turn_file(), Turn)
     except RecordError:
@@ -189,17 +190,17 @@ def turn() -> Turn | None:
 
 @contextmanager
 def taking_turns(
-    paths: ResultPaths, submission: str, told_to_stop: Callable[[], bool]
+    paths: ResultPaths, submission: str, should_stop: Callable[[], bool]
 ) -> Iterator[bool]:
-    """Wait until no other local queue of this user works here: two would share the cores.
+    """Wait until no other local queue of this user runs here, since two would share the cores.
 
-    False when told to stop before its turn came.
+    Yields False if `should_stop` became true first.
     """
     lock = turn_file().with_suffix(".lock")
     lock.parent.mkdir(parents=True, exist_ok=True)
-    with lock.open("w") as held:
-        while not _locked(held.fileno()):
-            if told_to_stop():
+    with lock.open("w") as file:
+        while not _locked(file.fileno()):
+            if should_stop():
                 yield False
                 return
             time.sleep(POLL_S)

@@ -22,7 +22,7 @@ Reason = Literal["exited", "timeout", "cancelled"]
 Ranks = list[subprocess.Popen[bytes]]
 
 POLL_S: Final = 0.2
-# A rank whose peer died sees its connection break and leaves a record of that: worth a wait.
+# A rank whose peer died sees its connection break, and gets time to write a record of that.
 LEAVE_S: Final = 5.0
 # From SIGTERM to SIGKILL: time to write a record.
 GRACE_S: Final = 15.0
@@ -32,12 +32,12 @@ PR_SET_PDEATHSIG: Final = 1
 
 @dataclass(frozen=True)
 class Seat:
-    """What a run has of this machine."""
+    """A run's cores and GPUs on this machine."""
 
     cpus: list[int]
-    """Shared out evenly among its ranks, in their order; empty: nothing is bound."""
+    """Divided evenly among its ranks, in their order; empty: nothing is bound."""
     gpus: list[str]
-    told: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
     """Further variables of its environment."""
 
 
@@ -47,7 +47,8 @@ def start(results: Path, run: Run, attempt: AttemptPaths, seat: Seat) -> Ranks:
     known = _environment(run, attempt, seat)
     share, cpus, ranks = run.resources.cpus_per_task, seat.cpus, Ranks()
     for rank in range(run.resources.world_size):
-        own = {name: str(rank) for name in ("RANK", "LOCAL_RANK", *_slurms_rank(known))}
+        slurm = [name for name in ("SLURM_PROCID", "SLURM_LOCALID") if name in known]
+        own = {name: str(rank) for name in ("RANK", "LOCAL_RANK", *slurm)}
         with bound_to(cpus[rank * share : (rank + 1) * share]), attempt.log(rank).open("wb") as log:
             ranks.append(
                 subprocess.Popen(
@@ -63,13 +64,12 @@ def start(results: Path, run: Run, attempt: AttemptPaths, seat: Seat) -> Ranks:
     return ranks
 
 
-def _slurms_rank(env: Mapping[str, str]) -> list[str]:
-    return [name for name in ("SLURM_PROCID", "SLURM_LOCALID") if name in env]
-
-
 def _environment(run: Run, attempt: AttemptPaths, seat: Seat) -> dict[str, str]:
-    """What all ranks are told; variables of the queue's own submitit job are not theirs."""
+    """The environment of all ranks, without variables of the queue's own submitit job."""
     threads, world = str(run.resources.cpus_per_task), str(run.resources.world_size)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
     inherited = {
         name: value
         for name, value in os.environ.items()
@@ -79,7 +79,7 @@ def _environment(run: Run, attempt: AttemptPaths, seat: Seat) -> dict[str, str]:
         "WORLD_SIZE": world,
         "LOCAL_WORLD_SIZE": world,
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(_free_port()),
+        "MASTER_PORT": str(port),
         # Else gloo asks a name server for the host's own name, and may wait for it.
         "GLOO_SOCKET_IFNAME": "lo" if sys.platform == "linux" else "lo0",
         "OMP_NUM_THREADS": threads,
@@ -88,19 +88,13 @@ def _environment(run: Run, attempt: AttemptPaths, seat: Seat) -> dict[str, str]:
         "HPCNCF_ATTEMPT": str(attempt.number),
         "HPCNCF_LAUNCHED_BY": "local",
         "HPCNCF_NODE_CPUS": ",".join(str(cpu) for cpu in seat.cpus),
-        **seat.told,
+        **seat.variables,
     }
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextlib.contextmanager
 def bound_to(cpus: list[int]) -> Iterator[None]:
-    """This thread on `cpus` only: what it starts meanwhile inherits that before its first line."""
+    """Bind this thread to `cpus`; processes that it starts meanwhile inherit that."""
     if sys.platform != "linux" or not cpus:
         yield
         return
@@ -119,21 +113,21 @@ def end_with_parent() -> None:
 
 
 class Watch:
-    """The ranks of one run, looked at now and then until every one of them is gone.
+    """Watches the ranks of one run until all have ended.
 
-    They are ended at the limit, when told, or after one of them failed: by SIGTERM, and after a
-    grace by SIGKILL, workers included.
+    Ends them at the time limit, if `should_stop` is true, or after one of them failed: by SIGTERM,
+    and after `grace_s` by SIGKILL, workers included.
     """
 
     def __init__(
         self,
         ranks: Ranks,
         limit_s: float,
-        told_to_stop: Callable[[], bool],
+        should_stop: Callable[[], bool],
         leave_s: float = LEAVE_S,
         grace_s: float = GRACE_S,
     ) -> None:
-        self._ranks, self._told_to_stop = ranks, told_to_stop
+        self._ranks, self._should_stop = ranks, should_stop
         self._leave_s, self._grace_s = leave_s, grace_s
         self._deadline = time.monotonic() + limit_s
         self._failed_at: float | None = None
@@ -141,7 +135,7 @@ class Watch:
         self._kill_at = 0.0
 
     def look(self) -> Reason | None:
-        """Why they ended, once all have."""
+        """Why they ended, once all have; call it now and then."""
         codes, now = [rank.poll() for rank in self._ranks], time.monotonic()
         if None not in codes:
             return self._ending or "exited"
@@ -151,30 +145,24 @@ class Watch:
             self._ending = self._why_to_end(now)
             if self._ending is not None:
                 self._kill_at = now + self._grace_s
-                self._send(signal.SIGTERM)
+                self.pass_on(signal.SIGTERM)
         elif now > self._kill_at:
-            self._kill()
+            for rank in self._ranks:
+                if rank.poll() is None:
+                    os.killpg(rank.pid, signal.SIGKILL)
+                    rank.wait()
         return None
 
-    def pass_on(self, signum: int) -> None:
-        """To each rank, which decides what to do."""
-        self._send(signal.Signals(signum))
-
     def _why_to_end(self, now: float) -> Reason | None:
-        if self._told_to_stop():
+        if self._should_stop():
             return "cancelled"
         if now > self._deadline:
             return "timeout"
         failed = self._failed_at is not None and now > self._failed_at + self._leave_s
         return "exited" if failed else None
 
-    def _send(self, signum: signal.Signals) -> None:
+    def pass_on(self, signum: int) -> None:
+        """Send a signal to each rank that runs."""
         for rank in self._ranks:
             if rank.poll() is None:
                 rank.send_signal(signum)
-
-    def _kill(self) -> None:
-        for rank in self._ranks:
-            if rank.poll() is None:
-                os.killpg(rank.pid, signal.SIGKILL)
-                rank.wait()

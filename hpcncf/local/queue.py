@@ -11,7 +11,6 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -57,7 +56,7 @@ def main(argv: list[str]) -> None:
 
 
 def work(results: str, name: str) -> None:
-    """Run what the submission names, each run on its own cores, until all are done or told off."""
+    """Run the submission's runs, each on its own cores, until all are done or cancelled."""
     processes.end_with_parent()
     if os.environ.get("PYTHONSAFEPATH") == SAFE:  # a user's own program may need its neighbours
         del os.environ["PYTHONSAFEPATH"]
@@ -67,22 +66,21 @@ def work(results: str, name: str) -> None:
         signal.signal(number, lambda *_: stop.set())
     paths = ResultPaths(Path(results))
     submission = read_record(paths.submissions / name, Submission)
-    word = CancelCheck(paths, every_s=0.0)
+    check = CancelCheck(paths, every_s=0.0)
 
-    def cancelled(run_id: str) -> bool:
-        return word.is_cancelled(run_id, submission.submitted_at)
+    def should_stop(run_id: str) -> bool:
+        return stop.is_set() or check.is_cancelled(run_id, submission.submitted_at)
 
-    def ended() -> bool:
-        return stop.is_set() or all(map(cancelled, submission.runs))
+    def all_stopped() -> bool:
+        return all(map(should_stop, submission.runs))
 
-    with machine.taking_turns(paths, name, ended) as ours:
-        told_to_stop = partial(_should_stop, stop, cancelled)
+    with machine.taking_turns(paths, name, all_stopped) as ours:
         for together in plan.pack_runs(_runs(paths, submission)) if ours else []:
-            left = [run for run in together if not told_to_stop(run.id)]
-            left = [run for run in left if wanted(paths, run, submission)]
-            if left:
-                execute(paths, left, submission.over, told_to_stop)
-        if ours and submission.report and not ended():
+            unfinished = [run for run in together if not should_stop(run.id)]
+            unfinished = [run for run in unfinished if wanted(paths, run, submission)]
+            if unfinished:
+                execute(paths, unfinished, submission.over, should_stop)
+        if ours and submission.report and not all_stopped():
             report(results)
 
 
@@ -91,14 +89,10 @@ def _runs(paths: ResultPaths, submission: Submission) -> list[Run]:
     return [planned[run_id] for run_id in submission.runs]
 
 
-def _should_stop(stop: threading.Event, cancelled: Callable[[str], bool], run_id: str) -> bool:
-    return stop.is_set() or cancelled(run_id)
-
-
 def wanted(paths: ResultPaths, run: Run, submission: Submission) -> bool:
-    """Whether the run still has to be run: another queue, or a person, may have been at it."""
-    before, held = submission.over.get(run.id, 0), claims.current_claim(paths.run(run.id))
-    if held is not None and held.attempt > before:
+    """Whether the run still has to be run; another queue, or a person, may have run it."""
+    before, claim = submission.over.get(run.id, 0), claims.current_claim(paths.run(run.id))
+    if claim is not None and claim.attempt > before:
         return False
     attempt = last_attempt(paths.run(run.id))
     if attempt is None or not complete(run, attempt):
@@ -110,11 +104,11 @@ def execute(
     paths: ResultPaths,
     runs: Sequence[Run],
     over: Mapping[str, int],
-    told_to_stop: Callable[[str], bool],
+    should_stop: Callable[[str], bool],
 ) -> None:
-    """One attempt at each of a pack's runs, start to end; how they ended stands in `end.json`.
+    """Make one attempt at each run of a pack, and write each end into `end.json`.
 
-    One that cannot be begun, or leave its end, does not end the others, nor those after it.
+    A run that cannot be started, or whose end cannot be written, does not stop the others.
     """
 
     def take(run: Run) -> AttemptPaths:
@@ -128,7 +122,7 @@ def execute(
         found = node.cores(cpus)
         cpus = in_order(training.pin, asked.tasks_per_node, asked.cpus_per_task, found)
     on = Machine(cpus[:wanted], machine.gpus(), {})
-    Working(paths, on, Orders(take, told_to_stop)).work(runs)
+    Working(paths, on, Orders(take, should_stop)).work(runs)
 
 
 if __name__ == "__main__":

@@ -170,9 +170,8 @@ def _rounded(value: float | None, digits: int, over: float = 1.0) -> float | Non
     return round(value / over, digits) if value is not None and over > 0 else None
 
 
-# nvidia-ml-py is the optional extra `gpu`. Each GPU, driver and right leaves some questions
-# open: the
-# answer is None then, and the run goes on.
+# nvidia-ml-py is the optional extra `gpu`. Each GPU, driver and right leaves some questions open:
+# the answer is None then, and the run goes on.
 
 # The inode of the machine's own process namespace (PROC_PID_INIT_INO in the kernel's proc_ns.h):
 # in a container NVML tells other numbers for our processes than we do.

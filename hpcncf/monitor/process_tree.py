@@ -34,19 +34,13 @@ def tree(root: int, count_root: bool) -> tuple[float, float, float, int, list[in
     return user_s, system_s, rss_mib, threads, pids
 
 
-# A process's times as the kernel keeps them hold those of every child that it waited for. So
-# the sum
-# over the living (a zombie is one: nobody has waited for it yet) counts each second exactly
-# once.
-# Two things would break that, and are mended here. A child that ends while the tree is being
-# read:
-# parents are read before their children, so it can be missed for one sample and never be
-# counted
-# twice; a total never falls below the last. And a child for which nobody in the tree waits
-# (SIGCHLD
-# ignored, or an orphan that init took): its parent's account did not grow by its time, which is
-# then
-# kept as `lost`.
+# A process's times as the kernel keeps them hold those of every child that it waited for. So the
+# sum over the living (a zombie is one: nobody has waited for it yet) counts each second exactly
+# once. Two things would break that, and are mended here. A child that ends while the tree is being
+# read: parents are read before their children, so it can be missed for one sample and never be
+# counted twice; a total never falls below the last. And a child for which nobody in the tree waits
+# (SIGCHLD ignored, or an orphan that init took): its parent's account did not grow by its time,
+# which is then kept as `lost`.
 
 # Each clock is cut to a tick, so a child's account may exceed what its parent's grew by.
 SLACK_S = 3 * procfs.TICK_S

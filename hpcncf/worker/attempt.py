@@ -10,19 +10,13 @@ import psutil
 
 from hpcncf.errors import HpcncfError
 from hpcncf.job.plan import Run
-from hpcncf.paths import AttemptPaths, RunPaths
+from hpcncf.paths import AttemptPaths, ResultPaths, RunPaths
 from hpcncf.records import claims
 from hpcncf.records.claims import is_alive
 from hpcncf.records.schema import Claim, RecordError, read_record
-from hpcncf.worker.environment import (
-    Place,
-    launched_by,
-    requeued,
-    slurm_job_id,
-)
+from hpcncf.state.decide import complete, last_attempt
+from hpcncf.worker.environment import Place, launched_by, requeued, slurm_job_id
 from hpcncf.worker.signals import restart
-
-# Ours are told through torch.distributed; a user's program need not have torch.
 
 POLL_S: Final = 0.2
 # A shared file system may take a minute to show a new folder to another node.
@@ -30,9 +24,9 @@ WITHIN_S: Final = 300.0
 
 
 def joined(paths: RunPaths, rank: int, within_s: float = WITHIN_S) -> AttemptPaths:
-    """The attempt that this start's first rank took, as soon as it is seen here.
+    """The attempt of this start's first rank, once it is visible here.
 
-    Raises HpcncfError where it does not appear.
+    For ranks without torch.distributed. Raises HpcncfError if it does not appear.
     """
     start, deadline = (slurm_job_id(), restart()), time.monotonic() + within_s
     while True:
@@ -41,8 +35,8 @@ def joined(paths: RunPaths, rank: int, within_s: float = WITHIN_S) -> AttemptPat
                 return attempt
         if time.monotonic() > deadline:
             raise HpcncfError(
-                f"{paths.folder}: rank 0 has begun no attempt within {within_s:g} s: it failed "
-                "(see its log), or this folder is not the same on all nodes"
+                f"{paths.folder}: rank 0 started no attempt within {within_s:g} s. It failed (see "
+                "its log), or this folder is not the same on all nodes"
             )
         time.sleep(POLL_S)
 
@@ -57,12 +51,12 @@ def _is_of(start: tuple[str | None, int | None], attempt: AttemptPaths) -> bool:
 
 
 def _since_we_began(claim: Claim) -> bool:
-    """A program may be over, and the first rank gone, before another has looked for its attempt."""
+    """Whether it was claimed after this process began: a program may end before all have looked."""
     return datetime.fromisoformat(claim.claimed_at).timestamp() >= psutil.Process().create_time()
 
 
 def all_left(attempt: AttemptPaths, world_size: int, within_s: float) -> bool:
-    """Wait until every rank has left its record; False where one did not in time."""
+    """Wait until every rank has left its record; returns whether all did in time."""
     deadline = time.monotonic() + within_s
     while len(attempt.rank_records()) < world_size:
         if time.monotonic() > deadline:
@@ -71,18 +65,28 @@ def all_left(attempt: AttemptPaths, world_size: int, within_s: float) -> bool:
     return True
 
 
+def needs_run(paths: ResultPaths, run: Run, again: bool) -> bool:
+    """Whether a task still has to run it. With `again` a complete run counts as done only if this
+    very job completed it, in this start or an earlier one."""
+    attempt = last_attempt(paths.run(run.id))
+    if attempt is None or not complete(run, attempt):
+        return True
+    by = attempt.claim.slurm_job_id if attempt.claim else None
+    return again and by != slurm_job_id()
+
+
 def take_or_join(run: Run, paths: RunPaths, place: Place, over: int) -> AttemptPaths:
-    """Rank 0 takes the next attempt; the others join it first, to be told which, or why none."""
+    """The attempt of this rank: rank 0 claims the next one, and sends its number to the others."""
     if place.rank != 0 and run.training is None:
         return joined(paths, place.rank)
     if place.rank != 0:
-        told = _answer_of_first(None, run, place)
-        if isinstance(told, str):
-            raise HpcncfError(told)
-        return paths.attempt(told)
-    holder = claims.current_claim(paths)
-    if holder is not None and requeued(holder.slurm_job_id):
-        over = max(over, holder.attempt)
+        answer = _answer_of_first(None, run, place)
+        if isinstance(answer, str):
+            raise HpcncfError(answer)
+        return paths.attempt(answer)
+    claim = claims.current_claim(paths)
+    if claim is not None and requeued(claim.slurm_job_id):
+        over = max(over, claim.attempt)
     launched = (launched_by(), slurm_job_id())
     try:
         return claims.claim_attempt(paths, *launched, over, restart())
@@ -95,7 +99,7 @@ def take_or_join(run: Run, paths: RunPaths, place: Place, over: int) -> AttemptP
 
 
 def _refused(problem: str, run: Run, place: Place) -> HpcncfError:
-    """Without a word the other ranks would wait for the first for minutes."""
+    """The error, also sent to the other ranks, which would else wait for minutes."""
     if place.world_size > 1 and run.training is not None:
         _answer_of_first(problem, run, place)
     return HpcncfError(problem)
@@ -107,11 +111,11 @@ def _answer_of_first(value: str | None, run: Run, place: Place) -> int | str:
 
     assert run.training is not None
     join_group(place, run.resources, run.training, run.id)
-    told: int | str = gather_objects(value, place)[0]
-    return told
+    answer: int | str = gather_objects(value, place)[0]
+    return answer
 
 
 def find_attempt(paths: RunPaths, place: Place) -> AttemptPaths | None:
-    """The attempt of a rank that ends before it was told which."""
+    """The attempt of a rank that ends before it knows its number."""
     found = claims.attempt_of_start(paths, slurm_job_id(), restart())
     return None if found is None or found.rank(place.rank).exists() else found

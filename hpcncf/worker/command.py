@@ -23,82 +23,76 @@ from hpcncf.worker.record_command import Started, describe_exit
 from hpcncf.worker.recorder import Recorded, changes, node_cpus
 from hpcncf.worker.signals import Decision, Held, Stopped, decide, put_back
 
-# Where several came, the first of these counts: who ends a job does not want it back.
+# If several came, the first of these counts: a job that somebody ended is not to come back.
 STOPPING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR2)
-# Each rank's program may take its time to write a checkpoint, as long as Slurm lets it.
+# The first rank waits this long for the others' programs to write their checkpoints.
 OTHERS_S: Final = 60.0
 
 
 def rank(run: Run, place: Place, attempt: AttemptPaths) -> int:
-    """Be this rank: run the program to its end and leave its record. Returns the exit code."""
+    """Run the program as this rank, and write its record. Returns the exit code."""
     described = describe_host()
     edited = changes(run, attempt) if place.local_rank == 0 else []
-    told = Report()
-    output = Output(told.read)
+    report = Report()
+    output = Output(report.read)
     try:
-        _stop_if_signalled()
+        for each in STOPPING:  # one that came before there was a program to pass it on to
+            held = signal.getsignal(each)
+            if isinstance(held, Held) and held.came:
+                raise Stopped(each)
         child = _start(run, place, attempt, output)
     except (CannotStart, Stopped) as error:
-        return _not_started(run, place, attempt, error)
-    begun = Started(run, attempt, place, child.pid, described, launched_by())
-    monitor = _monitor(begun)
+        with Recorded(run, place, attempt):  # a record of this process: there is no other
+            raise error.with_traceback(None) from None
+        sys.stderr.write(f"hpcncf: {error}\n")
+        return error.exit_code
+    started = Started(run, attempt, place, child.pid, described, launched_by())
+    monitor = Monitor(
+        run.id,
+        attempt.number,
+        node_index=place.node_index,
+        pid=child.pid,
+        allocated=float(run.resources.cpus_per_task),
+        node_file=attempt.node(place.node_index) if place.local_rank == 0 else None,
+        node_cpus=node_cpus(os.environ.get("HPCNCF_NODE_CPUS")),
+    )
+
+    def write_progress() -> None:
+        if place.rank == 0:
+            report.read_file(attempt.output / FILE)
+            started.write_progress(monitor, dict(report.values))
+
     monitor.start()
     output.start()
-    ended = child.wait(lambda: _progress(begun, monitor, told), monitor.see_main)
+    code = child.wait(write_progress, monitor.see_main)
     output.end()
     measured = monitor.stop()
-    told.end()
+    report.end()
     if place.rank == 0:
-        told.read_file(attempt.output / FILE)
-    stopped = _stopped(child)
-    outcome: Outcome = "stopped" if stopped else "completed" if ended == 0 else "failed"
-    record = begun.record(measured, ended, outcome, told.values, [*told.problems, *edited])
-    if stopped:
-        return _leave_stopped(record, run, attempt, stopped)
-    return _leave(record, attempt, output.ended_a_line)
-
-
-def _stop_if_signalled() -> None:
-    """A signal that came before there was a program to pass it on to. Raises Stopped."""
-    for each in STOPPING:
-        held = signal.getsignal(each)
-        if isinstance(held, Held) and held.came:
-            raise Stopped(each)
+        report.read_file(attempt.output / FILE)
+    # A program that was asked to stop did what it could; its exit code does not show whether that
+    # was all.
+    signals = [each for each in STOPPING if each in child.signals]
+    outcome: Outcome = "stopped" if signals else "completed" if code == 0 else "failed"
+    record = started.record(measured, code, outcome, report.values, [*report.problems, *edited])
+    if signals:
+        return _end_stopped(record, run, attempt, Stopped(signals[0]))
+    _write(record, attempt)
+    if code:
+        sys.stderr.write(f"hpcncf: {_prefix(record)}{describe_exit(code)}\n")
+    elif place.rank == 0:
+        new_line = "" if output.ended_a_line else "\n"
+        print_line(new_line + end_line(attempt.rank(0)))
+    return shell_code(code)
 
 
 def _start(run: Run, place: Place, attempt: AttemptPaths, output: Output) -> Child:
     """Raises CannotStart."""
-    words, folder = _call(run, attempt)
-    for made in (attempt.output, _run_paths(attempt).checkpoints):
-        make_folder(made)
-    environment = variables(run, place, attempt)
-    if _program(run).probe:
-        seen = attempt.probe(place.rank)
-        make_folder(seen)
-        environment = observed(environment, seen, run.remedies)
-    return Child(
-        words,
-        folder=folder,
-        env=environment,
-        output=output.writing,
-        is_shell=_program(run).shell is not None,
-    )
-
-
-def _program(run: Run) -> Program:
-    assert isinstance(run.workload, Program)
-    return run.workload
-
-
-def _run_paths(attempt: AttemptPaths) -> RunPaths:
-    return RunPaths(attempt.folder.parent)
-
-
-def _call(run: Run, attempt: AttemptPaths) -> tuple[list[str], Path]:
-    """The words and the folder. Raises CannotStart."""
-    program, folder = _program(run), Path(_program(run).folder)
+    program, paths = run.workload, RunPaths(attempt.folder.parent)
+    assert isinstance(program, Program)
+    folder, places = Path(program.folder), _places(run, attempt)
     known = placeholder_values(run.parameters, run.resources.model_dump(mode="json"), run.repeat)
-    words = build_command(program, known | _places(run, attempt))
+    words = build_command(program, known | places)
     if program.shell is not None:
         words[-1] += "\nexit $?"  # or bash becomes its last command, which signals then miss
     if not folder.is_dir():
@@ -106,28 +100,37 @@ def _call(run: Run, attempt: AttemptPaths) -> tuple[list[str], Path]:
     if "/" in words[0]:
         words[0] = str(folder / words[0])
     check(words)
-    return words, folder
+    for made in (attempt.output, paths.checkpoints):
+        make_folder(made)
+    environment = variables(run, place, attempt)
+    if program.probe:
+        profiles = attempt.probe(place.rank)
+        make_folder(profiles)
+        environment = observed(environment, profiles, run.remedies)
+    return Child(
+        words,
+        folder=folder,
+        env=environment,
+        output=output.writing,
+        is_shell=program.shell is not None,
+    )
 
 
 def _places(run: Run, attempt: AttemptPaths) -> dict[str, str]:
     return {
         "run_id": run.id,
         "output": str(attempt.output.absolute()),
-        "checkpoints": str(_run_paths(attempt).checkpoints.absolute()),
+        "checkpoints": str(RunPaths(attempt.folder.parent).checkpoints.absolute()),
     }
 
 
 def variables(run: Run, place: Place, attempt: AttemptPaths) -> dict[str, str]:
-    """What the program finds in its environment: torch's names, thread counts, and ours."""
-    threads = str(run.resources.cpus_per_task)
-    defaults = {
+    """The program's environment: torch's variables, thread counts, and ours."""
+    threads, places = str(run.resources.cpus_per_task), _places(run, attempt)
+    return {
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
-        "PYTHONUNBUFFERED": "1",  # a log is for those who follow it
-    }
-    places = _places(run, attempt)
-    return {
-        **defaults,
+        "PYTHONUNBUFFERED": "1",  # so that its log can be followed
         **os.environ,
         **rendezvous(),
         "LOCAL_RANK": str(place.local_rank),
@@ -140,71 +143,31 @@ def variables(run: Run, place: Place, attempt: AttemptPaths) -> dict[str, str]:
     }
 
 
-def _monitor(begun: Started) -> Monitor:
-    place, run = begun.place, begun.run
-    return Monitor(
-        run.id,
-        begun.attempt.number,
-        node_index=place.node_index,
-        pid=begun.pid,
-        allocated=float(run.resources.cpus_per_task),
-        node_file=begun.attempt.node(place.node_index) if place.local_rank == 0 else None,
-        node_cpus=node_cpus(os.environ.get("HPCNCF_NODE_CPUS")),
-    )
+def _end_stopped(record: RankRecord, run: Run, attempt: AttemptPaths, stopped: Stopped) -> int:
+    """Write the record; the first rank then requeues the job, once the others have left theirs.
 
-
-def _progress(begun: Started, monitor: Monitor, told: Report) -> None:
-    if begun.place.rank == 0:
-        told.read_file(begun.attempt.output / FILE)
-        begun.write_progress(monitor, dict(told.values))
-
-
-def _stopped(child: Child) -> Stopped | None:
-    """Told to stop, it did what it could until then; whether that was all, its code cannot tell."""
-    signals = [each for each in STOPPING if each in child.signals]
-    return Stopped(signals[0]) if signals else None
-
-
-def _leave(record: RankRecord, attempt: AttemptPaths, on_a_new_line: bool) -> int:
-    _write(record, attempt)
-    code = record.exit_code or 0
-    if code == 0:
-        if record.rank == 0:
-            print_line("\n" * (not on_a_new_line) + end_line(attempt.rank(record.rank)))
-        return 0
-    sys.stderr.write(f"hpcncf: {_rank(record)}{describe_exit(code)}\n")
-    return shell_code(code)
-
-
-def _leave_stopped(record: RankRecord, run: Run, attempt: AttemptPaths, stopped: Stopped) -> int:
-    """As our own ranks: the first has the job put back, once the others have left, too.
-
-    Slurm ends a step as soon as one of its ranks fails, so the others do not say that they did.
+    Slurm ends a step as soon as one of its ranks fails, so the others exit with 0.
     """
-    ended = f", and the program ended ({describe_exit(record.exit_code or 0)})"
+
+    def write(fate: str) -> None:
+        stopped.fate = f", and the program ended ({describe_exit(record.exit_code or 0)}){fate}"
+        error = {"type": "Stopped", "message": str(stopped), "traceback": ""}
+        _write(record.model_copy(update={"error": error}), attempt)
+
     decision = Decision(None, "")
     if record.rank == 0:
         decision = decide(stopped.signum, run.resources.requeues)
-    stopped.fate = ended + decision.told
-    record = _with_fate(record, stopped)
-    _write(record, attempt)
+    write(decision.told)
     if record.rank != 0 and "SLURM_STEP_ID" in os.environ:
         return 0
     all_left(attempt, record.world_size, OTHERS_S)
-    refused = put_back(decision.job_id) if decision.job_id else None
-    if refused:
-        stopped.fate = f"{ended}; not put back into the queue: {refused}"
-        _write(_with_fate(record, stopped), attempt)
-    sys.stderr.write(f"hpcncf: {_rank(record)}{stopped}\n")
+    if decision.job_id and (refusal := put_back(decision.job_id)):
+        write(f"; not put back into the queue: {refusal}")
+    sys.stderr.write(f"hpcncf: {_prefix(record)}{stopped}\n")
     return stopped.exit_code
 
 
-def _with_fate(record: RankRecord, stopped: Stopped) -> RankRecord:
-    told = {"type": "Stopped", "message": str(stopped), "traceback": ""}
-    return record.model_copy(update={"error": told})
-
-
-def _rank(record: RankRecord) -> str:
+def _prefix(record: RankRecord) -> str:
     return f"rank {record.rank}: " if record.world_size > 1 else ""
 
 
@@ -214,13 +177,3 @@ def _write(record: RankRecord, attempt: AttemptPaths) -> None:
         write_record_with_retries(path, record)
     except OSError as problem:
         raise HpcncfError(f"{path}: cannot be written: {problem.strerror}") from None
-
-
-def _not_started(
-    run: Run, place: Place, attempt: AttemptPaths, error: CannotStart | Stopped
-) -> int:
-    """There is no program to measure: the record is of this process."""
-    with Recorded(run, place, attempt):
-        raise error.with_traceback(None)
-    sys.stderr.write(f"hpcncf: {error}\n")
-    return error.exit_code

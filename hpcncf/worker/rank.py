@@ -51,15 +51,15 @@ def find(
     results: Path | None = None,
     leave_plan: bool = True,
 ) -> tuple[Run, ResultPaths]:
-    """The run, and the folder of its results: results/<the job's name> for a job file.
+    """The run, and its results folder: results/<the job's name> for a job file.
 
-    `leave_plan`: write plan and job file there; a plan that is there gets the run, if it is new.
-    Raises UsageError where it is not clear which run is meant.
+    `leave_plan`: write plan and job file there; an existing plan gets the run if it is new. Raises
+    UsageError if several runs could be meant.
     """
     if source.is_dir():
         if overrides or results:
             raise UsageError(
-                f"{source}: is a results folder, its plan is made: -s and --results go with a "
+                f"{source}: is a results folder, whose plan exists. Use -s and --results with a "
                 "job file"
             )
         paths = ResultPaths(source)
@@ -76,25 +76,18 @@ def find(
 
 
 def select_run(plan: Plan, run_id: str | None) -> Run:
-    """The run asked for; without an id, the only one. Raises UsageError listing them."""
+    """The run with this id; without an id, the only one. Raises UsageError that lists the runs."""
     if run_id is not None:
         return plan.run(run_id)
     active = plan.active()
     if len(active) == 1:
         return active[0]
-    lines = "\n".join(f"  {run.id}  {_describe_run(run)}" for run in active)
-    raise UsageError(f"job {plan.job} has {len(active)} runs: choose one with --run ID\n{lines}")
+    lines = [f"job {plan.job} has {len(active)} runs. Choose one with --run ID"]
+    for run in active:
+        values = [f"{key.split('.')[1]}={value}" for key, value in run.varied.items()]
+        lines.append(f"  {run.id}  {' '.join([*values, f'repeat={run.repeat}'])}")
+    raise UsageError("\n".join(lines))
 
-
-def _describe_run(run: Run) -> str:
-    values = [f"{key.split('.')[1]}={value}" for key, value in run.varied.items()]
-    return " ".join([*values, f"repeat={run.repeat}"])
-
-
-#     python -m hpcncf.worker SOURCE [--run ID] [-s key=value] [--results DIR] [--again]
-#
-# SOURCE is a job file or a results folder. Ranks come from torchrun, the local launcher or
-# srun.
 
 R = TypeVar("R", Claim, RankRecord)
 
@@ -102,24 +95,24 @@ R = TypeVar("R", Claim, RankRecord)
 def work(results: Path, run_id: str | None = None, again: bool = False, over: int = 0) -> int:
     """Be one rank of a planned run; returns its exit code.
 
-    Attempts up to number `over` are known to have ended, whatever signs of life they left.
+    Attempts up to number `over` are known to have ended, whatever heartbeat they left.
     """
     paths = ResultPaths(results)
     return be_rank(select_run(read_plan(paths), run_id), paths, again, over)
 
 
 def be_rank(run: Run, results: ResultPaths, again: bool = False, over: int = 0) -> int:
-    """The same for a run at hand. What fails is in the record and on stderr.
+    """The same for a run at hand; an error is recorded and printed.
 
-    Raises HpcncfError where the run cannot be begun: another process is at it, or the number of
-    ranks is not the planned one.
+    Raises HpcncfError if the run cannot start: another process runs it, or the number of ranks is
+    not the planned one.
     """
     place, paths = environment.place(), results.run(run.id)
     _check_size(run, place)
     claimed = os.environ.get("HPCNCF_ATTEMPT")
     if claimed is None and _done(paths, again):
         sys.stderr.write(
-            f"run {run.id} is complete already and is not run: --again runs it once more\n"
+            f"run {run.id} is complete and is not run again. Use --again to run it once more\n"
         )
         return 0
 
@@ -131,22 +124,32 @@ def be_rank(run: Run, results: ResultPaths, again: bool = False, over: int = 0) 
             return rank(run, place, attempt())
         with Recorded(run, place, found=lambda: find_attempt(paths, place)) as recorded:
             recorded.begin(attempt())
-            _train(recorded, paths, tells_attempt=claimed is None and place.rank == 0)
+            _train(recorded, paths, shares_attempt=claimed is None and place.rank == 0)
     finally:
-        _leave_group()
+        if "torch" in sys.modules:
+            from hpcncf.ncf.distributed import leave_group
+
+            leave_group()
     if recorded.error is not None:
-        _show(recorded)
-        return _exit_code(recorded)
+        # A traceback only for our own bugs.
+        if isinstance(recorded.error, Exception) and not isinstance(recorded.error, HpcncfError):
+            traceback.print_exception(recorded.error)
+        prefix = f"rank {place.rank}: " if place.world_size > 1 else ""
+        sys.stderr.write(f"hpcncf: {prefix}{recorded.explained()}\n")
+        # Slurm ends a step as soon as one of its ranks fails. Ranks that stopped together leave the
+        # exit code to the first, which has the job requeued before.
+        together = place.rank != 0 and "SLURM_STEP_ID" in os.environ
+        return 0 if together and isinstance(recorded.error, Stopped) else recorded.exit_code
     if place.rank == 0:
         print_line(end_line(recorded.attempt.rank(0)))
-    if complete(recorded.attempt):  # for the last of the ranks it is
+    if complete(recorded.attempt):  # true for the last rank
         for path in (paths.checkpoint, paths.previous_checkpoint, *paths.partial_files()):
             _remove(path)
     return 0
 
 
 def _remove(path: Path) -> None:
-    """Or let it stay: it costs room, and the run is complete."""
+    """Remove a file or folder if that is possible; the run is complete either way."""
     if path.is_dir() and not path.is_symlink() and path.name.startswith("."):
         shutil.rmtree(path, ignore_errors=True)
         return
@@ -155,19 +158,12 @@ def _remove(path: Path) -> None:
 
 
 def _done(paths: RunPaths, again: bool) -> bool:
-    """What was asked for again is done where an earlier start of this very job did it."""
+    """Whether the run is complete; with `again`, by an earlier start of this very job."""
     last = paths.attempts()[-1:]
     if not last or not complete(last[0]):
         return False
     claim = _read_record(last[0].claim, Claim)
     return not again or (claim is not None and environment.requeued(claim.slurm_job_id))
-
-
-def _exit_code(recorded: Recorded) -> int:
-    """Slurm ends a step as soon as one of its ranks fails: the ranks that stopped together leave
-    it to the first to say so, which has the job put back before."""
-    together = recorded.place.rank != 0 and "SLURM_STEP_ID" in os.environ
-    return 0 if together and isinstance(recorded.error, Stopped) else recorded.exit_code
 
 
 def _check_size(run: Run, place: Place) -> None:
@@ -184,7 +180,7 @@ def _check_size(run: Run, place: Place) -> None:
 
 
 def complete(attempt: AttemptPaths) -> bool:
-    """True when every rank left a record and all say completed."""
+    """Whether every rank left a record of outcome completed."""
     left = [_read_record(path, RankRecord) for path in attempt.rank_records()]
     return completed([record for record in left if record])
 
@@ -196,13 +192,13 @@ def _read_record(path: Path, kind: type[R]) -> R | None:
         return None
 
 
-def _train(recorded: Recorded, paths: RunPaths, tells_attempt: bool) -> None:
+def _train(recorded: Recorded, paths: RunPaths, shares_attempt: bool) -> None:
     run, place = recorded.run, recorded.place
     if run.training is None or run.data is None:
         raise AssertionError("a command is run elsewhere")
     recorded.warnings += environment.set_openmp(run.training)
     epochs = run.training.epochs
-    tell = _progress_writer(recorded, paths, epochs)
+    write_progress = _progress_writer(recorded, paths, epochs)
     from hpcncf.ncf import profiling
     from hpcncf.ncf.checkpoint import TrainingProgress
     from hpcncf.ncf.data.prepared import load_prepared
@@ -210,9 +206,9 @@ def _train(recorded: Recorded, paths: RunPaths, tells_attempt: bool) -> None:
     from hpcncf.ncf.trainer import Trainer
 
     if place.rank == 0:
-        tell(TrainingProgress("startup", 0, 0, 0, None))
+        write_progress(TrainingProgress("startup", 0, 0, 0, None))
     join_group(place, run.resources, run.training, run.id)
-    if tells_attempt:
+    if shares_attempt:
         gather_objects(recorded.attempt.number, place)
     recorded.peers = gather_objects(oneself(place), place)
     if run.training.pin != "none":
@@ -231,7 +227,7 @@ def _train(recorded: Recorded, paths: RunPaths, tells_attempt: bool) -> None:
             data,
             place,
             paths,
-            tell,
+            write_progress,
             lambda epoch: print_line(epoch_line(epoch, epochs)),
             recorded.stop,
             watched,
@@ -244,9 +240,9 @@ def _train(recorded: Recorded, paths: RunPaths, tells_attempt: bool) -> None:
 def _progress_writer(
     recorded: Recorded, paths: RunPaths, epochs: int
 ) -> Callable[[TrainingProgress], None]:
-    """What rewrites progress.json. It raises HpcncfError where this attempt was taken for ended."""
+    """A writer of progress.json, which raises HpcncfError if a later attempt has taken over."""
 
-    def tell(position: TrainingProgress) -> None:
+    def write_progress(position: TrainingProgress) -> None:
         _still_ours(recorded, paths)
         progress = Progress(
             run_id=recorded.run.id,
@@ -266,11 +262,11 @@ def _progress_writer(
             cpu_s=recorded.monitor.cpu_s(),
             rss_mib=recorded.monitor.rss_mib(),
         )
-        # Without it, `status` says less; the training goes on.
+        # Without it `status` shows less; the training goes on.
         with contextlib.suppress(OSError):
             write_record(recorded.attempt.progress, progress)
 
-    return tell
+    return write_progress
 
 
 def batches_line(batches: Batches, epochs: int) -> str:
@@ -285,29 +281,13 @@ def _still_ours(recorded: Recorded, paths: RunPaths) -> None:
     later = later_attempt(paths, recorded.attempt)
     if later is not None:
         raise HpcncfError(
-            f"attempt {later} works at this run: attempt {recorded.attempt.number} was silent, "
-            "or its node was, and taken for ended"
+            f"attempt {recorded.attempt.number} sent no heartbeat and was presumed dead; attempt "
+            f"{later} has taken over"
         )
 
 
-def _leave_group() -> None:
-    if "torch" in sys.modules:
-        from hpcncf.ncf.distributed import leave_group
-
-        leave_group()
-
-
-def _show(recorded: Recorded) -> None:
-    """The reason on stderr, which is the rank's log; a traceback where it is our bug."""
-    assert recorded.error is not None
-    if isinstance(recorded.error, Exception) and not isinstance(recorded.error, HpcncfError):
-        traceback.print_exception(recorded.error)
-    rank = f"rank {recorded.place.rank}: " if recorded.place.world_size > 1 else ""
-    sys.stderr.write(f"hpcncf: {rank}{recorded.explained()}\n")
-
-
 def from_arguments(args: argparse.Namespace, over: int = 0) -> tuple[int, RunPaths]:
-    """Work as asked; returns the exit code and where the run keeps its files."""
+    """Be the rank that the arguments request; returns the exit code and the run's paths."""
     run, results = find(
         args.source,
         args.run_id,

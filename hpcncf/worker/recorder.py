@@ -44,9 +44,9 @@ if TYPE_CHECKING:
 
 
 def changes(run: Run, attempt: AttemptPaths) -> list[str]:
-    """What was edited between the run's last submission and now; nothing for one never submitted.
+    """Warnings of code that was edited since the run's last submission.
 
-    The checkout that its user was in is the code of a command; our own workload runs none of it.
+    A command's code includes the checkout that its user was in; our own workload runs none of it.
     """
     results = ResultPaths(attempt.folder.parents[2])
     submission = read_submissions(results).last(run.id)
@@ -55,8 +55,7 @@ def changes(run: Run, attempt: AttemptPaths) -> list[str]:
     return changed(submission.code, checkouts=run.workload != "ncf")
 
 
-# What gloo and nccl say when a rank is gone names an address, or nothing. A process that was
-# killed
+# What gloo and nccl say when a rank is gone names an address, or nothing. A process that was killed
 # leaves no record either: but the ranks of its node see that it is not there any more.
 
 LOST: Final = "another rank ended while this one waited for it"
@@ -66,12 +65,12 @@ GONE_WITHIN_S: Final = 2.0
 
 @dataclass(frozen=True)
 class Peer:
-    """A rank's process, as another one on its node can find it."""
+    """A rank's process, as another rank on its node can find it."""
 
     rank: int
     node: str
     numbers: str
-    """Of which space its process's number is: a container may have one of its own."""
+    """The namespace of its process number; a container may have one of its own."""
     pid: int
     started: float
 
@@ -86,23 +85,19 @@ def oneself(place: Place) -> Peer:
 
 
 def lost(peers: Sequence[Peer], recorded: set[int]) -> str:
-    """In words, which of them are gone, or may be; of those that left no record."""
+    """Describe the ranks without a record that are gone, or may be."""
     silent = [each for each in peers if each.rank not in recorded]
     until = time.monotonic() + GONE_WITHIN_S
-    while not (gone := [each for each in silent if _here(each) and not _lives(each)]):
-        if time.monotonic() > until:
-            break
+    while not (message := killed(silent, lambda: ())) and time.monotonic() < until:
         time.sleep(0.05)
-    if gone:
-        return _killed(gone)
-    elsewhere = [each for each in silent if not _here(each)]
-    if not elsewhere:
-        return "no rank left a record of failing yet, see the other ranks' logs"
-    return f"of {' or '.join(map(str, elsewhere))} nothing was heard"
+    elsewhere = [str(each) for each in silent if not _here(each)]
+    if message or not elsewhere:
+        return message or "no rank has recorded a failure yet, see the other ranks' logs"
+    return f"nothing was heard of {' or '.join(elsewhere)}"
 
 
 def end(path: Path) -> str:
-    """In words, of a rank whose record tells why it ended; empty where there is no such record."""
+    """Describe the end of the rank with this record; empty without a record of an error."""
     try:
         record = read_record(path, RankRecord)
     except RecordError:
@@ -113,15 +108,18 @@ def end(path: Path) -> str:
 
 
 def killed(peers: Sequence[Peer], recorded: Callable[[], Collection[int]]) -> str:
-    """In words, which of them on this node are gone without a record; empty where none is."""
-    # In this order: one that ends well leaves its record first.
-    gone = [each for each in peers if _here(each) and not _lives(each)]
-    left = recorded() if gone else ()
-    return _killed([each for each in gone if each.rank not in left])
+    """Describe the ranks on this node that are gone without a record; empty if there are none."""
+    gone = [p for p in peers if _here(p) and not is_same_process(p.pid, p.started)]
+    left = recorded() if gone else ()  # after the look at processes: a record precedes its end
+    return "; ".join(
+        f"{each} is gone and left no record: it was killed"
+        for each in gone
+        if each.rank not in left
+    )
 
 
 def gone_before_meeting(place: Place, recorded: Collection[int]) -> str:
-    """In words, which ranks of this node are gone without a record; empty where none is.
+    """Describe the ranks of this node that are gone without a record; empty if there are none.
 
     Before the ranks have met, they are found among the children of the process that started this
     one, by their rank variable.
@@ -143,39 +141,33 @@ def gone_before_meeting(place: Place, recorded: Collection[int]) -> str:
     )
 
 
-def _killed(gone: Sequence[Peer]) -> str:
-    return "; ".join(f"{each} is gone and left no record: it was killed" for each in gone)
-
-
 def _here(peer: Peer) -> bool:
     mine = os.uname().nodename, str(Path("/proc/self/ns/pid").readlink())
     return (peer.node, peer.numbers) == mine
 
 
-def _lives(peer: Peer) -> bool:
-    return is_same_process(peer.pid, peer.started)
-
-
 def lost_peer(error: BaseException) -> bool:
-    """True for what gloo, nccl and our own transport raise when another rank has gone or is
+    """Whether it is an error of gloo, nccl or our own transport about a rank that is gone or
     silent."""
     said = r"closed by peer|reset by peer|Broken pipe|Socket closed|recvBytes|NCCL|[Tt]imed out"
     said += r"|^rank \d+ ended while"
     return isinstance(error, RuntimeError) and re.search(said, str(error)) is not None
 
 
-# By it who starts runs side by side tells their ranks which these are.
+# The runs that share a node or GPU, as JSON, for the ranks of each.
 PACKED: Final = "HPCNCF_PACKED"
 
 
 def build_record(
-    run: Run, place: Place, attempt: AttemptPaths, measured: Measured, **told: Any
+    run: Run, place: Place, attempt: AttemptPaths, measured: Measured, **others: Any
 ) -> RankRecord:
-    """`told`: the record's other fields; its warnings stand behind the measured ones."""
+    """`others`: the record's other fields; their warnings follow the measured ones."""
     figures = {field.name: getattr(measured, field.name) for field in fields(measured)}
-    packed = _packed(run.id)
+    # A command of a packed run may start runs, which inherit the variable of that run.
+    packed = Packed.model_validate_json(os.environ[PACKED]) if os.environ.get(PACKED) else None
+    packed = packed if packed and run.id in packed.runs else None
     missing = [f"mps: {packed.mps_missing}"] if packed and packed.mps_missing else []
-    figures["warnings"] = [*measured.warnings, *missing, *told.pop("warnings")]
+    figures["warnings"] = [*measured.warnings, *missing, *others.pop("warnings")]
     return RankRecord(
         run_id=run.id,
         attempt=attempt.number,
@@ -188,30 +180,19 @@ def build_record(
         run=run.model_dump(mode="json"),
         packed=packed,
         **figures,
-        **told,
+        **others,
     )
 
 
-def _packed(run_id: str) -> Packed | None:
-    """Nothing where another's word was inherited: a command of a packed run may start runs."""
-    told = os.environ.get(PACKED)
-    packed = Packed.model_validate_json(told) if told else None
-    return packed if packed and run_id in packed.runs else None
-
-
 # Its threads (gloo's, say) may still hold a tensor when Python ends. Up to Python 3.13 a thread
-# that
-# then asks for the interpreter is made to leave, in the midst of C++ code that allows no such
-# thing:
-# "terminate called without an active exception", SIGABRT, and a run that is complete counts as
-# failed
-# (2 of 100 ends of two ranks with DDP here). Visiting every object of torch's would also take
-# most of
-# a second of CPU time, which Slurm counts and no record can tell.
+# that then asks for the interpreter is made to leave, in the midst of C++ code that allows no such
+# thing: "terminate called without an active exception", SIGABRT, and a run that is complete counts
+# as failed (2 of 100 ends of two ranks with DDP here). Visiting every object of torch's would also
+# take most of a second of CPU time, which Slurm counts and no record can tell.
 
 
 def at_once(code: int) -> NoReturn:
-    """End this process with that exit code, after what was registered for its end."""
+    """Run the registered exit functions, and end this process with the exit code."""
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
@@ -220,7 +201,7 @@ def at_once(code: int) -> NoReturn:
 
 
 def in_the_end(code: int) -> None:
-    """End it so when its main program is done; 1 where that ends in an error of its own."""
+    """Do so when the main program is done; with exit code 1 if that ends in an error of its own."""
 
     def end() -> NoReturn:
         atexit.unregister(end)  # what was registered before is left to run
@@ -237,9 +218,9 @@ OTHERS_S = 10.0
 class Recorded(AbstractContextManager["Recorded"]):
     """Measures this process while the block runs, and writes its rank record at the end.
 
-    What the block raises is written down and goes no further: see `exit_code` and `error`. Before
-    `begin` there is an attempt only if `found` knows it; else there is no place for a record, and
-    the error goes on.
+    An error of the block is recorded and not raised: see `exit_code` and `error`. Before `begin`,
+    the attempt is the one that `found` returns; without one there is no place for a record, and
+    the error is raised.
     """
 
     def __init__(
@@ -253,7 +234,7 @@ class Recorded(AbstractContextManager["Recorded"]):
         self.trainer: Trainer | None = None
         self.warnings: list[str] = []
         self.peers: list[Peer] = []
-        """All of the run's ranks, as soon as they have met."""
+        """All ranks of the run, once they have met."""
         self.exit_code = 0
         self.error: BaseException | None = None
         self._monitor: Monitor | None = None
@@ -280,7 +261,7 @@ class Recorded(AbstractContextManager["Recorded"]):
         return self
 
     def begin(self, attempt: AttemptPaths) -> None:
-        """The attempt is known now."""
+        """Start to measure for this attempt."""
         self._attempt = attempt
         self._monitor = Monitor(
             self.run.id,
@@ -309,14 +290,14 @@ class Recorded(AbstractContextManager["Recorded"]):
             self._signals.restore()
 
     def _cause(self, error: BaseException | None) -> BaseException | None:
-        """A signal leaves the ranks together: one that lost another then lost it to something
-        else, unless the signal cut them off."""
+        """The error, or the signal behind it. Ranks that a signal stops end together: one that lost
+        a peer then lost it to something else, unless the signal cut them off."""
         if error and self.stop.came_in in ("deferred", "undisturbed") and lost_peer(error):
             return error
         return self._signals.cause(error)
 
     def _leave(self, error: BaseException | None) -> bool:
-        """False where there is nowhere to write it down."""
+        """Write the record; returns whether the error is dealt with."""
         self.error = error
         if error is not None:
             self.exit_code = error.exit_code if isinstance(error, Stopped) else 1
@@ -325,67 +306,51 @@ class Recorded(AbstractContextManager["Recorded"]):
             if attempt is None:
                 return isinstance(error, Stopped)
             self.begin(attempt)
-        decision = self._decision()
+        decision = Decision(None, "")
+        if isinstance(error, Stopped):
+            if self.place.rank == 0:
+                decision = decide(error.signum, self.run.resources.requeues)
+            error.fate = decision.told
+            # srun, torchrun and our own queue send SIGTERM to the ranks that a failed one leaves,
+            # as Slurm does to those of a cancelled job.
+            if not error.fate and error.signum == signal.SIGTERM:
+                cause = end(self.attempt.first("failed"))
+                if self.peers:
+                    cause = cause or killed(self.peers, self.attempt.recorded_ranks)
+                else:
+                    cause = cause or gone_before_meeting(self.place, self.attempt.recorded_ranks())
+                error.fate = f" after another rank ended: {cause}" if cause else ""
         record = self._record()
         self._write(record)
-        self._tell_others(record)
-        if decision.job_id is not None:
-            self._put_back(decision.job_id, record)
+        message = record.error["message"] if record.error else LOST
+        first = not message.startswith(LOST)
+        if self.place.world_size > 1 and record.outcome != "completed" and first:
+            # The first to end is linked to, so that no rank has to read hundreds of records.
+            with contextlib.suppress(OSError):  # another was first, or there are no links here
+                own = self.attempt.rank(self.place.rank)
+                self.attempt.first(record.outcome).symlink_to(own.name)
+        if isinstance(error, Stopped) and decision.job_id is not None:
+            # Slurm then kills the rest of the job: the other ranks come first.
+            until = time.monotonic() + OTHERS_S
+            while (
+                len(self.attempt.rank_records()) < self.place.world_size
+                and time.monotonic() < until
+            ):
+                time.sleep(0.05)
+            if refusal := put_back(decision.job_id):
+                error.fate = f"; not put back into the queue: {refusal}"
+                self._write(record.model_copy(update={"error": self._error_fields()}))
         return True
 
-    def _decision(self) -> Decision:
-        decision = Decision(None, "")
-        if not isinstance(self.error, Stopped):
-            return decision
-        if self.place.rank == 0:
-            decision = decide(self.error.signum, self.run.resources.requeues)
-        self.error.fate = decision.told or self._after_another()
-        return decision
-
-    def _after_another(self) -> str:
-        """srun, torchrun and our own queue end by SIGTERM the ranks that a failed one leaves, as
-        Slurm does those of a job that is cancelled."""
-        assert isinstance(self.error, Stopped)
-        if self.error.signum != signal.SIGTERM:
-            return ""
-        told = end(self.attempt.first("failed"))
-        if self.peers:
-            told = told or killed(self.peers, self.attempt.recorded_ranks)
-        else:
-            told = told or gone_before_meeting(self.place, self.attempt.recorded_ranks())
-        return f" after another rank ended: {told}" if told else ""
-
-    def _tell_others(self, record: RankRecord) -> None:
-        """Where this rank ended first. Of hundreds none has to read the records of all."""
-        if record.outcome == "completed" or record.error is None or self.place.world_size == 1:
-            return
-        if not record.error["message"].startswith(LOST):
-            with contextlib.suppress(OSError):  # another was first, or the file system has no links
-                self.attempt.first(record.outcome).symlink_to(self._own().name)
-
-    def _put_back(self, job_id: str, record: RankRecord) -> None:
-        """Slurm kills what is left of the job then: the other ranks come first."""
-        assert isinstance(self.error, Stopped)
-        until = time.monotonic() + OTHERS_S
-        while len(self.attempt.rank_records()) < self.place.world_size and time.monotonic() < until:
-            time.sleep(0.05)
-        refused = put_back(job_id)
-        if refused is not None:
-            self.error.fate = f"; not put back into the queue: {refused}"
-            self._write(record.model_copy(update={"error": self._told_error()}))
-
-    def _own(self) -> Path:
-        return self.attempt.rank(self.place.rank)
-
     def _write(self, record: RankRecord) -> None:
-        path = self._own()
+        path = self.attempt.rank(self.place.rank)
         try:
             write_record_with_retries(path, record)
         except OSError as problem:
             raise HpcncfError(f"{path}: cannot be written: {problem.strerror}") from self.error
 
     def _leave_at_once(self, stopped: Stopped) -> None:
-        """From another thread than the main one, which may never wake."""
+        """Called in another thread than the main one, which may never wake."""
         try:
             self._leave(stopped)
             sys.stderr.write(f"hpcncf: {stopped}\n")
@@ -396,9 +361,8 @@ class Recorded(AbstractContextManager["Recorded"]):
     def _record(self) -> RankRecord:
         measured = self.monitor.stop()
         trainer = self.trainer
-        # One resumed behind its last step has no steps of its own, and yet epochs to tell of.
+        # A run resumed behind its last step has no steps of its own, and yet epochs to record.
         training = trainer.record() if trainer and (trainer.clock.steps or trainer.epochs) else None
-        told = trainer.warnings if trainer else []
         return build_record(
             self.run,
             self.place,
@@ -408,34 +372,30 @@ class Recorded(AbstractContextManager["Recorded"]):
             launched_by=launched_by(),
             outcome=outcome(self.error),
             exit_code=self.exit_code,
-            error=self._told_error(),
+            error=self._error_fields(),
             environment=self._environment,
             training=training,
-            warnings=[*told, *self.warnings],
+            warnings=[*(trainer.warnings if trainer else []), *self.warnings],
         )
 
-    def _told_error(self) -> dict[str, str] | None:
+    def _error_fields(self) -> dict[str, str] | None:
         if self.error is None:
             return None
+        lines = "".join(traceback.format_exception(self.error)).splitlines()[-TRACEBACK_LINES:]
         return {
             "type": type(self.error).__name__,
             "message": self.explained(),
-            "traceback": "" if isinstance(self.error, HpcncfError) else _end_of(self.error),
+            "traceback": "" if isinstance(self.error, HpcncfError) else "\n".join(lines),
         }
 
     def explained(self) -> str:
-        """The error's message; where another rank's end was the cause, that is said first."""
+        """The error's message; first comes another rank's end, if that was the cause."""
         message = str(self.error)
         if self.error is None or not lost_peer(self.error):
             return message
-        told = end(self.attempt.first("failed")) or end(self.attempt.first("stopped"))
-        told = told or lost(self.peers, self.attempt.recorded_ranks() | {self.place.rank})
-        return f"{LOST}: {told} (this one was told: {message.splitlines()[0]})"
-
-
-def _end_of(error: BaseException) -> str:
-    lines = "".join(traceback.format_exception(error)).splitlines()
-    return "\n".join(lines[-TRACEBACK_LINES:])
+        cause = end(self.attempt.first("failed")) or end(self.attempt.first("stopped"))
+        cause = cause or lost(self.peers, self.attempt.recorded_ranks() | {self.place.rank})
+        return f"{LOST}: {cause} (this rank's own error: {message.splitlines()[0]})"
 
 
 def outcome(error: BaseException | None) -> Outcome:
@@ -445,5 +405,5 @@ def outcome(error: BaseException | None) -> Outcome:
 
 
 def node_cpus(listed: str | None) -> list[int] | None:
-    """The CPUs of the whole run on this node, as its launcher lists them: `0,1`."""
+    """The CPUs of the whole run on this node, listed by its launcher as `0,1`."""
     return [int(cpu) for cpu in listed.split(",")] if listed else None

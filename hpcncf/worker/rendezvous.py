@@ -22,13 +22,10 @@ from hpcncf.worker.environment import (
     start_of_ranks,
 )
 
-# Rank 0 waits at the first free one of a few ports that all ranks work out for themselves, on
-# one
-# address; the others ask at these until it answers with the run's own words. So another run's
-# rank 0,
-# or any other program on such a port, is never taken for ours. It answers with the port of the
-# store,
-# which the kernel chose: that is free by itself.
+# Rank 0 waits at the first free one of a few ports that all ranks work out for themselves, on one
+# address; the others ask at these until it answers with the run's own words. So another run's rank
+# 0, or any other program on such a port, is never taken for ours. It answers with the port of the
+# store, which the kernel chose: that is free by itself.
 
 # For one answer; a stranger on the port may never give one.
 ANSWER_S: Final = 2.0

@@ -99,12 +99,10 @@ def stopped_task(signum: int, allowed: int) -> int:
 
 
 # Training stops at a step that all ranks agree on: there the signal only leaves a `Request`.
-# Anywhere
-# else it raises, and raising from the handler is not enough. Python drops what is raised in a
-# `__del__` or in a weakref's callback, so it is raised again until the rank is on its way out.
-# And a
-# main thread that waits in C++ for other ranks runs no handler at all: another thread hears the
-# signal and ends the rank.
+# Anywhere else it raises, and raising from the handler is not enough. Python drops what is raised
+# in a `__del__` or in a weakref's callback, so it is raised again until the rank is on its way out.
+# And a main thread that waits in C++ for other ranks runs no handler at all: another thread hears
+# the signal and ends the rank.
 
 # SIGUSR2 is what jobs for Slurm ask to be warned by (submitit's handler would end the rank as
 # failed, and take every warning for a timeout).
@@ -174,6 +172,24 @@ class Held:
 
     def __call__(self, _signum: int, _frame: FrameType | None) -> None:
         self.came = True
+
+
+class FirstSignal:
+    """The first SIGTERM or SIGUSR2 that a task of several runs got, a held one included; each is
+    passed on."""
+
+    def __init__(self, pass_on: Callable[[int], None]) -> None:
+        self.signum: int | None = None
+        self._pass_on = pass_on
+        for each in (signal.SIGTERM, signal.SIGUSR2):
+            held = signal.getsignal(each)
+            signal.signal(each, self._handle)
+            if isinstance(held, Held) and held.came:
+                self.signum = each
+
+    def _handle(self, signum: int, _frame: FrameType | None) -> None:
+        self.signum = self.signum or signum
+        self._pass_on(signum)
 
 
 def hold(signals: Collection[signal.Signals] = SIGNALS) -> None:

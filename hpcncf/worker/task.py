@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Final, Literal
 
 import psutil
@@ -22,9 +21,9 @@ from hpcncf.paths import ResultPaths
 from hpcncf.records.claims import attempt_of_start
 from hpcncf.records.results_folder import read_plan
 from hpcncf.records.schema import End, utc_now, write_record_with_retries
-from hpcncf.state.decide import complete, last_attempt
 from hpcncf.submit.cancel import CancelCheck
 from hpcncf.worker import environment
+from hpcncf.worker.attempt import needs_run
 from hpcncf.worker.environment import Place, place, slurm_job_id
 from hpcncf.worker.recorder import in_the_end
 from hpcncf.worker.rendezvous import (
@@ -35,18 +34,16 @@ from hpcncf.worker.rendezvous import (
     own_address,
     resolved,
 )
-from hpcncf.worker.signals import BY_TASK, SIGNALS, Held, hold, ignore, restart, stopped_task
+from hpcncf.worker.signals import BY_TASK, SIGNALS, FirstSignal, hold, ignore, restart, stopped_task
 
-# Its ranks are those of srun in all but their parent: same place, same share of the cores, same
-# records.
-
-# Longer than any of the tasks takes to start on a busy machine, shorter than a night.
+# Longer than any task takes to start on a busy machine.
 TIMEOUT_S: Final = 600.0
 
 
 def command(run: Run, worker: Sequence[str], env: Mapping[str, str] = os.environ) -> list[str]:
-    """What each node's task starts; the tasks agree on a port first. `worker`: behind `-m`."""
-    address, port = _agreed(run.id, environment.place(env), env)
+    """The torchrun command of each node's task; the tasks agree on a port first. `worker`: the
+    words behind `-m`."""
+    address, port = _agree_on_store(run.id, environment.place(env), env)
     return [
         *(sys.executable, "-P", "-u", "-m", "torch.distributed.run"),
         *("--nnodes", str(run.resources.nodes), "--node-rank", env.get("SLURM_NODEID", "0")),
@@ -56,7 +53,7 @@ def command(run: Run, worker: Sequence[str], env: Mapping[str, str] = os.environ
     ]
 
 
-def _agreed(run_id: str, task: Place, env: Mapping[str, str]) -> tuple[str, int]:
+def _agree_on_store(run_id: str, task: Place, env: Mapping[str, str]) -> tuple[str, int]:
     """Address and port of torchrun's own store, which the first node's torchrun makes anew."""
     at = meeting_of_run(f"{run_id} torchrun", env)
     if task.rank != 0:
@@ -82,7 +79,7 @@ def prepare() -> None:
 
 
 def pass_on(agent: subprocess.Popen[bytes], signum: int) -> None:
-    """To the ranks alone: torchrun, told to end, gives them half a minute and fails."""
+    """Send to the ranks alone: torchrun, asked to end, gives them half a minute and fails."""
     try:
         ranks = psutil.Process(agent.pid).children()
     except psutil.NoSuchProcess:
@@ -111,11 +108,9 @@ def bind(env: Mapping[str, str] = os.environ) -> None:
         os.sched_setaffinity(0, own_cpus(usable, place))
 
 
-# One run is run in this process. Each of several is run in a process of its own, so that its
-# record
-# measures it alone; this one waits, passes signals on, and ends the run at its time limit. The
-# ranks
-# of a run go through the list in step, for each run waits for all its ranks.
+# A single run is run in this process. Each of several gets a process of its own, so that its record
+# measures it alone; this one waits, passes signals on, and ends the run at its time limit. Ranks
+# go through the list in step, since each run waits for all its ranks.
 
 POLL_S: Final = 0.2
 # From the run's limit, at which it is to stop with a checkpoint, to SIGKILL.
@@ -126,7 +121,7 @@ EndReason = Literal["timeout", "cancelled"]
 
 
 def work(results: str, run_ids: Sequence[str], again: bool, over: Mapping[str, int]) -> None:
-    """Be one rank of each run in turn; Slurm is to see a failure as one.
+    """Be one rank of each run in turn. Raises SystemExit with the exit code of a failure.
 
     `over`: run -> the attempt up to which all are known to have ended.
     """
@@ -156,77 +151,65 @@ class _Several:
         self._paths, self._again, self._over = paths, again, over
         self._rank = place().rank
         self._child: Child | None = None
-        self._told: int | None = None
         self._by_torchrun = False
-        self._word = CancelCheck(paths, job_id=slurm_job_id())
-        for each in (signal.SIGTERM, signal.SIGUSR2):
-            held = signal.getsignal(each)
-            signal.signal(each, self._pass_on)
-            if isinstance(held, Held) and held.came:
-                self._told = each
+        self._cancelled = CancelCheck(paths, job_id=slurm_job_id())
+        self._signal = FirstSignal(self._send)
 
     def work(self, runs: Sequence[Run]) -> int:
-        """The exit code. A run that fails does not keep the next from being run; a signal does."""
-        codes, left = [0], False
+        """Returns the exit code. A failed run does not keep the next from starting; a signal does,
+        and the first rank then requeues the task if a run is left."""
+        codes, unfinished = [0], False
         for run in runs:
-            if self._word.is_cancelled(run.id):
+            if self._cancelled.is_cancelled(run.id):
                 continue
-            if self._was_told():
-                left |= not self._done(run)
+            if self._signal.signum is not None:
+                unfinished |= needs_run(self._paths, run, self._again)
                 continue
             codes.append(self._run(run))
-            left |= codes[-1] != 0 and self._was_told()
-        return self._stopped(runs[0].resources.requeues) if left else max(codes)
-
-    def _told_off(self, run: Run) -> bool:
-        return CancelCheck(self._paths, 0.0, slurm_job_id()).is_cancelled(run.id)
-
-    def _was_told(self) -> bool:
-        return self._told is not None
-
-    def _done(self, run: Run) -> bool:
-        """By an earlier start of this task, say."""
-        attempt = last_attempt(self._paths.run(run.id))
-        return not self._again and attempt is not None and complete(run, attempt)
+            unfinished |= codes[-1] != 0 and self._signal.signum is not None
+        if not unfinished or self._signal.signum is None:
+            return max(codes)
+        if self._rank != 0:
+            return 0
+        return stopped_task(self._signal.signum, runs[0].resources.requeues)
 
     def _run(self, run: Run) -> int:
-        """The exit code; 0 where the run was cancelled, for nothing went wrong then."""
+        """Returns the exit code; 0 if the run was cancelled, which is no failure."""
         self._by_torchrun = run.resources.launcher == "torchrun"
+        given = [str(self._paths.folder), "--run-id", run.id]
+        given += ["--over", str(self._over.get(run.id, 0)), *["--again"] * self._again]
+        worker = ["hpcncf.worker", *given]
         self._child = subprocess.Popen(
-            self._command(run),
+            command(run, worker)
+            if self._by_torchrun
+            else [sys.executable, "-P", "-u", "-m", *worker],
             env=os.environ | {BY_TASK: "1"},
             preexec_fn=prepare if self._by_torchrun else end_with_parent,
         )
         deadline = time.monotonic() + run.resources.timeout_min * 60
-        code = _wait(self._child, deadline, lambda: self._word.is_cancelled(run.id))
+        code = _wait(self._child, deadline, lambda: self._cancelled.is_cancelled(run.id))
         reason: EndReason | None = None
         if code is None:
-            cancelled = self._word.is_cancelled(run.id)
-            reason = None if self._told else "cancelled" if cancelled else "timeout"
-            self._send(self._child, signal.SIGTERM)
+            if self._signal.signum is None:
+                reason = "cancelled" if self._cancelled.is_cancelled(run.id) else "timeout"
+            self._send(signal.SIGTERM)
             code = _wait(self._child, time.monotonic() + GRACE_S)
         if code is None:
             self._child.kill()
             code = self._child.wait()
         self._child = None
-        # Another rank may have heard of it first: ours then failed for want of it.
-        if code and reason is None and self._told_off(run):
+        # Another rank may have seen the cancellation first, and ours failed when that one left.
+        now = CancelCheck(self._paths, 0.0, slurm_job_id())
+        if code and reason is None and now.is_cancelled(run.id):
             reason = "cancelled"
         if reason and self._rank == 0:
-            self._leave_end(run, reason, code)
+            self._write_end(run, reason, code)
         if reason == "cancelled":
             return 0
         return code if code >= 0 else 128 - code
 
-    def _command(self, run: Run) -> list[str]:
-        given = [str(self._paths.folder), "--run-id", run.id]
-        given += ["--over", str(self._over.get(run.id, 0)), *["--again"] * self._again]
-        if self._by_torchrun:
-            return command(run, ["hpcncf.worker", *given])
-        return [sys.executable, "-P", "-u", "-m", "hpcncf.worker", *given]
-
-    def _leave_end(self, run: Run, reason: EndReason, code: int) -> None:
-        """The run's own record says that it was told to stop; here stands why."""
+    def _write_end(self, run: Run, reason: EndReason, code: int) -> None:
+        """Write why the run was asked to stop, which its own record does not know."""
         attempt = attempt_of_start(self._paths.run(run.id), slurm_job_id(), restart())
         if attempt is None:
             return
@@ -240,21 +223,15 @@ class _Several:
         )
         write_record_with_retries(attempt.end, end)
 
-    def _pass_on(self, signum: int, _frame: FrameType | None) -> None:
-        self._told = self._told or signum
-        if self._child is not None and self._child.poll() is None:
-            self._send(self._child, signum)
-
-    def _send(self, child: Child, signum: int) -> None:
+    def _send(self, signum: int) -> None:
+        """Send a signal to the running child, if there is one."""
+        child = self._child
+        if child is None or child.poll() is not None:
+            return
         if self._by_torchrun:
             pass_on(child, signum)
         else:
             child.send_signal(signum)
-
-    def _stopped(self, allowed: int) -> int:
-        """The first rank has the task put back, to go on with the runs that are not complete."""
-        assert self._told is not None
-        return 0 if self._rank != 0 else stopped_task(self._told, allowed)
 
 
 def _wait(

@@ -332,7 +332,7 @@ def test_submit_of_more_than_fits_is_refused_before_anything_is_written(
         "submit", "job.yaml", "-s", "resources.cpus_per_task=512", "--cluster", "local"
     )
     assert code == 2
-    assert "needs 512 cores, this machine lets you use" in err
+    assert "needs 512 cores, and this machine lets you use" in err
     assert files(here) == before
 
 

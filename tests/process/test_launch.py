@@ -130,11 +130,11 @@ def test_runs_refused_for_one_reason_are_told_in_one_line() -> None:
 @pytest.mark.parametrize(
     ("asked", "why"),
     [
-        ({"nodes": 2}, "needs 2 nodes, this machine is one"),
-        ({"cpus_per_task": 4096}, r"needs 4096 cores, this machine lets you use [\d.]+: "
+        ({"nodes": 2}, "needs 2 nodes, and this machine is one"),
+        ({"cpus_per_task": 4096}, r"needs 4096 cores, and this machine lets you use [\d.]+\. Use "
                                   r"-s resources.cpus_per_task=\d+, or --cluster slurm"),
-        ({"tasks_per_node": 4096}, r"needs 4096 cores.*use [\d.]+: --cluster slurm"),
-        ({"gpus_per_node": 99}, r"needs 99 GPUs, this machine lets you use \d+"),
+        ({"tasks_per_node": 4096}, r"needs 4096 cores.*use [\d.]+\. Use --cluster slurm"),
+        ({"gpus_per_node": 99}, r"needs 99 GPUs, and this machine lets you use \d+"),
     ],
 )  # fmt: skip
 def test_what_this_machine_cannot_do_is_refused_with_counts(
@@ -168,9 +168,9 @@ def test_more_memory_than_there_is_is_told_where_the_run_stays_here(
     runs = load.build_plan(job, tmp_path / "job.yaml").active()
     (told,) = doubts(runs, "local")
     assert told.startswith(
-        f"run {runs[0].id}: asks for {there + 900:.0f} GB, this machine lets you use {there:.3g}: "
+        f"run {runs[0].id}: requests {there + 900:.0f} GB, and this machine lets you use {there:.3g}. "
     )
-    assert "-s resources.mem_gb=N where it needs less, or --cluster slurm" in told
+    assert "-s resources.mem_gb=N if it needs less, or --cluster slurm" in told
     assert find_refusals(runs, "local") == {}, "nothing here holds a run to it"
     assert doubts(runs, "slurm") == []
 
@@ -192,9 +192,9 @@ def test_plan_and_submit_tell_of_memory_that_is_not_there(
     monkeypatch.chdir(tmp_path)
     words = [str(job_file("")), "-s", "resources.mem_gb=900000"]
     assert main(["plan", *words]) == 0
-    assert "asks for 900000 GB, this machine lets you" in capsys.readouterr().err
+    assert "requests 900000 GB, and this machine lets you" in capsys.readouterr().err
     assert main(["submit", *words, "--cluster", "debug"]) == 0
-    assert "asks for 900000 GB, this machine lets you" in capsys.readouterr().err
+    assert "requests 900000 GB, and this machine lets you" in capsys.readouterr().err
 
 
 def test_plan_shows_and_submit_refuses_batches_that_shared_memory_cannot_hold(

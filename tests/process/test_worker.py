@@ -95,7 +95,7 @@ def test_a_complete_run_is_run_again_only_when_asked(
     assert "complete already" not in capsys.readouterr().err
     assert cli.main(["train", str(job)]) == 0
     [run] = runs(job)
-    told = f"run {run.id} is complete already and is not run: --again runs it once more\n"
+    told = f"run {run.id} is complete and is not run again. Use --again to run it once more\n"
     assert capsys.readouterr().err == told
     assert not attempt_of(run, 2).folder.exists()
     assert main([str(job), "--again"]) == 0
@@ -182,7 +182,7 @@ def test_an_attempt_that_was_taken_for_ended_does_not_complete(
     attempt_of(run, 2).folder.mkdir()
     monkeypatch.setenv("HPCNCF_ATTEMPT", "1")
     assert main([str(job)]) == 1
-    assert "attempt 2 works at this run" in str(rank_of(run).error)
+    assert "attempt 2 has taken over" in str(rank_of(run).error)
 
 
 def test_what_a_killed_process_left_half_written_goes_when_the_run_is_complete(job: Path) -> None:
