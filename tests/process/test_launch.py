@@ -178,7 +178,7 @@ def test_more_memory_than_there_is_is_told_where_the_run_stays_here(
 def test_memory_is_that_of_all_runs_side_by_side_and_as_much_as_there_is_is_no_doubt() -> None:
     there = machine.memory_gb()
     half = Resources(mem_gb=there / 2, runs_per_node=3)
-    assert "GB for 3 runs side by side, this machine" in str(machine.doubt(launch_run(half)))
+    assert "GB for 3 runs side by side, and this machine" in str(machine.doubt(launch_run(half)))
     assert machine.doubt(launch_run(Resources(mem_gb=there))) is None
 
 
