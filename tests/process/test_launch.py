@@ -168,7 +168,8 @@ def test_more_memory_than_there_is_is_told_where_the_run_stays_here(
     runs = load.build_plan(job, tmp_path / "job.yaml").active()
     (told,) = doubts(runs, "local")
     assert told.startswith(
-        f"run {runs[0].id}: requests {there + 900:.0f} GB, and this machine lets you use {there:.3g}. "
+        f"run {runs[0].id}: requests {there + 900:.0f} GB, and this machine lets you use "
+        f"{there:.3g}. "
     )
     assert "-s resources.mem_gb=N if it needs less, or --cluster slurm" in told
     assert find_refusals(runs, "local") == {}, "nothing here holds a run to it"
