@@ -16,6 +16,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -89,10 +90,10 @@ class Change:
     value: Any
 
     def apply(self, plain: Any) -> Any:
-        plain = json.loads(json.dumps(plain))
         *above, last = self.place
-        at = plain
+        plain = at = copy(plain)
         for part in above:
+            at[part] = copy(at[part])
             at = at[part]
         if self.value is MISSING:
             del at[last]
