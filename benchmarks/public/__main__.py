@@ -56,14 +56,16 @@ def cloned(source: str, files: Sequence[str], into: Path) -> Path:
 def prepared(program: Mapping[str, Any], python: Path, work: Path) -> tuple[list[str], Path]:
     """The command, and the folder in which it starts."""
     words = [*program["command"]]
+    variables = [f"{name}={value}" for name, value in program.get("variables", {}).items()]
+    start = ["env", *variables, str(python)] if variables else [str(python)]
     if "source" not in program:
-        return [str(python), str(HERE / words[0]), *words[1:]], work
+        return [*start, str(HERE / words[0]), *words[1:]], work
     folder = cloned(program["source"], program.get("files", ()), work / "source") / program.get(
         "folder", "."
     )
     if "prepare" in program:
         subprocess.run([str(python), str(HERE / program["prepare"])], cwd=folder, check=True)
-    return [str(python), *words], folder
+    return [*start, *words], folder
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
