@@ -377,6 +377,8 @@ def explain_cause(
     row, found, finding = max(causes, key=order)
     equal = sum(other.cause == finding.cause for _, _, other in causes)
     evidence = "; ".join(finding.evidence[:MAX_EVIDENCE])
+    if finding.places:
+        evidence += f", at {finding.places[0].name}"
     others = f", in {equal} of {pluralize(len(known), 'configuration')}" if len(known) > 1 else ""
     best = table.recommended
     own = agreed_diagnosis(best.one, diagnoses) if best else None

@@ -88,6 +88,11 @@ class Finding:
     places: tuple[Place, ...] = ()
     """The user's own lines, the first one being the one to change."""
 
+    @property
+    def placed_evidence(self) -> tuple[str, ...]:
+        """With the line to change, as `train.py:88 sample_negatives`."""
+        return (*self.evidence, *(each.name for each in self.places[:1]))
+
 
 @dataclass(frozen=True)
 class CoreCounts:

@@ -52,9 +52,6 @@ HOT: Final = 0.4
 MOST_PLACES: Final = 3
 # One busy core of two is half of them, less the moments in which it waits.
 SERIAL: Final = 0.45
-# Time that threads are seen in their own code, over the time that they compute, from which they
-# wait there: two that take turns have 2.
-BLOCKED: Final = 1.4
 # Lines that unpack a sample, which no array operation does for a whole batch.
 UNPACKS: Final = re.compile(
     r"decod|decompress|image|jpe?g|audio|h5py|parse|tokeni|json\.|execute\(|"
@@ -255,16 +252,10 @@ def _lock(program: Program) -> Finding | None:
     whole = rank.elapsed_s if not rank.steps else rank.seconds
     if rank.main_cpu_s is None or whole <= 0:
         return None
-    # A thread that is ready and has no core would compute, were there no neighbour.
-    busy = [each for each in rank.threads if each.cpu_s + each.runqueue_s >= 0.02 * whole]
-    busy = [each for each in busy if each.file]
-    others = sum(each.cpu_s + each.runqueue_s for each in busy) / whole
-    # One that waits for the lock is seen in its code; one that waits for work is not.
-    if sum(each.seen_s for each in busy) < BLOCKED * others * whole:
-        return None
-    main_s = rank.main_cpu_s + (rank.runqueue_s or 0.0)
-    together = others + main_s / whole
-    main = main_s >= 0.1 * whole
+    busy = [each for each in rank.threads if each.cpu_s >= 0.02 * whole and each.file]
+    others = sum(each.cpu_s for each in busy) / whole
+    together = others + rank.main_cpu_s / whole
+    main = rank.main_cpu_s >= 0.1 * whole
     if len(busy) + main < 2 or others < thresholds.WORTH or not 0.7 <= together <= 1.2:
         return None
     first = busy[0]

@@ -54,7 +54,7 @@ def _rows(one: Configuration, found: Diagnosis, outcomes: Outcomes) -> list[list
             one.label if finding is found.findings[0] else "",
             finding.cause,
             NONE if finding.cause == "too_short_to_judge" else format.cost(finding),
-            "; ".join(finding.evidence),
+            "; ".join(finding.placed_evidence),
             "; ".join(describe_gain(one.key, finding, outcomes)) or NONE,
             " ".join(filter(None, (finding.remedy, format.settings(finding.changes)))),
         ]
