@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import textwrap
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
@@ -47,8 +48,12 @@ def usual_values(runs: Sequence[Run]) -> dict[str, Any]:
         return dict(base.varied)
     if not runs or len(runs[0].varied) <= MAX_VARYING:
         return {}
-    values = {key: [run.varied.get(key) for run in runs] for key in runs[0].varied}
-    return {key: max(found, key=found.count) for key, found in values.items()}
+    usual = {}
+    for key in runs[0].varied:
+        values = {repr(run.varied.get(key)): run.varied.get(key) for run in runs}
+        commonest = Counter(repr(run.varied.get(key)) for run in runs).most_common(1)[0][0]
+        usual[key] = values[commonest]
+    return usual
 
 
 def _short(key: str, value: object) -> str:

@@ -66,7 +66,7 @@ def test_choices_and_front_by_hand() -> None:
         "two": None,
         "four": "two",
         "one": None,
-        "slow": "two",
+        "slow": "one",
     }
     assert found.fastest
     assert found.fastest.core_h == pytest.approx(12 / 3600)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import comb
 from statistics import median
 from typing import Any, Final, Literal, TypeVar, get_args
@@ -146,7 +147,7 @@ class Judged:
     def label(self) -> str:
         return self.one.label
 
-    @property
+    @cached_property
     def seconds(self) -> float:
         return median(self.times)
 
@@ -163,7 +164,7 @@ class Judged:
     def on_gpus(self) -> bool:
         return self.gpu_h > 0
 
-    @property
+    @cached_property
     def cost(self) -> tuple[float, float]:
         """GPU-hours before core-hours: they have no common price, and GPUs are scarcer."""
         return self.gpu_h, self.core_h
@@ -255,12 +256,13 @@ def judge(
         cause = _open_cause(one, diagnoses or {}, outcomes or {}) if standing == "judged" else None
         rows.append(Judged(one, times, standing, reason, cause))
     rows.sort(key=lambda row: (row.seconds, row.cost, row.label))
-    judged = [row for row in rows if row.standing == "judged"]
-    placed = tuple(
-        replace(row, beaten_by=next((other.label for other in judged if other.beats(row)), None))
-        for row in rows
-    )
-    table = Judgement(unit, work, placed, min_efficiency, None, None, None, ())
+    placed, best = [], None
+    for row in rows:  # of all that are as quick, the cheapest judged row beats, if any does
+        beaten = best is not None and best.beats(row)
+        placed.append(replace(row, beaten_by=best.label if best and beaten else None))
+        if row.standing == "judged" and (best is None or row.cost < best.cost):
+            best = row
+    table = Judgement(unit, work, tuple(placed), min_efficiency, None, None, None, ())
     judged = list(table.judged)
     if judged:
         cheapest = min(judged, key=lambda row: (row.cost, row.seconds))
