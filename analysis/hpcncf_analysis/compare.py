@@ -73,8 +73,8 @@ def _per_instance(one: Configuration) -> dict[str, float]:
     shares = {phase: one.median(f"{phase}_share") for phase in PHASES_TRAINED}
     if not speed:
         return {}
-    told = {phase: 1e6 * share / speed for phase, share in shares.items() if share is not None}
-    return told if len(told) == len(PHASES_TRAINED) else {}
+    known = {phase: 1e6 * share / speed for phase, share in shares.items() if share is not None}
+    return known if len(known) == len(PHASES_TRAINED) else {}
 
 
 Row = Mapping[str, Any]
@@ -110,8 +110,8 @@ def _select_runs(runs: Sequence[Row], run_id: str | None, repeats: bool) -> Sequ
     if run_id is None:
         return runs
     one = [row for row in runs if row["run_id"] == run_id]
-    alike = {row["config"] for row in one}
-    return [row for row in runs if row["config"] in alike] if repeats else one
+    configurations = {row["config"] for row in one}
+    return [row for row in runs if row["config"] in configurations] if repeats else one
 
 
 def _environment(paths: ResultPaths, row: Row) -> Mapping[str, Any]:
@@ -201,12 +201,12 @@ def settings_of(row: Row_changes) -> dict[str, str]:
     """All that decides a run's work and speed, as text: equal text, equal setting."""
     names = [*Resources.model_fields, *Training.model_fields, "batch", *Model.model_fields]
     names += ["data_key", *sorted(name for name in row if name.startswith(PARAMETER))]
-    told = {name: row.get(name) for name in names if name not in _NOT_SPEED}
+    settings = {name: row.get(name) for name in names if name not in _NOT_SPEED}
     if row["by_hand"]:
-        told |= {"command": command_name(row), "cores": row["cores_allocated"]}
+        settings |= {"command": command_name(row), "cores": row["cores_allocated"]}
     elif not any(name.startswith(PARAMETER) for name in row):  # else it names them once more
-        told["command"] = row.get("command")
-    return {name: _text(value) for name, value in told.items() if value is not None}
+        settings["command"] = row.get("command")
+    return {name: _text(value) for name, value in settings.items() if value is not None}
 
 
 def _text(value: Any) -> str:
@@ -237,9 +237,9 @@ def _apart(
             yield name, sorted(left), sorted(right)
 
 
-def _values(told: Iterable[Mapping[str, str]]) -> dict[str, set[str]]:
+def _values(rows: Iterable[Mapping[str, str]]) -> dict[str, set[str]]:
     """Name -> its values; NONE where one of them lacks it."""
-    all_of_them = list(told)
+    all_of_them = list(rows)
     names = dict.fromkeys(name for each in all_of_them for name in each)
     return {name: {each.get(name, NONE_CHANGES) for each in all_of_them} for name in names}
 
@@ -257,13 +257,14 @@ def changed_environment(
 
 
 def _described(environment: Mapping[str, Any]) -> dict[str, str]:
-    told = {name: environment.get(name) for name in _MACHINE}
+    values = {name: environment.get(name) for name in _MACHINE}
     for commit, dirty in (("commit", "dirty"), ("folder_commit", "folder_dirty")):
-        if told[commit]:
-            told[commit] = str(told[commit])[:10] + " and changes" * bool(environment.get(dirty))
+        if values[commit]:
+            changes = " and changes" if environment.get(dirty) else ""
+            values[commit] = str(values[commit])[:10] + changes
     variables = environment.get("variables") or {}
-    told |= {name: text for name, text in variables.items() if not name.startswith(_PLACE)}
-    return {name: NONE_CHANGES if value is None else _text(value) for name, value in told.items()}
+    values |= {name: text for name, text in variables.items() if not name.startswith(_PLACE)}
+    return {name: NONE_CHANGES if value is None else _text(value) for name, value in values.items()}
 
 
 def changed_nodes(a: Sequence[Row_changes], b: Sequence[Row_changes]) -> list[Change]:
@@ -443,8 +444,8 @@ def _by_settings(side: Side, apart: set[str]) -> dict[tuple[tuple[str, str], ...
     ignored = {*apart, SEED, PARAMETER + SEED}
     found: dict[tuple[tuple[str, str], ...], Configuration] = {}
     for one in group_configurations({**row, "retired": False} for row in side.rows):
-        told = settings_of(one.rows[0]).items()
-        key = tuple(sorted((name, text) for name, text in told if name not in ignored))
+        settings = settings_of(one.rows[0]).items()
+        key = tuple(sorted((name, text) for name, text in settings if name not in ignored))
         # Threads asked for by number may be those that `auto` gave another: the label tells.
         found[key if key not in found else (*key, ("label", one.label))] = one
     return found
@@ -532,21 +533,21 @@ def below(found: Comparison) -> list[str]:
 def _moved(found: Comparison) -> Iterator[str]:
     for pair in found.pairs:
         if pair.moved and pair.ratio.verdict in ("faster", "slower"):
-            told = pair.moved
+            moved = pair.moved
             yield (
-                f"{pair.label}: {pair.ratio.verdict} most of all in {told.phase}, "
-                f"{format_number(told.a_us)} → {format_number(told.b_us)} µs an instance"
+                f"{pair.label}: {pair.ratio.verdict} most of all in {moved.phase}, "
+                f"{format_number(moved.a_us)} → {format_number(moved.b_us)} µs an instance"
             )
 
 
 def _metrics(found: Comparison) -> Iterator[str]:
-    """Nobody knows whether more of it is better: told, not judged."""
+    """Metrics that commands reported: printed, not judged, as more may be better or worse."""
     for pair in found.pairs:
         if pair.metrics:
-            told = (
+            texts = (
                 f"{name} {format_metric(a)} → {format_metric(b)}" for name, a, b in pair.metrics
             )
-            yield f"{pair.label}: reported {', '.join(told)}"
+            yield f"{pair.label}: reported {', '.join(texts)}"
 
 
 def _only(found: Comparison) -> Iterator[str]:

@@ -99,7 +99,7 @@ def command_name(row: Row) -> str:
 
 def varying_settings(rows: Sequence[Row]) -> list[str]:
     """The named settings that tell these rows apart; the data's key only where no title does."""
-    told = [
+    names = [
         name
         for name in _ordered_settings(rows[0])
         if len({repr(row.get(name)) for row in rows}) > 1
@@ -107,15 +107,15 @@ def varying_settings(rows: Sequence[Row]) -> list[str]:
     if len({(command_name(row), row.get("command")) for row in rows}) == len(
         {command_name(row) for row in rows}
     ):
-        told = [name for name in told if name != "command"]
-    return [name for name in told if name != "data_key" or "data_title" not in told]
+        names = [name for name in names if name != "command"]
+    return [name for name in names if name != "data_key" or "data_title" not in names]
 
 
-def commonest_values(rows: Sequence[Row], told: Sequence[str]) -> dict[str, Any]:
+def commonest_values(rows: Sequence[Row], varying: Sequence[str]) -> dict[str, Any]:
     """Of many settings that tell rows apart, the value that most have: labels leave it unsaid."""
-    if len(told) <= MAX_VARYING:
+    if len(varying) <= MAX_VARYING:
         return {}
-    return {name: _commonest([row.get(name) for row in rows]) for name in told}
+    return {name: _commonest([row.get(name) for row in rows]) for name in varying}
 
 
 def _commonest(values: Sequence[Any]) -> Any:
@@ -131,21 +131,21 @@ def _ordered_settings(row: Row) -> list[str]:
 
 
 def label_settings(
-    row: Row, told: Sequence[str], unsaid: Mapping[str, Any] | None = None
+    row: Row, varying: Sequence[str], unsaid: Mapping[str, Any] | None = None
 ) -> dict[str, str]:
     """Setting -> words, of those distinguished by and those always named, in a label's order.
 
     `unsaid`: setting -> the value that goes without saying.
     """
     unsaid = unsaid or {}
-    told = [name for name in told if name not in unsaid or row.get(name) != unsaid[name]]
+    varying = [name for name in varying if name not in unsaid or row.get(name) != unsaid[name]]
     words = {
         name: _format_setting(name, row.get(name))
         for name in _ordered_settings(row)
-        if _is_labelled(name, row, told)
+        if _is_labelled(name, row, varying)
     }
     if "command" in words:
-        words["command"] = _command_label(row, "command" in told)
+        words["command"] = _command_label(row, "command" in varying)
     words |= {name: f"{words[name]} (no effect)" for name in inert_settings(row) if name in words}
     return words
 
@@ -162,11 +162,11 @@ def _command_label(row: Row, ambiguous: bool) -> str:
     return " · ".join(_format_setting("command", text) for text in texts)
 
 
-def _is_labelled(name: str, row: Row, told: Sequence[str]) -> bool:
+def _is_labelled(name: str, row: Row, varying: Sequence[str]) -> bool:
     if row.get(name) is None or _has_no_effect(name, row):
         return False
     always = name in {"loader", "command"} or (name == "num_workers" and row[name] > 0)
-    return bool(always or name in told)
+    return bool(always or name in varying)
 
 
 def _has_no_effect(name: str, row: Row) -> bool:
@@ -476,13 +476,13 @@ def group_configurations(runs: Iterable[Row_summary]) -> list[Configuration]:
     if not grouped:
         return []
     firsts = [rows[0] for rows in grouped.values()]
-    told = varying_settings(firsts)
-    unsaid = commonest_values(firsts, told)
+    varying = varying_settings(firsts)
+    unsaid = commonest_values(firsts, varying)
     figures = _drop_empty(
         summarize_repeats(pd.DataFrame([row for rows in grouped.values() for row in rows]))
     )
     found = [
-        _configuration(key, rows, label_settings(rows[0], told, unsaid), known)
+        _configuration(key, rows, label_settings(rows[0], varying, unsaid), known)
         for (key, rows), known in zip(grouped.items(), figures, strict=True)
     ]
     tells_speed = all(row["instances_per_s"] for rows in grouped.values() for row in rows)

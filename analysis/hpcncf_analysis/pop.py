@@ -156,8 +156,8 @@ def pop_by_configuration(
     for row in ranks:
         if row["run_id"] in by_run:
             by_run[row["run_id"]].append(row)
-    told = {one.key: pop_from_rows(by_run[one.rows[0]["run_id"]]) for one in shown}
-    return {key: found for key, found in told.items() if found}
+    factors = {one.key: pop_from_rows(by_run[one.rows[0]["run_id"]]) for one in shown}
+    return {key: found for key, found in factors.items() if found}
 
 
 def _pop(one: Configuration, this: Pop, base: Pop | None) -> list[str]:

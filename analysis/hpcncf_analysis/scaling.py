@@ -50,8 +50,8 @@ MODELS: Final = {"cpu_model": "CPU models", "gpu_model": "GPU models"}
 
 def comparison_cautions(one: Configuration, base: Configuration) -> list[str]:
     """Sentence parts; empty where nothing speaks against comparing the two."""
-    told = (*(_models(one, base, column) for column in MODELS), _quality(one, base))
-    return [text for text in told if text]
+    cautions = (*(_models(one, base, column) for column in MODELS), _quality(one, base))
+    return [text for text in cautions if text]
 
 
 def _models(one: Configuration, base: Configuration, column: str) -> str:
@@ -217,12 +217,12 @@ def _group_by_settings(
     configurations: Sequence[Configuration], work: Work
 ) -> list[list[Configuration]]:
     """Those of equal settings but resources and what makes the work."""
-    told = varying_settings([one.rows[0] for one in configurations]) if configurations else []
+    varying = varying_settings([one.rows[0] for one in configurations]) if configurations else []
     grows = {"batch", *(["data_title", "data_key"] if work == "epoch" else [])}
     grouped: dict[tuple[str, ...], list[Configuration]] = {}
     for one in configurations:
         if work_instances(one, work) and one.speed and not one.by_time:
-            words = label_settings(one.rows[0], [name for name in told if name not in grows])
+            words = label_settings(one.rows[0], [name for name in varying if name not in grows])
             grouped.setdefault((*words.values(), _data(one, work)), []).append(one)
     return list(grouped.values())
 
@@ -267,8 +267,8 @@ def work_instances(one: Configuration, work: Work) -> float:
 
 def comparison_doubts(shown: Sequence[Configuration]) -> list[str]:
     """Sentences, the gravest first; empty where nothing speaks against the comparison."""
-    told = (_quality_doubts(shown), _outliers(shown), _unsteady(shown))
-    return [text for text in told if text]
+    doubts = (_quality_doubts(shown), _outliers(shown), _unsteady(shown))
+    return [text for text in doubts if text]
 
 
 def _quality_doubts(shown: Sequence[Configuration]) -> str:
@@ -322,7 +322,7 @@ def _laws(line: Line) -> list[str] | None:
     amdahl, usl = line.fit("amdahl"), line.fit("usl")
     if isinstance(usl, Refusal):
         return None
-    said = [text for one in line.points for text in comparison_cautions(one, line.base)]
+    cautions = [text for one in line.points for text in comparison_cautions(one, line.base)]
     serial = NONE
     if isinstance(amdahl, Law):
         serial = format_with_interval(amdahl.sigma, amdahl.sigma_interval(), format_percent)
@@ -334,7 +334,7 @@ def _laws(line: Line) -> list[str] | None:
         format_knee(usl),
         format_percent(usl.misfit),
         f"{usl.largest:g} {size_unit(line)}",
-        "; ".join(dict.fromkeys(said)),
+        "; ".join(dict.fromkeys(cautions)),
     ]
 
 
@@ -381,20 +381,20 @@ def size_unit(line: Line) -> str:
 def law_note(shown: Sequence[Configuration]) -> str | None:
     """Why lines have no law, and which sizes a law leaves aside."""
     found = scaling_lines(shown)
-    told = lines_to_fit(found)
-    if found and not told:
+    fitted = lines_to_fit(found)
+    if found and not fitted:
         return (
             f"No law is fitted: one needs {FEWEST_SIZES} sizes or more along one line (more ranks, "
             f"or more cores for each), and {max(len(line.points) for line in found)} were measured "
             "at most."
         )
-    fits = [(line, line.fit("usl")) for line in told]
+    fits = [(line, line.fit("usl")) for line in fitted]
     parts = [f"No law of {line.name}: {f.reason}." for line, f in fits if isinstance(f, Refusal)]
-    aside = {one.label for line in told for one in line.left_out}
+    aside = {one.label for line in fitted for one in line.left_out}
     if aside:
         parts.append(f"A law takes one of each size, and not: {'; '.join(sorted(aside))}.")
-    if len(found) > len(told):
-        more = pluralize(len(found) - len(told), "further line")
+    if len(found) > len(fitted):
+        more = pluralize(len(found) - len(fitted), "further line")
         parts.append(f"No law is fitted to {more}.")
     return " ".join(parts) or None
 
