@@ -77,6 +77,11 @@ class AttemptPaths:
         """Where the probe inside a rank's program writes, until the rank's record holds it."""
         return self.folder / "probe" / str(rank)
 
+    @property
+    def trial(self) -> Path:
+        """The speed and the first losses of a trial."""
+        return self.folder / "trial.json"
+
     def file_names(self) -> set[str]:
         """All names in the folder; empty if it cannot be read."""
         with contextlib.suppress(OSError), os.scandir(self.folder) as there:

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hpcncf.cli.output import format_path
-from hpcncf.cli.plan import job_arguments, warn
+from hpcncf.cli.plan import warn
+from hpcncf.errors import UsageError
+from hpcncf.worker.__main__ import add_setting_argument
 
 if TYPE_CHECKING:
     from hpcncf.submit.submit import Launched
@@ -135,10 +137,14 @@ def _next(tuning: Going, found: Outcome) -> list[str]:
 
 HELP = "Find the best configuration within a budget."
 EPILOG = """\
-Each call submits the next runs; repeat it, or use --wait, until the best is found.
-Runs lie in results/<the job's name>-tune. Exit code 3: not finished, or the budget is spent.
+A program is tried for some seconds with other cores, threads, workers and remedies. Its losses
+must stay the same. The call ends with what to ask for and what to change.
+Of a job file, each call submits the next runs; repeat it, or use --wait, until the best is found.
+Runs lie in results/<name>-tune. Exit code 3: not finished, or the budget is spent.
+example: hpcncf tune -- python train.py
 example: hpcncf tune jobs/engines.yaml --budget 0.5 --wait
 """
+DEFAULT_BUDGET: Final = 0.5
 # Rounds of the same runs sent again: then something is wrong that sending does not mend.
 IN_VAIN: Final = 3
 OBJECTIVES: Final = {
@@ -157,14 +163,23 @@ def positive(text: str) -> float:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    job_arguments(parser)
+    parser.add_argument(
+        "job", nargs="+", metavar="JOB.yaml | -- COMMAND", help="a job file, or a program"
+    )
+    add_setting_argument(parser, "override a setting, as in -s training.epochs=1; may be repeated")
     parser.add_argument(
         "--budget",
         type=positive,
-        required=True,
         metavar="CORE_HOURS",
-        help="what all of its runs may cost together",
+        help="what all of its runs may cost together (default of a program: 0.5)",
     )
+    parser.add_argument(
+        "--cores", type=int, metavar="N", help="most cores of a program (default: the usable ones)"
+    )
+    parser.add_argument(
+        "--mem-gb", type=positive, default=8.0, help="memory of a program's trials under Slurm"
+    )
+    parser.add_argument("--site", help="site file for a program's trials under Slurm")
     parser.add_argument(
         "--gpu-hour",
         type=positive,
@@ -194,6 +209,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if len(args.job) > 1 or not args.job[0].endswith((".yaml", ".yml")):
+        from hpcncf.cli.tune_program import run as tune_program
+
+        args.budget = args.budget or DEFAULT_BUDGET
+        return tune_program(args)
+    if not args.budget:
+        raise UsageError("tune: --budget CORE_HOURS is required for a job file")
+    args.job = Path(args.job[0])
+    return tune_job(args)
+
+
+def tune_job(args: argparse.Namespace) -> int:
     from hpcncf.tune import outcome
     from hpcncf.tune.trial import read_state, send
 

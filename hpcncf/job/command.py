@@ -146,6 +146,9 @@ class Program(Settings):
     configuration in which it is worse. Not part of a run's identity."""
     better: Literal["lower", "higher"] = "lower"
     """Which values of `quality` are better."""
+    trial: bool = False
+    """End it as soon as the speed of its steps is known to 3 %, or after some 15 seconds of
+    training: what `hpcncf tune` does."""
 
     @model_validator(mode="after")
     def one_of_the_two(self) -> Self:
@@ -153,6 +156,8 @@ class Program(Settings):
             raise ValueError("expected either command: [program, argument, ...] or shell: LINE")
         if self.command and not self.command[0]:
             raise ValueError("command: its first word, the program, is empty")
+        if self.trial and not self.probe:
+            raise ValueError("trial: is ended by the probe; remove probe: false")
         return self
 
     @property

@@ -350,7 +350,8 @@ def command_identity(
     unfilled = {name: f"{{resources.{name}}}" for name in Resources.model_fields}
     known = placeholder_values(parameters, unfilled | _resource_identity(resources), repeat)
     words = build_command(program, known)
-    return run_identity({"command": words}, resources, None, None, None, repeat)
+    workload = {"command": words} | ({"trial": True} if program.trial else {})
+    return run_identity(workload, resources, None, None, None, repeat)
 
 
 def _resource_identity(resources: Resources) -> dict[str, Any]:

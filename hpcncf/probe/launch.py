@@ -12,22 +12,30 @@ from hpcncf.job.command import Remedies
 
 FOLDER: Final = "HPCNCF_PROBE"
 REMEDIES: Final = "HPCNCF_WITH"
+TRIAL: Final = "HPCNCF_TRIAL"
 INJECTED: Final = Path(__file__).with_name("inject")
 # Options of Python that keep it from reading PYTHONPATH or from importing sitecustomize.
 DEAF: Final = frozenset("EIS")
 
 
 def observed(
-    environment: Mapping[str, str], folder: Path, remedies: Remedies | None = None
+    environment: Mapping[str, str],
+    folder: Path,
+    remedies: Remedies | None = None,
+    trial: Path | None = None,
 ) -> dict[str, str]:
     """The environment with the probe in it; what the processes see goes to `folder`.
 
-    `remedies`: what the probe applies to the program.
+    `remedies`: what the probe applies to the program. `trial`: the file for the speed of the
+    program's steps; as soon as it is known, the program is ended.
     """
     given = environment.get("PYTHONPATH")
     path = os.pathsep.join([str(INJECTED), *([given] if given else [])])
     variables = {**environment, "PYTHONPATH": path, FOLDER: str(folder.absolute())}
-    variables.pop(REMEDIES, None)
+    for name in (REMEDIES, TRIAL):
+        variables.pop(name, None)
+    if trial:
+        variables |= {TRIAL: str(trial.absolute()), "PYTHONHASHSEED": "0"}
     if remedies:
         variables |= remedies.variables
         variables[REMEDIES] = str(remedies)

@@ -339,7 +339,9 @@ class Grid:
     def run(self, ask: Ask) -> Run:
         """As the job file has it, but for its length and what a cut run does not need."""
         cut = {} if ask.steps is None else {**CUT, "training.max_steps": ask.steps}
-        return _run(self.job, self.settings[ask.point] | cut, ask.repeat, self.keys, self.datasets)
+        return build_run(
+            self.job, self.settings[ask.point] | cut, ask.repeat, self.keys, self.datasets
+        )
 
     def plan(self, asks: Sequence[Ask]) -> Plan:
         runs = {run.id: run for run in map(self.run, asks)}
@@ -371,7 +373,7 @@ class Grid:
         return replace(self, points=points)
 
 
-def _run(
+def build_run(
     job: JobSpec,
     settings: Mapping[str, Any],
     repeat: int,
@@ -400,7 +402,7 @@ def build_grid(
         )
     runs: dict[str, tuple[dict[str, Any], Run]] = {}
     for settings in grid_points(job):
-        run = _run(job, settings, 0, keys, datasets or {})
+        run = build_run(job, settings, 0, keys, datasets or {})
         runs.setdefault(run.id, (settings, run))
     if len(runs) < 2:
         raise UsageError("grid: tune chooses among points, and this job has one: add a grid")

@@ -106,7 +106,8 @@ def _start(run: Run, place: Place, attempt: AttemptPaths, output: Output) -> Chi
     if program.probe:
         profiles = attempt.probe(place.rank)
         make_folder(profiles)
-        environment = observed(environment, profiles, run.remedies)
+        trial = attempt.trial if program.trial else None
+        environment = observed(environment, profiles, run.remedies, trial)
     return Child(
         words,
         folder=folder,

@@ -23,9 +23,10 @@ def start(folder):
     words = command_line()
     if is_helper(words):
         return
-    from _hpcncf_probe import observer, remedies
+    from _hpcncf_probe import observer, remedies, trial
 
     remedies.ask(os.environ.get("HPCNCF_WITH"))
+    trial.begin(os.environ.get("HPCNCF_TRIAL"))
     observer.start(folder, os.path.basename(script(words)))
 
 

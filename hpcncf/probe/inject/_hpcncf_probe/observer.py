@@ -10,7 +10,7 @@ from functools import partial
 from itertools import accumulate, chain, repeat
 from operator import attrgetter, itemgetter
 
-from _hpcncf_probe import gpu, imports, remedies, tables, torch_phases
+from _hpcncf_probe import gpu, imports, remedies, tables, torch_phases, trial
 from _hpcncf_probe.phases import CLOCKS, NAME, WALL
 
 FORMAT = 1
@@ -507,6 +507,7 @@ def _safely(call):
 def _observe_torch(torch):
     _safely(torch_phases.install)(torch)
     _safely(remedies.install)(torch)
+    _safely(trial.install)(torch)
     # `import torch` brings these; where it does not, they are observed when they come.
 
 
@@ -535,6 +536,7 @@ def _forked():
         _STATE["inherited"] = observer.folder, observer.program
     CLOCKS.clear()
     remedies.NOTES.clear()
+    trial.FILE.clear()
     tables.SEEN.clear()
     torch_phases.LOADERS.clear()
     torch_phases.NO_GRAD.clear()
@@ -561,6 +563,7 @@ def end():
     if observer is None or observer.pid != os.getpid():
         return
     observer.pause()
+    trial.end()
     long = time.perf_counter() - observer.began >= FIRST_RECORD_S
     if long or observer.written or (remedies.ASKED and observer.kind == "program"):
         clock = CLOCKS.get(observer.thread)

@@ -128,7 +128,8 @@ def _made_with(name, kind, original, optimizer, params, args, given):
             FUSED[id(optimizer)] = name
         except (RuntimeError, ValueError, TypeError) as error:
             refused = _first_line(error)
-    note(name, not refused, f"{kind.__name__}: {refused}" if refused else kind.__name__)
+    of = kind.__name__ + _place()
+    note(name, not refused, f"{of}: {refused}" if refused else of)
     return not refused
 
 
@@ -143,7 +144,7 @@ def _leave_sparse_gradients(optimizer, *_):
 
 
 def _use_rows(torch, optimizer):
-    name = type(optimizer).__name__
+    name = type(optimizer).__name__ + _place()
     try:
         models = _models(torch, optimizer)
         if not models:
@@ -183,7 +184,7 @@ def _models(torch, optimizer):
 
 
 def _import_remedies(name):
-    """A module of hpcncf.remedies; ours, where the user's Python has no hpcncf."""
+    """Of hpcncf.remedies; ours, where the user's Python has no hpcncf."""
     if importlib.util.find_spec("hpcncf") is None:
         folder = __file__
         for _ in range(4):
@@ -193,7 +194,20 @@ def _import_remedies(name):
         )
         module = sys.modules["hpcncf"] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-    return importlib.import_module(f"hpcncf.remedies.{name}")
+    return getattr(importlib.import_module("hpcncf.remedies"), name)
+
+
+def _place():
+    """` at train.py:12`: the user's line that led here."""
+    from _hpcncf_probe.observer import is_user
+
+    frame = sys._getframe(1)
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if "_hpcncf_probe" not in path and is_user(frame, path):
+            return f" at {os.path.basename(path)}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
 
 
 def _first_line(error):
@@ -240,7 +254,7 @@ def install_loaders(module):
 def _change_arguments(module, given):
     """Change the call's arguments in place; the notes of it."""
     dataset, size = given.get("dataset"), given.get("batch_size", 1)
-    of = f"DataLoader of {type(dataset).__name__}" + (f", batch {size}" if size else "")
+    of = f"DataLoader of {type(dataset).__name__}" + (f", batch {size}" if size else "") + _place()
     before = workers = given.get("num_workers", 0)
     notes = []
     if "workers" in ASKED:

@@ -1,0 +1,130 @@
+"""A short trial of a program: how fast its steps are, then its end.
+
+A step is a backward pass. Losses of the first ones go to the trial's own file, nowhere else.
+"""
+
+import functools
+import json
+import os
+import sys
+import time
+
+from _hpcncf_probe import torch_phases
+
+LOSSES = 10
+WARM_STEPS, WARM_S = 10, 1.0
+LEAST_STEPS, LEAST_S, MOST_S = 20, 2.0, 12.0
+CHECK_EVERY_S = 0.25
+BLOCKS = 10
+STUDENT = 2.262  # 95 %, of BLOCKS - 1 degrees of freedom
+PRECISE = 0.03
+SEED = 0
+
+FILE = []
+TIMES = []
+SEEN = []
+STATE = {"check_at": 0.0, "ended": False}
+
+
+def begin(path):
+    if path:
+        FILE.append(path)
+
+
+def install(torch):
+    """Seed a program that does not seed itself, and see its backward passes."""
+    if not FILE:
+        return
+    torch.manual_seed(SEED)
+    import random
+
+    random.seed(SEED)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(SEED)
+    inner, compiling = torch.autograd.backward, torch_phases._compiling(torch)
+
+    @functools.wraps(inner)
+    def backward(tensors, *args, **kwargs):
+        if not compiling():
+            _see(torch, tensors)
+        return inner(tensors, *args, **kwargs)
+
+    torch.autograd.backward = backward
+
+
+def _see(torch, tensors):
+    now = time.perf_counter()
+    TIMES.append(now)
+    if len(SEEN) < LOSSES:
+        loss = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None)
+        if loss is not None and loss.numel() == 1:
+            SEEN.append(float(loss.detach()))
+    if now >= STATE["check_at"]:
+        STATE["check_at"] = now + CHECK_EVERY_S
+        found = measured()
+        if found and (found["error"] <= PRECISE or found["seconds"] >= MOST_S):
+            _leave()
+
+
+def measured():
+    """Of the steps after the warm-up; None while they are too few."""
+    first = next((at for at, t in enumerate(TIMES) if t - TIMES[0] >= WARM_S), len(TIMES))
+    first = max(first, WARM_STEPS)
+    times = TIMES[first:]
+    steps = len(times) - 1
+    if steps < 3:
+        return None
+    seconds = times[-1] - times[0]
+    # Of very long steps, a few must do.
+    known = seconds >= MOST_S or (steps >= LEAST_STEPS and seconds >= LEAST_S)
+    return _figures(times) if known else None
+
+
+def _figures(times):
+    steps = len(times) - 1
+    blocks = min(BLOCKS, steps)
+    marks = [times[steps * at // blocks] for at in range(blocks + 1)]
+    each = [
+        (marks[at + 1] - marks[at]) / (steps * (at + 1) // blocks - steps * at // blocks)
+        for at in range(blocks)
+    ]
+    mean = (times[-1] - times[0]) / steps
+    spread = (sum((one - mean) ** 2 for one in each) / max(1, blocks - 1)) ** 0.5
+    error = STUDENT * spread / blocks**0.5 / mean
+    return {"steps": steps, "seconds": times[-1] - times[0], "step_s": mean, "error": error}
+
+
+def end():
+    """Write what was measured; also of a program that ended before it was precise."""
+    if not FILE or STATE["ended"] or not TIMES:
+        return
+    rank = torch_phases.rank()
+    if rank is not None and rank[0] != 0:
+        return
+    STATE["ended"] = True
+    found = measured() or (_figures(TIMES[len(TIMES) // 4 :]) if len(TIMES) >= 8 else {})
+    found["losses"] = [
+        loss if loss == loss and abs(loss) != float("inf") else None for loss in SEEN
+    ]
+    found["backwards"] = len(TIMES)
+    path = FILE[0]
+    try:
+        with open(path + ".part", "w") as file:
+            json.dump(found, file)
+        os.replace(path + ".part", path)
+    except OSError:
+        pass
+
+
+def _leave():
+    """End this process and its workers at once: no checkpoint, no epilogue of the program's."""
+    end()
+    multiprocessing = sys.modules.get("multiprocessing")
+    for child in multiprocessing.active_children() if multiprocessing else ():
+        child.kill()
+    try:
+        sys.stdout.flush()
+    except Exception:
+        pass
+    os._exit(0)  # the probe's own, which leaves its record first

@@ -1,0 +1,73 @@
+"""`hpcncf tune -- python train.py` on this machine, from the first trial to the advice."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import time, torch
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.Adam(model.parameters())
+for step in range(10**6):
+    loss = model(torch.randn(16, 8)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    time.sleep(0.004 if torch.get_num_threads() > 1 else 0.002)
+print("never printed")
+"""
+
+
+@pytest.mark.slow
+def test_a_program_is_tuned_within_its_budget(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(PROGRAM)
+    words = [sys.executable, "-m", "hpcncf", "tune", "--cluster", "local", "--budget", "0.1"]
+    command = ["--", sys.executable, "train.py"]
+    done = subprocess.run(
+        [*words, "--cores", "1", "--json", *command], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    setups = [each["with"] for each in found["trials"]]
+    assert set(setups) >= {"", "fused"}
+    # Seeded by the trial, the program has the same losses in all; fused ones round differently.
+    assert all(each["left_out"] is None for each in found["trials"])
+    assert all(0.002 < each["step_s"] < 0.1 for each in found["trials"])
+    assert found["best"]["cores"] == 1
+    assert found["spent_core_hours"] <= 0.1
+    # No loss is in a record, and no trial ran to the program's end.
+    folder = tmp_path / "results/train-tune"
+    trials = [json.loads(each.read_text()) for each in folder.glob("runs/*/attempt-*/trial.json")]
+    assert len(trials) == len(setups)
+    assert all(len(each["losses"]) == 10 for each in trials)
+    for record in folder.glob("runs/*/attempt-*/rank-0.json"):
+        assert "losses" not in record.read_text()
+    assert "never printed" not in done.stderr
+    # The trials are there: nothing is run again, and the advice is the same.
+    again = subprocess.run(
+        [*words, "--cores", "1", *command], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert again.returncode == 0
+    assert "#SBATCH --cpus-per-task=1" in again.stdout
+    assert again.stderr == ""
+
+
+def test_a_tuning_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    for words, part in (
+        (["jobs/a.yaml"], "--budget"),
+        (["--cluster", "local", "--cores", "9999", "--", "python", "a.py"], "--cores 9999"),
+        (["-s", "a=b", "--cluster", "local", "--", "python", "a.py"], "job file"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "hpcncf", "tune", *words],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 2
+        assert part in done.stderr
