@@ -47,7 +47,8 @@ def run(args: argparse.Namespace) -> int:
         labels = [setup.label for setup, _ in fits.wanted]
         _show(f"{fits.why}: {'; '.join(dict.fromkeys(labels))}")
         launched = program.send(tuning, fits)
-        for line in [*describe_refusals(launched.refused), *launched.notes]:
+        refused = {each.run.id: each.reason for each in launched.left_out("refused")}
+        for line in [*describe_refusals(refused), *launched.notes]:
             _show(f"hpcncf: {line}")
         wait(tuning.paths, [one.id for one in launched.runs], quiet=True)
         if len(program.read_trials(tuning)) == len(state.seen):

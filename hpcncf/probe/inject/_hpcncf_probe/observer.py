@@ -536,6 +536,7 @@ def _forked():
         _STATE["inherited"] = observer.folder, observer.program
     CLOCKS.clear()
     remedies.NOTES.clear()
+    remedies.ROWS.clear()
     trial.FILE.clear()
     tables.SEEN.clear()
     torch_phases.LOADERS.clear()

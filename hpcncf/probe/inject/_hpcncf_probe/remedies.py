@@ -13,6 +13,7 @@ from _thread import get_ident
 
 ASKED = {}
 NOTES = {}
+ROWS = []
 MAIN = get_ident()
 
 NEEDS = {
@@ -44,6 +45,11 @@ def record():
     """[remedy, whether it was applied, to what or why not, how often]."""
     noted = [[_words(name), applied, text, count] for (name, applied, text), count in NOTES.items()]
     names = {name for name, _, _ in NOTES}
+    for of, rows in list(ROWS):
+        names.add("rowwise")
+        if rows.tables:
+            noted.append(["rowwise", True, f"{of}: {', '.join(rows.tables)}", 1])
+        noted += [["rowwise", False, f"{of}: {each}: {why}", 1] for each, why in rows.left.items()]
     left = [name for name in ASKED if name not in names]
     return noted + [
         [_words(name), False, f"no {NEEDS.get(name, name)} was made", 1] for name in left
@@ -144,19 +150,16 @@ def _leave_sparse_gradients(optimizer, *_):
 
 
 def _use_rows(torch, optimizer):
-    name = type(optimizer).__name__ + _place()
+    name = type(optimizer).__name__
     try:
+        name += _place()
         models = _models(torch, optimizer)
         if not models:
             note("rowwise", False, f"{name}: no embedding among its parameters")
             return
-        rows = _import_remedies("rowwise_optimizer")
+        rowwise = _import_remedies("rowwise")
         model = models[0] if len(models) == 1 else torch.nn.ModuleList(models)
-        found = rows.rowwise(model, optimizer, strict=False)
-        if found.tables:
-            note("rowwise", True, f"{name}: {', '.join(found.tables)}")
-        for table, why in found.left.items():
-            note("rowwise", False, f"{name}: {table}: {why}")
+        ROWS.append((name, rowwise(model, optimizer, strict=False)))
     except Exception as error:
         note("rowwise", False, f"{name}: {_first_line(error)}")
 
@@ -204,7 +207,7 @@ def _place():
     frame = sys._getframe(1)
     while frame is not None:
         path = frame.f_code.co_filename
-        if "_hpcncf_probe" not in path and is_user(frame, path):
+        if "_hpcncf_probe" not in path and is_user(path, frame.f_globals):
             return f" at {os.path.basename(path)}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
