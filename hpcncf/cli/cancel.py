@@ -59,7 +59,7 @@ def _selected_runs(args: argparse.Namespace) -> list[tuple[ResultPaths, Plan, li
     from hpcncf.cli import lookup
     from hpcncf.errors import UsageError
     from hpcncf.paths import ResultPaths
-    from hpcncf.records.results_folder import read_plan
+    from hpcncf.records.plan_file import read_plan
 
     if args.all:
         folders = [ResultPaths(Path(name).resolve()) for name in args.what]

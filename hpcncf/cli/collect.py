@@ -47,7 +47,7 @@ def gather(
     """Collect the folder and write its tables; to the folder `output`, if it is given."""
     from hpcncf.collect import collect
     from hpcncf.paths import ResultPaths
-    from hpcncf.records.results_folder import writing
+    from hpcncf.records.plan_file import writing
 
     paths = ResultPaths(folder, output)
     found = collect.collect(paths, seen)

@@ -106,7 +106,7 @@ def _attempt(paths: ResultPaths, run_id: str, number: int | None) -> AttemptPath
 
 def _waits(paths: ResultPaths, run_id: str) -> str:
     """`; it is pending: waiting for higher-priority jobs (Priority)`."""
-    from hpcncf.records.results_folder import read_plan
+    from hpcncf.records.plan_file import read_plan
     from hpcncf.state import status
 
     plan = read_plan(paths)
@@ -132,7 +132,7 @@ def _files(paths: ResultPaths, attempt: AttemptPaths, rank: int) -> list[Path]:
 
 def _goes_on(paths: ResultPaths, run: Run) -> Callable[[], bool]:
     """Whether the run is under way: by its claim, and now and then by all that is known."""
-    from hpcncf.records.results_folder import read_plan
+    from hpcncf.records.plan_file import read_plan
     from hpcncf.slurm.query import RateLimitedStates
     from hpcncf.state import status
 

@@ -8,7 +8,7 @@ from hpcncf.cli.status import found_here
 from hpcncf.errors import UsageError
 from hpcncf.job.plan import Plan, Run
 from hpcncf.paths import ResultPaths
-from hpcncf.records.results_folder import read_plan
+from hpcncf.records.plan_file import read_plan
 
 Found = tuple[ResultPaths, Plan, Run]
 

@@ -47,7 +47,7 @@ def _share(text: str) -> float:
 
 def run(args: argparse.Namespace) -> int:
     from hpcncf.cli.output import filled, format_path, table_layout
-    from hpcncf.records.results_folder import writing
+    from hpcncf.records.plan_file import writing
     from hpcncf_analysis.diagnosis.diagnose import diagnose
     from hpcncf_analysis.diagnosis.evidence import Diagnosis
     from hpcncf_analysis.report.build import write_report

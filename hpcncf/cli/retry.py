@@ -108,7 +108,7 @@ def _describe_change(change: Change, number: int) -> str:
 def _job(paths: ResultPaths) -> JobSpec:
     from hpcncf.errors import UsageError
     from hpcncf.job.load import load_job
-    from hpcncf.records.results_folder import read_plan
+    from hpcncf.records.plan_file import read_plan
 
     if not paths.job.exists():
         read_plan(paths)  # which reports it if there are no results at all

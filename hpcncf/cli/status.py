@@ -128,7 +128,7 @@ def _plain(folder: Path) -> dict[str, Any]:
 
 def _states(folder: Path, ask: Ask) -> tuple[str, list[RunState]]:
     from hpcncf.paths import ResultPaths
-    from hpcncf.records.results_folder import read_plan
+    from hpcncf.records.plan_file import read_plan
     from hpcncf.state import status
 
     paths = ResultPaths(folder)

@@ -119,7 +119,7 @@ def sending_arguments(parser: argparse.ArgumentParser, default: str | None, help
 def run(args: argparse.Namespace) -> int:
     from hpcncf.job import load
     from hpcncf.paths import ResultPaths
-    from hpcncf.records.results_folder import leave_plan
+    from hpcncf.records.plan_file import leave_plan
     from hpcncf.slurm import cluster_info
     from hpcncf.slurm.preflight import Limits
     from hpcncf.slurm.site import anchored
@@ -236,7 +236,7 @@ def _plain(
     command: Sequence[str],
 ) -> dict[str, Any]:
     from hpcncf.cli.progress import plain_progress
-    from hpcncf.records.results_folder import read_plan
+    from hpcncf.records.plan_file import read_plan
     from hpcncf.state import status
 
     asked = {run.id for run in launched.runs}

@@ -292,7 +292,7 @@ def _complain(launched: Launched) -> None:
 def _wait(args: argparse.Namespace, tuning: Going) -> None:
     """For whatever is under way, as its records tell: another call may have submitted it."""
     from hpcncf.cli.wait import wait
-    from hpcncf.records.results_folder import read_plan
+    from hpcncf.records.plan_file import read_plan
     from hpcncf.state import status
 
     states = status.states(tuning.paths, read_plan(tuning.paths))
@@ -332,7 +332,7 @@ def _same(args: argparse.Namespace) -> str:
 
 
 def _end(args: argparse.Namespace, tuning: Going, now: Now, found: Outcome | None) -> int:
-    from hpcncf.records.results_folder import writing
+    from hpcncf.records.plan_file import writing
     from hpcncf.records.schema import write_text
 
     if found and found.advice:

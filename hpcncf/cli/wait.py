@@ -12,7 +12,7 @@ from hpcncf.cli.output import ID, counts, format_path, usual_values, varies, wid
 from hpcncf.cli.progress import sentence, table_progress
 from hpcncf.job.plan import Plan
 from hpcncf.paths import ResultPaths
-from hpcncf.records.results_folder import read_plan
+from hpcncf.records.plan_file import read_plan
 from hpcncf.slurm.query import RateLimitedStates
 from hpcncf.slurm.states import NEVER
 from hpcncf.state import status

@@ -31,7 +31,7 @@ from hpcncf.job.plan import Plan, Run, configuration_id
 from hpcncf.job.spec import Model, Resources, Training
 from hpcncf.ncf.data.manifest import DataError, Outline, is_prepared, read_outline
 from hpcncf.paths import ResultPaths
-from hpcncf.records.results_folder import locked, read_plan
+from hpcncf.records.plan_file import locked, read_plan
 from hpcncf.records.schema import (
     Epoch,
     NodeRecord,

@@ -23,7 +23,7 @@ from hpcncf.monitor.cgroup import usable_cpus
 from hpcncf.monitor.node import spread
 from hpcncf.paths import AttemptPaths, ResultPaths
 from hpcncf.records import claims
-from hpcncf.records.results_folder import read_plan
+from hpcncf.records.plan_file import read_plan
 from hpcncf.records.schema import read_record, write_record
 from hpcncf.records.submissions import Submission, user
 from hpcncf.state.decide import complete, last_attempt

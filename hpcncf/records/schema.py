@@ -365,6 +365,7 @@ class ProgramTable(RecordPart):
     touched: Integer | None
     """Rows with a gradient, estimated; None for a sparse gradient or on a GPU."""
     sparse: bool
+    """Whether only rows with a gradient are updated: a sparse gradient, or `rowwise`."""
 
 
 class ProgramThread(RecordPart):

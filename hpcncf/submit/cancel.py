@@ -13,7 +13,7 @@ from hpcncf.local.processes import GRACE_S
 from hpcncf.paths import ResultPaths
 from hpcncf.records import submissions
 from hpcncf.records.claims import current_claim, is_same_process
-from hpcncf.records.results_folder import locked, writing
+from hpcncf.records.plan_file import locked, writing
 from hpcncf.records.schema import Claim, RecordError, read_record
 from hpcncf.records.submissions import Submission, Submitted, read_submissions
 from hpcncf.slurm import query

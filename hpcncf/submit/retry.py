@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 from hpcncf.job.plan import Plan, Run
 from hpcncf.job.spec import JobSpec, Resources
 from hpcncf.paths import ResultPaths
-from hpcncf.records.results_folder import locked, read_plan, write_plan, writing
+from hpcncf.records.plan_file import locked, read_plan, write_plan, writing
 from hpcncf.records.submissions import read_submissions
 from hpcncf.slurm.site import asks_memory, load_sites
 from hpcncf.state import status

@@ -20,7 +20,7 @@ from hpcncf.local import machine
 from hpcncf.ncf.data import manifest
 from hpcncf.paths import ResultPaths
 from hpcncf.records.code_version import record_code
-from hpcncf.records.results_folder import locked, read_plan, write_plan, writing
+from hpcncf.records.plan_file import locked, read_plan, write_plan, writing
 from hpcncf.records.schema import read_record, write_record
 from hpcncf.records.submissions import Cluster, Submission, begin, read_submissions, user
 from hpcncf.slurm.preflight import Limits

@@ -21,7 +21,7 @@ from hpcncf.job.command import Program, Remedies
 from hpcncf.job.plan import Plan, Run
 from hpcncf.job.spec import JobSpec, Resources
 from hpcncf.paths import AttemptPaths, ResultPaths
-from hpcncf.records.results_folder import leave_plan, read_plan
+from hpcncf.records.plan_file import leave_plan, read_plan
 from hpcncf.records.schema import RankRecord, RecordError, read_record
 from hpcncf.records.submissions import Cluster
 from hpcncf.submit.submit import Launched, submit

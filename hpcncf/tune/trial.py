@@ -15,7 +15,7 @@ from hpcncf.job.spec import JobSpec
 from hpcncf.ncf.data.manifest import prepare_command, read_manifest
 from hpcncf.paths import ResultPaths
 from hpcncf.records import schema
-from hpcncf.records.results_folder import leave_plan, locked, writing
+from hpcncf.records.plan_file import leave_plan, locked, writing
 from hpcncf.records.schema import SCHEMA_VERSION, Integer, RecordPart
 from hpcncf.records.submissions import Cluster
 from hpcncf.slurm.preflight import Limits

@@ -18,9 +18,9 @@ from hpcncf.job.plan import Plan, Run
 from hpcncf.monitor import procfs
 from hpcncf.monitor.cgroup import usable
 from hpcncf.paths import AttemptPaths, ResultPaths, RunPaths
-from hpcncf.records import results_folder as folders
+from hpcncf.records import plan_file as folders
 from hpcncf.records.claims import later_attempt
-from hpcncf.records.results_folder import read_plan
+from hpcncf.records.plan_file import read_plan
 from hpcncf.records.schema import (
     Claim,
     Progress,

@@ -24,7 +24,7 @@ from hpcncf.probe.launch import observed
 from hpcncf.probe.read import read_profiles, shares_so_far, take_profiles
 from hpcncf.records.claims import claim_attempt
 from hpcncf.records.host import describe_host
-from hpcncf.records.results_folder import add_command, writing
+from hpcncf.records.plan_file import add_command, writing
 from hpcncf.records.schema import (
     End,
     NodeRecord,

@@ -19,7 +19,7 @@ from hpcncf.local.processes import end_with_parent
 from hpcncf.monitor.node import cores
 from hpcncf.paths import ResultPaths
 from hpcncf.records.claims import attempt_of_start
-from hpcncf.records.results_folder import read_plan
+from hpcncf.records.plan_file import read_plan
 from hpcncf.records.schema import End, utc_now, write_record_with_retries
 from hpcncf.submit.cancel import CancelCheck
 from hpcncf.worker import environment

@@ -16,7 +16,7 @@ from hpcncf.job import load
 from hpcncf.job.plan import Plan
 from hpcncf.job.spec import JobSpec
 from hpcncf.paths import ResultPaths
-from hpcncf.records.results_folder import leave_plan, read_plan
+from hpcncf.records.plan_file import leave_plan, read_plan
 from hpcncf.records.schema import read_record, write_record
 from hpcncf.records.submissions import Submission, files, read_submissions, user
 from hpcncf.submit.submit import submit

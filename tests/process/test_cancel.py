@@ -14,7 +14,7 @@ from hpcncf.job.load import build_plan, load_job
 from hpcncf.job.plan import Plan
 from hpcncf.job.spec import JobSpec
 from hpcncf.paths import ResultPaths
-from hpcncf.records.results_folder import leave_plan, locked
+from hpcncf.records.plan_file import leave_plan, locked
 from hpcncf.records.submissions import read_submissions
 from hpcncf.submit import cancel
 from hpcncf.submit.submit import submit

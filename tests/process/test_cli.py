@@ -17,7 +17,7 @@ from hpcncf.cli.output import ID, table_layout
 from hpcncf.job import load
 from hpcncf.paths import ResultPaths
 from hpcncf.records.claims import claim_attempt
-from hpcncf.records.results_folder import leave_plan
+from hpcncf.records.plan_file import leave_plan
 from hpcncf.records.schema import read_record, write_record, write_text
 from hpcncf.records.submissions import (
     Submission,

@@ -25,7 +25,7 @@ LAYERS: list[set[str]] = [
     {"hpcncf.records", "hpcncf.ncf.engines.native.library", "hpcncf.lint", "hpcncf.remedies"},
     {"hpcncf.monitor", "hpcncf.ncf.data", "hpcncf.probe"},
     {"hpcncf.job"},
-    {"hpcncf.records.results_folder", "hpcncf.slurm"},
+    {"hpcncf.records.plan_file", "hpcncf.slurm"},
     {"hpcncf.local.processes", "hpcncf.worker"},
     {"hpcncf.ncf"},
     {"hpcncf.state", "hpcncf.local"},

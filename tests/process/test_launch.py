@@ -23,7 +23,7 @@ from hpcncf.monitor.cgroup import usable
 from hpcncf.ncf.data import synthetic
 from hpcncf.paths import ResultPaths
 from hpcncf.records.claims import claim_attempt
-from hpcncf.records.results_folder import leave_plan, read_plan
+from hpcncf.records.plan_file import leave_plan, read_plan
 from hpcncf.records.schema import End, read_record, utc_now, write_record
 from hpcncf.records.submissions import Submission, begin, read_submissions, user
 from hpcncf.slurm.site import anchored

@@ -15,7 +15,7 @@ from make_runs import tiny
 from hpcncf.job.load import build_plan, load_job
 from hpcncf.paths import ResultPaths, RunPaths
 from hpcncf.records.claims import claim_attempt
-from hpcncf.records.results_folder import leave_plan
+from hpcncf.records.plan_file import leave_plan
 from hpcncf.records.schema import RankRecord, read_record
 
 JOB = """\

@@ -18,7 +18,7 @@ from conftest import within
 from hpcncf.local import machine
 from hpcncf.monitor.cgroup import usable_cpus
 from hpcncf.paths import ResultPaths
-from hpcncf.records.results_folder import read_plan
+from hpcncf.records.plan_file import read_plan
 from hpcncf.records.schema import Claim, read_record
 from hpcncf.records.submissions import read_submissions
 from hpcncf.state import status

@@ -21,7 +21,7 @@ from hpcncf.job import load
 from hpcncf.job.plan import Run, expand_job
 from hpcncf.job.spec import Data, JobSpec, Resources
 from hpcncf.paths import ResultPaths
-from hpcncf.records.results_folder import leave_plan
+from hpcncf.records.plan_file import leave_plan
 from hpcncf.records.submissions import user
 from hpcncf.slurm.batch_script import EXAMPLES, Source, text, text_byhand
 from hpcncf.slurm.site import (

@@ -27,7 +27,7 @@ from hpcncf.job.settings import YamlLoader
 from hpcncf.local import machine
 from hpcncf.paths import ResultPaths
 from hpcncf.records.code_version import record_code
-from hpcncf.records.results_folder import leave_plan
+from hpcncf.records.plan_file import leave_plan
 from hpcncf.records.schema import RankRecord, read_record, write_record
 from hpcncf.records.submissions import begin, read_submissions, user
 from hpcncf.slurm.batch_script import guard, make_private_folder

@@ -21,7 +21,7 @@ ADD = """\
 import os, sys
 from pathlib import Path
 from hpcncf.job import plan
-from hpcncf.records import results_folder as results, submissions
+from hpcncf.records import plan_file as results, submissions
 from hpcncf.paths import ResultPaths
 from hpcncf.job.spec import JobSpec
 # Only then: the interpreter may lie where the others may not read.
@@ -100,7 +100,7 @@ def test_two_users_submit_into_one_folder_at_once_and_nothing_is_lost(group_fold
     results = group_folder / "results"
     at_once(ADD, results)
     from hpcncf.paths import ResultPaths
-    from hpcncf.records.results_folder import read_plan
+    from hpcncf.records.plan_file import read_plan
     from hpcncf.records.submissions import read_submissions
 
     known = read_submissions(ResultPaths(results))

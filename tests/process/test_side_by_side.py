@@ -16,7 +16,7 @@ from hpcncf.job.load import build_plan, load_job
 from hpcncf.job.plan import Plan, Run
 from hpcncf.monitor.cgroup import usable_cpus
 from hpcncf.paths import ResultPaths
-from hpcncf.records.results_folder import leave_plan
+from hpcncf.records.plan_file import leave_plan
 from hpcncf.records.schema import End, RankRecord, read_record
 from hpcncf.records.submissions import begin, cancel
 

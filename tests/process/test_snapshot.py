@@ -14,7 +14,7 @@ from conftest import within
 from hpcncf.job import load
 from hpcncf.paths import ResultPaths
 from hpcncf.records import code_version
-from hpcncf.records.results_folder import leave_plan
+from hpcncf.records.plan_file import leave_plan
 from hpcncf.records.schema import read_record, write_record
 from hpcncf.records.submissions import Submission, begin
 from hpcncf.state import status

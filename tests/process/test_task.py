@@ -15,7 +15,7 @@ from make_runs import tiny
 from hpcncf.job.load import build_plan, load_job
 from hpcncf.job.plan import Plan, Run
 from hpcncf.paths import ResultPaths
-from hpcncf.records.results_folder import leave_plan
+from hpcncf.records.plan_file import leave_plan
 from hpcncf.records.schema import End, RankRecord, read_record
 from hpcncf.records.submissions import begin, cancel
 
@@ -39,7 +39,7 @@ import sys, json
 from pathlib import Path
 from hpcncf.paths import ResultPaths
 from hpcncf.worker import task
-from hpcncf.records.results_folder import read_plan
+from hpcncf.records.plan_file import read_plan
 paths = ResultPaths(Path(sys.argv[1]))
 several = task._Several(paths, False, {})
 """

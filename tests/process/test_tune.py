@@ -17,7 +17,7 @@ from hpcncf.job.load import load_job, read_data_keys
 from hpcncf.job.plan import Plan
 from hpcncf.monitor.cgroup import usable_cpus
 from hpcncf.paths import ResultPaths
-from hpcncf.records.results_folder import leave_plan, read_plan
+from hpcncf.records.plan_file import leave_plan, read_plan
 from hpcncf.records.schema import read_record
 from hpcncf.tune import outcome, search
 from hpcncf.tune.search import (

@@ -24,7 +24,7 @@ from hpcncf.job.load import build_plan, load_job
 from hpcncf.job.plan import Run
 from hpcncf.paths import AttemptPaths, ResultPaths
 from hpcncf.records.claims import claim_attempt
-from hpcncf.records.results_folder import read_plan
+from hpcncf.records.plan_file import read_plan
 from hpcncf.records.schema import Claim, NodeRecord, Progress, RankRecord, read_record, write_record
 from hpcncf.worker.__main__ import main
 from hpcncf.worker.rank import be_rank, work

@@ -16,7 +16,7 @@ from hpcncf.job.load import load_job
 from hpcncf.job.plan import Run, expand_job
 from hpcncf.job.spec import JobSpec, Resources
 from hpcncf.paths import ResultPaths
-from hpcncf.records.results_folder import leave_plan
+from hpcncf.records.plan_file import leave_plan
 from hpcncf.slurm.site import Site
 from hpcncf_analysis.advice.judge import judge
 from hpcncf_analysis.advice.next_job import (

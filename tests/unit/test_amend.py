@@ -10,7 +10,7 @@ from make_results import plan_of
 
 from hpcncf.errors import UsageError
 from hpcncf.paths import ResultPaths
-from hpcncf.records.results_folder import read_plan
+from hpcncf.records.plan_file import read_plan
 from hpcncf.submit import submit
 
 

@@ -13,7 +13,7 @@ from hpcncf import cli
 from hpcncf.job.load import build_plan, load_job
 from hpcncf.job.spec import JobSpec
 from hpcncf.paths import ResultPaths
-from hpcncf.records.results_folder import leave_plan
+from hpcncf.records.plan_file import leave_plan
 
 NAIVE = [{"training.loader": "per_sample"}]
 

@@ -19,20 +19,22 @@ from hpcncf_analysis.diagnosis.diagnose import find
 from hpcncf_analysis.diagnosis.evidence import CAUSES, Cause, Evidence, Finding, Gpus, RankTimes
 from hpcncf_analysis.diagnosis.expected_gain import rowwise
 from hpcncf_analysis.diagnosis.rules_cores import (
-    checkpoint_bound,
-    evaluation_bound,
     gpu_underused,
     memory_pressure,
     neighbour_load,
     one_core_confinement,
     oversubscribed,
     serial_step,
-    startup_bound,
-    too_short_to_judge,
 )
 from hpcncf_analysis.diagnosis.rules_input import input_io, python_input, worker_overhead
 from hpcncf_analysis.diagnosis.rules_ranks import balance, load_imbalance, straggler, sync_bound
-from hpcncf_analysis.diagnosis.rules_time import dense_optimizer
+from hpcncf_analysis.diagnosis.rules_time import (
+    checkpoint_bound,
+    dense_optimizer,
+    evaluation_bound,
+    startup_bound,
+    too_short_to_judge,
+)
 from hpcncf_analysis.diagnosis.traffic import Traffic, traffic_of
 
 

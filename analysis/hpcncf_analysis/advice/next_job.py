@@ -21,7 +21,7 @@ from hpcncf.job.plan import Run, configuration_id, expand_job
 from hpcncf.job.spec import JobSpec, Resources
 from hpcncf.ncf.data.manifest import DataError
 from hpcncf.paths import ResultPaths
-from hpcncf.records.results_folder import JobDumper, read_plan
+from hpcncf.records.plan_file import JobDumper, read_plan
 from hpcncf.records.schema import write_text
 from hpcncf.slurm.batch_script import Source, directives, text_byhand
 from hpcncf.slurm.site import Site, load_sites

@@ -16,20 +16,22 @@ from hpcncf_analysis.diagnosis import rules_program, thresholds
 from hpcncf_analysis.diagnosis.evidence import Cause, Diagnosis, Evidence, Finding, Verdict
 from hpcncf_analysis.diagnosis.from_records import evidence
 from hpcncf_analysis.diagnosis.rules_cores import (
-    checkpoint_bound,
-    evaluation_bound,
     gpu_underused,
     memory_pressure,
     neighbour_load,
     one_core_confinement,
     oversubscribed,
     serial_step,
-    startup_bound,
-    too_short_to_judge,
 )
 from hpcncf_analysis.diagnosis.rules_input import input_io, python_input, worker_overhead
 from hpcncf_analysis.diagnosis.rules_ranks import load_imbalance, straggler, sync_bound
-from hpcncf_analysis.diagnosis.rules_time import dense_optimizer
+from hpcncf_analysis.diagnosis.rules_time import (
+    checkpoint_bound,
+    dense_optimizer,
+    evaluation_bound,
+    startup_bound,
+    too_short_to_judge,
+)
 from hpcncf_analysis.diagnosis.traffic import describe_exchange, describe_files
 from hpcncf_analysis.formatting import format_mebibytes, format_percent
 

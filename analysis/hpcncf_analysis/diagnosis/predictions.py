@@ -21,7 +21,7 @@ from hpcncf.job.plan import configuration_id, expand_job
 from hpcncf.job.spec import JobSpec
 from hpcncf.paths import AttemptPaths, ResultPaths, RunPaths
 from hpcncf.records import schema
-from hpcncf.records.results_folder import JobDumper, writing
+from hpcncf.records.plan_file import JobDumper, writing
 from hpcncf.records.schema import (
     Moment,
     NodeRecord,

@@ -201,15 +201,18 @@ def _import_remedies(name):
 
 
 def _place():
-    """` at train.py:12`: the user's line that led here."""
-    from _hpcncf_probe.observer import is_user
+    """` at train.py:12`: the user's line that led here; nothing, if it cannot be found."""
+    try:
+        from _hpcncf_probe.observer import is_user
 
-    frame = sys._getframe(1)
-    while frame is not None:
-        path = frame.f_code.co_filename
-        if "_hpcncf_probe" not in path and is_user(path, frame.f_globals):
-            return f" at {os.path.basename(path)}:{frame.f_lineno}"
-        frame = frame.f_back
+        frame = sys._getframe(1)
+        while frame is not None:
+            path = frame.f_code.co_filename
+            if "_hpcncf_probe" not in path and is_user(path, frame.f_globals):
+                return f" at {os.path.basename(path)}:{frame.f_lineno}"
+            frame = frame.f_back
+    except Exception:  # the program must not see that there is a probe
+        pass
     return ""
 
 

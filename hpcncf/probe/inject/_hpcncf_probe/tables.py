@@ -25,6 +25,9 @@ def _look(torch, optimizer):
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             parameters += parameter.numel()
+            if type(parameter).__name__ == "RowwiseParameter":  # of hpcncf.remedies
+                tables.append([*parameter.shape, None, True])
+                continue
             gradient = parameter.grad
             if parameter.dim() != 2 or parameter.shape[0] < LARGE_ROWS or gradient is None:
                 continue

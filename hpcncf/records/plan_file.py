@@ -1,4 +1,4 @@
-"""A results folder as a whole: its plan, its lock, its retired runs."""
+"""The plan that a results folder holds, its retired runs, and the lock for changing it."""
 
 from __future__ import annotations
 
