@@ -262,7 +262,7 @@ class TrainingRecord(RecordPart):
     threads: Integer
     parameters: Integer
     """Trainable parameters of the model."""
-    lr: Number | None = None
+    lr: Metric | None = None
     """Learning rate of the steps, after `lr_scale`."""
     skipped_steps: Integer | None = None
     """With `precision: float16` and engine reference: steps that this attempt skipped because a
