@@ -5,15 +5,22 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
+import resource
 import shutil
 import subprocess
 import sys
+import zipfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from hpcncf.errors import signal_name
+from hpcncf.errors import UsageError, signal_name
 
 HELP = "Check this machine and installation."
+EPILOG = """\
+--bundle prints the list of what it writes. It holds no secrets and no data: of the environment only
+variables that decide speed, of failed runs only the type of the error and its line."""
 
 NEEDED: Final = ("torch", "numpy", "submitit", "pandas", "psutil", "pydantic", "matplotlib")
 SLURM: Final = ("sbatch", "srun", "squeue", "sacct", "scancel", "sinfo", "seff")
@@ -21,6 +28,9 @@ SLURM: Final = ("sbatch", "srun", "squeue", "sacct", "scancel", "sinfo", "seff")
 SMALL_SHM_GIB: Final = 0.25
 # A cluster that is down would keep who asks waiting for minutes.
 ANSWER_S: Final = 10
+# Of Slurm's configuration: their values stay here.
+SECRET: Final = re.compile(r"pass|secret|token|key|auth|user\b", re.IGNORECASE)
+MOST_ERRORS: Final = 50
 # The first import of torch from a slow file system is slow.
 TORCH_S: Final = 180
 QUESTIONS: Final = """
@@ -44,6 +54,16 @@ Section = dict[str, str]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.add_argument(
+        "--bundle",
+        type=Path,
+        metavar="FILE.zip",
+        help="write one file for a support ticket",
+    )
+    parser.add_argument(
+        "--results", type=Path, default=Path("results"), metavar="DIR",
+        help="whose errors a bundle lists (default: results)",
+    )  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
@@ -60,11 +80,79 @@ def run(args: argparse.Namespace) -> int:
     }
     sections["torch"], torch_problem = about_torch(started)
     problems = [*missing(), *([torch_problem] if torch_problem else []), *trapped()]
-    if args.json:
+    if args.bundle:
+        write_bundle(args.bundle, sections | {"problems": problems}, args.results)
+    elif args.json:
         print(json.dumps(sections | {"problems": problems, "advice": advice()}, indent=1))
     else:
         print("\n".join(lines(sections, problems, advice())))
     return 1 if problems else 0
+
+
+def write_bundle(file: Path, found: dict[str, Any], results: Path) -> None:
+    """One file for a ticket; each part is printed before it is written.
+
+    Raises UsageError if the file exists or cannot be written.
+    """
+    parts = {
+        "doctor.json": ("the checks of hpcncf doctor", json.dumps(found, indent=1)),
+        "packages.txt": ("installed Python packages", "\n".join(_packages())),
+        "limits.txt": ("limits of this process (ulimit)", "\n".join(_limits())),
+        "slurm.txt": ("Slurm's configuration, without secrets", _slurm_configuration()),
+        "errors.txt": (f"errors of runs below {results}", "\n".join(_errors(results))),
+    }
+    for name, (what, text) in parts.items():
+        print(f"{name:<14} {what}: {len(text.splitlines())} lines")
+    try:
+        with zipfile.ZipFile(file, "x", zipfile.ZIP_DEFLATED) as archive:
+            for name, (_, text) in parts.items():
+                archive.writestr(name, f"{text}\n")
+    except OSError as error:
+        raise UsageError(f"--bundle {file}: {error.strerror}; name another file") from None
+    print(f"written: {file}. Look at it before you send it.")
+
+
+def _packages() -> list[str]:
+    from importlib.metadata import distributions
+
+    return sorted({f"{each.name} {each.version}" for each in distributions()})
+
+
+def _limits() -> Iterator[str]:
+    for name in sorted(vars(resource)):
+        if name.startswith("RLIMIT_"):
+            soft, hard = resource.getrlimit(getattr(resource, name))
+            yield f"{name.removeprefix('RLIMIT_').lower()} {soft} {hard}"
+
+
+def _slurm_configuration() -> str:
+    if not shutil.which("scontrol"):
+        return "no scontrol here"
+    shown = _command_output("scontrol", "show", "config").splitlines()
+    kept = [
+        f"{line.partition('=')[0].rstrip()} = (left out)" if SECRET.search(line) else line
+        for line in shown
+    ]
+    return "\n".join([*kept, "", _command_output("sinfo", "--long")])
+
+
+def _errors(results: Path) -> Iterator[str]:
+    """Run, rank, outcome, and the type and place of the error; messages may hold data."""
+    from hpcncf.records.schema import RankRecord, RecordError, read_record
+
+    records = sorted(
+        results.glob("**/attempt-*/rank-*.json"), key=lambda path: path.stat().st_mtime
+    )
+    for path in records[-MOST_ERRORS:]:
+        try:
+            record = read_record(path, RankRecord)
+        except RecordError as error:
+            yield f"{path}: {type(error).__name__}"
+            continue
+        if record.error is not None:
+            places = re.findall(r'File "[^"]*", line \d+', record.error["traceback"])
+            where = places[-1] if places else f"exit code {record.exit_code}"
+            yield f"{path}: {record.outcome}: {record.error['type']}: {where}"
 
 
 def lines(sections: dict[str, Section], problems: list[str], advised: list[str]) -> list[str]:

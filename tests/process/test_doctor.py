@@ -7,12 +7,14 @@ import json
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import make_results
 import pytest
 
 from hpcncf.cli import doctor
+from hpcncf.errors import UsageError
 
 START = (
     "import argparse, sys\nfrom hpcncf.cli import doctor\n"
@@ -164,3 +166,37 @@ def test_its_arguments_parse() -> None:
     parser = argparse.ArgumentParser()
     doctor.add_arguments(parser)
     assert parser.parse_args(["--json"]).json
+
+
+def test_a_bundle_holds_what_a_ticket_needs_and_no_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scontrol = tmp_path / "bin/scontrol"
+    scontrol.parent.mkdir()
+    scontrol.write_text(
+        "#!/bin/sh\nprintf 'ClusterName = c1\\nAccountingStoragePass = hunter2\\n'\n"
+        "printf 'AuthAltParameters = jwt_key=/etc/k\\n'\n"
+    )
+    scontrol.chmod(0o755)
+    monkeypatch.setenv("PATH", str(scontrol.parent), prepend=os.pathsep)
+    monkeypatch.setenv("MY_PASSWORD", "hunter2")
+    paths = make_results.demo(tmp_path / "results", repeats=1)
+    run = make_results.plan_of(paths).runs[0]
+    place = '  File "/home/ada/train.py", line 7, in load'
+    error = {"type": "ValueError", "message": "user 4711 is broken", "traceback": place}
+    make_results.leave(paths, run, outcome="failed", error=error)
+    file = tmp_path / "ticket.zip"
+    words = ["--bundle", str(file), "--results", str(tmp_path / "results")]
+    parser = argparse.ArgumentParser()
+    doctor.add_arguments(parser)
+    doctor.run(parser.parse_args(words))
+    with zipfile.ZipFile(file) as archive:
+        parts = {name: archive.read(name).decode() for name in archive.namelist()}
+    listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()[:-1]]
+    assert listed == list(parts)
+    assert json.loads(parts["doctor.json"])["cores"]
+    assert "ClusterName = c1" in parts["slurm.txt"]
+    assert 'failed: ValueError: File "/home/ada/train.py", line 7' in parts["errors.txt"]
+    assert not [word for word in ("hunter2", "/etc/k", "4711") if word in str(parts)]
+    with pytest.raises(UsageError, match="File exists"):
+        doctor.run(parser.parse_args(words))
