@@ -94,7 +94,8 @@ def _top_page(version: str, others: list[str]) -> str:
 
 
 def _heading(name: str, version: str) -> str:
-    return f'.TH {name.upper()} 1 "" "hpcncf {version}" "User Commands"'
+    # Left-aligned: lists of choices have no place to break a line.
+    return f'.TH {name.upper()} 1 "" "hpcncf {version}" "User Commands"\n.ad l'
 
 
 def _plain(text: str) -> str:

@@ -71,7 +71,9 @@ def read_profiles(folder: Path) -> tuple[list[ProgramProfile], list[str]]:
     if not stepped:
         longest = max((each.cpu_s for each in programs), default=0.0)
         stepped = [
-            each for each in programs if each.elapsed_s >= LEAST_S and each.cpu_s >= 0.5 * longest
+            each
+            for each in programs
+            if each.cpu_s >= 0.5 * longest and (each.elapsed_s >= LEAST_S or each.remedies)
         ]
     stepped.sort(key=lambda each: (each.rank, -each.elapsed_s))
     workers.sort(key=lambda each: -each.elapsed_s)

@@ -346,7 +346,7 @@ def test_submit_of_some_that_do_not_fit_leaves_them_out_and_is_3(
     assert "1 run submitted" in out
     assert "left out: run" in err
     assert "1 run (" in (told := " ".join(said("status")[1].split()))
-    assert ") not submitted: needs 512 cores, this machine" in told
+    assert ") not submitted: needs 512 cores, and this machine lets you use" in told
 
 
 @pytest.mark.usefixtures("fake_slurm")

@@ -146,7 +146,7 @@ def test_stopped_while_it_evaluates_it_has_only_that_to_repeat(data: Path, tmp_p
         if position.phase == "evaluation":
             os.kill(os.getpid(), signal.SIGUSR2)
 
-    cut.report.tell = at_evaluation
+    cut.report._on_progress = at_evaluation
     before = signal.signal(signal.SIGUSR2, lambda signum, _: bool(cut.stop.note(signum)))
     with pytest.raises(Stopped):
         cut.train()

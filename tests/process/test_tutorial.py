@@ -29,7 +29,7 @@ def test_the_naive_program_waits_for_its_input_and_the_changed_one_does_not(
     before, naive_s = shares("python train.py 1")
     after, step_s = shares("python faster.py 10")
     assert before["input"] > 0.5
-    assert after["input"] < 0.3
+    assert after.get("input", 0.0) < 0.3
     assert naive_s > 5 * step_s
 
 

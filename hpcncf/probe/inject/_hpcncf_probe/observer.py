@@ -20,8 +20,9 @@ SAMPLER_SHARE = 0.004
 # A gap is booked on the line that is found after it: C code that keeps the interpreter's lock.
 LONGEST_GAP_S = 1.0
 # A thread waits this long before it asks for the interpreter's lock. With Python's 5 ms, samples
-# would fall where C code happens to let go of it. Set only while no other thread is affected.
-ASK_FOR_LOCK_AFTER_S = 1e-6
+# would fall where C code happens to let go of it. With much less, two threads that share one core
+# take it from each other all the time. Set only while no other thread is affected.
+ASK_FOR_LOCK_AFTER_S = 2e-5
 THREADS_EVERY_S = 1.0
 IDLE_SHARE = 0.05
 # A worker of a loader sends its batches from a thread of its own.
