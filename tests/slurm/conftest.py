@@ -269,7 +269,8 @@ def acting(user: User, who: str) -> User:
     """As `user`, but typed by one of the cluster's people, with a Python that they may run."""
     path = os.pathsep.join([sysconfig.get_path("purelib"), str(CHECKOUT), f"{CHECKOUT}/analysis"])
     become = [sys.executable, CLUSTER, "as", "--dir", user.cluster.folder, who, "--"]
-    before = (*become, "env", f"PYTHONPATH={path}")
+    # The folder of compiled steps is root's.
+    before = (*become, "env", "-u", "TORCHINDUCTOR_CACHE_DIR", f"PYTHONPATH={path}")
     for python in (sys.executable, f"/usr/bin/python3.{sys.version_info.minor}"):
         one = User(user.cluster, user.folder, (python, "-m", "hpcncf"), before)
         if one.shell(python, "-c", "import hpcncf, torch, submitit").returncode == 0:
