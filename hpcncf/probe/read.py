@@ -326,9 +326,12 @@ def _threads(raw: Mapping[str, Any]) -> list[ProgramThread]:
     """Python threads other than the training thread, the busiest first; those that ended count as
     one, with what CPU time nobody else used: a pool may start new ones in each step."""
     places: dict[str | None, dict[Any, float]] = defaultdict(lambda: defaultdict(float))
+    ended = set()
     for ident, name, stack, seconds in raw["others"]:
         if name in WAITS:
             continue
+        if ident not in raw["threads"]:
+            ended.add(ident)
         place = tuple(stack[0]) if stack else (None, None, name)
         places[ident if ident in raw["threads"] else None][place] += seconds
     used = {ident: max(0.0, ran - before) for ident, (ran, _, before, _) in raw["threads"].items()}
@@ -345,6 +348,7 @@ def _threads(raw: Mapping[str, Any]) -> list[ProgramThread]:
         ready_s = ready[of] if of is not None else 0.0
         threads.append(
             ProgramThread(
+                threads=1 if of is not None else len(ended),
                 function=function,
                 file=file,
                 line=line,

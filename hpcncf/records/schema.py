@@ -369,8 +369,10 @@ class ProgramTable(RecordPart):
 
 
 class ProgramThread(RecordPart):
-    """A Python thread of the program other than the training thread."""
+    """A Python thread of the program other than the training thread; or all those that ended."""
 
+    threads: PositiveInteger = 1
+    """How many: those that ended are seen together."""
     function: str
     """The user's function that it was mostly seen in when it did not wait, or a library's."""
     file: str | None

@@ -229,6 +229,13 @@ def test_threads_of_a_large_pool_share_one_core() -> None:
     assert causes(rank, cores=TWO_CORES)[:1] == ["interpreter_lock"]
 
 
+def test_threads_of_pools_that_ended_share_one_core() -> None:
+    (ended,) = threads(95.0)
+    pools = ended.model_copy(update={"threads": 8})
+    rank = profile({"loop": 100.0}, main_cpu_s=1.0, threads=[pools])
+    assert causes(rank, cores=TWO_CORES)[:1] == ["interpreter_lock"]
+
+
 def test_a_step_on_one_core_of_four() -> None:
     assert causes(profile(STEP), cores=CoreCounts(4.0, 4.0, 1.0)) == ["serial_step"]
 

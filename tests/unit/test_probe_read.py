@@ -231,3 +231,12 @@ def test_the_users_own_path_stays_behind_the_probes() -> None:
 )
 def test_a_python_that_ignores_the_probe_is_noticed(command: list[str], is_deaf: bool) -> None:
     assert (unobservable(command) is not None) == is_deaf
+
+
+def test_threads_of_pools_that_ended_are_counted() -> None:
+    """A pool in each step leaves no thread at the end: their CPU time is what nobody else used."""
+    line = ["train.py", 12, "features"]
+    others = [[ident, "features", [line], 2.0] for ident in ("2", "3", "2", "4")]
+    seen = profile(raw(others=others, threads={"1": [7.0, 0.0, 5.0, 0.0]}))
+    (ended,) = seen.threads
+    assert (ended.threads, ended.line, ended.cpu_s) == (3, 12, 8.0)

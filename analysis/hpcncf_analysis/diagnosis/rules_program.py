@@ -255,8 +255,8 @@ def _lock(program: Program) -> Finding | None:
     busy = [each for each in rank.threads if each.cpu_s >= 0.02 * whole and each.file]
     others = sum(each.cpu_s for each in busy) / whole
     together = others + rank.main_cpu_s / whole
-    main = rank.main_cpu_s >= 0.1 * whole
-    if len(busy) + main < 2 or others < thresholds.WORTH or not 0.7 <= together <= 1.2:
+    computed = sum(each.threads for each in busy) + (rank.main_cpu_s >= 0.1 * whole)
+    if computed < 2 or others < thresholds.WORTH or not 0.7 <= together <= 1.2:
         return None
     first = busy[0]
     assert first.file is not None
@@ -275,7 +275,7 @@ def _lock(program: Program) -> Finding | None:
         min(others, 1.0),
         "time",
         (
-            f"{len(busy) + main} Python threads computed, {together:.2f} cores together: only one "
+            f"{computed} Python threads computed, {together:.2f} cores together: only one "
             "at a time holds the interpreter's lock",
         ),
         "Use processes instead of threads (DataLoader workers, multiprocessing), or array "
