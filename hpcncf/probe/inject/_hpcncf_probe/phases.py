@@ -34,6 +34,7 @@ class Clock:
         "last_step",
         "loader",
         "optimizers",
+        "optimizes",
         "phases",
         "reads_cpu",
         "since",
@@ -53,6 +54,7 @@ class Clock:
         self.last_step = None
         self.reads_cpu = True
         self.optimizers = {}
+        self.optimizes = False
         self.turns = 0
         self.stepped = set()
         self.backwards = 0
@@ -72,15 +74,26 @@ class Clock:
         self.since = now
         phase[WALL] += seconds
         if self.reads_cpu:
-            cpu_now = thread_time()
-            phase[CPU] += cpu_now - self.cpu_since
-            self.cpu_since = cpu_now
-            phase[MEASURED] += seconds
+            self._read_cpu(phase, seconds)
+
+    def _read_cpu(self, phase, seconds):
+        cpu_now = thread_time()
+        phase[CPU] += cpu_now - self.cpu_since
+        self.cpu_since = cpu_now
+        phase[MEASURED] += seconds
+
+    # `push` and `pop` repeat `turn`: a call of it would cost each step of a program a microsecond.
 
     def push(self, name):
         """Open a phase; the depth to hand to `pop`."""
-        self.turn()
+        now = perf_counter()
         stack = self.stack
+        phase = stack[-1]
+        seconds = now - self.since
+        self.since = now
+        phase[WALL] += seconds
+        if self.reads_cpu:
+            self._read_cpu(phase, seconds)
         phase = self.phases[name]
         phase[ENTERED] += 1
         stack.append(phase)
@@ -88,7 +101,13 @@ class Clock:
 
     def pop(self, depth):
         """Close the phase that was opened at this depth, and whatever an error left open in it."""
-        self.turn()
+        now = perf_counter()
+        phase = self.stack[-1]
+        seconds = now - self.since
+        self.since = now
+        phase[WALL] += seconds
+        if self.reads_cpu:
+            self._read_cpu(phase, seconds)
         del self.stack[depth:]
 
     def set_base(self, name):
@@ -96,27 +115,34 @@ class Clock:
 
     def end_step(self):
         """One step is over: choose whether the CPU clock is read in the next."""
-        now = self.since
         self.step += 1
-        if self.last_step is not None:
-            short = now - self.last_step < SHORT_STEP_S
-            reads = not short or self.step % MANY == 0
-            if reads and not self.reads_cpu:
-                self.cpu_since = thread_time()
-            self.reads_cpu = reads
+        last, now = self.last_step, self.since
         self.last_step = now
+        if last is None:
+            return
+        if now - last >= SHORT_STEP_S or not self.step % MANY:
+            if not self.reads_cpu:
+                self.reads_cpu = True
+                self.cpu_since = thread_time()
+        else:
+            self.reads_cpu = False
 
-    def count_step(self, optimizer):
+    def end_optimizer_step(self, optimizer):
         """Optimizers that take turns, as a GAN's, make one step together; one that follows another
         goes on counting."""
-        if not self.stepped or optimizer in self.stepped:
-            self.stepped.clear()
+        stepped = self.stepped
+        if not stepped or optimizer in stepped:
             self.turns += 1
-        self.stepped.add(optimizer)
+            if len(stepped) != 1:
+                stepped.clear()
+                stepped.add(optimizer)
+        else:
+            stepped.add(optimizer)
+        self.end_step()
 
     def steps(self):
         """Turns of the optimizers; backward passes where there is no optimizer."""
-        return self.turns if self.optimizers else self.backwards
+        return self.turns if self.optimizes else self.backwards
 
 
 class Clocks(dict):

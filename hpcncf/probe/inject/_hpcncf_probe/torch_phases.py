@@ -16,6 +16,8 @@ LOADERS = []
 NO_GRAD = []
 TORCH = {}
 _NO_GRAD_SITES = {}
+# Of one thread's optimizer: steps made, and the depth of the one that is open.
+MADE, DEPTH = range(2)
 
 
 class Loader:
@@ -77,7 +79,7 @@ def _compiling(torch):
     return found
 
 
-def _wrap(holder, name, phase, compiling, before=None, after=None):
+def _wrap(holder, name, phase, compiling, before=None):
     original = getattr(holder, name, None)
     if original is None or hasattr(original, "_hpcncf_original"):
         return
@@ -97,8 +99,6 @@ def _wrap(holder, name, phase, compiling, before=None, after=None):
             raise
         finally:
             clock.pop(depth)
-            if after is not None:
-                after(clock)
 
     timed._hpcncf_original = original
     setattr(holder, name, timed)
@@ -110,7 +110,7 @@ def _before_backward(clock):
     if loader is not None and loader.open:
         loader.open = False
         loader.followed += 1
-    if not clock.optimizers:
+    if not clock.optimizes:
         # Perhaps the program updates its parameters by hand: a second pass says so.
         clock.end_step()
         if clock.backwards == 2:
@@ -122,37 +122,39 @@ def first_step(clock):
 
 
 def _observe_optimizers(module, compiling):
-    depths = {}
+    look_at = tables.AT_STEPS
 
     def before(optimizer, args, kwargs):
         if compiling():
             return None
         clock = CLOCKS[get_ident()]
-        key = (clock.ident, id(optimizer))
-        if key in depths:  # the last step ended by an error
-            clock.pop(depths[key])
-        depths[key] = clock.push("optimizer")
-        made = clock.optimizers.get(id(optimizer), 0)
-        if made in tables.AT_STEPS:
+        steps = clock.optimizers.get(id(optimizer))
+        if steps is None:
+            steps = clock.optimizers[id(optimizer)] = [0, None]
+        if steps[DEPTH] is not None:  # the last step ended by an error
+            clock.pop(steps[DEPTH])
+        steps[DEPTH] = clock.push("optimizer")
+        if steps[MADE] in look_at:
             depth = clock.push("probe")
             tables.look(TORCH["torch"], optimizer)
             clock.pop(depth)
-        return _time_closure(clock, args, kwargs)
+        return _time_closure(clock, args, kwargs) if kwargs or len(args) > 1 else None
 
     def after(optimizer, *_):
         if compiling():
             return
         clock = CLOCKS[get_ident()]
-        depth = depths.pop((clock.ident, id(optimizer)), None)
-        if depth is None:
+        steps = clock.optimizers.get(id(optimizer))
+        if steps is None or steps[DEPTH] is None:
             return
-        clock.pop(depth)
-        first = not clock.optimizers
-        clock.optimizers[id(optimizer)] = clock.optimizers.get(id(optimizer), 0) + 1
-        clock.count_step(id(optimizer))
-        clock.end_step()
-        gpu.end_step(clock, TORCH["torch"])
-        if first:
+        clock.pop(steps[DEPTH])
+        steps[MADE] += 1
+        steps[DEPTH] = None
+        clock.end_optimizer_step(id(optimizer))
+        if clock.step % gpu.EVERY < 2:
+            gpu.end_step(clock, TORCH["torch"])
+        if not clock.optimizes:
+            clock.optimizes = True
             first_step(clock)
 
     module.register_optimizer_step_pre_hook(before)
@@ -210,10 +212,10 @@ def _observe_no_grad(kind):
 def _site(frame):
     while frame.f_back is not None and f"{os.sep}torch{os.sep}" in frame.f_code.co_filename:
         frame = frame.f_back
-    key = (frame.f_code, frame.f_lineno)
-    site = _NO_GRAD_SITES.get(key)
+    code, line = frame.f_code, frame.f_lineno
+    site = _NO_GRAD_SITES.get((id(code), line))  # by id: a code object's hash reads all of it
     if site is None:
-        site = _NO_GRAD_SITES[key] = NoGradSite(len(NO_GRAD), *key)
+        site = _NO_GRAD_SITES[id(code), line] = NoGradSite(len(NO_GRAD), code, line)
         NO_GRAD.append(site)
     return site
 
