@@ -11,8 +11,8 @@ from typing import Final
 # What is loaded at the start is no growth.
 START: Final = 0.2
 # Quarters of fewer samples, or of a shorter time, say nothing.
-FEWEST: Final = 12
-SHORTEST_S: Final = 20.0
+FEWEST: Final = 8
+SHORTEST_S: Final = 7.0
 # Each quarter's growth over the mean of all: below, it levels off or came in one piece.
 EVEN: Final = 0.4
 LEAST_MIB: Final = 64.0
@@ -40,7 +40,8 @@ def steady(at_s: Sequence[float], mib: Sequence[float]) -> Growth | None:
 
     Medians over quarters: what one evaluation takes and gives back is no growth.
     """
-    late = [(at, each) for at, each in zip(at_s, mib, strict=True) if at >= START * at_s[-1]]
+    seen = [(at, each) for at, each in zip(at_s, mib, strict=True) if each > 0]  # 0: it has ended
+    late = [(at, each) for at, each in seen if at >= START * seen[-1][0]]
     if len(late) < FEWEST or late[-1][0] - late[0][0] < SHORTEST_S:
         return None
     size = len(late) // 4

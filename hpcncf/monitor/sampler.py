@@ -103,8 +103,8 @@ def _run_warnings(memory: Memory, elapsed_s: float) -> list[str]:
     found = []
     if elapsed_s < TOO_SHORT_S:
         found.append(
-            f"{elapsed_s:.2g} s is too short to judge: CPU time ticks every 10 ms, and start-up "
-            "is most of it"
+            f"{elapsed_s:.2g} s is too short to judge CPU efficiency: start-up is most of it, and "
+            "CPU time ticks every 10 ms"
         )
     if memory.limit_mib and memory.rss_peak_mib > MEMORY_SHARE * memory.limit_mib:
         found.append(

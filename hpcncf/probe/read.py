@@ -326,14 +326,16 @@ def _threads(raw: Mapping[str, Any]) -> list[ProgramThread]:
     """Python threads other than the training thread, the busiest first; those that ended count as
     one, with what CPU time nobody else used: a pool may start new ones in each step."""
     places: dict[str | None, dict[Any, float]] = defaultdict(lambda: defaultdict(float))
+    # The system gives a thread's identity to a later one.
+    lasting = raw["threads"].keys() - set(raw.get("reused", ()))
     ended = set()
     for ident, name, stack, seconds in raw["others"]:
         if name in WAITS:
             continue
-        if ident not in raw["threads"]:
+        if ident not in lasting:
             ended.add(ident)
         place = tuple(stack[0]) if stack else (None, None, name)
-        places[ident if ident in raw["threads"] else None][place] += seconds
+        places[ident if ident in lasting else None][place] += seconds
     used = {ident: max(0.0, ran - before) for ident, (ran, _, before, _) in raw["threads"].items()}
     ready = {ident: max(0.0, now - before) for ident, (_, now, _, before) in raw["threads"].items()}
     threads = []
@@ -343,7 +345,7 @@ def _threads(raw: Mapping[str, Any]) -> list[ProgramThread]:
             seen.items(), key=lambda each: (each[0][0] is not None, each[1])
         )
         seconds = sum(each for (name, *_), each in seen.items() if (name is None) == (file is None))
-        left = max(0.0, raw["since_cpu_s"] - sum(used.values()))
+        left = max(0.0, raw["since_cpu_s"] - sum(used[each] for each in lasting))
         cpu_s = used[of] if of is not None else min(sum(seen.values()), left)
         ready_s = ready[of] if of is not None else 0.0
         threads.append(

@@ -20,6 +20,7 @@ from hpcncf_analysis.diagnosis.diagnose import diagnose_evidence
 from hpcncf_analysis.diagnosis.evidence import CoreCounts
 from hpcncf_analysis.diagnosis.program_text import lines as text_of
 from hpcncf_analysis.diagnosis.rules_program import find
+from hpcncf_analysis.diagnosis.rules_time import too_short_to_judge
 
 TWO_CORES = CoreCounts(2.0, 2.0, 1.0)
 
@@ -195,6 +196,19 @@ def test_a_phase_that_takes_a_third_is_a_cause(phase: str, cause: str) -> None:
 
 def test_a_model_that_is_no_module_computes_in_the_loop() -> None:
     assert causes(profile({"loop": 50.0, "backward": 50.0})) == []
+
+
+@pytest.mark.parametrize(("imports_s", "found"), [(1.0, ["startup_bound"]), (4.0, [])])
+def test_preparation_counts_more_than_imports(imports_s: float, found: list[str]) -> None:
+    rank = profile(STEP, startup_s=6.0, imports_s=imports_s, elapsed_s=8.0)
+    assert causes(rank) == found
+
+
+def test_a_short_program_of_many_steps_is_judged() -> None:
+    short = command(elapsed_s=2.5, program=(profile(STEP, steps=150),))
+    assert too_short_to_judge(short) is None
+    few = command(elapsed_s=2.5, program=(profile(STEP, steps=90),))
+    assert too_short_to_judge(few) is not None
 
 
 def test_a_start_up_that_outlasts_the_training() -> None:

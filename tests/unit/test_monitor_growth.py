@@ -39,8 +39,8 @@ def test_what_is_loaded_comes_or_goes_is_no_growth(mib: Callable[[int], float]) 
 
 
 def test_a_short_run_says_nothing() -> None:
-    assert grown(lambda n: 500 + 50 * n, windows=10) is None
-    assert grown(lambda n: 500 + 50 * n, windows=20) is None
+    assert grown(lambda n: 500 + 50 * n, windows=7) is None
+    assert grown(lambda n: 500 + 50 * n, windows=20, width_s=0.4) is None
     assert steady([], []) is None
 
 
@@ -48,3 +48,8 @@ def test_the_warning_names_what_usually_causes_it() -> None:
     told = str(Growth(1234.5, 60))
     assert told.startswith("memory grew steadily, by 1,234 MiB in 60 s")
     assert "loss.item() or loss.detach()" in told
+
+
+def test_a_process_that_has_ended_holds_nothing() -> None:
+    at_s, mib = list(range(13)), [500.0 + 50 * n for n in range(11)] + [0.0, 0.0]
+    assert steady(at_s, mib) is not None

@@ -11,6 +11,9 @@ make a run 1.25 times as fast at most, and repeats on shared machines differ by 
 SHORT_S: Final = 5.0
 """Seconds after start-up that a run must have for a judgement. CPU time ticks every 10 ms and
 the monitor samples once a second: five samples. (jobstats judges nothing below 300 s.)"""
+SEEN_STEPS: Final = 100
+"""Steps after start-up that a probed program must have for a judgement, however short they were:
+the probe times every step."""
 LONG_S: Final = 60.0
 """Seconds of elapsed time that are never too short: what they were spent on is to be told."""
 SHORT_STEPS: Final = 10
@@ -26,6 +29,8 @@ STARTUP: Final = 1 / 3
 """Share of start-up from which more training in one run is the first thing to ask for."""
 STARTUP_S: Final = 5.0
 """Importing torch and joining a group take two to four seconds, which nothing shortens."""
+PREPARED_S: Final = 4.0
+"""Seconds of start-up besides imports from which a program's own preparation is worth a word."""
 
 ONE_THREAD: Final = 0.75
 """Cores' worth of CPU time from which somebody computes all the time; below, it waits."""

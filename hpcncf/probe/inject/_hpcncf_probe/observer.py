@@ -24,11 +24,14 @@ LONGEST_GAP_S = 1.0
 # take it from each other all the time. Set only while no other thread is affected.
 ASK_FOR_LOCK_AFTER_S = 2e-5
 THREADS_EVERY_S = 1.0
+THREADS_FIRST_S = 0.25
 IDLE_SHARE = 0.05
 # A worker of a loader sends its batches from a thread of its own.
-SENDING_SHARE = 0.2
+SENDING_SHARE = 0.5
 FIRST_RECORD_S = 2.0
 RECORD_EVERY_S = 5.0
+# A worker is often killed at the end, and what it has not written is lost.
+WORKER_RECORD_S = 2.0
 MOST_STACKS = 4000
 MOST_FRAMES = 8
 MOST_WALKED = 40
@@ -67,6 +70,8 @@ class Observer:
         self.samples = 0
         self.threads = {}
         self.threads_at_first = {}
+        self.numbers = {}
+        self.reused = set()
         self.cpu_at_first = self.cpu_began
         self.seen_at = self.began
         self.threads_at = self.began
@@ -172,11 +177,13 @@ class Observer:
             self._add(self.others, (ident, other[0][0].co_name, stack[-1:]), 4 * gap)
         others = other = frames = None
         self.samples += 1
-        if now - self.threads_at >= THREADS_EVERY_S:
+        soon = now - self.began < 4 * THREADS_EVERY_S
+        if now - self.threads_at >= (THREADS_FIRST_S if soon else THREADS_EVERY_S):
             self._see_threads(now)
         if now >= self.record_at:
             since = now - self.began
-            self.record_at = now + (RECORD_EVERY_S if since < 60 else 3 * RECORD_EVERY_S)
+            every = WORKER_RECORD_S if self.kind == "worker" else RECORD_EVERY_S
+            self.record_at = now + (every if since < 60 else 3 * RECORD_EVERY_S)
             self.write(False)
         spent = time.thread_time() - began
         self.sampler_cpu += spent
@@ -186,6 +193,11 @@ class Observer:
 
     def _see_threads(self, now):
         """Note the threads' CPU time, and whether any but the training thread computes."""
+        numbers = kernel_numbers(self.first_thread)
+        for ident, number in numbers.items():
+            if self.numbers.setdefault(ident, number) != number:
+                self.reused.add(str(ident))
+        self.numbers.update(numbers)
         before, self.threads = self.threads, read_threads(self.first_thread)
         ran = sum(
             figures[0] - before.get(ident, figures)[0]
@@ -293,6 +305,7 @@ class Observer:
             ],
             "main_thread": str(self.thread),
             "threads": threads,
+            "reused": sorted(self.reused),
             "tables": [each for each in tables.SEEN.values() if each],
             "gpu": gpu.SECONDS if gpu.SECONDS["steps"] else None,
             "sampler": [self.samples, self.sampler_cpu],
@@ -353,9 +366,11 @@ def _look(frames, whole=True):
     """
     doing, stack, library, last = "", [], "", None
     inner = None  # a comprehension or lambda, which belongs to the function around it
-    for code, line, at, variables in frames:
-        line = line or _line_before(code, at)
+    for depth, (code, line, at, variables) in enumerate(frames):
         name = code.co_filename
+        if depth == 0 and is_user(name, variables):
+            line = _line_worked_on(code, at) or line
+        line = line or _line_before(code, at)
         if "_hpcncf_probe" in name:
             if stack or inner or not whole:
                 break
@@ -395,6 +410,56 @@ def _line_before(code, at):
             break
         found = line or found
     return found
+
+
+# (code, instruction) -> its lines, as `_lines_of_body` gives them, and the share that each is owed.
+_BODIES = {}
+# Instructions after which Python 3.11 and later let go of the interpreter's lock.
+CHECKS = ("CALL", "JUMP_BACKWARD", "POP_JUMP_BACKWARD", "RESUME")
+WORKS = ("BINARY", "BUILD", "COMPARE", "CONTAINS", "FORMAT", "INPLACE", "STORE_SUBSCR", "UNPACK")
+
+
+def _line_worked_on(code, at):
+    """A line of the loop's body, if the thread let go of the lock at the jump that ends it.
+
+    Arithmetic and indexing never let go of it, however long they take: the jump would take the
+    blame for all of them. Its samples are given to the lines in turn, by their operations.
+    """
+    body = _BODIES.get((id(code), at))
+    if body is None:
+        if len(_BODIES) >= MOST_STACKS:
+            return None
+        body = _BODIES[id(code), at] = (code, _lines_of_body(code, at), {})
+    _, shares, owed = body
+    if not shares:
+        return None
+    for line, share in shares.items():
+        owed[line] = owed.get(line, 0.0) + share
+    chosen = max(owed, key=owed.get)
+    owed[chosen] -= 1.0
+    return chosen
+
+
+def _lines_of_body(code, at):
+    """Line -> its share of the operations since the lock was last let go of; empty unless `at` is a
+    jump backward."""
+    if sys.version_info < (3, 11):
+        return {}
+    import dis
+
+    operations, line = {}, None
+    for one in dis.get_instructions(code):
+        line = getattr(one.positions, "lineno", None) or line
+        if one.offset >= at:
+            if not one.opname.startswith(("JUMP_BACKWARD", "POP_JUMP_BACKWARD")):
+                return {}
+            break
+        if one.opname.startswith(CHECKS):
+            operations = {}
+        elif line is not None and one.opname.startswith(WORKS):
+            operations[line] = operations.get(line, 0) + 1
+    whole = sum(operations.values())
+    return {line: number / whole for line, number in operations.items()}
 
 
 _KNOWN = {}
@@ -443,19 +508,22 @@ def library_name(path, function):
     return f"{os.path.basename(path).removesuffix('.py')} {function}"
 
 
-def read_threads(first):
-    """Thread ident -> CPU seconds, seconds ready without a core: of Python's threads.
+def kernel_numbers(first):
+    """Thread ident -> the kernel's number of it: of Python's threads.
 
-    `first`: (ident, kernel's number) of the one that a program without `threading` has, too.
+    `first`: both of the one that a program without `threading` has, too.
     """
     threading = sys.modules.get("threading")
     active = {} if threading is None else dict(getattr(threading, "_active", {}))
     known = dict([first])
     known.update({ident: getattr(each, "native_id", None) for ident, each in active.items()})
+    return {ident: number for ident, number in known.items() if number is not None}
+
+
+def read_threads(first):
+    """Thread ident -> CPU seconds, seconds ready without a core: of Python's threads."""
     figures = {}
-    for ident, number in known.items():
-        if number is None:
-            continue
+    for ident, number in kernel_numbers(first).items():
         try:
             with open(f"/proc/self/task/{number}/schedstat", "rb") as file:
                 ran, waited = file.read().split()[:2]
