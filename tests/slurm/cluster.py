@@ -138,7 +138,10 @@ def mend(folder: Path) -> int:
 
 
 def env(folder: Path) -> int:
-    for name, value in configuration.load(folder).environment.items():
+    shown = configuration.load(folder).environment
+    if parts.PREFIX:
+        shown = shown | {"PATH": os.environ["PATH"]}
+    for name, value in shown.items():
         print(f"export {name}={shlex.quote(value)}")
     return 0
 
@@ -209,6 +212,7 @@ DAEMONS = {"slurmctld": "slurmctld", "dbd": "slurmdbd"}
 
 def main() -> int:
     asked = arguments().parse_args()
+    parts.use_prefix()
     for each in SIGNALS:
         signal.signal(each, _interrupted)
     try:

@@ -18,8 +18,10 @@ from typing import Any, Literal
 
 import pytest
 
+from slurm import parts
 from slurm.people import GROUP, PEOPLE
 
+parts.use_prefix()
 CHECKOUT = Path(__file__).parents[2]
 CLUSTER = Path(__file__).with_name("cluster.py")
 # For whatever must happen: a busy machine is slow, and a wait that ends well costs no more for it.

@@ -37,12 +37,10 @@ def bring_up(settings: Settings) -> None:
 
 
 def start_munge(settings: Settings) -> None:
-    at = settings.path("munge")
-    files = {"socket": "socket", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
-    given = [f"--{option}={at / name}" for option, name in files.items()]
-    key = f"--key-file={settings.path('etc/munge.key')}"
-    parts.start(at.parent, "munged", ["munged", "--foreground", key, *given])
-    parts.wait("munged", answering(settings, "munge", "-n", "-S", str(at / "socket")))
+    folder = Path(settings.folder)
+    parts.start(folder, "munged", parts.munged(folder))
+    socket = settings.path("munge/socket")
+    parts.wait("munged", answering(settings, "munge", "-n", "-S", str(socket)))
 
 
 def start_mariadb(settings: Settings) -> None:

@@ -17,6 +17,7 @@ import parts
 def main(folder: Path, name: str, address: str) -> None:
     socket.sethostname(name)
     mount(folder)
+    start_munged(folder, name)
     join_network(address)
     signal.signal(signal.SIGHUP, lambda *_: start_slurmd(folder, name))  # after one was killed
     start_slurmd(folder, name)
@@ -26,6 +27,17 @@ def main(folder: Path, name: str, address: str) -> None:
 def start_slurmd(folder: Path, name: str) -> None:
     command = ["slurmd", "-D", "-N", name, "-f", f"{folder}/etc/slurm.conf"]
     subprocess.Popen(command, start_new_session=True, env={"PATH": parts.PATH, "LANG": "C.UTF-8"})
+
+
+def start_munged(folder: Path, name: str) -> None:
+    """Where the machine's own is for everybody else: slurmds of one munged would take the
+    credential of a step for nodes together for one that is replayed."""
+    own, socket_ = folder / "nodes" / name / "munge", folder / "munge/socket"
+    own.mkdir(mode=0o755, exist_ok=True)
+    parts.run(["mount", "--bind", str(own), str(socket_.parent)])
+    command = parts.munged(folder)
+    subprocess.Popen(command, start_new_session=True, env={"PATH": parts.PATH, "LANG": "C.UTF-8"})
+    parts.wait("munged", socket_.exists)
 
 
 def mount(folder: Path) -> None:

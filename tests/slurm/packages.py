@@ -10,17 +10,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from parts import ClusterError
+from parts import PREFIX, ClusterError
 
-SLURM: Final = ["munge", "slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins"]
-ACCOUNTING: Final = ["slurmdbd", "slurm-wlm-mysql-plugin", "mariadb-server"]
+SLURM: Final = ["slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins"]
+ACCOUNTING: Final = ["slurmdbd", "slurm-wlm-mysql-plugin"]
 POLICY: Final = Path("/usr/sbin/policy-rc.d")
 LOCK: Final = Path("/run/lock/hpcncf-packages")
 
 
 def install(accounting: bool) -> list[str]:
     """Install what is missing; returns that. Raises ClusterError with apt-get's last words."""
-    wanted = [*SLURM, "iproute2", *(ACCOUNTING if accounting else [])]
+    wanted = ["munge", "iproute2", *(["mariadb-server"] if accounting else [])]
+    if not PREFIX:
+        wanted += [*SLURM, *(ACCOUNTING if accounting else [])]
     with LOCK.open("w") as lock:  # two clusters may start at once
         fcntl.flock(lock, fcntl.LOCK_EX)
         missing = [package for package in wanted if not _installed(package)]

@@ -17,7 +17,10 @@ FOLDER: Final = "HPCNCF_TEST_SLURM_FOLDER"
 NAME: Final = "HPCNCF_TEST_SLURM_PART"
 # Of a daemon on a busy machine.
 PATIENCE_S: Final = 120.0
-PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# A Slurm that was built here, instead of Debian's: where `make install` put it.
+PREFIX: Final = os.environ.get("SLURM_PREFIX", "")
+_FIRST: Final = f"{PREFIX}/sbin:{PREFIX}/bin:" if PREFIX else ""
+PATH: Final = f"{_FIRST}/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class ClusterError(Exception):
@@ -51,6 +54,7 @@ def start(
             before()
 
     marked = {"PATH": PATH, "LANG": "C.UTF-8", FOLDER: str(folder), NAME: name}
+    marked |= {"SLURM_PREFIX": PREFIX} if PREFIX else {}
     with (folder / "log" / f"{name}.log").open("ab") as log, _uninterrupted() as mask:
         process = subprocess.Popen(
             ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", *namespaces, *command],
@@ -75,6 +79,19 @@ def _uninterrupted() -> Iterator[Iterable[int]]:
         yield mask
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def use_prefix() -> None:
+    """Have this process and its children find the Slurm of SLURM_PREFIX before any other."""
+    if PREFIX and not os.environ["PATH"].startswith(_FIRST):
+        os.environ["PATH"] = _FIRST + os.environ["PATH"]
+
+
+def munged(folder: Path) -> list[str]:
+    """Each node has one of its own, at the same path."""
+    files = {"socket": "socket", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
+    given = [f"--{option}={folder / 'munge' / name}" for option, name in files.items()]
+    return ["munged", "--foreground", f"--key-file={folder / 'etc/munge.key'}", *given]
 
 
 def running(folder: Path | None = None) -> list[Part]:
