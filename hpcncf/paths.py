@@ -186,6 +186,11 @@ class ResultPaths:
         return submission.with_suffix(".code")
 
     @property
+    def snapshots(self) -> Path:
+        """Copies of programs' code, for runs that were submitted with `code: snapshot`."""
+        return self.folder / "code"
+
+    @property
     def tuning(self) -> Path:
         """The runs that `hpcncf tune` has requested so far."""
         return self.folder / "tuning.json"

@@ -63,6 +63,7 @@ def run(args: argparse.Namespace) -> int:
         force=args.force,
         report=args.report,
         without=alone,
+        retry=True,
     )
     where = ["--cluster", args.cluster] * (args.cluster is not None)
     return report_submission(

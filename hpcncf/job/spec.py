@@ -390,6 +390,9 @@ class JobSpec(Settings):
     """The point that the report compares all others with; `{}`: the base."""
     repeats: Count = 1
     """Runs of each point, in random order within each round."""
+    code: Literal["live", "snapshot"] = "live"
+    """For a program of your own: `snapshot` runs a copy of its code as it was at submission, so
+    that queued runs do not see later edits. `live` runs the files as they are when a run starts."""
     exclusive: bool = False
     """Request whole nodes, so that other users' load does not disturb the measurement."""
 
@@ -409,6 +412,11 @@ class JobSpec(Settings):
                 )
             if (self.remedies or "remedies" in varied) and not self.workload.probe:
                 raise ValueError("remedies: are applied by the probe; remove workload.probe: false")
+        elif self.code == "snapshot":
+            raise ValueError(
+                "code: snapshot copies a program of your own, but this workload is ncf: hpcncf is "
+                "installed, and a run notes if it changed"
+            )
         elif self.remedies or "remedies" in varied:
             raise ValueError("remedies: change a program of your own, but this workload is ncf")
         elif self.parameters or "parameters" in varied:

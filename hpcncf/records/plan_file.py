@@ -13,6 +13,7 @@ import yaml
 from pydantic import ValidationError
 
 from hpcncf.errors import HpcncfError, UsageError
+from hpcncf.job.command import Program
 from hpcncf.job.plan import Plan, Run, merge_plans
 from hpcncf.job.settings import YamlLoader
 from hpcncf.job.spec import JobSpec
@@ -61,10 +62,27 @@ def leave_plan(paths: ResultPaths, job: JobSpec, plan: Plan) -> Plan:
     text = yaml.dump(plain, Dumper=JobDumper, sort_keys=False, allow_unicode=True)
     with writing(paths.folder), locked(paths):
         if paths.plan.exists():
-            plan = merge_plans(_plan_of(paths, job.name), plan)
+            plan = _with_snapshots(paths, _plan_of(paths, job.name), plan)
         _write(paths.job, text)
         write_plan(paths, plan)
     return plan
+
+
+def has_snapshot(paths: ResultPaths, run: Run) -> bool:
+    """Whether the run's program was copied at its submission."""
+    if not isinstance(run.workload, Program):
+        return False
+    return Path(run.workload.folder).resolve().is_relative_to(paths.snapshots.resolve())
+
+
+def _with_snapshots(paths: ResultPaths, old: Plan, new: Plan) -> Plan:
+    """The new plan over the old one. Queued runs keep the code that they were submitted with."""
+    copied = {run.id: run.workload for run in old.runs if has_snapshot(paths, run)}
+    runs = [
+        run.model_copy(update={"workload": copied[run.id]}) if run.id in copied else run
+        for run in new.runs
+    ]
+    return merge_plans(old, new.model_copy(update={"runs": runs}))
 
 
 def _plan_of(paths: ResultPaths, job: str) -> Plan:

@@ -31,6 +31,7 @@ from hpcncf.state.status import RunState
 from hpcncf.submit.arrays import Delivery, queued, send_arrays
 from hpcncf.submit.recover import recover_arrays
 from hpcncf.submit.retry import with_resources
+from hpcncf.submit.snapshot import remove_unused, snapshot_code
 
 FREE: Final = ("resources.mem_gb", "resources.timeout_min", "resources.runs_per_task")
 # Runs in these states keep their request.
@@ -173,10 +174,12 @@ def submit(
     force: bool = False,
     report: bool = False,
     without: Collection[str] = (),
+    retry: bool = False,
 ) -> Launched:
     """Submit the runs of the plan that nothing works at; completed runs only if `again`.
 
-    Runs of unknown state are not submitted unless `force`, runs in `without` never. Raises
+    Runs of unknown state are not submitted unless `force`, runs in `without` never. With `retry`
+    they run the code of their last submission, if that was copied. Raises
     UsageError if none of them can run here, HpcncfError if the cluster refuses.
     """
     with writing(paths.folder), locked(paths):
@@ -201,6 +204,14 @@ def submit(
             reruns = again or not owed.isdisjoint(ids)
             file = begin(paths, cluster, ids, reruns, over, report, refused)
             save_code_version(paths, file, runs)
+            if job.code == "snapshot":
+                runs = snapshot_code(paths, job, runs, retry)
+                copied = {run.id: run for run in runs}
+                plan = plan.model_copy(
+                    update={"runs": [copied.get(run.id, run) for run in plan.runs]}
+                )
+                write_plan(paths, plan)
+                remove_unused(paths, plan.runs)
             delivery = _send(paths, job, runs, file)
     left_out += [
         NotSubmitted(run, "refused", refused[run.id]) for run in open_runs if run.id in refused

@@ -26,6 +26,7 @@ from hpcncf.paths import AttemptPaths, ResultPaths
 from hpcncf.records.claims import is_same_process
 from hpcncf.records.code_version import changed
 from hpcncf.records.host import describe_host
+from hpcncf.records.plan_file import has_snapshot
 from hpcncf.records.schema import (
     Outcome,
     Packed,
@@ -52,7 +53,8 @@ def changes(run: Run, attempt: AttemptPaths) -> list[str]:
     submission = read_submissions(results).last(run.id)
     if submission is None:
         return []
-    return changed(submission.code, checkouts=run.workload != "ncf")
+    live = run.workload != "ncf" and not has_snapshot(results, run)
+    return changed(submission.code, checkouts=live)
 
 
 # What gloo and nccl say when a rank is gone names an address, or nothing. A process that was killed

@@ -207,7 +207,7 @@ def test_preparation_counts_more_than_imports(imports_s: float, found: list[str]
 def test_a_short_program_of_many_steps_is_judged() -> None:
     short = command(elapsed_s=2.5, program=(profile(STEP, steps=150),))
     assert too_short_to_judge(short) is None
-    few = command(elapsed_s=2.5, program=(profile(STEP, steps=90),))
+    few = command(elapsed_s=2.5, program=(profile({"forward": 0.5}, steps=90),))
     assert too_short_to_judge(few) is not None
 
 

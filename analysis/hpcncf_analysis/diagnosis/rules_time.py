@@ -29,7 +29,11 @@ OF_ROWS: Final = frozenset({"rowwise", "native"})
 def too_short_to_judge(evidence: Evidence) -> Finding | None:
     """Too little was measured after start-up, and start-up is not the cause itself."""
     left_s = evidence.elapsed_s - (evidence.startup_s or 0.0)
-    steps = max((each.steps for each in evidence.program if not each.is_worker), default=0)
+    seen = any(
+        each.steps >= thresholds.SEEN_STEPS or each.seconds >= thresholds.SEEN_S
+        for each in evidence.program
+        if not each.is_worker
+    )
     few = (
         evidence.counted_steps is not None
         and evidence.counted_steps < thresholds.SHORT_STEPS
@@ -37,7 +41,7 @@ def too_short_to_judge(evidence: Evidence) -> Finding | None:
         and not evaluation_bound(evidence)
     )
     enough = (left_s >= thresholds.SHORT_S and not few) or evidence.elapsed_s >= thresholds.LONG_S
-    if enough or steps >= thresholds.SEEN_STEPS or startup_bound(evidence):
+    if enough or seen or startup_bound(evidence):
         return None
     measured = f"{format_duration(max(left_s, 0.0))} were measured"
     if evidence.startup_s:

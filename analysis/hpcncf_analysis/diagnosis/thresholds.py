@@ -12,8 +12,9 @@ SHORT_S: Final = 5.0
 """Seconds after start-up that a run must have for a judgement. CPU time ticks every 10 ms and
 the monitor samples once a second: five samples. (jobstats judges nothing below 300 s.)"""
 SEEN_STEPS: Final = 100
-"""Steps after start-up that a probed program must have for a judgement, however short they were:
-the probe times every step."""
+SEEN_S: Final = 2.0
+"""Steps or seconds after start-up that a probed program must have for a judgement: the probe times
+every step and samples a hundred lines a second."""
 LONG_S: Final = 60.0
 """Seconds of elapsed time that are never too short: what they were spent on is to be told."""
 SHORT_STEPS: Final = 10
